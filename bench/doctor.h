@@ -1,0 +1,25 @@
+// `hvd_bench doctor`: what is here, what is missing and how to get it, and whether it is what it should be.
+#pragma once
+
+#include <iosfwd>
+#include <string>
+#include <vector>
+
+namespace hvd::bench {
+
+struct Finding {
+  enum class Level : std::uint8_t { kGood, kNote, kWarning, kFault } level = Level::kGood;
+  std::string subject;  ///< "processor", "oneDNN", "MPI", "launcher", "/dev/shm", "clock", "store", ...
+  std::string text;     ///< what was found, with numbers
+  std::string advice;   ///< what to do; empty when good
+};
+
+/// Looks at processor (cores, SIMD, AMX, governor, throttling), memory and its measured copy bandwidth,
+/// measured fp32 and bf16 matrix rate against the processor's peak, /dev/shm, oneDNN, MPI, scheduler
+/// (Slurm, LSF, or none), affinity against the thread count, the store's file if given.
+std::vector<Finding> examine(const std::string& db_file);
+
+/// Prints a table; returns the exit code: 0, or 1 if there is a fault.
+int print_findings(const std::vector<Finding>& findings, std::ostream& out);
+
+}  // namespace hvd::bench

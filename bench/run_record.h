@@ -1,0 +1,86 @@
+// What one run is and what it measured: plain data that the training loop fills and the result store,
+// the JSON output and the closing table read. Field for field the tables of results/schema.sql.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace hvd::bench {
+
+enum class Phase : std::uint8_t {
+  kFull,  ///< every rank trains and reduces
+  kNone,  ///< every rank trains, nothing is reduced
+  kSolo,  ///< rank 0 trains alone while the others sleep
+};
+enum class RunStatus : std::uint8_t { kRunning, kComplete, kIncomplete };
+
+struct Estimate {  ///< median with its bootstrap interval
+  double value = 0, low = 0, high = 0;
+};
+
+/// Per-step samples of one rank, seconds (loss: dimensionless); all the same length.
+struct RankSamples {
+  std::vector<double> step, compute, exposed, reduce, control, copy, update, loss;
+};
+
+struct RankRecord {
+  int rank = 0;
+  std::string host;
+  int local_rank = 0;
+  std::int64_t planned_bytes = 0, baseline_bytes = 0, peak_bytes = 0;
+  std::string gradient_checksum;
+  RankSamples samples;
+};
+
+struct ProvenanceFact {
+  std::string value;
+  bool in_fingerprint = false;
+};
+using Provenance = std::map<std::string, ProvenanceFact>;
+
+struct DecompositionRow {
+  std::string component;
+  double fraction = 0, seconds = 0;
+  std::optional<double> low, high;
+};
+
+struct OperationRow {
+  std::string node, kind, implementation;
+  bool library = false;
+  double seconds = 0, flops = 0, bytes = 0;
+};
+
+struct RunRecord {
+  std::string uuid, session_uuid;
+  Phase phase = Phase::kFull;
+  RunStatus status = RunStatus::kRunning;
+  std::string status_reason;
+  std::string started_utc, finished_utc;
+  std::string model;
+  std::int64_t batch_size = 0, image_size = 0;
+  bool auxiliary_head = false;
+  std::string device, compute_type, allreduce_type, schedule, comm, data_plane;
+  int world_size = 1, allocation_size = 1, nodes = 1, threads = 1;
+  std::uint64_t seed = 1;
+  bool traced = false;
+  int batches_per_iter = 1;
+  std::int64_t warmup_steps = 0, measured_steps = 0;
+  std::string stop_reason;
+  std::optional<Estimate> step_seconds, images_per_second;
+  double confidence = 0.95;
+  std::int64_t parameters = 0, gradient_bytes = 0;
+  double flops_per_image = 0;
+  std::string plan_hash;
+  std::int64_t buckets = 0;
+  std::optional<double> final_loss;
+  std::string checks;
+  Provenance provenance;
+  std::vector<RankRecord> ranks;
+  std::vector<DecompositionRow> decomposition;
+  std::vector<OperationRow> operations;
+};
+
+}  // namespace hvd::bench

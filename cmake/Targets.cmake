@@ -1,0 +1,45 @@
+# One library per folder, so that the dependency rule of docs/architecture.md is a link-time fact.
+add_library(hvd_settings INTERFACE)
+target_compile_features(hvd_settings INTERFACE cxx_std_20)
+target_include_directories(hvd_settings INTERFACE
+  $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}> $<INSTALL_INTERFACE:include/hvd_bench>)
+
+# Warnings and sanitizers are for our own code only, never exported.
+add_library(hvd_strict INTERFACE)
+target_compile_options(hvd_strict INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor
+  -Woverloaded-virtual -Wnull-dereference -Wimplicit-fallthrough -Werror
+  $<$<CXX_COMPILER_ID:Clang>:-Wthread-safety>)
+if(HVD_SANITIZE)
+  target_compile_options(hvd_strict INTERFACE -fsanitize=${HVD_SANITIZE} -fno-omit-frame-pointer -g)
+  target_link_options(hvd_strict INTERFACE -fsanitize=${HVD_SANITIZE})
+endif()
+
+# hvd_add_library(NAME SOURCES...): target hvd_NAME, alias hvd::NAME, static.
+function(hvd_add_library name)
+  add_library(hvd_${name} STATIC ${ARGN})
+  add_library(hvd::${name} ALIAS hvd_${name})
+  set_target_properties(hvd_${name} PROPERTIES EXPORT_NAME ${name})
+  target_link_libraries(hvd_${name} PUBLIC hvd_settings PRIVATE $<BUILD_INTERFACE:hvd_strict>)
+  if(HVD_CLANG_TIDY)
+    set_target_properties(hvd_${name} PROPERTIES CXX_CLANG_TIDY "clang-tidy")
+  endif()
+endfunction()
+
+# hvd_add_executable(NAME SOURCES...): strict, in bin/.
+function(hvd_add_executable name)
+  add_executable(${name} ${ARGN})
+  target_link_libraries(${name} PRIVATE hvd_settings hvd_strict)
+endfunction()
+
+# hvd_add_test(NAME LABEL <label> SOURCES ... LIBRARIES ... [TIMEOUT s]): a GoogleTest program, one ctest entry.
+function(hvd_add_test name)
+  cmake_parse_arguments(arg "" "LABEL;TIMEOUT" "SOURCES;LIBRARIES" ${ARGN})
+  hvd_add_executable(${name} ${arg_SOURCES})
+  target_link_libraries(${name} PRIVATE ${arg_LIBRARIES} GTest::gtest GTest::gtest_main)
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/tests")
+  if(NOT arg_TIMEOUT)
+    set(arg_TIMEOUT 120)
+  endif()
+  add_test(NAME ${name} COMMAND ${name})
+  set_tests_properties(${name} PROPERTIES LABELS "${arg_LABEL}" TIMEOUT ${arg_TIMEOUT})
+endfunction()

@@ -1,0 +1,39 @@
+// FNV-1a, 64 bits: stable across machines and compilers, for plan hashes, fingerprints and checksums.
+// Not for adversarial input. Source: http://www.isthe.com/chongo/tech/comp/fnv/
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace hvd {
+
+class Hasher {
+ public:
+  Hasher& bytes(std::span<const std::byte> data) noexcept {
+    for (const std::byte b : data) state_ = (state_ ^ static_cast<std::uint64_t>(b)) * kPrime;
+    return *this;
+  }
+  /// Length-prefixed, so that ("ab", "c") and ("a", "bc") differ.
+  Hasher& text(std::string_view value) noexcept {
+    number(value.size());
+    return bytes(std::as_bytes(std::span(value.data(), value.size())));
+  }
+  /// Little-endian bytes of `value` on every machine.
+  Hasher& number(std::uint64_t value) noexcept {
+    for (int i = 0; i < 8; ++i) state_ = (state_ ^ ((value >> (8 * i)) & 0xff)) * kPrime;
+    return *this;
+  }
+  [[nodiscard]] std::uint64_t value() const noexcept { return state_; }
+
+ private:
+  static constexpr std::uint64_t kPrime = 0x100000001b3ULL;
+  std::uint64_t state_ = 0xcbf29ce484222325ULL;
+};
+
+/// 16 lower-case hexadecimal digits.
+std::string hex64(std::uint64_t value);
+
+}  // namespace hvd

@@ -1,0 +1,124 @@
+// How ranks talk: a control plane for small host messages and a data plane for reductions, behind one
+// Communicator per rank. Implementations: solo (one rank), loopback (N ranks as threads of one process),
+// mpi (processes), later nccl. Nothing above this header knows which one it has.
+//
+// Threads: a Communicator is used by one thread at a time (in the program: the engine's thread).
+// Errors: every wait has a Deadline. When it passes: Error{kTimeout or kPeerLost} whose text says what was
+// waited for and from which rank and host. When a peer aborted: Error{kPeerLost} with the peer's reason.
+// Waits sleep (futex, nap); they may spin for a few microseconds first, never longer: the cores belong to
+// the compute.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/base/deadline.h"
+#include "engine/base/types.h"
+
+namespace hvd::comm {
+
+using Bytes = std::vector<std::byte>;
+
+struct Topology {
+  int rank = 0;
+  int size = 1;
+  int local_rank = 0;  ///< among the ranks of this host
+  int local_size = 1;
+  int node = 0;  ///< index of this host, by lowest rank
+  int nodes = 1;
+  std::vector<std::string> hosts;  ///< [rank]
+};
+
+class ControlPlane {
+ public:
+  virtual ~ControlPlane() = default;
+  /// Bitwise AND or OR over ranks, in place; same length everywhere.
+  virtual void all_reduce_bits(std::span<std::uint64_t> words, BitOp op, Deadline deadline) = 0;
+  /// Rank 0 gets one message per rank, in rank order; the others get an empty vector. Lengths may differ.
+  virtual std::vector<Bytes> gather(std::span<const std::byte> message, Deadline deadline) = 0;
+  /// Returns rank `root`'s message on every rank. Length need not be known elsewhere.
+  virtual Bytes broadcast(std::span<const std::byte> message, int root, Deadline deadline) = 0;
+  virtual void barrier(Deadline deadline) = 0;
+  /// Best effort, after something went wrong: tells the other ranks `status` ("step 17, waiting for bucket
+  /// 3") and collects theirs until `patience` is over. [rank] is empty for a rank that did not answer.
+  virtual std::vector<std::optional<std::string>> roll_call(std::string_view status,
+                                                            std::chrono::milliseconds patience) = 0;
+  /// Answers a roll call that a peer may have started, if any; cheap. For a thread that is otherwise idle.
+  virtual void answer_roll_call(std::string_view status) = 0;
+  /// Makes peers' current and future waits fail at once with Error{kPeerLost, reason}. Never throws.
+  virtual void abort(std::string_view reason) noexcept = 0;
+};
+
+/// Memory that the data plane can reduce fastest (shared between the ranks of a node, registered).
+/// Zeroed, page-aligned. The owner frees it; it must not outlive its Communicator.
+class RegisteredMemory {
+ public:
+  virtual ~RegisteredMemory() = default;
+  [[nodiscard]] virtual std::span<std::byte> bytes() const = 0;
+};
+
+enum class Algorithm : std::uint8_t {
+  kAuto,             ///< chosen by size and topology, recorded
+  kSharedMemory,     ///< one node: each rank reduces its share of everybody's buffer in place
+  kRing,             ///< segmented ring over point-to-point messages
+  kHierarchical,     ///< shared memory within a node, rings between nodes
+  kMpiAllreduce,     ///< the library's own
+  kRecursiveDoubling ///< small messages
+};
+std::string_view name(Algorithm algorithm) noexcept;
+/// Errors: invalid_argument that lists the names ("auto", "shm", "ring", "hierarchical", "mpi", "doubling").
+Algorithm parse_algorithm(std::string_view text);
+
+class DataPlane {
+ public:
+  virtual ~DataPlane() = default;
+  /// Collective: every rank calls it with the same size, in the same order.
+  virtual std::unique_ptr<RegisteredMemory> allocate(std::size_t bytes, Deadline deadline) = 0;
+  /// In place, `count` elements, any 64-bit count. Same count, dtype, op on all ranks. Any memory; fastest
+  /// when it lies in RegisteredMemory at the same offset on all ranks. The order of summation depends only
+  /// on (count, world, algorithm): the same world gives bit-identical sums, equal on all ranks.
+  virtual void all_reduce(void* data, std::size_t count, DataType dtype, ReduceOp op, Deadline deadline) = 0;
+  virtual void broadcast(void* data, std::size_t bytes, int root, Deadline deadline) = 0;
+  /// What really ran, for provenance: "shm", "hierarchical(shm+ring over tcp)", ...
+  [[nodiscard]] virtual std::string description() const = 0;
+};
+
+class Communicator {
+ public:
+  virtual ~Communicator() = default;
+  [[nodiscard]] virtual const Topology& topology() const = 0;
+  [[nodiscard]] virtual ControlPlane& control() = 0;
+  [[nodiscard]] virtual DataPlane& data() = 0;
+  /// "solo", "loopback", "mpi".
+  [[nodiscard]] virtual std::string_view backend() const = 0;
+  /// Library and transport for provenance, e.g. "Open MPI v4.1.4, btl vader,tcp".
+  [[nodiscard]] virtual std::string library() const = 0;
+};
+
+struct CommOptions {
+  Algorithm algorithm = Algorithm::kAuto;
+  std::size_t segment_bytes = std::size_t{256} << 10;  ///< pipelining unit of ring and shared memory
+};
+
+/// One rank, nothing to reduce.
+std::unique_ptr<Communicator> make_solo();
+
+/// `size` ranks of this process; hand one to each thread. Element r is rank r. `ranks_per_node` > 0 makes
+/// several pretended nodes, so that hierarchical code is tested without a cluster.
+std::vector<std::unique_ptr<Communicator>> make_loopback(int size, const CommOptions& options = {},
+                                                         int ranks_per_node = 0);
+
+/// Whether this build has MPI.
+bool mpi_available() noexcept;
+/// Initialises MPI (once per process) if need be and finalises it when the last MPI Communicator goes.
+/// Errors: unsupported without MPI; backend when MPI fails.
+std::unique_ptr<Communicator> make_mpi(const CommOptions& options = {});
+
+}  // namespace hvd::comm

@@ -1,0 +1,16 @@
+// Reverse-mode differentiation of a forward graph into explicit backward nodes. Pure.
+#pragma once
+
+#include "models/graph/graph.h"
+
+namespace hvd::models {
+
+/// `forward` extended with its backward nodes, in execution order: losses first, then forward nodes in
+/// reverse, for each the weight gradients before the data gradient (so that communication starts early).
+/// - No data gradient is made for the images.
+/// - An activation used k > 1 times gets one kAccumulate node over its k diffs.
+/// - kAdd needs no node: both inputs share the output's diff tensor.
+/// - graph.parameters is reordered into gradient-production order.
+Graph differentiate(const Graph& forward);
+
+}  // namespace hvd::models

@@ -1,0 +1,50 @@
+// Builds a forward Graph with shape inference. One builder makes one graph; not thread-safe.
+// Every method throws Error{kInvalidArgument} naming the node and the shapes when they do not fit,
+// e.g. an image too small for the network.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "models/graph/graph.h"
+
+namespace hvd::models {
+
+class GraphBuilder {
+ public:
+  /// Images {batch, size, size, 3} and labels {batch}.
+  GraphBuilder(std::string model, std::int64_t batch_size, std::int64_t image_size, std::int64_t classes);
+
+  [[nodiscard]] TensorId images() const { return graph_.images; }
+  [[nodiscard]] const Shape& shape(TensorId id) const { return graph_.tensor(id).shape; }
+
+  TensorId conv(std::string_view name, TensorId x, std::int64_t out_channels, const Window& window, bool bias,
+                Init init = Init::kHeNormal);
+  TensorId batch_norm(std::string_view name, TensorId x, const BatchNormAttr& attr = {});
+  TensorId relu(std::string_view name, TensorId x);
+  TensorId max_pool(std::string_view name, TensorId x, const Window& window);
+  TensorId avg_pool(std::string_view name, TensorId x, const Window& window);
+  TensorId global_avg_pool(std::string_view name, TensorId x);
+  TensorId fully_connected(std::string_view name, TensorId x, std::int64_t out_features,
+                           Init init = Init::kGlorotUniform);
+  TensorId add(std::string_view name, TensorId a, TensorId b);
+  TensorId concat(std::string_view name, std::span<const TensorId> inputs);
+  TensorId dropout(std::string_view name, TensorId x, double rate);
+  /// The first call makes the main loss.
+  void softmax_cross_entropy(std::string_view name, TensorId logits, double weight = 1.0);
+
+  /// The finished graph; checks that there is a loss and that every activation is used.
+  Graph build() &&;
+
+ private:
+  TensorId new_tensor(std::string name, Shape shape, TensorRole role);
+  TensorId new_parameter(std::string name, Shape shape, Init init, bool decay);
+  NodeId new_node(OpKind kind, std::string_view name, std::vector<TensorId> inputs, std::vector<TensorId> outputs,
+                  Attr attr);
+
+  Graph graph_;
+  std::uint64_t dropout_streams_ = 0;
+};
+
+}  // namespace hvd::models
