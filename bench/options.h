@@ -1,0 +1,73 @@
+// What the user asked for, after the command line and the environment were read, once, at the edge. Plain
+// data; stored with the run. Parsed by cli/, consumed by session.h.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/base/types.h"
+#include "engine/comm/communicator.h"
+#include "engine/runtime/engine.h"
+
+namespace hvd::bench {
+
+enum class Device : std::uint8_t {
+  kAuto,       ///< the GPU if there is one, else the CPU
+  kCpu,        ///< oneDNN
+  kCuda,       ///< not in this build: a clear error
+  kReference,  ///< naive double precision, for tests
+};
+enum class CommBackend : std::uint8_t {
+  kAuto,      ///< mpi when launched with several ranks, loopback when --ranks > 1, else solo
+  kNone,      ///< every rank trains, nothing is reduced
+  kLoopback,  ///< --ranks threads of this process
+  kMpi,
+  kNccl,      ///< not in this build: a clear error
+};
+
+struct Options {
+  std::vector<std::string> argv;  ///< as given
+
+  // what to train
+  std::string model = "resnet101";
+  std::int64_t batch_size = 0;  ///< images per rank; 0: 64 on a GPU, 8 on a CPU (printed and stored)
+  std::int64_t image_size = 0;  ///< 0: the network's default
+  std::int64_t classes = 1000;
+  bool auxiliary_head = false;
+  Device device = Device::kAuto;
+  DataType compute = DataType::kF32;
+  std::optional<DataType> allreduce;  ///< --allreduce-dtype, --fp16-allreduce; default fp32
+  int threads = 0;                    ///< compute threads per rank; 0: this rank's share of the cores
+  std::uint64_t seed = 1;
+  std::string replay_file;         ///< --replay: play back instead of computing
+  std::string record_replay_file;  ///< --record-replay: write what this run's rank 0 measured
+  double learning_rate = 0.01;     ///< for one rank; scaled by the world size as Horovod's guide says
+  double momentum = 0.9;
+  double weight_decay = 1e-4;
+
+  // how to reduce
+  CommBackend comm = CommBackend::kAuto;
+  int ranks = 0;  ///< loopback ranks in this process
+  EngineOptions engine;
+  comm::CommOptions comm_options;
+
+  // how long to measure
+  std::optional<int> num_warmup_batches;  ///< given: exactly so many; else until steady
+  int num_batches_per_iter = 1;           ///< steps per sample (Horovod's synthetic benchmark: 10)
+  std::optional<int> num_iters;           ///< given: exactly so many samples; else until the interval is narrow
+  double target_interval = 0.02;          ///< half width of the median's interval, relative
+  std::chrono::seconds max_time{300};     ///< cap of the measurement, warm-up included
+  bool efficiency = false;  ///< --efficiency: also measure solo and none, interleaved; print the decomposition
+  bool profile = false;     ///< --profile: time every operation (the run is marked traced)
+  bool check = true;        ///< --no-check skips the independent check of the reduced gradients
+
+  // where results go
+  std::string db_file = "hvd_bench.db";  ///< --db; "" (--no-db) stores nothing
+  bool json = false;                     ///< --json: one JSON document on standard output, nothing else there
+  bool quiet = false;                    ///< only the "total images/sec" line
+};
+
+}  // namespace hvd::bench

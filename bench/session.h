@@ -1,0 +1,46 @@
+// One invocation of `train`: builds the ranks, warms up, measures, checks, and returns run records. This is
+// the one place where models and engine meet. Called by the CLI on every rank; rank 0 gets the results.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "bench/options.h"
+#include "bench/run_record.h"
+
+namespace hvd::bench {
+
+/// Progress for a person, at most a few times a second, rank 0 only.
+struct Progress {
+  std::string stage;          ///< "building", "warm-up", "measuring"
+  std::string phase;          ///< "full", "none", "solo"
+  std::int64_t steps = 0;
+  double images_per_second = 0;  ///< so far; 0 while unknown
+  double interval = 0;           ///< relative half width so far; 0 while unknown
+  double seconds_left = 0;       ///< estimate; < 0 while unknown
+};
+
+/// Calls from rank 0's training thread between steps, outside timed regions.
+struct SessionObserver {
+  std::function<void(const Progress&)> progress;
+  /// A run started (status running), grew (every few seconds), or ended (complete or incomplete). The
+  /// observer saves it; it holds all samples so far of the ranks that this process can see.
+  std::function<void(const RunRecord&)> save;
+  /// True once the scheduler or the user asked to stop (SIGTERM, SIGINT, SIGUSR1); with its name.
+  std::function<std::string()> stop_requested;
+};
+
+struct SessionResult {
+  std::vector<RunRecord> runs;  ///< phase full last; empty on ranks other than 0
+  bool is_root = true;          ///< this process prints and stores
+  std::vector<std::string> notes;  ///< lines for the closing table: choices made, memory, reconciliation
+};
+
+/// Runs the session. `provenance` and ids are filled in by the caller's `prepare` callback for every new
+/// record before it is first saved.
+/// Errors: Error; runs that had begun were given to observer.save with status incomplete first.
+SessionResult run_session(const Options& options, const SessionObserver& observer,
+                          const std::function<void(RunRecord&)>& prepare);
+
+}  // namespace hvd::bench
