@@ -1,0 +1,32 @@
+# Finds oneDNN by its header and library: DNNL::dnnl, OneDNN_FOUND, OneDNN_VERSION. Hint: HVD_ONEDNN_ROOT.
+#
+# Not by its own package file: Debian's (2.6) demands the OpenCL headers, which a CPU user does not need,
+# and Python wheels carry no package file that finds itself and sometimes versioned library names only.
+find_path(OneDNN_INCLUDE_DIR oneapi/dnnl/dnnl.hpp HINTS ${HVD_ONEDNN_ROOT} PATH_SUFFIXES include)
+find_library(OneDNN_LIBRARY NAMES dnnl libdnnl.so.3 libdnnl.so.2 HINTS ${HVD_ONEDNN_ROOT} PATH_SUFFIXES lib lib64)
+
+if(OneDNN_INCLUDE_DIR)
+  foreach(header dnnl_version.h dnnl_version_hash.h)
+    if(EXISTS "${OneDNN_INCLUDE_DIR}/oneapi/dnnl/${header}")
+      file(STRINGS "${OneDNN_INCLUDE_DIR}/oneapi/dnnl/${header}" lines REGEX "define DNNL_VERSION_(MAJOR|MINOR|PATCH) +[0-9]+")
+      foreach(part MAJOR MINOR PATCH)
+        if(lines MATCHES "DNNL_VERSION_${part} +([0-9]+)")
+          set(OneDNN_VERSION_${part} ${CMAKE_MATCH_1})
+        endif()
+      endforeach()
+    endif()
+  endforeach()
+  set(OneDNN_VERSION "${OneDNN_VERSION_MAJOR}.${OneDNN_VERSION_MINOR}.${OneDNN_VERSION_PATCH}")
+endif()
+
+include(FindPackageHandleStandardArgs)
+find_package_handle_standard_args(OneDNN REQUIRED_VARS OneDNN_LIBRARY OneDNN_INCLUDE_DIR VERSION_VAR OneDNN_VERSION)
+
+if(OneDNN_FOUND AND NOT TARGET DNNL::dnnl)
+  add_library(DNNL::dnnl UNKNOWN IMPORTED)
+  set_target_properties(DNNL::dnnl PROPERTIES
+    IMPORTED_LOCATION "${OneDNN_LIBRARY}"
+    INTERFACE_INCLUDE_DIRECTORIES "${OneDNN_INCLUDE_DIR}"
+    INTERFACE_SYSTEM_INCLUDE_DIRECTORIES "${OneDNN_INCLUDE_DIR}")
+endif()
+mark_as_advanced(OneDNN_INCLUDE_DIR OneDNN_LIBRARY)

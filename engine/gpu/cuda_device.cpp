@@ -1,0 +1,44 @@
+#include <cuda_runtime_api.h>
+
+#include <array>
+#include <cstdio>
+
+#include "engine/gpu/device.h"
+
+namespace hvd::gpu {
+namespace {
+
+std::string uuid_text(const cudaUUID_t& uuid) {
+  std::string text = "GPU-";
+  for (std::size_t i = 0; i < sizeof(uuid.bytes); ++i) {
+    std::array<char, 4> digits{};
+    std::snprintf(digits.data(), digits.size(), "%02x", static_cast<unsigned char>(uuid.bytes[i]));
+    if (i == 4 || i == 6 || i == 8 || i == 10) text += '-';
+    text += digits.data();
+  }
+  return text;
+}
+
+}  // namespace
+
+DeviceList list_devices() {
+  DeviceList list;
+  cudaDriverGetVersion(&list.driver_version);
+  cudaRuntimeGetVersion(&list.runtime_version);
+  int count = 0;
+  if (const cudaError_t status = cudaGetDeviceCount(&count); status != cudaSuccess) {
+    list.reason = list.driver_version == 0 ? "no NVIDIA driver is loaded" : cudaGetErrorString(status);
+    static_cast<void>(cudaGetLastError());  // clear it: this is an answer, not a fault
+    return list;
+  }
+  for (int i = 0; i < count; ++i) {
+    cudaDeviceProp properties{};
+    if (cudaGetDeviceProperties(&properties, i) != cudaSuccess) continue;
+    list.devices.push_back({i, properties.name, uuid_text(properties.uuid), properties.major, properties.minor,
+                            properties.totalGlobalMem, properties.multiProcessorCount});
+  }
+  if (list.devices.empty()) list.reason = "the driver shows no device (CUDA_VISIBLE_DEVICES?)";
+  return list;
+}
+
+}  // namespace hvd::gpu
