@@ -111,8 +111,7 @@ class TrainStep {
 };
 
 /// Naive double-precision reference; slow, for tests. `graph` must be differentiated.
-std::unique_ptr<TrainStep> make_reference_step(Graph graph, const StepOptions& options,
-                                               const ArenaAllocator& allocate);
+std::unique_ptr<TrainStep> make_reference_step(Graph graph, const StepOptions& options, const ArenaAllocator& allocate);
 
 /// oneDNN on the CPU. Errors: unsupported when built without oneDNN or the processor lacks the type.
 std::unique_ptr<TrainStep> make_onednn_step(Graph graph, const StepOptions& options, const ArenaAllocator& allocate);

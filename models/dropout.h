@@ -1,0 +1,26 @@
+// The dropout mask as a pure function of (seed, step, layer, global sample, feature): every backend draws the
+// same one, and any split of a global batch over ranks keeps it.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "models/graph/graph.h"
+
+namespace hvd::models {
+
+struct DropoutPoint {
+  std::uint64_t seed = 1;          ///< StepOptions::seed
+  std::uint64_t step = 0;          ///< Batch::step
+  std::uint64_t first_sample = 0;  ///< Batch::first_sample
+  std::uint64_t features = 0;      ///< elements per sample: count of {h, w, c} or {features}
+};
+
+/// keep[i] = 1 or 0 for element i of a row-major {n, features} block whose row 0 is sample `first_sample`.
+/// Forward and backward multiply kept elements by dropout_scale() and zero the rest.
+void dropout_mask(const DropoutAttr& attr, const DropoutPoint& point, std::span<std::uint8_t> keep);
+
+/// 1 / (1 - rate).
+[[nodiscard]] double dropout_scale(const DropoutAttr& attr) noexcept;
+
+}  // namespace hvd::models

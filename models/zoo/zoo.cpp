@@ -1,0 +1,87 @@
+#include "models/zoo/zoo.h"
+
+#include <algorithm>
+
+#include "engine/base/error.h"
+#include "models/zoo/networks.h"
+
+namespace hvd::models {
+namespace {
+
+// The auxiliary head's 5x5 convolution needs a 17x17 grid, which 299 pixels just give.
+constexpr std::int64_t kAuxiliaryMinimumImageSize = 299;
+
+std::vector<ModelInfo> make_catalogue() {
+  const std::string source = "torchvision 0.15 model metadata (num_params, _ops)";
+  return {
+      {.name = "inception3",
+       .aliases = {"inception_v3", "inceptionv3"},
+       .default_image_size = 299,
+       .minimum_image_size = 75,
+       .published_parameters = 23'834'568,
+       .published_forward_gmac = 5.71,
+       .source = source + "; parameters less the auxiliary head's 3,326,696"},
+      {.name = "resnet50",
+       .aliases = {"resnet50_v1.5"},
+       .default_image_size = 224,
+       .minimum_image_size = 32,
+       .published_parameters = 25'557'032,
+       .published_forward_gmac = 4.09,
+       .source = source},
+      {.name = "resnet101",
+       .aliases = {"resnet101_v1.5"},
+       .default_image_size = 224,
+       .minimum_image_size = 32,
+       .published_parameters = 44'549'160,
+       .published_forward_gmac = 7.80,
+       .source = source},
+      {.name = "vgg16",
+       .aliases = {"vgg-16"},
+       .default_image_size = 224,
+       .minimum_image_size = 32,
+       .published_parameters = 138'357'544,
+       .published_forward_gmac = 15.47,
+       .source = source},
+  };
+}
+
+}  // namespace
+
+const std::vector<ModelInfo>& model_catalogue() {
+  static const std::vector<ModelInfo> catalogue = make_catalogue();  // constant, built once
+  return catalogue;
+}
+
+const ModelInfo& find_model(std::string_view name) {
+  std::string known;
+  for (const ModelInfo& info : model_catalogue()) {
+    if (info.name == name || std::find(info.aliases.begin(), info.aliases.end(), name) != info.aliases.end()) {
+      return info;
+    }
+    known += (known.empty() ? "" : ", ") + info.name;
+    for (const std::string& alias : info.aliases) known += " (also " + alias + ")";
+  }
+  throw Error(Errc::kInvalidArgument, "unknown model '" + std::string(name) + "'; known models: " + known);
+}
+
+Graph build_model(const ModelSpec& spec) {
+  const ModelInfo& info = find_model(spec.model);
+  const std::int64_t image_size = spec.image_size == 0 ? info.default_image_size : spec.image_size;
+  if (spec.auxiliary_head && info.name != "inception3") {
+    throw Error(Errc::kInvalidArgument, info.name + " has no auxiliary head; only inception3 has one");
+  }
+  const std::int64_t minimum = spec.auxiliary_head ? kAuxiliaryMinimumImageSize : info.minimum_image_size;
+  if (image_size < minimum) {
+    throw Error(Errc::kInvalidArgument, info.name + (spec.auxiliary_head ? " with its auxiliary head" : "") +
+                                            " needs images of at least " + std::to_string(minimum) + "x" +
+                                            std::to_string(minimum) + ", got " + std::to_string(image_size));
+  }
+  GraphBuilder builder(info.name, spec.batch_size, image_size, spec.classes);
+  if (info.name == "vgg16") vgg16(builder, spec.classes);
+  if (info.name == "resnet50") resnet50(builder, spec.classes);
+  if (info.name == "resnet101") resnet101(builder, spec.classes);
+  if (info.name == "inception3") inception3(builder, spec.classes, spec.auxiliary_head);
+  return std::move(builder).build();
+}
+
+}  // namespace hvd::models
