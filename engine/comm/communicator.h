@@ -65,12 +65,12 @@ class RegisteredMemory {
 };
 
 enum class Algorithm : std::uint8_t {
-  kAuto,             ///< chosen by size and topology, recorded
-  kSharedMemory,     ///< one node: each rank reduces its share of everybody's buffer in place
-  kRing,             ///< segmented ring over point-to-point messages
-  kHierarchical,     ///< shared memory within a node, rings between nodes
-  kMpiAllreduce,     ///< the library's own
-  kRecursiveDoubling ///< small messages
+  kAuto,              ///< chosen by size and topology, recorded
+  kSharedMemory,      ///< one node: each rank reduces its share of everybody's buffer in place
+  kRing,              ///< segmented ring over point-to-point messages
+  kHierarchical,      ///< shared memory within a node, rings between nodes
+  kMpiAllreduce,      ///< the library's own
+  kRecursiveDoubling  ///< small messages
 };
 std::string_view name(Algorithm algorithm) noexcept;
 /// Errors: invalid_argument that lists the names ("auto", "shm", "ring", "hierarchical", "mpi", "doubling").
@@ -105,6 +105,7 @@ class Communicator {
 struct CommOptions {
   Algorithm algorithm = Algorithm::kAuto;
   std::size_t segment_bytes = std::size_t{256} << 10;  ///< pipelining unit of ring and shared memory
+  int ranks_per_node = 0;  ///< > 0: pretended nodes of so many consecutive ranks, for tests on one host
 };
 
 /// One rank, nothing to reduce.

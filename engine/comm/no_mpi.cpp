@@ -1,0 +1,15 @@
+// In place of mpi/ where the build has no MPI.
+#include "engine/base/error.h"
+#include "engine/comm/communicator.h"
+
+namespace hvd::comm {
+
+bool mpi_available() noexcept { return false; }
+
+std::unique_ptr<Communicator> make_mpi(const CommOptions& /*options*/) {
+  throw Error(Errc::kUnsupported,
+              "this build has no MPI; install it (Debian: apt-get install libopenmpi-dev), configure with "
+              "-DHVD_WITH_MPI=ON and build again, or use --comm loopback");
+}
+
+}  // namespace hvd::comm

@@ -1,0 +1,201 @@
+#include "engine/comm/reduce.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstdint>
+#include <type_traits>
+
+#include "engine/base/assert.h"
+#include "engine/base/float16.h"
+
+namespace hvd::comm {
+namespace {
+
+// Element types: storage `T`, arithmetic `Acc`. Conversions are branch-free so that the loops vectorise.
+template <class Type>
+struct Plain {
+  using T = Type;
+  using Acc = Type;
+  static Acc load(T value) { return value; }
+  static T store(Acc value) { return value; }
+};
+
+struct BF16 {
+  using T = std::uint16_t;
+  using Acc = float;
+  static Acc load(T value) { return bf16_to_float(value); }
+  static T store(Acc value) { return float_to_bf16(value); }
+};
+
+// The same values as engine/base/float16.h (a test compares all of them), with selects for branches.
+// Source of the method: F. Giesen, "float->half variants", https://gist.github.com/rygorous/2156668
+struct FP16 {
+  using T = std::uint16_t;
+  using Acc = float;
+  static Acc load(T value) {
+    const std::uint32_t magnitude = (value & 0x7fffU) << 13;
+    const auto scaled = std::bit_cast<std::uint32_t>(std::bit_cast<float>(magnitude) * 0x1p112F);
+    const std::uint32_t special = magnitude | 0x7f800000U;  // infinity and NaN
+    const std::uint32_t sign = (value & 0x8000U) << 16;
+    return std::bit_cast<float>((magnitude >= 0x0f800000U ? special : scaled) | sign);
+  }
+  static T store(Acc value) {
+    const auto bits = std::bit_cast<std::uint32_t>(value);
+    const std::uint32_t magnitude = bits & 0x7fffffffU;
+    const std::uint32_t normal = (magnitude + 0xc8000fffU + ((magnitude >> 13) & 1U)) >> 13;
+    const std::uint32_t subnormal = std::bit_cast<std::uint32_t>(std::bit_cast<float>(magnitude) + 0.5F) - 0x3f000000U;
+    const std::uint32_t finite = magnitude < 0x38800000U ? subnormal : normal;
+    const std::uint32_t special = magnitude > 0x7f800000U ? 0x7e00U : 0x7c00U;
+    return static_cast<T>((magnitude >= 0x47800000U ? special : finite) | ((bits >> 16) & 0x8000U));
+  }
+};
+
+struct Sum {
+  template <class A>
+  static A apply(A a, A b) {
+    if constexpr (std::is_integral_v<A>) {  // wraps: unsigned, and wide enough not to be promoted to int
+      using Wide = std::conditional_t<sizeof(A) == 8, std::uint64_t, std::uint32_t>;
+      return static_cast<A>(static_cast<Wide>(a) + static_cast<Wide>(b));
+    } else {
+      return a + b;
+    }
+  }
+};
+struct Min {
+  template <class A>
+  static A apply(A a, A b) {
+    return b < a ? b : a;
+  }
+};
+struct Max {
+  template <class A>
+  static A apply(A a, A b) {
+    return a < b ? b : a;
+  }
+};
+
+struct Problem {
+  std::span<const std::byte* const> inputs;
+  std::span<std::byte* const> outputs;
+  std::size_t count;
+  int divisor;
+};
+
+template <class Acc>
+[[gnu::always_inline]] inline Acc divided(Acc value, int divisor, Acc reciprocal) {
+  if constexpr (std::is_integral_v<Acc>) {
+    return divisor == 1 ? value : static_cast<Acc>(static_cast<std::int64_t>(value) / divisor);
+  } else {
+    return value * reciprocal;
+  }
+}
+
+// Sums a tile that stays in the first-level cache, then writes it out: every input is read once and every
+// output written once, whatever their number.
+template <class E, class Op>
+[[gnu::always_inline]] inline void kernel(const Problem& problem) {
+  using T = typename E::T;
+  using Acc = typename E::Acc;
+  constexpr std::size_t kTile = 1024;
+  alignas(64) std::array<Acc, kTile> acc;
+  const Acc reciprocal = static_cast<Acc>(1) / static_cast<Acc>(problem.divisor);
+  const auto input = [&](std::size_t k) { return reinterpret_cast<const T*>(problem.inputs[k]); };
+  for (std::size_t begin = 0; begin < problem.count; begin += kTile) {
+    const std::size_t n = std::min(kTile, problem.count - begin);
+    const T* first = input(0) + begin;
+    if (problem.inputs.size() == 1) {
+      for (std::size_t i = 0; i < n; ++i) acc[i] = E::load(first[i]);
+    } else {
+      const T* second = input(1) + begin;
+      for (std::size_t i = 0; i < n; ++i) acc[i] = Op::apply(E::load(first[i]), E::load(second[i]));
+    }
+    for (std::size_t k = 2; k < problem.inputs.size(); ++k) {
+      const T* next = input(k) + begin;
+      for (std::size_t i = 0; i < n; ++i) acc[i] = Op::apply(acc[i], E::load(next[i]));
+    }
+    if (problem.divisor != 1) {
+      for (std::size_t i = 0; i < n; ++i) acc[i] = divided(acc[i], problem.divisor, reciprocal);
+    }
+    for (std::byte* output : problem.outputs) {
+      T* out = reinterpret_cast<T*>(output) + begin;
+      for (std::size_t i = 0; i < n; ++i) out[i] = E::store(acc[i]);
+    }
+  }
+}
+
+// One instance of the same loop per instruction set. The attribute needs a function, and the loop is forced
+// inline into it; target_clones would need ifuncs, which ThreadSanitizer cannot start with.
+template <class E, class Op>
+void generic(const Problem& problem) {
+  kernel<E, Op>(problem);
+}
+#if defined(__x86_64__)
+template <class E, class Op>
+[[gnu::target("avx2")]] void avx2(const Problem& problem) {
+  kernel<E, Op>(problem);
+}
+template <class E, class Op>
+[[gnu::target("avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=512")]] void avx512(const Problem& problem) {
+  kernel<E, Op>(problem);
+}
+#endif
+
+template <class E, class Op>
+void dispatch(const Problem& problem) {
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
+    return avx512<E, Op>(problem);
+  }
+  if (__builtin_cpu_supports("avx2")) return avx2<E, Op>(problem);
+#endif
+  generic<E, Op>(problem);
+}
+
+template <class E>
+void dispatch_op(const Problem& problem, ReduceOp op) {
+  switch (op) {
+    case ReduceOp::kSum:
+    case ReduceOp::kAverage: return dispatch<E, Sum>(problem);
+    case ReduceOp::kMin: return dispatch<E, Min>(problem);
+    case ReduceOp::kMax: return dispatch<E, Max>(problem);
+  }
+  HVD_ASSERT(!"unknown ReduceOp");
+}
+
+void dispatch_type(const Problem& problem, DataType dtype, ReduceOp op) {
+  switch (dtype) {
+    case DataType::kF32: return dispatch_op<Plain<float>>(problem, op);
+    case DataType::kF64: return dispatch_op<Plain<double>>(problem, op);
+    case DataType::kF16: return dispatch_op<FP16>(problem, op);
+    case DataType::kBF16: return dispatch_op<BF16>(problem, op);
+    case DataType::kI32: return dispatch_op<Plain<std::int32_t>>(problem, op);
+    case DataType::kI64: return dispatch_op<Plain<std::int64_t>>(problem, op);
+    case DataType::kU8: return dispatch_op<Plain<std::uint8_t>>(problem, op);
+  }
+  HVD_ASSERT(!"unknown DataType");
+}
+
+}  // namespace
+
+void reduce_many(std::span<const std::byte* const> inputs, std::span<std::byte* const> outputs, std::size_t count,
+                 DataType dtype, ReduceOp op, int divisor) {
+  HVD_ASSERT(!inputs.empty() && divisor >= 1);
+  dispatch_type({inputs, outputs, count, divisor}, dtype, op);
+}
+
+void reduce_pair(std::byte* out, const std::byte* first, const std::byte* second, std::size_t count, DataType dtype,
+                 ReduceOp op) {
+  const std::array<const std::byte*, 2> inputs{first, second};
+  const std::array<std::byte*, 1> outputs{out};
+  reduce_many(inputs, outputs, count, dtype, op);
+}
+
+void divide(std::byte* data, std::size_t count, DataType dtype, int divisor) {
+  if (divisor == 1) return;
+  const std::array<const std::byte*, 1> inputs{data};
+  const std::array<std::byte*, 1> outputs{data};
+  reduce_many(inputs, outputs, count, dtype, ReduceOp::kSum, divisor);
+}
+
+}  // namespace hvd::comm
