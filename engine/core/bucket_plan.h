@@ -18,8 +18,8 @@ struct GradientInfo {
 };
 
 struct Bucket {
-  std::size_t first = 0, last = 0;   ///< gradients [first, last)
-  std::size_t offset = 0, count = 0; ///< elements of the arena, alignment gaps between members included
+  std::size_t first = 0, last = 0;    ///< gradients [first, last)
+  std::size_t offset = 0, count = 0;  ///< elements of the arena, alignment gaps between members included
 };
 
 struct BucketPlan {
@@ -30,11 +30,13 @@ struct BucketPlan {
 };
 
 struct BucketOptions {
-  std::size_t bucket_bytes = std::size_t{25} << 20;      ///< close a bucket when it has at least this
-  std::size_t first_bucket_bytes = std::size_t{1} << 20; ///< smaller, so that communication starts early
+  std::size_t bucket_bytes = std::size_t{25} << 20;       ///< close a bucket when it has at least this
+  std::size_t first_bucket_bytes = std::size_t{1} << 20;  ///< smaller, so that communication starts early
 };
 
-/// Errors: invalid_argument when offsets overlap or are not ascending, or there is no gradient.
+/// Every bucket but the last has at least the bytes asked for, and no more members than that takes.
+/// Errors: invalid_argument when offsets overlap or are not ascending, when there is no gradient, or one
+/// without elements.
 BucketPlan plan_buckets(const std::vector<GradientInfo>& gradients, DataType dtype, ReduceOp op,
                         const BucketOptions& options);
 
@@ -43,6 +45,7 @@ BucketPlan plan_buckets(const std::vector<GradientInfo>& gradients, DataType dty
 std::string first_difference(const std::vector<GradientInfo>& mine, const std::vector<GradientInfo>& theirs);
 
 /// Compact bytes of a gradient list, and back, for the exchange after a hash mismatch.
+/// Errors: invalid_argument when `bytes` are not what serialize() wrote.
 std::vector<std::byte> serialize(const std::vector<GradientInfo>& gradients);
 std::vector<GradientInfo> deserialize_gradients(const std::vector<std::byte>& bytes);
 

@@ -2,6 +2,9 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
 #include <vector>
 
 #include "engine/core/request.h"
@@ -13,13 +16,37 @@ struct FusionOptions {
   std::size_t threshold_bytes = std::size_t{128} << 20;
   /// Keep looking past a tensor that does not fit or match, while fused + skipped <= threshold.
   bool look_ahead = true;
-  /// Each tensor's start in the fusion buffer is a multiple of this.
+  /// Each tensor's start in the fusion buffer is a multiple of this; 0 and 1: no alignment.
   std::size_t align_bytes = 64;
 };
 
-/// Batches in execution order. Order of first appearance is kept; tensors of one batch share dtype and op;
-/// a tensor larger than the threshold goes alone.
+/// What fusion needs to know of a tensor.
+struct FusionItem {
+  DataType dtype = DataType::kF32;
+  ReduceOp op = ReduceOp::kSum;
+  std::size_t bytes = 0;
+};
+
+/// Indices into a list of items, grouped: group g is members[ends[g-1] .. ends[g]), in execution order.
+struct FusionGroups {
+  std::vector<std::uint32_t> members;
+  std::vector<std::uint32_t> ends;
+  [[nodiscard]] std::size_t size() const { return ends.size(); }
+  [[nodiscard]] std::span<const std::uint32_t> operator[](std::size_t group) const {
+    const std::uint32_t begin = group == 0 ? 0 : ends[group - 1];
+    return std::span(members).subspan(begin, ends[group] - begin);
+  }
+};
+
+/// Order of first appearance is kept; tensors of one group share dtype and op; with alignment they fit
+/// into threshold_bytes, except that a tensor larger than the threshold goes alone. Linear in the number of
+/// items for each of the (type, operation) pairs present.
 /// Source: arXiv:1802.05799, Tensor Fusion; look-ahead as in horovod/common/controller.cc FuseResponses.
+FusionGroups group(std::span<const FusionItem> items, const FusionOptions& options);
+
+/// The same as batches; names[i] belongs to items[i].
+std::vector<Batch> fuse_names(std::span<const FusionItem> items, std::vector<std::string> names,
+                              const FusionOptions& options);
 std::vector<Batch> fuse(const std::vector<Request>& agreed, const FusionOptions& options);
 
 }  // namespace hvd::core

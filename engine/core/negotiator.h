@@ -12,6 +12,13 @@
 // that re-submits a cached name with another shape clears its "my entry is still valid" bit in the same
 // exchange; without it, the others would hit and wait for ever.
 //
+// A second word of the exchange is a digest of options and cache history beside its complement, so that the
+// same AND tells ranks whose thresholds or caches differ, rather than let them fuse differently.
+//
+// Shutdown: once some rank has announced it, the OR also carries every entry that is pending and not agreed,
+// so that rank 0 learns of all that is pending. A tensor that a stopped rank has not submitted fails on the
+// ranks that hold it. The last cycle is the one in which every rank has announced its shutdown.
+//
 // Rule of participation: a rank enters a cycle iff it has something pending or wants to shut down. Nothing
 // can complete while some rank has nothing pending, so nobody idles in cycles and nobody deadlocks.
 //
@@ -20,9 +27,10 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
+#include <memory>
 #include <span>
 #include <string>
+#include <unordered_map>
 #include <variant>
 #include <vector>
 
@@ -45,8 +53,10 @@ struct Broadcast {
   Bytes message;  ///< from rank 0; empty elsewhere. Feed what arrives to on_broadcast(), rank 0 too.
 };
 struct CycleDone {
-  std::vector<Batch> batches;  ///< execute in this order; may be empty (somebody is not ready yet)
-  bool shutdown = false;       ///< all ranks have agreed to stop: no further cycle
+  /// Execute in this order; may be empty (somebody is not ready yet). The same on all ranks, with one
+  /// exception: what fails because a rank shut down is listed only on the ranks that hold it.
+  std::vector<Batch> batches;
+  bool shutdown = false;  ///< all ranks have agreed to stop: no further cycle
 };
 using Action = std::variant<AllReduceBits, Gather, Broadcast, CycleDone>;
 
@@ -68,16 +78,31 @@ struct Stall {
   std::vector<int> missing_ranks;
 };
 
+class Coordinator;
+struct Response;
+
+/// Errors of the on_*() methods: invalid_argument for a corrupt message, mismatch when ranks have other
+/// options or other caches. After one, this rank must leave the world: the negotiation cannot go on.
 class Negotiator {
  public:
   Negotiator(int rank, int size, const NegotiatorOptions& options);
+  ~Negotiator();
+  Negotiator(Negotiator&&) noexcept;
+  Negotiator& operator=(Negotiator&&) noexcept;
 
-  /// A local tensor became ready. Errors: invalid_argument if `request.name` is already pending here.
+  /// A local tensor became ready. In the middle of a cycle, too: it takes part in the next one.
+  /// Errors: invalid_argument if `request.name` is already pending here, if its shape makes no sense, or
+  /// after request_shutdown().
   void submit(Request request);
   /// After this, the rank takes part in cycles until CycleDone::shutdown.
-  void request_shutdown();
-  [[nodiscard]] bool has_pending() const;
-  [[nodiscard]] bool wants_cycle() const { return has_pending() || shutdown_requested_; }
+  void request_shutdown() { shutdown_requested_ = true; }
+  [[nodiscard]] bool has_pending() const { return pending_count() > 0; }
+  [[nodiscard]] std::size_t pending_count() const { return held_count_ + uncached_.size(); }
+  [[nodiscard]] bool wants_cycle() const { return !finished_ && (has_pending() || shutdown_requested_); }
+  /// Makes the next cycle tell rank 0 about everything that is pending here, cached or not, so that stalls()
+  /// there can name it. For a caller that has waited too long, between cycles; costs the cache entries
+  /// concerned.
+  void surface_pending();
 
   Action begin_cycle();
   Action on_bits(std::span<const std::uint64_t> reduced);
@@ -86,17 +111,60 @@ class Negotiator {
   Action on_broadcast(std::span<const std::byte> message);
 
   [[nodiscard]] const CycleStats& stats() const { return stats_; }
-  /// Rank 0 only: tensors that at least one but not every rank has submitted.
+  [[nodiscard]] const ResponseCache& cache() const { return cache_; }
+  /// Rank 0 only: tensors that at least one but not every rank has submitted, as far as rank 0 was told:
+  /// those that all ranks hit in the cache are not among them, see surface_pending().
   [[nodiscard]] std::vector<Stall> stalls() const;
 
  private:
-  // Private part is the implementer's to shape.
-  struct Impl;
+  enum class Phase : std::uint8_t { kIdle, kBits, kInvalidBits, kGather, kBroadcast };
+  /// A pending tensor whose name is cached, in the slot of its bit.
+  struct Held {
+    Request request;
+    bool valid = false;  // equals the cache entry
+    bool used = false;
+  };
+  struct Uncached {
+    Request request;
+    bool sent = false;
+  };
+
+  [[nodiscard]] std::uint64_t digest() const;
+  void hold(std::size_t bit, Request request, bool valid);
+  Request release(std::size_t bit);
+  /// The entry at `bit` goes away: what is pending there must go through rank 0.
+  void forget(std::size_t bit);
+  void miss(Request request);
+  Action on_status(std::span<const std::uint64_t> reduced);
+  Action after_bits();
+  Action finish(std::vector<Response> responses);
+
   int rank_;
   int size_;
   NegotiatorOptions options_;
   ResponseCache cache_;
+  std::uint64_t options_digest_;
+  std::unique_ptr<Coordinator> coordinator_;  // on rank 0
+
+  // Pending tensors: each is either held at its cache bit or in uncached_.
+  std::vector<Held> held_;                    // [bit]
+  std::vector<std::uint64_t> hit_words_;      // held and valid, one bit each
+  std::vector<std::uint64_t> invalid_words_;  // held and not valid
+  std::size_t held_count_ = 0;
+  std::size_t invalid_count_ = 0;
+  std::unordered_map<std::string, Uncached> uncached_;
+  std::vector<Uncached*> to_send_;  // those in uncached_ that rank 0 does not know yet, oldest first
+
   bool shutdown_requested_ = false;
+  bool finished_ = false;
+
+  // One cycle.
+  Phase phase_ = Phase::kIdle;
+  bool announced_shutdown_ = false;  // what this rank said when the cycle began
+  bool any_shutdown_ = false;
+  bool all_shutdown_ = false;
+  bool coordinate_ = false;
+  std::vector<std::size_t> agreed_;  // bits that hit on all ranks, ascending
   CycleStats stats_;
 };
 

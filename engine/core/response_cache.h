@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <list>
 #include <optional>
 #include <string>
@@ -22,25 +23,37 @@ class ResponseCache {
   [[nodiscard]] Lookup lookup(const Request& request) const;
   /// Bit of a cached name; nullopt on a miss.
   [[nodiscard]] std::optional<std::size_t> bit(const std::string& name) const;
+  [[nodiscard]] bool holds(std::size_t bit) const { return bit < slots_.size() && slots_[bit].request.has_value(); }
+  /// at, touch, erase: `bit` must be in use.
   [[nodiscard]] const Request& at(std::size_t bit) const;
-  void insert(const Request& request);  ///< evicts the least recently used entry when full
-  void touch(std::size_t bit);          ///< marks as most recently used
+  /// Takes the smallest free bit, or, when full, the one that next_victim() told; most recently used
+  /// afterwards. A name that is there already keeps its bit. Does nothing when the cache is off.
+  void insert(const Request& request);
+  /// The bit whose entry an insert of a new name would evict; nullopt while there is room.
+  [[nodiscard]] std::optional<std::size_t> next_victim() const;
+  void touch(std::size_t bit);  ///< marks as most recently used
   void erase(std::size_t bit);
   [[nodiscard]] std::size_t size() const { return by_name_.size(); }
   [[nodiscard]] std::size_t capacity() const { return capacity_; }
   /// One past the highest bit ever in use: the width of the exchanged bit vector.
   [[nodiscard]] std::size_t bit_count() const { return slots_.size(); }
+  /// Of everything that was ever inserted, touched and erased, in order: equal on ranks whose caches are.
+  [[nodiscard]] std::uint64_t history() const { return history_; }
 
  private:
   struct Slot {
     std::optional<Request> request;
     std::list<std::size_t>::iterator use;
   };
+  enum class Event : std::uint8_t { kInsert = 1, kTouch, kErase };
+  void record(Event event, std::uint64_t value);
+
   std::size_t capacity_;
   std::vector<Slot> slots_;
-  std::vector<std::size_t> free_;  // smallest last
+  std::vector<std::size_t> free_;  // heap, smallest on top
   std::list<std::size_t> order_;   // front: most recently used
   std::unordered_map<std::string, std::size_t> by_name_;
+  std::uint64_t history_ = 0;
 };
 
 }  // namespace hvd::core

@@ -1,0 +1,117 @@
+#include "engine/core/bucket_plan.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "engine/base/error.h"
+#include "engine/base/hash.h"
+#include "engine/core/wire.h"
+
+namespace hvd::core {
+namespace {
+
+constexpr std::uint32_t kMagic = 0x47445648;  // "HVDG"
+constexpr std::size_t kSmallestGradient = 4 + 8 + 8;
+
+void validate(const std::vector<GradientInfo>& gradients, DataType dtype) {
+  if (gradients.empty()) throw Error(Errc::kInvalidArgument, "no gradients to plan: the list is empty");
+  const std::size_t largest = std::numeric_limits<std::size_t>::max() / size_of(dtype);
+  std::size_t end = 0;
+  const GradientInfo* previous = nullptr;
+  for (const GradientInfo& gradient : gradients) {
+    const auto fail = [&](const std::string& why) {
+      throw Error(Errc::kInvalidArgument, "gradient '" + gradient.name + "' " + why);
+    };
+    if (gradient.count == 0) fail("has no elements");
+    if (previous != nullptr && gradient.offset < end) {
+      fail("starts at element " + std::to_string(gradient.offset) + ", before '" + previous->name +
+           "' ends at element " + std::to_string(end) + ": offsets must ascend without overlap");
+    }
+    if (gradient.count > largest || gradient.offset > largest - gradient.count) {
+      fail("ends beyond what 64 bits can address: offset " + std::to_string(gradient.offset) + ", count " +
+           std::to_string(gradient.count));
+    }
+    end = gradient.offset + gradient.count;
+    previous = &gradient;
+  }
+}
+
+std::uint64_t hash_of(const BucketPlan& plan, const std::vector<GradientInfo>& gradients) {
+  Hasher hasher;
+  hasher.number(static_cast<std::uint64_t>(plan.dtype)).number(static_cast<std::uint64_t>(plan.op));
+  hasher.number(gradients.size());
+  for (const GradientInfo& gradient : gradients) {
+    hasher.text(gradient.name).number(gradient.offset).number(gradient.count);
+  }
+  hasher.number(plan.buckets.size());
+  for (const Bucket& bucket : plan.buckets) {
+    hasher.number(bucket.first).number(bucket.last).number(bucket.offset).number(bucket.count);
+  }
+  return hasher.value();
+}
+
+}  // namespace
+
+BucketPlan plan_buckets(const std::vector<GradientInfo>& gradients, DataType dtype, ReduceOp op,
+                        const BucketOptions& options) {
+  validate(gradients, dtype);
+  BucketPlan plan{dtype, op, {}, 0};
+  Bucket open{0, 0, gradients.front().offset, 0};
+  for (const GradientInfo& gradient : gradients) {
+    if (open.first == open.last) open.offset = gradient.offset;
+    ++open.last;
+    open.count = gradient.offset + gradient.count - open.offset;
+    const std::size_t enough = plan.buckets.empty() ? options.first_bucket_bytes : options.bucket_bytes;
+    if (open.count * size_of(dtype) >= enough || open.last == gradients.size()) {
+      plan.buckets.push_back(open);
+      open = {open.last, open.last, 0, 0};
+    }
+  }
+  plan.hash = hash_of(plan, gradients);
+  return plan;
+}
+
+std::string first_difference(const std::vector<GradientInfo>& mine, const std::vector<GradientInfo>& theirs) {
+  const auto values = [](const char* what, std::size_t here, std::size_t there) {
+    return std::string(what) + " " + std::to_string(here) + " here, " + std::to_string(there) + " there";
+  };
+  const std::size_t common = std::min(mine.size(), theirs.size());
+  for (std::size_t i = 0; i < common; ++i) {
+    const std::string place = "gradient " + std::to_string(i) + ": ";
+    if (mine[i].name != theirs[i].name) return place + "'" + mine[i].name + "' here, '" + theirs[i].name + "' there";
+    const std::string tensor = place + "'" + mine[i].name + "' has ";
+    if (mine[i].count != theirs[i].count) return tensor + values("count", mine[i].count, theirs[i].count);
+    if (mine[i].offset != theirs[i].offset) return tensor + values("offset", mine[i].offset, theirs[i].offset);
+  }
+  if (mine.size() == theirs.size()) return {};
+  const bool more_here = mine.size() > common;
+  return "gradient " + std::to_string(common) + ": '" + (more_here ? mine : theirs)[common].name + "' is only " +
+         (more_here ? "here" : "there") + "; " + values("gradients", mine.size(), theirs.size());
+}
+
+std::vector<std::byte> serialize(const std::vector<GradientInfo>& gradients) {
+  WireWriter out;
+  out.u32(kMagic);
+  out.u32(static_cast<std::uint32_t>(gradients.size()));
+  for (const GradientInfo& gradient : gradients) {
+    out.text(gradient.name);
+    out.u64(gradient.offset);
+    out.u64(gradient.count);
+  }
+  return out.take();
+}
+
+std::vector<GradientInfo> deserialize_gradients(const std::vector<std::byte>& bytes) {
+  WireReader in(bytes, "a gradient list");
+  if (in.u32() != kMagic) in.fail("it is not a gradient list");
+  std::vector<GradientInfo> gradients(in.count(kSmallestGradient));
+  for (GradientInfo& gradient : gradients) {
+    gradient.name = in.text();
+    gradient.offset = in.u64();
+    gradient.count = in.u64();
+  }
+  in.finish();
+  return gradients;
+}
+
+}  // namespace hvd::core

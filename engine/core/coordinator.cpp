@@ -1,0 +1,218 @@
+#include "engine/core/coordinator.h"
+
+#include <algorithm>
+#include <initializer_list>
+#include <utility>
+
+#include "engine/base/assert.h"
+#include "engine/base/error.h"
+#include "engine/core/wire.h"
+
+namespace hvd::core {
+namespace {
+
+constexpr std::uint8_t kRequestsTag = 0xA1;
+constexpr std::uint8_t kResponsesTag = 0xA2;
+constexpr std::size_t kSmallestRequest = 4 + 1 + 1 + 4;
+// An error names at most this many differing values: 512 ranks with 512 shapes must still give one line.
+constexpr std::size_t kMostValues = 6;
+
+struct Value {
+  std::string text;
+  RankSet ranks;
+};
+
+void append(std::vector<Value>& values, std::string text, const RankSet& ranks) {
+  auto found = std::find_if(values.begin(), values.end(), [&](const Value& value) { return value.text == text; });
+  if (found == values.end()) found = values.insert(values.end(), {std::move(text), RankSet(ranks.size())});
+  for (const int rank : ranks.to_vector()) found->ranks.insert(rank);
+}
+
+/// "shape [2, 3] on ranks 0-5, 7, [4] on rank 6; operation ...": only what differs.
+std::string describe(std::initializer_list<std::pair<const char*, std::vector<Value>>> attributes) {
+  std::string text;
+  for (const auto& [what, values] : attributes) {
+    if (values.size() < 2) continue;
+    text += std::string(text.empty() ? "" : "; ") + what;
+    for (std::size_t i = 0; i < std::min(values.size(), kMostValues); ++i) {
+      text += (i == 0 ? " " : ", ") + values[i].text + " on " + values[i].ranks.to_text();
+    }
+    if (values.size() > kMostValues) text += ", and " + std::to_string(values.size() - kMostValues) + " more";
+  }
+  return text;
+}
+
+}  // namespace
+
+bool RankSet::insert(int rank) {
+  HVD_ASSERT(rank >= 0 && rank < size_);
+  std::uint64_t& word = words_[static_cast<std::size_t>(rank) / 64];
+  const std::uint64_t bit = std::uint64_t{1} << (rank % 64);
+  if ((word & bit) != 0) return false;
+  word |= bit;
+  ++count_;
+  return true;
+}
+
+bool RankSet::contains(int rank) const {
+  return ((words_[static_cast<std::size_t>(rank) / 64] >> (rank % 64)) & 1) != 0;
+}
+
+bool RankSet::contains(const RankSet& others) const {
+  for (std::size_t i = 0; i < words_.size(); ++i) {
+    if ((others.words_[i] & ~words_[i]) != 0) return false;
+  }
+  return true;
+}
+
+RankSet RankSet::complement() const {
+  RankSet others(size_);
+  for (int rank = 0; rank < size_; ++rank) {
+    if (!contains(rank)) others.insert(rank);
+  }
+  return others;
+}
+
+std::vector<int> RankSet::to_vector() const {
+  std::vector<int> ranks;
+  for (int rank = 0; rank < size_; ++rank) {
+    if (contains(rank)) ranks.push_back(rank);
+  }
+  return ranks;
+}
+
+std::string RankSet::to_text() const {
+  std::string text = count_ == 1 ? "rank" : "ranks";
+  bool first = true;
+  for (int rank = 0; rank < size_; ++rank) {
+    if (!contains(rank)) continue;
+    int last = rank;
+    while (last + 1 < size_ && contains(last + 1)) ++last;
+    text += (first ? " " : ", ") + std::to_string(rank);
+    if (last > rank) text += "-" + std::to_string(last);
+    first = false;
+    rank = last;
+  }
+  return text;
+}
+
+std::vector<std::byte> encode_requests(std::span<const Request* const> requests, bool shutdown) {
+  WireWriter out;
+  out.u8(kRequestsTag);
+  out.u8(shutdown ? 1 : 0);
+  out.u32(static_cast<std::uint32_t>(requests.size()));
+  for (const Request* request : requests) out.request(*request);
+  return out.take();
+}
+
+std::vector<Response> decode_responses(std::span<const std::byte> message) {
+  WireReader in(message, "the coordinator's answer");
+  if (in.u8() != kResponsesTag) in.fail("it is not an answer");
+  std::vector<Response> responses(in.count(1 + kSmallestRequest));
+  for (Response& response : responses) {
+    const std::uint8_t kind = in.u8();
+    if (kind > static_cast<std::uint8_t>(Response::Kind::kOrphaned)) in.fail("unknown kind " + std::to_string(kind));
+    response.kind = static_cast<Response::Kind>(kind);
+    in.request(response.request);
+    if (response.kind != Response::Kind::kReduce) response.error = in.text();
+  }
+  in.finish();
+  return responses;
+}
+
+void Coordinator::add(int rank, std::span<const std::byte> message) {
+  const std::string what = "the request message of rank " + std::to_string(rank);
+  WireReader in(message, what);
+  if (in.u8() != kRequestsTag) in.fail("it is not a request message");
+  const std::uint8_t shutdown = in.u8();
+  if (shutdown > 1) in.fail("unknown flag " + std::to_string(shutdown));
+  if (shutdown == 1) stopped_.insert(rank);
+  Request request;
+  // Ranks mostly ask in the same order: guess the next entry before hashing the name.
+  auto guess = table_.begin();
+  for (std::uint32_t left = in.count(kSmallestRequest); left > 0; --left) {
+    in.request(request);
+    const auto entry = find_or_add(request, guess);
+    if (!entry->ranks.insert(rank)) in.fail("it repeats tensor '" + request.name + "'");
+    join_variant(rank, *entry, request);
+    guess = std::next(entry);
+  }
+  in.finish();
+}
+
+Coordinator::Table::iterator Coordinator::find_or_add(const Request& request, Table::iterator guess) {
+  if (guess != table_.end() && guess->name == request.name) return guess;
+  if (const auto found = by_name_.find(request.name); found != by_name_.end()) return found->second;
+  const auto added = table_.insert(table_.end(), {request.name, RankSet(size_), {}});
+  by_name_.emplace(added->name, added);
+  return added;
+}
+
+void Coordinator::join_variant(int rank, Entry& entry, const Request& request) const {
+  for (Variant& variant : entry.variants) {
+    if (variant.dtype == request.dtype && variant.op == request.op && variant.shape == request.shape) {
+      variant.ranks.insert(rank);
+      return;
+    }
+  }
+  entry.variants.push_back({request.dtype, request.op, request.shape, RankSet(size_)});
+  entry.variants.back().ranks.insert(rank);
+}
+
+Response Coordinator::answer(const Entry& entry) const {
+  const Variant& first = entry.variants.front();
+  Response response{Response::Kind::kReduce, {entry.name, first.dtype, first.op, first.shape}, {}};
+  if (entry.ranks.count() < size_) {
+    RankSet gone(size_);
+    for (const int rank : stopped_.to_vector()) {
+      if (!entry.ranks.contains(rank)) gone.insert(rank);
+    }
+    response.kind = Response::Kind::kOrphaned;
+    response.error = "tensor '" + entry.name + "' can never be reduced: " + gone.to_text() +
+                     " shut down without submitting it; submitted by " + entry.ranks.to_text();
+  } else if (entry.variants.size() > 1) {
+    std::vector<Value> dtypes;
+    std::vector<Value> ops;
+    std::vector<Value> shapes;
+    for (const Variant& variant : entry.variants) {
+      append(dtypes, std::string(name(variant.dtype)), variant.ranks);
+      append(ops, std::string(name(variant.op)), variant.ranks);
+      append(shapes, to_text(variant.shape), variant.ranks);
+    }
+    response.kind = Response::Kind::kMismatch;
+    response.error = "ranks disagree about tensor '" + entry.name +
+                     "': " + describe({{"type", dtypes}, {"operation", ops}, {"shape", shapes}});
+  }
+  return response;
+}
+
+std::vector<std::byte> Coordinator::respond() {
+  WireWriter out;
+  out.u8(kResponsesTag);
+  const std::size_t count_at = out.size();
+  out.u32(0);
+  std::uint32_t answered = 0;
+  for (auto entry = table_.begin(); entry != table_.end();) {
+    if (entry->ranks.count() < size_ && entry->ranks.contains(stopped_)) {
+      ++entry;  // somebody may still ask
+      continue;
+    }
+    const Response response = answer(*entry);
+    out.u8(static_cast<std::uint8_t>(response.kind));
+    out.request(response.request);
+    if (response.kind != Response::Kind::kReduce) out.text(response.error);
+    ++answered;
+    by_name_.erase(entry->name);
+    entry = table_.erase(entry);
+  }
+  out.patch_u32(count_at, answered);
+  return out.take();
+}
+
+std::vector<Coordinator::Waiting> Coordinator::waiting() const {
+  std::vector<Waiting> waiting;
+  for (const Entry& entry : table_) waiting.push_back({entry.name, entry.ranks.complement().to_vector()});
+  return waiting;
+}
+
+}  // namespace hvd::core

@@ -1,0 +1,107 @@
+#include "engine/core/fusion.h"
+
+#include <utility>
+
+#include "engine/base/assert.h"
+
+namespace hvd::core {
+namespace {
+
+constexpr std::uint32_t kEnd = 0xffffffffU;
+
+/// Bytes of the fusion buffer in use, and whether one more tensor fits.
+class Buffer {
+ public:
+  Buffer(const FusionOptions& options, std::size_t first_bytes) : options_(options), used_(first_bytes) {}
+
+  [[nodiscard]] bool add(std::size_t bytes) {
+    const std::size_t align = options_.align_bytes > 1 ? options_.align_bytes : 1;
+    const std::size_t padding = (align - used_ % align) % align;
+    // Subtractions, so that no sum overflows.
+    if (used_ > options_.threshold_bytes || padding > options_.threshold_bytes - used_ ||
+        bytes > options_.threshold_bytes - used_ - padding) {
+      return false;
+    }
+    used_ += padding + bytes;
+    return true;
+  }
+
+  /// Whether the look-ahead may pass over one more tensor of `bytes`.
+  [[nodiscard]] bool skip(std::size_t bytes) {
+    if (!options_.look_ahead || used_ > options_.threshold_bytes) return false;
+    const std::size_t room = options_.threshold_bytes - used_;
+    if (skipped_ > room || bytes > room - skipped_) return false;
+    skipped_ += bytes;
+    return true;
+  }
+
+ private:
+  const FusionOptions& options_;
+  std::size_t used_;
+  std::size_t skipped_ = 0;
+};
+
+}  // namespace
+
+FusionGroups group(std::span<const FusionItem> items, const FusionOptions& options) {
+  FusionGroups groups;
+  const auto count = static_cast<std::uint32_t>(items.size());
+  groups.members.reserve(count);
+  // Items not yet placed, as a chain, so that taking one from the middle is cheap.
+  std::vector<std::uint32_t> next(count);
+  for (std::uint32_t i = 0; i < count; ++i) next[i] = i + 1 < count ? i + 1 : kEnd;
+
+  for (std::uint32_t head = count > 0 ? 0 : kEnd; head != kEnd; head = next[head]) {
+    const FusionItem& first = items[head];
+    groups.members.push_back(head);
+    Buffer buffer(options, first.bytes);
+    std::uint32_t before = head;
+    // Threshold 0 means no fusion, for tensors without elements too.
+    for (std::uint32_t i = options.threshold_bytes > 0 ? next[head] : kEnd; i != kEnd; i = next[before]) {
+      const FusionItem& item = items[i];
+      if (item.dtype == first.dtype && item.op == first.op && buffer.add(item.bytes)) {
+        groups.members.push_back(i);
+        next[before] = next[i];
+      } else if (buffer.skip(item.bytes)) {
+        before = i;
+      } else {
+        break;
+      }
+    }
+    groups.ends.push_back(static_cast<std::uint32_t>(groups.members.size()));
+  }
+  return groups;
+}
+
+std::vector<Batch> fuse_names(std::span<const FusionItem> items, std::vector<std::string> names,
+                              const FusionOptions& options) {
+  HVD_ASSERT(names.size() == items.size());
+  const FusionGroups groups = group(items, options);
+  std::vector<Batch> batches(groups.size());
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    const auto members = groups[g];
+    Batch& batch = batches[g];
+    batch.dtype = items[members.front()].dtype;
+    batch.op = items[members.front()].op;
+    batch.names.reserve(members.size());
+    for (const std::uint32_t member : members) {
+      batch.names.push_back(std::move(names[member]));
+      batch.bytes += items[member].bytes;
+    }
+  }
+  return batches;
+}
+
+std::vector<Batch> fuse(const std::vector<Request>& agreed, const FusionOptions& options) {
+  std::vector<FusionItem> items;
+  std::vector<std::string> names;
+  items.reserve(agreed.size());
+  names.reserve(agreed.size());
+  for (const Request& request : agreed) {
+    items.push_back({request.dtype, request.op, request.bytes()});
+    names.push_back(request.name);
+  }
+  return fuse_names(items, std::move(names), options);
+}
+
+}  // namespace hvd::core

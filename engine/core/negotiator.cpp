@@ -1,0 +1,265 @@
+#include "engine/core/negotiator.h"
+
+#include <bit>
+#include <iterator>
+#include <utility>
+
+#include "engine/base/assert.h"
+#include "engine/base/error.h"
+#include "engine/base/hash.h"
+#include "engine/core/coordinator.h"
+
+namespace hvd::core {
+namespace {
+
+// Word 0 of the exchange. Three are inverted: their AND is 0 as soon as any rank says so.
+constexpr std::uint64_t kNoShutdown = 1;
+constexpr std::uint64_t kNoUncached = 2;
+constexpr std::uint64_t kNoInvalid = 4;
+constexpr std::uint64_t kAllShutdown = 8;
+// Word 1: digest and complement. Then one bit per cache entry.
+constexpr std::size_t kHeaderWords = 2;
+
+template <class Visit>
+void for_each_bit(std::span<const std::uint64_t> words, Visit visit) {
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    for (std::uint64_t word = words[i]; word != 0; word &= word - 1) {
+      visit(i * 64 + static_cast<std::size_t>(std::countr_zero(word)));
+    }
+  }
+}
+
+void set_bit(std::vector<std::uint64_t>& words, std::size_t bit) { words[bit / 64] |= std::uint64_t{1} << (bit % 64); }
+void clear_bit(std::vector<std::uint64_t>& words, std::size_t bit) {
+  words[bit / 64] &= ~(std::uint64_t{1} << (bit % 64));
+}
+
+std::uint64_t digest_of(const NegotiatorOptions& options) {
+  return Hasher()
+      .number(options.cache_capacity)
+      .number(options.fusion.threshold_bytes)
+      .number(options.fusion.look_ahead ? 1 : 0)
+      .number(options.fusion.align_bytes)
+      .value();
+}
+
+[[noreturn]] void caches_differ(const std::string& how) {
+  throw Error(Errc::kMismatch, "the ranks' negotiations have diverged (" + how +
+                                   "): fusion threshold and cache capacity must be the same on every rank; check "
+                                   "HOROVOD_FUSION_THRESHOLD and HOROVOD_CACHE_CAPACITY");
+}
+
+}  // namespace
+
+Negotiator::Negotiator(int rank, int size, const NegotiatorOptions& options)
+    : rank_(rank), size_(size), options_(options), cache_(options.cache_capacity), options_digest_(digest_of(options)) {
+  if (size < 1 || rank < 0 || rank >= size) {
+    throw Error(Errc::kInvalidArgument,
+                "no rank " + std::to_string(rank) + " in a world of " + std::to_string(size) + " ranks");
+  }
+  if (rank == 0) coordinator_ = std::make_unique<Coordinator>(size);
+}
+
+Negotiator::~Negotiator() = default;
+Negotiator::Negotiator(Negotiator&&) noexcept = default;
+Negotiator& Negotiator::operator=(Negotiator&&) noexcept = default;
+
+void Negotiator::submit(Request request) {
+  if (shutdown_requested_) {
+    throw Error(Errc::kInvalidArgument, "tensor '" + request.name + "' submitted on rank " + std::to_string(rank_) +
+                                            " after this rank asked to shut down");
+  }
+  static_cast<void>(request.bytes());  // throws where the shape makes no sense
+  const auto bit = cache_.bit(request.name);
+  if (bit ? held_[*bit].used : uncached_.contains(request.name)) {
+    throw Error(Errc::kInvalidArgument, "tensor '" + request.name + "' is already pending on rank " +
+                                            std::to_string(rank_) + ": wait for it before submitting it again");
+  }
+  if (bit) {
+    const bool valid = cache_.at(*bit) == request;
+    hold(*bit, std::move(request), valid);
+  } else {
+    miss(std::move(request));
+  }
+}
+
+void Negotiator::surface_pending() {
+  HVD_ASSERT(phase_ == Phase::kIdle);
+  for_each_bit(std::vector<std::uint64_t>(hit_words_), [this](std::size_t bit) { hold(bit, release(bit), false); });
+}
+
+void Negotiator::hold(std::size_t bit, Request request, bool valid) {
+  held_[bit] = {std::move(request), valid, true};
+  ++held_count_;
+  if (!valid) ++invalid_count_;
+  set_bit(valid ? hit_words_ : invalid_words_, bit);
+}
+
+Request Negotiator::release(std::size_t bit) {
+  Held& held = held_[bit];
+  HVD_ASSERT(held.used);
+  held.used = false;
+  --held_count_;
+  if (!held.valid) --invalid_count_;
+  clear_bit(held.valid ? hit_words_ : invalid_words_, bit);
+  return std::move(held.request);
+}
+
+void Negotiator::forget(std::size_t bit) {
+  if (held_[bit].used) miss(release(bit));
+}
+
+void Negotiator::miss(Request request) {
+  std::string name = request.name;
+  const auto added = uncached_.emplace(std::move(name), Uncached{std::move(request), false}).first;
+  to_send_.push_back(&added->second);
+}
+
+std::uint64_t Negotiator::digest() const {
+  const std::uint64_t mixed = (options_digest_ ^ cache_.history()) * 0x9e3779b97f4a7c15ULL;
+  const std::uint64_t half = mixed >> 32;
+  return half | (~half << 32);
+}
+
+Action Negotiator::begin_cycle() {
+  HVD_ASSERT(phase_ == Phase::kIdle && !finished_);
+  phase_ = Phase::kBits;
+  announced_shutdown_ = shutdown_requested_;
+  agreed_.clear();
+  AllReduceBits exchange{BitOp::kAnd, {}};
+  exchange.words.reserve(kHeaderWords + hit_words_.size());
+  exchange.words.push_back((announced_shutdown_ ? kAllShutdown : kNoShutdown) | (to_send_.empty() ? kNoUncached : 0) |
+                           (invalid_count_ == 0 ? kNoInvalid : 0));
+  exchange.words.push_back(digest());
+  exchange.words.insert(exchange.words.end(), hit_words_.begin(), hit_words_.end());
+  return exchange;
+}
+
+Action Negotiator::on_bits(std::span<const std::uint64_t> reduced) {
+  HVD_ASSERT(phase_ == Phase::kBits || phase_ == Phase::kInvalidBits);
+  if (phase_ == Phase::kBits) return on_status(reduced);
+
+  if (reduced.size() != hit_words_.size()) caches_differ("another number of invalid bits");
+  for_each_bit(reduced, [this](std::size_t bit) {
+    if (!cache_.holds(bit)) caches_differ("an invalid bit without an entry");
+    forget(bit);
+    cache_.erase(bit);
+    // What shutdown erases was not another shape.
+    if (!any_shutdown_) ++stats_.invalidated;
+  });
+  return after_bits();
+}
+
+Action Negotiator::on_status(std::span<const std::uint64_t> reduced) {
+  if (reduced.size() != kHeaderWords + hit_words_.size()) caches_differ("another number of cache bits");
+  if (reduced[1] != digest()) caches_differ("another digest");
+  const std::uint64_t status = reduced[0];
+  any_shutdown_ = (status & kNoShutdown) == 0;
+  all_shutdown_ = (status & kAllShutdown) != 0;
+  const bool any_invalid = (status & kNoInvalid) == 0;
+  coordinate_ = any_shutdown_ || any_invalid || (status & kNoUncached) == 0;
+
+  const auto agreed = reduced.subspan(kHeaderWords);
+  for_each_bit(agreed, [this](std::size_t bit) {
+    if (bit >= held_.size() || !held_[bit].used || !held_[bit].valid) caches_differ("an agreed bit that was not set");
+    agreed_.push_back(bit);
+  });
+  if ((!any_invalid && !any_shutdown_) || hit_words_.empty()) return after_bits();
+
+  phase_ = Phase::kInvalidBits;
+  AllReduceBits exchange{BitOp::kOr, invalid_words_};
+  if (any_shutdown_) {
+    for (std::size_t i = 0; i < exchange.words.size(); ++i) exchange.words[i] |= hit_words_[i] & ~agreed[i];
+  }
+  return exchange;
+}
+
+Action Negotiator::after_bits() {
+  if (!coordinate_) return finish({});
+  phase_ = Phase::kGather;
+  std::vector<const Request*> requests;
+  requests.reserve(to_send_.size());
+  for (Uncached* pending : to_send_) {
+    pending->sent = true;
+    requests.push_back(&pending->request);
+  }
+  Gather gather{encode_requests(requests, announced_shutdown_)};
+  to_send_.clear();
+  return gather;
+}
+
+Action Negotiator::on_gathered(std::span<const Bytes> messages) {
+  HVD_ASSERT(phase_ == Phase::kGather);
+  HVD_ASSERT(messages.size() == (rank_ == 0 ? static_cast<std::size_t>(size_) : 0));
+  phase_ = Phase::kBroadcast;
+  if (rank_ != 0) return Broadcast{};
+  for (int rank = 0; rank < size_; ++rank) coordinator_->add(rank, messages[static_cast<std::size_t>(rank)]);
+  return Broadcast{coordinator_->respond()};
+}
+
+Action Negotiator::on_broadcast(std::span<const std::byte> message) {
+  HVD_ASSERT(phase_ == Phase::kBroadcast);
+  return finish(decode_responses(message));
+}
+
+Action Negotiator::finish(std::vector<Response> responses) {
+  std::vector<FusionItem> items;
+  std::vector<std::string> names;
+  std::vector<Batch> failed;
+  items.reserve(agreed_.size() + responses.size());
+  names.reserve(agreed_.size() + responses.size());
+
+  for (const std::size_t bit : agreed_) {
+    Request request = release(bit);
+    items.push_back({request.dtype, request.op, request.bytes()});
+    names.push_back(std::move(request.name));
+    cache_.touch(bit);
+  }
+  for (Response& response : responses) {
+    Request& request = response.request;
+    const auto pending = uncached_.find(request.name);
+    const bool here = pending != uncached_.end() && pending->second.sent;
+    if (!here && response.kind == Response::Kind::kOrphaned) continue;
+    if (!here || (response.kind == Response::Kind::kReduce && pending->second.request != request)) {
+      throw Error(Errc::kMismatch, "rank 0 answered for tensor '" + request.name + "', which rank " +
+                                       std::to_string(rank_) + " has not asked for in that form");
+    }
+    uncached_.erase(pending);
+    if (response.kind != Response::Kind::kReduce) {
+      failed.push_back({{request.name}, request.dtype, request.op, request.bytes(), std::move(response.error)});
+      continue;
+    }
+    items.push_back({request.dtype, request.op, request.bytes()});
+    if (const auto victim = cache_.next_victim()) forget(*victim);
+    cache_.insert(request);
+    names.push_back(std::move(request.name));
+  }
+  held_.resize(cache_.bit_count());
+  hit_words_.resize((cache_.bit_count() + 63) / 64);
+  invalid_words_.resize(hit_words_.size());
+
+  CycleDone done{fuse_names(items, std::move(names), options_.fusion), all_shutdown_};
+  done.batches.insert(done.batches.end(), std::make_move_iterator(failed.begin()),
+                      std::make_move_iterator(failed.end()));
+  ++stats_.cycles;
+  if (coordinate_) {
+    ++stats_.coordinated;
+  } else {
+    ++stats_.fast_cycles;
+  }
+  finished_ = all_shutdown_;
+  HVD_ASSERT(!finished_ || !has_pending());
+  phase_ = Phase::kIdle;
+  return done;
+}
+
+std::vector<Stall> Negotiator::stalls() const {
+  std::vector<Stall> stalls;
+  if (!coordinator_) return stalls;
+  for (Coordinator::Waiting& waiting : coordinator_->waiting()) {
+    stalls.push_back({std::move(waiting.name), std::move(waiting.missing_ranks)});
+  }
+  return stalls;
+}
+
+}  // namespace hvd::core

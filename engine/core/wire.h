@@ -1,0 +1,61 @@
+// Little-endian bytes of the control plane's messages. Writing cannot fail; reading checks every length and
+// every value against what is left, and throws Error{kInvalidArgument}: never undefined behaviour, and never
+// an allocation larger than the message.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/core/request.h"
+
+namespace hvd::core {
+
+class WireWriter {
+ public:
+  void u8(std::uint8_t value) { out_.push_back(static_cast<std::byte>(value)); }
+  void u32(std::uint32_t value) { little_endian(value, 4); }
+  void u64(std::uint64_t value) { little_endian(value, 8); }
+  /// Length first.
+  void text(std::string_view value);
+  void request(const Request& value);
+  /// Overwrites the u32 at byte `position`: for a count that is known only afterwards.
+  void patch_u32(std::size_t position, std::uint32_t value);
+  [[nodiscard]] std::size_t size() const { return out_.size(); }
+  [[nodiscard]] std::vector<std::byte> take() { return std::move(out_); }
+
+ private:
+  void little_endian(std::uint64_t value, int bytes);
+  std::vector<std::byte> out_;
+};
+
+/// `data` must outlive the reader. `what` names the message in errors.
+class WireReader {
+ public:
+  WireReader(std::span<const std::byte> data, std::string_view what) : data_(data), what_(what) {}
+
+  std::uint8_t u8() { return static_cast<std::uint8_t>(little_endian(1)); }
+  std::uint32_t u32() { return static_cast<std::uint32_t>(little_endian(4)); }
+  std::uint64_t u64() { return little_endian(8); }
+  /// A count of items that take at least `item_bytes` each, so that no reader reserves more than was sent.
+  std::uint32_t count(std::size_t item_bytes);
+  /// Valid as long as the message.
+  std::string_view text();
+  /// Into `out`, whose memory is reused: rank 0 reads hundreds of thousands of these when a large world starts.
+  /// Errors: invalid_argument for an unknown type or operation, a negative extent or a size beyond 64 bits.
+  void request(Request& out);
+  /// Errors: invalid_argument when bytes are left.
+  void finish() const;
+  [[noreturn]] void fail(std::string_view why) const;
+
+ private:
+  std::uint64_t little_endian(std::size_t bytes);
+  std::span<const std::byte> data_;
+  std::string_view what_;
+  std::size_t at_ = 0;
+};
+
+}  // namespace hvd::core
