@@ -1,0 +1,35 @@
+// When does a measurement end, and why? Pure.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+
+namespace hvd::bench {
+
+struct StoppingRule {
+  std::optional<std::size_t> exact_samples =
+      std::nullopt;                  ///< given by the user: so many, whatever the interval (the time cap holds)
+  std::size_t minimum_samples = 10;  ///< below this the interval is not to be believed
+  std::size_t maximum_samples = 100'000;
+  double target_half_width = 0.02;  ///< relative
+  double maximum_seconds = 300;     ///< warm-up included
+};
+
+struct MeasurementState {
+  std::size_t samples = 0;
+  double half_width = 0;       ///< relative, of the widest interval of the session; 0 while unknown
+  double elapsed_seconds = 0;  ///< since the session's first step
+  double next_seconds = 0;     ///< what going on would take at least (one step, or one round)
+};
+
+/// Why the measurement should stop now; nothing while it should go on. The text is stored with the run:
+/// "iterations asked for", "interval narrow enough", "iteration cap", "time cap". The time cap holds only
+/// once there is a sample: a run without any would say nothing.
+std::optional<std::string> reason_to_stop(const StoppingRule& rule, const MeasurementState& state);
+
+/// Samples that are still missing, for the time left: the half width shrinks with the square root of their
+/// number. 0 when unknown.
+double samples_missing(const StoppingRule& rule, const MeasurementState& state);
+
+}  // namespace hvd::bench

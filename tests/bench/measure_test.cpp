@@ -1,0 +1,264 @@
+// Hand-computed values of the statistics.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <numeric>
+
+#include "bench/measure/decomposition.h"
+#include "bench/measure/median.h"
+#include "bench/measure/overlap_model.h"
+#include "bench/measure/resample.h"
+#include "bench/measure/steady_state.h"
+#include "bench/measure/stopping_rule.h"
+
+namespace hvd::bench {
+namespace {
+
+using Series = std::vector<double>;
+
+TEST(Median, OddEvenAndSingle) {
+  EXPECT_EQ(median(Series{3, 1, 2}), 2);
+  EXPECT_EQ(median(Series{4, 1, 3, 2}), 2.5);
+  EXPECT_EQ(median(Series{7}), 7);
+  EXPECT_THROW((void)median(Series{}), std::logic_error);
+}
+
+TEST(MaxOverRanks, SampleBySample) {
+  const std::vector<Series> ranks{{1, 5, 2}, {3, 4, 2}};
+  EXPECT_EQ(max_over_ranks(ranks), (Series{3, 5, 2}));
+  EXPECT_TRUE(max_over_ranks({}).empty());
+}
+
+TEST(Autocorrelation, OfRanksWithBiasCorrection) {
+  // 1..10: centred ranks -4.5 .. 4.5; sum of squares 82.5; sum of neighbours' products 57.75 (by hand:
+  // sum of (k - 4.5)(k - 3.5), k = 0..8). (10 * 0.7 + 1) / 7 = 1.14, cut at 0.9.
+  Series rising(10);
+  std::iota(rising.begin(), rising.end(), 1.0);
+  EXPECT_DOUBLE_EQ(lag_one_autocorrelation(rising), 0.9);
+  // Alternating: negative correlation counts as none.
+  EXPECT_EQ(lag_one_autocorrelation(Series{1, 2, 1, 2, 1, 2, 1, 2, 1, 2}), 0);
+  // Ranks minus 3.5: -0.5 -2.5 -1.5 0.5 -3.5 1.5 3.5 2.5; neighbours' products sum to 11.25, squares to 42.
+  const Series mixed{13, 11, 12, 14, 10, 15, 1000, 16};
+  EXPECT_NEAR(lag_one_autocorrelation(mixed), (8 * (11.25 / 42) + 1) / 5, 1e-12);
+  EXPECT_EQ(lag_one_autocorrelation(Series{1, 2, 3}), 0) << "too few to tell";
+}
+
+TEST(BlockLength, GrowsWithCorrelationAndIsCapped) {
+  EXPECT_EQ(block_length(100, 0), 1U);
+  // 6^(1/3) (0.5 / 0.75)^(2/3) 100^(1/3) = 1.8171 * 0.7631 * 4.6416 = 6.44
+  EXPECT_EQ(block_length(100, 0.5), 7U);
+  EXPECT_EQ(block_length(12, 0.9), 3U) << "at most a quarter of the samples";
+  EXPECT_EQ(block_length(2, 0.9), 1U);
+}
+
+TEST(Resample, BlocksWrapAround) {
+  Draws draws(1, 0);
+  const Series samples{0, 1, 2, 3, 4};
+  Series out;
+  for (int repeat = 0; repeat < 20; ++repeat) {
+    resample_blocks(samples, 3, draws, out);
+    ASSERT_EQ(out.size(), 5U);
+    for (const std::size_t i : {1U, 2U, 4U}) {  // inside a block: the successor, modulo five
+      EXPECT_EQ(out[i], static_cast<double>((static_cast<int>(out[i - 1]) + 1) % 5));
+    }
+  }
+}
+
+TEST(Resample, PercentilesAreSymmetric) {
+  Series values(100);
+  std::iota(values.begin(), values.end(), 0.0);
+  const auto [low, high] = percentile_interval(values, 0.90);
+  EXPECT_EQ(low, 5);
+  EXPECT_EQ(high, 94);
+}
+
+TEST(MedianInterval, ConstantSamplesHaveNoWidthAndTheSeedDecides) {
+  const Estimate constant = median_interval(Series{2, 2, 2, 2});
+  EXPECT_EQ(constant.low, 2);
+  EXPECT_EQ(constant.high, 2);
+  const Series samples{1.0, 1.2, 0.9, 1.1, 1.05, 0.97, 1.3, 1.01, 1.02, 0.99};
+  const Estimate first = median_interval(samples, {.seed = 7});
+  const Estimate second = median_interval(samples, {.seed = 7});
+  EXPECT_EQ(first.low, second.low);
+  EXPECT_EQ(first.high, second.high);
+  EXPECT_DOUBLE_EQ(first.value, 1.015);
+  EXPECT_LT(first.low, first.value);
+  EXPECT_GT(first.high, first.value);
+}
+
+TEST(MedianInterval, HalfWidthAndRate) {
+  EXPECT_DOUBLE_EQ(relative_half_width({10, 9, 12}), 0.15);
+  const Estimate rate = images_per_second({2, 1, 4}, 8);
+  EXPECT_EQ(rate.value, 4);
+  EXPECT_EQ(rate.low, 2);
+  EXPECT_EQ(rate.high, 8);
+}
+
+TEST(SteadyState, DriftIgnoresAnOutlier) {
+  EXPECT_EQ(relative_drift(Series{1, 1, 1, 9, 1, 1}), 0);
+  // 1.0, 0.9, ... 0.5: slope -0.1 over five steps, median 0.75.
+  EXPECT_NEAR(relative_drift(Series{1.0, 0.9, 0.8, 0.7, 0.6, 0.5}), -0.5 / 0.75, 1e-12);
+  EXPECT_EQ(drift_noise(Series{1, 1, 1, 1}), 0);
+}
+
+SteadyOptions steady_options() {
+  return {.minimum_steps = 2, .window_steps = 4, .window_seconds = 0, .drift = 0.02, .maximum_steps = 20};
+}
+
+TEST(SteadyState, WaitsForTheDriftToEnd) {
+  SteadyState state(steady_options());
+  for (const double step : {4.0, 3.0, 2.5, 2.2, 2.1}) state.add(step);
+  EXPECT_FALSE(state.steady());
+  for (const double step : {2.0, 2.0, 2.0, 2.0}) state.add(step);
+  EXPECT_TRUE(state.steady());
+  EXPECT_NE(state.text().find("steady after 9 steps"), std::string::npos) << state.text();
+}
+
+TEST(SteadyState, NeedsMinimumAndWindow) {
+  SteadyState state(steady_options());
+  for (int i = 0; i < 5; ++i) state.add(1);
+  EXPECT_FALSE(state.steady()) << "two discarded and a window of four are six";
+  state.add(1);
+  EXPECT_TRUE(state.steady());
+}
+
+TEST(SteadyState, WindowCoversASecond) {
+  SteadyOptions options = steady_options();
+  options.window_seconds = 1;
+  SteadyState state(options);
+  for (int i = 0; i < 10; ++i) state.add(0.1);
+  EXPECT_FALSE(state.steady());
+  for (int i = 0; i < 3; ++i) state.add(0.1);
+  EXPECT_TRUE(state.steady());
+}
+
+TEST(SteadyState, NoiseIsNotDrift) {
+  SteadyState state(steady_options());
+  for (const double step : {1.0, 1.0, 1.10, 0.92, 1.09, 0.95}) state.add(step);
+  EXPECT_TRUE(state.steady()) << state.text();
+}
+
+TEST(SteadyState, GivesUpAndSaysSo) {
+  SteadyState state(steady_options());
+  double step = 1;
+  while (!state.finished()) state.add(step *= 0.9);
+  EXPECT_TRUE(state.gave_up());
+  EXPECT_FALSE(state.steady());
+  EXPECT_EQ(state.steps(), 20U);
+  EXPECT_EQ(state.text().rfind("not steady after 20 steps", 0), 0U) << state.text();
+}
+
+TEST(StoppingRule, Reasons) {
+  const StoppingRule rule{
+      .minimum_samples = 10, .maximum_samples = 50, .target_half_width = 0.02, .maximum_seconds = 100};
+  EXPECT_FALSE(reason_to_stop(rule, {.samples = 9, .half_width = 0.01, .elapsed_seconds = 1}));
+  EXPECT_EQ(reason_to_stop(rule, {.samples = 10, .half_width = 0.02, .elapsed_seconds = 1}), "interval narrow enough");
+  EXPECT_FALSE(reason_to_stop(rule, {.samples = 49, .half_width = 0.03, .elapsed_seconds = 1}));
+  EXPECT_EQ(reason_to_stop(rule, {.samples = 50, .half_width = 0.03, .elapsed_seconds = 1}), "iteration cap");
+  EXPECT_EQ(reason_to_stop(rule, {.samples = 3, .half_width = 0.03, .elapsed_seconds = 95, .next_seconds = 6}),
+            "time cap");
+  EXPECT_FALSE(reason_to_stop(rule, {.samples = 0, .elapsed_seconds = 500})) << "nothing measured yet";
+}
+
+TEST(StoppingRule, ExactCountIgnoresTheInterval) {
+  const StoppingRule rule{.exact_samples = 30, .minimum_samples = 10, .maximum_seconds = 100};
+  EXPECT_FALSE(reason_to_stop(rule, {.samples = 29, .half_width = 0, .elapsed_seconds = 1}));
+  EXPECT_EQ(reason_to_stop(rule, {.samples = 30, .half_width = 1, .elapsed_seconds = 1}), "iterations asked for");
+  EXPECT_EQ(samples_missing(rule, {.samples = 12}), 18);
+}
+
+TEST(StoppingRule, MissingSamplesFollowTheSquareRoot) {
+  const StoppingRule rule{.minimum_samples = 10, .target_half_width = 0.02};
+  EXPECT_DOUBLE_EQ(samples_missing(rule, {.samples = 20, .half_width = 0.04}), 60);
+  EXPECT_DOUBLE_EQ(samples_missing(rule, {.samples = 4, .half_width = 0.01}), 6);
+}
+
+TEST(OverlapModel, QueueOfBuckets) {
+  // Ready at 1, 2, 4; 2 s each: runs 1-3, 3-5, 5-7. Backward ends at 4.5: 3.5 s beside it, 2.5 s after it.
+  const std::array<BucketTiming, 3> buckets{{{1, 2}, {2, 2}, {4, 2}}};
+  const OverlapModel model = expected_overlap(buckets, 4.5);
+  EXPECT_DOUBLE_EQ(model.exposed_seconds, 2.5);
+  EXPECT_DOUBLE_EQ(model.overlapped_seconds, 3.5);
+  EXPECT_DOUBLE_EQ(expected_step_seconds(5, model, true), 7.5);
+  EXPECT_DOUBLE_EQ(expected_step_seconds(5, model, false), 11);
+  EXPECT_EQ(expected_overlap(buckets, 100).exposed_seconds, 0);
+  EXPECT_EQ(expected_overlap({}, 1).exposed_seconds, 0);
+}
+
+TEST(OverlapModel, BucketIsReadyWithItsLastGradient) {
+  core::BucketPlan plan;
+  plan.buckets = {{.first = 0, .last = 2}, {.first = 2, .last = 3}};
+  EXPECT_EQ(bucket_ready_seconds(plan, Series{0.1, 0.3, 0.2}), (Series{0.3, 0.2}));
+}
+
+RankSamples rank_samples(std::size_t steps, double compute, double exposed, double update) {
+  RankSamples s;
+  s.step.assign(steps, compute + exposed + update);
+  s.compute.assign(steps, compute);
+  s.exposed.assign(steps, exposed);
+  s.update.assign(steps, update);
+  s.reduce.assign(steps, 3 * exposed);
+  s.control.assign(steps, exposed);
+  s.copy.assign(steps, 0);
+  s.loss.assign(steps, 1);
+  return s;
+}
+
+// Solo 10. None: ranks 10.6 and 11.0 (mean 10.8, slowest 11). Full: computes 10.4 and 10.8 (against 10.0 and
+// 10.4), waits 0.8 and 0.4, update 0.8 (against 0.6): steps 12.0 and 12.0; a quarter of the wait is control.
+Round round_by_hand(std::size_t steps) {
+  Round round;
+  round.solo = {rank_samples(steps, 9.5, 0, 0.5)};
+  round.none = {rank_samples(steps, 10.0, 0, 0.6), rank_samples(steps, 10.4, 0, 0.6)};
+  round.full = {rank_samples(steps, 10.4, 0.8, 0.8), rank_samples(steps, 10.8, 0.4, 0.8)};
+  return round;
+}
+
+TEST(Decomposition, ByHand) {
+  const std::vector<Round> rounds(3, round_by_hand(4));
+  const EfficiencyAnalysis analysis = analyse_efficiency(rounds, {.resamples = 50});
+  const std::vector<std::pair<std::string, double>> expected{
+      {"efficiency", 10.0},   {"interference", 0.8},     {"stragglers", 0.2}, {"exposed_communication", 0.3},
+      {"control_plane", 0.1}, {"overlap_slowdown", 0.4}, {"update", 0.2},     {"residual", 0.0}};
+  ASSERT_EQ(analysis.rows.size(), expected.size());
+  double sum = 0;
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    const DecompositionRow& row = analysis.rows[i];
+    EXPECT_EQ(row.component, expected[i].first);
+    EXPECT_NEAR(row.seconds, expected[i].second, 1e-12) << row.component;
+    EXPECT_NEAR(row.fraction, expected[i].second / 12.0, 1e-12) << row.component;
+    EXPECT_NEAR(*row.low, row.fraction, 1e-12) << "constant samples have no interval";
+    EXPECT_NEAR(*row.high, row.fraction, 1e-12);
+    sum += row.fraction;
+  }
+  EXPECT_NEAR(sum, 1, 1e-12);
+  EXPECT_NEAR(analysis.efficiency.value, 10.0 / 12.0, 1e-12);
+  EXPECT_NEAR(analysis.against_independent.value, (2 / 12.0) / (1 / 10.6 + 1 / 11.0), 1e-12);
+}
+
+TEST(Decomposition, RowsSumToOneWhateverTheSamples) {
+  std::vector<Round> rounds(4, round_by_hand(6));
+  const Philox noise(42);
+  std::uint64_t i = 0;
+  for (Round& round : rounds) {
+    for (std::vector<RankSamples>* phase : {&round.solo, &round.none, &round.full}) {
+      for (RankSamples& rank : *phase) {
+        for (Series* series : {&rank.step, &rank.compute, &rank.exposed, &rank.update}) {
+          for (double& value : *series) value *= 1 + 0.2 * static_cast<double>(noise.uniform(i++));
+        }
+      }
+    }
+  }
+  const EfficiencyAnalysis analysis = analyse_efficiency(rounds, {.resamples = 200});
+  double sum = 0;
+  for (const DecompositionRow& row : analysis.rows) {
+    sum += row.fraction;
+    EXPECT_LE(*row.low, *row.high);
+  }
+  EXPECT_NEAR(sum, 1, 1e-12);
+  EXPECT_LT(analysis.efficiency.low, analysis.efficiency.value);
+  EXPECT_GT(analysis.efficiency.high, analysis.efficiency.value);
+}
+
+}  // namespace
+}  // namespace hvd::bench
