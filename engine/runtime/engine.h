@@ -15,13 +15,13 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "engine/base/deadline.h"
 #include "engine/base/types.h"
 #include "engine/comm/communicator.h"
 #include "engine/core/bucket_plan.h"
@@ -38,11 +38,12 @@ std::string_view name(Schedule schedule) noexcept;
 
 struct EngineOptions {
   Schedule schedule = Schedule::kStatic;
-  core::BucketOptions buckets;            ///< static schedule
-  core::NegotiatorOptions negotiation;    ///< HOROVOD_FUSION_THRESHOLD, HOROVOD_CACHE_CAPACITY
+  core::BucketOptions buckets;                 ///< static schedule
+  core::NegotiatorOptions negotiation;         ///< HOROVOD_FUSION_THRESHOLD, HOROVOD_CACHE_CAPACITY
   std::chrono::microseconds cycle_time{1000};  ///< HOROVOD_CYCLE_TIME: pause after a cycle that moved nothing
   std::chrono::milliseconds deadline{60000};   ///< of every wait for a peer
-  std::string timeline_filename;          ///< rank is appended before the extension; empty: no trace
+  /// Rank is put before the extension; empty: no trace. All ranks trace or none does.
+  std::string timeline_filename;
 };
 
 /// What one step cost, on this rank. Times of the engine thread overlap with compute; `exposed` does not.
@@ -60,7 +61,8 @@ using Ticket = std::uint64_t;
 class Engine {
  public:
   Engine(std::unique_ptr<comm::Communicator> communicator, const EngineOptions& options);
-  /// Waits for what is in flight (bounded by the deadline) and stops the thread.
+  /// Waits for what is in flight (bounded by the deadline) and stops the thread. Inside a step, or while an
+  /// exception unwinds the stack, the peers are told at once that this rank leaves.
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
@@ -90,12 +92,17 @@ class Engine {
   /// Schedule of the steps that follow; every rank must switch at the same step. Starts as options.schedule.
   void set_schedule(Schedule schedule);
   void begin_step();
-  /// Gradient i of set_gradients() is final. Cheap: no allocation, no wait for peers. Any order.
+  /// Gradient i of set_gradients() is final and untouched until finish_step() returns. Cheap: no allocation,
+  /// no wait for peers. Any order. Errors: invalid_argument for the caller's mistakes only (no such gradient,
+  /// marked twice); what the engine's thread met is thrown by finish_step().
   void gradient_ready(std::size_t index);
   /// Returns when every gradient of the step is reduced on this rank.
+  /// Errors: those of the engine's thread; invalid_argument if a gradient was not marked, which leaves the
+  /// step open.
   StepReport finish_step();
 
   // -- small collectives on the engine's thread, in program order with nothing else in flight -----------
+  // They wait for all tickets issued before. Errors: invalid_argument inside a step.
   void barrier();
   void broadcast(void* data, std::size_t bytes, int root);
   /// Rank 0 gets one message per rank; the others get an empty vector.
@@ -107,8 +114,17 @@ class Engine {
   /// Cheap; `activity` must be a string that outlives the engine, e.g. a literal.
   void set_activity(const char* activity, std::uint64_t step) noexcept;
   [[nodiscard]] core::CycleStats cycle_stats() const;
-  /// Tells the peers that this rank gives up, so that they fail at once rather than at the deadline.
+  /// Tells the peers that this rank gives up, so that they fail at once rather than at the deadline. Does not
+  /// wait; this rank's next call throws Error{kInterrupted, reason}.
   void abort(std::string_view reason) noexcept;
+
+  // -- timeline ------------------------------------------------------------------------------------------
+  [[nodiscard]] bool tracing() const noexcept;
+  /// A span of the caller's own ("forward", "update") on the compute track. Nothing without a trace.
+  void trace_span(std::string_view name, Clock::time_point begin, Clock::time_point end);
+  /// Writes what is left of the timeline; spans after it are dropped. The destructor does it too, but cannot
+  /// tell of errors. Errors: io (disk full).
+  void close_trace();
 
  private:
   class Impl;

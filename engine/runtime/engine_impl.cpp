@@ -1,0 +1,303 @@
+// The callers' side of the engine.
+#include "engine/runtime/engine_impl.h"
+
+#include <csignal>
+#include <exception>
+#include <utility>
+
+#include "engine/base/assert.h"
+#include "engine/base/error.h"
+#include "engine/runtime/plan_check.h"
+
+namespace hvd {
+namespace {
+
+/// Starts `body` on a thread that takes no signals: they are for the program's own threads.
+template <class Body>
+std::thread start_quiet_thread(Body body) {
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  std::thread thread(std::move(body));
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return thread;
+}
+
+std::unique_ptr<TraceWriter> open_trace(comm::Communicator& communicator, const std::string& filename) {
+  if (filename.empty()) return nullptr;
+  try {
+    return std::make_unique<TraceWriter>(filename, communicator.topology());
+  } catch (const Error& error) {
+    communicator.control().abort(error.what());
+    throw;
+  }
+}
+
+}  // namespace
+
+Engine::Impl::Impl(std::unique_ptr<comm::Communicator> communicator, const EngineOptions& options)
+    : communicator_(std::move(communicator)),
+      options_(options),
+      size_(communicator_->topology().size),
+      library_(communicator_->library()),
+      trace_(open_trace(*communicator_, options.timeline_filename)),
+      schedule_(options.schedule),
+      data_plane_(communicator_->data().description()),
+      negotiated_(*communicator_, options_, trace_.get()),
+      exceptions_at_birth_(std::uncaught_exceptions()) {
+  if (!solo()) thread_ = start_quiet_thread([this] { run(); });
+}
+
+Engine::Impl::~Impl() {
+  if (thread_.joinable()) {
+    // Peers may be waiting for what will not come; they should not have to wait for their deadline.
+    if (std::uncaught_exceptions() > exceptions_at_birth_) {
+      abort("it is leaving because of an error of its own");
+    } else if (in_step_.load()) {
+      abort("its engine was destroyed inside a step");
+    }
+    {
+      const MutexLock lock(mutex_);
+      stopping_ = true;
+    }
+    work_.notify_one();
+    thread_.join();
+  }
+}
+
+void Engine::Impl::ring() noexcept {
+  if (!sleeping_.load() || !sleeping_.exchange(false)) return;
+  { const MutexLock lock(mutex_); }  // the thread is between its look for work and its wait no longer
+  work_.notify_one();
+}
+
+void Engine::Impl::throw_failure() {
+  if (failure_) throw Error(failure_->code, failure_->text);
+}
+
+void Engine::Impl::throw_if_failed() {
+  if (!failed_.load(std::memory_order_relaxed)) return;
+  const MutexLock lock(mutex_);
+  throw_failure();
+}
+
+void Engine::Impl::execute(const char* what, const std::function<void()>& work) {
+  if (in_step_.load()) {
+    throw Error(Errc::kInvalidArgument, std::string(what) + " inside a step: call it after finish_step()");
+  }
+  if (solo()) {
+    throw_if_failed();
+    const MutexLock lock(solo_mutex_);
+    work();
+    return;
+  }
+  Command command{work};
+  const MutexLock lock(mutex_);
+  throw_failure();
+  commands_.push_back(&command);
+  work_.notify_one();
+  // Ends: every wait of the thread has a deadline, and a failed thread sets failure_.
+  while (!command.finished && !failure_) done_.wait(mutex_);
+  if (!command.finished) throw_failure();
+}
+
+Ticket Engine::Impl::submit(core::Request request, std::byte* data) {
+  const std::size_t bytes = request.bytes();
+  if (data == nullptr && bytes > 0) {
+    throw Error(Errc::kInvalidArgument, "all_reduce_async: tensor '" + request.name + "' has no memory");
+  }
+  if (in_step_.load() && step_schedule_.load() == Schedule::kStatic) {
+    throw Error(Errc::kInvalidArgument, "all_reduce_async: tensor '" + request.name +
+                                            "' inside a step of the static schedule, which has no control plane");
+  }
+  Ticket ticket = 0;
+  {
+    const MutexLock lock(mutex_);
+    throw_failure();
+    if (gradient_names_.count(request.name) > 0) {
+      throw Error(Errc::kInvalidArgument, "all_reduce_async: '" + request.name + "' is the name of a gradient");
+    }
+    ticket = tickets_.issue(request.name);
+    if (solo()) {
+      tickets_.finish(ticket, {});
+      return ticket;
+    }
+    submissions_.push_back({std::move(request), {data, bytes, PendingTensor::kNoGradient, ticket, Clock::now()}});
+  }
+  ring();
+  return ticket;
+}
+
+void Engine::Impl::wait(Ticket ticket) {
+  std::string error;
+  {
+    const MutexLock lock(mutex_);
+    while (!tickets_.finished(ticket) && !failure_) done_.wait(mutex_);
+    throw_failure();
+    error = tickets_.take(ticket);
+  }
+  if (!error.empty()) throw Error(Errc::kMismatch, error);
+}
+
+bool Engine::Impl::done(Ticket ticket) {
+  const MutexLock lock(mutex_);
+  return tickets_.finished(ticket) || failure_.has_value();
+}
+
+std::span<std::byte> Engine::Impl::allocate(std::size_t bytes) {
+  if (bytes == 0) throw Error(Errc::kInvalidArgument, "allocate: zero bytes");
+  std::span<std::byte> result;
+  execute("allocate", [&] {
+    memory_.push_back(communicator_->data().allocate(bytes, Deadline::after(options_.deadline)));
+    result = memory_.back()->bytes();
+  });
+  return result;
+}
+
+void Engine::Impl::set_gradients(std::vector<core::GradientInfo> gradients, std::byte* arena, DataType dtype,
+                                 ReduceOp op) {
+  if (!gradients_.empty()) throw Error(Errc::kInvalidArgument, "set_gradients: the gradients are set already");
+  if (arena == nullptr) throw Error(Errc::kInvalidArgument, "set_gradients: no arena");
+  core::BucketPlan plan = core::plan_buckets(gradients, dtype, op, options_.buckets);
+  std::unordered_set<std::string> names;
+  std::vector<core::Request> requests;
+  for (const core::GradientInfo& gradient : gradients) {
+    if (!names.insert(gradient.name).second) {
+      throw Error(Errc::kInvalidArgument, "set_gradients: two gradients are called '" + gradient.name + "'");
+    }
+    requests.push_back({gradient.name, dtype, op, {static_cast<std::int64_t>(gradient.count)}});
+  }
+  if (!solo()) {
+    execute("set_gradients",
+            [&] { compare_plans(*communicator_, plan, gradients, Deadline::after(options_.deadline)); });
+  }
+  marks_.configure(gradients.size(), plan.buckets);
+  plan_ = std::move(plan);
+  gradients_ = std::move(gradients);
+  requests_ = std::move(requests);
+  arena_ = arena;
+  const MutexLock lock(mutex_);
+  gradient_names_ = std::move(names);
+}
+
+void Engine::Impl::begin_step() {
+  throw_if_failed();
+  if (in_step_.load()) throw Error(Errc::kInvalidArgument, "begin_step: the last step is not finished");
+  if (gradients_.empty()) throw Error(Errc::kInvalidArgument, "begin_step: call set_gradients() first");
+  const Schedule schedule = solo() ? Schedule::kNone : schedule_;
+  step_schedule_.store(schedule, std::memory_order_relaxed);
+  in_step_.store(true, std::memory_order_relaxed);
+  if (solo() && trace_ && trace_->wants_writing()) trace_->write();
+  if (schedule == Schedule::kNone) return;
+  marks_.reset();
+  report_ = {};
+  left_ = gradients_.size();
+  next_bucket_.store(0);
+  moved_.store(0);
+  steps_.fetch_add(1);
+  {
+    const MutexLock lock(mutex_);
+    step_done_ = false;
+  }
+  active_.store(schedule);  // from here on the thread reads what was written above
+}
+
+void Engine::Impl::gradient_ready(std::size_t index) {
+  if (trace_ && index < gradients_.size()) {
+    trace_->add_instant(TraceTrack::kCompute, gradients_[index].name, Clock::now());
+  }
+  const Schedule schedule = step_schedule_.load(std::memory_order_relaxed);
+  if (schedule == Schedule::kNone) return;
+  if (!in_step_.load(std::memory_order_relaxed) || index >= marks_.size()) {
+    throw Error(Errc::kInvalidArgument,
+                "gradient_ready(" + std::to_string(index) + "): " +
+                    (index < marks_.size() ? "no step has begun"
+                                           : "there are " + std::to_string(marks_.size()) + " gradients"));
+  }
+  const ReadyMarks::Marked marked = marks_.mark(index);
+  if (marked.again) {
+    throw Error(Errc::kInvalidArgument, "gradient_ready: '" + gradients_[index].name + "' was ready already");
+  }
+  // A bucket that is not the next will be found when its turn comes.
+  if (schedule == Schedule::kNegotiated || marked.completed == next_bucket_.load()) ring();
+}
+
+StepReport Engine::Impl::finish_step() {
+  const Schedule schedule = step_schedule_.load(std::memory_order_relaxed);
+  if (!in_step_.load()) throw Error(Errc::kInvalidArgument, "finish_step: no step has begun");
+  if (schedule == Schedule::kNone) {
+    in_step_.store(false, std::memory_order_relaxed);
+    throw_if_failed();
+    return {};
+  }
+  const auto begin = Clock::now();
+  StepReport report;
+  {
+    const MutexLock lock(mutex_);
+    if (failure_) {
+      in_step_.store(false);
+      throw_failure();
+    }
+    if (const std::size_t missing = marks_.first_missing(0, marks_.size()); missing != ReadyMarks::kNone) {
+      throw Error(Errc::kInvalidArgument,
+                  "finish_step: gradient '" + gradients_[missing].name + "' was never marked ready");
+    }
+    while (!step_done_ && !failure_) done_.wait(mutex_);
+    in_step_.store(false);
+    throw_failure();
+    report = finished_report_;
+  }
+  const auto end = Clock::now();
+  report.exposed = end - begin;
+  if (trace_) trace_->add(TraceTrack::kCompute, "finish_step", begin, end);
+  return report;
+}
+
+void Engine::Impl::abort(std::string_view reason) noexcept {
+  try {
+    {
+      const MutexLock lock(mutex_);
+      if (failure_ || abort_reason_) return;
+      abort_reason_ = reason;
+      if (solo()) {
+        failure_ = Failure{Errc::kInterrupted, std::string(reason)};
+        failed_.store(true);
+      }
+    }
+    work_.notify_one();
+  } catch (...) {  // no memory for the reason: the peers' deadlines must do
+    return;
+  }
+}
+
+std::string Engine::Impl::data_plane() {
+  if (!in_step_.load() && !failed_.load()) {
+    std::string now;
+    execute("data_plane", [&] { now = communicator_->data().description(); });
+    const MutexLock lock(mutex_);
+    data_plane_ = std::move(now);
+  }
+  const MutexLock lock(mutex_);
+  return data_plane_;
+}
+
+/// On the engine's thread, which alone writes the file; an error of the file is the caller's, not the engine's.
+void Engine::Impl::close_trace() {
+  if (!trace_) return;
+  std::exception_ptr error;
+  execute("close_trace", [&] {
+    try {
+      trace_->close();
+    } catch (const Error&) {
+      error = std::current_exception();
+    }
+  });
+  if (error) std::rethrow_exception(error);
+}
+
+core::CycleStats Engine::Impl::cycle_stats() {
+  const MutexLock lock(mutex_);
+  return stats_;
+}
+
+}  // namespace hvd

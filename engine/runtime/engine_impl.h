@@ -1,0 +1,157 @@
+// The engine's inside, shared by engine_impl.cpp (the callers' side) and engine_thread.cpp (the thread's side).
+//
+// Who touches what: fields are either guarded by mutex_, or atomic, or belong to one of the two sides. What a
+// step needs (marks_, plan_, ...) is written by the caller while no step is active and read by the thread
+// once active_ says so.
+//
+// How the thread sleeps: it sets sleeping_, looks for work, and waits. A caller leaves its work, then looks
+// at sleeping_. Both sides write before they read, in one total order (sequentially consistent), so one of
+// them sees the other: no wake-up is lost, and a thread that is awake costs its callers one load.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <unordered_set>
+#include <vector>
+
+#include "engine/base/deadline.h"
+#include "engine/base/error.h"
+#include "engine/base/mutex.h"
+#include "engine/runtime/engine.h"
+#include "engine/runtime/negotiated_schedule.h"
+#include "engine/runtime/ready_marks.h"
+#include "engine/runtime/tickets.h"
+#include "engine/runtime/trace.h"
+
+namespace hvd {
+
+class Engine::Impl {
+ public:
+  Impl(std::unique_ptr<comm::Communicator> communicator, const EngineOptions& options);
+  ~Impl();
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
+
+  // -- callers' side -----------------------------------------------------------------------------------
+  /// Runs `work` where the Communicator may be used, after all tickets in flight, and waits for it.
+  /// Errors: those of `work`, which fail the engine; invalid_argument inside a step.
+  void execute(const char* what, const std::function<void()>& work);
+  Ticket submit(core::Request request, std::byte* data);
+  void wait(Ticket ticket);
+  bool done(Ticket ticket);
+  std::span<std::byte> allocate(std::size_t bytes);
+  void set_gradients(std::vector<core::GradientInfo> gradients, std::byte* arena, DataType dtype, ReduceOp op);
+  void begin_step();
+  void gradient_ready(std::size_t index);
+  StepReport finish_step();
+  void abort(std::string_view reason) noexcept;
+  std::string data_plane();
+  core::CycleStats cycle_stats();
+  void close_trace();
+  void throw_if_failed();
+  [[nodiscard]] bool solo() const noexcept { return size_ == 1; }
+
+  const std::unique_ptr<comm::Communicator> communicator_;
+  const EngineOptions options_;
+  const int size_;
+  const std::string library_;
+  std::unique_ptr<TraceWriter> trace_;  // null: no trace
+
+  // What the caller is doing, for roll calls.
+  std::atomic<const char*> activity_{nullptr};
+  std::atomic<std::uint64_t> activity_step_{0};
+
+  // Caller's, between steps.
+  Schedule schedule_;
+  core::BucketPlan plan_;
+  std::vector<core::GradientInfo> gradients_;
+
+  std::atomic<bool> in_step_{false};
+
+ private:
+  struct Command {
+    const std::function<void()>& work;
+    bool finished = false;
+  };
+  struct Submission {
+    core::Request request;
+    PendingTensor tensor;
+  };
+  struct Failure {
+    Errc code;
+    std::string text;
+  };
+  enum class WakeFor : std::uint8_t { kAnything, kTensors };
+
+  // -- the thread's side (engine_thread.cpp) -------------------------------------------------------------
+  void run() noexcept;
+  void loop();
+  void collect();
+  void run_cycle();
+  void reduce_bucket(std::size_t bucket);
+  bool run_command();
+  void complete_step();
+  /// Until there is work or `until` has passed; returns whether there is work.
+  bool sleep(Clock::time_point until, WakeFor what);
+  bool has_work(WakeFor what) HVD_REQUIRES(mutex_);
+  bool next_bucket_ready() const noexcept;
+  bool finished_for_good();
+  void idle();
+  void fail(Errc code, std::string text) noexcept;
+  std::string investigate(Errc& code, const std::string& text);
+  std::string status() const;
+  std::string here() const;
+
+  // -- callers' side -----------------------------------------------------------------------------------
+  void ring() noexcept;
+  void throw_failure() HVD_REQUIRES(mutex_);
+
+  Mutex mutex_;
+  CondVar work_;  // the thread waits
+  CondVar done_;  // callers wait
+  std::deque<Command*> commands_ HVD_GUARDED_BY(mutex_);
+  std::vector<Submission> submissions_ HVD_GUARDED_BY(mutex_);
+  TicketTable tickets_ HVD_GUARDED_BY(mutex_);
+  std::unordered_set<std::string> gradient_names_ HVD_GUARDED_BY(mutex_);
+  bool stopping_ HVD_GUARDED_BY(mutex_) = false;
+  std::optional<std::string> abort_reason_ HVD_GUARDED_BY(mutex_);
+  std::optional<Failure> failure_ HVD_GUARDED_BY(mutex_);
+  bool step_done_ HVD_GUARDED_BY(mutex_) = false;
+  StepReport finished_report_ HVD_GUARDED_BY(mutex_);
+  core::CycleStats stats_ HVD_GUARDED_BY(mutex_);
+  std::string data_plane_ HVD_GUARDED_BY(mutex_);
+  Mutex solo_mutex_;  // with one rank there is no thread; callers take turns
+
+  std::atomic<bool> sleeping_{false};
+  std::atomic<bool> failed_{false};                       // failure_ is set
+  std::atomic<Schedule> active_{Schedule::kNone};         // of the step that the thread works on; kNone: no step
+  std::atomic<Schedule> step_schedule_{Schedule::kNone};  // of the step that the caller is in
+  std::atomic<std::size_t> next_bucket_{0};               // the thread's; the caller resets it between steps
+  std::atomic<std::uint64_t> steps_{0};
+  std::atomic<std::uint64_t> moved_{0};  // batches of the step
+
+  // Written between steps, read by the thread in a step.
+  ReadyMarks marks_;
+  std::byte* arena_ = nullptr;
+  std::vector<core::Request> requests_;  // [gradient], negotiated schedule
+  std::size_t left_ = 0;                 // gradients of a negotiated step not yet reduced
+  StepReport report_;                    // the thread's, of the step at hand
+  StepReport no_step_;                   // the thread's, of tickets outside a step; nobody reads it
+
+  NegotiatedSchedule negotiated_;                                // the thread's
+  std::vector<Submission> collected_;                            // the thread's
+  std::vector<std::unique_ptr<comm::RegisteredMemory>> memory_;  // the thread's
+
+  const int exceptions_at_birth_;
+  std::thread thread_;  // last: it uses everything above
+};
+
+}  // namespace hvd

@@ -1,0 +1,237 @@
+// The engine's thread: the only one that talks to peers. It sleeps unless there is something to do.
+#include <pthread.h>
+
+#include <algorithm>
+#include <exception>
+#include <new>
+#include <utility>
+
+#include "engine/base/assert.h"
+#include "engine/runtime/engine_impl.h"
+#include "engine/runtime/roll_call.h"
+
+namespace hvd {
+namespace {
+
+/// How often an idle thread looks whether a peer asks what this rank is doing. Costs some 10 us a second.
+constexpr std::chrono::milliseconds kAnswerInterval{1000};
+/// A little longer than the interval at which an idle peer looks.
+constexpr std::chrono::milliseconds kRollCallPatience{1250};
+/// Of a rank that ended the run on its own account; its peers need not ask who is to blame.
+constexpr std::string_view kGaveUp = " gave up: ";
+
+}  // namespace
+
+void Engine::Impl::run() noexcept {
+  pthread_setname_np(pthread_self(), "hvd-engine");
+  try {
+    if (trace_) trace_->set_clock(estimate_clock_offset(*communicator_, options_.deadline));
+    loop();
+  } catch (const Error& error) {
+    fail(error.code(), error.what());
+  } catch (const std::bad_alloc&) {
+    fail(Errc::kOutOfMemory, here() + ": out of memory on the engine's thread");
+  } catch (const std::exception& error) {
+    fail(Errc::kBackend, here() + ": " + error.what());
+  }
+}
+
+void Engine::Impl::loop() {
+  for (;;) {
+    collect();
+    // Tensors first, then the step, then commands: this order is what "in program order with nothing else
+    // in flight" means, and it is the same on all ranks.
+    if (negotiated_.pending()) {
+      run_cycle();
+    } else if (next_bucket_ready()) {
+      reduce_bucket(next_bucket_.load());
+    } else if (!run_command()) {
+      if (finished_for_good()) return;
+      idle();
+    }
+  }
+}
+
+/// Takes what callers have left: tickets, and gradients of a negotiated step.
+void Engine::Impl::collect() {
+  {
+    const MutexLock lock(mutex_);
+    if (abort_reason_) throw Error(Errc::kInterrupted, here() + std::string(kGaveUp) + *abort_reason_);
+    collected_.swap(submissions_);
+  }
+  for (Submission& submission : collected_) negotiated_.submit(std::move(submission.request), submission.tensor);
+  collected_.clear();
+  if (active_.load() != Schedule::kNegotiated) return;
+  const auto now = Clock::now();
+  const std::size_t element = size_of(plan_.dtype);
+  marks_.take([&](std::size_t gradient) {
+    const core::GradientInfo& info = gradients_[gradient];
+    negotiated_.submit(requests_[gradient], {arena_ + info.offset * element, info.count * element, gradient, 0, now});
+  });
+}
+
+void Engine::Impl::run_cycle() {
+  bool tickets = false;
+  const bool in_step = active_.load() == Schedule::kNegotiated;
+  const bool moved =
+      negotiated_.cycle(in_step ? report_ : no_step_, [&](const PendingTensor& tensor, const std::string& error) {
+        if (tensor.gradient != PendingTensor::kNoGradient) {
+          if (!error.empty()) throw Error(Errc::kMismatch, error);
+          --left_;
+          return;
+        }
+        const MutexLock lock(mutex_);
+        tickets_.finish(tensor.ticket, error);
+        tickets = true;
+      });
+  {
+    const MutexLock lock(mutex_);
+    stats_ = negotiated_.stats();
+  }
+  if (tickets) done_.notify_all();
+  if (moved) {
+    moved_.fetch_add(1);
+  } else {
+    sleep(Clock::now() + options_.cycle_time, WakeFor::kTensors);
+  }
+  if (in_step && left_ == 0) complete_step();
+}
+
+void Engine::Impl::reduce_bucket(std::size_t bucket) {
+  const core::Bucket& range = plan_.buckets[bucket];
+  const std::size_t element = size_of(plan_.dtype);
+  const auto begin = Clock::now();
+  communicator_->data().all_reduce(arena_ + range.offset * element, range.count, plan_.dtype, plan_.op,
+                                   Deadline::after(options_.deadline));
+  const auto end = Clock::now();
+  report_.reduce += end - begin;
+  report_.batches += 1;
+  report_.bytes += range.count * element;
+  if (trace_) {
+    const std::string& first = gradients_[range.first].name;
+    const std::string& last = gradients_[range.last - 1].name;
+    trace_->add_reduce(
+        "bucket " + std::to_string(bucket) + ": " + first + (range.last - range.first > 1 ? " .. " + last : ""), begin,
+        end, range.count * element, range.last - range.first);
+  }
+  moved_.fetch_add(1);
+  next_bucket_.store(bucket + 1);
+  if (bucket + 1 == plan_.buckets.size()) complete_step();
+}
+
+void Engine::Impl::complete_step() {
+  if (trace_) trace_->set_algorithm(communicator_->data().description());
+  active_.store(Schedule::kNone);
+  {
+    const MutexLock lock(mutex_);
+    finished_report_ = report_;
+    step_done_ = true;
+  }
+  done_.notify_all();
+}
+
+bool Engine::Impl::run_command() {
+  Command* command = nullptr;
+  {
+    const MutexLock lock(mutex_);
+    if (commands_.empty()) return false;
+    command = commands_.front();
+    commands_.pop_front();
+  }
+  command->work();  // what it throws is the engine's failure, which releases the caller too
+  {
+    const MutexLock lock(mutex_);
+    command->finished = true;
+  }
+  done_.notify_all();
+  return true;
+}
+
+bool Engine::Impl::finished_for_good() {
+  const MutexLock lock(mutex_);
+  return stopping_ && submissions_.empty() && commands_.empty();
+}
+
+void Engine::Impl::idle() {
+  if (trace_ && active_.load() == Schedule::kNone && trace_->wants_writing()) trace_->write();
+  if (!sleep(Clock::now() + kAnswerInterval, WakeFor::kAnything)) communicator_->control().answer_roll_call(status());
+}
+
+bool Engine::Impl::sleep(Clock::time_point until, WakeFor what) {
+  const MutexLock lock(mutex_);
+  bool work = false;
+  for (;;) {
+    sleeping_.store(true);
+    work = has_work(what);
+    if (work || !work_.wait_until(mutex_, until)) break;
+  }
+  sleeping_.store(false);
+  return work;
+}
+
+bool Engine::Impl::has_work(WakeFor what) {
+  if (abort_reason_ || !submissions_.empty()) return true;
+  if (active_.load() == Schedule::kNegotiated && marks_.fresh()) return true;
+  return what == WakeFor::kAnything && (stopping_ || !commands_.empty() || next_bucket_ready());
+}
+
+bool Engine::Impl::next_bucket_ready() const noexcept {
+  return active_.load() == Schedule::kStatic && marks_.ready(next_bucket_.load());
+}
+
+void Engine::Impl::fail(Errc code, std::string text) noexcept {
+  try {
+    text = investigate(code, text);
+    // Of a mismatch all ranks know, by the same words.
+    if (code != Errc::kMismatch) communicator_->control().abort(text);
+  } catch (...) {  // the roll call failed too: tell what is known
+    communicator_->control().abort(text);
+  }
+  {
+    const MutexLock lock(mutex_);
+    failure_ = Failure{code, std::move(text)};
+    failed_.store(true);
+  }
+  done_.notify_all();
+}
+
+/// Adds who is to blame, where a peer was waited for in vain and nobody has said it yet.
+std::string Engine::Impl::investigate(Errc& code, const std::string& text) {
+  const bool peer = code == Errc::kTimeout || code == Errc::kPeerLost;
+  if (!peer || text.find(kBlameMark) != std::string::npos || text.find(kGaveUp) != std::string::npos) return text;
+  const comm::Topology& where = communicator_->topology();
+  const Blame blame =
+      find_blame(where.rank, communicator_->control().roll_call(status(), kRollCallPatience), where.hosts);
+  if (blame.found) code = Errc::kPeerLost;
+  return text + blame.text;
+}
+
+std::string Engine::Impl::here() const {
+  const comm::Topology& where = communicator_->topology();
+  return "rank " + std::to_string(where.rank) + " on " + where.hosts.at(static_cast<std::size_t>(where.rank));
+}
+
+std::string Engine::Impl::status() const {
+  RankStatus status;
+  status.step = steps_.load();
+  status.moved = moved_.load();
+  if (const char* activity = activity_.load(); activity != nullptr) {
+    status.activity = "step " + std::to_string(activity_step_.load()) + ", " + activity + "; ";
+  }
+  const Schedule active = active_.load();
+  if (active == Schedule::kStatic) {
+    const std::size_t bucket = next_bucket_.load();
+    const core::Bucket& range = plan_.buckets[bucket];
+    const std::size_t missing = marks_.first_missing(range.first, range.last);
+    status.activity += "bucket " + std::to_string(bucket) + " of " + std::to_string(plan_.buckets.size()) +
+                       (missing == ReadyMarks::kNone ? " is being reduced"
+                                                     : " waits for its gradient '" + gradients_[missing].name + "'");
+  } else if (active == Schedule::kNegotiated) {
+    status.activity += std::to_string(left_) + " of " + std::to_string(marks_.size()) + " gradients not yet reduced";
+  } else {
+    status.activity += "engine idle after " + std::to_string(status.step) + " steps";
+  }
+  return status.to_text();
+}
+
+}  // namespace hvd

@@ -1,0 +1,51 @@
+#include "engine/runtime/fusion_buffer.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "engine/base/assert.h"
+
+namespace hvd {
+
+std::size_t lay_out(std::span<Piece> pieces, std::size_t align_bytes) noexcept {
+  const std::size_t align = std::max<std::size_t>(align_bytes, 1);
+  std::size_t end = 0;
+  for (Piece& piece : pieces) {
+    piece.offset = (end + align - 1) / align * align;
+    end = piece.offset + piece.bytes;
+  }
+  return end;
+}
+
+bool in_place(std::span<const Piece> pieces) noexcept {
+  std::size_t end = 0;
+  for (const Piece& piece : pieces) {
+    if (piece.offset != end || piece.data != pieces.front().data + end) return false;
+    end += piece.bytes;
+  }
+  return true;
+}
+
+void FusionBuffer::reserve(std::size_t bytes, std::size_t limit_bytes, comm::DataPlane& data, Deadline deadline) {
+  if (bytes <= capacity()) return;
+  // Small enough that a job of small tensors stays small; large enough to grow a few times only.
+  constexpr std::size_t kSmallest = std::size_t{1} << 20;
+  memory_.reset();  // before the next is mapped: the old contents are of no use
+  const std::size_t wanted = std::min(std::max(kSmallest, std::bit_ceil(bytes)), limit_bytes);
+  memory_ = data.allocate(std::max(wanted, bytes), deadline);
+  HVD_ASSERT(capacity() >= bytes);
+}
+
+std::byte* FusionBuffer::pack(std::span<const Piece> pieces) noexcept {
+  std::byte* const base = memory_->bytes().data();
+  for (const Piece& piece : pieces) std::memcpy(base + piece.offset, piece.data, piece.bytes);
+  return base;
+}
+
+void FusionBuffer::unpack(std::span<const Piece> pieces) const noexcept {
+  const std::byte* const base = memory_->bytes().data();
+  for (const Piece& piece : pieces) std::memcpy(piece.data, base + piece.offset, piece.bytes);
+}
+
+}  // namespace hvd

@@ -1,0 +1,174 @@
+#include "engine/runtime/negotiated_schedule.h"
+
+#include <algorithm>
+#include <span>
+#include <utility>
+#include <variant>
+
+#include "engine/base/assert.h"
+#include "engine/base/error.h"
+#include "engine/runtime/trace.h"
+
+namespace hvd {
+namespace {
+
+/// Gradients that do not lie side by side are reduced run by run where they are when the mean run is at
+/// least this long: copying so much in and out costs more than the latency of one more reduction (10 us
+/// against some 20 us at 10 GB/s). Shorter runs are packed.
+constexpr std::size_t kWorthItsOwnReduction = std::size_t{128} << 10;
+
+std::size_t runs_of(const std::vector<PendingTensor>& sorted) {
+  std::size_t runs = 1;
+  for (std::size_t i = 1; i < sorted.size(); ++i) runs += sorted[i].gradient == sorted[i - 1].gradient + 1 ? 0 : 1;
+  return runs;
+}
+
+std::string title(const core::Batch& batch) {
+  return batch.names.size() == 1 ? batch.names.front()
+                                 : batch.names.front() + " +" + std::to_string(batch.names.size() - 1);
+}
+
+}  // namespace
+
+NegotiatedSchedule::NegotiatedSchedule(comm::Communicator& communicator, const EngineOptions& options,
+                                       TraceWriter* trace)
+    : communicator_(communicator),
+      options_(options),
+      trace_(trace),
+      negotiator_(communicator.topology().rank, communicator.topology().size, options.negotiation) {}
+
+void NegotiatedSchedule::submit(core::Request request, const PendingTensor& tensor) {
+  const bool fresh = tensors_.emplace(request.name, tensor).second;
+  HVD_ASSERT(fresh);  // the callers' side refuses a second one
+  negotiator_.submit(std::move(request));
+}
+
+bool NegotiatedSchedule::cycle(StepReport& report, const Finished& finished) {
+  const auto begin = Clock::now();
+  const core::CycleDone done = negotiate();
+  const auto end = Clock::now();
+  report.control += end - begin;
+  if (trace_ != nullptr) trace_->add(TraceTrack::kEngine, "negotiate", begin, end);
+  for (const core::Batch& batch : done.batches) execute(batch, report, finished);
+  if (done.batches.empty()) give_up_on_stalled();
+  return !done.batches.empty();
+}
+
+core::CycleDone NegotiatedSchedule::negotiate() {
+  const Deadline deadline = Deadline::after(options_.deadline);
+  comm::ControlPlane& control = communicator_.control();
+  core::Action action = negotiator_.begin_cycle();
+  for (;;) {
+    if (auto* bits = std::get_if<core::AllReduceBits>(&action)) {
+      control.all_reduce_bits(bits->words, bits->op, deadline);
+      action = negotiator_.on_bits(bits->words);
+    } else if (const auto* gather = std::get_if<core::Gather>(&action)) {
+      action = negotiator_.on_gathered(control.gather(gather->message, deadline));
+    } else if (const auto* broadcast = std::get_if<core::Broadcast>(&action)) {
+      action = negotiator_.on_broadcast(control.broadcast(broadcast->message, 0, deadline));
+    } else {
+      return std::get<core::CycleDone>(std::move(action));
+    }
+  }
+}
+
+void NegotiatedSchedule::execute(const core::Batch& batch, StepReport& report, const Finished& finished) {
+  members_.clear();
+  for (const std::string& tensor : batch.names) {
+    const auto found = tensors_.find(tensor);
+    HVD_ASSERT(found != tensors_.end());
+    members_.push_back(found->second);
+    tensors_.erase(found);
+  }
+  if (batch.error.empty()) {
+    const bool gradients = std::all_of(members_.begin(), members_.end(), [](const PendingTensor& tensor) {
+      return tensor.gradient != PendingTensor::kNoGradient;
+    });
+    gradients ? reduce_gradients(batch, report) : reduce_fused(batch, report);
+    report.batches += 1;
+    report.bytes += batch.bytes;
+  }
+  for (const PendingTensor& tensor : members_) finished(tensor, batch.error);
+}
+
+/// The ranks compared their gradient lists at start, so that what is decided here from gradient indices
+/// is decided alike everywhere, and the gaps between neighbours belong to nobody and may be summed along.
+void NegotiatedSchedule::reduce_gradients(const core::Batch& batch, StepReport& report) {
+  std::sort(members_.begin(), members_.end(),
+            [](const PendingTensor& a, const PendingTensor& b) { return a.gradient < b.gradient; });
+  const std::size_t runs = runs_of(members_);
+  if (runs > 1 && batch.bytes / runs < kWorthItsOwnReduction) {
+    reduce_fused(batch, report);
+    return;
+  }
+  for (std::size_t first = 0; first < members_.size();) {
+    std::size_t last = first + 1;
+    while (last < members_.size() && members_[last].gradient == members_[last - 1].gradient + 1) ++last;
+    const PendingTensor& tail = members_[last - 1];
+    reduce(batch, members_[first].data, static_cast<std::size_t>(tail.data + tail.bytes - members_[first].data),
+           report);
+    first = last;
+  }
+}
+
+void NegotiatedSchedule::reduce_fused(const core::Batch& batch, StepReport& report) {
+  pieces_.clear();
+  for (const PendingTensor& tensor : members_) pieces_.push_back({tensor.data, tensor.bytes, 0});
+  const std::size_t bytes = lay_out(pieces_, options_.negotiation.fusion.align_bytes);
+  if (pieces_.size() > 1) {  // also where this rank's own tensors lie in place already: growing is collective
+    buffer_.reserve(bytes, options_.negotiation.fusion.threshold_bytes, communicator_.data(),
+                    Deadline::after(options_.deadline));
+  }
+  if (in_place(pieces_)) {
+    reduce(batch, pieces_.front().data, bytes, report);
+    return;
+  }
+  const auto begin = Clock::now();
+  std::byte* const packed = buffer_.pack(pieces_);
+  const auto packed_at = Clock::now();
+  reduce(batch, packed, bytes, report);
+  const auto reduced_at = Clock::now();
+  buffer_.unpack(pieces_);
+  const auto end = Clock::now();
+  report.copy += (packed_at - begin) + (end - reduced_at);
+  if (trace_ != nullptr) {
+    trace_->add(TraceTrack::kEngine, "pack", begin, packed_at, batch.bytes);
+    trace_->add(TraceTrack::kEngine, "unpack", reduced_at, end, batch.bytes);
+  }
+}
+
+void NegotiatedSchedule::reduce(const core::Batch& batch, std::byte* data, std::size_t bytes, StepReport& report) {
+  const std::size_t count = bytes / size_of(batch.dtype);
+  if (count == 0) return;  // tensors without elements
+  const auto begin = Clock::now();
+  communicator_.data().all_reduce(data, count, batch.dtype, batch.op, Deadline::after(options_.deadline));
+  const auto end = Clock::now();
+  report.reduce += end - begin;
+  if (trace_ != nullptr) trace_->add_reduce(title(batch), begin, end, bytes, batch.names.size());
+}
+
+/// A tensor that some rank never submits would be negotiated for ever: each cycle succeeds, and moves nothing.
+void NegotiatedSchedule::give_up_on_stalled() const {
+  const std::string* oldest = nullptr;
+  Clock::time_point since = Clock::now() - options_.deadline;
+  for (const auto& [tensor, pending] : tensors_) {
+    if (pending.since > since) continue;
+    oldest = &tensor;
+    since = pending.since;
+  }
+  if (oldest == nullptr) return;
+  const auto& topology = communicator_.topology();
+  std::string text = "tensor '" + *oldest + "' was submitted by rank " + std::to_string(topology.rank) +
+                     " but not by every rank within " + std::to_string(options_.deadline.count()) + " ms";
+  for (const core::Stall& stall : negotiator_.stalls()) {
+    if (stall.name != *oldest) continue;
+    for (std::size_t i = 0; i < stall.missing_ranks.size(); ++i) {
+      const int missing = stall.missing_ranks[i];
+      text += (i == 0 ? "; missing: rank " : ", rank ") + std::to_string(missing) + " on " +
+              topology.hosts.at(static_cast<std::size_t>(missing));
+    }
+  }
+  throw Error(Errc::kTimeout, text);
+}
+
+}  // namespace hvd

@@ -1,0 +1,67 @@
+// The negotiated schedule: drives core::Negotiator over the control plane and reduces what the ranks agreed
+// upon, fused. Owned and called by the engine's thread.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "engine/base/deadline.h"
+#include "engine/base/types.h"
+#include "engine/comm/communicator.h"
+#include "engine/core/negotiator.h"
+#include "engine/runtime/engine.h"
+#include "engine/runtime/fusion_buffer.h"
+
+namespace hvd {
+
+class TraceWriter;
+
+/// Where a submitted tensor lies, and who waits for it: a ticket, or the step (gradient).
+struct PendingTensor {
+  static constexpr std::size_t kNoGradient = ~std::size_t{0};
+
+  std::byte* data = nullptr;
+  std::size_t bytes = 0;
+  std::size_t gradient = kNoGradient;
+  Ticket ticket = 0;
+  Clock::time_point since;
+};
+
+class NegotiatedSchedule {
+ public:
+  /// Called for every tensor that left the schedule; `error` is empty when it was reduced.
+  using Finished = std::function<void(const PendingTensor& tensor, const std::string& error)>;
+
+  NegotiatedSchedule(comm::Communicator& communicator, const EngineOptions& options, TraceWriter* trace);
+
+  void submit(core::Request request, const PendingTensor& tensor);
+  [[nodiscard]] bool pending() const { return negotiator_.has_pending(); }
+  /// One negotiation and the batches that it agreed upon; adds to `report`. Returns whether a tensor left.
+  /// Errors: those of the planes; timeout when a tensor has been waiting for a rank beyond the deadline.
+  bool cycle(StepReport& report, const Finished& finished);
+  [[nodiscard]] const core::CycleStats& stats() const { return negotiator_.stats(); }
+
+ private:
+  core::CycleDone negotiate();
+  void execute(const core::Batch& batch, StepReport& report, const Finished& finished);
+  void reduce_gradients(const core::Batch& batch, StepReport& report);
+  void reduce_fused(const core::Batch& batch, StepReport& report);
+  void reduce(const core::Batch& batch, std::byte* data, std::size_t bytes, StepReport& report);
+  void give_up_on_stalled() const;
+
+  comm::Communicator& communicator_;
+  const EngineOptions& options_;
+  TraceWriter* trace_;
+  core::Negotiator negotiator_;
+  FusionBuffer buffer_;
+  std::unordered_map<std::string, PendingTensor> tensors_;
+  std::vector<PendingTensor> members_;  // of the batch at hand; kept to save allocations
+  std::vector<Piece> pieces_;
+};
+
+}  // namespace hvd

@@ -1,0 +1,17 @@
+// Whether all ranks planned the same buckets. Run by the engine's thread.
+#pragma once
+
+#include <vector>
+
+#include "engine/base/deadline.h"
+#include "engine/comm/communicator.h"
+#include "engine/core/bucket_plan.h"
+
+namespace hvd {
+
+/// Collective. Errors: mismatch, with the same text on every rank, naming the first rank that differs from
+/// rank 0, its host, and the first tensor or property that differs with both values.
+void compare_plans(comm::Communicator& communicator, const core::BucketPlan& plan,
+                   const std::vector<core::GradientInfo>& gradients, Deadline deadline);
+
+}  // namespace hvd

@@ -1,0 +1,163 @@
+#include "engine/runtime/trace.h"
+
+#include <cstring>
+#include <filesystem>
+#include <span>
+#include <utility>
+
+#include "engine/base/error.h"
+#include "engine/base/json.h"
+
+namespace hvd {
+namespace {
+
+/// Some 1 MB of events: seldom enough that a short run writes once, at the end.
+constexpr std::size_t kWriteAbove = 1 << 13;
+constexpr int kClockRounds = 8;
+
+std::int64_t nanoseconds(Clock::time_point time) {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();
+}
+
+/// Chrome counts in microseconds.
+std::string microseconds(std::chrono::nanoseconds time) { return json_number(static_cast<double>(time.count()) / 1e3); }
+
+}  // namespace
+
+std::string timeline_path(const std::string& filename, int rank) {
+  std::filesystem::path path(filename);
+  const std::string extension = path.extension().string();
+  path.replace_extension();
+  return path.string() + "." + std::to_string(rank) + extension;
+}
+
+ClockOffset estimate_clock_offset(comm::Communicator& communicator, std::chrono::nanoseconds timeout) {
+  comm::ControlPlane& control = communicator.control();
+  const bool root = communicator.topology().rank == 0;
+  ClockOffset best;
+  best.uncertainty = std::chrono::nanoseconds::max();
+  for (int round = 0; round < kClockRounds; ++round) {
+    const Deadline deadline = Deadline::after(timeout);
+    const auto before = Clock::now();
+    control.gather({}, deadline);
+    const std::int64_t now = nanoseconds(Clock::now());
+    const comm::Bytes reply =
+        control.broadcast(root ? std::as_bytes(std::span(&now, 1)) : std::span<const std::byte>{}, 0, deadline);
+    const auto after = Clock::now();
+    std::int64_t theirs = 0;
+    if (reply.size() != sizeof theirs) throw Error(Errc::kBackend, "clock exchange: a reply of the wrong size");
+    std::memcpy(&theirs, reply.data(), sizeof theirs);
+    if (round == 0) best.origin = Clock::time_point(std::chrono::nanoseconds(theirs));
+    const auto half = std::chrono::nanoseconds(after - before) / 2;
+    if (half < best.uncertainty) {
+      best.uncertainty = half;
+      best.offset = std::chrono::nanoseconds(theirs - nanoseconds(before)) - half;
+    }
+  }
+  if (root) best.offset = best.uncertainty = std::chrono::nanoseconds(0);
+  return best;
+}
+
+TraceWriter::TraceWriter(const std::string& filename, const comm::Topology& topology)
+    : path_(timeline_path(filename, topology.rank)), rank_(topology.rank), file_(path_, std::ios::trunc) {
+  clock_.origin = Clock::now();
+  const std::string pid = std::to_string(rank_);
+  const auto metadata = [&](const char* what, const std::string& tid, const std::string& args) {
+    return R"({"ph":"M","pid":)" + pid + tid + R"(,"name":")" + what + R"(","args":{)" + args + "}}";
+  };
+  const std::string host = topology.hosts.empty() ? "" : topology.hosts.at(static_cast<std::size_t>(rank_));
+  put("{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n" +
+      metadata("process_name", "", "\"name\":" + json_string("rank " + pid + " on " + host)) + ",\n" +
+      metadata("process_sort_index", "", "\"sort_index\":" + pid) + ",\n" +
+      metadata("thread_name", ",\"tid\":1", "\"name\":\"compute\"") + ",\n" +
+      metadata("thread_name", ",\"tid\":2", "\"name\":\"engine\""));
+  if (!file_) throw Error(Errc::kIo, "timeline " + path_ + " cannot be written; choose another file name");
+}
+
+TraceWriter::~TraceWriter() {
+  try {
+    close();
+  } catch (...) {  // nobody is left to tell; callers who care call close()
+    return;
+  }
+}
+
+void TraceWriter::set_clock(const ClockOffset& clock) { clock_ = clock; }
+
+void TraceWriter::add(TraceTrack track, std::string_view name, Clock::time_point begin, Clock::time_point end,
+                      std::size_t bytes) {
+  push({Kind::kSpan, track, std::string(name), begin, end, bytes, 0});
+}
+
+void TraceWriter::add_reduce(std::string_view name, Clock::time_point begin, Clock::time_point end, std::size_t bytes,
+                             std::size_t tensors) {
+  push({Kind::kReduce, TraceTrack::kEngine, std::string(name), begin, end, bytes, tensors});
+}
+
+void TraceWriter::add_instant(TraceTrack track, std::string_view name, Clock::time_point when) {
+  push({Kind::kInstant, track, std::string(name), when, when, 0, 0});
+}
+
+void TraceWriter::push(Event event) {
+  const MutexLock lock(mutex_);
+  events_.push_back(std::move(event));
+}
+
+void TraceWriter::set_algorithm(std::string algorithm) {
+  const MutexLock lock(mutex_);
+  algorithm_ = std::move(algorithm);
+}
+
+bool TraceWriter::wants_writing() const {
+  const MutexLock lock(mutex_);
+  return events_.size() >= kWriteAbove;
+}
+
+void TraceWriter::append(std::string& out, const Event& event, const std::string& algorithm) const {
+  const auto start = std::chrono::nanoseconds(event.begin - clock_.origin) + clock_.offset;
+  out += ",\n{\"pid\":" + std::to_string(rank_) + ",\"tid\":" + std::to_string(static_cast<int>(event.track)) +
+         ",\"name\":" + json_string(event.name) + ",\"ts\":" + microseconds(start);
+  if (event.kind == Kind::kInstant) {
+    out += R"(,"ph":"i","s":"t"})";
+    return;
+  }
+  out += ",\"ph\":\"X\",\"dur\":" + microseconds(event.end - event.begin);
+  if (event.kind == Kind::kReduce) {
+    out += ",\"cat\":\"reduce\",\"args\":{\"bytes\":" + std::to_string(event.bytes) +
+           ",\"tensors\":" + std::to_string(event.tensors) + ",\"algorithm\":" + json_string(algorithm) + "}";
+  } else if (event.bytes > 0) {
+    out += ",\"args\":{\"bytes\":" + std::to_string(event.bytes) + "}";
+  }
+  out += "}";
+}
+
+void TraceWriter::write() {
+  std::vector<Event> events;
+  std::string algorithm;
+  {
+    const MutexLock lock(mutex_);
+    events.swap(events_);
+    algorithm = algorithm_;
+  }
+  std::string text;
+  for (const Event& event : events) append(text, event, algorithm);
+  put(text);
+}
+
+void TraceWriter::close() {
+  if (closed_) return;
+  closed_ = true;
+  write();
+  put(",\n{\"ph\":\"M\",\"pid\":" + std::to_string(rank_) + R"(,"name":"clock_sync_estimate","args":{"offset_ns":)" +
+      std::to_string(clock_.offset.count()) + ",\"uncertainty_ns\":" + std::to_string(clock_.uncertainty.count()) +
+      "}}\n]}\n");
+  file_.close();
+  if (file_.fail()) throw Error(Errc::kIo, "timeline " + path_ + " is incomplete: writing failed; is the disk full?");
+}
+
+void TraceWriter::put(const std::string& text) {
+  file_ << text;
+  file_.flush();
+}
+
+}  // namespace hvd
