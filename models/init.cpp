@@ -15,8 +15,8 @@ struct Fan {
   double in = 0, out = 0;
 };
 
-// Weights are {out, features} or {out, h, w, in}. In a convolution an input channel feeds kh * kw * out products;
-// a fully connected layer over a grid is told apart by nothing here, and is drawn kNormal001 in the zoo.
+// Weights are {out, features} or {out, h, w, in}: an output sums over all but the first dimension, and in a
+// convolution an input feeds h * w * out sums.
 Fan fan(const Shape& shape) {
   const auto out = static_cast<double>(shape[0]);
   const double in = static_cast<double>(shape.count()) / out;

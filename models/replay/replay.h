@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/base/deadline.h"
 #include "models/train_step.h"
 
 namespace hvd::models {
@@ -36,28 +37,41 @@ std::string to_text(const ReplayProfile& profile);
 /// Errors: invalid_argument naming `origin` (the file) and the line.
 ReplayProfile parse_replay(const std::string& text, const std::string& origin);
 
-/// Builds a profile from per-step samples taken by the training loop.
+/// Builds a profile from per-step samples taken by the training loop, which calls, in this order, begin_step,
+/// gradient_ready for every parameter, end_backward, begin_update (once the reduced gradients are there; the
+/// wait for them is not part of the profile) and end_update. One thread. `header` supplies what times do not:
+/// model, sizes, device, type, run, and forward_seconds, which a loop around forward_backward() cannot see.
 class ReplayRecorder {
  public:
   ReplayRecorder(std::vector<ArenaSlot> slots, ReplayProfile header);
   void begin_step();
   void gradient_ready(std::size_t parameter);
   void end_backward();
+  void begin_update();
   void end_update();
   /// Median over the recorded steps. Errors: invalid_argument if no step was recorded.
   [[nodiscard]] ReplayProfile profile() const;
 
  private:
-  struct Step;
+  [[nodiscard]] double since_step_start() const;
+
   std::vector<ArenaSlot> slots_;
   ReplayProfile header_;
-  std::vector<std::vector<double>> ready_;  // [step][parameter]
-  std::vector<double> backward_end_, update_;
-  double step_start_ = 0, update_start_ = 0;
+  std::vector<std::vector<double>> ready_;     // [parameter][step]
+  std::vector<double> backward_end_, update_;  // [step], complete steps only
+  std::vector<double> current_ready_;          // [parameter], of the step being recorded
+  double current_backward_end_ = 0, update_start_ = 0;
+  Clock::time_point step_start_;
 };
 
-/// Sleeps (never spins) until each recorded time, then reports the gradient. Gradients hold a value that
-/// depends on rank-independent data so that reductions can be checked. `gradient` is the arena's type.
+/// What a replayed gradient holds before reduction, equal on all ranks: element `element` of gradient
+/// `parameter`. Multiples of 1/4 in [-3/4, 3/4], so that sums over hundreds of ranks are exact in 16-bit types.
+double replay_gradient_value(std::size_t parameter, std::size_t element) noexcept;
+
+/// Sleeps (never spins) until each recorded ready time, then reports the gradient, filled anew each step with
+/// replay_gradient_value(). update() sleeps for update_seconds. There are no weights: state_to_broadcast() is
+/// empty, reading or writing a parameter is an error (unsupported). A step that falls behind its recorded times
+/// does not wait. `gradient` is the arena's type. Errors: invalid_argument for a profile without gradients.
 std::unique_ptr<TrainStep> make_replay_step(ReplayProfile profile, DataType gradient, const ArenaAllocator& allocate);
 
 }  // namespace hvd::models

@@ -1,0 +1,21 @@
+// Conversion between a gradient arena's element type and the doubles that the backends without a vendor
+// library compute with. Pure.
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+#include "engine/base/types.h"
+
+namespace hvd::models {
+
+/// Errors: invalid_argument unless `type` is fp32, fp64, fp16 or bf16.
+void require_floating(DataType type);
+
+/// Writes `values` as `type` into `out`, rounded to nearest even. out.size() >= values.size() * size_of(type).
+void store(DataType type, std::span<const double> values, std::span<std::byte> out);
+
+/// Element `index` of an array of `type`.
+[[nodiscard]] double load(DataType type, std::span<const std::byte> array, std::size_t index);
+
+}  // namespace hvd::models

@@ -1,0 +1,170 @@
+#include "models/replay/replay.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <thread>
+#include <utility>
+
+#include "engine/base/error.h"
+#include "models/arena_types.h"
+
+namespace hvd::models {
+namespace {
+
+constexpr std::size_t kPeriod = 7;  // of replay_gradient_value() along a gradient
+
+double median(std::vector<double> values) {
+  const std::size_t middle = values.size() / 2;
+  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(middle), values.end());
+  if (values.size() % 2 == 1) return values[middle];
+  const double above = values[middle];
+  return (*std::max_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(middle)) + above) / 2;
+}
+
+Clock::duration to_duration(double seconds) {
+  return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+}
+
+class ReplayStep final : public TrainStep {
+ public:
+  ReplayStep(ReplayProfile profile, DataType gradient, const ArenaAllocator& allocate)
+      : profile_(std::move(profile)), type_(gradient) {
+    require_floating(gradient);
+    if (profile_.gradients.empty()) {
+      throw Error(Errc::kInvalidArgument, "replay of " + profile_.model + ": the profile has no gradients");
+    }
+    std::size_t offset = 0;
+    for (const ReplayProfile::Gradient& entry : profile_.gradients) {
+      slots_.push_back({.name = entry.name,
+                        .offset = offset,
+                        .count = entry.count,
+                        .shape = Shape{static_cast<std::int64_t>(entry.count)}});
+      offset += entry.count;
+    }
+    gradients_ = allocate(offset * size_of(type_));
+    // One stretch of the pattern, long enough that filling is a few large copies.
+    std::vector<double> values(kPatternElements + kPeriod);
+    for (std::size_t i = 0; i < values.size(); ++i) values[i] = replay_gradient_value(0, i);
+    pattern_.resize(values.size() * size_of(type_));
+    store(type_, values, pattern_);
+  }
+
+  [[nodiscard]] std::span<const ArenaSlot> slots() const override { return slots_; }
+  [[nodiscard]] DataType gradient_type() const override { return type_; }
+  [[nodiscard]] std::span<std::byte> gradient_arena() override { return gradients_; }
+  [[nodiscard]] std::vector<std::span<std::byte>> state_to_broadcast() override { return {}; }
+  void state_changed() override {}
+
+  double forward_backward(const Batch& /*batch*/, GradientSink& sink) override {
+    const auto start = Clock::now();
+    for (std::size_t i = 0; i < slots_.size(); ++i) {
+      fill(i);
+      std::this_thread::sleep_until(start + to_duration(profile_.gradients[i].ready_seconds));
+      sink.gradient_ready(i);
+    }
+    std::this_thread::sleep_until(start + to_duration(profile_.backward_end_seconds));
+    return 0;  // nothing was computed, so there is no loss
+  }
+
+  void update(const SgdOptions& /*options*/) override {
+    std::this_thread::sleep_until(Clock::now() + to_duration(profile_.update_seconds));
+  }
+
+  void read_parameter(std::size_t /*parameter*/, std::span<float> /*out*/) override { no_weights(); }
+  void write_parameter(std::size_t /*parameter*/, std::span<const float> /*in*/) override { no_weights(); }
+  void read_gradient(std::size_t parameter, std::span<float> out) override {
+    if (parameter >= slots_.size() || slots_[parameter].count != out.size()) {
+      throw Error(Errc::kInvalidArgument, "replay of " + profile_.model + ": no gradient " + std::to_string(parameter) +
+                                              " of " + std::to_string(out.size()) + " elements");
+    }
+    for (std::size_t i = 0; i < out.size(); ++i) {
+      out[i] = static_cast<float>(load(type_, gradients_, slots_[parameter].offset + i));
+    }
+  }
+
+  [[nodiscard]] MemoryReport memory() const override {
+    MemoryReport report;
+    report.gradients = gradients_.size();
+    report.workspace = pattern_.size();
+    return report;
+  }
+  [[nodiscard]] std::vector<OperationProfile> profile() const override { return {}; }
+  [[nodiscard]] std::string description() const override {
+    return "replay of run " + profile_.source_run + " (" + profile_.model + ", " + profile_.compute_type + ", " +
+           profile_.device + ")";
+  }
+
+ private:
+  static constexpr std::size_t kPatternElements = kPeriod * 8192;
+
+  [[noreturn]] void no_weights() const {
+    throw Error(Errc::kUnsupported, "replay of " + profile_.model + " has no weights; it plays back times only");
+  }
+
+  // Anew each step, because the reduction replaced the values by their sums.
+  void fill(std::size_t parameter) {
+    const std::size_t element = size_of(type_);
+    const std::size_t phase =
+        3 * parameter % kPeriod;  // replay_gradient_value(p, i) == replay_gradient_value(0, i + 3p)
+    std::size_t offset = slots_[parameter].offset;
+    std::size_t left = slots_[parameter].count;
+    while (left > 0) {
+      const std::size_t take = std::min(left, kPatternElements);
+      std::memcpy(gradients_.data() + offset * element, pattern_.data() + phase * element, take * element);
+      offset += take;
+      left -= take;
+    }
+  }
+
+  ReplayProfile profile_;
+  DataType type_;
+  std::vector<ArenaSlot> slots_;
+  std::span<std::byte> gradients_;  // the allocator's memory
+  std::vector<std::byte> pattern_;
+};
+
+}  // namespace
+
+double replay_gradient_value(std::size_t parameter, std::size_t element) noexcept {
+  return (static_cast<double>((3 * parameter + element) % kPeriod) - 3.0) / 4.0;
+}
+
+ReplayRecorder::ReplayRecorder(std::vector<ArenaSlot> slots, ReplayProfile header)
+    : slots_(std::move(slots)), header_(std::move(header)), ready_(slots_.size()), current_ready_(slots_.size()) {}
+
+double ReplayRecorder::since_step_start() const {
+  return std::chrono::duration<double>(Clock::now() - step_start_).count();
+}
+
+void ReplayRecorder::begin_step() { step_start_ = Clock::now(); }
+
+void ReplayRecorder::gradient_ready(std::size_t parameter) { current_ready_.at(parameter) = since_step_start(); }
+
+void ReplayRecorder::end_backward() { update_start_ = current_backward_end_ = since_step_start(); }
+
+void ReplayRecorder::begin_update() { update_start_ = since_step_start(); }
+
+void ReplayRecorder::end_update() {
+  update_.push_back(since_step_start() - update_start_);
+  backward_end_.push_back(current_backward_end_);
+  for (std::size_t i = 0; i < ready_.size(); ++i) ready_[i].push_back(current_ready_[i]);
+}
+
+ReplayProfile ReplayRecorder::profile() const {
+  if (update_.empty()) {
+    throw Error(Errc::kInvalidArgument, "replay recorder of " + header_.model + ": no complete step was recorded");
+  }
+  ReplayProfile profile = header_;
+  profile.backward_end_seconds = median(backward_end_);
+  profile.update_seconds = median(update_);
+  profile.gradients.clear();
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    const double ready = median(ready_[i]);
+    profile.gradients.push_back(
+        {.name = slots_[i].name, .count = slots_[i].count, .submit_seconds = ready, .ready_seconds = ready});
+  }
+  return profile;
+}
+
+}  // namespace hvd::models

@@ -1,0 +1,179 @@
+// The text form of a replay profile: "key value" lines, then one line per gradient, then the number of
+// gradients, so that a truncated file is noticed.
+#include <charconv>
+#include <cmath>
+#include <functional>
+#include <set>
+#include <string>
+#include <string_view>
+
+#include "engine/base/error.h"
+#include "models/replay/replay.h"
+
+namespace hvd::models {
+namespace {
+
+constexpr std::string_view kVersionLine = "hvd-replay 1";
+
+std::string number_text(double value) {
+  char buffer[32];
+  const auto result = std::to_chars(std::begin(buffer), std::end(buffer), value);  // shortest that reads back equal
+  return {std::begin(buffer), result.ptr};
+}
+
+std::string one_line(const char* key, const std::string& value) {
+  if (value.find_first_of("\r\n") != std::string::npos) {
+    throw Error(Errc::kInvalidArgument, std::string("replay profile: ") + key + " contains a line break");
+  }
+  return value;
+}
+
+class Parser {
+ public:
+  Parser(const std::string& text, const std::string& origin) : rest_(text), origin_(origin) {}
+
+  ReplayProfile run() {
+    if (next_line() != kVersionLine) {
+      fail("is not a replay profile of a version that this program knows (first line must be '" +
+           std::string(kVersionLine) + "')");
+    }
+    bool ended = false;
+    while (!ended) {
+      if (rest_.empty()) fail("the file ends early: the 'end' line is missing");
+      const std::string_view line = next_line();
+      const std::size_t space = line.find(' ');
+      const std::string_view key = line.substr(0, space);
+      const std::string_view value = space == std::string_view::npos ? std::string_view() : line.substr(space + 1);
+      if (key == "gradient") {
+        gradient(value);
+      } else if (key == "end") {
+        end(value);
+        ended = true;
+      } else {
+        header(key, value);
+      }
+    }
+    if (!rest_.empty()) fail("there is text after the 'end' line");
+    return profile_;
+  }
+
+ private:
+  [[noreturn]] void fail(const std::string& what) const {
+    throw Error(Errc::kInvalidArgument, origin_ + ":" + std::to_string(line_number_) + ": " + what);
+  }
+
+  std::string_view next_line() {
+    const std::size_t end = rest_.find('\n');
+    const std::string_view line = rest_.substr(0, end);
+    rest_.remove_prefix(end == std::string_view::npos ? rest_.size() : end + 1);
+    ++line_number_;
+    return line;
+  }
+
+  template <class T>
+  T number(std::string_view text, const char* what) const {
+    T value{};
+    const auto result = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (result.ec != std::errc() || result.ptr != text.data() + text.size()) {
+      fail("'" + std::string(text) + "' is not a " + what);
+    }
+    return value;
+  }
+  [[nodiscard]] double seconds(std::string_view text) const {
+    const auto value = number<double>(text, "time in seconds");
+    if (!std::isfinite(value) || value < 0) fail("a time must be finite and not negative, got " + std::string(text));
+    return value;
+  }
+  [[nodiscard]] std::int64_t positive(std::string_view text) const {
+    const auto value = number<std::int64_t>(text, "whole number");
+    if (value < 1) fail("must be at least 1, got " + std::string(text));
+    return value;
+  }
+
+  void header(std::string_view key, std::string_view value) {
+    if (!seen_.emplace(key).second) fail("'" + std::string(key) + "' appears twice");
+    if (key == "model") {
+      profile_.model = value;
+    } else if (key == "batch_size") {
+      profile_.batch_size = positive(value);
+    } else if (key == "image_size") {
+      profile_.image_size = positive(value);
+    } else if (key == "device") {
+      profile_.device = value;
+    } else if (key == "compute_type") {
+      profile_.compute_type = value;
+    } else if (key == "source_run") {
+      profile_.source_run = value;
+    } else if (key == "forward_seconds") {
+      profile_.forward_seconds = seconds(value);
+    } else if (key == "backward_end_seconds") {
+      profile_.backward_end_seconds = seconds(value);
+    } else if (key == "update_seconds") {
+      profile_.update_seconds = seconds(value);
+    } else {
+      fail("unknown key '" + std::string(key) + "'");
+    }
+  }
+
+  // gradient <elements> <submit seconds> <ready seconds> <name>
+  void gradient(std::string_view value) {
+    std::string_view fields[3];
+    for (std::string_view& field : fields) {
+      const std::size_t space = value.find(' ');
+      if (space == std::string_view::npos) fail("a gradient line is: gradient elements submit ready name");
+      field = value.substr(0, space);
+      value.remove_prefix(space + 1);
+    }
+    if (value.empty()) fail("the gradient has no name");
+    if (!names_.emplace(value).second) fail("gradient '" + std::string(value) + "' appears twice");
+    profile_.gradients.push_back({.name = std::string(value),
+                                  .count = static_cast<std::size_t>(positive(fields[0])),
+                                  .submit_seconds = seconds(fields[1]),
+                                  .ready_seconds = seconds(fields[2])});
+  }
+
+  void end(std::string_view value) {
+    const auto count = number<std::size_t>(value, "number of gradients");
+    if (count != profile_.gradients.size()) {
+      fail("the file says " + std::string(value) + " gradients and holds " + std::to_string(profile_.gradients.size()));
+    }
+    for (const char* key : {"model", "batch_size", "image_size", "device", "compute_type", "source_run",
+                            "forward_seconds", "backward_end_seconds", "update_seconds"}) {
+      if (!seen_.contains(key)) fail(std::string("'") + key + "' is missing");
+    }
+  }
+
+  std::string_view rest_;
+  const std::string& origin_;
+  int line_number_ = 0;
+  std::set<std::string, std::less<>> seen_, names_;
+  ReplayProfile profile_;
+};
+
+}  // namespace
+
+std::string to_text(const ReplayProfile& profile) {
+  std::string text = std::string(kVersionLine) + "\n";
+  const auto line = [&text](const char* key, const std::string& value) {
+    text += std::string(key) + " " + one_line(key, value) + "\n";
+  };
+  line("model", profile.model);
+  line("batch_size", std::to_string(profile.batch_size));
+  line("image_size", std::to_string(profile.image_size));
+  line("device", profile.device);
+  line("compute_type", profile.compute_type);
+  line("source_run", profile.source_run);
+  line("forward_seconds", number_text(profile.forward_seconds));
+  line("backward_end_seconds", number_text(profile.backward_end_seconds));
+  line("update_seconds", number_text(profile.update_seconds));
+  for (const ReplayProfile::Gradient& gradient : profile.gradients) {
+    line("gradient", std::to_string(gradient.count) + " " + number_text(gradient.submit_seconds) + " " +
+                         number_text(gradient.ready_seconds) + " " + gradient.name);
+  }
+  line("end", std::to_string(profile.gradients.size()));
+  return text;
+}
+
+ReplayProfile parse_replay(const std::string& text, const std::string& origin) { return Parser(text, origin).run(); }
+
+}  // namespace hvd::models
