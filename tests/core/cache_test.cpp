@@ -1,0 +1,107 @@
+#include <gtest/gtest.h>
+
+#include <optional>
+#include <stdexcept>
+
+#include "engine/core/response_cache.h"
+
+namespace hvd::core {
+namespace {
+
+Request tensor(const std::string& name, std::vector<std::int64_t> shape = {4}) {
+  return {name, DataType::kF32, ReduceOp::kSum, std::move(shape)};
+}
+
+TEST(ResponseCache, TellsHitMissAndInvalid) {
+  ResponseCache cache(4);
+  cache.insert(tensor("a"));
+  using Lookup = ResponseCache::Lookup;
+  EXPECT_EQ(cache.lookup(tensor("a")), Lookup::kHit);
+  EXPECT_EQ(cache.lookup(tensor("b")), Lookup::kMiss);
+  EXPECT_EQ(cache.lookup(tensor("a", {5})), Lookup::kInvalid);
+  EXPECT_EQ(cache.lookup(tensor("a", {4, 1})), Lookup::kInvalid);
+  EXPECT_EQ(cache.lookup({"a", DataType::kF16, ReduceOp::kSum, {4}}), Lookup::kInvalid);
+  EXPECT_EQ(cache.lookup({"a", DataType::kF32, ReduceOp::kMax, {4}}), Lookup::kInvalid);
+}
+
+TEST(ResponseCache, BitsAreTheOrderOfInsertionAndAreReusedFromTheSmallest) {
+  ResponseCache cache(8);
+  for (const char* name : {"a", "b", "c", "d"}) cache.insert(tensor(name));
+  EXPECT_EQ(cache.bit("a"), 0U);
+  EXPECT_EQ(cache.bit("d"), 3U);
+  cache.erase(2);
+  cache.erase(0);
+  EXPECT_EQ(cache.bit("a"), std::nullopt);
+  EXPECT_FALSE(cache.holds(0));
+  EXPECT_EQ(cache.size(), 2U);
+  EXPECT_EQ(cache.bit_count(), 4U);  // the width never shrinks
+  cache.insert(tensor("e"));
+  cache.insert(tensor("f"));
+  cache.insert(tensor("g"));
+  EXPECT_EQ(cache.bit("e"), 0U);
+  EXPECT_EQ(cache.bit("f"), 2U);
+  EXPECT_EQ(cache.bit("g"), 4U);
+}
+
+TEST(ResponseCache, EvictsTheLeastRecentlyUsed) {
+  ResponseCache cache(3);
+  for (const char* name : {"a", "b", "c"}) cache.insert(tensor(name));
+  EXPECT_EQ(cache.next_victim(), 0U);
+  cache.touch(0);  // now b is the oldest
+  EXPECT_EQ(cache.next_victim(), 1U);
+  cache.insert(tensor("d"));
+  EXPECT_EQ(cache.bit("b"), std::nullopt);
+  EXPECT_EQ(cache.bit("d"), 1U);
+  EXPECT_EQ(cache.bit("a"), 0U);
+  cache.insert(tensor("e"));  // c, not a
+  EXPECT_EQ(cache.bit("c"), std::nullopt);
+  EXPECT_EQ(cache.bit("a"), 0U);
+  EXPECT_EQ(cache.size(), 3U);
+  EXPECT_EQ(cache.bit_count(), 3U);
+}
+
+TEST(ResponseCache, InsertOfAKnownNameReplacesInPlaceAndCountsAsUse) {
+  ResponseCache cache(2);
+  cache.insert(tensor("a"));
+  cache.insert(tensor("b"));
+  cache.insert(tensor("a", {7}));
+  EXPECT_EQ(cache.size(), 2U);
+  EXPECT_EQ(cache.bit("a"), 0U);
+  EXPECT_EQ(cache.at(0).shape, std::vector<std::int64_t>{7});
+  EXPECT_EQ(cache.next_victim(), 1U);
+}
+
+TEST(ResponseCache, CapacityZeroIsOff) {
+  ResponseCache cache(0);
+  cache.insert(tensor("a"));
+  EXPECT_EQ(cache.size(), 0U);
+  EXPECT_EQ(cache.bit_count(), 0U);
+  EXPECT_EQ(cache.next_victim(), std::nullopt);
+  EXPECT_EQ(cache.lookup(tensor("a")), ResponseCache::Lookup::kMiss);
+}
+
+TEST(ResponseCache, HistoryTellsCachesApart) {
+  ResponseCache a(4);
+  ResponseCache b(4);
+  EXPECT_EQ(a.history(), b.history());
+  for (ResponseCache* cache : {&a, &b}) {
+    cache->insert(tensor("x"));
+    cache->insert(tensor("y"));
+    cache->touch(0);
+  }
+  EXPECT_EQ(a.history(), b.history());
+  a.touch(0);
+  b.touch(1);
+  EXPECT_NE(a.history(), b.history());
+}
+
+TEST(ResponseCache, UseOfAFreeBitIsAnAssertion) {
+  ResponseCache cache(4);
+  cache.insert(tensor("a"));
+  EXPECT_THROW(cache.touch(1), std::logic_error);
+  EXPECT_THROW(cache.erase(7), std::logic_error);
+  EXPECT_THROW(static_cast<void>(cache.at(1)), std::logic_error);
+}
+
+}  // namespace
+}  // namespace hvd::core

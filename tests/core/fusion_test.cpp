@@ -1,0 +1,148 @@
+#include "engine/core/fusion.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace hvd::core {
+namespace {
+
+Request tensor(const std::string& name, std::int64_t bytes, DataType dtype = DataType::kU8,
+               ReduceOp op = ReduceOp::kSum) {
+  return {name, dtype, op, {bytes / static_cast<std::int64_t>(size_of(dtype))}};
+}
+
+/// "a+b c": the names of each batch.
+std::string plan(const std::vector<Request>& agreed, std::size_t threshold, bool look_ahead = true,
+                 std::size_t align = 1) {
+  std::string text;
+  for (const Batch& batch : fuse(agreed, {threshold, look_ahead, align})) {
+    text += text.empty() ? "" : " ";
+    for (const std::string& name : batch.names) text += (&name == &batch.names.front() ? "" : "+") + name;
+  }
+  return text;
+}
+
+constexpr auto kF16 = DataType::kF16;
+
+TEST(Fusion, NothingGivesNothing) { EXPECT_TRUE(fuse({}, {}).empty()); }
+
+TEST(Fusion, FillsUpToTheThresholdInclusive) {
+  EXPECT_EQ(plan({tensor("a", 40), tensor("b", 60), tensor("c", 1)}, 100), "a+b c");
+  EXPECT_EQ(plan({tensor("a", 40), tensor("b", 61), tensor("c", 1)}, 100), "a b+c");
+}
+
+TEST(Fusion, ThresholdZeroFusesNothingNotEvenEmptyTensors) {
+  EXPECT_EQ(plan({tensor("a", 0), tensor("b", 0), tensor("c", 4)}, 0), "a b c");
+}
+
+TEST(Fusion, ATensorBeyondTheThresholdGoesAlone) {
+  EXPECT_EQ(plan({tensor("a", 10), tensor("big", 101), tensor("c", 10)}, 100), "a big c");
+  EXPECT_EQ(plan({tensor("big", 101), tensor("empty", 0), tensor("c", 10)}, 100), "big empty+c");
+}
+
+TEST(Fusion, LookAheadPassesOverAnotherTypeWhileFusedPlusSkippedFits) {
+  // a=30, h=20 skipped (50), b=30 fused (60 + 20 <= 100), then c=30 fits 90 fused.
+  EXPECT_EQ(plan({tensor("a", 30), tensor("h", 20, kF16), tensor("b", 30), tensor("c", 30)}, 100), "a+b+c h");
+  // Skipping h=80 would make 30 + 80 > 100: stop there.
+  EXPECT_EQ(plan({tensor("a", 30), tensor("h", 80, kF16), tensor("b", 30)}, 100), "a h b");
+  // Exactly the threshold still skips.
+  EXPECT_EQ(plan({tensor("a", 30), tensor("h", 70, kF16), tensor("b", 30)}, 100), "a+b h");
+}
+
+TEST(Fusion, LookAheadNeverPassesATensorThatDoesNotFit) {
+  // b does not fit, and fused + skipped = 60 + 50 > 100, although c would fit.
+  EXPECT_EQ(plan({tensor("a", 60), tensor("b", 50), tensor("c", 10)}, 100), "a b+c");
+}
+
+TEST(Fusion, WithoutLookAheadItStopsAtTheFirstMisfit) {
+  EXPECT_EQ(plan({tensor("a", 30), tensor("h", 20, kF16), tensor("b", 30)}, 100, false), "a h b");
+  EXPECT_EQ(plan({tensor("a", 30), tensor("b", 30), tensor("h", 20, kF16)}, 100, false), "a+b h");
+}
+
+TEST(Fusion, MixedTypesAndOperationsUnweave) {
+  std::vector<Request> agreed;
+  for (int i = 0; i < 3; ++i) {
+    agreed.push_back(tensor("s" + std::to_string(i), 4));
+    agreed.push_back(tensor("h" + std::to_string(i), 4, kF16));
+    agreed.push_back(tensor("m" + std::to_string(i), 4, DataType::kU8, ReduceOp::kMax));
+  }
+  EXPECT_EQ(plan(agreed, 1000), "s0+s1+s2 h0+h1+h2 m0+m1+m2");
+}
+
+TEST(Fusion, AlignmentCounts) {
+  // Starts at 0, 64, 128: the last ends at 129.
+  const std::vector<Request> agreed{tensor("a", 1), tensor("b", 1), tensor("c", 1)};
+  EXPECT_EQ(plan(agreed, 129, true, 64), "a+b+c");
+  EXPECT_EQ(plan(agreed, 128, true, 64), "a+b c");
+  EXPECT_EQ(plan(agreed, 3, true, 0), "a+b+c");
+}
+
+TEST(Fusion, BatchesCarryTypeOperationAndPayloadBytes) {
+  const auto batches =
+      fuse({tensor("a", 6, kF16, ReduceOp::kAverage), tensor("b", 10, kF16, ReduceOp::kAverage)}, FusionOptions{});
+  ASSERT_EQ(batches.size(), 1U);
+  EXPECT_EQ(batches[0], (Batch{{"a", "b"}, kF16, ReduceOp::kAverage, 16, ""}));
+}
+
+TEST(Fusion, HugeSizesDoNotOverflow) {
+  constexpr std::size_t kHuge = std::numeric_limits<std::size_t>::max();
+  const std::vector<FusionItem> items{{DataType::kU8, ReduceOp::kSum, kHuge - 1},
+                                      {DataType::kU8, ReduceOp::kSum, kHuge - 1},
+                                      {DataType::kU8, ReduceOp::kSum, 1}};
+  for (const std::size_t align : {1, 64}) {
+    const FusionGroups groups = group(items, {kHuge, true, align});
+    EXPECT_EQ(groups.members, (std::vector<std::uint32_t>{0, 1, 2}));
+    EXPECT_EQ(groups.size(), align == 1 ? 2U : 3U);
+  }
+}
+
+// The rule written down naively, with a list that really shrinks: Horovod's formulation.
+std::vector<std::vector<std::string>> naive(std::vector<Request> left, std::size_t threshold, bool look_ahead) {
+  std::vector<std::vector<std::string>> batches;
+  while (!left.empty()) {
+    const Request first = left.front();
+    left.erase(left.begin());
+    batches.push_back({first.name});
+    std::size_t fused = first.bytes();
+    std::size_t skipped = 0;
+    for (std::size_t i = 0; i < left.size();) {
+      const std::size_t bytes = left[i].bytes();
+      if (left[i].dtype == first.dtype && left[i].op == first.op && fused + bytes <= threshold) {
+        fused += bytes;
+        batches.back().push_back(left[i].name);
+        left.erase(left.begin() + static_cast<std::ptrdiff_t>(i));
+        continue;
+      }
+      skipped += bytes;
+      if (!look_ahead || fused + skipped > threshold) break;
+      ++i;
+    }
+  }
+  return batches;
+}
+
+TEST(Fusion, EqualsTheNaiveRuleOnRandomLists) {
+  for (std::uint64_t seed = 1; seed <= 300; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    std::mt19937_64 random(seed);
+    const bool look_ahead = random() % 4 != 0;
+    const std::size_t threshold = 1 + random() % 200;
+    std::vector<Request> agreed;
+    for (std::size_t i = random() % 60; i > 0; --i) {
+      const auto bytes = static_cast<std::int64_t>(random() % 8 == 0 ? 2 * (random() % 150) : 2 * (random() % 12));
+      agreed.push_back(tensor(std::to_string(i), bytes, random() % 3 == 0 ? kF16 : DataType::kU8,
+                              random() % 5 == 0 ? ReduceOp::kMax : ReduceOp::kSum));
+    }
+    std::vector<std::vector<std::string>> got;
+    for (const Batch& batch : fuse(agreed, {threshold, look_ahead, 1})) got.push_back(batch.names);
+    ASSERT_EQ(got, naive(agreed, threshold, look_ahead));
+  }
+}
+
+}  // namespace
+}  // namespace hvd::core

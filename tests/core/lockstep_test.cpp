@@ -1,0 +1,319 @@
+// Random worlds in lockstep. What every rank is going to submit is drawn beforehand, so that the outcome of
+// every tensor is known without running the protocol; the test then checks that the protocol gives it.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "tests/core/lockstep_world.h"
+
+namespace hvd::core {
+namespace {
+
+struct Params {
+  int ranks = 1;
+  std::size_t names = 8;   ///< tensors
+  std::size_t rounds = 4;  ///< how often each is submitted
+  std::size_t capacity = 1024;
+  std::uint64_t seed = 0;
+  bool deviate = true;      ///< some ranks submit in another form now and then
+  bool stop_early = false;  ///< some ranks shut down before they have submitted everything
+  bool mid_cycle = false;   ///< submissions between the phases of a cycle
+};
+
+std::string describe(const Params& p) {
+  return "ranks " + std::to_string(p.ranks) + ", names " + std::to_string(p.names) + ", rounds " +
+         std::to_string(p.rounds) + ", capacity " + std::to_string(p.capacity) + ", seed " + std::to_string(p.seed) +
+         (p.deviate ? ", deviate" : "") + (p.stop_early ? ", stop early" : "") + (p.mid_cycle ? ", mid cycle" : "");
+}
+
+/// The random world of one seed and what must come out of it.
+class Scenario {
+ public:
+  explicit Scenario(const Params& params)
+      : params_(params), random_(params.seed), world_(params.ranks, negotiator_options()), ranks_(world_.size()) {
+    draw_requests();
+    for (Rank& rank : ranks_) {
+      rank.next_round.assign(params.names, 0);
+      rank.pending.assign(params.names, false);
+      if (params.stop_early && below(4) == 0) rank.submissions_left = below(params.names * params.rounds);
+    }
+  }
+
+  void run() {
+    // Each submission and each completion takes some ticks; a world that needs more than this hangs.
+    const std::size_t most_ticks = 200 * (params_.names * params_.rounds + 10);
+    for (std::size_t tick = 0; !finished_; ++tick) {
+      ASSERT_LT(tick, most_ticks) << "hangs";
+      for (std::size_t r = 0; r < ranks_.size(); ++r) act(r);
+      if (world_.all_want_cycle()) {
+        ASSERT_NO_FATAL_FAILURE(cycle());
+      }
+    }
+    for (std::size_t r = 0; r < ranks_.size(); ++r) {
+      EXPECT_FALSE(world_[r].has_pending());
+      for (std::size_t n = 0; n < params_.names; ++n) {
+        ASSERT_FALSE(ranks_[r].pending[n]) << "tensor " << n << " never completed on rank " << r;
+        if (ranks_[r].submissions_left == kAll) {
+          ASSERT_EQ(ranks_[r].next_round[n], params_.rounds);
+        }
+      }
+    }
+  }
+
+  [[nodiscard]] const CycleStats& stats() { return world_[0].stats(); }
+  [[nodiscard]] std::size_t mismatches() const { return mismatches_; }
+  [[nodiscard]] std::size_t orphans() const { return orphans_; }
+
+ private:
+  static constexpr std::size_t kAll = static_cast<std::size_t>(-1);
+  struct Rank {
+    std::vector<std::size_t> next_round;  // [name]: the round it submits next
+    std::vector<bool> pending;            // [name]
+    std::size_t submissions_left = kAll;
+    bool stopped = false;
+  };
+
+  std::size_t below(std::size_t limit) { return static_cast<std::size_t>(random_() % limit); }
+
+  NegotiatorOptions negotiator_options() {
+    NegotiatorOptions options;
+    options.cache_capacity = params_.capacity;
+    const std::size_t thresholds[] = {0, 100, 5000, std::size_t{1} << 27};
+    options.fusion.threshold_bytes = thresholds[below(4)];
+    options.fusion.look_ahead = below(4) != 0;
+    return options;
+  }
+
+  Request draw(std::size_t name) {
+    static constexpr DataType kTypes[] = {DataType::kF32, DataType::kF32, DataType::kF16};
+    static constexpr ReduceOp kOps[] = {ReduceOp::kSum, ReduceOp::kSum, ReduceOp::kAverage, ReduceOp::kMax};
+    Request request{"tensor_" + std::to_string(name), kTypes[below(3)], kOps[below(4)], {}};
+    for (std::size_t d = below(3); d > 0; --d) request.shape.push_back(static_cast<std::int64_t>(below(30)));
+    return request;
+  }
+
+  void draw_requests() {
+    for (std::size_t n = 0; n < params_.names; ++n) {
+      Request form = draw(n);
+      for (std::size_t round = 0; round < params_.rounds; ++round) {
+        if (params_.deviate && below(5) == 0) form = draw(n);  // all ranks change together
+        auto& forms = forms_[{n, round}];
+        forms.assign(ranks_.size(), form);
+        if (params_.deviate && below(6) == 0) {
+          for (std::size_t few = 1 + below(2); few > 0; --few) forms[below(forms.size())] = draw(n);
+        }
+      }
+    }
+  }
+
+  /// What rank `r` does in one tick, in the middle of a cycle too.
+  void act(std::size_t r) {
+    Rank& rank = ranks_[r];
+    if (rank.stopped) return;
+    for (std::size_t count = below(4); count > 0; --count) {
+      if (rank.submissions_left == 0 || all_submitted(rank)) {
+        if (below(3) == 0) {
+          rank.stopped = true;
+          world_[r].request_shutdown();
+        }
+        return;
+      }
+      const std::size_t start = below(params_.names);
+      for (std::size_t i = 0; i < params_.names; ++i) {
+        const std::size_t n = (start + i) % params_.names;
+        if (rank.pending[n] || rank.next_round[n] == params_.rounds) continue;
+        world_[r].submit(forms_.at({n, rank.next_round[n]})[r]);
+        rank.pending[n] = true;
+        if (rank.submissions_left != kAll) --rank.submissions_left;
+        break;
+      }
+    }
+  }
+
+  [[nodiscard]] bool all_submitted(const Rank& rank) const {
+    return std::all_of(rank.next_round.begin(), rank.next_round.end(),
+                       [&](std::size_t round) { return round == params_.rounds; }) ||
+           std::equal(rank.next_round.begin(), rank.next_round.end(), rank.pending.begin(),
+                      [&](std::size_t round, bool pending) { return round + (pending ? 1 : 0) == params_.rounds; });
+  }
+
+  void cycle() {
+    if (below(10) == 0) world_[below(ranks_.size())].surface_pending();
+    std::function<void()> between;
+    if (params_.mid_cycle) {
+      between = [this] { act(below(ranks_.size())); };
+    }
+    // Nothing that is pending on all ranks when the cycle begins may be left over by it.
+    std::vector<bool> ready(params_.names, true);
+    for (const Rank& rank : ranks_) {
+      for (std::size_t n = 0; n < params_.names; ++n) ready[n] = ready[n] && rank.pending[n];
+    }
+    const bool all_stopped = std::all_of(ranks_.begin(), ranks_.end(), [](const Rank& rank) { return rank.stopped; });
+    const auto done = world_.cycle(between);
+
+    std::vector<std::vector<Batch>> common;
+    for (std::size_t r = 0; r < done.size(); ++r) {
+      ASSERT_EQ(done[r].shutdown, all_stopped);
+      common.emplace_back();
+      for (const Batch& batch : done[r].batches) {
+        ASSERT_NO_FATAL_FAILURE(complete(r, batch, ready));
+        if (!is_orphan(batch)) common.back().push_back(batch);
+      }
+      ASSERT_EQ(common[r], common[0]) << "rank " << r << " executes something else";
+    }
+    for (std::size_t n = 0; n < params_.names; ++n) {
+      for (const Rank& rank : ranks_) ASSERT_FALSE(ready[n] && rank.pending[n]);
+    }
+    ASSERT_NO_FATAL_FAILURE(compare_caches());
+    finished_ = done[0].shutdown;
+  }
+
+  static bool is_orphan(const Batch& batch) { return batch.error.find("shut down without") != std::string::npos; }
+
+  void complete(std::size_t r, const Batch& batch, const std::vector<bool>& ready) {
+    Rank& rank = ranks_[r];
+    std::size_t bytes = 0;
+    ASSERT_FALSE(batch.names.empty());
+    if (!batch.error.empty()) {
+      ASSERT_EQ(batch.names.size(), 1U);
+    }
+    for (const std::string& name : batch.names) {
+      const auto n = static_cast<std::size_t>(std::stoul(name.substr(name.find('_') + 1)));
+      ASSERT_TRUE(rank.pending[n]) << name << " completed on rank " << r << " without being pending";
+      rank.pending[n] = false;
+      const auto& forms = forms_.at({n, rank.next_round[n]++});
+      const bool alike = std::all_of(forms.begin(), forms.end(), [&](const Request& f) { return f == forms[0]; });
+      if (is_orphan(batch)) {
+        ++orphans_;
+        ASSERT_FALSE(ready[n]);
+        ASSERT_TRUE(somebody_stopped_without(n, rank.next_round[n] - 1)) << batch.error;
+      } else if (batch.error.empty()) {
+        ASSERT_TRUE(alike) << name << " was reduced although ranks differ";
+        ASSERT_EQ(batch.dtype, forms[r].dtype);
+        ASSERT_EQ(batch.op, forms[r].op);
+        bytes += forms[r].bytes();
+      } else {
+        ++mismatches_;
+        ASSERT_FALSE(alike) << batch.error;
+        ASSERT_NE(batch.error.find("'" + name + "'"), std::string::npos);
+      }
+    }
+    if (batch.error.empty()) {
+      ASSERT_EQ(batch.bytes, bytes);
+    }
+  }
+
+  /// Whether a rank has stopped that never submitted (or never will) round `round` of tensor `n`.
+  [[nodiscard]] bool somebody_stopped_without(std::size_t n, std::size_t round) const {
+    return std::any_of(ranks_.begin(), ranks_.end(), [&](const Rank& rank) {
+      return rank.stopped && !rank.pending[n] && rank.next_round[n] <= round;
+    });
+  }
+
+  void compare_caches() {
+    const ResponseCache& first = world_[0].cache();
+    ASSERT_LE(first.size(), params_.capacity);
+    for (std::size_t r = 1; r < ranks_.size(); ++r) {
+      const ResponseCache& other = world_[r].cache();
+      ASSERT_EQ(other.history(), first.history());
+      ASSERT_EQ(other.bit_count(), first.bit_count());
+      for (std::size_t bit = 0; bit < first.bit_count(); ++bit) {
+        ASSERT_EQ(other.holds(bit), first.holds(bit));
+        if (first.holds(bit)) {
+          ASSERT_EQ(other.at(bit), first.at(bit));
+        }
+      }
+      ASSERT_EQ(other.next_victim(), first.next_victim());
+      ASSERT_EQ(world_[r].stats().coordinated, world_[0].stats().coordinated);
+      ASSERT_EQ(world_[r].stats().invalidated, world_[0].stats().invalidated);
+    }
+  }
+
+  Params params_;
+  std::mt19937_64 random_;
+  test::LockstepWorld world_;
+  std::vector<Rank> ranks_;
+  std::map<std::pair<std::size_t, std::size_t>, std::vector<Request>> forms_;  // (name, round) -> [rank]
+  std::size_t mismatches_ = 0;
+  std::size_t orphans_ = 0;
+  bool finished_ = false;
+};
+
+class Lockstep : public ::testing::TestWithParam<int> {};
+
+TEST_P(Lockstep, EveryRankExecutesTheSameAndNobodyHangs) {
+  const int ranks = GetParam();
+  const std::uint64_t seeds = ranks <= 7 ? 1200 : ranks <= 64 ? 120 : 24;
+  std::size_t mismatches = 0;
+  std::size_t orphans = 0;
+  std::uint64_t fast = 0;
+  std::uint64_t coordinated = 0;
+  std::uint64_t invalidated = 0;
+  for (std::uint64_t seed = 1; seed <= seeds; ++seed) {
+    const std::size_t capacities[] = {0, 1, 3, 1024};
+    Params params;
+    params.ranks = ranks;
+    params.capacity = capacities[seed % 4];
+    params.names = 1 + seed * 7 % (ranks < 512 ? 20 : 10);
+    params.rounds = ranks < 512 ? 6 : 4;
+    params.seed = seed * 1000 + static_cast<std::uint64_t>(ranks);
+    params.deviate = seed % 3 != 0;
+    params.stop_early = seed / 4 % 2 == 1;
+    params.mid_cycle = seed / 8 % 2 == 1;
+    SCOPED_TRACE(describe(params));
+    Scenario scenario(params);
+    scenario.run();
+    if (HasFatalFailure()) return;
+    mismatches += scenario.mismatches();
+    orphans += scenario.orphans();
+    fast += scenario.stats().fast_cycles;
+    coordinated += scenario.stats().coordinated;
+    invalidated += scenario.stats().invalidated;
+  }
+  // The test must have met what it is for.
+  EXPECT_GT(fast, 0U);
+  EXPECT_GT(coordinated, 0U);
+  EXPECT_GT(invalidated, 0U);
+  if (ranks > 1) {
+    EXPECT_GT(mismatches, 0U);
+    EXPECT_GT(orphans, 0U);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, Lockstep, ::testing::Values(1, 2, 7, 64, 512));
+
+// A training run: the same tensors every step, all of them, in another order on every rank.
+TEST(LockstepTraining, AfterTheFirstStepNoCycleNeedsTheCoordinator) {
+  constexpr std::size_t kTensors = 300;
+  constexpr std::uint64_t kSeed = 42;
+  SCOPED_TRACE("seed " + std::to_string(kSeed));
+  std::mt19937_64 random(kSeed);
+  test::LockstepWorld world(64, {});
+  for (int step = 0; step < 4; ++step) {
+    std::vector<Batch> first;
+    for (std::size_t r = 0; r < world.size(); ++r) {
+      std::vector<std::size_t> order(kTensors);
+      for (std::size_t i = 0; i < kTensors; ++i) order[i] = i;
+      std::shuffle(order.begin(), order.end(), random);
+      for (const std::size_t i : order) {
+        world[r].submit({"gradient_" + std::to_string(i), DataType::kF32, ReduceOp::kAverage, {64, 3}});
+      }
+    }
+    const auto done = world.cycle();
+    for (const CycleDone& rank : done) {
+      ASSERT_EQ(rank.batches.size(), 1U);
+      ASSERT_EQ(rank.batches[0].names.size(), kTensors);
+      ASSERT_EQ(rank.batches, done[0].batches);
+    }
+  }
+  EXPECT_EQ(world[63].stats().coordinated, 1U);
+  EXPECT_EQ(world[63].stats().fast_cycles, 3U);
+}
+
+}  // namespace
+}  // namespace hvd::core

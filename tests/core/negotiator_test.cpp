@@ -1,0 +1,385 @@
+// Hand-written stories of two or three ranks; lockstep_test.cpp has the random ones.
+#include "engine/core/negotiator.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "engine/base/error.h"
+#include "tests/core/lockstep_world.h"
+
+namespace hvd::core {
+namespace {
+
+using test::LockstepWorld;
+
+Request tensor(const std::string& name, std::vector<std::int64_t> shape = {4}) {
+  return {name, DataType::kF32, ReduceOp::kSum, std::move(shape)};
+}
+
+NegotiatorOptions options(std::size_t capacity = 1024, std::size_t threshold = 1 << 20) {
+  NegotiatorOptions result;
+  result.cache_capacity = capacity;
+  result.fusion.threshold_bytes = threshold;
+  return result;
+}
+
+/// Runs a cycle, expects the same batches on all ranks, and prints them: "a+b c !d" (! failed).
+std::string step(LockstepWorld& world) {
+  EXPECT_TRUE(world.all_want_cycle());
+  const auto done = world.cycle();
+  for (const CycleDone& other : done) EXPECT_EQ(other.batches, done.front().batches);
+  std::string text;
+  for (const Batch& batch : done.front().batches) {
+    text += (text.empty() ? "" : " ") + std::string(batch.error.empty() ? "" : "!");
+    for (const std::string& name : batch.names) text += (&name == &batch.names.front() ? "" : "+") + name;
+  }
+  return text;
+}
+
+template <class Act>
+std::string message_of(Errc code, Act act) {
+  try {
+    act();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), code);
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(Negotiator, FirstThroughTheCoordinatorThenByBitsAlone) {
+  LockstepWorld world(3, options());
+  for (int round = 0; round < 3; ++round) {
+    for (const char* name : {"a", "b", "c"}) world.submit_everywhere(tensor(name));
+    EXPECT_EQ(step(world), "a+b+c");
+  }
+  for (std::size_t rank = 0; rank < 3; ++rank) {
+    EXPECT_EQ(world[rank].stats().cycles, 3U);
+    EXPECT_EQ(world[rank].stats().coordinated, 1U);
+    EXPECT_EQ(world[rank].stats().fast_cycles, 2U);
+    EXPECT_FALSE(world[rank].wants_cycle());
+  }
+}
+
+TEST(Negotiator, OrderIsRankZerosOnFirstSightAndTheSameForAllWhateverTheyDo) {
+  LockstepWorld world(2, options());
+  for (const char* name : {"b", "a", "c"}) world[0].submit(tensor(name));
+  for (const char* name : {"c", "b", "a"}) world[1].submit(tensor(name));
+  EXPECT_EQ(step(world), "b+a+c");
+  for (const char* name : {"a", "c", "b"}) world[0].submit(tensor(name));
+  for (const char* name : {"c", "a", "b"}) world[1].submit(tensor(name));
+  EXPECT_EQ(step(world), "b+a+c");  // by cache bits: the order of insertion
+}
+
+TEST(Negotiator, TheFirstExchangeIsTwoHeaderWordsAndOneBitPerEntry) {
+  LockstepWorld world(1, options());
+  const auto words = [&] { return std::get<AllReduceBits>(world[0].begin_cycle()).words; };
+  world[0].submit(tensor("a"));
+  EXPECT_EQ(words().size(), 2U);
+  LockstepWorld full(1, options());
+  for (int i = 0; i < 65; ++i) full[0].submit(tensor(std::to_string(i)));
+  full.cycle();
+  full[0].submit(tensor("0"));
+  full[0].submit(tensor("64"));
+  const auto bits = std::get<AllReduceBits>(full[0].begin_cycle()).words;
+  ASSERT_EQ(bits.size(), 4U);
+  EXPECT_EQ(bits[2], 1U);
+  EXPECT_EQ(bits[3], 1U);
+}
+
+TEST(Negotiator, WhatIsReadyDoesNotWaitForWhatIsNot) {
+  LockstepWorld world(2, options());
+  for (const char* name : {"a", "b"}) world.submit_everywhere(tensor(name));
+  EXPECT_EQ(step(world), "a+b");
+  // Cached: a on both, b on rank 0 only. Uncached: c on rank 1 only, d on both.
+  world.submit_everywhere(tensor("a"));
+  world[0].submit(tensor("b"));
+  world[1].submit(tensor("c"));
+  world.submit_everywhere(tensor("d"));
+  EXPECT_EQ(step(world), "a+d");
+  EXPECT_EQ(step(world), "");  // both still wait: an empty cycle, without the coordinator
+  EXPECT_EQ(world[0].stats().coordinated, 2U);
+  world[1].submit(tensor("b"));
+  EXPECT_EQ(step(world), "b");
+  EXPECT_FALSE(world[0].wants_cycle());
+  world[0].submit(tensor("c"));  // rank 1 sent it three cycles ago, and only once
+  EXPECT_EQ(step(world), "c");
+}
+
+// The known hang of the protocol without the "my entry is still valid" bit.
+TEST(Negotiator, ResubmissionInAnotherFormOnOneRankDoesNotHangTheOthers) {
+  const Request variants[] = {
+      tensor("a", {2, 2}), {"a", DataType::kF16, ReduceOp::kSum, {4}}, {"a", DataType::kF32, ReduceOp::kMax, {4}}};
+  const char* const texts[] = {
+      "ranks disagree about tensor 'a': shape [4] on ranks 0, 2, [2, 2] on rank 1",
+      "ranks disagree about tensor 'a': type fp32 on ranks 0, 2, fp16 on rank 1",
+      "ranks disagree about tensor 'a': operation sum on ranks 0, 2, max on rank 1",
+  };
+  for (std::size_t i = 0; i < 3; ++i) {
+    LockstepWorld world(3, options());
+    for (const char* name : {"a", "b"}) world.submit_everywhere(tensor(name));
+    EXPECT_EQ(step(world), "a+b");
+    world[0].submit(tensor("a"));
+    world[1].submit(variants[i]);
+    world[2].submit(tensor("a"));
+    world.submit_everywhere(tensor("b"));
+    const auto done = world.cycle();
+    for (const CycleDone& rank : done) {
+      ASSERT_EQ(rank.batches.size(), 2U);
+      EXPECT_EQ(rank.batches[0].names, std::vector<std::string>{"b"});
+      EXPECT_EQ(rank.batches[0].error, "");
+      EXPECT_EQ(rank.batches[1].names, std::vector<std::string>{"a"});
+      EXPECT_EQ(rank.batches[1].error, texts[i]);
+    }
+    EXPECT_EQ(world[2].stats().invalidated, 1U);
+    world.submit_everywhere(variants[i]);  // all in the new form: fine
+    EXPECT_EQ(step(world), "a");
+    world.submit_everywhere(variants[i]);
+    EXPECT_EQ(step(world), "a");
+    EXPECT_EQ(world[0].stats().coordinated, 3U);
+  }
+}
+
+TEST(Negotiator, MismatchTextNamesEveryAttributeThatDiffersAndStaysOneLine) {
+  LockstepWorld world(512, options());
+  for (std::size_t rank = 0; rank < 512; ++rank) {
+    world[rank].submit({"w",
+                        rank == 3 ? DataType::kBF16 : DataType::kF32,
+                        ReduceOp::kSum,
+                        {static_cast<std::int64_t>(rank < 500 ? 7 : rank)}});
+  }
+  const auto done = world.cycle();
+  for (const CycleDone& rank : done) {
+    ASSERT_EQ(rank.batches.size(), 1U);
+    EXPECT_EQ(rank.batches[0].error,
+              "ranks disagree about tensor 'w': type fp32 on ranks 0-2, 4-511, bf16 on rank 3; shape [7] on ranks "
+              "0-499, [500] on rank 500, [501] on rank 501, [502] on rank 502, [503] on rank 503, [504] on rank 504, "
+              "and 7 more");
+  }
+}
+
+TEST(Negotiator, TheSameNewShapeOnAllRanksReplacesTheEntry) {
+  LockstepWorld world(2, options());
+  world.submit_everywhere(tensor("a"));
+  EXPECT_EQ(step(world), "a");
+  world.submit_everywhere(tensor("a", {9}));
+  EXPECT_EQ(step(world), "a");
+  world.submit_everywhere(tensor("a", {9}));
+  EXPECT_EQ(step(world), "a");
+  EXPECT_EQ(world[1].stats().invalidated, 1U);
+  EXPECT_EQ(world[1].stats().fast_cycles, 1U);
+  EXPECT_EQ(world[1].cache().at(0).shape, std::vector<std::int64_t>{9});
+}
+
+TEST(Negotiator, EvictionOfAnEntryThatIsPendingSendsItToTheCoordinator) {
+  LockstepWorld world(2, options(1));
+  world.submit_everywhere(tensor("a"));
+  EXPECT_EQ(step(world), "a");
+  world[0].submit(tensor("a"));  // a hit, on rank 0 only
+  world.submit_everywhere(tensor("b"));
+  EXPECT_EQ(step(world), "b");  // evicts a
+  EXPECT_EQ(world[0].cache().bit("a"), std::nullopt);
+  world[1].submit(tensor("a"));
+  EXPECT_EQ(step(world), "a");
+  for (std::size_t rank = 0; rank < 2; ++rank) EXPECT_EQ(world[rank].cache().bit("a"), 0U);
+}
+
+TEST(Negotiator, MoreNewTensorsInOneCycleThanTheCacheHolds) {
+  LockstepWorld world(2, options(1));
+  for (int round = 0; round < 2; ++round) {
+    for (const char* name : {"a", "b", "c"}) world.submit_everywhere(tensor(name));
+    EXPECT_EQ(step(world), round == 0 ? "a+b+c" : "c+a+b");  // c is what the cache still holds
+    EXPECT_EQ(world[0].cache().size(), 1U);
+  }
+}
+
+TEST(Negotiator, WithoutACacheEveryCycleIsCoordinated) {
+  LockstepWorld world(2, options(0));
+  for (int round = 0; round < 3; ++round) {
+    world.submit_everywhere(tensor("a"));
+    EXPECT_EQ(step(world), "a");
+  }
+  EXPECT_EQ(world[0].stats().coordinated, 3U);
+}
+
+TEST(Negotiator, OneRankAlone) {
+  LockstepWorld world(1, options());
+  world[0].submit(tensor("a"));
+  world[0].submit(tensor("b"));
+  EXPECT_EQ(step(world), "a+b");
+  world[0].request_shutdown();
+  EXPECT_TRUE(world.cycle()[0].shutdown);
+}
+
+TEST(Negotiator, ShutdownEndsWhenAllAskedAndWhatIsPendingStillCompletes) {
+  LockstepWorld world(2, options());
+  world.submit_everywhere(tensor("a"));
+  EXPECT_EQ(step(world), "a");
+  world.submit_everywhere(tensor("a"));
+  world[0].submit(tensor("b"));
+  world[0].request_shutdown();
+  auto done = world.cycle();
+  EXPECT_FALSE(done[0].shutdown);
+  EXPECT_EQ(done[0].batches, done[1].batches);
+  ASSERT_EQ(done[0].batches.size(), 1U);  // a; b may still come from rank 1, which is alive
+  world[1].submit(tensor("b"));
+  world[1].request_shutdown();
+  done = world.cycle();
+  ASSERT_EQ(done[1].batches.size(), 1U);
+  EXPECT_EQ(done[1].batches[0].error, "");
+  for (std::size_t rank = 0; rank < 2; ++rank) {
+    EXPECT_TRUE(done[rank].shutdown);
+    EXPECT_FALSE(world[rank].wants_cycle());
+  }
+  EXPECT_THROW(world[0].begin_cycle(), std::logic_error);
+}
+
+TEST(Negotiator, WhatAStoppedRankHasNotSubmittedFailsOnTheRanksThatHoldIt) {
+  LockstepWorld world(3, options());
+  for (const char* name : {"cached", "other"}) world.submit_everywhere(tensor(name));
+  EXPECT_EQ(step(world), "cached+other");
+  world[0].submit(tensor("cached"));
+  world[0].submit(tensor("fresh"));
+  world[1].submit(tensor("fresh"));
+  world[2].request_shutdown();
+  const auto done = world.cycle();
+  ASSERT_EQ(done[0].batches.size(), 2U);
+  EXPECT_EQ(done[0].batches[0].names, std::vector<std::string>{"fresh"});
+  EXPECT_EQ(done[0].batches[0].error,
+            "tensor 'fresh' can never be reduced: rank 2 shut down without submitting it; submitted by ranks 0-1");
+  EXPECT_EQ(done[0].batches[1].error,
+            "tensor 'cached' can never be reduced: rank 2 shut down without submitting it; submitted by rank 0");
+  ASSERT_EQ(done[1].batches.size(), 1U);
+  EXPECT_EQ(done[1].batches[0], done[0].batches[0]);
+  EXPECT_TRUE(done[2].batches.empty());
+  EXPECT_FALSE(world[0].has_pending());
+}
+
+TEST(Negotiator, BadSubmissions) {
+  LockstepWorld world(2, options());
+  world[1].submit(tensor("a"));
+  EXPECT_EQ(message_of(Errc::kInvalidArgument, [&] { world[1].submit(tensor("a")); }),
+            "tensor 'a' is already pending on rank 1: wait for it before submitting it again");
+  world[0].submit(tensor("a"));
+  EXPECT_EQ(step(world), "a");
+  world[1].submit(tensor("a"));
+  EXPECT_NE(message_of(Errc::kInvalidArgument, [&] { world[1].submit(tensor("a", {5})); }), "no error");
+  EXPECT_EQ(message_of(Errc::kInvalidArgument,
+                       [&] {
+                         world[1].submit(tensor("n", {2, -3}));
+                       }),
+            "tensor 'n': shape [2, -3] has a negative extent");
+  EXPECT_EQ(world[1].pending_count(), 1U);
+  world[1].request_shutdown();
+  EXPECT_EQ(message_of(Errc::kInvalidArgument, [&] { world[1].submit(tensor("z")); }),
+            "tensor 'z' submitted on rank 1 after this rank asked to shut down");
+  EXPECT_THROW(Negotiator(2, 2, {}), Error);
+}
+
+TEST(Negotiator, RanksWithOtherOptionsFindOutInTheFirstExchange) {
+  Negotiator a(0, 2, options(1024, 1000));
+  Negotiator b(1, 2, options(1024, 2000));
+  a.submit(tensor("x"));
+  b.submit(tensor("x"));
+  auto words = std::get<AllReduceBits>(a.begin_cycle()).words;
+  const auto others = std::get<AllReduceBits>(b.begin_cycle()).words;
+  for (std::size_t i = 0; i < words.size(); ++i) words[i] &= others[i];
+  for (Negotiator* rank : {&a, &b}) {
+    const auto text = message_of(Errc::kMismatch, [&] { rank->on_bits(words); });
+    EXPECT_NE(text.find("HOROVOD_FUSION_THRESHOLD"), std::string::npos) << text;
+  }
+}
+
+TEST(Negotiator, StallsNameTheMissingRanksOnceRankZeroWasTold) {
+  LockstepWorld world(4, options());
+  for (const char* name : {"a", "b"}) world.submit_everywhere(tensor(name));
+  EXPECT_EQ(step(world), "a+b");
+  world.submit_everywhere(tensor("b"));
+  world[1].submit(tensor("a"));
+  world[2].submit(tensor("new"));
+  EXPECT_EQ(step(world), "b");
+  ASSERT_EQ(world[0].stalls().size(), 1U);
+  EXPECT_EQ(world[0].stalls()[0].name, "new");
+  EXPECT_EQ(world[0].stalls()[0].missing_ranks, (std::vector<int>{0, 1, 3}));
+  EXPECT_TRUE(world[1].stalls().empty());
+
+  world.submit_everywhere(tensor("b"));
+  world[1].surface_pending();
+  EXPECT_EQ(step(world), "b");
+  ASSERT_EQ(world[0].stalls().size(), 2U);
+  EXPECT_EQ(world[0].stalls()[1].name, "a");
+  EXPECT_EQ(world[0].stalls()[1].missing_ranks, (std::vector<int>{0, 2, 3}));
+}
+
+TEST(Negotiator, SubmissionsInTheMiddleOfACycleWaitForTheNext) {
+  LockstepWorld world(2, options());
+  for (const char* name : {"a", "b"}) world.submit_everywhere(tensor(name));
+  EXPECT_EQ(step(world), "a+b");
+  world.submit_everywhere(tensor("a"));
+  bool first = true;
+  const auto done = world.cycle([&] {
+    if (std::exchange(first, false)) world.submit_everywhere(tensor("b"));
+  });
+  EXPECT_EQ(done[0].batches.size(), 1U);
+  EXPECT_EQ(done[0].batches[0].names, std::vector<std::string>{"a"});
+  EXPECT_EQ(step(world), "b");
+}
+
+TEST(Negotiator, CorruptMessagesAreErrorsOnEveryPath) {
+  for (std::uint64_t seed = 1; seed <= 3000; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    std::mt19937_64 random(seed);
+    LockstepWorld world(2, options(2));
+    for (const char* name : {"a", "b"}) world.submit_everywhere(tensor(name));
+    world.cycle();
+    world.submit_everywhere(tensor("a"));
+    world[0].submit(tensor("b", {5}));
+    world[1].submit(tensor("b"));
+    world.submit_everywhere(tensor("c"));
+
+    const auto corrupt = [&](auto& items, std::uint64_t one_in) {
+      if (items.empty() || random() % one_in != 0) return;
+      using Item = typename std::decay_t<decltype(items)>::value_type;
+      items[random() % items.size()] = static_cast<Item>(random());
+      if (random() % 3 == 0) items.resize(random() % (items.size() + 2));
+    };
+    try {
+      Action mine = world[0].begin_cycle();
+      Action other = world[1].begin_cycle();
+      while (!std::holds_alternative<CycleDone>(mine)) {
+        if (auto* bits = std::get_if<AllReduceBits>(&mine)) {
+          auto words = bits->words;
+          const auto& theirs = std::get<AllReduceBits>(other).words;
+          for (std::size_t i = 0; i < words.size(); ++i) {
+            words[i] = bits->op == BitOp::kAnd ? words[i] & theirs[i] : words[i] | theirs[i];
+          }
+          // Flipped status bits may lead ranks apart, so both see the same wrong words.
+          corrupt(words, 3);
+          mine = world[0].on_bits(words);
+          other = world[1].on_bits(words);
+        } else if (auto* gather = std::get_if<Gather>(&mine)) {
+          std::vector<Bytes> messages{gather->message, std::get<Gather>(other).message};
+          corrupt(messages[1], 2);
+          mine = world[0].on_gathered(messages);
+          other = world[1].on_gathered({});
+        } else {
+          Bytes answer = std::get<Broadcast>(mine).message;
+          corrupt(answer, 1);
+          other = world[1].on_broadcast(answer);
+          mine = world[0].on_broadcast(answer);
+        }
+      }
+    } catch (const Error&) {  // what it should be
+    } catch (const std::exception& error) {
+      FAIL() << "not an Error: " << error.what();
+    }
+  }
+}
+
+}  // namespace
+}  // namespace hvd::core
