@@ -207,7 +207,7 @@ void Engine::Impl::gradient_ready(std::size_t index) {
     trace_->add_instant(TraceTrack::kCompute, gradients_[index].name, Clock::now());
   }
   const Schedule schedule = step_schedule_.load(std::memory_order_relaxed);
-  if (schedule == Schedule::kNone) return;
+  if (schedule == Schedule::kNone && in_step_.load(std::memory_order_relaxed)) return;
   if (!in_step_.load(std::memory_order_relaxed) || index >= marks_.size()) {
     throw Error(Errc::kInvalidArgument,
                 "gradient_ready(" + std::to_string(index) + "): " +

@@ -1,0 +1,382 @@
+// The engine over loopback: right sums under every schedule, in any order of readiness.
+#include "engine/runtime/engine.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cmath>
+#include <numeric>
+#include <random>
+
+#include "tests/runtime/ranks.h"
+
+namespace hvd {
+namespace {
+
+using test::arena_elements;
+using test::contribution;
+using test::expect_all_good;
+using test::expected_sum;
+using test::make_gradients;
+using test::on_ranks;
+using test::patient_options;
+
+/// Small buckets and a small threshold, so that some forty gradients make many batches.
+EngineOptions many_batches(Schedule schedule) {
+  EngineOptions options = patient_options(schedule);
+  options.buckets.first_bucket_bytes = 256;
+  options.buckets.bucket_bytes = 1024;
+  options.negotiation.fusion.threshold_bytes = 2048;
+  return options;
+}
+
+std::vector<std::size_t> shuffled(std::size_t count, std::uint32_t seed) {
+  std::vector<std::size_t> order(count);
+  std::iota(order.begin(), order.end(), 0);
+  std::shuffle(order.begin(), order.end(), std::mt19937(seed));
+  return order;
+}
+
+/// `steps` steps with gradients ready in an order of the rank's own, at times of its own. Returns the arena.
+std::vector<float> run_steps(Engine& engine, int rank, int steps, std::size_t gradient_count) {
+  const auto gradients = make_gradients(gradient_count);
+  const std::size_t elements = arena_elements(gradients);
+  auto* const arena = reinterpret_cast<float*>(engine.allocate(elements * sizeof(float)).data());
+  engine.set_gradients(gradients, reinterpret_cast<std::byte*>(arena), DataType::kF32, ReduceOp::kSum);
+  std::vector<float> last(elements);
+  for (int step = 0; step < steps; ++step) {
+    const auto seed = static_cast<std::uint32_t>(step * 131 + rank);
+    std::mt19937 random(seed);
+    engine.begin_step();
+    for (const std::size_t g : shuffled(gradients.size(), seed)) {
+      for (std::size_t i = gradients[g].offset; i < gradients[g].offset + gradients[g].count; ++i) {
+        arena[i] = contribution(rank, static_cast<std::uint64_t>(step), i);
+      }
+      if (random() % 8 == 0) std::this_thread::sleep_for(std::chrono::microseconds(random() % 300));
+      engine.gradient_ready(g);
+    }
+    engine.finish_step();
+    std::copy(arena, arena + elements, last.begin());
+    for (const core::GradientInfo& gradient : gradients) {
+      for (std::size_t i = gradient.offset; i < gradient.offset + gradient.count; ++i) {
+        const float expected = expected_sum(engine.size(), static_cast<std::uint64_t>(step), i);
+        if (last[i] != expected) {
+          throw Error(Errc::kCheckFailed, "step " + std::to_string(step) + ", " + gradient.name + ": " +
+                                              std::to_string(last[i]) + ", expected " + std::to_string(expected));
+        }
+      }
+    }
+  }
+  return last;
+}
+
+struct Case {
+  Schedule schedule;
+  int size;
+};
+
+class Schedules : public testing::TestWithParam<Case> {};
+
+TEST_P(Schedules, SumsEqualAnIndependentComputationInAnyOrderOfReadiness) {
+  const auto [schedule, size] = GetParam();
+  expect_all_good(
+      on_ranks(size, many_batches(schedule), [](Engine& engine, int rank) { run_steps(engine, rank, 12, 41); }));
+}
+
+INSTANTIATE_TEST_SUITE_P(Engine, Schedules,
+                         testing::Values(Case{Schedule::kStatic, 1}, Case{Schedule::kStatic, 2},
+                                         Case{Schedule::kStatic, 4}, Case{Schedule::kNegotiated, 1},
+                                         Case{Schedule::kNegotiated, 2}, Case{Schedule::kNegotiated, 4}),
+                         [](const auto& instance) {
+                           return std::string(name(instance.param.schedule)) + std::to_string(instance.param.size);
+                         });
+
+TEST(Engine, NoneLeavesTheGradientsAlone) {
+  expect_all_good(on_ranks(2, patient_options(Schedule::kNone), [](Engine& engine, int rank) {
+    const auto gradients = make_gradients(5);
+    const auto memory = engine.allocate(arena_elements(gradients) * sizeof(float));
+    engine.set_gradients(gradients, memory.data(), DataType::kF32, ReduceOp::kSum);
+    auto* const arena = reinterpret_cast<float*>(memory.data());
+    arena[0] = static_cast<float>(rank + 1);
+    engine.begin_step();
+    for (std::size_t g = 0; g < gradients.size(); ++g) engine.gradient_ready(g);
+    const StepReport report = engine.finish_step();
+    EXPECT_EQ(arena[0], static_cast<float>(rank + 1));
+    EXPECT_EQ(report.batches, 0U);
+    EXPECT_EQ(report.bytes, 0U);
+  }));
+}
+
+TEST(Engine, TheScheduleMayChangeBetweenSteps) {
+  expect_all_good(on_ranks(2, many_batches(Schedule::kStatic), [](Engine& engine, int rank) {
+    const auto gradients = make_gradients(9);
+    const auto memory = engine.allocate(arena_elements(gradients) * sizeof(float));
+    auto* const arena = reinterpret_cast<float*>(memory.data());
+    engine.set_gradients(gradients, memory.data(), DataType::kF32, ReduceOp::kSum);
+    for (const Schedule schedule :
+         {Schedule::kStatic, Schedule::kNegotiated, Schedule::kNone, Schedule::kNegotiated, Schedule::kStatic}) {
+      engine.set_schedule(schedule);
+      arena[0] = static_cast<float>(rank + 1);
+      engine.begin_step();
+      EXPECT_THROW(engine.set_schedule(Schedule::kStatic), Error);
+      for (std::size_t g = 0; g < gradients.size(); ++g) engine.gradient_ready(g);
+      const StepReport report = engine.finish_step();
+      EXPECT_EQ(arena[0], schedule == Schedule::kNone ? static_cast<float>(rank + 1) : 3.0F);
+      EXPECT_EQ(report.batches == 0, schedule == Schedule::kNone);
+      EXPECT_EQ(report.control.count() == 0, schedule != Schedule::kNegotiated);
+    }
+  }));
+}
+
+TEST(Engine, TheReportCountsBytesAndBatches) {
+  expect_all_good(on_ranks(2, many_batches(Schedule::kStatic), [](Engine& engine, int) {
+    const auto gradients = make_gradients(20);
+    const auto memory = engine.allocate(arena_elements(gradients) * sizeof(float));
+    engine.set_gradients(gradients, memory.data(), DataType::kF32, ReduceOp::kSum);
+    std::size_t bytes = 0;
+    for (const core::Bucket& bucket : engine.plan().buckets) bytes += bucket.count * sizeof(float);
+    engine.begin_step();
+    for (std::size_t g = 0; g < gradients.size(); ++g) engine.gradient_ready(g);
+    const StepReport report = engine.finish_step();
+    EXPECT_EQ(report.batches, engine.plan().buckets.size());
+    EXPECT_GT(report.batches, 2U);
+    EXPECT_EQ(report.bytes, bytes);
+    EXPECT_GT(report.reduce.count(), 0);
+    EXPECT_EQ(report.copy.count(), 0);
+  }));
+}
+
+/// All gradients of a negotiated step marked before the step's end are one contiguous range of the arena.
+TEST(Engine, ContiguousNegotiatedGradientsAreNotCopied) {
+  expect_all_good(on_ranks(2, patient_options(Schedule::kNegotiated), [](Engine& engine, int) {
+    const auto gradients = make_gradients(20);
+    const auto memory = engine.allocate(arena_elements(gradients) * sizeof(float));
+    engine.set_gradients(gradients, memory.data(), DataType::kF32, ReduceOp::kSum);
+    for (int step = 0; step < 5; ++step) {
+      engine.begin_step();
+      for (std::size_t g = 0; g < gradients.size(); ++g) engine.gradient_ready(g);
+      EXPECT_EQ(engine.finish_step().copy.count(), 0);
+    }
+    EXPECT_GT(engine.cycle_stats().cycles, 0U);
+  }));
+}
+
+/// Values whose sum depends on the order of addition, reduced twice from scratch.
+TEST(Engine, ResultsAreBitIdenticalOnAllRanksAndRunAfterRun) {
+  for (const Schedule schedule : {Schedule::kStatic, Schedule::kNegotiated}) {
+    std::vector<std::vector<float>> results;
+    for (int run = 0; run < 2; ++run) {
+      std::vector<std::vector<float>> of_rank(4);
+      expect_all_good(on_ranks(4, patient_options(schedule), [&](Engine& engine, int rank) {
+        const auto gradients = make_gradients(30);
+        const std::size_t elements = arena_elements(gradients);
+        auto* const arena = reinterpret_cast<float*>(engine.allocate(elements * sizeof(float)).data());
+        const Philox random(5, static_cast<std::uint64_t>(rank));
+        for (std::size_t i = 0; i < elements; ++i) arena[i] = random.normal(i) * std::exp2(random.normal(i + 7));
+        engine.set_gradients(gradients, reinterpret_cast<std::byte*>(arena), DataType::kF32, ReduceOp::kAverage);
+        engine.begin_step();
+        for (std::size_t g = 0; g < gradients.size(); ++g) engine.gradient_ready(g);
+        engine.finish_step();
+        // Alignment gaps belong to nobody: whether they are summed along depends on the batches.
+        for (const core::GradientInfo& gradient : gradients) {
+          const float* const begin = arena + gradient.offset;
+          of_rank[static_cast<std::size_t>(rank)].insert(of_rank[static_cast<std::size_t>(rank)].end(), begin,
+                                                         begin + gradient.count);
+        }
+      }));
+      results.insert(results.end(), of_rank.begin(), of_rank.end());
+    }
+    for (const auto& result : results) {
+      ASSERT_EQ(result.size(), results[0].size());
+      EXPECT_EQ(std::memcmp(result.data(), results[0].data(), result.size() * sizeof(float)), 0) << name(schedule);
+    }
+  }
+}
+
+TEST(Engine, TensorsMeetByNameWhateverTheOrderOfSubmission) {
+  expect_all_good(on_ranks(4, many_batches(Schedule::kNegotiated), [](Engine& engine, int rank) {
+    constexpr std::size_t kTensors = 60;
+    std::vector<std::vector<double>> data(kTensors);
+    for (std::uint32_t round = 0; round < 5; ++round) {
+      std::vector<Ticket> tickets(kTensors);
+      for (const std::size_t t : shuffled(kTensors, round * 100 + static_cast<std::uint32_t>(rank))) {
+        data[t].assign(t + 1, static_cast<double>((rank + 1) * static_cast<int>(t + round)));
+        const std::array<std::int64_t, 1> shape{static_cast<std::int64_t>(t + 1)};
+        tickets[t] = engine.all_reduce_async("tensor" + std::to_string(t), data[t].data(), shape, DataType::kF64,
+                                             t % 2 == 0 ? ReduceOp::kSum : ReduceOp::kMax);
+      }
+      for (std::size_t t = 0; t < kTensors; ++t) {
+        engine.wait(tickets[t]);
+        const double one = static_cast<double>(t + round);
+        for (const double value : data[t]) {
+          if (value != one * (t % 2 == 0 ? 10 : 4)) throw Error(Errc::kCheckFailed, "tensor " + std::to_string(t));
+        }
+      }
+    }
+    const core::CycleStats stats = engine.cycle_stats();
+    EXPECT_GT(stats.fast_cycles, 0U);
+  }));
+}
+
+/// One rank's tensors lie side by side, the other's do not: the same batch, the same layout, no deadlock.
+TEST(Engine, APackedAndAnInPlaceRankUnderstandEachOther) {
+  expect_all_good(on_ranks(2, patient_options(Schedule::kNegotiated), [](Engine& engine, int rank) {
+    std::vector<float> memory(4096, static_cast<float>(rank + 1));
+    for (int round = 0; round < 20; ++round) {
+      std::fill(memory.begin(), memory.end(), static_cast<float>(rank + 1));
+      std::vector<Ticket> tickets;
+      for (std::size_t t = 0; t < 16; ++t) {
+        const std::size_t place = rank == 0 ? t : 31 - 2 * t;  // 64 elements each
+        const std::array<std::int64_t, 1> shape{64};
+        tickets.push_back(engine.all_reduce_async("t" + std::to_string(t), memory.data() + 64 * place, shape,
+                                                  DataType::kF32, ReduceOp::kSum));
+      }
+      for (const Ticket ticket : tickets) engine.wait(ticket);
+      for (std::size_t i = 0; i < 32 * 64; ++i) {
+        const bool mine = rank == 0 ? i < 16 * 64 : i / 64 % 2 == 1;
+        if (memory[i] != (mine ? 3.0F : static_cast<float>(rank + 1))) {
+          throw Error(Errc::kCheckFailed, "element " + std::to_string(i) + " is " + std::to_string(memory[i]));
+        }
+      }
+    }
+  }));
+}
+
+TEST(Engine, TicketsAndStepsMix) {
+  for (const Schedule schedule : {Schedule::kStatic, Schedule::kNegotiated}) {
+    expect_all_good(on_ranks(2, patient_options(schedule), [&](Engine& engine, int rank) {
+      const auto gradients = make_gradients(6);
+      const auto memory = engine.allocate(arena_elements(gradients) * sizeof(float));
+      engine.set_gradients(gradients, memory.data(), DataType::kF32, ReduceOp::kSum);
+      const std::array<std::int64_t, 1> one{1};
+      for (int step = 0; step < 10; ++step) {
+        float loss = static_cast<float>(rank);
+        float late = static_cast<float>(rank);
+        const Ticket before = engine.all_reduce_async("loss", &loss, one, DataType::kF32, ReduceOp::kSum);
+        engine.begin_step();
+        Ticket inside = 0;
+        if (schedule == Schedule::kStatic) {
+          EXPECT_THROW(engine.all_reduce_async("late", &late, one, DataType::kF32, ReduceOp::kSum), Error);
+        } else {
+          inside = engine.all_reduce_async("late", &late, one, DataType::kF32, ReduceOp::kSum);
+        }
+        EXPECT_THROW(engine.barrier(), Error);
+        for (std::size_t g = gradients.size(); g-- > 0;) engine.gradient_ready(g);
+        engine.finish_step();
+        engine.wait(before);
+        EXPECT_EQ(loss, 1.0F);
+        if (inside != 0) engine.wait(inside);
+      }
+    }));
+  }
+}
+
+TEST(Engine, SmallCollectives) {
+  for (const int size : {1, 3}) {
+    expect_all_good(on_ranks(size, patient_options(Schedule::kStatic), [size](Engine& engine, int rank) {
+      engine.barrier();
+      std::array<int, 4> values{};
+      if (rank == size - 1) values = {1, 2, 3, 4};
+      engine.broadcast(values.data(), sizeof values, size - 1);
+      EXPECT_EQ(values[3], 4);
+      const std::string hello = "rank" + std::string(static_cast<std::size_t>(rank), '!');
+      const auto all = engine.gather(std::as_bytes(std::span(hello)));
+      ASSERT_EQ(all.size(), rank == 0 ? static_cast<std::size_t>(size) : 0U);
+      if (rank == 0) {
+        EXPECT_EQ(all.back().size(), 4U + static_cast<std::size_t>(size - 1));
+      }
+      const auto told = engine.broadcast_message(std::as_bytes(std::span(hello)), size - 1);
+      EXPECT_EQ(told.size(), 4U + static_cast<std::size_t>(size - 1));
+      std::array<std::int64_t, 2> counts{rank, 1};
+      engine.all_reduce(counts.data(), 2, DataType::kI64, ReduceOp::kSum);
+      EXPECT_EQ(counts[0], size * (size - 1) / 2);
+      EXPECT_EQ(counts[1], size);
+      EXPECT_THROW(engine.broadcast(values.data(), 4, size), Error);
+      EXPECT_FALSE(engine.data_plane().empty());
+      EXPECT_FALSE(engine.library().empty());
+    }));
+  }
+}
+
+/// A command waits for the tickets before it, on every rank, although nobody waited for them.
+TEST(Engine, ACommandFollowsTheTicketsBeforeIt) {
+  expect_all_good(on_ranks(2, patient_options(Schedule::kNegotiated), [](Engine& engine, int rank) {
+    std::vector<float> data(8, static_cast<float>(rank));
+    const std::array<std::int64_t, 1> shape{8};
+    if (rank == 1) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    const Ticket ticket = engine.all_reduce_async("x", data.data(), shape, DataType::kF32, ReduceOp::kSum);
+    engine.barrier();
+    EXPECT_TRUE(engine.done(ticket));
+    engine.wait(ticket);
+    EXPECT_EQ(data[7], 1.0F);
+  }));
+}
+
+TEST(Engine, TwoEnginesLiveInOneProcessAndOneThread) {
+  auto first = comm::make_loopback(2);
+  auto second = comm::make_loopback(2);
+  std::vector<std::jthread> threads;
+  std::atomic<int> good{0};
+  for (std::size_t rank = 0; rank < 2; ++rank) {
+    threads.emplace_back([&, rank, a = std::move(first[rank]), b = std::move(second[rank])]() mutable {
+      Engine sums(std::move(a), patient_options(Schedule::kNegotiated));
+      Engine largest(std::move(b), patient_options(Schedule::kNegotiated));
+      float x = static_cast<float>(rank + 1), y = x;
+      const std::array<std::int64_t, 1> one{1};
+      const Ticket sum = sums.all_reduce_async("v", &x, one, DataType::kF32, ReduceOp::kSum);
+      const Ticket max = largest.all_reduce_async("v", &y, one, DataType::kF32, ReduceOp::kMax);
+      largest.wait(max);
+      sums.wait(sum);
+      if (x == 3.0F && y == 2.0F) ++good;
+    });
+  }
+  threads.clear();
+  EXPECT_EQ(good.load(), 2);
+}
+
+TEST(Engine, CallersMistakesAreToldAndHarmless) {
+  expect_all_good(on_ranks(2, patient_options(Schedule::kStatic), [](Engine& engine, int) {
+    const auto throws = [](const char* part, const auto& call) {
+      try {
+        call();
+        ADD_FAILURE() << "no error: " << part;
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), Errc::kInvalidArgument);
+        EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
+      }
+    };
+    throws("set_gradients() first", [&] { engine.begin_step(); });
+    throws("set_gradients() first", [&] { static_cast<void>(engine.plan()); });
+    const auto gradients = make_gradients(3);
+    const auto memory = engine.allocate(arena_elements(gradients) * sizeof(float));
+    auto twins = gradients;
+    twins[1].name = twins[0].name;
+    throws("layer0.weight", [&] { engine.set_gradients(twins, memory.data(), DataType::kF32, ReduceOp::kSum); });
+    engine.set_gradients(gradients, memory.data(), DataType::kF32, ReduceOp::kSum);
+    throws("set already", [&] { engine.set_gradients(gradients, memory.data(), DataType::kF32, ReduceOp::kSum); });
+    throws("no step has begun", [&] { engine.gradient_ready(0); });
+    throws("no step has begun", [&] { engine.finish_step(); });
+    engine.begin_step();
+    throws("not finished", [&] { engine.begin_step(); });
+    throws("there are 3 gradients", [&] { engine.gradient_ready(3); });
+    engine.gradient_ready(0);
+    throws("layer0.weight' was ready already", [&] { engine.gradient_ready(0); });
+    engine.gradient_ready(2);
+    throws("layer1.weight' was never marked", [&] { engine.finish_step(); });
+    engine.gradient_ready(1);
+    engine.finish_step();  // the step was still open
+    float x = 0;
+    const std::array<std::int64_t, 1> one{1};
+    throws("name of a gradient",
+           [&] { engine.all_reduce_async("layer0.weight", &x, one, DataType::kF32, ReduceOp::kSum); });
+    throws("has no memory", [&] { engine.all_reduce_async("x", nullptr, one, DataType::kF32, ReduceOp::kSum); });
+    throws("ticket 99", [&] { engine.wait(99); });
+    throws("zero bytes", [&] { engine.allocate(0); });
+    engine.barrier();
+  }));
+}
+
+}  // namespace
+}  // namespace hvd

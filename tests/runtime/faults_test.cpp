@@ -1,0 +1,273 @@
+// What happens when ranks disagree, hang, leave or give up: an error on every rank, in time, that names who.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <atomic>
+#include <latch>
+
+#include "tests/runtime/ranks.h"
+
+namespace hvd {
+namespace {
+
+using std::chrono::milliseconds;
+using test::arena_elements;
+using test::make_gradients;
+using test::on_ranks;
+using test::Outcome;
+using test::patient_options;
+
+void expect_contains(const std::string& text, std::string_view part) {
+  EXPECT_NE(text.find(part), std::string::npos) << "'" << part << "' is not in: " << text;
+}
+
+EngineOptions impatient_options(Schedule schedule) {
+  EngineOptions options = patient_options(schedule);
+  options.deadline = milliseconds(600);
+  return options;
+}
+
+/// Longest time from a missed deadline to the error: the roll call, and loaded cores.
+constexpr milliseconds kSlack{4000};
+
+std::span<std::byte> start(Engine& engine, const std::vector<core::GradientInfo>& gradients) {
+  const auto memory = engine.allocate(arena_elements(gradients) * sizeof(float));
+  engine.set_gradients(gradients, memory.data(), DataType::kF32, ReduceOp::kSum);
+  return memory;
+}
+
+struct Submission {
+  std::vector<std::int64_t> shape;
+  DataType dtype;
+  ReduceOp op;
+};
+
+/// Rank r submits one tensor as submissions[r] says. Returns what wait() threw, rank by rank; the engines must
+/// be usable afterwards.
+std::vector<Outcome> submit_differently(const std::vector<Submission>& submissions) {
+  std::vector<Outcome> tickets(submissions.size());
+  test::expect_all_good(on_ranks(
+      static_cast<int>(submissions.size()), patient_options(Schedule::kNegotiated), [&](Engine& engine, int r) {
+        const auto rank = static_cast<std::size_t>(r);
+        std::array<double, 64> data{};
+        const Submission& mine = submissions[rank];
+        const Ticket ticket = engine.all_reduce_async("embedding", data.data(), mine.shape, mine.dtype, mine.op);
+        try {
+          engine.wait(ticket);
+        } catch (const Error& error) {
+          tickets[rank] = {error.code(), error.what()};
+        }
+        float one = 1;
+        const std::array<std::int64_t, 1> scalar{1};
+        engine.wait(engine.all_reduce_async("after", &one, scalar, DataType::kF32, ReduceOp::kSum));
+        EXPECT_EQ(one, static_cast<float>(submissions.size()));
+      }));
+  return tickets;
+}
+
+TEST(Faults, AMismatchFailsTheTicketAlikeOnEveryRankAndNothingElse) {
+  const Submission usual{{4, 2}, DataType::kF32, ReduceOp::kSum};
+  for (const Submission& other :
+       {Submission{{2, 4}, DataType::kF32, ReduceOp::kSum}, Submission{{4, 2}, DataType::kF64, ReduceOp::kSum},
+        Submission{{4, 2}, DataType::kF32, ReduceOp::kMax}}) {
+    const auto outcomes = submit_differently({usual, usual, other});
+    for (const Outcome& outcome : outcomes) {
+      EXPECT_EQ(outcome.code, Errc::kMismatch);
+      EXPECT_EQ(outcome.text, outcomes[0].text);
+    }
+    expect_contains(outcomes[0].text, "embedding");
+    expect_contains(outcomes[0].text, "rank 2");
+  }
+}
+
+TEST(Faults, APlanMismatchNamesRankHostAndTensorWithBothValuesOnEveryRank) {
+  const auto outcomes = on_ranks(3, patient_options(Schedule::kStatic), [](Engine& engine, int rank) {
+    auto gradients = make_gradients(10);
+    if (rank == 2) gradients[4].count += 1;
+    start(engine, gradients);
+  });
+  const auto gradients = make_gradients(10);
+  for (const Outcome& outcome : outcomes) {
+    EXPECT_EQ(outcome.code, Errc::kMismatch) << outcome.text;
+    EXPECT_EQ(outcome.text, outcomes[0].text);
+  }
+  expect_contains(outcomes[0].text, "rank 2 on ");
+  expect_contains(outcomes[0].text, "'layer4.weight' has count " + std::to_string(gradients[4].count) + " here, " +
+                                        std::to_string(gradients[4].count + 1) + " there");
+}
+
+TEST(Faults, APlanMismatchOfBucketSizesIsFoundToo) {
+  auto communicators = comm::make_loopback(2);
+  std::array<Outcome, 2> outcomes;
+  {
+    std::vector<std::jthread> threads;
+    for (std::size_t rank = 0; rank < 2; ++rank) {
+      threads.emplace_back([&, rank, communicator = std::move(communicators[rank])]() mutable {
+        EngineOptions options = patient_options(Schedule::kStatic);
+        options.buckets.first_bucket_bytes = rank == 0 ? 4 : 512;
+        try {
+          Engine engine(std::move(communicator), options);
+          start(engine, make_gradients(10));
+        } catch (const Error& error) {
+          outcomes[rank] = {error.code(), error.what()};
+        }
+      });
+    }
+  }
+  EXPECT_EQ(outcomes[0].code, Errc::kMismatch);
+  EXPECT_EQ(outcomes[0].text, outcomes[1].text);
+  expect_contains(outcomes[0].text, "rank 1 on ");
+  expect_contains(outcomes[0].text, "bucket");
+}
+
+class Hang : public testing::TestWithParam<Schedule> {};
+
+/// Rank 1's compute hangs in backward: its engine still answers for it.
+TEST_P(Hang, ARankThatNeverBecomesReadyIsNamedWithItsActivity) {
+  for (const int size : {2, 4}) {
+    std::latch others(size - 1);
+    std::vector<milliseconds> took(static_cast<std::size_t>(size));
+    const auto outcomes = on_ranks(size, impatient_options(GetParam()), [&](Engine& engine, int rank) {
+      const auto gradients = make_gradients(4);
+      start(engine, gradients);
+      engine.set_activity("backward of layer4.2.conv3", 17);
+      engine.begin_step();
+      if (rank == 1) {
+        others.wait();
+        throw Error(Errc::kInterrupted, "the hang is over");
+      }
+      engine.set_activity("waiting for gradients", 17);
+      const auto begin = Clock::now();
+      for (std::size_t g = 0; g < gradients.size(); ++g) engine.gradient_ready(g);
+      try {
+        engine.finish_step();
+      } catch (const Error&) {
+        took[static_cast<std::size_t>(rank)] = std::chrono::duration_cast<milliseconds>(Clock::now() - begin);
+        others.count_down();
+        throw;
+      }
+      others.count_down();
+    });
+    for (int rank = 0; rank < size; ++rank) {
+      if (rank == 1) continue;
+      const auto index = static_cast<std::size_t>(rank);
+      EXPECT_EQ(outcomes[index].code, Errc::kPeerLost) << outcomes[index].text;
+      expect_contains(outcomes[index].text, "rank 1 on ");
+      expect_contains(outcomes[index].text, "step 17, backward of layer4.2.conv3");
+      EXPECT_GT(took[index], milliseconds(500));
+      EXPECT_LT(took[index], milliseconds(600) + kSlack);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Faults, Hang, testing::Values(Schedule::kStatic, Schedule::kNegotiated),
+                         [](const auto& instance) { return std::string(name(instance.param)); });
+
+/// Both ranks negotiate happily, about different tensors.
+TEST(Faults, ATensorThatNoOtherRankSubmitsRunsIntoTheDeadline) {
+  const auto outcomes = on_ranks(2, impatient_options(Schedule::kNegotiated), [](Engine& engine, int rank) {
+    float x = 1;
+    const std::array<std::int64_t, 1> one{1};
+    engine.wait(engine.all_reduce_async(rank == 0 ? "mine" : "yours", &x, one, DataType::kF32, ReduceOp::kSum));
+  });
+  for (const Outcome& outcome : outcomes) {
+    EXPECT_TRUE(outcome.code == Errc::kTimeout || outcome.code == Errc::kPeerLost) << outcome.text;
+    expect_contains(outcome.text, "was submitted by rank");
+  }
+}
+
+TEST(Faults, AbortReachesAPeerThatWaitsLongBeforeItsDeadline) {
+  const auto begin = Clock::now();
+  const auto outcomes = on_ranks(3, patient_options(Schedule::kStatic), [](Engine& engine, int rank) {
+    if (rank == 1) {
+      std::this_thread::sleep_for(milliseconds(50));
+      engine.abort("loss is not a number");
+      for (;;) engine.barrier();  // until the abort has been seen
+    }
+    engine.barrier();
+  });
+  EXPECT_LT(Clock::now() - begin, kSlack);
+  EXPECT_EQ(outcomes[0].code, Errc::kPeerLost);
+  EXPECT_EQ(outcomes[1].code, Errc::kInterrupted);
+  EXPECT_EQ(outcomes[2].code, Errc::kPeerLost);
+  for (const Outcome& outcome : outcomes) {
+    expect_contains(outcome.text, "rank 1 on ");
+    expect_contains(outcome.text, "gave up: loss is not a number");
+    EXPECT_EQ(outcome.text.find("roll call"), std::string::npos) << outcome.text;
+  }
+}
+
+/// An exception unwinds rank 1 in mid-step, past its engine.
+TEST(Faults, ARankThatLeavesInAStepReleasesItsPeersAtOnce) {
+  const auto begin = Clock::now();
+  const auto outcomes = on_ranks(2, patient_options(Schedule::kStatic), [](Engine& engine, int rank) {
+    const auto gradients = make_gradients(4);
+    start(engine, gradients);
+    engine.begin_step();
+    if (rank == 1) throw Error(Errc::kIo, "disk full");
+    for (std::size_t g = 0; g < gradients.size(); ++g) engine.gradient_ready(g);
+    engine.finish_step();
+  });
+  EXPECT_LT(Clock::now() - begin, kSlack);
+  EXPECT_EQ(outcomes[0].code, Errc::kPeerLost);
+  expect_contains(outcomes[0].text, "rank 1 on ");
+  EXPECT_EQ(outcomes[1].code, Errc::kIo);
+}
+
+TEST(Faults, AfterTheFirstErrorEveryCallThrowsItAndTheDestructorReturns) {
+  std::latch failed(1);
+  const auto outcomes = on_ranks(2, impatient_options(Schedule::kStatic), [&](Engine& engine, int rank) {
+    if (rank == 1) {
+      failed.wait();
+      return;
+    }
+    std::string first;
+    const auto expect_same = [&](const auto& call) {
+      try {
+        call();
+        ADD_FAILURE() << "no error";
+      } catch (const Error& error) {
+        if (first.empty()) first = error.what();
+        EXPECT_EQ(error.what(), first);
+      }
+    };
+    expect_same([&] { engine.barrier(); });
+    failed.count_down();
+    expect_same([&] { engine.barrier(); });
+    expect_same([&] { engine.gather({}); });
+    expect_same([&] { engine.allocate(64); });
+    expect_same([&] { engine.begin_step(); });
+    float x = 0;
+    const std::array<std::int64_t, 1> one{1};
+    expect_same([&] { engine.all_reduce_async("x", &x, one, DataType::kF32, ReduceOp::kSum); });
+    EXPECT_FALSE(engine.data_plane().empty());  // provenance of a failed run is still there
+    engine.abort("once more");
+  });
+  test::expect_all_good(outcomes);
+}
+
+TEST(Faults, ATicketInFlightIsReleasedByAFailure) {
+  const auto outcomes = on_ranks(2, impatient_options(Schedule::kNegotiated), [&](Engine& engine, int rank) {
+    std::array<float, 2> x{};
+    const std::array<std::int64_t, 1> one{1};
+    const Ticket ticket = engine.all_reduce_async("both", x.data(), one, DataType::kF32, ReduceOp::kSum);
+    engine.wait(ticket);
+    if (rank == 1) {
+      engine.abort("enough");
+      return;
+    }
+    engine.wait(engine.all_reduce_async("lonely", &x[1], one, DataType::kF32, ReduceOp::kSum));
+  });
+  EXPECT_EQ(outcomes[0].code, Errc::kPeerLost);
+  expect_contains(outcomes[0].text, "enough");
+}
+
+/// The destructor of an idle engine must not wait for anybody.
+TEST(Faults, AnIdleEngineGoesAtOnce) {
+  const auto begin = Clock::now();
+  test::expect_all_good(on_ranks(4, patient_options(Schedule::kNegotiated), [](Engine&, int) {}));
+  EXPECT_LT(Clock::now() - begin, kSlack);
+}
+
+}  // namespace
+}  // namespace hvd

@@ -1,0 +1,91 @@
+// N ranks as threads of the test, each with its own engine over loopback communicators.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <functional>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "engine/base/error.h"
+#include "engine/base/philox.h"
+#include "engine/runtime/engine.h"
+
+namespace hvd::test {
+
+/// How a rank ended: nothing, or the Error that left its body.
+struct Outcome {
+  std::optional<Errc> code;
+  std::string text;
+};
+
+/// Runs body(engine, rank) on `size` ranks and returns how each ended, the engine's destructor included.
+inline std::vector<Outcome> on_ranks(int size, const EngineOptions& options,
+                                     const std::function<void(Engine&, int)>& body) {
+  auto communicators = comm::make_loopback(size);
+  std::vector<Outcome> outcomes(static_cast<std::size_t>(size));
+  {
+    std::vector<std::jthread> threads;
+    for (int rank = 0; rank < size; ++rank) {
+      const auto index = static_cast<std::size_t>(rank);
+      threads.emplace_back([&, rank, index, communicator = std::move(communicators[index])]() mutable {
+        try {
+          Engine engine(std::move(communicator), options);
+          body(engine, rank);
+        } catch (const Error& error) {
+          outcomes[index] = {error.code(), error.what()};
+        } catch (const std::exception& error) {
+          outcomes[index] = {Errc::kCheckFailed, std::string("not an hvd::Error: ") + error.what()};
+        }
+      });
+    }
+  }
+  return outcomes;
+}
+
+inline void expect_all_good(const std::vector<Outcome>& outcomes) {
+  for (std::size_t rank = 0; rank < outcomes.size(); ++rank) {
+    EXPECT_FALSE(outcomes[rank].code.has_value()) << "rank " << rank << ": " << outcomes[rank].text;
+  }
+}
+
+/// Short, so that a test of a lost peer is over soon; long enough for two loaded cores under TSan.
+inline EngineOptions patient_options(Schedule schedule) {
+  EngineOptions options;
+  options.schedule = schedule;
+  options.deadline = std::chrono::milliseconds(20000);
+  return options;
+}
+
+/// Gradients of uneven sizes, each start aligned to 16 elements as in a real arena.
+inline std::vector<core::GradientInfo> make_gradients(std::size_t count) {
+  std::vector<core::GradientInfo> gradients;
+  std::size_t offset = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::size_t elements = 1 + (i * 37) % 113;
+    gradients.push_back({"layer" + std::to_string(i) + ".weight", offset, elements});
+    offset = (offset + elements + 15) / 16 * 16;
+  }
+  return gradients;
+}
+
+inline std::size_t arena_elements(const std::vector<core::GradientInfo>& gradients) {
+  return gradients.back().offset + gradients.back().count;
+}
+
+/// What rank `rank` contributes to element `index` of the arena in `step`: small integers, whose sums are
+/// exact in any order.
+inline float contribution(int rank, std::uint64_t step, std::size_t index) {
+  return static_cast<float>(Philox(step + 1, static_cast<std::uint64_t>(rank)).block(index)[0] % 64) - 31.0F;
+}
+
+inline float expected_sum(int size, std::uint64_t step, std::size_t index) {
+  float sum = 0;
+  for (int rank = 0; rank < size; ++rank) sum += contribution(rank, step, index);
+  return sum;
+}
+
+}  // namespace hvd::test
