@@ -1,6 +1,7 @@
 // A point in time after which a wait gives up. Every wait in the engine takes one.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 
 namespace hvd {
@@ -9,9 +10,11 @@ using Clock = std::chrono::steady_clock;
 
 class Deadline {
  public:
-  /// `timeout` from now.
+  /// `timeout` from now; "for ever" (nanoseconds::max()) does not wrap into the past.
   static Deadline after(std::chrono::nanoseconds timeout) {
-    return Deadline(Clock::now() + std::chrono::duration_cast<Clock::duration>(timeout));
+    const Clock::time_point now = Clock::now();
+    return Deadline(now +
+                    std::min(std::chrono::duration_cast<Clock::duration>(timeout), Clock::time_point::max() - now));
   }
   explicit Deadline(Clock::time_point when) : when_(when) {}
 

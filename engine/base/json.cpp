@@ -5,11 +5,44 @@
 #include <cmath>
 
 namespace hvd {
+namespace {
+
+/// Length of the well-formed UTF-8 sequence at the start of `text`; 0 if there is none.
+/// Source: Unicode 15, table 3-7 (no overlong forms, no surrogates, nothing beyond U+10FFFF).
+std::size_t utf8_length(std::string_view text) {
+  const auto byte = [&](std::size_t i) -> unsigned {
+    return i < text.size() ? static_cast<unsigned char>(text[i]) : 0U;
+  };
+  const auto tail = [&](std::size_t i) { return byte(i) >= 0x80 && byte(i) <= 0xbf; };
+  const unsigned lead = byte(0);
+  if (lead < 0x80) return 1;
+  if (lead >= 0xc2 && lead <= 0xdf) return tail(1) ? 2 : 0;
+  if (lead >= 0xe0 && lead <= 0xef) {
+    const unsigned lowest = lead == 0xe0 ? 0xa0 : 0x80;
+    const unsigned highest = lead == 0xed ? 0x9f : 0xbf;
+    return byte(1) >= lowest && byte(1) <= highest && tail(2) ? 3 : 0;
+  }
+  if (lead >= 0xf0 && lead <= 0xf4) {
+    const unsigned lowest = lead == 0xf0 ? 0x90 : 0x80;
+    const unsigned highest = lead == 0xf4 ? 0x8f : 0xbf;
+    return byte(1) >= lowest && byte(1) <= highest && tail(2) && tail(3) ? 4 : 0;
+  }
+  return 0;
+}
+
+}  // namespace
 
 std::string json_string(std::string_view text) {
   static constexpr char kDigits[] = "0123456789abcdef";
   std::string out = "\"";
-  for (const char c : text) {
+  for (std::size_t length = 0; !text.empty(); text.remove_prefix(length)) {
+    length = utf8_length(text);
+    if (length != 1) {
+      out += length == 0 ? std::string_view("\xef\xbf\xbd") : text.substr(0, length);
+      if (length == 0) length = 1;
+      continue;
+    }
+    const char c = text.front();
     switch (c) {
       case '"': out += "\\\""; break;
       case '\\': out += "\\\\"; break;
