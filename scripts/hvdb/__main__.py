@@ -1,0 +1,210 @@
+"""Entry point of scripts/{efficiency,plot,merge,rerun,report}: `python -m hvdb COMMAND ...`."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from hvdb import efficiency, merge, published, report, rerun, runs, tables
+from hvdb.errors import EXIT_GOOD, EXIT_NOT_COMPARABLE, EXIT_USAGE, HvdbError
+
+EXIT_CODES = "exit codes: 0 good, 2 usage or I/O, 4 not comparable"
+
+
+def _parser(command: str, description: str) -> argparse.ArgumentParser:
+    return argparse.ArgumentParser(prog=f"scripts/{command}", description=description, epilog=EXIT_CODES)
+
+
+def _add_selection(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("stores", nargs="+", type=Path, metavar="STORE", help="result store (.db, or .partial)")
+    parser.add_argument("--traced", action="store_true", help="take traced and profiled runs, and only those")
+    parser.add_argument("--origin", choices=("measured", "simulated"), default="measured")
+    parser.add_argument("--incomplete", action="store_true", help="take runs that were cut short as well")
+    parser.add_argument("--model", action="append", help="only this network (may be given several times)")
+    parser.add_argument("--run", action="append", metavar="ID",
+                        help="exactly these runs (start of the UUID); nothing is filtered, so kinds must not mix")  # fmt: skip
+    parser.add_argument("--mix-fingerprints", action="store_true",
+                        help="pool runs although something that can change the result differs")  # fmt: skip
+
+
+def _select(arguments: argparse.Namespace) -> tuple[list[runs.Run], efficiency.Selection, list[efficiency.Cell]]:
+    found = runs.load(arguments.stores)
+    if arguments.run:
+        selection = efficiency.Selection([runs.find(found, prefix) for prefix in arguments.run], [])
+        efficiency.comparable.require_same_kind(selection.runs, "--run")
+    else:
+        wanted = [run for run in found if not arguments.model or run.model in arguments.model]
+        selection = efficiency.select(
+            wanted, traced=arguments.traced, origin=arguments.origin, incomplete=arguments.incomplete
+        )
+    return found, selection, efficiency.cells(selection.runs, mix_fingerprints=arguments.mix_fingerprints)
+
+
+def _require_cells(cells: Sequence[efficiency.Cell], selection: efficiency.Selection) -> None:
+    if not cells:
+        reasons = "; ".join(selection.left_out) or "the stores hold no runs"
+        raise HvdbError(f"nothing to show: left out {reasons}" if selection.left_out else f"nothing to show: {reasons}")
+
+
+def run_efficiency(argv: Sequence[str]) -> int:
+    parser = _parser("efficiency", "Weak-scaling efficiency with bootstrap intervals, beside the published points.")
+    _add_selection(parser)
+    parser.add_argument("--json", action="store_true", help="one JSON document: rates in images/s, efficiencies 0..1")
+    arguments = parser.parse_args(argv)
+    _, selection, cells = _select(arguments)
+    _require_cells(cells, selection)
+    models = list(dict.fromkeys(cell.model for cell in cells))
+    points = [point for point in published.load() if point.model in models]
+    if arguments.json:
+        document = {"cells": [dataclasses.asdict(cell) for cell in cells], "left_out": selection.left_out,
+                    "published": [dataclasses.asdict(point) for point in points]}  # fmt: skip
+        print(json.dumps(document, indent=2))
+        return EXIT_GOOD
+    print(tables.text_table(tables.EFFICIENCY_HEADER, tables.efficiency_rows(cells)))
+    print()
+    for note in tables.EFFICIENCY_NOTES:
+        print(note)
+    for line in efficiency.curve_notes(selection.runs):
+        print(f"note: {line}")
+    for line in selection.left_out:
+        print(f"left out: {line}")
+    beside = tables.published_rows(points, models)
+    if beside:
+        print("\npublished (other hardware; sources in results/published.csv):")
+        print(tables.text_table(tables.PUBLISHED_HEADER, beside))
+    return EXIT_GOOD
+
+
+def run_plot(argv: Sequence[str]) -> int:
+    parser = _parser("plot", "Draws scaling, loss waterfall and per-layer profiles of one or more stores.")
+    _add_selection(parser)
+    parser.add_argument("--out", type=Path, default=Path("plots"), help="folder to write to (default: plots)")
+    parser.add_argument("--format", choices=("png", "svg"), action="append", help="png (default), svg or both")
+    parser.add_argument("--no-published", action="store_true", help="leave the published points out")
+    arguments = parser.parse_args(argv)
+    from hvdb import plot_profile, plot_scaling, plot_waterfall  # matplotlib is slow to import
+
+    found, selection, cells = _select(arguments)
+    profiled = [run for run in found if run.operations and (not arguments.model or run.model in arguments.model)]
+    explained = [run for run in selection.runs if "efficiency" in run.decomposition]
+    if not profiled:
+        _require_cells(cells, selection)
+    points = [] if arguments.no_published else published.load()
+    for form in arguments.format or ["png"]:
+        drawn = []
+        if cells:
+            drawn.append(plot_scaling.draw(cells, points, arguments.out / f"scaling.{form}"))
+        if explained:
+            drawn.append(plot_waterfall.draw(explained, arguments.out / f"waterfall.{form}"))
+        # the newest profile of each network
+        for model, run in {run.model: run for run in profiled}.items():
+            drawn.append(plot_profile.draw(run, arguments.out / f"profile_{model}.{form}"))
+        for path in drawn:
+            print(path)
+    for line in selection.left_out:
+        print(f"left out of scaling and waterfall: {line}", file=sys.stderr)
+    return EXIT_GOOD
+
+
+def run_merge(argv: Sequence[str]) -> int:
+    parser = _parser("merge", "Merges stores, and what killed jobs left beside them, into one. Inputs are only read.")
+    parser.add_argument("-o", "--output", type=Path, required=True, help="store to add to; made if it is not there")
+    parser.add_argument("stores", nargs="+", type=Path, metavar="STORE")
+    arguments = parser.parse_args(argv)
+    outcome = merge.merge(arguments.output, arguments.stores)
+    for note in outcome.notes:
+        print(note)
+    cut = f" ({outcome.incomplete} incomplete)" if outcome.incomplete else ""
+    print(f"{arguments.output}: {outcome.added} runs added{cut}, {outcome.present} were there already")
+    return EXIT_GOOD
+
+
+def _print_comparison(first: runs.Run, second: runs.Run, result: rerun.Comparison) -> None:
+    rates = [tables.number(efficiency.images_per_second(run)) for run in (first, second)]
+    print(f"images/s: {rates[0]} then, {rates[1]} now")
+    print(f"ratio now / then: {tables.estimate(result.ratio, 1.0, lambda v: f'{v:.3f}')} "
+          "(95 % interval over the steps of one run each; it holds no run-to-run variation)")  # fmt: skip
+    if result.same_answer is not None:
+        print(f"reduced gradients: {'bit-identical' if result.same_answer else 'differ'}")
+    for difference in (*result.configuration, *result.provenance):
+        mark = "can change the result" if difference.in_fingerprint else "harmless"
+        print(f"differs ({mark}): {difference.key}: '{difference.first}' then, '{difference.second}' now")
+    if not result.comparable:
+        print("not comparable: something that can change the result differs (above)")
+
+
+def run_rerun(argv: Sequence[str]) -> int:
+    parser = _parser("rerun", "Shows how a stored run was made; with --execute, runs it again and compares.")
+    parser.add_argument("run", metavar="RUN_ID", help="start of the run's UUID")
+    parser.add_argument("stores", nargs="+", type=Path, metavar="STORE")
+    parser.add_argument("--execute", action="store_true", help="run it again and compare")
+    parser.add_argument("--db", type=Path, help="keep the new run in this store (it must not exist)")
+    parser.add_argument("--timeout", type=float, default=3600.0, metavar="SECONDS")
+    arguments = parser.parse_args(argv)
+    first = runs.find(runs.load(arguments.stores), arguments.run)
+    print(f"run {first.uuid} ({first.phase}, {first.status}), session of {first.session['started_utc']}")
+    print(f"command: {first.session['command_line']}")
+    if not arguments.execute:
+        print("--execute runs it again and compares")
+        return EXIT_GOOD
+    with tempfile.TemporaryDirectory(prefix="hvdb-rerun-") as scratch:
+        store_file = arguments.db or Path(scratch) / "rerun.db"
+        if store_file.exists():
+            raise HvdbError(f"{store_file}: exists already; --db takes a new file")
+        rerun.execute(first, store_file.resolve(), arguments.timeout)
+        second = rerun.counterpart(first, runs.load([store_file]))
+        result = rerun.compare(first, second)
+        _print_comparison(first, second, result)
+    return EXIT_GOOD if result.comparable else EXIT_NOT_COMPARABLE
+
+
+def run_report(argv: Sequence[str]) -> int:
+    parser = _parser("report", "One or more stores as a Markdown page.")
+    _add_selection(parser)
+    parser.add_argument("-o", "--output", type=Path, help="file to write (default: standard output)")
+    arguments = parser.parse_args(argv)
+    found, selection, cells = _select(arguments)
+    page = report.markdown(selection, cells, found)
+    if arguments.output:
+        arguments.output.write_text(page, encoding="utf-8")
+        print(arguments.output)
+    else:
+        print(page, end="")
+    return EXIT_GOOD
+
+
+COMMANDS = {
+    "efficiency": run_efficiency,
+    "plot": run_plot,
+    "merge": run_merge,
+    "rerun": run_rerun,
+    "report": run_report,
+}
+
+
+def main(argv: Sequence[str]) -> int:
+    """Runs one command; returns its exit code. A fault is one line on standard error."""
+    if not argv or argv[0] not in COMMANDS:
+        print(f"usage: python -m hvdb {{{','.join(COMMANDS)}}} ...", file=sys.stderr)
+        return EXIT_USAGE
+    try:
+        return COMMANDS[argv[0]](argv[1:])
+    except HvdbError as error:
+        print(f"scripts/{argv[0]}: {error}", file=sys.stderr)
+        return error.exit_code
+    except BrokenPipeError:  # the reader (head, less) has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_GOOD
+    except OSError as error:
+        print(f"scripts/{argv[0]}: {error.filename or ''}: {error.strerror}", file=sys.stderr)
+        return EXIT_USAGE
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

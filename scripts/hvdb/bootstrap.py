@@ -1,0 +1,103 @@
+"""Intervals by bootstrap. No distribution is assumed; the seed is an argument, so equal input gives equal output.
+
+Within one session the steps are correlated (clock drift, other tenants), so blocks of steps are resampled, not
+steps. Between sessions the unit is the session: its steps are resampled within it, then whole sessions are.
+Source: Hoefler and Belli, Scientific Benchmarking of Parallel Computing Systems, SC15 (medians, intervals, no
+assumed normality); Kuensch 1989 and Politis and Romano 1992 for the (circular) block bootstrap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+CONFIDENCE = 0.95
+REPLICATES = 2000
+MIN_SAMPLES = 3  # below that an interval of a median says nothing
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A figure with its bootstrap interval; `low` and `high` are None where there is too little data for one."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+    def scaled(self, factor: float) -> Estimate:
+        """The same estimate in another unit; `factor` > 0."""
+        return Estimate(
+            self.value * factor,
+            None if self.low is None else self.low * factor,
+            None if self.high is None else self.high * factor,
+        )
+
+
+def block_length(count: int) -> int:
+    """Steps per block: the cube root of the sample count, the rate at which the bias of the variance is least."""
+    return max(1, round(count ** (1.0 / 3.0)))
+
+
+def median_replicates(
+    series: np.ndarray, rng: np.random.Generator, replicates: int = REPLICATES
+) -> np.ndarray:
+    """Medians of `replicates` circular block resamples of `series` (count,); result (replicates,), same unit."""
+    count = len(series)
+    length = block_length(count)
+    blocks = -(-count // length)
+    starts = rng.integers(0, count, size=(replicates, blocks))
+    indices = (starts[:, :, None] + np.arange(length)) % count
+    return np.median(series[indices.reshape(replicates, -1)[:, :count]], axis=1)
+
+
+def _interval(value: float, replicates: np.ndarray, confidence: float) -> Estimate:
+    tail = 50.0 * (1.0 - confidence)
+    low, high = np.percentile(replicates, [tail, 100.0 - tail])
+    return Estimate(value, float(low), float(high))
+
+
+def _inverse_median(series: np.ndarray, rng: np.random.Generator) -> tuple[float, np.ndarray]:
+    return 1.0 / float(np.median(series)), 1.0 / median_replicates(series, rng)
+
+
+def pooled_rate(
+    sessions: Sequence[np.ndarray], scale: float = 1.0, confidence: float = CONFIDENCE, seed: int = 1
+) -> Estimate:
+    """`scale` / median of each session's series (seconds), then the median over sessions.
+
+    sessions[i] is (count_i), count_i >= 1. With scale = images per step the result is images per second.
+    """
+    rng = np.random.default_rng(seed)
+    parts = [_inverse_median(series, rng) for series in sessions]
+    return _pool(parts, [len(series) for series in sessions], rng, confidence).scaled(scale)
+
+
+def pooled_ratio(
+    pairs: Sequence[tuple[np.ndarray, np.ndarray]], confidence: float = CONFIDENCE, seed: int = 1
+) -> Estimate:
+    """median(first) / median(second) of each session, then the median over sessions; dimensionless.
+
+    pairs[i] holds two series of seconds measured in one session; each has at least one sample.
+    """
+    rng = np.random.default_rng(seed)
+    parts = []
+    for first, second in pairs:
+        first_replicates = median_replicates(first, rng)
+        second_replicates = median_replicates(second, rng)
+        parts.append((float(np.median(first) / np.median(second)), first_replicates / second_replicates))
+    return _pool(parts, [min(len(a), len(b)) for a, b in pairs], rng, confidence)
+
+
+def _pool(
+    parts: list[tuple[float, np.ndarray]], counts: list[int], rng: np.random.Generator, confidence: float
+) -> Estimate:
+    """The median over sessions of (value, replicates); sessions are resampled, and the steps within each."""
+    value = float(np.median([part[0] for part in parts]))
+    if len(parts) == 1:
+        return _interval(value, parts[0][1], confidence) if counts[0] >= MIN_SAMPLES else Estimate(value)
+    replicates = np.stack([part[1] for part in parts])  # (sessions, replicates)
+    drawn = rng.integers(0, len(parts), size=(replicates.shape[1], len(parts)))
+    within = rng.integers(0, replicates.shape[1], size=drawn.shape)
+    return _interval(value, np.median(replicates[drawn, within], axis=1), confidence)

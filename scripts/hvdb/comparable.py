@@ -1,0 +1,70 @@
+"""Which runs may stand side by side, and which may be pooled into one figure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hvdb.errors import NotComparable
+from hvdb.runs import Run
+
+# What must be equal for two runs to be points of one scaling curve.
+CURVE_COLUMNS = (
+    "model", "batch_size", "image_size", "auxiliary_head", "device", "compute_type", "allreduce_type",
+    "schedule", "comm", "threads", "origin", "traced",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One fact that two runs do not share; None where a run lacks it."""
+
+    key: str
+    first: str | None
+    second: str | None
+    in_fingerprint: bool
+
+
+def differences(first: Run, second: Run) -> list[Difference]:
+    """Provenance facts that differ, those that can change the result first, then by key."""
+    found = []
+    for key in sorted(first.provenance.keys() | second.provenance.keys()):
+        a, b = first.provenance.get(key), second.provenance.get(key)
+        if a is None or b is None or a.value != b.value:
+            weighty = any(fact.in_fingerprint for fact in (a, b) if fact is not None)
+            found.append(Difference(key, a.value if a else None, b.value if b else None, weighty))
+    return sorted(found, key=lambda difference: not difference.in_fingerprint)
+
+
+def configuration_differences(first: Run, second: Run) -> list[Difference]:
+    """Columns of the configuration (phase and world included) that differ."""
+    columns = (*CURVE_COLUMNS, "phase", "world_size", "nodes")
+    return [
+        Difference(name, str(first.columns[name]), str(second.columns[name]), True)
+        for name in columns
+        if first.columns[name] != second.columns[name]
+    ]
+
+
+def require_same_kind(runs: Sequence[Run], what: str) -> None:
+    """Raises NotComparable if `runs` mix traced with untraced or simulated with measured ones."""
+    for column, labels in (("traced", "traced and untraced"), ("origin", "simulated and measured")):
+        if len({run.columns[column] for run in runs}) > 1:
+            listing = ", ".join(f"{run.short_id} ({column} {run.columns[column]})" for run in runs)
+            raise NotComparable(f"{what}: {labels} runs cannot be compared: {listing}")
+
+
+def require_poolable(runs: Sequence[Run], what: str) -> None:
+    """Raises NotComparable unless all `runs` are of one kind and one fingerprint; the text names what differs."""
+    require_same_kind(runs, what)
+    for other in runs[1:]:
+        if other.fingerprint != runs[0].fingerprint:
+            found = [d for d in differences(runs[0], other) if d.in_fingerprint]
+            found += configuration_differences(runs[0], other)
+            shown = "; ".join(f"{d.key}: '{d.first}' and '{d.second}'" for d in found[:6])
+            more = f" and {len(found) - 6} more" if len(found) > 6 else ""
+            raise NotComparable(
+                f"{what}: runs {runs[0].short_id} and {other.short_id} have different fingerprints "
+                f"({shown or 'no fact recorded'}{more}); give the runs of one kind only, "
+                "or pool them all the same with --mix-fingerprints"
+            )

@@ -1,0 +1,194 @@
+"""Weak-scaling efficiency of the sessions of a store.
+
+efficiency(N) = (images/s(N) / N) / images/s(1), where images/s(1) is the solo run of the *same session*: one rank
+of the same allocation, measured in turn with the others. The work per rank is the same in both, so this equals
+median(step time alone) / median(step time of all). Efficiencies are never averaged over models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hvdb import comparable
+from hvdb.bootstrap import Estimate, pooled_rate, pooled_ratio
+from hvdb.errors import NotComparable
+from hvdb.runs import Run, max_over_ranks, min_over_ranks
+
+# Share of forward plus backward that is backward: a backward pass costs two forward passes in arithmetic (the
+# gradient of the data and that of the weights).
+BACKWARD_SHARE = 2.0 / 3.0
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One row of the efficiency table.
+
+    kind: 'solo' (the one-rank baseline, efficiency 1 by definition) or 'full' (all ranks, reducing).
+    images_per_second: of the whole world. efficiency: against the solo run of the same session, None without one.
+    no_reduction: the same with nothing reduced (phase none): what interference alone leaves.
+    ring_bound: efficiency if reduction hid behind backward as far as it can, see ring_bound().
+    """
+
+    configuration: dict[str, Any]
+    kind: str
+    ranks: int
+    allocation: int  # ranks of the launch; more than `ranks` for a solo run, beside which the others sleep
+    nodes: int
+    sessions: int
+    images_per_second: Estimate
+    efficiency: Estimate | None
+    no_reduction: Estimate | None
+    ring_bound: float | None
+    run_ids: tuple[str, ...]
+
+    @property
+    def model(self) -> str:
+        return self.configuration["model"]
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Runs that were taken and a line for each reason why others were not."""
+
+    runs: list[Run]
+    left_out: list[str]
+
+
+def select(runs: Iterable[Run], *, traced: bool = False, origin: str = "measured",
+           incomplete: bool = False) -> Selection:  # fmt: skip
+    """Takes complete runs of one origin, either all traced or all untraced, so that kinds never mix."""
+    kept: list[Run] = []
+    reasons: dict[str, int] = {}
+    for run in runs:
+        reason = None
+        if run.status != "complete" and not incomplete:
+            reason = f"{run.status} (--incomplete takes them)"
+        elif not len(run.step_seconds_series()) and run.step_seconds is None:
+            reason = "without samples"
+        elif bool(run.traced) != traced:
+            reason = "untraced" if traced else "traced or profiled (--traced shows them, alone)"
+        elif run.origin != origin:
+            reason = f"{run.origin} (--origin {run.origin} shows them, alone)"
+        if reason is None:
+            kept.append(run)
+        else:
+            reasons[reason] = reasons.get(reason, 0) + 1
+    return Selection(kept, [f"{count} {reason}" for reason, count in sorted(reasons.items())])
+
+
+def series(run: Run) -> np.ndarray:
+    """Step time series in seconds; where a store was thinned out and holds no samples, its stored median."""
+    values = run.step_seconds_series()
+    return values if len(values) else np.array([run.step_seconds])
+
+
+def images_per_second(run: Run) -> float:
+    """Images per second of the whole world: world_size x batch_size / median step time."""
+    return run.world_size * run.batch_size / float(np.median(series(run)))
+
+
+def ring_bound(full: Run, solo: Run | None) -> float | None:
+    """Efficiency (0..1) if the engine's reductions overlapped backward perfectly, from stored samples; else None.
+
+    exposed = max(0, ring time - backward time), bound = T1 / (T1 + exposed). The ring time is the median over
+    steps of the engine's reduce_seconds on its fastest rank (a slower rank's figure contains waiting); backward is
+    2/3 of that run's compute_seconds. An estimate, not a law: contention can make both times longer.
+    """
+    reduce = min_over_ranks(full.samples.get("reduce_seconds", {}))
+    compute = max_over_ranks(full.samples.get("compute_seconds", {}))
+    if solo is None or not len(reduce) or not len(compute) or not np.any(reduce > 0):
+        return None
+    alone = float(np.median(series(solo)))
+    exposed = max(0.0, float(np.median(reduce)) - BACKWARD_SHARE * float(np.median(compute)))
+    return alone / (alone + exposed)
+
+
+def cells(runs: Sequence[Run], *, mix_fingerprints: bool = False) -> list[Cell]:
+    """Rows by configuration, then ranks. Sessions of one configuration and world are pooled: the unit is the run.
+
+    Errors: NotComparable if the runs of one row differ in fingerprint (unless asked), or kinds are mixed.
+    """
+    sessions: dict[str, list[Run]] = {}
+    for run in runs:
+        sessions.setdefault(run.session_uuid, []).append(run)
+    rows: dict[tuple, list[dict[str, Run]]] = {}
+    for members in sessions.values():
+        comparable.require_same_kind(members, "one session")
+        for group in _by_launch(members):
+            lead = group.get("full") or group.get("none") or group["solo"]
+            key = tuple(lead.columns[name] for name in comparable.CURVE_COLUMNS)
+            for kind in ("solo", "full"):
+                if kind in group:
+                    run = group[kind]
+                    rows.setdefault((key, kind, run.world_size, run.allocation_size), []).append(group)
+    order = sorted(rows, key=lambda row: (tuple(map(str, row[0])), row[2], row[1] == "full", row[3]))
+    return [_cell(row, rows[row], mix_fingerprints) for row in order]
+
+
+def curve_notes(runs: Sequence[Run]) -> list[str]:
+    """One line per curve whose points were measured under different conditions (facts that can change a result).
+
+    Each point has its own baseline, so each efficiency stands; a line drawn through them may not.
+    """
+    curves: dict[tuple, list[Run]] = {}
+    for run in runs:
+        if run.phase == "full":
+            curves.setdefault(tuple(run.columns[name] for name in comparable.CURVE_COLUMNS), []).append(run)
+    notes = []
+    for members in curves.values():
+        keys = {d.key for other in members[1:] for d in comparable.differences(members[0], other) if d.in_fingerprint}
+        if keys:
+            worlds = ", ".join(str(world) for world in sorted({run.world_size for run in members}))
+            notes.append(f"{members[0].model} on {worlds} ranks: the runs differ in {', '.join(sorted(keys))}")
+    return notes
+
+
+def _by_launch(members: list[Run]) -> list[dict[str, Run]]:
+    """One dict phase -> run per full run of the session (a session with several shares its solo and none)."""
+    by_phase: dict[str, list[Run]] = {}
+    for run in members:
+        by_phase.setdefault(run.phase, []).append(run)
+    shared = {phase: found[0] for phase, found in by_phase.items() if phase != "full"}
+    for phase, found in by_phase.items():
+        if phase != "full" and len(found) > 1:
+            raise NotComparable(f"session {members[0].session_uuid}: {len(found)} runs of phase {phase}; expected one")
+    return [{**shared, "full": run} for run in by_phase.get("full", [])] or [shared]
+
+
+def _cell(row: tuple, groups: list[dict[str, Run]], mix_fingerprints: bool) -> Cell:
+    key, kind, ranks, allocation = row
+    configuration = dict(zip(comparable.CURVE_COLUMNS, key, strict=True))
+    members = [group[kind] for group in groups]
+    if not mix_fingerprints:
+        comparable.require_poolable(members, f"{configuration['model']} on {ranks} ranks")
+    efficiency = no_reduction = bound = None
+    if kind == "full":
+        paired = [group for group in groups if "solo" in group]
+        if paired:
+            efficiency = pooled_ratio([(series(g["solo"]), series(g["full"])) for g in paired])
+        idle = [group for group in paired if "none" in group]
+        if idle:
+            no_reduction = pooled_ratio([(series(g["solo"]), series(g["none"])) for g in idle])
+        bounds = [b for b in (ring_bound(g["full"], g.get("solo")) for g in groups) if b is not None]
+        bound = float(np.median(bounds)) if bounds else None
+    else:
+        efficiency = Estimate(1.0)
+    used = [group[phase] for group in groups for phase in ("solo", "none", "full")
+            if phase in group and (kind == "full" or phase == kind)]  # fmt: skip
+    return Cell(
+        configuration=configuration,
+        kind=kind,
+        ranks=ranks,
+        allocation=allocation,
+        nodes=max(run.nodes for run in members) if kind == "full" else 1,
+        sessions=len(groups),
+        images_per_second=pooled_rate([series(run) for run in members], scale=ranks * configuration["batch_size"]),
+        efficiency=efficiency,
+        no_reduction=no_reduction,
+        ring_bound=bound,
+        run_ids=tuple(dict.fromkeys(run.uuid for run in used)),
+    )

@@ -1,0 +1,125 @@
+"""What all plots share: a colour-blind-safe style, a footer with run ids, full ids in the file's metadata."""
+
+from __future__ import annotations
+
+import struct
+import textwrap
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")  # no display on a cluster
+from matplotlib import pyplot as plt  # noqa: E402  (the backend must be chosen first)
+from matplotlib.axes import Axes  # noqa: E402
+from matplotlib.figure import Figure  # noqa: E402
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator  # noqa: E402
+
+# Okabe and Ito, "Color Universal Design" (2008): distinct for all common kinds of colour blindness.
+BLUE, ORANGE, GREEN, VERMILION = "#0072B2", "#E69F00", "#009E73", "#D55E00"
+SKY, PURPLE, YELLOW = "#56B4E9", "#CC79A7", "#F0E442"
+INK, MUTED, FAINT = "#222222", "#767676", "#D9D9D9"
+CYCLE = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY)
+SHOWN_IDS = 12
+SOFTWARE = "hvd_bench scripts/plot"
+
+STYLE = {
+    "figure.dpi": 100,
+    "savefig.dpi": 160,
+    "font.family": "DejaVu Sans",
+    "font.size": 9.5,
+    "axes.titlesize": 11,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.edgecolor": MUTED,
+    "axes.labelcolor": INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": FAINT,
+    "grid.linewidth": 0.6,
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
+    "text.color": INK,
+    "legend.frameon": False,
+    "legend.fontsize": 8.5,
+    "svg.hashsalt": "hvd_bench",  # equal input, equal bytes
+}
+plt.rcParams.update(STYLE)
+
+
+def new(rows: int, columns: int, width: float, height: float, **kwargs: object) -> tuple[Figure, list[list[Axes]]]:
+    """A figure of `rows` x `columns` axes in our style; width and height in inches."""
+    figure, axes = plt.subplots(rows, columns, figsize=(width, height), squeeze=False, **kwargs)
+    return figure, axes.tolist()
+
+
+def headline(figure: Figure, title: str, subtitle: str) -> None:
+    """Title and one explaining line, top left, a fixed distance (inches) from the top edge."""
+    height = figure.get_figheight()
+    figure.text(0.012, 1 - 0.12 / height, title, fontsize=14, fontweight="bold", va="top", color=INK)
+    figure.text(0.012, 1 - 0.42 / height, subtitle, fontsize=9.5, va="top", color=MUTED)
+
+
+def log2_ranks_axis(axes: Axes, highest: int) -> None:
+    """A log-2 axis of ranks from 1 to `highest`, whole numbers as labels."""
+    axes.set_xscale("log", base=2)
+    axes.set_xlim(0.84, max(2, highest) * 1.19)
+    ticks = [2**power for power in range(20) if 2**power <= highest * 1.01]
+    axes.set_xticks(ticks if len(ticks) <= 6 else ticks[:1] + ticks[1::2] if len(ticks) % 2 == 0 else ticks[::2])
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0f}"))
+
+
+def log_rate_axis(axes: Axes) -> None:
+    """A log-10 axis of images per second with plain numbers as labels."""
+    axes.set_yscale("log", base=10)
+    axes.yaxis.set_major_locator(LogLocator(base=10))
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}" if value >= 1 else f"{value:g}"))
+
+
+def save(figure: Figure, path: Path, title: str, run_ids: Sequence[str]) -> Path:
+    """Writes `path` (.png or .svg): short ids in the footer, full ids in the metadata (Description). Closes it."""
+    shown = [run[:8] for run in run_ids[:SHOWN_IDS]]
+    more = f" and {len(run_ids) - SHOWN_IDS} more (all in the file's metadata)" if len(run_ids) > SHOWN_IDS else ""
+    columns = int(figure.get_figwidth() * 16)
+    text = "\n".join(textwrap.wrap(f"hvd_bench runs: {' '.join(shown)}{more}", columns))
+    figure.text(0.012, 0.06 / figure.get_figheight(), text, fontsize=7, color=MUTED, va="bottom", family="monospace")
+    description = "runs: " + " ".join(run_ids)
+    metadata = {"Title": title, "Description": description}
+    if path.suffix == ".svg":
+        metadata |= {"Creator": SOFTWARE, "Date": None}
+    else:
+        metadata |= {"Software": SOFTWARE}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, metadata=metadata)
+    plt.close(figure)
+    return path
+
+
+def png_text(path: Path) -> dict[str, str]:
+    """The text chunks (tEXt, zTXt, iTXt) of a PNG file: keyword -> text. Errors: ValueError if it is no PNG."""
+    data = path.read_bytes()
+    if data[:8] != b"\x89PNG\r\n\x1a\n":
+        raise ValueError(f"{path}: not a PNG file")
+    found: dict[str, str] = {}
+    offset = 8
+    while offset + 8 <= len(data):
+        (length,) = struct.unpack(">I", data[offset : offset + 4])
+        kind, body = data[offset + 4 : offset + 8], data[offset + 8 : offset + 8 + length]
+        keyword, _, rest = body.partition(b"\0")
+        if kind == b"tEXt":
+            found[keyword.decode("latin-1")] = rest.decode("latin-1")
+        elif kind == b"zTXt":
+            found[keyword.decode("latin-1")] = zlib.decompress(rest[1:]).decode("latin-1")
+        elif kind == b"iTXt":
+            compressed = rest[0] == 1
+            text = rest[2:].split(b"\0", 2)[2]
+            found[keyword.decode("latin-1")] = (zlib.decompress(text) if compressed else text).decode("utf-8")
+        offset += 12 + length
+    return found

@@ -1,0 +1,113 @@
+"""A per-layer profile: the step in execution order, the share of each kind of operation, the costliest ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.patches import Patch
+
+from hvdb import figure, tables
+from hvdb.runs import Operation, Run
+
+SHOWN_KINDS = 7
+SHOWN_OPERATIONS = 14
+KIND_COLOURS = (figure.BLUE, figure.ORANGE, figure.GREEN, figure.VERMILION, figure.SKY, figure.PURPLE, figure.YELLOW)
+
+
+@dataclass(frozen=True)
+class KindShare:
+    """All operations of one kind: seconds and flops per step, and how many."""
+
+    kind: str
+    seconds: float
+    flops: float
+    count: int
+
+
+def shares(operations: Sequence[Operation]) -> list[KindShare]:
+    """By kind, costliest first."""
+    kinds: dict[str, list[Operation]] = {}
+    for operation in operations:
+        kinds.setdefault(operation.kind, []).append(operation)
+    found = [
+        KindShare(kind, sum(o.seconds for o in members), sum(o.flops for o in members), len(members))
+        for kind, members in kinds.items()
+    ]
+    return sorted(found, key=lambda share: -share.seconds)
+
+
+def library_fraction(operations: Sequence[Operation]) -> float:
+    """Share of the profiled time (0..1) inside the library's compute primitives."""
+    total = sum(o.seconds for o in operations)
+    return sum(o.seconds for o in operations if o.library) / total if total > 0 else 0.0
+
+
+def _rate(flops: float, seconds: float) -> str:
+    return f"{flops / seconds / 1e9:,.0f} GFLOP/s" if flops > 0 and seconds > 0 else ""
+
+
+def _timeline(axes: Axes, operations: Sequence[Operation], colours: dict[str, str]) -> None:
+    milliseconds = np.array([o.seconds for o in operations]) * 1e3
+    axes.bar(np.arange(len(operations)), milliseconds, width=1.0, linewidth=0,
+             color=[colours.get(o.kind, figure.FAINT) for o in operations])  # fmt: skip
+    axes.set_xlim(-0.5, len(operations) - 0.5)
+    axes.set_ylabel("ms per step")
+    axes.set_xlabel("operation, in execution order", loc="left")
+    axes.grid(axis="x", visible=False)
+    right = axes.twinx()
+    right.plot(np.arange(len(operations)), 100 * np.cumsum(milliseconds) / milliseconds.sum(), color=figure.INK,
+               linewidth=1.1, alpha=0.7)  # fmt: skip
+    right.set_ylim(0, 104)
+    right.set_ylabel("% of the step so far (line)")
+    right.grid(visible=False)
+    right.spines["top"].set_visible(False)
+
+
+def _bars(axes: Axes, labels: list[str], seconds: list[float], colours: list[str], notes: list[str]) -> None:
+    positions = np.arange(len(labels))[::-1]
+    axes.barh(positions, [1e3 * value for value in seconds], color=colours, height=0.74)
+    axes.set_yticks(positions, labels, fontsize=8)
+    axes.set_xlim(0, 1e3 * max(seconds) * 1.42)
+    axes.set_xlabel("ms per step")
+    axes.grid(axis="y", visible=False)
+    for position, value, note in zip(positions, seconds, notes, strict=True):
+        axes.annotate(note, (1e3 * value, position), xytext=(4, 0), textcoords="offset points", va="center",
+                      fontsize=8, color=figure.MUTED)  # fmt: skip
+
+
+def draw(run: Run, path: Path) -> Path:
+    """Writes the figure of one profiled run (run.operations is not empty). Returns `path`."""
+    operations = [o for o in run.operations if o.seconds > 0] or run.operations
+    total = sum(o.seconds for o in operations)
+    kinds = shares(operations)
+    colours = {share.kind: colour for share, colour in zip(kinds, KIND_COLOURS, strict=False)}
+    fig = figure.plt.figure(figsize=(11.5, 8.4))
+    grid = fig.add_gridspec(2, 2, height_ratios=(1.0, 1.35), left=0.115, right=0.935, top=0.865, bottom=0.095,
+                            hspace=0.34, wspace=0.52)  # fmt: skip
+    timeline, by_kind, costliest = (fig.add_subplot(cell) for cell in (grid[0, :], grid[1, 0], grid[1, 1]))
+    _timeline(timeline, operations, colours)
+    timeline.legend(handles=[Patch(color=c, label=k) for k, c in colours.items()], ncol=len(colours),
+                    loc="lower left", bbox_to_anchor=(-0.005, 0.99), handlelength=1, columnspacing=1.2)  # fmt: skip
+    listed = kinds[: SHOWN_KINDS + 3]
+    _bars(by_kind, [f"{s.kind}  x{s.count}" for s in listed], [s.seconds for s in listed],
+          [colours.get(s.kind, figure.FAINT) for s in listed],
+          [f"{100 * s.seconds / total:.1f} %  {_rate(s.flops, s.seconds)}" for s in listed])  # fmt: skip
+    by_kind.set_title("by kind of operation")
+    top = sorted(operations, key=lambda o: -o.seconds)[:SHOWN_OPERATIONS]
+    _bars(costliest, [o.node for o in top], [o.seconds for o in top],
+          [colours.get(o.kind, figure.FAINT) for o in top],
+          [f"{100 * o.seconds / total:.1f} %  {_rate(o.flops, o.seconds)}" for o in top])  # fmt: skip
+    costliest.set_title("the costliest operations")
+    flops = sum(o.flops for o in operations)
+    figure.headline(
+        fig,
+        f"{tables.title(run.model)}: where a step's compute time goes",
+        f"{run.compute_type}, batch {run.batch_size}, image {run.image_size}, {run.threads} thread(s); "
+        f"{len(operations)} operations, {1e3 * total:.0f} ms, {_rate(flops, total)}; "
+        f"{100 * library_fraction(operations):.1f} % inside the library's primitives. Profiled: slower than untraced.",
+    )
+    return figure.save(fig, path, f"hvd_bench: per-layer profile of {run.model}", [run.uuid])

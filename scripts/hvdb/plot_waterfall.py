@@ -1,0 +1,97 @@
+"""Where the efficiency went: a waterfall from the ideal down to what was reached, one panel per full run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from matplotlib.axes import Axes
+
+from hvdb import figure, tables
+from hvdb.runs import Run
+
+# component -> (label, colour), in the order of the fall. 'efficiency' is what stands at the end.
+STEPS = {
+    "interference": ("interference", figure.ORANGE),
+    "stragglers": ("stragglers", figure.PURPLE),
+    "exposed_communication": ("exposed\ncommunication", figure.VERMILION),
+    "control_plane": ("control\nplane", figure.SKY),
+    "overlap_slowdown": ("compute slowed\nby the engine", figure.YELLOW),
+    "update": ("update", figure.GREEN),
+    "residual": ("residual", figure.MUTED),
+}
+
+
+def levels(run: Run) -> list[tuple[str, float, float]]:
+    """(component, from %, to %) of each step of the fall, in order; the last 'to' is the efficiency, in %.
+
+    The fractions of a decomposition sum to 1 with the efficiency, so the fall ends exactly there.
+    """
+    height = 100.0
+    fall = []
+    # a component that we do not know yet comes before the residual, so that the fall still ends at the efficiency
+    unknown = [name for name in run.decomposition if name not in STEPS and name != "efficiency"]
+    for name in [*list(STEPS)[:-1], *unknown, "residual"]:
+        part = run.decomposition.get(name)
+        if part is None:
+            continue
+        fall.append((name, height, height - 100.0 * part.fraction))
+        height -= 100.0 * part.fraction
+    return fall
+
+
+def _panel(axes: Axes, run: Run) -> None:
+    fall = levels(run)
+    axes.bar(0, 100, color=figure.FAINT, width=0.72)
+    labels = ["ideal"]
+    axes.annotate("100", (0, 100), xytext=(0, 4), textcoords="offset points", ha="center", fontsize=8.5)
+    lowest = 100.0
+    for position, (name, above, below) in enumerate(fall, start=1):
+        label, colour = STEPS.get(name, (name.replace("_", "\n"), figure.INK))
+        part = run.decomposition[name]
+        axes.plot([position - 1.36, position + 0.36], [above, above], color=figure.MUTED, linewidth=0.8)
+        axes.bar(position, below - above, bottom=above, color=colour, width=0.72)
+        if part.low is not None and part.high is not None:
+            error = [[max(0.0, 100 * (part.high - part.fraction))], [max(0.0, 100 * (part.fraction - part.low))]]
+            axes.errorbar(position, below, yerr=error, color=figure.INK, capsize=3, linewidth=1)
+        top = max(above, below, below + 100 * max(0.0, part.fraction - (part.low or part.fraction)))
+        axes.annotate(f"{-100 * part.fraction:+.1f}\n{1000 * part.seconds:.0f} ms", (position, top), xytext=(0, 4),
+                      textcoords="offset points", ha="center", fontsize=8)  # fmt: skip
+        lowest = min(lowest, below, below - 100 * max(0.0, (part.high or part.fraction) - part.fraction))
+        labels.append(label)
+    reached = run.decomposition["efficiency"]
+    axes.plot([len(fall) - 0.36, len(fall) + 1.36], [fall[-1][2] if fall else 100] * 2, color=figure.MUTED, linewidth=0.8)
+    axes.bar(len(fall) + 1, 100 * reached.fraction, color=figure.BLUE, width=0.72)
+    axes.annotate(f"{100 * reached.fraction:.1f} %", (len(fall) + 1, 100 * reached.fraction), xytext=(0, 4),
+                  textcoords="offset points", ha="center", fontweight="bold", color=figure.BLUE)  # fmt: skip
+    labels.append("efficiency")
+    axes.set_xticks(range(len(labels)), labels, rotation=0, fontsize=7.6)
+    axes.grid(axis="x", visible=False)
+    # The axis is cut so that small losses can be seen; the cut is said on the label.
+    floor = max(0.0, 10.0 * ((min(lowest, 100 * reached.fraction) - 8) // 10))
+    axes.set_ylim(floor, 100 + 0.16 * (100 - floor))
+    step = 1000.0 * run.step_seconds if run.step_seconds is not None else None
+    timing = f", step {step:.0f} ms" if step is not None else ""
+    axes.set_title(f"{tables.title(run.model)}, {run.world_size} ranks", pad=16)
+    axes.text(0, 1.02, f"{run.compute_type}, batch {run.batch_size}, {run.schedule}, {run.comm}{timing}",
+              transform=axes.transAxes, fontsize=8.5, color=figure.MUTED)  # fmt: skip
+    axes.set_ylabel("% of the step" + (f" (axis starts at {floor:.0f})" if floor else ""))
+
+
+def draw(runs: Sequence[Run], path: Path) -> Path:
+    """Writes the figure; every run has a decomposition with 'efficiency'. At least one. Returns `path`."""
+    columns = 2 if len(runs) > 1 else 1
+    rows = -(-len(runs) // columns)
+    height = 3.7 * rows + 1.0
+    fig, axes = figure.new(rows, columns, 7.3 * columns if columns > 1 else 8.6, height)
+    panels = [panel for row in axes for panel in row]
+    for panel, run in zip(panels, runs, strict=False):
+        _panel(panel, run)
+    for panel in panels[len(runs) :]:
+        panel.set_visible(False)
+    figure.headline(fig, "Where the efficiency goes",
+                    "From the ideal (one rank's speed on every rank) down to what was reached; bars: 95 % interval of"
+                    " each part. A part above zero is a gain.")  # fmt: skip
+    fig.subplots_adjust(left=0.06 if columns > 1 else 0.1, right=0.985, top=1 - 1.15 / height, bottom=0.72 / height,
+                        hspace=0.42, wspace=0.14)  # fmt: skip
+    return figure.save(fig, path, "hvd_bench: decomposition of the loss of efficiency", [run.uuid for run in runs])

@@ -1,0 +1,72 @@
+"""The published results that ours are shown beside, from results/published.csv. Each row names its source."""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import dataclass
+from pathlib import Path
+
+PUBLISHED_FILE = Path(__file__).resolve().parents[2] / "results" / "published.csv"
+
+
+@dataclass(frozen=True)
+class PublishedPoint:
+    """One published figure. images_per_second: of the whole world; efficiency: 0..1.
+
+    `efficiency_stated` is what the source says; `efficiency` falls back to what follows from its own rates.
+    """
+
+    setup: str
+    hardware: str
+    network: str
+    reduction: str
+    gpus: int
+    batch_per_gpu: int
+    model: str
+    images_per_second: float | None
+    efficiency_stated: float | None
+    efficiency: float | None
+    baseline_setup: str
+    source: str
+
+
+def load(path: Path = PUBLISHED_FILE) -> list[PublishedPoint]:
+    """All rows, in file order; efficiency is recomputed from the rates of the baseline set-up where both exist."""
+    with path.open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    rate = {(row["setup"], row["model"]): _number(row["images_per_second"]) for row in rows}
+    points = []
+    for row in rows:
+        stated = _number(row["efficiency_percent"])
+        own = _number(row["images_per_second"])
+        base = rate.get((row["baseline_setup"], row["model"]))
+        computed = own / int(row["gpus"]) / base if own and base else None
+        points.append(
+            PublishedPoint(
+                setup=row["setup"],
+                hardware=row["hardware"],
+                network=row["network"],
+                reduction=row["reduction"],
+                gpus=int(row["gpus"]),
+                batch_per_gpu=int(row["batch_per_gpu"]),
+                model=row["model"],
+                images_per_second=own,
+                efficiency_stated=None if stated is None else stated / 100.0,
+                efficiency=computed if computed is not None else (None if stated is None else stated / 100.0),
+                baseline_setup=row["baseline_setup"],
+                source=row["source"],
+            )
+        )
+    return points
+
+
+def headline(points: list[PublishedPoint], model: str) -> list[PublishedPoint]:
+    """The scaling points of `model` whose source states an efficiency, fewest GPUs first."""
+    return sorted(
+        (point for point in points if point.model == model and point.efficiency_stated is not None),
+        key=lambda point: point.gpus,
+    )
+
+
+def _number(text: str) -> float | None:
+    return float(text) if text else None

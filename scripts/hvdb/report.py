@@ -1,0 +1,103 @@
+"""A store as one Markdown page: what was run, how well it scaled, where the rest went, and on what."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hvdb import published, tables
+from hvdb.efficiency import Cell, Selection
+from hvdb.runs import Run
+
+# Components of table decomposition in the order in which they are told, with what they mean.
+COMPONENTS = {
+    "interference": "interference between ranks",
+    "stragglers": "waiting for the slowest rank",
+    "exposed_communication": "communication not hidden",
+    "control_plane": "control plane",
+    "overlap_slowdown": "compute slowed down by the engine",
+    "update": "weight update slowed down",
+    "residual": "not explained",
+    "efficiency": "useful work",
+}
+MIB = 1024.0 * 1024.0
+
+
+def _world(run: Run) -> str:
+    return f"{run.world_size} rank{'s' if run.world_size > 1 else ''} on {run.nodes} node{'s' if run.nodes > 1 else ''}"
+
+
+def _runs_table(runs: Sequence[Run]) -> str:
+    rows = [
+        (f"`{r.short_id}`", tables.title(r.model), r.phase, _world(r), f"{r.batch_size} x {r.image_size}",
+         f"{r.compute_type}/{r.allreduce_type}", r.schedule, f"{r.comm} ({r.data_plane})",
+         f"{r.warmup_steps} + {r.measured_steps}", r.stop_reason or "-",
+         r.status if not r.status_reason else f"{r.status}: {r.status_reason}", r.checks or "-")
+        for r in runs
+    ]  # fmt: skip
+    header = ("run", "model", "phase", "world", "batch x image", "compute/reduce type", "schedule", "transport",
+              "steps (warm-up + measured)", "stopped because", "status", "checks")  # fmt: skip
+    return tables.markdown_table(header, rows)
+
+
+def _decomposition_table(run: Run) -> str:
+    rows = []
+    meanings = COMPONENTS | {name: name for name in run.decomposition if name not in COMPONENTS}
+    for name, meaning in meanings.items():
+        part = run.decomposition.get(name)
+        if part is not None:
+            span = "-" if part.low is None else f"{100 * part.low:.1f} to {100 * part.high:.1f}"
+            rows.append((meaning, f"{100 * part.fraction:.1f}", span, f"{1000 * part.seconds:.1f}"))
+    return tables.markdown_table(("part of the step", "% of step", "95 % interval", "ms"), rows)
+
+
+def _memory_table(runs: Sequence[Run]) -> str:
+    rows = []
+    for run in runs:
+        for rank in run.ranks:
+            planned, base, peak = rank["planned_bytes"], rank["baseline_bytes"], rank["peak_bytes"]
+            if planned and peak:
+                own = peak - (base or 0)
+                rows.append((f"`{run.short_id}`", str(rank["rank"]), rank["host"], f"{planned / MIB:.0f}",
+                             f"{own / MIB:.0f}", f"{own / planned:.2f}"))  # fmt: skip
+    if not rows:
+        return ""
+    header = ("run", "rank", "host", "planned MiB", "peak over baseline MiB", "peak / plan")
+    return "\n## Memory\n\n" + tables.markdown_table(header, rows) + "\n"
+
+
+def _provenance_table(runs: Sequence[Run]) -> str:
+    keys = sorted({key for run in runs for key in run.provenance})
+    rows = []
+    for key in keys:
+        values = list(dict.fromkeys(run.provenance[key].value for run in runs if key in run.provenance))
+        weighty = any(run.provenance[key].in_fingerprint for run in runs if key in run.provenance)
+        rows.append((f"`{key}`", "yes" if weighty else "", "; ".join(values[:3]) + (" ..." if len(values) > 3 else "")))
+    return tables.markdown_table(("fact", "can change the result", "value"), rows)
+
+
+def markdown(selection: Selection, cells: Sequence[Cell], runs: Sequence[Run]) -> str:
+    """The whole page. `runs` are all runs of the store, `selection` and `cells` those of the efficiency table."""
+    models = list(dict.fromkeys(cell.model for cell in cells))
+    out = ["# hvd_bench report", "", f"{len(runs)} runs in {len({r.session_uuid for r in runs})} sessions, "
+           f"{runs[0].started_utc} to {runs[-1].started_utc} (UTC)." if runs else "No runs.", ""]  # fmt: skip
+    out += ["## Scaling efficiency", ""]
+    if cells:
+        out += [tables.markdown_table(tables.EFFICIENCY_HEADER, tables.efficiency_rows(cells)), ""]
+        out += [f"- {note}" for note in tables.EFFICIENCY_NOTES]
+    out += [f"- Left out: {line}" for line in selection.left_out]
+    beside = tables.published_rows(published.load(), models)
+    if beside:
+        out += ["", "Published beside it (other hardware; sources in `results/published.csv`):", ""]
+        out += [tables.markdown_table(tables.PUBLISHED_HEADER, beside)]
+    explained = [run for run in selection.runs if run.decomposition]
+    if explained:
+        out += ["", "## Where the step time goes"]
+        for run in explained:
+            out += ["", f"### {tables.title(run.model)}, {_world(run)}, run `{run.short_id}`", ""]
+            out += [_decomposition_table(run)]
+    out += [_memory_table(selection.runs)]
+    out += ["## Runs", "", _runs_table(runs), "", "## Provenance", "", _provenance_table(runs), ""]
+    out += ["## Command lines", "", "```"]
+    out += list(dict.fromkeys(run.session["command_line"] for run in runs))
+    out += ["```", ""]
+    return "\n".join(out)

@@ -1,0 +1,108 @@
+"""Runs a stored run again from its record, and compares."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from hvdb import comparable
+from hvdb.bootstrap import Estimate, pooled_ratio
+from hvdb.comparable import Difference
+from hvdb.efficiency import series
+from hvdb.errors import HvdbError
+from hvdb.runs import Run
+
+# Options of the recorded command that say where results go, and how many words each takes.
+OUTPUT_OPTIONS = {"--db": 1, "--no-db": 0, "--json": 0, "--quiet": 0, "--timeline-filename": 1,
+                  "--timeline_filename": 1, "--record-replay": 1, "--record_replay": 1}  # fmt: skip
+SHELL_OPERATORS = {"&&", "||", ";", "|"}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Second run against the first: `ratio` of images per second (1: as fast), and what differs besides."""
+
+    ratio: Estimate
+    configuration: list[Difference]
+    provenance: list[Difference]
+    same_answer: bool | None  # equal gradient checksums; None where the step counts differ, so that it says nothing
+
+    @property
+    def comparable(self) -> bool:
+        return not self.configuration and not any(d.in_fingerprint for d in self.provenance)
+
+
+def command_with_store(command_line: str, store_file: Path) -> str:
+    """The recorded command line with its output options replaced by `--db store_file`. Operators stay operators."""
+    lexer = shlex.shlex(command_line, posix=True, punctuation_chars="&|;")
+    lexer.whitespace_split = True
+    words = list(lexer)
+    kept: list[str] = []
+    skip = 0
+    for word in words:
+        if skip:
+            skip -= 1
+            continue
+        name = word.split("=", 1)[0]
+        if name in OUTPUT_OPTIONS:
+            skip = 0 if "=" in word else OUTPUT_OPTIONS[name]
+            continue
+        kept.append(word if word in SHELL_OPERATORS else _quote(word))
+    return " ".join([*kept, "--db", _quote(str(store_file))])
+
+
+def _quote(word: str) -> str:
+    # NAME=value before a command is an assignment only while its name stands unquoted.
+    match = re.fullmatch(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", word, re.DOTALL)
+    return f"{match[1]}={shlex.quote(match[2])}" if match else shlex.quote(word)
+
+
+def execute(run: Run, store_file: Path, timeout_seconds: float) -> None:
+    """Runs the record's command line in a shell, results into `store_file`; its output goes to the terminal.
+
+    Errors: HvdbError if it fails or takes longer than `timeout_seconds`.
+    """
+    command = command_with_store(run.session["command_line"], store_file)
+    environment = dict(os.environ)
+    if os.geteuid() == 0:
+        environment.setdefault("OMPI_ALLOW_RUN_AS_ROOT", "1")
+        environment.setdefault("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
+    try:
+        done = subprocess.run(["bash", "-c", command], env=environment, timeout=timeout_seconds, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise HvdbError(f"the run took longer than {timeout_seconds:.0f} s: {command}") from error
+    if done.returncode != 0:
+        raise HvdbError(f"the run ended with exit code {done.returncode}: {command}")
+
+
+def counterpart(run: Run, candidates: list[Run]) -> Run:
+    """The run of a new session that repeats `run`: same phase, model and world. Errors: HvdbError if none does."""
+    for other in candidates:
+        if (other.phase, other.model, other.world_size) == (run.phase, run.model, run.world_size):
+            return other
+    have = ", ".join(f"{o.phase} {o.model} on {o.world_size}" for o in candidates) or "nothing"
+    raise HvdbError(
+        f"the new session holds no run of phase {run.phase}, {run.model} on {run.world_size} ranks (it holds {have}); "
+        "was the launcher of the record (mpirun, srun) available?"
+    )
+
+
+def compare(first: Run, second: Run) -> Comparison:
+    """`second` against `first`. Errors: NotComparable for traced against untraced, or simulated against measured."""
+    comparable.require_same_kind([first, second], "rerun")
+    # images/s goes as 1 / step time; batch sizes that differ show up as a configuration difference
+    images = second.columns["batch_size"] / first.columns["batch_size"]
+    ratio = pooled_ratio([(series(first), series(second))]).scaled(images)
+    steps = [run.warmup_steps + run.measured_steps for run in (first, second)]
+    sums = [[rank["gradient_checksum"] for rank in run.ranks] for run in (first, second)]
+    known = steps[0] == steps[1] and all(sums[0]) and all(sums[1])
+    return Comparison(
+        ratio=ratio,
+        configuration=comparable.configuration_differences(first, second),
+        provenance=comparable.differences(first, second),
+        same_answer=(sums[0] == sums[1]) if known else None,
+    )

@@ -1,0 +1,146 @@
+"""The runs of one or more stores as plain data. Field for field the tables of results/schema.sql."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hvdb import store
+from hvdb.errors import HvdbError, NotComparable
+
+
+@dataclass(frozen=True)
+class Fact:
+    """One row of provenance. `in_fingerprint`: a change of it can change the result."""
+
+    value: str
+    in_fingerprint: bool
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One operation of a profiled step: mean `seconds`, `flops` and `bytes` per step and rank."""
+
+    seq: int
+    node: str
+    kind: str
+    implementation: str
+    library: bool
+    seconds: float
+    flops: float
+    bytes: float
+
+
+@dataclass(frozen=True)
+class Component:
+    """One part of the full run's step time: `fraction` of it (0..1), with its interval, and `seconds`."""
+
+    fraction: float
+    seconds: float
+    low: float | None
+    high: float | None
+
+
+@dataclass
+class Run:
+    """One row of table run with everything that belongs to it.
+
+    columns: the row, by column name (units as in the schema).
+    samples: kind -> rank -> float64 array (samples), seconds per step (loss: dimensionless).
+    """
+
+    columns: dict[str, Any]
+    session: dict[str, Any]
+    source: Path
+    provenance: dict[str, Fact] = field(default_factory=dict)
+    ranks: list[dict[str, Any]] = field(default_factory=list)
+    samples: dict[str, dict[int, np.ndarray]] = field(default_factory=dict)
+    decomposition: dict[str, Component] = field(default_factory=dict)
+    operations: list[Operation] = field(default_factory=list)
+
+    def __getattr__(self, name: str) -> Any:
+        # Reached only where normal lookup fails: run.model is run.columns["model"].
+        columns = self.__dict__.get("columns", {})
+        if name in columns:
+            return columns[name]
+        raise AttributeError(name)
+
+    @property
+    def short_id(self) -> str:
+        """The first eight characters of the UUID, as printed in plot footers."""
+        return self.columns["uuid"][:8]
+
+    def step_seconds_series(self) -> np.ndarray:
+        """Step time per sample in seconds: the maximum over ranks, sample by sample. Empty without samples."""
+        return max_over_ranks(self.samples.get("step_seconds", {}))
+
+
+def max_over_ranks(by_rank: dict[int, np.ndarray]) -> np.ndarray:
+    """Sample-wise maximum over ranks, cut to the shortest rank (a killed job may hold unequal counts)."""
+    return _over_ranks(by_rank, np.max)
+
+
+def min_over_ranks(by_rank: dict[int, np.ndarray]) -> np.ndarray:
+    """Sample-wise minimum over ranks, cut to the shortest rank."""
+    return _over_ranks(by_rank, np.min)
+
+
+def _over_ranks(by_rank: dict[int, np.ndarray], reduce: Any) -> np.ndarray:
+    if not by_rank:
+        return np.empty(0)
+    shortest = min(len(values) for values in by_rank.values())
+    return reduce(np.stack([values[:shortest] for values in by_rank.values()]), axis=0)
+
+
+def _read_run(connection: sqlite3.Connection, row: sqlite3.Row, sessions: dict[str, dict], source: Path) -> Run:
+    uuid = row["uuid"]
+    run = Run(columns=dict(row), session=sessions[row["session_uuid"]], source=source)
+    for fact in connection.execute("SELECT * FROM provenance WHERE run_uuid = ? ORDER BY key", (uuid,)):
+        run.provenance[fact["key"]] = Fact(fact["value"], bool(fact["in_fingerprint"]))
+    run.ranks = [dict(r) for r in connection.execute("SELECT * FROM rank WHERE run_uuid = ? ORDER BY rank", (uuid,))]
+    for sample in connection.execute("SELECT * FROM sample WHERE run_uuid = ? ORDER BY kind, rank", (uuid,)):
+        values = np.frombuffer(sample["data"], dtype="<f8")
+        run.samples.setdefault(sample["kind"], {})[sample["rank"]] = values
+    for part in connection.execute("SELECT * FROM decomposition WHERE run_uuid = ?", (uuid,)):
+        run.decomposition[part["component"]] = Component(part["fraction"], part["seconds"], part["low"], part["high"])
+    run.operations = [
+        Operation(o["seq"], o["node"], o["kind"], o["implementation"], bool(o["library"]),
+                  o["seconds"], o["flops"], o["bytes"])
+        for o in connection.execute("SELECT * FROM operation WHERE run_uuid = ? ORDER BY seq", (uuid,))
+    ]  # fmt: skip
+    return run
+
+
+def load(paths: Iterable[Path | str]) -> list[Run]:
+    """All runs of the stores, oldest first; a run that stands in several stores comes once.
+
+    Errors: StoreError for a file that is no whole store of our schema; NotComparable where one UUID has two
+    contents.
+    """
+    found: dict[str, Run] = {}
+    for path in map(Path, paths):
+        with store.open_readonly(path) as connection:
+            sessions = {row["uuid"]: dict(row) for row in connection.execute("SELECT * FROM session")}
+            for row in connection.execute("SELECT * FROM run ORDER BY started_utc, uuid"):
+                run = _read_run(connection, row, sessions, path)
+                known = found.setdefault(run.uuid, run)
+                if known is not run and known.columns != run.columns:
+                    raise NotComparable(
+                        f"run {run.uuid} stands in {known.source} and in {path} with two contents; use one of them"
+                    )
+    return sorted(found.values(), key=lambda run: (run.started_utc, run.uuid))
+
+
+def find(runs: list[Run], prefix: str) -> Run:
+    """The one run whose UUID starts with `prefix`. Errors: HvdbError if none or several do."""
+    matches = [run for run in runs if run.uuid.startswith(prefix.lower())]
+    if len(matches) == 1:
+        return matches[0]
+    if not matches:
+        raise HvdbError(f"no run starts with '{prefix}'; the stores hold: {', '.join(r.short_id for r in runs) or '-'}")
+    raise HvdbError(f"'{prefix}' is the start of {len(matches)} runs: {', '.join(r.uuid for r in matches)}")

@@ -1,0 +1,125 @@
+"""Figures as text: aligned columns for a terminal, or Markdown. Every column says its unit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hvdb.bootstrap import Estimate
+from hvdb.efficiency import Cell
+from hvdb.published import PublishedPoint, headline
+
+MODEL_TITLES = {
+    "inception3": "Inception V3",
+    "resnet50": "ResNet-50",
+    "resnet101": "ResNet-101",
+    "vgg16": "VGG-16",
+}
+EFFICIENCY_HEADER = (
+    "model", "batch/rank", "image", "type", "schedule", "ranks",
+    "images/s [95 %]", "efficiency % [95 %]", "no reduction %", "ring bound %", "sessions", "runs",
+)  # fmt: skip
+
+
+def title(model: str) -> str:
+    """The network's usual spelling."""
+    return MODEL_TITLES.get(model, model)
+
+
+def number(value: float) -> str:
+    """Three significant digits or more, no exponent: 0.412, 4.12, 41.2, 412, 4123."""
+    size = abs(value)
+    digits = 3 if size < 1 else 2 if size < 10 else 1 if size < 100 else 0
+    return f"{value:.{digits}f}"
+
+
+def estimate(figure: Estimate | None, scale: float = 1.0, form: Any = number) -> str:
+    """`value [low, high]`, or the value alone where there is too little data for an interval, or '-'."""
+    if figure is None:
+        return "-"
+    figure = figure.scaled(scale)
+    if figure.low is None or figure.high is None:
+        return form(figure.value)
+    return f"{form(figure.value)} [{form(figure.low)}, {form(figure.high)}]"
+
+
+def percent(value: float | None) -> str:
+    """0..1 as a percentage with one decimal, or '-'."""
+    return "-" if value is None else f"{100.0 * value:.1f}"
+
+
+def _percent_estimate(figure: Estimate | None) -> str:
+    return estimate(figure, 100.0, lambda value: f"{value:.1f}")
+
+
+def efficiency_rows(cells: Sequence[Cell]) -> list[tuple[str, ...]]:
+    """One tuple of strings per cell, under EFFICIENCY_HEADER."""
+    rows = []
+    for cell in cells:
+        c = cell.configuration
+        marks = [mark for mark, on in (("traced", c["traced"]), ("simulated", c["origin"] == "simulated")) if on]
+        rows.append(
+            (
+                " ".join([title(cell.model), *marks]),
+                str(c["batch_size"]),
+                str(c["image_size"]),
+                c["compute_type"],
+                "alone" if cell.kind == "solo" else c["schedule"],
+                str(cell.ranks) if cell.allocation == cell.ranks else f"{cell.ranks} of {cell.allocation}",
+                estimate(cell.images_per_second),
+                "100 (baseline)" if cell.kind == "solo" else _percent_estimate(cell.efficiency),
+                _percent_estimate(cell.no_reduction),
+                percent(cell.ring_bound),
+                str(cell.sessions),
+                " ".join(run[:8] for run in (cell.run_ids if len(cell.run_ids) <= 3 else cell.run_ids[:3])),
+            )
+        )
+    return rows
+
+
+EFFICIENCY_NOTES = (
+    "efficiency = (images/s / ranks) / images/s of one rank alone, measured in turn in the same session.",
+    "no reduction: the same with nothing reduced; what is missing to 100 % there is interference between ranks.",
+    "ring bound: what would remain if reduction hid behind backward (taken as 2/3 of forward + backward) as far as"
+    " it can; an estimate from stored times, '-' where they are missing.",
+    "[..]: 95 % bootstrap interval; over blocks of steps within one session, over sessions where there are several.",
+)
+
+
+def published_rows(points: Sequence[PublishedPoint], models: Sequence[str]) -> list[tuple[str, ...]]:
+    """model, GPUs, images/s, efficiency %, network, reduction: the published points of these models."""
+    return [
+        (
+            title(point.model),
+            str(point.gpus),
+            "-" if point.images_per_second is None else f"{point.images_per_second:.1f}",
+            percent(point.efficiency_stated),
+            point.network,
+            point.reduction,
+            point.hardware,
+        )
+        for model in models
+        for point in headline(list(points), model)
+    ]
+
+
+PUBLISHED_HEADER = ("model", "GPUs", "images/s", "efficiency %", "network", "reduction", "hardware")
+
+
+def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Columns aligned with two spaces between them; figures to the right, words to the left."""
+    table = [tuple(header), *map(tuple, rows)]
+    widths = [max(len(row[i]) for row in table) for i in range(len(header))]
+    right = [all(row[i][:1].isdigit() or row[i][:1] in "-" for row in rows) for i in range(len(header))]
+    lines = [
+        "  ".join(cell.rjust(w) if r else cell.ljust(w) for cell, w, r in zip(row, widths, right, strict=True)).rstrip()
+        for row in table
+    ]
+    return "\n".join([lines[0], "  ".join("-" * w for w in widths), *lines[1:]])
+
+
+def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table; bars inside cells are escaped."""
+    lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
+    lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
+    return "\n".join(lines)

@@ -1,0 +1,122 @@
+"""Stores with known answers, made with results/schema.sql, for the tests of scripts/hvdb."""
+
+from __future__ import annotations
+
+import sqlite3
+import sys
+import uuid
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(REPOSITORY / "scripts"))
+
+from hvdb import store  # noqa: E402  (the path must be set first)
+
+
+def new_uuid(rng: np.random.Generator) -> str:
+    """A version 4 UUID from a seeded generator, so that tests repeat exactly."""
+    return str(uuid.UUID(bytes=rng.bytes(16), version=4))
+
+
+@dataclass
+class SessionSpec:
+    """One session as hvd_bench --efficiency writes it: solo, none, full. Times in seconds per step."""
+
+    model: str = "resnet101"
+    ranks: int = 2
+    batch_size: int = 8
+    steps: int = 40
+    solo: float = 1.0
+    none: float = 1.02
+    full: float = 1.25
+    noise: float = 0.01
+    phases: tuple[str, ...] = ("solo", "none", "full")
+    origin: str = "measured"
+    traced: int = 0
+    status: str = "complete"
+    fingerprint: str = "00000000000000aa"
+    started: str = "2026-01-02T03:04:05.000Z"
+    columns: dict = field(default_factory=dict)
+    provenance: dict = field(default_factory=lambda: {"cpu.model": ("Test CPU", 1), "git.commit": ("abc", 1),
+                                                      "host.name": ("n1", 0)})  # fmt: skip
+    operations: list = field(default_factory=list)
+    reduce_seconds: float = 0.1
+
+
+def insert(connection: sqlite3.Connection, table: str, **row: object) -> None:
+    """One row, column by column."""
+    marks = ", ".join("?" * len(row))
+    connection.execute(f"INSERT INTO {table} ({', '.join(row)}) VALUES ({marks})", tuple(row.values()))
+
+
+def _add_samples(connection: sqlite3.Connection, run: str, rank: int, kinds: dict[str, np.ndarray]) -> None:
+    for kind, values in kinds.items():
+        data = np.asarray(values, dtype="<f8")
+        insert(connection, "sample", run_uuid=run, rank=rank, kind=kind, count=len(data), data=data.tobytes())
+
+
+def add_session(connection: sqlite3.Connection, spec: SessionSpec, rng: np.random.Generator) -> dict[str, str]:
+    """Adds one session; returns phase -> run UUID. The median step time over samples is near the spec's."""
+    session = new_uuid(rng)
+    command = f"mpirun -n {spec.ranks} hvd_bench --model {spec.model} --efficiency --db results.db"
+    insert(connection, "session", uuid=session, started_utc=spec.started, command_line=command)
+    made = {}
+    for phase in spec.phases:
+        run = new_uuid(rng)
+        made[phase] = run
+        world = 1 if phase == "solo" else spec.ranks
+        base = {"solo": spec.solo, "none": spec.none, "full": spec.full}[phase]
+        by_rank = base * (1 + spec.noise * np.abs(rng.standard_normal((world, spec.steps))))
+        step = by_rank.max(axis=0)
+        median = float(np.median(step)) if spec.steps else None
+        row = {
+            "uuid": run, "session_uuid": session, "origin": spec.origin, "phase": phase, "status": spec.status,
+            "started_utc": spec.started, "model": spec.model, "batch_size": spec.batch_size, "image_size": 224,
+            "device": "cpu", "compute_type": "fp32", "allreduce_type": "fp32",
+            "schedule": "static" if phase == "full" else "none",
+            "comm": {"solo": "solo", "none": "mpi", "full": "mpi"}[phase],
+            "data_plane": "shm" if phase == "full" else "none", "world_size": world, "allocation_size": spec.ranks,
+            "nodes": 1, "threads": 1, "seed": 1, "traced": spec.traced, "warmup_steps": 2,
+            "measured_steps": spec.steps, "stop_reason": "iteration cap", "step_seconds": median,
+            "images_per_second": world * spec.batch_size / median if median else None,
+            "checks": "gradients ok, checksums equal", "fingerprint": spec.fingerprint + phase,
+        }  # fmt: skip
+        insert(connection, "run", **{**row, **spec.columns})
+        for key, (value, weighty) in spec.provenance.items():
+            insert(connection, "provenance", run_uuid=run, key=key, value=value, in_fingerprint=weighty)
+        for rank in range(world):
+            insert(connection, "rank", run_uuid=run, rank=rank, host="n1", local_rank=rank, planned_bytes=10**9,
+                   baseline_bytes=10**8, peak_bytes=int(1.15 * 10**9), gradient_checksum=f"{17:016x}")  # fmt: skip
+            kinds = {"step_seconds": by_rank[rank], "compute_seconds": 0.9 * by_rank[rank]}
+            if phase == "full":
+                kinds["reduce_seconds"] = np.full(spec.steps, spec.reduce_seconds * (1 + rank))
+            _add_samples(connection, run, rank, kinds)
+        if phase == "full" and set(spec.phases) >= {"solo", "none"}:
+            _add_decomposition(connection, run, spec)
+        for operation in spec.operations if phase == "full" else []:
+            insert(connection, "operation", run_uuid=run, **operation)
+    return made
+
+
+def _add_decomposition(connection: sqlite3.Connection, run: str, spec: SessionSpec) -> None:
+    lost = {"efficiency": spec.solo, "interference": spec.none - spec.solo, "stragglers": 0.02 * spec.full,
+            "control_plane": 0.004 * spec.full, "update": 0.01 * spec.full}  # fmt: skip
+    lost["residual"] = 0.005 * spec.full
+    lost["exposed_communication"] = spec.full - sum(lost.values())
+    for component, seconds in lost.items():
+        fraction = seconds / spec.full
+        insert(connection, "decomposition", run_uuid=run, component=component, fraction=fraction, seconds=seconds,
+               low=fraction - 0.006, high=fraction + 0.006)  # fmt: skip
+
+
+def make(path: Path, *specs: SessionSpec, seed: int = 1) -> list[dict[str, str]]:
+    """A store at `path` with one session per spec; returns phase -> run UUID for each."""
+    rng = np.random.default_rng(seed)
+    connection = store.create(path)
+    with connection:
+        made = [add_session(connection, spec, rng) for spec in specs]
+    connection.close()
+    return made

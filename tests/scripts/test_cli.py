@@ -1,0 +1,154 @@
+"""The entry points as a person runs them: exit codes, one clear line per fault, rerun end to end."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import textwrap
+import unittest
+from pathlib import Path
+
+from synthetic_store import REPOSITORY, SessionSpec, make
+
+from hvdb import rerun
+
+# Stands in for hvd_bench: writes a store to --db, as fast as argv says.
+FAKE_BENCH = """
+    import os, sys
+    sys.path.insert(0, {tests!r})
+    from pathlib import Path
+    from synthetic_store import SessionSpec, make
+    assert os.environ["KNOB"] == "a b", "the assignment of the record is lost"
+    assert sys.argv.count("--db") == 1 and "--json" not in sys.argv
+    options = dict(zip(sys.argv[1::2], sys.argv[2::2]))
+    make(Path(options["--db"]), SessionSpec(noise=0.001, full=float(options["--full"]),
+                                            provenance={{"cpu.model": (options["--cpu"], 1)}}), seed=5)
+"""
+
+
+def run(command: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([str(REPOSITORY / "scripts" / command), *map(str, arguments)],
+                          capture_output=True, text=True, timeout=60, check=False)  # fmt: skip
+
+
+class CommandTest(unittest.TestCase):
+    def setUp(self) -> None:
+        scratch = tempfile.TemporaryDirectory()
+        self.addCleanup(scratch.cleanup)
+        self.folder = Path(scratch.name)
+        self.db = self.folder / "a.db"
+
+    def assert_fault(self, done: subprocess.CompletedProcess[str], code: int, message: str) -> None:
+        self.assertEqual(done.returncode, code, done.stderr)
+        self.assertRegex(done.stderr, message)
+        self.assertEqual(len(done.stderr.strip().splitlines()), 1, f"one line, no traceback: {done.stderr}")
+
+    def test_every_command_has_help_and_refuses_nonsense(self) -> None:
+        for command in ("efficiency", "plot", "merge", "rerun", "report"):
+            with self.subTest(command):
+                shown = run(command, "--help")
+                self.assertEqual(shown.returncode, 0, shown.stderr)
+                self.assertIn("exit codes", shown.stdout)
+                self.assertEqual(run(command, "--no-such-option").returncode, 2)
+
+    def test_efficiency_table_and_json(self) -> None:
+        make(self.db, SessionSpec(solo=1.0, full=1.25, noise=0.0))
+        table = run("efficiency", self.db)
+        self.assertEqual(table.returncode, 0, table.stderr)
+        self.assertIn("80.0 [80.0, 80.0]", table.stdout)
+        self.assertIn("published", table.stdout)
+        document = json.loads(run("efficiency", self.db, "--json").stdout)
+        self.assertAlmostEqual(document["cells"][1]["efficiency"]["value"], 0.8)
+
+    def test_faults_of_input(self) -> None:
+        self.assert_fault(run("efficiency", self.folder / "no.db"), 2, "no such file")
+        make(self.db)
+        self.assert_fault(run("efficiency", self.db), 2, "nothing to show")
+        self.db.write_bytes(b"SQLite format 3\x00" + bytes(500))
+        self.assert_fault(run("efficiency", self.db), 2, "damaged|another program")
+
+    def test_not_comparable_is_exit_code_4(self) -> None:
+        made = make(self.db, SessionSpec(), SessionSpec(fingerprint="b"), SessionSpec(traced=1))
+        self.assert_fault(run("efficiency", self.db), 4, "different fingerprints")
+        self.assertEqual(run("efficiency", self.db, "--mix-fingerprints").returncode, 0)
+        self.assertEqual(run("efficiency", self.db, "--traced").returncode, 0)
+        self.assert_fault(run("efficiency", self.db, "--run", made[0]["full"], "--run", made[2]["full"]), 4, "traced")
+
+    def test_simulated_is_refused_beside_measured(self) -> None:
+        made = make(self.db, SessionSpec(), SessionSpec(origin="simulated"))
+        only = run("efficiency", self.db)
+        self.assertEqual(only.returncode, 0)
+        self.assertIn("left out: 3 simulated", only.stdout)
+        self.assertIn("simulated", run("efficiency", self.db, "--origin", "simulated").stdout.splitlines()[2])
+        ids = [made[0]["full"], made[1]["full"]]
+        self.assert_fault(run("efficiency", self.db, "--run", ids[0], "--run", ids[1]), 4, "simulated and measured")
+
+    def test_merge_exit_codes(self) -> None:
+        make(self.db, SessionSpec())
+        out = self.folder / "out.db"
+        self.assertEqual(run("merge", "-o", out, self.db).returncode, 0)
+        connection = sqlite3.connect(self.db)
+        with connection:
+            connection.execute("UPDATE run SET final_loss = 3")
+        connection.close()
+        self.assert_fault(run("merge", "-o", out, self.db), 4, "two contents")
+        self.assert_fault(run("merge", "-o", out, self.folder / "absent"), 2, "no such file")
+
+    def test_report_and_plots(self) -> None:
+        make(self.db, SessionSpec())
+        page = run("report", self.db)
+        self.assertEqual(page.returncode, 0, page.stderr)
+        for section in ("## Scaling efficiency", "## Where the step time goes", "## Memory", "## Provenance"):
+            self.assertIn(section, page.stdout)
+        drawn = run("plot", self.db, "--out", self.folder / "plots", "--format", "svg")
+        self.assertEqual(drawn.returncode, 0, drawn.stderr)
+        self.assertEqual(sorted(p.name for p in (self.folder / "plots").iterdir()), ["scaling.svg", "waterfall.svg"])
+
+    def record(self, full: float, cpu: str) -> str:
+        """A store whose session was made by the stand-in; returns the id of its full run."""
+        fake = self.folder / "fake bench.py"
+        fake.write_text(textwrap.dedent(FAKE_BENCH).format(tests=str(Path(__file__).parent)), encoding="utf-8")
+        command = (f"cd {shlex.quote(str(self.folder))} && KNOB='a b' {shlex.quote(sys.executable)} 'fake bench.py' "
+                   f"--full {full} --cpu {shlex.quote(cpu)} --db old.db --json")  # fmt: skip
+        (made,) = make(self.db, SessionSpec(noise=0.001, provenance={"cpu.model": ("Test CPU", 1)}))
+        connection = sqlite3.connect(self.db)
+        with connection:
+            connection.execute("UPDATE session SET command_line = ?", (command,))
+        connection.close()
+        return made["full"]
+
+    def test_rerun_shows_the_command(self) -> None:
+        run_id = self.record(1.25, "Test CPU")
+        done = run("rerun", run_id[:8], self.db)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("--full 1.25", done.stdout)
+        self.assert_fault(run("rerun", "ffffffff", self.db), 2, "no run starts with")
+
+    def test_rerun_executes_and_compares(self) -> None:
+        done = run("rerun", self.record(2.5, "Test CPU"), self.db, "--execute")
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertRegex(done.stdout, r"ratio now / then: 0\.(49|50)\d \[0\.")
+        self.assertIn("reduced gradients: bit-identical", done.stdout)
+
+    def test_rerun_elsewhere_is_not_comparable(self) -> None:
+        done = run("rerun", self.record(1.25, "Other CPU"), self.db, "--execute")
+        self.assertEqual(done.returncode, 4, done.stdout + done.stderr)
+        self.assertIn("differs (can change the result): cpu.model: 'Test CPU' then, 'Other CPU' now", done.stdout)
+
+    def test_rerun_that_fails_says_so(self) -> None:
+        run_id = self.record(1.25, "Test CPU")
+        (self.folder / "fake bench.py").write_text("raise SystemExit(7)", encoding="utf-8")
+        self.assert_fault(run("rerun", run_id, self.db, "--execute"), 2, "exit code 7")
+
+    def test_output_options_of_the_record_are_replaced(self) -> None:
+        line = "cd '/a b' && X=1 mpirun -n 2 ./hvd_bench --model vgg16 --db=old.db --json --timeline-filename t --seed 3"
+        self.assertEqual(rerun.command_with_store(line, Path("/n/new.db")),
+                         "cd '/a b' && X=1 mpirun -n 2 ./hvd_bench --model vgg16 --seed 3 --db /n/new.db")  # fmt: skip
+
+
+if __name__ == "__main__":
+    unittest.main()

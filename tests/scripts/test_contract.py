@@ -1,0 +1,135 @@
+"""The contract between the program and these scripts: hvd_bench writes a store, hvdb reads it and agrees with it.
+
+Needs HVD_BENCH, the program (ctest sets it); skipped with a reason where it is not built.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tempfile
+import unittest
+from pathlib import Path
+
+import numpy as np
+import synthetic_store  # noqa: F401  (sets the path)
+
+from hvdb import efficiency, merge, plot_profile, plot_waterfall, report, runs
+
+PROGRAM = Path(os.environ.get("HVD_BENCH", "hvd_bench"))
+TINY = ["--model", "resnet50", "--image-size", "64", "--batch-size", "2", "--threads", "1", "--num-warmup-batches", "1",
+        "--num-iters", "4", "--quiet"]  # fmt: skip
+KINDS = {"step_seconds", "compute_seconds", "exposed_seconds", "reduce_seconds", "control_seconds", "copy_seconds",
+         "update_seconds", "loss"}  # fmt: skip
+SECONDS = 100
+
+
+@unittest.skipUnless(PROGRAM.is_file(), f"the program is not built ({PROGRAM})")
+class ContractTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls) -> None:
+        cls.scratch = tempfile.TemporaryDirectory()
+        cls.folder = Path(cls.scratch.name)
+        cls.db = cls.folder / "job.db"
+        cls.launch(["--ranks", "2", "--efficiency", "--db", str(cls.db)])
+        cls.runs = runs.load([cls.db])
+
+    @classmethod
+    def tearDownClass(cls) -> None:
+        cls.scratch.cleanup()
+
+    @classmethod
+    def launch(cls, options: list[str]) -> str:
+        done = subprocess.run([str(PROGRAM), *TINY, *options], cwd=cls.folder, capture_output=True, text=True,
+                              timeout=SECONDS, check=False)  # fmt: skip
+        if done.returncode != 0:
+            raise AssertionError(f"{PROGRAM} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}")
+        return done.stdout
+
+    def phase(self, name: str) -> runs.Run:
+        (run,) = [run for run in self.runs if run.phase == name]
+        return run
+
+    def test_the_three_phases_of_one_session(self) -> None:
+        self.assertEqual(sorted(run.phase for run in self.runs), ["full", "none", "solo"])
+        self.assertEqual(len({run.session_uuid for run in self.runs}), 1)
+        self.assertEqual({run.phase: run.world_size for run in self.runs}, {"solo": 1, "none": 2, "full": 2})
+        for run in self.runs:
+            self.assertEqual((run.status, run.origin, run.model, run.batch_size, run.allocation_size),
+                             ("complete", "measured", "resnet50", 2, 2))  # fmt: skip
+            self.assertEqual(run.parameters, 25_557_032)
+
+    def test_samples_agree_with_the_stored_medians(self) -> None:
+        for run in self.runs:
+            self.assertLessEqual(set(run.samples), KINDS)
+            self.assertEqual(sorted(run.samples["step_seconds"]), list(range(run.world_size)))
+            self.assertTrue(run.step_seconds_low <= run.step_seconds <= run.step_seconds_high)
+            self.assertAlmostEqual(float(np.median(run.step_seconds_series())), run.step_seconds, places=9)
+            self.assertAlmostEqual(efficiency.images_per_second(run), run.images_per_second, places=6)
+
+    def test_efficiency_agrees_with_the_stored_decomposition(self) -> None:
+        full = self.phase("full")
+        (cell,) = [cell for cell in efficiency.cells(self.runs) if cell.kind == "full"]
+        self.assertAlmostEqual(cell.efficiency.value, full.decomposition["efficiency"].fraction, places=9)
+        self.assertAlmostEqual(sum(part.fraction for part in full.decomposition.values()), 1.0, places=9)
+        self.assertAlmostEqual(plot_waterfall.levels(full)[-1][2], 100 * cell.efficiency.value, places=6)
+
+    def test_every_component_is_known_by_name(self) -> None:
+        written = set(self.phase("full").decomposition)
+        self.assertEqual(written - set(plot_waterfall.STEPS), {"efficiency"})
+        self.assertEqual(written - set(report.COMPONENTS), set())
+
+    def test_ranks_agree_on_the_reduced_gradients(self) -> None:
+        sums = {rank["gradient_checksum"] for rank in self.phase("full").ranks}
+        self.assertEqual(len(sums), 1)
+        self.assertTrue(sums.pop())
+
+    def test_provenance_is_filled_in(self) -> None:
+        for run in self.runs:
+            for key in ("cpu.model", "os.kernel", "build.compiler", "git.commit"):
+                self.assertTrue(run.provenance[key].value, key)
+            self.assertTrue(run.provenance["cpu.model"].in_fingerprint)
+
+    def test_a_second_session_may_be_pooled_and_merged(self) -> None:
+        other = self.folder / "other.db"
+        self.launch(["--ranks", "2", "--efficiency", "--db", str(other)])
+        merged = self.folder / "merged.db"
+        self.assertEqual(merge.merge(merged, [self.db, other]).added, 6)
+        self.assertEqual(merge.merge(merged, [self.db, other]).added, 0)
+        cells = efficiency.cells(runs.load([merged]))
+        self.assertEqual([cell.sessions for cell in cells], [2, 2])
+
+    def test_the_program_adds_to_a_merged_store(self) -> None:
+        merged = self.folder / "grown.db"
+        merge.merge(merged, [self.db])
+        self.launch(["--db", str(merged)])
+        self.assertEqual(len(runs.load([merged])), 4)
+
+    def test_profile_fills_the_operations_and_is_marked_traced(self) -> None:
+        profiled = self.folder / "profile.db"
+        self.launch(["--profile", "--db", str(profiled)])
+        (run,) = [run for run in runs.load([profiled]) if run.phase == "full"]
+        self.assertEqual(run.traced, 1)
+        self.assertGreater(len(run.operations), 100)
+        self.assertEqual([o.seq for o in run.operations], sorted(o.seq for o in run.operations))
+        self.assertGreater(plot_profile.library_fraction(run.operations), 0.0)
+        total = sum(o.seconds for o in run.operations)
+        self.assertLess(total, 1.05 * run.step_seconds)
+        self.assertTrue(plot_profile.draw(run, self.folder / "profile.png").exists())
+
+    def test_json_holds_the_same_runs(self) -> None:
+        document = json.loads(self.launch(["--json", "--no-db"]))
+        self.assertIsInstance(document, dict)
+        self.assertFalse((self.folder / "hvd_bench.db").exists())
+
+    def test_the_recorded_command_line_runs_again(self) -> None:
+        script = synthetic_store.REPOSITORY / "scripts" / "rerun"
+        done = subprocess.run([str(script), self.phase("full").uuid, str(self.db), "--execute"], capture_output=True,
+                              text=True, timeout=SECONDS, check=False)  # fmt: skip
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertIn("reduced gradients: bit-identical", done.stdout)
+
+
+if __name__ == "__main__":
+    unittest.main()

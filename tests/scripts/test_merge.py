@@ -1,0 +1,198 @@
+"""Merging: idempotent, inputs untouched, damage and conflicts refused, leftovers of killed jobs taken along."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sqlite3
+import tempfile
+import unittest
+from pathlib import Path
+
+from synthetic_store import SessionSpec, make
+
+from hvdb import merge, runs, store
+from hvdb.errors import NotComparable, StoreError
+
+LONG_AGO = 1_700_000_000
+
+
+def digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def dump(path: Path) -> list[str]:
+    connection = sqlite3.connect(path)
+    try:
+        return sorted(connection.iterdump())
+    finally:
+        connection.close()
+
+
+class MergeTest(unittest.TestCase):
+    def setUp(self) -> None:
+        scratch = tempfile.TemporaryDirectory()
+        self.addCleanup(scratch.cleanup)
+        self.folder = Path(scratch.name)
+        self.a, self.b = self.folder / "a.db", self.folder / "b.db"
+        self.out = self.folder / "out.db"
+        make(self.a, SessionSpec(), seed=1)
+        make(self.b, SessionSpec(model="vgg16"), seed=2)
+
+    def alter(self, path: Path, statement: str) -> None:
+        connection = sqlite3.connect(path)
+        with connection:
+            connection.execute(statement)
+        connection.close()
+
+    def test_two_stores_become_one(self) -> None:
+        outcome = merge.merge(self.out, [self.a, self.b])
+        self.assertEqual((outcome.added, outcome.present, outcome.incomplete), (6, 0, 0))
+        self.assertEqual({run.model for run in runs.load([self.out])}, {"resnet101", "vgg16"})
+        originals = {run.uuid: run for run in runs.load([self.a, self.b])}
+        for run in runs.load([self.out]):
+            original = originals.pop(run.uuid)
+            self.assertEqual(run.columns, original.columns)
+            self.assertEqual(run.step_seconds_series().tolist(), original.step_seconds_series().tolist())
+            self.assertEqual(run.provenance, original.provenance)
+            self.assertEqual(run.decomposition, original.decomposition)
+        self.assertFalse(originals)
+
+    def test_merging_again_changes_no_byte(self) -> None:
+        merge.merge(self.out, [self.a, self.b])
+        before = digest(self.out)
+        outcome = merge.merge(self.out, [self.b, self.a])
+        self.assertEqual((outcome.added, outcome.present), (0, 6))
+        self.assertEqual(digest(self.out), before)
+
+    def test_order_does_not_matter(self) -> None:
+        merge.merge(self.out, [self.a, self.b])
+        merge.merge(self.folder / "other.db", [self.b, self.a])
+        self.assertEqual(dump(self.out), dump(self.folder / "other.db"))
+
+    def test_inputs_are_untouched(self) -> None:
+        before = {path: (digest(path), path.stat().st_mtime_ns) for path in (self.a, self.b)}
+        self.a.chmod(0o444)
+        merge.merge(self.out, [self.a, self.b])
+        self.assertEqual({path: (digest(path), path.stat().st_mtime_ns) for path in (self.a, self.b)}, before)
+        self.assertEqual(sorted(p.name for p in self.folder.iterdir()), ["a.db", "b.db", "out.db"])
+
+    def test_one_uuid_with_two_contents_is_refused_and_nothing_is_merged(self) -> None:
+        changes = {
+            "run": "UPDATE run SET step_seconds = step_seconds / 2 WHERE phase = 'full'",
+            "sample": "UPDATE sample SET data = zeroblob(8 * count) WHERE rank = 1",
+            "provenance": "UPDATE provenance SET value = 'faster CPU' WHERE key = 'cpu.model'",
+            "session": "UPDATE session SET command_line = 'another'",
+        }
+        for what, statement in changes.items():
+            with self.subTest(what):
+                forged = self.folder / f"forged_{what}.db"
+                forged.write_bytes(self.a.read_bytes())
+                self.alter(forged, statement)
+                with self.assertRaisesRegex(NotComparable, "two contents"):
+                    merge.merge(self.out, [self.b, self.a, forged])
+                self.assertFalse(self.out.exists())
+
+    def test_a_conflict_with_the_output_leaves_it_as_it_was(self) -> None:
+        merge.merge(self.out, [self.a])
+        before = digest(self.out)
+        self.alter(self.a, "UPDATE run SET final_loss = 1.0")
+        with self.assertRaises(NotComparable):
+            merge.merge(self.out, [self.a])
+        self.assertEqual(digest(self.out), before)
+
+    def test_damaged_files_are_refused(self) -> None:
+        whole = self.a.read_bytes()
+        flipped = bytearray(whole)
+        flipped[4096:8192] = b"\xff" * 4096
+        cases = {
+            "half": (whole[: len(whole) // 2], "damaged"),
+            "flipped": (bytes(flipped), "damaged"),
+            "empty": (b"", "empty file"),
+            "text": (b"total images/sec: 12\n" * 50, "not an SQLite file"),
+        }
+        for name, (content, message) in cases.items():
+            with self.subTest(name):
+                bad = self.folder / f"{name}.db"
+                bad.write_bytes(content)
+                with self.assertRaisesRegex(StoreError, message):
+                    merge.merge(self.out, [self.b, bad])
+                self.assertFalse(self.out.exists())
+        with self.assertRaisesRegex(StoreError, "no such file"):
+            merge.merge(self.out, [self.folder / "absent.db"])
+
+    def test_other_programs_and_other_schemas_are_refused(self) -> None:
+        self.alter(self.a, "PRAGMA user_version = 99")
+        with self.assertRaisesRegex(StoreError, "schema version 99"):
+            merge.merge(self.out, [self.a])
+        self.alter(self.b, "PRAGMA application_id = 1")
+        with self.assertRaisesRegex(StoreError, "another program"):
+            merge.merge(self.out, [self.b])
+
+    def test_rows_without_their_run_are_refused(self) -> None:
+        self.alter(self.a, "DELETE FROM run WHERE phase = 'none'")  # foreign keys are off by default in SQLite
+        with self.assertRaisesRegex(StoreError, "belongs to no run"):
+            merge.merge(self.out, [self.a])
+
+    def test_leftovers_become_incomplete(self) -> None:
+        leftover = self.folder / "a.db.00000000-1111.partial"
+        make(leftover, SessionSpec(status="running", steps=5), seed=9)
+        os.utime(leftover, (LONG_AGO, LONG_AGO))
+        outcome = merge.merge(self.out, [self.a])
+        self.assertEqual((outcome.added, outcome.incomplete), (6, 3))
+        cut = [run for run in runs.load([self.out]) if run.status == "incomplete"]
+        self.assertEqual({run.status_reason for run in cut}, {merge.LEFTOVER_REASON})
+        self.assertEqual({len(run.step_seconds_series()) for run in cut}, {5})
+        before = digest(self.out)
+        again = merge.merge(self.out, [leftover])
+        self.assertEqual((again.added, again.present), (0, 3))
+        self.assertEqual(digest(self.out), before)
+
+    def test_the_leftover_of_a_job_that_may_still_run_is_left_alone(self) -> None:
+        leftover = self.folder / "a.db.00000000-1111.partial"
+        make(leftover, SessionSpec(status="running"), seed=9)
+        outcome = merge.merge(self.out, [self.a])
+        self.assertEqual(outcome.added, 3)
+        self.assertIn("may still run", outcome.notes[0])
+        self.assertEqual(merge.merge(self.out, [leftover]).added, 3)
+
+    def test_a_leftover_with_a_hot_journal_is_read_as_of_its_last_commit(self) -> None:
+        # A process that dies inside a transaction: the file holds half of it, the journal undoes it.
+        leftover = self.folder / "dead.db"
+        make(leftover, SessionSpec(status="running"), seed=9)
+        pid = os.fork()
+        if pid == 0:
+            connection = sqlite3.connect(leftover, isolation_level=None)
+            connection.execute("PRAGMA cache_size = 1")
+            connection.execute("BEGIN")
+            connection.execute("DELETE FROM sample")
+            connection.execute("UPDATE run SET status = 'complete'")
+            os._exit(0)
+        os.waitpid(pid, 0)
+        self.assertTrue(leftover.with_name("dead.db-journal").exists(), "the set-up must leave a journal")
+        before = digest(leftover)
+        outcome = merge.merge(self.out, [leftover])
+        self.assertEqual((outcome.added, outcome.incomplete), (3, 3))
+        self.assertTrue(all(len(run.step_seconds_series()) for run in runs.load([self.out])))
+        self.assertEqual(digest(leftover), before)
+
+    def test_output_that_cannot_be_written(self) -> None:
+        with self.assertRaisesRegex(StoreError, "cannot be written"):
+            merge.merge(self.folder / "no" / "such" / "folder.db", [self.a])
+        with self.assertRaisesRegex(StoreError, "is the output as well"):
+            merge.merge(self.a, [self.a])
+
+    def test_output_of_another_schema_is_refused(self) -> None:
+        self.alter(self.b, "PRAGMA user_version = 7")
+        before = digest(self.b)
+        with self.assertRaises(StoreError):
+            merge.merge(self.b, [self.a])
+        self.assertEqual(digest(self.b), before)
+
+    def test_readonly_connection_cannot_write(self) -> None:
+        with self.assertRaises(StoreError), store.open_readonly(self.a) as connection:
+            connection.execute("DELETE FROM run")
+
+
+if __name__ == "__main__":
+    unittest.main()

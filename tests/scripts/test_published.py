@@ -1,0 +1,50 @@
+"""The published figures: whole, sourced, and consistent with themselves."""
+
+from __future__ import annotations
+
+import unittest
+
+import synthetic_store  # noqa: F401  (sets the path)
+
+from hvdb import published
+
+
+class PublishedTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls) -> None:
+        cls.points = published.load()
+
+    def test_every_row_names_its_source(self) -> None:
+        for point in self.points:
+            self.assertRegex(point.source, r"^https://", point)
+            self.assertTrue(point.images_per_second or point.efficiency_stated, point)
+
+    def test_no_point_stands_twice(self) -> None:
+        keys = [(point.setup, point.model) for point in self.points]
+        self.assertEqual(len(keys), len(set(keys)))
+
+    def test_stated_efficiencies_follow_from_the_rates(self) -> None:
+        checked = 0
+        for point in self.points:
+            if point.efficiency_stated is not None and point.images_per_second is not None:
+                # stated with one decimal of a percent; one source truncates where others round
+                self.assertAlmostEqual(point.efficiency, point.efficiency_stated, delta=0.001, msg=str(point))
+                checked += 1
+        self.assertEqual(checked, 6)
+
+    def test_the_figures_that_this_program_is_to_reproduce(self) -> None:
+        at_512 = {p.model: p.efficiency for p in self.points if p.gpus == 512}
+        self.assertEqual(at_512, {"inception3": 0.90, "resnet101": 0.90, "vgg16": 0.68})
+
+    def test_baselines_exist_and_are_one_gpu(self) -> None:
+        known = {(p.setup, p.model): p for p in self.points}
+        for point in self.points:
+            if point.baseline_setup:
+                self.assertEqual(known[(point.baseline_setup, point.model)].gpus, 1)
+
+    def test_headline_is_sorted(self) -> None:
+        self.assertEqual([p.gpus for p in published.headline(self.points, "vgg16")], [16, 64, 128, 512])
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,161 @@
+"""Bootstrap intervals and efficiency on stores whose true answers are known."""
+
+from __future__ import annotations
+
+import tempfile
+import unittest
+from pathlib import Path
+
+import numpy as np
+from synthetic_store import SessionSpec, make
+
+from hvdb import bootstrap, efficiency, runs
+from hvdb.errors import NotComparable
+
+
+class BootstrapTest(unittest.TestCase):
+    def test_value_is_the_ratio_of_medians(self) -> None:
+        pair = (np.array([1.0, 2.0, 3.0]), np.array([4.0, 4.0, 4.0]))
+        self.assertEqual(bootstrap.pooled_ratio([pair]).value, 0.5)
+        self.assertEqual(bootstrap.pooled_rate([np.array([0.5, 0.5, 9.0])], scale=16).value, 32.0)
+
+    def test_equal_input_gives_equal_output(self) -> None:
+        series = np.random.default_rng(7).gamma(2.0, size=50)
+        self.assertEqual(bootstrap.pooled_rate([series]), bootstrap.pooled_rate([series]))
+
+    def test_constant_series_has_an_interval_of_no_width(self) -> None:
+        figure = bootstrap.pooled_rate([np.full(20, 0.25)])
+        self.assertEqual((figure.low, figure.value, figure.high), (4.0, 4.0, 4.0))
+
+    def test_too_few_samples_have_no_interval(self) -> None:
+        figure = bootstrap.pooled_rate([np.array([0.5, 0.6])])
+        self.assertIsNone(figure.low)
+        self.assertIsNone(figure.high)
+
+    def test_interval_holds_the_true_median_about_as_often_as_it_says(self) -> None:
+        # 200 experiments of 60 independent log-normal steps, true ratio 0.8, intervals of 95 %. The standard
+        # error of an observed coverage of 0.95 over 200 is 0.015: 0.90 is three of them below.
+        rng = np.random.default_rng(11)
+        hits = 0
+        for _ in range(200):
+            solo = 0.8 * np.exp(0.05 * rng.standard_normal(60))
+            full = np.exp(0.05 * rng.standard_normal(60))
+            figure = bootstrap.pooled_ratio([(solo, full)])
+            hits += figure.low <= 0.8 <= figure.high
+        self.assertGreaterEqual(hits, 180)
+        self.assertLess(hits, 200, "an interval that never misses is too wide to be of 95 %")
+
+    def test_blocks_widen_the_interval_of_correlated_steps(self) -> None:
+        # A random walk around 1: neighbouring steps are alike, so 400 of them hold far less than 400 draws do.
+        rng = np.random.default_rng(5)
+        noise = np.zeros(400)
+        for i in range(1, 400):
+            noise[i] = 0.95 * noise[i - 1] + 0.01 * rng.standard_normal()
+        series = 1.0 + noise
+        replicates = bootstrap.median_replicates(series, np.random.default_rng(1))
+        shuffled = bootstrap.median_replicates(rng.permutation(series), np.random.default_rng(1))
+        self.assertGreater(np.std(replicates), 1.5 * np.std(shuffled))
+
+    def test_sessions_that_disagree_give_the_spread_between_sessions(self) -> None:
+        # Within each session almost no noise, between them 10 %: the interval must tell of the latter.
+        rng = np.random.default_rng(3)
+        sessions = [np.full(30, base) * (1 + 1e-4 * rng.standard_normal(30)) for base in np.linspace(0.95, 1.05, 8)]
+        pooled = bootstrap.pooled_rate(sessions)
+        single = bootstrap.pooled_rate(sessions[:1])
+        self.assertGreater(pooled.high - pooled.low, 50 * (single.high - single.low))
+
+
+class EfficiencyTest(unittest.TestCase):
+    def setUp(self) -> None:
+        scratch = tempfile.TemporaryDirectory()
+        self.addCleanup(scratch.cleanup)
+        self.file = Path(scratch.name) / "store.db"
+
+    def cells(self, *specs: SessionSpec, **options: bool) -> list[efficiency.Cell]:
+        make(self.file, *specs)
+        selection = efficiency.select(runs.load([self.file]))
+        return efficiency.cells(selection.runs, **options)
+
+    def test_known_answer_without_noise(self) -> None:
+        solo, full = self.cells(SessionSpec(solo=1.0, none=1.04, full=1.25, noise=0.0, batch_size=8))
+        self.assertEqual((solo.kind, solo.ranks, full.kind, full.ranks), ("solo", 1, "full", 2))
+        self.assertAlmostEqual(solo.images_per_second.value, 8.0)
+        self.assertAlmostEqual(full.images_per_second.value, 2 * 8 / 1.25)
+        self.assertAlmostEqual(full.efficiency.value, 0.8)
+        self.assertAlmostEqual(full.no_reduction.value, 1 / 1.04)
+
+    def test_a_step_is_as_long_as_on_its_slowest_rank(self) -> None:
+        fast, slow = np.array([1.0, 2.0, 1.0]), np.array([1.5, 1.0, 1.0])
+        self.assertEqual(runs.max_over_ranks({0: fast, 1: slow}).tolist(), [1.5, 2.0, 1.0])
+        self.assertEqual(runs.max_over_ranks({0: fast, 1: slow[:1]}).tolist(), [1.5])
+
+    def test_interval_holds_the_truth_with_noise(self) -> None:
+        full = self.cells(SessionSpec(solo=1.0, full=1.25, noise=0.02, steps=80))[1]
+        # one rank waits for |z| of one draw, two ranks for the larger of two: medians 0.674 and 1.052 sigma
+        truth = (1 + 0.02 * 0.674) / (1.25 * (1 + 0.02 * 1.052))
+        self.assertLessEqual(full.efficiency.low, truth)
+        self.assertGreaterEqual(full.efficiency.high, truth)
+        self.assertLess(full.efficiency.high - full.efficiency.low, 0.02)
+
+    def test_the_baseline_is_that_of_the_same_session(self) -> None:
+        # The second allocation is half as fast, and scales equally: pooled across, efficiency would be wrong.
+        cells = self.cells(SessionSpec(solo=1.0, full=1.25, noise=0), SessionSpec(solo=2.0, full=2.5, noise=0))
+        full = cells[1]
+        self.assertEqual(full.sessions, 2)
+        self.assertAlmostEqual(full.efficiency.value, 0.8)
+        self.assertAlmostEqual(full.efficiency.low, 0.8)
+
+    def test_without_a_baseline_there_is_no_efficiency(self) -> None:
+        (full,) = self.cells(SessionSpec(phases=("full",)))
+        self.assertIsNone(full.efficiency)
+        self.assertIsNone(full.ring_bound)
+
+    def test_points_measured_under_different_conditions_are_noted(self) -> None:
+        make(self.file, SessionSpec(), SessionSpec(ranks=4, provenance={"cpu.model": ("Other CPU", 1)}))
+        found = runs.load([self.file])
+        self.assertEqual(len(efficiency.cells(found)), 4, "each point keeps its own baseline")
+        (note,) = efficiency.curve_notes(found)
+        self.assertIn("cpu.model", note)
+        self.assertNotIn("host.name", note)
+
+    def test_models_are_never_pooled(self) -> None:
+        cells = self.cells(SessionSpec(model="vgg16"), SessionSpec(model="resnet101"))
+        self.assertEqual([(c.model, c.ranks) for c in cells],
+                         [("resnet101", 1), ("resnet101", 2), ("vgg16", 1), ("vgg16", 2)])  # fmt: skip
+
+    def test_ring_bound(self) -> None:
+        # fastest rank reduces 1.0 s; backward is 2/3 of 0.9 x 1.25 s; the rest is exposed
+        spec = SessionSpec(solo=1.0, full=1.25, noise=0.0, reduce_seconds=1.0)
+        exposed = 1.0 - 2.0 / 3.0 * 0.9 * 1.25
+        self.assertAlmostEqual(self.cells(spec)[1].ring_bound, 1.0 / (1.0 + exposed))
+
+    def test_ring_bound_is_one_where_reduction_fits_under_backward(self) -> None:
+        self.assertEqual(self.cells(SessionSpec(noise=0.0, reduce_seconds=0.2))[1].ring_bound, 1.0)
+
+    def test_different_fingerprints_are_refused_and_named(self) -> None:
+        other = SessionSpec(fingerprint="b", provenance={"cpu.model": ("Other CPU", 1), "git.commit": ("abc", 1)})
+        with self.assertRaisesRegex(NotComparable, "cpu.model: 'Test CPU' and 'Other CPU'"):
+            self.cells(SessionSpec(), other)
+
+    def test_different_fingerprints_are_pooled_when_asked(self) -> None:
+        cells = self.cells(SessionSpec(), SessionSpec(fingerprint="b"), mix_fingerprints=True)
+        self.assertEqual(cells[1].sessions, 2)
+
+    def test_traced_simulated_and_incomplete_runs_are_left_out(self) -> None:
+        make(self.file, SessionSpec(), SessionSpec(traced=1), SessionSpec(origin="simulated"),
+             SessionSpec(status="incomplete"))  # fmt: skip
+        selection = efficiency.select(runs.load([self.file]))
+        self.assertEqual(len(selection.runs), 3)
+        self.assertEqual(len(selection.left_out), 3)
+        self.assertTrue(all(line.startswith("3 ") for line in selection.left_out))
+
+    def test_a_session_that_mixes_kinds_is_refused(self) -> None:
+        make(self.file, SessionSpec())
+        found = runs.load([self.file])
+        found[1].columns["traced"] = 1
+        with self.assertRaises(NotComparable):
+            efficiency.cells(found)
+
+
+if __name__ == "__main__":
+    unittest.main()
