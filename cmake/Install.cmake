@@ -1,1 +1,41 @@
-# Installation and the exported package: find_package(hvd_bench) gives hvd::engine.
+# Installation and the exported package: find_package(hvd_bench CONFIG) gives hvd::engine and what it stands on.
+# Component `engine` is the library alone; `program` is the benchmark.
+include(CMakePackageConfigHelpers)
+include(GNUInstallDirs)
+
+set(package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/hvd_bench")
+set(header_dir include/hvd_bench)  # hvd_settings' install interface
+
+set_target_properties(hvd_settings PROPERTIES EXPORT_NAME settings)
+install(TARGETS hvd_settings hvd_base hvd_core hvd_comm hvd_engine EXPORT hvd_bench
+        ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}" COMPONENT engine)
+install(EXPORT hvd_bench NAMESPACE hvd:: DESTINATION "${package_dir}" COMPONENT engine)
+
+install(DIRECTORY "${PROJECT_SOURCE_DIR}/engine/base" "${PROJECT_SOURCE_DIR}/engine/core"
+        DESTINATION "${header_dir}/engine" COMPONENT engine FILES_MATCHING PATTERN "*.h")
+install(FILES "${PROJECT_SOURCE_DIR}/engine/comm/communicator.h" DESTINATION "${header_dir}/engine/comm"
+        COMPONENT engine)
+install(FILES "${PROJECT_SOURCE_DIR}/engine/runtime/engine.h" DESTINATION "${header_dir}/engine/runtime"
+        COMPONENT engine)
+
+configure_package_config_file("${PROJECT_SOURCE_DIR}/cmake/hvd_bench-config.cmake.in"
+                              "${CMAKE_CURRENT_BINARY_DIR}/hvd_bench-config.cmake"
+                              INSTALL_DESTINATION "${package_dir}")
+# Before 1.0 a minor version may change the interface.
+write_basic_package_version_file("${CMAKE_CURRENT_BINARY_DIR}/hvd_bench-config-version.cmake"
+                                 VERSION ${PROJECT_VERSION} COMPATIBILITY SameMinorVersion)
+install(FILES "${CMAKE_CURRENT_BINARY_DIR}/hvd_bench-config.cmake"
+              "${CMAKE_CURRENT_BINARY_DIR}/hvd_bench-config-version.cmake"
+        DESTINATION "${package_dir}" COMPONENT engine)
+install(FILES "${PROJECT_SOURCE_DIR}/LICENSE" DESTINATION "${CMAKE_INSTALL_DATADIR}/licenses/hvd_bench"
+        COMPONENT engine)
+
+# The program's target, whatever its name: hvd_bench may be the library of the folder bench.
+foreach(program hvd_bench hvd_bench_program)
+  if(TARGET ${program})
+    get_target_property(type ${program} TYPE)
+    if(type STREQUAL "EXECUTABLE")
+      install(TARGETS ${program} RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}" COMPONENT program)
+    endif()
+  endif()
+endforeach()
