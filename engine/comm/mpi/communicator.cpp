@@ -1,97 +1,140 @@
+// Ranks as MPI processes: finds out who shares a host, gives each host its segment, and builds the Core.
 #include <mpi.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <cstring>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "engine/base/error.h"
-#include "engine/comm/exchange_communicator.h"
+#include "engine/base/hash.h"
+#include "engine/comm/group_communicator.h"
+#include "engine/comm/mpi/check.h"
+#include "engine/comm/mpi/environment.h"
+#include "engine/comm/mpi/transport.h"
 
 namespace hvd::comm {
 namespace {
 
-void check(int code, const char* call) {
-  if (code == MPI_SUCCESS) return;
-  std::array<char, MPI_MAX_ERROR_STRING + 1> text{};
-  int length = 0;
-  MPI_Error_string(code, text.data(), &length);
-  throw Error(Errc::kBackend, std::string(call) + ": " + text.data());
-}
-
-class MpiExchange final : public Exchange {
+class MpiCommunicator final : public GroupCommunicator {
  public:
-  explicit MpiExchange(MPI_Comm comm, int size) : comm_(comm), size_(size) {}
-  ~MpiExchange() override {
-    int finalized = 0;
-    MPI_Finalized(&finalized);
-    if (finalized == 0) MPI_Finalize();
+  MpiCommunicator(std::shared_ptr<MpiEnvironment> environment, std::unique_ptr<Core> core, const CommOptions& options)
+      : GroupCommunicator(std::move(core), options, "mpi", environment->library()),
+        environment_(std::move(environment)) {}
+  ~MpiCommunicator() override {
+    if (failed()) environment_->abandon();
   }
-  MpiExchange(const MpiExchange&) = delete;
-  MpiExchange& operator=(const MpiExchange&) = delete;
-  std::vector<Bytes> exchange(std::span<const std::byte> message, Deadline /*deadline*/) override {
-    const auto n = static_cast<std::size_t>(size_);
-    std::vector<int> lengths(n);
-    std::vector<int> offsets(n);
-    const int length = static_cast<int>(message.size());
-    check(MPI_Allgather(&length, 1, MPI_INT, lengths.data(), 1, MPI_INT, comm_), "MPI_Allgather");
-    int total = 0;
-    for (std::size_t r = 0; r < n; ++r) {
-      offsets[r] = total;
-      total += lengths[r];
-    }
-    Bytes all(static_cast<std::size_t>(total) + 1);
-    check(MPI_Allgatherv(message.data(), length, MPI_BYTE, all.data(), lengths.data(), offsets.data(), MPI_BYTE, comm_),
-          "MPI_Allgatherv");
-    std::vector<Bytes> result;
-    for (std::size_t r = 0; r < n; ++r) {
-      result.emplace_back(all.begin() + offsets[r], all.begin() + offsets[r] + lengths[r]);
-    }
-    return result;
-  }
-  void abort(std::string_view /*reason*/) noexcept override { MPI_Abort(comm_, 5); }
+  MpiCommunicator(const MpiCommunicator&) = delete;
+  MpiCommunicator& operator=(const MpiCommunicator&) = delete;
 
  private:
-  MPI_Comm comm_;
-  int size_;
+  std::shared_ptr<MpiEnvironment> environment_;
 };
+
+/// Ranks that share memory; or, for tests, `ranks_per_node` consecutive ones.
+MpiComm split_by_node(MPI_Comm world, int rank, int ranks_per_node) {
+  MpiComm node;
+  if (ranks_per_node > 0) {
+    check(MPI_Comm_split(world, rank / ranks_per_node, rank, node.out()), "MPI_Comm_split");
+  } else {
+    check(MPI_Comm_split_type(world, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, node.out()), "MPI_Comm_split_type");
+  }
+  check(MPI_Comm_set_errhandler(node.get(), MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+  return node;
+}
+
+using FixedText = std::array<char, 1024>;
+
+FixedText fixed_text(const std::string& text) {
+  FixedText result{};
+  std::copy_n(text.begin(), std::min(text.size(), result.size() - 1), result.begin());
+  return result;
+}
+
+Layout find_layout(MPI_Comm world, MPI_Comm node, bool pretended) {
+  int rank = 0;
+  int size = 0;
+  check(MPI_Comm_rank(world, &rank), "MPI_Comm_rank");
+  check(MPI_Comm_size(world, &size), "MPI_Comm_size");
+  int leader = rank;  // the node's lowest rank stands for the node
+  check(MPI_Bcast(&leader, 1, MPI_INT, 0, node), "MPI_Bcast");
+  std::vector<int> node_of(static_cast<std::size_t>(size));
+  check(MPI_Allgather(&leader, 1, MPI_INT, node_of.data(), 1, MPI_INT, world), "MPI_Allgather");
+
+  std::array<char, MPI_MAX_PROCESSOR_NAME + 1> host{};
+  int length = 0;
+  check(MPI_Get_processor_name(host.data(), &length), "MPI_Get_processor_name");
+  std::vector<char> all(host.size() * static_cast<std::size_t>(size));
+  const int each = static_cast<int>(host.size());
+  check(MPI_Allgather(host.data(), each, MPI_CHAR, all.data(), each, MPI_CHAR, world), "MPI_Allgather");
+  std::vector<std::string> hosts;
+  for (std::size_t r = 0; r < static_cast<std::size_t>(size); ++r) {
+    hosts.emplace_back(all.data() + r * host.size());
+    if (pretended) hosts.back().append("/").append(std::to_string(node_of[r]));
+  }
+  return {rank, node_of, std::move(hosts)};
+}
+
+/// The node's control segment. Collective over the node; fails on all of its ranks or on none.
+std::shared_ptr<SharedMemory> make_segment(MPI_Comm node) {
+  int local_rank = 0;
+  int local_size = 0;
+  check(MPI_Comm_rank(node, &local_rank), "MPI_Comm_rank");
+  check(MPI_Comm_size(node, &local_size), "MPI_Comm_size");
+  const std::size_t bytes = Segment::bytes_for(local_size);
+  const auto now = static_cast<std::uint64_t>(Clock::now().time_since_epoch().count());
+  FixedText name = fixed_text("/hvd_bench." + std::to_string(getpid()) + "." + hex64(now));
+  check(MPI_Bcast(name.data(), static_cast<int>(name.size()), MPI_CHAR, 0, node), "MPI_Bcast");
+
+  std::shared_ptr<SharedMemory> memory;
+  std::string problem;
+  const auto attempt = [&](auto&& step) {
+    try {
+      if (problem.empty()) step();
+    } catch (const Error& error) {
+      problem = error.what();
+    }
+  };
+  if (local_rank == 0) {
+    attempt([&] {
+      memory = std::make_shared<SharedMemory>(SharedMemory::create(name.data(), bytes));
+      memory->commit(0, bytes);
+    });
+  }
+  FixedText text = fixed_text(problem);
+  check(MPI_Bcast(text.data(), static_cast<int>(text.size()), MPI_CHAR, 0, node), "MPI_Bcast");
+  problem = text.data();
+  if (local_rank != 0) {
+    attempt([&] { memory = std::make_shared<SharedMemory>(SharedMemory::open(name.data(), bytes)); });
+  }
+  int failed = problem.empty() ? 0 : 1;
+  check(MPI_Allreduce(MPI_IN_PLACE, &failed, 1, MPI_INT, MPI_MAX, node), "MPI_Allreduce");
+  if (local_rank == 0) SharedMemory::unlink(name.data());  // all are attached: nothing is left behind, however we end
+  if (failed != 0) {
+    throw Error(Errc::kOutOfMemory, problem.empty() ? "a peer on this host could not attach shared memory" : problem);
+  }
+  return memory;
+}
 
 }  // namespace
 
 bool mpi_available() noexcept { return true; }
 
-std::unique_ptr<Communicator> make_mpi(const CommOptions& /*options*/) {
-  int initialised = 0;
-  check(MPI_Initialized(&initialised), "MPI_Initialized");
-  int provided = 0;
-  if (initialised == 0) check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided), "MPI_Init_thread");
-  MPI_Comm comm = MPI_COMM_NULL;
-  check(MPI_Comm_dup(MPI_COMM_WORLD, &comm), "MPI_Comm_dup");
-  check(MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
-  Topology t;
-  check(MPI_Comm_rank(comm, &t.rank), "MPI_Comm_rank");
-  check(MPI_Comm_size(comm, &t.size), "MPI_Comm_size");
-  std::array<char, MPI_MAX_PROCESSOR_NAME + 1> host{};
-  int length = 0;
-  check(MPI_Get_processor_name(host.data(), &length), "MPI_Get_processor_name");
-  auto exchange = std::make_unique<MpiExchange>(comm, t.size);
-  const auto names = exchange->exchange(std::as_bytes(std::span(host.data(), static_cast<std::size_t>(length))),
-                                        Deadline::after(std::chrono::seconds(60)));
-  std::vector<std::string> seen;
-  t.local_size = 0;
-  for (int r = 0; r < t.size; ++r) {
-    const Bytes& raw = names[static_cast<std::size_t>(r)];
-    const std::string its(reinterpret_cast<const char*>(raw.data()), raw.size());
-    t.hosts.push_back(its);
-    if (std::find(seen.begin(), seen.end(), its) == seen.end()) seen.push_back(its);
-    if (its == host.data()) {
-      if (r < t.rank) ++t.local_rank;
-      ++t.local_size;
-    }
-  }
-  t.nodes = static_cast<int>(seen.size());
-  t.node = static_cast<int>(std::find(seen.begin(), seen.end(), std::string(host.data())) - seen.begin());
-  std::array<char, MPI_MAX_LIBRARY_VERSION_STRING + 1> version{};
-  check(MPI_Get_library_version(version.data(), &length), "MPI_Get_library_version");
-  return make_exchange_communicator(std::move(exchange), t, "mpi", version.data());
+std::unique_ptr<Communicator> make_mpi(const CommOptions& options) {
+  auto environment = MpiEnvironment::acquire();
+  MpiComm world = duplicate(MPI_COMM_WORLD);
+  MpiComm notices = duplicate(MPI_COMM_WORLD);
+  int rank = 0;
+  check(MPI_Comm_rank(world.get(), &rank), "MPI_Comm_rank");
+  const MpiComm node = split_by_node(world.get(), rank, options.ranks_per_node);
+  Layout layout = find_layout(world.get(), node.get(), options.ranks_per_node > 0);
+  auto memory = make_segment(node.get());
+  auto core = std::make_unique<Core>(std::move(layout), std::move(memory), NodeGroup::Kind::kProcesses);
+  core->set_transport(std::make_unique<MpiTransport>(environment, std::move(world), std::move(notices), core->faults));
+  return std::make_unique<MpiCommunicator>(std::move(environment), std::move(core), options);
 }
 
 }  // namespace hvd::comm

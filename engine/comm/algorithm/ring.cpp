@@ -1,0 +1,144 @@
+#include "engine/comm/algorithm/ring.h"
+
+#include <algorithm>
+#include <deque>
+
+#include "engine/comm/chunks.h"
+#include "engine/comm/reduce.h"
+
+namespace hvd::comm {
+namespace {
+
+/// Receives posted ahead of the one being reduced: enough to keep the wire busy meanwhile.
+constexpr std::size_t kAhead = 4;
+/// Pieces start at multiples of this many elements: no cache line has two writers.
+constexpr std::size_t kAlign = 64;
+
+}  // namespace
+
+// Both halves are one stream of items: item i is segment i % segments of step i / segments. All ranks use
+// the segment number of the largest piece, so that the streams match; segments past a shorter piece's end
+// are empty and are neither sent nor received (both ends know the sizes).
+struct Ring::Schedule {
+  const Members& members;
+  std::byte* data;
+  std::size_t count;
+  DataType dtype;
+  ReduceOp op;
+  int divisor;
+  std::size_t segment;   ///< elements
+  std::size_t segments;  ///< per step
+
+  [[nodiscard]] std::size_t steps() const { return members.size() - 1; }
+  [[nodiscard]] std::size_t items() const { return steps() * segments; }
+  /// Piece that `me - back` owns at the start of a half, `offset` further for the second one.
+  [[nodiscard]] Range piece(std::size_t index) const { return share_of(count, members.size(), index, kAlign); }
+  [[nodiscard]] std::span<std::byte> bytes(std::size_t piece_index, std::size_t item) const {
+    const Range whole = piece(piece_index % members.size());
+    const Range part = chunk_range(whole.count, segment, item % segments);
+    const std::size_t element = size_of(dtype);
+    return {data + (whole.begin + part.begin) * element, part.count * element};
+  }
+  // Reduce-scatter: in step s a rank sends piece me - s and receives piece me - s - 1.
+  // All-gather: in step s it sends piece me + 1 - s and receives piece me - s.
+  [[nodiscard]] std::size_t back(std::size_t by) const { return members.me + 2 * members.size() - by; }
+  [[nodiscard]] std::span<std::byte> scatter_send(std::size_t i) const { return bytes(back(i / segments), i); }
+  [[nodiscard]] std::span<std::byte> scatter_receive(std::size_t i) const { return bytes(back(i / segments + 1), i); }
+  [[nodiscard]] std::span<std::byte> gather_send(std::size_t i) const { return bytes(back(i / segments) + 1, i); }
+  [[nodiscard]] std::span<std::byte> gather_receive(std::size_t i) const { return bytes(back(i / segments), i); }
+};
+
+namespace {
+
+/// Tickets in order; spent ones are retired from the front.
+class Tickets {
+ public:
+  explicit Tickets(Transport& transport) : transport_(transport) {}
+  void push(Transport::Ticket ticket) { tickets_.push_back(ticket); }
+  void wait_front(const Wait& wait) {
+    transport_.wait(tickets_.front(), wait);
+    tickets_.pop_front();
+  }
+  void retire() {
+    while (!tickets_.empty() && transport_.test(tickets_.front())) tickets_.pop_front();
+  }
+  void wait_all(const Wait& wait) {
+    while (!tickets_.empty()) wait_front(wait);
+  }
+
+ private:
+  Transport& transport_;
+  std::deque<Transport::Ticket> tickets_;
+};
+
+}  // namespace
+
+void Ring::all_reduce(const Members& members, std::byte* data, std::size_t count, DataType dtype, ReduceOp op,
+                      int divisor, const Wait& wait) {
+  if (count == 0) return;
+  if (members.size() == 1) return divide(data, count, dtype, divisor);
+  Schedule schedule{members, data, count, dtype, op, divisor, std::max<std::size_t>(1, segment_bytes_ / size_of(dtype)),
+                    1};
+  std::size_t largest = 0;
+  for (std::size_t p = 0; p < members.size(); ++p) largest = std::max(largest, schedule.piece(p).count);
+  schedule.segments = chunk_count(largest, schedule.segment);
+  reduce_scatter(schedule, wait);
+  all_gather(schedule, wait);
+}
+
+void Ring::reduce_scatter(const Schedule& s, const Wait& wait) {
+  const std::size_t slot_bytes = s.segment * size_of(s.dtype);
+  if (scratch_.size() < kAhead * slot_bytes) scratch_.resize(kAhead * slot_bytes);
+  const auto slot = [&](std::size_t i) { return scratch_.data() + i % kAhead * slot_bytes; };
+  Tickets sends(transport_);
+  Tickets receives(transport_);
+  const auto post_receive = [&](std::size_t i) {
+    if (i >= s.items()) return;
+    const std::size_t bytes = s.scatter_receive(i).size();
+    if (bytes > 0) receives.push(transport_.receive(s.members.left(), {slot(i), bytes}));
+  };
+  const auto post_send = [&](std::size_t i) {
+    if (i >= s.items()) return;
+    if (const auto bytes = s.scatter_send(i); !bytes.empty()) sends.push(transport_.send(s.members.right(), bytes));
+  };
+  for (std::size_t i = 0; i < kAhead; ++i) post_receive(i);
+  for (std::size_t i = 0; i < s.segments; ++i) post_send(i);
+  for (std::size_t i = 0; i < s.items(); ++i) {
+    if (const auto mine = s.scatter_receive(i); !mine.empty()) {
+      receives.wait_front(wait);
+      const std::size_t count = mine.size() / size_of(s.dtype);
+      reduce_pair(mine.data(), slot(i), mine.data(), count, s.dtype, s.op);
+      if (i / s.segments == s.steps() - 1) divide(mine.data(), count, s.dtype, s.divisor);
+    }
+    post_receive(i + kAhead);
+    post_send(i + s.segments);  // what was just reduced goes on in the next step
+    sends.retire();
+  }
+  sends.wait_all(wait);  // the all-gather writes over what is being sent
+}
+
+void Ring::all_gather(const Schedule& s, const Wait& wait) {
+  Tickets sends(transport_);
+  Tickets receives(transport_);
+  const auto post_receive = [&](std::size_t i) {
+    if (i >= s.items()) return;
+    if (const auto bytes = s.gather_receive(i); !bytes.empty()) {
+      receives.push(transport_.receive(s.members.left(), bytes));
+    }
+  };
+  const auto post_send = [&](std::size_t i) {
+    if (i >= s.items()) return;
+    if (const auto bytes = s.gather_send(i); !bytes.empty()) sends.push(transport_.send(s.members.right(), bytes));
+  };
+  for (std::size_t i = 0; i < kAhead; ++i) post_receive(i);
+  for (std::size_t i = 0; i < s.segments; ++i) post_send(i);
+  for (std::size_t i = 0; i < s.items(); ++i) {
+    if (!s.gather_receive(i).empty()) receives.wait_front(wait);
+    post_receive(i + kAhead);
+    post_send(i + s.segments);
+    sends.retire();
+  }
+  sends.wait_all(wait);
+}
+
+}  // namespace hvd::comm

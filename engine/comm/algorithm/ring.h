@@ -1,0 +1,43 @@
+// Segmented, pipelined ring all-reduce over point-to-point messages. See docs/algorithms.md.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "engine/base/types.h"
+#include "engine/comm/transport.h"
+
+namespace hvd::comm {
+
+/// Some ranks in an agreed order, and this rank's place among them.
+struct Members {
+  std::span<const int> ranks;
+  std::size_t me = 0;
+  [[nodiscard]] std::size_t size() const { return ranks.size(); }
+  [[nodiscard]] int right() const { return ranks[(me + 1) % size()]; }
+  [[nodiscard]] int left() const { return ranks[(me + size() - 1) % size()]; }
+};
+
+class Ring {
+ public:
+  /// Borrows `transport`. `segment_bytes` is the pipelining unit.
+  Ring(Transport& transport, std::size_t segment_bytes) : transport_(transport), segment_bytes_(segment_bytes) {}
+
+  /// In place, `count` elements, equal arguments on all members. Element e of piece c is summed in the order
+  /// c, c+1, ..., c-1 of the ring, whatever the segment size. `divisor` is applied once, by the piece's last.
+  /// Errors: those of Transport.
+  void all_reduce(const Members& members, std::byte* data, std::size_t count, DataType dtype, ReduceOp op, int divisor,
+                  const Wait& wait);
+
+ private:
+  struct Schedule;
+  void reduce_scatter(const Schedule& schedule, const Wait& wait);
+  void all_gather(const Schedule& schedule, const Wait& wait);
+
+  Transport& transport_;
+  std::size_t segment_bytes_;
+  std::vector<std::byte> scratch_;  ///< outlives a failed call: a late message may still land here
+};
+
+}  // namespace hvd::comm

@@ -1,0 +1,15 @@
+// Binomial tree from one member to all others. See docs/algorithms.md.
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+#include "engine/comm/algorithm/ring.h"
+
+namespace hvd::comm {
+
+/// `data` of place `root` reaches everybody; equal sizes everywhere.
+void tree_broadcast(Transport& transport, const Members& members, std::size_t root, std::span<std::byte> data,
+                    const Wait& wait);
+
+}  // namespace hvd::comm

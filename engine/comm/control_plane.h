@@ -1,0 +1,37 @@
+// ControlPlane over a node's shared segment and, between nodes, messages of the node leaders.
+#pragma once
+
+#include <optional>
+
+#include "engine/comm/algorithm/recursive_doubling.h"
+#include "engine/comm/core.h"
+
+namespace hvd::comm {
+
+class GroupControl final : public ControlPlane {
+ public:
+  explicit GroupControl(Core& core);
+  void all_reduce_bits(std::span<std::uint64_t> words, BitOp op, Deadline deadline) override;
+  std::vector<Bytes> gather(std::span<const std::byte> message, Deadline deadline) override;
+  Bytes broadcast(std::span<const std::byte> message, int root, Deadline deadline) override;
+  void barrier(Deadline deadline) override;
+  std::vector<std::optional<std::string>> roll_call(std::string_view status,
+                                                    std::chrono::milliseconds patience) override;
+  void answer_roll_call(std::string_view status) override;
+  void abort(std::string_view reason) noexcept override;
+
+ private:
+  void reduce_block(std::span<std::uint64_t> words, BitOp op, const Wait& wait);
+  /// Messages of this node's ranks, on its leader; empty elsewhere.
+  std::vector<Bytes> gather_in_node(std::span<const std::byte> message, const Wait& wait);
+  /// From local rank `root` to the others.
+  void broadcast_in_node(Bytes& message, int root, const Wait& wait);
+  void send_message(int to, std::span<const std::byte> message, const Wait& wait);
+
+  Core& core_;
+  std::vector<int> leaders_;  ///< [node]
+  Members leader_members_;
+  std::optional<RecursiveDoubling> doubling_;  ///< between leaders; none on one node
+};
+
+}  // namespace hvd::comm

@@ -1,0 +1,45 @@
+// The parts that a rank's control and data plane stand on. Owned by its Communicator; one thread.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string_view>
+
+#include "engine/comm/faults.h"
+#include "engine/comm/layout.h"
+#include "engine/comm/shm/node_group.h"
+#include "engine/comm/shm/shared_memory.h"
+#include "engine/comm/transport.h"
+
+namespace hvd::comm {
+
+struct Core {
+  /// `memory` holds the segment of this rank's node. The transport is set afterwards, because it is built
+  /// with `faults`; it may stay empty on one node.
+  Core(Layout the_layout, std::shared_ptr<SharedMemory> the_memory, NodeGroup::Kind kind)
+      : layout(std::move(the_layout)),
+        memory(std::move(the_memory)),
+        faults(layout, Segment(memory->bytes(), layout.topology.local_size)),
+        group(layout, Segment(memory->bytes(), layout.topology.local_size), faults, kind) {}
+  Core(const Core&) = delete;
+  Core& operator=(const Core&) = delete;
+
+  Wait begin(std::string_view operation, std::size_t bytes, Deadline deadline) {
+    return Wait{operation, ++operations, bytes, deadline};
+  }
+  [[nodiscard]] bool one_node() const { return layout.topology.nodes == 1; }
+  [[nodiscard]] bool leader() const { return layout.topology.local_rank == 0; }
+  void set_transport(std::unique_ptr<Transport> its) {
+    transport = std::move(its);
+    faults.set_transport(transport.get());
+  }
+
+  const Layout layout;
+  const std::shared_ptr<SharedMemory> memory;
+  Faults faults;
+  NodeGroup group;
+  std::unique_ptr<Transport> transport;
+  std::uint64_t operations = 0;
+};
+
+}  // namespace hvd::comm

@@ -1,0 +1,180 @@
+#include "engine/comm/faults.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <thread>
+
+#include "engine/base/error.h"
+#include "engine/comm/shm/futex.h"
+#include "engine/comm/transport.h"
+
+namespace hvd::comm {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr auto kNap = 2ms;
+/// A rank that waits for another node gives that node's own report, which may name the culprit, so much time.
+constexpr auto kRemoteGrace = 300ms;
+
+std::string seconds_since(Clock::time_point start) {
+  std::array<char, 32> text{};
+  std::snprintf(text.data(), text.size(), "%.1f s", std::chrono::duration<double>(Clock::now() - start).count());
+  return text.data();
+}
+
+}  // namespace
+
+bool Faults::on_my_node(int rank) const {
+  return layout_.node_of[static_cast<std::size_t>(rank)] == layout_.topology.node;
+}
+
+void Faults::throw_if_aborted() {
+  if (!aborted()) return;
+  const Header& header = segment_.header();
+  // The writer holds state 1 for well under a microsecond, unless it died there.
+  for (int i = 0; i < 100 && header.abort_state.load(std::memory_order_acquire) != 2; ++i) {
+    std::this_thread::sleep_for(100us);
+  }
+  const bool readable = header.abort_state.load(std::memory_order_acquire) == 2;
+  throw Error(Errc::kPeerLost, readable ? header.reason.read() : "a peer on this host died while it reported a fault");
+}
+
+void Faults::check(const Wait& wait, int awaited) {
+  throw_if_aborted();
+  const auto doing = [&] {
+    std::string text = "waiting in " + wait.text();
+    if (awaited >= 0) text += " for " + layout_.describe(awaited);
+    return text;
+  };
+  const std::uint32_t call = segment_.header().roll_call.load(std::memory_order_acquire);
+  if (call != my_cell().answered.load(std::memory_order_relaxed)) post_status(call, doing());
+  if (transport_ != nullptr) {
+    take_notices(doing());
+    throw_if_aborted();
+  }
+}
+
+void Faults::give_up(const Wait& wait, std::span<const int> missing, bool remote, std::string_view detail) {
+  if (remote) {
+    const auto until = Clock::now() + kRemoteGrace;
+    while (Clock::now() < until) {
+      check(wait, missing.empty() ? -1 : missing.front());
+      std::this_thread::sleep_for(kNap);
+    }
+  }
+  std::string who;
+  constexpr std::size_t kNamed = 8;
+  for (std::size_t i = 0; i < std::min(missing.size(), kNamed); ++i) {
+    who += (i == 0 ? "" : ", ") + layout_.describe(missing[i]);
+  }
+  if (missing.size() > kNamed) who += " and " + std::to_string(missing.size() - kNamed) + " more";
+  if (who.empty()) who = "a peer";
+  std::string text = layout_.describe(layout_.topology.rank) + " waited " + seconds_since(wait.start) + " in " +
+                     wait.text() + " for " + who + ", which did not come";
+  if (!detail.empty()) text += "; " + std::string(detail);
+  failed_ = true;
+  throw Error(missing.size() == 1 ? Errc::kPeerLost : Errc::kTimeout, text);
+}
+
+void Faults::report_dead(const Wait& wait, int rank, std::string_view detail) {
+  failed_ = true;
+  throw Error(Errc::kPeerLost, layout_.describe(rank) + " is lost: " + std::string(detail) + " while " +
+                                   layout_.describe(layout_.topology.rank) + " waited for it in " + wait.text());
+}
+
+bool Faults::raise_here(std::string_view reason) noexcept {
+  Header& header = segment_.header();
+  std::uint32_t none = 0;
+  if (!header.abort_state.compare_exchange_strong(none, 1)) return false;
+  header.reason.write(reason);
+  header.abort_state.store(2, std::memory_order_release);
+  for (int r = 0; r < segment_.size(); ++r) {
+    Cell& cell = segment_.cell(r);
+    for (Counter* counter : {&cell.arrived, &cell.filled, &cell.reduced}) futex_wake_all(counter->value);
+  }
+  for (Work& work : header.work) futex_wake_all(work.done.value);
+  return true;
+}
+
+void Faults::abort(std::string_view reason) noexcept {
+  if (!raise_here(reason) || transport_ == nullptr) return;
+  // Every rank of the other nodes: the leader of a node may be the very one that hangs.
+  for (int r = 0; r < layout_.topology.size; ++r) {
+    if (!on_my_node(r)) transport_->notify(r, {Notice::Kind::kAbort, layout_.topology.rank, std::string(reason)});
+  }
+}
+
+void Faults::take_notices(std::string_view status) {
+  if (transport_ == nullptr) return;
+  while (auto notice = transport_->poll_notice()) {
+    if (notice->kind == Notice::Kind::kAbort) {
+      raise_here(notice->text);
+      continue;
+    }
+    {
+      const MutexLock lock(mutex_);
+      statuses_[static_cast<std::size_t>(notice->from)] = notice->text;
+    }
+    if (notice->kind == Notice::Kind::kRollCall) {
+      transport_->notify(notice->from, {Notice::Kind::kStatus, layout_.topology.rank, std::string(status)});
+    }
+  }
+}
+
+void Faults::post_status(std::uint32_t call, std::string_view status) {
+  const MutexLock lock(mutex_);  // one writer at a time
+  my_cell().status.write(status);
+  my_cell().answered.store(call, std::memory_order_release);
+}
+
+void Faults::answer_roll_call(std::string_view status) {
+  const std::uint32_t call = segment_.header().roll_call.load(std::memory_order_acquire);
+  if (call != my_cell().answered.load(std::memory_order_relaxed)) post_status(call, status);
+  take_notices(status);
+}
+
+void Faults::collect_local(std::uint32_t since) {
+  const std::vector<int>& node = layout_.my_node();
+  for (std::size_t local = 0; local < node.size(); ++local) {
+    const Cell& cell = segment_.cell(static_cast<int>(local));
+    if (cell.answered.load(std::memory_order_acquire) <= since) continue;
+    std::string text = cell.status.read();
+    const MutexLock lock(mutex_);
+    statuses_[static_cast<std::size_t>(node[local])] = std::move(text);
+  }
+}
+
+std::vector<std::optional<std::string>> Faults::roll_call(std::string_view status, std::chrono::milliseconds patience) {
+  const auto until = Clock::now() + patience;
+  const int me = layout_.topology.rank;
+  std::uint32_t since = 0;
+  {
+    const MutexLock lock(mutex_);
+    since = seen_call_;
+  }
+  post_status(segment_.header().roll_call.fetch_add(1) + 1, status);
+  if (transport_ != nullptr) {
+    for (int r = 0; r < layout_.topology.size; ++r) {
+      if (!on_my_node(r)) transport_->notify(r, {Notice::Kind::kRollCall, me, std::string(status)});
+    }
+  }
+  while (true) {
+    answer_roll_call(status);  // peers may call at the same time
+    collect_local(since);
+    {
+      const MutexLock lock(mutex_);
+      const bool complete =
+          std::all_of(statuses_.begin(), statuses_.end(), [](const auto& s) { return s.has_value(); });
+      if (complete || Clock::now() >= until) {
+        seen_call_ = segment_.header().roll_call.load(std::memory_order_acquire);
+        auto result = statuses_;
+        std::fill(statuses_.begin(), statuses_.end(), std::nullopt);
+        return result;
+      }
+    }
+    std::this_thread::sleep_for(kNap);
+  }
+}
+
+}  // namespace hvd::comm

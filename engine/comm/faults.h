@@ -1,0 +1,69 @@
+// Aborts, roll calls and deadline errors of one rank: what it knows of its peers' misfortunes. Within a node
+// they travel through the shared segment, between nodes as notices of the transport.
+//
+// Threads: check() and give_up() on the rank's own thread; the others from any.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/base/mutex.h"
+#include "engine/comm/layout.h"
+#include "engine/comm/shm/segment.h"
+#include "engine/comm/watch.h"
+
+namespace hvd::comm {
+
+class Transport;
+
+class Faults final : public Watch {
+ public:
+  /// Borrows all three. `segment` is the one of this rank's node.
+  Faults(const Layout& layout, Segment segment) : layout_(layout), segment_(segment) {
+    statuses_.resize(static_cast<std::size_t>(layout.topology.size));
+  }
+  /// Without a transport (one node, or before it is there) notices are not looked at.
+  void set_transport(Transport* transport) noexcept { transport_ = transport; }
+
+  [[nodiscard]] bool aborted() const noexcept override {
+    return segment_.header().abort_state.load(std::memory_order_relaxed) != 0;
+  }
+  void check(const Wait& wait, int awaited) override;
+  [[noreturn]] void give_up(const Wait& wait, std::span<const int> missing, bool remote,
+                            std::string_view detail) override;
+  /// Whether this rank has reported a fault: the communicator is of no more use then.
+  [[nodiscard]] bool failed() const noexcept { return failed_.load() || aborted(); }
+  /// Throws peer_lost with the reason if somebody has aborted.
+  void throw_if_aborted();
+
+  /// Errors: peer_lost naming `rank`, whose process has ended. `detail` says how that is known.
+  [[noreturn]] void report_dead(const Wait& wait, int rank, std::string_view detail);
+
+  void abort(std::string_view reason) noexcept;
+  std::vector<std::optional<std::string>> roll_call(std::string_view status, std::chrono::milliseconds patience);
+  void answer_roll_call(std::string_view status);
+
+ private:
+  bool raise_here(std::string_view reason) noexcept;
+  /// Reads what other nodes have sent. `status` answers their roll calls.
+  void take_notices(std::string_view status);
+  void post_status(std::uint32_t call, std::string_view status);
+  void collect_local(std::uint32_t since);
+  [[nodiscard]] bool on_my_node(int rank) const;
+  [[nodiscard]] Cell& my_cell() const { return segment_.cell(layout_.topology.local_rank); }
+
+  const Layout& layout_;
+  Segment segment_;
+  Transport* transport_ = nullptr;
+  std::atomic<bool> failed_{false};
+  Mutex mutex_;
+  std::vector<std::optional<std::string>> statuses_ HVD_GUARDED_BY(mutex_);  ///< [rank] heard since the last roll call
+  std::uint32_t seen_call_ HVD_GUARDED_BY(mutex_) = 0;  ///< answers up to this call belong to earlier roll calls
+};
+
+}  // namespace hvd::comm

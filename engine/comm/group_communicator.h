@@ -1,0 +1,40 @@
+// A Communicator made of a Core and the two planes over it: all that loopback and MPI differ in is how the
+// Core comes about.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "engine/comm/control_plane.h"
+#include "engine/comm/core.h"
+#include "engine/comm/data_plane.h"
+
+namespace hvd::comm {
+
+class GroupCommunicator : public Communicator {
+ public:
+  GroupCommunicator(std::unique_ptr<Core> core, const CommOptions& options, std::string backend, std::string library)
+      : core_(std::move(core)),
+        control_(*core_),
+        data_(*core_, options),
+        backend_(std::move(backend)),
+        library_(std::move(library)) {}
+  [[nodiscard]] const Topology& topology() const override { return core_->layout.topology; }
+  [[nodiscard]] ControlPlane& control() override { return control_; }
+  [[nodiscard]] DataPlane& data() override { return data_; }
+  [[nodiscard]] std::string_view backend() const override { return backend_; }
+  [[nodiscard]] std::string library() const override { return library_; }
+
+ protected:
+  [[nodiscard]] bool failed() const { return core_->faults.failed(); }
+
+ private:
+  std::unique_ptr<Core> core_;
+  GroupControl control_;
+  GroupData data_;
+  std::string backend_;
+  std::string library_;
+};
+
+}  // namespace hvd::comm

@@ -1,0 +1,27 @@
+// Which rank sits on which node: everything that the collectives need to know about placement. Pure data.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "engine/comm/communicator.h"
+
+namespace hvd::comm {
+
+struct Layout {
+  /// `node_of[rank]` may be any numbers; nodes are renumbered by lowest rank.
+  Layout(int rank, const std::vector<int>& node_of, std::vector<std::string> hosts);
+
+  Topology topology;
+  std::vector<int> node_of;               ///< [rank]
+  std::vector<int> local_rank_of;         ///< [rank]
+  std::vector<std::vector<int>> members;  ///< [node][local rank] -> rank
+  int min_local_size = 1;
+
+  [[nodiscard]] const std::vector<int>& my_node() const { return members[static_cast<std::size_t>(topology.node)]; }
+  /// "rank 3 (host b)".
+  [[nodiscard]] std::string describe(int rank) const;
+};
+
+}  // namespace hvd::comm

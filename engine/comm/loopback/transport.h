@@ -1,0 +1,62 @@
+// Messages between ranks that are threads of one process.
+#pragma once
+
+#include <cstddef>
+#include <deque>
+#include <map>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "engine/base/mutex.h"
+#include "engine/comm/transport.h"
+
+namespace hvd::comm {
+
+/// What has been sent to one rank and not yet been taken.
+struct Inbox {
+  Mutex mutex;
+  CondVar arrived;
+  std::vector<std::deque<std::vector<std::byte>>> messages HVD_GUARDED_BY(mutex);  ///< [from]
+  std::deque<Notice> notices HVD_GUARDED_BY(mutex);
+};
+
+/// Shared by the transports of a world. [rank]
+using Inboxes = std::vector<std::unique_ptr<Inbox>>;
+std::shared_ptr<Inboxes> make_inboxes(int size);
+
+class ThreadTransport final : public Transport {
+ public:
+  /// Borrows `watch`.
+  ThreadTransport(std::shared_ptr<Inboxes> inboxes, int rank, Watch& watch)
+      : inboxes_(std::move(inboxes)), rank_(rank), watch_(watch), posted_(inboxes_->size()) {}
+  Ticket send(int to, std::span<const std::byte> bytes) override;
+  Ticket receive(int from, std::span<std::byte> bytes) override;
+  bool test(Ticket ticket) override;
+  void wait(Ticket ticket, const Wait& wait) override;
+  void notify(int to, const Notice& notice) noexcept override;
+  std::optional<Notice> poll_notice() noexcept override;
+  bool library_all_reduce(std::byte* /*data*/, std::size_t /*count*/, DataType /*dtype*/, ReduceOp /*op*/,
+                          const Wait& /*wait*/) override {
+    return false;
+  }
+  [[nodiscard]] std::string name() const override { return "threads"; }
+
+ private:
+  struct Receive {
+    Ticket ticket;
+    std::span<std::byte> bytes;
+  };
+  [[nodiscard]] Inbox& inbox(int rank) const { return *(*inboxes_)[static_cast<std::size_t>(rank)]; }
+  /// Gives what has come from `from` to the receives posted for it, in order.
+  void deliver(int from, Inbox& mine) HVD_REQUIRES(mine.mutex);
+
+  std::shared_ptr<Inboxes> inboxes_;
+  int rank_;
+  Watch& watch_;
+  Ticket next_ = 1;                          // 0 is a send, which is over at once
+  std::vector<std::deque<Receive>> posted_;  ///< [from]
+  std::map<Ticket, int> open_;               ///< receives not delivered yet, and from whom
+};
+
+}  // namespace hvd::comm

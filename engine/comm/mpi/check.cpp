@@ -1,0 +1,30 @@
+#include "engine/comm/mpi/check.h"
+
+#include <mpi.h>
+
+#include <array>
+#include <cstring>
+#include <string>
+
+#include "engine/base/error.h"
+
+namespace hvd::comm {
+
+void check(int code, const char* call, const char* file, int line) {
+  if (code == MPI_SUCCESS) return;
+  int error_class = MPI_ERR_UNKNOWN;
+  MPI_Error_class(code, &error_class);
+  if (error_class == MPI_ERR_TRUNCATE) {
+    throw Error(Errc::kMismatch, std::string(call) +
+                                     ": a message is longer than expected: all ranks must make the same calls in the "
+                                     "same order, with the same sizes");
+  }
+  std::array<char, MPI_MAX_ERROR_STRING + 1> text{};
+  int length = 0;
+  if (MPI_Error_string(code, text.data(), &length) != MPI_SUCCESS) std::strcpy(text.data(), "unknown MPI error");
+  const char* name = std::strrchr(file, '/');
+  throw Error(Errc::kBackend, std::string(call) + " failed: " + text.data() + " (" +
+                                  (name == nullptr ? file : name + 1) + ":" + std::to_string(line) + ")");
+}
+
+}  // namespace hvd::comm

@@ -1,0 +1,237 @@
+#include "engine/comm/mpi/transport.h"
+
+#include <sys/prctl.h>
+
+#include <algorithm>
+#include <array>
+#include <climits>
+#include <cstring>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "engine/base/error.h"
+#include "engine/comm/chunks.h"
+#include "engine/comm/mpi/check.h"
+
+namespace hvd::comm {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr int kTag = 1;
+/// MPI counts are int; a power of two below keeps pieces aligned.
+constexpr std::size_t kMaxCount = std::size_t{1} << 30;
+static_assert(kMaxCount <= INT_MAX);
+
+constexpr auto kSpin = 10us;
+constexpr auto kFirstNap = 5us;
+constexpr auto kLongestNap = 200us;
+/// Between two looks at notices and the deadline; MPI_Improbe is not free.
+constexpr auto kLookRound = 2ms;
+
+std::optional<MPI_Datatype> mpi_type(DataType dtype) {
+  switch (dtype) {
+    case DataType::kF32: return MPI_FLOAT;
+    case DataType::kF64: return MPI_DOUBLE;
+    case DataType::kI32: return MPI_INT32_T;
+    case DataType::kI64: return MPI_INT64_T;
+    case DataType::kU8: return MPI_UINT8_T;
+    case DataType::kF16:
+    case DataType::kBF16: return std::nullopt;
+  }
+  return std::nullopt;
+}
+
+MPI_Op mpi_op(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::kSum:
+    case ReduceOp::kAverage: return MPI_SUM;
+    case ReduceOp::kMin: return MPI_MIN;
+    case ReduceOp::kMax: return MPI_MAX;
+  }
+  return MPI_OP_NULL;
+}
+
+/// Naps of some microseconds need timer slack below the default of 50 us. Put back at the end: the thread is
+/// the caller's. Source: prctl(2), PR_SET_TIMERSLACK.
+class FineTimer {
+ public:
+  FineTimer() : before_(prctl(PR_GET_TIMERSLACK)) { prctl(PR_SET_TIMERSLACK, 1UL); }
+  ~FineTimer() {
+    if (before_ > 0) prctl(PR_SET_TIMERSLACK, static_cast<unsigned long>(before_));
+  }
+  FineTimer(const FineTimer&) = delete;
+  FineTimer& operator=(const FineTimer&) = delete;
+
+ private:
+  int before_;
+};
+
+}  // namespace
+
+MpiTransport::MpiTransport(std::shared_ptr<MpiEnvironment> environment, MpiComm data, MpiComm notices, Watch& watch)
+    : environment_(std::move(environment)), data_(std::move(data)), notices_(std::move(notices)), watch_(watch) {}
+
+MpiTransport::~MpiTransport() {
+  const MutexLock lock(mutex_);
+  if (environment_->abandoned()) {
+    // Freeing a communicator is collective: with a lost peer, it would wait. The process ends soon.
+    static_cast<void>(data_.release());
+    static_cast<void>(notices_.release());
+    static_cast<void>(new std::list<Outgoing>(std::move(outgoing_)));  // MPI may still read these: leaked on purpose
+    return;
+  }
+  for (Outgoing& one : outgoing_) MPI_Wait(&one.request, MPI_STATUS_IGNORE);
+}
+
+Transport::Ticket MpiTransport::open(Operation operation) {
+  const Ticket ticket = next_++;
+  operations_.emplace(ticket, std::move(operation));
+  return ticket;
+}
+
+Transport::Ticket MpiTransport::send(int to, std::span<const std::byte> bytes) {
+  Operation operation{to, {}};
+  const MutexLock lock(mutex_);
+  for_each_chunk(bytes.size(), kMaxCount, [&](Range piece) {
+    check(MPI_Isend(bytes.data() + piece.begin, static_cast<int>(piece.count), MPI_BYTE, to, kTag, data_.get(),
+                    &operation.requests.emplace_back(MPI_REQUEST_NULL)),
+          "MPI_Isend");
+  });
+  return open(std::move(operation));
+}
+
+Transport::Ticket MpiTransport::receive(int from, std::span<std::byte> bytes) {
+  Operation operation{from, {}};
+  const MutexLock lock(mutex_);
+  for_each_chunk(bytes.size(), kMaxCount, [&](Range piece) {
+    check(MPI_Irecv(bytes.data() + piece.begin, static_cast<int>(piece.count), MPI_BYTE, from, kTag, data_.get(),
+                    &operation.requests.emplace_back(MPI_REQUEST_NULL)),
+          "MPI_Irecv");
+  });
+  return open(std::move(operation));
+}
+
+bool MpiTransport::test_locked(Operation& operation) {
+  int done = 0;
+  check(MPI_Testall(static_cast<int>(operation.requests.size()), operation.requests.data(), &done, MPI_STATUSES_IGNORE),
+        "MPI_Testall");
+  return done != 0;
+}
+
+bool MpiTransport::test(Ticket ticket) {
+  const auto found = operations_.find(ticket);
+  if (found == operations_.end()) return true;
+  {
+    const MutexLock lock(mutex_);
+    if (!test_locked(found->second)) return false;
+  }
+  operations_.erase(found);
+  return true;
+}
+
+void MpiTransport::wait(Ticket ticket, const Wait& wait) {
+  const auto found = operations_.find(ticket);
+  if (found == operations_.end()) return;
+  wait_for(found->second, wait);
+  operations_.erase(found);
+}
+
+void MpiTransport::wait_for(Operation& operation, const Wait& wait) {
+  const auto done = [&] {
+    const MutexLock lock(mutex_);
+    return test_locked(operation);
+  };
+  if (done()) return;
+  try {
+    const auto start = Clock::now();
+    while (Clock::now() - start < kSpin) {
+      if (done()) return;
+    }
+    const FineTimer fine_timer;
+    auto look = start + kLookRound;
+    std::chrono::nanoseconds nap = kFirstNap;
+    while (true) {
+      std::this_thread::sleep_for(nap);
+      if (done()) return;
+      nap = std::min<std::chrono::nanoseconds>(nap * 5 / 4, kLongestNap);
+      if (const auto now = Clock::now(); now >= look || watch_.aborted()) {
+        look = now + kLookRound;
+        watch_.check(wait, operation.peer);
+        if (!wait.deadline.passed()) continue;
+        const std::array missing{operation.peer};
+        watch_.give_up(wait, std::span<const int>(missing).first(operation.peer >= 0 ? 1 : 0), true, "");
+      }
+    }
+  } catch (...) {
+    cancel_all();
+    throw;
+  }
+}
+
+void MpiTransport::cancel_all() noexcept {
+  // Buffers of what is still open may be freed while the error travels up; a late message must not land there.
+  const MutexLock lock(mutex_);
+  for (auto& [ticket, operation] : operations_) {
+    for (MPI_Request& request : operation.requests) {
+      if (request == MPI_REQUEST_NULL) continue;
+      MPI_Cancel(&request);
+      MPI_Request_free(&request);
+    }
+  }
+  operations_.clear();
+}
+
+void MpiTransport::notify(int to, const Notice& notice) noexcept {
+  const MutexLock lock(mutex_);
+  for (auto one = outgoing_.begin(); one != outgoing_.end();) {
+    int done = 0;
+    one = MPI_Test(&one->request, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && done != 0 ? outgoing_.erase(one)
+                                                                                        : std::next(one);
+  }
+  Outgoing& next = outgoing_.emplace_back();
+  const auto text = std::as_bytes(std::span(notice.text));
+  next.bytes.push_back(static_cast<std::byte>(notice.kind));
+  next.bytes.insert(next.bytes.end(), text.begin(),
+                    text.begin() + static_cast<std::ptrdiff_t>(std::min<std::size_t>(text.size(), 1024)));
+  if (MPI_Isend(next.bytes.data(), static_cast<int>(next.bytes.size()), MPI_BYTE, to, kTag, notices_.get(),
+                &next.request) != MPI_SUCCESS) {
+    outgoing_.pop_back();
+  }
+}
+
+std::optional<Notice> MpiTransport::poll_notice() noexcept {
+  const MutexLock lock(mutex_);
+  int found = 0;
+  MPI_Message message = MPI_MESSAGE_NULL;
+  MPI_Status status;
+  if (MPI_Improbe(MPI_ANY_SOURCE, kTag, notices_.get(), &found, &message, &status) != MPI_SUCCESS || found == 0) {
+    return std::nullopt;
+  }
+  int length = 0;
+  if (MPI_Get_count(&status, MPI_BYTE, &length) != MPI_SUCCESS || length < 1) return std::nullopt;
+  std::string raw(static_cast<std::size_t>(length), '\0');
+  if (MPI_Mrecv(raw.data(), length, MPI_BYTE, &message, MPI_STATUS_IGNORE) != MPI_SUCCESS) return std::nullopt;
+  return Notice{static_cast<Notice::Kind>(raw.front()), status.MPI_SOURCE, raw.substr(1)};
+}
+
+bool MpiTransport::library_all_reduce(std::byte* data, std::size_t count, DataType dtype, ReduceOp op,
+                                      const Wait& wait) {
+  const auto type = mpi_type(dtype);
+  if (!type) return false;
+  // Non-blocking, because a blocking call could not be left when a peer is lost.
+  for_each_chunk(count, kMaxCount, [&](Range piece) {
+    Operation operation{-1, {MPI_REQUEST_NULL}};
+    {
+      const MutexLock lock(mutex_);
+      check(MPI_Iallreduce(MPI_IN_PLACE, data + piece.begin * size_of(dtype), static_cast<int>(piece.count), *type,
+                           mpi_op(op), data_.get(), operation.requests.data()),
+            "MPI_Iallreduce");
+    }
+    wait_for(operation, wait);
+  });
+  return true;
+}
+
+}  // namespace hvd::comm

@@ -1,0 +1,63 @@
+// Messages over MPI. Waiting polls MPI_Test and naps in between, because MPI's own waits spin and the cores
+// belong to the compute. A mutex serialises the calls, so that notices may be sent from any thread.
+#pragma once
+
+#include <mpi.h>
+
+#include <chrono>
+#include <cstddef>
+#include <deque>
+#include <list>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/base/mutex.h"
+#include "engine/comm/mpi/environment.h"
+#include "engine/comm/transport.h"
+
+namespace hvd::comm {
+
+class MpiTransport final : public Transport {
+ public:
+  /// Borrows `watch`. The communicators span the world; `notices` is used for nothing else.
+  MpiTransport(std::shared_ptr<MpiEnvironment> environment, MpiComm data, MpiComm notices, Watch& watch);
+  ~MpiTransport() override;
+  MpiTransport(const MpiTransport&) = delete;
+  MpiTransport& operator=(const MpiTransport&) = delete;
+
+  Ticket send(int to, std::span<const std::byte> bytes) override;
+  Ticket receive(int from, std::span<std::byte> bytes) override;
+  bool test(Ticket ticket) override;
+  void wait(Ticket ticket, const Wait& wait) override;
+  void notify(int to, const Notice& notice) noexcept override;
+  std::optional<Notice> poll_notice() noexcept override;
+  bool library_all_reduce(std::byte* data, std::size_t count, DataType dtype, ReduceOp op, const Wait& wait) override;
+  [[nodiscard]] std::string name() const override { return "mpi"; }
+
+ private:
+  struct Operation {
+    int peer = -1;
+    std::vector<MPI_Request> requests;  ///< several where a message exceeds MPI's int counts
+  };
+  struct Outgoing {
+    std::vector<std::byte> bytes;
+    MPI_Request request = MPI_REQUEST_NULL;
+  };
+  Ticket open(Operation operation);
+  bool test_locked(Operation& operation) HVD_REQUIRES(mutex_);
+  void wait_for(Operation& operation, const Wait& wait);
+  void cancel_all() noexcept;
+
+  std::shared_ptr<MpiEnvironment> environment_;
+  MpiComm data_;
+  MpiComm notices_;
+  Watch& watch_;
+  Mutex mutex_;
+  Ticket next_ = 1;
+  std::map<Ticket, Operation> operations_;  ///< owner thread only
+  std::list<Outgoing> outgoing_ HVD_GUARDED_BY(mutex_);
+};
+
+}  // namespace hvd::comm

@@ -1,0 +1,284 @@
+#include "engine/comm/shm/node_group.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/base/error.h"
+#include "engine/base/hash.h"
+#include "engine/comm/shm/futex.h"
+
+namespace hvd::comm {
+namespace {
+
+using namespace std::chrono_literals;
+
+/// Long enough for a peer that is running to answer, short enough not to be felt by the compute.
+constexpr auto kSpin = 10us;
+/// A sleeper looks round (aborts of other nodes, dead peers, the deadline) this often.
+constexpr std::chrono::nanoseconds kSlice = 20ms;
+
+std::uint64_t my_pid_namespace() {
+  struct stat info {};
+  return ::stat("/proc/self/ns/pid", &info) == 0 ? static_cast<std::uint64_t>(info.st_ino) : 0;
+}
+
+bool reached(std::uint32_t value, std::uint32_t target) { return static_cast<std::int32_t>(value - target) >= 0; }
+
+void pause_cpu() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+}  // namespace
+
+char process_state(std::uint32_t process) noexcept {
+  if (kill(static_cast<pid_t>(process), 0) != 0 && errno == ESRCH) return 0;
+  std::array<char, 64> path{};
+  std::snprintf(path.data(), path.size(), "/proc/%u/stat", process);
+  std::ifstream file(path.data());
+  std::string line;
+  if (!std::getline(file, line)) return '?';
+  const std::size_t after_name = line.rfind(") ");
+  return after_name == std::string::npos || after_name + 2 >= line.size() ? '?' : line[after_name + 2];
+}
+
+std::uint64_t operation_id(std::string_view operation) noexcept { return Hasher().text(operation).value(); }
+
+NodeGroup::NodeGroup(const Layout& layout, Segment segment, Faults& faults, Kind kind)
+    : layout_(layout), segment_(segment), faults_(faults), kind_(kind) {
+  // With more ranks than processors the awaited one needs this very core.
+  const bool enough_cores = sysconf(_SC_NPROCESSORS_ONLN) >= size();
+  spin_ = enough_cores ? std::chrono::nanoseconds(kSpin) : 0ns;
+  if (kind == Kind::kProcesses) {
+    pid_namespace_ = my_pid_namespace();
+    my_cell().pid_namespace.store(pid_namespace_, std::memory_order_relaxed);
+    if (rank() == 0) {  // two communicators of one process must not choose the same names
+      const auto now = static_cast<std::uint64_t>(Clock::now().time_since_epoch().count());
+      segment_.header().token.store(now ^ (pid_namespace_ << 32), std::memory_order_release);
+    }
+    my_cell().process.store(static_cast<std::uint32_t>(getpid()), std::memory_order_release);
+  }
+}
+
+void NodeGroup::bump(Counter& counter) {
+  counter.value.fetch_add(1);  // sequentially consistent with the sleeper's count below
+  if (counter.sleepers.load() != 0) futex_wake_all(counter.value);
+}
+
+template <class Ready>
+void NodeGroup::check_alive(int local_rank, const Wait& wait, Ready ready) {
+  const Cell& cell = segment_.cell(local_rank);
+  const std::uint32_t process = cell.process.load(std::memory_order_acquire);
+  if (process == 0 || cell.pid_namespace.load(std::memory_order_relaxed) != pid_namespace_) return;
+  const char state = process_state(process);
+  if (state != 0 && state != 'Z') return;
+  if (ready()) return;  // it did its part and ended since we looked
+  faults_.report_dead(wait, global(local_rank), "its process " + std::to_string(process) + " has ended");
+}
+
+template <class Ready, class OnDeadline>
+void NodeGroup::await(Counter& counter, int awaited, const Wait& wait, Ready ready, OnDeadline on_deadline) {
+  if (ready()) return;
+  if (spin_ > 0ns) {
+    const auto until = Clock::now() + spin_;
+    do {
+      for (int i = 0; i < 8; ++i) {
+        pause_cpu();
+        if (ready()) return;
+      }
+    } while (!faults_.aborted() && Clock::now() < until);
+  }
+  while (!ready()) {
+    faults_.check(wait, awaited >= 0 ? global(awaited) : -1);
+    if (wait.deadline.passed()) on_deadline();
+    counter.sleepers.fetch_add(1);
+    const std::uint32_t value = counter.value.load();
+    const bool sleep = !ready() && !faults_.aborted();
+    if (sleep) futex_wait(counter.value, value, std::min(kSlice, wait.deadline.remaining()));
+    counter.sleepers.fetch_sub(1);
+    if (sleep && awaited >= 0 && !ready()) check_alive(awaited, wait, ready);
+  }
+}
+
+void NodeGroup::blame(std::span<const int> local_ranks, const Wait& wait) {
+  std::vector<int> missing;
+  std::string detail;
+  for (const int local_rank : local_ranks) {
+    missing.push_back(global(local_rank));
+    const Cell& cell = segment_.cell(local_rank);
+    const std::uint32_t process = cell.process.load(std::memory_order_acquire);
+    if (process == 0 || cell.pid_namespace.load(std::memory_order_relaxed) != pid_namespace_) continue;
+    if (process_state(process) == 'T') detail += "process " + std::to_string(process) + " is stopped; ";
+  }
+  detail += "see what holds it up, or raise the deadline";
+  faults_.give_up(wait, missing, false, detail);
+}
+
+void NodeGroup::wake(Counter& counter) noexcept { futex_wake_all(counter.value); }
+
+void NodeGroup::await_one(Counter Cell::*counter, int local_rank, std::uint32_t target, const Wait& wait) {
+  Counter& its = segment_.cell(local_rank).*counter;
+  await(
+      its, local_rank, wait, [&] { return reached(its.value.load(), target); },
+      [&] {
+        std::vector<int> missing;
+        for (int r = 0; r < size(); ++r) {
+          if (!reached((segment_.cell(r).*counter).value.load(), target)) missing.push_back(r);
+        }
+        if (!missing.empty()) blame(missing, wait);
+      });
+}
+
+void NodeGroup::await_all(Counter Cell::*counter, std::uint32_t target, const Wait& wait) {
+  for (int r = 0; r < size(); ++r) await_one(counter, r, target, wait);
+}
+
+void NodeGroup::sync(const Wait& wait) {
+  faults_.throw_if_aborted();
+  Descriptor& mine = next_slot().descriptor;
+  mine.operation = operation_id(wait.operation);
+  ++sequence_;
+  bump(my_cell().arrived);
+  await_all(&Cell::arrived, sequence_, wait);
+  check_same_operation(wait);
+}
+
+void NodeGroup::check_same_operation(const Wait& wait) const {
+  const Descriptor& mine = slot(rank()).descriptor;
+  for (int r = 0; r < size(); ++r) {
+    const Descriptor& other = slot(r).descriptor;
+    if (other.operation == mine.operation) continue;
+    throw Error(Errc::kMismatch, layout_.describe(global(rank())) + " is in " + wait.text() + ", but " +
+                                     layout_.describe(global(r)) +
+                                     " is in another operation: all ranks must make the same calls in the same order");
+  }
+}
+
+void NodeGroup::prepare_work() {
+  Work& next = segment_.header().work[(sequence_ + 1) % 2];
+  next.next.store(0, std::memory_order_relaxed);
+  next.done.value.store(0, std::memory_order_relaxed);
+}
+
+void NodeGroup::await_work(std::uint32_t total, const Wait& wait) {
+  Counter& done = work().done;
+  const auto ready = [&] { return done.value.load() >= total; };
+  while (!ready()) {
+    int busy = -1;
+    for (int r = 0; r < size() && busy < 0; ++r) {
+      if (segment_.cell(r).working.load(std::memory_order_relaxed) != 0) busy = r;
+    }
+    await(done, busy, wait, ready, [&] {
+      std::vector<int> missing;
+      for (int r = 0; r < size(); ++r) {
+        if (segment_.cell(r).working.load(std::memory_order_relaxed) != 0) missing.push_back(r);
+      }
+      if (!ready()) blame(missing, wait);
+    });
+  }
+}
+
+NodeMemory NodeGroup::allocate(std::size_t bytes_per_rank, const Wait& wait) {
+  const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  const std::size_t limit = (std::size_t{1} << 62) / static_cast<std::size_t>(size());
+  if (bytes_per_rank > limit) {
+    throw Error(Errc::kInvalidArgument, "cannot allocate " + std::to_string(bytes_per_rank) + " bytes per rank");
+  }
+  const std::size_t stride = std::max<std::size_t>(1, (bytes_per_rank + page - 1) / page) * page;
+  return kind_ == Kind::kThreads ? allocate_for_threads(stride, wait) : allocate_for_processes(stride, wait);
+}
+
+NodeMemory NodeGroup::allocate_for_threads(std::size_t stride, const Wait& wait) {
+  // Local rank 0 hands its shared_ptr round by address: it stays put until the second synchronisation.
+  NodeMemory result{nullptr, stride};
+  std::string problem;
+  if (rank() == 0) {
+    try {
+      result.memory =
+          std::make_shared<SharedMemory>(SharedMemory::anonymous(stride * static_cast<std::size_t>(size())));
+    } catch (const Error& error) {
+      problem = error.what();
+    }
+    const auto* address = &result.memory;
+    std::memcpy(next_slot().payload.data(), &address, sizeof address);
+  }
+  next_slot().descriptor.count = problem.empty() ? 0 : 1;
+  sync(wait);
+  if (rank() != 0) {
+    const std::shared_ptr<SharedMemory>* address = nullptr;
+    std::memcpy(&address, slot(0).payload.data(), sizeof address);
+    result.memory = *address;
+  }
+  sync(wait);
+  if (result.memory == nullptr) {
+    throw Error(Errc::kOutOfMemory, problem.empty() ? "a peer on this host could not allocate shared memory" : problem);
+  }
+  return result;
+}
+
+NodeMemory NodeGroup::allocate_for_processes(std::size_t stride, const Wait& wait) {
+  const std::size_t total = stride * static_cast<std::size_t>(size());
+  const std::size_t offset = stride * static_cast<std::size_t>(rank());
+  ++allocations_;
+  const auto name = [&] {
+    return "/hvd_bench." + std::to_string(segment_.cell(0).process.load()) + "." +
+           hex64(segment_.header().token.load(std::memory_order_acquire)) + "." + std::to_string(allocations_);
+  };
+  // Local rank 0 removes the name once all are attached, or when the attempt fails in whatever way.
+  struct NameGuard {
+    std::string name;
+    ~NameGuard() {
+      if (!name.empty()) SharedMemory::unlink(name);
+    }
+  } guard;
+  std::shared_ptr<SharedMemory> memory;
+  // Every rank reports how its part went, so that all of them fail or none. Texts travel in the slots.
+  const auto agree = [&](auto&& step) {
+    std::string problem;
+    try {
+      step();
+    } catch (const Error& error) {
+      problem = error.what();
+    }
+    Slot& mine = next_slot();
+    mine.descriptor.count = std::min(problem.size(), mine.payload.size());
+    std::memcpy(mine.payload.data(), problem.data(), mine.descriptor.count);
+    sync(wait);
+    for (int r = 0; r < size(); ++r) {
+      const Slot& other = slot(r);
+      if (other.descriptor.count == 0) continue;
+      throw Error(Errc::kOutOfMemory,
+                  std::string(reinterpret_cast<const char*>(other.payload.data()), other.descriptor.count));
+    }
+  };
+  const auto attach = [&](SharedMemory&& made) { memory = std::make_shared<SharedMemory>(std::move(made)); };
+  agree([&] {
+    if (rank() != 0) return;
+    attach(SharedMemory::create(name(), total));
+    guard.name = name();
+  });
+  agree([&] {
+    if (rank() != 0) attach(SharedMemory::open(name(), total));
+  });
+  // All are attached: without its name, the memory goes with the last process, however that ends.
+  if (!guard.name.empty()) SharedMemory::unlink(std::exchange(guard.name, {}));
+  agree([&] { memory->commit(offset, stride); });
+  memory->populate();
+  return {std::move(memory), stride};
+}
+
+}  // namespace hvd::comm

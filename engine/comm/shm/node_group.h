@@ -1,0 +1,99 @@
+// The ranks of one node around their shared segment: arrival, small messages, waiting. One object per rank,
+// used by one thread.
+//
+// Protocol. Operations are the same sequence on all ranks. An operation posts into slot (k mod 2), then
+// arrives: synchronisation k. When sync() returns, every rank's slot k can be read, until this rank arrives
+// at k + 1; it may be written again for k + 2, because whoever arrived at k + 1 has read it.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "engine/comm/faults.h"
+#include "engine/comm/layout.h"
+#include "engine/comm/shm/segment.h"
+#include "engine/comm/shm/shared_memory.h"
+#include "engine/comm/watch.h"
+
+namespace hvd::comm {
+
+/// Memory of `stride` bytes per local rank that all of them see.
+struct NodeMemory {
+  std::shared_ptr<SharedMemory> memory;
+  std::size_t stride = 0;
+  [[nodiscard]] std::byte* part(int local_rank) const {
+    return memory->bytes().data() + stride * static_cast<std::size_t>(local_rank);
+  }
+};
+
+class NodeGroup {
+ public:
+  enum class Kind : std::uint8_t { kThreads, kProcesses };
+
+  /// Borrows all. Posts this process' id in its cell.
+  NodeGroup(const Layout& layout, Segment segment, Faults& faults, Kind kind);
+
+  [[nodiscard]] int rank() const { return layout_.topology.local_rank; }
+  [[nodiscard]] int size() const { return layout_.topology.local_size; }
+
+  /// This rank's slot for the synchronisation to come; write it before sync().
+  [[nodiscard]] Slot& next_slot() { return segment_.cell(rank()).slots[(sequence_ + 1) % 2]; }
+  /// Everybody's slot of the last synchronisation.
+  [[nodiscard]] const Slot& slot(int local_rank) const { return segment_.cell(local_rank).slots[sequence_ % 2]; }
+
+  /// Arrives and returns when all local ranks have. Checks that they are all in the same operation.
+  /// Errors: mismatch; those of Watch.
+  void sync(const Wait& wait);
+
+  /// Work to share out, of the next synchronisation (prepare, by local rank 0) and of the last one.
+  void prepare_work();
+  [[nodiscard]] Work& work() { return segment_.header().work[sequence_ % 2]; }
+  /// Marks this rank as busy with a chunk (from 1), or not (0): tells who holds up an operation.
+  void set_working(std::uint32_t chunk) { my_cell().working.store(chunk, std::memory_order_relaxed); }
+  /// Returns when `total` chunks of work() are done.
+  void await_work(std::uint32_t total, const Wait& wait);
+
+  /// Adds one and wakes sleepers.
+  void advance(Counter Cell::*counter) { bump(my_cell().*counter); }
+  static void bump(Counter& counter);
+  static void wake(Counter& counter) noexcept;
+  /// Returns when `counter` of all local ranks has reached `target` (modulo 2^32).
+  void await_one(Counter Cell::*counter, int local_rank, std::uint32_t target, const Wait& wait);
+  void await_all(Counter Cell::*counter, std::uint32_t target, const Wait& wait);
+
+  /// Collective. Zeroed memory, page-aligned parts. Errors: out_of_memory, on all local ranks alike.
+  NodeMemory allocate(std::size_t bytes_per_rank, const Wait& wait);
+
+ private:
+  [[nodiscard]] Cell& my_cell() const { return segment_.cell(rank()); }
+  [[nodiscard]] int global(int local_rank) const { return layout_.my_node()[static_cast<std::size_t>(local_rank)]; }
+  /// Sleeps until ready() holds; `counter` changes whenever it may have begun to.
+  template <class Ready, class OnDeadline>
+  void await(Counter& counter, int awaited, const Wait& wait, Ready ready, OnDeadline on_deadline);
+  template <class Ready>
+  void check_alive(int local_rank, const Wait& wait, Ready ready);
+  [[noreturn]] void blame(std::span<const int> local_ranks, const Wait& wait);
+  void check_same_operation(const Wait& wait) const;
+  NodeMemory allocate_for_processes(std::size_t stride, const Wait& wait);
+  NodeMemory allocate_for_threads(std::size_t stride, const Wait& wait);
+
+  const Layout& layout_;
+  Segment segment_;
+  Faults& faults_;
+  Kind kind_;
+  std::chrono::nanoseconds spin_;
+  std::uint64_t pid_namespace_ = 0;
+  std::uint32_t sequence_ = 0;  ///< synchronisations finished
+  std::uint32_t allocations_ = 0;
+};
+
+/// Letter of /proc/<pid>/stat ('R', 'S', 'T' stopped, 'Z' dead), 0 if there is no such process.
+char process_state(std::uint32_t process) noexcept;
+
+/// Short hash of an operation's name.
+std::uint64_t operation_id(std::string_view operation) noexcept;
+
+}  // namespace hvd::comm

@@ -1,0 +1,209 @@
+#include "engine/comm/shm/node_reduce.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "engine/base/error.h"
+#include "engine/comm/reduce.h"
+
+namespace hvd::comm {
+namespace {
+
+/// Shares and chunks begin at multiples of this many elements: no cache line has two writers.
+constexpr std::size_t kAlign = 64;
+/// Claims are atomic operations on one line; below this, they would show.
+constexpr std::size_t kMinChunkBytes = std::size_t{16} << 10;
+/// Half of a second-level cache of today, shared out over the buffers that are live at a time.
+constexpr std::size_t kStagingBytes = std::size_t{1} << 20;
+
+/// A buffer table on the stack for usual node sizes would save nothing: operations here are large.
+using Inputs = std::vector<const std::byte*>;
+using Outputs = std::vector<std::byte*>;
+
+}  // namespace
+
+void NodeReducer::check_agreement(const Reduction& reduction, const Wait& wait) const {
+  for (int r = 0; r < group_.size(); ++r) {
+    const Descriptor& other = group_.slot(r).descriptor;
+    if (other.count == reduction.count && other.dtype == static_cast<std::uint32_t>(reduction.dtype) &&
+        other.op == static_cast<std::uint32_t>(reduction.op)) {
+      continue;
+    }
+    throw Error(Errc::kMismatch, "local rank " + std::to_string(group_.rank()) + " reduces " +
+                                     std::to_string(reduction.count) + " " + std::string(name(reduction.dtype)) + " (" +
+                                     std::string(name(reduction.op)) + "), local rank " + std::to_string(r) + " " +
+                                     std::to_string(other.count) + " " +
+                                     std::string(name(static_cast<DataType>(other.dtype))) + " (" +
+                                     std::string(name(static_cast<ReduceOp>(other.op))) + "), in " + wait.text());
+  }
+}
+
+void NodeReducer::post(std::byte* data, const Reduction& reduction, const Wait& wait) {
+  Slot& slot = group_.next_slot();
+  slot.descriptor.count = reduction.count;
+  slot.descriptor.dtype = static_cast<std::uint32_t>(reduction.dtype);
+  slot.descriptor.op = static_cast<std::uint32_t>(reduction.op);
+  std::memcpy(slot.payload.data(), data, reduction.count * size_of(reduction.dtype));
+  group_.sync(wait);
+  check_agreement(reduction, wait);
+}
+
+void NodeReducer::sum_slots(std::byte* data, const Reduction& reduction, int divisor) {
+  Inputs inputs;
+  inputs.reserve(static_cast<std::size_t>(group_.size()));
+  for (int r = 0; r < group_.size(); ++r) inputs.push_back(group_.slot(r).payload.data());
+  reduce_many(inputs, std::span<std::byte* const>(&data, 1), reduction.count, reduction.dtype, reduction.op, divisor);
+}
+
+void NodeReducer::reduce_small(std::byte* data, const Reduction& reduction, const Wait& wait) {
+  post(data, reduction, wait);
+  sum_slots(data, reduction, reduction.divisor);
+}
+
+void NodeReducer::reduce_small_to_leader(std::byte* data, const Reduction& reduction, const Wait& wait) {
+  post(data, reduction, wait);
+  if (group_.rank() == 0) sum_slots(data, reduction, 1);
+}
+
+void NodeReducer::broadcast_small(std::byte* data, std::size_t bytes, int root, const Wait& wait) {
+  if (group_.rank() == root) std::memcpy(group_.next_slot().payload.data(), data, bytes);
+  group_.sync(wait);
+  if (group_.rank() != root) std::memcpy(data, group_.slot(root).payload.data(), bytes);
+}
+
+std::span<const NodeReducer::Place> NodeReducer::exchange_places(Place mine, const Reduction& reduction,
+                                                                 const Wait& wait) {
+  Descriptor& descriptor = group_.next_slot().descriptor;
+  descriptor.count = reduction.count;
+  descriptor.dtype = static_cast<std::uint32_t>(reduction.dtype);
+  descriptor.op = static_cast<std::uint32_t>(reduction.op);
+  descriptor.region = mine.region;
+  descriptor.offset = mine.offset;
+  if (group_.rank() == 0) group_.prepare_work();
+  group_.sync(wait);
+  check_agreement(reduction, wait);
+  places_.clear();
+  for (int r = 0; r < group_.size(); ++r) {
+    const Descriptor& its = group_.slot(r).descriptor;
+    places_.push_back({its.region, its.offset});
+  }
+  return places_;
+}
+
+void NodeReducer::reduce_in_place(std::span<std::byte* const> parts, const Reduction& reduction, const Wait& wait) {
+  const std::size_t element = size_of(reduction.dtype);
+  const std::size_t bytes = reduction.count * element;
+  const std::size_t chunk_bytes =
+      std::clamp(bytes / (4 * parts.size()), std::min(kMinChunkBytes, segment_bytes_), segment_bytes_);
+  const std::size_t chunk = std::max(kAlign, chunk_bytes / element / kAlign * kAlign);
+  const std::size_t total = chunk_count(reduction.count, chunk);
+  if (total > UINT32_MAX / 2) {
+    throw Error(Errc::kInvalidArgument,
+                "segment_bytes is too small for " + std::to_string(reduction.count) + " elements");
+  }
+
+  Work& work = group_.work();
+  Inputs inputs(parts.size());
+  Outputs outputs(parts.size());
+  while (true) {
+    const std::uint32_t index = work.next.load(std::memory_order_relaxed) < total ? work.next.fetch_add(1) : UINT32_MAX;
+    if (index >= total) break;
+    group_.set_working(index + 1);
+    const Range range = chunk_range(reduction.count, chunk, index);
+    for (std::size_t r = 0; r < parts.size(); ++r) {
+      outputs[r] = parts[r] + range.begin * element;
+      inputs[r] = outputs[r];
+    }
+    reduce_many(inputs, outputs, range.count, reduction.dtype, reduction.op, reduction.divisor);
+    group_.set_working(0);
+    if (work.done.value.fetch_add(1) + 1 == total && work.done.sleepers.load() != 0) NodeGroup::wake(work.done);
+  }
+  group_.await_work(static_cast<std::uint32_t>(total), wait);
+}
+
+std::size_t NodeReducer::block_bytes() const {
+  return std::max(kMinChunkBytes, kStagingBytes / static_cast<std::size_t>(group_.size()) / kSlotBytes * kSlotBytes);
+}
+
+std::byte* NodeReducer::staging(int local_rank, std::size_t half, const Wait& wait) {
+  // Two blocks for what a rank puts in, two for the results of the shares.
+  if (!staging_) staging_ = group_.allocate(4 * block_bytes(), wait);
+  return staging_->part(local_rank) + half * block_bytes();
+}
+
+// Per block k: copy in, wait until all have; reduce the own share; meanwhile copy in block k + 1; wait until
+// all have reduced; copy out. A rank's own share is never staged: it reads it from, and writes it to, its
+// own buffer. Half h of the staging is free for block k + 2 because a rank says filled(k + 2) only after
+// copying out block k, and fills k + 2 only after all have reduced block k.
+void NodeReducer::reduce_staged(std::byte* data, const Reduction& reduction, const Wait& wait) {
+  const auto n = static_cast<std::size_t>(group_.size());
+  const auto me = static_cast<std::size_t>(group_.rank());
+  const std::size_t element = size_of(reduction.dtype);
+  const std::size_t block = block_bytes() / element;
+  const std::size_t blocks = chunk_count(reduction.count, block);
+  const std::uint32_t before = blocks_;
+  staging(0, 0, wait);
+  const auto half = [&](std::size_t k) { return (before + k) % 2; };
+  const auto shares = [&](std::size_t k, std::size_t r) {
+    return share_of(chunk_range(reduction.count, block, k).count, n, r, kAlign);
+  };
+  const auto own = [&](std::size_t k, Range share) { return data + (k * block + share.begin) * element; };
+  const auto input = [&](std::size_t r, std::size_t k) { return staging(static_cast<int>(r), half(k), wait); };
+  const auto result = [&](std::size_t r, std::size_t k) { return staging(static_cast<int>(r), 2 + half(k), wait); };
+
+  const auto copy_in = [&](std::size_t k) {
+    for (std::size_t r = 0; r < n; ++r) {
+      const Range share = shares(k, r);
+      if (r != me) std::memcpy(input(me, k) + share.begin * element, own(k, share), share.count * element);
+    }
+    group_.advance(&Cell::filled);
+  };
+  Inputs inputs(n);
+  Outputs outputs(2);
+  copy_in(0);
+  for (std::size_t k = 0; k < blocks; ++k) {
+    const auto done = before + static_cast<std::uint32_t>(k) + 1;
+    group_.await_all(&Cell::filled, done, wait);
+    const Range mine = shares(k, me);
+    for (std::size_t r = 0; r < n; ++r) inputs[r] = r == me ? own(k, mine) : input(r, k) + mine.begin * element;
+    outputs = {own(k, mine), result(me, k) + mine.begin * element};
+    reduce_many(inputs, outputs, mine.count, reduction.dtype, reduction.op, reduction.divisor);
+    group_.advance(&Cell::reduced);
+    if (k + 1 < blocks) copy_in(k + 1);
+    group_.await_all(&Cell::reduced, done, wait);
+    for (std::size_t r = 0; r < n; ++r) {
+      const Range share = shares(k, r);
+      if (r != me) std::memcpy(own(k, share), result(r, k) + share.begin * element, share.count * element);
+    }
+  }
+  blocks_ += static_cast<std::uint32_t>(blocks);
+}
+
+void NodeReducer::broadcast_staged(std::byte* data, std::size_t bytes, int root, const Wait& wait) {
+  const std::size_t block = block_bytes();
+  const std::size_t blocks = chunk_count(bytes, block);
+  const std::uint32_t before = blocks_;
+  staging(0, 0, wait);
+  for (std::size_t k = 0; k < blocks; ++k) {
+    const Range range = chunk_range(bytes, block, k);
+    std::byte* shared = staging(root, (before + k) % 2, wait);
+    const auto done = before + static_cast<std::uint32_t>(k) + 1;
+    if (group_.rank() == root) {
+      // Block k - 2 used this half: all must have copied it out.
+      if (k >= 2) group_.await_all(&Cell::reduced, done - 2, wait);
+      std::memcpy(shared, data + range.begin, range.count);
+      group_.advance(&Cell::filled);
+      group_.advance(&Cell::reduced);
+    } else {
+      group_.advance(&Cell::filled);
+      group_.await_one(&Cell::filled, root, done, wait);
+      std::memcpy(data + range.begin, shared, range.count);
+      group_.advance(&Cell::reduced);
+    }
+  }
+  blocks_ += static_cast<std::uint32_t>(blocks);
+  group_.await_all(&Cell::reduced, blocks_, wait);
+}
+
+}  // namespace hvd::comm

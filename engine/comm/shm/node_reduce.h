@@ -1,0 +1,68 @@
+// Reductions and broadcasts between the ranks of one node, through memory that all of them see. See
+// docs/algorithms.md. One object per rank, used by one thread; borrows the NodeGroup.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "engine/base/types.h"
+#include "engine/comm/chunks.h"
+#include "engine/comm/shm/node_group.h"
+
+namespace hvd::comm {
+
+/// What is reduced, as every local rank sees it.
+struct Reduction {
+  std::size_t count;
+  DataType dtype;
+  ReduceOp op;
+  int divisor;  ///< world size for kAverage, else 1
+};
+
+class NodeReducer {
+ public:
+  /// Where a rank's data lies: number and offset in registered memory, or region 0.
+  struct Place {
+    std::uint64_t region = 0;
+    std::uint64_t offset = 0;
+  };
+
+  NodeReducer(NodeGroup& group, std::size_t segment_bytes) : group_(group), segment_bytes_(segment_bytes) {}
+
+  /// Up to kSlotBytes: every rank copies its data into its slot and sums all slots itself. One
+  /// synchronisation. Errors (of all methods): mismatch if ranks disagree; those of NodeGroup.
+  void reduce_small(std::byte* data, const Reduction& reduction, const Wait& wait);
+  /// The same, but only local rank 0 gets the sum, and divides nothing.
+  void reduce_small_to_leader(std::byte* data, const Reduction& reduction, const Wait& wait);
+  void broadcast_small(std::byte* data, std::size_t bytes, int root, const Wait& wait);
+
+  /// Tells the others where this rank's data lies and learns the same of them: [local rank]. The places
+  /// are good until this rank arrives at its next operation.
+  std::span<const Place> exchange_places(Place mine, const Reduction& reduction, const Wait& wait);
+
+  /// `parts[r]` is local rank r's buffer, mapped here. Chunks are claimed by whichever rank is running, so
+  /// a rank whose processor is taken costs speed but not a stall. Call right after exchange_places().
+  void reduce_in_place(std::span<std::byte* const> parts, const Reduction& reduction, const Wait& wait);
+  /// For any memory: pipelined through two staging blocks per rank.
+  void reduce_staged(std::byte* data, const Reduction& reduction, const Wait& wait);
+  void broadcast_staged(std::byte* data, std::size_t bytes, int root, const Wait& wait);
+
+  /// Staging memory of this node, `block_bytes()` per rank and half (0 or 1). Collective on first use.
+  std::byte* staging(int local_rank, std::size_t half, const Wait& wait);
+  [[nodiscard]] std::size_t block_bytes() const;
+
+ private:
+  void post(std::byte* data, const Reduction& reduction, const Wait& wait);
+  void check_agreement(const Reduction& reduction, const Wait& wait) const;
+  void sum_slots(std::byte* data, const Reduction& reduction, int divisor);
+
+  NodeGroup& group_;
+  std::size_t segment_bytes_;
+  std::optional<NodeMemory> staging_;
+  std::uint32_t blocks_ = 0;  ///< staging blocks filled so far, equal on all ranks
+  std::vector<Place> places_;
+};
+
+}  // namespace hvd::comm

@@ -1,0 +1,88 @@
+// The memory that the ranks of one node share for control: who has arrived, small messages, faults.
+// Plain memory for threads, POSIX shared memory for processes; the same code runs on both. All-zero bytes
+// are a valid initial state.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "engine/comm/shm/shared_text.h"
+
+namespace hvd::comm {
+
+/// Two cache lines: the adjacent-line prefetcher couples pairs.
+inline constexpr std::size_t kCacheUnit = 128;
+
+/// A number that only grows and that others may sleep on.
+struct alignas(kCacheUnit) Counter {
+  std::atomic<std::uint32_t> value{0};
+  std::atomic<std::uint32_t> sleepers{0};
+};
+
+/// What a rank says about its part in an operation. Guarded by arrival: written before, read after.
+struct Descriptor {
+  std::uint64_t operation = 0;  ///< hash of its name, so that ranks out of step are found out
+  std::uint64_t count = 0;      ///< elements, or bytes of a message
+  std::uint32_t dtype = 0;
+  std::uint32_t op = 0;
+  std::uint64_t region = 0;  ///< registered memory: its number, from 1; 0 if not registered
+  std::uint64_t offset = 0;  ///< bytes from the region's start
+};
+
+inline constexpr std::size_t kSlotBytes = std::size_t{32} << 10;
+
+struct alignas(kCacheUnit) Slot {
+  Descriptor descriptor;
+  alignas(kCacheUnit) std::array<std::byte, kSlotBytes> payload;
+};
+
+/// One rank's cell.
+struct alignas(kCacheUnit) Cell {
+  Counter arrived;                         ///< synchronisations reached
+  Counter filled;                          ///< staging blocks copied in
+  Counter reduced;                         ///< staging blocks whose share is reduced
+  std::atomic<std::uint32_t> working{0};   ///< chunk index + 1 while reducing a claimed chunk
+  std::atomic<std::uint32_t> answered{0};  ///< last roll call answered
+  SharedText status;
+  std::atomic<std::uint32_t> process{0};  ///< process id; 0: a thread, or in another pid namespace
+  std::atomic<std::uint64_t> pid_namespace{0};
+  std::array<Slot, 2> slots;  ///< alternate: one is read while the next is written
+};
+
+/// Work of one large all-reduce, claimed in chunks by whoever runs.
+struct Work {
+  alignas(kCacheUnit) std::atomic<std::uint32_t> next{0};
+  Counter done;
+};
+
+struct Header {
+  std::atomic<std::uint32_t> abort_state{0};  ///< 0 none, 1 reason being written, 2 reason readable
+  std::atomic<std::uint32_t> roll_call{0};    ///< number of the latest call
+  std::atomic<std::uint64_t> token{0};        ///< makes names of shared memory unique
+  SharedText reason;
+  std::array<Work, 2> work;  ///< alternate like the slots
+};
+
+class Segment {
+ public:
+  /// Borrows `memory` of at least bytes_for(ranks), zeroed, kCacheUnit-aligned.
+  Segment(std::span<std::byte> memory, int ranks)
+      : header_(reinterpret_cast<Header*>(memory.data())),
+        cells_(reinterpret_cast<Cell*>(memory.data() + sizeof(Header)), static_cast<std::size_t>(ranks)) {}
+
+  static constexpr std::size_t bytes_for(int ranks) {
+    return sizeof(Header) + sizeof(Cell) * static_cast<std::size_t>(ranks);
+  }
+  [[nodiscard]] Header& header() const { return *header_; }
+  [[nodiscard]] Cell& cell(int local_rank) const { return cells_[static_cast<std::size_t>(local_rank)]; }
+  [[nodiscard]] int size() const { return static_cast<int>(cells_.size()); }
+
+ private:
+  Header* header_;
+  std::span<Cell> cells_;
+};
+
+}  // namespace hvd::comm

@@ -1,0 +1,105 @@
+#include "engine/comm/shm/shared_memory.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <system_error>
+#include <utility>
+
+#include "engine/base/error.h"
+
+namespace hvd::comm {
+namespace {
+
+std::string error_text(int code) { return std::generic_category().message(code); }
+
+std::string mebibytes(std::size_t bytes) {
+  const std::size_t tenths = (bytes * 10 + (1U << 19)) >> 20;
+  return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " MiB";
+}
+
+// MADV_POPULATE_WRITE of Linux 5.14; Debian 12's headers have it, older ones do not.
+constexpr int kPopulateWrite = 23;
+
+}  // namespace
+
+SharedMemory SharedMemory::anonymous(std::size_t bytes) {
+  void* base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (base == MAP_FAILED) {
+    throw Error(Errc::kOutOfMemory, "cannot allocate " + mebibytes(bytes) + ": " + error_text(errno));
+  }
+  return {-1, static_cast<std::byte*>(base), bytes};
+}
+
+SharedMemory SharedMemory::map(int fd, std::size_t bytes, const std::string& name) {
+  void* base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (base == MAP_FAILED) {
+    const int code = errno;
+    close(fd);
+    throw Error(Errc::kOutOfMemory,
+                "cannot map " + mebibytes(bytes) + " of shared memory " + name + ": " + error_text(code));
+  }
+  return {fd, static_cast<std::byte*>(base), bytes};
+}
+
+SharedMemory SharedMemory::create(const std::string& name, std::size_t bytes) {
+  const int fd = shm_open(name.c_str(), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, S_IRUSR | S_IWUSR);
+  if (fd < 0) throw Error(Errc::kIo, "cannot create shared memory " + name + ": " + error_text(errno));
+  if (ftruncate(fd, static_cast<off_t>(bytes)) != 0) {
+    const int code = errno;
+    close(fd);
+    unlink(name);
+    throw Error(Errc::kOutOfMemory,
+                "cannot size shared memory " + name + " to " + mebibytes(bytes) + ": " + error_text(code));
+  }
+  try {
+    return map(fd, bytes, name);
+  } catch (...) {
+    unlink(name);
+    throw;
+  }
+}
+
+SharedMemory SharedMemory::open(const std::string& name, std::size_t bytes) {
+  const int fd = shm_open(name.c_str(), O_RDWR | O_CLOEXEC, 0);
+  if (fd < 0) throw Error(Errc::kIo, "cannot open shared memory " + name + ": " + error_text(errno));
+  return map(fd, bytes, name);
+}
+
+void SharedMemory::unlink(const std::string& name) noexcept { shm_unlink(name.c_str()); }
+
+SharedMemory::SharedMemory(SharedMemory&& other) noexcept
+    : fd_(std::exchange(other.fd_, -1)), base_(std::exchange(other.base_, nullptr)), size_(other.size_) {}
+
+SharedMemory::~SharedMemory() {
+  if (base_ != nullptr) munmap(base_, size_);
+  if (fd_ >= 0) close(fd_);
+}
+
+void SharedMemory::commit(std::size_t offset, std::size_t bytes) const {
+  if (fd_ < 0 || bytes == 0) return;
+  int code = 0;
+  do {
+    code = posix_fallocate(fd_, static_cast<off_t>(offset), static_cast<off_t>(bytes));
+  } while (code == EINTR);
+  if (code == 0) return;
+  struct statvfs info {};
+  std::string there;
+  if (fstatvfs(fd_, &info) == 0) {
+    there = "; /dev/shm has " + mebibytes(info.f_bavail * info.f_frsize) + " left of " +
+            mebibytes(info.f_blocks * info.f_frsize);
+  }
+  throw Error(Errc::kOutOfMemory, "not enough shared memory: the ranks of this host need " + mebibytes(size_) + there +
+                                      " (" + error_text(code) +
+                                      "); enlarge it (docker run --shm-size, mount -o remount,size=... /dev/shm) or "
+                                      "use fewer ranks per host");
+}
+
+void SharedMemory::populate() const noexcept { madvise(base_, size_, kPopulateWrite); }
+
+}  // namespace hvd::comm

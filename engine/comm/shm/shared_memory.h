@@ -1,0 +1,45 @@
+// Owner of one mapping that several ranks see: POSIX shared memory for processes, anonymous for threads.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+
+namespace hvd::comm {
+
+class SharedMemory {
+ public:
+  /// For threads. Zeroed. Errors: out_of_memory.
+  static SharedMemory anonymous(std::size_t bytes);
+  /// Creates `name` ("/hvd_bench.1234.0"), mode 0600, sized but without memory behind it: see commit().
+  /// Errors: io, if the name exists or /dev/shm is not usable.
+  static SharedMemory create(const std::string& name, std::size_t bytes);
+  /// Errors: io.
+  static SharedMemory open(const std::string& name, std::size_t bytes);
+  /// Removes the name; mappings stay. A name that is gone is no error.
+  static void unlink(const std::string& name) noexcept;
+
+  SharedMemory(SharedMemory&& other) noexcept;
+  SharedMemory& operator=(SharedMemory&&) = delete;
+  SharedMemory(const SharedMemory&) = delete;
+  SharedMemory& operator=(const SharedMemory&) = delete;
+  ~SharedMemory();
+
+  /// Takes memory for [offset, offset + bytes), so that a full /dev/shm is an error here and not a SIGBUS in
+  /// the middle of a step. The pages come from the caller's NUMA node.
+  /// Errors: out_of_memory, saying how much is needed and how much there is.
+  void commit(std::size_t offset, std::size_t bytes) const;
+  /// Maps the committed pages now rather than fault by fault in the first step.
+  void populate() const noexcept;
+  [[nodiscard]] std::span<std::byte> bytes() const { return {base_, size_}; }
+
+ private:
+  SharedMemory(int fd, std::byte* base, std::size_t size) : fd_(fd), base_(base), size_(size) {}
+  static SharedMemory map(int fd, std::size_t bytes, const std::string& name);
+
+  int fd_;
+  std::byte* base_;
+  std::size_t size_;
+};
+
+}  // namespace hvd::comm

@@ -1,0 +1,46 @@
+// What a waiting loop has to look at besides the thing it waits for: has a peer aborted, does a peer call
+// the roll, has the deadline passed.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "engine/base/deadline.h"
+
+namespace hvd::comm {
+
+/// One collective operation, as far as an error message needs it.
+struct Wait {
+  std::string_view operation;  ///< "all_reduce"
+  std::uint64_t sequence;      ///< counts the operations of this communicator, equal on all ranks
+  std::size_t bytes;
+  Deadline deadline;
+  Clock::time_point start = Clock::now();
+
+  /// "all_reduce 17 (26214400 bytes)".
+  [[nodiscard]] std::string text() const {
+    std::string result = std::string(operation) + " " + std::to_string(sequence);
+    if (bytes > 0) result += " (" + std::to_string(bytes) + " bytes)";
+    return result;
+  }
+};
+
+class Watch {
+ public:
+  virtual ~Watch() = default;
+  /// Cheap enough for every turn of a spinning loop. True: call check(), it will throw.
+  [[nodiscard]] virtual bool aborted() const noexcept = 0;
+  /// To be called between naps while waiting for `awaited` (a rank, or -1). Answers roll calls.
+  /// Errors: peer_lost with the peer's reason, if one has aborted.
+  virtual void check(const Wait& wait, int awaited) = 0;
+  /// The deadline has passed and `missing` ranks are why. Throws peer_lost if that is one rank, else timeout.
+  /// `remote`: the ranks are on other nodes, whose own report may name the culprit better; waits for it for
+  /// a moment. `detail` is appended to the text.
+  [[noreturn]] virtual void give_up(const Wait& wait, std::span<const int> missing, bool remote,
+                                    std::string_view detail) = 0;
+};
+
+}  // namespace hvd::comm
