@@ -1,0 +1,275 @@
+#include "models/onednn/compat.h"
+
+#include <utility>
+
+#include "engine/base/error.h"
+
+namespace hvd::models::onednn {
+
+#if DNNL_VERSION_MAJOR >= 3
+namespace {
+const Dims kNoDilation{0, 0};
+}
+
+ConvForward conv_forward(const dnnl::engine& engine, dnnl::algorithm algorithm, const Operands& operands,
+                         const Geometry& geometry, const dnnl::primitive_attr& attr) {
+  const auto kind = dnnl::prop_kind::forward_training;
+  if (operands.bias != nullptr) {
+    return {engine,
+            kind,
+            algorithm,
+            operands.src,
+            operands.weights,
+            *operands.bias,
+            operands.dst,
+            geometry.strides,
+            geometry.pad_low,
+            geometry.pad_high,
+            attr};
+  }
+  return {engine,
+          kind,
+          algorithm,
+          operands.src,
+          operands.weights,
+          operands.dst,
+          geometry.strides,
+          geometry.pad_low,
+          geometry.pad_high,
+          attr};
+}
+
+ConvBackwardData conv_backward_data(const dnnl::engine& engine, dnnl::algorithm algorithm, const Operands& operands,
+                                    const Geometry& geometry, const dnnl::primitive_attr& attr,
+                                    const ConvForward& hint) {
+  return {engine,
+          algorithm,
+          operands.src,
+          operands.weights,
+          operands.dst,
+          geometry.strides,
+          geometry.pad_low,
+          geometry.pad_high,
+          hint,
+          attr};
+}
+
+ConvBackwardWeights conv_backward_weights(const dnnl::engine& engine, dnnl::algorithm algorithm,
+                                          const Operands& operands, const Geometry& geometry,
+                                          const dnnl::primitive_attr& attr, const ConvForward& hint) {
+  if (operands.bias != nullptr) {
+    return {engine,       algorithm,        operands.src,     operands.weights,  *operands.bias,
+            operands.dst, geometry.strides, geometry.pad_low, geometry.pad_high, hint,
+            attr};
+  }
+  return {engine,
+          algorithm,
+          operands.src,
+          operands.weights,
+          operands.dst,
+          geometry.strides,
+          geometry.pad_low,
+          geometry.pad_high,
+          hint,
+          attr};
+}
+
+LinearForward linear_forward(const dnnl::engine& engine, const Operands& operands, const dnnl::primitive_attr& attr) {
+  return {engine, dnnl::prop_kind::forward_training, operands.src, operands.weights, *operands.bias, operands.dst,
+          attr};
+}
+
+LinearBackwardData linear_backward_data(const dnnl::engine& engine, const Operands& operands,
+                                        const dnnl::primitive_attr& attr, const LinearForward& hint) {
+  return {engine, operands.src, operands.weights, operands.dst, hint, attr};
+}
+
+LinearBackwardWeights linear_backward_weights(const dnnl::engine& engine, const Operands& operands,
+                                              const dnnl::primitive_attr& attr, const LinearForward& hint) {
+  return {engine, operands.src, operands.weights, *operands.bias, operands.dst, hint, attr};
+}
+
+static dnnl::normalization_flags norm_flags(bool fuse_relu) {
+  const auto flags = dnnl::normalization_flags::use_scale | dnnl::normalization_flags::use_shift;
+  return fuse_relu ? flags | dnnl::normalization_flags::fuse_norm_relu : flags;
+}
+
+NormForward norm_forward(const dnnl::engine& engine, const Md& data, float epsilon, bool fuse_relu,
+                         const dnnl::primitive_attr& attr) {
+  return {engine, dnnl::prop_kind::forward_training, data, data, epsilon, norm_flags(fuse_relu), attr};
+}
+
+NormBackward norm_backward(const dnnl::engine& engine, const Md& diff, const Md& data, float epsilon, bool fuse_relu,
+                           const dnnl::primitive_attr& attr, const NormForward& hint) {
+  return {engine, dnnl::prop_kind::backward, diff, diff, data, epsilon, norm_flags(fuse_relu), hint, attr};
+}
+
+PoolForward pool_forward(const dnnl::engine& engine, dnnl::algorithm algorithm, const Md& src, const Md& dst,
+                         const Geometry& geometry, const dnnl::primitive_attr& attr) {
+  return {engine,
+          dnnl::prop_kind::forward_training,
+          algorithm,
+          src,
+          dst,
+          geometry.strides,
+          geometry.kernel,
+          kNoDilation,
+          geometry.pad_low,
+          geometry.pad_high,
+          attr};
+}
+
+PoolBackward pool_backward(const dnnl::engine& engine, dnnl::algorithm algorithm, const Md& diff_src,
+                           const Md& diff_dst, const Geometry& geometry, const dnnl::primitive_attr& attr,
+                           const PoolForward& hint) {
+  return {engine,           algorithm,         diff_src, diff_dst, geometry.strides, geometry.kernel, kNoDilation,
+          geometry.pad_low, geometry.pad_high, hint,     attr};
+}
+
+void append_relu(dnnl::primitive_attr& attr) {
+  dnnl::post_ops ops;
+  ops.append_eltwise(dnnl::algorithm::eltwise_relu, 0.0F, 0.0F);
+  attr.set_post_ops(ops);
+}
+
+Md with_type(const Md& desc, dnnl::memory::data_type type) {
+  const Dims dims = desc.get_dims();
+  for (int i = static_cast<int>(dnnl_a); i < static_cast<int>(dnnl_format_tag_last); ++i) {
+    const auto tag = static_cast<dnnl::memory::format_tag>(i);
+    if (Md(dims, desc.get_data_type(), tag, true) == desc) return {dims, type, tag};
+  }
+  throw Error(Errc::kUnsupported, "oneDNN chose a weight layout without a name; use another oneDNN version");
+}
+
+Dims dims_of(const Md& desc) { return desc.get_dims(); }
+
+#else  // 2.x
+
+ConvForward conv_forward(const dnnl::engine& engine, dnnl::algorithm algorithm, const Operands& operands,
+                         const Geometry& geometry, const dnnl::primitive_attr& attr) {
+  using Desc = dnnl::convolution_forward::desc;
+  const auto kind = dnnl::prop_kind::forward_training;
+  const Desc desc = operands.bias != nullptr ? Desc(kind, algorithm, operands.src, operands.weights, *operands.bias,
+                                                    operands.dst, geometry.strides, geometry.pad_low, geometry.pad_high)
+                                             : Desc(kind, algorithm, operands.src, operands.weights, operands.dst,
+                                                    geometry.strides, geometry.pad_low, geometry.pad_high);
+  return {desc, attr, engine};
+}
+
+ConvBackwardData conv_backward_data(const dnnl::engine& engine, dnnl::algorithm algorithm, const Operands& operands,
+                                    const Geometry& geometry, const dnnl::primitive_attr& attr,
+                                    const ConvForward& hint) {
+  const dnnl::convolution_backward_data::desc desc(algorithm, operands.src, operands.weights, operands.dst,
+                                                   geometry.strides, geometry.pad_low, geometry.pad_high);
+  return {desc, attr, engine, hint};
+}
+
+ConvBackwardWeights conv_backward_weights(const dnnl::engine& engine, dnnl::algorithm algorithm,
+                                          const Operands& operands, const Geometry& geometry,
+                                          const dnnl::primitive_attr& attr, const ConvForward& hint) {
+  using Desc = dnnl::convolution_backward_weights::desc;
+  const Desc desc = operands.bias != nullptr ? Desc(algorithm, operands.src, operands.weights, *operands.bias,
+                                                    operands.dst, geometry.strides, geometry.pad_low, geometry.pad_high)
+                                             : Desc(algorithm, operands.src, operands.weights, operands.dst,
+                                                    geometry.strides, geometry.pad_low, geometry.pad_high);
+  return {desc, attr, engine, hint};
+}
+
+LinearForward linear_forward(const dnnl::engine& engine, const Operands& operands, const dnnl::primitive_attr& attr) {
+  const dnnl::inner_product_forward::desc desc(dnnl::prop_kind::forward_training, operands.src, operands.weights,
+                                               *operands.bias, operands.dst);
+  return {desc, attr, engine};
+}
+
+LinearBackwardData linear_backward_data(const dnnl::engine& engine, const Operands& operands,
+                                        const dnnl::primitive_attr& attr, const LinearForward& hint) {
+  const dnnl::inner_product_backward_data::desc desc(operands.src, operands.weights, operands.dst);
+  return {desc, attr, engine, hint};
+}
+
+LinearBackwardWeights linear_backward_weights(const dnnl::engine& engine, const Operands& operands,
+                                              const dnnl::primitive_attr& attr, const LinearForward& hint) {
+  const dnnl::inner_product_backward_weights::desc desc(operands.src, operands.weights, *operands.bias, operands.dst);
+  return {desc, attr, engine, hint};
+}
+
+static dnnl::normalization_flags norm_flags(bool fuse_relu) {
+  const auto flags = dnnl::normalization_flags::use_scale | dnnl::normalization_flags::use_shift;
+  return fuse_relu ? flags | dnnl::normalization_flags::fuse_norm_relu : flags;
+}
+
+NormForward norm_forward(const dnnl::engine& engine, const Md& data, float epsilon, bool fuse_relu,
+                         const dnnl::primitive_attr& attr) {
+  const dnnl::batch_normalization_forward::desc desc(dnnl::prop_kind::forward_training, data, epsilon,
+                                                     norm_flags(fuse_relu));
+  return {desc, attr, engine};
+}
+
+NormBackward norm_backward(const dnnl::engine& engine, const Md& diff, const Md& data, float epsilon, bool fuse_relu,
+                           const dnnl::primitive_attr& attr, const NormForward& hint) {
+  const dnnl::batch_normalization_backward::desc desc(dnnl::prop_kind::backward, diff, data, epsilon,
+                                                      norm_flags(fuse_relu));
+  return {desc, attr, engine, hint};
+}
+
+PoolForward pool_forward(const dnnl::engine& engine, dnnl::algorithm algorithm, const Md& src, const Md& dst,
+                         const Geometry& geometry, const dnnl::primitive_attr& attr) {
+  const dnnl::pooling_forward::desc desc(dnnl::prop_kind::forward_training, algorithm, src, dst, geometry.strides,
+                                         geometry.kernel, geometry.pad_low, geometry.pad_high);
+  return {desc, attr, engine};
+}
+
+PoolBackward pool_backward(const dnnl::engine& engine, dnnl::algorithm algorithm, const Md& diff_src,
+                           const Md& diff_dst, const Geometry& geometry, const dnnl::primitive_attr& attr,
+                           const PoolForward& hint) {
+  const dnnl::pooling_backward::desc desc(algorithm, diff_src, diff_dst, geometry.strides, geometry.kernel,
+                                          geometry.pad_low, geometry.pad_high);
+  return {desc, attr, engine, hint};
+}
+
+void append_relu(dnnl::primitive_attr& attr) {
+  dnnl::post_ops ops;
+  ops.append_eltwise(1.0F, dnnl::algorithm::eltwise_relu, 0.0F, 0.0F);
+  attr.set_post_ops(ops);
+}
+
+Md with_type(const Md& desc, dnnl::memory::data_type type) {
+  Md typed = desc;
+  typed.data.data_type = dnnl::memory::convert_to_c(type);
+  return typed;
+}
+
+Dims dims_of(const Md& desc) { return desc.dims(); }
+
+#endif
+
+dnnl::memory::format_tag activation_tag(const Md& desc, dnnl::memory::data_type type) {
+  using Tag = dnnl::memory::format_tag;
+  const Dims dims = dims_of(desc);
+  if (dims.size() == 2) return Md(dims, type, Tag::nc) == desc ? Tag::nc : Tag::undef;
+  for (const auto& [tag, block] : {std::pair{Tag::nhwc, 1}, {Tag::nChw16c, 16}, {Tag::nChw8c, 8}, {Tag::nchw, 1}}) {
+    if (dims[1] % block == 0 && Md(dims, type, tag) == desc) return tag;
+  }
+  return Tag::undef;
+}
+
+std::string library_version() {
+  const dnnl_version_t* version = dnnl_version();
+  return std::to_string(version->major) + "." + std::to_string(version->minor) + "." + std::to_string(version->patch);
+}
+
+std::string library_isa() {
+  switch (dnnl::get_effective_cpu_isa()) {
+    case dnnl::cpu_isa::sse41: return "sse41";
+    case dnnl::cpu_isa::avx: return "avx";
+    case dnnl::cpu_isa::avx2: return "avx2";
+    case dnnl::cpu_isa::avx2_vnni: return "avx2_vnni";
+    case dnnl::cpu_isa::avx512_core: return "avx512_core";
+    case dnnl::cpu_isa::avx512_core_vnni: return "avx512_core_vnni";
+    case dnnl::cpu_isa::avx512_core_bf16: return "avx512_core_bf16";
+    case dnnl::cpu_isa::avx512_core_amx: return "avx512_core_amx";
+    default: return "isa_" + std::to_string(static_cast<int>(dnnl::get_effective_cpu_isa()));
+  }
+}
+
+}  // namespace hvd::models::onednn

@@ -1,0 +1,79 @@
+// The one place that knows oneDNN's two C++ interfaces: 2.x builds a primitive descriptor from an operation
+// descriptor, 3.x directly. Everything else in this folder is written against these functions. They throw
+// dnnl::error; onednn_step.cpp turns it into Error{kBackend}. Thread-safe: they share nothing.
+#pragma once
+
+#include <oneapi/dnnl/dnnl.hpp>
+#include <string>
+
+namespace hvd::models::onednn {
+
+using Md = dnnl::memory::desc;
+using Dims = dnnl::memory::dims;
+
+/// Geometry of a convolution or a pooling, in the library's terms: spatial dimensions only, {h, w}.
+struct Geometry {
+  Dims kernel, strides, pad_low, pad_high;
+};
+
+/// Descriptors of a convolution's or a fully connected layer's tensors; `bias` is null without one.
+/// For backward passes they are those of the differences (diff_src and so on).
+struct Operands {
+  Md src, weights;
+  const Md* bias = nullptr;
+  Md dst;
+};
+
+using ConvForward = dnnl::convolution_forward::primitive_desc;
+using ConvBackwardData = dnnl::convolution_backward_data::primitive_desc;
+using ConvBackwardWeights = dnnl::convolution_backward_weights::primitive_desc;
+using LinearForward = dnnl::inner_product_forward::primitive_desc;
+using LinearBackwardData = dnnl::inner_product_backward_data::primitive_desc;
+using LinearBackwardWeights = dnnl::inner_product_backward_weights::primitive_desc;
+using NormForward = dnnl::batch_normalization_forward::primitive_desc;
+using NormBackward = dnnl::batch_normalization_backward::primitive_desc;
+using PoolForward = dnnl::pooling_forward::primitive_desc;
+using PoolBackward = dnnl::pooling_backward::primitive_desc;
+
+ConvForward conv_forward(const dnnl::engine& engine, dnnl::algorithm algorithm, const Operands& operands,
+                         const Geometry& geometry, const dnnl::primitive_attr& attr);
+ConvBackwardData conv_backward_data(const dnnl::engine& engine, dnnl::algorithm algorithm, const Operands& operands,
+                                    const Geometry& geometry, const dnnl::primitive_attr& attr,
+                                    const ConvForward& hint);
+ConvBackwardWeights conv_backward_weights(const dnnl::engine& engine, dnnl::algorithm algorithm,
+                                          const Operands& operands, const Geometry& geometry,
+                                          const dnnl::primitive_attr& attr, const ConvForward& hint);
+
+LinearForward linear_forward(const dnnl::engine& engine, const Operands& operands, const dnnl::primitive_attr& attr);
+LinearBackwardData linear_backward_data(const dnnl::engine& engine, const Operands& operands,
+                                        const dnnl::primitive_attr& attr, const LinearForward& hint);
+LinearBackwardWeights linear_backward_weights(const dnnl::engine& engine, const Operands& operands,
+                                              const dnnl::primitive_attr& attr, const LinearForward& hint);
+
+/// Training mode with scale and shift; `fuse_relu` adds a rectifier behind and a workspace for backward.
+NormForward norm_forward(const dnnl::engine& engine, const Md& data, float epsilon, bool fuse_relu,
+                         const dnnl::primitive_attr& attr);
+NormBackward norm_backward(const dnnl::engine& engine, const Md& diff, const Md& data, float epsilon, bool fuse_relu,
+                           const dnnl::primitive_attr& attr, const NormForward& hint);
+
+PoolForward pool_forward(const dnnl::engine& engine, dnnl::algorithm algorithm, const Md& src, const Md& dst,
+                         const Geometry& geometry, const dnnl::primitive_attr& attr);
+PoolBackward pool_backward(const dnnl::engine& engine, dnnl::algorithm algorithm, const Md& diff_src,
+                           const Md& diff_dst, const Geometry& geometry, const dnnl::primitive_attr& attr,
+                           const PoolForward& hint);
+
+/// Appends max(x, 0) to `attr`'s post-operations.
+void append_relu(dnnl::primitive_attr& attr);
+
+/// The layout of `desc` with elements of `type`. Errors: Error{kUnsupported} for a layout without a name (3.x).
+Md with_type(const Md& desc, dnnl::memory::data_type type);
+/// Name of the layout of a plain or blocked activation {n, c, h, w}; `undef` when it is none of those we copy in.
+dnnl::memory::format_tag activation_tag(const Md& desc, dnnl::memory::data_type type);
+Dims dims_of(const Md& desc);
+
+/// "2.6.3".
+std::string library_version();
+/// Best instruction set that the library uses here, e.g. "avx512_core_amx".
+std::string library_isa();
+
+}  // namespace hvd::models::onednn

@@ -1,0 +1,117 @@
+// Convolutions.
+#include "models/onednn/plans.h"
+
+namespace hvd::models::onednn {
+namespace {
+
+using Type = dnnl::memory::data_type;
+using Tag = dnnl::memory::format_tag;
+
+/// Winograd F(4x4, 3x3) does a quarter of the multiplications. It pays when enough 4x4 tiles share each
+/// transformed filter: measured on AVX-512 (oneDNN 2.6, 64 to 512 channels), 1.5x at 128 tiles, 2 to 2.5x at
+/// 1,000 and more, a loss at 32. oneDNN's own choice (convolution_auto) never takes it in training.
+constexpr std::int64_t kWinogradTiles = 96;
+constexpr std::int64_t kWinogradChannels = 32;
+
+bool wants_winograd(const Shape& x, const Shape& y, const Window& w) {
+  const std::int64_t tiles = y[0] * ((y[1] + 3) / 4) * ((y[2] + 3) / 4);
+  return w.kernel_h == 3 && w.kernel_w == 3 && w.stride_h == 1 && w.stride_w == 1 && x[3] >= kWinogradChannels &&
+         y[3] >= kWinogradChannels && tiles >= kWinogradTiles;
+}
+
+}  // namespace
+
+void Compiler::conv(NodeId id) {
+  const Node& of = node(id);
+  const Shape& x = shape(of.inputs[0]);
+  const Shape& y = shape(of.outputs[0]);
+  const Shape& w = shape(of.inputs[1]);
+  const bool images = of.inputs[0] == graph_.images;
+  const Geometry geometry = geometry_of(std::get<Window>(of.attr));
+  const NodeId relu = fused_relu_[static_cast<std::size_t>(id)];
+  dnnl::primitive_attr attr = attributes();
+  if (relu != kNoNode) append_relu(attr);
+
+  const Md weights_any({w[0], w[3], w[1], w[2]}, type_, Tag::any);
+  std::optional<Md> bias;
+  if (of.inputs.size() > 2) bias = row_major(shape(of.inputs[2]));
+  const Operands operands{
+      .src = preferred(x), .weights = weights_any, .bias = bias ? &*bias : nullptr, .dst = preferred(y)};
+  const dnnl::engine& engine = program_.engine();
+
+  const auto plan_with = [&](dnnl::algorithm algorithm) {
+    ConvForward forward = conv_forward(engine, algorithm, operands, geometry, attr);
+    std::optional<ConvBackwardData> data;
+    if (!images) {
+      data = conv_backward_data(engine, algorithm,
+                                {.src = operands.src, .weights = weights_any, .bias = nullptr, .dst = operands.dst},
+                                geometry, attributes(), forward);
+    }
+    // fp32: the gradient in the layout of the weights, so that the update is one flat pass. bf16: the
+    // gradient's own layout; the fp32 master weights follow it.
+    const Type arena = parameters_.gradient_type() == DataType::kBF16 ? Type::bf16 : Type::f32;
+    const Md diff_weights = type_ == Type::f32 ? forward.weights_desc() : Md({w[0], w[3], w[1], w[2]}, arena, Tag::any);
+    ConvBackwardWeights weights = conv_backward_weights(
+        engine, algorithm,
+        {.src = forward.src_desc(), .weights = diff_weights, .bias = operands.bias, .dst = operands.dst}, geometry,
+        attributes(), forward);
+    return std::make_unique<ConvPlan>(ConvPlan{forward, data, weights, bias});
+  };
+  std::unique_ptr<ConvPlan> plan;
+  if (type_ == Type::f32 && wants_winograd(x, y, std::get<Window>(of.attr))) {
+    try {
+      plan = plan_with(dnnl::algorithm::convolution_winograd);
+    } catch (const dnnl::error& error) {
+      if (error.status != dnnl_unimplemented) throw;  // this library or processor has none
+    }
+  }
+  if (!plan) plan = plan_with(dnnl::algorithm::convolution_direct);
+
+  const ConvForward& forward = plan->forward;
+  parameters_.set_layout(of.inputs[1], type_ == Type::f32
+                                           ? forward.weights_desc()
+                                           : with_type(plan->backward_weights.diff_weights_desc(), Type::f32));
+  if (bias) parameters_.set_layout(of.inputs[2], *bias);
+
+  const TensorId result = relu == kNoNode ? of.outputs[0] : node(relu).outputs[0];
+  const Value from = in_layout(of.inputs[0], forward.src_desc());
+  std::vector<Argument> arguments{{DNNL_ARG_SRC, from},
+                                  {DNNL_ARG_WEIGHTS, parameters_.derived(of.inputs[1], forward.weights_desc())},
+                                  {DNNL_ARG_DST, output(result, forward.dst_desc(), {}, id)}};
+  if (bias) arguments.push_back({DNNL_ARG_BIAS, parameters_.stored(of.inputs[2])});
+  Operation& made = primitive(id, forward, dnnl::convolution_forward(forward), std::move(arguments));
+  if (relu != kNoNode) made.node += "+" + node(relu).name;
+  convs_[id] = std::move(plan);
+}
+
+void Compiler::conv_backward_weights_node(NodeId id) {
+  const Node& of = node(id);
+  const ConvPlan& plan = *convs_.at(of.forward);
+  const ConvBackwardWeights& pd = plan.backward_weights;
+  const Value diff = in_layout(of.inputs[1], pd.diff_dst_desc());
+  const Value from = in_layout(of.inputs[0], pd.src_desc());
+  const Type made_type = type_ == Type::f32 || parameters_.gradient_type() == DataType::kF32 ? Type::f32 : Type::bf16;
+  std::vector<std::pair<TensorId, Value>> written{
+      {of.outputs[0], gradient_target(of.outputs[0], pd.diff_weights_desc(), made_type)}};
+  std::vector<Argument> arguments{
+      {DNNL_ARG_SRC, from}, {DNNL_ARG_DIFF_DST, diff}, {DNNL_ARG_DIFF_WEIGHTS, written[0].second}};
+  if (plan.bias) {
+    written.emplace_back(of.outputs[1], gradient_target(of.outputs[1], *plan.bias, Type::f32));
+    arguments.push_back({DNNL_ARG_DIFF_BIAS, written[1].second});
+  }
+  primitive(id, pd, dnnl::convolution_backward_weights(pd), std::move(arguments));
+  finish_gradients(id, written);
+}
+
+void Compiler::conv_backward_data_node(NodeId id) {
+  const Node& of = node(id);
+  const Node& forward = node(of.forward);
+  const ConvBackwardData& pd = *convs_.at(of.forward)->backward_data;
+  const Value diff = in_layout(of.inputs[1], pd.diff_dst_desc());
+  const Value weights = parameters_.derived(forward.inputs[1], pd.weights_desc());
+  const Value into = output(of.outputs[0], pd.diff_src_desc(), {}, id);
+  primitive(id, pd, dnnl::convolution_backward_data(pd),
+            {{DNNL_ARG_DIFF_DST, diff}, {DNNL_ARG_WEIGHTS, weights}, {DNNL_ARG_DIFF_SRC, into}});
+}
+
+}  // namespace hvd::models::onednn

@@ -1,0 +1,85 @@
+// Fully connected layers.
+#include "models/onednn/plans.h"
+
+namespace hvd::models::onednn {
+namespace {
+
+using Type = dnnl::memory::data_type;
+using Tag = dnnl::memory::format_tag;
+
+}  // namespace
+
+void Compiler::linear(NodeId id) {
+  const Node& of = node(id);
+  const Shape& w = shape(of.inputs[1]);
+  const Shape& y = shape(of.outputs[0]);
+  const Value from = value(of.inputs[0]);
+  const Md bias = row_major(shape(of.inputs[2]));
+  const NodeId relu = fused_relu_[static_cast<std::size_t>(id)];
+  const TensorId result = relu == kNoNode ? of.outputs[0] : node(relu).outputs[0];
+  // The loss wants full precision.
+  const NodeId reader = only_forward_consumer(result);
+  const bool logits = reader != kNoNode && node(reader).kind == OpKind::kSoftmaxCrossEntropy;
+  const Md dst({y[0], y[1]}, logits ? Type::f32 : type_, Tag::nc);
+  const Md diff_dst({y[0], y[1]}, type_, Tag::nc);
+  const Dims weight_dims = w.rank() == 2 ? Dims{w[0], w[1]} : Dims{w[0], w[3], w[1], w[2]};
+  const Md weights_any(weight_dims, type_, Tag::any);
+  dnnl::primitive_attr attr = attributes();
+  if (relu != kNoNode) append_relu(attr);
+
+  const dnnl::engine& engine = program_.engine();
+  const LinearForward forward =
+      linear_forward(engine, {.src = from.desc, .weights = weights_any, .bias = &bias, .dst = dst}, attr);
+  const bool f32 = type_ == Type::f32;
+  const Type arena = parameters_.gradient_type() == DataType::kBF16 ? Type::bf16 : Type::f32;
+  // fp32: all three passes share one layout: a copy of VGG's first layer alone would be 411 MB. bf16 needs
+  // copies anyway.
+  const Md diff_weights = f32 ? forward.weights_desc() : Md(weight_dims, arena, Tag::any);
+  const LinearBackwardWeights backward_weights = linear_backward_weights(
+      engine, {.src = from.desc, .weights = diff_weights, .bias = &bias, .dst = diff_dst}, attributes(), forward);
+  std::optional<LinearBackwardData> backward_data = linear_backward_data(
+      engine,
+      {.src = from.desc, .weights = f32 ? forward.weights_desc() : weights_any, .bias = nullptr, .dst = diff_dst},
+      attributes(), forward);
+  parameters_.set_layout(of.inputs[1],
+                         f32 ? forward.weights_desc() : with_type(backward_weights.diff_weights_desc(), Type::f32));
+  parameters_.set_layout(of.inputs[2], bias);
+
+  Operation& made = primitive(id, forward, dnnl::inner_product_forward(forward),
+                              {{DNNL_ARG_SRC, from},
+                               {DNNL_ARG_WEIGHTS, parameters_.derived(of.inputs[1], forward.weights_desc())},
+                               {DNNL_ARG_BIAS, parameters_.stored(of.inputs[2])},
+                               {DNNL_ARG_DST, output(result, dst, {}, id)}});
+  if (relu != kNoNode) made.node += "+" + node(relu).name;
+  linears_[id] = std::make_unique<LinearPlan>(LinearPlan{forward, backward_data, backward_weights});
+}
+
+void Compiler::linear_backward_weights_node(NodeId id) {
+  const Node& of = node(id);
+  const LinearBackwardWeights& pd = linears_.at(of.forward)->backward_weights;
+  const Md bias = row_major(shape(of.outputs[1]));
+  const Type made_type = type_ == Type::f32 || parameters_.gradient_type() == DataType::kF32 ? Type::f32 : Type::bf16;
+  const Value from = in_layout(of.inputs[0], pd.src_desc());
+  const Value diff = in_layout(of.inputs[1], pd.diff_dst_desc());
+  const std::vector<std::pair<TensorId, Value>> written{
+      {of.outputs[0], gradient_target(of.outputs[0], pd.diff_weights_desc(), made_type)},
+      {of.outputs[1], gradient_target(of.outputs[1], bias, Type::f32)}};
+  primitive(id, pd, dnnl::inner_product_backward_weights(pd),
+            {{DNNL_ARG_SRC, from},
+             {DNNL_ARG_DIFF_DST, diff},
+             {DNNL_ARG_DIFF_WEIGHTS, written[0].second},
+             {DNNL_ARG_DIFF_BIAS, written[1].second}});
+  finish_gradients(id, written);
+}
+
+void Compiler::linear_backward_data_node(NodeId id) {
+  const Node& of = node(id);
+  const LinearBackwardData& pd = *linears_.at(of.forward)->backward_data;
+  const Value diff = in_layout(of.inputs[1], pd.diff_dst_desc());
+  const Value weights = parameters_.derived(node(of.forward).inputs[1], pd.weights_desc());
+  const Value into = output(of.outputs[0], pd.diff_src_desc(), {}, id);
+  primitive(id, pd, dnnl::inner_product_backward_data(pd),
+            {{DNNL_ARG_DIFF_DST, diff}, {DNNL_ARG_WEIGHTS, weights}, {DNNL_ARG_DIFF_SRC, into}});
+}
+
+}  // namespace hvd::models::onednn

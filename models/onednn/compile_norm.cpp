@@ -1,0 +1,113 @@
+// Batch normalisation, with its rectifier where it has one. The graph speaks of a saved inverse standard
+// deviation; the library keeps the variance instead, which nobody outside can see.
+#include "models/onednn/kernels.h"
+#include "models/onednn/plans.h"
+
+namespace hvd::models::onednn {
+namespace {
+
+using Type = dnnl::memory::data_type;
+using Tag = dnnl::memory::format_tag;
+
+const float* floats(const Buffer* buffer) { return reinterpret_cast<const float*>(buffer->data); }
+
+}  // namespace
+
+void Compiler::norm(NodeId id) {
+  const Node& of = node(id);
+  const auto& attr = std::get<BatchNormAttr>(of.attr);
+  const NodeId relu = fused_relu_[static_cast<std::size_t>(id)];
+  const Value x = value(of.inputs[0]);
+  const NormForward pd =
+      norm_forward(program_.engine(), x.desc, static_cast<float>(attr.epsilon), relu != kNoNode, attributes());
+  const Md channels = row_major(shape(of.inputs[1]));
+  parameters_.set_layout(of.inputs[1], channels);
+  parameters_.set_layout(of.inputs[2], channels);
+  auto plan = std::make_unique<NormPlan>(NormPlan{.forward = pd,
+                                                  .fuse_relu = relu != kNoNode,
+                                                  .mean = program_.new_value(of.name + ":mean", channels),
+                                                  .variance = program_.new_value(of.name + ":variance", channels),
+                                                  .workspace = {}});
+  const TensorId result = relu == kNoNode ? of.outputs[0] : node(relu).outputs[0];
+  std::vector<Argument> arguments{{DNNL_ARG_SRC, x},
+                                  {DNNL_ARG_SCALE, parameters_.stored(of.inputs[1])},
+                                  {DNNL_ARG_SHIFT, parameters_.stored(of.inputs[2])},
+                                  {DNNL_ARG_MEAN, plan->mean},
+                                  {DNNL_ARG_VARIANCE, plan->variance},
+                                  {DNNL_ARG_DST, output(result, x.desc, {}, id)}};
+  if (relu != kNoNode) {
+    plan->workspace = program_.new_value(of.name + ":workspace", pd.workspace_desc());
+    arguments.push_back({DNNL_ARG_WORKSPACE, plan->workspace});
+  }
+  Operation& made = primitive(id, pd, dnnl::batch_normalization_forward(pd), std::move(arguments));
+  if (relu != kNoNode) made.node += "+" + node(relu).name;
+  norms_[id] = std::move(plan);
+}
+
+void Compiler::running_statistics() {
+  struct Update {
+    const Buffer *batch_mean, *batch_variance;
+    Buffer *mean, *variance;
+    std::size_t channels;
+    float momentum, unbias;
+  };
+  std::vector<Update> updates;
+  std::vector<Buffer*> touches;
+  for (const auto& [id, plan] : norms_) {
+    const Node& of = node(id);
+    const Shape& x = shape(of.inputs[0]);
+    const auto samples = static_cast<double>(x.count()) / static_cast<double>(x[x.rank() - 1]);
+    updates.push_back({.batch_mean = plan->mean.buffer,
+                       .batch_variance = plan->variance.buffer,
+                       .mean = parameters_.state(of.inputs[3]).buffer,
+                       .variance = parameters_.state(of.inputs[4]).buffer,
+                       .channels = plan->mean.buffer->bytes / sizeof(float),
+                       .momentum = static_cast<float>(std::get<BatchNormAttr>(of.attr).momentum),
+                       .unbias = static_cast<float>(samples / (samples > 1 ? samples - 1 : 1))});
+    touches.push_back(plan->mean.buffer);
+    touches.push_back(plan->variance.buffer);
+  }
+  if (updates.empty()) return;
+  // One operation for all layers: each alone is a few microseconds.
+  Operation operation{.node = "running statistics", .kind = "batch_norm_statistics", .implementation = "own"};
+  operation.touches = std::move(touches);
+  operation.kernel = [updates = std::move(updates)](StepInput&) {
+    for (const Update& u : updates) {
+      update_running({reinterpret_cast<float*>(u.mean->data), u.channels}, floats(u.batch_mean), u.momentum, 1.0F);
+      update_running({reinterpret_cast<float*>(u.variance->data), u.channels}, floats(u.batch_variance), u.momentum,
+                     u.unbias);
+    }
+  };
+  program_.append(std::move(operation));
+}
+
+void Compiler::norm_backward_node(NodeId id) {
+  const Node& of = node(id);
+  const Node& forward = node(of.forward);
+  const NormPlan& plan = *norms_.at(of.forward);
+  const Value x = value(of.inputs[0]);
+  const NormBackward pd =
+      norm_backward(program_.engine(), x.desc, x.desc, static_cast<float>(std::get<BatchNormAttr>(of.attr).epsilon),
+                    plan.fuse_relu, attributes(), plan.forward);
+  const Value diff = in_layout(of.inputs[4], pd.diff_dst_desc());
+  const Md channels = row_major(shape(of.inputs[1]));
+  const std::vector<std::pair<TensorId, Value>> written{
+      {of.outputs[1], gradient_target(of.outputs[1], channels, Type::f32)},
+      {of.outputs[2], gradient_target(of.outputs[2], channels, Type::f32)}};
+  // In place of the incoming diff, which the library allows here.
+  const Value into = output(of.outputs[0], pd.diff_src_desc(), {diff}, id);
+  std::vector<Argument> arguments{{DNNL_ARG_SRC, x},
+                                  {DNNL_ARG_MEAN, plan.mean},
+                                  {DNNL_ARG_VARIANCE, plan.variance},
+                                  {DNNL_ARG_DIFF_DST, diff},
+                                  {DNNL_ARG_SCALE, parameters_.stored(forward.inputs[1])},
+                                  {DNNL_ARG_SHIFT, parameters_.stored(forward.inputs[2])},
+                                  {DNNL_ARG_DIFF_SRC, into},
+                                  {DNNL_ARG_DIFF_SCALE, written[0].second},
+                                  {DNNL_ARG_DIFF_SHIFT, written[1].second}};
+  if (plan.fuse_relu) arguments.push_back({DNNL_ARG_WORKSPACE, plan.workspace});
+  primitive(id, pd, dnnl::batch_normalization_backward(pd), std::move(arguments));
+  finish_gradients(id, written);
+}
+
+}  // namespace hvd::models::onednn

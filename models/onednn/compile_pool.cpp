@@ -1,0 +1,88 @@
+// Max, average and global average pools.
+#include "engine/base/error.h"
+#include "models/onednn/kernels.h"
+#include "models/onednn/plans.h"
+
+namespace hvd::models::onednn {
+namespace {
+
+using Tag = dnnl::memory::format_tag;
+
+}  // namespace
+
+void Compiler::pool(NodeId id) {
+  const Node& of = node(id);
+  const Shape& x = shape(of.inputs[0]);
+  const Shape& y = shape(of.outputs[0]);
+  const bool global = of.kind == OpKind::kGlobalAvgPool;
+  const auto algorithm =
+      of.kind == OpKind::kMaxPool ? dnnl::algorithm::pooling_max : dnnl::algorithm::pooling_avg_exclude_padding;
+  const Geometry geometry =
+      global ? Geometry{.kernel = {x[1], x[2]}, .strides = {1, 1}, .pad_low = {0, 0}, .pad_high = {0, 0}}
+             : geometry_of(std::get<Window>(of.attr));
+  const Value from = value(of.inputs[0]);
+  const Dims result_dims = global ? Dims{y[0], y[1], 1, 1} : Dims{y[0], y[3], y[1], y[2]};
+  // The same layout as the input, which is what the library is fast at.
+  const Tag tag = activation_tag(from.desc, type_);
+  const Md dst(result_dims, type_, tag == Tag::undef ? Tag::any : tag);
+  const PoolForward pd = pool_forward(program_.engine(), algorithm, from.desc, dst, geometry, attributes());
+  auto plan = std::make_unique<PoolPlan>(
+      PoolPlan{.forward = pd, .algorithm = algorithm, .geometry = geometry, .workspace = {}});
+  Value result;
+  if (global) {
+    // {n, c, 1, 1} is {n, c} byte for byte unless channels are padded.
+    const Md flat({y[0], y[1]}, type_, Tag::nc);
+    if (pd.dst_desc().get_size() != flat.get_size()) {
+      throw Error(Errc::kUnsupported, of.name + ": global average pool over a channel count that the library pads");
+    }
+    set_value(of.outputs[0], program_.new_value(graph_.tensor(of.outputs[0]).name, flat));
+    result = {value(of.outputs[0]).buffer, pd.dst_desc()};
+  } else {
+    result = output(of.outputs[0], pd.dst_desc(), {}, id);
+  }
+  std::vector<Argument> arguments{{DNNL_ARG_SRC, from}, {DNNL_ARG_DST, result}};
+  if (const Md workspace = pd.workspace_desc(); workspace.get_size() > 0) {
+    plan->workspace = program_.new_value(of.name + ":workspace", workspace);
+    arguments.push_back({DNNL_ARG_WORKSPACE, plan->workspace});
+  }
+  primitive(id, pd, dnnl::pooling_forward(pd), std::move(arguments));
+  pools_[id] = std::move(plan);
+}
+
+void Compiler::pool_backward_node(NodeId id) {
+  const Node& of = node(id);
+  const Node& forward = node(of.forward);
+  const PoolPlan& plan = *pools_.at(of.forward);
+  const bool global = of.kind == OpKind::kGlobalAvgPoolBackward;
+  const TensorId diff_id = of.inputs.back();
+  const PoolBackward pd = pool_backward(program_.engine(), plan.algorithm, plan.forward.src_desc(),
+                                        plan.forward.dst_desc(), plan.geometry, attributes(), plan.forward);
+  Value diff;
+  if (global) {
+    const Shape& y = shape(diff_id);
+    diff = in_layout(diff_id, Md({y[0], y[1]}, type_, Tag::nc));
+    diff.desc = pd.diff_dst_desc();
+  } else {
+    diff = in_layout(diff_id, pd.diff_dst_desc());
+  }
+  const NodeId producer = graph_.tensor(forward.inputs[0]).producer;
+  if (producer != kNoNode && mask_at_pool_[static_cast<std::size_t>(producer)]) {
+    // The rectifier before the pool: see analyse().
+    const Value pooled = in_layout(of.inputs[1], diff.desc);
+    const Value masked =
+        last_use(diff.buffer, id) ? diff : program_.new_value(graph_.tensor(diff_id).name + ":masked", diff.desc);
+    const std::size_t count = diff.desc.get_size() / size_of(options_.compute);
+    kernel(id, {diff.buffer, pooled.buffer, masked.buffer},
+           [type = options_.compute, from = diff.buffer, sign = pooled.buffer, to = masked.buffer, count](StepInput&) {
+             const void* parts[] = {from->data};
+             sum_survivors(type, parts, {.mask = nullptr, .positive = sign->data}, to->data, count);
+           });
+    diff = masked;
+  }
+  const Value into = output(of.outputs[0], pd.diff_src_desc(), {}, id);
+  std::vector<Argument> arguments{{DNNL_ARG_DIFF_DST, diff}, {DNNL_ARG_DIFF_SRC, into}};
+  if (plan.workspace) arguments.push_back({DNNL_ARG_WORKSPACE, plan.workspace});
+  primitive(id, pd, dnnl::pooling_backward(pd), std::move(arguments));
+}
+
+}  // namespace hvd::models::onednn

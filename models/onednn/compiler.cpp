@@ -1,0 +1,201 @@
+#include "models/onednn/compiler.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "engine/base/assert.h"
+#include "engine/base/error.h"
+#include "models/graph/cost.h"
+#include "models/onednn/kernels.h"
+#include "models/onednn/plans.h"
+
+namespace hvd::models::onednn {
+
+using Type = dnnl::memory::data_type;
+using Tag = dnnl::memory::format_tag;
+
+Compiler::Compiler(const Graph& graph, const CompileOptions& options, Program& program, Parameters& parameters)
+    : graph_(graph),
+      options_(options),
+      program_(program),
+      parameters_(parameters),
+      type_(options.compute == DataType::kBF16 ? Type::bf16 : Type::f32),
+      values_(graph.tensors.size()) {}
+
+Compiler::~Compiler() = default;
+
+void Compiler::compile() {
+  analyse();
+  Buffer* images = program_.new_buffer("images", 0, Buffer::Home::kExternal);
+  const Shape& image_shape = shape(graph_.images);
+  set_value(graph_.images,
+            {images, Md({image_shape[0], image_shape[3], image_shape[1], image_shape[2]}, Type::f32, Tag::nhwc)});
+  images_ = images;
+  for (std::size_t i = 0; i < graph_.nodes.size(); ++i) {
+    if (i == graph_.first_backward) running_statistics();
+    if (!skipped_[i]) compile_node(static_cast<NodeId>(i));
+  }
+}
+
+void Compiler::compile_node(NodeId id) {
+  switch (node(id).kind) {
+    case OpKind::kConv: return conv(id);
+    case OpKind::kBatchNorm: return norm(id);
+    case OpKind::kRelu: return relu_node(id);
+    case OpKind::kMaxPool:
+    case OpKind::kAvgPool:
+    case OpKind::kGlobalAvgPool: return pool(id);
+    case OpKind::kFullyConnected: return linear(id);
+    case OpKind::kAdd: return add_node(id);
+    case OpKind::kConcat: return concat(id);
+    case OpKind::kDropout: return dropout_node(id);
+    case OpKind::kSoftmaxCrossEntropy: return loss(id);
+    case OpKind::kConvBackwardWeights: return conv_backward_weights_node(id);
+    case OpKind::kConvBackwardData: return conv_backward_data_node(id);
+    case OpKind::kBatchNormBackward: return norm_backward_node(id);
+    case OpKind::kReluBackward: return relu_backward(id);
+    case OpKind::kMaxPoolBackward:
+    case OpKind::kAvgPoolBackward:
+    case OpKind::kGlobalAvgPoolBackward: return pool_backward_node(id);
+    case OpKind::kFullyConnectedBackwardWeights: return linear_backward_weights_node(id);
+    case OpKind::kFullyConnectedBackwardData: return linear_backward_data_node(id);
+    case OpKind::kConcatBackward: return concat_backward(id);
+    case OpKind::kDropoutBackward: return dropout_backward(id);
+    case OpKind::kSoftmaxCrossEntropyBackward: return loss_backward(id);
+    case OpKind::kAccumulate: return accumulate(id);
+  }
+  throw Error(Errc::kUnsupported, "oneDNN backend: no implementation of " + std::string(name(node(id).kind)));
+}
+
+Value& Compiler::value(TensorId id) {
+  Value& found = values_.at(static_cast<std::size_t>(id));
+  HVD_ASSERT(found);
+  return found;
+}
+
+void Compiler::set_value(TensorId id, const Value& value) {
+  values_.at(static_cast<std::size_t>(id)) = value;
+  holders_[value.buffer].push_back(id);
+}
+
+Value Compiler::in_layout(TensorId id, const Md& wanted) {
+  const Value& base = value(id);
+  if (base.desc == wanted) return base;
+  for (const Value& copy : copies_[id]) {
+    if (copy.desc == wanted) return copy;
+  }
+  const Value copy = program_.new_value(graph_.tensor(id).name + ":copy", wanted);
+  reorder(base, copy, graph_.tensor(id).name);
+  copies_[id].push_back(copy);
+  return copy;
+}
+
+Md Compiler::any_layout(const Shape& of, Type type) const {
+  if (of.rank() == 2) return {{of[0], of[1]}, type, Tag::any};
+  return {{of[0], of[3], of[1], of[2]}, type, Tag::any};
+}
+
+Md Compiler::channels_last(const Shape& of, Type type) const {
+  if (of.rank() == 2) return {{of[0], of[1]}, type, Tag::nc};
+  return {{of[0], of[3], of[1], of[2]}, type, Tag::nhwc};
+}
+
+Md Compiler::preferred(const Shape& of) const {
+  return type_ == Type::bf16 ? channels_last(of, type_) : any_layout(of, type_);
+}
+
+bool Compiler::last_use(const Buffer* buffer, NodeId at) const {
+  if (buffer->home != Buffer::Home::kPlanned) return false;
+  const auto holders = holders_.find(buffer);
+  if (holders == holders_.end()) return false;
+  return std::all_of(holders->second.begin(), holders->second.end(), [&](TensorId id) {
+    const auto& readers = consumers_[static_cast<std::size_t>(id)];
+    return std::all_of(readers.begin(), readers.end(), [&](NodeId reader) { return reader <= at; });
+  });
+}
+
+Value Compiler::output(TensorId id, const Md& desc, const std::vector<Value>& reusable, NodeId at) {
+  for (const Value& candidate : reusable) {
+    if (candidate.buffer->bytes == desc.get_size() && last_use(candidate.buffer, at)) {
+      const Value placed{candidate.buffer, desc};
+      set_value(id, placed);
+      return placed;
+    }
+  }
+  const Value fresh = program_.new_value(graph_.tensor(id).name, desc);
+  set_value(id, fresh);
+  return fresh;
+}
+
+dnnl::primitive_attr Compiler::attributes() const {
+  dnnl::primitive_attr attr;
+  attr.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+  return attr;
+}
+
+void Compiler::reorder(const Value& from, const Value& to, const std::string& node_name) {
+  const dnnl::engine& engine = program_.engine();
+  const dnnl::reorder::primitive_desc pd(engine, from.desc, engine, to.desc, attributes());
+  Operation operation{.node = node_name, .kind = "reorder", .implementation = pd.impl_info_str()};
+  operation.bytes = static_cast<double>(from.desc.get_size() + to.desc.get_size());
+  operation.primitive = dnnl::reorder(pd);
+  operation.arguments = {{DNNL_ARG_FROM, from}, {DNNL_ARG_TO, to}};
+  if (pd.scratchpad_desc().get_size() > 0) {
+    operation.arguments.push_back({DNNL_ARG_SCRATCHPAD, program_.scratchpad(pd.scratchpad_desc())});
+  }
+  program_.append(std::move(operation));
+}
+
+Operation& Compiler::describe(Operation& operation, NodeId id) const {
+  const Node& of = node(id);
+  const NodeCost work = cost(graph_, of, type_ == Type::bf16 ? 2 : 4);
+  operation.node = of.name;
+  operation.kind = std::string(name(of.kind));
+  operation.flops = work.flops;
+  operation.bytes = work.bytes;
+  return operation;
+}
+
+Operation& Compiler::primitive(NodeId id, const dnnl::primitive_desc_base& pd, const dnnl::primitive& made,
+                               std::vector<Argument> arguments) {
+  Operation operation{.implementation = pd.impl_info_str(), .library = true};
+  describe(operation, id);
+  operation.primitive = made;
+  operation.arguments = std::move(arguments);
+  if (const Md scratch = pd.query_md(dnnl::query::scratchpad_md); scratch.get_size() > 0) {
+    operation.arguments.push_back({DNNL_ARG_SCRATCHPAD, program_.scratchpad(scratch)});
+  }
+  return program_.append(std::move(operation));
+}
+
+Operation& Compiler::kernel(NodeId id, std::vector<Buffer*> touches, std::function<void(StepInput&)> body) {
+  Operation operation{.implementation = "own"};
+  describe(operation, id);
+  operation.touches = std::move(touches);
+  operation.kernel = std::move(body);
+  return program_.append(std::move(operation));
+}
+
+Value Compiler::gradient_target(TensorId gradient, const Md& desc, Type type) {
+  const Type arena = parameters_.gradient_type() == DataType::kBF16 ? Type::bf16 : Type::f32;
+  if (type == arena) return parameters_.gradient(gradient, desc);
+  return program_.new_value(graph_.tensor(gradient).name + ":wide", desc);
+}
+
+void Compiler::finish_gradients(NodeId id, const std::vector<std::pair<TensorId, Value>>& written) {
+  for (const auto& [gradient, from] : written) {
+    const Value slot = parameters_.gradient(gradient, from.desc);
+    if (slot.buffer == from.buffer) continue;
+    // Only ever fp32 made, bf16 wanted: nothing here produces bf16 for an fp32 arena.
+    const std::size_t count = from.desc.get_size() / sizeof(float);
+    Buffer* source = from.buffer;
+    Buffer* target = slot.buffer;
+    kernel(id, {source, target}, [source, target, count](StepInput&) {
+      to_bf16(reinterpret_cast<const float*>(source->data), reinterpret_cast<std::uint16_t*>(target->data), count);
+    });
+  }
+  Operation& last = program_.last();
+  for (const auto& entry : written) last.final_gradients.push_back(parameters_.index_of_gradient(entry.first));
+}
+
+}  // namespace hvd::models::onednn

@@ -1,0 +1,19 @@
+// Stands in for the oneDNN backend in builds without the library.
+#include <memory>
+#include <string>
+
+#include "engine/base/error.h"
+#include "models/train_step.h"
+
+namespace hvd::models {
+
+std::string onednn_unsupported_reason(DataType /*compute*/) {
+  return "this build has no oneDNN: install it (Debian: apt-get install libdnnl-dev), then configure and build again";
+}
+
+std::unique_ptr<TrainStep> make_onednn_step(Graph /*graph*/, const StepOptions& options,
+                                            const ArenaAllocator& /*allocate*/) {
+  throw Error(Errc::kUnsupported, onednn_unsupported_reason(options.compute));
+}
+
+}  // namespace hvd::models

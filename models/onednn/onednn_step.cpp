@@ -1,0 +1,190 @@
+// TrainStep on oneDNN: compiles the graph at construction, then runs it.
+#include <chrono>
+#include <memory>
+#include <utility>
+
+#include "engine/base/error.h"
+#include "models/onednn/compiler.h"
+#include "models/onednn/parameters.h"
+#include "models/onednn/program.h"
+#include "models/onednn/threads.h"
+#include "models/train_step.h"
+
+namespace hvd::models {
+namespace {
+
+using namespace onednn;  // NOLINT(google-build-using-namespace): this file is that folder's face
+
+bool has_bf16() {
+  const auto isa = static_cast<unsigned>(dnnl::get_effective_cpu_isa());
+  constexpr auto kWanted = static_cast<unsigned>(dnnl::cpu_isa::avx512_core_bf16);
+  return (isa & kWanted) == kWanted;  // instruction sets are bit masks of what they include
+}
+
+class OnednnStep final : public TrainStep {
+ public:
+  OnednnStep(Graph graph, const StepOptions& options, const ArenaAllocator& allocate)
+      : options_(options),
+        graph_(std::move(graph)),
+        program_(dnnl::engine(dnnl::engine::kind::cpu, 0)),
+        parameters_(graph_, options.gradient, program_) {
+    Compiler compiler(graph_, {.compute = options.compute, .seed = options.seed}, program_, parameters_);
+    compiler.compile();
+    images_ = compiler.images();
+    parameters_.allocate(allocate);
+    program_.bind();
+    parameters_.initialise(options.seed);
+    program_.refresh(false);
+  }
+
+  std::span<const ArenaSlot> slots() const override { return parameters_.slots(); }
+  DataType gradient_type() const override { return parameters_.gradient_type(); }
+  std::span<std::byte> gradient_arena() override { return parameters_.gradient_arena(); }
+  std::vector<std::span<std::byte>> state_to_broadcast() override {
+    return {parameters_.weight_arena(), parameters_.state_arena()};
+  }
+  void state_changed() override {
+    const ThreadScope threads(options_.threads);
+    program_.refresh(false);
+  }
+
+  double forward_backward(const Batch& batch, GradientSink& sink) override {
+    check(batch);
+    const ThreadScope threads(options_.threads);
+    // The library takes no pointer to const; it only reads the images.
+    program_.set_external(images_, const_cast<float*>(batch.images.data()));
+    StepInput input{.batch = &batch, .loss = 0};
+    program_.run(input, sink, options_.profile);
+    ++steps_;
+    return input.loss;
+  }
+
+  void update(const SgdOptions& options) override {
+    const ThreadScope threads(options_.threads);
+    const auto start = Clock::now();
+    parameters_.update(options);
+    update_seconds_ += std::chrono::duration<double>(Clock::now() - start).count();
+    ++updates_;
+    program_.refresh(options_.profile);
+  }
+
+  void read_parameter(std::size_t parameter, std::span<float> out) override {
+    const ThreadScope threads(options_.threads);
+    parameters_.read(parameter, out);
+  }
+  void write_parameter(std::size_t parameter, std::span<const float> in) override {
+    const ThreadScope threads(options_.threads);
+    parameters_.write(parameter, in);
+    program_.refresh(false);
+  }
+  void read_gradient(std::size_t parameter, std::span<float> out) override {
+    const ThreadScope threads(options_.threads);
+    parameters_.read_gradient(parameter, out);
+  }
+
+  MemoryReport memory() const override {
+    const bool f32 = options_.compute == DataType::kF32;
+    const std::size_t weights = parameters_.weight_arena().size();
+    MemoryReport report;
+    report.parameters = (f32 ? weights : program_.persistent_bytes()) + parameters_.state_arena().size();
+    report.master = f32 ? 0 : weights;
+    report.gradients = parameters_.gradient_arena().size();
+    report.momentum = parameters_.momentum_arena().size();
+    report.activations = program_.activation_bytes();
+    report.workspace = program_.scratchpad_bytes() + (f32 ? program_.persistent_bytes() : 0);
+    return report;
+  }
+
+  std::vector<OperationProfile> profile() const override;
+
+  std::string description() const override { return "onednn " + library_version() + " " + library_isa(); }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  void check(const Batch& batch) const {
+    const auto images = static_cast<std::size_t>(graph_.tensor(graph_.images).shape.count());
+    const auto labels = static_cast<std::size_t>(graph_.batch_size);
+    if (batch.images.size() != images || batch.labels.size() != labels) {
+      throw Error(Errc::kInvalidArgument, graph_.model + ": a batch has " + std::to_string(images) +
+                                              " image elements and " + std::to_string(labels) + " labels, not " +
+                                              std::to_string(batch.images.size()) + " and " +
+                                              std::to_string(batch.labels.size()));
+    }
+  }
+
+  StepOptions options_;
+  Graph graph_;
+  Program program_;
+  Parameters parameters_;
+  Buffer* images_ = nullptr;
+  std::int64_t steps_ = 0, updates_ = 0;
+  double update_seconds_ = 0;
+};
+
+std::vector<OperationProfile> OnednnStep::profile() const {
+  if (!options_.profile) return {};
+  std::vector<OperationProfile> result;
+  const auto add = [&](const Operation& operation, std::int64_t times) {
+    result.push_back({.node = operation.node,
+                      .kind = operation.kind,
+                      .implementation = operation.implementation,
+                      .library = operation.library,
+                      .seconds = times > 0 ? operation.seconds / static_cast<double>(times) : 0,
+                      .flops = operation.flops,
+                      .bytes = operation.bytes});
+  };
+  for (const Operation& operation : program_.operations()) add(operation, steps_);
+  for (const Operation& operation : program_.refresh_operations()) add(operation, updates_);
+  // Weight and momentum read and written, gradient read.
+  const auto elements = static_cast<double>(parameters_.momentum_arena().size()) / sizeof(float);
+  const double bytes = elements * (4 * sizeof(float) + static_cast<double>(size_of(gradient_type())));
+  result.push_back({.node = "sgd",
+                    .kind = "update",
+                    .implementation = "own",
+                    .library = false,
+                    .seconds = updates_ > 0 ? update_seconds_ / static_cast<double>(updates_) : 0,
+                    .flops = 6 * elements,
+                    .bytes = bytes});
+  return result;
+}
+
+}  // namespace
+
+std::string onednn_unsupported_reason(DataType compute) {
+  switch (compute) {
+    case DataType::kF32: return {};
+    case DataType::kBF16:
+      if (has_bf16()) return {};
+      return "oneDNN " + library_version() +
+             " computes bf16 on processors with avx512_core_bf16 or AMX; this one has " + library_isa() +
+             ": use --dtype fp32";
+    case DataType::kF16: return "fp16 is for GPUs; on a CPU use --dtype fp32 or bf16";
+    default: return "oneDNN computes in fp32 or bf16, not " + std::string(name(compute));
+  }
+}
+
+std::unique_ptr<TrainStep> make_onednn_step(Graph graph, const StepOptions& options, const ArenaAllocator& allocate) {
+  if (const std::string reason = onednn_unsupported_reason(options.compute); !reason.empty()) {
+    throw Error(Errc::kUnsupported, reason);
+  }
+  if (options.gradient != DataType::kF32 && options.gradient != DataType::kBF16) {
+    throw Error(Errc::kUnsupported,
+                "the oneDNN backend makes gradients in fp32 or bf16, not " + std::string(name(options.gradient)));
+  }
+  if (options.threads < 1) {
+    throw Error(Errc::kInvalidArgument, "threads must be at least 1, not " + std::to_string(options.threads));
+  }
+  if (graph.first_backward == graph.nodes.size()) {
+    throw Error(Errc::kInvalidArgument, graph.model + ": the graph must be differentiated first");
+  }
+  // Primitives are made for the thread count that is in force when they are made.
+  const ThreadScope threads(options.threads);
+  try {
+    return std::make_unique<OnednnStep>(std::move(graph), options, allocate);
+  } catch (const dnnl::error& error) {
+    throw Error(Errc::kBackend, "oneDNN " + library_version() + " could not build the training step: " + error.what());
+  }
+}
+
+}  // namespace hvd::models

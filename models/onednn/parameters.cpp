@@ -1,0 +1,210 @@
+#include "models/onednn/parameters.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "engine/base/assert.h"
+#include "engine/base/error.h"
+#include "models/init.h"
+#include "models/onednn/kernels.h"
+#include "models/onednn/threads.h"
+
+namespace hvd::models::onednn {
+namespace {
+
+using Type = dnnl::memory::data_type;
+using Tag = dnnl::memory::format_tag;
+
+// Elements: 64 bytes in either gradient type, so that the offsets of all arenas are equal.
+constexpr std::size_t kSlotAlign = 32;
+
+std::size_t slot_count(const Md& desc) { return desc.get_size() / sizeof(float); }
+
+}  // namespace
+
+Md row_major(const Shape& shape) {
+  switch (shape.rank()) {
+    case 1: return {{shape[0]}, Type::f32, Tag::a};
+    case 2: return {{shape[0], shape[1]}, Type::f32, Tag::ab};
+    default: return {{shape[0], shape[3], shape[1], shape[2]}, Type::f32, Tag::acdb};
+  }
+}
+
+Parameters::Parameters(const Graph& graph, DataType gradient_type, Program& program)
+    : graph_(graph), gradient_type_(gradient_type), program_(program) {
+  entries_.resize(graph.parameters.size());
+  for (std::size_t i = 0; i < graph.parameters.size(); ++i) {
+    const Parameter& parameter = graph.parameters[i];
+    by_value_[parameter.value] = i;
+    by_gradient_[parameter.gradient] = i;
+    entries_[i].decay = parameter.decay;
+    entries_[i].weight = program.new_buffer(parameter.name, 0, Buffer::Home::kExternal);
+    entries_[i].gradient = program.new_buffer(parameter.name + ":gradient", 0, Buffer::Home::kExternal);
+  }
+  for (std::size_t id = 0; id < graph.tensors.size(); ++id) {
+    const TensorDesc& tensor = graph.tensors[id];
+    if (tensor.role != TensorRole::kState) continue;
+    const auto bytes = static_cast<std::size_t>(tensor.shape.count()) * sizeof(float);
+    states_by_id_[static_cast<TensorId>(id)] = program.new_buffer(tensor.name, bytes, Buffer::Home::kExternal);
+  }
+}
+
+Parameters::Entry& Parameters::entry(TensorId value) { return entries_[by_value_.at(value)]; }
+const Parameters::Entry& Parameters::entry(TensorId value) const { return entries_[by_value_.at(value)]; }
+
+void Parameters::set_layout(TensorId value, const Md& desc) {
+  Entry& of = entry(value);
+  HVD_ASSERT(of.desc.get_size() == 0);
+  of.desc = desc;
+  of.weight->bytes = of.gradient->bytes = desc.get_size();
+}
+
+Value Parameters::stored(TensorId value) const { return {entry(value).weight, entry(value).desc}; }
+
+Value Parameters::derived(TensorId value, const Md& desc) {
+  Entry& of = entry(value);
+  if (of.desc == desc) return {of.weight, of.desc};
+  for (const Value& copy : of.copies) {
+    if (copy.desc == desc) return copy;
+  }
+  const Value copy = program_.new_value(of.weight->name + ":copy", desc, Buffer::Home::kPersistent);
+  of.copies.push_back(copy);
+  const dnnl::engine& engine = program_.engine();
+  dnnl::primitive_attr attr;
+  attr.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+  const dnnl::reorder::primitive_desc pd(engine, of.desc, engine, desc, attr);
+  Operation operation{.node = of.weight->name, .kind = "reorder", .implementation = pd.impl_info_str()};
+  operation.bytes = static_cast<double>(of.desc.get_size() + desc.get_size());
+  operation.primitive = dnnl::reorder(pd);
+  operation.arguments = {{DNNL_ARG_FROM, {of.weight, of.desc}}, {DNNL_ARG_TO, copy}};
+  if (pd.scratchpad_desc().get_size() > 0) {
+    operation.arguments.push_back({DNNL_ARG_SCRATCHPAD, program_.scratchpad(pd.scratchpad_desc())});
+  }
+  program_.append_refresh(std::move(operation));
+  return copy;
+}
+
+Value Parameters::gradient(TensorId gradient, const Md& desc) const {
+  return {entries_[by_gradient_.at(gradient)].gradient, desc};
+}
+
+std::size_t Parameters::index_of_gradient(TensorId gradient) const { return by_gradient_.at(gradient); }
+
+Value Parameters::state(TensorId id) const { return {states_by_id_.at(id), row_major(graph_.tensor(id).shape)}; }
+
+void Parameters::allocate(const ArenaAllocator& allocator) {
+  std::size_t offset = 0;
+  for (std::size_t i = 0; i < entries_.size(); ++i) {
+    const Parameter& parameter = graph_.parameters[i];
+    HVD_ASSERT(entries_[i].desc.get_size() > 0);
+    const std::size_t count = slot_count(entries_[i].desc);
+    slots_.push_back(
+        {.name = parameter.name, .offset = offset, .count = count, .shape = graph_.tensor(parameter.value).shape});
+    offset += (count + kSlotAlign - 1) / kSlotAlign * kSlotAlign;
+  }
+  weights_ = HostArena(offset * sizeof(float), "weights");
+  momentum_ = HostArena(offset * sizeof(float), "momentum");
+  gradient_arena_ = allocator(offset * size_of(gradient_type_));
+  advise_huge_pages(gradient_arena_);
+  for (std::size_t i = 0; i < entries_.size(); ++i) {
+    entries_[i].weight->data = weights_.bytes().data() + slots_[i].offset * sizeof(float);
+    entries_[i].gradient->data = gradient_arena_.data() + slots_[i].offset * size_of(gradient_type_);
+  }
+  std::size_t state_bytes = 0;
+  for (const auto& [id, buffer] : states_by_id_) state_bytes += buffer->bytes;
+  states_ = HostArena(state_bytes, "running statistics");
+  std::size_t at = 0;
+  for (auto& [id, buffer] : states_by_id_) {
+    buffer->data = states_.bytes().data() + at;
+    at += buffer->bytes;
+  }
+}
+
+void Parameters::initialise(std::uint64_t seed) {
+  auto* staging = reinterpret_cast<float*>(momentum_.bytes().data());
+  for (std::size_t i = 0; i < entries_.size(); ++i) {
+    const auto count = static_cast<std::size_t>(slots_[i].shape.count());
+    float* logical = staging + slots_[i].offset;
+    initial_value(graph_.parameters[i], slots_[i].shape, seed, {logical, count});
+    write(i, {logical, count});
+    std::memset(logical, 0, count * sizeof(float));
+  }
+  for (const Node& node : graph_.nodes) {
+    if (node.kind != OpKind::kBatchNorm) continue;
+    const Value variance = state(node.inputs[4]);
+    auto* data = reinterpret_cast<float*>(variance.buffer->data);
+    std::fill_n(data, variance.buffer->bytes / sizeof(float), 1.0F);
+  }
+}
+
+void Parameters::update(const SgdOptions& options) {
+  auto* weight = reinterpret_cast<float*>(weights_.bytes().data());
+  auto* momentum = reinterpret_cast<float*>(momentum_.bytes().data());
+  const std::size_t total = weights_.bytes().size() / sizeof(float);
+  SgdFactors plain{.learning_rate = static_cast<float>(options.learning_rate),
+                   .momentum = static_cast<float>(options.momentum),
+                   .decay = 0,
+                   .scale = static_cast<float>(options.gradient_scale)};
+  SgdFactors decayed = plain;
+  decayed.decay = static_cast<float>(options.weight_decay);
+  parallel_ranges(total, kSlotAlign, [&](std::size_t begin, std::size_t end) {
+    auto slot =
+        static_cast<std::size_t>(std::upper_bound(slots_.begin(), slots_.end(), begin,
+                                                  [](std::size_t at, const ArenaSlot& s) { return at < s.offset; }) -
+                                 slots_.begin());
+    for (slot = slot == 0 ? 0 : slot - 1; slot < slots_.size() && slots_[slot].offset < end; ++slot) {
+      const std::size_t from = std::max(begin, slots_[slot].offset);
+      const std::size_t to = std::min(end, slots_[slot].offset + slots_[slot].count);
+      if (from >= to) continue;
+      sgd(gradient_type_, {weight + from, momentum + from, gradient_arena_.data() + from * size_of(gradient_type_)},
+          entries_[slot].decay ? decayed : plain, to - from);
+    }
+  });
+}
+
+void Parameters::check_size(std::size_t parameter, std::size_t given) const {
+  if (parameter >= slots_.size()) {
+    throw Error(Errc::kInvalidArgument,
+                "parameter " + std::to_string(parameter) + " of " + std::to_string(slots_.size()) + " does not exist");
+  }
+  const auto wanted = static_cast<std::size_t>(slots_[parameter].shape.count());
+  if (given != wanted) {
+    throw Error(Errc::kInvalidArgument, slots_[parameter].name + " has " + std::to_string(wanted) + " elements (" +
+                                            slots_[parameter].shape.text() + "), not " + std::to_string(given));
+  }
+}
+
+void Parameters::transfer(std::size_t parameter, float* stored, float* logical, bool to_logical) {
+  const dnnl::engine& engine = program_.engine();
+  dnnl::memory in_slot(entries_[parameter].desc, engine, stored);
+  dnnl::memory outside(row_major(slots_[parameter].shape), engine, logical);
+  dnnl::memory& from = to_logical ? in_slot : outside;
+  dnnl::memory& to = to_logical ? outside : in_slot;
+  dnnl::reorder(from, to).execute(program_.stream(), from, to);
+  program_.stream().wait();
+}
+
+void Parameters::read(std::size_t parameter, std::span<float> out) {
+  check_size(parameter, out.size());
+  transfer(parameter, reinterpret_cast<float*>(entries_[parameter].weight->data), out.data(), true);
+}
+
+void Parameters::write(std::size_t parameter, std::span<const float> in) {
+  check_size(parameter, in.size());
+  // The library takes no pointer to const; this side of the reorder only reads.
+  transfer(parameter, reinterpret_cast<float*>(entries_[parameter].weight->data), const_cast<float*>(in.data()), false);
+}
+
+void Parameters::read_gradient(std::size_t parameter, std::span<float> out) {
+  check_size(parameter, out.size());
+  std::byte* data = entries_[parameter].gradient->data;
+  if (gradient_type_ == DataType::kF32) {
+    transfer(parameter, reinterpret_cast<float*>(data), out.data(), true);
+    return;
+  }
+  std::vector<float> widened(slots_[parameter].count);
+  to_f32(reinterpret_cast<const std::uint16_t*>(data), widened.data(), widened.size());
+  transfer(parameter, widened.data(), out.data(), true);
+}
+
+}  // namespace hvd::models::onednn

@@ -1,0 +1,76 @@
+// The arenas of one rank: weights, gradients, momentum, running statistics, each one block in gradient-
+// production order; and the copies of the weights that primitives want in another layout or type.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "models/onednn/program.h"
+
+namespace hvd::models::onednn {
+
+class Parameters {
+ public:
+  Parameters(const Graph& graph, DataType gradient_type, Program& program);
+
+  /// Fixes the layout in which parameter tensor `value` is stored, as fp32. Once per parameter.
+  void set_layout(TensorId value, const Md& desc);
+  /// The stored weights: fp32, in the layout that was set.
+  [[nodiscard]] Value stored(TensorId value) const;
+  /// The weights as `desc` wants them: stored() itself, or a persistent copy refreshed after updates.
+  Value derived(TensorId value, const Md& desc);
+  /// The slot in the gradient arena, as a tensor of `desc` (same layout, the arena's type).
+  [[nodiscard]] Value gradient(TensorId gradient, const Md& desc) const;
+  [[nodiscard]] std::size_t index_of_gradient(TensorId gradient) const;
+  /// Running mean or variance {c}.
+  [[nodiscard]] Value state(TensorId id) const;
+
+  /// Call when every layout is set: lays out the slots and allocates.
+  void allocate(const ArenaAllocator& allocator);
+  /// Initial weights from `seed`; running variance 1; everything else 0. Uses the momentum arena as staging.
+  void initialise(std::uint64_t seed);
+  /// One pass over the arenas: `threads` share it.
+  void update(const SgdOptions& options);
+
+  void read(std::size_t parameter, std::span<float> out);
+  void write(std::size_t parameter, std::span<const float> in);
+  void read_gradient(std::size_t parameter, std::span<float> out);
+
+  [[nodiscard]] std::span<const ArenaSlot> slots() const noexcept { return slots_; }
+  [[nodiscard]] DataType gradient_type() const noexcept { return gradient_type_; }
+  [[nodiscard]] std::span<std::byte> gradient_arena() const noexcept { return gradient_arena_; }
+  [[nodiscard]] std::span<std::byte> weight_arena() const noexcept { return weights_.bytes(); }
+  [[nodiscard]] std::span<std::byte> momentum_arena() const noexcept { return momentum_.bytes(); }
+  [[nodiscard]] std::span<std::byte> state_arena() const noexcept { return states_.bytes(); }
+
+ private:
+  struct Entry {
+    Md desc;  // fp32, as stored
+    bool decay = true;
+    Buffer* weight = nullptr;
+    Buffer* gradient = nullptr;
+    std::vector<Value> copies;
+  };
+  [[nodiscard]] Entry& entry(TensorId value);
+  [[nodiscard]] const Entry& entry(TensorId value) const;
+  void check_size(std::size_t parameter, std::size_t given) const;
+  /// Reorders between row-major user memory and a slot.
+  void transfer(std::size_t parameter, float* stored, float* logical, bool to_logical);
+
+  const Graph& graph_;
+  DataType gradient_type_;
+  Program& program_;
+  std::vector<Entry> entries_;  // by parameter index
+  std::map<TensorId, std::size_t> by_value_, by_gradient_;
+  std::map<TensorId, Buffer*> states_by_id_;
+  std::vector<ArenaSlot> slots_;
+  HostArena weights_, momentum_, states_;
+  std::span<std::byte> gradient_arena_;
+};
+
+/// Library dimensions of a parameter, {o, i, h, w}, {o, i} or {c}, and its logical row-major layout in them.
+Md row_major(const Shape& shape);
+
+}  // namespace hvd::models::onednn

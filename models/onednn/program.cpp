@@ -1,0 +1,126 @@
+#include "models/onednn/program.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "engine/base/assert.h"
+#include "engine/base/error.h"
+#include "models/graph/memory_plan.h"
+
+namespace hvd::models::onednn {
+namespace {
+
+// Two cache lines: neighbouring buffers never share one with the adjacent-line prefetcher.
+constexpr std::size_t kAlign = 128;
+
+std::size_t aligned(std::size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
+
+void touch(Buffer* buffer, int step) {
+  if (buffer->first < 0) buffer->first = step;
+  buffer->last = step;
+}
+
+}  // namespace
+
+Buffer* Program::new_buffer(std::string name, std::size_t bytes, Buffer::Home home) {
+  buffers_.push_back({.name = std::move(name), .bytes = bytes, .home = home});
+  return &buffers_.back();
+}
+
+Value Program::new_value(std::string name, const Md& desc, Buffer::Home home) {
+  return {new_buffer(std::move(name), desc.get_size(), home), desc};
+}
+
+Value Program::scratchpad(const Md& desc) {
+  scratchpad_.bytes = std::max(scratchpad_.bytes, desc.get_size());
+  return {&scratchpad_, desc};
+}
+
+Operation& Program::append(Operation operation) { return operations_.emplace_back(std::move(operation)); }
+Operation& Program::append_refresh(Operation operation) { return refresh_.emplace_back(std::move(operation)); }
+
+void Program::plan() {
+  for (std::size_t i = 0; i < operations_.size(); ++i) {
+    const auto step = static_cast<int>(i);
+    for (const Argument& argument : operations_[i].arguments) touch(argument.value.buffer, step);
+    for (Buffer* buffer : operations_[i].touches) touch(buffer, step);
+  }
+  std::vector<BufferUse> uses;
+  std::vector<Buffer*> planned;
+  std::size_t persistent = 0;
+  for (Buffer& buffer : buffers_) {
+    if (buffer.home == Buffer::Home::kPersistent) persistent += aligned(buffer.bytes);
+    if (buffer.home != Buffer::Home::kPlanned || buffer.first < 0) continue;
+    uses.push_back({.name = buffer.name, .bytes = buffer.bytes, .first = buffer.first, .last = buffer.last});
+    planned.push_back(&buffer);
+  }
+  const MemoryPlan plan = plan_memory(uses, kAlign);
+  activations_ = HostArena(plan.arena_bytes, "activations");
+  persistent_ = HostArena(persistent, "weight copies");
+  scratch_ = HostArena(scratchpad_.bytes, "the scratchpad");
+  for (std::size_t i = 0; i < planned.size(); ++i) planned[i]->data = activations_.bytes().data() + plan.offsets[i];
+  std::size_t offset = 0;
+  for (Buffer& buffer : buffers_) {
+    if (buffer.home != Buffer::Home::kPersistent) continue;
+    buffer.data = persistent_.bytes().data() + offset;
+    offset += aligned(buffer.bytes);
+  }
+  scratchpad_.data = scratch_.bytes().data();
+}
+
+void Program::bind(Operation& operation) {
+  for (const Argument& argument : operation.arguments) {
+    void* handle = argument.value.buffer->data;
+    operation.memories.emplace_back(argument.value.desc, engine_, handle == nullptr ? DNNL_MEMORY_NONE : handle);
+    operation.bound.push_back({argument.index, operation.memories.back().get()});
+    if (handle == nullptr) moving_.emplace(argument.value.buffer, operation.memories.back().get());
+  }
+}
+
+void Program::bind() {
+  plan();
+  for (Operation& operation : operations_) bind(operation);
+  for (Operation& operation : refresh_) bind(operation);
+}
+
+void Program::set_external(Buffer* buffer, void* data) {
+  if (buffer->data == data) return;
+  buffer->data = static_cast<std::byte*>(data);
+  const auto [begin, end] = moving_.equal_range(buffer);
+  for (auto it = begin; it != end; ++it) dnnl_memory_set_data_handle(it->second, data);
+}
+
+void Program::execute(Operation& operation, StepInput& input, bool profile) {
+  using Clock = std::chrono::steady_clock;
+  const auto start = profile ? Clock::now() : Clock::time_point{};
+  if (operation.primitive) {
+    // The C call: the C++ one builds a hash map and a vector on every execution.
+    const dnnl_status_t status = dnnl_primitive_execute(
+        operation.primitive.get(), stream_.get(), static_cast<int>(operation.bound.size()), operation.bound.data());
+    if (status != dnnl_success) {
+      throw Error(Errc::kBackend, "oneDNN failed in " + operation.node + " (" + operation.kind + ", " +
+                                      operation.implementation + "): status " + std::to_string(status));
+    }
+  } else {
+    operation.kernel(input);
+  }
+  if (profile) operation.seconds += std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+void Program::run(StepInput& input, GradientSink& sink, bool profile) {
+  for (Operation& operation : operations_) {
+    execute(operation, input, profile);
+    if (operation.final_gradients.empty()) continue;
+    stream_.wait();
+    for (const std::size_t parameter : operation.final_gradients) sink.gradient_ready(parameter);
+  }
+  stream_.wait();
+}
+
+void Program::refresh(bool profile) {
+  StepInput none;
+  for (Operation& operation : refresh_) execute(operation, none, profile);
+  stream_.wait();
+}
+
+}  // namespace hvd::models::onednn

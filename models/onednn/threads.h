@@ -1,0 +1,44 @@
+// The OpenMP threads that the library and our own kernels share. The count is a property of the calling
+// thread (OpenMP's nthreads-var), so ranks that are threads of one process do not disturb each other.
+#pragma once
+
+#include <omp.h>
+
+#include <algorithm>
+#include <cstddef>
+
+namespace hvd::models::onednn {
+
+/// Sets the calling thread's OpenMP thread count for its lifetime.
+class ThreadScope {
+ public:
+  explicit ThreadScope(int threads) : before_(omp_get_max_threads()) { omp_set_num_threads(threads); }
+  ThreadScope(const ThreadScope&) = delete;
+  ThreadScope& operator=(const ThreadScope&) = delete;
+  ~ThreadScope() { omp_set_num_threads(before_); }
+
+ private:
+  int before_;
+};
+
+/// Calls body(begin, end) on each thread with its share of [0, count), cut at multiples of `unit`: the same
+/// cuts for the same thread count. body must not throw.
+template <class Body>
+void parallel_ranges(std::size_t count, std::size_t unit, const Body& body) {
+  constexpr std::size_t kWorthATeam = 16384;  // elements; below, waking the others costs more than it saves
+  if (omp_get_max_threads() == 1 || count < kWorthATeam) {
+    if (count > 0) body(std::size_t{0}, count);
+    return;
+  }
+#pragma omp parallel
+  {
+    const auto threads = static_cast<std::size_t>(omp_get_num_threads());
+    const auto self = static_cast<std::size_t>(omp_get_thread_num());
+    const std::size_t units = (count + unit - 1) / unit;
+    const std::size_t begin = std::min(count, units * self / threads * unit);
+    const std::size_t end = std::min(count, units * (self + 1) / threads * unit);
+    if (begin < end) body(begin, end);
+  }
+}
+
+}  // namespace hvd::models::onednn
