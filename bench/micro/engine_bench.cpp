@@ -1,0 +1,225 @@
+// What the engine costs: one step of a set of gradients under each schedule, beside one flat all-reduce of the
+// same bytes by the MPI library, interleaved round by round in one run. Ready marks follow one another without
+// compute between them, so all of a step is exposed.
+//
+//   mpirun -np 2 engine_bench                        1,000 tensors of 1 KB
+//   mpirun -np 2 engine_bench --set resnet101        a network's gradients, in the order of backward
+//
+// A sample is the slowest rank's time of one step, started together after a barrier. Printed: median, its
+// 95 % interval (order statistics, no distribution assumed), and the ratio of medians to the flat all-reduce.
+// Every variant's sums are checked; exit code 1 if one is wrong.
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "CLI/CLI.hpp"
+#include "engine/base/error.h"
+#include "engine/runtime/engine.h"
+#include "models/graph/autodiff.h"
+#include "models/zoo/zoo.h"
+
+namespace {
+
+using namespace hvd;
+
+struct Options {
+  std::string set = "small";
+  int rounds = 300;
+  int warmup = 30;
+};
+
+/// Element counts of the tensors, fp32.
+std::vector<std::size_t> tensor_counts(const std::string& set) {
+  if (set == "small") return std::vector<std::size_t>(1000, 256);
+  const models::Graph graph = models::differentiate(models::build_model({.model = set, .batch_size = 1}));
+  std::vector<std::size_t> counts;
+  for (const models::Parameter& parameter : graph.parameters) {
+    counts.push_back(static_cast<std::size_t>(graph.tensor(parameter.value).shape.count()));
+  }
+  return counts;
+}
+
+std::vector<core::GradientInfo> lay_out(const std::vector<std::size_t>& counts) {
+  std::vector<core::GradientInfo> gradients;
+  std::size_t offset = 0;
+  for (const std::size_t count : counts) {
+    gradients.push_back({"gradient" + std::to_string(gradients.size()), offset, count});
+    offset = (offset + count + 15) / 16 * 16;
+  }
+  return gradients;
+}
+
+/// Rank r's element i; sums over any number of ranks below 2^16 are exact.
+float value(int rank, std::size_t i) { return static_cast<float>((static_cast<std::size_t>(rank) * 7 + i) % 64); }
+
+/// A way to reduce all tensors once.
+struct Variant {
+  std::string name;
+  std::function<void()> fill;
+  std::function<void()> step;
+  std::function<bool()> correct;
+  bool reduces = true;
+  std::vector<double> seconds = {};
+};
+
+/// A fixed set of gradients in an arena, under one schedule.
+class Steps {
+ public:
+  Steps(Engine& engine, std::span<float> arena, const std::vector<core::GradientInfo>& gradients)
+      : engine_(engine), arena_(arena), gradients_(gradients) {}
+
+  Variant variant(Schedule schedule) {
+    return {std::string(name(schedule)), [this] { fill(); }, [this, schedule] { step(schedule); },
+            [this] { return correct(); }, schedule != Schedule::kNone};
+  }
+  void fill() {
+    for (std::size_t i = 0; i < arena_.size(); ++i) arena_[i] = value(engine_.rank(), i);
+  }
+  [[nodiscard]] bool correct() const {
+    for (const core::GradientInfo& gradient : gradients_) {
+      for (std::size_t i = gradient.offset; i < gradient.offset + gradient.count; ++i) {
+        float sum = 0;
+        for (int rank = 0; rank < engine_.size(); ++rank) sum += value(rank, i);
+        if (arena_[i] != sum) return false;
+      }
+    }
+    return true;
+  }
+
+ private:
+  void step(Schedule schedule) {
+    engine_.set_schedule(schedule);
+    engine_.begin_step();
+    for (std::size_t g = 0; g < gradients_.size(); ++g) engine_.gradient_ready(g);
+    engine_.finish_step();
+  }
+
+  Engine& engine_;
+  std::span<float> arena_;
+  const std::vector<core::GradientInfo>& gradients_;
+};
+
+struct Interval {
+  double median, low, high;
+};
+
+/// The order statistics that enclose the median with 95 %: n/2 -+ 0.98 sqrt(n) (normal limit of the binomial).
+Interval median_interval(std::vector<double> samples) {
+  std::sort(samples.begin(), samples.end());
+  const auto n = static_cast<double>(samples.size());
+  const auto at = [&](double place) { return samples[static_cast<std::size_t>(std::clamp(place, 0.0, n - 1))]; };
+  return {at(n / 2), at(std::floor(n / 2 - 0.98 * std::sqrt(n))), at(std::ceil(n / 2 + 0.98 * std::sqrt(n)))};
+}
+
+void print(const Engine& engine, const std::string& data_plane, std::size_t tensors, std::size_t bytes,
+           const std::vector<Variant>& variants) {
+  std::printf("%zu tensors, %.1f MB, %d ranks, data plane %s, %s\n", tensors, static_cast<double>(bytes) / 1e6,
+              engine.size(), data_plane.c_str(), engine.library().c_str());
+  std::printf("%-22s %12s %25s %8s\n", "step", "median us", "95 % interval", "/ flat");
+  const double flat = median_interval(variants.back().seconds).median;
+  for (const Variant& variant : variants) {
+    const Interval time = median_interval(variant.seconds);
+    std::printf("%-22s %12.1f     [%9.1f, %9.1f] %8.3f\n", variant.name.c_str(), time.median * 1e6, time.low * 1e6,
+                time.high * 1e6, time.median / flat);
+  }
+}
+
+int run(const Options& options) {
+  const auto counts = tensor_counts(options.set);
+  const auto gradients = lay_out(counts);
+  const std::size_t elements = gradients.back().offset + gradients.back().count;
+  Engine engine(comm::make_mpi(), {});
+  const auto memory = engine.allocate(elements * sizeof(float));
+  const std::span<float> arena(reinterpret_cast<float*>(memory.data()), elements);
+  engine.set_gradients(gradients, memory.data(), DataType::kF32, ReduceOp::kSum);
+  Steps steps(engine, arena, gradients);
+
+  // The same bytes once more, anywhere in memory and by name, as a user of the library has them.
+  std::vector<std::vector<float>> loose;
+  for (const std::size_t count : counts) loose.emplace_back(count);
+  const Variant tickets{"tickets, any memory",
+                        [&] {
+                          for (std::vector<float>& tensor : loose) {
+                            for (std::size_t i = 0; i < tensor.size(); ++i) tensor[i] = value(engine.rank(), i);
+                          }
+                        },
+                        [&] {
+                          std::vector<Ticket> issued;
+                          issued.reserve(loose.size());
+                          for (std::size_t t = 0; t < loose.size(); ++t) {
+                            const std::array<std::int64_t, 1> shape{static_cast<std::int64_t>(loose[t].size())};
+                            issued.push_back(engine.all_reduce_async("loose" + std::to_string(t), loose[t].data(),
+                                                                     shape, DataType::kF32, ReduceOp::kSum));
+                          }
+                          for (const Ticket ticket : issued) engine.wait(ticket);
+                        },
+                        [&] {
+                          for (const std::vector<float>& tensor : loose) {
+                            for (std::size_t i = 0; i < tensor.size(); ++i) {
+                              float sum = 0;
+                              for (int rank = 0; rank < engine.size(); ++rank) sum += value(rank, i);
+                              if (tensor[i] != sum) return false;
+                            }
+                          }
+                          return true;
+                        }};
+
+  comm::CommOptions library;
+  library.algorithm = comm::Algorithm::kMpiAllreduce;
+  Engine flat_engine(comm::make_mpi(library), {});
+  const Variant flat{"one flat MPI_Allreduce", [&] { steps.fill(); },
+                     [&] { flat_engine.all_reduce(arena.data(), elements, DataType::kF32, ReduceOp::kSum); },
+                     [&] { return steps.correct(); }};
+
+  std::vector<Variant> variants{steps.variant(Schedule::kNegotiated), steps.variant(Schedule::kStatic),
+                                steps.variant(Schedule::kNone), tickets, flat};
+  bool correct = true;
+  for (int round = 0; round < options.warmup + options.rounds; ++round) {
+    for (std::size_t turn = 0; turn < variants.size(); ++turn) {
+      // Each variant follows each other one equally often.
+      Variant& variant = variants[(turn + static_cast<std::size_t>(round)) % variants.size()];
+      variant.fill();
+      engine.barrier();
+      const auto begin = Clock::now();
+      variant.step();
+      const std::chrono::duration<double> took = Clock::now() - begin;
+      if (variant.reduces && round < options.warmup) correct = correct && variant.correct();
+      if (round >= options.warmup) variant.seconds.push_back(took.count());
+    }
+  }
+  for (Variant& variant : variants) {
+    correct = correct && (!variant.reduces || (variant.fill(), variant.step(), variant.correct()));
+    engine.all_reduce(variant.seconds.data(), variant.seconds.size(), DataType::kF64, ReduceOp::kMax);
+  }
+  std::int32_t wrong = correct ? 0 : 1;
+  engine.all_reduce(&wrong, 1, DataType::kI32, ReduceOp::kMax);
+  const std::string data_plane = engine.data_plane();
+  if (engine.rank() == 0) {
+    print(engine, data_plane, counts.size(), elements * sizeof(float), variants);
+    std::printf("sums %s\n", wrong == 0 ? "correct" : "WRONG");
+  }
+  return wrong;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Options options;
+  CLI::App app{"Cost of the engine's schedules beside one flat all-reduce. Run it under mpirun."};
+  app.add_option("--set", options.set, "small, or a network: resnet101, vgg16, inception3")->capture_default_str();
+  app.add_option("--rounds", options.rounds, "Measured rounds")->capture_default_str();
+  app.add_option("--warmup", options.warmup, "Rounds before")->capture_default_str();
+  CLI11_PARSE(app, argc, argv);
+  try {
+    return run(options);
+  } catch (const Error& error) {
+    std::fprintf(stderr, "engine_bench: %s\n", error.what());
+    return exit_code(error.code());
+  }
+}
