@@ -1,0 +1,234 @@
+"""The rules of the house as pure functions: text in, violations out. docs/architecture.md says why they are."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+# Arrows of docs/architecture.md: a layer may include itself and what can be reached from it.
+ARROWS = {
+    "engine/base": (),
+    "engine/core": ("engine/base",),
+    "engine/gpu": ("engine/base",),
+    "engine/comm": ("engine/gpu", "engine/base"),
+    "engine/runtime": ("engine/comm", "engine/core", "engine/base"),
+    "engine/sim": ("engine/core",),
+    "models": ("engine/gpu", "engine/base"),
+    "bench": ("engine/runtime", "engine/sim", "models"),
+}
+# Vendor headers and the files that own their handles (path prefixes).
+VENDOR_OWNERS = {
+    r"mpi\.h": ("engine/comm/mpi/", "tests/"),
+    r"(oneapi/)?dnnl.*": ("models/onednn/",),
+    r"cuda.*|cublas.*|curand.*": ("engine/gpu/",),
+    r"cudnn.*": ("models/cudnn/",),
+    r"nccl.*": ("engine/comm/nccl/",),
+    r"sqlite3\.h": ("bench/sqlite_handle", "bench/result_store", "bench/provenance", "tests/bench/"),
+    r"CLI/.*": ("bench/cli/", "bench/main.cpp", "bench/micro/"),
+    r"benchmark/.*": ("bench/micro/",),
+    r"gtest/.*|gmock/.*": ("tests/",),
+    r"omp\.h": ("models/onednn/", "bench/"),
+}
+# The pure core: no threads, clocks, input or output.
+CORE_FORBIDDEN_HEADERS = (
+    "thread", "mutex", "shared_mutex", "condition_variable", "atomic", "future", "semaphore", "latch", "barrier",
+    "stop_token", "iostream", "fstream", "cstdio", "filesystem", "random", "ctime", "sys/.*", "unistd.h", "pthread.h",
+)  # fmt: skip
+CORE_FORBIDDEN_WORDS = r"\b(?:steady_clock|system_clock|high_resolution_clock|utc_clock|rand|srand|time)\b\s*(?:::|\()"
+# Environment variables are read once, at the edge: the command line, and what is recorded about a run. The last one
+# only tells which transport MPI was forced to, which is such a record.
+GETENV_OWNERS = ("bench/cli/", "bench/provenance", "bench/host_facts", "engine/comm/mpi/environment.cpp")
+EXIT_OWNERS = ("bench/main.cpp", "bench/cli/main.cpp")
+MAX_CODE_LINES = 600
+
+INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*([<"])([^>"\n]+)[>"]', re.MULTILINE)
+BLOCK_COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
+STRING = re.compile(r'"(?:[^"\\\n]|\\.)*"')
+# Also std::exit, ::abort. Not members (x.abort(), x->abort(), T::abort()) and not declarations (void abort()).
+EXIT_CALL = re.compile(r"(?<![\w.>:~])(?:std::|::)?(?:_exit|_Exit|quick_exit|exit|abort|terminate)\s*\(")
+GETENV = re.compile(r"\b(?:secure_)?getenv\s*\(|\benviron\b|\b(?:un)?setenv\s*\(")
+
+
+@dataclass(frozen=True)
+class Violation:
+    """Where, and what is wrong with it."""
+
+    file: str
+    line: int
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}: {self.text}"
+
+
+def reachable(layer: str) -> set[str]:
+    """`layer` and all layers that its arrows lead to."""
+    found = {layer}
+    for target in ARROWS[layer]:
+        found |= reachable(target)
+    return found
+
+
+def layer_of(path: str) -> str | None:
+    """The layer that a repository path belongs to, or None (tests, docs, a vendor's header)."""
+    for layer in ARROWS:
+        if path.startswith(layer + "/"):
+            return layer
+    return None
+
+
+def _line(text: str, offset: int) -> int:
+    return text.count("\n", 0, offset) + 1
+
+
+def _blank(match: re.Match[str]) -> str:
+    return re.sub(r"[^\n]", " ", match[0])
+
+
+def code_only(text: str) -> str:
+    """C++ text with comments and the insides of strings blanked out, lines and columns kept."""
+    text = BLOCK_COMMENT.sub(_blank, text)
+    text = "\n".join(re.sub(r"//.*$", "", line) if '"' not in line else line for line in text.split("\n"))
+    text = STRING.sub(lambda match: '"' + " " * (len(match[0]) - 2) + '"', text)
+    return re.sub(r"//.*$", "", text, flags=re.MULTILINE)
+
+
+def check_layers(path: str, text: str) -> list[Violation]:
+    """Project includes go along the arrows only."""
+    layer = layer_of(path)
+    if layer is None:
+        return []
+    found = []
+    for match in INCLUDE.finditer(text):
+        target = layer_of(match[2])
+        if target is not None and target not in reachable(layer):
+            found.append(Violation(path, _line(text, match.start()), f"{layer} may not include {match[2]} ({target})"))
+        if match[1] == '"' and "/" not in match[2]:
+            found.append(Violation(path, _line(text, match.start()),
+                                   f'"{match[2]}": project headers are included by their path from the root'))  # fmt: skip
+    return found
+
+
+def check_vendor_headers(path: str, text: str) -> list[Violation]:
+    """Vendor headers stand only in the files that own their handles."""
+    found = []
+    for match in INCLUDE.finditer(text):
+        for pattern, owners in VENDOR_OWNERS.items():
+            if re.fullmatch(pattern, match[2]) and not path.startswith(owners):
+                what = f"<{match[2]}> belongs to {', '.join(owners)} only"
+                found.append(Violation(path, _line(text, match.start()), what))
+    return found
+
+
+def check_core_is_pure(path: str, text: str) -> list[Violation]:
+    """engine/core knows no threads, clocks, randomness, input or output."""
+    if not path.startswith("engine/core/"):
+        return []
+    found = []
+    for match in INCLUDE.finditer(text):
+        if match[1] == "<" and any(re.fullmatch(name, match[2]) for name in CORE_FORBIDDEN_HEADERS):
+            found.append(Violation(path, _line(text, match.start()), f"the pure core may not include <{match[2]}>"))
+    code = code_only(text)
+    for match in re.finditer(CORE_FORBIDDEN_WORDS, code):
+        what = f"the pure core takes time and randomness as arguments: {match[0]}"
+        found.append(Violation(path, _line(code, match.start()), what))
+    return found
+
+
+def _check_calls(path: str, text: str, pattern: re.Pattern[str], owners: tuple[str, ...], what: str) -> list[Violation]:
+    if layer_of(path) is None or path.startswith(owners):
+        return []
+    code = code_only(text)
+    return [
+        Violation(path, _line(code, match.start()), f"{what}: {match[0].strip()}")
+        for match in pattern.finditer(code)
+        if not re.search(r"\b(?:void|bool|int|virtual|auto|inline)\s+$", code[: match.start()])
+    ]
+
+
+def check_environment(path: str, text: str) -> list[Violation]:
+    """Environment variables are read at the edge only."""
+    return _check_calls(path, text, GETENV, GETENV_OWNERS, "environment variables are read in bench/cli")
+
+
+def check_no_exit(path: str, text: str) -> list[Violation]:
+    """Only main() ends the process."""
+    # a member's own abort(), called from inside its class, is no exit: those files declare one
+    declares_abort = re.search(r"\bvoid\s+(?:\w+::)*abort\s*\(", code_only(text)) is not None
+    found = _check_calls(path, text, EXIT_CALL, EXIT_OWNERS, "only main() ends the process")
+    return [v for v in found if not (declares_abort and v.text.endswith(": abort("))]
+
+
+def code_lines(path: str, text: str) -> int:
+    """Lines that are neither blank nor comment."""
+    if PurePosixPath(path).suffix in (".cpp", ".h"):
+        return sum(1 for line in code_only(text).split("\n") if line.strip())
+    return sum(1 for line in text.split("\n") if line.strip() and not line.lstrip().startswith("#"))
+
+
+def check_size(path: str, text: str) -> list[Violation]:
+    """One idea per file: none above 600 lines of code."""
+    lines = code_lines(path, text)
+    return [Violation(path, 1, f"{lines} lines of code, more than {MAX_CODE_LINES}")] if lines > MAX_CODE_LINES else []
+
+
+MARKDOWN_NAME = re.compile(r"(?<![\w/.:-])((?:\.{0,2}/)?(?:[\w.-]+/)*[\w-]+\.md)\b")
+MACHINE_PATH = re.compile(r"(?<![\w.)\]}\"'/-])/(?:work|root)/[\w.-]")
+URL = re.compile(r"https?://\S+")
+
+
+def check_references(path: str, text: str, exists: Callable[[str], bool]) -> list[Violation]:
+    """Texts name only Markdown pages that are here, and no path of somebody's machine."""
+    found = []
+    plain = URL.sub(_blank, text)
+    for match in MARKDOWN_NAME.finditer(plain):
+        name = match[1]
+        beside = str(PurePosixPath(path).parent / name)
+        if not exists(name) and not exists(beside) and name != "README.md":
+            found.append(Violation(path, _line(plain, match.start()), f"names {name}, which is not here"))
+    for match in MACHINE_PATH.finditer(plain):
+        found.append(Violation(path, _line(plain, match.start()), f"a path of one machine: {match[0]}"))
+    return found
+
+
+OPTION = re.compile(r"(?<![\w-])--[a-z][\w-]*")
+# Programs whose options are not ours.
+FOREIGN = re.compile(r"\b(?:cmake|ctest|apt-get|git|docker|pip|sbatch|bsub|ninja|perf|taskset|numactl)\b")
+
+
+def options_named(readme: str) -> set[str]:
+    """Options of ours that a page names: in command lines of hvd_bench and scripts/, and in `--code` spans."""
+    found: set[str] = set()
+    for line in readme.replace("\\\n", " ").split("\n"):
+        if FOREIGN.search(line):
+            continue
+        # what stands before the program is the launcher's
+        line = re.sub(r"\b(?:mpirun|mpiexec|srun|jsrun|salloc)\b.*?(hvd_bench|`|$)", r"\1", line)
+        found |= {match[0] for match in OPTION.finditer(line)}
+    return found
+
+
+def violations(
+    files: Iterable[tuple[str, str]], exists: Callable[[str], bool]
+) -> list[Violation]:
+    """All violations of all rules in `files`, (path from the root, text) each."""
+    found: list[Violation] = []
+    for path, text in files:
+        suffix = PurePosixPath(path).suffix
+        if suffix in (".cpp", ".h"):
+            for rule in (check_layers, check_vendor_headers, check_core_is_pure, check_environment, check_no_exit):
+                found += rule(path, text)
+        if suffix in (".cpp", ".h", ".py", ".sh", ".cmake"):
+            found += check_size(path, text)
+        found += check_references(path, text, exists)
+    return found
+
+
+def read_text(path: Path) -> str | None:
+    """The text of a file, or None if it is binary."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        return None

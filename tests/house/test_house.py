@@ -1,0 +1,133 @@
+"""The rules hold in this repository, and every rule can fail."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import unittest
+from pathlib import Path
+
+import rules
+
+ROOT = Path(__file__).resolve().parents[2]
+SELF = "tests/house/test_house.py"  # holds violations on purpose
+
+
+def repository_files() -> list[str]:
+    """Files under version control or about to be; in an unpacked archive, all that is no build output."""
+    listed = subprocess.run(["git", "-C", str(ROOT), "ls-files", "--cached", "--others", "--exclude-standard"],
+                            capture_output=True, text=True, check=False)  # fmt: skip
+    if listed.returncode == 0:
+        names = listed.stdout.splitlines()
+    else:
+        names = [str(path.relative_to(ROOT)) for path in ROOT.rglob("*") if path.is_file()]
+    return sorted(name for name in names if not name.startswith(("build/", ".git/")) and (ROOT / name).is_file())
+
+
+class RepositoryTest(unittest.TestCase):
+    def test_the_rules_hold(self) -> None:
+        names = repository_files()
+        self.assertGreater(sum(name.endswith((".cpp", ".h")) for name in names), 50, "the repository was not found")
+        texts = [(name, rules.read_text(ROOT / name)) for name in names if name != SELF]
+        found = rules.violations([(n, t) for n, t in texts if t is not None], lambda name: (ROOT / name).exists())
+        self.assertEqual(found, [], "\n" + "\n".join(map(str, found)))
+
+    def test_every_layer_that_exists_has_arrows(self) -> None:
+        folders = {p.name for p in (ROOT / "engine").iterdir() if p.is_dir()}
+        self.assertLessEqual({f"engine/{name}" for name in folders}, set(rules.ARROWS))
+
+    def test_every_option_in_the_readme_is_in_the_help(self) -> None:
+        readme = ROOT / "README.md"
+        program = Path(os.environ.get("HVD_BENCH", "hvd_bench"))
+        if not readme.exists() or not program.is_file():
+            self.skipTest(f"needs README.md and {program}")
+        named = rules.options_named(readme.read_text(encoding="utf-8"))
+        helps = [[str(program), "--help"], [str(program), "doctor", "--help"], [str(program), "train", "--help"]]
+        helps += [[str(ROOT / "scripts" / name), "--help"]
+                  for name in ("efficiency", "plot", "merge", "rerun", "report", "test", "quickstart", "install_deps")]  # fmt: skip
+        known = " ".join(subprocess.run(command, capture_output=True, text=True, check=False, timeout=60).stdout
+                         for command in helps)  # fmt: skip
+        known_options = set(re.findall(r"--[a-z][\w-]*", known))
+        self.assertEqual(named - known_options, set(), "the README names options that no --help knows")
+
+
+class RulesTest(unittest.TestCase):
+    def assert_found(self, found: list[rules.Violation], text: str) -> None:
+        self.assertEqual(len(found), 1, found)
+        self.assertIn(text, str(found[0]))
+
+    def test_layers(self) -> None:
+        allowed = [
+            ("bench/a.cpp", '#include "engine/runtime/engine.h"\n#include "models/zoo/zoo.h"\n'),
+            ("engine/runtime/a.h", '#include "engine/core/fusion.h"\n#include "engine/comm/communicator.h"\n'),
+            ("models/graph/a.h", '#include "engine/base/types.h"\n#include <vector>\n'),
+            ("tests/core/a.cpp", '#include "bench/options.h"\n'),
+        ]
+        for path, text in allowed:
+            self.assertEqual(rules.check_layers(path, text), [])
+        forbidden = [
+            ("models/graph/a.h", "engine/core/fusion.h"),
+            ("models/a.cpp", "engine/runtime/engine.h"),
+            ("models/a.cpp", "engine/comm/communicator.h"),
+            ("engine/core/a.h", "engine/comm/communicator.h"),
+            ("engine/comm/a.h", "engine/core/fusion.h"),
+            ("engine/base/a.h", "engine/gpu/device.h"),
+            ("engine/runtime/a.h", "models/graph/graph.h"),
+            ("engine/runtime/a.h", "bench/options.h"),
+        ]
+        for path, header in forbidden:
+            found = rules.check_layers(path, f'\n#include "{header}"\n')
+            self.assert_found(found, f"{path}:2:")
+        self.assert_found(rules.check_layers("bench/a.cpp", '#include "options.h"\n'), "by their path from the root")
+
+    def test_vendor_headers(self) -> None:
+        self.assert_found(rules.check_vendor_headers("bench/a.cpp", "#include <mpi.h>\n"), "engine/comm/mpi/")
+        self.assert_found(rules.check_vendor_headers("models/a.cpp", "#include <oneapi/dnnl/dnnl.hpp>\n"), "onednn")
+        self.assert_found(rules.check_vendor_headers("models/a.cpp", "#include <cuda_runtime_api.h>\n"), "engine/gpu/")
+        self.assert_found(rules.check_vendor_headers("engine/base/a.h", "#include <sqlite3.h>\n"), "bench/")
+        self.assertEqual(rules.check_vendor_headers("engine/comm/mpi/a.h", "#include <mpi.h>\n"), [])
+
+    def test_pure_core(self) -> None:
+        self.assert_found(rules.check_core_is_pure("engine/core/a.h", "#include <mutex>\n"), "<mutex>")
+        self.assert_found(rules.check_core_is_pure("engine/core/a.cpp", "auto t = std::chrono::steady_clock::now();"),
+                          "steady_clock")  # fmt: skip
+        self.assertEqual(rules.check_core_is_pure("engine/core/a.h", "// no steady_clock::now() here\n"), [])
+        self.assertEqual(rules.check_core_is_pure("engine/comm/a.h", "#include <mutex>\n"), [])
+
+    def test_environment(self) -> None:
+        self.assert_found(rules.check_environment("engine/runtime/a.cpp", 'auto x = std::getenv("X");'), "getenv")
+        self.assertEqual(rules.check_environment("bench/cli/a.cpp", 'auto x = std::getenv("X");'), [])
+        self.assertEqual(rules.check_environment("engine/runtime/a.cpp", 'say("getenv(");'), [])
+
+    def test_exit(self) -> None:
+        for call in ("exit(1);", "std::abort();", "  _exit(2);", "std::terminate();", "::exit(0);"):
+            self.assert_found(rules.check_no_exit("engine/comm/a.cpp", f"void f() {{ {call} }}"), "only main()")
+        for harmless in ("engine.abort(why);", "peer->abort(why);", "// exit(1)", 'say("exit(1)");', "on_exit(1);"):
+            self.assertEqual(rules.check_no_exit("engine/comm/a.cpp", f"void f() {{ {harmless} }}"), [], harmless)
+        self.assertEqual(rules.check_no_exit("bench/main.cpp", "int main() { std::exit(1); }"), [])
+
+    def test_size(self) -> None:
+        line = "int x;  // why\n"
+        self.assertEqual(rules.check_size("a.cpp", line * 600 + "\n// comment\n" * 500), [])
+        self.assert_found(rules.check_size("a.cpp", line * 601), "601 lines of code")
+        self.assert_found(rules.check_size("a.py", "x = 1\n" * 601), "601 lines of code")
+
+    def test_references(self) -> None:
+        here = {"docs/page.md", "README.md"}.__contains__
+        self.assertEqual(rules.check_references("docs/a.md", "see page.md and docs/page.md, README.md", here), [])
+        self.assertEqual(rules.check_references("a.md", "https://example.com/x/other.md", here), [])
+        self.assert_found(rules.check_references("engine/a.h", "// see ../notes/PLAN.md", here), "PLAN.md")
+        self.assert_found(rules.check_references("a.sh", "cd /root/me/src", here), "one machine")
+        self.assertEqual(rules.check_references("a.sh", 'cd "$top"/work/me', here), [])
+
+    def test_options_named(self) -> None:
+        page = (
+            "`--model vgg16`\n\n    mpirun --bind-to core -n 2 hvd_bench --batch-size 8\n"
+            "    cmake --preset release\n| `--db` | store |\n"
+        )
+        self.assertEqual(rules.options_named(page), {"--model", "--batch-size", "--db"})
+
+
+if __name__ == "__main__":
+    unittest.main()
