@@ -27,10 +27,17 @@ def _add_selection(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--origin", choices=("measured", "simulated"), default="measured")
     parser.add_argument("--incomplete", action="store_true", help="take runs that were cut short as well")
     parser.add_argument("--model", action="append", help="only this network (may be given several times)")
-    parser.add_argument("--run", action="append", metavar="ID",
-                        help="exactly these runs (start of the UUID); nothing is filtered, so kinds must not mix")  # fmt: skip
-    parser.add_argument("--mix-fingerprints", action="store_true",
-                        help="pool runs although something that can change the result differs")  # fmt: skip
+    parser.add_argument(
+        "--run",
+        action="append",
+        metavar="ID",
+        help="exactly these runs (start of the UUID); nothing is filtered, so kinds must not mix",
+    )
+    parser.add_argument(
+        "--mix-fingerprints",
+        action="store_true",
+        help="pool runs although something that can change the result differs",
+    )
 
 
 def _select(arguments: argparse.Namespace) -> tuple[list[runs.Run], efficiency.Selection, list[efficiency.Cell]]:
@@ -53,6 +60,7 @@ def _require_cells(cells: Sequence[efficiency.Cell], selection: efficiency.Selec
 
 
 def run_efficiency(argv: Sequence[str]) -> int:
+    """Prints the efficiency table, or JSON; returns the exit code."""
     parser = _parser("efficiency", "Weak-scaling efficiency with bootstrap intervals, beside the published points.")
     _add_selection(parser)
     parser.add_argument("--json", action="store_true", help="one JSON document: rates in images/s, efficiencies 0..1")
@@ -62,8 +70,11 @@ def run_efficiency(argv: Sequence[str]) -> int:
     models = list(dict.fromkeys(cell.model for cell in cells))
     points = [point for point in published.load() if point.model in models]
     if arguments.json:
-        document = {"cells": [dataclasses.asdict(cell) for cell in cells], "left_out": selection.left_out,
-                    "published": [dataclasses.asdict(point) for point in points]}  # fmt: skip
+        document = {
+            "cells": [dataclasses.asdict(cell) for cell in cells],
+            "left_out": selection.left_out,
+            "published": [dataclasses.asdict(point) for point in points],
+        }
         print(json.dumps(document, indent=2))
         return EXIT_GOOD
     print(tables.text_table(tables.EFFICIENCY_HEADER, tables.efficiency_rows(cells)))
@@ -82,6 +93,7 @@ def run_efficiency(argv: Sequence[str]) -> int:
 
 
 def run_plot(argv: Sequence[str]) -> int:
+    """Draws the plots and prints their paths; returns the exit code."""
     parser = _parser("plot", "Draws scaling, loss waterfall and per-layer profiles of one or more stores.")
     _add_selection(parser)
     parser.add_argument("--out", type=Path, default=Path("plots"), help="folder to write to (default: plots)")
@@ -113,6 +125,7 @@ def run_plot(argv: Sequence[str]) -> int:
 
 
 def run_merge(argv: Sequence[str]) -> int:
+    """Merges stores; returns the exit code."""
     parser = _parser("merge", "Merges stores, and what killed jobs left beside them, into one. Inputs are only read.")
     parser.add_argument("-o", "--output", type=Path, required=True, help="store to add to; made if it is not there")
     parser.add_argument("stores", nargs="+", type=Path, metavar="STORE")
@@ -128,8 +141,10 @@ def run_merge(argv: Sequence[str]) -> int:
 def _print_comparison(first: runs.Run, second: runs.Run, result: rerun.Comparison) -> None:
     rates = [tables.number(efficiency.images_per_second(run)) for run in (first, second)]
     print(f"images/s: {rates[0]} then, {rates[1]} now")
-    print(f"ratio now / then: {tables.estimate(result.ratio, 1.0, lambda v: f'{v:.3f}')} "
-          "(95 % interval over the steps of one run each; it holds no run-to-run variation)")  # fmt: skip
+    print(
+        f"ratio now / then: {tables.estimate(result.ratio, 1.0, lambda v: f'{v:.3f}')} "
+        "(95 % interval over the steps of one run each; it holds no run-to-run variation)"
+    )
     if result.same_answer is not None:
         print(f"reduced gradients: {'bit-identical' if result.same_answer else 'differ'}")
     for difference in (*result.configuration, *result.provenance):
@@ -140,6 +155,7 @@ def _print_comparison(first: runs.Run, second: runs.Run, result: rerun.Compariso
 
 
 def run_rerun(argv: Sequence[str]) -> int:
+    """Shows, or runs again and compares; returns the exit code."""
     parser = _parser("rerun", "Shows how a stored run was made; with --execute, runs it again and compares.")
     parser.add_argument("run", metavar="RUN_ID", help="start of the run's UUID")
     parser.add_argument("stores", nargs="+", type=Path, metavar="STORE")
@@ -165,6 +181,7 @@ def run_rerun(argv: Sequence[str]) -> int:
 
 
 def run_report(argv: Sequence[str]) -> int:
+    """Prints or writes the report; returns the exit code."""
     parser = _parser("report", "One or more stores as a Markdown page.")
     _add_selection(parser)
     parser.add_argument("-o", "--output", type=Path, help="file to write (default: standard output)")

@@ -40,9 +40,7 @@ def block_length(count: int) -> int:
     return max(1, round(count ** (1.0 / 3.0)))
 
 
-def median_replicates(
-    series: np.ndarray, rng: np.random.Generator, replicates: int = REPLICATES
-) -> np.ndarray:
+def median_replicates(series: np.ndarray, rng: np.random.Generator, replicates: int = REPLICATES) -> np.ndarray:
     """Medians of `replicates` circular block resamples of `series` (count,); result (replicates,), same unit."""
     count = len(series)
     length = block_length(count)

@@ -10,9 +10,19 @@ from hvdb.runs import Run
 
 # What must be equal for two runs to be points of one scaling curve.
 CURVE_COLUMNS = (
-    "model", "batch_size", "image_size", "auxiliary_head", "device", "compute_type", "allreduce_type",
-    "schedule", "comm", "threads", "origin", "traced",
-)  # fmt: skip
+    "model",
+    "batch_size",
+    "image_size",
+    "auxiliary_head",
+    "device",
+    "compute_type",
+    "allreduce_type",
+    "schedule",
+    "comm",
+    "threads",
+    "origin",
+    "traced",
+)
 
 
 @dataclass(frozen=True)

@@ -58,8 +58,9 @@ class Selection:
     left_out: list[str]
 
 
-def select(runs: Iterable[Run], *, traced: bool = False, origin: str = "measured",
-           incomplete: bool = False) -> Selection:  # fmt: skip
+def select(
+    runs: Iterable[Run], *, traced: bool = False, origin: str = "measured", incomplete: bool = False
+) -> Selection:
     """Takes complete runs of one origin, either all traced or all untraced, so that kinds never mix."""
     kept: list[Run] = []
     reasons: dict[str, int] = {}
@@ -177,8 +178,12 @@ def _cell(row: tuple, groups: list[dict[str, Run]], mix_fingerprints: bool) -> C
         bound = float(np.median(bounds)) if bounds else None
     else:
         efficiency = Estimate(1.0)
-    used = [group[phase] for group in groups for phase in ("solo", "none", "full")
-            if phase in group and (kind == "full" or phase == kind)]  # fmt: skip
+    used = [
+        group[phase]
+        for group in groups
+        for phase in ("solo", "none", "full")
+        if phase in group and (kind == "full" or phase == kind)
+    ]
     return Cell(
         configuration=configuration,
         kind=kind,

@@ -84,9 +84,7 @@ def read(path: Path) -> Content:
                 run["status"], run["status_reason"] = "incomplete", LEFTOVER_REASON
             tables = {"run": [run]}
             for table, order in store.CHILD_TABLES.items():
-                found = connection.execute(
-                    f"SELECT * FROM {table} WHERE run_uuid = ? ORDER BY {order}", (run["uuid"],)
-                )
+                found = connection.execute(f"SELECT * FROM {table} WHERE run_uuid = ? ORDER BY {order}", (run["uuid"],))
                 tables[table] = [dict(child) for child in found]
             content.runs[run["uuid"]] = Rows(tables, path)
     return content
@@ -153,7 +151,7 @@ def _write(output: Path, sessions: list[Rows], runs: list[Rows]) -> None:
                 _insert(connection, rows)
         connection.close()
         if fresh:
-            os.replace(target, output)
+            target.replace(output)
     except (sqlite3.Error, OSError) as error:
         if connection is not None:
             connection.close()

@@ -52,15 +52,25 @@ def _rate(flops: float, seconds: float) -> str:
 
 def _timeline(axes: Axes, operations: Sequence[Operation], colours: dict[str, str]) -> None:
     milliseconds = np.array([o.seconds for o in operations]) * 1e3
-    axes.bar(np.arange(len(operations)), milliseconds, width=1.0, linewidth=0,
-             color=[colours.get(o.kind, figure.FAINT) for o in operations])  # fmt: skip
+    axes.bar(
+        np.arange(len(operations)),
+        milliseconds,
+        width=1.0,
+        linewidth=0,
+        color=[colours.get(o.kind, figure.FAINT) for o in operations],
+    )
     axes.set_xlim(-0.5, len(operations) - 0.5)
     axes.set_ylabel("ms per step")
     axes.set_xlabel("operation, in execution order", loc="left")
     axes.grid(axis="x", visible=False)
     right = axes.twinx()
-    right.plot(np.arange(len(operations)), 100 * np.cumsum(milliseconds) / milliseconds.sum(), color=figure.INK,
-               linewidth=1.1, alpha=0.7)  # fmt: skip
+    right.plot(
+        np.arange(len(operations)),
+        100 * np.cumsum(milliseconds) / milliseconds.sum(),
+        color=figure.INK,
+        linewidth=1.1,
+        alpha=0.7,
+    )
     right.set_ylim(0, 104)
     right.set_ylabel("% of the step so far (line)")
     right.grid(visible=False)
@@ -75,8 +85,15 @@ def _bars(axes: Axes, labels: list[str], seconds: list[float], colours: list[str
     axes.set_xlabel("ms per step")
     axes.grid(axis="y", visible=False)
     for position, value, note in zip(positions, seconds, notes, strict=True):
-        axes.annotate(note, (1e3 * value, position), xytext=(4, 0), textcoords="offset points", va="center",
-                      fontsize=8, color=figure.MUTED)  # fmt: skip
+        axes.annotate(
+            note,
+            (1e3 * value, position),
+            xytext=(4, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=8,
+            color=figure.MUTED,
+        )
 
 
 def draw(run: Run, path: Path) -> Path:
@@ -86,21 +103,36 @@ def draw(run: Run, path: Path) -> Path:
     kinds = shares(operations)
     colours = {share.kind: colour for share, colour in zip(kinds, KIND_COLOURS, strict=False)}
     fig = figure.plt.figure(figsize=(11.5, 8.4))
-    grid = fig.add_gridspec(2, 2, height_ratios=(1.0, 1.35), left=0.115, right=0.935, top=0.865, bottom=0.095,
-                            hspace=0.34, wspace=0.52)  # fmt: skip
+    grid = fig.add_gridspec(
+        2, 2, height_ratios=(1.0, 1.35), left=0.115, right=0.935, top=0.865, bottom=0.095, hspace=0.34, wspace=0.52
+    )
     timeline, by_kind, costliest = (fig.add_subplot(cell) for cell in (grid[0, :], grid[1, 0], grid[1, 1]))
     _timeline(timeline, operations, colours)
-    timeline.legend(handles=[Patch(color=c, label=k) for k, c in colours.items()], ncol=len(colours),
-                    loc="lower left", bbox_to_anchor=(-0.005, 0.99), handlelength=1, columnspacing=1.2)  # fmt: skip
+    timeline.legend(
+        handles=[Patch(color=c, label=k) for k, c in colours.items()],
+        ncol=len(colours),
+        loc="lower left",
+        bbox_to_anchor=(-0.005, 0.99),
+        handlelength=1,
+        columnspacing=1.2,
+    )
     listed = kinds[: SHOWN_KINDS + 3]
-    _bars(by_kind, [f"{s.kind}  x{s.count}" for s in listed], [s.seconds for s in listed],
-          [colours.get(s.kind, figure.FAINT) for s in listed],
-          [f"{100 * s.seconds / total:.1f} %  {_rate(s.flops, s.seconds)}" for s in listed])  # fmt: skip
+    _bars(
+        by_kind,
+        [f"{s.kind}  x{s.count}" for s in listed],
+        [s.seconds for s in listed],
+        [colours.get(s.kind, figure.FAINT) for s in listed],
+        [f"{100 * s.seconds / total:.1f} %  {_rate(s.flops, s.seconds)}" for s in listed],
+    )
     by_kind.set_title("by kind of operation")
     top = sorted(operations, key=lambda o: -o.seconds)[:SHOWN_OPERATIONS]
-    _bars(costliest, [o.node for o in top], [o.seconds for o in top],
-          [colours.get(o.kind, figure.FAINT) for o in top],
-          [f"{100 * o.seconds / total:.1f} %  {_rate(o.flops, o.seconds)}" for o in top])  # fmt: skip
+    _bars(
+        costliest,
+        [o.node for o in top],
+        [o.seconds for o in top],
+        [colours.get(o.kind, figure.FAINT) for o in top],
+        [f"{100 * o.seconds / total:.1f} %  {_rate(o.flops, o.seconds)}" for o in top],
+    )
     costliest.set_title("the costliest operations")
     flops = sum(o.flops for o in operations)
     figure.headline(

@@ -21,8 +21,13 @@ PUBLISHED_SERIES = {
     "roce25-128": ("^", "published, 128 GPUs, 25 Gbit/s RoCE"),
     "roce25-512": ("D", "published, 512 GPUs, 25 Gbit/s RoCE"),
 }
-HOLLOW = {"linestyle": "none", "markerfacecolor": "white", "markeredgecolor": figure.MUTED, "markersize": 6,
-          "markeredgewidth": 1.2}  # fmt: skip
+HOLLOW = {
+    "linestyle": "none",
+    "markerfacecolor": "white",
+    "markeredgecolor": figure.MUTED,
+    "markersize": 6,
+    "markeredgewidth": 1.2,
+}
 
 
 def _curves(cells: Sequence[Cell]) -> dict[tuple, list[Cell]]:
@@ -43,7 +48,9 @@ def _label(configuration: dict, seen: Sequence[dict]) -> str:
     return f"measured here ({text})" if configuration["origin"] == "measured" else f"simulated ({text})"
 
 
-def _with_interval(axes: Axes, ranks: Sequence[int], figures: Sequence[Estimate], scale: float, **style: object) -> None:
+def _with_interval(
+    axes: Axes, ranks: Sequence[int], figures: Sequence[Estimate], scale: float, **style: object
+) -> None:
     values = np.array([figure_.value for figure_ in figures]) * scale
     low = np.array([f.value if f.low is None else f.low for f in figures]) * scale
     high = np.array([f.value if f.high is None else f.high for f in figures]) * scale
@@ -59,8 +66,14 @@ def _rates(axes: Axes, curves: dict[tuple, list[Cell]], points: list[PublishedPo
         axes.plot([1, highest], [base, base * highest], linestyle=(0, (5, 3)), linewidth=1, color=colour, alpha=0.55)
         _with_interval(axes, ranks, [c.images_per_second for c in cells], 1.0, color=colour, marker="o")
         last = cells[-1]
-        axes.annotate(tables.number(last.images_per_second.value), (last.ranks, last.images_per_second.value),
-                      xytext=(7, -11), textcoords="offset points", color=colour, fontweight="bold")  # fmt: skip
+        axes.annotate(
+            tables.number(last.images_per_second.value),
+            (last.ranks, last.images_per_second.value),
+            xytext=(7, -11),
+            textcoords="offset points",
+            color=colour,
+            fontweight="bold",
+        )
     rate = {(p.setup): p for p in points if p.images_per_second is not None}
     for setup, (marker, _) in PUBLISHED_SERIES.items():
         point = rate.get(setup)
@@ -84,15 +97,28 @@ def _efficiencies(axes: Axes, curves: dict[tuple, list[Cell]], points: list[Publ
         last = shown[-1]
         lowest = min([lowest, *(100.0 * (c.efficiency.low or c.efficiency.value) for c in shown)])
         if last.ranks > 1:
-            axes.annotate(f"{100 * last.efficiency.value:.1f} %", (last.ranks, 100 * last.efficiency.value),
-                          xytext=(8, -3), textcoords="offset points", color=colour, fontweight="bold")  # fmt: skip
+            axes.annotate(
+                f"{100 * last.efficiency.value:.1f} %",
+                (last.ranks, 100 * last.efficiency.value),
+                xytext=(8, -3),
+                textcoords="offset points",
+                color=colour,
+                fontweight="bold",
+            )
     for point in points:
         if point.setup in PUBLISHED_SERIES and point.efficiency is not None:
             value = 100.0 * (point.efficiency_stated or point.efficiency)
             lowest = min(lowest, value)
             axes.plot([point.gpus], [value], marker=PUBLISHED_SERIES[point.setup][0], zorder=3, **HOLLOW)
-            axes.annotate(f"{value:g}", (point.gpus, value), xytext=(0, -14), textcoords="offset points",
-                          ha="center", fontsize=7.5, color=figure.MUTED)  # fmt: skip
+            axes.annotate(
+                f"{value:g}",
+                (point.gpus, value),
+                xytext=(0, -14),
+                textcoords="offset points",
+                ha="center",
+                fontsize=7.5,
+                color=figure.MUTED,
+            )
     return lowest
 
 
@@ -130,9 +156,18 @@ def draw(cells: Sequence[Cell], points: Sequence[PublishedPoint], path: Path) ->
     if beside:
         subtitle += " Grey: Horovod on Pascal GPUs, 2017 and 2018."
     figure.headline(fig, "How well training scales", subtitle)
-    fig.subplots_adjust(left=0.085 if len(models) > 1 else 0.13, right=0.985, top=0.855, bottom=0.2, hspace=0.1,
-                        wspace=0.08)  # fmt: skip
-    fig.legend(list(handles.values()), list(handles), loc="lower left", bbox_to_anchor=(0.005, 0.045),
-               ncol=3 if len(models) > 1 else 2, columnspacing=1.6, handletextpad=0.6, fontsize=8.5)  # fmt: skip
+    fig.subplots_adjust(
+        left=0.085 if len(models) > 1 else 0.13, right=0.985, top=0.855, bottom=0.2, hspace=0.1, wspace=0.08
+    )
+    fig.legend(
+        list(handles.values()),
+        list(handles),
+        loc="lower left",
+        bbox_to_anchor=(0.005, 0.045),
+        ncol=3 if len(models) > 1 else 2,
+        columnspacing=1.6,
+        handletextpad=0.6,
+        fontsize=8.5,
+    )
     run_ids = list(dict.fromkeys(run for cell in cells for run in cell.run_ids))
     return figure.save(fig, path, "hvd_bench: images per second and scaling efficiency against ranks", run_ids)

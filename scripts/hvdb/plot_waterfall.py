@@ -55,15 +55,30 @@ def _panel(axes: Axes, run: Run) -> None:
             error = [[max(0.0, 100 * (part.high - part.fraction))], [max(0.0, 100 * (part.fraction - part.low))]]
             axes.errorbar(position, below, yerr=error, color=figure.INK, capsize=3, linewidth=1)
         top = max(above, below, below + 100 * max(0.0, part.fraction - (part.low or part.fraction)))
-        axes.annotate(f"{-100 * part.fraction:+.1f}\n{1000 * part.seconds:.0f} ms", (position, top), xytext=(0, 4),
-                      textcoords="offset points", ha="center", fontsize=8)  # fmt: skip
+        axes.annotate(
+            f"{-100 * part.fraction:+.1f}\n{1000 * part.seconds:.0f} ms",
+            (position, top),
+            xytext=(0, 4),
+            textcoords="offset points",
+            ha="center",
+            fontsize=8,
+        )
         lowest = min(lowest, below, below - 100 * max(0.0, (part.high or part.fraction) - part.fraction))
         labels.append(label)
     reached = run.decomposition["efficiency"]
-    axes.plot([len(fall) - 0.36, len(fall) + 1.36], [fall[-1][2] if fall else 100] * 2, color=figure.MUTED, linewidth=0.8)
+    axes.plot(
+        [len(fall) - 0.36, len(fall) + 1.36], [fall[-1][2] if fall else 100] * 2, color=figure.MUTED, linewidth=0.8
+    )
     axes.bar(len(fall) + 1, 100 * reached.fraction, color=figure.BLUE, width=0.72)
-    axes.annotate(f"{100 * reached.fraction:.1f} %", (len(fall) + 1, 100 * reached.fraction), xytext=(0, 4),
-                  textcoords="offset points", ha="center", fontweight="bold", color=figure.BLUE)  # fmt: skip
+    axes.annotate(
+        f"{100 * reached.fraction:.1f} %",
+        (len(fall) + 1, 100 * reached.fraction),
+        xytext=(0, 4),
+        textcoords="offset points",
+        ha="center",
+        fontweight="bold",
+        color=figure.BLUE,
+    )
     labels.append("efficiency")
     axes.set_xticks(range(len(labels)), labels, rotation=0, fontsize=7.6)
     axes.grid(axis="x", visible=False)
@@ -73,8 +88,14 @@ def _panel(axes: Axes, run: Run) -> None:
     step = 1000.0 * run.step_seconds if run.step_seconds is not None else None
     timing = f", step {step:.0f} ms" if step is not None else ""
     axes.set_title(f"{tables.title(run.model)}, {run.world_size} ranks", pad=16)
-    axes.text(0, 1.02, f"{run.compute_type}, batch {run.batch_size}, {run.schedule}, {run.comm}{timing}",
-              transform=axes.transAxes, fontsize=8.5, color=figure.MUTED)  # fmt: skip
+    axes.text(
+        0,
+        1.02,
+        f"{run.compute_type}, batch {run.batch_size}, {run.schedule}, {run.comm}{timing}",
+        transform=axes.transAxes,
+        fontsize=8.5,
+        color=figure.MUTED,
+    )
     axes.set_ylabel("% of the step" + (f" (axis starts at {floor:.0f})" if floor else ""))
 
 
@@ -89,9 +110,18 @@ def draw(runs: Sequence[Run], path: Path) -> Path:
         _panel(panel, run)
     for panel in panels[len(runs) :]:
         panel.set_visible(False)
-    figure.headline(fig, "Where the efficiency goes",
-                    "From the ideal (one rank's speed on every rank) down to what was reached; bars: 95 % interval of"
-                    " each part. A part above zero is a gain.")  # fmt: skip
-    fig.subplots_adjust(left=0.06 if columns > 1 else 0.1, right=0.985, top=1 - 1.15 / height, bottom=0.72 / height,
-                        hspace=0.42, wspace=0.14)  # fmt: skip
+    figure.headline(
+        fig,
+        "Where the efficiency goes",
+        "From the ideal (one rank's speed on every rank) down to what was reached; bars: 95 % interval of"
+        " each part. A part above zero is a gain.",
+    )
+    fig.subplots_adjust(
+        left=0.06 if columns > 1 else 0.1,
+        right=0.985,
+        top=1 - 1.15 / height,
+        bottom=0.72 / height,
+        hspace=0.42,
+        wspace=0.14,
+    )
     return figure.save(fig, path, "hvd_bench: decomposition of the loss of efficiency", [run.uuid for run in runs])

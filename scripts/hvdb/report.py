@@ -28,14 +28,36 @@ def _world(run: Run) -> str:
 
 def _runs_table(runs: Sequence[Run]) -> str:
     rows = [
-        (f"`{r.short_id}`", tables.title(r.model), r.phase, _world(r), f"{r.batch_size} x {r.image_size}",
-         f"{r.compute_type}/{r.allreduce_type}", r.schedule, f"{r.comm} ({r.data_plane})",
-         f"{r.warmup_steps} + {r.measured_steps}", r.stop_reason or "-",
-         r.status if not r.status_reason else f"{r.status}: {r.status_reason}", r.checks or "-")
+        (
+            f"`{r.short_id}`",
+            tables.title(r.model),
+            r.phase,
+            _world(r),
+            f"{r.batch_size} x {r.image_size}",
+            f"{r.compute_type}/{r.allreduce_type}",
+            r.schedule,
+            f"{r.comm} ({r.data_plane})",
+            f"{r.warmup_steps} + {r.measured_steps}",
+            r.stop_reason or "-",
+            r.status if not r.status_reason else f"{r.status}: {r.status_reason}",
+            r.checks or "-",
+        )
         for r in runs
-    ]  # fmt: skip
-    header = ("run", "model", "phase", "world", "batch x image", "compute/reduce type", "schedule", "transport",
-              "steps (warm-up + measured)", "stopped because", "status", "checks")  # fmt: skip
+    ]
+    header = (
+        "run",
+        "model",
+        "phase",
+        "world",
+        "batch x image",
+        "compute/reduce type",
+        "schedule",
+        "transport",
+        "steps (warm-up + measured)",
+        "stopped because",
+        "status",
+        "checks",
+    )
     return tables.markdown_table(header, rows)
 
 
@@ -57,8 +79,16 @@ def _memory_table(runs: Sequence[Run]) -> str:
             planned, base, peak = rank["planned_bytes"], rank["baseline_bytes"], rank["peak_bytes"]
             if planned and peak:
                 own = peak - (base or 0)
-                rows.append((f"`{run.short_id}`", str(rank["rank"]), rank["host"], f"{planned / MIB:.0f}",
-                             f"{own / MIB:.0f}", f"{own / planned:.2f}"))  # fmt: skip
+                rows.append(
+                    (
+                        f"`{run.short_id}`",
+                        str(rank["rank"]),
+                        rank["host"],
+                        f"{planned / MIB:.0f}",
+                        f"{own / MIB:.0f}",
+                        f"{own / planned:.2f}",
+                    )
+                )
     if not rows:
         return ""
     header = ("run", "rank", "host", "planned MiB", "peak over baseline MiB", "peak / plan")
@@ -78,8 +108,15 @@ def _provenance_table(runs: Sequence[Run]) -> str:
 def markdown(selection: Selection, cells: Sequence[Cell], runs: Sequence[Run]) -> str:
     """The whole page. `runs` are all runs of the store, `selection` and `cells` those of the efficiency table."""
     models = list(dict.fromkeys(cell.model for cell in cells))
-    out = ["# hvd_bench report", "", f"{len(runs)} runs in {len({r.session_uuid for r in runs})} sessions, "
-           f"{runs[0].started_utc} to {runs[-1].started_utc} (UTC)." if runs else "No runs.", ""]  # fmt: skip
+    out = [
+        "# hvd_bench report",
+        "",
+        f"{len(runs)} runs in {len({r.session_uuid for r in runs})} sessions, "
+        f"{runs[0].started_utc} to {runs[-1].started_utc} (UTC)."
+        if runs
+        else "No runs.",
+        "",
+    ]
     out += ["## Scaling efficiency", ""]
     if cells:
         out += [tables.markdown_table(tables.EFFICIENCY_HEADER, tables.efficiency_rows(cells)), ""]

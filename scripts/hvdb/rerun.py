@@ -17,8 +17,16 @@ from hvdb.errors import HvdbError
 from hvdb.runs import Run
 
 # Options of the recorded command that say where results go, and how many words each takes.
-OUTPUT_OPTIONS = {"--db": 1, "--no-db": 0, "--json": 0, "--quiet": 0, "--timeline-filename": 1,
-                  "--timeline_filename": 1, "--record-replay": 1, "--record_replay": 1}  # fmt: skip
+OUTPUT_OPTIONS = {
+    "--db": 1,
+    "--no-db": 0,
+    "--json": 0,
+    "--quiet": 0,
+    "--timeline-filename": 1,
+    "--timeline_filename": 1,
+    "--record-replay": 1,
+    "--record_replay": 1,
+}
 SHELL_OPERATORS = {"&&", "||", ";", "|"}
 
 

@@ -109,10 +109,18 @@ def _read_run(connection: sqlite3.Connection, row: sqlite3.Row, sessions: dict[s
     for part in connection.execute("SELECT * FROM decomposition WHERE run_uuid = ?", (uuid,)):
         run.decomposition[part["component"]] = Component(part["fraction"], part["seconds"], part["low"], part["high"])
     run.operations = [
-        Operation(o["seq"], o["node"], o["kind"], o["implementation"], bool(o["library"]),
-                  o["seconds"], o["flops"], o["bytes"])
+        Operation(
+            o["seq"],
+            o["node"],
+            o["kind"],
+            o["implementation"],
+            bool(o["library"]),
+            o["seconds"],
+            o["flops"],
+            o["bytes"],
+        )
         for o in connection.execute("SELECT * FROM operation WHERE run_uuid = ? ORDER BY seq", (uuid,))
-    ]  # fmt: skip
+    ]
     return run
 
 

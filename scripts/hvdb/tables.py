@@ -16,9 +16,19 @@ MODEL_TITLES = {
     "vgg16": "VGG-16",
 }
 EFFICIENCY_HEADER = (
-    "model", "batch/rank", "image", "type", "schedule", "ranks",
-    "images/s [95 %]", "efficiency % [95 %]", "no reduction %", "ring bound %", "sessions", "runs",
-)  # fmt: skip
+    "model",
+    "batch/rank",
+    "image",
+    "type",
+    "schedule",
+    "ranks",
+    "images/s [95 %]",
+    "efficiency % [95 %]",
+    "no reduction %",
+    "ring bound %",
+    "sessions",
+    "runs",
+)
 
 
 def title(model: str) -> str:

@@ -33,9 +33,26 @@ VENDOR_OWNERS = {
 }
 # The pure core: no threads, clocks, input or output.
 CORE_FORBIDDEN_HEADERS = (
-    "thread", "mutex", "shared_mutex", "condition_variable", "atomic", "future", "semaphore", "latch", "barrier",
-    "stop_token", "iostream", "fstream", "cstdio", "filesystem", "random", "ctime", "sys/.*", "unistd.h", "pthread.h",
-)  # fmt: skip
+    "thread",
+    "mutex",
+    "shared_mutex",
+    "condition_variable",
+    "atomic",
+    "future",
+    "semaphore",
+    "latch",
+    "barrier",
+    "stop_token",
+    "iostream",
+    "fstream",
+    "cstdio",
+    "filesystem",
+    "random",
+    "ctime",
+    "sys/.*",
+    "unistd.h",
+    "pthread.h",
+)
 CORE_FORBIDDEN_WORDS = r"\b(?:steady_clock|system_clock|high_resolution_clock|utc_clock|rand|srand|time)\b\s*(?:::|\()"
 # Environment variables are read once, at the edge: the command line, and what is recorded about a run. The last one
 # only tells which transport MPI was forced to, which is such a record.
@@ -106,8 +123,13 @@ def check_layers(path: str, text: str) -> list[Violation]:
         if target is not None and target not in reachable(layer):
             found.append(Violation(path, _line(text, match.start()), f"{layer} may not include {match[2]} ({target})"))
         if match[1] == '"' and "/" not in match[2]:
-            found.append(Violation(path, _line(text, match.start()),
-                                   f'"{match[2]}": project headers are included by their path from the root'))  # fmt: skip
+            found.append(
+                Violation(
+                    path,
+                    _line(text, match.start()),
+                    f'"{match[2]}": project headers are included by their path from the root',
+                )
+            )
     return found
 
 
@@ -210,9 +232,7 @@ def options_named(readme: str) -> set[str]:
     return found
 
 
-def violations(
-    files: Iterable[tuple[str, str]], exists: Callable[[str], bool]
-) -> list[Violation]:
+def violations(files: Iterable[tuple[str, str]], exists: Callable[[str], bool]) -> list[Violation]:
     """All violations of all rules in `files`, (path from the root, text) each."""
     found: list[Violation] = []
     for path, text in files:

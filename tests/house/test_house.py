@@ -16,8 +16,12 @@ SELF = "tests/house/test_house.py"  # holds violations on purpose
 
 def repository_files() -> list[str]:
     """Files under version control or about to be; in an unpacked archive, all that is no build output."""
-    listed = subprocess.run(["git", "-C", str(ROOT), "ls-files", "--cached", "--others", "--exclude-standard"],
-                            capture_output=True, text=True, check=False)  # fmt: skip
+    listed = subprocess.run(
+        ["git", "-C", str(ROOT), "ls-files", "--cached", "--others", "--exclude-standard"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if listed.returncode == 0:
         names = listed.stdout.splitlines()
     else:
@@ -44,10 +48,13 @@ class RepositoryTest(unittest.TestCase):
             self.skipTest(f"needs README.md and {program}")
         named = rules.options_named(readme.read_text(encoding="utf-8"))
         helps = [[str(program), "--help"], [str(program), "doctor", "--help"], [str(program), "train", "--help"]]
-        helps += [[str(ROOT / "scripts" / name), "--help"]
-                  for name in ("efficiency", "plot", "merge", "rerun", "report", "test", "quickstart", "install_deps")]  # fmt: skip
-        known = " ".join(subprocess.run(command, capture_output=True, text=True, check=False, timeout=60).stdout
-                         for command in helps)  # fmt: skip
+        helps += [
+            [str(ROOT / "scripts" / name), "--help"]
+            for name in ("efficiency", "plot", "merge", "rerun", "report", "test", "quickstart", "install_deps")
+        ]
+        known = " ".join(
+            subprocess.run(command, capture_output=True, text=True, check=False, timeout=60).stdout for command in helps
+        )
         known_options = set(re.findall(r"--[a-z][\w-]*", known))
         self.assertEqual(named - known_options, set(), "the README names options that no --help knows")
 
@@ -90,8 +97,9 @@ class RulesTest(unittest.TestCase):
 
     def test_pure_core(self) -> None:
         self.assert_found(rules.check_core_is_pure("engine/core/a.h", "#include <mutex>\n"), "<mutex>")
-        self.assert_found(rules.check_core_is_pure("engine/core/a.cpp", "auto t = std::chrono::steady_clock::now();"),
-                          "steady_clock")  # fmt: skip
+        self.assert_found(
+            rules.check_core_is_pure("engine/core/a.cpp", "auto t = std::chrono::steady_clock::now();"), "steady_clock"
+        )
         self.assertEqual(rules.check_core_is_pure("engine/core/a.h", "// no steady_clock::now() here\n"), [])
         self.assertEqual(rules.check_core_is_pure("engine/comm/a.h", "#include <mutex>\n"), [])
 

@@ -40,8 +40,9 @@ class SessionSpec:
     fingerprint: str = "00000000000000aa"
     started: str = "2026-01-02T03:04:05.000Z"
     columns: dict = field(default_factory=dict)
-    provenance: dict = field(default_factory=lambda: {"cpu.model": ("Test CPU", 1), "git.commit": ("abc", 1),
-                                                      "host.name": ("n1", 0)})  # fmt: skip
+    provenance: dict = field(
+        default_factory=lambda: {"cpu.model": ("Test CPU", 1), "git.commit": ("abc", 1), "host.name": ("n1", 0)}
+    )
     operations: list = field(default_factory=list)
     reduce_seconds: float = 0.1
 
@@ -73,23 +74,51 @@ def add_session(connection: sqlite3.Connection, spec: SessionSpec, rng: np.rando
         step = by_rank.max(axis=0)
         median = float(np.median(step)) if spec.steps else None
         row = {
-            "uuid": run, "session_uuid": session, "origin": spec.origin, "phase": phase, "status": spec.status,
-            "started_utc": spec.started, "model": spec.model, "batch_size": spec.batch_size, "image_size": 224,
-            "device": "cpu", "compute_type": "fp32", "allreduce_type": "fp32",
+            "uuid": run,
+            "session_uuid": session,
+            "origin": spec.origin,
+            "phase": phase,
+            "status": spec.status,
+            "started_utc": spec.started,
+            "model": spec.model,
+            "batch_size": spec.batch_size,
+            "image_size": 224,
+            "device": "cpu",
+            "compute_type": "fp32",
+            "allreduce_type": "fp32",
             "schedule": "static" if phase == "full" else "none",
             "comm": {"solo": "solo", "none": "mpi", "full": "mpi"}[phase],
-            "data_plane": "shm" if phase == "full" else "none", "world_size": world, "allocation_size": spec.ranks,
-            "nodes": 1, "threads": 1, "seed": 1, "traced": spec.traced, "warmup_steps": 2,
-            "measured_steps": spec.steps, "stop_reason": "iteration cap", "step_seconds": median,
+            "data_plane": "shm" if phase == "full" else "none",
+            "world_size": world,
+            "allocation_size": spec.ranks,
+            "nodes": 1,
+            "threads": 1,
+            "seed": 1,
+            "traced": spec.traced,
+            "warmup_steps": 2,
+            "measured_steps": spec.steps,
+            "stop_reason": "iteration cap",
+            "step_seconds": median,
             "images_per_second": world * spec.batch_size / median if median else None,
-            "checks": "gradients ok, checksums equal", "fingerprint": spec.fingerprint + phase,
-        }  # fmt: skip
+            "checks": "gradients ok, checksums equal",
+            "fingerprint": spec.fingerprint + phase,
+        }
         insert(connection, "run", **{**row, **spec.columns})
         for key, (value, weighty) in spec.provenance.items():
             insert(connection, "provenance", run_uuid=run, key=key, value=value, in_fingerprint=weighty)
         for rank in range(world):
-            insert(connection, "rank", run_uuid=run, rank=rank, host="n1", local_rank=rank, planned_bytes=10**9,
-                   baseline_bytes=10**8, peak_bytes=int(1.15 * 10**9), gradient_checksum=f"{17:016x}")  # fmt: skip
+            insert(
+                connection,
+                "rank",
+                run_uuid=run,
+                rank=rank,
+                host="n1",
+                local_rank=rank,
+                planned_bytes=10**9,
+                baseline_bytes=10**8,
+                peak_bytes=int(1.15 * 10**9),
+                gradient_checksum=f"{17:016x}",
+            )
             kinds = {"step_seconds": by_rank[rank], "compute_seconds": 0.9 * by_rank[rank]}
             if phase == "full":
                 kinds["reduce_seconds"] = np.full(spec.steps, spec.reduce_seconds * (1 + rank))
@@ -102,14 +131,27 @@ def add_session(connection: sqlite3.Connection, spec: SessionSpec, rng: np.rando
 
 
 def _add_decomposition(connection: sqlite3.Connection, run: str, spec: SessionSpec) -> None:
-    lost = {"efficiency": spec.solo, "interference": spec.none - spec.solo, "stragglers": 0.02 * spec.full,
-            "control_plane": 0.004 * spec.full, "update": 0.01 * spec.full}  # fmt: skip
+    lost = {
+        "efficiency": spec.solo,
+        "interference": spec.none - spec.solo,
+        "stragglers": 0.02 * spec.full,
+        "control_plane": 0.004 * spec.full,
+        "update": 0.01 * spec.full,
+    }
     lost["residual"] = 0.005 * spec.full
     lost["exposed_communication"] = spec.full - sum(lost.values())
     for component, seconds in lost.items():
         fraction = seconds / spec.full
-        insert(connection, "decomposition", run_uuid=run, component=component, fraction=fraction, seconds=seconds,
-               low=fraction - 0.006, high=fraction + 0.006)  # fmt: skip
+        insert(
+            connection,
+            "decomposition",
+            run_uuid=run,
+            component=component,
+            fraction=fraction,
+            seconds=seconds,
+            low=fraction - 0.006,
+            high=fraction + 0.006,
+        )
 
 
 def make(path: Path, *specs: SessionSpec, seed: int = 1) -> list[dict[str, str]]:

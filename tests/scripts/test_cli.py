@@ -12,9 +12,8 @@ import textwrap
 import unittest
 from pathlib import Path
 
-from synthetic_store import REPOSITORY, SessionSpec, make
-
 from hvdb import rerun
+from synthetic_store import REPOSITORY, SessionSpec, make
 
 # Stands in for hvd_bench: writes a store to --db, as fast as argv says.
 FAKE_BENCH = """
@@ -31,8 +30,13 @@ FAKE_BENCH = """
 
 
 def run(command: str, *arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([str(REPOSITORY / "scripts" / command), *map(str, arguments)],
-                          capture_output=True, text=True, timeout=60, check=False)  # fmt: skip
+    return subprocess.run(
+        [str(REPOSITORY / "scripts" / command), *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
 
 
 class CommandTest(unittest.TestCase):
@@ -112,8 +116,10 @@ class CommandTest(unittest.TestCase):
         """A store whose session was made by the stand-in; returns the id of its full run."""
         fake = self.folder / "fake bench.py"
         fake.write_text(textwrap.dedent(FAKE_BENCH).format(tests=str(Path(__file__).parent)), encoding="utf-8")
-        command = (f"cd {shlex.quote(str(self.folder))} && KNOB='a b' {shlex.quote(sys.executable)} 'fake bench.py' "
-                   f"--full {full} --cpu {shlex.quote(cpu)} --db old.db --json")  # fmt: skip
+        command = (
+            f"cd {shlex.quote(str(self.folder))} && KNOB='a b' {shlex.quote(sys.executable)} 'fake bench.py' "
+            f"--full {full} --cpu {shlex.quote(cpu)} --db old.db --json"
+        )
         (made,) = make(self.db, SessionSpec(noise=0.001, provenance={"cpu.model": ("Test CPU", 1)}))
         connection = sqlite3.connect(self.db)
         with connection:
@@ -145,9 +151,13 @@ class CommandTest(unittest.TestCase):
         self.assert_fault(run("rerun", run_id, self.db, "--execute"), 2, "exit code 7")
 
     def test_output_options_of_the_record_are_replaced(self) -> None:
-        line = "cd '/a b' && X=1 mpirun -n 2 ./hvd_bench --model vgg16 --db=old.db --json --timeline-filename t --seed 3"
-        self.assertEqual(rerun.command_with_store(line, Path("/n/new.db")),
-                         "cd '/a b' && X=1 mpirun -n 2 ./hvd_bench --model vgg16 --seed 3 --db /n/new.db")  # fmt: skip
+        line = (
+            "cd '/a b' && X=1 mpirun -n 2 ./hvd_bench --model vgg16 --db=old.db --json --timeline-filename t --seed 3"
+        )
+        self.assertEqual(
+            rerun.command_with_store(line, Path("/n/new.db")),
+            "cd '/a b' && X=1 mpirun -n 2 ./hvd_bench --model vgg16 --seed 3 --db /n/new.db",
+        )
 
 
 if __name__ == "__main__":

@@ -13,15 +13,36 @@ import unittest
 from pathlib import Path
 
 import numpy as np
-import synthetic_store  # noqa: F401  (sets the path)
 
+import synthetic_store
 from hvdb import efficiency, merge, plot_profile, plot_waterfall, report, runs
 
 PROGRAM = Path(os.environ.get("HVD_BENCH", "hvd_bench"))
-TINY = ["--model", "resnet50", "--image-size", "64", "--batch-size", "2", "--threads", "1", "--num-warmup-batches", "1",
-        "--num-iters", "4", "--quiet"]  # fmt: skip
-KINDS = {"step_seconds", "compute_seconds", "exposed_seconds", "reduce_seconds", "control_seconds", "copy_seconds",
-         "update_seconds", "loss"}  # fmt: skip
+TINY = [
+    "--model",
+    "resnet50",
+    "--image-size",
+    "64",
+    "--batch-size",
+    "2",
+    "--threads",
+    "1",
+    "--num-warmup-batches",
+    "1",
+    "--num-iters",
+    "4",
+    "--quiet",
+]
+KINDS = {
+    "step_seconds",
+    "compute_seconds",
+    "exposed_seconds",
+    "reduce_seconds",
+    "control_seconds",
+    "copy_seconds",
+    "update_seconds",
+    "loss",
+}
 SECONDS = 100
 
 
@@ -41,14 +62,20 @@ class ContractTest(unittest.TestCase):
 
     @classmethod
     def launch(cls, options: list[str]) -> str:
-        done = subprocess.run([str(PROGRAM), *TINY, *options], cwd=cls.folder, capture_output=True, text=True,
-                              timeout=SECONDS, check=False)  # fmt: skip
+        done = subprocess.run(
+            [str(PROGRAM), *TINY, *options],
+            cwd=cls.folder,
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            check=False,
+        )
         if done.returncode != 0:
             raise AssertionError(f"{PROGRAM} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}")
         return done.stdout
 
     def phase(self, name: str) -> runs.Run:
-        (run,) = [run for run in self.runs if run.phase == name]
+        (run,) = (run for run in self.runs if run.phase == name)
         return run
 
     def test_the_three_phases_of_one_session(self) -> None:
@@ -56,8 +83,10 @@ class ContractTest(unittest.TestCase):
         self.assertEqual(len({run.session_uuid for run in self.runs}), 1)
         self.assertEqual({run.phase: run.world_size for run in self.runs}, {"solo": 1, "none": 2, "full": 2})
         for run in self.runs:
-            self.assertEqual((run.status, run.origin, run.model, run.batch_size, run.allocation_size),
-                             ("complete", "measured", "resnet50", 2, 2))  # fmt: skip
+            self.assertEqual(
+                (run.status, run.origin, run.model, run.batch_size, run.allocation_size),
+                ("complete", "measured", "resnet50", 2, 2),
+            )
             self.assertEqual(run.parameters, 25_557_032)
 
     def test_samples_agree_with_the_stored_medians(self) -> None:
@@ -70,7 +99,7 @@ class ContractTest(unittest.TestCase):
 
     def test_efficiency_agrees_with_the_stored_decomposition(self) -> None:
         full = self.phase("full")
-        (cell,) = [cell for cell in efficiency.cells(self.runs) if cell.kind == "full"]
+        (cell,) = (cell for cell in efficiency.cells(self.runs) if cell.kind == "full")
         self.assertAlmostEqual(cell.efficiency.value, full.decomposition["efficiency"].fraction, places=9)
         self.assertAlmostEqual(sum(part.fraction for part in full.decomposition.values()), 1.0, places=9)
         self.assertAlmostEqual(plot_waterfall.levels(full)[-1][2], 100 * cell.efficiency.value, places=6)
@@ -109,7 +138,7 @@ class ContractTest(unittest.TestCase):
     def test_profile_fills_the_operations_and_is_marked_traced(self) -> None:
         profiled = self.folder / "profile.db"
         self.launch(["--profile", "--db", str(profiled)])
-        (run,) = [run for run in runs.load([profiled]) if run.phase == "full"]
+        (run,) = (run for run in runs.load([profiled]) if run.phase == "full")
         self.assertEqual(run.traced, 1)
         self.assertGreater(len(run.operations), 100)
         self.assertEqual([o.seq for o in run.operations], sorted(o.seq for o in run.operations))
@@ -125,8 +154,13 @@ class ContractTest(unittest.TestCase):
 
     def test_the_recorded_command_line_runs_again(self) -> None:
         script = synthetic_store.REPOSITORY / "scripts" / "rerun"
-        done = subprocess.run([str(script), self.phase("full").uuid, str(self.db), "--execute"], capture_output=True,
-                              text=True, timeout=SECONDS, check=False)  # fmt: skip
+        done = subprocess.run(
+            [str(script), self.phase("full").uuid, str(self.db), "--execute"],
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            check=False,
+        )
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertIn("reduced gradients: bit-identical", done.stdout)
 

@@ -6,15 +6,22 @@ import tempfile
 import unittest
 from pathlib import Path
 
+from hvdb import efficiency, figure, plot_profile, plot_scaling, plot_waterfall, published, runs
 from synthetic_store import SessionSpec, make
 
-from hvdb import efficiency, figure, plot_profile, plot_scaling, plot_waterfall, published, runs
-
 OPERATIONS = [
-    {"seq": i, "node": f"layer{i}.conv", "kind": kind, "implementation": "jit", "library": library,
-     "seconds": 0.001 * (i + 1), "flops": 1e9, "bytes": 1e6}
+    {
+        "seq": i,
+        "node": f"layer{i}.conv",
+        "kind": kind,
+        "implementation": "jit",
+        "library": library,
+        "seconds": 0.001 * (i + 1),
+        "flops": 1e9,
+        "bytes": 1e6,
+    }
     for i, (kind, library) in enumerate([("conv", 1), ("relu", 0), ("conv", 1), ("softmax", 0)])
-]  # fmt: skip
+]
 
 
 class PlotTest(unittest.TestCase):
@@ -22,8 +29,12 @@ class PlotTest(unittest.TestCase):
     def setUpClass(cls) -> None:
         cls.scratch = tempfile.TemporaryDirectory()
         cls.folder = Path(cls.scratch.name)
-        cls.made = make(cls.folder / "a.db", SessionSpec(), SessionSpec(model="vgg16", ranks=4, full=1.6),
-                        SessionSpec(model="vgg16", traced=1, phases=("full",), operations=OPERATIONS))  # fmt: skip
+        cls.made = make(
+            cls.folder / "a.db",
+            SessionSpec(),
+            SessionSpec(model="vgg16", ranks=4, full=1.6),
+            SessionSpec(model="vgg16", traced=1, phases=("full",), operations=OPERATIONS),
+        )
         cls.runs = runs.load([cls.folder / "a.db"])
         cls.cells = efficiency.cells(efficiency.select(cls.runs).runs)
 
@@ -63,9 +74,11 @@ class PlotTest(unittest.TestCase):
         self.assertAlmostEqual(fall[-1][2], 100 * run.decomposition["efficiency"].fraction)
 
     def test_profile(self) -> None:
-        (profiled,) = [run for run in self.runs if run.operations]
-        self.assertEqual([(s.kind, s.count) for s in plot_profile.shares(profiled.operations)],
-                         [("conv", 2), ("softmax", 1), ("relu", 1)])  # fmt: skip
+        (profiled,) = (run for run in self.runs if run.operations)
+        self.assertEqual(
+            [(s.kind, s.count) for s in plot_profile.shares(profiled.operations)],
+            [("conv", 2), ("softmax", 1), ("relu", 1)],
+        )
         self.assertAlmostEqual(plot_profile.library_fraction(profiled.operations), 0.004 / 0.010)
         path = plot_profile.draw(profiled, self.folder / "profile.png")
         self.assertEqual(self.ids(path), {profiled.uuid})

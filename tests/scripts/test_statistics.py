@@ -7,10 +7,10 @@ import unittest
 from pathlib import Path
 
 import numpy as np
-from synthetic_store import SessionSpec, make
 
 from hvdb import bootstrap, efficiency, runs
 from hvdb.errors import NotComparable
+from synthetic_store import SessionSpec, make
 
 
 class BootstrapTest(unittest.TestCase):
@@ -120,8 +120,9 @@ class EfficiencyTest(unittest.TestCase):
 
     def test_models_are_never_pooled(self) -> None:
         cells = self.cells(SessionSpec(model="vgg16"), SessionSpec(model="resnet101"))
-        self.assertEqual([(c.model, c.ranks) for c in cells],
-                         [("resnet101", 1), ("resnet101", 2), ("vgg16", 1), ("vgg16", 2)])  # fmt: skip
+        self.assertEqual(
+            [(c.model, c.ranks) for c in cells], [("resnet101", 1), ("resnet101", 2), ("vgg16", 1), ("vgg16", 2)]
+        )
 
     def test_ring_bound(self) -> None:
         # fastest rank reduces 1.0 s; backward is 2/3 of 0.9 x 1.25 s; the rest is exposed
@@ -142,8 +143,13 @@ class EfficiencyTest(unittest.TestCase):
         self.assertEqual(cells[1].sessions, 2)
 
     def test_traced_simulated_and_incomplete_runs_are_left_out(self) -> None:
-        make(self.file, SessionSpec(), SessionSpec(traced=1), SessionSpec(origin="simulated"),
-             SessionSpec(status="incomplete"))  # fmt: skip
+        make(
+            self.file,
+            SessionSpec(),
+            SessionSpec(traced=1),
+            SessionSpec(origin="simulated"),
+            SessionSpec(status="incomplete"),
+        )
         selection = efficiency.select(runs.load([self.file]))
         self.assertEqual(len(selection.runs), 3)
         self.assertEqual(len(selection.left_out), 3)

@@ -1,0 +1,34 @@
+# Sourced by the shell entry points: where things are, how to talk, how to launch MPI here.
+# shellcheck shell=bash
+
+# shellcheck disable=SC2034  # used by those who source this
+hvd_root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+
+hvd_say() { printf '\033[1m==> %s\033[0m\n' "$*"; }
+[ -t 1 ] || hvd_say() { printf '==> %s\n' "$*"; }
+
+# hvd_fail MESSAGE [CODE]: one line on standard error, then out.
+hvd_fail() {
+  printf '%s: %s\n' "${0##*/}" "$1" >&2
+  exit "${2:-2}"
+}
+
+# hvd_duration SECONDS: "45 s" or "3 min 20 s".
+hvd_duration() {
+  if [ "$1" -lt 60 ]; then
+    printf '%d s' "$1"
+  else
+    printf '%d min %d s' "$(($1 / 60))" "$(($1 % 60))"
+  fi
+}
+
+# Open MPI refuses to run as root and to start more ranks than cores; both are normal in a container and on a laptop.
+hvd_prepare_mpi() {
+  if [ "$(id -u)" -eq 0 ]; then
+    export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+  fi
+  export OMPI_MCA_rmaps_base_oversubscribe=1
+  if [ "$(nproc)" -lt 2 ]; then
+    export OMPI_MCA_mpi_yield_when_idle=1  # ranks that share a core must not spin
+  fi
+}
