@@ -32,6 +32,17 @@ std::size_t affordable_resamples(std::size_t wanted, std::size_t n) {
   return std::min(wanted, std::max<std::size_t>(200, kSampleBudget / std::max<std::size_t>(1, n)));
 }
 
+template <class Choose>
+std::vector<double> over_ranks(std::span<const std::vector<double>> ranks, Choose choose) {
+  if (ranks.empty()) return {};
+  std::vector<double> out = ranks[0];
+  for (const std::vector<double>& rank : ranks.subspan(1)) {
+    HVD_ASSERT(rank.size() == out.size());
+    for (std::size_t i = 0; i < out.size(); ++i) out[i] = choose(out[i], rank[i]);
+  }
+  return out;
+}
+
 }  // namespace
 
 double median_in_place(std::vector<double>& samples) {
@@ -48,13 +59,11 @@ double median(std::span<const double> samples) {
 }
 
 std::vector<double> max_over_ranks(std::span<const std::vector<double>> ranks) {
-  if (ranks.empty()) return {};
-  std::vector<double> out = ranks[0];
-  for (const std::vector<double>& rank : ranks.subspan(1)) {
-    HVD_ASSERT(rank.size() == out.size());
-    for (std::size_t i = 0; i < out.size(); ++i) out[i] = std::max(out[i], rank[i]);
-  }
-  return out;
+  return over_ranks(ranks, [](double a, double b) { return std::max(a, b); });
+}
+
+std::vector<double> min_over_ranks(std::span<const std::vector<double>> ranks) {
+  return over_ranks(ranks, [](double a, double b) { return std::min(a, b); });
 }
 
 double lag_one_autocorrelation(std::span<const double> samples) {

@@ -19,6 +19,9 @@ double median(std::span<const double> samples);
 /// out[i] = max over ranks of ranks[r][i]: the time of a synchronous step. All ranks have the same length.
 std::vector<double> max_over_ranks(std::span<const std::vector<double>> ranks);
 
+/// out[i] = min over ranks: of waits, that of the rank which arrived last and waited for communication only.
+std::vector<double> min_over_ranks(std::span<const std::vector<double>> ranks);
+
 /// Autocorrelation at lag one of the samples' ranks (so that outliers do not hide it), corrected for its bias
 /// at small n, within [0, 0.9]; 0 below 8 samples.
 double lag_one_autocorrelation(std::span<const double> samples);

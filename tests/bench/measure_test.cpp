@@ -26,6 +26,7 @@ TEST(Median, OddEvenAndSingle) {
 TEST(MaxOverRanks, SampleBySample) {
   const std::vector<Series> ranks{{1, 5, 2}, {3, 4, 2}};
   EXPECT_EQ(max_over_ranks(ranks), (Series{3, 5, 2}));
+  EXPECT_EQ(min_over_ranks(ranks), (Series{1, 4, 2}));
   EXPECT_TRUE(max_over_ranks({}).empty());
 }
 

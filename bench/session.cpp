@@ -1,0 +1,212 @@
+#include "bench/session.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <exception>
+#include <fstream>
+#include <thread>
+#include <utility>
+
+#include "bench/cli/environment.h"
+#include "bench/cli/launch.h"
+#include "bench/provenance.h"
+#include "bench/train/conductor.h"
+#include "bench/train/cores.h"
+#include "bench/train/crew.h"
+#include "bench/train/notes.h"
+#include "bench/train/setup.h"
+#include "bench/train/trainer.h"
+#include "bench/train/worker.h"
+#include "engine/base/error.h"
+#include "engine/comm/communicator.h"
+
+namespace hvd::bench {
+namespace {
+
+struct Session {
+  const Options& options;
+  const SessionObserver& observer;
+  const std::function<void(RunRecord&)>& prepare;
+  Setup setup;
+  SessionFacts facts;
+  ProcessFacts process;  // of rank 0 or of this process's only rank
+};
+
+void write_replay(const std::string& path, const models::ReplayProfile& profile) {
+  std::ofstream out(path, std::ios::binary | std::ios::trunc);
+  out << models::to_text(profile) << std::flush;
+  if (!out) throw Error(Errc::kIo, path + ": cannot write the replay file: " + std::strerror(errno));
+}
+
+// Collective. Every rank learns the same thread count, whatever its own binding.
+CoreShare agree_on_cores(Engine& engine, int threads) {
+  std::string mine;
+  for (const bool available : available_cores()) mine += available ? '1' : '0';
+  const std::vector<comm::Bytes> all = engine.gather(std::as_bytes(std::span(mine)));
+  CoreShare share;
+  if (engine.rank() == 0) {
+    const comm::Topology& topology = engine.topology();
+    std::vector<CoreSet> cores;
+    std::vector<int> nodes;
+    for (std::size_t r = 0; r < all.size(); ++r) {
+      CoreSet set;
+      for (const std::byte cpu : all[r]) set.push_back(static_cast<char>(cpu) == '1');
+      cores.push_back(std::move(set));
+      std::size_t node = 0;
+      while (topology.hosts[node] != topology.hosts[r]) ++node;
+      nodes.push_back(static_cast<int>(node));
+    }
+    share = share_cores(cores, nodes, threads);
+  }
+  engine.broadcast(&share, sizeof share, 0);
+  return share;
+}
+
+std::vector<std::string> conduct(const Session& session, Trainer& trainer, Worker& worker,
+                                 std::vector<RunRecord>& runs) {
+  Crew crew(trainer.engine(), worker);
+  Conductor conductor(session.options, session.setup, session.facts, trainer, crew, session.observer, session.prepare);
+  conductor.run();
+  runs = conductor.take_runs();
+  std::vector<std::string> notes = session.setup.notes;
+  for (std::string& note : closing_notes(runs, conductor.findings(), trainer.engine().plan(), session.facts)) {
+    notes.push_back(std::move(note));
+  }
+  if (!session.options.record_replay_file.empty()) {
+    write_replay(session.options.record_replay_file, conductor.recorded());
+    notes.push_back("replay profile written to " + session.options.record_replay_file);
+  }
+  return notes;
+}
+
+// So that no rank's leaving cuts off a peer that has yet to hear why the session ends.
+void wait_for_the_others(Engine& engine) noexcept {
+  try {
+    engine.barrier();
+  } catch (const std::exception&) {
+    // A peer was quicker to leave: it knew already, and so does this rank.
+  }
+}
+
+// One rank from start to end. Rank 0 fills `result`. On an error the peers are told why at once.
+void run_rank(Session session, std::unique_ptr<comm::Communicator> communicator, SessionResult& result) {
+  EngineOptions engine_options = session.options.engine;
+  engine_options.schedule = session.setup.schedule;
+  Engine engine(std::move(communicator), engine_options);
+  try {
+    const CoreShare share = agree_on_cores(engine, session.options.threads);
+    session.facts.threads = share.threads;
+    session.facts.spare_core = share.spare_core;
+    session.facts.traced = engine.tracing() || session.setup.profile;
+    if (engine.rank() == 0 && session.observer.progress) {
+      session.observer.progress({"building", std::string(name(session.setup.main_phase())), 0, 0, 0, -1});
+    }
+    engine.set_activity("building the network", 0);
+    Trainer trainer(session.setup, engine, share.threads);
+    trainer.start();
+    Worker worker(trainer, session.process, session.setup.seed);
+    if (engine.rank() == 0) {
+      result.notes = conduct(session, trainer, worker, result.runs);
+    } else {
+      worker.follow();
+    }
+    engine.barrier();
+    engine.close_trace();
+  } catch (const AgreedError&) {
+    wait_for_the_others(engine);
+    throw;
+  } catch (const std::exception& error) {
+    engine.abort(error.what());
+    throw;
+  }
+}
+
+// A lost peer is the echo of what happened elsewhere in this process: the cause is what the user must see.
+void rethrow_cause(const std::vector<std::exception_ptr>& faults) {
+  std::exception_ptr first;
+  for (const std::exception_ptr& fault : faults) {
+    if (!fault) continue;
+    if (!first) first = fault;
+    try {
+      std::rethrow_exception(fault);
+    } catch (const Error& error) {
+      if (error.code() != Errc::kPeerLost) throw;
+    }
+  }
+  if (first) std::rethrow_exception(first);
+}
+
+void run_threads(const Session& session, std::vector<std::unique_ptr<comm::Communicator>> ranks,
+                 SessionResult& result) {
+  std::vector<std::exception_ptr> faults(ranks.size());
+  {
+    std::vector<std::jthread> threads;
+    for (std::size_t r = 1; r < ranks.size(); ++r) {
+      threads.emplace_back([&, r, rank = std::move(ranks[r])]() mutable {
+        Session own = session;
+        own.process.stop_requested = nullptr;  // rank 0 asks for the whole process
+        SessionResult nothing;
+        try {
+          run_rank(std::move(own), std::move(rank), nothing);
+        } catch (...) {
+          faults[r] = std::current_exception();
+        }
+      });
+    }
+    try {
+      run_rank(session, std::move(ranks[0]), result);
+    } catch (...) {
+      faults[0] = std::current_exception();
+    }
+  }
+  rethrow_cause(faults);
+}
+
+enum class World : std::uint8_t { kSolo, kThreads, kProcesses };
+
+World world_of(const Options& options, const Launch& launch) {
+  if (options.comm == CommBackend::kLoopback || options.ranks > 0) return World::kThreads;
+  if (options.comm == CommBackend::kMpi) return World::kProcesses;
+  // Also with nothing to reduce (--comm none) the ranks of one launch measure together.
+  return launch.size > 1 ? World::kProcesses : World::kSolo;
+}
+
+}  // namespace
+
+SessionResult run_session(const Options& options, const SessionObserver& observer,
+                          const std::function<void(RunRecord&)>& prepare) {
+  Session session{options, observer, prepare, settle(options), {}, {}};
+  session.process.stop_requested = observer.stop_requested;
+  SessionResult result;
+  const Launch launch = detect_launch(process_environment());
+  switch (world_of(options, launch)) {
+    case World::kSolo: {
+      session.facts.comm = "solo";
+      session.process.baseline_bytes = resident_set().now;
+      run_rank(session, comm::make_solo(), result);
+      break;
+    }
+    case World::kThreads: {
+      session.facts.comm = "loopback";
+      auto ranks = comm::make_loopback(std::max(1, options.ranks), options.comm_options);
+      session.process.ranks_here = static_cast<int>(ranks.size());
+      session.process.baseline_bytes = resident_set().now;
+      run_threads(session, std::move(ranks), result);
+      break;
+    }
+    case World::kProcesses: {
+      session.facts.comm = "mpi";
+      auto rank = comm::make_mpi(options.comm_options);
+      check_world(launch, rank->topology().size, options);
+      result.is_root = rank->topology().rank == 0;
+      session.process.peers_are_processes = true;
+      session.process.baseline_bytes = resident_set().now;
+      run_rank(session, std::move(rank), result);
+      break;
+    }
+  }
+  return result;
+}
+
+}  // namespace hvd::bench

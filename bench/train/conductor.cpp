@@ -1,0 +1,368 @@
+#include "bench/train/conductor.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <utility>
+
+#include "bench/measure/median.h"
+#include "bench/measure/resample.h"
+#include "bench/measure/steady_state.h"
+#include "bench/result_store.h"
+#include "bench/train/checksum.h"
+#include "bench/train/gradient_check.h"
+#include "engine/base/hash.h"
+
+namespace hvd::bench {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr double kSegmentSeconds = 0.5;      // between two commands: how soon a signal is heeded
+constexpr double kVisitSeconds = 1.0;        // of a phase within a round
+constexpr std::int64_t kVisitSamples = 3;    // at least, because one step of a visit is discarded
+constexpr std::int64_t kLongestVisit = 100;  // samples
+constexpr std::size_t kRecordedSteps = 64;   // gradient-ready times are medians over so many
+constexpr double kWarmUpShare = 0.2;         // of the session's time, at most
+constexpr auto kSaveEvery = 5s;
+constexpr auto kProgressEvery = 250ms;
+
+std::vector<Phase> phases_of(const Setup& setup) {
+  if (setup.interleaved) return {Phase::kSolo, Phase::kNone, Phase::kFull};
+  return {setup.main_phase()};
+}
+
+double slowest_step(const std::vector<Answer>& answers) {
+  std::vector<std::vector<double>> ranks;
+  for (const Answer& answer : answers) {
+    if (!answer.samples.step.empty()) ranks.push_back(answer.samples.step);
+  }
+  return ranks.empty() ? 0 : median(max_over_ranks(ranks));
+}
+
+std::string combined(std::span<const std::uint64_t> checksums) {
+  return hex64(Checksum().add(std::as_bytes(checksums)).value());
+}
+
+}  // namespace
+
+Conductor::Conductor(const Options& options, const Setup& setup, const SessionFacts& facts, Trainer& trainer,
+                     Crew& crew, const SessionObserver& observer, const std::function<void(RunRecord&)>& prepare)
+    : options_(options),
+      setup_(setup),
+      facts_(facts),
+      trainer_(trainer),
+      crew_(crew),
+      observer_(observer),
+      prepare_(prepare) {
+  if (options.num_iters) rule_.exact_samples = static_cast<std::size_t>(std::max(1, *options.num_iters));
+  rule_.target_half_width = options.target_interval;
+  rule_.maximum_seconds = std::chrono::duration<double>(options.max_time).count();
+  for (const Phase phase : phases_of(setup)) {
+    const std::size_t ranks = phase == Phase::kSolo ? 1 : static_cast<std::size_t>(trainer.engine().size());
+    courses_.emplace_back(phase, ranks, options.num_batches_per_iter);
+  }
+}
+
+double Conductor::elapsed() const { return std::chrono::duration<double>(Clock::now() - begin_).count(); }
+
+std::vector<RunRecord> Conductor::take_runs() {
+  std::vector<RunRecord> runs;
+  for (Course& course : courses_) runs.push_back(std::move(course.record));
+  return runs;
+}
+
+void Conductor::run() {
+  try {
+    begin_ = Clock::now();
+    if (options_.check && setup_.reduces()) check_reduction();
+    warm_up();
+    if (setup_.reduces() && trainer_.engine().size() > 1) time_buckets();
+    start_runs();
+    const std::string reason = setup_.interleaved ? measure_rounds() : measure_one_phase();
+    check_at_the_end();
+    complete(reason);
+    crew_.end();
+  } catch (const Error& error) {
+    give_up(error);
+    if (crew_.end(error)) throw AgreedError(error.code(), error.what());
+    throw;
+  } catch (const std::exception& fault) {
+    const Error error(Errc::kBackend, fault.what());
+    give_up(error);
+    if (crew_.end(error)) throw AgreedError(error.code(), error.what());
+    throw;
+  }
+}
+
+void Conductor::check_reduction() {
+  const std::vector<Answer> answers = crew_.perform({.task = Task::kCheckReduction});
+  if (!answers[0].problem.empty()) throw Error(Errc::kCheckFailed, answers[0].problem);
+  checks_ = answers[0].note;
+  crew_.perform({.task = Task::kRelease});
+}
+
+void Conductor::warm_up() {
+  Course& course = courses_.back();
+  SteadyOptions steady;
+  steady.maximum_seconds = kWarmUpShare * rule_.maximum_seconds;
+  SteadyState state(steady);
+  const std::optional<int> exact = options_.num_warmup_batches;
+  while (exact ? warm_up_steps_ < *exact : !state.finished()) {
+    std::int64_t steps = segment_steps(course.step_seconds);
+    if (exact) steps = std::min(steps, *exact - warm_up_steps_);
+    const std::vector<Answer> answers =
+        crew_.perform({.task = Task::kSteps, .phase = setup_.main_phase(), .steps = steps});
+    std::vector<std::vector<double>> ranks;
+    for (const Answer& answer : answers) ranks.push_back(answer.samples.step);
+    for (const double step : max_over_ranks(ranks)) state.add(step);
+    course.step_seconds = slowest_step(answers);
+    warm_up_steps_ += steps;
+    tell_progress("warm-up", course, 0, -1);
+  }
+  findings_.warm_up = exact ? std::to_string(*exact) + " warm-up steps as asked for" : "warm-up: " + state.text();
+}
+
+void Conductor::time_buckets() {
+  for (const Answer& answer : crew_.perform({.task = Task::kTimeBuckets})) {
+    findings_.bucket_seconds.resize(answer.bucket_seconds.size(), 0);
+    for (std::size_t b = 0; b < answer.bucket_seconds.size(); ++b) {
+      findings_.bucket_seconds[b] = std::max(findings_.bucket_seconds[b], answer.bucket_seconds[b]);
+    }
+  }
+}
+
+void Conductor::start_runs() {
+  for (Course& course : courses_) {
+    course.record = describe_run(options_, setup_, facts_, trainer_, course.phase);
+    course.record.checks = course.phase == Phase::kFull ? checks_ : "";
+    course.record.warmup_steps = warm_up_steps_;
+    if (prepare_) prepare_(course.record);
+    if (course.record.started_utc.empty()) course.record.started_utc = utc_now();
+    add_provenance(course.record, options_, trainer_);
+    course.recorder = trainer_.make_recorder(course.record.uuid);
+  }
+  started_ = true;
+  for (Course& course : courses_) save(course);
+  last_save_ = Clock::now();
+}
+
+std::int64_t Conductor::segment_steps(double step_seconds) const {
+  if (step_seconds <= 0) return 1;
+  return std::clamp<std::int64_t>(std::llround(kSegmentSeconds / step_seconds), 1, 1000);
+}
+
+void Conductor::train(Course& course, std::int64_t steps, std::int64_t discard) {
+  while (steps > 0) {
+    const std::int64_t now = std::min(steps, discard > 0 ? discard : segment_steps(course.step_seconds));
+    const bool record = course.log.samples() < kRecordedSteps && discard == 0;
+    trainer_.record_into(record ? course.recorder.get() : nullptr);
+    const std::vector<Answer> answers =
+        crew_.perform({.task = Task::kSteps, .phase = course.phase, .steps = now, .discard = discard});
+    trainer_.record_into(nullptr);
+    course.log.add(answers);
+    if (const double step = slowest_step(answers); step > 0) course.step_seconds = step;
+    steps -= now;
+    discard = 0;
+  }
+}
+
+std::string Conductor::measure_one_phase() {
+  Course& course = courses_.front();
+  const std::int64_t per_sample = options_.num_batches_per_iter;
+  for (;;) {
+    std::int64_t steps = segment_steps(course.step_seconds);
+    if (rule_.exact_samples) {
+      const auto missing = static_cast<std::int64_t>(*rule_.exact_samples - course.log.samples()) * per_sample;
+      steps = std::min(steps, missing);
+    }
+    // A whole number of samples where they are short, else step by step.
+    if (steps > per_sample) steps -= steps % per_sample;
+    train(course, steps, 0);
+    const MeasurementState state = judge(course.step_seconds * static_cast<double>(per_sample));
+    if (const auto reason = reason_to_stop(rule_, state)) return *reason;
+    tell_progress("measuring", course, state.half_width,
+                  std::min(rule_.maximum_seconds - state.elapsed_seconds,
+                           samples_missing(rule_, state) * static_cast<double>(per_sample) * course.step_seconds));
+    save_if_due();
+  }
+}
+
+std::string Conductor::measure_rounds() {
+  const std::int64_t per_sample = options_.num_batches_per_iter;
+  for (std::uint64_t number = 0;; ++number) {
+    const double sample_seconds = courses_.back().step_seconds * static_cast<double>(per_sample);
+    const double wanted = sample_seconds > 0 ? std::ceil(kVisitSeconds / sample_seconds) : 1;
+    std::int64_t samples = std::clamp(static_cast<std::int64_t>(wanted), kVisitSamples, kLongestVisit);
+    if (rule_.exact_samples) {
+      const auto exact = static_cast<std::int64_t>(*rule_.exact_samples);
+      // At least three rounds, where there are three samples: the interval needs rounds to resample.
+      samples = std::clamp<std::int64_t>(samples, 1, std::max<std::int64_t>(1, (exact + 2) / 3));
+      samples = std::min(samples, exact - static_cast<std::int64_t>(courses_.back().log.samples()));
+    }
+    measure_round(samples, number);
+    double round_seconds = 0;
+    for (const Course& course : courses_) {
+      round_seconds += course.step_seconds * static_cast<double>(samples * per_sample + 1);
+    }
+    const MeasurementState state = judge(round_seconds);
+    if (const auto reason = reason_to_stop(rule_, state)) return *reason;
+    tell_progress("measuring", courses_.back(), state.half_width,
+                  std::min(rule_.maximum_seconds - state.elapsed_seconds,
+                           samples_missing(rule_, state) / static_cast<double>(samples) * round_seconds));
+  }
+}
+
+void Conductor::measure_round(std::int64_t samples_per_visit, std::uint64_t number) {
+  std::vector<std::size_t> order(courses_.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  Draws draws(setup_.seed, 0x726f756e64ULL + number);
+  for (std::size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[draws.below(i)]);
+
+  std::vector<std::size_t> before;
+  for (const Course& course : courses_) before.push_back(course.log.samples());
+  for (const std::size_t index : order) visit(courses_[index], samples_per_visit);
+  rounds_.push_back(
+      {courses_[0].log.since(before[0]), courses_[1].log.since(before[1]), courses_[2].log.since(before[2])});
+}
+
+void Conductor::visit(Course& course, std::int64_t samples) {
+  const std::int64_t index = &course - courses_.data();
+  const std::int64_t discard = index == last_phase_ ? 0 : 1;
+  course.record.warmup_steps += discard;
+  last_phase_ = index;
+  train(course, samples * options_.num_batches_per_iter + discard, discard);
+  course.log.end_of_visit();
+  tell_progress("measuring", course, course.half_width, -1);
+  save_if_due();
+}
+
+// The interval costs a little, so it is computed anew only when there is a twentieth more to know.
+void Conductor::judge(Course& course) {
+  const std::size_t samples = course.log.samples();
+  if (samples == 0 || (course.judged_at > 0 && samples < course.judged_at + 1 + course.judged_at / 20)) return;
+  course.half_width = relative_half_width(median_interval(course.log.slowest(), {.seed = setup_.seed}));
+  course.judged_at = samples;
+}
+
+MeasurementState Conductor::judge(double next_seconds) {
+  MeasurementState state;
+  state.samples = courses_.front().log.samples();
+  for (Course& course : courses_) {
+    judge(course);
+    state.half_width = std::max(state.half_width, course.half_width);
+    state.samples = std::min(state.samples, course.log.samples());
+  }
+  state.elapsed_seconds = elapsed();
+  state.next_seconds = next_seconds;
+  return state;
+}
+
+void Conductor::check_at_the_end() {
+  const std::vector<Answer> memory = crew_.perform({.task = Task::kMeasureMemory});
+  for (Course& course : courses_) {
+    for (std::size_t r = 0; r < course.record.ranks.size(); ++r) {
+      course.record.ranks[r].planned_bytes = memory[r].planned_bytes;
+      course.record.ranks[r].baseline_bytes = memory[r].baseline_bytes;
+      course.record.ranks[r].peak_bytes = memory[r].peak_bytes;
+    }
+  }
+  record_operations();
+  if (!setup_.reduces()) return;
+
+  std::vector<std::vector<std::uint64_t>> gradients;
+  std::vector<std::vector<std::uint64_t>> parameters;
+  for (Answer& answer : crew_.perform({.task = Task::kFinalCheck})) {
+    gradients.push_back(std::move(answer.gradient_checksums));
+    parameters.push_back(std::move(answer.parameter_checksums));
+  }
+  const std::span<const models::ArenaSlot> slots = trainer_.train_step().slots();
+  if (const std::string differ = checksum_difference(gradients, slots); !differ.empty()) {
+    throw Error(Errc::kCheckFailed, "reduced gradients differ between ranks: " + differ);
+  }
+  if (const std::string differ = checksum_difference(parameters, slots); !differ.empty()) {
+    throw Error(Errc::kCheckFailed, "weights differ between ranks after training: " + differ);
+  }
+  RunRecord& full = courses_.back().record;
+  for (std::size_t r = 0; r < full.ranks.size(); ++r) full.ranks[r].gradient_checksum = combined(gradients[r]);
+  if (!full.checks.empty()) full.checks += "; ";
+  full.checks += "equal on all ranks at the end: gradients " + combined(gradients[0]);
+  if (!parameters[0].empty()) full.checks += ", weights " + combined(parameters[0]);
+}
+
+void Conductor::record_operations() {
+  for (const models::OperationProfile& operation : trainer_.train_step().profile()) {
+    courses_.back().record.operations.push_back({operation.node, operation.kind, operation.implementation,
+                                                 operation.library, operation.seconds, operation.flops,
+                                                 operation.bytes});
+  }
+}
+
+void Conductor::complete(const std::string& stop_reason) {
+  for (Course& course : courses_) {
+    RunRecord& run = course.record;
+    fill_samples(run, course.log);
+    // No loss to speak of where nothing is computed, or where the weights are held still.
+    if (setup_.replay || (setup_.interleaved && course.phase != Phase::kFull)) run.final_loss.reset();
+    run.status = RunStatus::kComplete;
+    run.stop_reason = stop_reason;
+    run.finished_utc = utc_now();
+  }
+  if (setup_.interleaved) {
+    findings_.efficiency = analyse_efficiency(rounds_, {.seed = setup_.seed});
+    courses_.back().record.decomposition = findings_.efficiency->rows;
+  }
+  // Ready times without reduction, where they were measured: with the other ranks at work beside.
+  const Course& undisturbed = courses_.size() > 1 ? courses_[1] : courses_.front();
+  if (undisturbed.log.samples() > 0) findings_.ready = undisturbed.recorder->profile();
+  for (Course& course : courses_) save(course);
+}
+
+void Conductor::give_up(const Error& error) {
+  if (!started_) return;
+  for (Course& course : courses_) {
+    fill_samples(course.record, course.log);
+    if (setup_.replay || (setup_.interleaved && course.phase != Phase::kFull)) course.record.final_loss.reset();
+    course.record.status = RunStatus::kIncomplete;
+    course.record.status_reason = error.what();
+    course.record.finished_utc = utc_now();
+    try {
+      save(course);
+    } catch (const std::exception&) {
+      // The error at hand is the one to report; the store keeps what was saved before.
+    }
+  }
+}
+
+void Conductor::save(Course& course) {
+  if (observer_.save) observer_.save(course.record);
+}
+
+void Conductor::save_if_due() {
+  if (Clock::now() - last_save_ < std::max<std::chrono::nanoseconds>(kSaveEvery, save_pause_)) return;
+  const auto begin = Clock::now();
+  for (Course& course : courses_) {
+    fill_samples(course.record, course.log);
+    save(course);
+  }
+  last_save_ = Clock::now();
+  save_pause_ = 20 * (last_save_ - begin);  // a slow disk must not slow the run
+}
+
+void Conductor::tell_progress(const char* stage, const Course& course, double half_width, double seconds_left) {
+  if (!observer_.progress || Clock::now() - last_progress_ < kProgressEvery) return;
+  last_progress_ = Clock::now();
+  Progress progress;
+  progress.stage = stage;
+  progress.phase = name(course.phase);
+  progress.steps = static_cast<std::int64_t>(trainer_.steps_done());
+  const double ranks = course.phase == Phase::kSolo ? 1 : trainer_.engine().size();
+  if (course.step_seconds > 0) {
+    progress.images_per_second = ranks * static_cast<double>(setup_.model.batch_size) / course.step_seconds;
+  }
+  progress.interval = half_width;
+  progress.seconds_left = seconds_left < 0 ? -1 : seconds_left;
+  observer_.progress(progress);
+}
+
+}  // namespace hvd::bench

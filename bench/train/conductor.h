@@ -1,0 +1,103 @@
+// Rank 0's course of a session: check, warm up, measure (one phase, or solo, none and full in interleaved
+// rounds), check again, write the records. It decides; the workers act (crew.h).
+//
+// One thread, rank 0's, owns a Conductor.
+#pragma once
+
+#include <array>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "bench/measure/decomposition.h"
+#include "bench/measure/stopping_rule.h"
+#include "bench/session.h"
+#include "bench/train/crew.h"
+#include "bench/train/phase_log.h"
+#include "bench/train/records.h"
+#include "engine/base/deadline.h"
+
+namespace hvd::bench {
+
+/// What the closing notes are written from (notes.h).
+struct Findings {
+  std::string warm_up;
+  std::vector<double> bucket_seconds;          ///< stand-alone reductions; empty: not measured
+  std::optional<models::ReplayProfile> ready;  ///< when gradients became ready, without reduction
+  std::optional<EfficiencyAnalysis> efficiency;
+};
+
+class Conductor {
+ public:
+  Conductor(const Options& options, const Setup& setup, const SessionFacts& facts, Trainer& trainer, Crew& crew,
+            const SessionObserver& observer, const std::function<void(RunRecord&)>& prepare);
+
+  /// The whole session. Errors: after the runs that had begun were saved as incomplete; AgreedError when the
+  /// other ranks know.
+  void run();
+
+  [[nodiscard]] std::vector<RunRecord> take_runs();  ///< phase full last
+  [[nodiscard]] const Findings& findings() const { return findings_; }
+  /// When rank 0's gradients became ready, for a replay: in phase solo where there is one.
+  [[nodiscard]] models::ReplayProfile recorded() const { return courses_.front().recorder->profile(); }
+
+ private:
+  /// One phase of the session with its record.
+  struct Course {
+    Course(Phase which, std::size_t ranks, int steps_per_sample) : phase(which), log(ranks, steps_per_sample) {}
+    Phase phase;
+    PhaseLog log;
+    RunRecord record;
+    std::unique_ptr<models::ReplayRecorder> recorder;
+    double step_seconds = 0;    ///< of a recent segment, slowest rank; 0: unknown
+    double half_width = 0;      ///< relative, when last computed
+    std::size_t judged_at = 0;  ///< samples when half_width was computed
+  };
+
+  void check_reduction();
+  void warm_up();
+  void time_buckets();
+  void start_runs();
+  std::string measure_one_phase();
+  std::string measure_rounds();
+  void measure_round(std::int64_t samples_per_visit, std::uint64_t number);
+  void visit(Course& course, std::int64_t samples);
+  void check_at_the_end();
+  void complete(const std::string& stop_reason);
+  void give_up(const Error& error);
+
+  /// Trains `steps` in segments of about half a second and logs them, the first `discard` left out.
+  void train(Course& course, std::int64_t steps, std::int64_t discard);
+  [[nodiscard]] std::int64_t segment_steps(double step_seconds) const;
+  [[nodiscard]] MeasurementState judge(double next_seconds);
+  void judge(Course& course);
+  void record_operations();
+  void save_if_due();
+  void save(Course& course);
+  void tell_progress(const char* stage, const Course& course, double half_width, double seconds_left);
+  [[nodiscard]] double elapsed() const;
+
+  const Options& options_;
+  const Setup& setup_;
+  const SessionFacts& facts_;
+  Trainer& trainer_;
+  Crew& crew_;
+  const SessionObserver& observer_;
+  const std::function<void(RunRecord&)>& prepare_;
+  StoppingRule rule_;
+  std::vector<Course> courses_;  // solo, none, full; or one
+  std::vector<Round> rounds_;
+  std::string checks_;
+  Findings findings_;
+  std::int64_t warm_up_steps_ = 0;
+  std::int64_t last_phase_ = -1;  // index into courses_; -1: the warm-up's
+  bool started_ = false;          // the runs
+  Clock::time_point begin_ = Clock::now();
+  Clock::time_point last_save_ = Clock::now();
+  std::chrono::nanoseconds save_pause_{0};
+  Clock::time_point last_progress_{};
+};
+
+}  // namespace hvd::bench

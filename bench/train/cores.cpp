@@ -1,0 +1,57 @@
+#include "bench/train/cores.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <thread>
+
+#include "engine/base/assert.h"
+
+namespace hvd::bench {
+
+CoreSet available_cores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof set, &set) != 0) {  // more cores than a cpu_set_t holds
+    return CoreSet(std::max(1U, std::thread::hardware_concurrency()), true);
+  }
+  CoreSet cores;
+  for (std::size_t cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (!CPU_ISSET(cpu, &set)) continue;
+    cores.resize(cpu + 1, false);
+    cores[cpu] = true;
+  }
+  return cores;
+}
+
+CoreShare share_cores(std::span<const CoreSet> cores, std::span<const int> nodes, int threads) {
+  HVD_ASSERT(!cores.empty() && cores.size() == nodes.size());
+  std::map<int, std::vector<int>> users;  // [node][cpu]: ranks that may use it
+  std::map<int, int> ranks;               // [node]
+  for (std::size_t r = 0; r < cores.size(); ++r) {
+    std::vector<int>& host = users[nodes[r]];
+    host.resize(std::max(host.size(), cores[r].size()), 0);
+    for (std::size_t cpu = 0; cpu < cores[r].size(); ++cpu) host[cpu] += cores[r][cpu] ? 1 : 0;
+    ++ranks[nodes[r]];
+  }
+  double smallest = HUGE_VAL;
+  for (std::size_t r = 0; r < cores.size(); ++r) {
+    double share = 0;
+    for (std::size_t cpu = 0; cpu < cores[r].size(); ++cpu) {
+      if (cores[r][cpu]) share += 1.0 / users[nodes[r]][cpu];
+    }
+    smallest = std::min(smallest, share);
+  }
+  CoreShare out;
+  out.threads = threads > 0 ? threads : std::max(1, static_cast<int>(std::floor(smallest + 1e-9)));
+  out.spare_core = std::all_of(ranks.begin(), ranks.end(), [&](const auto& host) {
+    const std::vector<int>& used = users[host.first];
+    const auto available = used.size() - static_cast<std::size_t>(std::count(used.begin(), used.end(), 0));
+    return available > static_cast<std::size_t>(host.second) * static_cast<std::size_t>(out.threads);
+  });
+  return out;
+}
+
+}  // namespace hvd::bench

@@ -1,0 +1,98 @@
+#include "bench/train/memory.h"
+
+#include <malloc.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <fstream>
+#include <string>
+
+#include "engine/base/error.h"
+#include "models/graph/memory_plan.h"
+
+namespace hvd::bench {
+namespace {
+
+constexpr double kGigabyte = 1e9;
+
+std::int64_t host_available() {
+  std::ifstream in("/proc/meminfo");
+  std::string key;
+  while (in >> key) {
+    std::int64_t kilobytes = 0;
+    if (key == "MemAvailable:" && in >> kilobytes) return kilobytes * 1024;
+    in.ignore(256, '\n');
+  }
+  return 0;
+}
+
+// -1: no limit, or not readable.
+std::int64_t group_left() {
+  const auto number_in = [](const char* path) -> std::int64_t {
+    std::ifstream in(path);
+    std::int64_t value = -1;
+    return in >> value ? value : -1;
+  };
+  const std::int64_t limit = number_in("/sys/fs/cgroup/memory.max");
+  const std::int64_t used = number_in("/sys/fs/cgroup/memory.current");
+  return limit > 0 && used >= 0 ? std::max<std::int64_t>(0, limit - used) : -1;
+}
+
+std::string gigabytes(double bytes) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.1f GB", bytes / kGigabyte);
+  return text;
+}
+
+}  // namespace
+
+std::int64_t available_bytes() {
+  const std::int64_t host = host_available();
+  const std::int64_t group = group_left();
+  return group < 0 ? host : std::min(host, group);
+}
+
+bool reset_peak_resident_set() {
+  std::ofstream out("/proc/self/clear_refs");
+  out << "5" << std::flush;
+  return out.good();
+}
+
+void release_free_memory() { malloc_trim(0); }
+
+double MemoryForecast::total_bytes() const {
+  return static_cast<double>(fixed_bytes) + static_cast<double>(per_image_bytes) * static_cast<double>(batch_size);
+}
+
+MemoryForecast forecast_memory(const models::Graph& graph, const models::StepOptions& options) {
+  const auto element = static_cast<std::int64_t>(size_of(options.compute));
+  const bool master = options.compute != DataType::kF32 && options.compute != DataType::kF64;
+  // Weights in the compute type, momentum and (16-bit types) master weights in fp32, gradients in theirs.
+  const std::int64_t per_parameter =
+      element + 4 + (master ? 4 : 0) + static_cast<std::int64_t>(size_of(options.gradient));
+  const models::MemoryPlan plan = models::plan_memory(models::lifetimes(graph, size_of(options.compute)));
+  MemoryForecast forecast;
+  forecast.batch_size = graph.batch_size;
+  forecast.fixed_bytes = graph.parameter_count() * per_parameter;
+  forecast.per_image_bytes = static_cast<std::int64_t>(plan.arena_bytes) / std::max<std::int64_t>(1, graph.batch_size);
+  return forecast;
+}
+
+void refuse_if_too_big(const MemoryForecast& forecast, int ranks, std::int64_t free_bytes) {
+  const double needed = forecast.total_bytes() * ranks;
+  if (free_bytes <= 0 || needed <= static_cast<double>(free_bytes)) return;
+  const double for_images = static_cast<double>(free_bytes) / ranks - static_cast<double>(forecast.fixed_bytes);
+  // A tenth is left for what the forecast does not know: workspaces, the batches themselves, the program.
+  const auto fits = static_cast<std::int64_t>(0.9 * for_images /
+                                              static_cast<double>(std::max<std::int64_t>(1, forecast.per_image_bytes)));
+  const std::string ranks_here =
+      ranks == 1 ? "" : ", " + gigabytes(needed) + " for the " + std::to_string(ranks) + " ranks of this host";
+  const std::string advice =
+      fits >= 1 ? "about --batch-size " + std::to_string(fits) + " would fit"
+                : "not even one image per rank fits: use fewer ranks per host or a smaller --image-size";
+  throw Error(Errc::kOutOfMemory, "batch " + std::to_string(forecast.batch_size) + " needs at least " +
+                                      gigabytes(forecast.total_bytes()) + " per rank" + ranks_here + ", and " +
+                                      gigabytes(static_cast<double>(free_bytes)) + " are free; " + advice);
+}
+
+}  // namespace hvd::bench

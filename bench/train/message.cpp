@@ -1,0 +1,124 @@
+#include "bench/train/message.h"
+
+#include <cstring>
+#include <type_traits>
+#include <utility>
+
+#include "engine/base/assert.h"
+
+namespace hvd::bench {
+namespace {
+
+// One list of fields serves both directions: `Archive` is a Writer or a Reader.
+class Writer {
+ public:
+  template <class T>
+  void operator()(const T& value) requires std::is_trivially_copyable_v<T> {
+    append(&value, sizeof value);
+  }
+  void operator()(const std::string& text) {
+    (*this)(text.size());
+    append(text.data(), text.size());
+  }
+  template <class T>
+  void operator()(const std::vector<T>& values) {
+    (*this)(values.size());
+    append(values.data(), values.size() * sizeof(T));
+  }
+  std::vector<std::byte> bytes;
+
+ private:
+  void append(const void* data, std::size_t count) {
+    const auto* first = static_cast<const std::byte*>(data);
+    bytes.insert(bytes.end(), first, first + count);
+  }
+};
+
+class Reader {
+ public:
+  explicit Reader(std::span<const std::byte> bytes) : bytes_(bytes) {}
+  template <class T>
+  void operator()(T& value) requires std::is_trivially_copyable_v<T> {
+    take(&value, sizeof value);
+  }
+  void operator()(std::string& text) {
+    text.resize(length(1));
+    take(text.data(), text.size());
+  }
+  template <class T>
+  void operator()(std::vector<T>& values) {
+    values.resize(length(sizeof(T)));
+    take(values.data(), values.size() * sizeof(T));
+  }
+  [[nodiscard]] bool finished() const { return bytes_.empty(); }
+
+ private:
+  std::size_t length(std::size_t element) {
+    std::size_t count = 0;
+    take(&count, sizeof count);
+    HVD_ASSERT(count <= bytes_.size() / element);
+    return count;
+  }
+  void take(void* out, std::size_t count) {
+    HVD_ASSERT(count <= bytes_.size());
+    if (count > 0) std::memcpy(out, bytes_.data(), count);
+    bytes_ = bytes_.subspan(count);
+  }
+  std::span<const std::byte> bytes_;
+};
+
+template <class Archive, class C>
+void each_field(Archive& archive, C& command) requires std::is_same_v<std::remove_const_t<C>, Command> {
+  archive(command.task);
+  archive(command.phase);
+  archive(command.steps);
+  archive(command.discard);
+  archive(command.failed);
+  archive(command.code);
+  archive(command.text);
+}
+
+template <class Archive, class A>
+void each_field(Archive& archive, A& answer) requires std::is_same_v<std::remove_const_t<A>, Answer> {
+  archive(answer.signal);
+  for (const auto series : kSampleSeries) archive(answer.samples.*series);
+  archive(answer.gradient_checksums);
+  archive(answer.parameter_checksums);
+  archive(answer.planned_bytes);
+  archive(answer.baseline_bytes);
+  archive(answer.peak_bytes);
+  archive(answer.bucket_seconds);
+  archive(answer.problem);
+  archive(answer.note);
+}
+
+template <class T>
+std::vector<std::byte> encoded(const T& value) {
+  Writer writer;
+  each_field(writer, value);
+  return std::move(writer.bytes);
+}
+
+template <class T>
+T decoded(std::span<const std::byte> bytes) {
+  Reader reader(bytes);
+  T value;
+  each_field(reader, value);
+  HVD_ASSERT(reader.finished());
+  return value;
+}
+
+}  // namespace
+
+std::vector<std::byte> encode(const Command& command) { return encoded(command); }
+std::vector<std::byte> encode(const Answer& answer) { return encoded(answer); }
+Command decode_command(std::span<const std::byte> bytes) { return decoded<Command>(bytes); }
+Answer decode_answer(std::span<const std::byte> bytes) { return decoded<Answer>(bytes); }
+
+void append(RankSamples& samples, const RankSamples& more) {
+  for (const auto series : kSampleSeries) {
+    (samples.*series).insert((samples.*series).end(), (more.*series).begin(), (more.*series).end());
+  }
+}
+
+}  // namespace hvd::bench

@@ -1,0 +1,61 @@
+// What rank 0 tells the ranks between segments of steps, and what they answer. Plain data with a byte form of
+// its own; both ends are the same program, so numbers travel in the machine's own representation.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "bench/run_record.h"
+#include "engine/base/error.h"
+
+namespace hvd::bench {
+
+enum class Task : std::uint8_t {
+  kSteps,           ///< train
+  kCheckReduction,  ///< one step, gradients compared with an independent sum
+  kTimeBuckets,     ///< each bucket's reduction alone, nothing else going on
+  kFinalCheck,      ///< one step, checksums of gradients and parameters
+  kMeasureMemory,   ///< peak so far, before the checks at the end disturb it
+  kRelease,         ///< gives freed memory back and forgets the peak so far
+  kEnd,             ///< the session is over; with an error: everywhere
+};
+
+struct Command {
+  Task task = Task::kEnd;
+  Phase phase = Phase::kFull;
+  std::int64_t steps = 0;
+  std::int64_t discard = 0;  ///< the first of them are not kept
+  bool failed = false;       ///< kEnd: every rank throws Error{code, text}
+  Errc code = Errc::kInterrupted;
+  std::string text;
+};
+
+/// One rank's answer. What a task does not fill is empty.
+struct Answer {
+  std::string signal;   ///< name of the signal that asks this rank to stop
+  RankSamples samples;  ///< kSteps; empty on ranks that a phase leaves asleep
+  std::vector<std::uint64_t> gradient_checksums, parameter_checksums;  ///< kFinalCheck, per parameter
+  std::int64_t planned_bytes = 0, baseline_bytes = 0, peak_bytes = 0;  ///< kMeasureMemory
+  std::vector<double> bucket_seconds;                                  ///< kTimeBuckets, this rank's median per bucket
+  std::string problem;                                                 ///< kCheckReduction: what is wrong
+  std::string note;                                                    ///< kCheckReduction: what was checked
+};
+
+std::vector<std::byte> encode(const Command& command);
+std::vector<std::byte> encode(const Answer& answer);
+Command decode_command(std::span<const std::byte> bytes);
+Answer decode_answer(std::span<const std::byte> bytes);
+
+/// The series of RankSamples.
+inline constexpr std::array<std::vector<double> RankSamples::*, 8> kSampleSeries{
+    &RankSamples::step,    &RankSamples::compute, &RankSamples::exposed, &RankSamples::reduce,
+    &RankSamples::control, &RankSamples::copy,    &RankSamples::update,  &RankSamples::loss};
+
+/// Appends every series of `more` to `samples`.
+void append(RankSamples& samples, const RankSamples& more);
+
+}  // namespace hvd::bench

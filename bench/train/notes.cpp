@@ -1,0 +1,146 @@
+#include "bench/train/notes.h"
+
+#include <algorithm>
+#include <cstdarg>
+#include <cstdio>
+
+#include "bench/measure/median.h"
+#include "bench/measure/overlap_model.h"
+
+namespace hvd::bench {
+namespace {
+
+[[gnu::format(printf, 1, 2)]] std::string formatted(const char* format, ...) {
+  char text[400];
+  va_list arguments;
+  va_start(arguments, format);
+  std::vsnprintf(text, sizeof text, format, arguments);
+  va_end(arguments);
+  return text;
+}
+
+double milliseconds(double seconds) { return 1e3 * seconds; }
+
+std::string percent(const Estimate& estimate) {
+  return formatted("%.1f %% [%.1f, %.1f]", 100 * estimate.value, 100 * estimate.low, 100 * estimate.high);
+}
+
+const RunRecord* find(std::span<const RunRecord> runs, Phase phase) {
+  const auto run = std::find_if(runs.begin(), runs.end(), [&](const RunRecord& r) { return r.phase == phase; });
+  return run == runs.end() ? nullptr : &*run;
+}
+
+double shortest_wait(const RunRecord& run) {
+  std::vector<std::vector<double>> waits;
+  for (const RankRecord& rank : run.ranks) waits.push_back(rank.samples.exposed);
+  return median(min_over_ranks(waits));
+}
+
+double seconds_of(const RunRecord& run, std::string_view component) {
+  for (const DecompositionRow& row : run.decomposition) {
+    if (row.component == component) return row.seconds;
+  }
+  return 0;
+}
+
+std::string memory_note(const RunRecord& run) {
+  double worst = 0;
+  const RankRecord* rank = nullptr;
+  for (const RankRecord& one : run.ranks) {
+    const auto allowed = static_cast<double>(one.planned_bytes + one.baseline_bytes);
+    if (allowed <= 0) continue;
+    const double ratio = static_cast<double>(one.peak_bytes) / allowed;
+    if (rank == nullptr || ratio > worst) {
+      worst = ratio;
+      rank = &one;
+    }
+  }
+  if (rank == nullptr) return {};
+  return formatted("memory per rank: peak %.0f MB, plan %.0f MB + program %.0f MB, ratio %.2f (rank %d, the highest)",
+                   static_cast<double>(rank->peak_bytes) / 1e6, static_cast<double>(rank->planned_bytes) / 1e6,
+                   static_cast<double>(rank->baseline_bytes) / 1e6, worst, rank->rank);
+}
+
+std::string exposed_note(const RunRecord& full, const RunRecord* none, const std::optional<Expectation>& expected) {
+  const double engine = shortest_wait(full);
+  std::string text = formatted("exposed communication per step: %.2f ms by the engine's clock", milliseconds(engine));
+  if (none != nullptr) {
+    text +=
+        formatted(", %.2f ms as full minus none", milliseconds(full.step_seconds->value - none->step_seconds->value));
+  }
+  if (expected) {
+    text += formatted(", %.2f ms expected (queue of the buckets)", milliseconds(expected->exposed_seconds));
+    if (expected->exposed_seconds > 0)
+      text += formatted(", measured / expected %.2f", engine / expected->exposed_seconds);
+  }
+  return text;
+}
+
+// Full minus none is the engine's exposed time and what the overlap costs the compute; here is by how much.
+std::string reconciliation_note(const RunRecord& full) {
+  return formatted(
+      "full minus none holds, beside the wait: compute slowed by overlap %+.2f ms, update %+.2f ms, unexplained %+.2f "
+      "ms",
+      milliseconds(seconds_of(full, "overlap_slowdown")), milliseconds(seconds_of(full, "update")),
+      milliseconds(seconds_of(full, "residual")));
+}
+
+std::string efficiency_note(const RunRecord& full, const RunRecord& none, const RunRecord& solo,
+                            const EfficiencyAnalysis& measured, const std::optional<Expectation>& expected,
+                            bool spare_core) {
+  std::string text = "efficiency " + percent(measured.efficiency);
+  if (expected && full.world_size > 1) {
+    const OverlapModel model{expected->exposed_seconds, expected->overlapped_seconds};
+    const double step = expected_step_seconds(none.step_seconds->value, model, spare_core);
+    const double bound = solo.step_seconds->value / step;
+    text += formatted(", expected %.1f %%, measured / expected %.3f", 100 * bound, measured.efficiency.value / bound);
+    if (!spare_core) text += " (no core is left over for the engine: its reductions take compute time)";
+  }
+  return text;
+}
+
+std::string independent_note(const RunRecord& full, const EfficiencyAnalysis& measured) {
+  const Estimate& rate = measured.against_independent;
+  if (full.world_size > 1) return "against independent ranks (phase none): " + percent(rate);
+  return formatted("step time %s / none, interleaved in one process: %.4f [%.4f, %.4f]", full.schedule.c_str(),
+                   1 / rate.value, 1 / rate.high, 1 / rate.low);
+}
+
+}  // namespace
+
+std::optional<Expectation> expectation(const Findings& findings, const core::BucketPlan& plan) {
+  if (!findings.ready || findings.bucket_seconds.empty() || findings.bucket_seconds.size() != plan.buckets.size()) {
+    return std::nullopt;
+  }
+  std::vector<double> gradient_ready;
+  for (const auto& gradient : findings.ready->gradients) gradient_ready.push_back(gradient.ready_seconds);
+  const std::vector<double> bucket_ready = bucket_ready_seconds(plan, gradient_ready);
+  std::vector<BucketTiming> buckets;
+  for (std::size_t b = 0; b < bucket_ready.size(); ++b)
+    buckets.push_back({bucket_ready[b], findings.bucket_seconds[b]});
+  const OverlapModel model = expected_overlap(buckets, findings.ready->backward_end_seconds);
+  return Expectation{model.exposed_seconds, model.overlapped_seconds};
+}
+
+std::vector<std::string> closing_notes(std::span<const RunRecord> runs, const Findings& findings,
+                                       const core::BucketPlan& plan, const SessionFacts& facts) {
+  std::vector<std::string> notes;
+  if (!findings.warm_up.empty()) notes.push_back(findings.warm_up);
+  const RunRecord& main = runs.back();
+  if (std::string memory = memory_note(main); !memory.empty()) notes.push_back(std::move(memory));
+  const RunRecord* full = find(runs, Phase::kFull);
+  const RunRecord* none = find(runs, Phase::kNone);
+  const RunRecord* solo = find(runs, Phase::kSolo);
+  if (full == nullptr || !full->step_seconds) return notes;
+  const std::optional<Expectation> expected = expectation(findings, plan);
+  if (full->world_size > 1) notes.push_back(exposed_note(*full, none, expected));
+  if (findings.efficiency && none != nullptr && solo != nullptr) {
+    if (full->world_size > 1) notes.push_back(reconciliation_note(*full));
+    notes.push_back(efficiency_note(*full, *none, *solo, *findings.efficiency, expected, facts.spare_core));
+    notes.push_back(independent_note(*full, *findings.efficiency));
+  }
+  if (facts.traced) notes.emplace_back("traced or profiled: not comparable with runs that are not");
+  return notes;
+}
+
+}  // namespace hvd::bench

@@ -1,0 +1,98 @@
+#include "bench/train/records.h"
+
+#include <algorithm>
+#include <cstdio>
+
+#include "bench/measure/median.h"
+#include "engine/base/hash.h"
+
+namespace hvd::bench {
+namespace {
+
+std::string number(double value) {
+  char text[40];
+  std::snprintf(text, sizeof text, "%.9g", value);
+  return text;
+}
+
+double mean_of_last(const std::vector<RankSamples>& ranks) {
+  double sum = 0;
+  for (const RankSamples& rank : ranks) sum += rank.loss.back();
+  return sum / static_cast<double>(ranks.size());
+}
+
+}  // namespace
+
+RunRecord describe_run(const Options& options, const Setup& setup, const SessionFacts& facts, Trainer& trainer,
+                       Phase phase) {
+  const Engine& engine = trainer.engine();
+  const comm::Topology& topology = engine.topology();
+  const bool reduces = phase == Phase::kFull;
+  RunRecord run;
+  run.phase = phase;
+  run.model = setup.model.model;
+  run.batch_size = setup.model.batch_size;
+  run.image_size = setup.model.image_size;
+  run.auxiliary_head = setup.model.auxiliary_head;
+  run.device = setup.device_name();
+  run.compute_type = setup.compute_name();
+  run.allreduce_type = hvd::name(setup.gradient);
+  run.schedule = hvd::name(reduces ? setup.schedule : Schedule::kNone);
+  run.comm = facts.comm;
+  run.data_plane = reduces ? engine.data_plane() : "none";
+  run.world_size = phase == Phase::kSolo ? 1 : topology.size;
+  run.allocation_size = topology.size;
+  run.nodes = phase == Phase::kSolo ? 1 : topology.nodes;
+  run.threads = facts.threads;
+  run.seed = setup.seed;
+  run.traced = facts.traced;
+  run.batches_per_iter = options.num_batches_per_iter;
+  run.parameters = trainer.facts().parameters;
+  run.gradient_bytes = static_cast<std::int64_t>(trainer.train_step().memory().gradients);
+  run.flops_per_image = trainer.facts().flops_per_image;
+  if (reduces) {
+    run.plan_hash = hex64(engine.plan().hash);
+    run.buckets = static_cast<std::int64_t>(engine.plan().buckets.size());
+  }
+  for (int r = 0; r < run.world_size; ++r) {
+    RankRecord rank;
+    rank.rank = r;
+    const auto index = static_cast<std::size_t>(r);
+    rank.host = topology.hosts.at(index);
+    const auto before = topology.hosts.begin() + r;
+    rank.local_rank = static_cast<int>(std::count(topology.hosts.begin(), before, rank.host));
+    run.ranks.push_back(rank);
+  }
+  return run;
+}
+
+void add_provenance(RunRecord& run, const Options& options, Trainer& trainer) {
+  const auto add = [&](const std::string& key, const std::string& value, bool in_fingerprint) {
+    if (!value.empty()) run.provenance.try_emplace(key, ProvenanceFact{value, in_fingerprint});
+  };
+  const EngineOptions& engine = options.engine;
+  add("compute.backend", trainer.train_step().description(), true);
+  add("comm.library", trainer.engine().library(), true);
+  add("comm.algorithm", std::string(comm::name(options.comm_options.algorithm)), true);
+  add("comm.segment_bytes", std::to_string(options.comm_options.segment_bytes), true);
+  add("engine.bucket_bytes", std::to_string(engine.buckets.bucket_bytes), true);
+  add("engine.first_bucket_bytes", std::to_string(engine.buckets.first_bucket_bytes), true);
+  add("engine.fusion_threshold_bytes", std::to_string(engine.negotiation.fusion.threshold_bytes), true);
+  add("engine.cache_capacity", std::to_string(engine.negotiation.cache_capacity), true);
+  add("engine.cycle_time_us", std::to_string(engine.cycle_time.count()), true);
+  add("sgd.learning_rate", number(options.learning_rate), false);
+  add("sgd.momentum", number(options.momentum), false);
+  add("sgd.weight_decay", number(options.weight_decay), false);
+}
+
+void fill_samples(RunRecord& run, const PhaseLog& log) {
+  for (std::size_t r = 0; r < run.ranks.size(); ++r) run.ranks[r].samples = log.ranks()[r];
+  run.measured_steps = static_cast<std::int64_t>(log.samples()) * run.batches_per_iter;
+  if (log.samples() == 0) return;
+  run.step_seconds = median_interval(log.slowest(), {.confidence = run.confidence, .seed = run.seed});
+  run.images_per_second =
+      images_per_second(*run.step_seconds, static_cast<double>(run.world_size) * static_cast<double>(run.batch_size));
+  run.final_loss = mean_of_last(log.ranks());
+}
+
+}  // namespace hvd::bench

@@ -1,0 +1,34 @@
+// Turns what a session knows and measured into run records. Rank 0 only.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "bench/options.h"
+#include "bench/run_record.h"
+#include "bench/train/phase_log.h"
+#include "bench/train/setup.h"
+#include "bench/train/trainer.h"
+
+namespace hvd::bench {
+
+/// What holds for every run of the session.
+struct SessionFacts {
+  std::string comm;  ///< "solo", "loopback", "mpi"
+  int threads = 1;
+  bool spare_core = false;
+  bool traced = false;
+};
+
+/// A record with everything but samples, identity and provenance of the host.
+RunRecord describe_run(const Options& options, const Setup& setup, const SessionFacts& facts, Trainer& trainer,
+                       Phase phase);
+
+/// What only a session knows of its provenance: backend, transport, knobs of engine and optimiser. Keys that
+/// `run` has already are kept.
+void add_provenance(RunRecord& run, const Options& options, Trainer& trainer);
+
+/// Samples so far, the median with its interval, the throughput.
+void fill_samples(RunRecord& run, const PhaseLog& log);
+
+}  // namespace hvd::bench

@@ -1,0 +1,47 @@
+// What a run trains, settled once before anything is built: defaults filled in, impossible wishes refused.
+// Plain data, equal on all ranks; read by every rank.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "bench/options.h"
+#include "bench/run_record.h"
+#include "models/replay/replay.h"
+#include "models/train_step.h"
+#include "models/zoo/zoo.h"
+
+namespace hvd::bench {
+
+struct Setup {
+  models::ModelSpec model;  ///< canonical name, batch and image size filled in
+  Device device = Device::kCpu;
+  DataType compute = DataType::kF32;
+  DataType gradient = DataType::kF32;  ///< of the all-reduce, and so of the gradient arena
+  std::uint64_t seed = 1;
+  models::SgdOptions sgd;  ///< for one rank, as given
+  bool profile = false;
+  /// Schedule of phase full; kNone: there is no phase full, nothing is ever reduced.
+  Schedule schedule = Schedule::kStatic;
+  std::size_t fusion_threshold_bytes = 0;
+  bool interleaved = false;  ///< phases solo, none and full in rounds
+  std::optional<models::ReplayProfile> replay;
+  std::vector<std::string> notes;  ///< choices made for the user
+
+  [[nodiscard]] bool reduces() const { return schedule != Schedule::kNone; }
+  /// The phase of a session of one phase, and of the warm-up.
+  [[nodiscard]] Phase main_phase() const { return reduces() ? Phase::kFull : Phase::kNone; }
+  [[nodiscard]] std::string_view device_name() const;  ///< "cpu", "reference", "replay"
+  [[nodiscard]] std::string compute_name() const;      ///< "fp32", ...
+};
+
+std::string_view name(Phase phase) noexcept;
+
+/// Errors: unsupported for a device, communication or type that this build or processor lacks;
+/// invalid_argument for an unknown model, numbers out of range, or options that contradict the replay file;
+/// io when that file cannot be read.
+Setup settle(const Options& options);
+
+}  // namespace hvd::bench

@@ -1,0 +1,123 @@
+#include "bench/train/worker.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "bench/measure/median.h"
+#include "bench/provenance.h"
+#include "bench/train/crew.h"
+#include "bench/train/gradient_check.h"
+#include "bench/train/memory.h"
+#include "engine/base/deadline.h"
+
+namespace hvd::bench {
+namespace {
+
+constexpr int kBucketRepeats = 3;
+
+void push(RankSamples& samples, const StepTimes& times) {
+  samples.step.push_back(times.step);
+  samples.compute.push_back(times.compute);
+  samples.exposed.push_back(times.exposed);
+  samples.reduce.push_back(times.reduce);
+  samples.control.push_back(times.control);
+  samples.copy.push_back(times.copy);
+  samples.update.push_back(times.update);
+  samples.loss.push_back(times.loss);
+}
+
+}  // namespace
+
+Worker::Worker(Trainer& trainer, ProcessFacts process, std::uint64_t seed)
+    : trainer_(trainer), process_(std::move(process)), seed_(seed) {}
+
+Answer Worker::execute(const Command& command) {
+  Answer answer;
+  switch (command.task) {
+    case Task::kSteps: answer = train(command); break;
+    case Task::kCheckReduction: {
+      peak_before_check_ = resident_set().peak;
+      const CheckOutcome outcome = check_reduction(trainer_, seed_);
+      (outcome.good ? answer.note : answer.problem) = outcome.text;
+      break;
+    }
+    case Task::kTimeBuckets: answer = time_buckets(); break;
+    case Task::kFinalCheck: answer = final_check(); break;
+    case Task::kMeasureMemory: answer = measure_memory(); break;
+    case Task::kRelease:
+      release_free_memory();
+      // Where the kernel does not permit it, the copies of the check count as part of the peak.
+      if (!reset_peak_resident_set()) peak_before_check_ = 0;
+      break;
+    case Task::kEnd: break;
+  }
+  if (process_.stop_requested) answer.signal = process_.stop_requested();
+  return answer;
+}
+
+void Worker::follow() {
+  Engine& engine = trainer_.engine();
+  for (;;) {
+    engine.set_activity("waiting for rank 0's next command", trainer_.steps_done());
+    const Command command = decode_command(engine.broadcast_message({}, 0));
+    if (command.task == Task::kEnd) {
+      if (command.failed) throw AgreedError(command.code, command.text);
+      return;
+    }
+    engine.gather(encode(execute(command)));
+  }
+}
+
+Answer Worker::train(const Command& command) {
+  Answer answer;
+  // Phase solo: the others sleep in the engine until the next command.
+  if (command.phase == Phase::kSolo && trainer_.engine().rank() != 0) return answer;
+  for (std::int64_t i = 0; i < command.steps; ++i) {
+    const StepTimes times = trainer_.step(command.phase);
+    if (i >= command.discard) push(answer.samples, times);
+  }
+  return answer;
+}
+
+Answer Worker::time_buckets() {
+  Engine& engine = trainer_.engine();
+  models::TrainStep& step = trainer_.train_step();
+  const std::span<std::byte> arena = step.gradient_arena();
+  const std::size_t element = size_of(step.gradient_type());
+  const core::BucketPlan& plan = engine.plan();
+  std::memset(arena.data(), 0, arena.size());  // repeated sums of real gradients could overflow
+
+  std::vector<std::vector<double>> seconds(plan.buckets.size());
+  for (int repeat = 0; repeat < kBucketRepeats; ++repeat) {
+    for (std::size_t b = 0; b < plan.buckets.size(); ++b) {
+      engine.barrier();
+      const auto begin = Clock::now();
+      engine.all_reduce(arena.data() + plan.buckets[b].offset * element, plan.buckets[b].count, step.gradient_type(),
+                        trainer_.reduction());
+      seconds[b].push_back(std::chrono::duration<double>(Clock::now() - begin).count());
+    }
+  }
+  Answer answer;
+  for (const std::vector<double>& repeats : seconds) answer.bucket_seconds.push_back(median(repeats));
+  return answer;
+}
+
+Answer Worker::final_check() {
+  Answer answer;
+  const StepProbe probe{{}, [&] { answer.gradient_checksums = trainer_.gradient_checksums(); }};
+  trainer_.step(Phase::kFull, &probe);
+  answer.parameter_checksums = trainer_.parameter_checksums();
+  return answer;
+}
+
+Answer Worker::measure_memory() {
+  Answer answer;
+  answer.planned_bytes = trainer_.planned_bytes(process_.peers_are_processes);
+  // Ranks that share a process share its resident set.
+  answer.baseline_bytes = process_.baseline_bytes / process_.ranks_here;
+  answer.peak_bytes = std::max(peak_before_check_, resident_set().peak) / process_.ranks_here;
+  return answer;
+}
+
+}  // namespace hvd::bench

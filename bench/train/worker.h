@@ -1,0 +1,45 @@
+// One rank of a session: carries out rank 0's commands, in lockstep with the other ranks. Rank 0 is a worker
+// too; its conductor (conductor.h) commands all of them.
+//
+// One thread owns a Worker and makes all calls.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "bench/train/message.h"
+#include "bench/train/trainer.h"
+
+namespace hvd::bench {
+
+/// What a worker knows of the process it runs in.
+struct ProcessFacts {
+  int ranks_here = 1;                           ///< ranks of the session in this process (loopback: all)
+  bool peers_are_processes = false;             ///< other ranks live in other processes
+  std::int64_t baseline_bytes = 0;              ///< resident set before any model was built
+  std::function<std::string()> stop_requested;  ///< name of the signal that asked to stop; may be null
+};
+
+class Worker {
+ public:
+  Worker(Trainer& trainer, ProcessFacts process, std::uint64_t seed);
+
+  /// Carries out one command. Errors: those of training and of the engine.
+  Answer execute(const Command& command);
+  /// Ranks other than 0: obeys until the session ends. Errors: those of execute(), and, as AgreedError, the one that
+  /// rank 0 ends the session with.
+  void follow();
+
+ private:
+  Answer train(const Command& command);
+  Answer time_buckets();
+  Answer final_check();
+  Answer measure_memory();
+
+  Trainer& trainer_;
+  ProcessFacts process_;
+  std::uint64_t seed_;
+  std::int64_t peak_before_check_ = 0;
+};
+
+}  // namespace hvd::bench
