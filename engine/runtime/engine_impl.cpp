@@ -253,17 +253,20 @@ StepReport Engine::Impl::finish_step() {
   return report;
 }
 
+/// Straight to the peers, past the thread, which may be waiting for one of them.
 void Engine::Impl::abort(std::string_view reason) noexcept {
   try {
+    const std::string text = here() + std::string(kGaveUp) + std::string(reason);
     {
       const MutexLock lock(mutex_);
       if (failure_ || abort_reason_) return;
-      abort_reason_ = reason;
+      abort_reason_ = text;
       if (solo()) {
-        failure_ = Failure{Errc::kInterrupted, std::string(reason)};
+        failure_ = Failure{Errc::kInterrupted, text};
         failed_.store(true);
       }
     }
+    communicator_->control().abort(text);
     work_.notify_one();
   } catch (...) {  // no memory for the reason: the peers' deadlines must do
     return;

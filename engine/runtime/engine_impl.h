@@ -89,6 +89,9 @@ class Engine::Impl {
     Errc code;
     std::string text;
   };
+  /// Of a rank that ended the run on its own account; its peers need not ask who is to blame.
+  static constexpr std::string_view kGaveUp = " gave up: ";
+
   enum class WakeFor : std::uint8_t { kAnything, kTensors };
 
   // -- the thread's side (engine_thread.cpp) -------------------------------------------------------------
@@ -146,6 +149,7 @@ class Engine::Impl {
   StepReport report_;                    // the thread's, of the step at hand
   StepReport no_step_;                   // the thread's, of tickets outside a step; nobody reads it
 
+  bool in_command_ = false;                                      // the thread's
   NegotiatedSchedule negotiated_;                                // the thread's
   std::vector<Submission> collected_;                            // the thread's
   std::vector<std::unique_ptr<comm::RegisteredMemory>> memory_;  // the thread's

@@ -17,8 +17,6 @@ namespace {
 constexpr std::chrono::milliseconds kAnswerInterval{1000};
 /// A little longer than the interval at which an idle peer looks.
 constexpr std::chrono::milliseconds kRollCallPatience{1250};
-/// Of a rank that ended the run on its own account; its peers need not ask who is to blame.
-constexpr std::string_view kGaveUp = " gave up: ";
 
 }  // namespace
 
@@ -56,7 +54,7 @@ void Engine::Impl::loop() {
 void Engine::Impl::collect() {
   {
     const MutexLock lock(mutex_);
-    if (abort_reason_) throw Error(Errc::kInterrupted, here() + std::string(kGaveUp) + *abort_reason_);
+    if (abort_reason_) throw Error(Errc::kInterrupted, *abort_reason_);
     collected_.swap(submissions_);
   }
   for (Submission& submission : collected_) negotiated_.submit(std::move(submission.request), submission.tensor);
@@ -138,7 +136,9 @@ bool Engine::Impl::run_command() {
     command = commands_.front();
     commands_.pop_front();
   }
+  in_command_ = true;
   command->work();  // what it throws is the engine's failure, which releases the caller too
+  in_command_ = false;
   {
     const MutexLock lock(mutex_);
     command->finished = true;
@@ -181,12 +181,21 @@ bool Engine::Impl::next_bucket_ready() const noexcept {
 
 void Engine::Impl::fail(Errc code, std::string text) noexcept {
   try {
+    {
+      // A wait that this rank's own abort() ended ends with what that said.
+      const MutexLock lock(mutex_);
+      if (abort_reason_) {
+        code = Errc::kInterrupted;
+        text = *abort_reason_;
+      }
+    }
     text = investigate(code, text);
-    // Of a mismatch all ranks know, by the same words.
-    if (code != Errc::kMismatch) communicator_->control().abort(text);
   } catch (...) {  // the roll call failed too: tell what is known
-    communicator_->control().abort(text);
+    text += kBlameMark;
+    text += "it failed";
   }
+  // Of a mismatch all ranks know, by the same words.
+  if (code != Errc::kMismatch) communicator_->control().abort(text);
   {
     const MutexLock lock(mutex_);
     failure_ = Failure{code, std::move(text)};
@@ -208,13 +217,14 @@ std::string Engine::Impl::investigate(Errc& code, const std::string& text) {
 
 std::string Engine::Impl::here() const {
   const comm::Topology& where = communicator_->topology();
-  return "rank " + std::to_string(where.rank) + " on " + where.hosts.at(static_cast<std::size_t>(where.rank));
+  return "rank " + std::to_string(where.rank) + " (host " + where.hosts.at(static_cast<std::size_t>(where.rank)) + ")";
 }
 
 std::string Engine::Impl::status() const {
   RankStatus status;
   status.step = steps_.load();
   status.moved = moved_.load();
+  status.waits = in_command_ || negotiated_.pending() || next_bucket_ready();
   if (const char* activity = activity_.load(); activity != nullptr) {
     status.activity = "step " + std::to_string(activity_step_.load()) + ", " + activity + "; ";
   }
@@ -229,7 +239,8 @@ std::string Engine::Impl::status() const {
   } else if (active == Schedule::kNegotiated) {
     status.activity += std::to_string(left_) + " of " + std::to_string(marks_.size()) + " gradients not yet reduced";
   } else {
-    status.activity += "engine idle after " + std::to_string(status.step) + " steps";
+    status.activity += "after " + std::to_string(status.step) + " steps, " +
+                       (status.waits ? "waiting for its peers" : "its engine idle");
   }
   return status.to_text();
 }

@@ -164,8 +164,8 @@ void NegotiatedSchedule::give_up_on_stalled() const {
     if (stall.name != *oldest) continue;
     for (std::size_t i = 0; i < stall.missing_ranks.size(); ++i) {
       const int missing = stall.missing_ranks[i];
-      text += (i == 0 ? "; missing: rank " : ", rank ") + std::to_string(missing) + " on " +
-              topology.hosts.at(static_cast<std::size_t>(missing));
+      text += (i == 0 ? "; missing: rank " : ", rank ") + std::to_string(missing) + " (host " +
+              topology.hosts.at(static_cast<std::size_t>(missing)) + ")";
     }
   }
   throw Error(Errc::kTimeout, text);

@@ -63,8 +63,8 @@ void compare_plans(comm::Communicator& communicator, const core::BucketPlan& pla
     for (std::size_t rank = 1; rank < all.size(); ++rank) {
       if (all[rank] == own) continue;
       if (differing++ == 0) {
-        text = "gradient plans differ: rank " + std::to_string(rank) + " on " + topology.hosts.at(rank) +
-               " against rank 0 on " + topology.hosts.at(0) + " (\"here\"): " + difference(plan, gradients, all[rank]);
+        text = "gradient plans differ: rank " + std::to_string(rank) + " (host " + topology.hosts.at(rank) +
+               ") against rank 0 (host " + topology.hosts.at(0) + ", here): " + difference(plan, gradients, all[rank]);
       }
     }
     if (differing > 1) text += "; " + std::to_string(differing - 1) + " more ranks differ";

@@ -1,7 +1,9 @@
 #include "engine/runtime/roll_call.h"
 
+#include <algorithm>
 #include <charconv>
 #include <tuple>
+#include <utility>
 
 namespace hvd {
 namespace {
@@ -10,51 +12,54 @@ namespace {
 constexpr std::size_t kMostNamed = 4;
 
 std::string rank_at(std::size_t rank, const std::vector<std::string>& hosts) {
-  return "rank " + std::to_string(rank) + " on " + (rank < hosts.size() ? hosts[rank] : std::string("unknown host"));
+  return "rank " + std::to_string(rank) + " (host " + (rank < hosts.size() ? hosts[rank] : "unknown") + ")";
 }
 
-std::uint64_t take_number(std::string_view& text) {
-  std::uint64_t value = 0;
+/// Reads one number and the space behind it.
+bool take_number(std::string_view& text, std::uint64_t& value) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  text.remove_prefix(static_cast<std::size_t>(end - text.data()));
-  if (error == std::errc{} && !text.empty() && text.front() == ' ') text.remove_prefix(1);
-  return value;
+  if (error != std::errc{} || end == text.data() + text.size() || *end != ' ') return false;
+  text.remove_prefix(static_cast<std::size_t>(end - text.data()) + 1);
+  return true;
+}
+
+bool behind(const RankStatus& a, const RankStatus& b) {
+  return std::tie(a.step, a.moved, a.waits) < std::tie(b.step, b.moved, b.waits);
 }
 
 }  // namespace
 
-std::string RankStatus::to_text() const { return std::to_string(step) + ' ' + std::to_string(moved) + ' ' + activity; }
+std::string RankStatus::to_text() const {
+  return std::to_string(step) + ' ' + std::to_string(moved) + (waits ? " 1 " : " 0 ") + activity;
+}
 
-RankStatus RankStatus::parse(std::string_view text) {
+std::optional<RankStatus> RankStatus::parse(std::string_view text) {
   RankStatus status;
-  status.step = take_number(text);
-  status.moved = take_number(text);
+  std::uint64_t waiting = 0;
+  if (!take_number(text, status.step) || !take_number(text, status.moved) || !take_number(text, waiting)) {
+    return std::nullopt;
+  }
+  status.waits = waiting != 0;
   status.activity = text;
   return status;
 }
 
 Blame find_blame(int rank, const std::vector<std::optional<std::string>>& answers,
                  const std::vector<std::string>& hosts) {
-  const auto own = static_cast<std::size_t>(rank);
   std::vector<std::size_t> silent;
-  std::vector<RankStatus> statuses(answers.size());
-  bool first = true;
-  std::size_t least = 0, most = 0, at_least = 0;
-  const auto progress = [&](std::size_t r) { return std::tie(statuses[r].step, statuses[r].moved); };
+  std::vector<std::pair<std::size_t, RankStatus>> known;
   for (std::size_t r = 0; r < answers.size(); ++r) {
     if (!answers[r]) {
-      if (r != own) silent.push_back(r);
-      continue;
+      if (r != static_cast<std::size_t>(rank)) silent.push_back(r);
+    } else if (auto status = RankStatus::parse(*answers[r])) {
+      known.emplace_back(r, std::move(*status));
     }
-    statuses[r] = RankStatus::parse(*answers[r]);
-    if (first || progress(r) > progress(most)) most = r;
-    if (first || progress(r) < progress(least)) {
-      least = r;
-      at_least = 0;
-    }
-    if (progress(r) == progress(least)) ++at_least;
-    first = false;
   }
+  const auto by_progress = [](const auto& a, const auto& b) { return behind(a.second, b.second); };
+  const auto least = std::min_element(known.begin(), known.end(), by_progress);
+  const auto most = std::max_element(known.begin(), known.end(), by_progress);
+  const auto as_far =
+      std::count_if(known.begin(), known.end(), [&](const auto& one) { return !behind(least->second, one.second); });
 
   Blame blame;
   blame.text = kBlameMark;
@@ -66,21 +71,18 @@ Blame find_blame(int rank, const std::vector<std::optional<std::string>>& answer
     if (silent.size() > kMostNamed) blame.text += " and " + std::to_string(silent.size() - kMostNamed) + " more";
     blame.text += " did not answer";
   }
-  if (first) {
-    if (silent.empty()) blame.text += "nobody was asked";
-    return blame;
-  }
-  if (progress(least) < progress(most)) {
-    blame.text += silent.empty() ? "" : "; ";
-    blame.text += rank_at(least, hosts);
-    if (at_least > 1) blame.text += " (and " + std::to_string(at_least - 1) + " more)";
-    blame.text += " is furthest behind: " + statuses[least].activity + "; " + rank_at(most, hosts) +
-                  " is ahead: " + statuses[most].activity;
+  if (!known.empty() && by_progress(*least, *most)) {
     blame.found = true;
+    blame.text += (silent.empty() ? "" : "; ") + rank_at(least->first, hosts) +
+                  (as_far > 1 ? " and " + std::to_string(as_far - 1) + " more are" : " is") +
+                  " furthest behind: " + least->second.activity + "; " + rank_at(most->first, hosts) +
+                  " is ahead: " + most->second.activity;
   } else if (silent.empty()) {
-    blame.text += "all ranks answered and are equally far; ";
-    const std::size_t other = answers.size() > 1 && own == 0 ? 1 : 0;
-    blame.text += rank_at(other, hosts) + ": " + statuses[other].activity;
+    blame.text += "all ranks answered and none is behind";
+    for (const auto& [r, status] : known) {
+      blame.text += "; " + rank_at(r, hosts) + ": " + status.activity;
+      if (r >= kMostNamed) break;
+    }
   }
   return blame;
 }

@@ -10,14 +10,16 @@
 
 namespace hvd {
 
-/// What one rank tells the others.
+/// What one rank tells the others. The first three, in this order, are how far it is.
 struct RankStatus {
   std::uint64_t step = 0;   ///< steps begun
   std::uint64_t moved = 0;  ///< batches reduced within the step
+  bool waits = false;       ///< for its peers; else they wait for it
   std::string activity;     ///< for people
 
   [[nodiscard]] std::string to_text() const;
-  static RankStatus parse(std::string_view text);
+  /// Nothing for a text of another kind: a rank that the call met inside a wait, and which is not to blame.
+  static std::optional<RankStatus> parse(std::string_view text);
 };
 
 struct Blame {

@@ -91,7 +91,7 @@ TEST(Faults, APlanMismatchNamesRankHostAndTensorWithBothValuesOnEveryRank) {
     EXPECT_EQ(outcome.code, Errc::kMismatch) << outcome.text;
     EXPECT_EQ(outcome.text, outcomes[0].text);
   }
-  expect_contains(outcomes[0].text, "rank 2 on ");
+  expect_contains(outcomes[0].text, "rank 2 (host ");
   expect_contains(outcomes[0].text, "'layer4.weight' has count " + std::to_string(gradients[4].count) + " here, " +
                                         std::to_string(gradients[4].count + 1) + " there");
 }
@@ -116,7 +116,7 @@ TEST(Faults, APlanMismatchOfBucketSizesIsFoundToo) {
   }
   EXPECT_EQ(outcomes[0].code, Errc::kMismatch);
   EXPECT_EQ(outcomes[0].text, outcomes[1].text);
-  expect_contains(outcomes[0].text, "rank 1 on ");
+  expect_contains(outcomes[0].text, "rank 1 (host ");
   expect_contains(outcomes[0].text, "bucket");
 }
 
@@ -152,7 +152,7 @@ TEST_P(Hang, ARankThatNeverBecomesReadyIsNamedWithItsActivity) {
       if (rank == 1) continue;
       const auto index = static_cast<std::size_t>(rank);
       EXPECT_EQ(outcomes[index].code, Errc::kPeerLost) << outcomes[index].text;
-      expect_contains(outcomes[index].text, "rank 1 on ");
+      expect_contains(outcomes[index].text, "rank 1 (host ");
       expect_contains(outcomes[index].text, "step 17, backward of layer4.2.conv3");
       EXPECT_GT(took[index], milliseconds(500));
       EXPECT_LT(took[index], milliseconds(600) + kSlack);
@@ -191,7 +191,7 @@ TEST(Faults, AbortReachesAPeerThatWaitsLongBeforeItsDeadline) {
   EXPECT_EQ(outcomes[1].code, Errc::kInterrupted);
   EXPECT_EQ(outcomes[2].code, Errc::kPeerLost);
   for (const Outcome& outcome : outcomes) {
-    expect_contains(outcome.text, "rank 1 on ");
+    expect_contains(outcome.text, "rank 1 (host ");
     expect_contains(outcome.text, "gave up: loss is not a number");
     EXPECT_EQ(outcome.text.find("roll call"), std::string::npos) << outcome.text;
   }
@@ -210,7 +210,7 @@ TEST(Faults, ARankThatLeavesInAStepReleasesItsPeersAtOnce) {
   });
   EXPECT_LT(Clock::now() - begin, kSlack);
   EXPECT_EQ(outcomes[0].code, Errc::kPeerLost);
-  expect_contains(outcomes[0].text, "rank 1 on ");
+  expect_contains(outcomes[0].text, "rank 1 (host ");
   EXPECT_EQ(outcomes[1].code, Errc::kIo);
 }
 

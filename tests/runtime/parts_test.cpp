@@ -119,32 +119,45 @@ TEST(Fusion, UnpackIsTheInverseOfPackAndTheBufferStaysWithinItsLimit) {
 }
 
 TEST(RollCall, StatusSurvivesTheWire) {
-  const RankStatus status{7, 3, "step 7, backward of conv1"};
-  const RankStatus back = RankStatus::parse(status.to_text());
-  EXPECT_EQ(back.step, 7U);
-  EXPECT_EQ(back.moved, 3U);
-  EXPECT_EQ(back.activity, "step 7, backward of conv1");
+  const auto back = RankStatus::parse(RankStatus{7, 3, true, "step 7, backward of conv1"}.to_text());
+  ASSERT_TRUE(back.has_value());
+  EXPECT_EQ(back->step, 7U);
+  EXPECT_EQ(back->moved, 3U);
+  EXPECT_TRUE(back->waits);
+  EXPECT_EQ(back->activity, "step 7, backward of conv1");
 }
 
 TEST(RollCall, BlamesTheSilentBeforeTheSlow) {
   const std::vector<std::string> hosts{"n0", "n0", "n1"};
-  const Blame blame = find_blame(0, {"4 2 waiting", std::nullopt, "4 1 forward"}, hosts);
+  const Blame blame = find_blame(0, {"4 2 1 waiting", std::nullopt, "4 1 1 forward"}, hosts);
   EXPECT_TRUE(blame.found);
-  EXPECT_EQ(blame.text.find("; roll call: rank 1 on n0 did not answer"), 0U);
-  EXPECT_NE(blame.text.find("rank 2 on n1 is furthest behind: forward"), std::string::npos);
+  EXPECT_EQ(blame.text.find("; roll call: rank 1 (host n0) did not answer"), 0U);
+  EXPECT_NE(blame.text.find("rank 2 (host n1) is furthest behind: forward"), std::string::npos);
+}
+
+TEST(RollCall, ARankThatWaitsForItsPeersIsAheadOfOneThatDoesNot) {
+  const Blame blame = find_blame(0, {"4 2 1 a", "4 2 0 b", "4 2 1 c"}, {"n", "n", "n"});
+  EXPECT_TRUE(blame.found);
+  EXPECT_NE(blame.text.find("rank 1 (host n) is furthest behind: b"), std::string::npos) << blame.text;
+}
+
+TEST(RollCall, ARankThatTheCallMetInsideAWaitIsNotToBlame) {
+  const Blame blame = find_blame(0, {"4 2 1 a", "waiting in all_reduce 3", "4 2 0 b"}, {"n", "n", "n"});
+  EXPECT_NE(blame.text.find("rank 2 (host n) is furthest behind"), std::string::npos) << blame.text;
+  EXPECT_EQ(blame.text.find("rank 1"), std::string::npos) << blame.text;
 }
 
 TEST(RollCall, BlamesNobodyWhenAllAreEquallyFar) {
-  const Blame blame = find_blame(1, {"4 2 a", "4 2 b"}, {"n0", "n1"});
+  const Blame blame = find_blame(1, {"4 2 1 a", "4 2 1 b"}, {"n0", "n1"});
   EXPECT_FALSE(blame.found);
-  EXPECT_NE(blame.text.find("rank 0 on n0: a"), std::string::npos);
+  EXPECT_NE(blame.text.find("rank 0 (host n0): a"), std::string::npos);
 }
 
 TEST(RollCall, NamesFourOfManySilentRanks) {
   std::vector<std::optional<std::string>> answers(64);
-  answers[0] = "1 0 here";
+  answers[0] = "1 0 1 here";
   const Blame blame = find_blame(0, answers, std::vector<std::string>(64, "n"));
-  EXPECT_NE(blame.text.find("rank 4 on n and 59 more did not answer"), std::string::npos) << blame.text;
+  EXPECT_NE(blame.text.find("rank 4 (host n) and 59 more did not answer"), std::string::npos) << blame.text;
 }
 
 TEST(Timeline, RankGoesBeforeTheExtension) {
