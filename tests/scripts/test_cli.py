@@ -12,8 +12,9 @@ import textwrap
 import unittest
 from pathlib import Path
 
-from hvdb import rerun
 from synthetic_store import REPOSITORY, SessionSpec, make
+
+from hvdb import rerun
 
 # Stands in for hvd_bench: writes a store to --db, as fast as argv says.
 FAKE_BENCH = """

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 import synthetic_store
+
 from hvdb import efficiency, merge, plot_profile, plot_waterfall, report, runs
 
 PROGRAM = Path(os.environ.get("HVD_BENCH", "hvd_bench"))

@@ -9,9 +9,10 @@ import tempfile
 import unittest
 from pathlib import Path
 
+from synthetic_store import SessionSpec, make
+
 from hvdb import merge, runs, store
 from hvdb.errors import NotComparable, StoreError
-from synthetic_store import SessionSpec, make
 
 LONG_AGO = 1_700_000_000
 

@@ -6,8 +6,9 @@ import tempfile
 import unittest
 from pathlib import Path
 
-from hvdb import efficiency, figure, plot_profile, plot_scaling, plot_waterfall, published, runs
 from synthetic_store import SessionSpec, make
+
+from hvdb import efficiency, figure, plot_profile, plot_scaling, plot_waterfall, published, runs
 
 OPERATIONS = [
     {

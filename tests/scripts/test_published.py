@@ -5,6 +5,7 @@ from __future__ import annotations
 import unittest
 
 import synthetic_store  # noqa: F401  (sets the path)
+
 from hvdb import published
 
 

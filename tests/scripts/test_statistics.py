@@ -8,9 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
+from synthetic_store import SessionSpec, make
+
 from hvdb import bootstrap, efficiency, runs
 from hvdb.errors import NotComparable
-from synthetic_store import SessionSpec, make
 
 
 class BootstrapTest(unittest.TestCase):
