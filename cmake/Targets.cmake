@@ -8,7 +8,9 @@ target_include_directories(hvd_settings INTERFACE
 add_library(hvd_strict INTERFACE)
 target_compile_options(hvd_strict INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor
   -Woverloaded-virtual -Wnull-dereference -Wimplicit-fallthrough -Werror
-  $<$<CXX_COMPILER_ID:Clang>:-Wthread-safety>)
+  $<$<CXX_COMPILER_ID:Clang>:-Wthread-safety>
+  # False positives of g++ 12 on std::string concatenation at -O3: https://gcc.gnu.org/bugzilla/show_bug.cgi?id=105651
+  $<$<AND:$<CXX_COMPILER_ID:GNU>,$<VERSION_LESS:$<CXX_COMPILER_VERSION>,13>>:-Wno-restrict>)
 if(HVD_SANITIZE)
   target_compile_options(hvd_strict INTERFACE -fsanitize=${HVD_SANITIZE} -fno-omit-frame-pointer -g)
   target_link_options(hvd_strict INTERFACE -fsanitize=${HVD_SANITIZE})
