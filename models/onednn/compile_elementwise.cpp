@@ -173,8 +173,9 @@ void Compiler::concat_backward(NodeId id) {
   std::vector<ChannelCopy> copies;
   std::vector<Buffer*> touches{from.buffer};
   std::size_t offset = 0;
-  for (const TensorId diff : of.outputs) {
-    const Shape& s = shape(node(of.forward).inputs[static_cast<std::size_t>(&diff - of.outputs.data())]);
+  for (std::size_t i = 0; i < of.outputs.size(); ++i) {
+    const TensorId diff = of.outputs[i];
+    const Shape& s = shape(node(of.forward).inputs[i]);
     const ChannelRuns runs = channel_runs(s, tag, size_of(options_.compute));
     if (diff != kNoTensor) {
       const Value into = output(diff, Md({s[0], s[3], s[1], s[2]}, type_, tag), {}, id);

@@ -18,7 +18,7 @@
 namespace hvd::models::onednn {
 namespace {
 
-constexpr std::size_t kWord = 64;  // elements per mask word: the unit in which work is cut
+constexpr std::size_t kUnit = 64;  // elements: the unit in which work is cut
 
 HVD_INLINE float load(const float* p, std::size_t i) { return p[i]; }
 HVD_INLINE float load(const std::uint16_t* p, std::size_t i) { return bf16_to_float(p[i]); }
@@ -29,9 +29,6 @@ HVD_INLINE void store(std::uint16_t* p, std::size_t i, float value) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
   p[i] = static_cast<std::uint16_t>((bits + 0x7fffU + ((bits >> 16) & 1U)) >> 16);
 }
-
-// Chunks small enough for the first-level cache: the sum is formed there, then masked.
-constexpr std::size_t kChunk = 1024;
 
 HVD_VECTOR_CLONES void add_f32(const float* a, const float* b, float* y, std::size_t n) {
   for (std::size_t i = 0; i < n; ++i) y[i] = a[i] + b[i];
@@ -59,65 +56,6 @@ HVD_VECTOR_CLONES void dropout_bf16(const std::uint16_t* x, const std::uint8_t* 
   for (std::size_t i = 0; i < n; ++i) store(y, i, keep[i] != 0 ? load(x, i) * scale : 0);
 }
 
-// The mask kernels keep one word's worth of elements in registers, so that the compiler can turn comparisons
-// into mask registers where the processor has them.
-template <class T>
-HVD_INLINE void add_relu_words(const T* a, const T* b, T* y, std::uint64_t* mask, std::size_t n) {
-  for (std::size_t base = 0; base < n; base += kWord) {
-    const std::size_t m = std::min(kWord, n - base);
-    float sum[kWord];
-    for (std::size_t i = 0; i < m; ++i) sum[i] = load(a, base + i) + load(b, base + i);
-    std::uint64_t word = 0;
-    for (std::size_t i = 0; i < m; ++i) word |= static_cast<std::uint64_t>(sum[i] > 0) << i;
-    mask[base / kWord] = word;
-    for (std::size_t i = 0; i < m; ++i) store(y, base + i, sum[i] > 0 ? sum[i] : 0);
-  }
-}
-HVD_VECTOR_CLONES void add_relu_f32(const float* a, const float* b, float* y, std::uint64_t* mask, std::size_t n) {
-  add_relu_words(a, b, y, mask, n);
-}
-HVD_VECTOR_CLONES void add_relu_bf16(const std::uint16_t* a, const std::uint16_t* b, std::uint16_t* y,
-                                     std::uint64_t* mask, std::size_t n) {
-  add_relu_words(a, b, y, mask, n);
-}
-
-template <class T>
-HVD_INLINE void sum_chunk(const void* const* parts, std::size_t part_count, const std::uint64_t* mask,
-                          const T* positive, T* out, std::size_t begin, std::size_t n) {
-  float sum[kChunk];
-  const T* first = static_cast<const T*>(parts[0]) + begin;
-  if (part_count == 1) {
-    for (std::size_t i = 0; i < n; ++i) sum[i] = load(first, i);
-  } else {
-    const T* second = static_cast<const T*>(parts[1]) + begin;
-    for (std::size_t i = 0; i < n; ++i) sum[i] = load(first, i) + load(second, i);
-  }
-  for (std::size_t p = 2; p < part_count; ++p) {
-    const T* part = static_cast<const T*>(parts[p]) + begin;
-    for (std::size_t i = 0; i < n; ++i) sum[i] += load(part, i);
-  }
-  T* to = out + begin;
-  if (mask != nullptr) {
-    for (std::size_t i = 0; i < n; ++i) {
-      const std::uint64_t word = mask[(begin + i) / kWord];
-      store(to, i, ((word >> (i % kWord)) & 1U) != 0 ? sum[i] : 0);
-    }
-  } else if (positive != nullptr) {
-    const T* y = positive + begin;
-    for (std::size_t i = 0; i < n; ++i) store(to, i, load(y, i) > 0 ? sum[i] : 0);
-  } else {
-    for (std::size_t i = 0; i < n; ++i) store(to, i, sum[i]);
-  }
-}
-HVD_VECTOR_CLONES void sum_f32(const void* const* parts, std::size_t part_count, const std::uint64_t* mask,
-                               const float* positive, float* out, std::size_t begin, std::size_t n) {
-  sum_chunk<float>(parts, part_count, mask, positive, out, begin, n);
-}
-HVD_VECTOR_CLONES void sum_bf16(const void* const* parts, std::size_t part_count, const std::uint64_t* mask,
-                                const std::uint16_t* positive, std::uint16_t* out, std::size_t begin, std::size_t n) {
-  sum_chunk<std::uint16_t>(parts, part_count, mask, positive, out, begin, n);
-}
-
 template <class T>
 HVD_INLINE void sgd_loop(float* __restrict w, float* __restrict m, const T* __restrict g, const SgdFactors& f,
                          std::size_t n) {
@@ -142,34 +80,8 @@ std::uint16_t* b16(void* p) { return static_cast<std::uint16_t*>(p); }
 
 }  // namespace
 
-void add_relu(DataType type, const void* a, const void* b, void* y, std::byte* mask, std::size_t count) {
-  auto* words = reinterpret_cast<std::uint64_t*>(mask);
-  parallel_ranges(count, kWord, [&](std::size_t begin, std::size_t end) {
-    if (type == DataType::kF32) {
-      add_relu_f32(f32(a) + begin, f32(b) + begin, f32(y) + begin, words + begin / kWord, end - begin);
-    } else {
-      add_relu_bf16(b16(a) + begin, b16(b) + begin, b16(y) + begin, words + begin / kWord, end - begin);
-    }
-  });
-}
-
-void sum_survivors(DataType type, std::span<const void* const> parts, const Survivors& survivors, void* out,
-                   std::size_t count) {
-  const auto* words = reinterpret_cast<const std::uint64_t*>(survivors.mask);
-  parallel_ranges(count, kChunk, [&](std::size_t begin, std::size_t end) {
-    for (std::size_t at = begin; at < end; at += kChunk) {
-      const std::size_t n = std::min(kChunk, end - at);
-      if (type == DataType::kF32) {
-        sum_f32(parts.data(), parts.size(), words, f32(survivors.positive), f32(out), at, n);
-      } else {
-        sum_bf16(parts.data(), parts.size(), words, b16(survivors.positive), b16(out), at, n);
-      }
-    }
-  });
-}
-
 void relu(DataType type, const void* x, void* y, std::size_t count) {
-  parallel_ranges(count, kWord, [&](std::size_t begin, std::size_t end) {
+  parallel_ranges(count, kUnit, [&](std::size_t begin, std::size_t end) {
     if (type == DataType::kF32) {
       relu_f32(f32(x) + begin, f32(y) + begin, end - begin);
     } else {
@@ -179,7 +91,7 @@ void relu(DataType type, const void* x, void* y, std::size_t count) {
 }
 
 void add(DataType type, const void* a, const void* b, void* y, std::size_t count) {
-  parallel_ranges(count, kWord, [&](std::size_t begin, std::size_t end) {
+  parallel_ranges(count, kUnit, [&](std::size_t begin, std::size_t end) {
     if (type == DataType::kF32) {
       add_f32(f32(a) + begin, f32(b) + begin, f32(y) + begin, end - begin);
     } else {
@@ -198,7 +110,7 @@ void copy_rows(const std::byte* from, std::byte* to, const RowCopy& shape) {
 }
 
 void dropout(DataType type, const void* x, std::span<const std::uint8_t> keep, float scale, void* y) {
-  parallel_ranges(keep.size(), kWord, [&](std::size_t begin, std::size_t end) {
+  parallel_ranges(keep.size(), kUnit, [&](std::size_t begin, std::size_t end) {
     if (type == DataType::kF32) {
       dropout_f32(f32(x) + begin, keep.data() + begin, scale, f32(y) + begin, end - begin);
     } else {
@@ -254,12 +166,12 @@ void update_running(std::span<float> running, const float* batch, float momentum
 }
 
 void to_bf16(const float* from, std::uint16_t* to, std::size_t count) {
-  parallel_ranges(count, kWord,
+  parallel_ranges(count, kUnit,
                   [&](std::size_t begin, std::size_t end) { convert_to_bf16(from + begin, to + begin, end - begin); });
 }
 
 void to_f32(const std::uint16_t* from, float* to, std::size_t count) {
-  parallel_ranges(count, kWord,
+  parallel_ranges(count, kUnit,
                   [&](std::size_t begin, std::size_t end) { convert_to_f32(from + begin, to + begin, end - begin); });
 }
 
