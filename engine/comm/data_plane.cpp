@@ -61,7 +61,7 @@ NodeReducer::Place Regions::locate(const std::byte* data, std::size_t bytes, int
 GroupData::GroupData(Core& core, const CommOptions& options)
     : core_(core),
       options_(options),
-      reducer_(core.group, std::max<std::size_t>(options.segment_bytes, 1024)),
+      reducer_(core.group, core.layout.max_local_size, std::max<std::size_t>(options.segment_bytes, 1024)),
       regions_(std::make_shared<Regions>()),
       all_ranks_(static_cast<std::size_t>(core.layout.topology.size)) {
   const Layout& layout = core.layout;

@@ -27,8 +27,11 @@ Layout::Layout(int rank, const std::vector<int>& original_node_of, std::vector<s
   topology.local_rank = local_rank_of[static_cast<std::size_t>(rank)];
   topology.local_size = static_cast<int>(my_node().size());
   topology.hosts = std::move(hosts);
-  min_local_size = topology.local_size;
-  for (const auto& node : members) min_local_size = std::min(min_local_size, static_cast<int>(node.size()));
+  min_local_size = max_local_size = topology.local_size;
+  for (const auto& node : members) {
+    min_local_size = std::min(min_local_size, static_cast<int>(node.size()));
+    max_local_size = std::max(max_local_size, static_cast<int>(node.size()));
+  }
 }
 
 std::string Layout::describe(int rank) const {

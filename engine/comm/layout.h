@@ -17,7 +17,8 @@ struct Layout {
   std::vector<int> node_of;               ///< [rank]
   std::vector<int> local_rank_of;         ///< [rank]
   std::vector<std::vector<int>> members;  ///< [node][local rank] -> rank
-  int min_local_size = 1;
+  int min_local_size = 1;                 ///< over nodes
+  int max_local_size = 1;
 
   [[nodiscard]] const std::vector<int>& my_node() const { return members[static_cast<std::size_t>(topology.node)]; }
   /// "rank 3 (host b)".

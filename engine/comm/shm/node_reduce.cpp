@@ -23,6 +23,12 @@ using Outputs = std::vector<std::byte*>;
 
 }  // namespace
 
+NodeReducer::NodeReducer(NodeGroup& group, int largest_group, std::size_t segment_bytes)
+    : group_(group),
+      segment_bytes_(segment_bytes),
+      block_bytes_(
+          std::max(kSlotBytes, kStagingBytes / static_cast<std::size_t>(largest_group) / kSlotBytes * kSlotBytes)) {}
+
 void NodeReducer::check_agreement(const Reduction& reduction, const Wait& wait) const {
   for (int r = 0; r < group_.size(); ++r) {
     const Descriptor& other = group_.slot(r).descriptor;
@@ -122,14 +128,10 @@ void NodeReducer::reduce_in_place(std::span<std::byte* const> parts, const Reduc
   group_.await_work(static_cast<std::uint32_t>(total), wait);
 }
 
-std::size_t NodeReducer::block_bytes() const {
-  return std::max(kMinChunkBytes, kStagingBytes / static_cast<std::size_t>(group_.size()) / kSlotBytes * kSlotBytes);
-}
-
 std::byte* NodeReducer::staging(int local_rank, std::size_t half, const Wait& wait) {
   // Two blocks for what a rank puts in, two for the results of the shares.
-  if (!staging_) staging_ = group_.allocate(4 * block_bytes(), wait);
-  return staging_->part(local_rank) + half * block_bytes();
+  if (!staging_) staging_ = group_.allocate(4 * block_bytes_, wait);
+  return staging_->part(local_rank) + half * block_bytes_;
 }
 
 // Per block k: copy in, wait until all have; reduce the own share; meanwhile copy in block k + 1; wait until
@@ -140,7 +142,7 @@ void NodeReducer::reduce_staged(std::byte* data, const Reduction& reduction, con
   const auto n = static_cast<std::size_t>(group_.size());
   const auto me = static_cast<std::size_t>(group_.rank());
   const std::size_t element = size_of(reduction.dtype);
-  const std::size_t block = block_bytes() / element;
+  const std::size_t block = block_bytes_ / element;
   const std::size_t blocks = chunk_count(reduction.count, block);
   const std::uint32_t before = blocks_;
   staging(0, 0, wait);
@@ -181,7 +183,7 @@ void NodeReducer::reduce_staged(std::byte* data, const Reduction& reduction, con
 }
 
 void NodeReducer::broadcast_staged(std::byte* data, std::size_t bytes, int root, const Wait& wait) {
-  const std::size_t block = block_bytes();
+  const std::size_t block = block_bytes_;
   const std::size_t blocks = chunk_count(bytes, block);
   const std::uint32_t before = blocks_;
   staging(0, 0, wait);

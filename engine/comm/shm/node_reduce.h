@@ -29,7 +29,8 @@ class NodeReducer {
     std::uint64_t offset = 0;
   };
 
-  NodeReducer(NodeGroup& group, std::size_t segment_bytes) : group_(group), segment_bytes_(segment_bytes) {}
+  /// `largest_group`: ranks of the fullest node of the world, so that all nodes stage equal blocks.
+  NodeReducer(NodeGroup& group, int largest_group, std::size_t segment_bytes);
 
   /// Up to kSlotBytes: every rank copies its data into its slot and sums all slots itself. One
   /// synchronisation. Errors (of all methods): mismatch if ranks disagree; those of NodeGroup.
@@ -51,7 +52,7 @@ class NodeReducer {
 
   /// Staging memory of this node, `block_bytes()` per rank and half (0 or 1). Collective on first use.
   std::byte* staging(int local_rank, std::size_t half, const Wait& wait);
-  [[nodiscard]] std::size_t block_bytes() const;
+  [[nodiscard]] std::size_t block_bytes() const { return block_bytes_; }
 
  private:
   void post(std::byte* data, const Reduction& reduction, const Wait& wait);
@@ -60,6 +61,7 @@ class NodeReducer {
 
   NodeGroup& group_;
   std::size_t segment_bytes_;
+  std::size_t block_bytes_;
   std::optional<NodeMemory> staging_;
   std::uint32_t blocks_ = 0;  ///< staging blocks filled so far, equal on all ranks
   std::vector<Place> places_;

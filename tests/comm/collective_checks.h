@@ -1,0 +1,34 @@
+// Checks that run over any Communicator, as threads (loopback) or as processes (MPI). Each returns an empty
+// string or what is wrong; every rank of the world makes the same calls.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "engine/comm/communicator.h"
+
+namespace hvd::test {
+
+enum class Memory : std::uint8_t { kPlain, kRegistered };
+
+struct AllReduceCase {
+  std::size_t count;
+  DataType dtype;
+  ReduceOp op;
+  Memory memory;
+  [[nodiscard]] std::string text() const;
+};
+
+/// All-reduces known pseudo-random data twice and compares with an independent serial computation in higher
+/// precision; also that all ranks and both runs have the same bits, and that nothing beyond `count` changed.
+std::string check_all_reduce(comm::Communicator& communicator, const AllReduceCase& one);
+
+/// Every type and operation over awkward counts, plain and registered.
+std::string check_all_reduce_matrix(comm::Communicator& communicator, bool large);
+
+/// Barrier, bits, gather (unequal lengths, longer than a slot) and broadcasts from every root.
+std::string check_control_plane(comm::Communicator& communicator);
+
+std::string check_data_broadcast(comm::Communicator& communicator, std::size_t bytes);
+
+}  // namespace hvd::test

@@ -1,0 +1,36 @@
+// Runs a function on every rank of a loopback world, one thread each.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "engine/base/error.h"
+#include "engine/comm/communicator.h"
+
+namespace hvd::test {
+
+/// What became of each rank: the returned text, or "error <code>: <what>" if it threw.
+inline std::vector<std::string> run_loopback(int size, const comm::CommOptions& options, int ranks_per_node,
+                                             const std::function<std::string(comm::Communicator&)>& body) {
+  auto world = comm::make_loopback(size, options, ranks_per_node);
+  std::vector<std::string> results(world.size());
+  {
+    std::vector<std::jthread> threads;
+    for (std::size_t r = 0; r < world.size(); ++r) {
+      threads.emplace_back([&, r] {
+        try {
+          results[r] = body(*world[r]);
+        } catch (const Error& error) {
+          results[r] = "error " + std::string(name(error.code())) + ": " + error.what();
+          world[r]->control().abort(error.what());  // as the engine does: nobody waits for the deadline
+        }
+      });
+    }
+  }
+  return results;
+}
+
+}  // namespace hvd::test
