@@ -167,4 +167,8 @@ ReplayProfile ReplayRecorder::profile() const {
   return profile;
 }
 
+std::unique_ptr<TrainStep> make_replay_step(ReplayProfile profile, DataType gradient, const ArenaAllocator& allocate) {
+  return std::make_unique<ReplayStep>(std::move(profile), gradient, allocate);
+}
+
 }  // namespace hvd::models
