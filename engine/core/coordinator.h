@@ -56,6 +56,8 @@ std::vector<Response> decode_responses(std::span<const std::byte> message);
 class Coordinator {
  public:
   explicit Coordinator(int size) : size_(size), stopped_(size) {}
+  Coordinator(const Coordinator&) = delete;  // by_name_ points into table_
+  Coordinator& operator=(const Coordinator&) = delete;
 
   /// Errors: invalid_argument when the message is corrupt or repeats a request; names the rank.
   void add(int rank, std::span<const std::byte> message);

@@ -19,6 +19,11 @@ class ResponseCache {
   enum class Lookup : std::uint8_t { kMiss, kHit, kInvalid };  ///< kInvalid: same name, other shape/type/op
 
   explicit ResponseCache(std::size_t capacity);  ///< 0 switches the cache off
+  // Slots point into order_: a copy would point into the original's.
+  ResponseCache(const ResponseCache&) = delete;
+  ResponseCache& operator=(const ResponseCache&) = delete;
+  ResponseCache(ResponseCache&&) noexcept = default;
+  ResponseCache& operator=(ResponseCache&&) noexcept = default;
 
   [[nodiscard]] Lookup lookup(const Request& request) const;
   /// Bit of a cached name; nullopt on a miss.

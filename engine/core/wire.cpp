@@ -1,11 +1,15 @@
 #include "engine/core/wire.h"
 
+#include <array>
+
 #include "engine/base/error.h"
 
 namespace hvd::core {
 
 void WireWriter::little_endian(std::uint64_t value, int bytes) {
-  for (int i = 0; i < bytes; ++i) out_.push_back(static_cast<std::byte>(value >> (8 * i)));
+  std::array<std::byte, 8> buffer{};
+  for (std::size_t i = 0; i < buffer.size(); ++i) buffer[i] = static_cast<std::byte>(value >> (8 * i));
+  out_.insert(out_.end(), buffer.begin(), buffer.begin() + bytes);
 }
 
 void WireWriter::text(std::string_view value) {
