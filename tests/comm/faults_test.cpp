@@ -1,0 +1,214 @@
+// Deadlines, aborts, roll calls and disagreements over ranks that are threads.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstring>
+#include <thread>
+
+#include "engine/comm/communicator.h"
+#include "engine/comm/shm/shared_memory.h"
+#include "tests/comm/loopback_world.h"
+
+namespace hvd::test {
+namespace {
+
+using namespace std::chrono_literals;
+using comm::Communicator;
+
+bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+double seconds_of(const std::function<void()>& body) {
+  const auto start = Clock::now();
+  body();
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+/// Runs `body`; returns the Error it threw as "<code>: <text>".
+std::string error_of(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    return std::string(name(error.code())) + ": " + error.what();
+  }
+  return "no error";
+}
+
+class MissingRank : public ::testing::TestWithParam<std::pair<comm::Algorithm, int>> {};
+
+TEST_P(MissingRank, EndsTheOthersAtTheDeadlineAndIsNamed) {
+  const auto [algorithm, per_node] = GetParam();
+  comm::CommOptions options;
+  options.algorithm = algorithm;
+  auto world = comm::make_loopback(4, options, per_node);
+  std::vector<std::string> results(4);
+  const double elapsed = seconds_of([&] {
+    std::vector<std::jthread> threads;
+    for (std::size_t r = 0; r < 4; ++r) {
+      if (r == 3) continue;  // never comes
+      threads.emplace_back([&, r] {
+        std::vector<float> data(100000);
+        results[r] = error_of([&] {
+          world[r]->data().all_reduce(data.data(), data.size(), DataType::kF32, ReduceOp::kSum, Deadline::after(300ms));
+        });
+        world[r]->control().abort(results[r]);  // as the engine does
+      });
+    }
+  });
+  EXPECT_LT(elapsed, 5.0);
+  // Some rank waited for rank 3 itself and named it; what it found has reached all others but those that
+  // stood further off and reported their own neighbour first.
+  int named = 0;
+  for (std::size_t r = 0; r < 3; ++r) {
+    EXPECT_TRUE(has(results[r], "all_reduce 1 (400000 bytes)")) << results[r];
+    EXPECT_TRUE(has(results[r], "peer_lost: ") || has(results[r], "timeout: ")) << results[r];
+    if (has(results[r], "for rank 3 (host ")) ++named;
+  }
+  EXPECT_GE(named, per_node == 0 && algorithm == comm::Algorithm::kAuto ? 3 : 1);
+}
+
+INSTANTIATE_TEST_SUITE_P(Algorithms, MissingRank,
+                         ::testing::Values(std::pair{comm::Algorithm::kAuto, 0}, std::pair{comm::Algorithm::kAuto, 2},
+                                           std::pair{comm::Algorithm::kRing, 0}, std::pair{comm::Algorithm::kAuto, 1},
+                                           std::pair{comm::Algorithm::kRecursiveDoubling, 0}));
+
+TEST(Deadline, ManyMissingRanksAreATimeoutThatNamesThem) {
+  auto world = comm::make_loopback(3);
+  const std::string error = error_of([&] { world[1]->control().barrier(Deadline::after(50ms)); });
+  EXPECT_TRUE(has(error, "timeout: rank 1 (host node0) waited")) << error;
+  EXPECT_TRUE(has(error, "in barrier 1 for rank 0 (host node0), rank 2 (host node0)")) << error;
+}
+
+TEST(Abort, WakesSleepersOfAllNodesFastWithTheReason) {
+  for (const int per_node : {0, 2}) {
+    auto world = comm::make_loopback(4, {}, per_node);
+    std::vector<std::string> results(4);
+    std::atomic<int> waiting{0};
+    double elapsed = 0;
+    {
+      std::vector<std::jthread> threads;
+      for (std::size_t r = 0; r < 3; ++r) {
+        threads.emplace_back([&, r] {
+          ++waiting;
+          results[r] = error_of([&] { world[r]->control().barrier(Deadline::after(60s)); });
+        });
+      }
+      while (waiting < 3) std::this_thread::yield();
+      std::this_thread::sleep_for(30ms);
+      elapsed = -std::chrono::duration<double>(Clock::now().time_since_epoch()).count();
+      world[3]->control().abort("loss is not a number on rank 3");
+    }
+    elapsed += std::chrono::duration<double>(Clock::now().time_since_epoch()).count();
+    EXPECT_LT(elapsed, 1.0);
+    for (std::size_t r = 0; r < 3; ++r) EXPECT_EQ(results[r], "peer_lost: loss is not a number on rank 3");
+    // Future waits fail at once too.
+    EXPECT_EQ(error_of([&] { world[0]->control().barrier(Deadline::after(60s)); }),
+              "peer_lost: loss is not a number on rank 3");
+  }
+}
+
+TEST(RollCall, CollectsWhatTheOthersDo) {
+  for (const int per_node : {0, 2}) {
+    auto world = comm::make_loopback(4, {}, per_node);
+    std::vector<std::optional<std::string>> answers;
+    std::atomic<bool> over{false};
+    {
+      std::vector<std::jthread> threads;
+      threads.emplace_back([&] {  // rank 1 is idle and answers
+        while (!over) {
+          world[1]->control().answer_roll_call("step 17, computing");
+          std::this_thread::sleep_for(1ms);
+        }
+      });
+      threads.emplace_back([&] {  // rank 2 waits inside an operation: the wait answers for it
+        error_of([&] { world[2]->control().barrier(Deadline::after(60s)); });
+      });
+      answers = world[0]->control().roll_call("step 18, waiting for bucket 3", 700ms);  // rank 3 is gone
+      over = true;
+      world[0]->control().abort("done");
+    }
+    ASSERT_EQ(answers.size(), 4U);
+    EXPECT_EQ(answers[0], "step 18, waiting for bucket 3");
+    EXPECT_EQ(answers[1], "step 17, computing");
+    ASSERT_TRUE(answers[2].has_value());
+    EXPECT_TRUE(has(*answers[2], "waiting in barrier 1 for rank")) << *answers[2];
+    EXPECT_EQ(answers[3], std::nullopt);
+  }
+}
+
+TEST(RollCall, AllRanksAtOnceHearEachOtherWithoutWaitingOutThePatience) {
+  for (const int per_node : {0, 2}) {
+    const double elapsed = seconds_of([&] {
+      const auto results = run_loopback(4, {}, per_node, [](Communicator& c) -> std::string {
+        const auto answers = c.control().roll_call("rank " + std::to_string(c.topology().rank), 20s);
+        for (std::size_t r = 0; r < answers.size(); ++r) {
+          if (answers[r] != "rank " + std::to_string(r)) return "answer of rank " + std::to_string(r);
+        }
+        return "";
+      });
+      for (const auto& result : results) EXPECT_EQ(result, "");
+    });
+    EXPECT_LT(elapsed, 10.0);
+  }
+}
+
+TEST(Mismatch, OfCountTypeOrOperationIsAnErrorOnEveryRank) {
+  for (const std::size_t count : {10U, 100000U}) {
+    const auto results = run_loopback(2, {}, 0, [&](Communicator& c) {
+      std::vector<double> data(count + 1);
+      return error_of([&] {
+        c.data().all_reduce(data.data(), count, c.topology().rank == 0 ? DataType::kF32 : DataType::kI32,
+                            ReduceOp::kSum, Deadline::after(5s));
+      });
+    });
+    for (const auto& result : results) {
+      EXPECT_TRUE(has(result, "mismatch: ") && has(result, "fp32") && has(result, "int32")) << result;
+    }
+  }
+  const auto results = run_loopback(2, {}, 0, [&](Communicator& c) {
+    return error_of([&] {
+      if (c.topology().rank == 0) {
+        c.control().barrier(Deadline::after(5s));
+      } else {
+        c.control().gather({}, Deadline::after(5s));
+      }
+    });
+  });
+  for (const auto& result : results) EXPECT_TRUE(has(result, "mismatch: ")) << result;
+}
+
+TEST(SharedMemory, TooLittleSaysHowMuchIsNeededAndThere) {
+  const std::string name = "/hvd_bench_test." + std::to_string(getpid());
+  const std::size_t huge = std::size_t{1} << 46;  // 64 TiB: more than any /dev/shm
+  const std::string error = error_of([&] {
+    const auto memory = comm::SharedMemory::create(name, huge);
+    comm::SharedMemory::unlink(name);
+    memory.commit(0, huge);
+  });
+  comm::SharedMemory::unlink(name);
+  EXPECT_TRUE(has(error, "out_of_memory: ")) << error;
+  EXPECT_TRUE(has(error, "67108864.0 MiB")) << error;
+}
+
+TEST(SharedMemory, IsGoneOnceUnlinkedAndUnmapped) {
+  const std::string name = "/hvd_bench_test2." + std::to_string(getpid());
+  {
+    const auto first = comm::SharedMemory::create(name, 4096);
+    first.commit(0, 4096);
+    const auto second = comm::SharedMemory::open(name, 4096);
+    first.bytes()[5] = std::byte{42};
+    EXPECT_EQ(second.bytes()[5], std::byte{42});
+    comm::SharedMemory::unlink(name);
+    EXPECT_TRUE(has(error_of([&] { comm::SharedMemory::open(name, 4096); }), "io: cannot open shared memory"));
+    EXPECT_EQ(second.bytes()[5], std::byte{42});
+  }
+}
+
+TEST(Allocate, TooMuchFailsOnEveryRankAlike) {
+  const auto results = run_loopback(2, {}, 0, [](Communicator& c) {
+    return error_of([&] { c.data().allocate(std::size_t{1} << 50, Deadline::after(5s)); });
+  });
+  for (const auto& result : results) EXPECT_TRUE(has(result, "out_of_memory: ")) << result;
+}
+
+}  // namespace
+}  // namespace hvd::test

@@ -1,0 +1,155 @@
+// Kernels and index arithmetic, against values worked out independently.
+#include "engine/comm/reduce.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+#include "engine/base/float16.h"
+#include "engine/comm/chunks.h"
+#include "engine/comm/layout.h"
+
+namespace hvd::comm {
+namespace {
+
+template <class T>
+std::vector<T> reduce(const std::vector<std::vector<T>>& inputs, DataType dtype, ReduceOp op, int divisor = 1) {
+  std::vector<const std::byte*> from;
+  for (const auto& input : inputs) from.push_back(reinterpret_cast<const std::byte*>(input.data()));
+  std::vector<T> out(inputs[0].size());
+  const std::array<std::byte*, 1> to{reinterpret_cast<std::byte*>(out.data())};
+  reduce_many(from, to, out.size(), dtype, op, divisor);
+  return out;
+}
+
+TEST(Reduce, HandComputedValues) {
+  EXPECT_EQ(reduce<float>({{1, -2, 3}, {4, 5, -6}}, DataType::kF32, ReduceOp::kSum), (std::vector<float>{5, 3, -3}));
+  EXPECT_EQ(reduce<float>({{1, -2, 3}, {4, 5, -6}}, DataType::kF32, ReduceOp::kAverage, 2),
+            (std::vector<float>{2.5, 1.5, -1.5}));
+  EXPECT_EQ(reduce<double>({{1, -2}, {4, 5}, {0, 9}}, DataType::kF64, ReduceOp::kMax), (std::vector<double>{4, 9}));
+  EXPECT_EQ(reduce<std::int32_t>({{7, -7}, {0, 0}}, DataType::kI32, ReduceOp::kAverage, 2),
+            (std::vector<std::int32_t>{3, -3}));
+  EXPECT_EQ(reduce<std::int64_t>({{1LL << 40}, {-5}}, DataType::kI64, ReduceOp::kMin), (std::vector<std::int64_t>{-5}));
+  EXPECT_EQ(reduce<std::uint8_t>({{200}, {100}}, DataType::kU8, ReduceOp::kSum), (std::vector<std::uint8_t>{44}));
+}
+
+TEST(Reduce, IntegersWrapWithoutUndefinedBehaviour) {
+  const auto most = std::numeric_limits<std::int32_t>::max();
+  EXPECT_EQ(reduce<std::int32_t>({{most}, {1}}, DataType::kI32, ReduceOp::kSum),
+            (std::vector<std::int32_t>{std::numeric_limits<std::int32_t>::min()}));
+  const auto most64 = std::numeric_limits<std::int64_t>::max();
+  EXPECT_EQ(reduce<std::int64_t>({{most64}, {1}}, DataType::kI64, ReduceOp::kSum),
+            (std::vector<std::int64_t>{std::numeric_limits<std::int64_t>::min()}));
+}
+
+// One input with divisor 1 is load and store: all 65536 patterns must survive, NaN as some NaN.
+TEST(Reduce, EveryHalfPrecisionPatternSurvivesConversion) {
+  std::vector<std::uint16_t> all(65536);
+  for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<std::uint16_t>(i);
+  const auto fp16 = reduce<std::uint16_t>({all}, DataType::kF16, ReduceOp::kSum);
+  const auto bf16 = reduce<std::uint16_t>({all}, DataType::kBF16, ReduceOp::kSum);
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    EXPECT_EQ(fp16[i], float_to_fp16(fp16_to_float(all[i]))) << i;
+    EXPECT_EQ(bf16[i], float_to_bf16(bf16_to_float(all[i]))) << i;
+  }
+}
+
+// a + b over many pairs covers rounding ties, subnormal and infinite results of the vectorised store.
+TEST(Reduce, HalfPrecisionSumsRoundLikeTheScalarConversions) {
+  std::vector<std::uint16_t> a;
+  std::vector<std::uint16_t> b;
+  std::uint32_t state = 12345;
+  for (int i = 0; i < 300000; ++i) {
+    state = state * 1664525U + 1013904223U;
+    a.push_back(static_cast<std::uint16_t>(state >> 16));
+    state = state * 1664525U + 1013904223U;
+    // Every other pair has nearby exponents, so that ties and cancellations are common.
+    b.push_back(i % 2 == 0 ? static_cast<std::uint16_t>(state >> 16)
+                           : static_cast<std::uint16_t>((a.back() ^ 0x8000U) + (state >> 30)));
+  }
+  const auto fp16 = reduce<std::uint16_t>({a, b}, DataType::kF16, ReduceOp::kSum);
+  const auto bf16 = reduce<std::uint16_t>({a, b}, DataType::kBF16, ReduceOp::kSum);
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    const float half = fp16_to_float(a[i]) + fp16_to_float(b[i]);
+    const float brain = bf16_to_float(a[i]) + bf16_to_float(b[i]);
+    if (std::isnan(half)) {
+      EXPECT_TRUE(std::isnan(fp16_to_float(fp16[i])));
+    } else {
+      ASSERT_EQ(fp16[i], float_to_fp16(half)) << i;
+    }
+    if (std::isnan(brain)) {
+      EXPECT_TRUE(std::isnan(bf16_to_float(bf16[i])));
+    } else {
+      ASSERT_EQ(bf16[i], float_to_bf16(brain)) << i;
+    }
+  }
+}
+
+TEST(Reduce, OrderIsLeftToRightAndOutputsMayBeInputs) {
+  // (1e8 + 1) - 1e8 loses the 1 in fp32; 1e8 - 1e8 + 1 keeps it.
+  EXPECT_EQ(reduce<float>({{1e8F}, {1.0F}, {-1e8F}}, DataType::kF32, ReduceOp::kSum)[0], 0.0F);
+  EXPECT_EQ(reduce<float>({{1e8F}, {-1e8F}, {1.0F}}, DataType::kF32, ReduceOp::kSum)[0], 1.0F);
+  for (const std::size_t count : {1U, 63U, 1024U, 5000U}) {
+    std::vector<float> a(count, 1.0F);
+    std::vector<float> b(count, 2.0F);
+    std::vector<float> c(count, 4.0F);
+    const auto bytes = [](std::vector<float>& v) { return reinterpret_cast<std::byte*>(v.data()); };
+    const std::array<std::byte*, 3> outputs{bytes(a), bytes(b), bytes(c)};
+    const std::array<const std::byte*, 3> inputs{bytes(a), bytes(b), bytes(c)};
+    reduce_many(inputs, outputs, count, DataType::kF32, ReduceOp::kSum);
+    EXPECT_EQ(a, std::vector<float>(count, 7.0F));
+    EXPECT_EQ(b, a);
+    EXPECT_EQ(c, a);
+  }
+}
+
+TEST(Chunks, CoverCountsAboveTwoToThe31WithIntSizedPieces) {
+  constexpr std::size_t kLimit = std::size_t{1} << 30;
+  for (const std::size_t total : {(std::size_t{1} << 31) + 5, (std::size_t{1} << 33), std::size_t{3}, std::size_t{0}}) {
+    std::size_t next = 0;
+    for_each_chunk(total, kLimit, [&](Range range) {
+      EXPECT_EQ(range.begin, next);
+      EXPECT_GT(range.count, 0U);
+      EXPECT_LE(range.count, static_cast<std::size_t>(std::numeric_limits<int>::max()));
+      next = range.end();
+    });
+    EXPECT_EQ(next, total);
+    EXPECT_EQ(chunk_count(total, kLimit), (total + kLimit - 1) / kLimit);
+  }
+}
+
+TEST(Chunks, SharesPartitionAndAlign) {
+  for (const std::size_t total : {0UL, 1UL, 63UL, 64UL, 1000UL, 1000003UL, (1UL << 33) + 7}) {
+    for (const std::size_t parts : {1UL, 2UL, 3UL, 7UL, 512UL}) {
+      std::size_t next = 0;
+      for (std::size_t i = 0; i < parts; ++i) {
+        const Range share = share_of(total, parts, i, 64);
+        EXPECT_EQ(share.begin, next);
+        EXPECT_EQ(share.begin % 64, 0U);
+        next = share.end();
+      }
+      EXPECT_EQ(next, total);
+    }
+  }
+}
+
+TEST(Layout, NumbersNodesByLowestRankWhateverTheirIds) {
+  const Layout layout(2, {9, 4, 9, 4, 4}, {"a", "b", "a", "b", "b"});
+  EXPECT_EQ(layout.node_of, (std::vector<int>{0, 1, 0, 1, 1}));
+  EXPECT_EQ(layout.members, (std::vector<std::vector<int>>{{0, 2}, {1, 3, 4}}));
+  EXPECT_EQ(layout.topology.node, 0);
+  EXPECT_EQ(layout.topology.local_rank, 1);
+  EXPECT_EQ(layout.topology.local_size, 2);
+  EXPECT_EQ(layout.min_local_size, 2);
+  EXPECT_EQ(layout.max_local_size, 3);
+  EXPECT_EQ(layout.describe(4), "rank 4 (host b)");
+}
+
+}  // namespace
+}  // namespace hvd::comm
