@@ -8,6 +8,7 @@ assumed normality); Kuensch 1989 and Politis and Romano 1992 for the (circular) 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -16,6 +17,9 @@ import numpy as np
 CONFIDENCE = 0.95
 REPLICATES = 2000
 MIN_SAMPLES = 3  # below that an interval of a median says nothing
+# With fewer sessions a bootstrap over them covers the truth far less often than it says: simulated, 60 % with two and
+# 78 % with three where 95 % was asked, 95 % from five on.
+MIN_SESSIONS = 5
 
 
 @dataclass(frozen=True)
@@ -35,19 +39,56 @@ class Estimate:
         )
 
 
-def block_length(count: int) -> int:
-    """Steps per block: the cube root of the sample count, the rate at which the bias of the variance is least."""
-    return max(1, round(count ** (1.0 / 3.0)))
+def lag_one_autocorrelation(series: np.ndarray) -> float:
+    """Autocorrelation at lag one of the samples' ranks (outliers do not hide it), in [0, 0.9]; 0 below 8 samples.
+
+    Corrected for its bias at small counts. Source: Kendall, Biometrika 41 (1954).
+    """
+    count = len(series)
+    if count < 8:
+        return 0.0
+    centred = np.empty(count)
+    centred[np.argsort(series, kind="stable")] = np.arange(count) - (count - 1) / 2
+    sample = float(centred[1:] @ centred[:-1]) / float(centred @ centred)
+    return min(0.9, max(0.0, (count * sample + 1) / (count - 3)))
+
+
+def block_length(count: int, rho: float) -> int:
+    """Steps per block for `count` samples of lag-one autocorrelation `rho`; at most a quarter of them.
+
+    Source: Carlstein, Annals of Statistics 14 (1986), the AR(1) rule. The same as in bench/measure/median.
+    """
+    length = 6 ** (1 / 3) * (rho / (1 - rho * rho)) ** (2 / 3) * count ** (1 / 3)
+    return int(min(max(math.ceil(length), 1), max(1, count // 4)))
+
+
+def widening(count: int, rho: float, length: int) -> float:
+    """What blocks shorter than the correlation, and few samples, understate the standard error by; >= 1.
+
+    The first factor is what an AR(1) series loses in blocks of `length`, the second n / (n - 1) of the effective
+    sample size. The same as in bench/measure/median.
+    """
+    full = (1 + rho) / (1 - rho)
+    block = 1 + sum(2 * (1 - lag / length) * rho**lag for lag in range(1, length))
+    effective = max(3.0, count / full)
+    return math.sqrt(full / block) * math.sqrt(effective / (effective - 1))
 
 
 def median_replicates(series: np.ndarray, rng: np.random.Generator, replicates: int = REPLICATES) -> np.ndarray:
-    """Medians of `replicates` circular block resamples of `series` (count,); result (replicates,), same unit."""
+    """Medians of circular block resamples of `series` (count,), same unit; result (replicates,).
+
+    Their deviations from the median of `series` are widened, see widening(). Simulated: a 95 % interval holds the
+    true median in 95 to 97 % of independent series of 6 to 60 samples, 92 to 93 % at lag-one autocorrelation 0.3.
+    """
     count = len(series)
-    length = block_length(count)
-    blocks = -(-count // length)
-    starts = rng.integers(0, count, size=(replicates, blocks))
+    rho = lag_one_autocorrelation(series)
+    length = block_length(count, rho)
+    starts = rng.integers(0, count, size=(replicates, -(-count // length)))
     indices = (starts[:, :, None] + np.arange(length)) % count
-    return np.median(series[indices.reshape(replicates, -1)[:, :count]], axis=1)
+    drawn = np.median(series[indices.reshape(replicates, -1)[:, :count]], axis=1)
+    middle = np.median(series)
+    # a widened deviation may not pass zero: times and rates are positive
+    return np.maximum(middle + (drawn - middle) * widening(count, rho, length), 1e-3 * middle)
 
 
 def _interval(value: float, replicates: np.ndarray, confidence: float) -> Estimate:
@@ -95,6 +136,8 @@ def _pool(
     value = float(np.median([part[0] for part in parts]))
     if len(parts) == 1:
         return _interval(value, parts[0][1], confidence) if counts[0] >= MIN_SAMPLES else Estimate(value)
+    if len(parts) < MIN_SESSIONS:
+        return Estimate(value)
     replicates = np.stack([part[1] for part in parts])  # (sessions, replicates)
     drawn = rng.integers(0, len(parts), size=(replicates.shape[1], len(parts)))
     within = rng.integers(0, replicates.shape[1], size=drawn.shape)

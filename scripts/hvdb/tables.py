@@ -92,7 +92,8 @@ EFFICIENCY_NOTES = (
     "no reduction: the same with nothing reduced; what is missing to 100 % there is interference between ranks.",
     "ring bound: what would remain if reduction hid behind backward (taken as 2/3 of forward + backward) as far as"
     " it can; an estimate from stored times, '-' where they are missing.",
-    "[..]: 95 % bootstrap interval; over blocks of steps within one session, over sessions where there are several.",
+    "[..]: 95 % bootstrap interval, over blocks of steps within one session, or over sessions from five on (two to four"
+    " are too few for one); several sessions: the median over them.",
 )
 
 

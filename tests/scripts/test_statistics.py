@@ -46,6 +46,33 @@ class BootstrapTest(unittest.TestCase):
         self.assertGreaterEqual(hits, 180)
         self.assertLess(hits, 200, "an interval that never misses is too wide to be of 95 %")
 
+    def test_coverage_holds_for_few_and_correlated_samples(self) -> None:
+        # Lag-one autocorrelation 0.3. Over 2,000 experiments the 95 % interval holds the truth in 92 to 93 % of cases
+        # (what median_replicates() says of itself); the bound is three standard errors of 200 experiments below 92 %.
+        rng = np.random.default_rng(12)
+        for count in (10, 20):
+            hits = 0
+            for _ in range(200):
+                noise = rng.standard_normal(count)
+                for i in range(1, count):
+                    noise[i] = 0.3 * noise[i - 1] + np.sqrt(1 - 0.3**2) * noise[i]
+                figure = bootstrap.pooled_rate([np.exp(0.05 * noise)])
+                hits += figure.low <= 1.0 <= figure.high
+            self.assertGreaterEqual(hits, 172, f"{count} samples")
+
+    def test_coverage_over_sessions(self) -> None:
+        rng = np.random.default_rng(13)
+        hits = 0
+        for _ in range(200):
+            bases = np.exp(0.02 * rng.standard_normal(bootstrap.MIN_SESSIONS))
+            figure = bootstrap.pooled_rate([base * np.exp(0.01 * rng.standard_normal(12)) for base in bases])
+            hits += figure.low <= 1.0 <= figure.high
+        self.assertGreaterEqual(hits, 180)
+
+    def test_two_to_four_sessions_have_no_interval(self) -> None:
+        self.assertIsNone(bootstrap.pooled_rate([np.ones(20)] * 4).low)
+        self.assertIsNotNone(bootstrap.pooled_rate([np.ones(20)] * 5).low)
+
     def test_blocks_widen_the_interval_of_correlated_steps(self) -> None:
         # A random walk around 1: neighbouring steps are alike, so 400 of them hold far less than 400 draws do.
         rng = np.random.default_rng(5)
@@ -104,7 +131,7 @@ class EfficiencyTest(unittest.TestCase):
         full = cells[1]
         self.assertEqual(full.sessions, 2)
         self.assertAlmostEqual(full.efficiency.value, 0.8)
-        self.assertAlmostEqual(full.efficiency.low, 0.8)
+        self.assertIsNone(full.efficiency.low, "two sessions are too few for an interval")
 
     def test_without_a_baseline_there_is_no_efficiency(self) -> None:
         (full,) = self.cells(SessionSpec(phases=("full",)))
