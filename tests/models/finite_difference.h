@@ -1,0 +1,62 @@
+// Central finite differences with an error bound computed from the function itself.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <span>
+#include <string>
+
+namespace hvd::models::testing {
+
+struct Scalar {
+  double value = 0;
+  double magnitude = 0;  ///< sum of the absolute values of the terms that were summed into `value`
+};
+
+/// Step that balances truncation (h^2) and rounding (epsilon / h): the cube root of epsilon is 6e-6.
+inline constexpr double kStep = 1e-5;
+
+/// D(h) = (f(x + h) - f(x - h)) / 2h, and how far it can be off.
+/// Truncation: D(h) = f' + c h^2 + O(h^4), so |D(2h) - D(h)| = 3 c h^2 bounds it with a margin of three.
+/// Rounding: a sum of terms of total magnitude M that each took `chain` operations is off by at most
+/// chain * epsilon * M; two such values are divided by 2h (D(2h) adds half of that again).
+struct Derivative {
+  double value = 0, error = 0;
+};
+inline Derivative derivative(double& x, const std::function<Scalar()>& f, double chain) {
+  const double at = x;
+  const auto quotient = [&](double h, double& magnitude) {
+    x = at + h;
+    const Scalar above = f();
+    x = at - h;
+    const Scalar below = f();
+    x = at;
+    magnitude = std::max(above.magnitude, below.magnitude);
+    return (above.value - below.value) / (2 * h);
+  };
+  double magnitude = 0;
+  const double wide = quotient(2 * kStep, magnitude);
+  const double narrow = quotient(kStep, magnitude);
+  const double rounding = 1.5 * chain * std::numeric_limits<double>::epsilon() * magnitude / kStep;
+  return {.value = narrow, .error = std::abs(wide - narrow) + rounding};
+}
+
+/// Compares `analytic` with the derivatives of `f` after every element of `x`, which `f` reads.
+inline void expect_gradient(const std::string& what, std::span<double> x, std::span<const double> analytic,
+                            const std::function<Scalar()>& f, double chain) {
+  ASSERT_EQ(x.size(), analytic.size()) << what;
+  double largest = 0;
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    const Derivative numeric = derivative(x[i], f, chain);
+    EXPECT_NEAR(analytic[i], numeric.value, numeric.error) << what << ", element " << i;
+    largest = std::max(largest, std::abs(analytic[i]));
+    // A bound as large as the derivative would let everything pass.
+    EXPECT_LT(numeric.error, 1e-5) << what << ", element " << i;
+  }
+  EXPECT_GT(largest, 1e-3) << what << ": all derivatives vanish, nothing was checked";
+}
+
+}  // namespace hvd::models::testing

@@ -1,0 +1,271 @@
+#include "models/replay/replay.h"
+
+#include <algorithm>
+#include <chrono>
+#include <ctime>
+#include <thread>
+
+#include "models/arena_types.h"
+#include "tests/models/small_graphs.h"
+#include "tests/models/testing.h"
+
+namespace hvd::models {
+namespace {
+
+using testing::expect_error;
+using testing::RecordingSink;
+
+ReplayProfile sample() {
+  ReplayProfile profile;
+  profile.model = "vgg16";
+  profile.batch_size = 8;
+  profile.image_size = 224;
+  profile.device = "Some Processor (R) @ 2.0 GHz, 2 cores";
+  profile.compute_type = "bf16";
+  profile.source_run = "b2f7c9d4-0000-4000-8000-000000000001";
+  profile.forward_seconds = 0.1;
+  profile.backward_end_seconds = 0.3 + 1e-17;
+  profile.update_seconds = 1.0 / 3;
+  profile.gradients = {{"classifier.6.weight", 10, 0.125, 0.1250001}, {"a name with spaces", 70'000, 0.2, 0.25}};
+  return profile;
+}
+
+void expect_equal(const ReplayProfile& a, const ReplayProfile& b) {
+  EXPECT_EQ(a.model, b.model);
+  EXPECT_EQ(a.batch_size, b.batch_size);
+  EXPECT_EQ(a.image_size, b.image_size);
+  EXPECT_EQ(a.device, b.device);
+  EXPECT_EQ(a.compute_type, b.compute_type);
+  EXPECT_EQ(a.source_run, b.source_run);
+  EXPECT_EQ(a.forward_seconds, b.forward_seconds);
+  EXPECT_EQ(a.backward_end_seconds, b.backward_end_seconds);
+  EXPECT_EQ(a.update_seconds, b.update_seconds);
+  ASSERT_EQ(a.gradients.size(), b.gradients.size());
+  for (std::size_t i = 0; i < a.gradients.size(); ++i) {
+    EXPECT_EQ(a.gradients[i].name, b.gradients[i].name);
+    EXPECT_EQ(a.gradients[i].count, b.gradients[i].count);
+    EXPECT_EQ(a.gradients[i].submit_seconds, b.gradients[i].submit_seconds);
+    EXPECT_EQ(a.gradients[i].ready_seconds, b.gradients[i].ready_seconds);
+  }
+}
+
+TEST(ReplayText, RoundTripsExactly) {
+  const std::string text = to_text(sample());
+  expect_equal(parse_replay(text, "x"), sample());
+  EXPECT_EQ(to_text(parse_replay(text, "x")), text);
+  ReplayProfile bare;
+  bare.batch_size = bare.image_size = 1;
+  expect_equal(parse_replay(to_text(bare), "x"), bare);
+}
+
+// Every line in turn is damaged; the error must name the file and that line.
+TEST(ReplayText, ErrorsNameFileAndLine) {
+  const std::string text = to_text(sample());
+  const auto with = [&](const std::string& from, const std::string& to) {
+    std::string changed = text;
+    const std::size_t at = changed.find(from);
+    EXPECT_NE(at, std::string::npos) << from;
+    return changed.replace(at, from.size(), to);
+  };
+  struct Case {
+    std::string text, where, what;
+  };
+  const Case cases[] = {
+      {"", "f.replay:1", "hvd-replay 1"},
+      {with("hvd-replay 1", "hvd-replay 2"), "f.replay:1", "version"},
+      {with("model vgg16", "modell vgg16"), "f.replay:2", "unknown key 'modell'"},
+      {with("batch_size 8", "batch_size 0"), "f.replay:3", "at least 1"},
+      {with("image_size 224", "image_size 224x"), "f.replay:4", "'224x'"},
+      {with("device Some", "model Some"), "f.replay:5", "'model' appears twice"},
+      {with("forward_seconds 0.1", "forward_seconds -0.1"), "f.replay:8", "negative"},
+      {with("forward_seconds 0.1", "forward_seconds nan"), "f.replay:8", "finite"},
+      {with("gradient 10 0.125 ", "gradient 10 "), "f.replay:11", "elements submit ready name"},
+      {with("gradient 10", "gradient -1"), "f.replay:11", "at least 1"},
+      {with("a name with spaces", "classifier.6.weight"), "f.replay:12", "appears twice"},
+      {with("end 2", "end 3"), "f.replay:13", "3 gradients and holds 2"},
+      {with("end 2\n", ""), "f.replay:12", "'end' line is missing"},
+      {text + "more\n", "f.replay:13", "after the 'end' line"},
+      {with("update_seconds " + std::string("0.3333333333333333"), "end 0"), "f.replay:10", "missing"},
+  };
+  for (const Case& c : cases) {
+    SCOPED_TRACE(c.what);
+    expect_error(Errc::kInvalidArgument, {c.where, c.what}, [&] { parse_replay(c.text, "f.replay"); });
+  }
+}
+
+TEST(ReplayText, ATruncatedFileIsNeverAccepted) {
+  const std::string text = to_text(sample());
+  for (std::size_t size = 0; size + 1 < text.size(); ++size) {  // the last line break may be missing
+    EXPECT_THROW(parse_replay(text.substr(0, size), "f"), Error) << "accepted " << size << " bytes";
+  }
+}
+
+TEST(ReplayText, RefusesToWriteWhatItCouldNotRead) {
+  ReplayProfile profile = sample();
+  profile.device = "two\nlines";
+  expect_error(Errc::kInvalidArgument, {"device", "line break"}, [&] { to_text(profile); });
+}
+
+ReplayProfile quick() {
+  ReplayProfile profile = sample();
+  profile.gradients = {{"a", 5, 0.01, 0.01}, {"b", 100'003, 0.03, 0.03}, {"c", 1, 0.03, 0.03}};
+  profile.backward_end_seconds = 0.05;
+  profile.update_seconds = 0.01;
+  return profile;
+}
+
+class TimingSink final : public GradientSink {
+ public:
+  void gradient_ready(std::size_t /*parameter*/) override {
+    seconds.push_back(std::chrono::duration<double>(Clock::now() - start).count());
+  }
+  Clock::time_point start = Clock::now();
+  std::vector<double> seconds;
+};
+
+double processor_seconds() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+TEST(ReplayStep, NeverReportsEarlyAndNeverSpins) {
+  const HeapArena arena = make_heap_arena();
+  const auto step = make_replay_step(quick(), DataType::kF32, arena.allocate);
+  const double processor_start = processor_seconds();
+  TimingSink sink;
+  step->forward_backward({}, sink);
+  const double backward = std::chrono::duration<double>(Clock::now() - sink.start).count();
+  ASSERT_EQ(sink.seconds.size(), 3U);
+  EXPECT_GE(sink.seconds[0], 0.01);
+  EXPECT_GE(sink.seconds[1], 0.03);
+  EXPECT_GE(sink.seconds[2], sink.seconds[1]);
+  EXPECT_GE(backward, 0.05);
+  step->update({});
+  EXPECT_GE(std::chrono::duration<double>(Clock::now() - sink.start).count(), 0.06);
+  // Sleeping takes microseconds of processor time; a spin would take the whole 60 ms.
+  EXPECT_LT(processor_seconds() - processor_start, 0.03);
+}
+
+TEST(ReplayStep, GradientsAreKnownAndFreshInEveryStep) {
+  const HeapArena arena = make_heap_arena();
+  for (const DataType type : {DataType::kF32, DataType::kBF16, DataType::kF16, DataType::kF64}) {
+    const auto step = make_replay_step(quick(), type, arena.allocate);
+    RecordingSink sink;
+    for (int round = 0; round < 2; ++round) {
+      step->forward_backward({}, sink);
+      for (std::size_t p = 0; p < step->slots().size(); ++p) {
+        std::vector<float> values(step->slots()[p].count);
+        step->read_gradient(p, values);
+        for (std::size_t i = 0; i < values.size(); ++i) {
+          ASSERT_EQ(values[i], replay_gradient_value(p, i)) << "gradient " << p << " element " << i;
+        }
+      }
+      const auto bytes = step->gradient_arena();  // as a reduction would: other values in place
+      std::fill(bytes.begin(), bytes.end(), std::byte{0x11});
+    }
+    EXPECT_EQ(sink.ready, (std::vector<std::size_t>{0, 1, 2, 0, 1, 2}));
+    EXPECT_EQ(step->memory().gradients, (5U + 100'003 + 1) * size_of(type));
+  }
+}
+
+TEST(ReplayStep, SumsOverHundredsOfRanksAreExactInSixteenBits) {
+  for (std::size_t element = 0; element < 7; ++element) {
+    const std::vector<double> sum{512 * replay_gradient_value(3, element)};
+    for (const DataType type : {DataType::kBF16, DataType::kF16}) {
+      std::vector<std::byte> stored(2);
+      store(type, sum, stored);
+      EXPECT_EQ(load(type, stored, 0), sum[0]);
+    }
+  }
+}
+
+TEST(ReplayStep, RefusesWhatItCannotDo) {
+  const HeapArena arena = make_heap_arena();
+  ReplayProfile empty = sample();
+  empty.gradients.clear();
+  expect_error(Errc::kInvalidArgument, {"vgg16", "no gradients"},
+               [&] { make_replay_step(empty, DataType::kF32, arena.allocate); });
+  const auto step = make_replay_step(quick(), DataType::kF32, arena.allocate);
+  std::vector<float> values(5);
+  expect_error(Errc::kUnsupported, {"vgg16", "no weights"}, [&] { step->read_parameter(0, values); });
+  expect_error(Errc::kUnsupported, {"no weights"}, [&] { step->write_parameter(0, values); });
+  expect_error(Errc::kInvalidArgument, {"gradient 1"}, [&] { step->read_gradient(1, values); });
+  EXPECT_TRUE(step->state_to_broadcast().empty());
+}
+
+void sleep_seconds(double seconds) { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); }
+
+TEST(ReplayRecorder, TakesTheMedianAndLeavesTheWaitOutOfTheUpdate) {
+  const std::vector<ArenaSlot> slots{{"a", 0, 5, {5}}, {"b", 5, 7, {7}}};
+  ReplayRecorder recorder(slots, sample());
+  for (const double slow : {0.0, 0.2, 0.0}) {  // one step in three is disturbed
+    recorder.begin_step();
+    sleep_seconds(0.01 + slow);
+    recorder.gradient_ready(0);
+    sleep_seconds(0.01);
+    recorder.gradient_ready(1);
+    recorder.end_backward();
+    sleep_seconds(0.1);  // the wait for the reduction
+    recorder.begin_update();
+    sleep_seconds(0.005);
+    recorder.end_update();
+  }
+  const ReplayProfile profile = recorder.profile();
+  EXPECT_EQ(profile.model, "vgg16");
+  ASSERT_EQ(profile.gradients.size(), 2U);
+  EXPECT_EQ(profile.gradients[1].name, "b");
+  EXPECT_EQ(profile.gradients[1].count, 7U);
+  EXPECT_GE(profile.gradients[0].ready_seconds, 0.01);
+  EXPECT_GE(profile.gradients[1].ready_seconds, profile.gradients[0].ready_seconds + 0.01);
+  EXPECT_LT(profile.gradients[1].ready_seconds, 0.2);
+  EXPECT_EQ(profile.gradients[1].submit_seconds, profile.gradients[1].ready_seconds);
+  EXPECT_GE(profile.backward_end_seconds, profile.gradients[1].ready_seconds);
+  EXPECT_GE(profile.update_seconds, 0.005);
+  EXPECT_LT(profile.update_seconds, 0.1);
+  expect_equal(parse_replay(to_text(profile), "x"), profile);
+}
+
+TEST(ReplayRecorder, RefusesAnEmptyRecording) {
+  ReplayRecorder recorder({{"a", 0, 5, {5}}}, sample());
+  expect_error(Errc::kInvalidArgument, {"vgg16", "no complete step"}, [&] { (void)recorder.profile(); });
+  recorder.begin_step();
+  recorder.gradient_ready(0);
+  expect_error(Errc::kInvalidArgument, {"no complete step"}, [&] { (void)recorder.profile(); });
+}
+
+// A recording of the reference backend replays: same gradients, same sizes, same order.
+TEST(ReplayRecorder, RecordsARealStep) {
+  testing::Rank rank(testing::tiny_vgg(2), {});
+  class Forward final : public GradientSink {
+   public:
+    explicit Forward(ReplayRecorder& recorder) : recorder_(recorder) {}
+    void gradient_ready(std::size_t parameter) override { recorder_.gradient_ready(parameter); }
+
+   private:
+    ReplayRecorder& recorder_;
+  };
+  const auto slots = rank.step->slots();
+  ReplayRecorder recorder({slots.begin(), slots.end()}, sample());
+  Forward sink(recorder);
+  recorder.begin_step();
+  rank.step->forward_backward({.images = rank.images, .labels = rank.labels}, sink);
+  recorder.end_backward();
+  rank.step->update({});
+  recorder.end_update();
+  const HeapArena arena = make_heap_arena();
+  const auto replay = make_replay_step(recorder.profile(), DataType::kF32, arena.allocate);
+  ASSERT_EQ(replay->slots().size(), slots.size());
+  double previous = 0;
+  for (std::size_t i = 0; i < slots.size(); ++i) {
+    EXPECT_EQ(replay->slots()[i].name, slots[i].name);
+    EXPECT_EQ(replay->slots()[i].offset, slots[i].offset);
+    EXPECT_EQ(replay->slots()[i].count, slots[i].count);
+    EXPECT_GE(recorder.profile().gradients[i].ready_seconds, previous);
+    previous = recorder.profile().gradients[i].ready_seconds;
+  }
+  EXPECT_EQ(replay->gradient_arena().size(), rank.step->gradient_arena().size());
+}
+
+}  // namespace
+}  // namespace hvd::models
