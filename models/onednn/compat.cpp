@@ -6,9 +6,25 @@
 
 namespace hvd::models::onednn {
 
-#if DNNL_VERSION_MAJOR >= 3
 namespace {
+
+dnnl::normalization_flags norm_flags(bool fuse_relu) {
+  const auto flags = dnnl::normalization_flags::use_scale | dnnl::normalization_flags::use_shift;
+  return fuse_relu ? flags | dnnl::normalization_flags::fuse_norm_relu : flags;
+}
+
+#if DNNL_VERSION_MAJOR >= 3
 const Dims kNoDilation{0, 0};
+#endif
+
+}  // namespace
+
+#if DNNL_VERSION_MAJOR >= 3
+
+bool norm_backward_reads_shift() noexcept { return false; }
+
+MatmulDesc matmul(const dnnl::engine& engine, const Md& a, const Md& b, const Md& c, const dnnl::primitive_attr& attr) {
+  return {engine, a, b, c, attr};
 }
 
 ConvForward conv_forward(const dnnl::engine& engine, dnnl::algorithm algorithm, const Operands& operands,
@@ -89,11 +105,6 @@ LinearBackwardWeights linear_backward_weights(const dnnl::engine& engine, const 
   return {engine, operands.src, operands.weights, *operands.bias, operands.dst, hint, attr};
 }
 
-static dnnl::normalization_flags norm_flags(bool fuse_relu) {
-  const auto flags = dnnl::normalization_flags::use_scale | dnnl::normalization_flags::use_shift;
-  return fuse_relu ? flags | dnnl::normalization_flags::fuse_norm_relu : flags;
-}
-
 NormForward norm_forward(const dnnl::engine& engine, const Md& data, float epsilon, bool fuse_relu,
                          const dnnl::primitive_attr& attr) {
   return {engine, dnnl::prop_kind::forward_training, data, data, epsilon, norm_flags(fuse_relu), attr};
@@ -136,7 +147,8 @@ Md with_type(const Md& desc, dnnl::memory::data_type type) {
   const Dims dims = desc.get_dims();
   for (int i = static_cast<int>(dnnl_a); i < static_cast<int>(dnnl_format_tag_last); ++i) {
     const auto tag = static_cast<dnnl::memory::format_tag>(i);
-    if (Md(dims, desc.get_data_type(), tag, true) == desc) return {dims, type, tag};
+    const Md candidate(dims, desc.get_data_type(), tag, true);
+    if (candidate && candidate == desc) return {dims, type, tag};
   }
   throw Error(Errc::kUnsupported, "oneDNN chose a weight layout without a name; use another oneDNN version");
 }
@@ -144,6 +156,12 @@ Md with_type(const Md& desc, dnnl::memory::data_type type) {
 Dims dims_of(const Md& desc) { return desc.get_dims(); }
 
 #else  // 2.x
+
+bool norm_backward_reads_shift() noexcept { return true; }
+
+MatmulDesc matmul(const dnnl::engine& engine, const Md& a, const Md& b, const Md& c, const dnnl::primitive_attr& attr) {
+  return {dnnl::matmul::desc(a, b, c), attr, engine};
+}
 
 ConvForward conv_forward(const dnnl::engine& engine, dnnl::algorithm algorithm, const Operands& operands,
                          const Geometry& geometry, const dnnl::primitive_attr& attr) {
@@ -191,11 +209,6 @@ LinearBackwardWeights linear_backward_weights(const dnnl::engine& engine, const 
                                               const dnnl::primitive_attr& attr, const LinearForward& hint) {
   const dnnl::inner_product_backward_weights::desc desc(operands.src, operands.weights, *operands.bias, operands.dst);
   return {desc, attr, engine, hint};
-}
-
-static dnnl::normalization_flags norm_flags(bool fuse_relu) {
-  const auto flags = dnnl::normalization_flags::use_scale | dnnl::normalization_flags::use_shift;
-  return fuse_relu ? flags | dnnl::normalization_flags::fuse_norm_relu : flags;
 }
 
 NormForward norm_forward(const dnnl::engine& engine, const Md& data, float epsilon, bool fuse_relu,

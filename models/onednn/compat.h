@@ -32,6 +32,7 @@ using LinearBackwardData = dnnl::inner_product_backward_data::primitive_desc;
 using LinearBackwardWeights = dnnl::inner_product_backward_weights::primitive_desc;
 using NormForward = dnnl::batch_normalization_forward::primitive_desc;
 using NormBackward = dnnl::batch_normalization_backward::primitive_desc;
+using MatmulDesc = dnnl::matmul::primitive_desc;
 using PoolForward = dnnl::pooling_forward::primitive_desc;
 using PoolBackward = dnnl::pooling_backward::primitive_desc;
 
@@ -55,6 +56,12 @@ NormForward norm_forward(const dnnl::engine& engine, const Md& data, float epsil
                          const dnnl::primitive_attr& attr);
 NormBackward norm_backward(const dnnl::engine& engine, const Md& diff, const Md& data, float epsilon, bool fuse_relu,
                            const dnnl::primitive_attr& attr, const NormForward& hint);
+
+/// 2.x wants the shift as an input of the backward pass, 3.x refuses it.
+bool norm_backward_reads_shift() noexcept;
+
+/// c = a * b.
+MatmulDesc matmul(const dnnl::engine& engine, const Md& a, const Md& b, const Md& c, const dnnl::primitive_attr& attr);
 
 PoolForward pool_forward(const dnnl::engine& engine, dnnl::algorithm algorithm, const Md& src, const Md& dst,
                          const Geometry& geometry, const dnnl::primitive_attr& attr);

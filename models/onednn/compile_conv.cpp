@@ -19,6 +19,15 @@ bool wants_winograd(const Shape& x, const Shape& y, const Window& w) {
          y[3] >= kWinogradChannels && tiles >= kWinogradTiles;
 }
 
+/// The weight gradient of a 1x1 convolution over channels-last tensors is one matrix product,
+/// dy^T {o, pixels} x {pixels, i}. In bf16 the library's matrix product runs at 370 to 690 GFLOP/s on one AMX
+/// core where its convolution reaches 100 to 330 (oneDNN 2.6; on a par or better in 3.2).
+bool is_product(const Shape& weights, const Window& w) {
+  const bool unit_stride = w.stride_h == 1 && w.stride_w == 1;
+  return weights[1] == 1 && weights[2] == 1 && unit_stride && w.pad_top == 0 && w.pad_left == 0 && w.pad_bottom == 0 &&
+         w.pad_right == 0;
+}
+
 }  // namespace
 
 void Compiler::conv(NodeId id) {
@@ -55,7 +64,7 @@ void Compiler::conv(NodeId id) {
         engine, algorithm,
         {.src = forward.src_desc(), .weights = diff_weights, .bias = operands.bias, .dst = operands.dst}, geometry,
         attributes(), forward);
-    return std::make_unique<ConvPlan>(ConvPlan{forward, data, weights, bias});
+    return std::make_unique<ConvPlan>(ConvPlan{forward, data, weights, bias, std::nullopt});
   };
   std::unique_ptr<ConvPlan> plan;
   if (type_ == Type::f32 && wants_winograd(x, y, std::get<Window>(of.attr))) {
@@ -68,9 +77,18 @@ void Compiler::conv(NodeId id) {
   if (!plan) plan = plan_with(dnnl::algorithm::convolution_direct);
 
   const ConvForward& forward = plan->forward;
-  parameters_.set_layout(of.inputs[1], type_ == Type::f32
-                                           ? forward.weights_desc()
-                                           : with_type(plan->backward_weights.diff_weights_desc(), Type::f32));
+  if (type_ == Type::f32) {
+    parameters_.set_layout(of.inputs[1], forward.weights_desc());
+  } else if (is_product(w, std::get<Window>(of.attr)) && !bias && !images) {
+    const std::int64_t pixels = y[0] * y[1] * y[2];
+    const Type arena = parameters_.gradient_type() == DataType::kBF16 ? Type::bf16 : Type::f32;
+    plan->weights_as_product =
+        matmul(engine, Md({w[0], pixels}, Type::bf16, Tag::ba), Md({pixels, w[3]}, Type::bf16, Tag::ab),
+               Md({w[0], w[3]}, arena, Tag::ab), attributes());
+    parameters_.set_layout(of.inputs[1], Md({w[0], w[3], 1, 1}, Type::f32, Tag::abcd));
+  } else {
+    parameters_.set_layout(of.inputs[1], with_type(plan->backward_weights.diff_weights_desc(), Type::f32));
+  }
   if (bias) parameters_.set_layout(of.inputs[2], *bias);
 
   const TensorId result = relu == kNoNode ? of.outputs[0] : node(relu).outputs[0];
@@ -87,6 +105,7 @@ void Compiler::conv(NodeId id) {
 void Compiler::conv_backward_weights_node(NodeId id) {
   const Node& of = node(id);
   const ConvPlan& plan = *convs_.at(of.forward);
+  if (plan.weights_as_product) return conv_backward_weights_as_product(id);
   const ConvBackwardWeights& pd = plan.backward_weights;
   const Value diff = in_layout(of.inputs[1], pd.diff_dst_desc());
   const Value from = in_layout(of.inputs[0], pd.src_desc());
@@ -101,6 +120,19 @@ void Compiler::conv_backward_weights_node(NodeId id) {
   }
   primitive(id, pd, dnnl::convolution_backward_weights(pd), std::move(arguments));
   finish_gradients(id, written);
+}
+
+void Compiler::conv_backward_weights_as_product(NodeId id) {
+  const Node& of = node(id);
+  const MatmulDesc& pd = *convs_.at(of.forward)->weights_as_product;
+  // The same bytes, seen as matrices.
+  Value diff = in_layout(of.inputs[1], channels_last(shape(of.inputs[1]), Type::bf16));
+  diff.desc = pd.src_desc();
+  Value from = in_layout(of.inputs[0], channels_last(shape(of.inputs[0]), Type::bf16));
+  from.desc = pd.weights_desc();
+  const Value into = parameters_.gradient(of.outputs[0], pd.dst_desc());
+  primitive(id, pd, dnnl::matmul(pd), {{DNNL_ARG_SRC, diff}, {DNNL_ARG_WEIGHTS, from}, {DNNL_ARG_DST, into}});
+  finish_gradients(id, {{of.outputs[0], into}});
 }
 
 void Compiler::conv_backward_data_node(NodeId id) {

@@ -101,10 +101,10 @@ void Compiler::norm_backward_node(NodeId id) {
                                   {DNNL_ARG_VARIANCE, plan.variance},
                                   {DNNL_ARG_DIFF_DST, diff},
                                   {DNNL_ARG_SCALE, parameters_.stored(forward.inputs[1])},
-                                  {DNNL_ARG_SHIFT, parameters_.stored(forward.inputs[2])},
                                   {DNNL_ARG_DIFF_SRC, into},
                                   {DNNL_ARG_DIFF_SCALE, written[0].second},
                                   {DNNL_ARG_DIFF_SHIFT, written[1].second}};
+  if (norm_backward_reads_shift()) arguments.push_back({DNNL_ARG_SHIFT, parameters_.stored(forward.inputs[2])});
   if (plan.fuse_relu) arguments.push_back({DNNL_ARG_WORKSPACE, plan.workspace});
   primitive(id, pd, dnnl::batch_normalization_backward(pd), std::move(arguments));
   finish_gradients(id, written);

@@ -85,6 +85,7 @@ class Compiler {
   // compile_conv.cpp
   void conv(NodeId id);
   void conv_backward_weights_node(NodeId id);
+  void conv_backward_weights_as_product(NodeId id);
   void conv_backward_data_node(NodeId id);
   // compile_linear.cpp
   void linear(NodeId id);

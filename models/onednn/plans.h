@@ -12,6 +12,8 @@ struct Compiler::ConvPlan {
   std::optional<ConvBackwardData> backward_data;
   ConvBackwardWeights backward_weights;
   std::optional<Md> bias;
+  /// In place of backward_weights where it is faster.
+  std::optional<MatmulDesc> weights_as_product;
 };
 
 struct Compiler::LinearPlan {
