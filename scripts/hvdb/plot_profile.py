@@ -20,11 +20,12 @@ KIND_COLOURS = (figure.BLUE, figure.ORANGE, figure.GREEN, figure.VERMILION, figu
 
 @dataclass(frozen=True)
 class KindShare:
-    """All operations of one kind: seconds and flops per step, and how many."""
+    """All operations of one kind: seconds, flops and bytes per step, and how many."""
 
     kind: str
     seconds: float
     flops: float
+    bytes: float
     count: int
 
 
@@ -34,7 +35,13 @@ def shares(operations: Sequence[Operation]) -> list[KindShare]:
     for operation in operations:
         kinds.setdefault(operation.kind, []).append(operation)
     found = [
-        KindShare(kind, sum(o.seconds for o in members), sum(o.flops for o in members), len(members))
+        KindShare(
+            kind,
+            sum(o.seconds for o in members),
+            sum(o.flops for o in members),
+            sum(o.bytes for o in members),
+            len(members),
+        )
         for kind, members in kinds.items()
     ]
     return sorted(found, key=lambda share: -share.seconds)
@@ -46,8 +53,24 @@ def library_fraction(operations: Sequence[Operation]) -> float:
     return sum(o.seconds for o in operations if o.library) / total if total > 0 else 0.0
 
 
-def _rate(flops: float, seconds: float) -> str:
-    return f"{flops / seconds / 1e9:,.0f} GFLOP/s" if flops > 0 and seconds > 0 else ""
+def _rate(flops: float, moved: float, seconds: float) -> str:
+    """What the time went into: arithmetic, or, below four operations per byte, memory traffic."""
+    if seconds <= 0 or (flops <= 0 and moved <= 0):
+        return ""
+    if flops < 4 * moved:
+        return f"{moved / seconds / 1e9:,.1f} GB/s"
+    return f"{flops / seconds / 1e9:,.0f} GFLOP/s"
+
+
+def label(name: str, longest: int = 34) -> str:
+    """A name as a person reads it, cut in the middle if it is long: 'fc.backward_data' -> 'fc bwd data'."""
+    for long, short in (("backward_weights", "bwd weights"), ("backward_data", "bwd data"), ("backward", "bwd")):
+        name = name.replace(f"_{long}", f" {short}").replace(f".{long}", f" {short}")
+    name = name.replace("softmax_cross_entropy", "softmax loss").replace("_", " ")
+    if len(name) <= longest:
+        return name
+    half = (longest - 1) // 2
+    return f"{name[:half]}…{name[-half:]}"
 
 
 def _timeline(axes: Axes, operations: Sequence[Operation], colours: dict[str, str]) -> None:
@@ -104,12 +127,12 @@ def draw(run: Run, path: Path) -> Path:
     colours = {share.kind: colour for share, colour in zip(kinds, KIND_COLOURS, strict=False)}
     fig = figure.plt.figure(figsize=(11.5, 8.4))
     grid = fig.add_gridspec(
-        2, 2, height_ratios=(1.0, 1.35), left=0.115, right=0.935, top=0.865, bottom=0.095, hspace=0.34, wspace=0.52
+        2, 2, height_ratios=(1.0, 1.35), left=0.175, right=0.935, top=0.865, bottom=0.095, hspace=0.34, wspace=0.54
     )
     timeline, by_kind, costliest = (fig.add_subplot(cell) for cell in (grid[0, :], grid[1, 0], grid[1, 1]))
     _timeline(timeline, operations, colours)
     timeline.legend(
-        handles=[Patch(color=c, label=k) for k, c in colours.items()],
+        handles=[Patch(color=c, label=label(k)) for k, c in colours.items()],
         ncol=len(colours),
         loc="lower left",
         bbox_to_anchor=(-0.005, 0.99),
@@ -119,19 +142,19 @@ def draw(run: Run, path: Path) -> Path:
     listed = kinds[: SHOWN_KINDS + 3]
     _bars(
         by_kind,
-        [f"{s.kind}  x{s.count}" for s in listed],
+        [f"{label(s.kind)}  x{s.count}" for s in listed],
         [s.seconds for s in listed],
         [colours.get(s.kind, figure.FAINT) for s in listed],
-        [f"{100 * s.seconds / total:.1f} %  {_rate(s.flops, s.seconds)}" for s in listed],
+        [f"{100 * s.seconds / total:.1f} %  {_rate(s.flops, s.bytes, s.seconds)}" for s in listed],
     )
     by_kind.set_title("by kind of operation")
     top = sorted(operations, key=lambda o: -o.seconds)[:SHOWN_OPERATIONS]
     _bars(
         costliest,
-        [o.node for o in top],
+        [label(o.node) for o in top],
         [o.seconds for o in top],
         [colours.get(o.kind, figure.FAINT) for o in top],
-        [f"{100 * o.seconds / total:.1f} %  {_rate(o.flops, o.seconds)}" for o in top],
+        [f"{100 * o.seconds / total:.1f} %  {_rate(o.flops, o.bytes, o.seconds)}" for o in top],
     )
     costliest.set_title("the costliest operations")
     flops = sum(o.flops for o in operations)
@@ -139,7 +162,7 @@ def draw(run: Run, path: Path) -> Path:
         fig,
         f"{tables.title(run.model)}: where a step's compute time goes",
         f"{run.compute_type}, batch {run.batch_size}, image {run.image_size}, {run.threads} thread(s); "
-        f"{len(operations)} operations, {1e3 * total:.0f} ms, {_rate(flops, total)}; "
+        f"{len(operations)} operations, {1e3 * total:.0f} ms, {_rate(flops, 0.0, total)}; "
         f"{100 * library_fraction(operations):.1f} % inside the library's primitives. Profiled: slower than untraced.",
     )
     return figure.save(fig, path, f"hvd_bench: per-layer profile of {run.model}", [run.uuid])

@@ -84,6 +84,12 @@ class PlotTest(unittest.TestCase):
         path = plot_profile.draw(profiled, self.folder / "profile.png")
         self.assertEqual(self.ids(path), {profiled.uuid})
 
+    def test_labels_are_short(self) -> None:
+        self.assertEqual(plot_profile.label("fc.backward_data"), "fc bwd data")
+        self.assertEqual(plot_profile.label("conv_backward_weights"), "conv bwd weights")
+        cut = plot_profile.label("mixed_6b.branch7x7.1.conv+mixed_6b.branch7x7.1.bn+relu", 21)
+        self.assertEqual((len(cut), cut[10]), (21, "…"))
+
     def test_svg_carries_the_ids_too(self) -> None:
         path = plot_scaling.draw(self.cells, published.load(), self.folder / "scaling.svg")
         text = path.read_text(encoding="utf-8")
