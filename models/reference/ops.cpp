@@ -69,7 +69,7 @@ void fully_connected_backward_data(const In& w, const In& dy, const Out& dx) {
 
 void batch_norm(const BatchNormAttr& attr, const In& x, const In& gamma, const In& beta, const BatchNormOut& out) {
   const std::size_t channels = size(x.shape[3]);
-  const auto count = static_cast<double>(x.data.size() / channels);
+  const double count = static_cast<double>(x.data.size()) / static_cast<double>(channels);
   fill(out.mean, 0.0);
   for (std::size_t i = 0; i < x.data.size(); ++i) out.mean.data[i % channels] += x.data[i] / count;
   std::vector<double> variance(channels, 0.0);
@@ -92,7 +92,7 @@ void batch_norm(const BatchNormAttr& attr, const In& x, const In& gamma, const I
 
 void batch_norm_backward(const BatchNormIn& in, const Out& dx, const Out& dgamma, const Out& dbeta) {
   const std::size_t channels = size(in.x.shape[3]);
-  const auto count = static_cast<double>(in.x.data.size() / channels);
+  const double count = static_cast<double>(in.x.data.size()) / static_cast<double>(channels);
   const auto x_hat = [&](std::size_t i) {
     return (in.x.data[i] - in.mean.data[i % channels]) * in.inv_std.data[i % channels];
   };
