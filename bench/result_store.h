@@ -6,6 +6,7 @@
 // target yet. A killed job leaves the partial with status 'running': scripts/merge reads it.
 #pragma once
 
+#include <chrono>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -20,14 +21,19 @@ class ResultStore {
   /// and that an existing target has our application_id and a schema version we know.
   /// Errors: io naming the file and the way out (another --db, free space, the other program's lock, merge).
   ResultStore(std::filesystem::path target, std::string session_uuid, std::string command_line);
+  /// Keeps the partial if finish() was not called or failed after a run was saved, else removes it.
   ~ResultStore();
   ResultStore(const ResultStore&) = delete;
   ResultStore& operator=(const ResultStore&) = delete;
 
   /// Inserts or replaces one run with all its rows, in one transaction, durable when it returns.
+  /// Errors: io; what was saved before is untouched, and a later save may succeed.
   void save(const RunRecord& run);
-  /// Publishes all saved runs into the target. Errors: io; the partial is kept and named in the text.
-  void finish();
+  /// Gives every saved run that is still 'running' the status 'incomplete' and `reason`. Errors: io.
+  void mark_incomplete(const std::string& reason);
+  /// Publishes all saved runs into the target; waits up to `patience` for another program's lock on it.
+  /// Errors: io; the partial is kept and named in the text.
+  void finish(std::chrono::milliseconds patience = std::chrono::seconds(30));
   [[nodiscard]] const std::filesystem::path& target() const;
   [[nodiscard]] const std::filesystem::path& partial() const;
 
@@ -35,6 +41,18 @@ class ResultStore {
   class Impl;
   std::unique_ptr<Impl> impl_;
 };
+
+/// What the first 100 bytes of a file say it is, read without a lock.
+struct StoreHeader {
+  enum class Kind : std::uint8_t { kAbsent, kEmpty, kNotSqlite, kForeign, kOurs } kind = Kind::kAbsent;
+  std::uint32_t schema_version = 0;  ///< meaningful for kOurs
+};
+/// Errors: io when the file cannot be read.
+StoreHeader read_store_header(const std::filesystem::path& file);
+/// The schema version that this program writes.
+std::uint32_t current_schema_version();
+/// Errors: io that says what the file is and what to do, when it is not a store that this program can add to.
+void check_store_header(const std::filesystem::path& file);
 
 /// Random (version 4) UUID from the system's entropy.
 std::string new_uuid();

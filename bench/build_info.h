@@ -1,0 +1,27 @@
+// What this program was built from and with. Filled in by the build: the commit is looked up every time that
+// something is built, so that it cannot go stale (cmake/BuildInfo.cmake).
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace hvd::bench {
+
+struct BuildInfo {
+  std::string_view version;     ///< "0.1.0"
+  std::string_view git_commit;  ///< 40 hexadecimal digits, or "unknown" outside a repository
+  std::string_view git_state;   ///< "clean", "dirty" (tracked files changed) or "unknown"
+  std::string_view compiler;    ///< "GNU 12.2.0"
+  std::string_view flags;
+  std::string_view build_type;
+};
+
+const BuildInfo& build_info();
+
+/// results/schema.sql, embedded.
+std::string_view schema_sql();
+
+/// "hvd_bench 0.1.0 (commit 42bcb1278b, dirty)".
+std::string version_text();
+
+}  // namespace hvd::bench

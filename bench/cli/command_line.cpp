@@ -1,0 +1,365 @@
+#include "bench/cli/command_line.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <functional>
+#include <limits>
+#include <utility>
+
+#include "bench/build_info.h"
+#include "bench/cli/values.h"
+#include "engine/base/error.h"
+
+namespace hvd::bench {
+namespace {
+
+constexpr const char* kDescription =
+    "hvd_bench measures how well synchronous data-parallel training scales on this machine or cluster, and what\n"
+    "eats the rest. It trains a network on synthetic images, averages the gradients over all ranks, and stores\n"
+    "every sample with its provenance in a SQLite file.";
+
+constexpr const char* kFooter = R"(Examples:
+  hvd_bench --model resnet101                       one rank, until the result is steady
+  mpirun -n 2 hvd_bench --model vgg16 --efficiency  two ranks, their efficiency and what is lost where
+  srun --mpi=pmix hvd_bench --model inception3      the ranks of a Slurm job
+  hvd_bench --model resnet50 --ranks 2 --json       two ranks as threads of one process, machine-readable
+  hvd_bench doctor                                  is this machine what it should be?
+
+Environment (the command line wins): HOROVOD_FUSION_THRESHOLD (bytes), HOROVOD_CYCLE_TIME (ms),
+  HOROVOD_CACHE_CAPACITY (entries), HOROVOD_TIMELINE (file).
+Exit codes: 0 good, 1 failed check, 2 usage or I/O, 5 a rank lost or a deadline passed, 6 ranks disagree,
+  7 interrupted, 8 out of memory or a library failed, 9 a defect of hvd_bench.)";
+
+constexpr double kMebibyte = 1024.0 * 1024.0;
+constexpr std::int64_t kIntMax = std::numeric_limits<int>::max();
+
+std::size_t mebibytes(double value) { return static_cast<std::size_t>(value * kMebibyte); }
+
+/// Option names with '_' read as '-': --batch_size=8 is --batch-size=8. Values are left alone.
+std::string canonical(std::string argument) {
+  if (!argument.starts_with("--")) return argument;
+  const auto end = argument.begin() + static_cast<std::ptrdiff_t>(std::min(argument.find('='), argument.size()));
+  std::replace(argument.begin(), end, '_', '-');
+  return argument;
+}
+
+/// What the parser has to remember beyond Options to judge combinations of them.
+struct Given {
+  bool schedule = false;
+  bool comm = false;
+};
+
+void read_environment(const Environment& environment, Options& options) {
+  if (const auto text = value_of(environment, "HOROVOD_FUSION_THRESHOLD"); !text.empty()) {
+    options.engine.negotiation.fusion.threshold_bytes =
+        static_cast<std::size_t>(parse_integer("HOROVOD_FUSION_THRESHOLD (bytes)", text, 0, std::int64_t{1} << 40));
+  }
+  if (const auto text = value_of(environment, "HOROVOD_CYCLE_TIME"); !text.empty()) {
+    options.engine.cycle_time = std::chrono::microseconds(
+        static_cast<std::int64_t>(1000 * parse_number("HOROVOD_CYCLE_TIME (milliseconds)", text, 0, 60000)));
+  }
+  if (const auto text = value_of(environment, "HOROVOD_CACHE_CAPACITY"); !text.empty()) {
+    options.engine.negotiation.cache_capacity =
+        static_cast<std::size_t>(parse_integer("HOROVOD_CACHE_CAPACITY (entries)", text, 0, std::int64_t{1} << 30));
+  }
+  options.engine.timeline_filename = std::string(value_of(environment, "HOROVOD_TIMELINE"));
+}
+
+DataType parse_compute_type(const std::string& text) {
+  switch (parse_word("--dtype", text, {"fp32", "tf32", "fp16", "bf16"})) {
+    case 0: return DataType::kF32;
+    case 3: return DataType::kBF16;
+    default:
+      throw Error(Errc::kUnsupported, "--dtype " + text + ": needs a GPU, and this build computes on the CPU; use " +
+                                          "--dtype fp32 or, where the processor has it, --dtype bf16");
+  }
+}
+
+DataType parse_allreduce_type(const std::string& where, const std::string& text) {
+  switch (parse_word(where, text, {"fp32", "bf16", "fp16"})) {
+    case 0: return DataType::kF32;
+    case 1: return DataType::kBF16;
+    default:
+      throw Error(
+          Errc::kUnsupported,
+          where + (where == "--fp16-allreduce" ? "" : " " + text) +
+              ": gradients in fp16 need a GPU, and this build computes on the CPU; use --allreduce-dtype bf16, " +
+              "which halves the bytes as well");
+  }
+}
+
+Device parse_device(const std::string& text) {
+  switch (parse_word("--device", text, {"auto", "cpu", "cuda", "reference"})) {
+    case 0: return Device::kAuto;
+    case 1: return Device::kCpu;
+    case 2: throw Error(Errc::kUnsupported, "--device cuda: this build has no GPU backend; use --device cpu (oneDNN)");
+    default: return Device::kReference;
+  }
+}
+
+CommBackend parse_comm(const std::string& text) {
+  switch (parse_word("--comm", text, {"auto", "none", "loopback", "mpi", "nccl"})) {
+    case 0: return CommBackend::kAuto;
+    case 1: return CommBackend::kNone;
+    case 2: return CommBackend::kLoopback;
+    case 3: return CommBackend::kMpi;
+    default:
+      throw Error(Errc::kUnsupported, "--comm nccl: this build has no GPU backend; use --comm mpi or --comm auto");
+  }
+}
+
+Schedule parse_schedule(const std::string& text) {
+  constexpr std::array kSchedules{Schedule::kStatic, Schedule::kNegotiated, Schedule::kNone};
+  return kSchedules[parse_word("--schedule", text, {"static", "negotiated", "none"})];
+}
+
+/// Registers options on a CLI11 app; each is handed over as text and converted by values.h.
+class Registrar {
+ public:
+  explicit Registrar(CLI::App& app) : app_(app) {}
+
+  Registrar& group(const char* name) {
+    group_ = name;
+    return *this;
+  }
+  void value(const char* name, const char* placeholder, const char* help, std::function<void(const std::string&)> set) {
+    app_.add_option_function<std::string>(
+            name,
+            [name, set = std::move(set)](const std::string& text) {
+              if (text.starts_with("--")) {
+                throw Error(Errc::kInvalidArgument, std::string(name) + ": the value is missing (found " + text + ")");
+              }
+              set(text);
+            },
+            help)
+        ->type_name(placeholder)
+        ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast)
+        ->group(group_);
+  }
+  void flag(const char* name, const char* help, std::function<void()> set) {
+    app_.add_flag_callback(name, std::move(set), help)->group(group_);
+  }
+  template <class Integer>
+  void integer(const char* name, const char* help, std::int64_t low, std::int64_t high, Integer& target) {
+    value(name, "N", help, [=, &target](const std::string& text) {
+      target = static_cast<typename ValueOf<Integer>::type>(parse_integer(name, text, low, high));
+    });
+  }
+  void number(const char* name, const char* placeholder, const char* help, double low, double high,
+              std::function<void(double)> set) {
+    value(name, placeholder, help,
+          [=, set = std::move(set)](const std::string& text) { set(parse_number(name, text, low, high)); });
+  }
+
+ private:
+  template <class T>
+  struct ValueOf {
+    using type = T;
+  };
+  template <class T>
+  struct ValueOf<std::optional<T>> {
+    using type = T;
+  };
+  CLI::App& app_;
+  std::string group_;
+};
+
+void register_training(Registrar add, Options& o) {
+  add.group("What to train");
+  add.value("--model", "NAME", "inception3, resnet50, resnet101 (default) or vgg16",
+            [&o](const std::string& text) { o.model = text; });
+  add.integer("--batch-size", "Images per rank and step (default: 64 on a GPU, 8 on a CPU)", 1, 1 << 20, o.batch_size);
+  add.integer("--image-size", "Height and width of the images (default: the network's own, 224 or 299)", 1, 1 << 14,
+              o.image_size);
+  add.integer("--classes", "Classes of the last layer (default: 1000)", 2, 1 << 20, o.classes);
+  add.flag("--auxiliary-head", "Inception V3 with its auxiliary classifier", [&o] { o.auxiliary_head = true; });
+  add.value("--dtype", "TYPE", "Compute in fp32 (default), bf16, tf32 or fp16 (the last two: GPU only)",
+            [&o](const std::string& text) { o.compute = parse_compute_type(text); });
+  add.value("--device", "DEVICE", "auto (default), cpu, cuda, or reference (naive, slow, for tests)",
+            [&o](const std::string& text) { o.device = parse_device(text); });
+  add.integer("--threads", "Compute threads per rank (default: the rank's share of the cores)", 1, 4096, o.threads);
+  add.value("--seed", "N", "Of weights and images (default: 1)", [&o](const std::string& text) {
+    o.seed = static_cast<std::uint64_t>(parse_integer("--seed", text, 0, std::numeric_limits<std::int64_t>::max()));
+  });
+  add.number("--learning-rate", "X", "For one rank; scaled by the number of ranks (default: 0.01)", 0, 1000,
+             [&o](double x) { o.learning_rate = x; });
+  add.value("--replay", "FILE", "Play a recorded step's times instead of computing",
+            [&o](const std::string& text) { o.replay_file = text; });
+  add.value("--record-replay", "FILE", "Record this run's step for --replay",
+            [&o](const std::string& text) { o.record_replay_file = text; });
+}
+
+void register_reduction(Registrar add, Options& o, Given& given) {
+  add.group("How the gradients are averaged");
+  add.value("--comm", "BACKEND",
+            "auto (default: MPI under a launcher), mpi, loopback (--ranks threads of one process), nccl, or none "
+            "(every rank trains, nothing is reduced; the same as --schedule none)",
+            [&o, &given](const std::string& text) {
+              o.comm = parse_comm(text);
+              given.comm = true;
+            });
+  add.integer("--ranks", "Ranks as threads of this one process", 1, 1024, o.ranks);
+  add.value("--schedule", "NAME", "static (default: buckets fixed at start), negotiated (Horovod's protocol) or none",
+            [&o, &given](const std::string& text) {
+              o.engine.schedule = parse_schedule(text);
+              given.schedule = true;
+            });
+  add.value("--allreduce-dtype", "TYPE", "Reduce gradients in fp32 (default) or bf16",
+            [&o](const std::string& text) { o.allreduce = parse_allreduce_type("--allreduce-dtype", text); });
+  add.flag("--fp16-allreduce", "Horovod's name for --allreduce-dtype fp16 (GPU only)",
+           [&o] { o.allreduce = parse_allreduce_type("--fp16-allreduce", "fp16"); });
+  add.value("--algorithm", "NAME", "auto (default), shm, ring, hierarchical, mpi or doubling",
+            [&o](const std::string& text) { o.comm_options.algorithm = comm::parse_algorithm(text); });
+  add.number("--bucket-mb", "MIB", "Size of the static schedule's buckets (default: 25)", 0, 1 << 20,
+             [&o](double x) { o.engine.buckets.bucket_bytes = mebibytes(x); });
+  add.number("--fusion-threshold-mb", "MIB", "Fusion buffer of the negotiated schedule (default: 128; 0: no fusion)", 0,
+             1 << 20, [&o](double x) { o.engine.negotiation.fusion.threshold_bytes = mebibytes(x); });
+  add.number("--cycle-time-ms", "MS", "Pause after a negotiation that moved nothing (default: 1)", 0, 60000,
+             [&o](double x) { o.engine.cycle_time = std::chrono::microseconds(static_cast<std::int64_t>(1000 * x)); });
+  add.integer("--cache-capacity", "Entries of the negotiation's response cache (default: 1024)", 0, 1 << 30,
+              o.engine.negotiation.cache_capacity);
+  add.number("--deadline-seconds", "S", "Of every wait for another rank (default: 60)", 0.1, 86400,
+             [&o](double x) { o.engine.deadline = std::chrono::milliseconds(static_cast<std::int64_t>(1000 * x)); });
+}
+
+void register_measurement(Registrar add, Options& o) {
+  add.group("How it is measured");
+  add.integer("--num-warmup-batches", "Steps before measuring (default: until the step time is steady)", 0, kIntMax,
+              o.num_warmup_batches);
+  add.integer("--num-batches-per-iter", "Steps per sample (default: 1)", 1, kIntMax, o.num_batches_per_iter);
+  add.integer("--num-iters", "Samples (default: until the interval of the median is narrow enough)", 1, kIntMax,
+              o.num_iters);
+  add.number("--target-interval", "X", "Relative half width of that interval (default: 0.02)", 1e-4, 1,
+             [&o](double x) { o.target_interval = x; });
+  add.number("--max-time", "S", "Cap on the measurement in seconds, warm-up included (default: 300)", 1, 1e7,
+             [&o](double x) { o.max_time = std::chrono::seconds(static_cast<std::int64_t>(x)); });
+  add.flag("--efficiency", "Measure one rank alone and all ranks without reduction as well, interleaved",
+           [&o] { o.efficiency = true; });
+  add.flag("--profile", "Time every operation (never compare such a run with others)", [&o] { o.profile = true; });
+  add.flag("--no-check", "Do not compare the reduced gradients with an independent sum", [&o] { o.check = false; });
+}
+
+void register_output(Registrar add, Options& o) {
+  add.group("Where results go");
+  add.value("--db", "FILE", "SQLite store, added to if it exists (default: hvd_bench.db)",
+            [&o](const std::string& text) { o.db_file = text; });
+  add.flag("--no-db", "Store nothing", [&o] { o.db_file.clear(); });
+  add.flag("--json", "One JSON document on standard output, everything else on standard error",
+           [&o] { o.json = true; });
+  add.flag("--quiet", "Print the line \"total images/sec: ...\" and nothing else", [&o] { o.quiet = true; });
+  add.value("--timeline-filename", "FILE", "Chrome trace per rank (never compare such a run with others)",
+            [&o](const std::string& text) { o.engine.timeline_filename = text; });
+}
+
+std::vector<std::string> option_names(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+  }
+  return names;
+}
+
+void refuse_rest(const CLI::App& app, const std::vector<std::string>& rest) {
+  if (rest.empty()) return;
+  const std::string& word = rest.front();
+  if (word.starts_with("-")) {
+    throw Error(Errc::kInvalidArgument, word + ": there is no such option" +
+                                            did_you_mean(word.substr(0, word.find('=')), option_names(app)) +
+                                            "; see hvd_bench --help");
+  }
+  throw Error(Errc::kInvalidArgument, "'" + word + "': there is no such command" +
+                                          did_you_mean(word, {"train", "doctor"}) +
+                                          "; options begin with --, see hvd_bench --help");
+}
+
+void refuse_foreign_to_doctor(const CLI::App& app) {
+  for (const CLI::Option* option : app.get_options()) {
+    if (option->count() > 0 && !option->check_lname("db")) {
+      throw Error(Errc::kInvalidArgument,
+                  option->get_name() + ": not an option of 'hvd_bench doctor', which takes --db");
+    }
+  }
+}
+
+/// Judges combinations, and gives what can be said in two ways one form.
+void reconcile(Options& options, const Given& given) {
+  if (options.comm == CommBackend::kNone) {
+    if (given.schedule && options.engine.schedule != Schedule::kNone) {
+      throw Error(Errc::kInvalidArgument, "--comm none reduces nothing, but --schedule " +
+                                              std::string(name(options.engine.schedule)) +
+                                              " does; leave one of them out");
+    }
+    options.engine.schedule = Schedule::kNone;
+    options.comm = CommBackend::kAuto;
+  }
+  if (options.ranks > 0 && options.comm == CommBackend::kMpi) {
+    throw Error(
+        Errc::kInvalidArgument,
+        "--ranks makes ranks of this one process, --comm mpi takes them from mpirun or srun; leave one of them out");
+  }
+  if (options.efficiency && options.engine.schedule == Schedule::kNone) {
+    throw Error(Errc::kInvalidArgument,
+                "--efficiency needs a run that reduces; it measures the one without reduction by itself, so leave out "
+                "--comm none and --schedule none");
+  }
+  if (!options.replay_file.empty() && !options.record_replay_file.empty()) {
+    throw Error(Errc::kInvalidArgument,
+                "--record-replay records a computed step, --replay computes none; leave one out");
+  }
+  const std::size_t bucket = options.engine.buckets.bucket_bytes;
+  options.engine.buckets.first_bucket_bytes = std::min(options.engine.buckets.first_bucket_bytes, bucket);
+}
+
+}  // namespace
+
+CommandLine parse_command_line(const std::vector<std::string>& argv, const Environment& environment) {
+  CommandLine result;
+  Options& options = result.options;
+  options.argv = argv;
+  Given given;
+
+  CLI::App app(kDescription, "hvd_bench");
+  app.set_help_flag("-h,--help", "Print this and exit")->group("Help");
+  app.set_version_flag("--version", version_text(), "Print the version and exit")->group("Help");
+  app.footer(kFooter);
+  app.get_formatter()->column_width(32);
+  app.fallthrough();
+  app.allow_extras();
+  app.require_subcommand(0, 1);
+  app.add_subcommand("train", "Train and measure (the default)")->fallthrough();
+  const CLI::App* const doctor =
+      app.add_subcommand("doctor", "Say what is here, what is missing, and how to get it")->fallthrough();
+  Registrar add(app);
+  register_training(add, options);
+  register_reduction(add, options, given);
+  register_measurement(add, options);
+  register_output(add, options);
+
+  read_environment(environment, options);
+  std::vector<std::string> arguments;  // CLI11 takes them last first
+  for (std::size_t i = argv.size(); i > 1; --i) arguments.push_back(canonical(argv[i - 1]));
+  try {
+    app.parse(std::move(arguments));
+  } catch (const CLI::CallForHelp&) {
+    result.command = Command::kPrint;
+    result.text = app.help();
+    return result;
+  } catch (const CLI::CallForVersion&) {
+    result.command = Command::kPrint;
+    result.text = version_text() + "\n";
+    return result;
+  } catch (const CLI::ParseError& error) {
+    throw Error(Errc::kInvalidArgument, std::string(error.what()) + "; see hvd_bench --help");
+  }
+  refuse_rest(app, app.remaining(true));
+  if (doctor->parsed()) {
+    refuse_foreign_to_doctor(app);
+    result.command = Command::kDoctor;
+    if (app.get_option("--db")->count() == 0) options.db_file.clear();
+    return result;
+  }
+  reconcile(options, given);
+  return result;
+}
+
+}  // namespace hvd::bench

@@ -1,0 +1,42 @@
+// Standard output and standard error of rank 0. Results go to standard output, everything on the way there to
+// standard error, so that a pipe gets results only. Used by one thread at a time; the forced end after a signal
+// (main.cpp) is the one exception, and writes its line with say_error() alone.
+#pragma once
+
+#include <chrono>
+#include <string>
+#include <string_view>
+
+#include "bench/session.h"
+
+namespace hvd::bench {
+
+class Console {
+ public:
+  struct Settings {
+    bool quiet = false;     ///< nothing but results and errors
+    bool terminal = false;  ///< standard error is one: the progress line is rewritten in place
+  };
+  explicit Console(Settings settings) : settings_(settings) {}
+
+  /// Of the session, on standard error.
+  void narrate(std::string_view text);
+  /// At most a few times a second on a terminal, else when the stage changes and every half minute.
+  void show(const Progress& progress);
+  /// On standard output. Errors: io when it cannot be written.
+  void print(std::string_view text);
+  void warn(std::string_view text);
+
+ private:
+  void clear_line();
+
+  Settings settings_;
+  bool line_open_ = false;
+  std::string stage_;
+  std::chrono::steady_clock::time_point last_{};
+};
+
+/// "hvd_bench: error: ..." as one write, so that lines of several ranks do not mix. Any thread.
+void say_error(std::string_view text) noexcept;
+
+}  // namespace hvd::bench

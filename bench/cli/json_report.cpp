@@ -1,0 +1,204 @@
+#include "bench/cli/json_report.h"
+
+#include <string_view>
+
+#include "bench/build_info.h"
+#include "bench/provenance.h"
+#include "engine/base/json.h"
+
+namespace hvd::bench {
+namespace {
+
+/// Writes one object or array, commas in between, two spaces per level.
+class Writer {
+ public:
+  explicit Writer(std::string& out, int depth = 0) : out_(out), depth_(depth) {}
+
+  void text(std::string_view key, std::string_view value) { raw(key, json_string(value)); }
+  void number(std::string_view key, double value) { raw(key, json_number(value)); }
+  void integer(std::string_view key, std::int64_t value) { raw(key, std::to_string(value)); }
+  void truth(std::string_view key, bool value) { raw(key, value ? "true" : "false"); }
+  void null(std::string_view key) { raw(key, "null"); }
+  void number(std::string_view key, const std::optional<double>& value) {
+    raw(key, value ? json_number(*value) : "null");
+  }
+
+  template <class Fill>
+  void object(std::string_view key, Fill fill) {
+    nest(key, '{', '}', fill);
+  }
+  template <class Fill>
+  void array(std::string_view key, Fill fill) {
+    nest(key, '[', ']', fill);
+  }
+  void element(std::string_view value) { raw({}, json_string(value)); }
+
+ private:
+  void raw(std::string_view key, std::string_view value) {
+    begin(key);
+    out_ += value;
+  }
+  void begin(std::string_view key) {
+    if (!first_) out_ += ',';
+    first_ = false;
+    out_ += '\n';
+    out_.append(static_cast<std::size_t>(2 * depth_), ' ');
+    if (!key.empty()) out_.append(json_string(key)).append(": ");
+  }
+  template <class Fill>
+  void nest(std::string_view key, char open, char close, Fill fill) {
+    begin(key);
+    out_ += open;
+    Writer inner(out_, depth_ + 1);
+    fill(inner);
+    if (!inner.first_) {
+      out_ += '\n';
+      out_.append(static_cast<std::size_t>(2 * depth_), ' ');
+    }
+    out_ += close;
+  }
+
+  std::string& out_;
+  int depth_;
+  bool first_ = true;
+};
+
+std::string_view status_name(RunStatus status) {
+  switch (status) {
+    case RunStatus::kRunning: return "running";
+    case RunStatus::kComplete: return "complete";
+    case RunStatus::kIncomplete: return "incomplete";
+  }
+  return "";
+}
+
+std::string_view phase_word(Phase phase) {
+  switch (phase) {
+    case Phase::kFull: return "full";
+    case Phase::kNone: return "none";
+    case Phase::kSolo: return "solo";
+  }
+  return "";
+}
+
+void write_estimate(Writer& out, const std::string& key, const std::optional<Estimate>& estimate) {
+  out.number(key, estimate ? std::optional(estimate->value) : std::nullopt);
+  out.number(key + "_low", estimate ? std::optional(estimate->low) : std::nullopt);
+  out.number(key + "_high", estimate ? std::optional(estimate->high) : std::nullopt);
+}
+
+void write_configuration(Writer& out, const RunRecord& run) {
+  out.text("uuid", run.uuid);
+  out.text("phase", phase_word(run.phase));
+  out.text("status", status_name(run.status));
+  out.text("status_reason", run.status_reason);
+  out.text("started_utc", run.started_utc);
+  out.text("finished_utc", run.finished_utc);
+  out.text("model", run.model);
+  out.integer("batch_size", run.batch_size);
+  out.integer("image_size", run.image_size);
+  out.truth("auxiliary_head", run.auxiliary_head);
+  out.text("device", run.device);
+  out.text("compute_type", run.compute_type);
+  out.text("allreduce_type", run.allreduce_type);
+  out.text("schedule", run.schedule);
+  out.text("comm", run.comm);
+  out.text("data_plane", run.data_plane);
+  out.integer("world_size", run.world_size);
+  out.integer("allocation_size", run.allocation_size);
+  out.integer("nodes", run.nodes);
+  out.integer("threads", run.threads);
+  out.text("seed", std::to_string(run.seed));  // 64 bits do not fit into JSON's numbers
+  out.truth("traced", run.traced);
+  out.integer("batches_per_iter", run.batches_per_iter);
+}
+
+void write_results(Writer& out, const RunRecord& run) {
+  out.integer("warmup_steps", run.warmup_steps);
+  out.integer("measured_steps", run.measured_steps);
+  out.text("stop_reason", run.stop_reason);
+  write_estimate(out, "step_seconds", run.step_seconds);
+  write_estimate(out, "images_per_second", run.images_per_second);
+  out.number("confidence", run.confidence);
+  out.integer("parameters", run.parameters);
+  out.integer("gradient_bytes", run.gradient_bytes);
+  out.number("flops_per_image", run.flops_per_image);
+  out.text("plan_hash", run.plan_hash);
+  out.integer("buckets", run.buckets);
+  out.number("final_loss", run.final_loss);
+  out.text("checks", run.checks);
+  out.text("fingerprint", fingerprint(run));
+}
+
+void write_rows(Writer& out, const RunRecord& run) {
+  out.array("ranks", [&](Writer& rows) {
+    for (const RankRecord& rank : run.ranks) {
+      rows.object({}, [&](Writer& row) {
+        row.integer("rank", rank.rank);
+        row.text("host", rank.host);
+        row.integer("local_rank", rank.local_rank);
+        row.integer("planned_bytes", rank.planned_bytes);
+        row.integer("baseline_bytes", rank.baseline_bytes);
+        row.integer("peak_bytes", rank.peak_bytes);
+        row.text("gradient_checksum", rank.gradient_checksum);
+      });
+    }
+  });
+  out.array("decomposition", [&](Writer& rows) {
+    for (const DecompositionRow& part : run.decomposition) {
+      rows.object({}, [&](Writer& row) {
+        row.text("component", part.component);
+        row.number("fraction", part.fraction);
+        row.number("seconds", part.seconds);
+        row.number("low", part.low);
+        row.number("high", part.high);
+      });
+    }
+  });
+  out.array("operations", [&](Writer& rows) {
+    for (const OperationRow& operation : run.operations) {
+      rows.object({}, [&](Writer& row) {
+        row.text("node", operation.node);
+        row.text("kind", operation.kind);
+        row.text("implementation", operation.implementation);
+        row.truth("library", operation.library);
+        row.number("seconds", operation.seconds);
+        row.number("flops", operation.flops);
+        row.number("bytes", operation.bytes);
+      });
+    }
+  });
+  out.object("provenance", [&](Writer& facts) {
+    for (const auto& [key, fact] : run.provenance) facts.text(key, fact.value);
+  });
+}
+
+}  // namespace
+
+std::string json_report(const SessionResult& result, const StoredIn& stored) {
+  std::string out;
+  out += '{';
+  Writer top(out, 1);
+  const RunRecord* run = headline(result);
+  const bool measured = run != nullptr && run->images_per_second.has_value();
+  top.text("hvd_bench", build_info().version);
+  top.text("session_uuid", run == nullptr ? "" : run->session_uuid);
+  top.number("total_images_per_second", measured ? std::optional(run->images_per_second->value) : std::nullopt);
+  stored.file.empty() ? top.null("db") : top.text("db", stored.file);
+  stored.problem.empty() ? top.null("db_problem") : top.text("db_problem", stored.problem);
+  top.array("notes", [&](Writer& notes) {
+    for (const std::string& note : result.notes) notes.element(note);
+  });
+  top.array("runs", [&](Writer& runs) {
+    for (const RunRecord& each : result.runs) {
+      runs.object({}, [&](Writer& row) {
+        write_configuration(row, each);
+        write_results(row, each);
+        write_rows(row, each);
+      });
+    }
+  });
+  return out + "\n}\n";
+}
+
+}  // namespace hvd::bench

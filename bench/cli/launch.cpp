@@ -1,0 +1,177 @@
+#include "bench/cli/launch.h"
+
+#include <charconv>
+#include <csignal>
+#include <sstream>
+
+namespace hvd::bench {
+namespace {
+
+constexpr std::string_view kInteractiveStep = "4294967290";  // SLURM_INTERACTIVE_STEP: the shell of salloc
+
+int number(const Environment& environment, std::string_view name, int fallback) {
+  const std::string_view text = value_of(environment, name);
+  int parsed = 0;
+  const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), parsed);
+  return problem == std::errc() && end == text.data() + text.size() && parsed >= 0 ? parsed : fallback;
+}
+
+bool has(const Environment& environment, std::string_view name) { return !value_of(environment, name).empty(); }
+
+std::string evidence(const Environment& environment, std::string_view name) {
+  return std::string(name) + "=" + std::string(value_of(environment, name));
+}
+
+/// mpirun a : b numbers the processes of a, then those of b; OMPI_APP_CTX_NUM_PROCS is "3 5".
+bool first_of_application(const Environment& environment, int rank) {
+  std::istringstream counts{std::string(value_of(environment, "OMPI_APP_CTX_NUM_PROCS"))};
+  int first = 0;
+  for (int count = 0; counts >> count; first += count) {
+    if (first == rank) return true;
+  }
+  return rank == 0;
+}
+
+struct LauncherVariables {
+  Launcher launcher;
+  std::string_view size, rank, local_rank;
+};
+
+void take(const Environment& environment, const LauncherVariables& variables, Launch& launch) {
+  launch.launcher = variables.launcher;
+  launch.size = number(environment, variables.size, 1);
+  launch.rank = number(environment, variables.rank, 0);
+  launch.local_rank = number(environment, variables.local_rank, 0);
+  launch.evidence = evidence(environment, variables.size);
+  launch.first_of_its_command = launch.rank == 0;
+}
+
+std::string how_to_launch(const Environment::mapped_type& evidence_text, int tasks) {
+  const std::string n = std::to_string(tasks);
+  if (evidence_text.starts_with("SLURM"))
+    return "srun --mpi=pmix -n " + n + " hvd_bench ... or mpirun -n " + n + " hvd_bench ...";
+  if (evidence_text.starts_with("LSB") || evidence_text.starts_with("JSM"))
+    return "jsrun -n " + n + " hvd_bench ... or mpirun -n " + n + " hvd_bench ...";
+  return "mpirun -n " + n + " hvd_bench ...";
+}
+
+bool in_process(const Options& options) {
+  return options.comm == CommBackend::kLoopback || (options.comm == CommBackend::kAuto && options.ranks > 0);
+}
+
+/// A peer's failure blames "rank 0 ..." when rank 0 is the one that is gone and cannot speak.
+bool blames_root(std::string_view text) {
+  const std::size_t at = text.find("rank 0");
+  return at != std::string_view::npos && (at + 6 == text.size() || text[at + 6] < '0' || text[at + 6] > '9');
+}
+
+}  // namespace
+
+Launch detect_launch(const Environment& environment) {
+  Launch launch;
+  // The innermost launcher counts: mpirun inside an allocation knows its own number of processes.
+  if (has(environment, "OMPI_COMM_WORLD_SIZE")) {
+    take(environment, {Launcher::kMpirun, "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"},
+         launch);
+    launch.nodes = number(environment, "OMPI_MCA_orte_num_nodes", 1);
+    launch.wired = true;
+    launch.first_of_its_command = first_of_application(environment, launch.rank);
+  } else if (has(environment, "JSM_NAMESPACE_SIZE")) {
+    take(environment, {Launcher::kJsm, "JSM_NAMESPACE_SIZE", "JSM_NAMESPACE_RANK", "JSM_NAMESPACE_LOCAL_RANK"}, launch);
+    launch.wired = true;
+  } else if (has(environment, "SLURM_STEP_NUM_TASKS") && has(environment, "SLURM_STEP_ID") &&
+             value_of(environment, "SLURM_STEP_ID") != kInteractiveStep) {
+    take(environment, {Launcher::kSlurm, "SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "SLURM_LOCALID"}, launch);
+    launch.nodes = number(environment, "SLURM_STEP_NUM_NODES", 1);
+    launch.wired = has(environment, "PMIX_RANK") || has(environment, "PMI_RANK");
+  } else if (has(environment, "PMI_SIZE")) {
+    take(environment, {Launcher::kPmi, "PMI_SIZE", "PMI_RANK", "PMI_LOCAL_RANK"}, launch);
+    launch.wired = true;  // whether this MPI speaks that PMI shows only when it starts: check_world()
+  } else {
+    for (const std::string_view name : {"SLURM_NTASKS", "SLURM_NPROCS", "LSB_DJOB_NUMPROC"}) {
+      if (!has(environment, name)) continue;
+      launch.allocation_tasks = number(environment, name, 1);
+      launch.allocation_evidence = evidence(environment, name);
+      break;
+    }
+  }
+  return launch;
+}
+
+void check_launch(const Launch& launch, Options& options, bool mpi_in_build) {
+  const std::string n = std::to_string(launch.size);
+  if (launch.size > 1) {
+    if (in_process(options)) {
+      throw Error(Errc::kInvalidArgument,
+                  launch.evidence + ": " + n +
+                      " processes were started together, but --comm loopback and --ranks make " +
+                      "each of them a separate world; leave them out to join the " + n + " processes through MPI, or " +
+                      "start one process");
+    }
+    if (!mpi_in_build) {
+      throw Error(Errc::kUnsupported, launch.evidence + ": " + n +
+                                          " processes were started together, but this build has " +
+                                          "no MPI to join them; build with HVD_WITH_MPI=ON (Debian: apt-get install " +
+                                          "libopenmpi-dev), or start one process with --ranks " + n);
+    }
+    if (!launch.wired) {
+      throw Error(Errc::kInvalidArgument,
+                  launch.evidence + ": " + n +
+                      " processes were started without PMIx, so that each would be a separate " +
+                      "world of one; launch with: " + how_to_launch(launch.evidence, launch.size));
+    }
+    if (options.comm == CommBackend::kAuto) options.comm = CommBackend::kMpi;
+    return;
+  }
+  if (launch.launcher == Launcher::kNone && launch.allocation_tasks > 1 && !in_process(options)) {
+    throw Error(Errc::kInvalidArgument, launch.allocation_evidence + ": the allocation holds " +
+                                            std::to_string(launch.allocation_tasks) +
+                                            " tasks, but this is a world of one process; launch with: " +
+                                            how_to_launch(launch.allocation_evidence, launch.allocation_tasks) +
+                                            " (one process on purpose: --comm loopback)");
+  }
+  if (options.comm == CommBackend::kAuto && options.ranks > 0) options.comm = CommBackend::kLoopback;
+}
+
+void check_world(const Launch& launch, int world_size, const Options& options) {
+  if (launch.size <= 1 || world_size != 1 || in_process(options)) return;
+  throw Error(
+      Errc::kInvalidArgument,
+      launch.evidence + ": " + std::to_string(launch.size) +
+          " processes were started together, but MPI made each a separate world of one (the launcher and this " +
+          "MPI library do not speak the same PMI); launch with: " + how_to_launch(launch.evidence, launch.size));
+}
+
+Voice voice(const Launch& launch, const Error& error, bool world_was_up) {
+  if (launch.size <= 1 || launch.rank == 0) return Voice::kNow;
+  switch (error.code()) {
+    case Errc::kPeerLost:
+    case Errc::kTimeout:
+      // Every survivor knows the same. Rank 0 says it; when rank 0 is the one that is lost, rank 1 does.
+      return launch.rank == 1 && blames_root(error.what()) ? Voice::kNow : Voice::kSilent;
+    case Errc::kMismatch:
+    case Errc::kInterrupted:
+    case Errc::kCheckFailed:
+    case Errc::kInconclusive:
+    case Errc::kNotComparable: return Voice::kSilent;  // agreed by all ranks
+    case Errc::kInvalidArgument:
+      // The command line, which is the same for all ranks of one command.
+      if (!world_was_up) return launch.first_of_its_command ? Voice::kNow : Voice::kSilent;
+      break;
+    case Errc::kUnsupported:
+    case Errc::kIo:
+    case Errc::kOutOfMemory:
+    case Errc::kBackend: break;
+  }
+  // This rank's own fault, or this host's, or one that all ranks have alike. mpirun ends the others when the
+  // first one leaves; srun need not, so that there one rank per host has to do (rank 0 has the reason from it).
+  return launch.launcher == Launcher::kMpirun || launch.local_rank == 0 ? Voice::kUnlessStopped : Voice::kSilent;
+}
+
+std::chrono::milliseconds grace(const Launch& launch, int signal_number) {
+  using std::chrono::milliseconds;
+  if (signal_number == SIGUSR1) return milliseconds(60000);
+  return launch.launcher == Launcher::kMpirun ? milliseconds(600) : milliseconds(8000);
+}
+
+}  // namespace hvd::bench

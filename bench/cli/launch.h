@@ -1,0 +1,62 @@
+// How this process was started: by mpirun, srun, jsrun, or by hand inside an allocation that holds several
+// tasks. Known before MPI is initialised, so that N processes never become N separate worlds unnoticed
+// and that a usage error is said once and not N times. Pure functions of an Environment.
+#pragma once
+
+#include <chrono>
+#include <string>
+
+#include "bench/cli/environment.h"
+#include "bench/options.h"
+#include "engine/base/error.h"
+
+namespace hvd::bench {
+
+enum class Launcher : std::uint8_t {
+  kNone,    ///< started by hand
+  kMpirun,  ///< Open MPI's mpirun (also below LSF's jsrun when it is Open MPI's)
+  kSlurm,   ///< a job step of srun
+  kJsm,     ///< jsrun
+  kPmi,     ///< some other launcher that speaks PMI (Hydra's mpiexec, Flux)
+};
+
+struct Launch {
+  Launcher launcher = Launcher::kNone;
+  int size = 1;                      ///< processes that the launcher started together
+  int rank = 0;                      ///< this one among them
+  int local_rank = 0;                ///< among those of this host
+  int nodes = 1;                     ///< hosts, where the launcher tells; else 1
+  std::string evidence;              ///< what says so: "OMPI_COMM_WORLD_SIZE=4"; empty when started by hand
+  bool wired = false;                ///< the launcher offers what Open MPI needs to join one world (PMIx or its own)
+  bool first_of_its_command = true;  ///< lowest rank of those with the same command line (mpirun a : b)
+  int allocation_tasks = 1;          ///< tasks of the surrounding allocation, when started by hand in one
+  std::string allocation_evidence;   ///< "SLURM_NTASKS=4"
+};
+
+Launch detect_launch(const Environment& environment);
+
+/// Decides `options.comm` where it is kAuto (several processes: MPI; --ranks: loopback; else left alone) and
+/// refuses what would silently run as separate worlds.
+/// Errors: invalid_argument that says how to launch. One process on purpose inside an allocation of several
+/// tasks is asked for with `--comm loopback` (or --ranks), or by launching one (`srun -n 1`, `mpirun -n 1`).
+void check_launch(const Launch& launch, Options& options, bool mpi_in_build);
+
+/// Once MPI has told the world's size.
+/// Errors: invalid_argument when the launcher started several processes and each is a world of its own.
+void check_world(const Launch& launch, int world_size, const Options& options);
+
+/// Who says that the run failed, so that 512 ranks do not say it 512 times.
+enum class Voice : std::uint8_t {
+  kNow,
+  kUnlessStopped,  ///< wait a moment: the launcher's SIGTERM means that another rank has said it
+  kSilent,
+};
+/// `world_was_up`: MPI had joined the ranks, so that a peer's failure is known to rank 0 as well.
+Voice voice(const Launch& launch, const Error& error, bool world_was_up);
+
+/// How long after a signal the run may take to end in order before it is ended anyhow. mpirun kills 1 s after
+/// SIGTERM (odls_base_sigkill_timeout), Slurm 30 s (KillWait), LSF 10 s. SIGUSR1 is an announcement (Slurm's
+/// --signal), not a threat.
+std::chrono::milliseconds grace(const Launch& launch, int signal_number);
+
+}  // namespace hvd::bench

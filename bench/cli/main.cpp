@@ -1,0 +1,242 @@
+// hvd_bench: builds the parts from the command line, runs the session, prints and stores what it measured.
+// The only place that turns an Error into an exit code, and the only one that ends the process.
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <exception>
+#include <iostream>
+#include <memory>
+#include <new>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "bench/cli/command_line.h"
+#include "bench/cli/console.h"
+#include "bench/cli/environment.h"
+#include "bench/cli/json_report.h"
+#include "bench/cli/launch.h"
+#include "bench/cli/preflight.h"
+#include "bench/cli/record_keeper.h"
+#include "bench/cli/report.h"
+#include "bench/cli/run_facts.h"
+#include "bench/cli/signal_watch.h"
+#include "bench/doctor.h"
+#include "bench/host_facts.h"
+#include "bench/provenance.h"
+#include "bench/result_store.h"
+#include "bench/session.h"
+#include "engine/base/error.h"
+#include "engine/comm/communicator.h"
+
+namespace hvd::bench {
+namespace {
+
+constexpr int kDefect = 9;  // an exception that is not ours
+constexpr std::chrono::milliseconds kWaitForLauncher(500);
+constexpr std::chrono::milliseconds kLetTheCauseLeaveFirst(1000);
+constexpr std::chrono::milliseconds kForcedClose(250);  // of the second that mpirun leaves after SIGTERM
+
+class Program {
+ public:
+  explicit Program(std::vector<std::string> argv)
+      : argv_(std::move(argv)), environment_(process_environment()), launch_(detect_launch(environment_)) {}
+
+  int run();
+  /// Says what went wrong, keeps what was measured, returns the exit code.
+  int fail(const Error& error);
+
+ private:
+  int train(Options options);
+  void open_store(const Options& options);
+  SessionObserver observer(const Options& options);
+  void announce(const Options& options, const std::string& text);
+  void prepare(const Options& options, RunRecord& run);
+  int close(const Options& options, const SessionResult& result);
+  [[noreturn]] void end_now(const std::string& reason);
+  void say(const Error& error);
+
+  const std::vector<std::string> argv_;
+  const Environment environment_;
+  const Launch launch_;
+  std::string session_uuid_;
+  Provenance provenance_;
+  std::exception_ptr store_problem_;  // thrown once the other ranks can learn of it
+  bool session_began_ = false;
+  bool world_announced_ = false;
+  std::unique_ptr<Console> console_;
+  std::unique_ptr<RecordKeeper> keeper_;
+  std::unique_ptr<SignalWatch> watch_;  // last: its thread uses the members above
+};
+
+int Program::run() {
+  CommandLine line = parse_command_line(argv_, environment_);
+  switch (line.command) {
+    case Command::kPrint: {
+      if (launch_.rank != 0) return 0;
+      Console(Console::Settings{}).print(line.text);
+      return 0;
+    }
+    case Command::kDoctor: return print_findings(examine(line.options.db_file), std::cout);
+    case Command::kTrain: break;
+  }
+  return train(std::move(line.options));
+}
+
+int Program::train(Options options) {
+  SignalWatch::block();  // before any thread is started
+  console_ = std::make_unique<Console>(Console::Settings{options.quiet, ::isatty(STDERR_FILENO) == 1});
+  check_launch(launch_, options, comm::mpi_available());
+  const Setup setup = check_model(options);
+  if (launch_.rank == 0) open_store(options);
+  watch_ = std::make_unique<SignalWatch>(
+      SignalWatch::Callbacks{[this](int signal_number) { return grace(launch_, signal_number); },
+                             [this](const std::string& reason) { end_now(reason); }});
+  if (launch_.rank == 0) announce(options, plan_text(options, setup));
+  session_began_ = true;
+  const SessionResult result = run_session(options, observer(options), [&](RunRecord& run) { prepare(options, run); });
+  if (!result.is_root) return 0;
+  return close(options, result);
+}
+
+void Program::open_store(const Options& options) {
+  session_uuid_ = new_uuid();
+  provenance_ = collect_provenance(argv_);
+  std::unique_ptr<ResultStore> store;
+  try {
+    if (!options.db_file.empty()) {
+      store = std::make_unique<ResultStore>(options.db_file, session_uuid_, quoted_command_line(argv_));
+    }
+  } catch (const Error&) {
+    // Alone, or where mpirun ends the others: now. Else they would wait for this rank inside MPI's start, so the
+    // session has to tell them.
+    if (launch_.size == 1 || launch_.launcher == Launcher::kMpirun) throw;
+    store_problem_ = std::current_exception();
+  }
+  keeper_ = std::make_unique<RecordKeeper>(std::move(store), [this](std::string_view text) { console_->warn(text); });
+}
+
+SessionObserver Program::observer(const Options& options) {
+  SessionObserver observer;
+  observer.stop_requested = [this] { return watch_->requested(); };
+  if (launch_.rank != 0) return observer;
+  observer.progress = [this](const Progress& progress) {
+    if (store_problem_) std::rethrow_exception(store_problem_);
+    console_->show(progress);
+  };
+  observer.save = [this, &options](const RunRecord& run) {
+    if (!std::exchange(world_announced_, true)) announce(options, world_text(options, run));
+    keeper_->save(run);
+  };
+  return observer;
+}
+
+void Program::announce(const Options& options, const std::string& text) {
+  if (options.quiet) return;
+  options.json ? console_->narrate(text) : console_->print(text);
+}
+
+void Program::prepare(const Options& options, RunRecord& run) {
+  if (store_problem_) std::rethrow_exception(store_problem_);
+  check_world(launch_, run.allocation_size, options);
+  run.uuid = new_uuid();
+  run.session_uuid = session_uuid_;
+  add_run_facts(options, provenance_, run);
+}
+
+int Program::close(const Options& options, const SessionResult& result) {
+  StoredIn stored{keeper_->file(), {}};
+  int code = 0;
+  try {
+    keeper_->finish();
+  } catch (const Error& error) {
+    stored.problem = error.what();
+    code = exit_code(error.code());
+  }
+  const RunRecord* run = headline(result);
+  if (options.json) {
+    console_->print(json_report(result, stored));
+  } else if (!options.quiet) {
+    console_->print(closing_text(result, stored));
+  }
+  if (run != nullptr && run->images_per_second) {
+    const std::string total = total_line(run->images_per_second->value) + "\n";
+    options.json ? console_->narrate(total) : console_->print(total);
+  }
+  if (!stored.problem.empty()) say_error(stored.problem);
+  if (code == 0 && run != nullptr && run->status == RunStatus::kIncomplete) {
+    throw Error(Errc::kInterrupted, "the run is incomplete: " + run->status_reason);
+  }
+  return code;
+}
+
+void Program::end_now(const std::string& reason) {
+  std::string where = "this rank stores nothing";
+  if (keeper_) where = keeper_->close_now(reason, Deadline::after(kForcedClose));
+  if (launch_.rank == 0) {
+    say_error("stopped by " + reason + " before the step in progress could end; " + where);
+  }
+  std::_Exit(exit_code(Errc::kInterrupted));  // other threads may be anywhere: no destructors
+}
+
+void Program::say(const Error& error) {
+  std::string text = error.what();
+  if (launch_.rank != 0) text = "rank " + std::to_string(launch_.rank) + " on " + host_name() + ": " + text;
+  switch (voice(launch_, error, session_began_)) {
+    case Voice::kSilent: return;
+    case Voice::kUnlessStopped:
+      if (watch_) {
+        if (watch_->wait(kWaitForLauncher)) return;
+      } else {
+        std::this_thread::sleep_for(kWaitForLauncher);
+      }
+      [[fallthrough]];
+    case Voice::kNow: say_error(text);
+  }
+}
+
+int Program::fail(const Error& error) {
+  std::string kept;
+  if (keeper_) {
+    try {
+      keeper_->mark_incomplete(error.what());
+      keeper_->finish();
+    } catch (const Error& problem) {
+      kept = problem.what();
+    }
+  }
+  say(error);
+  if (!kept.empty() && kept != error.what()) say_error(kept);
+  if (error.code() == Errc::kPeerLost && launch_.launcher == Launcher::kMpirun && watch_) {
+    // mpirun's own exit code is that of the first rank to leave: let that be the one that knows the cause.
+    [[maybe_unused]] const bool told_to_leave = watch_->wait(kLetTheCauseLeaveFirst);
+  }
+  return exit_code(error.code());
+}
+
+}  // namespace
+}  // namespace hvd::bench
+
+int main(int argc, char** argv) {
+  using hvd::bench::Program;
+  // A closed pipe and a limit on file sizes are errors of one call, not the end of a run.
+  std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_IGN);
+  try {
+    Program program(std::vector<std::string>(argv, argv + argc));
+    try {
+      return program.run();
+    } catch (const hvd::Error& error) {
+      return program.fail(error);
+    } catch (const std::bad_alloc&) {
+      return program.fail(
+          hvd::Error(hvd::Errc::kOutOfMemory, "out of memory; use a smaller --batch-size or --image-size"));
+    }
+  } catch (const std::exception& error) {
+    hvd::bench::say_error(std::string("unexpected: ") + error.what() +
+                          "; this is a defect of hvd_bench, please report it");
+    return hvd::bench::kDefect;
+  }
+}

@@ -1,0 +1,105 @@
+#include "bench/cli/record_keeper.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "engine/base/error.h"
+
+namespace hvd::bench {
+
+/// The right to work on the store, without holding a mutex during slow disk operations.
+class RecordKeeper::Turn {
+ public:
+  /// Waits for it without limit (`until` null) or until then; check taken().
+  Turn(RecordKeeper& keeper, const Deadline* until) : keeper_(keeper) {
+    const MutexLock lock(keeper_.mutex_);
+    while (keeper_.busy_) {
+      if (until == nullptr) {
+        keeper_.turn_ended_.wait(keeper_.mutex_);
+      } else if (!keeper_.turn_ended_.wait_until(keeper_.mutex_, until->when())) {
+        return;
+      }
+    }
+    keeper_.busy_ = taken_ = true;
+  }
+  ~Turn() {
+    if (!taken_) return;
+    const MutexLock lock(keeper_.mutex_);
+    keeper_.busy_ = false;
+    keeper_.turn_ended_.notify_one();
+  }
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
+  [[nodiscard]] bool taken() const { return taken_; }
+  [[nodiscard]] bool closed() const {
+    const MutexLock lock(keeper_.mutex_);
+    return keeper_.closed_;
+  }
+
+ private:
+  RecordKeeper& keeper_;
+  bool taken_ = false;
+};
+
+RecordKeeper::RecordKeeper(std::unique_ptr<ResultStore> store, std::function<void(std::string_view)> warn)
+    : store_(std::move(store)), warn_(std::move(warn)) {}
+
+void RecordKeeper::save_pending() {
+  for (auto it = unsaved_.begin(); it != unsaved_.end(); it = unsaved_.erase(it)) {
+    store_->save(it->second);
+    saved_any_ = true;
+  }
+}
+
+void RecordKeeper::save(const RunRecord& run) {
+  if (!store_) return;
+  const Turn turn(*this, nullptr);
+  if (turn.closed()) return;
+  unsaved_.insert_or_assign(run.uuid, run);
+  try {
+    save_pending();
+  } catch (const Error& error) {
+    if (!saved_any_) throw;
+    if (!std::exchange(warned_, true))
+      warn_(std::string(error.what()) + "; measuring goes on, and so do attempts to save");
+  }
+}
+
+void RecordKeeper::mark_incomplete(const std::string& reason) {
+  if (!store_) return;
+  const Turn turn(*this, nullptr);
+  if (turn.closed()) return;
+  save_pending();
+  store_->mark_incomplete(reason);
+}
+
+void RecordKeeper::finish(std::chrono::milliseconds patience) {
+  if (!store_) return;
+  const Turn turn(*this, nullptr);
+  if (turn.closed()) return;
+  save_pending();
+  store_->finish(patience);
+}
+
+std::string RecordKeeper::close_now(const std::string& reason, Deadline deadline) noexcept {
+  try {
+    if (!store_) return "nothing was stored (--no-db)";
+    const Turn turn(*this, &deadline);
+    const std::string partial = store_->partial().string();
+    if (!turn.taken()) return "samples saved so far are in " + partial;
+    {
+      const MutexLock lock(mutex_);
+      closed_ = true;
+    }
+    save_pending();
+    store_->mark_incomplete(reason);
+    store_->finish(std::chrono::duration_cast<std::chrono::milliseconds>(deadline.remaining()));
+    return "samples saved so far are in " + store_->target().string() + ", marked incomplete";
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+}
+
+std::string RecordKeeper::file() const { return store_ ? store_->target().string() : std::string(); }
+
+}  // namespace hvd::bench

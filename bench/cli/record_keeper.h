@@ -1,0 +1,57 @@
+// Keeps a session's runs in the store while it measures, and gets them out in order however it ends. Shared
+// between the training thread, which saves, and the signal thread, which closes when the first one cannot.
+// One of them works on the store at a time; the other waits its turn, up to a deadline.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "bench/result_store.h"
+#include "bench/run_record.h"
+#include "engine/base/deadline.h"
+#include "engine/base/mutex.h"
+
+namespace hvd::bench {
+
+class RecordKeeper {
+ public:
+  /// `store` may be null (--no-db): then nothing is kept and nothing fails. `warn` gets one line when a save
+  /// fails for the first time.
+  RecordKeeper(std::unique_ptr<ResultStore> store, std::function<void(std::string_view)> warn);
+
+  /// Stores `run`. The first save of a session must succeed; a later one that fails (a full disk) is
+  /// remembered and tried again with every following save and by finish().
+  /// Errors: io, for the first.
+  void save(const RunRecord& run);
+  /// Marks what has not ended as incomplete for `reason`; does not publish. Errors: io.
+  void mark_incomplete(const std::string& reason);
+  /// Publishes into the target. Errors: io; the text says where the rows are instead.
+  void finish(std::chrono::milliseconds patience = std::chrono::seconds(30));
+  /// For the signal thread: mark_incomplete() and finish(), in time or not at all; no save follows.
+  /// Returns a line that says where the samples are. Never throws.
+  std::string close_now(const std::string& reason, Deadline deadline) noexcept;
+
+  /// The target, absolute; empty without a store.
+  [[nodiscard]] std::string file() const;
+
+ private:
+  class Turn;
+
+  void save_pending();  // by whose turn it is
+
+  const std::unique_ptr<ResultStore> store_;  // used by whose turn it is
+  const std::function<void(std::string_view)> warn_;
+  Mutex mutex_;
+  CondVar turn_ended_;
+  bool busy_ HVD_GUARDED_BY(mutex_) = false;
+  bool closed_ HVD_GUARDED_BY(mutex_) = false;
+  // The fields below belong to whose turn it is.
+  std::map<std::string, RunRecord> unsaved_;
+  bool saved_any_ = false;
+  bool warned_ = false;
+};
+
+}  // namespace hvd::bench

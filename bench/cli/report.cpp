@@ -1,0 +1,210 @@
+#include "bench/cli/report.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdarg>
+#include <cstdio>
+#include <string_view>
+#include <utility>
+
+#include "bench/build_info.h"
+
+namespace hvd::bench {
+namespace {
+
+// GCC and clang check the arguments against the format.
+[[gnu::format(printf, 1, 2)]] std::string format(const char* pattern, ...) {
+  std::array<char, 512> buffer{};
+  va_list arguments;
+  va_start(arguments, pattern);
+  const int length = std::vsnprintf(buffer.data(), buffer.size(), pattern, arguments);
+  va_end(arguments);
+  return {buffer.data(), static_cast<std::size_t>(std::clamp<int>(length, 0, buffer.size() - 1))};
+}
+
+const char* phase_name(Phase phase) {
+  switch (phase) {
+    case Phase::kFull: return "all ranks, reducing";
+    case Phase::kNone: return "all ranks, not reducing";
+    case Phase::kSolo: return "one rank alone";
+  }
+  return "";
+}
+
+std::string count_of(std::int64_t n, const char* one) { return std::to_string(n) + " " + one + (n == 1 ? "" : "s"); }
+
+std::string millions(std::int64_t n) { return format("%.1f M", static_cast<double>(n) * 1e-6); }
+
+std::string plan_of_measurement(const Options& options) {
+  std::string text = "  measuring  ";
+  if (options.num_iters) {
+    text += count_of(*options.num_iters, "sample");
+    text += " of " + count_of(options.num_batches_per_iter, "step");
+  } else {
+    text += format("until the median is known to +- %g %%", 100 * options.target_interval);
+  }
+  text += ", after ";
+  text += options.num_warmup_batches ? count_of(*options.num_warmup_batches, "step") + " of warm-up"
+                                     : std::string("a warm-up until steady");
+  return text + ", at most " + duration_text(static_cast<double>(options.max_time.count())) + "\n";
+}
+
+std::string phase_table(const SessionResult& result) {
+  std::string text = format("\n%-24s %5s %10s %21s %10s %10s %6s\n", "", "ranks", "images/s", "95 % interval",
+                            "per rank", "step (ms)", "steps");
+  for (const RunRecord& run : result.runs) {
+    if (!run.images_per_second || !run.step_seconds) {
+      text += format("%-24s %5d   %s\n", phase_name(run.phase), run.world_size, "not measured");
+      continue;
+    }
+    const Estimate& rate = *run.images_per_second;
+    text += format("%-24s %5d %10.2f %21s %10.2f %10.2f %6lld%s\n", phase_name(run.phase), run.world_size, rate.value,
+                   format("%.2f .. %.2f", rate.low, rate.high).c_str(), rate.value / run.world_size,
+                   1e3 * run.step_seconds->value, static_cast<long long>(run.measured_steps),
+                   run.status == RunStatus::kIncomplete ? "  (incomplete)" : "");
+  }
+  return text;
+}
+
+std::string component_title(const std::string& component) {
+  static constexpr std::array<std::pair<std::string_view, std::string_view>, 7> kTitles{{
+      {"efficiency", "efficiency"},
+      {"interference", "interference of the ranks"},
+      {"stragglers", "waiting for stragglers"},
+      {"exposed_communication", "exposed communication"},
+      {"control_plane", "control plane"},
+      {"update", "update"},
+      {"residual", "residual"},
+  }};
+  for (const auto& [name, title] : kTitles) {
+    if (component == name) return std::string(title);
+  }
+  return component;
+}
+
+/// Each row's share of the step, as a bar of at most 40 columns; shares may be negative within their noise.
+std::string decomposition_table(const RunRecord& run) {
+  if (run.decomposition.empty()) return {};
+  constexpr double kColumns = 40;
+  std::string text = "\nwhere a step goes\n";
+  double sum = 0;
+  for (const DecompositionRow& row : run.decomposition) {
+    sum += row.fraction;
+    const std::string interval =
+        row.low && row.high ? format("%6.1f ..%6.1f %%", 100 * *row.low, 100 * *row.high) : std::string();
+    const auto columns = static_cast<std::size_t>(std::lround(kColumns * std::clamp(std::abs(row.fraction), 0.0, 1.0)));
+    text += format("  %-26s %6.1f %% %18s %9.2f ms  %s\n", component_title(row.component).c_str(), 100 * row.fraction,
+                   interval.c_str(), 1e3 * row.seconds, std::string(columns, row.fraction < 0 ? '-' : '#').c_str());
+  }
+  return text + format("  %-26s %6.1f %%\n", "sum", 100 * sum);
+}
+
+/// images/s beside what perfect scaling of the same allocation's one rank would give.
+std::string bound_line(const SessionResult& result, const RunRecord& full) {
+  const auto solo = std::find_if(result.runs.begin(), result.runs.end(), [](const RunRecord& run) {
+    return run.phase == Phase::kSolo && run.images_per_second;
+  });
+  if (solo == result.runs.end() || !full.images_per_second) return {};
+  const double bound = full.world_size * solo->images_per_second->value;
+  if (!(bound > 0)) return {};
+  return format("\nscaling     %.2f images/s of %.2f (%d x one rank alone): efficiency %.1f %%\n",
+                full.images_per_second->value, bound, full.world_size, 100 * full.images_per_second->value / bound);
+}
+
+std::string memory_line(const RunRecord& run) {
+  const RankRecord* worst = nullptr;
+  for (const RankRecord& rank : run.ranks) {
+    if (rank.planned_bytes > 0 && rank.peak_bytes > 0 && (worst == nullptr || rank.peak_bytes > worst->peak_bytes)) {
+      worst = &rank;
+    }
+  }
+  if (worst == nullptr) return {};
+  const auto used = static_cast<double>(worst->peak_bytes - worst->baseline_bytes);
+  return format("memory      %s at the peak of rank %d, %s planned, ratio %.2f (and %s for the program itself)\n",
+                bytes_text(used).c_str(), worst->rank, bytes_text(static_cast<double>(worst->planned_bytes)).c_str(),
+                used / static_cast<double>(worst->planned_bytes),
+                bytes_text(static_cast<double>(worst->baseline_bytes)).c_str());
+}
+
+std::string compute_line(const RunRecord& run) {
+  if (!run.images_per_second || !(run.flops_per_image > 0)) return {};
+  const double rate = run.images_per_second->value * run.flops_per_image;
+  return format("arithmetic  %.1f GFLOP/s, %.1f per compute thread\n", 1e-9 * rate,
+                1e-9 * rate / (run.world_size * std::max(run.threads, 1)));
+}
+
+}  // namespace
+
+std::string bytes_text(double bytes) {
+  constexpr std::array kUnits{"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
+  std::size_t unit = 0;
+  while (std::abs(bytes) >= 1024 && unit + 1 < kUnits.size()) {
+    bytes /= 1024;
+    ++unit;
+  }
+  return format(unit == 0 || std::abs(bytes) >= 100 ? "%.0f %s" : "%.2f %s", bytes, kUnits[unit]);
+}
+
+std::string duration_text(double seconds) {
+  const auto whole = static_cast<long long>(std::lround(seconds));
+  if (whole < 120) return format("%lld s", whole);
+  if (whole < 7200) return format("%lld min", (whole + 30) / 60);
+  return format("%lld h %lld min", whole / 3600, whole % 3600 / 60);
+}
+
+std::string plan_text(const Options& options, const Setup& setup) {
+  const models::ModelSpec& model = setup.model;
+  std::string text = version_text() + "\n";
+  text += format("  training   %s%s, batch %lld per rank, images %lld x %lld, %s on %s\n", model.model.c_str(),
+                 model.auxiliary_head ? " with its auxiliary head" : "", static_cast<long long>(model.batch_size),
+                 static_cast<long long>(model.image_size), static_cast<long long>(model.image_size),
+                 setup.compute_name().c_str(), std::string(setup.device_name()).c_str());
+  text += plan_of_measurement(options);
+  return text + "  stored in  " + (options.db_file.empty() ? "nothing (--no-db)" : options.db_file) + "\n";
+}
+
+std::string world_text(const Options& options, const RunRecord& first) {
+  std::string text = "  on         " + count_of(first.allocation_size, "rank") + ", " + count_of(first.nodes, "host") +
+                     ", " + count_of(first.threads, "compute thread") + " per rank\n  averaging  ";
+  if (first.allocation_size <= 1) return text + "nothing (one rank)\n";
+  if (options.engine.schedule == Schedule::kNone) return text + "nothing (--comm none)\n";
+  text += std::string(name(options.engine.schedule)) + " schedule over " + first.comm;
+  if (first.phase == Phase::kFull) text += " (" + first.data_plane + ")";
+  return text + ", " + millions(first.parameters) + " parameters, " +
+         bytes_text(static_cast<double>(first.gradient_bytes)) + " of gradients in " + first.allreduce_type + "\n";
+}
+
+std::string progress_text(const Progress& progress) {
+  std::string text = progress.stage;
+  if (!progress.phase.empty()) text += " " + progress.phase;
+  if (progress.steps > 0) text += format(": step %lld", static_cast<long long>(progress.steps));
+  if (progress.images_per_second > 0) text += format(", %.2f images/s", progress.images_per_second);
+  if (progress.interval > 0) text += format(" +- %.1f %%", 100 * progress.interval);
+  if (progress.seconds_left >= 0) text += ", about " + duration_text(progress.seconds_left) + " left";
+  return text;
+}
+
+std::string closing_text(const SessionResult& result, const StoredIn& stored) {
+  const RunRecord* run = headline(result);
+  if (run == nullptr) return {};
+  std::string text = phase_table(result) + bound_line(result, *run) + decomposition_table(*run) + "\n";
+  text += compute_line(*run) + memory_line(*run);
+  if (run->final_loss) text += format("loss        %.4f at the end\n", *run->final_loss);
+  text += "checks      " + (run->checks.empty() ? "none" : run->checks) + "\n";
+  if (!run->stop_reason.empty()) text += "stopped     " + run->stop_reason + "\n";
+  for (const std::string& note : result.notes) text += "note        " + note + "\n";
+  if (!stored.problem.empty()) {
+    text += "not stored  " + stored.problem + "\n";
+  } else if (!stored.file.empty()) {
+    text += "stored      " + stored.file + "\n";
+    for (const RunRecord& each : result.runs) text += "  run       " + each.uuid + "  " + phase_name(each.phase) + "\n";
+  }
+  return text;
+}
+
+const RunRecord* headline(const SessionResult& result) { return result.runs.empty() ? nullptr : &result.runs.back(); }
+
+std::string total_line(double images_per_second) { return format("total images/sec: %.2f", images_per_second); }
+
+}  // namespace hvd::bench

@@ -1,0 +1,115 @@
+#include "bench/cli/signal_watch.h"
+
+#include <poll.h>
+#include <pthread.h>
+#include <sys/eventfd.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <optional>
+#include <utility>
+
+#include "engine/base/deadline.h"
+#include "engine/base/error.h"
+
+namespace hvd::bench {
+namespace {
+
+sigset_t watched() {
+  sigset_t set;
+  sigemptyset(&set);
+  for (const int number : {SIGTERM, SIGINT, SIGUSR1}) sigaddset(&set, number);
+  return set;
+}
+
+std::string name_of(int signal_number) {
+  switch (signal_number) {
+    case SIGTERM: return "SIGTERM";
+    case SIGINT: return "SIGINT";
+    case SIGUSR1: return "SIGUSR1";
+    default: return "signal " + std::to_string(signal_number);
+  }
+}
+
+/// Milliseconds for poll(), rounded up; -1 without a deadline.
+int poll_time(const std::optional<Deadline>& deadline) {
+  if (!deadline) return -1;
+  return static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(deadline->remaining()).count());
+}
+
+}  // namespace
+
+void SignalWatch::block() {
+  const sigset_t set = watched();
+  pthread_sigmask(SIG_BLOCK, &set, nullptr);
+}
+
+SignalWatch::SignalWatch(Callbacks callbacks) : callbacks_(std::move(callbacks)) {
+  const sigset_t set = watched();
+  signals_ = ::signalfd(-1, &set, SFD_CLOEXEC);
+  wake_ = ::eventfd(0, EFD_CLOEXEC);
+  if (signals_ < 0 || wake_ < 0) {
+    throw Error(Errc::kIo, std::string("signals cannot be watched (") + std::strerror(errno) + "); raise ulimit -n");
+  }
+  thread_ = std::thread([this] { watch(); });
+}
+
+SignalWatch::~SignalWatch() {
+  const std::uint64_t one = 1;
+  [[maybe_unused]] const ssize_t written = ::write(wake_, &one, sizeof one);
+  thread_.join();
+  ::close(signals_);
+  ::close(wake_);
+}
+
+std::string SignalWatch::requested() const {
+  const MutexLock lock(mutex_);
+  return requested_;
+}
+
+bool SignalWatch::wait(std::chrono::milliseconds time) const {
+  const Deadline deadline = Deadline::after(time);
+  const MutexLock lock(mutex_);
+  while (requested_.empty()) {
+    if (!arrived_.wait_until(mutex_, deadline.when())) break;
+  }
+  return !requested_.empty();
+}
+
+void SignalWatch::note(int signal_number) {
+  const MutexLock lock(mutex_);
+  if (requested_.empty()) requested_ = name_of(signal_number);
+  arrived_.notify_all();
+}
+
+void SignalWatch::watch() {
+  std::optional<Deadline> deadline;  // since the first signal
+  bool threatened = false;           // by more than the announcement that SIGUSR1 is
+  std::string again;
+  while (true) {
+    std::array<pollfd, 2> descriptors{{{signals_, POLLIN, 0}, {wake_, POLLIN, 0}}};
+    const int ready = ::poll(descriptors.data(), descriptors.size(), poll_time(deadline));
+    if (ready < 0) continue;  // EINTR: a debugger
+    if (descriptors[1].revents != 0) return;
+    if (ready == 0) break;  // the time is over
+    signalfd_siginfo info{};
+    if (::read(signals_, &info, sizeof info) != static_cast<ssize_t>(sizeof info)) continue;
+    const int number = static_cast<int>(info.ssi_signo);
+    const bool threat = number != SIGUSR1;
+    if (threat && threatened) {
+      again = ", twice";
+      break;
+    }
+    if (!threat && deadline) continue;
+    threatened = threat;
+    deadline = Deadline::after(callbacks_.grace(number));
+    note(number);
+  }
+  callbacks_.overdue(requested() + again);
+}
+
+}  // namespace hvd::bench

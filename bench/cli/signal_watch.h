@@ -1,0 +1,51 @@
+// SIGTERM, SIGINT and SIGUSR1 as plain facts. The signals are blocked in every thread; one thread waits for
+// them, so that no code ever runs in a signal handler.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <string>
+#include <thread>
+
+#include "engine/base/mutex.h"
+
+namespace hvd::bench {
+
+class SignalWatch {
+ public:
+  struct Callbacks {
+    /// How long the program may take to stop by itself after this signal.
+    std::function<std::chrono::milliseconds(int signal_number)> grace;
+    /// Called on the watching thread, at most once, when that time is over or a second signal has come.
+    /// `reason`: "SIGTERM", or "SIGINT, twice".
+    std::function<void(const std::string& reason)> overdue;
+  };
+
+  /// Blocks the signals in the calling thread and in all that it will start: call first thing in main().
+  static void block();
+
+  /// Errors: io when the kernel refuses its descriptors.
+  explicit SignalWatch(Callbacks callbacks);
+  ~SignalWatch();
+  SignalWatch(const SignalWatch&) = delete;
+  SignalWatch& operator=(const SignalWatch&) = delete;
+
+  /// Name of the first signal that came, or empty. Any thread.
+  [[nodiscard]] std::string requested() const;
+  /// Waits for a signal at most `time`; whether one has come.
+  [[nodiscard]] bool wait(std::chrono::milliseconds time) const;
+
+ private:
+  void watch();
+  void note(int signal_number);
+
+  Callbacks callbacks_;
+  int signals_ = -1;  // signalfd
+  int wake_ = -1;     // eventfd: the destructor
+  mutable Mutex mutex_;
+  mutable CondVar arrived_;
+  std::string requested_ HVD_GUARDED_BY(mutex_);
+  std::thread thread_;
+};
+
+}  // namespace hvd::bench

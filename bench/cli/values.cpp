@@ -1,0 +1,83 @@
+#include "bench/cli/values.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <numeric>
+#include <sstream>
+
+#include "engine/base/error.h"
+
+namespace hvd::bench {
+namespace {
+
+/// Edits (insert, delete, replace, swap of neighbours) between two words: optimal string alignment.
+std::size_t distance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> before(b.size() + 1);
+  std::vector<std::size_t> above(b.size() + 1);
+  std::vector<std::size_t> row(b.size() + 1);
+  std::iota(above.begin(), above.end(), std::size_t{0});
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    row[0] = i;
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      row[j] = std::min({above[j] + 1, row[j - 1] + 1, above[j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1)});
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) row[j] = std::min(row[j], before[j - 2] + 1);
+    }
+    before.swap(above);
+    above.swap(row);
+  }
+  return above[b.size()];
+}
+
+std::string decimal(double value) {
+  std::ostringstream out;
+  out << value;
+  return out.str();
+}
+
+[[noreturn]] void refuse(std::string_view where, std::string_view text, const std::string& wanted) {
+  throw Error(Errc::kInvalidArgument, std::string(where) + ": '" + std::string(text) + "' is not " + wanted);
+}
+
+}  // namespace
+
+std::int64_t parse_integer(std::string_view where, std::string_view text, std::int64_t low, std::int64_t high) {
+  std::int64_t value = 0;
+  const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (problem != std::errc() || end != text.data() + text.size() || value < low || value > high) {
+    refuse(where, text, "a whole number from " + std::to_string(low) + " to " + std::to_string(high));
+  }
+  return value;
+}
+
+double parse_number(std::string_view where, std::string_view text, double low, double high) {
+  double value = 0;
+  const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (problem != std::errc() || end != text.data() + text.size() || !std::isfinite(value) || value < low ||
+      value > high) {
+    refuse(where, text, "a number from " + decimal(low) + " to " + decimal(high));
+  }
+  return value;
+}
+
+std::size_t parse_word(std::string_view where, std::string_view text, const std::vector<std::string>& words) {
+  const auto found = std::find(words.begin(), words.end(), text);
+  if (found != words.end()) return static_cast<std::size_t>(found - words.begin());
+  std::string list;
+  for (const std::string& word : words) list += (list.empty() ? "" : ", ") + word;
+  refuse(where, text, "one of " + list + did_you_mean(text, words));
+}
+
+std::string did_you_mean(std::string_view word, const std::vector<std::string>& candidates) {
+  const std::string* best = nullptr;
+  std::size_t best_distance = std::max<std::size_t>(1, word.size() / 3) + 1;
+  for (const std::string& candidate : candidates) {
+    if (const std::size_t d = distance(word, candidate); d < best_distance) {
+      best_distance = d;
+      best = &candidate;
+    }
+  }
+  return best == nullptr ? std::string() : " (did you mean " + *best + "?)";
+}
+
+}  // namespace hvd::bench

@@ -1,0 +1,308 @@
+#include "bench/doctor.h"
+
+#include <sys/resource.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <ostream>
+#include <string_view>
+#include <utility>
+
+#include "bench/build_info.h"
+#include "bench/cli/environment.h"
+#include "bench/cli/launch.h"
+#include "bench/cli/report.h"
+#include "bench/host_facts.h"
+#include "bench/machine_rate.h"
+#include "bench/result_store.h"
+#include "engine/base/error.h"
+#include "engine/comm/communicator.h"
+#include "models/train_step.h"
+
+namespace hvd::bench {
+namespace {
+
+namespace fs = std::filesystem;
+using Level = Finding::Level;
+using Findings = std::vector<Finding>;
+
+constexpr double kGiga = 1e9;
+
+std::string rate_text(double value, const char* unit) {
+  char text[64];
+  std::snprintf(text, sizeof text, "%.1f G%s", value / kGiga, unit);
+  return text;
+}
+
+std::string percent(double fraction) { return std::to_string(static_cast<int>(100 * fraction + 0.5)) + " %"; }
+
+void good(Findings& all, const char* subject, std::string text) {
+  all.push_back({Level::kGood, subject, std::move(text), {}});
+}
+
+void examine_processor(Findings& all, const Processor& cpu, const std::vector<int>& allowed) {
+  std::string text = cpu.model.empty() ? "unknown" : cpu.model;
+  text += ", " + std::to_string(cpu.cores) + " cores on " + std::to_string(cpu.sockets) + " socket(s), " +
+          std::to_string(cpu.hardware_threads) + " hardware threads";
+  good(all, "processor", text);
+  std::string vectors;
+  for (const auto& [flag, title] :
+       {std::pair{"avx2", "AVX2"}, {"avx512f", "AVX-512"}, {"avx512_bf16", "AVX-512 BF16"}, {"amx_bf16", "AMX"}}) {
+    if (!cpu.has(flag)) continue;
+    if (!vectors.empty()) vectors += ", ";
+    vectors += title;
+  }
+  if (cpu.has("avx2")) {
+    good(all, "vectors", vectors);
+  } else {
+    all.push_back({Level::kWarning, "vectors", "no AVX2: compute will be slow", "run on a newer processor"});
+  }
+  const auto host = static_cast<std::size_t>(cpu.hardware_threads);
+  const std::string here = "processors " + cpu_list(allowed) + " of " + std::to_string(host);
+  if (allowed.size() < host) {
+    all.push_back({Level::kNote, "affinity", "this process may use only " + here,
+                   "expected under a scheduler; else see taskset, cpuset or the container's limits"});
+  } else {
+    good(all, "affinity", here);
+  }
+}
+
+void examine_clock(Findings& all, const Processor& cpu) {
+  const std::string scaling = governor();
+  if (scaling.empty()) {
+    good(all, "clock", cpu.has("hypervisor") ? "not ours to control (virtual machine)" : "no frequency control found");
+  } else if (scaling == "performance") {
+    good(all, "clock", "governor performance");
+  } else {
+    all.push_back({Level::kWarning, "clock",
+                   "governor " + scaling + ": the clock follows the load, and so will the results",
+                   "cpupower frequency-set -g performance (as root)"});
+  }
+}
+
+void examine_load(Findings& all, const Processor& cpu) {
+  double load[1] = {0};
+  if (::getloadavg(load, 1) != 1) return;
+  char text[80];
+  std::snprintf(text, sizeof text, "load average %.2f", load[0]);
+  if (load[0] > 0.1 * cpu.hardware_threads + 0.5) {
+    all.push_back(
+        {Level::kWarning, "load", std::string(text) + ": other programs are running", "stop them before measuring"});
+  } else {
+    good(all, "load", text);
+  }
+}
+
+/// oneDNN against what the registers can do at the clock that the processor holds just now.
+void examine_rates(Findings& all, int threads) {
+  const double peak = peak_flops(threads);
+  good(all, "peak fp32", rate_text(peak, "FLOP/s") + " in registers on " + std::to_string(threads) + " threads");
+  const double fp32 = matrix_rate(DataType::kF32, threads);
+  if (fp32 > 0) {
+    const std::string text =
+        rate_text(fp32, "FLOP/s") + " in a 3 x 3 convolution, " + percent(fp32 / peak) + " of the peak";
+    if (fp32 < 0.4 * peak) {
+      all.push_back({Level::kWarning, "oneDNN fp32", text,
+                     "is another program running? is OMP_NUM_THREADS or DNNL_MAX_CPU_ISA set?"});
+    } else {
+      good(all, "oneDNN fp32", text);
+    }
+  }
+  const std::string reason = models::onednn_unsupported_reason(DataType::kBF16);
+  if (!reason.empty()) {
+    all.push_back({Level::kNote, "oneDNN bf16", reason, "use --dtype fp32"});
+  } else if (const double bf16 = matrix_rate(DataType::kBF16, threads); bf16 > 0) {
+    char ratio[40];
+    std::snprintf(ratio, sizeof ratio, ", %.1f x fp32", bf16 / std::max(fp32, 1.0));
+    good(all, "oneDNN bf16", rate_text(bf16, "FLOP/s") + ratio);
+  }
+}
+
+void examine_backend(Findings& all, int threads) {
+  const std::string reason = models::onednn_unsupported_reason(DataType::kF32);
+  if (!reason.empty()) {
+    all.push_back(
+        {Level::kFault, "oneDNN", reason, "install it (Debian: apt-get install libdnnl-dev) and build again"});
+    return;
+  }
+  const auto libraries = loaded_libraries();
+  const auto file = libraries.find("onednn");
+  good(all, "oneDNN", file == libraries.end() ? "linked statically" : file->second);
+  examine_rates(all, threads);
+}
+
+void examine_memory(Findings& all, int threads) {
+  const Memory found = memory();
+  std::string text = bytes_text(static_cast<double>(found.available_bytes)) + " free of " +
+                     bytes_text(static_cast<double>(found.total_bytes));
+  if (found.limit_bytes > 0) text += ", limited to " + bytes_text(static_cast<double>(found.limit_bytes)) + " here";
+  constexpr std::int64_t kLittle = std::int64_t{2} << 30;  // VGG-16 at batch 8 takes about that
+  if (found.available_bytes < kLittle) {
+    all.push_back({Level::kWarning, "memory", text, "use a small --batch-size, or free memory"});
+  } else {
+    good(all, "memory", text);
+  }
+  good(all, "memory copy",
+       rate_text(copy_bandwidth(threads), "B/s") + " read plus written, on " + std::to_string(threads) + " threads");
+}
+
+void examine_shared_memory(Findings& all) {
+  struct statvfs found {};
+  if (::statvfs("/dev/shm", &found) != 0) {
+    all.push_back({Level::kWarning, "/dev/shm", "not there: ranks of one host cannot share memory",
+                   "mount it (mount -t tmpfs none /dev/shm), or use --algorithm ring"});
+    return;
+  }
+  const double free = static_cast<double>(found.f_bavail) * static_cast<double>(found.f_frsize);
+  constexpr double kTwoVggRanks = 2 * 553e6;  // VGG-16's gradients in fp32, 553 MB a rank
+  if (free < kTwoVggRanks) {
+    all.push_back({Level::kWarning, "/dev/shm", bytes_text(free) + " free, less than the gradients of two VGG-16 ranks",
+                   "enlarge it (mount -o remount,size=50% /dev/shm; containers: --shm-size), or use --algorithm ring"});
+  } else {
+    good(all, "/dev/shm", bytes_text(free) + " free");
+  }
+}
+
+bool in_path(std::string_view path, const char* program) {
+  while (!path.empty()) {
+    const std::size_t colon = std::min(path.find(':'), path.size());
+    const fs::path candidate = fs::path(path.substr(0, colon)) / program;
+    if (::access(candidate.c_str(), X_OK) == 0) return true;
+    path.remove_prefix(std::min(colon + 1, path.size()));
+  }
+  return false;
+}
+
+void examine_mpi(Findings& all, const Launch& launch) {
+  if (!comm::mpi_available()) {
+    all.push_back({Level::kNote, "MPI", "not in this build: ranks are threads of one process (--ranks N)",
+                   "install it (Debian: apt-get install libopenmpi-dev) and build again"});
+    return;
+  }
+  try {
+    const auto world = comm::make_mpi();
+    const int size = world->topology().size;
+    good(all, "MPI", world->library() + ", starts, world of " + std::to_string(size));
+    if (launch.size > 1 && size == 1) {
+      all.push_back({Level::kFault, "MPI world", launch.evidence + ", but each process is a world of its own",
+                     "launch with mpirun, or srun --mpi=pmix"});
+    }
+  } catch (const Error& error) {
+    all.push_back({Level::kFault, "MPI", error.what(), "reinstall MPI, or build with HVD_WITH_MPI=OFF"});
+  }
+}
+
+void examine_launcher(Findings& all, const Launch& launch, const Environment& environment) {
+  std::string found;
+  for (const char* program : {"mpirun", "srun", "jsrun", "bsub"}) {
+    if (!in_path(value_of(environment, "PATH"), program)) continue;
+    if (!found.empty()) found += ", ";
+    found += program;
+  }
+  if (!launch.evidence.empty()) {
+    good(all, "launcher", launch.evidence + " (rank " + std::to_string(launch.rank) + ")");
+  } else if (launch.allocation_tasks > 1) {
+    all.push_back({Level::kNote, "launcher", launch.allocation_evidence + ", but this process was started by hand",
+                   "srun --mpi=pmix hvd_bench ... or mpirun hvd_bench ..."});
+  } else if (found.empty()) {
+    all.push_back({Level::kNote, "launcher", "no mpirun, srun or jsrun in PATH",
+                   "one process only (--ranks N); or install one (Debian: apt-get install openmpi-bin)"});
+  } else {
+    good(all, "launcher", found);
+  }
+}
+
+void examine_limits(Findings& all) {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {
+    all.push_back({Level::kNote, "file size", "limited to " + bytes_text(static_cast<double>(limit.rlim_cur)),
+                   "ulimit -f unlimited"});
+  }
+}
+
+void examine_store(Findings& all, const std::string& db_file) {
+  if (db_file.empty()) return;
+  const fs::path file = fs::absolute(db_file);
+  try {
+    check_store_header(file);
+    const StoreHeader header = read_store_header(file);
+    good(all, "store",
+         header.kind == StoreHeader::Kind::kOurs ? db_file + ", schema version " + std::to_string(header.schema_version)
+                                                 : db_file + ", will be created");
+    { const ResultStore probe(file, new_uuid(), "hvd_bench doctor"); }  // its directory can be written
+  } catch (const Error& error) {
+    all.push_back({Level::kFault, "store", error.what(), {}});
+  }
+  std::size_t partials = 0;
+  std::error_code ignored;
+  const std::string prefix = file.filename().string() + ".";
+  for (const fs::directory_entry& entry : fs::directory_iterator(file.parent_path(), ignored)) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with(prefix) && name.ends_with(".partial")) ++partials;
+  }
+  if (partials > 0) {
+    all.push_back({Level::kNote, "store",
+                   std::to_string(partials) + " partial file(s) beside it, of sessions that run or were killed",
+                   "scripts/merge adds those of killed ones"});
+  }
+}
+
+}  // namespace
+
+std::vector<Finding> examine(const std::string& db_file) {
+  Findings all;
+  const Environment environment = process_environment();
+  const Launch launch = detect_launch(environment);
+  const Processor cpu = processor();
+  const std::vector<int> allowed = affinity();
+  const int threads = std::max(
+      1, static_cast<int>(std::min<std::size_t>(allowed.size(), static_cast<std::size_t>(std::max(cpu.cores, 1)))));
+  good(all, "program",
+       version_text() + ", " + std::string(build_info().compiler) + ", " + std::string(build_info().build_type));
+  examine_processor(all, cpu, allowed);
+  examine_clock(all, cpu);
+  examine_load(all, cpu);
+  examine_backend(all, threads);
+  examine_memory(all, threads);
+  examine_shared_memory(all);
+  examine_launcher(all, launch, environment);
+  examine_mpi(all, launch);
+  examine_limits(all);
+  examine_store(all, db_file);
+  return all;
+}
+
+int print_findings(const std::vector<Finding>& findings, std::ostream& out) {
+  std::size_t width = 0;
+  for (const Finding& finding : findings) width = std::max(width, finding.subject.size());
+  std::size_t warnings = 0, faults = 0;
+  for (const Finding& finding : findings) {
+    const char* mark = "ok     ";
+    switch (finding.level) {
+      case Level::kGood: break;
+      case Level::kNote: mark = "note   "; break;
+      case Level::kWarning:
+        mark = "warning";
+        ++warnings;
+        break;
+      case Level::kFault:
+        mark = "FAULT  ";
+        ++faults;
+        break;
+    }
+    const std::string gap(width - finding.subject.size() + 2, ' ');
+    out << mark << "  " << finding.subject << gap << finding.text << '\n';
+    if (!finding.advice.empty()) out << std::string(width + 11, ' ') << "-> " << finding.advice << '\n';
+  }
+  out << (faults > 0     ? "not fit to measure: "
+          : warnings > 0 ? "fit to measure, with care: "
+                         : "fit to measure: ")
+      << faults << " fault(s), " << warnings << " warning(s)\n"
+      << std::flush;
+  return faults > 0 ? 1 : 0;
+}
+
+}  // namespace hvd::bench

@@ -1,0 +1,420 @@
+#include "bench/result_store.h"
+
+#include <fcntl.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <bit>
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <ctime>
+#include <optional>
+#include <set>
+#include <span>
+#include <utility>
+
+#include "bench/build_info.h"
+#include "bench/provenance.h"
+#include "bench/sqlite_handle.h"
+#include "engine/base/error.h"
+#include "engine/base/hash.h"
+
+namespace hvd::bench {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Parents before children.
+constexpr std::array kTables{"session", "run", "provenance", "rank", "sample", "decomposition", "operation"};
+
+std::string_view text_of(Phase phase) {
+  switch (phase) {
+    case Phase::kFull: return "full";
+    case Phase::kNone: return "none";
+    case Phase::kSolo: return "solo";
+  }
+  return "full";
+}
+
+std::string_view text_of(RunStatus status) {
+  switch (status) {
+    case RunStatus::kRunning: return "running";
+    case RunStatus::kComplete: return "complete";
+    case RunStatus::kIncomplete: return "incomplete";
+  }
+  return "running";
+}
+
+std::int64_t integer(std::uint64_t value) { return static_cast<std::int64_t>(value); }
+
+/// Samples go to disk as they lie in memory, which the schema calls little-endian IEEE doubles.
+static_assert(std::endian::native == std::endian::little && sizeof(double) == 8);
+
+class RunWriter {
+ public:
+  RunWriter(Database& database, const RunRecord& run) : database_(database), run_(run) {}
+
+  void write() {
+    Statement(database_, "DELETE FROM run WHERE uuid = ?1").bind(run_.uuid).run();  // cascades to the rest
+    write_run();
+    write_provenance();
+    write_ranks();
+    write_decomposition();
+    write_operations();
+  }
+
+ private:
+  void write_run() {
+    Statement insert(
+        database_,
+        "INSERT INTO run (uuid, session_uuid, origin, phase, status, status_reason, started_utc, finished_utc,"
+        " model, batch_size, image_size, auxiliary_head, device, compute_type, allreduce_type, schedule, comm,"
+        " data_plane, world_size, allocation_size, nodes, threads, seed, traced, batches_per_iter,"
+        " warmup_steps, measured_steps, stop_reason, step_seconds, step_seconds_low, step_seconds_high,"
+        " images_per_second, images_per_second_low, images_per_second_high, confidence, parameters,"
+        " gradient_bytes, flops_per_image, plan_hash, buckets, final_loss, checks, fingerprint)"
+        " VALUES (?,?,'measured',?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)");
+    insert.bind(run_.uuid).bind(run_.session_uuid).bind(text_of(run_.phase)).bind(text_of(run_.status));
+    insert.bind(run_.status_reason).bind(run_.started_utc);
+    run_.finished_utc.empty() ? insert.bind_null() : insert.bind(run_.finished_utc);
+    insert.bind(run_.model).bind(run_.batch_size).bind(run_.image_size).bind(std::int64_t{run_.auxiliary_head});
+    insert.bind(run_.device).bind(run_.compute_type).bind(run_.allreduce_type).bind(run_.schedule).bind(run_.comm);
+    insert.bind(run_.data_plane).bind(std::int64_t{run_.world_size}).bind(std::int64_t{run_.allocation_size});
+    insert.bind(std::int64_t{run_.nodes}).bind(std::int64_t{run_.threads}).bind(integer(run_.seed));
+    insert.bind(std::int64_t{run_.traced}).bind(std::int64_t{run_.batches_per_iter}).bind(run_.warmup_steps);
+    insert.bind(run_.measured_steps).bind(run_.stop_reason);
+    bind_estimate(insert, run_.step_seconds);
+    bind_estimate(insert, run_.images_per_second);
+    insert.bind(run_.confidence).bind(run_.parameters).bind(run_.gradient_bytes).bind(run_.flops_per_image);
+    insert.bind(run_.plan_hash).bind(run_.buckets).bind(run_.final_loss).bind(run_.checks).bind(fingerprint(run_));
+    insert.run();
+  }
+
+  static void bind_estimate(Statement& insert, const std::optional<Estimate>& estimate) {
+    if (estimate) {
+      insert.bind(estimate->value).bind(estimate->low).bind(estimate->high);
+    } else {
+      insert.bind_null().bind_null().bind_null();
+    }
+  }
+
+  void write_provenance() {
+    Statement insert(database_, "INSERT INTO provenance (run_uuid, key, value, in_fingerprint) VALUES (?,?,?,?)");
+    for (const auto& [key, fact] : run_.provenance) {
+      insert.bind(run_.uuid).bind(key).bind(fact.value).bind(std::int64_t{fact.in_fingerprint}).run();
+    }
+  }
+
+  void write_ranks() {
+    Statement insert(database_,
+                     "INSERT INTO rank (run_uuid, rank, host, local_rank, planned_bytes, baseline_bytes, peak_bytes,"
+                     " gradient_checksum) VALUES (?,?,?,?,?,?,?,?)");
+    for (const RankRecord& rank : run_.ranks) {
+      insert.bind(run_.uuid).bind(std::int64_t{rank.rank}).bind(rank.host).bind(std::int64_t{rank.local_rank});
+      insert.bind(rank.planned_bytes)
+          .bind(rank.baseline_bytes)
+          .bind(rank.peak_bytes)
+          .bind(rank.gradient_checksum)
+          .run();
+    }
+    Statement sample(database_, "INSERT INTO sample (run_uuid, rank, kind, count, data) VALUES (?,?,?,?,?)");
+    for (const RankRecord& rank : run_.ranks) {
+      const RankSamples& s = rank.samples;
+      const std::array<std::pair<std::string_view, const std::vector<double>*>, 8> kinds{
+          {{"step_seconds", &s.step},
+           {"compute_seconds", &s.compute},
+           {"exposed_seconds", &s.exposed},
+           {"reduce_seconds", &s.reduce},
+           {"control_seconds", &s.control},
+           {"copy_seconds", &s.copy},
+           {"update_seconds", &s.update},
+           {"loss", &s.loss}}};
+      for (const auto& [kind, values] : kinds) {
+        if (values->empty()) continue;
+        sample.bind(run_.uuid).bind(std::int64_t{rank.rank}).bind(kind).bind(static_cast<std::int64_t>(values->size()));
+        sample.bind_blob(std::as_bytes(std::span(*values))).run();
+      }
+    }
+  }
+
+  void write_decomposition() {
+    Statement insert(
+        database_,
+        "INSERT INTO decomposition (run_uuid, component, fraction, seconds, low, high) VALUES (?,?,?,?,?,?)");
+    for (const DecompositionRow& row : run_.decomposition) {
+      insert.bind(run_.uuid)
+          .bind(row.component)
+          .bind(row.fraction)
+          .bind(row.seconds)
+          .bind(row.low)
+          .bind(row.high)
+          .run();
+    }
+  }
+
+  void write_operations() {
+    Statement insert(database_,
+                     "INSERT INTO operation (run_uuid, seq, node, kind, implementation, library, seconds, flops, bytes)"
+                     " VALUES (?,?,?,?,?,?,?,?,?)");
+    std::int64_t seq = 0;
+    for (const OperationRow& row : run_.operations) {
+      insert.bind(run_.uuid).bind(seq++).bind(row.node).bind(row.kind).bind(row.implementation);
+      insert.bind(std::int64_t{row.library}).bind(row.seconds).bind(row.flops).bind(row.bytes).run();
+    }
+  }
+
+  Database& database_;
+  const RunRecord& run_;
+};
+
+/// Makes a rename durable; best effort, since some file systems refuse to sync a directory.
+void sync_directory(const fs::path& directory) {
+  const int descriptor = ::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (descriptor < 0) return;
+  ::fsync(descriptor);
+  ::close(descriptor);
+}
+
+/// Gives `from` the name `to` unless that is taken. False: taken. Errors: io.
+bool rename_if_absent(const fs::path& from, const fs::path& to) {
+  // link() never replaces, on network file systems too; where there are no hard links, rename.
+  if (::link(from.c_str(), to.c_str()) == 0) {
+    ::unlink(from.c_str());
+    return true;
+  }
+  if (errno == EEXIST) return false;
+  if (fs::exists(to)) return false;
+  if (::rename(from.c_str(), to.c_str()) == 0) return true;
+  throw Error(Errc::kIo, to.string() + ": cannot be created (" + std::strerror(errno) +
+                             "): check the permissions of its directory");
+}
+
+std::uint32_t big_endian(std::span<const unsigned char, 4> bytes) {
+  return (std::uint32_t{bytes[0]} << 24) | (std::uint32_t{bytes[1]} << 16) | (std::uint32_t{bytes[2]} << 8) | bytes[3];
+}
+
+/// The number after `PRAGMA <name> =` in the schema, which is the one place that says it.
+std::uint32_t schema_pragma(std::string_view pragma) {
+  const std::string_view sql = schema_sql();
+  const std::string needle = "PRAGMA " + std::string(pragma) + " = ";
+  return static_cast<std::uint32_t>(std::stoul(std::string(sql.substr(sql.find(needle) + needle.size(), 12))));
+}
+
+}  // namespace
+
+class ResultStore::Impl {
+ public:
+  Impl(fs::path target, std::string session_uuid, std::string command_line)
+      : target_(fs::absolute(std::move(target)).lexically_normal()),
+        partial_(target_.string() + "." + session_uuid + ".partial"),
+        session_uuid_(std::move(session_uuid)) {
+    const fs::path directory = target_.parent_path();
+    if (!fs::is_directory(directory)) {
+      throw Error(Errc::kIo, target_.string() + ": there is no directory " + directory.string() +
+                                 "; create it (mkdir -p) or use another --db");
+    }
+    if (::access(directory.c_str(), W_OK | X_OK) != 0) {
+      throw Error(Errc::kIo, target_.string() + ": the directory " + directory.string() + " cannot be written (" +
+                                 std::strerror(errno) + "); use --db on another one, or --no-db");
+    }
+    check_store_header(target_);
+    if (fs::exists(target_) && ::access(target_.c_str(), R_OK | W_OK) != 0) {
+      throw Error(Errc::kIo, target_.string() + ": cannot be written (" + std::strerror(errno) +
+                                 "); change its permissions or use another --db");
+    }
+    try {
+      open_partial(command_line);
+    } catch (...) {
+      remove_partial();
+      throw;
+    }
+  }
+
+  ~Impl() {
+    if (runs_.empty()) remove_partial();
+  }
+
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
+
+  void save(const RunRecord& run) {
+    require_open();
+    Transaction transaction(*database_);
+    RunWriter(*database_, run).write();
+    transaction.commit();
+    runs_.insert(run.uuid);
+  }
+
+  void mark_incomplete(const std::string& reason) {
+    require_open();
+    Statement(*database_,
+              "UPDATE run SET status = 'incomplete', status_reason = ?, finished_utc = ? WHERE status = 'running'")
+        .bind(reason)
+        .bind(utc_now())
+        .run();
+  }
+
+  void finish(std::chrono::milliseconds patience) {
+    require_open();
+    if (runs_.empty()) {
+      remove_partial();
+      return;
+    }
+    try {
+      publish(patience);
+    } catch (const Error& error) {
+      throw Error(error.code(), std::string(error.what()) + "; this session's results are kept in " +
+                                    partial_.string() + ", add them later with scripts/merge");
+    }
+    runs_.clear();
+  }
+
+  [[nodiscard]] const fs::path& target() const { return target_; }
+  [[nodiscard]] const fs::path& partial() const { return partial_; }
+
+ private:
+  void open_partial(const std::string& command_line) {
+    database_.emplace(partial_, Locking::kExclusive, true);
+    database_->run("PRAGMA journal_mode = DELETE; PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON;");
+    database_->run("BEGIN; " + std::string(schema_sql()) + "; COMMIT;");
+    Statement(*database_, "INSERT INTO session (uuid, started_utc, command_line) VALUES (?,?,?)")
+        .bind(session_uuid_)
+        .bind(utc_now())
+        .bind(command_line)
+        .run();
+  }
+
+  void publish(std::chrono::milliseconds patience) {
+    if (const std::string found = database_->text("PRAGMA quick_check"); found != "ok") {
+      throw Error(Errc::kIo, partial_.string() + ": SQLite finds it damaged (" + found + "); check the file system");
+    }
+    database_.reset();  // on errors below, a later finish() opens it again
+    if (rename_if_absent(partial_, target_)) {
+      sync_directory(target_.parent_path());
+      return;
+    }
+    check_store_header(target_);
+    merge(patience);
+    ::unlink(partial_.c_str());
+  }
+
+  void merge(std::chrono::milliseconds patience) {
+    Database target(target_, Locking::kShared, false);
+    target.busy_timeout(static_cast<int>(patience.count()));
+    target.run("PRAGMA foreign_keys = ON; PRAGMA synchronous = FULL;");
+    Statement(target, "ATTACH ? AS partial").bind(partial_.string()).run();
+    Transaction transaction(target);
+    if (target.integer("SELECT count(*) FROM sqlite_schema") == 0) target.run(std::string(schema_sql()));
+    if (target.integer("PRAGMA main.user_version") != std::int64_t{current_schema_version()}) {
+      throw Error(Errc::kIo, target_.string() + ": its schema changed while this session ran; use another --db");
+    }
+    for (const std::string table : kTables) {  // equal schema versions, hence equal columns in equal order
+      target.run("INSERT INTO main." + table + " SELECT * FROM partial." + table);
+    }
+    transaction.commit();
+  }
+
+  void require_open() {
+    if (database_) return;
+    if (!fs::exists(partial_)) throw Error(Errc::kIo, partial_.string() + ": the session has been finished already");
+    database_.emplace(partial_, Locking::kExclusive, false);
+    database_->run("PRAGMA journal_mode = DELETE; PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON;");
+  }
+
+  void remove_partial() noexcept {
+    database_.reset();
+    ::unlink(partial_.c_str());
+    ::unlink((partial_.string() + "-journal").c_str());
+  }
+
+  fs::path target_, partial_;
+  std::string session_uuid_;
+  std::set<std::string> runs_;  // saved and not published
+  std::optional<Database> database_;
+};
+
+ResultStore::ResultStore(fs::path target, std::string session_uuid, std::string command_line)
+    : impl_(std::make_unique<Impl>(std::move(target), std::move(session_uuid), std::move(command_line))) {}
+ResultStore::~ResultStore() = default;
+void ResultStore::save(const RunRecord& run) { impl_->save(run); }
+void ResultStore::mark_incomplete(const std::string& reason) { impl_->mark_incomplete(reason); }
+void ResultStore::finish(std::chrono::milliseconds patience) { impl_->finish(patience); }
+const fs::path& ResultStore::target() const { return impl_->target(); }
+const fs::path& ResultStore::partial() const { return impl_->partial(); }
+
+StoreHeader read_store_header(const fs::path& file) {
+  // Layout: https://www.sqlite.org/fileformat.html, "The Database Header".
+  constexpr std::string_view kMagic{"SQLite format 3\0", 16};
+  constexpr std::size_t kUserVersion = 60, kApplicationId = 68;
+  if (!fs::exists(file)) return {};
+  std::array<unsigned char, 100> header{};
+  const int descriptor = ::open(file.c_str(), O_RDONLY | O_CLOEXEC);
+  const ssize_t got = descriptor < 0 ? -1 : ::read(descriptor, header.data(), header.size());
+  const int problem = errno;
+  if (descriptor >= 0) ::close(descriptor);
+  if (got < 0) {
+    throw Error(Errc::kIo, file.string() + ": cannot be read (" + std::strerror(problem) + "); use another --db");
+  }
+  if (got == 0) return {StoreHeader::Kind::kEmpty, 0};
+  const bool sqlite =
+      got == static_cast<ssize_t>(header.size()) && std::memcmp(header.data(), kMagic.data(), kMagic.size()) == 0;
+  if (!sqlite) return {StoreHeader::Kind::kNotSqlite, 0};
+  const std::span bytes(header);
+  const bool ours = big_endian(bytes.subspan<kApplicationId, 4>()) == schema_pragma("application_id");
+  return {ours ? StoreHeader::Kind::kOurs : StoreHeader::Kind::kForeign, big_endian(bytes.subspan<kUserVersion, 4>())};
+}
+
+std::uint32_t current_schema_version() { return schema_pragma("user_version"); }
+
+void check_store_header(const fs::path& file) {
+  if (fs::is_directory(file)) throw Error(Errc::kIo, file.string() + ": is a directory; give --db a file's name");
+  const StoreHeader header = read_store_header(file);
+  const std::string other = "it was left untouched, use another --db";
+  switch (header.kind) {
+    case StoreHeader::Kind::kAbsent:
+    case StoreHeader::Kind::kEmpty: return;
+    case StoreHeader::Kind::kNotSqlite: throw Error(Errc::kIo, file.string() + ": is not a SQLite database; " + other);
+    case StoreHeader::Kind::kForeign:
+      throw Error(Errc::kIo,
+                  file.string() + ": is another program's database (its application_id is not ours); " + other);
+    case StoreHeader::Kind::kOurs: break;
+  }
+  if (header.schema_version == current_schema_version()) return;
+  throw Error(Errc::kIo, file.string() + ": has schema version " + std::to_string(header.schema_version) +
+                             ", this program writes version " + std::to_string(current_schema_version()) + "; " +
+                             other + " or the hvd_bench that wrote it");
+}
+
+std::string new_uuid() {
+  std::array<unsigned char, 16> bytes{};
+  if (::getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size())) {
+    throw Error(Errc::kIo, std::string("getrandom failed: ") + std::strerror(errno));
+  }
+  bytes[6] = static_cast<unsigned char>((bytes[6] & 0x0f) | 0x40);  // RFC 4122, 4.4: version 4, variant 1
+  bytes[8] = static_cast<unsigned char>((bytes[8] & 0x3f) | 0x80);
+  std::uint64_t high = 0, low = 0;
+  for (std::size_t i = 0; i < 8; ++i) {
+    high = (high << 8) | bytes[i];
+    low = (low << 8) | bytes[8 + i];
+  }
+  const std::string h = hex64(high), l = hex64(low);
+  return h.substr(0, 8) + "-" + h.substr(8, 4) + "-" + h.substr(12) + "-" + l.substr(0, 4) + "-" + l.substr(4);
+}
+
+std::string utc_now() {
+  const auto now = std::chrono::time_point_cast<std::chrono::milliseconds>(std::chrono::system_clock::now());
+  const std::time_t seconds = std::chrono::system_clock::to_time_t(now);
+  std::tm parts{};
+  gmtime_r(&seconds, &parts);
+  std::array<char, 40> text{};
+  const std::size_t length = std::strftime(text.data(), text.size(), "%Y-%m-%dT%H:%M:%S", &parts);
+  std::snprintf(text.data() + length, text.size() - length, ".%03dZ",
+                static_cast<int>(now.time_since_epoch().count() % 1000));
+  return text.data();
+}
+
+}  // namespace hvd::bench

@@ -1,0 +1,35 @@
+# Makes build_info.cpp: version, commit, compiler, flags, and the schema of the store as text.
+#
+# Included, it offers hvd_add_build_info(TARGET). As a script (cmake -P, in every build), it looks the commit
+# up and rewrites the file only when something changed, so that nothing is compiled in vain.
+if(CMAKE_SCRIPT_MODE_FILE)
+  set(git_commit unknown)
+  set(git_state unknown)
+  execute_process(COMMAND git rev-parse HEAD WORKING_DIRECTORY "${source}" RESULT_VARIABLE failed
+                  OUTPUT_VARIABLE head OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+  if(NOT failed)
+    set(git_commit "${head}")
+    execute_process(COMMAND git --no-optional-locks status --porcelain --untracked-files=no WORKING_DIRECTORY "${source}"
+                    OUTPUT_VARIABLE changes ERROR_QUIET)
+    set(git_state clean)
+    if(changes)
+      set(git_state dirty)
+    endif()
+  endif()
+  file(READ "${source}/results/schema.sql" schema)
+  configure_file("${source}/bench/build_info.cpp.in" "${output}" @ONLY)
+  return()
+endif()
+
+function(hvd_add_build_info target)
+  set(output "${CMAKE_CURRENT_BINARY_DIR}/build_info.cpp")
+  string(TOUPPER "${CMAKE_BUILD_TYPE}" type)
+  string(STRIP "${CMAKE_CXX_FLAGS} ${CMAKE_CXX_FLAGS_${type}}" flags)
+  add_custom_target(${target}_build_info ALL
+    COMMAND ${CMAKE_COMMAND} "-Dsource=${PROJECT_SOURCE_DIR}" "-Doutput=${output}" "-Dversion=${PROJECT_VERSION}"
+            "-Dcompiler=${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION}" "-Dflags=${flags}"
+            "-Dbuild_type=${CMAKE_BUILD_TYPE}" -P "${PROJECT_SOURCE_DIR}/cmake/BuildInfo.cmake"
+    BYPRODUCTS "${output}" COMMENT "Looking up the commit" VERBATIM)
+  target_sources(${target} PRIVATE "${output}")
+  add_dependencies(${target} ${target}_build_info)
+endfunction()

@@ -1,0 +1,182 @@
+// The command line and the environment: every name that scripts rely on, and what bad values say.
+#include <gtest/gtest.h>
+
+#include <sstream>
+
+#include "bench/cli/command_line.h"
+#include "bench/cli/values.h"
+#include "engine/base/error.h"
+
+namespace hvd::bench {
+namespace {
+
+CommandLine parse(const std::string& line, const Environment& environment = {}) {
+  std::vector<std::string> argv{"hvd_bench"};
+  std::istringstream words(line);
+  for (std::string word; words >> word;) argv.push_back(word);
+  return parse_command_line(argv, environment);
+}
+
+std::string error_of(const std::string& line, const Environment& environment = {},
+                     Errc expected = Errc::kInvalidArgument) {
+  try {
+    parse(line, environment);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), expected) << error.what();
+    EXPECT_EQ(std::string(error.what()).find('\n'), std::string::npos) << "one line: " << error.what();
+    return error.what();
+  }
+  return "(no error)";
+}
+
+TEST(CommandLine, DefaultsNeedNothing) {
+  const CommandLine line = parse("");
+  EXPECT_EQ(line.command, Command::kTrain);
+  EXPECT_EQ(line.options.model, "resnet101");
+  EXPECT_EQ(line.options.db_file, "hvd_bench.db");
+  EXPECT_EQ(line.options.engine.schedule, Schedule::kStatic);
+  EXPECT_EQ(line.options.comm, CommBackend::kAuto);
+  EXPECT_FALSE(line.options.num_iters.has_value());
+}
+
+TEST(CommandLine, EveryOption) {
+  const Options o =
+      parse(
+          "train --model vgg16 --batch-size 4 --image-size 64 --classes 10 --auxiliary-head --dtype bf16 --device cpu "
+          "--threads 3 --seed 9 --learning-rate 0.5 --replay r.txt --comm loopback --ranks 2 --schedule negotiated "
+          "--allreduce-dtype bf16 --algorithm ring --bucket-mb 0.5 --fusion-threshold-mb 2 --cycle-time-ms 2.5 "
+          "--cache-capacity 7 --deadline-seconds 1.5 --num-warmup-batches 0 --num-batches-per-iter 10 --num-iters 5 "
+          "--target-interval 0.05 --max-time 60 --efficiency --profile --no-check --db x.db --json --quiet "
+          "--timeline-filename t.json")
+          .options;
+  EXPECT_EQ(o.model, "vgg16");
+  EXPECT_EQ(o.batch_size, 4);
+  EXPECT_EQ(o.image_size, 64);
+  EXPECT_EQ(o.classes, 10);
+  EXPECT_TRUE(o.auxiliary_head);
+  EXPECT_EQ(o.compute, DataType::kBF16);
+  EXPECT_EQ(o.device, Device::kCpu);
+  EXPECT_EQ(o.threads, 3);
+  EXPECT_EQ(o.seed, 9U);
+  EXPECT_DOUBLE_EQ(o.learning_rate, 0.5);
+  EXPECT_EQ(o.replay_file, "r.txt");
+  EXPECT_EQ(o.comm, CommBackend::kLoopback);
+  EXPECT_EQ(o.ranks, 2);
+  EXPECT_EQ(o.engine.schedule, Schedule::kNegotiated);
+  EXPECT_EQ(o.allreduce, DataType::kBF16);
+  EXPECT_EQ(o.comm_options.algorithm, comm::Algorithm::kRing);
+  EXPECT_EQ(o.engine.buckets.bucket_bytes, std::size_t{1} << 19);
+  EXPECT_EQ(o.engine.buckets.first_bucket_bytes, std::size_t{1} << 19) << "never larger than the others";
+  EXPECT_EQ(o.engine.negotiation.fusion.threshold_bytes, std::size_t{2} << 20);
+  EXPECT_EQ(o.engine.cycle_time.count(), 2500);
+  EXPECT_EQ(o.engine.negotiation.cache_capacity, 7U);
+  EXPECT_EQ(o.engine.deadline.count(), 1500);
+  EXPECT_EQ(o.num_warmup_batches, 0);
+  EXPECT_EQ(o.num_batches_per_iter, 10);
+  EXPECT_EQ(o.num_iters, 5);
+  EXPECT_DOUBLE_EQ(o.target_interval, 0.05);
+  EXPECT_EQ(o.max_time.count(), 60);
+  EXPECT_TRUE(o.efficiency && o.profile && !o.check && o.json && o.quiet);
+  EXPECT_EQ(o.db_file, "x.db");
+  EXPECT_EQ(o.engine.timeline_filename, "t.json");
+  EXPECT_EQ(parse("--record-replay r.txt --no-db").options.record_replay_file, "r.txt");
+  EXPECT_EQ(parse("--no-db").options.db_file, "");
+}
+
+TEST(CommandLine, UnderscoresAndEqualSigns) {
+  const Options o = parse("--batch_size=4 --num_warmup_batches 3 --fusion_threshold_mb=1 --db=my_file.db").options;
+  EXPECT_EQ(o.batch_size, 4);
+  EXPECT_EQ(o.num_warmup_batches, 3);
+  EXPECT_EQ(o.engine.negotiation.fusion.threshold_bytes, std::size_t{1} << 20);
+  EXPECT_EQ(o.db_file, "my_file.db");
+}
+
+TEST(CommandLine, TheCommandMayComeFirstLastOrNotAtAll) {
+  for (const char* line : {"train --model vgg16", "--model vgg16 train", "--model vgg16"}) {
+    EXPECT_EQ(parse(line).command, Command::kTrain) << line;
+    EXPECT_EQ(parse(line).options.model, "vgg16") << line;
+  }
+  EXPECT_EQ(parse("doctor").command, Command::kDoctor);
+  EXPECT_EQ(parse("doctor").options.db_file, "");
+  EXPECT_EQ(parse("doctor --db x.db").options.db_file, "x.db");
+  EXPECT_NE(error_of("doctor --model vgg16").find("--model"), std::string::npos);
+}
+
+TEST(CommandLine, TheLastOfTwoCounts) { EXPECT_EQ(parse("--threads 2 --threads 4").options.threads, 4); }
+
+TEST(CommandLine, HelpAndVersion) {
+  const CommandLine help = parse("--help");
+  EXPECT_EQ(help.command, Command::kPrint);
+  for (const char* text :
+       {"What to train", "--batch-size N", "Examples:", "mpirun -n 2", "HOROVOD_CYCLE_TIME", "doctor", "Exit codes"}) {
+    EXPECT_NE(help.text.find(text), std::string::npos) << text;
+  }
+  EXPECT_EQ(parse("--version").text.find("hvd_bench 0."), 0U);
+}
+
+TEST(CommandLine, BadValuesSayWhatWouldBeRight) {
+  EXPECT_EQ(error_of("--batch-size 0"), "--batch-size: '0' is not a whole number from 1 to 1048576");
+  EXPECT_EQ(error_of("--batch_size -1"), "--batch-size: '-1' is not a whole number from 1 to 1048576");
+  EXPECT_EQ(error_of("--batch-size 99999999999999999999").substr(0, 13), "--batch-size:");
+  EXPECT_EQ(error_of("--batch-size 8x"), "--batch-size: '8x' is not a whole number from 1 to 1048576");
+  EXPECT_EQ(error_of("--learning-rate nan"), "--learning-rate: 'nan' is not a number from 0 to 1000");
+  EXPECT_EQ(error_of("--schedule statik"),
+            "--schedule: 'statik' is not one of static, negotiated, none (did you mean static?)");
+  EXPECT_EQ(error_of("--modle vgg16"),
+            "--modle: there is no such option (did you mean --model?); see hvd_bench --help");
+  EXPECT_EQ(error_of("trian"),
+            "'trian': there is no such command (did you mean train?); options begin with --, see hvd_bench --help");
+  EXPECT_NE(error_of("--model").find("--model"), std::string::npos);
+  EXPECT_EQ(error_of("--model --batch-size 4"), "--model: the value is missing (found --batch-size)");
+  EXPECT_NE(error_of("--algorithm tree").find("doubling"), std::string::npos);
+}
+
+TEST(CommandLine, WhatThisBuildCannotDoSaysWhatCan) {
+  EXPECT_NE(error_of("--device cuda", {}, Errc::kUnsupported).find("--device cpu"), std::string::npos);
+  EXPECT_NE(error_of("--dtype tf32", {}, Errc::kUnsupported).find("bf16"), std::string::npos);
+  EXPECT_NE(error_of("--dtype fp16", {}, Errc::kUnsupported).find("bf16"), std::string::npos);
+  EXPECT_NE(error_of("--fp16-allreduce", {}, Errc::kUnsupported).find("--allreduce-dtype bf16"), std::string::npos);
+  EXPECT_NE(error_of("--allreduce-dtype fp16", {}, Errc::kUnsupported).find("bf16"), std::string::npos);
+  EXPECT_NE(error_of("--comm nccl", {}, Errc::kUnsupported).find("--comm mpi"), std::string::npos);
+}
+
+TEST(CommandLine, NoReductionCanBeSaidInTwoWays) {
+  for (const char* line : {"--comm none", "--schedule none", "--comm none --schedule none"}) {
+    const Options o = parse(line).options;
+    EXPECT_EQ(o.engine.schedule, Schedule::kNone) << line;
+    EXPECT_EQ(o.comm, CommBackend::kAuto) << line;
+  }
+  EXPECT_EQ(parse("--schedule none --comm loopback").options.comm, CommBackend::kLoopback);
+  EXPECT_NE(error_of("--comm none --schedule static").find("leave one of them out"), std::string::npos);
+  EXPECT_NE(error_of("--comm none --efficiency").find("--efficiency"), std::string::npos);
+  EXPECT_NE(error_of("--comm mpi --ranks 2").find("--ranks"), std::string::npos);
+  EXPECT_NE(error_of("--replay a --record-replay b").find("leave one out"), std::string::npos);
+}
+
+TEST(CommandLine, HorovodsVariables) {
+  const Environment environment{{"HOROVOD_FUSION_THRESHOLD", "1048576"},
+                                {"HOROVOD_CYCLE_TIME", "2.5"},
+                                {"HOROVOD_CACHE_CAPACITY", "0"},
+                                {"HOROVOD_TIMELINE", "t.json"}};
+  const Options o = parse("", environment).options;
+  EXPECT_EQ(o.engine.negotiation.fusion.threshold_bytes, std::size_t{1} << 20);
+  EXPECT_EQ(o.engine.cycle_time.count(), 2500);
+  EXPECT_EQ(o.engine.negotiation.cache_capacity, 0U);
+  EXPECT_EQ(o.engine.timeline_filename, "t.json");
+  const Options wins = parse("--fusion-threshold-mb 2 --timeline-filename u.json", environment).options;
+  EXPECT_EQ(wins.engine.negotiation.fusion.threshold_bytes, std::size_t{2} << 20);
+  EXPECT_EQ(wins.engine.timeline_filename, "u.json");
+  EXPECT_EQ(error_of("", {{"HOROVOD_FUSION_THRESHOLD", "64MB"}}).find("HOROVOD_FUSION_THRESHOLD (bytes): '64MB'"), 0U);
+  EXPECT_EQ(error_of("", {{"HOROVOD_CYCLE_TIME", "-1"}}).find("HOROVOD_CYCLE_TIME"), 0U);
+  EXPECT_EQ(error_of("", {{"HOROVOD_CACHE_CAPACITY", "x"}}).find("HOROVOD_CACHE_CAPACITY"), 0U);
+}
+
+TEST(Values, DidYouMean) {
+  const std::vector<std::string> models{"inception3", "resnet50", "resnet101", "vgg16"};
+  EXPECT_EQ(did_you_mean("resnet11", models), " (did you mean resnet101?)");
+  EXPECT_EQ(did_you_mean("vgg61", models), " (did you mean vgg16?)");
+  EXPECT_EQ(did_you_mean("bert", models), "");
+}
+
+}  // namespace
+}  // namespace hvd::bench

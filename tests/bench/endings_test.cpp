@@ -1,0 +1,193 @@
+// How a session ends when it does not end well: saves that fail and are made good, a store closed by another
+// thread, and signals that are heeded, overdue, or repeated.
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <csignal>
+#include <filesystem>
+#include <future>
+#include <memory>
+#include <thread>
+
+#include "bench/cli/record_keeper.h"
+#include "bench/cli/signal_watch.h"
+#include "bench/sqlite_handle.h"
+#include "engine/base/error.h"
+
+namespace hvd::bench {
+namespace {
+
+namespace fs = std::filesystem;
+using std::chrono::milliseconds;
+
+class Endings : public testing::Test {
+ protected:
+  Endings() : folder_(fs::temp_directory_path() / ("hvd_endings_" + new_uuid())), session_(new_uuid()) {
+    fs::create_directory(folder_);
+  }
+  ~Endings() override {
+    std::error_code ignored;
+    fs::remove_all(folder_, ignored);
+  }
+  std::unique_ptr<ResultStore> store() const {
+    return std::make_unique<ResultStore>(folder_ / "a.db", session_, "hvd_bench");
+  }
+  RunRecord run(std::size_t samples) const {
+    RunRecord record;
+    record.uuid = "run";
+    record.session_uuid = session_;
+    record.started_utc = utc_now();
+    record.model = "vgg16";
+    record.device = "cpu";
+    record.schedule = "static";
+    record.ranks.resize(1);
+    record.ranks[0].samples.step.assign(samples, 0.5);
+    return record;
+  }
+  std::string stored(const std::string& sql) const {
+    Database database(folder_ / "a.db", Locking::kShared, false);
+    return database.text(sql);
+  }
+
+  fs::path folder_;
+  std::string session_;
+};
+
+/// No file may grow beyond `bytes` while it lives.
+class FileSizeLimit {
+ public:
+  explicit FileSizeLimit(rlim_t bytes) {
+    std::signal(SIGXFSZ, SIG_IGN);
+    ::getrlimit(RLIMIT_FSIZE, &before_);
+    const rlimit lower{bytes, before_.rlim_max};
+    ::setrlimit(RLIMIT_FSIZE, &lower);
+  }
+  ~FileSizeLimit() { ::setrlimit(RLIMIT_FSIZE, &before_); }
+  FileSizeLimit(const FileSizeLimit&) = delete;
+  FileSizeLimit& operator=(const FileSizeLimit&) = delete;
+
+ private:
+  rlimit before_{};
+};
+
+TEST_F(Endings, ASaveThatFailsIsSaidOnceAndMadeGood) {
+  int warnings = 0;
+  RecordKeeper keeper(store(), [&](std::string_view) { ++warnings; });
+  keeper.save(run(3));
+  {
+    const FileSizeLimit limit(rlim_t{128} << 10);
+    keeper.save(run(100000));
+    keeper.save(run(100001));
+    EXPECT_EQ(warnings, 1);
+    EXPECT_THROW(keeper.finish(), Error);
+  }
+  keeper.finish();
+  EXPECT_EQ(stored("SELECT count FROM sample"), "100001");
+}
+
+TEST_F(Endings, TheFirstSaveMustSucceed) {
+  RecordKeeper keeper(store(), [](std::string_view) {});
+  const FileSizeLimit limit(rlim_t{128} << 10);
+  EXPECT_THROW(keeper.save(run(100000)), Error);
+}
+
+TEST_F(Endings, ClosedByAnotherThread) {
+  RecordKeeper keeper(store(), [](std::string_view) {});
+  keeper.save(run(3));
+  std::string line;
+  std::thread([&] { line = keeper.close_now("SIGTERM", Deadline::after(milliseconds(500))); }).join();
+  EXPECT_NE(line.find("a.db, marked incomplete"), std::string::npos) << line;
+  EXPECT_EQ(stored("SELECT status || ' ' || status_reason FROM run"), "incomplete SIGTERM");
+  keeper.save(run(4));  // too late, and harmless
+  keeper.finish();
+  EXPECT_EQ(stored("SELECT count FROM sample"), "3");
+}
+
+TEST_F(Endings, ALockedTargetCannotHoldUpTheForcedEnd) {
+  {
+    RecordKeeper first(store(), [](std::string_view) {});
+    first.save(run(1));
+    first.finish();
+  }
+  session_ = new_uuid();
+  RecordKeeper keeper(store(), [](std::string_view) {});
+  RunRecord second = run(2);
+  second.uuid = "second";
+  keeper.save(second);
+  Database other(folder_ / "a.db", Locking::kShared, false);
+  other.run("BEGIN EXCLUSIVE");
+  const auto begin = Clock::now();
+  const std::string line = keeper.close_now("SIGTERM", Deadline::after(milliseconds(200)));
+  EXPECT_LT(Clock::now() - begin, std::chrono::seconds(5));
+  EXPECT_NE(line.find(".partial"), std::string::npos) << line;
+  other.run("ROLLBACK");
+}
+
+TEST_F(Endings, WithoutAStore) {
+  RecordKeeper keeper(nullptr, [](std::string_view) {});
+  keeper.save(run(1));
+  keeper.mark_incomplete("x");
+  keeper.finish();
+  EXPECT_EQ(keeper.file(), "");
+  EXPECT_NE(keeper.close_now("x", Deadline::after(milliseconds(1))).find("--no-db"), std::string::npos);
+}
+
+/// A watch in a thread of its own, whose blocked signals leave the test's main thread as it was.
+struct Watched {
+  explicit Watched(milliseconds grace)
+      : watch({[grace](int) { return grace; }, [this](const std::string& reason) { overdue.set_value(reason); }}) {}
+  std::promise<std::string> overdue;
+  SignalWatch watch;
+};
+
+class Signals : public testing::Test {
+ protected:
+  static void SetUpTestSuite() { SignalWatch::block(); }
+};
+
+TEST_F(Signals, NothingHappensWithoutOne) {
+  const Watched watched(milliseconds(1));
+  EXPECT_FALSE(watched.watch.wait(milliseconds(20)));
+  EXPECT_EQ(watched.watch.requested(), "");
+}
+
+TEST_F(Signals, HeededInTime) {
+  Watched watched(milliseconds(60000));
+  auto overdue = watched.overdue.get_future();
+  ::kill(::getpid(), SIGUSR1);
+  EXPECT_TRUE(watched.watch.wait(milliseconds(5000)));
+  EXPECT_EQ(watched.watch.requested(), "SIGUSR1");
+  EXPECT_EQ(overdue.wait_for(milliseconds(20)), std::future_status::timeout);
+}
+
+TEST_F(Signals, OverdueAfterTheGrace) {
+  Watched watched(milliseconds(30));
+  auto overdue = watched.overdue.get_future();
+  ::kill(::getpid(), SIGTERM);
+  ASSERT_EQ(overdue.wait_for(milliseconds(5000)), std::future_status::ready);
+  EXPECT_EQ(overdue.get(), "SIGTERM");
+}
+
+TEST_F(Signals, ASecondOneIsImpatient) {
+  Watched watched(milliseconds(60000));
+  auto overdue = watched.overdue.get_future();
+  ::kill(::getpid(), SIGINT);
+  ASSERT_TRUE(watched.watch.wait(milliseconds(5000)));
+  ::kill(::getpid(), SIGINT);
+  ASSERT_EQ(overdue.wait_for(milliseconds(5000)), std::future_status::ready);
+  EXPECT_EQ(overdue.get(), "SIGINT, twice");
+}
+
+TEST_F(Signals, AnAnnouncementAndThenTheSignalAreNotTwo) {
+  Watched watched(milliseconds(60000));
+  auto overdue = watched.overdue.get_future();
+  ::kill(::getpid(), SIGUSR1);
+  ASSERT_TRUE(watched.watch.wait(milliseconds(5000)));
+  ::kill(::getpid(), SIGTERM);
+  EXPECT_EQ(overdue.wait_for(milliseconds(50)), std::future_status::timeout);
+}
+
+}  // namespace
+}  // namespace hvd::bench

@@ -1,0 +1,158 @@
+// Launch detection: from recorded environments of mpirun 4.1, srun, salloc and jsrun to who is what.
+#include "bench/cli/launch.h"
+
+#include <gtest/gtest.h>
+
+#include <csignal>
+
+namespace hvd::bench {
+namespace {
+
+const Environment kMpirun{{"OMPI_COMM_WORLD_SIZE", "4"},       {"OMPI_COMM_WORLD_RANK", "2"},
+                          {"OMPI_COMM_WORLD_LOCAL_RANK", "0"}, {"OMPI_APP_CTX_NUM_PROCS", "2 2"},
+                          {"OMPI_MCA_orte_num_nodes", "2"},    {"SLURM_NTASKS", "8"}};
+
+Environment slurm_step(bool with_pmix) {
+  Environment environment{{"SLURM_JOB_ID", "7"},         {"SLURM_STEP_ID", "0"}, {"SLURM_NTASKS", "4"},
+                          {"SLURM_STEP_NUM_TASKS", "4"}, {"SLURM_PROCID", "3"},  {"SLURM_LOCALID", "1"},
+                          {"SLURM_STEP_NUM_NODES", "2"}};
+  if (with_pmix) environment["PMIX_RANK"] = "3";
+  return environment;
+}
+
+std::string refusal(const Environment& environment, const Options& given, Errc expected = Errc::kInvalidArgument,
+                    bool mpi = true) {
+  Options options = given;
+  try {
+    check_launch(detect_launch(environment), options, mpi);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), expected);
+    return error.what();
+  }
+  return "";
+}
+
+std::string refusal(const Environment& environment) { return refusal(environment, Options()); }
+
+Options with(CommBackend comm, int ranks = 0) {
+  Options options;
+  options.comm = comm;
+  options.ranks = ranks;
+  return options;
+}
+
+TEST(Launch, Mpirun) {
+  const Launch launch = detect_launch(kMpirun);
+  EXPECT_EQ(launch.launcher, Launcher::kMpirun);
+  EXPECT_EQ(launch.size, 4) << "the innermost launcher counts";
+  EXPECT_EQ(launch.rank, 2);
+  EXPECT_EQ(launch.nodes, 2);
+  EXPECT_TRUE(launch.first_of_its_command) << "rank 2 is the first of the second command";
+  Options options;
+  check_launch(launch, options, true);
+  EXPECT_EQ(options.comm, CommBackend::kMpi);
+}
+
+TEST(Launch, OneProcessOfMpirunInsideALargerAllocationIsMeant) {
+  Environment environment = kMpirun;
+  environment["OMPI_COMM_WORLD_SIZE"] = "1";
+  EXPECT_EQ(refusal(environment), "");
+}
+
+TEST(Launch, SlurmStep) {
+  const Launch launch = detect_launch(slurm_step(true));
+  EXPECT_EQ(launch.launcher, Launcher::kSlurm);
+  EXPECT_EQ(launch.size, 4);
+  EXPECT_EQ(launch.rank, 3);
+  EXPECT_EQ(launch.local_rank, 1);
+  EXPECT_EQ(launch.nodes, 2);
+  EXPECT_EQ(refusal(slurm_step(true)), "");
+}
+
+TEST(Launch, SlurmStepWithoutPmixWouldBeSeparateWorlds) {
+  const std::string text = refusal(slurm_step(false));
+  EXPECT_NE(text.find("SLURM_STEP_NUM_TASKS=4"), std::string::npos);
+  EXPECT_NE(text.find("srun --mpi=pmix -n 4 hvd_bench"), std::string::npos);
+}
+
+TEST(Launch, AllocationWithoutAStepIsAWorldOfOne) {
+  for (const Environment& environment :
+       {Environment{{"SLURM_NTASKS", "4"}},
+        Environment{{"SLURM_JOB_ID", "7"}, {"SLURM_NTASKS", "4"}, {"SLURM_PROCID", "0"}},
+        Environment{{"SLURM_STEP_ID", "4294967290"}, {"SLURM_STEP_NUM_TASKS", "1"}, {"SLURM_NTASKS", "4"}}}) {
+    const std::string text = refusal(environment);
+    EXPECT_NE(text.find("SLURM_NTASKS=4"), std::string::npos) << text;
+    EXPECT_NE(text.find("srun --mpi=pmix -n 4 hvd_bench"), std::string::npos) << text;
+    EXPECT_NE(text.find("mpirun -n 4 hvd_bench"), std::string::npos) << text;
+    EXPECT_EQ(refusal(environment, with(CommBackend::kLoopback)), "") << "said on purpose";
+    EXPECT_EQ(refusal(environment, with(CommBackend::kAuto, 4)), "");
+    EXPECT_NE(refusal(environment, with(CommBackend::kNone)), "");
+  }
+  EXPECT_EQ(refusal({{"SLURM_NTASKS", "1"}}), "");
+  EXPECT_NE(refusal({{"LSB_DJOB_NUMPROC", "84"}}).find("jsrun"), std::string::npos);
+}
+
+TEST(Launch, SeveralProcessesCannotEachBeAWorldOfThreads) {
+  EXPECT_NE(refusal(kMpirun, with(CommBackend::kLoopback, 2)).find("separate world"), std::string::npos);
+  EXPECT_NE(refusal(slurm_step(true), with(CommBackend::kAuto, 2)), "");
+}
+
+TEST(Launch, WithoutMpiInTheBuild) {
+  EXPECT_NE(refusal(kMpirun, Options(), Errc::kUnsupported, false).find("HVD_WITH_MPI=ON"), std::string::npos);
+}
+
+TEST(Launch, JsrunAndPmi) {
+  const Launch jsm = detect_launch({{"JSM_NAMESPACE_SIZE", "12"}, {"JSM_NAMESPACE_RANK", "5"}});
+  EXPECT_EQ(jsm.launcher, Launcher::kJsm);
+  EXPECT_EQ(jsm.size, 12);
+  EXPECT_EQ(jsm.rank, 5);
+  const Launch pmi = detect_launch({{"PMI_SIZE", "3"}, {"PMI_RANK", "1"}});
+  EXPECT_EQ(pmi.launcher, Launcher::kPmi);
+  EXPECT_EQ(pmi.size, 3);
+  const Options options;
+  EXPECT_THROW(check_world(pmi, 1, options), Error);
+  EXPECT_NO_THROW(check_world(pmi, 3, options));
+}
+
+TEST(Launch, ByHand) {
+  const Launch launch = detect_launch({{"HOME", "/root"}, {"SLURM_NTASKS", "many"}});
+  EXPECT_EQ(launch.launcher, Launcher::kNone);
+  EXPECT_EQ(launch.size, 1);
+  Options options = with(CommBackend::kAuto, 2);
+  check_launch(launch, options, true);
+  EXPECT_EQ(options.comm, CommBackend::kLoopback);
+  Options alone;
+  check_launch(launch, alone, true);
+  EXPECT_EQ(alone.comm, CommBackend::kAuto);
+}
+
+TEST(Launch, OneVoice) {
+  Launch root = detect_launch(kMpirun);
+  root.rank = 0;
+  Launch second = root;
+  second.rank = 1;
+  second.first_of_its_command = false;
+  second.local_rank = 1;
+  const Error usage(Errc::kInvalidArgument, "x");
+  const Error lost_root(Errc::kPeerLost, "rank 0 on n1 lost");
+  const Error lost_tenth(Errc::kPeerLost, "rank 10 on n1 lost");
+  EXPECT_EQ(voice(root, usage, false), Voice::kNow);
+  EXPECT_EQ(voice(second, usage, false), Voice::kSilent);
+  EXPECT_EQ(voice(detect_launch(kMpirun), usage, false), Voice::kNow) << "another command line than rank 0's";
+  EXPECT_EQ(voice(second, lost_tenth, true), Voice::kSilent);
+  EXPECT_EQ(voice(second, lost_root, true), Voice::kNow) << "rank 0 cannot say it";
+  EXPECT_EQ(voice(second, Error(Errc::kOutOfMemory, "x"), true), Voice::kUnlessStopped);
+  EXPECT_EQ(voice(second, Error(Errc::kMismatch, "x"), true), Voice::kSilent);
+  EXPECT_EQ(voice(second, Error(Errc::kUnsupported, "x"), false), Voice::kUnlessStopped);
+  const Launch slurm = detect_launch(slurm_step(true));
+  EXPECT_EQ(voice(slurm, Error(Errc::kUnsupported, "x"), false), Voice::kSilent) << "its host's first rank says it";
+}
+
+TEST(Launch, GraceIsShorterThanTheLaunchersPatience) {
+  EXPECT_LT(grace(detect_launch(kMpirun), SIGTERM).count(), 1000);
+  EXPECT_LT(grace(detect_launch(slurm_step(true)), SIGTERM).count(), 30000);
+  EXPECT_GT(grace(detect_launch(slurm_step(true)), SIGUSR1).count(), 10000);
+}
+
+}  // namespace
+}  // namespace hvd::bench

@@ -1,0 +1,131 @@
+// Provenance: what is taken from the environment and what never is, what enters the fingerprint, and command
+// lines that a shell can run again.
+#include "bench/provenance.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <memory>
+
+#include "bench/host_facts.h"
+
+namespace hvd::bench {
+namespace {
+
+TEST(Provenance, TheEnvironmentIsTakenByAllowListOnly) {
+  const Provenance facts = environment_facts({{"OMP_NUM_THREADS", "2"},
+                                              {"ONEDNN_MAX_CPU_ISA", "AVX2"},
+                                              {"OMPI_MCA_btl", "self,vader"},
+                                              {"SLURM_JOB_ID", "42"},
+                                              {"HOROVOD_CYCLE_TIME", "1"},
+                                              {"HOROVOD_SECRET_KEY", "s3"},
+                                              {"UCX_AUTH_TOKEN", "s3"},
+                                              {"OMPI_MCA_orte_hnp_uri", "123;tcp://10.0.0.1:5000"},
+                                              {"AWS_SECRET_ACCESS_KEY", "s3"},
+                                              {"HOME", "/root"},
+                                              {"SLURM_JWT", "s3"}});
+  std::string names;
+  for (const auto& [key, fact] : facts) names += key + (fact.in_fingerprint ? "! " : " ");
+  EXPECT_EQ(names,
+            "env.HOROVOD_CYCLE_TIME env.OMPI_MCA_btl! env.OMP_NUM_THREADS! env.ONEDNN_MAX_CPU_ISA! env.SLURM_JOB_ID ");
+}
+
+TEST(Provenance, FactsOfThisProcess) {
+  const Provenance facts = collect_provenance({"hvd_bench", "--model", "vgg16"});
+  for (const char* key : {"command.line", "command.directory", "git.commit", "git.state", "build.binary_hash",
+                          "build.compiler", "build.flags", "host.name", "cpu.model", "cpu.cores", "cpu.affinity",
+                          "memory.total_bytes", "os.kernel", "lib.glibc", "lib.sqlite"}) {
+    ASSERT_TRUE(facts.contains(key)) << key;
+    EXPECT_FALSE(facts.at(key).value.empty()) << key;
+  }
+  EXPECT_EQ(facts.at("build.binary_hash").value.size(), 16U);
+  EXPECT_TRUE(facts.at("cpu.model").in_fingerprint);
+  EXPECT_FALSE(facts.at("git.commit").in_fingerprint) << "a regression gate compares commits";
+  EXPECT_FALSE(facts.at("host.name").in_fingerprint);
+}
+
+TEST(Provenance, FingerprintIsEqualForWhatIsComparableOnly) {
+  RunRecord run;
+  run.model = "vgg16";
+  run.provenance["cpu.model"] = {"A", true};
+  run.provenance["host.name"] = {"n1", false};
+  const std::string base = fingerprint(run);
+  EXPECT_EQ(base.size(), 16U);
+
+  RunRecord same = run;
+  same.uuid = "u";
+  same.seed = 7;
+  same.started_utc = "later";
+  same.images_per_second = Estimate{1, 1, 1};
+  same.provenance["host.name"].value = "n2";
+  EXPECT_EQ(fingerprint(same), base);
+
+  const auto differs = [&](auto change) {
+    RunRecord other = run;
+    change(other);
+    return fingerprint(other) != base;
+  };
+  EXPECT_TRUE(differs([](RunRecord& r) { r.batch_size = 9; }));
+  EXPECT_TRUE(differs([](RunRecord& r) { r.phase = Phase::kSolo; }));
+  EXPECT_TRUE(differs([](RunRecord& r) { r.threads = 2; }));
+  EXPECT_TRUE(differs([](RunRecord& r) { r.traced = true; }));
+  EXPECT_TRUE(differs([](RunRecord& r) { r.data_plane = "ring"; }));
+  EXPECT_TRUE(differs([](RunRecord& r) { r.provenance["cpu.model"].value = "B"; }));
+  EXPECT_TRUE(differs([](RunRecord& r) { r.provenance["lib.onednn"] = {"3.1", true}; }));
+}
+
+TEST(Provenance, CommandLinesRunAgain) {
+  EXPECT_EQ(quoted_command_line({"bin/hvd_bench", "--db", "my results.db", "--model=vgg16"}, {}, "/home/it's me"),
+            "cd '/home/it'\\''s me' && bin/hvd_bench --db 'my results.db' --model=vgg16");
+  EXPECT_EQ(quoted_command_line({"hvd_bench", ""},
+                                {{"OMPI_COMM_WORLD_SIZE", "2"},
+                                 {"OMPI_COMM_WORLD_RANK", "0"},
+                                 {"DNNL_MAX_CPU_ISA", "AVX2"},
+                                 {"HOROVOD_CYCLE_TIME", "2"},
+                                 {"SLURM_JOB_ID", "1"}},
+                                ""),
+            "env DNNL_MAX_CPU_ISA=AVX2 HOROVOD_CYCLE_TIME=2 mpirun -n 2 hvd_bench ''");
+}
+
+TEST(Provenance, AShellReadsTheQuotesBack) {
+  const std::string line =
+      quoted_command_line({"printf", "%s|", "a b", "it's", "$HOME", "*", "\\", "\"q\"", ""}, {}, "/");
+  const std::unique_ptr<FILE, int (*)(FILE*)> pipe(::popen(line.c_str(), "r"), ::pclose);
+  ASSERT_NE(pipe, nullptr);
+  std::string out(200, '\0');
+  out.resize(std::fread(out.data(), 1, out.size(), pipe.get()));
+  EXPECT_EQ(out, "a b|it's|$HOME|*|\\|\"q\"||");
+}
+
+TEST(HostFacts, CpuinfoOfTwoSocketsWithHyperthreads) {
+  std::string text;
+  for (int cpu = 0; cpu < 8; ++cpu) {
+    text += "processor\t: " + std::to_string(cpu) +
+            "\nmodel name\t: Test  CPU\nphysical id\t: " + std::to_string(cpu / 4) +
+            "\ncore id\t\t: " + std::to_string(cpu % 2) + "\ncpu MHz\t\t: 2100.5\nflags\t\t: fpu avx2 amx_bf16\n\n";
+  }
+  const Processor cpu = parse_cpuinfo(text);
+  EXPECT_EQ(cpu.model, "Test  CPU");
+  EXPECT_EQ(cpu.sockets, 2);
+  EXPECT_EQ(cpu.cores, 4);
+  EXPECT_EQ(cpu.hardware_threads, 8);
+  EXPECT_TRUE(cpu.has("amx_bf16"));
+  EXPECT_FALSE(cpu.has("avx"));
+  EXPECT_DOUBLE_EQ(cpu.base_mhz, 2100.5);
+}
+
+TEST(HostFacts, CpuLists) {
+  EXPECT_EQ(cpu_list({0, 1, 2, 5, 7, 8}), "0-2,5,7-8");
+  EXPECT_EQ(cpu_list({}), "");
+}
+
+TEST(HostFacts, ThisHost) {
+  EXPECT_GE(processor().hardware_threads, 1);
+  EXPECT_FALSE(affinity().empty());
+  EXPECT_GT(memory().available_bytes, 0);
+  EXPECT_GT(resident_set().now, 1 << 20);
+  EXPECT_GE(resident_set().peak, resident_set().now);
+}
+
+}  // namespace
+}  // namespace hvd::bench

@@ -1,0 +1,136 @@
+// What a person reads, and what a program reads: the closing table and the JSON document.
+#include "bench/cli/report.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+
+#include "bench/cli/json_report.h"
+
+namespace hvd::bench {
+namespace {
+
+RunRecord run_of(Phase phase, int ranks, double rate) {
+  RunRecord run;
+  run.uuid = phase == Phase::kFull ? "u-full" : "u-solo";
+  run.session_uuid = "s";
+  run.phase = phase;
+  run.status = RunStatus::kComplete;
+  run.model = "vgg16";
+  run.batch_size = 8;
+  run.image_size = 224;
+  run.world_size = ranks;
+  run.allocation_size = 2;
+  run.threads = 1;
+  run.measured_steps = 12;
+  run.flops_per_image = 1e10;
+  run.images_per_second = Estimate{rate, 0.99 * rate, 1.01 * rate};
+  run.step_seconds = Estimate{8 * ranks / rate, 0, 0};
+  run.ranks.resize(static_cast<std::size_t>(ranks));
+  return run;
+}
+
+SessionResult two_phases() {
+  SessionResult result;
+  result.runs = {run_of(Phase::kSolo, 1, 2.5), run_of(Phase::kFull, 2, 4.8)};
+  RunRecord& full = result.runs.back();
+  full.decomposition = {{"efficiency", 0.96, 3.2, 0.95, 0.97},
+                        {"exposed_communication", 0.05, 0.1666, std::nullopt, std::nullopt},
+                        {"residual", -0.01, -0.0333, std::nullopt, std::nullopt}};
+  full.ranks[1].rank = 1;
+  full.ranks[1].planned_bytes = 100 << 20;
+  full.ranks[1].baseline_bytes = 20 << 20;
+  full.ranks[1].peak_bytes = 125 << 20;
+  full.checks = "gradients ok";
+  full.final_loss = 6.9;
+  full.provenance["odd"] = {"tab\tquote\"backslash\\ and \xc3\xa9", true};
+  result.notes = {"a note"};
+  return result;
+}
+
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+TEST(Report, ClosingTable) {
+  const std::string text = closing_text(two_phases(), {"/data/x.db", ""});
+  EXPECT_TRUE(contains(text, "4.80 images/s of 5.00 (2 x one rank alone): efficiency 96.0 %")) << text;
+  EXPECT_TRUE(contains(text, "2.48 .. 2.52") || contains(text, "2.48 .. 2.53")) << text;
+  EXPECT_TRUE(contains(text, "3333.33")) << "a step of 16 images at 4.8 images/s";
+  EXPECT_TRUE(contains(text, "exposed communication")) << text;
+  EXPECT_TRUE(contains(text, "sum                         100.0 %")) << text;
+  EXPECT_TRUE(contains(text, "105 MiB at the peak of rank 1, 100 MiB planned, ratio 1.05")) << text;
+  EXPECT_TRUE(contains(text, "checks      gradients ok"));
+  EXPECT_TRUE(contains(text, "note        a note"));
+  EXPECT_TRUE(contains(text, "stored      /data/x.db"));
+  EXPECT_TRUE(contains(text, "u-full"));
+  EXPECT_FALSE(contains(text, "total images/sec")) << "main prints that line, once";
+  EXPECT_TRUE(contains(closing_text(two_phases(), {"x", "disk full"}), "not stored  disk full"));
+}
+
+TEST(Report, ARunWithoutSamples) {
+  SessionResult result;
+  result.runs = {run_of(Phase::kFull, 1, 1)};
+  result.runs[0].images_per_second.reset();
+  EXPECT_TRUE(contains(closing_text(result, {}), "not measured"));
+}
+
+TEST(Report, SmallTexts) {
+  EXPECT_EQ(total_line(1234.564), "total images/sec: 1234.56");
+  EXPECT_EQ(bytes_text(512), "512 B");
+  EXPECT_EQ(bytes_text(1.5 * 1024 * 1024), "1.50 MiB");
+  EXPECT_EQ(bytes_text(178.2e6), "170 MiB");
+  EXPECT_EQ(duration_text(45.4), "45 s");
+  EXPECT_EQ(duration_text(190), "3 min");
+  EXPECT_EQ(duration_text(7800), "2 h 10 min");
+  Progress progress{"measuring", "full", 12, 4.96, 0.012, 40};
+  EXPECT_EQ(progress_text(progress), "measuring full: step 12, 4.96 images/s +- 1.2 %, about 40 s left");
+  progress = {"building", "full", 0, 0, 0, -1};
+  EXPECT_EQ(progress_text(progress), "building full");
+}
+
+TEST(Report, Plan) {
+  Options options;
+  options.num_iters = 3;
+  options.num_warmup_batches = 1;
+  options.db_file.clear();
+  Setup setup;
+  setup.model = {"vgg16", 2, 32, 10, false};
+  const std::string text = plan_text(options, setup);
+  EXPECT_TRUE(contains(text, "vgg16, batch 2 per rank, images 32 x 32, fp32 on cpu")) << text;
+  EXPECT_TRUE(contains(text, "3 samples of 1 step, after 1 step of warm-up, at most 5 min")) << text;
+  EXPECT_TRUE(contains(text, "nothing (--no-db)"));
+}
+
+TEST(Json, PythonReadsIt) {
+  SessionResult result = two_phases();
+  result.runs.back().final_loss = std::numeric_limits<double>::quiet_NaN();
+  const std::string file =
+      std::filesystem::temp_directory_path() / ("hvd_report_" + std::to_string(::getpid()) + ".json");
+  std::ofstream(file) << json_report(result, {"/data/x.db", ""});
+  const std::string program =
+      "import json, sys\n"
+      "def refuse(text): raise ValueError(text)\n"
+      "d = json.load(open(sys.argv[1]), parse_constant=refuse)\n"
+      "full = d['runs'][1]\n"
+      "assert d['total_images_per_second'] == 4.8 and d['db'] == '/data/x.db' and d['db_problem'] is None\n"
+      "assert full['final_loss'] is None and full['phase'] == 'full' and full['status'] == 'complete'\n"
+      "assert full['images_per_second_low'] < 4.8 < full['images_per_second_high']\n"
+      "assert [r['component'] for r in full['decomposition']][0] == 'efficiency'\n"
+      "assert full['decomposition'][1]['low'] is None and full['ranks'][1]['peak_bytes'] == 125 << 20\n"
+      "assert full['provenance']['odd'] == 'tab\\tquote\"backslash\\\\ and \\u00e9'\n"
+      "assert d['notes'] == ['a note'] and d['runs'][0]['operations'] == []\n";
+  const std::string script = file + ".py";
+  std::ofstream(script) << program;
+  EXPECT_EQ(std::system(("/usr/bin/python3 " + script + " " + file).c_str()), 0);
+  std::filesystem::remove(file);
+  std::filesystem::remove(script);
+}
+
+TEST(Json, NothingMeasured) { EXPECT_TRUE(contains(json_report({}, {}), "\"total_images_per_second\": null")); }
+
+}  // namespace
+}  // namespace hvd::bench

@@ -1,0 +1,345 @@
+// The store: what is saved can be read back, what is published merges, and every fault leaves the target
+// untouched and the session's rows in the partial file.
+#include <gtest/gtest.h>
+#include <sys/mount.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+
+#include "bench/result_store.h"
+#include "bench/sqlite_handle.h"
+#include "engine/base/error.h"
+
+namespace hvd::bench {
+namespace {
+
+namespace fs = std::filesystem;
+
+class Folder {
+ public:
+  Folder() : path_(fs::temp_directory_path() / ("hvd_store_" + new_uuid())) { fs::create_directory(path_); }
+  ~Folder() {
+    std::error_code ignored;
+    fs::remove_all(path_, ignored);
+  }
+  Folder(const Folder&) = delete;
+  Folder& operator=(const Folder&) = delete;
+  [[nodiscard]] fs::path operator/(const char* name) const { return path_ / name; }
+  [[nodiscard]] const fs::path& path() const { return path_; }
+  [[nodiscard]] std::size_t files() const {
+    return static_cast<std::size_t>(std::distance(fs::directory_iterator(path_), fs::directory_iterator()));
+  }
+
+ private:
+  fs::path path_;
+};
+
+RunRecord example(const std::string& session) {
+  RunRecord run;
+  run.uuid = new_uuid();
+  run.session_uuid = session;
+  run.started_utc = utc_now();
+  run.model = "vgg16";
+  run.batch_size = 4;
+  run.image_size = 32;
+  run.device = "cpu";
+  run.compute_type = run.allreduce_type = "fp32";
+  run.schedule = "static";
+  run.comm = "mpi";
+  run.data_plane = "shm";
+  run.world_size = run.allocation_size = 2;
+  run.images_per_second = Estimate{120.5, 119, 122};
+  run.provenance["cpu.model"] = {"it's \"quoted\"", true};
+  run.ranks.resize(2);
+  for (int r = 0; r < 2; ++r) {
+    RankRecord& rank = run.ranks[static_cast<std::size_t>(r)];
+    rank.rank = r;
+    rank.host = "n" + std::to_string(r);
+    rank.samples.step = {0.5, 0.25, 0.125};
+    rank.samples.loss = {2.5, 2.25, 1.0};
+  }
+  run.decomposition = {{"efficiency", 0.9, 0.45, 0.88, 0.92}, {"residual", 0.1, 0.05, std::nullopt, std::nullopt}};
+  run.operations = {{"conv1", "conv", "brgconv", true, 0.001, 1e9, 1e6}};
+  return run;
+}
+
+std::string message_of(const std::function<void()>& act, Errc expected = Errc::kIo) {
+  try {
+    act();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), expected) << error.what();
+    return error.what();
+  }
+  ADD_FAILURE() << "no error";
+  return {};
+}
+
+std::int64_t count(const fs::path& file, const std::string& sql) {
+  Database database(file, Locking::kShared, false);
+  return database.integer(sql);
+}
+
+TEST(Store, SavesWhatItWasGivenAndPublishesByRename) {
+  const Folder folder;
+  const std::string session = new_uuid();
+  const RunRecord run = example(session);
+  {
+    ResultStore store(folder / "a.db", session, "hvd_bench --model vgg16");
+    store.save(run);
+    EXPECT_FALSE(fs::exists(folder / "a.db"));
+    EXPECT_EQ(store.partial(), folder / ("a.db." + session + ".partial").c_str());
+    store.finish();
+  }
+  EXPECT_EQ(folder.files(), 1U);
+  Database database(folder / "a.db", Locking::kShared, false);
+  EXPECT_EQ(database.text("SELECT command_line FROM session"), "hvd_bench --model vgg16");
+  EXPECT_EQ(database.text("SELECT model || batch_size || phase || status || origin FROM run"),
+            "vgg164fullrunningmeasured");
+  EXPECT_EQ(database.text("SELECT images_per_second FROM run"), "120.5");
+  EXPECT_EQ(database.text("SELECT finished_utc IS NULL AND step_seconds IS NULL FROM run"), "1");
+  EXPECT_EQ(database.text("SELECT value FROM provenance WHERE key = 'cpu.model'"), "it's \"quoted\"");
+  EXPECT_EQ(database.integer("SELECT count(*) FROM sample"), 4);
+  EXPECT_EQ(database.text("SELECT hex(data) FROM sample WHERE rank = 1 AND kind = 'step_seconds'"),
+            "000000000000E03F000000000000D03F000000000000C03F");
+  EXPECT_EQ(database.text("SELECT group_concat(component) FROM decomposition WHERE low IS NULL"), "residual");
+  EXPECT_EQ(database.integer("SELECT library FROM operation"), 1);
+  EXPECT_EQ(database.text("PRAGMA integrity_check"), "ok");
+  EXPECT_EQ(database.text("PRAGMA journal_mode"), "delete");
+}
+
+TEST(Store, SavingAgainReplacesTheRun) {
+  const Folder folder;
+  const std::string session = new_uuid();
+  RunRecord run = example(session);
+  ResultStore store(folder / "a.db", session, "x");
+  store.save(run);
+  run.status = RunStatus::kComplete;
+  run.ranks[0].samples.step.push_back(0.0625);
+  run.operations.clear();
+  store.save(run);
+  store.finish();
+  EXPECT_EQ(count(folder / "a.db", "SELECT count(*) FROM run WHERE status = 'complete'"), 1);
+  EXPECT_EQ(count(folder / "a.db", "SELECT count FROM sample WHERE rank = 0 AND kind = 'step_seconds'"), 4);
+  EXPECT_EQ(count(folder / "a.db", "SELECT count(*) FROM operation"), 0);
+}
+
+TEST(Store, TwoSessionsOfOneFileAreMerged) {
+  const Folder folder;
+  const std::string first = new_uuid(), second = new_uuid();
+  ResultStore a(folder / "a.db", first, "first");
+  ResultStore b(folder / "a.db", second, "second");  // at the same time: neither sees a target yet
+  a.save(example(first));
+  b.save(example(second));
+  a.finish();
+  b.finish();
+  EXPECT_EQ(folder.files(), 1U);
+  EXPECT_EQ(count(folder / "a.db", "SELECT count(*) FROM session"), 2);
+  EXPECT_EQ(count(folder / "a.db", "SELECT count(*) FROM run"), 2);
+  EXPECT_EQ(count(folder / "a.db", "SELECT count(*) FROM sample"), 8);
+}
+
+TEST(Store, AnEmptyFileBecomesAStore) {  // as `mktemp` leaves it
+  const Folder folder;
+  std::ofstream(folder / "a.db").close();
+  const std::string session = new_uuid();
+  ResultStore store(folder / "a.db", session, "x");
+  store.save(example(session));
+  store.finish();
+  EXPECT_EQ(read_store_header(folder / "a.db").kind, StoreHeader::Kind::kOurs);
+  EXPECT_EQ(count(folder / "a.db", "SELECT count(*) FROM run"), 1);
+}
+
+TEST(Store, ANameThatLooksLikeAnUri) {
+  const Folder folder;
+  const std::string session = new_uuid();
+  ResultStore store(folder / "file:a?mode=ro#1%20.db", session, "x");
+  store.save(example(session));
+  store.finish();
+  EXPECT_TRUE(fs::exists(folder / "file:a?mode=ro#1%20.db"));
+}
+
+TEST(Store, NothingSavedLeavesNothingBehind) {
+  const Folder folder;
+  { ResultStore store(folder / "a.db", new_uuid(), "x"); }
+  EXPECT_EQ(folder.files(), 0U);
+}
+
+TEST(Store, AnUnfinishedSessionLeavesItsPartial) {
+  const Folder folder;
+  const std::string session = new_uuid();
+  fs::path partial;
+  {
+    ResultStore store(folder / "a.db", session, "x");
+    partial = store.partial();
+    store.save(example(session));
+  }
+  EXPECT_EQ(count(partial, "SELECT count(*) FROM run WHERE status = 'running'"), 1);
+}
+
+TEST(Store, MarksWhatStillRunsIncomplete) {
+  const Folder folder;
+  const std::string session = new_uuid();
+  ResultStore store(folder / "a.db", session, "x");
+  RunRecord done = example(session);
+  done.status = RunStatus::kComplete;
+  store.save(done);
+  store.save(example(session));
+  store.mark_incomplete("SIGTERM");
+  store.finish();
+  Database database(folder / "a.db", Locking::kShared, false);
+  EXPECT_EQ(database.text("SELECT group_concat(status || status_reason) FROM (SELECT * FROM run ORDER BY status)"),
+            "complete,incompleteSIGTERM");
+  EXPECT_EQ(database.integer("SELECT count(*) FROM run WHERE status = 'incomplete' AND finished_utc IS NOT NULL"), 1);
+}
+
+TEST(Store, RefusesWhatIsNotAStore) {
+  const Folder folder;
+  const auto open = [&](const char* name) { return message_of([&] { ResultStore(folder / name, new_uuid(), "x"); }); };
+  std::ofstream(folder / "notes.txt") << "nothing like a database";
+  EXPECT_NE(open("notes.txt").find("notes.txt: is not a SQLite database"), std::string::npos);
+  {
+    Database foreign(folder / "foreign.db", Locking::kShared, true);
+    foreign.run("PRAGMA application_id = 77; CREATE TABLE t (x);");
+  }
+  EXPECT_NE(open("foreign.db").find("another program's database"), std::string::npos);
+  for (const int version : {0, 99}) {
+    fs::remove(folder / "other.db");
+    Database other(folder / "other.db", Locking::kShared, true);
+    other.run("PRAGMA application_id = 1752589410; PRAGMA user_version = " + std::to_string(version) +
+              "; CREATE TABLE t (x);");
+    const std::string text = open("other.db");
+    EXPECT_NE(text.find("schema version " + std::to_string(version)), std::string::npos) << text;
+    EXPECT_NE(text.find("this program writes version 1"), std::string::npos) << text;
+  }
+  EXPECT_NE(open(".").find("is a directory"), std::string::npos);
+  EXPECT_NE(open("no/such/place.db").find("there is no directory"), std::string::npos);
+  EXPECT_EQ(folder.files(), 3U) << "no partial may stay behind";
+}
+
+TEST(Store, RefusesADirectoryThatCannotBeWritten) {
+  if (::geteuid() == 0) {
+    // Root may write anywhere but where the kernel says no.
+    const std::string text = message_of([] { ResultStore("/proc/a.db", new_uuid(), "x"); });
+    EXPECT_NE(text.find("/proc"), std::string::npos);
+    return;
+  }
+  const Folder folder;
+  ::chmod(folder.path().c_str(), 0500);
+  const std::string text = message_of([&] { ResultStore(folder / "a.db", new_uuid(), "x"); });
+  ::chmod(folder.path().c_str(), 0700);
+  EXPECT_NE(text.find("cannot be written"), std::string::npos);
+}
+
+TEST(Store, ALockedTargetKeepsThePartialAndSaysSo) {
+  const Folder folder;
+  const std::string first = new_uuid(), second = new_uuid();
+  {
+    ResultStore store(folder / "a.db", first, "x");
+    store.save(example(first));
+    store.finish();
+  }
+  ResultStore store(folder / "a.db", second, "x");
+  store.save(example(second));
+  {
+    Database other(folder / "a.db", Locking::kShared, false);
+    other.run("BEGIN EXCLUSIVE");
+    const std::string text = message_of([&] { store.finish(std::chrono::milliseconds(50)); });
+    EXPECT_NE(text.find("lock"), std::string::npos) << text;
+    EXPECT_NE(text.find(store.partial().string()), std::string::npos) << text;
+    other.run("ROLLBACK");
+  }
+  EXPECT_EQ(count(store.partial(), "SELECT count(*) FROM run"), 1);
+  store.finish();  // the lock is gone
+  EXPECT_EQ(count(folder / "a.db", "SELECT count(*) FROM run"), 2);
+  EXPECT_FALSE(fs::exists(store.partial()));
+}
+
+TEST(Store, ATargetReplacedByAnotherProgramsFileIsLeftAlone) {
+  const Folder folder;
+  const std::string session = new_uuid();
+  ResultStore store(folder / "a.db", session, "x");
+  store.save(example(session));
+  std::ofstream(folder / "a.db") << "somebody else's";
+  const std::string text = message_of([&] { store.finish(); });
+  EXPECT_NE(text.find("is not a SQLite database"), std::string::npos);
+  EXPECT_TRUE(fs::exists(store.partial()));
+  EXPECT_EQ(fs::file_size(folder / "a.db"), 15U);
+}
+
+/// Lowers RLIMIT_FSIZE while it lives: writes beyond fail with EFBIG, as the program arranges it (SIGXFSZ
+/// ignored).
+class FileSizeLimit {
+ public:
+  explicit FileSizeLimit(rlim_t bytes) : before_handler_(std::signal(SIGXFSZ, SIG_IGN)) {
+    ::getrlimit(RLIMIT_FSIZE, &before_);
+    const rlimit lower{bytes, before_.rlim_max};
+    ::setrlimit(RLIMIT_FSIZE, &lower);
+  }
+  ~FileSizeLimit() {
+    ::setrlimit(RLIMIT_FSIZE, &before_);
+    std::signal(SIGXFSZ, before_handler_);
+  }
+  FileSizeLimit(const FileSizeLimit&) = delete;
+  FileSizeLimit& operator=(const FileSizeLimit&) = delete;
+
+ private:
+  rlimit before_{};
+  void (*before_handler_)(int);
+};
+
+TEST(Store, ASaveThatDoesNotFitLosesNothingAndCanBeRepeated) {
+  const Folder folder;
+  const std::string session = new_uuid();
+  RunRecord run = example(session);
+  ResultStore store(folder / "a.db", session, "x");
+  store.save(run);
+  run.ranks[0].samples.step.assign(200000, 0.5);
+  {
+    const FileSizeLimit limit(rlim_t{256} << 10);
+    const std::string text = message_of([&] { store.save(run); });
+    EXPECT_NE(text.find(".partial: writing failed"), std::string::npos) << text;
+    EXPECT_NE(text.find("ulimit -f"), std::string::npos) << text;
+    EXPECT_EQ(count(store.partial(), "SELECT count FROM sample WHERE rank = 0 AND kind = 'step_seconds'"), 3);
+  }
+  store.save(run);
+  store.finish();
+  EXPECT_EQ(count(folder / "a.db", "SELECT count FROM sample WHERE rank = 0 AND kind = 'step_seconds'"), 200000);
+}
+
+TEST(Store, AFullDiskIsSaidPlainly) {
+  const Folder folder;
+  if (::mount("none", folder.path().c_str(), "tmpfs", 0, "size=256k") != 0) GTEST_SKIP() << "needs the right to mount";
+  std::string text;
+  {
+    const std::string session = new_uuid();
+    RunRecord run = example(session);
+    ResultStore store(folder / "a.db", session, "x");
+    store.save(run);
+    run.ranks[0].samples.step.assign(200000, 0.5);
+    text = message_of([&] { store.save(run); });
+    EXPECT_EQ(count(store.partial(), "SELECT count(*) FROM run"), 1);
+  }
+  ::umount(folder.path().c_str());
+  EXPECT_NE(text.find("the disk is full; free space"), std::string::npos) << text;
+}
+
+TEST(Store, IdentitiesAndTimes) {
+  const std::string uuid = new_uuid();
+  ASSERT_EQ(uuid.size(), 36U);
+  EXPECT_EQ(uuid[14], '4');
+  EXPECT_NE(std::string("89ab").find(uuid[19]), std::string::npos);
+  EXPECT_NE(new_uuid(), new_uuid());
+  const std::string now = utc_now();
+  ASSERT_EQ(now.size(), 24U);
+  EXPECT_EQ(now[10], 'T');
+  EXPECT_EQ(now.substr(19, 1), ".");
+  EXPECT_EQ(now.back(), 'Z');
+}
+
+}  // namespace
+}  // namespace hvd::bench

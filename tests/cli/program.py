@@ -1,0 +1,181 @@
+"""Runs the hvd_bench program under test; shared by the test files beside this one.
+
+The program's path comes in HVD_BENCH. Standard library only: any Python 3.9 will do.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import shutil
+import signal
+import sqlite3
+import subprocess
+import tempfile
+import threading
+import time
+import unittest
+from dataclasses import dataclass
+
+PROGRAM = os.environ.get("HVD_BENCH", "hvd_bench")
+MPIRUN = shutil.which("mpirun") if os.environ.get("HVD_TEST_MPI", "1") == "1" else None
+
+# Some tens of milliseconds a step, so that a whole run takes a second or two.
+NETWORK = ["--model", "vgg16", "--image-size", "32", "--batch-size", "2", "--classes", "10", "--threads", "1"]
+TINY = [*NETWORK, "--num-warmup-batches", "1", "--num-iters", "3"]
+ENDLESS = [*NETWORK, "--num-warmup-batches", "1", "--num-iters", "1000000", "--max-time", "600"]
+
+_FOREIGN = ("SLURM_", "OMPI_", "PMI_", "PMIX_", "LSB_", "JSM_", "HOROVOD_", "DNNL_", "ONEDNN_", "OMP_")
+
+
+def environment(extra: dict[str, str] | None = None) -> dict[str, str]:
+    """This process's environment without what launchers and libraries read, plus `extra`."""
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(_FOREIGN)}
+    clean.update(
+        OMPI_ALLOW_RUN_AS_ROOT="1",
+        OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
+        OMPI_MCA_rmaps_base_oversubscribe="1",
+        OMPI_MCA_btl_base_warn_component_unused="0",
+    )
+    clean.update(extra or {})
+    return clean
+
+
+@dataclass
+class Result:
+    code: int
+    out: str
+    err: str
+    seconds: float
+
+    @property
+    def errors(self) -> list[str]:
+        """The lines with which hvd_bench says that it failed (mpirun's own are left out)."""
+        return [line for line in self.err.splitlines() if line.startswith("hvd_bench: error: ")]
+
+    def __str__(self) -> str:
+        return f"exit code {self.code} after {self.seconds:.1f} s\n--- stdout\n{self.out}\n--- stderr\n{self.err}"
+
+
+def execute(command: list[str], env: dict[str, str] | None = None, timeout: float = 120) -> Result:
+    begin = time.monotonic()
+    done = subprocess.run(
+        command, env=environment(env), capture_output=True, text=True, timeout=timeout, check=False, cwd="/"
+    )
+    return Result(done.returncode, done.stdout, done.stderr, time.monotonic() - begin)
+
+
+def run(*arguments: str, env: dict[str, str] | None = None, timeout: float = 120) -> Result:
+    """hvd_bench with `arguments`, nothing stored unless they say --db."""
+    stored = [] if "--db" in arguments or "doctor" in arguments else ["--no-db"]
+    return execute([PROGRAM, *arguments, *stored], env, timeout)
+
+
+def mpirun(ranks: int, *arguments: str, env: dict[str, str] | None = None, timeout: float = 120) -> Result:
+    stored = [] if "--db" in arguments else ["--no-db"]
+    return execute([str(MPIRUN), "-n", str(ranks), PROGRAM, *arguments, *stored], env, timeout)
+
+
+class Running:
+    """A program in progress, whose standard error can be waited on."""
+
+    def __init__(self, command: list[str], env: dict[str, str] | None = None) -> None:
+        self._begin = time.monotonic()
+        self.process = subprocess.Popen(
+            command, env=environment(env), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd="/"
+        )
+        self._lines: list[str] = []
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self._lines.append(line)
+
+    def wait_for(self, text: str, timeout: float = 120) -> None:
+        """Until a line of standard error holds `text`."""
+        end = time.monotonic() + timeout
+        while not any(text in line for line in self._lines):
+            if self.process.poll() is not None or time.monotonic() > end:
+                self.process.kill()
+                raise AssertionError(f"no '{text}' in:\n" + "".join(self._lines))
+            time.sleep(0.05)
+
+    def rank_pid(self, rank: int) -> int:
+        """Process id of one rank below mpirun."""
+        children = pathlib.Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        for child in children:
+            variables = pathlib.Path(f"/proc/{child}/environ").read_bytes().split(b"\0")
+            if f"OMPI_COMM_WORLD_RANK={rank}".encode() in variables:
+                return int(child)
+        raise AssertionError(f"rank {rank} is not among the children of mpirun")
+
+    def send(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    def finish(self, timeout: float) -> Result:
+        """Waits for the end; too late is a failure, with everything killed."""
+        begin = time.monotonic()
+        try:
+            self.process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            raise AssertionError(f"still running after {timeout} s; stderr:\n" + "".join(self._lines)) from None
+        seconds = time.monotonic() - begin
+        self._reader.join(5)
+        assert self.process.stdout is not None and self.process.stderr is not None
+        out = self.process.stdout.read()
+        self.process.stdout.close()
+        self.process.stderr.close()
+        return Result(self.process.returncode, out, "".join(self._lines), seconds)
+
+
+class ProgramTest(unittest.TestCase):
+    """A test case with a folder of its own."""
+
+    def setUp(self) -> None:
+        folder = tempfile.TemporaryDirectory(prefix="hvd_cli_")
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        self.db = self.folder / "runs.db"
+
+    def refused(self, result: Result, code: int, *texts: str) -> str:
+        """Exactly one clear line that holds all of `texts`, and this exit code. Returns the line."""
+        self.assertEqual(result.code, code, result)
+        self.assertEqual(len(result.errors), 1, result)
+        for text in texts:
+            self.assertIn(text, result.errors[0], result)
+        self.assertNotIn("total images/sec", result.out)
+        return result.errors[0]
+
+    def totals(self, result: Result) -> list[str]:
+        return [line for line in result.out.splitlines() if line.startswith("total images/sec: ")]
+
+    def query(self, sql: str, file: pathlib.Path | None = None) -> list[tuple]:
+        connection = sqlite3.connect(f"file:{file or self.db}?mode=ro", uri=True)
+        try:
+            return connection.execute(sql).fetchall()
+        finally:
+            connection.close()
+
+    def stored_file(self) -> pathlib.Path:
+        """The store, or the partial file that a killed session left."""
+        if self.db.exists():
+            return self.db
+        partials = list(self.folder.glob("*.partial"))
+        self.assertEqual(len(partials), 1, list(self.folder.iterdir()))
+        return partials[0]
+
+    def assert_incomplete_with_samples(self, reason: str) -> None:
+        """What was measured is in the store, marked incomplete for `reason`."""
+        self.assertEqual(list(self.folder.glob("*.partial*")), [])
+        rows = self.query("SELECT status, status_reason, measured_steps, finished_utc FROM run")
+        self.assertEqual([row[0] for row in rows], ["incomplete"], rows)
+        self.assertIn(reason, rows[0][1])
+        self.assertIsNotNone(rows[0][3])
+        counts = self.query("SELECT count FROM sample WHERE kind = 'step_seconds'")
+        self.assertTrue(counts and all(count[0] >= 1 for count in counts), (rows, counts))
+
+
+needs_mpi = unittest.skipUnless(MPIRUN, "needs mpirun and a build with MPI")

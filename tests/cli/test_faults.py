@@ -1,0 +1,126 @@
+"""Ranks that die, hang or disagree, and signals: each ends the run everywhere, in time, with what was measured
+kept and marked incomplete."""
+
+import os
+import signal
+import time
+import unittest
+
+from program import ENDLESS, MPIRUN, PROGRAM, TINY, ProgramTest, Running, execute, needs_mpi
+
+STEPS_BEFORE = 1.0  # seconds of measuring before something is done to a run
+
+
+class Signals(ProgramTest):
+    def interrupt(self, number: signal.Signals) -> None:
+        running = Running([PROGRAM, *ENDLESS, "--db", str(self.db)])
+        running.wait_for("measuring")
+        time.sleep(STEPS_BEFORE)
+        running.send(number)
+        result = running.finish(timeout=15)
+        self.refused(result, 7, number.name)
+        self.assert_incomplete_with_samples(number.name)
+
+    def test_sigterm(self) -> None:
+        self.interrupt(signal.SIGTERM)
+
+    def test_sigint(self) -> None:
+        self.interrupt(signal.SIGINT)
+
+    def test_sigusr1(self) -> None:
+        self.interrupt(signal.SIGUSR1)
+
+    def test_loopback(self) -> None:
+        running = Running([PROGRAM, *ENDLESS, "--ranks", "2", "--db", str(self.db)])
+        running.wait_for("measuring")
+        time.sleep(STEPS_BEFORE)
+        running.send(signal.SIGTERM)
+        self.refused(running.finish(timeout=15), 7, "SIGTERM")
+        self.assert_incomplete_with_samples("SIGTERM")
+
+    @needs_mpi
+    def test_sigterm_to_mpirun(self) -> None:
+        running = Running([str(MPIRUN), "-n", "2", PROGRAM, *ENDLESS, "--db", str(self.db)])
+        running.wait_for("measuring")
+        time.sleep(STEPS_BEFORE)
+        running.send(signal.SIGTERM)
+        result = running.finish(timeout=15)
+        self.assertNotEqual(result.code, 0, result)
+        self.assertEqual(len(result.errors), 1, result)
+        self.assertIn("SIGTERM", result.errors[0])
+        self.assert_incomplete_with_samples("SIGTERM")
+
+
+@needs_mpi
+class Ranks(ProgramTest):
+    def two_ranks(self, *arguments: str) -> Running:
+        running = Running([str(MPIRUN), "-n", "2", PROGRAM, *ENDLESS, *arguments, "--db", str(self.db)])
+        running.wait_for("measuring")
+        time.sleep(STEPS_BEFORE)
+        return running
+
+    def test_one_is_killed(self) -> None:
+        running = self.two_ranks()
+        os.kill(running.rank_pid(1), signal.SIGKILL)
+        result = running.finish(timeout=15)
+        self.assertNotEqual(result.code, 0, result)
+        self.assertEqual(len(result.errors), 1, result)
+        self.assertIn("rank 1", result.errors[0])
+        self.assert_incomplete_with_samples("rank 1")
+
+    def test_rank_0_is_killed(self) -> None:
+        running = self.two_ranks()
+        os.kill(running.rank_pid(0), signal.SIGKILL)
+        result = running.finish(timeout=15)
+        self.assertNotEqual(result.code, 0, result)
+        self.assertIn("rank 0", result.err)
+        (partial,) = self.folder.glob("*.partial")
+        self.assertEqual(self.query("SELECT status FROM run", partial), [("running",)])
+
+    def test_one_hangs(self) -> None:
+        running = self.two_ranks("--deadline-seconds", "5")
+        pid = running.rank_pid(1)
+        os.kill(pid, signal.SIGSTOP)
+        result = running.finish(timeout=20)
+        self.assertGreater(result.seconds, 3, "the deadline is there to be used")
+        self.refused(result, 5, "rank 1")
+        self.assert_incomplete_with_samples("rank 1")
+        with self.assertRaises(ProcessLookupError):
+            os.kill(pid, 0)
+
+    def test_rank_0_hangs(self) -> None:
+        running = self.two_ranks("--deadline-seconds", "5")
+        os.kill(running.rank_pid(0), signal.SIGSTOP)
+        result = running.finish(timeout=20)
+        self.assertEqual(result.code, 5, result)
+        self.assertEqual(len([line for line in result.errors if "rank 0" in line]), 1, result)
+
+    def test_one_is_told_to_stop(self) -> None:
+        running = self.two_ranks()
+        os.kill(running.rank_pid(1), signal.SIGUSR1)
+        result = running.finish(timeout=20)
+        self.refused(result, 7, "SIGUSR1", "rank 1")
+        self.assert_incomplete_with_samples("SIGUSR1")
+
+
+@needs_mpi
+class Disagreement(ProgramTest):
+    def apart(self, first: list[str], second: list[str]) -> list[str]:
+        command = [PROGRAM, *TINY, "--no-db"]
+        return [str(MPIRUN), "-n", "1", *command, *first, ":", "-n", "1", *command, *second]
+
+    def test_bucket_plans_differ(self) -> None:
+        result = execute(self.apart(["--bucket-mb", "1"], ["--bucket-mb", "2"]))
+        self.refused(result, 6, "rank 1")
+
+    def test_networks_differ(self) -> None:
+        result = execute(self.apart([], ["--classes", "11"]))
+        self.refused(result, 6, "rank 1")
+
+    def test_only_the_second_command_is_wrong(self) -> None:
+        result = execute(self.apart([], ["--model", "resnet102"]))
+        self.refused(result, 2, "rank 1", "resnet102")
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

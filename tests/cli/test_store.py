@@ -1,0 +1,92 @@
+"""The database path from outside: everything that can be wrong with it."""
+
+import os
+import shutil
+import sqlite3
+import subprocess
+import unittest
+
+from program import ENDLESS, PROGRAM, TINY, ProgramTest, execute, mpirun, needs_mpi, run
+
+
+def may_mount() -> bool:
+    """Whether a small disk can be made: mount namespaces may be switched off."""
+    if shutil.which("unshare") is None:
+        return False
+    probe = ["unshare", "-rm", "mount", "-t", "tmpfs", "none", "/mnt"]
+    return subprocess.run(probe, capture_output=True, check=False).returncode == 0
+
+
+class Database(ProgramTest):
+    def test_runs_accumulate(self) -> None:
+        for _ in range(2):
+            self.assertEqual(run(*TINY, "--db", str(self.db)).code, 0)
+        self.assertEqual(self.query("SELECT count(*), count(DISTINCT fingerprint) FROM run"), [(2, 1)])
+        self.assertEqual(self.query("SELECT DISTINCT status FROM run"), [("complete",)])
+        self.assertEqual(self.query("PRAGMA integrity_check"), [("ok",)])
+        self.assertEqual(sorted(os.listdir(self.folder)), ["runs.db"])
+
+    def test_no_such_directory(self) -> None:
+        self.refused(run(*TINY, "--db", str(self.folder / "none" / "x.db")), 2, "there is no directory", "mkdir -p")
+
+    def test_a_directory_that_cannot_be_written(self) -> None:
+        where = "/proc" if os.geteuid() == 0 else str(self.folder)
+        if where != "/proc":
+            self.folder.chmod(0o500)
+            self.addCleanup(self.folder.chmod, 0o700)
+        self.refused(run(*TINY, "--db", f"{where}/x.db"), 2, f"{where}/x.db")
+
+    def test_another_programs_database(self) -> None:
+        with sqlite3.connect(self.db) as other:
+            other.executescript("PRAGMA application_id = 7; CREATE TABLE theirs (x); INSERT INTO theirs VALUES (1);")
+        other.close()
+        before = self.db.read_bytes()
+        self.refused(run(*TINY, "--db", str(self.db)), 2, "another program's database", "use another --db")
+        self.assertEqual(self.db.read_bytes(), before)
+
+    def test_another_schema(self) -> None:
+        with sqlite3.connect(self.db) as other:
+            other.executescript("PRAGMA application_id = 1752589410; PRAGMA user_version = 99; CREATE TABLE run (x);")
+        other.close()
+        self.refused(run(*TINY, "--db", str(self.db)), 2, "schema version 99", "writes version 1")
+
+    def test_not_a_database(self) -> None:
+        self.db.write_text("my thesis")
+        self.refused(run(*TINY, "--db", str(self.db)), 2, "is not a SQLite database")
+        self.assertEqual(self.db.read_text(), "my thesis")
+
+    @needs_mpi
+    def test_bad_path_is_said_once_and_ends_all_ranks(self) -> None:
+        self.refused(mpirun(2, *TINY, "--db", str(self.folder / "none" / "x.db")), 2, "there is no directory")
+
+    def test_locked_when_the_run_ends(self) -> None:
+        self.assertEqual(run(*TINY, "--db", str(self.db)).code, 0)
+        other = sqlite3.connect(self.db)
+        self.addCleanup(other.close)
+        other.execute("BEGIN EXCLUSIVE")
+        result = run(*TINY, "--db", str(self.db))
+        self.assertEqual(result.code, 2, result)
+        self.assertLess(result.seconds, 60)
+        (partial,) = self.folder.glob("*.partial")
+        self.assertEqual(len(result.errors), 1, result)
+        self.assertIn("holds a lock", result.errors[0])
+        self.assertIn(str(partial), result.errors[0])
+        self.assertEqual(len(self.totals(result)), 1, "the result is printed all the same")
+        self.assertEqual(self.query("SELECT status FROM run", partial), [("complete",)])
+
+    @unittest.skipUnless(may_mount(), "needs mount namespaces")
+    def test_full_disk(self) -> None:
+        for size in ("16k", "100k"):  # too small for the schema; for the first record
+            script = f'mount -t tmpfs -o size={size} none "$0" && exec "$@"'
+            arguments = [PROGRAM, *TINY, "--db", str(self.db)]
+            result = execute(["unshare", "-rm", "sh", "-c", script, str(self.folder), *arguments])
+            self.refused(result, 2, "runs.db", "the disk is full", "use --db on another")
+
+    def test_limit_on_file_sizes(self) -> None:
+        script = 'ulimit -f 64; exec "$@"'
+        result = execute(["bash", "-c", script, "bash", PROGRAM, *ENDLESS, "--db", str(self.db)])
+        self.refused(result, 2, "runs.db", "ulimit -f")
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

@@ -1,0 +1,180 @@
+"""The command line from outside: help, bad input, and what is printed."""
+
+import json
+import unittest
+
+from program import PROGRAM, TINY, ProgramTest, execute, mpirun, needs_mpi, run
+
+
+class Help(ProgramTest):
+    def test_help_is_for_newcomers(self) -> None:
+        result = run("--help")
+        self.assertEqual(result.code, 0)
+        for text in ("What to train", "--batch-size N", "Examples:", "mpirun -n 2 hvd_bench", "doctor"):
+            self.assertIn(text, result.out)
+
+    def test_version(self) -> None:
+        result = run("--version")
+        self.assertEqual(result.code, 0)
+        self.assertRegex(result.out, r"^hvd_bench \d+\.\d+\.\d+ \(commit [0-9a-f]{10}|unknown")
+
+    def test_doctor(self) -> None:
+        result = run("doctor", "--db", str(self.db))
+        self.assertEqual(result.code, 0, result)
+        for subject in ("processor", "oneDNN fp32", "memory copy", "/dev/shm", "launcher", "store"):
+            self.assertIn(subject, result.out)
+        self.assertEqual(list(self.folder.iterdir()), [], "doctor leaves nothing behind")
+
+
+class BadInput(ProgramTest):
+    def test_unknown_model(self) -> None:
+        self.refused(
+            run("--model", "resnet102"), 2, "'resnet102'", "inception3, resnet50, resnet101, vgg16", "did you mean"
+        )
+
+    def test_unknown_option(self) -> None:
+        self.refused(run("--batchsize", "4"), 2, "--batchsize: there is no such option", "did you mean --batch-size?")
+
+    def test_zero_batch(self) -> None:
+        self.refused(run("--batch-size", "0"), 2, "--batch-size: '0'", "from 1")
+
+    def test_absurd_batch(self) -> None:
+        line = self.refused(run("--model", "resnet101", "--batch-size", "1000000"), 8, "batch")
+        self.assertRegex(line, r"(GB|GiB|TB|TiB)")
+
+    def test_batch_beyond_any_number(self) -> None:
+        self.refused(run("--batch-size", "9" * 30), 2, "--batch-size")
+
+    def test_image_too_small(self) -> None:
+        self.refused(run("--model", "inception3", "--image-size", "40"), 2, "40", "75")
+        self.refused(run("--model", "vgg16", "--image-size", "8"), 2, "8", "32")
+
+    def test_bf16_where_the_processor_lacks_it(self) -> None:
+        env = {"ONEDNN_MAX_CPU_ISA": "AVX2", "DNNL_MAX_CPU_ISA": "AVX2"}
+        self.refused(run(*TINY, "--dtype", "bf16", env=env), 2, "bf16")
+
+    def test_what_needs_a_gpu(self) -> None:
+        self.refused(run("--device", "cuda"), 2, "--device cuda", "--device cpu")
+        self.refused(run("--dtype", "tf32"), 2, "tf32", "bf16")
+        self.refused(run("--fp16-allreduce"), 2, "--allreduce-dtype bf16")
+        self.refused(run("--comm", "nccl"), 2, "--comm mpi")
+
+    def test_malformed_variable(self) -> None:
+        self.refused(run(*TINY, env={"HOROVOD_FUSION_THRESHOLD": "64MB"}), 2, "HOROVOD_FUSION_THRESHOLD", "'64MB'")
+
+    def test_replay_file_that_is_not_there(self) -> None:
+        self.refused(run("--replay", str(self.folder / "none.txt")), 2, "none.txt")
+
+
+class Launch(ProgramTest):
+    def test_an_allocation_of_four_with_a_world_of_one(self) -> None:
+        line = self.refused(run(*TINY, env={"SLURM_NTASKS": "4"}), 2, "SLURM_NTASKS=4", "world of one")
+        self.assertIn("srun --mpi=pmix -n 4 hvd_bench", line)
+        self.assertIn("mpirun -n 4 hvd_bench", line)
+
+    def test_a_step_without_pmix(self) -> None:
+        step = {"SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "4", "SLURM_NTASKS": "4", "SLURM_LOCALID": "0"}
+        self.refused(run(*TINY, env={**step, "SLURM_PROCID": "0"}), 2, "SLURM_STEP_NUM_TASKS=4", "srun --mpi=pmix")
+        other = run(*TINY, env={**step, "SLURM_PROCID": "2"})
+        self.assertEqual((other.code, other.err), (2, ""), "rank 0 says it for all")
+
+    def test_a_pmi_that_mpi_does_not_speak(self) -> None:
+        self.refused(run(*TINY, env={"PMI_SIZE": "4", "PMI_RANK": "0"}), 2, "PMI_SIZE=4", "separate world")
+
+    def test_one_process_on_purpose(self) -> None:
+        result = run(*TINY, "--comm", "loopback", env={"SLURM_NTASKS": "4"})
+        self.assertEqual(result.code, 0, result)
+
+    @needs_mpi
+    def test_a_usage_error_is_said_once(self) -> None:
+        self.refused(mpirun(3, "--model", "resnet102"), 2, "resnet102")
+        self.refused(mpirun(2, "--device", "cuda"), 2, "--device cuda")
+
+
+class Output(ProgramTest):
+    def test_alone_with_both_spellings(self) -> None:
+        result = run(
+            "--num_iters=3",
+            "--num_warmup_batches",
+            "1",
+            "--batch_size",
+            "2",
+            "--image_size",
+            "32",
+            "--model",
+            "vgg16",
+            "--classes",
+            "10",
+            "--threads",
+            "1",
+            "train",
+        )
+        self.assertEqual(result.code, 0, result)
+        self.assertEqual(len(self.totals(result)), 1, result)
+        self.assertIn("vgg16, batch 2 per rank, images 32 x 32", result.out)
+        self.assertIn("95 % interval", result.out)
+
+    def test_quiet(self) -> None:
+        result = run(*TINY, "--quiet")
+        self.assertEqual(result.code, 0, result)
+        self.assertRegex(result.out, r"\Atotal images/sec: \d+\.\d\d\n\Z")
+        self.assertEqual(result.err, "")
+
+    def test_json(self) -> None:
+        result = run(*TINY, "--json", "--db", str(self.db))
+        self.assertEqual(result.code, 0, result)
+        document = json.loads(result.out, parse_constant=lambda text: self.fail(f"{text} is not JSON"))
+        (measured,) = document["runs"]
+        self.assertEqual(measured["model"], "vgg16")
+        self.assertEqual(measured["status"], "complete")
+        self.assertEqual(measured["measured_steps"], 3)
+        self.assertEqual(document["total_images_per_second"], measured["images_per_second"])
+        self.assertIn("cpu.model", measured["provenance"])
+        self.assertEqual(self.query("SELECT uuid, fingerprint FROM run"), [(measured["uuid"], measured["fingerprint"])])
+
+    def test_loopback(self) -> None:
+        result = run(*TINY, "--ranks", "2")
+        self.assertEqual(result.code, 0, result)
+        self.assertEqual(len(self.totals(result)), 1, result)
+        self.assertIn("2 ranks", result.out)
+
+    def test_no_reduction_said_in_two_ways(self) -> None:
+        for words in (["--comm", "none"], ["--schedule", "none"]):
+            result = run(*TINY, *words, "--ranks", "2", "--json")
+            self.assertEqual(result.code, 0, result)
+            (measured,) = json.loads(result.out)["runs"]
+            self.assertEqual((measured["phase"], measured["schedule"], measured["world_size"]), ("none", "none", 2))
+
+    @needs_mpi
+    def test_total_once_under_mpirun(self) -> None:
+        result = mpirun(2, *TINY)
+        self.assertEqual(result.code, 0, result)
+        self.assertEqual(len(self.totals(result)), 1, result)
+        self.assertIn("2 ranks, 1 host", result.out)
+
+    @needs_mpi
+    def test_efficiency(self) -> None:
+        result = mpirun(2, *TINY, "--efficiency", "--db", str(self.db))
+        self.assertEqual(result.code, 0, result)
+        self.assertIn("where a step goes", result.out)
+        self.assertEqual(
+            self.query("SELECT group_concat(phase) FROM (SELECT phase FROM run ORDER BY phase)"), [("full,none,solo",)]
+        )
+        (total,) = self.query("SELECT sum(fraction) FROM decomposition")[0]
+        self.assertAlmostEqual(total, 1, places=9)
+
+    @needs_mpi
+    def test_the_stored_command_line_runs_again(self) -> None:
+        first = mpirun(2, *TINY, "--db", str(self.db))
+        self.assertEqual(first.code, 0, first)
+        ((line,),) = self.query("SELECT command_line FROM session")
+        again = execute(["sh", "-c", line])
+        self.assertEqual(again.code, 0, again)
+        rows = self.query("SELECT world_size, fingerprint FROM run")
+        self.assertEqual(len(rows), 2)
+        self.assertEqual(rows[0], rows[1], "comparable")
+
+
+if __name__ == "__main__":
+    print("program:", PROGRAM)
+    unittest.main(verbosity=2)
