@@ -14,8 +14,9 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr auto kNap = 2ms;
-/// A rank that waits for another node gives that node's own report, which may name the culprit, so much time.
-constexpr auto kRemoteGrace = 300ms;
+/// Time to answer the roll call that finds out who holds up a chain of waiting ranks. They look round every
+/// 20 ms or more often.
+constexpr auto kAnswerTime = 300ms;
 
 std::string seconds_since(Clock::time_point start) {
   std::array<char, 32> text{};
@@ -55,26 +56,38 @@ void Faults::check(const Wait& wait, int awaited) {
   }
 }
 
-void Faults::give_up(const Wait& wait, std::span<const int> missing, bool remote, std::string_view detail) {
-  if (remote) {
-    const auto until = Clock::now() + kRemoteGrace;
-    while (Clock::now() < until) {
-      check(wait, missing.empty() ? -1 : missing.front());
-      std::this_thread::sleep_for(kNap);
+void Faults::give_up(const Wait& wait, std::span<const int> missing, bool direct, std::string_view detail) {
+  const std::string me = layout_.describe(layout_.topology.rank);
+  const std::string waited = me + " waited " + seconds_since(wait.start) + " in " + wait.text() + " for ";
+  std::vector<int> guilty(missing.begin(), missing.end());
+  std::string outcome = ", which did not come";
+  if (!direct) {
+    const auto answers = call_roll("waiting in " + wait.text() + " for " + names(guilty), kAnswerTime, OnAbort::kStop);
+    throw_if_aborted();
+    std::vector<int> silent;
+    for (std::size_t r = 0; r < answers.size(); ++r) {
+      if (!answers[r]) silent.push_back(static_cast<int>(r));
+    }
+    if (!silent.empty()) {
+      guilty = silent;
+      outcome = ", which did not come and does not answer";
+    } else if (guilty.size() == 1) {
+      outcome += "; it says: " + *answers[static_cast<std::size_t>(guilty.front())];
     }
   }
-  std::string who;
-  constexpr std::size_t kNamed = 8;
-  for (std::size_t i = 0; i < std::min(missing.size(), kNamed); ++i) {
-    who += (i == 0 ? "" : ", ") + layout_.describe(missing[i]);
-  }
-  if (missing.size() > kNamed) who += " and " + std::to_string(missing.size() - kNamed) + " more";
-  if (who.empty()) who = "a peer";
-  std::string text = layout_.describe(layout_.topology.rank) + " waited " + seconds_since(wait.start) + " in " +
-                     wait.text() + " for " + who + ", which did not come";
-  if (!detail.empty()) text += "; " + std::string(detail);
+  if (!detail.empty()) outcome += "; " + std::string(detail);
   failed_ = true;
-  throw Error(missing.size() == 1 ? Errc::kPeerLost : Errc::kTimeout, text);
+  throw Error(guilty.size() == 1 ? Errc::kPeerLost : Errc::kTimeout, waited + names(guilty) + outcome);
+}
+
+std::string Faults::names(std::span<const int> ranks) const {
+  constexpr std::size_t kNamed = 8;
+  std::string text;
+  for (std::size_t i = 0; i < std::min(ranks.size(), kNamed); ++i) {
+    text += (i == 0 ? "" : ", ") + layout_.describe(ranks[i]);
+  }
+  if (ranks.size() > kNamed) text += " and " + std::to_string(ranks.size() - kNamed) + " more";
+  return text.empty() ? "its peers" : text;
 }
 
 void Faults::report_dead(const Wait& wait, int rank, std::string_view detail) {
@@ -146,6 +159,11 @@ void Faults::collect_local(std::uint32_t since) {
 }
 
 std::vector<std::optional<std::string>> Faults::roll_call(std::string_view status, std::chrono::milliseconds patience) {
+  return call_roll(status, patience, OnAbort::kGoOn);
+}
+
+std::vector<std::optional<std::string>> Faults::call_roll(std::string_view status, std::chrono::milliseconds patience,
+                                                          OnAbort on_abort) {
   const auto until = Clock::now() + patience;
   const int me = layout_.topology.rank;
   std::uint32_t since = 0;
@@ -166,7 +184,7 @@ std::vector<std::optional<std::string>> Faults::roll_call(std::string_view statu
       const MutexLock lock(mutex_);
       const bool complete =
           std::all_of(statuses_.begin(), statuses_.end(), [](const auto& s) { return s.has_value(); });
-      if (complete || Clock::now() >= until) {
+      if (complete || Clock::now() >= until || (on_abort == OnAbort::kStop && aborted())) {
         seen_call_ = segment_.header().roll_call.load(std::memory_order_acquire);
         auto result = statuses_;
         std::fill(statuses_.begin(), statuses_.end(), std::nullopt);

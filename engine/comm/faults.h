@@ -34,7 +34,7 @@ class Faults final : public Watch {
     return segment_.header().abort_state.load(std::memory_order_relaxed) != 0;
   }
   void check(const Wait& wait, int awaited) override;
-  [[noreturn]] void give_up(const Wait& wait, std::span<const int> missing, bool remote,
+  [[noreturn]] void give_up(const Wait& wait, std::span<const int> missing, bool direct,
                             std::string_view detail) override;
   /// Whether this rank has reported a fault: the communicator is of no more use then.
   [[nodiscard]] bool failed() const noexcept { return failed_.load() || aborted(); }
@@ -49,11 +49,16 @@ class Faults final : public Watch {
   void answer_roll_call(std::string_view status);
 
  private:
+  enum class OnAbort : std::uint8_t { kGoOn, kStop };
+  std::vector<std::optional<std::string>> call_roll(std::string_view status, std::chrono::milliseconds patience,
+                                                    OnAbort on_abort);
   bool raise_here(std::string_view reason) noexcept;
   /// Reads what other nodes have sent. `status` answers their roll calls.
   void take_notices(std::string_view status);
   void post_status(std::uint32_t call, std::string_view status);
   void collect_local(std::uint32_t since);
+  /// "rank 3 (host b), rank 4 (host b) and 9 more".
+  [[nodiscard]] std::string names(std::span<const int> ranks) const;
   [[nodiscard]] bool on_my_node(int rank) const;
   [[nodiscard]] Cell& my_cell() const { return segment_.cell(layout_.topology.local_rank); }
 

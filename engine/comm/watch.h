@@ -36,10 +36,10 @@ class Watch {
   /// To be called between naps while waiting for `awaited` (a rank, or -1). Answers roll calls.
   /// Errors: peer_lost with the peer's reason, if one has aborted.
   virtual void check(const Wait& wait, int awaited) = 0;
-  /// The deadline has passed and `missing` ranks are why. Throws peer_lost if that is one rank, else timeout.
-  /// `remote`: the ranks are on other nodes, whose own report may name the culprit better; waits for it for
-  /// a moment. `detail` is appended to the text.
-  [[noreturn]] virtual void give_up(const Wait& wait, std::span<const int> missing, bool remote,
+  /// The deadline has passed while waiting for `missing`. Throws peer_lost if one rank is to blame, else
+  /// timeout. `direct`: these ranks are known not to have come. Otherwise they may be waiting themselves, for
+  /// yet another; then the roll is called, and who does not answer is to blame. `detail` is appended.
+  [[noreturn]] virtual void give_up(const Wait& wait, std::span<const int> missing, bool direct,
                                     std::string_view detail) = 0;
 };
 

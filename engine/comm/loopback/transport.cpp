@@ -76,7 +76,7 @@ void ThreadTransport::wait(Ticket ticket, const Wait& wait) {
   while (!test(ticket)) {
     const int from = open_.at(ticket);
     watch_.check(wait, from);
-    if (wait.deadline.passed()) watch_.give_up(wait, std::array{from}, true, "");
+    if (wait.deadline.passed()) watch_.give_up(wait, std::array{from}, false, "");
     const MutexLock lock(mine.mutex);
     if (!mine.messages[static_cast<std::size_t>(from)].empty()) continue;
     mine.arrived.wait_until(mine.mutex, std::min(wait.deadline.when(), Clock::now() + kSlice));

@@ -161,7 +161,7 @@ void MpiTransport::wait_for(Operation& operation, const Wait& wait) {
         watch_.check(wait, operation.peer);
         if (!wait.deadline.passed()) continue;
         const std::array missing{operation.peer};
-        watch_.give_up(wait, std::span<const int>(missing).first(operation.peer >= 0 ? 1 : 0), true, "");
+        watch_.give_up(wait, std::span<const int>(missing).first(operation.peer >= 0 ? 1 : 0), false, "");
       }
     }
   } catch (...) {

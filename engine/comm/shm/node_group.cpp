@@ -125,7 +125,8 @@ void NodeGroup::blame(std::span<const int> local_ranks, const Wait& wait) {
     if (process_state(process) == 'T') detail += "process " + std::to_string(process) + " is stopped; ";
   }
   detail += "see what holds it up, or raise the deadline";
-  faults_.give_up(wait, missing, false, detail);
+  // With other nodes, a rank that has not arrived may be waiting for one of them on our behalf.
+  faults_.give_up(wait, missing, layout_.topology.nodes == 1, detail);
 }
 
 void NodeGroup::wake(Counter& counter) noexcept { futex_wake_all(counter.value); }

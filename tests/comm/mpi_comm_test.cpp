@@ -1,0 +1,114 @@
+// Ranks as processes. Run by ctest as: mpirun -np N mpi_comm_test <mode> [algorithm] [ranks per node]
+//   all     every collective, checked against a serial computation
+//   library what the library's own all-reduce can do, and the recorded fall-back where it cannot
+//   allocate  more shared memory than there is fails on all ranks with the figures
+//   kill    the last rank dies by SIGKILL in mid-run     } the others print what they saw
+//   stop    the last rank stops answering (SIGSTOP)      }
+// A program of its own and not GoogleTest: one failing rank must still take part in every collective.
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "engine/base/error.h"
+#include "engine/comm/communicator.h"
+#include "tests/comm/collective_checks.h"
+
+namespace {
+
+using namespace hvd;
+using namespace std::chrono_literals;
+using comm::Communicator;
+
+int say(Communicator& c, const char* what, const std::string& problem) {
+  if (problem.empty()) return 0;
+  std::printf("FAILED rank %d: %s: %s\n", c.topology().rank, what, problem.c_str());
+  return 1;
+}
+
+int check_everything(Communicator& c) {
+  int failures = say(c, "control plane", test::check_control_plane(c));
+  failures += say(c, "all_reduce", test::check_all_reduce_matrix(c, true));
+  for (const std::size_t bytes : {1U, 40000U, 3000001U}) {
+    failures += say(c, "broadcast", test::check_data_broadcast(c, bytes));
+  }
+  return failures;
+}
+
+int check_library(Communicator& c) {
+  int failures = 0;
+  failures +=
+      say(c, "fp32", test::check_all_reduce(c, {100003, DataType::kF32, ReduceOp::kAverage, test::Memory::kPlain}));
+  if (c.data().description() != "mpi's own") failures += say(c, "description", c.data().description());
+  failures +=
+      say(c, "bf16", test::check_all_reduce(c, {100003, DataType::kBF16, ReduceOp::kSum, test::Memory::kPlain}));
+  if (c.data().description() != "mpi's own + ring over mpi") failures += say(c, "description", c.data().description());
+  return failures;
+}
+
+int check_allocation(Communicator& c) {
+  try {
+    const auto memory = c.data().allocate(std::size_t{1} << 42, Deadline::after(20s));
+    return say(c, "allocate", "4 TiB were granted");
+  } catch (const Error& error) {
+    const std::string text = error.what();
+    const bool good = error.code() == Errc::kOutOfMemory && text.find("MiB; /dev/shm has ") != std::string::npos;
+    if (!good) return say(c, "allocate", text);
+  }
+  // It failed on all ranks alike, so they are still in step.
+  c.control().barrier(Deadline::after(20s));
+  return say(c, "after it",
+             test::check_all_reduce(c, {100003, DataType::kF32, ReduceOp::kSum, test::Memory::kRegistered}));
+}
+
+/// Reduces until the last rank is lost. Exit code 5, as the program's own main() would give.
+int lose_a_rank(Communicator& c, int signal_number) {
+  std::signal(SIGTERM, SIG_IGN);  // the launcher's reaction must not cut the report short
+  const auto memory = c.data().allocate(8 << 20, Deadline::after(20s));
+  for (int step = 1; step <= 1000; ++step) {
+    if (step == 20 && c.topology().rank == c.topology().size - 1) {
+      std::raise(signal_number);
+      return 1;
+    }
+    try {
+      c.data().all_reduce(memory->bytes().data(), (8 << 20) / 4, DataType::kF32, ReduceOp::kSum,
+                          Deadline::after(1500ms));
+    } catch (const Error& error) {
+      std::printf("rank %d at step %d saw %s: %s\n", c.topology().rank, step, std::string(name(error.code())).c_str(),
+                  error.what());
+      std::fflush(stdout);
+      c.control().abort(error.what());
+      return exit_code(error.code());
+    }
+  }
+  return say(c, "lost rank", "nobody noticed");
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::string mode = argc > 1 ? argv[1] : "all";
+  comm::CommOptions options;
+  try {
+    if (argc > 2) options.algorithm = comm::parse_algorithm(argv[2]);
+    if (argc > 3) options.ranks_per_node = std::atoi(argv[3]);
+    const auto c = comm::make_mpi(options);
+    int result = 2;
+    if (mode == "all") result = check_everything(*c);
+    if (mode == "library") result = check_library(*c);
+    if (mode == "allocate") result = check_allocation(*c);
+    if (mode == "kill") return lose_a_rank(*c, SIGKILL);
+    if (mode == "stop") return lose_a_rank(*c, SIGSTOP);
+    if (result == 0 && c->topology().rank == 0) {
+      std::printf("good: %d ranks on %d nodes, %s, %s\n", c->topology().size, c->topology().nodes,
+                  c->data().description().c_str(), c->library().c_str());
+    }
+    return result == 0 ? 0 : 1;
+  } catch (const Error& error) {
+    std::printf("FAILED with %s: %s\n", std::string(name(error.code())).c_str(), error.what());
+    return exit_code(error.code());
+  }
+}
