@@ -108,7 +108,13 @@ void Compiler::relu_backward(NodeId id) {
   const auto relu_id = static_cast<std::size_t>(of.forward);
   const ReluFusion fusion = relu_fusion_[relu_id];
   if (fusion == ReluFusion::kNorm || mask_at_pool_[relu_id]) {
-    set_value(of.outputs[0], value(of.inputs[1]));  // done by a neighbour: the diff passes through
+    // The diff passes through: a pool has masked it already, or a batch norm is going to.
+    set_value(of.outputs[0], value(of.inputs[1]));
+    if (mask_at_pool_[relu_id]) {
+      unfinished_[static_cast<std::size_t>(of.inputs[1])] = true;
+    } else {
+      unfinished_[static_cast<std::size_t>(of.outputs[0])] = true;
+    }
     return;
   }
   const NodeId producer = graph_.tensor(of.inputs[1]).producer;

@@ -1,6 +1,7 @@
 #include "models/onednn/compiler.h"
 
 #include <algorithm>
+#include <string_view>
 #include <utility>
 
 #include "engine/base/assert.h"
@@ -26,6 +27,8 @@ Compiler::~Compiler() = default;
 
 void Compiler::compile() {
   analyse();
+  unfinished_.assign(graph_.tensors.size(), false);
+  program_.keep_all(options_.keep_tensors);
   Buffer* images = program_.new_buffer("images", 0, Buffer::Home::kExternal);
   const Shape& image_shape = shape(graph_.images);
   set_value(graph_.images,
@@ -78,6 +81,15 @@ void Compiler::set_value(TensorId id, const Value& value) {
   holders_[value.buffer].push_back(id);
 }
 
+Value Compiler::tensor(TensorId id) const {
+  const auto index = static_cast<std::size_t>(id);
+  return unfinished_.at(index) ? Value{} : values_.at(index);
+}
+
+bool Compiler::is_winograd(NodeId forward) const {
+  return std::string_view(convs_.at(forward)->forward.impl_info_str()).find("wino") != std::string_view::npos;
+}
+
 Value Compiler::in_layout(TensorId id, const Md& wanted) {
   const Value& base = value(id);
   if (base.desc == wanted) return base;
@@ -105,7 +117,7 @@ Md Compiler::preferred(const Shape& of) const {
 }
 
 bool Compiler::last_use(const Buffer* buffer, NodeId at) const {
-  if (buffer->home != Buffer::Home::kPlanned) return false;
+  if (options_.keep_tensors || buffer->home != Buffer::Home::kPlanned) return false;
   const auto holders = holders_.find(buffer);
   if (holders == holders_.end()) return false;
   return std::all_of(holders->second.begin(), holders->second.end(), [&](TensorId id) {

@@ -24,6 +24,8 @@ namespace hvd::models::onednn {
 struct CompileOptions {
   DataType compute = DataType::kF32;
   std::uint64_t seed = 1;  ///< dropout
+  /// Every tensor keeps its own memory to the end of the step, so that a test can look at it.
+  bool keep_tensors = false;
 };
 
 class Compiler {
@@ -37,6 +39,11 @@ class Compiler {
 
   /// Where the caller's images {n, h, w, c} fp32 go; set it with Program::set_external before each step.
   [[nodiscard]] Buffer* images() const noexcept { return images_; }
+
+  /// Where tensor `id` is and in which layout; empty if a fusion left it out. With keep_tensors.
+  [[nodiscard]] Value tensor(TensorId id) const;
+  /// Whether convolution `forward` computes by Winograd's algorithm, whose rounding errors are larger.
+  [[nodiscard]] bool is_winograd(NodeId forward) const;
 
   ~Compiler();
   Compiler(const Compiler&) = delete;
@@ -124,6 +131,7 @@ class Compiler {
   dnnl::memory::data_type type_;
 
   std::vector<Value> values_;                      // by TensorId
+  std::vector<bool> unfinished_;                   // by TensorId: a neighbour does the rest of its work
   std::map<TensorId, std::vector<Value>> copies_;  // the same tensor in other layouts
   std::vector<std::vector<NodeId>> consumers_;     // by TensorId, real uses only
   std::vector<ReluFusion> relu_fusion_;            // by NodeId of the relu

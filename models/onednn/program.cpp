@@ -51,6 +51,10 @@ void Program::plan() {
   for (Buffer& buffer : buffers_) {
     if (buffer.home == Buffer::Home::kPersistent) persistent += aligned(buffer.bytes);
     if (buffer.home != Buffer::Home::kPlanned || buffer.first < 0) continue;
+    if (keep_all_) {
+      buffer.first = 0;
+      buffer.last = static_cast<int>(operations_.size());
+    }
     uses.push_back({.name = buffer.name, .bytes = buffer.bytes, .first = buffer.first, .last = buffer.last});
     planned.push_back(&buffer);
   }

@@ -85,6 +85,9 @@ class Program {
   /// Operations that rebuild derived weights after an update.
   Operation& append_refresh(Operation operation);
 
+  /// No buffer shares memory with another.
+  void keep_all(bool keep) noexcept { keep_all_ = keep; }
+
   /// Plans and allocates memory, and binds every argument to its address. External buffers must be set.
   void bind();
   /// Points an external buffer somewhere else, after bind(): the caller's images.
@@ -108,6 +111,7 @@ class Program {
   void bind(Operation& operation);
   void execute(Operation& operation, StepInput& input, bool profile);
 
+  bool keep_all_ = false;
   dnnl::engine engine_;
   dnnl::stream stream_;
   std::deque<Buffer> buffers_;  // deque: addresses stay

@@ -1,0 +1,51 @@
+// Error bounds of single operations, elementwise, from the arithmetic. u = 2^-24 is fp32's unit roundoff.
+//
+// A sum of K products, added in any order in fp32: |error| <= lambda sqrt(K) u sum |a_i b_i| with probability
+// at least 1 - 2 K exp(-lambda^2 / 2) (Higham and Mary, SIAM J. Sci. Comput. 41(5), 2019, theorem 3.1); they
+// see lambda = 1 in practice. lambda = 2 here, which makes it sqrt(K) x epsilon with epsilon = 2u. A result
+// stored as bf16 adds half a unit in its last place, 2^-9 of its magnitude. Inputs are exact: they are what
+// the library itself read.
+#pragma once
+
+#include <vector>
+
+#include "models/graph/graph.h"
+#include "models/reference/ops.h"
+
+namespace hvd::models::testing {
+
+inline constexpr double kEpsilon = 0x1p-23;
+
+struct Tensor {
+  Shape shape;
+  std::vector<double> data;
+  std::vector<double> bound;  ///< of |library - data|; empty: exact
+  [[nodiscard]] reference::In in() const { return {data, shape}; }
+  [[nodiscard]] reference::Out out() { return {data, shape}; }
+};
+
+Tensor zeros(const Shape& shape);
+
+/// sqrt(terms) * epsilon * magnitude, elementwise; `magnitude` is the same operation on absolute values.
+std::vector<double> sum_bound(double terms, const Tensor& magnitude);
+
+/// Bound of Winograd F(4x4, 3x3): the root mean square error of the products, carried through the transforms,
+/// is winograd_amplification() times that of a direct sum for independent data. An output's error mixes all of
+/// its tile, so the largest magnitude of the tensor counts everywhere.
+std::vector<double> winograd_bound(double terms, const Tensor& magnitude);
+/// max_k sum_i A_ki^2 |G_i|^2 |B_i|^2 / 3 for the interpolation points 0, +-5/8, +-3/2, infinity that oneDNN uses.
+double winograd_amplification();
+
+struct BatchNormResult {
+  Tensor y, mean, inv_std;
+};
+BatchNormResult batch_norm(const BatchNormAttr& attr, const Tensor& x, const Tensor& gamma, const Tensor& beta);
+
+struct BatchNormDiffs {
+  Tensor dx, dgamma, dbeta;
+};
+/// `x`, `gamma`, `dy` exact; `mean` and `inv_std` in double, the library's own carry the bound of their sums.
+BatchNormDiffs batch_norm_backward(const Tensor& x, const Tensor& gamma, const Tensor& mean, const Tensor& inv_std,
+                                   const Tensor& dy);
+
+}  // namespace hvd::models::testing

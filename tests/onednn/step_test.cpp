@@ -1,0 +1,308 @@
+// The oneDNN TrainStep as its callers see it: arenas, order of gradients, update, determinism, memory, errors.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/base/error.h"
+#include "models/graph/autodiff.h"
+#include "models/synthetic.h"
+#include "models/train_step.h"
+#include "models/zoo/zoo.h"
+
+namespace hvd::models {
+namespace {
+
+class RecordingSink final : public GradientSink {
+ public:
+  void gradient_ready(std::size_t parameter) override { order.push_back(parameter); }
+  std::vector<std::size_t> order;
+};
+
+struct Data {
+  std::vector<float> images;
+  std::vector<std::int32_t> labels;
+  [[nodiscard]] Batch batch(std::uint64_t step = 0) const {
+    return {.images = images, .labels = labels, .first_sample = 0, .step = step};
+  }
+};
+
+Data data_for(const ModelSpec& spec) {
+  const auto pixels = static_cast<std::size_t>(spec.image_size * spec.image_size * 3);
+  const auto batch = static_cast<std::size_t>(spec.batch_size);
+  Data data{.images = std::vector<float>(batch * pixels), .labels = std::vector<std::int32_t>(batch)};
+  synthetic_batch({.seed = 2, .image_elements = static_cast<std::int64_t>(pixels), .classes = spec.classes}, 0,
+                  data.images, data.labels);
+  return data;
+}
+
+const ModelSpec kSmall{.model = "resnet50", .batch_size = 2, .image_size = 32, .classes = 10, .auxiliary_head = false};
+
+struct Trainer {
+  explicit Trainer(const ModelSpec& spec, const StepOptions& options = {})
+      : arena(make_heap_arena()),
+        step(make_onednn_step(differentiate(build_model(spec)), options, arena.allocate)),
+        data(data_for(spec)) {}
+
+  std::vector<float> parameter(std::size_t i) const {
+    std::vector<float> values(static_cast<std::size_t>(step->slots()[i].shape.count()));
+    step->read_parameter(i, values);
+    return values;
+  }
+  std::vector<float> gradient(std::size_t i) const {
+    std::vector<float> values(static_cast<std::size_t>(step->slots()[i].shape.count()));
+    step->read_gradient(i, values);
+    return values;
+  }
+  double run(std::uint64_t n = 0) {
+    RecordingSink sink;
+    return step->forward_backward(data.batch(n), sink);
+  }
+
+  HeapArena arena;
+  std::unique_ptr<TrainStep> step;
+  Data data;
+};
+
+Errc error_of(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    EXPECT_STRNE(error.what(), "");
+    return error.code();
+  }
+  ADD_FAILURE() << "no error";
+  return Errc::kBackend;
+}
+
+TEST(OnednnStep, SlotsAreInGradientOrderAlignedAndDisjoint) {
+  const Graph graph = differentiate(build_model(kSmall));
+  Trainer trainer(kSmall);
+  const auto slots = trainer.step->slots();
+  ASSERT_EQ(slots.size(), graph.parameters.size());
+  std::size_t end = 0;
+  for (std::size_t i = 0; i < slots.size(); ++i) {
+    EXPECT_EQ(slots[i].name, graph.parameters[i].name);
+    EXPECT_EQ(slots[i].offset * sizeof(float) % 64, 0U) << slots[i].name;
+    EXPECT_GE(slots[i].offset, end) << slots[i].name;
+    EXPECT_GE(slots[i].count, static_cast<std::size_t>(slots[i].shape.count()));
+    end = slots[i].offset + slots[i].count;
+  }
+  EXPECT_GE(trainer.step->gradient_arena().size(), end * sizeof(float));
+}
+
+TEST(OnednnStep, TellsEachGradientOnceInOrder) {
+  Trainer trainer(kSmall);
+  RecordingSink sink;
+  (void)trainer.step->forward_backward(trainer.data.batch(), sink);
+  ASSERT_EQ(sink.order.size(), trainer.step->slots().size());
+  for (std::size_t i = 0; i < sink.order.size(); ++i) EXPECT_EQ(sink.order[i], i);
+}
+
+// A gradient that was announced must not change afterwards: it may be on its way to other ranks.
+TEST(OnednnStep, AnAnnouncedGradientIsFinal) {
+  Trainer trainer(kSmall);
+  const auto slots = trainer.step->slots();
+  const auto arena = trainer.step->gradient_arena();
+  std::vector<std::byte> announced(arena.size());
+  class Copy final : public GradientSink {
+   public:
+    Copy(std::span<const ArenaSlot> all, std::span<const std::byte> from, std::span<std::byte> to)
+        : all_(all), from_(from), to_(to) {}
+    void gradient_ready(std::size_t i) override {
+      std::memcpy(to_.data() + all_[i].offset * 4, from_.data() + all_[i].offset * 4, all_[i].count * 4);
+    }
+
+   private:
+    std::span<const ArenaSlot> all_;
+    std::span<const std::byte> from_;
+    std::span<std::byte> to_;
+  } sink(slots, arena, announced);
+  (void)trainer.step->forward_backward(trainer.data.batch(), sink);
+  for (const ArenaSlot& slot : slots) {
+    EXPECT_EQ(std::memcmp(announced.data() + slot.offset * 4, arena.data() + slot.offset * 4, slot.count * 4), 0)
+        << slot.name;
+  }
+}
+
+TEST(OnednnStep, ReadsBackWhatWasWritten) {
+  Trainer trainer(kSmall);
+  for (const std::size_t i : {std::size_t{0}, std::size_t{7}, trainer.step->slots().size() - 1}) {
+    std::vector<float> values(static_cast<std::size_t>(trainer.step->slots()[i].shape.count()));
+    for (std::size_t k = 0; k < values.size(); ++k) values[k] = static_cast<float>(k % 1000) * 0.25F;
+    trainer.step->write_parameter(i, values);
+    EXPECT_EQ(trainer.parameter(i), values) << trainer.step->slots()[i].name;
+  }
+}
+
+// Two updates, so that momentum counts; against the formula in double.
+void check_update(DataType compute, DataType gradient) {
+  if (const std::string reason = onednn_unsupported_reason(compute); !reason.empty()) GTEST_SKIP() << reason;
+  Trainer trainer(kSmall, {.compute = compute, .gradient = gradient});
+  const Graph graph = differentiate(build_model(kSmall));
+  const SgdOptions sgd{.learning_rate = 0.03, .momentum = 0.9, .weight_decay = 1e-2, .gradient_scale = 0.25};
+  const std::size_t count = graph.parameters.size();
+  std::vector<std::vector<double>> momentum(count);
+  for (int round = 0; round < 2; ++round) {
+    (void)trainer.run(static_cast<std::uint64_t>(round));
+    std::vector<std::vector<float>> before(count);
+    std::vector<std::vector<float>> gradients(count);
+    for (std::size_t i = 0; i < count; ++i) {
+      before[i] = trainer.parameter(i);
+      gradients[i] = trainer.gradient(i);
+    }
+    trainer.step->update(sgd);
+    for (std::size_t i = 0; i < count; ++i) {
+      const double decay = graph.parameters[i].decay ? sgd.weight_decay : 0;
+      const std::vector<float> after = trainer.parameter(i);
+      momentum[i].resize(after.size());
+      double worst = 0;
+      for (std::size_t k = 0; k < after.size(); ++k) {
+        const double g = sgd.gradient_scale * gradients[i][k] + decay * before[i][k];
+        momentum[i][k] = sgd.momentum * momentum[i][k] + g;
+        const double expected = before[i][k] - sgd.learning_rate * momentum[i][k];
+        // Roundings: three of the momentum, each of at most its terms' size, and one of the weight.
+        const double terms = std::abs(sgd.gradient_scale * gradients[i][k]) + std::abs(decay * before[i][k]) +
+                             2 * std::abs(momentum[i][k]);
+        const double bound =
+            0x1p-23 * (std::abs(before[i][k]) + std::abs(expected) + 4 * sgd.learning_rate * terms) + 1e-38;
+        worst = std::max(worst, std::abs(after[k] - expected) / bound);
+      }
+      EXPECT_LE(worst, 1.0) << trainer.step->slots()[i].name << " in round " << round;
+    }
+  }
+}
+
+TEST(OnednnStep, UpdateIsSgdWithMomentumAndDecayFp32) { check_update(DataType::kF32, DataType::kF32); }
+TEST(OnednnStep, UpdateIsSgdWithMomentumAndDecayFp32WithBf16Gradients) {
+  check_update(DataType::kF32, DataType::kBF16);
+}
+TEST(OnednnStep, UpdateIsSgdWithMomentumAndDecayBf16) { check_update(DataType::kBF16, DataType::kF32); }
+TEST(OnednnStep, UpdateIsSgdWithMomentumAndDecayBf16WithBf16Gradients) {
+  check_update(DataType::kBF16, DataType::kBF16);
+}
+
+// The parts of a layout that no element of the tensor occupies must stay zero, or sums over the arena drift.
+TEST(OnednnStep, PaddingStaysZero) {
+  Trainer trainer(kSmall);
+  (void)trainer.run();
+  trainer.step->update({});
+  const auto slots = trainer.step->slots();
+  const auto arena = trainer.step->gradient_arena();
+  const auto* gradients = reinterpret_cast<const float*>(arena.data());
+  for (std::size_t i = 0; i < slots.size(); ++i) {
+    const auto logical = trainer.gradient(i);
+    const auto nonzero = [](float v) { return v != 0; };
+    EXPECT_EQ(std::count_if(logical.begin(), logical.end(), nonzero),
+              std::count_if(gradients + slots[i].offset, gradients + slots[i].offset + slots[i].count, nonzero))
+        << slots[i].name;
+  }
+}
+
+void check_identical(const ModelSpec& spec, const StepOptions& options) {
+  if (const std::string reason = onednn_unsupported_reason(options.compute); !reason.empty()) GTEST_SKIP() << reason;
+  Trainer a(spec, options);
+  Trainer b(spec, options);
+  for (std::uint64_t n = 0; n < 2; ++n) {
+    EXPECT_EQ(a.run(n), b.run(n));
+    a.step->update({});
+    b.step->update({});
+  }
+  const auto left = a.step->state_to_broadcast();
+  const auto right = b.step->state_to_broadcast();
+  ASSERT_EQ(left.size(), right.size());
+  for (std::size_t i = 0; i < left.size(); ++i) {
+    ASSERT_EQ(left[i].size(), right[i].size());
+    EXPECT_EQ(std::memcmp(left[i].data(), right[i].data(), left[i].size()), 0);
+  }
+}
+
+TEST(OnednnStep, TwoRunsAreBitIdentical) { check_identical(kSmall, {.threads = 1}); }
+TEST(OnednnStep, TwoRunsAreBitIdenticalOnTwoThreads) { check_identical(kSmall, {.threads = 2}); }
+TEST(OnednnStep, TwoRunsAreBitIdenticalInBf16) {
+  check_identical({"inception3", 2, 75, 10, false}, {.compute = DataType::kBF16, .threads = 2});
+}
+TEST(OnednnStep, TwoRunsOfVggWithDropoutAreBitIdentical) { check_identical({"vgg16", 2, 32, 10, false}, {}); }
+
+TEST(OnednnStep, ABroadcastStateContinuesAlike) {
+  Trainer a(kSmall, {.seed = 1});
+  Trainer b(kSmall, {.seed = 9});
+  EXPECT_NE(a.run(), b.run());
+  const auto from = a.step->state_to_broadcast();
+  const auto to = b.step->state_to_broadcast();
+  for (std::size_t i = 0; i < from.size(); ++i) std::memcpy(to[i].data(), from[i].data(), from[i].size());
+  b.step->state_changed();
+  EXPECT_EQ(a.run(1), b.run(1));
+  for (std::size_t i = 0; i < a.step->slots().size(); ++i) EXPECT_EQ(a.gradient(i), b.gradient(i));
+}
+
+void check_loss_falls(const ModelSpec& spec, const StepOptions& options, double learning_rate) {
+  if (const std::string reason = onednn_unsupported_reason(options.compute); !reason.empty()) GTEST_SKIP() << reason;
+  Trainer trainer(spec, options);
+  const double first = trainer.run();
+  double last = first;
+  for (int i = 0; i < 15; ++i) {
+    trainer.step->update({.learning_rate = learning_rate, .momentum = 0.9, .weight_decay = 0, .gradient_scale = 1});
+    last = trainer.run();
+    ASSERT_TRUE(std::isfinite(last));
+  }
+  EXPECT_LT(last, 0.5 * first) << "from " << first;
+}
+
+TEST(OnednnStep, TheLossFallsOnAFixedBatch) { check_loss_falls({"resnet50", 4, 64, 10, false}, {}, 0.01); }
+TEST(OnednnStep, TheLossFallsOnAFixedBatchInBf16) {
+  check_loss_falls({"resnet50", 4, 64, 10, false}, {.compute = DataType::kBF16}, 0.01);
+}
+
+TEST(OnednnStep, ProfileNamesEveryOperationAndIsMostlyTheLibrarys) {
+  Trainer trainer(kSmall, {.profile = true});
+  (void)trainer.run();
+  trainer.step->update({});
+  const auto profile = trainer.step->profile();
+  ASSERT_GT(profile.size(), 100U);
+  EXPECT_EQ(std::count_if(profile.begin(), profile.end(), [](const auto& o) { return o.kind == "update"; }), 1);
+  for (const OperationProfile& operation : profile) {
+    EXPECT_FALSE(operation.node.empty());
+    EXPECT_FALSE(operation.implementation.empty()) << operation.node;
+    if (operation.kind == "reorder" || operation.kind == "update") EXPECT_FALSE(operation.library) << operation.node;
+    if (operation.kind == "conv") EXPECT_TRUE(operation.library) << operation.node;
+    EXPECT_GE(operation.seconds, 0) << operation.node;
+    // A slow fallback of the library would cost more than everything else together.
+    EXPECT_EQ(operation.implementation.find("ref"), std::string::npos) << operation.node << operation.implementation;
+  }
+  EXPECT_TRUE(Trainer(kSmall).step->profile().empty());
+}
+
+TEST(OnednnStep, RefusesWhatItCannotDo) {
+  const HeapArena arena = make_heap_arena();
+  const Graph graph = differentiate(build_model(kSmall));
+  EXPECT_EQ(error_of([&] { (void)make_onednn_step(graph, {.compute = DataType::kF16}, arena.allocate); }),
+            Errc::kUnsupported);
+  EXPECT_EQ(error_of([&] { (void)make_onednn_step(graph, {.gradient = DataType::kF16}, arena.allocate); }),
+            Errc::kUnsupported);
+  EXPECT_EQ(error_of([&] { (void)make_onednn_step(graph, {.threads = 0}, arena.allocate); }), Errc::kInvalidArgument);
+  EXPECT_EQ(error_of([&] { (void)make_onednn_step(build_model(kSmall), {}, arena.allocate); }), Errc::kInvalidArgument);
+  Trainer trainer(kSmall);
+  std::vector<float> wrong(3);
+  EXPECT_EQ(error_of([&] { trainer.step->read_parameter(0, wrong); }), Errc::kInvalidArgument);
+  EXPECT_EQ(error_of([&] { trainer.step->write_parameter(100000, wrong); }), Errc::kInvalidArgument);
+  RecordingSink sink;
+  Batch batch = trainer.data.batch();
+  batch.labels = batch.labels.subspan(1);
+  EXPECT_EQ(error_of([&] { (void)trainer.step->forward_backward(batch, sink); }), Errc::kInvalidArgument);
+  trainer.data.labels[0] = 10;
+  EXPECT_EQ(error_of([&] { (void)trainer.run(); }), Errc::kInvalidArgument);
+}
+
+TEST(OnednnStep, SaysWhyATypeIsNotSupported) {
+  EXPECT_EQ(onednn_unsupported_reason(DataType::kF32), "");
+  EXPECT_NE(onednn_unsupported_reason(DataType::kF16).find("GPU"), std::string::npos);
+  EXPECT_NE(onednn_unsupported_reason(DataType::kF64), "");
+}
+
+}  // namespace
+}  // namespace hvd::models

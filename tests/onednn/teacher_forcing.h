@@ -1,0 +1,29 @@
+// Checks a compiled graph operation by operation: each one is recomputed by the double-precision reference
+// from the inputs that the library itself used, and must agree within the rounding of that one operation.
+// Errors of earlier layers therefore do not count against later ones, and no bound needs room for depth.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "models/train_step.h"
+
+namespace hvd::models::testing {
+
+struct Disagreement {
+  std::string node, tensor;
+  double error = 0, bound = 0;  ///< at the worst element, by error / bound
+};
+
+struct Comparison {
+  std::size_t tensors = 0;  ///< compared
+  std::size_t elements = 0;
+  double worst_ratio = 0;  ///< largest error / bound
+  std::string worst;       ///< where
+  std::vector<Disagreement> failures;
+};
+
+/// Runs one step of `graph` (differentiated) on synthetic data and compares every tensor that exists.
+Comparison compare_operations(const Graph& graph, DataType compute, DataType gradient);
+
+}  // namespace hvd::models::testing
