@@ -5,7 +5,6 @@
 #include <exception>
 #include <utility>
 
-#include "engine/base/assert.h"
 #include "engine/base/error.h"
 #include "engine/runtime/plan_check.h"
 

@@ -1,12 +1,10 @@
 // The engine's thread: the only one that talks to peers. It sleeps unless there is something to do.
 #include <pthread.h>
 
-#include <algorithm>
 #include <exception>
 #include <new>
 #include <utility>
 
-#include "engine/base/assert.h"
 #include "engine/runtime/engine_impl.h"
 #include "engine/runtime/roll_call.h"
 

@@ -262,6 +262,42 @@ TEST(Faults, ATicketInFlightIsReleasedByAFailure) {
   expect_contains(outcomes[0].text, "enough");
 }
 
+/// The thread of rank 0 is itself waiting for rank 1 when its caller gives up.
+TEST(Faults, AbortWorksWhileTheThreadWaitsForAPeer) {
+  const auto begin = Clock::now();
+  std::latch aborted(1);
+  const auto outcomes = on_ranks(2, patient_options(Schedule::kNegotiated), [&](Engine& engine, int rank) {
+    if (rank == 1) {
+      aborted.wait();
+      engine.barrier();
+      return;
+    }
+    float x = 1;
+    const std::array<std::int64_t, 1> one{1};
+    const Ticket ticket = engine.all_reduce_async("lonely", &x, one, DataType::kF32, ReduceOp::kSum);
+    std::this_thread::sleep_for(milliseconds(50));
+    engine.abort("told to stop");
+    aborted.count_down();
+    engine.wait(ticket);
+  });
+  EXPECT_LT(Clock::now() - begin, kSlack);
+  EXPECT_EQ(outcomes[0].code, Errc::kInterrupted);
+  EXPECT_EQ(outcomes[1].code, Errc::kPeerLost);
+  for (const Outcome& outcome : outcomes) expect_contains(outcome.text, "rank 0 (host ");
+}
+
+/// What was submitted is reduced before the engine goes, although nobody waited for it.
+TEST(Faults, TheDestructorFinishesWhatIsInFlight) {
+  std::array<float, 2> data{1, 2};
+  test::expect_all_good(on_ranks(2, patient_options(Schedule::kNegotiated), [&](Engine& engine, int rank) {
+    const std::array<std::int64_t, 1> one{1};
+    if (rank == 1) std::this_thread::sleep_for(milliseconds(20));
+    engine.all_reduce_async("x", &data.at(static_cast<std::size_t>(rank)), one, DataType::kF32, ReduceOp::kSum);
+  }));
+  EXPECT_EQ(data[0], 3.0F);
+  EXPECT_EQ(data[1], 3.0F);
+}
+
 /// The destructor of an idle engine must not wait for anybody.
 TEST(Faults, AnIdleEngineGoesAtOnce) {
   const auto begin = Clock::now();
