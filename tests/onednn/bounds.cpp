@@ -10,9 +10,9 @@ Tensor zeros(const Shape& shape) {
   return {.shape = shape, .data = std::vector<double>(static_cast<std::size_t>(shape.count())), .bound = {}};
 }
 
-std::vector<double> sum_bound(double terms, const Tensor& magnitude) {
+std::vector<double> sum_bound(double terms, const Tensor& magnitude, double epsilon) {
   std::vector<double> bound(magnitude.data.size());
-  const double factor = std::sqrt(terms) * kEpsilon;
+  const double factor = std::sqrt(terms) * epsilon;
   std::transform(magnitude.data.begin(), magnitude.data.end(), bound.begin(),
                  [factor](double value) { return factor * value; });
   return bound;

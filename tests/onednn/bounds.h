@@ -3,8 +3,8 @@
 // A sum of K products, added in any order in fp32: |error| <= lambda sqrt(K) u sum |a_i b_i| with probability
 // at least 1 - 2 K exp(-lambda^2 / 2) (Higham and Mary, SIAM J. Sci. Comput. 41(5), 2019, theorem 3.1); they
 // see lambda = 1 in practice. lambda = 2 here, which makes it sqrt(K) x epsilon with epsilon = 2u. A result
-// stored as bf16 adds half a unit in its last place, 2^-9 of its magnitude. Inputs are exact: they are what
-// the library itself read.
+// stored as bf16 (8 significant bits) adds half a unit in its last place, 2^-8 of its magnitude. Inputs are exact: they
+// are what the library itself read.
 #pragma once
 
 #include <vector>
@@ -15,6 +15,7 @@
 namespace hvd::models::testing {
 
 inline constexpr double kEpsilon = 0x1p-23;
+inline constexpr double kEpsilonBf16 = 0x1p-7;
 
 struct Tensor {
   Shape shape;
@@ -27,7 +28,7 @@ struct Tensor {
 Tensor zeros(const Shape& shape);
 
 /// sqrt(terms) * epsilon * magnitude, elementwise; `magnitude` is the same operation on absolute values.
-std::vector<double> sum_bound(double terms, const Tensor& magnitude);
+std::vector<double> sum_bound(double terms, const Tensor& magnitude, double epsilon = kEpsilon);
 
 /// Bound of Winograd F(4x4, 3x3): the root mean square error of the products, carried through the transforms,
 /// is winograd_amplification() times that of a direct sum for independent data. An output's error mixes all of
