@@ -201,7 +201,7 @@ std::string check_all_reduce_matrix(Communicator& communicator, bool large) {
   constexpr std::array kOps{ReduceOp::kSum, ReduceOp::kAverage, ReduceOp::kMin, ReduceOp::kMax};
   std::vector<AllReduceCase> cases;
   for (const Memory memory : {Memory::kPlain, Memory::kRegistered}) {
-    for (const std::size_t count : {0U, 1U, 7U, 1000U, 70001U}) {
+    for (const std::size_t count : {0U, 1U, 7U, 1000U, 20011U}) {
       for (const DataType dtype : kTypes) {
         for (const ReduceOp op : kOps) {
           // One pair of type and operation per length is enough above the small path.
