@@ -18,7 +18,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr double kSegmentSeconds = 0.5;      // between two commands: how soon a signal is heeded
+constexpr double kSegmentSeconds = 0.5;      // between two directives: how soon a signal is heeded
 constexpr double kVisitSeconds = 1.0;        // of a phase within a round
 constexpr std::int64_t kVisitSamples = 3;    // at least, because one step of a visit is discarded
 constexpr std::int64_t kLongestVisit = 100;  // samples

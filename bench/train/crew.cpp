@@ -5,12 +5,12 @@
 
 namespace hvd::bench {
 
-void Crew::tell(const Command& command) { engine_.broadcast_message(encode(command), 0); }
+void Crew::tell(const Directive& directive) { engine_.broadcast_message(encode(directive), 0); }
 
-std::vector<Answer> Crew::perform(const Command& command) {
+std::vector<Answer> Crew::perform(const Directive& directive) {
   in_lockstep_ = false;
-  tell(command);
-  const Answer mine = own_.execute(command);
+  tell(directive);
+  const Answer mine = own_.execute(directive);
   std::vector<Answer> answers;
   for (const comm::Bytes& bytes : engine_.gather(encode(mine))) answers.push_back(decode_answer(bytes));
   in_lockstep_ = true;
@@ -22,16 +22,16 @@ std::vector<Answer> Crew::perform(const Command& command) {
   return answers;
 }
 
-void Crew::end() { tell(Command{}); }
+void Crew::end() { tell(Directive{}); }
 
 bool Crew::end(const Error& error) noexcept {
   if (!in_lockstep_) return false;
   try {
-    Command command;
-    command.failed = true;
-    command.code = error.code();
-    command.text = error.what();
-    tell(command);
+    Directive directive;
+    directive.failed = true;
+    directive.code = error.code();
+    directive.text = error.what();
+    tell(directive);
     return true;
   } catch (const std::exception&) {
     return false;  // the engine has failed too, and its peers know

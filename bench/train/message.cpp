@@ -68,14 +68,14 @@ class Reader {
 };
 
 template <class Archive, class C>
-void each_field(Archive& archive, C& command) requires std::is_same_v<std::remove_const_t<C>, Command> {
-  archive(command.task);
-  archive(command.phase);
-  archive(command.steps);
-  archive(command.discard);
-  archive(command.failed);
-  archive(command.code);
-  archive(command.text);
+void each_field(Archive& archive, C& directive) requires std::is_same_v<std::remove_const_t<C>, Directive> {
+  archive(directive.task);
+  archive(directive.phase);
+  archive(directive.steps);
+  archive(directive.discard);
+  archive(directive.failed);
+  archive(directive.code);
+  archive(directive.text);
 }
 
 template <class Archive, class A>
@@ -110,9 +110,9 @@ T decoded(std::span<const std::byte> bytes) {
 
 }  // namespace
 
-std::vector<std::byte> encode(const Command& command) { return encoded(command); }
+std::vector<std::byte> encode(const Directive& directive) { return encoded(directive); }
 std::vector<std::byte> encode(const Answer& answer) { return encoded(answer); }
-Command decode_command(std::span<const std::byte> bytes) { return decoded<Command>(bytes); }
+Directive decode_directive(std::span<const std::byte> bytes) { return decoded<Directive>(bytes); }
 Answer decode_answer(std::span<const std::byte> bytes) { return decoded<Answer>(bytes); }
 
 void append(RankSamples& samples, const RankSamples& more) {

@@ -24,14 +24,14 @@ enum class Task : std::uint8_t {
   kEnd,             ///< the session is over; with an error: everywhere
 };
 
-struct Command {
+struct Directive {
   Task task = Task::kEnd;
   Phase phase = Phase::kFull;
   std::int64_t steps = 0;
   std::int64_t discard = 0;  ///< the first of them are not kept
   bool failed = false;       ///< kEnd: every rank throws Error{code, text}
   Errc code = Errc::kInterrupted;
-  std::string text;
+  std::string text = {};
 };
 
 /// One rank's answer. What a task does not fill is empty.
@@ -45,9 +45,9 @@ struct Answer {
   std::string note;                                                    ///< kCheckReduction: what was checked
 };
 
-std::vector<std::byte> encode(const Command& command);
+std::vector<std::byte> encode(const Directive& directive);
 std::vector<std::byte> encode(const Answer& answer);
-Command decode_command(std::span<const std::byte> bytes);
+Directive decode_directive(std::span<const std::byte> bytes);
 Answer decode_answer(std::span<const std::byte> bytes);
 
 /// The series of RankSamples.

@@ -23,6 +23,7 @@ struct Setup {
   std::uint64_t seed = 1;
   models::SgdOptions sgd;  ///< for one rank, as given
   bool profile = false;
+  int batches = 0;  ///< different mini-batches to cycle; 0: batches_to_cycle()
   /// Schedule of phase full; kNone: there is no phase full, nothing is ever reduced.
   Schedule schedule = Schedule::kStatic;
   std::size_t fusion_threshold_bytes = 0;

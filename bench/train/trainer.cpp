@@ -82,7 +82,8 @@ void Trainer::build(const models::StepOptions& options, const models::ArenaAlloc
                                                 : models::make_onednn_step(std::move(graph), options, allocate);
     const auto elements = static_cast<std::int64_t>(kImageChannels) * setup_.model.image_size * setup_.model.image_size;
     batches_.emplace(models::SyntheticSpec{setup_.seed, elements, setup_.model.classes}, setup_.model.batch_size,
-                     batches_to_cycle(setup_.model.batch_size, elements), BatchPlace{engine_.rank(), engine_.size()});
+                     setup_.batches > 0 ? setup_.batches : batches_to_cycle(setup_.model.batch_size, elements),
+                     BatchPlace{engine_.rank(), engine_.size()});
   } catch (const std::bad_alloc&) {
     // What is free now, after unwinding, is what there was to share.
     refuse_if_too_big(forecast, engine_.topology().local_size, available_bytes());

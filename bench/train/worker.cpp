@@ -32,10 +32,10 @@ void push(RankSamples& samples, const StepTimes& times) {
 Worker::Worker(Trainer& trainer, ProcessFacts process, std::uint64_t seed)
     : trainer_(trainer), process_(std::move(process)), seed_(seed) {}
 
-Answer Worker::execute(const Command& command) {
+Answer Worker::execute(const Directive& directive) {
   Answer answer;
-  switch (command.task) {
-    case Task::kSteps: answer = train(command); break;
+  switch (directive.task) {
+    case Task::kSteps: answer = train(directive); break;
     case Task::kCheckReduction: {
       peak_before_check_ = resident_set().peak;
       const CheckOutcome outcome = check_reduction(trainer_, seed_);
@@ -59,23 +59,23 @@ Answer Worker::execute(const Command& command) {
 void Worker::follow() {
   Engine& engine = trainer_.engine();
   for (;;) {
-    engine.set_activity("waiting for rank 0's next command", trainer_.steps_done());
-    const Command command = decode_command(engine.broadcast_message({}, 0));
-    if (command.task == Task::kEnd) {
-      if (command.failed) throw AgreedError(command.code, command.text);
+    engine.set_activity("waiting for rank 0's next directive", trainer_.steps_done());
+    const Directive directive = decode_directive(engine.broadcast_message({}, 0));
+    if (directive.task == Task::kEnd) {
+      if (directive.failed) throw AgreedError(directive.code, directive.text);
       return;
     }
-    engine.gather(encode(execute(command)));
+    engine.gather(encode(execute(directive)));
   }
 }
 
-Answer Worker::train(const Command& command) {
+Answer Worker::train(const Directive& directive) {
   Answer answer;
-  // Phase solo: the others sleep in the engine until the next command.
-  if (command.phase == Phase::kSolo && trainer_.engine().rank() != 0) return answer;
-  for (std::int64_t i = 0; i < command.steps; ++i) {
-    const StepTimes times = trainer_.step(command.phase);
-    if (i >= command.discard) push(answer.samples, times);
+  // Phase solo: the others sleep in the engine until the next directive.
+  if (directive.phase == Phase::kSolo && trainer_.engine().rank() != 0) return answer;
+  for (std::int64_t i = 0; i < directive.steps; ++i) {
+    const StepTimes times = trainer_.step(directive.phase);
+    if (i >= directive.discard) push(answer.samples, times);
   }
   return answer;
 }

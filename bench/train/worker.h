@@ -1,5 +1,5 @@
-// One rank of a session: carries out rank 0's commands, in lockstep with the other ranks. Rank 0 is a worker
-// too; its conductor (conductor.h) commands all of them.
+// One rank of a session: carries out rank 0's directives, in lockstep with the other ranks. Rank 0 is a worker
+// too; its conductor (conductor.h) directs all of them.
 //
 // One thread owns a Worker and makes all calls.
 #pragma once
@@ -24,14 +24,14 @@ class Worker {
  public:
   Worker(Trainer& trainer, ProcessFacts process, std::uint64_t seed);
 
-  /// Carries out one command. Errors: those of training and of the engine.
-  Answer execute(const Command& command);
+  /// Carries out one directive. Errors: those of training and of the engine.
+  Answer execute(const Directive& directive);
   /// Ranks other than 0: obeys until the session ends. Errors: those of execute(), and, as AgreedError, the one that
   /// rank 0 ends the session with.
   void follow();
 
  private:
-  Answer train(const Command& command);
+  Answer train(const Directive& directive);
   Answer time_buckets();
   Answer final_check();
   Answer measure_memory();

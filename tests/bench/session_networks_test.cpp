@@ -1,0 +1,169 @@
+// Real networks, small images, loopback ranks: does it train, and does how it is divided not matter?
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <vector>
+
+#include "bench/session.h"
+#include "bench/train/setup.h"
+#include "bench/train/trainer.h"
+#include "tests/runtime/ranks.h"
+
+namespace hvd::bench {
+namespace {
+
+Options small_options(int ranks) {
+  Options options;
+  options.model = "resnet50";
+  options.image_size = 32;
+  options.batch_size = 2;
+  options.classes = 10;
+  options.threads = 1;
+  options.comm = CommBackend::kLoopback;
+  options.ranks = ranks;
+  options.num_warmup_batches = 1;
+  options.num_iters = 2;
+  return options;
+}
+
+RunRecord full_run(const Options& options) { return run_session(options, {}, {}).runs.back(); }
+
+TEST(SessionNetworks, OneSeedIsBitIdenticalAndSchedulesAgree) {
+  const RunRecord first = full_run(small_options(2));
+  EXPECT_EQ(first.status, RunStatus::kComplete);
+  EXPECT_NE(first.checks.find("100 %"), std::string::npos) << first.checks;
+  EXPECT_NE(first.checks.find("weights"), std::string::npos) << first.checks;
+  EXPECT_TRUE(std::isfinite(first.final_loss.value()));
+  EXPECT_GT(first.flops_per_image, 1e8);
+
+  // The checks name the checksums of gradients and weights.
+  EXPECT_EQ(full_run(small_options(2)).checks, first.checks);
+
+  Options negotiated = small_options(2);
+  negotiated.engine.schedule = Schedule::kNegotiated;
+  EXPECT_EQ(full_run(negotiated).checks, first.checks) << "two summands have one order";
+
+  Options other_seed = small_options(2);
+  other_seed.seed = 2;
+  EXPECT_NE(full_run(other_seed).checks, first.checks);
+}
+
+TEST(SessionNetworks, InterleavedPhasesLeaveTheWeightsEqual) {
+  Options options = small_options(2);
+  options.efficiency = true;
+  const SessionResult result = run_session(options, {}, {});
+  ASSERT_EQ(result.runs.size(), 3U);
+  EXPECT_NE(result.runs[2].checks.find("equal on all ranks at the end"), std::string::npos);
+}
+
+TEST(SessionNetworks, ReferenceBackend) {
+  Options options = small_options(2);
+  options.device = Device::kReference;
+  options.batch_size = 1;
+  options.num_warmup_batches = 0;
+  options.num_iters = 1;
+  const RunRecord run = full_run(options);
+  EXPECT_EQ(run.device, "reference");
+  EXPECT_NE(run.checks.find("100 %"), std::string::npos) << run.checks;
+}
+
+TEST(SessionNetworks, ProfileMakesTheRunTraced) {
+  Options options = small_options(1);
+  options.profile = true;
+  const RunRecord run = full_run(options);
+  EXPECT_TRUE(run.traced);
+  EXPECT_FALSE(run.operations.empty());
+}
+
+TEST(Training, LossFallsOnAFixedBatch) {
+  Options options = small_options(2);
+  options.batch_size = 4;
+  Setup setup = settle(options);
+  setup.batches = 1;
+  double first = 0;
+  double last = 0;
+  test::expect_all_good(test::on_ranks(2, test::patient_options(Schedule::kStatic), [&](Engine& engine, int rank) {
+    Trainer trainer(setup, engine, 1);
+    trainer.start();
+    std::vector<double> losses;
+    for (int step = 0; step < 12; ++step) losses.push_back(trainer.step(Phase::kFull).loss);
+    if (rank == 0) {
+      first = losses.front();
+      last = losses.back();
+    }
+  }));
+  EXPECT_LT(last, 0.5 * first) << "eight images, seen twelve times";
+}
+
+// Weights after `steps` of training on `ranks` ranks, and before it. [parameter][element]
+struct Trained {
+  std::vector<std::string> names;
+  std::vector<std::vector<float>> before, after;
+};
+
+Trained train(const Options& options, int ranks, int steps) {
+  const Setup setup = settle(options);
+  Trained out;
+  test::expect_all_good(test::on_ranks(ranks, test::patient_options(Schedule::kStatic), [&](Engine& engine, int rank) {
+    Trainer trainer(setup, engine, 1);
+    trainer.start();
+    const auto read = [&](std::vector<std::vector<float>>& into) {
+      for (std::size_t p = 0; p < trainer.train_step().slots().size(); ++p) {
+        into.emplace_back(static_cast<std::size_t>(trainer.train_step().slots()[p].shape.count()));
+        trainer.train_step().read_parameter(p, into.back());
+        if (out.names.size() < into.size()) out.names.push_back(trainer.train_step().slots()[p].name);
+      }
+    };
+    if (rank == 0) read(out.before);
+    for (int step = 0; step < steps; ++step) trainer.step(Phase::kFull);
+    if (rank == 0) read(out.after);
+  }));
+  return out;
+}
+
+double norm_of_difference(const std::vector<float>& a, const std::vector<float>& b) {
+  double sum = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    const double d = static_cast<double>(a[i]) - static_cast<double>(b[i]);
+    sum += d * d;
+  }
+  return std::sqrt(sum);
+}
+
+// VGG-16 has no batch normalisation, so that the gradient of a batch is the mean of its parts' gradients, and
+// its dropout goes by global sample.
+//
+// Bound, per tensor: the two ways add the same numbers in another order. A sum of K terms rounds by about
+// sqrt(K) u relative to its terms' norm; the longest is the weight gradient of the first layers, over
+// 8 x 32 x 32 positions. Through 16 layers forward and 16 backward the errors add up: 32 sqrt(8192) 2^-24 of
+// the change of the weights. Storing a weight rounds it by u, once per step.
+TEST(Training, FourRanksOfTwoEqualOneRankOfEight) {
+  constexpr int kSteps = 2;
+  const double unit = std::ldexp(1.0, -24);
+  const double relative = 32 * std::sqrt(8.0 * 32 * 32) * unit;
+
+  Options options = small_options(1);
+  options.model = "vgg16";
+  options.batch_size = 8;
+  options.learning_rate = 0.01;
+  const Trained one = train(options, 1, kSteps);
+  options.batch_size = 2;
+  options.learning_rate = 0.01 / 4;  // scaled by the four ranks
+  const Trained four = train(options, 4, kSteps);
+
+  ASSERT_EQ(one.after.size(), 32U);
+  ASSERT_EQ(one.names, four.names);
+  for (std::size_t p = 0; p < one.after.size(); ++p) {
+    ASSERT_EQ(one.before[p], four.before[p]) << one.names[p];
+    const double change = norm_of_difference(one.after[p], one.before[p]);
+    const double size = norm_of_difference(one.after[p], std::vector<float>(one.after[p].size()));
+    const double apart = norm_of_difference(one.after[p], four.after[p]);
+    EXPECT_GT(change, 0) << one.names[p];
+    EXPECT_LE(apart, relative * change + kSteps * unit * size) << one.names[p] << ", change " << change;
+    RecordProperty(one.names[p], std::to_string(change > 0 ? apart / change : 0));
+  }
+}
+
+}  // namespace
+}  // namespace hvd::bench

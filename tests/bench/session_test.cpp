@@ -1,0 +1,272 @@
+// Whole sessions on loopback ranks. Most play back a small profile, so that milliseconds are enough to see
+// every turn a session can take; session_networks_test.cpp beside this trains real ones.
+#include "bench/session.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <numeric>
+#include <sstream>
+
+#include "bench/train/message.h"
+#include "engine/base/error.h"
+#include "models/replay/replay.h"
+
+namespace hvd::bench {
+namespace {
+
+namespace fs = std::filesystem;
+
+class SessionTest : public testing::Test {
+ protected:
+  SessionTest() : folder_(fs::temp_directory_path() / ("hvd_session_test_" + std::to_string(::getpid()))) {
+    fs::create_directories(folder_);
+    std::ofstream(folder_ / "profile") << models::to_text(profile());
+  }
+  ~SessionTest() override {
+    std::error_code ignored;
+    fs::remove_all(folder_, ignored);
+  }
+
+  static models::ReplayProfile profile() {
+    models::ReplayProfile profile;
+    profile.model = "resnet50";
+    profile.batch_size = 4;
+    profile.image_size = 64;
+    profile.device = "test";
+    profile.compute_type = "fp32";
+    profile.source_run = "00000000";
+    profile.forward_seconds = 0.0005;
+    profile.backward_end_seconds = 0.002;
+    profile.update_seconds = 0.0002;
+    profile.gradients = {{"fc", 1000, 0.001, 0.001}, {"conv2", 30000, 0.0015, 0.0015}, {"conv1", 7, 0.002, 0.002}};
+    return profile;
+  }
+
+  [[nodiscard]] Options replay_options(int ranks) const {
+    Options options;
+    options.replay_file = (folder_ / "profile").string();
+    options.comm = ranks > 1 ? CommBackend::kLoopback : CommBackend::kAuto;
+    options.ranks = ranks > 1 ? ranks : 0;
+    options.num_warmup_batches = 2;
+    options.num_iters = 6;
+    options.engine.buckets = {.bucket_bytes = 4096, .first_bucket_bytes = 1024};
+    options.engine.deadline = std::chrono::seconds(20);
+    return options;
+  }
+
+  /// What a session told its observer, the last save of every run.
+  SessionResult run(const Options& options) {
+    observer_.save = [this](const RunRecord& record) { saved_[record.uuid] = record; };
+    int runs = 0;
+    return run_session(options, observer_, [&](RunRecord& record) { record.uuid = std::to_string(++runs); });
+  }
+
+  fs::path folder_;
+  SessionObserver observer_;
+  std::map<std::string, RunRecord> saved_;
+};
+
+void expect_equal_lengths(const RunRecord& run, std::size_t samples) {
+  ASSERT_EQ(run.ranks.size(), static_cast<std::size_t>(run.world_size));
+  for (const RankRecord& rank : run.ranks) {
+    for (const auto series : kSampleSeries) EXPECT_EQ((rank.samples.*series).size(), samples) << "rank " << rank.rank;
+  }
+}
+
+bool any_contains(const std::vector<std::string>& notes, const std::string& text) {
+  return std::any_of(notes.begin(), notes.end(),
+                     [&](const std::string& n) { return n.find(text) != std::string::npos; });
+}
+
+TEST_F(SessionTest, OneCompleteRecord) {
+  const SessionResult result = run(replay_options(4));
+  ASSERT_EQ(result.runs.size(), 1U);
+  const RunRecord& run = result.runs[0];
+  EXPECT_EQ(run.phase, Phase::kFull);
+  EXPECT_EQ(run.status, RunStatus::kComplete);
+  EXPECT_EQ(run.device, "replay");
+  EXPECT_EQ(run.model, "resnet50");
+  EXPECT_EQ(run.comm, "loopback");
+  EXPECT_EQ(run.schedule, "static");
+  EXPECT_EQ(run.world_size, 4);
+  EXPECT_EQ(run.warmup_steps, 2);
+  EXPECT_EQ(run.measured_steps, 6);
+  EXPECT_EQ(run.stop_reason, "iterations asked for");
+  EXPECT_EQ(run.parameters, 31007);
+  EXPECT_EQ(run.buckets, 3) << "two gradients that fill a bucket each, and the rest";
+  EXPECT_EQ(run.plan_hash.size(), 16U);
+  EXPECT_FALSE(run.data_plane.empty());
+  EXPECT_FALSE(run.final_loss.has_value());
+  EXPECT_NE(run.checks.find("100 % of 31007 elements"), std::string::npos) << run.checks;
+  EXPECT_NE(run.checks.find("equal on all ranks"), std::string::npos) << run.checks;
+  expect_equal_lengths(run, 6);
+  for (const RankRecord& rank : run.ranks) {
+    EXPECT_EQ(rank.gradient_checksum, run.ranks[0].gradient_checksum);
+    EXPECT_GT(rank.peak_bytes, 0);
+    EXPECT_GT(rank.planned_bytes, 31007 * 4);
+  }
+  EXPECT_GE(run.step_seconds->value, 0.0022) << "the profile's backward and update";
+  EXPECT_DOUBLE_EQ(run.images_per_second->value, 16 / run.step_seconds->value);
+  EXPECT_EQ(saved_.at("1").status, RunStatus::kComplete);
+  EXPECT_TRUE(any_contains(result.notes, "memory per rank"));
+  EXPECT_TRUE(any_contains(result.notes, "exposed communication"));
+}
+
+TEST_F(SessionTest, EfficiencyMeasuresThreePhasesAndTheRowsSumToOne) {
+  Options options = replay_options(4);
+  options.efficiency = true;
+  options.num_iters = 7;
+  const SessionResult result = run(options);
+  ASSERT_EQ(result.runs.size(), 3U);
+  EXPECT_EQ(result.runs[0].phase, Phase::kSolo);
+  EXPECT_EQ(result.runs[0].world_size, 1);
+  EXPECT_EQ(result.runs[0].allocation_size, 4);
+  EXPECT_EQ(result.runs[0].schedule, "none");
+  EXPECT_EQ(result.runs[1].phase, Phase::kNone);
+  EXPECT_EQ(result.runs[1].world_size, 4);
+  EXPECT_EQ(result.runs[2].phase, Phase::kFull);
+  for (const RunRecord& run : result.runs) {
+    EXPECT_EQ(run.status, RunStatus::kComplete);
+    expect_equal_lengths(run, 7);
+  }
+  ASSERT_EQ(result.runs[2].decomposition.size(), 8U);
+  double sum = 0;
+  for (const DecompositionRow& row : result.runs[2].decomposition) sum += row.fraction;
+  EXPECT_NEAR(sum, 1, 1e-12);
+  EXPECT_TRUE(any_contains(result.notes, "against independent ranks"));
+  EXPECT_TRUE(any_contains(result.notes, "measured / expected"));
+  EXPECT_TRUE(any_contains(result.notes, "as full minus none"));
+}
+
+TEST_F(SessionTest, OneRankComparesStaticWithNone) {
+  Options options = replay_options(1);
+  options.efficiency = true;
+  const SessionResult result = run(options);
+  ASSERT_EQ(result.runs.size(), 3U);
+  EXPECT_EQ(result.runs[2].comm, "solo");
+  EXPECT_TRUE(any_contains(result.notes, "step time static / none"));
+}
+
+TEST_F(SessionTest, NegotiatedScheduleReduces) {
+  Options options = replay_options(4);
+  options.engine.schedule = Schedule::kNegotiated;
+  const SessionResult result = run(options);
+  EXPECT_EQ(result.runs[0].schedule, "negotiated");
+  EXPECT_NE(result.runs[0].checks.find("100 %"), std::string::npos);
+}
+
+TEST_F(SessionTest, SamplesAreMeansOverBatchesPerIteration) {
+  Options options = replay_options(2);
+  options.num_batches_per_iter = 3;
+  options.num_iters = 4;
+  const SessionResult result = run(options);
+  expect_equal_lengths(result.runs[0], 4);
+  EXPECT_EQ(result.runs[0].measured_steps, 12);
+}
+
+TEST_F(SessionTest, WithoutReductionThereIsOneRecordOfPhaseNone) {
+  Options options = replay_options(2);
+  options.comm = CommBackend::kNone;
+  const SessionResult result = run(options);
+  ASSERT_EQ(result.runs.size(), 1U);
+  EXPECT_EQ(result.runs[0].phase, Phase::kNone);
+  EXPECT_EQ(result.runs[0].world_size, 2);
+  EXPECT_EQ(result.runs[0].data_plane, "none");
+  EXPECT_EQ(result.runs[0].checks, "");
+}
+
+TEST_F(SessionTest, WarmsUpUntilSteadyAndStopsWhenTheIntervalIsNarrow) {
+  Options options = replay_options(2);
+  options.num_warmup_batches.reset();
+  options.num_iters.reset();
+  options.target_interval = 0.5;
+  const SessionResult result = run(options);
+  EXPECT_GE(result.runs[0].warmup_steps, 9);
+  EXPECT_EQ(result.runs[0].stop_reason, "interval narrow enough");
+  EXPECT_TRUE(any_contains(result.notes, "steady after"));
+}
+
+TEST_F(SessionTest, TheTimeCapHolds) {
+  Options options = replay_options(2);
+  options.num_iters = 1'000'000;
+  options.max_time = std::chrono::seconds(1);
+  const SessionResult result = run(options);
+  EXPECT_EQ(result.runs[0].stop_reason, "time cap");
+  EXPECT_EQ(result.runs[0].status, RunStatus::kComplete);
+}
+
+TEST_F(SessionTest, ASignalKeepsWhatWasMeasured) {
+  Options options = replay_options(4);
+  options.num_iters = 1'000'000;
+  int asked = 0;
+  observer_.stop_requested = [&] { return ++asked > 6 ? std::string("SIGTERM") : std::string(); };
+  try {
+    (void)run(options);
+    FAIL() << "not interrupted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), Errc::kInterrupted) << error.what();
+  }
+  ASSERT_EQ(saved_.size(), 1U);
+  const RunRecord& kept = saved_.at("1");
+  EXPECT_EQ(kept.status, RunStatus::kIncomplete);
+  EXPECT_NE(kept.status_reason.find("SIGTERM on rank 0"), std::string::npos) << kept.status_reason;
+  ASSERT_FALSE(kept.ranks.at(3).samples.step.empty()) << "every rank's samples";
+  expect_equal_lengths(kept, kept.ranks[0].samples.step.size());
+  EXPECT_TRUE(kept.step_seconds.has_value());
+}
+
+TEST_F(SessionTest, AFailingObserverEndsAllRanks) {
+  observer_.progress = [](const Progress&) { throw Error(Errc::kIo, "disk full"); };
+  try {
+    (void)run(replay_options(4));
+    FAIL() << "not thrown";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), Errc::kIo) << error.what();
+  }
+}
+
+TEST_F(SessionTest, OptionsThatContradictTheReplayFileAreRefused) {
+  Options options = replay_options(1);
+  options.batch_size = 5;
+  EXPECT_THROW((void)run(options), Error);
+  options = replay_options(1);
+  options.argv = {"hvd_bench", "--model=vgg16"};
+  options.model = "vgg16";
+  EXPECT_THROW((void)run(options), Error);
+  options.model = "resnet50";
+  EXPECT_NO_THROW((void)run(options));
+}
+
+TEST_F(SessionTest, RecordsAReplayOfItself) {
+  Options options = replay_options(2);
+  options.record_replay_file = (folder_ / "again").string();
+  (void)run(options);
+  std::ifstream in(options.record_replay_file);
+  std::ostringstream text;
+  text << in.rdbuf();
+  const models::ReplayProfile again = models::parse_replay(text.str(), "again");
+  ASSERT_EQ(again.gradients.size(), 3U);
+  EXPECT_EQ(again.gradients[1].name, "conv2");
+  EXPECT_GE(again.gradients[1].ready_seconds, 0.0015);
+  EXPECT_GE(again.backward_end_seconds, 0.002);
+  EXPECT_EQ(again.source_run, "1");
+}
+
+TEST_F(SessionTest, AnUnwritableReplayFileIsAnIoError) {
+  Options options = replay_options(1);
+  options.record_replay_file = (folder_ / "absent" / "file").string();
+  try {
+    (void)run(options);
+    FAIL() << "not thrown";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), Errc::kIo) << error.what();
+  }
+}
+
+}  // namespace
+}  // namespace hvd::bench
