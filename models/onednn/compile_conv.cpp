@@ -1,4 +1,5 @@
 // Convolutions.
+#include "models/onednn/kernels.h"
 #include "models/onednn/plans.h"
 
 namespace hvd::models::onednn {
@@ -23,8 +24,7 @@ bool wants_winograd(const Shape& x, const Shape& y, const Window& w) {
 /// dy^T {o, pixels} x {pixels, i}. In bf16 the library's matrix product runs at 370 to 690 GFLOP/s on one AMX
 /// core where its convolution reaches 100 to 330 (oneDNN 2.6; on a par or better in 3.2).
 bool is_product(const Shape& weights, const Window& w) {
-  const bool unit_stride = w.stride_h == 1 && w.stride_w == 1;
-  return weights[1] == 1 && weights[2] == 1 && unit_stride && w.pad_top == 0 && w.pad_left == 0 && w.pad_bottom == 0 &&
+  return weights[1] == 1 && weights[2] == 1 && w.pad_top == 0 && w.pad_left == 0 && w.pad_bottom == 0 &&
          w.pad_right == 0;
 }
 
@@ -129,6 +129,26 @@ void Compiler::conv_backward_weights_as_product(NodeId id) {
   Value diff = in_layout(of.inputs[1], channels_last(shape(of.inputs[1]), Type::bf16));
   diff.desc = pd.src_desc();
   Value from = in_layout(of.inputs[0], channels_last(shape(of.inputs[0]), Type::bf16));
+  const auto& window = std::get<Window>(of.attr);
+  if (window.stride_h != 1 || window.stride_w != 1) {
+    // Only the pixels that the convolution looked at, packed.
+    const Shape& x = shape(of.inputs[0]);
+    const Shape& y = shape(of.inputs[1]);
+    const Value packed = program_.new_value(of.name + ":pixels", pd.weights_desc());
+    const std::size_t pixel = static_cast<std::size_t>(x[3]) * sizeof(std::uint16_t);
+    const std::size_t row = pixel * static_cast<std::size_t>(x[2]);
+    const PixelGather gather{.rows = static_cast<std::size_t>(y[0] * y[1]),
+                             .columns = static_cast<std::size_t>(y[2]),
+                             .height = static_cast<std::size_t>(y[1]),
+                             .pixel_bytes = pixel,
+                             .image_stride = row * static_cast<std::size_t>(x[1]),
+                             .row_stride = row * static_cast<std::size_t>(window.stride_h),
+                             .column_stride = pixel * static_cast<std::size_t>(window.stride_w)};
+    kernel(id, {from.buffer, packed.buffer}, [gather, source = from.buffer, target = packed.buffer](StepInput&) {
+      gather_pixels(source->data, target->data, gather);
+    });
+    from = packed;
+  }
   from.desc = pd.weights_desc();
   const Value into = parameters_.gradient(of.outputs[0], pd.dst_desc());
   primitive(id, pd, dnnl::matmul(pd), {{DNNL_ARG_SRC, diff}, {DNNL_ARG_WEIGHTS, from}, {DNNL_ARG_DST, into}});

@@ -109,6 +109,19 @@ void copy_rows(const std::byte* from, std::byte* to, const RowCopy& shape) {
   });
 }
 
+void gather_pixels(const std::byte* from, std::byte* to, const PixelGather& shape) {
+  const std::size_t row_bytes = shape.columns * shape.pixel_bytes;
+  parallel_ranges(shape.rows * row_bytes, row_bytes, [&](std::size_t begin, std::size_t end) {
+    for (std::size_t row = begin / row_bytes; row < end / row_bytes; ++row) {
+      const std::byte* source = from + row / shape.height * shape.image_stride + row % shape.height * shape.row_stride;
+      std::byte* target = to + row * row_bytes;
+      for (std::size_t column = 0; column < shape.columns; ++column) {
+        std::memcpy(target + column * shape.pixel_bytes, source + column * shape.column_stride, shape.pixel_bytes);
+      }
+    }
+  });
+}
+
 void dropout(DataType type, const void* x, std::span<const std::uint8_t> keep, float scale, void* y) {
   parallel_ranges(keep.size(), kUnit, [&](std::size_t begin, std::size_t end) {
     if (type == DataType::kF32) {

@@ -39,6 +39,16 @@ struct RowCopy {
 };
 void copy_rows(const std::byte* from, std::byte* to, const RowCopy& shape);
 
+/// Packs every stride-th pixel of channels-last images: what a strided 1x1 convolution reads.
+struct PixelGather {
+  std::size_t rows = 0;     ///< of all images together: images * output height
+  std::size_t columns = 0;  ///< output width
+  std::size_t height = 0;   ///< output height
+  std::size_t pixel_bytes = 0;
+  std::size_t image_stride = 0, row_stride = 0, column_stride = 0;  ///< of the source, bytes
+};
+void gather_pixels(const std::byte* from, std::byte* to, const PixelGather& shape);
+
 /// y = keep[i] ? x * scale : 0; y may be x.
 void dropout(DataType type, const void* x, std::span<const std::uint8_t> keep, float scale, void* y);
 

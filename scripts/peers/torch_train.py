@@ -21,6 +21,7 @@ PUBLISHED_PARAMETERS = {
     "resnet101": 44_549_160,
     "inception3": 23_834_568,
 }
+SLOWEST_BLAS_GFLOPS = 15.0
 DEFAULT_IMAGE = {"vgg16": 224, "resnet50": 224, "resnet101": 224, "inception3": 299}
 
 
@@ -174,6 +175,18 @@ def parameter_count(network: nn.Module) -> int:
     return sum(p.numel() for p in network.parameters())
 
 
+def matrix_gflops() -> float:
+    """Speed of one fp32 matrix product, which PyTorch leaves to the system's BLAS."""
+    n = 768
+    a = torch.randn(n, n)
+    seconds = []
+    for _ in range(3):
+        start = time.perf_counter()
+        torch.mm(a, a)
+        seconds.append(time.perf_counter() - start)
+    return 2 * n**3 / min(seconds) * 1e-9
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", choices=sorted(PUBLISHED_PARAMETERS), required=True)
@@ -186,6 +199,15 @@ def main() -> int:
 
     torch.set_num_threads(options.threads)
     torch.manual_seed(1)
+    # With one thread and a batch below 16 PyTorch 1.13 computes 1x1 convolutions with BLAS. The reference BLAS,
+    # which is what Debian installs by itself, makes it ten times slower: not a peer to compare with.
+    if (gflops := matrix_gflops()) < SLOWEST_BLAS_GFLOPS:
+        print(
+            f"this PyTorch multiplies matrices at {gflops:.1f} GFLOP/s: install a fast BLAS "
+            "(Debian: apt-get install libopenblas0-pthread)",
+            file=sys.stderr,
+        )
+        return 1
     image = options.image or DEFAULT_IMAGE[options.model]
     network = build(options.model, image, 1000).train()
     count = parameter_count(network)

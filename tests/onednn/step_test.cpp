@@ -253,9 +253,9 @@ void check_loss_falls(const ModelSpec& spec, const StepOptions& options, double 
   EXPECT_LT(last, 0.5 * first) << "from " << first;
 }
 
-TEST(OnednnStep, TheLossFallsOnAFixedBatch) { check_loss_falls({"resnet50", 4, 64, 10, false}, {}, 0.01); }
+TEST(OnednnStep, TheLossFallsOnAFixedBatch) { check_loss_falls({"resnet50", 4, 64, 10, false}, {}, 0.001); }
 TEST(OnednnStep, TheLossFallsOnAFixedBatchInBf16) {
-  check_loss_falls({"resnet50", 4, 64, 10, false}, {.compute = DataType::kBF16}, 0.01);
+  check_loss_falls({"resnet50", 4, 64, 10, false}, {.compute = DataType::kBF16}, 0.001);
 }
 
 TEST(OnednnStep, ProfileNamesEveryOperationAndIsMostlyTheLibrarys) {
