@@ -144,6 +144,7 @@ double softmax_cross_entropy(const float* logits, std::span<const std::int32_t> 
     const float* in = logits + row * classes;
     float* out = probabilities + row * classes;
     const float largest = *std::max_element(in, in + classes);
+    const double of_label = in[label];  // read now: probabilities may overwrite the logits
     double sum = 0;
     for (std::size_t i = 0; i < classes; ++i) {
       out[i] = std::exp(in[i] - largest);
@@ -151,7 +152,7 @@ double softmax_cross_entropy(const float* logits, std::span<const std::int32_t> 
     }
     const auto inverse = static_cast<float>(1.0 / sum);
     for (std::size_t i = 0; i < classes; ++i) out[i] *= inverse;
-    loss += std::log(sum) - (static_cast<double>(in[label]) - static_cast<double>(largest));
+    loss += std::log(sum) - (of_label - static_cast<double>(largest));
   }
   return loss / static_cast<double>(labels.size());
 }

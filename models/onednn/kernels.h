@@ -52,7 +52,8 @@ void gather_pixels(const std::byte* from, std::byte* to, const PixelGather& shap
 /// y = keep[i] ? x * scale : 0; y may be x.
 void dropout(DataType type, const void* x, std::span<const std::uint8_t> keep, float scale, void* y);
 
-/// probabilities = softmax(logits), both {labels.size(), classes}; returns the mean cross-entropy.
+/// probabilities = softmax(logits), both {labels.size(), classes}, may be the same memory; returns the mean
+/// cross-entropy.
 /// Errors: invalid_argument if a label is not in [0, classes).
 double softmax_cross_entropy(const float* logits, std::span<const std::int32_t> labels, std::size_t classes,
                              float* probabilities);

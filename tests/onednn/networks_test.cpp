@@ -27,6 +27,7 @@ TEST_P(NetworkOperations, AgreeWithTheReferenceWithinTheirRounding) {
       testing::compare_operations(differentiate(build_model(c.spec)), c.compute, c.gradient);
   std::cout << result.tensors << " tensors, " << result.elements << " elements, largest error / bound "
             << result.worst_ratio << " at " << result.worst << "\n";
+  EXPECT_TRUE(result.equal_to_step) << "memory reuse or an operation in place changes the result";
   EXPECT_GT(result.tensors, 50U);
   for (const auto& failure : result.failures) {
     ADD_FAILURE() << failure.node << ": " << failure.tensor << " is off by " << failure.error << ", bound "

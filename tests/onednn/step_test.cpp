@@ -240,6 +240,33 @@ TEST(OnednnStep, ABroadcastStateContinuesAlike) {
   for (std::size_t i = 0; i < a.step->slots().size(); ++i) EXPECT_EQ(a.gradient(i), b.gradient(i));
 }
 
+// The first loss, which has no history, against the reference: forward errors grow by at most the condition of
+// the network, and VGG-16 has no batch norm to amplify them. Depth 16, sums of up to 4608 terms.
+TEST(OnednnStep, TheLossEqualsTheReferences) {
+  const ModelSpec spec{.model = "vgg16", .batch_size = 4, .image_size = 32, .classes = 10, .auxiliary_head = false};
+  Trainer ours(spec);
+  const HeapArena arena = make_heap_arena();
+  const auto reference = make_reference_step(differentiate(build_model(spec)), {}, arena.allocate);
+  RecordingSink sink;
+  const double expected = reference->forward_backward(ours.data.batch(), sink);
+  EXPECT_NEAR(ours.run(), expected, 16 * std::sqrt(4608.0) * 0x1p-23 * 8.2 * std::abs(expected));
+  // In-place operations and shared buffers must not change a gradient: each within the same relative distance.
+  for (std::size_t i = 0; i < ours.step->slots().size(); ++i) {
+    const std::vector<float> got = ours.gradient(i);
+    std::vector<float> wanted(got.size());
+    reference->read_gradient(i, wanted);
+    double difference = 0;
+    double norm = 0;
+    for (std::size_t k = 0; k < got.size(); ++k) {
+      difference += std::pow(static_cast<double>(got[k]) - wanted[k], 2);
+      norm += std::pow(static_cast<double>(wanted[k]), 2);
+    }
+    // Forward and backward: twice the depth.
+    EXPECT_LE(std::sqrt(difference), 2 * 16 * std::sqrt(4608.0) * 0x1p-23 * 8.2 * std::sqrt(norm))
+        << ours.step->slots()[i].name;
+  }
+}
+
 void check_loss_falls(const ModelSpec& spec, const StepOptions& options, double learning_rate) {
   if (const std::string reason = onednn_unsupported_reason(options.compute); !reason.empty()) GTEST_SKIP() << reason;
   Trainer trainer(spec, options);
@@ -253,9 +280,9 @@ void check_loss_falls(const ModelSpec& spec, const StepOptions& options, double 
   EXPECT_LT(last, 0.5 * first) << "from " << first;
 }
 
-TEST(OnednnStep, TheLossFallsOnAFixedBatch) { check_loss_falls({"resnet50", 4, 64, 10, false}, {}, 0.001); }
+TEST(OnednnStep, TheLossFallsOnAFixedBatch) { check_loss_falls({"resnet50", 4, 64, 10, false}, {}, 0.003); }
 TEST(OnednnStep, TheLossFallsOnAFixedBatchInBf16) {
-  check_loss_falls({"resnet50", 4, 64, 10, false}, {.compute = DataType::kBF16}, 0.001);
+  check_loss_falls({"resnet50", 4, 64, 10, false}, {.compute = DataType::kBF16}, 0.003);
 }
 
 TEST(OnednnStep, ProfileNamesEveryOperationAndIsMostlyTheLibrarys) {

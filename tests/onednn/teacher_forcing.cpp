@@ -60,6 +60,7 @@ class Comparer {
     NoSink sink;
     onednn::StepInput input{.batch = &batch, .loss = 0};
     program_.run(input, sink, false);
+    compare_with_step(batch, input.loss);
 
     for (const Parameter& parameter : graph_.parameters) read_parameter(parameter);
     Tensor& first = known_[graph_.images] = zeros(images);
@@ -72,6 +73,18 @@ class Comparer {
 
  private:
   static constexpr std::uint64_t kSeed = 5;
+
+  void compare_with_step(const Batch& batch, double loss) {
+    const HeapArena arena = make_heap_arena();
+    const auto step = make_onednn_step(
+        graph_, {.compute = compute_, .gradient = parameters_.gradient_type(), .threads = 1, .seed = kSeed},
+        arena.allocate);
+    NoSink sink;
+    const double step_loss = step->forward_backward(batch, sink);
+    const auto kept = parameters_.gradient_arena();
+    result_.equal_to_step = step_loss == loss && std::equal(kept.begin(), kept.end(), step->gradient_arena().begin(),
+                                                            step->gradient_arena().end());
+  }
 
   static void round_to_bf16(Tensor& tensor) {
     for (double& value : tensor.data) value = bf16_to_float(float_to_bf16(static_cast<float>(value)));

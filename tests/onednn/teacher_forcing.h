@@ -21,6 +21,8 @@ struct Comparison {
   double worst_ratio = 0;  ///< largest error / bound
   std::string worst;       ///< where
   std::vector<Disagreement> failures;
+  /// Whether a TrainStep, which works in place and reuses memory, gives the same loss and gradients bit for bit.
+  bool equal_to_step = false;
 };
 
 /// Runs one step of `graph` (differentiated) on synthetic data and compares every tensor that exists.
