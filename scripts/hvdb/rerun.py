@@ -76,7 +76,6 @@ def execute(run: Run, store_file: Path, timeout_seconds: float) -> None:
     """
     command = command_with_store(run.session["command_line"], store_file)
     environment = dict(os.environ)
-    environment.setdefault("OMPI_MCA_rmaps_base_oversubscribe", "1")  # as many ranks as then, whatever the cores
     if os.geteuid() == 0:
         environment.setdefault("OMPI_ALLOW_RUN_AS_ROOT", "1")
         environment.setdefault("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")

@@ -23,12 +23,13 @@ hvd_duration() {
 }
 
 # Open MPI refuses to run as root and to start more ranks than cores; both are normal in a container and on a laptop.
+# What is not needed is not set: variables that tune MPI are part of a run's fingerprint.
 hvd_prepare_mpi() {
   if [ "$(id -u)" -eq 0 ]; then
     export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
   fi
-  export OMPI_MCA_rmaps_base_oversubscribe=1
   if [ "$(nproc)" -lt 2 ]; then
+    export OMPI_MCA_rmaps_base_oversubscribe=1
     export OMPI_MCA_mpi_yield_when_idle=1  # ranks that share a core must not spin
   fi
 }
