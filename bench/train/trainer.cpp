@@ -156,6 +156,11 @@ StepTimes Trainer::step(Phase phase, const StepProbe* probe) {
   return times;
 }
 
+void Trainer::sit_out(Phase phase, std::uint64_t steps) {
+  steps_ += steps;
+  last_phase_ = phase;
+}
+
 std::unique_ptr<models::ReplayRecorder> Trainer::make_recorder(const std::string& source_run) const {
   models::ReplayProfile header;
   header.model = setup_.model.model;

@@ -62,6 +62,10 @@ class Trainer {
   /// Their momentum does not, so the first step in full after another phase runs with momentum 0.
   StepTimes step(Phase phase, const StepProbe* probe = nullptr);
 
+  /// This rank sleeps while others take `steps` steps in `phase`: its data and its momentum's history go on with
+  /// theirs.
+  void sit_out(Phase phase, std::uint64_t steps);
+
   /// Takes the times of the steps that follow, when not null; the caller keeps it alive.
   void record_into(models::ReplayRecorder* recorder) { recorder_ = recorder; }
   [[nodiscard]] std::unique_ptr<models::ReplayRecorder> make_recorder(const std::string& source_run) const;

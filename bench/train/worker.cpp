@@ -72,7 +72,10 @@ void Worker::follow() {
 Answer Worker::train(const Directive& directive) {
   Answer answer;
   // Phase solo: the others sleep in the engine until the next directive.
-  if (directive.phase == Phase::kSolo && trainer_.engine().rank() != 0) return answer;
+  if (directive.phase == Phase::kSolo && trainer_.engine().rank() != 0) {
+    trainer_.sit_out(directive.phase, static_cast<std::uint64_t>(directive.steps));
+    return answer;
+  }
   for (std::int64_t i = 0; i < directive.steps; ++i) {
     const StepTimes times = trainer_.step(directive.phase);
     if (i >= directive.discard) push(answer.samples, times);
