@@ -142,6 +142,7 @@ std::vector<std::byte*> GroupData::parts_of(std::byte* data, const Reduction& re
   const Region* region = regions_->find(number);
   HVD_ASSERT(region != nullptr);
   std::vector<std::byte*> parts;
+  parts.reserve(places.size());
   for (std::size_t r = 0; r < places.size(); ++r) {
     parts.push_back(region->memory.part(static_cast<int>(r)) + places[r].offset);
   }
@@ -181,6 +182,7 @@ void GroupData::hierarchical(std::byte* data, const Reduction& reduction, const 
   }
   const std::size_t element = size_of(reduction.dtype);
   std::vector<std::byte*> staged;
+  staged.reserve(static_cast<std::size_t>(core_.group.size()));
   for (int r = 0; r < core_.group.size(); ++r) staged.push_back(reducer_.staging(r, 0, wait));
   std::byte* mine = staged[static_cast<std::size_t>(core_.group.rank())];
   for_each_chunk(reduction.count, 4 * reducer_.block_bytes() / element, [&](Range range) {
@@ -208,6 +210,7 @@ void GroupData::hierarchical_block(std::span<std::byte* const> parts, const Redu
     const std::size_t element = size_of(reduction.dtype);
     const Range range = share_of(reduction.count, carriers, me, kAlign);
     std::vector<std::byte*> mine;
+    mine.reserve(parts.size());
     for (std::byte* part : parts) mine.push_back(part + range.begin * element);
     const std::vector<const std::byte*> inputs(mine.begin(), mine.end());
     Reduction share = reduction;

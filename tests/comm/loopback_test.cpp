@@ -34,7 +34,7 @@ class LoopbackWorld : public ::testing::TestWithParam<World> {
 };
 
 TEST_P(LoopbackWorld, AllReduceMatrix) {
-  const bool large = GetParam().size <= 3;
+  const bool large = GetParam().size == 3;  // not a power of two, and quick enough under ThreadSanitizer
   expect_good([&](comm::Communicator& c) { return check_all_reduce_matrix(c, large); });
 }
 

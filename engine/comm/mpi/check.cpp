@@ -21,9 +21,9 @@ void check(int code, const char* call, const char* file, int line) {
   }
   std::array<char, MPI_MAX_ERROR_STRING + 1> text{};
   int length = 0;
-  if (MPI_Error_string(code, text.data(), &length) != MPI_SUCCESS) std::strcpy(text.data(), "unknown MPI error");
+  const bool known = MPI_Error_string(code, text.data(), &length) == MPI_SUCCESS;
   const char* name = std::strrchr(file, '/');
-  throw Error(Errc::kBackend, std::string(call) + " failed: " + text.data() + " (" +
+  throw Error(Errc::kBackend, std::string(call) + " failed: " + (known ? text.data() : "unknown MPI error") + " (" +
                                   (name == nullptr ? file : name + 1) + ":" + std::to_string(line) + ")");
 }
 

@@ -79,10 +79,13 @@ MpiTransport::~MpiTransport() {
     // Freeing a communicator is collective: with a lost peer, it would wait. The process ends soon.
     static_cast<void>(data_.release());
     static_cast<void>(notices_.release());
-    static_cast<void>(new std::list<Outgoing>(std::move(outgoing_)));  // MPI may still read these: leaked on purpose
+    static_cast<void>(outgoing_.release());  // MPI may still read these: leaked on purpose
     return;
   }
-  for (Outgoing& one : outgoing_) MPI_Wait(&one.request, MPI_STATUS_IGNORE);
+  for (Outgoing& one : *outgoing_) {
+    // The analyser does not follow requests through containers; notify() started it.
+    MPI_Wait(&one.request, MPI_STATUS_IGNORE);  // NOLINT(clang-analyzer-optin.mpi.MPI-Checker)
+  }
 }
 
 Transport::Ticket MpiTransport::open(Operation operation) {
@@ -185,21 +188,24 @@ void MpiTransport::cancel_all() noexcept {
 
 void MpiTransport::notify(int to, const Notice& notice) noexcept {
   const MutexLock lock(mutex_);
-  for (auto one = outgoing_.begin(); one != outgoing_.end();) {
+  for (auto one = outgoing_->begin(); one != outgoing_->end();) {
     int done = 0;
-    one = MPI_Test(&one->request, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && done != 0 ? outgoing_.erase(one)
+    one = MPI_Test(&one->request, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && done != 0 ? outgoing_->erase(one)
                                                                                         : std::next(one);
   }
-  Outgoing& next = outgoing_.emplace_back();
+  Outgoing& next = outgoing_->emplace_back();
   const auto text = std::as_bytes(std::span(notice.text));
   next.bytes.push_back(static_cast<std::byte>(notice.kind));
   next.bytes.insert(next.bytes.end(), text.begin(),
                     text.begin() + static_cast<std::ptrdiff_t>(std::min<std::size_t>(text.size(), 1024)));
+  // Waited for by the next notify() or by the destructor, which the analyser cannot see.
+  // NOLINTBEGIN(clang-analyzer-optin.mpi.MPI-Checker)
   if (MPI_Isend(next.bytes.data(), static_cast<int>(next.bytes.size()), MPI_BYTE, to, kTag, notices_.get(),
                 &next.request) != MPI_SUCCESS) {
-    outgoing_.pop_back();
+    outgoing_->pop_back();
   }
 }
+// NOLINTEND(clang-analyzer-optin.mpi.MPI-Checker)
 
 std::optional<Notice> MpiTransport::poll_notice() noexcept {
   const MutexLock lock(mutex_);

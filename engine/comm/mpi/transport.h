@@ -57,7 +57,7 @@ class MpiTransport final : public Transport {
   Mutex mutex_;
   Ticket next_ = 1;
   std::map<Ticket, Operation> operations_;  ///< owner thread only
-  std::list<Outgoing> outgoing_ HVD_GUARDED_BY(mutex_);
+  std::unique_ptr<std::list<Outgoing>> outgoing_ HVD_GUARDED_BY(mutex_) = std::make_unique<std::list<Outgoing>>();
 };
 
 }  // namespace hvd::comm

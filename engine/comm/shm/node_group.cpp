@@ -214,15 +214,15 @@ NodeMemory NodeGroup::allocate_for_threads(std::size_t stride, const Wait& wait)
     } catch (const Error& error) {
       problem = error.what();
     }
-    const auto* address = &result.memory;
+    const void* address = &result.memory;
     std::memcpy(next_slot().payload.data(), &address, sizeof address);
   }
   next_slot().descriptor.count = problem.empty() ? 0 : 1;
   sync(wait);
   if (rank() != 0) {
-    const std::shared_ptr<SharedMemory>* address = nullptr;
+    const void* address = nullptr;
     std::memcpy(&address, slot(0).payload.data(), sizeof address);
-    result.memory = *address;
+    result.memory = *static_cast<const std::shared_ptr<SharedMemory>*>(address);
   }
   sync(wait);
   if (result.memory == nullptr) {
