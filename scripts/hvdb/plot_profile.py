@@ -62,7 +62,7 @@ def _rate(flops: float, moved: float, seconds: float) -> str:
     return f"{flops / seconds / 1e9:,.0f} GFLOP/s"
 
 
-def label(name: str, longest: int = 34) -> str:
+def label(name: str, longest: int = 30) -> str:
     """A name as a person reads it, cut in the middle if it is long: 'fc.backward_data' -> 'fc bwd data'."""
     for long, short in (("backward_weights", "bwd weights"), ("backward_data", "bwd data"), ("backward", "bwd")):
         name = name.replace(f"_{long}", f" {short}").replace(f".{long}", f" {short}")
@@ -104,7 +104,7 @@ def _bars(axes: Axes, labels: list[str], seconds: list[float], colours: list[str
     positions = np.arange(len(labels))[::-1]
     axes.barh(positions, [1e3 * value for value in seconds], color=colours, height=0.74)
     axes.set_yticks(positions, labels, fontsize=8)
-    axes.set_xlim(0, 1e3 * max(seconds) * 1.42)
+    axes.set_xlim(0, 1e3 * max(seconds) * 1.5)
     axes.set_xlabel("ms per step")
     axes.grid(axis="y", visible=False)
     for position, value, note in zip(positions, seconds, notes, strict=True):
@@ -127,7 +127,7 @@ def draw(run: Run, path: Path) -> Path:
     colours = {share.kind: colour for share, colour in zip(kinds, KIND_COLOURS, strict=False)}
     fig = figure.plt.figure(figsize=(11.5, 8.4))
     grid = fig.add_gridspec(
-        2, 2, height_ratios=(1.0, 1.35), left=0.175, right=0.935, top=0.865, bottom=0.095, hspace=0.34, wspace=0.54
+        2, 2, height_ratios=(1.0, 1.35), left=0.15, right=0.935, top=0.865, bottom=0.095, hspace=0.34, wspace=0.72
     )
     timeline, by_kind, costliest = (fig.add_subplot(cell) for cell in (grid[0, :], grid[1, 0], grid[1, 1]))
     _timeline(timeline, operations, colours)

@@ -40,12 +40,12 @@ def _curves(cells: Sequence[Cell]) -> dict[tuple, list[Cell]]:
     return {key: [points[ranks] for ranks in sorted(points)] for key, points in curves.items()}
 
 
-def _label(configuration: dict, seen: Sequence[dict]) -> str:
-    """Names only what tells the curves of one panel apart."""
-    names = ("compute_type", "schedule", "comm", "batch_size", "image_size", "threads", "allreduce_type", "origin")
-    differing = [name for name in names if len({c[name] for c in seen}) > 1]
-    text = ", ".join(str(configuration[name]) for name in differing or names[:1])
-    return f"measured here ({text})" if configuration["origin"] == "measured" else f"simulated ({text})"
+def _label(configuration: dict, panel: Sequence[dict]) -> str:
+    """Names the type of arithmetic and what else tells the curves of one panel apart."""
+    names = ("schedule", "comm", "batch_size", "image_size", "threads", "allreduce_type")
+    differing = [name for name in names if len({other[name] for other in panel}) > 1]
+    text = ", ".join(str(configuration[name]) for name in ("compute_type", *differing))
+    return f"{'measured here' if configuration['origin'] == 'measured' else 'simulated'} ({text})"
 
 
 def _with_interval(
@@ -69,7 +69,7 @@ def _rates(axes: Axes, curves: dict[tuple, list[Cell]], points: list[PublishedPo
         axes.annotate(
             tables.number(last.images_per_second.value),
             (last.ranks, last.images_per_second.value),
-            xytext=(7, -11),
+            xytext=(9, -4),
             textcoords="offset points",
             color=colour,
             fontweight="bold",
@@ -128,7 +128,6 @@ def draw(cells: Sequence[Cell], points: Sequence[PublishedPoint], path: Path) ->
     beside = [p for p in points if p.model in models and p.setup in PUBLISHED_SERIES]
     highest = max([cell.ranks for cell in cells] + [p.gpus for p in beside])
     fig, axes = figure.new(2, len(models), max(5.4, 3.7 * len(models) + 0.4), 7.0, sharex=True, sharey="row")
-    configurations = [cell.configuration for cell in cells]
     handles: dict[str, Line2D] = {}
     lowest = 100.0
     for column, model in enumerate(models):
@@ -140,11 +139,10 @@ def draw(cells: Sequence[Cell], points: Sequence[PublishedPoint], path: Path) ->
         axes[1][column].set_xlabel("ranks")
         for row in (0, 1):
             figure.log2_ranks_axis(axes[row][column], highest)
-        for colour, key in zip(figure.CYCLE, curves, strict=False):
-            configuration = curves[key][0].configuration
-            handles.setdefault(
-                _label(configuration, configurations), Line2D([], [], color=colour, marker="o", linewidth=1.8)
-            )
+        panel = [curve[0].configuration for curve in curves.values()]
+        for colour, configuration in zip(figure.CYCLE, panel, strict=False):
+            handles.setdefault(_label(configuration, panel), Line2D([], [], color=colour, marker="o", linewidth=1.8))
+    axes[0][0].set_ylim(bottom=0.5 * min(cell.images_per_second.low or cell.images_per_second.value for cell in cells))
     axes[1][0].set_ylim(max(0.0, 10.0 * np.floor((lowest - 6) / 10.0)), 106)
     axes[0][0].set_ylabel("images / s, whole world")
     axes[1][0].set_ylabel("scaling efficiency, %")

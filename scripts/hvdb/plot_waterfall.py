@@ -16,7 +16,7 @@ STEPS = {
     "stragglers": ("stragglers", figure.PURPLE),
     "exposed_communication": ("exposed\ncommunication", figure.VERMILION),
     "control_plane": ("control\nplane", figure.SKY),
-    "overlap_slowdown": ("compute slowed\nby the engine", figure.YELLOW),
+    "overlap_slowdown": ("slowed\ncompute", figure.YELLOW),
     "update": ("update", figure.GREEN),
     "residual": ("residual", figure.MUTED),
 }
@@ -40,12 +40,17 @@ def levels(run: Run) -> list[tuple[str, float, float]]:
     return fall
 
 
+def _amount(percent: float, milliseconds: float) -> str:
+    shown = f"{percent:+.1f}"
+    return f"{'0.0' if float(shown) == 0 else shown}\n{round(milliseconds) + 0} ms"
+
+
 def _panel(axes: Axes, run: Run) -> None:
     fall = levels(run)
     axes.bar(0, 100, color=figure.FAINT, width=0.72)
     labels = ["ideal"]
     axes.annotate("100", (0, 100), xytext=(0, 4), textcoords="offset points", ha="center", fontsize=8.5)
-    lowest = 100.0
+    lowest = highest = 100.0
     for position, (name, above, below) in enumerate(fall, start=1):
         label, colour = STEPS.get(name, (name.replace("_", "\n"), figure.INK))
         part = run.decomposition[name]
@@ -56,13 +61,14 @@ def _panel(axes: Axes, run: Run) -> None:
             axes.errorbar(position, below, yerr=error, color=figure.INK, capsize=3, linewidth=1)
         top = max(above, below, below + 100 * max(0.0, part.fraction - (part.low or part.fraction)))
         axes.annotate(
-            f"{-100 * part.fraction:+.1f}\n{1000 * part.seconds:.0f} ms",
+            _amount(-100 * part.fraction, 1000 * part.seconds),
             (position, top),
             xytext=(0, 4),
             textcoords="offset points",
             ha="center",
             fontsize=8,
         )
+        highest = max(highest, top)
         lowest = min(lowest, below, below - 100 * max(0.0, (part.high or part.fraction) - part.fraction))
         labels.append(label)
     reached = run.decomposition["efficiency"]
@@ -84,7 +90,7 @@ def _panel(axes: Axes, run: Run) -> None:
     axes.grid(axis="x", visible=False)
     # The axis is cut so that small losses can be seen; the cut is said on the label.
     floor = max(0.0, 10.0 * ((min(lowest, 100 * reached.fraction) - 8) // 10))
-    axes.set_ylim(floor, 100 + 0.16 * (100 - floor))
+    axes.set_ylim(floor, highest + 0.18 * (highest - floor))
     step = 1000.0 * run.step_seconds if run.step_seconds is not None else None
     timing = f", step {step:.0f} ms" if step is not None else ""
     axes.set_title(f"{tables.title(run.model)}, {run.world_size} ranks", pad=16)

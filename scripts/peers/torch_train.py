@@ -147,9 +147,7 @@ def inception3(classes: int) -> nn.Module:
     layers = [unit(3, 32, 3, 2), unit(32, 32, 3, same=False), unit(32, 64, 3), nn.MaxPool2d(3, 2)]
     layers += [unit(64, 80, 1), unit(80, 192, 3, same=False), nn.MaxPool2d(3, 2)]
     layers += [block_a(192, 32), block_a(256, 64), block_a(288, 64)]
-    layers.append(
-        Branches(unit(288, 384, 3, 2), chain(288, (64, 1, 1), (96, 3, 1), (96, 3, 2)), nn.MaxPool2d(3, 2))
-    )
+    layers.append(Branches(unit(288, 384, 3, 2), chain(288, (64, 1, 1), (96, 3, 1), (96, 3, 2)), nn.MaxPool2d(3, 2)))
     layers += [block_c(128), block_c(160), block_c(160), block_c(192)]
     layers.append(
         Branches(
