@@ -203,7 +203,7 @@ std::int64_t Trainer::planned_bytes(bool processes) const {
     const std::size_t arena = step_->memory().gradients;
     if (setup_.schedule == Schedule::kNegotiated) bytes += std::min(setup_.fusion_threshold_bytes, arena);
     const auto peers = static_cast<std::size_t>(topology.local_size - 1);
-    if (processes) bytes += arena * peers / static_cast<std::size_t>(topology.local_size);
+    if (processes) bytes += arena * peers;
   }
   return static_cast<std::int64_t>(bytes);
 }

@@ -81,8 +81,8 @@ class Trainer {
   [[nodiscard]] const NetworkFacts& facts() const { return facts_; }
   [[nodiscard]] std::uint64_t steps_done() const { return steps_; }
   /// Memory plan of this rank: the step's arenas and workspaces, the batches, and the engine's buffers: the
-  /// fusion buffer, and, between processes of one host (`processes`), the pages of its peers' arenas that this
-  /// rank reduces, which count in its resident set too.
+  /// fusion buffer, and, between processes of one host (`processes`), its peers' arenas: shared memory that this
+  /// rank reduces parts of, no more of the host's memory, but counted in the resident set of every rank.
   [[nodiscard]] std::int64_t planned_bytes(bool processes) const;
   /// Sum, and then divided in the update, which scales anyhow; average where a sum could overflow (fp16).
   [[nodiscard]] ReduceOp reduction() const;
