@@ -142,22 +142,20 @@ void check_world(const Launch& launch, int world_size, const Options& options) {
           "MPI library do not speak the same PMI); launch with: " + how_to_launch(launch.evidence, launch.size));
 }
 
-Voice voice(const Launch& launch, const Error& error, bool world_was_up) {
+Voice voice(const Launch& launch, const Error& error, Stage stage) {
   if (launch.size <= 1 || launch.rank == 0) return Voice::kNow;
+  if (stage == Stage::kUsage) return launch.first_of_its_command ? Voice::kNow : Voice::kSilent;
   switch (error.code()) {
     case Errc::kPeerLost:
     case Errc::kTimeout:
       // Every survivor knows the same. Rank 0 says it; when rank 0 is the one that is lost, rank 1 does.
-      return launch.rank == 1 && blames_root(error.what()) ? Voice::kNow : Voice::kSilent;
+      return launch.rank == 1 && blames_root(error.what()) ? Voice::kUnlessStopped : Voice::kSilent;
     case Errc::kMismatch:
     case Errc::kInterrupted:
     case Errc::kCheckFailed:
     case Errc::kInconclusive:
     case Errc::kNotComparable: return Voice::kSilent;  // agreed by all ranks
     case Errc::kInvalidArgument:
-      // The command line, which is the same for all ranks of one command.
-      if (!world_was_up) return launch.first_of_its_command ? Voice::kNow : Voice::kSilent;
-      break;
     case Errc::kUnsupported:
     case Errc::kIo:
     case Errc::kOutOfMemory:
@@ -171,7 +169,7 @@ Voice voice(const Launch& launch, const Error& error, bool world_was_up) {
 std::chrono::milliseconds grace(const Launch& launch, int signal_number) {
   using std::chrono::milliseconds;
   if (signal_number == SIGUSR1) return milliseconds(60000);
-  return launch.launcher == Launcher::kMpirun ? milliseconds(600) : milliseconds(8000);
+  return launch.launcher == Launcher::kMpirun ? milliseconds(400) : milliseconds(8000);
 }
 
 }  // namespace hvd::bench

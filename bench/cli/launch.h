@@ -51,8 +51,12 @@ enum class Voice : std::uint8_t {
   kUnlessStopped,  ///< wait a moment: the launcher's SIGTERM means that another rank has said it
   kSilent,
 };
-/// `world_was_up`: MPI had joined the ranks, so that a peer's failure is known to rank 0 as well.
-Voice voice(const Launch& launch, const Error& error, bool world_was_up);
+enum class Stage : std::uint8_t {
+  kUsage,    ///< reading the command line: equal for all ranks of one command
+  kHost,     ///< looking at this host, before the ranks have met
+  kSession,  ///< running: a peer's failure is known to rank 0 as well
+};
+Voice voice(const Launch& launch, const Error& error, Stage stage);
 
 /// How long after a signal the run may take to end in order before it is ended anyhow. mpirun kills 1 s after
 /// SIGTERM (odls_base_sigkill_timeout), Slurm 30 s (KillWait), LSF 10 s. SIGUSR1 is an announcement (Slurm's

@@ -2,6 +2,7 @@
 // The only place that turns an Error into an exit code, and the only one that ends the process.
 #include <unistd.h>
 
+#include <atomic>
 #include <csignal>
 #include <cstdlib>
 #include <exception>
@@ -35,8 +36,8 @@ namespace hvd::bench {
 namespace {
 
 constexpr int kDefect = 9;  // an exception that is not ours
-constexpr std::chrono::milliseconds kWaitForLauncher(500);
-constexpr std::chrono::milliseconds kLetTheCauseLeaveFirst(1000);
+constexpr std::chrono::milliseconds kWaitForLauncher(1500);
+constexpr std::chrono::milliseconds kLetTheSpeakerLeaveFirst(2500);
 constexpr std::chrono::milliseconds kForcedClose(250);  // of the second that mpirun leaves after SIGTERM
 
 class Program {
@@ -56,7 +57,7 @@ class Program {
   void prepare(const Options& options, RunRecord& run);
   int close(const Options& options, const SessionResult& result);
   [[noreturn]] void end_now(const std::string& reason);
-  void say(const Error& error);
+  bool say(const Error& error);
 
   const std::vector<std::string> argv_;
   const Environment environment_;
@@ -64,7 +65,8 @@ class Program {
   std::string session_uuid_;
   Provenance provenance_;
   std::exception_ptr store_problem_;  // thrown once the other ranks can learn of it
-  bool session_began_ = false;
+  Stage stage_ = Stage::kUsage;
+  std::atomic<bool> ranks_have_met_ = false;
   bool world_announced_ = false;
   std::unique_ptr<Console> console_;
   std::unique_ptr<RecordKeeper> keeper_;
@@ -89,13 +91,14 @@ int Program::train(Options options) {
   SignalWatch::block();  // before any thread is started
   console_ = std::make_unique<Console>(Console::Settings{options.quiet, ::isatty(STDERR_FILENO) == 1});
   check_launch(launch_, options, comm::mpi_available());
+  stage_ = Stage::kHost;
   const Setup setup = check_model(options);
   if (launch_.rank == 0) open_store(options);
   watch_ = std::make_unique<SignalWatch>(
       SignalWatch::Callbacks{[this](int signal_number) { return grace(launch_, signal_number); },
                              [this](const std::string& reason) { end_now(reason); }});
   if (launch_.rank == 0) announce(options, plan_text(options, setup));
-  session_began_ = true;
+  stage_ = Stage::kSession;
   const SessionResult result = run_session(options, observer(options), [&](RunRecord& run) { prepare(options, run); });
   if (!result.is_root) return 0;
   return close(options, result);
@@ -123,6 +126,7 @@ SessionObserver Program::observer(const Options& options) {
   observer.stop_requested = [this] { return watch_->requested(); };
   if (launch_.rank != 0) return observer;
   observer.progress = [this](const Progress& progress) {
+    ranks_have_met_ = true;
     if (store_problem_) std::rethrow_exception(store_problem_);
     console_->show(progress);
   };
@@ -173,45 +177,52 @@ int Program::close(const Options& options, const SessionResult& result) {
 }
 
 void Program::end_now(const std::string& reason) {
-  std::string where = "this rank stores nothing";
-  if (keeper_) where = keeper_->close_now(reason, Deadline::after(kForcedClose));
-  if (launch_.rank == 0) {
-    say_error("stopped by " + reason + " before the step in progress could end; " + where);
+  // The line first, because it takes no time: the launcher may not leave enough for the disk. While the ranks
+  // have not met, a launcher that ends this one does so because of another, which has said why.
+  if (launch_.rank == 0 && (launch_.size == 1 || ranks_have_met_)) {
+    const std::string file = keeper_ ? keeper_->file() : std::string();
+    say_error("stopped by " + reason + " before the step in progress could end; " +
+              (file.empty() ? "nothing is stored (--no-db)"
+                            : "what was saved so far goes to " + file + ", marked incomplete"));
+  }
+  if (keeper_) {
+    if (const std::string problem = keeper_->close_now(reason, Deadline::after(kForcedClose)); !problem.empty()) {
+      say_error(problem);
+    }
   }
   std::_Exit(exit_code(Errc::kInterrupted));  // other threads may be anywhere: no destructors
 }
 
-void Program::say(const Error& error) {
+/// Whether it was for this rank to say.
+bool Program::say(const Error& error) {
   std::string text = error.what();
   if (launch_.rank != 0) text = "rank " + std::to_string(launch_.rank) + " on " + host_name() + ": " + text;
-  switch (voice(launch_, error, session_began_)) {
-    case Voice::kSilent: return;
+  switch (voice(launch_, error, stage_)) {
+    case Voice::kSilent: return false;
     case Voice::kUnlessStopped:
       if (watch_) {
-        if (watch_->wait(kWaitForLauncher)) return;
+        if (watch_->wait(kWaitForLauncher)) return false;
       } else {
         std::this_thread::sleep_for(kWaitForLauncher);
       }
       [[fallthrough]];
     case Voice::kNow: say_error(text);
   }
+  return true;
 }
 
 int Program::fail(const Error& error) {
-  std::string kept;
+  const bool said = say(error);
   if (keeper_) {
     try {
-      keeper_->mark_incomplete(error.what());
-      keeper_->finish();
+      keeper_->finish(error.what());
     } catch (const Error& problem) {
-      kept = problem.what();
+      if (std::string_view(problem.what()) != error.what()) say_error(problem.what());
     }
   }
-  say(error);
-  if (!kept.empty() && kept != error.what()) say_error(kept);
-  if (error.code() == Errc::kPeerLost && launch_.launcher == Launcher::kMpirun && watch_) {
-    // mpirun's own exit code is that of the first rank to leave: let that be the one that knows the cause.
-    [[maybe_unused]] const bool told_to_leave = watch_->wait(kLetTheCauseLeaveFirst);
+  if (!said && watch_ && launch_.launcher == Launcher::kMpirun) {
+    // mpirun ends all ranks when the first one leaves: not before the one that speaks has spoken, and stored.
+    [[maybe_unused]] const bool told_to_leave = watch_->wait(kLetTheSpeakerLeaveFirst);
   }
   return exit_code(error.code());
 }

@@ -1,6 +1,6 @@
 #include "bench/cli/record_keeper.h"
 
-#include <algorithm>
+#include <exception>
 #include <utility>
 
 #include "engine/base/error.h"
@@ -65,36 +65,39 @@ void RecordKeeper::save(const RunRecord& run) {
   }
 }
 
-void RecordKeeper::mark_incomplete(const std::string& reason) {
-  if (!store_) return;
-  const Turn turn(*this, nullptr);
-  if (turn.closed()) return;
-  save_pending();
-  store_->mark_incomplete(reason);
+void RecordKeeper::publish(const std::string& reason, std::chrono::milliseconds patience) {
+  std::string why = reason;
+  std::exception_ptr problem;
+  try {
+    save_pending();
+  } catch (const Error& error) {
+    problem = std::current_exception();
+    why = std::string("its last samples could not be saved: ") + error.what();
+  }
+  // Neither needs room on the disk to speak of: statuses are rewritten in place, and a file is renamed.
+  store_->mark_incomplete(why);
+  store_->finish(patience);
+  if (problem) std::rethrow_exception(problem);
 }
 
-void RecordKeeper::finish(std::chrono::milliseconds patience) {
+void RecordKeeper::finish(const std::string& reason, std::chrono::milliseconds patience) {
   if (!store_) return;
   const Turn turn(*this, nullptr);
   if (turn.closed()) return;
-  save_pending();
-  store_->finish(patience);
+  publish(reason, patience);
 }
 
 std::string RecordKeeper::close_now(const std::string& reason, Deadline deadline) noexcept {
   try {
-    if (!store_) return "nothing was stored (--no-db)";
+    if (!store_) return {};
     const Turn turn(*this, &deadline);
-    const std::string partial = store_->partial().string();
-    if (!turn.taken()) return "samples saved so far are in " + partial;
+    if (!turn.taken()) return "a save is still going on; what was saved before is in " + store_->partial().string();
     {
       const MutexLock lock(mutex_);
       closed_ = true;
     }
-    save_pending();
-    store_->mark_incomplete(reason);
-    store_->finish(std::chrono::duration_cast<std::chrono::milliseconds>(deadline.remaining()));
-    return "samples saved so far are in " + store_->target().string() + ", marked incomplete";
+    publish(reason, std::chrono::duration_cast<std::chrono::milliseconds>(deadline.remaining()));
+    return {};
   } catch (const std::exception& error) {
     return error.what();
   }

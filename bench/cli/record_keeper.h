@@ -26,12 +26,13 @@ class RecordKeeper {
   /// remembered and tried again with every following save and by finish().
   /// Errors: io, for the first.
   void save(const RunRecord& run);
-  /// Marks what has not ended as incomplete for `reason`; does not publish. Errors: io.
-  void mark_incomplete(const std::string& reason);
-  /// Publishes into the target. Errors: io; the text says where the rows are instead.
-  void finish(std::chrono::milliseconds patience = std::chrono::seconds(30));
-  /// For the signal thread: mark_incomplete() and finish(), in time or not at all; no save follows.
-  /// Returns a line that says where the samples are. Never throws.
+  /// The end: publishes into the target. What has not ended is marked as incomplete for `reason`, and so is
+  /// a run whose last save does not succeed now either: what was saved of it before is published.
+  /// Errors: io; the text says where the rows are instead, or what is missing.
+  void finish(const std::string& reason = "ended without saying why",
+              std::chrono::milliseconds patience = std::chrono::seconds(30));
+  /// For the signal thread: finish(), in time or not at all; no save follows.
+  /// Returns what went wrong, empty if nothing. Never throws.
   std::string close_now(const std::string& reason, Deadline deadline) noexcept;
 
   /// The target, absolute; empty without a store.
@@ -40,7 +41,9 @@ class RecordKeeper {
  private:
   class Turn;
 
-  void save_pending();  // by whose turn it is
+  // By whose turn it is:
+  void save_pending();
+  void publish(const std::string& reason, std::chrono::milliseconds patience);
 
   const std::unique_ptr<ResultStore> store_;  // used by whose turn it is
   const std::function<void(std::string_view)> warn_;

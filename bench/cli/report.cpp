@@ -23,8 +23,9 @@ namespace {
   return {buffer.data(), static_cast<std::size_t>(std::clamp<int>(length, 0, buffer.size() - 1))};
 }
 
-const char* phase_name(Phase phase) {
-  switch (phase) {
+const char* phase_name(const RunRecord& run) {
+  if (run.allocation_size == 1) return "one rank";
+  switch (run.phase) {
     case Phase::kFull: return "all ranks, reducing";
     case Phase::kNone: return "all ranks, not reducing";
     case Phase::kSolo: return "one rank alone";
@@ -55,11 +56,11 @@ std::string phase_table(const SessionResult& result) {
                             "per rank", "step (ms)", "steps");
   for (const RunRecord& run : result.runs) {
     if (!run.images_per_second || !run.step_seconds) {
-      text += format("%-24s %5d   %s\n", phase_name(run.phase), run.world_size, "not measured");
+      text += format("%-24s %5d   %s\n", phase_name(run), run.world_size, "not measured");
       continue;
     }
     const Estimate& rate = *run.images_per_second;
-    text += format("%-24s %5d %10.2f %21s %10.2f %10.2f %6lld%s\n", phase_name(run.phase), run.world_size, rate.value,
+    text += format("%-24s %5d %10.2f %21s %10.2f %10.2f %6lld%s\n", phase_name(run), run.world_size, rate.value,
                    format("%.2f .. %.2f", rate.low, rate.high).c_str(), rate.value / run.world_size,
                    1e3 * run.step_seconds->value, static_cast<long long>(run.measured_steps),
                    run.status == RunStatus::kIncomplete ? "  (incomplete)" : "");
@@ -110,21 +111,6 @@ std::string bound_line(const SessionResult& result, const RunRecord& full) {
   if (!(bound > 0)) return {};
   return format("\nscaling     %.2f images/s of %.2f (%d x one rank alone): efficiency %.1f %%\n",
                 full.images_per_second->value, bound, full.world_size, 100 * full.images_per_second->value / bound);
-}
-
-std::string memory_line(const RunRecord& run) {
-  const RankRecord* worst = nullptr;
-  for (const RankRecord& rank : run.ranks) {
-    if (rank.planned_bytes > 0 && rank.peak_bytes > 0 && (worst == nullptr || rank.peak_bytes > worst->peak_bytes)) {
-      worst = &rank;
-    }
-  }
-  if (worst == nullptr) return {};
-  const auto used = static_cast<double>(worst->peak_bytes - worst->baseline_bytes);
-  return format("memory      %s at the peak of rank %d, %s planned, ratio %.2f (and %s for the program itself)\n",
-                bytes_text(used).c_str(), worst->rank, bytes_text(static_cast<double>(worst->planned_bytes)).c_str(),
-                used / static_cast<double>(worst->planned_bytes),
-                bytes_text(static_cast<double>(worst->baseline_bytes)).c_str());
 }
 
 std::string compute_line(const RunRecord& run) {
@@ -189,7 +175,7 @@ std::string closing_text(const SessionResult& result, const StoredIn& stored) {
   const RunRecord* run = headline(result);
   if (run == nullptr) return {};
   std::string text = phase_table(result) + bound_line(result, *run) + decomposition_table(*run) + "\n";
-  text += compute_line(*run) + memory_line(*run);
+  text += compute_line(*run);
   if (run->final_loss) text += format("loss        %.4f at the end\n", *run->final_loss);
   text += "checks      " + (run->checks.empty() ? "none" : run->checks) + "\n";
   if (!run->stop_reason.empty()) text += "stopped     " + run->stop_reason + "\n";
@@ -198,7 +184,7 @@ std::string closing_text(const SessionResult& result, const StoredIn& stored) {
     text += "not stored  " + stored.problem + "\n";
   } else if (!stored.file.empty()) {
     text += "stored      " + stored.file + "\n";
-    for (const RunRecord& each : result.runs) text += "  run       " + each.uuid + "  " + phase_name(each.phase) + "\n";
+    for (const RunRecord& each : result.runs) text += "  run       " + each.uuid + "  " + phase_name(each) + "\n";
   }
   return text;
 }

@@ -115,10 +115,10 @@ TEST(CommandLine, HelpAndVersion) {
 }
 
 TEST(CommandLine, BadValuesSayWhatWouldBeRight) {
-  EXPECT_EQ(error_of("--batch-size 0"), "--batch-size: '0' is not a whole number from 1 to 1048576");
-  EXPECT_EQ(error_of("--batch_size -1"), "--batch-size: '-1' is not a whole number from 1 to 1048576");
+  EXPECT_EQ(error_of("--batch-size 0"), "--batch-size: '0' is not a whole number from 1 to 65536");
+  EXPECT_EQ(error_of("--batch_size -1"), "--batch-size: '-1' is not a whole number from 1 to 65536");
   EXPECT_EQ(error_of("--batch-size 99999999999999999999").substr(0, 13), "--batch-size:");
-  EXPECT_EQ(error_of("--batch-size 8x"), "--batch-size: '8x' is not a whole number from 1 to 1048576");
+  EXPECT_EQ(error_of("--batch-size 8x"), "--batch-size: '8x' is not a whole number from 1 to 65536");
   EXPECT_EQ(error_of("--learning-rate nan"), "--learning-rate: 'nan' is not a number from 0 to 1000");
   EXPECT_EQ(error_of("--schedule statik"),
             "--schedule: 'statik' is not one of static, negotiated, none (did you mean static?)");

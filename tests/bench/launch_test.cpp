@@ -136,16 +136,17 @@ TEST(Launch, OneVoice) {
   const Error usage(Errc::kInvalidArgument, "x");
   const Error lost_root(Errc::kPeerLost, "rank 0 on n1 lost");
   const Error lost_tenth(Errc::kPeerLost, "rank 10 on n1 lost");
-  EXPECT_EQ(voice(root, usage, false), Voice::kNow);
-  EXPECT_EQ(voice(second, usage, false), Voice::kSilent);
-  EXPECT_EQ(voice(detect_launch(kMpirun), usage, false), Voice::kNow) << "another command line than rank 0's";
-  EXPECT_EQ(voice(second, lost_tenth, true), Voice::kSilent);
-  EXPECT_EQ(voice(second, lost_root, true), Voice::kNow) << "rank 0 cannot say it";
-  EXPECT_EQ(voice(second, Error(Errc::kOutOfMemory, "x"), true), Voice::kUnlessStopped);
-  EXPECT_EQ(voice(second, Error(Errc::kMismatch, "x"), true), Voice::kSilent);
-  EXPECT_EQ(voice(second, Error(Errc::kUnsupported, "x"), false), Voice::kUnlessStopped);
+  EXPECT_EQ(voice(root, usage, Stage::kUsage), Voice::kNow);
+  EXPECT_EQ(voice(second, usage, Stage::kUsage), Voice::kSilent);
+  EXPECT_EQ(voice(detect_launch(kMpirun), usage, Stage::kUsage), Voice::kNow) << "another command line than rank 0's";
+  EXPECT_EQ(voice(second, lost_tenth, Stage::kSession), Voice::kSilent);
+  EXPECT_EQ(voice(second, lost_root, Stage::kSession), Voice::kUnlessStopped) << "rank 0 cannot say it";
+  EXPECT_EQ(voice(second, Error(Errc::kOutOfMemory, "x"), Stage::kSession), Voice::kUnlessStopped);
+  EXPECT_EQ(voice(second, Error(Errc::kMismatch, "x"), Stage::kSession), Voice::kSilent);
+  EXPECT_EQ(voice(second, Error(Errc::kUnsupported, "x"), Stage::kHost), Voice::kUnlessStopped);
   const Launch slurm = detect_launch(slurm_step(true));
-  EXPECT_EQ(voice(slurm, Error(Errc::kUnsupported, "x"), false), Voice::kSilent) << "its host's first rank says it";
+  EXPECT_EQ(voice(slurm, Error(Errc::kUnsupported, "x"), Stage::kHost), Voice::kSilent)
+      << "its host's first rank says it";
 }
 
 TEST(Launch, GraceIsShorterThanTheLaunchersPatience) {

@@ -43,8 +43,6 @@ SessionResult two_phases() {
                         {"exposed_communication", 0.05, 0.1666, std::nullopt, std::nullopt},
                         {"residual", -0.01, -0.0333, std::nullopt, std::nullopt}};
   full.ranks[1].rank = 1;
-  full.ranks[1].planned_bytes = 100 << 20;
-  full.ranks[1].baseline_bytes = 20 << 20;
   full.ranks[1].peak_bytes = 125 << 20;
   full.checks = "gradients ok";
   full.final_loss = 6.9;
@@ -62,7 +60,6 @@ TEST(Report, ClosingTable) {
   EXPECT_TRUE(contains(text, "3333.33")) << "a step of 16 images at 4.8 images/s";
   EXPECT_TRUE(contains(text, "exposed communication")) << text;
   EXPECT_TRUE(contains(text, "sum                         100.0 %")) << text;
-  EXPECT_TRUE(contains(text, "105 MiB at the peak of rank 1, 100 MiB planned, ratio 1.05")) << text;
   EXPECT_TRUE(contains(text, "checks      gradients ok"));
   EXPECT_TRUE(contains(text, "note        a note"));
   EXPECT_TRUE(contains(text, "stored      /data/x.db"));
@@ -97,7 +94,7 @@ TEST(Report, Plan) {
   options.num_iters = 3;
   options.num_warmup_batches = 1;
   options.db_file.clear();
-  Setup setup;
+  struct Setup setup;  // gtest keeps the bare name for itself
   setup.model = {"vgg16", 2, 32, 10, false};
   const std::string text = plan_text(options, setup);
   EXPECT_TRUE(contains(text, "vgg16, batch 2 per rank, images 32 x 32, fp32 on cpu")) << text;

@@ -99,8 +99,15 @@ class Running:
         while not any(text in line for line in self._lines):
             if self.process.poll() is not None or time.monotonic() > end:
                 self.process.kill()
+                self._reader.join(5)
+                self._close()
                 raise AssertionError(f"no '{text}' in:\n" + "".join(self._lines))
             time.sleep(0.05)
+
+    def _close(self) -> None:
+        for pipe in (self.process.stdout, self.process.stderr):
+            assert pipe is not None
+            pipe.close()
 
     def rank_pid(self, rank: int) -> int:
         """Process id of one rank below mpirun."""
@@ -124,10 +131,9 @@ class Running:
             raise AssertionError(f"still running after {timeout} s; stderr:\n" + "".join(self._lines)) from None
         seconds = time.monotonic() - begin
         self._reader.join(5)
-        assert self.process.stdout is not None and self.process.stderr is not None
+        assert self.process.stdout is not None
         out = self.process.stdout.read()
-        self.process.stdout.close()
-        self.process.stderr.close()
+        self._close()
         return Result(self.process.returncode, out, "".join(self._lines), seconds)
 
 

@@ -2,13 +2,29 @@
 kept and marked incomplete."""
 
 import os
+import pathlib
 import signal
 import time
 import unittest
 
 from program import ENDLESS, MPIRUN, PROGRAM, TINY, ProgramTest, Running, execute, needs_mpi
 
-STEPS_BEFORE = 1.0  # seconds of measuring before something is done to a run
+# Seconds of measuring before something is done to a run: rank 0 saves every 5, and a rank that the launcher
+# gives no time can lose what came after.
+STEPS_BEFORE = 7.0
+
+
+def gone(pid: int) -> bool:
+    """Whether the process has ended, if need be after a moment; a zombie has."""
+    for _ in range(50):
+        try:
+            state = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except FileNotFoundError:
+            return True
+        if state == "Z":
+            return True
+        time.sleep(0.1)
+    return False
 
 
 class Signals(ProgramTest):
@@ -54,7 +70,7 @@ class Signals(ProgramTest):
 @needs_mpi
 class Ranks(ProgramTest):
     def two_ranks(self, *arguments: str) -> Running:
-        running = Running([str(MPIRUN), "-n", "2", PROGRAM, *ENDLESS, *arguments, "--db", str(self.db)])
+        running = Running([str(MPIRUN), "-n", "2", PROGRAM, *ENDLESS, "--no-check", *arguments, "--db", str(self.db)])
         running.wait_for("measuring")
         time.sleep(STEPS_BEFORE)
         return running
@@ -64,9 +80,11 @@ class Ranks(ProgramTest):
         os.kill(running.rank_pid(1), signal.SIGKILL)
         result = running.finish(timeout=15)
         self.assertNotEqual(result.code, 0, result)
+        # mpirun sends SIGTERM at once. A short step ends in time to learn who is gone; after a long one, mpirun's
+        # own message names the rank.
         self.assertEqual(len(result.errors), 1, result)
-        self.assertIn("rank 1", result.errors[0])
-        self.assert_incomplete_with_samples("rank 1")
+        self.assertIn("rank 1", result.err)
+        self.assert_incomplete_with_samples("rank 1" if "rank 1" in result.errors[0] else "SIGTERM")
 
     def test_rank_0_is_killed(self) -> None:
         running = self.two_ranks()
@@ -85,8 +103,7 @@ class Ranks(ProgramTest):
         self.assertGreater(result.seconds, 3, "the deadline is there to be used")
         self.refused(result, 5, "rank 1")
         self.assert_incomplete_with_samples("rank 1")
-        with self.assertRaises(ProcessLookupError):
-            os.kill(pid, 0)
+        self.assertTrue(gone(pid), "nobody is left behind")
 
     def test_rank_0_hangs(self) -> None:
         running = self.two_ranks("--deadline-seconds", "5")

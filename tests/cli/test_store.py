@@ -2,11 +2,12 @@
 
 import os
 import shutil
+import signal
 import sqlite3
 import subprocess
 import unittest
 
-from program import ENDLESS, PROGRAM, TINY, ProgramTest, execute, mpirun, needs_mpi, run
+from program import ENDLESS, PROGRAM, TINY, ProgramTest, Running, execute, mpirun, needs_mpi, run
 
 
 def may_mount() -> bool:
@@ -76,16 +77,26 @@ class Database(ProgramTest):
 
     @unittest.skipUnless(may_mount(), "needs mount namespaces")
     def test_full_disk(self) -> None:
-        for size in ("16k", "100k"):  # too small for the schema; for the first record
+        for size in ("16k", "56k"):  # too small for the schema; for the first record
             script = f'mount -t tmpfs -o size={size} none "$0" && exec "$@"'
             arguments = [PROGRAM, *TINY, "--db", str(self.db)]
             result = execute(["unshare", "-rm", "sh", "-c", script, str(self.folder), *arguments])
             self.refused(result, 2, "runs.db", "the disk is full", "use --db on another")
 
     def test_limit_on_file_sizes(self) -> None:
-        script = 'ulimit -f 64; exec "$@"'
-        result = execute(["bash", "-c", script, "bash", PROGRAM, *ENDLESS, "--db", str(self.db)])
+        script = 'ulimit -f 32; exec "$@"'
+        result = execute(["bash", "-c", script, "bash", PROGRAM, *TINY, "--db", str(self.db)])
         self.refused(result, 2, "runs.db", "ulimit -f")
+
+    def test_a_file_that_may_not_grow_while_measuring(self) -> None:
+        script = 'ulimit -f 64; exec "$@"'
+        running = Running(["bash", "-c", script, "bash", PROGRAM, *ENDLESS, "--db", str(self.db)])
+        running.wait_for("measuring goes on")
+        running.send(signal.SIGTERM)
+        result = running.finish(timeout=15)
+        self.assertEqual(result.code, 7, result)
+        self.assertEqual(len([line for line in result.errors if "ulimit -f" in line]), 1, result)
+        self.assert_incomplete_with_samples("could not be saved")
 
 
 if __name__ == "__main__":

@@ -39,7 +39,8 @@ class BadInput(ProgramTest):
         self.refused(run("--batch-size", "0"), 2, "--batch-size: '0'", "from 1")
 
     def test_absurd_batch(self) -> None:
-        line = self.refused(run("--model", "resnet101", "--batch-size", "1000000"), 8, "batch")
+        self.refused(run("--model", "resnet101", "--batch-size", "1000000"), 2, "--batch-size: '1000000'", "to 65536")
+        line = self.refused(run("--model", "resnet101", "--batch-size", "65536"), 8, "batch")
         self.assertRegex(line, r"(GB|GiB|TB|TiB)")
 
     def test_batch_beyond_any_number(self) -> None:
