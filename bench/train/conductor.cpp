@@ -113,8 +113,8 @@ void Conductor::warm_up() {
     if (exact) steps = std::min(steps, *exact - warm_up_steps_);
     const std::vector<Answer> answers =
         crew_.perform({.task = Task::kSteps, .phase = setup_.main_phase(), .steps = steps});
-    std::vector<std::vector<double>> ranks;
-    for (const Answer& answer : answers) ranks.push_back(answer.samples.step);
+    std::vector<std::vector<double>> ranks(answers.size());
+    for (std::size_t r = 0; r < ranks.size(); ++r) ranks[r] = answers[r].samples.step;
     for (const double step : max_over_ranks(ranks)) state.add(step);
     course.step_seconds = slowest_step(answers);
     warm_up_steps_ += steps;

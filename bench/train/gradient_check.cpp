@@ -104,8 +104,8 @@ std::string compare_message(std::span<const GradientPiece> pieces, const std::ve
   std::size_t at = 0;
   for (const GradientPiece& piece : pieces) {
     const std::size_t bytes = piece.count * element;
-    std::vector<std::span<const std::byte>> local;
-    for (const comm::Bytes& rank : ranks) local.push_back(std::span(rank).subspan(at, bytes));
+    std::vector<std::span<const std::byte>> local(ranks.size());
+    for (std::size_t r = 0; r < ranks.size(); ++r) local[r] = std::span(ranks[r]).subspan(at, bytes);
     const std::span<const std::byte> reduced = step.gradient_arena().subspan(piece.offset * element, bytes);
     if (std::string wrong = compare_piece(local, reduced, type, op); !wrong.empty()) {
       const models::ArenaSlot& slot = step.slots()[piece.parameter];
