@@ -144,8 +144,11 @@ class ContractTest(unittest.TestCase):
         self.assertGreater(len(run.operations), 100)
         self.assertEqual([o.seq for o in run.operations], sorted(o.seq for o in run.operations))
         self.assertGreater(plot_profile.library_fraction(run.operations), 0.0)
+        # The unit: seconds per step, not milliseconds, nor a sum over the four steps. No closer, because the profile is
+        # the mean over all steps of the process, those of the warm-up and of the checks too.
         total = sum(o.seconds for o in run.operations)
-        self.assertLess(total, 1.05 * run.step_seconds)
+        self.assertLess(total, 2.0 * run.step_seconds)
+        self.assertGreater(total, 0.5 * run.step_seconds)
         self.assertTrue(plot_profile.draw(run, self.folder / "profile.png").exists())
 
     def test_json_holds_the_same_runs(self) -> None:
