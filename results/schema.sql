@@ -97,7 +97,8 @@ CREATE TABLE sample (
 ) STRICT, WITHOUT ROWID;
 
 -- Efficiency of a session and where the rest went: fractions of the ideal that sum to 1 with the residual.
--- component: efficiency, interference, stragglers, exposed_communication, control_plane, update, residual.
+-- component: efficiency, interference, stragglers, exposed_communication, control_plane, overlap_slowdown, update,
+-- residual (docs/measurement.md defines them).
 CREATE TABLE decomposition (
   run_uuid  TEXT NOT NULL REFERENCES run(uuid) ON DELETE CASCADE,  -- the run of phase 'full'
   component TEXT NOT NULL,
