@@ -83,11 +83,12 @@ def ratio_interval(ours: list[float], peer: list[float], draws: int = 4000, seed
 def compare(options: argparse.Namespace, model: str, dtype: str, threads: int) -> Row:
     shared = ["--model", model, "--batch", str(options.batch), "--threads", str(threads)]
     torch = [options.python, str(HERE / "torch_train.py"), *shared, "--dtype", options.peer_dtype or dtype]
-    servers = [
-        Server("ours", [options.bench, *shared, "--dtype", dtype, "--serve"], threads),
-        Server("torch", torch, threads),
-        Server("torch channels_last", [*torch, "--channels-last"], threads),
-    ]
+    servers = [Server("ours", [options.bench, *shared, "--dtype", dtype, "--serve"], threads)]
+    if options.peer == "own-fp32":
+        servers.append(Server("own fp32", [options.bench, *shared, "--dtype", "fp32", "--serve"], threads))
+    else:
+        servers.append(Server("torch", torch, threads))
+        servers.append(Server("torch channels_last", [*torch, "--channels-last"], threads))
     seconds: dict[str, list[float]] = {server.name: [] for server in servers}
     for turn in range(options.turns):
         for server in servers if turn % 2 == 0 else reversed(servers):
@@ -119,6 +120,7 @@ def main() -> int:
     parser.add_argument("--python", default="/usr/bin/python3", help="interpreter that has torch")
     parser.add_argument("--models", nargs="+", default=["resnet101", "vgg16", "inception3"])
     parser.add_argument("--dtypes", nargs="+", default=["fp32"], choices=["fp32", "bf16"])
+    parser.add_argument("--peer", default="torch", choices=["torch", "own-fp32"], help="own-fp32: ours in fp32")
     parser.add_argument("--peer-dtype", choices=["fp32", "bf16"], help="the peer's, when it is to differ")
     parser.add_argument("--threads", nargs="+", type=int, default=[1, 2])
     parser.add_argument("--batch", type=int, default=8)
