@@ -155,6 +155,15 @@ Md with_type(const Md& desc, dnnl::memory::data_type type) {
 
 Dims dims_of(const Md& desc) { return desc.get_dims(); }
 
+std::optional<Blocking> blocking_of(const Md& desc) {
+  if (desc.get_format_kind() != dnnl::memory::format_kind::blocked) return std::nullopt;
+  return Blocking{.type = desc.get_data_type(),
+                  .strides = desc.get_strides(),
+                  .padded = desc.get_padded_dims(),
+                  .inner_blocks = desc.get_inner_blks(),
+                  .inner_axes = desc.get_inner_idxs()};
+}
+
 #else  // 2.x
 
 bool norm_backward_reads_shift() noexcept { return true; }
@@ -253,6 +262,20 @@ Md with_type(const Md& desc, dnnl::memory::data_type type) {
 }
 
 Dims dims_of(const Md& desc) { return desc.dims(); }
+
+std::optional<Blocking> blocking_of(const Md& desc) {
+  if (desc.data.format_kind != dnnl_blocked || desc.data.extra.flags != 0 || desc.data.offset0 != 0) {
+    return std::nullopt;
+  }
+  const dnnl_blocking_desc_t& blocking = desc.data.format_desc.blocking;
+  const auto axes = static_cast<std::size_t>(desc.data.ndims);
+  const auto inner = static_cast<std::size_t>(blocking.inner_nblks);
+  return Blocking{.type = desc.data_type(),
+                  .strides = Dims(blocking.strides, blocking.strides + axes),
+                  .padded = Dims(desc.data.padded_dims, desc.data.padded_dims + axes),
+                  .inner_blocks = Dims(blocking.inner_blks, blocking.inner_blks + inner),
+                  .inner_axes = Dims(blocking.inner_idxs, blocking.inner_idxs + inner)};
+}
 
 #endif
 

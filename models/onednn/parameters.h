@@ -5,9 +5,12 @@
 #include <map>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
+#include "models/onednn/kernels.h"
 #include "models/onednn/program.h"
+#include "models/onednn/tiled_copy.h"
 
 namespace hvd::models::onednn {
 
@@ -31,8 +34,10 @@ class Parameters {
   void allocate(const ArenaAllocator& allocator);
   /// Initial weights from `seed`; running variance 1; everything else 0. Uses the momentum arena as staging.
   void initialise(std::uint64_t seed);
-  /// One pass over the arenas: `threads` share it.
+  /// One pass over the arenas, shared by the calling thread's team. Copies that TiledCopy can make are made on
+  /// the way, piece by piece, while the new weights are in cache; Program::refresh_after_update() does the rest.
   void update(const SgdOptions& options);
+  [[nodiscard]] std::size_t bytes_copied_by_update() const noexcept;
 
   void read(std::size_t parameter, std::span<float> out);
   void write(std::size_t parameter, std::span<const float> in);
@@ -52,9 +57,12 @@ class Parameters {
     Buffer* weight = nullptr;
     Buffer* gradient = nullptr;
     std::vector<Value> copies;
+    std::vector<std::pair<TiledCopy, const Buffer*>> tiled;  // those of `copies` that update() makes
   };
   [[nodiscard]] Entry& entry(TensorId value);
   [[nodiscard]] const Entry& entry(TensorId value) const;
+  /// SGD and tiled copies of elements [from, to) of a slot; `from` at a strip.
+  void update_piece(std::size_t parameter, std::size_t from, std::size_t to, const SgdFactors& factors);
   void check_size(std::size_t parameter, std::size_t given) const;
   /// Reorders between row-major user memory and a slot.
   void transfer(std::size_t parameter, float* stored, float* logical, bool to_logical);

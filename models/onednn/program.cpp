@@ -121,9 +121,17 @@ void Program::run(StepInput& input, GradientSink& sink, bool profile) {
   stream_.wait();
 }
 
-void Program::refresh(bool profile) {
+void Program::refresh() {
   StepInput none;
-  for (Operation& operation : refresh_) execute(operation, none, profile);
+  for (Operation& operation : refresh_) execute(operation, none, false);
+  stream_.wait();
+}
+
+void Program::refresh_after_update(bool profile) {
+  StepInput none;
+  for (Operation& operation : refresh_) {
+    if (!operation.done_by_update) execute(operation, none, profile);
+  }
   stream_.wait();
 }
 

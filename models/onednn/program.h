@@ -63,6 +63,7 @@ struct Operation {
   std::function<void(StepInput&)> kernel{};
   std::vector<Buffer*> touches{};              ///< of the kernel; those of a primitive are its arguments
   std::vector<std::size_t> final_gradients{};  ///< parameters whose gradients are final after it
+  bool done_by_update = false;                 ///< of a refresh: Parameters::update() does the same on its way
 
   double seconds = 0;  ///< summed over the steps, when profiling
   std::vector<dnnl::memory> memories{};
@@ -95,7 +96,10 @@ class Program {
 
   /// Runs one step; calls `sink` after the operations that make gradients final. `profile`: time each one.
   void run(StepInput& input, GradientSink& sink, bool profile);
-  void refresh(bool profile);
+  /// Rebuilds derived weights from whatever is stored now.
+  void refresh();
+  /// The part of it that Parameters::update() leaves to do.
+  void refresh_after_update(bool profile);
 
   [[nodiscard]] const dnnl::engine& engine() const noexcept { return engine_; }
   [[nodiscard]] dnnl::stream& stream() noexcept { return stream_; }

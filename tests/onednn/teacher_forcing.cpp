@@ -45,7 +45,7 @@ class Comparer {
     parameters_.allocate(arena_.allocate);
     program_.bind();
     parameters_.initialise(kSeed);
-    program_.refresh(false);
+    program_.refresh();
     for (std::size_t i = 0; i < graph.parameters.size(); ++i) parameter_of_[graph.parameters[i].gradient] = i;
   }
 

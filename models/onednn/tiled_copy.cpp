@@ -1,0 +1,194 @@
+#include "models/onednn/tiled_copy.h"
+
+#include <immintrin.h>
+
+#include <algorithm>
+#include <utility>
+
+// The callers check for the instructions: bf16 is refused without them.
+#define HVD_AVX512_BF16 __attribute__((target("avx512f,avx512bw,avx512vl,avx512bf16")))
+
+namespace hvd::models::onednn {
+namespace {
+
+using Type = dnnl::memory::data_type;
+
+constexpr std::size_t kTile = 16;
+
+/// Where the elements of a blocked layout are. Its offset is a sum over the axes: one table for each.
+struct Axes {
+  std::vector<std::size_t> o, i, pixel;
+  std::size_t block_o = 1, block_i = 1;  // product of the inner blocks
+  std::size_t total = 0;
+};
+
+std::vector<std::size_t> axis_offsets(const Blocking& blocking, std::size_t axis) {
+  std::vector<std::size_t> offsets(static_cast<std::size_t>(blocking.padded[axis]));
+  for (std::size_t position = 0; position < offsets.size(); ++position) {
+    std::size_t rest = position, inner = 1;
+    for (std::size_t k = blocking.inner_blocks.size(); k-- > 0;) {
+      const auto block = static_cast<std::size_t>(blocking.inner_blocks[k]);
+      if (static_cast<std::size_t>(blocking.inner_axes[k]) == axis) {
+        offsets[position] += rest % block * inner;
+        rest /= block;
+      }
+      inner *= block;
+    }
+    offsets[position] += rest * static_cast<std::size_t>(blocking.strides[axis]);
+  }
+  return offsets;
+}
+
+std::optional<Axes> axes_of(const Md& desc, dnnl::memory::data_type type) {
+  const std::optional<Blocking> blocking = blocking_of(desc);
+  if (!blocking || blocking->type != type) return std::nullopt;
+  if (blocking->padded.size() != 2 && blocking->padded.size() != 4) return std::nullopt;
+  Axes axes{.o = axis_offsets(*blocking, 0), .i = axis_offsets(*blocking, 1), .pixel = {0}};
+  if (blocking->padded.size() == 4) {
+    axes.pixel.clear();
+    for (const std::size_t h : axis_offsets(*blocking, 2)) {
+      for (const std::size_t w : axis_offsets(*blocking, 3)) axes.pixel.push_back(h + w);
+    }
+  }
+  for (std::size_t k = 0; k < blocking->inner_blocks.size(); ++k) {
+    const auto block = static_cast<std::size_t>(blocking->inner_blocks[k]);
+    if (blocking->inner_axes[k] == 0) axes.block_o *= block;
+    if (blocking->inner_axes[k] == 1) axes.block_i *= block;
+  }
+  axes.total = axes.o.size() * axes.i.size() * axes.pixel.size();
+  return axes;
+}
+
+/// The constant step between groups of `group` neighbours inside every tile of an axis; in a group, elements
+/// are next to each other. 0 if there is none.
+std::size_t step_of(const std::vector<std::size_t>& offsets, std::size_t group) {
+  const std::size_t step = offsets[group] - offsets[0];
+  for (std::size_t at = 0; at < offsets.size(); ++at) {
+    const std::size_t in_tile = at % kTile;
+    if (offsets[at] != offsets[at - in_tile] + in_tile / group * step + in_tile % group) return 0;
+  }
+  return step;
+}
+
+/// The offset of every tile's first element.
+std::vector<std::size_t> tile_starts(const std::vector<std::size_t>& offsets) {
+  std::vector<std::size_t> starts;
+  for (std::size_t at = 0; at < offsets.size(); at += kTile) starts.push_back(offsets[at]);
+  return starts;
+}
+
+bool multiples_of(const std::vector<std::size_t>& values, std::size_t unit) {
+  return std::all_of(values.begin(), values.end(), [unit](std::size_t value) { return value % unit == 0; });
+}
+
+/// Row pair p of the copy: element j of stored rows 2p and 2p + 1 beside each other.
+HVD_AVX512_BF16 void interleave_rows(const float* from, std::size_t row, std::uint16_t* to, std::size_t pair) {
+  alignas(64) static constexpr std::uint16_t kOrder[32] = {0,  16, 1,  17, 2,  18, 3,  19, 4,  20, 5,
+                                                           21, 6,  22, 7,  23, 8,  24, 9,  25, 10, 26,
+                                                           11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+  const __m512i order = _mm512_load_si512(kOrder);
+  for (std::size_t p = 0; p < kTile / 2; ++p) {
+    const __m512 even = _mm512_loadu_ps(from + 2 * p * row);
+    const __m512 odd = _mm512_loadu_ps(from + (2 * p + 1) * row);
+    const auto both = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(odd, even));
+    _mm512_stream_si512(reinterpret_cast<__m512i*>(to + p * pair), _mm512_permutexvar_epi16(order, both));
+  }
+}
+
+/// Row pair p of the copy: elements 2p and 2p + 1 of the 16 stored rows.
+HVD_AVX512_BF16 void transpose_pairs(const float* from, std::size_t row, std::uint16_t* to, std::size_t pair) {
+  // Pairs are 32-bit words now. v[r] holds the 8 words of row r and those of row r + 8: two 8 x 8 transposes
+  // side by side, first within 128 bits (4 x 4), then of those quarters.
+  __m512i v[8], half[8];
+  for (std::size_t r = 0; r < 8; ++r) {
+    v[r] = reinterpret_cast<__m512i>(
+        _mm512_cvtne2ps_pbh(_mm512_loadu_ps(from + (r + 8) * row), _mm512_loadu_ps(from + r * row)));
+  }
+  for (std::size_t r = 0; r < 8; r += 4) {
+    const __m512i low01 = _mm512_unpacklo_epi32(v[r], v[r + 1]), high01 = _mm512_unpackhi_epi32(v[r], v[r + 1]);
+    const __m512i low23 = _mm512_unpacklo_epi32(v[r + 2], v[r + 3]);
+    const __m512i high23 = _mm512_unpackhi_epi32(v[r + 2], v[r + 3]);
+    half[r] = _mm512_unpacklo_epi64(low01, low23);
+    half[r + 1] = _mm512_unpackhi_epi64(low01, low23);
+    half[r + 2] = _mm512_unpacklo_epi64(high01, high23);
+    half[r + 3] = _mm512_unpackhi_epi64(high01, high23);
+  }
+  const __m512i first = _mm512_set_epi64(13, 12, 5, 4, 9, 8, 1, 0);
+  const __m512i second = _mm512_set_epi64(15, 14, 7, 6, 11, 10, 3, 2);
+  for (std::size_t p = 0; p < 4; ++p) {
+    _mm512_stream_si512(reinterpret_cast<__m512i*>(to + p * pair),
+                        _mm512_permutex2var_epi64(half[p], first, half[p + 4]));
+    _mm512_stream_si512(reinterpret_cast<__m512i*>(to + (p + 4) * pair),
+                        _mm512_permutex2var_epi64(half[p], second, half[p + 4]));
+  }
+}
+
+}  // namespace
+
+std::optional<TiledCopy> TiledCopy::plan(const Md& stored, const Md& wanted) {
+  const std::optional<Axes> from = axes_of(stored, Type::f32), to = axes_of(wanted, Type::bf16);
+  if (!from || !to || from->pixel.size() != to->pixel.size()) return std::nullopt;
+  if (from->o.size() % kTile != 0 || from->i.size() % kTile != 0) return std::nullopt;
+  // The copy's padding may go further than that of the stored weights: nobody writes it.
+  if (to->o.size() < from->o.size() || to->i.size() < from->i.size()) return std::nullopt;
+  if (to->o.size() % kTile != 0 || to->i.size() % kTile != 0) return std::nullopt;
+
+  TiledCopy copy;
+  const bool o_beside = step_of(from->o, 1) == 1;
+  copy.row_ = step_of(o_beside ? from->i : from->o, 1);
+  if (!o_beside && step_of(from->i, 1) != 1) return std::nullopt;
+  const bool o_in_pairs = step_of(to->i, 1) == 2;
+  copy.pair_ = step_of(o_in_pairs ? to->o : to->i, 2);
+  if (!o_in_pairs && step_of(to->o, 1) != 2) return std::nullopt;
+  if (copy.row_ == 0 || copy.pair_ == 0 || copy.pair_ % (2 * kTile) != 0) return std::nullopt;
+  copy.pairs_across_rows_ = o_beside != o_in_pairs;
+
+  copy.from_ = {tile_starts(from->o), tile_starts(from->i), from->pixel};
+  copy.to_ = {tile_starts(to->o), tile_starts(to->i), to->pixel};
+  // Whole cache lines are written.
+  if (!multiples_of(copy.to_.o, 2 * kTile) || !multiples_of(copy.to_.i, 2 * kTile) ||
+      !multiples_of(copy.to_.pixel, 2 * kTile)) {
+    return std::nullopt;
+  }
+
+  // A strip: one block of o and one of i with all pixels, or whole rows of a plain matrix.
+  const std::size_t strip_o = std::max(from->block_o, kTile);
+  const std::size_t strip_i = from->block_i == 1 ? from->i.size() : from->block_i;
+  if (strip_o % kTile != 0 || strip_i % kTile != 0) return std::nullopt;
+  if (from->o.size() % strip_o != 0 || from->i.size() % strip_i != 0) return std::nullopt;
+  copy.tiles_o_ = strip_o / kTile;
+  copy.tiles_i_ = strip_i / kTile;
+  copy.strips_i_ = from->i.size() / strip_i;
+  copy.strip_ = strip_o * strip_i * from->pixel.size();
+  copy.strips_ = from->total / copy.strip_;
+  const std::size_t reach =
+      from->o[strip_o - 1] + from->i[strip_i - 1] + *std::max_element(from->pixel.begin(), from->pixel.end());
+  if (reach != copy.strip_ - 1) return std::nullopt;
+  for (std::size_t s = 0; s < copy.strips_; ++s) {
+    const std::size_t start = from->o[s / copy.strips_i_ * strip_o] + from->i[s % copy.strips_i_ * strip_i];
+    if (start != s * copy.strip_) return std::nullopt;
+  }
+  return copy;
+}
+
+void TiledCopy::pack(const float* stored, std::uint16_t* copy, std::size_t first, std::size_t last) const {
+  for (std::size_t s = first; s < last; ++s) {
+    const std::size_t o0 = s / strips_i_ * tiles_o_, i0 = s % strips_i_ * tiles_i_;
+    for (std::size_t pixel = 0; pixel < from_.pixel.size(); ++pixel) {
+      for (std::size_t o = o0; o < o0 + tiles_o_; ++o) {
+        for (std::size_t i = i0; i < i0 + tiles_i_; ++i) {
+          const float* tile = stored + from_.o[o] + from_.i[i] + from_.pixel[pixel];
+          std::uint16_t* into = copy + to_.o[o] + to_.i[i] + to_.pixel[pixel];
+          if (pairs_across_rows_) {
+            interleave_rows(tile, row_, into, pair_);
+          } else {
+            transpose_pairs(tile, row_, into, pair_);
+          }
+        }
+      }
+    }
+  }
+  _mm_sfence();  // the stores above bypass the cache and its order
+}
+
+}  // namespace hvd::models::onednn

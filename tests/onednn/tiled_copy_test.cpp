@@ -1,0 +1,111 @@
+// Our own repacking of weights against the library's reorder, bit for bit: for every pair of layouts that the
+// library chooses for the networks, and for those that the plan must refuse.
+#include "models/onednn/tiled_copy.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <string>
+
+#include "models/train_step.h"
+
+namespace hvd::models::onednn {
+namespace {
+
+using Type = dnnl::memory::data_type;
+using Tag = dnnl::memory::format_tag;
+
+struct Case {
+  std::string name;
+  Dims dims;
+  Tag stored, wanted;
+};
+
+struct Free {
+  void operator()(std::byte* memory) const { std::free(memory); }
+};
+using Memory = std::unique_ptr<std::byte, Free>;
+
+/// Zeroed and aligned to a cache line, as the program's persistent buffers are.
+Memory zeroed(std::size_t bytes) {
+  const std::size_t size = (bytes + 63) / 64 * 64;
+  Memory memory(static_cast<std::byte*>(std::aligned_alloc(64, size)));
+  std::memset(memory.get(), 0, size);
+  return memory;
+}
+
+class TiledCopyLayouts : public ::testing::TestWithParam<Case> {
+ protected:
+  void SetUp() override {
+    if (const std::string reason = onednn_unsupported_reason(DataType::kBF16); !reason.empty()) GTEST_SKIP() << reason;
+  }
+};
+
+TEST_P(TiledCopyLayouts, EqualsTheLibrarysReorder) {
+  const Case& of = GetParam();
+  const Md stored(of.dims, Type::f32, of.stored), wanted(of.dims, Type::bf16, of.wanted);
+  const auto plan = TiledCopy::plan(stored, wanted);
+  ASSERT_TRUE(plan);
+  ASSERT_EQ(plan->strip() * plan->strips() * sizeof(float), stored.get_size());
+
+  const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
+  dnnl::stream stream(engine);
+  const Md plain(of.dims, Type::f32, of.dims.size() == 2 ? Tag::ab : Tag::abcd);
+  const Memory logical = zeroed(plain.get_size()), from = zeroed(stored.get_size());
+  const Memory expected = zeroed(wanted.get_size()), actual = zeroed(wanted.get_size());
+  // No two elements alike, and many that lie between two bf16 values.
+  auto* values = reinterpret_cast<float*>(logical.get());
+  const std::size_t count = plain.get_size() / sizeof(float);
+  for (std::size_t i = 0; i < count; ++i) {
+    const float magnitude = 1.0F + static_cast<float>(i) / static_cast<float>(count);
+    values[i] = i % 3 == 0 ? -magnitude : magnitude;
+  }
+  const auto reorder = [&](const Md& a, std::byte* in, const Md& b, std::byte* out) {
+    dnnl::memory source(a, engine, in), target(b, engine, out);
+    dnnl::reorder(source, target).execute(stream, source, target);
+    stream.wait();
+  };
+  reorder(plain, logical.get(), stored, from.get());
+  reorder(stored, from.get(), wanted, expected.get());
+
+  // In two pieces, the later one first: no piece touches what another wrote.
+  const std::size_t cut = plan->strips() / 3;
+  auto* copy = reinterpret_cast<std::uint16_t*>(actual.get());
+  plan->pack(reinterpret_cast<const float*>(from.get()), copy, cut, plan->strips());
+  plan->pack(reinterpret_cast<const float*>(from.get()), copy, 0, cut);
+  EXPECT_EQ(std::memcmp(expected.get(), actual.get(), wanted.get_size()), 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(, TiledCopyLayouts,
+                         ::testing::Values(Case{"forward3x3", {64, 96, 3, 3}, Tag::ABcd16b16a, Tag::AcdB16b32a2b},
+                                           Case{"forward3x3wide", {128, 32, 3, 3}, Tag::ABcd16b16a, Tag::AcdB16b64a2b},
+                                           Case{"data3x3", {64, 96, 3, 3}, Tag::ABcd16b16a, Tag::ABcd16a16b2a},
+                                           Case{"forward1x7", {192, 160, 1, 7}, Tag::ABcd16b16a, Tag::AcdB16b32a2b},
+                                           Case{"forward1x1", {128, 64, 1, 1}, Tag::abcd, Tag::AcdB16b64a2b},
+                                           Case{"data1x1", {128, 64, 1, 1}, Tag::abcd, Tag::ABcd16a16b2a},
+                                           // The copy is padded further than the stored weights.
+                                           Case{"forwardPadded", {48, 80, 1, 1}, Tag::abcd, Tag::AcdB16b64a2b},
+                                           Case{"dataPadded", {48, 80, 1, 1}, Tag::abcd, Tag::ABcd16a16b2a},
+                                           // Both are padded.
+                                           Case{"storedPadded", {40, 24, 3, 3}, Tag::ABcd16b16a, Tag::AcdB16b32a2b},
+                                           Case{"connected", {128, 96}, Tag::AB16b64a, Tag::AB16b64a2b},
+                                           Case{"connectedNarrow", {1000, 96}, Tag::AB16b32a, Tag::AB16b32a2b}),
+                         [](const auto& test) { return test.param.name; });
+
+TEST(TiledCopy, LeavesOtherLayoutsToTheLibrary) {
+  const Dims dims{64, 96, 3, 3};
+  const auto planned = [](const Dims& of, Type a, Tag stored, Type b, Tag wanted) {
+    return TiledCopy::plan(Md(of, a, stored), Md(of, b, wanted)).has_value();
+  };
+  EXPECT_FALSE(planned(dims, Type::bf16, Tag::ABcd16b16a, Type::bf16, Tag::AcdB16b32a2b));
+  EXPECT_FALSE(planned(dims, Type::f32, Tag::ABcd16b16a, Type::f32, Tag::ABcd16a16b2a));
+  EXPECT_FALSE(planned(dims, Type::f32, Tag::ABcd16b16a, Type::bf16, Tag::acdb)) << "no pairs";
+  EXPECT_FALSE(planned(dims, Type::f32, Tag::abcd, Type::bf16, Tag::AcdB16b32a2b)) << "pixels inside the rows";
+  EXPECT_FALSE(planned({40, 96, 1, 1}, Type::f32, Tag::abcd, Type::bf16, Tag::ABcd16a16b2a)) << "half a tile";
+  EXPECT_FALSE(planned({64, 3, 1, 1}, Type::f32, Tag::abcd, Type::bf16, Tag::ABcd16a16b2a)) << "images";
+}
+
+}  // namespace
+}  // namespace hvd::models::onednn
