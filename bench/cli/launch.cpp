@@ -1,5 +1,6 @@
 #include "bench/cli/launch.h"
 
+#include <algorithm>
 #include <charconv>
 #include <csignal>
 #include <sstream>
@@ -59,10 +60,11 @@ bool in_process(const Options& options) {
   return options.comm == CommBackend::kLoopback || (options.comm == CommBackend::kAuto && options.ranks > 0);
 }
 
-/// A peer's failure blames "rank 0 ..." when rank 0 is the one that is gone and cannot speak.
+/// Whether a peer's loss, as engine/comm words it, is that of rank 0, which then cannot speak for itself:
+/// "rank 3 (host b) waited 5.0 s in gather 2 for rank 0 (host a), ..." or "rank 0 (host a) is lost: ...".
 bool blames_root(std::string_view text) {
-  const std::size_t at = text.find("rank 0");
-  return at != std::string_view::npos && (at + 6 == text.size() || text[at + 6] < '0' || text[at + 6] > '9');
+  if (text.starts_with("rank 0 (")) return text.substr(std::min(text.find(')'), text.size())).starts_with(") is lost");
+  return text.find(" for rank 0 (") != std::string_view::npos;
 }
 
 }  // namespace
@@ -143,7 +145,11 @@ void check_world(const Launch& launch, int world_size, const Options& options) {
 }
 
 Voice voice(const Launch& launch, const Error& error, Stage stage) {
-  if (launch.size <= 1 || launch.rank == 0) return Voice::kNow;
+  if (launch.size <= 1) return Voice::kNow;
+  if (launch.rank == 0) {
+    // Rank 0 may hear that it was thought lost (it was stopped, and goes on): rank 1 says so.
+    return error.code() == Errc::kPeerLost && blames_root(error.what()) ? Voice::kSilent : Voice::kNow;
+  }
   if (stage == Stage::kUsage) return launch.first_of_its_command ? Voice::kNow : Voice::kSilent;
   switch (error.code()) {
     case Errc::kPeerLost:

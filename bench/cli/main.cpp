@@ -37,7 +37,8 @@ namespace {
 
 constexpr int kDefect = 9;  // an exception that is not ours
 constexpr std::chrono::milliseconds kWaitForLauncher(1500);
-constexpr std::chrono::milliseconds kLetTheSpeakerLeaveFirst(2500);
+constexpr std::chrono::milliseconds kLetTheRootLeave(2500);
+constexpr std::chrono::seconds kForcedEnd(10);
 constexpr std::chrono::milliseconds kForcedClose(250);  // of the second that mpirun leaves after SIGTERM
 
 class Program {
@@ -58,6 +59,7 @@ class Program {
   int close(const Options& options, const SessionResult& result);
   [[noreturn]] void end_now(const std::string& reason);
   bool say(const Error& error);
+  void let_the_root_leave_first() const;
 
   const std::vector<std::string> argv_;
   const Environment environment_;
@@ -67,10 +69,12 @@ class Program {
   std::exception_ptr store_problem_;  // thrown once the other ranks can learn of it
   Stage stage_ = Stage::kUsage;
   std::atomic<bool> ranks_have_met_ = false;
+  std::atomic<bool> ending_ = false;  // one thread says how it ended
   bool world_announced_ = false;
   std::unique_ptr<Console> console_;
   std::unique_ptr<RecordKeeper> keeper_;
-  std::unique_ptr<SignalWatch> watch_;  // last: its thread uses the members above
+  std::atomic<RecordKeeper*> keeper_to_close_ = nullptr;  // the same, for the watch's thread
+  std::unique_ptr<SignalWatch> watch_;                    // last: its thread uses the members above
 };
 
 int Program::run() {
@@ -89,14 +93,14 @@ int Program::run() {
 
 int Program::train(Options options) {
   SignalWatch::block();  // before any thread is started
+  watch_ = std::make_unique<SignalWatch>(
+      SignalWatch::Callbacks{[this](int signal_number) { return grace(launch_, signal_number); },
+                             [this](const std::string& reason) { end_now(reason); }});
   console_ = std::make_unique<Console>(Console::Settings{options.quiet, ::isatty(STDERR_FILENO) == 1});
   check_launch(launch_, options, comm::mpi_available());
   stage_ = Stage::kHost;
   const Setup setup = check_model(options);
   if (launch_.rank == 0) open_store(options);
-  watch_ = std::make_unique<SignalWatch>(
-      SignalWatch::Callbacks{[this](int signal_number) { return grace(launch_, signal_number); },
-                             [this](const std::string& reason) { end_now(reason); }});
   if (launch_.rank == 0) announce(options, plan_text(options, setup));
   stage_ = Stage::kSession;
   const SessionResult result = run_session(options, observer(options), [&](RunRecord& run) { prepare(options, run); });
@@ -119,6 +123,7 @@ void Program::open_store(const Options& options) {
     store_problem_ = std::current_exception();
   }
   keeper_ = std::make_unique<RecordKeeper>(std::move(store), [this](std::string_view text) { console_->warn(text); });
+  keeper_to_close_ = keeper_.get();
 }
 
 SessionObserver Program::observer(const Options& options) {
@@ -151,6 +156,7 @@ void Program::prepare(const Options& options, RunRecord& run) {
 }
 
 int Program::close(const Options& options, const SessionResult& result) {
+  if (ending_.exchange(true)) std::this_thread::sleep_for(kForcedEnd);
   StoredIn stored{keeper_->file(), {}};
   int code = 0;
   try {
@@ -170,27 +176,38 @@ int Program::close(const Options& options, const SessionResult& result) {
     options.json ? console_->narrate(total) : console_->print(total);
   }
   if (!stored.problem.empty()) say_error(stored.problem);
-  if (code == 0 && run != nullptr && run->status == RunStatus::kIncomplete) {
-    throw Error(Errc::kInterrupted, "the run is incomplete: " + run->status_reason);
-  }
   return code;
 }
 
 void Program::end_now(const std::string& reason) {
+  const bool first = !ending_.exchange(true);
+  RecordKeeper* const keeper = keeper_to_close_;
   // The line first, because it takes no time: the launcher may not leave enough for the disk. While the ranks
   // have not met, a launcher that ends this one does so because of another, which has said why.
-  if (launch_.rank == 0 && (launch_.size == 1 || ranks_have_met_)) {
-    const std::string file = keeper_ ? keeper_->file() : std::string();
+  if (first && launch_.rank == 0 && (launch_.size == 1 || ranks_have_met_)) {
+    const std::string file = keeper != nullptr ? keeper->file() : std::string();
     say_error("stopped by " + reason + " before the step in progress could end; " +
               (file.empty() ? "nothing is stored (--no-db)"
                             : "what was saved so far goes to " + file + ", marked incomplete"));
   }
-  if (keeper_) {
-    if (const std::string problem = keeper_->close_now(reason, Deadline::after(kForcedClose)); !problem.empty()) {
+  if (keeper != nullptr) {
+    if (const std::string problem = keeper->close_now(reason, Deadline::after(kForcedClose)); !problem.empty()) {
       say_error(problem);
     }
   }
+  let_the_root_leave_first();
   std::_Exit(exit_code(Errc::kInterrupted));  // other threads may be anywhere: no destructors
+}
+
+void Program::let_the_root_leave_first() const {
+  // mpirun kills all ranks as soon as one has left: not before rank 0 has spoken and stored. Its own timeout
+  // bounds this wait; ours is for the case that it is gone.
+  if (launch_.rank == 0 || launch_.launcher != Launcher::kMpirun || !watch_) return;
+  if (watch_->requested().empty()) {
+    [[maybe_unused]] const bool told_to_leave = watch_->wait(kLetTheRootLeave);
+  } else {
+    std::this_thread::sleep_for(kLetTheRootLeave);
+  }
 }
 
 /// Whether it was for this rank to say.
@@ -200,11 +217,7 @@ bool Program::say(const Error& error) {
   switch (voice(launch_, error, stage_)) {
     case Voice::kSilent: return false;
     case Voice::kUnlessStopped:
-      if (watch_) {
-        if (watch_->wait(kWaitForLauncher)) return false;
-      } else {
-        std::this_thread::sleep_for(kWaitForLauncher);
-      }
+      if (watch_ && watch_->wait(kWaitForLauncher)) return false;
       [[fallthrough]];
     case Voice::kNow: say_error(text);
   }
@@ -212,6 +225,7 @@ bool Program::say(const Error& error) {
 }
 
 int Program::fail(const Error& error) {
+  if (ending_.exchange(true)) std::this_thread::sleep_for(kForcedEnd);  // end_now() is at work, and ends the process
   const bool said = say(error);
   if (keeper_) {
     try {
@@ -220,10 +234,7 @@ int Program::fail(const Error& error) {
       if (std::string_view(problem.what()) != error.what()) say_error(problem.what());
     }
   }
-  if (!said && watch_ && launch_.launcher == Launcher::kMpirun) {
-    // mpirun ends all ranks when the first one leaves: not before the one that speaks has spoken, and stored.
-    [[maybe_unused]] const bool told_to_leave = watch_->wait(kLetTheSpeakerLeaveFirst);
-  }
+  if (!said) let_the_root_leave_first();
   return exit_code(error.code());
 }
 

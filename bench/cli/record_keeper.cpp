@@ -66,6 +66,7 @@ void RecordKeeper::save(const RunRecord& run) {
 }
 
 void RecordKeeper::publish(const std::string& reason, std::chrono::milliseconds patience) {
+  if (published_) return;
   std::string why = reason;
   std::exception_ptr problem;
   try {
@@ -77,6 +78,7 @@ void RecordKeeper::publish(const std::string& reason, std::chrono::milliseconds 
   // Neither needs room on the disk to speak of: statuses are rewritten in place, and a file is renamed.
   store_->mark_incomplete(why);
   store_->finish(patience);
+  published_ = true;
   if (problem) std::rethrow_exception(problem);
 }
 

@@ -55,6 +55,7 @@ class RecordKeeper {
   std::map<std::string, RunRecord> unsaved_;
   bool saved_any_ = false;
   bool warned_ = false;
+  bool published_ = false;
 };
 
 }  // namespace hvd::bench

@@ -134,13 +134,24 @@ TEST(Launch, OneVoice) {
   second.first_of_its_command = false;
   second.local_rank = 1;
   const Error usage(Errc::kInvalidArgument, "x");
-  const Error lost_root(Errc::kPeerLost, "rank 0 on n1 lost");
-  const Error lost_tenth(Errc::kPeerLost, "rank 10 on n1 lost");
+  const Error lost_root(Errc::kPeerLost, "rank 1 (host n1) waited 5 s for rank 0 (host n1)");
+  const Error lost_tenth(Errc::kPeerLost, "rank 1 (host n1) waited 5 s for rank 10 (host n1)");
   EXPECT_EQ(voice(root, usage, Stage::kUsage), Voice::kNow);
   EXPECT_EQ(voice(second, usage, Stage::kUsage), Voice::kSilent);
   EXPECT_EQ(voice(detect_launch(kMpirun), usage, Stage::kUsage), Voice::kNow) << "another command line than rank 0's";
   EXPECT_EQ(voice(second, lost_tenth, Stage::kSession), Voice::kSilent);
   EXPECT_EQ(voice(second, lost_root, Stage::kSession), Voice::kUnlessStopped) << "rank 0 cannot say it";
+  const Error lost_second(Errc::kPeerLost, "rank 0 (host n1) waited 5 s for rank 1 (host n1)");
+  const Error dead_root(Errc::kPeerLost,
+                        "rank 0 (host a) is lost: its process 7 has ended while rank 1 (host a) waited");
+  const Error dead_second(Errc::kPeerLost,
+                          "rank 1 (host a) is lost: its process 7 has ended while rank 0 (host a) waited for it");
+  EXPECT_EQ(voice(root, dead_second, Stage::kSession), Voice::kNow);
+  EXPECT_EQ(voice(second, dead_second, Stage::kSession), Voice::kSilent);
+  EXPECT_EQ(voice(second, dead_root, Stage::kSession), Voice::kUnlessStopped);
+  EXPECT_EQ(voice(root, lost_root, Stage::kSession), Voice::kSilent);
+  EXPECT_EQ(voice(root, lost_second, Stage::kSession), Voice::kNow);
+  EXPECT_EQ(voice(second, lost_second, Stage::kSession), Voice::kSilent) << "it was stopped, and goes on";
   EXPECT_EQ(voice(second, Error(Errc::kOutOfMemory, "x"), Stage::kSession), Voice::kUnlessStopped);
   EXPECT_EQ(voice(second, Error(Errc::kMismatch, "x"), Stage::kSession), Voice::kSilent);
   EXPECT_EQ(voice(second, Error(Errc::kUnsupported, "x"), Stage::kHost), Voice::kUnlessStopped);

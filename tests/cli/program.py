@@ -35,7 +35,8 @@ def environment(extra: dict[str, str] | None = None) -> dict[str, str]:
         OMPI_ALLOW_RUN_AS_ROOT="1",
         OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
         OMPI_MCA_rmaps_base_oversubscribe="1",
-        OMPI_MCA_btl_base_warn_component_unused="0",
+        # Between SIGTERM and SIGKILL, seconds (default 1): a test host can be too busy to wake a thread in one.
+        OMPI_MCA_odls_base_sigkill_timeout="3",
     )
     clean.update(extra or {})
     return clean

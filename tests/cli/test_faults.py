@@ -80,8 +80,8 @@ class Ranks(ProgramTest):
         os.kill(running.rank_pid(1), signal.SIGKILL)
         result = running.finish(timeout=15)
         self.assertNotEqual(result.code, 0, result)
-        # mpirun sends SIGTERM at once. A short step ends in time to learn who is gone; after a long one, mpirun's
-        # own message names the rank.
+        # mpirun follows with SIGTERM. A short step ends in time to learn who is gone; after a long one, mpirun's own
+        # message names the rank.
         self.assertEqual(len(result.errors), 1, result)
         self.assertIn("rank 1", result.err)
         self.assert_incomplete_with_samples("rank 1" if "rank 1" in result.errors[0] else "SIGTERM")
