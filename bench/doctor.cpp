@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <ostream>
@@ -37,7 +38,7 @@ std::string rate_text(double value, const char* unit) {
   return text;
 }
 
-std::string percent(double fraction) { return std::to_string(static_cast<int>(100 * fraction + 0.5)) + " %"; }
+std::string percent(double fraction) { return std::to_string(std::lround(100 * fraction)) + " %"; }
 
 void good(Findings& all, const char* subject, std::string text) {
   all.push_back({Level::kGood, subject, std::move(text), {}});

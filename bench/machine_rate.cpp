@@ -100,7 +100,7 @@ double peak_flops(int threads) {
       if (thread == 0) sink = result;
     });
   }
-  const double flops = 2.0 * 16 * kChains * static_cast<double>(rounds / 2) * threads;
+  const double flops = 2.0 * 16 * kChains * static_cast<double>(rounds) / 2 * threads;
   return flops / seconds;
 }
 

@@ -20,7 +20,7 @@ class ResultStore {
   /// Opens the store for one session. Checks now, before hours of measuring, that the directory is writable
   /// and that an existing target has our application_id and a schema version we know.
   /// Errors: io naming the file and the way out (another --db, free space, the other program's lock, merge).
-  ResultStore(std::filesystem::path target, std::string session_uuid, std::string command_line);
+  ResultStore(const std::filesystem::path& target, std::string session_uuid, const std::string& command_line);
   /// Keeps the partial if finish() was not called or failed after a run was saved, else removes it.
   ~ResultStore();
   ResultStore(const ResultStore&) = delete;

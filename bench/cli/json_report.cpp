@@ -42,7 +42,7 @@ class Writer {
     if (!first_) out_ += ',';
     first_ = false;
     out_ += '\n';
-    out_.append(static_cast<std::size_t>(2 * depth_), ' ');
+    out_.append(2 * static_cast<std::size_t>(depth_), ' ');
     if (!key.empty()) out_.append(json_string(key)).append(": ");
   }
   template <class Fill>
@@ -53,7 +53,7 @@ class Writer {
     fill(inner);
     if (!inner.first_) {
       out_ += '\n';
-      out_.append(static_cast<std::size_t>(2 * depth_), ' ');
+      out_.append(2 * static_cast<std::size_t>(depth_), ' ');
     }
     out_ += close;
   }

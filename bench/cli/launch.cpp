@@ -150,7 +150,8 @@ Voice voice(const Launch& launch, const Error& error, Stage stage) {
     // Rank 0 may hear that it was thought lost (it was stopped, and goes on): rank 1 says so.
     return error.code() == Errc::kPeerLost && blames_root(error.what()) ? Voice::kSilent : Voice::kNow;
   }
-  if (stage == Stage::kUsage) return launch.first_of_its_command ? Voice::kNow : Voice::kSilent;
+  const bool usage = stage == Stage::kUsage || (stage == Stage::kHost && error.code() == Errc::kInvalidArgument);
+  if (usage) return launch.first_of_its_command ? Voice::kNow : Voice::kSilent;
   switch (error.code()) {
     case Errc::kPeerLost:
     case Errc::kTimeout:

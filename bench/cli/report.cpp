@@ -69,12 +69,13 @@ std::string phase_table(const SessionResult& result) {
 }
 
 std::string component_title(const std::string& component) {
-  static constexpr std::array<std::pair<std::string_view, std::string_view>, 7> kTitles{{
+  static constexpr std::array<std::pair<std::string_view, std::string_view>, 8> kTitles{{
       {"efficiency", "efficiency"},
       {"interference", "interference of the ranks"},
       {"stragglers", "waiting for stragglers"},
       {"exposed_communication", "exposed communication"},
       {"control_plane", "control plane"},
+      {"overlap_slowdown", "compute slowed by overlap"},
       {"update", "update"},
       {"residual", "residual"},
   }};
