@@ -1,0 +1,12 @@
+// One RunRecord as rows of results/schema.sql. Internal to result_store.
+#pragma once
+
+#include "bench/run_record.h"
+#include "bench/sqlite_handle.h"
+
+namespace hvd::bench {
+
+/// Replaces the run and all that belongs to it; inside the caller's transaction. Errors: io.
+void write_run(Database& database, const RunRecord& run);
+
+}  // namespace hvd::bench
