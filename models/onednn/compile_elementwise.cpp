@@ -83,6 +83,7 @@ void Compiler::sum_into(NodeId id, TensorId output_id, const std::vector<TensorI
   const Md desc = mask.bits != nullptr     ? mask.layout
                   : mask.sign != kNoTensor ? value(mask.sign).desc
                                            : value(parts[0]).desc;
+  from.reserve(parts.size());
   for (const TensorId part : parts) from.push_back(in_layout(part, desc));
   const Value into = output(output_id, desc, from, id);
   std::array<Buffer*, kMaxSummands> sources{};
