@@ -134,6 +134,7 @@ int run(const Options& options) {
     return 0;
   }
   std::vector<double> seconds;
+  seconds.reserve(static_cast<std::size_t>(options.steps));
   for (int i = 0; i < options.steps; ++i) seconds.push_back(bench.step());
   std::sort(seconds.begin(), seconds.end());
   const double median = seconds[seconds.size() / 2];
