@@ -135,6 +135,7 @@ StepTimes Trainer::step(Phase phase, const StepProbe* probe) {
   if (probe != nullptr && probe->reduced) probe->reduced();
   engine_.set_activity("update", steps_);
   const auto reduced = Clock::now();
+  if (recorder_ != nullptr) recorder_->begin_update();
   step_->update(options);
   const auto end = Clock::now();
   if (recorder_ != nullptr) recorder_->end_update();
