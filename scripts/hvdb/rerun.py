@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shlex
+import signal
 import subprocess
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -72,19 +75,38 @@ def _quote(word: str) -> str:
 def execute(run: Run, store_file: Path, timeout_seconds: float) -> None:
     """Runs the record's command line in a shell, results into `store_file`; its output goes to the terminal.
 
-    Errors: HvdbError if it fails or takes longer than `timeout_seconds`.
+    Errors: HvdbError if the record cannot be read as a command, it fails or takes longer than `timeout_seconds`.
     """
-    command = command_with_store(run.session["command_line"], store_file)
+    try:
+        command = command_with_store(run.session["command_line"], store_file)
+    except ValueError as error:
+        raise HvdbError(f"the command line of run {run.short_id} is damaged ({error})") from error
     environment = dict(os.environ)
     if os.geteuid() == 0:
         environment.setdefault("OMPI_ALLOW_RUN_AS_ROOT", "1")
         environment.setdefault("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
+    # A session of its own, so that the launcher and all ranks can be ended together and none is left behind.
+    process = subprocess.Popen(["bash", "-c", command], env=environment, start_new_session=True)
     try:
-        done = subprocess.run(["bash", "-c", command], env=environment, timeout=timeout_seconds, check=False)
+        code = process.wait(timeout_seconds)
     except subprocess.TimeoutExpired as error:
-        raise HvdbError(f"the run took longer than {timeout_seconds:.0f} s: {command}") from error
-    if done.returncode != 0:
-        raise HvdbError(f"the run ended with exit code {done.returncode}: {command}")
+        raise HvdbError(f"the run took longer than {timeout_seconds:.0f} s and was ended: {command}") from error
+    finally:
+        _end(process)
+    if code != 0:
+        raise HvdbError(f"the run ended with exit code {code}: {command}")
+
+
+def _end(process: subprocess.Popen) -> None:
+    """Ends what still runs of the process's group: in order (the store is closed), or after 15 s anyhow."""
+    with contextlib.suppress(ProcessLookupError):  # nobody is left
+        for number, patience in ((signal.SIGTERM, 15.0), (signal.SIGKILL, 5.0)):
+            os.killpg(process.pid, number)
+            end = time.monotonic() + patience
+            while time.monotonic() < end:
+                process.poll()  # a zombie is a member of its group
+                os.killpg(process.pid, 0)
+                time.sleep(0.05)
 
 
 def counterpart(run: Run, candidates: list[Run]) -> Run:

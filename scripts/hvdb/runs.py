@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from hvdb import store
-from hvdb.errors import HvdbError, NotComparable
+from hvdb.errors import HvdbError, NotComparable, StoreError
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def _read_run(connection: sqlite3.Connection, row: sqlite3.Row, sessions: dict[s
         run.provenance[fact["key"]] = Fact(fact["value"], bool(fact["in_fingerprint"]))
     run.ranks = [dict(r) for r in connection.execute("SELECT * FROM rank WHERE run_uuid = ? ORDER BY rank", (uuid,))]
     for sample in connection.execute("SELECT * FROM sample WHERE run_uuid = ? ORDER BY kind, rank", (uuid,)):
-        values = np.frombuffer(sample["data"], dtype="<f8")
+        values = _values(sample, f"{source}: damaged: run {uuid}, rank {sample['rank']}")
         run.samples.setdefault(sample["kind"], {})[sample["rank"]] = values
     for part in connection.execute("SELECT * FROM decomposition WHERE run_uuid = ?", (uuid,)):
         run.decomposition[part["component"]] = Component(part["fraction"], part["seconds"], part["low"], part["high"])
@@ -122,6 +122,19 @@ def _read_run(connection: sqlite3.Connection, row: sqlite3.Row, sessions: dict[s
         for o in connection.execute("SELECT * FROM operation WHERE run_uuid = ? ORDER BY seq", (uuid,))
     ]
     return run
+
+
+def _values(sample: sqlite3.Row, where: str) -> np.ndarray:
+    """The samples of one row. Errors: StoreError where they are no doubles, or times that no clock can show."""
+    if len(sample["data"]) != 8 * sample["count"]:
+        raise StoreError(f"{where}: {sample['kind']} has {len(sample['data'])} bytes for {sample['count']} samples")
+    values = np.frombuffer(sample["data"], dtype="<f8")
+    if sample["kind"].endswith("_seconds"):
+        lowest = np.nextafter(0, 1) if sample["kind"] == "step_seconds" else 0.0
+        wrong = ~np.isfinite(values) | (values < lowest)
+        if wrong.any():
+            raise StoreError(f"{where}: {sample['kind']} holds {values[wrong][0]:g}, which is no time")
+    return values
 
 
 def load(paths: Iterable[Path | str]) -> list[Run]:

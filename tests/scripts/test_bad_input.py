@@ -1,0 +1,83 @@
+"""Stores that no hvd_bench wrote, and commands that go wrong: one line, the right exit code, nothing left behind."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sqlite3
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+from pathlib import Path
+
+from synthetic_store import REPOSITORY, SessionSpec, make
+
+
+class BadInput(unittest.TestCase):
+    def setUp(self) -> None:
+        scratch = tempfile.TemporaryDirectory()
+        self.addCleanup(scratch.cleanup)
+        self.folder = Path(scratch.name)
+        self.db = self.folder / "a.db"
+        self.runs = make(self.db, SessionSpec())[0]
+
+    def run_script(self, *words: object) -> subprocess.CompletedProcess[str]:
+        command, *arguments = map(str, words)
+        return subprocess.run(
+            [str(REPOSITORY / "scripts" / command), *arguments],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    def refused(self, message: str, *words: object, code: int = 2) -> None:
+        done = self.run_script(*words)
+        self.assertEqual(done.returncode, code, done.stderr)
+        self.assertRegex(done.stderr, message)
+        self.assertEqual(len(done.stderr.strip().splitlines()), 1, done.stderr)
+
+    def change(self, sql: str, *values: object) -> None:
+        connection = sqlite3.connect(self.db)
+        with connection:
+            connection.execute("PRAGMA ignore_check_constraints = 1")
+            connection.execute(sql, values)
+        connection.close()
+
+    def test_samples_that_are_no_times(self) -> None:
+        for value in (float("nan"), float("inf"), -1.0, 0.0):
+            with self.subTest(value):
+                data = struct.pack("<3d", 1.0, value, 1.0)
+                self.change("UPDATE sample SET data = ?, count = 3 WHERE kind = 'step_seconds'", data)
+                self.refused("a.db: damaged: run .*step_seconds holds .* no time", "efficiency", self.db)
+
+    def test_a_loss_may_be_no_number(self) -> None:
+        self.change(
+            "UPDATE sample SET kind = 'loss', data = ?, count = 1 WHERE kind = 'reduce_seconds'",
+            struct.pack("<d", float("nan")),
+        )
+        self.assertEqual(self.run_script("efficiency", self.db).returncode, 0)
+
+    def test_a_recorded_command_that_is_none(self) -> None:
+        self.change("UPDATE session SET command_line = 'hvd_bench --model \"x'")
+        self.refused("command line of run .* is damaged", "rerun", self.runs["full"], self.db, "--execute")
+
+    def test_a_rerun_that_takes_too_long_leaves_nobody_behind(self) -> None:
+        note = self.folder / "pid"
+        program = f"import os, time; open({str(note)!r}, 'w').write(str(os.getpid())); time.sleep(60)"
+        # The shell waits for its child, which a signal to the shell alone would not reach.
+        self.change(
+            "UPDATE session SET command_line = ?", f"{shlex.quote(sys.executable)} -c {shlex.quote(program)} ; :"
+        )
+        begin = time.monotonic()
+        self.refused("took longer than 3 s", "rerun", self.runs["full"], self.db, "--execute", "--timeout", 3)
+        self.assertLess(time.monotonic() - begin, 30)
+        with self.assertRaises(ProcessLookupError):
+            os.kill(int(note.read_text()), 0)
+
+
+if __name__ == "__main__":
+    unittest.main()
