@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hvdb import efficiency, merge, published, report, rerun, runs, tables
-from hvdb.errors import EXIT_GOOD, EXIT_NOT_COMPARABLE, EXIT_USAGE, HvdbError
+from hvdb.errors import EXIT_GOOD, EXIT_INTERRUPTED, EXIT_NOT_COMPARABLE, EXIT_USAGE, HvdbError
 
 EXIT_CODES = "exit codes: 0 good, 2 usage or I/O, 4 not comparable"
 
@@ -124,16 +124,36 @@ def run_plot(argv: Sequence[str]) -> int:
     return EXIT_GOOD
 
 
+def _show_progress(done: int, total: int) -> None:
+    end = "\n" if done == total else ""
+    print(f"\r{done} of {total} files", end=end, file=sys.stderr, flush=True)
+
+
 def run_merge(argv: Sequence[str]) -> int:
     """Merges stores; returns the exit code."""
     parser = _parser("merge", "Merges stores, and what killed jobs left beside them, into one. Inputs are only read.")
     parser.add_argument("-o", "--output", type=Path, required=True, help="store to add to; made if it is not there")
-    parser.add_argument("stores", nargs="+", type=Path, metavar="STORE")
+    parser.add_argument("stores", nargs="+", type=Path, metavar="STORE", help="a store, or a folder of them (*.db)")
+    parser.add_argument(
+        "--skip-damaged",
+        action="store_true",
+        help="leave out what is damaged, half-written, foreign or in use, and say so (default: merge nothing then); "
+        "two contents of one UUID are refused all the same",
+    )
     arguments = parser.parse_args(argv)
-    outcome = merge.merge(arguments.output, arguments.stores)
+    outcome = merge.merge(
+        arguments.output,
+        arguments.stores,
+        skip_damaged=arguments.skip_damaged,
+        progress=_show_progress if sys.stderr.isatty() else None,
+    )
     for note in outcome.notes:
         print(note)
-    cut = f" ({outcome.incomplete} incomplete)" if outcome.incomplete else ""
+    for line in outcome.left_out:
+        print(f"left out: {line}")
+    extras = [f"{outcome.incomplete} incomplete"] if outcome.incomplete else []
+    extras += [f"{outcome.superseded} completed"] if outcome.superseded else []
+    cut = f" ({', '.join(extras)})" if extras else ""
     print(f"{arguments.output}: {outcome.added} runs added{cut}, {outcome.present} were there already")
     return EXIT_GOOD
 
@@ -215,6 +235,9 @@ def main(argv: Sequence[str]) -> int:
     except HvdbError as error:
         print(f"scripts/{argv[0]}: {error}", file=sys.stderr)
         return error.exit_code
+    except KeyboardInterrupt:
+        print(f"scripts/{argv[0]}: interrupted", file=sys.stderr)
+        return EXIT_INTERRUPTED
     except BrokenPipeError:  # the reader (head, less) has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_GOOD

@@ -1,175 +1,362 @@
 """Merges stores into one. Idempotent: merging what is already there changes nothing, not even the file.
 
-Inputs are opened read-only and checked whole. The output is written in one transaction (a new one under another
-name first, renamed into place), so that a fault leaves it as it was.
+Inputs are opened read-only and checked whole, one after the other, and collected in a working file beside the output.
+That file then becomes the output, or is added to it in one transaction. A fault, a full disk or a kill at any point
+leaves the output as it was, or with everything in it.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
+import socket
 import sqlite3
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from hvdb import store
-from hvdb.errors import NotComparable, StoreError
+from hvdb.absorb import LEFTOVER_REASON, Place, absorb
+from hvdb.errors import StoreError
+
+__all__ = ["LEFTOVER_REASON", "Outcome", "Plan", "merge", "plan"]
 
 # A working file that changed this recently probably belongs to a job that still runs: it saves every few seconds.
 ALIVE_SECONDS = 120.0
-# One fixed text, so that merging the same leftover twice, or a copy of it, gives the same run.
-LEFTOVER_REASON = "the job ended without closing its store"
+# A working file that somebody has locked is in use, whatever its age: nobody waits for it.
+LEFTOVER_WAIT_SECONDS = 0.2
+# Pages of a large output: blobs of some hundred steps fill them well, and there are fewer to manage.
+LARGE_BYTES, LARGE_PAGE_BYTES, PAGE_BYTES = 64 << 20, 16384, 4096
+CACHE_KIB = 65536
+WORKING_SUFFIX = ".merging"
 
 
 @dataclass
-class Rows:
-    """The rows of one run, by table, in a fixed order; with where they came from."""
+class Plan:
+    """What is to be read: `named` must be whole, `found` (leftovers of killed jobs) may be in use still."""
 
-    tables: dict[str, list[dict[str, Any]]]
-    source: Path
-
-    def digest(self) -> str:
-        """SHA-256 over all rows: equal digests mean equal contents."""
-        state = hashlib.sha256()
-        for table, rows in self.tables.items():
-            for row in rows:
-                state.update(repr((table, sorted(row.items()))).encode())
-        return state.hexdigest()
-
-
-@dataclass
-class Content:
-    """What a store holds: sessions and runs by UUID."""
-
-    sessions: dict[str, Rows] = field(default_factory=dict)
-    runs: dict[str, Rows] = field(default_factory=dict)
-
-    def add(self, other: Content) -> None:
-        """Takes over what is new. Errors: NotComparable where one UUID has two contents."""
-        for mine, theirs, what in ((self.sessions, other.sessions, "session"), (self.runs, other.runs, "run")):
-            for uuid, rows in theirs.items():
-                known = mine.setdefault(uuid, rows)
-                if known.digest() != rows.digest():
-                    raise NotComparable(
-                        f"{what} {uuid} stands in {known.source} and in {rows.source} with two contents; "
-                        "one of them was changed after it was measured. Nothing was merged: leave one out"
-                    )
+    named: list[Path]
+    found: list[Path] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a merge did: counts of runs, and lines to print."""
+    """What a merge did: counts of runs, and lines to print.
+
+    added: new in the output; present: stood there before; incomplete: of those written, cut short; superseded:
+    unfinished states that gave way to a later state of the same run; left_out: one line per file that was not taken.
+    """
 
     added: int
     present: int
     incomplete: int
+    superseded: int
     notes: list[str]
+    left_out: list[str]
 
 
-def read(path: Path) -> Content:
-    """All rows of one store. A run that is still 'running' becomes 'incomplete': its job is gone.
-
-    Errors: StoreError if the file is no whole store of our schema.
-    """
-    content = Content()
-    with store.open_readonly(path) as connection:
-        for row in connection.execute("SELECT * FROM session"):
-            content.sessions[row["uuid"]] = Rows({"session": [dict(row)]}, path)
-        for row in connection.execute("SELECT * FROM run"):
-            run = dict(row)
-            if run["status"] == "running":
-                run["status"], run["status_reason"] = "incomplete", LEFTOVER_REASON
-            tables = {"run": [run]}
-            for table, order in store.CHILD_TABLES.items():
-                found = connection.execute(f"SELECT * FROM {table} WHERE run_uuid = ? ORDER BY {order}", (run["uuid"],))
-                tables[table] = [dict(child) for child in found]
-            content.runs[run["uuid"]] = Rows(tables, path)
-    return content
-
-
-def with_leftovers(inputs: Sequence[Path], now: float | None = None) -> tuple[list[Path], list[str]]:
-    """`inputs` and the `.partial` files that killed jobs left beside them; and a note per leftover.
+def plan(inputs: Sequence[Path], output: Path, now: float | None = None) -> Plan:
+    """`inputs` (a folder: the .db files in it), and the `.partial` files that killed jobs left beside them.
 
     A leftover that changed within the last two minutes is left alone unless it is among `inputs` by name.
+    Errors: StoreError for a folder without stores, or the output among the inputs.
     """
     now = time.time() if now is None else now
-    found = list(dict.fromkeys(inputs))
-    notes = []
+    listings: dict[Path, list[Path]] = {}
+
+    def listing(folder: Path) -> list[Path]:
+        if folder not in listings:
+            listings[folder] = sorted(folder.iterdir()) if folder.is_dir() else []
+        return listings[folder]
+
+    named: dict[Path, None] = {}
+    beside: dict[Path, None] = {}
     for path in inputs:
-        if store.is_partial(path):
+        if path.is_dir():
+            stores = [p for p in listing(path) if p.suffix == ".db" and p.resolve() != output.resolve()]
+            partials = [p for p in listing(path) if store.is_partial(p)]
+            if not stores and not partials:
+                raise StoreError(f"{path}: a folder without stores (*.db)")
+            named.update(dict.fromkeys(stores))
+            beside.update(dict.fromkeys(partials))
             continue
-        for leftover in sorted(path.parent.glob(f"{path.name}.*.partial")):
-            if leftover in found:
-                continue
-            if now - leftover.stat().st_mtime < ALIVE_SECONDS:
-                notes.append(f"{leftover}: changed just now, its job may still run: left out (name it to take it)")
-            else:
-                found.append(leftover)
-                notes.append(f"{leftover}: taken along")
-    return found, notes
+        if path.resolve() == output.resolve():
+            raise StoreError(f"{path}: is the output as well; name only the stores to add")
+        named[path] = None
+        if not store.is_partial(path):
+            start = f"{path.name}."
+            near = (p for p in listing(path.parent) if store.is_partial(p) and p.name.startswith(start))
+            beside.update(dict.fromkeys(near))
+    made = Plan(list(named))
+    for leftover in beside:
+        if leftover in named:
+            continue
+        if now - leftover.stat().st_mtime < ALIVE_SECONDS:
+            made.notes.append(f"{leftover}: changed just now, its job may still run: left out (name it to take it)")
+        else:
+            made.found.append(leftover)
+    return made
 
 
-def merge(output: Path, inputs: Iterable[Path]) -> Outcome:
-    """Adds all runs of `inputs` to `output`, which is made if it is not there.
+def merge(
+    output: Path,
+    inputs: Iterable[Path],
+    *,
+    skip_damaged: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+) -> Outcome:
+    """Adds all runs of `inputs` (files, or folders of them) to `output`, which is made if it is not there.
 
+    skip_damaged: leave out, and say, inputs that cannot be read, instead of refusing them all.
+    progress: called with (files done, files in all) after each file.
+    Memory: some 100 MB whatever the number of samples. Disk: the new rows once beside the output, for a while.
     Errors: StoreError (unreadable, damaged, unknown schema, not writable, locked), NotComparable (one UUID with
     two contents). After an error the output is unchanged.
     """
-    inputs, notes = with_leftovers(list(inputs))
-    for path in inputs:
-        if path.resolve() == output.resolve():
-            raise StoreError(f"{path}: is the output as well; name only the stores to add")
-    merged = read(output) if output.exists() else Content()
-    before = set(merged.runs)
-    sessions_before = set(merged.sessions)
-    seen: set[str] = set()
-    for path in inputs:
-        content = read(path)
-        merged.add(content)
-        seen |= set(content.runs)
-    new_runs = [merged.runs[uuid] for uuid in merged.runs if uuid not in before]
-    new_sessions = [merged.sessions[uuid] for uuid in merged.sessions if uuid not in sessions_before]
-    if new_runs or new_sessions or not output.exists():
-        _write(output, new_sessions, new_runs)
-    incomplete = sum(rows.tables["run"][0]["status"] == "incomplete" for rows in new_runs)
-    return Outcome(len(new_runs), len(seen & before), incomplete, notes)
-
-
-def _write(output: Path, sessions: list[Rows], runs: list[Rows]) -> None:
-    fresh = not output.exists()
-    target = output.with_name(f"{output.name}.{os.getpid()}.merging") if fresh else output
-    connection = None
+    work = plan(list(inputs), output)
+    work.notes += _remove_dead_working_files(output)
+    left_out: list[str] = []
+    named = _readable_headers(work.named, skip_damaged, left_out)
+    if output.exists():
+        store.require_ours(output)
+    elif not output.parent.is_dir():
+        raise StoreError(f"{output}: cannot be written: there is no folder {output.parent}; make it (mkdir -p)")
+    if not named and not work.found and not output.exists():
+        raise StoreError(f"{output}: nothing to merge: {'; '.join([*left_out, *work.notes]) or 'no stores named'}")
+    working = output.with_name(f"{output.name}.{socket.gethostname()}.{os.getpid()}{WORKING_SUFFIX}")
     try:
-        connection = store.create(target) if fresh else sqlite3.connect(target, timeout=10.0)
-        connection.execute("PRAGMA foreign_keys = ON")
-        with connection:
-            sessions.sort(key=lambda rows: _age(rows, "session"))
-            for rows in sessions + sorted(runs, key=lambda rows: _age(rows, "run")):
-                _insert(connection, rows)
-        connection.close()
-        if fresh:
-            target.replace(output)
+        return _run(work, named, output, working, skip_damaged, left_out, progress)
     except (sqlite3.Error, OSError) as error:
-        if connection is not None:
-            connection.close()
-        if fresh:
-            target.unlink(missing_ok=True)
         raise StoreError(
             f"{output}: cannot be written: {error}; check that the folder is writable, has space, and that no "
             "other program holds the file"
         ) from error
+    finally:
+        working.unlink(missing_ok=True)
 
 
-def _age(rows: Rows, table: str) -> tuple[str, str]:
-    return rows.tables[table][0]["started_utc"], rows.tables[table][0]["uuid"]
+def _run(
+    work: Plan,
+    named: list[Path],
+    output: Path,
+    working: Path,
+    skip_damaged: bool,
+    left_out: list[str],
+    progress: Callable[[int, int], None] | None,
+) -> Outcome:
+    files = [*named, *work.found]
+    large = sum(path.stat().st_size for path in files) > LARGE_BYTES
+    collected = _Collector(working, output, LARGE_PAGE_BYTES if large else PAGE_BYTES)
+    try:
+        for done, path in enumerate(files, 1):
+            _read_ahead(files[done : done + 1])
+            _take(collected, path, path in work.found, skip_damaged, work.notes, left_out)
+            if progress is not None:
+                progress(done, len(files))
+        outcome = collected.outcome(work.notes, left_out)
+    finally:
+        collected.close()
+    _publish(working, output, collected.file_of, collected.is_new())
+    return outcome
 
 
-def _insert(connection: sqlite3.Connection, rows: Rows) -> None:
-    for table, members in rows.tables.items():
-        for row in members:
-            names = ", ".join(row)
-            marks = ", ".join("?" * len(row))
-            connection.execute(f"INSERT INTO {table} ({names}) VALUES ({marks})", tuple(row.values()))
+def _readable_headers(paths: list[Path], skip_damaged: bool, left_out: list[str]) -> list[Path]:
+    """Looks at all headers before anything is read, and names all files that cannot be taken at once."""
+    good, faults = [], []
+    for path in paths:
+        try:
+            store.require_ours(path)
+            good.append(path)
+        except StoreError as error:
+            faults.append(str(error))
+    if len(faults) == 1 and not skip_damaged:
+        raise StoreError(faults[0])
+    if faults and not skip_damaged:
+        more = f" | and {len(faults) - 5} more" if len(faults) > 5 else ""
+        raise StoreError(
+            f"{len(faults)} of {len(paths)} files cannot be merged (--skip-damaged leaves them out): "
+            + " | ".join(faults[:5])
+            + more
+        )
+    left_out += faults
+    return good
+
+
+def _take(
+    collected: _Collector, path: Path, found: bool, skip_damaged: bool, notes: list[str], left_out: list[str]
+) -> None:
+    try:
+        collected.take(path, LEFTOVER_WAIT_SECONDS if found else store.WAIT_SECONDS)
+        if found:
+            notes.append(f"{path}: taken along")
+    except store.InUse as error:
+        if not found and not skip_damaged:
+            raise
+        left_out.append(str(error))
+    except StoreError as error:
+        if not skip_damaged:
+            raise
+        left_out.append(str(error))
+
+
+class _Collector:
+    """The working file, with the existing output attached beside it, and what was taken so far.
+
+    Nobody else reads the working file and a fault deletes it, so that it is written without journal file and syncs.
+    """
+
+    def __init__(self, working: Path, output: Path, page_bytes: int) -> None:
+        self._output = output
+        self._file_of: dict[str, str] = {}
+        self._present: set[str] = set()
+        self._added: set[str] = set()
+        self._superseded: set[str] = set()
+        self._places = [Place("main", self.file_of)]
+        self._connection = store.create(working, page_bytes)
+        self._connection.isolation_level = None
+        for pragma in ("journal_mode = MEMORY", "synchronous = OFF", "locking_mode = EXCLUSIVE"):
+            self._connection.execute(f"PRAGMA main.{pragma}").fetchall()
+        self._connection.execute(f"PRAGMA main.cache_size = -{CACHE_KIB}")
+        if output.exists():
+            self._attach_output()
+
+    def _attach_output(self) -> None:
+        self._connection.execute(f"PRAGMA busy_timeout = {int(1000 * store.WAIT_SECONDS)}")
+        try:
+            # rw, though nothing is written here: a merge that was killed may have left a journal to roll back
+            self._connection.execute("ATTACH ? AS present", (f"{self._output.resolve().as_uri()}?mode=rw",))
+        except sqlite3.DatabaseError as error:
+            raise store.fault(self._output, error) from error
+        store.check(self._connection, self._output, "present")
+        self._places.append(Place("present", lambda _: str(self._output)))
+
+    def file_of(self, uuid: str) -> str:
+        """The input that a session or run was taken from."""
+        return self._file_of.get(uuid, str(self._output))
+
+    def take(self, path: Path, wait_seconds: float) -> None:
+        """Collects one input. Errors: StoreError, also if it changes while it is read; NotComparable; sqlite3.Error."""
+        with store.attached(self._connection, path, "incoming", wait_seconds):
+            before = _state(path)  # under the lock
+            taken = absorb(self._connection, Place("incoming", lambda _: str(path)), self._places)
+            # SQLite's locks keep writers out, but some cluster file systems have none between nodes.
+            if _state(path) != before:
+                raise store.InUse(f"{path}: changed while it was read; try again when its job has ended")
+            self._connection.execute("COMMIT")
+        for uuid in (*taken.copied(), *taken.sessions):
+            self._file_of[uuid] = str(path)
+        self._added |= set(taken.added)
+        self._present |= set(taken.present)
+        self._superseded |= set(taken.superseded)
+
+    def is_new(self) -> bool:
+        """Whether anything was taken that the output lacks."""
+        return bool(self._file_of)
+
+    def outcome(self, notes: list[str], left_out: list[str]) -> Outcome:
+        """What was done so far."""
+        cut = "SELECT count(*) FROM main.run WHERE status = 'incomplete'"
+        (incomplete,) = self._connection.execute(cut).fetchone()
+        return Outcome(
+            added=len(self._added),
+            present=len(self._present - self._added),
+            incomplete=incomplete,
+            superseded=len(self._superseded),
+            notes=notes,
+            left_out=left_out,
+        )
+
+    def close(self) -> None:
+        """Closes the working file. Never throws."""
+        self._connection.close()
+
+
+def _read_ahead(paths: list[Path]) -> None:
+    """Asks the operating system to load files while another one is worked on. Never throws."""
+    for path in paths:
+        try:
+            descriptor = os.open(path, os.O_RDONLY)
+        except OSError:
+            continue  # whoever opens it next says what is wrong with it
+        try:
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_WILLNEED)
+        except (AttributeError, OSError):  # not on every system
+            pass
+        finally:
+            os.close(descriptor)
+
+
+def _state(path: Path) -> tuple[int, int, int]:
+    found = path.stat()
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _publish(working: Path, output: Path, file_of: Callable[[str], str], is_new: bool) -> None:
+    """Gives the working file the output's name, or adds it to the output if that is there."""
+    if not output.exists():
+        _sync(working)
+        try:
+            os.link(working, output)  # unlike rename, never replaces what another program made meanwhile
+        except FileExistsError:
+            pass
+        except OSError:  # a file system without hard links
+            working.rename(output)
+        if not working.exists() or working.samefile(output):
+            _sync(output.parent)
+            return
+    if is_new:
+        _add(working, output, file_of)
+
+
+def _add(working: Path, output: Path, file_of: Callable[[str], str]) -> None:
+    """Adds the working file to the output, in one transaction, and judges anew: others may have added meanwhile."""
+    uri = f"{output.resolve().as_uri()}?mode=rw"
+    connection = sqlite3.connect(uri, uri=True, timeout=store.WAIT_SECONDS, isolation_level=None)
+    try:
+        connection.execute(f"PRAGMA main.cache_size = -{CACHE_KIB}")
+        connection.execute("PRAGMA main.synchronous = FULL")
+        connection.execute("ATTACH ? AS incoming", (f"{working.resolve().as_uri()}?mode=ro",))
+        connection.execute("BEGIN IMMEDIATE")
+        absorb(connection, Place("incoming", file_of), [Place("main", lambda _: str(output))])
+        connection.execute("COMMIT")
+    finally:
+        connection.close()  # rolls back what was not committed
+
+
+def _sync(path: Path) -> None:
+    """Makes contents (of a folder: a new name in it) durable; some file systems refuse it for folders."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError:
+        if not path.is_dir():
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def _remove_dead_working_files(output: Path) -> list[str]:
+    """Deletes what merges into `output` that were killed on this host left; a note for each of another host."""
+    notes = []
+    start = f"{output.name}."
+    for path in sorted(output.parent.iterdir()) if output.parent.is_dir() else []:
+        if not path.name.startswith(start) or path.suffix != WORKING_SUFFIX:
+            continue
+        host, _, process = path.name[len(start) : -len(WORKING_SUFFIX)].rpartition(".")
+        if host == socket.gethostname() and process.isdigit() and not _is_alive(int(process)):
+            path.unlink(missing_ok=True)
+            notes.append(f"{path}: removed, the merge that wrote it was killed")
+        elif host != socket.gethostname():
+            notes.append(f"{path}: of a merge on {host}; remove it if none is running there")
+    return notes
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -121,6 +121,64 @@ class MergeTest(unittest.TestCase):
         with self.assertRaisesRegex(StoreError, "no such file"):
             merge.merge(self.out, [self.folder / "absent.db"])
 
+    def test_all_files_that_cannot_be_taken_are_named_at_once(self) -> None:
+        (self.folder / "empty.db").write_bytes(b"")
+        self.alter(self.b, "PRAGMA user_version = 99")
+        with self.assertRaisesRegex(StoreError, "2 of 3 files .*--skip-damaged.*empty file.*schema version 99"):
+            merge.merge(self.out, [self.folder / "empty.db", self.a, self.b, self.a])
+        self.assertFalse(self.out.exists())
+
+    def test_skip_damaged_leaves_out_and_says_so(self) -> None:
+        whole = self.b.read_bytes()
+        flipped = bytearray(whole)
+        flipped[4096:8192] = b"\xff" * 4096  # found only when the file is read
+        bad = {"half.db": whole[: len(whole) // 2], "flipped.db": bytes(flipped), "text.db": b"total\n" * 50}
+        for name, content in bad.items():
+            (self.folder / name).write_bytes(content)
+        outcome = merge.merge(self.out, [*(self.folder / name for name in bad), self.a], skip_damaged=True)
+        self.assertEqual((outcome.added, len(outcome.left_out)), (3, 3))
+        for name in bad:
+            self.assertTrue(any(name in line for line in outcome.left_out), outcome.left_out)
+        with self.assertRaises(NotComparable, msg="a conflict is no damage"):
+            self.alter(self.a, "UPDATE run SET final_loss = 1.0")
+            merge.merge(self.out, [self.a], skip_damaged=True)
+
+    def test_nothing_left_to_merge_makes_no_file(self) -> None:
+        (self.folder / "empty.db").write_bytes(b"")
+        with self.assertRaisesRegex(StoreError, "nothing to merge.*empty file"):
+            merge.merge(self.out, [self.folder / "empty.db"], skip_damaged=True)
+        self.assertFalse(self.out.exists())
+
+    def test_a_schema_of_our_number_with_other_tables_or_columns_is_refused(self) -> None:
+        changes = {
+            "holds a table 'extra'": "CREATE TABLE extra (x)",
+            "holds a view 'all_runs'": "CREATE VIEW all_runs AS SELECT * FROM run",
+            "'rank' has not the columns": "ALTER TABLE rank ADD COLUMN gpu TEXT",
+            "'operation' is missing": "DROP TABLE operation",
+        }
+        whole = self.a.read_bytes()
+        for message, statement in changes.items():
+            with self.subTest(message):
+                self.a.write_bytes(whole)
+                self.alter(self.a, statement)
+                with self.assertRaisesRegex(StoreError, message):
+                    merge.merge(self.out, [self.b, self.a])
+                self.assertFalse(self.out.exists())
+
+    def test_a_folder_means_the_stores_in_it(self) -> None:
+        jobs = self.folder / "jobs"
+        jobs.mkdir()
+        with self.assertRaisesRegex(StoreError, "without stores"):
+            merge.merge(self.out, [jobs])
+        self.a.rename(jobs / "a.db")
+        (jobs / "slurm-1.out").write_text("total images/sec: 1")
+        leftover = jobs / "b.db.00000000-1111.partial"
+        self.b.rename(leftover)
+        os.utime(leftover, (LONG_AGO, LONG_AGO))
+        self.assertEqual(merge.merge(jobs / "all.db", [jobs]).added, 6)
+        again = merge.merge(jobs / "all.db", [jobs])
+        self.assertEqual((again.added, again.present), (0, 6))
+
     def test_other_programs_and_other_schemas_are_refused(self) -> None:
         self.alter(self.a, "PRAGMA user_version = 99")
         with self.assertRaisesRegex(StoreError, "schema version 99"):

@@ -1,0 +1,192 @@
+"""Copies runs from one attached store into another, in SQL, and says what is new, what is there and what conflicts.
+
+Nothing here opens, commits or rolls back: scripts/hvdb/merge.py does. Rows never pass through Python, so that memory
+does not grow with the number of samples.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from hvdb import store
+from hvdb.errors import NotComparable
+
+# One fixed text, so that merging the same leftover twice, or a copy of it, gives the same run.
+LEFTOVER_REASON = "the job ended without closing its store"
+# What changes in a run from its first save to its last. Everything else says what was measured, and never changes.
+PROGRESS_COLUMNS = frozenset(
+    {
+        "status",
+        "status_reason",
+        "finished_utc",
+        "data_plane",
+        "warmup_steps",
+        "measured_steps",
+        "stop_reason",
+        "step_seconds",
+        "step_seconds_low",
+        "step_seconds_high",
+        "images_per_second",
+        "images_per_second_low",
+        "images_per_second_high",
+        "flops_per_image",
+        "plan_hash",
+        "buckets",
+        "final_loss",
+        "checks",
+        "fingerprint",
+    }
+)
+
+
+@dataclass
+class Taken:
+    """What absorbing one store did, by UUID.
+
+    superseded: runs whose unfinished state gave way to a later one. sessions: those that were copied.
+    """
+
+    added: list[str] = field(default_factory=list)
+    present: list[str] = field(default_factory=list)
+    superseded: list[str] = field(default_factory=list)
+    sessions: list[str] = field(default_factory=list)
+
+    def copied(self) -> list[str]:
+        """The runs that were copied."""
+        return [*self.added, *self.superseded]
+
+
+@dataclass(frozen=True)
+class Place:
+    """An attached store, and the name of the file that a UUID in it came from, for messages."""
+
+    database: str
+    file_of: Callable[[str], str]
+
+
+def _stage_runs(connection: sqlite3.Connection, incoming: str) -> None:
+    """Makes temp.incoming_run, the runs of `incoming` as they are to be stored; replaces the one of the last store.
+
+    A run that is still 'running' becomes 'incomplete': its job is gone.
+    """
+    shown = {column: column for column in store.columns()["run"]}
+    shown["status"] = "CASE status WHEN 'running' THEN 'incomplete' ELSE status END"
+    shown["status_reason"] = f"CASE status WHEN 'running' THEN '{LEFTOVER_REASON}' ELSE status_reason END"
+    listed = ", ".join(f"{sql} AS {column}" for column, sql in shown.items())
+    connection.execute("DROP TABLE IF EXISTS temp.incoming_run")
+    connection.execute(f"CREATE TEMP TABLE incoming_run AS SELECT {listed} FROM {incoming}.run")
+
+
+def _require_same_sessions(connection: sqlite3.Connection, incoming: Place, known: Place) -> None:
+    differs = " OR ".join(f"mine.{column} IS NOT theirs.{column}" for column in store.columns()["session"])
+    row = connection.execute(
+        f"SELECT uuid FROM {known.database}.session mine JOIN {incoming.database}.session theirs USING (uuid)"
+        f" WHERE {differs}"
+    ).fetchone()
+    if row is not None:
+        raise _conflict("session", row[0], incoming, known)
+
+
+def _conflict(what: str, uuid: str, incoming: Place, known: Place) -> NotComparable:
+    return NotComparable(
+        f"{what} {uuid} stands in {known.file_of(uuid)} and in {incoming.file_of(uuid)} with two contents; one of "
+        "them was changed after it was measured. Nothing was merged: leave one out"
+    )
+
+
+def _equal(connection: sqlite3.Connection, incoming: str, known: str, uuid: str) -> bool:
+    """Whether all rows of one run are equal in both databases. Blobs are compared whole, in SQL."""
+    compared = " AND ".join(f"mine.{column} IS theirs.{column}" for column in store.columns()["run"])
+    query = (
+        f"SELECT {compared} FROM {known}.run mine, temp.incoming_run theirs WHERE mine.uuid = ?1 AND theirs.uuid = ?1"
+    )
+    if not connection.execute(query, (uuid,)).fetchone()[0]:
+        return False
+    for table, key in store.CHILD_TABLES.items():
+        match = " AND ".join(f"mine.{column} IS theirs.{column}" for column in store.columns()[table])
+        keys = " AND ".join(f"mine.{column} = theirs.{column}" for column in ("run_uuid", *key.split(", ")))
+        mine, theirs, both = connection.execute(
+            f"SELECT (SELECT count(*) FROM {known}.{table} WHERE run_uuid = ?1),"
+            f" (SELECT count(*) FROM {incoming}.{table} WHERE run_uuid = ?1),"
+            f" (SELECT count(*) FROM {incoming}.{table} theirs CROSS JOIN {known}.{table} mine ON {keys}"
+            f"  WHERE theirs.run_uuid = ?1 AND {match})",
+            (uuid,),
+        ).fetchone()
+        if not mine == theirs == both:
+            return False
+    return True
+
+
+def _judge(connection: sqlite3.Connection, incoming: Place, known: Place, uuid: str) -> str:
+    """'present' or 'superseded' for a run that stands in both. Errors: NotComparable for two contents.
+
+    An unfinished state (a leftover's) and a later one of the same run are no conflict: the finished one counts, of
+    two unfinished ones that with more steps.
+    """
+    if _equal(connection, incoming.database, known.database, uuid):
+        return "present"
+    same = " AND ".join(f"mine.{c} IS theirs.{c}" for c in store.columns()["run"] if c not in PROGRESS_COLUMNS)
+    unfinished = "{0}.status = 'incomplete' AND {0}.status_reason = ?2"
+    one_run, mine_open, theirs_open, more_steps = connection.execute(
+        f"SELECT {same}, {unfinished.format('mine')}, {unfinished.format('theirs')},"
+        " theirs.measured_steps + theirs.warmup_steps - mine.measured_steps - mine.warmup_steps"
+        f" FROM {known.database}.run mine, temp.incoming_run theirs WHERE mine.uuid = ?1 AND theirs.uuid = ?1",
+        (uuid, LEFTOVER_REASON),
+    ).fetchone()
+    if one_run and theirs_open and (not mine_open or more_steps < 0):
+        return "present"
+    if one_run and mine_open and (not theirs_open or more_steps > 0):
+        return "superseded"
+    raise _conflict("run", uuid, incoming, known)
+
+
+def absorb(connection: sqlite3.Connection, incoming: Place, present: Sequence[Place]) -> Taken:
+    """Copies into 'main' what `incoming` holds and none of `present` does.
+
+    present: 'main' first; then stores that count as being there although nothing is written to them.
+    In the caller's transaction, which is to be rolled back after an error. Errors: NotComparable; sqlite3.Error.
+    """
+    _stage_runs(connection, incoming.database)
+    for known in present:
+        _require_same_sessions(connection, incoming, known)
+    taken = Taken()
+    for (uuid,) in connection.execute("SELECT uuid FROM temp.incoming_run ORDER BY started_utc, uuid").fetchall():
+        verdict = "added"
+        for known in present:
+            if connection.execute(f"SELECT 1 FROM {known.database}.run WHERE uuid = ?", (uuid,)).fetchone():
+                verdict = _judge(connection, incoming, known, uuid)
+                if verdict == "superseded" and known.database == "main":
+                    _delete_run(connection, uuid)
+                break  # what stands in 'main' was judged against the others when it came
+        getattr(taken, verdict).append(uuid)
+    taken.sessions = _copy_sessions(connection, incoming.database, present)
+    for uuid in taken.copied():
+        _copy_run(connection, incoming.database, uuid)
+    return taken
+
+
+def _delete_run(connection: sqlite3.Connection, uuid: str) -> None:
+    for table in store.CHILD_TABLES:
+        connection.execute(f"DELETE FROM main.{table} WHERE run_uuid = ?", (uuid,))
+    connection.execute("DELETE FROM main.run WHERE uuid = ?", (uuid,))
+
+
+def _copy_sessions(connection: sqlite3.Connection, incoming: str, present: Sequence[Place]) -> list[str]:
+    there = " AND ".join(f"uuid NOT IN (SELECT uuid FROM {known.database}.session)" for known in present)
+    new = [row[0] for row in connection.execute(f"SELECT uuid FROM {incoming}.session WHERE {there}")]
+    for uuid in new:
+        connection.execute(_copying("session", f"{incoming}.session", "uuid"), (uuid,))
+    return new
+
+
+def _copy_run(connection: sqlite3.Connection, incoming: str, uuid: str) -> None:
+    connection.execute(_copying("run", "temp.incoming_run", "uuid"), (uuid,))
+    for table in store.CHILD_TABLES:
+        connection.execute(_copying(table, f"{incoming}.{table}", "run_uuid"), (uuid,))
+
+
+def _copying(table: str, source: str, key: str) -> str:
+    names = ", ".join(store.columns()[table])
+    return f"INSERT INTO main.{table} ({names}) SELECT {names} FROM {source} WHERE {key} = ?"

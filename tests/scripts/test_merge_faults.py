@@ -1,0 +1,431 @@
+"""Merging while others write, are killed, or fill the disk: nothing is lost, nothing half-merged."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+from pathlib import Path
+
+import numpy as np
+
+from synthetic_store import REPOSITORY, SessionSpec, add_session, make
+
+from hvdb import merge, runs, store
+from hvdb.errors import NotComparable, StoreError
+
+LONG_AGO = 1_700_000_000
+SCRIPTS = REPOSITORY / "scripts"
+
+
+def digest(path: Path) -> int:
+    return hash(path.read_bytes())
+
+
+def edit(path: Path, *statements: str) -> None:
+    connection = sqlite3.connect(path)
+    with connection:
+        for statement in statements:
+            connection.execute(statement)
+    connection.close()
+
+
+def all_rows(path: Path) -> list[str]:
+    with store.open_readonly(path) as connection:
+        return sorted(connection.iterdump())
+
+
+class Folder(unittest.TestCase):
+    def setUp(self) -> None:
+        scratch = tempfile.TemporaryDirectory()
+        self.addCleanup(scratch.cleanup)
+        self.folder = Path(scratch.name)
+        self.a, self.b = self.folder / "a.db", self.folder / "b.db"
+        self.out = self.folder / "out.db"
+        make(self.a, SessionSpec(), seed=1)
+        make(self.b, SessionSpec(model="vgg16"), seed=2)
+
+    def assert_no_working_file(self) -> None:
+        self.assertEqual([p.name for p in self.folder.iterdir() if "merging" in p.name], [])
+
+
+class WhileJobsWriteTest(Folder):
+    def test_a_job_that_publishes_into_an_input_meanwhile(self) -> None:
+        """Sessions are added to a store, one transaction each, while it is merged again and again."""
+        script = (
+            "import sys, time; sys.path.insert(0, sys.argv[1])\n"
+            "import numpy as np, sqlite3\n"
+            "from synthetic_store import SessionSpec, add_session\n"
+            "connection = sqlite3.connect(sys.argv[2], timeout=30)\n"
+            "for seed in range(100, 130):\n"
+            "    with connection:\n"
+            "        add_session(connection, SessionSpec(), np.random.default_rng(seed))\n"
+            "    time.sleep(0.002)\n"
+        )
+        writer = subprocess.Popen([sys.executable, "-c", script, str(Path(__file__).parent), str(self.a)])
+        merges = 0
+        while writer.poll() is None:
+            merge.merge(self.out, [self.a])
+            merges += 1
+            found = runs.load([self.out])
+            self.assertEqual(len(found) % 3, 0, "a session is there whole or not at all")
+            self.assertTrue(all(len(run.step_seconds_series()) == 40 for run in found))
+        self.assertEqual(writer.returncode, 0, "the writer must not fail because somebody reads")
+        merge.merge(self.out, [self.a])
+        self.assertEqual(len(runs.load([self.out])), 93)
+        self.assertGreater(merges, 0)
+
+    def test_a_store_that_a_live_transaction_holds_is_read_as_before_it(self) -> None:
+        # The journal of a live writer is not hot: no private copy may be rolled back in its place.
+        writer = sqlite3.connect(self.a, isolation_level=None)
+        self.addCleanup(writer.close)
+        writer.execute("BEGIN IMMEDIATE")
+        writer.execute("DELETE FROM sample")
+        self.assertTrue(self.a.with_name("a.db-journal").exists(), "the set-up must leave a journal")
+        self.assertEqual(merge.merge(self.out, [self.a]).added, 3)
+        self.assertTrue(all(len(run.step_seconds_series()) == 40 for run in runs.load([self.out])))
+        writer.execute("ROLLBACK")
+
+    def test_a_leftover_that_somebody_has_locked_is_said_and_left_out(self) -> None:
+        leftover = self.folder / "a.db.00000000-1111.partial"
+        make(leftover, SessionSpec(status="running"), seed=9)
+        os.utime(leftover, (LONG_AGO, LONG_AGO))
+        job = sqlite3.connect(leftover, isolation_level=None)
+        self.addCleanup(job.close)
+        job.execute("PRAGMA locking_mode = EXCLUSIVE")  # as hvd_bench keeps its working file
+        job.execute("BEGIN EXCLUSIVE")
+        begun = time.monotonic()
+        outcome = merge.merge(self.out, [self.a])
+        self.assertEqual((outcome.added, len(outcome.left_out)), (3, 1))
+        self.assertRegex(outcome.left_out[0], r"partial: in use .*try again when it has ended")
+        self.assertLess(time.monotonic() - begun, 5, "nobody waits for a running job")
+
+    def test_a_file_that_changes_without_locks_is_refused(self) -> None:
+        """A cluster file system without locks between nodes: the file differs after it was read."""
+        absorb = merge.absorb
+
+        def meddle(*arguments: object) -> object:
+            taken = absorb(*arguments)
+            with self.a.open("ab") as file:
+                file.write(b"\0" * 4096)
+            return taken
+
+        merge.absorb = meddle
+        self.addCleanup(setattr, merge, "absorb", absorb)
+        with self.assertRaisesRegex(StoreError, "changed while it was read"):
+            merge.merge(self.out, [self.a])
+        self.assertFalse(self.out.exists())
+        outcome = merge.merge(self.out, [self.b, self.a], skip_damaged=True)
+        self.assertEqual((outcome.added, len(outcome.left_out)), (3, 1))
+        self.assertEqual({run.model for run in runs.load([self.out])}, {"vgg16"})
+
+    def test_a_store_being_copied_is_called_half_written(self) -> None:
+        whole = self.a.read_bytes()
+        copy = self.folder / "copy.db"
+        for size in (50, 100, 4096, len(whole) // 2, len(whole) - 1):
+            with self.subTest(size):
+                copy.write_bytes(whole[:size])
+                with self.assertRaisesRegex(StoreError, "half-written or damaged|damaged: 50 bytes only"):
+                    merge.merge(self.out, [self.b, copy])
+        self.assertFalse(self.out.exists())
+        copy.write_bytes(whole)
+        self.assertEqual(merge.merge(self.out, [self.b, copy]).added, 6)
+
+
+class StatesOfOneRunTest(Folder):
+    """A leftover that was merged too early, and then the same run finished."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.early, self.late = self.folder / "early.db", self.folder / "late.db"
+        (made,) = make(self.early, SessionSpec(phases=("full",)), seed=5)
+        self.uuid = made["full"]
+        shutil.copy(self.early, self.late)
+        edit(
+            self.early,
+            "UPDATE run SET status = 'running', measured_steps = 5, step_seconds = NULL, fingerprint = 'early'",
+            "UPDATE sample SET count = 5, data = substr(data, 1, 40)",
+        )
+
+    def merged(self, *orders: list[Path]) -> list[str]:
+        out = self.folder / f"out{len(list(self.folder.iterdir()))}.db"
+        for order in orders:
+            merge.merge(out, order)
+        return all_rows(out)
+
+    def test_the_finished_state_counts_in_any_order(self) -> None:
+        want = self.merged([self.late])
+        for orders in ([[self.early, self.late]], [[self.late, self.early]], [[self.early], [self.late]]):
+            self.assertEqual(self.merged(*orders), want)
+        self.assertEqual(self.merged([self.late], [self.early]), want)
+        self.assertEqual(self.merged([self.early], [self.late], [self.early], [self.late]), want)
+
+    def test_it_is_counted_and_the_second_time_changes_nothing(self) -> None:
+        self.assertEqual(merge.merge(self.out, [self.early]).incomplete, 1)
+        outcome = merge.merge(self.out, [self.late])
+        self.assertEqual((outcome.added, outcome.superseded, outcome.present), (0, 1, 0))
+        before = digest(self.out)
+        outcome = merge.merge(self.out, [self.early, self.late])
+        self.assertEqual((outcome.added, outcome.superseded, outcome.present), (0, 0, 1))
+        self.assertEqual(digest(self.out), before)
+
+    def test_of_two_unfinished_states_the_longer_counts(self) -> None:
+        longer = self.folder / "longer.db"
+        shutil.copy(self.late, longer)
+        edit(longer, "UPDATE run SET status = 'running', measured_steps = 20, fingerprint = 'early'")
+        self.assertEqual(self.merged([self.early, longer]), self.merged([longer, self.early]))
+        self.assertEqual(self.merged([self.early, longer]), self.merged([longer]))
+
+    def test_another_configuration_is_a_conflict_all_the_same(self) -> None:
+        for statement in ("UPDATE run SET batch_size = 9", "UPDATE run SET world_size = 3", "UPDATE run SET seed = 2"):
+            forged = self.folder / "forged.db"
+            shutil.copy(self.late, forged)
+            edit(forged, statement)
+            with self.subTest(statement), self.assertRaises(NotComparable):
+                merge.merge(self.out, [self.early, forged])
+
+    def test_two_unfinished_states_of_equal_length_that_differ_are_a_conflict(self) -> None:
+        forged = self.folder / "forged.db"
+        shutil.copy(self.early, forged)
+        edit(forged, "UPDATE run SET final_loss = 7")
+        with self.assertRaises(NotComparable):
+            merge.merge(self.out, [self.early, forged])
+
+
+class KilledTest(Folder):
+    """scripts/merge is killed at many points; the output is as before or complete, and the next merge completes it."""
+
+    STEPS = """
+import os, signal, sqlite3, sys
+sys.path.insert(0, sys.argv[1])
+from pathlib import Path
+from hvdb import merge
+left = int(sys.argv[2])
+def trap(frame, event, argument):
+    global left
+    if event == "line" and frame.f_code.co_filename.endswith(("merge.py", "absorb.py")):
+        left -= 1
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+    return trap
+sys.settrace(trap)
+merge.merge(Path(sys.argv[3]), [Path(p) for p in sys.argv[4:]])
+"""
+
+    def kill_after(self, lines: int, *inputs: Path) -> int:
+        done = subprocess.run(
+            [sys.executable, "-B", "-c", self.STEPS, str(SCRIPTS), str(lines), str(self.out), *map(str, inputs)],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        self.assertIn(done.returncode, (0, -signal.SIGKILL), done.stderr)
+        return done.returncode
+
+    def sweep(self, before: list[str] | None) -> None:
+        want = self.folder / "want" / "out.db"
+        want.parent.mkdir()
+        merge.merge(want, [self.a, self.b])
+        complete = all_rows(want)
+        start = self.out.read_bytes() if before is not None else None
+        states = set()
+        lines = 40
+        while True:
+            self.out.unlink(missing_ok=True)
+            if start is not None:
+                self.out.write_bytes(start)
+            code = self.kill_after(lines, self.a, self.b)
+            if self.out.exists():
+                merge.merge(self.out, [self.a])  # rolls a journal back, if there is one
+                now = all_rows(self.out)
+                self.assertIn(now, (before, complete), f"killed after {lines} lines")
+                states.add(now == complete)
+            else:
+                self.assertIsNone(before, "the output has vanished")
+            merge.merge(self.out, [self.a, self.b])
+            self.assertEqual(all_rows(self.out), complete, f"killed after {lines} lines")
+            self.assert_no_working_file()
+            if code == 0:
+                break
+            lines += 37
+        self.assertGreater(lines, 200, "the sweep must have met many points")
+        if before is not None:
+            self.assertEqual(states, {False, True})
+
+    def test_with_a_new_output(self) -> None:
+        self.sweep(None)
+
+    def test_with_an_output_that_is_there(self) -> None:
+        merge.merge(self.out, [self.a])
+        self.sweep(all_rows(self.out))
+
+    def test_in_the_middle_of_the_last_transaction(self) -> None:
+        """The output holds half of the rows and a hot journal; the next merge rolls back and completes."""
+        merge.merge(self.out, [self.a])
+        before = all_rows(self.out)
+        pid = os.fork()
+        if pid == 0:
+            try:
+                connection = sqlite3.connect(self.out, isolation_level=None)
+                connection.execute("PRAGMA cache_size = 1")
+                connection.execute("BEGIN")
+                for seed in range(100, 120):
+                    add_session(connection, SessionSpec(), np.random.default_rng(seed))
+            finally:
+                os._exit(0)
+        os.waitpid(pid, 0)
+        self.assertTrue(self.out.with_name("out.db-journal").exists(), "the set-up must leave a journal")
+        outcome = merge.merge(self.out, [self.a])
+        self.assertEqual((outcome.added, outcome.present), (0, 3))
+        self.assertEqual(all_rows(self.out), before)
+
+    def test_what_a_killed_merge_left_is_removed_and_said(self) -> None:
+        gone = subprocess.Popen(["true"])
+        gone.wait()
+        here = self.folder / f"out.db.{socket.gethostname()}.{gone.pid}.merging"
+        alive = self.folder / f"out.db.{socket.gethostname()}.{os.getppid()}.merging"
+        elsewhere = self.folder / "out.db.node-17.3.merging"
+        for path in (here, alive, elsewhere):
+            path.write_bytes(b"x")
+        notes = merge.merge(self.out, [self.a]).notes
+        self.assertEqual([here.exists(), alive.exists(), elsewhere.exists()], [False, True, True])
+        self.assertEqual(len(notes), 2, notes)
+        self.assertIn("removed", " ".join(notes))
+        self.assertIn("a merge on node-17", " ".join(notes))
+
+
+class FullDiskTest(Folder):
+    def run_merge(self, limit_bytes: int) -> subprocess.CompletedProcess[str]:
+        """scripts/merge under a limit of file size: writes beyond fail as on a full disk."""
+        blocks = limit_bytes // 1024
+        return subprocess.run(
+            [
+                "bash",
+                "-c",
+                f'ulimit -f {blocks} && exec "$@"',
+                "-",
+                str(SCRIPTS / "merge"),
+                "-o",
+                self.out,
+                self.a,
+                self.b,
+            ],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    def test_a_new_output(self) -> None:
+        done = self.run_merge(40 << 10)
+        self.assertEqual(done.returncode, 2, done.stdout)
+        self.assertRegex(done.stderr, r"^scripts/merge: .*out.db: cannot be written: .*has space")
+        self.assertEqual(len(done.stderr.strip().splitlines()), 1, done.stderr)
+        self.assertFalse(self.out.exists())
+        self.assert_no_working_file()
+
+    def test_an_output_that_is_there_keeps_what_it_had(self) -> None:
+        merge.merge(self.out, [self.a])
+        self.b.unlink()
+        make(self.b, SessionSpec(steps=3000), seed=2)
+        merge.merge(self.folder / "c.db", [self.b])
+        self.b = self.folder / "c.db"  # as large as the working file will be
+        before = all_rows(self.out)
+        limit = self.b.stat().st_size + 4096  # the working file fits, the larger output does not
+        done = self.run_merge(limit)
+        self.assertEqual(done.returncode, 2, done.stdout)
+        self.assertIn("cannot be written", done.stderr)
+        self.assertEqual(all_rows(self.out), before)
+        self.assert_no_working_file()
+        self.assertEqual(merge.merge(self.out, [self.b]).added, 3)
+
+    def test_on_a_file_system_that_is_full(self) -> None:
+        probe = ["unshare", "-rm", "mount", "-t", "tmpfs", "none", "/mnt"]
+        if not shutil.which("unshare") or subprocess.run(probe, capture_output=True, check=False).returncode != 0:
+            self.skipTest("this machine does not let us mount a small file system")
+        small = self.folder / "small"
+        small.mkdir()
+        script = (
+            'mount -t tmpfs -o size=60k none "$1" && '
+            '{ "$2" -o "$1/out.db" "$3" "$4"; code=$?; ls -A "$1"; exit $code; }'
+        )
+        done = subprocess.run(
+            ["unshare", "-rm", "bash", "-c", script, "-", small, SCRIPTS / "merge", self.a, self.b],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        self.assertEqual(done.returncode, 2, done.stderr)
+        self.assertRegex(done.stderr, "cannot be written: database or disk is full")
+        self.assertEqual(done.stdout, "", "nothing may be left behind")
+
+
+class RaceTest(Folder):
+    def merge_elsewhere(self, path: Path) -> None:
+        subprocess.run([SCRIPTS / "merge", "-o", self.out, path], check=True, capture_output=True, timeout=60)
+
+    def test_two_merges_into_one_new_output(self) -> None:
+        """Whoever comes second adds to what the first made."""
+        publish = merge._publish
+
+        def late(working: Path, output: Path, *rest: object) -> None:
+            merge._publish = publish
+            self.merge_elsewhere(self.b)  # another process is quicker
+            publish(working, output, *rest)
+
+        merge._publish = late
+        self.addCleanup(setattr, merge, "_publish", publish)
+        merge.merge(self.out, [self.a, self.b])
+        self.assertEqual(len(runs.load([self.out])), 6)
+        self.assert_no_working_file()
+
+    def test_a_conflict_that_arises_in_the_meantime_is_refused(self) -> None:
+        publish = merge._publish
+        forged = self.folder / "forged.db"
+        shutil.copy(self.a, forged)
+        edit(forged, "UPDATE run SET final_loss = 1.0")
+
+        def late(working: Path, output: Path, *rest: object) -> None:
+            merge._publish = publish
+            self.merge_elsewhere(forged)
+            publish(working, output, *rest)
+
+        merge._publish = late
+        self.addCleanup(setattr, merge, "_publish", publish)
+        with self.assertRaisesRegex(NotComparable, r"stands in .*out.db and in .*a.db"):
+            merge.merge(self.out, [self.a, self.b])
+        self.assertEqual({run.final_loss for run in runs.load([self.out])}, {1.0})
+        self.assert_no_working_file()
+
+
+class MemoryTest(unittest.TestCase):
+    def test_memory_does_not_grow_with_the_number_of_files(self) -> None:
+        def measure(files: int) -> dict:
+            done = subprocess.run(
+                [SCRIPTS / "bench_merge", "--files", str(files), "--ranks", "256", "--json", "--max-mib", "300"],
+                capture_output=True,
+                text=True,
+                timeout=300,
+                check=False,
+            )
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+            return json.loads(done.stdout)
+
+        few, many = measure(6), measure(36)
+        self.assertGreater(many["input_mib"], 120)
+        self.assertLess(many["merge"]["peak_mib"], few["merge"]["peak_mib"] + 70, "a cache of 64 MiB fills up, no more")
+        self.assertLess(many["again"]["peak_mib"], few["again"]["peak_mib"] + 40)
+
+
+if __name__ == "__main__":
+    unittest.main()
