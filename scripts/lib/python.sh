@@ -31,3 +31,17 @@ hvd_exec() {
   hvd_choose_python || exit 2
   PYTHONPATH="$scripts${PYTHONPATH:+:$PYTHONPATH}" PYTHONDONTWRITEBYTECODE=1 exec "$HVD_PYTHON" -m hvdb "$@"
 }
+
+# hvd_exec_campaign ARGS...: becomes `python -m campaign ARGS...`. Needs 3.11 (tomllib) and nothing beside it: login
+# nodes have little.
+hvd_exec_campaign() {
+  local top candidate
+  top=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+  for candidate in ${HVD_PYTHON:+"$HVD_PYTHON"} python3 python3.14 python3.13 python3.12 python3.11 /usr/bin/python3; do
+    if command -v "$candidate" >/dev/null && "$candidate" -c 'import tomllib' 2>/dev/null; then
+      PYTHONPATH="$top/slurm${PYTHONPATH:+:$PYTHONPATH}" PYTHONDONTWRITEBYTECODE=1 exec "$candidate" -m campaign "$@"
+    fi
+  done
+  echo "no Python 3.11 or newer was found: load a module that has one, or set HVD_PYTHON" >&2
+  exit 2
+}

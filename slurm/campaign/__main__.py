@@ -1,0 +1,182 @@
+"""Entry point of scripts/campaign: `python -m campaign {generate,submit,status,resume,cancel} ...`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from campaign import events, folder, life, plan, site, spec, status, stores
+from campaign.errors import EXIT_FAILED, EXIT_GOOD, EXIT_USAGE, CampaignError
+from campaign.layout import Layout
+from campaign.scheduler import Active, Unit
+from campaign.timing import duration_text
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+EPILOG = "exit codes: 0 good, 1 something failed, 2 usage or input; docs/campaigns.md explains specs and sites"
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="scripts/campaign",
+        description="A scaling study, 1 to 512 ranks: described once, run by Slurm, LSF or here, resumed until done.",
+        epilog=EPILOG,
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    def command(name: str, text: str) -> argparse.ArgumentParser:
+        return commands.add_parser(name, help=text, description=text, epilog=EPILOG)
+
+    generate = command("generate", "Write the job scripts of a spec for a site.")
+    generate.add_argument("spec", type=Path, metavar="SPEC", help="what to measure (TOML)")
+    generate.add_argument("--site", required=True, help=f"{', '.join(site.known())}, or a TOML file")
+    generate.add_argument("--out", type=Path, metavar="FOLDER", help="of the campaign; made if it is not there")
+    generate.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="one field of the site")
+    generate.add_argument("--pilot", nargs="+", type=Path, default=[], metavar="STORE", help="runs to take times from")
+    generate.add_argument("--dry-run", action="store_true", help="print jobs and node-hours; write nothing")
+    generate.add_argument("--replace", action="store_true", help="although the folder has another spec or site")
+
+    for name, text in (
+        ("submit", "Hand all jobs in for the first time."),
+        ("resume", "Hand in what the stores lack and nothing is at work on."),
+    ):
+        hand_in = command(name, text)
+        hand_in.add_argument("folder", type=Path, metavar="FOLDER")
+        hand_in.add_argument("--only", action="append", default=[], metavar="JOB", help="this job, at once")
+        hand_in.add_argument("--dry-run", action="store_true", help="print what would be handed in")
+        _add_stores(hand_in)
+
+    show = command("status", "Say what is done, queued, running and failed, and how much time is left.")
+    show.add_argument("folder", type=Path, metavar="FOLDER")
+    show.add_argument("--json", action="store_true", help="one JSON document")
+    _add_stores(show)
+
+    stop = command("cancel", "End what is queued or running; running jobs store what they have first.")
+    stop.add_argument("folder", type=Path, metavar="FOLDER")
+    stop.add_argument("--only", action="append", default=[], metavar="JOB")
+    return parser
+
+
+def _add_stores(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--store", action="append", default=[], type=Path, metavar="FILE", help="what it holds is done as well"
+    )
+
+
+def _print_plan(made: plan.Plan) -> None:
+    where = f"campaign {made.spec.name} on {made.site.name}"
+    print(f"{where}: spec {made.spec.hash}, {len(made.jobs)} jobs, {sum(1 for _ in made.cells())} cells")
+    print(f"{'job':<14} {'nodes':>5} {'repetitions':>11} {'cells':>5} {'walltime':>9} {'node-hours':>10}  ranks")
+    for job in made.jobs:
+        ranks = sorted({c.shape.ranks for cells in job.cells.values() for c in cells if c.role == plan.SCALE})
+        cells = len(next(iter(job.cells.values())))
+        print(
+            f"{job.name:<14} {job.nodes:>5} {len(job.cells):>11} {cells:>5} {duration_text(job.walltime_seconds):>9} "
+            f"{job.node_hours:>10.2f}  {' '.join(map(str, ranks))}"
+        )
+    print(f"{'at most':<14} {'':>5} {'':>11} {'':>5} {'':>9} {sum(job.node_hours for job in made.jobs):>10.2f}")
+    for line in made.left_out:
+        print(f"left out: {line}")
+
+
+def run_generate(arguments: argparse.Namespace) -> int:
+    """Writes a campaign's folder, or prints what it would hold."""
+    study = spec.read(arguments.spec)
+    machine = site.read(arguments.site, arguments.set)
+    pilot = stores.pilot(arguments.pilot) if arguments.pilot else None
+    made = plan.make(study, machine, pilot)
+    if not (arguments.out or arguments.dry_run):
+        raise CampaignError("generate: --out FOLDER is missing (or --dry-run, to see what it would be)")
+    _print_plan(made)
+    if not arguments.dry_run:
+        layout = Layout(arguments.out.resolve(), CHECKOUT)
+        folder.write(made, layout, arguments.spec.read_text(encoding="utf-8"), replace=arguments.replace)
+        print(f"written to {layout.folder}; next: scripts/campaign submit {arguments.out}")
+    return EXIT_GOOD
+
+
+def run_hand_in(arguments: argparse.Namespace) -> int:
+    """submit and resume."""
+    manifest = folder.read(arguments.folder)
+    life.require_jobs(manifest, arguments.only)
+    with folder.locked(manifest.layout):
+        if arguments.command == "submit" and not arguments.dry_run and life.Journal(manifest).submitted():
+            raise CampaignError(f"{arguments.folder}: was submitted before; resume hands in what is missing")
+        held, notes = life.held_cells(manifest, arguments.store)
+        active = life.active_units(manifest)
+        orders = life.lacking_orders(manifest, held, active, arguments.only)
+        for note in notes:
+            print(f"note: {note}", file=sys.stderr)
+        if arguments.dry_run:
+            for order in orders:
+                waits = " (after the first job)" if order.after_gate else ""
+                print(f"{order.job.name}: {life.counted(order)}{waits}")
+        else:
+            for line in life.submit(manifest, orders, active):
+                print(line)
+    if not orders:
+        print("nothing to hand in: all cells are held" if not active else "nothing to hand in: the rest is at work")
+    return EXIT_GOOD
+
+
+def _active_or_note(manifest: folder.Manifest, notes: list[str]) -> dict[Unit, Active]:
+    try:
+        return life.active_units(manifest)
+    except CampaignError as error:
+        notes.append(f"{error} (cells that are queued or running show as lacking)")
+        return {}
+
+
+def run_status(arguments: argparse.Namespace) -> int:
+    """Prints where the campaign stands; 1 if cells have failed."""
+    manifest = folder.read(arguments.folder)
+    # In this order: what ends meanwhile is then seen as held, not as lost.
+    notes: list[str] = []
+    active = _active_or_note(manifest, notes)
+    attempts = events.latest(events.read(manifest.layout.events))
+    held, faults = life.held_cells(manifest, arguments.store)
+    standing = status.standing(manifest, held, active, attempts, life.Journal(manifest).submitted(), [*notes, *faults])
+    print(json.dumps(status.as_data(standing), indent=1) if arguments.json else status.as_text(standing))
+    return EXIT_FAILED if standing.failures else EXIT_GOOD
+
+
+def run_cancel(arguments: argparse.Namespace) -> int:
+    """Ends what is queued or running."""
+    manifest = folder.read(arguments.folder)
+    life.require_jobs(manifest, arguments.only)
+    # The foreground run of a site without scheduler holds the lock for as long as it runs.
+    lines = life.cancel(manifest, life.active_units(manifest), arguments.only)
+    print("\n".join(lines) if lines else "nothing is queued or running")
+    return EXIT_GOOD
+
+
+COMMANDS = {
+    "generate": run_generate,
+    "submit": run_hand_in,
+    "resume": run_hand_in,
+    "status": run_status,
+    "cancel": run_cancel,
+}
+
+
+def main(argv: Sequence[str]) -> int:
+    """Runs one command; returns its exit code. A fault is one line on standard error."""
+    arguments = _parser().parse_args(argv)
+    try:
+        return COMMANDS[arguments.command](arguments)
+    except CampaignError as error:
+        print(f"scripts/campaign: {error}", file=sys.stderr)
+        return error.exit_code
+    except BrokenPipeError:  # the reader (head, less) has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_GOOD
+    except OSError as error:
+        print(f"scripts/campaign: {error.filename or ''}: {error.strerror}", file=sys.stderr)
+        return EXIT_USAGE
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

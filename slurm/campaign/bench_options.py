@@ -1,0 +1,83 @@
+"""The options of hvd_bench that a spec may pass on, and those that a campaign decides itself.
+
+tests/slurm checks both lists against `hvd_bench --help`.
+"""
+
+from __future__ import annotations
+
+from campaign.fields import Table, nearest
+
+MODELS = {
+    "inception3": "inception3",
+    "inception_v3": "inception3",
+    "resnet50": "resnet50",
+    "resnet101": "resnet101",
+    "vgg16": "vgg16",
+}
+DTYPES = ("fp32", "tf32", "fp16", "bf16")
+ALLREDUCE_DTYPES = ("fp32", "bf16", "fp16")
+SCHEDULES = ("static", "negotiated", "none")
+DEVICES = ("auto", "cpu", "cuda", "reference")
+
+VALUES = (
+    "image-size",
+    "classes",
+    "threads",
+    "learning-rate",
+    "replay",
+    "comm",
+    "algorithm",
+    "bucket-mb",
+    "fusion-threshold-mb",
+    "cycle-time-ms",
+    "cache-capacity",
+    "deadline-seconds",
+    "num-warmup-batches",
+    "num-batches-per-iter",
+    "num-iters",
+    "target-interval",
+    "max-time",
+)
+FLAGS = ("auxiliary-head", "profile", "no-check")
+# Option -> where the campaign takes it from.
+DECIDED = {
+    "model": "models",
+    "batch-size": "weak.batch_size or strong.global_batch",
+    "dtype": "dtypes",
+    "allreduce-dtype": "allreduce_dtypes",
+    "fp16-allreduce": "allreduce_dtypes",
+    "schedule": "schedules",
+    "seed": "seeds",
+    "efficiency": "efficiency",
+    "device": "program.device of the site",
+    "ranks": "ranks",
+    "db": "the campaign's folder",
+    "no-db": "the campaign's folder",
+    "label": "the campaign",
+    "json": "nothing: stores hold everything",
+    "quiet": "nothing: stores hold everything",
+    "record-replay": "nothing: one file cannot hold many cells",
+    "timeline-filename": "nothing: one file cannot hold many cells",
+}
+DEFAULT_MAX_TIME_SECONDS = 300  # hvd_bench --max-time
+
+
+def read(table: Table) -> tuple[tuple[str, str], ...]:
+    """The spec's [options] as (name, value) in the order of the spec; a flag has the value "".
+
+    Errors: CampaignError for an option that hvd_bench does not have, or that the campaign decides.
+    """
+    found = []
+    for key, value in table.scalars().items():
+        name = key.replace("_", "-").removeprefix("--")
+        if name in DECIDED:
+            raise table.fail(key, f"a campaign takes this from {DECIDED[name]}; leave it out here")
+        if name not in VALUES + FLAGS:
+            raise table.fail(key, f"hvd_bench has no such option{nearest(name, VALUES + FLAGS)}")
+        if (name in FLAGS) != isinstance(value, bool):
+            wanted = "is a flag: give true, or leave it out" if name in FLAGS else "takes a value"
+            raise table.fail(key, f"--{name} {wanted}")
+        if value is not False:
+            found.append((name, "" if value is True else str(value)))
+    table.close()
+    return tuple(found)

@@ -1,0 +1,110 @@
+"""What jobs wrote about themselves while they ran: events/<job>.r<repetition>.<attempt>.log, one line per event.
+
+Written by slurm/campaign/job_body.sh with one write per line, so that a kill at any moment leaves whole lines, but
+for the last one perhaps, which is then passed over.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+NAME = re.compile(r"(?P<job>n\d+(?:-p\d+)?(?:-r\d+)?)\.r(?P<repetition>\d+)\.(?P<attempt>.+)\.log")
+
+
+@dataclass
+class Attempt:
+    """One start of one repetition of a job.
+
+    codes: cell -> exit code of its last launch here. running: the cell that was begun and has not ended.
+    finished: the fields of the last line, or None while it runs and when it was killed.
+    """
+
+    job: str
+    repetition: int
+    attempt: str
+    path: Path
+    started: str = ""
+    host: str = ""
+    pid: int = 0
+    codes: dict[str, int] = field(default_factory=dict)
+    late: set[str] = field(default_factory=set)
+    running: str | None = None
+    signals: list[str] = field(default_factory=list)
+    finished: dict[str, str] | None = None
+    words: str = ""  # what the last line says beside its fields
+
+    def how_it_ended(self) -> str:
+        """In words, for an attempt that no scheduler knows any more."""
+        if self.finished is None:
+            during = f" during cell {self.running}" if self.running else ""
+            warned = f" after {self.signals[-1]}" if self.signals else ""
+            return f"was killed{warned}{during} (walltime, memory, node failure, or by hand)"
+        if self.words:
+            return self.words
+        stopped = self.finished.get("stopped")
+        if stopped == "USR1":
+            return "was stopped by the warning before its end"
+        if stopped == "lost-rank":
+            return "stopped because a rank was lost"
+        if stopped:
+            return f"was stopped by {stopped}"
+        if self.finished.get("failed", "0") != "0":
+            return f"ended with {self.finished['failed']} failed cells"
+        if self.late:
+            return f"ended with too little time left for {len(self.late)} cells"
+        return "ended"
+
+
+def _fields(words: list[str]) -> tuple[dict[str, str], str]:
+    pairs = {word.split("=", 1)[0]: word.split("=", 1)[1] for word in words if re.match(r"[a-z_]+=", word)}
+    return pairs, " ".join(word for word in words if not re.match(r"[a-z_]+=", word))
+
+
+def _take(attempt: Attempt, line: str) -> None:
+    time, kind, *words = line.split()
+    fields, rest = _fields(words)
+    if kind == "start":
+        attempt.started, attempt.host, attempt.pid = time, fields.get("host", ""), int(fields.get("pid", 0))
+    elif kind == "begin":
+        attempt.running = words[0]
+    elif kind == "end":
+        attempt.codes[words[0]] = int(fields["code"])
+        attempt.running = None
+    elif kind == "late":
+        attempt.late.add(words[0])
+    elif kind == "signal":
+        attempt.signals.append(words[0])
+    elif kind == "finish":
+        attempt.finished, attempt.words = fields, rest
+
+
+def parse(path: Path, text: str) -> Attempt | None:
+    """The attempt that `text`, the content of `path`, tells of; None where the name is not one of ours. Pure."""
+    match = NAME.fullmatch(path.name)
+    if not match:
+        return None
+    attempt = Attempt(match["job"], int(match["repetition"]), match["attempt"], path)
+    for line in text.splitlines():
+        try:
+            _take(attempt, line)
+        except (ValueError, IndexError, KeyError):
+            continue  # cut off by a kill
+    return attempt
+
+
+def read(folder: Path) -> list[Attempt]:
+    """All attempts in `folder`, oldest first."""
+    found: list[Attempt] = []
+    for path in sorted(folder.glob("*.log")):
+        attempt = parse(path, path.read_text(encoding="utf-8", errors="replace"))
+        if attempt is not None:
+            found.append(attempt)
+    return sorted(found, key=lambda attempt: attempt.started)
+
+
+def latest(attempts: Iterable[Attempt]) -> dict[tuple[str, int], Attempt]:
+    """The last attempt of each (job, repetition)."""
+    return {(attempt.job, attempt.repetition): attempt for attempt in attempts}

@@ -1,0 +1,182 @@
+"""Typed reading of TOML tables: every key is known, every value has the right type, or one line says where not."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from campaign.errors import CampaignError
+
+REQUIRED = object()
+KINDS = {
+    str: "a string",
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    list: "a list",
+    dict: "a table",
+}
+
+
+def load(path: Path) -> dict[str, Any]:
+    """The TOML document in `path`. Errors: CampaignError."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise CampaignError(f"{path}: not a text file; a TOML file is wanted here") from None
+    except OSError as error:
+        raise CampaignError(f"{path}: cannot be read: {error.strerror}") from None
+    return parse(text, str(path))
+
+
+def parse(text: str, source: str) -> dict[str, Any]:
+    """The TOML document in `text`; `source` names it in errors."""
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise CampaignError(f"{source}: not TOML: {error}") from None
+
+
+def nearest(word: str, known: Sequence[str]) -> str:
+    """ " (did you mean X?)" for the word in `known` that is nearest to `word`, or nothing."""
+    found = difflib.get_close_matches(word, known, n=1)
+    return f" (did you mean {found[0]}?)" if found else ""
+
+
+class Table:
+    """One TOML table being read. Ask for every key, then call close(), which refuses the ones nobody asked for.
+
+    Errors of all methods: CampaignError naming the file, the key, what was found and what is right.
+    """
+
+    def __init__(self, data: dict[str, Any], source: str, path: str = "") -> None:
+        self._data = data
+        self._source = source
+        self._path = path
+        self._asked: list[str] = []
+
+    def has(self, key: str) -> bool:
+        return key in self._data
+
+    def fail(self, key: str, what: str) -> CampaignError:
+        """The error to raise about `key`."""
+        return CampaignError(f"{self._source}: {self._name(key)}: {what}")
+
+    def _name(self, key: str) -> str:
+        return f"{self._path}.{key}" if self._path else key
+
+    def _take(self, key: str, kind: type, default: Any) -> Any:
+        self._asked.append(key)
+        if key not in self._data:
+            if default is REQUIRED:
+                raise CampaignError(f"{self._source}: {self._name(key)} is missing; it takes {KINDS[kind]}")
+            return default
+        return self._typed(key, self._data[key], kind)
+
+    def _typed(self, key: str, value: Any, kind: type) -> Any:
+        if kind is float and type(value) is int:
+            return float(value)
+        if type(value) is not kind:
+            raise self.fail(key, f"{value!r} is not {KINDS[kind]}")
+        return value
+
+    def text(self, key: str, default: Any = REQUIRED, *, pattern: str = "", means: str = "") -> str:
+        """A string; with `pattern`, one that matches it wholly, which `means` puts into words."""
+        value = self._take(key, str, default)
+        if "\n" in value:
+            raise self.fail(key, "holds a line break")
+        if pattern and not re.fullmatch(pattern, value):
+            raise self.fail(key, f"'{value}' is not {means}")
+        return value
+
+    def word(self, key: str, words: Sequence[str], default: Any = REQUIRED) -> str:
+        """One of `words`."""
+        value = self._take(key, str, default)
+        if value not in words:
+            raise self.fail(key, f"'{value}' is not one of {', '.join(words)}{nearest(value, words)}")
+        return value
+
+    def flag(self, key: str, default: Any = REQUIRED) -> bool:
+        return self._take(key, bool, default)
+
+    def integer(self, key: str, default: Any = REQUIRED, *, low: int = 0, high: int = 2**31 - 1) -> int:
+        """A whole number from `low` to `high`."""
+        return self._in_range(key, self._take(key, int, default), low, high)
+
+    def _in_range(self, key: str, value: int, low: int, high: int) -> int:
+        if not low <= value <= high:
+            raise self.fail(key, f"{value} is not a whole number from {low} to {high}")
+        return value
+
+    def number(self, key: str, default: Any = REQUIRED, *, low: float = 0.0) -> float:
+        """A finite number that is at least `low`."""
+        value = self._take(key, float, default)
+        if not low <= value < float("inf"):
+            raise self.fail(key, f"{value} is not a number from {low:g}")
+        return value
+
+    def duration(self, key: str, default: Any = REQUIRED) -> int:
+        """Seconds, from "HH:MM:SS"."""
+        value = self._take(key, str, default)
+        match = re.fullmatch(r"(\d{1,3}):([0-5]\d):([0-5]\d)", value)
+        if not match or not (seconds := 3600 * int(match[1]) + 60 * int(match[2]) + int(match[3])):
+            raise self.fail(key, f"'{value}' is not a time of the form HH:MM:SS")
+        return seconds
+
+    def texts(self, key: str, default: Any = REQUIRED, *, words: Sequence[str] | None = None) -> tuple[str, ...]:
+        """A list of strings; with `words`, a non-empty list of different ones of them."""
+        values = tuple(self._typed(key, value, str) for value in self._take(key, list, default))
+        if any("\n" in value for value in values):
+            raise self.fail(key, "holds a line break")
+        if words is not None:
+            self._all_different(key, values)
+            for value in values:
+                if value not in words:
+                    raise self.fail(key, f"'{value}' is not one of {', '.join(words)}{nearest(value, words)}")
+        return values
+
+    def integers(self, key: str, default: Any = REQUIRED, *, low: int = 0, high: int = 2**31 - 1) -> tuple[int, ...]:
+        """A non-empty list of different whole numbers from `low` to `high`."""
+        values = tuple(self._typed(key, value, int) for value in self._take(key, list, default))
+        self._all_different(key, values)
+        return tuple(self._in_range(key, value, low, high) for value in values)
+
+    def _all_different(self, key: str, values: Sequence[object]) -> None:
+        if not values:
+            raise self.fail(key, "is an empty list; give at least one value, or leave the key out")
+        twice = [value for value in values if list(values).count(value) > 1]
+        if twice:
+            raise self.fail(key, f"holds {twice[0]!r} twice")
+
+    def table(self, key: str, *, required: bool = False) -> Table:
+        """A table inside this one; an empty one where it is not there."""
+        data = self._take(key, dict, REQUIRED if required else {})
+        return Table(data, self._source, self._name(key))
+
+    def per_model(self, key: str, models: Sequence[str], *, low: int = 1, high: int = 2**31 - 1) -> dict[str, int]:
+        """One whole number for all `models`, or a table with one for each of them."""
+        if key in self._data and isinstance(self._data[key], dict):
+            inner = self.table(key)
+            values = {model: inner.integer(model, low=low, high=high) for model in models}
+            inner.close()
+            return values
+        return dict.fromkeys(models, self.integer(key, low=low, high=high))
+
+    def scalars(self) -> dict[str, str | int | float | bool]:
+        """Everything in this table: strings, numbers and flags only."""
+        for key, value in self._data.items():
+            self._asked.append(key)
+            if not isinstance(value, str | int | float | bool):
+                raise self.fail(key, "takes a string, a number, or true")
+        return dict(self._data)
+
+    def close(self) -> None:
+        """Refuses keys that nobody has asked for."""
+        for key in self._data:
+            if key not in self._asked:
+                known = ", ".join(dict.fromkeys(self._asked))
+                raise self.fail(key, f"there is no such key{nearest(key, self._asked)}; known here: {known}")

@@ -1,0 +1,218 @@
+"""A campaign's folder on disk: what generate writes into it, and what the other commands read back."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from campaign import script
+from campaign.errors import CampaignError
+from campaign.layout import Layout
+from campaign.plan import Plan
+from campaign.site import Submit
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class CellEntry:
+    """One cell as the manifest keeps it. seconds: at most."""
+
+    hash: str
+    role: str
+    ranks: int
+    what: str  # "vgg16 batch 64 fp32 static", for people
+    seconds: float
+
+
+@dataclass(frozen=True)
+class JobEntry:
+    """One job script. cells: repetition -> cells. gate: the others wait for it."""
+
+    name: str
+    nodes: int
+    walltime_seconds: int
+    gate: bool
+    cells: dict[int, tuple[CellEntry, ...]]
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What submit, status, resume and cancel need to know."""
+
+    name: str
+    site: str
+    scheduler: str
+    submit: Submit
+    spec_hash: str
+    site_hash: str
+    job_prefix: str
+    layout: Layout
+    jobs: tuple[JobEntry, ...]
+
+    def units(self) -> Iterator[tuple[JobEntry, int]]:
+        """Every job with each of its repetitions: what the scheduler runs as one."""
+        for job in self.jobs:
+            for repetition in job.cells:
+                yield job, repetition
+
+
+def _manifest_data(plan: Plan, layout: Layout) -> dict[str, Any]:
+    smallest = plan.jobs[0].nodes
+    first = plan.jobs[0].name.split("-r")[0]
+    jobs = []
+    for job in plan.jobs:
+        cells = {
+            str(repetition): [
+                [
+                    cell.hash,
+                    cell.role,
+                    cell.shape.ranks,
+                    f"{cell.model} batch {cell.batch_size} {cell.dtype} {cell.schedule}",
+                    round(plan.cell_seconds[cell.hash], 1),
+                ]
+                for cell in order
+            ]
+            for repetition, order in job.cells.items()
+        }
+        jobs.append(
+            {
+                "name": job.name,
+                "nodes": job.nodes,
+                "walltime_seconds": job.walltime_seconds,
+                "gate": plan.spec.first_job_gates and job.nodes == smallest and job.name.split("-r")[0] == first,
+                "cells": cells,
+            }
+        )
+    return {
+        "format": FORMAT,
+        "name": plan.spec.name,
+        "site": plan.site.name,
+        "scheduler": plan.site.scheduler,
+        "submit": dataclasses.asdict(plan.site.submit),
+        "spec_hash": plan.spec.hash,
+        "site_hash": plan.site.hash,
+        "job_prefix": layout.job_prefix,
+        "folder": str(layout.folder),
+        "checkout": str(layout.checkout),
+        "spec": dataclasses.asdict(plan.spec),
+        "profile": dataclasses.asdict(plan.site),
+        "left_out": list(plan.left_out),
+        "jobs": jobs,
+    }
+
+
+def files(plan: Plan, layout: Layout) -> dict[Path, str]:
+    """Everything that generate writes, the manifest last: without it the folder is no campaign. Pure."""
+    found = {layout.script(job.name): script.text(plan, job, layout) for job in plan.jobs}
+    found[layout.manifest] = json.dumps(_manifest_data(plan, layout), indent=1) + "\n"
+    return found
+
+
+def write(plan: Plan, layout: Layout, spec_text: str, *, replace: bool) -> None:
+    """Writes the folder; each file appears whole or not at all.
+
+    Errors: CampaignError when the folder holds another campaign and not `replace`, or cannot be written.
+    """
+    texts = {layout.spec: spec_text, **files(plan, layout)}
+    if layout.manifest.exists() and not replace:
+        there = _load(layout.manifest)
+        if (there.get("spec_hash"), there.get("site_hash")) != (plan.spec.hash, plan.site.hash):
+            raise CampaignError(
+                f"{layout.folder}: holds a campaign of another spec or site ({there.get('name')} on {there.get('site')}"
+                f", spec {there.get('spec_hash')}); use another --out, or --replace: what its stores hold stays, and "
+                "counts for cells that are the same"
+            )
+    try:
+        for folder in (layout.folder, layout.jobs, layout.stores, layout.logs, layout.events):
+            folder.mkdir(parents=True, exist_ok=True)
+        for path, text in texts.items():
+            _write_whole(path, text)
+        for path in layout.jobs.glob("*.sh"):
+            if path not in texts:
+                path.unlink()
+    except OSError as error:
+        raise CampaignError(f"{error.filename or layout.folder}: cannot be written: {error.strerror}") from None
+
+
+def _write_whole(path: Path, text: str) -> None:
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    fresh.write_text(text, encoding="utf-8")
+    if path.suffix == ".sh":
+        fresh.chmod(0o755)
+    fresh.replace(path)
+
+
+def _load(path: Path) -> dict[str, Any]:
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise CampaignError(
+            f"{path.parent}: is not a campaign's folder ({path.name}: {error.strerror}); "
+            "make one with scripts/campaign generate SPEC --site SITE --out FOLDER"
+        ) from None
+    except ValueError as error:
+        raise CampaignError(f"{path}: damaged ({error}); run scripts/campaign generate again") from None
+    if not isinstance(data, dict) or data.get("format") != FORMAT:
+        raise CampaignError(f"{path}: of another version of scripts/campaign; run scripts/campaign generate again")
+    return data
+
+
+def read(folder: Path) -> Manifest:
+    """The campaign in `folder`. Errors: CampaignError (not one, damaged, moved)."""
+    folder = folder.resolve()
+    data = _load(folder / "campaign.json")
+    if data["folder"] != str(folder):
+        raise CampaignError(
+            f"{folder}: was generated as {data['folder']}, and its scripts write there; generate it again here "
+            "(what its stores hold counts)"
+        )
+    submit = data["submit"]
+    jobs = tuple(
+        JobEntry(
+            name=job["name"],
+            nodes=job["nodes"],
+            walltime_seconds=job["walltime_seconds"],
+            gate=job["gate"],
+            cells={int(r): tuple(CellEntry(*cell) for cell in cells) for r, cells in job["cells"].items()},
+        )
+        for job in data["jobs"]
+    )
+    return Manifest(
+        name=data["name"],
+        site=data["site"],
+        scheduler=data["scheduler"],
+        submit=Submit(**{key: tuple(value) if isinstance(value, list) else value for key, value in submit.items()}),
+        spec_hash=data["spec_hash"],
+        site_hash=data["site_hash"],
+        job_prefix=data["job_prefix"],
+        layout=Layout(folder, Path(data["checkout"])),
+        jobs=jobs,
+    )
+
+
+@contextlib.contextmanager
+def locked(layout: Layout) -> Iterator[None]:
+    """Only one submit, resume or cancel of a campaign at a time. Errors: CampaignError when another is at work."""
+    path = layout.folder / "lock"
+    try:
+        file = path.open("w")
+    except OSError as error:
+        raise CampaignError(f"{path}: cannot be written: {error.strerror}") from None
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise CampaignError(
+                f"{layout.folder}: another scripts/campaign is submitting or cancelling here; wait until it has ended"
+            ) from None
+        except OSError:
+            pass  # a file system without locks: jobs are known by name all the same
+        yield

@@ -1,0 +1,96 @@
+# shellcheck shell=bash disable=SC2034,SC2154,SC2317  # set above this part; called by traps
+# ---- From here on the same in all jobs (slurm/campaign/job_body.sh). Nothing is compiled in a job.
+
+attempt=$scheduler_id
+[ "$restart" = 0 ] || attempt=$attempt.$restart
+db=$folder/stores/$job.r$repetition.$attempt.db  # of this attempt alone: nobody else ever writes to it
+events=$folder/events/$job.r$repetition.$attempt.log
+stop='' child='' signals=0 position=0 lacking=0 failed=0 began=$(date +%s)
+
+# One line per event, written at once: whatever ends this job, what it did can be read.
+event() { printf '%s %s\n' "$(date -u +%Y-%m-%dT%H:%M:%SZ)" "$*" >>"$events"; }
+
+give_up() {  # MESSAGE: nothing can run
+  printf '%s: %s\n' "$job" "$1" >&2
+  event "finish code=2 lacking=all $1"
+  exit 2
+}
+
+# The scheduler's warning (USR1), its end (TERM), or a person: nothing more is started, and what runs is told.
+# hvd_bench stores what it has, marked incomplete, and ends with 7.
+on_signal() {  # NAME PASS-ON
+  stop=$1
+  signals=$((signals + 1))
+  event "signal $1"
+  if [ -n "$child" ] && [ "$2" = yes ]; then kill -s "$1" "$child" 2>/dev/null; fi
+}
+trap 'on_signal USR1 yes' USR1
+# The scheduler sends these to the ranks itself, and a second one would cut their flushing short.
+trap 'on_signal TERM "$pass_on_term"' TERM
+trap 'on_signal INT "$pass_on_term"' INT
+
+held() { case $held in *" $1 "*) return 0 ;; *) return 1 ;; esac; }
+
+# What the stores hold already, of this attempt and of all others. A store that cannot be read is named in the log.
+list_held() {
+  local stores=() file
+  for file in "$folder"/stores/*.db "$folder"/stores/*.partial; do
+    if [ -e "$file" ]; then stores+=("$file"); fi
+  done
+  held=' '
+  if [ "${#stores[@]}" -gt 0 ]; then
+    held=" $("$hvd_bench" stored cell "${stores[@]}" </dev/null | tr '\n' ' ') "
+  fi
+}
+
+# cell HASH ROLE RANKS SECONDS ARGUMENT...: one launch, unless the stores hold it or the time left is too short.
+cell() {
+  local hash=$1 role=$2 ranks=$3 seconds=$4 code seen left
+  shift 4
+  position=$((position + 1))
+  if held "$hash"; then
+    event "held $hash"
+    return
+  fi
+  lacking=$((lacking + 1))
+  if [ -n "$stop" ]; then return; fi
+  left=$((began + walltime_seconds - warning_seconds - $(date +%s)))
+  if [ "$walltime_seconds" -gt 0 ] && [ "$left" -lt "$seconds" ]; then
+    event "late $hash needs=$seconds left=$left"
+    return
+  fi
+  event "begin $hash role=$role ranks=$ranks order=$position/$cells seconds=$seconds"
+  launcher_for "$ranks"
+  "${launcher[@]}" "$hvd_bench" "$@" --db "$db" --label "campaign=$campaign" --label "spec=$spec" \
+    --label "cell=$hash" --label "role=$role" --label "repetition=$repetition" \
+    --label "order=$position/$cells" --label "order_seed=$order_seed" </dev/null &
+  child=$!
+  while :; do  # a trap ends `wait` early
+    seen=$signals
+    wait "$child"
+    code=$?
+    [ "$seen" = "$signals" ] && break
+  done
+  child=''
+  event "end $hash code=$code"
+  case $code in
+    0) lacking=$((lacking - 1)) ;;
+    7) [ -n "$stop" ] || stop=interrupted ;; # the ranks had a signal that this script had not
+    *)
+      if [ -n "$stop" ]; then return; fi
+      failed=$((failed + 1))
+      if [ "$code" = 5 ]; then stop=lost-rank; fi # a node may be gone: another allocation serves better
+      ;;
+  esac
+}
+
+mkdir -p "$folder/stores" "$folder/events"
+event "start job=$scheduler_id restart=$restart host=$(hostname) pid=$$ spec=$spec order_seed=$order_seed" \
+  || { printf '%s: %s cannot be written; is the disk full?\n' "$job" "$events" >&2; exit 2; }
+[ -x "$hvd_bench" ] || give_up "$hvd_bench is not there; build it (scripts/build), or set program.hvd_bench of the site"
+list_held
+run_cells
+event "finish code=$((lacking > 0)) lacking=$lacking failed=$failed${stop:+ stopped=$stop}"
+printf '%s, repetition %s: %s of %s cells lacking, %s failed%s\n' "$job" "$repetition" "$lacking" "$cells" "$failed" \
+  "${stop:+, stopped by $stop}"
+exit $((lacking > 0))

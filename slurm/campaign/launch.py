@@ -1,0 +1,48 @@
+"""The command that starts the ranks of one cell inside a job: srun, jsrun or mpirun. Pure.
+
+Sources: the manual pages srun(1) and mpirun(1) (Open MPI 4.1), and IBM's "Job Step Manager: jsrun".
+"""
+
+from __future__ import annotations
+
+from campaign.plan import Shape
+from campaign.site import Site
+
+
+def command(site: Site, shape: Shape) -> list[str]:
+    """The words before `hvd_bench`."""
+    builders = {"slurm": _srun, "lsf": _jsrun, "none": _mpirun}
+    return builders[site.scheduler](site, shape)
+
+
+def _srun(site: Site, shape: Shape) -> list[str]:
+    words = [*site.launch.command, f"--nodes={shape.nodes}", f"--ntasks={shape.ranks}"]
+    words.append(f"--ntasks-per-node={shape.ranks_per_node}")
+    if shape.ragged:
+        words.append("--distribution=block,Pack")  # full nodes first, the rest on the last one
+    if site.launch.cores_per_rank:
+        # Since Slurm 22.05 srun does not take it over from the job.
+        words.append(f"--cpus-per-task={site.launch.cores_per_rank}")
+    return [*words, *site.launch.options, *site.launch.binding]
+
+
+def _jsrun(site: Site, shape: Shape) -> list[str]:
+    """Resource sets: -n of them, -r on a host, each with -a ranks, -c cores, -g GPUs.
+
+    One per node holds all ranks of it, which see one another's GPUs. A ragged last node cannot be said so: then,
+    and where the site says so, there is one resource set per rank.
+    """
+    cores, gpus = site.launch.cores_per_rank, 1 if site.node.gpus else 0
+    if shape.ragged or site.launch.resource_sets == "rank":
+        sets = [f"-n{shape.ranks}", f"-r{shape.ranks_per_node}", "-a1", f"-c{cores}", f"-g{gpus}"]
+    else:
+        ranks = shape.ranks_per_node
+        sets = [f"-n{shape.nodes}", "-r1", f"-a{ranks}", f"-c{cores * ranks}", f"-g{gpus * ranks}"]
+    return [*site.launch.command, *sets, *site.launch.binding, *site.launch.options]
+
+
+def _mpirun(site: Site, shape: Shape) -> list[str]:
+    words = [*site.launch.command, "-n", str(shape.ranks)]
+    if site.launch.cores_per_rank:
+        words += ["--map-by", f"slot:PE={site.launch.cores_per_rank}"]
+    return [*words, *site.launch.options, *site.launch.binding]

@@ -1,0 +1,65 @@
+"""Where the files of a campaign are, and what its jobs are called. Pure: paths are only put together here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from campaign.canonical import digest
+from campaign.plan import Job
+from campaign.site import Site
+
+
+@dataclass(frozen=True)
+class Layout:
+    """folder: of the campaign, absolute. checkout: where a relative program.hvd_bench starts, absolute."""
+
+    folder: Path
+    checkout: Path
+
+    @property
+    def spec(self) -> Path:
+        return self.folder / "spec.toml"
+
+    @property
+    def manifest(self) -> Path:
+        return self.folder / "campaign.json"
+
+    @property
+    def submissions(self) -> Path:
+        return self.folder / "submissions.jsonl"
+
+    @property
+    def jobs(self) -> Path:
+        return self.folder / "jobs"
+
+    @property
+    def stores(self) -> Path:
+        return self.folder / "stores"
+
+    @property
+    def logs(self) -> Path:
+        return self.folder / "logs"
+
+    @property
+    def events(self) -> Path:
+        return self.folder / "events"
+
+    def script(self, job_name: str) -> Path:
+        return self.jobs / f"{job_name}.sh"
+
+    @property
+    def job_prefix(self) -> str:
+        """What the names of this campaign's jobs begin with: by them the scheduler is asked what became of it."""
+        return f"hvd-{digest(str(self.folder), 8)}-"
+
+    def job_name(self, job: Job) -> str:
+        return self.job_prefix + job.name
+
+    def log_pattern(self, site: Site, job: Job) -> str:
+        """The file of standard output and error, with the scheduler's own place-holders."""
+        number = {"slurm": "%A.%a" if site.submit.array else "%j", "lsf": "%J.%I" if site.submit.array else "%J"}
+        return f"{self.logs}/{job.name}.{number[site.scheduler]}.out"
+
+    def hvd_bench(self, site: Site) -> Path:
+        return self.checkout / site.program.hvd_bench

@@ -1,0 +1,173 @@
+"""submit, resume and cancel: what is missing goes to the scheduler, once."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from campaign import scheduler, stores
+from campaign.errors import CampaignError, SubmissionStopped
+from campaign.folder import JobEntry, Manifest
+from campaign.local import Local
+from campaign.scheduler import Active, Unit
+
+
+@dataclass(frozen=True)
+class Order:
+    """One submission to make: a job and those of its repetitions that lack a cell and are not at work."""
+
+    job: JobEntry
+    repetitions: tuple[int, ...]
+    lacking: int  # cells
+    after_gate: bool
+
+
+def lacking_orders(manifest: Manifest, held: set[str], active: dict[Unit, Active], only: Sequence[str]) -> list[Order]:
+    """What has to be submitted, smallest jobs first. Pure.
+
+    only: names of jobs; empty: all. The others wait for the gating job where that still has something to do.
+    """
+    gate_open = not any(
+        job.gate and (_lacks(job, repetition, held) or (job.name, repetition) in active)
+        for job, repetition in manifest.units()
+    )
+    orders = []
+    for job in manifest.jobs:
+        if only and job.name not in only:
+            continue
+        wanted = tuple(r for r in job.cells if (job.name, r) not in active and _lacks(job, r, held))
+        if wanted:
+            cells = sum(cell.hash not in held for r in wanted for cell in job.cells[r])
+            orders.append(Order(job, wanted, cells, after_gate=not (job.gate or gate_open or only)))
+    return orders
+
+
+def _lacks(job: JobEntry, repetition: int, held: set[str]) -> bool:
+    return any(cell.hash not in held for cell in job.cells[repetition])
+
+
+def require_jobs(manifest: Manifest, only: Iterable[str]) -> None:
+    """Errors: CampaignError for a name in `only` that is no job."""
+    names = [job.name for job in manifest.jobs]
+    for name in only:
+        if name not in names:
+            raise CampaignError(f"--only {name}: there is no such job; jobs: {', '.join(names)}")
+
+
+def held_cells(manifest: Manifest, more: Sequence[Path]) -> tuple[set[str], list[str]]:
+    """Cells in the campaign's own stores and in `more`. Errors: CampaignError if one of `more` cannot be read."""
+    held, notes = stores.held(stores.of_campaign(manifest.layout.stores))
+    for path in more:
+        found, faults = stores.held([path])
+        if faults or not path.exists():
+            raise CampaignError(f"--store {faults[0] if faults else f'{path}: no such file'}")
+        held |= found
+    return held, notes
+
+
+class Journal:
+    """submissions.jsonl: what was handed in, for people and for status. Nothing depends on its last line."""
+
+    def __init__(self, manifest: Manifest) -> None:
+        self._path = manifest.layout.submissions
+
+    def add(self, job: str, repetitions: Sequence[int], number: str) -> None:
+        line = {
+            "time": datetime.now(UTC).isoformat(timespec="seconds"),
+            "job": job,
+            "repetitions": list(repetitions),
+            "id": number,
+        }
+        try:
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise SubmissionStopped(
+                f"{self._path}: cannot be written ({error.strerror}) after job {job} was submitted as {number}; make "
+                "room, then resume: what is queued is found by its name"
+            ) from None
+
+    def submitted(self) -> set[Unit]:
+        """Every (job, repetition) that was ever handed in."""
+        if not self._path.exists():
+            return set()
+        found = set()
+        for line in self._path.read_text(encoding="utf-8").splitlines():
+            try:
+                entry = json.loads(line)
+            except ValueError:
+                continue  # cut off by a kill
+            found |= {(entry["job"], repetition) for repetition in entry["repetitions"]}
+        return found
+
+
+def submit(manifest: Manifest, orders: Sequence[Order], active: dict[Unit, Active]) -> list[str]:
+    """Hands `orders` to the scheduler, or runs them here where there is none. Returns a line for each.
+
+    Errors: CampaignError for the first that is rejected (SubmissionStopped once one was accepted).
+    """
+    if manifest.scheduler == "none":
+        return _run_here(manifest, orders)
+    machine, journal = scheduler.of(manifest), Journal(manifest)
+    gates = [
+        active[unit].id.partition("_")[0].partition("[")[0]
+        for job, repetition in manifest.units()
+        if job.gate and (unit := (job.name, repetition)) in active
+    ]
+    lines: list[str] = []
+    for order in orders:
+        after = list(dict.fromkeys(gates)) if order.after_gate else []
+        try:
+            number = machine.submit(order.job, order.repetitions, after)
+        except CampaignError as error:
+            if not lines:
+                raise
+            raise SubmissionStopped(f"{error} (submitted before it: {len(lines)} jobs, which stay)") from None
+        journal.add(order.job.name, order.repetitions, number)
+        if order.job.gate:
+            gates.append(number)
+        waits = f", after {' '.join(after)} has succeeded" if after else ""
+        lines.append(f"{order.job.name}: job {number}, {counted(order)}{waits}")
+    return lines
+
+
+def counted(order: Order) -> str:
+    """ "3 cells in repetitions 1, 2"."""
+    repetitions = ", ".join(map(str, order.repetitions))
+    return f"{order.lacking} cells in repetition{'s' if len(order.repetitions) > 1 else ''} {repetitions}"
+
+
+def _run_here(manifest: Manifest, orders: Sequence[Order]) -> list[str]:
+    machine, journal = Local(manifest), Journal(manifest)
+    lines = []
+    for order in orders:
+        print(f"{order.job.name}: {counted(order)}, at most {order.job.walltime_seconds // 60} min", flush=True)
+        journal.add(order.job.name, order.repetitions, "here")
+        code, interrupted = machine.run(order.job)
+        log = manifest.layout.logs / f"{order.job.name}.out"
+        if interrupted:
+            raise SubmissionStopped(f"stopped during job {order.job.name}; what was measured is stored, resume goes on")
+        if code == 2 or (code != 0 and order.job.gate):
+            raise SubmissionStopped(f"job {order.job.name} ended with {code}, the others were not started; see {log}")
+        lines.append(f"{order.job.name}: {'done' if code == 0 else f'cells are lacking, see {log}'}")
+    return lines
+
+
+def active_units(manifest: Manifest) -> dict[Unit, Active]:
+    """What of the campaign is queued or running. Errors: CampaignError when that cannot be known."""
+    return Local(manifest).active() if manifest.scheduler == "none" else scheduler.of(manifest).active()
+
+
+def cancel(manifest: Manifest, active: dict[Unit, Active], only: Sequence[str]) -> list[str]:
+    """Ends what is queued or running (of the jobs `only`). Returns a line for each."""
+    chosen = {unit: job for unit, job in active.items() if not only or unit[0] in only}
+    if chosen:
+        machine = Local(manifest) if manifest.scheduler == "none" else scheduler.of(manifest)
+        machine.cancel(list(dict.fromkeys(job.id for job in chosen.values())))
+    return [f"{name} repetition {r}: {job.state}, cancelled ({job.id})" for (name, r), job in sorted(chosen.items())]

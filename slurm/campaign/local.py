@@ -1,0 +1,95 @@
+"""A machine without a scheduler: jobs run here, one after the other, in the foreground."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from campaign import events
+from campaign.errors import CampaignError
+from campaign.folder import JobEntry, Manifest
+from campaign.scheduler import RUNNING, Active, Unit
+
+PATIENCE_SECONDS = 90  # for what runs to store what it has
+
+
+def _lives(pid: int, script: Path) -> bool:
+    """Whether process `pid` is a shell at work on `script`."""
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        try:
+            os.kill(pid, 0)  # no /proc: a process of that number must do
+        except OSError:
+            return False
+        return not Path("/proc/self/cmdline").exists()
+    return str(script).encode() in words
+
+
+class Local:
+    """The jobs of one campaign on this host."""
+
+    def __init__(self, manifest: Manifest) -> None:
+        self._manifest = manifest
+
+    def active(self) -> dict[Unit, Active]:
+        """What runs on this host now, by what the jobs wrote about themselves."""
+        found = {}
+        for unit, attempt in events.latest(events.read(self._manifest.layout.events)).items():
+            script = self._manifest.layout.script(attempt.job)
+            here = attempt.finished is None and attempt.host == socket.gethostname()
+            if here and attempt.pid > 0 and _lives(attempt.pid, script):
+                found[unit] = Active(str(attempt.pid), RUNNING, None, "")
+        return found
+
+    def cancel(self, ids: Sequence[str]) -> None:
+        """Tells the running jobs to store what they have and end, and waits until they have."""
+        for pid in map(int, ids):
+            try:
+                os.kill(pid, signal.SIGUSR1)
+            except ProcessLookupError:
+                continue
+            except OSError as error:
+                raise CampaignError(f"process {pid}: {error.strerror}; it was not stopped") from None
+        end = time.monotonic() + PATIENCE_SECONDS
+        while any(active.id in ids for active in self.active().values()):
+            if time.monotonic() > end:
+                raise CampaignError(f"process {', '.join(ids)} has not ended in {PATIENCE_SECONDS} s; kill -9 ends it")
+            time.sleep(0.1)
+
+    def run(self, job: JobEntry) -> tuple[int, bool]:
+        """Runs one job to its end; returns its exit code, and whether a signal to us ended it (in order)."""
+        script = self._manifest.layout.script(job.name)
+        log = self._manifest.layout.logs / f"{job.name}.out"
+        with log.open("ab") as output:
+            child = subprocess.Popen(
+                ["bash", str(script)], stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+            )
+            with _passing_on(child) as seen:
+                return child.wait(), bool(seen)
+
+
+@contextmanager
+def _passing_on(child: subprocess.Popen[bytes]) -> Iterator[list[int]]:
+    """Ctrl-C and the like become the warning that a scheduler would send; a second one is passed on as it is.
+
+    Yields the signals that have come.
+    """
+    seen: list[int] = []
+
+    def tell(number: int, _frame: object) -> None:
+        seen.append(number)
+        child.send_signal(signal.SIGUSR1 if len(seen) == 1 else number)
+
+    before = {number: signal.signal(number, tell) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)}
+    try:
+        yield seen
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

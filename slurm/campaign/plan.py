@@ -1,0 +1,311 @@
+"""From (spec, site) to jobs and their cells. Pure: no files, no clock, no randomness but the spec's order seed."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from campaign.canonical import digest, shuffled
+from campaign.errors import CampaignError
+from campaign.site import Site
+from campaign.spec import Spec
+from campaign.timing import CellTime, Pilot, duration_text
+
+SCALE, ONE_RANK, ONE_NODE = "scale", "one_rank", "one_node"
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How many ranks on how many nodes; the last node holds fewer where `ranks` is ragged."""
+
+    ranks: int
+    nodes: int
+    ranks_per_node: int  # on a full node
+
+    @property
+    def ragged(self) -> bool:
+        return self.ranks != self.nodes * self.ranks_per_node
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One launch of hvd_bench. `hash` covers everything but `role`, which follows from the rest."""
+
+    role: str
+    shape: Shape
+    model: str
+    batch_size: int  # images per rank and step
+    dtype: str
+    allreduce_dtype: str
+    schedule: str
+    seed: int
+    efficiency: bool
+    options: tuple[tuple[str, str], ...]
+    device: str
+    allocation_nodes: int
+    repetition: int
+    site: str
+
+    @property
+    def hash(self) -> str:
+        """16 hexadecimal digits: what a store is asked for."""
+        data = dataclasses.asdict(self)
+        del data["role"]
+        return digest(data)
+
+    def arguments(self) -> list[str]:
+        """hvd_bench's arguments that differ from cell to cell, or may."""
+        words = ["--model", self.model, "--batch-size", str(self.batch_size), "--dtype", self.dtype]
+        words += ["--allreduce-dtype", self.allreduce_dtype, "--schedule", self.schedule]
+        words += ["--seed", str(self.seed), "--device", self.device]
+        if self.efficiency:
+            words.append("--efficiency")
+        for name, value in self.options:
+            words += [f"--{name}"] if value == "" else [f"--{name}", value]
+        return words
+
+
+@dataclass(frozen=True)
+class Job:
+    """One allocation (per repetition), and what runs in it, in order.
+
+    cells: repetition -> cells, in the order in which they run. seconds: of all cells of one repetition, at most.
+    """
+
+    name: str
+    nodes: int
+    cells: dict[int, tuple[Cell, ...]]
+    seconds: float
+    walltime_seconds: int
+
+    @property
+    def node_hours(self) -> float:
+        """What it may use at most, over all repetitions."""
+        return self.nodes * self.walltime_seconds * len(self.cells) / 3600
+
+    def shapes(self) -> list[Shape]:
+        """Every shape that occurs, smallest first."""
+        found = {cell.shape for cells in self.cells.values() for cell in cells}
+        return sorted(found, key=lambda shape: shape.ranks)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All jobs, smallest allocation first. left_out: what the spec implies and is not run, one line each."""
+
+    spec: Spec
+    site: Site
+    jobs: tuple[Job, ...]
+    left_out: tuple[str, ...]
+    cell_seconds: dict[str, float]  # by hash, at most
+
+    def cells(self) -> Iterator[tuple[Job, int, Cell]]:
+        """Every cell with its job and its repetition."""
+        for job in self.jobs:
+            for repetition, cells in job.cells.items():
+                for cell in cells:
+                    yield job, repetition, cell
+
+
+def ranks_per_node(spec: Spec, site: Site) -> int:
+    """Ranks on a full node. Errors: CampaignError if the site does not allow what the spec asks for."""
+    if spec.ranks_per_node == 0:
+        return site.node.ranks_per_node[0]
+    if spec.ranks_per_node not in site.node.ranks_per_node:
+        allowed = ", ".join(map(str, site.node.ranks_per_node))
+        raise CampaignError(
+            f"campaign {spec.name}: ranks_per_node: {spec.ranks_per_node}, but site {site.name} allows {allowed} "
+            "(node.ranks_per_node)"
+        )
+    return spec.ranks_per_node
+
+
+def shapes(spec: Spec, site: Site) -> tuple[list[Shape], list[str]]:
+    """The shapes of the spec's rank counts on `site`, and a line per count that is left out.
+
+    Errors: CampaignError for a ragged count that was not asked for, and for one that is larger than the site.
+    """
+    full = ranks_per_node(spec, site)
+    found, left_out = [], []
+    for ranks in spec.ranks:
+        nodes = -(-ranks // full)
+        where = f"campaign {spec.name}: ranks: {ranks}"
+        if site.node.limit and nodes > site.node.limit:
+            reason = f"{nodes} nodes of {full} ranks, more than the {site.node.limit} of site {site.name} (node.limit)"
+            if spec.ranks_given:
+                raise CampaignError(f"{where}: needs {reason}; take it out, or use a larger site")
+            left_out.append(f"{ranks} ranks: {reason}")
+            continue
+        if nodes > 1 and ranks % full and not spec.allow_ragged:
+            reason = f"does not fill {nodes} nodes of {full} ranks on site {site.name}"
+            if spec.ranks_given:
+                raise CampaignError(
+                    f"{where}: {reason}; use multiples of {full}, another ranks_per_node, or allow_ragged = true"
+                )
+            left_out.append(f"{ranks} ranks: {reason}")
+            continue
+        found.append(Shape(ranks, nodes, min(ranks, full)))
+    if not found:
+        raise CampaignError(f"campaign {spec.name}: ranks: none of them fits site {site.name}: {'; '.join(left_out)}")
+    return found, left_out
+
+
+class _CellMaker:
+    """Cells of one spec on one site; they differ in what the methods take."""
+
+    def __init__(self, spec: Spec, site: Site, allocation_nodes: int) -> None:
+        self._spec = spec
+        self._site = site
+        self._nodes = allocation_nodes
+
+    def cell(
+        self, role: str, shape: Shape, batch: int, model: str, dtype: str, seed: int, allreduce: str, schedule: str
+    ) -> Cell:
+        """One cell of repetition 1. One rank reduces nothing, so that schedule and type there are the first."""
+        spec = self._spec
+        alone = shape.ranks == 1
+        return Cell(
+            role=role,
+            shape=shape,
+            model=model,
+            batch_size=batch,
+            dtype=dtype,
+            allreduce_dtype=spec.allreduce_dtypes[0] if alone else allreduce,
+            schedule=spec.schedules[0] if alone else schedule,
+            seed=seed,
+            efficiency=spec.efficiency and role == SCALE and not alone and schedule != "none",
+            options=tuple((name, value.replace("{model}", model)) for name, value in spec.options),
+            device=self._site.program.device,
+            allocation_nodes=self._nodes,
+            repetition=1,
+            site=self._site.name,
+        )
+
+    def block(self, model: str, dtype: str, seed: int, batches: dict[Shape, int], one_node: Shape) -> list[Cell]:
+        """The scale cells of `batches` (shape -> images per rank) with their baselines, which stay together."""
+        cells = []
+        for shape, batch in batches.items():
+            for allreduce in self._spec.allreduce_dtypes:
+                for schedule in self._spec.schedules:
+                    common = {"model": model, "dtype": dtype, "seed": seed, "allreduce": allreduce}
+                    cells.append(self.cell(SCALE, shape, batch, schedule=schedule, **common))
+                    if shape.nodes > 1:
+                        cells.append(self.cell(ONE_NODE, one_node, batch, schedule=schedule, **common))
+        return cells
+
+    def one_rank(self, model: str, dtype: str, seed: int, batch: int) -> Cell:
+        first = self._spec.allreduce_dtypes[0], self._spec.schedules[0]
+        return self.cell(ONE_RANK, Shape(1, 1, 1), batch, model, dtype, seed, *first)
+
+
+def _strong_batches(
+    spec: Spec, model: str, all_shapes: list[Shape], left_out: dict[str, None]
+) -> tuple[dict[Shape, int], int]:
+    """Images per rank of strong scaling, by shape; and those of its one-rank baseline."""
+    assert spec.strong is not None
+    whole, most = spec.strong.global_batch[model], spec.strong.max_batch_per_rank
+    batches = {}
+    for shape in all_shapes:
+        batch, rest = divmod(whole, shape.ranks)
+        if rest:
+            left_out[f"strong, {model}, {shape.ranks} ranks: do not divide {whole} images"] = None
+        elif most and batch > most:
+            left_out[f"strong, {model}, {shape.ranks} ranks: {batch} images per rank, more than {most}"] = None
+        else:
+            batches[shape] = batch
+    return batches, min(whole, most or whole)
+
+
+def _blocks(spec: Spec, site: Site, nodes: int, all_shapes: list[Shape], left_out: dict[str, None]) -> list[list[Cell]]:
+    """The blocks of the allocation of `nodes` nodes: cells that belong together, each cell in the first only."""
+    maker = _CellMaker(spec, site, nodes)
+    full = ranks_per_node(spec, site)
+    one_node = Shape(full, 1, full)
+    here = [shape for shape in all_shapes if shape.nodes == nodes]
+    blocks: list[list[Cell]] = []
+    seen: set[str] = set()
+    for model in spec.models:
+        scalings = []
+        if spec.weak is not None:
+            batch = spec.weak.batch_size[model]
+            scalings.append((dict.fromkeys(here, batch), batch))
+        if spec.strong is not None:
+            batches, alone = _strong_batches(spec, model, all_shapes, left_out)
+            scalings.append(({shape: batches[shape] for shape in here if shape in batches}, alone))
+        for batches, alone in scalings:
+            for dtype in spec.dtypes:
+                for seed in spec.seeds:
+                    cells = maker.block(model, dtype, seed, batches, one_node)
+                    if cells:
+                        cells.append(maker.one_rank(model, dtype, seed, alone))
+                    blocks.append(_new(cells, seen))
+    return [block for block in blocks if block]
+
+
+def _new(cells: Iterable[Cell], seen: set[str]) -> list[Cell]:
+    """Those of `cells` that are not in `seen`, which takes them in."""
+    found = []
+    for cell in cells:
+        if cell.hash not in seen:
+            seen.add(cell.hash)
+            found.append(cell)
+    return found
+
+
+def _packed(
+    spec: Spec, site: Site, nodes: int, blocks: list[list[Cell]], time: CellTime
+) -> list[tuple[list[list[Cell]], float]]:
+    """`blocks` in as few parts as the site's longest walltime allows, in order; and each part's seconds."""
+    parts: list[tuple[list[list[Cell]], float]] = []
+    for block in blocks:
+        seconds = sum(time.seconds(cell) for cell in block)
+        if time.walltime(seconds) > site.walltime.maximum:
+            raise CampaignError(
+                f"campaign {spec.name}: {block[0].model} in {block[0].dtype} on {nodes} nodes with its baselines may "
+                f"take {duration_text(time.walltime(seconds))}, more than walltime.maximum = "
+                f"{duration_text(site.walltime.maximum)} of site {site.name}; lower options.max-time, run fewer "
+                "schedules or rank counts, or measure how long it takes with --pilot"
+            )
+        if parts and time.walltime(parts[-1][1] + seconds) <= site.walltime.maximum:
+            parts[-1] = ([*parts[-1][0], block], parts[-1][1] + seconds)
+        else:
+            parts.append(([block], seconds))
+    return parts
+
+
+def _ordered(spec: Spec, name: str, blocks: list[list[Cell]], repetition: int) -> tuple[Cell, ...]:
+    """Blocks in random order, and the cells of each: a drift of the machine hits no kind of cell more than others.
+
+    Blocks stay whole, so that a job that is cut short has baselines for what it did.
+    """
+    key = (spec.order_seed, name, repetition)
+    order: list[Cell] = []
+    for index, block in shuffled(list(enumerate(blocks)), *key):
+        order += shuffled(block, *key, index)
+    return tuple(dataclasses.replace(cell, repetition=repetition) for cell in order)
+
+
+def make(spec: Spec, site: Site, pilot: Pilot | None = None) -> Plan:
+    """The jobs of `spec` on `site`; with `pilot`, walltimes from what was measured.
+
+    Errors: CampaignError (a count that does not fit, a ragged one, a block longer than the longest job).
+    """
+    all_shapes, left_out_counts = shapes(spec, site)
+    left_out: dict[str, None] = dict.fromkeys(left_out_counts)
+    time = CellTime(spec, site, pilot)
+    jobs = []
+    cell_seconds: dict[str, float] = {}
+    for nodes in sorted({shape.nodes for shape in all_shapes}):
+        parts = _packed(spec, site, nodes, _blocks(spec, site, nodes, all_shapes, left_out), time)
+        for number, (blocks, seconds) in enumerate(parts, start=1):
+            name = f"n{nodes:04d}" + (f"-p{number}" if len(parts) > 1 else "")
+            cells = {r: _ordered(spec, name, blocks, r) for r in range(1, spec.repetitions + 1)}
+            cell_seconds |= {cell.hash: time.seconds(cell) for order in cells.values() for cell in order}
+            groups = [cells] if site.submit.array else [{r: order} for r, order in cells.items()]
+            for group in groups:
+                own = name if site.submit.array or spec.repetitions == 1 else f"{name}-r{next(iter(group))}"
+                jobs.append(Job(own, nodes, group, seconds, time.walltime(seconds)))
+    if not jobs:
+        raise CampaignError(f"campaign {spec.name}: nothing is left to run: {'; '.join(left_out)}")
+    return Plan(spec, site, tuple(jobs), tuple(left_out), cell_seconds)

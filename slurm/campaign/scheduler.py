@@ -1,0 +1,218 @@
+"""The programs of the scheduler: submit, ask, cancel. Everything that they print is parsed here, by pure functions.
+
+Jobs are found by name, which holds the campaign and the job, so that a submission is known to the scheduler before
+it is known to us: killed at any moment, nothing is submitted twice.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from campaign.directives import array_text
+from campaign.errors import CampaignError
+from campaign.folder import JobEntry, Manifest
+
+ANSWER_SECONDS = 120  # a busy controller takes a minute at times
+QUEUED, RUNNING = "queued", "running"
+
+
+@dataclass(frozen=True)
+class Active:
+    """One repetition of a job that the scheduler still has. id: to cancel it. seconds_left: None if not said."""
+
+    id: str
+    state: str
+    seconds_left: int | None
+    reason: str
+
+
+Unit = tuple[str, int]  # job name, repetition
+
+
+class Scheduler(Protocol):
+    """What Slurm and LSF have in common. Errors of all methods: CampaignError."""
+
+    def submit(self, job: JobEntry, repetitions: Sequence[int], after: Sequence[str]) -> str:
+        """Hands the job's script in; with `after`, to start once those jobs have ended well. Returns its id."""
+
+    def active(self) -> dict[Unit, Active]:
+        """What of this campaign is queued or running."""
+
+    def cancel(self, ids: Sequence[str]) -> None:
+        """Ends these; those that run are told first."""
+
+
+def of(manifest: Manifest) -> Scheduler:
+    """The scheduler of the campaign's site; not for scheduler "none" (local.py)."""
+    return {"slurm": Slurm, "lsf": Lsf}[manifest.scheduler](manifest)
+
+
+def _require(program: str, what: str) -> None:
+    if shutil.which(program) is None:
+        raise CampaignError(
+            f"{program}: not on the PATH, so {what}; call this on a login node of the cluster, load the scheduler's "
+            "module, or generate for another --site"
+        )
+
+
+def _run(command: Sequence[str], what: str, stdin: Path | None = None) -> subprocess.CompletedProcess[str]:
+    _require(command[0], what)
+    try:
+        with stdin.open() if stdin else open(os.devnull) as source:  # noqa: PTH123  (a device, not a path of ours)
+            return subprocess.run(
+                list(command), stdin=source, capture_output=True, text=True, timeout=ANSWER_SECONDS, check=False
+            )
+    except subprocess.TimeoutExpired:
+        raise CampaignError(f"{command[0]}: no answer in {ANSWER_SECONDS} s, so {what}; try again later") from None
+    except OSError as error:
+        raise CampaignError(f"{error.filename or command[0]}: {error.strerror}, so {what}") from None
+
+
+def _last_line(done: subprocess.CompletedProcess[str]) -> str:
+    lines = [line.strip() for line in (done.stderr or done.stdout).splitlines() if line.strip()]
+    return lines[-1] if lines else f"exit code {done.returncode}"
+
+
+def _hand_in(manifest: Manifest, job: JobEntry, words: Sequence[str]) -> str:
+    """Submits the script of `job` with more `words`, by argument or standard input; returns what was answered."""
+    script = manifest.layout.script(job.name)
+    by_argument = manifest.submit.by == "argument"
+    command = [*manifest.submit.command, *words, *([str(script)] if by_argument else [])]
+    done = _run(command, f"job {job.name} was not submitted", None if by_argument else script)
+    if done.returncode != 0:
+        raise CampaignError(
+            f"job {job.name}: {manifest.submit.command[0]} rejected it: {_last_line(done)}; correct the site "
+            "(generate again with --set submit.partition=... or the like), then resume"
+        )
+    return done.stdout
+
+
+class Slurm:
+    """sbatch, squeue, scancel."""
+
+    def __init__(self, manifest: Manifest) -> None:
+        self._manifest = manifest
+
+    def submit(self, job: JobEntry, repetitions: Sequence[int], after: Sequence[str]) -> str:
+        words = ["--parsable"]
+        if self._manifest.submit.array:
+            words.append(f"--array={array_text(list(repetitions), self._manifest.submit.array_limit)}")
+        if after:
+            words += [f"--dependency=afterok:{':'.join(after)}", "--kill-on-invalid-dep=yes"]
+        answer = _hand_in(self._manifest, job, words).split()
+        number = answer[-1].split(";")[0] if answer else ""  # "123" or "123;cluster"
+        if not number.isdigit():
+            raise CampaignError(f"job {job.name}: sbatch answered {' '.join(answer)!r}, no job number; see squeue")
+        return number
+
+    def active(self) -> dict[Unit, Active]:
+        command = ["squeue", "--noheader", "--array", f"--user={os.getuid()}", "--format=%i|%j|%T|%L|%r"]
+        done = _run(command, "what is queued or running is not known")
+        if done.returncode != 0:
+            raise CampaignError(f"squeue: {_last_line(done)}; what is queued or running is not known, try again later")
+        return parse_squeue(done.stdout, self._manifest.job_prefix)
+
+    def cancel(self, ids: Sequence[str]) -> None:
+        done = _run(["scancel", *ids], "nothing was cancelled")
+        if done.returncode != 0:
+            raise CampaignError(f"scancel: {_last_line(done)}; see squeue for what still runs")
+
+
+def _unit(name: str, index: str, prefix: str) -> Unit | None:
+    """The job and repetition that a scheduler's (job name, array index) mean; None for somebody else's job."""
+    if not name.startswith(prefix):
+        return None
+    job = name.removeprefix(prefix)
+    alone = re.search(r"-r(\d+)$", job)
+    return job, int(alone[1]) if alone else int(index or 1)
+
+
+def _slurm_seconds(text: str) -> int | None:
+    """ "1-02:03:04", "02:03:04", "03:04", or "INVALID", "UNLIMITED", ..."""
+    match = re.fullmatch(r"(?:(?:(\d+)-)?(\d+):)?(\d+):(\d+)", text)
+    if not match:
+        return None
+    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
+    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+
+
+def parse_squeue(text: str, prefix: str) -> dict[Unit, Active]:
+    """What squeue --array --format='%i|%j|%T|%L|%r' says about the jobs whose names begin with `prefix`. Pure."""
+    found = {}
+    for line in text.splitlines():
+        fields = line.strip().split("|")
+        if len(fields) != 5:
+            continue
+        number, name, state, left, reason = fields
+        unit = _unit(name, number.partition("_")[2], prefix)
+        if unit is None or state in ("COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY"):
+            continue
+        running = state in ("RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT")
+        why = "" if reason == "None" else reason
+        found[unit] = Active(number, RUNNING if running else QUEUED, _slurm_seconds(left) if running else None, why)
+    return found
+
+
+class Lsf:
+    """bsub, bjobs, bkill."""
+
+    def __init__(self, manifest: Manifest) -> None:
+        self._manifest = manifest
+
+    def submit(self, job: JobEntry, repetitions: Sequence[int], after: Sequence[str]) -> str:
+        words = []
+        if self._manifest.submit.array:
+            indices = array_text(list(repetitions), self._manifest.submit.array_limit)
+            # The limit stands behind the bracket: name[1-5]%2.
+            span, percent, limit = indices.partition("%")
+            words += ["-J", f"{self._manifest.job_prefix}{job.name}[{span}]{percent}{limit}"]
+        if after:
+            # -ti: end this one when that can no longer come true.
+            words += ["-w", " && ".join(f"done({number})" for number in after), "-ti"]
+        answer = _hand_in(self._manifest, job, words)
+        match = re.search(r"Job <(\d+)> is submitted", answer)
+        if not match:
+            raise CampaignError(f"job {job.name}: bsub answered {answer.strip()!r}, no job number; see bjobs")
+        return match[1]
+
+    def active(self) -> dict[Unit, Active]:
+        fields = "jobid jobindex job_name stat time_left pend_reason delimiter='|'"
+        done = _run(["bjobs", "-noheader", "-o", fields], "what is queued or running is not known")
+        if done.returncode != 0 and "No unfinished job found" not in done.stderr + done.stdout:
+            raise CampaignError(f"bjobs: {_last_line(done)}; what is queued or running is not known, try again later")
+        return parse_bjobs(done.stdout, self._manifest.job_prefix)
+
+    def cancel(self, ids: Sequence[str]) -> None:
+        done = _run(["bkill", *ids], "nothing was cancelled")
+        if done.returncode != 0:
+            raise CampaignError(f"bkill: {_last_line(done)}; see bjobs for what still runs")
+
+
+def parse_bjobs(text: str, prefix: str) -> dict[Unit, Active]:
+    """What bjobs -o "jobid jobindex job_name stat time_left pend_reason" says about our jobs. Pure.
+
+    job_name of an array's element is name[index]; time_left is "hours:minutes L", or "-".
+    """
+    found = {}
+    for line in text.splitlines():
+        fields = [part.strip() for part in line.split("|", 5)]
+        if len(fields) != 6:
+            continue
+        number, index, name, state, left, reason = fields
+        unit = _unit(name.partition("[")[0], "" if index in ("0", "-") else index, prefix)
+        if unit is None or state in ("DONE", "EXIT", "ZOMBI"):
+            continue
+        running = state in ("RUN", "USUSP", "SSUSP")
+        match = re.match(r"(\d+):(\d+)", left)
+        seconds = 60 * (60 * int(match[1]) + int(match[2])) if match and running else None
+        array = index not in ("0", "-")
+        own = f"{number}[{index}]" if array else number
+        found[unit] = Active(own, RUNNING if running else QUEUED, seconds, "" if reason == "-" else reason)
+    return found

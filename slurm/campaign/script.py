@@ -1,0 +1,100 @@
+"""The text of a job script. Pure: (plan, job, layout) in, text out."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from pathlib import Path
+
+from campaign import directives, launch
+from campaign.layout import Layout
+from campaign.plan import Job, Plan
+
+BODY = Path(__file__).with_name("job_body.sh")
+
+# How the script learns who it is: (scheduler id, repetition in an array, restarts). LSF's restart count does not
+# tell a first start from a rerun on all versions, so the time does.
+IDENTITY = {
+    "slurm": ("${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}", "${SLURM_ARRAY_TASK_ID:-1}", "${SLURM_RESTART_COUNT:-0}"),
+    "lsf": ("$LSB_JOBID", "${LSB_JOBINDEX:-1}", '$([ "${LSB_RESTART:-N}" = Y ] && date +%s || echo 0)'),
+    "none": ("local-$(date +%s)-$$", "1", "0"),
+}
+
+
+def text(plan: Plan, job: Job, layout: Layout) -> str:
+    """The whole script, with a line break at its end."""
+    site, spec = plan.site, plan.spec
+    parts = [
+        "#!/usr/bin/env bash",
+        *directives.lines(site, job, layout),
+        f"# Campaign {spec.name}, job {job.name}, on site {site.name}: written by scripts/campaign generate, which",
+        "# writes it again: edit the spec or the site instead.",
+        f"# spec {spec.hash}",
+        f"# site {site.hash}",
+        "set -uo pipefail",
+        "",
+        *_settings(plan, job, layout),
+        "",
+        *_environment(plan),
+        "",
+        *_launchers(plan, job),
+        "",
+        *_cells(plan, job),
+        "",
+        BODY.read_text(encoding="utf-8").rstrip("\n"),
+    ]
+    return "\n".join(parts) + "\n"
+
+
+def _assignment(name: str, value: object) -> str:
+    return f"{name}={shlex.quote(str(value))}"
+
+
+def _settings(plan: Plan, job: Job, layout: Layout) -> list[str]:
+    scheduler_id, index, restart = IDENTITY[plan.site.scheduler]
+    repetition = index if plan.site.submit.array else str(next(iter(job.cells)))
+    return [
+        _assignment("campaign", plan.spec.name),
+        _assignment("spec", plan.spec.hash),
+        _assignment("job", job.name),
+        _assignment("folder", layout.folder),
+        _assignment("hvd_bench", layout.hvd_bench(plan.site)),
+        _assignment("order_seed", plan.spec.order_seed),
+        # Without a scheduler nothing ends a job but itself: 0, no limit.
+        _assignment("walltime_seconds", 0 if plan.site.scheduler == "none" else job.walltime_seconds),
+        _assignment("warning_seconds", plan.site.walltime.warning_seconds),
+        _assignment("pass_on_term", "yes" if plan.site.scheduler == "none" else "no"),
+        f"scheduler_id={scheduler_id}",
+        f"repetition={repetition}",
+        f"restart={restart}",
+    ]
+
+
+def _environment(plan: Plan) -> list[str]:
+    program = plan.site.program
+    lines = [f"module load {' '.join(map(shlex.quote, program.modules))} || exit 2"] if program.modules else []
+    lines += [f"export {_assignment(name, value)}" for name, value in program.environment.items()]
+    lines += program.setup
+    return lines or ["# site: no modules, no environment, no set-up"]
+
+
+def _launchers(plan: Plan, job: Job) -> list[str]:
+    lines = ["launcher_for() {  # RANKS", "  case $1 in"]
+    for shape in job.shapes():
+        words = " ".join(map(shlex.quote, launch.command(plan.site, shape)))
+        lines.append(f"    {shape.ranks}) launcher=({words}) ;;")
+    return [*lines, "  esac", "}"]
+
+
+def _cells(plan: Plan, job: Job) -> list[str]:
+    lines = [f"cells={len(next(iter(job.cells.values())))}", "run_cells() {  # in random order, from the order seed"]
+    lines.append("  case $repetition in")
+    for repetition, cells in job.cells.items():
+        lines.append(f"    {repetition})")
+        for cell in cells:
+            seconds = math.ceil(plan.cell_seconds[cell.hash])
+            head = f"cell {cell.hash} {cell.role:<8} {cell.shape.ranks} {seconds}"
+            lines.append(f"      {head} {shlex.join(cell.arguments())}")
+        lines.append("      ;;")
+    lines.append('    *) give_up "there is no repetition $repetition in this job" ;;')
+    return [*lines, "  esac", "}"]

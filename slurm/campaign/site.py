@@ -1,0 +1,277 @@
+"""Where to measure: a site profile as plain data. Sites that come along are slurm/sites/*.toml."""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from campaign import bench_options
+from campaign.canonical import digest
+from campaign.errors import CampaignError
+from campaign.fields import Table, load, nearest
+
+SITES = Path(__file__).resolve().parents[1] / "sites"
+SCHEDULERS = ("slurm", "lsf", "none")
+MAX_BASES = 8
+
+
+@dataclass(frozen=True)
+class Node:
+    """One node. Zeros: not known, or none; then nothing is asked for and nothing is checked."""
+
+    cores: int
+    gpus: int
+    ranks_per_node: tuple[int, ...]  # allowed; the first is the default
+    limit: int  # nodes of one job at most; 0: no limit
+
+
+@dataclass(frozen=True)
+class Program:
+    """What runs, and what it needs around it."""
+
+    hvd_bench: str
+    device: str
+    modules: tuple[str, ...]
+    setup: tuple[str, ...]
+    environment: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Submit:
+    """How a job gets to the scheduler, and what it asks for. Empty texts are left out of the directives."""
+
+    command: tuple[str, ...]
+    by: str  # argument, stdin
+    account: str
+    partition: str
+    qos: str
+    constraint: str
+    reservation: str
+    exclusive: bool
+    array: bool
+    array_limit: int
+    requeue: bool
+    extra: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Launch:
+    """How ranks are started inside a job."""
+
+    command: tuple[str, ...]
+    options: tuple[str, ...]
+    binding: tuple[str, ...]
+    cores_per_rank: int
+    resource_sets: str  # LSF: one per node, or one per rank
+
+
+@dataclass(frozen=True)
+class Walltime:
+    """Seconds."""
+
+    maximum: int
+    warning_seconds: int
+    startup_seconds: float
+    startup_seconds_per_rank: float
+    margin: float
+
+
+@dataclass(frozen=True)
+class Site:
+    """One machine. Field for field the TOML file that docs/campaigns.md describes, bases merged in."""
+
+    name: str
+    scheduler: str
+    node: Node
+    program: Program
+    submit: Submit
+    launch: Launch
+    walltime: Walltime
+
+    @property
+    def hash(self) -> str:
+        """16 hexadecimal digits over everything above."""
+        return digest(dataclasses.asdict(self))
+
+
+def _node(table: Table) -> Node:
+    node = Node(
+        cores=table.integer("cores"),
+        gpus=table.integer("gpus"),
+        ranks_per_node=table.integers("ranks_per_node", low=1, high=4096),
+        limit=table.integer("limit"),
+    )
+    for ranks in node.ranks_per_node:
+        if node.gpus and ranks > node.gpus:
+            raise table.fail("ranks_per_node", f"{ranks} ranks, but a node has {node.gpus} GPUs, one per rank")
+        if node.cores and ranks > node.cores:
+            raise table.fail("ranks_per_node", f"{ranks} ranks, but a node has {node.cores} cores")
+    table.close()
+    return node
+
+
+def _program(table: Table) -> Program:
+    variables = table.table("environment", required=True)
+    environment = {}
+    for key, value in variables.scalars().items():
+        if not key.replace("_", "a").isalnum() or key[0].isdigit() or not key.isascii():
+            raise variables.fail(key, "is not the name of an environment variable")
+        environment[key] = str(int(value)) if isinstance(value, bool) else str(value)
+    program = Program(
+        hvd_bench=table.text("hvd_bench", pattern=".+", means="the path of the program"),
+        device=table.word("device", bench_options.DEVICES),
+        modules=table.texts("modules"),
+        setup=table.texts("setup"),
+        environment=environment,
+    )
+    table.close()
+    return program
+
+
+def _submit(table: Table, scheduler: str) -> Submit:
+    submit = Submit(
+        command=table.texts("command"),
+        by=table.word("by", ("argument", "stdin")),
+        account=table.text("account"),
+        partition=table.text("partition"),
+        qos=table.text("qos"),
+        constraint=table.text("constraint"),
+        reservation=table.text("reservation"),
+        exclusive=table.flag("exclusive"),
+        array=table.flag("array"),
+        array_limit=table.integer("array_limit"),
+        requeue=table.flag("requeue"),
+        extra=table.texts("extra"),
+    )
+    if scheduler == "lsf" and submit.qos:
+        raise table.fail("qos", "LSF has no such thing; leave it empty, and use partition (a queue) or extra")
+    if scheduler == "none" and submit.array:
+        raise table.fail("array", "needs a scheduler; give false")
+    if scheduler != "none" and not submit.command:
+        raise table.fail("command", "is empty; name the program that submits, say sbatch or bsub")
+    table.close()
+    return submit
+
+
+def _launch(table: Table, node: Node) -> Launch:
+    launch = Launch(
+        command=table.texts("command"),
+        options=table.texts("options"),
+        binding=table.texts("binding"),
+        cores_per_rank=table.integer("cores_per_rank"),
+        resource_sets=table.word("resource_sets", ("node", "rank")),
+    )
+    if not launch.command:
+        raise table.fail("command", "is empty; name the program that starts ranks, say srun, jsrun or mpirun")
+    for ranks in node.ranks_per_node:
+        if node.cores and ranks * launch.cores_per_rank > node.cores:
+            raise table.fail(
+                "cores_per_rank", f"{ranks} ranks of {launch.cores_per_rank} cores do not fit on {node.cores} cores"
+            )
+    table.close()
+    return launch
+
+
+def _walltime(table: Table) -> Walltime:
+    walltime = Walltime(
+        maximum=table.duration("maximum"),
+        warning_seconds=table.integer("warning_seconds"),
+        startup_seconds=table.number("startup_seconds"),
+        startup_seconds_per_rank=table.number("startup_seconds_per_rank"),
+        margin=table.number("margin", low=1.0),
+    )
+    table.close()
+    return walltime
+
+
+def from_data(data: dict[str, Any], source: str) -> Site:
+    """A site from a TOML document whose base has been merged in. Errors: CampaignError."""
+    table = Table(data, source)
+    table.text("base", "")
+    scheduler = table.word("scheduler", SCHEDULERS)
+    node = _node(table.table("node", required=True))
+    site = Site(
+        name=table.text("name", pattern=r"[\w.-]{1,60}", means="a name of letters, digits, dots and hyphens"),
+        scheduler=scheduler,
+        node=node,
+        program=_program(table.table("program", required=True)),
+        submit=_submit(table.table("submit", required=True), scheduler),
+        launch=_launch(table.table("launch", required=True), node),
+        walltime=_walltime(table.table("walltime", required=True)),
+    )
+    table.close()
+    if scheduler == "lsf" and node.cores == 0:
+        raise table.fail("node.cores", "is 0, but jsrun's resource sets need the number of cores of a node")
+    if scheduler == "lsf" and site.launch.cores_per_rank == 0:
+        raise table.fail("launch.cores_per_rank", "is 0, but jsrun's resource sets need it")
+    return site
+
+
+def known() -> list[str]:
+    """The names of the sites that come along."""
+    return sorted(path.stem for path in SITES.glob("*.toml"))
+
+
+def merged(over: dict[str, Any], under: dict[str, Any]) -> dict[str, Any]:
+    """`under` with the values of `over` in their place, table by table; program.environment is joined as well."""
+    result = dict(under)
+    for key, value in over.items():
+        beneath = result.get(key)
+        result[key] = merged(value, beneath) if isinstance(value, dict) and isinstance(beneath, dict) else value
+    return result
+
+
+def _path(name: str, beside: Path | None) -> Path:
+    """`name` is a site that comes along, or a file (beside the file that names it as its base)."""
+    if name in known():
+        return SITES / f"{name}.toml"
+    path = Path(name) if beside is None else beside / name
+    if path.suffix == ".toml" or "/" in name:
+        return path
+    raise CampaignError(
+        f"site '{name}': there is no such site{nearest(name, known())}; known: {', '.join(known())}, or a .toml file"
+    )
+
+
+def _with_base(name: str, read: Callable[[Path], dict[str, Any]]) -> tuple[dict[str, Any], str]:
+    path = _path(name, None)
+    data, source = read(path), str(path)
+    under = data
+    for _ in range(MAX_BASES):
+        base = under.get("base")
+        if base is None:
+            return data, source
+        if not isinstance(base, str):
+            raise CampaignError(f"{path}: base: {base!r} is not a string")
+        path = _path(base, path.parent)
+        under = read(path)
+        data = merged(data, under)
+    raise CampaignError(f"{source}: base: more than {MAX_BASES} levels; does a site name itself as its base?")
+
+
+def assigned(data: dict[str, Any], assignment: str) -> dict[str, Any]:
+    """`data` with one `KEY=VALUE` of --set put in: KEY has dots, VALUE is TOML or a bare word."""
+    key, equals, text = assignment.partition("=")
+    parts = key.strip().split(".")
+    if not equals or not all(part.replace("_", "a").isalnum() for part in parts):
+        raise CampaignError(f"--set {assignment}: is not KEY=VALUE, say submit.account=abc123")
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text
+    over: Any = value
+    for part in reversed(parts):
+        over = {part: over}
+    return merged(over, data)
+
+
+def read(name: str, assignments: Sequence[str] = ()) -> Site:
+    """The site called `name`, or in the file `name`, with --set `assignments` on top. Errors: CampaignError."""
+    data, source = _with_base(name, load)
+    for assignment in assignments:
+        data = assigned(data, assignment)
+    return from_data(data, source)

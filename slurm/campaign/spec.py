@@ -1,0 +1,135 @@
+"""What to measure: the user's spec as plain data. Pure: TOML text in, Spec out."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from campaign import bench_options
+from campaign.canonical import digest
+from campaign.fields import Table, load
+
+DEFAULT_RANKS = tuple(2**power for power in range(10))  # 1, 2, 4 ... 512
+NAME = r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?"
+
+
+@dataclass(frozen=True)
+class Weak:
+    """Weak scaling: images per rank and step, by model."""
+
+    batch_size: dict[str, int]
+
+
+@dataclass(frozen=True)
+class Strong:
+    """Strong scaling: images per step of all ranks together, by model, divided among the ranks.
+
+    max_batch_per_rank: what a rank's memory holds; 0: no limit. Larger batches are not run.
+    """
+
+    global_batch: dict[str, int]
+    max_batch_per_rank: int
+
+
+@dataclass(frozen=True)
+class Spec:
+    """One campaign. Field for field the TOML file that docs/campaigns.md describes."""
+
+    name: str
+    models: tuple[str, ...]
+    ranks: tuple[int, ...]
+    ranks_given: bool  # by the spec itself: then a count that does not fit is an error, else it is left out
+    dtypes: tuple[str, ...]
+    allreduce_dtypes: tuple[str, ...]
+    schedules: tuple[str, ...]
+    repetitions: int
+    seeds: tuple[int, ...]
+    order_seed: int
+    efficiency: bool
+    ranks_per_node: int  # 0: the site's first
+    allow_ragged: bool
+    first_job_gates: bool
+    weak: Weak | None
+    strong: Strong | None
+    options: tuple[tuple[str, str], ...]  # of hvd_bench; a flag's value is empty
+
+    @property
+    def hash(self) -> str:
+        """16 hexadecimal digits over everything above; comments and layout of the file do not matter."""
+        return digest(dataclasses.asdict(self))
+
+    def max_time_seconds(self) -> float:
+        """How long one launch may measure."""
+        return float(dict(self.options).get("max-time", bench_options.DEFAULT_MAX_TIME_SECONDS))
+
+
+def _models(table: Table) -> tuple[str, ...]:
+    given = table.texts("models", words=tuple(bench_options.MODELS))
+    models = tuple(bench_options.MODELS[name] for name in given)
+    if len(set(models)) < len(models):
+        raise table.fail("models", "holds one model under two names")
+    return models
+
+
+def _strong(table: Table, models: tuple[str, ...]) -> Strong:
+    strong = Strong(
+        global_batch=table.per_model("global_batch", models),
+        max_batch_per_rank=table.integer("max_batch_per_rank", 0),
+    )
+    table.close()
+    return strong
+
+
+def _weak(table: Table, models: tuple[str, ...]) -> Weak:
+    weak = Weak(table.per_model("batch_size", models, high=65536))
+    table.close()
+    return weak
+
+
+def from_data(data: dict[str, Any], source: str) -> Spec:
+    """A spec from a TOML document. Errors: CampaignError, naming `source`, the key and what is right."""
+    table = Table(data, source)
+    models = _models(table)
+    weak, strong, options = table.table("weak"), table.table("strong"), table.table("options")
+    if not (table.has("weak") or table.has("strong")):
+        raise table.fail("weak", "neither [weak] nor [strong] is here; give at least one, say [weak] batch_size = 64")
+    spec = Spec(
+        name=table.text(
+            "name", pattern=NAME, means="a name of at most 40 lower-case letters, digits and inner hyphens"
+        ),
+        models=models,
+        ranks=tuple(sorted(table.integers("ranks", list(DEFAULT_RANKS), low=1, high=1 << 20))),
+        ranks_given=table.has("ranks"),
+        dtypes=table.texts("dtypes", ["fp32"], words=bench_options.DTYPES),
+        allreduce_dtypes=table.texts("allreduce_dtypes", ["fp32"], words=bench_options.ALLREDUCE_DTYPES),
+        schedules=table.texts("schedules", ["static"], words=bench_options.SCHEDULES),
+        repetitions=table.integer("repetitions", 1, low=1, high=1000),
+        seeds=table.integers("seeds", [1], high=2**63 - 1),
+        order_seed=table.integer("order_seed", 1, high=2**63 - 1),
+        efficiency=table.flag("efficiency", True),
+        ranks_per_node=table.integer("ranks_per_node", 0),
+        allow_ragged=table.flag("allow_ragged", False),
+        first_job_gates=table.flag("first_job_gates", True),
+        weak=_weak(weak, models) if table.has("weak") else None,
+        strong=_strong(strong, models) if table.has("strong") else None,
+        options=bench_options.read(options),
+    )
+    table.close()
+    max_time = dict(spec.options).get("max-time")
+    if max_time is not None and not _is_positive(max_time):
+        raise options.fail("max-time", f"'{max_time}' is not a number of seconds")
+    return spec
+
+
+def _is_positive(text: str) -> bool:
+    try:
+        return 0 < float(text) < float("inf")
+    except ValueError:
+        return False
+
+
+def read(path: Path) -> Spec:
+    """The spec in the file `path`. Errors: CampaignError."""
+    return from_data(load(path), str(path))

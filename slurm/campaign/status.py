@@ -1,0 +1,183 @@
+"""Where a campaign stands: every cell in one state, in a table for people and as JSON for programs. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from campaign.events import Attempt
+from campaign.folder import CellEntry, JobEntry, Manifest
+from campaign.scheduler import RUNNING, Active, Unit
+from campaign.timing import duration_text
+
+STATES = ("done", "running", "queued", "failed", "lacking")
+FAILURES_SHOWN = 20
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A cell whose last launch ended badly. code: of hvd_bench (README), or of the launcher."""
+
+    job: str
+    repetition: int
+    cell: str
+    what: str
+    code: int
+
+
+@dataclass(frozen=True)
+class UnitState:
+    """One repetition of one job. state: done, running, queued, or a sentence on how it ended."""
+
+    job: str
+    repetition: int
+    state: str
+    id: str
+    seconds_left: int | None
+    note: str
+
+
+@dataclass(frozen=True)
+class Standing:
+    """The campaign as a whole. counts: cells by state. seconds and node_hours: of cells not done, at most."""
+
+    name: str
+    site: str
+    spec: str
+    folder: str
+    counts: dict[str, int]
+    jobs: dict[str, dict[str, int]]
+    units: list[UnitState]
+    failures: list[Failure]
+    seconds_left: int | None  # of the running jobs, the longest
+    node_hours_left: float
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def complete(self) -> bool:
+        return self.counts["done"] == sum(self.counts.values())
+
+
+def _cell_state(cell: CellEntry, held: set[str], active: Active | None, attempt: Attempt | None) -> str:
+    if cell.hash in held:
+        return "done"
+    if active is not None:
+        begun = active.state == RUNNING and attempt is not None and attempt.running == cell.hash
+        return "running" if begun else "queued"
+    if attempt is not None and attempt.codes.get(cell.hash, 0) not in (0, 7):
+        return "failed"
+    return "lacking"
+
+
+def _unit_state(
+    job: JobEntry, repetition: int, lacks: int, active: Active | None, attempt: Attempt | None, submitted: bool
+) -> UnitState:
+    if active is not None:
+        return UnitState(job.name, repetition, active.state, active.id, active.seconds_left, active.reason)
+    if lacks == 0:
+        return UnitState(job.name, repetition, "done", "", None, "")
+    if attempt is not None:
+        return UnitState(job.name, repetition, "ended", attempt.attempt, None, attempt.how_it_ended())
+    note = "left the queue without starting (cancelled, or what it waited for failed)" if submitted else ""
+    return UnitState(job.name, repetition, "ended" if submitted else "not submitted", "", None, note)
+
+
+def standing(
+    manifest: Manifest,
+    held: set[str],
+    active: dict[Unit, Active],
+    attempts: dict[Unit, Attempt],
+    submitted: set[Unit],
+    notes: Sequence[str] = (),
+) -> Standing:
+    """Every cell of the campaign in one state, from what stores, scheduler, events and journal say."""
+    totals: Counter[str] = Counter()
+    jobs: dict[str, dict[str, int]] = {}
+    units, failures = [], []
+    node_hours = 0.0
+    for job, repetition in manifest.units():
+        unit = (job.name, repetition)
+        attempt = attempts.get(unit)
+        counts: Counter[str] = Counter()
+        for cell in job.cells[repetition]:
+            state = _cell_state(cell, held, active.get(unit), attempt)
+            counts[state] += 1
+            if state != "done":
+                node_hours += job.nodes * cell.seconds / 3600
+            if state == "failed" and attempt is not None:
+                what = f"{cell.what}, {cell.ranks} ranks"
+                failures.append(Failure(job.name, repetition, cell.hash, what, attempt.codes[cell.hash]))
+        lacks = len(job.cells[repetition]) - counts["done"]
+        units.append(_unit_state(job, repetition, lacks, active.get(unit), attempt, unit in submitted))
+        mine = jobs.setdefault(job.name, dict.fromkeys(STATES, 0))
+        for state, count in counts.items():
+            mine[state] += count
+        totals += counts
+    left = [unit.seconds_left for unit in units if unit.state == RUNNING and unit.seconds_left is not None]
+    return Standing(
+        name=manifest.name,
+        site=manifest.site,
+        spec=manifest.spec_hash,
+        folder=str(manifest.layout.folder),
+        counts={state: totals[state] for state in STATES},
+        jobs=jobs,
+        units=units,
+        failures=failures,
+        seconds_left=max(left, default=None),
+        node_hours_left=round(node_hours, 2),
+        notes=list(notes),
+    )
+
+
+def as_data(standing: Standing) -> dict[str, object]:
+    """For --json: the fields of Standing, and whether everything is done."""
+    return {**dataclasses.asdict(standing), "complete": standing.complete}
+
+
+def _unit_text(unit: UnitState) -> str:
+    parts = [f"r{unit.repetition} {unit.state}"]
+    if unit.seconds_left is not None:
+        parts.append(f"{duration_text(unit.seconds_left)} left")
+    if unit.note:
+        parts.append(unit.note)
+    return ", ".join(parts) + (f" ({unit.id})" if unit.id else "")
+
+
+def as_text(standing: Standing) -> str:
+    """For people: one line per job, what failed, the time left, and what to do next."""
+    lines = [f"campaign {standing.name} on {standing.site}, spec {standing.spec}, in {standing.folder}", ""]
+    lines.append(f"{'job':<12}" + "".join(f"{state:>9}" for state in STATES))
+    for name, counts in standing.jobs.items():
+        lines.append(f"{name:<12}" + "".join(f"{counts[state]:>9}" for state in STATES))
+        lines += [f"  {_unit_text(unit)}" for unit in standing.units if unit.job == name and unit.state != "done"]
+    if len(standing.jobs) > 1:
+        lines.append(f"{'all':<12}" + "".join(f"{standing.counts[state]:>9}" for state in STATES))
+    if standing.failures:
+        lines += ["", "failed:"]
+        for one in standing.failures[:FAILURES_SHOWN]:
+            lines.append(f"  {one.job} r{one.repetition} {one.cell}: {one.what}: exit code {one.code}")
+        if len(standing.failures) > FAILURES_SHOWN:
+            lines.append(f"  and {len(standing.failures) - FAILURES_SHOWN} more (--json)")
+        lines.append(f"  what they said is in {standing.folder}/logs")
+    lines.append("")
+    lines += [f"note: {note}" for note in standing.notes]
+    lines.append(_next(standing))
+    return "\n".join(lines)
+
+
+def _next(standing: Standing) -> str:
+    if standing.complete:
+        return f"complete; next: scripts/merge -o {standing.name}.db {standing.folder}/stores/*.db"
+    at_work = standing.counts["running"] + standing.counts["queued"]
+    parts = []
+    if standing.seconds_left is not None:
+        parts.append(f"running jobs have at most {duration_text(standing.seconds_left)} left")
+    parts.append(f"cells that are not done need at most {standing.node_hours_left:.2f} node-hours")
+    idle = standing.counts["failed"] + standing.counts["lacking"]
+    if idle:
+        parts.append(f"nothing is at work on {idle} of them: scripts/campaign resume {standing.folder}")
+    elif at_work:
+        parts.append("all of them are queued or running")
+    return "; ".join(parts)

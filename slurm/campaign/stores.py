@@ -1,0 +1,129 @@
+"""What the stores of a campaign hold: which cells are done, and how long launches took. Read-only.
+
+A cell is held when some session carries its hash (provenance 'label.cell') and every run of that session is complete.
+`hvd_bench stored cell FILE...` says the same inside a job; tests/slurm compares the two.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sqlite3
+import tempfile
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from pathlib import Path
+from typing import TypeVar
+
+from campaign.errors import CampaignError
+from campaign.timing import Pilot, PilotKey
+
+Result = TypeVar("Result")
+
+SCHEMA = Path(__file__).resolve().parents[2] / "results" / "schema.sql"
+MAGIC = b"SQLite format 3\x00"
+KEY = "label.cell"
+
+SESSIONS = """
+SELECT fact.value
+FROM run JOIN provenance AS fact ON fact.run_uuid = run.uuid AND fact.key = ?
+GROUP BY run.session_uuid, fact.value
+HAVING sum(run.status <> 'complete') = 0
+"""
+
+LAUNCHES = """
+SELECT model, batch_size, compute_type, max(allocation_size) > 1, min(started_utc), max(finished_utc)
+FROM run WHERE origin = 'measured'
+GROUP BY session_uuid
+HAVING sum(status <> 'complete') = 0
+"""
+
+
+class Unreadable(Exception):
+    """Why a file is not a store that can be read."""
+
+
+def _pragma(name: str) -> int:
+    match = re.search(rf"PRAGMA {name} = (\d+)", SCHEMA.read_text(encoding="utf-8"))
+    assert match, f"{SCHEMA} lacks PRAGMA {name}"
+    return int(match[1])
+
+
+def _check_header(path: Path) -> None:
+    with path.open("rb") as file:
+        header = file.read(100)
+    if not header:
+        raise Unreadable("empty: its job ended before it wrote anything")
+    if len(header) < 100 or not header.startswith(MAGIC):
+        raise Unreadable("not an SQLite file, or only the beginning of one")
+    # Layout: https://www.sqlite.org/fileformat.html, "The Database Header".
+    version, application = (int.from_bytes(header[at : at + 4], "big") for at in (60, 68))
+    if application != _pragma("application_id"):
+        raise Unreadable("a database of another program")
+    if version != _pragma("user_version"):
+        raise Unreadable(f"schema version {version}, this program knows {_pragma('user_version')}")
+
+
+def _query(path: Path, query: Callable[[sqlite3.Connection], Result]) -> Result:
+    """`query` on the store `path`, which is never written to.
+
+    A job that was killed in the middle of a write leaves a journal, which SQLite rolls back before it reads, and a
+    living job writes its `.partial` without locks: with a journal beside it, a private copy is read.
+    """
+    try:
+        _check_header(path)
+        journal = path.with_name(path.name + "-journal")
+        with tempfile.TemporaryDirectory(prefix="hvd-campaign-") as scratch:
+            opened, mode = path, "ro"
+            if journal.exists() and journal.stat().st_size > 0:
+                opened, mode = Path(scratch) / path.name, "rw"
+                # The file first: the journal, copied later, then covers every page that was being changed.
+                shutil.copyfile(path, opened)
+                shutil.copyfile(journal, opened.with_name(opened.name + "-journal"))
+            connection = sqlite3.connect(f"{opened.resolve().as_uri()}?mode={mode}", uri=True, timeout=5.0)
+            try:
+                return query(connection)
+            finally:
+                connection.close()
+    except sqlite3.Error as error:
+        raise Unreadable(f"damaged, or being written: {error}") from None
+    except OSError as error:
+        raise Unreadable(f"cannot be read: {error.strerror}") from None
+
+
+def of_campaign(folder: Path) -> list[Path]:
+    """The stores in `folder`, and what killed jobs left beside them."""
+    return sorted(path for pattern in ("*.db", "*.partial") for path in folder.glob(pattern))
+
+
+def held(paths: Iterable[Path]) -> tuple[set[str], list[str]]:
+    """The hashes of all cells that `paths` hold, and a line per file that cannot be read (its cells do not count)."""
+    cells: set[str] = set()
+    notes = []
+    for path in paths:
+        try:
+            cells |= {row[0] for row in _query(path, lambda store: store.execute(SESSIONS, (KEY,)).fetchall())}
+        except Unreadable as fault:
+            if path.exists():  # else its job has just renamed it
+                notes.append(f"{path}: {fault}; its cells count as lacking")
+    return cells, notes
+
+
+def _seconds(first: str, last: str) -> float:
+    return (datetime.fromisoformat(last) - datetime.fromisoformat(first)).total_seconds()
+
+
+def pilot(paths: Iterable[Path]) -> Pilot:
+    """How long the launches in `paths` took, the longest for each kind. Errors: CampaignError."""
+    found: dict[PilotKey, float] = {}
+    for path in paths:
+        try:
+            rows = _query(path, lambda store: store.execute(LAUNCHES).fetchall())
+        except Unreadable as fault:
+            raise CampaignError(f"--pilot {path}: {fault}; give a store of runs that ended well") from None
+        for model, batch, dtype, several, first, last in rows:
+            key = PilotKey(model, batch, dtype, bool(several))
+            found[key] = max(found.get(key, 0.0), _seconds(first, last))
+    if not found:
+        raise CampaignError("--pilot: the stores hold no complete launch; submit the smallest job first")
+    return Pilot(found)

@@ -1,0 +1,64 @@
+"""How long cells and jobs take: at most, by hvd_bench's own cap; or, with a pilot, as long as was measured."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from campaign.site import Site
+from campaign.spec import Spec
+
+if TYPE_CHECKING:
+    from campaign.plan import Cell
+
+PILOT_SAFETY = 1.5  # other allocations, other node counts: the cap of hvd_bench bounds it from above
+ROUND_TO_SECONDS = 60
+
+
+@dataclass(frozen=True)
+class PilotKey:
+    """What decides how long a launch takes to be measured, beside the number of ranks."""
+
+    model: str
+    batch_size: int
+    dtype: str
+    several_ranks: bool
+
+
+@dataclass(frozen=True)
+class Pilot:
+    """Seconds from the first run's start to the last one's end of measured launches, the longest by key."""
+
+    seconds: dict[PilotKey, float]
+
+
+class CellTime:
+    """Seconds of cells and walltimes of jobs for one spec on one site. Pure."""
+
+    def __init__(self, spec: Spec, site: Site, pilot: Pilot | None) -> None:
+        self._cap = spec.max_time_seconds()
+        self._site = site.walltime
+        self._pilot = pilot
+
+    def seconds(self, cell: Cell) -> float:
+        """Of one launch, at most."""
+        measuring = self._cap
+        if self._pilot is not None:
+            key = PilotKey(cell.model, cell.batch_size, cell.dtype, cell.shape.ranks > 1)
+            seen = self._pilot.seconds.get(key)
+            if seen is not None:
+                measuring = min(self._cap, PILOT_SAFETY * seen)
+        startup = self._site.startup_seconds + self._site.startup_seconds_per_rank * cell.shape.ranks
+        return startup + measuring
+
+    def walltime(self, seconds: float) -> int:
+        """To ask for, for a job whose cells take `seconds`: with margin and warning, in whole minutes."""
+        wanted = seconds * self._site.margin + self._site.warning_seconds
+        return ROUND_TO_SECONDS * math.ceil(wanted / ROUND_TO_SECONDS)
+
+
+def duration_text(seconds: float) -> str:
+    """HH:MM:SS; hours may have more than two digits."""
+    whole = int(seconds)
+    return f"{whole // 3600:02d}:{whole // 60 % 60:02d}:{whole % 60:02d}"
