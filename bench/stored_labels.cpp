@@ -1,0 +1,116 @@
+#include "bench/stored_labels.h"
+
+#include <filesystem>
+#include <ostream>
+#include <system_error>
+
+#include "bench/cli/console.h"
+#include "bench/result_store.h"
+#include "bench/sqlite_handle.h"
+#include "engine/base/error.h"
+
+namespace hvd::bench {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int kBusyMilliseconds = 5000;
+constexpr const char* kCompleteSessions =
+    "SELECT fact.value FROM run JOIN provenance AS fact ON fact.run_uuid = run.uuid AND fact.key = ?"
+    " GROUP BY run.session_uuid, fact.value HAVING sum(run.status <> 'complete') = 0";
+
+/// A folder of its own, gone at the end of the scope.
+class Scratch {
+ public:
+  Scratch() : path_(fs::temp_directory_path() / ("hvd_bench-" + new_uuid())) { fs::create_directory(path_); }
+  ~Scratch() {
+    std::error_code ignored;
+    fs::remove_all(path_, ignored);
+  }
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+  [[nodiscard]] const fs::path& path() const { return path_; }
+
+ private:
+  fs::path path_;
+};
+
+[[noreturn]] void refuse(const fs::path& file, const std::string& why) {
+  throw Error(Errc::kIo, file.string() + ": " + why);
+}
+
+void check(int code, const fs::path& file) {
+  if (code != SQLITE_OK) refuse(file, std::string("damaged, or being written (") + sqlite3_errstr(code) + ")");
+}
+
+void require_store(const fs::path& file) {
+  const StoreHeader header = read_store_header(file);
+  switch (header.kind) {
+    case StoreHeader::Kind::kAbsent: refuse(file, "no such file");
+    case StoreHeader::Kind::kEmpty: refuse(file, "empty: its job ended before it wrote anything");
+    case StoreHeader::Kind::kNotSqlite: refuse(file, "not a SQLite database, or only the beginning of one");
+    case StoreHeader::Kind::kForeign: refuse(file, "another program's database");
+    case StoreHeader::Kind::kOurs: break;
+  }
+  if (header.schema_version != current_schema_version()) {
+    refuse(file, "has schema version " + std::to_string(header.schema_version) + ", this program knows " +
+                     std::to_string(current_schema_version()));
+  }
+}
+
+void query(const fs::path& file, const fs::path& opened, int flags, const std::string& key,
+           std::set<std::string>& values) {
+  UniqueHandle<DatabaseTraits> database;
+  check(sqlite3_open_v2(opened.c_str(), database.out(), flags, nullptr), file);
+  sqlite3_busy_timeout(database.get(), kBusyMilliseconds);
+  UniqueHandle<StatementTraits> statement;
+  check(sqlite3_prepare_v2(database.get(), kCompleteSessions, -1, statement.out(), nullptr), file);
+  check(sqlite3_bind_text(statement.get(), 1, key.c_str(), -1, SQLITE_TRANSIENT), file);
+  int code = SQLITE_OK;
+  while ((code = sqlite3_step(statement.get())) == SQLITE_ROW) {
+    const unsigned char* text = sqlite3_column_text(statement.get(), 0);
+    if (text != nullptr) values.emplace(reinterpret_cast<const char*>(text));
+  }
+  check(code == SQLITE_DONE ? SQLITE_OK : code, file);
+}
+
+void read_file(const fs::path& file, const std::string& key, std::set<std::string>& values) {
+  require_store(file);
+  const fs::path journal = file.string() + "-journal";
+  std::error_code absent;
+  if (const auto size = fs::file_size(journal, absent); absent || size == 0) {
+    query(file, file, SQLITE_OPEN_READONLY, key, values);
+    return;
+  }
+  // Rolling it back where it lies would write to the store, and perhaps undo what a living job is doing: a session's
+  // own file is written without locks. The file first: the journal, copied later, covers all that was being changed.
+  const Scratch scratch;
+  const fs::path copy = scratch.path() / file.filename();
+  fs::copy_file(file, copy);
+  fs::copy_file(journal, copy.string() + "-journal");
+  query(file, copy, SQLITE_OPEN_READWRITE, key, values);
+}
+
+}  // namespace
+
+StoredLabels stored_labels(const std::string& key, const std::vector<std::string>& files) {
+  StoredLabels labels;
+  for (const std::string& file : files) {
+    try {
+      read_file(file, "label." + key, labels.values);
+    } catch (const Error& error) {
+      labels.problems.emplace_back(error.what());
+    } catch (const fs::filesystem_error& error) {
+      labels.problems.push_back(file + ": cannot be copied to be read: " + error.code().message());
+    }
+  }
+  return labels;
+}
+
+int print_stored_labels(const StoredLabels& labels, std::ostream& out) {
+  for (const std::string& value : labels.values) out << value << '\n';
+  for (const std::string& problem : labels.problems) say_error(problem + "; what it holds is not listed");
+  return labels.problems.empty() ? 0 : exit_code(Errc::kIo);
+}
+
+}  // namespace hvd::bench

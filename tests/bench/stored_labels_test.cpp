@@ -1,0 +1,185 @@
+// What a job script is told is done: labels of sessions that ended well, wherever a kill left them.
+#include "bench/stored_labels.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <set>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "bench/result_store.h"
+#include "bench/sqlite_handle.h"
+
+namespace hvd::bench {
+namespace {
+
+namespace fs = std::filesystem;
+using Values = std::set<std::string>;
+
+class StoredLabelsTest : public testing::Test {
+ protected:
+  StoredLabelsTest() : folder_(fs::temp_directory_path() / ("hvd_labels_" + new_uuid())) {
+    fs::create_directory(folder_);
+  }
+  ~StoredLabelsTest() override {
+    std::error_code ignored;
+    fs::remove_all(folder_, ignored);
+  }
+  StoredLabelsTest(const StoredLabelsTest&) = delete;
+  StoredLabelsTest& operator=(const StoredLabelsTest&) = delete;
+
+  [[nodiscard]] fs::path file(const std::string& name) const { return folder_ / name; }
+
+  /// One session with a run for each of `states`, all labelled cell=`cell`.
+  void add(ResultStore& store, const std::string& session, const std::string& cell,
+           const std::vector<RunStatus>& states) const {
+    for (const RunStatus status : states) {
+      RunRecord run;
+      run.uuid = new_uuid();
+      run.session_uuid = session;
+      run.status = status;
+      run.started_utc = utc_now();
+      run.model = "vgg16";
+      run.batch_size = run.image_size = 1;
+      run.device = "cpu";
+      run.compute_type = run.allreduce_type = "fp32";
+      run.schedule = run.data_plane = "none";
+      run.schedule = "static";
+      run.comm = "solo";
+      if (!cell.empty()) run.provenance["label.cell"] = {cell, false};
+      store.save(run);
+    }
+  }
+  void publish(const fs::path& target, const std::string& cell, const std::vector<RunStatus>& states) const {
+    const std::string session = new_uuid();
+    ResultStore store(target, session, "hvd_bench");
+    add(store, session, cell, states);
+    store.finish();
+  }
+  [[nodiscard]] static Values values(const std::vector<fs::path>& files, std::size_t problems = 0) {
+    std::vector<std::string> names(files.begin(), files.end());
+    const StoredLabels labels = stored_labels("cell", names);
+    EXPECT_EQ(labels.problems.size(), problems) << (labels.problems.empty() ? "" : labels.problems.front());
+    return labels.values;
+  }
+
+  fs::path folder_;
+};
+
+TEST_F(StoredLabelsTest, OnlySessionsWhoseRunsAreAllComplete) {
+  publish(file("a.db"), "good", {RunStatus::kComplete, RunStatus::kComplete, RunStatus::kComplete});
+  publish(file("a.db"), "cut", {RunStatus::kComplete, RunStatus::kIncomplete});
+  publish(file("a.db"), "", {RunStatus::kComplete});
+  publish(file("b.db"), "other", {RunStatus::kComplete});
+  EXPECT_EQ(values({file("a.db")}), Values{"good"});
+  EXPECT_EQ(values({file("a.db"), file("b.db")}), (Values{"good", "other"}));
+  // a cell that was cut short once and succeeded later
+  publish(file("b.db"), "cut", {RunStatus::kComplete});
+  EXPECT_EQ(values({file("a.db"), file("b.db")}), (Values{"cut", "good", "other"}));
+  EXPECT_TRUE(stored_labels("nothing", {file("a.db").string()}).values.empty());
+}
+
+TEST_F(StoredLabelsTest, WhatAKilledJobLeftCounts) {
+  const std::string session = new_uuid();
+  {
+    ResultStore store(file("a.db"), session, "hvd_bench");
+    add(store, session, "unpublished", {RunStatus::kComplete});
+  }  // no finish()
+  const fs::path partial = file("a.db." + session + ".partial");
+  EXPECT_EQ(values({partial}), Values{"unpublished"});
+}
+
+TEST_F(StoredLabelsTest, AJournalIsRolledBackOnACopy) {
+  const fs::path store = file("a.db");
+  publish(store, "kept", {RunStatus::kComplete});
+  const fs::path frozen = file("frozen.db"), journal = file("frozen.db-journal");
+  {
+    // A transaction that spills into the file before it is committed, frozen in the middle as SIGKILL would.
+    Database writer(store, Locking::kShared, false);
+    writer.run("PRAGMA journal_mode = DELETE; PRAGMA cache_size = 1; BEGIN IMMEDIATE; DELETE FROM provenance;");
+    writer.run(
+        "CREATE TABLE filler (x); WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 200) "
+        "INSERT INTO filler SELECT randomblob(4000) FROM n;");
+    fs::copy_file(store, frozen);
+    fs::copy_file(store.string() + "-journal", journal);
+    writer.run("ROLLBACK");
+  }
+  ASSERT_GT(fs::file_size(journal), 0U);
+  const auto size = fs::file_size(frozen);
+  EXPECT_EQ(values({frozen}), Values{"kept"});
+  EXPECT_TRUE(fs::exists(journal)) << "the original is left for its owner";
+  EXPECT_EQ(fs::file_size(frozen), size);
+}
+
+TEST_F(StoredLabelsTest, WhatCannotBeReadIsSaidAndTheRestIsListed) {
+  publish(file("good.db"), "good", {RunStatus::kComplete});
+  std::ofstream(file("text.db")) << "my thesis, which is longer than one hundred characters so that only its contents "
+                                    "give it away as something else";
+  std::ofstream(file("empty.db")).flush();
+  fs::copy_file(file("good.db"), file("cut.db"));
+  fs::resize_file(file("cut.db"), 4096 * 3);
+  fs::copy_file(file("good.db"), file("newer.db"));
+  Database(file("newer.db"), Locking::kShared, false).run("PRAGMA user_version = 99");
+  fs::copy_file(file("good.db"), file("foreign.db"));
+  Database(file("foreign.db"), Locking::kShared, false).run("PRAGMA application_id = 7");
+  EXPECT_EQ(values({file("text.db"), file("empty.db"), file("good.db"), file("none.db"), file("cut.db"),
+                    file("newer.db"), file("foreign.db")},
+                   6),
+            Values{"good"});
+  std::ostringstream out;
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(print_stored_labels(stored_labels("cell", {file("newer.db"), file("good.db")}), out), 2);
+  EXPECT_EQ(out.str(), "good\n");
+  EXPECT_NE(testing::internal::GetCapturedStderr().find("newer.db: has schema version 99"), std::string::npos);
+}
+
+CommandLine parse(const std::vector<std::string>& words) {
+  std::vector<std::string> argv{"hvd_bench"};
+  argv.insert(argv.end(), words.begin(), words.end());
+  return parse_command_line(argv, {});
+}
+
+std::string error_of(const std::vector<std::string>& words) {
+  try {
+    parse(words);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), Errc::kInvalidArgument) << error.what();
+    return error.what();
+  }
+  return "(no error)";
+}
+
+TEST(LabelOptions, EveryLabelIsKeptAndReachesTheRunOutsideTheFingerprint) {
+  const Options options =
+      parse({"--label", "cell=ab12", "--model", "vgg16", "--label=why=a = b", "--label", "cell=cd34"}).options;
+  EXPECT_EQ(options.model, "vgg16") << "an option that takes several values must not swallow the next one";
+  EXPECT_EQ(options.labels, (std::map<std::string, std::string>{{"cell", "cd34"}, {"why", "a = b"}}));
+  RunRecord run;
+  add_run_facts(options, {}, run);
+  EXPECT_EQ(run.provenance.at("label.cell").value, "cd34");
+  EXPECT_FALSE(run.provenance.at("label.cell").in_fingerprint) << "a label must not keep runs from being compared";
+  EXPECT_EQ(run.provenance.at("label.why").value, "a = b");
+}
+
+TEST(LabelOptions, BadOnesSayWhatIsRight) {
+  for (const char* bad : {"cell", "=x", "Cell=x", "a b=c", ""}) {
+    EXPECT_NE(error_of({"--label", bad}).find("KEY=VALUE"), std::string::npos) << bad;
+  }
+}
+
+TEST(StoredCommand, TakesAKeyAndFilesAndNothingElse) {
+  const CommandLine line = parse({"stored", "cell", "a.db", "b.db"});
+  EXPECT_EQ(line.command, Command::kStored);
+  EXPECT_EQ(line.label, "cell");
+  EXPECT_EQ(line.files, (std::vector<std::string>{"a.db", "b.db"}));
+  EXPECT_NE(error_of({"stored", "cell"}).find("STORE"), std::string::npos);
+  EXPECT_NE(error_of({"stored"}).find("KEY"), std::string::npos);
+  EXPECT_NE(error_of({"stored", "cell", "a.db", "--model", "vgg16"}).find("hvd_bench stored"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace hvd::bench
