@@ -1,4 +1,4 @@
-"""Entry point of scripts/{efficiency,plot,merge,rerun,report}: `python -m hvdb COMMAND ...`."""
+"""Entry point of scripts/{efficiency,plot,merge,rerun,report,reproduce}: `python -m hvdb COMMAND ...`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from hvdb import efficiency, merge, published, report, rerun, runs, tables
+from hvdb import efficiency, merge, published, report, reproduce, rerun, runs, tables
 from hvdb.errors import EXIT_GOOD, EXIT_INTERRUPTED, EXIT_NOT_COMPARABLE, EXIT_USAGE, HvdbError
 
 EXIT_CODES = "exit codes: 0 good, 2 usage or I/O, 4 not comparable"
@@ -222,6 +222,7 @@ COMMANDS = {
     "merge": run_merge,
     "rerun": run_rerun,
     "report": run_report,
+    "reproduce": reproduce.main,
 }
 
 

@@ -13,20 +13,26 @@ PUBLISHED_FILE = Path(__file__).resolve().parents[2] / "results" / "published.cs
 class PublishedPoint:
     """One published figure. images_per_second: of the whole world; efficiency: 0..1.
 
-    `efficiency_stated` is what the source says; `efficiency` falls back to what follows from its own rates.
+    `efficiency_stated` is what the source says, `rounding` half a unit of its last digit (0..1: 0.005 where it says
+    "90 %"); `efficiency` falls back to what follows from its own rates. `link_gbit`: line rate of a node's network.
+    `claim`: the claim that the figure belongs to (scripts/reproduce), or "".
     """
 
     setup: str
     hardware: str
     network: str
+    link_gbit: float | None
     reduction: str
     gpus: int
+    gpus_per_node: int | None
     batch_per_gpu: int
     model: str
     images_per_second: float | None
     efficiency_stated: float | None
+    rounding: float | None
     efficiency: float | None
     baseline_setup: str
+    claim: str
     source: str
 
 
@@ -46,14 +52,18 @@ def load(path: Path = PUBLISHED_FILE) -> list[PublishedPoint]:
                 setup=row["setup"],
                 hardware=row["hardware"],
                 network=row["network"],
+                link_gbit=_number(row["link_gbit"]),
                 reduction=row["reduction"],
                 gpus=int(row["gpus"]),
+                gpus_per_node=int(row["gpus_per_node"]) if row["gpus_per_node"] else None,
                 batch_per_gpu=int(row["batch_per_gpu"]),
                 model=row["model"],
                 images_per_second=own,
                 efficiency_stated=None if stated is None else stated / 100.0,
+                rounding=_half_a_digit(row["efficiency_percent"]),
                 efficiency=computed if computed is not None else (None if stated is None else stated / 100.0),
                 baseline_setup=row["baseline_setup"],
+                claim=row["claim"],
                 source=row["source"],
             )
         )
@@ -66,6 +76,11 @@ def headline(points: list[PublishedPoint], model: str) -> list[PublishedPoint]:
         (point for point in points if point.model == model and point.efficiency_stated is not None),
         key=lambda point: point.gpus,
     )
+
+
+def _half_a_digit(percent: str) -> float | None:
+    """Half a unit of the last digit of a percentage, as a fraction: "90" gives 0.005, "94.1" gives 0.0005."""
+    return 0.005 * 10.0 ** -len(percent.partition(".")[2]) if percent else None
 
 
 def _number(text: str) -> float | None:

@@ -1,0 +1,255 @@
+"""Published claims, what was measured of them, and the verdict. Pure: stores and published figures in, lines out.
+
+The rule (docs/claims.md has the reasons and simulated error rates):
+- The claim c is rounded: it stands for [c - r, c + r], r half a unit of its last digit. With the margin m, fixed
+  before anything is measured, the band is [c - r - m, c + r + m].
+- What counts: complete, untraced measurements (origin 'measured') of real training on the claim's kind of device, of
+  its network, batch, image size and precision, on exactly its number of ranks, with the one-rank baseline of the same
+  session. Replayed compute and simulations never count.
+- The unit is the session (one job). From MIN_SESSIONS on there is a 95 % bootstrap interval over sessions:
+  inside the band: reproduced; outside: not reproduced; across its edge, or too few sessions: inconclusive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from hvdb import efficiency
+from hvdb.bootstrap import MIN_SESSIONS, Estimate
+from hvdb.efficiency import Cell
+from hvdb.errors import HvdbError
+from hvdb.published import PublishedPoint
+from hvdb.ring_model import Bounds, Inputs, bounds
+from hvdb.runs import Run
+
+REPRODUCED = "reproduced"
+NOT_REPRODUCED = "not reproduced"
+INCONCLUSIVE = "inconclusive"
+NOT_MEASURED = "not measured here"
+# Two runs of one published set-up differ by this much for reasons that nobody recorded; and it is the project's least
+# difference that matters (docs/claims.md).
+DEFAULT_MARGIN = 0.02
+# Devices on which real training is measured; 'replay' and 'reference' are not among them.
+DEVICES = ("cuda", "cpu")
+# One process per rank; 'loopback' ranks are threads of one process.
+TRANSPORTS = ("nccl", "mpi")
+# Horovod negotiates, so of two schedules this one decides.
+SCHEDULES = ("negotiated", "static")
+INPUT_SIZE = {"inception3": 299, "resnet101": 224, "vgg16": 224}
+# Without Inception's auxiliary head, as it was published. tests/models/zoo_golden_test.cpp holds the networks to them.
+PARAMETERS = {"inception3": 23_834_568, "resnet101": 44_549_160, "vgg16": 138_357_544}
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A published result: its points are the rows of results/published.csv that carry its name."""
+
+    name: str
+    text: str
+    gpus: int  # the number that the overall verdict is about
+    models: tuple[str, ...]
+    baseline_setup: str  # one-GPU rates for the model of points whose source states none
+    spec: str  # the campaign that measures it
+
+
+CLAIMS = {
+    "horovod-512": Claim(
+        name="horovod-512",
+        text="Horovod scales to 512 Pascal GPUs (128 servers x 4, 25 Gbit/s RoCE; fp32, 64 images per GPU) with an "
+        "efficiency of\n90 / 90 / 68 % for Inception V3 / ResNet-101 / VGG-16",
+        gpus=512,
+        models=("inception3", "resnet101", "vgg16"),
+        baseline_setup="roce25-1gpu",
+        spec="slurm/specs/horovod-512.toml",
+    )
+}
+
+
+@dataclass(frozen=True)
+class Line:
+    """One published point beside what was measured of it.
+
+    expected: the simple model with `inputs`. measured: efficiency 0..1 with its interval, None if not measured.
+    deciding: False for a second schedule that is shown beside the one that decides.
+    """
+
+    point: PublishedPoint
+    inputs: Inputs
+    expected: Bounds
+    measured: Estimate | None
+    schedule: str
+    sessions: int
+    nodes: int
+    run_ids: tuple[str, ...]
+    verdict: str
+    reason: str
+    deciding: bool
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a user may change: the margin and, for the model, inputs other than the published ones."""
+
+    device: str = "cuda"
+    margin: float = DEFAULT_MARGIN
+    at_least: bool = False
+    gbit_per_second: float | None = None
+    one_gpu_rates: tuple[tuple[str, float], ...] = ()
+    backward_share: float = efficiency.BACKWARD_SHARE
+
+
+def find(name: str) -> Claim:
+    """The claim of that name. Errors: HvdbError, with the names there are."""
+    if name not in CLAIMS:
+        raise HvdbError(f"no claim '{name}'; there is: {', '.join(CLAIMS)}")
+    return CLAIMS[name]
+
+
+def points_of(claim: Claim, published: Sequence[PublishedPoint]) -> list[PublishedPoint]:
+    """The claim's points, by model, then fewest GPUs first."""
+    mine = [point for point in published if point.claim == claim.name]
+    return sorted(mine, key=lambda point: (claim.models.index(point.model), point.gpus))
+
+
+def judge(point: PublishedPoint, measured: Estimate | None, sessions: int, options: Options) -> tuple[str, str]:
+    """(verdict, reason) by the rule above. With at_least, more than the band is reproduced as well."""
+    if measured is None:
+        return NOT_MEASURED, ""
+    if sessions < MIN_SESSIONS or measured.low is None or measured.high is None:
+        return INCONCLUSIVE, f"{sessions} of at least {MIN_SESSIONS} sessions: too few for an interval between jobs"
+    low, high = band(point, options)
+    where = f"{100 * low:.1f} .. {100 * high:.1f} %"
+    if options.at_least:
+        high, where = float("inf"), f"{100 * low:.1f} % and more"
+    if measured.low >= low and measured.high <= high:
+        return REPRODUCED, f"interval inside {where}"
+    if measured.high < low:
+        return NOT_REPRODUCED, f"lower than {where}"
+    if measured.low > high:
+        return NOT_REPRODUCED, f"higher than {where}"
+    return INCONCLUSIVE, f"interval reaches across an edge of {where}: more sessions"
+
+
+def band(point: PublishedPoint, options: Options) -> tuple[float, float]:
+    """The efficiencies (0..1) that count as the claim: its rounding and the margin on either side."""
+    if point.efficiency_stated is None or point.rounding is None:
+        raise HvdbError(f"{point.setup}, {point.model}: the source states no efficiency")
+    reach = point.rounding + options.margin
+    return point.efficiency_stated - reach, point.efficiency_stated + reach
+
+
+def mismatches(configuration: dict[str, Any], ranks: int, point: PublishedPoint, device: str) -> list[str]:
+    """What keeps a measured configuration from being a test of `point`; empty if nothing does."""
+    wanted = {
+        "batch_size": point.batch_per_gpu,
+        "image_size": INPUT_SIZE[point.model],
+        "compute_type": "fp32",
+        "allreduce_type": "fp32",
+        "auxiliary_head": 0,
+        "device": device,
+        "origin": "measured",
+        "traced": 0,
+    }
+    found = [
+        f"{name} {configuration[name]}, not {value}" for name, value in wanted.items() if configuration[name] != value
+    ]
+    if configuration["schedule"] not in SCHEDULES:
+        found.append(f"schedule {configuration['schedule']}")
+    if configuration["comm"] not in TRANSPORTS:
+        found.append(f"comm {configuration['comm']}, not between processes")
+    if ranks != point.gpus:
+        found.append(f"{ranks} ranks, not {point.gpus}")
+    return found
+
+
+def model_inputs(claim: Claim, point: PublishedPoint, published: Sequence[PublishedPoint], options: Options) -> Inputs:
+    """Inputs of the ring model: published ones unless `options` say otherwise. Errors: HvdbError if one is missing."""
+    setup = point.baseline_setup or claim.baseline_setup
+    rates = {p.model: p.images_per_second for p in published if p.setup == setup}
+    rate = dict(options.one_gpu_rates).get(point.model, rates.get(point.model))
+    link = options.gbit_per_second or point.link_gbit
+    if rate is None or link is None:
+        raise HvdbError(f"{point.setup}, {point.model}: no one-GPU rate or no line rate is published for it")
+    return Inputs(point.gpus, PARAMETERS[point.model], link, rate, point.batch_per_gpu, options.backward_share)
+
+
+def lines(claim: Claim, published: Sequence[PublishedPoint], cells: Sequence[Cell], options: Options) -> list[Line]:
+    """Every point of the claim with its verdict; points measured with two schedules give two lines.
+
+    Errors: HvdbError if two different measured configurations would answer one point.
+    """
+    found = []
+    for point in points_of(claim, published):
+        inputs = model_inputs(claim, point, published, options)
+        matching = [
+            cell
+            for cell in cells
+            if cell.kind == "full"
+            and cell.efficiency is not None
+            and cell.model == point.model
+            and not mismatches(cell.configuration, cell.ranks, point, options.device)
+        ]
+        matching.sort(key=lambda cell: SCHEDULES.index(cell.configuration["schedule"]))
+        _require_one_per_schedule(point, matching)
+        for number, cell in enumerate(matching or [None]):
+            measured = cell.efficiency if cell else None
+            sessions = cell.sessions if cell else 0
+            verdict, reason = judge(point, measured, sessions, options)
+            found.append(
+                Line(
+                    point=point,
+                    inputs=inputs,
+                    expected=bounds(inputs),
+                    measured=measured,
+                    schedule=cell.configuration["schedule"] if cell else "",
+                    sessions=sessions,
+                    nodes=cell.nodes if cell else 0,
+                    run_ids=cell.run_ids if cell else (),
+                    verdict=verdict,
+                    reason=reason,
+                    deciding=number == 0,
+                )
+            )
+    return found
+
+
+def _require_one_per_schedule(point: PublishedPoint, matching: Sequence[Cell]) -> None:
+    for first, second in pairwise(matching):
+        if first.configuration["schedule"] == second.configuration["schedule"]:
+            differing = [
+                f"{name} {value} and {second.configuration[name]}"
+                for name, value in first.configuration.items()
+                if second.configuration[name] != value
+            ]
+            raise HvdbError(
+                f"{point.model} on {point.gpus} ranks was measured in several ways ({'; '.join(differing)}); "
+                "give a store that holds one of them"
+            )
+
+
+def overall(found: Sequence[Line], gpus: int) -> str:
+    """The verdict on the claim: about its points on `gpus` GPUs, one deciding line for each network.
+
+    All reproduced: reproduced. One not reproduced: not reproduced. Nothing measured: not measured here. Else
+    inconclusive.
+    """
+    verdicts = [line.verdict for line in found if line.deciding and line.point.gpus == gpus]
+    if NOT_REPRODUCED in verdicts:
+        return NOT_REPRODUCED
+    if verdicts and all(verdict == REPRODUCED for verdict in verdicts):
+        return REPRODUCED
+    if all(verdict == NOT_MEASURED for verdict in verdicts):
+        return NOT_MEASURED
+    return INCONCLUSIVE
+
+
+def real_training(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
+    """The runs that really computed, and a line about those that did not. Simulated ones are left to select()."""
+    kept = [run for run in runs if run.device in DEVICES or run.origin == "simulated"]
+    other = len(runs) - len(kept)
+    return kept, [
+        f"{other} with replayed or reference compute (no training speed; never a measurement)"
+    ] if other else []

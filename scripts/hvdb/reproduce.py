@@ -1,0 +1,296 @@
+"""scripts/reproduce: a published claim, what was measured of it, what a simple model expects, and the verdict."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from hvdb import claims, efficiency, published, ring_model, runs, tables
+from hvdb.bootstrap import MIN_SESSIONS
+from hvdb.claims import Claim, Line, Options
+from hvdb.efficiency import Cell
+from hvdb.errors import EXIT_CHECK_FAILED, EXIT_GOOD, EXIT_INCONCLUSIVE, HvdbError
+
+RECORDED = Path(__file__).resolve().parents[2] / "results" / "recorded"
+EXITS = {
+    claims.REPRODUCED: EXIT_GOOD,
+    claims.NOT_REPRODUCED: EXIT_CHECK_FAILED,
+    claims.INCONCLUSIVE: EXIT_INCONCLUSIVE,
+    claims.NOT_MEASURED: EXIT_INCONCLUSIVE,
+}
+HEADER = ("model", "GPUs", "claim %", "model expects %", "measured % [95 %]", "jobs", "schedule", "verdict")
+
+
+def commands(claim: Claim) -> list[str]:
+    """What somebody with that many GPUs has to run, from the checkout's root."""
+    folder = f"runs/{claim.name}"
+    return [
+        f"scripts/campaign generate {claim.spec} --site slurm-4gpu --dry-run     # jobs and node-hours",
+        f"scripts/campaign generate {claim.spec} --site slurm-4gpu --out {folder}",
+        f"scripts/campaign submit {folder}",
+        f"scripts/campaign status {folder}     # resume {folder}: submits again what is missing",
+        f"scripts/merge -o {claim.name}.db {folder}/stores",
+        f"scripts/reproduce {claim.name} --db {claim.name}.db",
+    ]
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.1f}"
+
+
+def _claimed(line: Line) -> str:
+    digits = 1 if line.point.rounding is not None and line.point.rounding < 0.005 else 0
+    return f"{100 * (line.point.efficiency_stated or 0):.{digits}f}"
+
+
+def _row(line: Line) -> tuple[str, ...]:
+    verdict = line.verdict if line.deciding else f"({line.verdict})"
+    return (
+        tables.title(line.point.model),
+        str(line.point.gpus),
+        _claimed(line),
+        f"{_percent(line.expected.at_least)} .. {_percent(line.expected.at_most)}",
+        tables.estimate(line.measured, 100.0, lambda value: f"{value:.1f}"),
+        str(line.sessions) if line.sessions else "-",
+        line.schedule or "-",
+        verdict + (f": {line.reason}" if line.reason else ""),
+    )
+
+
+def _input_rows(found: Sequence[Line]) -> list[tuple[str, ...]]:
+    rows = []
+    for line in found:
+        if line.deciding:
+            i, b = line.inputs, line.expected
+            claimed = line.point.efficiency_stated or 0.0
+            inside = b.at_least - (line.point.rounding or 0) <= claimed <= b.at_most + (line.point.rounding or 0)
+            rows.append(
+                (
+                    tables.title(line.point.model),
+                    str(i.gpus),
+                    f"{ring_model.BYTES_PER_PARAMETER * i.parameters / 1e6:.1f}",
+                    f"{i.gbit_per_second:g}",
+                    f"{i.images_per_second:g}",
+                    str(i.batch),
+                    f"{1000 * b.step_seconds:.0f}",
+                    f"{1000 * b.backward_seconds:.0f}",
+                    f"{1000 * b.ring_seconds:.0f}",
+                    "inside" if inside else ("below" if claimed < b.at_least else "above"),
+                    line.point.setup,
+                )
+            )
+    return rows
+
+
+INPUT_HEADER = (
+    "model",
+    "GPUs",
+    "S (MB)",
+    "B (Gbit/s)",
+    "images/s of one",
+    "batch",
+    "step (ms)",
+    "backward (ms)",
+    "ring (ms)",
+    "claim lies",
+    "published set-up",
+)
+
+
+def others(claim: Claim, cells: Sequence[Cell], found: Sequence[Line], device: str) -> list[str]:
+    """One line for each measured efficiency of the claim's networks that is no test of it, with the reason."""
+    used = {line.run_ids for line in found}
+    points = claims.points_of(claim, [line.point for line in found])
+    said = []
+    for cell in cells:
+        if cell.kind != "full" or cell.efficiency is None or cell.model not in claim.models or cell.run_ids in used:
+            continue
+        nearest = min(
+            (
+                claims.mismatches(cell.configuration, cell.ranks, point, device)
+                for point in points
+                if point.model == cell.model
+            ),
+            key=len,
+        )
+        figure = tables.estimate(cell.efficiency, 100.0, lambda value: f"{value:.1f}")
+        jobs = f"{cell.sessions} job{'s' if cell.sessions > 1 else ''}"
+        said.append(f"{tables.title(cell.model)} on {cell.ranks} ranks: {figure} % ({jobs}): {', '.join(nearest)}")
+    return said
+
+
+def text(claim: Claim, found: Sequence[Line], notes: Sequence[str], left_out: Sequence[str], options: Options) -> str:
+    """The page. Its first lines say what to run."""
+    verdict = claims.overall(found, claim.gpus)
+    edge = "at least" if options.at_least else "within"
+    out = [
+        f"To put this claim to the test on {claim.gpus} GPUs (128 nodes x 4; docs/campaigns.md has other sites):",
+        *(f"  {command}" for command in commands(claim)),
+        "",
+        f"Claim: {claim.text}",
+        "Sources: results/published.csv",
+        "",
+        tables.text_table(HEADER, [_row(line) for line in found]),
+        "",
+        f"reproduced: the 95 % interval over jobs (at least {MIN_SESSIONS}) lies {edge} the claim's rounding and "
+        f"{100 * options.margin:g} points of margin.",
+        "In brackets: a second schedule, shown beside the one that decides.",
+        "counts: complete, untraced, measured training with its one-rank baseline in the same job, fp32, 64 images per",
+        f"rank, on exactly that number of ranks, device {options.device}. docs/claims.md says why.",
+    ]
+    if options.device != "cuda":
+        out.append("The claim is about GPUs: verdicts on CPUs say whether this machine scales alike, not more.")
+    out += [
+        "",
+        "What the model expects (no latency, no interference: the bounds of the simplest model, not a prediction):",
+    ]
+    out += [f"  {formula}" for formula in ring_model.FORMULA]
+    out += [f"  share = {options.backward_share:.3f}; S: fp32 gradients; B: line rate of a node's link"]
+    out += [
+        "  A claim below its range: the link was slower than its line rate (as TCP often is), or more cost time."
+    ]
+    out += [tables.text_table(INPUT_HEADER, _input_rows(found))]
+    if notes:
+        out += ["", "Measured here, but no test of the claim:", *(f"  {note}" for note in notes)]
+    out += [f"left out: {line}" for line in left_out]
+    judged = [line for line in found if line.deciding and line.point.gpus == claim.gpus]
+    count = sum(line.measured is not None for line in judged)
+    out += ["", f"{claim.name}: {verdict} ({count} of {len(judged)} networks measured on {claim.gpus} GPUs)"]
+    return "\n".join(out)
+
+
+def document(
+    claim: Claim,
+    found: Sequence[Line],
+    notes: Sequence[str],
+    left_out: Sequence[str],
+    options: Options,
+    stores: Sequence[Path],
+) -> dict:
+    """The same as plain data: efficiencies 0..1, seconds, Gbit/s, images/s."""
+    rows = []
+    for line in found:
+        row = dataclasses.asdict(line)
+        row["band"] = claims.band(line.point, options)
+        rows.append(row)
+    return {
+        "claim": dataclasses.asdict(claim),
+        "commands": commands(claim),
+        "stores": [str(path) for path in stores],
+        "rule": {**dataclasses.asdict(options), "min_sessions": MIN_SESSIONS, "confidence": 0.95},
+        "formula": list(ring_model.FORMULA),
+        "lines": rows,
+        "other_measurements": list(notes),
+        "left_out": list(left_out),
+        "verdict": claims.overall(found, claim.gpus),
+    }
+
+
+def _rate(words: str) -> tuple[str, float]:
+    name, _, value = words.partition("=")
+    if name not in claims.PARAMETERS:
+        raise argparse.ArgumentTypeError(
+            f"'{words}': expected MODEL=IMAGES_PER_SECOND, MODEL one of {', '.join(claims.PARAMETERS)}"
+        )
+    return name, _positive(value)
+
+
+def _positive(words: str) -> float:
+    try:
+        value = float(words)
+    except ValueError:
+        value = 0.0
+    if not 0.0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"'{words}': expected a number above 0")
+    return value
+
+
+def _share(words: str) -> float:
+    value = _positive(words)
+    if value >= 1.0:
+        raise argparse.ArgumentTypeError(f"'{words}': expected a share between 0 and 1")
+    return value
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    made = argparse.ArgumentParser(
+        prog="scripts/reproduce",
+        description="Holds a published claim against what was measured here.",
+        epilog="exit codes: 0 reproduced, 1 not reproduced, 2 usage or I/O, 3 inconclusive or not measured here, "
+        "4 not comparable",
+    )
+    made.add_argument("claim", metavar="CLAIM", help=f"one of: {', '.join(claims.CLAIMS)}")
+    made.add_argument(
+        "--db",
+        type=Path,
+        action="append",
+        metavar="STORE",
+        help="result store, may be given several times " "(default: the recorded runs, results/recorded)",
+    )
+    made.add_argument("--json", action="store_true", help="one JSON document: efficiencies 0..1, seconds")
+    rule = made.add_argument_group("the rule (decide before you measure)")
+    rule.add_argument(
+        "--margin",
+        type=_positive,
+        default=100 * claims.DEFAULT_MARGIN,
+        metavar="POINTS",
+        help="percentage points beside the claim that are still the claim (default %(default)g)",
+    )
+    rule.add_argument("--at-least", action="store_true", help="a higher efficiency reproduces the claim as well")
+    rule.add_argument("--device", choices=claims.DEVICES, default="cuda", help="what training must have run on")
+    rule.add_argument(
+        "--mix-fingerprints",
+        action="store_true",
+        help="pool jobs although something that can change the result differs",
+    )
+    model = made.add_argument_group("inputs of the model (default: those of the published set-up)")
+    model.add_argument("--gbit", type=_positive, metavar="RATE", help="line rate of one node's link in Gbit/s")
+    model.add_argument(
+        "--one-gpu-rate",
+        type=_rate,
+        action="append",
+        default=[],
+        metavar="MODEL=RATE",
+        help="images/s of one GPU alone",
+    )
+    model.add_argument(
+        "--backward-share",
+        type=_share,
+        default=efficiency.BACKWARD_SHARE,
+        metavar="SHARE",
+        help="part of a step that is backward (default %(default).3f)",
+    )
+    return made
+
+
+def main(argv: Sequence[str]) -> int:
+    """Prints the verdict, as text or JSON; returns the exit code."""
+    arguments = parser().parse_args(argv)
+    claim = claims.find(arguments.claim)
+    stores = arguments.db or sorted(RECORDED.glob("*/*.db"))
+    if not stores:
+        raise HvdbError(f"{RECORDED}: no recorded runs; give a store with --db")
+    options = Options(
+        device=arguments.device,
+        margin=arguments.margin / 100,
+        at_least=arguments.at_least,
+        gbit_per_second=arguments.gbit,
+        one_gpu_rates=tuple(arguments.one_gpu_rate),
+        backward_share=arguments.backward_share,
+    )
+    points = published.load()
+    trained, left_out = claims.real_training(runs.load(stores))
+    selection = efficiency.select([run for run in trained if run.model in claim.models])
+    cells = efficiency.cells(selection.runs, mix_fingerprints=arguments.mix_fingerprints)
+    found = claims.lines(claim, points, cells, options)
+    notes = others(claim, cells, found, options.device)
+    left_out += selection.left_out
+    if arguments.json:
+        print(json.dumps(document(claim, found, notes, left_out, options, stores), indent=2))
+    else:
+        print(text(claim, found, notes, left_out, options))
+    return EXITS[claims.overall(found, claim.gpus)]

@@ -1,0 +1,55 @@
+"""What the simplest model of a ring all-reduce allows: bounds that are shown beside a published or measured figure.
+
+A ring moves 2 (N - 1) / N times the gradient's size S through every link. Over nodes, the slowest link is a node's
+network link of bandwidth B, whatever number of GPUs sits in the node. No latency, no protocol, no interference: the
+real time is longer. Source of the ring's cost: Patarasuk and Yuan, J. Parallel Distrib. Comput. 69 (2009).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+BYTES_PER_PARAMETER = 4  # fp32 gradients
+FORMULA = (
+    "ring = 2 (N - 1) / N x S / B;  step = batch / (images/s of one GPU);  backward = share x step;",
+    "at most  = step / (step + max(0, ring - backward))   all of backward hides the ring",
+    "at least = step / (step + ring)                      nothing hides it (line rate and no latency assumed)",
+)
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What goes into the model.
+
+    gpus: N; parameters: of the network; gbit_per_second: of one node's link; images_per_second: of one GPU alone;
+    batch: images per GPU and step; backward_share: part of a step that is backward, 0..1.
+    """
+
+    gpus: int
+    parameters: int
+    gbit_per_second: float
+    images_per_second: float
+    batch: int
+    backward_share: float
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Seconds per step, and the efficiencies (0..1) between which the model expects the real one."""
+
+    ring_seconds: float
+    step_seconds: float
+    backward_seconds: float
+    at_least: float
+    at_most: float
+
+
+def bounds(inputs: Inputs) -> Bounds:
+    """The model. All inputs are positive; N = 1 has nothing to reduce."""
+    gradient_bytes = BYTES_PER_PARAMETER * inputs.parameters
+    bytes_per_second = inputs.gbit_per_second * 1e9 / 8
+    ring = 2 * (inputs.gpus - 1) / inputs.gpus * gradient_bytes / bytes_per_second
+    step = inputs.batch / inputs.images_per_second
+    backward = inputs.backward_share * step
+    exposed = max(0.0, ring - backward)
+    return Bounds(ring, step, backward, step / (step + ring), step / (step + exposed))

@@ -1,0 +1,355 @@
+"""scripts/reproduce: the model by hand, the rule at its edges, its error rates, and what must never count."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import tempfile
+import unittest
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from synthetic_store import REPOSITORY, SessionSpec, make
+
+from hvdb import claims, published, reproduce, ring_model
+from hvdb.bootstrap import Estimate, pooled_ratio
+from hvdb.claims import INCONCLUSIVE, NOT_MEASURED, NOT_REPRODUCED, REPRODUCED, Options
+from hvdb.errors import HvdbError
+
+CLAIM = claims.find("horovod-512")
+PUBLISHED = published.load()
+POINTS = {(p.model, p.gpus): p for p in claims.points_of(CLAIM, PUBLISHED)}
+TRUE_512 = {"inception3": 0.90, "resnet101": 0.90, "vgg16": 0.68}
+
+
+def sessions(
+    model: str, efficiency: float, *, ranks: int = 512, count: int = 5, spread: float = 0.002, **columns: object
+) -> list[SessionSpec]:
+    """Specs of `count` jobs as the claim wants them, their efficiencies spread evenly over +- `spread`."""
+    form = {
+        "batch_size": 64,
+        "image_size": claims.INPUT_SIZE[model],
+        "device": "cuda",
+        "comm": "nccl",
+        "nodes": max(1, ranks // 4),
+    }
+    shifts = np.linspace(-spread, spread, count) if count > 1 else [0.0]
+    specs = []
+    for shift in shifts:
+        spec = SessionSpec(
+            model=model,
+            ranks=ranks,
+            steps=20,
+            solo=0.5,
+            full=0.5 / (efficiency + shift),
+            noise=1e-5,
+            phases=("solo", "full"),
+        )
+        specs.append(replace(spec, columns={**form, **columns}))
+    return specs
+
+
+class ModelTest(unittest.TestCase):
+    def test_by_hand(self) -> None:
+        # 100 M parameters: 400 MB; 8 Gbit/s: 1 GB/s; 2 x 3/4 x 0.4 s = 0.6 s. 64 images at 64/s: 1 s, backward 0.5 s.
+        found = ring_model.bounds(ring_model.Inputs(4, 100_000_000, 8.0, 64.0, 64, 0.5))
+        self.assertAlmostEqual(found.ring_seconds, 0.6)
+        self.assertAlmostEqual(found.step_seconds, 1.0)
+        self.assertAlmostEqual(found.at_most, 1.0 / 1.1)
+        self.assertAlmostEqual(found.at_least, 1.0 / 1.6)
+
+    def test_one_gpu_has_nothing_to_reduce(self) -> None:
+        found = ring_model.bounds(ring_model.Inputs(1, 10, 1.0, 1.0, 1, 0.5))
+        self.assertEqual((found.ring_seconds, found.at_least, found.at_most), (0.0, 1.0, 1.0))
+
+    def test_vgg_on_512_gpus(self) -> None:
+        point = POINTS["vgg16", 512]
+        found = ring_model.bounds(claims.model_inputs(CLAIM, point, PUBLISHED, Options()))
+        # 2 x 511/512 x 4 x 138,357,544 B / 3.125 GB/s, and 64 / 130.9 s
+        self.assertAlmostEqual(found.ring_seconds, 0.353503, places=5)
+        self.assertAlmostEqual(found.step_seconds, 0.488923, places=5)
+        self.assertTrue(found.at_least < point.efficiency_stated < found.at_most)
+
+    def test_options_replace_the_published_inputs(self) -> None:
+        options = Options(gbit_per_second=100.0, one_gpu_rates=(("vgg16", 1000.0),), backward_share=0.5)
+        inputs = claims.model_inputs(CLAIM, POINTS["vgg16", 512], PUBLISHED, options)
+        self.assertEqual(
+            (inputs.gbit_per_second, inputs.images_per_second, inputs.backward_share), (100.0, 1000.0, 0.5)
+        )
+        other = claims.model_inputs(CLAIM, POINTS["resnet101", 64], PUBLISHED, options)
+        self.assertEqual(other.images_per_second, 136.0, "the one-GPU rate of its own cluster")
+
+    def test_parameter_counts_are_those_of_the_networks(self) -> None:
+        golden = (REPOSITORY / "tests" / "models" / "zoo_golden_test.cpp").read_text(encoding="utf-8")
+        for model, count in claims.PARAMETERS.items():
+            grouped = f"{count:,}".replace(",", "'")
+            self.assertRegex(golden, rf'"{model}", false, {re.escape(grouped)}')
+
+
+class RuleTest(unittest.TestCase):
+    """The claim of 90 % with 2 points of margin stands for 87.5 .. 92.5 %."""
+
+    def verdict(self, low: float | None, high: float | None, count: int = 5, **options: object) -> str:
+        measured = Estimate(0.9, low, high)
+        return claims.judge(POINTS["resnet101", 512], measured, count, Options(**options))[0]
+
+    def test_at_the_edges(self) -> None:
+        cases = [
+            (0.876, 0.924, REPRODUCED),
+            (0.899, 0.901, REPRODUCED),
+            (0.874, 0.876, INCONCLUSIVE),
+            (0.924, 0.926, INCONCLUSIVE),
+            (0.80, 0.95, INCONCLUSIVE),
+            (0.80, 0.874, NOT_REPRODUCED),
+            (0.926, 0.99, NOT_REPRODUCED),
+        ]
+        for low, high, expected in cases:
+            with self.subTest((low, high)):
+                self.assertEqual(self.verdict(low, high), expected)
+
+    def test_rounding_counts_and_so_does_the_margin(self) -> None:
+        self.assertEqual(self.verdict(0.8951, 0.9049, margin=1e-9), REPRODUCED)
+        self.assertEqual(self.verdict(0.8949, 0.9049, margin=1e-9), INCONCLUSIVE)
+        self.assertEqual(self.verdict(0.86, 0.94, margin=0.05), REPRODUCED)
+        sharper = POINTS["resnet101", 16]  # "91.4": a tenth of the rounding
+        self.assertEqual(claims.judge(sharper, Estimate(0.914, 0.9136, 0.9144), 5, Options(margin=1e-9))[0], REPRODUCED)
+        self.assertEqual(
+            claims.judge(sharper, Estimate(0.914, 0.9134, 0.9144), 5, Options(margin=1e-9))[0], INCONCLUSIVE
+        )
+
+    def test_more_than_claimed(self) -> None:
+        self.assertEqual(self.verdict(0.95, 0.97, at_least=True), REPRODUCED)
+        self.assertEqual(self.verdict(0.80, 0.85, at_least=True), NOT_REPRODUCED)
+        self.assertEqual(self.verdict(0.87, 0.99, at_least=True), INCONCLUSIVE)
+
+    def test_too_few_jobs(self) -> None:
+        self.assertEqual(self.verdict(0.899, 0.901, count=4), INCONCLUSIVE)
+        self.assertEqual(self.verdict(None, None, count=5), INCONCLUSIVE)
+        self.assertEqual(claims.judge(POINTS["vgg16", 512], None, 0, Options())[0], NOT_MEASURED)
+
+    def test_error_rates(self) -> None:
+        """Jobs that vary by 0.5 points around a true efficiency: how often is the verdict wrong?
+
+        Expected by the interval's coverage: in at most 5 % of all cases (2.5 on each side) plus what 150 cases leave
+        open (three standard deviations: 5.3 points).
+        """
+        rng = np.random.default_rng(7)
+
+        def rate(true: float, verdict: str, cases: int = 150, jobs: int = 5) -> float:
+            hits = 0
+            for _ in range(cases):
+                pairs = []
+                for efficiency in true + 0.005 * rng.standard_normal(jobs):
+                    steps = 1 + 0.002 * rng.standard_normal((2, 12))
+                    pairs.append((0.5 * steps[0], 0.5 / efficiency * steps[1]))
+                hits += claims.judge(POINTS["resnet101", 512], pooled_ratio(pairs), jobs, Options())[0] == verdict
+            return hits / cases
+
+        self.assertLess(rate(0.875, NOT_REPRODUCED), 0.103, "the claim holds, on its very edge")
+        self.assertLess(rate(0.874, REPRODUCED), 0.103, "the claim does not hold, by a hair")
+        self.assertGreater(rate(0.90, REPRODUCED), 0.97)
+        self.assertGreater(rate(0.86, NOT_REPRODUCED), 0.9)
+
+
+class StoreTest(unittest.TestCase):
+    def setUp(self) -> None:
+        scratch = tempfile.TemporaryDirectory()
+        self.addCleanup(scratch.cleanup)
+        self.db = Path(scratch.name) / "jobs.db"
+
+    def run_it(self, *arguments: object) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [str(REPOSITORY / "scripts" / "reproduce"), *map(str, arguments)],
+            capture_output=True,
+            text=True,
+            timeout=100,
+            check=False,
+        )
+
+    def verdicts(self, *specs: SessionSpec, arguments: tuple = ()) -> tuple[int, dict]:
+        """Exit code and JSON document of a store with these sessions."""
+        make(self.db, *specs)
+        done = self.run_it("horovod-512", "--db", self.db, "--json", *arguments)
+        self.assertEqual(done.stderr, "")
+        return done.returncode, json.loads(done.stdout)
+
+    def test_reproduced(self) -> None:
+        specs = [spec for model, true in TRUE_512.items() for spec in sessions(model, true)]
+        code, found = self.verdicts(*specs)
+        self.assertEqual((code, found["verdict"]), (0, REPRODUCED))
+        judged = {(r["point"]["model"], r["point"]["gpus"]): r["verdict"] for r in found["lines"]}
+        self.assertEqual(sum(v == REPRODUCED for v in judged.values()), 3)
+        self.assertEqual(sum(v == NOT_MEASURED for v in judged.values()), 9)
+        shown = self.run_it("horovod-512", "--db", self.db)
+        self.assertEqual(shown.returncode, 0)
+        self.assertRegex(shown.stdout, r"VGG-16 +512 +68 .*68\.0 \[67\.\d, 68\.\d\] +5 +static +reproduced")
+        self.assertIn("horovod-512: reproduced (3 of 3 networks", shown.stdout)
+
+    def test_not_reproduced(self) -> None:
+        specs = [spec for model, true in {**TRUE_512, "vgg16": 0.60}.items() for spec in sessions(model, true)]
+        code, found = self.verdicts(*specs)
+        self.assertEqual((code, found["verdict"]), (1, NOT_REPRODUCED))
+        (line,) = (r for r in found["lines"] if r["verdict"] == NOT_REPRODUCED)
+        self.assertEqual(line["point"]["model"], "vgg16")
+        self.assertIn("lower than 65.5 .. 70.5 %", line["reason"])
+
+    def test_other_numbers_of_gpus_have_verdicts_but_do_not_decide(self) -> None:
+        specs = [*sessions("resnet101", 0.914, ranks=16), *sessions("vgg16", 0.50, ranks=64)]
+        code, found = self.verdicts(*specs)
+        self.assertEqual((code, found["verdict"]), (3, NOT_MEASURED))
+        judged = {(r["point"]["model"], r["point"]["gpus"]): r["verdict"] for r in found["lines"]}
+        self.assertEqual(judged["resnet101", 16], REPRODUCED)
+        self.assertEqual(judged["vgg16", 64], NOT_REPRODUCED)
+
+    def test_inconclusive(self) -> None:
+        few = [spec for model, true in TRUE_512.items() for spec in sessions(model, true, count=4)]
+        code, found = self.verdicts(*few)
+        self.assertEqual((code, found["verdict"]), (3, INCONCLUSIVE))
+        self.db.unlink()
+        wide = [spec for model, true in TRUE_512.items() for spec in sessions(model, true, spread=0.08)]
+        code, found = self.verdicts(*wide)
+        self.assertEqual((code, found["verdict"]), (3, INCONCLUSIVE))
+        self.assertTrue(any("more sessions" in r["reason"] for r in found["lines"]))
+
+    def test_what_never_counts(self) -> None:
+        """Perfect figures that are no measurement of the claim."""
+        impostors = {
+            "simulated": {"origin": "simulated"},
+            "replayed": {"device": "replay"},
+            "naive reference": {"device": "reference"},
+            "another batch": {"batch_size": 32},
+            "smaller images": {"image_size": 64},
+            "other arithmetic": {"compute_type": "bf16"},
+            "compressed gradients": {"allreduce_type": "fp16"},
+            "auxiliary head": {"auxiliary_head": 1},
+            "traced": {"traced": 1},
+            "nothing reduced": {"schedule": "none"},
+            "threads of one process": {"comm": "loopback"},
+            "on CPUs": {"device": "cpu", "comm": "mpi"},
+            "cut short": {"status": "incomplete"},
+        }
+        for name, columns in impostors.items():
+            with self.subTest(name):
+                self.db.unlink(missing_ok=True)
+                code, found = self.verdicts(*sessions("inception3", 0.90, **columns))
+                self.assertEqual((code, found["verdict"]), (3, NOT_MEASURED))
+                self.assertEqual({r["verdict"] for r in found["lines"]}, {NOT_MEASURED})
+                self.assertTrue(found["left_out"] or found["other_measurements"], "left out, but not said")
+
+    def test_replayed_compute_is_named_as_what_it_is(self) -> None:
+        specs = [*sessions("vgg16", 0.68, device="replay"), *sessions("vgg16", 0.68, origin="simulated")]
+        make(self.db, *specs)
+        shown = self.run_it("horovod-512", "--db", self.db).stdout
+        self.assertIn("left out: 10 with replayed or reference compute", shown)
+        self.assertIn("left out: 10 simulated", shown)
+        self.assertNotIn("68.0 [", shown, "a figure of no measurement must not be printed")
+
+    def test_without_a_baseline_in_the_same_job(self) -> None:
+        specs = [replace(spec, phases=("full",)) for spec in sessions("vgg16", 0.68)]
+        self.assertEqual(self.verdicts(*specs)[0], 3)
+
+    def test_cpus_on_request(self) -> None:
+        specs = [s for model, true in TRUE_512.items() for s in sessions(model, true, device="cpu", comm="mpi")]
+        code, _ = self.verdicts(*specs, arguments=("--device", "cpu"))
+        self.assertEqual(code, 0)
+        self.assertIn("verdicts on CPUs", self.run_it("horovod-512", "--db", self.db, "--device", "cpu").stdout)
+
+    def test_the_negotiated_schedule_decides(self) -> None:
+        specs = [s for model, true in TRUE_512.items() for s in sessions(model, true, schedule="negotiated")]
+        specs += [s for model in TRUE_512 for s in sessions(model, 0.97)]
+        for spec in specs[15:]:
+            spec.fingerprint = "00000000000000bb"
+        code, found = self.verdicts(*specs)
+        self.assertEqual((code, found["verdict"]), (0, REPRODUCED))
+        at_512 = [r for r in found["lines"] if r["point"]["gpus"] == 512]
+        self.assertEqual([r["schedule"] for r in at_512], ["negotiated", "static"] * 3)
+        self.assertEqual([r["deciding"] for r in at_512], [True, False] * 3)
+        self.assertEqual({r["verdict"] for r in at_512 if not r["deciding"]}, {NOT_REPRODUCED})
+        self.assertIn("(not reproduced): higher", self.run_it("horovod-512", "--db", self.db).stdout)
+
+    def test_two_ways_for_one_point_are_refused(self) -> None:
+        specs = [*sessions("vgg16", 0.68), *sessions("vgg16", 0.68, threads=2)]
+        make(self.db, *specs)
+        done = self.run_it("horovod-512", "--db", self.db)
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("measured in several ways (threads 1 and 2)", done.stderr)
+
+    def test_different_machines_are_not_pooled(self) -> None:
+        specs = sessions("vgg16", 0.68)
+        specs[2].fingerprint = "another"
+        make(self.db, *specs)
+        done = self.run_it("horovod-512", "--db", self.db)
+        self.assertEqual(done.returncode, 4)
+        self.assertIn("--mix-fingerprints", done.stderr)
+        self.assertEqual(self.run_it("horovod-512", "--db", self.db, "--mix-fingerprints").returncode, 3)
+
+    def test_faults(self) -> None:
+        for arguments, message in (
+            (("no-such-claim",), "there is: horovod-512"),
+            (("horovod-512", "--db", self.db), "no such file"),
+            (("horovod-512", "--margin", "0"), "a number above 0"),
+            (("horovod-512", "--one-gpu-rate", "alexnet=3"), "MODEL one of"),
+            (("horovod-512", "--backward-share", "1.5"), "between 0 and 1"),
+            ((), "CLAIM"),
+        ):
+            with self.subTest(arguments):
+                done = self.run_it(*arguments)
+                self.assertEqual(done.returncode, 2)
+                self.assertIn(message, done.stderr)
+
+
+class PageTest(unittest.TestCase):
+    """What a person with 512 GPUs reads first."""
+
+    def test_the_first_lines_say_what_to_run(self) -> None:
+        done = subprocess.run(
+            [REPOSITORY / "scripts" / "reproduce", "horovod-512"],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        self.assertEqual(done.returncode, 3, "no 512 GPUs have been measured by the recorded runs")
+        first = done.stdout.splitlines()[:7]
+        self.assertIn("512 GPUs", first[0])
+        self.assertEqual([line.strip() for line in first[1:]], reproduce.commands(CLAIM))
+        self.assertEqual(len(re.findall(r"not measured here$", done.stdout, re.MULTILINE)), 12)
+        self.assertIn("ResNet-101 on 2 ranks: 95.5", done.stdout)
+
+    def test_the_campaign_measures_what_the_claim_needs(self) -> None:
+        try:
+            import tomllib
+        except ModuleNotFoundError:
+            self.skipTest("needs Python 3.11 (tomllib)")
+        spec = tomllib.loads((REPOSITORY / CLAIM.spec).read_text(encoding="utf-8"))
+        self.assertEqual(set(spec["models"]), set(CLAIM.models))
+        self.assertEqual(spec["weak"]["batch_size"], 64)
+        self.assertGreaterEqual(spec["repetitions"], 5, "fewer jobs have no interval")
+        self.assertLessEqual(set(claims.SCHEDULES), set(spec["schedules"]))
+        self.assertTrue({16, 64, 128, 512} <= set(spec.get("ranks", [2**i for i in range(10)])))
+        self.assertEqual(spec.get("dtypes", ["fp32"]), ["fp32"])
+
+    @unittest.skipUnless((REPOSITORY / "scripts" / "campaign").exists(), "scripts/campaign is not there")
+    def test_the_campaign_command_works(self) -> None:
+        words = reproduce.commands(CLAIM)[0].split("#")[0].split()
+        self.assertEqual(words[-1], "--dry-run")
+        done = subprocess.run(words, cwd=REPOSITORY, capture_output=True, text=True, timeout=60, check=False)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("128", done.stdout)
+
+    def test_every_published_count_is_there(self) -> None:
+        want = {(model, gpus) for model in CLAIM.models for gpus in (16, 64, 128, 512)}
+        self.assertEqual(set(POINTS), want)
+        for point in POINTS.values():
+            self.assertTrue(point.link_gbit and point.rounding and point.source)
+
+    def test_an_unknown_claim(self) -> None:
+        with self.assertRaises(HvdbError):
+            claims.find("linear")
+
+
+if __name__ == "__main__":
+    unittest.main()
