@@ -11,6 +11,7 @@
 #include "bench/cli/environment.h"
 #include "bench/cli/launch.h"
 #include "bench/provenance.h"
+#include "bench/train/agreement.h"
 #include "bench/train/conductor.h"
 #include "bench/train/cores.h"
 #include "bench/train/crew.h"
@@ -18,6 +19,7 @@
 #include "bench/train/setup.h"
 #include "bench/train/trainer.h"
 #include "bench/train/worker.h"
+#include "engine/base/deadline.h"
 #include "engine/base/error.h"
 #include "engine/comm/communicator.h"
 
@@ -199,6 +201,7 @@ SessionResult run_session(const Options& options, const SessionObserver& observe
       session.facts.comm = "mpi";
       auto rank = comm::make_mpi(options.comm_options);
       check_world(launch, rank->topology().size, options);
+      require_agreement(*rank, wishes_of(options, session.setup), Deadline::after(options.engine.deadline));
       result.is_root = rank->topology().rank == 0;
       session.process.peers_are_processes = true;
       session.process.baseline_bytes = resident_set().now;

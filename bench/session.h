@@ -13,8 +13,8 @@ namespace hvd::bench {
 
 /// Progress for a person, at most a few times a second, rank 0 only.
 struct Progress {
-  std::string stage;          ///< "building", "warm-up", "measuring"
-  std::string phase;          ///< "full", "none", "solo"
+  std::string stage;  ///< "building", "warm-up", "measuring"
+  std::string phase;  ///< "full", "none", "solo"
   std::int64_t steps = 0;
   double images_per_second = 0;  ///< so far; 0 while unknown
   double interval = 0;           ///< relative half width so far; 0 while unknown
@@ -27,13 +27,13 @@ struct SessionObserver {
   /// A run started (status running), grew (every few seconds), or ended (complete or incomplete). The
   /// observer saves it; it holds all samples so far of the ranks that this process can see.
   std::function<void(const RunRecord&)> save;
-  /// True once the scheduler or the user asked to stop (SIGTERM, SIGINT, SIGUSR1); with its name.
+  /// True once the scheduler or the user asked to stop (SIGTERM, SIGINT, SIGUSR1, ...); with its name.
   std::function<std::string()> stop_requested;
 };
 
 struct SessionResult {
-  std::vector<RunRecord> runs;  ///< phase full last; empty on ranks other than 0
-  bool is_root = true;          ///< this process prints and stores
+  std::vector<RunRecord> runs;     ///< phase full last; empty on ranks other than 0
+  bool is_root = true;             ///< this process prints and stores
   std::vector<std::string> notes;  ///< lines for the closing table: choices made, memory, reconciliation
 };
 

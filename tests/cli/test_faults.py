@@ -4,6 +4,7 @@ kept and marked incomplete."""
 import os
 import pathlib
 import signal
+import tempfile
 import time
 import unittest
 
@@ -133,6 +134,22 @@ class Disagreement(ProgramTest):
     def test_networks_differ(self) -> None:
         result = execute(self.apart([], ["--classes", "11"]))
         self.refused(result, 6, "rank 1")
+
+    def test_batches_differ(self) -> None:
+        # The gradients are alike, so that only the options can tell.
+        result = execute(self.apart([], ["--batch-size", "3"]))
+        self.refused(result, 6, "--batch-size is 2 on rank 0", "3 on rank 1")
+
+    def test_a_variable_that_one_rank_lacks(self) -> None:
+        command = self.apart(["--schedule", "negotiated"], ["--schedule", "negotiated"])
+        program = command.index(":") + 3
+        command[program:program] = ["env", "HOROVOD_FUSION_THRESHOLD=1"]
+        self.refused(execute(command), 6, "--fusion-threshold-mb", "HOROVOD_* variables")
+
+    def test_only_one_rank_traces(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            result = execute(self.apart([], ["--timeline-filename", f"{folder}/t.json"]))
+            self.refused(result, 6, "--timeline-filename is off on rank 0")
 
     def test_only_the_second_command_is_wrong(self) -> None:
         result = execute(self.apart([], ["--model", "resnet102"]))

@@ -1,0 +1,108 @@
+#include "bench/train/agreement.h"
+
+#include <algorithm>
+#include <span>
+#include <string_view>
+
+#include "bench/build_info.h"
+#include "engine/base/error.h"
+#include "engine/base/hash.h"
+#include "engine/base/json.h"
+#include "models/replay/replay.h"
+
+namespace hvd::bench {
+namespace {
+
+std::string text_of(std::span<const std::byte> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+/// One wish per line; no name holds a '=', and neither holds a line break.
+std::string lines_of(const Wishes& wishes) {
+  std::string text;
+  for (const auto& [name, value] : wishes) text.append(name).append("=").append(value).append("\n");
+  return text;
+}
+
+std::string_view take_line(std::string_view& text) {
+  const std::string_view line = text.substr(0, text.find('\n'));
+  text.remove_prefix(std::min(line.size() + 1, text.size()));
+  return line;
+}
+
+/// The first line that differs, as "NAME is A on ... and B on ..."; empty if none does.
+std::string difference(std::string_view root, std::string_view other, const std::string& root_name,
+                       const std::string& other_name) {
+  while (!root.empty() || !other.empty()) {
+    const std::string_view first = take_line(root);
+    const std::string_view second = take_line(other);
+    if (first == second) continue;
+    const auto name = std::string(first.substr(0, first.find('=')));
+    const auto value = [](std::string_view line) { return std::string(line.substr(line.find('=') + 1)); };
+    return name + " is " + value(first) + " on " + root_name + " and " + value(second) + " on " + other_name;
+  }
+  return {};
+}
+
+std::string judge(const std::vector<comm::Bytes>& all, const comm::Topology& topology) {
+  const auto rank_name = [&](std::size_t rank) {
+    return "rank " + std::to_string(rank) + " (host " + topology.hosts.at(rank) + ")";
+  };
+  std::string verdict;
+  std::size_t others = 0;
+  for (std::size_t r = 1; r < all.size(); ++r) {
+    if (all[r] == all[0]) continue;
+    if (verdict.empty()) {
+      verdict = difference(text_of(all[0]), text_of(all[r]), rank_name(0), rank_name(r));
+    } else {
+      ++others;
+    }
+  }
+  if (verdict.empty()) return {};
+  if (others > 0) verdict += ", and " + std::to_string(others) + " more differ from rank 0";
+  return "the ranks were not started alike: " + verdict +
+         "; give all of them the same program, options and HOROVOD_* variables (mpirun -x NAME forwards one)";
+}
+
+}  // namespace
+
+Wishes wishes_of(const Options& options, const Setup& setup) {
+  const EngineOptions& engine = options.engine;
+  const auto yes_no = [](bool value) { return std::string(value ? "on" : "off"); };
+  return {
+      {"the program", std::string(build_info().version) + " of commit " + std::string(build_info().git_commit)},
+      {"--model", setup.model.model},
+      {"--batch-size", std::to_string(setup.model.batch_size)},
+      {"--image-size", std::to_string(setup.model.image_size)},
+      {"--classes", std::to_string(setup.model.classes)},
+      {"--auxiliary-head", yes_no(setup.model.auxiliary_head)},
+      {"--replay", setup.replay ? "a profile of hash " + hex64(Hasher().text(to_text(*setup.replay)).value()) : "off"},
+      {"--device", std::string(setup.device_name())},
+      {"--dtype", setup.compute_name()},
+      {"--allreduce-dtype", std::string(hvd::name(setup.gradient))},
+      {"--threads", options.threads > 0 ? std::to_string(options.threads) : "the share of the cores"},
+      {"--seed", std::to_string(setup.seed)},
+      {"--learning-rate", json_number(setup.sgd.learning_rate)},
+      {"--schedule", std::string(hvd::name(setup.schedule))},
+      {"--algorithm", std::string(comm::name(options.comm_options.algorithm))},
+      {"--bucket-mb (bytes)", std::to_string(engine.buckets.bucket_bytes)},
+      {"--fusion-threshold-mb (bytes)", std::to_string(engine.negotiation.fusion.threshold_bytes)},
+      {"--cycle-time-ms (microseconds)", std::to_string(engine.cycle_time.count())},
+      {"--cache-capacity", std::to_string(engine.negotiation.cache_capacity)},
+      {"--efficiency", yes_no(setup.interleaved)},
+      {"--profile", yes_no(setup.profile)},
+      {"--timeline-filename", yes_no(!engine.timeline_filename.empty())},
+  };
+}
+
+void require_agreement(comm::Communicator& communicator, const Wishes& mine, Deadline deadline) {
+  if (communicator.topology().size == 1) return;
+  comm::ControlPlane& control = communicator.control();
+  const std::string text = lines_of(mine);
+  const std::vector<comm::Bytes> all = control.gather(std::as_bytes(std::span(text)), deadline);
+  const std::string verdict = communicator.topology().rank == 0 ? judge(all, communicator.topology()) : std::string();
+  const std::string agreed = text_of(control.broadcast(std::as_bytes(std::span(verdict)), 0, deadline));
+  if (!agreed.empty()) throw Error(Errc::kMismatch, agreed);
+}
+
+}  // namespace hvd::bench

@@ -1,0 +1,26 @@
+// Whether the ranks of a launch want the same run. They can differ: `mpirun a : b`, HOROVOD_* variables that were
+// not forwarded to every host, an old program on one of them. Nothing else would notice a smaller batch or another
+// image size, and the throughput would be wrong.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bench/options.h"
+#include "bench/train/setup.h"
+#include "engine/base/deadline.h"
+#include "engine/comm/communicator.h"
+
+namespace hvd::bench {
+
+/// What must be equal everywhere, by the option's name. What rank 0 alone decides (how long to measure, where to
+/// store) is not among it. Pure.
+using Wishes = std::vector<std::pair<std::string, std::string>>;
+Wishes wishes_of(const Options& options, const Setup& setup);
+
+/// Collective, before an engine has the communicator. Errors: mismatch on all ranks alike, which names the option,
+/// the ranks and their values; those of the communicator.
+void require_agreement(comm::Communicator& communicator, const Wishes& mine, Deadline deadline);
+
+}  // namespace hvd::bench

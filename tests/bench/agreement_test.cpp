@@ -1,0 +1,79 @@
+// Ranks that were not started alike are found out before they train.
+#include "bench/train/agreement.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "engine/base/error.h"
+
+namespace hvd::bench {
+namespace {
+
+Wishes wishes(const Options& options) { return wishes_of(options, settle(options)); }
+
+/// What each rank's require_agreement() throws; empty where it throws nothing.
+std::vector<std::string> meet(const std::vector<Wishes>& ranks) {
+  std::vector<std::string> thrown(ranks.size());
+  auto communicators = comm::make_loopback(static_cast<int>(ranks.size()));
+  std::vector<std::jthread> threads;
+  for (std::size_t r = 0; r < ranks.size(); ++r) {
+    threads.emplace_back([&, r] {
+      try {
+        require_agreement(*communicators[r], ranks[r], Deadline::after(std::chrono::seconds(20)));
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), Errc::kMismatch) << error.what();
+        thrown[r] = error.what();
+      }
+    });
+  }
+  threads.clear();
+  return thrown;
+}
+
+TEST(Agreement, EqualRanksGoOn) {
+  const Wishes same = wishes({});
+  for (const std::string& text : meet({same, same, same})) EXPECT_EQ(text, "");
+  for (const std::string& text : meet({same})) EXPECT_EQ(text, "");
+}
+
+// The plan of the reduction is the same for both, so that nothing else would tell.
+TEST(Agreement, ASmallerBatchIsNamedOnAllRanks) {
+  Options small;
+  small.batch_size = 4;
+  const auto thrown = meet({wishes({}), wishes({}), wishes(small), wishes(small)});
+  for (const std::string& text : thrown) EXPECT_EQ(text, thrown[0]);
+  EXPECT_NE(thrown[0].find("--batch-size is 8 on rank 0 (host "), std::string::npos) << thrown[0];
+  EXPECT_NE(thrown[0].find(" and 4 on rank 2 (host "), std::string::npos) << thrown[0];
+  EXPECT_NE(thrown[0].find("1 more differ"), std::string::npos) << thrown[0];
+}
+
+TEST(Agreement, WhatMustBeEqualIsCompared) {
+  const auto differs = [](auto change) {
+    Options options;
+    change(options);
+    return wishes(options) != wishes({});
+  };
+  EXPECT_TRUE(differs([](Options& o) { o.model = "vgg16"; }));
+  EXPECT_TRUE(differs([](Options& o) { o.image_size = 64; }));
+  EXPECT_TRUE(differs([](Options& o) { o.classes = 10; }));
+  EXPECT_TRUE(differs([](Options& o) { o.seed = 2; }));
+  EXPECT_TRUE(differs([](Options& o) { o.threads = 3; }));
+  EXPECT_TRUE(differs([](Options& o) { o.learning_rate = 0.02; }));
+  EXPECT_TRUE(differs([](Options& o) { o.device = Device::kReference; }));
+  EXPECT_TRUE(differs([](Options& o) { o.allreduce = DataType::kBF16; }));
+  EXPECT_TRUE(differs([](Options& o) { o.engine.schedule = Schedule::kNone; }));
+  EXPECT_TRUE(differs([](Options& o) { o.engine.buckets.bucket_bytes = 1; }));
+  EXPECT_TRUE(differs([](Options& o) { o.engine.negotiation.fusion.threshold_bytes = 1; }));
+  EXPECT_TRUE(differs([](Options& o) { o.engine.negotiation.cache_capacity = 1; }));
+  EXPECT_TRUE(differs([](Options& o) { o.comm_options.algorithm = comm::Algorithm::kRing; }));
+  EXPECT_TRUE(differs([](Options& o) { o.efficiency = true; }));
+  EXPECT_TRUE(differs([](Options& o) { o.engine.timeline_filename = "t.json"; }));
+  EXPECT_FALSE(differs([](Options& o) { o.num_iters = 3; })) << "rank 0 decides";
+  EXPECT_FALSE(differs([](Options& o) { o.db_file = "elsewhere.db"; }));
+}
+
+}  // namespace
+}  // namespace hvd::bench
