@@ -108,7 +108,8 @@ void Conductor::warm_up() {
   steady.maximum_seconds = kWarmUpShare * rule_.maximum_seconds;
   SteadyState state(steady);
   const std::optional<int> exact = options_.num_warmup_batches;
-  while (exact ? warm_up_steps_ < *exact : !state.finished()) {
+  const auto missing = [&] { return exact && warm_up_steps_ < *exact; };
+  while (exact ? missing() && elapsed() < rule_.maximum_seconds : !state.finished()) {
     std::int64_t steps = segment_steps(course.step_seconds);
     if (exact) steps = std::min(steps, *exact - warm_up_steps_);
     const std::vector<Answer> answers =
@@ -120,7 +121,12 @@ void Conductor::warm_up() {
     warm_up_steps_ += steps;
     tell_progress("warm-up", course, 0, -1);
   }
-  findings_.warm_up = exact ? std::to_string(*exact) + " warm-up steps as asked for" : "warm-up: " + state.text();
+  if (missing()) {
+    findings_.warm_up = "warm-up: " + std::to_string(warm_up_steps_) + " of " + std::to_string(*exact) +
+                        " steps, then --max-time was over";
+  } else {
+    findings_.warm_up = exact ? std::to_string(*exact) + " warm-up steps as asked for" : "warm-up: " + state.text();
+  }
 }
 
 void Conductor::time_buckets() {
@@ -162,9 +168,23 @@ void Conductor::train(Course& course, std::int64_t steps, std::int64_t discard) 
     trainer_.record_into(nullptr);
     course.log.add(answers);
     if (const double step = slowest_step(answers); step > 0) course.step_seconds = step;
+    if (course.log.samples() == 0) require_time_for_samples(course.step_seconds);
     steps -= now;
     discard = 0;
   }
+}
+
+// The time cap is looked at between samples or rounds: the first must not take longer than all of it.
+void Conductor::require_time_for_samples(double step_seconds) const {
+  const std::int64_t per_sample = options_.num_batches_per_iter;
+  if (per_sample == 1) return;
+  const std::int64_t samples = setup_.interleaved ? 3 * (rule_.exact_samples ? 1 : kVisitSamples) : 1;
+  const double seconds = static_cast<double>(samples * per_sample) * step_seconds;
+  if (seconds <= rule_.maximum_seconds) return;
+  throw Error(Errc::kInconclusive,
+              "the first " + std::to_string(samples) + " sample(s) of " + std::to_string(per_sample) +
+                  " steps would take about " + std::to_string(std::llround(seconds)) + " s, longer than --max-time " +
+                  std::to_string(options_.max_time.count()) + "; lower --num-batches-per-iter or raise --max-time");
 }
 
 std::string Conductor::measure_one_phase() {

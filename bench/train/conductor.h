@@ -71,6 +71,8 @@ class Conductor {
   /// Trains `steps` in segments of about half a second and logs them, the first `discard` left out.
   void train(Course& course, std::int64_t steps, std::int64_t discard);
   [[nodiscard]] std::int64_t segment_steps(double step_seconds) const;
+  /// Errors: inconclusive, when samples of this many seconds a step cannot be had within the time cap.
+  void require_time_for_samples(double step_seconds) const;
   [[nodiscard]] MeasurementState judge(double next_seconds);
   void judge(Course& course);
   void record_operations();

@@ -78,6 +78,15 @@ MemoryForecast forecast_memory(const models::Graph& graph, const models::StepOpt
   return forecast;
 }
 
+void refuse_profile_too_big(std::int64_t gradient_bytes, int ranks, std::int64_t free_bytes) {
+  const double needed = static_cast<double>(gradient_bytes) * ranks;
+  if (free_bytes <= 0 || needed <= static_cast<double>(free_bytes)) return;
+  throw Error(Errc::kOutOfMemory, "the gradients of the replay profile need " + gigabytes(needed) + " for the " +
+                                      std::to_string(ranks) + " rank(s) of this host, and " +
+                                      gigabytes(static_cast<double>(free_bytes)) +
+                                      " are free; use fewer ranks per host or another profile");
+}
+
 void refuse_if_too_big(const MemoryForecast& forecast, int ranks, std::int64_t free_bytes) {
   const double needed = forecast.total_bytes() * ranks;
   if (free_bytes <= 0 || needed <= static_cast<double>(free_bytes)) return;

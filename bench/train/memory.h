@@ -33,4 +33,7 @@ MemoryForecast forecast_memory(const models::Graph& graph, const models::StepOpt
 /// this host cannot have what each needs. `free_bytes` 0: unknown, nothing is refused.
 void refuse_if_too_big(const MemoryForecast& forecast, int ranks, std::int64_t free_bytes);
 
+/// The same for a replay, which needs `gradient_bytes` per rank whatever the batch.
+void refuse_profile_too_big(std::int64_t gradient_bytes, int ranks, std::int64_t free_bytes);
+
 }  // namespace hvd::bench

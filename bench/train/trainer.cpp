@@ -66,9 +66,13 @@ Trainer::Trainer(const Setup& setup, Engine& engine, int threads) : setup_(setup
 
 void Trainer::build(const models::StepOptions& options, const models::ArenaAllocator& allocate) {
   if (setup_.replay) {
+    std::size_t elements = 0;
+    for (const auto& gradient : setup_.replay->gradients) elements += gradient.count;
+    refuse_profile_too_big(static_cast<std::int64_t>(elements * size_of(setup_.gradient)),
+                           engine_.topology().local_size, available_bytes());
+    engine_.barrier();  // as below
     step_ = models::make_replay_step(*setup_.replay, setup_.gradient, allocate);
-    for (const auto& gradient : setup_.replay->gradients)
-      facts_.parameters += static_cast<std::int64_t>(gradient.count);
+    facts_.parameters = static_cast<std::int64_t>(elements);
     return;
   }
   models::Graph graph = models::differentiate(models::build_model(setup_.model));

@@ -14,6 +14,10 @@ namespace hvd::models {
 namespace {
 
 constexpr std::string_view kVersionLine = "hvd-replay 1";
+// No step of ours takes longer or has more; beyond, sums and clocks would overflow.
+constexpr double kLongestSeconds = 86400;
+constexpr std::int64_t kMostElements = std::int64_t{1} << 40;
+constexpr std::int64_t kLargestBatch = 1 << 20, kLargestImage = 1 << 20;
 
 std::string number_text(double value) {
   char buffer[32];
@@ -82,11 +86,13 @@ class Parser {
   [[nodiscard]] double seconds(std::string_view text) const {
     const auto value = number<double>(text, "time in seconds");
     if (!std::isfinite(value) || value < 0) fail("a time must be finite and not negative, got " + std::string(text));
+    if (value > kLongestSeconds) fail("a time must be at most a day, got " + std::string(text) + " s");
     return value;
   }
-  [[nodiscard]] std::int64_t positive(std::string_view text) const {
+  [[nodiscard]] std::int64_t positive(std::string_view text, std::int64_t most) const {
     const auto value = number<std::int64_t>(text, "whole number");
     if (value < 1) fail("must be at least 1, got " + std::string(text));
+    if (value > most) fail("must be at most " + std::to_string(most) + ", got " + std::string(text));
     return value;
   }
 
@@ -95,9 +101,9 @@ class Parser {
     if (key == "model") {
       profile_.model = value;
     } else if (key == "batch_size") {
-      profile_.batch_size = positive(value);
+      profile_.batch_size = positive(value, kLargestBatch);
     } else if (key == "image_size") {
-      profile_.image_size = positive(value);
+      profile_.image_size = positive(value, kLargestImage);
     } else if (key == "device") {
       profile_.device = value;
     } else if (key == "compute_type") {
@@ -126,8 +132,11 @@ class Parser {
     }
     if (value.empty()) fail("the gradient has no name");
     if (!names_.emplace(value).second) fail("gradient '" + std::string(value) + "' appears twice");
+    const std::int64_t count = positive(fields[0], kMostElements);
+    elements_ += count;  // of at most as many lines as a file can have
+    if (elements_ > kMostElements) fail("more than " + std::to_string(kMostElements) + " elements in all");
     profile_.gradients.push_back({.name = std::string(value),
-                                  .count = static_cast<std::size_t>(positive(fields[0])),
+                                  .count = static_cast<std::size_t>(count),
                                   .submit_seconds = seconds(fields[1]),
                                   .ready_seconds = seconds(fields[2])});
   }
@@ -146,6 +155,7 @@ class Parser {
   std::string_view rest_;
   const std::string& origin_;
   int line_number_ = 0;
+  std::int64_t elements_ = 0;
   std::set<std::string, std::less<>> seen_, names_;
   ReplayProfile profile_;
 };
