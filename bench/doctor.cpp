@@ -226,7 +226,7 @@ void examine_limits(Findings& all) {
 
 void examine_store(Findings& all, const std::string& db_file) {
   if (db_file.empty()) return;
-  const fs::path file = fs::absolute(db_file);
+  const fs::path file = db_file;
   try {
     check_store_header(file);
     const StoreHeader header = read_store_header(file);
@@ -239,8 +239,9 @@ void examine_store(Findings& all, const std::string& db_file) {
   }
   std::size_t partials = 0;
   std::error_code ignored;
+  const fs::path folder = file.has_parent_path() ? file.parent_path() : ".";
   const std::string prefix = file.filename().string() + ".";
-  for (const fs::directory_entry& entry : fs::directory_iterator(file.parent_path(), ignored)) {
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, ignored)) {
     const std::string name = entry.path().filename().string();
     if (name.starts_with(prefix) && name.ends_with(".partial")) ++partials;
   }

@@ -30,6 +30,22 @@ namespace fs = std::filesystem;
 // Parents before children.
 constexpr std::array kTables{"session", "run", "provenance", "rank", "sample", "decomposition", "operation"};
 
+fs::path absolute_path(const fs::path& file) {
+  std::error_code problem;
+  fs::path path = fs::absolute(file, problem).lexically_normal();
+  if (!problem) return path;
+  throw Error(Errc::kIo, file.string() + ": the working directory is gone (" + problem.message() +
+                             "); cd to another one, or give --db an absolute path");
+}
+
+/// What lies at `path`, links followed. Errors: io; that nothing does is none.
+fs::file_status look_at(const fs::path& path) {
+  std::error_code problem;
+  const fs::file_status status = fs::status(path, problem);
+  if (status.type() != fs::file_type::none) return status;
+  throw Error(Errc::kIo, path.string() + ": cannot be looked at (" + problem.message() + "); use another --db");
+}
+
 /// Makes a rename durable; best effort, since some file systems refuse to sync a directory.
 void sync_directory(const fs::path& directory) {
   const int descriptor = ::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -46,7 +62,7 @@ bool rename_if_absent(const fs::path& from, const fs::path& to) {
     return true;
   }
   if (errno == EEXIST) return false;
-  if (fs::exists(to)) return false;
+  if (fs::exists(look_at(to))) return false;
   if (::rename(from.c_str(), to.c_str()) == 0) return true;
   throw Error(Errc::kIo, to.string() + ": cannot be created (" + std::strerror(errno) +
                              "): check the permissions of its directory");
@@ -68,11 +84,11 @@ std::uint32_t schema_pragma(std::string_view pragma) {
 class ResultStore::Impl {
  public:
   Impl(const fs::path& target, std::string session_uuid, const std::string& command_line)
-      : target_(fs::absolute(target).lexically_normal()),
+      : target_(absolute_path(target)),
         partial_(target_.string() + "." + session_uuid + ".partial"),
         session_uuid_(std::move(session_uuid)) {
     const fs::path directory = target_.parent_path();
-    if (!fs::is_directory(directory)) {
+    if (!fs::is_directory(look_at(directory))) {
       throw Error(Errc::kIo, target_.string() + ": there is no directory " + directory.string() +
                                  "; create it (mkdir -p) or use another --db");
     }
@@ -81,7 +97,7 @@ class ResultStore::Impl {
                                  std::strerror(errno) + "); use --db on another one, or --no-db");
     }
     check_store_header(target_);
-    if (fs::exists(target_) && ::access(target_.c_str(), R_OK | W_OK) != 0) {
+    if (fs::exists(look_at(target_)) && ::access(target_.c_str(), R_OK | W_OK) != 0) {
       throw Error(Errc::kIo, target_.string() + ": cannot be written (" + std::strerror(errno) +
                                  "); change its permissions or use another --db");
     }
@@ -209,7 +225,7 @@ StoreHeader read_store_header(const fs::path& file) {
   // Layout: https://www.sqlite.org/fileformat.html, "The Database Header".
   constexpr std::string_view kMagic{"SQLite format 3\0", 16};
   constexpr std::size_t kUserVersion = 60, kApplicationId = 68;
-  if (!fs::exists(file)) return {};
+  if (!fs::exists(look_at(file))) return {};
   std::array<unsigned char, 100> header{};
   const int descriptor = ::open(file.c_str(), O_RDONLY | O_CLOEXEC);
   const ssize_t got = descriptor < 0 ? -1 : ::read(descriptor, header.data(), header.size());
@@ -230,7 +246,15 @@ StoreHeader read_store_header(const fs::path& file) {
 std::uint32_t current_schema_version() { return schema_pragma("user_version"); }
 
 void check_store_header(const fs::path& file) {
-  if (fs::is_directory(file)) throw Error(Errc::kIo, file.string() + ": is a directory; give --db a file's name");
+  const fs::file_status status = look_at(file);
+  if (fs::is_directory(status)) throw Error(Errc::kIo, file.string() + ": is a directory; give --db a file's name");
+  if (fs::exists(status) && !fs::is_regular_file(status)) {  // to read a pipe would wait for its writer
+    throw Error(Errc::kIo, file.string() + ": is a pipe or a device, not a file; use another --db, or --no-db");
+  }
+  std::error_code ignored;
+  if (!fs::exists(status) && fs::is_symlink(file, ignored)) {
+    throw Error(Errc::kIo, file.string() + ": is a link to a file that is not there; create that, or use another --db");
+  }
   const StoreHeader header = read_store_header(file);
   const std::string other = "it was left untouched, use another --db";
   switch (header.kind) {

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "engine/base/error.h"
+#include "engine/base/json.h"
 
 namespace hvd::bench {
 namespace {
@@ -93,8 +94,9 @@ void Statement::check(int code, std::string_view doing) {
 }
 
 Statement& Statement::bind(std::string_view value) {
-  check(sqlite3_bind_text64(handle_.get(), next_++, value.data() == nullptr ? "" : value.data(), value.size(),
-                            SQLITE_TRANSIENT, SQLITE_UTF8),
+  // SQLite takes any bytes as text; readers of the store do not.
+  const std::string text = well_formed_utf8(value);
+  check(sqlite3_bind_text64(handle_.get(), next_++, text.data(), text.size(), SQLITE_TRANSIENT, SQLITE_UTF8),
         "binding");
   return *this;
 }

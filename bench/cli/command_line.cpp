@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <exception>
 #include <functional>
 #include <limits>
 #include <utility>
@@ -45,7 +46,7 @@ std::string canonical(std::string argument) {
 
 /// What the parser has to remember beyond Options to judge combinations of them.
 struct Given {
-  bool schedule = false;
+  bool schedule = false, db = false, no_db = false;
 };
 
 void read_environment(const Environment& environment, Options& options) {
@@ -135,6 +136,13 @@ class Registrar {
         ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast)
         ->group(group_);
   }
+  /// An empty name is a shell variable that is not set, not a wish.
+  void file(const char* name, const char* help, std::string& target) {
+    value(name, "FILE", help, [name, &target](const std::string& text) {
+      if (text.empty()) throw Error(Errc::kInvalidArgument, std::string(name) + ": the file's name is empty");
+      target = text;
+    });
+  }
   void flag(const char* name, const char* help, std::function<void()> set) {
     app_.add_flag_callback(name, std::move(set), help)->group(group_);
   }
@@ -182,10 +190,8 @@ void register_training(Registrar add, Options& o) {
   });
   add.number("--learning-rate", "X", "For one rank; scaled by the number of ranks (default: 0.01)", 0, 1000,
              [&o](double x) { o.learning_rate = x; });
-  add.value("--replay", "FILE", "Play a recorded step's times instead of computing",
-            [&o](const std::string& text) { o.replay_file = text; });
-  add.value("--record-replay", "FILE", "Record this run's step for --replay",
-            [&o](const std::string& text) { o.record_replay_file = text; });
+  add.file("--replay", "Play a recorded step's times instead of computing", o.replay_file);
+  add.file("--record-replay", "Record this run's step for --replay", o.record_replay_file);
 }
 
 void register_reduction(Registrar add, Options& o, Given& given) {
@@ -234,16 +240,15 @@ void register_measurement(Registrar add, Options& o) {
   add.flag("--no-check", "Do not compare the reduced gradients with an independent sum", [&o] { o.check = false; });
 }
 
-void register_output(Registrar add, Options& o) {
+void register_output(Registrar add, Options& o, Given& given) {
   add.group("Where results go");
-  add.value("--db", "FILE", "SQLite store, added to if it exists (default: hvd_bench.db)",
-            [&o](const std::string& text) { o.db_file = text; });
-  add.flag("--no-db", "Store nothing", [&o] { o.db_file.clear(); });
+  add.file("--db", "SQLite store, added to if it exists (default: hvd_bench.db)", o.db_file);
+  add.flag("--no-db", "Store nothing", [&given] { given.no_db = true; });
   add.flag("--json", "One JSON document on standard output, everything else on standard error",
            [&o] { o.json = true; });
   add.flag("--quiet", "Print the line \"total images/sec: ...\" and nothing else", [&o] { o.quiet = true; });
-  add.value("--timeline-filename", "FILE", "Chrome trace per rank (never compare such a run with others)",
-            [&o](const std::string& text) { o.engine.timeline_filename = text; });
+  add.file("--timeline-filename", "Chrome trace per rank (never compare such a run with others)",
+           o.engine.timeline_filename);
 }
 
 /// CLI11 leaves two blank lines between groups.
@@ -268,8 +273,11 @@ void refuse_rest(const CLI::App& app, const std::vector<std::string>& rest) {
                                             did_you_mean(word.substr(0, word.find('=')), option_names(app)) +
                                             "; see hvd_bench --help");
   }
-  throw Error(Errc::kInvalidArgument, "'" + word + "': there is no such command" +
-                                          did_you_mean(word, {"train", "doctor"}) +
+  const std::vector<std::string> commands{"train", "doctor"};
+  if (std::find(commands.begin(), commands.end(), word) != commands.end()) {
+    throw Error(Errc::kInvalidArgument, "'" + word + "': one command at a time; see hvd_bench --help");
+  }
+  throw Error(Errc::kInvalidArgument, "'" + word + "': there is no such command" + did_you_mean(word, commands) +
                                           "; options begin with --, see hvd_bench --help");
 }
 
@@ -293,6 +301,10 @@ void reconcile(Options& options, const Given& given) {
     options.engine.schedule = Schedule::kNone;
     options.comm = CommBackend::kAuto;
   }
+  if (given.no_db && given.db) {
+    throw Error(Errc::kInvalidArgument, "--db stores the results, --no-db does not; leave one of them out");
+  }
+  if (given.no_db) options.db_file.clear();
   if (options.ranks > 0 && options.comm == CommBackend::kMpi) {
     throw Error(
         Errc::kInvalidArgument,
@@ -337,9 +349,15 @@ CommandLine parse_command_line(const std::vector<std::string>& argv, const Envir
   register_training(add, options);
   register_reduction(add, options, given);
   register_measurement(add, options);
-  register_output(add, options);
+  register_output(add, options, given);
 
-  read_environment(environment, options);
+  // Before the command line, which wins; but what is wrong with it is no business of --help and doctor.
+  std::exception_ptr environment_problem;
+  try {
+    read_environment(environment, options);
+  } catch (const Error&) {
+    environment_problem = std::current_exception();
+  }
   std::vector<std::string> arguments;  // CLI11 takes them last first
   for (std::size_t i = argv.size(); i > 1; --i) arguments.push_back(canonical(argv[i - 1]));
   try {
@@ -362,6 +380,8 @@ CommandLine parse_command_line(const std::vector<std::string>& argv, const Envir
     if (app.get_option("--db")->count() == 0) options.db_file.clear();
     return result;
   }
+  if (environment_problem) std::rethrow_exception(environment_problem);
+  given.db = app.get_option("--db")->count() > 0;
   reconcile(options, given);
   return result;
 }

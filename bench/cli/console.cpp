@@ -58,8 +58,7 @@ void Console::print(std::string_view text) {
   clear_line();
   const bool written = std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
   if (!written) {
-    throw Error(Errc::kIo, std::string("standard output cannot be written (") + std::strerror(errno) +
-                               "); the results are in the store, unless --no-db was given");
+    throw Error(Errc::kIo, std::string("standard output cannot be written (") + std::strerror(errno) + ")");
   }
 }
 
@@ -71,7 +70,9 @@ void Console::warn(std::string_view text) {
 void say_error(std::string_view text) noexcept {
   try {
     std::string line = "hvd_bench: error: " + std::string(text);
-    std::replace(line.begin(), line.end(), '\n', ' ');
+    // What the user gave may hold anything: one line, and no escape sequences for the terminal.
+    std::replace_if(
+        line.begin(), line.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; }, ' ');
     put(STDERR_FILENO, line + "\n");
   } catch (...) {  // out of memory: say it in pieces
     put(STDERR_FILENO, "hvd_bench: error: ");

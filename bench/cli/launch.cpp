@@ -2,8 +2,9 @@
 
 #include <algorithm>
 #include <charconv>
-#include <csignal>
 #include <sstream>
+
+#include "bench/cli/signal_watch.h"
 
 namespace hvd::bench {
 namespace {
@@ -175,7 +176,7 @@ Voice voice(const Launch& launch, const Error& error, Stage stage) {
 
 std::chrono::milliseconds grace(const Launch& launch, int signal_number) {
   using std::chrono::milliseconds;
-  if (signal_number == SIGUSR1) return milliseconds(60000);
+  if (is_announcement(signal_number)) return milliseconds(60000);
   return launch.launcher == Launcher::kMpirun ? milliseconds(400) : milliseconds(8000);
 }
 

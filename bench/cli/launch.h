@@ -60,7 +60,7 @@ Voice voice(const Launch& launch, const Error& error, Stage stage);
 
 /// How long after a signal the run may take to end in order before it is ended anyhow. mpirun kills 1 s after
 /// SIGTERM (odls_base_sigkill_timeout), and the store needs some of that; Slurm kills after 30 s (KillWait), LSF after
-/// 10 s. SIGUSR1 is an announcement (Slurm's --signal), not a threat.
+/// 10 s. An announcement (SIGUSR1) is no threat.
 std::chrono::milliseconds grace(const Launch& launch, int signal_number);
 
 }  // namespace hvd::bench

@@ -1,15 +1,17 @@
 // hvd_bench: builds the parts from the command line, runs the session, prints and stores what it measured.
 // The only place that turns an Error into an exit code, and the only one that ends the process.
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <csignal>
 #include <cstdlib>
 #include <exception>
-#include <iostream>
 #include <memory>
 #include <new>
+#include <sstream>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -70,6 +72,7 @@ class Program {
   Stage stage_ = Stage::kUsage;
   std::atomic<bool> ranks_have_met_ = false;
   std::atomic<bool> ending_ = false;  // one thread says how it ended
+  bool closing_ = false;              // and it is the main thread, in close()
   bool world_announced_ = false;
   std::unique_ptr<Console> console_;
   std::unique_ptr<RecordKeeper> keeper_;
@@ -85,7 +88,12 @@ int Program::run() {
       Console(Console::Settings{}).print(line.text);
       return 0;
     }
-    case Command::kDoctor: return print_findings(examine(line.options.db_file), std::cout);
+    case Command::kDoctor: {
+      std::ostringstream text;
+      const int code = print_findings(examine(line.options.db_file), text);
+      Console(Console::Settings{}).print(text.str());
+      return code;
+    }
     case Command::kTrain: break;
   }
   return train(std::move(line.options));
@@ -113,6 +121,7 @@ void Program::open_store(const Options& options) {
   provenance_ = collect_provenance(argv_);
   std::unique_ptr<ResultStore> store;
   try {
+    check_replay_target(options);
     if (!options.db_file.empty()) {
       store = std::make_unique<ResultStore>(options.db_file, session_uuid_, quoted_command_line(argv_));
     }
@@ -157,6 +166,7 @@ void Program::prepare(const Options& options, RunRecord& run) {
 
 int Program::close(const Options& options, const SessionResult& result) {
   if (ending_.exchange(true)) std::this_thread::sleep_for(kForcedEnd);
+  closing_ = true;
   StoredIn stored{keeper_->file(), {}};
   int code = 0;
   try {
@@ -165,17 +175,26 @@ int Program::close(const Options& options, const SessionResult& result) {
     stored.problem = error.what();
     code = exit_code(error.code());
   }
+  if (!stored.problem.empty()) say_error(stored.problem);
   const RunRecord* run = headline(result);
+  std::string text;
   if (options.json) {
-    console_->print(json_report(result, stored));
+    text = json_report(result, stored);
   } else if (!options.quiet) {
-    console_->print(closing_text(result, stored));
+    text = closing_text(result, stored);
   }
   if (run != nullptr && run->images_per_second) {
     const std::string total = total_line(run->images_per_second->value) + "\n";
-    options.json ? console_->narrate(total) : console_->print(total);
+    options.json ? console_->narrate(total) : static_cast<void>(text += total);
   }
-  if (!stored.problem.empty()) say_error(stored.problem);
+  try {
+    console_->print(text);
+  } catch (const Error& error) {
+    throw Error(error.code(),
+                std::string(error.what()) + (stored.file.empty()      ? "; the results are lost (--no-db)"
+                                             : stored.problem.empty() ? "; the results are in " + stored.file
+                                                                      : ""));
+  }
   return code;
 }
 
@@ -225,7 +244,9 @@ bool Program::say(const Error& error) {
 }
 
 int Program::fail(const Error& error) {
-  if (ending_.exchange(true)) std::this_thread::sleep_for(kForcedEnd);  // end_now() is at work, and ends the process
+  if (!closing_ && ending_.exchange(true)) {
+    std::this_thread::sleep_for(kForcedEnd);  // end_now() is at work, and ends the process
+  }
   const bool said = say(error);
   if (keeper_) {
     try {
@@ -238,6 +259,29 @@ int Program::fail(const Error& error) {
   return exit_code(error.code());
 }
 
+/// Descriptors 0 to 2 that the parent closed would be given to the next files that are opened, and what is meant for
+/// the terminal would go into them.
+void occupy_standard_descriptors() {
+  while (true) {
+    const int descriptor = ::open("/dev/null", O_RDONLY);  // not writable: standard output stays unusable, and says so
+    if (descriptor < 0) return;
+    if (descriptor > STDERR_FILENO) {
+      ::close(descriptor);
+      return;
+    }
+  }
+}
+
+/// The system refused something that is nobody's bug.
+Error resource_fault(const std::system_error& error) {
+  if (error.code() == std::errc::resource_unavailable_try_again) {
+    return {Errc::kBackend,
+            "the system refuses another thread (" + error.code().message() +
+                "); use fewer --threads or --ranks, or raise the limit (ulimit -u, pids of the container)"};
+  }
+  return {Errc::kIo, error.what()};
+}
+
 }  // namespace
 }  // namespace hvd::bench
 
@@ -246,6 +290,7 @@ int main(int argc, char** argv) {
   // A closed pipe and a limit on file sizes are errors of one call, not the end of a run.
   std::signal(SIGPIPE, SIG_IGN);
   std::signal(SIGXFSZ, SIG_IGN);
+  hvd::bench::occupy_standard_descriptors();
   try {
     Program program(std::vector<std::string>(argv, argv + argc));
     try {
@@ -255,6 +300,8 @@ int main(int argc, char** argv) {
     } catch (const std::bad_alloc&) {
       return program.fail(
           hvd::Error(hvd::Errc::kOutOfMemory, "out of memory; use a smaller --batch-size or --image-size"));
+    } catch (const std::system_error& error) {
+      return program.fail(hvd::bench::resource_fault(error));
     }
   } catch (const std::exception& error) {
     hvd::bench::say_error(std::string("unexpected: ") + error.what() +

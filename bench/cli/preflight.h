@@ -11,4 +11,8 @@ namespace hvd::bench {
 /// the network cannot take; unsupported for a type that the processor lacks; io for an unreadable replay file.
 Setup check_model(const Options& options);
 
+/// On rank 0, which writes it at the end. Errors: io when the file of --record-replay cannot be written or holds
+/// something else, which is left untouched.
+void check_replay_target(const Options& options);
+
 }  // namespace hvd::bench

@@ -19,10 +19,16 @@
 namespace hvd::bench {
 namespace {
 
+/// The parent may have wanted some to be ignored: nohup does with SIGHUP, a shell with SIGINT for what runs in the
+/// background. A blocked signal would arrive all the same.
 sigset_t watched() {
   sigset_t set;
   sigemptyset(&set);
-  for (const int number : {SIGTERM, SIGINT, SIGUSR1}) sigaddset(&set, number);
+  for (const int number : {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2, SIGXCPU}) {
+    struct sigaction action {};
+    const bool known = ::sigaction(number, nullptr, &action) == 0;
+    if (!known || action.sa_handler != SIG_IGN) sigaddset(&set, number);
+  }
   return set;
 }
 
@@ -30,7 +36,10 @@ std::string name_of(int signal_number) {
   switch (signal_number) {
     case SIGTERM: return "SIGTERM";
     case SIGINT: return "SIGINT";
+    case SIGHUP: return "SIGHUP";
     case SIGUSR1: return "SIGUSR1";
+    case SIGUSR2: return "SIGUSR2";
+    case SIGXCPU: return "SIGXCPU";
     default: return "signal " + std::to_string(signal_number);
   }
 }
@@ -42,6 +51,10 @@ int poll_time(const std::optional<Deadline>& deadline) {
 }
 
 }  // namespace
+
+bool is_announcement(int signal_number) {
+  return signal_number == SIGUSR1 || signal_number == SIGUSR2 || signal_number == SIGXCPU;
+}
 
 void SignalWatch::block() {
   const sigset_t set = watched();
@@ -88,7 +101,7 @@ void SignalWatch::note(int signal_number) {
 
 void SignalWatch::watch() {
   std::optional<Deadline> deadline;  // since the first signal
-  bool threatened = false;           // by more than the announcement that SIGUSR1 is
+  bool threatened = false;           // by more than an announcement
   std::string again;
   while (true) {
     std::array<pollfd, 2> descriptors{{{signals_, POLLIN, 0}, {wake_, POLLIN, 0}}};
@@ -99,7 +112,7 @@ void SignalWatch::watch() {
     signalfd_siginfo info{};
     if (::read(signals_, &info, sizeof info) != static_cast<ssize_t>(sizeof info)) continue;
     const int number = static_cast<int>(info.ssi_signo);
-    const bool threat = number != SIGUSR1;
+    const bool threat = !is_announcement(number);
     if (threat && threatened) {
       again = ", twice";
       break;

@@ -1,5 +1,6 @@
-// SIGTERM, SIGINT and SIGUSR1 as plain facts. The signals are blocked in every thread; one thread waits for
-// them, so that no code ever runs in a signal handler.
+// The signals that ask a program to stop, as plain facts: SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2 and SIGXCPU, but
+// for those that the parent had ignored. They are blocked in every thread; one thread waits for them, so that no code
+// ever runs in a signal handler.
 #pragma once
 
 #include <chrono>
@@ -10,6 +11,9 @@
 #include "engine/base/mutex.h"
 
 namespace hvd::bench {
+
+/// Sent ahead of the signal that ends the job: Slurm's --signal, LSF's -wa, the soft limit on processor time.
+bool is_announcement(int signal_number);
 
 class SignalWatch {
  public:

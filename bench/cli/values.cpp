@@ -31,6 +31,7 @@ std::size_t distance(std::string_view a, std::string_view b) {
 
 std::string decimal(double value) {
   std::ostringstream out;
+  out.precision(10);  // as many digits as our bounds have, and no exponent
   out << value;
   return out.str();
 }

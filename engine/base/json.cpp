@@ -30,7 +30,19 @@ std::size_t utf8_length(std::string_view text) {
   return 0;
 }
 
+constexpr std::string_view kReplacement = "\xef\xbf\xbd";  // U+FFFD
+
 }  // namespace
+
+std::string well_formed_utf8(std::string_view text) {
+  std::string out;
+  while (!text.empty()) {
+    const std::size_t length = utf8_length(text);
+    out += length == 0 ? kReplacement : text.substr(0, length);
+    text.remove_prefix(length == 0 ? 1 : length);
+  }
+  return out;
+}
 
 std::string json_string(std::string_view text) {
   static constexpr char kDigits[] = "0123456789abcdef";
@@ -38,7 +50,7 @@ std::string json_string(std::string_view text) {
   for (std::size_t length = 0; !text.empty(); text.remove_prefix(length)) {
     length = utf8_length(text);
     if (length != 1) {
-      out += length == 0 ? std::string_view("\xef\xbf\xbd") : text.substr(0, length);
+      out += length == 0 ? kReplacement : text.substr(0, length);
       if (length == 0) length = 1;
       continue;
     }

@@ -253,6 +253,8 @@ TEST(Json, Strings) {
 TEST(Json, BytesThatAreNotUtf8AreReplacedSinceJsonHasNone) {
   const std::string bad = "\xef\xbf\xbd";  // U+FFFD
   EXPECT_EQ(json_string("a\xff"), "\"a" + bad + "\"");
+  EXPECT_EQ(well_formed_utf8("a\xff\n\xc3\xa9"), "a" + bad + "\n\xc3\xa9");
+  EXPECT_EQ(well_formed_utf8(""), "");
   EXPECT_EQ(json_string("\x80z"), "\"" + bad + "z\"");
   EXPECT_EQ(json_string("\xc3"), "\"" + bad + "\"");                                // cut short
   EXPECT_EQ(json_string("\xc3z"), "\"" + bad + "z\"");                              // cut short by another character

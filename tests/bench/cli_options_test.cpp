@@ -104,6 +104,27 @@ TEST(CommandLine, TheCommandMayComeFirstLastOrNotAtAll) {
 
 TEST(CommandLine, TheLastOfTwoCounts) { EXPECT_EQ(parse("--threads 2 --threads 4").options.threads, 4); }
 
+TEST(CommandLine, WhatContradictsItselfOrSaysNothing) {
+  EXPECT_NE(error_of("--db x.db --no-db").find("leave one of them out"), std::string::npos);
+  EXPECT_NE(error_of("--no-db --db x.db").find("leave one of them out"), std::string::npos);
+  EXPECT_EQ(error_of("train doctor"), "'doctor': one command at a time; see hvd_bench --help");
+  for (const char* option : {"--db", "--replay", "--record-replay", "--timeline-filename"}) {
+    try {
+      parse_command_line({"hvd_bench", option, ""}, {});
+      ADD_FAILURE() << option << " with an empty name was accepted";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.what(), std::string(option) + ": the file's name is empty");
+    }
+  }
+}
+
+TEST(CommandLine, ABadVariableIsNoBusinessOfHelp) {
+  const Environment junk{{"HOROVOD_CYCLE_TIME", "soon"}};
+  EXPECT_EQ(parse("--help", junk).command, Command::kPrint);
+  EXPECT_EQ(parse("--version", junk).command, Command::kPrint);
+  EXPECT_EQ(parse("doctor", junk).command, Command::kDoctor);
+}
+
 TEST(CommandLine, HelpAndVersion) {
   const CommandLine help = parse("--help");
   EXPECT_EQ(help.command, Command::kPrint);

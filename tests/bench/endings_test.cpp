@@ -179,6 +179,27 @@ TEST_F(Signals, OverdueAfterTheGrace) {
   EXPECT_EQ(overdue.get(), "SIGTERM");
 }
 
+TEST_F(Signals, AllThatSchedulersAndTerminalsSend) {
+  for (const auto& [number, name] : {std::pair{SIGHUP, "SIGHUP"}, {SIGUSR2, "SIGUSR2"}, {SIGXCPU, "SIGXCPU"}}) {
+    Watched watched(milliseconds(60000));
+    ::kill(::getpid(), number);
+    EXPECT_TRUE(watched.watch.wait(milliseconds(5000)));
+    EXPECT_EQ(watched.watch.requested(), name);
+  }
+}
+
+// nohup, and what a shell starts in the background.
+TEST_F(Signals, WhatTheParentIgnoredIsIgnored) {
+  std::signal(SIGHUP, SIG_IGN);
+  {
+    const Watched watched(milliseconds(60000));
+    ::kill(::getpid(), SIGHUP);
+    EXPECT_FALSE(watched.watch.wait(milliseconds(50)));
+  }
+  std::signal(SIGHUP, SIG_IGN);  // drops the pending one
+  std::signal(SIGHUP, SIG_DFL);
+}
+
 TEST_F(Signals, ASecondOneIsImpatient) {
   Watched watched(milliseconds(60000));
   auto overdue = watched.overdue.get_future();

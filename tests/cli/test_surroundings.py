@@ -1,0 +1,131 @@
+"""What surrounds a run: files that are none, folders that vanish, closed streams, ignored signals, odd names."""
+
+import os
+import pathlib
+import shlex
+import signal
+import stat
+import time
+import unittest
+
+from program import ENDLESS, PROGRAM, TINY, ProgramTest, Result, Running, execute, run
+
+
+def shell(script: str, *arguments: str) -> Result:
+    """`script` with hvd_bench and `arguments` as "$@"."""
+    return execute(["bash", "-c", script, "bash", PROGRAM, *arguments])
+
+
+class Files(ProgramTest):
+    def test_a_pipe_is_not_waited_for(self) -> None:
+        os.mkfifo(self.db)
+        for command in (TINY, ["doctor"]):
+            result = run(*command, "--db", str(self.db), timeout=60)
+            self.assertNotEqual(result.code, 0)
+            self.assertIn("is a pipe or a device", result.out + result.err)
+        self.assertTrue(stat.S_ISFIFO(self.db.stat().st_mode), "it is left as it was")
+
+    def test_a_device(self) -> None:
+        self.refused(run(*TINY, "--db", "/dev/null"), 2, "/dev/null: is a pipe or a device", "--no-db")
+
+    def test_a_link_that_leads_nowhere(self) -> None:
+        self.db.symlink_to(self.folder / "none.db")
+        self.refused(run(*TINY, "--db", str(self.db)), 2, "link to a file that is not there")
+
+    def test_a_link_to_itself(self) -> None:
+        self.db.symlink_to(self.db)
+        self.refused(run(*TINY, "--db", str(self.db)), 2, "runs.db", "use another --db")
+
+    def test_a_name_that_is_too_long(self) -> None:
+        for length in (300, 250):  # for any file; for the one that is written while measuring
+            self.refused(run(*TINY, "--db", str(self.folder / ("n" * length))), 2, "File name too long")
+        self.assertEqual(list(self.folder.iterdir()), [])
+
+    def test_a_name_that_is_empty(self) -> None:
+        for option in ("--db", "--replay", "--record-replay", "--timeline-filename"):
+            self.refused(run(*TINY, option, ""), 2, f"{option}: the file's name is empty")
+
+    def test_a_replay_does_not_replace_something_else(self) -> None:
+        other = self.folder / "thesis"
+        other.write_text("my thesis")
+        self.refused(run(*TINY, "--record-replay", str(other)), 2, "thesis: is not a replay file")
+        self.assertEqual(other.read_text(), "my thesis")
+        self.refused(run(*TINY, "--record-replay", str(self.folder / "none" / "x")), 2, "cannot be written")
+
+    def test_the_working_directory_is_gone(self) -> None:
+        gone = shlex.quote(str(self.folder / "gone"))
+        script = f'mkdir {gone} && cd {gone} && rmdir {gone} && exec "$@"'
+        self.refused(shell(script, *TINY), 2, "hvd_bench.db: the working directory is gone")
+        self.assertEqual(shell(script, *TINY, "--db", str(self.db)).code, 0)
+
+    def test_a_directory_whose_name_is_not_utf8(self) -> None:
+        odd = self.folder / os.fsdecode(b"caf\xe9")
+        odd.mkdir()
+        result = shell(f'cd {shlex.quote(str(self.folder))}/caf* && exec "$@"', *TINY, "--quiet")
+        self.assertEqual(result.code, 0, result)
+        (odd / "hvd_bench.db").rename(self.db)
+        ((line,),) = self.query("SELECT command_line FROM session")  # Python refuses text that is not UTF-8
+        self.assertIn("caf\ufffd", line)
+
+
+class Streams(ProgramTest):
+    def test_closed_standard_output_is_said_at_once(self) -> None:
+        result = shell('exec "$@" >&-', *TINY, "--db", str(self.db))
+        self.refused(result, 2, "standard output cannot be written")
+        self.assertFalse(self.db.exists())
+
+    def test_a_reader_that_has_seen_enough(self) -> None:
+        script = 'set -o pipefail; "$@" --quiet | true'
+        running = Running(["bash", "-c", script, "bash", PROGRAM, *TINY, "--db", str(self.db)])
+        while not self.db.exists():
+            self.assertIsNone(running.process.poll())
+            time.sleep(0.05)
+        result = running.finish(timeout=60)
+        self.refused(result, 2, "standard output cannot be written", f"the results are in {self.db}")
+        self.assertLess(result.seconds, 8, "after the results are stored there is nothing to wait for")
+        self.assertEqual(self.query("SELECT status FROM run"), [("complete",)])
+
+    def test_closed_standard_error_takes_no_descriptor_of_ours(self) -> None:
+        running = Running(["bash", "-c", 'exec "$@" 2>&-', "bash", PROGRAM, *ENDLESS, "--db", str(self.db)])
+        while not list(self.folder.glob("*.partial")):  # measuring: there are no lines to wait for
+            self.assertIsNone(running.process.poll())
+            time.sleep(0.05)
+        time.sleep(3)
+        running.send(signal.SIGTERM)
+        self.assertEqual(running.finish(timeout=15).code, 7)
+
+    def test_no_escape_sequence_reaches_the_terminal(self) -> None:
+        self.assertNotIn("\x1b", run("--model", "vgg\x1b[31m").err)
+
+
+class Parent(ProgramTest):
+    def test_nohup_is_heeded(self) -> None:
+        running = Running(["nohup", PROGRAM, *ENDLESS, "--db", str(self.db)])
+        running.wait_for("measuring")
+        running.send(signal.SIGHUP)
+        time.sleep(1.5)
+        self.assertIsNone(running.process.poll(), "still measuring")
+        running.send(signal.SIGTERM)
+        self.refused(running.finish(timeout=15), 7, "SIGTERM")
+
+    def test_help_does_not_mind_the_environment(self) -> None:
+        junk = {"HOROVOD_CYCLE_TIME": "soon"}
+        self.assertEqual(run("--help", env=junk).code, 0)
+        self.refused(run(*TINY, env=junk), 2, "HOROVOD_CYCLE_TIME (milliseconds): 'soon'")
+
+
+class Time(ProgramTest):
+    def test_a_sample_that_cannot_end_in_time(self) -> None:
+        result = run(*TINY, "--num-batches-per-iter", "100000000", "--max-time", "3")
+        self.refused(result, 3, "longer than --max-time 3", "--num-batches-per-iter")
+
+    def test_the_cap_holds_for_the_warm_up_too(self) -> None:
+        result = run(*ENDLESS, "--num-warmup-batches", "100000000", "--max-time", "2")
+        self.assertEqual(result.code, 0, result)
+        self.assertIn("of 100000000 steps, then --max-time was over", result.out)
+        self.assertLess(result.seconds, 30)
+
+
+if __name__ == "__main__":
+    assert pathlib.Path(PROGRAM).exists()
+    unittest.main(verbosity=2)
