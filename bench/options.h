@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -66,6 +67,7 @@ struct Options {
 
   // where results go
   std::string db_file = "hvd_bench.db";  ///< --db; "" (--no-db) stores nothing
+  std::map<std::string, std::string> labels;  ///< --label: stored with every run, in no fingerprint
   bool json = false;                     ///< --json: one JSON document on standard output, nothing else there
   bool quiet = false;                    ///< only the "total images/sec" line
 };

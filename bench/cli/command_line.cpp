@@ -143,6 +143,20 @@ class Registrar {
       target = text;
     });
   }
+  /// May be given several times, with one value each.
+  void each(const char* name, const char* placeholder, const char* help, std::function<void(const std::string&)> set) {
+    app_.add_option_function<std::vector<std::string>>(
+            name,
+            [set = std::move(set)](const std::vector<std::string>& texts) {
+              for (const std::string& text : texts) set(text);
+            },
+            help)
+        ->type_name(placeholder)
+        ->type_size(1)
+        ->allow_extra_args(false)
+        ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+        ->group(group_);
+  }
   void flag(const char* name, const char* help, std::function<void()> set) {
     app_.add_flag_callback(name, std::move(set), help)->group(group_);
   }
@@ -240,9 +254,23 @@ void register_measurement(Registrar add, Options& o) {
   add.flag("--no-check", "Do not compare the reduced gradients with an independent sum", [&o] { o.check = false; });
 }
 
+/// KEY of KEY=VALUE. Errors: invalid_argument.
+std::string label_key(const std::string& text) {
+  constexpr std::string_view kAllowed = "abcdefghijklmnopqrstuvwxyz0123456789_.-";
+  const std::size_t end = text.find('=');
+  if (end == std::string::npos || end == 0 || text.find_first_not_of(kAllowed) != end) {
+    throw Error(Errc::kInvalidArgument,
+                "--label: '" + text + "' is not KEY=VALUE with a KEY of a-z, 0-9, '_', '.', '-'");
+  }
+  return text.substr(0, end);
+}
+
 void register_output(Registrar add, Options& o, Given& given) {
   add.group("Where results go");
   add.file("--db", "SQLite store, added to if it exists (default: hvd_bench.db)", o.db_file);
+  add.each(
+      "--label", "KEY=VALUE", "Stored with the run and never compared (may be given several times)",
+      [&o](const std::string& text) { o.labels.insert_or_assign(label_key(text), text.substr(text.find('=') + 1)); });
   add.flag("--no-db", "Store nothing", [&given] { given.no_db = true; });
   add.flag("--json", "One JSON document on standard output, everything else on standard error",
            [&o] { o.json = true; });
@@ -273,7 +301,7 @@ void refuse_rest(const CLI::App& app, const std::vector<std::string>& rest) {
                                             did_you_mean(word.substr(0, word.find('=')), option_names(app)) +
                                             "; see hvd_bench --help");
   }
-  const std::vector<std::string> commands{"train", "doctor"};
+  const std::vector<std::string> commands{"train", "doctor", "stored"};
   if (std::find(commands.begin(), commands.end(), word) != commands.end()) {
     throw Error(Errc::kInvalidArgument, "'" + word + "': one command at a time; see hvd_bench --help");
   }
@@ -281,11 +309,12 @@ void refuse_rest(const CLI::App& app, const std::vector<std::string>& rest) {
                                           "; options begin with --, see hvd_bench --help");
 }
 
-void refuse_foreign_to_doctor(const CLI::App& app) {
+/// `known`: the one option that the command takes, or "".
+void refuse_foreign(const CLI::App& app, const std::string& command, const std::string& known) {
   for (const CLI::Option* option : app.get_options()) {
-    if (option->count() > 0 && !option->check_lname("db")) {
-      throw Error(Errc::kInvalidArgument,
-                  option->get_name() + ": not an option of 'hvd_bench doctor', which takes --db");
+    if (option->count() > 0 && !option->check_lname(known)) {
+      throw Error(Errc::kInvalidArgument, option->get_name() + ": not an option of 'hvd_bench " + command +
+                                              "', which takes " + (known.empty() ? "none" : "--" + known));
     }
   }
 }
@@ -337,7 +366,7 @@ CommandLine parse_command_line(const std::vector<std::string>& argv, const Envir
   app.footer(kFooter);
   app.get_formatter()->column_width(32);
   app.get_formatter()->label("OPTIONS", "options");
-  app.get_formatter()->label("SUBCOMMAND", "train | doctor");
+  app.get_formatter()->label("SUBCOMMAND", "train | doctor | stored");
   app.get_formatter()->label("Subcommands", "Commands");
   app.fallthrough();
   app.allow_extras();
@@ -345,6 +374,10 @@ CommandLine parse_command_line(const std::vector<std::string>& argv, const Envir
   app.add_subcommand("train", "Train and measure (the default)")->fallthrough();
   const CLI::App* const doctor =
       app.add_subcommand("doctor", "Say what is here, what is missing, and how to get it")->fallthrough();
+  CLI::App* const stored =
+      app.add_subcommand("stored", "List the values of a label whose runs in these stores are complete");
+  stored->add_option("KEY", result.label, "Key of --label")->required();
+  stored->add_option("STORE", result.files, "Files that --db wrote")->required();
   Registrar add(app);
   register_training(add, options);
   register_reduction(add, options, given);
@@ -375,9 +408,14 @@ CommandLine parse_command_line(const std::vector<std::string>& argv, const Envir
   }
   refuse_rest(app, app.remaining(true));
   if (doctor->parsed()) {
-    refuse_foreign_to_doctor(app);
+    refuse_foreign(app, "doctor", "db");
     result.command = Command::kDoctor;
     if (app.get_option("--db")->count() == 0) options.db_file.clear();
+    return result;
+  }
+  if (stored->parsed()) {
+    refuse_foreign(app, "stored", "");
+    result.command = Command::kStored;
     return result;
   }
   if (environment_problem) std::rethrow_exception(environment_problem);

@@ -12,12 +12,15 @@ namespace hvd::bench {
 enum class Command : std::uint8_t {
   kTrain,
   kDoctor,
-  kPrint,  ///< --help or --version: print `text` and be done
+  kStored,  ///< list the values of `label` in `files`
+  kPrint,   ///< --help or --version: print `text` and be done
 };
 
 struct CommandLine {
   Command command = Command::kTrain;
   Options options;
+  std::string label;               ///< of `stored`
+  std::vector<std::string> files;  ///< of `stored`
   std::string text;
 };
 

@@ -31,6 +31,7 @@
 #include "bench/provenance.h"
 #include "bench/result_store.h"
 #include "bench/session.h"
+#include "bench/stored_labels.h"
 #include "engine/base/error.h"
 #include "engine/comm/communicator.h"
 
@@ -91,6 +92,12 @@ int Program::run() {
     case Command::kDoctor: {
       std::ostringstream text;
       const int code = print_findings(examine(line.options.db_file), text);
+      Console(Console::Settings{}).print(text.str());
+      return code;
+    }
+    case Command::kStored: {
+      std::ostringstream text;
+      const int code = print_stored_labels(stored_labels(line.label, line.files), text);
       Console(Console::Settings{}).print(text.str());
       return code;
     }

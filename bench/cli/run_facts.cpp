@@ -12,6 +12,9 @@ void add_run_facts(const Options& options, const Provenance& process, RunRecord&
   const auto add = [&](const char* key, const std::string& value, bool in_fingerprint) {
     run.provenance.insert({std::string("option.") + key, ProvenanceFact{value, in_fingerprint}});
   };
+  for (const auto& [key, value] : options.labels) {
+    run.provenance.insert({"label." + key, ProvenanceFact{value, false}});
+  }
   add("deadline_ms", std::to_string(options.engine.deadline.count()), false);
   add("classes", std::to_string(options.classes), true);
   add("num_warmup_batches", options.num_warmup_batches ? std::to_string(*options.num_warmup_batches) : "until steady",

@@ -11,8 +11,11 @@
 #include <string>
 #include <vector>
 
+#include "bench/cli/command_line.h"
+#include "bench/cli/run_facts.h"
 #include "bench/result_store.h"
 #include "bench/sqlite_handle.h"
+#include "engine/base/error.h"
 
 namespace hvd::bench {
 namespace {
