@@ -237,12 +237,11 @@ class _Collector:
 
     def take(self, path: Path, wait_seconds: float) -> None:
         """Collects one input. Errors: StoreError, also if it changes while it is read; NotComparable; sqlite3.Error."""
-        with store.attached(self._connection, path, "incoming", wait_seconds):
-            before = _state(path)  # under the lock
+        with store.attached(self._connection, path, "incoming", wait_seconds) as require_unchanged:
             taken = absorb(self._connection, Place("incoming", lambda _: str(path)), self._places)
-            # SQLite's locks keep writers out, but some cluster file systems have none between nodes.
-            if _state(path) != before:
-                raise store.InUse(f"{path}: changed while it was read; try again when its job has ended")
+            # SQLite's locks keep writers out, but a running job takes none on its working file, and some cluster
+            # file systems have none between nodes.
+            require_unchanged()
             self._connection.execute("COMMIT")
         for uuid in (*taken.copied(), *taken.sessions):
             self._file_of[uuid] = str(path)
@@ -285,11 +284,6 @@ def _read_ahead(paths: list[Path]) -> None:
             pass
         finally:
             os.close(descriptor)
-
-
-def _state(path: Path) -> tuple[int, int, int]:
-    found = path.stat()
-    return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def _publish(working: Path, output: Path, file_of: Callable[[str], str], is_new: bool) -> None:

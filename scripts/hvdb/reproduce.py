@@ -149,9 +149,7 @@ def text(claim: Claim, found: Sequence[Line], notes: Sequence[str], left_out: Se
     ]
     out += [f"  {formula}" for formula in ring_model.FORMULA]
     out += [f"  share = {options.backward_share:.3f}; S: fp32 gradients; B: line rate of a node's link"]
-    out += [
-        "  A claim below its range: the link was slower than its line rate (as TCP often is), or more cost time."
-    ]
+    out += ["  A claim below its range: the link was slower than its line rate (as TCP often is), or more cost time."]
     out += [tables.text_table(INPUT_HEADER, _input_rows(found))]
     if notes:
         out += ["", "Measured here, but no test of the claim:", *(f"  {note}" for note in notes)]

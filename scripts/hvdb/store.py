@@ -163,6 +163,20 @@ def fault(path: Path, error: sqlite3.Error) -> StoreError:
     return StoreError(f"{path}: damaged: {text}; leave it out or restore a copy")
 
 
+def changed(path: Path) -> InUse:
+    """The error for a file that somebody wrote to while it was read."""
+    return InUse(f"{path}: changed while it was read; try again when its job has ended")
+
+
+def state(path: Path) -> tuple[int, int, int] | None:
+    """What differs as soon as anybody writes to the file; None if there is none."""
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return None
+    return status.st_ino, status.st_size, status.st_mtime_ns
+
+
 def _journal(path: Path) -> Path:
     return path.with_name(path.name + "-journal")
 
@@ -179,7 +193,8 @@ def _readable(path: Path, open_it: Callable[[str], None]) -> Iterator[None]:
 
     A job killed in the middle of a write leaves a hot journal. SQLite must roll that back before it can read, which
     is a write: then, and only then, a private copy of both files is opened instead. SQLite itself tells a hot
-    journal from that of a program that is just writing: by the locks.
+    journal from that of a program that is just writing: by the locks. A job that still runs takes none on its own
+    working file (cluster file systems may have none), so a copy counts only if nothing changed while it was made.
     """
     with ExitStack() as stack:
         try:
@@ -188,8 +203,14 @@ def _readable(path: Path, open_it: Callable[[str], None]) -> Iterator[None]:
             if not _needs_rollback(error):
                 raise fault(path, error) from error
             copy = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hvdb-"))) / path.name
-            shutil.copyfile(path, copy)
-            shutil.copyfile(_journal(path), _journal(copy))
+            before = state(path), state(_journal(path))
+            try:
+                shutil.copyfile(path, copy)
+                shutil.copyfile(_journal(path), _journal(copy))
+            except FileNotFoundError as gone:
+                raise changed(path) from gone
+            if (state(path), state(_journal(path))) != before:
+                raise changed(path) from error
             try:
                 open_it(f"{copy.as_uri()}?mode=rw")
             except sqlite3.DatabaseError as second:
@@ -235,24 +256,49 @@ def open_readonly(path: Path | str) -> Iterator[sqlite3.Connection]:
 @contextmanager
 def attached(
     connection: sqlite3.Connection, path: Path, name: str, wait_seconds: float = WAIT_SECONDS
-) -> Iterator[None]:
+) -> Iterator[Callable[[], None]]:
     """Attaches the store `path` read-only as `name` and checks it; detaches it at the end.
 
     The connection must be in autocommit mode, opened with uri=True, and outside a transaction. Inside the `with` it is
-    in a transaction, so that the check and the reading see one state; the caller commits or rolls back.
+    in a transaction, so that the check and the reading see one state; the caller commits or rolls back. Yields a
+    function that raises InUse if the file has been written to since, in spite of that: before what was read counts.
     Errors: as open_readonly().
     """
     require_ours(path)
     connection.execute(f"PRAGMA busy_timeout = {int(1000 * wait_seconds)}")
     with _readable(path, lambda uri: connection.execute(f"ATTACH ? AS {name}", (uri,))):
         try:
-            connection.execute("BEGIN")
-            check(connection, path, name)
-            yield
+            begun = _begin(connection, path, name)
+
+            def require_unchanged() -> None:
+                if state(path) != begun:
+                    raise changed(path)
+
+            try:
+                check(connection, path, name)
+            except StoreError:
+                require_unchanged()  # half of a write looks like damage
+                raise
+            yield require_unchanged
         finally:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
             connection.execute(f"DETACH {name}")
+
+
+def _begin(connection: sqlite3.Connection, path: Path, name: str) -> tuple[int, int, int] | None:
+    """Begins to read, at a moment when nobody writes; returns the file's state at that moment."""
+    for _ in range(20):
+        before = state(path)
+        connection.execute("BEGIN")
+        try:
+            connection.execute(f"SELECT count(*) FROM {name}.sqlite_schema").fetchone()  # takes the lock
+        except sqlite3.DatabaseError as error:
+            raise fault(path, error) from error
+        if state(path) == before:
+            return before
+        connection.execute("ROLLBACK")
+    raise changed(path)
 
 
 def create(path: Path, page_bytes: int = 4096) -> sqlite3.Connection:

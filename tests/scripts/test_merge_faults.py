@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -93,6 +94,41 @@ class WhileJobsWriteTest(Folder):
         self.assertEqual(merge.merge(self.out, [self.a]).added, 3)
         self.assertTrue(all(len(run.step_seconds_series()) == 40 for run in runs.load([self.out])))
         writer.execute("ROLLBACK")
+
+    def test_a_running_job_that_takes_no_locks(self) -> None:
+        """hvd_bench writes its working file without locks. Named all the same, it gives one state of it or none."""
+        working = self.folder / "job.db.00000000-1111.partial"
+        make(working, SessionSpec(status="running"), seed=9)
+        script = (
+            "import sqlite3, struct, sys, time\n"
+            "connection = sqlite3.connect(f'file:{sys.argv[1]}?vfs=unix-none', uri=True)\n"
+            "for state in range(int(sys.argv[2]), int(sys.argv[3])):\n"
+            "    data = struct.pack('<500d', *[state] * 500)\n"
+            "    with connection:\n"
+            "        connection.execute('UPDATE run SET measured_steps = ?', (state,))\n"
+            "        connection.execute('UPDATE sample SET data = ?, count = 500', (data,))\n"
+            "    time.sleep(0.03)\n"
+        )
+        subprocess.run([sys.executable, "-c", script, str(working), "1", "2"], check=True)
+        job = subprocess.Popen([sys.executable, "-c", script, str(working), "2", "120"])
+        taken, refused = 0, set()
+        while job.poll() is None:
+            self.out.unlink(missing_ok=True)
+            try:
+                merge.merge(self.out, [working])
+            except StoreError as error:
+                refused.add(re.sub(r".*partial: ", "", str(error)))
+                continue
+            taken += 1
+            found = runs.load([self.out])
+            states = {float(run.measured_steps) for run in found}
+            for run in found:
+                for values in run.samples["step_seconds"].values():
+                    states |= set(values)
+            self.assertEqual(len(states), 1, "a mixture of two states")
+        self.assertEqual(job.returncode, 0, "the job must not notice")
+        self.assertGreater(taken, 0)
+        self.assertTrue(all("changed while it was read" in why or "in use" in why for why in refused), refused)
 
     def test_a_leftover_that_somebody_has_locked_is_said_and_left_out(self) -> None:
         leftover = self.folder / "a.db.00000000-1111.partial"
