@@ -30,7 +30,8 @@ constexpr std::array<std::string_view, 5> kTuningNames{"OMPI_MCA_mpi_yield_when_
                                                        "OMPI_MCA_rmaps_base_mapping_policy",
                                                        "OMPI_MCA_rmaps_base_oversubscribe", "CUDA_VISIBLE_DEVICES"};
 // Variables that explain: the knobs that Options has taken over already, and the job.
-constexpr std::array<std::string_view, 30> kExplainingNames{"HOROVOD_FUSION_THRESHOLD",
+// HVD_IMAGE_DIGEST: of the container image, which nothing inside it can know (docs/recipes).
+constexpr std::array<std::string_view, 31> kExplainingNames{"HOROVOD_FUSION_THRESHOLD",
                                                             "HOROVOD_CYCLE_TIME",
                                                             "HOROVOD_CACHE_CAPACITY",
                                                             "HOROVOD_TIMELINE",
@@ -58,6 +59,7 @@ constexpr std::array<std::string_view, 30> kExplainingNames{"HOROVOD_FUSION_THRE
                                                             "OMPI_COMM_WORLD_LOCAL_SIZE",
                                                             "OMPI_UNIVERSE_SIZE",
                                                             "PMI_SIZE",
+                                                            "HVD_IMAGE_DIGEST",
                                                             "OMPI_MCA_mpi_oversubscribe",
                                                             "LANG"};
 // Processor features that decide which kernels a library picks.

@@ -22,12 +22,14 @@ TEST(Provenance, TheEnvironmentIsTakenByAllowListOnly) {
                                               {"UCX_AUTH_TOKEN", "s3"},
                                               {"OMPI_MCA_orte_hnp_uri", "123;tcp://10.0.0.1:5000"},
                                               {"AWS_SECRET_ACCESS_KEY", "s3"},
+                                              {"HVD_IMAGE_DIGEST", "sha256:0f"},
                                               {"HOME", "/root"},
                                               {"SLURM_JWT", "s3"}});
   std::string names;
   for (const auto& [key, fact] : facts) names += key + (fact.in_fingerprint ? "! " : " ");
   EXPECT_EQ(names,
-            "env.HOROVOD_CYCLE_TIME env.OMPI_MCA_btl! env.OMP_NUM_THREADS! env.ONEDNN_MAX_CPU_ISA! env.SLURM_JOB_ID ");
+            "env.HOROVOD_CYCLE_TIME env.HVD_IMAGE_DIGEST env.OMPI_MCA_btl! env.OMP_NUM_THREADS! "
+            "env.ONEDNN_MAX_CPU_ISA! env.SLURM_JOB_ID ");
 }
 
 TEST(Provenance, FactsOfThisProcess) {

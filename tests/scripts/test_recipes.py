@@ -1,0 +1,338 @@
+"""docs/recipes: checked as far as the tools at hand allow. What stays unchecked stands in docs/recipes/README.md."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import types
+import unittest
+from pathlib import Path
+
+from synthetic_store import REPOSITORY
+
+RECIPES = REPOSITORY / "docs" / "recipes"
+MODULES = next(
+    (p for p in map(Path, ("/usr/share/modules/init/bash", "/usr/share/Modules/init/bash")) if p.exists()), None
+)
+
+
+def instructions(path: Path) -> list[tuple[str, str]]:
+    """(instruction, argument) of a Dockerfile; continued lines are joined."""
+    joined = re.sub(r"\\\n", " ", path.read_text(encoding="utf-8"))
+    lines = [line.strip() for line in joined.splitlines() if line.strip() and not line.startswith("#")]
+    return [(line.split()[0], line.split(None, 1)[1]) for line in lines]
+
+
+def sections(path: Path) -> list[tuple[str, str]]:
+    """(section, body) of an Apptainer definition, in order; the header of each stage is section 'header'."""
+    found: list[tuple[str, list[str]]] = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        if line.startswith("#"):
+            continue
+        if line.startswith("%"):
+            found.append((line[1:].strip(), []))
+        elif re.match(r"Bootstrap:", line):
+            found.append(("header", [line]))
+        elif found:
+            found[-1][1].append(line.strip())
+    return [(name, "\n".join(body).strip()) for name, body in found]
+
+
+def script_lines(body: str) -> list[str]:
+    return [" ".join(line.split()) for line in body.splitlines() if line.strip()]
+
+
+class DockerfileTest(unittest.TestCase):
+    def setUp(self) -> None:
+        self.steps = instructions(RECIPES / "Dockerfile")
+
+    def test_known_instructions_and_a_user_that_is_not_root(self) -> None:
+        self.assertLessEqual(
+            {name for name, _ in self.steps}, {"ARG", "FROM", "RUN", "COPY", "ENV", "USER", "WORKDIR", "CMD"}
+        )
+        self.assertIn(("USER", "1000"), self.steps)
+
+    def test_what_is_copied_exists(self) -> None:
+        for name, argument in self.steps:
+            words = shlex.split(argument)
+            if name == "COPY" and not words[0].startswith("--from"):
+                self.assertTrue((REPOSITORY / words[0]).exists(), argument)
+
+    def test_what_is_run_parses_and_exists(self) -> None:
+        runs = [argument for name, argument in self.steps if name == "RUN"]
+        self.assertGreaterEqual(len(runs), 4)
+        for command in runs:
+            self.assertEqual(subprocess.run(["sh", "-n", "-c", command], check=False).returncode, 0, command)
+            for script in re.findall(r"\bscripts/\w+", command):
+                self.assertTrue(os.access(REPOSITORY / script, os.X_OK), script)
+
+    def test_options_of_the_build_exist(self) -> None:
+        known = (REPOSITORY / "cmake" / "Options.cmake").read_text(encoding="utf-8")
+        for option in re.findall(r"-D(HVD_\w+)=", " ".join(argument for _, argument in self.steps)):
+            self.assertIn(option, known)
+
+    def test_the_run_time_packages_hold_what_the_program_links(self) -> None:
+        program = Path(os.environ.get("HVD_BENCH", "hvd_bench"))
+        if not program.is_file() or not shutil.which("dpkg") or "bookworm" not in Path("/etc/os-release").read_text():
+            self.skipTest("needs the program, built on Debian 12")
+        linked = subprocess.run(["ldd", program], capture_output=True, text=True, check=True).stdout
+        installed = next(argument for name, argument in self.steps if name == "RUN" and "libdnnl" in argument)
+        for library, package in (
+            ("libdnnl.so.2", "libdnnl2"),
+            ("libmpi.so", "openmpi-bin"),
+            ("libsqlite3.so", "libsqlite3-0"),
+        ):
+            if library in linked:
+                self.assertIn(package, installed)
+
+    def test_the_build_folder_stays_out_and_git_goes_in(self) -> None:
+        ignored = (RECIPES / "Dockerfile.dockerignore").read_text(encoding="utf-8").splitlines()
+        self.assertIn("build", ignored)
+        self.assertFalse([line for line in ignored if line.startswith(".git")], "the commit is provenance")
+
+
+class ApptainerTest(unittest.TestCase):
+    def setUp(self) -> None:
+        self.parts = sections(RECIPES / "hvd_bench.def")
+
+    def test_two_stages_with_known_sections(self) -> None:
+        headers = [body for name, body in self.parts if name == "header"]
+        self.assertEqual([re.search(r"Stage: (\w+)", body)[1] for body in headers], ["build", "final"])
+        allowed = {"header", "files", "files from build", "post", "environment", "test", "runscript", "labels"}
+        self.assertLessEqual({name for name, _ in self.parts}, allowed)
+
+    def test_files_are_there_and_enough_to_build(self) -> None:
+        copied = [line.split() for line in script_lines(dict(self.parts)["files"])]
+        for source, target in copied:
+            self.assertTrue((REPOSITORY / source).exists() or source == ".git", source)
+            self.assertEqual(target, f"/src/{source}")
+        listed = {source for source, _ in copied}
+        top = set(re.findall(r"add_subdirectory\((\w+)\)", (REPOSITORY / "CMakeLists.txt").read_text(encoding="utf-8")))
+        self.assertLessEqual(top - {"tests"} | {"cmake", "results", "LICENSE"}, listed)
+
+    def test_shell_sections_parse(self) -> None:
+        for name, body in self.parts:
+            if name in ("post", "environment", "test", "runscript"):
+                self.assertEqual(subprocess.run(["sh", "-n", "-c", body], check=False).returncode, 0, name)
+
+    def test_it_does_what_the_dockerfile_does(self) -> None:
+        posts = [script_lines(body) for name, body in self.parts if name == "post"]
+        docker = [
+            " ".join(argument.split()) for name, argument in instructions(RECIPES / "Dockerfile") if name == "RUN"
+        ]
+        self.assertEqual(posts[0][2:], docker[:3])
+        installed = next(argument for argument in docker if "apt-get install" in argument)
+        self.assertEqual(posts[1][1:], [part.strip().replace(" openssh-server", "") for part in installed.split("&&")])
+        bases = {re.search(r"From: (\S+)", body)[1] for name, body in self.parts if name == "header"}
+        self.assertEqual(bases, {dict(instructions(RECIPES / "Dockerfile"))["ARG"].split("=")[1]})
+
+
+class MpiJobTest(unittest.TestCase):
+    def setUp(self) -> None:
+        try:
+            import yaml
+        except ModuleNotFoundError:
+            self.skipTest("needs PyYAML")
+        self.job = yaml.safe_load((RECIPES / "mpijob.yaml").read_text(encoding="utf-8"))
+        self.spec = self.job["spec"]
+        self.pods = {name: r["template"]["spec"] for name, r in self.spec["mpiReplicaSpecs"].items()}
+
+    def test_fields_are_those_of_the_api(self) -> None:
+        # github.com/kubeflow/mpi-operator, pkg/apis/kubeflow/v2beta1/types.go
+        self.assertEqual((self.job["apiVersion"], self.job["kind"]), ("kubeflow.org/v2beta1", "MPIJob"))
+        known = {
+            "slotsPerWorker",
+            "runPolicy",
+            "mpiReplicaSpecs",
+            "sshAuthMountPath",
+            "waitForWorkers",
+            "mpiImplementation",
+        }
+        self.assertLessEqual(set(self.spec), known)
+        policy = {
+            "cleanPodPolicy",
+            "ttlSecondsAfterFinished",
+            "activeDeadlineSeconds",
+            "backoffLimit",
+            "schedulingPolicy",
+        }
+        self.assertLessEqual(set(self.spec["runPolicy"]), policy)
+        self.assertEqual(set(self.pods), {"Launcher", "Worker"})
+
+    def test_ranks_are_slots_times_workers(self) -> None:
+        (launcher,) = self.pods["Launcher"]["containers"]
+        words = [*launcher["command"], *launcher["args"]]
+        ranks = int(words[words.index("-n") + 1])
+        self.assertEqual(ranks, self.spec["slotsPerWorker"] * self.spec["mpiReplicaSpecs"]["Worker"]["replicas"])
+        threads = int(words[words.index("--threads") + 1])
+        (worker,) = self.pods["Worker"]["containers"]
+        self.assertEqual(int(worker["resources"]["limits"]["cpu"]), threads * self.spec["slotsPerWorker"])
+        self.assertEqual(worker["resources"]["limits"], worker["resources"]["requests"])
+
+    def test_the_digest_is_that_of_the_image_and_reaches_the_ranks(self) -> None:
+        (launcher,), (worker,) = (pod["containers"] for pod in self.pods.values())
+        digest = {entry["name"]: entry["value"] for entry in launcher["env"]}["HVD_IMAGE_DIGEST"]
+        self.assertEqual({launcher["image"], worker["image"], digest}, {digest})
+        self.assertRegex(digest, r"@sha256:[0-9a-f]{64}$")
+        self.assertIn("HVD_IMAGE_DIGEST", launcher["args"][launcher["args"].index("-x") + 1])
+
+    def test_it_fits_the_image(self) -> None:
+        sshd = (RECIPES / "sshd_config").read_text(encoding="utf-8")
+        (worker,) = self.pods["Worker"]["containers"]
+        self.assertIn(f"Port {worker['readinessProbe']['tcpSocket']['port']}\n", sshd)
+        self.assertIn(f"HostKey {self.spec['sshAuthMountPath']}/id_ecdsa", sshd)
+        self.assertIn(
+            worker["args"][-1],
+            dict(reversed(instructions(RECIPES / "Dockerfile")))["COPY"] + " /home/bench/.sshd_config",
+        )
+        mounts = {mount["mountPath"] for mount in worker["volumeMounts"]}
+        self.assertEqual(mounts, {"/dev/shm", "/results"})
+
+    def test_the_ssh_server_accepts_its_configuration(self) -> None:
+        if not Path("/usr/sbin/sshd").exists() or not shutil.which("ssh-keygen"):
+            self.skipTest("needs openssh-server")
+        with tempfile.TemporaryDirectory() as scratch:
+            key = Path(scratch) / "id_ecdsa"
+            subprocess.run(["ssh-keygen", "-q", "-t", "ecdsa", "-N", "", "-f", key], check=True)
+            text = (RECIPES / "sshd_config").read_text(encoding="utf-8")
+            config = Path(scratch) / "config"
+            config.write_text(text.replace("/home/bench/.ssh/id_ecdsa", str(key)), encoding="utf-8")
+            done = subprocess.run(["/usr/sbin/sshd", "-t", "-f", config], capture_output=True, text=True, check=False)
+            self.assertNotRegex(done.stderr, "Bad configuration|Unsupported option|no argument")
+
+
+class ModulefileTest(unittest.TestCase):
+    def module(self, prefix: Path | None, commands: str) -> subprocess.CompletedProcess[str]:
+        environment = {"PATH": os.environ["PATH"], "HOME": "/nonexistent"}
+        if prefix is not None:
+            environment["HVD_BENCH_PREFIX"] = str(prefix)
+        script = f"source {MODULES} && module use {RECIPES / 'modulefiles'} && {commands}"
+        return subprocess.run(
+            ["bash", "-c", script], capture_output=True, text=True, timeout=60, check=False, env=environment
+        )
+
+    def setUp(self) -> None:
+        scratch = tempfile.TemporaryDirectory()
+        self.addCleanup(scratch.cleanup)
+        self.prefix = Path(scratch.name)
+        program = self.prefix / "bin" / "hvd_bench"
+        program.parent.mkdir()
+        program.write_text("#!/bin/sh\necho it is me\n", encoding="utf-8")
+        program.chmod(0o755)
+
+    def test_it_is_named_after_the_version(self) -> None:
+        version = re.search(
+            r"VERSION (\S+)", (REPOSITORY / "CMakeLists.txt").read_text(encoding="utf-8").split("project(")[1]
+        )[1]
+        self.assertEqual([p.name for p in (RECIPES / "modulefiles" / "hvd_bench").iterdir()], [version])
+
+    @unittest.skipUnless(MODULES, "needs environment-modules")
+    def test_load_and_unload(self) -> None:
+        done = self.module(
+            self.prefix,
+            'before=$PATH; module load hvd_bench && hvd_bench && echo "$HVD_BENCH_ROOT" && module list -t && '
+            'module unload hvd_bench && [ "$PATH" = "$before" ] && [ -z "${HVD_BENCH_ROOT:-}" ] && echo clean',
+        )
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(done.stdout.split("\n")[:2], ["it is me", str(self.prefix)])
+        self.assertIn("clean", done.stdout)
+        self.assertIn("hvd_bench/0.1.0", done.stdout + done.stderr)
+
+    @unittest.skipUnless(MODULES, "needs environment-modules")
+    def test_help_and_whatis(self) -> None:
+        done = self.module(self.prefix, "module help hvd_bench; module whatis hvd_bench")
+        said = done.stdout + done.stderr
+        self.assertIn("hvd_bench doctor", said)
+        self.assertIn("scaling benchmark", said)
+
+    @unittest.skipUnless(MODULES, "needs environment-modules")
+    def test_a_wrong_prefix_is_said_and_nothing_is_loaded(self) -> None:
+        done = self.module(
+            self.prefix / "nowhere", 'before=$PATH; module load hvd_bench; [ "$PATH" = "$before" ] && echo same'
+        )
+        self.assertIn("no program at", done.stdout + done.stderr)
+        self.assertIn("same", done.stdout)
+
+
+class Recorded:
+    """Stands in for Spack's package API and keeps what a package says."""
+
+    def __init__(self) -> None:
+        self.said: dict[str, list[tuple]] = {}
+
+    def __getattr__(self, name: str):
+        return lambda *words, **options: self.said.setdefault(name, []).append((words, options))
+
+
+class SpackTest(unittest.TestCase):
+    """The package against a stand-in for Spack: it says that it is well-formed, not that Spack can build it."""
+
+    def setUp(self) -> None:
+        self.repo = RECIPES / "spack" / "spack_repo" / "hvd_bench"
+        recorded = Recorded()
+
+        class CMakePackage:
+            def define(self, name: str, value: object) -> str:
+                return f"-D{name}={'ON' if value else 'OFF'}"
+
+            def define_from_variant(self, name: str, variant: str) -> str:
+                return f"-D{name}=variant:{variant}"
+
+        api = types.ModuleType("spack.package")
+        api.__all__ = ["conflicts", "depends_on", "generator", "license", "variant", "version"]
+        for name in api.__all__:
+            setattr(api, name, getattr(recorded, name))
+        cmake = types.ModuleType("spack_repo.builtin.build_systems.cmake")
+        cmake.CMakePackage = CMakePackage
+        names = ["spack", "spack_repo", "spack_repo.builtin", "spack_repo.builtin.build_systems"]
+        modules = {name: types.ModuleType(name) for name in names}
+        modules |= {"spack.package": api, cmake.__name__: cmake}
+        saved = {name: sys.modules.get(name) for name in modules}
+        sys.modules.update(modules)
+        try:
+            text = (self.repo / "packages" / "hvd_bench" / "package.py").read_text(encoding="utf-8")
+            scope: dict = {}
+            exec(compile(text, "package.py", "exec"), scope)
+        finally:
+            for name, module in saved.items():
+                if module is None:
+                    del sys.modules[name]
+                else:
+                    sys.modules[name] = module
+        self.package = scope["HvdBench"]
+        self.said = recorded.said
+
+    def test_it_says_what_the_build_needs(self) -> None:
+        needed = {words[0].split("@")[0] for words, _ in self.said["depends_on"]}
+        self.assertLessEqual({"c", "cxx", "cmake", "ninja", "mpi", "onednn", "cli11", "sqlite"}, needed)
+        minimum = re.search(r"cmake_minimum_required\(VERSION (\S+)\)", (REPOSITORY / "CMakeLists.txt").read_text())[1]
+        self.assertIn((f"cmake@{minimum}:",), [words for words, _ in self.said["depends_on"]])
+
+    def test_options_and_variants_exist(self) -> None:
+        known = (REPOSITORY / "cmake" / "Options.cmake").read_text(encoding="utf-8")
+        features = re.search(r"foreach\(feature ([A-Z_ ]+)\)", known)[1].split()
+        variants = {words[0] for words, _ in self.said["variant"]}
+        arguments = self.package().cmake_args()
+        self.assertGreaterEqual(len(arguments), 4)
+        for argument in arguments:
+            name, value = argument[2:].split("=")
+            if value.startswith("variant:"):
+                self.assertIn(value.split(":")[1], variants)
+                self.assertIn(name.removeprefix("HVD_WITH_"), features)
+            else:
+                self.assertIn(f"option({name} ", known)
+
+    def test_the_repository_is_laid_out_as_spack_1_wants(self) -> None:
+        text = (self.repo / "repo.yaml").read_text(encoding="utf-8")
+        self.assertIn(f"namespace: {self.repo.name}\n", text)
+        self.assertIn("api: v2.0", text)
+        self.assertEqual(self.repo.parent.name, "spack_repo")
+
+
+if __name__ == "__main__":
+    unittest.main()
