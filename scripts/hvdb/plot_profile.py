@@ -127,7 +127,7 @@ def draw(run: Run, path: Path) -> Path:
     colours = {share.kind: colour for share, colour in zip(kinds, KIND_COLOURS, strict=False)}
     fig = figure.plt.figure(figsize=(11.5, 8.4))
     grid = fig.add_gridspec(
-        2, 2, height_ratios=(1.0, 1.35), left=0.15, right=0.935, top=0.865, bottom=0.095, hspace=0.34, wspace=0.72
+        2, 2, height_ratios=(1.0, 1.35), left=0.19, right=0.935, top=0.865, bottom=0.095, hspace=0.34, wspace=0.8
     )
     timeline, by_kind, costliest = (fig.add_subplot(cell) for cell in (grid[0, :], grid[1, 0], grid[1, 1]))
     _timeline(timeline, operations, colours)
