@@ -44,6 +44,7 @@ struct Options {
   int threads = 0;                    ///< compute threads per rank; 0: this rank's share of the cores
   std::uint64_t seed = 1;
   std::string replay_file;         ///< --replay: play back instead of computing
+  std::int64_t replay_shrink = 1;  ///< --replay-shrink: divides the recorded gradients' sizes
   std::string record_replay_file;  ///< --record-replay: write what this run's rank 0 measured
   double learning_rate = 0.01;     ///< for one rank; scaled by the world size as Horovod's guide says
   double momentum = 0.9;

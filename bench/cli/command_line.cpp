@@ -205,6 +205,8 @@ void register_training(Registrar add, Options& o) {
   add.number("--learning-rate", "X", "For one rank; scaled by the number of ranks (default: 0.01)", 0, 1000,
              [&o](double x) { o.learning_rate = x; });
   add.file("--replay", "Play a recorded step's times instead of computing", o.replay_file);
+  add.integer("--replay-shrink", "Divide the recorded gradients' sizes by N; stored as model NAME-divN", 1, 1 << 20,
+              o.replay_shrink);
   add.file("--record-replay", "Record this run's step for --replay", o.record_replay_file);
 }
 
@@ -347,6 +349,10 @@ void reconcile(Options& options, const Given& given) {
   if (!options.replay_file.empty() && !options.record_replay_file.empty()) {
     throw Error(Errc::kInvalidArgument,
                 "--record-replay records a computed step, --replay computes none; leave one out");
+  }
+  if (options.replay_shrink > 1 && options.replay_file.empty()) {
+    throw Error(Errc::kInvalidArgument,
+                "--replay-shrink shrinks the gradients of a recorded step: give --replay FILE, or leave it out");
   }
   const std::size_t bucket = options.engine.buckets.bucket_bytes;
   options.engine.buckets.first_bucket_bytes = std::min(options.engine.buckets.first_bucket_bytes, bucket);

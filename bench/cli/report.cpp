@@ -143,7 +143,8 @@ std::string duration_text(double seconds) {
 std::string plan_text(const Options& options, const Setup& setup) {
   const models::ModelSpec& model = setup.model;
   std::string text = version_text() + "\n";
-  text += format("  training   %s%s, batch %lld per rank, images %lld x %lld, %s on %s\n", model.model.c_str(),
+  text += format("  %-10s %s%s, batch %lld per rank, images %lld x %lld, %s on %s\n",
+                 setup.replay ? "replaying" : "training", model.model.c_str(),
                  model.auxiliary_head ? " with its auxiliary head" : "", static_cast<long long>(model.batch_size),
                  static_cast<long long>(model.image_size), static_cast<long long>(model.image_size),
                  setup.compute_name().c_str(), std::string(setup.device_name()).c_str());

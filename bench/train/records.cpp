@@ -72,6 +72,7 @@ void add_provenance(RunRecord& run, const Options& options, Trainer& trainer) {
   };
   const EngineOptions& engine = options.engine;
   add("compute.backend", trainer.train_step().description(), true);
+  if (options.replay_shrink > 1) add("replay.gradient_divisor", std::to_string(options.replay_shrink), true);
   add("comm.library", trainer.engine().library(), true);
   add("comm.algorithm", std::string(comm::name(options.comm_options.algorithm)), true);
   add("comm.segment_bytes", std::to_string(options.comm_options.segment_bytes), true);

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <fstream>
 #include <sstream>
+#include <utility>
 
 #include "engine/base/error.h"
 
@@ -50,9 +51,16 @@ void take_replay(const Options& options, Setup& setup) {
   if (given(options, "--dtype")) {
     refuse_mismatch(file, "--dtype", std::string(hvd::name(options.compute)), profile.compute_type);
   }
+  setup.replay = models::shrink_gradients(std::move(*setup.replay), options.replay_shrink);
   setup.model.model = profile.model;
   setup.model.batch_size = profile.batch_size;
   setup.model.image_size = profile.image_size;
+  std::string note = "replay: nothing is computed; the times of a step are those of run " + profile.source_run +
+                     " on " + profile.device + ", only the communication is real";
+  if (options.replay_shrink > 1) {
+    note += ", with every gradient cut to 1/" + std::to_string(options.replay_shrink) + " of its size";
+  }
+  setup.notes.push_back(std::move(note));
 }
 
 void take_model(const Options& options, Setup& setup) {

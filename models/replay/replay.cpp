@@ -167,6 +167,18 @@ ReplayProfile ReplayRecorder::profile() const {
   return profile;
 }
 
+ReplayProfile shrink_gradients(ReplayProfile profile, std::int64_t divisor) {
+  if (divisor < 1) {
+    throw Error(Errc::kInvalidArgument,
+                "replay of " + profile.model + ": gradients cannot be divided by " + std::to_string(divisor));
+  }
+  if (divisor == 1) return profile;
+  profile.model += "-div" + std::to_string(divisor);
+  const auto parts = static_cast<std::size_t>(divisor);
+  for (ReplayProfile::Gradient& gradient : profile.gradients) gradient.count = (gradient.count + parts - 1) / parts;
+  return profile;
+}
+
 std::unique_ptr<TrainStep> make_replay_step(ReplayProfile profile, DataType gradient, const ArenaAllocator& allocate) {
   return std::make_unique<ReplayStep>(std::move(profile), gradient, allocate);
 }

@@ -37,6 +37,12 @@ std::string to_text(const ReplayProfile& profile);
 /// Errors: invalid_argument naming `origin` (the file) and the line.
 ReplayProfile parse_replay(const std::string& text, const std::string& origin);
 
+/// The same times with every gradient cut to 1/`divisor` of its elements (rounded up), so that worlds of hundreds of
+/// ranks fit into one machine. The model's name tells ("resnet101-div64"): what is measured with it can never be
+/// taken for a result of the whole network. A divisor of 1 changes nothing.
+/// Errors: invalid_argument for a divisor below 1.
+ReplayProfile shrink_gradients(ReplayProfile profile, std::int64_t divisor);
+
 /// Builds a profile from per-step samples taken by the training loop, which calls, in this order, begin_step,
 /// gradient_ready for every parameter, end_backward, begin_update (once the reduced gradients are there; the
 /// wait for them is not part of the profile) and end_update. One thread. `header` supplies what times do not:

@@ -45,7 +45,7 @@ def _label(configuration: dict, panel: Sequence[dict]) -> str:
     names = ("schedule", "comm", "batch_size", "image_size", "threads", "allreduce_type")
     differing = [name for name in names if len({other[name] for other in panel}) > 1]
     text = ", ".join(str(configuration[name]) for name in ("compute_type", *differing))
-    return f"{'measured here' if configuration['origin'] == 'measured' else 'simulated'} ({text})"
+    return f"{', '.join(tables.marks(configuration)) or 'measured here'} ({text})"
 
 
 def _with_interval(

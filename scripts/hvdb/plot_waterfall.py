@@ -93,7 +93,8 @@ def _panel(axes: Axes, run: Run) -> None:
     axes.set_ylim(floor, highest + 0.18 * (highest - floor))
     step = 1000.0 * run.step_seconds if run.step_seconds is not None else None
     timing = f", step {step:.0f} ms" if step is not None else ""
-    axes.set_title(f"{tables.title(run.model)}, {run.world_size} ranks", pad=16)
+    words = [tables.title(run.model), f"{run.world_size} ranks", *tables.marks(run.columns)]
+    axes.set_title(", ".join(words), pad=16)
     axes.text(
         0,
         1.02,

@@ -30,7 +30,7 @@ def _runs_table(runs: Sequence[Run]) -> str:
     rows = [
         (
             f"`{r.short_id}`",
-            tables.title(r.model),
+            ", ".join([tables.title(r.model), *tables.marks(r.columns)]),
             r.phase,
             _world(r),
             f"{r.batch_size} x {r.image_size}",
@@ -130,7 +130,8 @@ def markdown(selection: Selection, cells: Sequence[Cell], runs: Sequence[Run]) -
     if explained:
         out += ["", "## Where the step time goes"]
         for run in explained:
-            out += ["", f"### {tables.title(run.model)}, {_world(run)}, run `{run.short_id}`", ""]
+            words = ", ".join([tables.title(run.model), *tables.marks(run.columns), _world(run)])
+            out += ["", f"### {words}, run `{run.short_id}`", ""]
             out += [_decomposition_table(run)]
     out += [_memory_table(selection.runs)]
     out += ["## Runs", "", _runs_table(runs), "", "## Provenance", "", _provenance_table(runs), ""]

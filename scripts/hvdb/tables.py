@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hvdb.bootstrap import Estimate
@@ -31,9 +32,27 @@ EFFICIENCY_HEADER = (
 )
 
 
+SHRUNK = re.compile(r"(.+)-div(\d+)")
+
+
 def title(model: str) -> str:
-    """The network's usual spelling."""
+    """The network's usual spelling; a replay of shrunken gradients keeps saying so."""
+    shrunk = SHRUNK.fullmatch(model)
+    if shrunk:
+        return f"{title(shrunk[1])} with 1/{shrunk[2]} of its gradients"
     return MODEL_TITLES.get(model, model)
+
+
+def marks(configuration: Mapping[str, Any]) -> list[str]:
+    """What keeps a row from being an ordinary measurement of training; every table and plot shows these words."""
+    device = configuration["device"]
+    found = {
+        "traced": configuration["traced"],
+        "simulated": configuration["origin"] == "simulated",
+        "replayed compute": device == "replay",
+        "naive reference": device == "reference",
+    }
+    return [mark for mark, holds in found.items() if holds]
 
 
 def number(value: float) -> str:
@@ -67,10 +86,9 @@ def efficiency_rows(cells: Sequence[Cell]) -> list[tuple[str, ...]]:
     rows = []
     for cell in cells:
         c = cell.configuration
-        marks = [mark for mark, on in (("traced", c["traced"]), ("simulated", c["origin"] == "simulated")) if on]
         rows.append(
             (
-                " ".join([title(cell.model), *marks]),
+                ", ".join([title(cell.model), *marks(c)]),
                 str(c["batch_size"]),
                 str(c["image_size"]),
                 c["compute_type"],

@@ -43,7 +43,8 @@ TEST(CommandLine, EveryOption) {
   const Options o =
       parse(
           "train --model vgg16 --batch-size 4 --image-size 64 --classes 10 --auxiliary-head --dtype bf16 --device cpu "
-          "--threads 3 --seed 9 --learning-rate 0.5 --replay r.txt --comm loopback --ranks 2 --schedule negotiated "
+          "--threads 3 --seed 9 --learning-rate 0.5 --replay r.txt --replay-shrink 64 --comm loopback --ranks 2 "
+          "--schedule negotiated "
           "--allreduce-dtype bf16 --algorithm ring --bucket-mb 0.5 --fusion-threshold-mb 2 --cycle-time-ms 2.5 "
           "--cache-capacity 7 --deadline-seconds 1.5 --num-warmup-batches 0 --num-batches-per-iter 10 --num-iters 5 "
           "--target-interval 0.05 --max-time 60 --efficiency --profile --no-check --db x.db --json --quiet "
@@ -60,6 +61,7 @@ TEST(CommandLine, EveryOption) {
   EXPECT_EQ(o.seed, 9U);
   EXPECT_DOUBLE_EQ(o.learning_rate, 0.5);
   EXPECT_EQ(o.replay_file, "r.txt");
+  EXPECT_EQ(o.replay_shrink, 64);
   EXPECT_EQ(o.comm, CommBackend::kLoopback);
   EXPECT_EQ(o.ranks, 2);
   EXPECT_EQ(o.engine.schedule, Schedule::kNegotiated);
@@ -172,6 +174,8 @@ TEST(CommandLine, NoReductionCanBeSaidInTwoWays) {
   EXPECT_NE(error_of("--comm none --efficiency").find("--efficiency"), std::string::npos);
   EXPECT_NE(error_of("--comm mpi --ranks 2").find("--ranks"), std::string::npos);
   EXPECT_NE(error_of("--replay a --record-replay b").find("leave one out"), std::string::npos);
+  EXPECT_NE(error_of("--replay-shrink 8").find("give --replay FILE"), std::string::npos);
+  EXPECT_NE(error_of("--replay a --replay-shrink 0").find("from 1"), std::string::npos);
 }
 
 TEST(CommandLine, HorovodsVariables) {

@@ -117,6 +117,22 @@ TEST_F(SessionTest, OneCompleteRecord) {
   EXPECT_TRUE(any_contains(result.notes, "exposed communication"));
 }
 
+TEST_F(SessionTest, AShrunkReplaySaysSoInTheRecord) {
+  Options options = replay_options(2);
+  options.replay_shrink = 100;
+  const SessionResult result = run(options);
+  ASSERT_EQ(result.runs.size(), 1U);
+  const RunRecord& run = result.runs[0];
+  EXPECT_EQ(run.model, "resnet50-div100");
+  EXPECT_EQ(run.device, "replay");
+  EXPECT_EQ(run.parameters, 10 + 300 + 1);
+  EXPECT_EQ(run.gradient_bytes, 4 * run.parameters);
+  EXPECT_EQ(run.provenance.at("replay.gradient_divisor").value, "100");
+  EXPECT_TRUE(run.provenance.at("replay.gradient_divisor").in_fingerprint);
+  EXPECT_TRUE(any_contains(result.notes, "nothing is computed"));
+  EXPECT_TRUE(any_contains(result.notes, "cut to 1/100"));
+}
+
 TEST_F(SessionTest, EfficiencyMeasuresThreePhasesAndTheRowsSumToOne) {
   Options options = replay_options(4);
   options.efficiency = true;

@@ -117,6 +117,18 @@ ReplayProfile quick() {
   return profile;
 }
 
+TEST(ReplayProfile, ShrunkGradientsKeepTheirTimesAndTellInTheName) {
+  const ReplayProfile shrunk = shrink_gradients(quick(), 64);
+  EXPECT_EQ(shrunk.model, "vgg16-div64");
+  ASSERT_EQ(shrunk.gradients.size(), 3U);
+  EXPECT_EQ(shrunk.gradients[0].count, 1U) << "5 / 64, but never none";
+  EXPECT_EQ(shrunk.gradients[1].count, 1563U) << "100003 / 64 = 1562.5...";
+  EXPECT_EQ(shrunk.gradients[1].ready_seconds, 0.03);
+  EXPECT_EQ(shrunk.backward_end_seconds, 0.05);
+  expect_equal(shrink_gradients(quick(), 1), quick());
+  expect_error(Errc::kInvalidArgument, {"vgg16", "divided by 0"}, [] { shrink_gradients(quick(), 0); });
+}
+
 class TimingSink final : public GradientSink {
  public:
   void gradient_ready(std::size_t /*parameter*/) override {

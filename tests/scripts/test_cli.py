@@ -92,6 +92,15 @@ class CommandTest(unittest.TestCase):
         ids = [made[0]["full"], made[1]["full"]]
         self.assert_fault(run("efficiency", self.db, "--run", ids[0], "--run", ids[1]), 4, "simulated and measured")
 
+    def test_a_replay_is_never_shown_as_training(self) -> None:
+        make(self.db, SessionSpec(model="resnet101-div64", columns={"device": "replay"}))
+        for command, line in (("efficiency", 2), ("report", None)):
+            shown = run(command, self.db)
+            self.assertEqual(shown.returncode, 0, shown.stderr)
+            where = shown.stdout if line is None else shown.stdout.splitlines()[line]
+            self.assertIn("ResNet-101 with 1/64 of its gradients, replayed compute", where)
+            self.assertNotIn("Pascal", shown.stdout, "no published figure of the whole network beside it")
+
     def test_merge_exit_codes(self) -> None:
         make(self.db, SessionSpec())
         out = self.folder / "out.db"
