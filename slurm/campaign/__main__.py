@@ -102,7 +102,7 @@ def run_hand_in(arguments: argparse.Namespace) -> int:
     """submit and resume."""
     manifest = folder.read(arguments.folder)
     life.require_jobs(manifest, arguments.only)
-    with folder.locked(manifest.layout):
+    with folder.locked(manifest.layout) as lock:
         if arguments.command == "submit" and not arguments.dry_run and life.Journal(manifest).submitted():
             raise CampaignError(f"{arguments.folder}: was submitted before; resume hands in what is missing")
         held, notes = life.held_cells(manifest, arguments.store)
@@ -115,7 +115,7 @@ def run_hand_in(arguments: argparse.Namespace) -> int:
                 waits = " (after the first job)" if order.after_gate else ""
                 print(f"{order.job.name}: {life.counted(order)}{waits}")
         else:
-            for line in life.submit(manifest, orders, active):
+            for line in life.submit(manifest, orders, active, lock):
                 print(line)
     if not orders:
         print("nothing to hand in: all cells are held" if not active else "nothing to hand in: the rest is at work")

@@ -25,6 +25,7 @@ VALUES = (
     "threads",
     "learning-rate",
     "replay",
+    "replay-shrink",
     "comm",
     "algorithm",
     "bucket-mb",

@@ -199,8 +199,12 @@ def read(folder: Path) -> Manifest:
 
 
 @contextlib.contextmanager
-def locked(layout: Layout) -> Iterator[None]:
-    """Only one submit, resume or cancel of a campaign at a time. Errors: CampaignError when another is at work."""
+def locked(layout: Layout) -> Iterator[int]:
+    """Only one submit or resume of a campaign at a time. Errors: CampaignError when another is at work.
+
+    Yields the descriptor that holds the lock. A child that has it holds the lock as well: a submission whose caller
+    was killed keeps others out until the scheduler has answered it.
+    """
     path = layout.folder / "lock"
     try:
         file = path.open("w")
@@ -211,8 +215,8 @@ def locked(layout: Layout) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise CampaignError(
-                f"{layout.folder}: another scripts/campaign is submitting or cancelling here; wait until it has ended"
+                f"{layout.folder}: another scripts/campaign is submitting here, or running jobs; wait for its end"
             ) from None
         except OSError:
             pass  # a file system without locks: jobs are known by name all the same
-        yield
+        yield file.fileno()

@@ -1,4 +1,5 @@
 # shellcheck shell=bash disable=SC2034,SC2154,SC2317  # set above this part; called by traps
+#
 # ---- From here on the same in all jobs (slurm/campaign/job_body.sh). Nothing is compiled in a job.
 
 attempt=$scheduler_id
@@ -87,6 +88,9 @@ cell() {
 mkdir -p "$folder/stores" "$folder/events"
 event "start job=$scheduler_id restart=$restart host=$(hostname) pid=$$ spec=$spec order_seed=$order_seed" \
   || { printf '%s: %s cannot be written; is the disk full?\n' "$job" "$events" >&2; exit 2; }
+set +u  # what modules and set-up lines call is not ours
+set_up || give_up "the site's modules, environment or set-up failed (the log says why); correct the site"
+set -u
 [ -x "$hvd_bench" ] || give_up "$hvd_bench is not there; build it (scripts/build), or set program.hvd_bench of the site"
 list_held
 run_cells

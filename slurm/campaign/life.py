@@ -107,14 +107,15 @@ class Journal:
         return found
 
 
-def submit(manifest: Manifest, orders: Sequence[Order], active: dict[Unit, Active]) -> list[str]:
+def submit(manifest: Manifest, orders: Sequence[Order], active: dict[Unit, Active], lock: int) -> list[str]:
     """Hands `orders` to the scheduler, or runs them here where there is none. Returns a line for each.
 
+    lock: the descriptor of folder.locked.
     Errors: CampaignError for the first that is rejected (SubmissionStopped once one was accepted).
     """
     if manifest.scheduler == "none":
         return _run_here(manifest, orders)
-    machine, journal = scheduler.of(manifest), Journal(manifest)
+    machine, journal = scheduler.of(manifest, lock), Journal(manifest)
     gates = [
         active[unit].id.partition("_")[0].partition("[")[0]
         for job, repetition in manifest.units()

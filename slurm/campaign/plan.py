@@ -46,6 +46,7 @@ class Cell:
     allocation_nodes: int
     repetition: int
     site: str
+    surroundings: str  # Site.surroundings
 
     @property
     def hash(self) -> str:
@@ -180,6 +181,7 @@ class _CellMaker:
             allocation_nodes=self._nodes,
             repetition=1,
             site=self._site.name,
+            surroundings=self._site.surroundings,
         )
 
     def block(self, model: str, dtype: str, seed: int, batches: dict[Shape, int], one_node: Shape) -> list[Cell]:

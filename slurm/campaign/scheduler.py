@@ -49,9 +49,12 @@ class Scheduler(Protocol):
         """Ends these; those that run are told first."""
 
 
-def of(manifest: Manifest) -> Scheduler:
-    """The scheduler of the campaign's site; not for scheduler "none" (local.py)."""
-    return {"slurm": Slurm, "lsf": Lsf}[manifest.scheduler](manifest)
+def of(manifest: Manifest, lock: int | None = None) -> Scheduler:
+    """The scheduler of the campaign's site; not for scheduler "none" (local.py).
+
+    lock: descriptor that submissions inherit (folder.locked).
+    """
+    return {"slurm": Slurm, "lsf": Lsf}[manifest.scheduler](manifest, lock)
 
 
 def _require(program: str, what: str) -> None:
@@ -62,12 +65,20 @@ def _require(program: str, what: str) -> None:
         )
 
 
-def _run(command: Sequence[str], what: str, stdin: Path | None = None) -> subprocess.CompletedProcess[str]:
+def _run(
+    command: Sequence[str], what: str, stdin: Path | None = None, lock: int | None = None
+) -> subprocess.CompletedProcess[str]:
     _require(command[0], what)
     try:
         with stdin.open() if stdin else open(os.devnull) as source:  # noqa: PTH123  (a device, not a path of ours)
             return subprocess.run(
-                list(command), stdin=source, capture_output=True, text=True, timeout=ANSWER_SECONDS, check=False
+                list(command),
+                stdin=source,
+                capture_output=True,
+                text=True,
+                timeout=ANSWER_SECONDS,
+                check=False,
+                pass_fds=() if lock is None else (lock,),
             )
     except subprocess.TimeoutExpired:
         raise CampaignError(f"{command[0]}: no answer in {ANSWER_SECONDS} s, so {what}; try again later") from None
@@ -80,12 +91,12 @@ def _last_line(done: subprocess.CompletedProcess[str]) -> str:
     return lines[-1] if lines else f"exit code {done.returncode}"
 
 
-def _hand_in(manifest: Manifest, job: JobEntry, words: Sequence[str]) -> str:
+def _hand_in(manifest: Manifest, job: JobEntry, words: Sequence[str], lock: int | None) -> str:
     """Submits the script of `job` with more `words`, by argument or standard input; returns what was answered."""
     script = manifest.layout.script(job.name)
     by_argument = manifest.submit.by == "argument"
     command = [*manifest.submit.command, *words, *([str(script)] if by_argument else [])]
-    done = _run(command, f"job {job.name} was not submitted", None if by_argument else script)
+    done = _run(command, f"job {job.name} was not submitted", None if by_argument else script, lock)
     if done.returncode != 0:
         raise CampaignError(
             f"job {job.name}: {manifest.submit.command[0]} rejected it: {_last_line(done)}; correct the site "
@@ -97,8 +108,9 @@ def _hand_in(manifest: Manifest, job: JobEntry, words: Sequence[str]) -> str:
 class Slurm:
     """sbatch, squeue, scancel."""
 
-    def __init__(self, manifest: Manifest) -> None:
+    def __init__(self, manifest: Manifest, lock: int | None = None) -> None:
         self._manifest = manifest
+        self._lock = lock
 
     def submit(self, job: JobEntry, repetitions: Sequence[int], after: Sequence[str]) -> str:
         words = ["--parsable"]
@@ -106,7 +118,7 @@ class Slurm:
             words.append(f"--array={array_text(list(repetitions), self._manifest.submit.array_limit)}")
         if after:
             words += [f"--dependency=afterok:{':'.join(after)}", "--kill-on-invalid-dep=yes"]
-        answer = _hand_in(self._manifest, job, words).split()
+        answer = _hand_in(self._manifest, job, words, self._lock).split()
         number = answer[-1].split(";")[0] if answer else ""  # "123" or "123;cluster"
         if not number.isdigit():
             raise CampaignError(f"job {job.name}: sbatch answered {' '.join(answer)!r}, no job number; see squeue")
@@ -163,8 +175,9 @@ def parse_squeue(text: str, prefix: str) -> dict[Unit, Active]:
 class Lsf:
     """bsub, bjobs, bkill."""
 
-    def __init__(self, manifest: Manifest) -> None:
+    def __init__(self, manifest: Manifest, lock: int | None = None) -> None:
         self._manifest = manifest
+        self._lock = lock
 
     def submit(self, job: JobEntry, repetitions: Sequence[int], after: Sequence[str]) -> str:
         words = []
@@ -176,7 +189,7 @@ class Lsf:
         if after:
             # -ti: end this one when that can no longer come true.
             words += ["-w", " && ".join(f"done({number})" for number in after), "-ti"]
-        answer = _hand_in(self._manifest, job, words)
+        answer = _hand_in(self._manifest, job, words, self._lock)
         match = re.search(r"Job <(\d+)> is submitted", answer)
         if not match:
             raise CampaignError(f"job {job.name}: bsub answered {answer.strip()!r}, no job number; see bjobs")

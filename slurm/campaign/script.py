@@ -15,8 +15,16 @@ BODY = Path(__file__).with_name("job_body.sh")
 # How the script learns who it is: (scheduler id, repetition in an array, restarts). LSF's restart count does not
 # tell a first start from a rerun on all versions, so the time does.
 IDENTITY = {
-    "slurm": ("${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}", "${SLURM_ARRAY_TASK_ID:-1}", "${SLURM_RESTART_COUNT:-0}"),
-    "lsf": ("$LSB_JOBID", "${LSB_JOBINDEX:-1}", '$([ "${LSB_RESTART:-N}" = Y ] && date +%s || echo 0)'),
+    "slurm": (
+        "${SLURM_ARRAY_JOB_ID:-${SLURM_JOB_ID:?is not set: scripts/campaign submits this}}",
+        "${SLURM_ARRAY_TASK_ID:-1}",
+        "${SLURM_RESTART_COUNT:-0}",
+    ),
+    "lsf": (
+        "${LSB_JOBID:?is not set: scripts/campaign submits this}",
+        "${LSB_JOBINDEX:-1}",
+        '$([ "${LSB_RESTART:-N}" = Y ] && date +%s || echo 0)',
+    ),
     "none": ("local-$(date +%s)-$$", "1", "0"),
 }
 
@@ -31,17 +39,18 @@ def text(plan: Plan, job: Job, layout: Layout) -> str:
         "# writes it again: edit the spec or the site instead.",
         f"# spec {spec.hash}",
         f"# site {site.hash}",
+        "# shellcheck disable=SC1091,SC2034,SC2054,SC2317  # files of the system; what only some jobs need; traps",
         "set -uo pipefail",
         "",
         *_settings(plan, job, layout),
         "",
-        *_environment(plan),
+        *_set_up(plan),
         "",
         *_launchers(plan, job),
         "",
         *_cells(plan, job),
         "",
-        BODY.read_text(encoding="utf-8").rstrip("\n"),
+        BODY.read_text(encoding="utf-8").partition("\n#\n")[2].rstrip("\n"),
     ]
     return "\n".join(parts) + "\n"
 
@@ -70,12 +79,16 @@ def _settings(plan: Plan, job: Job, layout: Layout) -> list[str]:
     ]
 
 
-def _environment(plan: Plan) -> list[str]:
+def _set_up(plan: Plan) -> list[str]:
+    """A function with the site's own lines; it fails where one of them does."""
     program = plan.site.program
-    lines = [f"module load {' '.join(map(shlex.quote, program.modules))} || exit 2"] if program.modules else []
+    lines = []
+    if program.modules:
+        lines.append("type module >/dev/null 2>&1 || source /etc/profile  # a job's shell may not know it")
+        lines.append(f"module load {' '.join(map(shlex.quote, program.modules))} || return")
     lines += [f"export {_assignment(name, value)}" for name, value in program.environment.items()]
-    lines += program.setup
-    return lines or ["# site: no modules, no environment, no set-up"]
+    lines += [f"{{ {line}; }} || return" for line in program.setup]
+    return ["set_up() {", *(f"  {line}" for line in lines or [":"]), "}"]
 
 
 def _launchers(plan: Plan, job: Job) -> list[str]:

@@ -97,6 +97,15 @@ class Site:
         """16 hexadecimal digits over everything above."""
         return digest(dataclasses.asdict(self))
 
+    @property
+    def surroundings(self) -> str:
+        """8 hexadecimal digits over what is set around a run: how ranks are started and bound, and their variables.
+
+        What a job asks the scheduler for is not in it, and neither are modules: libraries are in the fingerprint that
+        hvd_bench stores.
+        """
+        return digest([dataclasses.asdict(self.launch), self.program.environment], 8)
+
 
 def _node(table: Table) -> Node:
     node = Node(
@@ -254,14 +263,19 @@ def _with_base(name: str, read: Callable[[Path], dict[str, Any]]) -> tuple[dict[
 
 
 def assigned(data: dict[str, Any], assignment: str) -> dict[str, Any]:
-    """`data` with one `KEY=VALUE` of --set put in: KEY has dots, VALUE is TOML or a bare word."""
+    """`data` with one `KEY=VALUE` of --set put in: KEY has dots, VALUE is TOML, or any text where text is wanted."""
     key, equals, text = assignment.partition("=")
     parts = key.strip().split(".")
     if not equals or not all(part.replace("_", "a").isalnum() for part in parts):
         raise CampaignError(f"--set {assignment}: is not KEY=VALUE, say submit.account=abc123")
+    there: Any = data
+    for part in parts:
+        there = there.get(part) if isinstance(there, dict) else None
     try:
         value = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
+        value = text
+    if isinstance(there, str) and not isinstance(value, str):  # an account of digits only, a time
         value = text
     over: Any = value
     for part in reversed(parts):

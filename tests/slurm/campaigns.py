@@ -1,0 +1,77 @@
+"""What the tests of slurm/campaign share: where things are, and how to make specs, sites and plans in one line."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import subprocess
+import sys
+import unittest.mock
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+STAND_INS = Path(__file__).resolve().parent / "stand_ins"
+sys.path.insert(0, str(REPOSITORY / "slurm"))
+
+from campaign import fields, plan, site, spec  # noqa: E402  (the path must be set first)
+from campaign.__main__ import main  # noqa: E402
+from campaign.errors import CampaignError  # noqa: E402
+from campaign.layout import Layout  # noqa: E402
+
+LAYOUT = Layout(Path("/campaign"), Path("/checkout"))
+MINIMAL = """
+name = "small"
+models = ["vgg16"]
+[weak]
+batch_size = 4
+"""
+
+
+def spec_of(text: str = MINIMAL, **more: str) -> spec.Spec:
+    """The spec in TOML `text`, with `more` top-level keys, their values in TOML."""
+    head = "".join(f"{key} = {value}\n" for key, value in more.items())
+    return spec.from_data(fields.parse(head + text, "spec.toml"), "spec.toml")
+
+
+def site_of(name: str = "slurm-4gpu", *assignments: str) -> site.Site:
+    return site.read(name, assignments)
+
+
+def plan_of(study: spec.Spec | None = None, machine: site.Site | None = None) -> plan.Plan:
+    return plan.make(study or spec_of(), machine or site_of())
+
+
+def fault(act: object, *arguments: object) -> str:
+    """The text of the CampaignError that `act(*arguments)` raises, which must be one line."""
+    try:
+        act(*arguments)  # type: ignore[operator]
+    except CampaignError as error:
+        text = str(error)
+        assert "\n" not in text, f"not one line: {text}"
+        return text
+    raise AssertionError("no error")
+
+
+def campaign_here(*arguments: object, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """The same in this process, which is quicker."""
+    out, err = io.StringIO(), io.StringIO()
+    with (
+        unittest.mock.patch.dict(os.environ, environment or {}),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+    ):
+        code = main(list(map(str, arguments)))
+    return subprocess.CompletedProcess(list(arguments), code, out.getvalue(), err.getvalue())
+
+
+def campaign(*arguments: object, timeout: float = 120, **environment: str) -> subprocess.CompletedProcess[str]:
+    """scripts/campaign as a person calls it."""
+    return subprocess.run(
+        [str(REPOSITORY / "scripts" / "campaign"), *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+        env={**os.environ, **environment},
+    )

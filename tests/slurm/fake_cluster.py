@@ -1,0 +1,192 @@
+"""A scheduler for tests: job records in a folder, and programs (stand_ins/) that read and write them.
+
+It queues, refuses and reports as Slurm and LSF do, in their words; what runs, and when it is killed, the test decides.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+STAND_INS = HERE / "stand_ins"
+
+
+@dataclass(frozen=True)
+class Task:
+    """One array element of one job, or the job itself (index 1)."""
+
+    job: int
+    index: int
+
+
+class FakeCluster:
+    """The jobs of one test. folder: where the records are; the stand-ins get it in FAKE_CLUSTER."""
+
+    def __init__(self, folder: Path, **limits: object) -> None:
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "limits.json").write_text(json.dumps(limits), encoding="utf-8")
+
+    def environment(self) -> dict[str, str]:
+        foreign = ("SLURM_", "LSB_", "JSM_", "OMPI_", "PMIX_", "PMI_")
+        clean = {key: value for key, value in os.environ.items() if not key.startswith(foreign)}
+        # This Python before others: the first python3 of a PATH may be a slow shim.
+        path = f"{STAND_INS}:{Path(sys.executable).parent}:{clean['PATH']}"
+        return {**clean, "FAKE_CLUSTER": str(self.folder), "PATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
+
+    def records(self) -> list[dict]:
+        return [load(path) for path in sorted(self.folder.glob("job-*.json"))]
+
+    def record(self, job: int) -> dict:
+        return load(path_of(self.folder, job))
+
+    def tasks(self, state: str = "PENDING") -> list[Task]:
+        return [
+            Task(record["id"], int(index))
+            for record in self.records()
+            for index, one in record["states"].items()
+            if one == state
+        ]
+
+    def ready(self) -> list[Task]:
+        """Pending tasks whose dependencies have succeeded; those that never can are removed, as the flags ask."""
+        found = []
+        for task in self.tasks():
+            record = self.record(task.job)
+            states = [state for job in record["after"] for state in self.record(job)["states"].values()]
+            if any(state in ("FAILED", "CANCELLED") for state in states):
+                self.set_state(task, "CANCELLED")
+            elif all(state == "COMPLETED" for state in states):
+                found.append(task)
+        return found
+
+    def set_state(self, task: Task, state: str) -> None:
+        record = self.record(task.job)
+        record["states"][str(task.index)] = state
+        save(self.folder, record)
+
+    def start(self, task: Task, restart: int = 0, **environment: str) -> subprocess.Popen[str]:
+        """Runs the task's script as its scheduler would, in a session of its own."""
+        record = self.record(task.job)
+        self.set_state(task, "RUNNING")
+        log = self.folder / f"{task.job}.{task.index}.out"
+        with log.open("a") as output:
+            return subprocess.Popen(
+                ["bash", record["script"]],
+                env={**self.environment(), **_variables(record, task, restart), **environment},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                text=True,
+                start_new_session=True,
+            )
+
+    def run(self, task: Task, restart: int = 0, timeout: float = 60, **environment: str) -> int:
+        """Runs the task to its end, however that comes; its state is then COMPLETED or FAILED."""
+        child = self.start(task, restart, **environment)
+        try:
+            code = child.wait(timeout)
+        except subprocess.TimeoutExpired:
+            kill_group(child)
+            raise AssertionError(f"{task} still runs after {timeout} s:\n{self.log(task)}") from None
+        self.set_state(task, "COMPLETED" if code == 0 else "FAILED")
+        return code
+
+    def run_all(self, timeout: float = 60, **environment: str) -> None:
+        """Runs what is ready until nothing is."""
+        while ready := self.ready():
+            self.run(ready[0], timeout=timeout, **environment)
+
+    def log(self, task: Task) -> str:
+        return (self.folder / f"{task.job}.{task.index}.out").read_text(encoding="utf-8")
+
+
+def kill_group(child: subprocess.Popen[str]) -> None:
+    """SIGKILL for a task and all that it started, as a failing node would."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)
+    child.wait()
+
+
+def wait_until(what: object, seconds: float = 30) -> None:
+    """Until `what()` is true. Errors: AssertionError."""
+    end = time.monotonic() + seconds
+    while not what():  # type: ignore[operator]
+        if time.monotonic() > end:
+            raise AssertionError(f"did not come true in {seconds} s")
+        time.sleep(0.02)
+
+
+def _variables(record: dict, task: Task, restart: int) -> dict[str, str]:
+    if record["kind"] == "lsf":
+        nodes = record["nodes"]
+        hosts = record["folder"] + f"/hosts.{record['id']}"
+        Path(hosts).write_text("batch1\n" + "".join(f"n{i}\n" * 2 for i in range(nodes)), encoding="utf-8")
+        index = str(task.index) if record["array"] else "0"
+        return {"LSB_JOBID": str(record["id"]), "LSB_JOBINDEX": index, "LSB_DJOB_HOSTFILE": hosts, "LSB_RESTART": "N"}
+    found = {"SLURM_JOB_ID": str(record["id"] * 100 + task.index), "SLURM_RESTART_COUNT": str(restart)}
+    if record["array"]:
+        found |= {"SLURM_ARRAY_JOB_ID": str(record["id"]), "SLURM_ARRAY_TASK_ID": str(task.index)}
+    else:
+        found["SLURM_JOB_ID"] = str(record["id"])
+    return found if restart else {key: value for key, value in found.items() if key != "SLURM_RESTART_COUNT"}
+
+
+# ---- What the stand-ins use.
+
+
+def path_of(folder: Path, job: int) -> Path:
+    return folder / f"job-{job:06d}.json"
+
+
+def load(path: Path) -> dict:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def save(folder: Path, record: dict) -> None:
+    path = path_of(folder, record["id"])
+    fresh = path.with_suffix(f".{os.getpid()}")
+    fresh.write_text(json.dumps(record), encoding="utf-8")
+    fresh.replace(path)
+
+
+def limits(folder: Path) -> dict:
+    return load(folder / "limits.json")
+
+
+def indices(text: str) -> list[int]:
+    """ "1-3,5%2" -> [1, 2, 3, 5]"""
+    found = []
+    for part in text.split("%")[0].split(","):
+        first, _, last = part.partition("-")
+        found += list(range(int(first), int(last or first) + 1))
+    return found
+
+
+def add(folder: Path, kind: str, name: str, script: str, array: list[int] | None, after: list[int], nodes: int) -> int:
+    """A new pending job; its script is copied, as schedulers do. Returns its number."""
+    number = 1 + max((int(re.search(r"\d+", p.name)[0]) for p in folder.glob("job-*.json")), default=100)
+    copy = folder / f"script-{number}.sh"
+    copy.write_text(script, encoding="utf-8")
+    record = {
+        "id": number,
+        "kind": kind,
+        "name": name,
+        "script": str(copy),
+        "array": array is not None,
+        "after": after,
+        "nodes": nodes,
+        "folder": str(folder),
+        "states": {str(index): "PENDING" for index in (array or [1])},
+    }
+    save(folder, record)
+    return number

@@ -1,0 +1,174 @@
+#!/usr/bin/env bash
+#SBATCH --job-name=hvd-46a678b2-n0128
+#SBATCH --nodes=128
+#SBATCH --ntasks-per-node=4
+#SBATCH --gpus-per-node=4
+#SBATCH --cpus-per-task=16
+#SBATCH --exclusive
+#SBATCH --time=00:47:00
+#SBATCH --signal=B:USR1@120
+#SBATCH --array=1-2
+#SBATCH --requeue
+#SBATCH --open-mode=append
+#SBATCH --output=/campaign/logs/n0128.%A.%a.out
+# Campaign golden, job n0128, on site slurm-4gpu: written by scripts/campaign generate, which
+# writes it again: edit the spec or the site instead.
+# spec 3c2665d2435a86c6
+# site b27041b866c35444
+# shellcheck disable=SC1091,SC2034,SC2054,SC2317  # files of the system; what only some jobs need; traps
+set -uo pipefail
+
+campaign=golden
+spec=3c2665d2435a86c6
+job=n0128
+folder=/campaign
+hvd_bench=/checkout/build/release/bin/hvd_bench
+order_seed=1
+walltime_seconds=2820
+warning_seconds=120
+pass_on_term=no
+scheduler_id=${SLURM_ARRAY_JOB_ID:-${SLURM_JOB_ID:?is not set: scripts/campaign submits this}}
+repetition=${SLURM_ARRAY_TASK_ID:-1}
+restart=${SLURM_RESTART_COUNT:-0}
+
+set_up() {
+  :
+}
+
+launcher_for() {  # RANKS
+  case $1 in
+    1) launcher=(srun --mpi=pmix --nodes=1 --ntasks=1 --ntasks-per-node=1 --cpus-per-task=16 --cpu-bind=cores --gpu-bind=none) ;;
+    4) launcher=(srun --mpi=pmix --nodes=1 --ntasks=4 --ntasks-per-node=4 --cpus-per-task=16 --cpu-bind=cores --gpu-bind=none) ;;
+    512) launcher=(srun --mpi=pmix --nodes=128 --ntasks=512 --ntasks-per-node=4 --cpus-per-task=16 --cpu-bind=cores --gpu-bind=none) ;;
+  esac
+}
+
+cells=10
+run_cells() {  # in random order, from the order seed
+  case $repetition in
+    1)
+      cell 0ea03430c2af6d7b scale    512 283 --model vgg16 --batch-size 64 --dtype fp32 --allreduce-dtype fp32 --schedule negotiated --seed 1 --device cuda --efficiency --max-time 120
+      cell e048d6f3aa814366 one_rank 1 181 --model vgg16 --batch-size 64 --dtype fp32 --allreduce-dtype fp32 --schedule static --seed 1 --device cuda --max-time 120
+      cell 2cb646ea943f823e one_node 4 181 --model vgg16 --batch-size 64 --dtype fp32 --allreduce-dtype fp32 --schedule negotiated --seed 1 --device cuda --max-time 120
+      cell 59cff3fdedd2d3e6 one_node 4 181 --model vgg16 --batch-size 64 --dtype fp32 --allreduce-dtype fp32 --schedule static --seed 1 --device cuda --max-time 120
+      cell 86fa820f29281bf6 scale    512 283 --model vgg16 --batch-size 64 --dtype fp32 --allreduce-dtype fp32 --schedule static --seed 1 --device cuda --efficiency --max-time 120
+      cell b37c659d689154cf scale    512 283 --model inception3 --batch-size 32 --dtype fp32 --allreduce-dtype fp32 --schedule static --seed 1 --device cuda --efficiency --max-time 120
+      cell 6b51582632236b4e scale    512 283 --model inception3 --batch-size 32 --dtype fp32 --allreduce-dtype fp32 --schedule negotiated --seed 1 --device cuda --efficiency --max-time 120
+      cell 3f5492f88e120a4e one_rank 1 181 --model inception3 --batch-size 32 --dtype fp32 --allreduce-dtype fp32 --schedule static --seed 1 --device cuda --max-time 120
+      cell 08a472b60309718e one_node 4 181 --model inception3 --batch-size 32 --dtype fp32 --allreduce-dtype fp32 --schedule static --seed 1 --device cuda --max-time 120
+      cell 71bb4d06fe9d2209 one_node 4 181 --model inception3 --batch-size 32 --dtype fp32 --allreduce-dtype fp32 --schedule negotiated --seed 1 --device cuda --max-time 120
+      ;;
+    2)
+      cell 6013519b29ca66ab scale    512 283 --model vgg16 --batch-size 64 --dtype fp32 --allreduce-dtype fp32 --schedule negotiated --seed 1 --device cuda --efficiency --max-time 120
+      cell e315a364d193e786 one_rank 1 181 --model vgg16 --batch-size 64 --dtype fp32 --allreduce-dtype fp32 --schedule static --seed 1 --device cuda --max-time 120
+      cell 34de9f8f131d1ee6 one_node 4 181 --model vgg16 --batch-size 64 --dtype fp32 --allreduce-dtype fp32 --schedule negotiated --seed 1 --device cuda --max-time 120
+      cell 63156190de9b71b8 one_node 4 181 --model vgg16 --batch-size 64 --dtype fp32 --allreduce-dtype fp32 --schedule static --seed 1 --device cuda --max-time 120
+      cell a63376f4089739a4 scale    512 283 --model vgg16 --batch-size 64 --dtype fp32 --allreduce-dtype fp32 --schedule static --seed 1 --device cuda --efficiency --max-time 120
+      cell d27c82c83e39ca6c scale    512 283 --model inception3 --batch-size 32 --dtype fp32 --allreduce-dtype fp32 --schedule negotiated --seed 1 --device cuda --efficiency --max-time 120
+      cell 5096a590a2aa9129 one_node 4 181 --model inception3 --batch-size 32 --dtype fp32 --allreduce-dtype fp32 --schedule negotiated --seed 1 --device cuda --max-time 120
+      cell 386be93752f00c59 one_rank 1 181 --model inception3 --batch-size 32 --dtype fp32 --allreduce-dtype fp32 --schedule static --seed 1 --device cuda --max-time 120
+      cell 0f3f481a3e7c3822 one_node 4 181 --model inception3 --batch-size 32 --dtype fp32 --allreduce-dtype fp32 --schedule static --seed 1 --device cuda --max-time 120
+      cell 8f2e19f4d30ffb62 scale    512 283 --model inception3 --batch-size 32 --dtype fp32 --allreduce-dtype fp32 --schedule static --seed 1 --device cuda --efficiency --max-time 120
+      ;;
+    *) give_up "there is no repetition $repetition in this job" ;;
+  esac
+}
+
+# ---- From here on the same in all jobs (slurm/campaign/job_body.sh). Nothing is compiled in a job.
+
+attempt=$scheduler_id
+[ "$restart" = 0 ] || attempt=$attempt.$restart
+db=$folder/stores/$job.r$repetition.$attempt.db  # of this attempt alone: nobody else ever writes to it
+events=$folder/events/$job.r$repetition.$attempt.log
+stop='' child='' signals=0 position=0 lacking=0 failed=0 began=$(date +%s)
+
+# One line per event, written at once: whatever ends this job, what it did can be read.
+event() { printf '%s %s\n' "$(date -u +%Y-%m-%dT%H:%M:%SZ)" "$*" >>"$events"; }
+
+give_up() {  # MESSAGE: nothing can run
+  printf '%s: %s\n' "$job" "$1" >&2
+  event "finish code=2 lacking=all $1"
+  exit 2
+}
+
+# The scheduler's warning (USR1), its end (TERM), or a person: nothing more is started, and what runs is told.
+# hvd_bench stores what it has, marked incomplete, and ends with 7.
+on_signal() {  # NAME PASS-ON
+  stop=$1
+  signals=$((signals + 1))
+  event "signal $1"
+  if [ -n "$child" ] && [ "$2" = yes ]; then kill -s "$1" "$child" 2>/dev/null; fi
+}
+trap 'on_signal USR1 yes' USR1
+# The scheduler sends these to the ranks itself, and a second one would cut their flushing short.
+trap 'on_signal TERM "$pass_on_term"' TERM
+trap 'on_signal INT "$pass_on_term"' INT
+
+held() { case $held in *" $1 "*) return 0 ;; *) return 1 ;; esac; }
+
+# What the stores hold already, of this attempt and of all others. A store that cannot be read is named in the log.
+list_held() {
+  local stores=() file
+  for file in "$folder"/stores/*.db "$folder"/stores/*.partial; do
+    if [ -e "$file" ]; then stores+=("$file"); fi
+  done
+  held=' '
+  if [ "${#stores[@]}" -gt 0 ]; then
+    held=" $("$hvd_bench" stored cell "${stores[@]}" </dev/null | tr '\n' ' ') "
+  fi
+}
+
+# cell HASH ROLE RANKS SECONDS ARGUMENT...: one launch, unless the stores hold it or the time left is too short.
+cell() {
+  local hash=$1 role=$2 ranks=$3 seconds=$4 code seen left
+  shift 4
+  position=$((position + 1))
+  if held "$hash"; then
+    event "held $hash"
+    return
+  fi
+  lacking=$((lacking + 1))
+  if [ -n "$stop" ]; then return; fi
+  left=$((began + walltime_seconds - warning_seconds - $(date +%s)))
+  if [ "$walltime_seconds" -gt 0 ] && [ "$left" -lt "$seconds" ]; then
+    event "late $hash needs=$seconds left=$left"
+    return
+  fi
+  event "begin $hash role=$role ranks=$ranks order=$position/$cells seconds=$seconds"
+  launcher_for "$ranks"
+  "${launcher[@]}" "$hvd_bench" "$@" --db "$db" --label "campaign=$campaign" --label "spec=$spec" \
+    --label "cell=$hash" --label "role=$role" --label "repetition=$repetition" \
+    --label "order=$position/$cells" --label "order_seed=$order_seed" </dev/null &
+  child=$!
+  while :; do  # a trap ends `wait` early
+    seen=$signals
+    wait "$child"
+    code=$?
+    [ "$seen" = "$signals" ] && break
+  done
+  child=''
+  event "end $hash code=$code"
+  case $code in
+    0) lacking=$((lacking - 1)) ;;
+    7) [ -n "$stop" ] || stop=interrupted ;; # the ranks had a signal that this script had not
+    *)
+      if [ -n "$stop" ]; then return; fi
+      failed=$((failed + 1))
+      if [ "$code" = 5 ]; then stop=lost-rank; fi # a node may be gone: another allocation serves better
+      ;;
+  esac
+}
+
+mkdir -p "$folder/stores" "$folder/events"
+event "start job=$scheduler_id restart=$restart host=$(hostname) pid=$$ spec=$spec order_seed=$order_seed" \
+  || { printf '%s: %s cannot be written; is the disk full?\n' "$job" "$events" >&2; exit 2; }
+set +u  # what modules and set-up lines call is not ours
+set_up || give_up "the site's modules, environment or set-up failed (the log says why); correct the site"
+set -u
+[ -x "$hvd_bench" ] || give_up "$hvd_bench is not there; build it (scripts/build), or set program.hvd_bench of the site"
+list_held
+run_cells
+event "finish code=$((lacking > 0)) lacking=$lacking failed=$failed${stop:+ stopped=$stop}"
+printf '%s, repetition %s: %s of %s cells lacking, %s failed%s\n' "$job" "$repetition" "$lacking" "$cells" "$failed" \
+  "${stop:+, stopped by $stop}"
+exit $((lacking > 0))

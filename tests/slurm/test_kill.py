@@ -1,0 +1,232 @@
+"""A campaign that is killed at any point loses no finished run, and resumes without repeating one.
+
+Three things can be killed: the job (by a failing node, between any two commands of its script and at every step of
+hvd_bench's storing), and scripts/campaign itself (between any two of its own lines, and while sbatch is at work).
+HVD_KILL_STEP=1 takes every point; by default some are left out to save time, others with each step.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+import unittest
+
+from campaigns import REPOSITORY
+from fake_cluster import Task, kill_group, wait_until
+from test_life import SPEC, LifeTest
+
+# Counts the commands of a job's script, functions included, and kills its process group before the n-th one.
+COUNT_COMMANDS = """
+case $0 in */script-*.sh)
+  set -T
+  hvd_test_n=0
+  trap 'hvd_test_n=$((hvd_test_n + 1)); if [ "$hvd_test_n" = "${KILL_AT-}" ]; then kill -9 0; fi' DEBUG
+esac
+"""
+# Runs scripts/campaign's main and kills it before the n-th line of its own modules that act on the world.
+COUNT_LINES = """
+    import os, signal, sys
+    sys.path.insert(0, {slurm!r})
+    from campaign.__main__ import main
+    seen, last = 0, int(os.environ["KILL_AT"])
+    files = tuple({slurm!r} + "/campaign/" + name for name in {modules})
+    def trace(frame, event, argument):
+        global seen
+        if not frame.f_code.co_filename.startswith(files):
+            return None
+        if event == "line":
+            seen += 1
+            if seen == last:
+                os.kill(os.getpid(), signal.SIGKILL)
+        return trace
+    sys.settrace(trace)
+    sys.exit(main(sys.argv[1:]))
+"""
+STEP = int(os.environ.get("HVD_KILL_STEP", "4"))
+ONE = SPEC.replace("ranks = [1, 2, 4, 8]", "ranks = [4]").replace("repetitions = 2", "repetitions = 1")
+
+
+def counting_lines(*modules: str) -> str:
+    """A program that is scripts/campaign and counts the lines of these modules."""
+    return textwrap.dedent(COUNT_LINES).format(slurm=str(REPOSITORY / "slurm"), modules=modules)
+
+
+class KillTest(LifeTest):
+    def setUp(self) -> None:
+        super().setUp()
+        self.ledger = self.top / "ledger"
+        self.stored = {"FAKE_LEDGER": str(self.ledger)}
+
+    def durable(self) -> list[str]:
+        """Cells whose results had reached the disk, in the order in which they did."""
+        return self.ledger.read_text().split() if self.ledger.exists() else []
+
+    def check_nothing_lost_or_repeated(self) -> None:
+        self.assertLessEqual(set(self.durable()), set(self.sessions()), "a finished run is lost")
+        self.assertEqual(len(self.durable()), len(set(self.durable())), "a finished run was repeated")
+        self.assertEqual(set(self.sessions().values()) | {1}, {1}, "a cell is stored twice")
+
+    def fresh(self, spec: str = ONE) -> None:
+        """The next kill finds everything as at the start: generated, nothing submitted."""
+        if not hasattr(self, "generated"):
+            self.generate(spec)
+            self.generated = {path: path.read_bytes() for path in self.folder.rglob("*") if path.is_file()}
+        for path in [*self.folder.rglob("*"), *self.cluster.folder.rglob("*")]:
+            if path.is_file() and path.name != "limits.json" and path not in self.generated:
+                path.unlink()
+        for path, content in self.generated.items():
+            path.write_bytes(content)
+        self.ledger.unlink(missing_ok=True)
+
+    def finish(self, cells: int) -> None:
+        self.check_nothing_lost_or_repeated()
+        while self.good("resume") != "nothing to hand in: all cells are held\n":
+            self.cluster.run_all(**self.stored)
+        self.check_nothing_lost_or_repeated()
+        self.assertEqual(self.counts(), {"done": cells})
+        self.assertEqual(len(self.durable()), cells)
+
+
+class KilledJobTest(KillTest):
+    def killed_at(self, number: int, environment: dict[str, str]) -> bool:
+        """One life with a kill at point `number`; whether the job got that far."""
+        self.fresh()
+        self.good("submit")
+        code = self.cluster.run(Task(101, 1), **environment, **self.stored)
+        if code == 0:
+            return False
+        self.assertEqual(code, -9)
+        self.check_nothing_lost_or_repeated()
+        if number % 2:  # a node has failed: the scheduler starts the job again
+            self.cluster.set_state(Task(101, 1), "PENDING")
+            self.assertEqual(self.cluster.run(Task(101, 1), restart=1, **self.stored), 0)
+        self.finish(3)
+        return True
+
+    def every(self, step: int, environment: dict[str, str], key: str) -> int:
+        for number in range(1, 1000, step):
+            (self.top / "points").unlink(missing_ok=True)
+            with self.subTest(point=number):
+                if not self.killed_at(number, {**environment, key: str(number)}):
+                    return number - 1
+        raise AssertionError("the job never came to its end")
+
+    def test_between_any_two_commands_of_the_script(self) -> None:
+        hook = self.top / "count.sh"
+        hook.write_text(COUNT_COMMANDS, encoding="utf-8")
+        points = self.every(STEP, {"BASH_ENV": str(hook)}, "KILL_AT")
+        self.assertGreater(points, 60, "the hook did not count")
+
+    def test_at_every_step_of_storing(self) -> None:
+        points = self.every(1, {"FAKE_POINTS": str(self.top / "points")}, "FAKE_KILL_AT")
+        self.assertGreater(points, 20, "the stand-in did not count")
+
+    def test_killed_again_and_again(self) -> None:
+        """Every attempt gets a little further; nothing is ever done twice."""
+        self.fresh()
+        self.good("submit")
+        attempts = 0
+        for attempts in range(1, 30):
+            points = self.top / f"points{attempts}"
+            kill = {"FAKE_POINTS": str(points), "FAKE_KILL_AT": "7"}
+            if self.cluster.run(Task(101, 1), restart=attempts, **kill, **self.stored) == 0:
+                break
+            self.check_nothing_lost_or_repeated()
+        self.assertGreater(attempts, 2)
+        self.finish(3)
+
+
+class KilledCallerTest(KillTest):
+    def campaign_killed_at(self, number: int, command: str) -> int:
+        program = counting_lines("life.py", "scheduler.py")
+        environment = {**self.cluster.environment(), "KILL_AT": str(number)}
+        done = subprocess.run(
+            [sys.executable, "-B", "-c", program, command, str(self.folder)],
+            env=environment,
+            capture_output=True,
+            timeout=60,
+            check=False,
+        )
+        return done.returncode
+
+    def check_queue(self, jobs: int) -> None:
+        """After resume every job is in the queue exactly once."""
+        # a submission whose caller was killed may still hold the lock for a moment
+        wait_until(lambda: self.call("resume", self.folder).returncode == 0)
+        names = [record["name"] for record in self.cluster.records()]
+        self.assertEqual(len(names), jobs, names)
+        self.assertEqual(len(set(names)), jobs, "submitted twice")
+
+    def test_between_any_two_lines_of_submit(self) -> None:
+        survived = False
+        for number in range(1, 1000, 5 * STEP):
+            with self.subTest(line=number):
+                self.fresh(SPEC)
+                survived = self.campaign_killed_at(number, "submit") == 0
+                self.check_queue(3)
+            if survived:
+                break
+        self.assertTrue(survived)
+        self.assertGreater(number, 100, "the tracer did not count")
+
+    def test_while_the_scheduler_answers(self) -> None:
+        for when, queued in (("before", 0), ("after", 1), ("late", 0)):
+            with self.subTest(when):
+                self.fresh(SPEC)
+                environment = {**self.cluster.environment(), "FAKE_KILL_CALLER": when, "FAKE_ANSWER_SECONDS": "5"}
+                command = [sys.executable, "-B", "-m", "campaign", "submit", str(self.folder)]
+                environment["PYTHONPATH"] = str(REPOSITORY / "slurm")
+                done = subprocess.run(command, env=environment, capture_output=True, timeout=60, check=False)
+                self.assertEqual(done.returncode, -9)
+                self.assertEqual(len(self.cluster.records()), queued)
+                if when == "late":
+                    self.refused(self.call("resume", self.folder), "another scripts/campaign is submitting")
+                    wait_until(lambda: self.cluster.records())
+                self.check_queue(3)
+
+    def test_generate(self) -> None:
+        """Killed while it writes, generate leaves a folder that it can finish, and no job script by halves."""
+        self.generate()
+        whole = {path: path.read_bytes() for path in self.folder.rglob("*") if path.is_file()}
+        program = counting_lines("folder.py")
+        site = str(self.top / "site.toml")
+        words = ["generate", str(self.top / "spec.toml"), "--site", site, "--out", str(self.folder)]
+        for number in range(1, 120, 5 * STEP):
+            with self.subTest(line=number):
+                for path in whole:
+                    path.unlink(missing_ok=True)
+                command = [sys.executable, "-B", "-c", program, *words]
+                environment = {**os.environ, "KILL_AT": str(number)}
+                subprocess.run(command, env=environment, capture_output=True, timeout=60, check=False)
+                for path in self.folder.rglob("*"):
+                    if path in whole:
+                        self.assertEqual(path.read_bytes(), whole[path])
+                self.generate()
+                self.assertEqual({path: path.read_bytes() for path in whole}, whole)
+
+
+class RunningCampaignTest(KillTest):
+    def test_a_job_that_still_runs_is_left_alone(self) -> None:
+        """resume while a job of the campaign is at work: nothing is submitted for it, and its file is not touched."""
+        self.fresh()
+        self.good("submit")
+        child = self.cluster.start(Task(101, 1), FAKE_SLOW="30", **self.stored)
+        self.addCleanup(kill_group, child)
+        wait_until(lambda: self.begun_runs() > 0)
+        (partial,) = self.folder.glob("stores/*.partial")
+        before = partial.read_bytes()
+        self.assertEqual(self.good("resume"), "nothing to hand in: the rest is at work\n")
+        self.assertEqual(partial.read_bytes(), before)
+        self.assertEqual(len(self.cluster.records()), 1)
+
+
+def load_tests(loader: unittest.TestLoader, _: object, __: object) -> unittest.TestSuite:
+    # not LifeTest's own cases, which come in with its name
+    cases = (KilledJobTest, KilledCallerTest, RunningCampaignTest)
+    return unittest.TestSuite(loader.loadTestsFromTestCase(case) for case in cases)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,210 @@
+"""LSF: the stand-in for jsrun against the documented forms, a campaign through bsub, bjobs and bkill, and real ranks.
+
+No LSF was at hand: these tests show that the generated scripts say what the documentation asks for, not that a real
+jsrun agrees.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sqlite3
+import subprocess
+import unittest
+from pathlib import Path
+
+import jsrun_sets
+from campaigns import STAND_INS, site_of, spec_of
+from fake_cluster import FakeCluster, Task
+from jsrun_sets import Machine, Refused
+from test_life import SPEC, LifeTest
+
+from campaign import launch, plan
+
+SUMMIT = Machine(nodes=2, cores=42, gpus=6)
+PROGRAM = Path(os.environ.get("HVD_BENCH", "hvd_bench"))
+MPIRUN = shutil.which("mpirun") if os.environ.get("HVD_TEST_MPI", "1") == "1" else None
+
+
+def placed(line: str, machine: Machine = SUMMIT) -> list[jsrun_sets.Rank]:
+    return jsrun_sets.place(jsrun_sets.parse(line.split()), machine)
+
+
+class ResourceSetsTest(unittest.TestCase):
+    def test_one_set_per_gpu(self) -> None:
+        ranks = placed("-n12 -r6 -a1 -c7 -g1 prog")
+        self.assertEqual([r.node for r in ranks], [0] * 6 + [1] * 6)
+        self.assertEqual([r.gpus for r in ranks[:6]], [(0,), (1,), (2,), (3,), (4,), (5,)])
+        self.assertEqual(ranks[7].cores, (7,), "the second set's first core: -b packed:1 is the default")
+        self.assertEqual([r.local_rank for r in ranks], [*range(6), *range(6)])
+
+    def test_one_set_per_node(self) -> None:
+        ranks = placed("-n2 -r1 -a4 -c28 -g4 -bpacked:7 -dpacked prog")
+        self.assertEqual([r.node for r in ranks], [0] * 4 + [1] * 4)
+        self.assertEqual({r.gpus for r in ranks}, {(0, 1, 2, 3)}, "ranks of a set see all of its GPUs")
+        self.assertEqual([len(r.cores) for r in ranks], [7] * 8)
+        self.assertEqual(len({r.cores for r in ranks[:4]}), 4)
+
+    def test_every_spelling(self) -> None:
+        forms = ("-n4 -r2 -c7 prog x", "-n 4 -r 2 -c 7 prog x", "--nrs=4 --rs_per_host 2 --cpu_per_rs=7 -- prog x")
+        self.assertEqual(len({tuple(placed(form)) for form in forms}), 1)
+        self.assertEqual(jsrun_sets.parse(forms[2].split()).command, ["prog", "x"])
+        self.assertEqual(len(placed("-p8 -a2 -c2 prog")), 8)
+
+    def test_refusals(self) -> None:
+        for line, words in (
+            ("-n3 -r1 -a1 -c7 prog", "3 resource sets were asked for, but 2 hosts hold 2"),
+            ("-n1 -a1 -c43 prog", "does not fit on a node"),
+            ("-n1 -a1 -c7 -g7 prog", "does not fit on a node"),
+            ("-n12 -r7 -c6 -g1 prog", "7 resource sets per host were asked for, but 6 fit"),
+            ("-n1 -r1 -a4 -c20 -g4 -bpacked:7 prog", "cannot bind 4 tasks of 7 cores"),
+            ("-n1 -c7 -bcores prog", "invalid binding"),
+            ("-n1 -dscatter prog", "invalid launch distribution"),
+            ("-n0 prog", "invalid value 0"),
+            ("-nx prog", "invalid value x"),
+            ("-n", "requires an argument"),
+            ("-n1 --gpus=3 prog", "invalid option --gpus=3"),
+            ("-n2 -r1", "no program"),
+            ("-p7 -n4 -a2 -c1 prog", "contradicts"),
+        ):
+            with self.subTest(line), self.assertRaises(Refused) as caught:
+                placed(line)
+            self.assertIn(words, str(caught.exception))
+
+    def test_every_shape_of_the_full_campaign_is_accepted(self) -> None:
+        for arguments in ({}, {"ranks_per_node": "6", "ranks": "[1, 6, 12, 96, 510]"}):
+            for resource_sets in ("node", "rank"):
+                machine = site_of("summit", f"launch.resource_sets={resource_sets}")
+                made = plan.make(spec_of(**arguments), machine)
+                for job in made.jobs:
+                    for shape in job.shapes():
+                        words = launch.command(machine, shape)[1:]
+                        ranks = placed(" ".join([*words, "prog"]), Machine(job.nodes, 42, 6))
+                        self.assertEqual(len(ranks), shape.ranks)
+                        self.assertEqual(len({r.node for r in ranks}), shape.nodes)
+                        self.assertEqual(max(r.local_rank for r in ranks) + 1, shape.ranks_per_node)
+                        self.assertTrue(all(r.gpus for r in ranks), "every rank sees a GPU")
+        ragged = plan.make(spec_of(ranks="[6]", allow_ragged="true"), site_of("summit"))
+        (shape,) = (s for s in ragged.jobs[0].shapes() if s.ragged)
+        ranks = placed(" ".join([*launch.command(site_of("summit"), shape)[1:], "prog"]))
+        self.assertEqual([r.node for r in ranks], [0, 0, 0, 0, 1, 1])
+
+
+class LsfLifeTest(LifeTest):
+    SCHEDULER_SITE = f"""
+base = "summit"
+name = "lsf"
+[program]
+hvd_bench = "{STAND_INS}/hvd_bench"
+device = "cpu"
+"""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.cluster = FakeCluster(self.top / "cluster", projects=["abc123"], stdin=False)
+        self.world = {"FAKE_WORLD": "1"}
+
+    def test_from_submit_to_complete(self) -> None:
+        self.generate(None, "--set", "submit.account=abc123")
+        # 1, 2 and 4 ranks on one node; 8 on two, with two baselines; two repetitions
+        self.assertEqual(self.counts(), {"lacking": 12})
+        self.assertIn("n0002: job 102, 6 cells in repetitions 1, 2, after 101", self.good("submit"))
+        self.assertEqual(self.counts(), {"queued": 12})
+        self.cluster.run(Task(101, 2), **self.world)
+        self.assertEqual(self.counts(), {"done": 3, "queued": 9})
+        self.cluster.run_all(**self.world)
+        self.assertEqual(self.counts(), {"done": 12})
+        self.assertEqual(self.good("resume"), "nothing to hand in: all cells are held\n")
+        sizes = {}
+        for path in self.folder.glob("stores/n0002.*.db"):
+            connection = sqlite3.connect(path)
+            sizes |= dict(
+                connection.execute("SELECT allocation_size, count(DISTINCT session_uuid) FROM run GROUP BY 1")
+            )
+            connection.close()
+        self.assertEqual(sorted(sizes), [1, 4, 8], "the ranks that jsrun was asked for")
+
+    def test_resume_hands_in_what_lacks(self) -> None:
+        self.generate(None, "--set", "submit.account=abc123", "--set", "submit.array_limit=1")
+        self.good("submit")
+        self.cluster.run(Task(101, 1), **self.world)
+        self.cluster.run(Task(101, 2), **self.world, FAKE_KILL_AT="9", FAKE_POINTS=str(self.top / "points"))
+        self.assertEqual(self.cluster.ready(), [], "the first job has failed")
+        self.assertIn("n0001: job 103, 2 cells in repetition 2", self.good("resume"))
+        self.assertEqual(self.cluster.tasks()[0], Task(103, 2))
+        self.cluster.run_all(**self.world)
+        self.assertEqual(self.counts(), {"done": 12})
+        self.assertEqual(set(self.sessions().values()), {1})
+
+    def test_cancel(self) -> None:
+        self.generate(None, "--set", "submit.account=abc123")
+        self.good("submit")
+        self.assertIn("n0002 repetition 2: queued, cancelled (102[2])", self.good("cancel"))
+        self.assertEqual(self.cluster.tasks(), [])
+
+    def test_rejected(self) -> None:
+        self.generate()
+        self.refused(self.call("submit", self.folder), "job n0001: bsub rejected it: A valid project name is required")
+        self.generate(None, "--set", "submit.account=abc123", "--set", "submit.by=stdin", "--replace")
+        self.refused(self.call("submit", self.folder), "bsub rejected it: No command is specified")
+
+    def test_jsrun_outside_a_job(self) -> None:
+        environment = self.cluster.environment()
+        done = subprocess.run(["jsrun", "-n1", "true"], env=environment, capture_output=True, text=True, check=False)
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("inside a job only", done.stderr)
+
+
+@unittest.skipUnless(PROGRAM.is_file() and MPIRUN, "needs hvd_bench and mpirun")
+class RealRanksTest(LifeTest):
+    """The generated script, bsub's and jsrun's stand-ins, and the real program with real MPI ranks on the CPU."""
+
+    SCHEDULER_SITE = f"""
+base = "summit"
+name = "lsf"
+[node]
+ranks_per_node = [2]
+[program]
+hvd_bench = "{PROGRAM}"
+device = "cpu"
+[launch]
+options = []
+"""
+    SMALL = SPEC.replace("[1, 2, 4, 8]", "[1, 2]").replace("repetitions = 2", "repetitions = 1").replace("= 4", "= 2")
+
+    def test_two_ranks(self) -> None:
+        small = (
+            self.SMALL
+            + "[options]\nimage-size = 32\nclasses = 10\nthreads = 1\nnum-warmup-batches = 1\nnum-iters = 3\n"
+        )
+        self.generate(small)
+        self.good("submit")
+        self.cluster.run_all(timeout=240)
+        self.assertEqual(self.counts(), {"done": 2}, self.cluster.log(Task(101, 1)))
+        (store,) = self.folder.glob("stores/*.db")
+        connection = sqlite3.connect(store)
+        self.addCleanup(connection.close)
+        rows = connection.execute(
+            "SELECT phase, world_size, status FROM run ORDER BY allocation_size, phase"
+        ).fetchall()
+        two = [("full", 2, "complete"), ("none", 2, "complete"), ("solo", 1, "complete")]
+        self.assertEqual(rows, [("full", 1, "complete"), *two])
+        facts = dict(
+            connection.execute(
+                "SELECT key, value FROM provenance JOIN run ON run_uuid = uuid WHERE world_size = 2 AND phase = 'full'"
+            )
+        )
+        self.assertEqual(facts["env.CUDA_VISIBLE_DEVICES"], "0,1", "rank 0 sees the GPUs of its resource set")
+        self.assertEqual(facts["env.LSB_JOBID"], "101")
+        manifest = json.loads((self.folder / "campaign.json").read_text())
+        self.assertEqual(facts["label.spec"], manifest["spec_hash"])
+
+
+def load_tests(loader: unittest.TestLoader, _: object, __: object) -> unittest.TestSuite:
+    cases = (ResourceSetsTest, LsfLifeTest, RealRanksTest)  # LifeTest comes in with its name
+    return unittest.TestSuite(loader.loadTestsFromTestCase(case) for case in cases)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,138 @@
+"""Campaigns with the real hvd_bench, here: the site "laptop", its foreground runs, and their interruption."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import unittest
+from pathlib import Path
+
+from campaigns import REPOSITORY
+from fake_cluster import wait_until
+from test_life import LifeTest
+
+PROGRAM = Path(os.environ.get("HVD_BENCH", "hvd_bench"))
+MPIRUN = shutil.which("mpirun") if os.environ.get("HVD_TEST_MPI", "1") == "1" else None
+# Seconds for each cell on one core.
+SPEC = """
+name = "here"
+models = ["vgg16"]
+ranks = [1, 2]
+[weak]
+batch_size = 2
+[options]
+image-size = 32
+classes = 10
+threads = 1
+num-warmup-batches = 1
+num-iters = 3
+"""
+ENDLESS = SPEC.replace("num-iters = 3", "num-iters = 1000000\nmax-time = 600")
+SITE = f"""
+base = "laptop"
+name = "here"
+[program]
+hvd_bench = "{PROGRAM}"
+[program.environment]
+OMPI_MCA_rmaps_base_oversubscribe = "1"
+"""
+
+
+@unittest.skipUnless(PROGRAM.is_file() and MPIRUN, "needs hvd_bench and mpirun")
+class LaptopTest(LifeTest):
+    SCHEDULER_SITE = SITE
+
+    def test_from_submit_to_complete_and_merged(self) -> None:
+        self.generate(SPEC)
+        said = self.good("submit")
+        self.assertIn("n0001: done", said)
+        self.assertEqual(self.counts(), {"done": 2})
+        self.assertEqual(self.good("resume"), "nothing to hand in: all cells are held\n")
+        (store,) = self.folder.glob("stores/*.db")
+        connection = sqlite3.connect(store)
+        self.addCleanup(connection.close)
+        facts = {}
+        for phase, ranks, key, value in connection.execute(
+            "SELECT phase, allocation_size, key, value FROM run JOIN provenance ON run_uuid = uuid"
+        ):
+            facts.setdefault((ranks, phase), {})[key] = value
+        self.assertEqual(sorted(facts), [(1, "full"), (2, "full"), (2, "none"), (2, "solo")])
+        self.assertEqual({labels["label.role"] for labels in facts.values()}, {"scale"})
+        self.assertEqual({labels["label.order"] for labels in facts.values()}, {"1/2", "2/2"})
+        pilot = self.call(
+            "generate", self.top / "spec.toml", "--site", self.top / "site.toml", "--dry-run", "--pilot", store
+        )
+        self.assertEqual(pilot.returncode, 0, pilot.stderr)
+        hours = [
+            line.split()[-1] for line in (pilot.stdout + self.good_plan()).splitlines() if line.startswith("at most")
+        ]
+        self.assertLess(float(hours[0]), float(hours[1]), "measured times are shorter than the cap")
+
+    def good_plan(self) -> str:
+        site = self.top / "site.toml"
+        return self.call("generate", self.top / "spec.toml", "--site", site, "--dry-run").stdout
+
+    def started(self, command: str) -> subprocess.Popen[str]:
+        """scripts/campaign in the background, with a cell at work."""
+        child = subprocess.Popen(
+            [sys.executable, "-B", "-m", "campaign", command, str(self.folder)],
+            env={**os.environ, "PYTHONPATH": str(REPOSITORY / "slurm")},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        wait_until(lambda: self.begun_runs() > 0, 120)
+        return child
+
+    def test_control_c_stores_what_there_is(self) -> None:
+        self.generate(ENDLESS)
+        child = self.started("submit")
+        self.assertEqual(self.status()["counts"]["running"], 1)
+        self.refused(self.call("resume", self.folder), "another scripts/campaign is submitting")
+        child.send_signal(signal.SIGINT)
+        _, said = child.communicate(timeout=120)
+        self.assertEqual(child.returncode, 1)
+        self.assertEqual(len(said.strip().splitlines()), 1, said)
+        self.assertIn("stopped during job n0001; what was measured is stored, resume goes on", said)
+        self.check_stopped()
+
+    def test_cancel_from_elsewhere(self) -> None:
+        self.generate(ENDLESS)
+        child = self.started("submit")
+        self.assertIn("n0001 repetition 1: running, cancelled", self.good("cancel"))
+        child.communicate(timeout=120)
+        self.check_stopped()
+        self.assertEqual(self.good("cancel"), "nothing is queued or running\n")
+
+    def check_stopped(self) -> None:
+        self.assertEqual(list(self.folder.glob("stores/*.partial")), [])
+        (store,) = self.folder.glob("stores/*.db")
+        connection = sqlite3.connect(store)
+        self.addCleanup(connection.close)
+        ended = set(connection.execute("SELECT status, status_reason FROM run"))
+        self.assertTrue(ended)
+        for status, reason in ended:
+            self.assertEqual(status, "incomplete")
+            self.assertIn("SIGUSR1", reason)
+        standing = self.status()
+        self.assertEqual(standing["counts"]["lacking"], 2)
+        self.assertEqual(standing["units"][0]["note"], "was stopped by the warning before its end")
+
+    def test_a_cell_that_the_program_refuses(self) -> None:
+        self.generate(SPEC.replace("image-size = 32", "image-size = 7"))
+        self.refused(self.call("submit", self.folder), "job n0001 ended with 1, the others were not started", code=1)
+        standing = self.status(1)
+        self.assertEqual([failure["code"] for failure in standing["failures"]], [2, 2])
+        self.assertIn("needs images of at least 32x32", (self.folder / "logs" / "n0001.out").read_text())
+
+
+def load_tests(loader: unittest.TestLoader, _: object, __: object) -> unittest.TestSuite:
+    return loader.loadTestsFromTestCase(LaptopTest)  # LifeTest comes in with its name
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,110 @@
+"""Specs: what is read, what the defaults are, and that every mistake is one line that says what is right."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import unittest
+from pathlib import Path
+
+from campaigns import MINIMAL, REPOSITORY, fault, spec_of
+
+from campaign import bench_options, spec
+
+
+class SpecTest(unittest.TestCase):
+    def test_defaults(self) -> None:
+        made = spec_of()
+        self.assertEqual(made.ranks, (1, 2, 4, 8, 16, 32, 64, 128, 256, 512))
+        self.assertEqual((made.dtypes, made.allreduce_dtypes, made.schedules), (("fp32",), ("fp32",), ("static",)))
+        self.assertEqual((made.repetitions, made.seeds, made.efficiency), (1, (1,), True))
+        self.assertFalse(made.allow_ragged)
+        self.assertIsNone(made.strong)
+
+    def test_the_hash_is_of_the_meaning(self) -> None:
+        plain = spec_of()
+        commented = spec_of("# why\n" + MINIMAL.replace("batch_size = 4", "batch_size=4  # four"))
+        self.assertEqual(plain.hash, commented.hash)
+        self.assertNotEqual(plain.hash, spec_of(seeds="[2]").hash)
+        self.assertRegex(plain.hash, r"^[0-9a-f]{16}$")
+
+    def test_the_hash_does_not_change_by_itself(self) -> None:
+        # Campaigns on disk are known by it: a change of this value makes every one of them "another spec".
+        self.assertEqual(spec_of().hash, "de6d96a54c6b676e")
+
+    def test_batch_per_model(self) -> None:
+        text = 'name = "x"\nmodels = ["vgg16", "inception_v3"]\n[weak]\nbatch_size = {vgg16 = 32, inception3 = 64}'
+        made = spec_of(text)
+        self.assertEqual(made.models, ("vgg16", "inception3"))
+        self.assertEqual(made.weak.batch_size, {"vgg16": 32, "inception3": 64})
+
+    def test_options(self) -> None:
+        made = spec_of(
+            MINIMAL + '[options]\nimage_size = 64\nno-check = true\nreplay = "/r/{model}.txt"\nmax-time = 1.5'
+        )
+        expected = (("image-size", "64"), ("no-check", ""), ("replay", "/r/{model}.txt"), ("max-time", "1.5"))
+        self.assertEqual(made.options, expected)
+        self.assertEqual(made.max_time_seconds(), 1.5)
+
+    def test_mistakes(self) -> None:
+        cases = [
+            (MINIMAL.replace("models", "model"), r"models is missing; it takes a list"),
+            ("repetition = 3\n" + MINIMAL, r"repetition: there is no such key \(did you mean repetitions\?\)"),
+            (MINIMAL.replace("vgg16", "vgg19"), r"models: 'vgg19' is not one of .*did you mean vgg16"),
+            (MINIMAL.replace('"vgg16"', '"vgg16", "vgg16"'), r"holds 'vgg16' twice"),
+            (MINIMAL.replace('"vgg16"', '"inception3", "inception_v3"'), r"one model under two names"),
+            (MINIMAL.replace('["vgg16"]', "[]"), r"models: is an empty list"),
+            (MINIMAL.replace('["vgg16"]', '"vgg16"'), r"models: 'vgg16' is not a list"),
+            (MINIMAL.replace('"small"', '"Small Campaign"'), r"name: 'Small Campaign' is not a name"),
+            (MINIMAL.replace("[weak]\nbatch_size = 4", ""), r"neither \[weak\] nor \[strong\]"),
+            (MINIMAL.replace("= 4", "= 0"), r"weak.batch_size: 0 is not a whole number from 1"),
+            (MINIMAL.replace("= 4", "= 4.5"), r"weak.batch_size: 4.5 is not a whole number"),
+            (MINIMAL.replace("= 4", "= true"), r"weak.batch_size: True is not a whole number"),
+            (MINIMAL.replace("= 4", "= {vgg16 = 4, resnet50 = 4}"), r"weak.batch_size.resnet50: there is no such key"),
+            (MINIMAL.replace("= 4", "= {}"), r"weak.batch_size.vgg16 is missing"),
+            ("ranks = [0]\n" + MINIMAL, r"ranks: 0 is not a whole number from 1"),
+            ("ranks = [2, 2]\n" + MINIMAL, r"ranks: holds 2 twice"),
+            ("seeds = [-1]\n" + MINIMAL, r"seeds: -1 is not"),
+            ("weak = 3\n" + 'name = "x"\nmodels = ["vgg16"]', r"weak: 3 is not a table"),
+            (MINIMAL + "[options]\nbatch-size = 3", r"options.batch-size: a campaign takes this from weak.batch_size"),
+            (
+                MINIMAL + "[options]\nimagesize = 3",
+                r"options.imagesize: hvd_bench has no such option \(did you mean imag",
+            ),
+            (MINIMAL + "[options]\nno-check = 1", r"options.no-check: --no-check is a flag"),
+            (MINIMAL + "[options]\nimage-size = true", r"options.image-size: --image-size takes a value"),
+            (MINIMAL + "[options]\nimage-size = [1]", r"options.image-size: takes a string, a number, or true"),
+            (MINIMAL + '[options]\nmax-time = "long"', r"options.max-time: 'long' is not a number of seconds"),
+            ("name = small", r"spec.toml: not TOML: .*line 1"),
+        ]
+        for text, pattern in cases:
+            with self.subTest(pattern):
+                said = fault(spec_of, text)
+                self.assertRegex(said, pattern)
+                self.assertTrue(said.startswith("spec.toml: "), said)
+
+    def test_files(self) -> None:
+        self.assertRegex(fault(spec.read, Path("/nowhere/x.toml")), "/nowhere/x.toml: cannot be read: No such file")
+        self.assertRegex(fault(spec.read, Path("/bin/true")), "/bin/true: not a text file")
+        for path in sorted((REPOSITORY / "slurm" / "specs").glob("*.toml")):
+            with self.subTest(path.name):
+                self.assertEqual(spec.read(path).name, path.stem)
+
+
+class OptionsOfTheProgramTest(unittest.TestCase):
+    def test_the_lists_are_those_of_the_program(self) -> None:
+        program = Path(os.environ.get("HVD_BENCH", "hvd_bench"))
+        if not program.is_file():
+            self.skipTest(f"needs {program}")
+        text = subprocess.run([program, "--help"], capture_output=True, text=True, check=True, timeout=60).stdout
+        named = dict(re.findall(r"^  (?:-h,)?--([a-z][a-z0-9-]+)( [A-Z=]+)?", text, re.MULTILINE))
+        known = {*bench_options.VALUES, *bench_options.FLAGS, *bench_options.DECIDED}
+        self.assertEqual(set(named) - {"help", "version"}, known)
+        flags = {name for name, value in named.items() if not value}
+        self.assertLessEqual(set(bench_options.FLAGS), flags)
+        self.assertFalse(set(bench_options.VALUES) & flags)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,167 @@
+"""Reading stores: what is held, what a kill left, what cannot be read, what a pilot says. And the program agrees."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import subprocess
+import tempfile
+import unittest
+import uuid
+from pathlib import Path
+
+from campaigns import REPOSITORY, fault
+
+from campaign import stores
+from campaign.timing import PilotKey
+
+SCHEMA = (REPOSITORY / "results" / "schema.sql").read_text(encoding="utf-8")
+PROGRAM = Path(os.environ.get("HVD_BENCH", "hvd_bench"))
+
+
+def add_session(path: Path, cell: str, *statuses: str, seconds: int = 10, **columns: object) -> None:
+    """One session with a run for each status, into the store `path`, which is made if it is not there."""
+    fresh = not path.exists()
+    connection = sqlite3.connect(path)
+    if fresh:
+        connection.executescript(SCHEMA)
+    session = str(uuid.uuid4())
+    connection.execute("INSERT INTO session VALUES (?, '2026-01-02T03:04:05.000Z', 'hvd_bench')", (session,))
+    for status in statuses:
+        row = {
+            "uuid": str(uuid.uuid4()),
+            "session_uuid": session,
+            "origin": "measured",
+            "phase": "full",
+            "status": status,
+            "started_utc": "2026-01-02T03:04:05.000Z",
+            "finished_utc": f"2026-01-02T03:{4 + (5 + seconds) // 60:02d}:{(5 + seconds) % 60:02d}.000Z",
+            "model": "vgg16",
+            "batch_size": 4,
+            "image_size": 224,
+            "device": "cpu",
+            "compute_type": "fp32",
+            "allreduce_type": "fp32",
+            "schedule": "static",
+            "comm": "mpi",
+            "data_plane": "shm",
+            "world_size": 2,
+            "allocation_size": 2,
+            "nodes": 1,
+            "threads": 1,
+            "seed": 1,
+            "fingerprint": "0",
+            **columns,
+        }
+        connection.execute(
+            f"INSERT INTO run ({', '.join(row)}) VALUES ({', '.join('?' * len(row))})", tuple(row.values())
+        )
+        if cell:
+            connection.execute("INSERT INTO provenance VALUES (?, 'label.cell', ?, 0)", (row["uuid"], cell))
+    connection.commit()
+    connection.close()
+
+
+class StoresTest(unittest.TestCase):
+    def setUp(self) -> None:
+        scratch = tempfile.TemporaryDirectory()
+        self.addCleanup(scratch.cleanup)
+        self.folder = Path(scratch.name)
+        self.a = self.folder / "a.db"
+
+    def held(self, notes: int = 0) -> set[str]:
+        cells, said = stores.held(stores.of_campaign(self.folder))
+        self.assertEqual(len(said), notes, said)
+        self.agrees(cells)
+        return cells
+
+    def agrees(self, cells: set[str]) -> None:
+        """hvd_bench stored says the same of the same files."""
+        if PROGRAM.is_file():
+            command = [PROGRAM, "stored", "cell", *stores.of_campaign(self.folder)]
+            done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+            self.assertEqual(set(done.stdout.split()), cells, done.stderr)
+
+    def test_only_sessions_whose_runs_are_all_complete(self) -> None:
+        add_session(self.a, "good", "complete", "complete", "complete")
+        add_session(self.a, "cut", "complete", "incomplete")
+        add_session(self.a, "at work", "complete", "running")
+        add_session(self.a, "", "complete")
+        self.assertEqual(self.held(), {"good"})
+        add_session(self.folder / "b.db", "cut", "complete")
+        self.assertEqual(self.held(), {"good", "cut"})
+
+    def test_what_a_killed_job_left(self) -> None:
+        add_session(self.folder / "a.db.0a0b.partial", "unpublished", "complete")
+        self.assertEqual(self.held(), {"unpublished"})
+
+    def test_a_journal_is_rolled_back_on_a_copy(self) -> None:
+        add_session(self.a, "kept", "complete")
+        work = self.folder / "work.sqlite"
+        shutil.copyfile(self.a, work)
+        writer = sqlite3.connect(work, isolation_level=None)
+        writer.executescript("PRAGMA cache_size = 1; BEGIN IMMEDIATE; DELETE FROM provenance; CREATE TABLE filler (x);")
+        writer.execute(
+            "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 200) "
+            "INSERT INTO filler SELECT randomblob(4000) FROM n"
+        )
+        shutil.copyfile(work, self.a)
+        shutil.copyfile(f"{work}-journal", f"{self.a}-journal")
+        writer.execute("ROLLBACK")
+        writer.close()
+        before = self.a.read_bytes()
+        self.assertEqual(self.held(), {"kept"})
+        self.assertEqual(self.a.read_bytes(), before)
+        self.assertTrue(Path(f"{self.a}-journal").exists())
+
+    def test_what_cannot_be_read_is_said_and_the_rest_counts(self) -> None:
+        add_session(self.a, "good", "complete")
+        (self.folder / "empty.db").touch()
+        (self.folder / "text.db").write_text("x" * 200)
+        (self.folder / "short.db").write_bytes(self.a.read_bytes()[:50])
+        (self.folder / "cut.db").write_bytes(self.a.read_bytes()[:12288])
+        for name, pragma in (("newer", "user_version = 99"), ("foreign", "application_id = 7")):
+            shutil.copyfile(self.a, self.folder / f"{name}.db")
+            connection = sqlite3.connect(self.folder / f"{name}.db")
+            connection.execute(f"PRAGMA {pragma}")
+            connection.close()
+        self.assertEqual(self.held(6), {"good"})
+        said = "\n".join(stores.held(stores.of_campaign(self.folder))[1])
+        for words in (
+            "empty.db: empty",
+            "text.db: not an SQLite",
+            "cut.db: damaged",
+            "schema version 99",
+            "another program",
+        ):
+            self.assertIn(words, said)
+
+    def test_pilot(self) -> None:
+        add_session(self.a, "x", "complete", seconds=30)
+        add_session(self.a, "x", "complete", "complete", seconds=75)
+        add_session(self.a, "x", "incomplete", seconds=500)
+        add_session(self.a, "x", "complete", seconds=12, allocation_size=1, world_size=1)
+        add_session(self.a, "x", "complete", seconds=900, origin="simulated")
+        found = stores.pilot([self.a]).seconds
+        self.assertEqual(found, {PilotKey("vgg16", 4, "fp32", True): 75.0, PilotKey("vgg16", 4, "fp32", False): 12.0})
+        empty = self.folder / "b.db"
+        add_session(empty, "x", "incomplete")
+        self.assertIn("hold no complete launch", fault(stores.pilot, [empty]))
+        self.assertIn("--pilot /nowhere.db: cannot be read", fault(stores.pilot, [Path("/nowhere.db")]))
+
+    def test_a_thousand_job_files(self) -> None:
+        import time
+
+        add_session(self.a, "cell", "complete", "complete", "complete")
+        content = self.a.read_bytes()
+        for number in range(999):
+            (self.folder / f"{number}.db").write_bytes(content)
+        begin = time.process_time()
+        cells, notes = stores.held(stores.of_campaign(self.folder))
+        self.assertEqual((cells, notes), ({"cell"}, []))
+        self.assertLess(time.process_time() - begin, 10, "status of a large campaign must not take minutes")
+
+
+if __name__ == "__main__":
+    unittest.main()
