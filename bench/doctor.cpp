@@ -252,12 +252,27 @@ void examine_store(Findings& all, const std::string& db_file) {
   }
 }
 
+/// Of another host than rank 0's, where a healthy one is worth no line.
+int print_troubles(const Findings& findings, std::ostream& out) {
+  int code = 0;
+  for (const Finding& finding : findings) {
+    if (finding.level != Level::kWarning && finding.level != Level::kFault) continue;
+    const bool fault = finding.level == Level::kFault;
+    if (fault) code = 1;
+    out << host_name() << ": " << (fault ? "FAULT" : "warning") << "  " << finding.subject << "  " << finding.text
+        << (finding.advice.empty() ? "" : " -> ") << finding.advice << '\n';
+  }
+  return code;
+}
+
 }  // namespace
 
-std::vector<Finding> examine(const std::string& db_file) {
+std::vector<Finding> examine(const std::string& db_file, const Launch& launch) {
+  Findings mpi;  // first: the ranks beside this one are gone when it measures
+  examine_mpi(mpi, launch);
+  if (launch.local_rank != 0) return mpi;
   Findings all;
   const Environment environment = process_environment();
-  const Launch launch = detect_launch(environment);
   const Processor cpu = processor();
   const std::vector<int> allowed = affinity();
   const int threads = std::max(
@@ -271,13 +286,14 @@ std::vector<Finding> examine(const std::string& db_file) {
   examine_memory(all, threads);
   examine_shared_memory(all);
   examine_launcher(all, launch, environment);
-  examine_mpi(all, launch);
+  all.insert(all.end(), mpi.begin(), mpi.end());
   examine_limits(all);
-  examine_store(all, db_file);
+  if (launch.rank == 0) examine_store(all, db_file);
   return all;
 }
 
-int print_findings(const std::vector<Finding>& findings, std::ostream& out) {
+int print_findings(const std::vector<Finding>& findings, const Launch& launch, std::ostream& out) {
+  if (launch.rank != 0) return print_troubles(findings, out);
   std::size_t width = 0;
   for (const Finding& finding : findings) width = std::max(width, finding.subject.size());
   std::size_t warnings = 0, faults = 0;

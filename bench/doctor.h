@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "bench/cli/launch.h"
+
 namespace hvd::bench {
 
 struct Finding {
@@ -17,9 +19,12 @@ struct Finding {
 /// Looks at processor (cores, SIMD, AMX, governor, throttling), memory and its measured copy bandwidth,
 /// measured fp32 and bf16 matrix rate against the processor's peak, /dev/shm, oneDNN, MPI, scheduler
 /// (Slurm, LSF, or none), affinity against the thread count, the store's file if given.
-std::vector<Finding> examine(const std::string& db_file);
+/// Of several ranks that were launched together, the first of each host looks at it, without company on its cores;
+/// the others only join in starting MPI; rank 0 alone looks at the store.
+std::vector<Finding> examine(const std::string& db_file, const Launch& launch);
 
-/// Prints a table; returns the exit code: 0, or 1 if there is a fault.
-int print_findings(const std::vector<Finding>& findings, std::ostream& out);
+/// Prints a table; on ranks other than 0 only what is wrong with their host, each line under the host's name.
+/// Returns the exit code: 0, or 1 if there is a fault.
+int print_findings(const std::vector<Finding>& findings, const Launch& launch, std::ostream& out);
 
 }  // namespace hvd::bench

@@ -32,6 +32,7 @@
 #include "bench/result_store.h"
 #include "bench/session.h"
 #include "bench/stored_labels.h"
+#include "bench/train/crew.h"
 #include "engine/base/error.h"
 #include "engine/comm/communicator.h"
 
@@ -91,7 +92,7 @@ int Program::run() {
     }
     case Command::kDoctor: {
       std::ostringstream text;
-      const int code = print_findings(examine(line.options.db_file), text);
+      const int code = print_findings(examine(line.options.db_file, launch_), launch_, text);
       Console(Console::Settings{}).print(text.str());
       return code;
     }
@@ -148,11 +149,15 @@ SessionObserver Program::observer(const Options& options) {
   if (launch_.rank != 0) return observer;
   observer.progress = [this](const Progress& progress) {
     ranks_have_met_ = true;
-    if (store_problem_) std::rethrow_exception(store_problem_);
+    // Not while building: the ranks can be told, and end with the same code, only once they follow rank 0.
+    if (store_problem_ && progress.stage != "building") std::rethrow_exception(store_problem_);
     console_->show(progress);
   };
   observer.save = [this, &options](const RunRecord& run) {
-    if (!std::exchange(world_announced_, true)) announce(options, world_text(options, run));
+    // Of the first run of all ranks: a baseline's hosts are those of its one rank.
+    if (run.world_size == run.allocation_size && !std::exchange(world_announced_, true)) {
+      announce(options, world_text(options, run));
+    }
     keeper_->save(run);
   };
   return observer;
@@ -238,6 +243,8 @@ void Program::let_the_root_leave_first() const {
 
 /// Whether it was for this rank to say.
 bool Program::say(const Error& error) {
+  // What all ranks were told by rank 0, it has said.
+  if (launch_.rank != 0 && dynamic_cast<const AgreedError*>(&error) != nullptr) return false;
   std::string text = error.what();
   if (launch_.rank != 0) text = "rank " + std::to_string(launch_.rank) + " on " + host_name() + ": " + text;
   switch (voice(launch_, error, stage_)) {

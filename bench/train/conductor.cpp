@@ -75,6 +75,7 @@ std::vector<RunRecord> Conductor::take_runs() {
 void Conductor::run() {
   try {
     begin_ = Clock::now();
+    tell_progress("warm-up", courses_.back(), 0, -1);  // also the first chance to learn that nothing can be stored
     if (options_.check && setup_.reduces()) check_reduction();
     warm_up();
     if (setup_.reduces() && trainer_.engine().size() > 1) time_buckets();

@@ -3,7 +3,7 @@
 import json
 import unittest
 
-from program import PROGRAM, TINY, ProgramTest, execute, mpirun, needs_mpi, run
+from program import MPIRUN, PROGRAM, TINY, ProgramTest, execute, mpirun, needs_mpi, run
 
 
 class Help(ProgramTest):
@@ -24,6 +24,13 @@ class Help(ProgramTest):
         for subject in ("processor", "oneDNN fp32", "memory copy", "/dev/shm", "launcher", "store"):
             self.assertIn(subject, result.out)
         self.assertEqual(list(self.folder.iterdir()), [], "doctor leaves nothing behind")
+
+    @needs_mpi
+    def test_doctor_speaks_once_per_host(self) -> None:
+        result = execute([str(MPIRUN), "-n", "2", PROGRAM, "doctor"])
+        self.assertEqual(result.code, 0, result)
+        self.assertEqual(result.out.count("launcher"), 1, result)
+        self.assertEqual(result.out.count("starts, world of 2"), 1, result)
 
 
 class BadInput(ProgramTest):
