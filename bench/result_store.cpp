@@ -83,10 +83,11 @@ std::uint32_t schema_pragma(std::string_view pragma) {
 
 class ResultStore::Impl {
  public:
-  Impl(const fs::path& target, std::string session_uuid, const std::string& command_line)
+  Impl(const fs::path& target, std::string session_uuid, std::string command_line)
       : target_(absolute_path(target)),
         partial_(target_.string() + "." + session_uuid + ".partial"),
-        session_uuid_(std::move(session_uuid)) {
+        session_uuid_(std::move(session_uuid)),
+        command_line_(std::move(command_line)) {
     const fs::path directory = target_.parent_path();
     if (!fs::is_directory(look_at(directory))) {
       throw Error(Errc::kIo, target_.string() + ": there is no directory " + directory.string() +
@@ -101,12 +102,10 @@ class ResultStore::Impl {
       throw Error(Errc::kIo, target_.string() + ": cannot be written (" + std::strerror(errno) +
                                  "); change its permissions or use another --db");
     }
-    try {
-      open_partial(command_line);
-    } catch (...) {
-      remove_partial();
-      throw;
-    }
+    // What cannot be written shows now. Until there is something to keep, nothing stays on the disk: a job may be
+    // killed while it warms up.
+    create_partial();
+    remove_partial();
   }
 
   ~Impl() {
@@ -125,6 +124,7 @@ class ResultStore::Impl {
   }
 
   void mark_incomplete(const std::string& reason) {
+    if (runs_.empty()) return;
     require_open();
     Statement(*database_,
               "UPDATE run SET status = 'incomplete', status_reason = ?, finished_utc = ? WHERE status = 'running'")
@@ -134,11 +134,8 @@ class ResultStore::Impl {
   }
 
   void finish(std::chrono::milliseconds patience) {
+    if (runs_.empty()) return;
     require_open();
-    if (runs_.empty()) {
-      remove_partial();
-      return;
-    }
     try {
       publish(patience);
     } catch (const Error& error) {
@@ -146,21 +143,27 @@ class ResultStore::Impl {
                                     partial_.string() + ", add them later with scripts/merge");
     }
     runs_.clear();
+    finished_ = true;
   }
 
   [[nodiscard]] const fs::path& target() const { return target_; }
   [[nodiscard]] const fs::path& partial() const { return partial_; }
 
  private:
-  void open_partial(const std::string& command_line) {
-    database_.emplace(partial_, Locking::kExclusive, true);
-    database_->run("PRAGMA journal_mode = DELETE; PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON;");
-    database_->run("BEGIN; " + std::string(schema_sql()) + "; COMMIT;");
-    Statement(*database_, "INSERT INTO session (uuid, started_utc, command_line) VALUES (?,?,?)")
-        .bind(session_uuid_)
-        .bind(utc_now())
-        .bind(command_line)
-        .run();
+  void create_partial() {
+    try {
+      database_.emplace(partial_, Locking::kExclusive, true);
+      database_->run("PRAGMA journal_mode = DELETE; PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON;");
+      database_->run("BEGIN; " + std::string(schema_sql()) + "; COMMIT;");
+      Statement(*database_, "INSERT INTO session (uuid, started_utc, command_line) VALUES (?,?,?)")
+          .bind(session_uuid_)
+          .bind(started_utc_)
+          .bind(command_line_)
+          .run();
+    } catch (...) {
+      remove_partial();
+      throw;
+    }
   }
 
   void publish(std::chrono::milliseconds patience) {
@@ -195,7 +198,8 @@ class ResultStore::Impl {
 
   void require_open() {
     if (database_) return;
-    if (!fs::exists(partial_)) throw Error(Errc::kIo, partial_.string() + ": the session has been finished already");
+    if (finished_) throw Error(Errc::kIo, partial_.string() + ": the session has been finished already");
+    if (runs_.empty()) return create_partial();
     database_.emplace(partial_, Locking::kExclusive, false);
     database_->run("PRAGMA journal_mode = DELETE; PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON;");
   }
@@ -207,8 +211,9 @@ class ResultStore::Impl {
   }
 
   fs::path target_, partial_;
-  std::string session_uuid_;
+  const std::string session_uuid_, command_line_, started_utc_ = utc_now();
   std::set<std::string> runs_;  // saved and not published
+  bool finished_ = false;
   std::optional<Database> database_;
 };
 

@@ -63,6 +63,7 @@ class Program {
   int close(const Options& options, const SessionResult& result);
   [[noreturn]] void end_now(const std::string& reason);
   bool say(const Error& error);
+  static std::string what_is_kept(const RecordKeeper* keeper);
   void let_the_root_leave_first() const;
 
   const std::vector<std::string> argv_;
@@ -216,10 +217,7 @@ void Program::end_now(const std::string& reason) {
   // The line first, because it takes no time: the launcher may not leave enough for the disk. While the ranks
   // have not met, a launcher that ends this one does so because of another, which has said why.
   if (first && launch_.rank == 0 && (launch_.size == 1 || ranks_have_met_)) {
-    const std::string file = keeper != nullptr ? keeper->file() : std::string();
-    say_error("stopped by " + reason + " before the step in progress could end; " +
-              (file.empty() ? "nothing is stored (--no-db)"
-                            : "what was saved so far goes to " + file + ", marked incomplete"));
+    say_error("stopped by " + reason + " before the step in progress could end; " + what_is_kept(keeper));
   }
   if (keeper != nullptr) {
     if (const std::string problem = keeper->close_now(reason, Deadline::after(kForcedClose)); !problem.empty()) {
@@ -227,6 +225,7 @@ void Program::end_now(const std::string& reason) {
     }
   }
   let_the_root_leave_first();
+  comm::remove_shared_names();
   std::_Exit(exit_code(Errc::kInterrupted));  // other threads may be anywhere: no destructors
 }
 
@@ -241,11 +240,21 @@ void Program::let_the_root_leave_first() const {
   }
 }
 
+/// For the line that says how a session ended early.
+std::string Program::what_is_kept(const RecordKeeper* keeper) {
+  if (keeper != nullptr && keeper->has_saved()) {
+    return "what was measured goes to " + keeper->file() + ", marked incomplete";
+  }
+  return keeper != nullptr && keeper->file().empty() ? "nothing is stored (--no-db)" : "nothing was measured yet";
+}
+
 /// Whether it was for this rank to say.
 bool Program::say(const Error& error) {
   // What all ranks were told by rank 0, it has said.
   if (launch_.rank != 0 && dynamic_cast<const AgreedError*>(&error) != nullptr) return false;
   std::string text = error.what();
+  const bool saved = keeper_ != nullptr && keeper_->has_saved() && !closing_;
+  if (saved || (error.code() == Errc::kInterrupted && launch_.rank == 0)) text += "; " + what_is_kept(keeper_.get());
   if (launch_.rank != 0) text = "rank " + std::to_string(launch_.rank) + " on " + host_name() + ": " + text;
   switch (voice(launch_, error, stage_)) {
     case Voice::kSilent: return false;

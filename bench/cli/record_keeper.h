@@ -3,6 +3,7 @@
 // One of them works on the store at a time; the other waits its turn, up to a deadline.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <map>
 #include <memory>
@@ -37,6 +38,8 @@ class RecordKeeper {
 
   /// The target, absolute; empty without a store.
   [[nodiscard]] std::string file() const;
+  /// Whether a run is on the disk. Any thread, without waiting.
+  [[nodiscard]] bool has_saved() const noexcept { return saved_any_; }
 
  private:
   class Turn;
@@ -51,9 +54,9 @@ class RecordKeeper {
   CondVar turn_ended_;
   bool busy_ HVD_GUARDED_BY(mutex_) = false;
   bool closed_ HVD_GUARDED_BY(mutex_) = false;
+  std::atomic<bool> saved_any_ = false;
   // The fields below belong to whose turn it is.
   std::map<std::string, RunRecord> unsaved_;
-  bool saved_any_ = false;
   bool warned_ = false;
   bool published_ = false;
 };

@@ -17,7 +17,7 @@ std::vector<Answer> Crew::perform(const Directive& directive) {
   for (std::size_t r = 0; r < answers.size(); ++r) {
     if (answers[r].signal.empty()) continue;
     throw Error(Errc::kInterrupted, "stopped by " + answers[r].signal + " on rank " + std::to_string(r) + " (" +
-                                        engine_.topology().hosts.at(r) + "); what was measured until then is kept");
+                                        engine_.topology().hosts.at(r) + ")");
   }
   return answers;
 }

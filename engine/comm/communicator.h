@@ -122,4 +122,8 @@ bool mpi_available() noexcept;
 /// Errors: unsupported without MPI; backend when MPI fails.
 std::unique_ptr<Communicator> make_mpi(const CommOptions& options = {});
 
+/// For a process that ends without unwinding, after a signal: removes the names of shared memory that it made and that
+/// not all peers have attached to. Any thread.
+void remove_shared_names() noexcept;
+
 }  // namespace hvd::comm

@@ -8,10 +8,13 @@
 
 #include <cerrno>
 #include <cstring>
+#include <exception>
+#include <filesystem>
 #include <system_error>
 #include <utility>
 
 #include "engine/base/error.h"
+#include "engine/comm/communicator.h"
 
 namespace hvd::comm {
 namespace {
@@ -98,6 +101,20 @@ void SharedMemory::commit(std::size_t offset, std::size_t bytes) const {
                                       " (" + error_text(code) +
                                       "); enlarge it (docker run --shm-size, mount -o remount,size=... /dev/shm) or "
                                       "use fewer ranks per host");
+}
+
+void remove_shared_names() noexcept {
+  try {
+    const std::string mine = "hvd_bench." + std::to_string(getpid()) + ".";
+    std::error_code problem;
+    for (std::filesystem::directory_iterator entry("/dev/shm", problem), end; !problem && entry != end;
+         entry.increment(problem)) {
+      const std::string name = entry->path().filename().string();
+      if (name.starts_with(mine)) SharedMemory::unlink("/" + name);
+    }
+  } catch (const std::exception&) {  // no memory: the names stay
+    return;
+  }
 }
 
 void SharedMemory::populate() const noexcept { madvise(base_, size_, kPopulateWrite); }
