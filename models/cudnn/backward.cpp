@@ -1,0 +1,288 @@
+// The backward half of the analysis: diffs of activations, and what follows them in one launch.
+#include <algorithm>
+
+#include "engine/base/assert.h"
+#include "engine/base/error.h"
+#include "models/cudnn/analyser.h"
+
+namespace hvd::models::cudnn {
+
+void Analyser::backward(NodeId id) {
+  switch (node(id).kind) {
+    case OpKind::kConvBackwardWeights: return conv_backward_weights(id);
+    case OpKind::kConvBackwardData: return conv_backward_data(id);
+    case OpKind::kFullyConnectedBackwardWeights: return linear_backward_weights(id);
+    case OpKind::kFullyConnectedBackwardData: return linear_backward_data(id);
+    case OpKind::kBatchNormBackward: return norm_backward(id);
+    case OpKind::kReluBackward: return relu_backward(id);
+    case OpKind::kDropoutBackward: return pool_backward(id, OpType::kDropoutBackward);
+    case OpKind::kMaxPoolBackward: return pool_backward(id, OpType::kMaxPoolBackward);
+    case OpKind::kAvgPoolBackward: return pool_backward(id, OpType::kAvgPoolBackward);
+    case OpKind::kGlobalAvgPoolBackward: return pool_backward(id, OpType::kGlobalAvgPoolBackward);
+    case OpKind::kConcatBackward: return concat_backward(id);
+    case OpKind::kAccumulate: return accumulate(id);
+    case OpKind::kSoftmaxCrossEntropyBackward: return loss_backward(id);
+    default: HVD_ASSERT(!"not a backward node");
+  }
+}
+
+// ---- Diffs and what follows them in one launch ----
+
+void Analyser::bind_diff(TensorId id, ValueId value) {
+  value_of_[static_cast<std::size_t>(id)] = value;
+  for (const NodeId reader : readers(id)) {
+    if (node(reader).kind != OpKind::kAccumulate) continue;
+    parts_[reader].push_back(value);
+    ++parts_made_[reader];
+  }
+}
+
+Analyser::Fate Analyser::fate(TensorId id) const {
+  Fate fate{.whole = id};
+  if (options_.level == 0) return fate;
+  fate.accumulate = only_reader(id, OpKind::kAccumulate);
+  if (fate.accumulate != kNoNode) {
+    const auto parts = parts_.find(fate.accumulate);
+    const std::size_t waiting = parts == parts_.end() ? 0 : parts->second.size();
+    const auto made = parts_made_.find(fate.accumulate);
+    const std::size_t before = made == parts_made_.end() ? 0 : made->second;
+    if (waiting > 0) fate.partner = parts->second.back();
+    fate.complete = waiting == 1 && before + 1 == node(fate.accumulate).inputs.size();
+    fate.whole = fate.complete ? node(fate.accumulate).outputs[0] : kNoTensor;
+  }
+  if (fate.whole == kNoTensor) return fate;
+  fate.relu_backward = only_reader(fate.whole, OpKind::kReluBackward);
+  if (fate.relu_backward == kNoNode || options_.level < 2) return fate;
+  // relu(norm(x)) alone: what the rectifier tests can be computed from x.
+  const NodeId norm = norm_under(fate.relu_backward);
+  if (norm == kNoNode) return fate;
+  for (const NodeId reader : readers(node(fate.relu_backward).outputs[0])) {
+    if (node(reader).kind == OpKind::kBatchNormBackward && node(reader).forward == norm) fate.norm_backward = reader;
+  }
+  return fate;
+}
+
+NodeId Analyser::norm_under(NodeId relu_backward) const {
+  const TensorId tested = node(node(relu_backward).forward).inputs[0];
+  const NodeId producer = graph_.tensor(tested).producer;
+  if (producer == kNoNode || node(producer).kind != OpKind::kBatchNorm) return kNoNode;
+  return only_forward_reader(tested, OpKind::kRelu) != kNoNode ? producer : kNoNode;
+}
+
+// From the most to the least. A sum that is not complete can still take in what waits.
+std::vector<Analyser::Epilogue> Analyser::epilogues(const Fate& fate, Engine engine) const {
+  std::vector<Epilogue> list;
+  const bool add = fate.partner != kNoValue;
+  const bool whole = fate.accumulate == kNoNode || fate.complete;
+  if (whole && fate.norm_backward != kNoNode && engine == Engine::kCudnn) {
+    list.push_back({.add = add, .relu = true, .sums = true});
+  }
+  if (whole && fate.relu_backward != kNoNode) list.push_back({.add = add, .relu = true});
+  if (add) list.push_back({.add = true});
+  list.emplace_back();
+  return list;
+}
+
+ValueId Analyser::diff_target(Draft& draft, TensorId id, const Epilogue& epilogue) {
+  if (epilogue.add || epilogue.relu) return inside_value(graph_.tensor(id).name + ":alone", shape(id));
+  return output(draft, id);
+}
+
+ValueId Analyser::finish_diff(Draft& draft, TensorId id, ValueId diff, const Fate& fate, const Epilogue& epilogue) {
+  if (epilogue.add) {
+    ValueId sum = kNoValue;
+    if (epilogue.relu) {
+      sum = inside_value(graph_.tensor(fate.whole).name, shape(id));
+      program_.values[static_cast<std::size_t>(sum)].tensor = fate.whole;
+    } else if (fate.complete) {
+      sum = output(draft, fate.whole);
+    } else {
+      sum = extra_output(draft, graph_.tensor(id).name + ":partial", shape(id), storage_type());
+    }
+    operate(draft, OpType::kAdd, {diff, fate.partner}, {sum}, fate.accumulate);
+    if (fate.complete) draft.done.push_back(fate.accumulate);
+    diff = sum;
+  }
+  if (epilogue.relu) {
+    const ValueId test = relu_test(draft, fate.relu_backward, epilogue.sums);
+    const ValueId masked = output(draft, node(fate.relu_backward).outputs[0]);
+    operate(draft, OpType::kReluBackward, {test, diff}, {masked}, fate.relu_backward);
+    draft.done.push_back(fate.relu_backward);
+    diff = masked;
+  }
+  return diff;
+}
+
+void Analyser::commit_diff(Draft& draft, ValueId result, const Fate& fate, const Epilogue& epilogue) {
+  if (epilogue.add) parts_.at(fate.accumulate).pop_back();  // it is in the sum now
+  commit(draft);
+  if (epilogue.add && !fate.complete) {
+    parts_.at(fate.accumulate).push_back(result);
+    ++parts_made_[fate.accumulate];
+  }
+}
+
+ValueId Analyser::relu_test(Draft& draft, NodeId relu_backward, bool from_norm) {
+  const TensorId y = node(relu_backward).inputs[0];
+  if (!from_norm && has_value(y)) return value_of(y);
+  const NodeId norm = norm_under(relu_backward);
+  HVD_ASSERT(norm != kNoNode);
+  return applied_again(draft, norm, true);
+}
+
+// ---- Diffs of activations ----
+
+void Analyser::conv_backward_data(NodeId id) {
+  const Node& of = node(id);
+  const TensorId dx = of.outputs[0];
+  const ValueId diff = value_of(of.inputs[1]);
+  const Fate next = fate(dx);
+  for (const bool gaps : {true, false}) {
+    if (!gaps && program_.value(diff).parent == kNoValue) continue;
+    const ValueId dy = gaps ? diff : packed(diff, id);
+    for (const Epilogue& epilogue : epilogues(next, Engine::kCudnn)) {
+      const bool again = epilogue.relu && !has_value(node(next.relu_backward).inputs[0]);
+      Draft made = draft(Engine::kCudnn, epilogue.sums || again ? 2 : epilogue.add || epilogue.relu ? 1 : 0, id);
+      const ValueId target = diff_target(made, dx, epilogue);
+      operate_with_attr(made, OpType::kConvBackwardData, {value_of(of.inputs[0]), dy}, {target}, id);
+      const ValueId result = finish_diff(made, dx, target, next, epilogue);
+      Casts casts;
+      NormSums sums;
+      if (epilogue.sums) sums = sums_into(made, next.norm_backward, result, casts);
+      if (std::string why = refusal(made); !why.empty()) {
+        record(made, std::move(why));
+        take_back(made);
+        continue;
+      }
+      commit_diff(made, result, next, epilogue);
+      if (epilogue.sums) sums_[next.norm_backward] = sums;
+      cast_gradients(casts);
+      return;
+    }
+  }
+  refuse_convolution(id, "data gradient");
+}
+
+void Analyser::linear_backward_data(NodeId id) {
+  const Node& of = node(id);
+  Draft made = draft(Engine::kCublasLt, 0, id);
+  operate(made, OpType::kLinearBackwardData, {value_of(of.inputs[0]), value_of(of.inputs[1])},
+          {output(made, of.outputs[0])}, id);
+  commit(made);
+}
+
+void Analyser::relu_backward(NodeId id) {
+  const TensorId dx = node(id).outputs[0];
+  // Where only the backward of the batch norm below reads the result, that does both: what the rectifier tests is
+  // computed from x, which it reads anyway.
+  const NodeId next = options_.level >= 1 ? only_reader(dx, OpKind::kBatchNormBackward) : kNoNode;
+  if (next != kNoNode && norm_under(id) == node(next).forward) {
+    delayed_relu_[next] = id;
+    return;
+  }
+  own_relu_backward(id);
+}
+
+void Analyser::own_relu_backward(NodeId id) {
+  const Node& of = node(id);
+  const bool again = !has_value(of.inputs[0]);
+  Draft made = draft(Engine::kOwn, again ? 2 : 0, id);
+  const ValueId test = relu_test(made, id, false);
+  operate(made, OpType::kReluBackward, {test, value_of(of.inputs[1])}, {output(made, of.outputs[0])}, id);
+  commit(made);
+}
+
+// Pools, and dropout, which is like them: one diff in, one diff out, by a kernel of ours.
+void Analyser::pool_backward(NodeId id, OpType type) {
+  const Node& of = node(id);
+  const bool max = type == OpType::kMaxPoolBackward;
+  const TensorId dx = of.outputs[0];
+  const ValueId dy = value_of(of.inputs[max ? 2 : 0]);
+  // A rectifier that only this max pool reads: dy reaches only elements that equal the pooled maximum, so its sign is
+  // the test.
+  NodeId undone = kNoNode;
+  if (max && options_.level >= 1) {
+    const NodeId producer = graph_.tensor(of.inputs[0]).producer;
+    const bool rectifier = producer != kNoNode && node(producer).kind == OpKind::kRelu;
+    if (rectifier && only_forward_reader(of.inputs[0], OpKind::kMaxPool) != kNoNode) {
+      undone = only_reader(dx, OpKind::kReluBackward);
+    }
+  }
+  if (undone != kNoNode) {
+    Draft made = draft(Engine::kOwn, 1, id);
+    const ValueId masked = inside_value(of.name + ":masked", shape(of.inputs[1]));
+    operate(made, OpType::kReluBackward, {value_of(of.inputs[1]), dy}, {masked}, undone);
+    operate_with_attr(made, type, {where_.at(of.forward), masked}, {output(made, node(undone).outputs[0])}, id);
+    made.done.push_back(undone);
+    return commit(made);
+  }
+  const Fate next = fate(dx);
+  const Epilogue epilogue = epilogues(next, Engine::kOwn).front();
+  Draft made = draft(Engine::kOwn, epilogue.add || epilogue.relu ? 1 : 0, id);
+  const ValueId target = diff_target(made, dx, epilogue);
+  std::vector<ValueId> inputs{dy};
+  if (max) inputs.insert(inputs.begin(), where_.at(of.forward));
+  operate_with_attr(made, type, std::move(inputs), {target}, id);
+  const ValueId result = finish_diff(made, dx, target, next, epilogue);
+  commit_diff(made, result, next, epilogue);
+}
+
+void Analyser::concat_backward(NodeId id) {
+  const Node& of = node(id);
+  const std::vector<TensorId>& inputs = node(of.forward).inputs;
+  const ValueId dy = value_of(of.inputs[0]);
+  Draft copies = draft(Engine::kOwn, 0, id);
+  std::int64_t channel = 0;
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    const std::int64_t channels = shape(inputs[i])[3];
+    if (of.outputs[i] != kNoTensor) {
+      const ValueId slice =
+          add_value({.name = graph_.tensor(of.outputs[i]).name + (options_.level == 0 ? ":slice" : ""),
+                     .tensor = options_.level == 0 ? kNoTensor : of.outputs[i],
+                     .shape = shape(inputs[i]),
+                     .type = storage_type(),
+                     .parent = dy,
+                     .channel = channel});
+      if (options_.level == 0) {
+        operate(copies, OpType::kCopy, {slice}, {output(copies, of.outputs[i])}, id);
+      } else {
+        bind_diff(of.outputs[i], slice);
+      }
+    }
+    channel += channels;
+  }
+  if (options_.level >= 1) {
+    program_.elided.push_back({.node = id, .why = "its outputs are read as slices"});
+    return;
+  }
+  commit(copies);
+}
+
+// What no launch before it could take in.
+void Analyser::accumulate(NodeId id) {
+  const Node& of = node(id);
+  const TensorId sum = of.outputs[0];
+  const NodeId relu = options_.level >= 1 ? only_reader(sum, OpKind::kReluBackward) : kNoNode;
+  Draft made = draft(Engine::kOwn, relu == kNoNode ? 0 : has_value(node(relu).inputs[0]) ? 1 : 2, id);
+  std::vector<ValueId> parts = std::move(parts_[id]);
+  parts_.erase(id);
+  const ValueId value = relu == kNoNode ? output(made, sum) : inside_value(graph_.tensor(sum).name, shape(sum));
+  program_.values[static_cast<std::size_t>(value)].tensor = sum;
+  operate(made, OpType::kAdd, std::move(parts), {value}, id);
+  if (relu != kNoNode) {
+    const ValueId test = relu_test(made, relu, false);
+    operate(made, OpType::kReluBackward, {test, value}, {output(made, node(relu).outputs[0])}, relu);
+    made.done.push_back(relu);
+  }
+  commit(made);
+}
+
+void Analyser::loss_backward(NodeId id) {
+  const Node& of = node(id);
+  Draft made = draft(Engine::kOwn, 0, id);
+  operate_with_attr(made, OpType::kSoftmaxCrossEntropyBackward, {value_of(of.inputs[0]), value_of(of.inputs[1])},
+                    {output(made, of.outputs[0])}, id);
+  commit(made);
+}
+
+}  // namespace hvd::models::cudnn

@@ -1,0 +1,150 @@
+#include "models/cudnn/engines.h"
+
+#include <algorithm>
+#include <array>
+#include <set>
+#include <utility>
+
+#include "engine/base/error.h"
+#include "models/cudnn/operation_graph.h"
+
+namespace hvd::models::cudnn {
+namespace {
+
+// cuDNN's lists are at most some forty long.
+constexpr std::int64_t kMostResults = 64;
+constexpr std::int64_t kMostNotes = 16;
+constexpr std::int64_t kMostKnobs = 32;
+
+std::vector<Descriptor> descriptors(const Library& library, cudnnBackendDescriptorType_t type, std::int64_t count) {
+  std::vector<Descriptor> list;
+  for (std::int64_t i = 0; i < count; ++i) list.emplace_back(library, type);
+  return list;
+}
+
+// Fills `list` from an attribute that is an array of descriptors; returns how many there are.
+std::int64_t get_descriptors(const Descriptor& from, cudnnBackendAttributeName_t name, std::vector<Descriptor>& list) {
+  std::vector<cudnnBackendDescriptor_t> handles;
+  handles.reserve(list.size());
+  for (const Descriptor& descriptor : list) handles.push_back(descriptor.get());
+  const std::int64_t count =
+      from.get(name, CUDNN_TYPE_BACKEND_DESCRIPTOR, static_cast<std::int64_t>(handles.size()), handles.data());
+  return std::min(count, static_cast<std::int64_t>(list.size()));
+}
+
+template <class Note>
+std::set<int> notes(const Descriptor& engine, cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type) {
+  std::array<Note, kMostNotes> values{};
+  const std::int64_t count = std::min(engine.get(name, type, kMostNotes, values.data()), kMostNotes);
+  return {values.begin(), values.begin() + count};
+}
+
+std::vector<Knob> knobs(const Library& library, const Descriptor& config) {
+  std::vector<Descriptor> list = descriptors(library, CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR, kMostKnobs);
+  const std::int64_t count = get_descriptors(config, CUDNN_ATTR_ENGINECFG_KNOB_CHOICES, list);
+  std::vector<Knob> result;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const Descriptor& choice = list[static_cast<std::size_t>(i)];
+    cudnnBackendKnobType_t type{};
+    choice.get(CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE, CUDNN_TYPE_KNOB_TYPE, 1, &type);
+    result.push_back({.type = static_cast<int>(type), .value = choice.get_int64(CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE)});
+  }
+  std::sort(result.begin(), result.end(), [](const Knob& a, const Knob& b) { return a.type < b.type; });
+  return result;
+}
+
+// What `config` is. Throws if cuDNN cannot build a plan from it.
+EngineChoice choice_of(const Library& library, const Descriptor& device, const Descriptor& config) {
+  std::vector<Descriptor> engines = descriptors(library, CUDNN_BACKEND_ENGINE_DESCRIPTOR, 1);
+  get_descriptors(config, CUDNN_ATTR_ENGINECFG_ENGINE, engines);
+  const Descriptor& engine = engines[0];
+  const auto numerical =
+      notes<cudnnBackendNumericalNote_t>(engine, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE);
+  const auto behaviour =
+      notes<cudnnBackendBehaviorNote_t>(engine, CUDNN_ATTR_ENGINE_BEHAVIOR_NOTE, CUDNN_TYPE_BEHAVIOR_NOTE);
+  EngineChoice choice{.engine = engine.get_int64(CUDNN_ATTR_ENGINE_GLOBAL_INDEX),
+                      .knobs = knobs(library, config),
+                      .tensor_cores = numerical.contains(CUDNN_NUMERICAL_NOTE_TENSOR_CORE),
+                      .rounds_inputs = numerical.contains(CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS),
+                      .sums_in_16_bits = numerical.contains(CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION),
+                      .nondeterministic = numerical.contains(CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC),
+                      .compiled_at_run_time = behaviour.contains(CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION)};
+  if (choice.compiled_at_run_time) return choice;
+  Descriptor plan(library, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
+  plan.set(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, config);
+  plan.set(kAttrPlanDeviceProp, device);
+  plan.finalize("plan");
+  choice.workspace_bytes = static_cast<std::size_t>(plan.get_int64(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE));
+  choice.finalised = true;
+  return choice;
+}
+
+cudnnBackendHeurMode_t mode_of(Heuristics mode) {
+  switch (mode) {
+    case Heuristics::kA: return CUDNN_HEUR_MODE_A;
+    case Heuristics::kB: return CUDNN_HEUR_MODE_B;
+    case Heuristics::kFallback: break;
+  }
+  return CUDNN_HEUR_MODE_FALLBACK;
+}
+
+}  // namespace
+
+EngineFinder::EngineFinder(std::shared_ptr<const Library> library, const std::string& device_properties)
+    : library_(std::move(library)) {
+  if (library_->version() < kDevicelessVersion) {
+    throw Error(Errc::kUnsupported, library_->name() + " is cuDNN " + library_->version().text() +
+                                        "; planning for a GPU that is not there needs " + kDevicelessVersion.text());
+  }
+  try {
+    device_ = Descriptor(*library_, kDevicePropDescriptor);
+    device_.set(kAttrDevicePropJson, CUDNN_TYPE_CHAR, static_cast<std::int64_t>(device_properties.size()),
+                device_properties.data());
+    device_.finalize("device properties");
+  } catch (const Error& error) {
+    throw Error(Errc::kInvalidArgument, std::string("cuDNN does not take this description of a GPU: ") + error.what());
+  }
+}
+
+EngineFinder::List EngineFinder::list(const Program& program, const Group& group, Heuristics mode) const {
+  List list;
+  try {
+    const OperationGraph graph(*library_, program, group);
+    const cudnnBackendHeurMode_t wanted = mode_of(mode);
+    Descriptor heuristics(*library_, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
+    heuristics.set(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph.get());
+    heuristics.set(CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &wanted);
+    heuristics.set(kAttrHeuristicsDeviceProp, device_);
+    heuristics.finalize("heuristics");
+    std::vector<Descriptor> configs = descriptors(*library_, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, kMostResults);
+    const std::int64_t count = get_descriptors(heuristics, CUDNN_ATTR_ENGINEHEUR_RESULTS, configs);
+    for (std::int64_t i = 0; i < count; ++i) {
+      try {
+        EngineChoice choice = choice_of(*library_, device_, configs[static_cast<std::size_t>(i)]);
+        const bool known = std::any_of(list.choices.begin(), list.choices.end(), [&](const EngineChoice& other) {
+          return other.engine == choice.engine && other.knobs == choice.knobs;
+        });
+        if (!known) list.choices.push_back(std::move(choice));
+      } catch (const Error& error) {
+        list.why = error.what();
+      }
+    }
+  } catch (const Error& error) {
+    list.why = error.what();
+  }
+  return list;
+}
+
+std::string rejection(const EngineChoice& choice, const EngineFilter& filter) {
+  if (filter.compute == ComputeType::kFp32 && (choice.tensor_cores || choice.rounds_inputs)) {
+    return "only with rounded inputs";
+  }
+  if (choice.sums_in_16_bits) return "only with 16-bit sums";
+  if (filter.deterministic && choice.nondeterministic) return "only nondeterministic";
+  if (choice.workspace_bytes > filter.workspace_cap_bytes) {
+    return "only with a workspace above the cap of " + std::to_string(filter.workspace_cap_bytes) + " bytes";
+  }
+  return {};
+}
+
+}  // namespace hvd::models::cudnn

@@ -1,0 +1,50 @@
+// Asks cuDNN which engines run a group on a GPU that is described, not present.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "models/cudnn/descriptor.h"
+#include "models/cudnn/plan.h"
+
+namespace hvd::models::cudnn {
+
+/// cuDNN's lists of engines, in the order in which they are asked for.
+enum class Heuristics : std::uint8_t {
+  kA,         ///< fast, ranked by expected speed
+  kB,         ///< slower and more accurate, for single operations
+  kFallback,  ///< what works at all, unranked
+};
+
+/// What is wanted of an engine.
+struct EngineFilter {
+  ComputeType compute = ComputeType::kFp16;
+  bool deterministic = false;
+  std::size_t workspace_cap_bytes = 0;
+};
+
+/// Why `choice` may not be used; empty: it may. Pure.
+std::string rejection(const EngineChoice& choice, const EngineFilter& filter);
+
+class EngineFinder {
+ public:
+  /// Errors: unsupported if the library is older than kDevicelessVersion; invalid_argument if it does not take the
+  /// description.
+  EngineFinder(std::shared_ptr<const Library> library, const std::string& device_properties);
+
+  struct List {
+    std::vector<EngineChoice> choices;  ///< that cuDNN accepts; those compiled in advance are finalised
+    std::string why;                    ///< what cuDNN said to what it does not accept; may be empty
+  };
+  /// One list of the heuristics for `group`. Never fails: a refusal is an empty list with a reason.
+  [[nodiscard]] List list(const Program& program, const Group& group, Heuristics mode) const;
+
+  [[nodiscard]] const Library& library() const noexcept { return *library_; }
+
+ private:
+  std::shared_ptr<const Library> library_;
+  Descriptor device_;
+};
+
+}  // namespace hvd::models::cudnn

@@ -1,0 +1,187 @@
+// The backward half of the analysis: gradients of parameters, and batch norms, whose gradients come with their diffs.
+#include <algorithm>
+
+#include "engine/base/assert.h"
+#include "models/cudnn/analyser.h"
+
+namespace hvd::models::cudnn {
+
+// Launches of a library write vectors in fp32, and weights in the type of their inputs: where the arena has another
+// type, a copy follows.
+ValueId Analyser::gradient_output(Draft& draft, TensorId id, DataType made_in, Casts& casts) {
+  if (options_.gradient == made_in) return output(draft, id);
+  const ValueId value = extra_output(draft, graph_.tensor(id).name + ":made", shape(id), made_in);
+  casts.emplace_back(value, id);
+  return value;
+}
+
+// A vector is a few hundred numbers, and a launch takes longer than copying them: several wait for one another. Their
+// gradients are ready that much later, still far within a bucket.
+void Analyser::cast_gradients(const Casts& casts) {
+  constexpr std::size_t kCastsPerLaunch = 16;
+  casts_.insert(casts_.end(), casts.begin(), casts.end());
+  if (casts_.size() >= kCastsPerLaunch) launch_casts();
+}
+
+void Analyser::launch_casts() {
+  if (casts_.empty()) return;
+  Draft made = draft(Engine::kOwn, 0, kNoNode);
+  for (const auto& [value, tensor] : casts_) {
+    operate(made, OpType::kCopy, {value}, {output(made, tensor)}, graph_.tensor(tensor).producer);
+  }
+  casts_.clear();
+  commit(made);
+}
+
+// The weight gradient of `conv`, less what it writes.
+Draft Analyser::weight_gradient_draft(NodeId conv, NodeId at, ValueId dy, bool again) {
+  const Node& forward = node(conv);
+  Draft made = draft(Engine::kCudnn, unapplied_.contains(forward.inputs[0]) ? 2 : 0, at);
+  const ValueId x = activation(made, forward.inputs[0], again);
+  operate(made, OpType::kConvBackwardWeights, {x, dy}, {}, at);
+  made.group.operations.back().attr = forward.attr;
+  return made;
+}
+
+// The same as it will be asked for when its diff is there.
+Draft Analyser::weight_gradient_question(NodeId conv) {
+  const std::size_t before = program_.values.size();
+  const ValueId dy = add_value({.name = "dy", .shape = shape(node(conv).outputs[0]), .type = storage_type()});
+  Draft made = weight_gradient_draft(conv, conv, dy, true);
+  made.group.operations.back().outputs = {extra_output(made, "dw", shape(node(conv).inputs[1]), storage_type())};
+  made.values_before = before;
+  return made;
+}
+
+void Analyser::conv_backward_weights(NodeId id) {
+  const Node& of = node(id);
+  const ValueId diff = value_of(of.inputs[1]);
+  // The arena's type first, straight into it; then the type of the inputs; then the same with a diff without gaps.
+  std::vector<DataType> types{options_.gradient};
+  if (storage_type() != options_.gradient) types.push_back(storage_type());
+  for (const bool gaps : {true, false}) {
+    if (!gaps && program_.value(diff).parent == kNoValue) continue;
+    const ValueId dy = gaps ? diff : packed(diff, id);
+    for (const DataType type : types) {
+      Draft made = weight_gradient_draft(of.forward, id, dy, true);
+      Casts casts;
+      const ValueId dw = gradient_output(made, of.outputs[0], type, casts);
+      made.group.operations.back().outputs = {dw};
+      if (!offer(made)) continue;
+      cast_gradients(casts);
+      if (of.outputs.size() > 1) bias_gradient(id);
+      return;
+    }
+  }
+  refuse_convolution(id, "weight gradient");
+}
+
+void Analyser::bias_gradient(NodeId id) {
+  const Node& of = node(id);
+  Draft made = draft(Engine::kOwn, 0, id);
+  operate(made, OpType::kBiasGradient, {value_of(of.inputs[1])}, {output(made, of.outputs[1])}, id);
+  commit(made);
+}
+
+void Analyser::linear_backward_weights(NodeId id) {
+  const Node& of = node(id);
+  const ValueId x = packed(value_of(of.inputs[0]), id);
+  Draft made = draft(Engine::kCublasLt, options_.level >= 1 ? 1 : 0, id);
+  const ValueId dy = value_of(of.inputs[1]);
+  operate(made, OpType::kLinearBackwardWeights, {x, dy}, {output(made, of.outputs[0])}, id);
+  // The product's epilogue sums dy, in the type of the product's output.
+  if (options_.level >= 1) operate(made, OpType::kBiasGradient, {dy}, {output(made, of.outputs[1])}, id);
+  commit(made);
+  if (options_.level == 0) bias_gradient(id);
+}
+
+// ---- Batch norms ----
+
+void Analyser::norm_backward(NodeId id) {
+  if (sums_.contains(id)) return apply_norm_backward(id);
+  const auto delayed = delayed_relu_.find(id);
+  if (delayed != delayed_relu_.end()) return own_norm_backward(id, delayed->second);
+  if (!whole_norm_backward(id)) own_norm_backward(id, kNoNode);
+}
+
+// The sums over dy of a batch norm's backward: its weight gradients, and the three vectors that its dx needs.
+NormSums Analyser::sums_into(Draft& draft, NodeId norm_backward, ValueId dy, Casts& casts) {
+  const Node& of = node(norm_backward);
+  const NormVectors& vectors = norms_.at(of.forward);
+  const Shape channels = shape(of.outputs[1]);
+  const ValueId dgamma = gradient_output(draft, of.outputs[1], DataType::kF32, casts);
+  const ValueId dbeta = gradient_output(draft, of.outputs[2], DataType::kF32, casts);
+  const NormSums sums{.norm_backward = norm_backward,
+                      .a = extra_output(draft, of.name + ":a", channels, DataType::kF32),
+                      .b = extra_output(draft, of.name + ":b", channels, DataType::kF32),
+                      .c = extra_output(draft, of.name + ":c", channels, DataType::kF32),
+                      .dy = dy,
+                      .level = draft.group.level};
+  operate(draft, OpType::kNormBackwardWeights,
+          {value_of(of.inputs[0]), dy, value_of(of.inputs[1]), vectors.mean, vectors.inv_std},
+          {dgamma, dbeta, sums.a, sums.b, sums.c}, norm_backward);
+  return sums;
+}
+
+// The whole backward of a batch norm in one launch of cuDNN's.
+bool Analyser::whole_norm_backward(NodeId id) {
+  const Node& of = node(id);
+  const NormVectors& vectors = norms_.at(of.forward);
+  Draft made = draft(Engine::kCudnn, 0, id);
+  Casts casts;
+  const ValueId dx = output(made, of.outputs[0]);
+  const ValueId dgamma = gradient_output(made, of.outputs[1], DataType::kF32, casts);
+  const ValueId dbeta = gradient_output(made, of.outputs[2], DataType::kF32, casts);
+  operate(made, OpType::kNormBackward,
+          {value_of(of.inputs[0]), value_of(of.inputs[1]), vectors.mean, vectors.inv_std, value_of(of.inputs[4])},
+          {dx, dgamma, dbeta}, id);
+  if (!offer(made)) return false;
+  cast_gradients(casts);
+  return true;
+}
+
+// Two passes of ours, each over dy and x. With a rectifier above, each undoes it on the way: five tensors read or
+// written, where a rectifier's backward and a batch norm's in turn would read or write six.
+void Analyser::own_norm_backward(NodeId id, NodeId relu) {
+  const Node& of = node(id);
+  const bool unapplied = relu != kNoNode && !has_value(node(relu).inputs[0]);
+  Draft made = draft(Engine::kOwn, unapplied ? 2 : relu != kNoNode ? 1 : 0, id);
+  ValueId dy = relu == kNoNode ? value_of(of.inputs[4]) : value_of(node(relu).inputs[1]);
+  const ValueId before = dy;
+  if (relu != kNoNode) {
+    const ValueId test = applied_again(made, of.forward, true);
+    dy = inside_value(graph_.tensor(of.inputs[4]).name, shape(of.inputs[4]));
+    operate(made, OpType::kReluBackward, {test, before}, {dy}, relu);
+  }
+  // A kernel of ours writes the arena's type by itself.
+  Casts casts;
+  NormSums sums = sums_into(made, id, dy, casts);
+  for (std::size_t i = 0; i < casts.size(); ++i) {
+    const ValueId arena = value_of(casts[i].second);
+    std::replace(made.group.writes.begin(), made.group.writes.end(), casts[i].first, arena);
+    made.group.operations.back().outputs[i] = arena;
+  }
+  sums.dy = before;
+  sums.relu = relu;
+  commit(made);
+  sums_[id] = sums;
+  apply_norm_backward(id);
+}
+
+void Analyser::apply_norm_backward(NodeId id) {
+  const Node& of = node(id);
+  const NormSums& sums = sums_.at(id);
+  const bool fused = sums.relu != kNoNode;
+  Draft made = draft(Engine::kOwn, sums.level, id);
+  ValueId dy = sums.dy;
+  if (fused) {
+    const ValueId test = applied_again(made, of.forward, true);
+    dy = inside_value(graph_.tensor(of.inputs[4]).name + ":again", shape(of.inputs[4]));
+    operate(made, OpType::kReluBackward, {test, sums.dy}, {dy}, sums.relu, true);
+  }
+  operate(made, OpType::kNormBackwardApply, {value_of(of.inputs[0]), dy, sums.a, sums.b, sums.c},
+          {output(made, of.outputs[0])}, id);
+  commit(made);
+}
+
+}  // namespace hvd::models::cudnn

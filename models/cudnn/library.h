@@ -1,0 +1,64 @@
+// cuDNN's backend API, loaded at run time: one binary runs with whichever cuDNN 8.9 or 9 the host has, and says
+// in one line what is missing where there is none. Enumerations come from the headers at build time; their
+// values are the same in all these versions, except status codes, of which only "success" is compared.
+//
+// main() loads it once and hands it on; everybody else borrows. Calls are thread-safe as cuDNN's are.
+#pragma once
+
+#include <cudnn_backend.h>
+
+#include <compare>
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+
+namespace hvd::models::cudnn {
+
+struct Version {
+  int major = 0, minor = 0, patch = 0;
+  auto operator<=>(const Version&) const = default;
+  [[nodiscard]] std::string text() const;  ///< "9.19.0"
+};
+
+/// From cudnnGetVersion(): 1000 * major + 100 * minor + patch up to 8, 10000 * major + 100 * minor + patch since 9.
+Version version_from_number(std::size_t number) noexcept;
+
+/// What the planner and the executor need at least.
+inline constexpr Version kOldestVersion{8, 9, 0};
+/// From here on engines answer for a device described by its properties, with no device present.
+inline constexpr Version kDevicelessVersion{9, 8, 0};
+
+/// The functions that we call, and nothing else. Members that a version lacks are null.
+struct Functions {
+  decltype(&::cudnnGetVersion) get_version = nullptr;
+  decltype(&::cudnnGetErrorString) get_error_string = nullptr;
+  void (*get_last_error_string)(char*, std::size_t) = nullptr;  ///< since 9.0
+  decltype(&::cudnnBackendCreateDescriptor) create = nullptr;
+  decltype(&::cudnnBackendDestroyDescriptor) destroy = nullptr;
+  decltype(&::cudnnBackendSetAttribute) set = nullptr;
+  decltype(&::cudnnBackendGetAttribute) get = nullptr;
+  decltype(&::cudnnBackendFinalize) finalize = nullptr;
+};
+
+class Library {
+ public:
+  /// Loads the first of `names` that can be loaded (file names or paths; empty: those of the build, then the
+  /// loader's). Errors: unsupported if none can, if one lacks a function, or if it is older than kOldestVersion.
+  static std::shared_ptr<const Library> load(std::span<const std::string> names = {});
+
+  [[nodiscard]] const Functions& call() const noexcept { return functions_; }
+  [[nodiscard]] Version version() const noexcept { return version_; }
+  [[nodiscard]] const std::string& name() const noexcept { return name_; }
+  /// What went wrong in the calling thread's last call: status by name, and the library's own words if it has any.
+  [[nodiscard]] std::string explain(cudnnStatus_t status) const;
+
+ private:
+  Library() = default;
+
+  Functions functions_;
+  Version version_;
+  std::string name_;
+};
+
+}  // namespace hvd::models::cudnn

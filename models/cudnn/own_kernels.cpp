@@ -1,0 +1,91 @@
+// Which groups our own kernels can run: a small grammar over the operations, in one place. The kernels themselves are
+// in kernels/; a group that passes here is one launch there.
+#include <algorithm>
+#include <span>
+
+#include "models/cudnn/analyse.h"
+
+namespace hvd::models::cudnn {
+namespace {
+
+using Operations = std::span<const Operation>;
+
+bool starts_with(Operations operations, OpType type) { return !operations.empty() && operations[0].type == type; }
+
+/// What follows a rectifier's backward, if there is one; what it tests may be a batch norm applied again.
+Operations after_rectifier(Operations operations) {
+  if (starts_with(operations, OpType::kNormApply)) operations = operations.subspan(1);
+  if (starts_with(operations, OpType::kReluBackward)) operations = operations.subspan(1);
+  return operations;
+}
+
+/// Element by element, up to four inputs of the output's shape; vectors along the channels besides.
+bool is_pointwise(OpType type) {
+  switch (type) {
+    case OpType::kBias:
+    case OpType::kNormApply:
+    case OpType::kAdd:
+    case OpType::kRelu:
+    case OpType::kReluBackward:
+    case OpType::kDropout:
+    case OpType::kDropoutBackward: return true;
+    default: return false;
+  }
+}
+
+/// What may follow where each element of a diff is made: the sum of earlier diffs, then a rectifier's backward, which
+/// may test a batch norm applied again.
+bool is_epilogue(Operations operations) {
+  if (starts_with(operations, OpType::kAdd)) operations = operations.subspan(1);
+  operations = after_rectifier(operations);
+  return operations.empty();
+}
+
+std::string joined(Operations operations) {
+  std::string text;
+  for (const Operation& operation : operations) text += (text.empty() ? "" : "_") + std::string(name(operation.type));
+  return text;
+}
+
+bool is_known(Operations operations) {
+  if (operations.empty()) return false;
+  switch (operations[0].type) {
+    case OpType::kNormFinalize:
+    case OpType::kStatistics:
+    case OpType::kMaxPool:
+    case OpType::kAvgPool:
+    case OpType::kGlobalAvgPool:
+    case OpType::kBiasGradient:
+    case OpType::kSoftmaxCrossEntropy:
+    case OpType::kSoftmaxCrossEntropyBackward: return operations.size() == 1;
+    case OpType::kMaxPoolBackward:
+    case OpType::kAvgPoolBackward:
+    case OpType::kGlobalAvgPoolBackward: return is_epilogue(operations.subspan(1));
+    case OpType::kCopy:
+      return std::all_of(operations.begin(), operations.end(),
+                         [](const Operation& operation) { return operation.type == OpType::kCopy; });
+    default: break;
+  }
+  // A rectifier in front of a max pool is undone on the pooled diff, which is several times smaller.
+  if (operations[0].type == OpType::kReluBackward && operations.size() > 1 &&
+      operations[1].type == OpType::kMaxPoolBackward) {
+    return is_epilogue(operations.subspan(2));
+  }
+  // The two passes of a batch norm's backward, each with the rectifier after it.
+  if (const OpType last = operations.back().type;
+      last == OpType::kNormBackwardWeights || last == OpType::kNormBackwardApply) {
+    return after_rectifier(operations.first(operations.size() - 1)).empty();
+  }
+  return std::all_of(operations.begin(), operations.end(),
+                     [](const Operation& operation) { return is_pointwise(operation.type); });
+}
+
+}  // namespace
+
+std::string own_kernel(const Group& group) {
+  if (!is_known(group.operations)) return {};
+  if (group.operations[0].type == OpType::kCopy) return "copy";  // any number of them
+  return joined(group.operations);
+}
+
+}  // namespace hvd::models::cudnn

@@ -1,0 +1,83 @@
+// The parts of a plan that need no library.
+#include "models/cudnn/plan.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <sstream>
+
+#include "engine/base/hash.h"
+
+namespace hvd::models::cudnn {
+
+std::string EngineChoice::text() const {
+  std::string text = std::to_string(engine) + "[";
+  for (const Knob& knob : knobs) {
+    if (text.back() != '[') text += ",";
+    text += std::to_string(knob.type) + "=" + std::to_string(knob.value);
+  }
+  return text + "]";
+}
+
+std::uint64_t Plan::hash() const {
+  Hasher hasher;
+  hasher.text(cudnn).text(device).text(cudnn::name(options.compute)).text(hvd::name(options.gradient));
+  for (std::size_t i = 0; i < program.groups.size(); ++i) {
+    hasher.text(signature(program, program.groups[i]));
+    if (engine_of[i] < 0) continue;
+    const EnginePlan& engine = engines[static_cast<std::size_t>(engine_of[i])];
+    hasher.text(engine.choices[engine.chosen].text());
+  }
+  return hasher.value();
+}
+
+std::string table(const Graph& graph, const Plan& plan) {
+  struct Row {
+    int groups = 0, level = 0;
+    std::set<int> shapes;
+    std::set<std::int64_t> engines;
+    bool compiled = false;
+  };
+  std::map<std::string, Row> rows;
+  for (std::size_t i = 0; i < plan.program.groups.size(); ++i) {
+    const Group& group = plan.program.groups[i];
+    Row& row = rows[std::string(name(group.engine)) + "\t" + operations_text(group)];
+    ++row.groups;
+    row.level = std::max(row.level, group.level);
+    if (plan.engine_of[i] < 0) continue;
+    const EnginePlan& engine = plan.engines[static_cast<std::size_t>(plan.engine_of[i])];
+    row.shapes.insert(plan.engine_of[i]);
+    row.engines.insert(engine.choices[engine.chosen].engine);
+    row.compiled = row.compiled || engine.choices[engine.chosen].compiled_at_run_time;
+  }
+  std::ostringstream out;
+  out << graph.model << ", batch " << graph.batch_size << ", " << name(plan.options.compute) << ", level "
+      << plan.options.level << ", " << plan.device << ", cuDNN " << plan.cudnn << "\n";
+  for (const auto& [what, row] : rows) {
+    out << "  " << row.groups << "\tlevel " << row.level << "\t" << what;
+    if (!row.shapes.empty()) {
+      out << "\t" << row.shapes.size() << " shapes, engines";
+      for (const std::int64_t engine : row.engines) out << " " << engine;
+      if (row.compiled) out << " (compiled at run time)";
+    }
+    out << "\n";
+  }
+  std::map<std::string, std::set<NodeId>> fallbacks;
+  for (const Fallback& fallback : plan.program.fallbacks) {
+    fallbacks["level " + std::to_string(fallback.level) + "\t" + fallback.wanted + ": " + fallback.why].insert(
+        fallback.node);
+  }
+  for (const auto& [what, nodes] : fallbacks) {
+    out << "  not served at " << nodes.size() << " nodes (" << graph.node(*nodes.begin()).name << ", ...)\t" << what
+        << "\n";
+  }
+  constexpr double kMiB = 1 << 20;
+  out << "  memory: " << static_cast<double>(plan.memory.total()) / kMiB << " MiB, of it scratch "
+      << static_cast<double>(plan.memory.scratch) / kMiB << " (at least "
+      << static_cast<double>(plan.memory.scratch_lower_bound) / kMiB << ", without reuse "
+      << static_cast<double>(plan.memory.scratch_without_reuse) / kMiB << "); workspace "
+      << static_cast<double>(plan.workspace_bytes) / kMiB << "\n";
+  return out.str();
+}
+
+}  // namespace hvd::models::cudnn

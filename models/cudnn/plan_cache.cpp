@@ -1,0 +1,152 @@
+#include "models/cudnn/plan_cache.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <map>
+#include <sstream>
+
+#include "engine/base/error.h"
+#include "engine/base/hash.h"
+
+namespace hvd::models::cudnn {
+namespace {
+
+constexpr std::string_view kFirstLine = "hvd_bench cudnn winners 1";
+
+template <class Number>
+bool parse_number(std::string_view text, Number& value, int base = 10) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, base);
+  return error == std::errc() && end == text.data() + text.size();
+}
+
+bool parse_number(std::string_view text, double& value) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc() && end == text.data() + text.size();
+}
+
+// "62[2=5,13=1]".
+bool parse_choice(std::string_view text, EngineChoice& choice) {
+  const std::size_t open = text.find('[');
+  if (open == std::string_view::npos || text.back() != ']') return false;
+  if (!parse_number(text.substr(0, open), choice.engine)) return false;
+  std::string_view knobs = text.substr(open + 1, text.size() - open - 2);
+  while (!knobs.empty()) {
+    const std::size_t comma = std::min(knobs.find(','), knobs.size());
+    const std::string_view one = knobs.substr(0, comma);
+    const std::size_t equals = one.find('=');
+    Knob knob;
+    if (equals == std::string_view::npos || !parse_number(one.substr(0, equals), knob.type) ||
+        !parse_number(one.substr(equals + 1), knob.value)) {
+      return false;
+    }
+    choice.knobs.push_back(knob);
+    knobs.remove_prefix(std::min(comma + 1, knobs.size()));
+  }
+  return true;
+}
+
+bool parse_winner(const std::string& line, Winner& winner) {
+  std::istringstream words(line);
+  std::string winner_word, signature, choice, workspace_word, workspace, time_word, time, rest;
+  words >> winner_word >> signature >> choice >> workspace_word >> workspace >> time_word >> time;
+  return winner_word == "winner" && workspace_word == "workspace" && time_word == "microseconds" && !(words >> rest) &&
+         parse_number(signature, winner.signature, 16) && parse_choice(choice, winner.choice) &&
+         parse_number(workspace, winner.choice.workspace_bytes) && parse_number(time, winner.microseconds);
+}
+
+std::string dashed(std::string text) {
+  std::replace_if(
+      text.begin(), text.end(), [](char c) { return c == ' ' || c == '/'; }, '-');
+  return text;
+}
+
+}  // namespace
+
+std::uint64_t signature_hash(std::string_view signature) { return Hasher().text(signature).value(); }
+
+std::uint64_t program_hash(const Plan& plan) {
+  Hasher hasher;
+  hasher.text(name(plan.options.compute)).text(hvd::name(plan.options.gradient));
+  for (const Group& group : plan.program.groups) hasher.text(signature(plan.program, group));
+  return hasher.value();
+}
+
+std::string winners_file_name(const Plan& plan) {
+  return dashed(plan.program.model + "-" + hex64(program_hash(plan)) + "-" + std::string(name(plan.options.compute)) +
+                ".cudnn-" + plan.cudnn + "." + plan.device + ".winners");
+}
+
+std::string winners_text(const Plan& plan, const std::vector<Winner>& winners) {
+  std::ostringstream out;
+  out << kFirstLine << "\ncudnn " << plan.cudnn << "\ndevice " << plan.device << "\nprogram " << plan.program.model
+      << " " << hex64(program_hash(plan)) << " " << name(plan.options.compute) << "\n";
+  for (const Winner& winner : winners) {
+    out << "winner " << hex64(winner.signature) << " " << winner.choice.text() << " workspace "
+        << winner.choice.workspace_bytes << " microseconds " << winner.microseconds << "\n";
+  }
+  return out.str();
+}
+
+Winners parse_winners(std::string_view text, const Plan& plan) {
+  std::istringstream lines{std::string(text)};
+  std::string line;
+  const auto expect = [&](const std::string& wanted) { return std::getline(lines, line) && line == wanted; };
+  if (!expect(std::string(kFirstLine))) return {.list = {}, .why_not = "it is not a winners file of this version"};
+  if (!expect("cudnn " + plan.cudnn)) return {.list = {}, .why_not = "it was measured with \"" + line + "\""};
+  if (!expect("device " + plan.device)) return {.list = {}, .why_not = "it was measured on \"" + line + "\""};
+  if (!std::getline(lines, line) || !line.starts_with("program ")) return {.list = {}, .why_not = "line 4 is damaged"};
+  Winners winners;
+  for (int number = 5; std::getline(lines, line); ++number) {
+    Winner winner;
+    if (!parse_winner(line, winner)) return {.list = {}, .why_not = "line " + std::to_string(number) + " is damaged"};
+    winners.list.push_back(std::move(winner));
+  }
+  return winners;
+}
+
+std::size_t choose_winners(Plan& plan, const std::vector<Winner>& winners) {
+  std::map<std::uint64_t, const EngineChoice*> by_signature;
+  for (const Winner& winner : winners) by_signature[winner.signature] = &winner.choice;
+  std::size_t without = 0;
+  plan.workspace_bytes = 0;
+  for (EnginePlan& engine : plan.engines) {
+    const auto winner = by_signature.find(signature_hash(engine.signature));
+    const auto candidate = std::find_if(engine.choices.begin(), engine.choices.end(), [&](const EngineChoice& choice) {
+      return winner != by_signature.end() && choice.engine == winner->second->engine &&
+             choice.knobs == winner->second->knobs;
+    });
+    if (candidate == engine.choices.end()) {
+      ++without;
+    } else {
+      candidate->workspace_bytes = std::max(candidate->workspace_bytes, winner->second->workspace_bytes);
+      engine.chosen = static_cast<std::size_t>(candidate - engine.choices.begin());
+    }
+    plan.workspace_bytes = std::max(plan.workspace_bytes, engine.choices[engine.chosen].workspace_bytes);
+  }
+  return without;
+}
+
+void save_winners(const std::string& path, const Plan& plan, const std::vector<Winner>& winners) {
+  const std::string beside = path + ".new";
+  std::ofstream file(beside);
+  file << winners_text(plan, winners);
+  file.close();
+  if (!file) throw Error(Errc::kIo, "cannot write " + beside + ": " + std::strerror(errno));
+  if (std::rename(beside.c_str(), path.c_str()) != 0) {
+    throw Error(Errc::kIo, "cannot rename " + beside + " to " + path + ": " + std::strerror(errno));
+  }
+}
+
+Winners load_winners(const std::string& path, const Plan& plan) {
+  std::ifstream file(path);
+  if (!file) return {.list = {}, .why_not = std::strerror(errno)};
+  std::ostringstream text;
+  text << file.rdbuf();
+  return parse_winners(text.str(), plan);
+}
+
+}  // namespace hvd::models::cudnn

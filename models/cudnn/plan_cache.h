@@ -1,0 +1,52 @@
+// The engines that won on a GPU, kept in a text file so that later runs need not time them again. One file per
+// (cuDNN version, GPU, program, types); lines are keyed by the group's signature, so a file is read by any program
+// that holds the same group, as long as version and GPU are the same.
+//
+//   hvd_bench cudnn winners 1
+//   cudnn 9.19.0
+//   device NVIDIA H200
+//   program resnet101 9f0c2d11a4b3e877 fp16
+//   winner 51c7d2aa01f3b964 62[2=5,13=1] workspace 131 microseconds 41.5
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "models/cudnn/plan.h"
+
+namespace hvd::models::cudnn {
+
+struct Winner {
+  std::uint64_t signature = 0;  ///< signature_hash()
+  EngineChoice choice = {};     ///< engine, knobs, workspace
+  double microseconds = 0;      ///< as measured when it won
+};
+
+std::uint64_t signature_hash(std::string_view signature);
+
+/// Of the program's groups and types, whatever engines run them: names a plan's file.
+std::uint64_t program_hash(const Plan& plan);
+
+/// "resnet101-9f0c2d11a4b3e877-fp16.cudnn-9.19.0.NVIDIA-H200.winners".
+std::string winners_file_name(const Plan& plan);
+
+std::string winners_text(const Plan& plan, const std::vector<Winner>& winners);
+
+struct Winners {
+  std::vector<Winner> list;
+  std::string why_not;  ///< the text is of another version or GPU, or damaged: then the list is empty
+};
+/// Never fails: a cache that cannot be used is a reason to measure again.
+Winners parse_winners(std::string_view text, const Plan& plan);
+
+/// Chooses, in `plan`, the winners that are among its candidates. Returns how many signatures have none.
+std::size_t choose_winners(Plan& plan, const std::vector<Winner>& winners);
+
+/// Written beside and renamed into place. Errors: io, naming the file.
+void save_winners(const std::string& path, const Plan& plan, const std::vector<Winner>& winners);
+/// A file that is not there is an empty list with the reason.
+Winners load_winners(const std::string& path, const Plan& plan);
+
+}  // namespace hvd::models::cudnn

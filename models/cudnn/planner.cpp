@@ -1,0 +1,144 @@
+// Analysis, engines and memory put together.
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/base/assert.h"
+#include "engine/base/error.h"
+#include "models/cudnn/engines.h"
+#include "models/cudnn/plan.h"
+
+namespace hvd::models::cudnn {
+namespace {
+
+// "deviceName" of cuDNN's description.
+std::string device_name(const std::string& properties) {
+  const std::string key = "\"deviceName\":";
+  const std::size_t at = properties.find(key);
+  const std::size_t open = at == std::string::npos ? at : properties.find('"', at + key.size());
+  const std::size_t close = open == std::string::npos ? open : properties.find('"', open + 1);
+  return close == std::string::npos ? "unnamed GPU" : properties.substr(open + 1, close - open - 1);
+}
+
+bool has_driver_library() {
+  void* library = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
+  if (library != nullptr) dlclose(library);
+  return library != nullptr;
+}
+
+class CudnnPlanner final : public Planner {
+ public:
+  CudnnPlanner(std::shared_ptr<const Library> library, const std::string& device_properties)
+      : finder_(std::move(library), device_properties), device_(device_name(device_properties)) {}
+
+  Plan plan(const Graph& graph, const PlanOptions& options) override {
+    Oracle oracle(*this, {.compute = options.compute,
+                          .deterministic = options.deterministic,
+                          .workspace_cap_bytes = options.workspace_cap_bytes});
+    Plan plan;
+    plan.options = options;
+    plan.cudnn = cudnn_version();
+    plan.device = device_;
+    plan.program =
+        analyse(graph, {.compute = options.compute, .gradient = options.gradient, .level = options.level}, oracle);
+    std::map<std::string, int> index;
+    for (const Group& group : plan.program.groups) {
+      if (group.engine != Engine::kCudnn) {
+        plan.engine_of.push_back(-1);
+        continue;
+      }
+      const std::string key = signature(plan.program, group);
+      const auto [found, first] = index.emplace(key, static_cast<int>(plan.engines.size()));
+      if (first) {
+        std::vector<EngineChoice> choices = oracle.answer(plan.program, group).choices;
+        HVD_ASSERT(!choices.empty());  // or the group would not be there
+        if (choices.size() > options.candidates) choices.resize(std::max(options.candidates, std::size_t{1}));
+        plan.engines.push_back({.signature = key, .choices = std::move(choices), .chosen = 0, .groups = 0});
+      }
+      EnginePlan& engine = plan.engines[static_cast<std::size_t>(found->second)];
+      ++engine.groups;
+      plan.engine_of.push_back(found->second);
+      plan.workspace_bytes = std::max(plan.workspace_bytes, engine.choices[engine.chosen].workspace_bytes);
+    }
+    plan.memory = lay_out(graph, plan.program, options.compute, options.gradient);
+    return plan;
+  }
+
+  Questions questions() const override { return questions_; }
+  std::string cudnn_version() const override { return finder_.library().version().text(); }
+
+ private:
+  class Oracle final : public EngineOracle {
+   public:
+    Oracle(CudnnPlanner& planner, const EngineFilter& filter) : planner_(planner), filter_(filter) {}
+
+    std::string refusal(const Program& program, const Group& group) override { return answer(program, group).why; }
+
+    /// The first of cuDNN's lists that holds something within the filter, without the rest of it.
+    EngineFinder::List answer(const Program& program, const Group& group) {
+      EngineFinder::List found;
+      std::set<std::string> reasons;
+      for (const Heuristics mode : {Heuristics::kA, Heuristics::kB, Heuristics::kFallback}) {
+        // For fusions cuDNN answers B with A's list, at A's price (9.19).
+        if (mode == Heuristics::kB && group.operations.size() > 1) continue;
+        const EngineFinder::List& list = planner_.ask(program, group, mode);
+        if (!list.why.empty()) reasons.insert(list.why);
+        for (const EngineChoice& choice : list.choices) {
+          if (std::string why = rejection(choice, filter_); why.empty()) {
+            found.choices.push_back(choice);
+          } else {
+            reasons.insert(std::move(why));
+          }
+        }
+        if (!found.choices.empty()) return found;
+      }
+      for (const std::string& reason : reasons) found.why += (found.why.empty() ? "" : "; ") + reason;
+      if (found.why.empty()) found.why = "no engine knows it";
+      if (!has_driver_library()) {
+        found.why += " (engines compiled at run time could not answer: there is no libcuda.so.1)";
+      }
+      return found;
+    }
+
+   private:
+    CudnnPlanner& planner_;
+    EngineFilter filter_;
+  };
+
+  const EngineFinder::List& ask(const Program& program, const Group& group, Heuristics mode) {
+    const auto [found, first] =
+        answers_.try_emplace(std::to_string(static_cast<int>(mode)) + signature(program, group));
+    if (first) found->second = finder_.list(program, group, mode);
+    ++(first ? questions_.asked : questions_.known);
+    return found->second;
+  }
+
+  EngineFinder finder_;
+  std::string device_;
+  std::map<std::string, EngineFinder::List> answers_;
+  Questions questions_;
+};
+
+}  // namespace
+
+std::string planner_unsupported_reason() {
+  try {
+    const auto library = Library::load();
+    if (library->version() >= kDevicelessVersion) return {};
+    return library->name() + " is cuDNN " + library->version().text() + "; planning without a device needs " +
+           kDevicelessVersion.text();
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+
+std::unique_ptr<Planner> make_planner(const std::string& device_properties) {
+  return std::make_unique<CudnnPlanner>(Library::load(), device_properties);
+}
+
+}  // namespace hvd::models::cudnn

@@ -1,0 +1,162 @@
+// One training step for a GPU as plain data: values (tensors in memory, or passing through a group only) and groups
+// (operations that run as one launch), in the order in which they run. Made by analyse() (analyse.h) from a
+// differentiated graph; planned by plan() (plan.h); executed by whoever has a device. It knows no library and no
+// address. Immutable once made; any thread may read it.
+//
+// Operations are finer than the graph's nodes, because fusion cuts nodes in pieces: a batch norm may be statistics
+// in the epilogue of the convolution before it, a finalisation, and a scale and shift in the prologue of the
+// convolution after it. Each operation names the node that it belongs to.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/base/types.h"
+#include "models/graph/graph.h"
+
+namespace hvd::models::cudnn {
+
+using ValueId = std::int32_t;
+inline constexpr ValueId kNoValue = -1;
+
+/// Where a value lives.
+enum class Home : std::uint8_t {
+  kImages,     ///< the batch, in the compute type
+  kLabels,     ///< int32
+  kParameter,  ///< what the operations read: weights and biases in the compute type, batch norm's vectors in fp32
+  kState,      ///< running statistics, fp32
+  kGradient,   ///< the gradient arena
+  kScratch,    ///< the arena that is reused by liveness; nothing at all for values that stay inside a group
+};
+
+struct Value {
+  std::string name;
+  TensorId tensor = kNoTensor;  ///< of the graph; kNoTensor for what only the plan knows
+  Home home = Home::kScratch;
+  Shape shape;  ///< logical; images and activations are {n, h, w, c}, channels fastest
+  DataType type = DataType::kF32;
+  /// A slice of the channels of another value (concatenation without copying), from channel `channel` on.
+  ValueId parent = kNoValue;
+  std::int64_t channel = 0;
+};
+
+enum class OpType : std::uint8_t {
+  //                        inputs                                           outputs
+  kConv,                   // x, w                                             y
+  kConvBackwardData,       // w, dy                                            dx
+  kConvBackwardWeights,    // x, dy                                            dw
+  kLinear,                 // x, w                                             y
+  kLinearBackwardData,     // w, dy                                          dx
+  kLinearBackwardWeights,  // x, dy                                          dw
+  kBias,                   // x, b {c}                                         y
+  kBiasGradient,           // dy                                               db {c}
+  kScaleShift,             // x, scale {c}, shift {c}, in the compute type     scale * x + shift
+  kAdd,                    // a, b, ...                                        their sum
+  kRelu,                   // x                                                y
+  kReluBackward,           // x or y, dy                                       dy where the first is positive, else 0
+  kStatistics,             // x                                                sum {c}, sum of squares {c}
+  kNormFinalize,           // sum, sum of squares, gamma, beta, r. mean, var   mean, inv_std, and as prologues read
+                           //                                                  them: gamma * inv_std, beta - mean * that
+  kNorm,                   // x, gamma, beta, running mean, running var        y, mean, inv_std
+  kNormApply,              // x, mean, inv_std, gamma, beta                    (x - mean) * inv_std * gamma + beta
+  kNormBackward,           // x, gamma, mean, inv_std, dy                      dx, dgamma, dbeta
+  kNormBackwardWeights,    // x, dy, gamma, mean, inv_std                      dgamma, dbeta, and three vectors a, b, c
+  kNormBackwardApply,      // x, dy, a, b, c                                   dx = a * dy + b * x + c
+  kMaxPool,                // x                                                y, where (uint8: index in the window)
+  kMaxPoolBackward,        // where, dy                                        dx
+  kAvgPool,                // x                                                y
+  kAvgPoolBackward,        // dy                                               dx
+  kGlobalAvgPool,          // x                                              y {n, c}
+  kGlobalAvgPoolBackward,  // dy                                             dx
+  kDropout,              // x                                                y   (its mask is recomputed, never stored)
+  kDropoutBackward,      // dy                                               dx
+  kSoftmaxCrossEntropy,  // logits, labels                                   loss {1}, probabilities {n, k}
+  kSoftmaxCrossEntropyBackward,  // probabilities, labels                    dlogits
+  kCopy,                         // x                                                x in another type or place
+};
+std::string_view name(OpType type) noexcept;
+
+struct Operation {
+  OpType type{};
+  std::vector<ValueId> inputs, outputs;
+  Attr attr;  ///< of the graph node
+  NodeId node = kNoNode;
+  /// Computed elsewhere as well, and here again because that is cheaper than storing and reading it.
+  bool again = false;
+};
+
+enum class Engine : std::uint8_t {
+  kCudnn,     ///< an operation graph of cuDNN; the planner finds an engine for it
+  kCublasLt,  ///< a matrix product with its epilogue
+  kOwn,       ///< a kernel of ours
+};
+std::string_view name(Engine engine) noexcept;
+
+struct Group {
+  Engine engine = Engine::kOwn;
+  int level = 0;  ///< fusion level that it belongs to: 0 one operation, 1 fused, 2 the batch-norm-fused path
+  std::vector<Operation> operations;
+  /// What it leaves in memory: everything that another group reads or that lives in an arena. What else its
+  /// operations make passes through the group only.
+  std::vector<ValueId> writes;
+};
+
+/// A node whose work needs no launch, and why.
+struct Elided {
+  NodeId node = kNoNode;
+  std::string why;
+};
+
+/// What was wished for and not to be had: the fusion, at which node, and the reason that the library gave.
+struct Fallback {
+  NodeId node = kNoNode;
+  int level = 0;
+  std::string wanted;  ///< operations joined by '+'
+  std::string why;
+};
+
+struct Program {
+  std::string model;
+  std::vector<Value> values;
+  std::vector<Group> groups;
+  std::vector<Elided> elided;
+  std::vector<Fallback> fallbacks;
+
+  [[nodiscard]] const Value& value(ValueId id) const { return values.at(static_cast<std::size_t>(id)); }
+};
+
+/// Where a value lies in memory, in elements from the start of the outermost value that it is a slice of.
+struct Placement {
+  ValueId root = kNoValue;
+  std::int64_t offset = 0;
+  std::int64_t channels = 0;  ///< of the root: elements from one pixel to the next
+};
+Placement placement(const Program& program, ValueId id);
+
+/// What `group` reads from memory: the inputs that it does not make itself, each once, in order of appearance.
+std::vector<ValueId> reads(const Group& group);
+/// Whether `id` passes through `group` only: made there and not left in memory.
+bool inside(const Group& group, ValueId id);
+
+/// "scale_shift+relu+conv+statistics".
+std::string operations_text(const Group& group);
+/// The nodes whose operations are in it, joined by '+'.
+std::string nodes_text(const Graph& graph, const Group& group);
+
+/// Equal for groups that do the same work: operations, attributes, shapes, types, strides and alignment, but no
+/// names. What a cache of plans is keyed by, and what makes a network's groups few. Readable:
+/// "conv 128x28x28x128:fp16 128x3x3x128:fp16 > 128x28x28x128:fp16/256 k3x3 s1x1 p1,1,1,1".
+std::string signature(const Program& program, const Group& group);
+
+/// By group: how many leading parameters (graph.parameters, the order of the arena) have their final gradients once it
+/// has run. Non-decreasing; all of them after the last.
+std::vector<std::size_t> gradients_ready(const Graph& graph, const Program& program);
+
+/// Checks that the program computes what the graph says: every node finished exactly once (by a group or elided),
+/// every value written once and before it is read, every gradient written. Returns what is wrong, one line each;
+/// empty: nothing.
+std::vector<std::string> violations(const Graph& graph, const Program& program);
+
+}  // namespace hvd::models::cudnn

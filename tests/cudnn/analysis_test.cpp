@@ -1,0 +1,310 @@
+// The analysis: every network at every level, with oracles that serve all, nothing but convolutions, and what is in
+// between, covers each node once in a legal order; and what the groups compute is what the graph says, in double.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <memory>
+
+#include "engine/base/error.h"
+#include "models/cudnn/analyse.h"
+#include "models/cudnn/memory_layout.h"
+#include "models/zoo/zoo.h"
+#include "tests/cudnn/interpreter.h"
+#include "tests/cudnn/networks.h"
+#include "tests/cudnn/oracles.h"
+#include "tests/models/testing.h"
+
+namespace hvd::models::cudnn::testing {
+namespace {
+
+struct NamedOracle {
+  std::string name;
+  std::unique_ptr<EngineOracle> oracle;
+};
+
+std::vector<NamedOracle> oracles() {
+  std::vector<NamedOracle> list;
+  list.push_back({"all", std::make_unique<ServesAll>()});
+  list.push_back({"convolutions", std::make_unique<ServesSingleConvolutions>()});
+  list.push_back({"no prologue", std::make_unique<ServesWithoutPrologue>()});
+  for (std::uint64_t seed = 1; seed <= 4; ++seed) {
+    list.push_back({"random " + std::to_string(seed), std::make_unique<ServesAtRandom>(seed)});
+  }
+  return list;
+}
+
+std::string joined(const std::vector<std::string>& lines) {
+  std::string text;
+  for (const std::string& line : lines) text += line + "\n";
+  return text;
+}
+
+Program analysed(const Graph& graph, int level, EngineOracle& oracle, DataType gradient = DataType::kF16) {
+  Program program = analyse(graph, {.compute = ComputeType::kFp16, .gradient = gradient, .level = level}, oracle);
+  const std::vector<std::string> wrong = violations(graph, program);
+  EXPECT_TRUE(wrong.empty()) << graph.model << ", level " << level << ":\n" << joined(wrong);
+  return program;
+}
+
+std::map<std::string, int> counts(const Program& program) {
+  std::map<std::string, int> table;
+  for (const Group& group : program.groups) {
+    ++table[std::string(name(group.engine)) + ": " + operations_text(group)];
+  }
+  return table;
+}
+
+// ---- Coverage ----
+
+TEST(Analysis, CoversTheNetworksAtAllLevelsWhateverIsServed) {
+  for (const char* model : {"resnet50", "resnet101", "inception3", "vgg16"}) {
+    for (const bool auxiliary : {false, true}) {
+      if (auxiliary && std::string(model) != "inception3") continue;
+      const Graph graph = differentiate(build_model({.model = model, .batch_size = 2, .auxiliary_head = auxiliary}));
+      for (int level = 0; level <= 2; ++level) {
+        for (const auto& [name, oracle] : oracles()) {
+          SCOPED_TRACE(std::string(model) + ", " + name);
+          for (const DataType gradient : {DataType::kF16, DataType::kF32}) analysed(graph, level, *oracle, gradient);
+        }
+      }
+    }
+  }
+}
+
+TEST(Analysis, IsAFunctionOfTheGraphAndTheAnswers) {
+  const Graph graph = differentiate(tiny_inception(2));
+  const auto text = [&] {
+    ServesAtRandom oracle(3);
+    const Program program = analysed(graph, 2, oracle);
+    std::string all;
+    for (const Group& group : program.groups) all += signature(program, group) + "\n";
+    return all;
+  };
+  EXPECT_EQ(text(), text());
+}
+
+// ---- What the levels mean, on ResNet-50, where everything is served ----
+
+TEST(Analysis, LevelZeroRunsEveryOperationAlone) {
+  const Graph graph = differentiate(tiny_resnet(2));
+  ServesAll oracle;
+  const Program program = analysed(graph, 0, oracle);
+  for (const Group& group : program.groups) {
+    if (group.engine == Engine::kOwn && group.operations[0].type == OpType::kCopy) continue;
+    EXPECT_EQ(group.operations.size(), 1U) << operations_text(group);
+    EXPECT_EQ(group.level, 0);
+  }
+  EXPECT_TRUE(program.elided.empty());
+}
+
+TEST(Analysis, LevelOneFusesAroundWhatIsStored) {
+  const Graph graph = differentiate(build_model({.model = "resnet50", .batch_size = 2}));
+  ServesAll oracle;
+  const auto table = counts(analysed(graph, 1, oracle));
+  // 53 batch norms: 33 with their relu (the stem's and two in each of 16 blocks), 16 at the end of a block, 4 before a
+  // sum whose other operand comes later.
+  EXPECT_EQ(table.at("cudnn: norm+relu"), 33);
+  EXPECT_EQ(table.at("cudnn: norm+add+relu"), 16);
+  EXPECT_EQ(table.at("cudnn: norm"), 4);
+  EXPECT_EQ(table.at("cudnn: conv"), 53);
+  EXPECT_EQ(table.at("cudnn: wgrad"), 53);
+  // 52 data gradients: 32 inside blocks; at each block's input the last of two adds the other (15 inputs that a relu
+  // made, and one that the max pool made), and the other of the four convolutional shortcuts stands alone.
+  EXPECT_EQ(table.at("cudnn: dgrad+drelu"), 32);
+  EXPECT_EQ(table.at("cudnn: dgrad+add+drelu"), 15);
+  EXPECT_EQ(table.at("cudnn: dgrad+add"), 1);
+  EXPECT_EQ(table.at("cudnn: dgrad"), 4);
+  EXPECT_EQ(table.at("cudnn: dnorm"), 53);
+  EXPECT_EQ(table.at("own: drelu+dmax_pool"), 1);
+  EXPECT_EQ(table.at("own: dglobal_avg_pool+drelu"), 1);
+  EXPECT_EQ(table.at("cublaslt: linear+bias"), 1);
+  EXPECT_EQ(table.at("cublaslt: linear_wgrad+dbias"), 1);
+}
+
+TEST(Analysis, LevelTwoNeverStoresWhatConvolutionsCanNormalise) {
+  const Graph graph = differentiate(build_model({.model = "resnet50", .batch_size = 2}));
+  ServesAll oracle;
+  const Program program = analysed(graph, 2, oracle);
+  const auto table = counts(program);
+  EXPECT_EQ(table.at("cudnn: conv+statistics"), 21);  // the stem, conv1 of each block, four shortcuts
+  EXPECT_EQ(table.at("cudnn: scale_shift+relu+conv+statistics"), 32);
+  EXPECT_EQ(table.at("own: norm_finalize"), 53);
+  EXPECT_EQ(table.at("cudnn: scale_shift+relu+wgrad"), 32);
+  EXPECT_EQ(table.at("cudnn: wgrad"), 21);
+  EXPECT_EQ(table.at("cudnn: dgrad+norm_apply+drelu+dnorm_weights"), 32);
+  EXPECT_EQ(table.at("own: dnorm_apply"), 32);
+  EXPECT_EQ(table.at("own: norm_apply+relu"), 1);
+  EXPECT_EQ(table.at("own: norm_apply+add+relu"), 12);
+  EXPECT_EQ(table.at("own: norm_apply+norm_apply+add+relu"), 4);
+  std::size_t stored = 0;
+  for (const Group& group : program.groups) {
+    for (const ValueId id : group.writes) {
+      const TensorId tensor = program.value(id).tensor;
+      stored += tensor != kNoTensor && graph.tensor(tensor).name.ends_with("relu1:y") ? 1U : 0U;
+    }
+  }
+  EXPECT_EQ(stored, 0U);
+}
+
+TEST(Analysis, FallsBackAtTheNodeAloneAndSaysWhy) {
+  // Only the weight gradient of block1.conv2 cannot normalise its input: so that input is stored, and no other.
+  class Picky : public ServesAll {
+   public:
+    std::string refusal(const Program& program, const Group& group) override {
+      const bool asked = has(group, OpType::kConvBackwardWeights) && has(group, OpType::kScaleShift);
+      return asked && program.value(reads(group)[0]).name == "block1.conv1:y" ? "not this one" : "";
+    }
+  };
+  const Graph graph = differentiate(tiny_resnet(2));
+  ServesAll all;
+  Picky picky;
+  const Program best = analysed(graph, 2, all);
+  const Program program = analysed(graph, 2, picky);
+  EXPECT_TRUE(best.fallbacks.empty());
+  ASSERT_EQ(program.fallbacks.size(), 1U);
+  EXPECT_EQ(graph.node(program.fallbacks[0].node).name, "block1.conv2");
+  EXPECT_EQ(program.fallbacks[0].wanted, "scale_shift+relu+wgrad");
+  EXPECT_EQ(program.fallbacks[0].why, "not this one");
+  EXPECT_EQ(program.fallbacks[0].level, 2);
+  EXPECT_EQ(counts(best)["cudnn: scale_shift+relu+wgrad"] - counts(program)["cudnn: scale_shift+relu+wgrad"], 1);
+  EXPECT_EQ(counts(program)["own: norm_apply+relu"] - counts(best)["own: norm_apply+relu"], 1);
+}
+
+TEST(Analysis, RefusesAConvolutionThatNobodyServes) {
+  class Nothing : public EngineOracle {
+   public:
+    std::string refusal(const Program& /*program*/, const Group& /*group*/) override { return "no such device"; }
+  };
+  Nothing oracle;
+  const Graph graph = differentiate(tiny_resnet(2));
+  models::testing::expect_error(Errc::kUnsupported, {"tiny_resnet", "stem", "fp16", "no such device"},
+                                [&] { analyse(graph, {}, oracle); });
+  models::testing::expect_error(Errc::kInvalidArgument, {"differentiated"},
+                                [&] { analyse(tiny_resnet(2), {}, oracle); });
+  models::testing::expect_error(Errc::kInvalidArgument, {"level 3"}, [&] { analyse(graph, {.level = 3}, oracle); });
+}
+
+TEST(Analysis, WritesBranchesIntoTheirConcatenation) {
+  const Graph graph = differentiate(build_model({.model = "inception3", .batch_size = 2}));
+  ServesAll oracle;
+  const Program program = analysed(graph, 1, oracle);
+  std::size_t concats = 0;
+  for (const Node& node : graph.nodes) concats += node.kind == OpKind::kConcat ? 1U : 0U;
+  EXPECT_EQ(program.elided.size(), 2 * concats);  // forward and backward
+  EXPECT_EQ(counts(program).count("own: copy"), 0U);
+}
+
+TEST(Analysis, GradientsBecomeReadyInOrderAndEarly) {
+  const Graph graph = differentiate(build_model({.model = "resnet50", .batch_size = 2}));
+  ServesAll oracle;
+  for (const DataType gradient : {DataType::kF16, DataType::kF32}) {
+    const Program program = analysed(graph, 2, oracle, gradient);
+    const std::vector<std::size_t> ready = gradients_ready(graph, program);
+    ASSERT_EQ(ready.size(), program.groups.size());
+    EXPECT_TRUE(std::is_sorted(ready.begin(), ready.end()));
+    EXPECT_EQ(ready.back(), graph.parameters.size());
+    // Overlap lives from gradients that come early: half of them when a little more than half of backward has run.
+    const auto first = static_cast<std::size_t>(
+        std::find_if(ready.begin(), ready.end(), [](std::size_t n) { return n > 0; }) - ready.begin());
+    EXPECT_GT(ready.at(first + (ready.size() - first) * 3 / 5), graph.parameters.size() / 2);
+  }
+}
+
+TEST(Analysis, CopiesVectorsIntoA16BitArenaManyAtATime) {
+  const Graph graph = differentiate(build_model({.model = "resnet50", .batch_size = 2}));
+  ServesAll oracle;
+  std::size_t launches = 0, copies = 0;
+  for (const Group& group : analysed(graph, 1, oracle, DataType::kF16).groups) {
+    if (group.operations[0].type != OpType::kCopy) continue;
+    ++launches;
+    copies += group.operations.size();
+  }
+  EXPECT_EQ(copies, 106U);  // gamma and beta of 53 batch norms
+  EXPECT_EQ(launches, 7U);  // by 16
+}
+
+// ---- Arithmetic ----
+
+/// Runs the groups in double, in memory that lives no longer than the layout gives it, and compares every gradient, the
+/// losses and the running statistics with the reference.
+void compare_with_reference(const Graph& forward, int level, EngineOracle& oracle) {
+  constexpr std::uint64_t kSeed = 5;
+  models::testing::Rank rank(forward, {.gradient = DataType::kF64, .seed = kSeed});
+  const Graph graph = differentiate(forward);
+  const Program program = analysed(graph, level, oracle);
+  Interpreter interpreter(graph, program);
+  const std::vector<double> images(rank.images.begin(), rank.images.end());
+  interpreter.set(graph.images, images);
+  const auto state = rank.step->state_to_broadcast();
+  const auto doubles = [](std::span<std::byte> bytes) {
+    return std::vector<double>(reinterpret_cast<double*>(bytes.data()),
+                               reinterpret_cast<double*>(bytes.data()) + bytes.size() / sizeof(double));
+  };
+  std::vector<TensorId> states;
+  for (std::size_t id = 0; id < graph.tensors.size(); ++id) {
+    if (graph.tensors[id].role == TensorRole::kState) states.push_back(static_cast<TensorId>(id));
+  }
+  for (std::size_t i = 0; i < states.size(); ++i) interpreter.set(states[i], doubles(state[i + 1]));
+  const auto slots = rank.step->slots();
+  for (std::size_t p = 0; p < slots.size(); ++p) {
+    interpreter.set(graph.parameters[p].value, rank.parameters().subspan(slots[p].offset, slots[p].count));
+  }
+  const double expected_loss = rank.forward_backward();
+  std::vector<int> last = last_readers(program);
+  for (const NodeId id : graph.losses) {  // which nobody reads: the caller does
+    for (std::size_t value = 0; value < last.size(); ++value) {
+      if (program.values[value].tensor == graph.node(id).outputs[0]) last[value] = -1;
+    }
+  }
+  interpreter.run(rank.labels, kSeed, last);
+
+  double loss = 0;
+  for (const NodeId id : graph.losses) {
+    loss += std::get<LossAttr>(graph.node(id).attr).weight * interpreter.get(graph.node(id).outputs[0]).at(0);
+  }
+  // Both sides are double. Sums in another order, and variances from sums of squares, differ by some 1e-16 of the
+  // largest term per layer; batch norms over few pixels magnify that. What is wrong is wrong by far more.
+  constexpr double kTolerance = 1e-8;
+  EXPECT_NEAR(loss, expected_loss, kTolerance * std::abs(expected_loss));
+  const auto compare = [&](const std::string& what, std::span<const double> got, std::span<const double> expected) {
+    ASSERT_EQ(got.size(), expected.size()) << what;
+    double error = 0, norm = 0;
+    for (std::size_t i = 0; i < got.size(); ++i) {
+      error += (got[i] - expected[i]) * (got[i] - expected[i]);
+      norm += expected[i] * expected[i];
+    }
+    EXPECT_TRUE(std::sqrt(error) <= kTolerance * std::sqrt(norm) + 1e-14)
+        << forward.model << ", level " << level << ", " << what << ": error " << std::sqrt(error) << " of "
+        << std::sqrt(norm);
+  };
+  for (std::size_t p = 0; p < slots.size(); ++p) {
+    compare("gradient of " + slots[p].name, interpreter.get(graph.parameters[p].gradient),
+            rank.gradients().subspan(slots[p].offset, slots[p].count));
+  }
+  for (std::size_t i = 0; i < states.size(); ++i) {
+    compare(graph.tensor(states[i]).name, interpreter.get(states[i]), doubles(state[i + 1]));
+  }
+}
+
+TEST(AnalysisArithmetic, SmallNetworksAtAllLevelsWhateverIsServed) {
+  for (const Graph& forward :
+       {models::testing::every_operation(4), models::testing::tiny_vgg(3), tiny_resnet(4), tiny_inception(3)}) {
+    for (int level = 0; level <= 2; ++level) {
+      for (const auto& [name, oracle] : oracles()) {
+        SCOPED_TRACE(name);
+        compare_with_reference(forward, level, *oracle);
+      }
+    }
+  }
+}
+
+TEST(AnalysisArithmetic, ResNet50AtLevelTwo) {
+  ServesAll oracle;
+  compare_with_reference(build_model({.model = "resnet50", .batch_size = 4, .image_size = 32, .classes = 10}), 2,
+                         oracle);
+}
+
+}  // namespace
+}  // namespace hvd::models::cudnn::testing

@@ -1,0 +1,201 @@
+// Memory layouts and the file of winners: both pure.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "engine/base/error.h"
+#include "models/cudnn/memory_layout.h"
+#include "models/cudnn/plan_cache.h"
+#include "models/graph/autodiff.h"
+#include "models/zoo/zoo.h"
+#include "tests/cudnn/networks.h"
+#include "tests/cudnn/oracles.h"
+#include "tests/models/testing.h"
+
+namespace hvd::models::cudnn::testing {
+namespace {
+
+Program analysed(const Graph& graph, int level) {
+  ServesAll oracle;
+  return analyse(graph, {.level = level}, oracle);
+}
+
+// ---- Memory ----
+
+TEST(MemoryLayout, ValuesThatLiveTogetherDoNotOverlap) {
+  const Graph graph = differentiate(build_model({.model = "inception3", .batch_size = 4}));
+  for (int level = 0; level <= 2; ++level) {
+    const Program program = analysed(graph, level);
+    const MemoryLayout layout = lay_out(graph, program, ComputeType::kFp16, DataType::kF16);
+    struct Range {
+      std::size_t begin = 0, end = 0;
+      int first = -1, last = -1;
+    };
+    std::vector<Range> ranges(program.values.size());
+    for (std::size_t i = 0; i < program.groups.size(); ++i) {
+      std::vector<ValueId> touched = reads(program.groups[i]);
+      touched.insert(touched.end(), program.groups[i].writes.begin(), program.groups[i].writes.end());
+      for (const ValueId id : touched) {
+        if (program.value(id).home != Home::kScratch) continue;
+        const auto root = static_cast<std::size_t>(placement(program, id).root);
+        Range& range = ranges[root];
+        if (range.first < 0) range.first = static_cast<int>(i);
+        range.last = static_cast<int>(i);
+        ASSERT_NE(layout.offsets[root], kNoOffset) << program.values[root].name;
+        EXPECT_EQ(layout.offsets[root] % kScratchAlignBytes, 0U);
+        range.begin = layout.offsets[root];
+        range.end = range.begin +
+                    static_cast<std::size_t>(program.values[root].shape.count()) * size_of(program.values[root].type);
+        EXPECT_LE(range.end, layout.scratch);
+      }
+    }
+    for (std::size_t a = 0; a < ranges.size(); ++a) {
+      for (std::size_t b = 0; b < a; ++b) {
+        const bool together = ranges[a].first >= 0 && ranges[b].first >= 0 && ranges[a].first <= ranges[b].last &&
+                              ranges[b].first <= ranges[a].last;
+        const bool apart = ranges[a].end <= ranges[b].begin || ranges[b].end <= ranges[a].begin;
+        ASSERT_TRUE(!together || apart) << program.values[a].name << " and " << program.values[b].name;
+      }
+    }
+    EXPECT_GE(layout.scratch, layout.scratch_lower_bound);
+    EXPECT_LE(layout.scratch, layout.scratch_lower_bound + layout.scratch_lower_bound / 20);
+    EXPECT_LT(layout.scratch, layout.scratch_without_reuse / 2);
+  }
+}
+
+TEST(MemoryLayout, SlicesLieInsideWhatTheyAreSlicesOf) {
+  const Graph graph = differentiate(tiny_inception(2));
+  const Program program = analysed(graph, 1);
+  const MemoryLayout layout = lay_out(graph, program, ComputeType::kFp16, DataType::kF16);
+  std::size_t slices = 0;
+  for (std::size_t id = 0; id < program.values.size(); ++id) {
+    const Value& value = program.values[id];
+    if (value.parent == kNoValue) continue;
+    ++slices;
+    EXPECT_EQ(layout.offsets[id],
+              layout.offsets[static_cast<std::size_t>(value.parent)] + static_cast<std::size_t>(value.channel) * 2);
+  }
+  EXPECT_EQ(slices, 20U);  // two concatenations of five, forward and backward
+}
+
+TEST(MemoryLayout, ArenasHaveEqualSlotsInGradientOrder) {
+  const Graph graph = differentiate(tiny_resnet(2));
+  const Program program = analysed(graph, 2);
+  const MemoryLayout fp16 = lay_out(graph, program, ComputeType::kFp16, DataType::kF16);
+  ASSERT_EQ(fp16.slots.size(), graph.parameters.size());
+  std::size_t offset = 0;
+  for (std::size_t p = 0; p < fp16.slots.size(); ++p) {
+    EXPECT_EQ(fp16.slots[p].name, graph.parameters[p].name);
+    EXPECT_EQ(fp16.slots[p].offset, offset);
+    EXPECT_EQ(fp16.slots[p].count % kSlotElements, 0U);
+    EXPECT_GE(static_cast<std::int64_t>(fp16.slots[p].count), fp16.slots[p].shape.count());
+    offset += fp16.slots[p].count;
+  }
+  EXPECT_EQ(fp16.parameter_elements, offset);
+  EXPECT_EQ(fp16.weights, 2 * offset);
+  EXPECT_EQ(fp16.master, 4 * offset);
+  EXPECT_EQ(fp16.gradients, 2 * offset);
+  EXPECT_EQ(fp16.momentum, 4 * offset);
+  const MemoryLayout tf32 = lay_out(graph, program, ComputeType::kTf32, DataType::kF32);
+  EXPECT_EQ(tf32.weights, 4 * offset);
+  EXPECT_EQ(tf32.master, 0U);  // the weights are it
+}
+
+TEST(MemoryLayout, TheBatchNormFusedPathNeedsLessMemory) {
+  const Graph graph = differentiate(build_model({.model = "resnet101", .batch_size = 8}));
+  const auto scratch = [&](int level) {
+    return lay_out(graph, analysed(graph, level), ComputeType::kFp16, DataType::kF16).scratch;
+  };
+  EXPECT_LT(scratch(2), scratch(1));
+  EXPECT_LT(scratch(1), scratch(0));
+}
+
+// ---- Winners ----
+
+Plan small_plan() {
+  Plan plan;
+  plan.cudnn = "9.19.0";
+  plan.device = "NVIDIA H200";
+  plan.program.model = "resnet101";
+  plan.engines.push_back({.signature = "one",
+                          .choices = {{.engine = 62, .knobs = {{.type = 2, .value = 5}, {.type = 13, .value = -1}}},
+                                      {.engine = 7, .workspace_bytes = 4096}}});
+  plan.engines.push_back({.signature = "two", .choices = {{.engine = 1, .compiled_at_run_time = true}}});
+  return plan;
+}
+
+TEST(Winners, SurviveTheirFile) {
+  Plan plan = small_plan();
+  const std::vector<Winner> winners{
+      {.signature = signature_hash("one"), .choice = {.engine = 7, .workspace_bytes = 4096}, .microseconds = 41.5},
+      {.signature = signature_hash("two"), .choice = {.engine = 1, .workspace_bytes = 65536}, .microseconds = 7},
+      {.signature = signature_hash("three"), .choice = {.engine = 3}, .microseconds = 1}};
+  const std::string path = ::testing::TempDir() + winners_file_name(plan);
+  EXPECT_EQ(winners_file_name(plan).find(' '), std::string::npos);
+  save_winners(path, plan, winners);
+  const Winners read = load_winners(path, plan);
+  EXPECT_EQ(read.why_not, "");
+  ASSERT_EQ(read.list.size(), 3U);
+  EXPECT_EQ(read.list[0].choice.engine, 7);
+  EXPECT_EQ(read.list[0].microseconds, 41.5);
+  EXPECT_EQ(choose_winners(plan, read.list), 0U);
+  EXPECT_EQ(plan.engines[0].chosen, 1U);
+  EXPECT_EQ(plan.engines[1].chosen, 0U);
+  // What an engine compiled at run time needs is known only once it ran.
+  EXPECT_EQ(plan.workspace_bytes, 65536U);
+  std::filesystem::remove(path);
+}
+
+TEST(Winners, WithKnobsAreFoundAgain) {
+  Plan plan = small_plan();
+  plan.engines[0].chosen = 1;
+  const Winner winner{.signature = signature_hash("one"), .choice = plan.engines[0].choices[0], .microseconds = 3};
+  EXPECT_EQ(winner.choice.text(), "62[2=5,13=-1]");
+  const Winners read = parse_winners(winners_text(plan, {winner}), plan);
+  ASSERT_EQ(read.list.size(), 1U);
+  EXPECT_EQ(read.list[0].choice.knobs, winner.choice.knobs);
+  EXPECT_EQ(choose_winners(plan, read.list), 1U);  // "two" has none
+  EXPECT_EQ(plan.engines[0].chosen, 0U);
+}
+
+TEST(Winners, OfAnotherVersionOrGpuOrDamagedAreNotUsed) {
+  const Plan plan = small_plan();
+  const Winner winner{.signature = signature_hash("one"), .choice = plan.engines[0].choices[0], .microseconds = 3};
+  const std::string text = winners_text(plan, {winner});
+  Plan other = plan;
+  other.cudnn = "9.20.0";
+  EXPECT_NE(parse_winners(text, other).why_not.find("9.19.0"), std::string::npos);
+  other = plan;
+  other.device = "NVIDIA A100";
+  EXPECT_NE(parse_winners(text, other).why_not.find("H200"), std::string::npos);
+  for (const char* damage :
+       {"winner 0123 62[2=5 workspace 1 microseconds 1\n", "winner\n",
+        "winner 0123 62[2=5] workspace x microseconds 1\n", "winner 0123 62[2=5] workspace 1 microseconds 1 more\n"}) {
+    const Winners read = parse_winners(text + damage, plan);
+    EXPECT_TRUE(read.list.empty());
+    EXPECT_EQ(read.why_not, "line 6 is damaged") << damage;
+  }
+  EXPECT_FALSE(parse_winners("", plan).why_not.empty());
+  EXPECT_FALSE(load_winners("/nowhere/at/all", plan).why_not.empty());
+  models::testing::expect_error(Errc::kIo, {"/nowhere/at/all"}, [&] { save_winners("/nowhere/at/all", plan, {}); });
+}
+
+TEST(Winners, AreNamedByWhatThePlanRuns) {
+  Plan plan = small_plan();
+  plan.program = analysed(differentiate(tiny_resnet(2)), 2);
+  plan.engine_of.assign(plan.program.groups.size(), -1);
+  Plan other = plan;
+  EXPECT_EQ(program_hash(plan), program_hash(other));
+  EXPECT_EQ(plan.hash(), other.hash());
+  other.program = analysed(differentiate(tiny_resnet(4)), 2);
+  other.engine_of.assign(other.program.groups.size(), -1);
+  EXPECT_NE(program_hash(plan), program_hash(other));
+  EXPECT_NE(plan.hash(), other.hash());
+  other = plan;
+  other.options.compute = ComputeType::kBf16;
+  EXPECT_NE(program_hash(plan), program_hash(other));
+}
+
+}  // namespace
+}  // namespace hvd::models::cudnn::testing

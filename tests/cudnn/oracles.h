@@ -1,0 +1,70 @@
+// Answers to "is there an engine for this group?" that need no library, for tests of the analysis.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+
+#include "engine/base/hash.h"
+#include "models/cudnn/analyse.h"
+
+namespace hvd::models::cudnn::testing {
+
+inline bool has(const Group& group, OpType type) {
+  return std::any_of(group.operations.begin(), group.operations.end(),
+                     [&](const Operation& operation) { return operation.type == type; });
+}
+
+class ServesAll : public EngineOracle {
+ public:
+  std::string refusal(const Program& /*program*/, const Group& /*group*/) override { return {}; }
+};
+
+/// Convolutions alone: every fusion, and every batch norm, falls back.
+class ServesSingleConvolutions : public EngineOracle {
+ public:
+  std::string refusal(const Program& program, const Group& group) override {
+    if (group.operations.size() > 1) return "fused";
+    if (has(group, OpType::kNorm) || has(group, OpType::kNormBackward)) return "a batch norm";
+    // A weight gradient in another type than its inputs, or through a slice, is refused as well.
+    for (const ValueId id : reads(group)) {
+      if (program.value(id).parent != kNoValue) return "strided";
+      if (program.value(id).type != program.value(group.writes[0]).type) return "two types";
+    }
+    return program.value(group.writes[0]).parent != kNoValue ? "strided" : "";
+  }
+};
+
+/// What cuDNN 9.19 says for an H200 in bf16: statistics, but neither the weight gradient of a batch norm that is not
+/// applied, nor the sums of its backward.
+class ServesWithoutPrologue : public EngineOracle {
+ public:
+  std::string refusal(const Program& program, const Group& group) override {
+    if (has(group, OpType::kConvBackwardWeights) && has(group, OpType::kScaleShift)) return "no such engine";
+    if (has(group, OpType::kNormBackwardWeights)) return "no such engine";
+    if (!has(group, OpType::kConvBackwardWeights)) return {};
+    return program.value(group.writes[0]).type == program.value(reads(group)[0]).type ? "" : "two types";
+  }
+};
+
+/// Refuses fused groups at random, the same group always alike.
+class ServesAtRandom : public EngineOracle {
+ public:
+  explicit ServesAtRandom(std::uint64_t seed) : seed_(seed) {}
+  std::string refusal(const Program& program, const Group& group) override {
+    const bool plain = group.operations.size() == 1 && !has(group, OpType::kNorm) && !has(group, OpType::kNormBackward);
+    const auto strided = [&](ValueId id) { return program.value(id).parent != kNoValue; };
+    const std::vector<ValueId> inputs = reads(group);
+    const bool slices = std::any_of(inputs.begin(), inputs.end(), strided) ||
+                        std::any_of(group.writes.begin(), group.writes.end(), strided);
+    const bool types = program.value(group.writes[0]).type != program.value(inputs[0]).type;
+    if (plain && !slices && !types) return {};
+    return Hasher().number(seed_).text(signature(program, group)).value() % 2 == 0 ? "heads" : "";
+  }
+
+ private:
+  std::uint64_t seed_;
+};
+
+}  // namespace hvd::models::cudnn::testing
