@@ -74,13 +74,13 @@ class LifeTest(unittest.TestCase):
     def counts(self, code: int = 0) -> dict[str, int]:
         return {state: count for state, count in self.status(code)["counts"].items() if count}
 
-    def begun_runs(self) -> int:
-        """Runs that the sessions at work have stored so far."""
+    def begun_runs(self, table: str = "run") -> int:
+        """Rows of `table` that the sessions at work have stored so far."""
         runs = 0
         for path in self.folder.glob("stores/*.partial"):
             connection = sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)
             try:
-                runs += connection.execute("SELECT count(*) FROM run").fetchone()[0]
+                runs += connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
             except sqlite3.Error:
                 pass  # being written
             finally:

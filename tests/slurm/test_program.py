@@ -85,7 +85,8 @@ class LaptopTest(LifeTest):
             stderr=subprocess.PIPE,
             text=True,
         )
-        wait_until(lambda: self.begun_runs() > 0, 120)
+        # a run that is ended while it warms up leaves nothing, so wait for samples
+        wait_until(lambda: self.begun_runs("sample") > 0, 180)
         return child
 
     def test_control_c_stores_what_there_is(self) -> None:
