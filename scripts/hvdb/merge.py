@@ -11,7 +11,8 @@ import os
 import socket
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -28,6 +29,8 @@ LEFTOVER_WAIT_SECONDS = 0.2
 # Pages of a large output: blobs of some hundred steps fill them well, and there are fewer to manage.
 LARGE_BYTES, LARGE_PAGE_BYTES, PAGE_BYTES = 64 << 20, 16384, 4096
 CACHE_KIB = 65536
+# How far reading runs ahead: two files, and no more than this of one.
+READ_AHEAD_FILES, READ_AHEAD_MIB = 2, 256
 WORKING_SUFFIX = ".merging"
 
 
@@ -149,11 +152,11 @@ def _run(
     large = sum(path.stat().st_size for path in files) > LARGE_BYTES
     collected = _Collector(working, output, LARGE_PAGE_BYTES if large else PAGE_BYTES)
     try:
-        for done, path in enumerate(files, 1):
-            _read_ahead(files[done : done + 1])
-            _take(collected, path, path in work.found, skip_damaged, work.notes, left_out)
-            if progress is not None:
-                progress(done, len(files))
+        with _ReadAhead(files) as ahead:
+            for done, path in enumerate(ahead, 1):
+                _take(collected, path, path in work.found, skip_damaged, work.notes, left_out)
+                if progress is not None:
+                    progress(done, len(files))
         outcome = collected.outcome(work.notes, left_out)
     finally:
         collected.close()
@@ -271,19 +274,41 @@ class _Collector:
         self._connection.close()
 
 
-def _read_ahead(paths: list[Path]) -> None:
-    """Asks the operating system to load files while another one is worked on. Never throws."""
-    for path in paths:
-        try:
-            descriptor = os.open(path, os.O_RDONLY)
-        except OSError:
-            continue  # whoever opens it next says what is wrong with it
-        try:
-            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_WILLNEED)
-        except (AttributeError, OSError):  # not on every system
-            pass
-        finally:
-            os.close(descriptor)
+class _ReadAhead:
+    """Loads the next files into the operating system's cache, in a thread, while one is worked on.
+
+    A file is closed again before SQLite opens it: closing drops the POSIX locks that the process holds on it.
+    """
+
+    def __init__(self, files: Sequence[Path]) -> None:
+        self._files = files
+        self._begun: list[Future[None]] = []
+        self._thread = ThreadPoolExecutor(1)
+
+    def __enter__(self) -> _ReadAhead:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._thread.shutdown(cancel_futures=True)
+
+    def __iter__(self) -> Iterator[Path]:
+        for number, path in enumerate(self._files):
+            while len(self._begun) < min(number + 1 + READ_AHEAD_FILES, len(self._files)):
+                self._begun.append(self._thread.submit(_load, self._files[len(self._begun)]))
+            self._begun[number].result()
+            yield path
+
+
+def _load(path: Path) -> None:
+    """Reads the file's first part and forgets it. Never throws: whoever opens it next says what is wrong with it."""
+    block = bytearray(1 << 20)
+    try:
+        with path.open("rb", buffering=0) as file:
+            for _ in range(READ_AHEAD_MIB):
+                if not file.readinto(block):
+                    return
+    except OSError:
+        pass
 
 
 def _publish(working: Path, output: Path, file_of: Callable[[str], str], is_new: bool) -> None:
