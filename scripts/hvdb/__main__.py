@@ -8,17 +8,25 @@ import json
 import os
 import sys
 import tempfile
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
-from hvdb import efficiency, merge, published, report, reproduce, rerun, runs, tables
-from hvdb.errors import EXIT_GOOD, EXIT_INTERRUPTED, EXIT_NOT_COMPARABLE, EXIT_USAGE, HvdbError
+from hvdb import efficiency, merge, published, report, reproduce, rerun, runs, store, tables
+from hvdb.errors import EXIT_DEFECT, EXIT_GOOD, EXIT_INTERRUPTED, EXIT_NOT_COMPARABLE, EXIT_USAGE, HvdbError
 
 EXIT_CODES = "exit codes: 0 good, 2 usage or I/O, 4 not comparable"
 
 
 def _parser(command: str, description: str) -> argparse.ArgumentParser:
     return argparse.ArgumentParser(prog=f"scripts/{command}", description=description, epilog=EXIT_CODES)
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 < value < 1e8:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a positive number of seconds")
+    return value
 
 
 def _add_selection(parser: argparse.ArgumentParser) -> None:
@@ -42,6 +50,10 @@ def _add_selection(parser: argparse.ArgumentParser) -> None:
 
 def _select(arguments: argparse.Namespace) -> tuple[list[runs.Run], efficiency.Selection, list[efficiency.Cell]]:
     found = runs.load(arguments.stores)
+    models = sorted({run.model for run in found})
+    for model in arguments.model or []:
+        if model not in models:
+            raise HvdbError(f"--model {model}: the stores hold no such runs, but of {', '.join(models) or 'no model'}")
     if arguments.run:
         selection = efficiency.Selection([runs.find(found, prefix) for prefix in arguments.run], [])
         efficiency.comparable.require_same_kind(selection.runs, "--run")
@@ -181,7 +193,7 @@ def run_rerun(argv: Sequence[str]) -> int:
     parser.add_argument("stores", nargs="+", type=Path, metavar="STORE")
     parser.add_argument("--execute", action="store_true", help="run it again and compare")
     parser.add_argument("--db", type=Path, help="keep the new run in this store (it must not exist)")
-    parser.add_argument("--timeout", type=float, default=3600.0, metavar="SECONDS")
+    parser.add_argument("--timeout", type=_seconds, default=3600.0, metavar="SECONDS")
     arguments = parser.parse_args(argv)
     first = runs.find(runs.load(arguments.stores), arguments.run)
     print(f"run {first.uuid} ({first.phase}, {first.status}), session of {first.session['started_utc']}")
@@ -209,6 +221,8 @@ def run_report(argv: Sequence[str]) -> int:
     found, selection, cells = _select(arguments)
     page = report.markdown(selection, cells, found)
     if arguments.output:
+        if store.is_database(arguments.output):
+            raise HvdbError(f"{arguments.output}: is a database, which -o would replace; name another file")
         arguments.output.write_text(page, encoding="utf-8")
         print(arguments.output)
     else:
@@ -231,20 +245,33 @@ def main(argv: Sequence[str]) -> int:
     if not argv or argv[0] not in COMMANDS:
         print(f"usage: python -m hvdb {{{','.join(COMMANDS)}}} ...", file=sys.stderr)
         return EXIT_USAGE
+
+    def say(text: object) -> None:
+        print(f"scripts/{argv[0]}: {' '.join(str(text).split())}", file=sys.stderr)
+
     try:
-        return COMMANDS[argv[0]](argv[1:])
+        if sys.stdout is None:
+            raise HvdbError("standard output is closed; redirect it to a file")
+        code = COMMANDS[argv[0]](argv[1:])
+        sys.stdout.flush()  # or a full disk shows only when the interpreter ends
+        return code
     except HvdbError as error:
-        print(f"scripts/{argv[0]}: {error}", file=sys.stderr)
+        say(error)
         return error.exit_code
     except KeyboardInterrupt:
-        print(f"scripts/{argv[0]}: interrupted", file=sys.stderr)
+        say("interrupted")
         return EXIT_INTERRUPTED
     except BrokenPipeError:  # the reader (head, less) has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_GOOD
     except OSError as error:
-        print(f"scripts/{argv[0]}: {error.filename or ''}: {error.strerror}", file=sys.stderr)
+        say(f"{error.filename}: {error.strerror}" if error.filename else error.strerror)
         return EXIT_USAGE
+    except Exception as error:
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{Path(frame.filename).name}:{frame.lineno}"
+        say(f"unexpected {type(error).__name__}: {error} ({where}); this is a defect of hvd_bench, please report it")
+        return EXIT_DEFECT
 
 
 if __name__ == "__main__":

@@ -48,6 +48,14 @@ def is_partial(path: Path) -> bool:
     return path.suffix == ".partial"
 
 
+def is_database(path: Path) -> bool:
+    """True for a file that begins as an SQLite file does. Errors: OSError if it is there and cannot be read."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(len(SQLITE_MAGIC)) == SQLITE_MAGIC
+
+
 def read_header(path: Path) -> Header:
     """The header of an SQLite file. Never call it while this process has the file open: closing a file drops the
     POSIX locks that SQLite holds on it.

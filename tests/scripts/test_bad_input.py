@@ -47,6 +47,35 @@ class BadInput(unittest.TestCase):
             connection.execute(sql, values)
         connection.close()
 
+    def test_a_report_does_not_replace_a_store(self) -> None:
+        before = self.db.read_bytes()
+        self.refused("is a database, which -o would replace", "report", self.db, "-o", self.db)
+        self.assertEqual(self.db.read_bytes(), before)
+
+    def test_a_model_that_was_not_measured(self) -> None:
+        self.refused(
+            "--model vgg16: the stores hold no such runs, but of resnet101", "efficiency", self.db, "--model", "vgg16"
+        )
+
+    def test_a_timeout_that_is_none(self) -> None:
+        for text in ("-1", "0", "nan", "soon"):
+            done = self.run_script("rerun", self.runs["full"], self.db, "--timeout", text)
+            self.assertEqual(done.returncode, 2, done.stderr)
+
+    def test_output_that_goes_nowhere(self) -> None:
+        program = str(REPOSITORY / "scripts" / "efficiency")
+        for where in (">&-", ">/dev/full"):
+            command = f"{shlex.quote(program)} {shlex.quote(str(self.db))} {where}"
+            done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False)
+            self.assertEqual(done.returncode, 2, where)
+            self.assertEqual(len(done.stderr.strip().splitlines()), 1, done.stderr)
+
+    def test_damage_is_one_line(self) -> None:
+        data = bytearray(self.db.read_bytes())
+        data[20500:20548] = b"X" * 48
+        self.db.write_bytes(data)
+        self.refused("a.db: damaged", "efficiency", self.db)
+
     def test_samples_that_are_no_times(self) -> None:
         for value in (float("nan"), float("inf"), -1.0, 0.0):
             with self.subTest(value):
