@@ -11,6 +11,8 @@ namespace hvd::models::onednn {
 namespace {
 
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
+// MADV_COLLAPSE of Linux 6.1, which not every C library knows.
+constexpr int kCollapse = 25;
 
 std::size_t round_up(std::size_t value, std::size_t unit) { return (value + unit - 1) / unit * unit; }
 
@@ -49,6 +51,8 @@ void advise_huge_pages(std::span<std::byte> memory) noexcept {
   if (memory.size() < head + kHugePage) return;
   const std::size_t whole = (memory.size() - head) / kHugePage * kHugePage;
   (void)madvise(memory.data() + head, whole, MADV_HUGEPAGE);
+  // Whoever allocated it may have written to it, so that it has small pages already. Refused by kernels before 6.1.
+  (void)madvise(memory.data() + head, whole, kCollapse);
 }
 
 }  // namespace hvd::models::onednn

@@ -9,9 +9,15 @@
 #include "engine/base/float16.h"
 #include "models/onednn/threads.h"
 
-// Compiled once more for AVX-512 and for AVX2 and chosen by the processor when the program starts. Only
-// serial loops carry it: the body of a parallel region is outlined and would not be cloned.
-#define HVD_VECTOR_CLONES __attribute__((target_clones("arch=skylake-avx512", "arch=haswell", "default")))
+// Compiled once more for AVX-512 and for AVX2 and chosen by the processor when the program starts: by what it can
+// do (x86-64-v4 and v3), not by its name, which is all that "arch=skylake-avx512" would compare. Only serial loops
+// carry it: the body of a parallel region is outlined and would not be cloned. All versions round alike
+// (-ffp-contract=off), and so do a loop's vectors and its remainder.
+#if defined(__x86_64__)
+#define HVD_VECTOR_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#else
+#define HVD_VECTOR_CLONES
+#endif
 // What the clones call must be part of them.
 #define HVD_INLINE inline __attribute__((always_inline))
 

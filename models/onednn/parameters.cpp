@@ -18,9 +18,6 @@ using Tag = dnnl::memory::format_tag;
 // Elements: 64 bytes in either gradient type, so that the offsets of all arenas are equal.
 constexpr std::size_t kSlotAlign = 32;
 
-// Elements updated before their copies are made: three arrays of them are a fraction of the second-level cache.
-constexpr std::size_t kCachedElements = 4096;
-
 const float* floats(const Buffer* buffer) { return reinterpret_cast<const float*>(buffer->data); }
 
 std::size_t slot_count(const Md& desc) { return desc.get_size() / sizeof(float); }
@@ -77,7 +74,10 @@ Value Parameters::derived(TensorId value, const Md& desc) {
   if (std::optional<TiledCopy> tiled = TiledCopy::plan(of.desc, desc)) {
     Operation operation{.node = of.weight->name, .kind = "reorder", .implementation = "own", .done_by_update = true};
     operation.kernel = [plan = *tiled, from = of.weight, to = copy.buffer](StepInput&) {
-      plan.pack(floats(from), reinterpret_cast<std::uint16_t*>(to->data), 0, plan.strips());
+      for (std::size_t strip = 0; strip < plan.strips(); ++strip) {
+        plan.pack(floats(from), reinterpret_cast<std::uint16_t*>(to->data), strip, 0, plan.tiles());
+      }
+      TiledCopy::finish();
     };
     program_.append_refresh(std::move(operation));
     of.tiled.emplace_back(*std::move(tiled), copy.buffer);
@@ -149,59 +149,6 @@ void Parameters::initialise(std::uint64_t seed) {
     auto* data = reinterpret_cast<float*>(variance.buffer->data);
     std::fill_n(data, variance.buffer->bytes / sizeof(float), 1.0F);
   }
-}
-
-void Parameters::update(const SgdOptions& options) {
-  const std::size_t total = weights_.bytes().size() / sizeof(float);
-  SgdFactors plain{.learning_rate = static_cast<float>(options.learning_rate),
-                   .momentum = static_cast<float>(options.momentum),
-                   .decay = 0,
-                   .scale = static_cast<float>(options.gradient_scale)};
-  SgdFactors decayed = plain;
-  decayed.decay = static_cast<float>(options.weight_decay);
-  parallel_ranges(total, kSlotAlign, [&](std::size_t begin, std::size_t end) {
-    auto slot =
-        static_cast<std::size_t>(std::upper_bound(slots_.begin(), slots_.end(), begin,
-                                                  [](std::size_t at, const ArenaSlot& s) { return at < s.offset; }) -
-                                 slots_.begin());
-    for (slot = slot == 0 ? 0 : slot - 1; slot < slots_.size() && slots_[slot].offset < end; ++slot) {
-      const std::size_t from = std::max(begin, slots_[slot].offset);
-      const std::size_t to = std::min(end, slots_[slot].offset + slots_[slot].count);
-      if (from >= to) continue;
-      update_piece(slot, from - slots_[slot].offset, to - slots_[slot].offset, entries_[slot].decay ? decayed : plain);
-    }
-  });
-}
-
-void Parameters::update_piece(std::size_t parameter, std::size_t from, std::size_t to, const SgdFactors& factors) {
-  const Entry& of = entries_[parameter];
-  const std::size_t offset = slots_[parameter].offset;
-  auto* weight = reinterpret_cast<float*>(of.weight->data);
-  auto* momentum = reinterpret_cast<float*>(momentum_.bytes().data()) + offset;
-  const auto step = [&](std::size_t begin, std::size_t end) {
-    sgd(gradient_type_, {weight + begin, momentum + begin, of.gradient->data + begin * size_of(gradient_type_)},
-        factors, end - begin);
-  };
-  if (of.tiled.empty()) return step(from, to);
-  // Every strip that starts in the piece, whole: two pieces that meet agree on whose it is.
-  const std::size_t strip = of.tiled.front().first.strip();
-  const std::size_t last = (to + strip - 1) / strip;
-  const std::size_t group = std::max<std::size_t>(1, kCachedElements / strip);
-  for (std::size_t s = (from + strip - 1) / strip; s < last; s += group) {
-    const std::size_t end = std::min(last, s + group);
-    step(s * strip, end * strip);
-    for (const auto& [tiled, copy] : of.tiled) {
-      tiled.pack(weight, reinterpret_cast<std::uint16_t*>(copy->data), s, end);
-    }
-  }
-}
-
-std::size_t Parameters::bytes_copied_by_update() const noexcept {
-  std::size_t bytes = 0;
-  for (const Entry& of : entries_) {
-    for (const auto& entry : of.tiled) bytes += entry.second->bytes;
-  }
-  return bytes;
 }
 
 void Parameters::check_size(std::size_t parameter, std::size_t given) const {

@@ -34,8 +34,8 @@ class Parameters {
   void allocate(const ArenaAllocator& allocator);
   /// Initial weights from `seed`; running variance 1; everything else 0. Uses the momentum arena as staging.
   void initialise(std::uint64_t seed);
-  /// One pass over the arenas, shared by the calling thread's team. Copies that TiledCopy can make are made on
-  /// the way, piece by piece, while the new weights are in cache; Program::refresh_after_update() does the rest.
+  /// One pass over the arenas (update.cpp), shared by the calling thread's team. Copies that TiledCopy can make are
+  /// made on the way, while the new weights are in cache; Program::refresh_after_update() does the rest.
   void update(const SgdOptions& options);
   [[nodiscard]] std::size_t bytes_copied_by_update() const noexcept;
 
@@ -61,7 +61,7 @@ class Parameters {
   };
   [[nodiscard]] Entry& entry(TensorId value);
   [[nodiscard]] const Entry& entry(TensorId value) const;
-  /// SGD and tiled copies of elements [from, to) of a slot; `from` at a strip.
+  /// SGD and tiled copies of the strips that start in elements [from, to) of a slot, or of those elements.
   void update_piece(std::size_t parameter, std::size_t from, std::size_t to, const SgdFactors& factors);
   void check_size(std::size_t parameter, std::size_t given) const;
   /// Reorders between row-major user memory and a slot.

@@ -13,7 +13,7 @@ namespace {
 
 using Type = dnnl::memory::data_type;
 
-constexpr std::size_t kTile = 16;
+constexpr std::size_t kTile = TiledCopy::kTile;
 
 /// Where the elements of a blocked layout are. Its offset is a sum over the axes: one table for each.
 struct Axes {
@@ -160,6 +160,7 @@ std::optional<TiledCopy> TiledCopy::plan(const Md& stored, const Md& wanted) {
   copy.tiles_i_ = strip_i / kTile;
   copy.strips_i_ = from->i.size() / strip_i;
   copy.strip_ = strip_o * strip_i * from->pixel.size();
+  if (from->block_i == 1 && !o_beside && from->pixel.size() == 1) copy.rows_ = strip_o;
   copy.strips_ = from->total / copy.strip_;
   const std::size_t reach =
       from->o[strip_o - 1] + from->i[strip_i - 1] + *std::max_element(from->pixel.begin(), from->pixel.end());
@@ -171,24 +172,27 @@ std::optional<TiledCopy> TiledCopy::plan(const Md& stored, const Md& wanted) {
   return copy;
 }
 
-void TiledCopy::pack(const float* stored, std::uint16_t* copy, std::size_t first, std::size_t last) const {
-  for (std::size_t s = first; s < last; ++s) {
-    const std::size_t o0 = s / strips_i_ * tiles_o_, i0 = s % strips_i_ * tiles_i_;
-    for (std::size_t pixel = 0; pixel < from_.pixel.size(); ++pixel) {
-      for (std::size_t o = o0; o < o0 + tiles_o_; ++o) {
-        for (std::size_t i = i0; i < i0 + tiles_i_; ++i) {
-          const float* tile = stored + from_.o[o] + from_.i[i] + from_.pixel[pixel];
-          std::uint16_t* into = copy + to_.o[o] + to_.i[i] + to_.pixel[pixel];
-          if (pairs_across_rows_) {
-            interleave_rows(tile, row_, into, pair_);
-          } else {
-            transpose_pairs(tile, row_, into, pair_);
-          }
-        }
-      }
+void TiledCopy::pack(const float* stored, std::uint16_t* copy, std::size_t strip, std::size_t first,
+                     std::size_t last) const {
+  // Tiles of a strip in the order {pixel, o, i}.
+  const std::size_t o0 = strip / strips_i_ * tiles_o_, i0 = strip % strips_i_ * tiles_i_;
+  std::size_t i = first % tiles_i_, o = first / tiles_i_ % tiles_o_, pixel = first / tiles_i_ / tiles_o_;
+  for (std::size_t tile = first; tile < last; ++tile) {
+    const float* from = stored + from_.o[o0 + o] + from_.i[i0 + i] + from_.pixel[pixel];
+    std::uint16_t* to = copy + to_.o[o0 + o] + to_.i[i0 + i] + to_.pixel[pixel];
+    if (pairs_across_rows_) {
+      interleave_rows(from, row_, to, pair_);
+    } else {
+      transpose_pairs(from, row_, to, pair_);
     }
+    if (++i < tiles_i_) continue;
+    i = 0;
+    if (++o < tiles_o_) continue;
+    o = 0;
+    ++pixel;
   }
-  _mm_sfence();  // the stores above bypass the cache and its order
 }
+
+void TiledCopy::finish() noexcept { _mm_sfence(); }
 
 }  // namespace hvd::models::onednn

@@ -241,6 +241,29 @@ TEST(OnednnStep, ABroadcastStateContinuesAlike) {
   for (std::size_t i = 0; i < a.step->slots().size(); ++i) EXPECT_EQ(a.gradient(i), b.gradient(i));
 }
 
+// The update writes the bf16 copies of the weights piece by piece; state_changed() makes them anew, whole.
+void expect_copies_of_the_update_to_be_whole(const ModelSpec& spec, int threads) {
+  if (const std::string reason = onednn_unsupported_reason(DataType::kBF16); !reason.empty()) GTEST_SKIP() << reason;
+  Trainer trained(spec, {.compute = DataType::kBF16, .threads = threads, .seed = 1});
+  Trainer copied(spec, {.compute = DataType::kBF16, .threads = threads, .seed = 1});
+  (void)trained.run();
+  trained.step->update({.learning_rate = 0.1, .momentum = 0.9, .weight_decay = 1e-4, .gradient_scale = 1.0});
+  const auto from = trained.step->state_to_broadcast();
+  const auto to = copied.step->state_to_broadcast();
+  for (std::size_t i = 0; i < from.size(); ++i) std::memcpy(to[i].data(), from[i].data(), from[i].size());
+  copied.step->state_changed();
+  EXPECT_EQ(trained.run(1), copied.run(1));
+  const auto made = trained.step->gradient_arena(), expected = copied.step->gradient_arena();
+  EXPECT_TRUE(std::equal(made.begin(), made.end(), expected.begin(), expected.end()));
+}
+// Three threads: their shares begin in the middle of a strip.
+TEST(OnednnStep, TheUpdateWritesWholeCopies) { expect_copies_of_the_update_to_be_whole(kSmall, 1); }
+TEST(OnednnStep, TheUpdateWritesWholeCopiesOnThreeThreads) { expect_copies_of_the_update_to_be_whole(kSmall, 3); }
+TEST(OnednnStep, TheUpdateWritesWholeCopiesOfVgg) {
+  expect_copies_of_the_update_to_be_whole(
+      {.model = "vgg16", .batch_size = 2, .image_size = 32, .classes = 10, .auxiliary_head = false}, 1);
+}
+
 // The first loss, which has no history, against the reference: forward errors grow by at most the condition of
 // the network, and VGG-16 has no batch norm to amplify them. Depth 16, sums of up to 4608 terms.
 TEST(OnednnStep, TheLossEqualsTheReferences) {

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -70,12 +71,19 @@ TEST_P(TiledCopyLayouts, EqualsTheLibrarysReorder) {
   reorder(plain, logical.get(), stored, from.get());
   reorder(stored, from.get(), wanted, expected.get());
 
-  // In two pieces, the later one first: no piece touches what another wrote.
-  const std::size_t cut = plan->strips() / 3;
-  auto* copy = reinterpret_cast<std::uint16_t*>(actual.get());
-  plan->pack(reinterpret_cast<const float*>(from.get()), copy, cut, plan->strips());
-  plan->pack(reinterpret_cast<const float*>(from.get()), copy, 0, cut);
+  // In pieces, the last one first: no piece touches what another wrote.
+  for (std::size_t strip = plan->strips(); strip-- > 0;) {
+    for (std::size_t last = plan->tiles(); last > 0;) {
+      const std::size_t first = last - std::min<std::size_t>(last, 3);
+      plan->pack(reinterpret_cast<const float*>(from.get()), reinterpret_cast<std::uint16_t*>(actual.get()), strip,
+                 first, last);
+      last = first;
+    }
+  }
+  TiledCopy::finish();
   EXPECT_EQ(std::memcmp(expected.get(), actual.get(), wanted.get_size()), 0);
+  const bool plain_rows = of.stored == Tag::ab || of.stored == Tag::abcd;
+  EXPECT_EQ(plan->rows(), plain_rows ? TiledCopy::kTile : 1U);
 }
 
 INSTANTIATE_TEST_SUITE_P(, TiledCopyLayouts,
@@ -90,6 +98,7 @@ INSTANTIATE_TEST_SUITE_P(, TiledCopyLayouts,
                                            Case{"dataPadded", {48, 80, 1, 1}, Tag::abcd, Tag::ABcd16a16b2a},
                                            // Both are padded.
                                            Case{"storedPadded", {40, 24, 3, 3}, Tag::ABcd16b16a, Tag::AcdB16b32a2b},
+                                           Case{"connectedPlain", {128, 96}, Tag::ab, Tag::AB16b64a2b},
                                            Case{"connected", {128, 96}, Tag::AB16b64a, Tag::AB16b64a2b},
                                            Case{"connectedNarrow", {1000, 96}, Tag::AB16b32a, Tag::AB16b32a2b}),
                          [](const auto& test) { return test.param.name; });

@@ -1,0 +1,130 @@
+// The optimiser's pass over the arenas, which also writes the bf16 copies of the weights.
+//
+// It moves 20 bytes per weight and computes next to nothing; what limits it is how many reads one core can have under
+// way (on a Sapphire Rapids class core 17 GB/s, the writes come free). While the copies are made from weights in the
+// cache nothing would be read, so the tiles that are packed ask for those that come next: an eighth of the pass over
+// VGG's first fully connected layer (115 against 101 ms).
+#include <algorithm>
+
+#include "models/onednn/parameters.h"
+#include "models/onednn/threads.h"
+
+namespace hvd::models::onednn {
+namespace {
+
+// Elements: 64 bytes in either gradient type, where a thread's share may begin.
+constexpr std::size_t kShare = 32;
+// Columns of a plain matrix updated before their copies are made; 16 rows at a time, so that with momentum and
+// gradient they fill the first-level cache. Strips of a blocked layout are of that size.
+constexpr std::size_t kColumns = 256;
+// Tiles packed between two requests.
+constexpr std::size_t kTiles = 4;
+constexpr std::size_t kLine = 64;
+
+/// One parameter's arrays.
+struct Arrays {
+  float* weight = nullptr;
+  float* momentum = nullptr;
+  const std::byte* gradient = nullptr;
+  DataType gradient_type = DataType::kF32;
+  std::size_t count = 0;
+
+  void step(const SgdFactors& factors, std::size_t begin, std::size_t end) const {
+    sgd(gradient_type, {weight + begin, momentum + begin, gradient + begin * size_of(gradient_type)}, factors,
+        end - begin);
+  }
+  /// Asks for `elements` elements from `begin` on, if there are so many.
+  void prefetch(std::size_t begin, std::size_t elements) const {
+    if (begin + elements > count) return;
+    prefetch_lines(weight + begin, elements * sizeof(float));
+    prefetch_lines(momentum + begin, elements * sizeof(float));
+    prefetch_lines(gradient + begin * size_of(gradient_type), elements * size_of(gradient_type));
+  }
+
+ private:
+  static void prefetch_lines(const void* from, std::size_t bytes) {
+    const auto* line = static_cast<const std::byte*>(from);
+    // Into the second-level cache: the first is full of the tiles in work.
+    for (std::size_t at = 0; at < bytes; at += kLine) __builtin_prefetch(line + at, 0, 2);
+  }
+};
+
+}  // namespace
+
+void Parameters::update(const SgdOptions& options) {
+  const std::size_t total = weights_.bytes().size() / sizeof(float);
+  const SgdFactors plain{.learning_rate = static_cast<float>(options.learning_rate),
+                         .momentum = static_cast<float>(options.momentum),
+                         .decay = 0,
+                         .scale = static_cast<float>(options.gradient_scale)};
+  SgdFactors decayed = plain;
+  decayed.decay = static_cast<float>(options.weight_decay);
+  parallel_ranges(total, kShare, [&](std::size_t begin, std::size_t end) {
+    auto slot =
+        static_cast<std::size_t>(std::upper_bound(slots_.begin(), slots_.end(), begin,
+                                                  [](std::size_t at, const ArenaSlot& s) { return at < s.offset; }) -
+                                 slots_.begin());
+    for (slot = slot == 0 ? 0 : slot - 1; slot < slots_.size() && slots_[slot].offset < end; ++slot) {
+      const std::size_t from = std::max(begin, slots_[slot].offset);
+      const std::size_t to = std::min(end, slots_[slot].offset + slots_[slot].count);
+      if (from >= to) continue;
+      update_piece(slot, from - slots_[slot].offset, to - slots_[slot].offset, entries_[slot].decay ? decayed : plain);
+    }
+    TiledCopy::finish();
+  });
+}
+
+void Parameters::update_piece(std::size_t parameter, std::size_t from, std::size_t to, const SgdFactors& factors) {
+  const Entry& of = entries_[parameter];
+  const ArenaSlot& slot = slots_[parameter];
+  const Arrays arrays{.weight = reinterpret_cast<float*>(of.weight->data),
+                      .momentum = reinterpret_cast<float*>(momentum_.bytes().data()) + slot.offset,
+                      .gradient = of.gradient->data,
+                      .gradient_type = gradient_type_,
+                      .count = slot.count};
+  if (of.tiled.empty()) return arrays.step(factors, from, to);
+  const auto pack = [&](std::size_t strip, std::size_t first, std::size_t last) {
+    for (const auto& [tiled, copy] : of.tiled) {
+      tiled.pack(arrays.weight, reinterpret_cast<std::uint16_t*>(copy->data), strip, first, last);
+    }
+  };
+  // Every strip that starts in the piece, whole: two pieces that meet agree on whose it is.
+  const TiledCopy& layout = of.tiled.front().first;  // strips are those of the stored weights, whatever the copy
+  const std::size_t strip = layout.strip(), rows = layout.rows(), columns = strip / rows;
+  constexpr std::size_t kTile = TiledCopy::kTile;
+  for (std::size_t s = (from + strip - 1) / strip; s < (to + strip - 1) / strip; ++s) {
+    const std::size_t start = s * strip;
+    if (rows == 1) {
+      arrays.step(factors, start, start + strip);
+      for (std::size_t tile = 0; tile < layout.tiles(); tile += kTiles) {
+        const std::size_t last = std::min(layout.tiles(), tile + kTiles);
+        pack(s, tile, last);
+        arrays.prefetch(start + strip + tile * kTile * kTile, (last - tile) * kTile * kTile);
+      }
+      continue;
+    }
+    for (std::size_t column = 0; column < columns; column += kColumns) {
+      const std::size_t end = std::min(columns, column + kColumns);
+      for (std::size_t row = 0; row < rows; ++row) {
+        arrays.step(factors, start + row * columns + column, start + row * columns + end);
+      }
+      for (std::size_t at = column; at < end; at += kTiles * kTile) {
+        const std::size_t last = std::min(end, at + kTiles * kTile);
+        pack(s, at / kTile, last / kTile);
+        for (std::size_t row = 0; row < rows; ++row) {
+          arrays.prefetch(start + row * columns + at + kColumns, last - at);
+        }
+      }
+    }
+  }
+}
+
+std::size_t Parameters::bytes_copied_by_update() const noexcept {
+  std::size_t bytes = 0;
+  for (const Entry& of : entries_) {
+    for (const auto& entry : of.tiled) bytes += entry.second->bytes;
+  }
+  return bytes;
+}
+
+}  // namespace hvd::models::onednn
