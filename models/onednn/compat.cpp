@@ -5,136 +5,62 @@
 #include "engine/base/error.h"
 
 namespace hvd::models::onednn {
-
 namespace {
+
+using Kind = dnnl::prop_kind;
 
 dnnl::normalization_flags norm_flags(bool fuse_relu) {
   const auto flags = dnnl::normalization_flags::use_scale | dnnl::normalization_flags::use_shift;
   return fuse_relu ? flags | dnnl::normalization_flags::fuse_norm_relu : flags;
 }
 
+}  // namespace
+
+// What differs. describe() and describe_backward() make a primitive descriptor from the arguments that both
+// interfaces take, in the same order.
+
 #if DNNL_VERSION_MAJOR >= 3
-const Dims kNoDilation{0, 0};
-#endif
+
+namespace {
+
+template <class Primitive, class... Arguments>
+auto describe(const dnnl::engine& engine, const dnnl::primitive_attr& attr, const Arguments&... arguments) {
+  return typename Primitive::primitive_desc(engine, arguments..., attr);
+}
+
+template <class Primitive, class Hint, class... Arguments>
+auto describe_backward(const dnnl::engine& engine, const dnnl::primitive_attr& attr, const Hint& hint,
+                       const Arguments&... arguments) {
+  return typename Primitive::primitive_desc(engine, arguments..., hint, attr);
+}
 
 }  // namespace
 
-#if DNNL_VERSION_MAJOR >= 3
-
-bool norm_backward_reads_shift() noexcept { return false; }
-
-MatmulDesc matmul(const dnnl::engine& engine, const Md& a, const Md& b, const Md& c, const dnnl::primitive_attr& attr) {
-  return {engine, a, b, c, attr};
-}
-
-ConvForward conv_forward(const dnnl::engine& engine, dnnl::algorithm algorithm, const Operands& operands,
-                         const Geometry& geometry, const dnnl::primitive_attr& attr) {
-  const auto kind = dnnl::prop_kind::forward_training;
-  if (operands.bias != nullptr) {
-    return {engine,
-            kind,
-            algorithm,
-            operands.src,
-            operands.weights,
-            *operands.bias,
-            operands.dst,
-            geometry.strides,
-            geometry.pad_low,
-            geometry.pad_high,
-            attr};
-  }
-  return {engine,
-          kind,
-          algorithm,
-          operands.src,
-          operands.weights,
-          operands.dst,
-          geometry.strides,
-          geometry.pad_low,
-          geometry.pad_high,
-          attr};
-}
-
-ConvBackwardData conv_backward_data(const dnnl::engine& engine, dnnl::algorithm algorithm, const Operands& operands,
-                                    const Geometry& geometry, const dnnl::primitive_attr& attr,
-                                    const ConvForward& hint) {
-  return {engine,
-          algorithm,
-          operands.src,
-          operands.weights,
-          operands.dst,
-          geometry.strides,
-          geometry.pad_low,
-          geometry.pad_high,
-          hint,
-          attr};
-}
-
-ConvBackwardWeights conv_backward_weights(const dnnl::engine& engine, dnnl::algorithm algorithm,
-                                          const Operands& operands, const Geometry& geometry,
-                                          const dnnl::primitive_attr& attr, const ConvForward& hint) {
-  if (operands.bias != nullptr) {
-    return {engine,       algorithm,        operands.src,     operands.weights,  *operands.bias,
-            operands.dst, geometry.strides, geometry.pad_low, geometry.pad_high, hint,
-            attr};
-  }
-  return {engine,
-          algorithm,
-          operands.src,
-          operands.weights,
-          operands.dst,
-          geometry.strides,
-          geometry.pad_low,
-          geometry.pad_high,
-          hint,
-          attr};
-}
-
-LinearForward linear_forward(const dnnl::engine& engine, const Operands& operands, const dnnl::primitive_attr& attr) {
-  return {engine, dnnl::prop_kind::forward_training, operands.src, operands.weights, *operands.bias, operands.dst,
-          attr};
-}
-
-LinearBackwardData linear_backward_data(const dnnl::engine& engine, const Operands& operands,
-                                        const dnnl::primitive_attr& attr, const LinearForward& hint) {
-  return {engine, operands.src, operands.weights, operands.dst, hint, attr};
-}
-
-LinearBackwardWeights linear_backward_weights(const dnnl::engine& engine, const Operands& operands,
-                                              const dnnl::primitive_attr& attr, const LinearForward& hint) {
-  return {engine, operands.src, operands.weights, *operands.bias, operands.dst, hint, attr};
-}
-
 NormForward norm_forward(const dnnl::engine& engine, const Md& data, float epsilon, bool fuse_relu,
                          const dnnl::primitive_attr& attr) {
-  return {engine, dnnl::prop_kind::forward_training, data, data, epsilon, norm_flags(fuse_relu), attr};
+  return {engine, Kind::forward_training, data, data, epsilon, norm_flags(fuse_relu), attr};
 }
 
 NormBackward norm_backward(const dnnl::engine& engine, const Md& diff, const Md& data, float epsilon, bool fuse_relu,
                            const dnnl::primitive_attr& attr, const NormForward& hint) {
-  return {engine, dnnl::prop_kind::backward, diff, diff, data, epsilon, norm_flags(fuse_relu), hint, attr};
+  return {engine, Kind::backward, diff, diff, data, epsilon, norm_flags(fuse_relu), hint, attr};
 }
+
+bool norm_backward_reads_shift() noexcept { return false; }
 
 PoolForward pool_forward(const dnnl::engine& engine, dnnl::algorithm algorithm, const Md& src, const Md& dst,
                          const Geometry& geometry, const dnnl::primitive_attr& attr) {
-  return {engine,
-          dnnl::prop_kind::forward_training,
-          algorithm,
-          src,
-          dst,
-          geometry.strides,
-          geometry.kernel,
-          kNoDilation,
-          geometry.pad_low,
-          geometry.pad_high,
-          attr};
+  const Dims no_dilation{0, 0};
+  return describe<dnnl::pooling_forward>(engine, attr, Kind::forward_training, algorithm, src, dst, geometry.strides,
+                                         geometry.kernel, no_dilation, geometry.pad_low, geometry.pad_high);
 }
 
 PoolBackward pool_backward(const dnnl::engine& engine, dnnl::algorithm algorithm, const Md& diff_src,
                            const Md& diff_dst, const Geometry& geometry, const dnnl::primitive_attr& attr,
                            const PoolForward& hint) {
-  return {engine,           algorithm,         diff_src, diff_dst, geometry.strides, geometry.kernel, kNoDilation,
-          geometry.pad_low, geometry.pad_high, hint,     attr};
+  const Dims no_dilation{0, 0};
+  return describe_backward<dnnl::pooling_backward>(engine, attr, hint, algorithm, diff_src, diff_dst, geometry.strides,
+                                                   geometry.kernel, no_dilation, geometry.pad_low, geometry.pad_high);
 }
 
 void append_relu(dnnl::primitive_attr& attr) {
@@ -166,87 +92,46 @@ std::optional<Blocking> blocking_of(const Md& desc) {
 
 #else  // 2.x
 
-bool norm_backward_reads_shift() noexcept { return true; }
+namespace {
 
-MatmulDesc matmul(const dnnl::engine& engine, const Md& a, const Md& b, const Md& c, const dnnl::primitive_attr& attr) {
-  return {dnnl::matmul::desc(a, b, c), attr, engine};
+template <class Primitive, class... Arguments>
+auto describe(const dnnl::engine& engine, const dnnl::primitive_attr& attr, const Arguments&... arguments) {
+  return typename Primitive::primitive_desc(typename Primitive::desc(arguments...), attr, engine);
 }
 
-ConvForward conv_forward(const dnnl::engine& engine, dnnl::algorithm algorithm, const Operands& operands,
-                         const Geometry& geometry, const dnnl::primitive_attr& attr) {
-  using Desc = dnnl::convolution_forward::desc;
-  const auto kind = dnnl::prop_kind::forward_training;
-  const Desc desc = operands.bias != nullptr ? Desc(kind, algorithm, operands.src, operands.weights, *operands.bias,
-                                                    operands.dst, geometry.strides, geometry.pad_low, geometry.pad_high)
-                                             : Desc(kind, algorithm, operands.src, operands.weights, operands.dst,
-                                                    geometry.strides, geometry.pad_low, geometry.pad_high);
-  return {desc, attr, engine};
+template <class Primitive, class Hint, class... Arguments>
+auto describe_backward(const dnnl::engine& engine, const dnnl::primitive_attr& attr, const Hint& hint,
+                       const Arguments&... arguments) {
+  return typename Primitive::primitive_desc(typename Primitive::desc(arguments...), attr, engine, hint);
 }
 
-ConvBackwardData conv_backward_data(const dnnl::engine& engine, dnnl::algorithm algorithm, const Operands& operands,
-                                    const Geometry& geometry, const dnnl::primitive_attr& attr,
-                                    const ConvForward& hint) {
-  const dnnl::convolution_backward_data::desc desc(algorithm, operands.src, operands.weights, operands.dst,
-                                                   geometry.strides, geometry.pad_low, geometry.pad_high);
-  return {desc, attr, engine, hint};
-}
-
-ConvBackwardWeights conv_backward_weights(const dnnl::engine& engine, dnnl::algorithm algorithm,
-                                          const Operands& operands, const Geometry& geometry,
-                                          const dnnl::primitive_attr& attr, const ConvForward& hint) {
-  using Desc = dnnl::convolution_backward_weights::desc;
-  const Desc desc = operands.bias != nullptr ? Desc(algorithm, operands.src, operands.weights, *operands.bias,
-                                                    operands.dst, geometry.strides, geometry.pad_low, geometry.pad_high)
-                                             : Desc(algorithm, operands.src, operands.weights, operands.dst,
-                                                    geometry.strides, geometry.pad_low, geometry.pad_high);
-  return {desc, attr, engine, hint};
-}
-
-LinearForward linear_forward(const dnnl::engine& engine, const Operands& operands, const dnnl::primitive_attr& attr) {
-  const dnnl::inner_product_forward::desc desc(dnnl::prop_kind::forward_training, operands.src, operands.weights,
-                                               *operands.bias, operands.dst);
-  return {desc, attr, engine};
-}
-
-LinearBackwardData linear_backward_data(const dnnl::engine& engine, const Operands& operands,
-                                        const dnnl::primitive_attr& attr, const LinearForward& hint) {
-  const dnnl::inner_product_backward_data::desc desc(operands.src, operands.weights, operands.dst);
-  return {desc, attr, engine, hint};
-}
-
-LinearBackwardWeights linear_backward_weights(const dnnl::engine& engine, const Operands& operands,
-                                              const dnnl::primitive_attr& attr, const LinearForward& hint) {
-  const dnnl::inner_product_backward_weights::desc desc(operands.src, operands.weights, *operands.bias, operands.dst);
-  return {desc, attr, engine, hint};
-}
+}  // namespace
 
 NormForward norm_forward(const dnnl::engine& engine, const Md& data, float epsilon, bool fuse_relu,
                          const dnnl::primitive_attr& attr) {
-  const dnnl::batch_normalization_forward::desc desc(dnnl::prop_kind::forward_training, data, epsilon,
+  return describe<dnnl::batch_normalization_forward>(engine, attr, Kind::forward_training, data, epsilon,
                                                      norm_flags(fuse_relu));
-  return {desc, attr, engine};
 }
 
 NormBackward norm_backward(const dnnl::engine& engine, const Md& diff, const Md& data, float epsilon, bool fuse_relu,
                            const dnnl::primitive_attr& attr, const NormForward& hint) {
-  const dnnl::batch_normalization_backward::desc desc(dnnl::prop_kind::backward, diff, data, epsilon,
-                                                      norm_flags(fuse_relu));
-  return {desc, attr, engine, hint};
+  return describe_backward<dnnl::batch_normalization_backward>(engine, attr, hint, Kind::backward, diff, data, epsilon,
+                                                               norm_flags(fuse_relu));
 }
+
+bool norm_backward_reads_shift() noexcept { return true; }
 
 PoolForward pool_forward(const dnnl::engine& engine, dnnl::algorithm algorithm, const Md& src, const Md& dst,
                          const Geometry& geometry, const dnnl::primitive_attr& attr) {
-  const dnnl::pooling_forward::desc desc(dnnl::prop_kind::forward_training, algorithm, src, dst, geometry.strides,
+  return describe<dnnl::pooling_forward>(engine, attr, Kind::forward_training, algorithm, src, dst, geometry.strides,
                                          geometry.kernel, geometry.pad_low, geometry.pad_high);
-  return {desc, attr, engine};
 }
 
 PoolBackward pool_backward(const dnnl::engine& engine, dnnl::algorithm algorithm, const Md& diff_src,
                            const Md& diff_dst, const Geometry& geometry, const dnnl::primitive_attr& attr,
                            const PoolForward& hint) {
-  const dnnl::pooling_backward::desc desc(algorithm, diff_src, diff_dst, geometry.strides, geometry.kernel,
-                                          geometry.pad_low, geometry.pad_high);
-  return {desc, attr, engine, hint};
+  return describe_backward<dnnl::pooling_backward>(engine, attr, hint, algorithm, diff_src, diff_dst, geometry.strides,
+                                                   geometry.kernel, geometry.pad_low, geometry.pad_high);
 }
 
 void append_relu(dnnl::primitive_attr& attr) {
@@ -278,6 +163,58 @@ std::optional<Blocking> blocking_of(const Md& desc) {
 }
 
 #endif
+
+// What does not differ.
+
+ConvForward conv_forward(const dnnl::engine& engine, dnnl::algorithm algorithm, const Operands& operands,
+                         const Geometry& geometry, const dnnl::primitive_attr& attr) {
+  const auto with = [&](const auto&... bias) {
+    return describe<dnnl::convolution_forward>(engine, attr, Kind::forward_training, algorithm, operands.src,
+                                               operands.weights, bias..., operands.dst, geometry.strides,
+                                               geometry.pad_low, geometry.pad_high);
+  };
+  return operands.bias != nullptr ? with(*operands.bias) : with();
+}
+
+ConvBackwardData conv_backward_data(const dnnl::engine& engine, dnnl::algorithm algorithm, const Operands& operands,
+                                    const Geometry& geometry, const dnnl::primitive_attr& attr,
+                                    const ConvForward& hint) {
+  return describe_backward<dnnl::convolution_backward_data>(engine, attr, hint, algorithm, operands.src,
+                                                            operands.weights, operands.dst, geometry.strides,
+                                                            geometry.pad_low, geometry.pad_high);
+}
+
+ConvBackwardWeights conv_backward_weights(const dnnl::engine& engine, dnnl::algorithm algorithm,
+                                          const Operands& operands, const Geometry& geometry,
+                                          const dnnl::primitive_attr& attr, const ConvForward& hint) {
+  const auto with = [&](const auto&... bias) {
+    return describe_backward<dnnl::convolution_backward_weights>(engine, attr, hint, algorithm, operands.src,
+                                                                 operands.weights, bias..., operands.dst,
+                                                                 geometry.strides, geometry.pad_low, geometry.pad_high);
+  };
+  return operands.bias != nullptr ? with(*operands.bias) : with();
+}
+
+LinearForward linear_forward(const dnnl::engine& engine, const Operands& operands, const dnnl::primitive_attr& attr) {
+  return describe<dnnl::inner_product_forward>(engine, attr, Kind::forward_training, operands.src, operands.weights,
+                                               *operands.bias, operands.dst);
+}
+
+LinearBackwardData linear_backward_data(const dnnl::engine& engine, const Operands& operands,
+                                        const dnnl::primitive_attr& attr, const LinearForward& hint) {
+  return describe_backward<dnnl::inner_product_backward_data>(engine, attr, hint, operands.src, operands.weights,
+                                                              operands.dst);
+}
+
+LinearBackwardWeights linear_backward_weights(const dnnl::engine& engine, const Operands& operands,
+                                              const dnnl::primitive_attr& attr, const LinearForward& hint) {
+  return describe_backward<dnnl::inner_product_backward_weights>(engine, attr, hint, operands.src, operands.weights,
+                                                                 *operands.bias, operands.dst);
+}
+
+MatmulDesc matmul(const dnnl::engine& engine, const Md& a, const Md& b, const Md& c, const dnnl::primitive_attr& attr) {
+  return describe<dnnl::matmul>(engine, attr, a, b, c);
+}
 
 dnnl::memory::format_tag activation_tag(const Md& desc, dnnl::memory::data_type type) {
   using Tag = dnnl::memory::format_tag;
