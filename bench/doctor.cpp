@@ -69,6 +69,10 @@ void examine_processor(Findings& all, const Processor& cpu, const std::vector<in
   } else {
     good(all, "affinity", here);
   }
+  if (const std::string quota = cpu_quota(); !quota.empty()) {
+    all.push_back({Level::kWarning, "processor time", "limited to that of " + quota + " processor(s) by the cgroup",
+                   "use no more --threads times ranks, or raise it (containers: --cpus)"});
+  }
 }
 
 void examine_clock(Findings& all, const Processor& cpu) {

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <cmath>
+#include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <set>
@@ -37,23 +39,36 @@ std::int64_t integer(std::string_view text) {
   return value;
 }
 
-/// Limit and use of this process's cgroup, version 2 or 1, mounted at the usual place.
-std::pair<std::int64_t, std::int64_t> cgroup_memory() {
+struct CgroupFolder {
+  fs::path path;
+  bool v2 = true;
+};
+
+/// Where limits of `controller` on this process may be written, the nearest first: versions 2 and 1, mounted at the
+/// usual places. In a container the root of the mount is the process's own group.
+std::vector<CgroupFolder> cgroup_folders(std::string_view controller) {
+  std::vector<CgroupFolder> folders;
   std::istringstream groups(whole("/proc/self/cgroup"));
   for (std::string line; std::getline(groups, line);) {
     const std::size_t first = line.find(':');
     const std::size_t second = line.find(':', first + 1);
     if (second == std::string::npos) continue;
-    const std::string controllers = line.substr(first + 1, second - first - 1);
-    const std::string path = line.substr(second + 1);
-    const bool v2 = controllers.empty();
-    if (!v2 && controllers != "memory") continue;
-    const fs::path root = v2 ? "/sys/fs/cgroup" : "/sys/fs/cgroup/memory";
-    for (const fs::path& folder : {fs::path(root.string() + path), root}) {
-      const std::string limit = first_line(folder / (v2 ? "memory.max" : "memory.limit_in_bytes"));
-      if (limit.empty() || limit == "max") continue;
-      return {integer(limit), integer(first_line(folder / (v2 ? "memory.current" : "memory.usage_in_bytes")))};
-    }
+    const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
+    const bool v2 = controllers == ",,";
+    if (!v2 && controllers.find("," + std::string(controller) + ",") == std::string::npos) continue;
+    const fs::path root = v2 ? fs::path("/sys/fs/cgroup") : fs::path("/sys/fs/cgroup") / controller;
+    folders.push_back({fs::path(root.string() + line.substr(second + 1)), v2});
+    folders.push_back({root, v2});
+  }
+  return folders;
+}
+
+/// Limit and use of this process's cgroup; 0: none.
+std::pair<std::int64_t, std::int64_t> cgroup_memory() {
+  for (const auto& [folder, v2] : cgroup_folders("memory")) {
+    const std::string limit = first_line(folder / (v2 ? "memory.max" : "memory.limit_in_bytes"));
+    if (limit.empty() || limit == "max") continue;
+    return {integer(limit), integer(first_line(folder / (v2 ? "memory.current" : "memory.usage_in_bytes")))};
   }
   return {0, 0};
 }
@@ -144,6 +159,26 @@ Memory memory() {
     result.available_bytes = std::min(result.available_bytes, limit - used / 2);
   }
   return result;
+}
+
+std::string parse_cpu_max(std::string_view text) {
+  std::istringstream words{std::string(text)};
+  double quota = 0, period = 0;
+  if (!(words >> quota >> period) || quota <= 0 || period <= 0) return {};  // "max 100000", "-1 100000"
+  std::array<char, 32> number{};
+  const double processors = quota / period;
+  std::snprintf(number.data(), number.size(), processors == std::floor(processors) ? "%.0f" : "%.2f", processors);
+  return number.data();
+}
+
+std::string cpu_quota() {
+  for (const auto& [folder, v2] : cgroup_folders("cpu")) {
+    const std::string found =
+        parse_cpu_max(v2 ? first_line(folder / "cpu.max")
+                         : first_line(folder / "cpu.cfs_quota_us") + " " + first_line(folder / "cpu.cfs_period_us"));
+    if (!found.empty()) return found;
+  }
+  return {};
 }
 
 std::string governor() { return first_line("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"); }

@@ -44,6 +44,12 @@ Memory memory();
 /// Value of "Key:  123 kB" in /proc/<file>, in bytes; 0 if absent.
 std::int64_t proc_bytes(const char* file, std::string_view key);
 
+/// Processors' worth of time that the cgroup allows ("2", "0.50"); empty: no quota. Affinity does not show it:
+/// threads beyond it are stopped for parts of every tenth of a second.
+std::string cpu_quota();
+/// Pure: of the text of cpu.max ("200000 100000").
+std::string parse_cpu_max(std::string_view text);
+
 /// "performance" and the like of CPU 0; empty where there is no frequency control (most virtual machines).
 std::string governor();
 /// "docker", "podman", "apptainer", ...; empty outside a container as far as can be seen.

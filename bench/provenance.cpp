@@ -23,12 +23,14 @@ namespace {
 namespace fs = std::filesystem;
 
 // Variables that tune a library we run on: they change results. Prefixes, so that tomorrow's are caught too.
-constexpr std::array<std::string_view, 14> kTuningPrefixes{
+constexpr std::array<std::string_view, 20> kTuningPrefixes{
     "OMP_",    "GOMP_",          "KMP_",         "DNNL_",         "ONEDNN_",      "UCX_",         "NCCL_",
-    "MALLOC_", "GLIBC_TUNABLES", "OMPI_MCA_btl", "OMPI_MCA_coll", "OMPI_MCA_pml", "OMPI_MCA_mtl", "OMPI_MCA_hwloc"};
-constexpr std::array<std::string_view, 5> kTuningNames{"OMPI_MCA_mpi_yield_when_idle", "OMPI_MCA_mpi_leave_pinned",
-                                                       "OMPI_MCA_rmaps_base_mapping_policy",
-                                                       "OMPI_MCA_rmaps_base_oversubscribe", "CUDA_VISIBLE_DEVICES"};
+    "MALLOC_", "GLIBC_TUNABLES", "OMPI_MCA_btl", "OMPI_MCA_coll", "OMPI_MCA_pml", "OMPI_MCA_mtl", "OMPI_MCA_hwloc",
+    "FI_",     "PSM2_",          "UCC_",         "MPICH_",        "I_MPI_",       "TCMALLOC_"};
+// LD_PRELOAD: most often another malloc.
+constexpr std::array<std::string_view, 6> kTuningNames{
+    "OMPI_MCA_mpi_yield_when_idle",      "OMPI_MCA_mpi_leave_pinned", "OMPI_MCA_rmaps_base_mapping_policy",
+    "OMPI_MCA_rmaps_base_oversubscribe", "CUDA_VISIBLE_DEVICES",      "LD_PRELOAD"};
 // Variables that explain: the knobs that Options has taken over already, and the job.
 // HVD_IMAGE_DIGEST: of the container image, which nothing inside it can know (docs/recipes).
 constexpr std::array<std::string_view, 31> kExplainingNames{"HOROVOD_FUSION_THRESHOLD",
@@ -147,6 +149,7 @@ void collect_host(Collector& facts) {
   facts.record("cpu.microcode", cpu.microcode);
   facts.result("cpu.affinity_count", std::to_string(allowed.size()));
   facts.record("cpu.affinity", cpu_list(allowed));
+  facts.result("cpu.quota", cpu_quota());
   facts.result("cpu.governor", governor());
   facts.result("cpu.boost_disabled", first_line("/sys/devices/system/cpu/intel_pstate/no_turbo"));
   facts.result("cpu.hypervisor", cpu.has("hypervisor") ? "yes" : "no");

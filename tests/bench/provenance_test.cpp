@@ -16,6 +16,7 @@ TEST(Provenance, TheEnvironmentIsTakenByAllowListOnly) {
   const Provenance facts = environment_facts({{"OMP_NUM_THREADS", "2"},
                                               {"ONEDNN_MAX_CPU_ISA", "AVX2"},
                                               {"OMPI_MCA_btl", "self,vader"},
+                                              {"LD_PRELOAD", "libjemalloc.so"},
                                               {"SLURM_JOB_ID", "42"},
                                               {"HOROVOD_CYCLE_TIME", "1"},
                                               {"HOROVOD_SECRET_KEY", "s3"},
@@ -28,7 +29,7 @@ TEST(Provenance, TheEnvironmentIsTakenByAllowListOnly) {
   std::string names;
   for (const auto& [key, fact] : facts) names += key + (fact.in_fingerprint ? "! " : " ");
   EXPECT_EQ(names,
-            "env.HOROVOD_CYCLE_TIME env.HVD_IMAGE_DIGEST env.OMPI_MCA_btl! env.OMP_NUM_THREADS! "
+            "env.HOROVOD_CYCLE_TIME env.HVD_IMAGE_DIGEST env.LD_PRELOAD! env.OMPI_MCA_btl! env.OMP_NUM_THREADS! "
             "env.ONEDNN_MAX_CPU_ISA! env.SLURM_JOB_ID ");
 }
 
@@ -114,6 +115,12 @@ TEST(HostFacts, CpuinfoOfTwoSocketsWithHyperthreads) {
   EXPECT_TRUE(cpu.has("amx_bf16"));
   EXPECT_FALSE(cpu.has("avx"));
   EXPECT_DOUBLE_EQ(cpu.base_mhz, 2100.5);
+}
+
+TEST(HostFacts, QuotaOfProcessorTime) {
+  EXPECT_EQ(parse_cpu_max("200000 100000"), "2");
+  EXPECT_EQ(parse_cpu_max("50000 100000"), "0.50");
+  for (const char* none : {"max 100000", "-1 100000", " ", ""}) EXPECT_EQ(parse_cpu_max(none), "") << none;
 }
 
 TEST(HostFacts, CpuLists) {
