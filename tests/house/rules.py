@@ -20,7 +20,7 @@ ARROWS = {
 }
 # Vendor headers and the files that own their handles (path prefixes).
 VENDOR_OWNERS = {
-    r"mpi\.h": ("engine/comm/mpi/", "bench/micro/allreduce_bench", "tests/"),
+    r"mpi\.h": ("engine/comm/mpi/", "bench/micro/allreduce_bench", "bench/micro/engine_bench", "tests/"),
     r"(oneapi/)?dnnl.*": ("models/onednn/",),
     r"cuda.*|cublas.*|curand.*": ("engine/gpu/",),
     r"cudnn.*": ("models/cudnn/",),
