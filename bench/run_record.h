@@ -3,9 +3,11 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace hvd::bench {
@@ -17,9 +19,16 @@ enum class Phase : std::uint8_t {
 };
 enum class RunStatus : std::uint8_t { kRunning, kComplete, kIncomplete };
 
-struct Estimate {  ///< median with its bootstrap interval
+/// As the store and the JSON output spell them: "full", "none", "solo"; "running", "complete", "incomplete".
+std::string_view name(Phase phase) noexcept;
+std::string_view name(RunStatus status) noexcept;
+
+/// Median with its bootstrap interval; where there are too few samples for one, both ends are NaN (NULL in the store).
+struct Estimate {
   double value = 0, low = 0, high = 0;
+  [[nodiscard]] bool has_interval() const { return low <= high; }
 };
+inline constexpr double kNoInterval = std::numeric_limits<double>::quiet_NaN();
 
 /// Per-step samples of one rank, seconds (loss: dimensionless); all the same length.
 struct RankSamples {

@@ -14,24 +14,6 @@
 namespace hvd::bench {
 namespace {
 
-std::string_view text_of(Phase phase) {
-  switch (phase) {
-    case Phase::kFull: return "full";
-    case Phase::kNone: return "none";
-    case Phase::kSolo: return "solo";
-  }
-  return "full";
-}
-
-std::string_view text_of(RunStatus status) {
-  switch (status) {
-    case RunStatus::kRunning: return "running";
-    case RunStatus::kComplete: return "complete";
-    case RunStatus::kIncomplete: return "incomplete";
-  }
-  return "running";
-}
-
 std::int64_t integer(std::uint64_t value) { return static_cast<std::int64_t>(value); }
 
 /// Samples go to disk as they lie in memory, which the schema calls little-endian IEEE doubles.
@@ -61,7 +43,7 @@ class RunWriter {
         " images_per_second, images_per_second_low, images_per_second_high, confidence, parameters,"
         " gradient_bytes, flops_per_image, plan_hash, buckets, final_loss, checks, fingerprint)"
         " VALUES (?,?,'measured',?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)");
-    insert.bind(run_.uuid).bind(run_.session_uuid).bind(text_of(run_.phase)).bind(text_of(run_.status));
+    insert.bind(run_.uuid).bind(run_.session_uuid).bind(name(run_.phase)).bind(name(run_.status));
     insert.bind(run_.status_reason).bind(run_.started_utc);
     run_.finished_utc.empty() ? insert.bind_null() : insert.bind(run_.finished_utc);
     insert.bind(run_.model).bind(run_.batch_size).bind(run_.image_size).bind(std::int64_t{run_.auxiliary_head});

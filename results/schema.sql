@@ -32,7 +32,7 @@ CREATE TABLE run (
   compute_type    TEXT NOT NULL,              -- fp32, tf32, fp16, bf16
   allreduce_type  TEXT NOT NULL,
   schedule        TEXT NOT NULL CHECK (schedule IN ('static', 'negotiated', 'none')),
-  comm            TEXT NOT NULL,              -- solo, loopback, mpi, nccl
+  comm            TEXT NOT NULL,              -- solo (also every run of phase solo), loopback, mpi, nccl
   data_plane      TEXT NOT NULL,              -- what really ran: 'shm', 'ring', ...
   world_size      INTEGER NOT NULL,           -- ranks that took part in this run (1 for phase solo)
   allocation_size INTEGER NOT NULL,           -- ranks of the launch
@@ -44,7 +44,8 @@ CREATE TABLE run (
   warmup_steps    INTEGER NOT NULL DEFAULT 0, -- discarded
   measured_steps  INTEGER NOT NULL DEFAULT 0,
   stop_reason     TEXT NOT NULL DEFAULT '',   -- 'interval narrow enough', 'iteration cap', 'time cap', ...
-  -- Step time is the maximum over ranks, sample by sample; median over samples, bootstrap interval.
+  -- Step time is the maximum over ranks, sample by sample; median over samples, bootstrap interval (NULL: fewer than
+  -- three samples).
   step_seconds    REAL,
   step_seconds_low REAL,
   step_seconds_high REAL,
@@ -98,7 +99,7 @@ CREATE TABLE sample (
   PRIMARY KEY (run_uuid, rank, kind)
 ) STRICT;
 
--- Efficiency of a session and where the rest went: fractions of the ideal that sum to 1 with the residual.
+-- Efficiency of a session and where the rest went: fractions of the full run's step time, which sum to 1.
 -- component: efficiency, interference, stragglers, exposed_communication, control_plane, overlap_slowdown, update,
 -- residual (docs/measurement.md defines them).
 CREATE TABLE decomposition (
@@ -106,12 +107,12 @@ CREATE TABLE decomposition (
   component TEXT NOT NULL,
   fraction  REAL NOT NULL,                    -- of the step time of the full run
   seconds   REAL NOT NULL,
-  low       REAL,                             -- bootstrap interval of `fraction`
+  low       REAL,                             -- bootstrap interval of `fraction`; NULL: a single round
   high      REAL,
   PRIMARY KEY (run_uuid, component)
 ) STRICT, WITHOUT ROWID;
 
--- Per-operation profile (runs with traced = 1).
+-- Per-operation profile of the measured steps (runs with traced = 1).
 CREATE TABLE operation (
   run_uuid       TEXT NOT NULL REFERENCES run(uuid) ON DELETE CASCADE,
   seq            INTEGER NOT NULL,            -- execution order

@@ -63,24 +63,6 @@ class Writer {
   bool first_ = true;
 };
 
-std::string_view status_name(RunStatus status) {
-  switch (status) {
-    case RunStatus::kRunning: return "running";
-    case RunStatus::kComplete: return "complete";
-    case RunStatus::kIncomplete: return "incomplete";
-  }
-  return "";
-}
-
-std::string_view phase_word(Phase phase) {
-  switch (phase) {
-    case Phase::kFull: return "full";
-    case Phase::kNone: return "none";
-    case Phase::kSolo: return "solo";
-  }
-  return "";
-}
-
 void write_estimate(Writer& out, const std::string& key, const std::optional<Estimate>& estimate) {
   out.number(key, estimate ? std::optional(estimate->value) : std::nullopt);
   out.number(key + "_low", estimate ? std::optional(estimate->low) : std::nullopt);
@@ -89,8 +71,8 @@ void write_estimate(Writer& out, const std::string& key, const std::optional<Est
 
 void write_configuration(Writer& out, const RunRecord& run) {
   out.text("uuid", run.uuid);
-  out.text("phase", phase_word(run.phase));
-  out.text("status", status_name(run.status));
+  out.text("phase", name(run.phase));
+  out.text("status", name(run.status));
   out.text("status_reason", run.status_reason);
   out.text("started_utc", run.started_utc);
   out.text("finished_utc", run.finished_utc);

@@ -155,10 +155,9 @@ SessionObserver Program::observer(const Options& options) {
     console_->show(progress);
   };
   observer.save = [this, &options](const RunRecord& run) {
-    // Of the first run of all ranks: a baseline's hosts are those of its one rank.
-    if (run.world_size == run.allocation_size && !std::exchange(world_announced_, true)) {
-      announce(options, world_text(options, run));
-    }
+    // Of the session's main phase: a baseline has one rank's hosts, and no transport.
+    const bool main = !options.efficiency || run.phase == Phase::kFull;
+    if (main && !std::exchange(world_announced_, true)) announce(options, world_text(options, run));
     keeper_->save(run);
   };
   return observer;

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "bench/build_info.h"
+#include "bench/measure/median.h"
 
 namespace hvd::bench {
 namespace {
@@ -24,11 +25,11 @@ namespace {
 }
 
 const char* phase_name(const RunRecord& run) {
-  if (run.allocation_size == 1) return "one rank";
+  const bool one = run.allocation_size == 1;
   switch (run.phase) {
-    case Phase::kFull: return "all ranks, reducing";
-    case Phase::kNone: return "all ranks, not reducing";
-    case Phase::kSolo: return "one rank alone";
+    case Phase::kFull: return one ? "one rank" : "all ranks, reducing";
+    case Phase::kNone: return one ? "one rank, engine off" : "all ranks, not reducing";
+    case Phase::kSolo: return one ? "one rank, baseline" : "one rank alone";
   }
   return "";
 }
@@ -51,7 +52,12 @@ std::string plan_of_measurement(const Options& options) {
   return text + ", at most " + duration_text(static_cast<double>(options.max_time.count())) + "\n";
 }
 
+std::string interval_text(const Estimate& estimate) {
+  return estimate.has_interval() ? format("%.2f .. %.2f", estimate.low, estimate.high) : "-";
+}
+
 std::string phase_table(const SessionResult& result) {
+  bool few = false;
   std::string text = format("\n%-24s %5s %10s %21s %10s %10s %6s\n", "", "ranks", "images/s", "95 % interval",
                             "per rank", "step (ms)", "steps");
   for (const RunRecord& run : result.runs) {
@@ -60,10 +66,16 @@ std::string phase_table(const SessionResult& result) {
       continue;
     }
     const Estimate& rate = *run.images_per_second;
-    text += format("%-24s %5d %10.2f %21s %10.2f %10.2f %6lld%s\n", phase_name(run), run.world_size, rate.value,
-                   format("%.2f .. %.2f", rate.low, rate.high).c_str(), rate.value / run.world_size,
-                   1e3 * run.step_seconds->value, static_cast<long long>(run.measured_steps),
+    const bool weak = run.measured_steps < static_cast<std::int64_t>(kFewestToBelieve) * run.batches_per_iter;
+    few = few || weak;
+    text += format("%-24s %5d %10.2f %21s %10.2f %10.2f %6lld%s%s\n", phase_name(run), run.world_size, rate.value,
+                   interval_text(rate).c_str(), rate.value / run.world_size, 1e3 * run.step_seconds->value,
+                   static_cast<long long>(run.measured_steps), weak ? " *" : "",
                    run.status == RunStatus::kIncomplete ? "  (incomplete)" : "");
+  }
+  if (few) {
+    text += format("* fewer than %zu samples: too few for an interval to be relied on; measure longer (--max-time)\n",
+                   kFewestToBelieve);
   }
   return text;
 }
@@ -110,8 +122,12 @@ std::string bound_line(const SessionResult& result, const RunRecord& full) {
   if (solo == result.runs.end() || !full.images_per_second) return {};
   const double bound = full.world_size * solo->images_per_second->value;
   if (!(bound > 0)) return {};
-  return format("\nscaling     %.2f images/s of %.2f (%d x one rank alone): efficiency %.1f %%\n",
-                full.images_per_second->value, bound, full.world_size, 100 * full.images_per_second->value / bound);
+  const auto row = std::find_if(full.decomposition.begin(), full.decomposition.end(),
+                                [](const DecompositionRow& part) { return part.component == "efficiency"; });
+  const bool known = row != full.decomposition.end() && row->low && row->high;
+  return format("\nscaling     %.2f images/s of %.2f (%d x one rank alone): efficiency %.1f %%%s\n",
+                full.images_per_second->value, bound, full.world_size, 100 * full.images_per_second->value / bound,
+                known ? format(" [%.1f, %.1f]", 100 * *row->low, 100 * *row->high).c_str() : "");
 }
 
 std::string compute_line(const RunRecord& run) {
@@ -152,15 +168,14 @@ std::string plan_text(const Options& options, const Setup& setup) {
   return text + "  stored in  " + (options.db_file.empty() ? "nothing (--no-db)" : options.db_file) + "\n";
 }
 
-std::string world_text(const Options& options, const RunRecord& first) {
-  std::string text = "  on         " + count_of(first.allocation_size, "rank") + ", " + count_of(first.nodes, "host") +
-                     ", " + count_of(first.threads, "compute thread") + " per rank\n  averaging  ";
-  if (first.allocation_size <= 1) return text + "nothing (one rank)\n";
+std::string world_text(const Options& options, const RunRecord& run) {
+  std::string text = "  on         " + count_of(run.allocation_size, "rank") + ", " + count_of(run.nodes, "host") +
+                     ", " + count_of(run.threads, "compute thread") + " per rank\n  averaging  ";
+  if (run.allocation_size <= 1) return text + "nothing (one rank)\n";
   if (options.engine.schedule == Schedule::kNone) return text + "nothing (--comm none)\n";
-  text += std::string(name(options.engine.schedule)) + " schedule over " + first.comm;
-  if (first.phase == Phase::kFull) text += " (" + first.data_plane + ")";
-  return text + ", " + millions(first.parameters) + " parameters, " +
-         bytes_text(static_cast<double>(first.gradient_bytes)) + " of gradients in " + first.allreduce_type + "\n";
+  text += std::string(name(options.engine.schedule)) + " schedule over " + run.comm + " (" + run.data_plane + ")";
+  return text + ", " + millions(run.parameters) + " parameters, " +
+         bytes_text(static_cast<double>(run.gradient_bytes)) + " of gradients in " + run.allreduce_type + "\n";
 }
 
 std::string progress_text(const Progress& progress) {

@@ -19,8 +19,8 @@ struct StoredIn {
 
 /// What is going to run, for how long, and where it will be stored; known before anything is built.
 std::string plan_text(const Options& options, const Setup& setup);
-/// On what it runs, and how gradients travel; known when the first run begins.
-std::string world_text(const Options& options, const RunRecord& first);
+/// On what it runs, and how gradients travel; known when the runs begin. `run`: of the session's main phase.
+std::string world_text(const Options& options, const RunRecord& run);
 
 /// One line, no newline: "measuring full: step 12, 4.96 images/s +- 1.2 %, about 40 s left".
 std::string progress_text(const Progress& progress);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <functional>
 
 #include "bench/measure/resample.h"
@@ -131,11 +132,28 @@ double correlation_of_full(std::span<const Round> rounds) {
   return lag_one_autocorrelation(step);
 }
 
+bool enough_for_intervals(std::span<const Round> rounds) {
+  std::size_t samples = 0;
+  for (const Round& round : rounds) samples += round.full.at(0).step.size();
+  return rounds.size() >= 2 && samples >= kFewestForInterval;
+}
+
+EfficiencyAnalysis without_intervals(const Components& measured) {
+  EfficiencyAnalysis out;
+  for (const auto& [component, member] : kRows) {
+    out.rows.push_back({component, measured.*member / measured.full, measured.*member, std::nullopt, std::nullopt});
+  }
+  out.efficiency = {out.rows[0].fraction, kNoInterval, kNoInterval};
+  out.against_independent = {measured.against_independent, kNoInterval, kNoInterval};
+  return out;
+}
+
 }  // namespace
 
 EfficiencyAnalysis analyse_efficiency(std::span<const Round> rounds, const IntervalOptions& options) {
   HVD_ASSERT(!rounds.empty());
   const Components measured = components(rounds, all_of, all_of);
+  if (!enough_for_intervals(rounds)) return without_intervals(measured);
 
   Draws draws(options.seed, 1);
   const double rho = correlation_of_full(rounds);
@@ -149,15 +167,22 @@ EfficiencyAnalysis analyse_efficiency(std::span<const Round> rounds, const Inter
     independent.push_back(c.against_independent);
   }
 
-  EfficiencyAnalysis out;
+  EfficiencyAnalysis out = without_intervals(measured);
+  const auto count = static_cast<double>(rounds.size());
+  const double wider = std::sqrt(count / (count - 1));
+  const auto widened = [&](double value, std::vector<double>& resampled) {
+    const auto [low, high] = percentile_interval(resampled, options.confidence);
+    const double floor = low >= 0 ? 0 : -HUGE_VAL;  // a wait is never negative
+    return Estimate{value, std::max(floor, value + std::min(0.0, low - value) * wider),
+                    value + std::max(0.0, high - value) * wider};
+  };
   for (std::size_t row = 0; row < kRows.size(); ++row) {
-    const double seconds = measured.*kRows[row].second;
-    const auto [low, high] = percentile_interval(fractions[row], options.confidence);
-    out.rows.push_back({kRows[row].first, seconds / measured.full, seconds, low, high});
+    const Estimate fraction = widened(out.rows[row].fraction, fractions[row]);
+    out.rows[row].low = fraction.low;
+    out.rows[row].high = fraction.high;
   }
   out.efficiency = {out.rows[0].fraction, *out.rows[0].low, *out.rows[0].high};
-  const auto [low, high] = percentile_interval(independent, options.confidence);
-  out.against_independent = {measured.against_independent, low, high};
+  out.against_independent = widened(measured.against_independent, independent);
   return out;
 }
 

@@ -97,7 +97,7 @@ std::size_t block_length(std::size_t n, double rho) {
 Estimate median_interval(std::span<const double> samples, const IntervalOptions& options) {
   const std::size_t n = samples.size();
   const double value = median(samples);
-  if (n == 1) return {value, value, value};
+  if (n < kFewestForInterval) return {value, kNoInterval, kNoInterval};
   const double rho = lag_one_autocorrelation(samples);
   const std::size_t length = block_length(n, rho);
   Draws draws(options.seed, 0);
@@ -113,11 +113,12 @@ Estimate median_interval(std::span<const double> samples, const IntervalOptions&
 }
 
 double relative_half_width(const Estimate& estimate) {
-  if (estimate.value == 0) return 0;
+  if (estimate.value == 0 || !estimate.has_interval()) return 0;
   return 0.5 * (estimate.high - estimate.low) / std::abs(estimate.value);
 }
 
 Estimate images_per_second(const Estimate& step_seconds, double images) {
+  if (!step_seconds.has_interval()) return {images / step_seconds.value, kNoInterval, kNoInterval};
   // A very uncertain interval may reach down to zero seconds; the rate is then unbounded above.
   return {images / step_seconds.value, images / step_seconds.high,
           step_seconds.low > 0 ? images / step_seconds.low : HUGE_VAL};

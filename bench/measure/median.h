@@ -30,6 +30,11 @@ double lag_one_autocorrelation(std::span<const double> samples);
 /// Source: Carlstein, Annals of Statistics 14 (1986), the AR(1) rule.
 std::size_t block_length(std::size_t n, double rho);
 
+/// Fewer samples have no interval at all: of two, the median may lie anywhere beyond either.
+inline constexpr std::size_t kFewestForInterval = 3;
+/// Of fewer samples the interval is printed with a warning, and no measurement ends because it is narrow.
+inline constexpr std::size_t kFewestToBelieve = 10;
+
 struct IntervalOptions {
   double confidence = 0.95;
   std::size_t resamples = 1000;  ///< fewer when there are very many samples, at least 200
@@ -41,10 +46,10 @@ struct IntervalOptions {
 /// and by the usual n / (n - 1) of the effective sample size.
 /// Covers the true median in 93 to 96 % of independent series of 10 and more samples, 90 to 95 % at lag-one
 /// correlation 0.3 from 20 samples and at 0.6 from 100 (simulated in tests/bench/measure_coverage_test.cpp).
-/// One sample gives an interval of no width: ask for at least ten before believing it.
+/// Fewer than kFewestForInterval samples: no interval.
 Estimate median_interval(std::span<const double> samples, const IntervalOptions& options = {});
 
-/// Half the interval's width over the value; 0 for a value of 0.
+/// Half the interval's width over the value; 0 for a value of 0 or where there is no interval.
 double relative_half_width(const Estimate& estimate);
 
 /// Images per second of `images` images a step: the interval's ends change places.

@@ -38,7 +38,8 @@ class SteadyState {
   [[nodiscard]] bool finished() const { return steady() || gave_up(); }
   [[nodiscard]] bool gave_up() const;
   [[nodiscard]] std::size_t steps() const { return steps_.size(); }
-  /// "steady after 9 steps (drift 0.4 %)" or "not steady after 60 steps: drift 4.1 % over the last 6".
+  /// "steady after 9 steps (drift 0.4 %)" or "not steady after 60 steps (drift +4.1 % over the last 6)", or that
+  /// there were too few steps to judge; all but the first begin with "not steady".
   [[nodiscard]] std::string text() const;
 
  private:

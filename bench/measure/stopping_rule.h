@@ -5,12 +5,14 @@
 #include <optional>
 #include <string>
 
+#include "bench/measure/median.h"
+
 namespace hvd::bench {
 
 struct StoppingRule {
   std::optional<std::size_t> exact_samples =
-      std::nullopt;                  ///< given by the user: so many, whatever the interval (the time cap holds)
-  std::size_t minimum_samples = 10;  ///< below this the interval is not to be believed
+      std::nullopt;  ///< given by the user: so many, whatever the interval (the time cap holds)
+  std::size_t minimum_samples = kFewestToBelieve;
   std::size_t maximum_samples = 100'000;
   double target_half_width = 0.02;  ///< relative
   double maximum_seconds = 300;     ///< warm-up included
@@ -24,7 +26,8 @@ struct MeasurementState {
 };
 
 /// Why the measurement should stop now; nothing while it should go on. The text is stored with the run:
-/// "iterations asked for", "interval narrow enough", "iteration cap", "time cap". The time cap holds only
+/// "iterations asked for", "interval narrow enough", "iteration cap", "time cap". An interval that was looked at until
+/// it was narrow holds the truth in 84 to 94 % of cases instead of 95 (simulated). The time cap holds only
 /// once there is a sample: a run without any would say nothing.
 std::optional<std::string> reason_to_stop(const StoppingRule& rule, const MeasurementState& state);
 

@@ -147,6 +147,7 @@ void Conductor::start_runs() {
     if (prepare_) prepare_(course.record);
     if (course.record.started_utc.empty()) course.record.started_utc = utc_now();
     add_provenance(course.record, options_, trainer_);
+    course.record.provenance["measurement.warm_up"] = {findings_.warm_up, false};
     course.recorder = trainer_.make_recorder(course.record.uuid);
   }
   started_ = true;
@@ -164,9 +165,12 @@ void Conductor::train(Course& course, std::int64_t steps, std::int64_t discard) 
     const std::int64_t now = std::min(steps, discard > 0 ? discard : segment_steps(course.step_seconds));
     const bool record = course.log.samples() < kRecordedSteps && discard == 0;
     trainer_.record_into(record ? course.recorder.get() : nullptr);
+    const bool profile = setup_.profile && discard == 0;
+    if (profile) course.operations.begin(trainer_.train_step().profile(), trainer_.steps_done());
     const std::vector<Answer> answers =
         crew_.perform({.task = Task::kSteps, .phase = course.phase, .steps = now, .discard = discard});
     trainer_.record_into(nullptr);
+    if (profile) course.operations.end(trainer_.train_step().profile(), trainer_.steps_done());
     course.log.add(answers);
     if (const double step = slowest_step(answers); step > 0) course.step_seconds = step;
     if (course.log.samples() == 0) require_time_for_samples(course.step_seconds);
@@ -288,7 +292,6 @@ void Conductor::check_at_the_end() {
       course.record.ranks[r].peak_bytes = memory[r].peak_bytes;
     }
   }
-  record_operations();
   if (!setup_.reduces()) return;
 
   std::vector<std::vector<std::uint64_t>> gradients;
@@ -311,25 +314,20 @@ void Conductor::check_at_the_end() {
   if (!parameters[0].empty()) full.checks += ", weights " + combined(parameters[0]);
 }
 
-void Conductor::record_operations() {
-  for (const models::OperationProfile& operation : trainer_.train_step().profile()) {
-    courses_.back().record.operations.push_back({operation.node, operation.kind, operation.implementation,
-                                                 operation.library, operation.seconds, operation.flops,
-                                                 operation.bytes});
-  }
-}
-
 void Conductor::complete(const std::string& stop_reason) {
   for (Course& course : courses_) {
     RunRecord& run = course.record;
     fill_samples(run, course.log);
+    run.operations = course.operations.rows();
     // No loss to speak of where nothing is computed, or where the weights are held still.
     if (setup_.replay || (setup_.interleaved && course.phase != Phase::kFull)) run.final_loss.reset();
     run.status = RunStatus::kComplete;
     run.stop_reason = stop_reason;
     run.finished_utc = utc_now();
   }
+  if (!rule_.exact_samples) findings_.target_half_width = rule_.target_half_width;
   if (setup_.interleaved) {
+    findings_.rounds = rounds_.size();
     findings_.efficiency = analyse_efficiency(rounds_, {.seed = setup_.seed});
     courses_.back().record.decomposition = findings_.efficiency->rows;
   }

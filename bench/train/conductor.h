@@ -15,6 +15,7 @@
 #include "bench/measure/stopping_rule.h"
 #include "bench/session.h"
 #include "bench/train/crew.h"
+#include "bench/train/operation_log.h"
 #include "bench/train/phase_log.h"
 #include "bench/train/records.h"
 #include "engine/base/deadline.h"
@@ -24,6 +25,8 @@ namespace hvd::bench {
 /// What the closing notes are written from (notes.h).
 struct Findings {
   std::string warm_up;
+  double target_half_width = 0;                ///< asked for, relative; 0: so many samples were asked for instead
+  std::size_t rounds = 0;                      ///< behind `efficiency`
   std::vector<double> bucket_seconds;          ///< stand-alone reductions; empty: not measured
   std::optional<models::ReplayProfile> ready;  ///< when gradients became ready, without reduction
   std::optional<EfficiencyAnalysis> efficiency;
@@ -50,6 +53,7 @@ class Conductor {
     Phase phase;
     PhaseLog log;
     RunRecord record;
+    OperationLog operations;
     std::unique_ptr<models::ReplayRecorder> recorder;
     double step_seconds = 0;    ///< of a recent segment, slowest rank; 0: unknown
     double half_width = 0;      ///< relative, when last computed
@@ -75,7 +79,6 @@ class Conductor {
   void require_time_for_samples(double step_seconds) const;
   [[nodiscard]] MeasurementState judge(double next_seconds);
   void judge(Course& course);
-  void record_operations();
   void save_if_due();
   void save(Course& course);
   void tell_progress(const char* stage, const Course& course, double half_width, double seconds_left);

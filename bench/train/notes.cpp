@@ -22,7 +22,34 @@ namespace {
 double milliseconds(double seconds) { return 1e3 * seconds; }
 
 std::string percent(const Estimate& estimate) {
+  if (!estimate.has_interval()) return formatted("%.1f %%", 100 * estimate.value);
   return formatted("%.1f %% [%.1f, %.1f]", 100 * estimate.value, 100 * estimate.low, 100 * estimate.high);
+}
+
+// The phase whose step time is known worst, where that is worse than what was asked for.
+std::string precision_note(std::span<const RunRecord> runs, const Findings& findings) {
+  const RunRecord* worst = nullptr;
+  for (const RunRecord& run : runs) {
+    if (!run.step_seconds) continue;
+    if (worst == nullptr || relative_half_width(*run.step_seconds) > relative_half_width(*worst->step_seconds))
+      worst = &run;
+  }
+  if (worst == nullptr || findings.target_half_width <= 0) return {};
+  const double half_width = relative_half_width(*worst->step_seconds);
+  if (half_width <= findings.target_half_width) return {};
+  return formatted(
+      "caution: the %s ended the measurement with a step time known to +- %.1f %% only (phase %s), not to "
+      "+- %g %%; give it more with --max-time",
+      worst->stop_reason.c_str(), 100 * half_width, std::string(name(worst->phase)).c_str(),
+      100 * findings.target_half_width);
+}
+
+std::string rounds_note(const Findings& findings) {
+  if (findings.rounds >= kFewestRoundsToBelieve) return {};
+  return formatted(
+      "caution: the efficiency comes from %zu round(s) of its phases; from fewer than %zu its interval "
+      "is often too narrow",
+      findings.rounds, kFewestRoundsToBelieve);
 }
 
 const RunRecord* find(std::span<const RunRecord> runs, Phase phase) {
@@ -61,7 +88,8 @@ std::string memory_note(const RunRecord& run) {
                    static_cast<double>(rank->baseline_bytes) / 1e6, worst, rank->rank);
 }
 
-std::string exposed_note(const RunRecord& full, const RunRecord* none, const std::optional<Expectation>& expected) {
+std::string exposed_note(const RunRecord& full, const RunRecord* none, const std::optional<Expectation>& expected,
+                         bool spare_core) {
   const double engine = shortest_wait(full);
   std::string text = formatted("exposed communication per step: %.2f ms by the engine's clock", milliseconds(engine));
   if (none != nullptr) {
@@ -73,6 +101,8 @@ std::string exposed_note(const RunRecord& full, const RunRecord* none, const std
     if (expected->exposed_seconds > 0)
       text += formatted(", measured / expected %.2f", engine / expected->exposed_seconds);
   }
+  if (!spare_core)
+    text += "; with no core left over the engine works in the compute's time, which is 'compute slowed by overlap'";
   return text;
 }
 
@@ -102,8 +132,10 @@ std::string efficiency_note(const RunRecord& full, const RunRecord& none, const 
 std::string independent_note(const RunRecord& full, const EfficiencyAnalysis& measured) {
   const Estimate& rate = measured.against_independent;
   if (full.world_size > 1) return "against independent ranks (phase none): " + percent(rate);
-  return formatted("step time %s / none, interleaved in one process: %.4f [%.4f, %.4f]", full.schedule.c_str(),
-                   1 / rate.value, 1 / rate.high, 1 / rate.low);
+  std::string text =
+      formatted("step time %s / none, interleaved in one process: %.4f", full.schedule.c_str(), 1 / rate.value);
+  if (rate.has_interval()) text += formatted(" [%.4f, %.4f]", 1 / rate.high, 1 / rate.low);
+  return text;
 }
 
 }  // namespace
@@ -126,6 +158,7 @@ std::vector<std::string> closing_notes(std::span<const RunRecord> runs, const Fi
                                        const core::BucketPlan& plan, const SessionFacts& facts) {
   std::vector<std::string> notes;
   if (!findings.warm_up.empty()) notes.push_back(findings.warm_up);
+  if (std::string precision = precision_note(runs, findings); !precision.empty()) notes.push_back(std::move(precision));
   const RunRecord& main = runs.back();
   if (std::string memory = memory_note(main); !memory.empty()) notes.push_back(std::move(memory));
   const RunRecord* full = find(runs, Phase::kFull);
@@ -133,10 +166,11 @@ std::vector<std::string> closing_notes(std::span<const RunRecord> runs, const Fi
   const RunRecord* solo = find(runs, Phase::kSolo);
   if (full == nullptr || !full->step_seconds) return notes;
   const std::optional<Expectation> expected = expectation(findings, plan);
-  if (full->world_size > 1) notes.push_back(exposed_note(*full, none, expected));
+  if (full->world_size > 1) notes.push_back(exposed_note(*full, none, expected, facts.spare_core));
   if (findings.efficiency && none != nullptr && solo != nullptr) {
     if (full->world_size > 1) notes.push_back(reconciliation_note(*full));
     notes.push_back(efficiency_note(*full, *none, *solo, *findings.efficiency, expected, facts.spare_core));
+    if (std::string rounds = rounds_note(findings); !rounds.empty()) notes.push_back(std::move(rounds));
     notes.push_back(independent_note(*full, *findings.efficiency));
   }
   if (facts.traced) notes.emplace_back("traced or profiled: not comparable with runs that are not");

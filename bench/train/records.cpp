@@ -38,7 +38,7 @@ RunRecord describe_run(const Options& options, const Setup& setup, const Session
   run.compute_type = setup.compute_name();
   run.allreduce_type = hvd::name(setup.gradient);
   run.schedule = hvd::name(reduces ? setup.schedule : Schedule::kNone);
-  run.comm = facts.comm;
+  run.comm = phase == Phase::kSolo ? "solo" : facts.comm;  // it talks to nobody
   run.data_plane = reduces ? engine.data_plane() : "none";
   run.world_size = phase == Phase::kSolo ? 1 : topology.size;
   run.allocation_size = topology.size;

@@ -98,15 +98,6 @@ std::string_view Setup::device_name() const {
 
 std::string Setup::compute_name() const { return replay ? replay->compute_type : std::string(hvd::name(compute)); }
 
-std::string_view name(Phase phase) noexcept {
-  switch (phase) {
-    case Phase::kFull: return "full";
-    case Phase::kNone: return "none";
-    case Phase::kSolo: return "solo";
-  }
-  return "";
-}
-
 Setup settle(const Options& options) {
   refuse_absent(options);
   Setup setup;

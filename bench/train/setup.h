@@ -38,8 +38,6 @@ struct Setup {
   [[nodiscard]] std::string compute_name() const;      ///< "fp32", ...
 };
 
-std::string_view name(Phase phase) noexcept;
-
 /// Errors: unsupported for a device, communication or type that this build or processor lacks;
 /// invalid_argument for an unknown model, numbers out of range, or options that contradict the replay file;
 /// io when that file cannot be read.

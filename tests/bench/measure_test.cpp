@@ -87,6 +87,18 @@ TEST(MedianInterval, ConstantSamplesHaveNoWidthAndTheSeedDecides) {
   EXPECT_GT(first.high, first.value);
 }
 
+TEST(MedianInterval, FewerThanThreeSamplesHaveNone) {
+  for (const Series& few : {Series{1.0}, Series{1.0, 1.2}}) {
+    const Estimate estimate = median_interval(few);
+    EXPECT_FALSE(estimate.has_interval()) << few.size();
+    EXPECT_EQ(estimate.value, median(few));
+    EXPECT_EQ(relative_half_width(estimate), 0) << "unknown";
+    EXPECT_FALSE(images_per_second(estimate, 8).has_interval());
+    EXPECT_EQ(images_per_second(estimate, 8).value, 8 / median(few));
+  }
+  EXPECT_TRUE(median_interval(Series{1.0, 1.2, 1.1}).has_interval());
+}
+
 TEST(MedianInterval, HalfWidthAndRate) {
   EXPECT_DOUBLE_EQ(relative_half_width({10, 9, 12}), 0.15);
   const Estimate rate = images_per_second({2, 1, 4}, 8);
@@ -147,6 +159,15 @@ TEST(SteadyState, GivesUpAndSaysSo) {
   EXPECT_FALSE(state.steady());
   EXPECT_EQ(state.steps(), 20U);
   EXPECT_EQ(state.text().rfind("not steady after 20 steps", 0), 0U) << state.text();
+}
+
+TEST(SteadyState, TooFewStepsAreNoVerdict) {
+  SteadyOptions options = steady_options();
+  options.maximum_seconds = 5;
+  SteadyState state(options);
+  for (int i = 0; i < 5; ++i) state.add(1);
+  EXPECT_TRUE(state.gave_up());
+  EXPECT_EQ(state.text(), "not steady as far as 5 steps tell: fewer than the 6 that it takes to judge");
 }
 
 TEST(StoppingRule, Reasons) {
@@ -235,6 +256,17 @@ TEST(Decomposition, ByHand) {
   EXPECT_NEAR(sum, 1, 1e-12);
   EXPECT_NEAR(analysis.efficiency.value, 10.0 / 12.0, 1e-12);
   EXPECT_NEAR(analysis.against_independent.value, (2 / 12.0) / (1 / 10.6 + 1 / 11.0), 1e-12);
+}
+
+TEST(Decomposition, OneRoundOrTwoSamplesHaveNoInterval) {
+  for (const std::vector<Round>& rounds :
+       {std::vector<Round>(1, round_by_hand(12)), std::vector<Round>(2, round_by_hand(1))}) {
+    const EfficiencyAnalysis analysis = analyse_efficiency(rounds, {.resamples = 50});
+    EXPECT_NEAR(analysis.efficiency.value, 10.0 / 12.0, 1e-12);
+    EXPECT_FALSE(analysis.efficiency.has_interval());
+    EXPECT_FALSE(analysis.against_independent.has_interval());
+    for (const DecompositionRow& row : analysis.rows) EXPECT_FALSE(row.low || row.high) << row.component;
+  }
 }
 
 TEST(Decomposition, RowsSumToOneWhateverTheSamples) {

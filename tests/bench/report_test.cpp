@@ -55,7 +55,8 @@ bool contains(const std::string& text, const std::string& part) { return text.fi
 
 TEST(Report, ClosingTable) {
   const std::string text = closing_text(two_phases(), {"/data/x.db", ""});
-  EXPECT_TRUE(contains(text, "4.80 images/s of 5.00 (2 x one rank alone): efficiency 96.0 %")) << text;
+  EXPECT_TRUE(contains(text, "4.80 images/s of 5.00 (2 x one rank alone): efficiency 96.0 % [95.0, 97.0]")) << text;
+  EXPECT_FALSE(contains(text, "fewer than")) << "twelve steps are enough";
   EXPECT_TRUE(contains(text, "2.48 .. 2.52") || contains(text, "2.48 .. 2.53")) << text;
   EXPECT_TRUE(contains(text, "3333.33")) << "a step of 16 images at 4.8 images/s";
   EXPECT_TRUE(contains(text, "exposed communication")) << text;
@@ -66,6 +67,42 @@ TEST(Report, ClosingTable) {
   EXPECT_TRUE(contains(text, "u-full"));
   EXPECT_FALSE(contains(text, "total images/sec")) << "main prints that line, once";
   EXPECT_TRUE(contains(closing_text(two_phases(), {"x", "disk full"}), "not stored  disk full"));
+}
+
+TEST(Report, FewSamplesAreCalledFew) {
+  SessionResult result = two_phases();
+  result.runs[1].measured_steps = 2;
+  result.runs[1].images_per_second = Estimate{4.8, kNoInterval, kNoInterval};
+  result.runs[1].decomposition[0].low = result.runs[1].decomposition[0].high = std::nullopt;
+  const std::string text = closing_text(result, {});
+  EXPECT_TRUE(contains(text, "  2 *\n* fewer than 10 samples")) << text;
+  EXPECT_TRUE(contains(text, "efficiency 96.0 %\n")) << text;
+  EXPECT_FALSE(contains(text, "nan")) << text;
+  result.runs[1].batches_per_iter = 10;
+  result.runs[1].measured_steps = 90;
+  EXPECT_TRUE(contains(closing_text(result, {}), " 90 *")) << "nine samples of ten steps";
+}
+
+TEST(Report, PhasesOfOneRankAreToldApart) {
+  SessionResult result = two_phases();
+  result.runs.insert(result.runs.begin() + 1, run_of(Phase::kNone, 1, 2.4));
+  for (RunRecord& run : result.runs) run.allocation_size = 1;
+  const std::string text = closing_text(result, {});
+  for (const char* row : {"\none rank, baseline ", "\none rank, engine off ", "\none rank  "}) {
+    EXPECT_TRUE(contains(text, row)) << row << text;
+  }
+}
+
+TEST(Report, World) {
+  RunRecord run = run_of(Phase::kFull, 2, 4.8);
+  run.nodes = 2;
+  run.comm = "mpi";
+  run.data_plane = "ring";
+  run.allreduce_type = "fp32";
+  const Options options;
+  const std::string text = world_text(options, run);
+  EXPECT_TRUE(contains(text, "2 ranks, 2 hosts, 1 compute thread per rank")) << text;
+  EXPECT_TRUE(contains(text, "static schedule over mpi (ring)")) << text;
 }
 
 TEST(Report, ARunWithoutSamples) {

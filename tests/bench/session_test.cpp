@@ -143,6 +143,8 @@ TEST_F(SessionTest, EfficiencyMeasuresThreePhasesAndTheRowsSumToOne) {
   EXPECT_EQ(result.runs[0].world_size, 1);
   EXPECT_EQ(result.runs[0].allocation_size, 4);
   EXPECT_EQ(result.runs[0].schedule, "none");
+  EXPECT_EQ(result.runs[0].comm, "solo") << "one rank alone talks to nobody";
+  EXPECT_EQ(result.runs[1].comm, "loopback");
   EXPECT_EQ(result.runs[1].phase, Phase::kNone);
   EXPECT_EQ(result.runs[1].world_size, 4);
   EXPECT_EQ(result.runs[2].phase, Phase::kFull);
@@ -205,6 +207,7 @@ TEST_F(SessionTest, WarmsUpUntilSteadyAndStopsWhenTheIntervalIsNarrow) {
   EXPECT_GE(result.runs[0].warmup_steps, 9);
   EXPECT_EQ(result.runs[0].stop_reason, "interval narrow enough");
   EXPECT_TRUE(any_contains(result.notes, "steady after"));
+  EXPECT_NE(result.runs[0].provenance.at("measurement.warm_up").value.find("steady after"), std::string::npos);
 }
 
 TEST_F(SessionTest, TheTimeCapHolds) {
@@ -214,6 +217,19 @@ TEST_F(SessionTest, TheTimeCapHolds) {
   const SessionResult result = run(options);
   EXPECT_EQ(result.runs[0].stop_reason, "time cap");
   EXPECT_EQ(result.runs[0].status, RunStatus::kComplete);
+}
+
+TEST_F(SessionTest, AnIntervalWiderThanAskedForIsSaid) {
+  Options options = replay_options(2);
+  options.num_iters.reset();
+  options.target_interval = 1e-9;
+  options.max_time = std::chrono::seconds(1);
+  options.efficiency = true;
+  const SessionResult result = run(options);
+  EXPECT_TRUE(any_contains(result.notes, "caution: the time cap ended the measurement with a step time known to +- "));
+  options.num_iters = 4;
+  EXPECT_FALSE(any_contains(run(options).notes, "known to +- ")) << "so many were asked for";
+  EXPECT_TRUE(any_contains(run(options).notes, "caution: the efficiency comes from "));
 }
 
 TEST_F(SessionTest, ASignalKeepsWhatWasMeasured) {

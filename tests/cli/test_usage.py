@@ -16,7 +16,7 @@ class Help(ProgramTest):
     def test_version(self) -> None:
         result = run("--version")
         self.assertEqual(result.code, 0)
-        self.assertRegex(result.out, r"^hvd_bench \d+\.\d+\.\d+ \(commit [0-9a-f]{10}|unknown")
+        self.assertRegex(result.out, r"\Ahvd_bench \d+\.\d+\.\d+ \(commit ([0-9a-f]{10}|unknown)[ a-z,]*\)\n\Z")
 
     def test_doctor(self) -> None:
         result = run("doctor", "--db", str(self.db))
