@@ -93,7 +93,7 @@ def run_efficiency(argv: Sequence[str]) -> int:
     print()
     for note in tables.EFFICIENCY_NOTES:
         print(note)
-    for line in efficiency.curve_notes(selection.runs):
+    for line in efficiency.notes(cells, selection.runs):
         print(f"note: {line}")
     for line in selection.left_out:
         print(f"left out: {line}")
@@ -193,6 +193,7 @@ def run_rerun(argv: Sequence[str]) -> int:
     parser.add_argument("stores", nargs="+", type=Path, metavar="STORE")
     parser.add_argument("--execute", action="store_true", help="run it again and compare")
     parser.add_argument("--db", type=Path, help="keep the new run in this store (it must not exist)")
+    parser.add_argument("--directory", type=Path, help="run it there (default: in the directory of the record)")
     parser.add_argument("--timeout", type=_seconds, default=3600.0, metavar="SECONDS")
     arguments = parser.parse_args(argv)
     first = runs.find(runs.load(arguments.stores), arguments.run)
@@ -205,7 +206,7 @@ def run_rerun(argv: Sequence[str]) -> int:
         store_file = arguments.db or Path(scratch) / "rerun.db"
         if store_file.exists():
             raise HvdbError(f"{store_file}: exists already; --db takes a new file")
-        rerun.execute(first, store_file.resolve(), arguments.timeout)
+        rerun.execute(first, store_file.resolve(), arguments.timeout, arguments.directory)
         second = rerun.counterpart(first, runs.load([store_file]))
         result = rerun.compare(first, second)
         _print_comparison(first, second, result)

@@ -24,19 +24,21 @@ MIN_SESSIONS = 5
 
 @dataclass(frozen=True)
 class Estimate:
-    """A figure with its bootstrap interval; `low` and `high` are None where there is too little data for one."""
+    """A figure with its bootstrap interval; `low` and `high` are None where there is too little data for one.
+
+    `lowest` and `highest`: of the sessions, where there are several and too few of them for an interval.
+    """
 
     value: float
     low: float | None = None
     high: float | None = None
+    lowest: float | None = None
+    highest: float | None = None
 
     def scaled(self, factor: float) -> Estimate:
         """The same estimate in another unit; `factor` > 0."""
-        return Estimate(
-            self.value * factor,
-            None if self.low is None else self.low * factor,
-            None if self.high is None else self.high * factor,
-        )
+        ends = (self.low, self.high, self.lowest, self.highest)
+        return Estimate(self.value * factor, *(None if end is None else end * factor for end in ends))
 
 
 def lag_one_autocorrelation(series: np.ndarray) -> float:
@@ -137,7 +139,8 @@ def _pool(
     if len(parts) == 1:
         return _interval(value, parts[0][1], confidence) if counts[0] >= MIN_SAMPLES else Estimate(value)
     if len(parts) < MIN_SESSIONS:
-        return Estimate(value)
+        values = [part[0] for part in parts]
+        return Estimate(value, lowest=min(values), highest=max(values))
     replicates = np.stack([part[1] for part in parts])  # (sessions, replicates)
     drawn = rng.integers(0, len(parts), size=(replicates.shape[1], len(parts)))
     within = rng.integers(0, replicates.shape[1], size=drawn.shape)

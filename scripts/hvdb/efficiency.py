@@ -14,13 +14,15 @@ from typing import Any
 import numpy as np
 
 from hvdb import comparable
-from hvdb.bootstrap import Estimate, pooled_rate, pooled_ratio
+from hvdb.bootstrap import MIN_SESSIONS, Estimate, pooled_rate, pooled_ratio
 from hvdb.errors import NotComparable
 from hvdb.runs import Run, max_over_ranks, min_over_ranks
 
 # Share of forward plus backward that is backward: a backward pass costs two forward passes in arithmetic (the
 # gradient of the data and that of the weights).
 BACKWARD_SHARE = 2.0 / 3.0
+# As bench/measure/median: with fewer samples than this an interval is printed with a warning.
+FEW_SAMPLES = 10
 
 
 @dataclass(frozen=True)
@@ -130,6 +132,11 @@ def cells(runs: Sequence[Run], *, mix_fingerprints: bool = False) -> list[Cell]:
     return [_cell(row, rows[row], mix_fingerprints) for row in order]
 
 
+def notes(cells: Sequence[Cell], runs: Sequence[Run]) -> list[str]:
+    """Lines to print under `cells`, which were computed from `runs`."""
+    return precision_notes(cells, runs) + curve_notes(runs)
+
+
 def curve_notes(runs: Sequence[Run]) -> list[str]:
     """One line per curve whose points were measured under different conditions (facts that can change a result).
 
@@ -148,6 +155,30 @@ def curve_notes(runs: Sequence[Run]) -> list[str]:
     return notes
 
 
+def precision_notes(cells: Sequence[Cell], runs: Sequence[Run]) -> list[str]:
+    """What a reader must know before he trusts the figures of `cells`, which were computed from `runs`."""
+    by_id = {run.uuid: run for run in runs}
+    notes = []
+    for cell in cells:
+        where = f"{cell.model} on {cell.ranks} rank{'s' if cell.ranks > 1 else ''}"
+        members = [by_id[uuid] for uuid in cell.run_ids]
+        fewest = min(len(series(run)) for run in members)
+        if fewest < FEW_SAMPLES:
+            notes.append(
+                f"{where}: {fewest} samples only; intervals of fewer than {FEW_SAMPLES} are not to be relied on"
+            )
+        if 1 < cell.sessions < MIN_SESSIONS:
+            percent = 100 * (1 - 0.5 ** (cell.sessions - 1))
+            notes.append(
+                f"{where}: {cell.sessions} sessions are too few for an interval; (a .. b) are the lowest and the"
+                f" highest of them, which hold the median of all possible sessions in {percent:g} % of cases"
+            )
+        unsteady = [run.short_id for run in members if "not steady" in run.fact("measurement.warm_up")]
+        if unsteady and cell.kind == "full":
+            notes.append(f"{where}: not steady when the measurement began: {' '.join(unsteady)}")
+    return notes
+
+
 def _by_launch(members: list[Run]) -> list[dict[str, Run]]:
     """One dict phase -> run per full run of the session (a session with several shares its solo and none)."""
     by_phase: dict[str, list[Run]] = {}
@@ -158,6 +189,17 @@ def _by_launch(members: list[Run]) -> list[dict[str, Run]]:
         if phase != "full" and len(found) > 1:
             raise NotComparable(f"session {members[0].session_uuid}: {len(found)} runs of phase {phase}; expected one")
     return [{**shared, "full": run} for run in by_phase.get("full", [])] or [shared]
+
+
+def _with_stored_interval(figure: Estimate, full: Run) -> Estimate:
+    """`figure` with the interval that the program itself computed, where it did.
+
+    It knows which steps were measured in the same round, so that what a round shares cancels; the store does not.
+    """
+    part = full.decomposition.get("efficiency")
+    if part is None:
+        return figure
+    return Estimate(figure.value, part.low, part.high)
 
 
 def _cell(row: tuple, groups: list[dict[str, Run]], mix_fingerprints: bool) -> Cell:
@@ -171,6 +213,8 @@ def _cell(row: tuple, groups: list[dict[str, Run]], mix_fingerprints: bool) -> C
         paired = [group for group in groups if "solo" in group]
         if paired:
             efficiency = pooled_ratio([(series(g["solo"]), series(g["full"])) for g in paired])
+            if len(paired) == 1:
+                efficiency = _with_stored_interval(efficiency, paired[0]["full"])
         idle = [group for group in paired if "none" in group]
         if idle:
             no_reduction = pooled_ratio([(series(g["solo"]), series(g["none"])) for g in idle])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hvdb import published, tables
+from hvdb import efficiency, published, tables
 from hvdb.efficiency import Cell, Selection
 from hvdb.runs import Run
 
@@ -121,6 +121,7 @@ def markdown(selection: Selection, cells: Sequence[Cell], runs: Sequence[Run]) -
     if cells:
         out += [tables.markdown_table(tables.EFFICIENCY_HEADER, tables.efficiency_rows(cells)), ""]
         out += [f"- {note}" for note in tables.EFFICIENCY_NOTES]
+        out += [f"- Note: {line}" for line in efficiency.notes(cells, selection.runs)]
     out += [f"- Left out: {line}" for line in selection.left_out]
     beside = tables.published_rows(published.load(), models)
     if beside:

@@ -20,16 +20,9 @@ from hvdb.errors import HvdbError
 from hvdb.runs import Run
 
 # Options of the recorded command that say where results go, and how many words each takes.
-OUTPUT_OPTIONS = {
-    "--db": 1,
-    "--no-db": 0,
-    "--json": 0,
-    "--quiet": 0,
-    "--timeline-filename": 1,
-    "--timeline_filename": 1,
-    "--record-replay": 1,
-    "--record_replay": 1,
-}
+OUTPUT_OPTIONS = {"--db": 1, "--no-db": 0, "--json": 0, "--quiet": 0, "--record-replay": 1}
+# A traced run must be traced again, to another file.
+TRACE_OPTION, TRACE_VARIABLE = "--timeline-filename", "HOROVOD_TIMELINE"
 SHELL_OPERATORS = {"&&", "||", ";", "|"}
 
 
@@ -47,11 +40,18 @@ class Comparison:
         return not self.configuration and not any(d.in_fingerprint for d in self.provenance)
 
 
-def command_with_store(command_line: str, store_file: Path) -> str:
-    """The recorded command line with its output options replaced by `--db store_file`. Operators stay operators."""
+def command_with_store(command_line: str, store_file: Path, directory: Path | None = None) -> str:
+    """The recorded command line with its output options replaced by `--db store_file`, a trace going beside that.
+
+    Operators stay operators. `directory` takes the place of the recorded one.
+    """
     lexer = shlex.shlex(command_line, posix=True, punctuation_chars="&|;")
     lexer.whitespace_split = True
     words = list(lexer)
+    if directory is not None:
+        recorded = 3 if words[:1] == ["cd"] and words[2:3] == ["&&"] else 0
+        words = ["cd", str(directory), "&&", *words[recorded:]]
+    trace = f"{store_file}.trace"
     kept: list[str] = []
     skip = 0
     for word in words:
@@ -59,8 +59,13 @@ def command_with_store(command_line: str, store_file: Path) -> str:
             skip -= 1
             continue
         name = word.split("=", 1)[0]
-        if name in OUTPUT_OPTIONS:
-            skip = 0 if "=" in word else OUTPUT_OPTIONS[name]
+        if name == TRACE_VARIABLE and "=" in word:
+            word = f"{TRACE_VARIABLE}={trace}"
+        if name.startswith("--"):
+            name = name.replace("_", "-")
+        if name in OUTPUT_OPTIONS or name == TRACE_OPTION:
+            skip = 0 if "=" in word else OUTPUT_OPTIONS.get(name, 1)
+            kept += [TRACE_OPTION, _quote(trace)] if name == TRACE_OPTION else []
             continue
         kept.append(word if word in SHELL_OPERATORS else _quote(word))
     return " ".join([*kept, "--db", _quote(str(store_file))])
@@ -72,13 +77,15 @@ def _quote(word: str) -> str:
     return f"{match[1]}={shlex.quote(match[2])}" if match else shlex.quote(word)
 
 
-def execute(run: Run, store_file: Path, timeout_seconds: float) -> None:
+def execute(run: Run, store_file: Path, timeout_seconds: float, directory: Path | None = None) -> None:
     """Runs the record's command line in a shell, results into `store_file`; its output goes to the terminal.
+
+    It runs in `directory`, or in that of the record.
 
     Errors: HvdbError if the record cannot be read as a command, it fails or takes longer than `timeout_seconds`.
     """
     try:
-        command = command_with_store(run.session["command_line"], store_file)
+        command = command_with_store(run.session["command_line"], store_file, directory)
     except ValueError as error:
         raise HvdbError(f"the command line of run {run.short_id} is damaged ({error})") from error
     environment = dict(os.environ)
@@ -94,7 +101,8 @@ def execute(run: Run, store_file: Path, timeout_seconds: float) -> None:
     finally:
         _end(process)
     if code != 0:
-        raise HvdbError(f"the run ended with exit code {code}: {command}")
+        elsewhere = "" if directory else "; if its directory or program is elsewhere now, say where with --directory"
+        raise HvdbError(f"the run ended with exit code {code}: {command}{elsewhere}")
 
 
 def _end(process: subprocess.Popen) -> None:

@@ -75,6 +75,11 @@ class Run:
         """The first eight characters of the UUID, as printed in plot footers."""
         return self.columns["uuid"][:8]
 
+    def fact(self, key: str) -> str:
+        """The value of one row of provenance, or ""."""
+        found = self.provenance.get(key)
+        return found.value if found else ""
+
     def step_seconds_series(self) -> np.ndarray:
         """Step time per sample in seconds: the maximum over ranks, sample by sample. Empty without samples."""
         return max_over_ranks(self.samples.get("step_seconds", {}))

@@ -63,10 +63,12 @@ def number(value: float) -> str:
 
 
 def estimate(figure: Estimate | None, scale: float = 1.0, form: Any = number) -> str:
-    """`value [low, high]`, or the value alone where there is too little data for an interval, or '-'."""
+    """`value [low, high]`; `value (lowest .. highest)` of sessions too few for an interval; `value` alone; or '-'."""
     if figure is None:
         return "-"
     figure = figure.scaled(scale)
+    if figure.lowest is not None and figure.highest is not None:
+        return f"{form(figure.value)} ({form(figure.lowest)} .. {form(figure.highest)})"
     if figure.low is None or figure.high is None:
         return form(figure.value)
     return f"{form(figure.value)} [{form(figure.low)}, {form(figure.high)}]"
@@ -110,8 +112,8 @@ EFFICIENCY_NOTES = (
     "no reduction: the same with nothing reduced; what is missing to 100 % there is interference between ranks.",
     "ring bound: what would remain if reduction hid behind backward (taken as 2/3 of forward + backward) as far as"
     " it can; an estimate from stored times, '-' where they are missing.",
-    "[..]: 95 % bootstrap interval, over blocks of steps within one session, or over sessions from five on (two to four"
-    " are too few for one); several sessions: the median over them.",
+    "[..]: 95 % bootstrap interval; within one session over its rounds and steps, from five sessions on over sessions"
+    " (the median of which is shown).",
 )
 
 

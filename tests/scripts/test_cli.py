@@ -64,7 +64,7 @@ class CommandTest(unittest.TestCase):
         make(self.db, SessionSpec(solo=1.0, full=1.25, noise=0.0))
         table = run("efficiency", self.db)
         self.assertEqual(table.returncode, 0, table.stderr)
-        self.assertIn("80.0 [80.0, 80.0]", table.stdout)
+        self.assertIn("80.0 [79.4, 80.6]", table.stdout, "the interval that the program stored")
         self.assertIn("published", table.stdout)
         document = json.loads(run("efficiency", self.db, "--json").stdout)
         self.assertAlmostEqual(document["cells"][1]["efficiency"]["value"], 0.8)
@@ -161,13 +161,29 @@ class CommandTest(unittest.TestCase):
         self.assert_fault(run("rerun", run_id, self.db, "--execute"), 2, "exit code 7")
 
     def test_output_options_of_the_record_are_replaced(self) -> None:
-        line = (
-            "cd '/a b' && X=1 mpirun -n 2 ./hvd_bench --model vgg16 --db=old.db --json --timeline-filename t --seed 3"
-        )
+        line = "cd '/a b' && X=1 mpirun -n 2 ./hvd_bench --model vgg16 --db=old.db --json --record_replay t --seed 3"
         self.assertEqual(
             rerun.command_with_store(line, Path("/n/new.db")),
             "cd '/a b' && X=1 mpirun -n 2 ./hvd_bench --model vgg16 --seed 3 --db /n/new.db",
         )
+
+    def test_a_traced_run_is_traced_again_beside_its_new_store(self) -> None:
+        for traced in ("hvd_bench --timeline_filename=t", "hvd_bench --timeline-filename t"):
+            self.assertEqual(
+                rerun.command_with_store(traced, Path("/n/a b.db")),
+                "hvd_bench --timeline-filename '/n/a b.db.trace' --db '/n/a b.db'",
+            )
+        self.assertEqual(
+            rerun.command_with_store("env HOROVOD_TIMELINE=t hvd_bench", Path("/n/new.db")),
+            "env HOROVOD_TIMELINE=/n/new.db.trace hvd_bench --db /n/new.db",
+        )
+
+    def test_a_record_can_be_run_in_another_directory(self) -> None:
+        for line in ("cd /gone && bin/hvd_bench --seed 3", "bin/hvd_bench --seed 3"):
+            self.assertEqual(
+                rerun.command_with_store(line, Path("/n.db"), Path("/my checkout")),
+                "cd '/my checkout' && bin/hvd_bench --seed 3 --db /n.db",
+            )
 
 
 if __name__ == "__main__":

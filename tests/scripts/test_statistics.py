@@ -69,8 +69,12 @@ class BootstrapTest(unittest.TestCase):
             hits += figure.low <= 1.0 <= figure.high
         self.assertGreaterEqual(hits, 180)
 
-    def test_two_to_four_sessions_have_no_interval(self) -> None:
+    def test_two_to_four_sessions_have_a_range_and_no_interval(self) -> None:
+        figure = bootstrap.pooled_rate([np.full(20, 1 / rate) for rate in (4.0, 2.0, 5.0)], scale=10)
+        self.assertEqual((figure.value, figure.lowest, figure.highest), (40.0, 20.0, 50.0))
+        self.assertIsNone(figure.low)
         self.assertIsNone(bootstrap.pooled_rate([np.ones(20)] * 4).low)
+        self.assertIsNone(bootstrap.pooled_rate([np.ones(20)] * 5).lowest)
         self.assertIsNotNone(bootstrap.pooled_rate([np.ones(20)] * 5).low)
 
     def test_blocks_widen_the_interval_of_correlated_steps(self) -> None:
@@ -118,7 +122,7 @@ class EfficiencyTest(unittest.TestCase):
         self.assertEqual(runs.max_over_ranks({0: fast, 1: slow[:1]}).tolist(), [1.5])
 
     def test_interval_holds_the_truth_with_noise(self) -> None:
-        full = self.cells(SessionSpec(solo=1.0, full=1.25, noise=0.02, steps=80))[1]
+        full = self.cells(SessionSpec(solo=1.0, full=1.25, noise=0.02, steps=80, phases=("solo", "full")))[1]
         # one rank waits for |z| of one draw, two ranks for the larger of two: medians 0.674 and 1.052 sigma
         truth = (1 + 0.02 * 0.674) / (1.25 * (1 + 0.02 * 1.052))
         self.assertLessEqual(full.efficiency.low, truth)
@@ -132,6 +136,23 @@ class EfficiencyTest(unittest.TestCase):
         self.assertEqual(full.sessions, 2)
         self.assertAlmostEqual(full.efficiency.value, 0.8)
         self.assertIsNone(full.efficiency.low, "two sessions are too few for an interval")
+        (note,) = efficiency.precision_notes([full], runs.load([self.file]))
+        self.assertIn("2 sessions are too few for an interval", note)
+        self.assertIn("in 50 % of cases", note)
+
+    def test_one_session_has_the_interval_that_the_program_stored(self) -> None:
+        full = self.cells(SessionSpec(solo=1.0, full=1.25, noise=0))[1]
+        self.assertAlmostEqual(full.efficiency.value, 0.8)
+        self.assertAlmostEqual(full.efficiency.low, 0.794)
+        self.assertAlmostEqual(full.efficiency.high, 0.806)
+        self.assertEqual(efficiency.precision_notes([full], runs.load([self.file])), [])
+
+    def test_few_samples_and_an_unsteady_start_are_said(self) -> None:
+        facts = {"measurement.warm_up": ("warm-up: not steady after 8 steps", 0)}
+        (_, full) = self.cells(SessionSpec(steps=6, provenance=facts))
+        few, unsteady = efficiency.precision_notes([full], runs.load([self.file]))
+        self.assertIn("resnet101 on 2 ranks: 6 samples only", few)
+        self.assertIn("not steady when the measurement began", unsteady)
 
     def test_without_a_baseline_there_is_no_efficiency(self) -> None:
         (full,) = self.cells(SessionSpec(phases=("full",)))
