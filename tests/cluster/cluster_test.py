@@ -1,0 +1,67 @@
+"""A test case on a Slurm of its own, shared by the cases of one class."""
+
+from __future__ import annotations
+
+import sys
+import unittest
+from pathlib import Path
+
+from slurm_cluster import Cluster, Shape, missing_programs
+
+from program import PROGRAM, ProgramTest, Result
+
+ROOT = Path(__file__).resolve().parents[2]
+SLEEPING_STEPS = 8  # gradients of profile()
+
+
+def profile(folder: Path, *, step_seconds: float = 0.1, batch_size: int = 4) -> Path:
+    """A replay profile that sleeps: runs of known length that leave the processor alone. 8 gradients of 4 KB."""
+    lines = [
+        "hvd-replay 1",
+        "model resnet50",
+        f"batch_size {batch_size}",
+        "image_size 64",
+        "device none (a test's sleep)",
+        "compute_type fp32",
+        "source_run none",
+        f"forward_seconds {step_seconds / 3:.9g}",
+        f"backward_end_seconds {step_seconds:.9g}",
+        "update_seconds 0",
+    ]
+    for i in range(SLEEPING_STEPS):
+        ready = step_seconds * (1 + 2 * (i + 1) / SLEEPING_STEPS) / 3
+        lines.append(f"gradient 1000 {ready:.9g} {ready:.9g} g{i}")
+    file = folder / "sleep.replay"
+    file.write_text("\n".join([*lines, f"end {SLEEPING_STEPS}", ""]))
+    return file
+
+
+def scripts(name: str) -> str:
+    """Path of one of the project's scripts."""
+    return str(ROOT / "scripts" / name)
+
+
+@unittest.skipIf(missing_programs(), missing_programs())
+class ClusterTest(ProgramTest):
+    """self.cluster is up; self.folder is seen by all nodes."""
+
+    shape = Shape()
+    cluster: Cluster
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        cls.cluster = Cluster(cls.shape)
+        cls.cluster.__enter__()
+        cls.addClassCleanup(cls.cluster.stop)
+
+    def bench(self, *arguments: str, tasks: tuple[str, ...] = ("-n1",), timeout: float = 120) -> Result:
+        """hvd_bench as the tasks of a step, joined by PMIx."""
+        return self.cluster.srun("--mpi=pmix", *tasks, PROGRAM, *arguments, timeout=timeout)
+
+    def script(self, name: str, *arguments: str, timeout: float = 120) -> Result:
+        return self.cluster.run(scripts(name), *arguments, timeout=timeout)
+
+
+def main() -> None:
+    print("program:", PROGRAM, "python:", sys.version.split()[0])
+    unittest.main(verbosity=2)

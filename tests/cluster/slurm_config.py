@@ -1,0 +1,152 @@
+"""The configuration files of a Slurm that lives in one folder on one machine. Pure: a shape in, texts out.
+
+Tried with Slurm 22.05 (Debian 12). Every daemon runs as the calling user, over the loopback device, without cgroups,
+without accounting storage, with GPUs that are counted but not there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Shape:
+    """nodes, each with `cpus` CPUs and `gpus` counted GPUs. low_priority: tasks run at nice 19, for clusters whose
+    tasks outnumber the cores by far (the step daemons that they wait for must get a turn), never when measuring."""
+
+    nodes: int = 2
+    cpus: int = 4
+    gpus: int = 0
+    low_priority: bool = False
+    kill_wait_seconds: int = 10
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a cluster lives. isolated: every node has its own host name and /dev/shm (namespaces)."""
+
+    folder: Path
+    user: str
+    host: str
+    first_port: int
+    isolated: bool
+    gpu_files: tuple[str, ...]
+
+    @property
+    def config(self) -> Path:
+        return self.folder / "etc" / "slurm.conf"
+
+    @property
+    def munge_socket(self) -> Path:
+        return self.folder / "run" / "munge.sock"
+
+
+def node_names(shape: Shape) -> list[str]:
+    return [f"n{i}" for i in range(1, shape.nodes + 1)]
+
+
+def _range(prefix: str, first: int, last: int) -> str:
+    return f"{prefix}{first}" if first == last else f"{prefix}[{first}-{last}]"
+
+
+def slurm_conf(shape: Shape, place: Place) -> str:
+    """Two partitions over the same nodes: `batch`, and `urgent`, which preempts it (SIGTERM, 10 s, then requeued)."""
+    f = place.folder
+    names = _range("n", 1, shape.nodes)
+    ports = _range("", place.first_port + 1, place.first_port + shape.nodes)
+    host = names if place.isolated else place.host
+    gres = f" Gres=gpu:{shape.gpus}" if shape.gpus else ""
+    return f"""\
+ClusterName=test
+SlurmctldHost={place.host}(127.0.0.1)
+SlurmctldPort={place.first_port}
+SlurmUser={place.user}
+SlurmdUser={place.user}
+AuthType=auth/munge
+AuthInfo=socket={place.munge_socket},cred_expire=30
+CredType=cred/munge
+StateSaveLocation={f}/state
+SlurmctldPidFile={f}/run/slurmctld.pid
+SlurmctldLogFile={f}/log/slurmctld.log
+SlurmdPidFile={f}/run/slurmd.%n.pid
+SlurmdLogFile={f}/log/slurmd.%n.log
+SlurmdSpoolDir={f}/spool/%n
+TmpFS={f}/tmp/%n
+PlugStackConfig=/dev/null
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+TaskProlog={f}/etc/task_prolog.sh
+JobAcctGatherType=jobacct_gather/none
+AccountingStorageType=accounting_storage/none
+JobCompType=jobcomp/filetxt
+JobCompLoc={f}/log/jobcomp.txt
+SwitchType=switch/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU
+SchedulerType=sched/backfill
+SchedulerParameters=batch_sched_delay=0,sched_interval=2,bf_interval=2,sched_min_interval=0
+SlurmdParameters=config_overrides
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+JobRequeue=1
+ReturnToService=2
+SlurmctldTimeout=120
+SlurmdTimeout=300
+MessageTimeout=60
+BatchStartTimeout=60
+KillWait={shape.kill_wait_seconds}
+MinJobAge=3600
+InactiveLimit=0
+TreeWidth=64
+MailProg=/bin/true
+RebootProgram=/bin/true
+PropagateResourceLimitsExcept=MEMLOCK
+{"GresTypes=gpu" if shape.gpus else ""}
+NodeName={names} NodeHostname={host} NodeAddr=127.0.0.1 Port={ports} CPUs={shape.cpus} RealMemory=4000{gres}
+PartitionName=batch Nodes={names} Default=YES MaxTime=1:00:00 DefaultTime=10 PriorityTier=1 GraceTime=10
+PartitionName=urgent Nodes={names} MaxTime=1:00:00 DefaultTime=10 PriorityTier=10 PreemptMode=off
+"""
+
+
+def gres_conf(shape: Shape, place: Place) -> str:
+    """File= must name character devices, or CUDA_VISIBLE_DEVICES is not set; without cgroups nothing opens them."""
+    lines = [f"Name=gpu File={file}" for file in place.gpu_files[: shape.gpus]]
+    return "\n".join(["AutoDetect=off", *lines, ""]) if lines else ""
+
+
+def task_prolog(shape: Shape, place: Place) -> str:
+    """What a site would set for its tasks: slurmd runs this before each one, and its `export` lines count."""
+    lines = [
+        "#!/bin/sh",
+        # Open MPI's waits spin by default; here tasks outnumber the cores.
+        "echo export OMPI_MCA_mpi_yield_when_idle=1",
+        "echo export OMPI_MCA_pml=ob1",
+        # All nodes are this machine.
+        "echo export OMPI_MCA_btl_tcp_if_include=127.0.0.0/8",
+        "echo export OMPI_ALLOW_RUN_AS_ROOT=1",
+        "echo export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
+    ]
+    if shape.low_priority:
+        # The second for kernels that schedule by session first: there a nice value counts only within one.
+        lines.append("renice -n 19 -p $PPID >/dev/null 2>&1")
+        lines.append("echo 19 2>/dev/null >/proc/$PPID/autogroup")
+    if not place.isolated:
+        # Open MPI names its shared-memory files by host, job and local rank: two nodes of one host would collide.
+        lines.append(f"echo export OMPI_MCA_btl_vader_backing_directory={place.folder}/tmp/$SLURMD_NODENAME")
+    return "\n".join([*lines, "exit 0", ""])
+
+
+def config_files(shape: Shape, place: Place) -> dict[str, str]:
+    """File name in <folder>/etc -> text."""
+    return {
+        "slurm.conf": slurm_conf(shape, place),
+        "gres.conf": gres_conf(shape, place),
+        "task_prolog.sh": task_prolog(shape, place),
+        # PMIx's other fences let some ranks leave the barrier of MPI_Init before others have entered it: from some 32
+        # nodes on, Open MPI 4.1 then crashes (seen with Slurm 22.05; never with a ring).
+        "mpi.conf": "PMIxCollFence=ring\n",
+        # slurmd looks for a cgroup file system even if no plugin uses one, and exits without; a named plugin skips it.
+        "cgroup.conf": "CgroupPlugin=cgroup/v1\n",
+        "hosts": "127.0.0.1 localhost " + " ".join([place.host, *node_names(shape)]) + "\n",
+    }

@@ -1,0 +1,131 @@
+"""The cluster that the other tests stand on: it is what it says, and nothing of it is left behind."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import unittest
+import unittest.mock
+from collections.abc import Callable
+from pathlib import Path
+
+from slurm_config import Place, slurm_conf
+
+from cluster_test import ClusterTest, Shape, main
+from slurm_cluster import Cluster, environment, missing_programs
+
+
+def processes_of(folder: str) -> list[str]:
+    """Command lines that name `folder`, and processes that have it in their environment."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (process / "cmdline").read_bytes() + (process / "environ").read_bytes()
+        except OSError:
+            continue
+        if folder.encode() in words and int(process.name) != os.getpid():
+            found.append(words[:200].decode(errors="replace"))
+    return found
+
+
+def eventually(condition: Callable[[], bool], seconds: float = 15) -> bool:
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.1)
+    return True
+
+
+class Configuration(unittest.TestCase):
+    def text(self, shape: Shape, *, isolated: bool) -> str:
+        return slurm_conf(shape, Place(Path("/x"), "me", "host", 15000, isolated, ()))
+
+    def test_nodes_and_ports(self) -> None:
+        text = self.text(Shape(nodes=128, cpus=4, gpus=4), isolated=True)
+        self.assertIn("NodeName=n[1-128] NodeHostname=n[1-128] NodeAddr=127.0.0.1 Port=[15001-15128] CPUs=4", text)
+        self.assertIn("Gres=gpu:4", text)
+        self.assertIn("SlurmctldPort=15000", text)
+
+    def test_one_shared_host_without_gpus(self) -> None:
+        text = self.text(Shape(nodes=1), isolated=False)
+        self.assertIn("NodeName=n1 NodeHostname=host NodeAddr=127.0.0.1 Port=15001", text)
+        self.assertNotIn("gpu", text.lower())
+
+
+class Nodes(ClusterTest):
+    shape = Shape(nodes=3, cpus=4, gpus=2)
+
+    def test_tasks_land_on_nodes_of_their_own(self) -> None:
+        result = self.cluster.srun("-N3", "--ntasks-per-node=2", "sh", "-c", "echo $SLURMD_NODENAME $SLURM_PROCID")
+        self.assertEqual(result.code, 0, result)
+        self.assertEqual(sorted(result.out.split("\n")[:-1]), ["n1 0", "n1 1", "n2 2", "n2 3", "n3 4", "n3 5"])
+
+    def test_host_names_and_shared_memory_are_the_nodes_own(self) -> None:
+        if not self.cluster.place.isolated:
+            self.skipTest("no namespaces here: all nodes are this host")
+        result = self.cluster.srun("-N3", "sh", "-c", "touch /dev/shm/$(hostname); ls /dev/shm")
+        self.assertEqual(sorted(result.out.split()), ["n1", "n2", "n3"], result)
+
+    def test_gpus_are_counted_out(self) -> None:
+        one = self.cluster.srun("-N1", "--gpus-per-node=2", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES")
+        self.assertEqual(one.out.strip(), "0,1", one)
+        none = self.cluster.srun("-N1", "sh", "-c", "echo none$CUDA_VISIBLE_DEVICES")
+        self.assertEqual(none.out.strip(), "none", none)
+        self.assertNotEqual(self.cluster.srun("-N1", "--gpus-per-node=3", "--immediate=5", "true").code, 0)
+
+    def test_a_node_can_die_and_come_back(self) -> None:
+        self.cluster.signal_daemon("n3", signal.SIGKILL)
+        self.cluster.run("scontrol", "update", "nodename=n3", "state=down", "reason=test")
+        self.assertTrue(eventually(lambda: self.cluster.nodes_in("idle") == 2))
+        self.cluster.start_node("n3")
+        self.cluster.run("scontrol", "update", "nodename=n3", "state=resume")
+        self.assertTrue(eventually(lambda: self.cluster.nodes_in("idle") == 3, 30), self.cluster.logs())
+
+
+@unittest.skipIf(missing_programs(), missing_programs())
+class Endings(unittest.TestCase):
+    def test_leaving_ends_everything(self) -> None:
+        with Cluster(Shape(nodes=2)) as cluster:
+            folder = str(cluster.folder)
+            cluster.submit("#!/bin/sh\nsrun -n2 sleep 1000\n", "-N2", "-n2")
+            self.assertTrue(eventually(lambda: any("sleep" in line for line in processes_of(folder))))
+        self.assertEqual(processes_of(folder), [])
+        self.assertFalse(Path(folder).exists())
+
+    def kill_its_user(self, *, isolated: bool) -> None:
+        program = (
+            "import sys, time\nsys.path.insert(0, sys.argv[1])\nfrom slurm_cluster import Cluster, Shape\n"
+            f"with Cluster(Shape(nodes=2), isolated={isolated}) as cluster:\n"
+            "    cluster.submit('#!/bin/sh\\nsrun -n2 sleep 1000\\n', '-N2', '-n2')\n"
+            "    print(cluster.folder, flush=True)\n    time.sleep(1000)\n"
+        )
+        command = [sys.executable, "-B", "-c", program, str(Path(__file__).parent)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment()) as user:
+            folder = user.stdout.readline().strip()
+            self.assertTrue(folder)
+            self.assertTrue(eventually(lambda: any("sleep" in line for line in processes_of(folder))))
+            user.kill()
+        self.assertTrue(eventually(lambda: not processes_of(folder)), processes_of(folder))
+        self.assertTrue(eventually(lambda: not Path(folder).exists()))
+
+    def test_the_death_of_its_user_ends_everything(self) -> None:
+        self.kill_its_user(isolated=False)
+        if os.geteuid() == 0:
+            self.kill_its_user(isolated=True)
+
+    def test_a_cluster_that_cannot_start_says_why_and_leaves_nothing(self) -> None:
+        cluster = Cluster(Shape(nodes=1))
+        cluster._write_files = lambda: None  # no configuration
+        with (
+            self.assertRaisesRegex(RuntimeError, "munged's socket"),
+            unittest.mock.patch("slurm_cluster._START_SECONDS", 1),
+        ):
+            cluster.__enter__()
+        self.assertFalse(cluster.folder.exists())
+        self.assertEqual(processes_of(str(cluster.folder)), [])
+
+
+if __name__ == "__main__":
+    main()
