@@ -115,11 +115,14 @@ void run_rank(Session session, std::unique_ptr<comm::Communicator> communicator,
     }
     engine.barrier();
     engine.close_trace();
+    if (session.observer.leaving) session.observer.leaving();
   } catch (const AgreedError&) {
     wait_for_the_others(engine);
+    if (session.observer.leaving) session.observer.leaving();
     throw;
   } catch (const std::exception& error) {
     engine.abort(error.what());
+    if (session.observer.leaving) session.observer.leaving();
     throw;
   }
 }
@@ -204,6 +207,7 @@ SessionResult run_session(const Options& options, const SessionObserver& observe
       require_agreement(*rank, wishes_of(options, session.setup), Deadline::after(options.engine.deadline));
       result.is_root = rank->topology().rank == 0;
       session.process.peers_are_processes = true;
+      if (observer.joined) observer.joined();
       session.process.baseline_bytes = resident_set().now;
       run_rank(session, std::move(rank), result);
       break;

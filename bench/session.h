@@ -29,6 +29,9 @@ struct SessionObserver {
   std::function<void(const RunRecord&)> save;
   /// True once the scheduler or the user asked to stop (SIGTERM, SIGINT, SIGUSR1, ...); with its name.
   std::function<std::string()> stop_requested;
+  /// Of processes, on every rank: they have become one world, whose waits have deadlines; and they are about to leave
+  /// it, which takes all of them. Either may be null.
+  std::function<void()> joined, leaving;
 };
 
 struct SessionResult {

@@ -3,7 +3,9 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <exception>
@@ -19,6 +21,7 @@
 #include "bench/cli/command_line.h"
 #include "bench/cli/console.h"
 #include "bench/cli/environment.h"
+#include "bench/cli/join_watch.h"
 #include "bench/cli/json_report.h"
 #include "bench/cli/launch.h"
 #include "bench/cli/preflight.h"
@@ -45,6 +48,12 @@ constexpr std::chrono::milliseconds kLetTheRootLeave(2500);
 constexpr std::chrono::seconds kForcedEnd(10);
 constexpr std::chrono::milliseconds kForcedClose(250);  // of the second that mpirun leaves after SIGTERM
 
+/// For MPI's start and its end: more than one wait each, and slow while all hosts read the program at once.
+std::chrono::milliseconds patience_to_join(const Options& options) {
+  constexpr std::chrono::milliseconds kLeast(30000);
+  return std::max(kLeast, 3 * options.engine.deadline);
+}
+
 class Program {
  public:
   explicit Program(std::vector<std::string> argv)
@@ -62,6 +71,7 @@ class Program {
   void prepare(const Options& options, RunRecord& run);
   int close(const Options& options, const SessionResult& result);
   [[noreturn]] void end_now(const std::string& reason);
+  [[noreturn]] void end_alone(std::chrono::milliseconds waited);
   bool say(const Error& error);
   static std::string what_is_kept(const RecordKeeper* keeper);
   void let_the_root_leave_first() const;
@@ -74,13 +84,15 @@ class Program {
   std::exception_ptr store_problem_;  // thrown once the other ranks can learn of it
   Stage stage_ = Stage::kUsage;
   std::atomic<bool> ranks_have_met_ = false;
-  std::atomic<bool> ending_ = false;  // one thread says how it ended
-  bool closing_ = false;              // and it is the main thread, in close()
+  std::atomic<bool> leaving_ = false;  // the world of the ranks
+  std::atomic<bool> ending_ = false;   // one thread says how it ended
+  bool closing_ = false;               // and it is the main thread, in close()
   bool world_announced_ = false;
   std::unique_ptr<Console> console_;
   std::unique_ptr<RecordKeeper> keeper_;
   std::atomic<RecordKeeper*> keeper_to_close_ = nullptr;  // the same, for the watch's thread
   std::unique_ptr<SignalWatch> watch_;                    // last: its thread uses the members above
+  std::unique_ptr<JoinWatch> join_;                       // and its, the watch
 };
 
 int Program::run() {
@@ -120,7 +132,13 @@ int Program::train(Options options) {
   if (launch_.rank == 0) open_store(options);
   if (launch_.rank == 0) announce(options, plan_text(options, setup));
   stage_ = Stage::kSession;
+  const std::chrono::milliseconds patience = patience_to_join(options);
+  if (launch_.size > 1) {
+    join_ = std::make_unique<JoinWatch>([this, patience] { end_alone(patience); });
+    join_->arm(patience);
+  }
   const SessionResult result = run_session(options, observer(options), [&](RunRecord& run) { prepare(options, run); });
+  join_.reset();
   if (!result.is_root) return 0;
   return close(options, result);
 }
@@ -147,6 +165,13 @@ void Program::open_store(const Options& options) {
 SessionObserver Program::observer(const Options& options) {
   SessionObserver observer;
   observer.stop_requested = [this] { return watch_->requested(); };
+  if (join_) {
+    observer.joined = [this] { join_->disarm(); };
+    observer.leaving = [this, patience = patience_to_join(options)] {
+      leaving_ = true;
+      join_->arm(patience);
+    };
+  }
   if (launch_.rank != 0) return observer;
   observer.progress = [this](const Progress& progress) {
     ranks_have_met_ = true;
@@ -226,6 +251,31 @@ void Program::end_now(const std::string& reason) {
   let_the_root_leave_first();
   comm::remove_shared_names();
   std::_Exit(exit_code(Errc::kInterrupted));  // other threads may be anywhere: no destructors
+}
+
+/// The others never came, or never left. Every rank finds out for itself; one says so.
+void Program::end_alone(std::chrono::milliseconds waited) {
+  if (ending_.exchange(true)) std::this_thread::sleep_for(kForcedEnd);
+  const Error error(
+      Errc::kTimeout,
+      launch_.evidence + ": not all of these processes " + (leaving_ ? "left" : "joined") + " the MPI world within " +
+          duration_text(std::chrono::duration<double>(waited).count()) +
+          "; one is stopped, ended or on a host that the others cannot reach: see mpirun's output and ps, or raise " +
+          "--deadline-seconds");
+  RecordKeeper* const keeper = keeper_to_close_;
+  const bool saved = leaving_ && keeper != nullptr && keeper->has_saved();
+  // Rank 0, or, if that is the one, the next.
+  if (launch_.rank == 0 || (launch_.rank == 1 && !watch_->wait(kWaitForLauncher))) {
+    say_error(error.what() + (saved ? "; the results are in " + keeper->file() : std::string()));
+  }
+  if (keeper != nullptr) {
+    if (const std::string problem = keeper->close_now(error.what(), Deadline::after(kForcedEnd)); !problem.empty()) {
+      say_error(problem);
+    }
+  }
+  let_the_root_leave_first();
+  comm::remove_shared_names();
+  std::_Exit(exit_code(error.code()));
 }
 
 void Program::let_the_root_leave_first() const {

@@ -11,6 +11,7 @@
 #include <memory>
 #include <thread>
 
+#include "bench/cli/join_watch.h"
 #include "bench/cli/record_keeper.h"
 #include "bench/cli/signal_watch.h"
 #include "bench/sqlite_handle.h"
@@ -141,6 +142,18 @@ TEST_F(Endings, WithoutAStore) {
   keeper.finish();
   EXPECT_EQ(keeper.file(), "");
   EXPECT_EQ(keeper.close_now("x", Deadline::after(milliseconds(1))), "");
+}
+
+TEST(JoinWatch, EndsAWaitThatTakesTooLong) {
+  std::promise<void> overdue;
+  JoinWatch watch([&] { overdue.set_value(); });
+  auto passed = overdue.get_future();
+  watch.arm(milliseconds(20));
+  watch.disarm();
+  EXPECT_EQ(passed.wait_for(milliseconds(60)), std::future_status::timeout) << "disarmed in time";
+  watch.arm(milliseconds(60000));
+  watch.arm(milliseconds(20));
+  EXPECT_EQ(passed.wait_for(milliseconds(5000)), std::future_status::ready) << "the last deadline counts";
 }
 
 /// A watch in a thread of its own, whose blocked signals leave the test's main thread as it was.

@@ -106,6 +106,13 @@ class Ranks(ProgramTest):
         self.assert_incomplete_with_samples("rank 1")
         self.assertTrue(gone(pid), "nobody is left behind")
 
+    def test_one_never_joins(self) -> None:
+        first = [str(MPIRUN), "-n", "1", PROGRAM, *ENDLESS, "--deadline-seconds", "1", "--db", str(self.db)]
+        for second in (["true"], ["sleep", "100"]):
+            result = execute([*first, ":", "-n", "1", *second])
+            self.refused(result, 5, "not all of these processes joined", "OMPI_COMM_WORLD_SIZE=2")
+            self.assertEqual(list(self.folder.iterdir()), [])
+
     def test_rank_0_hangs(self) -> None:
         running = self.two_ranks("--deadline-seconds", "5")
         os.kill(running.rank_pid(0), signal.SIGSTOP)

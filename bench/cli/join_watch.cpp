@@ -1,0 +1,49 @@
+#include "bench/cli/join_watch.h"
+
+#include <utility>
+
+namespace hvd::bench {
+
+JoinWatch::JoinWatch(std::function<void()> overdue) : overdue_(std::move(overdue)), thread_([this] { watch(); }) {}
+
+JoinWatch::~JoinWatch() {
+  {
+    const MutexLock lock(mutex_);
+    ended_ = true;
+  }
+  changed_.notify_one();
+  thread_.join();
+}
+
+void JoinWatch::arm(std::chrono::milliseconds patience) {
+  {
+    const MutexLock lock(mutex_);
+    deadline_ = Deadline::after(patience);
+  }
+  changed_.notify_one();
+}
+
+void JoinWatch::disarm() {
+  {
+    const MutexLock lock(mutex_);
+    deadline_.reset();
+  }
+  changed_.notify_one();
+}
+
+void JoinWatch::watch() {
+  {
+    const MutexLock lock(mutex_);
+    while (!ended_ && !(deadline_ && deadline_->passed())) {
+      if (deadline_) {
+        changed_.wait_until(mutex_, deadline_->when());
+      } else {
+        changed_.wait(mutex_);
+      }
+    }
+    if (ended_) return;
+  }
+  overdue_();
+}
+
+}  // namespace hvd::bench
