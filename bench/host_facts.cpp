@@ -173,7 +173,7 @@ std::string parse_cpu_max(std::string_view text) {
 
 std::string cpu_quota() {
   for (const auto& [folder, v2] : cgroup_folders("cpu")) {
-    const std::string found =
+    std::string found =
         parse_cpu_max(v2 ? first_line(folder / "cpu.max")
                          : first_line(folder / "cpu.cfs_quota_us") + " " + first_line(folder / "cpu.cfs_period_us"));
     if (!found.empty()) return found;

@@ -33,13 +33,15 @@ std::string_view take_line(std::string_view& text) {
 /// The first line that differs, as "NAME is A on ... and B on ..."; empty if none does.
 std::string difference(std::string_view root, std::string_view other, const std::string& root_name,
                        const std::string& other_name) {
+  const auto told = [&](std::string_view first, std::string_view second) {
+    const auto value = [](std::string_view line) { return std::string(line.substr(line.find('=') + 1)); };
+    return std::string(first.substr(0, first.find('='))) + " is " + value(first) + " on " + root_name + " and " +
+           value(second) + " on " + other_name;
+  };
   while (!root.empty() || !other.empty()) {
     const std::string_view first = take_line(root);
     const std::string_view second = take_line(other);
-    if (first == second) continue;
-    const auto name = std::string(first.substr(0, first.find('=')));
-    const auto value = [](std::string_view line) { return std::string(line.substr(line.find('=') + 1)); };
-    return name + " is " + value(first) + " on " + root_name + " and " + value(second) + " on " + other_name;
+    if (first != second) return told(first, second);
   }
   return {};
 }
