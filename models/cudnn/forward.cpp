@@ -239,7 +239,7 @@ bool Analyser::may_stay_unapplied(TensorId id, const Unapplied& unapplied) {
   }
   unapplied_[id] = unapplied;
   // Drafts for the question only: none of their values stays.
-  const auto is_served = [&](Draft made) {
+  const auto is_served = [&](const Draft& made) {
     std::string why = refusal(made);
     take_back(made);
     if (!why.empty()) record(made, std::move(why));

@@ -17,7 +17,8 @@ namespace hvd::models::cudnn {
 
 struct Version {
   int major = 0, minor = 0, patch = 0;
-  auto operator<=>(const Version&) const = default;
+  // clang-tidy 14 takes the zero in a defaulted <=> for a null pointer.
+  auto operator<=>(const Version&) const = default;  // NOLINT(modernize-use-nullptr)
   [[nodiscard]] std::string text() const;  ///< "9.19.0"
 };
 

@@ -2,8 +2,7 @@
 // finds an engine at the level expected, precompiled plans finalise, and workspaces stay under the cap. Skipped, with
 // the reason, without cuDNN 9.8, and where engines compiled at run time cannot answer.
 //
-// Equal groups are asked about once per storage type and GPU (Planner::questions() is printed after the tables). One
-// ctest entry per GPU, about a minute each.
+// Equal groups are asked about once per storage type and GPU (Planner::questions() is printed after the tables).
 #include "models/cudnn/plan.h"
 
 #include <dlfcn.h>
