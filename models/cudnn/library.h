@@ -19,7 +19,7 @@ struct Version {
   int major = 0, minor = 0, patch = 0;
   // clang-tidy 14 takes the zero in a defaulted <=> for a null pointer.
   auto operator<=>(const Version&) const = default;  // NOLINT(modernize-use-nullptr)
-  [[nodiscard]] std::string text() const;  ///< "9.19.0"
+  [[nodiscard]] std::string text() const;            ///< "9.19.0"
 };
 
 /// From cudnnGetVersion(): 1000 * major + 100 * minor + patch up to 8, 10000 * major + 100 * minor + patch since 9.

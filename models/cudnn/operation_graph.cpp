@@ -351,7 +351,8 @@ Bindings bindings(const Group& group) {
 OperationGraph::OperationGraph(const Library& library, const Program& program, const Group& group)
     : graph_(library, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR) {
   parts_.reserve(kPartsPerOperation * group.operations.size());
-  Lowering(library, program, group, parts_, operations_);
+  // Its constructor does it all.
+  [[maybe_unused]] const Lowering lowered(library, program, group, parts_, operations_);
   graph_.set(CUDNN_ATTR_OPERATIONGRAPH_OPS, operations_);
   graph_.finalize("operation graph");
 }
