@@ -235,7 +235,7 @@ TEST(OnednnStep, ABroadcastStateContinuesAlike) {
   EXPECT_NE(a.run(), b.run());
   const auto from = a.step->state_to_broadcast();
   const auto to = b.step->state_to_broadcast();
-  for (std::size_t i = 0; i < from.size(); ++i) std::memcpy(to[i].data(), from[i].data(), from[i].size());
+  for (std::size_t i = 0; i < from.size(); ++i) std::copy(from[i].begin(), from[i].end(), to[i].begin());
   b.step->state_changed();
   EXPECT_EQ(a.run(1), b.run(1));
   for (std::size_t i = 0; i < a.step->slots().size(); ++i) EXPECT_EQ(a.gradient(i), b.gradient(i));
@@ -250,7 +250,7 @@ void expect_copies_of_the_update_to_be_whole(const ModelSpec& spec, int threads)
   trained.step->update({.learning_rate = 0.1, .momentum = 0.9, .weight_decay = 1e-4, .gradient_scale = 1.0});
   const auto from = trained.step->state_to_broadcast();
   const auto to = copied.step->state_to_broadcast();
-  for (std::size_t i = 0; i < from.size(); ++i) std::memcpy(to[i].data(), from[i].data(), from[i].size());
+  for (std::size_t i = 0; i < from.size(); ++i) std::copy(from[i].begin(), from[i].end(), to[i].begin());
   copied.step->state_changed();
   EXPECT_EQ(trained.run(1), copied.run(1));
   const auto made = trained.step->gradient_arena(), expected = copied.step->gradient_arena();
