@@ -9,6 +9,9 @@ namespace {
 
 using Kind = dnnl::prop_kind;
 
+// Decides by its result, which is kept anyway.
+constexpr auto kRelu = dnnl::algorithm::eltwise_relu_use_dst_for_bwd;
+
 dnnl::normalization_flags norm_flags(bool fuse_relu) {
   const auto flags = dnnl::normalization_flags::use_scale | dnnl::normalization_flags::use_shift;
   return fuse_relu ? flags | dnnl::normalization_flags::fuse_norm_relu : flags;
@@ -61,6 +64,12 @@ PoolBackward pool_backward(const dnnl::engine& engine, dnnl::algorithm algorithm
   const Dims no_dilation{0, 0};
   return describe_backward<dnnl::pooling_backward>(engine, attr, hint, algorithm, diff_src, diff_dst, geometry.strides,
                                                    geometry.kernel, no_dilation, geometry.pad_low, geometry.pad_high);
+}
+
+ReluBackward relu_backward(const dnnl::engine& engine, const Md& data, const dnnl::primitive_attr& attr) {
+  const auto forward =
+      describe<dnnl::eltwise_forward>(engine, attr, Kind::forward_training, kRelu, data, data, 0.0F, 0.0F);
+  return describe_backward<dnnl::eltwise_backward>(engine, attr, forward, kRelu, data, data, data, 0.0F, 0.0F);
 }
 
 void append_relu(dnnl::primitive_attr& attr) {
@@ -132,6 +141,11 @@ PoolBackward pool_backward(const dnnl::engine& engine, dnnl::algorithm algorithm
                            const PoolForward& hint) {
   return describe_backward<dnnl::pooling_backward>(engine, attr, hint, algorithm, diff_src, diff_dst, geometry.strides,
                                                    geometry.kernel, geometry.pad_low, geometry.pad_high);
+}
+
+ReluBackward relu_backward(const dnnl::engine& engine, const Md& data, const dnnl::primitive_attr& attr) {
+  const auto forward = describe<dnnl::eltwise_forward>(engine, attr, Kind::forward_training, kRelu, data, 0.0F, 0.0F);
+  return describe_backward<dnnl::eltwise_backward>(engine, attr, forward, kRelu, data, data, 0.0F, 0.0F);
 }
 
 void append_relu(dnnl::primitive_attr& attr) {

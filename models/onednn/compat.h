@@ -36,6 +36,7 @@ using NormBackward = dnnl::batch_normalization_backward::primitive_desc;
 using MatmulDesc = dnnl::matmul::primitive_desc;
 using PoolForward = dnnl::pooling_forward::primitive_desc;
 using PoolBackward = dnnl::pooling_backward::primitive_desc;
+using ReluBackward = dnnl::eltwise_backward::primitive_desc;
 
 ConvForward conv_forward(const dnnl::engine& engine, dnnl::algorithm algorithm, const Operands& operands,
                          const Geometry& geometry, const dnnl::primitive_attr& attr);
@@ -69,6 +70,10 @@ PoolForward pool_forward(const dnnl::engine& engine, dnnl::algorithm algorithm, 
 PoolBackward pool_backward(const dnnl::engine& engine, dnnl::algorithm algorithm, const Md& diff_src,
                            const Md& diff_dst, const Geometry& geometry, const dnnl::primitive_attr& attr,
                            const PoolForward& hint);
+
+/// The diff where the rectifier's result is positive, else 0; result and both diffs are laid out as `data`, and the
+/// diffs may be one tensor.
+ReluBackward relu_backward(const dnnl::engine& engine, const Md& data, const dnnl::primitive_attr& attr);
 
 /// Appends max(x, 0) to `attr`'s post-operations.
 void append_relu(dnnl::primitive_attr& attr);

@@ -64,7 +64,7 @@ void Compiler::conv(NodeId id) {
         engine, algorithm,
         {.src = forward.src_desc(), .weights = diff_weights, .bias = operands.bias, .dst = operands.dst}, geometry,
         attributes(), forward);
-    return std::make_unique<ConvPlan>(ConvPlan{forward, data, weights, bias, std::nullopt});
+    return std::make_unique<ConvPlan>(ConvPlan{forward, data, weights, bias, std::nullopt, {}});
   };
   std::unique_ptr<ConvPlan> plan;
   if (type_ == Type::f32 && wants_winograd(x, y, std::get<Window>(of.attr))) {
@@ -87,7 +87,10 @@ void Compiler::conv(NodeId id) {
                Md({w[0], w[3]}, arena, Tag::ab), attributes());
     parameters_.set_layout(of.inputs[1], Md({w[0], w[3], 1, 1}, Type::f32, Tag::abcd));
   } else {
-    parameters_.set_layout(of.inputs[1], with_type(plan->backward_weights.diff_weights_desc(), Type::f32));
+    plan->bands = weight_gradient_bands(id, *plan);
+    parameters_.set_layout(of.inputs[1], plan->bands.empty()
+                                             ? with_type(plan->backward_weights.diff_weights_desc(), Type::f32)
+                                             : plan->bands[0].backward_weights.diff_weights_desc());
   }
   if (bias) parameters_.set_layout(of.inputs[2], *bias);
 
@@ -106,6 +109,7 @@ void Compiler::conv_backward_weights_node(NodeId id) {
   const Node& of = node(id);
   const ConvPlan& plan = *convs_.at(of.forward);
   if (plan.weights_as_product) return conv_backward_weights_as_product(id);
+  if (!plan.bands.empty()) return conv_backward_weights_in_bands(id);
   const ConvBackwardWeights& pd = plan.backward_weights;
   const Value diff = in_layout(of.inputs[1], pd.diff_dst_desc());
   const Value from = in_layout(of.inputs[0], pd.src_desc());

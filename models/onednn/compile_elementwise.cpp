@@ -130,12 +130,23 @@ void Compiler::relu_backward(NodeId id) {
     mask.bits = relu_masks_.at(of.forward);
     // The mask is in the layout of the forward sum.
     mask.layout = value(node(of.forward).outputs[0]).desc;
+  } else if (parts.size() == 1) {
+    const Value y = value(of.inputs[0]);
+    const Value diff = in_layout(parts[0], y.desc);
+    masked_by_sign(id, y, diff, output(of.outputs[0], y.desc, {diff}, id));
+    return;
   } else {
     mask.sign = of.inputs[0];
   }
   sum_into(id, of.outputs[0], parts, mask);
   Operation& made = program_.last();
   made.node = prefix + made.node;
+}
+
+void Compiler::masked_by_sign(NodeId id, const Value& y, const Value& diff, const Value& into) {
+  const ReluBackward pd = onednn::relu_backward(program_.engine(), y.desc, attributes());
+  primitive(id, pd, dnnl::eltwise_backward(pd),
+            {{DNNL_ARG_DST, y}, {DNNL_ARG_DIFF_DST, diff}, {DNNL_ARG_DIFF_SRC, into}});
 }
 
 void Compiler::accumulate(NodeId id) { sum_into(id, node(id).outputs[0], node(id).inputs, {}); }

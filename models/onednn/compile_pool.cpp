@@ -1,6 +1,5 @@
 // Max, average and global average pools.
 #include "engine/base/error.h"
-#include "models/onednn/kernels.h"
 #include "models/onednn/plans.h"
 
 namespace hvd::models::onednn {
@@ -71,12 +70,7 @@ void Compiler::pool_backward_node(NodeId id) {
     const Value pooled = in_layout(of.inputs[1], diff.desc);
     const Value masked =
         last_use(diff.buffer, id) ? diff : program_.new_value(graph_.tensor(diff_id).name + ":masked", diff.desc);
-    const std::size_t count = diff.desc.get_size() / size_of(options_.compute);
-    kernel(id, {diff.buffer, pooled.buffer, masked.buffer},
-           [type = options_.compute, from = diff.buffer, sign = pooled.buffer, to = masked.buffer, count](StepInput&) {
-             const void* parts[] = {from->data};
-             sum_survivors(type, parts, {.mask = nullptr, .positive = sign->data}, to->data, count);
-           });
+    masked_by_sign(id, pooled, diff, masked);
     diff = masked;
   }
   const Value into = output(of.outputs[0], pd.diff_src_desc(), {}, id);

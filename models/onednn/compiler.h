@@ -50,6 +50,7 @@ class Compiler {
   Compiler& operator=(const Compiler&) = delete;
 
  private:
+  struct Band;
   struct ConvPlan;
   struct LinearPlan;
   struct NormPlan;
@@ -94,6 +95,10 @@ class Compiler {
   void conv_backward_weights_node(NodeId id);
   void conv_backward_weights_as_product(NodeId id);
   void conv_backward_data_node(NodeId id);
+  // compile_bands.cpp
+  /// Bands of one image of convolution `id`; empty where the weight gradient of the whole is as fast.
+  [[nodiscard]] std::vector<Band> weight_gradient_bands(NodeId id, const ConvPlan& plan) const;
+  void conv_backward_weights_in_bands(NodeId id);
   // compile_linear.cpp
   /// What a fully connected layer reads. Channels-last images in bf16 are seen as the matrix {n, h * w * c} that
   /// they are: for that the library has its matrix-unit kernels, 1.6 to 1.9 times as fast for VGG's first layer
@@ -112,6 +117,8 @@ class Compiler {
   // compile_elementwise.cpp
   void relu_node(NodeId id);
   void relu_backward(NodeId id);
+  /// Appends into = diff where y > 0, else 0; all in one layout, `into` may be `diff`.
+  void masked_by_sign(NodeId id, const Value& y, const Value& diff, const Value& into);
   void add_node(NodeId id);
   void accumulate(NodeId id);
   /// Appends output = sum of the parts where they survive; in place of a part if it can be.

@@ -1,7 +1,11 @@
 // TrainStep on oneDNN: compiles the graph at construction, then runs it.
 #include <chrono>
+#include <map>
 #include <memory>
+#include <string>
+#include <tuple>
 #include <utility>
+#include <vector>
 
 #include "engine/base/error.h"
 #include "models/onednn/compiler.h"
@@ -125,14 +129,24 @@ class OnednnStep final : public TrainStep {
 std::vector<OperationProfile> OnednnStep::profile() const {
   if (!options_.profile) return {};
   std::vector<OperationProfile> result;
+  // What was cut into parts is one operation again.
+  std::map<std::tuple<std::string, std::string, std::string, bool>, std::size_t> found;
   const auto add = [&](const Operation& operation, std::int64_t times) {
-    result.push_back({.node = operation.node,
-                      .kind = operation.kind,
-                      .implementation = operation.implementation,
-                      .library = operation.library,
-                      .seconds = times > 0 ? operation.seconds / static_cast<double>(times) : 0,
-                      .flops = operation.flops,
-                      .bytes = operation.bytes});
+    const auto [at, is_new] =
+        found.try_emplace({operation.node, operation.kind, operation.implementation, operation.library}, result.size());
+    if (is_new) {
+      result.push_back({.node = operation.node,
+                        .kind = operation.kind,
+                        .implementation = operation.implementation,
+                        .library = operation.library,
+                        .seconds = 0,
+                        .flops = 0,
+                        .bytes = 0});
+    }
+    OperationProfile& sum = result[at->second];
+    sum.seconds += times > 0 ? operation.seconds / static_cast<double>(times) : 0;
+    sum.flops += operation.flops;
+    sum.bytes += operation.bytes;
   };
   for (const Operation& operation : program_.operations()) add(operation, steps_);
   for (const Operation& operation : program_.refresh_operations()) {

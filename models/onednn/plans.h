@@ -1,11 +1,19 @@
 // What the forward pass of a layer leaves for its backward pass while compiling.
 #pragma once
 
+#include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "models/onednn/compiler.h"
 
 namespace hvd::models::onednn {
+
+/// Rows of an image's diff, the rows of the input that they look at, and the weight gradient of the two.
+struct Compiler::Band {
+  ConvBackwardWeights backward_weights;
+  std::int64_t first_input = 0, first_output = 0, outputs = 0;  ///< rows
+};
 
 struct Compiler::ConvPlan {
   ConvForward forward;
@@ -14,6 +22,7 @@ struct Compiler::ConvPlan {
   std::optional<Md> bias;
   /// In place of backward_weights where it is faster.
   std::optional<MatmulDesc> weights_as_product;
+  std::vector<Band> bands;  ///< of one image
 };
 
 struct Compiler::LinearPlan {

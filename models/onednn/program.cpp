@@ -74,8 +74,14 @@ void Program::plan() {
 
 void Program::bind(Operation& operation) {
   for (const Argument& argument : operation.arguments) {
-    void* handle = argument.value.buffer->data;
-    operation.memories.emplace_back(argument.value.desc, engine_, handle == nullptr ? DNNL_MEMORY_NONE : handle);
+    std::byte* handle = argument.value.buffer->data;
+    if (handle == nullptr) {
+      HVD_ASSERT(argument.value.offset == 0);
+    } else {
+      handle += argument.value.offset;
+    }
+    operation.memories.emplace_back(argument.value.desc, engine_,
+                                    handle == nullptr ? DNNL_MEMORY_NONE : static_cast<void*>(handle));
     operation.bound.push_back({argument.index, operation.memories.back().get()});
     if (handle == nullptr) moving_.emplace(argument.value.buffer, operation.memories.back().get());
   }

@@ -38,6 +38,7 @@ struct Buffer {
 struct Value {
   Buffer* buffer = nullptr;
   Md desc;
+  std::size_t offset = 0;  ///< bytes into the buffer, of a part of a tensor; 0 in external buffers set after bind()
   explicit operator bool() const noexcept { return buffer != nullptr; }
 };
 

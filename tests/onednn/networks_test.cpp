@@ -3,8 +3,10 @@
 
 #include <iostream>
 #include <string>
+#include <utility>
 
 #include "models/graph/autodiff.h"
+#include "models/graph/builder.h"
 #include "models/train_step.h"
 #include "models/zoo/zoo.h"
 #include "tests/onednn/teacher_forcing.h"
@@ -37,6 +39,52 @@ TEST_P(NetworkOperations, AgreeWithTheReferenceWithinTheirRounding) {
 
 constexpr DataType kF32 = DataType::kF32;
 constexpr DataType kBF16 = DataType::kBF16;
+
+/// Convolutions over images as large as only the whole networks have: their bf16 weight gradients are made in bands
+/// of rows. Stride 2 with a kernel that looks over several rows of padding; stride 1 with a bias.
+Graph large_images() {
+  const auto square = [](int kernel, int stride, int pad) {
+    return Window{.kernel_h = kernel,
+                  .kernel_w = kernel,
+                  .stride_h = stride,
+                  .stride_w = stride,
+                  .pad_top = pad,
+                  .pad_bottom = pad,
+                  .pad_left = pad,
+                  .pad_right = pad};
+  };
+  GraphBuilder b("large_images", 2, 320, 10);
+  TensorId x = b.relu("relu1", b.conv("conv1", b.images(), 32, square(7, 2, 3), false));
+  x = b.relu("relu2", b.conv("conv2", x, 64, square(3, 1, 1), true));
+  x = b.global_avg_pool("mean", b.max_pool("pool", x, square(2, 2, 0)));
+  b.softmax_cross_entropy("loss", b.fully_connected("fc", x, 10));
+  return differentiate(std::move(b).build());
+}
+
+class LargeImages : public ::testing::TestWithParam<DataType> {};
+
+TEST_P(LargeImages, WeightGradientsInBandsAgreeWithTheReference) {
+  if (const std::string reason = onednn_unsupported_reason(kBF16); !reason.empty()) GTEST_SKIP() << reason;
+  const testing::Comparison result = testing::compare_operations(large_images(), kBF16, GetParam());
+  EXPECT_TRUE(result.equal_to_step);
+  for (const auto& failure : result.failures) {
+    ADD_FAILURE() << failure.node << ": " << failure.tensor << " is off by " << failure.error << ", bound "
+                  << failure.bound;
+  }
+
+  // That there are bands shows in the sums of their gradients.
+  const HeapArena arena = make_heap_arena();
+  const auto step =
+      make_onednn_step(large_images(), {.compute = kBF16, .gradient = GetParam(), .profile = true}, arena.allocate);
+  if (step->description().find("amx") == std::string::npos) GTEST_SKIP() << "made whole without a matrix unit";
+  int sums = 0;
+  for (const OperationProfile& operation : step->profile()) {
+    if (operation.kind == "conv_backward_weights" && !operation.library && operation.flops > 0) ++sums;
+  }
+  EXPECT_GE(sums, 2);
+}
+INSTANTIATE_TEST_SUITE_P(, LargeImages, ::testing::Values(kF32, kBF16),
+                         [](const auto& tested) { return std::string(tested.param == kF32 ? "fp32" : "bf16"); });
 
 INSTANTIATE_TEST_SUITE_P(All, NetworkOperations,
                          ::testing::Values(Case{"vgg16_fp32", {"vgg16", 4, 32, 10, false}, kF32, kF32},
