@@ -28,7 +28,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using Level = Finding::Level;
-using Findings = std::vector<Finding>;
+using FindingList = std::vector<Finding>;
 
 constexpr double kGiga = 1e9;
 
@@ -40,11 +40,11 @@ std::string rate_text(double value, const char* unit) {
 
 std::string percent(double fraction) { return std::to_string(std::lround(100 * fraction)) + " %"; }
 
-void good(Findings& all, const char* subject, std::string text) {
+void good(FindingList& all, const char* subject, std::string text) {
   all.push_back({Level::kGood, subject, std::move(text), {}});
 }
 
-void examine_processor(Findings& all, const Processor& cpu, const std::vector<int>& allowed) {
+void examine_processor(FindingList& all, const Processor& cpu, const std::vector<int>& allowed) {
   std::string text = cpu.model.empty() ? "unknown" : cpu.model;
   text += ", " + std::to_string(cpu.cores) + " cores on " + std::to_string(cpu.sockets) + " socket(s), " +
           std::to_string(cpu.hardware_threads) + " hardware threads";
@@ -75,7 +75,7 @@ void examine_processor(Findings& all, const Processor& cpu, const std::vector<in
   }
 }
 
-void examine_clock(Findings& all, const Processor& cpu) {
+void examine_clock(FindingList& all, const Processor& cpu) {
   const std::string scaling = governor();
   if (scaling.empty()) {
     good(all, "clock", cpu.has("hypervisor") ? "not ours to control (virtual machine)" : "no frequency control found");
@@ -88,7 +88,7 @@ void examine_clock(Findings& all, const Processor& cpu) {
   }
 }
 
-void examine_load(Findings& all, const Processor& cpu) {
+void examine_load(FindingList& all, const Processor& cpu) {
   double load[1] = {0};
   if (::getloadavg(load, 1) != 1) return;
   char text[80];
@@ -102,7 +102,7 @@ void examine_load(Findings& all, const Processor& cpu) {
 }
 
 /// oneDNN against what the registers can do at the clock that the processor holds just now.
-void examine_rates(Findings& all, int threads) {
+void examine_rates(FindingList& all, int threads) {
   const double peak = peak_flops(threads);
   good(all, "peak fp32", rate_text(peak, "FLOP/s") + " in registers on " + std::to_string(threads) + " threads");
   const double fp32 = matrix_rate(DataType::kF32, threads);
@@ -126,7 +126,7 @@ void examine_rates(Findings& all, int threads) {
   }
 }
 
-void examine_backend(Findings& all, int threads) {
+void examine_backend(FindingList& all, int threads) {
   const std::string reason = models::onednn_unsupported_reason(DataType::kF32);
   if (!reason.empty()) {
     all.push_back(
@@ -139,7 +139,7 @@ void examine_backend(Findings& all, int threads) {
   examine_rates(all, threads);
 }
 
-void examine_memory(Findings& all, int threads) {
+void examine_memory(FindingList& all, int threads) {
   const Memory found = memory();
   std::string text = bytes_text(static_cast<double>(found.available_bytes)) + " free of " +
                      bytes_text(static_cast<double>(found.total_bytes));
@@ -154,7 +154,7 @@ void examine_memory(Findings& all, int threads) {
        rate_text(copy_bandwidth(threads), "B/s") + " read plus written, on " + std::to_string(threads) + " threads");
 }
 
-void examine_shared_memory(Findings& all) {
+void examine_shared_memory(FindingList& all) {
   struct statvfs found {};
   if (::statvfs("/dev/shm", &found) != 0) {
     all.push_back({Level::kWarning, "/dev/shm", "not there: ranks of one host cannot share memory",
@@ -181,7 +181,7 @@ bool in_path(std::string_view path, const char* program) {
   return false;
 }
 
-void examine_mpi(Findings& all, const Launch& launch) {
+void examine_mpi(FindingList& all, const Launch& launch) {
   if (!comm::mpi_available()) {
     all.push_back({Level::kNote, "MPI", "not in this build: ranks are threads of one process (--ranks N)",
                    "install it (Debian: apt-get install libopenmpi-dev) and build again"});
@@ -200,7 +200,7 @@ void examine_mpi(Findings& all, const Launch& launch) {
   }
 }
 
-void examine_launcher(Findings& all, const Launch& launch, const Environment& environment) {
+void examine_launcher(FindingList& all, const Launch& launch, const Environment& environment) {
   std::string found;
   for (const char* program : {"mpirun", "srun", "jsrun", "bsub"}) {
     if (!in_path(value_of(environment, "PATH"), program)) continue;
@@ -220,7 +220,7 @@ void examine_launcher(Findings& all, const Launch& launch, const Environment& en
   }
 }
 
-void examine_limits(Findings& all) {
+void examine_limits(FindingList& all) {
   rlimit limit{};
   if (::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {
     all.push_back({Level::kNote, "file size", "limited to " + bytes_text(static_cast<double>(limit.rlim_cur)),
@@ -228,7 +228,7 @@ void examine_limits(Findings& all) {
   }
 }
 
-void examine_store(Findings& all, const std::string& db_file) {
+void examine_store(FindingList& all, const std::string& db_file) {
   if (db_file.empty()) return;
   const fs::path file = db_file;
   try {
@@ -257,7 +257,7 @@ void examine_store(Findings& all, const std::string& db_file) {
 }
 
 /// Of another host than rank 0's, where a healthy one is worth no line.
-int print_troubles(const Findings& findings, std::ostream& out) {
+int print_troubles(const FindingList& findings, std::ostream& out) {
   int code = 0;
   for (const Finding& finding : findings) {
     if (finding.level != Level::kWarning && finding.level != Level::kFault) continue;
@@ -272,10 +272,10 @@ int print_troubles(const Findings& findings, std::ostream& out) {
 }  // namespace
 
 std::vector<Finding> examine(const std::string& db_file, const Launch& launch) {
-  Findings mpi;  // first: the ranks beside this one are gone when it measures
+  FindingList mpi;  // first: the ranks beside this one are gone when it measures
   examine_mpi(mpi, launch);
   if (launch.local_rank != 0) return mpi;
-  Findings all;
+  FindingList all;
   const Environment environment = process_environment();
   const Processor cpu = processor();
   const std::vector<int> allowed = affinity();

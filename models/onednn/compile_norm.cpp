@@ -9,8 +9,6 @@ namespace {
 using Type = dnnl::memory::data_type;
 using Tag = dnnl::memory::format_tag;
 
-const float* floats(const Buffer* buffer) { return reinterpret_cast<const float*>(buffer->data); }
-
 }  // namespace
 
 void Compiler::norm(NodeId id) {

@@ -18,8 +18,6 @@ using Tag = dnnl::memory::format_tag;
 // Elements: 64 bytes in either gradient type, so that the offsets of all arenas are equal.
 constexpr std::size_t kSlotAlign = 32;
 
-const float* floats(const Buffer* buffer) { return reinterpret_cast<const float*>(buffer->data); }
-
 std::size_t slot_count(const Md& desc) { return desc.get_size() / sizeof(float); }
 
 }  // namespace

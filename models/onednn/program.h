@@ -34,6 +34,9 @@ struct Buffer {
   int first = -1, last = -1;  ///< operations that touch it (kPlanned)
 };
 
+/// The elements of a buffer of fp32.
+inline const float* floats(const Buffer* buffer) { return reinterpret_cast<const float*>(buffer->data); }
+
 /// A tensor's place and layout.
 struct Value {
   Buffer* buffer = nullptr;

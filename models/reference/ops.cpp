@@ -12,8 +12,6 @@
 namespace hvd::models::reference {
 namespace {
 
-void fill(const Out& out, double value) { std::fill(out.data.begin(), out.data.end(), value); }
-
 std::size_t size(std::int64_t value) { return static_cast<std::size_t>(value); }
 
 // {rows, columns} transposed.

@@ -5,6 +5,7 @@
 // Arguments are checked by the graph's builder, not here, except labels, which are data.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 
@@ -21,6 +22,8 @@ struct Out {
   Shape shape;
   operator In() const { return {data, shape}; }  // NOLINT(google-explicit-constructor): a view of a view
 };
+
+inline void fill(const Out& out, double value) { std::fill(out.data.begin(), out.data.end(), value); }
 
 void conv(const Window& window, const In& x, const In& w, const In& bias, const Out& y);
 void conv_backward_weights(const Window& window, const In& x, const In& dy, const Out& dw, const Out& dbias);

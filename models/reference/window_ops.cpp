@@ -13,8 +13,6 @@ std::int64_t at(const Shape& shape, std::int64_t n, std::int64_t h, std::int64_t
   return ((n * shape[1] + h) * shape[2] + w) * shape[3];
 }
 
-void fill(const Out& out, double value) { std::fill(out.data.begin(), out.data.end(), value); }
-
 struct Range {
   std::int64_t begin = 0, end = 0;
 };
