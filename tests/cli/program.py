@@ -5,6 +5,7 @@ The program's path comes in HVD_BENCH. Standard library only: any Python 3.9 wil
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
 import shutil
@@ -24,6 +25,9 @@ MPIRUN = shutil.which("mpirun") if os.environ.get("HVD_TEST_MPI", "1") == "1" el
 NETWORK = ["--model", "vgg16", "--image-size", "32", "--batch-size", "2", "--classes", "10", "--threads", "1"]
 TINY = [*NETWORK, "--num-warmup-batches", "1", "--num-iters", "3"]
 ENDLESS = [*NETWORK, "--num-warmup-batches", "1", "--num-iters", "1000000", "--max-time", "600"]
+
+# By how much longer than usual everything may take (sanitizers).
+PATIENCE = float(os.environ.get("HVD_TEST_PATIENCE", "1"))
 
 _FOREIGN = ("SLURM_", "OMPI_", "PMI_", "PMIX_", "LSB_", "JSM_", "HOROVOD_", "DNNL_", "ONEDNN_", "OMP_")
 
@@ -61,7 +65,13 @@ class Result:
 def execute(command: list[str], env: dict[str, str] | None = None, timeout: float = 120) -> Result:
     begin = time.monotonic()
     done = subprocess.run(
-        command, env=environment(env), capture_output=True, text=True, timeout=timeout, check=False, cwd="/"
+        command,
+        env=environment(env),
+        capture_output=True,
+        text=True,
+        timeout=timeout * PATIENCE,
+        check=False,
+        cwd="/",
     )
     return Result(done.returncode, done.stdout, done.stderr, time.monotonic() - begin)
 
@@ -95,8 +105,8 @@ class Running:
             self._lines.append(line)
 
     def wait_for(self, text: str, timeout: float = 120) -> None:
-        """Until a line of standard error holds `text`."""
-        end = time.monotonic() + timeout
+        """Until a line of standard error holds `text`; "measuring" comes after the first sample."""
+        end = time.monotonic() + timeout * PATIENCE
         while not any(text in line for line in self._lines):
             if self.process.poll() is not None or time.monotonic() > end:
                 self.process.kill()
@@ -126,10 +136,10 @@ class Running:
         """Waits for the end; too late is a failure, with everything killed."""
         begin = time.monotonic()
         try:
-            self.process.wait(timeout)
+            self.process.wait(timeout * PATIENCE)
         except subprocess.TimeoutExpired:
             self.process.kill()
-            raise AssertionError(f"still running after {timeout} s; stderr:\n" + "".join(self._lines)) from None
+            raise AssertionError(f"still running after {timeout * PATIENCE} s:\n" + "".join(self._lines)) from None
         seconds = time.monotonic() - begin
         self._reader.join(5)
         assert self.process.stdout is not None
@@ -173,6 +183,17 @@ class ProgramTest(unittest.TestCase):
         partials = list(self.folder.glob("*.partial"))
         self.assertEqual(len(partials), 1, list(self.folder.iterdir()))
         return partials[0]
+
+    def wait_until_saved(self, timeout: float = 60) -> None:
+        """Until the running session has samples on the disk: it saves every 5 s."""
+        end = time.monotonic() + timeout * PATIENCE
+        while time.monotonic() < end:
+            time.sleep(0.25)
+            for file in self.folder.glob("*.partial"):
+                with contextlib.suppress(sqlite3.OperationalError):  # it is being written
+                    if self.query("SELECT 1 FROM sample LIMIT 1", file):
+                        return
+        self.fail("nothing was saved")
 
     def assert_incomplete_with_samples(self, reason: str) -> None:
         """What was measured is in the store, marked incomplete for `reason`."""

@@ -7,12 +7,9 @@ import signal
 import tempfile
 import time
 import unittest
+from concurrent.futures import ThreadPoolExecutor
 
 from program import ENDLESS, MPIRUN, PROGRAM, TINY, ProgramTest, Running, execute, needs_mpi
-
-# Seconds of measuring before something is done to a run: rank 0 saves every 5, and a rank that the launcher
-# gives no time can lose what came after.
-STEPS_BEFORE = 7.0
 
 
 def gone(pid: int) -> bool:
@@ -32,7 +29,6 @@ class Signals(ProgramTest):
     def interrupt(self, number: signal.Signals) -> None:
         running = Running([PROGRAM, *ENDLESS, "--db", str(self.db)])
         running.wait_for("measuring")
-        time.sleep(STEPS_BEFORE)
         running.send(number)
         result = running.finish(timeout=15)
         self.refused(result, 7, number.name)
@@ -50,7 +46,6 @@ class Signals(ProgramTest):
     def test_loopback(self) -> None:
         running = Running([PROGRAM, *ENDLESS, "--ranks", "2", "--db", str(self.db)])
         running.wait_for("measuring")
-        time.sleep(STEPS_BEFORE)
         running.send(signal.SIGTERM)
         self.refused(running.finish(timeout=15), 7, "SIGTERM")
         self.assert_incomplete_with_samples("SIGTERM")
@@ -59,7 +54,7 @@ class Signals(ProgramTest):
     def test_sigterm_to_mpirun(self) -> None:
         running = Running([str(MPIRUN), "-n", "2", PROGRAM, *ENDLESS, "--db", str(self.db)])
         running.wait_for("measuring")
-        time.sleep(STEPS_BEFORE)
+        self.wait_until_saved()  # a rank that the launcher gives no time loses what came after
         running.send(signal.SIGTERM)
         result = running.finish(timeout=15)
         self.assertNotEqual(result.code, 0, result)
@@ -73,11 +68,11 @@ class Ranks(ProgramTest):
     def two_ranks(self, *arguments: str) -> Running:
         running = Running([str(MPIRUN), "-n", "2", PROGRAM, *ENDLESS, "--no-check", *arguments, "--db", str(self.db)])
         running.wait_for("measuring")
-        time.sleep(STEPS_BEFORE)
         return running
 
     def test_one_is_killed(self) -> None:
         running = self.two_ranks()
+        self.wait_until_saved()  # a rank that the launcher gives no time loses what came after
         os.kill(running.rank_pid(1), signal.SIGKILL)
         result = running.finish(timeout=15)
         self.assertNotEqual(result.code, 0, result)
@@ -106,13 +101,6 @@ class Ranks(ProgramTest):
         self.assert_incomplete_with_samples("rank 1")
         self.assertTrue(gone(pid), "nobody is left behind")
 
-    def test_one_never_joins(self) -> None:
-        first = [str(MPIRUN), "-n", "1", PROGRAM, *ENDLESS, "--deadline-seconds", "1", "--db", str(self.db)]
-        for second in (["true"], ["sleep", "100"]):
-            result = execute([*first, ":", "-n", "1", *second])
-            self.refused(result, 5, "not all of these processes joined", "OMPI_COMM_WORLD_SIZE=2")
-            self.assertEqual(list(self.folder.iterdir()), [])
-
     def test_rank_0_hangs(self) -> None:
         running = self.two_ranks("--deadline-seconds", "5")
         os.kill(running.rank_pid(0), signal.SIGSTOP)
@@ -126,6 +114,17 @@ class Ranks(ProgramTest):
         result = running.finish(timeout=20)
         self.refused(result, 7, "SIGUSR1", "rank 1")
         self.assert_incomplete_with_samples("SIGUSR1")
+
+
+@needs_mpi
+class Joining(ProgramTest):
+    def test_one_never_joins(self) -> None:
+        first = [str(MPIRUN), "-n", "1", PROGRAM, *ENDLESS, "--deadline-seconds", "1", "--db", str(self.db)]
+        with ThreadPoolExecutor() as both:  # MPI's start is given 30 s at least
+            results = both.map(execute, ([*first, ":", "-n", "1", *second] for second in (["true"], ["sleep", "100"])))
+        for result in results:
+            self.refused(result, 5, "not all of these processes joined", "OMPI_COMM_WORLD_SIZE=2")
+        self.assertEqual(list(self.folder.iterdir()), [])
 
 
 @needs_mpi

@@ -7,7 +7,7 @@ import sqlite3
 import subprocess
 import unittest
 
-from program import ENDLESS, PROGRAM, TINY, ProgramTest, Running, execute, mpirun, needs_mpi, run
+from program import ENDLESS, PATIENCE, PROGRAM, TINY, ProgramTest, Running, execute, mpirun, needs_mpi, run
 
 
 def may_mount() -> bool:
@@ -16,6 +16,23 @@ def may_mount() -> bool:
         return False
     probe = ["unshare", "-rm", "mount", "-t", "tmpfs", "none", "/mnt"]
     return subprocess.run(probe, capture_output=True, check=False).returncode == 0
+
+
+class Locked(ProgramTest):
+    def test_locked_when_the_run_ends(self) -> None:
+        self.assertEqual(run(*TINY, "--db", str(self.db)).code, 0)
+        other = sqlite3.connect(self.db)
+        self.addCleanup(other.close)
+        other.execute("BEGIN EXCLUSIVE")
+        result = run(*TINY, "--db", str(self.db))
+        self.assertEqual(result.code, 2, result)
+        self.assertLess(result.seconds, 60 * PATIENCE)
+        (partial,) = self.folder.glob("*.partial")
+        self.assertEqual(len(result.errors), 1, result)
+        self.assertIn("holds a lock", result.errors[0])
+        self.assertIn(str(partial), result.errors[0])
+        self.assertEqual(len(self.totals(result)), 1, "the result is printed all the same")
+        self.assertEqual(self.query("SELECT status FROM run", partial), [("complete",)])
 
 
 class Database(ProgramTest):
@@ -59,21 +76,6 @@ class Database(ProgramTest):
     @needs_mpi
     def test_bad_path_is_said_once_and_ends_all_ranks(self) -> None:
         self.refused(mpirun(2, *TINY, "--db", str(self.folder / "none" / "x.db")), 2, "there is no directory")
-
-    def test_locked_when_the_run_ends(self) -> None:
-        self.assertEqual(run(*TINY, "--db", str(self.db)).code, 0)
-        other = sqlite3.connect(self.db)
-        self.addCleanup(other.close)
-        other.execute("BEGIN EXCLUSIVE")
-        result = run(*TINY, "--db", str(self.db))
-        self.assertEqual(result.code, 2, result)
-        self.assertLess(result.seconds, 60)
-        (partial,) = self.folder.glob("*.partial")
-        self.assertEqual(len(result.errors), 1, result)
-        self.assertIn("holds a lock", result.errors[0])
-        self.assertIn(str(partial), result.errors[0])
-        self.assertEqual(len(self.totals(result)), 1, "the result is printed all the same")
-        self.assertEqual(self.query("SELECT status FROM run", partial), [("complete",)])
 
     @unittest.skipUnless(may_mount(), "needs mount namespaces")
     def test_full_disk(self) -> None:

@@ -8,7 +8,7 @@ import stat
 import time
 import unittest
 
-from program import ENDLESS, PROGRAM, TINY, ProgramTest, Result, Running, execute, run
+from program import ENDLESS, PATIENCE, PROGRAM, TINY, ProgramTest, Result, Running, execute, run
 
 
 def shell(script: str, *arguments: str) -> Result:
@@ -82,7 +82,7 @@ class Streams(ProgramTest):
             time.sleep(0.05)
         result = running.finish(timeout=60)
         self.refused(result, 2, "standard output cannot be written", f"the results are in {self.db}")
-        self.assertLess(result.seconds, 8, "after the results are stored there is nothing to wait for")
+        self.assertLess(result.seconds, 8 * PATIENCE, "after the results are stored there is nothing to wait for")
         self.assertEqual(self.query("SELECT status FROM run"), [("complete",)])
 
     def test_closed_standard_error_takes_no_descriptor_of_ours(self) -> None:
@@ -123,7 +123,7 @@ class Time(ProgramTest):
         result = run(*ENDLESS, "--num-warmup-batches", "100000000", "--max-time", "2")
         self.assertEqual(result.code, 0, result)
         self.assertIn("of 100000000 steps, then --max-time was over", result.out)
-        self.assertLess(result.seconds, 30)
+        self.assertLess(result.seconds, 30 * PATIENCE)
 
 
 if __name__ == "__main__":
