@@ -16,7 +16,7 @@ import numpy as np
 from hvdb import comparable
 from hvdb.bootstrap import MIN_SESSIONS, Estimate, pooled_rate, pooled_ratio
 from hvdb.errors import NotComparable
-from hvdb.runs import Run, max_over_ranks, min_over_ranks
+from hvdb.runs import Run
 
 # Share of forward plus backward that is backward: a backward pass costs two forward passes in arithmetic (the
 # gradient of the data and that of the weights).
@@ -101,8 +101,8 @@ def ring_bound(full: Run, solo: Run | None) -> float | None:
     steps of the engine's reduce_seconds on its fastest rank (a slower rank's figure contains waiting); backward is
     2/3 of that run's compute_seconds. An estimate, not a law: contention can make both times longer.
     """
-    reduce = min_over_ranks(full.samples.get("reduce_seconds", {}))
-    compute = max_over_ranks(full.samples.get("compute_seconds", {}))
+    reduce = full.lowest("reduce_seconds")
+    compute = full.highest("compute_seconds")
     if solo is None or not len(reduce) or not len(compute) or not np.any(reduce > 0):
         return None
     alone = float(np.median(series(solo)))

@@ -47,11 +47,28 @@ class Component:
 
 
 @dataclass
+class Samples:
+    """Samples of one kind: the highest and lowest of the ranks taken so far, float64, seconds per step (loss:
+    dimensionless). Cut to the shortest rank: a killed job may hold unequal counts.
+    """
+
+    highest: np.ndarray
+    lowest: np.ndarray
+    ranks: int = 1
+
+    def add_rank(self, values: np.ndarray) -> None:
+        shortest = min(len(values), len(self.highest))
+        self.highest = np.maximum(self.highest[:shortest], values[:shortest])
+        self.lowest = np.minimum(self.lowest[:shortest], values[:shortest])
+        self.ranks += 1
+
+
+@dataclass
 class Run:
     """One row of table run with everything that belongs to it.
 
     columns: the row, by column name (units as in the schema).
-    samples: kind -> rank -> float64 array (samples), seconds per step (loss: dimensionless).
+    samples: kind -> its samples over ranks; of 512 ranks no more is kept than of one.
     """
 
     columns: dict[str, Any]
@@ -59,7 +76,7 @@ class Run:
     source: Path
     provenance: dict[str, Fact] = field(default_factory=dict)
     ranks: list[dict[str, Any]] = field(default_factory=list)
-    samples: dict[str, dict[int, np.ndarray]] = field(default_factory=dict)
+    samples: dict[str, Samples] = field(default_factory=dict)
     decomposition: dict[str, Component] = field(default_factory=dict)
     operations: list[Operation] = field(default_factory=list)
 
@@ -82,24 +99,15 @@ class Run:
 
     def step_seconds_series(self) -> np.ndarray:
         """Step time per sample in seconds: the maximum over ranks, sample by sample. Empty without samples."""
-        return max_over_ranks(self.samples.get("step_seconds", {}))
+        return self.highest("step_seconds")
 
+    def highest(self, kind: str) -> np.ndarray:
+        """Sample-wise maximum over ranks. Empty without samples of that kind."""
+        return self.samples[kind].highest if kind in self.samples else np.empty(0)
 
-def max_over_ranks(by_rank: dict[int, np.ndarray]) -> np.ndarray:
-    """Sample-wise maximum over ranks, cut to the shortest rank (a killed job may hold unequal counts)."""
-    return _over_ranks(by_rank, np.max)
-
-
-def min_over_ranks(by_rank: dict[int, np.ndarray]) -> np.ndarray:
-    """Sample-wise minimum over ranks, cut to the shortest rank."""
-    return _over_ranks(by_rank, np.min)
-
-
-def _over_ranks(by_rank: dict[int, np.ndarray], reduce: Any) -> np.ndarray:
-    if not by_rank:
-        return np.empty(0)
-    shortest = min(len(values) for values in by_rank.values())
-    return reduce(np.stack([values[:shortest] for values in by_rank.values()]), axis=0)
+    def lowest(self, kind: str) -> np.ndarray:
+        """Sample-wise minimum over ranks. Empty without samples of that kind."""
+        return self.samples[kind].lowest if kind in self.samples else np.empty(0)
 
 
 def _read_run(connection: sqlite3.Connection, row: sqlite3.Row, sessions: dict[str, dict], source: Path) -> Run:
@@ -110,7 +118,10 @@ def _read_run(connection: sqlite3.Connection, row: sqlite3.Row, sessions: dict[s
     run.ranks = [dict(r) for r in connection.execute("SELECT * FROM rank WHERE run_uuid = ? ORDER BY rank", (uuid,))]
     for sample in connection.execute("SELECT * FROM sample WHERE run_uuid = ? ORDER BY kind, rank", (uuid,)):
         values = _values(sample, f"{source}: damaged: run {uuid}, rank {sample['rank']}")
-        run.samples.setdefault(sample["kind"], {})[sample["rank"]] = values
+        if known := run.samples.get(sample["kind"]):
+            known.add_rank(values)
+        else:
+            run.samples[sample["kind"]] = Samples(values, values)
     for part in connection.execute("SELECT * FROM decomposition WHERE run_uuid = ?", (uuid,)):
         run.decomposition[part["component"]] = Component(part["fraction"], part["seconds"], part["low"], part["high"])
     run.operations = [

@@ -164,6 +164,8 @@ def _check_tables(connection: sqlite3.Connection, path: Path, database: str) -> 
 def fault(path: Path, error: sqlite3.Error) -> StoreError:
     """What SQLite says of `path`, as an error of ours with the way out."""
     text = str(error)
+    if _needs_rollback(error):
+        return changed(path)  # opened without a journal, and now there is one: somebody began to write
     if "locked" in text or "busy" in text:
         return InUse(f"{path}: in use ({text}): its job still writes; try again when it has ended")
     if "unable to open" in text:
@@ -189,7 +191,7 @@ def _journal(path: Path) -> Path:
     return path.with_name(path.name + "-journal")
 
 
-def _needs_rollback(error: sqlite3.OperationalError) -> bool:
+def _needs_rollback(error: sqlite3.Error) -> bool:
     # SQLITE_READONLY_ROLLBACK: a hot journal, which a read-only connection cannot roll back.
     name = getattr(error, "sqlite_errorname", None)  # from Python 3.11 on
     return name == "SQLITE_READONLY_ROLLBACK" if name else "readonly database" in str(error)

@@ -123,8 +123,7 @@ class WhileJobsWriteTest(Folder):
             found = runs.load([self.out])
             states = {float(run.measured_steps) for run in found}
             for run in found:
-                for values in run.samples["step_seconds"].values():
-                    states |= set(values)
+                states |= {*run.highest("step_seconds"), *run.lowest("step_seconds")}
             self.assertEqual(len(states), 1, "a mixture of two states")
         self.assertEqual(job.returncode, 0, "the job must not notice")
         self.assertGreater(taken, 0)

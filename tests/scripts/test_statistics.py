@@ -118,8 +118,12 @@ class EfficiencyTest(unittest.TestCase):
 
     def test_a_step_is_as_long_as_on_its_slowest_rank(self) -> None:
         fast, slow = np.array([1.0, 2.0, 1.0]), np.array([1.5, 1.0, 1.0])
-        self.assertEqual(runs.max_over_ranks({0: fast, 1: slow}).tolist(), [1.5, 2.0, 1.0])
-        self.assertEqual(runs.max_over_ranks({0: fast, 1: slow[:1]}).tolist(), [1.5])
+        samples = runs.Samples(fast, fast)
+        samples.add_rank(slow)
+        self.assertEqual(samples.highest.tolist(), [1.5, 2.0, 1.0])
+        self.assertEqual(samples.lowest.tolist(), [1.0, 1.0, 1.0])
+        samples.add_rank(slow[:1])
+        self.assertEqual((samples.highest.tolist(), samples.ranks), ([1.5], 3))
 
     def test_interval_holds_the_truth_with_noise(self) -> None:
         full = self.cells(SessionSpec(solo=1.0, full=1.25, noise=0.02, steps=80, phases=("solo", "full")))[1]
