@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
+import time
 import unittest
+from collections.abc import Callable
 from pathlib import Path
 
 from synthetic_store import REPOSITORY
@@ -61,13 +64,45 @@ class EntryPointTest(unittest.TestCase):
         self.assertIn("run it alone: scripts/test --only shell", bad.stderr)
 
     def test_a_failing_build_is_counted_and_its_tests_are_not_run(self) -> None:
-        copy = self.checkout()
-        (copy / "scripts" / "install_deps").write_text("#!/usr/bin/env bash\n", encoding="utf-8")
-        (copy / "scripts" / "build").write_text("#!/usr/bin/env bash\necho no compiler\nexit 1\n", encoding="utf-8")
+        copy = self.checkout_with_build("echo no compiler\nexit 1\n")
         done = shell("scripts/test --quick", copy)
         self.assertEqual(done.returncode, 1)
         self.assertEqual(done.stdout.splitlines()[-1], "0 passed, 1 failed")
         self.assertIn("no compiler", done.stderr)
+
+    def test_a_failing_build_beside_the_tests_is_counted(self) -> None:
+        for build in ("echo no compiler\nexit 1\n", "echo no compiler\nkill -9 $PPID\n"):  # and a lane that dies
+            copy = self.checkout_with_build(build)
+            done = shell("scripts/test --only asan", copy)
+            self.assertEqual(done.returncode, 1)
+            self.assertEqual(done.stdout.splitlines()[-1], "0 passed, 1 failed")
+            self.assertIn("no compiler", done.stderr)
+            shutil.rmtree(copy)
+
+    def test_an_interrupted_run_leaves_no_build_behind(self) -> None:
+        copy = self.checkout_with_build(f"echo $$ >{self.folder}/pid\nexec sleep 100\n")
+        running = subprocess.Popen(["scripts/test", "--only", "asan"], cwd=copy, stdout=subprocess.DEVNULL)
+        self.addCleanup(running.kill)
+        note = self.folder / "pid"
+        self.eventually(lambda: note.exists() and note.read_text().strip())
+        running.send_signal(signal.SIGTERM)
+        self.assertEqual(running.wait(30), 130)
+        process = Path("/proc", note.read_text().strip())
+        self.eventually(lambda: not process.exists())
+
+    def eventually(self, condition: Callable[[], object]) -> None:
+        for _ in range(300):
+            if condition():
+                return
+            time.sleep(0.1)
+        self.fail("not within 30 s")
+
+    def checkout_with_build(self, script: str) -> Path:
+        """A checkout whose scripts/build does this, and which has nothing to install."""
+        copy = self.checkout()
+        (copy / "scripts" / "install_deps").write_text("#!/usr/bin/env bash\n", encoding="utf-8")
+        (copy / "scripts" / "build").write_text("#!/usr/bin/env bash\n" + script, encoding="utf-8")
+        return copy
 
     def test_a_python_without_numpy_is_passed_over(self) -> None:
         self.program("python3", "#!/bin/sh\nexit 1\n")

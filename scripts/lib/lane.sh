@@ -1,0 +1,45 @@
+#!/usr/bin/env bash
+# The lane of scripts/test: builds and clang-tidy, which compute and wait for nobody, one after the other in the
+# background. At idle priority they have only the time that the tests leave, which wait more than they compute.
+#
+# lane.sh LOGS idle|normal STEP...: output in LOGS/STEP.log; at a step's end LOGS/STEP.end has its "STATUS SECONDS".
+set -euo pipefail
+# shellcheck source=scripts/lib/shell.sh
+source "$(dirname "${BASH_SOURCE[0]}")/shell.sh"
+
+asan_build() { scripts/build asan; }
+
+# Only what has threads of our own; HVD_TSAN_TESTS and HVD_TSAN_LABELS say what that is.
+tsan_build() {
+  cmake --preset tsan -DHVD_WITH_ONEDNN=OFF -DHVD_WITH_MPI=OFF || return 1
+  local targets
+  targets=$(ctest --test-dir build/tsan -N -R "$HVD_TSAN_TESTS" -L "$HVD_TSAN_LABELS" | sed -n 's/^ *Test *#[0-9]*: //p')
+  # shellcheck disable=SC2086  # a list of names
+  cmake --build build/tsan --target $targets
+}
+
+# clang-tidy parses as clang does and turns its warnings (-Wthread-safety among them) into errors, so nothing is
+# compiled besides. Every source of ours, as many at a time as there are cores.
+tidy() {
+  cmake --preset tidy || return 1
+  "$HVD_PYTHON" -c 'import json
+for entry in json.load(open("build/tidy/compile_commands.json")):
+    print(entry["file"])' | grep -v "^$hvd_root/build/" | sort -u >"$logs/tidy-files"
+  echo "$(wc -l <"$logs/tidy-files") files"
+  xargs -a "$logs/tidy-files" -n 1 -P "$(nproc)" clang-tidy -p build/tidy --quiet
+}
+
+cd "$hvd_root"
+logs=$1 priority=$2
+shift 2
+if [ "$priority" = idle ]; then
+  chrt --idle --pid 0 $$ 2>/dev/null || renice -n 19 $$ >/dev/null
+  # Where the kernel divides the processor between sessions first, priorities count within one only.
+  { echo 19 >/proc/self/autogroup; } 2>/dev/null || true
+fi
+for name in "$@"; do
+  begun=$SECONDS status=0
+  "${name//-/_}" >"$logs/$name.log" 2>&1 || status=$?
+  echo "$status $((SECONDS - begun))" >"$logs/$name.partial"
+  mv "$logs/$name.partial" "$logs/$name.end"  # whole, or not there
+done
