@@ -4,16 +4,15 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import unittest
-import unittest.mock
-from collections.abc import Callable
 from pathlib import Path
 
 from slurm_config import Place, slurm_conf
 
 from cluster_test import ClusterTest, Shape, main
-from slurm_cluster import Cluster, environment, missing_programs
+from slurm_cluster import Cluster, missing_programs
+
+from program import environment, eventually
 
 
 def processes_of(folder: str) -> list[str]:
@@ -27,15 +26,6 @@ def processes_of(folder: str) -> list[str]:
         if folder.encode() in words and int(process.name) != os.getpid():
             found.append(words[:200].decode(errors="replace"))
     return found
-
-
-def eventually(condition: Callable[[], bool], seconds: float = 15) -> bool:
-    end = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.1)
-    return True
 
 
 class Configuration(unittest.TestCase):
@@ -80,7 +70,6 @@ class Nodes(ClusterTest):
         self.cluster.run("scontrol", "update", "nodename=n3", "state=down", "reason=test")
         self.assertTrue(eventually(lambda: self.cluster.nodes_in("idle") == 2))
         self.cluster.start_node("n3")
-        self.cluster.run("scontrol", "update", "nodename=n3", "state=resume")
         self.assertTrue(eventually(lambda: self.cluster.nodes_in("idle") == 3, 30), self.cluster.logs())
 
 
@@ -118,10 +107,8 @@ class Endings(unittest.TestCase):
     def test_a_cluster_that_cannot_start_says_why_and_leaves_nothing(self) -> None:
         cluster = Cluster(Shape(nodes=1))
         cluster._write_files = lambda: None  # no configuration
-        with (
-            self.assertRaisesRegex(RuntimeError, "munged's socket"),
-            unittest.mock.patch("slurm_cluster._START_SECONDS", 1),
-        ):
+        cluster.start_seconds = 1
+        with self.assertRaisesRegex(RuntimeError, "munged's socket"):
             cluster.__enter__()
         self.assertFalse(cluster.folder.exists())
         self.assertEqual(processes_of(str(cluster.folder)), [])
