@@ -26,6 +26,7 @@ class OneToEight(ClusterTest):
     shape = Shape(nodes=4, cpus=2)
 
     def test_one_to_eight_tasks(self) -> None:
+        self.need_hosts()
         campaign = Campaign(self.cluster, self.folder, SPEC)
         campaign.submit()
         campaign.wait_until_done(CELLS, 400)

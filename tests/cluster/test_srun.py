@@ -64,6 +64,7 @@ class Steps(ClusterTest):
 
     def test_resnet101_on_two_nodes(self) -> None:
         """What a user types where the site's default is PMIx."""
+        self.need_hosts()
         arguments = ["--batch-size", "1", "--image-size", "32", "--classes", "10", "--threads", "1"]
         arguments += ["--num-warmup-batches", "1", "--num-iters", "3", "--efficiency", "--db", str(self.db)]
         env = {"SLURM_MPI_TYPE": "pmix"}
@@ -102,6 +103,7 @@ class Steps(ClusterTest):
         self.assertIn("SLURM_NTASKS=4: the allocation holds 4 tasks", text)
 
     def test_doctor_knows_the_step(self) -> None:
+        self.need_hosts()
         result = self.bench("doctor", tasks=("-N2", "--ntasks-per-node=2"))
         self.assertEqual(result.code, 0, result)
         self.assertEqual(result.out.count("SLURM_STEP_NUM_TASKS=4 (rank 0)"), 1, "rank 0's host in full")
