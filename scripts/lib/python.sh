@@ -24,13 +24,16 @@ hvd_choose_python() {
   return 2
 }
 
-# hvd_exec COMMAND ARGS...: becomes `python -m hvdb COMMAND ARGS...`.
-hvd_exec() {
+# hvd_exec_module MODULE ARGS...: becomes `python -m MODULE ARGS...`, with scripts/ on the path.
+hvd_exec_module() {
   local scripts
   scripts=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
   hvd_choose_python || exit 2
-  PYTHONPATH="$scripts${PYTHONPATH:+:$PYTHONPATH}" PYTHONDONTWRITEBYTECODE=1 exec "$HVD_PYTHON" -m hvdb "$@"
+  PYTHONPATH="$scripts${PYTHONPATH:+:$PYTHONPATH}" PYTHONDONTWRITEBYTECODE=1 exec "$HVD_PYTHON" -m "$@"
 }
+
+# hvd_exec COMMAND ARGS...: becomes `python -m hvdb COMMAND ARGS...`.
+hvd_exec() { hvd_exec_module hvdb "$@"; }
 
 # hvd_exec_campaign ARGS...: becomes `python -m campaign ARGS...`. Needs 3.11 (tomllib) and nothing beside it: login
 # nodes have little.

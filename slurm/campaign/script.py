@@ -73,6 +73,7 @@ def _settings(plan: Plan, job: Job, layout: Layout) -> list[str]:
         _assignment("walltime_seconds", 0 if plan.site.scheduler == "none" else job.walltime_seconds),
         _assignment("warning_seconds", plan.site.walltime.warning_seconds),
         _assignment("pass_on_term", "yes" if plan.site.scheduler == "none" else "no"),
+        _assignment("requeue", "yes" if plan.site.scheduler == "slurm" and plan.site.submit.requeue else "no"),
         f"scheduler_id={scheduler_id}",
         f"repetition={repetition}",
         f"restart={restart}",

@@ -16,6 +16,7 @@ import tempfile
 import threading
 import time
 import unittest
+from collections.abc import Callable
 from dataclasses import dataclass
 
 PROGRAM = os.environ.get("HVD_BENCH", "hvd_bench")
@@ -148,6 +149,37 @@ class Running:
         return Result(self.process.returncode, out, "".join(self._lines), seconds)
 
 
+def processes_of(mark: str) -> list[str]:
+    """Processes, this one apart, that have `mark` in their command line or environment: the beginnings of these."""
+    found = []
+    for process in pathlib.Path("/proc").glob("[0-9]*"):
+        try:
+            words = (process / "cmdline").read_bytes() + (process / "environ").read_bytes()
+        except OSError:
+            continue
+        if mark.encode() in words and int(process.name) != os.getpid():
+            found.append(words[:200].decode(errors="replace"))
+    return found
+
+
+def eventually(condition: Callable[[], bool], seconds: float = 15) -> bool:
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.1)
+    return True
+
+
+def query(sql: str, file: pathlib.Path) -> list[tuple]:
+    """All rows, from a store that is only read."""
+    connection = sqlite3.connect(f"file:{file}?mode=ro", uri=True)
+    try:
+        return connection.execute(sql).fetchall()
+    finally:
+        connection.close()
+
+
 class ProgramTest(unittest.TestCase):
     """A test case with a folder of its own."""
 
@@ -170,11 +202,7 @@ class ProgramTest(unittest.TestCase):
         return [line for line in result.out.splitlines() if line.startswith("total images/sec: ")]
 
     def query(self, sql: str, file: pathlib.Path | None = None) -> list[tuple]:
-        connection = sqlite3.connect(f"file:{file or self.db}?mode=ro", uri=True)
-        try:
-            return connection.execute(sql).fetchall()
-        finally:
-            connection.close()
+        return query(sql, file or self.db)
 
     def stored_file(self) -> pathlib.Path:
         """The store, or the partial file that a killed session left."""

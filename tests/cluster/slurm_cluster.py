@@ -36,7 +36,6 @@ _PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "sinfo")
 _SBIN = ("/usr/local/sbin", "/usr/sbin", "/sbin")
 _SUPERVISOR = Path(__file__).with_name("supervisor.py")
 _NAMESPACES = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
-_START_SECONDS = 120
 # Character devices that stand in for GPUs where none may be made.
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty", "/dev/ptmx")
 
@@ -97,6 +96,8 @@ def _make_gpus(folder: Path, count: int) -> tuple[str, ...]:
 
 class Cluster:
     """Starts on entering, ends on leaving, and also if this process dies. One thread uses it."""
+
+    start_seconds = 120  # at most, for all daemons
 
     def __init__(self, shape: Shape, *, isolated: bool | None = None) -> None:
         self.shape = shape
@@ -197,11 +198,11 @@ class Cluster:
         """To 'munged', 'slurmctld', or a node's slurmd. SIGKILL on a node leaves its tasks running, as a crash does."""
         self._tell({"signal": name, "number": int(number)})
 
-    def _until(self, ready: Callable[[], bool], what: str, seconds: float = _START_SECONDS) -> None:
-        end = time.monotonic() + seconds
+    def _until(self, ready: Callable[[], bool], what: str) -> None:
+        end = time.monotonic() + self.start_seconds
         while not ready():
             if time.monotonic() > end:
-                raise RuntimeError(f"{what}: not there after {seconds:.0f} s\n{self.logs()}")
+                raise RuntimeError(f"{what}: not there after {self.start_seconds} s\n{self.logs()}")
             time.sleep(0.1)
 
     def logs(self, lines: int = 15) -> str:

@@ -4,38 +4,15 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import unittest
-import unittest.mock
-from collections.abc import Callable
 from pathlib import Path
 
 from slurm_config import Place, slurm_conf
 
 from cluster_test import ClusterTest, Shape, main
-from slurm_cluster import Cluster, environment, missing_programs
+from slurm_cluster import Cluster, missing_programs
 
-
-def processes_of(folder: str) -> list[str]:
-    """Command lines that name `folder`, and processes that have it in their environment."""
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            words = (process / "cmdline").read_bytes() + (process / "environ").read_bytes()
-        except OSError:
-            continue
-        if folder.encode() in words and int(process.name) != os.getpid():
-            found.append(words[:200].decode(errors="replace"))
-    return found
-
-
-def eventually(condition: Callable[[], bool], seconds: float = 15) -> bool:
-    end = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.1)
-    return True
+from program import environment, eventually, processes_of
 
 
 class Configuration(unittest.TestCase):
@@ -63,8 +40,7 @@ class Nodes(ClusterTest):
         self.assertEqual(sorted(result.out.split("\n")[:-1]), ["n1 0", "n1 1", "n2 2", "n2 3", "n3 4", "n3 5"])
 
     def test_host_names_and_shared_memory_are_the_nodes_own(self) -> None:
-        if not self.cluster.place.isolated:
-            self.skipTest("no namespaces here: all nodes are this host")
+        self.need_hosts()
         result = self.cluster.srun("-N3", "sh", "-c", "touch /dev/shm/$(hostname); ls /dev/shm")
         self.assertEqual(sorted(result.out.split()), ["n1", "n2", "n3"], result)
 
@@ -80,7 +56,6 @@ class Nodes(ClusterTest):
         self.cluster.run("scontrol", "update", "nodename=n3", "state=down", "reason=test")
         self.assertTrue(eventually(lambda: self.cluster.nodes_in("idle") == 2))
         self.cluster.start_node("n3")
-        self.cluster.run("scontrol", "update", "nodename=n3", "state=resume")
         self.assertTrue(eventually(lambda: self.cluster.nodes_in("idle") == 3, 30), self.cluster.logs())
 
 
@@ -118,10 +93,8 @@ class Endings(unittest.TestCase):
     def test_a_cluster_that_cannot_start_says_why_and_leaves_nothing(self) -> None:
         cluster = Cluster(Shape(nodes=1))
         cluster._write_files = lambda: None  # no configuration
-        with (
-            self.assertRaisesRegex(RuntimeError, "munged's socket"),
-            unittest.mock.patch("slurm_cluster._START_SECONDS", 1),
-        ):
+        cluster.start_seconds = 1
+        with self.assertRaisesRegex(RuntimeError, "munged's socket"):
             cluster.__enter__()
         self.assertFalse(cluster.folder.exists())
         self.assertEqual(processes_of(str(cluster.folder)), [])

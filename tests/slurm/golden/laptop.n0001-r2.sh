@@ -15,6 +15,7 @@ order_seed=1
 walltime_seconds=0
 warning_seconds=0
 pass_on_term=yes
+requeue=no
 scheduler_id=local-$(date +%s)-$$
 repetition=2
 restart=0
@@ -130,6 +131,17 @@ cell() {
   esac
 }
 
+# Slurm requeues a preempted job only if that is still there after its grace time, and this one has ended in order
+# before. A cancelled job is not running any more by Slurm's record.
+requeue_if_preempted() {
+  [ "$requeue" = yes ] || return
+  local record
+  record=$(SLURM_TIME_FORMAT=standard timeout 30 scontrol show job --oneliner "$SLURM_JOB_ID" 2>/dev/null)
+  if [[ $record != *' JobState=RUNNING '*' PreemptTime='[0-9]* ]]; then return; fi
+  event 'requeue preempted'
+  timeout 30 scontrol requeue "$SLURM_JOB_ID"
+}
+
 mkdir -p "$folder/stores" "$folder/events"
 event "start job=$scheduler_id restart=$restart host=$(hostname) pid=$$ spec=$spec order_seed=$order_seed" \
   || { printf '%s: %s cannot be written; is the disk full?\n' "$job" "$events" >&2; exit 2; }
@@ -142,4 +154,5 @@ run_cells
 event "finish code=$((lacking > 0)) lacking=$lacking failed=$failed${stop:+ stopped=$stop}"
 printf '%s, repetition %s: %s of %s cells lacking, %s failed%s\n' "$job" "$repetition" "$lacking" "$cells" "$failed" \
   "${stop:+, stopped by $stop}"
+if [ -n "$stop" ] && [ "$lacking" -gt 0 ]; then requeue_if_preempted; fi
 exit $((lacking > 0))

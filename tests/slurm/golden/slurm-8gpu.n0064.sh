@@ -27,6 +27,7 @@ order_seed=1
 walltime_seconds=2820
 warning_seconds=120
 pass_on_term=no
+requeue=yes
 scheduler_id=${SLURM_ARRAY_JOB_ID:-${SLURM_JOB_ID:?is not set: scripts/campaign submits this}}
 repetition=${SLURM_ARRAY_TASK_ID:-1}
 restart=${SLURM_RESTART_COUNT:-0}
@@ -159,6 +160,17 @@ cell() {
   esac
 }
 
+# Slurm requeues a preempted job only if that is still there after its grace time, and this one has ended in order
+# before. A cancelled job is not running any more by Slurm's record.
+requeue_if_preempted() {
+  [ "$requeue" = yes ] || return
+  local record
+  record=$(SLURM_TIME_FORMAT=standard timeout 30 scontrol show job --oneliner "$SLURM_JOB_ID" 2>/dev/null)
+  if [[ $record != *' JobState=RUNNING '*' PreemptTime='[0-9]* ]]; then return; fi
+  event 'requeue preempted'
+  timeout 30 scontrol requeue "$SLURM_JOB_ID"
+}
+
 mkdir -p "$folder/stores" "$folder/events"
 event "start job=$scheduler_id restart=$restart host=$(hostname) pid=$$ spec=$spec order_seed=$order_seed" \
   || { printf '%s: %s cannot be written; is the disk full?\n' "$job" "$events" >&2; exit 2; }
@@ -171,4 +183,5 @@ run_cells
 event "finish code=$((lacking > 0)) lacking=$lacking failed=$failed${stop:+ stopped=$stop}"
 printf '%s, repetition %s: %s of %s cells lacking, %s failed%s\n' "$job" "$repetition" "$lacking" "$cells" "$failed" \
   "${stop:+, stopped by $stop}"
+if [ -n "$stop" ] && [ "$lacking" -gt 0 ]; then requeue_if_preempted; fi
 exit $((lacking > 0))

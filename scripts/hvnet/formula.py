@@ -1,0 +1,109 @@
+"""What a step should take on a network of known bandwidth and latency. Pure arithmetic, no measurement.
+
+A ring all-reduce of S bytes over N ranks takes 2 (N - 1) steps of S / N bytes each; every step costs one latency and
+the time of its bytes on the wire (docs/algorithms.md). Buckets are reduced one after another, none before backward
+has made it ready; what is not done when backward ends is exposed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+# Of an Ethernet frame of 1,514 bytes (14 of Ethernet, 20 of IPv4, 32 of TCP with time stamps), what carries data. The
+# shaper (tc-tbf) counts all 1,514; the preamble and gap of a real wire are not there.
+PAYLOAD_SHARE = 1448 / 1514
+
+
+@dataclass(frozen=True)
+class Link:
+    """Of every node, in each direction. latency_seconds: one way, from node to node."""
+
+    bits_per_second: float
+    latency_seconds: float
+
+    @property
+    def payload_bytes_per_second(self) -> float:
+        return self.bits_per_second / 8 * PAYLOAD_SHARE
+
+
+@dataclass(frozen=True)
+class Work:
+    """A step that sleeps `compute_seconds`, two thirds of it backward, and then or meanwhile reduces `buckets` equal
+    buckets of `bucket_bytes`. overlapped: bucket i is ready after (i + 1) / buckets of backward, else at its end."""
+
+    compute_seconds: float
+    bucket_bytes: int
+    buckets: int
+    overlapped: bool
+
+    @property
+    def forward_seconds(self) -> float:
+        return self.compute_seconds / 3
+
+    @property
+    def ready_seconds(self) -> list[float]:
+        if not self.overlapped:
+            return [self.compute_seconds] * self.buckets
+        backward = self.compute_seconds - self.forward_seconds
+        return [self.forward_seconds + backward * (i + 1) / self.buckets for i in range(self.buckets)]
+
+
+@dataclass(frozen=True)
+class Expected:
+    """Of one step. reduce_seconds: all buckets together, were there nothing else."""
+
+    step_seconds: float
+    exposed_seconds: float
+    reduce_seconds: float
+    efficiency: float
+
+
+def ring_seconds(link: Link, ranks: int, size: float) -> float:
+    """Ring all-reduce of `size` bytes over `ranks` nodes of one rank each."""
+    if ranks == 1:
+        return 0.0
+    return 2 * (ranks - 1) * (size / ranks / link.payload_bytes_per_second + link.latency_seconds)
+
+
+def queue_end(ready: Sequence[float], service: Sequence[float]) -> float:
+    """When the last of a queue's customers is done: each starts when it is ready and its predecessor is done."""
+    done = 0.0
+    for at, seconds in zip(ready, service, strict=True):
+        done = max(done, at) + seconds
+    return done
+
+
+def expected(link: Link, ranks: int, work: Work) -> Expected:
+    """A step of `work` on `ranks` nodes of one rank each."""
+    one = ring_seconds(link, ranks, work.bucket_bytes)
+    end = queue_end(work.ready_seconds, [one] * work.buckets) if ranks > 1 else work.compute_seconds
+    step = max(end, work.compute_seconds)
+    return Expected(
+        step_seconds=step,
+        exposed_seconds=step - work.compute_seconds,
+        reduce_seconds=one * work.buckets,
+        efficiency=work.compute_seconds / step,
+    )
+
+
+def replay_text(work: Work, name: str, network: str) -> str:
+    """The step as a profile for hvd_bench --replay (models/replay). Nobody recorded it, and it says so.
+
+    `network` in words: as a part of the profile it becomes a part of the run's fingerprint.
+    """
+    lines = [
+        "hvd-replay 1",
+        f"model {name}",
+        "batch_size 1",
+        "image_size 1",
+        f"device none (a sleep), network: {network}",
+        "compute_type fp32",
+        "source_run none (made up by network_bench)",
+        f"forward_seconds {work.forward_seconds:.9g}",
+        f"backward_end_seconds {work.compute_seconds:.9g}",
+        "update_seconds 0",
+    ]
+    for i, ready in enumerate(work.ready_seconds):
+        lines.append(f"gradient {work.bucket_bytes // 4} {ready:.9g} {ready:.9g} bucket{i}")
+    return "\n".join([*lines, f"end {work.buckets}", ""])

@@ -1,0 +1,116 @@
+"""Runs hvd_bench across a shaped network and reads from its store what a step took."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from hvdb import efficiency, runs
+from hvnet.formula import Link, Work, replay_text
+from hvnet.network import Network, address, wait_until_connected
+
+_STREAM_SECONDS = 0.5  # of the calibration, at full rate
+_MIB = 1 << 20
+
+
+class RunFailed(Exception):
+    """hvd_bench did not end well; the text is what it said."""
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """The link by plain sockets. latency_seconds: one way, idle. bytes_per_second: payload of one TCP stream."""
+
+    latency_seconds: float
+    bytes_per_second: float
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Medians over steps, the slowest rank of each. efficiency with its 95 % interval (low, high)."""
+
+    solo_seconds: float
+    none_seconds: float
+    step_seconds: float
+    exposed_seconds: float
+    efficiency: float
+    low: float
+    high: float
+    data_plane: str
+    run_id: str
+
+
+def calibrate(network: Network) -> Calibration:
+    """Latency and rate between the first two nodes."""
+    here = [sys.executable, "-B", "-m", "hvnet.probe"]
+    first, second = network.nodes[:2]
+    rate = network.wiring.rate_mbit or 10000
+    size = max(_MIB, int(rate * 1e6 / 8 * _STREAM_SECONDS))
+    with subprocess.Popen(network.inside(second, *here, "serve")) as server:
+        try:
+            wait_until_connected(network, network.inside(first, *here, "measure", address(2), "1"))
+            command = network.inside(first, *here, "measure", address(2), str(size))
+            done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
+        finally:
+            server.kill()
+    return Calibration(**json.loads(done.stdout))
+
+
+def link_of(network: Network, calibration: Calibration) -> Link:
+    """What is known of the links: the rate as shaped, the latency as measured on the idle link."""
+    return Link(network.wiring.rate_mbit * 1e6, calibration.latency_seconds)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How hvd_bench is run on the network."""
+
+    program: Path
+    algorithm: str
+    ranks_per_node: int
+    iterations: int
+    timeout_seconds: float
+
+
+def run(network: Network, work: Work, settings: Settings, name: str, folder: Path, store: Path) -> Measured:
+    """One `hvd_bench --efficiency` with `work` for its compute. Adds to `store`. Raises RunFailed."""
+    profile = folder / f"{name}.replay"
+    profile.write_text(replay_text(work, name, network.wiring.text))
+    command = [
+        *network.mpirun(settings.ranks_per_node),
+        *(str(settings.program), "--replay", str(profile), "--efficiency", "--threads", "1"),
+        *("--algorithm", settings.algorithm, "--bucket-mb", f"{work.bucket_bytes / _MIB:.9g}"),
+        *("--num-warmup-batches", "1", "--num-iters", str(settings.iterations), "--db", str(store), "--quiet"),
+    ]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=settings.timeout_seconds)
+    except subprocess.TimeoutExpired:
+        raise RunFailed(f"not done after {settings.timeout_seconds:.0f} s") from None
+    if done.returncode != 0:
+        raise RunFailed(done.stderr.strip() or done.stdout.strip() or f"exit code {done.returncode}")
+    return _read(store, name)
+
+
+def _read(store: Path, name: str) -> Measured:
+    """The newest session of `name`."""
+    newest = [found for found in runs.load([store]) if found.model == name][-3:]
+    phase = {found.phase: found for found in newest}
+    full = phase["full"]
+    reached = full.decomposition["efficiency"]
+    middle = {key: float(np.median(efficiency.series(found))) for key, found in phase.items()}
+    return Measured(
+        solo_seconds=middle["solo"],
+        none_seconds=middle["none"],
+        step_seconds=middle["full"],
+        exposed_seconds=full.decomposition["exposed_communication"].seconds,
+        efficiency=reached.fraction,
+        low=reached.low if reached.low is not None else reached.fraction,
+        high=reached.high if reached.high is not None else reached.fraction,
+        data_plane=full.data_plane,
+        run_id=full.uuid,
+    )

@@ -1,0 +1,255 @@
+"""Network namespaces on one switch, every link shaped to a rate, with a latency if asked for.
+
+Everything lives inside one outer set of namespaces (network, mount, PID) that this program enters first: when its
+first process ends, however it ends, the kernel takes all of it away. Nothing is changed outside.
+
+Rate: tc-tbf on both ends of every link. Latency: the switch is delay_switch (bench/net) instead of a bridge, because
+many kernels lack sch_netem.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import signal
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+SUBNET = "10.77.0.0/16"
+_PR_SET_PDEATHSIG = 1
+_HEAD = "10.77.255.254"  # of mpirun, in the outer namespace
+# A smaller bucket makes tbf cut every offloaded segment in software (measured at 1 Gbit/s: 4 times slower with 16 kB);
+# the long queue loses nothing, like a lossless fabric.
+_SHAPE = ("tbf", "burst", "128kb", "limit", "16mb", "rate")
+
+_TCP = (
+    # BBR paces by what it takes for the bandwidth and misjudges a token bucket.
+    "net.ipv4.tcp_congestion_control=reno",
+    # Windows are wide at once, and stay so while compute sleeps. What was exposed took between 1.0 and 1.6 times the
+    # formula's time without this, from launch to launch, and between 1.0 and 1.1 times with it (four launches each).
+    "net.ipv4.tcp_slow_start_after_idle=0",
+    "net.ipv4.tcp_rmem=4096 4194304 33554432",
+    "net.ipv4.tcp_wmem=4096 4194304 4194304",
+)
+
+# Open MPI's remote shell: its host is a node's name. Own host name and /dev/shm, so that ranks of two nodes cannot
+# share memory. Not `ip netns exec`, which remounts /sys and so needs more rights.
+_AGENT = """#!/bin/sh
+node=$1
+shift
+exec nsenter --net=/run/netns/"$node" unshare --mount --uts sh -c '
+  hostname "$1"
+  mount -t tmpfs -o size=2g tmpfs /dev/shm
+  shift
+  eval "exec $*"' sh "$node" "$@"
+"""
+
+_PROBE = """set -e
+mount -t tmpfs tmpfs /run
+mkdir -p /run/netns
+ip netns add probe
+ip link add probebr type bridge
+ip link add probe0 type veth peer name eth0 netns probe
+tc qdisc add dev probe0 root tbf rate 1mbit burst 128kb limit 16mb
+"""
+
+
+@dataclass(frozen=True)
+class Wiring:
+    """rate_mbit 0: not limited. latency_us 0: a plain bridge, whose own latency is what it is."""
+
+    nodes: int
+    rate_mbit: float
+    latency_us: float
+
+    @property
+    def text(self) -> str:
+        return f"{self.nodes} nodes, {self.rate_mbit:g} Mbit/s, {self.latency_us:g} us added"
+
+
+def _unshare() -> list[str]:
+    root = [] if os.geteuid() == 0 else ["--map-root-user"]
+    return ["unshare", *root, "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
+
+
+def why_not(latency: bool, switch: Path) -> str:
+    """Why there can be no such network here; empty if there can."""
+    missing = [name for name in ("unshare", "nsenter", "ip", "tc", "mpirun") if shutil.which(name) is None]
+    if missing:
+        return f"no {', '.join(missing)} here (Debian: apt-get install iproute2 util-linux openmpi-bin)"
+    done = subprocess.run([*_unshare(), "sh", "-c", _PROBE], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        reason = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        return f"network namespaces or traffic shaping are not permitted here ({reason})"
+    if latency and not os.access("/dev/net/tun", os.R_OK | os.W_OK):
+        return "no access to /dev/net/tun, which the switch that adds latency needs (--latency-us 0 does without)"
+    if latency and not os.access(switch, os.X_OK):
+        return f"no {switch}, which adds latency: run scripts/build (--latency-us 0 does without)"
+    return ""
+
+
+def _die_with_parent() -> None:
+    """In a child between fork and exec: the kernel kills it when this process ends. Source: prctl(2)."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def enter(command: list[str]) -> int:
+    """Runs `command` inside the outer namespaces. Returns its exit code; SIGINT and SIGTERM end it and all inside.
+
+    unshare itself ignores both signals, but takes everything with it when it is killed.
+    """
+    with subprocess.Popen([*_unshare(), *command], preexec_fn=_die_with_parent, start_new_session=True) as inside:
+        stopped: list[int] = []
+
+        def stop(number: int, _: object) -> None:
+            stopped.append(number)
+            inside.kill()
+
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, stop)
+        code = inside.wait()
+    return 128 + stopped[0] if stopped else code
+
+
+def prepare() -> Path:
+    """Once, inside: /run is a file system that goes with the mount namespace, for the names of network namespaces and
+    for all temporary files, those of Open MPI among them. Returns a folder in it."""
+    _do("mount -t tmpfs -o mode=755 tmpfs /run")
+    Path("/run/netns").mkdir()
+    folder = Path("/run/hvnet")
+    folder.mkdir()
+    os.environ["TMPDIR"] = str(folder)
+    _do("ip link set lo up")
+    return folder
+
+
+def _do(command: str) -> None:
+    subprocess.run(command.split(), check=True, stdin=subprocess.DEVNULL)
+
+
+def address(node: int) -> str:
+    """Of node 1, 2, ..."""
+    return f"10.77.{node // 250}.{node % 250 + 1}"
+
+
+class Network:
+    """Up while entered. Nodes are called net1, net2, ...; `folder` is for files of its own."""
+
+    def __init__(self, wiring: Wiring, switch: Path, folder: Path) -> None:
+        self.wiring = wiring
+        self.agent = folder / "agent.sh"
+        self._switch_program = switch
+        self._switch: subprocess.Popen | None = None
+        self._hosts = folder / "hosts"
+
+    @property
+    def nodes(self) -> list[str]:
+        return [f"net{i}" for i in range(1, self.wiring.nodes + 1)]
+
+    def __enter__(self) -> Network:
+        self.agent.write_text(_AGENT)
+        self.agent.chmod(0o755)
+        names = [f"{address(i)} net{i}" for i in range(1, self.wiring.nodes + 1)]
+        self._hosts.write_text("\n".join([Path("/etc/hosts").read_text(), *names, ""]))
+        _do(f"mount --bind {self._hosts} /etc/hosts")
+        try:
+            if self.wiring.latency_us > 0:
+                self._start_switch()
+            else:
+                self._start_bridge()
+            for i, node in enumerate(self.nodes, start=1):
+                self._connect(i, node)
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """For the next network inside the same outer namespaces; the last one would go by itself."""
+        quiet = {"check": False, "stderr": subprocess.DEVNULL}
+        if self._switch is not None:
+            self._switch.kill()
+            self._switch.wait()
+            self._switch = None
+        for node in self.nodes:
+            subprocess.run(["ip", "netns", "del", node], **quiet)
+        subprocess.run(["ip", "link", "del", "hub"], **quiet)
+        for i in range(1, self.wiring.nodes + 1):
+            subprocess.run(["ip", "link", "del", f"port{i}"], **quiet)
+        subprocess.run(["umount", "/etc/hosts"], **quiet)
+
+    def _start_bridge(self) -> None:
+        _do("ip link add hub type bridge")
+        _do(f"ip addr add {_HEAD}/16 dev hub")
+        _do("ip link set hub up")
+
+    def _start_switch(self) -> None:
+        ports = self.wiring.nodes + 1  # the last one is mpirun's
+        command = [
+            str(self._switch_program),
+            str(ports),
+            str(self.wiring.latency_us),
+            str(self.wiring.rate_mbit),
+            "port",
+        ]
+        self._switch = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert self._switch.stdout is not None
+        if self._switch.stdout.readline().strip() != "ready":
+            raise RuntimeError("delay_switch did not start; its message stands above")
+        _do(f"ip addr add {_HEAD}/16 dev port{ports}")
+        _do(f"ip link set port{ports} up")
+
+    def _connect(self, number: int, node: str) -> None:
+        _do(f"ip netns add {node}")
+        if self._switch is None:
+            _do(f"ip link add port{number} type veth peer name eth0 netns {node}")
+            _do(f"ip link set port{number} master hub up")
+            self._shape([], f"port{number}")
+        else:
+            _do(f"ip link set port{number} netns {node}")
+            _do(f"ip -n {node} link set port{number} name eth0")
+        _do(f"ip -n {node} link set lo up")
+        _do(f"ip -n {node} addr add {address(number)}/16 dev eth0")
+        _do(f"ip -n {node} link set eth0 up")
+        self._shape(["-n", node], "eth0")
+        command = self.inside(node, "sysctl", "-qw", *_TCP)
+        subprocess.run(command, check=False, stderr=subprocess.DEVNULL)
+
+    def _shape(self, where: list[str], device: str) -> None:
+        if self.wiring.rate_mbit > 0:
+            rate = f"{self.wiring.rate_mbit:g}mbit"
+            subprocess.run(["tc", *where, "qdisc", "add", "dev", device, "root", *_SHAPE, rate], check=True)
+
+    def inside(self, node: str, *command: str) -> list[str]:
+        """`command` as seen from one node's network."""
+        return ["nsenter", f"--net=/run/netns/{node}", *command]
+
+    def mpirun(self, ranks_per_node: int) -> list[str]:
+        """The start of a command line that runs a program on every node."""
+        hosts = ",".join(f"{node}:{ranks_per_node}" for node in self.nodes)
+        places = f"-np {ranks_per_node * self.wiring.nodes} --map-by ppr:{ranks_per_node}:node --bind-to none"
+        words = f"mpirun --allow-run-as-root --host {hosts} {places}"
+        settings = {
+            "plm": "rsh",
+            "plm_rsh_agent": str(self.agent),
+            "plm_rsh_no_tree_spawn": "1",
+            "plm_rsh_num_concurrent": "64",
+            "oob_tcp_if_include": SUBNET,
+            "btl_tcp_if_include": SUBNET,
+            "pml": "ob1",
+            "btl": "self,vader,tcp",
+            "mpi_yield_when_idle": "1",
+        }
+        return [*words.split(), *(word for key, value in settings.items() for word in ("--mca", key, value))]
+
+
+def wait_until_connected(network: Network, probe: list[str], seconds: float = 10) -> None:
+    """Until `probe` (a command) succeeds: a bridge's port forwards a moment after it came up."""
+    end = time.monotonic() + seconds
+    while subprocess.run(probe, capture_output=True, check=False).returncode != 0:
+        if time.monotonic() > end:
+            raise RuntimeError(f"no connection from {network.nodes[0]} to {network.nodes[1]} after {seconds:.0f} s")
+        time.sleep(0.1)

@@ -1,0 +1,117 @@
+"""A campaign on a test's Slurm, for the tests that run and that interrupt one."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+from cluster_test import scripts
+from slurm_cluster import Cluster
+
+from program import PROGRAM, query
+
+SITE = f"""
+base = "slurm"
+name = "test"
+[node]
+ranks_per_node = [2]
+[program]
+hvd_bench = "{PROGRAM}"
+[launch]
+binding = []
+[walltime]
+maximum = "00:30:00"
+startup_seconds = 15
+warning_seconds = 30
+"""
+
+
+class Campaign:
+    """One campaign in a folder of its own, which all nodes see. A fault is an AssertionError with what the jobs wrote.
+
+    One thread uses it; several may live on one cluster.
+    """
+
+    def __init__(self, cluster: Cluster, folder: Path, spec: str, *, nodes: str = "") -> None:
+        """Generates it. nodes: of the cluster, for this campaign alone; empty: any."""
+        self._cluster = cluster
+        self.folder = folder / "campaign"
+        (folder / "spec.toml").write_text(spec)
+        (folder / "site.toml").write_text(SITE)
+        words = [str(folder / "spec.toml"), "--site", str(folder / "site.toml"), "--out", str(self.folder)]
+        if nodes:
+            words += ["--set", f'submit.extra=["--nodelist={nodes}"]']
+        self._call("generate", *words)
+
+    def _call(self, command: str, *arguments: str) -> str:
+        result = self._cluster.run(scripts("campaign"), command, *arguments)
+        assert result.code == 0, result
+        return result.out
+
+    def submit(self) -> None:
+        self._call("submit", str(self.folder))
+
+    def resume(self) -> str:
+        return self._call("resume", str(self.folder))
+
+    def cancel(self) -> None:
+        self._call("cancel", str(self.folder))
+
+    def cells_in(self, state: str) -> int:
+        """As `scripts/campaign status` has it; its exit code says whether a cell has failed, which tests judge."""
+        shown = self._cluster.run(scripts("campaign"), "status", str(self.folder), "--json")
+        return json.loads(shown.out)["counts"][state]
+
+    def numbers(self) -> list[str]:
+        """Slurm's numbers of the jobs that were submitted, in that order."""
+        lines = (self.folder / "submissions.jsonl").read_text().splitlines()
+        return [json.loads(line)["id"] for line in lines]
+
+    @property
+    def stores(self) -> list[Path]:
+        return sorted((self.folder / "stores").glob("*.db"))
+
+    def events(self) -> str:
+        return "".join(file.read_text() for file in sorted((self.folder / "events").glob("*.log")))
+
+    def finished_cells(self) -> int:
+        """Cells that have ended well so far, as the jobs' event logs have it."""
+        return sum(" end " in line and line.endswith("code=0") for line in self.events().splitlines())
+
+    def complete_sessions(self) -> Counter[str]:
+        """Cell -> sessions in the stores whose runs are all complete."""
+        sql = (
+            "SELECT p.value FROM session s JOIN run r ON r.session_uuid = s.uuid JOIN provenance p "
+            "ON p.run_uuid = r.uuid AND p.key = 'label.cell' GROUP BY s.uuid HAVING min(r.status = 'complete')"
+        )
+        return Counter(cell for store in self.stores for (cell,) in query(sql, store))
+
+    def wait_until(self, ready: Callable[[], object], what: str, seconds: float = 120) -> None:
+        end = time.monotonic() + seconds
+        while not ready():
+            if time.monotonic() > end:
+                logs = "".join(file.read_text() for file in sorted((self.folder / "logs").glob("*.out")))
+                queue = self._cluster.run("squeue", "-a").out
+                raise AssertionError(f"{what}: not within {seconds:.0f} s\n{self.events()}\n{logs}\n{queue}")
+            time.sleep(0.3)
+
+    def wait_until_idle(self, seconds: float = 60) -> None:
+        """Nothing of it is queued, running or ending."""
+        ours = set(self.numbers())
+
+        def idle() -> bool:
+            return ours.isdisjoint(self._cluster.run("squeue", "-h", "-o", "%F").out.split())
+
+        self.wait_until(idle, "an empty queue", seconds)
+
+    def wait_until_done(self, cells: int, seconds: float = 120) -> None:
+        """All `cells` are held, each by one session: none was lost, none repeated."""
+        self.wait_until(lambda: self.finished_cells() >= cells, f"{cells} cells done", seconds)
+        self.wait_until_idle()
+        assert self.cells_in("done") == cells, self.events()
+        sessions = self.complete_sessions()
+        assert len(sessions) == cells, self.events()
+        assert set(sessions.values()) == {1}, f"a cell was repeated\n{self.events()}"

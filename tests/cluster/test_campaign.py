@@ -1,0 +1,66 @@
+"""A generated campaign that trains for real: 1, 2, 4 and 8 tasks on up to four nodes, into one table."""
+
+from pathlib import Path
+
+from campaign_test import Campaign
+from cluster_test import ClusterTest, Shape, main
+
+SPEC = """
+name = "cpu"
+models = ["resnet50"]
+ranks = [1, 2, 4, 8]
+[weak]
+batch_size = 1
+[options]
+image-size = 32
+classes = 10
+threads = 1
+num-warmup-batches = 1
+num-iters = 3
+max-time = 60
+"""
+CELLS = 2 + 3 + 3  # jobs of one, two and four nodes; the larger ones with both baselines
+
+
+class OneToEight(ClusterTest):
+    shape = Shape(nodes=4, cpus=2)
+
+    def test_one_to_eight_tasks(self) -> None:
+        self.need_hosts()
+        campaign = Campaign(self.cluster, self.folder, SPEC)
+        campaign.submit()
+        campaign.wait_until_done(CELLS, 400)
+        self.assertIn("nothing", campaign.resume())
+        self.assertEqual(len(campaign.stores), 3, "one store per job")
+
+        merged = self.folder / "all.db"
+        done = self.script("merge", "-o", str(merged), *map(str, campaign.stores))
+        self.assertEqual(done.code, 0, done)
+        self.baselines_of_the_same_allocation(merged)
+        table = self.script("efficiency", str(merged), "--mix-fingerprints")
+        self.assertEqual(table.code, 0, table)
+        print(table.out)
+        rows = [line for line in table.out.splitlines() if line.startswith("ResNet-50")]
+        for ranks in (2, 4, 8):
+            self.assertTrue(any(f" {ranks} " in row and "static" in row for row in rows), table)
+        self.assertNotIn("replayed", table.out)
+
+    def baselines_of_the_same_allocation(self, merged: Path) -> None:
+        sql = (
+            "SELECT r.world_size, r.nodes, job.value, role.value FROM run r "
+            "JOIN provenance job ON job.run_uuid = r.uuid AND job.key = 'env.SLURM_JOB_ID' "
+            "JOIN provenance role ON role.run_uuid = r.uuid AND role.key = 'label.role' "
+            "WHERE r.device = 'cpu' AND r.status = 'complete' AND (r.phase = 'full' OR r.allocation_size = 1)"
+        )
+        rows = self.query(sql, merged)
+        scale = {ranks: (nodes, job) for ranks, nodes, job, role in rows if role == "scale"}
+        self.assertEqual({ranks: nodes for ranks, (nodes, _) in scale.items()}, {1: 1, 2: 1, 4: 2, 8: 4})
+        baselines = {(job, role, ranks) for ranks, _, job, role in rows if role != "scale"}
+        for ranks in (4, 8):
+            job = scale[ranks][1]
+            self.assertIn((job, "one_rank", 1), baselines)
+            self.assertIn((job, "one_node", 2), baselines)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,149 @@
+"""A campaign that is interrupted in every way that Slurm knows loses no finished run, repeats none, and gets done.
+
+Compute is a sleep, so that interruptions fall where the tests want them and cost no processor time. All interruptions
+happen at the same time, each to a campaign on two nodes of its own: Slurm's delays are waited for once.
+"""
+
+import signal
+import tempfile
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+from campaign_test import Campaign
+from cluster_test import ClusterTest, Shape, main, profile
+
+from program import query
+
+CELLS = 3  # four ranks on two nodes, and their baselines: one rank, one node
+SPEC = """
+name = "sleep"
+models = ["resnet50"]
+ranks = [4]
+efficiency = false
+[weak]
+batch_size = 4
+[options]
+replay = "{replay}"
+image-size = 64
+no-check = true
+max-time = 60
+num-warmup-batches = 1
+num-iters = {steps}
+"""
+CASES = ("warning", "time_limit", "cancel", "requeue", "preemption", "node_failure")
+NODES = {case: f"n[{2 * i + 1}-{2 * i + 2}]" for i, case in enumerate(CASES)}
+
+
+class Interrupted(ClusterTest):
+    """case_x does what its name says, in a thread; test_x waits for it."""
+
+    shape = Shape(nodes=2 * len(CASES), cpus=2, kill_wait_seconds=10)
+    outcomes: dict[str, Future]
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        super().setUpClass()
+        pool = ThreadPoolExecutor(len(CASES))
+        cls.addClassCleanup(pool.shutdown, cancel_futures=True)
+        cls.outcomes = {case: pool.submit(getattr(cls, f"case_{case}"), cls()) for case in CASES}
+
+    def begun(self, case: str, steps: int = 60) -> tuple[Campaign, str]:
+        """A campaign of cells of `steps` steps, one done and one begun; and its job's number. What is launched from
+        now on runs twenty times as fast."""
+        folder = Path(tempfile.mkdtemp(prefix=case, dir=self.cluster.work))
+        replay = profile(folder, step_seconds=0.1)
+        campaign = Campaign(self.cluster, folder, SPEC.format(replay=replay, steps=steps), nodes=NODES[case])
+        campaign.submit()
+        campaign.wait_until(lambda: campaign.events().count(" begin ") == 2, "the second cell")
+        self.assertEqual(campaign.finished_cells(), 1)
+        (job,) = campaign.numbers()
+        campaign.wait_until(lambda: list(campaign.folder.glob("stores/*.partial")), "the second cell's first samples")
+        profile(folder, step_seconds=0.005)
+        return campaign, job
+
+    def control(self, *words: str) -> None:
+        """scontrol, which must succeed."""
+        done = self.cluster.run("scontrol", *words)
+        self.assertEqual(done.code, 0, done)
+
+    def start_at_once(self, campaign: Campaign, job: str) -> None:
+        """Slurm makes a requeued job wait for two minutes before it may start again; an administrator need not."""
+        self.cluster.wait_for_state(job, "PENDING", "RUNNING", timeout=60)
+        self.cluster.run("scontrol", "update", f"jobid={job}", "starttime=now")
+        campaign.wait_until_done(CELLS)
+        self.assertIn("restart=1", campaign.events())
+
+    def case_warning(self) -> None:
+        campaign, job = self.begun("warning")
+        self.cluster.run("scancel", "--batch", "--signal=USR1", job)
+        campaign.wait_until_idle()
+        self.assertIn("signal USR1", campaign.events())
+        self.assertEqual(campaign.cells_in("done"), 1)
+        stored = "SELECT status FROM run WHERE status_reason LIKE '%SIGUSR1%'"
+        (store,) = campaign.stores
+        self.assertEqual(query(stored, store), [("incomplete",)], "what the second cell had measured")
+        campaign.resume()
+        campaign.wait_until_done(CELLS)
+
+    def case_time_limit(self) -> None:
+        """Slurm's shortest limit is a minute, of which two cells take two thirds."""
+        campaign, job = self.begun("time_limit", steps=200)
+        self.control("update", f"jobid={job}", "timelimit=1")
+        campaign.wait_until_idle(150)
+        self.assertIn("signal", campaign.events(), "warned, or ended, by Slurm")
+        self.assertLess(campaign.cells_in("done"), CELLS)
+        campaign.resume()
+        campaign.wait_until_done(CELLS)
+
+    def case_cancel(self) -> None:
+        campaign, _ = self.begun("cancel")
+        campaign.cancel()
+        campaign.wait_until_idle()
+        self.assertEqual(campaign.cells_in("done"), 1)
+        campaign.resume()
+        campaign.wait_until_done(CELLS)
+
+    def case_requeue(self) -> None:
+        campaign, job = self.begun("requeue")
+        self.control("requeue", job)
+        self.start_at_once(campaign, job)
+
+    def case_preemption(self) -> None:
+        """A job of a partition with higher priority takes the nodes: SIGTERM, and ten seconds later the end."""
+        campaign, job = self.begun("preemption")
+        where = (f"--nodelist={NODES['preemption']}", "--exclusive")
+        urgent = self.cluster.submit("#!/bin/sh\nsleep 3\n", "--partition=urgent", *where)
+        self.assertEqual(self.cluster.finished(urgent, 90)["JobState"], "COMPLETED")
+        self.start_at_once(campaign, job)
+        self.assertIn("requeue preempted", campaign.events())
+
+    def case_node_failure(self) -> None:
+        campaign, job = self.begun("node_failure")
+        node = NODES["node_failure"].partition("-")[2].rstrip("]")
+        self.cluster.signal_daemon(f"n{node}", signal.SIGKILL)
+        self.control("update", f"nodename=n{node}", "state=down", "reason=test")
+        self.cluster.wait_for_state(job, "PENDING", timeout=60)
+        self.cluster.start_node(f"n{node}")  # it registers, and may be used again
+        self.start_at_once(campaign, job)
+
+    def test_the_warning_signal(self) -> None:
+        self.outcomes["warning"].result(300)
+
+    def test_the_time_limit(self) -> None:
+        self.outcomes["time_limit"].result(300)
+
+    def test_cancel(self) -> None:
+        self.outcomes["cancel"].result(300)
+
+    def test_requeue(self) -> None:
+        self.outcomes["requeue"].result(300)
+
+    def test_preemption(self) -> None:
+        self.outcomes["preemption"].result(300)
+
+    def test_node_failure(self) -> None:
+        self.outcomes["node_failure"].result(300)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,157 @@
+"""scripts/network_bench: the formula, and one small case on a real shaped network."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "tests" / "cli")]
+
+from hvnet.formula import PAYLOAD_SHARE, Link, Work, expected, queue_end, replay_text, ring_seconds  # noqa: E402
+from program import PROGRAM, environment, eventually, processes_of  # noqa: E402
+
+BENCH = str(ROOT / "scripts" / "network_bench")
+SKIPPED = 3
+
+
+class Formula(unittest.TestCase):
+    link = Link(bits_per_second=8e6 / PAYLOAD_SHARE, latency_seconds=0.01)  # 1 MB/s of payload
+
+    def test_ring(self) -> None:
+        # 4 ranks: 6 steps of 250 KB, 0.25 s and 0.01 s each
+        self.assertAlmostEqual(ring_seconds(self.link, 4, 1e6), 6 * 0.26)
+        self.assertEqual(ring_seconds(self.link, 1, 1e6), 0)
+
+    def test_queue(self) -> None:
+        self.assertAlmostEqual(queue_end([1, 2, 10], [3, 3, 3]), 13)  # 1..4, 4..7, 10..13
+        self.assertAlmostEqual(queue_end([5, 5], [1, 1]), 7)
+
+    def test_what_follows_backward_is_exposed(self) -> None:
+        work = Work(compute_seconds=3, bucket_bytes=500_000, buckets=2, overlapped=False)
+        want = expected(self.link, 2, work)  # each bucket: 2 steps of 0.25 + 0.01 s
+        self.assertAlmostEqual(want.exposed_seconds, 2 * 0.52)
+        self.assertAlmostEqual(want.step_seconds, 4.04)
+        self.assertAlmostEqual(want.efficiency, 3 / 4.04)
+
+    def test_what_backward_hides_is_not(self) -> None:
+        work = Work(compute_seconds=3, bucket_bytes=500_000, buckets=2, overlapped=True)
+        self.assertEqual(work.ready_seconds, [2, 3])
+        want = expected(self.link, 2, work)  # 2 .. 2.52, 3 .. 3.52
+        self.assertAlmostEqual(want.exposed_seconds, 0.52)
+
+    def test_the_profile_says_that_nobody_recorded_it(self) -> None:
+        text = replay_text(Work(0.3, 4096, 2, True), "sleep-x", "4 nodes, 250 Mbit/s, 0 us added")
+        self.assertIn("model sleep-x\n", text)
+        self.assertIn("source_run none (made up", text)
+        self.assertIn("network: 4 nodes, 250 Mbit/s", text)
+        self.assertIn("gradient 1024 0.2 0.2 bucket0\n", text)
+        self.assertTrue(text.endswith("end 2\n"))
+
+
+def names_outside() -> list[str]:
+    """Network devices and named namespaces as everybody on this machine sees them."""
+    return [str(path) for folder in ("/sys/class/net", "/run/netns") for path in sorted(Path(folder).glob("*"))]
+
+
+class Network(unittest.TestCase):
+    def bench(self, *arguments: str) -> subprocess.CompletedProcess:
+        command = [BENCH, "--bench", PROGRAM, "--nodes", "4", "--mib", "2", "--buckets", "2", *arguments]
+        return subprocess.run(command, capture_output=True, text=True, timeout=280, check=False, env=environment())
+
+    def skip_or_fail(self, code: int, text: str) -> None:
+        if code == SKIPPED:
+            self.skipTest(text.strip())
+        self.assertEqual(code, 0, text)
+
+    def cases(self, *arguments: str) -> list[dict]:
+        done = self.bench("--json", "--algorithms", "auto", "--iterations", "3", *arguments)
+        self.skip_or_fail(done.returncode, done.stderr)
+        return json.loads(done.stdout)["cases"]
+
+    def test_four_ranks_are_held_to_the_rate(self) -> None:
+        slow, fast = self.cases("--rate-mbit", "50,200", "--latency-us", "0", "--overlap", "no")
+        for case in (slow, fast):
+            got, want = case["measured"], case["formula"]
+            # Nobody is faster than the wire, but for the shapers' burst of 128 kB on the way of some 3 MB.
+            self.assertGreater(got["exposed_seconds"], 0.9 * want["exposed_seconds"])
+            self.assertLess(got["efficiency"], 1.1 * want["efficiency"])
+            self.assertGreaterEqual(got["solo_seconds"], 0.2, "the sleep")
+            self.assertIn("ring over mpi", got["data_plane"])
+        ratio = slow["measured"]["exposed_seconds"] / fast["measured"]["exposed_seconds"]
+        self.assertGreater(ratio, 1.5, "a quarter of the bandwidth takes longer")
+
+    def test_latency_is_added(self) -> None:
+        (case,) = self.cases("--rate-mbit", "200", "--latency-us", "3000", "--overlap", "yes")
+        self.assertGreater(case["calibration"]["latency_seconds"], 0.003)
+        self.assertLess(case["calibration"]["latency_seconds"], 0.030)
+
+    def ended_by(self, number: signal.Signals) -> None:
+        """In the middle of measuring; nothing of it is left."""
+        mark = f"HVD_NETWORK_TEST={os.getpid()}"
+        with tempfile.TemporaryDirectory(prefix="hvd_network_test_") as folder:
+            before = names_outside()
+            variables = environment({"HVD_NETWORK_TEST": str(os.getpid()), "TMPDIR": folder})
+            command = [BENCH, "--bench", PROGRAM, "--nodes", "2", "--latency-us", "1000"]
+            pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "env": variables}
+            with subprocess.Popen(command, **pipes) as running:
+                while line := running.stdout.readline():
+                    if line.startswith("# 2 nodes"):
+                        break  # the network is up and calibrated
+                if not line:
+                    self.skip_or_fail(running.wait(), running.stderr.read())
+                measuring = eventually(lambda: any("--replay" in words for words in processes_of(mark)))
+                self.assertTrue(measuring, processes_of(mark))
+                running.send_signal(number)
+                self.assertIn(running.wait(10), (-number, 128 + number))
+            self.assertTrue(eventually(lambda: not processes_of(mark)), processes_of(mark))
+            self.assertEqual(os.listdir(folder), [])
+            self.assertEqual(names_outside(), before)
+
+    def test_nothing_is_left_when_it_is_killed(self) -> None:
+        self.ended_by(signal.SIGKILL)
+
+    def test_nothing_is_left_when_it_is_interrupted(self) -> None:
+        self.ended_by(signal.SIGINT)
+
+    def test_nothing_is_left_when_it_is_terminated(self) -> None:
+        self.ended_by(signal.SIGTERM)
+
+    def test_where_namespaces_are_not_permitted_the_reason_is_said(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            refusing = Path(folder) / "unshare"
+            refusing.write_text("#!/bin/sh\necho 'unshare failed: Operation not permitted' >&2\nexit 1\n")
+            refusing.chmod(0o755)
+            variables = environment({"PATH": f"{folder}:{os.environ['PATH']}"})
+            command = [BENCH, "--bench", PROGRAM]
+            done = subprocess.run(command, capture_output=True, text=True, check=False, env=variables)
+        self.assertEqual(done.returncode, SKIPPED, done.stderr)
+        not_permitted = r"network namespaces or traffic shaping are not permitted here \(unshare failed: .*\)"
+        self.assertRegex(done.stderr, rf"^network_bench: skipped: ({not_permitted}|no tc here .*)\n$")
+
+    def test_bad_input(self) -> None:
+        for arguments, text in (
+            (["--rate-mbit", "0"], "--rate-mbit must be above 0"),
+            (["--rate-mbit", "fast"], "'fast' is no list of numbers"),
+            (["--nodes", "1"], "at least 2"),
+            (["--nodes", "2;4"], "'2;4' is no list of whole numbers"),
+            (["--latency-us", "-1"], "--latency-us"),
+            (["--algorithms", "auto,tree"], "'tree': choose from"),
+            (["--iterations", "0"], "--iterations"),
+            (["--db", "/none/x.db"], "no directory /none"),
+            (["--bench", "/none"], "no program at /none"),
+        ):
+            with self.subTest(arguments):
+                done = subprocess.run(
+                    [BENCH, "--bench", PROGRAM, *arguments], capture_output=True, text=True, check=False
+                )
+                self.assertEqual(done.returncode, 2, done.stderr)
+                self.assertIn(text, done.stderr.splitlines()[-1])
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

@@ -1,0 +1,58 @@
+"""A preempted job ends in order, which Slurm takes for its end: it has to ask to be requeued. Others must not."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import unittest
+
+from fake_cluster import Task, kill_group, wait_until
+from test_life import SPEC, LifeTest
+
+ONE = SPEC.replace("ranks = [1, 2, 4, 8]", "ranks = [4]").replace("repetitions = 2", "repetitions = 1")
+JOB = Task(101, 1)
+
+
+class PreemptedTest(LifeTest):
+    def terminated(self, *, preempts: bool, state: str = "RUNNING", more: tuple[str, ...] = ()) -> str:
+        """Everything of a job gets SIGTERM while Slurm's record says `state`. Returns the state afterwards."""
+        (self.cluster.folder / "limits.json").write_text(json.dumps({"preempts": preempts}), encoding="utf-8")
+        self.generate(ONE, *more)
+        self.good("submit")
+        child = self.cluster.start(JOB, FAKE_SLOW="60")
+        self.addCleanup(kill_group, child)
+        wait_until(lambda: list(self.folder.glob("stores/*.partial")))
+        self.cluster.set_state(JOB, state)
+        os.killpg(child.pid, signal.SIGTERM)
+        self.assertEqual(child.wait(30), 1)
+        return self.cluster.record(JOB.job)["states"]["1"]
+
+    def events(self) -> str:
+        return "".join(path.read_text() for path in self.folder.glob("events/*.log"))
+
+    def test_it_is_requeued_and_goes_on(self) -> None:
+        self.assertEqual(self.terminated(preempts=True), "PENDING")
+        self.assertIn("requeue preempted", self.events())
+        self.assertEqual(next(iter(self.status()["units"]))["state"], "queued")
+        self.assertEqual(self.cluster.run(JOB, restart=1), 0)
+        self.assertEqual(self.counts(), {"done": 3})
+
+    def test_a_signal_alone_requeues_nothing(self) -> None:
+        self.assertEqual(self.terminated(preempts=False), "RUNNING")
+        self.assertNotIn("requeue", self.events())
+
+    def test_a_cancelled_job_stays_away(self) -> None:
+        self.assertEqual(self.terminated(preempts=True, state="CANCELLED"), "CANCELLED")
+
+    def test_a_site_without_requeueing(self) -> None:
+        self.assertEqual(self.terminated(preempts=True, more=("--set", "submit.requeue=false")), "RUNNING")
+
+
+def load_tests(loader: unittest.TestLoader, _: object, __: object) -> unittest.TestSuite:
+    # not LifeTest's own cases, which come in with its name
+    return loader.loadTestsFromTestCase(PreemptedTest)
+
+
+if __name__ == "__main__":
+    unittest.main()
