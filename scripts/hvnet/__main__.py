@@ -192,7 +192,7 @@ def main(argv: list[str]) -> int:
             return EXIT_SKIPPED
         if sum(max(arguments.nodes) * [max(arguments.rate_mbit)]) > _USABLE_MBIT * (os.cpu_count() or 1) / 2:
             print("network_bench: so many nodes at such a rate may be more than this machine carries", file=sys.stderr)
-        network.enter([sys.executable, "-B", "-m", "hvnet", *argv, "--inside"])
+        return network.enter([sys.executable, "-B", "-m", "hvnet", *argv, "--inside"])
     return _measure_all(arguments, network.prepare())
 
 

@@ -9,18 +9,30 @@ many kernels lack sch_netem.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
+import signal
 import subprocess
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 SUBNET = "10.77.0.0/16"
+_PR_SET_PDEATHSIG = 1
 _HEAD = "10.77.255.254"  # of mpirun, in the outer namespace
 # A smaller bucket makes tbf cut every offloaded segment in software (measured at 1 Gbit/s: 4 times slower with 16 kB);
 # the long queue loses nothing, like a lossless fabric.
 _SHAPE = ("tbf", "burst", "128kb", "limit", "16mb", "rate")
+
+_TCP = (
+    # BBR paces by what it takes for the bandwidth and misjudges a token bucket.
+    "net.ipv4.tcp_congestion_control=reno",
+    # Windows are wide at once and stay so while compute sleeps, so that they limit nothing.
+    "net.ipv4.tcp_slow_start_after_idle=0",
+    "net.ipv4.tcp_rmem=4096 4194304 33554432",
+    "net.ipv4.tcp_wmem=4096 4194304 4194304",
+)
 
 # Open MPI's remote shell: its host is a node's name. Own host name and /dev/shm, so that ranks of two nodes cannot
 # share memory. Not `ip netns exec`, which remounts /sys and so needs more rights.
@@ -78,9 +90,27 @@ def why_not(latency: bool, switch: Path) -> str:
     return ""
 
 
-def enter(command: list[str]) -> None:
-    """Becomes `command` inside the outer namespaces. Does not return."""
-    os.execvp("unshare", [*_unshare(), *command])
+def _die_with_parent() -> None:
+    """In a child between fork and exec: the kernel kills it when this process ends. Source: prctl(2)."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def enter(command: list[str]) -> int:
+    """Runs `command` inside the outer namespaces. Returns its exit code; SIGINT and SIGTERM end it and all inside.
+
+    unshare itself ignores both signals, but takes everything with it when it is killed.
+    """
+    with subprocess.Popen([*_unshare(), *command], preexec_fn=_die_with_parent, start_new_session=True) as inside:
+        stopped: list[int] = []
+
+        def stop(number: int, _: object) -> None:
+            stopped.append(number)
+            inside.kill()
+
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, stop)
+        code = inside.wait()
+    return 128 + stopped[0] if stopped else code
 
 
 def prepare() -> Path:
@@ -184,8 +214,7 @@ class Network:
         _do(f"ip -n {node} addr add {address(number)}/16 dev eth0")
         _do(f"ip -n {node} link set eth0 up")
         self._shape(["-n", node], "eth0")
-        # BBR paces by what it takes for the bandwidth and misjudges a token bucket.
-        command = self.inside(node, "sysctl", "-qw", "net.ipv4.tcp_congestion_control=reno")
+        command = self.inside(node, "sysctl", "-qw", *_TCP)
         subprocess.run(command, check=False, stderr=subprocess.DEVNULL)
 
     def _shape(self, where: list[str], device: str) -> None:

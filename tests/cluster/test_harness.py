@@ -12,20 +12,7 @@ from slurm_config import Place, slurm_conf
 from cluster_test import ClusterTest, Shape, main
 from slurm_cluster import Cluster, missing_programs
 
-from program import environment, eventually
-
-
-def processes_of(folder: str) -> list[str]:
-    """Command lines that name `folder`, and processes that have it in their environment."""
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            words = (process / "cmdline").read_bytes() + (process / "environ").read_bytes()
-        except OSError:
-            continue
-        if folder.encode() in words and int(process.name) != os.getpid():
-            found.append(words[:200].decode(errors="replace"))
-    return found
+from program import environment, eventually, processes_of
 
 
 class Configuration(unittest.TestCase):
@@ -53,8 +40,7 @@ class Nodes(ClusterTest):
         self.assertEqual(sorted(result.out.split("\n")[:-1]), ["n1 0", "n1 1", "n2 2", "n2 3", "n3 4", "n3 5"])
 
     def test_host_names_and_shared_memory_are_the_nodes_own(self) -> None:
-        if not self.cluster.place.isolated:
-            self.skipTest("no namespaces here: all nodes are this host")
+        self.need_hosts()
         result = self.cluster.srun("-N3", "sh", "-c", "touch /dev/shm/$(hostname); ls /dev/shm")
         self.assertEqual(sorted(result.out.split()), ["n1", "n2", "n3"], result)
 

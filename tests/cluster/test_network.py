@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -12,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "tests" / "cli")]
 
 from hvnet.formula import PAYLOAD_SHARE, Link, Work, expected, queue_end, replay_text, ring_seconds  # noqa: E402
-from program import PROGRAM, environment, eventually  # noqa: E402
+from program import PROGRAM, environment, eventually, processes_of  # noqa: E402
 
 BENCH = str(ROOT / "scripts" / "network_bench")
 SKIPPED = 3
@@ -57,18 +58,6 @@ def names_outside() -> list[str]:
     return [str(path) for folder in ("/sys/class/net", "/run/netns") for path in sorted(Path(folder).glob("*"))]
 
 
-def marked(mark: str) -> list[str]:
-    """Command lines of the processes with this variable in their environment."""
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            if mark in (process / "environ").read_text(errors="replace").split("\0"):
-                found.append((process / "cmdline").read_text(errors="replace").replace("\0", " "))
-        except OSError:
-            continue
-    return found
-
-
 class Network(unittest.TestCase):
     def bench(self, *arguments: str) -> subprocess.CompletedProcess:
         command = [BENCH, "--bench", PROGRAM, "--nodes", "4", "--mib", "2", "--buckets", "2", *arguments]
@@ -101,8 +90,8 @@ class Network(unittest.TestCase):
         self.assertGreater(case["calibration"]["latency_seconds"], 0.003)
         self.assertLess(case["calibration"]["latency_seconds"], 0.030)
 
-    def test_nothing_is_left(self) -> None:
-        """Killed in the middle of measuring."""
+    def ended_by(self, number: signal.Signals) -> None:
+        """In the middle of measuring; nothing of it is left."""
         mark = f"HVD_NETWORK_TEST={os.getpid()}"
         with tempfile.TemporaryDirectory(prefix="hvd_network_test_") as folder:
             before = names_outside()
@@ -115,11 +104,22 @@ class Network(unittest.TestCase):
                         break  # the network is up and calibrated
                 if not line:
                     self.skip_or_fail(running.wait(), running.stderr.read())
-                self.assertTrue(eventually(lambda: any("--replay" in words for words in marked(mark))), marked(mark))
-                running.kill()
-            self.assertTrue(eventually(lambda: not marked(mark)), marked(mark))
+                measuring = eventually(lambda: any("--replay" in words for words in processes_of(mark)))
+                self.assertTrue(measuring, processes_of(mark))
+                running.send_signal(number)
+                self.assertIn(running.wait(10), (-number, 128 + number))
+            self.assertTrue(eventually(lambda: not processes_of(mark)), processes_of(mark))
             self.assertEqual(os.listdir(folder), [])
             self.assertEqual(names_outside(), before)
+
+    def test_nothing_is_left_when_it_is_killed(self) -> None:
+        self.ended_by(signal.SIGKILL)
+
+    def test_nothing_is_left_when_it_is_interrupted(self) -> None:
+        self.ended_by(signal.SIGINT)
+
+    def test_nothing_is_left_when_it_is_terminated(self) -> None:
+        self.ended_by(signal.SIGTERM)
 
     def test_where_namespaces_are_not_permitted_the_reason_is_said(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
