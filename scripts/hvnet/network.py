@@ -28,8 +28,7 @@ _SHAPE = ("tbf", "burst", "128kb", "limit", "16mb", "rate")
 _TCP = (
     # BBR paces by what it takes for the bandwidth and misjudges a token bucket.
     "net.ipv4.tcp_congestion_control=reno",
-    # Windows are wide at once, and stay so while compute sleeps. What was exposed took between 1.0 and 1.6 times the
-    # formula's time without this, from launch to launch, and between 1.0 and 1.1 times with it (four launches each).
+    # Windows are wide at once and stay so while compute sleeps, so that they limit nothing.
     "net.ipv4.tcp_slow_start_after_idle=0",
     "net.ipv4.tcp_rmem=4096 4194304 33554432",
     "net.ipv4.tcp_wmem=4096 4194304 4194304",
