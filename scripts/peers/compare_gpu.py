@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Training speed on the GPU: this project's cuDNN backend beside PyTorch's, on the same GPU, in turns.
 
-For each network and type: every variant of gpu_torch.py runs alone and its best batch is found by doubling, until
-memory ends or nothing is won; the fastest is the peer. Ours searches its best batch likewise. Then the two take turns
-(A B B A ...), and the ratio is that of the median seconds per image, with a bootstrap interval over the turns. In both,
-the loss must be finite and lower after the turns than before, on the one batch that they train.
+For each network and type: every variant of gpu_torch.py runs alone, at the best batch of the first, which is found by
+doubling until memory ends or nothing is won; the fastest is the peer. Ours searches from half of that batch on. Then
+the two take turns (A B B A ...), and the ratio is that of the median seconds per image, with a bootstrap interval over
+the turns. In both, the loss must be finite and lower after the turns than before, on the one batch that they train.
 
     scripts/peers/compare_gpu.py --bench build/release/bin/train_step_bench --json gpu.json
 
@@ -123,23 +123,22 @@ class Comparison:
         limit = options.compile_seconds if variant == "compile" else options.start_seconds
         return Server(f"torch {variant}", command, start_seconds=limit, log=self._log)
 
-    def _ours(self) -> Server:
+    def _ours(self, batch: int) -> Server:
         options = self._options
-        command = [options.bench, *self._shared, "--batch", str(options.first_batch), "--serve"]
+        command = [options.bench, *self._shared, "--batch", str(batch), "--serve"]
         environment = {"LD_LIBRARY_PATH": options.library_path} if options.library_path else {}
         return Server("ours", command, environment, start_seconds=options.start_seconds, log=self._log)
 
     def _search_variants(self) -> None:
+        """The first variant that runs searches its best batch; the others stay at it: each batch costs them minutes of
+        compiling, or the search for algorithms once more."""
         options = self._options
-        start = options.first_batch
         for variant in options.variants:
-            # Compiling for every batch would take minutes each: it starts at the best of those before it, and stays.
-            known = max(self._row.variants, key=lambda f: f.img_s, default=None)
-            fixed = variant == "compile" and known is not None and known.batch > 0
-            first = known.batch if fixed and known is not None else start
+            batch = max((found.batch for found in self._row.variants), default=0)
+            first, last = (batch, batch) if batch else (options.first_batch, options.last_batch)
             try:
                 with self._torch(variant, first) as server:
-                    found = best_batch(server, first, first if fixed else options.last_batch, options.search_seconds)
+                    found = best_batch(server, first, last, options.search_seconds)
             except PeerError as error:
                 found = Found(f"torch {variant}", stopped=str(error))
                 self._row.missing_variants.append(str(error))
@@ -157,8 +156,9 @@ class Comparison:
                     peer = running.enter_context(self._torch(best.name.removeprefix("torch "), best.batch))
                 else:
                     row.troubles.append("no variant of PyTorch ran")
-                ours = running.enter_context(self._ours())
-                row.ours_search = best_batch(ours, options.first_batch, options.last_batch, options.search_seconds)
+                first = max(options.first_batch, best.batch // 2)
+                ours = running.enter_context(self._ours(first))
+                row.ours_search = best_batch(ours, first, options.last_batch, options.search_seconds)
                 if peer is not None:
                     self._take_turns(ours, row.ours_search, peer, best)
             except PeerError as error:
@@ -211,7 +211,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--variants", nargs="+", default=["eager", "graph"], choices=["eager", "graph", "compile"])
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"], help="cpu: tests this program only")
     parser.add_argument("--image", type=int, default=0, help="image side; 0: the network's own")
-    parser.add_argument("--first-batch", type=int, default=64)
+    parser.add_argument("--first-batch", type=int, default=128)
     parser.add_argument("--last-batch", type=int, default=512)
     parser.add_argument("--turns", type=int, default=8)
     parser.add_argument("--turn-seconds", type=float, default=1.0, help="of each side")
