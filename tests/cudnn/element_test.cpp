@@ -162,22 +162,6 @@ TYPED_TEST(ElementTest, GlobalAvgPoolBothWays) {
   dx.expect_near("global average backward", 1);
 }
 
-TYPED_TEST(ElementTest, VectorsDoWhatSingleElementsDo) {
-  using T = TypeParam;
-  constexpr int kWide = 16 / static_cast<int>(sizeof(T));
-  alignas(16) static std::array<T, 3 * 24> x, one, many;
-  const std::vector<double> drawn = random_values(static_cast<std::int64_t>(x.size()), 4);
-  for (std::size_t i = 0; i < x.size(); ++i) x[i] = from_float<T>(static_cast<float>(drawn[i]));
-  const auto matrix = [](auto& memory) {  // 16 of 24 channels
-    return Matrix{.data = memory.data(), .type = type_of<T>(), .rows = 3, .channels = 16, .pitch = 24};
-  };
-  Pointwise work{.out = matrix(one), .inputs = 1, .input = {matrix(x)}, .relu = true};
-  run(PointwiseBody<T, 1>{work, {}}, 3 * 16);
-  work.out = matrix(many);
-  run(PointwiseBody<T, kWide>{work, {}}, 3 * 16 / kWide);
-  for (std::size_t i = 0; i < one.size(); ++i) EXPECT_EQ(to_float(one[i]), to_float(many[i])) << i;
-}
-
 /// Vectors of a batch norm over `channels`.
 struct NormVectors {
   std::vector<float> mean, inv_std, gamma, beta;
@@ -193,6 +177,29 @@ struct NormVectors {
            static_cast<double>(beta[c]);
   }
 };
+
+TYPED_TEST(ElementTest, VectorsDoWhatSingleElementsDo) {
+  using T = TypeParam;
+  constexpr int kWide = 16 / static_cast<int>(sizeof(T));
+  alignas(16) static std::array<T, 3 * 24> x, one, many;
+  const std::vector<double> drawn = random_values(static_cast<std::int64_t>(x.size()), 4);
+  for (std::size_t i = 0; i < x.size(); ++i) x[i] = from_float<T>(static_cast<float>(drawn[i]));
+  const auto matrix = [](auto& memory) {  // 16 of 24 channels
+    return Matrix{.data = memory.data(), .type = type_of<T>(), .rows = 3, .channels = 16, .pitch = 24};
+  };
+  const NormVectors norm(16, 40), tested(16, 50);
+  Pointwise work{.out = matrix(one),
+                 .inputs = 2,
+                 .input = {matrix(x), matrix(x)},
+                 .norm = {norm.norm()},
+                 .relu = true,
+                 .test = matrix(x),
+                 .test_norm = tested.norm()};
+  run(PointwiseBody<T, 1>{work, {}}, 3 * 16);
+  work.out = matrix(many);
+  run(PointwiseBody<T, kWide>{work, {}}, 3 * 16 / kWide);
+  for (std::size_t i = 0; i < one.size(); ++i) EXPECT_EQ(to_float(one[i]), to_float(many[i])) << i;
+}
 
 TYPED_TEST(ElementTest, PointwiseSumsNormalisesAndRectifies) {
   using T = TypeParam;
@@ -339,7 +346,7 @@ TYPED_TEST(ElementTest, BatchNormFromSumsBothWays) {
   std::vector<double> masked(dy.values);
   for (std::size_t i = 0; i < masked.size(); ++i) {
     const float at = to_float(x.memory[x.at(i)].at[0]);
-    if (!(normed(work.norm, static_cast<std::int64_t>(i % 8), at) > 0)) masked[i] = 0;
+    if (!(NormAt<1>(work.norm, static_cast<std::int64_t>(i % 8))(0, at) > 0)) masked[i] = 0;
   }
   std::vector<double> expected_dgamma(8), expected_dbeta(8);
   reference::batch_norm_backward({.x = x.in(),

@@ -102,10 +102,33 @@ struct Place {
 
 // ---- Pieces ----
 
-HVD_HOST_DEVICE inline float normed(const Norm& norm, std::int64_t channel, float x) {
-  if (norm.mean == nullptr) return x;
-  return (x - norm.mean[channel]) * norm.inv_std[channel] * norm.gamma[channel] + norm.beta[channel];
+/// V neighbouring elements of a vector of fp32: four at a time, because that is what the first level cache is fast at.
+template <int V>
+HVD_HOST_DEVICE void load_floats(const float* from, std::int64_t channel, float (&to)[V]) {
+  constexpr int kAtOnce = V % 4 == 0 ? 4 : 1;
+  for (int k = 0; k < V; k += kAtOnce) {
+    const auto some = load<float, kAtOnce>(from, channel + k);
+    for (int j = 0; j < kAtOnce; ++j) to[k + j] = some.at[j];
+  }
 }
+
+/// A batch norm, or none, on V neighbouring channels.
+template <int V>
+struct NormAt {
+  bool used;
+  float mean[V], inv_std[V], gamma[V], beta[V];
+
+  HVD_HOST_DEVICE NormAt(const Norm& norm, std::int64_t channel) : used(norm.mean != nullptr) {
+    if (!used) return;
+    load_floats<V>(norm.mean, channel, mean);
+    load_floats<V>(norm.inv_std, channel, inv_std);
+    load_floats<V>(norm.gamma, channel, gamma);
+    load_floats<V>(norm.beta, channel, beta);
+  }
+  HVD_HOST_DEVICE float operator()(int k, float x) const {
+    return used ? (x - mean[k]) * inv_std[k] * gamma[k] + beta[k] : x;
+  }
+};
 
 /// Continues the hash that names a dropout's random stream (engine/base/hash.h) by one number.
 HVD_HOST_DEVICE inline std::uint64_t hash_number(std::uint64_t state, std::uint64_t value) {
@@ -140,8 +163,9 @@ HVD_HOST_DEVICE void finish(const Epilogue& epilogue, const Place<V>& place, flo
   }
   if (epilogue.test.data != nullptr) {
     const auto test = load<T, V>(epilogue.test.data, place.in(epilogue.test));
+    const NormAt<V> norm(epilogue.test_norm, place.channel);
     for (int k = 0; k < V; ++k) {
-      if (!(normed(epilogue.test_norm, place.channel + k, to_float(test.at[k])) > 0)) value[k] = 0;
+      if (!(norm(k, to_float(test.at[k])) > 0)) value[k] = 0;
     }
   }
 }
@@ -165,7 +189,8 @@ struct PointwiseBody {
     float value[V] = {};
     for (int input = 0; input < work.inputs; ++input) {
       const auto x = load<T, V>(work.input[input].data, place.in(work.input[input]));
-      for (int k = 0; k < V; ++k) value[k] += normed(work.norm[input], place.channel + k, to_float(x.at[k]));
+      const NormAt<V> norm(work.norm[input], place.channel);
+      for (int k = 0; k < V; ++k) value[k] += norm(k, to_float(x.at[k]));
     }
     if (work.bias != nullptr) {
       const auto bias = load<T, V>(work.bias, place.channel);
@@ -178,13 +203,6 @@ struct PointwiseBody {
     finish<T, V>({.add = {}, .test = work.test, .test_norm = work.test_norm}, place, value);
     store_row<T, V>(work.out, place, value);
   }
-};
-
-template <class From, class To>
-struct CopyBody {
-  const From* from;
-  To* to;
-  HVD_HOST_DEVICE void operator()(std::int64_t i) const { to[i] = from_float<To>(to_float(from[i])); }
 };
 
 template <class T, int V>
@@ -402,11 +420,6 @@ struct NormFinalizeBody {
   }
 };
 
-/// dy where norm(x) is positive, and elsewhere if there is no rectifier.
-HVD_HOST_DEVICE inline float passed(const NormBackward& work, std::int64_t channel, float x, float dy) {
-  return !work.rectified || normed(work.norm, channel, x) > 0 ? dy : 0.0F;
-}
-
 /// From the sums over dy and over dy * (x - mean) * inv_std of one channel: its gradients, and the a, b, c of
 /// dx = a * dy + b * x + c. Source: Ioffe and Szegedy, arXiv:1502.03167, section 3, solved for dx.
 template <class Gradient>
@@ -435,11 +448,15 @@ struct NormBackwardApplyBody {
     const Place<V> place(i, dx.channels);
     const auto x = load<T, V>(work.x.data, place.in(work.x));
     const auto dy = load<T, V>(work.dy.data, place.in(work.dy));
-    float value[V];
+    const NormAt<V> rectified(work.rectified ? work.norm : Norm(), place.channel);
+    float a[V], b[V], c[V], value[V];
+    load_floats<V>(work.a, place.channel, a);
+    load_floats<V>(work.b, place.channel, b);
+    load_floats<V>(work.c, place.channel, c);
     for (int k = 0; k < V; ++k) {
-      const std::int64_t c = place.channel + k;
       const float at = to_float(x.at[k]);
-      value[k] = work.a[c] * passed(work, c, at, to_float(dy.at[k])) + work.b[c] * at + work.c[c];
+      const bool passes = !work.rectified || rectified(k, at) > 0;
+      value[k] = a[k] * (passes ? to_float(dy.at[k]) : 0.0F) + b[k] * at + c[k];
     }
     store_row<T, V>(dx, place, value);
   }
@@ -478,12 +495,16 @@ struct NormBackwardTerm {
   HVD_HOST_DEVICE void add(const Place<V>& place, float (&sum)[kSums][V]) const {
     const auto x = load<T, V>(work.x.data, place.in(work.x));
     const auto dy = load<T, V>(work.dy.data, place.in(work.dy));
+    const NormAt<V> rectified(work.rectified ? work.norm : Norm(), place.channel);
+    float mean[V], inv_std[V];
+    load_floats<V>(work.norm.mean, place.channel, mean);
+    load_floats<V>(work.norm.inv_std, place.channel, inv_std);
     for (int k = 0; k < V; ++k) {
-      const std::int64_t c = place.channel + k;
       const float at = to_float(x.at[k]);
-      const float diff = passed(work, c, at, to_float(dy.at[k]));
+      const bool passes = !work.rectified || rectified(k, at) > 0;
+      const float diff = passes ? to_float(dy.at[k]) : 0.0F;
       sum[0][k] += diff;
-      sum[1][k] += diff * (at - work.norm.mean[c]) * work.norm.inv_std[c];
+      sum[1][k] += diff * (at - mean[k]) * inv_std[k];
     }
   }
 };

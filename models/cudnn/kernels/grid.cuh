@@ -1,15 +1,14 @@
-// Launching the functors of element.h, and choosing their types.
+// Launching the functors of element.h.
 #pragma once
 
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
 #include <cstdint>
-#include <initializer_list>
 #include <string>
 
 #include "engine/base/error.h"
-#include "models/cudnn/kernels/element.h"
+#include "models/cudnn/kernels/dispatch.h"
 
 namespace hvd::models::cudnn::kernels {
 
@@ -38,53 +37,23 @@ void for_each(const Body& body, std::int64_t count, Stream stream, const char* k
   check_launch(kernel);
 }
 
-/// Calls `work` with a null pointer of the element type: work(static_cast<Half*>(nullptr)).
-template <class Work>
-void with_type(DataType type, const char* kernel, const Work& work) {
-  switch (type) {
-    case DataType::kF32: return work(static_cast<float*>(nullptr));
-    case DataType::kF16: return work(static_cast<Half*>(nullptr));
-    case DataType::kBF16: return work(static_cast<Bfloat*>(nullptr));
-    default: break;
+template <class Body>
+__global__ void for_each_of_each_kernel(const __grid_constant__ Body body) {
+  const std::int64_t count = body.count(blockIdx.y);
+  for (std::int64_t i = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count;
+       i += std::int64_t{gridDim.x} * blockDim.x) {
+    body(blockIdx.y, i);
   }
-  throw Error(Errc::kInvalidArgument,
-              std::string("kernel ") + kernel + ": no elements of type " + std::string(hvd::name(type)));
 }
 
-template <int N>
-struct Width {
-  static constexpr int value = N;
-};
-
-inline constexpr std::int64_t kVectorBytes = 16;
-
-/// Whether all these matrices can be moved 16 bytes at a time.
-inline bool is_wide(std::initializer_list<const Matrix*> matrices) {
-  for (const Matrix* matrix : matrices) {
-    if (matrix->data == nullptr) continue;
-    const auto bytes = static_cast<std::int64_t>(size_of(matrix->type));
-    if (matrix->channels * bytes % kVectorBytes != 0 || matrix->pitch * bytes % kVectorBytes != 0 ||
-        reinterpret_cast<std::uintptr_t>(matrix->data) % kVectorBytes != 0) {
-      return false;
-    }
-  }
-  return true;
+/// body(list, i) for every i < body.count(list) of `lists` lists, the longest of which has `longest`.
+template <class Body>
+void for_each_of_each(const Body& body, std::size_t lists, std::int64_t longest, Stream stream, const char* kernel) {
+  if (lists == 0 || longest <= 0) return;
+  constexpr std::int64_t kMostBlocksPerList = 4096;
+  const auto blocks = static_cast<unsigned>(std::min((longest + kThreads - 1) / kThreads, kMostBlocksPerList));
+  for_each_of_each_kernel<<<dim3(blocks, static_cast<unsigned>(lists)), kThreads, 0, stream>>>(body);
+  check_launch(kernel);
 }
-
-/// Calls `work` with the element type and the vector width: 16 bytes, or one element.
-template <class Work>
-void with_vectors(DataType type, bool wide, const char* kernel, const Work& work) {
-  with_type(type, kernel, [&](auto* element) {
-    constexpr int kWide = kVectorBytes / static_cast<int>(sizeof(*element));
-    if (wide) {
-      work(element, Width<kWide>());
-    } else {
-      work(element, Width<1>());
-    }
-  });
-}
-
-template <class Pointer>
-using Pointee = std::remove_pointer_t<Pointer>;
 
 }  // namespace hvd::models::cudnn::kernels

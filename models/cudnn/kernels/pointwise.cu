@@ -4,10 +4,6 @@
 namespace hvd::models::cudnn::kernels {
 namespace {
 
-struct CopyTable {
-  Copy entries[kMaxCopies];
-};
-
 HVD_HOST_DEVICE float element(const void* data, DataType type, std::int64_t i) {
   switch (type) {
     case DataType::kF16: return to_float(static_cast<const Half*>(data)[i]);
@@ -24,13 +20,14 @@ HVD_HOST_DEVICE void set_element(void* data, DataType type, std::int64_t i, floa
   }
 }
 
-__global__ void copy_kernel(const __grid_constant__ CopyTable table) {
-  const Copy& entry = table.entries[blockIdx.y];
-  for (std::int64_t i = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < entry.count;
-       i += std::int64_t{gridDim.x} * blockDim.x) {
-    set_element(entry.to, entry.to_type, i, element(entry.from, entry.from_type, i));
+struct CopyAllBody {
+  Copy entries[kMaxCopies];
+  HVD_HOST_DEVICE std::int64_t count(std::size_t entry) const { return entries[entry].count; }
+  HVD_HOST_DEVICE void operator()(std::size_t entry, std::int64_t i) const {
+    const Copy& copy = entries[entry];
+    set_element(copy.to, copy.to_type, i, element(copy.from, copy.from_type, i));
   }
-}
+};
 
 }  // namespace
 
@@ -61,14 +58,11 @@ void copy(std::span<const Copy> copies, Stream stream) {
   while (!copies.empty()) {
     const std::span<const Copy> now = copies.first(std::min(copies.size(), kMaxCopies));
     copies = copies.subspan(now.size());
-    CopyTable table{};
-    std::copy(now.begin(), now.end(), table.entries);
-    std::int64_t longest = 1;
+    CopyAllBody body{};
+    std::copy(now.begin(), now.end(), body.entries);
+    std::int64_t longest = 0;
     for (const Copy& entry : now) longest = std::max(longest, entry.count);
-    constexpr std::int64_t kMostBlocksPerCopy = 1024;
-    const auto blocks = static_cast<unsigned>(std::min((longest + kThreads - 1) / kThreads, kMostBlocksPerCopy));
-    copy_kernel<<<dim3(blocks, static_cast<unsigned>(now.size())), kThreads, 0, stream>>>(table);
-    check_launch("copy");
+    for_each_of_each(body, now.size(), longest, stream, "copy");
   }
 }
 
