@@ -38,11 +38,36 @@ endif()
 hvd_feature(CUDNN "${CUDNN_FOUND}"
             "It needs the CUDA Toolkit, and cuDNN 8.9 or newer with headers; point HVD_CUDNN_ROOT at it, or set HVD_WITH_CUDNN=OFF.")
 
+<<<<<<< HEAD
 if(HVD_HAVE_CUDA AND NOT HVD_WITH_NCCL STREQUAL "OFF")
   find_package(NCCL 2.18 QUIET)
 endif()
 hvd_feature(NCCL "${NCCL_FOUND}"
             "It needs the CUDA Toolkit, and NCCL 2.18 or newer with its header; point HVD_NCCL_ROOT at it, or set HVD_WITH_NCCL=OFF.")
+=======
+# Kernels of our own need the CUDA compiler as well; without one that works here they are left out.
+if(HVD_HAVE_CUDNN)
+  if(NOT CMAKE_CUDA_COMPILER AND NOT DEFINED ENV{CUDACXX} AND CUDAToolkit_NVCC_EXECUTABLE)
+    set(ENV{CUDACXX} "${CUDAToolkit_NVCC_EXECUTABLE}")
+  endif()
+  if(NOT CMAKE_CUDA_ARCHITECTURES)
+    set(CMAKE_CUDA_ARCHITECTURES 80 90 CACHE STRING "GPU generations to compile kernels for" FORCE)
+  endif()
+  if(HVD_CCACHE AND NOT CMAKE_CUDA_COMPILER_LAUNCHER)
+    set(CMAKE_CUDA_COMPILER_LAUNCHER ${HVD_CCACHE})
+  endif()
+  include(CheckLanguage)
+  check_language(CUDA)
+  if(CMAKE_CUDA_COMPILER)
+    enable_language(CUDA)
+    if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake 3.25 does not know that nvcc 13 speaks C++20
+      set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")
+      set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION "-std=c++20")
+    endif()
+    set(HVD_HAVE_CUDA_KERNELS TRUE)
+  endif()
+endif()
+>>>>>>> w/check
 
 find_package(CLI11 CONFIG REQUIRED)
 find_package(SQLite3 REQUIRED)
@@ -68,7 +93,10 @@ function(hvd_print_summary)
   endif()
   set(cudnn "no")
   if(HVD_HAVE_CUDNN)
-    set(cudnn "yes (headers ${CUDNN_VERSION}; plans, does not execute yet)")
+    set(cudnn "yes (headers ${CUDNN_VERSION}; plans, without kernels of ours)")
+    if(HVD_HAVE_CUDA_KERNELS)
+      set(cudnn "yes (headers ${CUDNN_VERSION}; kernels for sm_${CMAKE_CUDA_ARCHITECTURES})")
+    endif()
   endif()
   set(nccl "no")
   if(HVD_HAVE_NCCL)

@@ -64,4 +64,7 @@ function(hvd_add_test name)
   endif()
   add_test(NAME ${name} COMMAND ${name})
   set_tests_properties(${name} PROPERTIES LABELS "${arg_LABEL}" TIMEOUT ${arg_TIMEOUT})
+  if(arg_LABEL STREQUAL "gpu")
+    set_property(GLOBAL APPEND PROPERTY HVD_GPU_TESTS ${name})  # the bundle takes them along
+  endif()
 endfunction()

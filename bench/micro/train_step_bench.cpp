@@ -1,87 +1,41 @@
-// Times single training steps of the oneDNN backend, without communication: what the peer comparison in
-// scripts/peers measures against, and where a step's time goes (--profile).
+// Times single training steps, without communication: what the peer comparisons in scripts/peers measure against, and
+// where a step's time goes (--profile).
 //
-// With --serve it reads lines "<steps>" from standard input and answers each with one line of the steps'
-// seconds, so that a script can interleave it with another system without paying for start-up.
+// With --serve it answers lines from standard input, so that a script can interleave it with another system without
+// paying for start-up: "N" with the seconds of N steps, "loss" with the last one's, "batch N" with "ready ..." or
+// "no ..." (scripts/peers/serving.py).
 #include <algorithm>
-#include <chrono>
+#include <array>
 #include <cstdio>
-#include <cstring>
 #include <iostream>
 #include <map>
 #include <memory>
+#include <new>
+#include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "CLI/CLI.hpp"
+#include "bench/micro/training_bench.h"
 #include "engine/base/error.h"
-#include "models/graph/autodiff.h"
-#include "models/graph/cost.h"
-#include "models/synthetic.h"
-#include "models/train_step.h"
-#include "models/zoo/zoo.h"
 
 namespace {
 
 using namespace hvd;
+using namespace hvd::bench;
 using namespace hvd::models;
-using Clock = std::chrono::steady_clock;
 
 struct Options {
-  ModelSpec model{.model = "resnet101", .batch_size = 8, .image_size = 0, .classes = 1000, .auxiliary_head = false};
-  std::string dtype = "fp32";
-  std::string gradient_dtype = "fp32";
-  int threads = 1;
+  TrainingOptions training;
+  std::string device = "cpu";
   int steps = 3;
-  bool profile = false;
   bool serve = false;
 };
 
-class NoSink final : public GradientSink {
- public:
-  void gradient_ready(std::size_t /*parameter*/) override {}
-};
-
-class Bench {
- public:
-  explicit Bench(const Options& options) : arena_(make_heap_arena()) {
-    Graph graph = differentiate(build_model(options.model));
-    const Shape images = graph.tensor(graph.images).shape;
-    images_.resize(static_cast<std::size_t>(images.count()));
-    labels_.resize(static_cast<std::size_t>(graph.batch_size));
-    synthetic_batch({.seed = 1, .image_elements = images.count() / images[0], .classes = graph.classes}, 0, images_,
-                    labels_);
-    flops_per_image_ = step_flops_per_image(graph);
-    step_ = make_onednn_step(std::move(graph),
-                             {.compute = *parse_data_type(options.dtype),
-                              .gradient = *parse_data_type(options.gradient_dtype),
-                              .threads = options.threads,
-                              .seed = 1,
-                              .profile = options.profile},
-                             arena_.allocate);
-  }
-
-  /// Seconds of one step: forward, backward and update.
-  double step() {
-    const auto start = Clock::now();
-    loss_ = step_->forward_backward({.images = images_, .labels = labels_, .first_sample = 0, .step = steps_++}, sink_);
-    step_->update({.learning_rate = 1e-3, .momentum = 0.9, .weight_decay = 1e-4, .gradient_scale = 1.0});
-    return std::chrono::duration<double>(Clock::now() - start).count();
-  }
-
-  [[nodiscard]] double loss() const { return loss_; }
-  [[nodiscard]] double flops_per_image() const { return flops_per_image_; }
-  [[nodiscard]] const TrainStep& train_step() const { return *step_; }
-
- private:
-  HeapArena arena_;
-  std::vector<float> images_;
-  std::vector<std::int32_t> labels_;
-  std::unique_ptr<TrainStep> step_;
-  NoSink sink_;
-  double flops_per_image_ = 0, loss_ = 0;
-  std::uint64_t steps_ = 0;
-};
+std::unique_ptr<TrainingBench> make_bench(const Options& options) {
+  return options.device == "cuda" ? make_gpu_bench(options.training) : make_cpu_bench(options.training);
+}
 
 void print_profile(const TrainStep& step) {
   struct Total {
@@ -119,37 +73,80 @@ void print_profile(const TrainStep& step) {
   std::printf("\ninside the library's compute primitives: %.1f %% of %.1f ms\n", 100 * library / all, all * 1e3);
 }
 
+std::string ready_line(const TrainingBench& bench, const Options& options) {
+  return "ready " + bench.train_step().description() + " " + options.training.dtype + " batch " +
+         std::to_string(options.training.model.batch_size);
+}
+
+/// "ready ..." with a bench of `images` in place of `bench`, or "no ..." and no bench.
+std::string change_batch(std::unique_ptr<TrainingBench>& bench, Options& options, std::int64_t images) {
+  bench.reset();  // there is not memory for both
+  options.training.model.batch_size = images;
+  try {
+    bench = make_bench(options);
+    return ready_line(*bench, options);
+  } catch (const Error& error) {
+    if (error.code() != Errc::kOutOfMemory) throw;
+    return std::string("no ") + error.what();
+  } catch (const std::bad_alloc&) {
+    return "no memory on the host";
+  }
+}
+
+/// Errors: invalid_argument for a line that is no question, or one about steps where there is no bench.
+std::string answer(const std::string& question, std::unique_ptr<TrainingBench>& bench, Options& options) {
+  std::istringstream words(question);
+  std::string word;
+  words >> word;
+  std::int64_t number = 0;
+  if (word == "batch" && words >> number && number > 0) return change_batch(bench, options, number);
+  const bool steps = std::istringstream(word) >> number && number > 0;
+  if (!steps && word != "loss") {
+    throw Error(Errc::kInvalidArgument, "'" + question + "' is not a question: N, loss or batch N");
+  }
+  if (bench == nullptr) throw Error(Errc::kInvalidArgument, "'" + question + "': there was no memory for the batch");
+  std::array<char, 40> text{};
+  if (!steps) {
+    std::snprintf(text.data(), text.size(), "%.17g", bench->loss());
+    return text.data();
+  }
+  std::string seconds;
+  for (const double step : bench->steps(static_cast<int>(number))) {
+    std::snprintf(text.data(), text.size(), "%.9f ", step);
+    seconds += text.data();
+  }
+  return seconds;
+}
+
+void serve(std::unique_ptr<TrainingBench> bench, Options options) {
+  std::cout << ready_line(*bench, options) << std::endl;
+  for (std::string line; std::getline(std::cin, line);) std::cout << answer(line, bench, options) << std::endl;
+}
+
 int run(const Options& options) {
-  Bench bench(options);
-  const MemoryReport memory = bench.train_step().memory();
-  bench.step();  // first touch of the arenas, first use of the code
+  auto warm = make_bench(options);
   if (options.serve) {
-    std::printf("ready %s\n", bench.train_step().description().c_str());
-    std::fflush(stdout);
-    for (int steps = 0; std::cin >> steps;) {
-      for (int i = 0; i < steps; ++i) std::printf("%.6f ", bench.step());
-      std::printf("\n");
-      std::fflush(stdout);
-    }
+    serve(std::move(warm), options);
     return 0;
   }
-  std::vector<double> seconds;
-  seconds.reserve(static_cast<std::size_t>(options.steps));
-  for (int i = 0; i < options.steps; ++i) seconds.push_back(bench.step());
+  TrainingBench& bench = *warm;
+  const MemoryReport memory = bench.train_step().memory();
+  std::vector<double> seconds = bench.steps(options.steps);
   std::sort(seconds.begin(), seconds.end());
   const double median = seconds[seconds.size() / 2];
-  const auto batch = static_cast<double>(options.model.batch_size);
+  const auto batch = static_cast<double>(options.training.model.batch_size);
   std::printf(
       "%s batch %lld %s, %d threads, %s: %.3f img/s (median of %zu steps, best %.3f), %.1f GFLOP/s, loss %.4f\n",
-      options.model.model.c_str(), static_cast<long long>(options.model.batch_size), options.dtype.c_str(),
-      options.threads, bench.train_step().description().c_str(), batch / median, seconds.size(), batch / seconds[0],
-      batch * bench.flops_per_image() / median * 1e-9, bench.loss());
+      options.training.model.model.c_str(), static_cast<long long>(options.training.model.batch_size),
+      options.training.dtype.c_str(), options.training.threads, bench.train_step().description().c_str(),
+      batch / median, seconds.size(), batch / seconds[0], batch * bench.flops_per_image() / median * 1e-9,
+      bench.loss());
   constexpr double kMiB = 1048576;
   std::printf("memory MiB: parameters %.1f gradients %.1f momentum %.1f master %.1f activations %.1f workspace %.1f\n",
               static_cast<double>(memory.parameters) / kMiB, static_cast<double>(memory.gradients) / kMiB,
               static_cast<double>(memory.momentum) / kMiB, static_cast<double>(memory.master) / kMiB,
               static_cast<double>(memory.activations) / kMiB, static_cast<double>(memory.workspace) / kMiB);
-  if (options.profile) print_profile(bench.train_step());
+  if (options.training.profile) print_profile(bench.train_step());
   return 0;
 }
 
@@ -157,15 +154,21 @@ int run(const Options& options) {
 
 int main(int argc, char** argv) {
   Options options;
-  CLI::App app{"Times single training steps of the oneDNN backend."};
-  app.add_option("--model", options.model.model, "inception3, resnet50, resnet101 or vgg16");
-  app.add_option("--batch", options.model.batch_size, "images per step");
-  app.add_option("--image", options.model.image_size, "image side; 0: the network's own");
-  app.add_option("--dtype", options.dtype)->check(CLI::IsMember({"fp32", "bf16"}));
-  app.add_option("--gradient-dtype", options.gradient_dtype)->check(CLI::IsMember({"fp32", "bf16"}));
-  app.add_option("--threads", options.threads);
+  CLI::App app{"Times single training steps, without communication."};
+  app.add_option("--model", options.training.model.model, "inception3, resnet50, resnet101 or vgg16");
+  app.add_option("--batch", options.training.model.batch_size, "images per step");
+  app.add_option("--image", options.training.model.image_size, "image side; 0: the network's own");
+  app.add_option("--dtype", options.training.dtype)->check(CLI::IsMember({"fp32", "bf16", "fp16", "tf32"}));
+  app.add_option("--gradient-dtype", options.training.gradient_dtype)->check(CLI::IsMember({"fp32", "bf16", "fp16"}));
+  app.add_option("--device", options.device, "cpu (default), or cuda: a captured graph per step")
+      ->check(CLI::IsMember({"cpu", "cuda"}));
+  app.add_option("--threads", options.training.threads);
   app.add_option("--steps", options.steps)->check(CLI::PositiveNumber);
-  app.add_flag("--profile", options.profile, "print where the time goes");
+  app.add_option("--fusion", options.training.fusion_level, "cuda: 0 (single operations), 1 or 2 (default)")
+      ->check(CLI::Range(0, 2));
+  app.add_flag("!--no-tune", options.training.tune, "cuda: take cuDNN's first choice of engines, untimed");
+  app.add_option("--winners", options.training.winners_folder, "cuda: folder that keeps the fastest engines");
+  app.add_flag("--profile", options.training.profile, "cpu: print where the time goes");
   app.add_flag("--serve", options.serve, "answer step counts from standard input");
   CLI11_PARSE(app, argc, argv);
   try {

@@ -32,6 +32,7 @@ hvd_exec_module() {
   PYTHONPATH="$scripts${PYTHONPATH:+:$PYTHONPATH}" PYTHONDONTWRITEBYTECODE=1 exec "$HVD_PYTHON" -m "$@"
 }
 
+<<<<<<< HEAD
 # hvd_exec COMMAND ARGS...: becomes `python -m hvdb COMMAND ARGS...`.
 hvd_exec() { hvd_exec_module hvdb "$@"; }
 
@@ -39,12 +40,23 @@ hvd_exec() { hvd_exec_module hvdb "$@"; }
 # nodes have little.
 hvd_exec_campaign() {
   local top candidate
+=======
+# hvd_exec_plain FOLDER PACKAGE CHECK VERSION ARGS...: becomes `python -m PACKAGE ARGS...` with FOLDER of this project on
+# its path, in a Python (of VERSION or newer, for the message) that passes CHECK and needs nothing beside it.
+hvd_exec_plain() {
+  local top folder=$1 package=$2 check=$3 version=$4 candidate
+  shift 4
+>>>>>>> w/check
   top=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
-  for candidate in ${HVD_PYTHON:+"$HVD_PYTHON"} python3 python3.14 python3.13 python3.12 python3.11 /usr/bin/python3; do
-    if command -v "$candidate" >/dev/null && "$candidate" -c 'import tomllib' 2>/dev/null; then
-      PYTHONPATH="$top/slurm${PYTHONPATH:+:$PYTHONPATH}" PYTHONDONTWRITEBYTECODE=1 exec "$candidate" -m campaign "$@"
+  for candidate in ${HVD_PYTHON:+"$HVD_PYTHON"} python3 python3.14 python3.13 python3.12 python3.11 python3.10 \
+    /usr/bin/python3 /opt/conda/bin/python3; do
+    if command -v "$candidate" >/dev/null && "$candidate" -c "$check" 2>/dev/null; then
+      PYTHONPATH="$top/$folder${PYTHONPATH:+:$PYTHONPATH}" PYTHONDONTWRITEBYTECODE=1 exec "$candidate" -m "$package" "$@"
     fi
   done
-  echo "no Python 3.11 or newer was found: load a module that has one, or set HVD_PYTHON" >&2
+  echo "no Python $version or newer was found: load a module that has one, or set HVD_PYTHON" >&2
   exit 2
 }
+
+# hvd_exec_campaign ARGS...: login nodes have little; tomllib came with 3.11.
+hvd_exec_campaign() { hvd_exec_plain slurm campaign 'import tomllib' 3.11 "$@"; }

@@ -1,0 +1,88 @@
+#include <chrono>
+#include <utility>
+
+#include "bench/micro/training_bench.h"
+#include "engine/base/error.h"
+#include "models/cudnn/cudnn_step.h"
+
+namespace hvd::bench {
+namespace {
+
+using namespace hvd::models;
+using namespace std::chrono_literals;
+using Clock = std::chrono::steady_clock;
+
+// Of one call of steps(): a hang, not a slow GPU.
+constexpr auto kLongest = 600s;
+// cuDNN and cuBLASLt load code at the first use, which must not happen in a capture.
+constexpr int kEagerSteps = 2;
+
+StepOptions step_options(const TrainingOptions& options) {
+  const bool tf32 = options.dtype == "tf32";
+  const DataType compute = tf32 ? DataType::kF32 : *parse_data_type(options.dtype);
+  const DataType gradient = options.gradient_dtype.empty() ? compute : *parse_data_type(options.gradient_dtype);
+  return {.compute = compute, .gradient = gradient, .threads = options.threads, .seed = 1};
+}
+
+class GpuBench final : public TrainingBench {
+ public:
+  explicit GpuBench(const TrainingOptions& options) : runtime_(gpu::make_cuda_runtime(0)), input_(options.model) {
+    if (options.profile) throw Error(Errc::kUnsupported, "--profile: with --device cpu only");
+    const CudnnOptions cudnn{.tf32 = options.dtype == "tf32",
+                             .level = options.fusion_level,
+                             .tune = options.tune,
+                             .winners_folder = options.winners_folder};
+    step_ = make_cudnn_step(std::move(input_.graph), step_options(options), cudnn, *runtime_,
+                            [this](std::size_t bytes) { return zeroed(bytes); });
+    step_->load({.images = input_.images, .labels = input_.labels, .first_sample = 0, .step = 0},
+                Deadline::after(kLongest));
+    step_->set_sgd(kBenchSgd);
+    for (int i = 0; i < kEagerSteps; ++i) enqueue();
+    finish("the eager steps");
+    gpu::Capture capture(*runtime_, step_->compute_stream());
+    enqueue();
+    graph_ = capture.finish();
+    steps(1);
+  }
+
+  std::vector<double> steps(int count) override {
+    const auto start = Clock::now();
+    for (int i = 0; i < count; ++i) runtime_->launch(graph_, step_->compute_stream());
+    finish("the steps");
+    return {std::chrono::duration<double>(Clock::now() - start).count() / count};
+  }
+  [[nodiscard]] double loss() const override { return step_->loss(); }
+  [[nodiscard]] const TrainStep& train_step() const override { return *step_; }
+  [[nodiscard]] double flops_per_image() const override { return input_.flops_per_image; }
+
+ private:
+  void enqueue() {
+    step_->enqueue_forward_backward(sink_);
+    step_->enqueue_update();
+  }
+  void finish(std::string_view what) {
+    runtime_->synchronize(step_->compute_stream(), Deadline::after(kLongest), what);
+  }
+  std::span<std::byte> zeroed(std::size_t bytes) {
+    gradients_ = runtime_->allocate(bytes, "the gradients");
+    const gpu::Stream stream = runtime_->make_stream(gpu::Priority::kNormal);
+    runtime_->fill(gradients_->bytes.data(), std::byte{0}, bytes, stream);
+    runtime_->synchronize(stream.view(), Deadline::after(kLongest), "zeroes for the gradients");
+    return gradients_->bytes;
+  }
+
+  const std::unique_ptr<gpu::Runtime> runtime_;
+  TrainingInput input_;
+  gpu::DeviceMemory gradients_;
+  std::unique_ptr<DeviceStep> step_;
+  gpu::Graph graph_;  // destroyed before what it uses
+  NoSink sink_;
+};
+
+}  // namespace
+
+std::unique_ptr<TrainingBench> make_gpu_bench(const TrainingOptions& options) {
+  return std::make_unique<GpuBench>(options);
+}
+
+}  // namespace hvd::bench

@@ -1,0 +1,61 @@
+// Training steps on one batch that stays where it is, to be timed: on the CPU step by step, on a GPU as one captured
+// graph per step. One thread.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "models/train_step.h"
+#include "models/zoo/zoo.h"
+
+namespace hvd::bench {
+
+struct TrainingOptions {
+  models::ModelSpec model{
+      .model = "resnet101", .batch_size = 8, .image_size = 0, .classes = 1000, .auxiliary_head = false};
+  std::string dtype = "fp32";  ///< also bf16; on a GPU fp16 and tf32
+  std::string gradient_dtype;  ///< empty: fp32, or on a GPU the 16-bit type that is computed in
+  int threads = 1;             ///< CPU
+  bool profile = false;        ///< CPU: time every operation
+  int fusion_level = 2;        ///< GPU: models/cudnn/analyse.h
+  bool tune = true;            ///< GPU: time the best engines of each operation first
+  std::string winners_folder;  ///< GPU: where the fastest engines are kept; empty: nowhere
+};
+
+class TrainingBench {
+ public:
+  virtual ~TrainingBench() = default;
+  /// Seconds per step of `count` steps of forward, backward and update: each step's, or on a GPU their mean alone, from
+  /// an idle GPU to an idle GPU.
+  virtual std::vector<double> steps(int count) = 0;
+  /// Of the last step.
+  [[nodiscard]] virtual double loss() const = 0;
+  [[nodiscard]] virtual const models::TrainStep& train_step() const = 0;
+  [[nodiscard]] virtual double flops_per_image() const = 0;
+};
+
+/// Errors of both: out_of_memory; unsupported for a type or device that is not there. Warm: memory has been touched,
+/// and everything has run once.
+std::unique_ptr<TrainingBench> make_cpu_bench(const TrainingOptions& options);
+std::unique_ptr<TrainingBench> make_gpu_bench(const TrainingOptions& options);
+
+/// What both train: a differentiated graph and one synthetic batch.
+struct TrainingInput {
+  explicit TrainingInput(const models::ModelSpec& model);
+
+  models::Graph graph;
+  std::vector<float> images;
+  std::vector<std::int32_t> labels;
+  double flops_per_image = 0;
+};
+
+inline constexpr models::SgdOptions kBenchSgd{
+    .learning_rate = 1e-3, .momentum = 0.9, .weight_decay = 1e-4, .gradient_scale = 1.0};
+
+class NoSink final : public models::GradientSink {
+ public:
+  void gradient_ready(std::size_t /*parameter*/) override {}
+};
+
+}  // namespace hvd::bench

@@ -1,0 +1,82 @@
+"""Starts programs with a time limit, keeps what they write, and leaves none of their children behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import signal
+import subprocess
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Done:
+    """`code` is None where the time limit ended it."""
+
+    code: int | None
+    seconds: float
+    output: str
+
+    def last_line(self) -> str:
+        """Of what it wrote: what a program says when it gives up."""
+        lines = [line.strip() for line in self.output.splitlines() if line.strip()]
+        return lines[-1][:200] if lines else "it wrote nothing"
+
+
+def run(
+    command: list[str],
+    log: Path,
+    seconds: float,
+    environment: Mapping[str, str] | None = None,
+    root: Path | None = None,
+) -> Done:
+    """Runs `command` in a process group of its own, for `seconds` at most; `log` gets the command and its output.
+
+    Paths below `root` are written relative to it. Errors: OSError if the log cannot be written; a program that cannot
+    be started counts as ended with code 127.
+    """
+    begun = time.monotonic()
+    shown = shlex.join(command)
+    if root is not None:
+        shown = shown.replace(f"{root}/", "")
+    with log.open("ab") as out:
+        out.write(f"$ {shown}\n".encode())
+        out.flush()
+        start = out.tell()
+        try:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **(environment or {})},
+                start_new_session=True,
+            )
+        except OSError as error:
+            out.write(f"{error}\n".encode())
+            return Done(127, 0.0, str(error))
+        try:
+            code: int | None = process.wait(timeout=max(0.1, seconds))
+        except subprocess.TimeoutExpired:
+            code = None
+        finally:
+            _end_group(process)
+    with log.open("rb") as back:
+        back.seek(start)
+        output = back.read().decode(errors="replace")
+    return Done(code, time.monotonic() - begun, output)
+
+
+def _end_group(process: subprocess.Popen[bytes], grace_seconds: float = 5.0) -> None:
+    """Asks the process group to end, and kills what is left of it."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGTERM)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(timeout=grace_seconds)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()

@@ -1,0 +1,155 @@
+"""What the host has: a GPU, folders with NVIDIA's libraries, a Python with PyTorch, tools. No network, no packages."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+# Where a library of this kind lies, its folder is of use to the loader.
+WANTED = re.compile(r"lib(cudnn|nccl|cublasLt|nvrtc)\.so\.\d+$")
+TOOLKITS = ("/usr/local/cuda*/lib64", "/usr/local/cuda*/lib", "/opt/nvidia/*/lib64", "/usr/lib/x86_64-linux-gnu")
+# Of a Python's site-packages: wheels of CUDA 11 and 12, those of CUDA 13, and PyTorch's own copies.
+WHEELS = ("nvidia/*/lib", "nvidia/lib", "torch/lib")
+PYTHONS = (
+    "python3",
+    "python",
+    "/usr/bin/python3",
+    "/usr/local/bin/python3",
+    "/opt/conda/bin/python3",
+    "/opt/venv/bin/python3",
+)
+SITE = """import site, sys
+print("\n".join(dict.fromkeys([*site.getsitepackages(), site.getusersitepackages(), *sys.path])))"""
+SETTINGS = "name,uuid,driver_version,memory.total,clocks.max.sm,clocks.max.memory,power.limit,compute_mode"
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """The first GPU that this process may use."""
+
+    name: str
+    capability: str  # "9.0"
+    memory_bytes: int
+    driver: str  # the newest CUDA that the driver serves: "13.0"
+
+    def file_name(self) -> str:
+        """As in tests/cudnn/devices: "NVIDIA H200" is h200."""
+        words = re.findall(r"[a-z0-9]+", self.name.lower().replace("nvidia", ""))
+        return "-".join(words) or "gpu"
+
+
+def find_gpu(library: str = "libcuda.so.1") -> Gpu | str:
+    """The first GPU, or one line on why there is none."""
+    try:
+        cuda = ctypes.CDLL(library)
+    except OSError:
+        return f"there is no {library}: no NVIDIA driver is installed, or the container was started without it"
+    if status := cuda.cuInit(0):
+        return f"the NVIDIA driver does not start (cuInit: error {status}): see nvidia-smi"
+    count, version = ctypes.c_int(), ctypes.c_int()
+    cuda.cuDriverGetVersion(ctypes.byref(version))
+    if cuda.cuDeviceGetCount(ctypes.byref(count)) or count.value == 0:
+        return "the NVIDIA driver shows no GPU (CUDA_VISIBLE_DEVICES?)"
+    device, memory = ctypes.c_int(), ctypes.c_size_t()
+    major, minor = ctypes.c_int(), ctypes.c_int()
+    name = ctypes.create_string_buffer(128)
+    cuda.cuDeviceGet(ctypes.byref(device), 0)
+    cuda.cuDeviceGetName(name, len(name), device)
+    cuda.cuDeviceTotalMem_v2(ctypes.byref(memory), device)
+    cuda.cuDeviceGetAttribute(ctypes.byref(major), 75, device)  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR
+    cuda.cuDeviceGetAttribute(ctypes.byref(minor), 76, device)
+    return Gpu(
+        name=name.value.decode(errors="replace"),
+        capability=f"{major.value}.{minor.value}",
+        memory_bytes=memory.value,
+        driver=f"{version.value // 1000}.{version.value % 1000 // 10}",
+    )
+
+
+def _says(command: list[str], seconds: float = 60.0) -> str:
+    """Standard output, or nothing where it fails or is late."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=seconds)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout if done.returncode == 0 else ""
+
+
+def find_torch(given: str | None) -> tuple[str, str] | str:
+    """A Python with PyTorch and its version; or one line on why there is none. `given` is asked alone."""
+    names = [given] if given else [*filter(None, [os.environ.get("HVD_PYTHON")]), sys.executable, *PYTHONS]
+    pythons = dict.fromkeys(path for name in names if (path := shutil.which(name)))
+    for python in pythons:
+        if version := _says([python, "-c", "import torch; print(torch.__version__)"]).strip():
+            return python, version
+    return f"no PyTorch in {', '.join(pythons) or ', '.join(names)}: name a Python that has it with --python"
+
+
+def _matches(pattern: str) -> list[str]:
+    """Paths that match an absolute pattern, the newest version first."""
+    return sorted((str(path) for path in Path("/").glob(pattern.lstrip("/"))), reverse=True)
+
+
+def _site_packages(python: str) -> list[str]:
+    return [folder for folder in _says([python, "-c", SITE]).splitlines() if folder.startswith("/")]
+
+
+def library_folders(pythons: list[str], patterns: tuple[str, ...] = TOOLKITS) -> list[str]:
+    """Folders with cuDNN, NCCL, cuBLASLt or NVRTC: of the Pythons' wheels first, so that both sides of a comparison
+    run on the same libraries, then of the CUDA toolkits here."""
+    sites = [site for python in pythons for site in _site_packages(python)]
+    places = [f"{site}/{wheel}" for site in sites for wheel in WHEELS]
+    found: dict[str, str] = {}
+    for folder in (match for place in [*places, *patterns] for match in _matches(place)):
+        if Path(folder).is_dir() and any(WANTED.match(name) for name in os.listdir(folder)):
+            found.setdefault(os.path.realpath(folder), folder)
+    return list(found.values())
+
+
+def find_sanitizer(pythons: list[str]) -> str | None:
+    """compute-sanitizer, of the PATH, the toolkits or the wheels."""
+    places = [shutil.which("compute-sanitizer") or ""]
+    places += _matches("/usr/local/cuda*/bin/compute-sanitizer")
+    places += _matches("/usr/local/cuda*/compute-sanitizer/compute-sanitizer")
+    for python in pythons:
+        for site in _site_packages(python):
+            places += _matches(f"{site}/nvidia/*/bin/compute-sanitizer")
+    return next((place for place in places if place and os.access(place, os.X_OK)), None)
+
+
+def machine_facts(folders: list[str]) -> dict[str, object]:
+    """What a reader of the results must know about the machine, as far as it says so itself."""
+    return {
+        "kernel": platform.platform(),
+        "glibc": " ".join(platform.libc_ver()),
+        "python": sys.version.split()[0],
+        "processor": next(iter(re.findall(r"Model name: *(.*)", _says(["lscpu"]))), platform.processor()),
+        "processors": len(os.sched_getaffinity(0)),
+        "gpus": _says(["nvidia-smi", f"--query-gpu={SETTINGS}", "--format=csv"]).splitlines(),
+        "gpu_processes": _says(["nvidia-smi", "--query-compute-apps=pid,used_memory", "--format=csv"]).splitlines(),
+        "library_folders": folders,
+        "libraries": sorted(
+            name
+            for folder in folders
+            for name in os.listdir(folder)
+            if WANTED.match(name) or name.startswith("libcudnn")
+        ),
+    }
+
+
+def gpu_state() -> str:
+    """Clocks, temperature, power and throttling just now, one line; empty without nvidia-smi."""
+    queries = "clocks.sm,clocks.mem,temperature.gpu,power.draw,utilization.gpu,clocks_throttle_reasons.active"
+    return _says(["nvidia-smi", f"--query-gpu={queries}", "--format=csv,noheader"], 20.0).strip()
+
+
+def smi_report() -> str:
+    """All that nvidia-smi says, and how the GPUs are connected; empty without it."""
+    return _says(["nvidia-smi", "-q"]) + _says(["nvidia-smi", "topo", "-m"])

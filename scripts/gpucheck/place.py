@@ -1,0 +1,45 @@
+"""Where the programs lie: in a bundle, or in a build folder of the repository."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from . import ctest
+
+PRESETS = ("cuda", "release")
+
+
+@dataclass(frozen=True)
+class Place:
+    """`root` is the bundle's folder or the repository's."""
+
+    root: Path
+    programs: Path
+    build: Path | None  # None: a bundle
+
+    def program(self, name: str) -> str | None:
+        """Its path; None where it was not built."""
+        path = self.programs / name
+        return str(path) if path.exists() else None
+
+    def gpu_tests(self) -> list[ctest.GpuTest]:
+        """Errors: as ctest.of_build()."""
+        if self.build is not None:
+            return ctest.of_build(self.build)
+        return ctest.read(self.root / "tests" / "tests.json", self.root)
+
+    def peers(self) -> Path:
+        """The folder of the comparison's scripts."""
+        return self.root / "scripts" / "peers"
+
+
+def find_place(root: Path) -> Place | None:
+    """None where nothing has been built."""
+    if (root / "bin" / "hvd_bench").exists():
+        return Place(root, root / "bin", None)
+    for preset in PRESETS:
+        build = root / "build" / preset
+        if (build / "bin" / "hvd_bench").exists():
+            return Place(root, build / "bin", build)
+    return None

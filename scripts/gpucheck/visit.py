@@ -1,0 +1,125 @@
+"""What the parts share: where things are, how long there is, and where results go."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from . import commands
+from .host import Gpu
+from .place import Place
+
+
+class PartFailed(Exception):
+    """What the part is about is wrong here."""
+
+
+class CannotRun(Exception):
+    """Something that the part needs is missing."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What is trained. On a CPU only this script is tested, at sizes for it."""
+
+    device: str
+    models: tuple[str, ...]
+    dtypes: tuple[str, ...]  # of the comparison, those that the device has
+    training_type: str
+    training: tuple[str, ...]  # options of hvd_bench
+    replay: tuple[str, ...]
+    comparison: tuple[str, ...]  # options of compare_gpu.py
+
+
+MODELS = ("resnet101", "vgg16", "inception3")
+ON_THE_GPU = Sizes(
+    device="cuda",
+    models=MODELS,
+    dtypes=("fp16", "bf16", "tf32"),
+    training_type="fp16",
+    training=("--batch-size", "256", "--max-time", "20"),
+    replay=("--batch-size", "64", "--num-warmup-batches", "10", "--num-iters", "30", "--max-time", "30", "--no-db"),
+    comparison=(),
+)
+TINY = ("--image-size", "32", "--batch-size", "2", "--threads", "1", "--num-warmup-batches", "1", "--num-iters", "2")
+ON_THE_CPU = Sizes(
+    device="cpu",
+    models=("resnet50",),
+    dtypes=("fp32",),
+    training_type="fp32",
+    training=TINY,
+    replay=(*TINY, "--no-db"),
+    comparison=(
+        *("--image", "32", "--first-batch", "2", "--last-batch", "2", "--turns", "2", "--warm-up", "1"),
+        *("--turn-seconds", "0.01", "--search-seconds", "0.01"),
+    ),
+)
+
+
+@dataclass
+class Visit:
+    """One run of gpu_check. One thread."""
+
+    place: Place
+    out: Path
+    sizes: Sizes
+    gpu: Gpu | None
+    torch: tuple[str, str] | str  # Python and version, or why there is none
+    folders: list[str]  # of NVIDIA's libraries
+    sanitizer: str | None
+    say: Callable[[str], None]
+    part: str = ""
+    part_ends: float = 0.0  # on the monotonic clock
+    environment: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.folders:
+            path = [*self.folders, *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
+            self.environment["LD_LIBRARY_PATH"] = ":".join(path)
+        if os.geteuid() == 0:
+            self.environment |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+
+    def program(self, name: str) -> str:
+        """Errors: CannotRun where it was not built."""
+        path = self.place.program(name)
+        if path is None:
+            raise CannotRun(f"{name} is not in this build")
+        return path
+
+    def python(self) -> str:
+        """A Python with PyTorch. Errors: CannotRun."""
+        if isinstance(self.torch, str):
+            raise CannotRun(self.torch)
+        return self.torch[0]
+
+    def share(self, left: int) -> float:
+        """Seconds for the next of `left` commands, so that a slow one leaves time for those after it."""
+        return max(0.0, self.part_ends - time.monotonic()) / left
+
+    def run(
+        self,
+        name: str,
+        command: list[str],
+        *,
+        seconds: float = float("inf"),
+        environment: dict[str, str] | None = None,
+        ours: bool = True,
+    ) -> commands.Done:
+        """Runs `command` within the part's time; its output goes to `name`.txt. Ours finds NVIDIA's libraries by
+        LD_LIBRARY_PATH, others by themselves. Errors: PartFailed where the part's time is over."""
+        left = self.part_ends - time.monotonic()
+        if left <= 0:
+            raise PartFailed(f"the time was over before {name}")
+        self.say(f"{self.part}: {name}")
+        variables = {**(self.environment if ours else {}), **(environment or {})}
+        log = self.out / f"{name}.txt"
+        log.parent.mkdir(parents=True, exist_ok=True)
+        return commands.run(command, log, min(seconds, left), variables, self.place.root)
+
+    def note(self, text: str) -> None:
+        """One line of notes.txt: what happened beside the measurements."""
+        with (self.out / "notes.txt").open("a", encoding="utf-8") as notes:
+            notes.write(text + "\n")

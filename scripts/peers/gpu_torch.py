@@ -1,0 +1,230 @@
+"""One PyTorch training process on the GPU, driven from outside: the peer that our GPU steps are compared with.
+
+It speaks the protocol of serving.py; a question for steps is answered with one number, the mean seconds per step from
+an idle device to an idle device. What PyTorch's tuning guide advises is on: channels_last, autocast with GradScaler in
+fp16, cudnn.benchmark, a fused optimiser, input that stays on the device. The variants, of which the best is the peer:
+
+    eager     operation by operation
+    graph     the whole step as one CUDA graph (fp16: without the update where the optimiser cannot scale by itself)
+    compile   torch.compile in the mode of --compile-mode (max-autotune has CUDA graphs of its own)
+
+--device cpu runs eager and compile at small sizes where there is no GPU: it tests this program, and nothing else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import gc
+import os
+import sys
+import time
+from collections.abc import Callable
+
+import torch
+from networks import DEFAULT_IMAGE, PUBLISHED_PARAMETERS, checked_network, parameter_count
+from serving import answer
+from torch import Tensor, nn
+
+AUTOCAST = {"fp16": torch.float16, "bf16": torch.bfloat16}
+# Enough for cudnn.benchmark, the optimiser's buffers and the scaler's first halvings; PyTorch's notes on CUDA graphs
+# ask for at least three, and eleven with DistributedDataParallel.
+WARM_UP_STEPS = 11
+
+# Not 65536: the fused optimiser makes its momentum in the first step, and one that overflows would leave it unwritten.
+FIRST_SCALE = 1024.0
+# What PyTorch and cuDNN say where memory ends.
+NO_MEMORY = ("out of memory", "ALLOC_FAILED", "Unable to find a valid cuDNN algorithm")
+
+
+def make_sgd(parameters: list[nn.Parameter], learning_rate: float) -> tuple[torch.optim.Optimizer, str]:
+    """SGD with momentum in the fastest form that this version has, and the form's name."""
+    for form in ("fused", "foreach"):
+        try:
+            extra = {form: True}
+            return torch.optim.SGD(parameters, lr=learning_rate, momentum=0.9, weight_decay=1e-4, **extra), form
+        except (TypeError, RuntimeError, ValueError):  # an argument that this version does not know or not for these
+            continue
+    return torch.optim.SGD(parameters, lr=learning_rate, momentum=0.9, weight_decay=1e-4), "plain"
+
+
+def set_precision(dtype: str) -> None:
+    torch.backends.cuda.matmul.allow_tf32 = dtype == "tf32"
+    torch.backends.cudnn.allow_tf32 = dtype == "tf32"
+    torch.backends.cudnn.benchmark = True
+    if hasattr(torch.backends.cudnn, "benchmark_limit"):
+        torch.backends.cudnn.benchmark_limit = 0  # all algorithms, not the first ten
+
+
+class GpuTrainer:
+    """Training steps of one variant. Everything is made anew for another batch."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self._options = options
+        self._device = torch.device(options.device)
+        self._image = options.image or DEFAULT_IMAGE[options.model]
+        self.description = ""
+
+    def batch(self, images: int) -> str | None:
+        self._release()
+        try:
+            self._build(images)
+            return None
+        except RuntimeError as error:
+            if not any(words in str(error) for words in NO_MEMORY):
+                raise
+            reason = str(error).split(". ")[0]
+        self._release()  # not inside the handler, where the error's frames still hold the tensors
+        return reason
+
+    def loss(self) -> float:
+        return float(self._loss)
+
+    def steps(self, count: int) -> list[float]:
+        self._synchronise()
+        start = time.perf_counter()
+        for _ in range(count):
+            self._step()
+        self._synchronise()
+        return [(time.perf_counter() - start) / count]
+
+    def _release(self) -> None:
+        self._step: Callable[[], object] = lambda: None
+        self._network = self._optimiser = self._scaler = self._images = self._labels = self._graph = None
+        self._loss = torch.tensor(float("nan"))
+        gc.collect()
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def _synchronise(self) -> None:
+        if self._device.type == "cuda":
+            torch.cuda.synchronize()
+
+    def _build(self, images: int) -> None:
+        options = self._options
+        torch.manual_seed(1)
+        self._network = checked_network(options.model, self._image)
+        self._network = self._network.to(device=self._device, memory_format=torch.channels_last)
+        count = parameter_count(self._network)
+        parameters = list(self._network.parameters())
+        self._optimiser, form = make_sgd(parameters, options.learning_rate)
+        scaled = options.dtype == "fp16" and self._device.type == "cuda"
+        self._scaler = torch.cuda.amp.GradScaler(init_scale=FIRST_SCALE, enabled=scaled)
+        shape = (images, 3, self._image, self._image)
+        self._images = torch.randn(shape, device=self._device).to(memory_format=torch.channels_last)
+        self._labels = torch.randint(0, 1000, (images,), device=self._device)
+        self._loss_function = nn.CrossEntropyLoss()
+        if options.variant == "compile":
+            self._network = torch.compile(self._network, mode=options.compile_mode)
+        self._step = self._whole_step
+        note = ""
+        if options.variant == "graph":
+            note = self._capture(whole=not scaled or getattr(self._optimiser, "_step_supports_amp_scaling", False))
+        else:
+            for _ in range(options.warm_up):
+                self._step()
+        self._synchronise()
+        self.description = (
+            f"{count} torch {torch.__version__} {options.variant}{note} {options.dtype} batch {images} {form} SGD"
+        )
+
+    def _autocast(self) -> contextlib.AbstractContextManager[object]:
+        lower = AUTOCAST.get(self._options.dtype)
+        if lower is None:
+            return contextlib.nullcontext()
+        # Without the cache of weights cast to 16 bit: it must not live on inside a captured graph.
+        return torch.autocast(self._device.type, dtype=lower, cache_enabled=False)
+
+    def _forward_backward(self) -> None:
+        self._optimiser.zero_grad(set_to_none=True)
+        with self._autocast():
+            loss: Tensor = self._loss_function(self._network(self._images), self._labels)
+        self._scaler.scale(loss).backward()
+        self._loss = loss.detach()
+
+    def _update(self) -> None:
+        self._scaler.step(self._optimiser)
+        self._scaler.update()
+
+    def _whole_step(self) -> None:
+        self._forward_backward()
+        self._update()
+
+    def _capture(self, whole: bool) -> str:
+        """Captures a step into one CUDA graph; returns a note of what stayed outside."""
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(self._options.warm_up):
+                self._whole_step()
+        torch.cuda.current_stream().wait_stream(side)
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph):
+            self._forward_backward()
+            if whole:
+                self._update()
+
+        def step() -> None:  # writes into the tensors of the capture, self._loss among them
+            self._graph.replay()
+            if not whole:
+                self._update()
+
+        self._step = step
+        self._step()
+        return "" if whole else " (update outside)"
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", choices=sorted(PUBLISHED_PARAMETERS), required=True)
+    parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--image", type=int, default=0, help="image side; 0: the network's own")
+    parser.add_argument("--dtype", choices=["fp32", "tf32", "fp16", "bf16"], default="fp16")
+    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
+    parser.add_argument("--variant", choices=["eager", "graph", "compile"], default="eager")
+    parser.add_argument("--compile-mode", default="max-autotune")
+    parser.add_argument("--learning-rate", type=float, default=1e-3)
+    parser.add_argument("--warm-up", type=int, default=WARM_UP_STEPS, help="steps before the first answer")
+    parser.add_argument("--memory-fraction", type=float, default=1.0, help="of the device's memory, at most")
+    return parser.parse_args()
+
+
+def obstacle(options: argparse.Namespace) -> str:
+    """Why this variant cannot run here; empty: it can."""
+    if options.device == "cuda" and not torch.cuda.is_available():
+        return f"PyTorch {torch.__version__} finds no GPU"
+    if options.variant == "graph" and options.device == "cpu":
+        return "there are no CUDA graphs on a CPU"
+    if options.variant == "compile" and not hasattr(torch, "compile"):
+        return f"PyTorch {torch.__version__} has no torch.compile"
+    if options.dtype == "fp16" and options.device == "cpu":
+        return "PyTorch's CPU autocast has no fp16"
+    return ""
+
+
+def main() -> int:
+    options = parse_arguments()
+    # Libraries print; the protocol's lines go where nobody else writes.
+    protocol = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    if reason := obstacle(options):
+        print(f"gpu_torch: {reason}", file=sys.stderr)
+        return 2
+    set_precision(options.dtype)
+    if options.device == "cuda" and options.memory_fraction < 1:
+        torch.cuda.set_per_process_memory_fraction(options.memory_fraction)
+    try:
+        trainer = GpuTrainer(options)
+        refusal = trainer.batch(options.batch)
+    except ValueError as error:
+        print(f"gpu_torch: {error}", file=sys.stderr)
+        return 1
+    if refusal is not None:
+        print(f"gpu_torch: batch {options.batch}: {refusal}", file=sys.stderr)
+        return 8
+    answer(trainer, sys.stdin, protocol)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,174 @@
+"""The networks of models/zoo in PyTorch, defined here because torchvision is often missing where PyTorch is there.
+
+Their parameter counts are checked against the published ones before anything is timed.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+PUBLISHED_PARAMETERS = {
+    "vgg16": 138_357_544,
+    "resnet50": 25_557_032,
+    "resnet101": 44_549_160,
+    "inception3": 23_834_568,
+}
+DEFAULT_IMAGE = {"vgg16": 224, "resnet50": 224, "resnet101": 224, "inception3": 299}
+
+
+def vgg16(image: int, classes: int) -> nn.Module:
+    """VGG-16 (configuration D, without batch normalisation)."""
+    layers: list[nn.Module] = []
+    channels = 3
+    for stage, convolutions in ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3)):
+        for _ in range(convolutions):
+            layers += [nn.Conv2d(channels, stage, 3, padding=1), nn.ReLU(inplace=True)]
+            channels = stage
+        layers.append(nn.MaxPool2d(2))
+    grid = image // 32
+    head: list[nn.Module] = [nn.Flatten(), nn.Linear(512 * grid * grid, 4096), nn.ReLU(inplace=True), nn.Dropout()]
+    head += [nn.Linear(4096, 4096), nn.ReLU(inplace=True), nn.Dropout(), nn.Linear(4096, classes)]
+    return nn.Sequential(*layers, *head)
+
+
+class Bottleneck(nn.Module):
+    """1x1, 3x3 (with the stride), 1x1 convolutions and a shortcut."""
+
+    def __init__(self, inputs: int, width: int, stride: int) -> None:
+        super().__init__()
+        outputs = 4 * width
+        self.body = nn.Sequential(
+            nn.Conv2d(inputs, width, 1, bias=False),
+            nn.BatchNorm2d(width),
+            nn.ReLU(inplace=True),
+            nn.Conv2d(width, width, 3, stride=stride, padding=1, bias=False),
+            nn.BatchNorm2d(width),
+            nn.ReLU(inplace=True),
+            nn.Conv2d(width, outputs, 1, bias=False),
+            nn.BatchNorm2d(outputs),
+        )
+        self.shortcut: nn.Module = nn.Identity()
+        if stride != 1 or inputs != outputs:
+            self.shortcut = nn.Sequential(
+                nn.Conv2d(inputs, outputs, 1, stride=stride, bias=False), nn.BatchNorm2d(outputs)
+            )
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu_(self.body(x) + self.shortcut(x))
+
+
+def resnet(blocks: tuple[int, int, int, int], classes: int) -> nn.Module:
+    """ResNet with bottleneck blocks (50: 3, 4, 6, 3; 101: 3, 4, 23, 3)."""
+    layers: list[nn.Module] = [nn.Conv2d(3, 64, 7, stride=2, padding=3, bias=False), nn.BatchNorm2d(64)]
+    layers += [nn.ReLU(inplace=True), nn.MaxPool2d(3, stride=2, padding=1)]
+    channels, width = 64, 64
+    for stage, count in enumerate(blocks):
+        for block in range(count):
+            layers.append(Bottleneck(channels, width, 2 if stage > 0 and block == 0 else 1))
+            channels = 4 * width
+        width *= 2
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, classes))
+
+
+def unit(inputs: int, outputs: int, kernel: int | tuple[int, int], stride: int = 1, same: bool = True) -> nn.Module:
+    """Convolution, batch normalisation (epsilon 1e-3), ReLU."""
+    height, width = (kernel, kernel) if isinstance(kernel, int) else kernel
+    padding = (height // 2, width // 2) if same and stride == 1 else 0
+    return nn.Sequential(
+        nn.Conv2d(inputs, outputs, (height, width), stride=stride, padding=padding, bias=False),
+        nn.BatchNorm2d(outputs, eps=1e-3),
+        nn.ReLU(inplace=True),
+    )
+
+
+class Branches(nn.Module):
+    """Runs every branch on the same input and concatenates their channels."""
+
+    def __init__(self, *branches: nn.Module) -> None:
+        super().__init__()
+        self.branches = nn.ModuleList(branches)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat([branch(x) for branch in self.branches], 1)
+
+
+def pooled(inputs: int, outputs: int) -> nn.Module:
+    return nn.Sequential(nn.AvgPool2d(3, stride=1, padding=1, count_include_pad=False), unit(inputs, outputs, 1))
+
+
+def chain(inputs: int, *steps: tuple[int, int | tuple[int, int], int]) -> nn.Sequential:
+    """Units one after the other: (outputs, kernel, stride) each."""
+    layers = []
+    for outputs, kernel, stride in steps:
+        layers.append(unit(inputs, outputs, kernel, stride))
+        inputs = outputs
+    return nn.Sequential(*layers)
+
+
+def inception3(classes: int) -> nn.Module:
+    """Inception V3 without the auxiliary head."""
+
+    def block_a(c: int, pool: int) -> nn.Module:
+        return Branches(
+            unit(c, 64, 1),
+            chain(c, (48, 1, 1), (64, 5, 1)),
+            chain(c, (64, 1, 1), (96, 3, 1), (96, 3, 1)),
+            pooled(c, pool),
+        )
+
+    def block_c(w: int) -> nn.Module:
+        return Branches(
+            unit(768, 192, 1),
+            chain(768, (w, 1, 1), (w, (1, 7), 1), (192, (7, 1), 1)),
+            chain(768, (w, 1, 1), (w, (7, 1), 1), (w, (1, 7), 1), (w, (7, 1), 1), (192, (1, 7), 1)),
+            pooled(768, 192),
+        )
+
+    def block_e(c: int) -> nn.Module:
+        def split() -> nn.Module:
+            return Branches(unit(384, 384, (1, 3)), unit(384, 384, (3, 1)))
+
+        return Branches(
+            unit(c, 320, 1),
+            nn.Sequential(unit(c, 384, 1), split()),
+            nn.Sequential(unit(c, 448, 1), unit(448, 384, 3), split()),
+            pooled(c, 192),
+        )
+
+    layers = [unit(3, 32, 3, 2), unit(32, 32, 3, same=False), unit(32, 64, 3), nn.MaxPool2d(3, 2)]
+    layers += [unit(64, 80, 1), unit(80, 192, 3, same=False), nn.MaxPool2d(3, 2)]
+    layers += [block_a(192, 32), block_a(256, 64), block_a(288, 64)]
+    layers.append(Branches(unit(288, 384, 3, 2), chain(288, (64, 1, 1), (96, 3, 1), (96, 3, 2)), nn.MaxPool2d(3, 2)))
+    layers += [block_c(128), block_c(160), block_c(160), block_c(192)]
+    layers.append(
+        Branches(
+            chain(768, (192, 1, 1), (320, 3, 2)),
+            chain(768, (192, 1, 1), (192, (1, 7), 1), (192, (7, 1), 1), (192, 3, 2)),
+            nn.MaxPool2d(3, 2),
+        )
+    )
+    layers += [block_e(1280), block_e(2048)]
+    layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Dropout(0.5), nn.Linear(2048, classes)]
+    return nn.Sequential(*layers)
+
+
+def build(model: str, image: int, classes: int) -> nn.Module:
+    if model == "vgg16":
+        return vgg16(image, classes)
+    if model == "inception3":
+        return inception3(classes)
+    return resnet((3, 4, 6, 3) if model == "resnet50" else (3, 4, 23, 3), classes)
+
+
+def parameter_count(network: nn.Module) -> int:
+    return sum(p.numel() for p in network.parameters())
+
+
+def checked_network(model: str, image: int, classes: int = 1000) -> nn.Module:
+    """The network in training mode. Errors: ValueError if its parameter count is not the published one."""
+    network = build(model, image, classes).train()
+    count = parameter_count(network)
+    if (image, classes) == (DEFAULT_IMAGE[model], 1000) and count != PUBLISHED_PARAMETERS[model]:
+        raise ValueError(f"{model} has {count} parameters, not {PUBLISHED_PARAMETERS[model]}")
+    return network

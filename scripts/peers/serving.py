@@ -1,0 +1,203 @@
+"""How a comparison drives training processes: both ends of the protocol, turns, and the ratio with its interval.
+
+A training process writes one line "ready TEXT", then answers each line of its standard input with one line:
+
+    N         the seconds of N training steps: one number per step, or one mean per step for all of them
+    loss      the loss of the last step
+    batch N   "ready TEXT" once it trains batches of N images, or "no REASON" (no memory)
+
+It ends when its input does. bench/micro/train_step_bench.cpp is the C++ side.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import select
+import statistics
+import subprocess
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import IO, Protocol
+
+# The lowest and the highest of five hold a median in 94 % of cases: fewer turns cannot give an interval of 95 %.
+FEWEST_TURNS = 6
+START_SECONDS = 600.0
+ANSWER_SECONDS = 600.0
+
+
+class PeerError(RuntimeError):
+    """A training process ended, or did not answer in time."""
+
+
+class Server:
+    """A training process that is driven from here. One thread.
+
+    Errors: PeerError if it ends or is late; it has been killed by then.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        command: list[str],
+        environment: Mapping[str, str] | None = None,
+        start_seconds: float = START_SECONDS,
+        log: IO[bytes] | None = None,
+    ) -> None:
+        self.name = name
+        self._received = b""
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            bufsize=0,
+            env={**os.environ, **(environment or {})},
+        )
+        self.description = self._line(start_seconds).removeprefix("ready ")
+
+    def _line(self, seconds: float) -> str:
+        assert self._process.stdout is not None
+        deadline = time.monotonic() + seconds
+        while b"\n" not in self._received:
+            left = deadline - time.monotonic()
+            if left <= 0 or not select.select([self._process.stdout], [], [], left)[0]:
+                self.kill()
+                raise PeerError(f"{self.name} gave no answer in {seconds:.0f} s")
+            block = self._process.stdout.read(1 << 16)
+            if not block:
+                raise PeerError(f"{self.name} ended with exit code {self._end()}")
+            self._received += block
+        line, self._received = self._received.split(b"\n", 1)
+        return line.decode(errors="replace").strip()
+
+    def _ask(self, question: str, seconds: float = ANSWER_SECONDS) -> str:
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(f"{question}\n".encode())
+        except BrokenPipeError:
+            raise PeerError(f"{self.name} ended with exit code {self._end()}") from None
+        return self._line(seconds)
+
+    def steps(self, count: int) -> list[float]:
+        """Seconds per step of `count` steps: `count` numbers, or their mean alone."""
+        return [float(word) for word in self._ask(str(count)).split()]
+
+    def loss(self) -> float:
+        """Of the last step."""
+        return float(self._ask("loss"))
+
+    def batch(self, images: int, seconds: float = START_SECONDS) -> str | None:
+        """Trains batches of so many images from now on; None, or why it cannot."""
+        answer = self._ask(f"batch {images}", seconds)
+        if answer.startswith("no "):
+            return answer.removeprefix("no ")
+        self.description = answer.removeprefix("ready ")
+        return None
+
+    def _end(self) -> int:
+        try:
+            return self._process.wait(timeout=60)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            return self._process.wait()
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def close(self) -> None:
+        """Its input ends; it is killed if it does not end within a minute."""
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            pipe.close()
+        self._end()
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Trainer(Protocol):
+    """What a training process in Python offers to answer()."""
+
+    description: str
+
+    def steps(self, count: int) -> list[float]: ...
+    def loss(self) -> float: ...
+    def batch(self, images: int) -> str | None: ...
+
+
+def answer(trainer: Trainer, questions: Iterable[str], out: IO[str]) -> None:
+    """The training process's end of the protocol, until the questions end."""
+
+    def say(text: str) -> None:
+        out.write(text + "\n")
+        out.flush()
+
+    say(f"ready {trainer.description}")
+    for line in questions:
+        match line.split():
+            case ["loss"]:
+                say(repr(trainer.loss()))
+            case ["batch", images]:
+                refusal = trainer.batch(int(images))
+                say(f"ready {trainer.description}" if refusal is None else f"no {' '.join(refusal.split())}")
+            case [count]:
+                say(" ".join(f"{seconds:.6f}" for seconds in trainer.steps(int(count))))
+            case _:
+                raise ValueError(f"not a question: {line!r}")
+
+
+def take_turns(servers: list[Server], turns: int, steps: list[int]) -> list[list[float]]:
+    """Seconds per step of each server, in order of the turns: A B, B A, A B, ... with `steps` each."""
+    seconds: list[list[float]] = [[] for _ in servers]
+    order = list(range(len(servers)))
+    for turn in range(turns):
+        for i in order if turn % 2 == 0 else reversed(order):
+            seconds[i] += servers[i].steps(steps[i])
+    return seconds
+
+
+@dataclass
+class Ratio:
+    """How many times as fast ours is as the peer; `low`, `high` of a 95 % interval, None with too few turns."""
+
+    ratio: float
+    low: float | None
+    high: float | None
+
+    def interval_text(self) -> str:
+        return "too few turns" if self.low is None else f"[{self.low:.2f}, {self.high:.2f}]"
+
+
+def ratio_interval(
+    ours: list[float], peer: list[float], turns: int, draws: int = 4000, seed: int = 1
+) -> tuple[float | None, float | None]:
+    """95 % bootstrap interval of median(peer) / median(ours), both in seconds, in order of their turns.
+
+    Whole turns are resampled, both sides together, so that what slows down a turn cancels. (None, None) where there
+    are fewer than FEWEST_TURNS.
+    """
+    if turns < FEWEST_TURNS:
+        return None, None
+    rng = random.Random(seed)
+
+    def of_turns(seconds: list[float], drawn: list[int]) -> float:
+        per_turn = len(seconds) // turns
+        return statistics.median(s for turn in drawn for s in seconds[turn * per_turn : (turn + 1) * per_turn])
+
+    ratios = []
+    for _ in range(draws):
+        drawn = rng.choices(range(turns), k=turns)
+        ratios.append(of_turns(peer, drawn) / of_turns(ours, drawn))
+    ratios.sort()
+    return ratios[int(0.025 * draws)], ratios[int(0.975 * draws)]
+
+
+def ratio_of(ours: list[float], peer: list[float], turns: int) -> Ratio:
+    """Of the medians of two lists of seconds, with its interval."""
+    return Ratio(statistics.median(peer) / statistics.median(ours), *ratio_interval(ours, peer, turns))
