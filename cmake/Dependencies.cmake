@@ -38,13 +38,12 @@ endif()
 hvd_feature(CUDNN "${CUDNN_FOUND}"
             "It needs the CUDA Toolkit, and cuDNN 8.9 or newer with headers; point HVD_CUDNN_ROOT at it, or set HVD_WITH_CUDNN=OFF.")
 
-<<<<<<< HEAD
 if(HVD_HAVE_CUDA AND NOT HVD_WITH_NCCL STREQUAL "OFF")
   find_package(NCCL 2.18 QUIET)
 endif()
 hvd_feature(NCCL "${NCCL_FOUND}"
             "It needs the CUDA Toolkit, and NCCL 2.18 or newer with its header; point HVD_NCCL_ROOT at it, or set HVD_WITH_NCCL=OFF.")
-=======
+
 # Kernels of our own need the CUDA compiler as well; without one that works here they are left out.
 if(HVD_HAVE_CUDNN)
   if(NOT CMAKE_CUDA_COMPILER AND NOT DEFINED ENV{CUDACXX} AND CUDAToolkit_NVCC_EXECUTABLE)
@@ -67,7 +66,6 @@ if(HVD_HAVE_CUDNN)
     set(HVD_HAVE_CUDA_KERNELS TRUE)
   endif()
 endif()
->>>>>>> w/check
 
 find_package(CLI11 CONFIG REQUIRED)
 find_package(SQLite3 REQUIRED)

@@ -32,21 +32,14 @@ hvd_exec_module() {
   PYTHONPATH="$scripts${PYTHONPATH:+:$PYTHONPATH}" PYTHONDONTWRITEBYTECODE=1 exec "$HVD_PYTHON" -m "$@"
 }
 
-<<<<<<< HEAD
 # hvd_exec COMMAND ARGS...: becomes `python -m hvdb COMMAND ARGS...`.
 hvd_exec() { hvd_exec_module hvdb "$@"; }
 
-# hvd_exec_campaign ARGS...: becomes `python -m campaign ARGS...`. Needs 3.11 (tomllib) and nothing beside it: login
-# nodes have little.
-hvd_exec_campaign() {
-  local top candidate
-=======
 # hvd_exec_plain FOLDER PACKAGE CHECK VERSION ARGS...: becomes `python -m PACKAGE ARGS...` with FOLDER of this project on
 # its path, in a Python (of VERSION or newer, for the message) that passes CHECK and needs nothing beside it.
 hvd_exec_plain() {
   local top folder=$1 package=$2 check=$3 version=$4 candidate
   shift 4
->>>>>>> w/check
   top=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
   for candidate in ${HVD_PYTHON:+"$HVD_PYTHON"} python3 python3.14 python3.13 python3.12 python3.11 python3.10 \
     /usr/bin/python3 /opt/conda/bin/python3; do
