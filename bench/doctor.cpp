@@ -175,7 +175,7 @@ void examine_shared_memory(FindingList& all) {
 }
 
 /// Only where there is a GPU to reduce on, or where it was asked for by name.
-void examine_nccl(Findings& all, const Environment& environment) {
+void examine_nccl(FindingList& all, const Environment& environment) {
   const gpu::DeviceList gpus = gpu::list_devices();
   const comm::nccl::Search search = nccl_search(environment);
   if (gpus.devices.empty() && search.root.empty()) return;
