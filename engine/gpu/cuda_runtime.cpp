@@ -1,0 +1,205 @@
+// The Runtime of a real GPU. Everything here is one call of the CUDA runtime and its errors in our words.
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <array>
+#include <string>
+
+#include "engine/base/error.h"
+#include "engine/base/unique_handle.h"
+#include "engine/gpu/runtime.h"
+
+namespace hvd::gpu {
+namespace {
+
+cudaStream_t native(StreamView stream) { return static_cast<cudaStream_t>(stream.native); }
+cudaEvent_t native(EventView event) { return static_cast<cudaEvent_t>(event.native); }
+cudaGraphExec_t native(GraphView graph) { return static_cast<cudaGraphExec_t>(graph.native); }
+
+struct GraphTraits {
+  using Handle = cudaGraph_t;
+  static Handle null() { return nullptr; }
+  static void destroy(Handle graph) noexcept { static_cast<void>(cudaGraphDestroy(graph)); }
+};
+
+std::string bytes_text(std::size_t bytes) { return std::to_string(bytes >> 20U) + " MiB"; }
+
+class CudaRuntime final : public Runtime {
+ public:
+  explicit CudaRuntime(Device device) : device_(std::move(device)) {
+    make_current();
+    check(cudaFree(nullptr), "cudaFree", "making this process's context");  // the first call makes it
+    int least = 0;
+    check(cudaDeviceGetStreamPriorityRange(&least, &high_priority_), "cudaDeviceGetStreamPriorityRange", "");
+  }
+
+  [[nodiscard]] const Device& device() const noexcept override { return device_; }
+  [[nodiscard]] MemoryState memory() override {
+    make_current();
+    MemoryState state;
+    check(cudaMemGetInfo(&state.free_bytes, &state.total_bytes), "cudaMemGetInfo", "");
+    return state;
+  }
+  void make_current() override { check(cudaSetDevice(device_.index), "cudaSetDevice", ""); }
+
+  [[nodiscard]] DeviceMemory allocate(std::size_t bytes, std::string_view what) override {
+    refuse_nothing(bytes, what);
+    make_current();
+    void* data = nullptr;
+    const cudaError_t status = cudaMalloc(&data, bytes);
+    if (status == cudaErrorMemoryAllocation) refuse_too_much(bytes, what);
+    check(status, "cudaMalloc", what);
+    return {*this, DeviceBlock{{static_cast<std::byte*>(data), bytes}}};
+  }
+  [[nodiscard]] PinnedMemory allocate_pinned(std::size_t bytes, std::string_view what) override {
+    refuse_nothing(bytes, what);
+    make_current();
+    void* data = nullptr;
+    const cudaError_t status = cudaHostAlloc(&data, bytes, cudaHostAllocDefault);
+    if (status == cudaErrorMemoryAllocation) {
+      static_cast<void>(cudaGetLastError());
+      throw Error(Errc::kOutOfMemory, label() + ": the host cannot pin " + bytes_text(bytes) + " for " +
+                                          std::string(what) + "; free host memory, or raise ulimit -l");
+    }
+    check(status, "cudaHostAlloc", what);
+    return {*this, PinnedBlock{{static_cast<std::byte*>(data), bytes}}};
+  }
+  [[nodiscard]] Stream make_stream(Priority priority) override {
+    make_current();
+    cudaStream_t stream = nullptr;
+    const int level = priority == Priority::kHigh ? high_priority_ : 0;
+    check(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, level), "cudaStreamCreateWithPriority", "");
+    return {*this, StreamView{stream}};
+  }
+  [[nodiscard]] Event make_event(Timing timing) override {
+    make_current();
+    cudaEvent_t event = nullptr;
+    const unsigned flags = timing == Timing::kOn ? cudaEventDefault : cudaEventDisableTiming;
+    check(cudaEventCreateWithFlags(&event, flags), "cudaEventCreateWithFlags", "");
+    return {*this, EventView{event}};
+  }
+
+  void copy(void* to, const void* from, std::size_t bytes, StreamView stream) override {
+    check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, native(stream)), "cudaMemcpyAsync", "");
+  }
+  void fill(void* to, std::byte value, std::size_t bytes, StreamView stream) override {
+    check(cudaMemsetAsync(to, std::to_integer<int>(value), bytes, native(stream)), "cudaMemsetAsync", "");
+  }
+  void record(EventView event, StreamView stream) override {
+    check(cudaEventRecord(native(event), native(stream)), "cudaEventRecord", "");
+  }
+  void record_outside(EventView event, StreamView stream) override {
+    // The flag is an error outside a capture.
+    const unsigned flags = capturing(stream) ? cudaEventRecordExternal : cudaEventRecordDefault;
+    check(cudaEventRecordWithFlags(native(event), native(stream), flags), "cudaEventRecordWithFlags", "");
+  }
+  void wait(StreamView stream, EventView event) override {
+    check(cudaStreamWaitEvent(native(stream), native(event), cudaEventWaitDefault), "cudaStreamWaitEvent", "");
+  }
+  [[nodiscard]] bool finished(EventView event) override {
+    return finished(cudaEventQuery(native(event)), "cudaEventQuery");
+  }
+  [[nodiscard]] bool finished(StreamView stream) override {
+    return finished(cudaStreamQuery(native(stream)), "cudaStreamQuery");
+  }
+  [[nodiscard]] std::chrono::nanoseconds elapsed(EventView begin, EventView end) override {
+    float milliseconds = 0;
+    check(cudaEventElapsedTime(&milliseconds, native(begin), native(end)), "cudaEventElapsedTime", "");
+    constexpr double kNanosecondsPerMillisecond = 1e6;
+    return std::chrono::nanoseconds(static_cast<std::int64_t>(kNanosecondsPerMillisecond * milliseconds));
+  }
+
+  void begin_capture(StreamView stream) override {
+    // Of this thread alone: others may allocate and ask for events meanwhile.
+    check(cudaStreamBeginCapture(native(stream), cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture", "");
+  }
+  [[nodiscard]] Graph end_capture(StreamView stream) override {
+    UniqueHandle<GraphTraits> recorded;
+    check(cudaStreamEndCapture(native(stream), recorded.out()), "cudaStreamEndCapture", "");
+    cudaGraphExec_t graph = nullptr;
+    // With the priorities of the streams that its nodes were captured from.
+    check(cudaGraphInstantiateWithFlags(&graph, recorded.get(), cudaGraphInstantiateFlagUseNodePriority),
+          "cudaGraphInstantiateWithFlags", "");
+    return {*this, GraphView{graph}};
+  }
+  void abandon_capture(StreamView stream) noexcept override {
+    UniqueHandle<GraphTraits> recorded;
+    cudaStreamCaptureStatus state = cudaStreamCaptureStatusNone;
+    if (cudaStreamIsCapturing(native(stream), &state) != cudaSuccess || state != cudaStreamCaptureStatusNone) {
+      static_cast<void>(cudaStreamEndCapture(native(stream), recorded.out()));
+    }
+    static_cast<void>(cudaGetLastError());
+  }
+  void launch(GraphView graph, StreamView stream) override {
+    check(cudaGraphLaunch(native(graph), native(stream)), "cudaGraphLaunch", "");
+  }
+
+  void destroy(const DeviceBlock& block) noexcept override { static_cast<void>(cudaFree(block.bytes.data())); }
+  void destroy(const PinnedBlock& block) noexcept override { static_cast<void>(cudaFreeHost(block.bytes.data())); }
+  void destroy(StreamView stream) noexcept override { static_cast<void>(cudaStreamDestroy(native(stream))); }
+  void destroy(EventView event) noexcept override { static_cast<void>(cudaEventDestroy(native(event))); }
+  void destroy(GraphView graph) noexcept override { static_cast<void>(cudaGraphExecDestroy(native(graph))); }
+
+ private:
+  void check(cudaError_t status, const char* call, std::string_view what) const {
+    if (status == cudaSuccess) return;
+    static_cast<void>(cudaGetLastError());  // cleared where it can be: it is reported here
+    const bool callers = std::find(kCallersFaults.begin(), kCallersFaults.end(), status) != kCallersFaults.end();
+    std::string text = label() + ": " + call + (what.empty() ? "" : " for " + std::string(what)) + ": " +
+                       cudaGetErrorString(status) + " (" + cudaGetErrorName(status) + ")";
+    if (!callers) text += "; work enqueued earlier may have caused it: run under compute-sanitizer to see which";
+    throw Error(callers ? Errc::kInvalidArgument : Errc::kBackend, text);
+  }
+  [[nodiscard]] bool finished(cudaError_t status, const char* call) const {
+    if (status == cudaErrorNotReady) {
+      static_cast<void>(cudaGetLastError());  // an answer, not a fault
+      return false;
+    }
+    check(status, call, "");
+    return true;
+  }
+  [[nodiscard]] bool capturing(StreamView stream) const {
+    cudaStreamCaptureStatus state = cudaStreamCaptureStatusNone;
+    check(cudaStreamIsCapturing(native(stream), &state), "cudaStreamIsCapturing", "");
+    return state != cudaStreamCaptureStatusNone;
+  }
+  void refuse_nothing(std::size_t bytes, std::string_view what) const {
+    if (bytes == 0) throw Error(Errc::kInvalidArgument, label() + ": zero bytes for " + std::string(what));
+  }
+  [[noreturn]] void refuse_too_much(std::size_t bytes, std::string_view what) {
+    static_cast<void>(cudaGetLastError());
+    const MemoryState now = memory();
+    throw Error(Errc::kOutOfMemory, label() + ": no memory for " + std::string(what) + ": " + bytes_text(bytes) +
+                                        " asked for, " + bytes_text(now.free_bytes) + " of " +
+                                        bytes_text(now.total_bytes) +
+                                        " free; use a smaller batch, or see nvidia-smi for who else uses this GPU");
+  }
+
+  static constexpr std::array kCallersFaults = {cudaErrorInvalidValue,
+                                                cudaErrorStreamCaptureUnsupported,
+                                                cudaErrorStreamCaptureInvalidated,
+                                                cudaErrorStreamCaptureMerge,
+                                                cudaErrorStreamCaptureUnmatched,
+                                                cudaErrorStreamCaptureUnjoined,
+                                                cudaErrorStreamCaptureIsolation,
+                                                cudaErrorStreamCaptureImplicit,
+                                                cudaErrorCapturedEvent,
+                                                cudaErrorStreamCaptureWrongThread};
+
+  const Device device_;
+  int high_priority_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<Runtime> make_cuda_runtime(int index) {
+  const DeviceList list = list_devices();
+  if (list.devices.empty()) throw Error(Errc::kUnsupported, "no GPU can be used: " + list.reason);
+  for (const Device& device : list.devices) {
+    if (device.index == index) return std::make_unique<CudaRuntime>(device);
+  }
+  throw Error(Errc::kUnsupported, "there is no GPU " + std::to_string(index) + ": this process sees " +
+                                      std::to_string(list.devices.size()) + ", counted from 0 (CUDA_VISIBLE_DEVICES)");
+}
+
+}  // namespace hvd::gpu

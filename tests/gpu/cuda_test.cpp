@@ -1,0 +1,96 @@
+// The CUDA Runtime: on a machine without a GPU, that it says so; with one, that it does what the fake does.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "engine/base/error.h"
+#include "engine/gpu/runtime.h"
+
+namespace hvd {
+namespace {
+
+using namespace std::chrono_literals;
+
+Deadline soon() { return Deadline::after(30s); }
+
+TEST(CudaRuntime, WithoutAGpuSaysWhy) {
+  const gpu::DeviceList list = gpu::list_devices();
+  if (!list.devices.empty()) GTEST_SKIP() << "there is a GPU";
+  try {
+    const auto runtime = gpu::make_cuda_runtime(0);
+    FAIL() << "a runtime without a GPU";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), Errc::kUnsupported);
+    EXPECT_EQ(std::string(error.what()), "no GPU can be used: " + list.reason);
+  }
+}
+
+class OnGpu : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    const gpu::DeviceList list = gpu::list_devices();
+    if (list.devices.empty()) GTEST_SKIP() << list.reason;
+    runtime_ = gpu::make_cuda_runtime(0);
+  }
+  std::unique_ptr<gpu::Runtime> runtime_;
+};
+
+TEST_F(OnGpu, CopiesThroughAGraphWithAFork) {
+  constexpr std::size_t kBytes = 1 << 20;
+  const auto compute = runtime_->make_stream(gpu::Priority::kNormal);
+  const auto side = runtime_->make_stream(gpu::Priority::kHigh);
+  const auto fork = runtime_->make_event(gpu::Timing::kOff);
+  const auto join = runtime_->make_event(gpu::Timing::kOff);
+  const auto begin = runtime_->make_event(gpu::Timing::kOn);
+  const auto end = runtime_->make_event(gpu::Timing::kOn);
+  const auto device = runtime_->allocate(2 * kBytes, "two halves");
+  const auto host = runtime_->allocate_pinned(2 * kBytes, "two halves");
+  std::byte* const halves = device->bytes.data();
+  gpu::Capture capture(*runtime_, compute);
+  runtime_->record_outside(begin, compute);
+  runtime_->fill(halves, std::byte{7}, kBytes, compute);
+  runtime_->record(fork, compute);
+  runtime_->wait(side, fork);
+  runtime_->copy(halves + kBytes, halves, kBytes, side);
+  runtime_->record(join, side);
+  runtime_->wait(compute, join);
+  runtime_->copy(host->bytes.data(), halves, 2 * kBytes, compute);
+  runtime_->record_outside(end, compute);
+  const gpu::Graph graph = capture.finish();
+  std::memset(host->bytes.data(), 0, 2 * kBytes);
+  runtime_->launch(graph, compute);
+  runtime_->synchronize(end.view(), soon(), "the graph");
+  EXPECT_EQ(std::vector<std::byte>(host->bytes.begin(), host->bytes.end()),
+            std::vector<std::byte>(2 * kBytes, std::byte{7}));
+  EXPECT_GT(runtime_->elapsed(begin, end).count(), 0);
+}
+
+TEST_F(OnGpu, AMissingJoinIsRefused) {
+  const auto compute = runtime_->make_stream(gpu::Priority::kNormal);
+  const auto side = runtime_->make_stream(gpu::Priority::kNormal);
+  const auto fork = runtime_->make_event(gpu::Timing::kOff);
+  const auto memory = runtime_->allocate(64, "a");
+  gpu::Capture capture(*runtime_, compute);
+  runtime_->record(fork, compute);
+  runtime_->wait(side, fork);
+  runtime_->fill(memory->bytes.data(), std::byte{1}, 64, side);
+  EXPECT_THROW((void)capture.finish(), Error);
+}
+
+TEST_F(OnGpu, TooMuchMemorySaysHowMuch) {
+  const gpu::MemoryState state = runtime_->memory();
+  try {
+    (void)runtime_->allocate(2 * state.total_bytes, "the moon");
+    FAIL() << "twice the memory was had";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), Errc::kOutOfMemory);
+    EXPECT_NE(std::string(error.what()).find("for the moon: " + std::to_string(state.total_bytes >> 19U) + " MiB"),
+              std::string::npos)
+        << error.what();
+  }
+}
+
+}  // namespace
+}  // namespace hvd

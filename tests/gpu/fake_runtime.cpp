@@ -1,0 +1,384 @@
+#include "tests/gpu/fake_runtime.h"
+
+#include <algorithm>
+#include <cstring>
+#include <iterator>
+#include <set>
+#include <utility>
+
+#include "engine/base/error.h"
+
+namespace hvd::test {
+namespace {
+
+constexpr std::size_t kAlign = 4096;
+constexpr std::byte kGarbage{0xCD};
+
+}  // namespace
+
+/// A capture in progress: work by number, with what each waits for.
+struct FakeRuntime::Recording {
+  struct Node {
+    std::shared_ptr<const Work> work;
+    std::size_t line = 0;
+    std::vector<std::size_t> waits_for;
+    FakeEvent* outside = nullptr;
+  };
+  FakeStream* origin = nullptr;
+  std::vector<Node> nodes;
+  std::map<FakeStream*, std::size_t> lines;  // lines of the graph, one per stream that takes part
+};
+
+struct FakeRuntime::FakeStream {
+  std::size_t line = 0;
+  std::vector<OpRef> tail;  // what the next work waits for
+  std::shared_ptr<Recording> recording;
+  std::vector<std::size_t> recorded_tail;
+};
+
+struct FakeRuntime::FakeEvent {
+  bool timing = false;
+  OpRef op;
+  std::weak_ptr<Recording> recording;  // that it is an edge of
+  bool edge = false;                   // its last recording was inside a capture
+  std::vector<std::size_t> recorded;
+};
+
+struct FakeRuntime::FakeGraph {
+  std::vector<Recording::Node> nodes;
+  std::size_t lines = 0;
+  std::vector<std::size_t> line_of;  // [line of the graph] of the world
+  OpRef last;                        // end of the last launch
+};
+
+FakeRuntime::FakeRuntime(FakeWorld& world, int index, FakeOptions options) : world_(world), id_(world.add_device()) {
+  device_.index = index;
+  device_.name = "fake";
+  device_.uuid = options.uuid.empty() ? "GPU-fake-" + std::to_string(id_) : std::move(options.uuid);
+  device_.memory_bytes = options.memory_bytes;
+  device_.multiprocessors = 1;
+}
+
+FakeRuntime::~FakeRuntime() {
+  if (const std::size_t left = objects(); left > 0) {
+    world_.report("GPU " + std::to_string(id_) + ": " + std::to_string(left) + " objects outlive their runtime");
+  }
+}
+
+std::size_t FakeRuntime::objects() {
+  const MutexLock lock(mutex_);
+  return streams_.size() + events_.size() + graphs_.size() + blocks_.size();
+}
+
+void FakeRuntime::refuse(const std::string& what) const { throw Error(Errc::kInvalidArgument, label() + ": " + what); }
+
+FakeRuntime::FakeStream& FakeRuntime::find(gpu::StreamView stream) {
+  const auto found = streams_.find(stream.native);
+  if (found == streams_.end()) refuse("a stream that is not of this GPU, or destroyed");
+  return *found->second;
+}
+FakeRuntime::FakeEvent& FakeRuntime::find(gpu::EventView event) {
+  const auto found = events_.find(event.native);
+  if (found == events_.end()) refuse("an event that is not of this GPU, or destroyed");
+  return *found->second;
+}
+FakeRuntime::FakeGraph& FakeRuntime::find(gpu::GraphView graph) {
+  const auto found = graphs_.find(graph.native);
+  if (found == graphs_.end()) refuse("a graph that is not of this GPU, or destroyed");
+  return *found->second;
+}
+
+// -- memory ------------------------------------------------------------------------------------------------
+
+gpu::MemoryState FakeRuntime::memory() {
+  const MutexLock lock(mutex_);
+  return {device_.memory_bytes - used_, device_.memory_bytes};
+}
+
+std::span<std::byte> FakeRuntime::make_block(std::size_t bytes, bool device, std::string_view what) {
+  if (bytes == 0) refuse("zero bytes for " + std::string(what));
+  const MutexLock lock(mutex_);
+  if (device && bytes > device_.memory_bytes - used_) {
+    throw Error(Errc::kOutOfMemory, label() + ": no memory for " + std::string(what) + ": " + std::to_string(bytes) +
+                                        " bytes asked for, " + std::to_string(device_.memory_bytes - used_) + " free");
+  }
+  if (device) used_ += bytes;
+  Block block{std::make_unique<std::byte[]>(bytes + kAlign), bytes, device};
+  const auto address = reinterpret_cast<std::uintptr_t>(block.storage.get());
+  std::byte* const data = block.storage.get() + (kAlign - address % kAlign);
+  std::fill_n(data, bytes, kGarbage);
+  blocks_.emplace(data, std::move(block));
+  return {data, bytes};
+}
+
+void FakeRuntime::free_block(std::span<std::byte> bytes) noexcept {
+  if (const std::string user = world_.user_of(bytes); !user.empty()) {
+    world_.report("memory freed while '" + user + "' has yet to use it");
+  }
+  world_.forget(bytes);
+  const MutexLock lock(mutex_);
+  const auto found = blocks_.find(bytes.data());
+  if (found == blocks_.end()) return;
+  if (found->second.device) used_ -= found->second.bytes;
+  blocks_.erase(found);
+}
+
+gpu::DeviceMemory FakeRuntime::allocate(std::size_t bytes, std::string_view what) {
+  return {*this, gpu::DeviceBlock{make_block(bytes, true, what)}};
+}
+gpu::PinnedMemory FakeRuntime::allocate_pinned(std::size_t bytes, std::string_view what) {
+  return {*this, gpu::PinnedBlock{make_block(bytes, false, what)}};
+}
+void FakeRuntime::destroy(const gpu::DeviceBlock& block) noexcept { free_block(block.bytes); }
+void FakeRuntime::destroy(const gpu::PinnedBlock& block) noexcept { free_block(block.bytes); }
+
+void FakeRuntime::require_known(Range range, const char* call) {
+  auto block = blocks_.upper_bound(range.data());
+  if (block == blocks_.begin()) refuse(std::string(call) + ": memory that is not of this GPU");
+  block = std::prev(block);
+  if (range.data() + range.size() > block->first + block->second.bytes) {
+    refuse(std::string(call) + ": memory that is not of this GPU");
+  }
+}
+
+// -- work --------------------------------------------------------------------------------------------------
+
+gpu::Stream FakeRuntime::make_stream(gpu::Priority /*priority*/) {
+  auto stream = std::make_unique<FakeStream>();
+  stream->line = world_.add_line();
+  const gpu::StreamView view{stream.get()};
+  const MutexLock lock(mutex_);
+  streams_.emplace(view.native, std::move(stream));
+  return {*this, view};
+}
+
+gpu::Event FakeRuntime::make_event(gpu::Timing timing) {
+  auto event = std::make_unique<FakeEvent>();
+  event->timing = timing == gpu::Timing::kOn;
+  const gpu::EventView view{event.get()};
+  const MutexLock lock(mutex_);
+  events_.emplace(view.native, std::move(event));
+  return {*this, view};
+}
+
+void FakeRuntime::destroy(gpu::StreamView stream) noexcept {
+  const MutexLock lock(mutex_);
+  const auto found = streams_.find(stream.native);
+  if (found == streams_.end()) return;
+  if (found->second->recording) world_.report("a stream was destroyed while it is captured");
+  streams_.erase(found);
+}
+void FakeRuntime::destroy(gpu::EventView event) noexcept {
+  const MutexLock lock(mutex_);
+  events_.erase(event.native);
+}
+void FakeRuntime::destroy(gpu::GraphView graph) noexcept {
+  std::unique_ptr<FakeGraph> gone;  // its work may own what locks
+  const MutexLock lock(mutex_);
+  const auto found = graphs_.find(graph.native);
+  if (found == graphs_.end()) return;
+  gone = std::move(found->second);
+  graphs_.erase(found);
+}
+
+void FakeRuntime::enqueue_locked(FakeStream& stream, Work work, FakeEvent* outside) {
+  auto shared = std::make_shared<const Work>(std::move(work));
+  if (stream.recording) {
+    Recording& recording = *stream.recording;
+    recording.nodes.push_back(
+        {std::move(shared), recording.lines.at(&stream), std::move(stream.recorded_tail), outside});
+    stream.recorded_tail = {recording.nodes.size() - 1};
+    return;
+  }
+  OpRef op = world_.enqueue(id_, stream.line, std::move(shared), std::move(stream.tail));
+  if (outside != nullptr) outside->op = op;
+  stream.tail = {std::move(op)};
+}
+
+void FakeRuntime::enqueue(gpu::StreamView stream, Work work) {
+  const MutexLock lock(mutex_);
+  for (const auto* ranges : {&work.reads, &work.writes}) {
+    for (const Range range : *ranges) require_known(range, work.label.c_str());
+  }
+  enqueue_locked(find(stream), std::move(work), nullptr);
+}
+
+void FakeRuntime::kernel(gpu::StreamView stream, std::string label, std::vector<Range> reads, std::vector<Range> writes,
+                         std::function<void()> body) {
+  const auto start = [body = std::move(body)]() -> Work::Poll {
+    body();
+    return nullptr;
+  };
+  enqueue(stream, {std::move(label), std::move(reads), std::move(writes), start});
+}
+
+void FakeRuntime::copy(void* to, const void* from, std::size_t bytes, gpu::StreamView stream) {
+  kernel(stream, "copy", {{static_cast<const std::byte*>(from), bytes}}, {{static_cast<const std::byte*>(to), bytes}},
+         [to, from, bytes] { std::memcpy(to, from, bytes); });
+}
+
+void FakeRuntime::fill(void* to, std::byte value, std::size_t bytes, gpu::StreamView stream) {
+  kernel(stream, "fill", {}, {{static_cast<const std::byte*>(to), bytes}},
+         [to, value, bytes] { std::memset(to, std::to_integer<int>(value), bytes); });
+}
+
+void FakeRuntime::record(gpu::EventView event, gpu::StreamView stream) {
+  {
+    const MutexLock lock(mutex_);
+    FakeStream& its = find(stream);
+    if (its.recording) {
+      FakeEvent& recorded = find(event);
+      recorded.recording = its.recording;
+      recorded.edge = true;
+      recorded.recorded = its.recorded_tail;
+      return;
+    }
+  }
+  record_outside(event, stream);
+}
+
+void FakeRuntime::record_outside(gpu::EventView event, gpu::StreamView stream) {
+  const MutexLock lock(mutex_);
+  FakeEvent& recorded = find(event);
+  recorded.edge = false;
+  enqueue_locked(find(stream), {"event", {}, {}, {}}, &recorded);
+}
+
+void FakeRuntime::wait(gpu::StreamView stream, gpu::EventView event) {
+  const MutexLock lock(mutex_);
+  FakeStream& its = find(stream);
+  FakeEvent& recorded = find(event);
+  if (!recorded.edge) {
+    if (its.recording) refuse("a captured stream waits for an event from outside the capture");
+    if (recorded.op) its.tail.push_back(recorded.op);
+    return;
+  }
+  const std::shared_ptr<Recording> recording = recorded.recording.lock();
+  if (!recording) refuse("a stream waits for an event that was recorded in a capture which is over");
+  if (its.recording && its.recording != recording) refuse("a wait would join two captures");
+  if (!its.recording) {
+    its.recording = recording;
+    its.recorded_tail.clear();
+    recording->lines.emplace(&its, recording->lines.size());
+  }
+  its.recorded_tail.insert(its.recorded_tail.end(), recorded.recorded.begin(), recorded.recorded.end());
+}
+
+OpRef FakeRuntime::last_recording(gpu::EventView event) {
+  const MutexLock lock(mutex_);
+  const FakeEvent& recorded = find(event);
+  if (recorded.edge) refuse("an event that was last recorded in a capture is asked about");
+  return recorded.op;
+}
+
+bool FakeRuntime::finished(gpu::EventView event) { return world_.finished(id_, last_recording(event)); }
+
+bool FakeRuntime::finished(gpu::StreamView stream) {
+  std::vector<OpRef> tail;
+  {
+    const MutexLock lock(mutex_);
+    const FakeStream& its = find(stream);
+    if (its.recording) refuse("a captured stream is asked about");
+    tail = its.tail;
+  }
+  if (tail.empty()) return world_.finished(id_, nullptr);
+  return std::all_of(tail.begin(), tail.end(), [&](const OpRef& op) { return world_.finished(id_, op); });
+}
+
+std::chrono::nanoseconds FakeRuntime::elapsed(gpu::EventView begin, gpu::EventView end) {
+  for (const gpu::EventView event : {begin, end}) {
+    const MutexLock lock(mutex_);
+    if (!find(event).timing) refuse("elapsed time of an event without timing");
+  }
+  // A turn of the world counts as a microsecond.
+  const auto turns = static_cast<std::int64_t>(world_.done_at(last_recording(end))) -
+                     static_cast<std::int64_t>(world_.done_at(last_recording(begin)));
+  return std::chrono::microseconds(turns);
+}
+
+// -- graphs ------------------------------------------------------------------------------------------------
+
+bool FakeRuntime::capturing(gpu::StreamView stream) {
+  const MutexLock lock(mutex_);
+  return find(stream).recording != nullptr;
+}
+
+std::size_t FakeRuntime::nodes(gpu::GraphView graph) {
+  const MutexLock lock(mutex_);
+  return find(graph).nodes.size();
+}
+
+void FakeRuntime::begin_capture(gpu::StreamView stream) {
+  const MutexLock lock(mutex_);
+  FakeStream& its = find(stream);
+  if (its.recording) refuse("a stream that is captured already");
+  its.recording = std::make_shared<Recording>();
+  its.recording->origin = &its;
+  its.recording->lines.emplace(&its, 0);
+  its.recorded_tail.clear();
+}
+
+void FakeRuntime::drop_recording(FakeStream& stream) {
+  const std::shared_ptr<Recording> recording = stream.recording;
+  if (!recording) return;
+  for (const auto& [joined, line] : recording->lines) {
+    joined->recording = nullptr;
+    joined->recorded_tail.clear();
+  }
+}
+
+gpu::Graph FakeRuntime::end_capture(gpu::StreamView stream) {
+  auto graph = std::make_unique<FakeGraph>();
+  const gpu::GraphView view{graph.get()};
+  const MutexLock lock(mutex_);
+  FakeStream& its = find(stream);
+  if (!its.recording || its.recording->origin != &its) refuse("the capture did not begin on this stream");
+  const std::shared_ptr<Recording> recording = its.recording;
+  std::set<std::size_t> joined(its.recorded_tail.begin(), its.recorded_tail.end());
+  for (auto node = joined.rbegin(); node != joined.rend(); ++node) {
+    const auto& before = recording->nodes[*node].waits_for;
+    joined.insert(before.begin(), before.end());  // all smaller: the walk goes on through them
+  }
+  std::string missing;
+  for (const auto& [other, line] : recording->lines) {
+    for (const std::size_t node : other->recorded_tail) {
+      if (joined.count(node) == 0) missing = recording->nodes[node].work->label;
+    }
+  }
+  drop_recording(its);
+  if (!missing.empty()) refuse("end of a capture without a join: nothing waits for '" + missing + "'");
+  graph->nodes = recording->nodes;
+  graph->lines = recording->lines.size();
+  for (std::size_t i = 0; i < graph->lines; ++i) graph->line_of.push_back(world_.add_line());
+  graphs_.emplace(view.native, std::move(graph));
+  return {*this, view};
+}
+
+void FakeRuntime::abandon_capture(gpu::StreamView stream) noexcept {
+  const MutexLock lock(mutex_);
+  const auto found = streams_.find(stream.native);
+  if (found != streams_.end()) drop_recording(*found->second);
+}
+
+void FakeRuntime::launch(gpu::GraphView graph, gpu::StreamView stream) {
+  const MutexLock lock(mutex_);
+  FakeStream& its = find(stream);
+  FakeGraph& launched = find(graph);
+  if (its.recording) refuse("a graph is launched into a captured stream");
+  std::vector<OpRef> before = std::move(its.tail);
+  if (launched.last) before.push_back(launched.last);
+  const OpRef begin = world_.enqueue(id_, its.line, nullptr, std::move(before));
+  std::vector<OpRef> ops;
+  std::vector<OpRef> all{begin};
+  for (const Recording::Node& node : launched.nodes) {
+    std::vector<OpRef> waits_for{begin};
+    for (const std::size_t earlier : node.waits_for) waits_for.push_back(ops[earlier]);
+    ops.push_back(world_.enqueue(id_, launched.line_of[node.line], node.work, std::move(waits_for)));
+    if (node.outside != nullptr) node.outside->op = ops.back();
+    all.push_back(ops.back());
+  }
+  launched.last = world_.enqueue(id_, its.line, nullptr, std::move(all));
+  its.tail = {launched.last};
+}
+
+}  // namespace hvd::test

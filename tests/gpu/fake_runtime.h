@@ -1,0 +1,101 @@
+// A gpu::Runtime without a GPU: streams, events and graphs over a FakeWorld. It is stricter than CUDA where being so
+// finds mistakes: addresses must lie in its own memory, streams of one GPU must not be used with another, an event must
+// have been recorded before it is waited for in a capture.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/gpu/runtime.h"
+#include "tests/gpu/fake_world.h"
+
+namespace hvd::test {
+
+struct FakeOptions {
+  std::size_t memory_bytes = std::size_t{64} << 20;
+  std::string uuid;  ///< empty: one of its own
+};
+
+class FakeRuntime final : public gpu::Runtime {
+ public:
+  /// The world outlives it.
+  FakeRuntime(FakeWorld& world, int index, FakeOptions options = {});
+  ~FakeRuntime() override;
+
+  /// What a kernel does, in place of one.
+  void enqueue(gpu::StreamView stream, Work work);
+  /// The same for work that is over once `body` has run.
+  void kernel(gpu::StreamView stream, std::string label, std::vector<Range> reads, std::vector<Range> writes,
+              std::function<void()> body);
+  [[nodiscard]] bool capturing(gpu::StreamView stream);
+  /// Nodes of a graph: to see that a capture holds what it should.
+  [[nodiscard]] std::size_t nodes(gpu::GraphView graph);
+  [[nodiscard]] FakeWorld& world() noexcept { return world_; }
+  /// Every later question and every wait fails, as after a kernel's illegal access.
+  void break_down(std::string why) { world_.break_device(id_, std::move(why)); }
+  /// Streams, events, graphs and blocks that are still owned.
+  [[nodiscard]] std::size_t objects();
+
+  [[nodiscard]] const gpu::Device& device() const noexcept override { return device_; }
+  [[nodiscard]] gpu::MemoryState memory() override;
+  void make_current() override {}
+  [[nodiscard]] gpu::DeviceMemory allocate(std::size_t bytes, std::string_view what) override;
+  [[nodiscard]] gpu::PinnedMemory allocate_pinned(std::size_t bytes, std::string_view what) override;
+  [[nodiscard]] gpu::Stream make_stream(gpu::Priority priority) override;
+  [[nodiscard]] gpu::Event make_event(gpu::Timing timing) override;
+  void copy(void* to, const void* from, std::size_t bytes, gpu::StreamView stream) override;
+  void fill(void* to, std::byte value, std::size_t bytes, gpu::StreamView stream) override;
+  void record(gpu::EventView event, gpu::StreamView stream) override;
+  void record_outside(gpu::EventView event, gpu::StreamView stream) override;
+  void wait(gpu::StreamView stream, gpu::EventView event) override;
+  [[nodiscard]] bool finished(gpu::EventView event) override;
+  [[nodiscard]] bool finished(gpu::StreamView stream) override;
+  [[nodiscard]] std::chrono::nanoseconds elapsed(gpu::EventView begin, gpu::EventView end) override;
+  void begin_capture(gpu::StreamView stream) override;
+  [[nodiscard]] gpu::Graph end_capture(gpu::StreamView stream) override;
+  void abandon_capture(gpu::StreamView stream) noexcept override;
+  void launch(gpu::GraphView graph, gpu::StreamView stream) override;
+  void destroy(const gpu::DeviceBlock& block) noexcept override;
+  void destroy(const gpu::PinnedBlock& block) noexcept override;
+  void destroy(gpu::StreamView stream) noexcept override;
+  void destroy(gpu::EventView event) noexcept override;
+  void destroy(gpu::GraphView graph) noexcept override;
+
+ private:
+  struct FakeStream;
+  struct FakeEvent;
+  struct FakeGraph;
+  struct Recording;
+  struct Block {
+    std::unique_ptr<std::byte[]> storage;
+    std::size_t bytes = 0;
+    bool device = false;
+  };
+
+  std::span<std::byte> make_block(std::size_t bytes, bool device, std::string_view what);
+  void free_block(std::span<std::byte> bytes) noexcept;
+  FakeStream& find(gpu::StreamView stream) HVD_REQUIRES(mutex_);
+  FakeEvent& find(gpu::EventView event) HVD_REQUIRES(mutex_);
+  FakeGraph& find(gpu::GraphView graph) HVD_REQUIRES(mutex_);
+  OpRef last_recording(gpu::EventView event);
+  void enqueue_locked(FakeStream& stream, Work work, FakeEvent* outside) HVD_REQUIRES(mutex_);
+  void require_known(Range range, const char* call) HVD_REQUIRES(mutex_);
+  void drop_recording(FakeStream& stream) HVD_REQUIRES(mutex_);
+  [[noreturn]] void refuse(const std::string& what) const;
+
+  FakeWorld& world_;
+  const std::size_t id_;
+  gpu::Device device_;
+  Mutex mutex_;
+  std::size_t used_ HVD_GUARDED_BY(mutex_) = 0;
+  std::map<const std::byte*, Block> blocks_ HVD_GUARDED_BY(mutex_);  // by first address
+  std::map<const void*, std::unique_ptr<FakeStream>> streams_ HVD_GUARDED_BY(mutex_);
+  std::map<const void*, std::unique_ptr<FakeEvent>> events_ HVD_GUARDED_BY(mutex_);
+  std::map<const void*, std::unique_ptr<FakeGraph>> graphs_ HVD_GUARDED_BY(mutex_);
+};
+
+}  // namespace hvd::test
