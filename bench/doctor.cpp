@@ -15,12 +15,15 @@
 #include "bench/build_info.h"
 #include "bench/cli/environment.h"
 #include "bench/cli/launch.h"
+#include "bench/cli/nccl_search.h"
 #include "bench/cli/report.h"
 #include "bench/host_facts.h"
 #include "bench/machine_rate.h"
 #include "bench/result_store.h"
 #include "engine/base/error.h"
 #include "engine/comm/communicator.h"
+#include "engine/comm/nccl/api.h"
+#include "engine/gpu/device.h"
 #include "models/train_step.h"
 
 namespace hvd::bench {
@@ -171,6 +174,19 @@ void examine_shared_memory(Findings& all) {
   }
 }
 
+/// Only where there is a GPU to reduce on, or where it was asked for by name.
+void examine_nccl(Findings& all, const Environment& environment) {
+  const gpu::DeviceList gpus = gpu::list_devices();
+  const comm::nccl::Search search = nccl_search(environment);
+  if (gpus.devices.empty() && search.root.empty()) return;
+  try {
+    const auto nccl = comm::nccl::load(search);
+    good(all, "NCCL", nccl->version().text() + " (" + nccl->name() + ")");
+  } catch (const Error& error) {
+    all.push_back({Level::kNote, "NCCL", error.what(), {}});
+  }
+}
+
 bool in_path(std::string_view path, const char* program) {
   while (!path.empty()) {
     const std::size_t colon = std::min(path.find(':'), path.size());
@@ -291,6 +307,7 @@ std::vector<Finding> examine(const std::string& db_file, const Launch& launch) {
   examine_shared_memory(all);
   examine_launcher(all, launch, environment);
   all.insert(all.end(), mpi.begin(), mpi.end());
+  examine_nccl(all, environment);
   examine_limits(all);
   if (launch.rank == 0) examine_store(all, db_file);
   return all;

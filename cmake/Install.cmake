@@ -7,7 +7,7 @@ set(package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/hvd_bench")
 set(header_dir include/hvd_bench)  # hvd_settings' install interface
 
 set_target_properties(hvd_settings PROPERTIES EXPORT_NAME settings)
-install(TARGETS hvd_settings hvd_base hvd_core hvd_comm hvd_engine EXPORT hvd_bench
+install(TARGETS hvd_settings hvd_base hvd_core hvd_gpu hvd_comm hvd_engine EXPORT hvd_bench
         ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}" COMPONENT engine)
 install(EXPORT hvd_bench NAMESPACE hvd:: DESTINATION "${package_dir}" COMPONENT engine)
 

@@ -1,6 +1,7 @@
 // How ranks talk: a control plane for small host messages and a data plane for reductions, behind one
 // Communicator per rank. Implementations: solo (one rank), loopback (N ranks as threads of one process),
-// mpi (processes), later nccl. Nothing above this header knows which one it has.
+// mpi (processes), nccl (device memory, over one of the others; device_communicator.h). Nothing above this header knows
+// which one it has.
 //
 // Threads: a Communicator is used by one thread at a time (in the program: the engine's thread).
 // Errors: every wait has a Deadline. When it passes: Error{kTimeout or kPeerLost} whose text says what was
@@ -12,6 +13,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <optional>
 #include <span>
@@ -54,6 +56,9 @@ class ControlPlane {
   virtual void answer_roll_call(std::string_view status) = 0;
   /// Makes peers' current and future waits fail at once with Error{kPeerLost, reason}. Never throws.
   virtual void abort(std::string_view reason) noexcept = 0;
+  /// Errors: peer_lost with the reason if a peer has aborted, as far as this rank has heard (answer_roll_call()
+  /// listens). Cheap; any thread.
+  virtual void throw_if_aborted() = 0;
 };
 
 /// Memory that the data plane can reduce fastest (shared between the ranks of a node, registered).
@@ -76,6 +81,8 @@ std::string_view name(Algorithm algorithm) noexcept;
 /// Errors: invalid_argument that lists the names ("auto", "shm", "ring", "hierarchical", "mpi", "doubling").
 Algorithm parse_algorithm(std::string_view text);
 
+/// Calls return when the work is done; on a device plane, all_reduce() and copy() return when it is enqueued, and
+/// complete() waits for it.
 class DataPlane {
  public:
   virtual ~DataPlane() = default;
@@ -86,6 +93,10 @@ class DataPlane {
   /// on (count, world, algorithm): the same world gives bit-identical sums, equal on all ranks.
   virtual void all_reduce(void* data, std::size_t count, DataType dtype, ReduceOp op, Deadline deadline) = 0;
   virtual void broadcast(void* data, std::size_t bytes, int root, Deadline deadline) = 0;
+  /// Into and out of memory that allocate() gave: this plane knows how to reach it. No overlap.
+  virtual void copy(void* to, const void* from, std::size_t bytes) { std::memcpy(to, from, bytes); }
+  /// Waits for all that was enqueued; `what` is for the message. Planes of host memory have nothing to wait for.
+  virtual void complete(std::string_view /*what*/, Deadline /*deadline*/) {}
   /// What really ran, for provenance: "shm", "hierarchical(shm+ring over tcp)", ...
   [[nodiscard]] virtual std::string description() const = 0;
 };
@@ -96,7 +107,7 @@ class Communicator {
   [[nodiscard]] virtual const Topology& topology() const = 0;
   [[nodiscard]] virtual ControlPlane& control() = 0;
   [[nodiscard]] virtual DataPlane& data() = 0;
-  /// "solo", "loopback", "mpi".
+  /// "solo", "loopback", "mpi", "nccl".
   [[nodiscard]] virtual std::string_view backend() const = 0;
   /// Library and transport for provenance, e.g. "Open MPI v4.1.4, btl vader,tcp".
   [[nodiscard]] virtual std::string library() const = 0;

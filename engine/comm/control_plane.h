@@ -19,6 +19,7 @@ class GroupControl final : public ControlPlane {
                                                     std::chrono::milliseconds patience) override;
   void answer_roll_call(std::string_view status) override;
   void abort(std::string_view reason) noexcept override;
+  void throw_if_aborted() override { core_.faults.throw_if_aborted(); }
 
  private:
   void reduce_block(std::span<std::uint64_t> words, BitOp op, const Wait& wait);

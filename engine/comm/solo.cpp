@@ -29,6 +29,7 @@ class SoloControl final : public ControlPlane {
   }
   void answer_roll_call(std::string_view /*status*/) override {}
   void abort(std::string_view /*reason*/) noexcept override {}
+  void throw_if_aborted() override {}
 };
 
 class PageMemory final : public RegisteredMemory {

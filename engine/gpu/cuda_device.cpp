@@ -35,7 +35,7 @@ DeviceList list_devices() {
     cudaDeviceProp properties{};
     if (cudaGetDeviceProperties(&properties, i) != cudaSuccess) continue;
     list.devices.push_back({i, properties.name, uuid_text(properties.uuid), properties.major, properties.minor,
-                            properties.totalGlobalMem, properties.multiProcessorCount});
+                            properties.totalGlobalMem, properties.multiProcessorCount, count});
   }
   if (list.devices.empty()) list.reason = "the driver shows no device (CUDA_VISIBLE_DEVICES?)";
   return list;

@@ -83,6 +83,7 @@ class CudaRuntime final : public Runtime {
     check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, native(stream)), "cudaMemcpyAsync", "");
   }
   void fill(void* to, std::byte value, std::size_t bytes, StreamView stream) override {
+    make_current();  // copies do without
     check(cudaMemsetAsync(to, std::to_integer<int>(value), bytes, native(stream)), "cudaMemsetAsync", "");
   }
   void record(EventView event, StreamView stream) override {
@@ -131,6 +132,7 @@ class CudaRuntime final : public Runtime {
     static_cast<void>(cudaGetLastError());
   }
   void launch(GraphView graph, StreamView stream) override {
+    make_current();
     check(cudaGraphLaunch(native(graph), native(stream)), "cudaGraphLaunch", "");
   }
 

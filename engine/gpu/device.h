@@ -10,18 +10,19 @@ namespace hvd::gpu {
 
 struct Device {
   int index = 0;
-  std::string name;             ///< "NVIDIA H200"
-  std::string uuid;             ///< "GPU-..." as nvidia-smi prints it
+  std::string name;  ///< "NVIDIA H200"
+  std::string uuid;  ///< "GPU-..." as nvidia-smi prints it
   int compute_major = 0, compute_minor = 0;
   std::size_t memory_bytes = 0;
   int multiprocessors = 0;
+  int visible = 1;  ///< GPUs that this process sees, this one among them
 };
 
 struct DeviceList {
   std::vector<Device> devices;
-  std::string reason;           ///< why `devices` is empty; empty if it is not
-  int driver_version = 0;       ///< CUDA version the driver supports, 1000 * major + 10 * minor; 0: no driver
-  int runtime_version = 0;      ///< CUDA version of this build; 0: built without CUDA
+  std::string reason;       ///< why `devices` is empty; empty if it is not
+  int driver_version = 0;   ///< CUDA version the driver supports, 1000 * major + 10 * minor; 0: no driver
+  int runtime_version = 0;  ///< CUDA version of this build; 0: built without CUDA
 };
 
 /// Any thread. Source: CUDA Runtime API, device management.

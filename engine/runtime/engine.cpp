@@ -89,7 +89,10 @@ comm::Bytes Engine::broadcast_message(std::span<const std::byte> message, int ro
 
 void Engine::all_reduce(void* data, std::size_t count, DataType dtype, ReduceOp op) {
   impl_->execute("all_reduce", [&] {
-    impl_->communicator_->data().all_reduce(data, count, dtype, op, Deadline::after(impl_->options_.deadline));
+    comm::DataPlane& plane = impl_->communicator_->data();
+    const Deadline deadline = Deadline::after(impl_->options_.deadline);
+    plane.all_reduce(data, count, dtype, op, deadline);
+    plane.complete("all_reduce", deadline);
   });
 }
 
@@ -99,6 +102,9 @@ void Engine::set_activity(const char* activity, std::uint64_t step) noexcept {
 }
 core::CycleStats Engine::cycle_stats() const { return impl_->cycle_stats(); }
 void Engine::abort(std::string_view reason) noexcept { impl_->abort(reason); }
+
+void Engine::throw_if_failed() const { impl_->throw_if_failed(); }
+void Engine::observe(EngineObserver* observer) { impl_->observe(observer); }
 
 bool Engine::tracing() const noexcept { return impl_->trace_ != nullptr; }
 void Engine::trace_span(std::string_view name, Clock::time_point begin, Clock::time_point end) {

@@ -29,6 +29,8 @@
 
 namespace hvd {
 
+class EngineObserver;
+
 enum class Schedule : std::uint8_t {
   kStatic,      ///< buckets fixed at start, no control plane at all
   kNegotiated,  ///< Horovod's protocol
@@ -117,6 +119,11 @@ class Engine {
   /// Tells the peers that this rank gives up, so that they fail at once rather than at the deadline. Does not
   /// wait; this rank's next call throws Error{kInterrupted, reason}.
   void abort(std::string_view reason) noexcept;
+
+  /// Throws what the engine's thread met, if it has failed. Cheap.
+  void throw_if_failed() const;
+  /// For what reduces on a device beside the engine (DeviceEngine); null: nobody. Borrowed until the engine's end.
+  void observe(EngineObserver* observer);
 
   // -- timeline ------------------------------------------------------------------------------------------
   [[nodiscard]] bool tracing() const noexcept;

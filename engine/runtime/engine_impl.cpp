@@ -80,6 +80,15 @@ void Engine::Impl::throw_if_failed() {
   throw_failure();
 }
 
+void Engine::Impl::observe(EngineObserver* observer) {
+  execute("observe", [&] {
+    observer_ = observer;
+    negotiated_.set_gate(observer == nullptr ? NegotiatedSchedule::Gate{} : [observer](std::size_t gradient) {
+      observer->before_gradient(gradient);
+    });
+  });
+}
+
 void Engine::Impl::execute(const char* what, const std::function<void()>& work) {
   if (in_step_.load()) {
     throw Error(Errc::kInvalidArgument, std::string(what) + " inside a step: call it after finish_step()");

@@ -27,6 +27,7 @@
 #include "engine/base/mutex.h"
 #include "engine/runtime/engine.h"
 #include "engine/runtime/negotiated_schedule.h"
+#include "engine/runtime/observer.h"
 #include "engine/runtime/ready_marks.h"
 #include "engine/runtime/tickets.h"
 #include "engine/runtime/trace.h"
@@ -58,6 +59,7 @@ class Engine::Impl {
   core::CycleStats cycle_stats();
   void close_trace();
   void throw_if_failed();
+  void observe(EngineObserver* observer);
   [[nodiscard]] bool solo() const noexcept { return size_ == 1; }
 
   const std::unique_ptr<comm::Communicator> communicator_;
@@ -150,6 +152,7 @@ class Engine::Impl {
   StepReport report_;                    // the thread's, of the step at hand
   StepReport no_step_;                   // the thread's, of tickets outside a step; nobody reads it
 
+  EngineObserver* observer_ = nullptr;                           // the thread's
   bool in_command_ = false;                                      // the thread's
   NegotiatedSchedule negotiated_;                                // the thread's
   std::vector<Submission> collected_;                            // the thread's

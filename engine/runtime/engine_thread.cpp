@@ -13,6 +13,8 @@ namespace {
 
 /// How often an idle thread looks whether a peer asks what this rank is doing. Costs some 10 us a second.
 constexpr std::chrono::milliseconds kAnswerInterval{1000};
+/// With an observer, who watches a device: a peer's abort must end what hangs there.
+constexpr std::chrono::milliseconds kLookInterval{20};
 /// A little longer than the interval at which an idle peer looks.
 constexpr std::chrono::milliseconds kRollCallPatience{1250};
 
@@ -152,7 +154,11 @@ bool Engine::Impl::finished_for_good() {
 
 void Engine::Impl::idle() {
   if (trace_ && active_.load() == Schedule::kNone && trace_->wants_writing()) trace_->write();
-  if (!sleep(Clock::now() + kAnswerInterval, WakeFor::kAnything)) communicator_->control().answer_roll_call(status());
+  if (sleep(Clock::now() + (observer_ != nullptr ? kLookInterval : kAnswerInterval), WakeFor::kAnything)) return;
+  communicator_->control().answer_roll_call(status());
+  if (observer_ == nullptr) return;
+  communicator_->control().throw_if_aborted();
+  observer_->look();
 }
 
 bool Engine::Impl::sleep(Clock::time_point until, WakeFor what) {
@@ -200,6 +206,7 @@ void Engine::Impl::fail(Errc code, std::string text) noexcept {
     failed_.store(true);
   }
   done_.notify_all();
+  if (observer_ != nullptr) observer_->failed();
 }
 
 /// Adds who is to blame, where a peer was waited for in vain and nobody has said it yet.
@@ -225,6 +232,13 @@ std::string Engine::Impl::status() const {
   status.waits = in_command_ || negotiated_.pending() || next_bucket_ready();
   if (const char* activity = activity_.load(); activity != nullptr) {
     status.activity = "step " + std::to_string(activity_step_.load()) + ", " + activity + "; ";
+  }
+  if (const auto its = observer_ != nullptr ? observer_->status() : std::nullopt) {
+    status.step = its->step;
+    status.moved = its->moved;
+    status.waits |= its->waits;
+    status.activity += its->activity;
+    return status.to_text();
   }
   const Schedule active = active_.load();
   if (active == Schedule::kStatic) {

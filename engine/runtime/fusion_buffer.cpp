@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstring>
 
 #include "engine/base/assert.h"
 
@@ -31,21 +30,22 @@ void FusionBuffer::reserve(std::size_t bytes, std::size_t limit_bytes, comm::Dat
   if (bytes <= capacity()) return;
   // Small enough that a job of small tensors stays small; large enough to grow a few times only.
   constexpr std::size_t kSmallest = std::size_t{1} << 20;
+  if (memory_) data.complete("the last batches in the fusion buffer", deadline);
   memory_.reset();  // before the next is mapped: the old contents are of no use
   const std::size_t wanted = std::min(std::max(kSmallest, std::bit_ceil(bytes)), limit_bytes);
   memory_ = data.allocate(std::max(wanted, bytes), deadline);
   HVD_ASSERT(capacity() >= bytes);
 }
 
-std::byte* FusionBuffer::pack(std::span<const Piece> pieces) noexcept {
+std::byte* FusionBuffer::pack(std::span<const Piece> pieces, comm::DataPlane& data) {
   std::byte* const base = memory_->bytes().data();
-  for (const Piece& piece : pieces) std::memcpy(base + piece.offset, piece.data, piece.bytes);
+  for (const Piece& piece : pieces) data.copy(base + piece.offset, piece.data, piece.bytes);
   return base;
 }
 
-void FusionBuffer::unpack(std::span<const Piece> pieces) const noexcept {
+void FusionBuffer::unpack(std::span<const Piece> pieces, comm::DataPlane& data) const {
   const std::byte* const base = memory_->bytes().data();
-  for (const Piece& piece : pieces) std::memcpy(piece.data, base + piece.offset, piece.bytes);
+  for (const Piece& piece : pieces) data.copy(piece.data, base + piece.offset, piece.bytes);
 }
 
 }  // namespace hvd

@@ -30,8 +30,9 @@ class FusionBuffer {
   /// Collective, for the memory may be shared between ranks: call it with the same `bytes` on all of them,
   /// whether or not this rank is going to copy. Grows by powers of two, to at most max(bytes, limit_bytes).
   void reserve(std::size_t bytes, std::size_t limit_bytes, comm::DataPlane& data, Deadline deadline);
-  std::byte* pack(std::span<const Piece> pieces) noexcept;
-  void unpack(std::span<const Piece> pieces) const noexcept;
+  /// By copies of `data`: on a device they are enqueued, in the order of its reductions.
+  std::byte* pack(std::span<const Piece> pieces, comm::DataPlane& data);
+  void unpack(std::span<const Piece> pieces, comm::DataPlane& data) const;
   [[nodiscard]] std::size_t capacity() const noexcept { return memory_ ? memory_->bytes().size() : 0; }
 
  private:

@@ -84,7 +84,13 @@ void NegotiatedSchedule::execute(const core::Batch& batch, StepReport& report, c
     const bool gradients = std::all_of(members_.begin(), members_.end(), [](const PendingTensor& tensor) {
       return tensor.gradient != PendingTensor::kNoGradient;
     });
+    if (gate_) {
+      for (const PendingTensor& tensor : members_) {
+        if (tensor.gradient != PendingTensor::kNoGradient) gate_(tensor.gradient);
+      }
+    }
     gradients ? reduce_gradients(batch, report) : reduce_fused(batch, report);
+    if (!gradients) communicator_.data().complete("tensors with tickets", Deadline::after(options_.deadline));
     report.batches += 1;
     report.bytes += batch.bytes;
   }
@@ -124,11 +130,11 @@ void NegotiatedSchedule::reduce_fused(const core::Batch& batch, StepReport& repo
     return;
   }
   const auto begin = Clock::now();
-  std::byte* const packed = buffer_.pack(pieces_);
+  std::byte* const packed = buffer_.pack(pieces_, communicator_.data());
   const auto packed_at = Clock::now();
   reduce(batch, packed, bytes, report);
   const auto reduced_at = Clock::now();
-  buffer_.unpack(pieces_);
+  buffer_.unpack(pieces_, communicator_.data());
   const auto end = Clock::now();
   report.copy += (packed_at - begin) + (end - reduced_at);
   if (trace_ != nullptr) {

@@ -8,6 +8,7 @@
 #include <functional>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "engine/base/deadline.h"
@@ -39,6 +40,11 @@ class NegotiatedSchedule {
 
   NegotiatedSchedule(comm::Communicator& communicator, const EngineOptions& options, TraceWriter* trace);
 
+  /// Called before the memory of a gradient is touched: what is enqueued on the data plane from then on must wait until
+  /// the gradient is there. None on hosts, where "ready" means there.
+  using Gate = std::function<void(std::size_t gradient)>;
+  void set_gate(Gate gate) { gate_ = std::move(gate); }
+
   void submit(core::Request request, const PendingTensor& tensor);
   [[nodiscard]] bool pending() const { return negotiator_.has_pending(); }
   /// One negotiation and the batches that it agreed upon; adds to `report`. Returns whether a tensor left.
@@ -57,6 +63,7 @@ class NegotiatedSchedule {
   comm::Communicator& communicator_;
   const EngineOptions& options_;
   TraceWriter* trace_;
+  Gate gate_;
   core::Negotiator negotiator_;
   FusionBuffer buffer_;
   std::unordered_map<std::string, PendingTensor> tensors_;

@@ -77,7 +77,9 @@ class FakeWorld {
   struct Access {
     Range range;
     bool write = false;
-    OpRef op;
+    std::size_t line = 0;     // whose
+    std::uint64_t count = 0;  // how much of the line
+    std::string label;
   };
   struct Device {
     VectorClock seen;  // by its host

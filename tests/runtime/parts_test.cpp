@@ -110,10 +110,10 @@ TEST(Fusion, UnpackIsTheInverseOfPackAndTheBufferStaysWithinItsLimit) {
   std::array<Piece, 2> pieces{
       {{reinterpret_cast<std::byte*>(a.data()), 9, 0}, {reinterpret_cast<std::byte*>(b.data()), 9, 0}}};
   lay_out(pieces, 64);
-  std::byte* const packed = buffer.pack(pieces);
+  std::byte* const packed = buffer.pack(pieces, solo->data());
   EXPECT_EQ(std::memcmp(packed + 64, "12345678", 9), 0);
   packed[0] = std::byte{'X'};
-  buffer.unpack(pieces);
+  buffer.unpack(pieces, solo->data());
   EXPECT_STREQ(a.data(), "Xbcdefgh");
   EXPECT_STREQ(b.data(), "12345678");
 }

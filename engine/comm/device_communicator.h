@@ -1,0 +1,60 @@
+// A Communicator whose data plane reduces device memory on a stream of its own, beside the host control plane of
+// another backend.
+//
+// Threads: as a Communicator's, except check() and abort(), which any thread may call at any time.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+
+#include "engine/comm/communicator.h"
+#include "engine/comm/nccl/api.h"
+#include "engine/gpu/runtime.h"
+
+namespace hvd::comm {
+
+/// Work is enqueued on stream() in the order of the calls, and may be captured: a capture that this stream has joined
+/// records it. Ordering with other streams is the caller's affair. The host waits only where a docstring says so.
+class DevicePlane : public DataPlane {
+ public:
+  /// High priority: communication starts when it can, not when the compute leaves room.
+  [[nodiscard]] virtual gpu::StreamView stream() const = 0;
+  /// The watchdog's look. Errors: peer_lost or backend, naming this rank and what the library says, if communication
+  /// has failed; interrupted after abort().
+  virtual void check() = 0;
+  /// Ends what is in flight on the device, so that streams and graphs that wait for it go on (with wrong numbers).
+  /// Nothing but destruction is of use afterwards.
+  virtual void abort() noexcept = 0;
+  /// What the ranks spent together to be able to reduce; no part of any step.
+  [[nodiscard]] virtual std::chrono::nanoseconds creation_time() const = 0;
+
+  // Of DataPlane, here: allocate() gives device memory, 4096-byte aligned, and waits until it is zeroed. all_reduce()
+  // and copy() enqueue. broadcast() waits for its end; the caller has waited for what made the data.
+};
+
+class DeviceCommunicator : public Communicator {
+ public:
+  [[nodiscard]] virtual DevicePlane& device() = 0;
+  [[nodiscard]] virtual gpu::Runtime& runtime() = 0;
+};
+
+struct NcclOptions {
+  int max_ctas = 0;  ///< thread blocks per collective at most; 0: NCCL's choice
+  /// Several ranks may have the same GPU. For tests with one GPU: NCCL refuses it before 2.30, and then wants
+  /// NCCL_MULTI_RANK_GPU_ENABLE=1.
+  bool share_gpus = false;
+  bool register_memory = true;                ///< allocate() from NCCL and registered, where the version has it
+  std::chrono::milliseconds deadline{60000};  ///< of finalisation; other waits are given theirs
+};
+
+/// Collective. The control plane and the topology are those of `host`, the GPU is `runtime`'s, which outlives the
+/// result. Before NCCL is asked, ranks compare GPUs and NCCL versions, so that a wrong launch is one clear line; then
+/// a reduction is tried and its result checked. A world of one needs no NCCL: `api` may be null.
+/// Errors, with the same text on all ranks: invalid_argument for two ranks on one GPU; mismatch for different versions.
+/// Else: backend, peer_lost, timeout, check_failed, with this rank and what was tried; the peers are told.
+std::unique_ptr<DeviceCommunicator> make_nccl(std::unique_ptr<Communicator> host, gpu::Runtime& runtime,
+                                              std::shared_ptr<nccl::Api> api, const NcclOptions& options,
+                                              Deadline deadline);
+
+}  // namespace hvd::comm

@@ -1,0 +1,67 @@
+// The NCCL data plane: when to wait for the library, for how long, and what to say when it fails. The library itself
+// is behind Api; the GPU behind gpu::Runtime; neither header of theirs is needed here.
+//
+// Threads: the owner's, except check() and abort(). While abort() runs, the owner may be inside a call; later calls of
+// the owner throw.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <string>
+
+#include "engine/base/mutex.h"
+#include "engine/comm/device_communicator.h"
+
+namespace hvd::comm::nccl {
+
+class Plane final : public DevicePlane {
+ public:
+  /// Collective: creates the communicator and tries it. Borrows `host` and `runtime`.
+  Plane(Communicator& host, gpu::Runtime& runtime, std::shared_ptr<Api> api, const NcclOptions& options,
+        Deadline deadline);
+  ~Plane() override;
+
+  std::unique_ptr<RegisteredMemory> allocate(std::size_t bytes, Deadline deadline) override;
+  void all_reduce(void* data, std::size_t count, DataType dtype, ReduceOp op, Deadline deadline) override;
+  void broadcast(void* data, std::size_t bytes, int root, Deadline deadline) override;
+  void copy(void* to, const void* from, std::size_t bytes) override;
+  void complete(std::string_view what, Deadline deadline) override;
+  [[nodiscard]] std::string description() const override;
+  [[nodiscard]] gpu::StreamView stream() const override { return stream_; }
+  void check() override;
+  void abort() noexcept override;
+  [[nodiscard]] std::chrono::nanoseconds creation_time() const override { return creation_time_; }
+
+ private:
+  class Memory;
+
+  [[nodiscard]] bool alone() const;
+  /// "rank 1 (host b): ncclAllReduce (26214400 bytes)".
+  [[nodiscard]] std::string doing(const std::string& what) const;
+  void create(Deadline deadline);
+  void try_out(Deadline deadline);
+  UniqueId agree_on_id(Deadline deadline);
+  /// After a call: waits while it is in progress. Errors: as its docstring's, naming `what`.
+  void settle(Result result, const std::string& what, Deadline deadline);
+  [[noreturn]] void refuse(Result result, const std::string& what);
+  void throw_if_aborted();
+  Result state();
+  /// Runs a call that uses the communicator; abort() waits a little for it to return.
+  template <class Call>
+  Result call(Call&& body);
+
+  Communicator& host_;
+  gpu::Runtime& runtime_;
+  const std::shared_ptr<Api> api_;
+  const NcclOptions options_;
+  gpu::Stream stream_;
+  std::chrono::nanoseconds creation_time_{0};
+  std::string unregistered_;  // why memory is not registered; empty: it is, or there is none yet
+
+  std::atomic<bool> aborted_{false};
+  std::atomic<int> calls_{0};  // of the owner, under way
+  Mutex mutex_;                // state() and abort() of other threads
+  Comm comm_;                  // written by the owner's constructor, and under mutex_ when it goes
+};
+
+}  // namespace hvd::comm::nccl

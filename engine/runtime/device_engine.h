@@ -1,0 +1,129 @@
+// Steps on a GPU: gradients are reduced on the communication stream while backward goes on, and nothing waits on the
+// host but the end of the step. It drives what somebody else enqueues (a models::DeviceStep; it does not know that).
+//
+//   compute stream  ── backward ──●ready 0 ─────●ready 1 ──────●ready n  ┊wait┊ update
+//   comm stream                   └► bucket 0 ─┐└► bucket 1 .. └► bucket n ─┘
+//
+//  - static schedule: a bucket whose last gradient's work is enqueued is enqueued behind an event. The step forks from
+//    the compute stream and joins it again, so that all of it can be captured into one graph, and is.
+//  - negotiated: ready means enqueued; the ranks agree on the host, on the engine's thread, which puts copies and
+//    reductions behind the gradients' events. Never captured: the host takes part in every step.
+//  - none: the step alone.
+//
+// It owns an Engine for everything that is not a step on the GPU: control plane, negotiation, and the watchdog, which
+// aborts communication when the library reports a fault, a peer gives up, or a step does not end by the deadline.
+// Threads: one thread, the one that launches the step's work.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "engine/base/error.h"
+#include "engine/comm/device_communicator.h"
+#include "engine/runtime/device_watch.h"
+#include "engine/runtime/engine.h"
+#include "engine/runtime/ready_marks.h"
+
+namespace hvd {
+
+struct DeviceOptions {
+  bool overlap = true;  ///< false: reductions start when all of backward is enqueued before them
+  bool graph = true;    ///< static schedule and none: capture the step, then launch it
+  /// Eager steps of a schedule before it is captured: libraries load kernels and connect when first used, which cannot
+  /// be captured.
+  int eager_steps = 2;
+};
+
+/// What one step cost on this rank's GPU. `reduce` overlaps with compute; `exposed` does not.
+struct DeviceReport {
+  std::chrono::nanoseconds step{0};     ///< first to last work on the compute stream
+  std::chrono::nanoseconds exposed{0};  ///< the compute stream waited for reductions
+  std::chrono::nanoseconds reduce{0};   ///< reductions on the communication stream, waits for peers included
+  std::chrono::nanoseconds enqueue{0};  ///< host, until all was enqueued or launched
+  StepReport engine;                    ///< host, negotiated schedule only
+  std::size_t batches = 0;
+  std::size_t bytes = 0;
+  bool graph = false;  ///< it was one launch
+};
+
+class DeviceEngine {
+ public:
+  /// What a step puts on the compute stream. Both only enqueue; with a graph they are called when it is captured, and
+  /// never again.
+  struct Work {
+    std::function<void()> forward_backward;  ///< calls gradient_ready()
+    std::function<void()> update;            ///< with the reduced gradients
+  };
+
+  DeviceEngine(std::unique_ptr<comm::DeviceCommunicator> communicator, const EngineOptions& options,
+               const DeviceOptions& device);
+  /// Inside a step: gives it up, as an error does. Graphs go before communicators.
+  ~DeviceEngine();
+  DeviceEngine(const DeviceEngine&) = delete;
+  DeviceEngine& operator=(const DeviceEngine&) = delete;
+
+  /// For everything but steps: barrier(), messages, allocate() (device memory), broadcast() of it. Not its own steps.
+  [[nodiscard]] Engine& engine() noexcept { return *engine_; }
+  [[nodiscard]] comm::DevicePlane& plane() noexcept { return plane_; }
+
+  /// Collective, once. `arena` is device memory. Errors: those of Engine::set_gradients().
+  void set_gradients(std::vector<core::GradientInfo> gradients, std::byte* arena, DataType dtype, ReduceOp op);
+  /// Of the steps that follow; all ranks alike. Starts as EngineOptions::schedule.
+  void set_schedule(Schedule schedule);
+
+  // After an error of the next two, other than for calling them out of turn, communication is aborted and the GPU at
+  // rest: what the step used may be freed.
+
+  /// Enqueues or launches one step on `compute`, always the same stream. The last step is finished.
+  /// Errors: those of `work`; invalid_argument if a gradient was not marked; the engine's.
+  void run_step(gpu::StreamView compute, const Work& work);
+  /// From inside Work::forward_backward: what writes gradient `index` is enqueued on the compute stream. Any order.
+  /// Errors: invalid_argument outside a step, for no such gradient, or one marked twice.
+  void gradient_ready(std::size_t index);
+  /// Sleeps until the step is over on the GPU. Errors: the engine's; timeout; backend if the GPU failed.
+  DeviceReport finish_step();
+  /// Forgets captured graphs: the next steps are captured anew. After a change of what Work enqueues.
+  void drop_graphs() { graphs_.clear(); }
+
+ private:
+  [[nodiscard]] bool to_be_captured() const;
+  void enqueue(const Work& work);
+  void reduce_ready_buckets();
+  void reduce_bucket(std::size_t bucket);
+  void join();
+  void require_all_reduced() const;
+  /// Inside the handler of `error`: if communication failed, throws what the engine's thread finds out about it in a
+  /// while; else tells the peers and throws on. Gives up the step.
+  [[noreturn]] void rethrow_explained(const Error& error);
+  /// Aborts communication and waits some seconds until nothing is left on the streams of the step.
+  void give_up() noexcept;
+
+  gpu::Runtime& runtime_;
+  comm::DevicePlane& plane_;
+  const EngineOptions options_;
+  const DeviceOptions device_;
+  const bool alone_;
+  DeviceWatch watch_;               // after engine_: its thread looks at it to the end
+  std::unique_ptr<Engine> engine_;  // after graphs_: a communicator outlives them
+
+  Schedule schedule_;
+  ReadyMarks marks_;
+  std::byte* arena_ = nullptr;
+  std::vector<core::GradientInfo> gradients_;
+
+  gpu::StreamView compute_;
+  std::uint64_t steps_ = 0;
+  std::size_t next_bucket_ = 0;
+  bool enqueuing_ = false;
+  DeviceReport report_;
+  std::map<Schedule, int> eager_;          // steps of a schedule so far
+  std::map<Schedule, gpu::Graph> graphs_;  // last: destroyed first
+};
+
+}  // namespace hvd

@@ -1,0 +1,78 @@
+// What is in flight on the GPU, and for how long: written by the training thread, looked at by the engine's thread,
+// which is the watchdog. Owns the events by which both see how far the GPU is.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/base/deadline.h"
+#include "engine/base/mutex.h"
+#include "engine/comm/device_communicator.h"
+#include "engine/core/bucket_plan.h"
+#include "engine/runtime/observer.h"
+
+namespace hvd {
+
+/// Of one step; recorded anew in each.
+struct StepEvents {
+  gpu::Event begin, end;            ///< compute stream, around the step
+  gpu::Event backward_end, joined;  ///< compute stream, around its wait for the reductions
+  struct Bucket {
+    gpu::Event ready;        ///< compute stream: its gradients are there
+    gpu::Event begin, done;  ///< communication stream, around its reduction
+  };
+  std::vector<Bucket> buckets;
+  std::vector<gpu::Event> gradients;  ///< compute stream, negotiated schedule
+  gpu::Event all_reduced;             ///< communication stream: nothing of the step is left
+};
+
+class DeviceWatch final : public EngineObserver {
+ public:
+  DeviceWatch(comm::DeviceCommunicator& communicator, std::chrono::milliseconds deadline);
+
+  // -- the training thread's -----------------------------------------------------------------------------
+  /// Makes the events. `titles` [bucket] name the buckets for messages.
+  void configure(std::vector<std::string> titles, std::size_t gradients);
+  [[nodiscard]] StepEvents& events() noexcept { return events_; }
+  void begin(std::uint64_t step, std::size_t buckets);
+  /// All of the step is enqueued, events().end after it.
+  void enqueued();
+  void finished();
+  [[nodiscard]] bool active();
+  /// "rank 1 (host b, GPU 0 (NVIDIA H200))".
+  [[nodiscard]] std::string here() const;
+
+  // -- the engine's thread's -------------------------------------------------------------------------------
+  void before_gradient(std::size_t gradient) override;
+  void look() override;
+  std::optional<RankStatus> status() override;
+  void failed() noexcept override;
+
+ private:
+  struct State {
+    bool begun = false;  // any step at all
+    bool active = false;
+    bool enqueued = false;
+    std::uint64_t step = 0;
+    std::size_t buckets = 0;  // of this step; 0 while it is not known what was enqueued
+    Clock::time_point since;
+  };
+  State state();
+  /// Reductions of the step that are over.
+  std::size_t done(const State& state);
+  std::string in_flight(const State& state, std::size_t done) const;
+
+  comm::DeviceCommunicator& communicator_;
+  gpu::Runtime& runtime_;
+  const std::chrono::milliseconds deadline_;
+  StepEvents events_;                // made once, before the first step
+  std::vector<std::string> titles_;  // likewise
+  Mutex mutex_;
+  State state_ HVD_GUARDED_BY(mutex_);
+};
+
+}  // namespace hvd

@@ -1,0 +1,341 @@
+#include "tests/comm/fake_nccl.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <stdexcept>
+#include <utility>
+
+#include "engine/base/float16.h"
+
+namespace hvd::test {
+namespace {
+
+using comm::nccl::Collective;
+using comm::nccl::Comm;
+using comm::nccl::CommConfig;
+using comm::nccl::Registration;
+using comm::nccl::Result;
+using comm::nccl::Status;
+using comm::nccl::UniqueId;
+
+constexpr int kSystemError = 2, kInvalidUsage = 5, kRemoteError = 6, kInProgress = 7;
+constexpr Result kDone{};
+
+Result failed(int code) { return {.status = Status::kFailed, .code = code, .remote = code == kRemoteError}; }
+
+float load(const std::byte* from, DataType type) {
+  if (type == DataType::kF32) {
+    float value = 0;
+    std::memcpy(&value, from, sizeof value);
+    return value;
+  }
+  std::uint16_t bits = 0;
+  std::memcpy(&bits, from, sizeof bits);
+  return type == DataType::kF16 ? fp16_to_float(bits) : bf16_to_float(bits);
+}
+
+void store(std::byte* to, float value, DataType type) {
+  if (type == DataType::kF32) {
+    std::memcpy(to, &value, sizeof value);
+    return;
+  }
+  const std::uint16_t bits = type == DataType::kF16 ? float_to_fp16(value) : float_to_bf16(value);
+  std::memcpy(to, &bits, sizeof bits);
+}
+
+/// In rank order, as every ring does it for a given world.
+void reduce(const std::vector<Collective>& parts, float error) {
+  const Collective& first = parts.front();
+  const std::size_t element = size_of(first.dtype);
+  for (std::size_t i = 0; i < first.count; ++i) {
+    float sum = error;
+    for (const Collective& part : parts)
+      sum += load(static_cast<const std::byte*>(part.data) + i * element, first.dtype);
+    if (first.op == ReduceOp::kAverage) sum /= static_cast<float>(parts.size());
+    for (const Collective& part : parts) store(static_cast<std::byte*>(part.data) + i * element, sum, first.dtype);
+  }
+}
+
+bool alike(const Collective& a, const Collective& b) {
+  return a.count == b.count && a.dtype == b.dtype && a.op == b.op && a.root == b.root;
+}
+
+}  // namespace
+
+/// One collective on all ranks.
+struct FakeNcclHub::Round {
+  std::vector<Collective> parts;  // [rank]
+  std::vector<bool> here;
+  bool done = false;
+};
+
+/// One communicator on all ranks.
+struct FakeNcclHub::Group {
+  Mutex mutex;  // taken by work, which holds the world's
+  int size = 0;
+  std::vector<bool> joined;
+  std::vector<std::size_t> next;  // [rank] rounds begun
+  std::vector<std::shared_ptr<Round>> rounds;
+  std::atomic<bool> lost{false};
+};
+
+/// A rank's end of a communicator.
+struct FakeNccl::Member {
+  Mutex mutex;  // the owner and a watchdog
+  std::shared_ptr<FakeNcclHub::Group> group;
+  int rank = 0;
+  int max_ctas = 0;
+  int in_progress HVD_GUARDED_BY(mutex) = 0;  // state() says so this many times more
+  bool joined HVD_GUARDED_BY(mutex) = false;
+  std::deque<std::function<void()>> late HVD_GUARDED_BY(mutex);  // what is enqueued when the call is over
+  std::shared_ptr<int> held_by_graphs = std::make_shared<int>(0);
+  std::shared_ptr<std::atomic<bool>> aborted = std::make_shared<std::atomic<bool>>(false);
+  int registrations = 0;
+};
+
+void FakeNcclHub::note(std::string what) {
+  const MutexLock lock(mutex_);
+  log_.push_back(std::move(what));
+}
+
+std::vector<std::string> FakeNcclHub::log() {
+  const MutexLock lock(mutex_);
+  return log_;
+}
+
+void FakeNcclHub::lose_a_rank() {
+  const MutexLock lock(mutex_);
+  for (const auto& [id, group] : groups_) group->lost = true;
+}
+
+FakeNccl::FakeNccl(FakeNcclHub& hub, FakeRuntime& gpu, FakeNcclOptions options)
+    : hub_(hub), gpu_(gpu), options_(options) {}
+
+FakeNccl::~FakeNccl() {
+  const MutexLock lock(mutex_);
+  if (!members_.empty()) hub_.world().report("a communicator was never destroyed");
+  if (!memory_.empty()) hub_.world().report("memory of NCCL was never freed");
+}
+
+std::string FakeNccl::explain(Result result, Comm /*comm*/) const {
+  switch (result.code) {
+    case kSystemError: return "unhandled system error";
+    case kInvalidUsage: return "invalid usage";
+    case kRemoteError: return "remote process exited or there was a network error";
+    default: return "code " + std::to_string(result.code);
+  }
+}
+
+Result FakeNccl::unique_id(UniqueId& id) {
+  if (options_.fail_unique_id) return failed(kSystemError);
+  const MutexLock lock(hub_.mutex_);
+  const std::uint64_t number = hub_.next_id_++;
+  std::memcpy(id.data(), &number, sizeof number);
+  return kDone;
+}
+
+Result FakeNccl::init_rank(Comm& comm, const UniqueId& id, const CommConfig& config) {
+  std::uint64_t number = 0;
+  std::memcpy(&number, id.data(), sizeof number);
+  auto member = std::make_unique<Member>();
+  {
+    const MutexLock lock(hub_.mutex_);
+    auto& group = hub_.groups_[number];
+    if (!group) group = std::make_shared<FakeNcclHub::Group>();
+    member->group = group;
+  }
+  FakeNcclHub::Group& group = *member->group;
+  const MutexLock group_lock(group.mutex);
+  const auto size = static_cast<std::size_t>(config.size);
+  group.size = config.size;
+  group.joined.resize(size);
+  group.next.resize(size);
+  group.joined[static_cast<std::size_t>(config.rank)] = true;
+  member->rank = config.rank;
+  member->max_ctas = config.max_ctas;
+  {
+    const MutexLock member_lock(member->mutex);
+    member->in_progress = options_.polls_in_progress;
+  }
+  comm.native = member.get();
+  const MutexLock lock(mutex_);
+  members_.emplace(comm.native, std::move(member));
+  return {.status = Status::kInProgress, .code = kInProgress};
+}
+
+FakeNccl::Member* FakeNccl::find(Comm comm) {
+  const MutexLock lock(mutex_);
+  const auto found = members_.find(comm.native);
+  if (found == members_.end()) {
+    hub_.world().report("a communicator is used that was destroyed or never made");
+    return nullptr;
+  }
+  return found->second.get();
+}
+
+Result FakeNccl::state(Comm comm) {
+  Member* const member = find(comm);
+  if (member == nullptr) return failed(kInvalidUsage);
+  if (member->group->lost) return failed(kRemoteError);
+  const MutexLock member_lock(member->mutex);
+  if (!member->joined) {
+    const MutexLock lock(member->group->mutex);
+    const auto& joined = member->group->joined;
+    member->joined = std::all_of(joined.begin(), joined.end(), [](bool there) { return there; });
+    if (!member->joined) return {.status = Status::kInProgress, .code = kInProgress};
+  }
+  if (member->in_progress > 0) {
+    --member->in_progress;
+    return {.status = Status::kInProgress, .code = kInProgress};
+  }
+  while (!member->late.empty()) {
+    member->late.front()();
+    member->late.pop_front();
+  }
+  return kDone;
+}
+
+Result FakeNccl::finalize(Comm comm) {
+  Member* const member = find(comm);
+  if (member == nullptr) return failed(kInvalidUsage);
+  hub_.note("finalize " + std::to_string(member->rank));
+  const MutexLock member_lock(member->mutex);
+  member->in_progress = options_.polls_in_progress;
+  return {.status = Status::kInProgress, .code = kInProgress};
+}
+
+Result FakeNccl::destroy(Comm comm) {
+  Member* const member = find(comm);
+  if (member == nullptr) return failed(kInvalidUsage);
+  hub_.note("destroy " + std::to_string(member->rank));
+  if (member->held_by_graphs.use_count() > 1) hub_.world().report("a communicator was destroyed before its graphs");
+  if (member->registrations > 0) hub_.world().report("a communicator was destroyed before its registrations");
+  const MutexLock lock(mutex_);
+  members_.erase(comm.native);
+  return kDone;
+}
+
+Result FakeNccl::cancel(Comm comm) {
+  Member* const member = find(comm);
+  if (member == nullptr) return failed(kInvalidUsage);
+  hub_.note("abort " + std::to_string(member->rank));
+  *member->aborted = true;
+  const MutexLock lock(mutex_);
+  members_.erase(comm.native);
+  return kDone;
+}
+
+void FakeNccl::enqueue(Member& member, const std::string& label, const Collective& what, gpu::StreamView stream,
+                       bool reduces) {
+  const auto rank = static_cast<std::size_t>(member.rank);
+  const Range range{static_cast<const std::byte*>(what.data), what.count * size_of(what.dtype)};
+  float error = 0;
+  if (options_.wrong_sums > 0) {
+    --options_.wrong_sums;
+    error = 1;
+  }
+  std::shared_ptr<int> hold;
+  if (gpu_.capturing(stream)) hold = member.held_by_graphs;
+  auto start = [hub = &hub_, group = member.group, aborted = member.aborted, hold, rank, what, label, reduces,
+                error]() -> Work::Poll {
+    hub->note("rank " + std::to_string(rank) + " begins " + label);
+    const MutexLock lock(group->mutex);
+    const std::size_t number = group->next[rank]++;
+    if (group->rounds.size() <= number) group->rounds.resize(number + 1);
+    auto& slot = group->rounds[number];
+    if (!slot) {
+      slot = std::make_shared<FakeNcclHub::Round>();
+      slot->parts.resize(static_cast<std::size_t>(group->size));
+      slot->here.resize(slot->parts.size());
+    }
+    slot->parts[rank] = what;
+    slot->here[rank] = true;
+    return [group, aborted, round = slot, rank, label, reduces, error] {
+      const MutexLock poll_lock(group->mutex);
+      if (*aborted) {
+        round->here[rank] = false;  // its memory may go
+        return true;
+      }
+      if (group->lost) return false;
+      if (round->done) return true;
+      if (!std::all_of(round->here.begin(), round->here.end(), [](bool there) { return there; })) return false;
+      for (const Collective& part : round->parts) {
+        if (!alike(part, round->parts[rank])) throw std::runtime_error("ranks do not make the same call: " + label);
+      }
+      if (reduces) {
+        reduce(round->parts, error);
+      } else {
+        const Collective& root = round->parts[static_cast<std::size_t>(round->parts[rank].root)];
+        for (const Collective& part : round->parts) std::memmove(part.data, root.data, root.count);
+      }
+      return round->done = true;
+    };
+  };
+  gpu_.enqueue(stream, {label, {range}, {range}, std::move(start)});
+}
+
+Result FakeNccl::collective(Comm comm, const std::string& label, const Collective& what, gpu::StreamView stream,
+                            bool reduces) {
+  Member* const member = find(comm);
+  if (member == nullptr) return failed(kInvalidUsage);
+  const MutexLock member_lock(member->mutex);
+  if (!member->joined || member->in_progress > 0 || !member->late.empty()) {
+    hub_.world().report(label + ": called while an earlier call is in progress");
+    return failed(kInvalidUsage);
+  }
+  if (options_.polls_in_progress > 0) {
+    member->in_progress = options_.polls_in_progress;
+    member->late.emplace_back(
+        [this, member, label, what, stream, reduces] { enqueue(*member, label, what, stream, reduces); });
+    return {.status = Status::kInProgress, .code = kInProgress};
+  }
+  enqueue(*member, label, what, stream, reduces);
+  return kDone;
+}
+
+Result FakeNccl::all_reduce(Comm comm, const Collective& what, gpu::StreamView stream) {
+  return collective(comm, "all_reduce of " + std::to_string(what.count), what, stream, true);
+}
+
+Result FakeNccl::broadcast(Comm comm, const Collective& what, gpu::StreamView stream) {
+  return collective(comm, "broadcast of " + std::to_string(what.count), what, stream, false);
+}
+
+Result FakeNccl::allocate(std::size_t bytes, void*& data) {
+  gpu::DeviceMemory memory = gpu_.allocate(bytes, "NCCL");
+  data = memory->bytes.data();
+  const MutexLock lock(mutex_);
+  memory_.emplace(data, std::move(memory));
+  return kDone;
+}
+
+Result FakeNccl::free(void* data) {
+  const MutexLock lock(mutex_);
+  if (memory_.erase(data) == 0) hub_.world().report("memory freed that is not NCCL's");
+  return kDone;
+}
+
+Result FakeNccl::enroll(Comm comm, std::span<std::byte> memory, Registration& registration) {
+  if (options_.fail_register_code != 0) return failed(options_.fail_register_code);
+  Member* const member = find(comm);
+  if (member == nullptr) return failed(kInvalidUsage);
+  constexpr std::uintptr_t kAlign = 4096;
+  if (reinterpret_cast<std::uintptr_t>(memory.data()) % kAlign != 0 || memory.size() % kAlign != 0) {
+    hub_.world().report("registered memory is not made of whole pages");
+  }
+  ++member->registrations;
+  registration.native = memory.data();
+  return kDone;
+}
+
+Result FakeNccl::withdraw(Comm comm, Registration /*registration*/) {
+  Member* const member = find(comm);
+  if (member == nullptr) return failed(kInvalidUsage);
+  --member->registrations;
+  return kDone;
+}
+
+}  // namespace hvd::test

@@ -1,0 +1,96 @@
+// NCCL's shape without NCCL: N ranks of one process, each with a fake GPU. Collectives are work on the fake streams
+// that is over when all ranks have come to it. Like the real one, a communicator is non-blocking, the first collective
+// may be in progress for a while and is enqueued only then, peers' faults show in state(), and destroying a
+// communicator that a graph still holds is an error (the real one hangs).
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/base/mutex.h"
+#include "engine/comm/nccl/api.h"
+#include "tests/gpu/fake_runtime.h"
+
+namespace hvd::test {
+
+struct FakeNcclOptions {
+  comm::nccl::Version version{.major = 2, .minor = 28, .patch = 9};
+  bool can_register = true;
+  int polls_in_progress = 3;  ///< how often state() says so before a call is over
+  bool fail_unique_id = false;
+  int fail_register_code = 0;  ///< not 0: enroll() fails with it
+  int wrong_sums = 0;          ///< so many reductions give a wrong result
+};
+
+/// What the ranks share.
+class FakeNcclHub {
+ public:
+  explicit FakeNcclHub(FakeWorld& world) : world_(world) {}
+  /// All communicators report a remote error from now on; their collectives never end.
+  void lose_a_rank();
+  [[nodiscard]] std::vector<std::string> log();
+  [[nodiscard]] FakeWorld& world() noexcept { return world_; }
+
+  struct Round;
+  struct Group;
+
+  void note(std::string what);
+
+ private:
+  friend class FakeNccl;
+
+  FakeWorld& world_;
+  Mutex mutex_;
+  std::uint64_t next_id_ HVD_GUARDED_BY(mutex_) = 1;
+  std::map<std::uint64_t, std::shared_ptr<Group>> groups_ HVD_GUARDED_BY(mutex_);
+  std::vector<std::string> log_ HVD_GUARDED_BY(mutex_);
+};
+
+class FakeNccl final : public comm::nccl::Api {
+ public:
+  /// One per rank. Borrows both.
+  FakeNccl(FakeNcclHub& hub, FakeRuntime& gpu, FakeNcclOptions options = {});
+  ~FakeNccl() override;
+
+  [[nodiscard]] comm::nccl::Version version() const override { return options_.version; }
+  [[nodiscard]] std::string name() const override { return "fake"; }
+  [[nodiscard]] std::string explain(comm::nccl::Result result, comm::nccl::Comm comm) const override;
+  comm::nccl::Result unique_id(comm::nccl::UniqueId& id) override;
+  comm::nccl::Result init_rank(comm::nccl::Comm& comm, const comm::nccl::UniqueId& id,
+                               const comm::nccl::CommConfig& config) override;
+  comm::nccl::Result state(comm::nccl::Comm comm) override;
+  comm::nccl::Result finalize(comm::nccl::Comm comm) override;
+  comm::nccl::Result destroy(comm::nccl::Comm comm) override;
+  comm::nccl::Result cancel(comm::nccl::Comm comm) override;
+  comm::nccl::Result all_reduce(comm::nccl::Comm comm, const comm::nccl::Collective& what,
+                                gpu::StreamView stream) override;
+  comm::nccl::Result broadcast(comm::nccl::Comm comm, const comm::nccl::Collective& what,
+                               gpu::StreamView stream) override;
+  [[nodiscard]] bool can_register() const override { return options_.can_register; }
+  comm::nccl::Result allocate(std::size_t bytes, void*& data) override;
+  comm::nccl::Result free(void* data) override;
+  comm::nccl::Result enroll(comm::nccl::Comm comm, std::span<std::byte> memory,
+                            comm::nccl::Registration& registration) override;
+  comm::nccl::Result withdraw(comm::nccl::Comm comm, comm::nccl::Registration registration) override;
+
+ private:
+  struct Member;
+
+  comm::nccl::Result collective(comm::nccl::Comm comm, const std::string& label, const comm::nccl::Collective& what,
+                                gpu::StreamView stream, bool reduces);
+  Member* find(comm::nccl::Comm comm);
+  void enqueue(Member& member, const std::string& label, const comm::nccl::Collective& what, gpu::StreamView stream,
+               bool reduces);
+
+  FakeNcclHub& hub_;
+  FakeRuntime& gpu_;
+  FakeNcclOptions options_;
+  Mutex mutex_;
+  std::map<void*, std::unique_ptr<Member>> members_ HVD_GUARDED_BY(mutex_);
+  std::map<void*, gpu::DeviceMemory> memory_ HVD_GUARDED_BY(mutex_);
+};
+
+}  // namespace hvd::test

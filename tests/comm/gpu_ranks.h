@@ -1,0 +1,92 @@
+// N ranks as threads of the test, each with a fake GPU and fake NCCL over a loopback communicator.
+#pragma once
+
+#include <algorithm>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "engine/base/error.h"
+#include "engine/comm/device_communicator.h"
+#include "tests/comm/fake_nccl.h"
+
+namespace hvd::test {
+
+struct GpuWorldOptions {
+  std::uint64_t seed = 1;
+  std::vector<FakeNcclOptions> nccl;  ///< [rank]; shorter: the default
+  std::vector<std::string> uuids;     ///< [rank]; shorter: one of its own
+  comm::NcclOptions communicator;
+  std::chrono::milliseconds deadline{20000};
+};
+
+/// What a rank's body gets. `host` is to be made into a DeviceCommunicator by connect(), or not.
+struct GpuRank {
+  int rank = 0;
+  FakeRuntime& gpu;
+  std::shared_ptr<FakeNccl> nccl;
+  std::unique_ptr<comm::Communicator> host;
+  const GpuWorldOptions& options;
+  FakeNcclHub& hub;
+
+  std::unique_ptr<comm::DeviceCommunicator> connect() {
+    return comm::make_nccl(std::move(host), gpu, nccl, options.communicator, Deadline::after(options.deadline));
+  }
+};
+
+struct GpuOutcome {
+  std::vector<std::string> errors;      ///< [rank] "code: text", empty if it ended well
+  std::vector<std::string> violations;  ///< what the fake GPUs and NCCL complain of
+  std::vector<std::string> log;         ///< of fake NCCL
+  [[nodiscard]] std::string text() const {
+    std::string all;
+    for (const auto* lines : {&errors, &violations, &log}) {
+      for (const std::string& line : *lines) all += line.empty() ? "" : line + "\n";
+    }
+    return all;
+  }
+  /// No rank failed and nothing is to be complained of.
+  [[nodiscard]] bool good() const {
+    return violations.empty() &&
+           std::all_of(errors.begin(), errors.end(), [](const std::string& error) { return error.empty(); });
+  }
+};
+
+inline GpuOutcome on_gpu_ranks(int size, const GpuWorldOptions& options, const std::function<void(GpuRank&)>& body) {
+  FakeWorld world(options.seed);
+  FakeNcclHub hub(world);
+  auto hosts = size == 1 ? std::vector<std::unique_ptr<comm::Communicator>>{} : comm::make_loopback(size);
+  if (size == 1) hosts.push_back(comm::make_solo());
+  GpuOutcome outcome;
+  outcome.errors.resize(static_cast<std::size_t>(size));
+  {
+    std::vector<std::unique_ptr<FakeRuntime>> gpus;
+    for (std::size_t r = 0; r < hosts.size(); ++r) {
+      FakeOptions fake;
+      if (r < options.uuids.size()) fake.uuid = options.uuids[r];
+      gpus.push_back(std::make_unique<FakeRuntime>(world, static_cast<int>(r), fake));
+    }
+    std::vector<std::jthread> threads;
+    for (std::size_t r = 0; r < hosts.size(); ++r) {
+      threads.emplace_back([&, r] {
+        const FakeNcclOptions its = r < options.nccl.size() ? options.nccl[r] : FakeNcclOptions{};
+        GpuRank rank{static_cast<int>(r), *gpus[r], std::make_shared<FakeNccl>(hub, *gpus[r], its),
+                     std::move(hosts[r]), options,  hub};
+        try {
+          body(rank);
+        } catch (const Error& error) {
+          outcome.errors[r] = std::string(name(error.code())) + ": " + error.what();
+        }
+      });
+    }
+    threads.clear();
+    outcome.log = hub.log();
+  }
+  outcome.violations = world.violations();
+  return outcome;
+}
+
+}  // namespace hvd::test

@@ -1,0 +1,360 @@
+// The NCCL data plane over fake GPUs and a fake NCCL: who waits for what, and what is said when something is wrong.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "engine/base/float16.h"
+#include "engine/comm/nccl/census.h"
+#include "tests/comm/gpu_ranks.h"
+
+namespace hvd::test {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr std::size_t kCount = 300;
+
+/// Small integers and halves, whose sums and means over four ranks are exact in all types.
+float value_of(int rank, std::size_t i) { return static_cast<float>(static_cast<int>(i % 9) - 4 * rank); }
+
+void put(std::byte* to, float value, DataType type) {
+  if (type == DataType::kF32) {
+    std::memcpy(to, &value, sizeof value);
+  } else {
+    const std::uint16_t bits = type == DataType::kF16 ? float_to_fp16(value) : float_to_bf16(value);
+    std::memcpy(to, &bits, sizeof bits);
+  }
+}
+
+float get(const std::byte* from, DataType type) {
+  if (type == DataType::kF32) {
+    float value = 0;
+    std::memcpy(&value, from, sizeof value);
+    return value;
+  }
+  std::uint16_t bits = 0;
+  std::memcpy(&bits, from, sizeof bits);
+  return type == DataType::kF16 ? fp16_to_float(bits) : bf16_to_float(bits);
+}
+
+/// Fills device memory on `stream` by a fake kernel.
+void produce(FakeRuntime& gpu, std::span<std::byte> memory, int rank, DataType type, gpu::StreamView stream) {
+  gpu.kernel(stream, "produce", {}, {memory}, [memory, rank, type] {
+    const std::size_t element = size_of(type);
+    for (std::size_t i = 0; i < memory.size() / element; ++i) put(&memory[i * element], value_of(rank, i), type);
+  });
+}
+
+class NcclReduction : public ::testing::TestWithParam<std::tuple<int, DataType, ReduceOp>> {};
+
+TEST_P(NcclReduction, IsRightAndInStreamOrder) {
+  const auto [size, type, op] = GetParam();
+  for (std::uint64_t seed = 0; seed < 4; ++seed) {
+    GpuWorldOptions options;
+    options.seed = seed;
+    const GpuOutcome outcome = on_gpu_ranks(size, options, [&, size = size, type = type, op = op](GpuRank& rank) {
+      const auto communicator = rank.connect();
+      comm::DevicePlane& plane = communicator->device();
+      const Deadline deadline = Deadline::after(20s);
+      const auto memory = plane.allocate(kCount * size_of(type), deadline);
+      EXPECT_EQ(std::count(memory->bytes().begin(), memory->bytes().end(), std::byte{0}),
+                static_cast<std::ptrdiff_t>(memory->bytes().size()));
+      EXPECT_EQ(reinterpret_cast<std::uintptr_t>(memory->bytes().data()) % 4096, 0U);
+      const auto compute = rank.gpu.make_stream(gpu::Priority::kNormal);
+      const auto ready = rank.gpu.make_event(gpu::Timing::kOff);
+      produce(rank.gpu, memory->bytes(), rank.rank, type, compute);
+      rank.gpu.record(ready, compute);
+      rank.gpu.wait(plane.stream(), ready);
+      plane.all_reduce(memory->bytes().data(), kCount, type, op, deadline);
+      plane.complete("the test's reduction", deadline);
+      for (std::size_t i = 0; i < kCount; ++i) {
+        float expected = 0;
+        for (int r = 0; r < size; ++r) expected += value_of(r, i);
+        if (op == ReduceOp::kAverage) expected /= static_cast<float>(size);
+        ASSERT_EQ(get(&memory->bytes()[i * size_of(type)], type), expected) << "element " << i << ", seed " << seed;
+      }
+    });
+    EXPECT_TRUE(outcome.good()) << outcome.text();
+    // Each finalises, then destroys; nobody aborts.
+    const auto ended = [&](const char* how) {
+      return std::count_if(outcome.log.begin(), outcome.log.end(),
+                           [&](const auto& line) { return line.starts_with(how); });
+    };
+    EXPECT_EQ(ended("finalize"), size > 1 ? size : 0) << outcome.text();
+    EXPECT_EQ(ended("destroy"), size > 1 ? size : 0);
+    EXPECT_EQ(ended("abort"), 0);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, NcclReduction,
+                         ::testing::Combine(::testing::Values(1, 2, 4),
+                                            ::testing::Values(DataType::kF32, DataType::kF16, DataType::kBF16),
+                                            ::testing::Values(ReduceOp::kSum, ReduceOp::kAverage)));
+
+TEST(Nccl, BroadcastAndDescription) {
+  GpuWorldOptions options;
+  options.communicator.max_ctas = 8;
+  const GpuOutcome outcome = on_gpu_ranks(3, options, [](GpuRank& rank) {
+    const auto communicator = rank.connect();
+    EXPECT_EQ(communicator->backend(), "nccl");
+    EXPECT_NE(communicator->library().find("NCCL 2.28.9 (fake)"), std::string::npos);
+    EXPECT_GT(communicator->device().creation_time().count(), 0);
+    const auto memory = communicator->device().allocate(5, Deadline::after(20s));
+    std::memset(memory->bytes().data(), 7 + rank.rank, 5);
+    communicator->device().broadcast(memory->bytes().data(), 5, 2, Deadline::after(20s));
+    EXPECT_EQ(memory->bytes()[4], std::byte{9});
+    EXPECT_EQ(communicator->data().description(), "nccl 2.28.9, memory registered, at most 8 CTAs");
+  });
+  EXPECT_TRUE(outcome.good()) << outcome.text();
+}
+
+TEST(Nccl, WithoutRegistrationPlainMemoryDoes) {
+  FakeNcclOptions old, failing;
+  old.can_register = false;
+  old.version = failing.version = {.major = 2, .minor = 18, .patch = 3};
+  failing.fail_register_code = 2;
+  GpuWorldOptions options;
+  options.nccl = {old, failing};
+  const GpuOutcome outcome = on_gpu_ranks(2, options, [](GpuRank& rank) {
+    const auto communicator = rank.connect();
+    const auto memory = communicator->device().allocate(100, Deadline::after(20s));
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(memory->bytes().data()) % 4096, 0U);
+    EXPECT_EQ(memory->bytes().size(), 100U);
+    EXPECT_EQ(communicator->data().description(),
+              rank.rank == 0 ? "nccl 2.18.3, memory not registered (NCCL 2.18.3 has no registration)"
+                             : "nccl 2.18.3, memory not registered (ncclCommRegister: unhandled system error)");
+  });
+  EXPECT_TRUE(outcome.good()) << outcome.text();
+}
+
+TEST(Nccl, TwoRanksOnOneGpuAreRefusedInOneLine) {
+  GpuWorldOptions options;
+  options.uuids = {"GPU-a", "GPU-b", "GPU-a"};
+  const GpuOutcome outcome = on_gpu_ranks(3, options, [](GpuRank& rank) { (void)rank.connect(); });
+  for (const std::string& error : outcome.errors) {
+    EXPECT_EQ(
+        error.find("invalid_argument: rank 0 (host node0) and rank 2 (host node0) were both given GPU 2 (fake), "
+                   "GPU-a: 3 ranks run on this host, and rank 2 sees 1 GPU; NCCL needs one GPU per rank: start no "
+                   "more ranks per host than it has GPUs"),
+        0U)
+        << error;
+    EXPECT_EQ(error.find('\n'), std::string::npos);
+  }
+  EXPECT_TRUE(outcome.log.empty() && outcome.violations.empty()) << outcome.text();
+}
+
+TEST(Nccl, TheSameGpuOnTwoHostsIsNone) {
+  const std::vector<comm::nccl::Seat> seats{{"GPU-a", "GPU 0 (x)", 4, "2.28.9"}, {"GPU-a", "GPU 0 (x)", 4, "2.28.9"}};
+  EXPECT_EQ(comm::nccl::double_booking(seats, {"a", "b"}), "");
+  EXPECT_NE(comm::nccl::double_booking(seats, {"a", "a"}).find("let each rank take the GPU of its local rank"),
+            std::string::npos);
+}
+
+TEST(Nccl, DifferentVersionsAreRefused) {
+  FakeNcclOptions other;
+  other.version = {.major = 2, .minor = 20, .patch = 5};
+  GpuWorldOptions options;
+  options.nccl = {{}, other};
+  const GpuOutcome outcome = on_gpu_ranks(2, options, [](GpuRank& rank) { (void)rank.connect(); });
+  for (const std::string& error : outcome.errors) {
+    EXPECT_EQ(error,
+              "mismatch: rank 1 (host node0) loaded NCCL 2.20.5, rank 0 (host node0) 2.28.9: give all ranks the same "
+              "(HVD_NCCL_ROOT, LD_LIBRARY_PATH)");
+  }
+}
+
+TEST(Nccl, WithoutAnIdAllRanksSayTheSame) {
+  FakeNcclOptions broken;
+  broken.fail_unique_id = true;
+  GpuWorldOptions options;
+  options.nccl = {broken};
+  const GpuOutcome outcome = on_gpu_ranks(2, options, [](GpuRank& rank) { (void)rank.connect(); });
+  for (const std::string& error : outcome.errors) {
+    EXPECT_NE(error.find("rank 0 (host node0, GPU 0 (fake)): ncclGetUniqueId: unhandled system error"),
+              std::string::npos)
+        << error;
+  }
+}
+
+TEST(Nccl, AWrongSumIsFoundBeforeTraining) {
+  FakeNcclOptions wrong;
+  wrong.wrong_sums = 1;
+  GpuWorldOptions options;
+  options.nccl = {wrong, wrong};
+  const GpuOutcome outcome = on_gpu_ranks(2, options, [](GpuRank& rank) { (void)rank.connect(); });
+  EXPECT_NE(outcome.text().find("check_failed: rank"), std::string::npos) << outcome.text();
+  for (const std::string& error : outcome.errors) {
+    EXPECT_NE(error.find("NCCL summed element 0 of a trial to 1.000000 instead of 0.000000"), std::string::npos)
+        << error;
+  }
+  EXPECT_TRUE(outcome.violations.empty()) << outcome.text();
+}
+
+TEST(Nccl, ARankThatNeverComesIsWaitedForUntilTheDeadline) {
+  GpuWorldOptions options;
+  options.deadline = 300ms;
+  const auto begin = Clock::now();
+  const GpuOutcome outcome = on_gpu_ranks(2, options, [&](GpuRank& rank) {
+    if (rank.rank == 0) {
+      (void)rank.connect();
+      return;
+    }
+    // Gets as far as the id, then hangs.
+    comm::nccl::take_census(*rank.host, {"GPU-x", "GPU 1 (fake)", 1, "2.28.9"}, false, Deadline::after(5s));
+    (void)rank.host->control().broadcast({}, 0, Deadline::after(5s));
+    std::this_thread::sleep_for(700ms);
+  });
+  EXPECT_LT(Clock::now() - begin, 5s);
+  EXPECT_EQ(
+      outcome.errors[0].find("timeout: rank 0 (host node0, GPU 0 (fake)): ncclCommInitRankConfig of 2 ranks is not "
+                             "over after 0."),
+      0U)
+      << outcome.text();
+  EXPECT_EQ(outcome.log, std::vector<std::string>{"abort 0"});
+}
+
+TEST(Nccl, ALostPeerEndsTheWaitAndAbortEndsTheWork) {
+  for (std::uint64_t seed = 0; seed < 5; ++seed) {
+    GpuWorldOptions options;
+    options.seed = seed;
+    const GpuOutcome outcome = on_gpu_ranks(3, options, [](GpuRank& rank) {
+      const auto communicator = rank.connect();
+      comm::DevicePlane& plane = communicator->device();
+      const auto memory = plane.allocate(64, Deadline::after(20s));
+      communicator->control().barrier(Deadline::after(20s));
+      if (rank.rank == 2) {
+        rank.hub.lose_a_rank();
+        plane.abort();
+        return;
+      }
+      try {
+        plane.all_reduce(memory->bytes().data(), 16, DataType::kF32, ReduceOp::kSum, Deadline::after(20s));
+        plane.complete("step 3, bucket 1 of 4", Deadline::after(20s));
+        ADD_FAILURE() << "reduced without rank 2";
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), Errc::kPeerLost);
+        EXPECT_NE(std::string(error.what()).find("remote process exited"), std::string::npos) << error.what();
+      }
+      plane.abort();
+      rank.gpu.synchronize(plane.stream(), Deadline::after(5s), "what was aborted");
+      EXPECT_THROW(plane.check(), Error);
+      EXPECT_THROW(plane.all_reduce(memory->bytes().data(), 16, DataType::kF32, ReduceOp::kSum, Deadline::after(1s)),
+                   Error);
+    });
+    EXPECT_TRUE(outcome.good()) << outcome.text();
+    for (const char* const abort : {"abort 0", "abort 1", "abort 2"}) {
+      EXPECT_EQ(std::count(outcome.log.begin(), outcome.log.end(), abort), 1) << outcome.text();
+    }
+  }
+}
+
+TEST(Nccl, APeersReasonIsHeardInsteadOfADeadline) {
+  const GpuOutcome outcome = on_gpu_ranks(2, {}, [](GpuRank& rank) {
+    const auto communicator = rank.connect();
+    if (rank.rank == 1) {
+      communicator->control().abort("rank 1 (host node0) gave up: the disk is full");
+      return;
+    }
+    const auto memory = communicator->device().allocate(64, Deadline::after(20s));
+    communicator->device().all_reduce(memory->bytes().data(), 16, DataType::kF32, ReduceOp::kSum, Deadline::after(20s));
+    communicator->device().complete("bucket 0", Deadline::after(20s));
+  });
+  EXPECT_NE(outcome.errors[0].find("the disk is full"), std::string::npos) << outcome.text();
+  // The memory of the first goes while its reduction waits for ever; a communicator that is aborted lets it end.
+  EXPECT_NE(std::find(outcome.log.begin(), outcome.log.end(), "abort 0"), outcome.log.end()) << outcome.text();
+}
+
+TEST(FakeNccl, NoticesACommunicatorThatGoesBeforeItsGraph) {
+  const GpuOutcome outcome = on_gpu_ranks(2, {}, [](GpuRank& rank) {
+    gpu::Graph graph;
+    {
+      const auto communicator = rank.connect();
+      const gpu::DeviceMemory memory = rank.gpu.allocate(64, "a");
+      gpu::Capture capture(rank.gpu, communicator->device().stream());
+      communicator->device().all_reduce(memory->bytes.data(), 16, DataType::kF32, ReduceOp::kSum, Deadline::after(20s));
+      graph = capture.finish();
+    }
+  });
+  EXPECT_EQ(outcome.violations, std::vector<std::string>(2, "a communicator was destroyed before its graphs"));
+}
+
+TEST(Nccl, NoLibraryIsNeededForOneRank) {
+  FakeWorld world(1);
+  FakeRuntime gpu(world, 0);
+  {
+    const auto communicator = comm::make_nccl(comm::make_solo(), gpu, nullptr, {}, Deadline::after(1s));
+    const auto memory = communicator->device().allocate(64, Deadline::after(1s));
+    communicator->device().all_reduce(memory->bytes().data(), 16, DataType::kF32, ReduceOp::kSum, Deadline::after(1s));
+    communicator->device().check();
+    EXPECT_EQ(communicator->data().description(), "none");
+  }
+  EXPECT_TRUE(world.violations().empty());
+}
+
+// -- the library itself --------------------------------------------------------------------------------------
+
+/// What load() says; empty if it could.
+std::string load_error(const comm::nccl::Search& search) {
+  try {
+    (void)comm::nccl::load(search);
+  } catch (const Error& error) {
+    return std::string(name(error.code())) + ": " + error.what();
+  }
+  return {};
+}
+
+TEST(NcclLibrary, VersionsAreRead) {
+  EXPECT_EQ(comm::nccl::version_from_number(22809).text(), "2.28.9");
+  EXPECT_EQ(comm::nccl::version_from_number(2708).text(), "2.7.8");
+  EXPECT_LT(comm::nccl::version_from_number(21602), comm::nccl::kOldestVersion);
+}
+
+TEST(NcclLibrary, AMissingOneIsOneLine) {
+  if (comm::nccl::candidates({}).empty()) {
+    EXPECT_NE(load_error({}).find("unsupported: this build has no NCCL"), std::string::npos);
+    GTEST_SKIP() << "built without NCCL";
+  }
+  const std::string error = load_error({.root = "/nowhere", .python_folders = {}});
+  EXPECT_EQ(error.find("unsupported: NCCL could not be loaded (/nowhere/lib/libnccl.so.2: "), 0U) << error;
+  EXPECT_NE(error.find("point HVD_NCCL_ROOT at"), std::string::npos);
+  EXPECT_EQ(error.find('\n'), std::string::npos);
+}
+
+TEST(NcclLibrary, ALibraryThatIsNotNcclIsRefused) {
+  if (comm::nccl::candidates({}).empty()) GTEST_SKIP() << "built without NCCL";
+  const auto root = std::filesystem::path(::testing::TempDir()) / "not_nccl";
+  std::filesystem::remove_all(root);
+  std::filesystem::create_directories(root / "lib");
+  const char* const maths = "/lib/x86_64-linux-gnu/libm.so.6";
+  if (!std::filesystem::exists(maths)) GTEST_SKIP() << "no " << maths;
+  std::filesystem::create_symlink(maths, root / "lib" / "libnccl.so.2");
+  const std::string error = load_error({.root = root, .python_folders = {}});
+  EXPECT_NE(error.find("is NCCL 0.0.0, older than 2.18.1 or without a function that it should have"), std::string::npos)
+      << error;
+}
+
+TEST(NcclLibrary, PythonFoldersAreLookedInto) {
+  const auto paths = comm::nccl::candidates({.root = {}, .python_folders = {"/venv/site-packages"}});
+  if (paths.empty()) GTEST_SKIP() << "built without NCCL";
+  EXPECT_NE(std::find(paths.begin(), paths.end(), "/venv/site-packages/nvidia/nccl/lib/libnccl.so.2"), paths.end());
+}
+
+TEST(NcclLibrary, TheOneHereIsNewEnoughAndGivesAnId) {
+  std::unique_ptr<comm::nccl::Api> api;
+  try {
+    api = comm::nccl::load({});
+  } catch (const Error& error) {
+    GTEST_SKIP() << error.what();
+  }
+  EXPECT_GE(api->version(), comm::nccl::kOldestVersion);
+  comm::nccl::UniqueId id{};
+  EXPECT_EQ(api->unique_id(id).status, comm::nccl::Status::kDone);
+  EXPECT_NE(id, comm::nccl::UniqueId{});
+}
+
+}  // namespace
+}  // namespace hvd::test

@@ -1,0 +1,105 @@
+// DeviceEngine on real GPUs with the real NCCL, ranks as threads, one GPU each. Gradients are copies of what lies on
+// the device already, so no kernels of ours are needed. On a machine with one GPU it takes NCCL 2.30 or newer and
+// NCCL_MULTI_RANK_GPU_ENABLE=1 in the environment. Skipped with the reason otherwise.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "engine/runtime/device_engine.h"
+#include "tests/runtime/ranks.h"
+
+namespace hvd::test {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr int kRanks = 2;
+
+/// Why this machine cannot run it; empty: it can.
+std::string missing(bool share_gpus) {
+  const gpu::DeviceList list = gpu::list_devices();
+  if (list.devices.empty()) return list.reason;
+  if (list.devices.size() < kRanks && !share_gpus) {
+    return "one GPU, and NCCL_MULTI_RANK_GPU_ENABLE is not 1 (it needs NCCL 2.30)";
+  }
+  try {
+    (void)comm::nccl::load({});
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return {};
+}
+
+void train(int rank, std::unique_ptr<comm::Communicator> host, bool share_gpus, Schedule schedule) {
+  const auto runtime = gpu::make_cuda_runtime(share_gpus ? 0 : rank);
+  const Deadline deadline = Deadline::after(60s);
+  comm::NcclOptions nccl;
+  nccl.share_gpus = share_gpus;
+  if (share_gpus) nccl.max_ctas = 4;  // the kernels of both must be on the GPU at the same time
+  EngineOptions options = patient_options(schedule);
+  options.buckets = {.bucket_bytes = 600, .first_bucket_bytes = 200};
+  DeviceEngine engine(comm::make_nccl(std::move(host), *runtime, comm::nccl::load({}), nccl, deadline), options, {});
+  runtime->make_current();
+
+  const auto gradients = make_gradients(12);
+  const std::size_t elements = arena_elements(gradients);
+  const std::span<std::byte> arena = engine.engine().allocate(elements * sizeof(float));
+  const gpu::Stream stream = runtime->make_stream(gpu::Priority::kNormal);
+  const gpu::DeviceMemory source = runtime->allocate(arena.size(), "this rank's gradients");
+  const gpu::PinnedMemory host_copy = runtime->allocate_pinned(arena.size(), "gradients");
+  auto* const values = reinterpret_cast<float*>(host_copy->bytes.data());
+  for (std::size_t i = 0; i < elements; ++i) values[i] = contribution(rank, 0, i);
+  runtime->copy(source->bytes.data(), values, arena.size(), stream);
+  runtime->synchronize(stream, deadline, "the gradients");
+  engine.set_gradients(gradients, arena.data(), DataType::kF32, ReduceOp::kSum);
+
+  const DeviceEngine::Work work{[&] {
+                                  for (std::size_t i = 0; i < gradients.size(); ++i) {
+                                    const std::size_t offset = gradients[i].offset * sizeof(float);
+                                    runtime->copy(arena.data() + offset, source->bytes.data() + offset,
+                                                  gradients[i].count * sizeof(float), stream);
+                                    engine.gradient_ready(i);
+                                  }
+                                },
+                                [&] { runtime->copy(values, arena.data(), arena.size(), stream); }};
+  for (int step = 0; step < 5; ++step) {
+    std::memset(values, 0, arena.size());
+    engine.run_step(stream, work);
+    const DeviceReport report = engine.finish_step();
+    EXPECT_EQ(report.graph, schedule == Schedule::kStatic && step >= 2);
+    for (const core::GradientInfo& gradient : gradients) {
+      for (std::size_t k = gradient.offset; k < gradient.offset + gradient.count; ++k) {
+        ASSERT_EQ(values[k], expected_sum(kRanks, 0, k)) << "element " << k << ", step " << step << ", rank " << rank;
+      }
+    }
+  }
+}
+
+class DeviceEngineOnGpus : public ::testing::TestWithParam<Schedule> {};
+
+TEST_P(DeviceEngineOnGpus, ReducesEagerAndCaptured) {
+  const char* const shared = std::getenv("NCCL_MULTI_RANK_GPU_ENABLE");
+  const bool share_gpus = shared != nullptr && std::string(shared) == "1";
+  if (const std::string reason = missing(share_gpus); !reason.empty()) GTEST_SKIP() << reason;
+  auto hosts = comm::make_loopback(kRanks);
+  std::vector<std::jthread> ranks;
+  for (int rank = 0; rank < kRanks; ++rank) {
+    ranks.emplace_back([&, rank, host = std::move(hosts[static_cast<std::size_t>(rank)])]() mutable {
+      try {
+        train(rank, std::move(host), share_gpus, GetParam());
+      } catch (const Error& error) {
+        ADD_FAILURE() << "rank " << rank << ": " << error.what();
+      }
+    });
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Schedules, DeviceEngineOnGpus, ::testing::Values(Schedule::kStatic, Schedule::kNegotiated));
+
+}  // namespace
+}  // namespace hvd::test

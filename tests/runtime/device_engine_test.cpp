@@ -1,0 +1,402 @@
+// Steps on fake GPUs: that nothing overtakes anything, that a captured step is the eager one, and how it ends when a
+// rank is lost. Every test also asks the fakes what they have to complain of: races, wrong orders of destruction.
+#include "engine/runtime/device_engine.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/comm/gpu_ranks.h"
+#include "tests/runtime/ranks.h"
+
+namespace hvd::test {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr std::size_t kGradients = 12;
+
+/// A network of kernels: each step writes gradients that depend on rank and step, and adds the reduced ones to the
+/// parameters. The step's number lies on the device, as in a captured step it must.
+class Network {
+ public:
+  Network(GpuRank& rank, DeviceEngine& engine)
+      : rank_(rank),
+        engine_(engine),
+        gradients_(make_gradients(kGradients)),
+        arena_(engine.engine().allocate(arena_elements(gradients_) * sizeof(float))),
+        stream_(rank.gpu.make_stream(gpu::Priority::kNormal)),
+        parameters_(rank.gpu.allocate(arena_.size(), "parameters")),
+        step_(rank.gpu.allocate(sizeof(std::uint64_t), "step number")) {
+    rank.gpu.fill(parameters_->bytes.data(), std::byte{0}, arena_.size(), stream_);
+    rank.gpu.fill(step_->bytes.data(), std::byte{0}, sizeof(std::uint64_t), stream_);
+    engine.set_gradients(gradients_, arena_.data(), DataType::kF32, ReduceOp::kSum);
+    order_.resize(kGradients);
+    std::iota(order_.begin(), order_.end(), 0U);
+  }
+
+  [[nodiscard]] DeviceEngine::Work work() {
+    return {[this] { forward_backward(); }, [this] { update(); }};
+  }
+  DeviceReport step() {
+    engine_.run_step(stream_, work());
+    return engine_.finish_step();
+  }
+  /// Parameter elements; the work is over.
+  [[nodiscard]] std::vector<float> parameters() const {
+    std::vector<float> values(arena_.size() / sizeof(float));
+    std::memcpy(values.data(), parameters_->bytes.data(), arena_.size());
+    return values;
+  }
+  [[nodiscard]] const std::vector<core::GradientInfo>& gradients() const { return gradients_; }
+
+  std::vector<std::size_t> order_;      ///< in which backward makes the gradients
+  std::size_t forgotten_ = kGradients;  ///< not marked
+  std::size_t premature_ = kGradients;  ///< marked before its work is enqueued: a bug
+  bool unjoined_ = false;               ///< leaves a stream of its own behind
+  std::function<void(std::size_t)> before_gradient_;
+
+ private:
+  void forward_backward() {
+    for (const std::size_t i : order_) {
+      if (before_gradient_) before_gradient_(i);
+      if (i == premature_) engine_.gradient_ready(i);
+      const std::span<std::byte> slot =
+          arena_.subspan(gradients_[i].offset * sizeof(float), gradients_[i].count * sizeof(float));
+      rank_.gpu.kernel(stream_, "backward " + std::to_string(i), {step_->bytes}, {slot}, [this, i, slot] {
+        rank_.hub.note("rank " + std::to_string(rank_.rank) + " backward " + std::to_string(i));
+        std::uint64_t step = 0;
+        std::memcpy(&step, step_->bytes.data(), sizeof step);
+        for (std::size_t k = 0; k < gradients_[i].count; ++k) {
+          const float value = contribution(rank_.rank, step, gradients_[i].offset + k);
+          std::memcpy(&slot[k * sizeof value], &value, sizeof value);
+        }
+      });
+      if (i != forgotten_ && i != premature_) engine_.gradient_ready(i);
+    }
+    if (!unjoined_) return;
+    side_ = rank_.gpu.make_stream(gpu::Priority::kNormal);
+    fork_ = rank_.gpu.make_event(gpu::Timing::kOff);
+    rank_.gpu.record(fork_, stream_);
+    rank_.gpu.wait(side_, fork_);
+    rank_.gpu.kernel(side_, "stray", {}, {}, [] {});
+  }
+  void update() {
+    rank_.gpu.kernel(stream_, "update", {arena_}, {parameters_->bytes, step_->bytes}, [this] {
+      for (const core::GradientInfo& gradient : gradients_) {
+        for (std::size_t k = gradient.offset; k < gradient.offset + gradient.count; ++k) {
+          float parameter = 0, value = 0;
+          std::memcpy(&parameter, &parameters_->bytes[k * sizeof value], sizeof value);
+          std::memcpy(&value, &arena_[k * sizeof value], sizeof value);
+          parameter += value;
+          std::memcpy(&parameters_->bytes[k * sizeof value], &parameter, sizeof value);
+        }
+      }
+      std::uint64_t step = 0;
+      std::memcpy(&step, step_->bytes.data(), sizeof step);
+      ++step;
+      std::memcpy(step_->bytes.data(), &step, sizeof step);
+    });
+  }
+
+  GpuRank& rank_;
+  DeviceEngine& engine_;
+  std::vector<core::GradientInfo> gradients_;
+  std::span<std::byte> arena_;
+  gpu::Stream stream_;
+  gpu::DeviceMemory parameters_, step_;
+  gpu::Stream side_;
+  gpu::Event fork_;
+};
+
+EngineOptions small_buckets(Schedule schedule, std::chrono::milliseconds deadline = 20s) {
+  EngineOptions options;
+  options.schedule = schedule;
+  options.deadline = deadline;
+  options.buckets = {.bucket_bytes = 600, .first_bucket_bytes = 200};
+  options.negotiation.fusion.threshold_bytes = 900;
+  return options;
+}
+
+std::vector<float> expected_parameters(int size, int steps, const std::vector<core::GradientInfo>& gradients) {
+  std::vector<float> values(arena_elements(gradients), 0.0F);
+  for (const core::GradientInfo& gradient : gradients) {
+    for (std::size_t k = gradient.offset; k < gradient.offset + gradient.count; ++k) {
+      for (int step = 0; step < steps; ++step) values[k] += expected_sum(size, static_cast<std::uint64_t>(step), k);
+    }
+  }
+  return values;
+}
+
+struct Way {
+  Schedule schedule;
+  bool overlap, graph;
+};
+
+class DeviceSteps : public ::testing::TestWithParam<std::tuple<int, Way>> {};
+
+TEST_P(DeviceSteps, GiveTheSumsOfAllRanks) {
+  const auto [size, way] = GetParam();
+  constexpr int kSteps = 6;
+  for (std::uint64_t seed = 0; seed < 6; ++seed) {
+    GpuWorldOptions options;
+    options.seed = seed;
+    const GpuOutcome outcome = on_gpu_ranks(size, options, [&, size = size, way = way](GpuRank& rank) {
+      DeviceEngine engine(rank.connect(), small_buckets(way.schedule), {.overlap = way.overlap, .graph = way.graph});
+      Network network(rank, engine);
+      for (int step = 0; step < kSteps; ++step) {
+        const DeviceReport report = network.step();
+        const bool capturable = way.graph && (way.schedule != Schedule::kNegotiated || size == 1);
+        EXPECT_EQ(report.graph, capturable && step >= 2) << "step " << step;
+        EXPECT_GE(report.step, report.exposed);
+        if (size == 1 || way.schedule == Schedule::kNone) {
+          EXPECT_EQ(report.bytes, 0U);
+        } else {
+          EXPECT_GE(report.bytes, arena_elements(network.gradients()) * sizeof(float) / 2);
+          EXPECT_GT(report.batches, 1U);
+        }
+      }
+      const std::vector<float> got = network.parameters();
+      if (way.schedule == Schedule::kNone) {
+        for (const core::GradientInfo& gradient : network.gradients()) {
+          float alone = 0;
+          for (std::uint64_t step = 0; step < kSteps; ++step) alone += contribution(rank.rank, step, gradient.offset);
+          EXPECT_EQ(got[gradient.offset], alone);
+        }
+      } else {
+        EXPECT_EQ(got, expected_parameters(size, kSteps, network.gradients())) << "seed " << seed;
+      }
+    });
+    ASSERT_TRUE(outcome.good()) << "seed " << seed << "\n" << outcome.text().substr(0, 2000);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, DeviceSteps,
+    ::testing::Combine(::testing::Values(1, 2, 3),
+                       ::testing::Values(Way{Schedule::kStatic, true, true}, Way{Schedule::kStatic, true, false},
+                                         Way{Schedule::kStatic, false, true}, Way{Schedule::kStatic, false, false},
+                                         Way{Schedule::kNegotiated, true, true}, Way{Schedule::kNone, true, true})));
+
+/// Of the log, what rank 0 did in its last step, as positions in it.
+std::map<std::string, std::size_t> last_step_of_rank_0(const std::vector<std::string>& log) {
+  std::map<std::string, std::size_t> positions;
+  for (std::size_t i = 0; i < log.size(); ++i) {
+    if (log[i].starts_with("rank 0 ")) positions[log[i].substr(7)] = i;
+  }
+  return positions;
+}
+
+/// Seeds in which the first bucket's reduction began before the last gradient was made.
+int seeds_with_overlap(bool overlap, bool graph) {
+  int seen = 0;
+  for (std::uint64_t seed = 0; seed < 12; ++seed) {
+    GpuWorldOptions options;
+    options.seed = seed;
+    std::size_t first_bucket = 0;
+    const GpuOutcome outcome = on_gpu_ranks(2, options, [&](GpuRank& rank) {
+      DeviceEngine engine(rank.connect(), small_buckets(Schedule::kStatic), {.overlap = overlap, .graph = graph});
+      Network network(rank, engine);
+      for (int step = 0; step < 3; ++step) network.step();
+      if (rank.rank == 0) first_bucket = engine.engine().plan().buckets.front().count;
+    });
+    EXPECT_TRUE(outcome.good()) << outcome.text();
+    auto at = last_step_of_rank_0(outcome.log);
+    seen += at.at("begins all_reduce of " + std::to_string(first_bucket)) <
+                    at.at("backward " + std::to_string(kGradients - 1))
+                ? 1
+                : 0;
+  }
+  return seen;
+}
+
+TEST(DeviceEngine, OverlapsOnlyWhenAskedTo) {
+  for (const bool graph : {false, true}) {
+    EXPECT_GT(seeds_with_overlap(true, graph), 0);
+    EXPECT_EQ(seeds_with_overlap(false, graph), 0);
+  }
+}
+
+TEST(DeviceEngine, BucketsAreReducedInTheirOrderWhateverThatOfBackward) {
+  const GpuOutcome outcome = on_gpu_ranks(2, {}, [](GpuRank& rank) {
+    DeviceEngine engine(rank.connect(), small_buckets(Schedule::kStatic), {.graph = false});
+    Network network(rank, engine);
+    if (rank.rank == 1) std::reverse(network.order_.begin(), network.order_.end());
+    network.step();
+    EXPECT_EQ(network.parameters(), expected_parameters(2, 1, network.gradients()));
+  });
+  EXPECT_TRUE(outcome.good()) << outcome.text();  // ranks that reduce different buckets together would break the GPUs
+}
+
+TEST(DeviceEngine, NegotiatesWhateverTheOrderOnEachRank) {
+  for (std::uint64_t seed = 0; seed < 4; ++seed) {
+    GpuWorldOptions options;
+    options.seed = seed;
+    const GpuOutcome outcome = on_gpu_ranks(3, options, [](GpuRank& rank) {
+      DeviceEngine engine(rank.connect(), small_buckets(Schedule::kNegotiated), {});
+      Network network(rank, engine);
+      std::rotate(network.order_.begin(), network.order_.begin() + 3 * rank.rank, network.order_.end());
+      for (int step = 0; step < 3; ++step) network.step();
+      EXPECT_EQ(network.parameters(), expected_parameters(3, 3, network.gradients()));
+    });
+    ASSERT_TRUE(outcome.good()) << outcome.text();
+  }
+}
+
+TEST(DeviceEngine, SchedulesMaySwitchBetweenSteps) {
+  const GpuOutcome outcome = on_gpu_ranks(2, {}, [](GpuRank& rank) {
+    DeviceEngine engine(rank.connect(), small_buckets(Schedule::kStatic), {.eager_steps = 1});
+    Network network(rank, engine);
+    for (int round = 0; round < 3; ++round) {
+      for (const Schedule schedule : {Schedule::kStatic, Schedule::kNegotiated}) {
+        engine.set_schedule(schedule);
+        EXPECT_EQ(network.step().graph, schedule == Schedule::kStatic && round > 0);
+      }
+    }
+    EXPECT_EQ(network.parameters(), expected_parameters(2, 6, network.gradients()));
+    engine.drop_graphs();
+    engine.set_schedule(Schedule::kStatic);
+    EXPECT_TRUE(network.step().graph);
+  });
+  EXPECT_TRUE(outcome.good()) << outcome.text();
+}
+
+TEST(DeviceEngine, AGradientMarkedBeforeItsWorkIsARace) {
+  const GpuOutcome outcome = on_gpu_ranks(2, {}, [](GpuRank& rank) {
+    DeviceEngine engine(rank.connect(), small_buckets(Schedule::kStatic), {});
+    Network network(rank, engine);
+    network.premature_ = engine.engine().plan().buckets.front().last - 1;
+    network.step();
+  });
+  EXPECT_FALSE(outcome.violations.empty());
+  for (const std::string& violation : outcome.violations) EXPECT_EQ(violation.find("race: "), 0U) << violation;
+}
+
+TEST(DeviceEngine, CallersMistakesAreNamed) {
+  const GpuOutcome outcome = on_gpu_ranks(2, {}, [](GpuRank& rank) {
+    DeviceEngine engine(rank.connect(), small_buckets(Schedule::kStatic), {});
+    const auto error_of = [](const auto& body) -> std::string {
+      try {
+        body();
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), Errc::kInvalidArgument) << error.what();
+        return error.what();
+      }
+      return "no error";
+    };
+    EXPECT_EQ(error_of([&] { engine.run_step({}, {}); }), "run_step: call set_gradients() first");
+    Network network(rank, engine);
+    EXPECT_EQ(error_of([&] { engine.gradient_ready(0); }), "gradient_ready(0): no step is being enqueued");
+    EXPECT_EQ(error_of([&] { (void)engine.finish_step(); }), "finish_step: no step has been run");
+    network.before_gradient_ = [&](std::size_t i) {
+      if (i != 3) return;
+      EXPECT_EQ(error_of([&] { engine.gradient_ready(2); }), "gradient_ready: 'layer2.weight' was ready already");
+      EXPECT_EQ(error_of([&] { engine.gradient_ready(99); }), "gradient_ready(99): there are 12 gradients");
+    };
+    network.step();
+    network.before_gradient_ = nullptr;
+    network.forgotten_ = 5;
+    EXPECT_EQ(error_of([&] { network.step(); }), "run_step: gradient 'layer5.weight' was never marked ready");
+  });
+  // The step that was left open is given up on both ranks.
+  EXPECT_EQ(std::count(outcome.log.begin(), outcome.log.end(), "abort 0"), 1) << outcome.text();
+}
+
+TEST(DeviceEngine, AWorkThatDoesNotJoinItsStreamsIsRefused) {
+  const GpuOutcome outcome = on_gpu_ranks(1, {}, [](GpuRank& rank) {
+    DeviceEngine engine(rank.connect(), small_buckets(Schedule::kStatic), {.eager_steps = 0});
+    Network network(rank, engine);
+    network.unjoined_ = true;
+    network.step();
+  });
+  EXPECT_NE(outcome.errors[0].find("without a join: nothing waits for 'stray'"), std::string::npos) << outcome.text();
+}
+
+// -- faults --------------------------------------------------------------------------------------------------
+
+class DeviceFaults : public ::testing::TestWithParam<bool> {
+ protected:
+  /// Steps until rank 1 does `fault` before step 4 and leaves; how long the others took to notice.
+  static GpuOutcome run(const std::function<void(GpuRank&)>& fault, std::chrono::milliseconds deadline,
+                        const std::function<void(GpuRank&)>& linger = {}) {
+    return on_gpu_ranks(3, {}, [&](GpuRank& rank) {
+      DeviceEngine engine(rank.connect(), small_buckets(Schedule::kStatic, deadline), {.graph = GetParam()});
+      Network network(rank, engine);
+      for (int step = 0; step < 100; ++step) {
+        if (rank.rank == 1 && step == 4) {
+          fault(rank);
+          if (linger) linger(rank);
+        }
+        network.step();
+      }
+    });
+  }
+};
+
+TEST_P(DeviceFaults, ALostPeerEndsTheRunWithItsName) {
+  const auto begin = Clock::now();
+  const GpuOutcome outcome = run(
+      [](GpuRank& rank) {
+        rank.hub.lose_a_rank();
+        throw Error(Errc::kIo, "the disk is full");
+      },
+      20s);
+  EXPECT_LT(Clock::now() - begin, 15s);  // no deadline was waited for
+  EXPECT_EQ(outcome.errors[1], "io: the disk is full");
+  for (const std::size_t rank : {0U, 2U}) {
+    EXPECT_EQ(outcome.errors[rank].find("peer_lost: rank "), 0U) << outcome.text();
+    EXPECT_EQ(outcome.errors[rank].find('\n'), std::string::npos);
+  }
+  EXPECT_TRUE(outcome.violations.empty()) << outcome.text();
+  for (const char* const abort : {"abort 0", "abort 1", "abort 2"}) {
+    EXPECT_EQ(std::count(outcome.log.begin(), outcome.log.end(), abort), 1) << outcome.text();
+  }
+}
+
+TEST_P(DeviceFaults, APeerThatGivesUpIsHeardWithoutTheLibrary) {
+  const GpuOutcome outcome = run([](GpuRank&) { throw Error(Errc::kIo, "the disk is full"); }, 20s);
+  for (const std::size_t rank : {0U, 2U}) {
+    EXPECT_NE(outcome.errors[rank].find("rank 1 (host node0) gave up: it is leaving because of an error of its own"),
+              std::string::npos)
+        << outcome.text();
+  }
+  EXPECT_TRUE(outcome.violations.empty()) << outcome.text();
+}
+
+TEST_P(DeviceFaults, AHangingPeerIsNamedAtTheDeadline) {
+  const auto begin = Clock::now();
+  const GpuOutcome outcome = run([](GpuRank&) {}, 1500ms, [](GpuRank&) { std::this_thread::sleep_for(6s); });
+  EXPECT_LT(Clock::now() - begin, 15s);
+  for (const std::size_t rank : {0U, 2U}) {
+    EXPECT_EQ(outcome.errors[rank].find("peer_lost: rank "), 0U) << outcome.text();
+    EXPECT_NE(outcome.errors[rank].find("step 4 is in flight on the GPU, in or before bucket 0 (layer0.weight"),
+              std::string::npos)
+        << outcome.text();
+    EXPECT_NE(
+        outcome.errors[rank].find("rank 1 (host node0) is furthest behind: after step 3, nothing in flight on its GPU"),
+        std::string::npos)
+        << outcome.text();
+  }
+  EXPECT_NE(outcome.errors[1], "");
+  EXPECT_TRUE(outcome.violations.empty()) << outcome.text();
+}
+
+TEST_P(DeviceFaults, AFailedGpuEndsTheRunEverywhere) {
+  const GpuOutcome outcome = run([](GpuRank& rank) { rank.gpu.break_down("an illegal memory access"); }, 20s);
+  EXPECT_NE(outcome.errors[1].find("an illegal memory access"), std::string::npos) << outcome.text();
+  for (const std::size_t rank : {0U, 2U}) {
+    EXPECT_NE(outcome.errors[rank].find("an illegal memory access"), std::string::npos) << outcome.text();
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(EagerAndCaptured, DeviceFaults, ::testing::Bool());
+
+}  // namespace
+}  // namespace hvd::test
