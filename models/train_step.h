@@ -1,5 +1,5 @@
 // What a compute backend offers: one training step of one rank, gradient by gradient. Implemented by
-// reference/ (naive, double), onednn/ (CPU), replay/ (recorded timings, no compute) and, later, cudnn/.
+// reference/ (naive, double), onednn/ (CPU), replay/ (recorded timings, no compute) and cudnn/ (GPU, device_step.h).
 // It does not know that the engine exists: it tells a GradientSink and is told when to update.
 //
 // One thread owns a TrainStep and makes all calls; it may use worker threads inside (options.threads).
@@ -54,7 +54,7 @@ struct SgdOptions {
 };
 
 struct StepOptions {
-  DataType compute = DataType::kF32;   ///< fp32 or bf16 (fp16 on GPUs)
+  DataType compute = DataType::kF32;   ///< fp32 or bf16; on GPUs also fp16
   DataType gradient = DataType::kF32;  ///< element type of the gradient arena (--allreduce-dtype)
   int threads = 1;
   std::uint64_t seed = 1;  ///< initial weights and dropout

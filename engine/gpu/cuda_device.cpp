@@ -27,7 +27,7 @@ DeviceList list_devices() {
   cudaRuntimeGetVersion(&list.runtime_version);
   int count = 0;
   if (const cudaError_t status = cudaGetDeviceCount(&count); status != cudaSuccess) {
-    list.reason = list.driver_version == 0 ? "no NVIDIA driver is loaded" : cudaGetErrorString(status);
+    list.reason = no_device_reason(list.driver_version, list.runtime_version, cudaGetErrorString(status));
     static_cast<void>(cudaGetLastError());  // clear it: this is an answer, not a fault
     return list;
   }

@@ -28,4 +28,7 @@ struct DeviceList {
 /// Any thread. Source: CUDA Runtime API, device management.
 DeviceList list_devices();
 
+/// Why there are no devices, from the versions (as in DeviceList) and the CUDA runtime's own words. Pure.
+std::string no_device_reason(int driver_version, int runtime_version, const std::string& words);
+
 }  // namespace hvd::gpu

@@ -217,7 +217,10 @@ void Analyser::pool_backward(NodeId id, OpType type) {
     return commit(made);
   }
   const Fate next = fate(dx);
-  const Epilogue epilogue = epilogues(next, Engine::kOwn).front();
+  // The kernel that draws masks adds before it draws: a sum after a dropout is a launch of its own.
+  const std::vector<Epilogue> possible = epilogues(next, Engine::kOwn);
+  const bool sum_last = type == OpType::kDropoutBackward && next.partner != kNoValue;
+  const Epilogue epilogue = sum_last ? possible.back() : possible.front();
   Draft made = draft(Engine::kOwn, epilogue.add || epilogue.relu ? 1 : 0, id);
   const ValueId target = diff_target(made, dx, epilogue);
   std::vector<ValueId> inputs{dy};

@@ -54,7 +54,7 @@ std::vector<Knob> knobs(const Library& library, const Descriptor& config) {
 }
 
 // What `config` is. Throws if cuDNN cannot build a plan from it.
-EngineChoice choice_of(const Library& library, const Descriptor& device, const Descriptor& config) {
+EngineChoice choice_of(const Library& library, const Target& target, const Descriptor& config) {
   std::vector<Descriptor> engines = descriptors(library, CUDNN_BACKEND_ENGINE_DESCRIPTOR, 1);
   get_descriptors(config, CUDNN_ATTR_ENGINECFG_ENGINE, engines);
   const Descriptor& engine = engines[0];
@@ -72,7 +72,7 @@ EngineChoice choice_of(const Library& library, const Descriptor& device, const D
   if (choice.compiled_at_run_time) return choice;
   Descriptor plan(library, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
   plan.set(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, config);
-  plan.set(kAttrPlanDeviceProp, device);
+  target.aim_plan(plan);
   plan.finalize("plan");
   choice.workspace_bytes = static_cast<std::size_t>(plan.get_int64(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE));
   choice.finalised = true;
@@ -90,37 +90,21 @@ cudnnBackendHeurMode_t mode_of(Heuristics mode) {
 
 }  // namespace
 
-EngineFinder::EngineFinder(std::shared_ptr<const Library> library, const std::string& device_properties)
-    : library_(std::move(library)) {
-  if (library_->version() < kDevicelessVersion) {
-    throw Error(Errc::kUnsupported, library_->name() + " is cuDNN " + library_->version().text() +
-                                        "; planning for a GPU that is not there needs " + kDevicelessVersion.text());
-  }
-  try {
-    device_ = Descriptor(*library_, kDevicePropDescriptor);
-    device_.set(kAttrDevicePropJson, CUDNN_TYPE_CHAR, static_cast<std::int64_t>(device_properties.size()),
-                device_properties.data());
-    device_.finalize("device properties");
-  } catch (const Error& error) {
-    throw Error(Errc::kInvalidArgument, std::string("cuDNN does not take this description of a GPU: ") + error.what());
-  }
-}
-
 EngineFinder::List EngineFinder::list(const Program& program, const Group& group, Heuristics mode) const {
   List list;
   try {
-    const OperationGraph graph(*library_, program, group);
+    const OperationGraph graph(*library_, program, group, target_.handle());
     const cudnnBackendHeurMode_t wanted = mode_of(mode);
     Descriptor heuristics(*library_, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
     heuristics.set(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph.get());
     heuristics.set(CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &wanted);
-    heuristics.set(kAttrHeuristicsDeviceProp, device_);
+    target_.aim_heuristics(heuristics);
     heuristics.finalize("heuristics");
     std::vector<Descriptor> configs = descriptors(*library_, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, kMostResults);
     const std::int64_t count = get_descriptors(heuristics, CUDNN_ATTR_ENGINEHEUR_RESULTS, configs);
     for (std::int64_t i = 0; i < count; ++i) {
       try {
-        EngineChoice choice = choice_of(*library_, device_, configs[static_cast<std::size_t>(i)]);
+        EngineChoice choice = choice_of(*library_, target_, configs[static_cast<std::size_t>(i)]);
         const bool known = std::any_of(list.choices.begin(), list.choices.end(), [&](const EngineChoice& other) {
           return other.engine == choice.engine && other.knobs == choice.knobs;
         });

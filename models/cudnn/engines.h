@@ -1,12 +1,13 @@
-// Asks cuDNN which engines run a group on a GPU that is described, not present.
+// Asks cuDNN which engines run a group, on a GPU that is described or on one that is there.
 #pragma once
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "models/cudnn/descriptor.h"
 #include "models/cudnn/plan.h"
+#include "models/cudnn/target.h"
 
 namespace hvd::models::cudnn {
 
@@ -29,13 +30,13 @@ std::string rejection(const EngineChoice& choice, const EngineFilter& filter);
 
 class EngineFinder {
  public:
-  /// Errors: unsupported if the library is older than kDevicelessVersion; invalid_argument if it does not take the
-  /// description.
-  EngineFinder(std::shared_ptr<const Library> library, const std::string& device_properties);
+  EngineFinder(std::shared_ptr<const Library> library, Target target)
+      : library_(std::move(library)), target_(std::move(target)) {}
 
   struct List {
-    std::vector<EngineChoice> choices;  ///< that cuDNN accepts; those compiled in advance are finalised
-    std::string why;                    ///< what cuDNN said to what it does not accept; may be empty
+    /// That cuDNN accepts; those compiled in advance are finalised. Compiling the others takes seconds each.
+    std::vector<EngineChoice> choices;
+    std::string why;  ///< what cuDNN said to what it does not accept; may be empty
   };
   /// One list of the heuristics for `group`. Never fails: a refusal is an empty list with a reason.
   [[nodiscard]] List list(const Program& program, const Group& group, Heuristics mode) const;
@@ -44,7 +45,11 @@ class EngineFinder {
 
  private:
   std::shared_ptr<const Library> library_;
-  Descriptor device_;
+  Target target_;
 };
+
+/// For the GPU of `handle`, called `device`. Both outlive it. (planner.cpp)
+std::unique_ptr<Planner> make_planner(std::shared_ptr<const Library> library, cudnnHandle_t handle,
+                                      const std::string& device);
 
 }  // namespace hvd::models::cudnn

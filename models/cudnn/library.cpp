@@ -1,12 +1,11 @@
 #include "models/cudnn/library.h"
 
-#include <dlfcn.h>
-
 #include <algorithm>
 #include <array>
 #include <vector>
 
 #include "engine/base/error.h"
+#include "models/cudnn/shared_library.h"
 
 namespace hvd::models::cudnn {
 namespace {
@@ -18,19 +17,6 @@ std::vector<std::string> default_names() {
 #endif
   names.insert(names.end(), {"libcudnn.so.9", "libcudnn.so.8", "libcudnn.so"});
   return names;
-}
-
-// One line: the loader and cuDNN write several.
-std::string one_line(std::string text) {
-  std::replace(text.begin(), text.end(), '\n', ' ');
-  while (!text.empty() && text.back() == ' ') text.pop_back();
-  return text;
-}
-
-template <class Function>
-bool find(void* library, const char* symbol, Function& function) {
-  function = reinterpret_cast<Function>(dlsym(library, symbol));
-  return function != nullptr;
 }
 
 }  // namespace
@@ -48,30 +34,18 @@ Version version_from_number(std::size_t number) noexcept {
 std::shared_ptr<const Library> Library::load(std::span<const std::string> names) {
   const std::vector<std::string> defaults = default_names();
   if (names.empty()) names = defaults;
-  void* handle = nullptr;
-  std::string tried;
+  const SharedLibrary file(names, "cuDNN",
+                           "install cuDNN 8.9 or 9 for this CUDA version, or put its folder into LD_LIBRARY_PATH");
   std::shared_ptr<Library> library(new Library());
-  for (const std::string& name : names) {
-    // Never closed: cuDNN leaves thread-local destructors behind, which would run in unmapped memory.
-    handle = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
-    if (handle != nullptr) {
-      library->name_ = name;
-      break;
-    }
-    const char* why = dlerror();
-    tried += (tried.empty() ? "" : "; ") + one_line(why != nullptr ? why : name);
-  }
-  if (handle == nullptr) {
-    throw Error(Errc::kUnsupported, "cuDNN could not be loaded (" + tried +
-                                        "): install cuDNN 8.9 or 9 for this CUDA version, or put its folder into "
-                                        "LD_LIBRARY_PATH");
-  }
+  library->name_ = file.name();
   Functions& f = library->functions_;
-  static_cast<void>(find(handle, "cudnnGetLastErrorString", f.get_last_error_string));
-  if (!find(handle, "cudnnGetVersion", f.get_version) || !find(handle, "cudnnGetErrorString", f.get_error_string) ||
-      !find(handle, "cudnnBackendCreateDescriptor", f.create) ||
-      !find(handle, "cudnnBackendDestroyDescriptor", f.destroy) || !find(handle, "cudnnBackendSetAttribute", f.set) ||
-      !find(handle, "cudnnBackendGetAttribute", f.get) || !find(handle, "cudnnBackendFinalize", f.finalize)) {
+  static_cast<void>(file.find("cudnnGetLastErrorString", f.get_last_error_string));
+  if (!file.find("cudnnGetVersion", f.get_version) || !file.find("cudnnGetErrorString", f.get_error_string) ||
+      !file.find("cudnnCreate", f.create_handle) || !file.find("cudnnDestroy", f.destroy_handle) ||
+      !file.find("cudnnSetStream", f.set_stream) || !file.find("cudnnBackendCreateDescriptor", f.create) ||
+      !file.find("cudnnBackendDestroyDescriptor", f.destroy) || !file.find("cudnnBackendSetAttribute", f.set) ||
+      !file.find("cudnnBackendGetAttribute", f.get) || !file.find("cudnnBackendFinalize", f.finalize) ||
+      !file.find("cudnnBackendExecute", f.execute)) {
     throw Error(Errc::kUnsupported,
                 library->name_ + " lacks the backend API of cuDNN 8.9 or 9: point LD_LIBRARY_PATH at a newer one");
   }
@@ -80,6 +54,14 @@ std::shared_ptr<const Library> Library::load(std::span<const std::string> names)
     throw Error(Errc::kUnsupported, library->name_ + " is cuDNN " + library->version_.text() + ", older than " +
                                         kOldestVersion.text() + ": point LD_LIBRARY_PATH at a newer one");
   }
+  return library;
+}
+
+std::shared_ptr<const Library> Library::with(const Functions& functions) {
+  std::shared_ptr<Library> library(new Library());
+  library->functions_ = functions;
+  library->name_ = "given";
+  library->version_ = version_from_number(functions.get_version());
   return library;
 }
 

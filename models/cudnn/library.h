@@ -35,11 +35,15 @@ struct Functions {
   decltype(&::cudnnGetVersion) get_version = nullptr;
   decltype(&::cudnnGetErrorString) get_error_string = nullptr;
   void (*get_last_error_string)(char*, std::size_t) = nullptr;  ///< since 9.0
+  decltype(&::cudnnCreate) create_handle = nullptr;
+  decltype(&::cudnnDestroy) destroy_handle = nullptr;
+  decltype(&::cudnnSetStream) set_stream = nullptr;
   decltype(&::cudnnBackendCreateDescriptor) create = nullptr;
   decltype(&::cudnnBackendDestroyDescriptor) destroy = nullptr;
   decltype(&::cudnnBackendSetAttribute) set = nullptr;
   decltype(&::cudnnBackendGetAttribute) get = nullptr;
   decltype(&::cudnnBackendFinalize) finalize = nullptr;
+  decltype(&::cudnnBackendExecute) execute = nullptr;
 };
 
 class Library {
@@ -47,6 +51,8 @@ class Library {
   /// Loads the first of `names` that can be loaded (file names or paths; empty: those of the build, then the
   /// loader's). Errors: unsupported if none can, if one lacks a function, or if it is older than kOldestVersion.
   static std::shared_ptr<const Library> load(std::span<const std::string> names = {});
+  /// Of functions that the caller has, for tests.
+  static std::shared_ptr<const Library> with(const Functions& functions);
 
   [[nodiscard]] const Functions& call() const noexcept { return functions_; }
   [[nodiscard]] Version version() const noexcept { return version_; }

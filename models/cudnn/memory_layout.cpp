@@ -72,6 +72,7 @@ MemoryLayout lay_out(const Graph& graph, const Program& program, ComputeType com
       case Home::kImages:
         layout.offsets[id] = 0;
         layout.images = bytes_of(value);
+        layout.image_element_bytes = size_of(value.type);
         break;
       case Home::kLabels:
         layout.offsets[id] = 0;

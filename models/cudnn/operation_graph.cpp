@@ -348,11 +348,12 @@ Bindings bindings(const Group& group) {
   return result;
 }
 
-OperationGraph::OperationGraph(const Library& library, const Program& program, const Group& group)
+OperationGraph::OperationGraph(const Library& library, const Program& program, const Group& group, cudnnHandle_t handle)
     : graph_(library, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR) {
   parts_.reserve(kPartsPerOperation * group.operations.size());
   // Its constructor does it all.
   [[maybe_unused]] const Lowering lowered(library, program, group, parts_, operations_);
+  if (handle != nullptr) graph_.set(CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &handle);
   graph_.set(CUDNN_ATTR_OPERATIONGRAPH_OPS, operations_);
   graph_.finalize("operation graph");
 }

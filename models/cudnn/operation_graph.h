@@ -31,9 +31,10 @@ Bindings bindings(const Group& group);
 
 class OperationGraph {
  public:
-  /// `library` must outlive it. Errors: backend, with cuDNN's reason, where it refuses the graph; unsupported for an
-  /// operation that cuDNN has no descriptor for.
-  OperationGraph(const Library& library, const Program& program, const Group& group);
+  /// `library` must outlive it. For the device of `handle`; null: for a device that is described elsewhere. Errors:
+  /// backend, with cuDNN's reason, where it refuses the graph; unsupported for an operation that cuDNN has no
+  /// descriptor for.
+  OperationGraph(const Library& library, const Program& program, const Group& group, cudnnHandle_t handle = nullptr);
 
   [[nodiscard]] const Descriptor& get() const noexcept { return graph_; }
 

@@ -2,9 +2,11 @@
 #include "models/cudnn/plan.h"
 
 #include <algorithm>
+#include <iomanip>
 #include <map>
 #include <set>
 #include <sstream>
+#include <utility>
 
 #include "engine/base/hash.h"
 
@@ -38,10 +40,10 @@ std::string table(const Graph& graph, const Plan& plan) {
     std::set<std::int64_t> engines;
     bool compiled = false;
   };
-  std::map<std::string, Row> rows;
+  std::map<std::pair<std::string, std::string>, Row> rows;  // by who runs it, and what it is
   for (std::size_t i = 0; i < plan.program.groups.size(); ++i) {
     const Group& group = plan.program.groups[i];
-    Row& row = rows[std::string(name(group.engine)) + "\t" + operations_text(group)];
+    Row& row = rows[{std::string(name(group.engine)), operations_text(group)}];
     ++row.groups;
     row.level = std::max(row.level, group.level);
     if (plan.engine_of[i] < 0) continue;
@@ -54,9 +56,11 @@ std::string table(const Graph& graph, const Plan& plan) {
   out << graph.model << ", batch " << graph.batch_size << ", " << name(plan.options.compute) << ", level "
       << plan.options.level << ", " << plan.device << ", cuDNN " << plan.cudnn << "\n";
   for (const auto& [what, row] : rows) {
-    out << "  " << row.groups << "\tlevel " << row.level << "\t" << what;
+    constexpr int kCountWidth = 5, kEngineWidth = 10, kOperationsWidth = 44;
+    out << std::setw(kCountWidth) << row.groups << "  level " << row.level << "  " << std::left
+        << std::setw(kEngineWidth) << what.first << std::setw(kOperationsWidth) << what.second << std::right;
     if (!row.shapes.empty()) {
-      out << "\t" << row.shapes.size() << " shapes, engines";
+      out << row.shapes.size() << " shapes, engines";
       for (const std::int64_t engine : row.engines) out << " " << engine;
       if (row.compiled) out << " (compiled at run time)";
     }
@@ -64,11 +68,11 @@ std::string table(const Graph& graph, const Plan& plan) {
   }
   std::map<std::string, std::set<NodeId>> fallbacks;
   for (const Fallback& fallback : plan.program.fallbacks) {
-    fallbacks["level " + std::to_string(fallback.level) + "\t" + fallback.wanted + ": " + fallback.why].insert(
+    fallbacks["level " + std::to_string(fallback.level) + ", " + fallback.wanted + ": " + fallback.why].insert(
         fallback.node);
   }
   for (const auto& [what, nodes] : fallbacks) {
-    out << "  not served at " << nodes.size() << " nodes (" << graph.node(*nodes.begin()).name << ", ...)\t" << what
+    out << "  not served at " << nodes.size() << " nodes (" << graph.node(*nodes.begin()).name << ", ...): " << what
         << "\n";
   }
   constexpr double kMiB = 1 << 20;

@@ -1,5 +1,7 @@
 #include "models/cudnn/plan_cache.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
@@ -131,7 +133,7 @@ std::size_t choose_winners(Plan& plan, const std::vector<Winner>& winners) {
 }
 
 void save_winners(const std::string& path, const Plan& plan, const std::vector<Winner>& winners) {
-  const std::string beside = path + ".new";
+  const std::string beside = path + "." + std::to_string(getpid()) + ".new";  // ranks of a host may save at once
   std::ofstream file(beside);
   file << winners_text(plan, winners);
   file.close();

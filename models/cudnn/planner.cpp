@@ -33,8 +33,7 @@ bool has_driver_library() {
 
 class CudnnPlanner final : public Planner {
  public:
-  CudnnPlanner(std::shared_ptr<const Library> library, const std::string& device_properties)
-      : finder_(std::move(library), device_properties), device_(device_name(device_properties)) {}
+  CudnnPlanner(EngineFinder finder, std::string device) : finder_(std::move(finder)), device_(std::move(device)) {}
 
   Plan plan(const Graph& graph, const PlanOptions& options) override {
     Oracle oracle(*this, {.compute = options.compute,
@@ -138,7 +137,15 @@ std::string planner_unsupported_reason() {
 }
 
 std::unique_ptr<Planner> make_planner(const std::string& device_properties) {
-  return std::make_unique<CudnnPlanner>(Library::load(), device_properties);
+  auto library = Library::load();
+  Target target(*library, device_properties);
+  return std::make_unique<CudnnPlanner>(EngineFinder(std::move(library), std::move(target)),
+                                        device_name(device_properties));
+}
+
+std::unique_ptr<Planner> make_planner(std::shared_ptr<const Library> library, cudnnHandle_t handle,
+                                      const std::string& device) {
+  return std::make_unique<CudnnPlanner>(EngineFinder(std::move(library), Target(handle)), device);
 }
 
 }  // namespace hvd::models::cudnn

@@ -123,8 +123,10 @@ bool inside(const Group& group, ValueId id) {
 
 std::string operations_text(const Group& group) {
   std::string text;
-  for (const Operation& operation : group.operations) {
-    text += (text.empty() ? "" : "+") + std::string(name(operation.type));
+  for (std::size_t i = 0; i < group.operations.size(); ++i) {
+    const OpType type = group.operations[i].type;
+    if (i > 0 && type == OpType::kCopy && group.operations[i - 1].type == type) continue;  // any number is one launch
+    text += (text.empty() ? "" : "+") + std::string(name(type));
   }
   return text;
 }

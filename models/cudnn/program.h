@@ -140,7 +140,7 @@ std::vector<ValueId> reads(const Group& group);
 /// Whether `id` passes through `group` only: made there and not left in memory.
 bool inside(const Group& group, ValueId id);
 
-/// "scale_shift+relu+conv+statistics".
+/// "scale_shift+relu+conv+statistics". Copies in a row count as one.
 std::string operations_text(const Group& group);
 /// The nodes whose operations are in it, joined by '+'.
 std::string nodes_text(const Graph& graph, const Group& group);

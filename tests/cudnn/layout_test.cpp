@@ -5,6 +5,7 @@
 #include <fstream>
 
 #include "engine/base/error.h"
+#include "models/cudnn/group_cost.h"
 #include "models/cudnn/memory_layout.h"
 #include "models/cudnn/plan_cache.h"
 #include "models/graph/autodiff.h"
@@ -179,6 +180,31 @@ TEST(Winners, OfAnotherVersionOrGpuOrDamagedAreNotUsed) {
   EXPECT_FALSE(parse_winners("", plan).why_not.empty());
   EXPECT_FALSE(load_winners("/nowhere/at/all", plan).why_not.empty());
   models::testing::expect_error(Errc::kIo, {"/nowhere/at/all"}, [&] { save_winners("/nowhere/at/all", plan, {}); });
+}
+
+// ---- Bounds ----
+
+TEST(GroupCost, CountsWhatIsComputedAndWhatCrossesMemory) {
+  const Graph graph = differentiate(models::testing::tiny_vgg(2));
+  const Program program = analysed(graph, 1);
+  // The first convolution with its bias and rectifier: {2, 8, 8, 3} to {2, 8, 8, 6} through 3 x 3, in fp16.
+  const Group& conv = program.groups.front();
+  ASSERT_EQ(operations_text(conv), "conv+bias+relu");
+  constexpr double kMade = 2 * 8 * 8 * 6;
+  EXPECT_DOUBLE_EQ(group_cost(graph, program, conv).flops, 2 * kMade * 27 + kMade + kMade);
+  EXPECT_DOUBLE_EQ(group_cost(graph, program, conv).bytes, 2 * (2 * 8 * 8 * 3 + 6 * 27 + 6 + kMade));
+  // The whole step's products, whatever was fused around them.
+  double products = 0, step = 0;
+  for (const Node& node : graph.nodes) {
+    const bool counts = node.kind == OpKind::kConv || node.kind == OpKind::kFullyConnected ||
+                        node.kind == OpKind::kConvBackwardWeights || node.kind == OpKind::kConvBackwardData ||
+                        node.kind == OpKind::kFullyConnectedBackwardWeights ||
+                        node.kind == OpKind::kFullyConnectedBackwardData;
+    if (counts) products += cost(graph, node, 1).flops;
+  }
+  for (const Group& group : program.groups) step += group_cost(graph, program, group).flops;
+  EXPECT_GE(step, products);
+  EXPECT_LE(step, 1.1 * products);
 }
 
 TEST(Winners, AreNamedByWhatThePlanRuns) {

@@ -22,8 +22,9 @@ ARROWS = {
 VENDOR_OWNERS = {
     r"mpi\.h": ("engine/comm/mpi/", "bench/micro/allreduce_bench", "bench/micro/engine_bench", "tests/"),
     r"(oneapi/)?dnnl.*": ("models/onednn/",),
-    r"cuda.*|cublas.*|curand.*": ("engine/gpu/",),
-    r"cudnn.*": ("models/cudnn/",),
+    r"cuda.*|curand.*": ("engine/gpu/", "models/cudnn/kernels/", "tests/cudnn/"),
+    r"cublas.*": ("models/cudnn/", "tests/cudnn/"),
+    r"cudnn.*": ("models/cudnn/", "tests/cudnn/"),
     r"nccl.*": ("engine/comm/nccl/",),
     r"sqlite3\.h": ("bench/sqlite_handle", "bench/result_store", "bench/provenance", "tests/bench/"),
     r"CLI/.*": ("bench/cli/", "bench/main.cpp", "bench/micro/"),

@@ -1,0 +1,50 @@
+#include "models/cudnn/addresses.h"
+
+#include "engine/base/assert.h"
+
+namespace hvd::models::cudnn {
+
+kernels::Matrix matrix_of(const Program& program, ValueId id) {
+  const Value& value = program.value(id);
+  const std::int64_t channels = value.shape[value.shape.rank() - 1];
+  return {.type = value.type,
+          .rows = value.shape.count() / channels,
+          .channels = channels,
+          .pitch = placement(program, id).channels};
+}
+
+std::span<std::byte> Addresses::arena(const Value& value) const {
+  switch (value.home) {
+    case Home::kImages: return arenas_.images;
+    case Home::kLabels: return arenas_.labels;
+    // A batch norm's vectors are read in fp32 whatever the type of the weights.
+    case Home::kParameter: return value.type == storage_ ? arenas_.weights : arenas_.master;
+    case Home::kState: return arenas_.state;
+    case Home::kGradient: return arenas_.gradients;
+    case Home::kScratch: break;
+  }
+  return arenas_.scratch;
+}
+
+std::byte* Addresses::at(ValueId id) const {
+  const Value& value = program_.value(id);
+  const std::size_t offset = layout_.offsets.at(static_cast<std::size_t>(id));
+  HVD_ASSERT(offset != kNoOffset);
+  const std::span<std::byte> memory = arena(value);
+  HVD_ASSERT(offset + size_of(value.type) <= memory.size());
+  return memory.data() + offset;
+}
+
+kernels::Matrix Addresses::matrix(ValueId id) const {
+  kernels::Matrix matrix = matrix_of(program_, id);
+  matrix.data = at(id);
+  return matrix;
+}
+
+kernels::Image Addresses::image(ValueId id) const {
+  const Shape& shape = program_.value(id).shape;
+  HVD_ASSERT(shape.rank() == 4);
+  return {.matrix = matrix(id), .n = shape[0], .h = shape[1], .w = shape[2]};
+}
+
+}  // namespace hvd::models::cudnn

@@ -1,0 +1,48 @@
+// Where the values of a plan are on a device: the arenas' addresses put to the offsets of memory_layout.h. Pure
+// arithmetic; it never looks behind an address.
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+#include "models/cudnn/kernels/kernels.h"
+#include "models/cudnn/memory_layout.h"
+#include "models/cudnn/program.h"
+
+namespace hvd::models::cudnn {
+
+/// Device memory of one training step, as large as the MemoryLayout says. In fp32 `weights` and `master` are the same.
+struct Arenas {
+  std::span<std::byte> weights, master, gradients, momentum, state, images, labels, scratch;
+  std::span<std::byte> workspace;  ///< shared by all launches
+};
+
+/// The matrix that `id` is, {pixels or samples, channels}, without an address; a slice keeps the pitch of what it is a
+/// slice of. Vectors are one row.
+kernels::Matrix matrix_of(const Program& program, ValueId id);
+
+class Addresses {
+ public:
+  /// `program` and `layout` must outlive it. `storage`: the type of the weights that operations read.
+  Addresses(const Program& program, const MemoryLayout& layout, DataType storage, const Arenas& arenas)
+      : program_(program), layout_(layout), storage_(storage), arenas_(arenas) {}
+
+  /// Of the first element of `id`, which must be in memory.
+  [[nodiscard]] std::byte* at(ValueId id) const;
+  /// matrix_of() with its address.
+  [[nodiscard]] kernels::Matrix matrix(ValueId id) const;
+  /// Of rank 4.
+  [[nodiscard]] kernels::Image image(ValueId id) const;
+  [[nodiscard]] const Arenas& arenas() const noexcept { return arenas_; }
+  [[nodiscard]] const Program& program() const noexcept { return program_; }
+
+ private:
+  [[nodiscard]] std::span<std::byte> arena(const Value& value) const;
+
+  const Program& program_;
+  const MemoryLayout& layout_;
+  DataType storage_;
+  Arenas arenas_;
+};
+
+}  // namespace hvd::models::cudnn

@@ -1,0 +1,57 @@
+#include "models/cudnn/cublaslt.h"
+
+#include <vector>
+
+#include "engine/base/error.h"
+#include "models/cudnn/shared_library.h"
+
+namespace hvd::models::cudnn {
+
+std::shared_ptr<const CublasLt> CublasLt::load(std::span<const std::string> names) {
+  std::vector<std::string> defaults;
+#ifdef HVD_CUBLASLT_LIBRARY  // where CMake found it
+  defaults.emplace_back(HVD_CUBLASLT_LIBRARY);
+#endif
+  // That of the CUDA version that this was compiled for; others would bring a second CUDA into the process.
+  const std::string major = std::to_string(CUBLAS_VER_MAJOR);
+  defaults.insert(defaults.end(), {"libcublasLt.so." + major, "libcublasLt.so"});
+  if (names.empty()) names = defaults;
+  const SharedLibrary file(names, "cuBLASLt",
+                           "install the CUDA " + major + " libraries, or put their folder into LD_LIBRARY_PATH");
+  std::shared_ptr<CublasLt> library(new CublasLt());
+  LtFunctions& f = library->functions_;
+  if (!file.find("cublasLtGetVersion", f.get_version) || !file.find("cublasLtGetStatusString", f.get_status_string) ||
+      !file.find("cublasLtCreate", f.create) || !file.find("cublasLtDestroy", f.destroy) ||
+      !file.find("cublasLtMatmulDescCreate", f.create_product) ||
+      !file.find("cublasLtMatmulDescDestroy", f.destroy_product) ||
+      !file.find("cublasLtMatmulDescSetAttribute", f.set_product) ||
+      !file.find("cublasLtMatrixLayoutCreate", f.create_layout) ||
+      !file.find("cublasLtMatrixLayoutDestroy", f.destroy_layout) ||
+      !file.find("cublasLtMatmulPreferenceCreate", f.create_preference) ||
+      !file.find("cublasLtMatmulPreferenceDestroy", f.destroy_preference) ||
+      !file.find("cublasLtMatmulPreferenceSetAttribute", f.set_preference) ||
+      !file.find("cublasLtMatmulAlgoGetHeuristic", f.get_algorithms) || !file.find("cublasLtMatmul", f.multiply)) {
+    throw Error(Errc::kUnsupported, file.name() +
+                                        " lacks functions of cuBLASLt 11.4 or newer: point LD_LIBRARY_PATH at "
+                                        "a newer one");
+  }
+  return library;
+}
+
+std::shared_ptr<const CublasLt> CublasLt::with(const LtFunctions& functions) {
+  std::shared_ptr<CublasLt> library(new CublasLt());
+  library->functions_ = functions;
+  return library;
+}
+
+std::string CublasLt::version() const {
+  const std::size_t number = functions_.get_version();  // 10000 * major + 100 * minor + patch since 11
+  return std::to_string(number / 10000) + "." + std::to_string(number / 100 % 100) + "." + std::to_string(number % 100);
+}
+
+void CublasLt::check(cublasStatus_t status, const char* call) const {
+  if (status == CUBLAS_STATUS_SUCCESS) return;
+  throw Error(Errc::kBackend, std::string(call) + ": " + functions_.get_status_string(status));
+}
+
+}  // namespace hvd::models::cudnn

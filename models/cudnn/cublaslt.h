@@ -1,0 +1,53 @@
+// cuBLASLt, loaded at run time as cuDNN is (library.h), and the matrix products of the linear groups.
+//
+// Loaded and not linked: its static library is several hundred megabytes, and a program linked to the shared one does
+// not start without it. Its enumerations and the 64 bytes of an algorithm are the same from CUDA 11 to 13.
+#pragma once
+
+#include <cublasLt.h>
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+
+namespace hvd::models::cudnn {
+
+/// The functions that we call, and nothing else.
+struct LtFunctions {
+  decltype(&::cublasLtGetVersion) get_version = nullptr;
+  decltype(&::cublasLtGetStatusString) get_status_string = nullptr;
+  decltype(&::cublasLtCreate) create = nullptr;
+  decltype(&::cublasLtDestroy) destroy = nullptr;
+  decltype(&::cublasLtMatmulDescCreate) create_product = nullptr;
+  decltype(&::cublasLtMatmulDescDestroy) destroy_product = nullptr;
+  decltype(&::cublasLtMatmulDescSetAttribute) set_product = nullptr;
+  decltype(&::cublasLtMatrixLayoutCreate) create_layout = nullptr;
+  decltype(&::cublasLtMatrixLayoutDestroy) destroy_layout = nullptr;
+  decltype(&::cublasLtMatmulPreferenceCreate) create_preference = nullptr;
+  decltype(&::cublasLtMatmulPreferenceDestroy) destroy_preference = nullptr;
+  decltype(&::cublasLtMatmulPreferenceSetAttribute) set_preference = nullptr;
+  decltype(&::cublasLtMatmulAlgoGetHeuristic) get_algorithms = nullptr;
+  decltype(&::cublasLtMatmul) multiply = nullptr;
+};
+
+class CublasLt {
+ public:
+  /// Loads the first of `names` that can be loaded (empty: the loader's, newest first). Errors: unsupported if none
+  /// can, or if one lacks a function.
+  static std::shared_ptr<const CublasLt> load(std::span<const std::string> names = {});
+  /// Of functions that the caller has, for tests.
+  static std::shared_ptr<const CublasLt> with(const LtFunctions& functions);
+
+  [[nodiscard]] const LtFunctions& call() const noexcept { return functions_; }
+  [[nodiscard]] std::string version() const;  ///< "13.1.0"
+  /// Errors: backend, naming the call and the library's reason.
+  void check(cublasStatus_t status, const char* call) const;
+
+ private:
+  CublasLt() = default;
+
+  LtFunctions functions_;
+};
+
+}  // namespace hvd::models::cudnn

@@ -1,0 +1,70 @@
+// What make_cudnn_step() adds to the executor: the libraries that are here, the GPU that is there, and the plan for it.
+#include "models/cudnn/cudnn_step.h"
+
+#include <utility>
+
+#include "engine/base/error.h"
+#include "models/arena_types.h"
+#include "models/cudnn/engines.h"
+#include "models/cudnn/executor.h"
+
+namespace hvd::models {
+namespace {
+
+using cudnn::ComputeType;
+
+ComputeType compute_type(DataType type, bool tf32) {
+  if (tf32 && type != DataType::kF32) {
+    throw Error(Errc::kInvalidArgument, "tf32 is a way to compute in fp32, not in " + std::string(name(type)));
+  }
+  switch (type) {
+    case DataType::kF32: return tf32 ? ComputeType::kTf32 : ComputeType::kFp32;
+    case DataType::kF16: return ComputeType::kFp16;
+    case DataType::kBF16: return ComputeType::kBf16;
+    default: break;
+  }
+  throw Error(Errc::kUnsupported, "a GPU computes in fp32, tf32, fp16 or bf16, not in " + std::string(name(type)));
+}
+
+}  // namespace
+
+std::unique_ptr<DeviceStep> make_cudnn_step(Graph graph, const StepOptions& options, const CudnnOptions& cudnn,
+                                            gpu::Runtime& runtime, const ArenaAllocator& allocate) {
+  const ComputeType compute = compute_type(options.compute, cudnn.tf32);
+  if (options.gradient == DataType::kF64) {
+    throw Error(Errc::kUnsupported, "gradients in fp64 exist on the reference only; use fp32, fp16 or bf16");
+  }
+  require_floating(options.gradient);
+  if (std::string why = cudnn::type_refusal(runtime.device(), compute, HVD_OLDEST_CUDA_ARCHITECTURE); !why.empty()) {
+    throw Error(Errc::kUnsupported, runtime.label() + ": " + why);
+  }
+  runtime.make_current();
+  const cudnn::Backends backends{
+      .cudnn = cudnn::Library::load(), .cublaslt = cudnn::CublasLt::load(), .kernels = cudnn::kernels::gpu_table()};
+  auto room = std::make_unique<cudnn::EngineRoom>(runtime, backends);
+  const auto planner = cudnn::make_planner(backends.cudnn, room->handle().get(), runtime.device().name);
+  cudnn::Plan plan = planner->plan(graph, {.compute = compute,
+                                           .gradient = options.gradient,
+                                           .level = cudnn.level,
+                                           .deterministic = cudnn.deterministic,
+                                           .workspace_cap_bytes = cudnn.workspace_cap_bytes});
+  return cudnn::make_executor(std::move(graph), std::move(plan),
+                              {.seed = options.seed,
+                               .profile = options.profile,
+                               .loss_scale = cudnn.loss_scale,
+                               .tune = cudnn.tune,
+                               .winners_folder = cudnn.winners_folder},
+                              runtime, backends, std::move(room), allocate);
+}
+
+std::string cudnn_unsupported_reason() {
+  try {
+    static_cast<void>(cudnn::Library::load());
+    static_cast<void>(cudnn::CublasLt::load());
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return {};
+}
+
+}  // namespace hvd::models

@@ -1,0 +1,41 @@
+// Training steps on an NVIDIA GPU: a Plan (plan.h) executed on a gpu::Runtime. The plan is made for the GPU that is
+// there; everything is allocated, finalised and bound to addresses when the step is made, and a step only enqueues.
+//
+// Numbers that change from step to step live in device memory (kernels/kernels.h: StepScalars, LossScale), so that a
+// captured step can be launched again and again.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+
+#include "models/device_step.h"
+#include "models/graph/graph.h"
+
+namespace hvd::models {
+
+struct CudnnOptions {
+  bool tf32 = false;           ///< with compute = fp32: products of rounded inputs, on tensor cores
+  int level = 2;               ///< of fusion (cudnn/analyse.h); 0 is the reference for the others
+  bool deterministic = false;  ///< only engines that add in a fixed order: equal bits from run to run
+  /// fp16 alone. 0: dynamic (half after an overflow, twice after 2000 good steps, from 65536); else fixed.
+  double loss_scale = 0;
+  /// Time the best engines of each operation when the step is made, and use the fastest. Takes seconds to minutes.
+  bool tune = false;
+  /// Where the winners are kept and looked for, by cuDNN version, GPU and program; empty: nowhere.
+  std::string winners_folder = {};
+  std::size_t workspace_cap_bytes = std::size_t{1} << 30;
+};
+
+/// `graph` must be differentiated; `options.compute` is fp32, fp16 or bf16. `runtime` must outlive the step. `allocate`
+/// gives zeroed device memory (device_step.h). With `options.profile` the step is waited for where it is enqueued, and
+/// cannot be captured. Errors: unsupported without cuDNN or cuBLASLt, for a cuDNN of the wrong
+/// version, a GPU that lacks the type or that this build has no kernels for; out_of_memory, with what is needed and the
+/// batch that fits; backend.
+std::unique_ptr<DeviceStep> make_cudnn_step(Graph graph, const StepOptions& options, const CudnnOptions& cudnn,
+                                            gpu::Runtime& runtime, const ArenaAllocator& allocate);
+
+/// Why no step can be made in this build and with the libraries that this machine has; empty: it can, given a GPU.
+std::string cudnn_unsupported_reason();
+
+}  // namespace hvd::models

@@ -1,0 +1,413 @@
+#include "models/cudnn/executor.h"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstring>
+#include <filesystem>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "engine/base/assert.h"
+#include "engine/base/error.h"
+#include "models/cudnn/group_cost.h"
+#include "models/cudnn/staging.h"
+#include "models/cudnn/step_memory.h"
+#include "models/cudnn/step_weights.h"
+
+namespace hvd::models::cudnn {
+namespace {
+
+constexpr int kInputCopies = static_cast<int>(PinnedSlots::kSlots);
+constexpr std::chrono::minutes kStepTimeout(10);     // for whoever waits for a step without a deadline of their own
+constexpr std::chrono::seconds kFarewellTimeout(5);  // the step may hang on a reduction that will never end
+constexpr std::int32_t kLossScaleGrowthSteps = 2000;
+constexpr float kFirstLossScale = 65536;
+
+// The two halves of StepScalars, which are written at different times.
+constexpr std::size_t kSgdBytes = offsetof(kernels::StepScalars, step);
+constexpr std::size_t kNumberBytes = sizeof(kernels::StepScalars) - kSgdBytes;
+static_assert(kSgdBytes == 4 * sizeof(float) && kNumberBytes == 2 * sizeof(std::uint64_t));
+
+/// A batch on its way: images in fp32, labels, step and first sample, one after the other.
+struct BatchLayout {
+  std::size_t images = 0, labels = 0, numbers = 0, bytes = 0;
+  explicit BatchLayout(const Graph& graph) {
+    const auto align = [](std::size_t n) {
+      return (n + kScratchAlignBytes - 1) / kScratchAlignBytes * kScratchAlignBytes;
+    };
+    const auto count = static_cast<std::size_t>(graph.tensor(graph.images).shape.count());
+    labels = align(count * sizeof(float));
+    numbers = labels + align(static_cast<std::size_t>(graph.batch_size) * sizeof(std::int32_t));
+    bytes = numbers + align(kNumberBytes);
+  }
+};
+
+class Executor final : public DeviceStep {
+ public:
+  Executor(Graph graph, Plan plan, const ExecutorOptions& options, gpu::Runtime& runtime, const Backends& backends,
+           std::unique_ptr<EngineRoom> room, const ArenaAllocator& allocate)
+      : graph_(std::move(graph)),
+        plan_(std::move(plan)),
+        options_(options),
+        runtime_(runtime),
+        kernels_(backends.kernels),
+        room_(std::move(room)),
+        tuning_(prepare_engines()),
+        compute_(runtime.make_stream(gpu::Priority::kNormal)),
+        copy_(runtime.make_stream(gpu::Priority::kNormal)),
+        workspace_(room_->workspace_bytes(plan_)),
+        memory_(runtime, plan_.memory, memory_need(plan_.memory, graph_.batch_size, workspace_, kInputCopies),
+                workspace_, allocate, compute_),
+        batch_layout_(graph_),
+        staging_(runtime.allocate(PinnedSlots::kSlots * batch_layout_.bytes, "batches on their way")),
+        batch_slots_(runtime, batch_layout_.bytes, "batches on their way"),
+        sgd_slots_(runtime, kSgdBytes, "the update's numbers"),
+        weights_(graph_, plan_, memory_, kernels_, runtime, compute_),
+        results_(runtime.allocate_pinned(kResultBytes, "the losses")),
+        ready_(gradients_ready(graph_, plan_.program)) {
+    for (gpu::Event& event : arrived_) event = runtime.make_event(gpu::Timing::kOff);
+    for (gpu::Event& event : consumed_) event = runtime.make_event(gpu::Timing::kOff);
+    std::memset(results_->bytes.data(), 0, results_->bytes.size());
+    find_losses();
+    bind();
+    weights_.upload_constants(first_loss_scale());
+    if (tuning_) tune();
+    weights_.upload_initial(options_.seed);
+    if (options_.profile) {
+      for (std::size_t i = 0; i <= launches_.size(); ++i) marks_.push_back(runtime.make_event(gpu::Timing::kOn));
+      seconds_.assign(launches_.size(), 0);
+    }
+  }
+
+  Executor(const Executor&) = delete;
+  Executor& operator=(const Executor&) = delete;
+  ~Executor() override {
+    try {  // what is on the way still uses what goes now
+      for (const gpu::Stream* stream : {&copy_, &compute_}) {
+        runtime_.synchronize(stream->view(), Deadline::after(kFarewellTimeout), "the last step");
+      }
+    } catch (...) {  // NOLINT(bugprone-empty-catch): the GPU has failed, and whoever used it knows
+    }
+  }
+
+  [[nodiscard]] std::span<const ArenaSlot> slots() const override { return plan_.memory.slots; }
+  [[nodiscard]] DataType gradient_type() const override { return plan_.options.gradient; }
+  [[nodiscard]] std::span<std::byte> gradient_arena() override { return memory_.arenas().gradients; }
+  [[nodiscard]] std::vector<std::span<std::byte>> state_to_broadcast() override {
+    std::vector<std::span<std::byte>> state{memory_.arenas().master};
+    if (plan_.memory.state > 0) state.push_back(memory_.arenas().state);
+    return state;
+  }
+
+  void state_changed() override { weights_.refresh_copies(); }
+
+  [[nodiscard]] gpu::StreamView compute_stream() const override { return compute_; }
+
+  // Batches cross on a stream of their own while the step before computes; the compute stream only converts them.
+  void load(const Batch& batch, Deadline deadline) override {
+    const Shape& shape = graph_.tensor(graph_.images).shape;
+    if (batch.images.size() != static_cast<std::size_t>(shape.count()) ||
+        batch.labels.size() != static_cast<std::size_t>(graph_.batch_size)) {
+      throw Error(Errc::kInvalidArgument, graph_.model + ": a batch of " + std::to_string(batch.labels.size()) +
+                                              " labels and " + std::to_string(batch.images.size()) +
+                                              " values, where the network takes " + shape.text());
+    }
+    const std::span<std::byte> slot = batch_slots_.next(deadline);
+    std::memcpy(&slot[batch_layout_.images], batch.images.data(), batch.images.size_bytes());
+    std::memcpy(&slot[batch_layout_.labels], batch.labels.data(), batch.labels.size_bytes());
+    const std::array<std::uint64_t, 2> numbers{batch.step, batch.first_sample};
+    std::memcpy(&slot[batch_layout_.numbers], numbers.data(), kNumberBytes);
+
+    const std::size_t k = batch_slots_.index();
+    std::byte* const staged = staging_->bytes.data() + k * batch_layout_.bytes;
+    runtime_.wait(copy_, consumed_.at(k));
+    runtime_.copy(staged, slot.data(), batch_layout_.bytes, copy_);
+    batch_slots_.emptied_on(copy_);
+    runtime_.record(arrived_.at(k), copy_);
+    runtime_.wait(compute_, arrived_.at(k));
+    const kernels::Copy images{.from = staged + batch_layout_.images,
+                               .to = memory_.arenas().images.data(),
+                               .from_type = DataType::kF32,
+                               .to_type = storage(plan_.options.compute),
+                               .count = shape.count()};
+    kernels_.copy_all({&images, 1}, native());
+    runtime_.copy(memory_.arenas().labels.data(), staged + batch_layout_.labels, batch.labels.size_bytes(), compute_);
+    runtime_.copy(&memory_.scalars()->step, staged + batch_layout_.numbers, kNumberBytes, compute_);
+    runtime_.record(consumed_.at(k), compute_);
+  }
+
+  void set_sgd(const SgdOptions& options) override {
+    const std::array<float, 4> numbers{static_cast<float>(options.learning_rate), static_cast<float>(options.momentum),
+                                       static_cast<float>(options.weight_decay),
+                                       static_cast<float>(options.gradient_scale)};
+    if (sgd_is_set_ && numbers == sgd_) return;
+    sgd_ = numbers;
+    sgd_is_set_ = true;
+    const std::span<std::byte> slot = sgd_slots_.next(Deadline::after(kStepTimeout));
+    std::memcpy(slot.data(), numbers.data(), kSgdBytes);
+    runtime_.copy(memory_.scalars(), slot.data(), kSgdBytes, compute_);
+    sgd_slots_.emptied_on(compute_);
+  }
+
+  void enqueue_forward_backward(GradientSink& sink) override {
+    std::size_t told = 0;
+    for (std::size_t i = 0; i < launches_.size(); ++i) {
+      if (!marks_.empty()) runtime_.record(marks_[i], compute_);
+      launches_[i](native());
+      if (const auto loss = loss_after_.find(i); loss != loss_after_.end()) {
+        runtime_.copy(host_loss(loss->second.index), loss->second.device, sizeof(float), compute_);
+      }
+      for (; told < ready_[i]; ++told) sink.gradient_ready(told);
+    }
+    if (!marks_.empty()) collect_times();
+  }
+
+  void enqueue_update() override {
+    const auto elements = static_cast<std::int64_t>(plan_.memory.parameter_elements);
+    const Arenas& arenas = memory_.arenas();
+    if (scales_dynamically()) {
+      kernels_.find_overflow(arenas.gradients.data(), gradient_type(), elements, memory_.loss_scale(), native());
+    }
+    kernels_.sgd({.weights = reinterpret_cast<float*>(arenas.master.data()),
+                  .momentum = reinterpret_cast<float*>(arenas.momentum.data()),
+                  .gradients = arenas.gradients.data(),
+                  .gradient_type = gradient_type(),
+                  .copy = one_copy() ? nullptr : arenas.weights.data(),
+                  .copy_type = storage(plan_.options.compute),
+                  .decays = reinterpret_cast<const std::uint8_t*>(memory_.decays().data()),
+                  .count = elements,
+                  .scalars = memory_.scalars(),
+                  .loss_scale = memory_.loss_scale()},
+                 native());
+    if (!scales_dynamically()) return;
+    kernels_.adjust_loss_scale(memory_.loss_scale(), kLossScaleGrowthSteps, native());
+    runtime_.copy(results_->bytes.data() + kLossScaleOffset, memory_.loss_scale(), sizeof(kernels::LossScale),
+                  compute_);
+  }
+
+  [[nodiscard]] double loss() const override {
+    double sum = 0;
+    for (const auto& [group, loss] : loss_after_) {
+      float value = 0;
+      std::memcpy(&value, host_loss(loss.index), sizeof value);
+      sum += loss.weight * static_cast<double>(value);
+    }
+    return sum;
+  }
+
+  [[nodiscard]] std::uint64_t skipped_updates() const override {
+    kernels::LossScale last;
+    std::memcpy(&last, results_->bytes.data() + kLossScaleOffset, sizeof last);
+    return scales_dynamically() ? static_cast<std::uint64_t>(last.skipped) : 0;
+  }
+
+  double forward_backward(const Batch& batch, GradientSink& sink) override {
+    load(batch, Deadline::after(kStepTimeout));
+    enqueue_forward_backward(sink);
+    runtime_.synchronize(compute_.view(), Deadline::after(kStepTimeout), "forward and backward");
+    return loss();
+  }
+
+  void update(const SgdOptions& options) override {
+    set_sgd(options);
+    enqueue_update();
+  }
+
+  void read_parameter(std::size_t parameter, std::span<float> out) override { weights_.read_parameter(parameter, out); }
+  void write_parameter(std::size_t parameter, std::span<const float> in) override {
+    weights_.write_parameter(parameter, in);
+  }
+  void read_gradient(std::size_t parameter, std::span<float> out) override { weights_.read_gradient(parameter, out); }
+
+  [[nodiscard]] MemoryReport memory() const override {
+    const MemoryLayout& layout = plan_.memory;
+    MemoryReport report;
+    report.parameters = layout.weights;
+    report.gradients = layout.gradients;
+    report.momentum = layout.momentum;
+    report.master = layout.master;
+    report.activations = layout.scratch + layout.images + layout.labels + layout.state;
+    report.workspace = workspace_ + staging_->bytes.size();
+    return report;
+  }
+
+  [[nodiscard]] std::vector<OperationProfile> profile() const override {
+    std::vector<OperationProfile> operations;
+    for (std::size_t i = 0; i < seconds_.size() && steps_ > 0; ++i) {
+      const Group& group = plan_.program.groups[i];
+      const NodeCost cost = group_cost(graph_, plan_.program, group);
+      std::string how(name(group.engine));
+      if (plan_.engine_of[i] >= 0) {
+        const EnginePlan& engine = plan_.engines[static_cast<std::size_t>(plan_.engine_of[i])];
+        how += ":" + engine.choices[engine.chosen].text();
+      }
+      operations.push_back({.node = nodes_text(graph_, group),
+                            .kind = operations_text(group),
+                            .implementation = std::move(how),
+                            .library = group.engine != Engine::kOwn,
+                            .seconds = seconds_[i] / static_cast<double>(steps_),
+                            .flops = cost.flops,
+                            .bytes = cost.bytes});
+    }
+    return operations;
+  }
+
+  [[nodiscard]] std::string description() const override {
+    return "cudnn " + plan_.cudnn + " cublaslt " + room_->cublaslt().version() + " " +
+           std::string(name(plan_.options.compute)) + " level " + std::to_string(plan_.options.level) +
+           (plan_.options.deterministic ? " deterministic" : "");
+  }
+
+ private:
+  struct Loss {
+    std::size_t index = 0;
+    const std::byte* device = nullptr;
+    double weight = 1;
+  };
+  static constexpr std::size_t kMostLosses = 8;
+  static constexpr std::size_t kLossScaleOffset = kMostLosses * sizeof(float);
+  static constexpr std::size_t kResultBytes = kLossScaleOffset + sizeof(kernels::LossScale);
+
+  [[nodiscard]] kernels::Stream native() const { return static_cast<kernels::Stream>(compute_->native); }
+  [[nodiscard]] bool one_copy() const { return storage(plan_.options.compute) == DataType::kF32; }
+  [[nodiscard]] bool scales_dynamically() const {
+    return plan_.options.compute == ComputeType::kFp16 && options_.loss_scale == 0;
+  }
+  [[nodiscard]] float first_loss_scale() const {
+    if (plan_.options.compute != ComputeType::kFp16) return 1;
+    return options_.loss_scale > 0 ? static_cast<float>(options_.loss_scale) : kFirstLossScale;
+  }
+  [[nodiscard]] std::byte* host_loss(std::size_t index) const { return results_->bytes.data() + index * sizeof(float); }
+  [[nodiscard]] Addresses addresses() const {
+    return {plan_.program, plan_.memory, storage(plan_.options.compute), memory_.arenas()};
+  }
+
+  /// Finalises what is needed; whether there is something to time.
+  bool prepare_engines() {
+    bool measure = options_.tune;
+    if (!options_.winners_folder.empty()) {
+      const Winners kept = load_winners(winners_path(), plan_);
+      if (choose_winners(plan_, kept.list) == 0) measure = false;
+    }
+    room_->finalize(plan_, measure);
+    return measure;
+  }
+  [[nodiscard]] std::string winners_path() const {
+    return (std::filesystem::path(options_.winners_folder) / winners_file_name(plan_)).string();
+  }
+
+  void bind() {
+    launches_ = room_->bind(plan_, addresses(),
+                            {.graph = graph_,
+                             .kernels = kernels_,
+                             .seed = options_.seed,
+                             .scalars = memory_.scalars(),
+                             .loss_scale = memory_.loss_scale()});
+  }
+
+  // A profiled step is waited for where it is enqueued: it is not one that is measured.
+  void collect_times() {
+    runtime_.record(marks_.back(), compute_);
+    runtime_.synchronize(marks_.back().view(), Deadline::after(kStepTimeout), "a profiled step");
+    for (std::size_t i = 0; i < seconds_.size(); ++i) {
+      seconds_[i] += std::chrono::duration<double>(runtime_.elapsed(marks_[i], marks_[i + 1])).count();
+    }
+    ++steps_;
+  }
+
+  // One step with data of the right kind, so that engines are timed on numbers as they will meet; then the winners.
+  void tune() {
+    weights_.upload_initial(options_.seed);
+    const Shape& shape = graph_.tensor(graph_.images).shape;
+    kernels_.synthetic_batch({.seed = options_.seed,
+                              .image_elements = shape.count() / shape[0],
+                              .classes = graph_.classes,
+                              .samples = shape[0],
+                              .first_sample = &memory_.scalars()->first_sample},
+                             memory_.arenas().images.data(), storage(plan_.options.compute),
+                             reinterpret_cast<std::int32_t*>(memory_.arenas().labels.data()), native());
+    for (const Launch& launch : launches_) launch(native());
+    const std::vector<Winner> winners = room_->tune(plan_, addresses(), compute_);
+    if (!options_.winners_folder.empty()) {
+      std::error_code error;
+      std::filesystem::create_directories(options_.winners_folder, error);
+      if (error) {
+        throw Error(Errc::kIo, "cannot make the folder of winners " + options_.winners_folder + ": " + error.message());
+      }
+      save_winners(winners_path(), plan_, winners);
+    }
+    runtime_.synchronize(compute_.view(), Deadline::after(kStepTimeout), "timing engines of cuDNN");
+    workspace_ = room_->workspace_bytes(plan_);
+    memory_.resize_workspace(workspace_);
+    bind();
+  }
+
+  // A loss's memory is used for something else as soon as nobody in the program reads it: it is read back at once.
+  void find_losses() {
+    HVD_ASSERT(graph_.losses.size() <= kMostLosses);
+    const Addresses at = addresses();
+    for (std::size_t i = 0; i < plan_.program.groups.size(); ++i) {
+      const Operation& of = plan_.program.groups[i].operations.front();
+      if (of.type != OpType::kSoftmaxCrossEntropy) continue;
+      const std::size_t index = loss_after_.size();
+      loss_after_[i] = {.index = index, .device = at.at(of.outputs[0]), .weight = std::get<LossAttr>(of.attr).weight};
+    }
+  }
+
+  Graph graph_;
+  Plan plan_;
+  ExecutorOptions options_;
+  gpu::Runtime& runtime_;
+  kernels::Table kernels_;
+  std::unique_ptr<EngineRoom> room_;  // outlives the launches
+  bool tuning_;
+  gpu::Stream compute_, copy_;
+  std::size_t workspace_;
+  StepMemory memory_;
+  BatchLayout batch_layout_;
+  gpu::DeviceMemory staging_;
+  PinnedSlots batch_slots_, sgd_slots_;
+  StepWeights weights_;
+  gpu::PinnedMemory results_;
+  std::array<gpu::Event, PinnedSlots::kSlots> arrived_, consumed_;
+  std::vector<std::size_t> ready_;          // by group
+  std::map<std::size_t, Loss> loss_after_;  // by group
+  std::vector<Launch> launches_;            // by group
+  std::array<float, 4> sgd_{};
+  bool sgd_is_set_ = false;
+  std::vector<gpu::Event> marks_;  // around each group, when profiling
+  std::vector<double> seconds_;    // by group, in all
+  std::size_t steps_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<DeviceStep> make_executor(Graph graph, Plan plan, const ExecutorOptions& options, gpu::Runtime& runtime,
+                                          const Backends& backends, std::unique_ptr<EngineRoom> room,
+                                          const ArenaAllocator& allocate) {
+  return std::make_unique<Executor>(std::move(graph), std::move(plan), options, runtime, backends, std::move(room),
+                                    allocate);
+}
+
+std::string type_refusal(const gpu::Device& device, ComputeType type, int kernels_from) {
+  const int capability = 10 * device.compute_major + device.compute_minor;
+  const std::string is = device.name + " has compute capability " + std::to_string(device.compute_major) + "." +
+                         std::to_string(device.compute_minor);
+  if (capability < kernels_from) {
+    return is + ", and this build has kernels from " + std::to_string(kernels_from / 10) + "." +
+           std::to_string(kernels_from % 10) +
+           " on: configure it with -DCMAKE_CUDA_ARCHITECTURES=" + std::to_string(capability);
+  }
+  // CUDA C++ Programming Guide, "Compute Capabilities": bf16 and tf32 from 8.0, fp16 arithmetic from 5.3.
+  constexpr int kAmpere = 80;
+  const bool newer = type == ComputeType::kBf16 || type == ComputeType::kTf32;
+  if (newer && capability < kAmpere) {
+    return is + "; " + std::string(name(type)) + " needs 8.0: use --dtype fp16 or fp32";
+  }
+  return {};
+}
+
+}  // namespace hvd::models::cudnn

@@ -1,0 +1,31 @@
+// A DeviceStep from a Plan: memory, launches, and what a training loop calls. make_cudnn_step() (cudnn_step.h) makes
+// the plan for the GPU that is there; tests give one of their own, with libraries and a Runtime of their own.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "models/cudnn/cudnn_step.h"
+#include "models/cudnn/engine_room.h"
+#include "models/cudnn/plan.h"
+
+namespace hvd::models::cudnn {
+
+struct ExecutorOptions {
+  std::uint64_t seed = 1;
+  bool profile = false;
+  double loss_scale = 0;  ///< as CudnnOptions; matters in fp16 alone
+  bool tune = false;
+  std::string winners_folder = {};
+};
+
+/// `room` was made for `runtime`. Errors: as make_cudnn_step().
+std::unique_ptr<DeviceStep> make_executor(Graph graph, Plan plan, const ExecutorOptions& options, gpu::Runtime& runtime,
+                                          const Backends& backends, std::unique_ptr<EngineRoom> room,
+                                          const ArenaAllocator& allocate);
+
+/// Why a GPU of this compute capability cannot train in `type`; empty: it can. `kernels_from`: the oldest generation
+/// that our kernels were compiled for, 10 * major + minor. Pure.
+std::string type_refusal(const gpu::Device& device, ComputeType type, int kernels_from);
+
+}  // namespace hvd::models::cudnn

@@ -1,0 +1,46 @@
+#include "models/cudnn/group_cost.h"
+
+#include <algorithm>
+
+#include "engine/base/types.h"
+
+namespace hvd::models::cudnn {
+namespace {
+
+bool is_product(OpType type) {
+  switch (type) {
+    case OpType::kConv:
+    case OpType::kConvBackwardData:
+    case OpType::kConvBackwardWeights:
+    case OpType::kLinear:
+    case OpType::kLinearBackwardData:
+    case OpType::kLinearBackwardWeights: return true;
+    default: return false;
+  }
+}
+
+double bytes_of(const Value& value) {
+  const double touched = value.home == Home::kState ? 2 : 1;  // running statistics: read and written
+  return touched * static_cast<double>(value.shape.count()) * static_cast<double>(size_of(value.type));
+}
+
+}  // namespace
+
+NodeCost group_cost(const Graph& graph, const Program& program, const Group& group) {
+  NodeCost total;
+  for (const Operation& operation : group.operations) {
+    const OpType type = operation.type;
+    if (is_product(type)) {
+      total.flops += cost(graph, graph.node(operation.node), 1).flops;  // its bias included
+    } else if (type != OpType::kBias && type != OpType::kBiasGradient && type != OpType::kCopy) {
+      // Sums over pixels make little and read much.
+      const auto count = [&](ValueId id) { return static_cast<double>(program.value(id).shape.count()); };
+      total.flops += std::max(count(operation.inputs.front()), count(operation.outputs.front()));
+    }
+  }
+  for (const ValueId id : reads(group)) total.bytes += bytes_of(program.value(id));
+  for (const ValueId id : group.writes) total.bytes += bytes_of(program.value(id));
+  return total;
+}
+
+}  // namespace hvd::models::cudnn

@@ -1,0 +1,32 @@
+// The groups marked `own` as calls of our kernels. Pure until it is called: which kernel, with which addresses, is
+// decided once, when the step is built.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+
+#include "models/cudnn/addresses.h"
+#include "models/cudnn/kernels/table.h"
+
+namespace hvd::models::cudnn {
+
+/// Enqueues one group's work; allocates nothing, waits for nothing, and does the same at every call.
+using Launch = std::function<void(kernels::Stream)>;
+
+struct OwnContext {
+  const Graph& graph;
+  const kernels::Table& kernels;
+  std::uint64_t seed = 0;                          ///< of the dropout masks
+  const kernels::StepScalars* scalars = nullptr;   ///< on the device
+  const kernels::LossScale* loss_scale = nullptr;  ///< on the device
+};
+
+/// Bytes of the shared workspace that `group` needs.
+std::size_t own_workspace(const Program& program, const Group& group, const kernels::Table& kernels);
+
+/// Takes what own_kernel() (analyse.h) accepts; the launch keeps no reference but to the memory. Errors:
+/// invalid_argument for a group that no kernel of ours runs.
+Launch own_launch(const Addresses& addresses, const Group& group, const OwnContext& context);
+
+}  // namespace hvd::models::cudnn

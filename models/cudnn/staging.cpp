@@ -1,0 +1,59 @@
+#include "models/cudnn/staging.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+
+namespace hvd::models::cudnn {
+namespace {
+
+constexpr std::size_t kSlotAlign = 256;
+constexpr std::size_t kFerryBytes = std::size_t{4} << 20;
+constexpr std::chrono::seconds kFerryTimeout(60);
+
+std::size_t aligned(std::size_t bytes) { return (bytes + kSlotAlign - 1) / kSlotAlign * kSlotAlign; }
+
+}  // namespace
+
+PinnedSlots::PinnedSlots(gpu::Runtime& runtime, std::size_t bytes, std::string_view what)
+    : runtime_(runtime), bytes_(bytes), memory_(runtime.allocate_pinned(kSlots * aligned(bytes), what)) {
+  for (gpu::Event& event : emptied_) event = runtime.make_event(gpu::Timing::kOff);
+}
+
+std::span<std::byte> PinnedSlots::next(Deadline deadline) {
+  index_ = (index_ + 1) % kSlots;
+  if (used_.at(index_)) runtime_.synchronize(emptied_.at(index_).view(), deadline, "a copy to the device");
+  return memory_->bytes.subspan(index_ * aligned(bytes_), bytes_);
+}
+
+void PinnedSlots::emptied_on(gpu::StreamView stream) {
+  runtime_.record(emptied_.at(index_), stream);
+  used_.at(index_) = true;
+}
+
+Ferry::Ferry(gpu::Runtime& runtime)
+    : runtime_(runtime), memory_(runtime.allocate_pinned(kFerryBytes, "copies of the weights")) {}
+
+void Ferry::to_host(std::span<std::byte> to, const std::byte* from, gpu::StreamView stream) {
+  while (!to.empty()) {
+    const std::size_t bytes = std::min(to.size(), kFerryBytes);
+    runtime_.copy(memory_->bytes.data(), from, bytes, stream);
+    runtime_.synchronize(stream, Deadline::after(kFerryTimeout), "a copy from the device");
+    std::memcpy(to.data(), memory_->bytes.data(), bytes);
+    to = to.subspan(bytes);
+    from += bytes;
+  }
+}
+
+void Ferry::to_device(std::byte* to, std::span<const std::byte> from, gpu::StreamView stream) {
+  while (!from.empty()) {
+    const std::size_t bytes = std::min(from.size(), kFerryBytes);
+    std::memcpy(memory_->bytes.data(), from.data(), bytes);
+    runtime_.copy(to, memory_->bytes.data(), bytes, stream);
+    runtime_.synchronize(stream, Deadline::after(kFerryTimeout), "a copy to the device");
+    from = from.subspan(bytes);
+    to += bytes;
+  }
+}
+
+}  // namespace hvd::models::cudnn

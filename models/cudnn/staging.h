@@ -1,0 +1,50 @@
+// The way of host data to the device: pinned slots that are filled by the host and emptied by copies on a stream, two
+// of each, so that the host never waits for the copy that it has just enqueued. One thread.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <span>
+#include <string_view>
+
+#include "engine/base/deadline.h"
+#include "engine/gpu/runtime.h"
+
+namespace hvd::models::cudnn {
+
+class PinnedSlots {
+ public:
+  PinnedSlots(gpu::Runtime& runtime, std::size_t bytes, std::string_view what);
+
+  /// The next slot to fill: waits until the copies out of it are over. Errors: timeout.
+  [[nodiscard]] std::span<std::byte> next(Deadline deadline);
+  /// The copies out of that slot have been enqueued on `stream`.
+  void emptied_on(gpu::StreamView stream);
+  /// Number of the slot that next() gave last.
+  [[nodiscard]] std::size_t index() const noexcept { return index_; }
+  static constexpr std::size_t kSlots = 2;
+
+ private:
+  gpu::Runtime& runtime_;
+  std::size_t bytes_;
+  gpu::PinnedMemory memory_;
+  std::array<gpu::Event, kSlots> emptied_;
+  std::array<bool, kSlots> used_{};
+  std::size_t index_ = kSlots - 1;
+};
+
+/// Copies of any length between pageable host memory and the device, a piece at a time, waiting for each. For reading
+/// and writing weights, which is not timed.
+class Ferry {
+ public:
+  explicit Ferry(gpu::Runtime& runtime);
+  /// After all work on `stream`. Errors: timeout.
+  void to_host(std::span<std::byte> to, const std::byte* from, gpu::StreamView stream);
+  void to_device(std::byte* to, std::span<const std::byte> from, gpu::StreamView stream);
+
+ private:
+  gpu::Runtime& runtime_;
+  gpu::PinnedMemory memory_;
+};
+
+}  // namespace hvd::models::cudnn

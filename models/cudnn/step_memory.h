@@ -1,0 +1,49 @@
+// Device memory of one training step: the arenas of a MemoryLayout, and what to say where they do not fit.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "engine/gpu/runtime.h"
+#include "models/cudnn/addresses.h"
+#include "models/cudnn/kernels/kernels.h"
+#include "models/cudnn/memory_layout.h"
+#include "models/train_step.h"
+
+namespace hvd::models::cudnn {
+
+/// What a step needs, in bytes, and how it grows: fixed + batch * per_image.
+struct MemoryNeed {
+  std::size_t fixed = 0;
+  std::size_t per_image = 0;
+  std::int64_t batch = 0;
+  [[nodiscard]] std::size_t total() const { return fixed + static_cast<std::size_t>(batch) * per_image; }
+};
+/// `input_copies`: copies of the images in fp32 besides those of the layout. Pure.
+MemoryNeed memory_need(const MemoryLayout& layout, std::int64_t batch, std::size_t workspace, int input_copies);
+/// "batch 512 needs 91234 MiB of device memory, 80000 MiB are free; batch 448 fits". Pure.
+std::string too_big_text(const MemoryNeed& need, std::size_t free_bytes);
+
+class StepMemory {
+ public:
+  /// Zeroes everything, on `stream`. The gradient arena comes from `allocate`. Errors: out_of_memory, before anything
+  /// is allocated, if `need` is more than is free.
+  StepMemory(gpu::Runtime& runtime, const MemoryLayout& layout, const MemoryNeed& need, std::size_t workspace,
+             const ArenaAllocator& allocate, gpu::StreamView stream);
+
+  /// Another workspace in place of the one there is. Nothing may be using it.
+  void resize_workspace(std::size_t bytes);
+
+  [[nodiscard]] const Arenas& arenas() const noexcept { return arenas_; }
+  [[nodiscard]] std::span<std::byte> decays() const noexcept { return decays_->bytes; }
+  [[nodiscard]] kernels::StepScalars* scalars() const noexcept;
+  [[nodiscard]] kernels::LossScale* loss_scale() const noexcept;
+
+ private:
+  gpu::Runtime& runtime_;
+  gpu::DeviceMemory weights_, master_, momentum_, state_, images_, labels_, scratch_, workspace_, decays_, scalars_;
+  Arenas arenas_;
+};
+
+}  // namespace hvd::models::cudnn

@@ -1,0 +1,42 @@
+// What the executor does with a plan, as far as the real cuDNN can do it without a GPU: engines are named by their
+// numbers, and plans are built from them again. Skipped, with the reason, without cuDNN 9.8.
+#include "models/cudnn/execution.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <fstream>
+#include <sstream>
+
+#include "models/graph/autodiff.h"
+#include "models/zoo/zoo.h"
+
+namespace hvd::models::cudnn::testing {
+namespace {
+
+TEST(Execution, EnginesAreBuiltAgainFromTheirNumbers) {
+  if (const std::string reason = planner_unsupported_reason(); !reason.empty()) GTEST_SKIP() << reason;
+  std::ifstream file(HVD_DEVICES "/h200.json");
+  std::ostringstream h200;
+  h200 << file.rdbuf();
+  const auto library = Library::load();
+  const Target target(*library, h200.str());
+  // Convolutions and what follows them, both ways, with every engine that was compiled in advance.
+  const Graph graph = differentiate(build_model({.model = "vgg16", .batch_size = 64}));
+  const Plan plan = make_planner(h200.str())->plan(graph, {.level = 1, .candidates = 64});
+  std::size_t built = 0;
+  for (std::size_t e = 0; e < plan.engines.size(); ++e) {
+    const auto first = std::find(plan.engine_of.begin(), plan.engine_of.end(), static_cast<int>(e));
+    const Group& group = plan.program.groups[static_cast<std::size_t>(first - plan.engine_of.begin())];
+    for (const EngineChoice& choice : plan.engines[e].choices) {
+      if (!choice.finalised) continue;
+      const ExecutionPlan again(*library, target, plan.program, group, choice);
+      EXPECT_EQ(again.workspace_bytes(), choice.workspace_bytes) << plan.engines[e].signature << " " << choice.text();
+      ++built;
+    }
+  }
+  EXPECT_GT(built, plan.engines.size());
+}
+
+}  // namespace
+}  // namespace hvd::models::cudnn::testing

@@ -1,0 +1,549 @@
+// The whole training step without a GPU: the executor on the fake Runtime, with a cuDNN and a cuBLASLt that compute on
+// the host what they are told, and our kernels compiled for the host. What the executor binds, orders or forgets shows
+// in gradients that are not the reference's, in races, and in calls that are not the plan's.
+#include "models/cudnn/executor.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <filesystem>
+#include <map>
+#include <memory>
+
+#include "models/cudnn/step_memory.h"
+#include "models/graph/autodiff.h"
+#include "models/zoo/zoo.h"
+#include "tests/cudnn/difference.h"
+#include "tests/cudnn/networks.h"
+#include "tests/cudnn/oracles.h"
+#include "tests/cudnn/recorder.h"
+#include "tests/models/testing.h"
+
+namespace hvd::models::cudnn::testing {
+namespace {
+
+using namespace std::chrono_literals;
+using test::FakeRuntime;
+using test::FakeWorld;
+
+constexpr std::uint64_t kSeed = 5;
+
+/// What the planner would make of answers that need no library: two candidates for every group of cuDNN's.
+Plan planned(const Graph& graph, const PlanOptions& options, EngineOracle& oracle) {
+  Plan plan;
+  plan.options = options;
+  plan.cudnn = "9.19.0";
+  plan.device = "fake";
+  plan.program =
+      analyse(graph, {.compute = options.compute, .gradient = options.gradient, .level = options.level}, oracle);
+  std::map<std::string, int> index;
+  for (const Group& group : plan.program.groups) {
+    if (group.engine != Engine::kCudnn) {
+      plan.engine_of.push_back(-1);
+      continue;
+    }
+    const std::string key = signature(plan.program, group);
+    const auto [found, first] = index.emplace(key, static_cast<int>(plan.engines.size()));
+    if (first) {
+      plan.engines.push_back({.signature = key,
+                              .choices = {{.engine = 1, .knobs = {{.type = 2, .value = 5}}}, {.engine = 2}},
+                              .chosen = 0,
+                              .groups = 0});
+    }
+    ++plan.engines[static_cast<std::size_t>(found->second)].groups;
+    plan.engine_of.push_back(found->second);
+  }
+  plan.memory = lay_out(graph, plan.program, options.compute, options.gradient);
+  return plan;
+}
+
+struct Wish {
+  Graph forward;
+  PlanOptions plan = {.compute = ComputeType::kFp32, .gradient = DataType::kF32, .level = 2};
+  ExecutorOptions executor = {.seed = kSeed};
+  std::size_t device_bytes = std::size_t{256} << 20;
+};
+
+/// A step on a fake GPU, and a batch for it.
+class Machine {
+ public:
+  Machine(const Wish& wish, EngineOracle& oracle, std::uint64_t schedule = 1)
+      : world(schedule), gpu(world, 0, {.memory_bytes = wish.device_bytes, .uuid = {}}), recorder(gpu) {
+    const Graph graph = differentiate(wish.forward);
+    plan = planned(graph, wish.plan, oracle);
+    ready = gradients_ready(graph, plan.program);
+    const Backends backends{
+        .cudnn = Library::with(fake_cudnn()), .cublaslt = CublasLt::with(fake_cublaslt()), .kernels = host_kernels()};
+    auto room = std::make_unique<EngineRoom>(gpu, backends);
+    step = make_executor(graph, plan, wish.executor, gpu, backends, std::move(room), [this](std::size_t bytes) {
+      gradients = gpu.allocate(bytes, "the gradients");
+      std::fill(gradients->bytes.begin(), gradients->bytes.end(), std::byte{0});
+      return gradients->bytes;
+    });
+    images.resize(static_cast<std::size_t>(graph.tensor(graph.images).shape.count()));
+    labels.resize(static_cast<std::size_t>(graph.batch_size));
+    synthetic_batch({.seed = 7,
+                     .image_elements = static_cast<std::int64_t>(images.size()) / graph.batch_size,
+                     .classes = graph.classes},
+                    0, images, labels);
+    finish();
+    recorder.calls.clear();
+  }
+  ~Machine() {
+    step.reset();
+    gradients.reset();
+    EXPECT_EQ(world.violations(), std::vector<std::string>());
+  }
+  Machine(const Machine&) = delete;
+  Machine& operator=(const Machine&) = delete;
+
+  void finish() { gpu.synchronize(step->compute_stream(), Deadline::after(60s), "the fake step"); }
+  [[nodiscard]] Batch batch(std::uint64_t number = 0) const {
+    return {.images = images, .labels = labels, .first_sample = 0, .step = number};
+  }
+  [[nodiscard]] std::vector<float> gradient(std::size_t parameter) {
+    std::vector<float> values(static_cast<std::size_t>(step->slots()[parameter].shape.count()));
+    step->read_gradient(parameter, values);
+    return values;
+  }
+  [[nodiscard]] std::vector<float> parameter(std::size_t index) {
+    std::vector<float> values(static_cast<std::size_t>(step->slots()[index].shape.count()));
+    step->read_parameter(index, values);
+    return values;
+  }
+  [[nodiscard]] std::vector<std::byte> gradient_bits() const {
+    return {gradients->bytes.begin(), gradients->bytes.end()};
+  }
+
+  FakeWorld world;
+  FakeRuntime gpu;
+  Recorder recorder;
+  Plan plan;
+  std::vector<std::size_t> ready;
+  gpu::DeviceMemory gradients;
+  std::unique_ptr<DeviceStep> step;
+  std::vector<float> images;
+  std::vector<std::int32_t> labels;
+  models::testing::RecordingSink sink;
+};
+
+double rounding(ComputeType type) {
+  switch (type) {
+    case ComputeType::kFp16: return 0x1.0p-11;
+    case ComputeType::kBf16: return 0x1.0p-8;
+    default: return 0x1.0p-24;
+  }
+}
+
+/// Terms of the longest sum: a product's, or a batch norm's over its pixels.
+double longest_sum(const Graph& graph) {
+  std::int64_t longest = 1;
+  for (const Node& node : graph.nodes) {
+    const Shape& x = graph.tensor(node.inputs[0]).shape;
+    if (node.kind == OpKind::kConv || node.kind == OpKind::kFullyConnected) {
+      const Shape& w = graph.tensor(node.inputs[1]).shape;
+      longest = std::max(longest, w.count() / w[0]);
+    }
+    if (node.kind == OpKind::kBatchNorm) longest = std::max(longest, x.count() / x[x.rank() - 1]);
+  }
+  return static_cast<double>(longest);
+}
+
+/// Two steps: loss, gradients and weights against the reference in double.
+///
+/// What one rounding per weight may do to them is measured, not guessed: by a second reference whose weights are off by
+/// as much, at random. A sum of K terms is off by some sqrt(K) roundings, and a layer stores some four tensors (its
+/// output, its diff, and vectors beside both). What is bound wrongly is wrong by far more.
+void compare_with_reference(const Wish& wish, EngineOracle& oracle) {
+  const double roundings = 4 * std::sqrt(longest_sum(wish.forward));
+  models::testing::Rank rank(wish.forward, {.gradient = DataType::kF64, .seed = kSeed});
+  models::testing::Rank shaken(wish.forward, {.gradient = DataType::kF64, .seed = kSeed});
+  const double unit = rounding(wish.plan.compute);
+  const auto noise = models::testing::random_values(static_cast<std::int64_t>(shaken.parameters().size()), 99);
+  for (std::size_t i = 0; i < noise.size(); ++i) shaken.parameters()[i] *= 1 + unit * noise[i];
+  Machine machine(wish, oracle);
+  const SgdOptions sgd{.learning_rate = 0.01, .momentum = 0.9, .weight_decay = 1e-3, .gradient_scale = 0.5};
+  for (std::uint64_t number = 0; number < 2; ++number) {
+    const double expected = rank.forward_backward(number);
+    const double moved = std::abs(shaken.forward_backward(number) - expected);
+    const double loss = machine.step->forward_backward(machine.batch(number), machine.sink);
+    EXPECT_NEAR(loss, expected, roundings * (moved + unit * expected)) << "step " << number;
+    const auto slots = machine.step->slots();
+    const auto compare = [&](const char* what, std::size_t p, const std::vector<float>& got,
+                             std::span<const double> all, std::span<const double> all_shaken) {
+      const ArenaSlot& slot = rank.step->slots()[p];
+      const auto right = all.subspan(slot.offset, slot.count);
+      const Difference may(all_shaken.subspan(slot.offset, slot.count), right);
+      const Difference is(got, right);
+      EXPECT_LE(is.error, roundings * (may.error + unit * is.norm + 1e-9))
+          << "step " << number << ", " << what << slot.name;
+    };
+    for (std::size_t p = 0; p < slots.size(); ++p) {
+      compare("gradient of ", p, machine.gradient(p), rank.gradients(), shaken.gradients());
+    }
+    for (models::testing::Rank* reference : {&rank, &shaken}) reference->step->update(sgd);
+    machine.step->update(sgd);
+    for (std::size_t p = 0; p < slots.size(); ++p) {
+      compare("weights of ", p, machine.parameter(p), rank.parameters(), shaken.parameters());
+    }
+  }
+}
+
+// Where shapes allow: fp32, in which an error of binding cannot hide.
+TEST(ExecutorArithmetic, EveryLevelWhateverIsServedInFp32) {
+  for (const Graph& forward :
+       {models::testing::every_operation(4), models::testing::tiny_vgg(3), tiny_resnet(4), tiny_inception(3)}) {
+    for (int level = 0; level <= 2; ++level) {
+      ServesAll all;
+      ServesSingleConvolutions single;
+      ServesWithoutPrologue plain;
+      ServesAtRandom random(3);
+      for (EngineOracle* oracle : std::initializer_list<EngineOracle*>{&all, &single, &plain, &random}) {
+        SCOPED_TRACE(forward.model + ", level " + std::to_string(level));
+        Wish wish{.forward = forward};
+        wish.plan.level = level;
+        compare_with_reference(wish, *oracle);
+      }
+    }
+  }
+}
+
+TEST(ExecutorArithmetic, SixteenBitTypesAndTheirMasterWeights) {
+  ServesAll oracle;
+  for (const ComputeType compute : {ComputeType::kFp16, ComputeType::kBf16}) {
+    for (const DataType gradient : {storage(compute), DataType::kF32}) {
+      for (const Graph& forward : {models::testing::tiny_vgg(4), tiny_inception(6, 19), tiny_resnet(6, 32)}) {
+        for (int level = 0; level <= 2; ++level) {
+          SCOPED_TRACE(forward.model + ", " + std::string(name(compute)) + ", level " + std::to_string(level));
+          Wish wish{.forward = forward};
+          wish.plan = {.compute = compute, .gradient = gradient, .level = level};
+          wish.executor.loss_scale = 128;
+          compare_with_reference(wish, oracle);
+        }
+      }
+    }
+  }
+}
+
+// ---- Order and addresses, on the networks that it is for ----
+
+Graph small_network(const std::string& model) {
+  const std::int64_t size = model == "inception3" ? 75 : 32;  // the least that Inception V3 takes
+  return build_model({.model = model, .batch_size = 2, .image_size = size, .classes = 10, .auxiliary_head = false});
+}
+
+/// Only the order of work: nothing is computed.
+class ExecutorOrder : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(ExecutorOrder, EachGroupIsLaunchedOnceInOrderAndGradientsFollow) {
+  // All levels on the smallest; what they differ in is the same elsewhere.
+  for (int level = GetParam() == "resnet50" ? 0 : 2; level <= 2; ++level) {
+    SCOPED_TRACE(level);
+    ServesAll oracle;
+    Wish wish{.forward = small_network(GetParam()), .device_bytes = std::size_t{4} << 30};
+    wish.plan = {.compute = ComputeType::kFp16, .gradient = DataType::kF16, .level = level};
+    Machine machine(wish, oracle);
+    const std::size_t objects = machine.gpu.objects();
+    machine.recorder.dry = true;
+    machine.step->load(machine.batch(), Deadline::after(60s));
+    machine.recorder.calls.clear();
+
+    // Which gradient is told after how many calls.
+    struct Sink final : GradientSink {
+      explicit Sink(const Recorder& calls) : recorder(calls) {}
+      void gradient_ready(std::size_t parameter) override { told.emplace_back(parameter, recorder.calls.size()); }
+      const Recorder& recorder;
+      std::vector<std::pair<std::size_t, std::size_t>> told;
+    } sink(machine.recorder);
+    machine.step->enqueue_forward_backward(sink);
+    const std::vector<Call> eager = machine.recorder.calls;
+
+    // Calls in the order of groups: each writes what its group leaves in memory, and reads what it reads.
+    std::size_t call = 0;
+    std::vector<std::size_t> end_of;  // by group: calls until its end
+    for (std::size_t i = 0; i < machine.plan.program.groups.size(); ++i) {
+      const Group& group = machine.plan.program.groups[i];
+      ASSERT_LT(call, eager.size());
+      const std::string kind = eager[call].what.substr(0, eager[call].what.find(' '));
+      ASSERT_EQ(kind, name(group.engine)) << operations_text(group);
+      const bool slices = group.operations[0].type == OpType::kCopy && eager[call].what == "own copy matrix";
+      std::size_t writes = 0;
+      for (std::size_t left = slices ? group.operations.size() : 1; left > 0; --left) {
+        for (const Range range : eager[call].writes) writes += range.empty() ? 0U : 1U;
+        ++call;
+      }
+      EXPECT_GE(writes, group.writes.size()) << operations_text(group);
+      end_of.push_back(call);
+    }
+    EXPECT_EQ(call, eager.size());
+
+    ASSERT_EQ(sink.told.size(), machine.step->slots().size());
+    std::size_t told = 0;
+    for (std::size_t i = 0; i < end_of.size(); ++i) {
+      for (; told < machine.ready[i]; ++told) {
+        EXPECT_EQ(sink.told[told], std::pair(told, end_of[i])) << "as soon as group " << i << " is enqueued";
+      }
+    }
+
+    // Again, and captured: the same calls with the same addresses; and nothing was allocated.
+    machine.recorder.calls.clear();
+    machine.step->enqueue_forward_backward(machine.sink);
+    EXPECT_EQ(machine.recorder.calls, eager);
+    machine.recorder.calls.clear();
+    machine.finish();
+    {
+      gpu::Capture capture(machine.gpu, machine.step->compute_stream());
+      machine.step->enqueue_forward_backward(machine.sink);
+      EXPECT_EQ(machine.recorder.calls, eager);
+      machine.step->enqueue_update();
+      const gpu::Graph graph = capture.finish();
+    }
+    EXPECT_EQ(machine.gpu.objects(), objects);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Networks, ExecutorOrder, ::testing::Values("resnet50", "resnet101", "vgg16", "inception3"),
+                         [](const auto& instance) { return instance.param; });
+
+// ---- Graphs, overlap, scales ----
+
+TEST(Executor, AGraphComputesTheSameBitsAsTheSameStepsEager) {
+  ServesAll oracle;
+  Wish wish{.forward = tiny_inception(3)};
+  wish.plan = {.compute = ComputeType::kFp16, .gradient = DataType::kF16, .level = 2};
+  Machine eager(wish, oracle, 1);
+  std::vector<std::vector<std::byte>> expected;
+  std::vector<double> losses;
+  const auto learning_rate = [](std::uint64_t number) { return 0.01 / static_cast<double>(1 + number); };
+  for (std::uint64_t number = 0; number < 3; ++number) {
+    losses.push_back(eager.step->forward_backward(eager.batch(number), eager.sink));
+    expected.push_back(eager.gradient_bits());
+    eager.step->update({.learning_rate = learning_rate(number)});
+  }
+  const std::vector<float> weights = eager.parameter(0);
+
+  // Two graphs at one time would be two recorders.
+  Machine captured(wish, oracle, 2);
+  captured.step->load(captured.batch(0), Deadline::after(60s));
+  gpu::Graph graph;
+  {
+    gpu::Capture capture(captured.gpu, captured.step->compute_stream());
+    captured.step->enqueue_forward_backward(captured.sink);
+    captured.step->enqueue_update();
+    graph = capture.finish();
+  }
+  for (std::uint64_t number = 0; number < 3; ++number) {
+    captured.step->load(captured.batch(number), Deadline::after(60s));
+    captured.step->set_sgd({.learning_rate = learning_rate(number)});
+    captured.gpu.launch(graph, captured.step->compute_stream());
+    captured.finish();
+    EXPECT_EQ(captured.step->loss(), losses[number]);
+    EXPECT_EQ(captured.gradient_bits(), expected[number]) << number;
+  }
+  EXPECT_EQ(captured.parameter(0), weights);
+}
+
+TEST(Executor, StepsThatAreNotWaitedForDoNotRace) {
+  ServesAll oracle;
+  for (std::uint64_t schedule = 1; schedule <= 8; ++schedule) {
+    const Wish wish{.forward = models::testing::tiny_vgg(2)};
+    Machine machine(wish, oracle, schedule);
+    for (std::uint64_t number = 0; number < 5; ++number) {
+      machine.step->load(machine.batch(number), Deadline::after(60s));
+      machine.step->set_sgd({.learning_rate = 0.01 * static_cast<double>(number)});
+      machine.step->enqueue_forward_backward(machine.sink);
+      machine.step->enqueue_update();
+    }
+    machine.finish();
+    EXPECT_TRUE(std::isfinite(machine.step->loss()));
+  }  // the machine's end checks for races
+}
+
+TEST(Executor, AnOverflowLeavesTheWeightsAndHalvesTheScale) {
+  ServesAll oracle;
+  Wish wish{.forward = models::testing::tiny_vgg(2)};
+  wish.plan = {.compute = ComputeType::kFp16, .gradient = DataType::kF16, .level = 1};
+  Machine machine(wish, oracle);
+  // The largest scale overflows here or it does not; what follows is told from outside: an infinite gradient.
+  machine.step->forward_backward(machine.batch(), machine.sink);
+  const std::vector<float> before = machine.parameter(0);
+  constexpr std::uint16_t kInfinity = 0x7c00;
+  std::memcpy(machine.gradients->bytes.data(), &kInfinity, sizeof kInfinity);
+  machine.step->update({.learning_rate = 0.1});
+  machine.finish();
+  EXPECT_EQ(machine.step->skipped_updates(), 1U);
+  EXPECT_EQ(machine.parameter(0), before);
+  // The next gradients are made with half the scale, and come out the same without it.
+  for (int i = 0; i < 20; ++i) {
+    machine.step->forward_backward(machine.batch(), machine.sink);
+    machine.step->update({.learning_rate = 0});
+  }
+  machine.finish();
+  EXPECT_LT(machine.step->skipped_updates(), 20U);
+  machine.step->forward_backward(machine.batch(), machine.sink);
+  const std::vector<float> scaled = machine.gradient(0);
+  Wish fixed = wish;
+  fixed.executor.loss_scale = 64;
+  Machine other(fixed, oracle);
+  other.step->forward_backward(other.batch(), other.sink);
+  const Difference found(scaled, other.gradient(0));
+  EXPECT_LE(found.error, 0x1.0p-9 * found.norm);
+}
+
+TEST(Executor, WeightsThatWereBroadcastAreUsed) {
+  ServesAll oracle;
+  Wish wish{.forward = models::testing::tiny_vgg(2)};
+  wish.plan = {.compute = ComputeType::kBf16, .gradient = DataType::kBF16, .level = 2};
+  Machine machine(wish, oracle);
+  const double before = machine.step->forward_backward(machine.batch(), machine.sink);
+  const auto state = machine.step->state_to_broadcast();
+  ASSERT_EQ(state.size(), 1U);  // no batch norm: no running statistics
+  machine.gpu.fill(state[0].data(), std::byte{0}, state[0].size(), machine.step->compute_stream());
+  machine.step->state_changed();
+  const double after = machine.step->forward_backward(machine.batch(), machine.sink);
+  EXPECT_NE(before, after);
+  EXPECT_NEAR(after, std::log(5.0), 1e-6);  // all classes alike
+}
+
+// ---- Engines ----
+
+TEST(Executor, AnEngineThatDoesNotRunAfterAllIsReplaced) {
+  ServesAll oracle;
+  const Wish wish{.forward = tiny_resnet(2)};
+  FakeWorld world(1);
+  FakeRuntime gpu(world, 0, {.memory_bytes = std::size_t{256} << 20, .uuid = {}});
+  Recorder recorder(gpu);
+  const Backends backends{
+      .cudnn = Library::with(fake_cudnn()), .cublaslt = CublasLt::with(fake_cublaslt()), .kernels = host_kernels()};
+  const Graph graph = differentiate(wish.forward);
+  Plan plan = planned(graph, wish.plan, oracle);
+  recorder.broken_engine = 1;
+  {
+    EngineRoom room(gpu, backends);
+    room.finalize(plan, false);
+    EXPECT_EQ(room.notes().size(), plan.engines.size());
+    EXPECT_NE(room.notes()[0].find("engine 1[2=5] does not run: "), std::string::npos) << room.notes()[0];
+  }
+  for (const EnginePlan& engine : plan.engines) EXPECT_EQ(engine.choices[engine.chosen].engine, 2);
+  EXPECT_EQ(plan.workspace_bytes, 2048U);
+  recorder.broken_engine = 2;
+  EngineRoom room(gpu, backends);
+  for (EnginePlan& engine : plan.engines) engine.choices = {{.engine = 2}};
+  for (EnginePlan& engine : plan.engines) engine.chosen = 0;
+  models::testing::expect_error(Errc::kUnsupported, {"tiny_resnet", "GPU 0 (fake)", "NOT_SUPPORTED"},
+                                [&] { room.finalize(plan, false); });
+}
+
+TEST(Executor, EpiloguesThatCublasLtLacksAreOurs) {
+  ServesAll oracle;
+  const Wish wish{.forward = models::testing::tiny_vgg(3)};
+  for (const int epilogue : {CUBLASLT_EPILOGUE_RELU_BIAS, CUBLASLT_EPILOGUE_BIAS, CUBLASLT_EPILOGUE_BGRADB}) {
+    std::vector<float> expected, got;
+    for (const int refused : {-1, epilogue}) {
+      FakeWorld world(1);
+      FakeRuntime gpu(world, 0, {.memory_bytes = std::size_t{256} << 20, .uuid = {}});
+      Recorder recorder(gpu);
+      recorder.refused_epilogue = refused;
+      const Backends backends{
+          .cudnn = Library::with(fake_cudnn()), .cublaslt = CublasLt::with(fake_cublaslt()), .kernels = host_kernels()};
+      const Graph graph = differentiate(wish.forward);
+      gpu::DeviceMemory gradients;
+      auto step = make_executor(graph, planned(graph, wish.plan, oracle), wish.executor, gpu, backends,
+                                std::make_unique<EngineRoom>(gpu, backends), [&](std::size_t bytes) {
+                                  gradients = gpu.allocate(bytes, "the gradients");
+                                  return gradients->bytes;
+                                });
+      std::vector<float> images(static_cast<std::size_t>(graph.tensor(graph.images).shape.count()), 0.5F);
+      const std::vector<std::int32_t> labels{0, 1, 2};
+      models::testing::RecordingSink sink;
+      step->forward_backward({.images = images, .labels = labels}, sink);
+      std::vector<float>& values = refused < 0 ? expected : got;
+      for (std::size_t p = 0; p < step->slots().size(); ++p) {
+        std::vector<float> one(static_cast<std::size_t>(step->slots()[p].shape.count()));
+        step->read_gradient(p, one);
+        values.insert(values.end(), one.begin(), one.end());
+      }
+    }
+    const Difference found(got, expected);
+    EXPECT_GT(found.norm, 0);
+    EXPECT_LE(found.error, 1e-5 * found.norm) << epilogue;
+  }
+}
+
+TEST(Executor, TimesTheCandidatesOnceAndKeepsTheWinners) {
+  const std::filesystem::path folder = std::filesystem::temp_directory_path() / "hvd_executor_winners";
+  std::filesystem::remove_all(folder);
+  ServesAll oracle;
+  Wish wish{.forward = tiny_resnet(2)};
+  wish.executor.tune = true;
+  wish.executor.winners_folder = folder.string();
+  double loss = 0;
+  {
+    Machine machine(wish, oracle);
+    loss = machine.step->forward_backward(machine.batch(), machine.sink);
+    const Winners kept = load_winners((folder / winners_file_name(machine.plan)).string(), machine.plan);
+    EXPECT_EQ(kept.why_not, "");
+    EXPECT_EQ(kept.list.size(), machine.plan.engines.size());
+  }
+  Wish plain = wish;
+  plain.executor = {.seed = kSeed};
+  Machine untuned(plain, oracle);
+  EXPECT_EQ(untuned.step->forward_backward(untuned.batch(), untuned.sink), loss);  // timing leaves no trace
+  std::filesystem::remove_all(folder);
+}
+
+// ---- What does not fit ----
+
+TEST(Executor, SaysHowMuchIsNeededAndWhichBatchFits) {
+  ServesAll oracle;
+  // 32 of them are cuBLASLt's workspace.
+  const Wish wish{.forward = tiny_resnet(512, 32), .device_bytes = std::size_t{36} << 20};
+  models::testing::expect_error(
+      Errc::kOutOfMemory,
+      {"GPU 0 (fake): batch 512 needs ", " MiB of device memory, 36 MiB are free; batch ", " fits (--batch-size)"},
+      [&] { const Machine machine(wish, oracle); });
+}
+
+TEST(StepMemory, CountsWhatGrowsWithTheBatch) {
+  const MemoryNeed need{.fixed = 100 << 20, .per_image = 10 << 20, .batch = 64};
+  EXPECT_EQ(too_big_text(need, 500 << 20),
+            "batch 64 needs 740 MiB of device memory, 500 MiB are free; batch 40 fits (--batch-size)");
+  EXPECT_EQ(too_big_text(need, 105 << 20),
+            "batch 64 needs 740 MiB of device memory, 105 MiB are free; not even batch 1 fits: is something else using "
+            "this GPU?");
+}
+
+TEST(Libraries, ThatAreMissingOrWrongAreNamed) {
+  const std::vector<std::string> absent{"libnot_here.so.1", "libnot_here.so"}, wrong{"libm.so.6"};
+  models::testing::expect_error(
+      Errc::kUnsupported, {"cuDNN could not be loaded (libnot_here.so.1: ", "; libnot_here.so: ", "install cuDNN"},
+      [&] { static_cast<void>(Library::load(absent)); });
+  models::testing::expect_error(Errc::kUnsupported,
+                                {"libm.so.6 lacks the backend API of cuDNN 8.9 or 9: point LD_LIBRARY_PATH at"},
+                                [&] { static_cast<void>(Library::load(wrong)); });
+  models::testing::expect_error(Errc::kUnsupported,
+                                {"cuBLASLt could not be loaded (libnot_here.so.1: ", "install the CUDA"},
+                                [&] { static_cast<void>(CublasLt::load(absent)); });
+  models::testing::expect_error(Errc::kUnsupported, {"libm.so.6 lacks functions of cuBLASLt"},
+                                [&] { static_cast<void>(CublasLt::load(wrong)); });
+}
+
+TEST(TypeRefusal, NamesWhatTheGpuLacks) {
+  gpu::Device v100, h200;
+  v100.name = "V100";
+  v100.compute_major = 7;
+  h200.name = "H200";
+  h200.compute_major = 9;
+  EXPECT_EQ(type_refusal(h200, ComputeType::kBf16, 80), "");
+  EXPECT_EQ(type_refusal(v100, ComputeType::kFp16, 70), "");
+  EXPECT_EQ(type_refusal(v100, ComputeType::kBf16, 70),
+            "V100 has compute capability 7.0; bf16 needs 8.0: use --dtype fp16 or fp32");
+  EXPECT_EQ(type_refusal(v100, ComputeType::kFp16, 80),
+            "V100 has compute capability 7.0, and this build has kernels from 8.0 on: configure it with "
+            "-DCMAKE_CUDA_ARCHITECTURES=70");
+}
+
+}  // namespace
+}  // namespace hvd::models::cudnn::testing

@@ -1,0 +1,468 @@
+// A cuDNN of descriptors that remember what they were told, and of plans that compute their operation graph on the host
+// in double, rounding where a tensor has a type. Reads and writes memory by unique ids, dimensions and strides alone,
+// as cuDNN does: whatever the executor binds wrongly comes out wrong.
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <stdexcept>
+#include <vector>
+
+#include "models/reference/ops.h"
+#include "tests/cudnn/elements.h"
+#include "tests/cudnn/recorder.h"
+
+namespace hvd::models::cudnn::testing {
+namespace {
+
+using reference::In;
+using reference::Out;
+using Data = std::vector<double>;
+
+struct Fake {
+  cudnnBackendDescriptorType_t type{};
+  std::map<int, std::vector<std::byte>> attributes;
+  bool finalized = false;
+
+  template <class T>
+  [[nodiscard]] std::vector<T> all(cudnnBackendAttributeName_t name) const {
+    const auto found = attributes.find(name);
+    if (found == attributes.end()) return {};
+    std::vector<T> values(found->second.size() / sizeof(T));
+    std::memcpy(values.data(), found->second.data(), values.size() * sizeof(T));
+    return values;
+  }
+  template <class T>
+  [[nodiscard]] T one(cudnnBackendAttributeName_t name) const {
+    const std::vector<T> values = all<T>(name);
+    if (values.size() != 1) throw std::runtime_error("attribute " + std::to_string(name) + " is not one value");
+    return values[0];
+  }
+  [[nodiscard]] const Fake& descriptor(cudnnBackendAttributeName_t name) const { return *one<Fake*>(name); }
+};
+
+std::size_t width(cudnnBackendAttributeType_t type) {
+  switch (type) {
+    case CUDNN_TYPE_INT64:
+    case CUDNN_TYPE_DOUBLE:
+    case CUDNN_TYPE_HANDLE:
+    case CUDNN_TYPE_VOID_PTR:
+    case CUDNN_TYPE_BACKEND_DESCRIPTOR: return 8;
+    case CUDNN_TYPE_BOOLEAN:
+    case CUDNN_TYPE_CHAR: return 1;
+    default: return 4;  // enumerations, float
+  }
+}
+
+DataType data_type(cudnnDataType_t type) {
+  switch (type) {
+    case CUDNN_DATA_HALF: return DataType::kF16;
+    case CUDNN_DATA_BFLOAT16: return DataType::kBF16;
+    default: return DataType::kF32;
+  }
+}
+
+/// A tensor descriptor: {n, c, h, w} with strides.
+struct Tensor {
+  std::int64_t uid = 0;
+  DataType type = DataType::kF32;
+  std::vector<std::int64_t> dims, strides;
+  bool is_virtual = false, by_value = false;
+
+  explicit Tensor(const Fake& of)
+      : uid(of.one<std::int64_t>(CUDNN_ATTR_TENSOR_UNIQUE_ID)),
+        type(data_type(of.one<cudnnDataType_t>(CUDNN_ATTR_TENSOR_DATA_TYPE))),
+        dims(of.all<std::int64_t>(CUDNN_ATTR_TENSOR_DIMENSIONS)),
+        strides(of.all<std::int64_t>(CUDNN_ATTR_TENSOR_STRIDES)),
+        is_virtual(of.attributes.contains(CUDNN_ATTR_TENSOR_IS_VIRTUAL)),
+        by_value(of.attributes.contains(CUDNN_ATTR_TENSOR_IS_BY_VALUE)) {}
+
+  [[nodiscard]] Shape shape() const { return {dims[0], dims[2], dims[3], dims[1]}; }
+  [[nodiscard]] bool is_vector() const { return dims[0] == 1 && dims[2] == 1 && dims[3] == 1; }
+  /// Elements from the first to behind the last.
+  [[nodiscard]] std::int64_t span() const {
+    std::int64_t last = 0;
+    for (std::size_t i = 0; i < dims.size(); ++i) last += (dims[i] - 1) * strides[i];
+    return last + 1;
+  }
+  template <class Visit>  // (index in {n, h, w, c} order, offset in elements)
+  void for_each(const Visit& visit) const {
+    std::size_t index = 0;
+    for (std::int64_t n = 0; n < dims[0]; ++n) {
+      for (std::int64_t h = 0; h < dims[2]; ++h) {
+        for (std::int64_t w = 0; w < dims[3]; ++w) {
+          for (std::int64_t c = 0; c < dims[1]; ++c) {
+            visit(index++, n * strides[0] + c * strides[1] + h * strides[2] + w * strides[3]);
+          }
+        }
+      }
+    }
+  }
+};
+
+// One execution of an operation graph.
+class Execution {
+ public:
+  Execution(const Fake& graph, const Fake& pack) {
+    for (Fake* operation : graph.all<Fake*>(CUDNN_ATTR_OPERATIONGRAPH_OPS)) operations_.push_back(operation);
+    const auto uids = pack.all<std::int64_t>(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS);
+    const auto pointers = pack.all<std::byte*>(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS);
+    if (uids.size() != pointers.size()) throw std::runtime_error("as many addresses as ids");
+    for (std::size_t i = 0; i < uids.size(); ++i) memory_[uids[i]] = pointers[i];
+    for (const Fake* operation : operations_) declare(*operation);
+  }
+
+  [[nodiscard]] const std::vector<Range>& reads() const { return reads_; }
+  [[nodiscard]] const std::vector<Range>& writes() const { return writes_; }
+  void run() {
+    values_.clear();
+    for (const Fake* operation : operations_) run(*operation);
+  }
+
+ private:
+  static bool is_output(int name) {
+    switch (name) {
+      case CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_Y:
+      case CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DX:
+      case CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW:
+      case CUDNN_ATTR_OPERATION_POINTWISE_YDESC:
+      case CUDNN_ATTR_OPERATION_POINTWISE_DXDESC:
+      case CUDNN_ATTR_OPERATION_GENSTATS_SUMDESC:
+      case CUDNN_ATTR_OPERATION_GENSTATS_SQSUMDESC:
+      case CUDNN_ATTR_OPERATION_NORM_FWD_OUTPUT_RUNNING_MEAN_DESC:
+      case CUDNN_ATTR_OPERATION_NORM_FWD_OUTPUT_RUNNING_VAR_DESC:
+      case CUDNN_ATTR_OPERATION_NORM_FWD_YDESC:
+      case CUDNN_ATTR_OPERATION_NORM_FWD_MEAN_DESC:
+      case CUDNN_ATTR_OPERATION_NORM_FWD_INV_VARIANCE_DESC:
+      case CUDNN_ATTR_OPERATION_NORM_BWD_DXDESC:
+      case CUDNN_ATTR_OPERATION_NORM_BWD_DSCALE_DESC:
+      case CUDNN_ATTR_OPERATION_NORM_BWD_DBIAS_DESC:
+      case CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_DBN_SCALE_DESC:
+      case CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_DBN_BIAS_DESC:
+      case CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_EQ_DY_SCALE_DESC:
+      case CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_EQ_X_SCALE_DESC:
+      case CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_EQ_BIAS: return true;
+      default: return false;
+    }
+  }
+
+  // What the operation touches in memory. Of its attributes, descriptors alone take eight bytes.
+  void declare(const Fake& operation) {
+    for (const auto& [name, bytes] : operation.attributes) {
+      if (bytes.size() != sizeof(void*)) continue;
+      Fake* other = nullptr;
+      std::memcpy(&other, bytes.data(), sizeof other);
+      if (other->type != CUDNN_BACKEND_TENSOR_DESCRIPTOR) continue;
+      const Tensor tensor(*other);
+      if (tensor.is_virtual || tensor.by_value) continue;
+      const Range range{memory_.at(tensor.uid), static_cast<std::size_t>(tensor.span()) * size_of(tensor.type)};
+      (is_output(name) ? writes_ : reads_).push_back(range);
+    }
+  }
+
+  Data load(const Fake& operation, cudnnBackendAttributeName_t name) {
+    const Tensor tensor(operation.descriptor(name));
+    if (tensor.by_value) {
+      float value = 0;
+      std::memcpy(&value, memory_.at(tensor.uid), sizeof value);
+      return {static_cast<double>(value)};
+    }
+    if (tensor.is_virtual) return values_.at(tensor.uid);
+    Data data(static_cast<std::size_t>(tensor.shape().count()));
+    tensor.for_each(
+        [&](std::size_t i, std::int64_t at) { data[i] = read_element(memory_.at(tensor.uid), tensor.type, at); });
+    return data;
+  }
+  void store(const Fake& operation, cudnnBackendAttributeName_t name, Data data) {
+    const Tensor tensor(operation.descriptor(name));
+    if (tensor.is_virtual) {
+      for (double& value : data) value = rounded(tensor.type, value);
+      values_[tensor.uid] = std::move(data);
+      return;
+    }
+    tensor.for_each(
+        [&](std::size_t i, std::int64_t at) { write_element(memory_.at(tensor.uid), tensor.type, at, data[i]); });
+  }
+  static Shape shape(const Fake& operation, cudnnBackendAttributeName_t name) {
+    return Tensor(operation.descriptor(name)).shape();
+  }
+
+  static Window window(const Fake& convolution, const Shape& w) {
+    const auto before = convolution.all<std::int64_t>(CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS);
+    const auto after = convolution.all<std::int64_t>(CUDNN_ATTR_CONVOLUTION_POST_PADDINGS);
+    const auto strides = convolution.all<std::int64_t>(CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES);
+    return {.kernel_h = static_cast<int>(w[1]),
+            .kernel_w = static_cast<int>(w[2]),
+            .stride_h = static_cast<int>(strides[0]),
+            .stride_w = static_cast<int>(strides[1]),
+            .pad_top = static_cast<int>(before[0]),
+            .pad_bottom = static_cast<int>(after[0]),
+            .pad_left = static_cast<int>(before[1]),
+            .pad_right = static_cast<int>(after[1])};
+  }
+
+  void run(const Fake& of) {
+    switch (of.type) {
+      case CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR: {
+        const Shape w = shape(of, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_W);
+        const Shape y = shape(of, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_Y);
+        const Data x = load(of, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X);
+        const Data filter = load(of, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_W);
+        Data out(static_cast<std::size_t>(y.count()));
+        reference::conv(window(of.descriptor(CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC), w),
+                        {x, shape(of, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X)}, {filter, w}, {}, {out, y});
+        return store(of, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_Y, std::move(out));
+      }
+      case CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR: {
+        const Shape w = shape(of, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_W);
+        const Shape x = shape(of, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DX);
+        const Data filter = load(of, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_W);
+        const Data dy = load(of, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DY);
+        Data dx(static_cast<std::size_t>(x.count()));
+        reference::conv_backward_data(window(of.descriptor(CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_CONV_DESC), w),
+                                      {filter, w}, {dy, shape(of, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DY)},
+                                      {dx, x});
+        return store(of, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DX, std::move(dx));
+      }
+      case CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR: {
+        const Shape w = shape(of, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW);
+        const Data x = load(of, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_X);
+        const Data dy = load(of, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY);
+        Data dw(static_cast<std::size_t>(w.count()));
+        reference::conv_backward_weights(
+            window(of.descriptor(CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_CONV_DESC), w),
+            {x, shape(of, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_X)},
+            {dy, shape(of, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY)}, {dw, w}, {});
+        return store(of, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW, std::move(dw));
+      }
+      case CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR: return pointwise(of);
+      case CUDNN_BACKEND_OPERATION_GEN_STATS_DESCRIPTOR: return statistics(of);
+      case CUDNN_BACKEND_OPERATION_NORM_FORWARD_DESCRIPTOR: return norm(of);
+      case CUDNN_BACKEND_OPERATION_NORM_BACKWARD_DESCRIPTOR: return norm_backward(of);
+      case CUDNN_BACKEND_OPERATION_BN_BWD_WEIGHTS_DESCRIPTOR: return norm_sums(of);
+      default: throw std::runtime_error("an operation that the fake cuDNN does not know");
+    }
+  }
+
+  void pointwise(const Fake& of) {
+    const auto mode = of.descriptor(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR)
+                          .one<cudnnPointwiseMode_t>(CUDNN_ATTR_POINTWISE_MODE);
+    const Data x = load(of, CUDNN_ATTR_OPERATION_POINTWISE_XDESC);
+    Data y(x.size());
+    if (mode == CUDNN_POINTWISE_RELU_BWD) {
+      const Data dy = load(of, CUDNN_ATTR_OPERATION_POINTWISE_DYDESC);
+      for (std::size_t i = 0; i < y.size(); ++i) y[i] = x[i] > 0 ? dy[i] : 0;
+      return store(of, CUDNN_ATTR_OPERATION_POINTWISE_DXDESC, std::move(y));
+    }
+    Data b;
+    if (mode != CUDNN_POINTWISE_RELU_FWD) b = load(of, CUDNN_ATTR_OPERATION_POINTWISE_BDESC);
+    for (std::size_t i = 0; i < y.size(); ++i) {
+      const double other = b.empty() ? 0 : b[i % b.size()];  // channels vary fastest: a vector repeats
+      switch (mode) {
+        case CUDNN_POINTWISE_ADD: y[i] = x[i] + other; break;
+        case CUDNN_POINTWISE_SUB: y[i] = x[i] - other; break;
+        case CUDNN_POINTWISE_MUL: y[i] = x[i] * other; break;
+        case CUDNN_POINTWISE_RELU_FWD: y[i] = std::max(x[i], 0.0); break;
+        default: throw std::runtime_error("a pointwise mode that the fake cuDNN does not know");
+      }
+    }
+    store(of, CUDNN_ATTR_OPERATION_POINTWISE_YDESC, std::move(y));
+  }
+
+  void statistics(const Fake& of) {
+    const Data x = load(of, CUDNN_ATTR_OPERATION_GENSTATS_XDESC);
+    const auto c = static_cast<std::size_t>(shape(of, CUDNN_ATTR_OPERATION_GENSTATS_XDESC)[3]);
+    Data sum(c), square_sum(c);
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      sum[i % c] += x[i];
+      square_sum[i % c] += x[i] * x[i];
+    }
+    store(of, CUDNN_ATTR_OPERATION_GENSTATS_SUMDESC, std::move(sum));
+    store(of, CUDNN_ATTR_OPERATION_GENSTATS_SQSUMDESC, std::move(square_sum));
+  }
+
+  void norm(const Fake& of) {
+    const Shape x_shape = shape(of, CUDNN_ATTR_OPERATION_NORM_FWD_XDESC);
+    const Shape vector{x_shape[3]};
+    const Data x = load(of, CUDNN_ATTR_OPERATION_NORM_FWD_XDESC);
+    const Data gamma = load(of, CUDNN_ATTR_OPERATION_NORM_FWD_SCALE_DESC);
+    const Data beta = load(of, CUDNN_ATTR_OPERATION_NORM_FWD_BIAS_DESC);
+    Data running_mean = load(of, CUDNN_ATTR_OPERATION_NORM_FWD_INPUT_RUNNING_MEAN_DESC);
+    Data running_var = load(of, CUDNN_ATTR_OPERATION_NORM_FWD_INPUT_RUNNING_VAR_DESC);
+    const BatchNormAttr attr{.epsilon = load(of, CUDNN_ATTR_OPERATION_NORM_FWD_EPSILON_DESC)[0],
+                             .momentum = load(of, CUDNN_ATTR_OPERATION_NORM_FWD_EXP_AVG_FACTOR_DESC)[0]};
+    Data y(x.size()), mean(gamma.size()), inv_std(gamma.size());
+    reference::batch_norm(attr, {x, x_shape}, {gamma, vector}, {beta, vector},
+                          {.y = {y, x_shape},
+                           .mean = {mean, vector},
+                           .inv_std = {inv_std, vector},
+                           .running_mean = {running_mean, vector},
+                           .running_var = {running_var, vector}});
+    store(of, CUDNN_ATTR_OPERATION_NORM_FWD_YDESC, std::move(y));
+    store(of, CUDNN_ATTR_OPERATION_NORM_FWD_MEAN_DESC, std::move(mean));
+    store(of, CUDNN_ATTR_OPERATION_NORM_FWD_INV_VARIANCE_DESC, std::move(inv_std));
+    store(of, CUDNN_ATTR_OPERATION_NORM_FWD_OUTPUT_RUNNING_MEAN_DESC, std::move(running_mean));
+    store(of, CUDNN_ATTR_OPERATION_NORM_FWD_OUTPUT_RUNNING_VAR_DESC, std::move(running_var));
+  }
+
+  void norm_backward(const Fake& of) {
+    const Shape x_shape = shape(of, CUDNN_ATTR_OPERATION_NORM_BWD_XDESC);
+    const Shape vector{x_shape[3]};
+    const Data x = load(of, CUDNN_ATTR_OPERATION_NORM_BWD_XDESC);
+    const Data gamma = load(of, CUDNN_ATTR_OPERATION_NORM_BWD_SCALE_DESC);
+    const Data mean = load(of, CUDNN_ATTR_OPERATION_NORM_BWD_MEAN_DESC);
+    const Data inv_std = load(of, CUDNN_ATTR_OPERATION_NORM_BWD_INV_VARIANCE_DESC);
+    const Data dy = load(of, CUDNN_ATTR_OPERATION_NORM_BWD_DYDESC);
+    Data dx(x.size()), dgamma(gamma.size()), dbeta(gamma.size());
+    reference::batch_norm_backward({.x = {x, x_shape},
+                                    .gamma = {gamma, vector},
+                                    .mean = {mean, vector},
+                                    .inv_std = {inv_std, vector},
+                                    .dy = {dy, x_shape}},
+                                   {dx, x_shape}, {dgamma, vector}, {dbeta, vector});
+    store(of, CUDNN_ATTR_OPERATION_NORM_BWD_DXDESC, std::move(dx));
+    store(of, CUDNN_ATTR_OPERATION_NORM_BWD_DSCALE_DESC, std::move(dgamma));
+    store(of, CUDNN_ATTR_OPERATION_NORM_BWD_DBIAS_DESC, std::move(dbeta));
+  }
+
+  // dx = eq_dy_scale * dy + eq_x_scale * x + eq_bias.
+  void norm_sums(const Fake& of) {
+    const Data x = load(of, CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_X_DESC);
+    const Data dy = load(of, CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_DY_DESC);
+    const Data gamma = load(of, CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_BN_SCALE_DESC);
+    const Data mean = load(of, CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_MEAN_DESC);
+    const Data inv_std = load(of, CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_INVSTD_DESC);
+    const std::size_t channels = gamma.size();
+    const double count = static_cast<double>(x.size()) / static_cast<double>(channels);
+    Data dgamma(channels), dbeta(channels), a(channels), b(channels), bias(channels);
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      const std::size_t c = i % channels;
+      dbeta[c] += dy[i];
+      dgamma[c] += dy[i] * (x[i] - mean[c]) * inv_std[c];
+    }
+    for (std::size_t c = 0; c < channels; ++c) {
+      a[c] = gamma[c] * inv_std[c];
+      b[c] = -a[c] * inv_std[c] * dgamma[c] / count;
+      bias[c] = -b[c] * mean[c] - a[c] * dbeta[c] / count;
+    }
+    store(of, CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_DBN_SCALE_DESC, std::move(dgamma));
+    store(of, CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_DBN_BIAS_DESC, std::move(dbeta));
+    store(of, CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_EQ_DY_SCALE_DESC, std::move(a));
+    store(of, CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_EQ_X_SCALE_DESC, std::move(b));
+    store(of, CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_EQ_BIAS, std::move(bias));
+  }
+
+  std::vector<const Fake*> operations_;
+  std::map<std::int64_t, std::byte*> memory_;  // by uid
+  std::map<std::int64_t, Data> values_;        // of virtual tensors
+  std::vector<Range> reads_, writes_;
+};
+
+// ---- The C functions ----
+
+Fake* fake(cudnnBackendDescriptor_t descriptor) { return static_cast<Fake*>(descriptor); }
+kernels::Stream& stream() {
+  static kernels::Stream stream = nullptr;
+  return stream;
+}
+
+cudnnStatus_t finalize(cudnnBackendDescriptor_t descriptor) {
+  Fake& of = *fake(descriptor);
+  if (of.finalized) return CUDNN_STATUS_BAD_PARAM;
+  if (of.type == CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR) {
+    const Fake& engine = of.descriptor(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG).descriptor(CUDNN_ATTR_ENGINECFG_ENGINE);
+    const auto index = engine.one<std::int64_t>(CUDNN_ATTR_ENGINE_GLOBAL_INDEX);
+    if (index == Recorder::current()->broken_engine) return CUDNN_STATUS_NOT_SUPPORTED;
+  }
+  of.finalized = true;
+  return CUDNN_STATUS_SUCCESS;
+}
+
+cudnnStatus_t set(cudnnBackendDescriptor_t descriptor, cudnnBackendAttributeName_t name,
+                  cudnnBackendAttributeType_t type, std::int64_t count, const void* data) {
+  Fake& of = *fake(descriptor);
+  if (of.finalized) return CUDNN_STATUS_BAD_PARAM;
+  if (type == CUDNN_TYPE_BACKEND_DESCRIPTOR) {
+    for (std::int64_t i = 0; i < count; ++i) {
+      if (!static_cast<Fake* const*>(data)[i]->finalized) return CUDNN_STATUS_BAD_PARAM;
+    }
+  }
+  const auto* bytes = static_cast<const std::byte*>(data);
+  of.attributes[name].assign(bytes, bytes + static_cast<std::size_t>(count) * width(type));
+  return CUDNN_STATUS_SUCCESS;
+}
+
+cudnnStatus_t get(cudnnBackendDescriptor_t descriptor, cudnnBackendAttributeName_t name,
+                  cudnnBackendAttributeType_t type, std::int64_t capacity, std::int64_t* count, void* data) {
+  if (name != CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE || type != CUDNN_TYPE_INT64 || capacity != 1) {
+    return CUDNN_STATUS_NOT_SUPPORTED;
+  }
+  // Something that depends on the engine: 1 KiB each.
+  const Fake& plan = *fake(descriptor);
+  const Fake& engine = plan.descriptor(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG).descriptor(CUDNN_ATTR_ENGINECFG_ENGINE);
+  const std::int64_t bytes = 1024 * engine.one<std::int64_t>(CUDNN_ATTR_ENGINE_GLOBAL_INDEX);
+  std::memcpy(data, &bytes, sizeof bytes);
+  if (count != nullptr) *count = 1;
+  return CUDNN_STATUS_SUCCESS;
+}
+
+std::string operations_of(const Fake& graph) {
+  std::string text;
+  for (const Fake* of : graph.all<Fake*>(CUDNN_ATTR_OPERATIONGRAPH_OPS)) text += " " + std::to_string(of->type);
+  return text;
+}
+
+cudnnStatus_t execute(cudnnHandle_t /*handle*/, cudnnBackendDescriptor_t plan, cudnnBackendDescriptor_t pack) {
+  if (!fake(plan)->finalized || !fake(pack)->finalized) return CUDNN_STATUS_BAD_PARAM;
+  const Fake& engine =
+      fake(plan)->descriptor(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG).descriptor(CUDNN_ATTR_ENGINECFG_ENGINE);
+  const Fake& graph = engine.descriptor(CUDNN_ATTR_ENGINE_OPERATION_GRAPH);
+  const auto index = engine.one<std::int64_t>(CUDNN_ATTR_ENGINE_GLOBAL_INDEX);
+  const auto execution = std::make_shared<Execution>(graph, *fake(pack));
+  Call call{.what = "cudnn engine " + std::to_string(index) + operations_of(graph),
+            .reads = execution->reads(),
+            .writes = execution->writes()};
+  // The workspace that this engine asked for.
+  const auto workspace = fake(pack)->one<std::byte*>(CUDNN_ATTR_VARIANT_PACK_WORKSPACE);
+  call.writes.push_back(Range(workspace, static_cast<std::size_t>(1024 * index)));
+  Recorder::current()->launch(stream(), std::move(call), [execution] { execution->run(); });
+  return CUDNN_STATUS_SUCCESS;
+}
+
+}  // namespace
+
+Functions fake_cudnn() {
+  Functions table;
+  table.get_version = [] { return std::size_t{91900}; };
+  table.get_error_string = [](cudnnStatus_t status) {
+    return status == CUDNN_STATUS_NOT_SUPPORTED ? "NOT_SUPPORTED" : "BAD_PARAM";
+  };
+  table.create_handle = [](cudnnHandle_t* handle) {
+    *handle = reinterpret_cast<cudnnHandle_t>(new int(0));
+    stream() = nullptr;
+    return CUDNN_STATUS_SUCCESS;
+  };
+  table.destroy_handle = [](cudnnHandle_t handle) {
+    delete reinterpret_cast<int*>(handle);
+    return CUDNN_STATUS_SUCCESS;
+  };
+  table.set_stream = [](cudnnHandle_t /*handle*/, cudaStream_t to) {
+    stream() = to;
+    return CUDNN_STATUS_SUCCESS;
+  };
+  table.create = [](cudnnBackendDescriptorType_t type, cudnnBackendDescriptor_t* descriptor) {
+    *descriptor = new Fake{.type = type, .attributes = {}, .finalized = false};
+    return CUDNN_STATUS_SUCCESS;
+  };
+  table.destroy = [](cudnnBackendDescriptor_t descriptor) {
+    delete fake(descriptor);
+    return CUDNN_STATUS_SUCCESS;
+  };
+  table.set = &set;
+  table.get = &get;
+  table.finalize = &finalize;
+  table.execute = &execute;
+  return table;
+}
+
+}  // namespace hvd::models::cudnn::testing

@@ -1,0 +1,291 @@
+// Our kernels on the host, launched through the recorder. Those that are one functor per element are the product's own
+// sources, compiled for the host (host/models/cudnn/kernels/grid.cuh); sums over rows and the softmax, which the GPU
+// takes in code of its own, are written again here.
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "models/cudnn/kernels/dispatch.h"
+#include "tests/cudnn/recorder.h"
+
+namespace hvd::models::cudnn::kernels {
+
+// ---- In place of norm.cu and loss.cu ----
+
+namespace {
+
+template <class Term>
+void sums_of(const Matrix& x, const Term& term, std::vector<float> (&sums)[Term::kSums]) {
+  for (auto& sum : sums) sum.assign(static_cast<std::size_t>(x.channels), 0);
+  for (std::int64_t channel = 0; channel < x.channels; ++channel) {
+    float sum[Term::kSums][1] = {};
+    Place<1> place(0, x.channels);
+    place.channel = channel;
+    for (place.row = 0; place.row < x.rows; ++place.row) term.add(place, sum);
+    for (int s = 0; s < Term::kSums; ++s) sums[s][static_cast<std::size_t>(channel)] = sum[s][0];
+  }
+}
+
+template <class Body>
+void all(const Body& body, std::int64_t count) {
+  for (std::int64_t i = 0; i < count; ++i) body(i);
+}
+
+}  // namespace
+
+std::size_t row_sums_workspace(const Matrix& x, int sums) {
+  return static_cast<std::size_t>(x.channels) * static_cast<std::size_t>(sums) * sizeof(float);
+}
+
+void statistics(const Matrix& x, float* sum, float* square_sum, void* /*workspace*/, Stream /*stream*/) {
+  with_type(x.type, "statistics", [&](auto* type) {
+    std::vector<float> sums[2];
+    sums_of(x, StatisticsTerm<Pointee<decltype(type)>>{x}, sums);
+    std::copy(sums[0].begin(), sums[0].end(), sum);
+    std::copy(sums[1].begin(), sums[1].end(), square_sum);
+  });
+}
+
+void bias_gradient(const Matrix& dy, void* out, DataType type, void* /*workspace*/, Stream /*stream*/) {
+  with_type(dy.type, "bias_gradient", [&](auto* element) {
+    std::vector<float> sums[1];
+    sums_of(dy, BiasGradientTerm<Pointee<decltype(element)>>{dy}, sums);
+    with_type(type, "bias_gradient", [&](auto* made) {
+      using Made = Pointee<decltype(made)>;
+      for (std::size_t c = 0; c < sums[0].size(); ++c) static_cast<Made*>(out)[c] = from_float<Made>(sums[0][c]);
+    });
+  });
+}
+
+void norm_finalize(const NormFinalize& work, Stream /*stream*/) {
+  with_type(work.type, "norm_finalize",
+            [&](auto* type) { all(NormFinalizeBody<Pointee<decltype(type)>>{work}, work.channels); });
+}
+
+void norm_backward_weights(const NormBackward& work, void* /*workspace*/, Stream /*stream*/) {
+  with_type(work.x.type, "norm_backward_weights", [&](auto* type) {
+    std::vector<float> sums[2];
+    sums_of(work.x, NormBackwardTerm<Pointee<decltype(type)>>{work}, sums);
+    with_type(work.gradient_type, "norm_backward_weights", [&](auto* made) {
+      all(NormBackwardFinalizeBody<Pointee<decltype(made)>>{work, sums[0].data(), sums[1].data()}, work.x.channels);
+    });
+  });
+}
+
+void norm_backward_apply(const NormBackward& work, const Matrix& dx, Stream /*stream*/) {
+  with_type(dx.type, "norm_backward_apply", [&](auto* type) {
+    all(NormBackwardApplyBody<Pointee<decltype(type)>, 1>{work, dx}, dx.rows * dx.channels);
+  });
+}
+
+void softmax_cross_entropy(const Matrix& logits, const std::int32_t* labels, float* row_losses, float* loss,
+                           float* probabilities, Stream /*stream*/) {
+  with_type(logits.type, "softmax_cross_entropy", [&](auto* type) {
+    const auto* in = static_cast<const Pointee<decltype(type)>*>(logits.data);
+    float mean = 0;
+    for (std::int64_t row = 0; row < logits.rows; ++row) {
+      const auto at = [&](std::int64_t c) { return to_float(in[row * logits.pitch + c]); };
+      float largest = at(0), sum = 0;
+      for (std::int64_t c = 1; c < logits.channels; ++c) largest = std::max(largest, at(c));
+      for (std::int64_t c = 0; c < logits.channels; ++c) sum += std::exp(at(c) - largest);
+      for (std::int64_t c = 0; c < logits.channels; ++c) {
+        probabilities[row * logits.channels + c] = std::exp(at(c) - largest) / sum;
+      }
+      row_losses[row] = std::log(sum) - (at(labels[row]) - largest);
+      mean += row_losses[row] / static_cast<float>(logits.rows);
+    }
+    *loss = mean;
+  });
+}
+
+void softmax_cross_entropy_backward(const float* probabilities, const std::int32_t* labels, float weight,
+                                    const float* loss_scale, const Matrix& dlogits, Stream /*stream*/) {
+  with_type(dlogits.type, "softmax_cross_entropy_backward", [&](auto* type) {
+    all(
+        SoftmaxCrossEntropyBackwardBody<Pointee<decltype(type)>>{
+            probabilities, labels, weight / static_cast<float>(dlogits.rows), loss_scale, dlogits},
+        dlogits.rows * dlogits.channels);
+  });
+}
+
+}  // namespace hvd::models::cudnn::kernels
+
+namespace hvd::models::cudnn::testing {
+namespace {
+
+using namespace kernels;
+
+Range bytes(const void* data, std::size_t count) {
+  return {static_cast<const std::byte*>(data), data == nullptr ? 0 : count};
+}
+Range floats(const void* data, std::int64_t count) {
+  return bytes(data, static_cast<std::size_t>(count) * sizeof(float));
+}
+Range range(const Matrix& of) {
+  if (of.data == nullptr) return {};
+  return bytes(of.data, static_cast<std::size_t>((of.rows - 1) * of.pitch + of.channels) * size_of(of.type));
+}
+void add(std::vector<Range>& to, const Norm& norm, std::int64_t channels) {
+  for (const float* vector : {norm.mean, norm.inv_std, norm.gamma, norm.beta}) to.push_back(floats(vector, channels));
+}
+
+void record(Stream stream, const char* what, std::vector<Range> reads, std::vector<Range> writes,
+            std::function<void()> body) {
+  Recorder::current()->launch(stream, {std::string("own ") + what, std::move(reads), std::move(writes)},
+                              std::move(body));
+}
+
+std::vector<Range> reads_of(const Epilogue& epilogue) {
+  std::vector<Range> reads{range(epilogue.add), range(epilogue.test)};
+  add(reads, epilogue.test_norm, epilogue.test.channels);
+  return reads;
+}
+
+std::vector<Range> reads_of(const NormBackward& work) {
+  std::vector<Range> reads{range(work.x), range(work.dy)};
+  add(reads, work.norm, work.x.channels);
+  return reads;
+}
+
+}  // namespace
+
+kernels::Table host_kernels() {
+  Table table;
+  table.pointwise = [](const Pointwise& work, Stream stream) {
+    std::vector<Range> reads{range(work.test)};
+    const std::int64_t channels = work.out.channels;
+    for (int i = 0; i < work.inputs; ++i) {
+      reads.push_back(range(work.input[i]));
+      add(reads, work.norm[i], channels);
+    }
+    add(reads, work.test_norm, channels);
+    reads.push_back(bytes(work.bias, static_cast<std::size_t>(channels) * size_of(work.out.type)));
+    if (work.dropout.used) {
+      reads.push_back(bytes(work.dropout.step, sizeof(std::uint64_t)));
+      reads.push_back(bytes(work.dropout.first_sample, sizeof(std::uint64_t)));
+    }
+    record(stream, "pointwise", std::move(reads), {range(work.out)}, [work] { pointwise(work, nullptr); });
+  };
+  table.copy_all = [](std::span<const Copy> copies, Stream stream) {
+    std::vector<Range> reads, writes;
+    for (const Copy& copy : copies) {
+      reads.push_back(bytes(copy.from, static_cast<std::size_t>(copy.count) * size_of(copy.from_type)));
+      writes.push_back(bytes(copy.to, static_cast<std::size_t>(copy.count) * size_of(copy.to_type)));
+    }
+    record(stream, "copy", std::move(reads), std::move(writes),
+           [all = std::vector<Copy>(copies.begin(), copies.end())] { copy(all, nullptr); });
+  };
+  table.copy_matrix = [](const Matrix& from, const Matrix& to, Stream stream) {
+    record(stream, "copy matrix", {range(from)}, {range(to)}, [from, to] { copy(from, to, nullptr); });
+  };
+  table.max_pool = [](const Window& window, const Image& x, const Image& y, std::uint8_t* where, Stream stream) {
+    const auto count = static_cast<std::size_t>(y.matrix.rows * y.matrix.channels);
+    record(stream, "max_pool", {range(x.matrix)}, {range(y.matrix), bytes(where, count)},
+           [=] { max_pool(window, x, y, where, nullptr); });
+  };
+  table.avg_pool = [](const Window& window, const Image& x, const Image& y, Stream stream) {
+    record(stream, "avg_pool", {range(x.matrix)}, {range(y.matrix)}, [=] { avg_pool(window, x, y, nullptr); });
+  };
+  table.global_avg_pool = [](const Image& x, const Matrix& y, Stream stream) {
+    record(stream, "global_avg_pool", {range(x.matrix)}, {range(y)}, [=] { global_avg_pool(x, y, nullptr); });
+  };
+  table.max_pool_backward = [](const Window& window, const std::uint8_t* where, const Image& dy, const Image& dx,
+                               const Matrix& pooled, const Epilogue& epilogue, Stream stream) {
+    std::vector<Range> reads = reads_of(epilogue);
+    const auto count = static_cast<std::size_t>(dy.matrix.rows * dy.matrix.channels);
+    reads.insert(reads.end(), {range(dy.matrix), range(pooled), bytes(where, count)});
+    record(stream, "max_pool_backward", std::move(reads), {range(dx.matrix)},
+           [=] { max_pool_backward(window, where, dy, dx, pooled, epilogue, nullptr); });
+  };
+  table.avg_pool_backward = [](const Window& window, const Image& dy, const Image& dx, const Epilogue& epilogue,
+                               Stream stream) {
+    std::vector<Range> reads = reads_of(epilogue);
+    reads.push_back(range(dy.matrix));
+    record(stream, "avg_pool_backward", std::move(reads), {range(dx.matrix)},
+           [=] { avg_pool_backward(window, dy, dx, epilogue, nullptr); });
+  };
+  table.global_avg_pool_backward = [](const Matrix& dy, const Image& dx, const Epilogue& epilogue, Stream stream) {
+    std::vector<Range> reads = reads_of(epilogue);
+    reads.push_back(range(dy));
+    record(stream, "global_avg_pool_backward", std::move(reads), {range(dx.matrix)},
+           [=] { global_avg_pool_backward(dy, dx, epilogue, nullptr); });
+  };
+  table.row_sums_workspace = &row_sums_workspace;
+  table.statistics = [](const Matrix& x, float* sum, float* square_sum, void* workspace, Stream stream) {
+    record(stream, "statistics", {range(x)},
+           {floats(sum, x.channels), floats(square_sum, x.channels), bytes(workspace, row_sums_workspace(x, 2))},
+           [=] { statistics(x, sum, square_sum, workspace, nullptr); });
+  };
+  table.bias_gradient = [](const Matrix& dy, void* out, DataType type, void* workspace, Stream stream) {
+    record(stream, "bias_gradient", {range(dy)},
+           {bytes(out, static_cast<std::size_t>(dy.channels) * size_of(type)),
+            bytes(workspace, row_sums_workspace(dy, 1))},
+           [=] { bias_gradient(dy, out, type, workspace, nullptr); });
+  };
+  table.norm_finalize = [](const NormFinalize& work, Stream stream) {
+    std::vector<Range> reads, writes;
+    for (const float* in : {work.sum, work.square_sum, work.gamma, work.beta})
+      reads.push_back(floats(in, work.channels));
+    for (const float* out :
+         std::initializer_list<const float*>{work.mean, work.inv_std, work.running_mean, work.running_var}) {
+      writes.push_back(floats(out, work.channels));
+    }
+    for (const void* out : std::initializer_list<const void*>{work.scale, work.shift}) {
+      writes.push_back(bytes(out, static_cast<std::size_t>(work.channels) * size_of(work.type)));
+    }
+    record(stream, "norm_finalize", std::move(reads), std::move(writes), [work] { norm_finalize(work, nullptr); });
+  };
+  table.norm_backward_weights = [](const NormBackward& work, void* workspace, Stream stream) {
+    const std::int64_t c = work.x.channels;
+    const std::size_t vector = static_cast<std::size_t>(c) * size_of(work.gradient_type);
+    record(stream, "norm_backward_weights", reads_of(work),
+           {floats(work.a, c), floats(work.b, c), floats(work.c, c), bytes(work.dgamma, vector),
+            bytes(work.dbeta, vector), bytes(workspace, row_sums_workspace(work.x, 2))},
+           [=] { norm_backward_weights(work, workspace, nullptr); });
+  };
+  table.norm_backward_apply = [](const NormBackward& work, const Matrix& dx, Stream stream) {
+    std::vector<Range> reads = reads_of(work);
+    for (const float* vector : {work.a, work.b, work.c}) reads.push_back(floats(vector, dx.channels));
+    record(stream, "norm_backward_apply", std::move(reads), {range(dx)},
+           [=] { norm_backward_apply(work, dx, nullptr); });
+  };
+  table.softmax_cross_entropy = [](const Matrix& logits, const std::int32_t* labels, float* rows, float* loss,
+                                   float* probabilities, Stream stream) {
+    record(stream, "softmax_cross_entropy", {range(logits), floats(labels, logits.rows)},
+           {floats(rows, logits.rows), floats(loss, 1), floats(probabilities, logits.rows * logits.channels)},
+           [=] { softmax_cross_entropy(logits, labels, rows, loss, probabilities, nullptr); });
+  };
+  table.softmax_cross_entropy_backward = [](const float* probabilities, const std::int32_t* labels, float weight,
+                                            const float* scale, const Matrix& dlogits, Stream stream) {
+    record(stream, "softmax_cross_entropy_backward",
+           {floats(probabilities, dlogits.rows * dlogits.channels), floats(labels, dlogits.rows), floats(scale, 1)},
+           {range(dlogits)},
+           [=] { softmax_cross_entropy_backward(probabilities, labels, weight, scale, dlogits, nullptr); });
+  };
+  table.sgd = [](const Sgd& work, Stream stream) {
+    const auto count = static_cast<std::size_t>(work.count);
+    record(stream, "sgd",
+           {bytes(work.gradients, count * size_of(work.gradient_type)), bytes(work.decays, count / 64),
+            bytes(work.scalars, sizeof(StepScalars)), bytes(work.loss_scale, sizeof(LossScale))},
+           {floats(work.weights, work.count), floats(work.momentum, work.count),
+            bytes(work.copy, count * size_of(work.copy_type))},
+           [work] { sgd(work, nullptr); });
+  };
+  table.find_overflow = [](const void* gradients, DataType type, std::int64_t count, LossScale* scale, Stream stream) {
+    record(stream, "find_overflow", {bytes(gradients, static_cast<std::size_t>(count) * size_of(type))},
+           {bytes(scale, sizeof *scale)}, [=] { find_overflow(gradients, type, count, scale, nullptr); });
+  };
+  table.adjust_loss_scale = [](LossScale* scale, std::int32_t interval, Stream stream) {
+    record(stream, "adjust_loss_scale", {}, {bytes(scale, sizeof *scale)},
+           [=] { adjust_loss_scale(scale, interval, nullptr); });
+  };
+  table.synthetic_batch = [](const Synthetic& work, void* images, DataType type, std::int32_t* labels, Stream stream) {
+    const auto count = static_cast<std::size_t>(work.samples * work.image_elements);
+    record(stream, "synthetic_batch", {bytes(work.first_sample, sizeof(std::uint64_t))},
+           {bytes(images, count * size_of(type)), floats(labels, work.samples)},
+           [=] { synthetic_batch(work, images, type, labels, nullptr); });
+  };
+  return table;
+}
+
+}  // namespace hvd::models::cudnn::testing
