@@ -22,6 +22,11 @@ struct GraphTraits {
   static void destroy(Handle graph) noexcept { static_cast<void>(cudaGraphDestroy(graph)); }
 };
 
+template <std::size_t N>
+bool among(const std::array<cudaError, N>& known, cudaError_t status) {
+  return std::find(known.begin(), known.end(), status) != known.end();
+}
+
 std::string bytes_text(std::size_t bytes) { return std::to_string(bytes >> 20U) + " MiB"; }
 
 class CudaRuntime final : public Runtime {
@@ -146,11 +151,14 @@ class CudaRuntime final : public Runtime {
   void check(cudaError_t status, const char* call, std::string_view what) const {
     if (status == cudaSuccess) return;
     static_cast<void>(cudaGetLastError());  // cleared where it can be: it is reported here
-    const bool callers = std::find(kCallersFaults.begin(), kCallersFaults.end(), status) != kCallersFaults.end();
     std::string text = label() + ": " + call + (what.empty() ? "" : " for " + std::string(what)) + ": " +
                        cudaGetErrorString(status) + " (" + cudaGetErrorName(status) + ")";
-    if (!callers) text += "; work enqueued earlier may have caused it: run under compute-sanitizer to see which";
-    throw Error(callers ? Errc::kInvalidArgument : Errc::kBackend, text);
+    if (among(kKernelsFaults, status)) {
+      text += "; a kernel enqueued earlier caused it: run under compute-sanitizer to see which";
+    } else if (status == cudaErrorDevicesUnavailable) {
+      text += "; another process has this GPU for itself (nvidia-smi)";
+    }
+    throw Error(among(kCallersFaults, status) ? Errc::kInvalidArgument : Errc::kBackend, text);
   }
   [[nodiscard]] bool finished(cudaError_t status, const char* call) const {
     if (status == cudaErrorNotReady) {
@@ -187,6 +195,10 @@ class CudaRuntime final : public Runtime {
                                                 cudaErrorStreamCaptureImplicit,
                                                 cudaErrorCapturedEvent,
                                                 cudaErrorStreamCaptureWrongThread};
+  static constexpr std::array kKernelsFaults = {
+      cudaErrorIllegalAddress, cudaErrorMisalignedAddress,  cudaErrorInvalidAddressSpace,
+      cudaErrorInvalidPc,      cudaErrorIllegalInstruction, cudaErrorHardwareStackError,
+      cudaErrorLaunchFailure,  cudaErrorLaunchTimeout,      cudaErrorAssert};
 
   const Device device_;
   int high_priority_ = 0;

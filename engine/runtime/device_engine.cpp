@@ -136,7 +136,7 @@ void DeviceEngine::enqueue(const Work& work) {
     report_.bytes = report_.engine.bytes;
   } else {
     if (!alone_ && schedule_ == Schedule::kStatic) reduce_ready_buckets();
-    require_all_reduced();
+    require_all_marked();
   }
   join();
   runtime_.record_outside(events.joined, compute_);
@@ -181,7 +181,7 @@ void DeviceEngine::reduce_bucket(std::size_t bucket) {
   runtime_.record_outside(events.done, stream);
 }
 
-void DeviceEngine::require_all_reduced() const {
+void DeviceEngine::require_all_marked() const {
   if (const std::size_t missing = marks_.first_missing(0, marks_.size()); missing != ReadyMarks::kNone) {
     throw Error(Errc::kInvalidArgument, "run_step: gradient '" + gradients_[missing].name + "' was never marked ready");
   }

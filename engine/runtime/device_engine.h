@@ -97,7 +97,7 @@ class DeviceEngine {
   void reduce_ready_buckets();
   void reduce_bucket(std::size_t bucket);
   void join();
-  void require_all_reduced() const;
+  void require_all_marked() const;
   /// Inside the handler of `error`: if communication failed, throws what the engine's thread finds out about it in a
   /// while; else tells the peers and throws on. Gives up the step.
   [[noreturn]] void rethrow_explained(const Error& error);

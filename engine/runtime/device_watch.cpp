@@ -60,23 +60,32 @@ void DeviceWatch::before_gradient(std::size_t gradient) {
 }
 
 void DeviceWatch::look() {
-  communicator_.device().check();
   const State now = state();
+  try {
+    communicator_.device().check();
+  } catch (const Error& error) {
+    if (!now.begun) throw;
+    throw Error(error.code(), std::string(error.what()) + "; " + in_flight(now, done_as_far_as_known(now)));
+  }
   if (!now.active || Clock::now() - now.since < deadline_) return;
   if (now.enqueued && runtime_.finished(events_.end)) return;  // it is the host that has not come back
-  throw Error(Errc::kTimeout,
-              here() + ": " + in_flight(now, done(now)) + " after " + std::to_string(deadline_.count()) + " ms");
+  throw Error(Errc::kTimeout, here() + ": " + in_flight(now, done_as_far_as_known(now)) + " after " +
+                                  std::to_string(deadline_.count()) + " ms");
 }
 
-std::size_t DeviceWatch::done(const State& state) {
+std::size_t DeviceWatch::done_as_far_as_known(const State& state) noexcept {
   if (!state.enqueued) return 0;  // the events still tell of the step before
   std::size_t count = 0;
-  while (count < state.buckets && runtime_.finished(events_.buckets[count].done)) ++count;
+  try {
+    while (count < state.buckets && runtime_.finished(events_.buckets[count].done)) ++count;
+  } catch (...) {  // the GPU has failed: nothing more is known
+  }
   return count;
 }
 
 std::string DeviceWatch::in_flight(const State& state, std::size_t done) const {
   std::string text = "step " + std::to_string(state.step);
+  if (!state.active) return "after " + text + ", nothing in flight on its GPU";
   if (!state.enqueued) return text + " is still being enqueued";
   text += " is in flight on the GPU";
   if (state.buckets == 0) return text;
@@ -92,15 +101,11 @@ std::optional<RankStatus> DeviceWatch::status() {
   status.step = now.step + 1;
   if (!now.active) {
     status.moved = now.buckets;
-    status.activity = "after step " + std::to_string(now.step) + ", nothing in flight on its GPU";
+    status.activity = in_flight(now, now.buckets);
     return status;
   }
   status.waits = now.enqueued;
-  try {
-    status.moved = done(now);
-  } catch (const Error&) {  // the GPU has failed: nothing more is known
-    status.moved = 0;
-  }
+  status.moved = done_as_far_as_known(now);
   status.activity = in_flight(now, status.moved);
   return status;
 }

@@ -63,7 +63,7 @@ class DeviceWatch final : public EngineObserver {
   };
   State state();
   /// Reductions of the step that are over.
-  std::size_t done(const State& state);
+  std::size_t done_as_far_as_known(const State& state) noexcept;
   std::string in_flight(const State& state, std::size_t done) const;
 
   comm::DeviceCommunicator& communicator_;

@@ -360,6 +360,19 @@ TEST_P(DeviceFaults, ALostPeerEndsTheRunWithItsName) {
   }
 }
 
+TEST_P(DeviceFaults, AFaultOfTheLibraryNamesRankAndStep) {
+  const auto begin = Clock::now();
+  const GpuOutcome outcome = run([](GpuRank& rank) { rank.hub.lose_a_rank(); }, 20s);
+  EXPECT_LT(Clock::now() - begin, 15s);
+  for (const std::string& error : outcome.errors) {
+    EXPECT_EQ(error.find("peer_lost: rank "), 0U) << outcome.text();
+    EXPECT_NE(error.find("communication failed: remote process exited or there was a network error"), std::string::npos)
+        << error;
+    EXPECT_NE(error.find("step "), std::string::npos) << error;
+  }
+  EXPECT_TRUE(outcome.violations.empty()) << outcome.text();
+}
+
 TEST_P(DeviceFaults, APeerThatGivesUpIsHeardWithoutTheLibrary) {
   const GpuOutcome outcome = run([](GpuRank&) { throw Error(Errc::kIo, "the disk is full"); }, 20s);
   for (const std::size_t rank : {0U, 2U}) {

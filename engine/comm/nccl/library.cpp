@@ -183,7 +183,7 @@ std::vector<std::string> candidates(const Search& search) {
 
 std::unique_ptr<Api> load(const Search& search) {
   void* handle = nullptr;
-  std::string tried, name;
+  std::string name, absent, broken;
   for (const std::string& path : candidates(search)) {
     // Never closed: NCCL's own threads and thread-local destructors may still run at exit.
     handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
@@ -191,12 +191,19 @@ std::unique_ptr<Api> load(const Search& search) {
       name = path;
       break;
     }
-    const char* const why = dlerror();
-    tried += (tried.empty() ? "" : "; ") + one_line(why != nullptr ? why : path);
+    const char* const error = dlerror();
+    const std::string why = one_line(error != nullptr ? error : "");
+    // The loader names the file that is not there: this one, or one that this one needs.
+    if (why.starts_with(path + ": ") && why.find("No such file") != std::string::npos) {
+      absent += (absent.empty() ? "; there is no " : ", ") + path;
+    } else {
+      broken += "; " + path + ": " + why;
+    }
   }
   const std::string advice = "install NCCL " + kOldestVersion.text() +
                              " or newer for this CUDA version, or point HVD_NCCL_ROOT at the folder above its lib";
-  if (handle == nullptr) throw Error(Errc::kUnsupported, "NCCL could not be loaded (" + tried + "): " + advice);
+  if (handle == nullptr)
+    throw Error(Errc::kUnsupported, "NCCL could not be loaded (" + (absent + broken).substr(2) + "): " + advice);
   Functions functions;
   const bool complete = find_all(handle, functions);
   int number = 0;
