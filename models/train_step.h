@@ -44,6 +44,8 @@ struct Batch {
   std::span<const std::int32_t> labels;  ///< {n}
   std::uint64_t first_sample = 0;        ///< global index of sample 0 (dropout)
   std::uint64_t step = 0;                ///< training step (dropout)
+  /// Not 0: batches of equal number hold the same images and labels, so that a device may keep them.
+  std::uint64_t content = 0;
 };
 
 struct SgdOptions {

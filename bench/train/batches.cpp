@@ -24,6 +24,7 @@ models::Batch SyntheticBatches::at(std::uint64_t step) const {
   batch.images = images_[k];
   batch.labels = labels_[k];
   batch.step = step;
+  batch.content = k + 1;
   batch.first_sample =
       (step * static_cast<std::uint64_t>(place_.world_size) + static_cast<std::uint64_t>(place_.rank)) *
       static_cast<std::uint64_t>(batch_size_);

@@ -12,6 +12,7 @@
 
 #include "engine/base/assert.h"
 #include "engine/base/error.h"
+#include "models/cudnn/batch_loader.h"
 #include "models/cudnn/group_cost.h"
 #include "models/cudnn/staging.h"
 #include "models/cudnn/step_memory.h"
@@ -26,24 +27,9 @@ constexpr std::chrono::seconds kFarewellTimeout(5);  // the step may hang on a r
 constexpr std::int32_t kLossScaleGrowthSteps = 2000;
 constexpr float kFirstLossScale = 65536;
 
-// The two halves of StepScalars, which are written at different times.
+// The update's half of StepScalars; the batch's is batch_loader.cpp's.
 constexpr std::size_t kSgdBytes = offsetof(kernels::StepScalars, step);
-constexpr std::size_t kNumberBytes = sizeof(kernels::StepScalars) - kSgdBytes;
-static_assert(kSgdBytes == 4 * sizeof(float) && kNumberBytes == 2 * sizeof(std::uint64_t));
-
-/// A batch on its way: images in fp32, labels, step and first sample, one after the other.
-struct BatchLayout {
-  std::size_t images = 0, labels = 0, numbers = 0, bytes = 0;
-  explicit BatchLayout(const Graph& graph) {
-    const auto align = [](std::size_t n) {
-      return (n + kScratchAlignBytes - 1) / kScratchAlignBytes * kScratchAlignBytes;
-    };
-    const auto count = static_cast<std::size_t>(graph.tensor(graph.images).shape.count());
-    labels = align(count * sizeof(float));
-    numbers = labels + align(static_cast<std::size_t>(graph.batch_size) * sizeof(std::int32_t));
-    bytes = numbers + align(kNumberBytes);
-  }
-};
+static_assert(kSgdBytes == 4 * sizeof(float));
 
 class Executor final : public DeviceStep {
  public:
@@ -57,19 +43,14 @@ class Executor final : public DeviceStep {
         room_(std::move(room)),
         tuning_(prepare_engines()),
         compute_(runtime.make_stream(gpu::Priority::kNormal)),
-        copy_(runtime.make_stream(gpu::Priority::kNormal)),
         workspace_(room_->workspace_bytes(plan_)),
         memory_(runtime, plan_.memory, memory_need(plan_.memory, graph_.batch_size, workspace_, kInputCopies),
                 workspace_, allocate, compute_),
-        batch_layout_(graph_),
-        staging_(runtime.allocate(PinnedSlots::kSlots * batch_layout_.bytes, "batches on their way")),
-        batch_slots_(runtime, batch_layout_.bytes, "batches on their way"),
+        batches_(graph_, storage(plan_.options.compute), memory_, kernels_, runtime, compute_),
         sgd_slots_(runtime, kSgdBytes, "the update's numbers"),
         weights_(graph_, plan_, memory_, kernels_, runtime, compute_),
         results_(runtime.allocate_pinned(kResultBytes, "the losses")),
         ready_(gradients_ready(graph_, plan_.program)) {
-    for (gpu::Event& event : arrived_) event = runtime.make_event(gpu::Timing::kOff);
-    for (gpu::Event& event : consumed_) event = runtime.make_event(gpu::Timing::kOff);
     std::memset(results_->bytes.data(), 0, results_->bytes.size());
     find_losses();
     bind();
@@ -86,8 +67,8 @@ class Executor final : public DeviceStep {
   Executor& operator=(const Executor&) = delete;
   ~Executor() override {
     try {  // what is on the way still uses what goes now
-      for (const gpu::Stream* stream : {&copy_, &compute_}) {
-        runtime_.synchronize(stream->view(), Deadline::after(kFarewellTimeout), "the last step");
+      for (const gpu::StreamView stream : {batches_.copy_stream(), compute_.view()}) {
+        runtime_.synchronize(stream, Deadline::after(kFarewellTimeout), "the last step");
       }
     } catch (...) {  // NOLINT(bugprone-empty-catch): the GPU has failed, and whoever used it knows
     }
@@ -106,38 +87,7 @@ class Executor final : public DeviceStep {
 
   [[nodiscard]] gpu::StreamView compute_stream() const override { return compute_; }
 
-  // Batches cross on a stream of their own while the step before computes; the compute stream only converts them.
-  void load(const Batch& batch, Deadline deadline) override {
-    const Shape& shape = graph_.tensor(graph_.images).shape;
-    if (batch.images.size() != static_cast<std::size_t>(shape.count()) ||
-        batch.labels.size() != static_cast<std::size_t>(graph_.batch_size)) {
-      throw Error(Errc::kInvalidArgument, graph_.model + ": a batch of " + std::to_string(batch.labels.size()) +
-                                              " labels and " + std::to_string(batch.images.size()) +
-                                              " values, where the network takes " + shape.text());
-    }
-    const std::span<std::byte> slot = batch_slots_.next(deadline);
-    std::memcpy(&slot[batch_layout_.images], batch.images.data(), batch.images.size_bytes());
-    std::memcpy(&slot[batch_layout_.labels], batch.labels.data(), batch.labels.size_bytes());
-    const std::array<std::uint64_t, 2> numbers{batch.step, batch.first_sample};
-    std::memcpy(&slot[batch_layout_.numbers], numbers.data(), kNumberBytes);
-
-    const std::size_t k = batch_slots_.index();
-    std::byte* const staged = staging_->bytes.data() + k * batch_layout_.bytes;
-    runtime_.wait(copy_, consumed_.at(k));
-    runtime_.copy(staged, slot.data(), batch_layout_.bytes, copy_);
-    batch_slots_.emptied_on(copy_);
-    runtime_.record(arrived_.at(k), copy_);
-    runtime_.wait(compute_, arrived_.at(k));
-    const kernels::Copy images{.from = staged + batch_layout_.images,
-                               .to = memory_.arenas().images.data(),
-                               .from_type = DataType::kF32,
-                               .to_type = storage(plan_.options.compute),
-                               .count = shape.count()};
-    kernels_.copy_all({&images, 1}, native());
-    runtime_.copy(memory_.arenas().labels.data(), staged + batch_layout_.labels, batch.labels.size_bytes(), compute_);
-    runtime_.copy(&memory_.scalars()->step, staged + batch_layout_.numbers, kNumberBytes, compute_);
-    runtime_.record(consumed_.at(k), compute_);
-  }
+  void load(const Batch& batch, Deadline deadline) override { batches_.load(batch, deadline); }
 
   void set_sgd(const SgdOptions& options) override {
     const std::array<float, 4> numbers{static_cast<float>(options.learning_rate), static_cast<float>(options.momentum),
@@ -230,7 +180,7 @@ class Executor final : public DeviceStep {
     report.momentum = layout.momentum;
     report.master = layout.master;
     report.activations = layout.scratch + layout.images + layout.labels + layout.state;
-    report.workspace = workspace_ + staging_->bytes.size();
+    report.workspace = workspace_ + batches_.device_bytes();
     return report;
   }
 
@@ -364,15 +314,13 @@ class Executor final : public DeviceStep {
   kernels::Table kernels_;
   std::unique_ptr<EngineRoom> room_;  // outlives the launches
   bool tuning_;
-  gpu::Stream compute_, copy_;
+  gpu::Stream compute_;
   std::size_t workspace_;
   StepMemory memory_;
-  BatchLayout batch_layout_;
-  gpu::DeviceMemory staging_;
-  PinnedSlots batch_slots_, sgd_slots_;
+  BatchLoader batches_;
+  PinnedSlots sgd_slots_;
   StepWeights weights_;
   gpu::PinnedMemory results_;
-  std::array<gpu::Event, PinnedSlots::kSlots> arrived_, consumed_;
   std::vector<std::size_t> ready_;          // by group
   std::map<std::size_t, Loss> loss_after_;  // by group
   std::vector<Launch> launches_;            // by group

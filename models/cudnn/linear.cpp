@@ -232,9 +232,10 @@ Launch LinearLibrary::launch(const Addresses& addresses, const Group& group, Com
                                         std::string(name(compute)) + "; try another --dtype");
   }
   notes.push_back("cuBLASLt has no epilogue for " + whole.text + ": a kernel of ours follows");
-  return [plain, after = epilogue_launch(addresses, group, whole, kernels)](Stream stream) {
+  const auto after = std::make_shared<const Launch>(epilogue_launch(addresses, group, whole, kernels));
+  return [plain, after](Stream stream) {
     plain->run(stream);
-    after(stream);
+    (*after)(stream);
   };
 }
 

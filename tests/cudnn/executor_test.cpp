@@ -361,6 +361,39 @@ TEST(Executor, StepsThatAreNotWaitedForDoNotRace) {
   }  // the machine's end checks for races
 }
 
+TEST(Executor, ABatchThatComesAgainCrossesOnce) {
+  ServesAll oracle;
+  Wish wish{.forward = models::testing::tiny_vgg(2)};
+  wish.plan = {.compute = ComputeType::kBf16, .gradient = DataType::kBF16, .level = 1};
+  Machine machine(wish, oracle);
+  const std::vector<float> first = machine.images;
+  const auto loss = [&](std::uint64_t content, std::uint64_t number) {
+    Batch batch = machine.batch(number);
+    batch.content = content;
+    return machine.step->forward_backward(batch, machine.sink);
+  };
+  const double expected = loss(1, 0);
+  std::fill(machine.images.begin(), machine.images.end(), 0.0F);
+  const double zeroes = loss(2, 0);
+  EXPECT_NE(zeroes, expected);
+  EXPECT_EQ(loss(1, 0), expected);  // kept, whatever the host has now
+  EXPECT_EQ(loss(0, 0), zeroes);    // from the host
+  EXPECT_NE(loss(1, 1), expected);  // another step, another dropout
+  // More than are kept, or than there is memory for, cross every time.
+  for (std::uint64_t content = 3; content < 8; ++content) EXPECT_EQ(loss(content, 0), zeroes);
+  machine.images = first;
+  EXPECT_EQ(loss(7, 0), expected);
+}
+
+TEST(Executor, RefusesABatchOfAnotherSize) {
+  ServesAll oracle;
+  const Machine machine({.forward = models::testing::tiny_vgg(2)}, oracle);
+  Batch batch = machine.batch();
+  batch.labels = batch.labels.first(1);
+  models::testing::expect_error(Errc::kInvalidArgument, {"tiny_vgg: a batch of 1 labels and 384 values", "2x8x8x3"},
+                                [&] { machine.step->load(batch, Deadline::after(60s)); });
+}
+
 TEST(Executor, AnOverflowLeavesTheWeightsAndHalvesTheScale) {
   ServesAll oracle;
   Wish wish{.forward = models::testing::tiny_vgg(2)};
@@ -492,6 +525,27 @@ TEST(Executor, TimesTheCandidatesOnceAndKeepsTheWinners) {
   Machine untuned(plain, oracle);
   EXPECT_EQ(untuned.step->forward_backward(untuned.batch(), untuned.sink), loss);  // timing leaves no trace
   std::filesystem::remove_all(folder);
+}
+
+TEST(Executor, AProfileHasEveryLaunchWithWhatItMustComputeAndMove) {
+  ServesAll oracle;
+  Wish wish{.forward = tiny_resnet(2)};
+  wish.executor.profile = true;
+  Machine machine(wish, oracle);
+  EXPECT_TRUE(machine.step->profile().empty());
+  for (std::uint64_t number = 0; number < 2; ++number) {
+    machine.step->forward_backward(machine.batch(number), machine.sink);
+  }
+  const std::vector<OperationProfile> profile = machine.step->profile();
+  ASSERT_EQ(profile.size(), machine.plan.program.groups.size());
+  for (std::size_t i = 0; i < profile.size(); ++i) {
+    const Group& group = machine.plan.program.groups[i];
+    EXPECT_EQ(profile[i].kind, operations_text(group));
+    EXPECT_GT(profile[i].seconds, 0) << profile[i].kind;
+    EXPECT_GT(profile[i].bytes, 0) << profile[i].kind;
+    EXPECT_EQ(profile[i].library, group.engine != Engine::kOwn);
+  }
+  EXPECT_EQ(profile.front().implementation, "cudnn:1[2=5]");
 }
 
 // ---- What does not fit ----

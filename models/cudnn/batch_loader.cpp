@@ -1,0 +1,116 @@
+#include "models/cudnn/batch_loader.h"
+
+#include <cstring>
+#include <string>
+
+#include "engine/base/error.h"
+
+namespace hvd::models::cudnn {
+namespace {
+
+std::size_t aligned(std::size_t bytes) {
+  return (bytes + kScratchAlignBytes - 1) / kScratchAlignBytes * kScratchAlignBytes;
+}
+
+// Step and first sample, which stand together in StepScalars.
+constexpr std::size_t kNumberBytes = 2 * sizeof(std::uint64_t);
+static_assert(offsetof(kernels::StepScalars, first_sample) ==
+              offsetof(kernels::StepScalars, step) + sizeof(std::uint64_t));
+
+}  // namespace
+
+BatchLoader::BatchLoader(const Graph& graph, DataType type, const StepMemory& memory, const kernels::Table& kernels,
+                         gpu::Runtime& runtime, gpu::StreamView compute)
+    : graph_(graph),
+      type_(type),
+      memory_(memory),
+      kernels_(kernels),
+      runtime_(runtime),
+      compute_(compute),
+      copy_(runtime.make_stream(gpu::Priority::kNormal)),
+      labels_at_(aligned(static_cast<std::size_t>(graph.tensor(graph.images).shape.count()) * sizeof(float))),
+      slot_bytes_(labels_at_ + static_cast<std::size_t>(graph.batch_size) * sizeof(std::int32_t)),
+      staging_(runtime.allocate(PinnedSlots::kSlots * aligned(slot_bytes_), "batches on their way")),
+      slots_(runtime, slot_bytes_, "batches on their way"),
+      number_slots_(runtime, kNumberBytes, "a batch's numbers") {
+  for (gpu::Event& event : arrived_) event = runtime.make_event(gpu::Timing::kOff);
+  for (gpu::Event& event : consumed_) event = runtime.make_event(gpu::Timing::kOff);
+}
+
+std::size_t BatchLoader::device_bytes() const noexcept {
+  std::size_t bytes = staging_->bytes.size();
+  for (const auto& [content, memory] : kept_) bytes += memory->bytes.size();
+  return bytes;
+}
+
+void BatchLoader::check(const Batch& batch) const {
+  const Shape& shape = graph_.tensor(graph_.images).shape;
+  if (batch.images.size() == static_cast<std::size_t>(shape.count()) &&
+      batch.labels.size() == static_cast<std::size_t>(graph_.batch_size)) {
+    return;
+  }
+  throw Error(Errc::kInvalidArgument, graph_.model + ": a batch of " + std::to_string(batch.labels.size()) +
+                                          " labels and " + std::to_string(batch.images.size()) +
+                                          " values, where the network takes " + shape.text());
+}
+
+void BatchLoader::load(const Batch& batch, Deadline deadline) {
+  check(batch);
+  const std::array<std::uint64_t, 2> numbers{batch.step, batch.first_sample};
+  const std::span<std::byte> slot = number_slots_.next(deadline);
+  std::memcpy(slot.data(), numbers.data(), kNumberBytes);
+  runtime_.copy(&memory_.scalars()->step, slot.data(), kNumberBytes, compute_);
+  number_slots_.emptied_on(compute_);
+
+  const auto kept = kept_.find(batch.content);
+  if (kept == kept_.end()) {
+    cross(batch, deadline);
+    if (batch.content != 0) keep(batch.content);
+    return;
+  }
+  const Arenas& arenas = memory_.arenas();
+  const std::byte* const images = kept->second->bytes.data();
+  runtime_.copy(arenas.images.data(), images, arenas.images.size(), compute_);
+  runtime_.copy(arenas.labels.data(), images + aligned(arenas.images.size()), arenas.labels.size(), compute_);
+}
+
+void BatchLoader::cross(const Batch& batch, Deadline deadline) {
+  const std::span<std::byte> slot = slots_.next(deadline);
+  std::memcpy(slot.data(), batch.images.data(), batch.images.size_bytes());
+  std::memcpy(&slot[labels_at_], batch.labels.data(), batch.labels.size_bytes());
+
+  const std::size_t k = slots_.index();
+  std::byte* const staged = staging_->bytes.data() + k * aligned(slot_bytes_);
+  runtime_.wait(copy_, consumed_.at(k));
+  runtime_.copy(staged, slot.data(), slot_bytes_, copy_);
+  slots_.emptied_on(copy_);
+  runtime_.record(arrived_.at(k), copy_);
+  runtime_.wait(compute_, arrived_.at(k));
+  const kernels::Copy images{.from = staged,
+                             .to = memory_.arenas().images.data(),
+                             .from_type = DataType::kF32,
+                             .to_type = type_,
+                             .count = static_cast<std::int64_t>(batch.images.size())};
+  kernels_.copy_all({&images, 1}, static_cast<kernels::Stream>(compute_.native));
+  runtime_.copy(memory_.arenas().labels.data(), staged + labels_at_, batch.labels.size_bytes(), compute_);
+  runtime_.record(consumed_.at(k), compute_);
+}
+
+void BatchLoader::keep(std::uint64_t content) {
+  if (full_ || kept_.size() == kMostKept) return;
+  const Arenas& arenas = memory_.arenas();
+  gpu::DeviceMemory memory;
+  try {
+    memory = runtime_.allocate(aligned(arenas.images.size()) + arenas.labels.size(), "a batch to be used again");
+  } catch (const Error& error) {
+    if (error.code() != Errc::kOutOfMemory) throw;
+    full_ = true;  // then it crosses every time
+    return;
+  }
+  std::byte* const images = memory->bytes.data();
+  runtime_.copy(images, arenas.images.data(), arenas.images.size(), compute_);
+  runtime_.copy(images + aligned(arenas.images.size()), arenas.labels.data(), arenas.labels.size(), compute_);
+  kept_[content] = std::move(memory);
+}
+
+}  // namespace hvd::models::cudnn
