@@ -197,7 +197,7 @@ std::unique_ptr<Api> load(const Search& search) {
     if (why.starts_with(path + ": ") && why.find("No such file") != std::string::npos) {
       absent += (absent.empty() ? "; there is no " : ", ") + path;
     } else {
-      broken += "; " + path + ": " + why;
+      broken.append("; ").append(path).append(": ").append(why);
     }
   }
   const std::string advice = "install NCCL " + kOldestVersion.text() +
