@@ -37,6 +37,7 @@ class Found:
     name: str
     batch: int = 0
     img_s: float = 0.0
+    first_loss: float = math.nan  # at that batch, as soon as the server stood at it
     tried: dict[int, float] = field(default_factory=dict)
     stopped: str = ""  # why the search ended, or why there was none
 
@@ -86,12 +87,13 @@ def best_batch(server: Server, first: int, last: int, seconds: float) -> Found:
     found = Found(server.name)
     batch = first
     while True:
+        first_loss = server.loss()
         per_step = statistics.median(server.steps(2))
         rate = batch / statistics.median(server.steps(steps_for(seconds, per_step)))
         found.tried[batch] = rate
         enough = rate < LEAST_GAIN * found.img_s
         if rate > found.img_s:
-            found.batch, found.img_s = batch, rate
+            found.batch, found.img_s, found.first_loss = batch, rate, first_loss
         if enough or 2 * batch > last:
             found.stopped = "no more gain" if enough else f"--last-batch {last}"
             break
@@ -99,8 +101,10 @@ def best_batch(server: Server, first: int, last: int, seconds: float) -> Found:
         if refusal := server.batch(batch):
             found.stopped = f"batch {batch}: {refusal}"
             break
-    if batch != found.batch and (refusal := server.batch(found.batch)):
-        raise PeerError(f"{server.name} cannot return to batch {found.batch}: {refusal}")
+    if batch != found.batch:
+        if refusal := server.batch(found.batch):
+            raise PeerError(f"{server.name} cannot return to batch {found.batch}: {refusal}")
+        found.first_loss = server.loss()  # a batch starts with new weights
     return found
 
 
@@ -169,9 +173,7 @@ class Comparison:
         row, options = self._row, self._options
         servers, found = [ours, peer], [ours_found, peer_found]
         batches = [f.batch for f in found]
-        for server in servers:
-            server.steps(1)
-        first = [server.loss() for server in servers]
+        first = [ours_found.first_loss, peer.loss()]
         steps = [steps_for(options.turn_seconds, f.batch / f.img_s) for f in found]
         seconds = take_turns(servers, options.turns, steps)
         last = [server.loss() for server in servers]

@@ -76,7 +76,7 @@ class Server:
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(f"{question}\n".encode())
-        except BrokenPipeError:
+        except (BrokenPipeError, ValueError):  # it ended, or was ended from here before
             raise PeerError(f"{self.name} ended with exit code {self._end()}") from None
         return self._line(seconds)
 
@@ -97,21 +97,22 @@ class Server:
         return None
 
     def _end(self) -> int:
+        """Its exit code. Its input ends; it is killed if it does not end within a minute."""
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            pipe.close()
         try:
             return self._process.wait(timeout=60)
         except subprocess.TimeoutExpired:
-            self.kill()
+            self._process.kill()
             return self._process.wait()
 
     def kill(self) -> None:
         self._process.kill()
-        self._process.wait()
+        self._end()
 
     def close(self) -> None:
-        """Its input ends; it is killed if it does not end within a minute."""
-        for pipe in (self._process.stdin, self._process.stdout):
-            assert pipe is not None
-            pipe.close()
+        """Ends it, at once if it is not busy."""
         self._end()
 
     def __enter__(self) -> Server:

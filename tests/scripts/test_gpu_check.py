@@ -275,7 +275,7 @@ class VisitTest(Visited):
         self.assertEqual(rows["doctor"]["reason"], "time limit of 1 s; started")
 
     def test_an_interruption_keeps_what_there_is(self) -> None:
-        self.bench("[ $1 = doctor ] && exit 0; kill -TERM $PPID; sleep 60")
+        self.bench("[ $1 = doctor ] && exit 0; sleep 0.5; kill -TERM $PPID; sleep 60")
         code, rows, _ = self.visit("doctor", "train", "replay")
         self.assertEqual((code, list(rows)), (1, ["doctor", "train"]))
         self.assertIn("interrupted", rows["train"]["reason"])

@@ -95,14 +95,19 @@ class FakeServer:
     def __init__(self, seconds: dict[int, float]) -> None:
         self.seconds = seconds
         self.now = min(seconds)
+        self.done = 0
 
     def steps(self, count: int) -> list[float]:
+        self.done += count
         return [self.seconds[self.now]]
+
+    def loss(self) -> float:
+        return 7.0 - self.done
 
     def batch(self, images: int) -> str | None:
         if images not in self.seconds:
             return "no memory"
-        self.now = images
+        self.now, self.done = images, 0
         return None
 
 
@@ -115,6 +120,10 @@ class BestBatchTest(unittest.TestCase):
         found, now = self.search({32: 1.0, 64: 1.5, 128: 3.0, 256: 1.0}, 512)
         self.assertEqual((found.batch, now, found.stopped), (64, 64, "no more gain"))
         self.assertEqual(sorted(found.tried), [32, 64, 128])
+
+    def test_the_first_loss_is_that_of_new_weights(self) -> None:
+        for seconds in ({32: 1.0, 64: 1.5, 128: 3.0}, {32: 1.0, 64: 1.5}):
+            self.assertEqual(self.search(seconds, 128)[0].first_loss, 7.0)
 
     def test_it_stops_where_memory_ends(self) -> None:
         found, now = self.search({32: 1.0, 64: 1.5}, 512)
