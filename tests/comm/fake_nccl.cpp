@@ -147,13 +147,15 @@ Result FakeNccl::init_rank(Comm& comm, const UniqueId& id, const CommConfig& con
     if (!group) group = std::make_shared<FakeNcclHub::Group>();
     member->group = group;
   }
-  FakeNcclHub::Group& group = *member->group;
-  const MutexLock group_lock(group.mutex);
-  const auto size = static_cast<std::size_t>(config.size);
-  group.size = config.size;
-  group.joined.resize(size);
-  group.next.resize(size);
-  group.joined[static_cast<std::size_t>(config.rank)] = true;
+  {
+    FakeNcclHub::Group& group = *member->group;
+    const MutexLock group_lock(group.mutex);
+    const auto size = static_cast<std::size_t>(config.size);
+    group.size = config.size;
+    group.joined.resize(size);
+    group.next.resize(size);
+    group.joined[static_cast<std::size_t>(config.rank)] = true;
+  }
   member->rank = config.rank;
   member->max_ctas = config.max_ctas;
   {
