@@ -203,13 +203,13 @@ URL = re.compile(r"https?://\S+")
 
 
 def check_references(path: str, text: str, exists: Callable[[str], bool]) -> list[Violation]:
-    """Texts name only Markdown pages that are here, and no path of somebody's machine."""
+    """Texts name only Markdown pages that are here or that the program makes (build/), and no path of one machine."""
     found = []
     plain = URL.sub(_blank, text)
     for match in MARKDOWN_NAME.finditer(plain):
         name = match[1]
         beside = str(PurePosixPath(path).parent / name)
-        if not exists(name) and not exists(beside) and name != "README.md":
+        if not exists(name) and not exists(beside) and name != "README.md" and not name.startswith("build/"):
             found.append(Violation(path, _line(plain, match.start()), f"names {name}, which is not here"))
     for match in MACHINE_PATH.finditer(plain):
         found.append(Violation(path, _line(plain, match.start()), f"a path of one machine: {match[0]}"))

@@ -123,7 +123,9 @@ class RulesTest(unittest.TestCase):
 
     def test_references(self) -> None:
         here = {"docs/page.md", "README.md"}.__contains__
-        self.assertEqual(rules.check_references("docs/a.md", "see page.md and docs/page.md, README.md", here), [])
+        self.assertEqual(
+            rules.check_references("docs/a.md", "see page.md and docs/page.md, README.md, build/x/report.md", here), []
+        )
         self.assertEqual(rules.check_references("a.md", "https://example.com/x/other.md", here), [])
         self.assert_found(rules.check_references("engine/a.h", "// see ../notes/PLAN.md", here), "PLAN.md")
         self.assert_found(rules.check_references("a.sh", "cd /root/me/src", here), "one machine")
