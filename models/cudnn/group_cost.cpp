@@ -19,7 +19,7 @@ bool is_product(OpType type) {
   }
 }
 
-double bytes_of(const Value& value) {
+double bytes_touched(const Value& value) {
   const double touched = value.home == Home::kState ? 2 : 1;  // running statistics: read and written
   return touched * static_cast<double>(value.shape.count()) * static_cast<double>(size_of(value.type));
 }
@@ -38,8 +38,8 @@ NodeCost group_cost(const Graph& graph, const Program& program, const Group& gro
       total.flops += std::max(count(operation.inputs.front()), count(operation.outputs.front()));
     }
   }
-  for (const ValueId id : reads(group)) total.bytes += bytes_of(program.value(id));
-  for (const ValueId id : group.writes) total.bytes += bytes_of(program.value(id));
+  for (const ValueId id : reads(group)) total.bytes += bytes_touched(program.value(id));
+  for (const ValueId id : group.writes) total.bytes += bytes_touched(program.value(id));
   return total;
 }
 

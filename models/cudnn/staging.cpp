@@ -11,19 +11,19 @@ constexpr std::size_t kSlotAlign = 256;
 constexpr std::size_t kFerryBytes = std::size_t{4} << 20;
 constexpr std::chrono::seconds kFerryTimeout(60);
 
-std::size_t aligned(std::size_t bytes) { return (bytes + kSlotAlign - 1) / kSlotAlign * kSlotAlign; }
+std::size_t slot_stride(std::size_t bytes) { return (bytes + kSlotAlign - 1) / kSlotAlign * kSlotAlign; }
 
 }  // namespace
 
 PinnedSlots::PinnedSlots(gpu::Runtime& runtime, std::size_t bytes, std::string_view what)
-    : runtime_(runtime), bytes_(bytes), memory_(runtime.allocate_pinned(kSlots * aligned(bytes), what)) {
+    : runtime_(runtime), bytes_(bytes), memory_(runtime.allocate_pinned(kSlots * slot_stride(bytes), what)) {
   for (gpu::Event& event : emptied_) event = runtime.make_event(gpu::Timing::kOff);
 }
 
 std::span<std::byte> PinnedSlots::next(Deadline deadline) {
   index_ = (index_ + 1) % kSlots;
   if (used_.at(index_)) runtime_.synchronize(emptied_.at(index_).view(), deadline, "a copy to the device");
-  return memory_->bytes.subspan(index_ * aligned(bytes_), bytes_);
+  return memory_->bytes.subspan(index_ * slot_stride(bytes_), bytes_);
 }
 
 void PinnedSlots::emptied_on(gpu::StreamView stream) {
