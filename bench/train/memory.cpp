@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <fstream>
+#include <mutex>
 #include <string>
 
 #include "engine/base/error.h"
@@ -58,7 +59,13 @@ bool reset_peak_resident_set() {
   return out.good();
 }
 
-void release_free_memory() { malloc_trim(0); }
+void release_free_memory() {
+  // One thread at a time: where another allocator has taken malloc's place, glibc's is set up by its first malloc_trim,
+  // without a lock.
+  static std::mutex one_at_a_time;
+  const std::lock_guard lock(one_at_a_time);
+  malloc_trim(0);
+}
 
 double MemoryForecast::total_bytes() const {
   return static_cast<double>(fixed_bytes) + static_cast<double>(per_image_bytes) * static_cast<double>(batch_size);
