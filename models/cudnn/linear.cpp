@@ -86,7 +86,7 @@ Product product_of(const Addresses& at, const Group& group) {
   return product;
 }
 
-cudaDataType_t data_type(DataType type) {
+cudaDataType_t cublas_type(DataType type) {
   switch (type) {
     case DataType::kF16: return CUDA_R_16F;
     case DataType::kBF16: return CUDA_R_16BF;
@@ -171,12 +171,12 @@ class Prepared {
     void* bias = product_.bias != nullptr ? product_.bias : product_.bias_gradient;
     if (bias == nullptr) return owner;
     set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
-    set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, data_type(product_.bias_type));
+    set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, cublas_type(product_.bias_type));
     return owner;
   }
   Owner<cublasLtMatrixLayoutOpaque_t> make_layout(const Operand& of) {
     cublasLtMatrixLayout_t raw = nullptr;
-    library_.check(library_.call().create_layout(&raw, data_type(of.type), static_cast<std::uint64_t>(of.rows),
+    library_.check(library_.call().create_layout(&raw, cublas_type(of.type), static_cast<std::uint64_t>(of.rows),
                                                  static_cast<std::uint64_t>(of.columns), of.rows),
                    "cublasLtMatrixLayoutCreate");
     return {raw, library_.call().destroy_layout};

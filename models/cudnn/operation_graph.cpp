@@ -18,9 +18,8 @@ namespace {
 constexpr std::int64_t kUpdatedUids = 10'000;
 constexpr std::int64_t kScalarUids = 20'000;
 constexpr std::int64_t kBetweenUids = 30'000;
-constexpr std::int64_t kWidestAlignment = 16;
 
-cudnnDataType_t data_type(DataType type) {
+cudnnDataType_t cudnn_type(DataType type) {
   switch (type) {
     case DataType::kF32: return CUDNN_DATA_FLOAT;
     case DataType::kF16: return CUDNN_DATA_HALF;
@@ -65,7 +64,7 @@ class Lowering {
                     bool is_virtual) {
     Descriptor made(library_, CUDNN_BACKEND_TENSOR_DESCRIPTOR);
     made.set(CUDNN_ATTR_TENSOR_UNIQUE_ID, uid);
-    made.set(CUDNN_ATTR_TENSOR_DATA_TYPE, data_type(type));
+    made.set(CUDNN_ATTR_TENSOR_DATA_TYPE, cudnn_type(type));
     made.set(CUDNN_ATTR_TENSOR_DIMENSIONS, dims);
     made.set(CUDNN_ATTR_TENSOR_STRIDES, strides);
     made.set(CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, alignment);

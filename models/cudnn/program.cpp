@@ -30,9 +30,6 @@ std::string attr_text(const Attr& attr) {
   return {};  // the others are arguments of the launch, not of the plan
 }
 
-// cuDNN engines ask for up to 16 bytes; arenas and rows give more.
-constexpr std::int64_t kWidestAlignment = 16;
-
 std::string value_text(const Program& program, const Group& group, ValueId id, std::map<ValueId, std::size_t>& seen) {
   const auto [entry, first] = seen.emplace(id, seen.size());
   std::string text = " " + std::to_string(entry->second);

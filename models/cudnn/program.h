@@ -20,6 +20,8 @@ namespace hvd::models::cudnn {
 
 using ValueId = std::int32_t;
 inline constexpr ValueId kNoValue = -1;
+/// Bytes: cuDNN engines ask for up to this alignment; arenas and rows give more.
+inline constexpr std::int64_t kWidestAlignment = 16;
 
 /// Where a value lives.
 enum class Home : std::uint8_t {

@@ -78,10 +78,10 @@ void append_relu(dnnl::primitive_attr& attr) {
   attr.set_post_ops(ops);
 }
 
-Md with_type(const Md& desc, dnnl::memory::data_type type) {
+Md with_type(const Md& desc, Type type) {
   const Dims dims = desc.get_dims();
   for (int i = static_cast<int>(dnnl_a); i < static_cast<int>(dnnl_format_tag_last); ++i) {
-    const auto tag = static_cast<dnnl::memory::format_tag>(i);
+    const auto tag = static_cast<Tag>(i);
     const Md candidate(dims, desc.get_data_type(), tag, true);
     if (candidate && candidate == desc) return {dims, type, tag};
   }
@@ -154,7 +154,7 @@ void append_relu(dnnl::primitive_attr& attr) {
   attr.set_post_ops(ops);
 }
 
-Md with_type(const Md& desc, dnnl::memory::data_type type) {
+Md with_type(const Md& desc, Type type) {
   Md typed = desc;
   typed.data.data_type = dnnl::memory::convert_to_c(type);
   return typed;
@@ -230,8 +230,7 @@ MatmulDesc matmul(const dnnl::engine& engine, const Md& a, const Md& b, const Md
   return describe<dnnl::matmul>(engine, attr, a, b, c);
 }
 
-dnnl::memory::format_tag activation_tag(const Md& desc, dnnl::memory::data_type type) {
-  using Tag = dnnl::memory::format_tag;
+Tag activation_tag(const Md& desc, Type type) {
   const Dims dims = dims_of(desc);
   if (dims.size() == 2) return Md(dims, type, Tag::nc) == desc ? Tag::nc : Tag::undef;
   for (const auto& [tag, block] : {std::pair{Tag::nhwc, 1}, {Tag::nChw16c, 16}, {Tag::nChw8c, 8}, {Tag::nchw, 1}}) {

@@ -11,6 +11,8 @@ namespace hvd::models::onednn {
 
 using Md = dnnl::memory::desc;
 using Dims = dnnl::memory::dims;
+using Type = dnnl::memory::data_type;
+using Tag = dnnl::memory::format_tag;
 
 /// Geometry of a convolution or a pooling, in the library's terms: spatial dimensions only, {h, w}.
 struct Geometry {
@@ -79,15 +81,15 @@ ReluBackward relu_backward(const dnnl::engine& engine, const Md& data, const dnn
 void append_relu(dnnl::primitive_attr& attr);
 
 /// The layout of `desc` with elements of `type`. Errors: Error{kUnsupported} for a layout without a name (3.x).
-Md with_type(const Md& desc, dnnl::memory::data_type type);
+Md with_type(const Md& desc, Type type);
 /// Name of the layout of a plain or blocked activation {n, c, h, w}; `undef` when it is none of those we copy in.
-dnnl::memory::format_tag activation_tag(const Md& desc, dnnl::memory::data_type type);
+Tag activation_tag(const Md& desc, Type type);
 Dims dims_of(const Md& desc);
 
 /// A blocked layout: per axis a stride between blocks (elements) and the size with padding; inside a block,
 /// `inner_blocks[k]` elements of axis `inner_axes[k]`, the last k beside each other.
 struct Blocking {
-  dnnl::memory::data_type type;
+  Type type;
   Dims strides, padded, inner_blocks, inner_axes;
 };
 /// Empty for a layout of another kind.

@@ -16,9 +16,6 @@
 namespace hvd::models::onednn {
 namespace {
 
-using Type = dnnl::memory::data_type;
-using Tag = dnnl::memory::format_tag;
-
 constexpr std::size_t kElement = sizeof(std::uint16_t);
 /// Of a band and its diff. Every processor with a matrix unit so far has 2 MiB of second-level cache.
 constexpr std::size_t kBandBytes = std::size_t{7} << 18;

@@ -5,9 +5,6 @@
 namespace hvd::models::onednn {
 namespace {
 
-using Type = dnnl::memory::data_type;
-using Tag = dnnl::memory::format_tag;
-
 /// Winograd F(4x4, 3x3) does a quarter of the multiplications. It pays when enough 4x4 tiles share each
 /// transformed filter: measured on AVX-512 (oneDNN 2.6, 64 to 512 channels), 1.5x at 128 tiles, 2 to 2.5x at
 /// 1,000 and more, a loss at 32. oneDNN's own choice (convolution_auto) never takes it in training.

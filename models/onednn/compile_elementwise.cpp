@@ -11,9 +11,6 @@
 namespace hvd::models::onednn {
 namespace {
 
-using Type = dnnl::memory::data_type;
-using Tag = dnnl::memory::format_tag;
-
 /// How the channels of one tensor lie in memory: `rows` runs of bytes, `stride` apart.
 struct ChannelRuns {
   std::size_t rows = 0, run_bytes = 0;

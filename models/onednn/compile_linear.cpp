@@ -4,9 +4,6 @@
 namespace hvd::models::onednn {
 namespace {
 
-using Type = dnnl::memory::data_type;
-using Tag = dnnl::memory::format_tag;
-
 /// With few images the weight gradient is a rank-`images` update whose cost is the writing of the result. The
 /// library's fp32 product writes VGG's first layer (411 MB) at the speed of memset, its bf16 ones take twice that
 /// (oneDNN 2.6: 34 against 74 ms with 8 images, 42 against 77 with 32); widening the inputs is exact and costs

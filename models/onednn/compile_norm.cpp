@@ -6,9 +6,6 @@
 namespace hvd::models::onednn {
 namespace {
 
-using Type = dnnl::memory::data_type;
-using Tag = dnnl::memory::format_tag;
-
 }  // namespace
 
 void Compiler::norm(NodeId id) {

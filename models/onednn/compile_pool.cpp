@@ -5,8 +5,6 @@
 namespace hvd::models::onednn {
 namespace {
 
-using Tag = dnnl::memory::format_tag;
-
 }  // namespace
 
 void Compiler::pool(NodeId id) {

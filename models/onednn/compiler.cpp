@@ -12,9 +12,6 @@
 
 namespace hvd::models::onednn {
 
-using Type = dnnl::memory::data_type;
-using Tag = dnnl::memory::format_tag;
-
 Compiler::Compiler(const Graph& graph, const CompileOptions& options, Program& program, Parameters& parameters)
     : graph_(graph),
       options_(options),

@@ -67,8 +67,8 @@ class Compiler {
   void set_value(TensorId id, const Value& value);
   /// The tensor in layout `wanted`: itself, or a copy by a reorder (cached).
   Value in_layout(TensorId id, const Md& wanted);
-  [[nodiscard]] Md any_layout(const Shape& of, dnnl::memory::data_type type) const;
-  [[nodiscard]] Md channels_last(const Shape& of, dnnl::memory::data_type type) const;
+  [[nodiscard]] Md any_layout(const Shape& of, Type type) const;
+  [[nodiscard]] Md channels_last(const Shape& of, Type type) const;
   /// What activations are asked to be: the library's choice in fp32, channels last in bf16.
   [[nodiscard]] Md preferred(const Shape& of) const;
   /// Whether nobody reads `buffer` after node `at`.
@@ -86,7 +86,7 @@ class Compiler {
   [[nodiscard]] const Shape& shape(TensorId id) const { return graph_.tensor(id).shape; }
 
   // Gradients: straight into the arena where the types agree, else by way of fp32.
-  Value gradient_target(TensorId gradient, const Md& desc, dnnl::memory::data_type type);
+  Value gradient_target(TensorId gradient, const Md& desc, Type type);
   void finish_gradients(NodeId id, const std::vector<std::pair<TensorId, Value>>& written);
 
   void compile_node(NodeId id);
@@ -139,7 +139,7 @@ class Compiler {
   CompileOptions options_;
   Program& program_;
   Parameters& parameters_;
-  dnnl::memory::data_type type_;
+  Type type_;
 
   std::vector<Value> values_;                      // by TensorId
   std::vector<bool> unfinished_;                   // by TensorId: a neighbour does the rest of its work

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "engine/base/align.h"
 #include "engine/base/assert.h"
 #include "engine/base/error.h"
 #include "models/init.h"
@@ -11,9 +12,6 @@
 
 namespace hvd::models::onednn {
 namespace {
-
-using Type = dnnl::memory::data_type;
-using Tag = dnnl::memory::format_tag;
 
 // Elements: 64 bytes in either gradient type, so that the offsets of all arenas are equal.
 constexpr std::size_t kSlotAlign = 32;
@@ -112,7 +110,7 @@ void Parameters::allocate(const ArenaAllocator& allocator) {
     const std::size_t count = slot_count(entries_[i].desc);
     slots_.push_back(
         {.name = parameter.name, .offset = offset, .count = count, .shape = graph_.tensor(parameter.value).shape});
-    offset += (count + kSlotAlign - 1) / kSlotAlign * kSlotAlign;
+    offset += align_up(count, kSlotAlign);
   }
   weights_ = HostArena(offset * sizeof(float), "weights");
   momentum_ = HostArena(offset * sizeof(float), "momentum");

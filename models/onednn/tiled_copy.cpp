@@ -11,8 +11,6 @@
 namespace hvd::models::onednn {
 namespace {
 
-using Type = dnnl::memory::data_type;
-
 constexpr std::size_t kTile = TiledCopy::kTile;
 
 /// Where the elements of a blocked layout are. Its offset is a sum over the axes: one table for each.
@@ -39,7 +37,7 @@ std::vector<std::size_t> axis_offsets(const Blocking& blocking, std::size_t axis
   return offsets;
 }
 
-std::optional<Axes> axes_of(const Md& desc, dnnl::memory::data_type type) {
+std::optional<Axes> axes_of(const Md& desc, Type type) {
   const std::optional<Blocking> blocking = blocking_of(desc);
   if (!blocking || blocking->type != type) return std::nullopt;
   if (blocking->padded.size() != 2 && blocking->padded.size() != 4) return std::nullopt;

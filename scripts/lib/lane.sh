@@ -18,15 +18,26 @@ tsan_build() {
   cmake --build build/tsan --target $targets
 }
 
+# The sources of ours that a build directory compiles; CUDA's are nvcc's affair.
+sources() {  # BUILD_DIR PREFIX...
+  "$HVD_PYTHON" -c 'import json, sys
+commands = json.load(open(sys.argv[1] + "/compile_commands.json"))
+for path in sorted({entry["file"] for entry in commands}):
+    if path.startswith(tuple(sys.argv[2:])) and path.endswith((".cpp", ".cxx")): print(path)' "$@"
+}
+
 # clang-tidy parses as clang does and turns its warnings (-Wthread-safety among them) into errors, so nothing is
-# compiled besides. Every source of ours, as many at a time as there are cores.
+# compiled besides. The analyzer follows paths from one file's functions only, so it goes file by file; all else sees a
+# folder at a time, which spares parsing the same headers again and again.
 tidy() {
-  cmake --preset tidy || return 1
-  "$HVD_PYTHON" -c 'import json
-for entry in json.load(open("build/tidy/compile_commands.json")):
-    print(entry["file"])' | grep -v "^$hvd_root/build/" | sort -u >"$logs/tidy-files"
-  echo "$(wc -l <"$logs/tidy-files") files"
-  xargs -a "$logs/tidy-files" -n 1 -P "$(nproc)" clang-tidy -p build/tidy --quiet
+  local folders=build/tidy-folders
+  cmake --preset tidy && cmake --preset tidy -B "$folders" -DCMAKE_UNITY_BUILD=ON || return 1
+  {
+    sources "$folders" "$hvd_root/" | grep -v /build_info.cpp | sed 's/^/folder /'
+    sources build/tidy "$hvd_root/engine/" "$hvd_root/models/" "$hvd_root/bench/" | sed 's/^/file /'
+  } >"$logs/tidy-files"
+  cut -d' ' -f1 "$logs/tidy-files" | sort | uniq -c
+  xargs -a "$logs/tidy-files" -n 2 -P "$(nproc)" scripts/lib/tidy_one.sh
 }
 
 cd "$hvd_root"
