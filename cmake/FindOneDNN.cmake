@@ -5,19 +5,9 @@
 find_path(OneDNN_INCLUDE_DIR oneapi/dnnl/dnnl.hpp HINTS ${HVD_ONEDNN_ROOT} PATH_SUFFIXES include)
 find_library(OneDNN_LIBRARY NAMES dnnl libdnnl.so.3 libdnnl.so.2 HINTS ${HVD_ONEDNN_ROOT} PATH_SUFFIXES lib lib64)
 
-if(OneDNN_INCLUDE_DIR)
-  foreach(header dnnl_version.h dnnl_version_hash.h)
-    if(EXISTS "${OneDNN_INCLUDE_DIR}/oneapi/dnnl/${header}")
-      file(STRINGS "${OneDNN_INCLUDE_DIR}/oneapi/dnnl/${header}" lines REGEX "define DNNL_VERSION_(MAJOR|MINOR|PATCH) +[0-9]+")
-      foreach(part MAJOR MINOR PATCH)
-        if(lines MATCHES "DNNL_VERSION_${part} +([0-9]+)")
-          set(OneDNN_VERSION_${part} ${CMAKE_MATCH_1})
-        endif()
-      endforeach()
-    endif()
-  endforeach()
-  set(OneDNN_VERSION "${OneDNN_VERSION_MAJOR}.${OneDNN_VERSION_MINOR}.${OneDNN_VERSION_PATCH}")
-endif()
+include("${CMAKE_CURRENT_LIST_DIR}/HeaderVersion.cmake")
+hvd_header_version(OneDNN_VERSION DNNL_VERSION_ PATCH "${OneDNN_INCLUDE_DIR}/oneapi/dnnl/dnnl_version.h"
+                   "${OneDNN_INCLUDE_DIR}/oneapi/dnnl/dnnl_version_hash.h")
 
 include(FindPackageHandleStandardArgs)
 find_package_handle_standard_args(OneDNN REQUIRED_VARS OneDNN_LIBRARY OneDNN_INCLUDE_DIR VERSION_VAR OneDNN_VERSION)

@@ -5,6 +5,7 @@
 #include <memory>
 #include <span>
 
+#include "engine/base/align.h"
 #include "engine/base/error.h"
 
 namespace hvd::models {
@@ -25,7 +26,7 @@ HeapArena make_heap_arena() {
   HeapArena arena;
   arena.blocks = {new std::vector<std::span<std::byte>>(), FreeBlocks{}};
   arena.allocate = [blocks = arena.blocks](std::size_t bytes) {
-    const std::size_t rounded = bytes == 0 ? kPage : (bytes + kPage - 1) / kPage * kPage;
+    const std::size_t rounded = bytes == 0 ? kPage : align_up(bytes, kPage);
     blocks->reserve(blocks->size() + 1);  // so that push_back below cannot throw and leak
     auto* memory = static_cast<std::byte*>(std::aligned_alloc(kPage, rounded));
     if (memory == nullptr) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "engine/base/align.h"
 #include "engine/base/assert.h"
 
 namespace hvd {
@@ -11,7 +12,7 @@ std::size_t lay_out(std::span<Piece> pieces, std::size_t align_bytes) noexcept {
   const std::size_t align = std::max<std::size_t>(align_bytes, 1);
   std::size_t end = 0;
   for (Piece& piece : pieces) {
-    piece.offset = (end + align - 1) / align * align;
+    piece.offset = align_up(end, align);
     end = piece.offset + piece.bytes;
   }
   return end;

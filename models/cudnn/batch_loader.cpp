@@ -3,14 +3,13 @@
 #include <cstring>
 #include <string>
 
+#include "engine/base/align.h"
 #include "engine/base/error.h"
 
 namespace hvd::models::cudnn {
 namespace {
 
-std::size_t aligned(std::size_t bytes) {
-  return (bytes + kScratchAlignBytes - 1) / kScratchAlignBytes * kScratchAlignBytes;
-}
+std::size_t aligned(std::size_t bytes) { return align_up(bytes, kScratchAlignBytes); }
 
 // Step and first sample, which stand together in StepScalars.
 constexpr std::size_t kNumberBytes = 2 * sizeof(std::uint64_t);

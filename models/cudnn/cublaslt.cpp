@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "engine/base/error.h"
-#include "models/cudnn/shared_library.h"
+#include "engine/gpu/shared_library.h"
 
 namespace hvd::models::cudnn {
 
@@ -16,8 +16,8 @@ std::shared_ptr<const CublasLt> CublasLt::load(std::span<const std::string> name
   const std::string major = std::to_string(CUBLAS_VER_MAJOR);
   defaults.insert(defaults.end(), {"libcublasLt.so." + major, "libcublasLt.so"});
   if (names.empty()) names = defaults;
-  const SharedLibrary file(names, "cuBLASLt",
-                           "install the CUDA " + major + " libraries, or put their folder into LD_LIBRARY_PATH");
+  const gpu::SharedLibrary file = gpu::require_library(
+      names, "cuBLASLt", "install the CUDA " + major + " libraries, or put their folder into LD_LIBRARY_PATH");
   std::shared_ptr<CublasLt> library(new CublasLt());
   LtFunctions& f = library->functions_;
   if (!file.find("cublasLtGetVersion", f.get_version) || !file.find("cublasLtGetStatusString", f.get_status_string) ||

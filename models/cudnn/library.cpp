@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "engine/base/error.h"
-#include "models/cudnn/shared_library.h"
+#include "engine/gpu/shared_library.h"
 
 namespace hvd::models::cudnn {
 namespace {
@@ -34,8 +34,8 @@ Version version_from_number(std::size_t number) noexcept {
 std::shared_ptr<const Library> Library::load(std::span<const std::string> names) {
   const std::vector<std::string> defaults = default_names();
   if (names.empty()) names = defaults;
-  const SharedLibrary file(names, "cuDNN",
-                           "install cuDNN 8.9 or 9 for this CUDA version, or put its folder into LD_LIBRARY_PATH");
+  const gpu::SharedLibrary file = gpu::require_library(
+      names, "cuDNN", "install cuDNN 8.9 or 9 for this CUDA version, or put its folder into LD_LIBRARY_PATH");
   std::shared_ptr<Library> library(new Library());
   library->name_ = file.name();
   Functions& f = library->functions_;
@@ -70,7 +70,7 @@ std::string Library::explain(cudnnStatus_t status) const {
   if (functions_.get_last_error_string != nullptr) {
     std::array<char, 1024> last{};
     functions_.get_last_error_string(last.data(), last.size());
-    if (last[0] != '\0') text += ": " + one_line(last.data());
+    if (last[0] != '\0') text += ": " + gpu::one_line(last.data());
   }
   return text;
 }

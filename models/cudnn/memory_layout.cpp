@@ -3,13 +3,12 @@
 #include <algorithm>
 #include <map>
 
+#include "engine/base/align.h"
 #include "engine/base/assert.h"
 #include "models/graph/memory_plan.h"
 
 namespace hvd::models::cudnn {
 namespace {
-
-std::size_t align_up(std::size_t value, std::size_t to) { return (value + to - 1) / to * to; }
 
 std::size_t bytes_of(const Value& value) { return static_cast<std::size_t>(value.shape.count()) * size_of(value.type); }
 

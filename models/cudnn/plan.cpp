@@ -8,6 +8,7 @@
 #include <sstream>
 #include <utility>
 
+#include "engine/base/assert.h"
 #include "engine/base/hash.h"
 
 namespace hvd::models::cudnn {
@@ -31,6 +32,32 @@ std::uint64_t Plan::hash() const {
     hasher.text(engine.choices[engine.chosen].text());
   }
   return hasher.value();
+}
+
+Plan assemble(const Graph& graph, const PlanOptions& options, Program program,
+              const std::function<std::vector<EngineChoice>(const Program&, const Group&)>& choices) {
+  Plan plan;
+  plan.options = options;
+  plan.program = std::move(program);
+  std::map<std::string, int> index;
+  for (const Group& group : plan.program.groups) {
+    if (group.engine != Engine::kCudnn) {
+      plan.engine_of.push_back(-1);
+      continue;
+    }
+    const std::string key = signature(plan.program, group);
+    const auto [found, first] = index.emplace(key, static_cast<int>(plan.engines.size()));
+    if (first) {
+      plan.engines.push_back({.signature = key, .choices = choices(plan.program, group), .chosen = 0, .groups = 0});
+      HVD_ASSERT(!plan.engines.back().choices.empty());  // or the group would not be there
+    }
+    EnginePlan& engine = plan.engines[static_cast<std::size_t>(found->second)];
+    ++engine.groups;
+    plan.engine_of.push_back(found->second);
+    plan.workspace_bytes = std::max(plan.workspace_bytes, engine.choices[engine.chosen].workspace_bytes);
+  }
+  plan.memory = lay_out(graph, plan.program, options.compute, options.gradient);
+  return plan;
 }
 
 std::string table(const Graph& graph, const Plan& plan) {

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -68,6 +69,11 @@ struct Plan {
   /// Of all that decides the numbers: equal plans on all ranks have equal hashes.
   [[nodiscard]] std::uint64_t hash() const;
 };
+
+/// A Plan without the names of the GPU and of cuDNN. `choices` gives one engine or more for a group of cuDNN's; it is
+/// asked once per signature.
+Plan assemble(const Graph& graph, const PlanOptions& options, Program program,
+              const std::function<std::vector<EngineChoice>(const Program&, const Group&)>& choices);
 
 /// A line per kind of group (operations, how many, distinct shapes, engines) and per kind of fallback: for people.
 std::string table(const Graph& graph, const Plan& plan);

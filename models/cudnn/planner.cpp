@@ -8,7 +8,6 @@
 #include <utility>
 #include <vector>
 
-#include "engine/base/assert.h"
 #include "engine/base/error.h"
 #include "models/cudnn/engines.h"
 #include "models/cudnn/plan.h"
@@ -39,32 +38,15 @@ class CudnnPlanner final : public Planner {
     Oracle oracle(*this, {.compute = options.compute,
                           .deterministic = options.deterministic,
                           .workspace_cap_bytes = options.workspace_cap_bytes});
-    Plan plan;
-    plan.options = options;
+    Program program =
+        analyse(graph, {.compute = options.compute, .gradient = options.gradient, .level = options.level}, oracle);
+    Plan plan = assemble(graph, options, std::move(program), [&](const Program& of, const Group& group) {
+      std::vector<EngineChoice> choices = oracle.answer(of, group).choices;
+      if (choices.size() > options.candidates) choices.resize(std::max(options.candidates, std::size_t{1}));
+      return choices;
+    });
     plan.cudnn = cudnn_version();
     plan.device = device_;
-    plan.program =
-        analyse(graph, {.compute = options.compute, .gradient = options.gradient, .level = options.level}, oracle);
-    std::map<std::string, int> index;
-    for (const Group& group : plan.program.groups) {
-      if (group.engine != Engine::kCudnn) {
-        plan.engine_of.push_back(-1);
-        continue;
-      }
-      const std::string key = signature(plan.program, group);
-      const auto [found, first] = index.emplace(key, static_cast<int>(plan.engines.size()));
-      if (first) {
-        std::vector<EngineChoice> choices = oracle.answer(plan.program, group).choices;
-        HVD_ASSERT(!choices.empty());  // or the group would not be there
-        if (choices.size() > options.candidates) choices.resize(std::max(options.candidates, std::size_t{1}));
-        plan.engines.push_back({.signature = key, .choices = std::move(choices), .chosen = 0, .groups = 0});
-      }
-      EnginePlan& engine = plan.engines[static_cast<std::size_t>(found->second)];
-      ++engine.groups;
-      plan.engine_of.push_back(found->second);
-      plan.workspace_bytes = std::max(plan.workspace_bytes, engine.choices[engine.chosen].workspace_bytes);
-    }
-    plan.memory = lay_out(graph, plan.program, options.compute, options.gradient);
     return plan;
   }
 

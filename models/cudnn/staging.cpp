@@ -4,6 +4,8 @@
 #include <chrono>
 #include <cstring>
 
+#include "engine/base/align.h"
+
 namespace hvd::models::cudnn {
 namespace {
 
@@ -11,7 +13,7 @@ constexpr std::size_t kSlotAlign = 256;
 constexpr std::size_t kFerryBytes = std::size_t{4} << 20;
 constexpr std::chrono::seconds kFerryTimeout(60);
 
-std::size_t slot_stride(std::size_t bytes) { return (bytes + kSlotAlign - 1) / kSlotAlign * kSlotAlign; }
+std::size_t slot_stride(std::size_t bytes) { return align_up(bytes, kSlotAlign); }
 
 }  // namespace
 

@@ -6,13 +6,12 @@
 #include <map>
 #include <numeric>
 
+#include "engine/base/align.h"
 #include "engine/base/assert.h"
 #include "engine/base/error.h"
 
 namespace hvd::models {
 namespace {
-
-std::size_t align_up(std::size_t value, std::size_t align) { return (value + align - 1) / align * align; }
 
 bool live_together(const BufferUse& a, const BufferUse& b) { return a.first <= b.last && b.first <= a.last; }
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 
+#include "engine/base/align.h"
 #include "engine/base/error.h"
 
 namespace hvd::models::onednn {
@@ -14,14 +15,12 @@ constexpr std::size_t kHugePage = std::size_t{2} << 20;
 // MADV_COLLAPSE of Linux 6.1, which not every C library knows.
 constexpr int kCollapse = 25;
 
-std::size_t round_up(std::size_t value, std::size_t unit) { return (value + unit - 1) / unit * unit; }
-
 }  // namespace
 
 HostArena::HostArena(std::size_t bytes, const char* what) {
   if (bytes == 0) return;
   // One huge page more than needed, cut off again, so that the start is aligned.
-  const std::size_t wanted = round_up(bytes, kHugePage);
+  const std::size_t wanted = align_up(bytes, kHugePage);
   void* raw = mmap(nullptr, wanted + kHugePage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (raw == MAP_FAILED) {
     throw Error(Errc::kOutOfMemory, "cannot map " + std::to_string(bytes) + " bytes for " + what +
@@ -29,7 +28,7 @@ HostArena::HostArena(std::size_t bytes, const char* what) {
   }
   auto* base = static_cast<std::byte*>(raw);
   const auto address = reinterpret_cast<std::uintptr_t>(raw);
-  const std::size_t head = round_up(address, kHugePage) - address;
+  const std::size_t head = align_up(address, kHugePage) - address;
   if (head > 0) munmap(base, head);
   if (head < kHugePage) munmap(base + head + wanted, kHugePage - head);
   memory_ = {base + head, bytes};
@@ -47,7 +46,7 @@ HostArena::~HostArena() {
 
 void advise_huge_pages(std::span<std::byte> memory) noexcept {
   const auto address = reinterpret_cast<std::uintptr_t>(memory.data());
-  const std::size_t head = round_up(address, kHugePage) - address;
+  const std::size_t head = align_up(address, kHugePage) - address;
   if (memory.size() < head + kHugePage) return;
   const std::size_t whole = (memory.size() - head) / kHugePage * kHugePage;
   (void)madvise(memory.data() + head, whole, MADV_HUGEPAGE);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "engine/base/align.h"
 #include "engine/base/assert.h"
 #include "engine/base/error.h"
 #include "models/graph/memory_plan.h"
@@ -13,7 +14,7 @@ namespace {
 // Two cache lines: neighbouring buffers never share one with the adjacent-line prefetcher.
 constexpr std::size_t kAlign = 128;
 
-std::size_t aligned(std::size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
+std::size_t aligned(std::size_t bytes) { return align_up(bytes, kAlign); }
 
 void touch(Buffer* buffer, int step) {
   if (buffer->first < 0) buffer->first = step;

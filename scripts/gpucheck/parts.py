@@ -165,19 +165,17 @@ def _ratio(file: Path) -> tuple[str, list[str]]:
     return f"{row['ratio']['ratio']:.2f} x", row["missing_variants"]
 
 
+def _hvd_bench(visit: Visit, model: str) -> list[str]:
+    """A command line's beginning: the network, where and in what type."""
+    program, sizes = visit.program("hvd_bench"), visit.sizes
+    return [program, "--model", model, "--device", sizes.device, "--dtype", sizes.training_type]
+
+
 def training(visit: Visit) -> str:
     """hvd_bench as a user runs it, into one store."""
     sizes, said, troubles = visit.sizes, [], []
     for model in sizes.models:
-        command = [
-            visit.program("hvd_bench"),
-            "--model",
-            model,
-            "--device",
-            sizes.device,
-            "--dtype",
-            sizes.training_type,
-        ]
+        command = _hvd_bench(visit, model)
         command += [*sizes.training, "--db", str(visit.out / "gpu_check.db"), "--label", "by=gpu_check"]
         done = visit.run(f"train-{model}", command)
         speed = re.search(r"total images/sec: ([0-9.]+)", done.output)
@@ -196,16 +194,8 @@ def replay(visit: Visit) -> str:
     (visit.out / "replay").mkdir(exist_ok=True)
     for model in sizes.models:
         file = visit.out / "replay" / f"{model}-{sizes.training_type}.txt"
-        command = [
-            visit.program("hvd_bench"),
-            "--model",
-            model,
-            "--device",
-            sizes.device,
-            "--dtype",
-            sizes.training_type,
-        ]
-        done = visit.run(f"record-{model}", [*command, *sizes.replay, "--record-replay", str(file)])
+        command = [*_hvd_bench(visit, model), *sizes.replay, "--record-replay", str(file)]
+        done = visit.run(f"record-{model}", command)
         if done.code != 0 or not file.exists():
             troubles.append(f"{model}: {done.last_line()}")
         else:

@@ -11,6 +11,27 @@
 #include "engine/base/float16.h"
 
 namespace hvd::test {
+
+float load_element(const std::byte* from, DataType type) {
+  if (type == DataType::kF32) {
+    float value = 0;
+    std::memcpy(&value, from, sizeof value);
+    return value;
+  }
+  std::uint16_t bits = 0;
+  std::memcpy(&bits, from, sizeof bits);
+  return type == DataType::kF16 ? fp16_to_float(bits) : bf16_to_float(bits);
+}
+
+void store_element(std::byte* to, float value, DataType type) {
+  if (type == DataType::kF32) {
+    std::memcpy(to, &value, sizeof value);
+    return;
+  }
+  const std::uint16_t bits = type == DataType::kF16 ? float_to_fp16(value) : float_to_bf16(value);
+  std::memcpy(to, &bits, sizeof bits);
+}
+
 namespace {
 
 using comm::nccl::Collective;
@@ -26,26 +47,6 @@ constexpr Result kDone{};
 
 Result failed(int code) { return {.status = Status::kFailed, .code = code, .remote = code == kRemoteError}; }
 
-float load(const std::byte* from, DataType type) {
-  if (type == DataType::kF32) {
-    float value = 0;
-    std::memcpy(&value, from, sizeof value);
-    return value;
-  }
-  std::uint16_t bits = 0;
-  std::memcpy(&bits, from, sizeof bits);
-  return type == DataType::kF16 ? fp16_to_float(bits) : bf16_to_float(bits);
-}
-
-void store(std::byte* to, float value, DataType type) {
-  if (type == DataType::kF32) {
-    std::memcpy(to, &value, sizeof value);
-    return;
-  }
-  const std::uint16_t bits = type == DataType::kF16 ? float_to_fp16(value) : float_to_bf16(value);
-  std::memcpy(to, &bits, sizeof bits);
-}
-
 /// In rank order, as every ring does it for a given world.
 void reduce(const std::vector<Collective>& parts, float error) {
   const Collective& first = parts.front();
@@ -53,9 +54,10 @@ void reduce(const std::vector<Collective>& parts, float error) {
   for (std::size_t i = 0; i < first.count; ++i) {
     float sum = error;
     for (const Collective& part : parts)
-      sum += load(static_cast<const std::byte*>(part.data) + i * element, first.dtype);
+      sum += load_element(static_cast<const std::byte*>(part.data) + i * element, first.dtype);
     if (first.op == ReduceOp::kAverage) sum /= static_cast<float>(parts.size());
-    for (const Collective& part : parts) store(static_cast<std::byte*>(part.data) + i * element, sum, first.dtype);
+    for (const Collective& part : parts)
+      store_element(static_cast<std::byte*>(part.data) + i * element, sum, first.dtype);
   }
 }
 

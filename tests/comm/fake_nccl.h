@@ -16,6 +16,10 @@
 
 namespace hvd::test {
 
+/// One element of an array of fp32, fp16 or bf16.
+float load_element(const std::byte* from, DataType type);
+void store_element(std::byte* to, float value, DataType type);
+
 struct FakeNcclOptions {
   comm::nccl::Version version{.major = 2, .minor = 28, .patch = 9};
   bool can_register = true;

@@ -2,12 +2,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstring>
 #include <filesystem>
 #include <string>
 #include <vector>
 
-#include "engine/base/float16.h"
 #include "engine/comm/nccl/census.h"
 #include "tests/comm/gpu_ranks.h"
 
@@ -21,31 +19,12 @@ constexpr std::size_t kCount = 300;
 /// Small integers and halves, whose sums and means over four ranks are exact in all types.
 float value_of(int rank, std::size_t i) { return static_cast<float>(static_cast<int>(i % 9) - 4 * rank); }
 
-void put(std::byte* to, float value, DataType type) {
-  if (type == DataType::kF32) {
-    std::memcpy(to, &value, sizeof value);
-  } else {
-    const std::uint16_t bits = type == DataType::kF16 ? float_to_fp16(value) : float_to_bf16(value);
-    std::memcpy(to, &bits, sizeof bits);
-  }
-}
-
-float get(const std::byte* from, DataType type) {
-  if (type == DataType::kF32) {
-    float value = 0;
-    std::memcpy(&value, from, sizeof value);
-    return value;
-  }
-  std::uint16_t bits = 0;
-  std::memcpy(&bits, from, sizeof bits);
-  return type == DataType::kF16 ? fp16_to_float(bits) : bf16_to_float(bits);
-}
-
 /// Fills device memory on `stream` by a fake kernel.
 void produce(FakeRuntime& gpu, std::span<std::byte> memory, int rank, DataType type, gpu::StreamView stream) {
   gpu.kernel(stream, "produce", {}, {memory}, [memory, rank, type] {
     const std::size_t element = size_of(type);
-    for (std::size_t i = 0; i < memory.size() / element; ++i) put(&memory[i * element], value_of(rank, i), type);
+    for (std::size_t i = 0; i < memory.size() / element; ++i)
+      store_element(&memory[i * element], value_of(rank, i), type);
   });
 }
 
@@ -75,7 +54,8 @@ TEST_P(NcclReduction, IsRightAndInStreamOrder) {
         float expected = 0;
         for (int r = 0; r < size; ++r) expected += value_of(r, i);
         if (op == ReduceOp::kAverage) expected /= static_cast<float>(size);
-        ASSERT_EQ(get(&memory->bytes()[i * size_of(type)], type), expected) << "element " << i << ", seed " << seed;
+        ASSERT_EQ(load_element(&memory->bytes()[i * size_of(type)], type), expected)
+            << "element " << i << ", seed " << seed;
       }
     });
     EXPECT_TRUE(outcome.good()) << outcome.text();

@@ -259,6 +259,22 @@ TYPED_TEST(ElementTest, DropoutDrawsTheMaskOfAllBackends) {
 
 // ---- Batch norm: forward from sums, and both passes backward, against the reference's formulas ----
 
+/// Adds a term's two sums over all rows of a matrix of eight channels.
+template <class Term>
+void sum_over_rows(const Term& term, std::int64_t rows, std::vector<float>& first, std::vector<float>& second) {
+  for (std::int64_t row = 0; row < rows; ++row) {
+    for (std::int64_t channel = 0; channel < 8; ++channel) {
+      float sums[2][1] = {};
+      Place<1> place(0, 8);
+      place.row = row;
+      place.channel = channel;
+      term.add(place, sums);
+      first[static_cast<std::size_t>(channel)] += sums[0][0];
+      second[static_cast<std::size_t>(channel)] += sums[1][0];
+    }
+  }
+}
+
 TYPED_TEST(ElementTest, BatchNormFromSumsBothWays) {
   using T = TypeParam;
   const Shape shape{4, 3, 3, 8}, vector{8};
@@ -270,17 +286,7 @@ TYPED_TEST(ElementTest, BatchNormFromSumsBothWays) {
   std::vector<T> scale(8), shift(8);
   const std::int64_t rows = shape.count() / 8;
   // The sums as the GPU's kernels take them, in one run over the rows.
-  for (std::int64_t row = 0; row < rows; ++row) {
-    for (std::int64_t channel = 0; channel < 8; ++channel) {
-      float sums[2][1] = {};
-      Place<1> place(0, 8);
-      place.row = row;
-      place.channel = channel;
-      StatisticsTerm<T>{x.matrix()}.add(place, sums);
-      sum[static_cast<std::size_t>(channel)] += sums[0][0];
-      square_sum[static_cast<std::size_t>(channel)] += sums[1][0];
-    }
-  }
+  sum_over_rows(StatisticsTerm<T>{x.matrix()}, rows, sum, square_sum);
   run(NormFinalizeBody<T>{{.sum = sum.data(),
                            .square_sum = square_sum.data(),
                            .gamma = vectors.gamma.data(),
@@ -329,17 +335,7 @@ TYPED_TEST(ElementTest, BatchNormFromSumsBothWays) {
                           .a = a.data(),
                           .b = b.data(),
                           .c = c.data()};
-  for (std::int64_t row = 0; row < rows; ++row) {
-    for (std::int64_t channel = 0; channel < 8; ++channel) {
-      float sums[2][1] = {};
-      Place<1> place(0, 8);
-      place.row = row;
-      place.channel = channel;
-      NormBackwardTerm<T>{work}.add(place, sums);
-      dy_sum[static_cast<std::size_t>(channel)] += sums[0][0];
-      dy_xhat_sum[static_cast<std::size_t>(channel)] += sums[1][0];
-    }
-  }
+  sum_over_rows(NormBackwardTerm<T>{work}, rows, dy_sum, dy_xhat_sum);
   run(NormBackwardFinalizeBody<float>{work, dy_sum.data(), dy_xhat_sum.data()}, 8);
   run(NormBackwardApplyBody<T, 1>{work, dx.matrix()}, dx.shape.count());
   // The reference masks by the same fp32 batch norm, so that no element near zero decides the test.

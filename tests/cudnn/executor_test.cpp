@@ -9,7 +9,6 @@
 #include <chrono>
 #include <cmath>
 #include <filesystem>
-#include <map>
 #include <memory>
 
 #include "models/cudnn/step_memory.h"
@@ -32,30 +31,13 @@ constexpr std::uint64_t kSeed = 5;
 
 /// What the planner would make of answers that need no library: two candidates for every group of cuDNN's.
 Plan planned(const Graph& graph, const PlanOptions& options, EngineOracle& oracle) {
-  Plan plan;
-  plan.options = options;
+  Program program =
+      analyse(graph, {.compute = options.compute, .gradient = options.gradient, .level = options.level}, oracle);
+  Plan plan = assemble(graph, options, std::move(program), [](const Program&, const Group&) {
+    return std::vector<EngineChoice>{{.engine = 1, .knobs = {{.type = 2, .value = 5}}}, {.engine = 2}};
+  });
   plan.cudnn = "9.19.0";
   plan.device = "fake";
-  plan.program =
-      analyse(graph, {.compute = options.compute, .gradient = options.gradient, .level = options.level}, oracle);
-  std::map<std::string, int> index;
-  for (const Group& group : plan.program.groups) {
-    if (group.engine != Engine::kCudnn) {
-      plan.engine_of.push_back(-1);
-      continue;
-    }
-    const std::string key = signature(plan.program, group);
-    const auto [found, first] = index.emplace(key, static_cast<int>(plan.engines.size()));
-    if (first) {
-      plan.engines.push_back({.signature = key,
-                              .choices = {{.engine = 1, .knobs = {{.type = 2, .value = 5}}}, {.engine = 2}},
-                              .chosen = 0,
-                              .groups = 0});
-    }
-    ++plan.engines[static_cast<std::size_t>(found->second)].groups;
-    plan.engine_of.push_back(found->second);
-  }
-  plan.memory = lay_out(graph, plan.program, options.compute, options.gradient);
   return plan;
 }
 

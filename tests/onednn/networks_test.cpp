@@ -9,6 +9,7 @@
 #include "models/graph/builder.h"
 #include "models/train_step.h"
 #include "models/zoo/zoo.h"
+#include "tests/models/small_graphs.h"
 #include "tests/onednn/teacher_forcing.h"
 
 namespace hvd::models {
@@ -43,16 +44,7 @@ constexpr DataType kBF16 = DataType::kBF16;
 /// Convolutions over images as large as only the whole networks have: their bf16 weight gradients are made in bands
 /// of rows. Stride 2 with a kernel that looks over several rows of padding; stride 1 with a bias.
 Graph large_images() {
-  const auto square = [](int kernel, int stride, int pad) {
-    return Window{.kernel_h = kernel,
-                  .kernel_w = kernel,
-                  .stride_h = stride,
-                  .stride_w = stride,
-                  .pad_top = pad,
-                  .pad_bottom = pad,
-                  .pad_left = pad,
-                  .pad_right = pad};
-  };
+  using testing::square;
   GraphBuilder b("large_images", 2, 320, 10);
   TensorId x = b.relu("relu1", b.conv("conv1", b.images(), 32, square(7, 2, 3), false));
   x = b.relu("relu2", b.conv("conv2", x, 64, square(3, 1, 1), true));

@@ -1,13 +1,12 @@
 // The real NCCL, loaded at run time: one binary runs with whichever version the host has.
-#include <dlfcn.h>
 #include <nccl.h>
 
-#include <algorithm>
 #include <cstring>
 #include <filesystem>
 
 #include "engine/base/error.h"
 #include "engine/comm/nccl/api.h"
+#include "engine/gpu/shared_library.h"
 
 namespace hvd::comm::nccl {
 namespace {
@@ -66,31 +65,32 @@ Result result_of(ncclResult_t code) {
   return {status, static_cast<int>(code), code == ncclRemoteError};
 }
 
-/// One line: the loader and NCCL write several.
-std::string one_line(std::string text) {
-  std::replace(text.begin(), text.end(), '\n', ' ');
-  while (!text.empty() && text.back() == ' ') text.pop_back();
-  return text;
+bool find_all(const gpu::SharedLibrary& library, Functions& f) {
+  library.find("ncclMemAlloc", f.mem_alloc);
+  library.find("ncclMemFree", f.mem_free);
+  library.find("ncclCommRegister", f.comm_register);
+  library.find("ncclCommDeregister", f.comm_deregister);
+  return library.find("ncclGetVersion", f.get_version) && library.find("ncclGetErrorString", f.get_error_string) &&
+         library.find("ncclGetLastError", f.get_last_error) && library.find("ncclGetUniqueId", f.get_unique_id) &&
+         library.find("ncclCommInitRankConfig", f.comm_init_rank_config) &&
+         library.find("ncclCommGetAsyncError", f.comm_get_async_error) &&
+         library.find("ncclCommFinalize", f.comm_finalize) && library.find("ncclCommDestroy", f.comm_destroy) &&
+         library.find("ncclCommAbort", f.comm_abort) && library.find("ncclAllReduce", f.all_reduce) &&
+         library.find("ncclBroadcast", f.broadcast);
 }
 
-template <class Function>
-bool find(void* library, const char* symbol, Function& function) {
-  function = reinterpret_cast<Function>(dlsym(library, symbol));
-  return function != nullptr;
-}
-
-bool find_all(void* library, Functions& f) {
-  find(library, "ncclMemAlloc", f.mem_alloc);
-  find(library, "ncclMemFree", f.mem_free);
-  find(library, "ncclCommRegister", f.comm_register);
-  find(library, "ncclCommDeregister", f.comm_deregister);
-  return find(library, "ncclGetVersion", f.get_version) && find(library, "ncclGetErrorString", f.get_error_string) &&
-         find(library, "ncclGetLastError", f.get_last_error) && find(library, "ncclGetUniqueId", f.get_unique_id) &&
-         find(library, "ncclCommInitRankConfig", f.comm_init_rank_config) &&
-         find(library, "ncclCommGetAsyncError", f.comm_get_async_error) &&
-         find(library, "ncclCommFinalize", f.comm_finalize) && find(library, "ncclCommDestroy", f.comm_destroy) &&
-         find(library, "ncclCommAbort", f.comm_abort) && find(library, "ncclAllReduce", f.all_reduce) &&
-         find(library, "ncclBroadcast", f.broadcast);
+/// Says once that files are not there: many places are looked at.
+std::string explain(std::span<const gpu::SharedLibrary::Refusal> refusals) {
+  std::string absent, broken;
+  for (const auto& [name, why] : refusals) {
+    // The loader names the file that is not there: this one, or one that this one needs.
+    if (why.starts_with(name + ": ") && why.find("No such file") != std::string::npos) {
+      absent += (absent.empty() ? "; there is no " : ", ") + name;
+    } else {
+      broken.append("; ").append(name).append(": ").append(why);
+    }
+  }
+  return (absent + broken).substr(2);
 }
 
 class Library final : public Api {
@@ -103,7 +103,7 @@ class Library final : public Api {
   [[nodiscard]] std::string explain(Result result, Comm comm) const override {
     std::string text = f_.get_error_string(static_cast<ncclResult_t>(result.code));
     const char* const last = f_.get_last_error(native(comm));
-    if (last != nullptr && *last != '\0') text += ": " + one_line(last);
+    if (last != nullptr && *last != '\0') text += ": " + gpu::one_line(last);
     return text;
   }
 
@@ -182,38 +182,23 @@ std::vector<std::string> candidates(const Search& search) {
 }
 
 std::unique_ptr<Api> load(const Search& search) {
-  void* handle = nullptr;
-  std::string name, absent, broken;
-  for (const std::string& path : candidates(search)) {
-    // Never closed: NCCL's own threads and thread-local destructors may still run at exit.
-    handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-    if (handle != nullptr) {
-      name = path;
-      break;
-    }
-    const char* const error = dlerror();
-    const std::string why = one_line(error != nullptr ? error : "");
-    // The loader names the file that is not there: this one, or one that this one needs.
-    if (why.starts_with(path + ": ") && why.find("No such file") != std::string::npos) {
-      absent += (absent.empty() ? "; there is no " : ", ") + path;
-    } else {
-      broken.append("; ").append(path).append(": ").append(why);
-    }
-  }
+  const gpu::SharedLibrary file(candidates(search));
   const std::string advice = "install NCCL " + kOldestVersion.text() +
                              " or newer for this CUDA version, or point HVD_NCCL_ROOT at the folder above its lib";
-  if (handle == nullptr)
-    throw Error(Errc::kUnsupported, "NCCL could not be loaded (" + (absent + broken).substr(2) + "): " + advice);
+  if (!file.loaded()) {
+    throw Error(Errc::kUnsupported, "NCCL could not be loaded (" + explain(file.refusals()) + "): " + advice);
+  }
   Functions functions;
-  const bool complete = find_all(handle, functions);
+  const bool complete = find_all(file, functions);
   int number = 0;
   if (functions.get_version != nullptr) static_cast<void>(functions.get_version(&number));
   const Version version = version_from_number(number);
   if (!complete || version < kOldestVersion) {
-    throw Error(Errc::kUnsupported, name + " is NCCL " + version.text() + ", older than " + kOldestVersion.text() +
+    throw Error(Errc::kUnsupported, file.name() + " is NCCL " + version.text() + ", older than " +
+                                        kOldestVersion.text() +
                                         (complete ? "" : " or without a function that it should have") + ": " + advice);
   }
-  return std::make_unique<Library>(functions, version, name);
+  return std::make_unique<Library>(functions, version, file.name());
 }
 
 }  // namespace hvd::comm::nccl

@@ -5,6 +5,7 @@
 #include <thread>
 #include <utility>
 
+#include "engine/base/align.h"
 #include "engine/base/error.h"
 #include "engine/comm/nccl/census.h"
 
@@ -21,7 +22,7 @@ constexpr auto kCourtesy = 500ms;
 /// For user buffer registration. Source: NCCL_WIN_REQUIRED_ALIGNMENT, NCCL 2.28.
 constexpr std::size_t kAlignBytes = 4096;
 
-std::size_t rounded_up(std::size_t bytes) { return (bytes + kAlignBytes - 1) / kAlignBytes * kAlignBytes; }
+std::size_t rounded_up(std::size_t bytes) { return align_up(bytes, kAlignBytes); }
 
 std::string seconds_text(Clock::time_point since) {
   const auto tenths = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - since).count() / 100;
