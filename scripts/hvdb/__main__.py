@@ -179,6 +179,11 @@ def _print_comparison(first: runs.Run, second: runs.Run, result: rerun.Compariso
     )
     if result.same_answer is not None:
         print(f"reduced gradients: {'bit-identical' if result.same_answer else 'differ'}")
+    elif result.steps[0] != result.steps[1]:
+        print(
+            f"reduced gradients: not compared, after other numbers of steps ({result.steps[0]} then, "
+            f"{result.steps[1]} now); --num-warmup-batches and --num-iters fix them"
+        )
     for difference in (*result.configuration, *result.provenance):
         mark = "can change the result" if difference.in_fingerprint else "harmless"
         print(f"differs ({mark}): {difference.key}: '{difference.first}' then, '{difference.second}' now")
@@ -196,7 +201,8 @@ def run_rerun(argv: Sequence[str]) -> int:
     parser.add_argument("--directory", type=Path, help="run it there (default: in the directory of the record)")
     parser.add_argument("--timeout", type=_seconds, default=3600.0, metavar="SECONDS")
     arguments = parser.parse_args(argv)
-    first = runs.find(runs.load(arguments.stores), arguments.run)
+    stored = runs.load(arguments.stores)
+    first = runs.find(stored, arguments.run)
     print(f"run {first.uuid} ({first.phase}, {first.status}), session of {first.session['started_utc']}")
     print(f"command: {first.session['command_line']}")
     if not arguments.execute:
@@ -207,8 +213,9 @@ def run_rerun(argv: Sequence[str]) -> int:
         if store_file.exists():
             raise HvdbError(f"{store_file}: exists already; --db takes a new file")
         rerun.execute(first, store_file.resolve(), arguments.timeout, arguments.directory)
-        second = rerun.counterpart(first, runs.load([store_file]))
-        result = rerun.compare(first, second)
+        made = runs.load([store_file])
+        second = rerun.counterpart(first, made)
+        result = rerun.compare(first, stored, second, made)
         _print_comparison(first, second, result)
     return EXIT_GOOD if result.comparable else EXIT_NOT_COMPARABLE
 

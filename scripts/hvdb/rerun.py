@@ -33,7 +33,8 @@ class Comparison:
     ratio: Estimate
     configuration: list[Difference]
     provenance: list[Difference]
-    same_answer: bool | None  # equal gradient checksums; None where the step counts differ, so that it says nothing
+    same_answer: bool | None  # equal gradient checksums; None where the steps differ, so that it says nothing
+    steps: tuple[str, str]  # of each phase of either session
 
     @property
     def comparable(self) -> bool:
@@ -129,13 +130,22 @@ def counterpart(run: Run, candidates: list[Run]) -> Run:
     )
 
 
-def compare(first: Run, second: Run) -> Comparison:
-    """`second` against `first`. Errors: NotComparable for traced against untraced, or simulated against measured."""
+def _steps(run: Run, session: list[Run]) -> str:
+    """Of every phase of the run's session: the phases take turns with one set of weights."""
+    phases = sorted((other for other in session if other.session_uuid == run.session_uuid), key=lambda r: r.phase)
+    return ", ".join(f"{other.phase} {other.warmup_steps + other.measured_steps}" for other in phases)
+
+
+def compare(first: Run, first_store: list[Run], second: Run, second_store: list[Run]) -> Comparison:
+    """`second` against `first`, each with the runs of its store.
+
+    Errors: NotComparable for traced against untraced, or simulated against measured.
+    """
     comparable.require_same_kind([first, second], "rerun")
     # images/s goes as 1 / step time; batch sizes that differ show up as a configuration difference
     images = second.columns["batch_size"] / first.columns["batch_size"]
     ratio = pooled_ratio([(series(first), series(second))]).scaled(images)
-    steps = [run.warmup_steps + run.measured_steps for run in (first, second)]
+    steps = (_steps(first, first_store), _steps(second, second_store))
     sums = [[rank["gradient_checksum"] for rank in run.ranks] for run in (first, second)]
     known = steps[0] == steps[1] and all(sums[0]) and all(sums[1])
     return Comparison(
@@ -143,4 +153,5 @@ def compare(first: Run, second: Run) -> Comparison:
         configuration=comparable.configuration_differences(first, second),
         provenance=comparable.differences(first, second),
         same_answer=(sums[0] == sums[1]) if known else None,
+        steps=steps,
     )

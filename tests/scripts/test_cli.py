@@ -150,6 +150,16 @@ class CommandTest(unittest.TestCase):
         self.assertRegex(done.stdout, r"ratio now / then: 0\.(49|50)\d \[0\.")
         self.assertIn("reduced gradients: bit-identical", done.stdout)
 
+    def test_rerun_compares_sums_only_after_equal_steps_of_every_phase(self) -> None:
+        run_id = self.record(1.25, "Test CPU")
+        connection = sqlite3.connect(self.db)
+        with connection:
+            connection.execute("UPDATE run SET measured_steps = measured_steps - 1 WHERE phase = 'none'")
+        connection.close()
+        done = run("rerun", run_id, self.db, "--execute")
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertRegex(done.stdout, r"reduced gradients: not compared.*none \d+, solo \d+ then, ")
+
     def test_rerun_elsewhere_is_not_comparable(self) -> None:
         done = run("rerun", self.record(1.25, "Other CPU"), self.db, "--execute")
         self.assertEqual(done.returncode, 4, done.stdout + done.stderr)
