@@ -4,10 +4,6 @@
 #include "models/onednn/plans.h"
 
 namespace hvd::models::onednn {
-namespace {
-
-}  // namespace
-
 void Compiler::norm(NodeId id) {
   const Node& of = node(id);
   const auto& attr = std::get<BatchNormAttr>(of.attr);

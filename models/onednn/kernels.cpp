@@ -1,9 +1,12 @@
 #include "models/onednn/kernels.h"
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <string>
+#include <vector>
 
 #include "engine/base/error.h"
 #include "engine/base/float16.h"
@@ -54,6 +57,56 @@ HVD_VECTOR_CLONES void convert_to_bf16(const float* from, std::uint16_t* to, std
 HVD_VECTOR_CLONES void convert_to_f32(const std::uint16_t* from, float* to, std::size_t n) {
   for (std::size_t i = 0; i < n; ++i) to[i] = load(from, i);
 }
+
+// A pixel's (or row's) neighbours before, at and after it, and what each counts; outside the image nothing.
+struct Taps {
+  std::array<std::size_t, 3> at{};
+  std::array<float, 3> factor{};
+};
+Taps taps(std::size_t i, std::size_t count, bool backward) {
+  Taps made;
+  for (std::size_t t = 0; t < 3; ++t) {
+    const bool inside = i + t >= 1 && i + t <= count;
+    made.at[t] = inside ? i + t - 1 : i;
+    const std::size_t mean_of = backward ? made.at[t] : i;
+    const int averaged = 1 + (mean_of > 0 ? 1 : 0) + (mean_of + 1 < count ? 1 : 0);
+    made.factor[t] = inside ? 1.0F / static_cast<float>(averaged) : 0;
+  }
+  return made;
+}
+
+HVD_VECTOR_CLONES void sum_rows(const std::uint16_t* image, const Taps& rows, std::size_t n, float* sums) {
+  const std::uint16_t *above = image + rows.at[0] * n, *here = image + rows.at[1] * n, *below = image + rows.at[2] * n;
+  const float a = rows.factor[0], b = rows.factor[1], c = rows.factor[2];
+  for (std::size_t i = 0; i < n; ++i) sums[i] = load(above, i) * a + load(here, i) * b + load(below, i) * c;
+}
+HVD_VECTOR_CLONES void sum_columns(const float* sums, const Taps* columns, std::size_t width, std::size_t channels,
+                                   std::uint16_t* y) {
+  for (std::size_t w = 0; w < width; ++w, y += channels) {
+    const Taps& t = columns[w];
+    const float *left = sums + t.at[0] * channels, *here = sums + t.at[1] * channels,
+                *right = sums + t.at[2] * channels;
+    const float a = t.factor[0], b = t.factor[1], c = t.factor[2];
+    for (std::size_t i = 0; i < channels; ++i) store(y, i, left[i] * a + here[i] * b + right[i] * c);
+  }
+}
+
+// Both directions: sums over rows, then over columns.
+void means(const std::uint16_t* from, std::uint16_t* to, const Pixels& shape, bool backward) {
+  const std::size_t row = shape.width * shape.channels;
+  std::vector<Taps> columns(shape.width);
+  for (std::size_t w = 0; w < shape.width; ++w) columns[w] = taps(w, shape.width, backward);
+  std::vector<float> sums(row * static_cast<std::size_t>(omp_get_max_threads()));
+  parallel_ranges(shape.images * shape.height * row, row, [&](std::size_t begin, std::size_t end) {
+    float* own = sums.data() + row * static_cast<std::size_t>(omp_get_thread_num());
+    for (std::size_t line = begin / row; line < end / row; ++line) {
+      const std::uint16_t* image = from + line / shape.height * shape.height * row;
+      sum_rows(image, taps(line % shape.height, shape.height, backward), row, own);
+      sum_columns(own, columns.data(), shape.width, shape.channels, to + line * row);
+    }
+  });
+}
+
 HVD_VECTOR_CLONES void dropout_f32(const float* x, const std::uint8_t* keep, float scale, float* y, std::size_t n) {
   for (std::size_t i = 0; i < n; ++i) y[i] = keep[i] != 0 ? x[i] * scale : 0;
 }
@@ -104,6 +157,12 @@ void add(DataType type, const void* a, const void* b, void* y, std::size_t count
       add_bf16(b16(a) + begin, b16(b) + begin, b16(y) + begin, end - begin);
     }
   });
+}
+
+void mean_3x3(const std::uint16_t* x, std::uint16_t* y, const Pixels& shape) { means(x, y, shape, false); }
+
+void mean_3x3_backward(const std::uint16_t* diff_y, std::uint16_t* diff_x, const Pixels& shape) {
+  means(diff_y, diff_x, shape, true);
 }
 
 void copy_rows(const std::byte* from, std::byte* to, const RowCopy& shape) {

@@ -49,6 +49,15 @@ struct PixelGather {
 };
 void gather_pixels(const std::byte* from, std::byte* to, const PixelGather& shape);
 
+/// Channels-last images in bf16.
+struct Pixels {
+  std::size_t images = 0, height = 0, width = 0, channels = 0;
+};
+/// y: the mean of the 3 x 3 pixels around each one, of those inside the image. y is not x.
+void mean_3x3(const std::uint16_t* x, std::uint16_t* y, const Pixels& shape);
+/// Its gradient: each pixel's diff goes to those that it is the mean of. diff_x is not diff_y.
+void mean_3x3_backward(const std::uint16_t* diff_y, std::uint16_t* diff_x, const Pixels& shape);
+
 /// y = keep[i] ? x * scale : 0; y may be x.
 void dropout(DataType type, const void* x, std::span<const std::uint8_t> keep, float scale, void* y);
 

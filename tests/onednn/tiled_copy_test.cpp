@@ -15,9 +15,6 @@
 namespace hvd::models::onednn {
 namespace {
 
-using Type = dnnl::memory::data_type;
-using Tag = dnnl::memory::format_tag;
-
 struct Case {
   std::string name;
   Dims dims;
