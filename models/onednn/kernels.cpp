@@ -94,6 +94,7 @@ HVD_VECTOR_CLONES void sum_columns(const float* sums, const Taps* columns, std::
 // Both directions: sums over rows, then over columns.
 void means(const std::uint16_t* from, std::uint16_t* to, const Pixels& shape, bool backward) {
   const std::size_t row = shape.width * shape.channels;
+  if (row == 0 || shape.height == 0) return;
   std::vector<Taps> columns(shape.width);
   for (std::size_t w = 0; w < shape.width; ++w) columns[w] = taps(w, shape.width, backward);
   std::vector<float> sums(row * static_cast<std::size_t>(omp_get_max_threads()));
