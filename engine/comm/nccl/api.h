@@ -13,10 +13,10 @@
 #include <memory>
 #include <span>
 #include <string>
-#include <vector>
 
 #include "engine/base/types.h"
 #include "engine/gpu/runtime.h"
+#include "engine/gpu/shared_library.h"
 
 namespace hvd::comm::nccl {
 
@@ -91,17 +91,9 @@ class Api {
   virtual Result withdraw(Comm comm, Registration registration) = 0;
 };
 
-/// Where to look for libnccl: `root` (HVD_NCCL_ROOT; may be empty) and folders below it, the build's, the loader's own,
-/// and the nvidia/nccl/lib of Python environments in `python_folders` (sys.path style, e.g. site-packages).
-struct Search {
-  std::string root;
-  std::vector<std::string> python_folders;
-};
-/// File names and paths in the order in which load() tries them.
-std::vector<std::string> candidates(const Search& search);
-
-/// Loads the first candidate that can be loaded. Errors: unsupported if none can (one line that lists what was tried),
-/// if it lacks a function, is older than kOldestVersion, or this build has no NCCL.
+using Search = gpu::LibrarySearch;
+/// Looks for libnccl as all libraries are looked for (gpu::candidates). Errors: unsupported if there is none (one line
+/// that lists what was tried), if it lacks a function, is older than kOldestVersion, or this build has no NCCL.
 std::unique_ptr<Api> load(const Search& search);
 
 }  // namespace hvd::comm::nccl

@@ -2,7 +2,6 @@
 #include <nccl.h>
 
 #include <cstring>
-#include <filesystem>
 
 #include "engine/base/error.h"
 #include "engine/comm/nccl/api.h"
@@ -11,7 +10,19 @@
 namespace hvd::comm::nccl {
 namespace {
 
-namespace fs = std::filesystem;
+#ifndef HVD_NCCL_LIBRARY  // where CMake found it
+#define HVD_NCCL_LIBRARY ""
+#endif
+
+gpu::WantedLibrary wanted_nccl() {
+  return {.what = "NCCL",
+          .files = {"libnccl.so.2", "libnccl.so"},
+          .root_variable = "HVD_NCCL_ROOT",
+          .root = &gpu::LibrarySearch::nccl_root,
+          .build_path = HVD_NCCL_LIBRARY,
+          .wheel_folders = {"nvidia/nccl/lib"},
+          .how_to_get = "install NCCL " + kOldestVersion.text() + " or newer for this CUDA version"};
+}
 
 struct Functions {
   decltype(&::ncclGetVersion) get_version = nullptr;
@@ -77,20 +88,6 @@ bool find_all(const gpu::SharedLibrary& library, Functions& f) {
          library.find("ncclCommFinalize", f.comm_finalize) && library.find("ncclCommDestroy", f.comm_destroy) &&
          library.find("ncclCommAbort", f.comm_abort) && library.find("ncclAllReduce", f.all_reduce) &&
          library.find("ncclBroadcast", f.broadcast);
-}
-
-/// Says once that files are not there: many places are looked at.
-std::string explain(std::span<const gpu::SharedLibrary::Refusal> refusals) {
-  std::string absent, broken;
-  for (const auto& [name, why] : refusals) {
-    // The loader names the file that is not there: this one, or one that this one needs.
-    if (why.starts_with(name + ": ") && why.find("No such file") != std::string::npos) {
-      absent += (absent.empty() ? "; there is no " : ", ") + name;
-    } else {
-      broken.append("; ").append(name).append(": ").append(why);
-    }
-  }
-  return (absent + broken).substr(2);
 }
 
 class Library final : public Api {
@@ -164,39 +161,18 @@ class Library final : public Api {
 
 }  // namespace
 
-std::vector<std::string> candidates(const Search& search) {
-  std::vector<std::string> paths;
-  const auto add = [&](const fs::path& folder) {
-    for (const char* const file : {"libnccl.so.2", "libnccl.so"}) paths.push_back(folder / file);
-  };
-  if (!search.root.empty()) {
-    for (const char* const below : {"lib", "lib64", ""}) add(fs::path(search.root) / below);
-    return paths;  // who names one wants no other
-  }
-  for (const char* const file : {"libnccl.so.2", "libnccl.so"}) paths.emplace_back(file);
-#ifdef HVD_NCCL_LIBRARY  // where CMake found it: toolkits in wheels and modules are in no loader path
-  paths.emplace_back(HVD_NCCL_LIBRARY);
-#endif
-  for (const std::string& folder : search.python_folders) add(fs::path(folder) / "nvidia/nccl/lib");
-  return paths;
-}
-
 std::unique_ptr<Api> load(const Search& search) {
-  const gpu::SharedLibrary file(candidates(search));
-  const std::string advice = "install NCCL " + kOldestVersion.text() +
-                             " or newer for this CUDA version, or point HVD_NCCL_ROOT at the folder above its lib";
-  if (!file.loaded()) {
-    throw Error(Errc::kUnsupported, "NCCL could not be loaded (" + explain(file.refusals()) + "): " + advice);
-  }
+  const gpu::WantedLibrary wanted = wanted_nccl();
+  const gpu::SharedLibrary file = gpu::load_library(wanted, search);
   Functions functions;
   const bool complete = find_all(file, functions);
   int number = 0;
   if (functions.get_version != nullptr) static_cast<void>(functions.get_version(&number));
   const Version version = version_from_number(number);
   if (!complete || version < kOldestVersion) {
-    throw Error(Errc::kUnsupported, file.name() + " is NCCL " + version.text() + ", older than " +
-                                        kOldestVersion.text() +
-                                        (complete ? "" : " or without a function that it should have") + ": " + advice);
+    gpu::refuse_library(wanted, file,
+                        "is NCCL " + version.text() + ", older than " + kOldestVersion.text() +
+                            (complete ? "" : " or without a function that it should have"));
   }
   return std::make_unique<Library>(functions, version, file.name());
 }
