@@ -57,8 +57,9 @@ struct Collective {
   void* data = nullptr;  ///< device memory, in place
   std::size_t count = 0;
   DataType dtype = DataType::kF32;
-  ReduceOp op = ReduceOp::kSum;  ///< all_reduce
-  int root = 0;                  ///< broadcast
+  ReduceOp op = ReduceOp::kSum;  ///< of those that reduce
+  int root = 0;                  ///< broadcast, reduce
+  int place = 0;                 ///< reduce_scatter, all_gather: this rank; `data` then holds `count` elements per rank
 };
 
 class Api {
@@ -82,6 +83,9 @@ class Api {
 
   virtual Result all_reduce(Comm comm, const Collective& what, gpu::StreamView stream) = 0;
   virtual Result broadcast(Comm comm, const Collective& what, gpu::StreamView stream) = 0;
+  virtual Result reduce(Comm comm, const Collective& what, gpu::StreamView stream) = 0;
+  virtual Result reduce_scatter(Comm comm, const Collective& what, gpu::StreamView stream) = 0;
+  virtual Result all_gather(Comm comm, const Collective& what, gpu::StreamView stream) = 0;
 
   /// Since 2.19. Where false, the next four must not be called.
   [[nodiscard]] virtual bool can_register() const = 0;

@@ -36,6 +36,9 @@ struct Functions {
   decltype(&::ncclCommAbort) comm_abort = nullptr;
   decltype(&::ncclAllReduce) all_reduce = nullptr;
   decltype(&::ncclBroadcast) broadcast = nullptr;
+  decltype(&::ncclReduce) reduce = nullptr;
+  decltype(&::ncclReduceScatter) reduce_scatter = nullptr;
+  decltype(&::ncclAllGather) all_gather = nullptr;
   // Since 2.19; null before.
   ncclResult_t (*mem_alloc)(void**, std::size_t) = nullptr;
   ncclResult_t (*mem_free)(void*) = nullptr;
@@ -76,6 +79,11 @@ Result result_of(ncclResult_t code) {
   return {status, static_cast<int>(code), code == ncclRemoteError};
 }
 
+/// Of this rank, where NCCL knows the operation as one in place.
+void* share(const Collective& what) {
+  return static_cast<std::byte*>(what.data) + static_cast<std::size_t>(what.place) * what.count * size_of(what.dtype);
+}
+
 bool find_all(const gpu::SharedLibrary& library, Functions& f) {
   library.find("ncclMemAlloc", f.mem_alloc);
   library.find("ncclMemFree", f.mem_free);
@@ -87,7 +95,8 @@ bool find_all(const gpu::SharedLibrary& library, Functions& f) {
          library.find("ncclCommGetAsyncError", f.comm_get_async_error) &&
          library.find("ncclCommFinalize", f.comm_finalize) && library.find("ncclCommDestroy", f.comm_destroy) &&
          library.find("ncclCommAbort", f.comm_abort) && library.find("ncclAllReduce", f.all_reduce) &&
-         library.find("ncclBroadcast", f.broadcast);
+         library.find("ncclBroadcast", f.broadcast) && library.find("ncclReduce", f.reduce) &&
+         library.find("ncclReduceScatter", f.reduce_scatter) && library.find("ncclAllGather", f.all_gather);
 }
 
 class Library final : public Api {
@@ -138,6 +147,19 @@ class Library final : public Api {
   Result broadcast(Comm comm, const Collective& what, gpu::StreamView stream) override {
     return result_of(
         f_.broadcast(what.data, what.data, what.count, native(what.dtype), what.root, native(comm), native(stream)));
+  }
+
+  Result reduce(Comm comm, const Collective& what, gpu::StreamView stream) override {
+    return result_of(f_.reduce(what.data, what.data, what.count, native(what.dtype), native(what.op), what.root,
+                               native(comm), native(stream)));
+  }
+  Result reduce_scatter(Comm comm, const Collective& what, gpu::StreamView stream) override {
+    return result_of(f_.reduce_scatter(what.data, share(what), what.count, native(what.dtype), native(what.op),
+                                       native(comm), native(stream)));
+  }
+  Result all_gather(Comm comm, const Collective& what, gpu::StreamView stream) override {
+    return result_of(
+        f_.all_gather(share(what), what.data, what.count, native(what.dtype), native(comm), native(stream)));
   }
 
   [[nodiscard]] bool can_register() const override {
