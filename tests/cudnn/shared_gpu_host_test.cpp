@@ -22,6 +22,7 @@ std::array<std::string, 2> run(int half_of_second) {
     test::FakeRuntime gpu(world, 0);
     auto hosts = comm::make_loopback(2);
     std::vector<std::jthread> ranks;
+    ranks.reserve(2);
     for (int rank = 0; rank < 2; ++rank) {
       ranks.emplace_back([&, rank] {
         const auto index = static_cast<std::size_t>(rank);
