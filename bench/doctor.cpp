@@ -178,7 +178,7 @@ void examine_shared_memory(FindingList& all) {
 void examine_nccl(FindingList& all, const Environment& environment) {
   const gpu::DeviceList gpus = gpu::list_devices();
   const comm::nccl::Search search = nccl_search(environment);
-  if (gpus.devices.empty() && search.root.empty()) return;
+  if (gpus.devices.empty() && search.nccl_root.empty()) return;
   try {
     const auto nccl = comm::nccl::load(search);
     good(all, "NCCL", nccl->version().text() + " (" + nccl->name() + ")");

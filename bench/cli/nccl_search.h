@@ -1,4 +1,4 @@
-// Where NCCL may lie on this machine, from the environment.
+// Where NVIDIA's libraries may lie on this machine, from the environment.
 #pragma once
 
 #include "bench/cli/environment.h"
@@ -6,8 +6,7 @@
 
 namespace hvd::bench {
 
-/// HVD_NCCL_ROOT, or else the site-packages of the active Python environment (VIRTUAL_ENV, CONDA_PREFIX) and the
-/// folders of PYTHONPATH, where the wheels that come with PyTorch put it.
+/// For NCCL, cuDNN and cuBLASLt alike: see gpu::library_search().
 comm::nccl::Search nccl_search(const Environment& environment);
 
 }  // namespace hvd::bench

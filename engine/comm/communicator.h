@@ -132,6 +132,10 @@ bool mpi_available() noexcept;
 /// Initialises MPI (once per process) if need be and finalises it when the last MPI Communicator goes.
 /// Errors: unsupported without MPI; backend when MPI fails.
 std::unique_ptr<Communicator> make_mpi(const CommOptions& options = {});
+/// Collective over all of MPI's ranks: those that give the same `group` become a world of their own, in their order,
+/// with planes of its own that another thread may use. `one_per_node`: they run on different nodes, really or as
+/// CommOptions::ranks_per_node pretends. Errors: as make_mpi().
+std::unique_ptr<Communicator> make_mpi_subset(int group, bool one_per_node);
 
 /// For a process that ends without unwinding, after a signal: removes the names of shared memory that it made and that
 /// not all peers have attached to. Any thread.

@@ -14,8 +14,9 @@
 
 namespace hvd::comm {
 
-/// Work is enqueued on stream() in the order of the calls, and may be captured: a capture that this stream has joined
-/// records it. Ordering with other streams is the caller's affair. The host waits only where a docstring says so.
+/// Work is enqueued on stream() in the order of the calls, and may be captured, unless capture_refusal() says
+/// otherwise: a capture that this stream has joined records it. Ordering with other streams is the caller's affair. The
+/// host waits only where a docstring says so.
 class DevicePlane : public DataPlane {
  public:
   /// High priority: communication starts when it can, not when the compute leaves room.
@@ -26,6 +27,8 @@ class DevicePlane : public DataPlane {
   /// Ends what is in flight on the device, so that streams and graphs that wait for it go on (with wrong numbers).
   /// Nothing but destruction is of use afterwards.
   virtual void abort() noexcept = 0;
+  /// Why a capture cannot hold all_reduce(), in one line; empty: it can.
+  [[nodiscard]] virtual std::string capture_refusal() const { return {}; }
   /// What the ranks spent together to be able to reduce; no part of any step.
   [[nodiscard]] virtual std::chrono::nanoseconds creation_time() const = 0;
 
@@ -56,5 +59,23 @@ struct NcclOptions {
 std::unique_ptr<DeviceCommunicator> make_nccl(std::unique_ptr<Communicator> host, gpu::Runtime& runtime,
                                               std::shared_ptr<nccl::Api> api, const NcclOptions& options,
                                               Deadline deadline);
+
+/// The worlds that a rank of a reduction in two levels is in. `node` and `across` are null where there is one node.
+struct HostLevels {
+  std::unique_ptr<Communicator> world;   ///< control plane and topology
+  std::unique_ptr<Communicator> node;    ///< the ranks of its node, by local rank
+  std::unique_ptr<Communicator> across;  ///< the ranks of its local rank, by node; a thread of the plane uses it
+};
+/// Collective over MPI's ranks. Errors: unsupported where `world` has several nodes and is not MPI's; as make_mpi().
+HostLevels split_levels(std::unique_ptr<Communicator> world);
+
+/// Collective. As make_nccl(), but NCCL reduces inside the node only, and the host's messages between nodes: a
+/// comparison, docs/gpu.md. Where there is one node, it is make_nccl(). The ranks of a node may be processes or
+/// threads; those of different nodes are different processes (threads do for tests with fakes): their streams wait for
+/// one another.
+/// Errors: as make_nccl().
+std::unique_ptr<DeviceCommunicator> make_hierarchical(HostLevels hosts, gpu::Runtime& runtime,
+                                                      std::shared_ptr<nccl::Api> api, const NcclOptions& options,
+                                                      Deadline deadline);
 
 }  // namespace hvd::comm

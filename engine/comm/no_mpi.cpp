@@ -6,10 +6,17 @@ namespace hvd::comm {
 
 bool mpi_available() noexcept { return false; }
 
-std::unique_ptr<Communicator> make_mpi(const CommOptions& /*options*/) {
+namespace {
+
+[[noreturn]] void refuse() {
   throw Error(Errc::kUnsupported,
               "this build has no MPI; install it (Debian: apt-get install libopenmpi-dev), configure with "
               "-DHVD_WITH_MPI=ON and build again, or use --comm loopback");
 }
+
+}  // namespace
+
+std::unique_ptr<Communicator> make_mpi(const CommOptions& /*options*/) { refuse(); }
+std::unique_ptr<Communicator> make_mpi_subset(int /*group*/, bool /*one_per_node*/) { refuse(); }
 
 }  // namespace hvd::comm

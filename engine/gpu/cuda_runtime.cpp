@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <array>
+#include <memory>
 #include <string>
+#include <utility>
 
 #include "engine/base/error.h"
 #include "engine/base/unique_handle.h"
@@ -28,6 +30,13 @@ bool among(const std::array<cudaError, N>& known, cudaError_t status) {
 }
 
 std::string bytes_text(std::size_t bytes) { return std::to_string(bytes >> 20U) + " MiB"; }
+
+/// On a thread of CUDA's, in the stream's order; must not call CUDA. Never called once work on the GPU has failed.
+void CUDART_CB stand_at_gate(void* data) {
+  const std::unique_ptr<std::shared_ptr<HostGate>> gate(static_cast<std::shared_ptr<HostGate>*>(data));
+  (*gate)->reach();
+  (*gate)->await_open();
+}
 
 class CudaRuntime final : public Runtime {
  public:
@@ -101,6 +110,14 @@ class CudaRuntime final : public Runtime {
   }
   void wait(StreamView stream, EventView event) override {
     check(cudaStreamWaitEvent(native(stream), native(event), cudaEventWaitDefault), "cudaStreamWaitEvent", "");
+  }
+  void hold(StreamView stream, std::shared_ptr<HostGate> gate) override {
+    if (capturing(stream))
+      throw Error(Errc::kInvalidArgument, label() + ": a captured stream cannot wait for the host");
+    make_current();
+    auto owner = std::make_unique<std::shared_ptr<HostGate>>(std::move(gate));
+    check(cudaLaunchHostFunc(native(stream), stand_at_gate, owner.get()), "cudaLaunchHostFunc", "");
+    static_cast<void>(owner.release());  // the stream's now
   }
   [[nodiscard]] bool finished(EventView event) override {
     return finished(cudaEventQuery(native(event)), "cudaEventQuery");

@@ -18,6 +18,7 @@
 
 #include "engine/base/deadline.h"
 #include "engine/gpu/device.h"
+#include "engine/gpu/host_gate.h"
 
 namespace hvd::gpu {
 
@@ -125,6 +126,9 @@ class Runtime {
   /// Enqueues: later work on `stream` starts when the event's last recording is over. The host does not wait. An event
   /// that was never recorded holds nothing up.
   virtual void wait(StreamView stream, EventView event) = 0;
+  /// Enqueues: later work on `stream` starts when the host has opened the gate (host_gate.h), which knows when the
+  /// stream gets there. Errors: invalid_argument while `stream` is captured: a gate opens once.
+  virtual void hold(StreamView stream, std::shared_ptr<HostGate> gate) = 0;
   /// Whether the work is over; never waits. Errors: backend if work on the GPU failed; invalid_argument while captured.
   [[nodiscard]] virtual bool finished(EventView event) = 0;
   [[nodiscard]] virtual bool finished(StreamView stream) = 0;

@@ -3,10 +3,35 @@
 #include <dlfcn.h>
 
 #include <algorithm>
+#include <filesystem>
 
 #include "engine/base/error.h"
 
 namespace hvd::gpu {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// What to do about a library that is absent or will not do.
+std::string advice(const WantedLibrary& wanted) {
+  return wanted.how_to_get + ", or name its folder in LD_LIBRARY_PATH or " + wanted.root_variable;
+}
+
+/// Says once that files are not there: many places are looked at.
+std::string explain(std::span<const SharedLibrary::Refusal> refusals) {
+  std::string absent, broken;
+  for (const auto& [name, why] : refusals) {
+    // The loader names the file that is not there: this one, or one that this one needs.
+    if (why.starts_with(name + ": ") && why.find("No such file") != std::string::npos) {
+      absent.append(absent.empty() ? "; there is no " : ", ").append(name);
+    } else {
+      broken.append("; ").append(name).append(": ").append(why);
+    }
+  }
+  return (absent + broken).substr(2);
+}
+
+}  // namespace
 
 std::string one_line(std::string text) {
   std::replace(text.begin(), text.end(), '\n', ' ');
@@ -28,13 +53,32 @@ SharedLibrary::SharedLibrary(std::span<const std::string> names) {
 
 void* SharedLibrary::address(const char* symbol) const { return dlsym(handle_, symbol); }
 
-SharedLibrary require_library(std::span<const std::string> names, const std::string& what,
-                              const std::string& how_to_get) {
-  SharedLibrary library(names);
+std::vector<std::string> candidates(const WantedLibrary& wanted, const LibrarySearch& search) {
+  std::vector<std::string> paths;
+  const auto add = [&](const fs::path& folder) {
+    for (const std::string& file : wanted.files) paths.push_back(folder / file);
+  };
+  if (const std::string& root = search.*wanted.root; !root.empty()) {
+    for (const char* const below : {"lib", "lib64", ""}) add(fs::path(root) / below);
+    return paths;  // who names one wants no other
+  }
+  paths = wanted.files;
+  if (!wanted.build_path.empty()) paths.push_back(wanted.build_path);
+  for (const std::string& packages : search.python_folders) {
+    for (const std::string& wheel : wanted.wheel_folders) add(fs::path(packages) / wheel);
+  }
+  return paths;
+}
+
+SharedLibrary load_library(const WantedLibrary& wanted, const LibrarySearch& search) {
+  SharedLibrary library(candidates(wanted, search));
   if (library.loaded()) return library;
-  std::string tried;
-  for (const SharedLibrary::Refusal& refusal : library.refusals()) tried += (tried.empty() ? "" : "; ") + refusal.why;
-  throw Error(Errc::kUnsupported, what + " could not be loaded (" + tried + "): " + how_to_get);
+  throw Error(Errc::kUnsupported,
+              wanted.what + " could not be loaded (" + explain(library.refusals()) + "): " + advice(wanted));
+}
+
+void refuse_library(const WantedLibrary& wanted, const SharedLibrary& library, const std::string& trouble) {
+  throw Error(Errc::kUnsupported, library.name() + " " + trouble + ": " + advice(wanted));
 }
 
 }  // namespace hvd::gpu

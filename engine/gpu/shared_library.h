@@ -1,8 +1,10 @@
 // A vendor's library, loaded at run time: the program must start on machines that have none of them. Any thread.
 #pragma once
 
+#include <functional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace hvd::gpu {
@@ -37,9 +39,42 @@ class SharedLibrary {
   std::vector<Refusal> refusals_;
 };
 
-/// A library that has to be there. Errors: unsupported, "<what> could not be loaded (<why>; ...): <how_to_get>".
-SharedLibrary require_library(std::span<const std::string> names, const std::string& what,
-                              const std::string& how_to_get);
+/// What this machine's environment says of where libraries lie; the same for all of them.
+struct LibrarySearch {
+  /// Folders that the user named, in which (or in the lib or lib64 below) the library must be; empty: none was named.
+  std::string cudnn_root;   ///< HVD_CUDNN_ROOT
+  std::string cublas_root;  ///< HVD_CUBLAS_ROOT
+  std::string nccl_root;    ///< HVD_NCCL_ROOT
+  /// In the manner of sys.path: folders that hold the nvidia/ of NVIDIA's wheels.
+  std::vector<std::string> python_folders;
+};
+
+/// From environment variables, by name: the three above, and the packages of the active Python environment
+/// (VIRTUAL_ENV, CONDA_PREFIX), of PYTHONPATH, of the python3 that PATH finds, and of the user (HOME). Reads folders,
+/// starts nothing.
+LibrarySearch library_search(const std::function<std::string_view(const char* variable)>& value_of);
+
+/// One library: what it is called, and where it lies where it is installed.
+struct WantedLibrary {
+  std::string what;                            ///< "cuDNN"
+  std::vector<std::string> files;              ///< that will do, the best first: "libcudnn.so.9"
+  std::string root_variable;                   ///< "HVD_CUDNN_ROOT"
+  std::string LibrarySearch::*root = nullptr;  ///< its value
+  std::string build_path;                      ///< the file that CMake found; empty: none
+  std::vector<std::string> wheel_folders;      ///< below a Python folder: "nvidia/cudnn/lib"
+  std::string how_to_get;                      ///< "install cuDNN 9": the advice where there is none
+};
+
+/// File names and paths in the one order in which libraries are looked for. A root that the user named is the only
+/// place. Else: where the dynamic loader looks (the host's own), where CMake found it, Python's wheels.
+std::vector<std::string> candidates(const WantedLibrary& wanted, const LibrarySearch& search);
+
+/// The first candidate that can be loaded. Errors: unsupported, in one line that lists what was tried and says what to
+/// do.
+SharedLibrary load_library(const WantedLibrary& wanted, const LibrarySearch& search);
+
+/// For a library that was loaded and will not do. Throws unsupported: "<library> <trouble>: <what to do>".
+[[noreturn]] void refuse_library(const WantedLibrary& wanted, const SharedLibrary& library, const std::string& trouble);
 
 /// A library's message as one line.
 std::string one_line(std::string text);

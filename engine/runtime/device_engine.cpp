@@ -82,8 +82,13 @@ void DeviceEngine::set_schedule(Schedule schedule) {
 
 bool DeviceEngine::to_be_captured() const {
   if (!device_.graph || (schedule_ == Schedule::kNegotiated && !alone_)) return false;
+  if (schedule_ == Schedule::kStatic && !graph_refusal().empty()) return false;
   const auto before = eager_.find(schedule_);
   return (before == eager_.end() ? 0 : before->second) >= device_.eager_steps;
+}
+
+std::string DeviceEngine::graph_refusal() const {
+  return device_.graph && !alone_ ? plane_.capture_refusal() : std::string{};
 }
 
 void DeviceEngine::run_step(gpu::StreamView compute, const Work& work) {

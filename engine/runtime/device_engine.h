@@ -88,6 +88,9 @@ class DeviceEngine {
   void gradient_ready(std::size_t index);
   /// Sleeps until the step is over on the GPU. Errors: the engine's; timeout; backend if the GPU failed.
   DeviceReport finish_step();
+  /// Why steps of the static schedule are enqueued one by one though a graph was asked for, in one line; empty: they
+  /// are captured, or nobody asked. For whoever reports the run.
+  [[nodiscard]] std::string graph_refusal() const;
   /// Forgets captured graphs: the next steps are captured anew. After a change of what Work enqueues.
   void drop_graphs() { graphs_.clear(); }
 

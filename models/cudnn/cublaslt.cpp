@@ -7,17 +7,28 @@
 
 namespace hvd::models::cudnn {
 
-std::shared_ptr<const CublasLt> CublasLt::load(std::span<const std::string> names) {
-  std::vector<std::string> defaults;
-#ifdef HVD_CUBLASLT_LIBRARY  // where CMake found it
-  defaults.emplace_back(HVD_CUBLASLT_LIBRARY);
+namespace {
+
+#ifndef HVD_CUBLASLT_LIBRARY  // where CMake found it
+#define HVD_CUBLASLT_LIBRARY ""
 #endif
-  // That of the CUDA version that this was compiled for; others would bring a second CUDA into the process.
+
+/// That of the CUDA version that this was compiled for; others would bring a second CUDA into the process.
+gpu::WantedLibrary wanted_cublaslt() {
   const std::string major = std::to_string(CUBLAS_VER_MAJOR);
-  defaults.insert(defaults.end(), {"libcublasLt.so." + major, "libcublasLt.so"});
-  if (names.empty()) names = defaults;
-  const gpu::SharedLibrary file = gpu::require_library(
-      names, "cuBLASLt", "install the CUDA " + major + " libraries, or put their folder into LD_LIBRARY_PATH");
+  return {.what = "cuBLASLt",
+          .files = {"libcublasLt.so." + major, "libcublasLt.so"},
+          .root_variable = "HVD_CUBLAS_ROOT",
+          .root = &gpu::LibrarySearch::cublas_root,
+          .build_path = HVD_CUBLASLT_LIBRARY,
+          .wheel_folders = {"nvidia/cublas/lib", "nvidia/cu" + major + "/lib"},
+          .how_to_get = "install the CUDA " + major + " libraries"};
+}
+
+}  // namespace
+
+std::shared_ptr<const CublasLt> CublasLt::load(const gpu::LibrarySearch& search) {
+  const gpu::SharedLibrary file = gpu::load_library(wanted_cublaslt(), search);
   std::shared_ptr<CublasLt> library(new CublasLt());
   LtFunctions& f = library->functions_;
   if (!file.find("cublasLtGetVersion", f.get_version) || !file.find("cublasLtGetStatusString", f.get_status_string) ||
@@ -31,9 +42,7 @@ std::shared_ptr<const CublasLt> CublasLt::load(std::span<const std::string> name
       !file.find("cublasLtMatmulPreferenceDestroy", f.destroy_preference) ||
       !file.find("cublasLtMatmulPreferenceSetAttribute", f.set_preference) ||
       !file.find("cublasLtMatmulAlgoGetHeuristic", f.get_algorithms) || !file.find("cublasLtMatmul", f.multiply)) {
-    throw Error(Errc::kUnsupported, file.name() +
-                                        " lacks functions of cuBLASLt 11.4 or newer: point LD_LIBRARY_PATH at "
-                                        "a newer one");
+    gpu::refuse_library(wanted_cublaslt(), file, "lacks functions of cuBLASLt 11.4 or newer");
   }
   return library;
 }

@@ -8,8 +8,9 @@
 
 #include <cstddef>
 #include <memory>
-#include <span>
 #include <string>
+
+#include "engine/gpu/shared_library.h"
 
 namespace hvd::models::cudnn {
 
@@ -33,9 +34,8 @@ struct LtFunctions {
 
 class CublasLt {
  public:
-  /// Loads the first of `names` that can be loaded (empty: the loader's, newest first). Errors: unsupported if none
-  /// can, or if one lacks a function.
-  static std::shared_ptr<const CublasLt> load(std::span<const std::string> names = {});
+  /// Looked for as all are (gpu::candidates). Errors: unsupported if there is none, or if it lacks a function.
+  static std::shared_ptr<const CublasLt> load(const gpu::LibrarySearch& search = {});
   /// Of functions that the caller has, for tests.
   static std::shared_ptr<const CublasLt> with(const LtFunctions& functions);
 

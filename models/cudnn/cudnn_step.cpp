@@ -39,8 +39,9 @@ std::unique_ptr<DeviceStep> make_cudnn_step(Graph graph, const StepOptions& opti
     throw Error(Errc::kUnsupported, runtime.label() + ": " + why);
   }
   runtime.make_current();
-  const cudnn::Backends backends{
-      .cudnn = cudnn::Library::load(), .cublaslt = cudnn::CublasLt::load(), .kernels = cudnn::kernels::gpu_table()};
+  const cudnn::Backends backends{.cudnn = cudnn::Library::load(cudnn.libraries),
+                                 .cublaslt = cudnn::CublasLt::load(cudnn.libraries),
+                                 .kernels = cudnn::kernels::gpu_table()};
   auto room = std::make_unique<cudnn::EngineRoom>(runtime, backends);
   const auto planner = cudnn::make_planner(backends.cudnn, room->handle().get(), runtime.device().name);
   cudnn::Plan plan = planner->plan(graph, {.compute = compute,
@@ -57,10 +58,10 @@ std::unique_ptr<DeviceStep> make_cudnn_step(Graph graph, const StepOptions& opti
                               runtime, backends, std::move(room), allocate);
 }
 
-std::string cudnn_unsupported_reason() {
+std::string cudnn_unsupported_reason(const gpu::LibrarySearch& libraries) {
   try {
-    static_cast<void>(cudnn::Library::load());
-    static_cast<void>(cudnn::CublasLt::load());
+    static_cast<void>(cudnn::Library::load(libraries));
+    static_cast<void>(cudnn::CublasLt::load(libraries));
   } catch (const Error& error) {
     return error.what();
   }

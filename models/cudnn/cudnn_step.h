@@ -9,6 +9,7 @@
 #include <memory>
 #include <string>
 
+#include "engine/gpu/shared_library.h"
 #include "models/device_step.h"
 #include "models/graph/graph.h"
 
@@ -25,6 +26,8 @@ struct CudnnOptions {
   /// Where the winners are kept and looked for, by cuDNN version, GPU and program; empty: nowhere.
   std::string winners_folder = {};
   std::size_t workspace_cap_bytes = std::size_t{1} << 30;
+  /// Where cuDNN and cuBLASLt may lie.
+  gpu::LibrarySearch libraries = {};
 };
 
 /// `graph` must be differentiated; `options.compute` is fp32, fp16 or bf16. `runtime` must outlive the step. `allocate`
@@ -36,6 +39,6 @@ std::unique_ptr<DeviceStep> make_cudnn_step(Graph graph, const StepOptions& opti
                                             gpu::Runtime& runtime, const ArenaAllocator& allocate);
 
 /// Why no step can be made in this build and with the libraries that this machine has; empty: it can, given a GPU.
-std::string cudnn_unsupported_reason();
+std::string cudnn_unsupported_reason(const gpu::LibrarySearch& libraries = {});
 
 }  // namespace hvd::models

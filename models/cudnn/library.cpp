@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <vector>
 
 #include "engine/base/error.h"
 #include "engine/gpu/shared_library.h"
@@ -10,13 +9,18 @@
 namespace hvd::models::cudnn {
 namespace {
 
-std::vector<std::string> default_names() {
-  std::vector<std::string> names;
-#ifdef HVD_CUDNN_LIBRARY  // where CMake found it: toolkits in wheels and modules are in no loader path
-  names.emplace_back(HVD_CUDNN_LIBRARY);
+#ifndef HVD_CUDNN_LIBRARY  // where CMake found it
+#define HVD_CUDNN_LIBRARY ""
 #endif
-  names.insert(names.end(), {"libcudnn.so.9", "libcudnn.so.8", "libcudnn.so"});
-  return names;
+
+gpu::WantedLibrary wanted_cudnn() {
+  return {.what = "cuDNN",
+          .files = {"libcudnn.so.9", "libcudnn.so.8", "libcudnn.so"},
+          .root_variable = "HVD_CUDNN_ROOT",
+          .root = &gpu::LibrarySearch::cudnn_root,
+          .build_path = HVD_CUDNN_LIBRARY,
+          .wheel_folders = {"nvidia/cudnn/lib"},
+          .how_to_get = "install cuDNN 8.9 or 9 for this CUDA version"};
 }
 
 }  // namespace
@@ -31,11 +35,8 @@ Version version_from_number(std::size_t number) noexcept {
   return {.major = n / unit, .minor = n % unit / 100, .patch = n % 100};
 }
 
-std::shared_ptr<const Library> Library::load(std::span<const std::string> names) {
-  const std::vector<std::string> defaults = default_names();
-  if (names.empty()) names = defaults;
-  const gpu::SharedLibrary file = gpu::require_library(
-      names, "cuDNN", "install cuDNN 8.9 or 9 for this CUDA version, or put its folder into LD_LIBRARY_PATH");
+std::shared_ptr<const Library> Library::load(const gpu::LibrarySearch& search) {
+  const gpu::SharedLibrary file = gpu::load_library(wanted_cudnn(), search);
   std::shared_ptr<Library> library(new Library());
   library->name_ = file.name();
   Functions& f = library->functions_;
@@ -46,13 +47,12 @@ std::shared_ptr<const Library> Library::load(std::span<const std::string> names)
       !file.find("cudnnBackendDestroyDescriptor", f.destroy) || !file.find("cudnnBackendSetAttribute", f.set) ||
       !file.find("cudnnBackendGetAttribute", f.get) || !file.find("cudnnBackendFinalize", f.finalize) ||
       !file.find("cudnnBackendExecute", f.execute)) {
-    throw Error(Errc::kUnsupported,
-                library->name_ + " lacks the backend API of cuDNN 8.9 or 9: point LD_LIBRARY_PATH at a newer one");
+    gpu::refuse_library(wanted_cudnn(), file, "lacks the backend API of cuDNN 8.9 or 9");
   }
   library->version_ = version_from_number(f.get_version());
   if (library->version_ < kOldestVersion) {
-    throw Error(Errc::kUnsupported, library->name_ + " is cuDNN " + library->version_.text() + ", older than " +
-                                        kOldestVersion.text() + ": point LD_LIBRARY_PATH at a newer one");
+    gpu::refuse_library(wanted_cudnn(), file,
+                        "is cuDNN " + library->version_.text() + ", older than " + kOldestVersion.text());
   }
   return library;
 }

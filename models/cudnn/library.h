@@ -10,8 +10,9 @@
 #include <compare>
 #include <cstddef>
 #include <memory>
-#include <span>
 #include <string>
+
+#include "engine/gpu/shared_library.h"
 
 namespace hvd::models::cudnn {
 
@@ -48,9 +49,9 @@ struct Functions {
 
 class Library {
  public:
-  /// Loads the first of `names` that can be loaded (file names or paths; empty: those of the build, then the
-  /// loader's). Errors: unsupported if none can, if one lacks a function, or if it is older than kOldestVersion.
-  static std::shared_ptr<const Library> load(std::span<const std::string> names = {});
+  /// Looked for as all are (gpu::candidates). Errors: unsupported if there is none, if it lacks a function, or if it
+  /// is older than kOldestVersion.
+  static std::shared_ptr<const Library> load(const gpu::LibrarySearch& search = {});
   /// Of functions that the caller has, for tests.
   static std::shared_ptr<const Library> with(const Functions& functions);
 

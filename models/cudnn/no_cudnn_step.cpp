@@ -7,10 +7,10 @@ namespace hvd::models {
 std::unique_ptr<DeviceStep> make_cudnn_step(Graph /*graph*/, const StepOptions& /*options*/,
                                             const CudnnOptions& /*cudnn*/, gpu::Runtime& /*runtime*/,
                                             const ArenaAllocator& /*allocate*/) {
-  throw Error(Errc::kUnsupported, cudnn_unsupported_reason());
+  throw Error(Errc::kUnsupported, cudnn_unsupported_reason({}));
 }
 
-std::string cudnn_unsupported_reason() {
+std::string cudnn_unsupported_reason(const gpu::LibrarySearch& /*libraries*/) {
   return "this build trains on CPUs only: install the CUDA Toolkit 12 or newer (with nvcc) and cuDNN 8.9 or 9 with "
          "headers, then configure and build again (-DHVD_CUDNN_ROOT=... if cuDNN is in a place of its own)";
 }

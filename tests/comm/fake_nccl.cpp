@@ -47,19 +47,23 @@ constexpr Result kDone{};
 
 Result failed(int code) { return {.status = Status::kFailed, .code = code, .remote = code == kRemoteError}; }
 
-/// In rank order, as every ring does it for a given world.
-void reduce(const std::vector<Collective>& parts, float error) {
+/// In rank order, as every ring does it for a given world: element `i` of every part, plus `error`.
+float sum_of(const std::vector<Collective>& parts, std::size_t i, float error) {
   const Collective& first = parts.front();
   const std::size_t element = size_of(first.dtype);
-  for (std::size_t i = 0; i < first.count; ++i) {
-    float sum = error;
-    for (const Collective& part : parts)
-      sum += load_element(static_cast<const std::byte*>(part.data) + i * element, first.dtype);
-    if (first.op == ReduceOp::kAverage) sum /= static_cast<float>(parts.size());
-    for (const Collective& part : parts)
-      store_element(static_cast<std::byte*>(part.data) + i * element, sum, first.dtype);
+  float sum = error;
+  for (const Collective& part : parts) {
+    sum += load_element(static_cast<const std::byte*>(part.data) + i * element, first.dtype);
   }
+  return first.op == ReduceOp::kAverage ? sum / static_cast<float>(parts.size()) : sum;
 }
+
+std::byte* element_of(const Collective& part, std::size_t i) {
+  return static_cast<std::byte*>(part.data) + i * size_of(part.dtype);
+}
+
+/// What real reductions leave undefined.
+void spoil(const Collective& part, std::size_t i) { store_element(element_of(part, i), -12345.0F, part.dtype); }
 
 bool alike(const Collective& a, const Collective& b) {
   return a.count == b.count && a.dtype == b.dtype && a.op == b.op && a.root == b.root;
@@ -232,10 +236,47 @@ Result FakeNccl::cancel(Comm comm) {
   return kDone;
 }
 
-void FakeNccl::enqueue(Member& member, const std::string& label, const Collective& what, gpu::StreamView stream,
-                       bool reduces) {
+const char* FakeNccl::name_of(Kind kind) {
+  switch (kind) {
+    case Kind::kAllReduce: return "all_reduce";
+    case Kind::kBroadcast: return "broadcast";
+    case Kind::kReduce: return "reduce";
+    case Kind::kReduceScatter: return "reduce_scatter";
+    case Kind::kAllGather: return "all_gather";
+  }
+  return "";
+}
+
+void FakeNccl::perform(Kind kind, const std::vector<Collective>& parts, float error) {
+  const Collective& first = parts.front();
+  const auto root = static_cast<std::size_t>(first.root);
+  const bool shared = kind == Kind::kReduceScatter || kind == Kind::kAllGather;
+  const std::size_t elements = shared ? first.count * parts.size() : first.count;
+  const std::size_t bytes = size_of(first.dtype);
+  for (std::size_t i = 0; i < elements; ++i) {
+    const std::size_t owner = shared ? i / first.count : root;
+    if (kind == Kind::kBroadcast || kind == Kind::kAllGather) {
+      for (const Collective& part : parts) std::memmove(element_of(part, i), element_of(parts[owner], i), bytes);
+      continue;
+    }
+    const float sum = sum_of(parts, i, error);
+    for (std::size_t r = 0; r < parts.size(); ++r) {
+      if (kind == Kind::kAllReduce || r == owner) {
+        store_element(element_of(parts[r], i), sum, first.dtype);
+      } else {
+        spoil(parts[r], i);
+      }
+    }
+  }
+}
+
+void FakeNccl::enqueue(Member& member, Kind kind, const Collective& what, gpu::StreamView stream) {
   const auto rank = static_cast<std::size_t>(member.rank);
-  const Range range{static_cast<const std::byte*>(what.data), what.count * size_of(what.dtype)};
+  const bool shared = kind == Kind::kReduceScatter || kind == Kind::kAllGather;
+  if (shared && what.place != member.rank) hub_.world().report(std::string(name_of(kind)) + ": not this rank's place");
+  const std::string label = std::string(name_of(kind)) + " of " + std::to_string(what.count);
+  const std::size_t shares = shared ? static_cast<std::size_t>(member.group->size) : 1;
+  const Range range{static_cast<const std::byte*>(what.data), shares * what.count * size_of(what.dtype)};
   float error = 0;
   if (options_.wrong_sums > 0) {
     --options_.wrong_sums;
@@ -243,7 +284,7 @@ void FakeNccl::enqueue(Member& member, const std::string& label, const Collectiv
   }
   std::shared_ptr<int> hold;
   if (gpu_.capturing(stream)) hold = member.held_by_graphs;
-  auto start = [hub = &hub_, group = member.group, aborted = member.aborted, hold, rank, what, label, reduces,
+  auto start = [hub = &hub_, group = member.group, aborted = member.aborted, hold, rank, what, label, kind,
                 error]() -> Work::Poll {
     hub->note("rank " + std::to_string(rank) + " begins " + label);
     const MutexLock lock(group->mutex);
@@ -257,7 +298,7 @@ void FakeNccl::enqueue(Member& member, const std::string& label, const Collectiv
     }
     slot->parts[rank] = what;
     slot->here[rank] = true;
-    return [group, aborted, round = slot, rank, label, reduces, error] {
+    return [group, aborted, round = slot, rank, label, kind, error] {
       const MutexLock poll_lock(group->mutex);
       if (*aborted) {
         round->here[rank] = false;  // its memory may go
@@ -269,43 +310,48 @@ void FakeNccl::enqueue(Member& member, const std::string& label, const Collectiv
       for (const Collective& part : round->parts) {
         if (!alike(part, round->parts[rank])) throw std::runtime_error("ranks do not make the same call: " + label);
       }
-      if (reduces) {
-        reduce(round->parts, error);
-      } else {
-        const Collective& root = round->parts[static_cast<std::size_t>(round->parts[rank].root)];
-        for (const Collective& part : round->parts) std::memmove(part.data, root.data, root.count);
-      }
+      perform(kind, round->parts, error);
       return round->done = true;
     };
   };
   gpu_.enqueue(stream, {label, {range}, {range}, std::move(start)});
 }
 
-Result FakeNccl::collective(Comm comm, const std::string& label, const Collective& what, gpu::StreamView stream,
-                            bool reduces) {
+Result FakeNccl::collective(Comm comm, Kind kind, const Collective& what, gpu::StreamView stream) {
   Member* const member = find(comm);
   if (member == nullptr) return failed(kInvalidUsage);
   const MutexLock member_lock(member->mutex);
   if (!member->joined || member->in_progress > 0 || !member->late.empty()) {
-    hub_.world().report(label + ": called while an earlier call is in progress");
+    hub_.world().report(std::string(name_of(kind)) + ": called while an earlier call is in progress");
     return failed(kInvalidUsage);
   }
   if (options_.polls_in_progress > 0) {
     member->in_progress = options_.polls_in_progress;
-    member->late.emplace_back(
-        [this, member, label, what, stream, reduces] { enqueue(*member, label, what, stream, reduces); });
+    member->late.emplace_back([this, member, kind, what, stream] { enqueue(*member, kind, what, stream); });
     return {.status = Status::kInProgress, .code = kInProgress};
   }
-  enqueue(*member, label, what, stream, reduces);
+  enqueue(*member, kind, what, stream);
   return kDone;
 }
 
 Result FakeNccl::all_reduce(Comm comm, const Collective& what, gpu::StreamView stream) {
-  return collective(comm, "all_reduce of " + std::to_string(what.count), what, stream, true);
+  return collective(comm, Kind::kAllReduce, what, stream);
 }
 
 Result FakeNccl::broadcast(Comm comm, const Collective& what, gpu::StreamView stream) {
-  return collective(comm, "broadcast of " + std::to_string(what.count), what, stream, false);
+  return collective(comm, Kind::kBroadcast, what, stream);
+}
+
+Result FakeNccl::reduce(Comm comm, const Collective& what, gpu::StreamView stream) {
+  return collective(comm, Kind::kReduce, what, stream);
+}
+
+Result FakeNccl::reduce_scatter(Comm comm, const Collective& what, gpu::StreamView stream) {
+  return collective(comm, Kind::kReduceScatter, what, stream);
+}
+
+Result FakeNccl::all_gather(Comm comm, const Collective& what, gpu::StreamView stream) {
+  return collective(comm, Kind::kAllGather, what, stream);
 }
 
 Result FakeNccl::allocate(std::size_t bytes, void*& data) {

@@ -73,6 +73,11 @@ class FakeNccl final : public comm::nccl::Api {
                                 gpu::StreamView stream) override;
   comm::nccl::Result broadcast(comm::nccl::Comm comm, const comm::nccl::Collective& what,
                                gpu::StreamView stream) override;
+  comm::nccl::Result reduce(comm::nccl::Comm comm, const comm::nccl::Collective& what, gpu::StreamView stream) override;
+  comm::nccl::Result reduce_scatter(comm::nccl::Comm comm, const comm::nccl::Collective& what,
+                                    gpu::StreamView stream) override;
+  comm::nccl::Result all_gather(comm::nccl::Comm comm, const comm::nccl::Collective& what,
+                                gpu::StreamView stream) override;
   [[nodiscard]] bool can_register() const override { return options_.can_register; }
   comm::nccl::Result allocate(std::size_t bytes, void*& data) override;
   comm::nccl::Result free(void* data) override;
@@ -83,11 +88,14 @@ class FakeNccl final : public comm::nccl::Api {
  private:
   struct Member;
 
-  comm::nccl::Result collective(comm::nccl::Comm comm, const std::string& label, const comm::nccl::Collective& what,
-                                gpu::StreamView stream, bool reduces);
+  enum class Kind : std::uint8_t { kAllReduce, kBroadcast, kReduce, kReduceScatter, kAllGather };
+  static const char* name_of(Kind kind);
+  /// On all ranks at once, when all have come to it.
+  static void perform(Kind kind, const std::vector<comm::nccl::Collective>& parts, float error);
+  comm::nccl::Result collective(comm::nccl::Comm comm, Kind kind, const comm::nccl::Collective& what,
+                                gpu::StreamView stream);
   Member* find(comm::nccl::Comm comm);
-  void enqueue(Member& member, const std::string& label, const comm::nccl::Collective& what, gpu::StreamView stream,
-               bool reduces);
+  void enqueue(Member& member, Kind kind, const comm::nccl::Collective& what, gpu::StreamView stream);
 
   FakeNcclHub& hub_;
   FakeRuntime& gpu_;

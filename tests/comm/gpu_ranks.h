@@ -20,6 +20,8 @@ struct GpuWorldOptions {
   std::vector<FakeNcclOptions> nccl;  ///< [rank]; shorter: the default
   std::vector<std::string> uuids;     ///< [rank]; shorter: one of its own
   comm::NcclOptions communicator;
+  /// > 0: pretended nodes of so many ranks, and connect() makes the communicator that reduces in two levels.
+  int ranks_per_node = 0;
   std::chrono::milliseconds deadline{20000};
 };
 
@@ -31,8 +33,13 @@ struct GpuRank {
   std::unique_ptr<comm::Communicator> host;
   const GpuWorldOptions& options;
   FakeNcclHub& hub;
+  std::unique_ptr<comm::Communicator> node, across;  ///< with ranks_per_node
 
   std::unique_ptr<comm::DeviceCommunicator> connect() {
+    if (options.ranks_per_node > 0) {
+      return comm::make_hierarchical({.world = std::move(host), .node = std::move(node), .across = std::move(across)},
+                                     gpu, nccl, options.communicator, Deadline::after(options.deadline));
+    }
     return comm::make_nccl(std::move(host), gpu, nccl, options.communicator, Deadline::after(options.deadline));
   }
 };
@@ -55,10 +62,29 @@ struct GpuOutcome {
   }
 };
 
+/// [rank] its ends of the loopback worlds of its node, and of its local rank on all nodes.
+struct LoopbackLevels {
+  LoopbackLevels(int size, int ranks_per_node) {
+    for (int first = 0; first < size; first += ranks_per_node) {
+      for (auto& one : comm::make_loopback(std::min(ranks_per_node, size - first))) node.push_back(std::move(one));
+    }
+    across.resize(node.size());
+    for (int local = 0; local < std::min(size, ranks_per_node); ++local) {
+      auto world = comm::make_loopback((size - local + ranks_per_node - 1) / ranks_per_node, {}, 1);
+      for (std::size_t n = 0; n < world.size(); ++n) {
+        across[n * static_cast<std::size_t>(ranks_per_node) + static_cast<std::size_t>(local)] = std::move(world[n]);
+      }
+    }
+  }
+  std::vector<std::unique_ptr<comm::Communicator>> node, across;
+};
+
 inline GpuOutcome on_gpu_ranks(int size, const GpuWorldOptions& options, const std::function<void(GpuRank&)>& body) {
   FakeWorld world(options.seed);
   FakeNcclHub hub(world);
-  auto hosts = size == 1 ? std::vector<std::unique_ptr<comm::Communicator>>{} : comm::make_loopback(size);
+  const int per_node = options.ranks_per_node;
+  auto hosts = size == 1 ? std::vector<std::unique_ptr<comm::Communicator>>{} : comm::make_loopback(size, {}, per_node);
+  LoopbackLevels levels(size, per_node > 0 ? per_node : size);
   if (size == 1) hosts.push_back(comm::make_solo());
   GpuOutcome outcome;
   outcome.errors.resize(static_cast<std::size_t>(size));
@@ -73,8 +99,14 @@ inline GpuOutcome on_gpu_ranks(int size, const GpuWorldOptions& options, const s
     for (std::size_t r = 0; r < hosts.size(); ++r) {
       threads.emplace_back([&, r] {
         const FakeNcclOptions its = r < options.nccl.size() ? options.nccl[r] : FakeNcclOptions{};
-        GpuRank rank{static_cast<int>(r), *gpus[r], std::make_shared<FakeNccl>(hub, *gpus[r], its),
-                     std::move(hosts[r]), options,  hub};
+        GpuRank rank{static_cast<int>(r),
+                     *gpus[r],
+                     std::make_shared<FakeNccl>(hub, *gpus[r], its),
+                     std::move(hosts[r]),
+                     options,
+                     hub,
+                     std::move(levels.node[r]),
+                     std::move(levels.across[r])};
         try {
           body(rank);
         } catch (const Error& error) {

@@ -1,6 +1,7 @@
 // Ranks as processes. Run by ctest as: mpirun -np N mpi_comm_test <mode> [algorithm] [ranks per node]
 //   all     every collective, checked against a serial computation
 //   library what the library's own all-reduce can do, and the recorded fall-back where it cannot
+//   levels  the worlds of a reduction in two levels, one of them used by a thread beside the others
 //   allocate  more shared memory than there is fails on all ranks with the figures
 //   kill    the last rank dies by SIGKILL in mid-run     } the others print what they saw
 //   stop    the last rank stops answering (SIGSTOP)      }
@@ -10,11 +11,16 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <functional>
+#include <memory>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "engine/base/error.h"
 #include "engine/comm/communicator.h"
+#include "engine/comm/device_communicator.h"
 #include "tests/comm/collective_checks.h"
 
 namespace {
@@ -46,6 +52,42 @@ int check_library(Communicator& c) {
   failures +=
       say(c, "bf16", test::check_all_reduce(c, {100003, DataType::kBF16, ReduceOp::kSum, test::Memory::kPlain}));
   if (c.data().description() != "mpi's own + ring over mpi") failures += say(c, "description", c.data().description());
+  return failures;
+}
+
+std::string caught(const std::function<std::string()>& check) {
+  try {
+    return check();
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+
+int check_levels(std::unique_ptr<Communicator> world) {
+  const comm::HostLevels levels = comm::split_levels(std::move(world));
+  Communicator& all = *levels.world;
+  const comm::Topology &where = all.topology(), &node = levels.node->topology(), &across = levels.across->topology();
+  int failures = 0;
+  if (node.rank != where.local_rank || node.size != where.local_size || node.nodes != 1) {
+    failures += say(all, "node", "rank " + std::to_string(node.rank) + " of " + std::to_string(node.size));
+  }
+  if (across.rank != where.node || across.nodes != across.size ||
+      (where.local_rank == 0 && across.size != where.nodes)) {
+    failures += say(all, "across", "rank " + std::to_string(across.rank) + " of " + std::to_string(across.size));
+  }
+  std::string beside;
+  {
+    const std::jthread thread(
+        [&] { beside = caught([&] { return test::check_all_reduce_matrix(*levels.across, true); }); });
+    failures += say(all, "control plane", caught([&] { return test::check_control_plane(all); }));
+    failures += say(all, "node", caught([&] { return test::check_all_reduce_matrix(*levels.node, false); }));
+    failures += say(all, "control plane", caught([&] { return test::check_control_plane(all); }));
+  }
+  failures += say(all, "across", beside);
+  if (failures == 0 && where.rank == 0) {
+    std::printf("good: %d ranks on %d nodes, %s\n", where.size, where.nodes,
+                levels.across->data().description().c_str());
+  }
   return failures;
 }
 
@@ -95,7 +137,8 @@ int main(int argc, char** argv) {
   try {
     if (argc > 2) options.algorithm = comm::parse_algorithm(argv[2]);
     if (argc > 3) options.ranks_per_node = std::atoi(argv[3]);
-    const auto c = comm::make_mpi(options);
+    auto c = comm::make_mpi(options);
+    if (mode == "levels") return check_levels(std::move(c)) == 0 ? 0 : 1;
     int result = 2;
     if (mode == "all") result = check_everything(*c);
     if (mode == "library") result = check_library(*c);

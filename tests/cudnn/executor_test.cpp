@@ -552,18 +552,30 @@ TEST(StepMemory, CountsWhatGrowsWithTheBatch) {
 }
 
 TEST(Libraries, ThatAreMissingOrWrongAreNamed) {
-  const std::vector<std::string> absent{"libnot_here.so.1", "libnot_here.so"}, wrong{"libm.so.6"};
-  models::testing::expect_error(
-      Errc::kUnsupported, {"cuDNN could not be loaded (libnot_here.so.1: ", "; libnot_here.so: ", "install cuDNN"},
-      [&] { static_cast<void>(Library::load(absent)); });
+  gpu::LibrarySearch search;
+  search.cudnn_root = search.cublas_root = "/nowhere";
   models::testing::expect_error(Errc::kUnsupported,
-                                {"libm.so.6 lacks the backend API of cuDNN 8.9 or 9: point LD_LIBRARY_PATH at"},
-                                [&] { static_cast<void>(Library::load(wrong)); });
+                                {"cuDNN could not be loaded (there is no /nowhere/lib/libcudnn.so.9, ",
+                                 ", /nowhere/libcudnn.so): install cuDNN", "LD_LIBRARY_PATH or HVD_CUDNN_ROOT"},
+                                [&] { static_cast<void>(Library::load(search)); });
   models::testing::expect_error(Errc::kUnsupported,
-                                {"cuBLASLt could not be loaded (libnot_here.so.1: ", "install the CUDA"},
-                                [&] { static_cast<void>(CublasLt::load(absent)); });
-  models::testing::expect_error(Errc::kUnsupported, {"libm.so.6 lacks functions of cuBLASLt"},
-                                [&] { static_cast<void>(CublasLt::load(wrong)); });
+                                {"cuBLASLt could not be loaded (there is no /nowhere/lib/libcublasLt.so.",
+                                 "): install the CUDA", "LD_LIBRARY_PATH or HVD_CUBLAS_ROOT"},
+                                [&] { static_cast<void>(CublasLt::load(search)); });
+  const char* const maths = "/lib/x86_64-linux-gnu/libm.so.6";
+  if (!std::filesystem::exists(maths)) GTEST_SKIP() << "no " << maths;
+  const std::filesystem::path wrong = std::filesystem::path(::testing::TempDir()) / "not_cuda";
+  std::filesystem::remove_all(wrong);
+  std::filesystem::create_directories(wrong);
+  for (const char* const file : {"libcudnn.so", "libcublasLt.so"}) {
+    std::filesystem::create_symlink(maths, wrong / file);
+  }
+  search.cudnn_root = search.cublas_root = wrong;
+  models::testing::expect_error(Errc::kUnsupported,
+                                {"not_cuda/libcudnn.so lacks the backend API of cuDNN 8.9 or 9: install"},
+                                [&] { static_cast<void>(Library::load(search)); });
+  models::testing::expect_error(Errc::kUnsupported, {"not_cuda/libcublasLt.so lacks functions of cuBLASLt"},
+                                [&] { static_cast<void>(CublasLt::load(search)); });
 }
 
 TEST(TypeRefusal, NamesWhatTheGpuLacks) {

@@ -139,6 +139,7 @@ std::vector<float> expected_parameters(int size, int steps, const std::vector<co
 struct Way {
   Schedule schedule;
   bool overlap, graph;
+  int ranks_per_node = 0;  ///< > 0: in two levels
 };
 
 class DeviceSteps : public ::testing::TestWithParam<std::tuple<int, Way>> {};
@@ -149,12 +150,14 @@ TEST_P(DeviceSteps, GiveTheSumsOfAllRanks) {
   for (std::uint64_t seed = 0; seed < 6; ++seed) {
     GpuWorldOptions options;
     options.seed = seed;
+    options.ranks_per_node = way.ranks_per_node;
+    const bool through_host = way.ranks_per_node > 0 && size > way.ranks_per_node;
     const GpuOutcome outcome = on_gpu_ranks(size, options, [&, size = size, way = way](GpuRank& rank) {
       DeviceEngine engine(rank.connect(), small_buckets(way.schedule), {.overlap = way.overlap, .graph = way.graph});
       Network network(rank, engine);
       for (int step = 0; step < kSteps; ++step) {
         const DeviceReport report = network.step();
-        const bool capturable = way.graph && (way.schedule != Schedule::kNegotiated || size == 1);
+        const bool capturable = way.graph && (way.schedule != Schedule::kNegotiated || size == 1) && !through_host;
         EXPECT_EQ(report.graph, capturable && step >= 2) << "step " << step;
         EXPECT_GE(report.step, report.exposed);
         if (size == 1 || way.schedule == Schedule::kNone) {
@@ -184,7 +187,28 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Combine(::testing::Values(1, 2, 3),
                        ::testing::Values(Way{Schedule::kStatic, true, true}, Way{Schedule::kStatic, true, false},
                                          Way{Schedule::kStatic, false, true}, Way{Schedule::kStatic, false, false},
-                                         Way{Schedule::kNegotiated, true, true}, Way{Schedule::kNone, true, true})));
+                                         Way{Schedule::kNegotiated, true, true}, Way{Schedule::kNone, true, true},
+                                         Way{Schedule::kStatic, true, true, 1}, Way{Schedule::kStatic, false, true, 2},
+                                         Way{Schedule::kNegotiated, true, true, 2})));
+
+TEST(DeviceEngine, SaysWhyReductionsInTwoLevelsAreNotCaptured) {
+  GpuWorldOptions options;
+  options.ranks_per_node = 1;
+  const GpuOutcome outcome = on_gpu_ranks(2, options, [](GpuRank& rank) {
+    DeviceEngine engine(rank.connect(), small_buckets(Schedule::kStatic), {.eager_steps = 1});
+    EXPECT_EQ(engine.graph_refusal(),
+              "hierarchical reductions pass through the host, which no CUDA graph can hold: every step is enqueued");
+    Network network(rank, engine);
+    for (int step = 0; step < 3; ++step) EXPECT_FALSE(network.step().graph);
+    engine.set_schedule(Schedule::kNone);  // nothing is reduced, so the step alone can be captured
+    for (int step = 0; step < 3; ++step) EXPECT_EQ(network.step().graph, step > 0);
+  });
+  EXPECT_TRUE(outcome.good()) << outcome.text();
+  const GpuOutcome one_level = on_gpu_ranks(2, {}, [](GpuRank& rank) {
+    EXPECT_EQ(DeviceEngine(rank.connect(), small_buckets(Schedule::kStatic), {}).graph_refusal(), "");
+  });
+  EXPECT_TRUE(one_level.good()) << one_level.text();
+}
 
 /// Of the log, what rank 0 did in its last step, as positions in it.
 std::map<std::string, std::size_t> last_step_of_rank_0(const std::vector<std::string>& log) {
@@ -331,13 +355,21 @@ TEST(DeviceEngine, AWorkThatDoesNotJoinItsStreamsIsRefused) {
 
 // -- faults --------------------------------------------------------------------------------------------------
 
-class DeviceFaults : public ::testing::TestWithParam<bool> {
+struct FaultWay {
+  std::string name;
+  bool graph = false;
+  int ranks_per_node = 0;
+};
+
+class DeviceFaults : public ::testing::TestWithParam<FaultWay> {
  protected:
   /// Steps until rank 1 does `fault` before step 4 and leaves; how long the others took to notice.
   static GpuOutcome run(const std::function<void(GpuRank&)>& fault, std::chrono::milliseconds deadline,
                         const std::function<void(GpuRank&)>& linger = {}) {
-    return on_gpu_ranks(3, {}, [&](GpuRank& rank) {
-      DeviceEngine engine(rank.connect(), small_buckets(Schedule::kStatic, deadline), {.graph = GetParam()});
+    GpuWorldOptions options;
+    options.ranks_per_node = GetParam().ranks_per_node;
+    return on_gpu_ranks(3, options, [&](GpuRank& rank) {
+      DeviceEngine engine(rank.connect(), small_buckets(Schedule::kStatic, deadline), {.graph = GetParam().graph});
       Network network(rank, engine);
       for (int step = 0; step < 100; ++step) {
         if (rank.rank == 1 && step == 4) {
@@ -365,8 +397,8 @@ TEST_P(DeviceFaults, ALostPeerEndsTheRunWithItsName) {
     EXPECT_EQ(outcome.errors[rank].find('\n'), std::string::npos);
   }
   EXPECT_TRUE(outcome.violations.empty()) << outcome.text();
-  for (const char* const abort : {"abort 0", "abort 1", "abort 2"}) {
-    EXPECT_EQ(std::count(outcome.log.begin(), outcome.log.end(), abort), 1) << outcome.text();
+  for (int rank = 0; rank < (GetParam().ranks_per_node > 0 ? GetParam().ranks_per_node : 3); ++rank) {  // who has NCCL
+    EXPECT_EQ(std::count(outcome.log.begin(), outcome.log.end(), "abort " + std::to_string(rank)), 1) << outcome.text();
   }
 }
 
@@ -419,7 +451,10 @@ TEST_P(DeviceFaults, AFailedGpuEndsTheRunEverywhere) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(EagerAndCaptured, DeviceFaults, ::testing::Bool());
+INSTANTIATE_TEST_SUITE_P(Ways, DeviceFaults,
+                         ::testing::Values(FaultWay{"eager"}, FaultWay{"captured", true},
+                                           FaultWay{"twoLevels", true, 2}),
+                         [](const auto& instance) { return instance.param.name; });
 
 }  // namespace
 }  // namespace hvd::test

@@ -119,22 +119,34 @@ std::shared_ptr<SharedMemory> make_segment(MPI_Comm node) {
   return memory;
 }
 
+std::unique_ptr<Communicator> make(MPI_Comm ranks, const CommOptions& options, bool pretended) {
+  auto environment = MpiEnvironment::acquire();
+  MpiComm world = duplicate(ranks);
+  MpiComm notices = duplicate(ranks);
+  int rank = 0;
+  check(MPI_Comm_rank(world.get(), &rank), "MPI_Comm_rank");
+  const MpiComm node = split_by_node(world.get(), rank, options.ranks_per_node);
+  Layout layout = find_layout(world.get(), node.get(), pretended);
+  auto memory = make_segment(node.get());
+  auto core = std::make_unique<Core>(std::move(layout), std::move(memory), NodeGroup::Kind::kProcesses);
+  core->set_transport(std::make_unique<MpiTransport>(environment, std::move(world), std::move(notices), core->faults));
+  return std::make_unique<MpiCommunicator>(std::move(environment), std::move(core), options);
+}
+
 }  // namespace
 
 bool mpi_available() noexcept { return true; }
 
 std::unique_ptr<Communicator> make_mpi(const CommOptions& options) {
-  auto environment = MpiEnvironment::acquire();
-  MpiComm world = duplicate(MPI_COMM_WORLD);
-  MpiComm notices = duplicate(MPI_COMM_WORLD);
-  int rank = 0;
-  check(MPI_Comm_rank(world.get(), &rank), "MPI_Comm_rank");
-  const MpiComm node = split_by_node(world.get(), rank, options.ranks_per_node);
-  Layout layout = find_layout(world.get(), node.get(), options.ranks_per_node > 0);
-  auto memory = make_segment(node.get());
-  auto core = std::make_unique<Core>(std::move(layout), std::move(memory), NodeGroup::Kind::kProcesses);
-  core->set_transport(std::make_unique<MpiTransport>(environment, std::move(world), std::move(notices), core->faults));
-  return std::make_unique<MpiCommunicator>(std::move(environment), std::move(core), options);
+  const auto environment = MpiEnvironment::acquire();  // MPI_COMM_WORLD is none before
+  return make(MPI_COMM_WORLD, options, options.ranks_per_node > 0);
+}
+
+std::unique_ptr<Communicator> make_mpi_subset(int group, bool one_per_node) {
+  const auto environment = MpiEnvironment::acquire();
+  MpiComm ranks;
+  check(MPI_Comm_split(MPI_COMM_WORLD, group, 0, ranks.out()), "MPI_Comm_split");
+  return make(ranks.get(), {.ranks_per_node = one_per_node ? 1 : 0}, false);
 }
 
 }  // namespace hvd::comm

@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 
+#include "engine/base/mutex.h"
 #include "engine/base/unique_handle.h"
 
 namespace hvd::comm {
@@ -26,11 +27,15 @@ class MpiEnvironment {
   [[nodiscard]] bool abandoned() const noexcept { return abandoned_; }
   /// "Open MPI v4.1.4, pml default, btl tcp,self".
   [[nodiscard]] std::string library() const;
+  /// Held around every call that may come while another communicator of this process is in use by another thread:
+  /// MPI_THREAD_SERIALIZED is all that we ask for.
+  [[nodiscard]] Mutex& calls() noexcept { return calls_; }
 
  private:
   MpiEnvironment();
   bool owner_ = false;
   std::atomic<bool> abandoned_{false};
+  Mutex calls_;
 };
 
 struct MpiCommTraits {

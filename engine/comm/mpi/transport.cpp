@@ -71,7 +71,11 @@ class FineTimer {
 }  // namespace
 
 MpiTransport::MpiTransport(std::shared_ptr<MpiEnvironment> environment, MpiComm data, MpiComm notices, Watch& watch)
-    : environment_(std::move(environment)), data_(std::move(data)), notices_(std::move(notices)), watch_(watch) {}
+    : environment_(std::move(environment)),
+      data_(std::move(data)),
+      notices_(std::move(notices)),
+      watch_(watch),
+      mutex_(environment_->calls()) {}
 
 MpiTransport::~MpiTransport() {
   const MutexLock lock(mutex_);

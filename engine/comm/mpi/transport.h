@@ -54,7 +54,7 @@ class MpiTransport final : public Transport {
   MpiComm data_;
   MpiComm notices_;
   Watch& watch_;
-  Mutex mutex_;
+  Mutex& mutex_;  ///< the environment's: one for all transports of the process
   Ticket next_ = 1;
   std::map<Ticket, Operation> operations_;  ///< owner thread only
   std::unique_ptr<std::list<Outgoing>> outgoing_ HVD_GUARDED_BY(mutex_) = std::make_unique<std::list<Outgoing>>();

@@ -13,10 +13,10 @@
 #include <memory>
 #include <span>
 #include <string>
-#include <vector>
 
 #include "engine/base/types.h"
 #include "engine/gpu/runtime.h"
+#include "engine/gpu/shared_library.h"
 
 namespace hvd::comm::nccl {
 
@@ -57,8 +57,9 @@ struct Collective {
   void* data = nullptr;  ///< device memory, in place
   std::size_t count = 0;
   DataType dtype = DataType::kF32;
-  ReduceOp op = ReduceOp::kSum;  ///< all_reduce
-  int root = 0;                  ///< broadcast
+  ReduceOp op = ReduceOp::kSum;  ///< of those that reduce
+  int root = 0;                  ///< broadcast, reduce
+  int place = 0;                 ///< reduce_scatter, all_gather: this rank; `data` then holds `count` elements per rank
 };
 
 class Api {
@@ -82,6 +83,9 @@ class Api {
 
   virtual Result all_reduce(Comm comm, const Collective& what, gpu::StreamView stream) = 0;
   virtual Result broadcast(Comm comm, const Collective& what, gpu::StreamView stream) = 0;
+  virtual Result reduce(Comm comm, const Collective& what, gpu::StreamView stream) = 0;
+  virtual Result reduce_scatter(Comm comm, const Collective& what, gpu::StreamView stream) = 0;
+  virtual Result all_gather(Comm comm, const Collective& what, gpu::StreamView stream) = 0;
 
   /// Since 2.19. Where false, the next four must not be called.
   [[nodiscard]] virtual bool can_register() const = 0;
@@ -91,17 +95,9 @@ class Api {
   virtual Result withdraw(Comm comm, Registration registration) = 0;
 };
 
-/// Where to look for libnccl: `root` (HVD_NCCL_ROOT; may be empty) and folders below it, the build's, the loader's own,
-/// and the nvidia/nccl/lib of Python environments in `python_folders` (sys.path style, e.g. site-packages).
-struct Search {
-  std::string root;
-  std::vector<std::string> python_folders;
-};
-/// File names and paths in the order in which load() tries them.
-std::vector<std::string> candidates(const Search& search);
-
-/// Loads the first candidate that can be loaded. Errors: unsupported if none can (one line that lists what was tried),
-/// if it lacks a function, is older than kOldestVersion, or this build has no NCCL.
+using Search = gpu::LibrarySearch;
+/// Looks for libnccl as all libraries are looked for (gpu::candidates). Errors: unsupported if there is none (one line
+/// that lists what was tried), if it lacks a function, is older than kOldestVersion, or this build has no NCCL.
 std::unique_ptr<Api> load(const Search& search);
 
 }  // namespace hvd::comm::nccl

@@ -2,7 +2,6 @@
 #include <nccl.h>
 
 #include <cstring>
-#include <filesystem>
 
 #include "engine/base/error.h"
 #include "engine/comm/nccl/api.h"
@@ -11,7 +10,19 @@
 namespace hvd::comm::nccl {
 namespace {
 
-namespace fs = std::filesystem;
+#ifndef HVD_NCCL_LIBRARY  // where CMake found it
+#define HVD_NCCL_LIBRARY ""
+#endif
+
+gpu::WantedLibrary wanted_nccl() {
+  return {.what = "NCCL",
+          .files = {"libnccl.so.2", "libnccl.so"},
+          .root_variable = "HVD_NCCL_ROOT",
+          .root = &gpu::LibrarySearch::nccl_root,
+          .build_path = HVD_NCCL_LIBRARY,
+          .wheel_folders = {"nvidia/nccl/lib"},
+          .how_to_get = "install NCCL " + kOldestVersion.text() + " or newer for this CUDA version"};
+}
 
 struct Functions {
   decltype(&::ncclGetVersion) get_version = nullptr;
@@ -25,6 +36,9 @@ struct Functions {
   decltype(&::ncclCommAbort) comm_abort = nullptr;
   decltype(&::ncclAllReduce) all_reduce = nullptr;
   decltype(&::ncclBroadcast) broadcast = nullptr;
+  decltype(&::ncclReduce) reduce = nullptr;
+  decltype(&::ncclReduceScatter) reduce_scatter = nullptr;
+  decltype(&::ncclAllGather) all_gather = nullptr;
   // Since 2.19; null before.
   ncclResult_t (*mem_alloc)(void**, std::size_t) = nullptr;
   ncclResult_t (*mem_free)(void*) = nullptr;
@@ -65,6 +79,11 @@ Result result_of(ncclResult_t code) {
   return {status, static_cast<int>(code), code == ncclRemoteError};
 }
 
+/// Of this rank, where NCCL knows the operation as one in place.
+void* share(const Collective& what) {
+  return static_cast<std::byte*>(what.data) + static_cast<std::size_t>(what.place) * what.count * size_of(what.dtype);
+}
+
 bool find_all(const gpu::SharedLibrary& library, Functions& f) {
   library.find("ncclMemAlloc", f.mem_alloc);
   library.find("ncclMemFree", f.mem_free);
@@ -76,21 +95,8 @@ bool find_all(const gpu::SharedLibrary& library, Functions& f) {
          library.find("ncclCommGetAsyncError", f.comm_get_async_error) &&
          library.find("ncclCommFinalize", f.comm_finalize) && library.find("ncclCommDestroy", f.comm_destroy) &&
          library.find("ncclCommAbort", f.comm_abort) && library.find("ncclAllReduce", f.all_reduce) &&
-         library.find("ncclBroadcast", f.broadcast);
-}
-
-/// Says once that files are not there: many places are looked at.
-std::string explain(std::span<const gpu::SharedLibrary::Refusal> refusals) {
-  std::string absent, broken;
-  for (const auto& [name, why] : refusals) {
-    // The loader names the file that is not there: this one, or one that this one needs.
-    if (why.starts_with(name + ": ") && why.find("No such file") != std::string::npos) {
-      absent += (absent.empty() ? "; there is no " : ", ") + name;
-    } else {
-      broken.append("; ").append(name).append(": ").append(why);
-    }
-  }
-  return (absent + broken).substr(2);
+         library.find("ncclBroadcast", f.broadcast) && library.find("ncclReduce", f.reduce) &&
+         library.find("ncclReduceScatter", f.reduce_scatter) && library.find("ncclAllGather", f.all_gather);
 }
 
 class Library final : public Api {
@@ -143,6 +149,19 @@ class Library final : public Api {
         f_.broadcast(what.data, what.data, what.count, native(what.dtype), what.root, native(comm), native(stream)));
   }
 
+  Result reduce(Comm comm, const Collective& what, gpu::StreamView stream) override {
+    return result_of(f_.reduce(what.data, what.data, what.count, native(what.dtype), native(what.op), what.root,
+                               native(comm), native(stream)));
+  }
+  Result reduce_scatter(Comm comm, const Collective& what, gpu::StreamView stream) override {
+    return result_of(f_.reduce_scatter(what.data, share(what), what.count, native(what.dtype), native(what.op),
+                                       native(comm), native(stream)));
+  }
+  Result all_gather(Comm comm, const Collective& what, gpu::StreamView stream) override {
+    return result_of(
+        f_.all_gather(share(what), what.data, what.count, native(what.dtype), native(comm), native(stream)));
+  }
+
   [[nodiscard]] bool can_register() const override {
     return f_.mem_alloc != nullptr && f_.mem_free != nullptr && f_.comm_register != nullptr &&
            f_.comm_deregister != nullptr;
@@ -164,39 +183,18 @@ class Library final : public Api {
 
 }  // namespace
 
-std::vector<std::string> candidates(const Search& search) {
-  std::vector<std::string> paths;
-  const auto add = [&](const fs::path& folder) {
-    for (const char* const file : {"libnccl.so.2", "libnccl.so"}) paths.push_back(folder / file);
-  };
-  if (!search.root.empty()) {
-    for (const char* const below : {"lib", "lib64", ""}) add(fs::path(search.root) / below);
-    return paths;  // who names one wants no other
-  }
-  for (const char* const file : {"libnccl.so.2", "libnccl.so"}) paths.emplace_back(file);
-#ifdef HVD_NCCL_LIBRARY  // where CMake found it: toolkits in wheels and modules are in no loader path
-  paths.emplace_back(HVD_NCCL_LIBRARY);
-#endif
-  for (const std::string& folder : search.python_folders) add(fs::path(folder) / "nvidia/nccl/lib");
-  return paths;
-}
-
 std::unique_ptr<Api> load(const Search& search) {
-  const gpu::SharedLibrary file(candidates(search));
-  const std::string advice = "install NCCL " + kOldestVersion.text() +
-                             " or newer for this CUDA version, or point HVD_NCCL_ROOT at the folder above its lib";
-  if (!file.loaded()) {
-    throw Error(Errc::kUnsupported, "NCCL could not be loaded (" + explain(file.refusals()) + "): " + advice);
-  }
+  const gpu::WantedLibrary wanted = wanted_nccl();
+  const gpu::SharedLibrary file = gpu::load_library(wanted, search);
   Functions functions;
   const bool complete = find_all(file, functions);
   int number = 0;
   if (functions.get_version != nullptr) static_cast<void>(functions.get_version(&number));
   const Version version = version_from_number(number);
   if (!complete || version < kOldestVersion) {
-    throw Error(Errc::kUnsupported, file.name() + " is NCCL " + version.text() + ", older than " +
-                                        kOldestVersion.text() +
-                                        (complete ? "" : " or without a function that it should have") + ": " + advice);
+    gpu::refuse_library(wanted, file,
+                        "is NCCL " + version.text() + ", older than " + kOldestVersion.text() +
+                            (complete ? "" : " or without a function that it should have"));
   }
   return std::make_unique<Library>(functions, version, file.name());
 }

@@ -3,8 +3,6 @@
 
 namespace hvd::comm::nccl {
 
-std::vector<std::string> candidates(const Search& /*search*/) { return {}; }
-
 std::unique_ptr<Api> load(const Search& /*search*/) {
   throw Error(Errc::kUnsupported,
               "this build has no NCCL: configure with HVD_WITH_NCCL=ON where CUDA and nccl.h are (HVD_NCCL_ROOT)");

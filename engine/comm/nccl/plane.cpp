@@ -1,13 +1,13 @@
 #include "engine/comm/nccl/plane.h"
 
 #include <algorithm>
-#include <cstring>
 #include <thread>
 #include <utility>
 
 #include "engine/base/align.h"
 #include "engine/base/error.h"
-#include "engine/comm/nccl/census.h"
+#include "engine/comm/nccl/device_group.h"
+#include "engine/comm/nccl/trial.h"
 
 namespace hvd::comm::nccl {
 namespace {
@@ -81,21 +81,29 @@ class Plane::Memory final : public RegisteredMemory {
   Registration registration_;
 };
 
+std::string here_of(const Topology& where, const gpu::Runtime& runtime) {
+  return "rank " + std::to_string(where.rank) + " (host " + where.hosts.at(static_cast<std::size_t>(where.rank)) +
+         ", " + runtime.label() + ")";
+}
+
 Plane::Plane(Communicator& host, gpu::Runtime& runtime, std::shared_ptr<Api> api, const NcclOptions& options,
-             Deadline deadline)
+             std::string here, Deadline deadline)
     : host_(host),
       runtime_(runtime),
       api_(std::move(api)),
       options_(options),
+      here_(std::move(here)),
       stream_(runtime.make_stream(gpu::Priority::kHigh)) {
   if (alone()) return;
   const auto begin = Clock::now();
+  Trial trial(runtime);
   try {
     create(deadline);
-    try_out(deadline);
+    trial.run(*this, host_.topology(), here_, deadline);
   } catch (const Error& error) {
     abort();
     if (error.code() != Errc::kPeerLost) host_.control().abort(error.what());
+    run_dry(runtime, stream_);
     throw;
   }
   creation_time_ = Clock::now() - begin;
@@ -116,11 +124,7 @@ Plane::~Plane() {
 
 bool Plane::alone() const { return host_.topology().size == 1; }
 
-std::string Plane::doing(const std::string& what) const {
-  const Topology& where = host_.topology();
-  return "rank " + std::to_string(where.rank) + " (host " + where.hosts.at(static_cast<std::size_t>(where.rank)) +
-         ", " + runtime_.label() + "): " + what;
-}
+std::string Plane::doing(const std::string& what) const { return here_ + ": " + what; }
 
 UniqueId Plane::agree_on_id(Deadline deadline) {
   UniqueId id{};
@@ -157,32 +161,6 @@ void Plane::create(Deadline deadline) {
     comm_ = made;
   }
   settle(result, "ncclCommInitRankConfig of " + std::to_string(where.size) + " ranks", deadline);
-}
-
-/// One reduction whose sum is known: connections are made here and not in a step, and ranks that NCCL has connected
-/// wrongly do not train.
-void Plane::try_out(Deadline deadline) {
-  constexpr std::size_t kCount = 1024;
-  const gpu::PinnedMemory staging = runtime_.allocate_pinned(kCount * sizeof(float), "the trial reduction");
-  const gpu::DeviceMemory device = runtime_.allocate(kCount * sizeof(float), "the trial reduction");
-  auto* const values = reinterpret_cast<float*>(staging->bytes.data());
-  const Topology& where = host_.topology();
-  const auto value_of = [](int rank, std::size_t i) {
-    return static_cast<float>(rank + 1) * static_cast<float>(i % 7);
-  };
-  for (std::size_t i = 0; i < kCount; ++i) values[i] = value_of(where.rank, i);
-  copy(device->bytes.data(), values, staging->bytes.size());
-  all_reduce(device->bytes.data(), kCount, DataType::kF32, ReduceOp::kSum, deadline);
-  copy(values, device->bytes.data(), staging->bytes.size());
-  complete("the trial reduction", deadline);
-  for (std::size_t i = 0; i < kCount; ++i) {
-    float expected = 0;
-    for (int rank = 0; rank < where.size; ++rank) expected += value_of(rank, i);
-    if (values[i] == expected) continue;
-    throw Error(Errc::kCheckFailed, doing("NCCL summed element " + std::to_string(i) + " of a trial to " +
-                                          std::to_string(values[i]) + " instead of " + std::to_string(expected) +
-                                          ": try NCCL_P2P_DISABLE=1 or NCCL_ALGO=Ring, and report it to NVIDIA"));
-  }
 }
 
 template <class Call>
@@ -242,23 +220,40 @@ std::unique_ptr<RegisteredMemory> Plane::allocate(std::size_t bytes, Deadline de
   return memory;
 }
 
-void Plane::all_reduce(void* data, std::size_t count, DataType dtype, ReduceOp op, Deadline deadline) {
+void Plane::enqueue(Function function, const std::string& name, const Collective& what, Deadline deadline) {
   throw_if_aborted();
-  if (alone() || count == 0) return;
+  if (alone() || what.count == 0) return;
   runtime_.make_current();
-  const Collective what{.data = data, .count = count, .dtype = dtype, .op = op};
-  settle(call([&] { return api_->all_reduce(comm_, what, stream_); }),
-         "ncclAllReduce (" + std::to_string(count * size_of(dtype)) + " bytes)", deadline);
+  settle(call([&] { return ((*api_).*function)(comm_, what, stream_); }),
+         name + " (" + std::to_string(what.count * size_of(what.dtype)) + " bytes)", deadline);
+}
+
+void Plane::all_reduce(void* data, std::size_t count, DataType dtype, ReduceOp op, Deadline deadline) {
+  enqueue(&Api::all_reduce, "ncclAllReduce", {.data = data, .count = count, .dtype = dtype, .op = op}, deadline);
+}
+
+void Plane::reduce_scatter(void* data, std::size_t count, DataType dtype, ReduceOp op, Deadline deadline) {
+  enqueue(&Api::reduce_scatter, "ncclReduceScatter",
+          {.data = data, .count = count, .dtype = dtype, .op = op, .place = host_.topology().rank}, deadline);
+}
+
+void Plane::all_gather(void* data, std::size_t count, DataType dtype, Deadline deadline) {
+  enqueue(&Api::all_gather, "ncclAllGather",
+          {.data = data, .count = count, .dtype = dtype, .place = host_.topology().rank}, deadline);
+}
+
+void Plane::reduce(void* data, std::size_t count, DataType dtype, ReduceOp op, int root, Deadline deadline) {
+  enqueue(&Api::reduce, "ncclReduce", {.data = data, .count = count, .dtype = dtype, .op = op, .root = root}, deadline);
+}
+
+void Plane::enqueue_broadcast(void* data, std::size_t bytes, int root, Deadline deadline) {
+  enqueue(&Api::broadcast, "ncclBroadcast", {.data = data, .count = bytes, .dtype = DataType::kU8, .root = root},
+          deadline);
 }
 
 void Plane::broadcast(void* data, std::size_t bytes, int root, Deadline deadline) {
-  throw_if_aborted();
-  if (alone() || bytes == 0) return;
-  runtime_.make_current();
-  const Collective what{.data = data, .count = bytes, .dtype = DataType::kU8, .root = root};
-  const std::string name = "ncclBroadcast (" + std::to_string(bytes) + " bytes)";
-  settle(call([&] { return api_->broadcast(comm_, what, stream_); }), name, deadline);
-  complete(name, deadline);
+  enqueue_broadcast(data, bytes, root, deadline);
+  if (!alone() && bytes > 0) complete("ncclBroadcast (" + std::to_string(bytes) + " bytes)", deadline);
 }
 
 void Plane::copy(void* to, const void* from, std::size_t bytes) { runtime_.copy(to, from, bytes, stream_); }
@@ -295,32 +290,6 @@ void Plane::abort() noexcept {
   if (comm_.native != nullptr) static_cast<void>(api_->cancel(std::exchange(comm_, {})));
 }
 
-namespace {
-
-class NcclCommunicator final : public DeviceCommunicator {
- public:
-  NcclCommunicator(std::unique_ptr<Communicator> host, gpu::Runtime& runtime, std::shared_ptr<Api> api,
-                   const NcclOptions& options, Deadline deadline)
-      : host_(std::move(host)),
-        runtime_(runtime),
-        library_(host_->library() + (api ? ", NCCL " + api->version().text() + " (" + api->name() + ")" : "")),
-        plane_(*host_, runtime, std::move(api), options, deadline) {}
-  [[nodiscard]] const Topology& topology() const override { return host_->topology(); }
-  [[nodiscard]] ControlPlane& control() override { return host_->control(); }
-  [[nodiscard]] DataPlane& data() override { return plane_; }
-  [[nodiscard]] DevicePlane& device() override { return plane_; }
-  [[nodiscard]] gpu::Runtime& runtime() override { return runtime_; }
-  [[nodiscard]] std::string_view backend() const override { return "nccl"; }
-  [[nodiscard]] std::string library() const override { return library_; }
-
- private:
-  std::unique_ptr<Communicator> host_;
-  gpu::Runtime& runtime_;
-  std::string library_;
-  Plane plane_;
-};
-
-}  // namespace
 }  // namespace hvd::comm::nccl
 
 namespace hvd::comm {
@@ -328,16 +297,11 @@ namespace hvd::comm {
 std::unique_ptr<DeviceCommunicator> make_nccl(std::unique_ptr<Communicator> host, gpu::Runtime& runtime,
                                               std::shared_ptr<nccl::Api> api, const NcclOptions& options,
                                               Deadline deadline) {
-  if (host->topology().size > 1) {
-    if (!api) throw Error(Errc::kInvalidArgument, "several ranks on GPUs need NCCL");
-    nccl::take_census(*host,
-                      {.gpu_uuid = runtime.device().uuid,
-                       .gpu_label = runtime.label(),
-                       .visible_gpus = runtime.device().visible,
-                       .version = api->version().text()},
-                      options.share_gpus, deadline);
-  }
-  return std::make_unique<nccl::NcclCommunicator>(std::move(host), runtime, std::move(api), options, deadline);
+  nccl::meet(*host, runtime, api.get(), options, deadline);
+  auto group = std::make_unique<nccl::DeviceGroup>("nccl", std::move(host), runtime, api.get());
+  const std::string here = nccl::here_of(group->topology(), runtime);
+  group->set_plane(std::make_unique<nccl::Plane>(group->host(), runtime, std::move(api), options, here, deadline));
+  return group;
 }
 
 }  // namespace hvd::comm

@@ -14,11 +14,15 @@
 
 namespace hvd::comm::nccl {
 
+/// "rank 1 (host b, GPU 0 (NVIDIA H200))".
+std::string here_of(const Topology& where, const gpu::Runtime& runtime);
+
 class Plane final : public DevicePlane {
  public:
-  /// Collective: creates the communicator and tries it. Borrows `host` and `runtime`.
+  /// Collective: creates the communicator and tries it. Borrows `host` and `runtime`. `here` is who this is in
+  /// messages: here_of() of the world, which may be larger than that of `host`.
   Plane(Communicator& host, gpu::Runtime& runtime, std::shared_ptr<Api> api, const NcclOptions& options,
-        Deadline deadline);
+        std::string here, Deadline deadline);
   ~Plane() override;
 
   std::unique_ptr<RegisteredMemory> allocate(std::size_t bytes, Deadline deadline) override;
@@ -32,6 +36,17 @@ class Plane final : public DevicePlane {
   void abort() noexcept override;
   [[nodiscard]] std::chrono::nanoseconds creation_time() const override { return creation_time_; }
 
+  // The halves of an all-reduce, for planes that put something between them. In place, enqueued, errors as those of
+  // all_reduce(). `data` holds a share of `count` elements per rank, in the order of ranks.
+  /// Afterwards this rank's share is reduced over all ranks; what is in the others is undefined.
+  void reduce_scatter(void* data, std::size_t count, DataType dtype, ReduceOp op, Deadline deadline);
+  /// Afterwards every share is that of its rank.
+  void all_gather(void* data, std::size_t count, DataType dtype, Deadline deadline);
+  /// Of `count` elements, to rank `root`; what is in the others is undefined.
+  void reduce(void* data, std::size_t count, DataType dtype, ReduceOp op, int root, Deadline deadline);
+  /// As broadcast(), but only enqueued.
+  void enqueue_broadcast(void* data, std::size_t bytes, int root, Deadline deadline);
+
  private:
   class Memory;
 
@@ -39,7 +54,8 @@ class Plane final : public DevicePlane {
   /// "rank 1 (host b): ncclAllReduce (26214400 bytes)".
   [[nodiscard]] std::string doing(const std::string& what) const;
   void create(Deadline deadline);
-  void try_out(Deadline deadline);
+  using Function = Result (Api::*)(Comm, const Collective&, gpu::StreamView);
+  void enqueue(Function function, const std::string& name, const Collective& what, Deadline deadline);
   UniqueId agree_on_id(Deadline deadline);
   /// After a call: waits while it is in progress. Errors: as its docstring's, naming `what`.
   void settle(Result result, const std::string& what, Deadline deadline);
@@ -54,6 +70,7 @@ class Plane final : public DevicePlane {
   gpu::Runtime& runtime_;
   const std::shared_ptr<Api> api_;
   const NcclOptions options_;
+  const std::string here_;
   gpu::Stream stream_;
   std::chrono::nanoseconds creation_time_{0};
   std::string unregistered_;  // why memory is not registered; empty: it is, or there is none yet

@@ -1,0 +1,102 @@
+#include "engine/comm/nccl/crossing.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "engine/comm/reduce.h"
+
+namespace hvd::comm::nccl {
+namespace {
+
+using namespace std::chrono_literals;
+
+/// Between looks for what peers have to say.
+constexpr auto kLook = 20ms;
+
+}  // namespace
+
+Crossing::Crossing(Communicator& across) : across_(across), thread_([this] { run(); }) {}
+
+Crossing::~Crossing() {
+  {
+    const MutexLock lock(mutex_);
+    over_ = true;
+    changed_.notify_all();
+  }
+  thread_.join();
+}
+
+void Crossing::submit(const Job& job, std::shared_ptr<gpu::HostGate> gate) {
+  const MutexLock lock(mutex_);
+  if (over_) {
+    gate->open();
+  } else {
+    entries_.push_back({job, std::move(gate)});
+    changed_.notify_all();
+  }
+}
+
+bool Crossing::busy() {
+  const MutexLock lock(mutex_);
+  return !entries_.empty();
+}
+
+void Crossing::check() {
+  const MutexLock lock(mutex_);
+  if (failure_) throw Error(*failure_);
+}
+
+void Crossing::abort(const std::string& reason) noexcept {
+  across_.control().abort(reason);
+  const MutexLock lock(mutex_);
+  over_ = true;
+  for (const Entry& entry : entries_) entry.gate->open();
+  changed_.notify_all();
+}
+
+std::optional<Crossing::Entry> Crossing::next() {
+  const MutexLock lock(mutex_);
+  while (entries_.empty() && !over_) changed_.wait(mutex_);
+  if (over_) return std::nullopt;
+  return entries_.front();
+}
+
+void Crossing::run() {
+  try {
+    while (const std::optional<Entry> entry = next()) {
+      perform(*entry);
+      const MutexLock lock(mutex_);
+      entry->gate->open();
+      entries_.pop_front();
+    }
+  } catch (const std::exception& error) {
+    const auto* const ours = dynamic_cast<const Error*>(&error);
+    const std::string text = std::string("between nodes (ranks counted by node): ") + error.what();
+    across_.control().abort(error.what());
+    const MutexLock lock(mutex_);
+    failure_.emplace(ours != nullptr ? ours->code() : Errc::kBackend, text);
+  }
+}
+
+void Crossing::perform(const Entry& entry) {
+  await_stream(entry);
+  const Job& job = entry.job;
+  const bool mean = job.op == ReduceOp::kAverage;
+  across_.data().all_reduce(job.data, job.count, job.dtype, mean ? ReduceOp::kSum : job.op, job.deadline);
+  if (mean) divide(static_cast<std::byte*>(job.data), job.count, job.dtype, job.divisor);
+}
+
+void Crossing::await_stream(const Entry& entry) {
+  while (!entry.gate->await_reached(std::min(entry.job.deadline.when(), Clock::now() + kLook))) {
+    across_.control().answer_roll_call("waiting for the GPU to have reduced inside the node");
+    across_.control().throw_if_aborted();
+    if (entry.job.deadline.passed()) {
+      const Topology& where = across_.topology();
+      throw Error(Errc::kTimeout, "the GPU of host " + where.hosts.at(static_cast<std::size_t>(where.rank)) +
+                                      " has not reduced inside the node by the deadline: a rank there is late, or a "
+                                      "kernel hangs");
+    }
+  }
+}
+
+}  // namespace hvd::comm::nccl

@@ -1,0 +1,47 @@
+// The DeviceCommunicator of any device plane: owns the plane and the communicators that it borrows.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/comm/device_communicator.h"
+
+namespace hvd::comm::nccl {
+
+class DeviceGroup final : public DeviceCommunicator {
+ public:
+  /// `backend` is a literal. `api` names the library; null: none is used. The plane is set before anything else is
+  /// asked for.
+  DeviceGroup(std::string_view backend, std::unique_ptr<Communicator> host, gpu::Runtime& runtime, const Api* api)
+      : backend_(backend),
+        runtime_(runtime),
+        library_(host->library() +
+                 (api != nullptr ? ", NCCL " + api->version().text() + " (" + api->name() + ")" : "")),
+        host_(std::move(host)) {}
+  /// Another one that the plane borrows.
+  Communicator& keep(std::unique_ptr<Communicator> communicator) {
+    return *kept_.emplace_back(std::move(communicator));
+  }
+  void set_plane(std::unique_ptr<DevicePlane> plane) { plane_ = std::move(plane); }
+  [[nodiscard]] Communicator& host() { return *host_; }
+
+  [[nodiscard]] const Topology& topology() const override { return host_->topology(); }
+  [[nodiscard]] ControlPlane& control() override { return host_->control(); }
+  [[nodiscard]] DataPlane& data() override { return *plane_; }
+  [[nodiscard]] DevicePlane& device() override { return *plane_; }
+  [[nodiscard]] gpu::Runtime& runtime() override { return runtime_; }
+  [[nodiscard]] std::string_view backend() const override { return backend_; }
+  [[nodiscard]] std::string library() const override { return library_; }
+
+ private:
+  const std::string_view backend_;
+  gpu::Runtime& runtime_;
+  const std::string library_;
+  std::unique_ptr<Communicator> host_;
+  std::vector<std::unique_ptr<Communicator>> kept_;
+  std::unique_ptr<DevicePlane> plane_;  // last: it goes first
+};
+
+}  // namespace hvd::comm::nccl

@@ -1,0 +1,202 @@
+#include "engine/comm/nccl/hierarchical.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "engine/base/error.h"
+#include "engine/comm/chunks.h"
+#include "engine/comm/nccl/device_group.h"
+#include "engine/comm/nccl/trial.h"
+
+namespace hvd::comm::nccl {
+namespace {
+
+/// Shares are multiples of this many elements, so that NCCL and the copies meet aligned addresses.
+constexpr std::size_t kShareElements = 64;
+/// Broadcasts pass through the host in pieces of this size.
+constexpr std::size_t kBroadcastBytes = std::size_t{16} << 20;
+
+}  // namespace
+
+Pieces cut(std::size_t count, int local_size, bool even) {
+  const auto ranks = static_cast<std::size_t>(local_size);
+  const std::size_t share = even ? count / ranks / kShareElements * kShareElements : 0;
+  return {share, count - share * ranks};
+}
+
+HierarchicalPlane::HierarchicalPlane(const Levels& levels, gpu::Runtime& runtime, std::shared_ptr<Api> api,
+                                     const NcclOptions& options, Deadline deadline)
+    : levels_(levels), runtime_(runtime), here_(here_of(levels.world.topology(), runtime)) {
+  const auto begin = Clock::now();
+  Trial trial(runtime);
+  try {
+    agree_on_evenness(deadline);
+    inside_ = std::make_unique<Plane>(levels_.node, runtime, std::move(api), options, here_, deadline);
+    levels_.world.control().barrier(deadline);  // a node that failed says so here
+    if (even_ || levels_.world.topology().local_rank == 0) crossing_ = std::make_unique<Crossing>(levels_.across);
+    trial.run(*this, levels_.world.topology(), here_, deadline);
+  } catch (const Error& error) {
+    levels_.world.control().abort(error.what());
+    abort();
+    if (inside_) run_dry(runtime, stream());
+    throw;
+  }
+  creation_time_ = Clock::now() - begin;
+}
+
+HierarchicalPlane::~HierarchicalPlane() {
+  try {
+    check();
+    levels_.world.control().throw_if_aborted();
+    if (crossing_ && crossing_->busy()) abort();
+  } catch (...) {  // nobody is left to tell; what is on the stream would wait for a peer that does not come
+    abort();
+  }
+  crossing_.reset();
+  run_dry(runtime_, stream());  // it reads the host's memory, which goes first
+}
+
+void HierarchicalPlane::agree_on_evenness(Deadline deadline) {
+  const Topology& where = levels_.world.topology();
+  const bool mine = where.local_size * where.nodes == where.size;
+  std::uint64_t even = mine ? 1 : 0;
+  levels_.world.control().all_reduce_bits({&even, 1}, BitOp::kAnd, deadline);
+  even_ = even != 0;
+}
+
+std::byte* HierarchicalPlane::staging(std::size_t bytes) {
+  if (staging_.empty() || staging_.back()->bytes.size() < bytes) {
+    staging_.push_back(runtime_.allocate_pinned(bytes, "gradients between nodes"));
+  }
+  return staging_.back()->bytes.data();
+}
+
+std::unique_ptr<RegisteredMemory> HierarchicalPlane::allocate(std::size_t bytes, Deadline deadline) {
+  return inside_->allocate(bytes, deadline);
+}
+
+void HierarchicalPlane::all_reduce(void* data, std::size_t count, DataType dtype, ReduceOp op, Deadline deadline) {
+  check();
+  if (count == 0) return;
+  const Topology& where = levels_.world.topology();
+  const Pieces pieces = cut(count, where.local_size, even_);
+  const bool leader = where.local_rank == 0;
+  const std::size_t element = size_of(dtype);
+  const auto shares = static_cast<std::size_t>(where.local_size) * pieces.share;
+  auto* const base = static_cast<std::byte*>(data);
+  std::byte* const mine = base + static_cast<std::size_t>(where.local_rank) * pieces.share * element;
+  std::byte* const rest = base + shares * element;
+  // Means are taken once, at the end: NCCL's would divide by the ranks of the node.
+  const ReduceOp inner = op == ReduceOp::kAverage ? ReduceOp::kSum : op;
+  inside_->reduce_scatter(data, pieces.share, dtype, inner, deadline);
+  inside_->reduce(rest, pieces.rest, dtype, inner, 0, deadline);
+
+  const std::size_t carried = pieces.share + (leader ? pieces.rest : 0);
+  if (carried > 0 && crossing_) {
+    const std::size_t share_bytes = pieces.share * element, rest_bytes = leader ? pieces.rest * element : 0;
+    std::byte* const host = staging(share_bytes + rest_bytes);
+    if (share_bytes > 0) copy(host, mine, share_bytes);
+    if (rest_bytes > 0) copy(host + share_bytes, rest, rest_bytes);
+    const auto gate = std::make_shared<gpu::HostGate>();
+    runtime_.hold(stream(), gate);
+    crossing_->submit(
+        {.data = host, .count = carried, .dtype = dtype, .op = op, .divisor = where.size, .deadline = deadline}, gate);
+    if (share_bytes > 0) copy(mine, host, share_bytes);
+    if (rest_bytes > 0) copy(rest, host + share_bytes, rest_bytes);
+  }
+  inside_->all_gather(data, pieces.share, dtype, deadline);
+  inside_->enqueue_broadcast(rest, pieces.rest * element, 0, deadline);
+}
+
+void HierarchicalPlane::broadcast(void* data, std::size_t bytes, int root, Deadline deadline) {
+  check();
+  const bool root_is_here = levels_.world.topology().rank == root;
+  for_each_chunk(bytes, kBroadcastBytes, [&](Range range) {
+    std::byte* const host = staging(range.count);
+    std::byte* const piece = static_cast<std::byte*>(data) + range.begin;
+    if (root_is_here) {
+      copy(host, piece, range.count);
+      complete("the data to broadcast", deadline);
+    }
+    levels_.world.data().broadcast(host, range.count, root, deadline);
+    if (root_is_here) return;
+    copy(piece, host, range.count);
+    complete("the data that was broadcast", deadline);
+  });
+}
+
+void HierarchicalPlane::copy(void* to, const void* from, std::size_t bytes) { inside_->copy(to, from, bytes); }
+
+void HierarchicalPlane::complete(std::string_view what, Deadline deadline) {
+  runtime_.synchronize(stream(), deadline, here_ + ": " + std::string(what), [this] {
+    check();
+    levels_.world.control().throw_if_aborted();
+  });
+  check();
+}
+
+std::string HierarchicalPlane::description() const {
+  return "hierarchical(" + inside_->description() + " in the node; " +
+         (crossing_ ? levels_.across.data().description() : "local rank 0") + " between nodes)";
+}
+
+std::string HierarchicalPlane::capture_refusal() const {
+  return "hierarchical reductions pass through the host, which no CUDA graph can hold: every step is enqueued";
+}
+
+void HierarchicalPlane::check() {
+  if (aborted_) throw Error(Errc::kInterrupted, here_ + ": communication was aborted");
+  inside_->check();
+  if (!crossing_) return;
+  try {
+    crossing_->check();
+  } catch (const Error& error) {
+    // A peer that gives up tells both worlds, why it does so only one.
+    levels_.world.control().answer_roll_call(here_ + ": " + error.what());
+    levels_.world.control().throw_if_aborted();
+    throw Error(error.code(), here_ + ": " + error.what());
+  }
+}
+
+void HierarchicalPlane::abort() noexcept {
+  if (aborted_.exchange(true)) return;
+  const std::string reason = here_ + " gave up";
+  levels_.node.control().abort(reason);
+  if (inside_) inside_->abort();
+  if (crossing_) crossing_->abort(reason);
+}
+
+}  // namespace hvd::comm::nccl
+
+namespace hvd::comm {
+
+std::unique_ptr<DeviceCommunicator> make_hierarchical(HostLevels hosts, gpu::Runtime& runtime,
+                                                      std::shared_ptr<nccl::Api> api, const NcclOptions& options,
+                                                      Deadline deadline) {
+  if (hosts.world->topology().nodes == 1) {
+    return make_nccl(std::move(hosts.world), runtime, std::move(api), options, deadline);
+  }
+  nccl::meet(*hosts.world, runtime, api.get(), options, deadline);
+  auto group = std::make_unique<nccl::DeviceGroup>("hierarchical", std::move(hosts.world), runtime, api.get());
+  Communicator& node = group->keep(std::move(hosts.node));
+  Communicator& across = group->keep(std::move(hosts.across));
+  group->set_plane(std::make_unique<nccl::HierarchicalPlane>(
+      nccl::HierarchicalPlane::Levels{.world = group->host(), .node = node, .across = across}, runtime, std::move(api),
+      options, deadline));
+  return group;
+}
+
+HostLevels split_levels(std::unique_ptr<Communicator> world) {
+  HostLevels hosts{.world = std::move(world), .node = nullptr, .across = nullptr};
+  const Topology& where = hosts.world->topology();
+  if (where.nodes == 1) return hosts;
+  if (hosts.world->backend() != "mpi") {
+    throw Error(Errc::kUnsupported, "a reduction in two levels takes its messages between nodes from MPI, not from " +
+                                        std::string(hosts.world->backend()) + ": launch with mpirun or srun");
+  }
+  hosts.node = make_mpi_subset(where.node, false);
+  hosts.across = make_mpi_subset(where.local_rank, true);
+  return hosts;
+}
+
+}  // namespace hvd::comm

@@ -1,0 +1,58 @@
+#include "engine/comm/nccl/trial.h"
+
+#include "engine/base/error.h"
+#include "engine/comm/nccl/census.h"
+
+namespace hvd::comm::nccl {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr std::size_t kCount = 1024 + 6;  // no multiple of anything: shares and a rest
+constexpr auto kDry = 5s;
+
+}  // namespace
+
+void meet(Communicator& host, gpu::Runtime& runtime, const Api* api, const NcclOptions& options, Deadline deadline) {
+  if (host.topology().size == 1) return;
+  if (api == nullptr) throw Error(Errc::kInvalidArgument, "several ranks on GPUs need NCCL");
+  take_census(host,
+              {.gpu_uuid = runtime.device().uuid,
+               .gpu_label = runtime.label(),
+               .visible_gpus = runtime.device().visible,
+               .version = api->version().text()},
+              options.share_gpus, deadline);
+}
+
+Trial::Trial(gpu::Runtime& runtime)
+    : staging_(runtime.allocate_pinned(kCount * sizeof(float), "the trial reduction")),
+      device_(runtime.allocate(kCount * sizeof(float), "the trial reduction")) {}
+
+void Trial::run(DevicePlane& plane, const Topology& where, const std::string& here, Deadline deadline) {
+  auto* const values = reinterpret_cast<float*>(staging_->bytes.data());
+  const auto value_of = [](int rank, std::size_t i) {
+    return static_cast<float>(rank + 1) * static_cast<float>(i % 7);
+  };
+  for (std::size_t i = 0; i < kCount; ++i) values[i] = value_of(where.rank, i);
+  plane.copy(device_->bytes.data(), values, staging_->bytes.size());
+  plane.all_reduce(device_->bytes.data(), kCount, DataType::kF32, ReduceOp::kSum, deadline);
+  plane.copy(values, device_->bytes.data(), staging_->bytes.size());
+  plane.complete("the trial reduction", deadline);
+  for (std::size_t i = 0; i < kCount; ++i) {
+    float expected = 0;
+    for (int rank = 0; rank < where.size; ++rank) expected += value_of(rank, i);
+    if (values[i] == expected) continue;
+    throw Error(Errc::kCheckFailed, here + ": NCCL summed element " + std::to_string(i) + " of a trial to " +
+                                        std::to_string(values[i]) + " instead of " + std::to_string(expected) +
+                                        ": try NCCL_P2P_DISABLE=1 or NCCL_ALGO=Ring, and report it to NVIDIA");
+  }
+}
+
+void run_dry(gpu::Runtime& runtime, gpu::StreamView stream) noexcept {
+  try {
+    runtime.synchronize(stream, Deadline::after(kDry), "the last reductions");
+  } catch (...) {  // the GPU has failed, and with it all that it was doing
+  }
+}
+
+}  // namespace hvd::comm::nccl

@@ -1,0 +1,307 @@
+// All-reduce in two levels over fake GPUs, a fake NCCL and loopback: sums, their order, and how it ends when a rank is
+// lost inside the node or between nodes.
+#include "engine/comm/nccl/hierarchical.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "tests/comm/gpu_ranks.h"
+
+namespace hvd::test {
+namespace {
+
+using namespace std::chrono_literals;
+
+TEST(Pieces, AreSharesOfWholeLinesAndARest) {
+  const auto text = [](std::size_t count, int local_size, bool even) {
+    const comm::nccl::Pieces pieces = comm::nccl::cut(count, local_size, even);
+    return std::to_string(pieces.share) + "+" + std::to_string(pieces.rest);
+  };
+  EXPECT_EQ(text(1000, 1, true), "960+40");
+  EXPECT_EQ(text(1000, 4, true), "192+232");
+  EXPECT_EQ(text(256, 4, true), "64+0");
+  EXPECT_EQ(text(255, 4, true), "0+255");
+  EXPECT_EQ(text(0, 4, true), "0+0");
+  EXPECT_EQ(text(1000, 2, false), "0+1000");
+}
+
+struct World {
+  int size, ranks_per_node;
+};
+
+/// Small integers and halves, whose sums and means are exact in all types.
+float exact_value(int rank, std::size_t i) { return static_cast<float>(static_cast<int>(i % 9) - 4 * rank); }
+/// Whose sums depend on their order.
+float rough_value(int rank, std::size_t i) {
+  return std::sin(static_cast<float>(17 * i + 1) * static_cast<float>(rank + 3));
+}
+
+void produce(FakeRuntime& gpu, std::span<std::byte> memory, DataType type, gpu::StreamView stream,
+             const std::function<float(std::size_t)>& value) {
+  gpu.kernel(stream, "produce", {}, {memory}, [memory, type, value] {
+    const std::size_t element = size_of(type);
+    for (std::size_t i = 0; i < memory.size() / element; ++i) store_element(&memory[i * element], value(i), type);
+  });
+}
+
+GpuWorldOptions world_options(const World& world, std::uint64_t seed) {
+  GpuWorldOptions options;
+  options.seed = seed;
+  options.ranks_per_node = world.ranks_per_node;
+  return options;
+}
+
+class TwoLevels : public ::testing::TestWithParam<std::tuple<World, DataType, ReduceOp>> {};
+
+TEST_P(TwoLevels, ReduceAnyCountInStreamOrder) {
+  const auto [world, type, op] = GetParam();
+  const std::vector<std::size_t> counts{1, 63, 300, 130, 1000};  // the host's memory grows on the way
+  for (std::uint64_t seed = 0; seed < 3; ++seed) {
+    const GpuOutcome outcome =
+        on_gpu_ranks(world.size, world_options(world, seed), [&, world = world, type = type, op = op](GpuRank& rank) {
+          const auto communicator = rank.connect();
+          comm::DevicePlane& plane = communicator->device();
+          const Deadline deadline = Deadline::after(20s);
+          const auto compute = rank.gpu.make_stream(gpu::Priority::kNormal);
+          std::vector<std::unique_ptr<comm::RegisteredMemory>> all;
+          std::vector<gpu::Event> ready;
+          for (const std::size_t count : counts) {  // all enqueued before anything is waited for
+            const std::span<std::byte> memory =
+                all.emplace_back(plane.allocate(count * size_of(type), deadline))->bytes();
+            produce(rank.gpu, memory, type, compute, [&rank](std::size_t i) { return exact_value(rank.rank, i); });
+            rank.gpu.record(ready.emplace_back(rank.gpu.make_event(gpu::Timing::kOff)), compute);
+            rank.gpu.wait(plane.stream(), ready.back());
+            plane.all_reduce(memory.data(), count, type, op, deadline);
+          }
+          plane.complete("the test's reductions", deadline);
+          for (const auto& memory : all) {
+            for (std::size_t i = 0; i < memory->bytes().size() / size_of(type); ++i) {
+              float expected = 0;
+              for (int r = 0; r < world.size; ++r) expected += exact_value(r, i);
+              if (op == ReduceOp::kAverage) expected /= static_cast<float>(world.size);
+              ASSERT_EQ(load_element(&memory->bytes()[i * size_of(type)], type), expected)
+                  << "element " << i << " of " << memory->bytes().size() / size_of(type) << ", seed " << seed;
+            }
+          }
+        });
+    ASSERT_TRUE(outcome.good()) << outcome.text().substr(0, 3000);
+    const auto ended = [&](const char* how) {
+      return std::count_if(outcome.log.begin(), outcome.log.end(),
+                           [&](const auto& line) { return line.starts_with(how); });
+    };
+    EXPECT_EQ(ended("abort"), 0) << outcome.text();
+    EXPECT_EQ(ended("finalize"), ended("destroy"));
+  }
+}
+
+// Means of three are not exact, so that world sums only.
+INSTANTIATE_TEST_SUITE_P(Even, TwoLevels,
+                         ::testing::Combine(::testing::Values(World{1, 1}, World{2, 2}, World{2, 1}, World{4, 4},
+                                                              World{4, 2}, World{4, 1}),
+                                            ::testing::Values(DataType::kF32, DataType::kF16, DataType::kBF16),
+                                            ::testing::Values(ReduceOp::kSum, ReduceOp::kAverage)));
+INSTANTIATE_TEST_SUITE_P(Uneven, TwoLevels,
+                         ::testing::Combine(::testing::Values(World{3, 2}, World{4, 3}),
+                                            ::testing::Values(DataType::kF32, DataType::kF16, DataType::kBF16),
+                                            ::testing::Values(ReduceOp::kSum)));
+
+TEST(Hierarchical, TheOrderOfSumsIsTheSameInEveryRunAndOnEveryRank) {
+  constexpr std::size_t kCount = 20000;  // both ways between nodes: doubling and ring
+  for (const World world : {World{4, 2}, World{3, 2}, World{4, 1}}) {
+    std::mutex mutex;
+    std::vector<std::vector<std::byte>> results;
+    for (std::uint64_t seed = 0; seed < 4; ++seed) {
+      const GpuOutcome outcome = on_gpu_ranks(world.size, world_options(world, seed), [&](GpuRank& rank) {
+        const auto communicator = rank.connect();
+        comm::DevicePlane& plane = communicator->device();
+        const auto memory = plane.allocate(kCount * sizeof(float), Deadline::after(20s));
+        produce(rank.gpu, memory->bytes(), DataType::kF32, plane.stream(),
+                [&rank](std::size_t i) { return rough_value(rank.rank, i); });
+        plane.all_reduce(memory->bytes().data(), kCount, DataType::kF32, ReduceOp::kSum, Deadline::after(20s));
+        plane.complete("the test's reduction", Deadline::after(20s));
+        const std::lock_guard lock(mutex);
+        results.emplace_back(memory->bytes().begin(), memory->bytes().end());
+      });
+      ASSERT_TRUE(outcome.good()) << outcome.text();
+    }
+    for (const auto& result : results) EXPECT_EQ(result, results.front()) << world.size << " ranks";
+  }
+}
+
+TEST(Hierarchical, BroadcastDescriptionAndCapture) {
+  const GpuOutcome outcome = on_gpu_ranks(4, world_options({4, 2}, 1), [](GpuRank& rank) {
+    const auto communicator = rank.connect();
+    EXPECT_EQ(communicator->backend(), "hierarchical");
+    comm::DevicePlane& plane = communicator->device();
+    EXPECT_GT(plane.creation_time().count(), 0);
+    const auto memory = plane.allocate(5, Deadline::after(20s));
+    for (int root = 0; root < 4; ++root) {
+      std::memset(memory->bytes().data(), 7 + rank.rank, 5);
+      plane.broadcast(memory->bytes().data(), 5, root, Deadline::after(20s));
+      EXPECT_EQ(memory->bytes()[4], std::byte(7 + root));
+    }
+    EXPECT_EQ(plane.description(),
+              "hierarchical(nccl 2.28.9, memory registered in the node; doubling over threads between nodes)");
+    const auto values = plane.allocate(1000, Deadline::after(20s));
+    {
+      gpu::Capture capture(rank.gpu, plane.stream());
+      try {
+        plane.all_reduce(values->bytes().data(), 250, DataType::kF32, ReduceOp::kSum, Deadline::after(20s));
+        ADD_FAILURE() << "captured";
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), Errc::kInvalidArgument);
+        EXPECT_NE(std::string(error.what()).find("a captured stream cannot wait for the host"), std::string::npos);
+      }
+    }
+    plane.all_reduce(values->bytes().data(), 250, DataType::kF32, ReduceOp::kSum, Deadline::after(20s));
+    plane.complete("after a capture that was refused", Deadline::after(20s));
+  });
+  EXPECT_TRUE(outcome.good()) << outcome.text();
+}
+
+TEST(Hierarchical, OneNodeIsNcclAlone) {
+  const GpuOutcome outcome = on_gpu_ranks(2, world_options({2, 2}, 1), [](GpuRank& rank) {
+    const auto communicator = rank.connect();
+    EXPECT_EQ(communicator->backend(), "nccl");
+    EXPECT_EQ(communicator->device().capture_refusal(), "");
+  });
+  EXPECT_TRUE(outcome.good()) << outcome.text();
+}
+
+TEST(Hierarchical, SeveralNodesNeedMpi) {
+  auto world = comm::make_loopback(2, {}, 1);
+  EXPECT_EQ(comm::split_levels(comm::make_solo()).node, nullptr);
+  try {
+    (void)comm::split_levels(std::move(world[0]));
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(std::string(error.what()),
+              "a reduction in two levels takes its messages between nodes from MPI, not from loopback: launch with "
+              "mpirun or srun");
+  }
+}
+
+// -- faults --------------------------------------------------------------------------------------------------
+
+TEST(Hierarchical, AWrongSumIsFoundBeforeTraining) {
+  FakeNcclOptions wrong;
+  wrong.wrong_sums = 1;
+  GpuWorldOptions options = world_options({4, 2}, 1);
+  options.nccl = {wrong, wrong, {}, {}};
+  const GpuOutcome outcome = on_gpu_ranks(4, options, [](GpuRank& rank) { (void)rank.connect(); });
+  EXPECT_NE(outcome.text().find("check_failed: rank"), std::string::npos) << outcome.text();
+  for (const std::string& error : outcome.errors) {
+    EXPECT_NE(error.find("NCCL summed element 0 of a trial to"), std::string::npos) << outcome.text();
+    EXPECT_EQ(error.find('\n'), std::string::npos);
+  }
+  EXPECT_TRUE(outcome.violations.empty()) << outcome.text();
+}
+
+TEST(Hierarchical, ALostRankInsideANodeEndsAll) {
+  for (std::uint64_t seed = 0; seed < 3; ++seed) {
+    const auto begin = Clock::now();
+    const GpuOutcome outcome = on_gpu_ranks(4, world_options({4, 2}, seed), [](GpuRank& rank) {
+      const auto communicator = rank.connect();
+      comm::DevicePlane& plane = communicator->device();
+      const auto memory = plane.allocate(4000, Deadline::after(20s));
+      communicator->control().barrier(Deadline::after(20s));
+      if (rank.rank == 3) {
+        rank.hub.lose_a_rank();
+        plane.abort();
+        throw Error(Errc::kIo, "the disk is full");
+      }
+      try {
+        plane.all_reduce(memory->bytes().data(), 1000, DataType::kF32, ReduceOp::kSum, Deadline::after(20s));
+        plane.complete("step 3", Deadline::after(20s));
+        ADD_FAILURE() << "reduced without rank 3";
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), Errc::kPeerLost) << error.what();
+        // Its own view, or that of the first who gave up.
+        EXPECT_NE(std::string(error.what()).find(" (host node"), std::string::npos) << error.what();
+      }
+      plane.abort();
+      rank.gpu.synchronize(plane.stream(), Deadline::after(5s), "what was aborted");
+      EXPECT_THROW(plane.check(), Error);
+    });
+    EXPECT_LT(Clock::now() - begin, 10s);
+    EXPECT_EQ(outcome.errors[3], "io: the disk is full");
+    EXPECT_TRUE(outcome.violations.empty()) << outcome.text();
+  }
+}
+
+/// Rank 3 never comes to a reduction; what the others say.
+GpuOutcome without_rank_3(const World& world, std::chrono::milliseconds deadline) {
+  return on_gpu_ranks(world.size, world_options(world, 1), [&](GpuRank& rank) {
+    const auto communicator = rank.connect();
+    comm::DevicePlane& plane = communicator->device();
+    const auto memory = plane.allocate(4000, Deadline::after(20s));
+    communicator->control().barrier(Deadline::after(20s));
+    if (rank.rank == 3) {
+      std::this_thread::sleep_for(4 * deadline);
+      return;
+    }
+    try {
+      plane.all_reduce(memory->bytes().data(), 1000, DataType::kF32, ReduceOp::kSum, Deadline::after(deadline));
+      plane.complete("step 3", Deadline::after(2 * deadline));
+    } catch (const Error&) {
+      plane.abort();  // what is on the stream still uses the memory
+      rank.gpu.synchronize(plane.stream(), Deadline::after(5s), "what was aborted");
+      throw;
+    }
+  });
+}
+
+TEST(Hierarchical, ARankThatNeverComesBetweenNodesIsNamedAtTheDeadline) {
+  const auto begin = Clock::now();
+  const GpuOutcome outcome = without_rank_3({4, 1}, 500ms);
+  EXPECT_LT(Clock::now() - begin, 10s);
+  for (const std::size_t rank : {0U, 1U, 2U}) {
+    const std::string& error = outcome.errors[rank];
+    EXPECT_EQ(error.find("peer_lost: rank " + std::to_string(rank) + " (host node" + std::to_string(rank) + ", GPU " +
+                         std::to_string(rank) + " (fake)): between nodes (ranks counted by node): "),
+              0U)
+        << outcome.text();
+    EXPECT_NE(error.find("for rank 3 (host node3), which did not come"), std::string::npos) << outcome.text();
+    EXPECT_EQ(error.find('\n'), std::string::npos);
+  }
+  EXPECT_TRUE(outcome.violations.empty()) << outcome.text();
+}
+
+TEST(Hierarchical, ARankThatNeverComesInsideANodeHoldsUpItsPeersUntilTheDeadline) {
+  const auto begin = Clock::now();
+  const GpuOutcome outcome = without_rank_3({4, 2}, 500ms);
+  EXPECT_LT(Clock::now() - begin, 15s);
+  // Rank 2 waits inside the node with it; ranks 0 and 1 for ranks 2 and 3 between nodes. Who speaks first is heard.
+  for (const std::size_t rank : {0U, 1U, 2U}) {
+    const std::string& error = outcome.errors[rank];
+    EXPECT_TRUE(error.find("the GPU of host node1 has not reduced inside the node by the deadline") !=
+                    std::string::npos ||
+                error.find("for rank 1 (host node1), which did not come") != std::string::npos ||
+                error.find(" gave up") != std::string::npos)
+        << outcome.text();
+    EXPECT_TRUE(error.starts_with("peer_lost: ") || error.starts_with("timeout: ")) << error;
+  }
+  EXPECT_TRUE(outcome.violations.empty()) << outcome.text();
+}
+
+TEST(Hierarchical, ARankThatFailsWhileConnectingEndsAllNodes) {
+  FakeNcclOptions broken;
+  broken.fail_unique_id = true;
+  GpuWorldOptions options = world_options({4, 2}, 1);
+  options.nccl = {{}, {}, broken, {}};  // the first of the second node
+  const auto begin = Clock::now();
+  const GpuOutcome outcome = on_gpu_ranks(4, options, [](GpuRank& rank) { (void)rank.connect(); });
+  EXPECT_LT(Clock::now() - begin, 10s);
+  for (const std::string& error : outcome.errors) {
+    EXPECT_NE(error.find("ncclGetUniqueId: unhandled system error"), std::string::npos) << outcome.text();
+  }
+}
+
+}  // namespace
+}  // namespace hvd::test

@@ -1,0 +1,120 @@
+// The test double for two ranks on one GPU: its sums on a fake GPU, and the processes that it runs in.
+#include "tests/comm/shared_gpu.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstring>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "engine/base/error.h"
+#include "tests/comm/fake_nccl.h"
+#include "tests/comm/two_processes.h"
+
+namespace hvd::test {
+namespace {
+
+using namespace std::chrono_literals;
+
+float value_of(int rank, std::size_t i) { return static_cast<float>(static_cast<int>(i % 9) - 4 * rank); }
+
+class SharedGpuSums : public ::testing::TestWithParam<std::tuple<DataType, ReduceOp>> {};
+
+TEST_P(SharedGpuSums, AreThoseOfBothRanks) {
+  const auto [type, op] = GetParam();
+  const std::size_t element = size_of(type);
+  for (const std::size_t count : {std::size_t{1}, std::size_t{301}}) {
+    FakeWorld world(count);
+    {
+      FakeRuntime gpu(world, 0);  // one for both
+      auto hosts = comm::make_loopback(2);
+      std::vector<std::jthread> ranks;
+      for (int rank = 0; rank < 2; ++rank) {
+        ranks.emplace_back([&, rank, type = type, op = op] {
+          const auto peers = make_same_process_memory();
+          SharedGpu shared({.rank = rank, .size = 2}, gpu, *peers,
+                           exchange_over(*hosts[static_cast<std::size_t>(rank)]));
+          const gpu::DeviceMemory memory = gpu.allocate(count * element, "gradients");
+          for (int repeat = 0; repeat < 3; ++repeat) {
+            for (std::size_t i = 0; i < count; ++i) {
+              store_element(&memory->bytes[i * element], value_of(rank, i), type);
+            }
+            shared.all_reduce(memory->bytes, type, op, Deadline::after(20s));
+            for (std::size_t i = 0; i < count; ++i) {
+              const float sum = value_of(0, i) + value_of(1, i);
+              ASSERT_EQ(load_element(&memory->bytes[i * element], type), op == ReduceOp::kAverage ? sum / 2 : sum) << i;
+            }
+          }
+        });
+      }
+      ranks.clear();
+    }
+    EXPECT_EQ(world.violations(), std::vector<std::string>());
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, SharedGpuSums,
+                         ::testing::Combine(::testing::Values(DataType::kF32, DataType::kF16, DataType::kBF16),
+                                            ::testing::Values(ReduceOp::kSum, ReduceOp::kAverage)));
+
+TEST(SharedGpu, ARankThatNeverComesIsWaitedForUntilTheDeadline) {
+  FakeWorld world(1);
+  FakeRuntime gpu(world, 0);
+  auto hosts = comm::make_loopback(2);
+  const auto peers = make_same_process_memory();
+  SharedGpu shared({.rank = 0, .size = 2}, gpu, *peers, exchange_over(*hosts[0]));
+  const gpu::DeviceMemory memory = gpu.allocate(64, "gradients");
+  EXPECT_THROW(shared.all_reduce(memory->bytes, DataType::kF32, ReduceOp::kSum, Deadline::after(200ms)), Error);
+}
+
+// -- processes -------------------------------------------------------------------------------------------------
+
+comm::Bytes bytes_of(const std::string& text) {
+  const auto bytes = std::as_bytes(std::span(text));
+  return {bytes.begin(), bytes.end()};
+}
+
+TEST(TwoProcesses, ExchangeMessagesInRankOrder) {
+  const auto outcomes = run_two_processes(
+      [](int rank, const Exchange& exchange) {
+        std::string text;
+        for (const comm::Bytes& one : exchange(bytes_of(rank == 0 ? "ab" : "cd"), Deadline::after(10s))) {
+          text.append(reinterpret_cast<const char*>(one.data()), one.size());
+        }
+        static_cast<void>(exchange({}, Deadline::after(10s)));
+        return text + (rank == 0 ? " 0" : " 1");
+      },
+      20s);
+  EXPECT_EQ(outcomes[0], "abcd 0");
+  EXPECT_EQ(outcomes[1], "abcd 1");
+}
+
+TEST(TwoProcesses, WhatARankThrowsIsItsOutcomeAndItsPeersLoss) {
+  const auto outcomes = run_two_processes(
+      [](int rank, const Exchange& exchange) -> std::string {
+        if (rank == 1) throw Error(Errc::kBackend, "no such GPU");
+        static_cast<void>(exchange(bytes_of("a"), Deadline::after(10s)));
+        return "done";
+      },
+      20s);
+  EXPECT_EQ(outcomes[1], "error: no such GPU");
+  EXPECT_EQ(outcomes[0].find("error: the other process is gone"), 0U) << outcomes[0];
+}
+
+TEST(TwoProcesses, ThatDieOrHangAreNamed) {
+  const auto outcomes = run_two_processes(
+      [](int rank, const Exchange&) -> std::string {
+        if (rank == 0) ::kill(::getpid(), SIGKILL);
+        std::this_thread::sleep_for(60s);
+        return "awake";
+      },
+      500ms);
+  EXPECT_EQ(outcomes[0], "ended by signal 9");
+  EXPECT_EQ(outcomes[1], "killed: it did not come to its end in time");
+}
+
+}  // namespace
+}  // namespace hvd::test
