@@ -119,12 +119,8 @@ class Registrar {
         ->group(group_);
   }
   /// An empty name is a shell variable that is not set, not a wish.
-  void file(const char* name, const char* help, std::string& target) {
-    value(name, "FILE", help, [name, &target](const std::string& text) {
-      if (text.empty()) throw Error(Errc::kInvalidArgument, std::string(name) + ": the file's name is empty");
-      target = text;
-    });
-  }
+  void file(const char* name, const char* help, std::string& target) { path(name, "FILE", "file", help, target); }
+  void folder(const char* name, const char* help, std::string& target) { path(name, "FOLDER", "folder", help, target); }
   /// May be given several times, with one value each.
   void each(const char* name, const char* placeholder, const char* help, std::function<void(const std::string&)> set) {
     app_.add_option_function<std::vector<std::string>>(
@@ -155,6 +151,12 @@ class Registrar {
   }
 
  private:
+  void path(const char* name, const char* placeholder, const char* kind, const char* help, std::string& target) {
+    value(name, placeholder, help, [name, kind, &target](const std::string& text) {
+      if (text.empty()) throw Error(Errc::kInvalidArgument, std::string(name) + ": the " + kind + "'s name is empty");
+      target = text;
+    });
+  }
   template <class T>
   struct ValueOf {
     using type = T;
@@ -208,7 +210,7 @@ void register_reduction(Registrar add, Options& o, Given& given) {
             [&o](const std::string& text) { o.allreduce = parse_allreduce_type(text); });
   add.flag("--fp16-allreduce", "Horovod's name for --allreduce-dtype fp16 (GPU only)",
            [&o] { o.allreduce = DataType::kF16; });
-  add.value("--algorithm", "NAME", "auto (default), shm, ring, hierarchical, mpi or doubling",
+  add.value("--algorithm", "NAME", "On CPUs: auto (default), shm, ring, hierarchical, mpi or doubling",
             [&o](const std::string& text) { o.comm_options.algorithm = comm::parse_algorithm(text); });
   add.number("--bucket-mb", "MIB", "Size of the static schedule's buckets (default: 25)", 0, 1 << 20,
              [&o](double x) { o.engine.buckets.bucket_bytes = mebibytes(x); });
@@ -232,8 +234,9 @@ void register_gpu(Registrar add, GpuOptions& o) {
   add.flag("--deterministic", "Equal bits from run to run: only operations that add in a fixed order",
            [&o] { o.deterministic = true; });
   add.number("--loss-scale", "X", "Of fp16 (default: dynamic)", 1, 1 << 24, [&o](double x) { o.loss_scale = x; });
-  add.flag("--tune", "Time the candidates of each operation first (seconds to minutes)", [&o] { o.tune = true; });
-  add.file("--tuning-folder", "Keep and look for what --tune finds here", o.tuning_folder);
+  add.flag("--tune", "Time the candidates of each operation first (seconds to minutes); all ranks use rank 0's winners",
+           [&o] { o.tune = true; });
+  add.folder("--tuning-folder", "Where --tune keeps the winners, and where they are looked for", o.tuning_folder);
   add.integer("--nccl-max-ctas", "Thread blocks per reduction at most (default: NCCL's choice)", 1, 64,
               o.nccl.max_ctas);
   add.flag("--no-nccl-registration", "Plain memory for gradients, not registered with NCCL",
@@ -255,7 +258,8 @@ void register_measurement(Registrar add, Options& o) {
              [&o](double x) { o.max_time = std::chrono::seconds(static_cast<std::int64_t>(x)); });
   add.flag("--efficiency", "Measure one rank alone and all ranks without reduction as well, interleaved",
            [&o] { o.efficiency = true; });
-  add.flag("--profile", "Time every operation (never compare such a run with others)", [&o] { o.profile = true; });
+  add.flag("--profile", "Time every operation, on a GPU beside its bound (never compare such a run with others)",
+           [&o] { o.profile = true; });
   add.flag("--no-check", "Do not compare the reduced gradients with an independent sum", [&o] { o.check = false; });
 }
 

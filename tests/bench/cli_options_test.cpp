@@ -110,12 +110,13 @@ TEST(CommandLine, WhatContradictsItselfOrSaysNothing) {
   EXPECT_NE(error_of("--db x.db --no-db").find("leave one of them out"), std::string::npos);
   EXPECT_NE(error_of("--no-db --db x.db").find("leave one of them out"), std::string::npos);
   EXPECT_EQ(error_of("train doctor"), "'doctor': one command at a time; see hvd_bench --help");
-  for (const char* option : {"--db", "--replay", "--record-replay", "--timeline-filename"}) {
+  for (const char* option : {"--db", "--replay", "--record-replay", "--timeline-filename", "--tuning-folder"}) {
     try {
       parse_command_line({"hvd_bench", option, ""}, {});
       ADD_FAILURE() << option << " with an empty name was accepted";
     } catch (const Error& error) {
-      EXPECT_EQ(error.what(), std::string(option) + ": the file's name is empty");
+      const std::string kind = std::string(option) == "--tuning-folder" ? "folder" : "file";
+      EXPECT_EQ(error.what(), std::string(option) + ": the " + kind + "'s name is empty");
     }
   }
 }
