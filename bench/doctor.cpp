@@ -20,6 +20,7 @@
 #include "bench/host_facts.h"
 #include "bench/machine_rate.h"
 #include "bench/result_store.h"
+#include "bench/train/gpu_backend.h"
 #include "engine/base/error.h"
 #include "engine/comm/communicator.h"
 #include "engine/comm/nccl/api.h"
@@ -174,6 +175,23 @@ void examine_shared_memory(FindingList& all) {
   }
 }
 
+void examine_gpus(FindingList& all) {
+  const gpu::DeviceList gpus = gpu::list_devices();
+  if (const std::string absence = gpu_absence(gpus); !absence.empty()) {
+    all.push_back({Level::kNote, "GPU", "none to train on: " + absence, {}});
+    return;
+  }
+  for (const gpu::Device& device : gpus.devices) {
+    good(all, "GPU",
+         std::to_string(device.index) + ": " + device.name + ", compute capability " +
+             std::to_string(device.compute_major) + "." + std::to_string(device.compute_minor) + ", " +
+             bytes_text(static_cast<double>(device.memory_bytes)) + ", " + device.uuid);
+  }
+  if (std::string reason = models::cudnn_unsupported_reason(); !reason.empty()) {
+    all.push_back({Level::kNote, "cuDNN", std::move(reason), {}});
+  }
+}
+
 /// Only where there is a GPU to reduce on, or where it was asked for by name.
 void examine_nccl(FindingList& all, const Environment& environment) {
   const gpu::DeviceList gpus = gpu::list_devices();
@@ -307,6 +325,7 @@ std::vector<Finding> examine(const std::string& db_file, const Launch& launch) {
   examine_shared_memory(all);
   examine_launcher(all, launch, environment);
   all.insert(all.end(), mpi.begin(), mpi.end());
+  examine_gpus(all);
   examine_nccl(all, environment);
   examine_limits(all);
   if (launch.rank == 0) examine_store(all, db_file);

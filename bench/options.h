@@ -11,6 +11,8 @@
 
 #include "engine/base/types.h"
 #include "engine/comm/communicator.h"
+#include "engine/comm/device_communicator.h"
+#include "engine/runtime/device_engine.h"
 #include "engine/runtime/engine.h"
 
 namespace hvd::bench {
@@ -18,7 +20,7 @@ namespace hvd::bench {
 enum class Device : std::uint8_t {
   kAuto,       ///< the GPU if there is one, else the CPU
   kCpu,        ///< oneDNN
-  kCuda,       ///< not in this build: a clear error
+  kCuda,       ///< cuDNN
   kReference,  ///< naive double precision, for tests
 };
 enum class CommBackend : std::uint8_t {
@@ -26,7 +28,20 @@ enum class CommBackend : std::uint8_t {
   kNone,      ///< every rank trains, nothing is reduced
   kLoopback,  ///< --ranks threads of this process
   kMpi,
-  kNccl,      ///< not in this build: a clear error
+  kNccl,  ///< between GPUs; the ranks meet as with kAuto
+};
+
+/// Of a run on GPUs; a run on the CPU reads none of it.
+struct GpuOptions {
+  bool tf32 = false;           ///< --dtype tf32: compute is fp32, with products of rounded inputs
+  int fusion_level = 2;        ///< models/cudnn/cudnn_step.h
+  bool deterministic = false;  ///< only engines that add in a fixed order
+  double loss_scale = 0;       ///< fp16 alone; 0: dynamic
+  bool tune = false;           ///< time the engines of each operation before training
+  std::string tuning_folder;   ///< winners are kept here; empty: nowhere
+  [[nodiscard]] bool tunes() const { return tune || !tuning_folder.empty(); }
+  DeviceOptions schedule;  ///< overlap, graph
+  comm::NcclOptions nccl;
 };
 
 struct Options {
@@ -50,6 +65,8 @@ struct Options {
   double momentum = 0.9;
   double weight_decay = 1e-4;
 
+  GpuOptions gpu;
+
   // how to reduce
   CommBackend comm = CommBackend::kAuto;
   int ranks = 0;  ///< loopback ranks in this process
@@ -67,10 +84,10 @@ struct Options {
   bool check = true;        ///< --no-check skips the independent check of the reduced gradients
 
   // where results go
-  std::string db_file = "hvd_bench.db";  ///< --db; "" (--no-db) stores nothing
+  std::string db_file = "hvd_bench.db";       ///< --db; "" (--no-db) stores nothing
   std::map<std::string, std::string> labels;  ///< --label: stored with every run, in no fingerprint
-  bool json = false;                     ///< --json: one JSON document on standard output, nothing else there
-  bool quiet = false;                    ///< only the "total images/sec" line
+  bool json = false;                          ///< --json: one JSON document on standard output, nothing else there
+  bool quiet = false;                         ///< only the "total images/sec" line
 };
 
 }  // namespace hvd::bench

@@ -89,7 +89,9 @@ class RunWriter {
     Statement sample(database_, "INSERT INTO sample (run_uuid, rank, kind, count, data) VALUES (?,?,?,?,?)");
     for (const RankRecord& rank : run_.ranks) {
       const RankSamples& s = rank.samples;
-      const std::array<std::pair<std::string_view, const std::vector<double>*>, 8> kinds{
+      const std::vector<double> none;
+      const bool gpu = run_.device == "cuda";  // on a CPU the host's time is the step's
+      const std::array<std::pair<std::string_view, const std::vector<double>*>, 9> kinds{
           {{"step_seconds", &s.step},
            {"compute_seconds", &s.compute},
            {"exposed_seconds", &s.exposed},
@@ -97,6 +99,7 @@ class RunWriter {
            {"control_seconds", &s.control},
            {"copy_seconds", &s.copy},
            {"update_seconds", &s.update},
+           {"host_seconds", gpu ? &s.host : &none},
            {"loss", &s.loss}}};
       for (const auto& [kind, values] : kinds) {
         if (values->empty()) continue;

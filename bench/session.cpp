@@ -15,9 +15,10 @@
 #include "bench/train/conductor.h"
 #include "bench/train/cores.h"
 #include "bench/train/crew.h"
+#include "bench/train/gpu_facts.h"
 #include "bench/train/notes.h"
+#include "bench/train/rank_parts.h"
 #include "bench/train/setup.h"
-#include "bench/train/trainer.h"
 #include "bench/train/worker.h"
 #include "engine/base/deadline.h"
 #include "engine/base/error.h"
@@ -32,6 +33,7 @@ struct Session {
   const std::function<void(RunRecord&)>& prepare;
   Setup setup;
   SessionFacts facts;
+  GpuBackend* gpus = nullptr;
   ProcessFacts process;  // of rank 0 or of this process's only rank
 };
 
@@ -61,17 +63,21 @@ CoreShare agree_on_cores(Engine& engine, int threads) {
     }
     share = share_cores(cores, nodes, threads);
   }
-  engine.broadcast(&share, sizeof share, 0);
+  // As a message: a data plane of GPUs does not reach the host's memory.
+  const comm::Bytes agreed = engine.broadcast_message(std::as_bytes(std::span(&share, 1)), 0);
+  std::memcpy(&share, agreed.data(), sizeof share);
   return share;
 }
 
-std::vector<std::string> conduct(const Session& session, Trainer& trainer, Worker& worker,
-                                 std::vector<RunRecord>& runs) {
+void conduct(const Session& session, Trainer& trainer, Worker& worker, SessionResult& result) {
   Crew crew(trainer.engine(), worker);
   Conductor conductor(session.options, session.setup, session.facts, trainer, crew, session.observer, session.prepare);
   conductor.run();
+  std::vector<RunRecord>& runs = result.runs;
   runs = conductor.take_runs();
-  std::vector<std::string> notes = session.setup.notes;
+  std::vector<std::string>& notes = result.notes;
+  notes = session.setup.notes;
+  notes.insert(notes.end(), session.facts.gpus.notes.begin(), session.facts.gpus.notes.end());
   for (std::string& note : closing_notes(runs, conductor.findings(), trainer.engine().plan(), session.facts)) {
     notes.push_back(std::move(note));
   }
@@ -79,7 +85,8 @@ std::vector<std::string> conduct(const Session& session, Trainer& trainer, Worke
     write_replay(session.options.record_replay_file, conductor.recorded());
     notes.push_back("replay profile written to " + session.options.record_replay_file);
   }
-  return notes;
+  for (std::string& note : gpu_notes(runs.back(), trainer.facts())) notes.push_back(std::move(note));
+  if (trainer.facts().bound) result.operations = bound_table(runs.back(), *trainer.facts().bound);
 }
 
 // So that no rank's leaving cuts off a peer that has yet to hear why the session ends.
@@ -95,21 +102,24 @@ void wait_for_the_others(Engine& engine) noexcept {
 void run_rank(Session session, std::unique_ptr<comm::Communicator> communicator, SessionResult& result) {
   EngineOptions engine_options = session.options.engine;
   engine_options.schedule = session.setup.schedule;
-  Engine engine(std::move(communicator), engine_options);
+  RankParts parts(session.setup, engine_options, session.gpus, std::move(communicator), session.observer.leaving);
+  Engine& engine = parts.engine();
   try {
     const CoreShare share = agree_on_cores(engine, session.options.threads);
-    session.facts.threads = share.threads;
-    session.facts.spare_core = share.spare_core;
+    session.facts.threads = parts.on_gpu() ? 1 : share.threads;
+    session.facts.spare_core = parts.on_gpu() || share.spare_core;
+    if (parts.on_gpu() && engine.size() > 1) session.facts.comm = "nccl";
     session.facts.traced = engine.tracing() || session.setup.profile;
     if (engine.rank() == 0 && session.observer.progress) {
       session.observer.progress({"building", std::string(name(session.setup.main_phase())), 0, 0, 0, -1});
     }
     engine.set_activity("building the network", 0);
-    Trainer trainer(session.setup, engine, share.threads);
-    trainer.start();
-    Worker worker(trainer, session.process, session.setup.seed);
+    const std::unique_ptr<Trainer> trainer = parts.make_trainer(share.threads);
+    trainer->start();
+    if (parts.on_gpu()) session.facts.gpus = gather_gpu_facts(engine, parts.gpu(trainer->facts().engines));
+    Worker worker(*trainer, session.process, session.setup.seed);
     if (engine.rank() == 0) {
-      result.notes = conduct(session, trainer, worker, result.runs);
+      conduct(session, *trainer, worker, result);
     } else {
       worker.follow();
     }
@@ -180,8 +190,8 @@ World world_of(const Options& options, const Launch& launch) {
 }  // namespace
 
 SessionResult run_session(const Options& options, const SessionObserver& observer,
-                          const std::function<void(RunRecord&)>& prepare) {
-  Session session{options, observer, prepare, settle(options), {}, {}};
+                          const std::function<void(RunRecord&)>& prepare, GpuBackend* gpus) {
+  Session session{options, observer, prepare, settle(options, gpus), {}, gpus, {}};
   session.process.stop_requested = observer.stop_requested;
   SessionResult result;
   const Launch launch = detect_launch(process_environment());

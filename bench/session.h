@@ -8,6 +8,7 @@
 
 #include "bench/options.h"
 #include "bench/run_record.h"
+#include "bench/train/gpu_backend.h"
 
 namespace hvd::bench {
 
@@ -38,12 +39,13 @@ struct SessionResult {
   std::vector<RunRecord> runs;     ///< phase full last; empty on ranks other than 0
   bool is_root = true;             ///< this process prints and stores
   std::vector<std::string> notes;  ///< lines for the closing table: choices made, memory, reconciliation
+  std::string operations;          ///< of a profiled GPU: a table of measured operations beside their bounds
 };
 
 /// Runs the session. `provenance` and ids are filled in by the caller's `prepare` callback for every new
-/// record before it is first saved.
+/// record before it is first saved. `gpus` may be null: the session runs on the CPU.
 /// Errors: Error; runs that had begun were given to observer.save with status incomplete first.
 SessionResult run_session(const Options& options, const SessionObserver& observer,
-                          const std::function<void(RunRecord&)>& prepare);
+                          const std::function<void(RunRecord&)>& prepare, GpuBackend* gpus = nullptr);
 
 }  // namespace hvd::bench

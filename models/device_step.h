@@ -54,6 +54,9 @@ class DeviceStep : public TrainStep {
   [[nodiscard]] virtual double loss() const = 0;
   /// Steps whose gradients overflowed and whose update was left out (dynamic loss scale), of those that are over.
   [[nodiscard]] virtual std::uint64_t skipped_updates() const { return 0; }
+  /// Which engine of the library runs each distinct kind of operation, in one line, for the record; empty where there
+  /// is nothing to choose. Equal texts mean equal engines.
+  [[nodiscard]] virtual std::string engines() const { return {}; }
 };
 
 }  // namespace hvd::models

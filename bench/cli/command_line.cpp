@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <array>
 #include <exception>
 #include <functional>
 #include <limits>
@@ -65,47 +66,28 @@ void read_environment(const Environment& environment, Options& options) {
   options.engine.timeline_filename = std::string(value_of(environment, "HOROVOD_TIMELINE"));
 }
 
-DataType parse_compute_type(const std::string& text) {
-  switch (parse_word("--dtype", text, {"fp32", "tf32", "fp16", "bf16"})) {
-    case 0: return DataType::kF32;
-    case 3: return DataType::kBF16;
-    default:
-      throw Error(Errc::kUnsupported, "--dtype " + text + ": needs a GPU, and this build computes on the CPU; use " +
-                                          "--dtype fp32 or, where the processor has it, --dtype bf16");
-  }
+/// tf32 is a way to compute in fp32. Whether this machine can is judged later (settle()).
+void parse_compute_type(const std::string& text, Options& options) {
+  constexpr std::array kTypes{DataType::kF32, DataType::kF32, DataType::kF16, DataType::kBF16};
+  const std::size_t word = parse_word("--dtype", text, {"fp32", "tf32", "fp16", "bf16"});
+  options.compute = kTypes[word];
+  options.gpu.tf32 = word == 1;
 }
 
-DataType parse_allreduce_type(const std::string& where, const std::string& text) {
-  switch (parse_word(where, text, {"fp32", "bf16", "fp16"})) {
-    case 0: return DataType::kF32;
-    case 1: return DataType::kBF16;
-    default:
-      throw Error(
-          Errc::kUnsupported,
-          where + (where == "--fp16-allreduce" ? "" : " " + text) +
-              ": gradients in fp16 need a GPU, and this build computes on the CPU; use --allreduce-dtype bf16, " +
-              "which halves the bytes as well");
-  }
+DataType parse_allreduce_type(const std::string& text) {
+  constexpr std::array kTypes{DataType::kF32, DataType::kBF16, DataType::kF16};
+  return kTypes[parse_word("--allreduce-dtype", text, {"fp32", "bf16", "fp16"})];
 }
 
 Device parse_device(const std::string& text) {
-  switch (parse_word("--device", text, {"auto", "cpu", "cuda", "reference"})) {
-    case 0: return Device::kAuto;
-    case 1: return Device::kCpu;
-    case 2: throw Error(Errc::kUnsupported, "--device cuda: this build has no GPU backend; use --device cpu (oneDNN)");
-    default: return Device::kReference;
-  }
+  constexpr std::array kDevices{Device::kAuto, Device::kCpu, Device::kCuda, Device::kReference};
+  return kDevices[parse_word("--device", text, {"auto", "cpu", "cuda", "reference"})];
 }
 
 CommBackend parse_comm(const std::string& text) {
-  switch (parse_word("--comm", text, {"auto", "none", "loopback", "mpi", "nccl"})) {
-    case 0: return CommBackend::kAuto;
-    case 1: return CommBackend::kNone;
-    case 2: return CommBackend::kLoopback;
-    case 3: return CommBackend::kMpi;
-    default:
-      throw Error(Errc::kUnsupported, "--comm nccl: this build has no GPU backend; use --comm mpi or --comm auto");
-  }
+  constexpr std::array kBackends{CommBackend::kAuto, CommBackend::kNone, CommBackend::kLoopback, CommBackend::kMpi,
+                                 CommBackend::kNccl};
+  return kBackends[parse_word("--comm", text, {"auto", "none", "loopback", "mpi", "nccl"})];
 }
 
 Schedule parse_schedule(const std::string& text) {
@@ -137,12 +119,8 @@ class Registrar {
         ->group(group_);
   }
   /// An empty name is a shell variable that is not set, not a wish.
-  void file(const char* name, const char* help, std::string& target) {
-    value(name, "FILE", help, [name, &target](const std::string& text) {
-      if (text.empty()) throw Error(Errc::kInvalidArgument, std::string(name) + ": the file's name is empty");
-      target = text;
-    });
-  }
+  void file(const char* name, const char* help, std::string& target) { path(name, "FILE", "file", help, target); }
+  void folder(const char* name, const char* help, std::string& target) { path(name, "FOLDER", "folder", help, target); }
   /// May be given several times, with one value each.
   void each(const char* name, const char* placeholder, const char* help, std::function<void(const std::string&)> set) {
     app_.add_option_function<std::vector<std::string>>(
@@ -173,6 +151,12 @@ class Registrar {
   }
 
  private:
+  void path(const char* name, const char* placeholder, const char* kind, const char* help, std::string& target) {
+    value(name, placeholder, help, [name, kind, &target](const std::string& text) {
+      if (text.empty()) throw Error(Errc::kInvalidArgument, std::string(name) + ": the " + kind + "'s name is empty");
+      target = text;
+    });
+  }
   template <class T>
   struct ValueOf {
     using type = T;
@@ -195,8 +179,9 @@ void register_training(Registrar add, Options& o) {
   add.integer("--classes", "Classes of the last layer (default: 1000)", 2, 1 << 20, o.classes);
   add.flag("--auxiliary-head", "Inception V3 with its auxiliary classifier", [&o] { o.auxiliary_head = true; });
   add.value("--dtype", "TYPE", "Compute in fp32 (default), bf16, tf32 or fp16 (the last two: GPU only)",
-            [&o](const std::string& text) { o.compute = parse_compute_type(text); });
-  add.value("--device", "DEVICE", "auto (default), cpu, cuda, or reference (naive, slow, for tests)",
+            [&o](const std::string& text) { parse_compute_type(text, o); });
+  add.value("--device", "DEVICE",
+            "auto (default: a GPU if one can be used), cpu, cuda, or reference (naive, slow, for tests)",
             [&o](const std::string& text) { o.device = parse_device(text); });
   add.integer("--threads", "Compute threads per rank (default: the rank's share of the cores)", 1, 4096, o.threads);
   add.value("--seed", "N", "Of weights and images (default: 1)", [&o](const std::string& text) {
@@ -213,7 +198,7 @@ void register_training(Registrar add, Options& o) {
 void register_reduction(Registrar add, Options& o, Given& given) {
   add.group("How the gradients are averaged");
   add.value("--comm", "BACKEND",
-            "auto (default), mpi, loopback (threads of one process), nccl, none (= --schedule none)",
+            "auto (default), mpi, loopback (threads of one process), nccl (GPUs), none (= --schedule none)",
             [&o](const std::string& text) { o.comm = parse_comm(text); });
   add.integer("--ranks", "Ranks as threads of this one process", 1, 1024, o.ranks);
   add.value("--schedule", "NAME", "static (default: buckets fixed at start), negotiated (Horovod's protocol) or none",
@@ -221,11 +206,11 @@ void register_reduction(Registrar add, Options& o, Given& given) {
               o.engine.schedule = parse_schedule(text);
               given.schedule = true;
             });
-  add.value("--allreduce-dtype", "TYPE", "Reduce gradients in fp32 (default) or bf16",
-            [&o](const std::string& text) { o.allreduce = parse_allreduce_type("--allreduce-dtype", text); });
+  add.value("--allreduce-dtype", "TYPE", "Reduce gradients in fp32 (default), bf16 or fp16 (GPU only)",
+            [&o](const std::string& text) { o.allreduce = parse_allreduce_type(text); });
   add.flag("--fp16-allreduce", "Horovod's name for --allreduce-dtype fp16 (GPU only)",
-           [&o] { o.allreduce = parse_allreduce_type("--fp16-allreduce", "fp16"); });
-  add.value("--algorithm", "NAME", "auto (default), shm, ring, hierarchical, mpi or doubling",
+           [&o] { o.allreduce = DataType::kF16; });
+  add.value("--algorithm", "NAME", "On CPUs: auto (default), shm, ring, hierarchical, mpi or doubling",
             [&o](const std::string& text) { o.comm_options.algorithm = comm::parse_algorithm(text); });
   add.number("--bucket-mb", "MIB", "Size of the static schedule's buckets (default: 25)", 0, 1 << 20,
              [&o](double x) { o.engine.buckets.bucket_bytes = mebibytes(x); });
@@ -237,6 +222,27 @@ void register_reduction(Registrar add, Options& o, Given& given) {
               o.engine.negotiation.cache_capacity);
   add.number("--deadline-seconds", "S", "Of every wait for another rank (default: 60)", 0.1, 86400,
              [&o](double x) { o.engine.deadline = std::chrono::milliseconds(static_cast<std::int64_t>(1000 * x)); });
+}
+
+void register_gpu(Registrar add, GpuOptions& o) {
+  add.group("On GPUs (a run on the CPU takes no notice)");
+  add.integer("--fusion-level", "Operations fused: 0 none, 1 pointwise, 2 batch norm as well (default)", 0, 2,
+              o.fusion_level);
+  add.flag("--no-cuda-graph", "Enqueue every step instead of launching it as one graph",
+           [&o] { o.schedule.graph = false; });
+  add.flag("--no-overlap", "Reduce when backward is over", [&o] { o.schedule.overlap = false; });
+  add.flag("--deterministic", "Equal bits from run to run: only operations that add in a fixed order",
+           [&o] { o.deterministic = true; });
+  add.number("--loss-scale", "X", "Of fp16 (default: dynamic)", 1, 1 << 24, [&o](double x) { o.loss_scale = x; });
+  add.flag("--tune", "Time the candidates of each operation first (seconds to minutes); all ranks use rank 0's winners",
+           [&o] { o.tune = true; });
+  add.folder("--tuning-folder", "Where --tune keeps the winners, and where they are looked for", o.tuning_folder);
+  add.integer("--nccl-max-ctas", "Thread blocks per reduction at most (default: NCCL's choice)", 1, 64,
+              o.nccl.max_ctas);
+  add.flag("--no-nccl-registration", "Plain memory for gradients, not registered with NCCL",
+           [&o] { o.nccl.register_memory = false; });
+  add.flag("--share-gpus", "Several ranks may have the same GPU (for tests; NCCL 2.30 and newer)",
+           [&o] { o.nccl.share_gpus = true; });
 }
 
 void register_measurement(Registrar add, Options& o) {
@@ -252,7 +258,8 @@ void register_measurement(Registrar add, Options& o) {
              [&o](double x) { o.max_time = std::chrono::seconds(static_cast<std::int64_t>(x)); });
   add.flag("--efficiency", "Measure one rank alone and all ranks without reduction as well, interleaved",
            [&o] { o.efficiency = true; });
-  add.flag("--profile", "Time every operation (never compare such a run with others)", [&o] { o.profile = true; });
+  add.flag("--profile", "Time every operation, on a GPU beside its bound (never compare such a run with others)",
+           [&o] { o.profile = true; });
   add.flag("--no-check", "Do not compare the reduced gradients with an independent sum", [&o] { o.check = false; });
 }
 
@@ -354,6 +361,7 @@ void reconcile(Options& options, const Given& given) {
     throw Error(Errc::kInvalidArgument,
                 "--replay-shrink shrinks the gradients of a recorded step: give --replay FILE, or leave it out");
   }
+  options.gpu.nccl.deadline = options.engine.deadline;
   const std::size_t bucket = options.engine.buckets.bucket_bytes;
   options.engine.buckets.first_bucket_bytes = std::min(options.engine.buckets.first_bucket_bytes, bucket);
 }
@@ -387,6 +395,7 @@ CommandLine parse_command_line(const std::vector<std::string>& argv, const Envir
   Registrar add(app);
   register_training(add, options);
   register_reduction(add, options, given);
+  register_gpu(add, options.gpu);
   register_measurement(add, options);
   register_output(add, options, given);
 

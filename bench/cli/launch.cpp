@@ -58,7 +58,7 @@ std::string how_to_launch(const Environment::mapped_type& evidence_text, int tas
 }
 
 bool in_process(const Options& options) {
-  return options.comm == CommBackend::kLoopback || (options.comm == CommBackend::kAuto && options.ranks > 0);
+  return options.comm == CommBackend::kLoopback || (options.comm != CommBackend::kMpi && options.ranks > 0);
 }
 
 /// Whether a peer's loss, as engine/comm words it, is that of rank 0, which then cannot speak for itself:

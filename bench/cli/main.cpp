@@ -36,6 +36,7 @@
 #include "bench/session.h"
 #include "bench/stored_labels.h"
 #include "bench/train/crew.h"
+#include "bench/train/gpu_backend.h"
 #include "engine/base/error.h"
 #include "engine/comm/communicator.h"
 
@@ -43,7 +44,10 @@ namespace hvd::bench {
 namespace {
 
 constexpr int kDefect = 9;  // an exception that is not ours
+// mpirun (Open MPI 4.1) ends the others a second after the first has left, so that half a second is left for a busy
+// host.
 constexpr std::chrono::milliseconds kWaitForLauncher(1500);
+constexpr std::chrono::milliseconds kWaitBeforeTheRanksMeet(5000);  // nobody waits for this rank yet
 constexpr std::chrono::milliseconds kLetTheRootLeave(2500);
 constexpr std::chrono::seconds kForcedEnd(10);
 constexpr std::chrono::milliseconds kForcedClose(250);  // of the second that mpirun leaves after SIGTERM
@@ -57,7 +61,10 @@ std::chrono::milliseconds patience_to_join(const Options& options) {
 class Program {
  public:
   explicit Program(std::vector<std::string> argv)
-      : argv_(std::move(argv)), environment_(process_environment()), launch_(detect_launch(environment_)) {}
+      : argv_(std::move(argv)),
+        environment_(process_environment()),
+        launch_(detect_launch(environment_)),
+        gpus_(make_cuda_backend(environment_)) {}
 
   int run();
   /// Says what went wrong, keeps what was measured, returns the exit code.
@@ -79,6 +86,7 @@ class Program {
   const std::vector<std::string> argv_;
   const Environment environment_;
   const Launch launch_;
+  const std::unique_ptr<GpuBackend> gpus_;
   std::string session_uuid_;
   Provenance provenance_;
   std::exception_ptr store_problem_;  // thrown once the other ranks can learn of it
@@ -128,7 +136,7 @@ int Program::train(Options options) {
   console_ = std::make_unique<Console>(Console::Settings{options.quiet, ::isatty(STDERR_FILENO) == 1});
   check_launch(launch_, options, comm::mpi_available());
   stage_ = Stage::kHost;
-  const Setup setup = check_model(options);
+  const Setup setup = check_model(options, gpus_.get());
   if (launch_.rank == 0) open_store(options);
   if (launch_.rank == 0) announce(options, plan_text(options, setup));
   stage_ = Stage::kSession;
@@ -137,7 +145,8 @@ int Program::train(Options options) {
     join_ = std::make_unique<JoinWatch>([this, patience] { end_alone(patience); });
     join_->arm(patience);
   }
-  const SessionResult result = run_session(options, observer(options), [&](RunRecord& run) { prepare(options, run); });
+  const SessionResult result = run_session(
+      options, observer(options), [&](RunRecord& run) { prepare(options, run); }, gpus_.get());
   join_.reset();
   if (!result.is_root) return 0;
   return close(options, result);
@@ -308,7 +317,7 @@ bool Program::say(const Error& error) {
   switch (voice(launch_, error, stage_)) {
     case Voice::kSilent: return false;
     case Voice::kUnlessStopped:
-      if (watch_ && watch_->wait(kWaitForLauncher)) return false;
+      if (watch_ && watch_->wait(stage_ == Stage::kHost ? kWaitBeforeTheRanksMeet : kWaitForLauncher)) return false;
       [[fallthrough]];
     case Voice::kNow: say_error(text);
   }

@@ -35,9 +35,9 @@ void check_model_name(const std::string& model) {
 
 }  // namespace
 
-Setup check_model(const Options& options) {
+Setup check_model(const Options& options, GpuBackend* gpus) {
   if (options.replay_file.empty()) check_model_name(options.model);
-  Setup setup = settle(options);
+  Setup setup = settle(options, gpus);
   if (!setup.replay) models::build_model(setup.model);  // for what it refuses; plain data, milliseconds
   return setup;
 }

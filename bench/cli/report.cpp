@@ -133,6 +133,9 @@ std::string bound_line(const SessionResult& result, const RunRecord& full) {
 std::string compute_line(const RunRecord& run) {
   if (!run.images_per_second || !(run.flops_per_image > 0)) return {};
   const double rate = run.images_per_second->value * run.flops_per_image;
+  if (run.device == "cuda") {
+    return format("arithmetic  %.2f TFLOP/s, %.2f per GPU\n", 1e-12 * rate, 1e-12 * rate / run.world_size);
+  }
   return format("arithmetic  %.1f GFLOP/s, %.1f per compute thread\n", 1e-9 * rate,
                 1e-9 * rate / (run.world_size * std::max(run.threads, 1)));
 }
@@ -170,7 +173,8 @@ std::string plan_text(const Options& options, const Setup& setup) {
 
 std::string world_text(const Options& options, const RunRecord& run) {
   std::string text = "  on         " + count_of(run.allocation_size, "rank") + ", " + count_of(run.nodes, "host") +
-                     ", " + count_of(run.threads, "compute thread") + " per rank\n  averaging  ";
+                     ", " + (run.device == "cuda" ? "one GPU" : count_of(run.threads, "compute thread")) +
+                     " per rank\n  averaging  ";
   if (run.allocation_size <= 1) return text + "nothing (one rank)\n";
   if (options.engine.schedule == Schedule::kNone) return text + "nothing (--comm none)\n";
   text += std::string(name(options.engine.schedule)) + " schedule over " + run.comm + " (" + run.data_plane + ")";
@@ -197,6 +201,7 @@ std::string closing_text(const SessionResult& result, const StoredIn& stored) {
   text += "checks      " + (run->checks.empty() ? "none" : run->checks) + "\n";
   if (!run->stop_reason.empty()) text += "stopped     " + run->stop_reason + "\n";
   for (const std::string& note : result.notes) text += "note        " + note + "\n";
+  if (!result.operations.empty()) text += "\noperations on rank 0, per step\n" + result.operations + "\n";
   if (!stored.problem.empty()) {
     text += "not stored  " + stored.problem + "\n";
   } else if (!stored.file.empty()) {

@@ -66,20 +66,20 @@ std::string judge(const std::vector<comm::Bytes>& all, const comm::Topology& top
          "; give all of them the same program, options and HOROVOD_* variables (mpirun -x NAME forwards one)";
 }
 
-}  // namespace
+std::string yes_no(bool value) { return value ? "on" : "off"; }
 
-Wishes wishes_of(const Options& options, const Setup& setup) {
+/// Of any run.
+Wishes common_wishes(const Options& options, const Setup& setup) {
   const EngineOptions& engine = options.engine;
-  const auto yes_no = [](bool value) { return std::string(value ? "on" : "off"); };
   return {
       {"the program", std::string(build_info().version) + " of commit " + std::string(build_info().git_commit)},
       {"--model", setup.model.model},
+      {"--device", std::string(setup.device_name())},
       {"--batch-size", std::to_string(setup.model.batch_size)},
       {"--image-size", std::to_string(setup.model.image_size)},
       {"--classes", std::to_string(setup.model.classes)},
       {"--auxiliary-head", yes_no(setup.model.auxiliary_head)},
       {"--replay", setup.replay ? "a profile of hash " + hex64(Hasher().text(to_text(*setup.replay)).value()) : "off"},
-      {"--device", std::string(setup.device_name())},
       {"--dtype", setup.compute_name()},
       {"--allreduce-dtype", std::string(hvd::name(setup.gradient))},
       {"--threads", options.threads > 0 ? std::to_string(options.threads) : "the share of the cores"},
@@ -95,6 +95,26 @@ Wishes wishes_of(const Options& options, const Setup& setup) {
       {"--profile", yes_no(setup.profile)},
       {"--timeline-filename", yes_no(!engine.timeline_filename.empty())},
   };
+}
+
+}  // namespace
+
+Wishes wishes_of(const Options& options, const Setup& setup) {
+  Wishes wishes = common_wishes(options, setup);
+  if (setup.device == Device::kCuda) {
+    const GpuOptions& gpu = setup.gpu;
+    wishes.insert(wishes.end(), {{"--fusion-level", std::to_string(gpu.fusion_level)},
+                                 {"CUDA graphs", yes_no(gpu.schedule.graph)},
+                                 {"overlap", yes_no(gpu.schedule.overlap)},
+                                 {"--deterministic", yes_no(gpu.deterministic)},
+                                 {"--loss-scale", json_number(gpu.loss_scale)},
+                                 {"--tune", yes_no(gpu.tune)},
+                                 {"--tuning-folder", gpu.tuning_folder.empty() ? "not given" : "given"},
+                                 {"--nccl-max-ctas", std::to_string(gpu.nccl.max_ctas)},
+                                 {"NCCL registration", yes_no(gpu.nccl.register_memory)},
+                                 {"--share-gpus", yes_no(gpu.nccl.share_gpus)}});
+  }
+  return wishes;
 }
 
 void require_agreement(comm::Communicator& communicator, const Wishes& mine, Deadline deadline) {

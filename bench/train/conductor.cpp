@@ -23,6 +23,8 @@ constexpr double kVisitSeconds = 1.0;        // of a phase within a round
 constexpr std::int64_t kVisitSamples = 3;    // at least, because one step of a visit is discarded
 constexpr std::int64_t kLongestVisit = 100;  // samples
 constexpr std::size_t kRecordedSteps = 64;   // gradient-ready times are medians over so many
+constexpr std::int64_t kRecordedApart = 10;  // or over so many, where they must not be measured
+constexpr std::int64_t kSettle = 3;          // steps after those: a graph is captured anew
 constexpr double kWarmUpShare = 0.2;         // of the session's time, at most
 constexpr auto kSaveEvery = 5s;
 constexpr auto kProgressEvery = 250ms;
@@ -146,13 +148,24 @@ void Conductor::start_runs() {
     course.record.warmup_steps = warm_up_steps_;
     if (prepare_) prepare_(course.record);
     if (course.record.started_utc.empty()) course.record.started_utc = utc_now();
-    add_provenance(course.record, options_, trainer_);
+    add_provenance(course.record, options_, facts_, trainer_);
     course.record.provenance["measurement.warm_up"] = {findings_.warm_up, false};
     course.recorder = trainer_.make_recorder(course.record.uuid);
   }
   started_ = true;
   for (Course& course : courses_) save(course);
+  for (Course& course : courses_) {
+    if (trainer_.recording_disturbs()) record_apart(course);
+  }
   last_save_ = Clock::now();
+}
+
+void Conductor::record_apart(Course& course) {
+  trainer_.record_into(course.recorder.get());
+  crew_.perform({.task = Task::kSteps, .phase = course.phase, .steps = kRecordedApart, .discard = kRecordedApart});
+  trainer_.record_into(nullptr);
+  crew_.perform({.task = Task::kSteps, .phase = course.phase, .steps = kSettle, .discard = kSettle});
+  course.record.warmup_steps += kRecordedApart + kSettle;
 }
 
 std::int64_t Conductor::segment_steps(double step_seconds) const {
@@ -163,7 +176,7 @@ std::int64_t Conductor::segment_steps(double step_seconds) const {
 void Conductor::train(Course& course, std::int64_t steps, std::int64_t discard) {
   while (steps > 0) {
     const std::int64_t now = std::min(steps, discard > 0 ? discard : segment_steps(course.step_seconds));
-    const bool record = course.log.samples() < kRecordedSteps && discard == 0;
+    const bool record = course.log.samples() < kRecordedSteps && discard == 0 && !trainer_.recording_disturbs();
     trainer_.record_into(record ? course.recorder.get() : nullptr);
     const bool profile = setup_.profile && discard == 0;
     if (profile) course.operations.begin(trainer_.train_step().profile(), trainer_.steps_done());

@@ -64,6 +64,8 @@ class Conductor {
   void warm_up();
   void time_buckets();
   void start_runs();
+  /// Where it would disturb measured steps: a few steps of the phase, for the replay profile alone.
+  void record_apart(Course& course);
   std::string measure_one_phase();
   std::string measure_rounds();
   void measure_round(std::int64_t samples_per_visit, std::uint64_t number);

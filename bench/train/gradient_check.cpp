@@ -72,33 +72,10 @@ std::size_t total_elements(std::span<const GradientPiece> pieces) {
   return total;
 }
 
-// The pieces of this rank's gradients before reduction, filled from inside backward.
-class LocalCopy {
- public:
-  LocalCopy(std::span<const GradientPiece> pieces, std::span<const std::byte> arena, DataType type)
-      : pieces_(pieces), arena_(arena), element_(size_of(type)), bytes_(total_elements(pieces) * element_) {}
-
-  void take(std::size_t parameter) {
-    for (; next_ < pieces_.size() && pieces_[next_].parameter == parameter; ++next_) {
-      const GradientPiece& piece = pieces_[next_];
-      std::memcpy(bytes_.data() + filled_, arena_.data() + piece.offset * element_, piece.count * element_);
-      filled_ += piece.count * element_;
-    }
-  }
-  [[nodiscard]] std::span<const std::byte> bytes() const { return bytes_; }
-  [[nodiscard]] bool complete() const { return filled_ == bytes_.size(); }
-
- private:
-  std::span<const GradientPiece> pieces_;
-  std::span<const std::byte> arena_;
-  std::size_t element_;
-  std::vector<std::byte> bytes_;
-  std::size_t next_ = 0, filled_ = 0;
-};
-
 // Compares the pieces of one message. Returns what is wrong with the first bad one.
 std::string compare_message(std::span<const GradientPiece> pieces, const std::vector<comm::Bytes>& ranks,
-                            models::TrainStep& step, ReduceOp op) {
+                            Trainer& trainer) {
+  const models::TrainStep& step = trainer.train_step();
   const DataType type = step.gradient_type();
   const std::size_t element = size_of(type);
   std::size_t at = 0;
@@ -106,8 +83,8 @@ std::string compare_message(std::span<const GradientPiece> pieces, const std::ve
     const std::size_t bytes = piece.count * element;
     std::vector<std::span<const std::byte>> local(ranks.size());
     for (std::size_t r = 0; r < ranks.size(); ++r) local[r] = std::span(ranks[r]).subspan(at, bytes);
-    const std::span<const std::byte> reduced = step.gradient_arena().subspan(piece.offset * element, bytes);
-    if (std::string wrong = compare_piece(local, reduced, type, op); !wrong.empty()) {
+    const std::span<const std::byte> reduced = trainer.gradients(piece.offset * element, bytes);
+    if (std::string wrong = compare_piece(local, reduced, type, trainer.reduction()); !wrong.empty()) {
       const models::ArenaSlot& slot = step.slots()[piece.parameter];
       return "gradient of " + slot.name + ", from its element " + std::to_string(piece.offset - slot.offset) + ": " +
              wrong;
@@ -118,13 +95,11 @@ std::string compare_message(std::span<const GradientPiece> pieces, const std::ve
 }
 
 // Collective. Gathers the local pieces, a few at a time; rank 0 compares. Returns what is wrong, on rank 0.
-std::string compare_on_root(Trainer& trainer, std::span<const GradientPiece> pieces, const LocalCopy& local) {
-  HVD_ASSERT(local.complete());
+std::string compare_on_root(Trainer& trainer, std::span<const GradientPiece> pieces, std::span<const std::byte> rest) {
   Engine& engine = trainer.engine();
   const std::size_t element = size_of(trainer.train_step().gradient_type());
   const std::size_t message_bytes = kMessageBytesOfAllRanks / static_cast<std::size_t>(engine.size());
   std::string wrong;
-  std::span<const std::byte> rest = local.bytes();
   while (!pieces.empty()) {
     std::size_t take = 0;
     std::size_t bytes = 0;
@@ -133,7 +108,7 @@ std::string compare_on_root(Trainer& trainer, std::span<const GradientPiece> pie
     }
     const std::vector<comm::Bytes> ranks = engine.gather(rest.first(bytes));
     if (engine.rank() == 0 && wrong.empty()) {
-      wrong = compare_message(pieces.first(take), ranks, trainer.train_step(), trainer.reduction());
+      wrong = compare_message(pieces.first(take), ranks, trainer);
     }
     rest = rest.subspan(bytes);
     pieces = pieces.subspan(take);
@@ -196,15 +171,14 @@ std::string compare_piece(std::span<const std::span<const std::byte>> local, std
 }
 
 CheckOutcome check_reduction(Trainer& trainer, std::uint64_t seed) {
-  models::TrainStep& step = trainer.train_step();
+  const models::TrainStep& step = trainer.train_step();
   const auto world = static_cast<std::size_t>(trainer.engine().size());
   const std::size_t budget = std::min(kBytesPerRank, kBytesOfAllRanks / world) / size_of(step.gradient_type());
   const std::vector<GradientPiece> pieces = choose_pieces(step.slots(), budget, seed);
 
-  LocalCopy local(pieces, step.gradient_arena(), step.gradient_type());
+  std::vector<std::byte> local(total_elements(pieces) * size_of(step.gradient_type()));
   std::string wrong;
-  const StepProbe probe{[&](std::size_t parameter) { local.take(parameter); },
-                        [&] { wrong = compare_on_root(trainer, pieces, local); }};
+  const StepProbe probe{pieces, local, [&] { wrong = compare_on_root(trainer, pieces, local); }};
   trainer.step(Phase::kFull, &probe);
   if (!wrong.empty()) return {false, "rank 0: " + wrong};
 

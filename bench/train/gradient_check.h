@@ -16,12 +16,6 @@
 
 namespace hvd::bench {
 
-struct GradientPiece {
-  std::size_t parameter = 0;
-  std::size_t offset = 0;  ///< elements from the start of the arena
-  std::size_t count = 0;   ///< elements
-};
-
 /// Pieces of at most `piece_elements`, in ascending order, together about `budget_elements` (more where the
 /// ends of the tensors alone are more). Pure: equal on all ranks.
 std::vector<GradientPiece> choose_pieces(std::span<const models::ArenaSlot> slots, std::size_t budget_elements,

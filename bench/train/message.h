@@ -51,9 +51,9 @@ Directive decode_directive(std::span<const std::byte> bytes);
 Answer decode_answer(std::span<const std::byte> bytes);
 
 /// The series of RankSamples.
-inline constexpr std::array<std::vector<double> RankSamples::*, 8> kSampleSeries{
-    &RankSamples::step,    &RankSamples::compute, &RankSamples::exposed, &RankSamples::reduce,
-    &RankSamples::control, &RankSamples::copy,    &RankSamples::update,  &RankSamples::loss};
+inline constexpr std::array<std::vector<double> RankSamples::*, 9> kSampleSeries{
+    &RankSamples::step, &RankSamples::compute, &RankSamples::exposed, &RankSamples::reduce, &RankSamples::control,
+    &RankSamples::copy, &RankSamples::update,  &RankSamples::host,    &RankSamples::loss};
 
 /// Appends every series of `more` to `samples`.
 void append(RankSamples& samples, const RankSamples& more);

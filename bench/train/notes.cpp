@@ -177,4 +177,24 @@ std::vector<std::string> closing_notes(std::span<const RunRecord> runs, const Fi
   return notes;
 }
 
+std::vector<std::string> gpu_notes(const RunRecord& run, const NetworkFacts& network) {
+  if (run.device != "cuda" || !run.step_seconds) return {};
+  std::vector<std::string> notes;
+  const auto name = run.provenance.find("gpu.name");
+  if (network.bound) {
+    notes.push_back(bound_line(run, *network.bound));
+  } else {
+    notes.push_back("no bound: there is no data sheet here of " +
+                    (name == run.provenance.end() ? "this GPU" : name->second.value) + " in " + run.compute_type);
+  }
+  std::vector<std::vector<double>> host;
+  for (const RankRecord& rank : run.ranks) host.push_back(rank.samples.host);
+  const double by_host = median(max_over_ranks(host));
+  notes.push_back(
+      formatted("a step takes %.3f ms by the GPU's events and %.3f ms by the host's clock, which also has "
+                "launching it and waking up; images/s are by the events",
+                milliseconds(run.step_seconds->value), milliseconds(by_host)));
+  return notes;
+}
+
 }  // namespace hvd::bench

@@ -66,7 +66,7 @@ RunRecord describe_run(const Options& options, const Setup& setup, const Session
   return run;
 }
 
-void add_provenance(RunRecord& run, const Options& options, Trainer& trainer) {
+void add_provenance(RunRecord& run, const Options& options, const SessionFacts& facts, Trainer& trainer) {
   const auto add = [&](const std::string& key, const std::string& value, bool in_fingerprint) {
     if (!value.empty()) run.provenance.try_emplace(key, ProvenanceFact{value, in_fingerprint});
   };
@@ -74,8 +74,17 @@ void add_provenance(RunRecord& run, const Options& options, Trainer& trainer) {
   add("compute.backend", trainer.train_step().description(), true);
   if (options.replay_shrink > 1) add("replay.gradient_divisor", std::to_string(options.replay_shrink), true);
   add("comm.library", trainer.engine().library(), true);
-  add("comm.algorithm", std::string(comm::name(options.comm_options.algorithm)), true);
-  add("comm.segment_bytes", std::to_string(options.comm_options.segment_bytes), true);
+  if (run.device == "cuda") {
+    // As DeviceEngine and RankParts have it: the host takes part in a negotiated step and waits inside a profiled one.
+    const bool host_takes_part = options.profile || (run.schedule == name(Schedule::kNegotiated) && run.world_size > 1);
+    add_gpu_options(run.provenance, options.gpu, options.gpu.schedule.graph && !host_takes_part);
+    if (options.gpu.tunes()) add("gpu.winners", trainer.facts().engines, false);
+    if (trainer.facts().bound) run.provenance.merge(bound_facts(*trainer.facts().bound));
+    run.provenance.insert(facts.gpus.provenance.begin(), facts.gpus.provenance.end());
+  } else {
+    add("comm.algorithm", std::string(comm::name(options.comm_options.algorithm)), true);
+    add("comm.segment_bytes", std::to_string(options.comm_options.segment_bytes), true);
+  }
   add("engine.bucket_bytes", std::to_string(engine.buckets.bucket_bytes), true);
   add("engine.first_bucket_bytes", std::to_string(engine.buckets.first_bucket_bytes), true);
   add("engine.fusion_threshold_bytes", std::to_string(engine.negotiation.fusion.threshold_bytes), true);

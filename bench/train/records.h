@@ -6,6 +6,7 @@
 
 #include "bench/options.h"
 #include "bench/run_record.h"
+#include "bench/train/gpu_facts.h"
 #include "bench/train/phase_log.h"
 #include "bench/train/setup.h"
 #include "bench/train/trainer.h"
@@ -14,10 +15,11 @@ namespace hvd::bench {
 
 /// What holds for every run of the session.
 struct SessionFacts {
-  std::string comm;  ///< "solo", "loopback", "mpi"
+  std::string comm;  ///< "solo", "loopback", "mpi", "nccl"
   int threads = 1;
   bool spare_core = false;
   bool traced = false;
+  GpuFacts gpus;  ///< of all ranks; rank 0's alone is filled in
 };
 
 /// A record with everything but samples, identity and provenance of the host.
@@ -26,7 +28,7 @@ RunRecord describe_run(const Options& options, const Setup& setup, const Session
 
 /// What only a session knows of its provenance: backend, transport, knobs of engine and optimiser. Keys that
 /// `run` has already are kept.
-void add_provenance(RunRecord& run, const Options& options, Trainer& trainer);
+void add_provenance(RunRecord& run, const Options& options, const SessionFacts& facts, Trainer& trainer);
 
 /// Samples so far, the median with its interval, the throughput.
 void fill_samples(RunRecord& run, const PhaseLog& log);

@@ -13,6 +13,7 @@ namespace hvd::bench {
 namespace {
 
 constexpr std::int64_t kDefaultBatchCpu = 8;
+constexpr std::int64_t kDefaultBatchGpu = 64;  // Horovod's published figures were taken with it
 
 std::string read_file(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
@@ -49,7 +50,8 @@ void take_replay(const Options& options, Setup& setup) {
     refuse_mismatch(file, "--image-size", std::to_string(options.image_size), std::to_string(profile.image_size));
   }
   if (given(options, "--dtype")) {
-    refuse_mismatch(file, "--dtype", std::string(hvd::name(options.compute)), profile.compute_type);
+    refuse_mismatch(file, "--dtype", options.gpu.tf32 ? "tf32" : std::string(hvd::name(options.compute)),
+                    profile.compute_type);
   }
   setup.replay = models::shrink_gradients(std::move(*setup.replay), options.replay_shrink);
   setup.model.model = profile.model;
@@ -69,8 +71,10 @@ void take_model(const Options& options, Setup& setup) {
   setup.model.batch_size = options.batch_size;
   setup.model.image_size = options.image_size;
   if (options.batch_size == 0) {
-    setup.model.batch_size = kDefaultBatchCpu;
-    setup.notes.push_back("batch of " + std::to_string(kDefaultBatchCpu) + " images per rank (the CPU's default)");
+    const bool gpu = setup.device == Device::kCuda;
+    setup.model.batch_size = gpu ? kDefaultBatchGpu : kDefaultBatchCpu;
+    setup.notes.push_back("batch of " + std::to_string(setup.model.batch_size) + " images per rank (the " +
+                          (gpu ? "GPU" : "CPU") + "'s default)");
   }
   if (options.image_size == 0) setup.model.image_size = info.default_image_size;
   if (setup.device == Device::kCpu) {
@@ -80,12 +84,49 @@ void take_model(const Options& options, Setup& setup) {
   }
 }
 
-void refuse_absent(const Options& options) {
-  if (options.device == Device::kCuda) {
-    throw Error(Errc::kUnsupported, "--device cuda: this build computes on the CPU only; use --device cpu");
+/// Whether the session is to run on GPUs, and, in a note, why not where that was left open.
+/// Errors: unsupported where it was asked for and cannot be.
+bool takes_gpu(const Options& options, GpuBackend* gpus, Setup& setup) {
+  const bool nccl = options.comm == CommBackend::kNccl;
+  const bool over_mpi = options.comm == CommBackend::kMpi && given(options, "--comm");
+  if (options.device == Device::kCpu || options.device == Device::kReference || !options.replay_file.empty()) {
+    if (options.device == Device::kCuda) {
+      throw Error(Errc::kUnsupported, "--device cuda: a replay computes nothing; leave --device out");
+    }
+    if (nccl) {
+      throw Error(Errc::kUnsupported,
+                  "--comm nccl: reduces gradients in GPU memory, and these are in the host's; use --comm mpi or "
+                  "--comm auto");
+    }
+    return false;
   }
-  if (options.comm == CommBackend::kNccl) {
-    throw Error(Errc::kUnsupported, "--comm nccl: this build has no NCCL; use --comm mpi or --comm loopback");
+  if (over_mpi && options.device == Device::kCuda) {
+    throw Error(Errc::kInvalidArgument,
+                "--comm mpi reduces gradients in host memory; on GPUs leave it out, or say --comm nccl");
+  }
+  std::string absence = gpu_absence(gpus);
+  if (absence.empty() && over_mpi) absence = "--comm mpi reduces gradients in host memory";
+  if (absence.empty()) return true;
+  if (options.device == Device::kCuda) {
+    throw Error(Errc::kUnsupported, "--device cuda: " + absence + " (or compute on the CPU: --device cpu)");
+  }
+  if (nccl) throw Error(Errc::kUnsupported, "--comm nccl: " + absence + "; use --comm mpi or --comm auto");
+  if (gpus != nullptr) setup.notes.push_back("computing on the CPU: " + absence);  // else nobody thought of GPUs
+  return false;
+}
+
+/// Types that no CPU backend computes or reduces in. `setup.device` is settled.
+void refuse_types(const Options& options, const Setup& setup) {
+  if (setup.device == Device::kCuda) return;
+  const std::string why = "needs a GPU, and this run computes on the CPU; use ";
+  if (options.replay_file.empty() && (options.gpu.tf32 || options.compute == DataType::kF16)) {
+    throw Error(Errc::kUnsupported, "--dtype " + std::string(options.gpu.tf32 ? "tf32" : "fp16") + ": " + why +
+                                        "--dtype fp32 or, where the processor has it, --dtype bf16");
+  }
+  if (options.allreduce == DataType::kF16) {
+    throw Error(Errc::kUnsupported,
+                std::string(given(options, "--fp16-allreduce") ? "--fp16-allreduce" : "--allreduce-dtype fp16") + ": " +
+                    why + "--allreduce-dtype bf16, which halves the bytes as well");
   }
 }
 
@@ -93,18 +134,28 @@ void refuse_absent(const Options& options) {
 
 std::string_view Setup::device_name() const {
   if (replay) return "replay";
-  return device == Device::kReference ? "reference" : "cpu";
+  switch (device) {
+    case Device::kReference: return "reference";
+    case Device::kCuda: return "cuda";
+    default: return "cpu";
+  }
 }
 
-std::string Setup::compute_name() const { return replay ? replay->compute_type : std::string(hvd::name(compute)); }
+std::string Setup::compute_name() const {
+  if (replay) return replay->compute_type;
+  return device == Device::kCuda && gpu.tf32 ? "tf32" : std::string(hvd::name(compute));
+}
 
-Setup settle(const Options& options) {
-  refuse_absent(options);
+Setup settle(const Options& options, GpuBackend* gpus) {
   Setup setup;
   setup.model.classes = options.classes;
   setup.model.auxiliary_head = options.auxiliary_head;
   setup.device = options.device == Device::kReference ? Device::kReference : Device::kCpu;
+  if (takes_gpu(options, gpus, setup)) setup.device = Device::kCuda;
+  refuse_types(options, setup);
   setup.compute = options.compute;
+  setup.deadline = options.engine.deadline;
+  setup.gpu = options.gpu;
   setup.gradient = options.allreduce.value_or(DataType::kF32);
   setup.seed = options.seed;
   setup.sgd.learning_rate = options.learning_rate;

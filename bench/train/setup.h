@@ -2,6 +2,7 @@
 // Plain data, equal on all ranks; read by every rank.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -9,6 +10,7 @@
 
 #include "bench/options.h"
 #include "bench/run_record.h"
+#include "bench/train/gpu_backend.h"
 #include "models/replay/replay.h"
 #include "models/train_step.h"
 #include "models/zoo/zoo.h"
@@ -27,20 +29,23 @@ struct Setup {
   /// Schedule of phase full; kNone: there is no phase full, nothing is ever reduced.
   Schedule schedule = Schedule::kStatic;
   std::size_t fusion_threshold_bytes = 0;
-  bool interleaved = false;  ///< phases solo, none and full in rounds
+  std::chrono::milliseconds deadline{60000};  ///< of every wait
+  GpuOptions gpu;                             ///< device kCuda
+  bool interleaved = false;                   ///< phases solo, none and full in rounds
   std::optional<models::ReplayProfile> replay;
   std::vector<std::string> notes;  ///< choices made for the user
 
   [[nodiscard]] bool reduces() const { return schedule != Schedule::kNone; }
   /// The phase of a session of one phase, and of the warm-up.
   [[nodiscard]] Phase main_phase() const { return reduces() ? Phase::kFull : Phase::kNone; }
-  [[nodiscard]] std::string_view device_name() const;  ///< "cpu", "reference", "replay"
-  [[nodiscard]] std::string compute_name() const;      ///< "fp32", ...
+  [[nodiscard]] std::string_view device_name() const;  ///< "cpu", "cuda", "reference", "replay"
+  [[nodiscard]] std::string compute_name() const;      ///< "fp32", "tf32", ...
 };
 
-/// Errors: unsupported for a device, communication or type that this build or processor lacks;
+/// `gpus` may be null: there are none. --device auto takes a GPU where one can be used, and a note says why not.
+/// Errors: unsupported for a device, communication or type that this build, machine or processor lacks;
 /// invalid_argument for an unknown model, numbers out of range, or options that contradict the replay file;
 /// io when that file cannot be read.
-Setup settle(const Options& options);
+Setup settle(const Options& options, GpuBackend* gpus = nullptr);
 
 }  // namespace hvd::bench

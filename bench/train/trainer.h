@@ -1,10 +1,13 @@
-// One rank's training: network, data, weights, and the engine that averages its gradients; one step at a
-// time, timed. This is the place where a TrainStep and an Engine meet.
+// One rank's training: network, data, weights, and the engine that averages its gradients; one step at a time, timed.
+// This is the place where models and the engine meet. What a step is depends on where the network runs
+// (host_trainer.h, device_trainer.h); what trains in which phase, and how it is looked into, does not.
 //
-// One thread owns a Trainer and makes all calls. Construction, start() and, but for phase solo, step() are
-// collective: every rank calls them in the same order.
+// One thread owns a Trainer and makes all calls. Construction, start(), reduce_bucket() and, but for phase solo, step()
+// are collective: every rank calls them in the same order.
 #pragma once
 
+#include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -13,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "bench/measure/step_bound.h"
 #include "bench/run_record.h"
 #include "bench/train/batches.h"
 #include "bench/train/setup.h"
@@ -29,6 +33,7 @@ struct StepTimes {
   double exposed = 0;                        ///< waited for the engine
   double reduce = 0, control = 0, copy = 0;  ///< the engine's thread, overlapping with compute
   double update = 0;
+  double host = 0;  ///< by the host's clock, all that the host did for the step among it; on a CPU the same as `step`
   double loss = 0;
 };
 
@@ -36,19 +41,33 @@ struct StepTimes {
 struct NetworkFacts {
   std::int64_t parameters = 0;
   double flops_per_image = 0;
+  std::optional<StepBound> bound = {};  ///< of a GPU that we have the data sheet of
+  std::string engines = {};             ///< of a GPU: models::DeviceStep::engines()
+};
+
+/// Of a GPU's memory, bytes, whoever uses it.
+struct MemoryUse {
+  std::int64_t before = 0;  ///< the network was built
+  std::int64_t now = 0;
+};
+
+/// A part of the gradient arena within one parameter's slot.
+struct GradientPiece {
+  std::size_t parameter = 0;
+  std::size_t offset = 0;  ///< elements from the start of the arena
+  std::size_t count = 0;   ///< elements
 };
 
 /// Looks into an untimed step; for the check of the reduction.
 struct StepProbe {
-  std::function<void(std::size_t parameter)> gradient;  ///< before it is handed to the engine, inside backward
-  std::function<void()> reduced;                        ///< all are reduced, none is used yet; may use the engine
+  std::span<const GradientPiece> pieces;  ///< ascending; copied when they are final and before they are reduced,
+  std::span<std::byte> local;             ///< one behind the other, to here
+  std::function<void()> reduced;          ///< all are reduced and still in the arena; may use the engine
 };
 
 class Trainer {
  public:
-  /// Builds the network and plans the reduction. `threads`: for the compute.
-  /// Errors: those of the model, the backend and the engine; out_of_memory with the batch that would fit.
-  Trainer(const Setup& setup, Engine& engine, int threads);
+  virtual ~Trainer() = default;
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;
 
@@ -67,9 +86,18 @@ class Trainer {
   void sit_out(Phase phase, std::uint64_t steps);
 
   /// Takes the times of the steps that follow, when not null; the caller keeps it alive.
-  void record_into(models::ReplayRecorder* recorder) { recorder_ = recorder; }
+  virtual void record_into(models::ReplayRecorder* recorder) { recorder_ = recorder; }
+  /// Whether steps that are recorded take longer, so that they are not to be measured.
+  [[nodiscard]] virtual bool recording_disturbs() const { return false; }
   [[nodiscard]] std::unique_ptr<models::ReplayRecorder> make_recorder(const std::string& source_run) const;
 
+  /// All gradients become zero.
+  virtual void clear_gradients() = 0;
+  /// Seconds that the reduction of `bucket` takes when nothing else goes on.
+  virtual double reduce_bucket(const core::Bucket& bucket) = 0;
+
+  /// Bytes of the gradient arena as the host can read them; good until the next call.
+  virtual std::span<const std::byte> gradients(std::size_t first_byte, std::size_t bytes) = 0;
   /// Of each gradient's part of the arena, as reduced; for StepProbe::reduced.
   [[nodiscard]] std::vector<std::uint64_t> gradient_checksums();
   /// Of each parameter as fp32; empty for replay, which has none.
@@ -80,26 +108,40 @@ class Trainer {
   [[nodiscard]] Engine& engine() { return engine_; }
   [[nodiscard]] const NetworkFacts& facts() const { return facts_; }
   [[nodiscard]] std::uint64_t steps_done() const { return steps_; }
-  /// Memory plan of this rank: the step's arenas and workspaces, the batches, and the engine's buffers: the
-  /// fusion buffer, and, between processes of one host (`processes`), its peers' arenas: shared memory that this
-  /// rank reduces parts of, no more of the host's memory, but counted in the resident set of every rank.
-  [[nodiscard]] std::int64_t planned_bytes(bool processes) const;
+  /// Memory plan of this rank where it trains: the step's arenas and workspaces, the batches, and the engine's
+  /// buffers: the fusion buffer, and, between processes of one host (`processes`), its peers' arenas: shared memory
+  /// that this rank reduces parts of, no more of the host's memory, but counted in the resident set of every rank.
+  [[nodiscard]] virtual std::int64_t planned_bytes(bool processes) const = 0;
+  /// Of the GPU that it trains on, if it does.
+  [[nodiscard]] virtual std::optional<MemoryUse> device_memory() { return std::nullopt; }
   /// Sum, and then divided in the update, which scales anyhow; average where a sum could overflow (fp16).
   [[nodiscard]] ReduceOp reduction() const;
 
- private:
-  class Sink;
+ protected:
+  Trainer(const Setup& setup, Engine& engine) : setup_(setup), engine_(engine) {}
 
-  void build(const models::StepOptions& options, const models::ArenaAllocator& allocate);
-  [[nodiscard]] models::SgdOptions sgd(Phase phase) const;
+  /// One step of what `phase` asks for; the schedule is set.
+  virtual StepTimes run(const models::SgdOptions& sgd, const StepProbe* probe) = 0;
+  /// Of the steps that follow.
+  virtual void set_schedule(Schedule schedule) = 0;
+
+  static double seconds(std::chrono::nanoseconds time) { return std::chrono::duration<double>(time).count(); }
+  /// StepOptions of the setup; threads are left to the caller.
+  [[nodiscard]] models::StepOptions step_options() const;
+  [[nodiscard]] SyntheticBatches make_batches() const;
+  /// The slots of step_ as the engine wants them.
+  [[nodiscard]] std::vector<core::GradientInfo> gradient_infos() const;
 
   const Setup& setup_;
   Engine& engine_;
-  std::unique_ptr<models::TrainStep> step_;
-  std::optional<SyntheticBatches> batches_;  // none for replay
+  std::unique_ptr<models::TrainStep> step_;  // by the constructor of who derives
   NetworkFacts facts_;
   models::ReplayRecorder* recorder_ = nullptr;
   std::uint64_t steps_ = 0;
+
+ private:
+  [[nodiscard]] models::SgdOptions sgd(Phase phase) const;
+
   std::optional<Phase> last_phase_;
 };
 

@@ -1,7 +1,6 @@
 #include "bench/train/worker.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "bench/measure/median.h"
@@ -9,7 +8,6 @@
 #include "bench/train/crew.h"
 #include "bench/train/gradient_check.h"
 #include "bench/train/memory.h"
-#include "engine/base/deadline.h"
 
 namespace hvd::bench {
 namespace {
@@ -24,6 +22,7 @@ void push(RankSamples& samples, const StepTimes& times) {
   samples.control.push_back(times.control);
   samples.copy.push_back(times.copy);
   samples.update.push_back(times.update);
+  samples.host.push_back(times.host);
   samples.loss.push_back(times.loss);
 }
 
@@ -84,21 +83,13 @@ Answer Worker::train(const Directive& directive) {
 }
 
 Answer Worker::time_buckets() {
-  Engine& engine = trainer_.engine();
-  models::TrainStep& step = trainer_.train_step();
-  const std::span<std::byte> arena = step.gradient_arena();
-  const std::size_t element = size_of(step.gradient_type());
-  const core::BucketPlan& plan = engine.plan();
-  std::memset(arena.data(), 0, arena.size());  // repeated sums of real gradients could overflow
+  const core::BucketPlan& plan = trainer_.engine().plan();
+  trainer_.clear_gradients();  // repeated sums of real gradients could overflow
 
   std::vector<std::vector<double>> seconds(plan.buckets.size());
   for (int repeat = 0; repeat < kBucketRepeats; ++repeat) {
     for (std::size_t b = 0; b < plan.buckets.size(); ++b) {
-      engine.barrier();
-      const auto begin = Clock::now();
-      engine.all_reduce(arena.data() + plan.buckets[b].offset * element, plan.buckets[b].count, step.gradient_type(),
-                        trainer_.reduction());
-      seconds[b].push_back(std::chrono::duration<double>(Clock::now() - begin).count());
+      seconds[b].push_back(trainer_.reduce_bucket(plan.buckets[b]));
     }
   }
   Answer answer;
@@ -108,7 +99,7 @@ Answer Worker::time_buckets() {
 
 Answer Worker::final_check() {
   Answer answer;
-  const StepProbe probe{{}, [&] { answer.gradient_checksums = trainer_.gradient_checksums(); }};
+  const StepProbe probe{{}, {}, [&] { answer.gradient_checksums = trainer_.gradient_checksums(); }};
   trainer_.step(Phase::kFull, &probe);
   answer.parameter_checksums = trainer_.parameter_checksums();
   return answer;
@@ -117,6 +108,11 @@ Answer Worker::final_check() {
 Answer Worker::measure_memory() {
   Answer answer;
   answer.planned_bytes = trainer_.planned_bytes(process_.peers_are_processes);
+  if (const std::optional<MemoryUse> used = trainer_.device_memory()) {
+    answer.baseline_bytes = used->before;
+    answer.peak_bytes = used->now;  // nothing is freed in between
+    return answer;
+  }
   // Ranks that share a process share its resident set.
   answer.baseline_bytes = process_.baseline_bytes / process_.ranks_here;
   answer.peak_bytes = std::max(peak_before_check_, resident_set().peak) / process_.ranks_here;

@@ -54,7 +54,8 @@ std::unique_ptr<DeviceStep> make_cudnn_step(Graph graph, const StepOptions& opti
                                .profile = options.profile,
                                .loss_scale = cudnn.loss_scale,
                                .tune = cudnn.tune,
-                               .winners_folder = cudnn.winners_folder},
+                               .winners_folder = cudnn.winners_folder,
+                               .agree = cudnn.agree},
                               runtime, backends, std::move(room), allocate);
 }
 

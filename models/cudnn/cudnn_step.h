@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -14,6 +15,10 @@
 #include "models/graph/graph.h"
 
 namespace hvd::models {
+
+/// Given what one rank found to be the fastest engines, says what all ranks use: the text of one of them. Every rank
+/// calls it equally often. Errors: whoever provides it says; they end the making of the step.
+using AgreeOnWinners = std::function<std::string(const std::string& mine)>;
 
 struct CudnnOptions {
   bool tf32 = false;           ///< with compute = fp32: products of rounded inputs, on tensor cores
@@ -25,6 +30,9 @@ struct CudnnOptions {
   bool tune = false;
   /// Where the winners are kept and looked for, by cuDNN version, GPU and program; empty: nowhere.
   std::string winners_folder = {};
+  /// Null: this rank's own. Else called once with `winners_folder` (what is kept there) or `tune`, and once more with
+  /// `tune` (what was timed). A rank that cannot use the answer (it has another GPU or cuDNN) keeps its own.
+  AgreeOnWinners agree = {};
   std::size_t workspace_cap_bytes = std::size_t{1} << 30;
   /// Where cuDNN and cuBLASLt may lie.
   gpu::LibrarySearch libraries = {};

@@ -137,16 +137,25 @@ std::vector<Winner> EngineRoom::tune(Plan& plan, const Addresses& addresses, gpu
     }
     winners.push_back(std::move(winner));
   }
+  return winners;
+}
+
+void EngineRoom::keep_chosen(Plan& plan) {
   plan.workspace_bytes = 0;
   for (std::size_t e = 0; e < plan.engines.size(); ++e) {
-    const EnginePlan& engine = plan.engines[e];
-    std::vector<Finalized>& plans = finalized_[e];
+    EnginePlan& engine = plan.engines[e];
+    std::vector<Finalized>& plans = finalized_.at(e);
+    if (!plans[engine.chosen]) {
+      notes_.push_back(engine.signature + ": engine " + engine.choices[engine.chosen].text() + " does not run here");
+      const auto runs = std::find_if(plans.begin(), plans.end(), [](const Finalized& each) { return each != nullptr; });
+      HVD_ASSERT(runs != plans.end());  // or finalize() would have refused the plan
+      engine.chosen = static_cast<std::size_t>(runs - plans.begin());
+    }
     for (std::size_t i = 0; i < plans.size(); ++i) {
       if (i != engine.chosen) plans[i] = nullptr;
     }
     plan.workspace_bytes = std::max(plan.workspace_bytes, plans[engine.chosen]->workspace_bytes());
   }
-  return winners;
 }
 
 }  // namespace hvd::models::cudnn

@@ -39,8 +39,12 @@ class EngineRoom {
   /// The launch of every group, in order, with the chosen engines.
   [[nodiscard]] std::vector<Launch> bind(const Plan& plan, const Addresses& addresses, const OwnContext& context);
   /// Times all finalised candidates on the memory of the first group of each signature, whatever that holds then, and
-  /// chooses the fastest. Returns the winners.
+  /// chooses the fastest. Returns the winners. All stay finalised until keep_chosen().
   [[nodiscard]] std::vector<Winner> tune(Plan& plan, const Addresses& addresses, gpu::StreamView stream);
+
+  /// Gives up every candidate but the chosen ones. A chosen one that does not run here gives way to the first that
+  /// does, with a note.
+  void keep_chosen(Plan& plan);
 
   /// What did not work as planned, one line each.
   [[nodiscard]] const std::vector<std::string>& notes() const noexcept { return notes_; }

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <filesystem>
 #include <map>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -205,6 +206,7 @@ class Executor final : public DeviceStep {
     return operations;
   }
 
+  [[nodiscard]] std::string engines() const override { return chosen_text(plan_); }
   [[nodiscard]] std::string description() const override {
     return "cudnn " + plan_.cudnn + " cublaslt " + room_->cublaslt().version() + " " +
            std::string(name(plan_.options.compute)) + " level " + std::to_string(plan_.options.level) +
@@ -217,6 +219,8 @@ class Executor final : public DeviceStep {
     const std::byte* device = nullptr;
     double weight = 1;
   };
+  // In front of what the ranks agree on; equally long.
+  static constexpr std::string_view kMeasure = "time\n", kKeep = "keep\n";
   static constexpr std::size_t kMostLosses = 8;
   static constexpr std::size_t kLossScaleOffset = kMostLosses * sizeof(float);
   static constexpr std::size_t kResultBytes = kLossScaleOffset + sizeof(kernels::LossScale);
@@ -235,15 +239,32 @@ class Executor final : public DeviceStep {
     return {plan_.program, plan_.memory, storage(plan_.options.compute), memory_.arenas()};
   }
 
+  struct Tuning {
+    bool measure = false;
+    std::vector<Winner> winners;
+  };
+  /// What this rank does: what CudnnOptions::agree says to `mine`, as far as it is for this GPU.
+  [[nodiscard]] Tuning agreed(Tuning mine) const {
+    if (!options_.agree) return mine;
+    const std::string text =
+        options_.agree(std::string(mine.measure ? kMeasure : kKeep) + winners_text(plan_, mine.winners));
+    mine.measure = text.starts_with(kMeasure);
+    Winners all = parse_winners(std::string_view(text).substr(std::min(text.size(), kKeep.size())), plan_);
+    if (all.why_not.empty()) mine.winners = std::move(all.list);
+    return mine;
+  }
+
   /// Finalises what is needed; whether there is something to time.
   bool prepare_engines() {
-    bool measure = options_.tune;
-    if (!options_.winners_folder.empty()) {
-      const Winners kept = load_winners(winners_path(), plan_);
-      if (choose_winners(plan_, kept.list) == 0) measure = false;
+    Tuning tuning;
+    if (options_.tune || !options_.winners_folder.empty()) {
+      if (!options_.winners_folder.empty()) tuning.winners = load_winners(winners_path(), plan_).list;
+      tuning.measure = choose_winners(plan_, tuning.winners) > 0 && options_.tune;
+      tuning = agreed(std::move(tuning));
+      choose_winners(plan_, tuning.winners);
     }
-    room_->finalize(plan_, measure);
-    return measure;
+    room_->finalize(plan_, tuning.measure);
+    return tuning.measure;
   }
   [[nodiscard]] std::string winners_path() const {
     return (std::filesystem::path(options_.winners_folder) / winners_file_name(plan_)).string();
@@ -280,7 +301,9 @@ class Executor final : public DeviceStep {
                              memory_.arenas().images.data(), storage(plan_.options.compute),
                              reinterpret_cast<std::int32_t*>(memory_.arenas().labels.data()), native());
     for (const Launch& launch : launches_) launch(native());
-    const std::vector<Winner> winners = room_->tune(plan_, addresses(), compute_);
+    const std::vector<Winner> winners = agreed({false, room_->tune(plan_, addresses(), compute_)}).winners;
+    choose_winners(plan_, winners);
+    room_->keep_chosen(plan_);
     if (!options_.winners_folder.empty()) {
       std::error_code error;
       std::filesystem::create_directories(options_.winners_folder, error);

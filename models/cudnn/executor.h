@@ -17,6 +17,7 @@ struct ExecutorOptions {
   double loss_scale = 0;  ///< as CudnnOptions; matters in fp16 alone
   bool tune = false;
   std::string winners_folder = {};
+  AgreeOnWinners agree = {};
 };
 
 /// `room` was made for `runtime`. Errors: as make_cudnn_step().

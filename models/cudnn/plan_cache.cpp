@@ -82,6 +82,15 @@ std::string winners_file_name(const Plan& plan) {
                 ".cudnn-" + plan.cudnn + "." + plan.device + ".winners");
 }
 
+std::string chosen_text(const Plan& plan) {
+  std::string text;
+  for (const EnginePlan& engine : plan.engines) {
+    text.append(text.empty() ? "" : "; ").append(hex64(signature_hash(engine.signature))).append(" ");
+    text += engine.choices.at(engine.chosen).text();
+  }
+  return text;
+}
+
 std::string winners_text(const Plan& plan, const std::vector<Winner>& winners) {
   std::ostringstream out;
   out << kFirstLine << "\ncudnn " << plan.cudnn << "\ndevice " << plan.device << "\nprogram " << plan.program.model

@@ -32,6 +32,9 @@ std::uint64_t program_hash(const Plan& plan);
 /// "resnet101-9f0c2d11a4b3e877-fp16.cudnn-9.19.0.NVIDIA-H200.winners".
 std::string winners_file_name(const Plan& plan);
 
+/// The chosen engines in one line: "51c7d2aa01f3b964 62[2=5,13=1]; ...", by signature, in the order of first use.
+std::string chosen_text(const Plan& plan);
+
 std::string winners_text(const Plan& plan, const std::vector<Winner>& winners);
 
 struct Winners {

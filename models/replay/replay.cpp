@@ -131,7 +131,11 @@ double replay_gradient_value(std::size_t parameter, std::size_t element) noexcep
 }
 
 ReplayRecorder::ReplayRecorder(std::vector<ArenaSlot> slots, ReplayProfile header)
-    : slots_(std::move(slots)), header_(std::move(header)), ready_(slots_.size()), current_ready_(slots_.size()) {}
+    : slots_(std::move(slots)),
+      header_(std::move(header)),
+      submit_(slots_.size()),
+      ready_(slots_.size()),
+      current_ready_(slots_.size()) {}
 
 double ReplayRecorder::since_step_start() const {
   return std::chrono::duration<double>(Clock::now() - step_start_).count();
@@ -146,9 +150,24 @@ void ReplayRecorder::end_backward() { update_start_ = current_backward_end_ = si
 void ReplayRecorder::begin_update() { update_start_ = since_step_start(); }
 
 void ReplayRecorder::end_update() {
-  update_.push_back(since_step_start() - update_start_);
-  backward_end_.push_back(current_backward_end_);
-  for (std::size_t i = 0; i < ready_.size(); ++i) ready_[i].push_back(current_ready_[i]);
+  add({.submit = current_ready_,
+       .ready = current_ready_,
+       .backward_end = current_backward_end_,
+       .update = since_step_start() - update_start_});
+}
+
+void ReplayRecorder::add(const Step& step) {
+  if (step.submit.size() != slots_.size() || step.ready.size() != slots_.size()) {
+    throw Error(Errc::kInvalidArgument,
+                "replay recorder of " + header_.model + ": " + std::to_string(step.submit.size()) + " and " +
+                    std::to_string(step.ready.size()) + " times for " + std::to_string(slots_.size()) + " gradients");
+  }
+  update_.push_back(step.update);
+  backward_end_.push_back(step.backward_end);
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    submit_[i].push_back(step.submit[i]);
+    ready_[i].push_back(step.ready[i]);
+  }
 }
 
 ReplayProfile ReplayRecorder::profile() const {
@@ -160,9 +179,10 @@ ReplayProfile ReplayRecorder::profile() const {
   profile.update_seconds = median(update_);
   profile.gradients.clear();
   for (std::size_t i = 0; i < slots_.size(); ++i) {
-    const double ready = median(ready_[i]);
-    profile.gradients.push_back(
-        {.name = slots_[i].name, .count = slots_[i].count, .submit_seconds = ready, .ready_seconds = ready});
+    profile.gradients.push_back({.name = slots_[i].name,
+                                 .count = slots_[i].count,
+                                 .submit_seconds = median(submit_[i]),
+                                 .ready_seconds = median(ready_[i])});
   }
   return profile;
 }

@@ -55,6 +55,15 @@ class ReplayRecorder {
   void end_backward();
   void begin_update();
   void end_update();
+
+  /// A step whose times were taken elsewhere (a GPU's events), seconds from its start. Per parameter: when the host
+  /// handed the gradient over, and when it was final.
+  struct Step {
+    std::vector<double> submit, ready;
+    double backward_end = 0, update = 0;
+  };
+  /// Errors: invalid_argument unless there is a time for every parameter.
+  void add(const Step& step);
   /// Median over the recorded steps. Errors: invalid_argument if no step was recorded.
   [[nodiscard]] ReplayProfile profile() const;
 
@@ -63,9 +72,9 @@ class ReplayRecorder {
 
   std::vector<ArenaSlot> slots_;
   ReplayProfile header_;
-  std::vector<std::vector<double>> ready_;     // [parameter][step]
-  std::vector<double> backward_end_, update_;  // [step], complete steps only
-  std::vector<double> current_ready_;          // [parameter], of the step being recorded
+  std::vector<std::vector<double>> submit_, ready_;  // [parameter][step]
+  std::vector<double> backward_end_, update_;        // [step], complete steps only
+  std::vector<double> current_ready_;                // [parameter], of the step being recorded
   double current_backward_end_ = 0, update_start_ = 0;
   Clock::time_point step_start_;
 };

@@ -38,8 +38,22 @@ VALUES = (
     "num-iters",
     "target-interval",
     "max-time",
+    "fusion-level",
+    "loss-scale",
+    "tuning-folder",
+    "nccl-max-ctas",
 )
-FLAGS = ("auxiliary-head", "profile", "no-check")
+FLAGS = (
+    "auxiliary-head",
+    "profile",
+    "no-check",
+    "no-cuda-graph",
+    "no-overlap",
+    "deterministic",
+    "tune",
+    "no-nccl-registration",
+    "share-gpus",
+)
 # Option -> where the campaign takes it from.
 DECIDED = {
     "model": "models",

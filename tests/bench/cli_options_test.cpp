@@ -110,12 +110,13 @@ TEST(CommandLine, WhatContradictsItselfOrSaysNothing) {
   EXPECT_NE(error_of("--db x.db --no-db").find("leave one of them out"), std::string::npos);
   EXPECT_NE(error_of("--no-db --db x.db").find("leave one of them out"), std::string::npos);
   EXPECT_EQ(error_of("train doctor"), "'doctor': one command at a time; see hvd_bench --help");
-  for (const char* option : {"--db", "--replay", "--record-replay", "--timeline-filename"}) {
+  for (const char* option : {"--db", "--replay", "--record-replay", "--timeline-filename", "--tuning-folder"}) {
     try {
       parse_command_line({"hvd_bench", option, ""}, {});
       ADD_FAILURE() << option << " with an empty name was accepted";
     } catch (const Error& error) {
-      EXPECT_EQ(error.what(), std::string(option) + ": the file's name is empty");
+      const std::string kind = std::string(option) == "--tuning-folder" ? "folder" : "file";
+      EXPECT_EQ(error.what(), std::string(option) + ": the " + kind + "'s name is empty");
     }
   }
 }
@@ -154,13 +155,41 @@ TEST(CommandLine, BadValuesSayWhatWouldBeRight) {
   EXPECT_NE(error_of("--algorithm tree").find("doubling"), std::string::npos);
 }
 
-TEST(CommandLine, WhatThisBuildCannotDoSaysWhatCan) {
-  EXPECT_NE(error_of("--device cuda", {}, Errc::kUnsupported).find("--device cpu"), std::string::npos);
-  EXPECT_NE(error_of("--dtype tf32", {}, Errc::kUnsupported).find("bf16"), std::string::npos);
-  EXPECT_NE(error_of("--dtype fp16", {}, Errc::kUnsupported).find("bf16"), std::string::npos);
-  EXPECT_NE(error_of("--fp16-allreduce", {}, Errc::kUnsupported).find("--allreduce-dtype bf16"), std::string::npos);
-  EXPECT_NE(error_of("--allreduce-dtype fp16", {}, Errc::kUnsupported).find("bf16"), std::string::npos);
-  EXPECT_NE(error_of("--comm nccl", {}, Errc::kUnsupported).find("--comm mpi"), std::string::npos);
+TEST(CommandLine, OfGpus) {
+  const Options plain = parse("").options;
+  EXPECT_EQ(plain.device, Device::kAuto);
+  EXPECT_EQ(plain.gpu.fusion_level, 2);
+  EXPECT_TRUE(plain.gpu.schedule.graph);
+  EXPECT_TRUE(plain.gpu.schedule.overlap);
+  EXPECT_TRUE(plain.gpu.nccl.register_memory);
+  EXPECT_FALSE(plain.gpu.deterministic);
+
+  const Options tf32 = parse("--device cuda --comm nccl --dtype tf32 --fp16-allreduce").options;
+  EXPECT_EQ(tf32.device, Device::kCuda);
+  EXPECT_EQ(tf32.comm, CommBackend::kNccl);
+  EXPECT_EQ(tf32.compute, DataType::kF32);
+  EXPECT_TRUE(tf32.gpu.tf32);
+  EXPECT_EQ(tf32.allreduce, DataType::kF16);
+  EXPECT_FALSE(parse("--dtype tf32 --dtype fp16").options.gpu.tf32);
+  EXPECT_EQ(parse("--allreduce-dtype fp16").options.allreduce, DataType::kF16);
+
+  const GpuOptions knobs = parse(
+                               "--fusion-level 1 --no-cuda-graph --no-overlap --deterministic --loss-scale 1024 --tune "
+                               "--tuning-folder w --nccl-max-ctas 8 --no-nccl-registration --share-gpus "
+                               "--deadline-seconds 5")
+                               .options.gpu;
+  EXPECT_EQ(knobs.fusion_level, 1);
+  EXPECT_FALSE(knobs.schedule.graph);
+  EXPECT_FALSE(knobs.schedule.overlap);
+  EXPECT_TRUE(knobs.deterministic);
+  EXPECT_EQ(knobs.loss_scale, 1024);
+  EXPECT_TRUE(knobs.tune);
+  EXPECT_EQ(knobs.tuning_folder, "w");
+  EXPECT_EQ(knobs.nccl.max_ctas, 8);
+  EXPECT_FALSE(knobs.nccl.register_memory);
+  EXPECT_TRUE(knobs.nccl.share_gpus);
+  EXPECT_EQ(knobs.nccl.deadline.count(), 5000);
+  EXPECT_EQ(error_of("--fusion-level 3"), "--fusion-level: '3' is not a whole number from 0 to 2");
 }
 
 TEST(CommandLine, NoReductionCanBeSaidInTwoWays) {

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "bench/session.h"
+#include "bench/train/host_trainer.h"
 #include "bench/train/setup.h"
-#include "bench/train/trainer.h"
 #include "tests/runtime/ranks.h"
 
 namespace hvd::bench {
@@ -88,7 +88,7 @@ TEST(Training, LossFallsOnAFixedBatch) {
   setup.batches = 1;
   std::vector<double> losses;  // mean over both ranks is what is minimised; either rank's loss falls with it
   test::expect_all_good(test::on_ranks(2, test::patient_options(Schedule::kStatic), [&](Engine& engine, int rank) {
-    Trainer trainer(setup, engine, 1);
+    HostTrainer trainer(setup, engine, 1);
     trainer.start();
     for (int step = 0; step < 8; ++step) {
       const double loss = trainer.step(Phase::kFull).loss;
@@ -108,7 +108,7 @@ Trained train(const Options& options, int ranks, int steps) {
   const Setup setup = settle(options);
   Trained out;
   test::expect_all_good(test::on_ranks(ranks, test::patient_options(Schedule::kStatic), [&](Engine& engine, int rank) {
-    Trainer trainer(setup, engine, 1);
+    HostTrainer trainer(setup, engine, 1);
     trainer.start();
     const auto read = [&](std::vector<std::vector<float>>& into) {
       for (std::size_t p = 0; p < trainer.train_step().slots().size(); ++p) {

@@ -62,10 +62,26 @@ class BadInput(ProgramTest):
         self.refused(run(*TINY, "--dtype", "bf16", env=env), 2, "bf16")
 
     def test_what_needs_a_gpu(self) -> None:
-        self.refused(run("--device", "cuda"), 2, "--device cuda", "--device cpu")
-        self.refused(run("--dtype", "tf32"), 2, "tf32", "bf16")
-        self.refused(run("--fp16-allreduce"), 2, "--allreduce-dtype bf16")
-        self.refused(run("--comm", "nccl"), 2, "--comm mpi")
+        hidden = {"CUDA_VISIBLE_DEVICES": ""}  # also where there is one
+        self.refused(run("--device", "cuda", env=hidden), 2, "--device cuda", "--device cpu")
+        self.refused(run("--dtype", "tf32", env=hidden), 2, "tf32", "bf16")
+        self.refused(run("--fp16-allreduce", env=hidden), 2, "--allreduce-dtype bf16")
+        self.refused(run("--comm", "nccl", env=hidden), 2, "--comm mpi")
+        self.refused(run("--comm", "nccl", "--device", "cpu"), 2, "--comm mpi")
+        self.refused(run("--device", "cuda", "--comm", "mpi"), 2, "--comm mpi")
+
+    def test_without_a_gpu_auto_says_why_the_cpu(self) -> None:
+        result = run(*TINY, env={"CUDA_VISIBLE_DEVICES": ""})
+        self.assertEqual(result.code, 0, result)
+        self.assertEqual(result.out.count("computing on the CPU: "), 1, result)
+        result = run(*TINY, "--device", "cpu")
+        self.assertEqual((result.code, result.out.count("computing on the CPU")), (0, 0), result)
+
+    @needs_mpi
+    def test_of_several_ranks_one_says_why_the_cpu(self) -> None:
+        result = mpirun(2, *TINY, env={"CUDA_VISIBLE_DEVICES": ""})
+        self.assertEqual(result.code, 0, result)
+        self.assertEqual((result.out + result.err).count("computing on the CPU: "), 1, result)
 
     def test_malformed_variable(self) -> None:
         self.refused(run(*TINY, env={"HOROVOD_FUSION_THRESHOLD": "64MB"}), 2, "HOROVOD_FUSION_THRESHOLD", "'64MB'")

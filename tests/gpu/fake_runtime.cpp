@@ -53,7 +53,7 @@ struct FakeRuntime::FakeGraph {
 
 FakeRuntime::FakeRuntime(FakeWorld& world, int index, FakeOptions options) : world_(world), id_(world.add_device()) {
   device_.index = index;
-  device_.name = "fake";
+  device_.name = options.name;
   device_.uuid = options.uuid.empty() ? "GPU-fake-" + std::to_string(id_) : std::move(options.uuid);
   device_.memory_bytes = options.memory_bytes;
   device_.multiprocessors = 1;

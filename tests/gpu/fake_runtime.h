@@ -17,7 +17,8 @@ namespace hvd::test {
 
 struct FakeOptions {
   std::size_t memory_bytes = std::size_t{64} << 20;
-  std::string uuid;  ///< empty: one of its own
+  std::string uuid;           ///< empty: one of its own
+  std::string name = "fake";  ///< as a driver would say
 };
 
 class FakeRuntime final : public gpu::Runtime {

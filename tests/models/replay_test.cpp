@@ -249,6 +249,23 @@ TEST(ReplayRecorder, RefusesAnEmptyRecording) {
   expect_error(Errc::kInvalidArgument, {"no complete step"}, [&] { (void)recorder.profile(); });
 }
 
+TEST(ReplayRecorder, TakesTimesThatWereMeasuredElsewhere) {
+  ReplayRecorder recorder({{"a", 0, 5, {5}}, {"b", 5, 7, {7}}}, sample());
+  recorder.add({.submit = {0.001, 0.002}, .ready = {0.010, 0.020}, .backward_end = 0.030, .update = 0.004});
+  recorder.add({.submit = {0.003, 0.006}, .ready = {0.012, 0.028}, .backward_end = 0.050, .update = 0.006});
+  recorder.add({.submit = {0.002, 0.004}, .ready = {0.011, 0.024}, .backward_end = 0.040, .update = 0.005});
+  const ReplayProfile profile = recorder.profile();
+  EXPECT_EQ(profile.gradients[0].submit_seconds, 0.002);
+  EXPECT_EQ(profile.gradients[0].ready_seconds, 0.011);
+  EXPECT_EQ(profile.gradients[1].submit_seconds, 0.004);
+  EXPECT_EQ(profile.gradients[1].ready_seconds, 0.024);
+  EXPECT_EQ(profile.backward_end_seconds, 0.040);
+  EXPECT_EQ(profile.update_seconds, 0.005);
+  expect_error(Errc::kInvalidArgument, {"vgg16", "1 and 2 times for 2 gradients"}, [&] {
+    recorder.add({.submit = {0}, .ready = {0, 0}});
+  });
+}
+
 // A recording of the reference backend replays: same gradients, same sizes, same order.
 TEST(ReplayRecorder, RecordsARealStep) {
   testing::Rank rank(testing::tiny_vgg(2), {});

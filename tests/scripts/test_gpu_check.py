@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import io
 import json
 import os
@@ -361,7 +362,42 @@ class GpuVisitTest(Visited):
         self.assertRegex(text, rf"\n{self.folder}/wheels\S* --model vgg16 --device cuda --dtype fp16 ")
 
 
-CUDNN_DEVICE = Path(os.environ.get("HVD_BENCH", "hvd_bench")).with_name("cudnn_device")
+HVD_BENCH = Path(os.environ.get("HVD_BENCH", "hvd_bench"))
+
+
+@unittest.skipUnless(HVD_BENCH.exists(), f"needs {HVD_BENCH}")
+class RealProgramTest(Folder):
+    """What the parts give to hvd_bench, read by the program itself."""
+
+    def visit(self, sizes: visit.Sizes) -> visit.Visit:
+        place = Place(self.folder, HVD_BENCH.resolve().parent, None)
+        here = visit.Visit(place, self.folder, sizes, None, "no PyTorch", [], None, lambda _: None)
+        here.part_ends = time.monotonic() + 100
+        here.environment["CUDA_VISIBLE_DEVICES"] = ""  # a host with GPUs has none here
+        return here
+
+    def test_every_option_is_understood_and_only_the_gpu_is_missing(self) -> None:
+        for part in (parts.training, parts.replay):
+            with self.assertRaises(visit.PartFailed) as failed:
+                part(self.visit(visit.ON_THE_GPU))
+            for model in visit.MODELS:
+                self.assertIn(f"{model}: hvd_bench: error: --device cuda: ", str(failed.exception))
+
+    def test_an_option_that_it_does_not_know_would_be_found_here(self) -> None:
+        sizes = dataclasses.replace(visit.ON_THE_GPU, training=("--no-cuda-graphs",))
+        with self.assertRaisesRegex(visit.PartFailed, "--no-cuda-graphs: there is no such option"):
+            parts.training(self.visit(sizes))
+
+    def test_on_the_cpu_they_train_and_record(self) -> None:
+        here = self.visit(visit.ON_THE_CPU)
+        self.assertRegex(parts.training(here), r"^resnet50 [0-9]+ img/s$")
+        self.assertEqual(parts.replay(here), "resnet50-fp32.txt")
+        recorded = str(self.folder / "replay" / "resnet50-fp32.txt")
+        again = here.run("again", [str(HVD_BENCH), "--replay", recorded, "--num-iters", "2", "--no-db"])
+        self.assertEqual(again.code, 0, again.output)
+
+
+CUDNN_DEVICE = HVD_BENCH.with_name("cudnn_device")
 DEVICES = REPOSITORY / "tests" / "cudnn" / "devices"
 
 

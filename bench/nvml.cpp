@@ -1,0 +1,76 @@
+#include "bench/nvml.h"
+
+#include <dlfcn.h>
+
+#include <array>
+
+namespace hvd::bench {
+namespace {
+
+// nvmlClockType_t.
+constexpr int kSm = 1;
+constexpr int kMemory = 2;
+
+int clock_mhz(int (*ask)(void*, int, unsigned*), void* device, int type) {
+  unsigned mhz = 0;
+  return ask != nullptr && ask(device, type, &mhz) == 0 ? static_cast<int>(mhz) : 0;
+}
+
+double watts(int (*ask)(void*, unsigned*), void* device) {
+  unsigned milliwatts = 0;
+  return ask != nullptr && ask(device, &milliwatts) == 0 ? milliwatts * 1e-3 : 0;
+}
+
+std::string on_off(bool known, int mode) { return !known ? "" : mode != 0 ? "on" : "off"; }
+
+void ask_device(const NvmlFunctions& nvml, void* device, BoardFacts& facts) {
+  facts.sm_mhz = clock_mhz(nvml.clock, device, kSm);
+  facts.max_sm_mhz = clock_mhz(nvml.max_clock, device, kSm);
+  facts.memory_mhz = clock_mhz(nvml.clock, device, kMemory);
+  facts.max_memory_mhz = clock_mhz(nvml.max_clock, device, kMemory);
+  facts.power_limit_watts = watts(nvml.power_limit, device);
+  facts.default_power_limit_watts = watts(nvml.default_power_limit, device);
+  int mode = 0;
+  int pending = 0;
+  facts.persistence = on_off(nvml.persistence != nullptr && nvml.persistence(device, &mode) == 0, mode);
+  facts.ecc = on_off(nvml.ecc != nullptr && nvml.ecc(device, &mode, &pending) == 0, mode);
+}
+
+template <class Function>
+void find(void* library, const char* symbol, Function& function) {
+  function = reinterpret_cast<Function>(::dlsym(library, symbol));
+}
+
+}  // namespace
+
+BoardFacts board_facts(const NvmlFunctions& nvml, const std::string& uuid) {
+  BoardFacts facts;
+  if (nvml.init == nullptr || nvml.init() != 0) return facts;
+  std::array<char, 96> text{};  // NVML_SYSTEM_DRIVER_VERSION_BUFFER_SIZE is 80
+  if (nvml.driver_version != nullptr && nvml.driver_version(text.data(), text.size()) == 0) facts.driver = text.data();
+  void* device = nullptr;
+  if (nvml.device_by_uuid != nullptr && nvml.device_by_uuid(uuid.c_str(), &device) == 0) {
+    ask_device(nvml, device, facts);
+  }
+  if (nvml.shutdown != nullptr) nvml.shutdown();
+  return facts;
+}
+
+BoardFacts board_facts(const std::string& uuid) {
+  void* const library = ::dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);  // never closed: it is the driver's
+  if (library == nullptr) return {};
+  NvmlFunctions nvml;
+  find(library, "nvmlInit_v2", nvml.init);
+  find(library, "nvmlShutdown", nvml.shutdown);
+  find(library, "nvmlDeviceGetHandleByUUID", nvml.device_by_uuid);
+  find(library, "nvmlSystemGetDriverVersion", nvml.driver_version);
+  find(library, "nvmlDeviceGetClockInfo", nvml.clock);
+  find(library, "nvmlDeviceGetMaxClockInfo", nvml.max_clock);
+  find(library, "nvmlDeviceGetPowerManagementLimit", nvml.power_limit);
+  find(library, "nvmlDeviceGetPowerManagementDefaultLimit", nvml.default_power_limit);
+  find(library, "nvmlDeviceGetPersistenceMode", nvml.persistence);
+  find(library, "nvmlDeviceGetEccMode", nvml.ecc);
+  return board_facts(nvml, uuid);
+}
+
+}  // namespace hvd::bench

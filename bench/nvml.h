@@ -1,0 +1,36 @@
+// What NVIDIA's management library says about a GPU: clocks, limits, modes. The library comes with the driver and is
+// loaded at run time; where it is not there or says nothing, fields are empty or zero. Any thread.
+#pragma once
+
+#include <string>
+
+namespace hvd::bench {
+
+struct BoardFacts {
+  std::string driver;  ///< "570.86.15"
+  int sm_mhz = 0, max_sm_mhz = 0;
+  int memory_mhz = 0, max_memory_mhz = 0;
+  double power_limit_watts = 0, default_power_limit_watts = 0;
+  std::string persistence, ecc;  ///< "on", "off"
+};
+
+/// The functions that are called, as in nvml.h (NVML API reference); 0 is success. Any may be null.
+struct NvmlFunctions {
+  int (*init)() = nullptr;
+  int (*shutdown)() = nullptr;
+  int (*device_by_uuid)(const char* uuid, void** device) = nullptr;
+  int (*driver_version)(char* text, unsigned length) = nullptr;
+  int (*clock)(void* device, int type, unsigned* mhz) = nullptr;
+  int (*max_clock)(void* device, int type, unsigned* mhz) = nullptr;
+  int (*power_limit)(void* device, unsigned* milliwatts) = nullptr;
+  int (*default_power_limit)(void* device, unsigned* milliwatts) = nullptr;
+  int (*persistence)(void* device, int* mode) = nullptr;
+  int (*ecc)(void* device, int* now, int* pending) = nullptr;
+};
+
+/// Of the GPU with this UUID ("GPU-...").
+BoardFacts board_facts(const NvmlFunctions& nvml, const std::string& uuid);
+/// The same from libnvidia-ml.so.1, if there is one.
+BoardFacts board_facts(const std::string& uuid);
+
+}  // namespace hvd::bench

@@ -1,0 +1,255 @@
+#include "bench/train/device_trainer.h"
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <utility>
+
+#include "engine/base/deadline.h"
+#include "engine/base/error.h"
+#include "models/graph/autodiff.h"
+#include "models/graph/cost.h"
+
+namespace hvd::bench {
+namespace {
+
+/// For the GPU to come to rest when a step is left half-way.
+constexpr std::chrono::seconds kRest(5);
+
+}  // namespace
+
+// Hears of gradients while the step is enqueued or captured. Nothing may be thrown there: a fault is kept for after.
+class DeviceTrainer::Sink final : public models::GradientSink {
+ public:
+  Sink(DeviceTrainer& trainer, const StepProbe* probe) : trainer_(trainer), begin_(Clock::now()) {
+    if (probe != nullptr) pieces_ = probe->pieces;
+    if (trainer.recorder_ != nullptr) submit_.assign(trainer.step_->slots().size(), 0);
+  }
+
+  void gradient_ready(std::size_t parameter) override {
+    if (fault_) return;
+    try {
+      const gpu::StreamView stream = trainer_.on_device_->compute_stream();
+      if (!submit_.empty()) {
+        submit_.at(parameter) = seconds(Clock::now() - begin_);
+        trainer_.runtime_.record_outside(trainer_.ready_.at(parameter), stream);
+      }
+      copy_pieces(parameter, stream);
+      trainer_.device_.gradient_ready(parameter);
+    } catch (...) {
+      fault_ = std::current_exception();
+    }
+  }
+  void throw_fault() const {
+    if (fault_) std::rethrow_exception(fault_);
+  }
+  [[nodiscard]] const std::vector<double>& submit() const { return submit_; }
+
+ private:
+  /// Before the reduction, which waits for the stream to get here.
+  void copy_pieces(std::size_t parameter, gpu::StreamView stream) {
+    const std::size_t element = size_of(trainer_.step_->gradient_type());
+    for (; !pieces_.empty() && pieces_.front().parameter == parameter; pieces_ = pieces_.subspan(1)) {
+      const GradientPiece& piece = pieces_.front();
+      const auto from = trainer_.step_->gradient_arena().subspan(piece.offset * element, piece.count * element);
+      trainer_.runtime_.copy(&trainer_.landing_->bytes[copied_], from.data(), from.size(), stream);
+      copied_ += from.size();
+    }
+  }
+
+  DeviceTrainer& trainer_;
+  Clock::time_point begin_;
+  std::span<const GradientPiece> pieces_;  // what is left of them
+  std::size_t copied_ = 0;
+  std::vector<double> submit_;  // [parameter], host; empty: not recorded
+  std::exception_ptr fault_;
+};
+
+DeviceTrainer::DeviceTrainer(const Setup& setup, DeviceEngine& device, gpu::Runtime& runtime, GpuBackend& backend)
+    : Trainer(setup, device.engine()), device_(device), runtime_(runtime) {
+  runtime_.make_current();
+  for (gpu::Event* event : {&begin_, &backward_end_, &update_begin_, &update_end_, &reduce_begin_, &reduce_end_}) {
+    *event = runtime_.make_event(gpu::Timing::kOn);
+  }
+  const gpu::MemoryState before = runtime_.memory();
+  used_before_ = static_cast<std::int64_t>(before.total_bytes - before.free_bytes);
+  build(backend);
+  device_.set_gradients(gradient_infos(), step_->gradient_arena().data(), step_->gradient_type(), reduction());
+  for (std::size_t i = 0; i < step_->slots().size(); ++i) ready_.push_back(runtime_.make_event(gpu::Timing::kOn));
+  batches_.emplace(make_batches());
+  wait(on_device_->compute_stream(), "the weights");  // start() sends them to the other ranks
+}
+
+DeviceTrainer::~DeviceTrainer() {
+  if (!in_step_) return;
+  device_.plane().abort();  // or the step would wait for a reduction for ever
+  try {
+    runtime_.synchronize(on_device_->compute_stream(), Deadline::after(kRest), "the step that is left half-way");
+  } catch (const Error&) {  // memory goes while it may be in use: the GPU has failed anyway
+    return;
+  }
+}
+
+void DeviceTrainer::build(GpuBackend& backend) {
+  models::Graph graph = models::differentiate(models::build_model(setup_.model));
+  facts_ = {graph.parameter_count(), models::step_flops_per_image(graph),
+            step_bound(graph, runtime_.device().name, setup_.compute, setup_.gpu.tf32)};
+  const GpuOptions& gpu = setup_.gpu;
+  const models::CudnnOptions cudnn{.tf32 = gpu.tf32,
+                                   .level = gpu.fusion_level,
+                                   .deterministic = gpu.deterministic,
+                                   .loss_scale = gpu.loss_scale,
+                                   .tune = gpu.tune,
+                                   .winners_folder = gpu.tuning_folder,
+                                   .agree = agreement()};
+  try {
+    auto step = backend.make_step(std::move(graph), step_options(), cudnn, runtime_,
+                                  [this](std::size_t bytes) { return engine_.allocate(bytes); });
+    on_device_ = step.get();
+    step_ = std::move(step);
+    facts_.engines = on_device_->engines();
+  } catch (const Error& error) {
+    if (error.code() != Errc::kOutOfMemory) throw;
+    const auto rank = static_cast<std::size_t>(engine_.rank());
+    throw Error(Errc::kOutOfMemory, "rank " + std::to_string(rank) + " (host " + engine_.topology().hosts.at(rank) +
+                                        ", " + runtime_.label() + "): " + error.what());
+  }
+}
+
+models::AgreeOnWinners DeviceTrainer::agreement() const {
+  if (engine_.size() == 1) return {};
+  return [&engine = engine_](const std::string& mine) {
+    const comm::Bytes first = engine.broadcast_message(std::as_bytes(std::span(mine)), 0);
+    return std::string(reinterpret_cast<const char*>(first.data()), first.size());
+  };
+}
+
+void DeviceTrainer::forward_backward(Sink& sink) {
+  const gpu::StreamView stream = on_device_->compute_stream();
+  runtime_.record_outside(begin_, stream);
+  on_device_->enqueue_forward_backward(sink);
+  runtime_.record_outside(backward_end_, stream);
+  sink.throw_fault();
+}
+
+void DeviceTrainer::update() {
+  const gpu::StreamView stream = on_device_->compute_stream();
+  runtime_.record_outside(update_begin_, stream);
+  on_device_->enqueue_update();
+  runtime_.record_outside(update_end_, stream);
+}
+
+StepTimes DeviceTrainer::run(const models::SgdOptions& sgd, const StepProbe* probe) {
+  const bool copies = probe != nullptr && !probe->pieces.empty();
+  if (copies) {
+    device_.drop_graphs();  // this step enqueues more than others do
+    landing(probe->local.size());
+  }
+  engine_.set_activity("a step on the GPU", steps_);
+  on_device_->load(batches_->at(steps_), Deadline::after(setup_.deadline));
+  Sink sink(*this, probe);
+  const auto begin = Clock::now();
+  on_device_->set_sgd(sgd);
+  in_step_ = true;
+  device_.run_step(on_device_->compute_stream(), {[&] { forward_backward(sink); }, [&] { update(); }});
+  const DeviceReport report = device_.finish_step();
+  in_step_ = false;
+  const auto end = Clock::now();
+
+  StepTimes times;
+  times.step = seconds(report.step);
+  times.compute = between(begin_, backward_end_);
+  times.exposed = seconds(report.exposed);
+  times.reduce = seconds(report.reduce);
+  times.control = seconds(report.engine.control);
+  times.copy = seconds(report.engine.copy);
+  times.update = between(update_begin_, update_end_);
+  times.host = seconds(end - begin);
+  times.loss = on_device_->loss();
+  if (recorder_ != nullptr) record_times(sink, report.graph);
+  if (engine_.tracing()) engine_.trace_span(report.graph ? "step (one graph)" : "step", begin, end);
+  if (copies) {
+    std::memcpy(probe->local.data(), landing_->bytes.data(), probe->local.size());
+    device_.drop_graphs();
+  }
+  if (probe != nullptr && probe->reduced) probe->reduced();  // the update has read the arena only
+  return times;
+}
+
+void DeviceTrainer::record_into(models::ReplayRecorder* recorder) {
+  if ((recorder == nullptr) != (recorder_ == nullptr)) device_.drop_graphs();
+  recorder_ = recorder;
+}
+
+void DeviceTrainer::record_times(const Sink& sink, bool graph) {
+  models::ReplayRecorder::Step step;
+  step.submit = sink.submit();
+  // One launch hands over everything; what the sink saw was the capture, if there was one.
+  if (graph) std::fill(step.submit.begin(), step.submit.end(), 0);
+  for (const gpu::Event& event : ready_) step.ready.push_back(between(begin_, event));
+  step.backward_end = between(begin_, backward_end_);
+  step.update = between(update_begin_, update_end_);
+  recorder_->add(step);
+}
+
+double DeviceTrainer::between(const gpu::Event& begin, const gpu::Event& end) {
+  return seconds(runtime_.elapsed(begin, end));
+}
+
+void DeviceTrainer::wait(gpu::StreamView stream, const char* what) {
+  runtime_.synchronize(stream, Deadline::after(setup_.deadline), what);
+}
+
+void DeviceTrainer::clear_gradients() {
+  const gpu::StreamView stream = on_device_->compute_stream();
+  const std::span<std::byte> arena = step_->gradient_arena();
+  runtime_.fill(arena.data(), std::byte{0}, arena.size(), stream);
+  wait(stream, "zeroing the gradients");
+}
+
+double DeviceTrainer::reduce_bucket(const core::Bucket& bucket) {
+  const std::size_t element = size_of(step_->gradient_type());
+  const Deadline deadline = Deadline::after(setup_.deadline);
+  comm::DevicePlane& plane = device_.plane();
+  std::byte* const data = step_->gradient_arena().data() + bucket.offset * element;
+  engine_.barrier();
+  // The ranks meet on their GPUs before the clock starts.
+  plane.all_reduce(data, 1, step_->gradient_type(), reduction(), deadline);
+  runtime_.record(reduce_begin_, plane.stream());
+  plane.all_reduce(data, bucket.count, step_->gradient_type(), reduction(), deadline);
+  runtime_.record(reduce_end_, plane.stream());
+  runtime_.synchronize(reduce_end_, deadline, "one bucket's reduction", [&] { plane.check(); });
+  return between(reduce_begin_, reduce_end_);
+}
+
+std::span<std::byte> DeviceTrainer::landing(std::size_t bytes) {
+  if (!landing_ || landing_->bytes.size() < bytes) {
+    landing_.reset();
+    landing_ = runtime_.allocate_pinned(bytes, "gradients to look at");
+  }
+  return landing_->bytes.first(bytes);
+}
+
+std::span<const std::byte> DeviceTrainer::gradients(std::size_t first_byte, std::size_t bytes) {
+  const std::span<std::byte> here = landing(bytes);
+  const gpu::StreamView stream = on_device_->compute_stream();
+  runtime_.copy(here.data(), step_->gradient_arena().data() + first_byte, bytes, stream);
+  wait(stream, "gradients to look at");
+  return here;
+}
+
+std::int64_t DeviceTrainer::planned_bytes(bool /*processes*/) const {
+  const std::size_t arena = step_->memory().gradients;
+  std::size_t bytes = step_->memory().total();
+  if (setup_.schedule == Schedule::kNegotiated && engine_.size() > 1) {
+    bytes += std::min(setup_.fusion_threshold_bytes, arena);
+  }
+  return static_cast<std::int64_t>(bytes);
+}
+
+std::optional<MemoryUse> DeviceTrainer::device_memory() {
+  const gpu::MemoryState now = runtime_.memory();
+  return MemoryUse{.before = used_before_, .now = static_cast<std::int64_t>(now.total_bytes - now.free_bytes)};
+}
+
+}  // namespace hvd::bench

@@ -1,0 +1,62 @@
+// A trainer for steps on a GPU: a DeviceStep that only enqueues, and a DeviceEngine that puts the reductions beside its
+// work, captures both into one graph where it can, and waits for the end. Times are the GPU's own: from events.
+// Batches are loaded before a step, outside of its times: input pipelines are not what is measured.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "bench/train/gpu_backend.h"
+#include "bench/train/trainer.h"
+#include "engine/runtime/device_engine.h"
+
+namespace hvd::bench {
+
+class DeviceTrainer final : public Trainer {
+ public:
+  /// Builds the network on `runtime`'s GPU and plans the reduction.
+  /// Errors: those of the model, the backend and the engine; out_of_memory, naming rank and GPU, with what is needed
+  /// and the batch that would fit.
+  DeviceTrainer(const Setup& setup, DeviceEngine& device, gpu::Runtime& runtime, GpuBackend& backend);
+  /// After a step that failed: ends what is in flight first.
+  ~DeviceTrainer() override;
+
+  /// Recorded steps hold an event per gradient, so graphs are captured anew when recording begins and ends.
+  void record_into(models::ReplayRecorder* recorder) override;
+  [[nodiscard]] bool recording_disturbs() const override { return true; }
+  void clear_gradients() override;
+  double reduce_bucket(const core::Bucket& bucket) override;
+  std::span<const std::byte> gradients(std::size_t first_byte, std::size_t bytes) override;
+  /// Device memory: the step's arenas and the fusion buffer.
+  [[nodiscard]] std::int64_t planned_bytes(bool processes) const override;
+  [[nodiscard]] std::optional<MemoryUse> device_memory() override;
+
+ private:
+  class Sink;
+
+  StepTimes run(const models::SgdOptions& sgd, const StepProbe* probe) override;
+  void set_schedule(Schedule schedule) override { device_.set_schedule(schedule); }
+  void build(GpuBackend& backend);
+  /// All ranks run the engines that rank 0 found to be the fastest; none of one rank.
+  [[nodiscard]] models::AgreeOnWinners agreement() const;
+  void forward_backward(Sink& sink);
+  void update();
+  void record_times(const Sink& sink, bool graph);
+  void wait(gpu::StreamView stream, const char* what);
+  [[nodiscard]] double between(const gpu::Event& begin, const gpu::Event& end);
+  /// Pinned memory of at least `bytes`, for the host to read what the device copied.
+  std::span<std::byte> landing(std::size_t bytes);
+
+  DeviceEngine& device_;
+  gpu::Runtime& runtime_;
+  models::DeviceStep* on_device_ = nullptr;  // step_
+  std::int64_t used_before_ = 0;             // bytes of the GPU before the network was built
+  std::optional<SyntheticBatches> batches_;
+  bool in_step_ = false;
+  gpu::PinnedMemory landing_;
+  gpu::Event begin_, backward_end_, update_begin_, update_end_;  // compute stream, of every step
+  std::vector<gpu::Event> ready_;                                // compute stream, of recorded steps
+  gpu::Event reduce_begin_, reduce_end_;                         // communication stream
+};
+
+}  // namespace hvd::bench

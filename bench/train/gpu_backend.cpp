@@ -1,0 +1,51 @@
+#include "bench/train/gpu_backend.h"
+
+#include <utility>
+
+#include "bench/cli/nccl_search.h"
+#include "engine/base/assert.h"
+
+namespace hvd::bench {
+namespace {
+
+class CudaBackend final : public GpuBackend {
+ public:
+  explicit CudaBackend(comm::nccl::Search search) : search_(std::move(search)) {}
+
+  gpu::DeviceList list() override { return gpu::list_devices(); }
+  std::string unsupported_reason() override { return models::cudnn_unsupported_reason(); }
+  std::unique_ptr<gpu::Runtime> open(int index) override { return gpu::make_cuda_runtime(index); }
+  std::shared_ptr<comm::nccl::Api> load_nccl(gpu::Runtime& /*runtime*/) override { return comm::nccl::load(search_); }
+  std::unique_ptr<models::DeviceStep> make_step(models::Graph graph, const models::StepOptions& options,
+                                                const models::CudnnOptions& cudnn, gpu::Runtime& runtime,
+                                                const models::ArenaAllocator& allocate) override {
+    return models::make_cudnn_step(std::move(graph), options, cudnn, runtime, allocate);
+  }
+
+ private:
+  comm::nccl::Search search_;
+};
+
+}  // namespace
+
+std::unique_ptr<GpuBackend> make_cuda_backend(const Environment& environment) {
+  return std::make_unique<CudaBackend>(nccl_search(environment));
+}
+
+std::string gpu_absence(const gpu::DeviceList& list) {
+  if (!list.devices.empty()) return {};
+  return list.reason.empty() ? "no GPU was found" : list.reason;
+}
+
+std::string gpu_absence(GpuBackend* backend) {
+  if (backend == nullptr) return "this program computes on the CPU only";
+  if (std::string absence = gpu_absence(backend->list()); !absence.empty()) return absence;
+  return backend->unsupported_reason();
+}
+
+int gpu_of_rank(int local_rank, std::size_t visible) {
+  HVD_ASSERT(visible > 0);
+  return local_rank % static_cast<int>(visible);
+}
+
+}  // namespace hvd::bench

@@ -1,0 +1,144 @@
+#include "bench/train/gpu_facts.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <span>
+#include <string_view>
+#include <utility>
+
+#include "engine/base/json.h"
+
+namespace hvd::bench {
+namespace {
+
+struct Fact {
+  std::string_view key;
+  bool in_fingerprint;  // it changes a result
+  bool alike;           // or the ranks wait for one of them
+};
+constexpr std::array kFacts{Fact{"gpu.name", true, true},
+                            Fact{"gpu.uuid", false, false},
+                            Fact{"gpu.compute_capability", true, true},
+                            Fact{"gpu.multiprocessors", true, true},
+                            Fact{"gpu.memory_bytes", true, true},
+                            Fact{"gpu.driver", true, true},
+                            Fact{"gpu.cuda_driver", true, true},
+                            Fact{"gpu.cuda_runtime", true, true},
+                            Fact{"gpu.max_sm_mhz", true, true},
+                            Fact{"gpu.sm_mhz", false, false},
+                            Fact{"gpu.max_memory_mhz", true, true},
+                            Fact{"gpu.memory_mhz", false, false},
+                            Fact{"gpu.power_limit_watts", true, true},
+                            Fact{"gpu.default_power_limit_watts", false, false},
+                            Fact{"gpu.persistence", false, false},
+                            Fact{"gpu.ecc", true, true},
+                            Fact{"gpu.engines", false, true}};
+
+std::string cuda_version(int number) {
+  return number <= 0 ? "" : std::to_string(number / 1000) + "." + std::to_string(number % 1000 / 10);
+}
+
+std::string positive(double value) { return value > 0 ? json_number(value) : ""; }
+
+/// One fact per line.
+std::string lines_of(const GpuDescription& gpu) {
+  std::string text;
+  for (const auto& [key, value] : gpu) text.append(key).append("=").append(value).append("\n");
+  return text;
+}
+
+GpuDescription parse_lines(std::string_view text) {
+  GpuDescription gpu;
+  while (!text.empty()) {
+    const std::string_view line = text.substr(0, text.find('\n'));
+    text.remove_prefix(std::min(line.size() + 1, text.size()));
+    const std::size_t equals = line.find('=');
+    if (equals != std::string_view::npos) gpu.emplace(line.substr(0, equals), line.substr(equals + 1));
+  }
+  return gpu;
+}
+
+/// Values of `key` in rank order, each once, with the first rank that has it.
+std::vector<std::pair<std::string, std::size_t>> values_of(const std::vector<GpuDescription>& ranks,
+                                                           const std::string& key) {
+  std::vector<std::pair<std::string, std::size_t>> values;
+  for (std::size_t r = 0; r < ranks.size(); ++r) {
+    const auto found = ranks[r].find(key);
+    const std::string value = found == ranks[r].end() ? "unknown" : found->second;
+    const bool seen =
+        std::any_of(values.begin(), values.end(), [&](const auto& known) { return known.first == value; });
+    if (!seen) values.emplace_back(value, r);
+  }
+  return values;
+}
+
+}  // namespace
+
+GpuDescription describe_gpu(const gpu::Device& device, const BoardFacts& board, int driver_version,
+                            int runtime_version) {
+  GpuDescription gpu{
+      {"gpu.name", device.name},
+      {"gpu.uuid", device.uuid},
+      {"gpu.compute_capability", std::to_string(device.compute_major) + "." + std::to_string(device.compute_minor)},
+      {"gpu.multiprocessors", std::to_string(device.multiprocessors)},
+      {"gpu.memory_bytes", std::to_string(device.memory_bytes)},
+      {"gpu.driver", board.driver},
+      {"gpu.cuda_driver", cuda_version(driver_version)},
+      {"gpu.cuda_runtime", cuda_version(runtime_version)},
+      {"gpu.max_sm_mhz", positive(board.max_sm_mhz)},
+      {"gpu.sm_mhz", positive(board.sm_mhz)},
+      {"gpu.max_memory_mhz", positive(board.max_memory_mhz)},
+      {"gpu.memory_mhz", positive(board.memory_mhz)},
+      {"gpu.power_limit_watts", positive(board.power_limit_watts)},
+      {"gpu.default_power_limit_watts", positive(board.default_power_limit_watts)},
+      {"gpu.persistence", board.persistence},
+      {"gpu.ecc", board.ecc},
+  };
+  std::erase_if(gpu, [](const auto& fact) { return fact.second.empty(); });
+  return gpu;
+}
+
+GpuFacts merge_gpu_facts(const std::vector<GpuDescription>& ranks) {
+  GpuFacts facts;
+  for (const Fact& fact : kFacts) {
+    const std::string key(fact.key);
+    const auto values = values_of(ranks, key);
+    if (values.empty() || (values.size() == 1 && values[0].first == "unknown")) continue;
+    std::string all;
+    for (const auto& [value, rank] : values) all += (all.empty() ? "" : "; ") + value;
+    facts.provenance.insert({key, {all, fact.in_fingerprint}});
+    if (!fact.alike || values.size() == 1) continue;
+    facts.notes.push_back("caution: the ranks' GPUs differ in " + key.substr(key.find('.') + 1) + ": " +
+                          values[0].first + " on rank 0, " + values[1].first + " on rank " +
+                          std::to_string(values[1].second) + (values.size() > 2 ? ", and others" : "") +
+                          "; all wait for the slowest");
+  }
+  return facts;
+}
+
+GpuFacts gather_gpu_facts(Engine& engine, const GpuDescription& mine) {
+  const std::string text = lines_of(mine);
+  std::vector<GpuDescription> ranks;
+  for (const comm::Bytes& bytes : engine.gather(std::as_bytes(std::span(text)))) {
+    ranks.push_back(parse_lines({reinterpret_cast<const char*>(bytes.data()), bytes.size()}));
+  }
+  return engine.rank() == 0 ? merge_gpu_facts(ranks) : GpuFacts{};
+}
+
+void add_gpu_options(Provenance& provenance, const GpuOptions& options, bool graph) {
+  const auto add = [&](const char* key, std::string value) {
+    provenance.insert({std::string("gpu.option.") + key, {std::move(value), true}});
+  };
+  add("fusion_level", std::to_string(options.fusion_level));
+  add("graph", graph ? "yes" : "no");
+  add("overlap", options.schedule.overlap ? "yes" : "no");
+  add("deterministic", options.deterministic ? "yes" : "no");
+  add("loss_scale", options.loss_scale > 0 ? json_number(options.loss_scale) : "dynamic");
+  add("tune", options.tunes() ? "yes" : "no");
+  add("nccl_max_ctas", options.nccl.max_ctas > 0 ? std::to_string(options.nccl.max_ctas) : "NCCL's choice");
+  add("nccl_registration", options.nccl.register_memory ? "yes" : "no");
+  add("share_gpus", options.nccl.share_gpus ? "yes" : "no");
+}
+
+}  // namespace hvd::bench

@@ -1,0 +1,34 @@
+// The GPUs of a session, all ranks', for its provenance: which they are, how they are set, and whether they are alike.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "bench/nvml.h"
+#include "bench/options.h"
+#include "bench/run_record.h"
+#include "engine/gpu/device.h"
+#include "engine/runtime/engine.h"
+
+namespace hvd::bench {
+
+/// What one rank says of its GPU, by provenance key.
+using GpuDescription = std::map<std::string, std::string>;
+/// `driver_version` and `runtime_version` as in gpu::DeviceList. Pure.
+GpuDescription describe_gpu(const gpu::Device& device, const BoardFacts& board, int driver_version,
+                            int runtime_version);
+
+struct GpuFacts {
+  Provenance provenance;           ///< each key's values, in rank order, each value once: "NVIDIA H100; NVIDIA H200"
+  std::vector<std::string> notes;  ///< what differs between ranks and should not
+};
+/// `ranks`: [rank]. Pure.
+GpuFacts merge_gpu_facts(const std::vector<GpuDescription>& ranks);
+
+/// Collective. Rank 0 gets the facts of all ranks, the others nothing.
+GpuFacts gather_gpu_facts(Engine& engine, const GpuDescription& mine);
+
+/// The knobs that change how long a step takes; `graph`: whether steps of this run are launched as graphs.
+void add_gpu_options(Provenance& provenance, const GpuOptions& options, bool graph);
+
+}  // namespace hvd::bench

@@ -1,0 +1,161 @@
+#include "bench/train/host_trainer.h"
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <new>
+#include <utility>
+#include <vector>
+
+#include "bench/train/memory.h"
+#include "engine/base/deadline.h"
+#include "engine/base/error.h"
+#include "models/graph/autodiff.h"
+#include "models/graph/cost.h"
+
+namespace hvd::bench {
+
+// Hands gradients to the engine from inside backward, where nothing may be thrown: a fault is kept for after.
+class HostTrainer::Sink final : public models::GradientSink {
+ public:
+  Sink(HostTrainer& trainer, const StepProbe* probe) : trainer_(trainer) {
+    if (probe != nullptr) probe_ = *probe;
+  }
+
+  void gradient_ready(std::size_t parameter) override {
+    if (fault_) return;
+    try {
+      if (trainer_.recorder_ != nullptr) trainer_.recorder_->gradient_ready(parameter);
+      take_pieces(parameter);
+      trainer_.engine_.gradient_ready(parameter);
+    } catch (...) {
+      fault_ = std::current_exception();
+    }
+  }
+  void throw_fault() const {
+    if (fault_) std::rethrow_exception(fault_);
+  }
+
+ private:
+  void take_pieces(std::size_t parameter) {
+    const std::size_t element = size_of(trainer_.step_->gradient_type());
+    while (!probe_.pieces.empty() && probe_.pieces.front().parameter == parameter) {
+      const GradientPiece& piece = probe_.pieces.front();
+      const auto from = trainer_.gradients(piece.offset * element, piece.count * element);
+      std::memcpy(probe_.local.data(), from.data(), from.size());
+      probe_.local = probe_.local.subspan(from.size());
+      probe_.pieces = probe_.pieces.subspan(1);
+    }
+  }
+
+  HostTrainer& trainer_;
+  StepProbe probe_;  // what is left of it
+  std::exception_ptr fault_;
+};
+
+HostTrainer::HostTrainer(const Setup& setup, Engine& engine, int threads) : Trainer(setup, engine) {
+  models::StepOptions options = step_options();
+  options.threads = threads;
+  build(options, [&](std::size_t bytes) { return engine_.allocate(bytes); });
+  engine_.set_gradients(gradient_infos(), step_->gradient_arena().data(), step_->gradient_type(), reduction());
+}
+
+void HostTrainer::build(const models::StepOptions& options, const models::ArenaAllocator& allocate) {
+  if (setup_.replay) {
+    std::size_t elements = 0;
+    for (const auto& gradient : setup_.replay->gradients) elements += gradient.count;
+    refuse_profile_too_big(static_cast<std::int64_t>(elements * size_of(setup_.gradient)),
+                           engine_.topology().local_size, available_bytes());
+    engine_.barrier();  // as below
+    step_ = models::make_replay_step(*setup_.replay, setup_.gradient, allocate);
+    facts_.parameters = static_cast<std::int64_t>(elements);
+    return;
+  }
+  models::Graph graph = models::differentiate(models::build_model(setup_.model));
+  facts_ = {graph.parameter_count(), models::step_flops_per_image(graph)};
+  const MemoryForecast forecast = forecast_memory(graph, options);
+  // Before anything is allocated: an overcommitting kernel would hand it all out and kill the rank later.
+  refuse_if_too_big(forecast, engine_.topology().local_size, available_bytes());
+  engine_.barrier();  // no rank of this host allocates while another still looks at what is free
+  try {
+    step_ = setup_.device == Device::kReference ? models::make_reference_step(std::move(graph), options, allocate)
+                                                : models::make_onednn_step(std::move(graph), options, allocate);
+    batches_.emplace(make_batches());
+  } catch (const std::bad_alloc&) {
+    // What is free now, after unwinding, is what there was to share.
+    refuse_if_too_big(forecast, engine_.topology().local_size, available_bytes());
+    throw Error(Errc::kOutOfMemory, "batch " + std::to_string(setup_.model.batch_size) +
+                                        ": no memory for the network on " +
+                                        engine_.topology().hosts.at(static_cast<std::size_t>(engine_.rank())) +
+                                        "; use a smaller --batch-size");
+  }
+}
+
+StepTimes HostTrainer::run(const models::SgdOptions& sgd, const StepProbe* probe) {
+  const models::Batch batch = batches_ ? batches_->at(steps_) : models::Batch{};  // a replay reads none
+  Sink sink(*this, probe);
+
+  engine_.set_activity("forward and backward", steps_);
+  const auto begin = Clock::now();
+  if (recorder_ != nullptr) recorder_->begin_step();
+  engine_.begin_step();
+  StepTimes times;
+  times.loss = step_->forward_backward(batch, sink);
+  if (recorder_ != nullptr) recorder_->end_backward();
+  const auto computed = Clock::now();
+  sink.throw_fault();
+  engine_.set_activity("waiting for the last gradients", steps_);
+  const StepReport report = engine_.finish_step();
+  if (probe != nullptr && probe->reduced) probe->reduced();
+  engine_.set_activity("update", steps_);
+  const auto reduced = Clock::now();
+  if (recorder_ != nullptr) recorder_->begin_update();
+  step_->update(sgd);
+  const auto end = Clock::now();
+  if (recorder_ != nullptr) recorder_->end_update();
+
+  if (engine_.tracing()) {
+    engine_.trace_span("forward and backward", begin, computed);
+    engine_.trace_span("update", reduced, end);
+  }
+  times.step = times.host = seconds(end - begin);
+  times.compute = seconds(computed - begin);
+  times.update = seconds(end - reduced);
+  times.exposed = seconds(report.exposed);
+  times.reduce = seconds(report.reduce);
+  times.control = seconds(report.control);
+  times.copy = seconds(report.copy);
+  return times;
+}
+
+void HostTrainer::clear_gradients() {
+  const std::span<std::byte> arena = step_->gradient_arena();
+  std::memset(arena.data(), 0, arena.size());
+}
+
+double HostTrainer::reduce_bucket(const core::Bucket& bucket) {
+  const std::size_t element = size_of(step_->gradient_type());
+  std::byte* const data = step_->gradient_arena().data() + bucket.offset * element;
+  engine_.barrier();
+  const auto begin = Clock::now();
+  engine_.all_reduce(data, bucket.count, step_->gradient_type(), reduction());
+  return seconds(Clock::now() - begin);
+}
+
+std::span<const std::byte> HostTrainer::gradients(std::size_t first_byte, std::size_t bytes) {
+  return step_->gradient_arena().subspan(first_byte, bytes);
+}
+
+std::int64_t HostTrainer::planned_bytes(bool processes) const {
+  std::size_t bytes = step_->memory().total() + (batches_ ? batches_->bytes() : 0);
+  const comm::Topology& topology = engine_.topology();
+  if (setup_.reduces() && topology.size > 1) {
+    const std::size_t arena = step_->memory().gradients;
+    if (setup_.schedule == Schedule::kNegotiated) bytes += std::min(setup_.fusion_threshold_bytes, arena);
+    const auto peers = static_cast<std::size_t>(topology.local_size - 1);
+    if (processes) bytes += arena * peers;
+  }
+  return static_cast<std::int64_t>(bytes);
+}
+
+}  // namespace hvd::bench

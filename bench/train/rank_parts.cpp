@@ -1,0 +1,57 @@
+#include "bench/train/rank_parts.h"
+
+#include <exception>
+#include <utility>
+
+#include "bench/train/device_trainer.h"
+#include "bench/train/host_trainer.h"
+#include "engine/base/assert.h"
+#include "engine/base/deadline.h"
+#include "engine/base/hash.h"
+
+namespace hvd::bench {
+
+RankParts::RankParts(const Setup& setup, const EngineOptions& options, GpuBackend* gpus,
+                     std::unique_ptr<comm::Communicator> communicator, const std::function<void()>& failing)
+    : setup_(setup), gpus_(gpus) {
+  if (setup.device == Device::kCuda) {
+    open_gpu(options, std::move(communicator), failing);
+  } else {
+    host_ = std::make_unique<Engine>(std::move(communicator), options);
+  }
+}
+
+void RankParts::open_gpu(const EngineOptions& options, std::unique_ptr<comm::Communicator> communicator,
+                         const std::function<void()>& failing) {
+  HVD_ASSERT(gpus_ != nullptr);
+  const comm::Topology& topology = communicator->topology();
+  std::shared_ptr<comm::nccl::Api> nccl;
+  try {
+    list_ = gpus_->list();
+    runtime_ = gpus_->open(gpu_of_rank(topology.local_rank, list_.devices.size()));
+    if (topology.size > 1) nccl = gpus_->load_nccl(*runtime_);
+  } catch (const std::exception& error) {
+    communicator->control().abort(error.what());
+    if (failing) failing();  // before the communicator leaves the world of its peers, which takes all of them
+    throw;
+  }
+  DeviceOptions device = setup_.gpu.schedule;
+  device.graph = device.graph && !setup_.profile;  // a profiled step is waited for, operation by operation
+  device_ = std::make_unique<DeviceEngine>(comm::make_nccl(std::move(communicator), *runtime_, std::move(nccl),
+                                                           setup_.gpu.nccl, Deadline::after(setup_.deadline)),
+                                           options, device);
+}
+
+GpuDescription RankParts::gpu(const std::string& engines) const {
+  const gpu::Device& device = runtime_->device();
+  GpuDescription gpu = describe_gpu(device, board_facts(device.uuid), list_.driver_version, list_.runtime_version);
+  if (!engines.empty()) gpu["gpu.engines"] = hex64(Hasher().text(engines).value());
+  return gpu;
+}
+
+std::unique_ptr<Trainer> RankParts::make_trainer(int threads) {
+  if (on_gpu()) return std::make_unique<DeviceTrainer>(setup_, *device_, *runtime_, *gpus_);
+  return std::make_unique<HostTrainer>(setup_, *host_, threads);
+}
+
+}  // namespace hvd::bench

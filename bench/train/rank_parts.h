@@ -1,0 +1,44 @@
+// What one rank trains with: the engine over its communicator, on the CPU, or a GPU with the engine that drives it. Who
+// trains is made from them. One thread, the rank's.
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include "bench/train/gpu_facts.h"
+#include "bench/train/setup.h"
+#include "bench/train/trainer.h"
+#include "engine/comm/communicator.h"
+#include "engine/runtime/device_engine.h"
+#include "engine/runtime/engine.h"
+
+namespace hvd::bench {
+
+class RankParts {
+ public:
+  /// Collective. `gpus` is not null where `setup` is to run on GPUs.
+  /// `failing` (may be null) is called before an error leaves. Errors: those of opening this rank's GPU and of NCCL;
+  /// the peers are told.
+  RankParts(const Setup& setup, const EngineOptions& options, GpuBackend* gpus,
+            std::unique_ptr<comm::Communicator> communicator, const std::function<void()>& failing);
+
+  [[nodiscard]] bool on_gpu() const { return device_ != nullptr; }
+  [[nodiscard]] Engine& engine() { return device_ ? device_->engine() : *host_; }
+  /// Only where on_gpu(). `engines`: NetworkFacts::engines.
+  [[nodiscard]] GpuDescription gpu(const std::string& engines) const;
+  /// Collective. `threads`: for compute on the CPU. What it returns must go first. Errors: those of the trainers.
+  [[nodiscard]] std::unique_ptr<Trainer> make_trainer(int threads);
+
+ private:
+  void open_gpu(const EngineOptions& options, std::unique_ptr<comm::Communicator> communicator,
+                const std::function<void()>& failing);
+
+  const Setup& setup_;
+  GpuBackend* const gpus_;
+  gpu::DeviceList list_;  // of this process
+  std::unique_ptr<Engine> host_;
+  std::unique_ptr<gpu::Runtime> runtime_;
+  std::unique_ptr<DeviceEngine> device_;
+};
+
+}  // namespace hvd::bench

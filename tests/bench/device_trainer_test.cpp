@@ -1,0 +1,169 @@
+// The trainer on fake GPUs, step by step: that phases train as they should, and what can be looked at.
+#include "bench/train/device_trainer.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cmath>
+#include <functional>
+
+#include "tests/bench/fake_gpus.h"
+#include "tests/comm/gpu_ranks.h"
+
+namespace hvd::bench {
+namespace {
+
+using test::FakeGpus;
+using test::FakeStep;
+using test::GpuRank;
+
+constexpr std::int64_t kBatch = 2;
+constexpr std::int64_t kImageSize = 32;
+
+Options options() {
+  Options options;
+  options.model = "resnet50";
+  options.device = Device::kCuda;
+  options.batch_size = kBatch;
+  options.image_size = kImageSize;
+  options.learning_rate = 0.125;
+  options.momentum = 0.5;
+  options.weight_decay = 0;
+  return options;
+}
+
+/// What a FakeStep makes of the images: their mean.
+float input_of(int rank, int ranks, const bench::Setup& setup, int count, std::uint64_t step) {
+  const SyntheticBatches batches({setup.seed, 3 * kImageSize * kImageSize, setup.model.classes}, kBatch, count,
+                                 {rank, ranks});
+  const models::Batch batch = batches.at(step);
+  double sum = 0;
+  for (const float value : batch.images) sum += static_cast<double>(value);
+  return static_cast<float>(sum / static_cast<double>(batch.images.size()));
+}
+
+/// `ranks` trainers on as many fake GPUs.
+void with_trainers(int ranks, const bench::Setup& setup, const std::function<void(DeviceTrainer&, GpuRank&)>& body) {
+  test::GpuWorldOptions world;
+  world.seed = 5;
+  const test::GpuOutcome outcome = test::on_gpu_ranks(ranks, world, [&](GpuRank& rank) {
+    EngineOptions engine_options;
+    engine_options.deadline = std::chrono::seconds(20);
+    engine_options.buckets = {.bucket_bytes = 1024, .first_bucket_bytes = 256};
+    DeviceEngine engine(rank.connect(), engine_options, setup.gpu.schedule);
+    FakeGpus gpus(ranks);
+    DeviceTrainer trainer(setup, engine, rank.gpu, gpus);
+    trainer.start();
+    body(trainer, rank);
+  });
+  EXPECT_TRUE(outcome.good()) << outcome.text();
+}
+
+/// Each rank trains on one batch of its own.
+bench::Setup make_setup() {
+  FakeGpus gpus(1);
+  bench::Setup setup = settle(options(), &gpus);
+  setup.batches = 1;
+  return setup;
+}
+
+std::vector<float> weights_of(DeviceTrainer& trainer) {
+  std::vector<float> all;
+  for (std::size_t p = 0; p < trainer.train_step().slots().size(); ++p) {
+    std::vector<float> values(FakeStep::kCounts[p]);
+    trainer.train_step().read_parameter(p, values);
+    all.insert(all.end(), values.begin(), values.end());
+  }
+  return all;
+}
+
+TEST(DeviceTrainer, PhasesTrainAsTheyDoOnTheHost) {
+  constexpr int kRanks = 3;
+  const bench::Setup setup = make_setup();
+  // full three times, none twice (weights held still), full twice: the first of them without the momentum of none.
+  constexpr std::array kPhases{Phase::kFull, Phase::kFull, Phase::kFull, Phase::kNone,
+                               Phase::kNone, Phase::kFull, Phase::kFull};
+
+  float inputs = 0;
+  for (int r = 0; r < kRanks; ++r) inputs += input_of(r, kRanks, setup, 1, 0);
+  std::vector<float> expected(FakeStep::kElements, 0.0F);
+  std::vector<float> momentum(FakeStep::kElements, 0.0F);
+  for (std::size_t s = 0; s < kPhases.size(); ++s) {
+    if (kPhases[s] == Phase::kNone) continue;
+    const bool after_none = s > 0 && kPhases[s - 1] == Phase::kNone;
+    for (std::size_t k = 0; k < expected.size(); ++k) {
+      // The mean of the ranks' gradients, at the learning rate of one rank times their number.
+      const float gradient = FakeStep::gradient_of(inputs / kRanks, expected[k], k);
+      momentum[k] = (after_none ? 0.0F : 0.5F) * momentum[k] + gradient;
+      expected[k] -= 0.125F * kRanks * momentum[k];
+    }
+  }
+  with_trainers(kRanks, setup, [&](DeviceTrainer& trainer, GpuRank&) {
+    for (const Phase phase : kPhases) trainer.step(phase);
+    EXPECT_EQ(trainer.steps_done(), kPhases.size());
+    const std::vector<float> got = weights_of(trainer);
+    // Some ten operations per step in another order of summation: 10 u each, relative to the largest weight.
+    float largest = 0;
+    for (const float value : expected) largest = std::max(largest, std::abs(value));
+    const float bound = static_cast<float>(kPhases.size()) * 10 * std::ldexp(1.0F, -24) * largest;
+    for (std::size_t k = 0; k < got.size(); ++k) ASSERT_NEAR(got[k], expected[k], bound) << k;
+  });
+}
+
+TEST(DeviceTrainer, SeveralBatchesAreLoadedInTurn) {
+  bench::Setup setup = make_setup();
+  setup.batches = 2;
+  setup.schedule = Schedule::kNone;
+  std::vector<float> expected(FakeStep::kElements, 0.0F);
+  std::vector<float> momentum(FakeStep::kElements, 0.0F);
+  for (std::uint64_t step = 0; step < 5; ++step) {
+    const float input = input_of(0, 1, setup, 2, step);
+    for (std::size_t k = 0; k < expected.size(); ++k) {
+      FakeStep::update({.learning_rate = 0.125F, .momentum = 0.5F}, FakeStep::gradient_of(input, expected[k], k),
+                       momentum[k], expected[k]);
+    }
+  }
+  with_trainers(1, setup, [&](DeviceTrainer& trainer, GpuRank&) {
+    for (int step = 0; step < 5; ++step) trainer.step(Phase::kNone);
+    EXPECT_EQ(weights_of(trainer), expected);
+  });
+}
+
+TEST(DeviceTrainer, AProbeSeesGradientsBeforeAndAfterTheReductionInAnyStep) {
+  const bench::Setup setup = make_setup();
+  with_trainers(2, setup, [&](DeviceTrainer& trainer, GpuRank& rank) {
+    for (int step = 0; step < 4; ++step) trainer.step(Phase::kFull);  // a graph by now
+    const std::vector<float> weights = weights_of(trainer);
+    const std::vector<GradientPiece> pieces{{0, 2, 3}, {1, 7, 1}, {4, FakeStep::kElements - 1, 1}};
+    std::vector<std::byte> local(5 * sizeof(float));
+    std::vector<float> reduced(FakeStep::kElements);
+    const StepProbe probe{pieces, local, [&] {
+                            const auto bytes = trainer.gradients(0, reduced.size() * sizeof(float));
+                            std::memcpy(reduced.data(), bytes.data(), bytes.size());
+                          }};
+    trainer.step(Phase::kFull, &probe);
+    const float mine = input_of(rank.rank, 2, setup, 1, 0);
+    const float other = input_of(1 - rank.rank, 2, setup, 1, 0);
+    const std::vector<std::size_t> elements{2, 3, 4, 7, FakeStep::kElements - 1};
+    for (std::size_t i = 0; i < elements.size(); ++i) {
+      const std::size_t k = elements[i];
+      float got = 0;
+      std::memcpy(&got, local.data() + i * sizeof(float), sizeof got);
+      EXPECT_EQ(got, FakeStep::gradient_of(mine, weights[k], k)) << k;
+      EXPECT_FLOAT_EQ(reduced[k], got + FakeStep::gradient_of(other, weights[k], k)) << k;
+    }
+    trainer.step(Phase::kFull);  // captured anew, without the copies
+    EXPECT_EQ(trainer.gradient_checksums().size(), FakeStep::kCounts.size());
+  });
+}
+
+TEST(DeviceTrainer, BucketsAreTimedOnTheGpu) {
+  with_trainers(2, make_setup(), [&](DeviceTrainer& trainer, GpuRank&) {
+    trainer.clear_gradients();
+    for (const core::Bucket& bucket : trainer.engine().plan().buckets) EXPECT_GT(trainer.reduce_bucket(bucket), 0);
+    trainer.step(Phase::kFull);
+  });
+}
+
+}  // namespace
+}  // namespace hvd::bench

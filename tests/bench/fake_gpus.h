@@ -1,0 +1,229 @@
+// GPUs for a session without any: fake runtimes and fake NCCL over one FakeWorld, and a DeviceStep of a few small
+// tensors whose kernels are a line of arithmetic each. What it computes, expected_parameters() computes again, simply.
+#pragma once
+
+#include <cstring>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "bench/train/gpu_backend.h"
+#include "engine/base/error.h"
+#include "tests/comm/fake_nccl.h"
+#include "tests/gpu/fake_runtime.h"
+
+namespace hvd::test {
+
+/// What goes wrong in a FakeStep.
+struct FakeStepFaults {
+  bool writes_late = false;     ///< gradients change after they were said to be ready
+  bool weights_drift = false;   ///< each GPU's update is its own
+  std::uint64_t breaks_at = 0;  ///< launch in which a kernel fails; 0: never
+  std::string out_of_memory;    ///< what making it says instead
+  bool deaf = false;            ///< GPUs but the first keep the engines that they found to be the fastest
+};
+
+class FakeStep final : public models::DeviceStep {
+ public:
+  static constexpr std::array<std::size_t, 5> kCounts{7, 300, 12, 64, 5};
+  static constexpr std::size_t kElements = 7 + 300 + 12 + 64 + 5;
+
+  FakeStep(FakeRuntime& gpu, const models::ArenaAllocator& allocate, FakeStepFaults faults, bool profile,
+           const models::CudnnOptions& cudnn)
+      : gpu_(gpu), faults_(std::move(faults)), profile_(profile), stream_(gpu.make_stream(gpu::Priority::kNormal)) {
+    if (cudnn.tune) {  // each GPU measures something else
+      engines_ = "engine " + std::to_string(gpu.device().index);
+      const std::string agreed = cudnn.agree ? cudnn.agree(engines_) : engines_;
+      if (!faults_.deaf) engines_ = agreed;
+    }
+    std::size_t offset = 0;
+    for (std::size_t i = 0; i < kCounts.size(); ++i) {
+      slots_.push_back({.name = "layer" + std::to_string(i),
+                        .offset = offset,
+                        .count = kCounts[i],
+                        .shape = models::Shape{static_cast<std::int64_t>(kCounts[i])}});
+      offset += kCounts[i];
+    }
+    gradients_ = allocate(kElements * sizeof(float));
+    parameters_ = gpu.allocate(kElements * sizeof(float), "parameters");
+    momentum_ = gpu.allocate(kElements * sizeof(float), "momentum");
+    numbers_ = gpu.allocate(sizeof(Numbers), "numbers");
+    host_ = gpu.allocate_pinned(sizeof(Numbers), "numbers");
+    launches_ = gpu.allocate(sizeof(std::uint64_t), "launches");
+    gpu.fill(parameters_->bytes.data(), std::byte{0}, parameters_->bytes.size(), stream_);
+    gpu.fill(momentum_->bytes.data(), std::byte{0}, momentum_->bytes.size(), stream_);
+    gpu.fill(launches_->bytes.data(), std::byte{0}, sizeof(std::uint64_t), stream_);
+  }
+
+  FakeStep(const FakeStep&) = delete;
+  FakeStep& operator=(const FakeStep&) = delete;
+  ~FakeStep() override {
+    try {  // kernels on the way use this object
+      gpu_.synchronize(stream_, Deadline::after(std::chrono::seconds(5)), "the last step");
+    } catch (const Error&) {  // the GPU has failed: nothing runs any more
+      return;
+    }
+  }
+
+  [[nodiscard]] std::span<const models::ArenaSlot> slots() const override { return slots_; }
+  [[nodiscard]] DataType gradient_type() const override { return DataType::kF32; }
+  [[nodiscard]] std::span<std::byte> gradient_arena() override { return gradients_; }
+  [[nodiscard]] std::vector<std::span<std::byte>> state_to_broadcast() override { return {parameters_->bytes}; }
+  void state_changed() override {}
+  [[nodiscard]] gpu::StreamView compute_stream() const override { return stream_; }
+
+  void load(const models::Batch& batch, Deadline /*deadline*/) override {
+    double sum = 0;
+    for (const float value : batch.images) sum += static_cast<double>(value);
+    pinned().input = static_cast<float>(sum / static_cast<double>(batch.images.size()));
+    send(offsetof(Numbers, input), sizeof(float));
+  }
+  void set_sgd(const models::SgdOptions& options) override {
+    pinned().sgd = {static_cast<float>(options.learning_rate), static_cast<float>(options.momentum),
+                    static_cast<float>(options.gradient_scale)};
+    send(offsetof(Numbers, sgd), sizeof(Sgd));
+  }
+
+  void enqueue_forward_backward(models::GradientSink& sink) override {
+    gpu_.kernel(stream_, "forward", {numbers_->bytes}, {launches_->bytes}, [this] {
+      std::uint64_t launches = 0;
+      std::memcpy(&launches, launches_->bytes.data(), sizeof launches);
+      ++launches;
+      std::memcpy(launches_->bytes.data(), &launches, sizeof launches);
+      if (launches == faults_.breaks_at) throw Error(Errc::kBackend, "an illegal memory access");
+    });
+    for (std::size_t i = 0; i < slots_.size(); ++i) {
+      const std::span<std::byte> slot =
+          gradients_.subspan(slots_[i].offset * sizeof(float), slots_[i].count * sizeof(float));
+      gpu_.kernel(stream_, "backward " + std::to_string(i), {numbers_->bytes, parameters_->bytes}, {slot},
+                  [this, i] { backward(slots_[i]); });
+      sink.gradient_ready(i);
+      if (!faults_.writes_late) continue;
+      gpu_.kernel(stream_, "late " + std::to_string(i), {}, {slot}, [this, i] { gradient()[slots_[i].offset] += 1; });
+    }
+  }
+  void enqueue_update() override {
+    gpu_.kernel(stream_, "update", {numbers_->bytes, gradients_}, {parameters_->bytes, momentum_->bytes}, [this] {
+      Numbers now;
+      std::memcpy(&now, numbers_->bytes.data(), sizeof now);
+      if (faults_.weights_drift) now.sgd.learning_rate *= 1.0F + 0.1F * static_cast<float>(gpu_.device().index);
+      for (std::size_t k = 0; k < kElements; ++k) update(now.sgd, gradient()[k], momentum()[k], parameter()[k]);
+    });
+  }
+  [[nodiscard]] double loss() const override { return 1.5; }
+
+  double forward_backward(const models::Batch& /*batch*/, models::GradientSink& /*sink*/) override { return 0; }
+  void update(const models::SgdOptions& /*options*/) override {}
+  void read_parameter(std::size_t i, std::span<float> out) override {
+    gpu_.synchronize(stream_, Deadline::after(std::chrono::seconds(20)), "a parameter");
+    std::memcpy(out.data(), parameter() + slots_[i].offset, out.size_bytes());
+  }
+  void write_parameter(std::size_t /*parameter*/, std::span<const float> /*in*/) override {}
+  void read_gradient(std::size_t /*parameter*/, std::span<float> /*out*/) override {}
+  [[nodiscard]] models::MemoryReport memory() const override {
+    return {.parameters = kElements * sizeof(float), .gradients = kElements * sizeof(float)};
+  }
+  /// 2 ms of convolution, twice what an H200 would take in fp32 (67 TFLOP/s), and 3 ms of ReLU, thrice (4.8 TB/s).
+  [[nodiscard]] std::vector<models::OperationProfile> profile() const override {
+    if (!profile_) return {};
+    return {{.node = "a", .kind = "conv", .implementation = {}, .library = true, .seconds = 2e-3, .flops = 67e9},
+            {.node = "b", .kind = "relu", .implementation = {}, .seconds = 3e-3, .bytes = 4.8e9}};
+  }
+  [[nodiscard]] std::string description() const override { return "fake step"; }
+  [[nodiscard]] std::string engines() const override { return engines_; }
+
+  struct Sgd {
+    float learning_rate = 0, momentum = 0, scale = 1;
+  };
+  /// The gradient of element `k` (from the arena's start).
+  static float gradient_of(float input, float weight, std::size_t k) {
+    return input * static_cast<float>(k % 5 + 1) + 0.5F * weight;
+  }
+  static void update(const Sgd& sgd, float gradient, float& momentum, float& weight) {
+    momentum = sgd.momentum * momentum + sgd.scale * gradient;
+    weight -= sgd.learning_rate * momentum;
+  }
+
+ private:
+  struct Numbers {
+    Sgd sgd;
+    float input = 0;
+  };
+  Numbers& pinned() { return *reinterpret_cast<Numbers*>(host_->bytes.data()); }
+  void send(std::size_t offset, std::size_t bytes) {
+    gpu_.copy(numbers_->bytes.data() + offset, host_->bytes.data() + offset, bytes, stream_);
+  }
+  float* gradient() { return reinterpret_cast<float*>(gradients_.data()); }
+  float* parameter() { return reinterpret_cast<float*>(parameters_->bytes.data()); }
+  float* momentum() { return reinterpret_cast<float*>(momentum_->bytes.data()); }
+  void backward(const models::ArenaSlot& slot) {
+    Numbers now;
+    std::memcpy(&now, numbers_->bytes.data(), sizeof now);
+    for (std::size_t k = slot.offset; k < slot.offset + slot.count; ++k) {
+      gradient()[k] = gradient_of(now.input, parameter()[k], k);
+    }
+  }
+
+  FakeRuntime& gpu_;
+  FakeStepFaults faults_;
+  bool profile_;
+  std::string engines_ = "engine of cuDNN's choice";
+  std::vector<models::ArenaSlot> slots_;
+  gpu::Stream stream_;
+  std::span<std::byte> gradients_;  // the allocator's
+  gpu::DeviceMemory parameters_, momentum_, numbers_, launches_;
+  gpu::PinnedMemory host_;
+};
+
+class FakeGpus final : public bench::GpuBackend {
+ public:
+  explicit FakeGpus(int visible, std::uint64_t seed = 1) : world_(seed), hub_(world_) {
+    list_.driver_version = 13000;
+    list_.runtime_version = 13000;
+    for (int i = 0; i < visible; ++i) {
+      gpu::Device device;
+      device.index = i;
+      device.name = "Fake H200";
+      device.uuid = "GPU-fake-" + std::to_string(i);
+      device.visible = visible;
+      list_.devices.push_back(device);
+    }
+  }
+
+  gpu::DeviceList list() override { return list_; }
+  std::string unsupported_reason() override { return missing; }
+  std::unique_ptr<gpu::Runtime> open(int index) override {
+    if (index == broken_gpu) throw Error(Errc::kBackend, "GPU " + std::to_string(index) + " has fallen off the bus");
+    const gpu::Device& device = list_.devices.at(static_cast<std::size_t>(index));
+    FakeOptions options;
+    options.uuid = device.uuid;
+    options.name = device.name;
+    return std::make_unique<FakeRuntime>(world_, index, options);
+  }
+  std::shared_ptr<comm::nccl::Api> load_nccl(gpu::Runtime& runtime) override {
+    if (!no_nccl.empty()) throw Error(Errc::kUnsupported, no_nccl);
+    return std::make_shared<FakeNccl>(hub_, dynamic_cast<FakeRuntime&>(runtime), FakeNcclOptions{});
+  }
+  std::unique_ptr<models::DeviceStep> make_step(models::Graph /*graph*/, const models::StepOptions& options,
+                                                const models::CudnnOptions& cudnn, gpu::Runtime& runtime,
+                                                const models::ArenaAllocator& allocate) override {
+    if (!faults.out_of_memory.empty()) throw Error(Errc::kOutOfMemory, faults.out_of_memory);
+    if (runtime.device().index == 0) asked = cudnn;
+    return std::make_unique<FakeStep>(dynamic_cast<FakeRuntime&>(runtime), allocate, faults, options.profile, cudnn);
+  }
+  /// Races, memory freed in use, calls out of turn.
+  [[nodiscard]] std::vector<std::string> violations() { return world_.violations(); }
+
+  FakeStepFaults faults;
+  std::string missing, no_nccl;
+  int broken_gpu = -1;
+  models::CudnnOptions asked;  ///< of rank 0's step
+
+ private:
+  FakeWorld world_;
+  FakeNcclHub hub_;
+  gpu::DeviceList list_;
+};
+
+}  // namespace hvd::test

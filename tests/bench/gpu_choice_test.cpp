@@ -1,0 +1,94 @@
+// Which device a session takes, and what is said where it cannot have the one that was asked for.
+#include <gtest/gtest.h>
+
+#include "bench/train/setup.h"
+#include "tests/bench/fake_gpus.h"
+
+namespace hvd::bench {
+namespace {
+
+using test::FakeGpus;
+
+std::string error_of(const Options& options, GpuBackend* gpus, Errc code = Errc::kUnsupported) {
+  try {
+    settle(options, gpus);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), code) << error.what();
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(GpuChoice, AutoTakesAGpuAndSaysWhyNot) {
+  Options options;
+  FakeGpus some(2);
+  const bench::Setup on_gpu = settle(options, &some);
+  EXPECT_EQ(on_gpu.device_name(), "cuda");
+  EXPECT_EQ(on_gpu.model.batch_size, 64);
+
+  FakeGpus none(0);
+  const bench::Setup on_cpu = settle(options, &none);
+  EXPECT_EQ(on_cpu.device_name(), "cpu");
+  EXPECT_EQ(on_cpu.model.batch_size, 8);
+  EXPECT_EQ(on_cpu.notes.at(0), "computing on the CPU: no GPU was found");
+
+  some.missing = "cuDNN could not be loaded";
+  EXPECT_EQ(settle(options, &some).notes.at(0), "computing on the CPU: cuDNN could not be loaded");
+  EXPECT_EQ(settle(options, nullptr).device_name(), "cpu");
+
+  options.device = Device::kCpu;
+  FakeGpus others(1);
+  EXPECT_EQ(settle(options, &others).device_name(), "cpu");
+}
+
+TEST(GpuChoice, CudaWithoutOneIsRefusedInOneLine) {
+  Options options;
+  options.device = Device::kCuda;
+  FakeGpus none(0);
+  EXPECT_EQ(error_of(options, &none), "--device cuda: no GPU was found (or compute on the CPU: --device cpu)");
+  FakeGpus some(1);
+  some.missing = "cuDNN could not be loaded";
+  EXPECT_EQ(error_of(options, &some), "--device cuda: cuDNN could not be loaded (or compute on the CPU: --device cpu)");
+  options.argv = {"hvd_bench", "--comm", "mpi"};
+  options.comm = CommBackend::kMpi;
+  EXPECT_NE(error_of(options, &some, Errc::kInvalidArgument).find("--comm mpi reduces gradients in host memory"),
+            std::string::npos);
+}
+
+TEST(GpuChoice, TheDriversReasonIsPassedOn) {
+  gpu::DeviceList list;
+  list.reason = gpu::no_device_reason(11040, 13000, "CUDA driver version is insufficient");
+  EXPECT_NE(gpu_absence(list).find("CUDA 11.4, this program needs 13.0"), std::string::npos) << gpu_absence(list);
+}
+
+TEST(GpuChoice, TypesAndNcclNeedAGpu) {
+  Options options;
+  FakeGpus none(0);
+  options.compute = DataType::kF16;
+  EXPECT_NE(error_of(options, &none).find("--dtype fp16: needs a GPU"), std::string::npos);
+  options.compute = DataType::kF32;
+  options.gpu.tf32 = true;
+  EXPECT_NE(error_of(options, &none).find("--dtype tf32: needs a GPU"), std::string::npos);
+  options.gpu.tf32 = false;
+  options.allreduce = DataType::kF16;
+  EXPECT_NE(error_of(options, &none).find("--allreduce-dtype bf16"), std::string::npos);
+  options.allreduce.reset();
+  options.comm = CommBackend::kNccl;
+  EXPECT_NE(error_of(options, &none).find("--comm nccl: no GPU was found"), std::string::npos);
+  options.device = Device::kCpu;
+  EXPECT_NE(error_of(options, &none).find("use --comm mpi"), std::string::npos);
+
+  FakeGpus some(1);
+  options = {};
+  options.compute = DataType::kF16;
+  EXPECT_EQ(settle(options, &some).compute_name(), "fp16");
+}
+
+TEST(GpuChoice, RanksTakeTheGpuOfTheirLocalRankOrWhatTheyWereLeft) {
+  EXPECT_EQ(gpu_of_rank(3, 8), 3);
+  EXPECT_EQ(gpu_of_rank(3, 1), 0) << "bound by CUDA_VISIBLE_DEVICES";
+  EXPECT_EQ(gpu_of_rank(3, 2), 1) << "bound to half of them";
+}
+
+}  // namespace
+}  // namespace hvd::bench

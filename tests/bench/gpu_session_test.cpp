@@ -1,0 +1,333 @@
+// Whole sessions on fake GPUs: N ranks as threads, fake NCCL, a fake network. Every test also asks the fakes what they
+// have to complain of: races, memory freed in use, objects that outlive their GPU.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "bench/cli/report.h"
+#include "bench/session.h"
+#include "bench/train/message.h"
+#include "engine/base/hash.h"
+#include "models/replay/replay.h"
+#include "tests/bench/fake_gpus.h"
+
+namespace hvd::bench {
+namespace {
+
+namespace fs = std::filesystem;
+using test::FakeGpus;
+using test::FakeStep;
+
+Options gpu_options(int ranks) {
+  Options options;
+  options.model = "resnet50";
+  options.device = Device::kCuda;
+  options.image_size = 32;
+  options.batch_size = 2;
+  options.ranks = ranks > 1 ? ranks : 0;
+  options.comm = ranks > 1 ? CommBackend::kLoopback : CommBackend::kAuto;
+  options.num_warmup_batches = 4;
+  options.num_iters = 6;
+  options.engine.buckets = {.bucket_bytes = 1024, .first_bucket_bytes = 256};
+  options.engine.deadline = std::chrono::seconds(20);
+  return options;
+}
+
+struct Outcome {
+  SessionResult result;
+  std::map<std::string, RunRecord> saved;  ///< the last save of every run
+  std::string error;                       ///< "code: text"
+};
+
+Outcome run(const Options& options, FakeGpus& gpus) {
+  Outcome outcome;
+  SessionObserver observer;
+  observer.save = [&](const RunRecord& record) { outcome.saved[record.uuid] = record; };
+  int runs = 0;
+  try {
+    outcome.result = run_session(
+        options, observer, [&](RunRecord& record) { record.uuid = std::to_string(++runs); }, &gpus);
+  } catch (const Error& error) {
+    outcome.error = std::string(name(error.code())) + ": " + error.what();
+  }
+  return outcome;
+}
+
+/// The same, for sessions that are to end well.
+SessionResult good(const Options& options, FakeGpus& gpus) {
+  Outcome outcome = run(options, gpus);
+  EXPECT_EQ(outcome.error, "");
+  for (const std::string& violation : gpus.violations()) ADD_FAILURE() << violation;
+  return std::move(outcome.result);
+}
+
+std::string fact(const RunRecord& run, const std::string& key) {
+  const auto found = run.provenance.find(key);
+  return found == run.provenance.end() ? "" : found->second.value;
+}
+
+std::string weights_of(const RunRecord& run) { return run.checks.substr(run.checks.find("weights ")); }
+
+void expect_parts_within_steps(const RunRecord& run) {
+  for (const RankRecord& rank : run.ranks) {
+    const RankSamples& s = rank.samples;
+    for (const auto series : kSampleSeries) ASSERT_EQ((s.*series).size(), s.step.size());
+    for (std::size_t i = 0; i < s.step.size(); ++i) {
+      EXPECT_GT(s.compute[i], 0);
+      EXPECT_GT(s.update[i], 0);
+      EXPECT_GE(s.step[i] + 1e-12, s.compute[i] + s.exposed[i] + s.update[i]);
+      EXPECT_GT(s.host[i], 0);
+    }
+  }
+}
+
+TEST(GpuSession, OneGpu) {
+  FakeGpus gpus(1);
+  const SessionResult result = good(gpu_options(1), gpus);
+  ASSERT_EQ(result.runs.size(), 1U);
+  const RunRecord& run = result.runs[0];
+  EXPECT_EQ(run.status, RunStatus::kComplete);
+  EXPECT_EQ(run.device, "cuda");
+  EXPECT_EQ(run.comm, "solo");
+  EXPECT_EQ(run.measured_steps, 6);
+  EXPECT_EQ(run.final_loss, 1.5);
+  EXPECT_DOUBLE_EQ(run.images_per_second->value, 2 / run.step_seconds->value);
+  expect_parts_within_steps(run);
+  EXPECT_EQ(fact(run, "gpu.cuda_driver"), "13.0");
+  EXPECT_EQ(fact(run, "compute.backend"), "fake step");
+  EXPECT_TRUE(run.provenance.at("gpu.name").in_fingerprint);
+  EXPECT_FALSE(run.provenance.at("gpu.uuid").in_fingerprint);
+  EXPECT_EQ(run.provenance.count("comm.segment_bytes"), 0U) << "of host algorithms";
+}
+
+TEST(GpuSession, EfficiencyOfTwoRanks) {
+  FakeGpus gpus(2);
+  Options options = gpu_options(2);
+  options.efficiency = true;
+  const SessionResult result = good(options, gpus);
+  ASSERT_EQ(result.runs.size(), 3U);
+  const RunRecord& solo = result.runs[0];
+  const RunRecord& full = result.runs[2];
+  EXPECT_EQ(solo.phase, Phase::kSolo);
+  EXPECT_EQ(solo.comm, "solo");
+  EXPECT_EQ(full.comm, "nccl");
+  EXPECT_EQ(full.world_size, 2);
+  EXPECT_EQ(full.buckets, 2);
+  EXPECT_NE(full.checks.find("100 % of 388 elements"), std::string::npos) << full.checks;
+  EXPECT_NE(full.checks.find("equal on all ranks"), std::string::npos) << full.checks;
+  for (const RunRecord& run : result.runs) expect_parts_within_steps(run);
+  for (const RankRecord& rank : full.ranks) {
+    EXPECT_TRUE(std::all_of(rank.samples.reduce.begin(), rank.samples.reduce.end(), [](double s) { return s > 0; }));
+    EXPECT_EQ(rank.planned_bytes, static_cast<std::int64_t>(2 * FakeStep::kElements * sizeof(float)));
+    EXPECT_GT(rank.peak_bytes, rank.baseline_bytes);
+  }
+  EXPECT_EQ(fact(full, "gpu.uuid"), "GPU-fake-0; GPU-fake-1");
+  EXPECT_FALSE(full.decomposition.empty());
+}
+
+TEST(GpuSession, GraphAndEagerAndNegotiatedTrainAlike) {
+  std::vector<std::string> weights;
+  for (const bool overlap : {true, false}) {
+    for (const bool graph : {true, false}) {
+      FakeGpus gpus(3, 7);
+      Options options = gpu_options(3);
+      options.gpu.schedule.graph = graph;
+      options.gpu.schedule.overlap = overlap;
+      weights.push_back(weights_of(good(options, gpus).runs[0]));
+    }
+  }
+  FakeGpus gpus(3, 8);
+  Options options = gpu_options(3);
+  options.engine.schedule = Schedule::kNegotiated;
+  options.engine.negotiation.fusion.threshold_bytes = 900;
+  weights.push_back(weights_of(good(options, gpus).runs[0]));
+  for (const std::string& each : weights) EXPECT_EQ(each, weights[0]);
+}
+
+TEST(GpuSession, TrainsOnTheImagesOfItsSeed) {
+  FakeGpus images(1);
+  FakeGpus other_images(1);
+  Options options = gpu_options(1);
+  const std::string weights = weights_of(good(options, images).runs[0]);
+  options.seed = 2;
+  EXPECT_NE(weights_of(good(options, other_images).runs[0]), weights);
+}
+
+TEST(GpuSession, KnobsReachTheStepAndTheRecord) {
+  FakeGpus gpus(1);
+  Options options = gpu_options(1);
+  options.gpu.tf32 = true;
+  options.gpu.fusion_level = 1;
+  options.gpu.deterministic = true;
+  options.gpu.tuning_folder = "winners";
+  const RunRecord run = good(options, gpus).runs[0];
+  EXPECT_EQ(run.compute_type, "tf32");
+  EXPECT_TRUE(gpus.asked.tf32);
+  EXPECT_TRUE(gpus.asked.deterministic);
+  EXPECT_EQ(gpus.asked.level, 1);
+  EXPECT_EQ(gpus.asked.winners_folder, "winners");
+  EXPECT_EQ(fact(run, "gpu.option.fusion_level"), "1");
+  EXPECT_TRUE(run.provenance.at("gpu.option.deterministic").in_fingerprint);
+}
+
+TEST(GpuSession, TheRecordSaysHowStepsWereLaunched) {
+  Options options = gpu_options(2);
+  FakeGpus captured(2);
+  EXPECT_EQ(fact(good(options, captured).runs[0], "gpu.option.graph"), "yes");
+  options.engine.schedule = Schedule::kNegotiated;
+  FakeGpus negotiated(2);
+  EXPECT_EQ(fact(good(options, negotiated).runs[0], "gpu.option.graph"), "no");
+  options = gpu_options(1);
+  options.profile = true;
+  FakeGpus profiled(1);
+  EXPECT_EQ(fact(good(options, profiled).runs[0], "gpu.option.graph"), "no");
+}
+
+TEST(GpuSession, AllRanksRunTheEnginesThatTheFirstFoundToBeTheFastest) {
+  Options options = gpu_options(3);
+  options.gpu.tune = true;
+  FakeGpus gpus(3);
+  const SessionResult result = good(options, gpus);
+  const RunRecord& run = result.runs[0];
+  EXPECT_EQ(fact(run, "gpu.winners"), "engine 0");
+  EXPECT_FALSE(run.provenance.at("gpu.winners").in_fingerprint);
+  EXPECT_EQ(fact(run, "gpu.engines"), hex64(Hasher().text("engine 0").value())) << "one value: all ranks'";
+  EXPECT_EQ(fact(run, "gpu.option.tune"), "yes");
+}
+
+TEST(GpuSession, DifferentEnginesAreSaid) {
+  Options options = gpu_options(2);
+  options.gpu.tune = true;
+  FakeGpus gpus(2);
+  gpus.faults.deaf = true;
+  const SessionResult result = good(options, gpus);
+  const auto said = std::count_if(result.notes.begin(), result.notes.end(), [](const std::string& note) {
+    return note.starts_with("caution: the ranks' GPUs differ in engines: ");
+  });
+  EXPECT_EQ(said, 1);
+}
+
+TEST(GpuSession, FiguresHaveTheirBoundsBeside) {
+  FakeGpus gpus(2);
+  Options options = gpu_options(2);
+  options.profile = true;
+  const SessionResult result = good(options, gpus);
+  const RunRecord& run = result.runs[0];
+  const std::string text = closing_text(result, {});
+  const auto count = [&](const std::string& what) {
+    std::size_t times = 0;
+    for (std::size_t at = 0; (at = text.find(what, at)) != std::string::npos; at += what.size()) ++times;
+    return times;
+  };
+  const double per_gpu = run.images_per_second->value * run.flops_per_image / 2;
+  char achieved[80], utilisation[80];
+  std::snprintf(achieved, sizeof achieved, "%.2f TFLOP/s, %.2f per GPU", 2e-12 * per_gpu, 1e-12 * per_gpu);
+  std::snprintf(utilisation, sizeof utilisation, ": %.1f %% of the peak's FLOP/s; at most ", 100 * per_gpu / 67e12);
+  EXPECT_EQ(count(achieved), 1U) << text;
+  EXPECT_EQ(count(utilisation), 1U) << text;
+  EXPECT_EQ(count("67.0 TFLOP/s in fp32, 4.80 TB/s"), 1U) << text;
+  EXPECT_EQ(count("operations on rank 0, per step"), 1U) << text;
+  EXPECT_EQ(count("       1        3.000       1.000    3.00  memory      relu\n"), 1U) << text;
+  EXPECT_EQ(count("       1        2.000       1.000    2.00  arithmetic  conv\n"), 1U) << text;
+  EXPECT_GT(std::stod(fact(run, "bound.step_seconds")), 0);
+
+  options.profile = false;
+  FakeGpus others(2);
+  EXPECT_EQ(closing_text(good(options, others), {}).find("operations on rank 0"), std::string::npos) << "on request";
+}
+
+TEST(GpuSession, AReplayProfileComesFromEvents) {
+  const fs::path file = fs::temp_directory_path() / ("hvd_gpu_replay_" + std::to_string(::getpid()));
+  FakeGpus gpus(2);
+  Options options = gpu_options(2);
+  options.record_replay_file = file.string();
+  good(options, gpus);
+  std::ifstream in(file);
+  std::ostringstream text;
+  text << in.rdbuf();
+  fs::remove(file);
+  const models::ReplayProfile profile = models::parse_replay(text.str(), "the recorded file");
+  ASSERT_EQ(profile.gradients.size(), FakeStep::kCounts.size());
+  double last = 0;
+  for (const auto& gradient : profile.gradients) {
+    EXPECT_GT(gradient.ready_seconds, last) << gradient.name;
+    EXPECT_EQ(gradient.submit_seconds, 0) << "one launch hands over all of them";
+    last = gradient.ready_seconds;
+  }
+  EXPECT_GE(profile.backward_end_seconds, last);
+  EXPECT_GT(profile.update_seconds, 0);
+}
+
+// -- what must be found out -----------------------------------------------------------------------------------
+
+TEST(GpuSession, GradientsThatChangeAfterTheyWereReadyFailTheCheck) {
+  FakeGpus gpus(2);
+  gpus.faults.writes_late = true;
+  Options options = gpu_options(2);
+  options.gpu.schedule.overlap = false;  // else it is a race, with any outcome
+  const Outcome outcome = run(options, gpus);
+  EXPECT_EQ(outcome.error.find("check_failed: rank 0: gradient of layer0, from its element 0"), 0U) << outcome.error;
+}
+
+TEST(GpuSession, WeightsThatDriftApartFailTheCheckAtTheEnd) {
+  FakeGpus gpus(2);
+  gpus.faults.weights_drift = true;
+  const Outcome outcome = run(gpu_options(2), gpus);
+  EXPECT_EQ(outcome.error.find("check_failed: "), 0U) << outcome.error;
+  EXPECT_NE(outcome.error.find("weights differ between ranks"), std::string::npos) << outcome.error;
+  ASSERT_EQ(outcome.saved.size(), 1U);
+  EXPECT_EQ(outcome.saved.begin()->second.status, RunStatus::kIncomplete);
+}
+
+TEST(GpuSession, OutOfMemorySaysWhereAndWhatFits) {
+  FakeGpus gpus(2);
+  gpus.faults.out_of_memory = "batch 512 needs 91234 MiB of device memory, 80000 MiB are free; batch 448 fits";
+  const Outcome outcome = run(gpu_options(2), gpus);
+  EXPECT_EQ(outcome.error.find("out_of_memory: rank "), 0U) << outcome.error;
+  EXPECT_NE(outcome.error.find("GPU "), std::string::npos) << outcome.error;
+  EXPECT_NE(outcome.error.find("batch 448 fits"), std::string::npos) << outcome.error;
+  EXPECT_TRUE(outcome.saved.empty());
+}
+
+TEST(GpuSession, TwoRanksOnOneGpuAreToldHowToLaunch) {
+  FakeGpus gpus(1);
+  const Outcome outcome = run(gpu_options(2), gpus);
+  EXPECT_EQ(outcome.error.find("invalid_argument: rank 0"), 0U) << outcome.error;
+  EXPECT_NE(outcome.error.find("were both given"), std::string::npos) << outcome.error;
+  EXPECT_NE(outcome.error.find("no more ranks per host than it has GPUs"), std::string::npos) << outcome.error;
+}
+
+TEST(GpuSession, AGpuThatCannotBeOpenedEndsAllRanks) {
+  FakeGpus gpus(3);
+  gpus.broken_gpu = 2;
+  const Outcome outcome = run(gpu_options(3), gpus);
+  EXPECT_EQ(outcome.error, "backend: GPU 2 has fallen off the bus");
+}
+
+TEST(GpuSession, WithoutNcclOneGpuTrainsAndTwoAreRefused) {
+  FakeGpus gpus(2);
+  gpus.no_nccl = "NCCL could not be loaded";
+  EXPECT_EQ(run(gpu_options(1), gpus).error, "");
+  EXPECT_EQ(run(gpu_options(2), gpus).error, "unsupported: NCCL could not be loaded");
+}
+
+TEST(GpuSession, AGpuThatFailsInAStepLosesNothingMeasured) {
+  for (const int ranks : {1, 2}) {
+    FakeGpus gpus(ranks);
+    gpus.faults.breaks_at = 40;  // check, warm-up and recorded steps are some 20
+    Options options = gpu_options(ranks);
+    options.num_iters = 1000;
+    const Outcome outcome = run(options, gpus);
+    EXPECT_NE(outcome.error.find("an illegal memory access"), std::string::npos) << outcome.error;
+    ASSERT_EQ(outcome.saved.size(), 1U);
+    EXPECT_EQ(outcome.saved.begin()->second.status, RunStatus::kIncomplete);
+  }
+}
+
+}  // namespace
+}  // namespace hvd::bench
