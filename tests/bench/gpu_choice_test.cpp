@@ -19,19 +19,24 @@ std::string error_of(const Options& options, GpuBackend* gpus, Errc code = Errc:
   return "no error";
 }
 
-TEST(GpuChoice, AutoTakesAGpuAndSaysWhyNot) {
+TEST(GpuChoice, AutoTakesAGpu) {
   Options options;
   FakeGpus some(2);
   const bench::Setup on_gpu = settle(options, &some);
   EXPECT_EQ(on_gpu.device_name(), "cuda");
   EXPECT_EQ(on_gpu.model.batch_size, 64);
+}
 
+TEST(GpuChoice, AutoTakesTheCpuAndSaysWhy) {
+  if (const std::string why = models::onednn_unsupported_reason(DataType::kF32); !why.empty()) GTEST_SKIP() << why;
+  Options options;
   FakeGpus none(0);
   const bench::Setup on_cpu = settle(options, &none);
   EXPECT_EQ(on_cpu.device_name(), "cpu");
   EXPECT_EQ(on_cpu.model.batch_size, 8);
   EXPECT_EQ(on_cpu.notes.at(0), "computing on the CPU: no GPU was found");
 
+  FakeGpus some(2);
   some.missing = "cuDNN could not be loaded";
   EXPECT_EQ(settle(options, &some).notes.at(0), "computing on the CPU: cuDNN could not be loaded");
   EXPECT_EQ(settle(options, nullptr).device_name(), "cpu");
