@@ -175,7 +175,7 @@ void examine_shared_memory(FindingList& all) {
   }
 }
 
-void examine_gpus(FindingList& all) {
+void examine_gpus(FindingList& all, const Environment& environment) {
   const gpu::DeviceList gpus = gpu::list_devices();
   if (const std::string absence = gpu_absence(gpus); !absence.empty()) {
     all.push_back({Level::kNote, "GPU", "none to train on: " + absence, {}});
@@ -187,7 +187,7 @@ void examine_gpus(FindingList& all) {
              std::to_string(device.compute_major) + "." + std::to_string(device.compute_minor) + ", " +
              bytes_text(static_cast<double>(device.memory_bytes)) + ", " + device.uuid);
   }
-  if (std::string reason = models::cudnn_unsupported_reason(); !reason.empty()) {
+  if (std::string reason = models::cudnn_unsupported_reason(nccl_search(environment)); !reason.empty()) {
     all.push_back({Level::kNote, "cuDNN", std::move(reason), {}});
   }
 }
@@ -325,7 +325,7 @@ std::vector<Finding> examine(const std::string& db_file, const Launch& launch) {
   examine_shared_memory(all);
   examine_launcher(all, launch, environment);
   all.insert(all.end(), mpi.begin(), mpi.end());
-  examine_gpus(all);
+  examine_gpus(all, environment);
   examine_nccl(all, environment);
   examine_limits(all);
   if (launch.rank == 0) examine_store(all, db_file);

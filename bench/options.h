@@ -42,6 +42,7 @@ struct GpuOptions {
   [[nodiscard]] bool tunes() const { return tune || !tuning_folder.empty(); }
   DeviceOptions schedule;  ///< overlap, graph
   comm::NcclOptions nccl;
+  bool two_levels = false;  ///< --comm hierarchical: NCCL inside a node, MPI between nodes
 };
 
 struct Options {

@@ -108,7 +108,7 @@ void run_rank(Session session, std::unique_ptr<comm::Communicator> communicator,
     const CoreShare share = agree_on_cores(engine, session.options.threads);
     session.facts.threads = parts.on_gpu() ? 1 : share.threads;
     session.facts.spare_core = parts.on_gpu() || share.spare_core;
-    if (parts.on_gpu() && engine.size() > 1) session.facts.comm = "nccl";
+    if (parts.on_gpu() && engine.size() > 1) session.facts.comm = parts.comm();
     session.facts.traced = engine.tracing() || session.setup.profile;
     if (engine.rank() == 0 && session.observer.progress) {
       session.observer.progress({"building", std::string(name(session.setup.main_phase())), 0, 0, 0, -1});
@@ -117,6 +117,7 @@ void run_rank(Session session, std::unique_ptr<comm::Communicator> communicator,
     const std::unique_ptr<Trainer> trainer = parts.make_trainer(share.threads);
     trainer->start();
     if (parts.on_gpu()) session.facts.gpus = gather_gpu_facts(engine, parts.gpu(trainer->facts().engines));
+    for (std::string& note : parts.notes()) session.facts.gpus.notes.push_back(std::move(note));
     Worker worker(*trainer, session.process, session.setup.seed);
     if (engine.rank() == 0) {
       conduct(session, *trainer, worker, result);

@@ -84,10 +84,13 @@ Device parse_device(const std::string& text) {
   return kDevices[parse_word("--device", text, {"auto", "cpu", "cuda", "reference"})];
 }
 
-CommBackend parse_comm(const std::string& text) {
-  constexpr std::array kBackends{CommBackend::kAuto, CommBackend::kNone, CommBackend::kLoopback, CommBackend::kMpi,
-                                 CommBackend::kNccl};
-  return kBackends[parse_word("--comm", text, {"auto", "none", "loopback", "mpi", "nccl"})];
+/// hierarchical is a way to use NCCL.
+void parse_comm(const std::string& text, Options& options) {
+  constexpr std::array kBackends{CommBackend::kAuto, CommBackend::kNone, CommBackend::kLoopback,
+                                 CommBackend::kMpi,  CommBackend::kNccl, CommBackend::kNccl};
+  const std::size_t word = parse_word("--comm", text, {"auto", "none", "loopback", "mpi", "nccl", "hierarchical"});
+  options.comm = kBackends[word];
+  options.gpu.two_levels = text == "hierarchical";
 }
 
 Schedule parse_schedule(const std::string& text) {
@@ -197,9 +200,11 @@ void register_training(Registrar add, Options& o) {
 
 void register_reduction(Registrar add, Options& o, Given& given) {
   add.group("How the gradients are averaged");
-  add.value("--comm", "BACKEND",
-            "auto (default), mpi, loopback (threads of one process), nccl (GPUs), none (= --schedule none)",
-            [&o](const std::string& text) { o.comm = parse_comm(text); });
+  add.value(
+      "--comm", "BACKEND",
+      "auto (default), mpi, loopback (threads of one process), nccl (GPUs), hierarchical (NCCL inside a node, MPI "
+      "between nodes), none (= --schedule none)",
+      [&o](const std::string& text) { parse_comm(text, o); });
   add.integer("--ranks", "Ranks as threads of this one process", 1, 1024, o.ranks);
   add.value("--schedule", "NAME", "static (default: buckets fixed at start), negotiated (Horovod's protocol) or none",
             [&o, &given](const std::string& text) {

@@ -110,6 +110,7 @@ Wishes wishes_of(const Options& options, const Setup& setup) {
                                  {"--loss-scale", json_number(gpu.loss_scale)},
                                  {"--tune", yes_no(gpu.tune)},
                                  {"--tuning-folder", gpu.tuning_folder.empty() ? "not given" : "given"},
+                                 {"--comm hierarchical", yes_no(gpu.two_levels)},
                                  {"--nccl-max-ctas", std::to_string(gpu.nccl.max_ctas)},
                                  {"NCCL registration", yes_no(gpu.nccl.register_memory)},
                                  {"--share-gpus", yes_no(gpu.nccl.share_gpus)}});

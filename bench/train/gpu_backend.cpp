@@ -13,13 +13,15 @@ class CudaBackend final : public GpuBackend {
   explicit CudaBackend(comm::nccl::Search search) : search_(std::move(search)) {}
 
   gpu::DeviceList list() override { return gpu::list_devices(); }
-  std::string unsupported_reason() override { return models::cudnn_unsupported_reason(); }
+  std::string unsupported_reason() override { return models::cudnn_unsupported_reason(search_); }
   std::unique_ptr<gpu::Runtime> open(int index) override { return gpu::make_cuda_runtime(index); }
   std::shared_ptr<comm::nccl::Api> load_nccl(gpu::Runtime& /*runtime*/) override { return comm::nccl::load(search_); }
   std::unique_ptr<models::DeviceStep> make_step(models::Graph graph, const models::StepOptions& options,
                                                 const models::CudnnOptions& cudnn, gpu::Runtime& runtime,
                                                 const models::ArenaAllocator& allocate) override {
-    return models::make_cudnn_step(std::move(graph), options, cudnn, runtime, allocate);
+    models::CudnnOptions with = cudnn;
+    with.libraries = search_;
+    return models::make_cudnn_step(std::move(graph), options, with, runtime, allocate);
   }
 
  private:

@@ -37,9 +37,23 @@ void RankParts::open_gpu(const EngineOptions& options, std::unique_ptr<comm::Com
   }
   DeviceOptions device = setup_.gpu.schedule;
   device.graph = device.graph && !setup_.profile;  // a profiled step is waited for, operation by operation
-  device_ = std::make_unique<DeviceEngine>(comm::make_nccl(std::move(communicator), *runtime_, std::move(nccl),
-                                                           setup_.gpu.nccl, Deadline::after(setup_.deadline)),
-                                           options, device);
+  const Deadline deadline = Deadline::after(setup_.deadline);
+  auto gpus = setup_.gpu.two_levels
+                  ? comm::make_hierarchical(comm::split_levels(std::move(communicator)), *runtime_, std::move(nccl),
+                                            setup_.gpu.nccl, deadline)
+                  : comm::make_nccl(std::move(communicator), *runtime_, std::move(nccl), setup_.gpu.nccl, deadline);
+  comm_ = gpus->backend();
+  device_ = std::make_unique<DeviceEngine>(std::move(gpus), options, device);
+}
+
+std::vector<std::string> RankParts::notes() const {
+  std::vector<std::string> notes;
+  if (!on_gpu()) return notes;
+  if (std::string why = device_->graph_refusal(); !why.empty()) notes.push_back(std::move(why));
+  if (setup_.gpu.two_levels && comm_ == "nccl") {
+    notes.emplace_back("--comm hierarchical on one node is NCCL alone: there is no second level");
+  }
+  return notes;
 }
 
 GpuDescription RankParts::gpu(const std::string& engines) const {

@@ -4,6 +4,8 @@
 
 #include <functional>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "bench/train/gpu_facts.h"
 #include "bench/train/setup.h"
@@ -24,6 +26,10 @@ class RankParts {
 
   [[nodiscard]] bool on_gpu() const { return device_ != nullptr; }
   [[nodiscard]] Engine& engine() { return device_ ? device_->engine() : *host_; }
+  /// Only where on_gpu(): "nccl" or "hierarchical", as it came to be.
+  [[nodiscard]] const std::string& comm() const { return comm_; }
+  /// What is not as was asked for, one line each.
+  [[nodiscard]] std::vector<std::string> notes() const;
   /// Only where on_gpu(). `engines`: NetworkFacts::engines.
   [[nodiscard]] GpuDescription gpu(const std::string& engines) const;
   /// Collective. `threads`: for compute on the CPU. What it returns must go first. Errors: those of the trainers.
@@ -38,6 +44,7 @@ class RankParts {
   gpu::DeviceList list_;  // of this process
   std::unique_ptr<Engine> host_;
   std::unique_ptr<gpu::Runtime> runtime_;
+  std::string comm_;
   std::unique_ptr<DeviceEngine> device_;
 };
 

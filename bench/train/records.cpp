@@ -76,7 +76,8 @@ void add_provenance(RunRecord& run, const Options& options, const SessionFacts& 
   add("comm.library", trainer.engine().library(), true);
   if (run.device == "cuda") {
     // As DeviceEngine and RankParts have it: the host takes part in a negotiated step and waits inside a profiled one.
-    const bool host_takes_part = options.profile || (run.schedule == name(Schedule::kNegotiated) && run.world_size > 1);
+    const bool host_takes_part = options.profile || run.comm == "hierarchical" ||
+                                 (run.schedule == name(Schedule::kNegotiated) && run.world_size > 1);
     add_gpu_options(run.provenance, options.gpu, options.gpu.schedule.graph && !host_takes_part);
     if (options.gpu.tunes()) add("gpu.winners", trainer.facts().engines, false);
     if (trainer.facts().bound) run.provenance.merge(bound_facts(*trainer.facts().bound));

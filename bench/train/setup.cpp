@@ -88,6 +88,7 @@ void take_model(const Options& options, Setup& setup) {
 /// Errors: unsupported where it was asked for and cannot be.
 bool takes_gpu(const Options& options, GpuBackend* gpus, Setup& setup) {
   const bool nccl = options.comm == CommBackend::kNccl;
+  const std::string comm = options.gpu.two_levels ? "--comm hierarchical" : "--comm nccl";
   const bool over_mpi = options.comm == CommBackend::kMpi && given(options, "--comm");
   if (options.device == Device::kCpu || options.device == Device::kReference || !options.replay_file.empty()) {
     if (options.device == Device::kCuda) {
@@ -95,8 +96,9 @@ bool takes_gpu(const Options& options, GpuBackend* gpus, Setup& setup) {
     }
     if (nccl) {
       throw Error(Errc::kUnsupported,
-                  "--comm nccl: reduces gradients in GPU memory, and these are in the host's; use --comm mpi or "
-                  "--comm auto");
+                  comm +
+                      " reduces gradients in GPU memory, and these are in the host's; use --comm mpi or "
+                      "--comm auto");
     }
     return false;
   }
@@ -110,7 +112,7 @@ bool takes_gpu(const Options& options, GpuBackend* gpus, Setup& setup) {
   if (options.device == Device::kCuda) {
     throw Error(Errc::kUnsupported, "--device cuda: " + absence + " (or compute on the CPU: --device cpu)");
   }
-  if (nccl) throw Error(Errc::kUnsupported, "--comm nccl: " + absence + "; use --comm mpi or --comm auto");
+  if (nccl) throw Error(Errc::kUnsupported, comm + ": " + absence + "; use --comm mpi or --comm auto");
   if (gpus != nullptr) setup.notes.push_back("computing on the CPU: " + absence);  // else nobody thought of GPUs
   return false;
 }

@@ -170,6 +170,11 @@ TEST(CommandLine, OfGpus) {
   EXPECT_EQ(tf32.compute, DataType::kF32);
   EXPECT_TRUE(tf32.gpu.tf32);
   EXPECT_EQ(tf32.allreduce, DataType::kF16);
+  EXPECT_FALSE(tf32.gpu.two_levels);
+  const Options levels = parse("--comm hierarchical").options;
+  EXPECT_EQ(levels.comm, CommBackend::kNccl);
+  EXPECT_TRUE(levels.gpu.two_levels);
+  EXPECT_FALSE(parse("--comm hierarchical --comm nccl").options.gpu.two_levels);
   EXPECT_FALSE(parse("--dtype tf32 --dtype fp16").options.gpu.tf32);
   EXPECT_EQ(parse("--allreduce-dtype fp16").options.allreduce, DataType::kF16);
 

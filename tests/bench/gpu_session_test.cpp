@@ -105,6 +105,20 @@ TEST(GpuSession, OneGpu) {
   EXPECT_EQ(run.provenance.count("comm.segment_bytes"), 0U) << "of host algorithms";
 }
 
+TEST(GpuSession, TwoLevelsOnOneNodeAreOne) {
+  FakeGpus gpus(2);
+  Options options = gpu_options(2);
+  options.comm = CommBackend::kNccl;
+  options.gpu.two_levels = true;
+  const SessionResult result = good(options, gpus);
+  ASSERT_EQ(result.runs.size(), 1U);
+  EXPECT_EQ(result.runs[0].comm, "nccl");
+  const bool said = std::any_of(result.notes.begin(), result.notes.end(), [](const std::string& note) {
+    return note.find("--comm hierarchical on one node") != std::string::npos;
+  });
+  EXPECT_TRUE(said);
+}
+
 TEST(GpuSession, EfficiencyOfTwoRanks) {
   FakeGpus gpus(2);
   Options options = gpu_options(2);
