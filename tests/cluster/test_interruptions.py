@@ -5,6 +5,7 @@ happen at the same time, each to a campaign on two nodes of its own: Slurm's del
 """
 
 import signal
+import sqlite3
 import tempfile
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -57,9 +58,18 @@ class Interrupted(ClusterTest):
         campaign.wait_until(lambda: campaign.events().count(" begin ") == 2, "the second cell")
         self.assertEqual(campaign.finished_cells(), 1)
         (job,) = campaign.numbers()
-        campaign.wait_until(lambda: list(campaign.folder.glob("stores/*.partial")), "the second cell's first samples")
+        campaign.wait_until(lambda: self.has_a_run_begun(campaign), "the second cell's run in its store")
         profile(folder, step_seconds=0.005)
         return campaign, job
+
+    @staticmethod
+    def has_a_run_begun(campaign: Campaign) -> bool:
+        """Behind its warm-up. Until then there is nothing to store."""
+        try:
+            begun = "SELECT uuid FROM run WHERE status = 'running'"
+            return any(query(begun, partial) for partial in campaign.folder.glob("stores/*.partial"))
+        except sqlite3.OperationalError:
+            return False  # just being written
 
     def control(self, *words: str) -> None:
         """scontrol, which must succeed."""
