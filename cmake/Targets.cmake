@@ -67,4 +67,23 @@ function(hvd_add_test name)
   if(arg_LABEL STREQUAL "gpu")
     set_property(GLOBAL APPEND PROPERTY HVD_GPU_TESTS ${name})  # the bundle takes them along
   endif()
+  if(arg_LABEL MATCHES "^(gpu|golden|slow)$")
+    hvd_not_sanitized(${name})
+  endif()
+endfunction()
+
+# hvd_mark_slow(NAME...): tests of whole networks, minutes in a sanitized build.
+function(hvd_mark_slow)
+  foreach(name ${ARGN})
+    set_property(TEST ${name} APPEND PROPERTY LABELS slow)
+    hvd_not_sanitized(${name})
+  endforeach()
+endfunction()
+
+# Not built by sanitizer presets unless by name: what it would show there, shorter tests of the same code do.
+function(hvd_not_sanitized name)
+  if(HVD_SANITIZE)
+    set_target_properties(${name} PROPERTIES EXCLUDE_FROM_ALL TRUE)
+    set_tests_properties(${name} PROPERTIES DISABLED TRUE)
+  endif()
 endfunction()
