@@ -66,7 +66,8 @@ struct HostLevels {
   std::unique_ptr<Communicator> node;    ///< the ranks of its node, by local rank
   std::unique_ptr<Communicator> across;  ///< the ranks of its local rank, by node; a thread of the plane uses it
 };
-/// Collective over MPI's ranks. Errors: unsupported where `world` has several nodes and is not MPI's; as make_mpi().
+/// Collective over MPI's ranks, without a deadline: MPI's splitting has none. Errors: unsupported where `world` has
+/// several nodes and is not MPI's; as make_mpi().
 HostLevels split_levels(std::unique_ptr<Communicator> world);
 
 /// Collective. As make_nccl(), but NCCL reduces inside the node only, and the host's messages between nodes: a

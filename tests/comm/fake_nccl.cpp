@@ -75,6 +75,7 @@ bool alike(const Collective& a, const Collective& b) {
 struct FakeNcclHub::Round {
   std::vector<Collective> parts;  // [rank]
   std::vector<bool> here;
+  std::vector<std::uint64_t> capture;  // [rank] which of the rank's captured calls this is; 0: not captured
   bool done = false;
 };
 
@@ -99,6 +100,7 @@ struct FakeNccl::Member {
   std::deque<std::function<void()>> late HVD_GUARDED_BY(mutex);  // what is enqueued when the call is over
   std::shared_ptr<int> held_by_graphs = std::make_shared<int>(0);
   std::shared_ptr<std::atomic<bool>> aborted = std::make_shared<std::atomic<bool>>(false);
+  std::uint64_t captures = 0;
   int registrations = 0;
 };
 
@@ -283,8 +285,12 @@ void FakeNccl::enqueue(Member& member, Kind kind, const Collective& what, gpu::S
     error = 1;
   }
   std::shared_ptr<int> hold;
-  if (gpu_.capturing(stream)) hold = member.held_by_graphs;
-  auto start = [hub = &hub_, group = member.group, aborted = member.aborted, hold, rank, what, label, kind,
+  std::uint64_t capture = 0;
+  if (gpu_.capturing(stream)) {
+    hold = member.held_by_graphs;
+    capture = ++member.captures;
+  }
+  auto start = [hub = &hub_, group = member.group, aborted = member.aborted, hold, capture, rank, what, label, kind,
                 error]() -> Work::Poll {
     hub->note("rank " + std::to_string(rank) + " begins " + label);
     const MutexLock lock(group->mutex);
@@ -295,7 +301,9 @@ void FakeNccl::enqueue(Member& member, Kind kind, const Collective& what, gpu::S
       slot = std::make_shared<FakeNcclHub::Round>();
       slot->parts.resize(static_cast<std::size_t>(group->size));
       slot->here.resize(slot->parts.size());
+      slot->capture.resize(slot->parts.size());
     }
+    slot->capture[rank] = capture;
     slot->parts[rank] = what;
     slot->here[rank] = true;
     return [group, aborted, round = slot, rank, label, kind, error] {
@@ -309,6 +317,9 @@ void FakeNccl::enqueue(Member& member, Kind kind, const Collective& what, gpu::S
       if (!std::all_of(round->here.begin(), round->here.end(), [](bool there) { return there; })) return false;
       for (const Collective& part : round->parts) {
         if (!alike(part, round->parts[rank])) throw std::runtime_error("ranks do not make the same call: " + label);
+      }
+      for (const std::uint64_t other : round->capture) {
+        if (other != round->capture[rank]) throw std::runtime_error("ranks replay graphs of other captures: " + label);
       }
       perform(kind, round->parts, error);
       return round->done = true;

@@ -1,7 +1,8 @@
 // NCCL's shape without NCCL: N ranks of one process, each with a fake GPU. Collectives are work on the fake streams
 // that is over when all ranks have come to it. Like the real one, a communicator is non-blocking, the first collective
 // may be in progress for a while and is enqueued only then, peers' faults show in state(), and destroying a
-// communicator that a graph still holds is an error (the real one hangs).
+// communicator that a graph still holds is an error (the real one hangs). A collective in a graph must come from the
+// same capture on all ranks.
 #pragma once
 
 #include <cstdint>

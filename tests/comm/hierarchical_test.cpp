@@ -111,6 +111,22 @@ INSTANTIATE_TEST_SUITE_P(Uneven, TwoLevels,
                                             ::testing::Values(DataType::kF32, DataType::kF16, DataType::kBF16),
                                             ::testing::Values(ReduceOp::kSum)));
 
+TEST(Hierarchical, MeansInFp16DoNotOverflow) {
+  constexpr std::size_t kCount = 300;
+  const GpuOutcome outcome = on_gpu_ranks(4, world_options({4, 2}, 1), [](GpuRank& rank) {
+    const auto communicator = rank.connect();
+    comm::DevicePlane& plane = communicator->device();
+    const auto memory = plane.allocate(kCount * size_of(DataType::kF16), Deadline::after(20s));
+    produce(rank.gpu, memory->bytes(), DataType::kF16, plane.stream(), [](std::size_t) { return 40000.0F; });
+    plane.all_reduce(memory->bytes().data(), kCount, DataType::kF16, ReduceOp::kAverage, Deadline::after(20s));
+    plane.complete("the test's reduction", Deadline::after(20s));
+    for (std::size_t i = 0; i < kCount; ++i) {
+      ASSERT_EQ(load_element(&memory->bytes()[i * 2], DataType::kF16), 40000.0F) << "element " << i;
+    }
+  });
+  EXPECT_TRUE(outcome.good()) << outcome.text();
+}
+
 TEST(Hierarchical, TheOrderOfSumsIsTheSameInEveryRunAndOnEveryRank) {
   constexpr std::size_t kCount = 20000;  // both ways between nodes: doubling and ring
   for (const World world : {World{4, 2}, World{3, 2}, World{4, 1}}) {

@@ -82,8 +82,10 @@ void Crossing::perform(const Entry& entry) {
   await_stream(entry);
   const Job& job = entry.job;
   const bool mean = job.op == ReduceOp::kAverage;
-  across_.data().all_reduce(job.data, job.count, job.dtype, mean ? ReduceOp::kSum : job.op, job.deadline);
-  if (mean) divide(static_cast<std::byte*>(job.data), job.count, job.dtype, job.divisor);
+  auto* const data = static_cast<std::byte*>(job.data);
+  if (mean && job.divide_first) divide(data, job.count, job.dtype, job.divisor);
+  across_.data().all_reduce(data, job.count, job.dtype, mean ? ReduceOp::kSum : job.op, job.deadline);
+  if (mean && !job.divide_first) divide(data, job.count, job.dtype, job.divisor);
 }
 
 void Crossing::await_stream(const Entry& entry) {

@@ -25,6 +25,7 @@ class Crossing {
     DataType dtype = DataType::kF32;
     ReduceOp op = ReduceOp::kSum;  ///< between nodes; kAverage: sums, divided by `divisor`
     int divisor = 1;
+    bool divide_first = false;  ///< before the sum: where sums could overflow (fp16)
     Deadline deadline;
   };
 

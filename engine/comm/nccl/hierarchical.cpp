@@ -1,6 +1,7 @@
 #include "engine/comm/nccl/hierarchical.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "engine/base/error.h"
@@ -28,13 +29,14 @@ HierarchicalPlane::HierarchicalPlane(const Levels& levels, gpu::Runtime& runtime
                                      const NcclOptions& options, Deadline deadline)
     : levels_(levels), runtime_(runtime), here_(here_of(levels.world.topology(), runtime)) {
   const auto begin = Clock::now();
-  Trial trial(runtime);
+  std::optional<Trial> trial;
   try {
     agree_on_evenness(deadline);
     inside_ = std::make_unique<Plane>(levels_.node, runtime, std::move(api), options, here_, deadline);
     levels_.world.control().barrier(deadline);  // a node that failed says so here
     if (even_ || levels_.world.topology().local_rank == 0) crossing_ = std::make_unique<Crossing>(levels_.across);
-    trial.run(*this, levels_.world.topology(), here_, deadline);
+    trial.emplace(runtime);
+    trial->run(*this, levels_.world.topology(), here_, deadline);
   } catch (const Error& error) {
     levels_.world.control().abort(error.what());
     abort();
@@ -86,8 +88,11 @@ void HierarchicalPlane::all_reduce(void* data, std::size_t count, DataType dtype
   auto* const base = static_cast<std::byte*>(data);
   std::byte* const mine = base + static_cast<std::size_t>(where.local_rank) * pieces.share * element;
   std::byte* const rest = base + shares * element;
-  // Means are taken once, at the end: NCCL's would divide by the ranks of the node.
-  const ReduceOp inner = op == ReduceOp::kAverage ? ReduceOp::kSum : op;
+  // Means are taken once, at the end, but in fp16, where a sum of all ranks could overflow: there the node's mean is
+  // divided by the nodes before they are summed (uneven nodes: its sum by the ranks of the world).
+  const bool early = op == ReduceOp::kAverage && dtype == DataType::kF16;
+  const bool node_means = early && even_;
+  const ReduceOp inner = op == ReduceOp::kAverage && !node_means ? ReduceOp::kSum : op;
   inside_->reduce_scatter(data, pieces.share, dtype, inner, deadline);
   inside_->reduce(rest, pieces.rest, dtype, inner, 0, deadline);
 
@@ -99,8 +104,14 @@ void HierarchicalPlane::all_reduce(void* data, std::size_t count, DataType dtype
     if (rest_bytes > 0) copy(host + share_bytes, rest, rest_bytes);
     const auto gate = std::make_shared<gpu::HostGate>();
     runtime_.hold(stream(), gate);
-    crossing_->submit(
-        {.data = host, .count = carried, .dtype = dtype, .op = op, .divisor = where.size, .deadline = deadline}, gate);
+    crossing_->submit({.data = host,
+                       .count = carried,
+                       .dtype = dtype,
+                       .op = op,
+                       .divisor = node_means ? where.nodes : where.size,
+                       .divide_first = early,
+                       .deadline = deadline},
+                      gate);
     if (share_bytes > 0) copy(mine, host, share_bytes);
     if (rest_bytes > 0) copy(rest, host + share_bytes, rest_bytes);
   }

@@ -96,10 +96,11 @@ Plane::Plane(Communicator& host, gpu::Runtime& runtime, std::shared_ptr<Api> api
       stream_(runtime.make_stream(gpu::Priority::kHigh)) {
   if (alone()) return;
   const auto begin = Clock::now();
-  Trial trial(runtime);
+  std::optional<Trial> trial;  // goes after the stream has run dry
   try {
+    trial.emplace(runtime);
     create(deadline);
-    trial.run(*this, host_.topology(), here_, deadline);
+    trial->run(*this, host_.topology(), here_, deadline);
   } catch (const Error& error) {
     abort();
     if (error.code() != Errc::kPeerLost) host_.control().abort(error.what());

@@ -12,7 +12,7 @@ namespace hvd::comm::nccl {
 void meet(Communicator& host, gpu::Runtime& runtime, const Api* api, const NcclOptions& options, Deadline deadline);
 
 /// One reduction whose sum is known: connections are made here and not in a step, and ranks that are connected wrongly
-/// do not train. Owns the memory; after an error it lives until the stream has run dry, so make it outside of the try.
+/// do not train. Owns the memory; after an error it lives until the stream has run dry, so it must outlive the try.
 class Trial {
  public:
   explicit Trial(gpu::Runtime& runtime);
