@@ -81,6 +81,7 @@ struct Options {
   double target_interval = 0.02;          ///< half width of the median's interval, relative
   std::chrono::seconds max_time{300};     ///< cap of the measurement, warm-up included
   bool efficiency = false;  ///< --efficiency: also measure solo and none, interleaved; print the decomposition
+  bool host_comm = false;   ///< --comm mpi or loopback was asked for: gradients in host memory
   bool profile = false;     ///< --profile: time every operation (the run is marked traced)
   bool check = true;        ///< --no-check skips the independent check of the reduced gradients
 

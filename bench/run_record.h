@@ -32,7 +32,7 @@ inline constexpr double kNoInterval = std::numeric_limits<double>::quiet_NaN();
 
 /// Per-step samples of one rank, seconds (loss: dimensionless); all the same length.
 struct RankSamples {
-  std::vector<double> step, compute, exposed, reduce, control, copy, update, host, loss;
+  std::vector<double> step, compute, exposed, reduce, control, copy, update, host, launch, loss;
 };
 
 struct RankRecord {

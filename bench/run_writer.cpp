@@ -91,7 +91,7 @@ class RunWriter {
       const RankSamples& s = rank.samples;
       const std::vector<double> none;
       const bool gpu = run_.device == "cuda";  // on a CPU the host's time is the step's
-      const std::array<std::pair<std::string_view, const std::vector<double>*>, 9> kinds{
+      const std::array<std::pair<std::string_view, const std::vector<double>*>, 10> kinds{
           {{"step_seconds", &s.step},
            {"compute_seconds", &s.compute},
            {"exposed_seconds", &s.exposed},
@@ -100,6 +100,7 @@ class RunWriter {
            {"copy_seconds", &s.copy},
            {"update_seconds", &s.update},
            {"host_seconds", gpu ? &s.host : &none},
+           {"launch_seconds", gpu ? &s.launch : &none},
            {"loss", &s.loss}}};
       for (const auto& [kind, values] : kinds) {
         if (values->empty()) continue;

@@ -117,7 +117,10 @@ void run_rank(Session session, std::unique_ptr<comm::Communicator> communicator,
     const std::unique_ptr<Trainer> trainer = parts.make_trainer(share.threads);
     trainer->start();
     if (parts.on_gpu()) session.facts.gpus = gather_gpu_facts(engine, parts.gpu(trainer->facts().engines));
-    for (std::string& note : parts.notes()) session.facts.gpus.notes.push_back(std::move(note));
+    session.facts.graphs = parts.graphs();
+    for (const auto* notes : {&parts.notes(), &trainer->facts().notes}) {
+      session.facts.gpus.notes.insert(session.facts.gpus.notes.end(), notes->begin(), notes->end());
+    }
     Worker worker(*trainer, session.process, session.setup.seed);
     if (engine.rank() == 0) {
       conduct(session, *trainer, worker, result);

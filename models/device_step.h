@@ -17,6 +17,9 @@
 // Threads: one thread owns it and makes all calls, with the GPU made current (gpu::Runtime::make_current).
 #pragma once
 
+#include <string>
+#include <vector>
+
 #include "engine/gpu/runtime.h"
 #include "models/train_step.h"
 
@@ -57,6 +60,8 @@ class DeviceStep : public TrainStep {
   /// Which engine of the library runs each distinct kind of operation, in one line, for the record; empty where there
   /// is nothing to choose. Equal texts mean equal engines.
   [[nodiscard]] virtual std::string engines() const { return {}; }
+  /// What is not as was asked for, a line each: fusions that the library does not serve, engines that did not run.
+  [[nodiscard]] virtual std::vector<std::string> notes() const { return {}; }
 };
 
 }  // namespace hvd::models

@@ -91,6 +91,7 @@ void parse_comm(const std::string& text, Options& options) {
   const std::size_t word = parse_word("--comm", text, {"auto", "none", "loopback", "mpi", "nccl", "hierarchical"});
   options.comm = kBackends[word];
   options.gpu.two_levels = text == "hierarchical";
+  options.host_comm = options.comm == CommBackend::kMpi || options.comm == CommBackend::kLoopback;
 }
 
 Schedule parse_schedule(const std::string& text) {

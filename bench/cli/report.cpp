@@ -134,7 +134,7 @@ std::string compute_line(const RunRecord& run) {
   if (!run.images_per_second || !(run.flops_per_image > 0)) return {};
   const double rate = run.images_per_second->value * run.flops_per_image;
   if (run.device == "cuda") {
-    return format("arithmetic  %.2f TFLOP/s, %.2f per GPU\n", 1e-12 * rate, 1e-12 * rate / run.world_size);
+    return format("arithmetic  %.2f TFLOP/s, %.2f per rank\n", 1e-12 * rate, 1e-12 * rate / run.world_size);
   }
   return format("arithmetic  %.1f GFLOP/s, %.1f per compute thread\n", 1e-9 * rate,
                 1e-9 * rate / (run.world_size * std::max(run.threads, 1)));

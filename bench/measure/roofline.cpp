@@ -115,8 +115,8 @@ std::string bounds_text(double images_per_second, double flops_per_image, double
   std::ostringstream out;
   out << std::fixed << std::setprecision(1) << images_per_second
       << " images/s: " << percent(flop_utilisation(images_per_second, flops_per_image, rates))
-      << " of the peak's FLOP/s; at most " << most << " images/s by arithmetic and traffic ("
-      << percent(images_per_second / most) << " of it)";
+      << " of the peak's FLOP/s; unfused roofline " << most << " images/s (" << percent(images_per_second / most)
+      << " of it)";
   return out.str();
 }
 

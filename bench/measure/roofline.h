@@ -44,7 +44,7 @@ std::string bounds_table(const std::vector<BoundRow>& rows);
 /// arXiv:2204.02311, appendix B.
 double flop_utilisation(double images_per_second, double flops_per_image, const DeviceRates& rates);
 
-/// "1234.5 images/s: 41.2 % of the peak's FLOP/s; at most 2345.6 images/s by arithmetic and traffic (52.6 % of it)".
+/// "1234.5 images/s: 41.2 % of the peak's FLOP/s; unfused roofline 2345.6 images/s (52.6 % of it)".
 /// `step_bound`: seconds of all operations of a step at their bounds.
 std::string bounds_text(double images_per_second, double flops_per_image, double images_per_step, double step_bound,
                         const DeviceRates& rates);

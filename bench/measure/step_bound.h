@@ -21,13 +21,13 @@ struct StepBound {
   double seconds = 0;  ///< sum over the operations of the longer of arithmetic and traffic
 };
 
-/// `graph` is differentiated; its tensors take `element_bytes` per element. None for a device that roofline.h does not
+/// `graph` is differentiated; its tensors are of type `compute`. None for a device that roofline.h does not
 /// know in this type.
 std::optional<StepBound> step_bound(const models::Graph& graph, const std::string& device, DataType compute, bool tf32);
 
 /// What is stored with the run: work, data sheet, bound. In no fingerprint.
 Provenance bound_facts(const StepBound& bound);
-/// The line beside a result; empty if `run` has none. `images_per_step`: of one rank.
+/// The line beside a result, of one rank; empty if `run` has none.
 std::string bound_line(const RunRecord& run, const StepBound& bound);
 /// The measured operations beside their bounds; empty if none were measured.
 std::string bound_table(const RunRecord& run, const StepBound& bound);

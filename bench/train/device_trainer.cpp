@@ -92,9 +92,11 @@ DeviceTrainer::~DeviceTrainer() {
 
 void DeviceTrainer::build(GpuBackend& backend) {
   models::Graph graph = models::differentiate(models::build_model(setup_.model));
-  facts_ = {graph.parameter_count(), models::step_flops_per_image(graph),
-            step_bound(graph, runtime_.device().name, setup_.compute, setup_.gpu.tf32)};
   const GpuOptions& gpu = setup_.gpu;
+  facts_ = {graph.parameter_count(), models::step_flops_per_image(graph), {}};
+  if (!gpu.nccl.share_gpus) {  // the data sheet is of a GPU, not of a share of one
+    facts_.bound = step_bound(graph, runtime_.device().name, setup_.compute, gpu.tf32);
+  }
   const models::CudnnOptions cudnn{.tf32 = gpu.tf32,
                                    .level = gpu.fusion_level,
                                    .deterministic = gpu.deterministic,
@@ -108,6 +110,7 @@ void DeviceTrainer::build(GpuBackend& backend) {
     on_device_ = step.get();
     step_ = std::move(step);
     facts_.engines = on_device_->engines();
+    facts_.notes = on_device_->notes();
   } catch (const Error& error) {
     if (error.code() != Errc::kOutOfMemory) throw;
     const auto rank = static_cast<std::size_t>(engine_.rank());
@@ -165,6 +168,7 @@ StepTimes DeviceTrainer::run(const models::SgdOptions& sgd, const StepProbe* pro
   times.copy = seconds(report.engine.copy);
   times.update = between(update_begin_, update_end_);
   times.host = seconds(end - begin);
+  times.launch = seconds(report.enqueue);
   times.loss = on_device_->loss();
   if (recorder_ != nullptr) record_times(sink, report.graph);
   if (engine_.tracing()) engine_.trace_span(report.graph ? "step (one graph)" : "step", begin, end);
@@ -174,11 +178,6 @@ StepTimes DeviceTrainer::run(const models::SgdOptions& sgd, const StepProbe* pro
   }
   if (probe != nullptr && probe->reduced) probe->reduced();  // the update has read the arena only
   return times;
-}
-
-void DeviceTrainer::record_into(models::ReplayRecorder* recorder) {
-  if ((recorder == nullptr) != (recorder_ == nullptr)) device_.drop_graphs();
-  recorder_ = recorder;
 }
 
 void DeviceTrainer::record_times(const Sink& sink, bool graph) {
@@ -213,12 +212,14 @@ double DeviceTrainer::reduce_bucket(const core::Bucket& bucket) {
   comm::DevicePlane& plane = device_.plane();
   std::byte* const data = step_->gradient_arena().data() + bucket.offset * element;
   engine_.barrier();
+  in_step_ = true;
   // The ranks meet on their GPUs before the clock starts.
   plane.all_reduce(data, 1, step_->gradient_type(), reduction(), deadline);
   runtime_.record(reduce_begin_, plane.stream());
   plane.all_reduce(data, bucket.count, step_->gradient_type(), reduction(), deadline);
   runtime_.record(reduce_end_, plane.stream());
   runtime_.synchronize(reduce_end_, deadline, "one bucket's reduction", [&] { plane.check(); });
+  in_step_ = false;
   return between(reduce_begin_, reduce_end_);
 }
 

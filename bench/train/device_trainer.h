@@ -21,9 +21,9 @@ class DeviceTrainer final : public Trainer {
   /// After a step that failed: ends what is in flight first.
   ~DeviceTrainer() override;
 
-  /// Recorded steps hold an event per gradient, so graphs are captured anew when recording begins and ends.
-  void record_into(models::ReplayRecorder* recorder) override;
+  /// Recorded steps hold an event per gradient.
   [[nodiscard]] bool recording_disturbs() const override { return true; }
+  void drop_graphs() override { device_.drop_graphs(); }
   void clear_gradients() override;
   double reduce_bucket(const core::Bucket& bucket) override;
   std::span<const std::byte> gradients(std::size_t first_byte, std::size_t bytes) override;
@@ -52,7 +52,7 @@ class DeviceTrainer final : public Trainer {
   models::DeviceStep* on_device_ = nullptr;  // step_
   std::int64_t used_before_ = 0;             // bytes of the GPU before the network was built
   std::optional<SyntheticBatches> batches_;
-  bool in_step_ = false;
+  bool in_step_ = false;  // something is in flight that waits for peers
   gpu::PinnedMemory landing_;
   gpu::Event begin_, backward_end_, update_begin_, update_end_;  // compute stream, of every step
   std::vector<gpu::Event> ready_;                                // compute stream, of recorded steps

@@ -73,6 +73,7 @@ void each_field(Archive& archive, C& directive) requires std::is_same_v<std::rem
   archive(directive.phase);
   archive(directive.steps);
   archive(directive.discard);
+  archive(directive.new_graphs);
   archive(directive.failed);
   archive(directive.code);
   archive(directive.text);

@@ -29,6 +29,7 @@ struct Directive {
   Phase phase = Phase::kFull;
   std::int64_t steps = 0;
   std::int64_t discard = 0;  ///< the first of them are not kept
+  bool new_graphs = false;   ///< kSteps: every rank captures its steps anew, for one rank's capture has changed
   bool failed = false;       ///< kEnd: every rank throws Error{code, text}
   Errc code = Errc::kInterrupted;
   std::string text = {};
@@ -51,9 +52,9 @@ Directive decode_directive(std::span<const std::byte> bytes);
 Answer decode_answer(std::span<const std::byte> bytes);
 
 /// The series of RankSamples.
-inline constexpr std::array<std::vector<double> RankSamples::*, 9> kSampleSeries{
+inline constexpr std::array<std::vector<double> RankSamples::*, 10> kSampleSeries{
     &RankSamples::step, &RankSamples::compute, &RankSamples::exposed, &RankSamples::reduce, &RankSamples::control,
-    &RankSamples::copy, &RankSamples::update,  &RankSamples::host,    &RankSamples::loss};
+    &RankSamples::copy, &RankSamples::update,  &RankSamples::host,    &RankSamples::launch, &RankSamples::loss};
 
 /// Appends every series of `more` to `samples`.
 void append(RankSamples& samples, const RankSamples& more);

@@ -187,13 +187,17 @@ std::vector<std::string> gpu_notes(const RunRecord& run, const NetworkFacts& net
     notes.push_back("no bound: there is no data sheet here of " +
                     (name == run.provenance.end() ? "this GPU" : name->second.value) + " in " + run.compute_type);
   }
-  std::vector<std::vector<double>> host;
-  for (const RankRecord& rank : run.ranks) host.push_back(rank.samples.host);
-  const double by_host = median(max_over_ranks(host));
+  std::vector<std::vector<double>> host, launch;
+  for (const RankRecord& rank : run.ranks) {
+    host.push_back(rank.samples.host);
+    launch.push_back(rank.samples.launch);
+  }
+  const double by_launch = median(max_over_ranks(launch));
   notes.push_back(
       formatted("a step takes %.3f ms by the GPU's events and %.3f ms by the host's clock, which also has "
-                "launching it and waking up; images/s are by the events",
-                milliseconds(run.step_seconds->value), milliseconds(by_host)));
+                "launching it (%.3f ms, %.1f %% of the step) and waking up; images/s are by the events",
+                milliseconds(run.step_seconds->value), milliseconds(median(max_over_ranks(host))),
+                milliseconds(by_launch), 100 * by_launch / run.step_seconds->value));
   return notes;
 }
 

@@ -35,25 +35,44 @@ void RankParts::open_gpu(const EngineOptions& options, std::unique_ptr<comm::Com
     if (failing) failing();  // before the communicator leaves the world of its peers, which takes all of them
     throw;
   }
+  std::unique_ptr<comm::DeviceCommunicator> gpus;
+  try {
+    gpus = connect(std::move(communicator), std::move(nccl));
+  } catch (const std::exception&) {
+    if (failing) failing();
+    throw;
+  }
+  decide_on_graphs(options.schedule, *gpus);
   DeviceOptions device = setup_.gpu.schedule;
-  device.graph = device.graph && !setup_.profile;  // a profiled step is waited for, operation by operation
-  const Deadline deadline = Deadline::after(setup_.deadline);
-  auto gpus = setup_.gpu.two_levels
-                  ? comm::make_hierarchical(comm::split_levels(std::move(communicator)), *runtime_, std::move(nccl),
-                                            setup_.gpu.nccl, deadline)
-                  : comm::make_nccl(std::move(communicator), *runtime_, std::move(nccl), setup_.gpu.nccl, deadline);
-  comm_ = gpus->backend();
+  device.graph = graphs_;
   device_ = std::make_unique<DeviceEngine>(std::move(gpus), options, device);
 }
 
-std::vector<std::string> RankParts::notes() const {
-  std::vector<std::string> notes;
-  if (!on_gpu()) return notes;
-  if (std::string why = device_->graph_refusal(); !why.empty()) notes.push_back(std::move(why));
-  if (setup_.gpu.two_levels && comm_ == "nccl") {
-    notes.emplace_back("--comm hierarchical on one node is NCCL alone: there is no second level");
+std::unique_ptr<comm::DeviceCommunicator> RankParts::connect(std::unique_ptr<comm::Communicator> communicator,
+                                                             std::shared_ptr<comm::nccl::Api> nccl) {
+  const Deadline deadline = Deadline::after(setup_.deadline);
+  if (!setup_.gpu.two_levels) {
+    return comm::make_nccl(std::move(communicator), *runtime_, std::move(nccl), setup_.gpu.nccl, deadline);
   }
-  return notes;
+  communicator->control().barrier(deadline);  // splitting waits for ever for a rank that has no GPU
+  return comm::make_hierarchical(comm::split_levels(std::move(communicator)), *runtime_, std::move(nccl),
+                                 setup_.gpu.nccl, deadline);
+}
+
+void RankParts::decide_on_graphs(Schedule schedule, comm::DeviceCommunicator& gpus) {
+  comm_ = gpus.backend();
+  if (setup_.gpu.two_levels && comm_ == "nccl") {
+    notes_.emplace_back("--comm hierarchical on one node is NCCL alone: there is no second level");
+  }
+  graphs_ = setup_.gpu.schedule.graph && !setup_.profile;  // a profiled step is waited for, operation by operation
+  if (!graphs_ || gpus.topology().size == 1 || schedule == Schedule::kNone) return;
+  std::string refusal = gpus.device().capture_refusal();
+  if (refusal.empty() && schedule == Schedule::kNegotiated) {
+    refusal = "the host takes part in negotiated steps, which no CUDA graph can hold: every step is enqueued";
+  }
+  if (refusal.empty()) return;
+  graphs_ = false;
+  notes_.push_back(std::move(refusal));
 }
 
 GpuDescription RankParts::gpu(const std::string& engines) const {

@@ -11,6 +11,7 @@
 #include "bench/train/setup.h"
 #include "bench/train/trainer.h"
 #include "engine/comm/communicator.h"
+#include "engine/comm/device_communicator.h"
 #include "engine/runtime/device_engine.h"
 #include "engine/runtime/engine.h"
 
@@ -19,8 +20,9 @@ namespace hvd::bench {
 class RankParts {
  public:
   /// Collective. `gpus` is not null where `setup` is to run on GPUs.
-  /// `failing` (may be null) is called before an error leaves. Errors: those of opening this rank's GPU and of NCCL;
-  /// the peers are told.
+  /// `failing` (may be null) is called when an error is about to leave: before the communicator goes where this rank's
+  /// GPU could not be opened, after it where the ranks could not connect. Errors: those of opening this rank's GPU and
+  /// of NCCL; the peers are told.
   RankParts(const Setup& setup, const EngineOptions& options, GpuBackend* gpus,
             std::unique_ptr<comm::Communicator> communicator, const std::function<void()>& failing);
 
@@ -28,8 +30,10 @@ class RankParts {
   [[nodiscard]] Engine& engine() { return device_ ? device_->engine() : *host_; }
   /// Only where on_gpu(): "nccl" or "hierarchical", as it came to be.
   [[nodiscard]] const std::string& comm() const { return comm_; }
+  /// Only where on_gpu(): whether steps become CUDA graphs, in every phase alike.
+  [[nodiscard]] bool graphs() const { return graphs_; }
   /// What is not as was asked for, one line each.
-  [[nodiscard]] std::vector<std::string> notes() const;
+  [[nodiscard]] const std::vector<std::string>& notes() const { return notes_; }
   /// Only where on_gpu(). `engines`: NetworkFacts::engines.
   [[nodiscard]] GpuDescription gpu(const std::string& engines) const;
   /// Collective. `threads`: for compute on the CPU. What it returns must go first. Errors: those of the trainers.
@@ -38,6 +42,10 @@ class RankParts {
  private:
   void open_gpu(const EngineOptions& options, std::unique_ptr<comm::Communicator> communicator,
                 const std::function<void()>& failing);
+  std::unique_ptr<comm::DeviceCommunicator> connect(std::unique_ptr<comm::Communicator> communicator,
+                                                    std::shared_ptr<comm::nccl::Api> nccl);
+  /// Phases are compared: what one of them cannot have, none has.
+  void decide_on_graphs(Schedule schedule, comm::DeviceCommunicator& gpus);
 
   const Setup& setup_;
   GpuBackend* const gpus_;
@@ -45,6 +53,8 @@ class RankParts {
   std::unique_ptr<Engine> host_;
   std::unique_ptr<gpu::Runtime> runtime_;
   std::string comm_;
+  bool graphs_ = false;
+  std::vector<std::string> notes_;
   std::unique_ptr<DeviceEngine> device_;
 };
 

@@ -75,10 +75,7 @@ void add_provenance(RunRecord& run, const Options& options, const SessionFacts& 
   if (options.replay_shrink > 1) add("replay.gradient_divisor", std::to_string(options.replay_shrink), true);
   add("comm.library", trainer.engine().library(), true);
   if (run.device == "cuda") {
-    // As DeviceEngine and RankParts have it: the host takes part in a negotiated step and waits inside a profiled one.
-    const bool host_takes_part = options.profile || run.comm == "hierarchical" ||
-                                 (run.schedule == name(Schedule::kNegotiated) && run.world_size > 1);
-    add_gpu_options(run.provenance, options.gpu, options.gpu.schedule.graph && !host_takes_part);
+    add_gpu_options(run.provenance, options.gpu, facts.graphs);
     if (options.gpu.tunes()) add("gpu.winners", trainer.facts().engines, false);
     if (trainer.facts().bound) run.provenance.merge(bound_facts(*trainer.facts().bound));
     run.provenance.insert(facts.gpus.provenance.begin(), facts.gpus.provenance.end());

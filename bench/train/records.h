@@ -19,7 +19,8 @@ struct SessionFacts {
   int threads = 1;
   bool spare_core = false;
   bool traced = false;
-  GpuFacts gpus;  ///< of all ranks; rank 0's alone is filled in
+  bool graphs = false;  ///< steps on GPUs are CUDA graphs
+  GpuFacts gpus;        ///< of all ranks; rank 0's alone is filled in
 };
 
 /// A record with everything but samples, identity and provenance of the host.

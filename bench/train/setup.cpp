@@ -89,7 +89,8 @@ void take_model(const Options& options, Setup& setup) {
 bool takes_gpu(const Options& options, GpuBackend* gpus, Setup& setup) {
   const bool nccl = options.comm == CommBackend::kNccl;
   const std::string comm = options.gpu.two_levels ? "--comm hierarchical" : "--comm nccl";
-  const bool over_mpi = options.comm == CommBackend::kMpi && given(options, "--comm");
+  const std::string host_memory = std::string(options.comm == CommBackend::kMpi ? "--comm mpi" : "--comm loopback") +
+                                  " reduces gradients in host memory";
   if (options.device == Device::kCpu || options.device == Device::kReference || !options.replay_file.empty()) {
     if (options.device == Device::kCuda) {
       throw Error(Errc::kUnsupported, "--device cuda: a replay computes nothing; leave --device out");
@@ -102,12 +103,11 @@ bool takes_gpu(const Options& options, GpuBackend* gpus, Setup& setup) {
     }
     return false;
   }
-  if (over_mpi && options.device == Device::kCuda) {
-    throw Error(Errc::kInvalidArgument,
-                "--comm mpi reduces gradients in host memory; on GPUs leave it out, or say --comm nccl");
+  if (options.host_comm && options.device == Device::kCuda) {
+    throw Error(Errc::kInvalidArgument, host_memory + "; on GPUs leave it out, or say --comm nccl");
   }
   std::string absence = gpu_absence(gpus);
-  if (absence.empty() && over_mpi) absence = "--comm mpi reduces gradients in host memory";
+  if (absence.empty() && options.host_comm) absence = host_memory;
   if (absence.empty()) return true;
   if (options.device == Device::kCuda) {
     throw Error(Errc::kUnsupported, "--device cuda: " + absence + " (or compute on the CPU: --device cpu)");

@@ -33,7 +33,8 @@ struct StepTimes {
   double exposed = 0;                        ///< waited for the engine
   double reduce = 0, control = 0, copy = 0;  ///< the engine's thread, overlapping with compute
   double update = 0;
-  double host = 0;  ///< by the host's clock, all that the host did for the step among it; on a CPU the same as `step`
+  double host = 0;    ///< by the host's clock, all that the host did for the step among it; on a CPU the same as `step`
+  double launch = 0;  ///< of `host`: until all was launched or enqueued on the GPU; 0 on a CPU
   double loss = 0;
 };
 
@@ -43,6 +44,7 @@ struct NetworkFacts {
   double flops_per_image = 0;
   std::optional<StepBound> bound = {};  ///< of a GPU that we have the data sheet of
   std::string engines = {};             ///< of a GPU: models::DeviceStep::engines()
+  std::vector<std::string> notes = {};  ///< of a GPU: models::DeviceStep::notes()
 };
 
 /// Of a GPU's memory, bytes, whoever uses it.
@@ -85,10 +87,13 @@ class Trainer {
   /// theirs.
   void sit_out(Phase phase, std::uint64_t steps);
 
-  /// Takes the times of the steps that follow, when not null; the caller keeps it alive.
+  /// Takes the times of the steps that follow, when not null; the caller keeps it alive. Where recording disturbs,
+  /// every rank calls drop_graphs() before the next step: a graph that reduces is of one capture on all of them.
   virtual void record_into(models::ReplayRecorder* recorder) { recorder_ = recorder; }
   /// Whether steps that are recorded take longer, so that they are not to be measured.
   [[nodiscard]] virtual bool recording_disturbs() const { return false; }
+  /// Captured steps are captured anew. Nothing where there are none.
+  virtual void drop_graphs() {}
   [[nodiscard]] std::unique_ptr<models::ReplayRecorder> make_recorder(const std::string& source_run) const;
 
   /// All gradients become zero.

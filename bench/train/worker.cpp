@@ -23,6 +23,7 @@ void push(RankSamples& samples, const StepTimes& times) {
   samples.copy.push_back(times.copy);
   samples.update.push_back(times.update);
   samples.host.push_back(times.host);
+  samples.launch.push_back(times.launch);
   samples.loss.push_back(times.loss);
 }
 
@@ -70,6 +71,7 @@ void Worker::follow() {
 
 Answer Worker::train(const Directive& directive) {
   Answer answer;
+  if (directive.new_graphs) trainer_.drop_graphs();
   // Phase solo: the others sleep in the engine until the next directive.
   if (directive.phase == Phase::kSolo && trainer_.engine().rank() != 0) {
     trainer_.sit_out(directive.phase, static_cast<std::uint64_t>(directive.steps));

@@ -207,6 +207,12 @@ class Executor final : public DeviceStep {
   }
 
   [[nodiscard]] std::string engines() const override { return chosen_text(plan_); }
+  [[nodiscard]] std::vector<std::string> notes() const override {
+    std::vector<std::string> lines = fallback_lines(graph_, plan_.program);
+    lines.insert(lines.end(), room_->notes().begin(), room_->notes().end());
+    if (!winners_ignored_.empty()) lines.push_back(winners_ignored_);
+    return lines;
+  }
   [[nodiscard]] std::string description() const override {
     return "cudnn " + plan_.cudnn + " cublaslt " + room_->cublaslt().version() + " " +
            std::string(name(plan_.options.compute)) + " level " + std::to_string(plan_.options.level) +
@@ -258,7 +264,12 @@ class Executor final : public DeviceStep {
   bool prepare_engines() {
     Tuning tuning;
     if (options_.tune || !options_.winners_folder.empty()) {
-      if (!options_.winners_folder.empty()) tuning.winners = load_winners(winners_path(), plan_).list;
+      if (!options_.winners_folder.empty()) {
+        Winners kept = load_winners(winners_path(), plan_);
+        tuning.winners = std::move(kept.list);
+        if (!kept.why_not.empty() && std::filesystem::exists(winners_path()))
+          winners_ignored_ = winners_path() + ": not used: " + kept.why_not;
+      }
       tuning.measure = choose_winners(plan_, tuning.winners) > 0 && options_.tune;
       tuning = agreed(std::move(tuning));
       choose_winners(plan_, tuning.winners);
@@ -336,6 +347,7 @@ class Executor final : public DeviceStep {
   gpu::Runtime& runtime_;
   kernels::Table kernels_;
   std::unique_ptr<EngineRoom> room_;  // outlives the launches
+  std::string winners_ignored_;
   bool tuning_;
   gpu::Stream compute_;
   std::size_t workspace_;

@@ -60,6 +60,21 @@ Plan assemble(const Graph& graph, const PlanOptions& options, Program program,
   return plan;
 }
 
+std::vector<std::string> fallback_lines(const Graph& graph, const Program& program) {
+  std::map<std::string, std::set<NodeId>> fallbacks;
+  for (const Fallback& fallback : program.fallbacks) {
+    fallbacks["level " + std::to_string(fallback.level) + ", " + fallback.wanted + ": " + fallback.why].insert(
+        fallback.node);
+  }
+  std::vector<std::string> lines;
+  for (const auto& [what, nodes] : fallbacks) {
+    std::string where = graph.node(*nodes.begin()).name;
+    if (nodes.size() > 1) where = std::to_string(nodes.size()) + " nodes (" + where + ", ...)";
+    lines.push_back("not served at " + where.append(": ").append(what));
+  }
+  return lines;
+}
+
 std::string table(const Graph& graph, const Plan& plan) {
   struct Row {
     int groups = 0, level = 0;
@@ -93,15 +108,7 @@ std::string table(const Graph& graph, const Plan& plan) {
     }
     out << "\n";
   }
-  std::map<std::string, std::set<NodeId>> fallbacks;
-  for (const Fallback& fallback : plan.program.fallbacks) {
-    fallbacks["level " + std::to_string(fallback.level) + ", " + fallback.wanted + ": " + fallback.why].insert(
-        fallback.node);
-  }
-  for (const auto& [what, nodes] : fallbacks) {
-    out << "  not served at " << nodes.size() << " nodes (" << graph.node(*nodes.begin()).name << ", ...): " << what
-        << "\n";
-  }
+  for (const std::string& line : fallback_lines(graph, plan.program)) out << "  " << line << "\n";
   constexpr double kMiB = 1 << 20;
   out << "  memory: " << static_cast<double>(plan.memory.total()) / kMiB << " MiB, of it scratch "
       << static_cast<double>(plan.memory.scratch) / kMiB << " (at least "

@@ -75,6 +75,8 @@ struct Plan {
 Plan assemble(const Graph& graph, const PlanOptions& options, Program program,
               const std::function<std::vector<EngineChoice>(const Program&, const Group&)>& choices);
 
+/// A line per fusion that was wished for and not to be had: at which nodes, and the library's reason.
+std::vector<std::string> fallback_lines(const Graph& graph, const Program& program);
 /// A line per kind of group (operations, how many, distinct shapes, engines) and per kind of fallback: for people.
 std::string table(const Graph& graph, const Plan& plan);
 

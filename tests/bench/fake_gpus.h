@@ -2,7 +2,9 @@
 // tensors whose kernels are a line of arithmetic each. What it computes, expected_parameters() computes again, simply.
 #pragma once
 
+#include <cmath>
 #include <cstring>
+#include <limits>
 #include <map>
 #include <memory>
 #include <string>
@@ -17,11 +19,12 @@ namespace hvd::test {
 
 /// What goes wrong in a FakeStep.
 struct FakeStepFaults {
-  bool writes_late = false;     ///< gradients change after they were said to be ready
-  bool weights_drift = false;   ///< each GPU's update is its own
-  std::uint64_t breaks_at = 0;  ///< launch in which a kernel fails; 0: never
-  std::string out_of_memory;    ///< what making it says instead
-  bool deaf = false;            ///< GPUs but the first keep the engines that they found to be the fastest
+  bool writes_late = false;      ///< gradients change after they were said to be ready
+  bool weights_drift = false;    ///< each GPU's update is its own
+  std::uint64_t breaks_at = 0;   ///< launch in which a kernel fails; 0: never
+  std::string out_of_memory;     ///< what making it says instead
+  bool first_overflows = false;  ///< the first step's gradients are infinite, and its update does nothing
+  bool deaf = false;             ///< GPUs but the first keep the engines that they found to be the fastest
 };
 
 class FakeStep final : public models::DeviceStep {
@@ -96,8 +99,8 @@ class FakeStep final : public models::DeviceStep {
     for (std::size_t i = 0; i < slots_.size(); ++i) {
       const std::span<std::byte> slot =
           gradients_.subspan(slots_[i].offset * sizeof(float), slots_[i].count * sizeof(float));
-      gpu_.kernel(stream_, "backward " + std::to_string(i), {numbers_->bytes, parameters_->bytes}, {slot},
-                  [this, i] { backward(slots_[i]); });
+      gpu_.kernel(stream_, "backward " + std::to_string(i), {numbers_->bytes, parameters_->bytes, launches_->bytes},
+                  {slot}, [this, i] { backward(slots_[i]); });
       sink.gradient_ready(i);
       if (!faults_.writes_late) continue;
       gpu_.kernel(stream_, "late " + std::to_string(i), {}, {slot}, [this, i] { gradient()[slots_[i].offset] += 1; });
@@ -108,6 +111,7 @@ class FakeStep final : public models::DeviceStep {
       Numbers now;
       std::memcpy(&now, numbers_->bytes.data(), sizeof now);
       if (faults_.weights_drift) now.sgd.learning_rate *= 1.0F + 0.1F * static_cast<float>(gpu_.device().index);
+      if (!std::isfinite(gradient()[0])) return;
       for (std::size_t k = 0; k < kElements; ++k) update(now.sgd, gradient()[k], momentum()[k], parameter()[k]);
     });
   }
@@ -132,6 +136,7 @@ class FakeStep final : public models::DeviceStep {
   }
   [[nodiscard]] std::string description() const override { return "fake step"; }
   [[nodiscard]] std::string engines() const override { return engines_; }
+  [[nodiscard]] std::vector<std::string> notes() const override { return {"not served at a: level 2, conv+b"}; }
 
   struct Sgd {
     float learning_rate = 0, momentum = 0, scale = 1;
@@ -160,8 +165,11 @@ class FakeStep final : public models::DeviceStep {
   void backward(const models::ArenaSlot& slot) {
     Numbers now;
     std::memcpy(&now, numbers_->bytes.data(), sizeof now);
+    std::uint64_t launches = 0;
+    std::memcpy(&launches, launches_->bytes.data(), sizeof launches);
     for (std::size_t k = slot.offset; k < slot.offset + slot.count; ++k) {
-      gradient()[k] = gradient_of(now.input, parameter()[k], k);
+      gradient()[k] = faults_.first_overflows && launches == 1 ? std::numeric_limits<float>::infinity()
+                                                               : gradient_of(now.input, parameter()[k], k);
     }
   }
 

@@ -1,6 +1,8 @@
 // Which device a session takes, and what is said where it cannot have the one that was asked for.
 #include <gtest/gtest.h>
 
+#include "bench/cli/command_line.h"
+#include "bench/cli/launch.h"
 #include "bench/train/setup.h"
 #include "tests/bench/fake_gpus.h"
 
@@ -54,10 +56,30 @@ TEST(GpuChoice, CudaWithoutOneIsRefusedInOneLine) {
   FakeGpus some(1);
   some.missing = "cuDNN could not be loaded";
   EXPECT_EQ(error_of(options, &some), "--device cuda: cuDNN could not be loaded (or compute on the CPU: --device cpu)");
-  options.argv = {"hvd_bench", "--comm", "mpi"};
+  options.host_comm = true;
   options.comm = CommBackend::kMpi;
   EXPECT_NE(error_of(options, &some, Errc::kInvalidArgument).find("--comm mpi reduces gradients in host memory"),
             std::string::npos);
+}
+
+/// What two processes of mpirun that were given `words` settle on.
+bench::Setup settled(const std::vector<std::string>& words, FakeGpus& gpus) {
+  Options options = parse_command_line(words, {}).options;
+  check_launch(detect_launch({{"OMPI_COMM_WORLD_SIZE", "2"}, {"OMPI_COMM_WORLD_RANK", "0"}}), options, true);
+  return settle(options, &gpus);
+}
+
+TEST(GpuChoice, OnlyATransportOfTheHostKeepsALaunchOffItsGpus) {
+  FakeGpus some(2);
+  for (const char* comm : {"auto", "none", "nccl", "hierarchical"}) {
+    EXPECT_EQ(settled({"hvd_bench", "--comm", comm}, some).device_name(), "cuda") << comm;
+  }
+  EXPECT_EQ(settled({"hvd_bench"}, some).device_name(), "cuda");
+  if (const std::string why = models::onednn_unsupported_reason(DataType::kF32); !why.empty()) GTEST_SKIP() << why;
+  EXPECT_EQ(settled({"hvd_bench", "--comm", "mpi"}, some).notes.at(0),
+            "computing on the CPU: --comm mpi reduces gradients in host memory");
+  EXPECT_EQ(settle(parse_command_line({"hvd_bench", "--ranks", "2", "--comm=loopback"}, {}).options, &some).notes.at(0),
+            "computing on the CPU: --comm loopback reduces gradients in host memory");
 }
 
 TEST(GpuChoice, TheDriversReasonIsPassedOn) {

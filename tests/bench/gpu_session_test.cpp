@@ -81,7 +81,8 @@ void expect_parts_within_steps(const RunRecord& run) {
       EXPECT_GT(s.compute[i], 0);
       EXPECT_GT(s.update[i], 0);
       EXPECT_GE(s.step[i] + 1e-12, s.compute[i] + s.exposed[i] + s.update[i]);
-      EXPECT_GT(s.host[i], 0);
+      EXPECT_GT(s.launch[i], 0);
+      EXPECT_GT(s.host[i], s.launch[i]);
     }
   }
 }
@@ -98,11 +99,25 @@ TEST(GpuSession, OneGpu) {
   EXPECT_EQ(run.final_loss, 1.5);
   EXPECT_DOUBLE_EQ(run.images_per_second->value, 2 / run.step_seconds->value);
   expect_parts_within_steps(run);
+  EXPECT_EQ(std::count(result.notes.begin(), result.notes.end(), "not served at a: level 2, conv+b"), 1);
   EXPECT_EQ(fact(run, "gpu.cuda_driver"), "13.0");
   EXPECT_EQ(fact(run, "compute.backend"), "fake step");
   EXPECT_TRUE(run.provenance.at("gpu.name").in_fingerprint);
   EXPECT_FALSE(run.provenance.at("gpu.uuid").in_fingerprint);
   EXPECT_EQ(run.provenance.count("comm.segment_bytes"), 0U) << "of host algorithms";
+}
+
+TEST(GpuSession, AnOverflowWhileTheLossScaleSettlesIsNoFault) {
+  FakeGpus gpus(2);
+  gpus.faults.first_overflows = true;
+  Options options = gpu_options(2);
+  options.compute = DataType::kF16;
+  EXPECT_NE(good(options, gpus).runs.at(0).checks.find("100 % of 388 elements"), std::string::npos);
+
+  FakeGpus others(2);
+  others.faults.first_overflows = true;
+  options.gpu.loss_scale = 1024;  // that step is lost for good
+  EXPECT_NE(run(options, others).error.find("is not a finite number on rank"), std::string::npos);
 }
 
 TEST(GpuSession, TwoLevelsOnOneNodeAreOne) {
@@ -240,8 +255,9 @@ TEST(GpuSession, FiguresHaveTheirBoundsBeside) {
   };
   const double per_gpu = run.images_per_second->value * run.flops_per_image / 2;
   char achieved[80], utilisation[80];
-  std::snprintf(achieved, sizeof achieved, "%.2f TFLOP/s, %.2f per GPU", 2e-12 * per_gpu, 1e-12 * per_gpu);
-  std::snprintf(utilisation, sizeof utilisation, ": %.1f %% of the peak's FLOP/s; at most ", 100 * per_gpu / 67e12);
+  std::snprintf(achieved, sizeof achieved, "%.2f TFLOP/s, %.2f per rank", 2e-12 * per_gpu, 1e-12 * per_gpu);
+  std::snprintf(utilisation, sizeof utilisation, ": %.1f %% of the peak's FLOP/s; unfused roofline ",
+                100 * per_gpu / 67e12);
   EXPECT_EQ(count(achieved), 1U) << text;
   EXPECT_EQ(count(utilisation), 1U) << text;
   EXPECT_EQ(count("67.0 TFLOP/s in fp32, 4.80 TB/s"), 1U) << text;

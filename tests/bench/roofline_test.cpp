@@ -37,7 +37,7 @@ TEST(Roofline, AddsUpByKindTheMostTimeFirst) {
 TEST(Roofline, SaysWhatPartOfTheMachineIsUsed) {
   EXPECT_DOUBLE_EQ(flop_utilisation(5, 8, kRates), 0.4);
   EXPECT_EQ(bounds_text(5, 8, 16, 2, kRates),
-            "5.0 images/s: 40.0 % of the peak's FLOP/s; at most 8.0 images/s by arithmetic and traffic (62.5 % of it)");
+            "5.0 images/s: 40.0 % of the peak's FLOP/s; unfused roofline 8.0 images/s (62.5 % of it)");
 }
 
 TEST(Roofline, KnowsTheGpusOfTheDataSheets) {

@@ -61,12 +61,13 @@ TEST(Cores, ThisProcessHasSome) {
 // -- messages ---------------------------------------------------------------------------------------------
 
 TEST(Message, DirectiveRoundTrip) {
-  const Directive sent{Task::kSteps, Phase::kSolo, 17, 1, true, Errc::kCheckFailed, "why"};
+  const Directive sent{Task::kSteps, Phase::kSolo, 17, 1, true, true, Errc::kCheckFailed, "why"};
   const Directive got = decode_directive(encode(sent));
   EXPECT_EQ(got.task, sent.task);
   EXPECT_EQ(got.phase, sent.phase);
   EXPECT_EQ(got.steps, 17);
   EXPECT_EQ(got.discard, 1);
+  EXPECT_TRUE(got.new_graphs);
   EXPECT_TRUE(got.failed);
   EXPECT_EQ(got.code, Errc::kCheckFailed);
   EXPECT_EQ(got.text, "why");
