@@ -1,8 +1,8 @@
 #include "bench/nvml.h"
 
-#include <dlfcn.h>
-
 #include <array>
+
+#include "engine/gpu/shared_library.h"
 
 namespace hvd::bench {
 namespace {
@@ -36,11 +36,6 @@ void ask_device(const NvmlFunctions& nvml, void* device, BoardFacts& facts) {
   facts.ecc = on_off(nvml.ecc != nullptr && nvml.ecc(device, &mode, &pending) == 0, mode);
 }
 
-template <class Function>
-void find(void* library, const char* symbol, Function& function) {
-  function = reinterpret_cast<Function>(::dlsym(library, symbol));
-}
-
 }  // namespace
 
 BoardFacts board_facts(const NvmlFunctions& nvml, const std::string& uuid) {
@@ -57,19 +52,20 @@ BoardFacts board_facts(const NvmlFunctions& nvml, const std::string& uuid) {
 }
 
 BoardFacts board_facts(const std::string& uuid) {
-  void* const library = ::dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);  // never closed: it is the driver's
-  if (library == nullptr) return {};
+  const std::array<std::string, 1> names{"libnvidia-ml.so.1"};  // the driver's
+  const gpu::SharedLibrary library(names);
+  if (!library.loaded()) return {};
   NvmlFunctions nvml;
-  find(library, "nvmlInit_v2", nvml.init);
-  find(library, "nvmlShutdown", nvml.shutdown);
-  find(library, "nvmlDeviceGetHandleByUUID", nvml.device_by_uuid);
-  find(library, "nvmlSystemGetDriverVersion", nvml.driver_version);
-  find(library, "nvmlDeviceGetClockInfo", nvml.clock);
-  find(library, "nvmlDeviceGetMaxClockInfo", nvml.max_clock);
-  find(library, "nvmlDeviceGetPowerManagementLimit", nvml.power_limit);
-  find(library, "nvmlDeviceGetPowerManagementDefaultLimit", nvml.default_power_limit);
-  find(library, "nvmlDeviceGetPersistenceMode", nvml.persistence);
-  find(library, "nvmlDeviceGetEccMode", nvml.ecc);
+  library.find("nvmlInit_v2", nvml.init);
+  library.find("nvmlShutdown", nvml.shutdown);
+  library.find("nvmlDeviceGetHandleByUUID", nvml.device_by_uuid);
+  library.find("nvmlSystemGetDriverVersion", nvml.driver_version);
+  library.find("nvmlDeviceGetClockInfo", nvml.clock);
+  library.find("nvmlDeviceGetMaxClockInfo", nvml.max_clock);
+  library.find("nvmlDeviceGetPowerManagementLimit", nvml.power_limit);
+  library.find("nvmlDeviceGetPowerManagementDefaultLimit", nvml.default_power_limit);
+  library.find("nvmlDeviceGetPersistenceMode", nvml.persistence);
+  library.find("nvmlDeviceGetEccMode", nvml.ecc);
   return board_facts(nvml, uuid);
 }
 

@@ -70,7 +70,8 @@ struct Options {
 
   // how to reduce
   CommBackend comm = CommBackend::kAuto;
-  int ranks = 0;  ///< loopback ranks in this process
+  bool host_comm = false;  ///< --comm mpi or loopback was asked for: gradients in host memory
+  int ranks = 0;           ///< loopback ranks in this process
   EngineOptions engine;
   comm::CommOptions comm_options;
 
@@ -81,7 +82,6 @@ struct Options {
   double target_interval = 0.02;          ///< half width of the median's interval, relative
   std::chrono::seconds max_time{300};     ///< cap of the measurement, warm-up included
   bool efficiency = false;  ///< --efficiency: also measure solo and none, interleaved; print the decomposition
-  bool host_comm = false;   ///< --comm mpi or loopback was asked for: gradients in host memory
   bool profile = false;     ///< --profile: time every operation (the run is marked traced)
   bool check = true;        ///< --no-check skips the independent check of the reduced gradients
 

@@ -94,8 +94,11 @@ void DeviceTrainer::build(GpuBackend& backend) {
   models::Graph graph = models::differentiate(models::build_model(setup_.model));
   const GpuOptions& gpu = setup_.gpu;
   facts_ = {graph.parameter_count(), models::step_flops_per_image(graph), {}};
-  if (!gpu.nccl.share_gpus) {  // the data sheet is of a GPU, not of a share of one
-    facts_.bound = step_bound(graph, runtime_.device().name, setup_.compute, gpu.tf32);
+  const std::string name = runtime_.device().name;
+  if (gpu.nccl.share_gpus) {
+    facts_.notes.emplace_back("no bound: the data sheet is of a GPU, not of a share of one");
+  } else if (facts_.bound = step_bound(graph, name, setup_.compute, gpu.tf32); !facts_.bound) {
+    facts_.notes.push_back("no bound: there is no data sheet here of " + name + " in " + setup_.compute_name());
   }
   const models::CudnnOptions cudnn{.tf32 = gpu.tf32,
                                    .level = gpu.fusion_level,
@@ -110,7 +113,7 @@ void DeviceTrainer::build(GpuBackend& backend) {
     on_device_ = step.get();
     step_ = std::move(step);
     facts_.engines = on_device_->engines();
-    facts_.notes = on_device_->notes();
+    for (std::string& note : on_device_->notes()) facts_.notes.push_back(std::move(note));
   } catch (const Error& error) {
     if (error.code() != Errc::kOutOfMemory) throw;
     const auto rank = static_cast<std::size_t>(engine_.rank());

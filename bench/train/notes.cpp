@@ -180,13 +180,7 @@ std::vector<std::string> closing_notes(std::span<const RunRecord> runs, const Fi
 std::vector<std::string> gpu_notes(const RunRecord& run, const NetworkFacts& network) {
   if (run.device != "cuda" || !run.step_seconds) return {};
   std::vector<std::string> notes;
-  const auto name = run.provenance.find("gpu.name");
-  if (network.bound) {
-    notes.push_back(bound_line(run, *network.bound));
-  } else {
-    notes.push_back("no bound: there is no data sheet here of " +
-                    (name == run.provenance.end() ? "this GPU" : name->second.value) + " in " + run.compute_type);
-  }
+  if (network.bound) notes.push_back(bound_line(run, *network.bound));
   std::vector<std::vector<double>> host, launch;
   for (const RankRecord& rank : run.ranks) {
     host.push_back(rank.samples.host);

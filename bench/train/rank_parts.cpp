@@ -25,20 +25,14 @@ void RankParts::open_gpu(const EngineOptions& options, std::unique_ptr<comm::Com
                          const std::function<void()>& failing) {
   HVD_ASSERT(gpus_ != nullptr);
   const comm::Topology& topology = communicator->topology();
-  std::shared_ptr<comm::nccl::Api> nccl;
+  std::unique_ptr<comm::DeviceCommunicator> gpus;
   try {
     list_ = gpus_->list();
     runtime_ = gpus_->open(gpu_of_rank(topology.local_rank, list_.devices.size()));
-    if (topology.size > 1) nccl = gpus_->load_nccl(*runtime_);
-  } catch (const std::exception& error) {
-    communicator->control().abort(error.what());
-    if (failing) failing();  // before the communicator leaves the world of its peers, which takes all of them
-    throw;
-  }
-  std::unique_ptr<comm::DeviceCommunicator> gpus;
-  try {
+    auto nccl = topology.size > 1 ? gpus_->load_nccl(*runtime_) : nullptr;
     gpus = connect(std::move(communicator), std::move(nccl));
-  } catch (const std::exception&) {
+  } catch (const std::exception& error) {
+    if (communicator) communicator->control().abort(error.what());  // connect() tells the peers itself
     if (failing) failing();
     throw;
   }

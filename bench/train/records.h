@@ -15,7 +15,7 @@ namespace hvd::bench {
 
 /// What holds for every run of the session.
 struct SessionFacts {
-  std::string comm;  ///< "solo", "loopback", "mpi", "nccl"
+  std::string comm;  ///< "solo", "loopback", "mpi", "nccl", "hierarchical"
   int threads = 1;
   bool spare_core = false;
   bool traced = false;

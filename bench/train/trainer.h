@@ -44,7 +44,7 @@ struct NetworkFacts {
   double flops_per_image = 0;
   std::optional<StepBound> bound = {};  ///< of a GPU that we have the data sheet of
   std::string engines = {};             ///< of a GPU: models::DeviceStep::engines()
-  std::vector<std::string> notes = {};  ///< of a GPU: models::DeviceStep::notes()
+  std::vector<std::string> notes = {};  ///< of a GPU: models::DeviceStep::notes(), and why there is no bound
 };
 
 /// Of a GPU's memory, bytes, whoever uses it.
