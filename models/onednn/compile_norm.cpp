@@ -4,6 +4,7 @@
 #include "models/onednn/plans.h"
 
 namespace hvd::models::onednn {
+
 void Compiler::norm(NodeId id) {
   const Node& of = node(id);
   const auto& attr = std::get<BatchNormAttr>(of.attr);

@@ -20,6 +20,7 @@ Pixels pixels(const Shape& shape) {
 }
 
 }  // namespace
+
 void Compiler::pool(NodeId id) {
   const Node& of = node(id);
   const Shape& x = shape(of.inputs[0]);
@@ -36,7 +37,7 @@ void Compiler::pool(NodeId id) {
   const Tag tag = activation_tag(from.desc, type_);
   const Md dst(result_dims, type_, tag == Tag::undef ? Tag::any : tag);
   const PoolForward pd = pool_forward(program_.engine(), algorithm, from.desc, dst, geometry, attributes());
-  auto plan = std::make_unique<PoolPlan>(
+  const auto& plan = pools_[id] = std::make_unique<PoolPlan>(
       PoolPlan{.forward = pd, .algorithm = algorithm, .geometry = geometry, .workspace = {}});
   Value result;
   if (global) {
@@ -50,7 +51,6 @@ void Compiler::pool(NodeId id) {
   } else {
     result = output(of.outputs[0], pd.dst_desc(), {}, id);
   }
-  pools_[id] = std::move(plan);
   if (is_mean_3x3(of, type_, tag)) {
     kernel(id, {from.buffer, result.buffer}, [shape = pixels(x), from = from.buffer, to = result.buffer](StepInput&) {
       mean_3x3(reinterpret_cast<const std::uint16_t*>(from->data), reinterpret_cast<std::uint16_t*>(to->data), shape);
@@ -59,8 +59,8 @@ void Compiler::pool(NodeId id) {
   }
   std::vector<Argument> arguments{{DNNL_ARG_SRC, from}, {DNNL_ARG_DST, result}};
   if (const Md workspace = pd.workspace_desc(); workspace.get_size() > 0) {
-    pools_[id]->workspace = program_.new_value(of.name + ":workspace", workspace);
-    arguments.push_back({DNNL_ARG_WORKSPACE, pools_[id]->workspace});
+    plan->workspace = program_.new_value(of.name + ":workspace", workspace);
+    arguments.push_back({DNNL_ARG_WORKSPACE, plan->workspace});
   }
   primitive(id, pd, dnnl::pooling_forward(pd), std::move(arguments));
 }
