@@ -36,10 +36,17 @@ void RankParts::open_gpu(const EngineOptions& options, std::unique_ptr<comm::Com
     if (failing) failing();
     throw;
   }
-  decide_on_graphs(options.schedule, *gpus);
+  comm_ = gpus->backend();
+  if (setup_.gpu.two_levels && comm_ == "nccl") {
+    notes_.emplace_back("--comm hierarchical on one node is NCCL alone: there is no second level");
+  }
   DeviceOptions device = setup_.gpu.schedule;
-  device.graph = graphs_;
+  device.graph = device.graph && !setup_.profile;  // a profiled step is waited for, operation by operation
   device_ = std::make_unique<DeviceEngine>(std::move(gpus), options, device);
+  if (const std::string_view refusal = device_->graph_refusal(); !refusal.empty()) {
+    notes_.emplace_back(refusal);
+    device_->enqueue_every_step();  // phases are compared: what the main one cannot have, none has
+  }
 }
 
 std::unique_ptr<comm::DeviceCommunicator> RankParts::connect(std::unique_ptr<comm::Communicator> communicator,
@@ -51,22 +58,6 @@ std::unique_ptr<comm::DeviceCommunicator> RankParts::connect(std::unique_ptr<com
   communicator->control().barrier(deadline);  // splitting waits for ever for a rank that has no GPU
   return comm::make_hierarchical(comm::split_levels(std::move(communicator)), *runtime_, std::move(nccl),
                                  setup_.gpu.nccl, deadline);
-}
-
-void RankParts::decide_on_graphs(Schedule schedule, comm::DeviceCommunicator& gpus) {
-  comm_ = gpus.backend();
-  if (setup_.gpu.two_levels && comm_ == "nccl") {
-    notes_.emplace_back("--comm hierarchical on one node is NCCL alone: there is no second level");
-  }
-  graphs_ = setup_.gpu.schedule.graph && !setup_.profile;  // a profiled step is waited for, operation by operation
-  if (!graphs_ || gpus.topology().size == 1 || schedule == Schedule::kNone) return;
-  std::string refusal = gpus.device().capture_refusal();
-  if (refusal.empty() && schedule == Schedule::kNegotiated) {
-    refusal = "the host takes part in negotiated steps, which no CUDA graph can hold: every step is enqueued";
-  }
-  if (refusal.empty()) return;
-  graphs_ = false;
-  notes_.push_back(std::move(refusal));
 }
 
 GpuDescription RankParts::gpu(const std::string& engines) const {

@@ -30,8 +30,8 @@ class RankParts {
   [[nodiscard]] Engine& engine() { return device_ ? device_->engine() : *host_; }
   /// Only where on_gpu(): "nccl" or "hierarchical", as it came to be.
   [[nodiscard]] const std::string& comm() const { return comm_; }
-  /// Only where on_gpu(): whether steps become CUDA graphs, in every phase alike.
-  [[nodiscard]] bool graphs() const { return graphs_; }
+  /// Whether steps become CUDA graphs, in every phase alike.
+  [[nodiscard]] bool graphs() const { return device_ && device_->graphs(); }
   /// What is not as was asked for, one line each.
   [[nodiscard]] const std::vector<std::string>& notes() const { return notes_; }
   /// Only where on_gpu(). `engines`: NetworkFacts::engines.
@@ -44,8 +44,6 @@ class RankParts {
                 const std::function<void()>& failing);
   std::unique_ptr<comm::DeviceCommunicator> connect(std::unique_ptr<comm::Communicator> communicator,
                                                     std::shared_ptr<comm::nccl::Api> nccl);
-  /// Phases are compared: what one of them cannot have, none has.
-  void decide_on_graphs(Schedule schedule, comm::DeviceCommunicator& gpus);
 
   const Setup& setup_;
   GpuBackend* const gpus_;
@@ -53,7 +51,6 @@ class RankParts {
   std::unique_ptr<Engine> host_;
   std::unique_ptr<gpu::Runtime> runtime_;
   std::string comm_;
-  bool graphs_ = false;
   std::vector<std::string> notes_;
   std::unique_ptr<DeviceEngine> device_;
 };

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "engine/comm/communicator.h"
 #include "engine/comm/nccl/api.h"
@@ -28,7 +29,7 @@ class DevicePlane : public DataPlane {
   /// Nothing but destruction is of use afterwards.
   virtual void abort() noexcept = 0;
   /// Why a capture cannot hold all_reduce(), in one line; empty: it can.
-  [[nodiscard]] virtual std::string capture_refusal() const { return {}; }
+  [[nodiscard]] virtual std::string_view capture_refusal() const { return {}; }
   /// What the ranks spent together to be able to reduce; no part of any step.
   [[nodiscard]] virtual std::chrono::nanoseconds creation_time() const = 0;
 

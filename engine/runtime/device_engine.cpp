@@ -81,14 +81,17 @@ void DeviceEngine::set_schedule(Schedule schedule) {
 }
 
 bool DeviceEngine::to_be_captured() const {
-  if (!device_.graph || (schedule_ == Schedule::kNegotiated && !alone_)) return false;
-  if (schedule_ == Schedule::kStatic && !graph_refusal().empty()) return false;
+  if (!device_.graph || !graph_refusal().empty()) return false;
   const auto before = eager_.find(schedule_);
   return (before == eager_.end() ? 0 : before->second) >= device_.eager_steps;
 }
 
-std::string DeviceEngine::graph_refusal() const {
-  return device_.graph && !alone_ ? plane_.capture_refusal() : std::string{};
+std::string_view DeviceEngine::graph_refusal() const {
+  if (!device_.graph || alone_ || schedule_ == Schedule::kNone) return {};
+  if (schedule_ == Schedule::kNegotiated) {
+    return "the host takes part in negotiated steps, which no CUDA graph can hold: every step is enqueued";
+  }
+  return plane_.capture_refusal();
 }
 
 void DeviceEngine::run_step(gpu::StreamView compute, const Work& work) {

@@ -88,9 +88,13 @@ class DeviceEngine {
   void gradient_ready(std::size_t index);
   /// Sleeps until the step is over on the GPU. Errors: the engine's; timeout; backend if the GPU failed.
   DeviceReport finish_step();
-  /// Why steps of the static schedule are enqueued one by one though a graph was asked for, in one line; empty: they
-  /// are captured, or nobody asked. For whoever reports the run.
-  [[nodiscard]] std::string graph_refusal() const;
+  /// Whether a graph is asked for.
+  [[nodiscard]] bool graphs() const noexcept { return device_.graph; }
+  /// Why steps of the schedule are enqueued one by one though a graph is asked for, in one line; empty: they are
+  /// captured, or nobody asks.
+  [[nodiscard]] std::string_view graph_refusal() const;
+  /// No graph is asked for any more, whatever the schedule.
+  void enqueue_every_step() { device_.graph = false; }
   /// Forgets captured graphs: the next steps are captured anew. After a change of what Work enqueues.
   void drop_graphs() { graphs_.clear(); }
 
@@ -110,7 +114,7 @@ class DeviceEngine {
   gpu::Runtime& runtime_;
   comm::DevicePlane& plane_;
   const EngineOptions options_;
-  const DeviceOptions device_;
+  DeviceOptions device_;
   const bool alone_;
   DeviceWatch watch_;               // after engine_: its thread looks at it to the end
   std::unique_ptr<Engine> engine_;  // after graphs_: a communicator outlives them

@@ -151,7 +151,7 @@ std::string HierarchicalPlane::description() const {
          (crossing_ ? levels_.across.data().description() : "local rank 0") + " between nodes)";
 }
 
-std::string HierarchicalPlane::capture_refusal() const {
+std::string_view HierarchicalPlane::capture_refusal() const {
   return "hierarchical reductions pass through the host, which no CUDA graph can hold: every step is enqueued";
 }
 

@@ -47,7 +47,7 @@ class HierarchicalPlane final : public DevicePlane {
   void complete(std::string_view what, Deadline deadline) override;
   [[nodiscard]] std::string description() const override;
   [[nodiscard]] gpu::StreamView stream() const override { return inside_->stream(); }
-  [[nodiscard]] std::string capture_refusal() const override;
+  [[nodiscard]] std::string_view capture_refusal() const override;
   void check() override;
   void abort() noexcept override;
   [[nodiscard]] std::chrono::nanoseconds creation_time() const override { return creation_time_; }
