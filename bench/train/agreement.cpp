@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "bench/build_info.h"
+#include "bench/train/key_lines.h"
 #include "engine/base/error.h"
 #include "engine/base/hash.h"
 #include "engine/base/json.h"
@@ -17,26 +18,13 @@ std::string text_of(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-/// One wish per line; no name holds a '=', and neither holds a line break.
-std::string lines_of(const Wishes& wishes) {
-  std::string text;
-  for (const auto& [name, value] : wishes) text.append(name).append("=").append(value).append("\n");
-  return text;
-}
-
-std::string_view take_line(std::string_view& text) {
-  const std::string_view line = text.substr(0, text.find('\n'));
-  text.remove_prefix(std::min(line.size() + 1, text.size()));
-  return line;
-}
-
 /// The first line that differs, as "NAME is A on ... and B on ..."; empty if none does.
 std::string difference(std::string_view root, std::string_view other, const std::string& root_name,
                        const std::string& other_name) {
   const auto told = [&](std::string_view first, std::string_view second) {
-    const auto value = [](std::string_view line) { return std::string(line.substr(line.find('=') + 1)); };
-    return std::string(first.substr(0, first.find('='))) + " is " + value(first) + " on " + root_name + " and " +
-           value(second) + " on " + other_name;
+    const auto value = [](std::string_view line) { return std::string(split_line(line).second); };
+    return std::string(split_line(first).first) + " is " + value(first) + " on " + root_name + " and " + value(second) +
+           " on " + other_name;
   };
   while (!root.empty() || !other.empty()) {
     const std::string_view first = take_line(root);
@@ -121,7 +109,7 @@ Wishes wishes_of(const Options& options, const Setup& setup) {
 void require_agreement(comm::Communicator& communicator, const Wishes& mine, Deadline deadline) {
   if (communicator.topology().size == 1) return;
   comm::ControlPlane& control = communicator.control();
-  const std::string text = lines_of(mine);
+  const std::string text = key_lines(mine);
   const std::vector<comm::Bytes> all = control.gather(std::as_bytes(std::span(text)), deadline);
   const std::string verdict = communicator.topology().rank == 0 ? judge(all, communicator.topology()) : std::string();
   const std::string agreed = text_of(control.broadcast(std::as_bytes(std::span(verdict)), 0, deadline));

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <utility>
 
+#include "bench/train/key_lines.h"
 #include "engine/base/json.h"
 
 namespace hvd::bench {
@@ -41,21 +42,9 @@ std::string cuda_version(int number) {
 
 std::string positive(double value) { return value > 0 ? json_number(value) : ""; }
 
-/// One fact per line.
-std::string lines_of(const GpuDescription& gpu) {
-  std::string text;
-  for (const auto& [key, value] : gpu) text.append(key).append("=").append(value).append("\n");
-  return text;
-}
-
 GpuDescription parse_lines(std::string_view text) {
   GpuDescription gpu;
-  while (!text.empty()) {
-    const std::string_view line = text.substr(0, text.find('\n'));
-    text.remove_prefix(std::min(line.size() + 1, text.size()));
-    const std::size_t equals = line.find('=');
-    if (equals != std::string_view::npos) gpu.emplace(line.substr(0, equals), line.substr(equals + 1));
-  }
+  while (!text.empty()) gpu.emplace(split_line(take_line(text)));
   return gpu;
 }
 
@@ -118,7 +107,7 @@ GpuFacts merge_gpu_facts(const std::vector<GpuDescription>& ranks) {
 }
 
 GpuFacts gather_gpu_facts(Engine& engine, const GpuDescription& mine) {
-  const std::string text = lines_of(mine);
+  const std::string text = key_lines(mine);
   std::vector<GpuDescription> ranks;
   for (const comm::Bytes& bytes : engine.gather(std::as_bytes(std::span(text)))) {
     ranks.push_back(parse_lines({reinterpret_cast<const char*>(bytes.data()), bytes.size()}));

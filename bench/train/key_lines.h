@@ -1,0 +1,33 @@
+// Names and values as text between ranks, a line each: "name=value". No name holds a '=', and neither holds a line
+// break. Pure.
+#pragma once
+
+#include <algorithm>
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace hvd::bench {
+
+/// `pairs`: any range of (name, value).
+template <class Pairs>
+std::string key_lines(const Pairs& pairs) {
+  std::string text;
+  for (const auto& [name, value] : pairs) text.append(name).append("=").append(value).append("\n");
+  return text;
+}
+
+/// Cuts the first line off, without its end.
+inline std::string_view take_line(std::string_view& text) {
+  const std::string_view line = text.substr(0, text.find('\n'));
+  text.remove_prefix(std::min(line.size() + 1, text.size()));
+  return line;
+}
+
+/// Name and value of a line.
+inline std::pair<std::string_view, std::string_view> split_line(std::string_view line) {
+  const std::size_t equals = std::min(line.find('='), line.size());
+  return {line.substr(0, equals), line.substr(std::min(equals + 1, line.size()))};
+}
+
+}  // namespace hvd::bench
