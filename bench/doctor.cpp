@@ -15,7 +15,7 @@
 #include "bench/build_info.h"
 #include "bench/cli/environment.h"
 #include "bench/cli/launch.h"
-#include "bench/cli/nccl_search.h"
+#include "bench/cli/library_search.h"
 #include "bench/cli/report.h"
 #include "bench/host_facts.h"
 #include "bench/machine_rate.h"
@@ -187,7 +187,7 @@ void examine_gpus(FindingList& all, const Environment& environment) {
              std::to_string(device.compute_major) + "." + std::to_string(device.compute_minor) + ", " +
              bytes_text(static_cast<double>(device.memory_bytes)) + ", " + device.uuid);
   }
-  if (std::string reason = models::cudnn_unsupported_reason(nccl_search(environment)); !reason.empty()) {
+  if (std::string reason = models::cudnn_unsupported_reason(library_search(environment)); !reason.empty()) {
     all.push_back({Level::kNote, "cuDNN", std::move(reason), {}});
   }
 }
@@ -195,7 +195,7 @@ void examine_gpus(FindingList& all, const Environment& environment) {
 /// Only where there is a GPU to reduce on, or where it was asked for by name.
 void examine_nccl(FindingList& all, const Environment& environment) {
   const gpu::DeviceList gpus = gpu::list_devices();
-  const comm::nccl::Search search = nccl_search(environment);
+  const gpu::LibrarySearch search = library_search(environment);
   if (gpus.devices.empty() && search.nccl_root.empty()) return;
   try {
     const auto nccl = comm::nccl::load(search);

@@ -1,8 +1,9 @@
 #include "bench/train/gpu_backend.h"
 
+#include <mutex>
 #include <utility>
 
-#include "bench/cli/nccl_search.h"
+#include "bench/cli/library_search.h"
 #include "engine/base/assert.h"
 
 namespace hvd::bench {
@@ -10,28 +11,38 @@ namespace {
 
 class CudaBackend final : public GpuBackend {
  public:
-  explicit CudaBackend(comm::nccl::Search search) : search_(std::move(search)) {}
+  explicit CudaBackend(Environment environment) : environment_(std::move(environment)) {}
 
   gpu::DeviceList list() override { return gpu::list_devices(); }
-  std::string unsupported_reason() override { return models::cudnn_unsupported_reason(search_); }
+  std::string unsupported_reason() override { return models::cudnn_unsupported_reason(libraries()); }
   std::unique_ptr<gpu::Runtime> open(int index) override { return gpu::make_cuda_runtime(index); }
-  std::shared_ptr<comm::nccl::Api> load_nccl(gpu::Runtime& /*runtime*/) override { return comm::nccl::load(search_); }
+  std::shared_ptr<comm::nccl::Api> load_nccl(gpu::Runtime& /*runtime*/) override {
+    return comm::nccl::load(libraries());
+  }
   std::unique_ptr<models::DeviceStep> make_step(models::Graph graph, const models::StepOptions& options,
                                                 const models::CudnnOptions& cudnn, gpu::Runtime& runtime,
                                                 const models::ArenaAllocator& allocate) override {
     models::CudnnOptions with = cudnn;
-    with.libraries = search_;
+    with.libraries = libraries();
     return models::make_cudnn_step(std::move(graph), options, with, runtime, allocate);
   }
 
  private:
-  comm::nccl::Search search_;
+  /// Read from folders when first asked for: most programs have no GPU.
+  const gpu::LibrarySearch& libraries() {
+    std::call_once(once_, [this] { libraries_ = library_search(environment_); });
+    return libraries_;
+  }
+
+  const Environment environment_;
+  std::once_flag once_;
+  gpu::LibrarySearch libraries_;
 };
 
 }  // namespace
 
 std::unique_ptr<GpuBackend> make_cuda_backend(const Environment& environment) {
-  return std::make_unique<CudaBackend>(nccl_search(environment));
+  return std::make_unique<CudaBackend>(environment);
 }
 
 std::string gpu_absence(const gpu::DeviceList& list) {

@@ -36,8 +36,8 @@ class GpuBackend {
                                                                       const models::ArenaAllocator& allocate) = 0;
 };
 
-/// NVIDIA's, in any build: in one without CUDA there are no GPUs, and the reason says so. `environment`: where NCCL is
-/// looked for.
+/// NVIDIA's, in any build: in one without CUDA there are no GPUs, and the reason says so. `environment`: where its
+/// libraries are looked for.
 std::unique_ptr<GpuBackend> make_cuda_backend(const Environment& environment);
 
 /// Why no GPU can be used, in one line; empty: one can. A null backend has none.

@@ -284,7 +284,7 @@ gpu::LibrarySearch nccl_in(const std::string& root) {
 }
 
 /// What load() says; empty if it could.
-std::string load_error(const comm::nccl::Search& search) {
+std::string load_error(const gpu::LibrarySearch& search) {
   try {
     (void)comm::nccl::load(search);
   } catch (const Error& error) {

@@ -95,9 +95,8 @@ class Api {
   virtual Result withdraw(Comm comm, Registration registration) = 0;
 };
 
-using Search = gpu::LibrarySearch;
 /// Looks for libnccl as all libraries are looked for (gpu::candidates). Errors: unsupported if there is none (one line
 /// that lists what was tried), if it lacks a function, is older than kOldestVersion, or this build has no NCCL.
-std::unique_ptr<Api> load(const Search& search);
+std::unique_ptr<Api> load(const gpu::LibrarySearch& search);
 
 }  // namespace hvd::comm::nccl

@@ -183,7 +183,7 @@ class Library final : public Api {
 
 }  // namespace
 
-std::unique_ptr<Api> load(const Search& search) {
+std::unique_ptr<Api> load(const gpu::LibrarySearch& search) {
   const gpu::WantedLibrary wanted = wanted_nccl();
   const gpu::SharedLibrary file = gpu::load_library(wanted, search);
   Functions functions;

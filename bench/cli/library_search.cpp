@@ -1,8 +1,8 @@
-#include "bench/cli/nccl_search.h"
+#include "bench/cli/library_search.h"
 
 namespace hvd::bench {
 
-comm::nccl::Search nccl_search(const Environment& environment) {
+gpu::LibrarySearch library_search(const Environment& environment) {
   return gpu::library_search([&](const char* variable) { return value_of(environment, variable); });
 }
 

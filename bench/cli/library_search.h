@@ -7,6 +7,6 @@
 namespace hvd::bench {
 
 /// For NCCL, cuDNN and cuBLASLt alike: see gpu::library_search().
-comm::nccl::Search nccl_search(const Environment& environment);
+gpu::LibrarySearch library_search(const Environment& environment);
 
 }  // namespace hvd::bench
