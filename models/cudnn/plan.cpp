@@ -68,9 +68,11 @@ std::vector<std::string> fallback_lines(const Graph& graph, const Program& progr
   }
   std::vector<std::string> lines;
   for (const auto& [what, nodes] : fallbacks) {
-    std::string where = graph.node(*nodes.begin()).name;
-    if (nodes.size() > 1) where = std::to_string(nodes.size()) + " nodes (" + where + ", ...)";
-    lines.push_back("not served at " + where.append(": ").append(what));
+    std::string line = "not served at ";
+    if (nodes.size() > 1) line += std::to_string(nodes.size()) + " nodes (";
+    line += graph.node(*nodes.begin()).name;
+    if (nodes.size() > 1) line += ", ...)";
+    lines.push_back(line.append(": ").append(what));
   }
   return lines;
 }

@@ -8,9 +8,11 @@
 #include <cmath>
 #include <cstring>
 #include <mutex>
+#include <semaphore>
 #include <string>
 #include <vector>
 
+#include "engine/comm/nccl/crossing.h"
 #include "tests/comm/gpu_ranks.h"
 
 namespace hvd::test {
@@ -217,6 +219,50 @@ TEST(Hierarchical, AWrongSumIsFoundBeforeTraining) {
     EXPECT_EQ(error.find('\n'), std::string::npos);
   }
   EXPECT_TRUE(outcome.violations.empty()) << outcome.text();
+}
+
+/// A node's leader whose reductions between nodes last until release(), whatever happens.
+class SlowReductions final : public comm::Communicator, private comm::DataPlane {
+ public:
+  [[nodiscard]] const comm::Topology& topology() const override { return solo_->topology(); }
+  [[nodiscard]] comm::ControlPlane& control() override { return solo_->control(); }
+  [[nodiscard]] comm::DataPlane& data() override { return *this; }
+  [[nodiscard]] std::string_view backend() const override { return solo_->backend(); }
+  [[nodiscard]] std::string library() const override { return solo_->library(); }
+
+  void await_begin() { begun_.acquire(); }
+  void release() { released_.release(); }
+
+ private:
+  std::unique_ptr<comm::RegisteredMemory> allocate(std::size_t bytes, Deadline deadline) override {
+    return solo_->data().allocate(bytes, deadline);
+  }
+  void all_reduce(void*, std::size_t, DataType, ReduceOp, Deadline) override {
+    begun_.release();
+    released_.acquire();
+    throw Error(Errc::kPeerLost, "rank 1 has gone");
+  }
+  void broadcast(void*, std::size_t, int, Deadline) override {}
+  [[nodiscard]] std::string description() const override { return "slow"; }
+
+  std::unique_ptr<comm::Communicator> solo_ = comm::make_solo();
+  std::binary_semaphore begun_{0}, released_{0};
+};
+
+TEST(Crossing, GivesTheMemoryInItsHandsBackWhenItHasLetGoOfIt) {
+  SlowReductions between;
+  comm::nccl::Crossing crossing(between);
+  const auto inside = std::make_shared<gpu::HostGate>(), queued = std::make_shared<gpu::HostGate>();
+  inside->reach();
+  const comm::nccl::Crossing::Job job{.deadline = Deadline::after(20s)};
+  crossing.submit(job, inside);
+  crossing.submit(job, queued);
+  between.await_begin();
+  crossing.abort("step 3: lost");
+  EXPECT_TRUE(queued->is_open());
+  EXPECT_FALSE(inside->is_open());  // the GPU would write what is being reduced
+  between.release();
+  inside->await_open();
 }
 
 TEST(Hierarchical, ALostRankInsideANodeEndsAll) {

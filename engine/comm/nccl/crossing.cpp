@@ -50,13 +50,15 @@ void Crossing::abort(const std::string& reason) noexcept {
   across_.control().abort(reason);
   const MutexLock lock(mutex_);
   over_ = true;
-  for (const Entry& entry : entries_) entry.gate->open();
+  // The thread may still be writing the memory of the job in its hands: the GPU gets that back from the thread.
+  for (std::size_t i = performing_ ? 1 : 0; i < entries_.size(); ++i) entries_[i].gate->open();
   changed_.notify_all();
 }
 
 std::optional<Crossing::Entry> Crossing::next() {
   const MutexLock lock(mutex_);
   while (entries_.empty() && !over_) changed_.wait(mutex_);
+  performing_ = !over_;
   if (over_) return std::nullopt;
   return entries_.front();
 }
@@ -66,6 +68,7 @@ void Crossing::run() {
     while (const std::optional<Entry> entry = next()) {
       perform(*entry);
       const MutexLock lock(mutex_);
+      performing_ = false;
       entry->gate->open();
       entries_.pop_front();
     }
@@ -74,6 +77,8 @@ void Crossing::run() {
     const std::string text = std::string("between nodes (ranks counted by node): ") + error.what();
     across_.control().abort(error.what());
     const MutexLock lock(mutex_);
+    performing_ = false;
+    if (over_) entries_.front().gate->open();
     failure_.emplace(ours != nullptr ? ours->code() : Errc::kBackend, text);
   }
 }

@@ -43,7 +43,8 @@ class Crossing {
   [[nodiscard]] bool busy();
   /// Errors: what ended the thread, if a job failed.
   void check();
-  /// Ends the wait of the thread and of the streams. `reason` is for the peers.
+  /// Ends the wait of the thread and of the streams: the stream of the job that the thread has in its hands goes on
+  /// when the thread has let go of its memory. `reason` is for the peers.
   void abort(const std::string& reason) noexcept;
 
  private:
@@ -61,6 +62,7 @@ class Crossing {
   CondVar changed_;
   std::deque<Entry> entries_ HVD_GUARDED_BY(mutex_);  // the first is being done
   std::optional<Error> failure_ HVD_GUARDED_BY(mutex_);
+  bool performing_ HVD_GUARDED_BY(mutex_) = false;  // the first, by the thread
   bool over_ HVD_GUARDED_BY(mutex_) = false;
   std::thread thread_;  // last: it uses all of the above
 };
