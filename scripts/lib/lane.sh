@@ -27,17 +27,14 @@ for path in sorted({entry["file"] for entry in commands}):
 }
 
 # clang-tidy parses as clang does and turns its warnings (-Wthread-safety among them) into errors, so nothing is
-# compiled besides. The analyzer follows paths from one file's functions only, so it goes file by file; all else sees a
-# folder at a time, which spares parsing the same headers again and again.
+# compiled besides. It sees a folder at a time, which spares parsing the same headers again and again; the last folders
+# are the longest.
 tidy() {
   local folders=build/tidy-folders
-  cmake --preset tidy && cmake --preset tidy -B "$folders" -DCMAKE_UNITY_BUILD=ON || return 1
-  {
-    sources "$folders" "$hvd_root/" | grep -v /build_info.cpp | sed 's/^/folder /'
-    sources build/tidy "$hvd_root/engine/" "$hvd_root/models/" "$hvd_root/bench/" | sed 's/^/file /'
-  } >"$logs/tidy-files"
-  cut -d' ' -f1 "$logs/tidy-files" | sort | uniq -c
-  xargs -a "$logs/tidy-files" -n 2 -P "$(nproc)" scripts/lib/tidy_one.sh
+  cmake --preset tidy -B "$folders" -DCMAKE_UNITY_BUILD=ON || return 1
+  sources "$folders" "$hvd_root/" | grep -v /build_info.cpp | sort -r >"$logs/tidy-files"
+  wc -l "$logs/tidy-files"
+  xargs -a "$logs/tidy-files" -n 1 -P "$(nproc)" scripts/lib/tidy_folder.sh "$folders"
 }
 
 cd "$hvd_root"
