@@ -1,5 +1,5 @@
 // The work of our kernels on one element, run on the host over every index and compared with the reference: what the
-// GPU runs is the same source. Sums over rows and the softmax are in the GPU's own code, tested where there is a GPU.
+// GPU runs is the same source. Sums over rows and the softmax are in sums_test.cpp.
 #include "models/cudnn/kernels/element.h"
 
 #include <gtest/gtest.h>

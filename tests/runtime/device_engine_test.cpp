@@ -275,6 +275,30 @@ TEST(DeviceEngine, NegotiatesWhateverTheOrderOnEachRank) {
   }
 }
 
+// What a kernel that packs many gradients in one launch could save on a GPU: docs/gpu.md.
+TEST(DeviceEngine, NegotiatedGradientsAreCopiedOnlyWhereTheyComeOutOfOrder) {
+  for (const bool in_order : {true, false}) {
+    std::atomic<bool> copied = false;
+    const GpuOutcome outcome = on_gpu_ranks(2, {}, [&](GpuRank& rank) {
+      DeviceEngine engine(rank.connect(), small_buckets(Schedule::kNegotiated), {});
+      Network network(rank, engine);
+      if (!in_order) {
+        // Every other one first, and time to negotiate these alone.
+        std::stable_partition(network.order_.begin(), network.order_.end(), [](std::size_t i) { return i % 2 == 0; });
+        network.before_gradient_ = [](std::size_t i) {
+          if (i == 1) std::this_thread::sleep_for(200ms);
+        };
+      }
+      for (int step = 0; step < 3; ++step) {
+        if (network.step().engine.copy > std::chrono::nanoseconds::zero()) copied = true;
+      }
+      EXPECT_EQ(network.parameters(), expected_parameters(2, 3, network.gradients()));
+    });
+    ASSERT_TRUE(outcome.good()) << outcome.text();
+    EXPECT_EQ(copied, !in_order);
+  }
+}
+
 TEST(DeviceEngine, SchedulesMaySwitchBetweenSteps) {
   const GpuOutcome outcome = on_gpu_ranks(2, {}, [](GpuRank& rank) {
     DeviceEngine engine(rank.connect(), small_buckets(Schedule::kStatic), {.eager_steps = 1});

@@ -1,24 +1,22 @@
 // Launching the functors of element.h.
 #pragma once
 
-#include <cuda_runtime_api.h>
-
 #include <algorithm>
 #include <cstdint>
-#include <string>
 
-#include "engine/base/error.h"
+#include "engine/gpu/launch.cuh"
 #include "models/cudnn/kernels/dispatch.h"
 
 namespace hvd::models::cudnn::kernels {
 
-inline constexpr int kThreads = 256;
-inline constexpr std::int64_t kMostBlocks = 1 << 20;  // beyond that, threads take several elements
+using gpu::kThreads;
+using gpu::launch_blocks;
 
-inline void check_launch(const char* kernel) {
-  if (const cudaError_t status = cudaGetLastError(); status != cudaSuccess) {
-    throw Error(Errc::kBackend, std::string("kernel ") + kernel + ": " + cudaGetErrorString(status));
-  }
+inline constexpr std::int64_t kMostBlocks = 1 << 20;         // beyond that, threads take several elements
+inline constexpr std::int64_t kMostBlocksPerList = 1 << 12;  // of several lists
+
+inline unsigned blocks_for(std::int64_t count, std::int64_t most) {
+  return static_cast<unsigned>(std::min((count + kThreads - 1) / kThreads, most));
 }
 
 template <class Body>
@@ -29,12 +27,11 @@ __global__ void for_each_kernel(const __grid_constant__ Body body, std::int64_t 
   }
 }
 
+/// body(i) for every i < count.
 template <class Body>
 void for_each(const Body& body, std::int64_t count, Stream stream, const char* kernel) {
   if (count <= 0) return;
-  const std::int64_t blocks = std::min((count + kThreads - 1) / kThreads, kMostBlocks);
-  for_each_kernel<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(body, count);
-  check_launch(kernel);
+  launch_blocks(kernel, for_each_kernel<Body>, blocks_for(count, kMostBlocks), stream, body, count);
 }
 
 template <class Body>
@@ -50,10 +47,8 @@ __global__ void for_each_of_each_kernel(const __grid_constant__ Body body) {
 template <class Body>
 void for_each_of_each(const Body& body, std::size_t lists, std::int64_t longest, Stream stream, const char* kernel) {
   if (lists == 0 || longest <= 0) return;
-  constexpr std::int64_t kMostBlocksPerList = 4096;
-  const auto blocks = static_cast<unsigned>(std::min((longest + kThreads - 1) / kThreads, kMostBlocksPerList));
-  for_each_of_each_kernel<<<dim3(blocks, static_cast<unsigned>(lists)), kThreads, 0, stream>>>(body);
-  check_launch(kernel);
+  const dim3 blocks(blocks_for(longest, kMostBlocksPerList), static_cast<unsigned>(lists));
+  launch_blocks(kernel, for_each_of_each_kernel<Body>, blocks, stream, body);
 }
 
 }  // namespace hvd::models::cudnn::kernels

@@ -59,12 +59,10 @@ __global__ void mean_kernel(const float* values, std::int64_t count, float* mean
 void softmax_cross_entropy(const Matrix& logits, const std::int32_t* labels, float* row_losses, float* loss,
                            float* probabilities, Stream stream) {
   with_type(logits.type, "softmax_cross_entropy", [&](auto* type) {
-    softmax_kernel<Pointee<decltype(type)>>
-        <<<static_cast<unsigned>(logits.rows), kThreads, 0, stream>>>(logits, labels, row_losses, probabilities);
-    check_launch("softmax_cross_entropy");
+    launch_blocks("softmax_cross_entropy", softmax_kernel<Pointee<decltype(type)>>, static_cast<unsigned>(logits.rows),
+                  stream, logits, labels, row_losses, probabilities);
   });
-  mean_kernel<<<1, kThreads, 0, stream>>>(row_losses, logits.rows, loss);
-  check_launch("softmax_cross_entropy");
+  launch_blocks("softmax_cross_entropy", mean_kernel, 1, stream, row_losses, logits.rows, loss);
 }
 
 void softmax_cross_entropy_backward(const float* probabilities, const std::int32_t* labels, float weight,

@@ -40,7 +40,7 @@ __global__ void partial_sums_kernel(const __grid_constant__ Term term, const __g
   float sum[kSums][V] = {};
   if (channel < channels) {
     const std::int64_t first = std::int64_t{blockIdx.y} * cut.rows_per_block;
-    const std::int64_t last = min(first + cut.rows_per_block, rows);
+    const std::int64_t last = std::min(first + cut.rows_per_block, rows);
     Place<V> place(0, channels);
     place.channel = channel;
     for (place.row = first + down; place.row < last; place.row += threads_down) term.add(place, sum);
@@ -73,7 +73,7 @@ __global__ void finish_sums_kernel(const float* partial, std::int64_t row_blocks
   const std::int64_t per_range = (row_blocks + kFinishRanges - 1) / kFinishRanges;
   for (int s = 0; s < kSums; ++s) {
     float total = 0;
-    const std::int64_t last = min((range + 1) * per_range, row_blocks);
+    const std::int64_t last = std::min((range + 1) * per_range, row_blocks);
     if (channel < channels) {
       for (std::int64_t b = range * per_range; b < last; ++b) total += partial[(b * kSums + s) * channels + channel];
     }
@@ -96,13 +96,12 @@ void sum_rows(const Matrix& x, bool wide, const Term& term, const Finish& finish
   const auto run = [&](auto width) {
     constexpr int kWidth = decltype(width)::value;
     const Cut parts = cut(x, kWidth);
-    partial_sums_kernel<Term, kWidth>
-        <<<dim3(static_cast<unsigned>(parts.column_blocks), static_cast<unsigned>(parts.row_blocks)), kThreads, 0,
-           stream>>>(term, parts, x.rows, x.channels, partial);
-    check_launch(kernel);
-    const auto blocks = static_cast<unsigned>((x.channels + kFinishLanes - 1) / kFinishLanes);
-    finish_sums_kernel<Term::kSums><<<blocks, kThreads, 0, stream>>>(partial, parts.row_blocks, x.channels, finish);
-    check_launch(kernel);
+    launch_blocks(kernel, partial_sums_kernel<Term, kWidth>,
+                  dim3(static_cast<unsigned>(parts.column_blocks), static_cast<unsigned>(parts.row_blocks)), stream,
+                  term, parts, x.rows, x.channels, partial);
+    launch_blocks(kernel, finish_sums_kernel<Term::kSums, Finish>,
+                  static_cast<unsigned>((x.channels + kFinishLanes - 1) / kFinishLanes), stream, partial,
+                  parts.row_blocks, x.channels, finish);
   };
   // Vectors of four whatever the type: eight would double the shared memory.
   if (wide) {

@@ -1,0 +1,422 @@
+// The kernels whose threads work together, sums over rows (norm.cu) and the softmax (loss.cu), against doubles. Built
+// for the host and for a GPU, as kernels_test.cpp.
+//
+// Bounds: a sum of K terms in fp32 is off by sqrt(K) roundings of the sum of the terms' sizes; what is made of it adds
+// one rounding per operation, and the result one of its type.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "tests/cudnn/kernel_memory.h"
+
+namespace hvd::models::cudnn::kernels {
+namespace {
+
+constexpr double kEpsilon = 0x1.0p-23;  // of fp32
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+/// What rounding `value` to `type` may do.
+double stored(DataType type, double value) {
+  return rounding(type) * std::abs(value) + (type == DataType::kF16 ? 0x1.0p-25 : 0x1.0p-134);
+}
+
+/// A sum, and how far it may be off.
+struct Sum {
+  double value = 0, size = 0, terms = 0, undecided = 0;
+  void add(double term) {
+    value += term;
+    size += std::abs(term);
+    terms += 1;
+  }
+  /// `roundings` per term.
+  [[nodiscard]] double bound(double roundings = 1) const {
+    return kEpsilon * (std::sqrt(terms) + roundings) * size + undecided;
+  }
+};
+
+void expect_within(const std::vector<double>& got, const std::vector<double>& expected,
+                   const std::vector<double>& bounds, const char* what) {
+  ASSERT_EQ(got.size(), expected.size());
+  for (std::size_t i = 0; i < got.size(); ++i) ASSERT_NEAR(got[i], expected[i], bounds[i]) << what << ' ' << i;
+}
+
+std::vector<double> doubles(const Memory& memory) {
+  const std::vector<float> values = memory.read();
+  return {values.begin(), values.end()};
+}
+
+struct Case {
+  std::int64_t rows, channels, gap;
+};
+// One row, few, a remainder in every block; vectors of channels and not, with and without gaps.
+const std::vector<Case> kCases{{1, 3, 0},   {1, 2048, 0},  {7, 64, 8},   {31, 3, 5},   {257, 64, 0},
+                               {33, 64, 1}, {97, 2048, 8}, {1000, 3, 0}, {1000, 12, 4}};
+
+std::string text(const Case& of) {
+  return std::to_string(of.rows) + " rows of " + std::to_string(of.channels) + " and " + std::to_string(of.gap);
+}
+
+/// The sums of each channel in doubles.
+struct ChannelSums {
+  std::vector<Sum> sums, squares;
+  explicit ChannelSums(const Tensor& x)
+      : sums(static_cast<std::size_t>(x.channels())), squares(static_cast<std::size_t>(x.channels())) {
+    for (std::size_t i = 0; i < x.values.size(); ++i) {
+      sums[i % sums.size()].add(x.values[i]);
+      squares[i % sums.size()].add(x.values[i] * x.values[i]);
+    }
+  }
+};
+
+void expect_sums(const char* what, const std::vector<double>& got, const std::vector<Sum>& of_channel, DataType made) {
+  std::vector<double> expected, bounds;
+  for (const Sum& one : of_channel) {
+    expected.push_back(one.value);
+    bounds.push_back(one.bound(2) + stored(made, one.value));
+  }
+  expect_within(got, expected, bounds, what);
+}
+
+void expect_statistics(const Tensor& x, const ChannelSums& expected) {
+  const auto bytes = static_cast<std::size_t>(x.channels()) * sizeof(float);
+  const Memory workspace(row_sums_workspace(x.matrix(), 2)), sum(bytes), square_sum(bytes);
+  statistics(x.matrix(), sum.as(), square_sum.as(), workspace.as<void>(), nullptr);
+  expect_sums("sum of channel", doubles(sum), expected.sums, DataType::kF32);
+  expect_sums("sum of squares of channel", doubles(square_sum), expected.squares, DataType::kF32);
+  const std::vector<float> first = sum.read();
+  statistics(x.matrix(), sum.as(), square_sum.as(), workspace.as<void>(), nullptr);
+  EXPECT_EQ(sum.read(), first);  // bit for bit
+}
+
+class SumsTest : public KernelTest {};
+
+TEST_P(SumsTest, StatisticsAndBiasGradients) {
+  for (const Case& of : kCases) {
+    SCOPED_TRACE(text(of));
+    const Tensor x(GetParam(), {of.rows, of.channels}, 1, Gap{of.gap});
+    const ChannelSums expected(x);
+    expect_statistics(x, expected);
+    for (const DataType made : {DataType::kF32, DataType::kF16, DataType::kBF16}) {
+      const Memory workspace(row_sums_workspace(x.matrix(), 1));
+      const Tensor bias(made, {of.channels});
+      bias_gradient(x.matrix(), bias.memory.as<void>(), made, workspace.as<void>(), nullptr);
+      expect_sums("bias gradient of channel", bias.read(), expected.sums, made);
+    }
+  }
+}
+
+TEST_P(SumsTest, BatchNormsAreFinalised) {
+  constexpr float kNormEpsilon = 1e-5F, kMomentum = 0.1F;
+  for (const std::int64_t channels : {3, 64, 2048}) {
+    for (const std::int64_t count : {1, 2, 12544, 802816}) {
+      SCOPED_TRACE(std::to_string(channels) + " channels of " + std::to_string(count));
+      const auto n = static_cast<double>(count);
+      const Shape vector{channels};
+      const Tensor gamma(DataType::kF32, vector, 1), beta(DataType::kF32, vector, 2);
+      std::vector<double> drawn = models::testing::random_values(channels, 3);
+      std::vector<double> sums(drawn.size()), square_sums(drawn.size());
+      for (std::size_t c = 0; c < drawn.size(); ++c) {
+        const double mean = 4 * drawn[c];
+        // By turns: some variance; none; less than none, as sums with rounding may say.
+        const double variance = c % 3 == 0 ? 0.25 + drawn[c] * drawn[c] : c % 3 == 1 ? 0 : -1e-3 * mean * mean;
+        sums[c] = n * mean;
+        square_sums[c] = n * (mean * mean + (count > 1 ? variance : 0));
+      }
+      const Tensor sum(DataType::kF32, vector, sums), square_sum(DataType::kF32, vector, square_sums);
+      const Tensor running_mean(DataType::kF32, vector, 4), running_var(DataType::kF32, vector, square_sum.values);
+      const Tensor mean(DataType::kF32, vector), inv_std(DataType::kF32, vector);
+      const Tensor scale(GetParam(), vector), shift(GetParam(), vector);
+      const std::vector<double> mean_before = running_mean.read(), var_before = running_var.read();
+      norm_finalize({.sum = sum.memory.as(),
+                     .square_sum = square_sum.memory.as(),
+                     .gamma = gamma.memory.as(),
+                     .beta = beta.memory.as(),
+                     .running_mean = running_mean.memory.as(),
+                     .running_var = running_var.memory.as(),
+                     .mean = mean.memory.as(),
+                     .inv_std = inv_std.memory.as(),
+                     .scale = scale.memory.as<void>(),
+                     .shift = shift.memory.as<void>(),
+                     .type = GetParam(),
+                     .channels = channels,
+                     .count = count,
+                     .epsilon = kNormEpsilon,
+                     .momentum = kMomentum},
+                    nullptr);
+      const std::vector<double> means = mean.read(), inverses = inv_std.read(), scales = scale.read(),
+                                shifts = shift.read(), mean_after = running_mean.read(), var_after = running_var.read();
+      for (std::size_t c = 0; c < drawn.size(); ++c) {
+        SCOPED_TRACE(c);
+        const double m = sum.values[c] / n;
+        ASSERT_NEAR(means[c], m, kEpsilon * std::abs(m));
+        // The difference of two numbers of this size, each off by two roundings.
+        const double size = square_sum.values[c] / n + m * m;
+        const double variance = square_sum.values[c] / n - m * m;
+        const double off = 2 * kEpsilon * size;
+        const auto inverse = [&](double v) {
+          return 1 / std::sqrt(std::max(v, 0.0) + static_cast<double>(kNormEpsilon));
+        };
+        ASSERT_GE(inverses[c], inverse(variance + off) * (1 - 2 * kEpsilon));
+        ASSERT_LE(inverses[c], inverse(variance - off) * (1 + 2 * kEpsilon));
+        const double scaled = gamma.values[c] * inverses[c];
+        ASSERT_NEAR(scales[c], scaled, kEpsilon * std::abs(scaled) + stored(GetParam(), scaled));
+        const double shifted = beta.values[c] - means[c] * scaled;
+        ASSERT_NEAR(
+            shifts[c], shifted,
+            2 * kEpsilon * (std::abs(beta.values[c]) + std::abs(means[c] * scaled)) + stored(GetParam(), shifted));
+        const double momentum = static_cast<double>(kMomentum);
+        ASSERT_NEAR(mean_after[c], mean_before[c] + momentum * (m - mean_before[c]),
+                    2 * kEpsilon * (std::abs(m) + std::abs(mean_before[c])));
+        const double unbiased = std::max(variance, 0.0) * (count > 1 ? n / (n - 1) : 1);
+        ASSERT_NEAR(var_after[c], var_before[c] + momentum * (unbiased - var_before[c]),
+                    2 * off + 2 * kEpsilon * (unbiased + std::abs(var_before[c])));
+      }
+    }
+  }
+}
+
+/// Vectors of a batch norm, drawn.
+struct NormTensors {
+  Tensor mean, inv_std, gamma, beta;
+  explicit NormTensors(const Shape& vector)
+      : mean(DataType::kF32, vector, 3),
+        inv_std(DataType::kF32, vector, 4),
+        gamma(DataType::kF32, vector, 5),
+        beta(DataType::kF32, vector, 6) {}
+  [[nodiscard]] Norm norm() const {
+    return {mean.memory.as(), inv_std.memory.as(), gamma.memory.as(), beta.memory.as()};
+  }
+};
+
+/// A batch norm's backward in doubles, and how far fp32 may be off.
+struct ExpectedBackward {
+  std::vector<Sum> dbeta, dgamma;
+  std::vector<double> passing;  ///< [element] dy where the rectifier lets it pass
+  std::vector<bool> undecided;  ///< [element] within rounding of the rectifier's edge
+};
+
+ExpectedBackward expected_backward(const Tensor& x, const Tensor& dy, const NormTensors& norm, bool rectified) {
+  const auto channels = static_cast<std::size_t>(x.channels());
+  ExpectedBackward expected{std::vector<Sum>(channels), std::vector<Sum>(channels), dy.values,
+                            std::vector<bool>(dy.values.size())};
+  for (std::size_t i = 0; i < dy.values.size(); ++i) {
+    const std::size_t c = i % channels;
+    const double normed = (x.values[i] - norm.mean.values[c]) * norm.inv_std.values[c];
+    const double product = normed * norm.gamma.values[c], at = product + norm.beta.values[c];
+    expected.undecided[i] =
+        rectified && std::abs(at) <= 2 * kEpsilon * (std::abs(product) + std::abs(norm.beta.values[c]));
+    if (rectified && !(at > 0)) expected.passing[i] = 0;
+    expected.dbeta[c].add(expected.passing[i]);
+    expected.dgamma[c].add(expected.passing[i] * normed);
+    if (!expected.undecided[i]) continue;
+    expected.dbeta[c].undecided += std::abs(dy.values[i]);
+    expected.dgamma[c].undecided += std::abs(dy.values[i] * normed);
+  }
+  return expected;
+}
+
+TEST_P(SumsTest, BatchNormsBackward) {
+  for (const Case& of : kCases) {
+    const Shape shape{of.rows, of.channels}, vector{of.channels};
+    const Tensor x(GetParam(), shape, 1, Gap{of.gap}), dy(GetParam(), shape, 2, Gap{of.gap});
+    const NormTensors norm(vector);
+    const auto n = static_cast<double>(of.rows);
+    for (const bool rectified : {false, true}) {
+      const ExpectedBackward expected = expected_backward(x, dy, norm, rectified);
+      for (const DataType made : {DataType::kF32, GetParam()}) {
+        SCOPED_TRACE(text(of) + (rectified ? ", rectified, " : ", ") + std::string(hvd::name(made)));
+        const Memory workspace(row_sums_workspace(x.matrix(), 2));
+        const Tensor dgamma(made, vector), dbeta(made, vector), a(DataType::kF32, vector), b(DataType::kF32, vector),
+            c(DataType::kF32, vector), dx(GetParam(), shape, Gap{of.gap});
+        const NormBackward work{.x = x.matrix(),
+                                .dy = dy.matrix(),
+                                .norm = norm.norm(),
+                                .rectified = rectified,
+                                .dgamma = dgamma.memory.as<void>(),
+                                .dbeta = dbeta.memory.as<void>(),
+                                .gradient_type = made,
+                                .a = a.memory.as(),
+                                .b = b.memory.as(),
+                                .c = c.memory.as()};
+        norm_backward_weights(work, workspace.as<void>(), nullptr);
+        const std::vector<double> got_gamma = dgamma.read(), got_beta = dbeta.read(), got_a = a.read(),
+                                  got_b = b.read(), got_c = c.read();
+        for (std::size_t k = 0; k < got_a.size(); ++k) {
+          SCOPED_TRACE(k);
+          const Sum &for_gamma = expected.dgamma[k], &for_beta = expected.dbeta[k];
+          ASSERT_NEAR(got_gamma[k], for_gamma.value, for_gamma.bound(4) + stored(made, for_gamma.value));
+          ASSERT_NEAR(got_beta[k], for_beta.value, for_beta.bound() + stored(made, for_beta.value));
+          const double inv_std = norm.inv_std.values[k], mean = norm.mean.values[k],
+                       scale = norm.gamma.values[k] * inv_std;
+          const double per_gamma = -scale * inv_std / n, slope = per_gamma * for_gamma.value;
+          const double level = scale * for_beta.value / n;
+          ASSERT_NEAR(got_a[k], scale, kEpsilon * std::abs(scale));
+          const double slope_off = std::abs(per_gamma) * for_gamma.bound(4) + 3 * kEpsilon * std::abs(slope);
+          ASSERT_NEAR(got_b[k], slope, slope_off);
+          ASSERT_NEAR(got_c[k], -slope * mean - level,
+                      slope_off * std::abs(mean) + std::abs(scale) / n * for_beta.bound() +
+                          3 * kEpsilon * (std::abs(slope * mean) + std::abs(level)));
+        }
+        norm_backward_apply(work, dx.matrix(), nullptr);
+        const std::vector<double> got = dx.read();
+        for (std::size_t i = 0; i < got.size(); ++i) {
+          const std::size_t k = i % got_a.size();
+          const double first = got_a[k] * expected.passing[i], second = got_b[k] * x.values[i];
+          const double right = first + second + got_c[k];
+          const double either = expected.undecided[i] ? std::abs(got_a[k] * dy.values[i]) : 0;
+          ASSERT_NEAR(got[i], right,
+                      2 * kEpsilon * (std::abs(first) + std::abs(second) + std::abs(got_c[k])) +
+                          stored(GetParam(), right) + either)
+              << "dx " << i;
+        }
+      }
+    }
+  }
+}
+
+// ---- Softmax cross-entropy ----
+
+/// Losses and probabilities of a batch in doubles, and how far fp32 may be off.
+struct ExpectedLoss {
+  std::vector<double> rows, row_bounds, probabilities, bounds;
+};
+
+ExpectedLoss expected_loss(const Tensor& logits, const std::vector<std::int32_t>& labels) {
+  ExpectedLoss expected;
+  const auto classes = static_cast<std::size_t>(logits.channels());
+  for (std::size_t row = 0; row < labels.size(); ++row) {
+    const double* const x = &logits.values[row * classes];
+    const double largest = *std::max_element(x, x + classes);
+    double sum = 0, distance = 0;  // what rounding x - largest does to exp(): its weighted mean
+    for (std::size_t c = 0; c < classes; ++c) {
+      const double e = std::exp(x[c] - largest);
+      sum += e;
+      if (e > 0) distance += e * (largest - x[c]);
+    }
+    // exp: 2 units in the last place (CUDA C++ Programming Guide, table of mathematical functions).
+    const double sum_off = kEpsilon * (std::sqrt(static_cast<double>(classes)) + 2 + distance / sum);
+    for (std::size_t c = 0; c < classes; ++c) {
+      const double p = std::exp(x[c] - largest) / sum;
+      expected.probabilities.push_back(p);
+      expected.bounds.push_back(p > 0 ? p * (sum_off + kEpsilon * (3 + largest - x[c])) + 0x1.0p-126 : 0x1.0p-126);
+    }
+    const double below = largest - x[static_cast<std::size_t>(labels[row])];
+    expected.rows.push_back(std::log(sum) + below);
+    expected.row_bounds.push_back(sum_off + kEpsilon * (std::log(sum) + below));
+  }
+  return expected;
+}
+
+/// One launch on a device.
+struct Loss {
+  Memory labels, row_losses, loss, probabilities;
+  Loss(const Tensor& logits, const std::vector<std::int32_t>& of)
+      : labels(of), row_losses(of.size() * 4), loss(4), probabilities(logits.values.size() * 4) {
+    softmax_cross_entropy(logits.matrix(), labels.as<std::int32_t>(), row_losses.as(), loss.as(), probabilities.as(),
+                          nullptr);
+  }
+};
+
+std::vector<std::int32_t> some_labels(std::int64_t rows, std::int64_t classes) {
+  std::vector<std::int32_t> labels;
+  for (std::int64_t row = 0; row < rows; ++row) labels.push_back(static_cast<std::int32_t>(row * 271 % classes));
+  return labels;
+}
+
+void expect_loss(const Tensor& logits, const std::vector<std::int32_t>& labels) {
+  const Loss got(logits, labels);
+  const ExpectedLoss expected = expected_loss(logits, labels);
+  expect_within(doubles(got.row_losses), expected.rows, expected.row_bounds, "row");
+  expect_within(doubles(got.probabilities), expected.probabilities, expected.bounds, "probability");
+  Sum all;
+  double rows_off = 0;
+  for (std::size_t row = 0; row < labels.size(); ++row) {
+    all.add(expected.rows[row]);
+    rows_off += expected.row_bounds[row];
+  }
+  EXPECT_NEAR(doubles(got.loss)[0], all.value / all.terms, (all.bound() + rows_off) / all.terms);
+
+  const float weight = 0.4F, scale = 1024;
+  const Memory loss_scale(std::vector<float>{scale});
+  const Tensor dlogits(logits.type, logits.shape, Gap{logits.pitch - logits.channels()});
+  softmax_cross_entropy_backward(got.probabilities.as(), got.labels.as<std::int32_t>(), weight, loss_scale.as(),
+                                 dlogits.matrix(), nullptr);
+  std::vector<double> diffs = doubles(got.probabilities), bounds;
+  for (std::size_t row = 0; row < labels.size(); ++row) {
+    diffs[row * static_cast<std::size_t>(logits.channels()) + static_cast<std::size_t>(labels[row])] -= 1;
+  }
+  for (double& diff : diffs) {
+    diff *= static_cast<double>(weight) * static_cast<double>(scale) / all.terms;
+    bounds.push_back(2 * kEpsilon * std::abs(diff) + stored(logits.type, diff));
+  }
+  expect_within(dlogits.read(), diffs, bounds, "dlogit");
+}
+
+TEST_P(SumsTest, SoftmaxCrossEntropy) {
+  for (const std::int64_t classes : {1, 10, 1000, 1001}) {
+    for (const std::int64_t rows : {1, 5}) {
+      for (const std::int64_t gap : {0, 7}) {
+        SCOPED_TRACE(std::to_string(rows) + " rows of " + std::to_string(classes) + " and " + std::to_string(gap));
+        expect_loss(Tensor(GetParam(), {rows, classes}, 1, Gap{gap}), some_labels(rows, classes));
+      }
+    }
+  }
+}
+
+TEST_P(SumsTest, LogitsWhoseExponentialsOverflow) {
+  constexpr std::int64_t kClasses = 300;
+  const Shape shape{2, kClasses};
+  const std::vector<std::int32_t> labels = some_labels(2, kClasses);
+  std::vector<double> wide = models::testing::random_values(shape.count(), 1);
+  for (double& x : wide) x *= 1e4;  // exp(x) overflows from 88.7 on; fp16 ends at 65504
+  expect_loss(Tensor(GetParam(), shape, wide), labels);
+  for (const double level : {60000.0, 0.0, -60000.0}) {
+    std::vector<double> flat(wide.size(), level);
+    expect_loss(Tensor(GetParam(), shape, flat), labels);
+    flat[0] = level + 100;  // the label of row 0, and nearly all of its probability
+    flat[kClasses] = -kInfinity;
+    expect_loss(Tensor(GetParam(), shape, flat), labels);
+  }
+}
+
+TEST_P(SumsTest, WhatHasNoLossIsNaN) {
+  const Shape shape{3, 300};
+  const auto row_losses = [&](const std::vector<double>& logits, const std::vector<std::int32_t>& labels) {
+    const Loss got(Tensor(GetParam(), shape, logits), labels);
+    EXPECT_TRUE(std::isnan(got.loss.read()[0]));
+    return doubles(got.row_losses);
+  };
+  const std::vector<double> good = models::testing::random_values(shape.count(), 1);
+  for (const std::int32_t label : {-1, 300}) {
+    const std::vector<double> rows = row_losses(good, {0, label, 299});
+    EXPECT_TRUE(std::isfinite(rows[0]) && std::isnan(rows[1]) && std::isfinite(rows[2])) << label;
+  }
+  for (const double bad : {kInfinity, std::nan("")}) {
+    std::vector<double> logits = good;
+    logits[299] = bad;
+    const std::vector<double> rows = row_losses(logits, {0, 1, 2});
+    EXPECT_TRUE(std::isnan(rows[0]) && std::isfinite(rows[1]) && std::isfinite(rows[2])) << bad;
+  }
+}
+
+/// In one type: seconds on the host.
+class LongSumsTest : public KernelTest {};
+
+TEST_P(LongSumsTest, MoreRowsThanAllBlocksHoldAtFirst) {
+  const Tensor x(GetParam(), {33000, 17}, 1);  // 32 rows each for 1024 blocks are 32768
+  expect_statistics(x, ChannelSums(x));
+}
+
+TEST_P(LongSumsTest, AMeanOverMoreRowsThanThreads) {
+  expect_loss(Tensor(GetParam(), {259, 3}, 1), some_labels(259, 3));
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, SumsTest, every_type(), type_name);
+INSTANTIATE_TEST_SUITE_P(OneType, LongSumsTest, ::testing::Values(DataType::kBF16), type_name);
+
+}  // namespace
+}  // namespace hvd::models::cudnn::kernels
