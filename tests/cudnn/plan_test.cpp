@@ -2,7 +2,9 @@
 // finds an engine at the level expected, precompiled plans finalise, and workspaces stay under the cap. Skipped, with
 // the reason, without cuDNN 9.8, and where engines compiled at run time cannot answer.
 //
-// Equal groups are asked about once per storage type and GPU (Planner::questions() is printed after the tables).
+// The four types at the three levels: fp16, bf16 and tf32 at level 2 in the first test, the rest in the two after it,
+// 16-bit types with fp32 gradients in the last. Equal groups are asked about once per storage type and GPU
+// (Planner::questions() is printed after the tables).
 #include "models/cudnn/plan.h"
 
 #include <dlfcn.h>
@@ -28,8 +30,15 @@ std::string device(const std::string& name) {
   return text.str();
 }
 
+/// One planner per GPU for all tests: what one of them asked cuDNN, the others know.
 class PlanTest : public ::testing::TestWithParam<std::string> {
  protected:
+  static void TearDownTestSuite() { planners().clear(); }
+  static Planner& planner() {
+    std::unique_ptr<Planner>& its = planners()[GetParam()];
+    if (!its) its = make_planner(device(GetParam()));
+    return *its;
+  }
   void SetUp() override {
     if (const std::string reason = planner_unsupported_reason(); !reason.empty()) GTEST_SKIP() << reason;
     if (dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL) == nullptr) {
@@ -37,9 +46,29 @@ class PlanTest : public ::testing::TestWithParam<std::string> {
                       "cannot answer";
     }
   }
+
+ private:
+  static std::map<std::string, std::unique_ptr<Planner>>& planners() {
+    static std::map<std::string, std::unique_ptr<Planner>> by_device;
+    return by_device;
+  }
 };
 
 Graph network(const std::string& model) { return differentiate(build_model({.model = model, .batch_size = 64})); }
+
+// By hand from the networks, see AnalysisTest: convolutions, of them in front of a batch norm, of them reading a batch
+// norm that nobody stores; data gradients after which that one's sums are made.
+struct Expected {
+  int convolutions, normed, prologues, sums;
+};
+const std::map<std::string, Expected> kExpected{{"resnet50", {53, 53, 32, 32}},
+                                                {"resnet101", {104, 104, 66, 66}},
+                                                {"vgg16", {13, 0, 0, 0}},
+                                                {"inception3", {94, 94, 52, 48}}};
+
+// Found by asking cuDNN 9.19: what makes unstored batch norms possible is served in fp16 alone.
+const std::set<std::string> kFp16Alone{"scale_shift+relu+wgrad", "dgrad+norm_apply+drelu+dnorm_weights",
+                                       "dgrad+add+norm_apply+drelu+dnorm_weights"};
 
 const std::vector<std::string> kNetworks{"resnet50", "resnet101", "vgg16", "inception3"};
 
@@ -81,31 +110,18 @@ void check(const Graph& graph, const Plan& plan) {
 }
 
 TEST_P(PlanTest, EveryGroupOfTheNetworksFindsAnEngineAtTheLevelExpected) {
-  const auto planner = make_planner(device(GetParam()));
-  // By hand from the networks, see AnalysisTest: convolutions, of them in front of a batch norm, of them reading a
-  // batch norm that nobody stores; data gradients after which that one's sums are made.
-  struct Expected {
-    int convolutions, normed, prologues, sums;
-  };
-  const std::map<std::string, Expected> expected{{"resnet50", {53, 53, 32, 32}},
-                                                 {"resnet101", {104, 104, 66, 66}},
-                                                 {"vgg16", {13, 0, 0, 0}},
-                                                 {"inception3", {94, 94, 52, 48}}};
   for (const ComputeType compute : {ComputeType::kFp16, ComputeType::kBf16, ComputeType::kTf32}) {
     for (const std::string& model : kNetworks) {
       SCOPED_TRACE(model + ", " + std::string(name(compute)));
       const Graph graph = network(model);
-      const Plan plan = planner->plan(graph, {.compute = compute, .gradient = storage(compute)});
+      const Plan plan = planner().plan(graph, {.compute = compute, .gradient = storage(compute)});
       check(graph, plan);
       std::cout << table(graph, plan);
-      const Expected& of = expected.at(model);
+      const Expected& of = kExpected.at(model);
       auto table = counts(plan.program);
-      // Found by asking cuDNN 9.19: in fp16 all that the analysis can wish for; in bf16 and tf32 all but what makes
-      // unstored batch norms possible. A newer version may serve more, never less.
-      const std::set<std::string> known{"scale_shift+relu+wgrad", "dgrad+norm_apply+drelu+dnorm_weights",
-                                        "dgrad+add+norm_apply+drelu+dnorm_weights"};
+      // In fp16 all that the analysis can wish for. A newer version may serve more, never less.
       for (const std::string& what : refused(plan.program)) {
-        EXPECT_TRUE(compute != ComputeType::kFp16 && known.contains(what)) << what;
+        EXPECT_TRUE(compute != ComputeType::kFp16 && kFp16Alone.contains(what)) << what;
       }
       const int prologues = table["scale_shift+relu+conv+statistics"];
       const int sums =
@@ -122,32 +138,79 @@ TEST_P(PlanTest, EveryGroupOfTheNetworksFindsAnEngineAtTheLevelExpected) {
                 of.convolutions - 1);  // none for the images
     }
   }
-  const Planner::Questions questions = planner->questions();
+  const Planner::Questions questions = planner().questions();
   std::cout << GetParam() << ": heuristics asked " << questions.asked << " times, answered " << questions.known
             << " times from an equal group\n";
   EXPECT_GT(questions.known, 3 * questions.asked);
 }
 
-TEST_P(PlanTest, LevelsOneAndZero) {
-  const auto planner = make_planner(device(GetParam()));
-  const Graph graph = network("resnet50");
-  const Plan one = planner->plan(graph, {.level = 1});
-  check(graph, one);
-  EXPECT_TRUE(one.program.fallbacks.empty());
-  auto table = counts(one.program);
-  EXPECT_EQ(table["norm+relu"], 33);
-  EXPECT_EQ(table["norm+add+relu"], 16);
-  EXPECT_EQ(table["dgrad+drelu"], 32);
-  const Plan zero = planner->plan(graph, {.level = 0});
-  check(graph, zero);
-  EXPECT_TRUE(zero.program.fallbacks.empty());
-  for (const auto& [operations, count] : counts(zero.program)) {
-    EXPECT_EQ(operations.find('+'), std::string::npos) << count << " times";
+/// Groups of each direction, however they are fused.
+void expect_all_convolutions(const Program& program, const Expected& of) {
+  int forward = 0, data = 0, weights = 0;
+  for (const auto& [operations, count] : counts(program)) {
+    if (operations.find("wgrad") != std::string::npos) {
+      weights += count;
+    } else if (operations.find("dgrad") != std::string::npos) {
+      data += count;
+    } else if (operations.find("conv") != std::string::npos) {
+      forward += count;
+    }
+  }
+  EXPECT_EQ(forward, of.convolutions);
+  EXPECT_EQ(data, of.convolutions - 1);  // none for the images
+  EXPECT_EQ(weights, of.convolutions);
+}
+
+TEST_P(PlanTest, EveryTypeAtLevelsOneAndZero) {
+  // All networks on one GPU; on the other those that have all kinds of groups between them, for it takes the longest.
+  const std::vector<std::string> networks =
+      GetParam() == "h200" ? kNetworks : std::vector<std::string>{"resnet50", "vgg16"};
+  for (const ComputeType compute : {ComputeType::kFp16, ComputeType::kBf16, ComputeType::kTf32, ComputeType::kFp32}) {
+    for (const std::string& model : networks) {
+      SCOPED_TRACE(model + ", " + std::string(name(compute)));
+      const Graph graph = network(model);
+      const Expected& of = kExpected.at(model);
+      const Plan one = planner().plan(graph, {.compute = compute, .gradient = storage(compute), .level = 1});
+      check(graph, one);
+      EXPECT_EQ(refused(one.program), std::set<std::string>());
+      expect_all_convolutions(one.program, of);
+      auto table = counts(one.program);
+      EXPECT_EQ(table["conv"], of.normed);
+      EXPECT_EQ(table["conv+bias+relu"], of.convolutions - of.normed);
+      EXPECT_EQ(table["norm"] + table["norm+relu"] + table["norm+add+relu"], of.normed);
+      if (model == "resnet50") {
+        EXPECT_EQ(table["norm+relu"], 33);
+        EXPECT_EQ(table["norm+add+relu"], 16);
+        EXPECT_EQ(table["dgrad+drelu"], 32);
+      }
+      const Plan zero = planner().plan(graph, {.compute = compute, .gradient = storage(compute), .level = 0});
+      check(graph, zero);
+      EXPECT_EQ(refused(zero.program), std::set<std::string>());
+      expect_all_convolutions(zero.program, of);
+      EXPECT_EQ(counts(zero.program)["norm"], of.normed);
+      for (const auto& [operations, count] : counts(zero.program)) {
+        EXPECT_EQ(operations.find('+'), std::string::npos) << operations << ", " << count << " times";
+      }
+    }
+  }
+}
+
+TEST_P(PlanTest, Fp32AtLevelTwoFindsEnginesWithoutTensorCores) {
+  std::set<std::string> known = kFp16Alone;
+  known.insert("conv+statistics");  // cuDNN 9.19 makes them on tensor cores alone
+  for (const std::string& model : kNetworks) {
+    SCOPED_TRACE(model);
+    const Graph graph = network(model);
+    const Plan plan = planner().plan(graph, {.compute = ComputeType::kFp32, .gradient = DataType::kF32, .level = 2});
+    check(graph, plan);  // no tensor cores
+    for (const std::string& what : refused(plan.program)) EXPECT_TRUE(known.contains(what)) << what;
+    const Expected& of = kExpected.at(model);
+    expect_all_convolutions(plan.program, of);
+    EXPECT_EQ(counts(plan.program)["conv+bias+relu"], of.convolutions - of.normed);
   }
 }
 
 TEST_P(PlanTest, DeterministicModeLeavesNondeterministicEnginesOut) {
-  const auto planner = make_planner(device(GetParam()));
   const Graph graph = network("vgg16");
   const auto nondeterministic = [](const Plan& plan) {
     int count = 0;
@@ -160,8 +223,8 @@ TEST_P(PlanTest, DeterministicModeLeavesNondeterministicEnginesOut) {
   const PlanOptions options{.compute = ComputeType::kTf32, .gradient = DataType::kF32, .level = 0, .candidates = 64};
   PlanOptions ordered = options;
   ordered.deterministic = true;
-  const Plan any = planner->plan(graph, options);
-  const Plan fixed = planner->plan(graph, ordered);
+  const Plan any = planner().plan(graph, options);
+  const Plan fixed = planner().plan(graph, ordered);
   check(graph, any);
   check(graph, fixed);
   EXPECT_GT(nondeterministic(any), 0);
@@ -169,10 +232,9 @@ TEST_P(PlanTest, DeterministicModeLeavesNondeterministicEnginesOut) {
 }
 
 TEST_P(PlanTest, Fp32UsesNoTensorCoresAndTf32Does) {
-  const auto planner = make_planner(device(GetParam()));
   const Graph graph = network("vgg16");
-  const Plan fp32 = planner->plan(graph, {.compute = ComputeType::kFp32, .gradient = DataType::kF32, .level = 0});
-  const Plan tf32 = planner->plan(graph, {.compute = ComputeType::kTf32, .gradient = DataType::kF32, .level = 0});
+  const Plan fp32 = planner().plan(graph, {.compute = ComputeType::kFp32, .gradient = DataType::kF32, .level = 0});
+  const Plan tf32 = planner().plan(graph, {.compute = ComputeType::kTf32, .gradient = DataType::kF32, .level = 0});
   check(graph, fp32);
   check(graph, tf32);
   std::size_t with = 0;
@@ -181,23 +243,34 @@ TEST_P(PlanTest, Fp32UsesNoTensorCoresAndTf32Does) {
 }
 
 TEST_P(PlanTest, ASmallCapOnTheWorkspaceIsKept) {
-  const auto planner = make_planner(device(GetParam()));
   const Graph graph = network("resnet50");
-  const Plan wide = planner->plan(graph, {.level = 0});
+  const Plan wide = planner().plan(graph, {.level = 0});
   constexpr std::size_t kCap = std::size_t{8} << 20;
-  const Plan tight = planner->plan(graph, {.level = 0, .workspace_cap_bytes = kCap});
+  const Plan tight = planner().plan(graph, {.level = 0, .workspace_cap_bytes = kCap});
   check(graph, tight);
   EXPECT_GT(wide.workspace_bytes, kCap);  // or the cap does nothing here
   EXPECT_LE(tight.workspace_bytes, kCap);
 }
 
 TEST_P(PlanTest, GradientsInFp32FromSixteenBitProductsAreCopied) {
-  const auto planner = make_planner(device(GetParam()));
-  const Graph graph = network("vgg16");
-  const Plan plan = planner->plan(graph, {.gradient = DataType::kF32, .level = 0});
-  check(graph, plan);
-  EXPECT_EQ(refused(plan.program), std::set<std::string>{"wgrad"});
-  EXPECT_EQ(gradients_ready(graph, plan.program).back(), graph.parameters.size());
+  for (const ComputeType compute : {ComputeType::kFp16, ComputeType::kBf16}) {
+    for (const std::string& model : kNetworks) {
+      for (const int level : {0, 1, 2}) {
+        SCOPED_TRACE(model + ", " + std::string(name(compute)) + ", level " + std::to_string(level));
+        const Graph graph = network(model);
+        const Plan plan = planner().plan(graph, {.compute = compute, .gradient = DataType::kF32, .level = level});
+        check(graph, plan);
+        std::set<std::string> wrong = refused(plan.program);
+        EXPECT_EQ(wrong.erase("wgrad"), 1U);
+        if (level == 2) {
+          for (const std::string& known : kFp16Alone) wrong.erase(known);
+        }
+        EXPECT_EQ(wrong, std::set<std::string>());
+        expect_all_convolutions(plan.program, kExpected.at(model));
+        EXPECT_EQ(gradients_ready(graph, plan.program).back(), graph.parameters.size());
+      }
+    }
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Devices, PlanTest, ::testing::Values("h200", "a100"),
