@@ -22,6 +22,7 @@ from pathlib import Path
 
 from . import host
 from .comparing import write_verdict
+from .files import UNFINISHED, replace_text
 from .ledger import Ledger
 from .parts import Part, parts_for
 from .place import Place, find_place
@@ -114,14 +115,14 @@ def write_machine(visit: Visit, options: argparse.Namespace, before: list[dict])
         "bundle_commit": json.loads(manifest.read_text(encoding="utf-8"))["commit"] if manifest.exists() else None,
         **host.machine_facts(visit.folders),
     }
-    (visit.out / MACHINE).write_text(json.dumps([*before, facts], indent=1) + "\n", encoding="utf-8")
+    replace_text(visit.out / MACHINE, json.dumps([*before, facts], indent=1) + "\n")
     if report := host.smi_report():
         (visit.out / "nvidia-smi.txt").write_text(report, encoding="utf-8")
 
 
 def earlier_calls(out: Path, gpu: host.Gpu | None) -> list[dict]:
     """The entries of machine.json. Errors: ValueError where the folder is not ours, or has another GPU's results."""
-    if not any(out.iterdir()):
+    if all(path.suffix == UNFINISHED for path in out.iterdir()):
         return []
     try:
         calls = json.loads((out / MACHINE).read_text(encoding="utf-8"))

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from .files import replace_text
 from .schedule import Estimate, Outcome, Result, table
 
 FILE = "summary.json"
@@ -58,7 +59,5 @@ class Ledger:
     def write(self, not_yet: str = "") -> None:
         """Both files."""
         rows = [{**asdict(outcome), "result": outcome.result.value} for outcome in self.outcomes(not_yet)]
-        for name, text in ((FILE, json.dumps(rows, indent=1) + "\n"), ("summary.txt", self.text(not_yet))):
-            new = self._out / f"{name}.new"
-            new.write_text(text, encoding="utf-8")
-            new.replace(self._out / name)
+        replace_text(self._out / FILE, json.dumps(rows, indent=1) + "\n")
+        replace_text(self._out / "summary.txt", self.text(not_yet))

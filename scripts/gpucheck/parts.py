@@ -32,7 +32,7 @@ def _compared(kind: Kind, dtype: str, models: tuple[str, ...]) -> list[Part]:
 def _trained(dtype: str, models: tuple[str, ...]) -> list[Part]:
     return [
         Part(
-            Estimate(f"train-{dtype}-{model}", 25, 150),
+            Estimate(f"train-{dtype}-{model}", 40, 150),
             f"{model} in {dtype} by hvd_bench, into the store",
             training.training(dtype, model),
         )

@@ -1,35 +1,25 @@
-"""scripts/gpu_check: what fits into the time, what becomes of each part, and that nothing is left behind or hidden."""
+"""scripts/gpu_check: what fits into the time, what the host has, and what the programs understand of what they get."""
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import io
 import json
 import math
 import os
 import shutil
 import subprocess
-import sys
-import tarfile
 import tempfile
 import time
 import unittest
 from pathlib import Path
-from unittest import mock
 
+from gpu_visits import Folder
 from synthetic_store import REPOSITORY
 
-sys.path.insert(0, str(REPOSITORY / "scripts"))
-from gpucheck import __main__ as program
-from gpucheck import checks, commands, comparing, ctest, host, parts, training, visit
-from gpucheck.place import Place, find_place
+from gpucheck import commands, ctest, host, training, visit
+from gpucheck.place import Place
 from gpucheck.schedule import Estimate, Outcome, Result, exit_code, next_part, plan, table, to_do
 
-GTEST = """#!/bin/sh
-echo '{"testsuites":[{"name":"S","testsuite":[%s]}]}' >"${GTEST_OUTPUT#json:}"
-exit %d
-"""
 FAKE_DRIVER = """
 #include <stddef.h>
 #include <string.h>
@@ -42,25 +32,6 @@ int cuDeviceGetName(char* name, int length, int device) {
 int cuDeviceTotalMem_v2(size_t* bytes, int device) { *bytes = device == 7 ? 150121545728 : 0; return 0; }
 int cuDeviceGetAttribute(int* value, int which, int device) { *value = which == 75 ? 9 : 0; return device != 7; }
 """
-# In place of compare_gpu.py: writes a row, or ends as it is told by a file beside it; --report says what it was given.
-FAKE_COMPARISON = """
-import json, pathlib, sys
-arguments = sys.argv[1:]
-told = json.loads((pathlib.Path(__file__).parent / "told.json").read_text())
-if arguments[0] == "--report":
-    print("verdict of", *[pathlib.Path(word).name for word in arguments if word.endswith(".json")])
-    sys.exit(0)
-best = {"ratio": {"ratio": 1.234, "low": 1.2, "high": 1.25}, "peer": {"name": "torch graph", "batch": 128}}
-best["ours"] = {"batch": 256}
-row = {"best": best if told["measured"] else None, "missing_variants": told["missing"], "troubles": told["troubles"]}
-row |= {"variants": [{"stopped": reason} for reason in told["missing"]], "ours_search": None}
-pathlib.Path(arguments[arguments.index("--json") + 1]).write_text(json.dumps([row]))
-print(arguments)
-sys.exit(told["code"])
-"""
-PASSED = '{"name":"a","result":"COMPLETED"}'
-SKIPPED = '{"name":"b","result":"SKIPPED"}'
-FAILED = '{"name":"c","result":"COMPLETED","failures":[{"failure":"1 is not 2"}]}'
 
 
 class ScheduleTest(unittest.TestCase):
@@ -125,20 +96,6 @@ class ScheduleTest(unittest.TestCase):
         )
         missing = table([good, Outcome("a", Result.CUT, 9, "killed", 60), Outcome("b", Result.NOT_YET, 0, "", 30)])
         self.assertEqual(missing.splitlines()[-1], "missing: 2 of 3 parts, about 1:30 by estimate: a, b")
-
-
-class Folder(unittest.TestCase):
-    def setUp(self) -> None:
-        scratch = tempfile.TemporaryDirectory()
-        self.addCleanup(scratch.cleanup)
-        self.folder = Path(scratch.name)
-
-    def script(self, path: str, text: str) -> Path:
-        file = self.folder / path
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text, encoding="utf-8")
-        file.chmod(0o755)
-        return file
 
 
 class CommandTest(Folder):
@@ -231,208 +188,6 @@ class CtestTest(Folder):
         file = self.folder / "tests.json"
         ctest.write([ctest.GpuTest("x", ["{root}/tests/x"], 5.0, {"D": "{root}/d"})], file)
         self.assertEqual(ctest.read(file, Path("/new")), [ctest.GpuTest("x", ["/new/tests/x"], 5.0, {"D": "/new/d"})])
-
-
-class Visited(Folder):
-    """A bundle of shell scripts."""
-
-    device = "cpu"
-    gpu: host.Gpu | None = None
-    torch: tuple[str, str] | str = "no PyTorch"
-    sanitizer: str | None = None
-
-    def setUp(self) -> None:
-        super().setUp()
-        self.root = self.folder / "bundle"
-        self.bench("echo checked; echo 'total images/sec: 42.5'")
-        self.tests(PASSED)
-
-    def bench(self, body: str) -> None:
-        self.script("bundle/bin/hvd_bench", f"#!/bin/sh\n{body}\n")
-
-    def tests(self, *cases: str, code: int = 0) -> None:
-        self.script("bundle/tests/x", GTEST % (",".join(cases), code))
-        ctest.write([ctest.GpuTest("x", ["{root}/tests/x"], 5.0)], self.root / "tests" / "tests.json")
-
-    def visit(self, *arguments: str) -> tuple[int, dict[str, dict], str]:
-        out = self.folder / "out"
-        command = ["gpu_check", str(out), *arguments, "--device", self.device]
-        text = io.StringIO()
-        self.script("wheels/libcudnn.so.9", "")
-        with (
-            mock.patch.object(sys, "argv", command),
-            mock.patch.object(program, "ROOT", self.root),
-            mock.patch.object(host, "find_gpu", return_value=self.gpu),
-            mock.patch.object(host, "find_torch", return_value=self.torch),
-            mock.patch.object(host, "library_folders", return_value=[f"{self.folder}/wheels"]),
-            mock.patch.object(host, "find_sanitizer", return_value=self.sanitizer),
-            contextlib.redirect_stdout(text),
-        ):
-            code = program.main()
-        rows = {row["part"]: row for row in json.loads((out / "summary.json").read_text())}
-        return code, rows, text.getvalue()
-
-
-class VisitTest(Visited):
-    def test_good_parts(self) -> None:
-        code, rows, text = self.visit("doctor", "tests", "train-*")
-        self.assertEqual(code, 0, text)
-        self.assertEqual(rows["tests"]["reason"], "1 passed, 0 failed, 0 skipped")
-        self.assertEqual(rows["train-fp32-resnet50"]["reason"], "42 img/s, batch 2")
-        self.assertRegex(text, r"\[ +\d:\d\d, about \d+:\d\d left\] tests: tests/x\n")
-        with tarfile.open(self.folder / "out.tar.gz") as archive:
-            names = archive.getnames()
-        for name in ("machine.json", "summary.txt", "doctor.txt", "train-fp32-resnet50.txt", "tests/x.json"):
-            self.assertIn(f"out/{name}", names)
-        (machine,) = json.loads((self.folder / "out" / "machine.json").read_text())
-        self.assertEqual(machine["device"], "cpu")
-        self.assertIsNone(machine["gpu"])
-
-    def test_a_failed_part_does_not_stop_the_others(self) -> None:
-        self.bench("[ $1 = doctor ] && { echo 'not fit to measure'; exit 1; }; echo 'total images/sec: 1'")
-        self.tests(PASSED, FAILED, code=1)
-        code, rows, _ = self.visit("doctor", "tests", "train-*")
-        self.assertEqual(code, 1)
-        self.assertEqual((rows["doctor"]["result"], rows["doctor"]["reason"]), ("FAILED", "not fit to measure"))
-        self.assertEqual(rows["tests"]["reason"], "1 passed, 1 failed, 0 skipped: S.c")
-        self.assertEqual(rows["train-fp32-resnet50"]["result"], "good")
-
-    def test_all_skipped_is_not_good(self) -> None:
-        self.tests(SKIPPED)
-        code, rows, _ = self.visit("tests", "devices", "*check")
-        self.assertEqual(code, 3)
-        self.assertEqual({row["result"] for row in rows.values()}, {"cannot run"})
-        self.assertEqual(rows["tests"]["reason"], "0 passed, 0 failed, 1 skipped")
-
-    def test_a_test_program_that_crashes_is_a_failure(self) -> None:
-        self.script("bundle/tests/x", "#!/bin/sh\necho boom; kill -SEGV $$\n")
-        code, rows, _ = self.visit("tests")
-        self.assertEqual(code, 1)
-        self.assertIn("x (exit code -11: boom)", rows["tests"]["reason"])
-
-    def test_a_recording_without_a_file_is_a_failure(self) -> None:
-        code, rows, _ = self.visit("replay-*")
-        self.assertEqual((code, rows["replay-resnet50"]["result"]), (1, "FAILED"))
-
-    def test_a_part_that_hangs_is_ended(self) -> None:
-        self.bench("echo started; sleep 60")
-        short = parts.Part(Estimate("doctor", 1, 1), "hangs", checks.doctor)
-        with mock.patch.object(program, "parts_for", return_value=[short]):
-            code, rows, _ = self.visit("doctor")
-        self.assertEqual(code, 1)
-        self.assertEqual(rows["doctor"]["reason"], "time limit of 1 s; started")
-
-    def test_an_interruption_keeps_what_there_is(self) -> None:
-        self.bench("[ $1 = doctor ] && exit 0; sleep 0.5; kill -TERM $PPID; sleep 60")
-        code, rows, _ = self.visit("doctor", "train-*", "memcheck")
-        self.assertEqual(code, 3)
-        results = {name: row["result"] for name, row in rows.items()}
-        self.assertEqual(results, {"doctor": "good", "train-fp32-resnet50": "cut off", "memcheck": "not yet"})
-        self.assertEqual(rows["memcheck"]["reason"], "interrupted in train-fp32-resnet50")
-        self.assertTrue((self.folder / "out.tar.gz").exists())
-
-    def test_no_time(self) -> None:
-        code, rows, text = self.visit("doctor", "train-*", "--minutes", "0.6")
-        self.assertEqual(code, 3)
-        self.assertEqual((rows["doctor"]["result"], rows["train-fp32-resnet50"]["result"]), ("good", "not yet"))
-        self.assertEqual(rows["train-fp32-resnet50"]["reason"], "no time: 0:36 were given")
-        self.assertIn("1 parts, about 0:15 of 0:36 (estimates): doctor 15 s", text)
-        self.assertIn("missing: 1 of 2 parts, about 0:25 by estimate: train-fp32-resnet50\n", text)
-
-    def test_a_program_that_was_not_built(self) -> None:
-        place = Place(self.root, self.root / "bin", None)
-        here = visit.Visit(place, self.folder, visit.ON_THE_GPU, None, ("python3", "2"), [], None, lambda _: None)
-        with self.assertRaisesRegex(visit.CannotRun, "train_step_bench is not in this build"):
-            comparing.comparison(comparing.QUICK, "fp16", "vgg16")(here)
-
-    def test_a_bundle_is_found_before_a_build(self) -> None:
-        self.assertIsNone(find_place(self.folder))
-        self.script("build/release/bin/hvd_bench", "")
-        self.assertEqual(find_place(self.folder).build, self.folder / "build" / "release")
-        self.assertIsNone(find_place(self.root).build)
-
-
-class GpuVisitTest(Visited):
-    """On a GPU of our imagination."""
-
-    device = "cuda"
-    gpu = host.Gpu("NVIDIA H200", "9.0", 150121545728, "13.0")
-    torch = (sys.executable, "2.9")
-
-    def compared(self, code: int, troubles: tuple = (), missing: tuple = (), measured: bool = True) -> None:
-        self.script("bundle/bin/train_step_bench", "")
-        self.script("bundle/scripts/peers/compare_gpu.py", FAKE_COMPARISON)
-        told = {"code": code, "measured": measured, "troubles": troubles, "missing": missing}
-        self.script("bundle/scripts/peers/told.json", json.dumps(told))
-
-    def test_the_comparison(self) -> None:
-        self.compared(3, missing=("torch eager ended with exit code 1",))
-        code, rows, text = self.visit("full-fp16-vgg16", "compile-fp16-vgg16", "train-fp16-vgg16")
-        self.assertEqual(code, 0)
-        expected = "1.23 x [1.20, 1.25] beside torch graph (torch eager ended with exit code 1)"
-        self.assertEqual(rows["full-fp16-vgg16"]["reason"], expected)
-        full = (self.folder / "out" / "full-fp16-vgg16.txt").read_text()
-        self.assertRegex(full, r"--models vgg16 --dtypes fp16 --variants eager graph --device cuda --seconds 4\d\d ")
-        self.assertIn(f"--library-path {self.folder}/wheels", full)
-        self.assertRegex(full, rf"--winners {self.folder}/out/winners ")
-        self.assertNotIn("--batches", full)
-        compiled = (self.folder / "out" / "compile-fp16-vgg16.txt").read_text()
-        self.assertRegex(compiled, r"--variants compile .*--compile-seconds 150 .*--ours-batches 256 --batches 128 ")
-        self.assertEqual(rows["train-fp16-vgg16"]["reason"], "42 img/s, batch 256")
-        self.assertIn("verdict of full-fp16-vgg16.json compile-fp16-vgg16.json\n", text)
-        self.assertIn("verdict of full-", (self.folder / "out" / "verdict.txt").read_text())
-
-    def test_a_comparison_with_trouble(self) -> None:
-        self.compared(1, troubles=("ours: the loss is nan",))
-        code, rows, _ = self.visit("quick-bf16-*")
-        self.assertEqual(code, 1)
-        self.assertEqual({row["reason"] for row in rows.values()}, {"ours: the loss is nan"})
-
-    def test_torch_compile_that_cannot_work_is_no_failure(self) -> None:
-        self.compared(3, missing=("torch compile: this host has no C compiler",), measured=False)
-        code, rows, _ = self.visit("compile-tf32-vgg16")
-        self.assertEqual((code, rows["compile-tf32-vgg16"]["result"]), (3, "cannot run"))
-        self.assertEqual(rows["compile-tf32-vgg16"]["reason"], "torch compile: this host has no C compiler")
-
-    def test_a_comparison_that_lacked_time_is_not_finished(self) -> None:
-        self.compared(3, missing=("torch graph: no time was left to start it",))
-        code, rows, _ = self.visit("full-fp16-vgg16")
-        self.assertEqual((code, rows["full-fp16-vgg16"]["result"]), (3, "cut off"))
-
-    def test_compute_sanitizer(self) -> None:
-        tool = '#!/bin/sh\necho "$@"; while [ "$1" != 9 ]; do shift; done; shift; exec "$@"\n'
-        self.sanitizer = str(self.script("sanitizer", tool))
-        code, rows, _ = self.visit("memcheck", "racecheck", "initcheck", "synccheck")
-        self.assertEqual(code, 0)
-        self.assertEqual({row["reason"] for row in rows.values()}, {"1 passed, 0 failed, 0 skipped"})
-        for name in rows:
-            self.assertIn(f"--tool {name} ", (self.folder / "out" / "tests" / f"{name}-x.txt").read_text())
-
-    def test_without_compute_sanitizer(self) -> None:
-        code, rows, _ = self.visit("racecheck")
-        self.assertEqual((code, rows["racecheck"]["result"]), (3, "cannot run"))
-        self.assertIn("there is no compute-sanitizer", rows["racecheck"]["reason"])
-
-    def test_device_properties(self) -> None:
-        self.script(
-            "bundle/bin/cudnn_device", '#!/bin/sh\necho "a warning"; echo "{\\"deviceName\\": \\"NVIDIA H200\\"}"\n'
-        )
-        code, rows, _ = self.visit("devices")
-        self.assertEqual((code, rows["devices"]["reason"]), (0, "h200.json: NVIDIA H200"))
-        written = json.loads((self.folder / "out" / "devices" / "h200.json").read_text())
-        self.assertEqual(written, {"deviceName": "NVIDIA H200"})
-
-    def test_good_parts(self) -> None:
-        self.bench('echo "$LD_LIBRARY_PATH" "$@"; echo "total images/sec: 4242.4, launching it (0.123 ms, 1 %)"')
-        code, rows, _ = self.visit("doctor", "train-bf16-*", "launch-vgg16")
-        self.assertEqual(code, 0)
-        self.assertEqual(rows["train-bf16-vgg16"]["reason"], "4242 img/s, batch 256")
-        text = (self.folder / "out" / "train-bf16-vgg16.txt").read_text()
-        self.assertRegex(text, rf"\n{self.folder}/wheels\S* --model vgg16 --device cuda --dtype bf16 --batch-size 256 ")
-        both = [f"{name} 4242 img/s (launched in 0.123 ms)" for name in ("graph", "enqueued")]
-        self.assertEqual(rows["launch-vgg16"]["reason"], ", ".join(both))
-        text = (self.folder / "out" / "launch-vgg16-enqueued.txt").read_text()
-        self.assertRegex(text, r"--batch-size 32 .*--no-cuda-graph .*--label part=launch-vgg16 --label way=enqueued")
 
 
 HVD_BENCH = Path(os.environ.get("HVD_BENCH", "hvd_bench"))

@@ -14,11 +14,9 @@ import unittest
 from pathlib import Path
 from unittest import mock
 
-from test_gpu_check import PASSED, Visited
-
+from gpu_visits import PASSED, Visited
 from synthetic_store import REPOSITORY
 
-sys.path.insert(0, str(REPOSITORY / "scripts"))
 from gpucheck import __main__ as program
 from gpucheck import checks, host, parts
 from gpucheck.ledger import Ledger

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import json
 import os
@@ -10,6 +11,8 @@ import sys
 import tempfile
 import unittest
 from pathlib import Path
+from types import SimpleNamespace
+from unittest import mock
 
 from synthetic_store import REPOSITORY
 
@@ -157,6 +160,41 @@ class OnTheCpuTest(unittest.TestCase):
                 self.assertLess(row["best"][side]["last_loss"], row["best"][side]["first_loss"])
                 self.assertEqual(len(row["best"][side]["seconds_per_step"]), 6)
             self.assertLess(row["best"]["ratio"]["low"], row["best"]["ratio"]["high"])
+
+
+@unittest.skipUnless(importlib.util.find_spec("torch"), "needs PyTorch in this Python (scripts/install_deps --peers)")
+class CompileTest(unittest.TestCase):
+    """Why torch.compile cannot work is a reason and no traceback."""
+
+    def setUp(self) -> None:
+        import gpu_torch
+
+        self.program = gpu_torch
+
+    def missing(self, *, compile_there: bool, triton: bool, compiler: bool) -> str:
+        torch = SimpleNamespace(__version__="2.9", **({"compile": None} if compile_there else {}))
+        with (
+            mock.patch.object(self.program, "torch", torch),
+            mock.patch.object(importlib.util, "find_spec", return_value=object() if triton else None),
+            mock.patch.object(self.program.shutil, "which", return_value="/usr/bin/cc" if compiler else None),
+            mock.patch.dict(os.environ),
+        ):
+            os.environ.pop("CC", None)
+            return self.program.missing_for_compile("cuda")
+
+    def test_what_shows_beforehand(self) -> None:
+        self.assertIn("2.9 does not have it", self.missing(compile_there=False, triton=True, compiler=True))
+        self.assertIn("no Triton", self.missing(compile_there=True, triton=False, compiler=True))
+        self.assertIn("no C compiler", self.missing(compile_there=True, triton=True, compiler=False))
+        self.assertEqual(self.missing(compile_there=True, triton=True, compiler=True), "")
+
+    def test_what_shows_while_compiling(self) -> None:
+        trainer = mock.Mock()
+        trainer.batch.side_effect = KeyError("Python.h:\nno such file")
+        with self.assertRaisesRegex(ValueError, r"^torch.compile: KeyError: .*Python.h:.*no such file"):
+            self.program.build(trainer, SimpleNamespace(variant="autotune", batch=8))
+        with self.assertRaises(KeyError):  # of another variant it is a defect
+            self.program.build(trainer, SimpleNamespace(variant="eager", batch=8))
 
 
 if __name__ == "__main__":
