@@ -45,6 +45,7 @@ AUTOTUNE = Kind(
     *("autotune", "beside torch.compile, max-autotune", 300, 540, ("autotune",), ("--compile-seconds", "300")),
     searches=False,
 )
+KINDS = (QUICK, FULL, COMPILE, AUTOTUNE)
 
 
 def batches_found(visit: Visit, dtype: str, model: str) -> tuple[int, int] | None:
@@ -110,8 +111,7 @@ def _said(done: commands.Done, file: Path) -> str:
 def write_verdict(visit: Visit) -> str:
     """verdict.txt: all comparisons in the folder, their bounds, and the verdicts; returns its text, empty where there
     is no comparison."""
-    kinds = [kind.name for kind in (QUICK, FULL, COMPILE, AUTOTUNE)]
-    files = [str(file) for kind in kinds for file in sorted(visit.out.glob(f"{kind}-*.json"))]
+    files = [str(file) for kind in KINDS for file in sorted(visit.out.glob(f"{kind.name}-*.json"))]
     if not files:
         return ""
     command = [sys.executable, str(visit.place.peers() / "compare_gpu.py"), "--report", *files]

@@ -4,6 +4,7 @@ says beside the bounds of a store. Every store and every sample here is syntheti
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -23,6 +24,7 @@ import gpu_report  # noqa: E402
 import gpu_rows  # noqa: E402
 import serving  # noqa: E402
 
+OURS = Path(os.environ.get("HVD_BENCH", "hvd_bench")).with_name("train_step_bench")
 SYNTHETIC = "synthetic GPU of the tests"
 # Both sides of a comparison: trains nothing, and says that steps took what told.json says of its name and batch. A
 # batch that is not there has no memory; a text in place of the batches is why it does not start, "late": never.
@@ -269,21 +271,14 @@ class WholeTest(unittest.TestCase):
         fake.write_text(FAKE.replace("{python}", sys.executable))
         fake.chmod(0o755)
 
-    def compare(self, told: dict[str, object], *options: str) -> tuple[int, dict, str]:
+    def compare(self, told: dict[str, object], *options: str, bench: Path | None = None) -> tuple[int, dict, str]:
         (self.folder / "told.json").write_text(json.dumps(told))
         fake, file = str(self.folder / "fake"), self.folder / "synthetic.json"
-        command = [
-            sys.executable,
-            str(PEERS / "compare_gpu.py"),
-            "--bench",
-            fake,
-            "--python",
-            fake,
-            "--json",
-            str(file),
-        ]
+        command = [sys.executable, str(PEERS / "compare_gpu.py"), "--bench", str(bench or fake), "--python", fake]
+        command += ["--json", str(file)]
         command += ["--models", "vgg16", "--log", str(self.folder / "log"), "--turns", "6", *options]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+        no_gpu = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
+        done = subprocess.run(command, env=no_gpu, capture_output=True, text=True, timeout=100, check=False)
         self.assertTrue(file.exists(), done.stderr)
         (found,) = json.loads(file.read_text())
         return done.returncode, found, done.stdout
@@ -348,6 +343,13 @@ class WholeTest(unittest.TestCase):
         code, found, _ = self.compare(told, *options)
         self.assertEqual((code, found["quick"], found["best"]["peer"]["name"]), (3, True, "torch eager"))
         self.assertEqual(self.started(), ["torch graph 256", "torch eager 256", "ours 256"])
+
+    @unittest.skipUnless(OURS.exists(), f"needs {OURS}")
+    def test_our_program_understands_every_option_and_only_the_gpu_is_missing(self) -> None:
+        options = ("--variants", "graph", "--dtypes", "bf16", "--winners", str(self.folder / "winners"))
+        code, found, _ = self.compare({"torch graph": FAST}, *options, bench=OURS)
+        self.assertEqual(code, 1)
+        self.assertRegex(found["troubles"][0], "^ours ended with exit code 2: no GPU can be used: ")
 
     def test_batches_that_were_found_before(self) -> None:
         told = {"torch compile": {"64": 0.5}, "ours": {"512": 4.0}}

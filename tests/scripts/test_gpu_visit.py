@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 import tarfile
 import unittest
 from unittest import mock
 
 from gpu_visits import FAILED, PASSED, SKIPPED, Visited
+from synthetic_store import REPOSITORY
 
 from gpucheck import __main__ as program
 from gpucheck import checks, comparing, host, parts, visit
 from gpucheck.place import Place, find_place
 from gpucheck.schedule import Estimate
+
+sys.path.insert(0, str(REPOSITORY / "scripts" / "peers"))
+import compare_gpu
 
 # In place of compare_gpu.py: writes a row, or ends as it is told by a file beside it; --report says what it was given.
 FAKE_COMPARISON = """
@@ -141,6 +146,20 @@ class GpuVisitTest(Visited):
         self.assertEqual(rows["train-fp16-vgg16"]["reason"], "42 img/s, batch 256")
         self.assertIn("verdict of full-fp16-vgg16.json compile-fp16-vgg16.json\n", text)
         self.assertIn("verdict of full-", (self.folder / "out" / "verdict.txt").read_text())
+
+    def test_compare_gpu_understands_what_it_is_given(self) -> None:
+        self.compared(0)
+        names = [f"{kind.name}-bf16-vgg16" for kind in comparing.KINDS]
+        self.visit(*names, "--minutes", "30")  # with all the time there would be no quick one
+        parsed = []
+        for name in names:
+            line = (self.folder / "out" / f"{name}.txt").read_text().splitlines()[0]
+            with mock.patch.object(sys, "argv", shlex.split(line.removeprefix("$ "))[1:]):
+                parsed.append(compare_gpu.parse_arguments())
+        self.assertEqual([options.variants[0] for options in parsed], ["graph", "eager", "compile", "autotune"])
+        self.assertEqual([options.first_variant_only for options in parsed], [True, False, False, False])
+        self.assertEqual([list(options.batches) for options in parsed], [[128], [64, 128, 256, 512], [128], [128]])
+        self.assertEqual({options.dtypes[0] for options in parsed}, {"bf16"})
 
     def test_a_comparison_with_trouble(self) -> None:
         self.compared(1, troubles=("ours: the loss is nan",))
