@@ -51,11 +51,8 @@ KINDS = (QUICK, FULL, COMPILE, AUTOTUNE)
 def batches_found(visit: Visit, dtype: str, model: str) -> tuple[int, int] | None:
     """Ours and the peer's, of the most thorough comparison so far."""
     for kind in (FULL, QUICK):
-        try:
-            (row,) = json.loads((visit.out / f"{kind.part(dtype, model)}.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            continue
-        if row.get("best"):
+        row = _row(visit.out / f"{kind.part(dtype, model)}.json")
+        if row and row["best"]:
             return row["best"]["ours"]["batch"], row["best"]["peer"]["batch"]
     return None
 
@@ -65,11 +62,11 @@ def comparison(kind: Kind, dtype: str, model: str) -> Callable[[Visit], str]:
 
     def run(visit: Visit) -> str:
         name = kind.part(dtype, model)
-        file = visit.out / f"{name}.json"
+        file, partial = visit.out / f"{name}.json", visit.out / f"{name}.partial"
         command = [visit.python(), str(visit.place.peers() / "compare_gpu.py"), "--bench"]
         command += [visit.program("train_step_bench"), "--models", model, "--dtypes", dtype]
         command += ["--variants", *kind.variants, "--device", visit.sizes.device, "--seconds", f"{visit.left():.0f}"]
-        command += ["--json", str(file), "--log", str(visit.out / f"{name}.log"), *kind.options]
+        command += ["--json", str(partial), "--log", str(visit.out / f"{name}.log"), *kind.options]
         command += ["--compile-cache", str(host.compile_cache())]
         if visit.store.exists():
             command += ["--store", str(visit.store)]
@@ -79,26 +76,34 @@ def comparison(kind: Kind, dtype: str, model: str) -> Callable[[Visit], str]:
             command += ["--ours-batches", str(batches[0]), "--batches", str(batches[1])]
         # PyTorch finds its libraries itself; ours is told where to look.
         command += ["--library-path", visit.environment.get("LD_LIBRARY_PATH", ""), *visit.sizes.comparison]
-        file.unlink(missing_ok=True)
+        partial.unlink(missing_ok=True)
         before = host.gpu_state()
         done = visit.run(name, command, ours=False)
         visit.note(f"{name}: {before} | {host.gpu_state()}")
-        return _said(done, file)
+        row = _row(partial)
+        if row and (row["best"] or not file.exists()):  # what an earlier call measured stays until there is better
+            partial.replace(file)
+        return _said(done, row, visit.shortened)
 
     return run
 
 
-def _said(done: commands.Done, file: Path) -> str:
-    """Errors: PartFailed with what went wrong, CannotRun where no variant of PyTorch ran, CutShort."""
+def _row(file: Path) -> dict | None:
+    """The only row of a comparison; None where it did not come to that."""
     try:
         (row,) = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        row = None
+        return None
+    return row
+
+
+def _said(done: commands.Done, row: dict | None, shortened: bool) -> str:
+    """Errors: PartFailed with what went wrong, CannotRun where no variant of PyTorch ran, CutShort."""
     missing = "; ".join(row["missing_variants"]) if row else ""
     if done.code not in (0, 3) or row is None:
         raise PartFailed("; ".join(row["troubles"]) if row and row["troubles"] else done.last_line())
     stops = [found["stopped"] for found in [*row["variants"], row["ours_search"]] if found]
-    if short := [text for text in stops if NO_TIME in text]:
+    if shortened and (short := [text for text in stops if NO_TIME in text]):
         raise CutShort("; ".join(short))
     if row["best"] is None:
         raise CannotRun(missing)

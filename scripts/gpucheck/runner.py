@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 from .ledger import Ledger
 from .parts import Part
@@ -37,7 +38,7 @@ class Progress:
 def run_part(visit: Visit, part: Part, seconds: float) -> tuple[Result, float, str]:
     """How it ended, its seconds, and why. Never raises for what a part meets: that is its result."""
     begun = time.monotonic()
-    visit.part, visit.part_ends = part.estimate.part, begun + seconds
+    visit.part, visit.part_ends, visit.shortened = part.estimate.part, begun + seconds, seconds < part.estimate.limit
     try:
         result, reason = Result.GOOD, part.run(visit)
     except PartFailed as error:
@@ -50,8 +51,7 @@ def run_part(visit: Visit, part: Part, seconds: float) -> tuple[Result, float, s
         result, reason = Result.FAILED, f"{type(error).__name__}: {error}"
     took = time.monotonic() - begun
     if result is Result.FAILED and took >= seconds:
-        if seconds < part.estimate.limit:
-            result = Result.CUT
+        result = Result.CUT if visit.shortened else result
         reason = f"time limit of {seconds:.0f} s; {reason}"
     return result, took, " ".join(reason.split())
 
@@ -76,11 +76,9 @@ def run_parts(
         progress.expected_end = progress.elapsed() + sum(e.seconds for e in rest if e.part in planned)
         rest.remove(estimate)
         started = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
-
-        def outcome(result: Result, took: float, reason: str, e: Estimate = estimate, at: str = started) -> Outcome:
-            return Outcome(e.part, result, took, reason, e.seconds, at, ledger.call)
-
-        ledger.put(outcome(Result.CUT, 0.0, RUNNING))
-        ended = outcome(*run_part(visit, run[estimate.part], min(estimate.limit, left)))
+        begun = Outcome(estimate.part, Result.CUT, 0.0, RUNNING, estimate.seconds, started, ledger.call)
+        ledger.put(begun)
+        result, took, reason = run_part(visit, run[estimate.part], min(estimate.limit, left))
+        ended = replace(begun, result=result, seconds=took, reason=reason)
         ledger.put(ended)
         progress.say(f"{ended.part}: {ended.result.value}: {ended.reason}")

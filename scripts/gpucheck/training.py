@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from .commands import Done
 from .comparing import batches_found
+from .files import UNFINISHED
 from .visit import CannotRun, PartFailed, Visit
 
 
@@ -70,11 +71,13 @@ def replay(model: str) -> Callable[[Visit], str]:
         dtype = visit.sizes.main_dtype
         file = visit.out / "replay" / f"{model}-{dtype}.txt"
         file.parent.mkdir(exist_ok=True)
-        file.unlink(missing_ok=True)
-        command = _hvd_bench(visit, model, dtype, *visit.sizes.replay, "--record-replay", str(file))
+        new = file.with_suffix(UNFINISHED)
+        new.unlink(missing_ok=True)
+        command = _hvd_bench(visit, model, dtype, *visit.sizes.replay, "--record-replay", str(new))
         done = visit.run(f"replay-{model}", command)
-        if done.code != 0 or not file.exists():
+        if done.code != 0 or not new.exists():
             raise PartFailed(done.last_line())
+        new.replace(file)
         return file.name
 
     return run

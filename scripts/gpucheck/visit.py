@@ -22,7 +22,7 @@ class CannotRun(Exception):
 
 
 class CutShort(Exception):
-    """The part ran, but there was not the time for all of it."""
+    """The part ran, but the call left it less time than all of it needs."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +83,7 @@ class Visit:
     say: Callable[[str], None]
     part: str = ""
     part_ends: float = 0.0  # on the monotonic clock
+    shortened: bool = False  # the part has less than its own time limit
     environment: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -175,8 +175,18 @@ class GpuVisitTest(Visited):
 
     def test_a_comparison_that_lacked_time_is_not_finished(self) -> None:
         self.compared(3, missing=("torch graph: no time was left to start it",))
-        code, rows, _ = self.visit("full-fp16-vgg16")
+        code, rows, _ = self.visit("full-fp16-vgg16", "--minutes", "5")
         self.assertEqual((code, rows["full-fp16-vgg16"]["result"]), (3, "cut off"))
+        code, rows, _ = self.visit("full-fp16-vgg16")  # now with all of its own limit
+        self.assertEqual((code, rows["full-fp16-vgg16"]["result"]), (0, "good"))
+
+    def test_what_an_earlier_call_measured_stays_until_there_is_better(self) -> None:
+        self.compared(0)
+        self.visit("full-fp16-vgg16")
+        self.compared(1, troubles=("torch graph ended",), measured=False)
+        code, _, _ = self.visit("full-fp16-vgg16", "--again")
+        (row,) = json.loads((self.folder / "out" / "full-fp16-vgg16.json").read_text())
+        self.assertEqual((code, row["troubles"]), (1, []))
 
     def test_compute_sanitizer(self) -> None:
         tool = '#!/bin/sh\necho "$@"; while [ "$1" != 9 ]; do shift; done; shift; exec "$@"\n'
