@@ -1,7 +1,8 @@
 """One command for a GPU host: checks, measures beside PyTorch, and leaves one folder (and a tar of it) to commit.
 
 Needs no network and installs nothing. Each part has its time limit; one that fails or cannot run does not stop the
-others. docs/gpu_check.md says how to bring it to a host.
+others, and what is finished is kept whatever ends the call. A later call with the same folder goes on where the last
+one stopped. docs/gpu_check.md says how to bring it to a host.
 
 Exit code: 0 every part ran and is good, 1 a part failed, 2 usage or output, 3 something did not run (no GPU, no time).
 """
@@ -10,132 +11,79 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import fnmatch
 import json
 import platform
 import signal
 import sys
 import tarfile
-import time
 from dataclasses import asdict
 from pathlib import Path
 
 from . import host
-from .parts import PARTS, REHEARSED, Part
+from .comparing import write_verdict
+from .files import UNFINISHED, replace_text
+from .ledger import Ledger
+from .parts import Part, parts_for
 from .place import Place, find_place
-from .schedule import Outcome, Result, duration, exit_code, limit_of, plan, table
-from .visit import ON_THE_CPU, ON_THE_GPU, CannotRun, PartFailed, Visit
+from .runner import Progress, run_parts
+from .schedule import Result, duration, exit_code, plan, to_do
+from .visit import ON_THE_CPU, ON_THE_GPU, Visit
 
 ROOT = Path(__file__).resolve().parents[2]
+MACHINE = "machine.json"
 
 
-def parse_arguments(parts: list[Part]) -> argparse.Namespace:
-    """Exits with 2 on a wrong one, as argparse does."""
-    listed = "\n".join(f"  {p.estimate.part:<11} about {p.estimate.seconds:>4.0f} s  {p.about}" for p in parts)
+def parse_arguments() -> tuple[argparse.Namespace, list[Part]]:
+    """And the parts that were asked for. Exits with 2 on a wrong argument, as argparse does."""
     parser = argparse.ArgumentParser(
-        prog="gpu_check",
-        description=__doc__,
-        epilog=f"parts, in the order of their value:\n{listed}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        prog="gpu_check", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("directory", nargs="?", type=Path, help="where results go (default: gpu_check-HOST-DATE)")
-    parser.add_argument("parts", nargs="*", metavar="PART", help="default: all")
-    parser.add_argument("--minutes", type=float, help="plan the parts that fit, and end by then")
+    parser.add_argument("parts", nargs="*", metavar="PART", help="also a pattern: 'full-fp16-*' (default: all)")
+    parser.add_argument("--minutes", type=float, help="take the parts that fit, and end by then")
+    parser.add_argument("--again", action="store_true", help="also the parts that are finished in that directory")
+    parser.add_argument("--list", action="store_true", help="print the parts with their estimates, and stop")
     parser.add_argument("--python", help="a Python that has PyTorch (default: the first that is found)")
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda", help="cpu: tests this command, not a GPU")
-    parser.add_argument("--plan", action="store_true", help="print what would run, and stop")
     parser.add_argument(
         "--libraries", action="store_true", help="print an LD_LIBRARY_PATH with NVIDIA's libraries here"
     )
     options = parser.parse_args()
-    known = {part.estimate.part for part in parts}
-    if unknown := [name for name in options.parts if name not in known]:
-        parser.error(f"no part '{unknown[0]}': the parts are {', '.join(sorted(known))}")
-    if str(options.directory) in known:
+    known = parts_for(ON_THE_GPU if options.device == "cuda" else ON_THE_CPU)
+    names = [part.estimate.part for part in known]
+    for pattern in options.parts:
+        if not fnmatch.filter(names, pattern):
+            parser.error(f"no part '{pattern}': --list prints them")
+    if str(options.directory) in names:
         parser.error(f"'{options.directory}' is a part: name a directory before it")
     if options.minutes is not None and not options.minutes > 0:
         parser.error(f"--minutes: {options.minutes} is not above 0")
-    return options
+    asked = [name for name in names if any(fnmatch.fnmatch(name, pattern) for pattern in options.parts or ["*"])]
+    return options, [part for part in known if part.estimate.part in asked]
 
 
-class Progress:
-    """Lines with the time so far and the time that is left, by estimate."""
-
-    def __init__(self, budget: float | None) -> None:
-        self._begun = time.monotonic()
-        self._budget = budget
-        self.expected_end = 0.0
-
-    def elapsed(self) -> float:
-        """Seconds since the start."""
-        return time.monotonic() - self._begun
-
-    def say(self, text: str) -> None:
-        """One line, at once."""
-        left = max(0.0, self.expected_end - self.elapsed())
-        if self._budget is not None:
-            left = min(left, max(0.0, self._budget - self.elapsed()))
-        print(f"[{duration(self.elapsed()):>5}, about {duration(left)} left] {text}", flush=True)
+def budget_of(options: argparse.Namespace) -> float | None:
+    """Seconds, None without a bound."""
+    return None if options.minutes is None else 60 * options.minutes
 
 
-def run_part(visit: Visit, part: Part, seconds: float) -> Outcome:
-    """Never raises for what a part meets: that is its outcome."""
-    begun = time.monotonic()
-    visit.part, visit.part_ends = part.estimate.part, begun + seconds
-    try:
-        result, reason = Result.GOOD, part.run(visit)
-    except PartFailed as error:
-        result, reason = Result.FAILED, str(error)
-    except CannotRun as error:
-        result, reason = Result.CANNOT, str(error)
-    except Exception as error:  # the others still run
-        result, reason = Result.FAILED, f"{type(error).__name__}: {error}"
-    took = time.monotonic() - begun
-    if result is Result.FAILED and took >= seconds:
-        reason = f"time limit of {seconds:.0f} s; {reason}"
-    return Outcome(part.estimate.part, result, took, " ".join(reason.split()))
-
-
-def run_parts(
-    visit: Visit, parts: list[Part], budget: float | None, progress: Progress, outcomes: list[Outcome]
-) -> None:
-    """The parts that fit, in order, and a line for each that does not, added to `outcomes` one by one."""
-    chosen = plan([part.estimate for part in parts], budget)
-    for index, part in enumerate(parts):
-        name = part.estimate.part
-        rest = sum(p.estimate.seconds for p in parts[index:] if p.estimate.part in chosen)
-        progress.expected_end = progress.elapsed() + rest
-        seconds = limit_of(part.estimate, progress.elapsed(), budget) if name in chosen else 0.0
-        if seconds <= 0:
-            usual = f"it takes about {duration(part.estimate.seconds)}: give --minutes more, or name it alone"
-            outcomes.append(Outcome(name, Result.NO_TIME, 0.0, usual))
-            continue
-        outcomes.append(run_part(visit, part, seconds))
-        progress.say(f"{name}: {outcomes[-1].result.value}: {outcomes[-1].reason}")
-        write_summary(visit.out, outcomes)  # after each: what comes later may be cut off
-
-
-def write_summary(out: Path, outcomes: list[Outcome]) -> None:
-    """summary.txt and summary.json."""
-    (out / "summary.txt").write_text(table(outcomes), encoding="utf-8")
-    rows = [{**asdict(outcome), "result": outcome.result.value} for outcome in outcomes]
-    (out / "summary.json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
-
-
-def write_machine(visit: Visit, options: argparse.Namespace) -> None:
-    """machine.json: what was here, and what was asked for."""
-    manifest = visit.place.root / "manifest.json"
-    facts = {
-        "started_utc": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        "arguments": sys.argv[1:],
-        "device": options.device,
-        "gpu": asdict(visit.gpu) if visit.gpu else None,
-        "torch": visit.torch[1] if isinstance(visit.torch, tuple) else visit.torch,
-        "bundle_commit": json.loads(manifest.read_text(encoding="utf-8"))["commit"] if manifest.exists() else None,
-        **host.machine_facts(visit.folders),
-    }
-    (visit.out / "machine.json").write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
-    if report := host.smi_report():
-        (visit.out / "nvidia-smi.txt").write_text(report, encoding="utf-8")
+def listing(parts: list[Part], ledger: Ledger | None, budget: float | None, again: bool) -> str:
+    """Every part with its estimate, what became of it, and whether the next call would run it."""
+    known = {o.part: o for o in ledger.outcomes()} if ledger else {}
+    rest = to_do([part.estimate for part in parts], ledger.results() if ledger else {}, budget, again)
+    chosen = plan(rest, budget)
+    width = max(len(part.estimate.part) for part in parts)
+    lines = [f"  {'part':<{width}}  {'about':>5}  {'at most':>7}"]
+    for part in parts:
+        estimate, outcome = part.estimate, known.get(part.estimate.part)
+        state = f" ({outcome.result.value})" if outcome and outcome.result is not Result.NOT_YET else ""
+        mark = "*" if estimate.part in chosen else " "
+        times = f"{estimate.seconds:>3.0f} s  {estimate.limit:>5.0f} s"
+        lines.append(f"{mark} {estimate.part:<{width}}  {times}  {part.about}{state}")
+    seconds = sum(estimate.seconds for estimate in rest if estimate.part in chosen)
+    lines.append(f"* {len(chosen)} parts that would run now, about {duration(seconds)}; all times are estimates")
+    return "\n".join(lines)
 
 
 def make_visit(place: Place, out: Path, options: argparse.Namespace, gpu: host.Gpu | None, progress: Progress) -> Visit:
@@ -155,6 +103,38 @@ def make_visit(place: Place, out: Path, options: argparse.Namespace, gpu: host.G
     )
 
 
+def write_machine(visit: Visit, options: argparse.Namespace, before: list[dict]) -> None:
+    """machine.json: what was here, and what was asked for, one entry per call."""
+    manifest = visit.place.root / "manifest.json"
+    facts = {
+        "started_utc": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "arguments": sys.argv[1:],
+        "device": options.device,
+        "gpu": asdict(visit.gpu) if visit.gpu else None,
+        "torch": visit.torch[1] if isinstance(visit.torch, tuple) else visit.torch,
+        "bundle_commit": json.loads(manifest.read_text(encoding="utf-8"))["commit"] if manifest.exists() else None,
+        **host.machine_facts(visit.folders),
+    }
+    replace_text(visit.out / MACHINE, json.dumps([*before, facts], indent=1) + "\n")
+    if report := host.smi_report():
+        (visit.out / "nvidia-smi.txt").write_text(report, encoding="utf-8")
+
+
+def earlier_calls(out: Path, gpu: host.Gpu | None) -> list[dict]:
+    """The entries of machine.json. Errors: ValueError where the folder is not ours, or has another GPU's results."""
+    if all(path.suffix == UNFINISHED for path in out.iterdir()):
+        return []
+    try:
+        calls = json.loads((out / MACHINE).read_text(encoding="utf-8"))
+        there = calls[-1]["gpu"]
+    except (OSError, ValueError, LookupError, TypeError):
+        raise ValueError(f"{out} is not empty, and not of an earlier call: name another directory") from None
+    if there != (asdict(gpu) if gpu else None):
+        name = there["name"] if there else "no GPU"
+        raise ValueError(f"{out} has results of another machine ({name}, or another driver): name another directory")
+    return calls
+
+
 def archive(out: Path) -> Path:
     """A tar of the folder, beside it."""
     target = out.with_name(out.name + ".tar.gz")
@@ -164,57 +144,57 @@ def archive(out: Path) -> Path:
 
 
 def check(options: argparse.Namespace, place: Place, parts: list[Part]) -> int:
-    """The visit itself."""
+    """The visit itself. Errors: OSError, ValueError."""
     gpu = host.find_gpu() if options.device == "cuda" else None
     if isinstance(gpu, str):
         print(f"gpu_check: no GPU: {gpu}; nothing was run", file=sys.stderr)
         return 3
-    budget = 60 * options.minutes if options.minutes else None
+    budget = budget_of(options)
     progress = Progress(budget)
     stamp = datetime.datetime.now(datetime.timezone.utc).strftime("%Y%m%dT%H%M%SZ")
     out = (options.directory or Path(f"gpu_check-{platform.node()}-{stamp}")).resolve()
     out.mkdir(parents=True, exist_ok=True)
-    if any(out.iterdir()):
-        print(f"gpu_check: {out} is not empty: name a new directory", file=sys.stderr)
-        return 2
+    calls = earlier_calls(out, gpu)
+    ledger = Ledger(out, [part.estimate for part in parts], call=len(calls) + 1)
     visit = make_visit(place, out, options, gpu, progress)
-    write_machine(visit, options)
-    progress.expected_end = sum(part.estimate.seconds for part in parts)
+    write_machine(visit, options, calls)
     progress.say(f"{gpu.name if gpu else 'no GPU: this tests the command alone'}, results in {out}")
-    outcomes: list[Outcome] = []
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a scheduler's end is like a user's: keep what there is
+    for number in (signal.SIGTERM, signal.SIGHUP):  # the end of a job or a connection is like a user's: keep all
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
+            signal.signal(number, signal.default_int_handler)
+    not_yet = f"no time: {duration(budget)} were given" if budget else "not reached"
     try:
-        run_parts(visit, parts, budget, progress, outcomes)
+        run_parts(visit, parts, budget, progress, ledger, options.again)
     except KeyboardInterrupt:
-        outcomes.append(Outcome(visit.part or "start", Result.FAILED, 0.0, "interrupted; nothing was run after it"))
-    write_summary(out, outcomes)
-    print("\n" + table(outcomes), end="")
+        not_yet = f"interrupted in {visit.part or 'the beginning'}"
+    ledger.write(not_yet)
+    outcomes = ledger.outcomes(not_yet)
+    print("\n" + ledger.text(not_yet) + write_verdict(visit), end="")
+    if any(outcome.result is Result.NOT_YET for outcome in outcomes):
+        print(f"the same command again goes on with what is missing (--minutes, or all of it): {out}")
     print(f"{archive(out)}: what to take home (docs/gpu_check.md)")
-    return exit_code(outcomes)
+    asked = {part.estimate.part for part in parts}
+    return exit_code([outcome for outcome in outcomes if outcome.part in asked])
 
 
 def main() -> int:
     """The command line."""
-    known = [*PARTS, REHEARSED]
-    options = parse_arguments(known)
+    options, parts = parse_arguments()
     if options.libraries:
         torch = host.find_torch(options.python)
         print(":".join(host.library_folders([torch[0]] if isinstance(torch, tuple) else [sys.executable])))
         return 0
-    parts = [part for part in known if part.estimate.part in options.parts] if options.parts else list(PARTS)
-    if options.device == "cpu" and not options.parts:
-        parts.append(REHEARSED)
-    if options.plan:
-        for name in plan([part.estimate for part in parts], 60 * options.minutes if options.minutes else None):
-            print(name)
-        return 0
-    place = find_place(ROOT)
-    if place is None:
-        print(f"gpu_check: no programs in {ROOT}: run scripts/build, or unpack the bundle", file=sys.stderr)
-        return 2
     try:
+        if options.list:
+            ledger = Ledger(options.directory, [part.estimate for part in parts]) if options.directory else None
+            print(listing(parts, ledger, budget_of(options), options.again))
+            return 0
+        place = find_place(ROOT)
+        if place is None:
+            print(f"gpu_check: no programs in {ROOT}: run scripts/build, or unpack the bundle", file=sys.stderr)
+            return 2
         return check(options, place, parts)
-    except OSError as error:
+    except (OSError, ValueError) as error:
         print(f"gpu_check: {error}", file=sys.stderr)
         return 2
 

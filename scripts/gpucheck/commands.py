@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import shlex
 import signal
@@ -55,6 +56,7 @@ def run(
                 stderr=subprocess.STDOUT,
                 env={**os.environ, **(environment or {})},
                 start_new_session=True,
+                preexec_fn=_end_with_parent,
             )
         except OSError as error:
             out.write(f"{error}\n".encode())
@@ -69,6 +71,13 @@ def run(
         back.seek(start)
         output = back.read().decode(errors="replace")
     return Done(code, time.monotonic() - begun, output)
+
+
+def _end_with_parent() -> None:
+    """In the child: SIGTERM when gpu_check is killed, so that nothing is left on the GPU (Linux; elsewhere nothing)."""
+    pr_set_pdeathsig = 1  # linux/prctl.h
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGTERM)
 
 
 def _end_group(process: subprocess.Popen[bytes], grace_seconds: float = 5.0) -> None:

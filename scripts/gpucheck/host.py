@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -122,6 +123,15 @@ def find_sanitizer(pythons: list[str]) -> str | None:
         for site in _site_packages(python):
             places += _matches(f"{site}/nvidia/*/bin/compute-sanitizer")
     return next((place for place in places if place and os.access(place, os.X_OK)), None)
+
+
+def compile_cache() -> Path:
+    """A folder of this user for what torch.compile has compiled: it outlives the call and stays out of the results."""
+    folder = Path(tempfile.gettempdir()) / f"hvd_bench-torch-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    if folder.is_symlink() or folder.stat().st_uid != os.getuid():  # programs are loaded from there
+        return Path(tempfile.mkdtemp(prefix="hvd_bench-torch-"))
+    return folder
 
 
 def machine_facts(folders: list[str]) -> dict[str, object]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -15,7 +16,11 @@ class Result(Enum):
     GOOD = "good"
     FAILED = "FAILED"
     CANNOT = "cannot run"
-    NO_TIME = "no time"
+    CUT = "cut off"  # by the end of the call: killed, interrupted, or out of its --minutes
+    NOT_YET = "not yet"
+
+
+FINISHED = (Result.GOOD, Result.FAILED)  # a later call does not repeat these
 
 
 @dataclass(frozen=True)
@@ -24,17 +29,34 @@ class Outcome:
 
     part: str
     result: Result
-    seconds: float
-    reason: str
+    seconds: float = 0.0
+    reason: str = ""
+    estimate_seconds: float = 0.0
+    started_utc: str = ""
+    call: int = 0  # which call of gpu_check on this folder, from 1
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a part usually takes, and what it may take at most."""
+    """What a part usually takes, and what it may take at most. `instead`: a thorough part that makes it needless."""
 
     part: str
     seconds: float
     limit: float
+    instead: str = ""
+
+
+def to_do(parts: Sequence[Estimate], before: Mapping[str, Result], budget: float | None, again: bool) -> list[Estimate]:
+    """The parts that are not finished, in their order. A quick one is left out where its thorough one is finished or,
+    with all the time that there is, will be."""
+    coming = {estimate.part for estimate in parts} if budget is None else set()
+    rest = []
+    for estimate in parts:
+        finished = before.get(estimate.part) in FINISHED
+        needless = estimate.instead in coming or before.get(estimate.instead) is Result.GOOD
+        if not needless and (again or not finished):
+            rest.append(estimate)
+    return rest
 
 
 def plan(parts: Sequence[Estimate], budget: float | None) -> list[str]:
@@ -53,13 +75,20 @@ def plan(parts: Sequence[Estimate], budget: float | None) -> list[str]:
     return chosen
 
 
-def limit_of(estimate: Estimate, elapsed: float, budget: float | None) -> float:
-    """Seconds that a part which starts now may take; 0 if it should not start."""
-    if budget is None:
-        return estimate.limit
-    left = budget - CLOSING_SECONDS - elapsed
-    # Half of what it usually takes may be enough; less is not worth beginning.
-    return min(estimate.limit, left) if left >= 0.5 * estimate.seconds else 0.0
+def next_part(rest: Sequence[Estimate], planned: Collection[str], left: float) -> Estimate | None:
+    """The first of `rest` that may start with `left` seconds to go; None ends the call.
+
+    Half of what a planned one usually takes may be enough for it; less is not worth beginning. Where others took less
+    than was thought, one that was not planned may start if it leaves those that are their time.
+    """
+    startable = [e for e in rest if e.part in planned and left >= 0.5 * e.seconds]
+    spare = left - sum(e.seconds for e in startable)
+    return next((e for e in rest if e in startable or (e.part not in planned and e.seconds <= spare)), None)
+
+
+def seconds_left(elapsed: float, budget: float | None) -> float:
+    """For the parts."""
+    return math.inf if budget is None else budget - CLOSING_SECONDS - elapsed
 
 
 def exit_code(outcomes: Sequence[Outcome]) -> int:
@@ -76,8 +105,21 @@ def duration(seconds: float) -> str:
 
 
 def table(outcomes: Sequence[Outcome]) -> str:
-    """Part, result, seconds, reason."""
+    """Part, result, seconds measured and estimated, reason; and what is missing."""
     width = max([len(outcome.part) for outcome in outcomes] + [4])
-    lines = [f"{'part':<{width}}  {'result':<10}  {'seconds':>7}  reason"]
-    lines += [f"{o.part:<{width}}  {o.result.value:<10}  {o.seconds:>7.0f}  {o.reason}" for o in outcomes]
-    return "\n".join(lines) + "\n"
+    lines = [f"{'part':<{width}}  {'result':<10}  {'seconds':>7}  {'estimate':>8}  reason"]
+    lines += [
+        f"{o.part:<{width}}  {o.result.value:<10}  {o.seconds:>7.0f}  {o.estimate_seconds:>8.0f}  {o.reason}".rstrip()
+        for o in outcomes
+    ]
+    return "\n".join(lines) + "\n" + missing_text(outcomes)
+
+
+def missing_text(outcomes: Collection[Outcome]) -> str:
+    """One line with the parts that did not run to their end; empty where all did."""
+    missing = [o for o in outcomes if o.result not in FINISHED]
+    if not missing:
+        return ""
+    seconds = sum(o.estimate_seconds for o in missing)
+    names = ", ".join(o.part for o in missing)
+    return f"missing: {len(missing)} of {len(outcomes)} parts, about {duration(seconds)} by estimate: {names}\n"

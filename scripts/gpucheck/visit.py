@@ -21,17 +21,23 @@ class CannotRun(Exception):
     """Something that the part needs is missing."""
 
 
+class CutShort(Exception):
+    """The part ran, but the call left it less time than all of it needs."""
+
+
 @dataclass(frozen=True)
 class Sizes:
     """What is trained. On a CPU only this script is tested, at sizes for it."""
 
     device: str
     models: tuple[str, ...]
-    dtypes: tuple[str, ...]  # of the comparison, those that the device has
-    training_type: str
+    dtypes: tuple[str, ...]  # of the comparison, in the order of their value
+    main_dtype: str  # of what is done in one type alone
+    batch: int  # where no search has found one
     training: tuple[str, ...]  # options of hvd_bench
     replay: tuple[str, ...]
-    comparison: tuple[str, ...]  # options of compare_gpu.py
+    comparison: tuple[str, ...]  # options of compare_gpu.py that come after all others
+    tunes: bool  # hvd_bench and train_step_bench share the fastest engines that either found
 
 
 MODELS = ("resnet101", "vgg16", "inception3")
@@ -39,29 +45,33 @@ ON_THE_GPU = Sizes(
     device="cuda",
     models=MODELS,
     dtypes=("fp16", "bf16", "tf32"),
-    training_type="fp16",
-    training=("--batch-size", "256", "--max-time", "20"),
+    main_dtype="fp16",
+    batch=256,
+    training=("--max-time", "10"),
     replay=("--batch-size", "64", "--num-warmup-batches", "10", "--num-iters", "30", "--max-time", "30", "--no-db"),
     comparison=(),
+    tunes=True,
 )
-TINY = ("--image-size", "32", "--batch-size", "2", "--threads", "1", "--num-warmup-batches", "1", "--num-iters", "2")
+TINY = ("--image-size", "32", "--threads", "1", "--num-warmup-batches", "1", "--num-iters", "2")
 ON_THE_CPU = Sizes(
     device="cpu",
     models=("resnet50",),
     dtypes=("fp32",),
-    training_type="fp32",
+    main_dtype="fp32",
+    batch=2,
     training=TINY,
-    replay=(*TINY, "--no-db"),
+    replay=(*TINY, "--batch-size", "2", "--no-db"),
     comparison=(
-        *("--image", "32", "--first-batch", "2", "--last-batch", "2", "--turns", "2", "--warm-up", "1"),
+        *("--image", "32", "--batches", "2", "--ours-batches", "2", "--turns", "6", "--warm-up", "1"),
         *("--turn-seconds", "0.01", "--search-seconds", "0.01"),
     ),
+    tunes=False,
 )
 
 
 @dataclass
 class Visit:
-    """One run of gpu_check. One thread."""
+    """One call of gpu_check. One thread."""
 
     place: Place
     out: Path
@@ -73,6 +83,7 @@ class Visit:
     say: Callable[[str], None]
     part: str = ""
     part_ends: float = 0.0  # on the monotonic clock
+    shortened: bool = False  # the part has less than its own time limit
     environment: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -81,6 +92,16 @@ class Visit:
             self.environment["LD_LIBRARY_PATH"] = ":".join(path)
         if os.geteuid() == 0:
             self.environment |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+
+    @property
+    def store(self) -> Path:
+        """Where hvd_bench's runs go."""
+        return self.out / "gpu_check.db"
+
+    @property
+    def winners(self) -> Path:
+        """Where the fastest engines of cuDNN are kept, of all programs."""
+        return self.out / "winners"
 
     def program(self, name: str) -> str:
         """Errors: CannotRun where it was not built."""
@@ -95,9 +116,12 @@ class Visit:
             raise CannotRun(self.torch)
         return self.torch[0]
 
-    def share(self, left: int) -> float:
-        """Seconds for the next of `left` commands, so that a slow one leaves time for those after it."""
-        return max(0.0, self.part_ends - time.monotonic()) / left
+    def left(self) -> float:
+        """Seconds that there are for the part. Errors: PartFailed where there are none."""
+        left = self.part_ends - time.monotonic()
+        if left <= 0:
+            raise PartFailed("the time was over")
+        return left
 
     def run(
         self,
@@ -110,9 +134,7 @@ class Visit:
     ) -> commands.Done:
         """Runs `command` within the part's time; its output goes to `name`.txt. Ours finds NVIDIA's libraries by
         LD_LIBRARY_PATH, others by themselves. Errors: PartFailed where the part's time is over."""
-        left = self.part_ends - time.monotonic()
-        if left <= 0:
-            raise PartFailed(f"the time was over before {name}")
+        left = self.left()
         self.say(f"{self.part}: {name}")
         variables = {**(self.environment if ours else {}), **(environment or {})}
         log = self.out / f"{name}.txt"

@@ -2,91 +2,70 @@
 """Training speed on the GPU: this project's cuDNN backend beside PyTorch's, on the same GPU, in turns.
 
 For each network and type: every variant of gpu_torch.py runs alone, at the best batch of the first, which is found by
-doubling until memory ends or nothing is won; the fastest is the peer. Ours searches from half of that batch on. Then
-the two take turns (A B B A ...), and the ratio is that of the median seconds per image, with a bootstrap interval over
-the turns. In both, the loss must be finite and lower after the turns than before, on the one batch that they train.
+going through --batches until memory ends or nothing is won; the fastest is the peer. Ours searches from half of that
+batch on. Then the two take turns (A B B A ...), each at its own best batch and, where those differ, both at the peer's.
+The ratio is that of the median seconds per image, with a bootstrap interval over the turns. In both, the loss must be
+finite and lower after the turns than before, on the one batch that they train. At the end comes a verdict against
+--target, by the stored samples; --report gives it again, for the files of several runs.
 
-    scripts/peers/compare_gpu.py --bench build/release/bin/train_step_bench --json gpu.json
+    scripts/peers/compare_gpu.py --bench build/release/bin/train_step_bench --json gpu.json --store hvd_bench.db
+    scripts/peers/compare_gpu.py --report gpu.json --store hvd_bench.db
 
-Exit code: 0 all measured, 1 a comparison is missing or a loss did not fall, 3 only variants of the peer are missing.
+Exit code: 0 all measured, 1 a comparison broke off or a loss did not fall, 2 usage, 3 only variants of the peer are
+missing.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import math
 import statistics
 import sys
+import time
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO
 
-from serving import PeerError, Ratio, Server, ratio_of, take_turns
+from gpu_bounds import Bound, read_bounds
+from gpu_report import HEADING, TARGET, row_lines, verdict_lines
+from gpu_rows import Found, Pair, Row, Turns, read_rows, write_rows
+from serving import PeerError, Server, take_turns
 
 HERE = Path(__file__).resolve().parent
-LEAST_GAIN = 1.02  # of a doubled batch, in images per second
-HEADING = "model      type      ours img/s batch    peer img/s batch   ratio  95 % interval  peer"
-
-
-@dataclass
-class Found:
-    """The best batch of one server, and the images per second at every batch tried."""
-
-    name: str
-    batch: int = 0
-    img_s: float = 0.0
-    first_loss: float = math.nan  # at that batch, as soon as the server stood at it
-    tried: dict[int, float] = field(default_factory=dict)
-    stopped: str = ""  # why the search ended, or why there was none
-
-
-@dataclass
-class Turns:
-    """One side of the turns."""
-
-    name: str
-    description: str
-    batch: int
-    img_s: float
-    first_loss: float
-    last_loss: float
-    seconds_per_step: list[float]
-
-    def loss_trouble(self) -> str:
-        if not math.isfinite(self.last_loss):
-            return f"{self.name}: the loss is {self.last_loss}"
-        if not self.last_loss < self.first_loss:
-            return f"{self.name}: the loss went from {self.first_loss:.4f} to {self.last_loss:.4f}"
-        return ""
-
-
-@dataclass
-class Row:
-    model: str
-    dtype: str
-    variants: list[Found] = field(default_factory=list)
-    ours_search: Found | None = None
-    ours: Turns | None = None
-    peer: Turns | None = None
-    ratio: Ratio | None = None
-    troubles: list[str] = field(default_factory=list)
-    missing_variants: list[str] = field(default_factory=list)
+LEAST_GAIN = 1.02  # of a larger batch, in images per second
+OUT_OF_MEMORY = 8  # the exit code of both sides
+SMALLEST_BATCH = 8
+BATCHES = (64, 128, 256, 512)
+MODELS = ("resnet101", "vgg16", "inception3")
+DTYPES = ("fp32", "tf32", "fp16", "bf16")
+VARIANTS = ("eager", "graph", "compile", "autotune")
+RESERVE_SECONDS = 90.0  # of --seconds, at most, for what comes behind PyTorch's variants: our search, and the turns
 
 
 def steps_for(seconds: float, per_step: float) -> int:
     return max(1, min(1000, round(seconds / per_step)))
 
 
-def best_batch(server: Server, first: int, last: int, seconds: float) -> Found:
-    """Doubles the batch from `first`, at which the server stands, to `last`; it is left at the best one.
+def best_batch(
+    server: Server, batches: Sequence[int], seconds: float, found: Found, left: Callable[[], float] = lambda: 1e9
+) -> None:
+    """Goes through `batches`, at the first of which the server stands, and leaves it at the best one; fills `found`.
 
-    Errors: PeerError if the server ends, or cannot return to a batch that it had.
+    `left` gives the seconds that there are for it. Errors: PeerError if the server ends, or cannot return to a batch
+    that it had.
     """
-    found = Found(server.name)
-    batch = first
-    while True:
+    begun, standing = left(), 0
+    for batch in batches:
+        now = left()
+        if standing and now < begun - now:  # a larger one takes as long as all before it, or longer
+            found.stopped = f"no time for batch {batch}"
+            break
+        if standing and (refusal := server.batch(batch)):
+            found.refused[batch] = refusal
+            found.stopped = f"batch {batch}: {refusal}"
+            standing = 0
+            break
+        standing = batch
         first_loss = server.loss()
         per_step = statistics.median(server.steps(2))
         rate = batch / statistics.median(server.steps(steps_for(seconds, per_step)))
@@ -94,29 +73,30 @@ def best_batch(server: Server, first: int, last: int, seconds: float) -> Found:
         enough = rate < LEAST_GAIN * found.img_s
         if rate > found.img_s:
             found.batch, found.img_s, found.first_loss = batch, rate, first_loss
-        if enough or 2 * batch > last:
-            found.stopped = "no more gain" if enough else f"--last-batch {last}"
+        if enough:
+            found.stopped = "no more gain"
             break
-        batch *= 2
-        if refusal := server.batch(batch):
-            found.stopped = f"batch {batch}: {refusal}"
-            break
-    if batch != found.batch:
+    else:
+        found.stopped = f"batch {batches[-1]} is the last"
+    if found.batch != standing:
         if refusal := server.batch(found.batch):
             raise PeerError(f"{server.name} cannot return to batch {found.batch}: {refusal}")
         found.first_loss = server.loss()  # a batch starts with new weights
-    return found
 
 
 class Comparison:
-    """The processes of one network in one type, and what they gave. Use as a context: it ends them."""
+    """The processes of one network in one type, and what they gave. `row` fills up as `run()` goes on."""
 
     def __init__(self, options: argparse.Namespace, model: str, dtype: str, log: IO[bytes] | None) -> None:
         self._options = options
         self._log = log
-        self._row = Row(model, dtype)
+        self.row = Row(model, dtype, quick=options.first_variant_only)
         self._shared = ["--model", model, "--dtype", dtype, "--device", options.device]
         self._shared += ["--image", str(options.image)]
+        self._ends = time.monotonic() + options.seconds
+
+    def _left(self) -> float:
+        return self._ends - time.monotonic()
 
     def _torch(self, variant: str, batch: int) -> Server:
         options = self._options
@@ -124,123 +104,206 @@ class Comparison:
         command += ["--batch", str(batch), "--memory-fraction", str(options.memory_fraction)]
         if options.warm_up is not None:
             command += ["--warm-up", str(options.warm_up)]
-        limit = options.compile_seconds if variant == "compile" else options.start_seconds
-        return Server(f"torch {variant}", command, start_seconds=limit, log=self._log)
+        environment = {}
+        if options.compile_cache:
+            environment = {
+                "TORCHINDUCTOR_CACHE_DIR": f"{options.compile_cache}/inductor",
+                "TORCHINDUCTOR_FX_GRAPH_CACHE": "1",
+                "TRITON_CACHE_DIR": f"{options.compile_cache}/triton",
+            }
+        own = options.compile_seconds if variant in ("compile", "autotune") else options.start_seconds
+        limit = min(own, self._left() - min(RESERVE_SECONDS, 0.4 * options.seconds))
+        if limit <= 0:
+            raise PeerError(f"torch {variant}: no time was left to start it")
+        try:
+            return Server(f"torch {variant}", command, environment, start_seconds=limit, log=self._log)
+        except PeerError as error:
+            if error.code is None and limit < own:
+                raise PeerError(f"{error}, and there was no time left for its {own:.0f} s") from None
+            raise
 
     def _ours(self, batch: int) -> Server:
         options = self._options
         command = [options.bench, *self._shared, "--batch", str(batch), "--serve"]
+        if options.winners:
+            command += ["--winners", str(options.winners)]
         environment = {"LD_LIBRARY_PATH": options.library_path} if options.library_path else {}
         return Server("ours", command, environment, start_seconds=options.start_seconds, log=self._log)
 
-    def _search_variants(self) -> None:
-        """The first variant that runs searches its best batch; the others stay at it: each batch costs them minutes of
-        compiling, or the search for algorithms once more."""
-        options = self._options
-        for variant in options.variants:
-            batch = max((found.batch for found in self._row.variants), default=0)
-            first, last = (batch, batch) if batch else (options.first_batch, options.last_batch)
+    def _search(
+        self, make: Callable[[int], Server], batches: Sequence[int], found: Found, running: ExitStack
+    ) -> Server:
+        """A server at the best of `batches`; where there is no memory for the first, at half of it, and so on."""
+        first = batches[0]
+        while True:
             try:
-                with self._torch(variant, first) as server:
-                    found = best_batch(server, first, last, options.search_seconds)
+                server = running.enter_context(make(first))
+                break
             except PeerError as error:
-                found = Found(f"torch {variant}", stopped=str(error))
-                self._row.missing_variants.append(str(error))
-            self._row.variants.append(found)
+                if error.code != OUT_OF_MEMORY or first // 2 < SMALLEST_BATCH:
+                    raise
+                found.refused[first] = str(error)
+                first //= 2
+        larger = batches[1:] if first == batches[0] else ()
+        best_batch(server, [first, *larger], self._options.search_seconds, found, self._left)
+        return server
 
-    def run(self) -> Row:
-        row, options = self._row, self._options
-        self._search_variants()
-        best = max(row.variants, key=lambda f: f.img_s)
+    def _fastest_peer(self, running: ExitStack) -> tuple[Server, Found] | None:
+        """Every variant in turn, alone on the GPU, of which the fastest is left running; None where none runs.
+
+        The first searches its best batch; the others stay at it: each batch costs them minutes of compiling, or the
+        search for algorithms once more."""
+        options, row = self._options, self.row
+        best: Found | None = None
+        kept: Server | None = None
+        for variant in options.variants:
+            if kept is not None:
+                kept.close()
+                kept = None
+            found = Found(f"torch {variant}")
+            row.variants.append(found)
+            alone = running.enter_context(ExitStack())  # ends a server that did not end itself
+            try:
+                batches = (best.batch,) if best else options.batches
+                server = self._search(lambda batch, v=variant: self._torch(v, batch), batches, found, alone)
+            except PeerError as error:
+                alone.close()
+                found.batch, found.img_s, found.stopped = 0, 0.0, str(error)
+                row.missing_variants.append(str(error))
+                continue
+            if best is None or found.img_s > best.img_s:
+                best, kept = found, server
+            else:
+                server.close()
+            if options.first_variant_only:
+                break
+        if best is None:
+            return None
+        if kept is None:
+            kept = running.enter_context(self._torch(best.name.removeprefix("torch "), best.batch))
+            best.first_loss = kept.loss()
+        return kept, best
+
+    def run(self, save: Callable[[], None]) -> None:
+        """Fills the row, and saves after each result: what comes later may be cut off."""
+        row, options = self.row, self._options
         with ExitStack() as running:
             try:
                 # First the peer, whose share of the memory is bounded, then ours in what is left.
-                peer = None
-                if best.batch > 0:
-                    peer = running.enter_context(self._torch(best.name.removeprefix("torch "), best.batch))
-                else:
-                    row.troubles.append("no variant of PyTorch ran")
-                first = max(options.first_batch, best.batch // 2)
-                ours = running.enter_context(self._ours(first))
-                row.ours_search = best_batch(ours, first, options.last_batch, options.search_seconds)
-                if peer is not None:
-                    self._take_turns(ours, row.ours_search, peer, best)
+                if (fastest := self._fastest_peer(running)) is None:
+                    return
+                peer, best = fastest
+                row.ours_search = Found("ours")
+                own = options.ours_batches or [b for b in options.batches if 2 * b >= best.batch] or [best.batch]
+                ours = self._search(self._ours, own, row.ours_search, running)
+                row.best = self._turns(ours, row.ours_search, peer, best)
+                save()
+                if row.ours_search.batch != best.batch:
+                    row.same = self._at_the_peers_batch(ours, row.ours_search, peer, best)
             except PeerError as error:
                 row.troubles.append(str(error))
-        return row
 
-    def _take_turns(self, ours: Server, ours_found: Found, peer: Server, peer_found: Found) -> None:
-        row, options = self._row, self._options
+    def _at_the_peers_batch(self, ours: Server, ours_found: Found, peer: Server, peer_found: Found) -> Pair | None:
+        batch = peer_found.batch
+        if refusal := ours.batch(batch):
+            ours_found.refused[batch] = refusal
+            return None
+        loss = ours.loss()
+        rate = batch / statistics.median(ours.steps(2))
+        return self._turns(ours, Found("ours", batch, rate, loss), peer, peer_found)
+
+    def _turns(self, ours: Server, ours_found: Found, peer: Server, peer_found: Found) -> Pair:
+        options = self._options
         servers, found = [ours, peer], [ours_found, peer_found]
-        batches = [f.batch for f in found]
-        first = [ours_found.first_loss, peer.loss()]
         steps = [steps_for(options.turn_seconds, f.batch / f.img_s) for f in found]
         seconds = take_turns(servers, options.turns, steps)
-        last = [server.loss() for server in servers]
-        row.ours, row.peer = (
+        sides = [
             Turns(
-                name=servers[i].name,
-                description=servers[i].description,
-                batch=batches[i],
-                img_s=batches[i] / statistics.median(seconds[i]),
-                first_loss=first[i],
-                last_loss=last[i],
-                seconds_per_step=seconds[i],
+                name=server.name,
+                description=server.description,
+                batch=f.batch,
+                first_loss=f.first_loss,
+                last_loss=server.loss(),
+                seconds_per_step=own,
             )
-            for i in range(2)
-        )
-        row.troubles += [trouble for side in (row.ours, row.peer) if (trouble := side.loss_trouble())]
-        per_image = [[s / batches[i] for s in seconds[i]] for i in range(2)]
-        row.ratio = ratio_of(per_image[0], per_image[1], options.turns)
-
-
-def row_text(row: Row) -> str:
-    def speed(side: Turns | None) -> str:
-        return f"{side.img_s:>14.1f}{side.batch:>6}" if side else f"{'-':>14}{'-':>6}"
-
-    ratio = f"{row.ratio.ratio:>8.2f}  {row.ratio.interval_text():<15}" if row.ratio else f"{'-':>8}  {'':<15}"
-    peer = row.peer.name if row.peer else ", ".join(f"{f.name} {f.img_s:.1f}" for f in row.variants if f.img_s)
-    return f"{row.model:<11}{row.dtype:<6}{speed(row.ours)}{speed(row.peer)}{ratio}{peer}"
+            for server, f, own in zip(servers, found, seconds, strict=True)
+        ]
+        self.row.troubles += [trouble for side in sides if (trouble := side.loss_trouble())]
+        return Pair(*sides, options.turns)
 
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--bench", required=True, help="train_step_bench of this project")
+    parser.add_argument("--bench", help="train_step_bench of this project")
+    parser.add_argument("--report", nargs="+", type=Path, metavar="JSON", help="measure nothing: the verdict of these")
+    parser.add_argument("--store", type=Path, help="a store of hvd_bench, for the bounds of its runs on this GPU")
+    parser.add_argument("--target", type=float, default=TARGET, help="of the verdict, times the peer's images/s")
     parser.add_argument("--python", default=sys.executable, help="interpreter that has torch")
     parser.add_argument("--library-path", default="", help="LD_LIBRARY_PATH of ours: where NVIDIA's libraries lie")
-    parser.add_argument("--models", nargs="+", default=["resnet101", "vgg16", "inception3"])
-    parser.add_argument("--dtypes", nargs="+", default=["fp16"], choices=["fp32", "tf32", "fp16", "bf16"])
-    parser.add_argument("--variants", nargs="+", default=["eager", "graph"], choices=["eager", "graph", "compile"])
+    parser.add_argument("--models", nargs="+", help=f"default: {' '.join(MODELS)}; with --report: none that lacks")
+    parser.add_argument("--dtypes", nargs="+", choices=DTYPES, help="default: fp16; with --report: none that lacks")
+    parser.add_argument("--variants", nargs="+", default=["eager", "graph"], choices=VARIANTS)
+    parser.add_argument("--first-variant-only", action="store_true", help="the peer is the first variant that runs")
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"], help="cpu: tests this program only")
     parser.add_argument("--image", type=int, default=0, help="image side; 0: the network's own")
-    parser.add_argument("--first-batch", type=int, default=128)
-    parser.add_argument("--last-batch", type=int, default=512)
+    parser.add_argument("--batches", nargs="+", type=int, default=BATCHES, help="to be tried, ascending")
+    parser.add_argument("--ours-batches", nargs="+", type=int, help="by ours; default: from half the peer's best on")
     parser.add_argument("--turns", type=int, default=8)
     parser.add_argument("--turn-seconds", type=float, default=1.0, help="of each side")
     parser.add_argument("--search-seconds", type=float, default=1.0, help="for each batch tried")
+    parser.add_argument("--seconds", type=float, default=1e6, help="for each network and type, about")
     parser.add_argument("--start-seconds", type=float, default=120.0, help="limit for a process to start")
     parser.add_argument("--compile-seconds", type=float, default=240.0, help="limit for torch.compile")
+    parser.add_argument("--compile-cache", type=Path, help="where torch.compile keeps what it has compiled")
+    parser.add_argument("--winners", type=Path, help="where ours keeps the fastest engines")
     parser.add_argument("--memory-fraction", type=float, default=0.45, help="the peer's, of the device's memory")
     parser.add_argument("--warm-up", type=int, help="PyTorch's steps before the first answer")
     parser.add_argument("--json", type=Path, help="write everything measured here")
     parser.add_argument("--log", type=Path, help="what the processes write on standard error; default: shown")
-    return parser.parse_args()
+    options = parser.parse_args()
+    if not options.bench and not options.report:
+        parser.error("--bench PROGRAM measures, --report FILE reports: give one of them")
+    for name, batches in (("--batches", options.batches), ("--ours-batches", options.ours_batches or [1])):
+        if min(batches) < 1 or list(batches) != sorted(set(batches)):
+            parser.error(f"{name}: {' '.join(map(str, batches))} is not ascending from 1 on")
+    return options
+
+
+def measure(options: argparse.Namespace, bounds: list[Bound]) -> list[Row]:
+    """All rows, printed one by one."""
+    rows: list[Row] = []
+
+    def save() -> None:
+        if options.json:
+            write_rows(rows, options.json)
+
+    with ExitStack() as files:
+        log = files.enter_context(options.log.open("ab")) if options.log else None
+        for model in options.models or MODELS:
+            for dtype in options.dtypes or ("fp16",):
+                comparison = Comparison(options, model, dtype, log)
+                rows.append(comparison.row)
+                comparison.run(save)
+                print("\n".join(row_lines(rows[-1], bounds)), flush=True)
+                save()
+    return rows
 
 
 def main() -> int:
     options = parse_arguments()
-    rows: list[Row] = []
-    print(HEADING)
-    with ExitStack() as files:
-        log = files.enter_context(options.log.open("ab")) if options.log else None
-        for model in options.models:
-            for dtype in options.dtypes:
-                rows.append(Comparison(options, model, dtype, log).run())
-                print(row_text(rows[-1]), flush=True)
-                for line in rows[-1].troubles + rows[-1].missing_variants:
-                    print(f"    {line}", flush=True)
-                if options.json:  # after each: what comes later may be cut off
-                    options.json.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n")
+    expected = [(model, dtype) for model in options.models or () for dtype in options.dtypes or ()]
+    try:
+        bounds = read_bounds(options.store) if options.store else []
+        print(HEADING)
+        if options.report:
+            rows = [row for file in options.report for row in read_rows(file)]
+            print("\n".join(line for row in rows for line in row_lines(row, bounds)))
+        else:
+            rows = measure(options, bounds)
+    except (OSError, ValueError) as error:
+        print(f"compare_gpu: {error}", file=sys.stderr)
+        return 2
+    print("\n" + "\n".join(verdict_lines(rows, expected, options.target)))
     if any(row.troubles for row in rows):
         return 1
     return 3 if any(row.missing_variants for row in rows) else 0

@@ -6,7 +6,10 @@ fp16, cudnn.benchmark, a fused optimiser, input that stays on the device. The va
 
     eager     operation by operation
     graph     the whole step as one CUDA graph (fp16: without the update where the optimiser cannot scale by itself)
-    compile   torch.compile in the mode of --compile-mode (max-autotune has CUDA graphs of its own)
+    compile   torch.compile, mode reduce-overhead: fused operations in CUDA graphs
+    autotune  torch.compile, mode max-autotune: also times kernels of its own for every operation, for minutes
+
+Where a variant cannot run here, the last line on standard error says why.
 
 --device cpu runs eager and compile at small sizes where there is no GPU: it tests this program, and nothing else.
 """
@@ -16,7 +19,9 @@ from __future__ import annotations
 import argparse
 import contextlib
 import gc
+import importlib.util
 import os
+import shutil
 import sys
 import time
 from collections.abc import Callable
@@ -26,6 +31,7 @@ from networks import DEFAULT_IMAGE, PUBLISHED_PARAMETERS, checked_network, param
 from serving import answer
 from torch import Tensor, nn
 
+COMPILE_MODES = {"compile": "reduce-overhead", "autotune": "max-autotune"}
 AUTOCAST = {"fp16": torch.float16, "bf16": torch.bfloat16}
 # Enough for cudnn.benchmark, the optimiser's buffers and the scaler's first halvings; PyTorch's notes on CUDA graphs
 # ask for at least three, and eleven with DistributedDataParallel.
@@ -114,8 +120,8 @@ class GpuTrainer:
         self._images = torch.randn(shape, device=self._device).to(memory_format=torch.channels_last)
         self._labels = torch.randint(0, 1000, (images,), device=self._device)
         self._loss_function = nn.CrossEntropyLoss()
-        if options.variant == "compile":
-            self._network = torch.compile(self._network, mode=options.compile_mode)
+        if mode := COMPILE_MODES.get(options.variant):
+            self._network = torch.compile(self._network, mode=mode, dynamic=False)
         self._step = self._whole_step
         note = ""
         if options.variant == "graph":
@@ -181,12 +187,32 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--image", type=int, default=0, help="image side; 0: the network's own")
     parser.add_argument("--dtype", choices=["fp32", "tf32", "fp16", "bf16"], default="fp16")
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
-    parser.add_argument("--variant", choices=["eager", "graph", "compile"], default="eager")
-    parser.add_argument("--compile-mode", default="max-autotune")
+    parser.add_argument("--variant", choices=["eager", "graph", *COMPILE_MODES], default="eager")
     parser.add_argument("--learning-rate", type=float, default=1e-3)
     parser.add_argument("--warm-up", type=int, default=WARM_UP_STEPS, help="steps before the first answer")
     parser.add_argument("--memory-fraction", type=float, default=1.0, help="of the device's memory, at most")
     return parser.parse_args()
+
+
+def missing_for_compile(device: str) -> str:
+    """What torch.compile lacks here, as far as it shows beforehand; empty: nothing."""
+    if not hasattr(torch, "compile"):
+        return f"PyTorch {torch.__version__} does not have it"
+    if device == "cuda" and importlib.util.find_spec("triton") is None:
+        return "this Python has no Triton"
+    if os.environ.get("CC") is None and not any(shutil.which(name) for name in ("cc", "gcc", "clang")):
+        return "this host has no C compiler"
+    return ""
+
+
+def build(trainer: GpuTrainer, options: argparse.Namespace) -> str | None:
+    """As GpuTrainer.batch(). Errors: ValueError, also for whatever torch.compile stumbles over."""
+    if options.variant not in COMPILE_MODES:
+        return trainer.batch(options.batch)
+    try:
+        return trainer.batch(options.batch)
+    except Exception as error:  # compilers fail in every way
+        raise ValueError(f"torch.compile: {type(error).__name__}: {' '.join(str(error).split())}") from error
 
 
 def obstacle(options: argparse.Namespace) -> str:
@@ -195,8 +221,8 @@ def obstacle(options: argparse.Namespace) -> str:
         return f"PyTorch {torch.__version__} finds no GPU"
     if options.variant == "graph" and options.device == "cpu":
         return "there are no CUDA graphs on a CPU"
-    if options.variant == "compile" and not hasattr(torch, "compile"):
-        return f"PyTorch {torch.__version__} has no torch.compile"
+    if options.variant in COMPILE_MODES and (missing := missing_for_compile(options.device)):
+        return f"torch.compile: {missing}"
     if options.dtype == "fp16" and options.device == "cpu":
         return "PyTorch's CPU autocast has no fp16"
     return ""
@@ -215,7 +241,7 @@ def main() -> int:
         torch.cuda.set_per_process_memory_fraction(options.memory_fraction)
     try:
         trainer = GpuTrainer(options)
-        refusal = trainer.batch(options.batch)
+        refusal = build(trainer, options)
     except ValueError as error:
         print(f"gpu_torch: {error}", file=sys.stderr)
         return 1

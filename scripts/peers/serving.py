@@ -28,13 +28,18 @@ ANSWER_SECONDS = 600.0
 
 
 class PeerError(RuntimeError):
-    """A training process ended, or did not answer in time."""
+    """A training process ended, or did not answer in time. `code` is its exit code, None where it was late."""
+
+    def __init__(self, text: str, code: int | None = None) -> None:
+        super().__init__(text)
+        self.code = code
 
 
 class Server:
     """A training process that is driven from here. One thread.
 
-    Errors: PeerError if it ends or is late; it has been killed by then.
+    Errors: PeerError if it ends or is late; it has been killed by then. With a `log`, which takes its standard error,
+    the text has the last line that it wrote there.
     """
 
     def __init__(
@@ -47,6 +52,8 @@ class Server:
     ) -> None:
         self.name = name
         self._received = b""
+        self._log = log
+        self._log_start = os.fstat(log.fileno()).st_size if log else 0
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -67,7 +74,7 @@ class Server:
                 raise PeerError(f"{self.name} gave no answer in {seconds:.0f} s")
             block = self._process.stdout.read(1 << 16)
             if not block:
-                raise PeerError(f"{self.name} ended with exit code {self._end()}")
+                raise self._ended()
             self._received += block
         line, self._received = self._received.split(b"\n", 1)
         return line.decode(errors="replace").strip()
@@ -77,7 +84,7 @@ class Server:
         try:
             self._process.stdin.write(f"{question}\n".encode())
         except (BrokenPipeError, ValueError):  # it ended, or was ended from here before
-            raise PeerError(f"{self.name} ended with exit code {self._end()}") from None
+            raise self._ended() from None
         return self._line(seconds)
 
     def steps(self, count: int) -> list[float]:
@@ -95,6 +102,19 @@ class Server:
             return answer.removeprefix("no ")
         self.description = answer.removeprefix("ready ")
         return None
+
+    def _ended(self) -> PeerError:
+        code, words = self._end(), self._last_words()
+        return PeerError(f"{self.name} ended with exit code {code}{f': {words}' if words else ''}", code)
+
+    def _last_words(self) -> str:
+        """The last line of its log; empty without one."""
+        if self._log is None:
+            return ""
+        with open(self._log.name, "rb") as log:  # noqa: PTH123  (the name is what it was opened with)
+            log.seek(self._log_start)
+            lines = log.read().decode(errors="replace").split("\n")
+        return next((line.strip()[:300] for line in reversed(lines) if line.strip()), "")
 
     def _end(self) -> int:
         """Its exit code. Its input ends; it is killed if it does not end within a minute."""

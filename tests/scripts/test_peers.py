@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import json
 import os
@@ -10,13 +11,15 @@ import sys
 import tempfile
 import unittest
 from pathlib import Path
+from types import SimpleNamespace
+from unittest import mock
 
 from synthetic_store import REPOSITORY
 
 OURS = Path(os.environ.get("HVD_BENCH", "hvd_bench")).with_name("train_step_bench")
+NO_GRAPH = "torch graph ended with exit code 2: gpu_torch: there are no CUDA graphs on a CPU"
 PEERS = REPOSITORY / "scripts" / "peers"
 sys.path.insert(0, str(PEERS))
-import compare_gpu  # noqa: E402
 import serving  # noqa: E402
 
 
@@ -77,6 +80,16 @@ class ProtocolTest(unittest.TestCase):
             self.assertEqual(server.steps(3), [0.5])
             self.assertEqual(server.loss(), 0.5)
 
+    def test_the_last_words_of_a_process_are_in_the_error(self) -> None:
+        with tempfile.TemporaryDirectory() as scratch, (Path(scratch) / "log").open("ab") as log:
+            log.write(b"of somebody before\n")
+            log.flush()
+            with self.assertRaisesRegex(serving.PeerError, "^gone ended with exit code 8: no memory$") as failed:
+                serving.Server("gone", ["sh", "-c", "echo why >&2; echo no memory >&2; echo >&2; exit 8"], log=log)
+            self.assertEqual(failed.exception.code, 8)
+            with self.assertRaisesRegex(serving.PeerError, "^mute ended with exit code 3$"):
+                serving.Server("mute", ["sh", "-c", "exit 3"], log=log)
+
     def test_a_process_that_ends_or_is_late(self) -> None:
         with self.assertRaisesRegex(serving.PeerError, "gone ended with exit code 3"):
             serving.Server("gone", ["sh", "-c", "exit 3"])
@@ -85,63 +98,6 @@ class ProtocolTest(unittest.TestCase):
         leaves = serving.Server("leaves", ["sh", "-c", "echo ready; read n; exit 4"])
         with leaves, self.assertRaisesRegex(serving.PeerError, "leaves ended with exit code 4"):
             leaves.steps(1)
-
-
-class FakeServer:
-    """Seconds per step by batch; other batches have no memory."""
-
-    name = "fake"
-
-    def __init__(self, seconds: dict[int, float]) -> None:
-        self.seconds = seconds
-        self.now = min(seconds)
-        self.done = 0
-
-    def steps(self, count: int) -> list[float]:
-        self.done += count
-        return [self.seconds[self.now]]
-
-    def loss(self) -> float:
-        return 7.0 - self.done
-
-    def batch(self, images: int) -> str | None:
-        if images not in self.seconds:
-            return "no memory"
-        self.now, self.done = images, 0
-        return None
-
-
-class BestBatchTest(unittest.TestCase):
-    def search(self, seconds: dict[int, float], last: int) -> tuple[compare_gpu.Found, int]:
-        server = FakeServer(seconds)
-        return compare_gpu.best_batch(server, min(seconds), last, 1.0), server.now
-
-    def test_it_stops_where_nothing_is_won_and_returns_to_the_best(self) -> None:
-        found, now = self.search({32: 1.0, 64: 1.5, 128: 3.0, 256: 1.0}, 512)
-        self.assertEqual((found.batch, now, found.stopped), (64, 64, "no more gain"))
-        self.assertEqual(sorted(found.tried), [32, 64, 128])
-
-    def test_the_first_loss_is_that_of_new_weights(self) -> None:
-        for seconds in ({32: 1.0, 64: 1.5, 128: 3.0}, {32: 1.0, 64: 1.5}):
-            self.assertEqual(self.search(seconds, 128)[0].first_loss, 7.0)
-
-    def test_it_stops_where_memory_ends(self) -> None:
-        found, now = self.search({32: 1.0, 64: 1.5}, 512)
-        self.assertEqual((found.batch, now, found.stopped), (64, 64, "batch 128: no memory"))
-
-    def test_it_stops_at_the_last(self) -> None:
-        found, now = self.search({32: 1.0, 64: 1.5, 128: 2.0}, 64)
-        self.assertEqual((found.batch, now), (64, 64))
-
-
-class LossTest(unittest.TestCase):
-    def test_a_loss_must_be_finite_and_fall(self) -> None:
-        def trouble(first: float, last: float) -> str:
-            return compare_gpu.Turns("x", "", 1, 1.0, first, last, []).loss_trouble()
-
-        self.assertEqual(trouble(7.0, 6.9), "")
-        self.assertIn("from 7.0000 to 7.0000", trouble(7.0, 7.0))
-        self.assertIn("nan", trouble(7.0, float("nan")))
 
 
 @unittest.skipUnless(OURS.exists(), f"needs {OURS}")
@@ -184,7 +140,7 @@ class OnTheCpuTest(unittest.TestCase):
             ours.chmod(0o755)
             command = [sys.executable, str(PEERS / "compare_gpu.py"), "--bench", str(ours)]
             command += ["--python", "/usr/bin/python3", "--device", "cpu", "--models", "resnet50", "--dtypes", "fp32"]
-            command += ["--variants", "eager", "graph", "--image", "32", "--first-batch", "2", "--last-batch", "4"]
+            command += ["--variants", "eager", "graph", "--image", "32", "--batches", "2", "4"]
             command += ["--turns", "6", "--turn-seconds", "0.01", "--search-seconds", "0.01", "--warm-up", "1"]
             done = subprocess.run(
                 [*command, "--json", str(folder / "x.json"), "--log", str(folder / "log")],
@@ -198,12 +154,47 @@ class OnTheCpuTest(unittest.TestCase):
             self.assertIn("there are no CUDA graphs on a CPU", log)
             (row,) = json.loads((folder / "x.json").read_text())
             self.assertEqual(row["troubles"], [])
-            self.assertEqual(row["missing_variants"], ["torch graph ended with exit code 2"])
-            self.assertEqual(row["peer"]["name"], "torch eager")
+            self.assertEqual(row["missing_variants"], [NO_GRAPH])
+            self.assertEqual(row["best"]["peer"]["name"], "torch eager")
             for side in ("ours", "peer"):
-                self.assertLess(row[side]["last_loss"], row[side]["first_loss"])
-                self.assertEqual(len(row[side]["seconds_per_step"]), 6)
-            self.assertLess(row["ratio"]["low"], row["ratio"]["high"])
+                self.assertLess(row["best"][side]["last_loss"], row["best"][side]["first_loss"])
+                self.assertEqual(len(row["best"][side]["seconds_per_step"]), 6)
+            self.assertLess(row["best"]["ratio"]["low"], row["best"]["ratio"]["high"])
+
+
+@unittest.skipUnless(importlib.util.find_spec("torch"), "needs PyTorch in this Python (scripts/install_deps --peers)")
+class CompileTest(unittest.TestCase):
+    """Why torch.compile cannot work is a reason and no traceback."""
+
+    def setUp(self) -> None:
+        import gpu_torch
+
+        self.program = gpu_torch
+
+    def missing(self, *, compile_there: bool, triton: bool, compiler: bool) -> str:
+        torch = SimpleNamespace(__version__="2.9", **({"compile": None} if compile_there else {}))
+        with (
+            mock.patch.object(self.program, "torch", torch),
+            mock.patch.object(importlib.util, "find_spec", return_value=object() if triton else None),
+            mock.patch.object(self.program.shutil, "which", return_value="/usr/bin/cc" if compiler else None),
+            mock.patch.dict(os.environ),
+        ):
+            os.environ.pop("CC", None)
+            return self.program.missing_for_compile("cuda")
+
+    def test_what_shows_beforehand(self) -> None:
+        self.assertIn("2.9 does not have it", self.missing(compile_there=False, triton=True, compiler=True))
+        self.assertIn("no Triton", self.missing(compile_there=True, triton=False, compiler=True))
+        self.assertIn("no C compiler", self.missing(compile_there=True, triton=True, compiler=False))
+        self.assertEqual(self.missing(compile_there=True, triton=True, compiler=True), "")
+
+    def test_what_shows_while_compiling(self) -> None:
+        trainer = mock.Mock()
+        trainer.batch.side_effect = KeyError("Python.h:\nno such file")
+        with self.assertRaisesRegex(ValueError, r"^torch.compile: KeyError: .*Python.h:.*no such file"):
+            self.program.build(trainer, SimpleNamespace(variant="autotune", batch=8))
+        with self.assertRaises(KeyError):  # of another variant it is a defect
+            self.program.build(trainer, SimpleNamespace(variant="eager", batch=8))
 
 
 if __name__ == "__main__":

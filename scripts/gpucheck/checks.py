@@ -1,0 +1,108 @@
+"""The parts that check: the host, the GPU's properties, the tests, and compute-sanitizer over the kernels' tests."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+from .ctest import GpuTest
+from .visit import CannotRun, PartFailed, Visit
+
+NO_TESTS = "this build has no tests of label gpu"
+
+
+def doctor(visit: Visit) -> str:
+    """What is here, what is missing."""
+    done = visit.run("doctor", [visit.program("hvd_bench"), "doctor"])
+    if done.code != 0:
+        raise PartFailed(done.last_line())
+    return done.last_line()
+
+
+def devices(visit: Visit) -> str:
+    """The GPU's properties, for plans without a GPU."""
+    if visit.gpu is None:
+        raise CannotRun("no GPU")
+    program = visit.program("cudnn_device")
+    name = f"devices/{visit.gpu.file_name()}"
+    done = visit.run(name, [program])
+    if done.code != 0:
+        raise PartFailed(done.last_line())
+    try:
+        properties = json.loads(done.output[done.output.index("{") :])
+    except ValueError as error:
+        raise PartFailed(f"what cuDNN said is no JSON: {error}") from None
+    file = visit.out / f"{name}.json"
+    file.write_text(json.dumps(properties, indent=1) + "\n", encoding="utf-8")
+    return f"{file.name}: {properties.get('deviceName', 'a GPU without a name')}"
+
+
+def _cases(report: Path) -> tuple[int, int, list[str]]:
+    """Passed, skipped, and the names of the failed cases of a GoogleTest report."""
+    passed, skipped, failed = 0, 0, []
+    for suite in json.loads(report.read_text(encoding="utf-8"))["testsuites"]:
+        for case in suite["testsuite"]:
+            if case.get("failures"):
+                failed.append(f"{suite['name']}.{case['name']}")
+            elif case.get("result") == "SKIPPED":
+                skipped += 1
+            else:
+                passed += 1
+    return passed, skipped, failed
+
+
+def _run_test(visit: Visit, test: GpuTest) -> tuple[int, int, list[str]]:
+    report = visit.out / "tests" / f"{test.name}.json"
+    report.unlink(missing_ok=True)
+    environment = {**test.environment, "GTEST_OUTPUT": f"json:{report}"}
+    done = visit.run(f"tests/{test.name}", test.command, seconds=test.seconds, environment=environment)
+    if done.code is None:
+        return 0, 0, [f"{test.name} (no end in {done.seconds:.0f} s)"]
+    try:
+        passed, skipped, failed = _cases(report)
+    except (OSError, ValueError, KeyError):
+        return 0, 0, [f"{test.name} (exit code {done.code}: {done.last_line()})"]
+    if done.code != 0 and not failed:
+        failed = [f"{test.name} (exit code {done.code})"]
+    return passed, skipped, failed
+
+
+def _counts(results: list[tuple[int, int, list[str]]]) -> str:
+    """Errors: PartFailed if a case failed, CannotRun if all were skipped."""
+    passed, skipped = sum(r[0] for r in results), sum(r[1] for r in results)
+    failed = [name for r in results for name in r[2]]
+    text = f"{passed} passed, {len(failed)} failed, {skipped} skipped"
+    if failed:
+        raise PartFailed(f"{text}: {', '.join(failed[:3])}{', ...' if len(failed) > 3 else ''}")
+    if passed == 0:
+        raise CannotRun(text)
+    return text
+
+
+def gpu_tests(visit: Visit) -> str:
+    """The tests of label gpu."""
+    tests = visit.place.gpu_tests()
+    if not tests:
+        raise CannotRun(NO_TESTS)
+    return _counts([_run_test(visit, test) for test in tests])
+
+
+def sanitizer(tool: str) -> Callable[[Visit], str]:
+    """A tool of compute-sanitizer over the kernels' tests; over all of label gpu where none is named so."""
+
+    def run(visit: Visit) -> str:
+        if visit.gpu is None:
+            raise CannotRun("no GPU")
+        if visit.sanitizer is None:
+            raise CannotRun("there is no compute-sanitizer (it comes with the CUDA toolkit)")
+        tests = visit.place.gpu_tests()
+        chosen = [test for test in tests if "kernel" in test.name] or tests
+        if not chosen:
+            raise CannotRun(NO_TESTS)
+        # Inside the launcher of a bundle the program is a child, which the tool follows by itself.
+        start = [visit.sanitizer, "--tool", tool, "--target-processes", "all", "--error-exitcode", "9"]
+        checked = [GpuTest(f"{tool}-{t.name}", [*start, *t.command], 10 * t.seconds, t.environment) for t in chosen]
+        return _counts([_run_test(visit, test) for test in checked])
+
+    return run

@@ -1,0 +1,127 @@
+"""The parts that train beside PyTorch (scripts/peers/compare_gpu.py), and the verdict over all of them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from . import commands, host
+from .visit import CannotRun, CutShort, PartFailed, Visit
+
+NO_TIME = "no time"  # as compare_gpu.py says it
+VERDICT_SECONDS = 60.0
+VERDICT = "verdict.txt"
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One way to compare a network in a type, which makes one part. Seconds are guesses."""
+
+    name: str
+    about: str
+    seconds: float
+    limit: float
+    variants: tuple[str, ...]  # of PyTorch
+    options: tuple[str, ...] = ()  # of compare_gpu.py
+    searches: bool = True  # else at the batches that were found before
+
+    def part(self, dtype: str, model: str) -> str:
+        """The part's name, and that of its files."""
+        return f"{self.name}-{dtype}-{model}"
+
+
+# The peer at one batch, for which 80 GB should have memory twice, in the variant that is usually the fastest
+# of those that start at once.
+_QUICK = tuple("--first-variant-only --batches 128 --turns 6 --turn-seconds 0.5 --search-seconds 0.5".split())
+QUICK = Kind("quick", "beside PyTorch, batch 128", 55, 240, ("graph", "eager"), _QUICK)
+FULL = Kind("full", "beside PyTorch, each side's best batch", 170, 420, ("eager", "graph"))
+COMPILE = Kind(
+    *("compile", "beside torch.compile", 165, 400, ("compile",), ("--compile-seconds", "150")), searches=False
+)
+AUTOTUNE = Kind(
+    *("autotune", "beside torch.compile, max-autotune", 300, 540, ("autotune",), ("--compile-seconds", "300")),
+    searches=False,
+)
+KINDS = (QUICK, FULL, COMPILE, AUTOTUNE)
+
+
+def batches_found(visit: Visit, dtype: str, model: str) -> tuple[int, int] | None:
+    """Ours and the peer's, of the most thorough comparison so far."""
+    for kind in (FULL, QUICK):
+        row = _row(visit.out / f"{kind.part(dtype, model)}.json")
+        if row and row["best"]:
+            return row["best"]["ours"]["batch"], row["best"]["peer"]["batch"]
+    return None
+
+
+def comparison(kind: Kind, dtype: str, model: str) -> Callable[[Visit], str]:
+    """Training speed beside PyTorch's."""
+
+    def run(visit: Visit) -> str:
+        name = kind.part(dtype, model)
+        file, partial = visit.out / f"{name}.json", visit.out / f"{name}.partial"
+        command = [visit.python(), str(visit.place.peers() / "compare_gpu.py"), "--bench"]
+        command += [visit.program("train_step_bench"), "--models", model, "--dtypes", dtype]
+        command += ["--variants", *kind.variants, "--device", visit.sizes.device, "--seconds", f"{visit.left():.0f}"]
+        command += ["--json", str(partial), "--log", str(visit.out / f"{name}.log"), *kind.options]
+        command += ["--compile-cache", str(host.compile_cache())]
+        if visit.store.exists():
+            command += ["--store", str(visit.store)]
+        if visit.sizes.tunes:
+            command += ["--winners", str(visit.winners)]
+        if not kind.searches and (batches := batches_found(visit, dtype, model)):
+            command += ["--ours-batches", str(batches[0]), "--batches", str(batches[1])]
+        # PyTorch finds its libraries itself; ours is told where to look.
+        command += ["--library-path", visit.environment.get("LD_LIBRARY_PATH", ""), *visit.sizes.comparison]
+        partial.unlink(missing_ok=True)
+        before = host.gpu_state()
+        done = visit.run(name, command, ours=False)
+        visit.note(f"{name}: {before} | {host.gpu_state()}")
+        row = _row(partial)
+        if row and (row["best"] or not file.exists()):  # what an earlier call measured stays until there is better
+            partial.replace(file)
+        return _said(done, row, visit.shortened)
+
+    return run
+
+
+def _row(file: Path) -> dict | None:
+    """The only row of a comparison; None where it did not come to that."""
+    try:
+        (row,) = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return row
+
+
+def _said(done: commands.Done, row: dict | None, shortened: bool) -> str:
+    """Errors: PartFailed with what went wrong, CannotRun where no variant of PyTorch ran, CutShort."""
+    missing = "; ".join(row["missing_variants"]) if row else ""
+    if done.code not in (0, 3) or row is None:
+        raise PartFailed("; ".join(row["troubles"]) if row and row["troubles"] else done.last_line())
+    stops = [found["stopped"] for found in [*row["variants"], row["ours_search"]] if found]
+    if shortened and (short := [text for text in stops if NO_TIME in text]):
+        raise CutShort("; ".join(short))
+    if row["best"] is None:
+        raise CannotRun(missing)
+    ratio = row["best"]["ratio"]
+    interval = "" if ratio["low"] is None else f" [{ratio['low']:.2f}, {ratio['high']:.2f}]"
+    note = f" ({missing})" if missing else ""
+    return f"{ratio['ratio']:.2f} x{interval} beside {row['best']['peer']['name']}{note}"
+
+
+def write_verdict(visit: Visit) -> str:
+    """verdict.txt: all comparisons in the folder, their bounds, and the verdicts; returns its text, empty where there
+    is no comparison."""
+    files = [str(file) for kind in KINDS for file in sorted(visit.out.glob(f"{kind.name}-*.json"))]
+    if not files:
+        return ""
+    command = [sys.executable, str(visit.place.peers() / "compare_gpu.py"), "--report", *files]
+    command += ["--models", *visit.sizes.models, "--dtypes", *visit.sizes.dtypes]
+    if visit.store.exists():
+        command += ["--store", str(visit.store)]
+    (visit.out / VERDICT).unlink(missing_ok=True)
+    return commands.run(command, visit.out / VERDICT, VERDICT_SECONDS, None, visit.place.root).output

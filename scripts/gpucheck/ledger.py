@@ -1,0 +1,63 @@
+"""What became of the parts, over all calls that went into one folder: summary.json, and summary.txt for people."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from .files import replace_text
+from .schedule import Estimate, Outcome, Result, table
+
+FILE = "summary.json"
+
+
+class Ledger:
+    """Written at once after every change, so that whatever ends the call, all before it is there. One thread."""
+
+    def __init__(self, out: Path, parts: Sequence[Estimate], call: int = 1) -> None:
+        """Goes on where `out` stopped; `call` is the number of this one.
+
+        Errors: ValueError where its summary is not ours, OSError."""
+        self._out = out
+        self._parts = parts
+        self._known: dict[str, Outcome] = {}
+        self.call = call
+        file = out / FILE
+        if file.exists():
+            try:
+                rows = json.loads(file.read_text(encoding="utf-8"))
+                outcomes = [Outcome(**{**row, "result": Result(row["result"])}) for row in rows]
+            except (ValueError, KeyError, TypeError) as error:
+                raise ValueError(f"{file} is not a summary of gpu_check ({error}): name another directory") from None
+            self._known = {o.part: o for o in outcomes if o.result is not Result.NOT_YET}
+
+    def results(self) -> dict[str, Result]:
+        """Of the parts that ran, or began to."""
+        return {part: outcome.result for part, outcome in self._known.items()}
+
+    def outcomes(self, not_yet: str = "") -> list[Outcome]:
+        """Those asked for, in their order, and whatever else earlier calls did; `not_yet`: why some did not run."""
+        asked = [
+            self._known.get(e.part, Outcome(e.part, Result.NOT_YET, 0.0, not_yet, e.seconds))
+            for e in self._parts
+            if e.part in self._known or self.results().get(e.instead) is not Result.GOOD
+        ]
+        names = {outcome.part for outcome in asked}
+        return [o for o in self._known.values() if o.part not in names] + asked
+
+    def put(self, outcome: Outcome) -> None:
+        """In place of what is known of this part."""
+        self._known[outcome.part] = outcome
+        self.write()
+
+    def text(self, not_yet: str = "") -> str:
+        """For people."""
+        return table(self.outcomes(not_yet))
+
+    def write(self, not_yet: str = "") -> None:
+        """Both files."""
+        rows = [{**asdict(outcome), "result": outcome.result.value} for outcome in self.outcomes(not_yet)]
+        replace_text(self._out / FILE, json.dumps(rows, indent=1) + "\n")
+        replace_text(self._out / "summary.txt", self.text(not_yet))

@@ -1,0 +1,84 @@
+"""Runs parts within their time limits, one after the other, and tells how far it is."""
+
+from __future__ import annotations
+
+import datetime
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+from .ledger import Ledger
+from .parts import Part
+from .schedule import Estimate, Outcome, Result, duration, next_part, plan, seconds_left, to_do
+from .visit import CannotRun, CutShort, PartFailed, Visit
+
+RUNNING = "gpu_check ended while it ran"
+
+
+class Progress:
+    """Lines with the time so far and the time that is left, by estimate."""
+
+    def __init__(self, budget: float | None) -> None:
+        self._begun = time.monotonic()
+        self._budget = budget
+        self.expected_end = 0.0
+
+    def elapsed(self) -> float:
+        """Seconds since the start."""
+        return time.monotonic() - self._begun
+
+    def say(self, text: str) -> None:
+        """One line, at once."""
+        left = max(0.0, self.expected_end - self.elapsed())
+        if self._budget is not None:
+            left = min(left, max(0.0, self._budget - self.elapsed()))
+        print(f"[{duration(self.elapsed()):>5}, about {duration(left)} left] {text}", flush=True)
+
+
+def run_part(visit: Visit, part: Part, seconds: float) -> tuple[Result, float, str]:
+    """How it ended, its seconds, and why. Never raises for what a part meets: that is its result."""
+    begun = time.monotonic()
+    visit.part, visit.part_ends, visit.shortened = part.estimate.part, begun + seconds, seconds < part.estimate.limit
+    try:
+        result, reason = Result.GOOD, part.run(visit)
+    except PartFailed as error:
+        result, reason = Result.FAILED, str(error)
+    except CannotRun as error:
+        result, reason = Result.CANNOT, str(error)
+    except CutShort as error:
+        result, reason = Result.CUT, str(error)
+    except Exception as error:  # the others still run
+        result, reason = Result.FAILED, f"{type(error).__name__}: {error}"
+    took = time.monotonic() - begun
+    if result is Result.FAILED and took >= seconds:
+        result = Result.CUT if visit.shortened else result
+        reason = f"time limit of {seconds:.0f} s; {reason}"
+    return result, took, " ".join(reason.split())
+
+
+def plan_text(chosen: Sequence[Estimate], budget: float | None) -> str:
+    """What a call is about to do."""
+    total = sum(estimate.seconds for estimate in chosen)
+    of = "" if budget is None else f" of {duration(budget)}"
+    names = ", ".join(f"{estimate.part} {estimate.seconds:.0f} s" for estimate in chosen)
+    return f"{len(chosen)} parts, about {duration(total)}{of} (estimates): {names or 'nothing'}"
+
+
+def run_parts(
+    visit: Visit, parts: list[Part], budget: float | None, progress: Progress, ledger: Ledger, again: bool
+) -> None:
+    """The parts that are not finished and fit, in order; the ledger has each as soon as it begins, and as it ends."""
+    rest = to_do([part.estimate for part in parts], ledger.results(), budget, again)
+    planned = plan(rest, budget)
+    progress.say(plan_text([estimate for estimate in rest if estimate.part in planned], budget))
+    run = {part.estimate.part: part for part in parts}
+    while estimate := next_part(rest, planned, left := seconds_left(progress.elapsed(), budget)):
+        progress.expected_end = progress.elapsed() + sum(e.seconds for e in rest if e.part in planned)
+        rest.remove(estimate)
+        started = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+        begun = Outcome(estimate.part, Result.CUT, 0.0, RUNNING, estimate.seconds, started, ledger.call)
+        ledger.put(begun)
+        result, took, reason = run_part(visit, run[estimate.part], min(estimate.limit, left))
+        ended = replace(begun, result=result, seconds=took, reason=reason)
+        ledger.put(ended)
+        progress.say(f"{ended.part}: {ended.result.value}: {ended.reason}")

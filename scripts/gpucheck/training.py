@@ -1,0 +1,100 @@
+"""The parts that run hvd_bench as a user does: training into one store, replay profiles, and other ways to train."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from .commands import Done
+from .comparing import batches_found
+from .files import UNFINISHED
+from .visit import CannotRun, PartFailed, Visit
+
+
+@dataclass(frozen=True)
+class Ways:
+    """Several runs of each network in the main type, one after the other, which make one part. Seconds are guesses."""
+
+    name: str
+    about: str
+    seconds: float
+    runs: dict[str, tuple[str, ...]]  # name: options of hvd_bench
+    shared: tuple[str, ...] = ()  # options of all
+
+
+_STEPS = ("--num-warmup-batches", "10", "--num-iters", "100", "--max-time", "20")
+# Another option to be held against training without it is one more line here.
+WAYS = (
+    Ways(
+        *("launch", "batch 32: steps as one graph, and enqueued", 45, {"graph": (), "enqueued": ("--no-cuda-graph",)}),
+        shared=("--batch-size", "32", *_STEPS),
+    ),
+)
+
+
+def _hvd_bench(visit: Visit, model: str, dtype: str, *options: str) -> list[str]:
+    """A command line: the network, where and in what type."""
+    return [visit.program("hvd_bench"), "--model", model, "--device", visit.sizes.device, "--dtype", dtype, *options]
+
+
+def _stored(visit: Visit) -> list[str]:
+    return ["--db", str(visit.store), "--label", "by=gpu_check", "--label", f"part={visit.part}"]
+
+
+def _speed(done: Done) -> str:
+    """ "1234 img/s". Errors: PartFailed with the last line where it says none."""
+    speed = re.search(r"total images/sec: ([0-9.]+)", done.output)
+    if done.code != 0 or speed is None:
+        raise PartFailed(done.last_line())
+    return f"{float(speed[1]):.0f} img/s"
+
+
+def training(dtype: str, model: str) -> Callable[[Visit], str]:
+    """As a user trains, at the best batch that a comparison found; the bound is stored with the run."""
+
+    def run(visit: Visit) -> str:
+        found = batches_found(visit, dtype, model)
+        batch = str(found[0] if found else visit.sizes.batch)
+        command = _hvd_bench(visit, model, dtype, "--batch-size", batch, *visit.sizes.training, *_stored(visit))
+        if visit.sizes.tunes:
+            command += ["--tune", "--tuning-folder", str(visit.winners)]
+        return f"{_speed(visit.run(visit.part or f'train-{dtype}-{model}', command))}, batch {batch}"
+
+    return run
+
+
+def replay(model: str) -> Callable[[Visit], str]:
+    """When each gradient became ready, for --replay and predictions."""
+
+    def run(visit: Visit) -> str:
+        dtype = visit.sizes.main_dtype
+        file = visit.out / "replay" / f"{model}-{dtype}.txt"
+        file.parent.mkdir(exist_ok=True)
+        new = file.with_suffix(UNFINISHED)
+        new.unlink(missing_ok=True)
+        command = _hvd_bench(visit, model, dtype, *visit.sizes.replay, "--record-replay", str(new))
+        done = visit.run(f"replay-{model}", command)
+        if done.code != 0 or not new.exists():
+            raise PartFailed(done.last_line())
+        new.replace(file)
+        return file.name
+
+    return run
+
+
+def ways(kind: Ways, model: str) -> Callable[[Visit], str]:
+    """Each of its runs, and their speeds."""
+
+    def run(visit: Visit) -> str:
+        if visit.sizes.device != "cuda":
+            raise CannotRun("for the GPU alone")
+        said = []
+        for name, options in kind.runs.items():
+            command = _hvd_bench(visit, model, visit.sizes.main_dtype, *kind.shared, *options, *_stored(visit))
+            done = visit.run(f"{kind.name}-{model}-{name}", [*command, "--label", f"way={name}"])
+            launch = re.search(r"launching it \(([0-9.]+ ms), ", done.output)
+            said.append(f"{name} {_speed(done)}{f' (launched in {launch[1]})' if launch else ''}")
+        return ", ".join(said)
+
+    return run

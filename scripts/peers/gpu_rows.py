@@ -1,0 +1,140 @@
+"""What compare_gpu.py measures, as it stores it: one row per network and type. Read back, ratios are computed anew from
+the stored samples."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from serving import Ratio, ratio_of
+
+
+@dataclass
+class Found:
+    """The best batch of one server, and the images per second at every batch tried."""
+
+    name: str
+    batch: int = 0
+    img_s: float = 0.0
+    first_loss: float | None = None  # at that batch, as soon as the server stood at it
+    tried: dict[int, float] = field(default_factory=dict)
+    refused: dict[int, str] = field(default_factory=dict)  # no memory, in the server's words
+    stopped: str = ""  # why the search ended, or why there was none
+
+
+@dataclass
+class Turns:
+    """One side of the turns."""
+
+    name: str
+    description: str
+    batch: int
+    first_loss: float | None
+    last_loss: float | None
+    seconds_per_step: list[float]
+
+    def img_s(self) -> float:
+        """Images per second, by the median of the turns."""
+        return self.batch / statistics.median(self.seconds_per_step)
+
+    def seconds_per_image(self) -> list[float]:
+        """In order of the turns."""
+        return [seconds / self.batch for seconds in self.seconds_per_step]
+
+    def loss_trouble(self) -> str:
+        first, last = (math.nan if loss is None else loss for loss in (self.first_loss, self.last_loss))
+        if not math.isfinite(last):
+            return f"{self.name}: the loss is {last}"
+        if not last < first:
+            return f"{self.name}: the loss went from {first:.4f} to {last:.4f}"
+        return ""
+
+
+@dataclass
+class Pair:
+    """Ours and the peer, measured in turns."""
+
+    ours: Turns
+    peer: Turns
+    turns: int
+
+    def ratio(self) -> Ratio:
+        """Of the images per second, ours to the peer's."""
+        return ratio_of(self.ours.seconds_per_image(), self.peer.seconds_per_image(), self.turns)
+
+    def share_of(self, seconds_per_image: float) -> Ratio:
+        """What share ours has of a speed that is not measured, a bound's; the interval is of ours alone."""
+        ours = self.ours.seconds_per_image()
+        return ratio_of(ours, [seconds_per_image] * len(ours), self.turns)
+
+
+@dataclass
+class Row:
+    """One network in one type. `quick`: at one batch, beside the first variant that ran."""
+
+    model: str
+    dtype: str
+    quick: bool = False
+    variants: list[Found] = field(default_factory=list)
+    ours_search: Found | None = None
+    best: Pair | None = None  # each side at its own best batch
+    same: Pair | None = None  # both at the peer's best batch; None where that is `best`, or ours has no memory for it
+    troubles: list[str] = field(default_factory=list)
+    missing_variants: list[str] = field(default_factory=list)
+
+
+def _plain(value: object) -> object:
+    """As JSON has it: no NaN and no infinity, which it does not know."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, dict):
+        return {key: _plain(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_plain(part) for part in value]
+    return value
+
+
+def write_rows(rows: Sequence[Row], file: Path) -> None:
+    """In place of what was there, at once: a reader never sees half of it."""
+    plain = []
+    for row in rows:
+        data = asdict(row)
+        for name, pair in (("best", row.best), ("same", row.same)):
+            if pair is not None:
+                data[name]["ratio"] = asdict(pair.ratio())
+        plain.append(_plain(data))
+    new = file.with_name(file.name + ".new")
+    new.write_text(json.dumps(plain, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    new.replace(file)
+
+
+def _found(data: dict) -> Found:
+    numbered = {key: {int(batch): value for batch, value in data[key].items()} for key in ("tried", "refused")}
+    return Found(**{**data, **numbered})
+
+
+def _pair(data: dict | None) -> Pair | None:
+    return data and Pair(Turns(**data["ours"]), Turns(**data["peer"]), data["turns"])
+
+
+def read_rows(file: Path) -> list[Row]:
+    """Errors: ValueError where `file` is not of write_rows(), OSError."""
+    try:
+        return [
+            Row(
+                **{
+                    **data,
+                    "variants": [_found(found) for found in data["variants"]],
+                    "ours_search": data["ours_search"] and _found(data["ours_search"]),
+                    "best": _pair(data["best"]),
+                    "same": _pair(data["same"]),
+                }
+            )
+            for data in json.loads(file.read_text(encoding="utf-8"))
+        ]
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{file}: not written by compare_gpu.py: {error}") from None

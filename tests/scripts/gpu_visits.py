@@ -1,0 +1,80 @@
+"""A bundle of shell scripts that scripts/gpu_check visits, for its tests."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+from unittest import mock
+
+from synthetic_store import REPOSITORY
+
+sys.path.insert(0, str(REPOSITORY / "scripts"))
+from gpucheck import __main__ as program
+from gpucheck import ctest, host
+
+GTEST = """#!/bin/sh
+echo '{"testsuites":[{"name":"S","testsuite":[%s]}]}' >"${GTEST_OUTPUT#json:}"
+exit %d
+"""
+PASSED = '{"name":"a","result":"COMPLETED"}'
+SKIPPED = '{"name":"b","result":"SKIPPED"}'
+FAILED = '{"name":"c","result":"COMPLETED","failures":[{"failure":"1 is not 2"}]}'
+
+
+class Folder(unittest.TestCase):
+    def setUp(self) -> None:
+        scratch = tempfile.TemporaryDirectory()
+        self.addCleanup(scratch.cleanup)
+        self.folder = Path(scratch.name)
+
+    def script(self, path: str, text: str) -> Path:
+        file = self.folder / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+        file.chmod(0o755)
+        return file
+
+
+class Visited(Folder):
+    """A bundle of shell scripts."""
+
+    device = "cpu"
+    gpu: host.Gpu | None = None
+    torch: tuple[str, str] | str = "no PyTorch"
+    sanitizer: str | None = None
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.root = self.folder / "bundle"
+        self.bench("echo checked; echo 'total images/sec: 42.5'")
+        self.tests(PASSED)
+
+    def bench(self, body: str) -> None:
+        self.script("bundle/bin/hvd_bench", f"#!/bin/sh\n{body}\n")
+
+    def tests(self, *cases: str, code: int = 0) -> None:
+        self.script("bundle/tests/x", GTEST % (",".join(cases), code))
+        ctest.write([ctest.GpuTest("x", ["{root}/tests/x"], 5.0)], self.root / "tests" / "tests.json")
+
+    def visit(self, *arguments: str) -> tuple[int, dict[str, dict], str]:
+        out = self.folder / "out"
+        command = ["gpu_check", str(out), *arguments, "--device", self.device]
+        text = io.StringIO()
+        self.script("wheels/libcudnn.so.9", "")
+        with (
+            mock.patch.object(sys, "argv", command),
+            mock.patch.object(program, "ROOT", self.root),
+            mock.patch.object(host, "find_gpu", return_value=self.gpu),
+            mock.patch.object(host, "find_torch", return_value=self.torch),
+            mock.patch.object(host, "library_folders", return_value=[f"{self.folder}/wheels"]),
+            mock.patch.object(host, "find_sanitizer", return_value=self.sanitizer),
+            contextlib.redirect_stdout(text),
+        ):
+            code = program.main()
+        rows = {row["part"]: row for row in json.loads((out / "summary.json").read_text())}
+        return code, rows, text.getvalue()

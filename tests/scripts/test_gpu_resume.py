@@ -1,0 +1,189 @@
+"""scripts/gpu_check over several calls: it goes on where it stopped; whatever ends a call, what is finished stays."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import unittest
+from pathlib import Path
+from unittest import mock
+
+from gpu_visits import PASSED, Visited
+from synthetic_store import REPOSITORY
+
+from gpucheck import __main__ as program
+from gpucheck import checks, host, parts
+from gpucheck.ledger import Ledger
+from gpucheck.schedule import Estimate, Outcome, Result
+
+# gpu_check on the bundle of the test, in a process that can be killed; arguments: bundle, then those of gpu_check.
+ALONE = """
+import pathlib, sys
+sys.path.insert(0, {scripts!r})
+from gpucheck import __main__ as program, host
+program.ROOT = pathlib.Path(sys.argv.pop(1))
+host.find_torch = lambda given: "no PyTorch"
+sys.exit(program.main())
+"""
+
+
+class LedgerTest(Visited):
+    PARTS = (Estimate("a", 10, 20), Estimate("quick", 5, 20, instead="full"), Estimate("full", 30, 60))
+
+    def test_it_comes_back_as_it_was(self) -> None:
+        Ledger(self.folder, self.PARTS).put(Outcome("a", Result.GOOD, 7.5, "fine", 10, "2026-01-01T00:00:00", 1))
+        again = Ledger(self.folder, self.PARTS)
+        self.assertEqual(again.results(), {"a": Result.GOOD})
+        self.assertEqual([o.part for o in again.outcomes()], ["a", "quick", "full"])
+        self.assertEqual(again.outcomes()[0].seconds, 7.5)
+        (row, *_) = json.loads((self.folder / "summary.json").read_text())
+        self.assertEqual((row["seconds"], row["estimate_seconds"]), (7.5, 10))  # measured beside estimated
+
+    def test_a_quick_part_is_not_missing_once_the_thorough_one_is_good(self) -> None:
+        ledger = Ledger(self.folder, self.PARTS)
+        ledger.put(Outcome("full", Result.GOOD))
+        self.assertEqual([o.part for o in ledger.outcomes()], ["a", "full"])
+
+    def test_what_was_not_asked_for_this_time_is_kept(self) -> None:
+        Ledger(self.folder, self.PARTS).put(Outcome("a", Result.GOOD))
+        Ledger(self.folder, self.PARTS[2:]).write()
+        self.assertEqual(Ledger(self.folder, self.PARTS).results(), {"a": Result.GOOD})
+
+    def test_a_file_that_is_not_ours(self) -> None:
+        for text in ("{", "[]x", '[{"part": "a"}]', "[1]"):
+            (self.folder / "summary.json").write_text(text)
+            with self.assertRaisesRegex(ValueError, "not a summary of gpu_check"):
+                Ledger(self.folder, self.PARTS)
+
+
+class ResumeTest(Visited):
+    def calls(self) -> list[str]:
+        """The commands of hvd_bench so far."""
+        file = self.folder / "calls"
+        return [line.split()[0] for line in file.read_text().splitlines()] if file.exists() else []
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.bench(f"echo \"$@\" >>{self.folder}/calls; echo 'total images/sec: 42.5'")
+
+    def test_the_second_call_goes_on(self) -> None:
+        code, rows, _ = self.visit("tests")
+        self.assertEqual((code, self.calls()), (0, []))
+        self.assertEqual(rows["tests"]["result"], "good")
+        self.tests("not JSON: run again, they would fail")
+        code, rows, text = self.visit("doctor", "train-*", "tests")
+        self.assertEqual((code, self.calls()), (0, ["doctor", "--model"]))
+        self.assertEqual([row["call"] for row in rows.values()], [1, 2, 2])
+        self.assertNotIn("missing", text)
+        machine = json.loads((self.folder / "out" / "machine.json").read_text())
+        self.assertEqual(len(machine), 2)
+        code, _, text = self.visit("doctor", "train-*", "tests")
+        self.assertEqual((code, len(self.calls())), (0, 2))
+        self.assertIn("0 parts, about 0:00 (estimates): nothing", text)
+
+    def test_again_repeats(self) -> None:
+        self.visit("doctor")
+        self.visit("doctor", "--again")
+        self.assertEqual(self.calls(), ["doctor", "doctor"])
+
+    def test_a_failure_is_a_result_and_not_repeated_by_itself(self) -> None:
+        self.bench(f"echo doctor >>{self.folder}/calls; echo unfit; exit 1")
+        self.assertEqual(self.visit("doctor")[0], 1)
+        self.assertEqual(self.visit("doctor")[0], 1)
+        self.assertEqual(self.calls(), ["doctor"])
+
+    def test_what_the_end_of_the_call_cut_off_is_done_again(self) -> None:
+        """The part has a limit of 60 s, but the call only some 5 s left for it."""
+        self.bench("sleep 60")
+        part = parts.Part(Estimate("doctor", 0.1, 60), "hangs", checks.doctor)
+        with mock.patch.object(program, "parts_for", return_value=[part]):
+            code, rows, _ = self.visit("doctor", "--minutes", str(20 / 60))
+            self.assertEqual((code, rows["doctor"]["result"]), (3, "cut off"))
+            self.assertRegex(rows["doctor"]["reason"], "^time limit of [0-5] s; ")
+            self.bench("echo well")
+            code, rows, _ = self.visit("doctor")
+        self.assertEqual((code, rows["doctor"]["reason"]), (0, "well"))
+
+    def test_killed_at_once_it_leaves_what_is_finished_and_no_program(self) -> None:
+        self.bench(f"[ $1 = doctor ] && exit 0; echo $$ >{self.folder}/child; exec sleep 60")
+        out = self.folder / "out"
+        script = ALONE.format(scripts=str(REPOSITORY / "scripts"))
+        command = [
+            sys.executable,
+            "-B",
+            "-c",
+            script,
+            str(self.root),
+            str(out),
+            "tests",
+            "doctor",
+            "train-*",
+            "memcheck",
+        ]
+        process = subprocess.Popen([*command, "--device", "cpu"], stdout=subprocess.DEVNULL)
+        child = self.folder / "child"
+        self.wait(lambda: child.exists() and child.read_text().strip())
+        process.kill()
+        process.wait()
+        pid = int(child.read_text())
+        self.wait(lambda: not alive(pid))
+        text = (out / "summary.txt").read_text()
+        self.assertRegex(
+            text, r"tests +good .*\n(.*\n)*doctor +good .*\n.*train-fp32-resnet50 +cut off .*gpu_check ended"
+        )
+        self.assertIn("missing: 2 of 4 parts", text)
+        self.bench("echo 'total images/sec: 42.5'")
+        code, rows, _ = self.visit("tests", "doctor", "train-*")
+        self.assertEqual((code, [row["call"] for row in rows.values()]), (0, [1, 1, 2]))
+
+    def wait(self, condition: object) -> None:
+        for _ in range(1200):
+            if condition():
+                return
+            time.sleep(0.05)
+        self.fail("not within 60 s")
+
+    def refused(self, words: str) -> None:
+        """A call now is refused with one line that has these words."""
+        with contextlib.redirect_stderr(io.StringIO()) as said, self.assertRaises(FileNotFoundError):
+            self.visit("doctor")  # its summary cannot be read: there is none
+        self.assertEqual(len(said.getvalue().splitlines()), 1)
+        self.assertIn(words, said.getvalue())
+
+    def test_a_folder_of_somebody_else_is_left_alone(self) -> None:
+        self.script("out/thesis.txt", "")
+        self.refused("is not empty, and not of an earlier call")
+        self.assertEqual(os.listdir(self.folder / "out"), ["thesis.txt"])
+
+    def test_results_of_another_gpu_are_not_mixed(self) -> None:
+        self.visit("doctor")
+        (self.folder / "out" / "summary.json").unlink()
+        self.device, self.gpu = "cuda", host.Gpu("NVIDIA H200", "9.0", 150121545728, "13.0")
+        self.refused("has results of another machine (no GPU")
+
+    def test_the_list_knows_the_folder(self) -> None:
+        self.tests(PASSED)
+        self.visit("tests")
+        command = [str(REPOSITORY / "scripts" / "gpu_check"), str(self.folder / "out"), "--device", "cpu", "--list"]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+        self.assertRegex(done.stdout, r"(?m)^  tests .*\(good\)$")
+        self.assertRegex(done.stdout, r"(?m)^\* doctor ")
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, signal.SIG_DFL)
+    except ProcessLookupError:
+        return False
+    # A zombie, until init reaps it, is dead.
+    return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+
+
+if __name__ == "__main__":
+    unittest.main()
