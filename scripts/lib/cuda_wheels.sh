@@ -10,7 +10,7 @@ hvd_cuda_wheels=(
   nvidia-cudnn-cu13==9.19.0.56 nvidia-nccl-cu13==2.28.9
 )
 # shellcheck disable=SC2034  # used by install_deps
-hvd_cuda_size="1.1 GB to download, 2.1 GB on disk"
+hvd_cuda_size="1.2 GB to download, 1.7 GB on disk"
 
 # hvd_machine_has_cuda: prints the nvcc of CUDA 12 or newer that CMake would find, if there is one.
 hvd_machine_has_cuda() {
