@@ -87,3 +87,14 @@ function(hvd_not_sanitized name)
     set_tests_properties(${name} PROPERTIES DISABLED TRUE)
   endif()
 endfunction()
+
+# hvd_add_stand_in(NAME FOLDER FILE SOURCE): FILE ("libcudnn.so.9") in tests/stand_ins/FOLDER of the build: a library that
+# a test has its program load.
+function(hvd_add_stand_in name folder file source)
+  add_library(${name} SHARED ${source})
+  target_link_libraries(${name} PRIVATE hvd_strict)
+  string(REGEX MATCH "\\.so.*" suffix "${file}")
+  string(REGEX REPLACE "^lib|\\.so.*" "" stem "${file}")
+  set_target_properties(${name} PROPERTIES LIBRARY_OUTPUT_NAME ${stem} SUFFIX ${suffix} UNITY_BUILD OFF
+    LIBRARY_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/tests/stand_ins/${folder}")
+endfunction()

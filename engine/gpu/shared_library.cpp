@@ -1,6 +1,7 @@
 #include "engine/gpu/shared_library.h"
 
 #include <dlfcn.h>
+#include <link.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -51,6 +52,13 @@ SharedLibrary::SharedLibrary(std::span<const std::string> names) {
   }
 }
 
+std::string SharedLibrary::path() const {
+  const link_map* map = nullptr;
+  if (name_.find('/') != std::string::npos || dlinfo(handle_, RTLD_DI_LINKMAP, static_cast<void*>(&map)) != 0)
+    return name_;
+  return map->l_name;
+}
+
 void* SharedLibrary::address(const char* symbol) const { return dlsym(handle_, symbol); }
 
 std::vector<std::string> candidates(const WantedLibrary& wanted, const LibrarySearch& search) {
@@ -78,7 +86,7 @@ SharedLibrary load_library(const WantedLibrary& wanted, const LibrarySearch& sea
 }
 
 void refuse_library(const WantedLibrary& wanted, const SharedLibrary& library, const std::string& trouble) {
-  throw Error(Errc::kUnsupported, library.name() + " " + trouble + ": " + advice(wanted));
+  throw Error(Errc::kUnsupported, library.path() + " " + trouble + ": " + advice(wanted));
 }
 
 }  // namespace hvd::gpu

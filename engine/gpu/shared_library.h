@@ -22,6 +22,8 @@ class SharedLibrary {
 
   [[nodiscard]] bool loaded() const noexcept { return handle_ != nullptr; }
   [[nodiscard]] const std::string& name() const noexcept { return name_; }
+  /// The file that the loader found by that name. For a library that is loaded.
+  [[nodiscard]] std::string path() const;
   /// Of the names that were tried before, or of all.
   [[nodiscard]] const std::vector<Refusal>& refusals() const noexcept { return refusals_; }
   /// Sets `function` to the symbol, or to null; whether it is there. For a library that is loaded.

@@ -8,7 +8,7 @@ namespace hvd::models::cudnn {
 
 Handle::Handle(std::shared_ptr<const Library> library) : library_(std::move(library)) {
   if (const cudnnStatus_t status = library_->call().create_handle(&handle_); status != CUDNN_STATUS_SUCCESS) {
-    throw Error(Errc::kBackend, "cudnnCreate (cuDNN " + library_->version().text() + "): " + library_->explain(status) +
+    throw Error(Errc::kBackend, "cudnnCreate (" + library_->description() + "): " + library_->explain(status) +
                                     "; is the driver new enough for this cuDNN?");
   }
 }

@@ -377,12 +377,14 @@ std::unique_ptr<DeviceStep> make_executor(Graph graph, Plan plan, const Executor
 
 std::string type_refusal(const gpu::Device& device, ComputeType type, int kernels_from) {
   const int capability = 10 * device.compute_major + device.compute_minor;
+  constexpr int kTuring = 75;  // the oldest that CUDA 13 compiles for: its release notes, "Deprecated Architectures"
   const std::string is = device.name + " has compute capability " + std::to_string(device.compute_major) + "." +
                          std::to_string(device.compute_minor);
   if (capability < kernels_from) {
     return is + ", and this build has kernels from " + std::to_string(kernels_from / 10) + "." +
-           std::to_string(kernels_from % 10) +
-           " on: configure it with -DCMAKE_CUDA_ARCHITECTURES=" + std::to_string(capability);
+           std::to_string(kernels_from % 10) + " on: configure it with " +
+           (capability < kTuring ? "a CUDA Toolkit 12 and " : "") +
+           "-DCMAKE_CUDA_ARCHITECTURES=" + std::to_string(capability);
   }
   // CUDA C++ Programming Guide, "Compute Capabilities": bf16 and tf32 from 8.0, fp16 arithmetic from 5.3.
   constexpr int kAmpere = 80;

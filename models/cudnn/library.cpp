@@ -41,6 +41,7 @@ std::shared_ptr<const Library> Library::load(const gpu::LibrarySearch& search) {
   library->name_ = file.name();
   Functions& f = library->functions_;
   static_cast<void>(file.find("cudnnGetLastErrorString", f.get_last_error_string));
+  static_cast<void>(file.find("cudnnGetCudartVersion", f.get_cuda_version));
   if (!file.find("cudnnGetVersion", f.get_version) || !file.find("cudnnGetErrorString", f.get_error_string) ||
       !file.find("cudnnCreate", f.create_handle) || !file.find("cudnnDestroy", f.destroy_handle) ||
       !file.find("cudnnSetStream", f.set_stream) || !file.find("cudnnBackendCreateDescriptor", f.create) ||
@@ -63,6 +64,15 @@ std::shared_ptr<const Library> Library::with(const Functions& functions) {
   library->name_ = "given";
   library->version_ = version_from_number(functions.get_version());
   return library;
+}
+
+std::string Library::description() const {
+  std::string text = "cuDNN " + version_.text();
+  if (functions_.get_cuda_version == nullptr) return text;
+  constexpr std::size_t kHere = CUDART_VERSION / 1000;
+  const std::size_t there = functions_.get_cuda_version() / 1000;
+  text += " for CUDA " + std::to_string(there);
+  return there == kHere ? text : text + " (this program: " + std::to_string(kHere) + ")";
 }
 
 std::string Library::explain(cudnnStatus_t status) const {

@@ -35,7 +35,8 @@ inline constexpr Version kDevicelessVersion{9, 8, 0};
 struct Functions {
   decltype(&::cudnnGetVersion) get_version = nullptr;
   decltype(&::cudnnGetErrorString) get_error_string = nullptr;
-  void (*get_last_error_string)(char*, std::size_t) = nullptr;  ///< since 9.0
+  void (*get_last_error_string)(char*, std::size_t) = nullptr;    ///< since 9.0
+  decltype(&::cudnnGetCudartVersion) get_cuda_version = nullptr;  ///< may be null
   decltype(&::cudnnCreate) create_handle = nullptr;
   decltype(&::cudnnDestroy) destroy_handle = nullptr;
   decltype(&::cudnnSetStream) set_stream = nullptr;
@@ -58,6 +59,8 @@ class Library {
   [[nodiscard]] const Functions& call() const noexcept { return functions_; }
   [[nodiscard]] Version version() const noexcept { return version_; }
   [[nodiscard]] const std::string& name() const noexcept { return name_; }
+  /// "cuDNN 9.10.2 for CUDA 12 (this program: 13)": for errors. Mixed versions of CUDA are tried, not refused.
+  [[nodiscard]] std::string description() const;
   /// What went wrong in the calling thread's last call: status by name, and the library's own words if it has any.
   [[nodiscard]] std::string explain(cudnnStatus_t status) const;
 

@@ -310,6 +310,14 @@ TEST(NcclLibrary, AMissingOneIsOneLine) {
       << error;
 }
 
+TEST(NcclLibrary, OneThatIsTooOldIsRefusedWithWhatWhereAndWhatToDo) {
+  const std::string error = load_error(nccl_in(HVD_OLD_NCCL));
+  if (error.starts_with("unsupported: this build has no NCCL")) GTEST_SKIP() << "built without NCCL";
+  EXPECT_EQ(error, "unsupported: " HVD_OLD_NCCL
+                   "/libnccl.so.2 is NCCL 2.17.1, older than 2.18.1: install NCCL 2.18.1 or newer for this CUDA "
+                   "version, or name its folder in LD_LIBRARY_PATH or HVD_NCCL_ROOT");
+}
+
 TEST(NcclLibrary, ALibraryThatIsNotNcclIsRefused) {
   const auto root = std::filesystem::path(::testing::TempDir()) / "not_nccl";
   std::filesystem::remove_all(root);

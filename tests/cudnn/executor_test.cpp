@@ -638,9 +638,22 @@ TEST(TypeRefusal, NamesWhatTheGpuLacks) {
   EXPECT_EQ(type_refusal(v100, ComputeType::kFp16, 70), "");
   EXPECT_EQ(type_refusal(v100, ComputeType::kBf16, 70),
             "V100 has compute capability 7.0; bf16 needs 8.0: use --dtype fp16 or fp32");
-  EXPECT_EQ(type_refusal(v100, ComputeType::kFp16, 80),
-            "V100 has compute capability 7.0, and this build has kernels from 8.0 on: configure it with "
-            "-DCMAKE_CUDA_ARCHITECTURES=70");
+  EXPECT_EQ(
+      type_refusal(v100, ComputeType::kFp16, 80),
+      "V100 has compute capability 7.0, and this build has kernels from 8.0 on: configure it with a CUDA Toolkit 12 "
+      "and -DCMAKE_CUDA_ARCHITECTURES=70");
+  gpu::Device p100, t4;
+  p100.name = "P100";
+  p100.compute_major = 6;
+  t4.name = "T4";
+  t4.compute_major = 7;
+  t4.compute_minor = 5;
+  EXPECT_EQ(type_refusal(p100, ComputeType::kFp32, 60), "");
+  EXPECT_EQ(type_refusal(p100, ComputeType::kTf32, 60),
+            "P100 has compute capability 6.0; tf32 needs 8.0: use --dtype fp16 or fp32");
+  EXPECT_EQ(type_refusal(t4, ComputeType::kFp16, 80),
+            "T4 has compute capability 7.5, and this build has kernels from 8.0 on: configure it with "
+            "-DCMAKE_CUDA_ARCHITECTURES=75");
 }
 
 }  // namespace

@@ -123,8 +123,11 @@ TEST(LibraryOrder, ALibraryThatWillNotDoIsRefusedByName) {
     gpu::refuse_library(wanted(), library, "is Maths 8");
     FAIL();
   } catch (const Error& error) {
-    EXPECT_EQ(std::string(error.what()),
-              "libm.so.6 is Maths 8: install Maths 9, or name its folder in LD_LIBRARY_PATH or HVD_CUDNN_ROOT");
+    EXPECT_EQ(library.path().front(), '/') << "where the loader found it";
+    EXPECT_TRUE(library.path().ends_with("/libm.so.6")) << library.path();
+    EXPECT_EQ(error.what(), library.path() +
+                                " is Maths 8: install Maths 9, or name its folder in LD_LIBRARY_PATH or "
+                                "HVD_CUDNN_ROOT");
   }
 }
 

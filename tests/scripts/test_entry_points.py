@@ -27,6 +27,21 @@ def shell(command: str, cwd: Path, **environment: str) -> subprocess.CompletedPr
     )
 
 
+VENV_WITH_A_PIP = """#!/bin/sh
+mkdir -p "$3/bin"
+cat >"$3/bin/pip" <<'PIP'
+#!/bin/sh
+[ -z "$PIP_FAILS" ] || exit 1
+while [ "$1" != --target ]; do shift; done
+cd "$(mkdir -p "$2" && cd "$2" && pwd)" && mkdir -p nvidia_cudnn_cu13-9.dist-info
+put() { mkdir -p "$(dirname "nvidia/$1")" && printf '#!/bin/sh\\n' >"nvidia/$1" && chmod +x "nvidia/$1"; }
+for file in cu13/bin/nvcc cu13/lib/libcudart.so.13 cudnn/include/cudnn.h cudnn/lib/libcudnn.so.9 nccl/lib/libnccl.so.2
+do put "$file"; done
+PIP
+chmod +x "$3/bin/pip"
+"""
+
+
 class EntryPointTest(unittest.TestCase):
     def setUp(self) -> None:
         scratch = tempfile.TemporaryDirectory()
@@ -69,6 +84,15 @@ class EntryPointTest(unittest.TestCase):
         self.assertEqual(done.returncode, 1)
         self.assertEqual(done.stdout.splitlines()[-1], "0 passed, 1 failed")
         self.assertIn("no compiler", done.stderr)
+
+    def test_that_the_gpu_code_is_not_compiled_is_said_once(self) -> None:
+        line = "not compiled: no CUDA Toolkit 12.0 or newer; scripts/install_deps --cuda fetches one"
+        copy = self.checkout_with_build(f"echo '--   GPU code    {line}'\n")
+        done = shell("scripts/test --quick", copy)
+        self.assertEqual(done.stdout.count("GPU code"), 1)
+        self.assertIn(f"\nGPU code is {line}\n", done.stdout)
+        (copy / "scripts" / "build").write_text("#!/bin/sh\necho '--   GPU code    kernels for sm_80;90'\n")
+        self.assertNotIn("GPU code", shell("scripts/test --quick", copy).stdout)
 
     def test_a_failing_build_beside_the_tests_is_counted(self) -> None:
         for build in ("echo no compiler\nexit 1\n", "echo no compiler\nkill -9 $PPID\n"):  # and a lane that dies
@@ -122,6 +146,39 @@ class EntryPointTest(unittest.TestCase):
         self.assertEqual(done.returncode, 2)
         for what in ("C++20", "MPI", "oneDNN", "SQLite"):
             self.assertIn(what, done.stderr)
+
+    def test_cuda_is_fetched_once_and_only_where_there_is_none(self) -> None:
+        copy = self.checkout()
+        self.program("dpkg-query", "#!/bin/sh\necho install ok installed\n")
+        self.program("nvcc", "#!/bin/sh\necho Cuda compilation tools, release 11.8, V11.8.89\n")
+        # Its venv has a pip that "installs" files as the wheels have them.
+        self.program("python3", VENV_WITH_A_PIP)
+        path = f"{self.folder / 'bin'}:{os.environ['PATH']}"
+        dry = shell("scripts/install_deps --cuda --dry-run", copy, PATH=path)
+        self.assertEqual(dry.returncode, 0, dry.stderr)
+        self.assertIn("missing: CUDA, into build/cuda-toolkit", dry.stdout)
+        self.assertIn("nvidia-cuda-nvcc==13.0.88", dry.stdout)
+        self.assertFalse((copy / "build").exists())
+
+        failed = shell("scripts/install_deps --cuda", copy, PATH=path, PIP_FAILS="1")
+        self.assertEqual(failed.returncode, 2)
+        self.assertIn("could not be installed from PyPI", failed.stderr)
+        self.assertFalse((copy / "build" / "cuda-toolkit").exists())
+
+        done = shell("scripts/install_deps --cuda", copy, PATH=path)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        toolkit = copy / "build" / "cuda-toolkit"
+        for file in ("bin/nvcc", "include/cudnn.h", "lib/libcudart.so.13", "lib/libcudart.so", "lib64/libnccl.so"):
+            self.assertTrue((toolkit / file).exists(), file)
+        self.assertEqual((toolkit / "lib" / "libcudnn.so").readlink(), Path("libcudnn.so.9"))
+        self.assertTrue((toolkit / "licences" / "nvidia_cudnn_cu13-9.dist-info").is_dir())
+        again = shell("scripts/install_deps --cuda", copy, PATH=path, PIP_FAILS="1")
+        self.assertEqual((again.returncode, again.stdout.splitlines()[-1]), (0, "CUDA is there: build/cuda-toolkit"))
+
+        shutil.rmtree(copy / "build")
+        self.program("nvcc", "#!/bin/sh\necho Cuda compilation tools, release 12.4, V12.4.131\n")
+        found = shell("scripts/install_deps --cuda", copy, PATH=path, PIP_FAILS="1")
+        self.assertEqual(found.stdout.splitlines()[-1], f"CUDA is there: {self.folder}/bin/nvcc")
 
     def test_without_root_or_sudo_it_says_what_to_ask_for(self) -> None:
         for name in ("bash", "dirname", "cat", "env"):

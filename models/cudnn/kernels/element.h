@@ -62,7 +62,7 @@ HVD_HOST_DEVICE inline Half from_float<Half>(float value) {
 template <>
 HVD_HOST_DEVICE inline Bfloat from_float<Bfloat>(float value) {
 #ifdef __CUDA_ARCH__
-  return {__bfloat16_as_ushort(__float2bfloat16_rn(value))};
+  return {static_cast<__nv_bfloat16_raw>(__float2bfloat16_rn(value)).x};  // CUDA 12.0 has no more for GPUs before 8.0
 #else
   return {float_to_bf16(value)};
 #endif

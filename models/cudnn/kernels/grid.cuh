@@ -12,6 +12,14 @@ namespace hvd::models::cudnn::kernels {
 using gpu::kThreads;
 using gpu::launch_blocks;
 
+// A parameter that a kernel only reads stays where the launch put it, instead of being copied by each thread. GPUs
+// before 7.0 (P100) cannot leave it there.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 700
+#define HVD_GRID_CONSTANT
+#else
+#define HVD_GRID_CONSTANT __grid_constant__
+#endif
+
 inline constexpr std::int64_t kMostBlocks = 1 << 20;         // beyond that, threads take several elements
 inline constexpr std::int64_t kMostBlocksPerList = 1 << 12;  // of several lists
 
@@ -20,7 +28,7 @@ inline unsigned blocks_for(std::int64_t count, std::int64_t most) {
 }
 
 template <class Body>
-__global__ void for_each_kernel(const __grid_constant__ Body body, std::int64_t count) {
+__global__ void for_each_kernel(const HVD_GRID_CONSTANT Body body, std::int64_t count) {
   for (std::int64_t i = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count;
        i += std::int64_t{gridDim.x} * blockDim.x) {
     body(i);
@@ -35,7 +43,7 @@ void for_each(const Body& body, std::int64_t count, Stream stream, const char* k
 }
 
 template <class Body>
-__global__ void for_each_of_each_kernel(const __grid_constant__ Body body) {
+__global__ void for_each_of_each_kernel(const HVD_GRID_CONSTANT Body body) {
   const std::int64_t count = body.count(blockIdx.y);
   for (std::int64_t i = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count;
        i += std::int64_t{gridDim.x} * blockDim.x) {

@@ -26,7 +26,7 @@ struct Sum {
 
 // One block per row. Three passes over a row that stays in cache.
 template <class T>
-__global__ void softmax_kernel(const __grid_constant__ Matrix logits, const std::int32_t* labels, float* row_losses,
+__global__ void softmax_kernel(const HVD_GRID_CONSTANT Matrix logits, const std::int32_t* labels, float* row_losses,
                                float* probabilities) {
   __shared__ float shared[kThreads];
   const std::int64_t row = blockIdx.x;

@@ -29,7 +29,7 @@ Cut cut(const Matrix& x, int width) {
 
 // partial[row block][sum][channel].
 template <class Term, int V>
-__global__ void partial_sums_kernel(const __grid_constant__ Term term, const __grid_constant__ Cut cut,
+__global__ void partial_sums_kernel(const HVD_GRID_CONSTANT Term term, const HVD_GRID_CONSTANT Cut cut,
                                     std::int64_t rows, std::int64_t channels, float* partial) {
   constexpr int kSums = Term::kSums;
   __shared__ float shared[kSums * V][kThreads];
@@ -65,7 +65,7 @@ constexpr int kFinishRanges = kThreads / kFinishLanes;
 
 template <int kSums, class Finish>
 __global__ void finish_sums_kernel(const float* partial, std::int64_t row_blocks, std::int64_t channels,
-                                   const __grid_constant__ Finish finish) {
+                                   const HVD_GRID_CONSTANT Finish finish) {
   __shared__ float shared[kSums][kThreads];
   const int lane = static_cast<int>(threadIdx.x) % kFinishLanes;
   const int range = static_cast<int>(threadIdx.x) / kFinishLanes;

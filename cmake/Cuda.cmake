@@ -1,0 +1,87 @@
+# The CUDA Toolkit and its compiler: which versions will do, and which GPUs kernels are compiled for.
+set(HVD_OLDEST_CUDA 12.0)
+
+# Sets CUDAToolkit_FOUND and its kin: the one that the user named (CUDAToolkit_ROOT), the one that he had installed into
+# this checkout (scripts/install_deps --cuda), or the machine's. HVD_CUDA_TROUBLE: why it will not do.
+macro(hvd_find_cuda)
+  set(own_toolkit "${PROJECT_SOURCE_DIR}/build/cuda-toolkit")
+  if(NOT DEFINED CUDAToolkit_ROOT AND NOT DEFINED ENV{CUDAToolkit_ROOT} AND EXISTS "${own_toolkit}/wheels.txt")
+    set(CUDAToolkit_ROOT "${own_toolkit}")
+    if(NOT CUDAToolkit_BIN_DIR STREQUAL "${own_toolkit}/bin")  # configured before it was there
+      foreach(entry NVCC_EXECUTABLE BIN_DIR SENTINEL_FILE INCLUDE_DIR)
+        unset(CUDAToolkit_${entry} CACHE)
+      endforeach()
+      unset(CUDA_CUDART CACHE)
+    endif()
+  endif()
+  find_package(CUDAToolkit ${HVD_OLDEST_CUDA} QUIET)
+  set(HVD_CUDA_TROUBLE "no CUDA Toolkit ${HVD_OLDEST_CUDA} or newer")
+  if(NOT CUDAToolkit_FOUND AND CUDAToolkit_VERSION)
+    string(APPEND HVD_CUDA_TROUBLE " (that in ${CUDAToolkit_BIN_DIR} is ${CUDAToolkit_VERSION})")
+  endif()
+endmacro()
+
+# hvd_cuda_architectures(RESULT VERSION): what is compiled unless CMAKE_CUDA_ARCHITECTURES or CUDAARCHS says otherwise.
+# P100 and V100 as long as there is a compiler for them, A100, H100; newer GPUs compile the last one's PTX when started.
+function(hvd_cuda_architectures result version)
+  set(architectures 80 90)
+  if(version VERSION_LESS 13)
+    list(PREPEND architectures 60 70)
+  endif()
+  set(${result} ${architectures} PARENT_SCOPE)
+endfunction()
+
+# hvd_refuse_cuda_architectures(VERSION ARCHITECTURE...): an error that names those that this CUDA Toolkit has given up.
+# Its compiler would only fail, which looks as if there were none.
+function(hvd_refuse_cuda_architectures version)
+  if(version VERSION_LESS 13)
+    return()
+  endif()
+  foreach(architecture ${ARGN})
+    if(architecture MATCHES "^([0-9]+)[af]?(-real|-virtual)?$" AND CMAKE_MATCH_1 LESS 75)
+      message(FATAL_ERROR "CUDA ${version} compiles for compute capability 7.5 and newer, not for "
+              "CMAKE_CUDA_ARCHITECTURES=${architecture}: use a CUDA Toolkit 12 (-DCUDAToolkit_ROOT=...) for older GPUs.")
+    endif()
+  endforeach()
+endfunction()
+
+# An error where the compiler and the toolkit whose headers and runtime are used are of different major versions.
+function(hvd_refuse_mixed_cuda)
+  string(REGEX MATCH "^[0-9]+" compiler "${CMAKE_CUDA_COMPILER_VERSION}")
+  if(CMAKE_CUDA_COMPILER_ID STREQUAL "NVIDIA" AND NOT compiler EQUAL CUDAToolkit_VERSION_MAJOR)
+    message(FATAL_ERROR "${CMAKE_CUDA_COMPILER} is of CUDA ${CMAKE_CUDA_COMPILER_VERSION}, the CUDA Toolkit in "
+            "${CUDAToolkit_BIN_DIR} is ${CUDAToolkit_VERSION}: set CUDAToolkit_ROOT to the one that is wanted.")
+  endif()
+endfunction()
+
+# Sets HVD_HAVE_CUDA_KERNELS where there is a compiler that works: the toolkit's own, or the one that the user named
+# (CMAKE_CUDA_COMPILER, CUDACXX). Not what else lies in PATH: a toolkit without nvcc would be given another one's.
+macro(hvd_enable_cuda_compiler)
+  if(NOT CMAKE_CUDA_COMPILER AND NOT DEFINED ENV{CUDACXX} AND CUDAToolkit_NVCC_EXECUTABLE)
+    set(ENV{CUDACXX} "${CUDAToolkit_NVCC_EXECUTABLE}")
+  endif()
+  if(NOT CMAKE_CUDA_ARCHITECTURES AND NOT DEFINED ENV{CUDAARCHS})
+    hvd_cuda_architectures(architectures "${CUDAToolkit_VERSION}")
+    set(CMAKE_CUDA_ARCHITECTURES ${architectures} CACHE STRING "GPU generations to compile kernels for" FORCE)
+  endif()
+  hvd_refuse_cuda_architectures("${CUDAToolkit_VERSION}" ${CMAKE_CUDA_ARCHITECTURES} $ENV{CUDAARCHS})
+  if(HVD_CCACHE AND NOT CMAKE_CUDA_COMPILER_LAUNCHER)
+    set(CMAKE_CUDA_COMPILER_LAUNCHER ${HVD_CCACHE})
+  endif()
+  if(CMAKE_CUDA_COMPILER OR DEFINED ENV{CUDACXX})
+    include(CheckLanguage)
+    check_language(CUDA)
+  endif()
+  if(CMAKE_CUDA_COMPILER)
+    enable_language(CUDA)
+    hvd_refuse_mixed_cuda()
+    if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake 3.25 does not know that nvcc 12 and 13 speak C++20
+      set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")
+      set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION "-std=c++20")
+    endif()
+    set(HVD_HAVE_CUDA_KERNELS TRUE)
+  elseif(HVD_WITH_CUDNN STREQUAL "ON")
+    message(FATAL_ERROR "HVD_WITH_CUDNN=ON, but the CUDA Toolkit in ${CUDAToolkit_BIN_DIR} has no nvcc that works: "
+            "complete it, name a compiler (CUDACXX), or set HVD_WITH_CUDNN=OFF.")
+  endif()
+endmacro()

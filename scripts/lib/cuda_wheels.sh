@@ -1,0 +1,50 @@
+# Sourced by install_deps --cuda. A CUDA Toolkit with cuDNN and NCCL made of NVIDIA's wheels on PyPI, for machines that
+# have none: enough to compile and link the GPU code and to run its tests without a GPU.
+# shellcheck shell=bash
+
+# The versions that the GPU code is tested with. Python wheels, so that no repository of NVIDIA's has to be set up.
+hvd_cuda_wheels=(
+  nvidia-cuda-nvcc==13.0.88 nvidia-nvvm==13.0.88 nvidia-cuda-crt==13.0.88  # the compiler
+  nvidia-cuda-runtime==13.0.96 nvidia-cuda-cccl==13.0.85                   # headers, the runtime that is linked
+  nvidia-cublas==13.1.0.3 nvidia-cuda-nvrtc==13.0.88
+  nvidia-cudnn-cu13==9.19.0.56 nvidia-nccl-cu13==2.28.9
+)
+# shellcheck disable=SC2034  # used by install_deps
+hvd_cuda_size="1.2 GB to download, 1.7 GB on disk"
+
+# hvd_machine_has_cuda: prints the nvcc of CUDA 12 or newer that CMake would find, if there is one.
+hvd_machine_has_cuda() {
+  local nvcc release
+  nvcc=$(command -v nvcc || command -v /usr/local/cuda/bin/nvcc) || return 1
+  release=$("$nvcc" --version 2>/dev/null | sed -n 's/.*release \([0-9]*\)\..*/\1/p')
+  [ "${release:-0}" -ge 12 ] && echo "$nvcc"
+}
+
+# hvd_cuda_is_there FOLDER: whether these very wheels were installed there.
+hvd_cuda_is_there() { [ "$(cat "$1/wheels.txt" 2>/dev/null)" = "${hvd_cuda_wheels[*]}" ]; }
+
+# hvd_flatten_wheels SITE_PACKAGES FOLDER: the folders of the wheels as one toolkit, with the names that a linker looks
+# for (wheels carry libcudart.so.13 alone).
+hvd_flatten_wheels() {
+  local package file
+  for package in cu13 cudnn nccl; do cp -al "$1/nvidia/$package/." "$2/" || return 1; done
+  mkdir "$2/licences" && cp -al "$1"/*.dist-info "$2/licences/" || return 1
+  ln -s lib "$2/lib64"
+  for file in "$2"/lib/lib*.so.*; do ln -s "${file##*/}" "${file%%.so.*}.so" || return 1; done
+}
+
+# hvd_install_cuda FOLDER: all or nothing. Needs python3 with venv, and no root.
+hvd_install_cuda() {
+  local folder=$1 partial=$1.partial
+  rm -rf "$partial"
+  mkdir -p "$partial" || return 1
+  python3 -m venv "$partial/venv" || return 1
+  "$partial/venv/bin/pip" install -q --disable-pip-version-check --no-deps --only-binary :all: \
+    --target "$partial/site-packages" "${hvd_cuda_wheels[@]}" || return 1
+  hvd_flatten_wheels "$partial/site-packages" "$partial" || return 1
+  rm -rf "$partial/venv" "$partial/site-packages"
+  "$partial/bin/nvcc" --version >/dev/null || return 1
+  echo "${hvd_cuda_wheels[*]}" >"$partial/wheels.txt"
+  rm -rf "$folder"
+  mv "$partial" "$folder"
+}

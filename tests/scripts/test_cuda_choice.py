@@ -1,0 +1,100 @@
+"""cmake/Cuda.cmake: which CUDA Toolkit is taken, what is said of one that will not do, which GPUs are compiled for."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+import unittest
+from pathlib import Path
+
+from synthetic_store import REPOSITORY
+
+MODULE = REPOSITORY / "cmake" / "Cuda.cmake"
+NVCC = """#!/bin/sh
+case $1 in
+--version) echo "Cuda compilation tools, release {short}, V{version}" ;;
+*) echo '#$ TOP={root}' ;;
+esac
+"""
+PROJECT = """cmake_minimum_required(VERSION 3.25)
+project(asks LANGUAGES CXX)
+set(HVD_WITH_CUDNN AUTO CACHE STRING "as in Options.cmake")
+include("MODULE")
+hvd_find_cuda()
+if(NOT CUDAToolkit_FOUND)
+  message(FATAL_ERROR "${HVD_CUDA_TROUBLE}")
+endif()
+hvd_enable_cuda_compiler()
+message(STATUS "took ${CUDAToolkit_VERSION} kernels=${HVD_HAVE_CUDA_KERNELS} sm=${CMAKE_CUDA_ARCHITECTURES}.")
+"""
+
+
+def cmake(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("CUDA")}
+    words = ["cmake", *map(str, arguments)]
+    return subprocess.run(words, env=environment, capture_output=True, text=True, timeout=100, check=False)
+
+
+def toolkit(root: Path, version: str) -> Path:
+    """A folder that CMake takes for a CUDA Toolkit; its nvcc compiles nothing."""
+    for folder in ("bin", "include", "lib64"):
+        (root / folder).mkdir(parents=True)
+    nvcc = root / "bin" / "nvcc"
+    nvcc.write_text(NVCC.format(root=root, version=version, short=version.rpartition(".")[0]))
+    nvcc.chmod(0o755)
+    (root / "include" / "cuda_runtime.h").touch()
+    (root / "lib64" / "libcudart.so").touch()
+    return root
+
+
+class CudaChoiceTest(unittest.TestCase):
+    def setUp(self) -> None:
+        scratch = tempfile.TemporaryDirectory()
+        self.addCleanup(scratch.cleanup)
+        self.folder = Path(scratch.name)
+
+    def script(self, text: str) -> subprocess.CompletedProcess[str]:
+        file = self.folder / "script.cmake"
+        file.write_text(f'include("{MODULE}")\n{text}\n')
+        return cmake("-P", file)
+
+    def configure(self, *arguments: str) -> str:
+        """What a project that asks for CUDA says, all on one line."""
+        (self.folder / "CMakeLists.txt").write_text(PROJECT.replace("MODULE", str(MODULE)))
+        done = cmake("-S", self.folder, "-B", self.folder / "out", "-G", "Ninja", *arguments)
+        return " ".join((done.stdout + done.stderr).split())
+
+    def test_default_architectures_follow_the_toolkit(self) -> None:
+        for version, expected in (("12.0.140", "60;70;80;90"), ("12.9.86", "60;70;80;90"), ("13.0.88", "80;90")):
+            said = self.script(f'hvd_cuda_architectures(got {version})\nmessage("${{got}}")')
+            self.assertEqual(said.stderr.strip(), expected, version)
+
+    def test_gpus_that_cuda_13_gave_up_are_refused_by_name(self) -> None:
+        for architecture in ("60", "70-real", "72-virtual"):
+            said = self.script(f"hvd_refuse_cuda_architectures(13.0.88 80 {architecture})")
+            self.assertNotEqual(said.returncode, 0)
+            line = " ".join(said.stderr.split())
+            self.assertIn(f"not for CMAKE_CUDA_ARCHITECTURES={architecture}: use a CUDA Toolkit 12", line)
+        for arguments in ("13.0.88 75 90a native all-major 100f-real", "12.9.86 60 70"):
+            self.assertEqual(self.script(f"hvd_refuse_cuda_architectures({arguments})").returncode, 0, arguments)
+
+    def test_a_toolkit_that_is_too_old_is_named(self) -> None:
+        old = toolkit(self.folder / "cuda-11.8", "11.8.89")
+        self.assertIn(
+            f"no CUDA Toolkit 12.0 or newer (that in {old}/bin is 11.8.89)", self.configure(f"-DCUDAToolkit_ROOT={old}")
+        )
+
+    def test_what_was_installed_into_the_checkout_is_taken_and_the_users_choices_stand(self) -> None:
+        mine = toolkit(self.folder / "build" / "cuda-toolkit", "13.0.88")
+        (mine / "wheels.txt").touch()
+        self.assertIn("took 13.0.88 kernels= sm=80;90.", self.configure())
+        self.assertIn("sm=75-real.", self.configure("-DCMAKE_CUDA_ARCHITECTURES=75-real"))
+        self.assertIn(f"the CUDA Toolkit in {mine}/bin has no nvcc that works", self.configure("-DHVD_WITH_CUDNN=ON"))
+        other = toolkit(self.folder / "cuda-12.4", "12.4.131")
+        fresh = ("--fresh", f"-DCUDAToolkit_ROOT={other}")
+        self.assertIn("took 12.4.131 kernels= sm=60;70;80;90.", self.configure(*fresh))
+
+
+if __name__ == "__main__":
+    unittest.main()
