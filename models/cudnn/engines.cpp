@@ -119,6 +119,12 @@ EngineFinder::List EngineFinder::list(const Program& program, const Group& group
   return list;
 }
 
+EngineFilter filter_of(const PlanOptions& options) {
+  return {.compute = options.compute,
+          .deterministic = options.deterministic,
+          .workspace_cap_bytes = options.workspace_cap_bytes};
+}
+
 std::string rejection(const EngineChoice& choice, const EngineFilter& filter) {
   if (filter.compute == ComputeType::kFp32 && (choice.tensor_cores || choice.rounds_inputs)) {
     return "only with rounded inputs";

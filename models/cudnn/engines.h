@@ -25,6 +25,8 @@ struct EngineFilter {
   std::size_t workspace_cap_bytes = 0;
 };
 
+EngineFilter filter_of(const PlanOptions& options);
+
 /// Why `choice` may not be used; empty: it may. Pure.
 std::string rejection(const EngineChoice& choice, const EngineFilter& filter);
 
