@@ -34,7 +34,7 @@ struct EngineChoice {
   bool nondeterministic = false;
   bool compiled_at_run_time = false;  ///< finalised on a machine with a driver only
   bool finalised = false;             ///< a plan was built from it
-  std::size_t workspace_bytes = 0;    ///< of that plan; 0 if there is none yet
+  std::size_t workspace_bytes = 0;    ///< of that plan; as promised (engines.h) if there is none yet
   /// "62[2=5,13=1]": knob types by their numbers in cudnnBackendKnobType_t.
   [[nodiscard]] std::string text() const;
 };
