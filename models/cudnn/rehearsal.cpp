@@ -251,7 +251,8 @@ void Rehearsal::note_failures(const Plan& plan, const EngineFailures& found) {
     const auto failed = found.find(plan.engines[i].signature);
     if (failed == found.end()) continue;
     for (const auto& [choice, why] : failed->second) {
-      notes_.push_back(operations_text(first_group(plan, i)) + ": engine " + choice + " does not run: " + why);
+      std::string& note = notes_.emplace_back(operations_text(first_group(plan, i)));
+      note.append(": engine ").append(choice).append(" does not run: ").append(why);
     }
   }
 }

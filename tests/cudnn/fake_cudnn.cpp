@@ -437,7 +437,7 @@ cudnnStatus_t execute(cudnnHandle_t /*handle*/, cudnnBackendDescriptor_t plan, c
   Call call{.what = std::move(what), .reads = execution->reads(), .writes = execution->writes()};
   // The workspace that this engine asked for.
   const auto workspace = fake(pack)->one<std::byte*>(CUDNN_ATTR_VARIANT_PACK_WORKSPACE);
-  call.writes.push_back(Range(workspace, workspace_of(of.engine)));
+  call.writes.emplace_back(workspace, workspace_of(of.engine));
   Recorder::current()->launch(stream(), std::move(call), [execution] { execution->run(); });
   return CUDNN_STATUS_SUCCESS;
 }
