@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <exception>
+#include <string_view>
 #include <utility>
 
 #include "engine/base/deadline.h"
@@ -106,7 +107,8 @@ void DeviceTrainer::build(GpuBackend& backend) {
                                    .loss_scale = gpu.loss_scale,
                                    .tune = gpu.tune,
                                    .winners_folder = gpu.tuning_folder,
-                                   .agree = agreement()};
+                                   .agree = agreement(),
+                                   .share = sharing()};
   try {
     auto step = backend.make_step(std::move(graph), step_options(), cudnn, runtime_,
                                   [this](std::size_t bytes) { return engine_.allocate(bytes); });
@@ -127,6 +129,23 @@ models::AgreeOnWinners DeviceTrainer::agreement() const {
   return [&engine = engine_](const std::string& mine) {
     const comm::Bytes first = engine.broadcast_message(std::as_bytes(std::span(mine)), 0);
     return std::string(reinterpret_cast<const char*>(first.data()), first.size());
+  };
+}
+
+models::ShareWithRanks DeviceTrainer::sharing() const {
+  if (engine_.size() == 1) return {};
+  return [&engine = engine_](const std::string& mine) {
+    std::string all;  // each with its end
+    for (const comm::Bytes& one : engine.gather(std::as_bytes(std::span(mine)))) {
+      all.append(reinterpret_cast<const char*>(one.data()), one.size()).push_back('\0');
+    }
+    const comm::Bytes told = engine.broadcast_message(std::as_bytes(std::span(all)), 0);
+    std::vector<std::string> reports;
+    for (std::string_view left(reinterpret_cast<const char*>(told.data()), told.size()); !left.empty();) {
+      reports.emplace_back(left.substr(0, left.find('\0')));
+      left.remove_prefix(reports.back().size() + 1);
+    }
+    return reports;
   };
 }
 

@@ -39,6 +39,8 @@ class DeviceTrainer final : public Trainer {
   void build(GpuBackend& backend);
   /// All ranks run the engines that rank 0 found to be the fastest; none of one rank.
   [[nodiscard]] models::AgreeOnWinners agreement() const;
+  /// Each rank hears of the engines that do not run on any of them; none of one rank.
+  [[nodiscard]] models::ShareWithRanks sharing() const;
   void forward_backward(Sink& sink);
   void update();
   void record_times(const Sink& sink, bool graph);

@@ -44,18 +44,22 @@ std::unique_ptr<DeviceStep> make_cudnn_step(Graph graph, const StepOptions& opti
                                  .kernels = cudnn::kernels::gpu_table()};
   auto room = std::make_unique<cudnn::EngineRoom>(runtime, backends);
   const auto planner = cudnn::make_planner(backends.cudnn, room->handle().get(), runtime.device().name);
-  cudnn::Plan plan = planner->plan(graph, {.compute = compute,
-                                           .gradient = options.gradient,
-                                           .level = cudnn.level,
-                                           .deterministic = cudnn.deterministic,
-                                           .workspace_cap_bytes = cudnn.workspace_cap_bytes});
-  return cudnn::make_executor(std::move(graph), std::move(plan),
+  const auto planning = [&](const Graph& of, const cudnn::EngineFailures& failed) {
+    return planner->plan(of, {.compute = compute,
+                              .gradient = options.gradient,
+                              .level = cudnn.level,
+                              .deterministic = cudnn.deterministic,
+                              .workspace_cap_bytes = cudnn.workspace_cap_bytes,
+                              .failed = failed});
+  };
+  return cudnn::make_executor(std::move(graph), planning,
                               {.seed = options.seed,
                                .profile = options.profile,
                                .loss_scale = cudnn.loss_scale,
                                .tune = cudnn.tune,
                                .winners_folder = cudnn.winners_folder,
-                               .agree = cudnn.agree},
+                               .agree = cudnn.agree,
+                               .share = cudnn.share},
                               runtime, backends, std::move(room), allocate);
 }
 

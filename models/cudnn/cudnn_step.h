@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "engine/gpu/shared_library.h"
 #include "models/device_step.h"
@@ -20,6 +21,10 @@ namespace hvd::models {
 /// calls it equally often. Errors: whoever provides it says; they end the making of the step.
 using AgreeOnWinners = std::function<std::string(const std::string& mine)>;
 
+/// What every rank says, by rank, given what this one says. Every rank calls it equally often. Errors: as
+/// AgreeOnWinners.
+using ShareWithRanks = std::function<std::vector<std::string>(const std::string& mine)>;
+
 struct CudnnOptions {
   bool tf32 = false;           ///< with compute = fp32: products of rounded inputs, on tensor cores
   int level = 2;               ///< of fusion (cudnn/analyse.h); 0 is the reference for the others
@@ -30,9 +35,13 @@ struct CudnnOptions {
   bool tune = false;
   /// Where the winners are kept and looked for, by cuDNN version, GPU and program; empty: nowhere.
   std::string winners_folder = {};
-  /// Null: this rank's own. Else called once with `winners_folder` (what is kept there) or `tune`, and once more with
-  /// `tune` (what was timed). A rank that cannot use the answer (it has another GPU or cuDNN) keeps its own.
+  /// Null: this rank's own. Else called with `winners_folder` (what is kept there) or `tune`, once for each plan that
+  /// is tried, and once more with `tune` (what was timed). A rank that cannot use the answer (it has another GPU or
+  /// cuDNN) keeps its own.
   AgreeOnWinners agree = {};
+  /// Null: there is no other rank. Else called once for each plan that is tried, so that ranks with equal GPUs leave
+  /// out the same engines and run the same launches.
+  ShareWithRanks share = {};
   std::size_t workspace_cap_bytes = std::size_t{1} << 30;
   /// Where cuDNN and cuBLASLt may lie.
   gpu::LibrarySearch libraries = {};
@@ -41,7 +50,8 @@ struct CudnnOptions {
 /// `graph` must be differentiated; `options.compute` is fp32, fp16 or bf16. `runtime` must outlive the step. `allocate`
 /// gives zeroed device memory (device_step.h). With `options.profile` the step is waited for where it is enqueued, and
 /// cannot be captured. Errors: unsupported without cuDNN or cuBLASLt, for a cuDNN of the wrong
-/// version, a GPU that lacks the type or that this build has no kernels for; out_of_memory, with what is needed and the
+/// version, a GPU that lacks the type or that this build has no kernels for, a convolution or a product that no engine
+/// runs even alone; mismatch, if ranks with equal GPUs plan differently; out_of_memory, with what is needed and the
 /// batch that fits; backend.
 std::unique_ptr<DeviceStep> make_cudnn_step(Graph graph, const StepOptions& options, const CudnnOptions& cudnn,
                                             gpu::Runtime& runtime, const ArenaAllocator& allocate);

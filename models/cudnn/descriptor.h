@@ -21,6 +21,7 @@ namespace hvd::models::cudnn {
 /// Enumerators that headers before 9.8 lack. Values: cudnn_graph_v9.h of cuDNN 9.19.
 inline constexpr auto kDevicePropDescriptor = static_cast<cudnnBackendDescriptorType_t>(38);
 inline constexpr auto kAttrHeuristicsDeviceProp = static_cast<cudnnBackendAttributeName_t>(204);
+inline constexpr auto kAttrConfigWorkspace = static_cast<cudnnBackendAttributeName_t>(303);
 inline constexpr auto kAttrPlanDeviceProp = static_cast<cudnnBackendAttributeName_t>(407);
 inline constexpr auto kAttrEngineDeviceProp = static_cast<cudnnBackendAttributeName_t>(1307);
 inline constexpr auto kAttrDevicePropJson = static_cast<cudnnBackendAttributeName_t>(2702);

@@ -1,7 +1,6 @@
 #include "models/cudnn/engine_room.h"
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <utility>
 
@@ -12,64 +11,72 @@
 namespace hvd::models::cudnn {
 namespace {
 
-const Group& first_group(const Plan& plan, std::size_t engine) {
-  const auto found = std::find(plan.engine_of.begin(), plan.engine_of.end(), static_cast<int>(engine));
-  HVD_ASSERT(found != plan.engine_of.end());
-  return plan.program.groups[static_cast<std::size_t>(found - plan.engine_of.begin())];
+std::string key_of(const EnginePlan& engine, const EngineChoice& choice) {
+  return engine.signature + " " + choice.text();
 }
 
-EngineFilter filter_of(const PlanOptions& options) {
-  return {.compute = options.compute,
-          .deterministic = options.deterministic,
-          .workspace_cap_bytes = options.workspace_cap_bytes};
-}
+kernels::Stream native(gpu::StreamView stream) { return static_cast<kernels::Stream>(stream.native); }
 
 }  // namespace
 
 EngineRoom::EngineRoom(gpu::Runtime& runtime, const Backends& backends)
     : runtime_(runtime), kernels_(backends.kernels), handle_(backends.cudnn), linear_(backends.cublaslt) {}
 
-void EngineRoom::finalize(Plan& plan, bool all) {
-  const EngineFilter filter = filter_of(plan.options);
-  const Target target(handle_.get());
-  finalized_.clear();
+EngineRoom::Finalized EngineRoom::finalized(Plan& plan, std::size_t e, std::size_t choice, EngineFailures& failures) {
+  EnginePlan& engine = plan.engines[e];
+  EngineChoice& of = engine.choices[choice];
+  if (find_failure(failures, engine.signature, of.text()) != nullptr) return nullptr;
+  Finalized& made = finalized_[key_of(engine, of)];
+  std::string why;
+  try {
+    if (!made) {
+      made = std::make_shared<const ExecutionPlan>(handle_.library(), Target(handle_.get()), plan.program,
+                                                   first_group(plan, e), of);
+    }
+    of.workspace_bytes = made->workspace_bytes();
+    of.finalised = true;
+    why = rejection(of, filter_of(plan.options));
+  } catch (const Error& error) {
+    why = error.what();
+  }
+  if (why.empty()) return made;
+  failures[engine.signature][of.text()] = why;
+  finalized_.erase(key_of(engine, of));
+  return nullptr;
+}
+
+bool EngineRoom::finalize(Plan& plan, std::size_t e, EngineFailures& failures) {
+  EnginePlan& engine = plan.engines[e];
+  Finalized made = finalized(plan, e, engine.chosen, failures);
+  for (std::size_t i = 0; i < engine.choices.size() && !made; ++i) {
+    made = finalized(plan, e, i, failures);
+    if (made) engine.chosen = i;
+  }
+  if (made) plan.workspace_bytes = std::max(plan.workspace_bytes, made->workspace_bytes());
+  return made != nullptr;
+}
+
+bool EngineRoom::finalize(Plan& plan, EngineFailures& failures) {
+  bool all = true;
   plan.workspace_bytes = 0;
+  for (std::size_t e = 0; e < plan.engines.size(); ++e) all = finalize(plan, e, failures) && all;
+  return all;
+}
+
+void EngineRoom::finalize_all(Plan& plan, EngineFailures& failures) {
   for (std::size_t e = 0; e < plan.engines.size(); ++e) {
-    EnginePlan& engine = plan.engines[e];
-    const Group& group = first_group(plan, e);
-    std::vector<Finalized> plans(engine.choices.size());
-    std::string why;
-    const auto try_one = [&](std::size_t i) {
-      EngineChoice& choice = engine.choices[i];
-      try {
-        auto made = std::make_shared<const ExecutionPlan>(handle_.library(), target, plan.program, group, choice);
-        choice.workspace_bytes = made->workspace_bytes();
-        choice.finalised = true;
-        why = rejection(choice, filter);
-        if (why.empty()) plans[i] = std::move(made);
-      } catch (const Error& error) {
-        why = error.what();
-      }
-      if (!plans[i]) notes_.push_back(operations_text(group) + ": engine " + choice.text() + " does not run: " + why);
-      return plans[i] != nullptr;
-    };
-    bool found = try_one(engine.chosen);
-    for (std::size_t i = 0; i < plans.size(); ++i) {
-      if (i == engine.chosen || (found && !all)) continue;
-      if (!try_one(i) || found) continue;
-      engine.chosen = i;
-      found = true;
-    }
-    if (!found) {
-      throw Error(Errc::kUnsupported, plan.program.model + ": " + runtime_.label() + ": cuDNN " + plan.cudnn +
-                                          " runs none of its engines for " + engine.signature + " (" + why +
-                                          "); try a lower fusion level or another --dtype");
-    }
-    for (const Finalized& made : plans) {
+    for (std::size_t i = 0; i < plan.engines[e].choices.size(); ++i) {
+      const Finalized made = finalized(plan, e, i, failures);
       if (made) plan.workspace_bytes = std::max(plan.workspace_bytes, made->workspace_bytes());
     }
-    finalized_.push_back(std::move(plans));
   }
+}
+
+EngineRoom::Finalized EngineRoom::chosen(const Plan& plan, std::size_t e) const {
+  const EnginePlan& engine = plan.engines.at(e);
+  const auto found = finalized_.find(key_of(engine, engine.choices.at(engine.chosen)));
+  HVD_ASSERT(found != finalized_.end() && found->second != nullptr);
+  return found->second;
 }
 
 std::size_t EngineRoom::workspace_bytes(const Plan& plan) const {
@@ -82,19 +89,28 @@ std::size_t EngineRoom::workspace_bytes(const Plan& plan) const {
   return bytes;
 }
 
+void EngineRoom::launch_once(const Plan& plan, std::size_t e, const Addresses& addresses, gpu::StreamView stream) {
+  cudnn_launch(handle_, chosen(plan, e), addresses, first_group(plan, e))(native(stream));
+}
+
+void EngineRoom::try_products(const Plan& plan, const Addresses& addresses, gpu::StreamView stream) {
+  for (const Group& group : plan.program.groups) {
+    if (group.engine != Engine::kCublasLt) continue;
+    linear_.try_out(addresses, group, plan.options.compute, kernels_, native(stream));
+  }
+}
+
 std::vector<Launch> EngineRoom::bind(const Plan& plan, const Addresses& addresses, const OwnContext& context) {
   std::vector<Launch> launches;
   for (std::size_t i = 0; i < plan.program.groups.size(); ++i) {
     const Group& group = plan.program.groups[i];
     switch (group.engine) {
-      case Engine::kCudnn: {
-        const auto engine = static_cast<std::size_t>(plan.engine_of[i]);
+      case Engine::kCudnn:
         launches.push_back(
-            cudnn_launch(handle_, finalized_.at(engine).at(plan.engines[engine].chosen), addresses, group));
+            cudnn_launch(handle_, chosen(plan, static_cast<std::size_t>(plan.engine_of[i])), addresses, group));
         break;
-      }
       case Engine::kCublasLt:
-        launches.push_back(linear_.launch(addresses, group, plan.options.compute, kernels_, notes_));
+        launches.push_back(linear_.launch(addresses, group, plan.options.compute, kernels_));
         break;
       case Engine::kOwn: launches.push_back(own_launch(addresses, group, context)); break;
     }
@@ -102,60 +118,94 @@ std::vector<Launch> EngineRoom::bind(const Plan& plan, const Addresses& addresse
   return launches;
 }
 
-// The fastest of several short rounds: what disturbs a measurement only ever makes it longer.
-double EngineRoom::microseconds(const Launch& launch, gpu::StreamView stream) {
-  constexpr int kWarmUps = 2, kRounds = 3, kLaunches = 5;
+// Of several short rounds: what disturbs a measurement only ever makes it longer.
+std::optional<double> EngineRoom::microseconds(const Launch& launch, gpu::StreamView stream, std::string& why) {
+  constexpr int kMoreWarmUps = 1, kRounds = 3, kLaunches = 5;
   const gpu::Event begin = runtime_.make_event(gpu::Timing::kOn);
   const gpu::Event end = runtime_.make_event(gpu::Timing::kOn);
-  auto* const native = static_cast<kernels::Stream>(stream.native);
-  for (int i = 0; i < kWarmUps; ++i) launch(native);
+  try {
+    launch(native(stream));
+  } catch (const Error& error) {
+    why = error.what();
+    return std::nullopt;
+  }
+  for (int i = 0; i < kMoreWarmUps; ++i) launch(native(stream));
   double best = 0;
   for (int round = 0; round < kRounds; ++round) {
     runtime_.record(begin, stream);
-    for (int i = 0; i < kLaunches; ++i) launch(native);
+    for (int i = 0; i < kLaunches; ++i) launch(native(stream));
     runtime_.record(end, stream);
-    runtime_.synchronize(end.view(), Deadline::after(std::chrono::seconds(60)), "timing an engine of cuDNN");
+    runtime_.synchronize(end.view(), Deadline::after(std::chrono::seconds(60)), "timing an engine");
     const double each = std::chrono::duration<double, std::micro>(runtime_.elapsed(begin, end)).count() / kLaunches;
     best = round == 0 ? each : std::min(best, each);
   }
   return best;
 }
 
-std::vector<Winner> EngineRoom::tune(Plan& plan, const Addresses& addresses, gpu::StreamView stream) {
+std::vector<Winner> EngineRoom::tune(const Plan& plan, const Addresses& addresses, gpu::StreamView stream,
+                                     EngineFailures& failures) {
   std::vector<Winner> winners;
   for (std::size_t e = 0; e < plan.engines.size(); ++e) {
-    EnginePlan& engine = plan.engines[e];
+    const EnginePlan& engine = plan.engines[e];
     Winner winner{.signature = signature_hash(engine.signature)};
-    for (std::size_t i = 0; i < engine.choices.size(); ++i) {
-      const Finalized& candidate = finalized_.at(e).at(i);
-      if (!candidate) continue;
-      const double time = microseconds(cudnn_launch(handle_, candidate, addresses, first_group(plan, e)), stream);
-      if (winner.choice.engine >= 0 && time >= winner.microseconds) continue;
-      winner.choice = engine.choices[i];
-      winner.microseconds = time;
-      engine.chosen = i;
+    for (const EngineChoice& choice : engine.choices) {
+      const auto candidate = finalized_.find(key_of(engine, choice));
+      if (candidate == finalized_.end()) continue;
+      const Launch launch = cudnn_launch(handle_, candidate->second, addresses, first_group(plan, e));
+      std::string why;
+      const std::optional<double> time = microseconds(launch, stream, why);
+      if (!time) failures[engine.signature][choice.text()] = why;
+      if (!time || (winner.choice.engine >= 0 && *time >= winner.microseconds)) continue;
+      winner.choice = choice;
+      winner.microseconds = *time;
     }
-    winners.push_back(std::move(winner));
+    if (winner.choice.engine >= 0) winners.push_back(std::move(winner));
   }
+  std::vector<Winner> products = tune_products(plan, addresses, stream);
+  winners.insert(winners.end(), products.begin(), products.end());
   return winners;
 }
 
+std::vector<Winner> EngineRoom::tune_products(const Plan& plan, const Addresses& addresses, gpu::StreamView stream) {
+  std::map<std::uint64_t, Winner> winners;
+  for (const Group& group : plan.program.groups) {
+    if (group.engine != Engine::kCublasLt) continue;
+    const auto candidates = linear_.candidates(addresses, group, plan.options.compute, kernels_);
+    const auto [found, first] = winners.try_emplace(signature_hash(candidates.front().product));
+    if (!first) continue;
+    Winner& winner = found->second;
+    winner.signature = found->first;
+    for (const LinearLibrary::Candidate& candidate : candidates) {
+      std::string why;
+      const std::optional<double> time = microseconds(candidate.launch, stream, why);
+      if (!time || (!winner.algorithm.empty() && *time >= winner.microseconds)) continue;
+      winner.algorithm = candidate.algorithm;
+      winner.microseconds = *time;
+    }
+  }
+  std::vector<Winner> list;
+  for (auto& [hash, winner] : winners) {
+    if (!winner.algorithm.empty()) list.push_back(std::move(winner));
+  }
+  return list;
+}
+
+void EngineRoom::choose_products(const std::vector<Winner>& winners) {
+  for (const Winner& winner : winners) {
+    if (!winner.algorithm.empty()) linear_.choose(winner.signature, winner.algorithm);
+  }
+}
+
 void EngineRoom::keep_chosen(Plan& plan) {
+  std::map<std::string, Finalized> kept;
   plan.workspace_bytes = 0;
   for (std::size_t e = 0; e < plan.engines.size(); ++e) {
-    EnginePlan& engine = plan.engines[e];
-    std::vector<Finalized>& plans = finalized_.at(e);
-    if (!plans[engine.chosen]) {
-      notes_.push_back(engine.signature + ": engine " + engine.choices[engine.chosen].text() + " does not run here");
-      const auto runs = std::find_if(plans.begin(), plans.end(), [](const Finalized& each) { return each != nullptr; });
-      HVD_ASSERT(runs != plans.end());  // or finalize() would have refused the plan
-      engine.chosen = static_cast<std::size_t>(runs - plans.begin());
-    }
-    for (std::size_t i = 0; i < plans.size(); ++i) {
-      if (i != engine.chosen) plans[i] = nullptr;
-    }
-    plan.workspace_bytes = std::max(plan.workspace_bytes, plans[engine.chosen]->workspace_bytes());
+    const EnginePlan& engine = plan.engines[e];
+    const Finalized made = chosen(plan, e);
+    kept[key_of(engine, engine.choices[engine.chosen])] = made;
+    plan.workspace_bytes = std::max(plan.workspace_bytes, made->workspace_bytes());
   }
+  finalized_ = std::move(kept);
 }
 
 }  // namespace hvd::models::cudnn

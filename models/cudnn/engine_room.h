@@ -4,7 +4,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -30,36 +32,54 @@ class EngineRoom {
 
   [[nodiscard]] Handle& handle() noexcept { return handle_; }
 
-  /// Finalises, for every signature of `plan`, the chosen engine, or with `all` each candidate that is not rejected. An
-  /// engine that turns out not to work is struck from the plan's choices, with a note; if the chosen one is, the next
-  /// takes its place. Errors: unsupported, naming the operations, when none is left.
-  void finalize(Plan& plan, bool all);
-  /// The most that any finalised plan, product or kernel of ours needs.
+  /// Finalises the chosen engine of signature `e`. One that does not work here, or wants more workspace than the cap,
+  /// goes into `failures`, and the next that is not there takes its place. False: none is left.
+  bool finalize(Plan& plan, std::size_t e, EngineFailures& failures);
+  /// That of every signature, even where one has none left.
+  bool finalize(Plan& plan, EngineFailures& failures);
+  /// Every candidate, for tune(), and the workspace for all of them.
+  void finalize_all(Plan& plan, EngineFailures& failures);
+  /// The most that any chosen plan, product or kernel of ours needs.
   [[nodiscard]] std::size_t workspace_bytes(const Plan& plan) const;
+
+  /// Launches the chosen engine of signature `e`, on the memory of its first group. Errors: backend, with cuDNN's
+  /// reason, if it does not run after all.
+  void launch_once(const Plan& plan, std::size_t e, const Addresses& addresses, gpu::StreamView stream);
+  /// Launches each product once, and settles which algorithm runs it. Errors: unsupported, if none does.
+  void try_products(const Plan& plan, const Addresses& addresses, gpu::StreamView stream);
   /// The launch of every group, in order, with the chosen engines.
   [[nodiscard]] std::vector<Launch> bind(const Plan& plan, const Addresses& addresses, const OwnContext& context);
-  /// Times all finalised candidates on the memory of the first group of each signature, whatever that holds then, and
-  /// chooses the fastest. Returns the winners. All stay finalised until keep_chosen().
-  [[nodiscard]] std::vector<Winner> tune(Plan& plan, const Addresses& addresses, gpu::StreamView stream);
 
-  /// Gives up every candidate but the chosen ones. A chosen one that does not run here gives way to the first that
-  /// does, with a note.
+  /// Times all finalised candidates and the algorithms of all products, on the memory of the first group of each kind,
+  /// whatever that holds then. Returns the fastest. One that does not run goes into `failures`.
+  [[nodiscard]] std::vector<Winner> tune(const Plan& plan, const Addresses& addresses, gpu::StreamView stream,
+                                         EngineFailures& failures);
+  /// Uses the algorithms among `winners` for products. (choose_winners() does it for cuDNN's engines.)
+  void choose_products(const std::vector<Winner>& winners);
+  /// Gives up every candidate but the chosen ones, which are finalised, and what workspace only those needed.
   void keep_chosen(Plan& plan);
 
-  /// What did not work as planned, one line each.
-  [[nodiscard]] const std::vector<std::string>& notes() const noexcept { return notes_; }
+  /// What runs the products, for the record.
+  [[nodiscard]] std::string products_text() const { return linear_.chosen_text(); }
+  /// Products that do not run as planned, a line each.
+  [[nodiscard]] std::vector<std::string> notes() const { return linear_.notes(); }
   [[nodiscard]] const CublasLt& cublaslt() const noexcept { return linear_.library(); }
 
  private:
   using Finalized = std::shared_ptr<const ExecutionPlan>;
-  [[nodiscard]] double microseconds(const Launch& launch, gpu::StreamView stream);
+  /// Null, and a failure, if it does not work.
+  Finalized finalized(Plan& plan, std::size_t e, std::size_t choice, EngineFailures& failures);
+  [[nodiscard]] Finalized chosen(const Plan& plan, std::size_t e) const;
+  /// The fastest of several; none if the first launch is refused, with the reason in `why`.
+  [[nodiscard]] std::optional<double> microseconds(const Launch& launch, gpu::StreamView stream, std::string& why);
+  [[nodiscard]] std::vector<Winner> tune_products(const Plan& plan, const Addresses& addresses, gpu::StreamView stream);
 
   gpu::Runtime& runtime_;
   kernels::Table kernels_;
   Handle handle_;
   LinearLibrary linear_;
-  std::vector<std::vector<Finalized>> finalized_;  // [signature][choice]; null: not finalised
-  std::vector<std::string> notes_;
+  std::map<std::string, Finalized>
+      finalized_;  // by signature and engine: a new plan finds what it shares with the last
 };
 
 }  // namespace hvd::models::cudnn

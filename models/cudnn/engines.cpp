@@ -69,7 +69,10 @@ EngineChoice choice_of(const Library& library, const Target& target, const Descr
                       .sums_in_16_bits = numerical.contains(CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION),
                       .nondeterministic = numerical.contains(CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC),
                       .compiled_at_run_time = behaviour.contains(CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION)};
-  if (choice.compiled_at_run_time) return choice;
+  if (choice.compiled_at_run_time) {
+    choice.workspace_bytes = promised_workspace(config);
+    return choice;
+  }
   Descriptor plan(library, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
   plan.set(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, config);
   target.aim_plan(plan);
@@ -89,6 +92,14 @@ cudnnBackendHeurMode_t mode_of(Heuristics mode) {
 }
 
 }  // namespace
+
+std::size_t promised_workspace(const Descriptor& config) {
+  try {
+    return static_cast<std::size_t>(config.get_int64(kAttrConfigWorkspace));
+  } catch (const Error&) {
+    return 0;
+  }
+}
 
 EngineFinder::List EngineFinder::list(const Program& program, const Group& group, Heuristics mode) const {
   List list;
@@ -117,6 +128,12 @@ EngineFinder::List EngineFinder::list(const Program& program, const Group& group
     list.why = error.what();
   }
   return list;
+}
+
+EngineFilter filter_of(const PlanOptions& options) {
+  return {.compute = options.compute,
+          .deterministic = options.deterministic,
+          .workspace_cap_bytes = options.workspace_cap_bytes};
 }
 
 std::string rejection(const EngineChoice& choice, const EngineFilter& filter) {

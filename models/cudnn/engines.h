@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "models/cudnn/descriptor.h"
 #include "models/cudnn/plan.h"
 #include "models/cudnn/target.h"
 
@@ -25,8 +26,14 @@ struct EngineFilter {
   std::size_t workspace_cap_bytes = 0;
 };
 
+EngineFilter filter_of(const PlanOptions& options);
+
 /// Why `choice` may not be used; empty: it may. Pure.
 std::string rejection(const EngineChoice& choice, const EngineFilter& filter);
+
+/// Bytes of workspace that a finalised engine configuration says it will want, before there is a plan of it: the only
+/// way to know without a GPU where an engine is compiled at run time. 0 if this cuDNN does not say.
+std::size_t promised_workspace(const Descriptor& config);
 
 class EngineFinder {
  public:

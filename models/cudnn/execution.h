@@ -44,6 +44,7 @@ class ExecutionPlan {
                 const EngineChoice& choice);
 
   [[nodiscard]] const Descriptor& get() const noexcept { return plan_; }
+  [[nodiscard]] const Descriptor& config() const noexcept { return config_; }
   [[nodiscard]] std::size_t workspace_bytes() const noexcept { return workspace_bytes_; }
 
  private:

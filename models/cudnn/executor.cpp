@@ -5,9 +5,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstring>
-#include <filesystem>
 #include <map>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -15,6 +13,7 @@
 #include "engine/base/error.h"
 #include "models/cudnn/batch_loader.h"
 #include "models/cudnn/group_cost.h"
+#include "models/cudnn/rehearsal.h"
 #include "models/cudnn/staging.h"
 #include "models/cudnn/step_memory.h"
 #include "models/cudnn/step_weights.h"
@@ -26,7 +25,6 @@ constexpr int kInputCopies = static_cast<int>(PinnedSlots::kSlots);
 constexpr std::chrono::minutes kStepTimeout(10);     // for whoever waits for a step without a deadline of their own
 constexpr std::chrono::seconds kFarewellTimeout(5);  // the step may hang on a reduction that will never end
 constexpr std::int32_t kLossScaleGrowthSteps = 2000;
-constexpr float kFirstLossScale = 65536;
 
 // The update's half of StepScalars; the batch's is batch_loader.cpp's.
 constexpr std::size_t kSgdBytes = offsetof(kernels::StepScalars, step);
@@ -34,19 +32,18 @@ static_assert(kSgdBytes == 4 * sizeof(float));
 
 class Executor final : public DeviceStep {
  public:
-  Executor(Graph graph, Plan plan, const ExecutorOptions& options, gpu::Runtime& runtime, const Backends& backends,
-           std::unique_ptr<EngineRoom> room, const ArenaAllocator& allocate)
+  Executor(Graph graph, const Planning& planning, const ExecutorOptions& options, gpu::Runtime& runtime,
+           const Backends& backends, std::unique_ptr<EngineRoom> room, const ArenaAllocator& allocate)
       : graph_(std::move(graph)),
-        plan_(std::move(plan)),
         options_(options),
         runtime_(runtime),
         kernels_(backends.kernels),
         room_(std::move(room)),
-        tuning_(prepare_engines()),
         compute_(runtime.make_stream(gpu::Priority::kNormal)),
-        workspace_(room_->workspace_bytes(plan_)),
-        memory_(runtime, plan_.memory, memory_need(plan_.memory, graph_.batch_size, workspace_, kInputCopies),
-                workspace_, allocate, compute_),
+        plan_(rehearsed(planning)),
+        memory_(runtime, plan_.memory,
+                memory_need(plan_.memory, graph_.batch_size, room_->workspace_bytes(plan_), kInputCopies),
+                room_->workspace_bytes(plan_), allocate, compute_),
         batches_(graph_, storage(plan_.options.compute), memory_, kernels_, runtime, compute_),
         sgd_slots_(runtime, kSgdBytes, "the update's numbers"),
         weights_(graph_, plan_, memory_, kernels_, runtime, compute_),
@@ -55,8 +52,7 @@ class Executor final : public DeviceStep {
     std::memset(results_->bytes.data(), 0, results_->bytes.size());
     find_losses();
     bind();
-    weights_.upload_constants(first_loss_scale());
-    if (tuning_) tune();
+    weights_.upload_constants(first_loss_scale(plan_.options.compute, options_.loss_scale));
     weights_.upload_initial(options_.seed);
     if (options_.profile) {
       for (std::size_t i = 0; i <= launches_.size(); ++i) marks_.push_back(runtime.make_event(gpu::Timing::kOn));
@@ -181,7 +177,7 @@ class Executor final : public DeviceStep {
     report.momentum = layout.momentum;
     report.master = layout.master;
     report.activations = layout.scratch + layout.images + layout.labels + layout.state;
-    report.workspace = workspace_ + batches_.device_bytes();
+    report.workspace = memory_.arenas().workspace.size() + batches_.device_bytes();
     return report;
   }
 
@@ -206,11 +202,14 @@ class Executor final : public DeviceStep {
     return operations;
   }
 
-  [[nodiscard]] std::string engines() const override { return chosen_text(plan_); }
+  [[nodiscard]] std::string engines() const override {
+    const std::string engines = chosen_text(plan_), products = room_->products_text();
+    return engines + (engines.empty() || products.empty() ? "" : "; ") + products;
+  }
   [[nodiscard]] std::vector<std::string> notes() const override {
     std::vector<std::string> lines = fallback_lines(graph_, plan_.program);
-    lines.insert(lines.end(), room_->notes().begin(), room_->notes().end());
-    if (!winners_ignored_.empty()) lines.push_back(winners_ignored_);
+    lines.insert(lines.end(), notes_.begin(), notes_.end());
+    for (std::string& line : room_->notes()) lines.push_back(std::move(line));
     return lines;
   }
   [[nodiscard]] std::string description() const override {
@@ -225,8 +224,6 @@ class Executor final : public DeviceStep {
     const std::byte* device = nullptr;
     double weight = 1;
   };
-  // In front of what the ranks agree on; equally long.
-  static constexpr std::string_view kMeasure = "time\n", kKeep = "keep\n";
   static constexpr std::size_t kMostLosses = 8;
   static constexpr std::size_t kLossScaleOffset = kMostLosses * sizeof(float);
   static constexpr std::size_t kResultBytes = kLossScaleOffset + sizeof(kernels::LossScale);
@@ -236,49 +233,16 @@ class Executor final : public DeviceStep {
   [[nodiscard]] bool scales_dynamically() const {
     return plan_.options.compute == ComputeType::kFp16 && options_.loss_scale == 0;
   }
-  [[nodiscard]] float first_loss_scale() const {
-    if (plan_.options.compute != ComputeType::kFp16) return 1;
-    return options_.loss_scale > 0 ? static_cast<float>(options_.loss_scale) : kFirstLossScale;
-  }
   [[nodiscard]] std::byte* host_loss(std::size_t index) const { return results_->bytes.data() + index * sizeof(float); }
   [[nodiscard]] Addresses addresses() const {
     return {plan_.program, plan_.memory, storage(plan_.options.compute), memory_.arenas()};
   }
 
-  struct Tuning {
-    bool measure = false;
-    std::vector<Winner> winners;
-  };
-  /// What this rank does: what CudnnOptions::agree says to `mine`, as far as it is for this GPU.
-  [[nodiscard]] Tuning agreed(Tuning mine) const {
-    if (!options_.agree) return mine;
-    const std::string text =
-        options_.agree(std::string(mine.measure ? kMeasure : kKeep) + winners_text(plan_, mine.winners));
-    mine.measure = text.starts_with(kMeasure);
-    Winners all = parse_winners(std::string_view(text).substr(std::min(text.size(), kKeep.size())), plan_);
-    if (all.why_not.empty()) mine.winners = std::move(all.list);
-    return mine;
-  }
-
-  /// Finalises what is needed; whether there is something to time.
-  bool prepare_engines() {
-    Tuning tuning;
-    if (options_.tune || !options_.winners_folder.empty()) {
-      if (!options_.winners_folder.empty()) {
-        Winners kept = load_winners(winners_path(), plan_);
-        tuning.winners = std::move(kept.list);
-        if (!kept.why_not.empty() && std::filesystem::exists(winners_path()))
-          winners_ignored_ = winners_path() + ": not used: " + kept.why_not;
-      }
-      tuning.measure = choose_winners(plan_, tuning.winners) > 0 && options_.tune;
-      tuning = agreed(std::move(tuning));
-      choose_winners(plan_, tuning.winners);
-    }
-    room_->finalize(plan_, tuning.measure);
-    return tuning.measure;
-  }
-  [[nodiscard]] std::string winners_path() const {
-    return (std::filesystem::path(options_.winners_folder) / winners_file_name(plan_)).string();
+  Plan rehearsed(const Planning& planning) {
+    Rehearsal rehearsal(graph_, planning, options_, runtime_, compute_, kernels_, *room_);
+    Plan plan = rehearsal.run();
+    notes_ = rehearsal.notes();
+    return plan;
   }
 
   void bind() {
@@ -300,35 +264,6 @@ class Executor final : public DeviceStep {
     ++steps_;
   }
 
-  // One step with data of the right kind, so that engines are timed on numbers as they will meet; then the winners.
-  void tune() {
-    weights_.upload_initial(options_.seed);
-    const Shape& shape = graph_.tensor(graph_.images).shape;
-    kernels_.synthetic_batch({.seed = options_.seed,
-                              .image_elements = shape.count() / shape[0],
-                              .classes = graph_.classes,
-                              .samples = shape[0],
-                              .first_sample = &memory_.scalars()->first_sample},
-                             memory_.arenas().images.data(), storage(plan_.options.compute),
-                             reinterpret_cast<std::int32_t*>(memory_.arenas().labels.data()), native());
-    for (const Launch& launch : launches_) launch(native());
-    const std::vector<Winner> winners = agreed({false, room_->tune(plan_, addresses(), compute_)}).winners;
-    choose_winners(plan_, winners);
-    room_->keep_chosen(plan_);
-    if (!options_.winners_folder.empty()) {
-      std::error_code error;
-      std::filesystem::create_directories(options_.winners_folder, error);
-      if (error) {
-        throw Error(Errc::kIo, "cannot make the folder of winners " + options_.winners_folder + ": " + error.message());
-      }
-      save_winners(winners_path(), plan_, winners);
-    }
-    runtime_.synchronize(compute_.view(), Deadline::after(kStepTimeout), "timing engines of cuDNN");
-    workspace_ = room_->workspace_bytes(plan_);
-    memory_.resize_workspace(workspace_);
-    bind();
-  }
-
   // A loss's memory is used for something else as soon as nobody in the program reads it: it is read back at once.
   void find_losses() {
     HVD_ASSERT(graph_.losses.size() <= kMostLosses);
@@ -342,15 +277,13 @@ class Executor final : public DeviceStep {
   }
 
   Graph graph_;
-  Plan plan_;
   ExecutorOptions options_;
   gpu::Runtime& runtime_;
   kernels::Table kernels_;
   std::unique_ptr<EngineRoom> room_;  // outlives the launches
-  std::string winners_ignored_;
-  bool tuning_;
+  std::vector<std::string> notes_;
   gpu::Stream compute_;
-  std::size_t workspace_;
+  Plan plan_;
   StepMemory memory_;
   BatchLoader batches_;
   PinnedSlots sgd_slots_;
@@ -368,11 +301,10 @@ class Executor final : public DeviceStep {
 
 }  // namespace
 
-std::unique_ptr<DeviceStep> make_executor(Graph graph, Plan plan, const ExecutorOptions& options, gpu::Runtime& runtime,
-                                          const Backends& backends, std::unique_ptr<EngineRoom> room,
-                                          const ArenaAllocator& allocate) {
-  return std::make_unique<Executor>(std::move(graph), std::move(plan), options, runtime, backends, std::move(room),
-                                    allocate);
+std::unique_ptr<DeviceStep> make_executor(Graph graph, const Planning& planning, const ExecutorOptions& options,
+                                          gpu::Runtime& runtime, const Backends& backends,
+                                          std::unique_ptr<EngineRoom> room, const ArenaAllocator& allocate) {
+  return std::make_unique<Executor>(std::move(graph), planning, options, runtime, backends, std::move(room), allocate);
 }
 
 std::string type_refusal(const gpu::Device& device, ComputeType type, int kernels_from) {

@@ -1,7 +1,8 @@
-// A DeviceStep from a Plan: memory, launches, and what a training loop calls. make_cudnn_step() (cudnn_step.h) makes
-// the plan for the GPU that is there; tests give one of their own, with libraries and a Runtime of their own.
+// A DeviceStep from a plan: memory, launches, and what a training loop calls. make_cudnn_step() (cudnn_step.h) plans
+// for the GPU that is there; tests plan as they like, with libraries and a Runtime of their own.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -18,12 +19,17 @@ struct ExecutorOptions {
   bool tune = false;
   std::string winners_folder = {};
   AgreeOnWinners agree = {};
+  ShareWithRanks share = {};
 };
 
+/// Plans `graph` without the engines that have failed. Called until all that it plans runs. Errors: those of
+/// Planner::plan().
+using Planning = std::function<Plan(const Graph& graph, const EngineFailures& failed)>;
+
 /// `room` was made for `runtime`. Errors: as make_cudnn_step().
-std::unique_ptr<DeviceStep> make_executor(Graph graph, Plan plan, const ExecutorOptions& options, gpu::Runtime& runtime,
-                                          const Backends& backends, std::unique_ptr<EngineRoom> room,
-                                          const ArenaAllocator& allocate);
+std::unique_ptr<DeviceStep> make_executor(Graph graph, const Planning& planning, const ExecutorOptions& options,
+                                          gpu::Runtime& runtime, const Backends& backends,
+                                          std::unique_ptr<EngineRoom> room, const ArenaAllocator& allocate);
 
 /// Why a GPU of this compute capability cannot train in `type`; empty: it can. `kernels_from`: the oldest generation
 /// that our kernels were compiled for, 10 * major + minor. Pure.

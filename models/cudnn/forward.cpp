@@ -104,9 +104,11 @@ void Analyser::conv(NodeId id) {
 }
 
 void Analyser::refuse_convolution(NodeId id, const char* what) const {
-  throw Error(Errc::kUnsupported, graph_.model + ", " + node(id).name + ": cuDNN has no engine for this " + what +
-                                      " in " + std::string(name(options_.compute)) + " (" +
-                                      program_.fallbacks.back().why + "); try another --dtype");
+  const Node& of = node(id);
+  throw Error(Errc::kUnsupported, graph_.model + ", " + of.name + ": cuDNN has no engine for this " + what + ", " +
+                                      shape(of.inputs[0]).text() + " by " + shape(of.inputs[1]).text() + ", in " +
+                                      std::string(name(options_.compute)) + " (" + program_.fallbacks.back().why +
+                                      "); try another --dtype");
 }
 
 void Analyser::own_bias(NodeId id, ValueId x) {

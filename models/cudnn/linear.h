@@ -7,16 +7,19 @@
 //   dw {out, f} = dy^T x                    dW (f x out) = X dY^T, and db = the sums over rows of dy
 #pragma once
 
+#include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
-#include "models/cudnn/addresses.h"
-#include "models/cudnn/cublaslt.h"
+#include "models/cudnn/linear_product.h"
 #include "models/cudnn/own_launch.h"
 
 namespace hvd::models::cudnn {
 
-/// One handle for all products of a step. The caller's GPU must be current.
+/// One handle for all products of a step, and what is known of the algorithms for each. The caller's GPU must be
+/// current. One thread.
 class LinearLibrary {
  public:
   explicit LinearLibrary(std::shared_ptr<const CublasLt> library);
@@ -24,19 +27,52 @@ class LinearLibrary {
   LinearLibrary& operator=(const LinearLibrary&) = delete;
   ~LinearLibrary();
 
-  /// The launch of `group`. An epilogue that the library refuses is done by a kernel of ours behind the product; the
-  /// reason is appended to `notes`. Errors: unsupported, naming the operation and its shape, if it refuses the product
-  /// itself. The launch keeps its descriptors; this object must outlive it.
+  /// The launch of `group`, with the first algorithm of cuBLASLt's heuristics that try_out() has not found wanting, or
+  /// the one that choose() named. Where none has the group's epilogue, that is done by a kernel of ours behind the
+  /// product. Errors: unsupported, naming the operation and its shape, if the library has none for the product itself.
+  /// The launch keeps its descriptors; this object must outlive it.
   [[nodiscard]] Launch launch(const Addresses& addresses, const Group& group, ComputeType compute,
-                              const kernels::Table& kernels, std::vector<std::string>& notes) const;
+                              const kernels::Table& kernels);
+  /// Launches the product of `group`; where that is refused, with the next algorithm, and so on. Errors: as launch().
+  void try_out(const Addresses& addresses, const Group& group, ComputeType compute, const kernels::Table& kernels,
+               kernels::Stream stream);
+
+  /// What runs a product, to be timed.
+  struct Candidate {
+    std::string product;    ///< names what is multiplied: equal for products of equal shape, type and alignment
+    std::string algorithm;  ///< for choose()
+    Launch launch;
+  };
+  /// All algorithms for `group` that are not known to be refused, best guess first. Errors: as launch().
+  [[nodiscard]] std::vector<Candidate> candidates(const Addresses& addresses, const Group& group, ComputeType compute,
+                                                  const kernels::Table& kernels);
+  /// From now on launch() uses `algorithm` for the product with this hash (signature_hash() of its name), if that is
+  /// among those that are left.
+  void choose(std::uint64_t product, const std::string& algorithm);
+  /// What launch() uses, for the record: "product algorithm; ...", both hashed.
+  [[nodiscard]] std::string chosen_text() const;
+
+  /// What did not go as asked, a line each.
+  [[nodiscard]] std::vector<std::string> notes() const;
   [[nodiscard]] const CublasLt& library() const noexcept { return *library_; }
 
+  /// What is known of one product.
+  struct Algorithms {
+    std::string text;                        ///< "linear+bias 64x2048 by 1000x2048"
+    bool epilogue = false;                   ///< it is more than a product
+    std::vector<cublasLtMatmulAlgo_t> list;  ///< that are left, best first
+    std::size_t refused = 0;                 ///< that turned out not to run
+    std::string why;                         ///< what the library said last
+  };
+
  private:
+  struct Bound;
+  Bound bind(const Addresses& addresses, const Group& group, ComputeType compute, const kernels::Table& kernels);
+
   std::shared_ptr<const CublasLt> library_;
   cublasLtHandle_t handle_ = nullptr;
+  std::map<std::string, Algorithms> algorithms_;  // by product, with its types and alignments
+  std::map<std::uint64_t, std::string> winners_;  // by hash of the product: what choose() said
 };
-
-/// Bytes of workspace offered to cuBLASLt. Source: its documentation recommends 32 MiB for Hopper.
-inline constexpr std::size_t kLinearWorkspaceBytes = std::size_t{32} << 20;
 
 }  // namespace hvd::models::cudnn

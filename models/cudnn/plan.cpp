@@ -34,6 +34,12 @@ std::uint64_t Plan::hash() const {
   return hasher.value();
 }
 
+const Group& first_group(const Plan& plan, std::size_t engine) {
+  const auto found = std::find(plan.engine_of.begin(), plan.engine_of.end(), static_cast<int>(engine));
+  HVD_ASSERT(found != plan.engine_of.end());
+  return plan.program.groups[static_cast<std::size_t>(found - plan.engine_of.begin())];
+}
+
 Plan assemble(const Graph& graph, const PlanOptions& options, Program program,
               const std::function<std::vector<EngineChoice>(const Program&, const Group&)>& choices) {
   Plan plan;

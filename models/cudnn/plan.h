@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "models/cudnn/analyse.h"
+#include "models/cudnn/engine_failures.h"
 #include "models/cudnn/memory_layout.h"
 #include "models/cudnn/program.h"
 
@@ -33,7 +34,7 @@ struct EngineChoice {
   bool nondeterministic = false;
   bool compiled_at_run_time = false;  ///< finalised on a machine with a driver only
   bool finalised = false;             ///< a plan was built from it
-  std::size_t workspace_bytes = 0;    ///< of that plan; 0 if there is none yet
+  std::size_t workspace_bytes = 0;    ///< of that plan; as promised (engines.h) if there is none yet
   /// "62[2=5,13=1]": knob types by their numbers in cudnnBackendKnobType_t.
   [[nodiscard]] std::string text() const;
 };
@@ -54,12 +55,14 @@ struct PlanOptions {
   /// One workspace serves all groups; engines that want more are passed over.
   std::size_t workspace_cap_bytes = std::size_t{1} << 30;
   std::size_t candidates = 8;  ///< engines to keep per signature, for timing
+  EngineFailures failed = {};  ///< engines that are not to be used again; a group that has no other falls back
 };
 
 struct Plan {
   PlanOptions options;
-  std::string cudnn;   ///< "9.19.0"
-  std::string device;  ///< "NVIDIA H200"
+  std::string cudnn;          ///< "9.19.0"
+  std::string device;         ///< "NVIDIA H200"
+  std::string cublaslt = {};  ///< "13.1.0"; empty until there is one
   Program program;
   std::vector<EnginePlan> engines;  ///< one per distinct signature, in order of first use
   std::vector<int> engine_of;       ///< by group: index into `engines`; -1 for groups that are not cuDNN's
@@ -69,6 +72,9 @@ struct Plan {
   /// Of all that decides the numbers: equal plans on all ranks have equal hashes.
   [[nodiscard]] std::uint64_t hash() const;
 };
+
+/// The first group of signature `engine`.
+const Group& first_group(const Plan& plan, std::size_t engine);
 
 /// A Plan without the names of the GPU and of cuDNN. `choices` gives one engine or more for a group of cuDNN's; it is
 /// asked once per signature.

@@ -17,7 +17,8 @@
 namespace hvd::models::cudnn {
 namespace {
 
-constexpr std::string_view kFirstLine = "hvd_bench cudnn winners 1";
+constexpr std::string_view kFirstLine = "hvd_bench cudnn winners 2";
+constexpr std::string_view kProduct = "lt:";
 
 template <class Number>
 bool parse_number(std::string_view text, Number& value, int base = 10) {
@@ -51,14 +52,23 @@ bool parse_choice(std::string_view text, EngineChoice& choice) {
   return true;
 }
 
+// "62[2=5,13=1]" or "lt:...".
+bool parse_engine(const std::string& text, Winner& winner) {
+  if (!text.starts_with(kProduct)) return parse_choice(text, winner.choice);
+  winner.algorithm = text;
+  return text.size() > kProduct.size();
+}
+
 bool parse_winner(const std::string& line, Winner& winner) {
   std::istringstream words(line);
   std::string winner_word, signature, choice, workspace_word, workspace, time_word, time, rest;
   words >> winner_word >> signature >> choice >> workspace_word >> workspace >> time_word >> time;
   return winner_word == "winner" && workspace_word == "workspace" && time_word == "microseconds" && !(words >> rest) &&
-         parse_number(signature, winner.signature, 16) && parse_choice(choice, winner.choice) &&
+         parse_number(signature, winner.signature, 16) && parse_engine(choice, winner) &&
          parse_number(workspace, winner.choice.workspace_bytes) && parse_number(time, winner.microseconds);
 }
+
+std::string libraries_line(const Plan& plan) { return "cudnn " + plan.cudnn + " cublaslt " + plan.cublaslt; }
 
 std::string dashed(std::string text) {
   std::replace_if(
@@ -93,10 +103,12 @@ std::string chosen_text(const Plan& plan) {
 
 std::string winners_text(const Plan& plan, const std::vector<Winner>& winners) {
   std::ostringstream out;
-  out << kFirstLine << "\ncudnn " << plan.cudnn << "\ndevice " << plan.device << "\nprogram " << plan.program.model
-      << " " << hex64(program_hash(plan)) << " " << name(plan.options.compute) << "\n";
+  out << kFirstLine << "\n"
+      << libraries_line(plan) << "\ndevice " << plan.device << "\nprogram " << plan.program.model << " "
+      << hex64(program_hash(plan)) << " " << name(plan.options.compute) << "\n";
   for (const Winner& winner : winners) {
-    out << "winner " << hex64(winner.signature) << " " << winner.choice.text() << " workspace "
+    out << "winner " << hex64(winner.signature) << " "
+        << (winner.algorithm.empty() ? winner.choice.text() : winner.algorithm) << " workspace "
         << winner.choice.workspace_bytes << " microseconds " << winner.microseconds << "\n";
   }
   return out.str();
@@ -107,7 +119,7 @@ Winners parse_winners(std::string_view text, const Plan& plan) {
   std::string line;
   const auto expect = [&](const std::string& wanted) { return std::getline(lines, line) && line == wanted; };
   if (!expect(std::string(kFirstLine))) return {.list = {}, .why_not = "it is not a winners file of this version"};
-  if (!expect("cudnn " + plan.cudnn)) return {.list = {}, .why_not = "it was measured with \"" + line + "\""};
+  if (!expect(libraries_line(plan))) return {.list = {}, .why_not = "it was measured with \"" + line + "\""};
   if (!expect("device " + plan.device)) return {.list = {}, .why_not = "it was measured on \"" + line + "\""};
   if (!std::getline(lines, line) || !line.starts_with("program ")) return {.list = {}, .why_not = "line 4 is damaged"};
   Winners winners;
@@ -121,7 +133,9 @@ Winners parse_winners(std::string_view text, const Plan& plan) {
 
 std::size_t choose_winners(Plan& plan, const std::vector<Winner>& winners) {
   std::map<std::uint64_t, const EngineChoice*> by_signature;
-  for (const Winner& winner : winners) by_signature[winner.signature] = &winner.choice;
+  for (const Winner& winner : winners) {
+    if (winner.algorithm.empty()) by_signature[winner.signature] = &winner.choice;
+  }
   std::size_t without = 0;
   plan.workspace_bytes = 0;
   for (EnginePlan& engine : plan.engines) {

@@ -2,11 +2,12 @@
 // (cuDNN version, GPU, program, types); lines are keyed by the group's signature, so a file is read by any program
 // that holds the same group, as long as version and GPU are the same.
 //
-//   hvd_bench cudnn winners 1
-//   cudnn 9.19.0
+//   hvd_bench cudnn winners 2
+//   cudnn 9.19.0 cublaslt 13.1.0
 //   device NVIDIA H200
 //   program resnet101 9f0c2d11a4b3e877 fp16
 //   winner 51c7d2aa01f3b964 62[2=5,13=1] workspace 131 microseconds 41.5
+//   winner 8d0412aa01f3b964 lt:0000000000000042... workspace 0 microseconds 12
 #pragma once
 
 #include <cstdint>
@@ -21,6 +22,7 @@ namespace hvd::models::cudnn {
 struct Winner {
   std::uint64_t signature = 0;  ///< signature_hash()
   EngineChoice choice = {};     ///< engine, knobs, workspace
+  std::string algorithm = {};   ///< of cuBLASLt (linear.h) for a product, which has no engine; else empty
   double microseconds = 0;      ///< as measured when it won
 };
 

@@ -35,9 +35,7 @@ class CudnnPlanner final : public Planner {
   CudnnPlanner(EngineFinder finder, std::string device) : finder_(std::move(finder)), device_(std::move(device)) {}
 
   Plan plan(const Graph& graph, const PlanOptions& options) override {
-    Oracle oracle(*this, {.compute = options.compute,
-                          .deterministic = options.deterministic,
-                          .workspace_cap_bytes = options.workspace_cap_bytes});
+    Oracle oracle(*this, options);
     Program program =
         analyse(graph, {.compute = options.compute, .gradient = options.gradient, .level = options.level}, oracle);
     Plan plan = assemble(graph, options, std::move(program), [&](const Program& of, const Group& group) {
@@ -56,21 +54,27 @@ class CudnnPlanner final : public Planner {
  private:
   class Oracle final : public EngineOracle {
    public:
-    Oracle(CudnnPlanner& planner, const EngineFilter& filter) : planner_(planner), filter_(filter) {}
+    Oracle(CudnnPlanner& planner, const PlanOptions& options)
+        : planner_(planner), filter_(filter_of(options)), failed_(options.failed) {}
 
     std::string refusal(const Program& program, const Group& group) override { return answer(program, group).why; }
 
-    /// The first of cuDNN's lists that holds something within the filter, without the rest of it.
+    /// The first of cuDNN's lists that holds something within the filter that has not failed, without the rest of it.
     EngineFinder::List answer(const Program& program, const Group& group) {
       EngineFinder::List found;
       std::set<std::string> reasons;
+      const std::string key = signature(program, group);
       for (const Heuristics mode : {Heuristics::kA, Heuristics::kB, Heuristics::kFallback}) {
         // For fusions cuDNN answers B with A's list, at A's price (9.19).
         if (mode == Heuristics::kB && group.operations.size() > 1) continue;
         const EngineFinder::List& list = planner_.ask(program, group, mode);
         if (!list.why.empty()) reasons.insert(list.why);
         for (const EngineChoice& choice : list.choices) {
-          if (std::string why = rejection(choice, filter_); why.empty()) {
+          std::string why = rejection(choice, filter_);
+          if (const std::string* failure = find_failure(failed_, key, choice.text()); failure != nullptr) {
+            why = *failure;
+          }
+          if (why.empty()) {
             found.choices.push_back(choice);
           } else {
             reasons.insert(std::move(why));
@@ -89,6 +93,7 @@ class CudnnPlanner final : public Planner {
    private:
     CudnnPlanner& planner_;
     EngineFilter filter_;
+    const EngineFailures& failed_;
   };
 
   const EngineFinder::List& ask(const Program& program, const Group& group, Heuristics mode) {

@@ -11,6 +11,12 @@
 
 namespace hvd::models::cudnn {
 
+float first_loss_scale(ComputeType compute, double wanted) {
+  constexpr float kFirstOfDynamic = 65536;
+  if (compute != ComputeType::kFp16) return 1;
+  return wanted > 0 ? static_cast<float>(wanted) : kFirstOfDynamic;
+}
+
 StepWeights::StepWeights(const Graph& graph, const Plan& plan, const StepMemory& memory, const kernels::Table& kernels,
                          gpu::Runtime& runtime, gpu::StreamView stream)
     : graph_(graph), plan_(plan), memory_(memory), kernels_(kernels), stream_(stream), ferry_(runtime) {}

@@ -14,6 +14,10 @@
 
 namespace hvd::models::cudnn {
 
+/// What a step starts with: `wanted`, or where that is 0 the first of a dynamic scale. 1 for types that need none.
+/// Pure.
+float first_loss_scale(ComputeType compute, double wanted);
+
 class StepWeights {
  public:
   /// Everything given must outlive it.

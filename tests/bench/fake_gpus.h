@@ -2,6 +2,7 @@
 // tensors whose kernels are a line of arithmetic each. What it computes, expected_parameters() computes again, simply.
 #pragma once
 
+#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -19,9 +20,11 @@ namespace hvd::test {
 
 /// What goes wrong in a FakeStep.
 struct FakeStepFaults {
-  bool writes_late = false;      ///< gradients change after they were said to be ready
-  bool weights_drift = false;    ///< each GPU's update is its own
-  std::uint64_t breaks_at = 0;   ///< launch in which a kernel fails; 0: never
+  bool writes_late = false;     ///< gradients change after they were said to be ready
+  bool weights_drift = false;   ///< each GPU's update is its own
+  std::uint64_t breaks_at = 0;  ///< launch in which a kernel fails; 0: never
+  int fails_on = -1;            ///< GPU whose kernels fail from when `fails_now` is set
+  std::shared_ptr<std::atomic<bool>> fails_now = std::make_shared<std::atomic<bool>>(false);
   std::string out_of_memory;     ///< what making it says instead
   bool first_overflows = false;  ///< the first step's gradients are infinite, and its update does nothing
   bool deaf = false;             ///< GPUs but the first keep the engines that they found to be the fastest
@@ -40,6 +43,7 @@ class FakeStep final : public models::DeviceStep {
       const std::string agreed = cudnn.agree ? cudnn.agree(engines_) : engines_;
       if (!faults_.deaf) engines_ = agreed;
     }
+    if (cudnn.share) reports_ = cudnn.share("report of GPU " + std::to_string(gpu.device().index));
     std::size_t offset = 0;
     for (std::size_t i = 0; i < kCounts.size(); ++i) {
       slots_.push_back({.name = "layer" + std::to_string(i),
@@ -94,7 +98,8 @@ class FakeStep final : public models::DeviceStep {
       std::memcpy(&launches, launches_->bytes.data(), sizeof launches);
       ++launches;
       std::memcpy(launches_->bytes.data(), &launches, sizeof launches);
-      if (launches == faults_.breaks_at) throw Error(Errc::kBackend, "an illegal memory access");
+      const bool fails = gpu_.device().index == faults_.fails_on && *faults_.fails_now;
+      if (fails || launches == faults_.breaks_at) throw Error(Errc::kBackend, "an illegal memory access");
     });
     for (std::size_t i = 0; i < slots_.size(); ++i) {
       const std::span<std::byte> slot =
@@ -136,7 +141,11 @@ class FakeStep final : public models::DeviceStep {
   }
   [[nodiscard]] std::string description() const override { return "fake step"; }
   [[nodiscard]] std::string engines() const override { return engines_; }
-  [[nodiscard]] std::vector<std::string> notes() const override { return {"not served at a: level 2, conv+b"}; }
+  [[nodiscard]] std::vector<std::string> notes() const override {
+    std::vector<std::string> lines{"not served at a: level 2, conv+b"};
+    lines.insert(lines.end(), reports_.begin(), reports_.end());
+    return lines;
+  }
 
   struct Sgd {
     float learning_rate = 0, momentum = 0, scale = 1;
@@ -177,6 +186,7 @@ class FakeStep final : public models::DeviceStep {
   FakeStepFaults faults_;
   bool profile_;
   std::string engines_ = "engine of cuDNN's choice";
+  std::vector<std::string> reports_;  // of all ranks
   std::vector<models::ArenaSlot> slots_;
   gpu::Stream stream_;
   std::span<std::byte> gradients_;  // the allocator's

@@ -229,6 +229,15 @@ TEST(GpuSession, AllRanksRunTheEnginesThatTheFirstFoundToBeTheFastest) {
   EXPECT_EQ(fact(run, "gpu.option.tune"), "yes");
 }
 
+TEST(GpuSession, EachRankHearsWhatTheOthersFoundOfTheirEngines) {
+  FakeGpus gpus(3);
+  const SessionResult result = good(gpu_options(3), gpus);
+  for (int gpu = 0; gpu < 3; ++gpu) {
+    const std::string report = "report of GPU " + std::to_string(gpu);
+    EXPECT_EQ(std::count(result.notes.begin(), result.notes.end(), report), 1) << report;
+  }
+}
+
 TEST(GpuSession, DifferentEnginesAreSaid) {
   Options options = gpu_options(2);
   options.gpu.tune = true;
@@ -357,6 +366,45 @@ TEST(GpuSession, AGpuThatFailsInAStepLosesNothingMeasured) {
     ASSERT_EQ(outcome.saved.size(), 1U);
     EXPECT_EQ(outcome.saved.begin()->second.status, RunStatus::kIncomplete);
   }
+}
+
+// Rank 1's GPU fails while samples are taken: rank 0 has those of both up to there, and stores them.
+TEST(GpuSession, APeerThatFailsLosesNothingThatBothHaveMeasured) {
+  FakeGpus gpus(2);
+  gpus.faults.fails_on = 1;
+  Options options = gpu_options(2);
+  options.efficiency = true;
+  options.num_iters = 1'000'000;
+  std::map<std::string, RunRecord> saved;
+  SessionObserver observer;
+  observer.save = [&](const RunRecord& record) { saved[record.uuid] = record; };
+  int visits = 0;  // of a phase, each ends with a sample of all its ranks
+  observer.progress = [&](const Progress& progress) {
+    if (progress.stage == "measuring" && ++visits == 5) *gpus.faults.fails_now = true;
+  };
+  int runs = 0;
+  std::string error;
+  try {
+    run_session(
+        options, observer, [&](RunRecord& record) { record.uuid = std::to_string(++runs); }, &gpus);
+  } catch (const Error& caught) {
+    error = caught.what();
+  }
+  EXPECT_NE(error.find("an illegal memory access"), std::string::npos) << error;
+  ASSERT_EQ(saved.size(), 3U) << "solo, none, full";
+  std::size_t samples = 0;
+  for (const auto& [uuid, record] : saved) {
+    EXPECT_EQ(record.status, RunStatus::kIncomplete);
+    EXPECT_FALSE(record.status_reason.empty());
+    const std::size_t world = record.phase == Phase::kSolo ? 1 : 2;
+    ASSERT_EQ(record.ranks.size(), world);
+    for (const RankRecord& rank : record.ranks) {
+      EXPECT_EQ(rank.samples.step.size(), record.ranks[0].samples.step.size());
+    }
+    samples += record.ranks[0].samples.step.size();
+    expect_parts_within_steps(record);
+  }
+  EXPECT_GT(samples, 0U);
 }
 
 }  // namespace

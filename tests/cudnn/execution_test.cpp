@@ -8,6 +8,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "models/cudnn/engines.h"
 #include "models/graph/autodiff.h"
 #include "models/zoo/zoo.h"
 
@@ -32,6 +33,7 @@ TEST(Execution, EnginesAreBuiltAgainFromTheirNumbers) {
       if (!choice.finalised) continue;
       const ExecutionPlan again(*library, target, plan.program, group, choice);
       EXPECT_EQ(again.workspace_bytes(), choice.workspace_bytes) << plan.engines[e].signature << " " << choice.text();
+      EXPECT_EQ(promised_workspace(again.config()), choice.workspace_bytes) << choice.text();
       ++built;
     }
   }

@@ -12,166 +12,15 @@
 #include <memory>
 
 #include "models/cudnn/step_memory.h"
-#include "models/graph/autodiff.h"
 #include "models/zoo/zoo.h"
-#include "tests/cudnn/difference.h"
+#include "tests/cudnn/machine.h"
 #include "tests/cudnn/networks.h"
 #include "tests/cudnn/oracles.h"
-#include "tests/cudnn/recorder.h"
-#include "tests/models/testing.h"
 
 namespace hvd::models::cudnn::testing {
 namespace {
 
 using namespace std::chrono_literals;
-using test::FakeRuntime;
-using test::FakeWorld;
-
-constexpr std::uint64_t kSeed = 5;
-
-/// What the planner would make of answers that need no library: two candidates for every group of cuDNN's.
-Plan planned(const Graph& graph, const PlanOptions& options, EngineOracle& oracle) {
-  Program program =
-      analyse(graph, {.compute = options.compute, .gradient = options.gradient, .level = options.level}, oracle);
-  Plan plan = assemble(graph, options, std::move(program), [](const Program&, const Group&) {
-    return std::vector<EngineChoice>{{.engine = 1, .knobs = {{.type = 2, .value = 5}}}, {.engine = 2}};
-  });
-  plan.cudnn = "9.19.0";
-  plan.device = "fake";
-  return plan;
-}
-
-struct Wish {
-  Graph forward;
-  PlanOptions plan = {.compute = ComputeType::kFp32, .gradient = DataType::kF32, .level = 2};
-  ExecutorOptions executor = {.seed = kSeed};
-  std::size_t device_bytes = std::size_t{256} << 20;
-};
-
-/// A step on a fake GPU, and a batch for it.
-class Machine {
- public:
-  Machine(const Wish& wish, EngineOracle& oracle, std::uint64_t schedule = 1)
-      : world(schedule), gpu(world, 0, {.memory_bytes = wish.device_bytes, .uuid = {}}), recorder(gpu) {
-    const Graph graph = differentiate(wish.forward);
-    plan = planned(graph, wish.plan, oracle);
-    ready = gradients_ready(graph, plan.program);
-    const Backends backends{
-        .cudnn = Library::with(fake_cudnn()), .cublaslt = CublasLt::with(fake_cublaslt()), .kernels = host_kernels()};
-    auto room = std::make_unique<EngineRoom>(gpu, backends);
-    step = make_executor(graph, plan, wish.executor, gpu, backends, std::move(room), [this](std::size_t bytes) {
-      gradients = gpu.allocate(bytes, "the gradients");
-      std::fill(gradients->bytes.begin(), gradients->bytes.end(), std::byte{0});
-      return gradients->bytes;
-    });
-    images.resize(static_cast<std::size_t>(graph.tensor(graph.images).shape.count()));
-    labels.resize(static_cast<std::size_t>(graph.batch_size));
-    synthetic_batch({.seed = 7,
-                     .image_elements = static_cast<std::int64_t>(images.size()) / graph.batch_size,
-                     .classes = graph.classes},
-                    0, images, labels);
-    finish();
-    recorder.calls.clear();
-  }
-  ~Machine() {
-    step.reset();
-    gradients.reset();
-    EXPECT_EQ(world.violations(), std::vector<std::string>());
-  }
-  Machine(const Machine&) = delete;
-  Machine& operator=(const Machine&) = delete;
-
-  void finish() { gpu.synchronize(step->compute_stream(), Deadline::after(60s), "the fake step"); }
-  [[nodiscard]] Batch batch(std::uint64_t number = 0) const {
-    return {.images = images, .labels = labels, .first_sample = 0, .step = number};
-  }
-  [[nodiscard]] std::vector<float> gradient(std::size_t parameter) {
-    std::vector<float> values(static_cast<std::size_t>(step->slots()[parameter].shape.count()));
-    step->read_gradient(parameter, values);
-    return values;
-  }
-  [[nodiscard]] std::vector<float> parameter(std::size_t index) {
-    std::vector<float> values(static_cast<std::size_t>(step->slots()[index].shape.count()));
-    step->read_parameter(index, values);
-    return values;
-  }
-  [[nodiscard]] std::vector<std::byte> gradient_bits() const {
-    return {gradients->bytes.begin(), gradients->bytes.end()};
-  }
-
-  FakeWorld world;
-  FakeRuntime gpu;
-  Recorder recorder;
-  Plan plan;
-  std::vector<std::size_t> ready;
-  gpu::DeviceMemory gradients;
-  std::unique_ptr<DeviceStep> step;
-  std::vector<float> images;
-  std::vector<std::int32_t> labels;
-  models::testing::RecordingSink sink;
-};
-
-double rounding(ComputeType type) {
-  switch (type) {
-    case ComputeType::kFp16: return 0x1.0p-11;
-    case ComputeType::kBf16: return 0x1.0p-8;
-    default: return 0x1.0p-24;
-  }
-}
-
-/// Terms of the longest sum: a product's, or a batch norm's over its pixels.
-double longest_sum(const Graph& graph) {
-  std::int64_t longest = 1;
-  for (const Node& node : graph.nodes) {
-    const Shape& x = graph.tensor(node.inputs[0]).shape;
-    if (node.kind == OpKind::kConv || node.kind == OpKind::kFullyConnected) {
-      const Shape& w = graph.tensor(node.inputs[1]).shape;
-      longest = std::max(longest, w.count() / w[0]);
-    }
-    if (node.kind == OpKind::kBatchNorm) longest = std::max(longest, x.count() / x[x.rank() - 1]);
-  }
-  return static_cast<double>(longest);
-}
-
-/// Two steps: loss, gradients and weights against the reference in double.
-///
-/// What one rounding per weight may do to them is measured, not guessed: by a second reference whose weights are off by
-/// as much, at random. A sum of K terms is off by some sqrt(K) roundings, and a layer stores some four tensors (its
-/// output, its diff, and vectors beside both). What is bound wrongly is wrong by far more.
-void compare_with_reference(const Wish& wish, EngineOracle& oracle) {
-  const double roundings = 4 * std::sqrt(longest_sum(wish.forward));
-  models::testing::Rank rank(wish.forward, {.gradient = DataType::kF64, .seed = kSeed});
-  models::testing::Rank shaken(wish.forward, {.gradient = DataType::kF64, .seed = kSeed});
-  const double unit = rounding(wish.plan.compute);
-  const auto noise = models::testing::random_values(static_cast<std::int64_t>(shaken.parameters().size()), 99);
-  for (std::size_t i = 0; i < noise.size(); ++i) shaken.parameters()[i] *= 1 + unit * noise[i];
-  Machine machine(wish, oracle);
-  const SgdOptions sgd{.learning_rate = 0.01, .momentum = 0.9, .weight_decay = 1e-3, .gradient_scale = 0.5};
-  for (std::uint64_t number = 0; number < 2; ++number) {
-    const double expected = rank.forward_backward(number);
-    const double moved = std::abs(shaken.forward_backward(number) - expected);
-    const double loss = machine.step->forward_backward(machine.batch(number), machine.sink);
-    EXPECT_NEAR(loss, expected, roundings * (moved + unit * expected)) << "step " << number;
-    const auto slots = machine.step->slots();
-    const auto compare = [&](const char* what, std::size_t p, const std::vector<float>& got,
-                             std::span<const double> all, std::span<const double> all_shaken) {
-      const ArenaSlot& slot = rank.step->slots()[p];
-      const auto right = all.subspan(slot.offset, slot.count);
-      const Difference may(all_shaken.subspan(slot.offset, slot.count), right);
-      const Difference is(got, right);
-      EXPECT_LE(is.error, roundings * (may.error + unit * is.norm + 1e-9))
-          << "step " << number << ", " << what << slot.name;
-    };
-    for (std::size_t p = 0; p < slots.size(); ++p) {
-      compare("gradient of ", p, machine.gradient(p), rank.gradients(), shaken.gradients());
-    }
-    for (models::testing::Rank* reference : {&rank, &shaken}) reference->step->update(sgd);
-    machine.step->update(sgd);
-    for (std::size_t p = 0; p < slots.size(); ++p) {
-      compare("weights of ", p, machine.parameter(p), rank.parameters(), shaken.parameters());
-    }
-  }
-}
 
 // Where shapes allow: fp32, in which an error of binding cannot hide.
 TEST(ExecutorArithmetic, EveryLevelWhateverIsServedInFp32) {
@@ -226,9 +75,9 @@ TEST_P(ExecutorOrder, EachGroupIsLaunchedOnceInOrderAndGradientsFollow) {
     ServesAll oracle;
     Wish wish{.forward = small_network(GetParam()), .device_bytes = std::size_t{4} << 30};
     wish.plan = {.compute = ComputeType::kFp16, .gradient = DataType::kF16, .level = level};
+    wish.script = [](Recorder& recorder) { recorder.dry = true; };
     Machine machine(wish, oracle);
     const std::size_t objects = machine.gpu.objects();
-    machine.recorder.dry = true;
     machine.step->load(machine.batch(), Deadline::after(60s));
     machine.recorder.calls.clear();
 
@@ -424,69 +273,6 @@ TEST(Executor, WeightsThatWereBroadcastAreUsed) {
 
 // ---- Engines ----
 
-TEST(Executor, AnEngineThatDoesNotRunAfterAllIsReplaced) {
-  ServesAll oracle;
-  const Wish wish{.forward = tiny_resnet(2)};
-  FakeWorld world(1);
-  FakeRuntime gpu(world, 0, {.memory_bytes = std::size_t{256} << 20, .uuid = {}});
-  Recorder recorder(gpu);
-  const Backends backends{
-      .cudnn = Library::with(fake_cudnn()), .cublaslt = CublasLt::with(fake_cublaslt()), .kernels = host_kernels()};
-  const Graph graph = differentiate(wish.forward);
-  Plan plan = planned(graph, wish.plan, oracle);
-  recorder.broken_engine = 1;
-  {
-    EngineRoom room(gpu, backends);
-    room.finalize(plan, false);
-    EXPECT_EQ(room.notes().size(), plan.engines.size());
-    EXPECT_NE(room.notes()[0].find("engine 1[2=5] does not run: "), std::string::npos) << room.notes()[0];
-  }
-  for (const EnginePlan& engine : plan.engines) EXPECT_EQ(engine.choices[engine.chosen].engine, 2);
-  EXPECT_EQ(plan.workspace_bytes, 2048U);
-  recorder.broken_engine = 2;
-  EngineRoom room(gpu, backends);
-  for (EnginePlan& engine : plan.engines) engine.choices = {{.engine = 2}};
-  for (EnginePlan& engine : plan.engines) engine.chosen = 0;
-  models::testing::expect_error(Errc::kUnsupported, {"tiny_resnet", "GPU 0 (fake)", "NOT_SUPPORTED"},
-                                [&] { room.finalize(plan, false); });
-}
-
-TEST(Executor, EpiloguesThatCublasLtLacksAreOurs) {
-  ServesAll oracle;
-  const Wish wish{.forward = models::testing::tiny_vgg(3)};
-  for (const int epilogue : {CUBLASLT_EPILOGUE_RELU_BIAS, CUBLASLT_EPILOGUE_BIAS, CUBLASLT_EPILOGUE_BGRADB}) {
-    std::vector<float> expected, got;
-    for (const int refused : {-1, epilogue}) {
-      FakeWorld world(1);
-      FakeRuntime gpu(world, 0, {.memory_bytes = std::size_t{256} << 20, .uuid = {}});
-      Recorder recorder(gpu);
-      recorder.refused_epilogue = refused;
-      const Backends backends{
-          .cudnn = Library::with(fake_cudnn()), .cublaslt = CublasLt::with(fake_cublaslt()), .kernels = host_kernels()};
-      const Graph graph = differentiate(wish.forward);
-      gpu::DeviceMemory gradients;
-      auto step = make_executor(graph, planned(graph, wish.plan, oracle), wish.executor, gpu, backends,
-                                std::make_unique<EngineRoom>(gpu, backends), [&](std::size_t bytes) {
-                                  gradients = gpu.allocate(bytes, "the gradients");
-                                  return gradients->bytes;
-                                });
-      std::vector<float> images(static_cast<std::size_t>(graph.tensor(graph.images).shape.count()), 0.5F);
-      const std::vector<std::int32_t> labels{0, 1, 2};
-      models::testing::RecordingSink sink;
-      step->forward_backward({.images = images, .labels = labels}, sink);
-      std::vector<float>& values = refused < 0 ? expected : got;
-      for (std::size_t p = 0; p < step->slots().size(); ++p) {
-        std::vector<float> one(static_cast<std::size_t>(step->slots()[p].shape.count()));
-        step->read_gradient(p, one);
-        values.insert(values.end(), one.begin(), one.end());
-      }
-    }
-    const Difference found(got, expected);
-    EXPECT_GT(found.norm, 0);
-    EXPECT_LE(found.error, 1e-5 * found.norm) << epilogue;
-  }
-}
-
 TEST(Executor, TimesTheCandidatesOnceAndKeepsTheWinners) {
   const std::filesystem::path folder = std::filesystem::temp_directory_path() / "hvd_executor_winners";
   std::filesystem::remove_all(folder);
@@ -500,7 +286,10 @@ TEST(Executor, TimesTheCandidatesOnceAndKeepsTheWinners) {
     loss = machine.step->forward_backward(machine.batch(), machine.sink);
     const Winners kept = load_winners((folder / winners_file_name(machine.plan)).string(), machine.plan);
     EXPECT_EQ(kept.why_not, "");
-    EXPECT_EQ(kept.list.size(), machine.plan.engines.size());
+    const auto products = std::count_if(kept.list.begin(), kept.list.end(),
+                                        [](const Winner& winner) { return !winner.algorithm.empty(); });
+    EXPECT_EQ(kept.list.size(), machine.plan.engines.size() + static_cast<std::size_t>(products));
+    EXPECT_EQ(products, 3) << "the last layer, forward and backward";
   }
   Wish plain = wish;
   plain.executor = {.seed = kSeed};

@@ -84,7 +84,7 @@ struct Product {
 cublasStatus_t multiply(cublasLtHandle_t /*handle*/, cublasLtMatmulDesc_t of, const void* alpha, const void* a,
                         cublasLtMatrixLayout_t a_layout, const void* b, cublasLtMatrixLayout_t b_layout,
                         const void* beta, const void* /*c*/, cublasLtMatrixLayout_t /*c_layout*/, void* d,
-                        cublasLtMatrixLayout_t d_layout, const cublasLtMatmulAlgo_t* /*algorithm*/, void* workspace,
+                        cublasLtMatrixLayout_t d_layout, const cublasLtMatmulAlgo_t* algorithm, void* workspace,
                         std::size_t workspace_bytes, cudaStream_t stream) {
   if (*static_cast<const float*>(alpha) != 1 || *static_cast<const float*>(beta) != 0)
     return CUBLAS_STATUS_INVALID_VALUE;
@@ -97,9 +97,13 @@ cublasStatus_t multiply(cublasLtHandle_t /*handle*/, cublasLtMatmulDesc_t of, co
                         .b_data = bytes(b),
                         .d_data = bytes(d)};
   if (!product.fits()) return CUBLAS_STATUS_INVALID_VALUE;
-  Call call{.what = "cublaslt epilogue " + std::to_string(product.of.epilogue()),
-            .reads = {product.a.range(a), product.b.range(b)},
-            .writes = {product.d.range(d), Range(bytes(workspace), workspace_bytes)}};
+  const auto index = static_cast<int>(algorithm->data[0]);
+  const auto& refuses = Recorder::current()->refuses_product;
+  if (refuses && refuses(index, product.of.epilogue())) return CUBLAS_STATUS_NOT_SUPPORTED;
+  Call call{
+      .what = "cublaslt epilogue " + std::to_string(product.of.epilogue()) + " algorithm " + std::to_string(index),
+      .reads = {product.a.range(a), product.b.range(b)},
+      .writes = {product.d.range(d), Range(bytes(workspace), workspace_bytes)}};
   if (product.bias() != nullptr) {
     const bool gradient = product.of.epilogue() == CUBLASLT_EPILOGUE_BGRADB;
     const auto count = static_cast<std::size_t>(gradient ? product.d.columns : product.d.rows);
@@ -114,7 +118,9 @@ cublasStatus_t multiply(cublasLtHandle_t /*handle*/, cublasLtMatmulDesc_t of, co
 LtFunctions fake_cublaslt() {
   LtFunctions table;
   table.get_version = [] { return std::size_t{130100}; };
-  table.get_status_string = [](cublasStatus_t /*status*/) { return "CUBLAS_STATUS_INVALID_VALUE"; };
+  table.get_status_string = [](cublasStatus_t status) {
+    return status == CUBLAS_STATUS_NOT_SUPPORTED ? "CUBLAS_STATUS_NOT_SUPPORTED" : "CUBLAS_STATUS_INVALID_VALUE";
+  };
   table.create = [](cublasLtHandle_t* handle) {
     *handle = reinterpret_cast<cublasLtHandle_t>(new int(0));
     return CUBLAS_STATUS_SUCCESS;
@@ -161,12 +167,18 @@ LtFunctions fake_cublaslt() {
                             const void* /*data*/, std::size_t /*bytes*/) { return CUBLAS_STATUS_SUCCESS; };
   table.get_algorithms = [](cublasLtHandle_t /*handle*/, cublasLtMatmulDesc_t of, cublasLtMatrixLayout_t /*a*/,
                             cublasLtMatrixLayout_t /*b*/, cublasLtMatrixLayout_t /*c*/, cublasLtMatrixLayout_t /*d*/,
-                            cublasLtMatmulPreference_t /*preference*/, int /*wanted*/,
-                            cublasLtMatmulHeuristicResult_t* result, int* count) {
-    const bool refused = description(of).epilogue() == Recorder::current()->refused_epilogue;
-    *count = refused ? 0 : 1;
-    result->state = CUBLAS_STATUS_SUCCESS;
-    return refused ? CUBLAS_STATUS_NOT_SUPPORTED : CUBLAS_STATUS_SUCCESS;
+                            cublasLtMatmulPreference_t /*preference*/, int wanted,
+                            cublasLtMatmulHeuristicResult_t* results, int* count) {
+    const Recorder& script = *Recorder::current();
+    *count = 0;
+    if (description(of).epilogue() == script.refused_epilogue) return CUBLAS_STATUS_NOT_SUPPORTED;
+    for (; *count < std::min(wanted, Recorder::kProducts); ++*count) {
+      cublasLtMatmulHeuristicResult_t& result = results[*count];
+      result.state = CUBLAS_STATUS_SUCCESS;
+      result.algo.data[0] = static_cast<std::uint64_t>(*count);
+      result.workspaceSize = *count == 0 ? script.product_workspace : 0;
+    }
+    return CUBLAS_STATUS_SUCCESS;
   };
   table.multiply = &multiply;
   return table;

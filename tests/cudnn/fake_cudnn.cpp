@@ -366,13 +366,34 @@ kernels::Stream& stream() {
   return stream;
 }
 
+/// What a plan runs.
+struct Planned {
+  std::int64_t engine = 0;
+  const Fake* graph = nullptr;
+  [[nodiscard]] std::vector<int> operations() const {
+    std::vector<int> types;
+    for (const Fake* of : graph->all<Fake*>(CUDNN_ATTR_OPERATIONGRAPH_OPS)) types.push_back(of->type);
+    return types;
+  }
+};
+Planned planned(const Fake& plan) {
+  const Fake& engine = plan.descriptor(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG).descriptor(CUDNN_ATTR_ENGINECFG_ENGINE);
+  return {engine.one<std::int64_t>(CUDNN_ATTR_ENGINE_GLOBAL_INDEX),
+          &engine.descriptor(CUDNN_ATTR_ENGINE_OPERATION_GRAPH)};
+}
+
+std::size_t workspace_of(std::int64_t engine) {
+  return engine == 2 ? Recorder::current()->second_workspace : static_cast<std::size_t>(1024 * engine);
+}
+
 cudnnStatus_t finalize(cudnnBackendDescriptor_t descriptor) {
   Fake& of = *fake(descriptor);
   if (of.finalized) return CUDNN_STATUS_BAD_PARAM;
   if (of.type == CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR) {
-    const Fake& engine = of.descriptor(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG).descriptor(CUDNN_ATTR_ENGINECFG_ENGINE);
-    const auto index = engine.one<std::int64_t>(CUDNN_ATTR_ENGINE_GLOBAL_INDEX);
-    if (index == Recorder::current()->broken_engine) return CUDNN_STATUS_NOT_SUPPORTED;
+    const Planned plan = planned(of);
+    const Recorder& script = *Recorder::current();
+    if (plan.engine == script.broken_engine) return CUDNN_STATUS_NOT_SUPPORTED;
+    if (script.refuses_plan && script.refuses_plan(plan.engine, plan.operations())) return CUDNN_STATUS_NOT_SUPPORTED;
   }
   of.finalized = true;
   return CUDNN_STATUS_SUCCESS;
@@ -397,45 +418,44 @@ cudnnStatus_t get(cudnnBackendDescriptor_t descriptor, cudnnBackendAttributeName
   if (name != CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE || type != CUDNN_TYPE_INT64 || capacity != 1) {
     return CUDNN_STATUS_NOT_SUPPORTED;
   }
-  // Something that depends on the engine: 1 KiB each.
-  const Fake& plan = *fake(descriptor);
-  const Fake& engine = plan.descriptor(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG).descriptor(CUDNN_ATTR_ENGINECFG_ENGINE);
-  const std::int64_t bytes = 1024 * engine.one<std::int64_t>(CUDNN_ATTR_ENGINE_GLOBAL_INDEX);
+  const auto bytes = static_cast<std::int64_t>(workspace_of(planned(*fake(descriptor)).engine));
   std::memcpy(data, &bytes, sizeof bytes);
   if (count != nullptr) *count = 1;
   return CUDNN_STATUS_SUCCESS;
 }
 
-std::string operations_of(const Fake& graph) {
-  std::string text;
-  for (const Fake* of : graph.all<Fake*>(CUDNN_ATTR_OPERATIONGRAPH_OPS)) text += " " + std::to_string(of->type);
-  return text;
-}
-
 cudnnStatus_t execute(cudnnHandle_t /*handle*/, cudnnBackendDescriptor_t plan, cudnnBackendDescriptor_t pack) {
   if (!fake(plan)->finalized || !fake(pack)->finalized) return CUDNN_STATUS_BAD_PARAM;
-  const Fake& engine =
-      fake(plan)->descriptor(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG).descriptor(CUDNN_ATTR_ENGINECFG_ENGINE);
-  const Fake& graph = engine.descriptor(CUDNN_ATTR_ENGINE_OPERATION_GRAPH);
-  const auto index = engine.one<std::int64_t>(CUDNN_ATTR_ENGINE_GLOBAL_INDEX);
-  const auto execution = std::make_shared<Execution>(graph, *fake(pack));
-  Call call{.what = "cudnn engine " + std::to_string(index) + operations_of(graph),
-            .reads = execution->reads(),
-            .writes = execution->writes()};
+  const Planned of = planned(*fake(plan));
+  const std::vector<int> operations = of.operations();
+  if (const auto& refuses = Recorder::current()->refuses_launch; refuses && refuses(of.engine, operations)) {
+    return CUDNN_STATUS_EXECUTION_FAILED;
+  }
+  std::string what = "cudnn engine " + std::to_string(of.engine);
+  for (const int operation : operations) what += " " + std::to_string(operation);
+  const auto execution = std::make_shared<Execution>(*of.graph, *fake(pack));
+  Call call{.what = std::move(what), .reads = execution->reads(), .writes = execution->writes()};
   // The workspace that this engine asked for.
   const auto workspace = fake(pack)->one<std::byte*>(CUDNN_ATTR_VARIANT_PACK_WORKSPACE);
-  call.writes.push_back(Range(workspace, static_cast<std::size_t>(1024 * index)));
+  call.writes.emplace_back(workspace, workspace_of(of.engine));
   Recorder::current()->launch(stream(), std::move(call), [execution] { execution->run(); });
   return CUDNN_STATUS_SUCCESS;
 }
 
 }  // namespace
 
+std::size_t& fake_cudnn_objects() {
+  static std::size_t objects = 0;
+  return objects;
+}
+
 Functions fake_cudnn() {
   Functions table;
   table.get_version = [] { return std::size_t{91900}; };
   table.get_error_string = [](cudnnStatus_t status) {
-    return status == CUDNN_STATUS_NOT_SUPPORTED ? "NOT_SUPPORTED" : "BAD_PARAM";
+    return status == CUDNN_STATUS_NOT_SUPPORTED      ? "NOT_SUPPORTED"
+           : status == CUDNN_STATUS_EXECUTION_FAILED ? "EXECUTION_FAILED"
+                                                     : "BAD_PARAM";
   };
   table.create_handle = [](cudnnHandle_t* handle) {
     *handle = reinterpret_cast<cudnnHandle_t>(new int(0));
@@ -451,10 +471,12 @@ Functions fake_cudnn() {
     return CUDNN_STATUS_SUCCESS;
   };
   table.create = [](cudnnBackendDescriptorType_t type, cudnnBackendDescriptor_t* descriptor) {
+    ++fake_cudnn_objects();
     *descriptor = new Fake{.type = type, .attributes = {}, .finalized = false};
     return CUDNN_STATUS_SUCCESS;
   };
   table.destroy = [](cudnnBackendDescriptor_t descriptor) {
+    --fake_cudnn_objects();
     delete fake(descriptor);
     return CUDNN_STATUS_SUCCESS;
   };

@@ -10,6 +10,7 @@
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <fstream>
 #include <iostream>
 #include <map>
@@ -240,6 +241,33 @@ TEST_P(PlanTest, Fp32UsesNoTensorCoresAndTf32Does) {
   std::size_t with = 0;
   for (const EnginePlan& engine : tf32.engines) with += engine.choices[0].tensor_cores ? 1U : 0U;
   EXPECT_GT(2 * with, tf32.engines.size());
+}
+
+// As on a GPU that runs none of what cuDNN promised: its other lists are asked, then a lower level.
+TEST_P(PlanTest, EnginesThatFailedAreNotPlannedAgain) {
+  const auto planner = make_planner(device(GetParam()));
+  const Graph graph = network("vgg16");
+  PlanOptions options{.level = 1};
+  const std::string concerned = planner->plan(graph, options).engines.at(0).signature;
+  ASSERT_NE(concerned.find("relu"), std::string::npos) << concerned;
+  int plans = 0;
+  Plan plan;
+  for (;;) {
+    plan = planner->plan(graph, options);
+    const auto engine = std::find_if(plan.engines.begin(), plan.engines.end(),
+                                     [&](const EnginePlan& each) { return each.signature == concerned; });
+    if (engine == plan.engines.end()) break;
+    ++plans;
+    for (const EngineChoice& choice : engine->choices) {
+      EXPECT_TRUE(options.failed[concerned].emplace(choice.text(), "struck out").second) << choice.text();
+    }
+    ASSERT_LT(plans, 64);
+  }
+  EXPECT_GT(plans, 1) << "more than the first eight";
+  check(graph, plan);
+  ASSERT_FALSE(plan.program.fallbacks.empty());
+  EXPECT_EQ(plan.program.fallbacks[0].wanted, "conv+bias+relu");
+  EXPECT_NE(plan.program.fallbacks[0].why.find("struck out"), std::string::npos) << plan.program.fallbacks[0].why;
 }
 
 TEST_P(PlanTest, ASmallCapOnTheWorkspaceIsKept) {

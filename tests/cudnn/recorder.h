@@ -2,6 +2,7 @@
 // and put on the fake GPU's stream, where it is computed on the host when its turn comes.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
@@ -31,19 +32,34 @@ class Recorder {
   static Recorder*& current();
 
   void launch(void* stream, Call call, std::function<void()> body);
+  [[nodiscard]] test::FakeRuntime& gpu() noexcept { return gpu_; }
 
   std::vector<Call> calls;
   /// Launches are noted and ordered, and compute nothing.
   bool dry = false;
   /// Engines of this index refuse to be finalised.
   std::int64_t broken_engine = -1;
+  /// Whether an engine refuses the operations of a graph (cudnnBackendDescriptorType_t, in order) when it is finalised,
+  /// or when it is executed. Null: none does.
+  using Refusal = std::function<bool(std::int64_t engine, const std::vector<int>& operations)>;
+  Refusal refuses_plan, refuses_launch;
+  /// Bytes of workspace that engine 2 wants, and touches.
+  std::size_t second_workspace = 2048;
   /// cuBLASLt has no algorithm with this epilogue.
   int refused_epilogue = -1;
+  /// Whether algorithm `algorithm`, of the kProducts that the heuristics name, refuses to run with an epilogue. Null:
+  /// none does.
+  static constexpr int kProducts = 3;
+  std::function<bool(int algorithm, int epilogue)> refuses_product;
+  /// Workspace that algorithm 0 asks for.
+  std::size_t product_workspace = 0;
 
  private:
   test::FakeRuntime& gpu_;
 };
 
+/// Descriptors of the fake cuDNN that nobody has destroyed.
+std::size_t& fake_cudnn_objects();
 /// cuDNN's backend API: keeps descriptors, and computes operation graphs with the reference's arithmetic.
 Functions fake_cudnn();
 /// cuBLASLt: products in double, with their epilogues.

@@ -1,0 +1,79 @@
+// One matrix product of cuBLASLt, bound to addresses: what is asked of the library, the algorithms that its heuristics
+// name, and the call. Which of them is used is linear.h's. One thread; the GPU must be current.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "models/cudnn/addresses.h"
+#include "models/cudnn/analyse.h"
+#include "models/cudnn/cublaslt.h"
+
+namespace hvd::models::cudnn {
+
+struct Operand {
+  void* data = nullptr;
+  DataType type = DataType::kF32;
+  std::int64_t rows = 0, columns = 0;  ///< column-major, leading dimension = rows
+  bool transposed = false;
+};
+
+/// What a group asks for.
+struct Product {
+  Operand a, b, d;
+  void* bias = nullptr;           ///< added to every column of d
+  void* bias_gradient = nullptr;  ///< sums over the rows of b's row-major matrix
+  DataType bias_type = DataType::kF32;
+  bool relu = false;
+  std::string text;  ///< "linear+bias 64x2048 by 1000x2048"
+};
+
+/// A group of Engine::kCublasLt, at its addresses.
+Product product_of(const Addresses& at, const Group& group);
+/// Whether more than a product is asked for.
+bool has_epilogue(const Product& product);
+Product without_epilogue(Product product);
+
+/// What the library's heuristics say of a product.
+struct ProductAlgorithms {
+  std::vector<cublasLtMatmulAlgo_t> list = {};  ///< that run in the workspace, best first
+  std::string why = {};                         ///< where one does not, or there is none
+};
+
+/// A product that is ready to run, given an algorithm.
+class LinearProduct {
+ public:
+  /// `library` and what `handle` stands for must outlive it. Errors: backend.
+  LinearProduct(const CublasLt& library, cublasLtHandle_t handle, const Product& product, ComputeType compute,
+                std::span<std::byte> workspace);
+
+  [[nodiscard]] ProductAlgorithms algorithms() const;
+  /// Equal for products that the same algorithms run: of equal shape, types and alignments.
+  [[nodiscard]] std::string key() const;
+  /// Errors: backend, if the library refuses it.
+  void run(const cublasLtMatmulAlgo_t& algorithm, kernels::Stream stream) const;
+
+ private:
+  template <class Opaque>
+  using Owner = std::unique_ptr<Opaque, cublasStatus_t(CUBLASWINAPI*)(Opaque*)>;
+
+  [[nodiscard]] Owner<cublasLtMatmulDescOpaque_t> make_description(ComputeType compute) const;
+  [[nodiscard]] Owner<cublasLtMatrixLayoutOpaque_t> make_layout(const Operand& of) const;
+  [[nodiscard]] Owner<cublasLtMatmulPreferenceOpaque_t> make_preference() const;
+
+  const CublasLt& library_;
+  cublasLtHandle_t handle_;
+  Product product_;
+  ComputeType compute_;
+  std::span<std::byte> workspace_;
+  Owner<cublasLtMatmulDescOpaque_t> description_;
+  Owner<cublasLtMatrixLayoutOpaque_t> a_, b_, d_;
+};
+
+/// Bytes of workspace offered to cuBLASLt. Source: its documentation recommends 32 MiB for Hopper.
+inline constexpr std::size_t kLinearWorkspaceBytes = std::size_t{32} << 20;
+
+}  // namespace hvd::models::cudnn

@@ -1,0 +1,75 @@
+// Before a step is made: which plan runs on the GPU that is there. Engines are finalised and launched once; where none
+// of a group's runs, the graph is planned again without them, so that the group falls back (analyse.h), until
+// everything runs or a single convolution does not. Ranks tell one another what they found, so that equal GPUs end with
+// equal plans. Then candidates are timed, if that is wanted.
+//
+// Everything happens in device memory that is given back before the step takes its own. One thread; the GPU must be
+// current.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "models/cudnn/engine_room.h"
+#include "models/cudnn/executor.h"
+#include "models/cudnn/step_memory.h"
+
+namespace hvd::models::cudnn {
+
+class Rehearsal {
+ public:
+  /// Everything given must outlive it. `stream`: that of the step, which the room's handles are bound to.
+  Rehearsal(const Graph& graph, const Planning& planning, const ExecutorOptions& options, gpu::Runtime& runtime,
+            gpu::StreamView stream, const kernels::Table& kernels, EngineRoom& room);
+
+  /// The plan, with its engines chosen and finalised in the room. Collective, if the options' callbacks are. Errors: as
+  /// make_cudnn_step().
+  [[nodiscard]] Plan run();
+  /// What did not go as asked, a line each, less the plan's own fallbacks and the room's notes.
+  [[nodiscard]] const std::vector<std::string>& notes() const noexcept { return notes_; }
+
+ private:
+  class Stage;
+  // In front of what the ranks agree on; equally long.
+  static constexpr std::string_view kMeasure = "time\n", kKeep = "keep\n";
+  struct Tuning {
+    bool measure = false;
+    std::vector<Winner> winners;
+  };
+
+  /// A plan of which everything runs.
+  Plan settle();
+  /// What this rank does: what CudnnOptions::agree says to `mine`, as far as it is for this GPU.
+  [[nodiscard]] Tuning agreed(const Plan& plan, Tuning mine) const;
+  /// Chooses the winners that are kept from earlier; whether candidates are to be timed.
+  bool choose_kept(Plan& plan);
+  /// Whether every group has an engine that runs; what does not is added to `found`. Winners that are kept and need
+  /// more memory than there is give way to the first candidates.
+  bool try_out(Plan& plan, EngineFailures& found);
+  bool launch_all(Plan& plan, EngineFailures& found);
+  bool try_engine(Plan& plan, std::size_t e, Stage& stage, EngineFailures& found);
+  /// Takes in what the ranks found; whether any found something. Errors: mismatch, on all ranks alike, if equal GPUs
+  /// have different plans.
+  bool share(const Plan& plan, const EngineFailures& found);
+  void tune(Plan& plan, EngineFailures& found);
+  [[nodiscard]] std::vector<Winner> measured(const Plan& plan, EngineFailures& found);
+  void save(const Plan& plan, const std::vector<Winner>& winners) const;
+  [[nodiscard]] std::string winners_path(const Plan& plan) const;
+  void note_failures(const Plan& plan, const EngineFailures& found);
+
+  const Graph& graph_;
+  const Planning& planning_;
+  const ExecutorOptions& options_;
+  gpu::Runtime& runtime_;
+  gpu::StreamView stream_;
+  const kernels::Table& kernels_;
+  EngineRoom& room_;
+  EngineFailures failures_;  // of all rounds and ranks
+  bool measure_ = false;
+  bool kept_ = false;  // some engines are winners of an earlier run
+  std::vector<std::string> notes_;
+};
+
+}  // namespace hvd::models::cudnn
