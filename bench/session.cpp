@@ -132,11 +132,20 @@ void choose_schedule(Session& session, comm::Communicator& communicator) {
   Engine& engine = parts.engine();
   const bool uncapturable = session.options.gpu.schedule.graph && !parts.graphs();
   with_peers_told(session, engine, [&] {
+    const std::string& folder = setup.gpu.tuning_folder;
+    const ScheduleCase of =
+        schedule_case(setup, engine.topology(), engine.library(), parts.gpu({}), parts.setting(), parts.knobs());
+    if (std::optional<ScheduleChoice> kept = recall_schedule(engine, folder, of)) {
+      session.schedule = *std::move(kept);
+      engine.barrier();
+      return;
+    }
     tell_building(session, engine);
     engine.set_activity("building the network to try schedules with", 0);
     const std::unique_ptr<Trainer> trainer = parts.make_trainer(1);
     trainer->start();
     session.schedule = try_schedules(parts, *trainer, session.observer.progress, session.process.stop_requested);
+    if (engine.rank() == 0) remember_schedule(folder, of, session.schedule);
     engine.barrier();
   });
   put(session.schedule.setting, session.options.engine, session.options.gpu);

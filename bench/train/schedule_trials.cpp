@@ -22,6 +22,9 @@ constexpr std::int64_t kMostTrialSteps = 50;   // likewise
 constexpr double kTrialSeconds = 0.5;          // for so long, between these bounds
 constexpr std::int64_t kWarmUpSteps = 20;      // before the first visit: clocks rise, libraries load
 
+constexpr const char* kChosenKey = "gpu.schedule.chosen";
+constexpr const char* kTriedKey = "gpu.schedule.tried";
+
 /// What rank 0 tells the ranks; a reason to stop follows as text.
 struct Order {
   enum class Kind : std::uint8_t { kTry, kTake, kStop };
@@ -106,9 +109,8 @@ ScheduleChoice described(const ScheduleSearch& search, const ScheduleSetting& st
     tried += (tried.empty() ? "" : "; ") + setting_text(trial.setting) + ": " +
              milliseconds_text(median(trial.seconds)) + (trial.chosen ? " (kept)" : "");
   }
-  choice.provenance["gpu.schedule.chosen"] = {setting_text(choice.setting), false};
-  choice.provenance["gpu.schedule.tried"] = {tried.empty() ? "nothing: every knob was given or cannot matter" : tried,
-                                             false};
+  choice.provenance[kChosenKey] = {setting_text(choice.setting), false};
+  choice.provenance[kTriedKey] = {tried.empty() ? "nothing: every knob was given or cannot matter" : tried, false};
   std::string found;
   for (const ScheduleSearch::Gain& gain : search.gains()) {
     found += (found.empty() ? "" : "; ") + setting_change(gain.from, gain.to) + " (" +
@@ -149,6 +151,33 @@ ScheduleChoice run_search(Engine& engine, ScheduleSearch search, const TrialBenc
   }
   rank.take(search.chosen());
   return described(search, start, elapsed());
+}
+
+std::optional<ScheduleChoice> recall_schedule(Engine& engine, const std::string& folder, const ScheduleCase& of) {
+  if (folder.empty()) return std::nullopt;
+  std::optional<ScheduleSetting> kept;
+  if (engine.rank() == 0) kept = kept_schedule(folder, of);
+  const std::span<const std::byte> mine = kept ? std::as_bytes(std::span(&*kept, 1)) : std::span<const std::byte>{};
+  const comm::Bytes bytes = engine.broadcast_message(mine, 0);
+  if (bytes.empty()) return std::nullopt;
+  ScheduleChoice choice;
+  std::memcpy(&choice.setting, bytes.data(), sizeof choice.setting);
+  if (engine.rank() != 0) return choice;
+  const std::string path = schedule_path(folder, of);
+  choice.provenance[kChosenKey] = {setting_text(choice.setting), false};
+  choice.provenance[kTriedKey] = {"nothing: " + path + " has it", false};
+  choice.notes.push_back("--tune-schedule took what an earlier search kept in " + path + ": " +
+                         setting_text(choice.setting) + "; remove that file to search again");
+  return choice;
+}
+
+void remember_schedule(const std::string& folder, const ScheduleCase& of, ScheduleChoice& choice) {
+  if (folder.empty()) return;
+  try {
+    keep_schedule(folder, of, choice.setting);
+  } catch (const Error& error) {
+    choice.notes.push_back("what --tune-schedule found is not kept: " + std::string(error.what()));
+  }
 }
 
 ScheduleChoice try_schedules(RankParts& parts, Trainer& trainer, const std::function<void(const Progress&)>& progress,

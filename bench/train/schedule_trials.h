@@ -4,12 +4,14 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "bench/run_record.h"
 #include "bench/session.h"
 #include "bench/train/rank_parts.h"
+#include "bench/train/schedule_memory.h"
 #include "bench/train/schedule_search.h"
 #include "bench/train/trainer.h"
 #include "engine/runtime/engine.h"
@@ -35,7 +37,12 @@ struct TrialBench {
 /// asked to stop; those of the engine and of `bench`, saying what was being tried.
 ScheduleChoice run_search(Engine& engine, ScheduleSearch search, const TrialBench& bench);
 
-/// Collective, on GPUs: the above with `parts` and `trainer`, which are of no use for a run afterwards: they have
+/// Collective: what an earlier search kept in `folder` for this case; empty `folder`: nothing. `of`: rank 0's.
+std::optional<ScheduleChoice> recall_schedule(Engine& engine, const std::string& folder, const ScheduleCase& of);
+/// Rank 0: keeps what was chosen; where that fails, a note in `choice` says why. Nothing with an empty `folder`.
+void remember_schedule(const std::string& folder, const ScheduleCase& of, ScheduleChoice& choice);
+
+/// Collective, on GPUs: run_search() with `parts` and `trainer`, which are of no use for a run afterwards: they have
 /// trained. `progress` and `stop_requested` as in SessionObserver.
 ScheduleChoice try_schedules(RankParts& parts, Trainer& trainer, const std::function<void(const Progress&)>& progress,
                              const std::function<std::string()>& stop_requested);

@@ -3,9 +3,11 @@
 #include "bench/train/schedule_trials.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
-#include <mutex>
+#include <filesystem>
+#include <fstream>
 #include <set>
 
 #include "bench/train/crew.h"
@@ -16,6 +18,7 @@
 namespace hvd::bench {
 namespace {
 
+namespace fs = std::filesystem;
 using test::FakeGpus;
 
 constexpr std::size_t kMebi = std::size_t{1} << 20;
@@ -195,6 +198,42 @@ TEST(ScheduleTrials, ASessionTrainsWithTheFastestAndSaysSo) {
     if (!value.in_fingerprint) continue;
     EXPECT_EQ(value.value, fact(plain, key)) << key;
   }
+}
+
+TEST(ScheduleTrials, AChoiceIsKeptInTheTuningFolderForItsCase) {
+  const fs::path folder = fs::temp_directory_path() / ("hvd_schedules_" + std::to_string(::getpid()));
+  Options options = session_options(2);
+  options.gpu.tuning_folder = folder.string();
+  const auto tried = [&] {
+    FakeGpus gpus(2);
+    gpus.nccl.turns = turns_of;
+    const Session session = run(options, gpus);
+    EXPECT_EQ(session.error, "");
+    EXPECT_EQ(gpus.violations(), std::vector<std::string>{});
+    const RunRecord& record = session.result.runs.at(0);
+    EXPECT_EQ(fact(record, "gpu.option.nccl_max_ctas"), "8");
+    return fact(record, "gpu.schedule.tried");
+  };
+  EXPECT_NE(tried().find("at most 16 CTAs"), std::string::npos);
+  ASSERT_EQ(std::distance(fs::directory_iterator(folder), {}), 1);
+  const fs::path file = fs::directory_iterator(folder)->path();
+  EXPECT_EQ(tried(), "nothing: " + file.string() + " has it");
+  options.batch_size = 3;
+  EXPECT_NE(tried().find("at most 16 CTAs"), std::string::npos) << "another case";
+  options.batch_size = 2;
+  std::ofstream(file, std::ios::app) << "damage";
+  EXPECT_NE(tried().find("at most 16 CTAs"), std::string::npos) << "a damaged file";
+  EXPECT_EQ(tried(), "nothing: " + file.string() + " has it") << "written anew";
+  fs::remove_all(folder);
+}
+
+TEST(ScheduleTrials, AChoiceThatCannotBeKeptIsANote) {
+  ScheduleChoice choice;
+  remember_schedule("/proc/no such folder", {{"model", "resnet50"}}, choice);
+  ASSERT_EQ(choice.notes.size(), 1U);
+  EXPECT_EQ(choice.notes[0].find("what --tune-schedule found is not kept: cannot write /proc/no such folder/resnet50-"),
+            0U)
+      << choice.notes[0];
 }
 
 TEST(ScheduleTrials, WhatWasGivenStays) {
