@@ -244,7 +244,8 @@ void register_gpu(Registrar add, GpuOptions& o) {
   add.number("--loss-scale", "X", "Of fp16 (default: dynamic)", 1, 1 << 24, [&o](double x) { o.loss_scale = x; });
   add.flag("--tune", "Time the candidates of each operation first (seconds to minutes); all ranks use rank 0's winners",
            [&o] { o.tune = true; });
-  add.folder("--tuning-folder", "Where --tune keeps the winners, and where they are looked for", o.tuning_folder);
+  add.folder("--tuning-folder", "Where --tune and --tune-schedule keep what won, and where it is looked for",
+             o.tuning_folder);
   add.flag("--tune-schedule",
            "Try graph, overlap, bucket size, CTAs and registration first, those not given here, and train with the "
            "fastest (about a minute; static schedule)",

@@ -1,15 +1,22 @@
-// What the search for a schedule tries and takes, with scripted costs.
+// What the search for a schedule tries and takes, with scripted costs, and what is kept of it in a file.
 #include "bench/train/schedule_search.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <functional>
 #include <set>
+#include <utility>
+
+#include "bench/train/schedule_memory.h"
 
 namespace hvd::bench {
 namespace {
+
+namespace fs = std::filesystem;
 
 constexpr std::size_t kMebi = std::size_t{1} << 20;
 constexpr std::size_t kGradients = 170 * kMebi;
@@ -141,6 +148,68 @@ TEST(ScheduleSearch, SettingsAreThoseOfTheCommandLine) {
             "--no-cuda-graph --no-overlap --bucket-mb 0.5 --nccl-max-ctas 4 --no-nccl-registration");
   EXPECT_EQ(setting_text(other),
             "enqueued steps, no overlap, buckets of 0.5 MiB, at most 4 CTAs, memory not registered");
+}
+
+ScheduleCase case_of(const bench::Setup& setup, int ranks = 2, const std::string& library = "NCCL 2.28.9",
+                     const std::string& driver = "580.1") {
+  comm::Topology world;
+  world.size = ranks;
+  return schedule_case(setup, world, library, {{"gpu.name", "H200"}, {"gpu.driver", driver}, {"gpu.uuid", "GPU-1"}},
+                       defaults(), kAll);
+}
+
+bench::Setup resnet50() {
+  bench::Setup setup;
+  setup.model.model = "resnet50";
+  setup.model.batch_size = 64;
+  return setup;
+}
+
+TEST(ScheduleMemory, ACaseIsWhatTheSpeedDependsOn) {
+  const ScheduleCase one = case_of(resnet50());
+  EXPECT_EQ(one, case_of(resnet50()));
+  const auto differs = [&](auto change) {
+    bench::Setup other = resnet50();
+    change(other);
+    return case_of(other) != one && schedule_path("f", case_of(other)) != schedule_path("f", one);
+  };
+  EXPECT_TRUE(differs([](bench::Setup& s) { s.model.model = "vgg16"; }));
+  EXPECT_TRUE(differs([](bench::Setup& s) { s.model.batch_size = 32; }));
+  EXPECT_TRUE(differs([](bench::Setup& s) { s.model.image_size = 32; }));
+  EXPECT_TRUE(differs([](bench::Setup& s) { s.compute = DataType::kF16; }));
+  EXPECT_TRUE(differs([](bench::Setup& s) { s.gradient = DataType::kF16; }));
+  EXPECT_TRUE(differs([](bench::Setup& s) { s.gpu.fusion_level = 0; }));
+  EXPECT_FALSE(differs([](bench::Setup& s) { s.seed = 2; }));
+  EXPECT_NE(case_of(resnet50(), 4), one);
+  EXPECT_NE(case_of(resnet50(), 2, "NCCL 2.29.1"), one);
+  EXPECT_NE(case_of(resnet50(), 2, "NCCL 2.28.9", "590.1"), one);
+}
+
+TEST(ScheduleMemory, ATextOfAnotherCaseOrADamagedOneIsNone) {
+  const ScheduleCase one = case_of(resnet50());
+  const ScheduleSetting setting{
+      .graph = false, .overlap = true, .bucket_bytes = 100 * kMebi, .max_ctas = 8, .register_memory = false};
+  const std::string text = schedule_text(one, setting);
+  EXPECT_EQ(parse_schedule(text, one), setting);
+  EXPECT_EQ(parse_schedule(text, case_of(resnet50(), 4)), std::nullopt);
+  EXPECT_EQ(parse_schedule(text + "more", one), std::nullopt);
+  for (std::size_t length = 0; length < text.size(); ++length) {
+    EXPECT_EQ(parse_schedule(text.substr(0, length), one), std::nullopt) << length;
+  }
+}
+
+TEST(ScheduleMemory, AFileIsReplacedAndFoundAgain) {
+  const fs::path folder = fs::temp_directory_path() / ("hvd_schedule_memory_" + std::to_string(::getpid()));
+  const ScheduleCase one = case_of(resnet50());
+  EXPECT_EQ(kept_schedule(folder.string(), one), std::nullopt);
+  ScheduleSetting setting = defaults();
+  for (const int ctas : {4, 16}) {
+    setting.max_ctas = ctas;
+    keep_schedule(folder.string(), one, setting);
+    EXPECT_EQ(kept_schedule(folder.string(), one), setting);
+  }
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder), {}), 1);
+  fs::remove_all(folder);
 }
 
 }  // namespace
