@@ -42,7 +42,9 @@ struct GpuOptions {
   [[nodiscard]] bool tunes() const { return tune || !tuning_folder.empty(); }
   DeviceOptions schedule;  ///< overlap, graph
   comm::NcclOptions nccl;
-  bool two_levels = false;  ///< --comm hierarchical: NCCL inside a node, MPI between nodes
+  bool two_levels = false;     ///< --comm hierarchical: NCCL inside a node, MPI between nodes
+  bool tune_schedule = false;  ///< try settings of `schedule`, `nccl` and the buckets before training
+  bool buckets_given = false;  ///< --bucket-mb: the buckets are not tried
 };
 
 struct Options {

@@ -18,6 +18,7 @@
 #include "bench/train/gpu_facts.h"
 #include "bench/train/notes.h"
 #include "bench/train/rank_parts.h"
+#include "bench/train/schedule_trials.h"
 #include "bench/train/setup.h"
 #include "bench/train/worker.h"
 #include "engine/base/deadline.h"
@@ -28,11 +29,12 @@ namespace hvd::bench {
 namespace {
 
 struct Session {
-  const Options& options;
+  Options options;
   const SessionObserver& observer;
   const std::function<void(RunRecord&)>& prepare;
   Setup setup;
   SessionFacts facts;
+  ScheduleChoice schedule;  // of --tune-schedule
   GpuBackend* gpus = nullptr;
   ProcessFacts process;  // of rank 0 or of this process's only rank
 };
@@ -98,27 +100,80 @@ void wait_for_the_others(Engine& engine) noexcept {
   }
 }
 
-// One rank from start to end. Rank 0 fills `result`. On an error the peers are told why at once.
+/// Runs `body`, which uses `engine`. On an error the peers are told why at once.
+template <class Body>
+void with_peers_told(const Session& session, Engine& engine, Body&& body) {
+  try {
+    body();
+  } catch (const AgreedError&) {
+    wait_for_the_others(engine);
+    if (session.observer.leaving) session.observer.leaving();
+    throw;
+  } catch (const std::exception& error) {
+    engine.abort(error.what());
+    if (session.observer.leaving) session.observer.leaving();
+    throw;
+  }
+}
+
+void tell_building(const Session& session, Engine& engine) {
+  if (engine.rank() != 0 || !session.observer.progress) return;
+  session.observer.progress({"building", std::string(name(session.setup.main_phase())), 0, 0, 0, -1});
+}
+
+// In a world of its own, which is gone before the run's is built: the run is then what it would be if the command line
+// had said what was found. Engines of operations are not timed here (--tune); those kept in the folder are taken.
+void choose_schedule(Session& session, comm::Communicator& communicator) {
+  Setup setup = session.setup;
+  setup.gpu.tune = false;
+  EngineOptions options = session.options.engine;
+  options.timeline_filename.clear();
+  RankParts parts(setup, options, session.gpus, comm::borrow(communicator), session.observer.leaving);
+  Engine& engine = parts.engine();
+  const bool uncapturable = session.options.gpu.schedule.graph && !parts.graphs();
+  with_peers_told(session, engine, [&] {
+    const std::string& folder = setup.gpu.tuning_folder;
+    const ScheduleCase of =
+        schedule_case(setup, engine.topology(), engine.library(), parts.gpu({}), parts.setting(), parts.knobs());
+    if (std::optional<ScheduleChoice> kept = recall_schedule(engine, folder, of)) {
+      session.schedule = *std::move(kept);
+      engine.barrier();
+      return;
+    }
+    tell_building(session, engine);
+    engine.set_activity("building the network to try schedules with", 0);
+    const std::unique_ptr<Trainer> trainer = parts.make_trainer(1);
+    trainer->start();
+    session.schedule = try_schedules(parts, *trainer, session.observer.progress, session.process.stop_requested);
+    if (engine.rank() == 0) remember_schedule(folder, of, session.schedule);
+    engine.barrier();
+  });
+  put(session.schedule.setting, session.options.engine, session.options.gpu);
+  if (uncapturable) session.options.gpu.schedule.graph = true;  // so that the run says why it has none
+  session.setup.gpu = session.options.gpu;
+}
+
+// One rank from start to end. Rank 0 fills `result`.
 void run_rank(Session session, std::unique_ptr<comm::Communicator> communicator, SessionResult& result) {
+  if (session.setup.gpu.tune_schedule) choose_schedule(session, *communicator);
   EngineOptions engine_options = session.options.engine;
   engine_options.schedule = session.setup.schedule;
   RankParts parts(session.setup, engine_options, session.gpus, std::move(communicator), session.observer.leaving);
   Engine& engine = parts.engine();
-  try {
+  with_peers_told(session, engine, [&] {
     const CoreShare share = agree_on_cores(engine, session.options.threads);
     session.facts.threads = parts.on_gpu() ? 1 : share.threads;
     session.facts.spare_core = parts.on_gpu() || share.spare_core;
     if (parts.on_gpu() && engine.size() > 1) session.facts.comm = parts.comm();
     session.facts.traced = engine.tracing() || session.setup.profile;
-    if (engine.rank() == 0 && session.observer.progress) {
-      session.observer.progress({"building", std::string(name(session.setup.main_phase())), 0, 0, 0, -1});
-    }
+    tell_building(session, engine);
     engine.set_activity("building the network", 0);
     const std::unique_ptr<Trainer> trainer = parts.make_trainer(share.threads);
     trainer->start();
     if (parts.on_gpu()) session.facts.gpus = gather_gpu_facts(engine, parts.gpu(trainer->facts().engines));
     session.facts.graphs = parts.graphs();
-    for (const auto* notes : {&parts.notes(), &trainer->facts().notes}) {
+    session.facts.gpus.provenance.merge(session.schedule.provenance);
+    for (const auto* notes : {&parts.notes(), &std::as_const(session.schedule.notes), &trainer->facts().notes}) {
       session.facts.gpus.notes.insert(session.facts.gpus.notes.end(), notes->begin(), notes->end());
     }
     Worker worker(*trainer, session.process, session.setup.seed);
@@ -130,15 +185,7 @@ void run_rank(Session session, std::unique_ptr<comm::Communicator> communicator,
     engine.barrier();
     engine.close_trace();
     if (session.observer.leaving) session.observer.leaving();
-  } catch (const AgreedError&) {
-    wait_for_the_others(engine);
-    if (session.observer.leaving) session.observer.leaving();
-    throw;
-  } catch (const std::exception& error) {
-    engine.abort(error.what());
-    if (session.observer.leaving) session.observer.leaving();
-    throw;
-  }
+  });
 }
 
 // A lost peer is the echo of what happened elsewhere in this process: the cause is what the user must see.
@@ -195,7 +242,7 @@ World world_of(const Options& options, const Launch& launch) {
 
 SessionResult run_session(const Options& options, const SessionObserver& observer,
                           const std::function<void(RunRecord&)>& prepare, GpuBackend* gpus) {
-  Session session{options, observer, prepare, settle(options, gpus), {}, gpus, {}};
+  Session session{options, observer, prepare, settle(options, gpus), {}, {}, gpus, {}};
   session.process.stop_requested = observer.stop_requested;
   SessionResult result;
   const Launch launch = detect_launch(process_environment());

@@ -218,8 +218,10 @@ void register_reduction(Registrar add, Options& o, Given& given) {
            [&o] { o.allreduce = DataType::kF16; });
   add.value("--algorithm", "NAME", "On CPUs: auto (default), shm, ring, hierarchical, mpi or doubling",
             [&o](const std::string& text) { o.comm_options.algorithm = comm::parse_algorithm(text); });
-  add.number("--bucket-mb", "MIB", "Size of the static schedule's buckets (default: 25)", 0, 1 << 20,
-             [&o](double x) { o.engine.buckets.bucket_bytes = mebibytes(x); });
+  add.number("--bucket-mb", "MIB", "Size of the static schedule's buckets (default: 25)", 0, 1 << 20, [&o](double x) {
+    o.engine.buckets.bucket_bytes = mebibytes(x);
+    o.gpu.buckets_given = true;
+  });
   add.number("--fusion-threshold-mb", "MIB", "Fusion buffer of the negotiated schedule (default: 128; 0: no fusion)", 0,
              1 << 20, [&o](double x) { o.engine.negotiation.fusion.threshold_bytes = mebibytes(x); });
   add.number("--cycle-time-ms", "MS", "Pause after a negotiation that moved nothing (default: 1)", 0, 60000,
@@ -242,7 +244,12 @@ void register_gpu(Registrar add, GpuOptions& o) {
   add.number("--loss-scale", "X", "Of fp16 (default: dynamic)", 1, 1 << 24, [&o](double x) { o.loss_scale = x; });
   add.flag("--tune", "Time the candidates of each operation first (seconds to minutes); all ranks use rank 0's winners",
            [&o] { o.tune = true; });
-  add.folder("--tuning-folder", "Where --tune keeps the winners, and where they are looked for", o.tuning_folder);
+  add.folder("--tuning-folder", "Where --tune and --tune-schedule keep what won, and where it is looked for",
+             o.tuning_folder);
+  add.flag("--tune-schedule",
+           "Try graph, overlap, bucket size, CTAs and registration first, those not given here, and train with the "
+           "fastest (about a minute; static schedule)",
+           [&o] { o.tune_schedule = true; });
   add.integer("--nccl-max-ctas", "Thread blocks per reduction at most (default: NCCL's choice)", 1, 64,
               o.nccl.max_ctas);
   add.flag("--no-nccl-registration", "Plain memory for gradients, not registered with NCCL",

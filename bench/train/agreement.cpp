@@ -97,6 +97,8 @@ Wishes wishes_of(const Options& options, const Setup& setup) {
                                  {"--deterministic", yes_no(gpu.deterministic)},
                                  {"--loss-scale", json_number(gpu.loss_scale)},
                                  {"--tune", yes_no(gpu.tune)},
+                                 {"--tune-schedule", yes_no(gpu.tune_schedule)},
+                                 {"--bucket-mb given", yes_no(gpu.buckets_given)},
                                  {"--tuning-folder", gpu.tuning_folder.empty() ? "not given" : "given"},
                                  {"--comm hierarchical", yes_no(gpu.two_levels)},
                                  {"--nccl-max-ctas", std::to_string(gpu.nccl.max_ctas)},

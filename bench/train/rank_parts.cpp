@@ -13,7 +13,7 @@ namespace hvd::bench {
 
 RankParts::RankParts(const Setup& setup, const EngineOptions& options, GpuBackend* gpus,
                      std::unique_ptr<comm::Communicator> communicator, const std::function<void()>& failing)
-    : setup_(setup), gpus_(gpus) {
+    : setup_(setup), options_(options), gpus_(gpus), setting_(setting_of(options, setup.gpu)) {
   if (setup.device == Device::kCuda) {
     open_gpu(options, std::move(communicator), failing);
   } else {
@@ -47,6 +47,7 @@ void RankParts::open_gpu(const EngineOptions& options, std::unique_ptr<comm::Com
     notes_.emplace_back(refusal);
     device_->enqueue_every_step();  // phases are compared: what the main one cannot have, none has
   }
+  setting_.graph = device_->graphs();
 }
 
 std::unique_ptr<comm::DeviceCommunicator> RankParts::connect(std::unique_ptr<comm::Communicator> communicator,
@@ -65,6 +66,29 @@ GpuDescription RankParts::gpu(const std::string& engines) const {
   GpuDescription gpu = describe_gpu(device, board_facts(device.uuid), list_.driver_version, list_.runtime_version);
   if (!engines.empty()) gpu["gpu.engines"] = hex64(Hasher().text(engines).value());
   return gpu;
+}
+
+std::vector<Knob> RankParts::knobs() const {
+  std::vector<Knob> knobs;
+  if (setting_.graph) knobs.push_back(Knob::kGraph);
+  if (device_->engine().size() == 1) return knobs;
+  if (setting_.overlap) knobs.push_back(Knob::kOverlap);
+  if (!setup_.gpu.buckets_given) knobs.push_back(Knob::kBuckets);
+  if (setting_.max_ctas == 0) knobs.push_back(Knob::kCtas);
+  if (device_->plane().registers_memory()) knobs.push_back(Knob::kRegistration);
+  return knobs;
+}
+
+void RankParts::apply(const ScheduleSetting& setting) {
+  EngineOptions engine = options_;
+  GpuOptions gpu = setup_.gpu;
+  put(setting, engine, gpu);
+  device_->set_options(gpu.schedule);
+  if (setting.bucket_bytes != setting_.bucket_bytes) device_->set_buckets(engine.buckets);
+  if (setting.max_ctas != setting_.max_ctas || setting.register_memory != setting_.register_memory) {
+    device_->reconnect(gpu.nccl);
+  }
+  setting_ = setting;
 }
 
 std::unique_ptr<Trainer> RankParts::make_trainer(int threads) {

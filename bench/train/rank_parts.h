@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "bench/train/gpu_facts.h"
+#include "bench/train/schedule_search.h"
 #include "bench/train/setup.h"
 #include "bench/train/trainer.h"
 #include "engine/comm/communicator.h"
@@ -36,6 +37,15 @@ class RankParts {
   [[nodiscard]] const std::vector<std::string>& notes() const { return notes_; }
   /// Only where on_gpu(). `engines`: NetworkFacts::engines.
   [[nodiscard]] GpuDescription gpu(const std::string& engines) const;
+  /// Of all ranks.
+  [[nodiscard]] std::int64_t images_per_step() { return engine().size() * setup_.model.batch_size; }
+  /// Of the steps as they are.
+  [[nodiscard]] const ScheduleSetting& setting() const { return setting_; }
+  /// Only where on_gpu(): knobs that the search may turn, because nobody asked for a position and they matter here.
+  [[nodiscard]] std::vector<Knob> knobs() const;
+  /// Only where on_gpu(), between steps. Collective: the steps that follow are as `setting` says.
+  /// Errors: those of DeviceEngine's methods for it.
+  void apply(const ScheduleSetting& setting);
   /// Collective. `threads`: for compute on the CPU. What it returns must go first. Errors: those of the trainers.
   [[nodiscard]] std::unique_ptr<Trainer> make_trainer(int threads);
 
@@ -46,12 +56,14 @@ class RankParts {
                                                     std::shared_ptr<comm::nccl::Api> nccl);
 
   const Setup& setup_;
+  const EngineOptions options_;
   GpuBackend* const gpus_;
   gpu::DeviceList list_;  // of this process
   std::unique_ptr<Engine> host_;
   std::unique_ptr<gpu::Runtime> runtime_;
   std::string comm_;
   std::vector<std::string> notes_;
+  ScheduleSetting setting_;  // of device_
   std::unique_ptr<DeviceEngine> device_;
 };
 

@@ -132,6 +132,25 @@ void refuse_types(const Options& options, const Setup& setup) {
   }
 }
 
+/// What the search for a schedule cannot serve. `setup` is settled.
+void refuse_search(const Setup& setup) {
+  if (!setup.gpu.tune_schedule) return;
+  if (setup.device != Device::kCuda) {
+    throw Error(Errc::kUnsupported,
+                "--tune-schedule tries how steps on GPUs are launched and reduced, and this run computes on the CPU; "
+                "leave it out");
+  }
+  if (setup.schedule != Schedule::kStatic) {
+    throw Error(Errc::kInvalidArgument, "--tune-schedule tries settings of the static schedule, and this run's is " +
+                                            std::string(hvd::name(setup.schedule)) + "; leave one of them out");
+  }
+  if (setup.profile) {
+    throw Error(Errc::kInvalidArgument,
+                "--profile waits for every operation, so no schedule can be tried beside it; leave out --profile or "
+                "--tune-schedule");
+  }
+}
+
 }  // namespace
 
 std::string_view Setup::device_name() const {
@@ -173,6 +192,7 @@ Setup settle(const Options& options, GpuBackend* gpus) {
   if (options.num_batches_per_iter < 1) {
     throw Error(Errc::kInvalidArgument, "--num-batches-per-iter must be at least 1");
   }
+  refuse_search(setup);
   if (options.replay_file.empty()) {
     take_model(options, setup);
   } else {

@@ -127,6 +127,9 @@ std::unique_ptr<Communicator> make_solo();
 std::vector<std::unique_ptr<Communicator>> make_loopback(int size, const CommOptions& options = {},
                                                          int ranks_per_node = 0);
 
+/// The same rank of the same world for an owner that goes before `lender` does; nobody uses `lender` meanwhile.
+std::unique_ptr<Communicator> borrow(Communicator& lender);
+
 /// Whether this build has MPI.
 bool mpi_available() noexcept;
 /// Initialises MPI (once per process) if need be and finalises it when the last MPI Communicator goes.

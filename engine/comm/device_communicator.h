@@ -15,6 +15,15 @@
 
 namespace hvd::comm {
 
+struct NcclOptions {
+  int max_ctas = 0;  ///< thread blocks per collective at most; 0: NCCL's choice
+  /// Several ranks may have the same GPU. For tests with one GPU: NCCL refuses it before 2.30, and then wants
+  /// NCCL_MULTI_RANK_GPU_ENABLE=1.
+  bool share_gpus = false;
+  bool register_memory = true;                ///< allocate() from NCCL and registered, where the version has it
+  std::chrono::milliseconds deadline{60000};  ///< of finalisation; other waits are given theirs
+};
+
 /// Work is enqueued on stream() in the order of the calls, and may be captured, unless capture_refusal() says
 /// otherwise: a capture that this stream has joined records it. Ordering with other streams is the caller's affair. The
 /// host waits only where a docstring says so.
@@ -30,6 +39,12 @@ class DevicePlane : public DataPlane {
   virtual void abort() noexcept = 0;
   /// Why a capture cannot hold all_reduce(), in one line; empty: it can.
   [[nodiscard]] virtual std::string_view capture_refusal() const { return {}; }
+  /// Collective, with nothing enqueued and no graph that holds reductions: the ranks part and connect anew as `options`
+  /// says (deadline and share_gpus stay). Memory that allocate() gave stays, registered or not as they say; what was
+  /// plain remains so. Errors: as make_nccl(); nothing but destruction is of use afterwards.
+  virtual void reconnect(const NcclOptions& options, Deadline deadline) = 0;
+  /// Whether what allocate() gives, and gave, is registered. Without any rank to reduce with: false.
+  [[nodiscard]] virtual bool registers_memory() const = 0;
   /// What the ranks spent together to be able to reduce; no part of any step.
   [[nodiscard]] virtual std::chrono::nanoseconds creation_time() const = 0;
 
@@ -41,15 +56,6 @@ class DeviceCommunicator : public Communicator {
  public:
   [[nodiscard]] virtual DevicePlane& device() = 0;
   [[nodiscard]] virtual gpu::Runtime& runtime() = 0;
-};
-
-struct NcclOptions {
-  int max_ctas = 0;  ///< thread blocks per collective at most; 0: NCCL's choice
-  /// Several ranks may have the same GPU. For tests with one GPU: NCCL refuses it before 2.30, and then wants
-  /// NCCL_MULTI_RANK_GPU_ENABLE=1.
-  bool share_gpus = false;
-  bool register_memory = true;                ///< allocate() from NCCL and registered, where the version has it
-  std::chrono::milliseconds deadline{60000};  ///< of finalisation; other waits are given theirs
 };
 
 /// Collective. The control plane and the topology are those of `host`, the GPU is `runtime`'s, which outlives the

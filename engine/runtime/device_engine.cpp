@@ -63,15 +63,42 @@ void DeviceEngine::give_up() noexcept {
 void DeviceEngine::set_gradients(std::vector<core::GradientInfo> gradients, std::byte* arena, DataType dtype,
                                  ReduceOp op) {
   engine_->set_gradients(gradients, arena, dtype, op);
-  const core::BucketPlan& plan = engine_->plan();
-  marks_.configure(gradients.size(), plan.buckets);
-  std::vector<std::string> titles;
-  for (std::size_t b = 0; b < plan.buckets.size(); ++b) {
-    titles.push_back(bucket_title(b, plan.buckets[b], gradients, size_of(dtype)));
-  }
-  watch_.configure(std::move(titles), gradients.size());
   arena_ = arena;
   gradients_ = std::move(gradients);
+  watch_plan();
+}
+
+void DeviceEngine::watch_plan() {
+  const core::BucketPlan& plan = engine_->plan();
+  marks_.configure(gradients_.size(), plan.buckets);
+  std::vector<std::string> titles;
+  for (std::size_t b = 0; b < plan.buckets.size(); ++b) {
+    titles.push_back(bucket_title(b, plan.buckets[b], gradients_, size_of(plan.dtype)));
+  }
+  // On the engine's thread, which may be looking at it.
+  engine_->perform("watching a plan", [&] { watch_.configure(std::move(titles), gradients_.size()); });
+}
+
+void DeviceEngine::begin_anew(const char* call) {
+  if (watch_.active()) throw Error(Errc::kInvalidArgument, std::string(call) + " inside a step");
+  graphs_.clear();
+  eager_.clear();
+}
+
+void DeviceEngine::set_options(const DeviceOptions& device) {
+  begin_anew("set_options");
+  device_ = device;
+}
+
+void DeviceEngine::set_buckets(const core::BucketOptions& buckets) {
+  begin_anew("set_buckets");
+  engine_->set_buckets(buckets);
+  watch_plan();
+}
+
+void DeviceEngine::reconnect(const comm::NcclOptions& options) {
+  begin_anew("reconnect");
+  engine_->perform("reconnect", [&] { plane_.reconnect(options, Deadline::after(options_.deadline)); });
 }
 
 void DeviceEngine::set_schedule(Schedule schedule) {

@@ -95,10 +95,22 @@ class DeviceEngine {
   [[nodiscard]] std::string_view graph_refusal() const;
   /// No graph is asked for any more, whatever the schedule.
   void enqueue_every_step() { device_.graph = false; }
+
+  // Between steps, all ranks alike, after set_gradients(): the steps that follow are of another kind. Graphs are
+  // forgotten, and captured anew after eager steps.
+  void set_options(const DeviceOptions& device);
+  /// Collective. Errors: those of Engine::set_buckets().
+  void set_buckets(const core::BucketOptions& buckets);
+  /// Collective. Errors: those of comm::DevicePlane::reconnect(), which fail the engine.
+  void reconnect(const comm::NcclOptions& options);
   /// Forgets captured graphs: the next steps are captured anew. After a change of what Work enqueues.
   void drop_graphs() { graphs_.clear(); }
 
  private:
+  /// Errors: invalid_argument inside a step.
+  void begin_anew(const char* call);
+  /// Of the engine's plan.
+  void watch_plan();
   [[nodiscard]] bool to_be_captured() const;
   void enqueue(const Work& work);
   void reduce_ready_buckets();

@@ -17,11 +17,15 @@ DeviceWatch::DeviceWatch(comm::DeviceCommunicator& communicator, std::chrono::mi
 
 void DeviceWatch::configure(std::vector<std::string> titles, std::size_t gradients) {
   titles_ = std::move(titles);
+  events_.buckets.clear();
   for (std::size_t i = 0; i < titles_.size(); ++i) {
     events_.buckets.push_back({runtime_.make_event(gpu::Timing::kOff), runtime_.make_event(gpu::Timing::kOn),
                                runtime_.make_event(gpu::Timing::kOn)});
   }
+  events_.gradients.clear();
   for (std::size_t i = 0; i < gradients; ++i) events_.gradients.push_back(runtime_.make_event(gpu::Timing::kOff));
+  const MutexLock lock(mutex_);
+  state_.buckets = 0;  // of the last step, in another plan
 }
 
 void DeviceWatch::begin(std::uint64_t step, std::size_t buckets) {

@@ -35,7 +35,8 @@ class DeviceWatch final : public EngineObserver {
   DeviceWatch(comm::DeviceCommunicator& communicator, std::chrono::milliseconds deadline);
 
   // -- the training thread's -----------------------------------------------------------------------------
-  /// Makes the events. `titles` [bucket] name the buckets for messages.
+  /// Makes the events; between steps, and with the engine's thread not looking. `titles` [bucket] name the buckets for
+  /// messages.
   void configure(std::vector<std::string> titles, std::size_t gradients);
   [[nodiscard]] StepEvents& events() noexcept { return events_; }
   void begin(std::uint64_t step, std::size_t buckets);
@@ -69,7 +70,7 @@ class DeviceWatch final : public EngineObserver {
   comm::DeviceCommunicator& communicator_;
   gpu::Runtime& runtime_;
   const std::chrono::milliseconds deadline_;
-  StepEvents events_;                // made once, before the first step
+  StepEvents events_;                // made between steps
   std::vector<std::string> titles_;  // likewise
   Mutex mutex_;
   State state_ HVD_GUARDED_BY(mutex_);

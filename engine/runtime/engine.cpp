@@ -46,6 +46,7 @@ std::span<std::byte> Engine::allocate(std::size_t bytes) { return impl_->allocat
 void Engine::set_gradients(std::vector<core::GradientInfo> gradients, std::byte* arena, DataType dtype, ReduceOp op) {
   impl_->set_gradients(std::move(gradients), arena, dtype, op);
 }
+void Engine::set_buckets(const core::BucketOptions& buckets) { impl_->set_buckets(buckets); }
 const core::BucketPlan& Engine::plan() const {
   if (impl_->gradients_.empty()) throw Error(Errc::kInvalidArgument, "plan: call set_gradients() first");
   return impl_->plan_;
@@ -95,6 +96,8 @@ void Engine::all_reduce(void* data, std::size_t count, DataType dtype, ReduceOp 
     plane.complete("all_reduce", deadline);
   });
 }
+
+void Engine::perform(const char* what, const std::function<void()>& work) { impl_->execute(what, work); }
 
 void Engine::set_activity(const char* activity, std::uint64_t step) noexcept {
   impl_->activity_.store(activity, std::memory_order_relaxed);

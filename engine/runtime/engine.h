@@ -15,6 +15,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -90,6 +91,8 @@ class Engine {
   /// Collective, once. Plans the buckets and compares the plan's hash over ranks.
   /// Errors: mismatch naming a rank that differs, its host and the first tensor that differs.
   void set_gradients(std::vector<core::GradientInfo> gradients, std::byte* arena, DataType dtype, ReduceOp op);
+  /// Collective, between steps, after set_gradients(): plans the buckets anew. Errors: as set_gradients().
+  void set_buckets(const core::BucketOptions& buckets);
   [[nodiscard]] const core::BucketPlan& plan() const;
   /// Schedule of the steps that follow; every rank must switch at the same step. Starts as options.schedule.
   void set_schedule(Schedule schedule);
@@ -111,6 +114,8 @@ class Engine {
   std::vector<comm::Bytes> gather(std::span<const std::byte> message);
   comm::Bytes broadcast_message(std::span<const std::byte> message, int root);
   void all_reduce(void* data, std::size_t count, DataType dtype, ReduceOp op);
+  /// What there is no method for. `what` is for messages.
+  void perform(const char* what, const std::function<void()>& work);
 
   /// What the caller is doing ("step 17, backward of layer4.2.conv3"), shown when a peer loses patience.
   /// Cheap; `activity` must be a string that outlives the engine, e.g. a literal.

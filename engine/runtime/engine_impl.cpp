@@ -175,10 +175,7 @@ void Engine::Impl::set_gradients(std::vector<core::GradientInfo> gradients, std:
     }
     requests.push_back({gradient.name, dtype, op, {static_cast<std::int64_t>(gradient.count)}});
   }
-  if (!solo()) {
-    execute("set_gradients",
-            [&] { compare_plans(*communicator_, plan, gradients, Deadline::after(options_.deadline)); });
-  }
+  agree_on(plan, gradients);
   marks_.configure(gradients.size(), plan.buckets);
   plan_ = std::move(plan);
   gradients_ = std::move(gradients);
@@ -186,6 +183,21 @@ void Engine::Impl::set_gradients(std::vector<core::GradientInfo> gradients, std:
   arena_ = arena;
   const MutexLock lock(mutex_);
   gradient_names_ = std::move(names);
+}
+
+void Engine::Impl::set_buckets(const core::BucketOptions& buckets) {
+  if (gradients_.empty()) throw Error(Errc::kInvalidArgument, "set_buckets: call set_gradients() first");
+  if (in_step_.load()) throw Error(Errc::kInvalidArgument, "set_buckets inside a step");
+  core::BucketPlan plan = core::plan_buckets(gradients_, plan_.dtype, plan_.op, buckets);
+  agree_on(plan, gradients_);
+  marks_.configure(gradients_.size(), plan.buckets);
+  plan_ = std::move(plan);
+}
+
+void Engine::Impl::agree_on(const core::BucketPlan& plan, const std::vector<core::GradientInfo>& gradients) {
+  if (solo()) return;
+  execute("comparing bucket plans",
+          [&] { compare_plans(*communicator_, plan, gradients, Deadline::after(options_.deadline)); });
 }
 
 void Engine::Impl::begin_step() {

@@ -51,6 +51,7 @@ class Engine::Impl {
   bool done(Ticket ticket);
   std::span<std::byte> allocate(std::size_t bytes);
   void set_gradients(std::vector<core::GradientInfo> gradients, std::byte* arena, DataType dtype, ReduceOp op);
+  void set_buckets(const core::BucketOptions& buckets);
   void begin_step();
   void gradient_ready(std::size_t index);
   StepReport finish_step();
@@ -117,6 +118,8 @@ class Engine::Impl {
   std::string here() const;
 
   // -- callers' side -----------------------------------------------------------------------------------
+  /// Collective: the ranks have the same plan. Errors: mismatch.
+  void agree_on(const core::BucketPlan& plan, const std::vector<core::GradientInfo>& gradients);
   void ring() noexcept;
   void throw_failure() HVD_REQUIRES(mutex_);
 

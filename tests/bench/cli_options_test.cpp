@@ -69,6 +69,7 @@ TEST(CommandLine, EveryOption) {
   EXPECT_EQ(o.comm_options.algorithm, comm::Algorithm::kRing);
   EXPECT_EQ(o.engine.buckets.bucket_bytes, std::size_t{1} << 19);
   EXPECT_EQ(o.engine.buckets.first_bucket_bytes, std::size_t{1} << 19) << "never larger than the others";
+  EXPECT_TRUE(o.gpu.buckets_given);
   EXPECT_EQ(o.engine.negotiation.fusion.threshold_bytes, std::size_t{2} << 20);
   EXPECT_EQ(o.engine.cycle_time.count(), 2500);
   EXPECT_EQ(o.engine.negotiation.cache_capacity, 7U);
@@ -178,17 +179,20 @@ TEST(CommandLine, OfGpus) {
   EXPECT_FALSE(parse("--dtype tf32 --dtype fp16").options.gpu.tf32);
   EXPECT_EQ(parse("--allreduce-dtype fp16").options.allreduce, DataType::kF16);
 
-  const GpuOptions knobs = parse(
-                               "--fusion-level 1 --no-cuda-graph --no-overlap --deterministic --loss-scale 1024 --tune "
-                               "--tuning-folder w --nccl-max-ctas 8 --no-nccl-registration --share-gpus "
-                               "--deadline-seconds 5")
-                               .options.gpu;
+  const GpuOptions knobs =
+      parse(
+          "--fusion-level 1 --no-cuda-graph --no-overlap --deterministic --loss-scale 1024 --tune --tune-schedule "
+          "--tuning-folder w --nccl-max-ctas 8 --no-nccl-registration --share-gpus "
+          "--deadline-seconds 5")
+          .options.gpu;
   EXPECT_EQ(knobs.fusion_level, 1);
   EXPECT_FALSE(knobs.schedule.graph);
   EXPECT_FALSE(knobs.schedule.overlap);
   EXPECT_TRUE(knobs.deterministic);
   EXPECT_EQ(knobs.loss_scale, 1024);
   EXPECT_TRUE(knobs.tune);
+  EXPECT_TRUE(knobs.tune_schedule);
+  EXPECT_FALSE(knobs.buckets_given);
   EXPECT_EQ(knobs.tuning_folder, "w");
   EXPECT_EQ(knobs.nccl.max_ctas, 8);
   EXPECT_FALSE(knobs.nccl.register_memory);

@@ -221,7 +221,7 @@ class FakeGpus final : public bench::GpuBackend {
   }
   std::shared_ptr<comm::nccl::Api> load_nccl(gpu::Runtime& runtime) override {
     if (!no_nccl.empty()) throw Error(Errc::kUnsupported, no_nccl);
-    return std::make_shared<FakeNccl>(hub_, dynamic_cast<FakeRuntime&>(runtime), FakeNcclOptions{});
+    return std::make_shared<FakeNccl>(hub_, dynamic_cast<FakeRuntime&>(runtime), nccl);
   }
   std::unique_ptr<models::DeviceStep> make_step(models::Graph /*graph*/, const models::StepOptions& options,
                                                 const models::CudnnOptions& cudnn, gpu::Runtime& runtime,
@@ -234,6 +234,7 @@ class FakeGpus final : public bench::GpuBackend {
   [[nodiscard]] std::vector<std::string> violations() { return world_.violations(); }
 
   FakeStepFaults faults;
+  FakeNcclOptions nccl;
   std::string missing, no_nccl;
   int broken_gpu = -1;
   models::CudnnOptions asked;  ///< of rank 0's step

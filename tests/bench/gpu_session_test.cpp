@@ -15,6 +15,7 @@
 #include "engine/base/hash.h"
 #include "models/replay/replay.h"
 #include "tests/bench/fake_gpus.h"
+#include "tests/bench/gpu_sessions.h"
 
 namespace hvd::bench {
 namespace {
@@ -22,21 +23,7 @@ namespace {
 namespace fs = std::filesystem;
 using test::FakeGpus;
 using test::FakeStep;
-
-Options gpu_options(int ranks) {
-  Options options;
-  options.model = "resnet50";
-  options.device = Device::kCuda;
-  options.image_size = 32;
-  options.batch_size = 2;
-  options.ranks = ranks > 1 ? ranks : 0;
-  options.comm = ranks > 1 ? CommBackend::kLoopback : CommBackend::kAuto;
-  options.num_warmup_batches = 4;
-  options.num_iters = 6;
-  options.engine.buckets = {.bucket_bytes = 1024, .first_bucket_bytes = 256};
-  options.engine.deadline = std::chrono::seconds(20);
-  return options;
-}
+using test::gpu_options;
 
 struct Outcome {
   SessionResult result;

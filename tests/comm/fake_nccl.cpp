@@ -77,6 +77,7 @@ struct FakeNcclHub::Round {
   std::vector<bool> here;
   std::vector<std::uint64_t> capture;  // [rank] which of the rank's captured calls this is; 0: not captured
   bool done = false;
+  int turns = 0;  // that are to pass before it is over
 };
 
 /// One communicator on all ranks.
@@ -120,7 +121,7 @@ void FakeNcclHub::lose_a_rank() {
 }
 
 FakeNccl::FakeNccl(FakeNcclHub& hub, FakeRuntime& gpu, FakeNcclOptions options)
-    : hub_(hub), gpu_(gpu), options_(options) {}
+    : hub_(hub), gpu_(gpu), options_(std::move(options)) {}
 
 FakeNccl::~FakeNccl() {
   const MutexLock lock(mutex_);
@@ -290,8 +291,9 @@ void FakeNccl::enqueue(Member& member, Kind kind, const Collective& what, gpu::S
     hold = member.held_by_graphs;
     capture = ++member.captures;
   }
+  const int turns = options_.turns ? options_.turns(member.max_ctas) : 0;
   auto start = [hub = &hub_, group = member.group, aborted = member.aborted, hold, capture, rank, what, label, kind,
-                error]() -> Work::Poll {
+                error, turns]() -> Work::Poll {
     hub->note("rank " + std::to_string(rank) + " begins " + label);
     const MutexLock lock(group->mutex);
     const std::size_t number = group->next[rank]++;
@@ -303,6 +305,7 @@ void FakeNccl::enqueue(Member& member, Kind kind, const Collective& what, gpu::S
       slot->here.resize(slot->parts.size());
       slot->capture.resize(slot->parts.size());
     }
+    slot->turns = std::max(slot->turns, turns);
     slot->capture[rank] = capture;
     slot->parts[rank] = what;
     slot->here[rank] = true;
@@ -315,6 +318,7 @@ void FakeNccl::enqueue(Member& member, Kind kind, const Collective& what, gpu::S
       if (group->lost) return false;
       if (round->done) return true;
       if (!std::all_of(round->here.begin(), round->here.end(), [](bool there) { return there; })) return false;
+      if (round->turns-- > 0) return false;
       for (const Collective& part : round->parts) {
         if (!alike(part, round->parts[rank])) throw std::runtime_error("ranks do not make the same call: " + label);
       }

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -28,6 +29,8 @@ struct FakeNcclOptions {
   bool fail_unique_id = false;
   int fail_register_code = 0;  ///< not 0: enroll() fails with it
   int wrong_sums = 0;          ///< so many reductions give a wrong result
+  /// Of how many turns of the world a collective takes, by the communicator's limit of CTAs; null: what comes.
+  std::function<int(int max_ctas)> turns;
 };
 
 /// What the ranks share.

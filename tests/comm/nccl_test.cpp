@@ -92,6 +92,47 @@ TEST(Nccl, BroadcastAndDescription) {
   EXPECT_TRUE(outcome.good()) << outcome.text();
 }
 
+TEST(Nccl, ConnectsAnewWithOtherOptionsAndTheSameMemory) {
+  const GpuOutcome outcome = on_gpu_ranks(3, {}, [](GpuRank& rank) {
+    const auto communicator = rank.connect();
+    comm::DevicePlane& plane = communicator->device();
+    const auto memory = plane.allocate(kCount * sizeof(float), Deadline::after(20s));
+    const auto reduced = [&] {
+      produce(rank.gpu, memory->bytes(), rank.rank, DataType::kF32, plane.stream());
+      plane.all_reduce(memory->bytes().data(), kCount, DataType::kF32, ReduceOp::kSum, Deadline::after(20s));
+      plane.complete("the test's reduction", Deadline::after(20s));
+      for (std::size_t i = 0; i < kCount; ++i) {
+        const float expected = value_of(0, i) + value_of(1, i) + value_of(2, i);
+        ASSERT_EQ(load_element(&memory->bytes()[i * sizeof(float)], DataType::kF32), expected) << i;
+      }
+    };
+    reduced();
+    EXPECT_TRUE(plane.registers_memory());
+    plane.reconnect({.max_ctas = 4, .register_memory = false}, Deadline::after(20s));
+    EXPECT_EQ(plane.description(), "nccl 2.28.9, memory not registered, at most 4 CTAs");
+    EXPECT_FALSE(plane.registers_memory());
+    reduced();
+    plane.reconnect({}, Deadline::after(20s));
+    EXPECT_EQ(plane.description(), "nccl 2.28.9, memory registered");
+    reduced();
+  });
+  EXPECT_TRUE(outcome.good()) << outcome.text();
+  EXPECT_EQ(std::count(outcome.log.begin(), outcome.log.end(), "destroy 2"), 3) << outcome.text();
+}
+
+TEST(Nccl, PlainMemoryStaysPlain) {
+  GpuWorldOptions options;
+  options.communicator.register_memory = false;
+  const GpuOutcome outcome = on_gpu_ranks(2, options, [](GpuRank& rank) {
+    const auto communicator = rank.connect();
+    const auto memory = communicator->device().allocate(100, Deadline::after(20s));
+    communicator->device().reconnect({}, Deadline::after(20s));
+    EXPECT_EQ(communicator->device().description(), "nccl 2.28.9, memory not registered (it is plain memory)");
+    EXPECT_FALSE(communicator->device().registers_memory());
+  });
+  EXPECT_TRUE(outcome.good()) << outcome.text();
+}
+
 TEST(Nccl, WithoutRegistrationPlainMemoryDoes) {
   FakeNcclOptions old, failing;
   old.can_register = false;

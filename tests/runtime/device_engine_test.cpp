@@ -210,6 +210,58 @@ TEST(DeviceEngine, SaysWhyReductionsInTwoLevelsAreNotCaptured) {
   EXPECT_TRUE(one_level.good()) << one_level.text();
 }
 
+/// Way::ranks_per_node.
+class DeviceChanges : public ::testing::TestWithParam<int> {};
+
+TEST_P(DeviceChanges, BetweenStepsLoseNothing) {
+  constexpr int kSteps = 4;  // of each kind: two eager ones, a capture, a launch
+  GpuWorldOptions options;
+  options.ranks_per_node = GetParam();
+  const GpuOutcome outcome = on_gpu_ranks(4, options, [&](GpuRank& rank) {
+    DeviceEngine engine(rank.connect(), small_buckets(Schedule::kStatic), {});
+    Network network(rank, engine);
+    int steps = 0;
+    const auto train = [&](bool graph, std::size_t fewest, std::size_t most) {
+      for (int step = 0; step < kSteps; ++step) {
+        const DeviceReport report = network.step();
+        EXPECT_EQ(report.graph, graph && GetParam() == 0 && step >= 2) << "step " << step;
+        EXPECT_GE(report.batches, fewest);
+        EXPECT_LE(report.batches, most);
+      }
+      steps += kSteps;
+    };
+    train(true, 2, kGradients - 1);
+    engine.set_buckets({.bucket_bytes = 1 << 20, .first_bucket_bytes = 1 << 20});
+    train(true, 1, 1);
+    engine.set_options({.overlap = false, .graph = false});
+    engine.set_buckets({.bucket_bytes = 1, .first_bucket_bytes = 1});
+    train(false, kGradients, kGradients);
+    engine.reconnect({.max_ctas = 4, .register_memory = false});
+    EXPECT_NE(engine.engine().data_plane().find("memory not registered, at most 4 CTAs"), std::string::npos);
+    engine.set_options({});
+    train(true, kGradients, kGradients);
+    engine.reconnect({});
+    train(true, kGradients, kGradients);
+    EXPECT_EQ(network.parameters(), expected_parameters(4, steps, network.gradients()));
+  });
+  EXPECT_TRUE(outcome.good()) << outcome.text().substr(0, 3000);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, DeviceChanges, ::testing::Values(0, 2));
+
+TEST(DeviceEngine, ARankThatCannotConnectAnewEndsAll) {
+  const GpuOutcome outcome = on_gpu_ranks(3, {}, [](GpuRank& rank) {
+    const EngineOptions brief = small_buckets(Schedule::kStatic, 2s);
+    DeviceEngine engine(rank.connect(), brief, {});
+    Network network(rank, engine);
+    for (int step = 0; step < 4; ++step) network.step();
+    if (rank.rank == 2) throw Error(Errc::kBackend, "rank 2 has had enough");
+    engine.reconnect({.max_ctas = 4});
+  });
+  for (std::size_t r = 0; r < 2; ++r) EXPECT_EQ(outcome.errors[r].find("peer_lost: "), 0U) << outcome.text();
+  EXPECT_TRUE(outcome.violations.empty()) << outcome.text();
+}
+
 /// Of the log, what rank 0 did in its last step, as positions in it.
 std::map<std::string, std::size_t> last_step_of_rank_0(const std::vector<std::string>& log) {
   std::map<std::string, std::size_t> positions;

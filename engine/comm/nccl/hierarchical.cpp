@@ -169,6 +169,18 @@ void HierarchicalPlane::check() {
   }
 }
 
+void HierarchicalPlane::reconnect(const NcclOptions& options, Deadline deadline) {
+  complete("what was enqueued before connecting anew", deadline);
+  try {
+    inside_->reconnect(options, deadline);
+    levels_.world.control().barrier(deadline);  // a node that failed says so here
+  } catch (const Error& error) {
+    levels_.world.control().abort(error.what());
+    abort();
+    throw;
+  }
+}
+
 void HierarchicalPlane::abort() noexcept {
   if (aborted_.exchange(true)) return;
   const std::string reason = here_ + " gave up";

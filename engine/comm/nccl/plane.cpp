@@ -36,6 +36,7 @@ class Plane::Memory final : public RegisteredMemory {
  public:
   Memory(Plane& plane, std::size_t bytes) : plane_(plane) {
     if (!plane.alone() && plane.options_.register_memory) take_registered(bytes);
+    plane.memory_.push_back(this);
     if (memory_.empty()) {
       block_ = plane.runtime_.allocate(rounded_up(bytes) + kAlignBytes, "memory to reduce");
       void* start = block_->bytes.data();
@@ -47,17 +48,35 @@ class Plane::Memory final : public RegisteredMemory {
   Memory(const Memory&) = delete;
   Memory& operator=(const Memory&) = delete;
   ~Memory() override {
-    if (registration_.native != nullptr && !plane_.aborted_) {
-      static_cast<void>(plane_.call([&] { return plane_.api_->withdraw(plane_.comm_, registration_); }));
-    }
+    withdraw();
+    std::erase(plane_.memory_, this);
     if (!block_) static_cast<void>(plane_.api_->free(memory_.data()));
+  }
+  /// Nothing where it is plain.
+  void enroll() {
+    if (block_) {
+      plane_.unregistered_ = "it is plain memory";
+      return;
+    }
+    const Result result = plane_.call([&] {
+      return plane_.api_->enroll(plane_.comm_, {memory_.data(), rounded_up(memory_.size())}, registration_);
+    });
+    if (result.status == Status::kFailed) {
+      plane_.unregistered_ = "ncclCommRegister: " + plane_.api_->explain(result, plane_.comm_);
+      registration_ = {};
+    }
+  }
+  void withdraw() {
+    if (registration_.native == nullptr || plane_.aborted_) return;
+    const Registration gone = std::exchange(registration_, {});
+    static_cast<void>(plane_.call([&] { return plane_.api_->withdraw(plane_.comm_, gone); }));
   }
   [[nodiscard]] std::span<std::byte> bytes() const override { return memory_; }
 
  private:
   void take_registered(std::size_t bytes) {
     if (!plane_.api_->can_register()) {
-      plane_.unregistered_ = "NCCL " + plane_.api_->version().text() + " has no registration";
+      plane_.unregistered_ = plane_.no_registration();
       return;
     }
     void* data = nullptr;
@@ -66,13 +85,7 @@ class Plane::Memory final : public RegisteredMemory {
       return;  // plain memory may still be had; if not, that says how much is free
     }
     memory_ = {static_cast<std::byte*>(data), bytes};
-    const Result result = plane_.call([&] {
-      return plane_.api_->enroll(plane_.comm_, {memory_.data(), rounded_up(bytes)}, registration_);
-    });
-    if (result.status == Status::kFailed) {
-      plane_.unregistered_ = "ncclCommRegister: " + plane_.api_->explain(result, plane_.comm_);
-      registration_ = {};
-    }
+    enroll();
   }
 
   Plane& plane_;
@@ -94,34 +107,60 @@ Plane::Plane(Communicator& host, gpu::Runtime& runtime, std::shared_ptr<Api> api
       options_(options),
       here_(std::move(here)),
       stream_(runtime.make_stream(gpu::Priority::kHigh)) {
-  if (alone()) return;
+  if (!alone()) connect(deadline);
+}
+
+Plane::~Plane() {
+  if (alone() || aborted_) return;
+  try {
+    host_.control().throw_if_aborted();
+    disconnect(Deadline::after(options_.deadline));
+  } catch (...) {  // a peer has not come to its end: nobody is left to tell
+    abort();
+  }
+}
+
+void Plane::connect(Deadline deadline) {
   const auto begin = Clock::now();
   std::optional<Trial> trial;  // goes after the stream has run dry
   try {
-    trial.emplace(runtime);
+    trial.emplace(runtime_);
     create(deadline);
     trial->run(*this, host_.topology(), here_, deadline);
   } catch (const Error& error) {
     abort();
     if (error.code() != Errc::kPeerLost) host_.control().abort(error.what());
-    run_dry(runtime, stream_);
+    run_dry(runtime_, stream_);
     throw;
   }
   creation_time_ = Clock::now() - begin;
 }
 
-Plane::~Plane() {
-  if (alone() || aborted_) return;
-  const Deadline deadline = Deadline::after(options_.deadline);
-  try {
-    host_.control().throw_if_aborted();
-    settle(call([&] { return api_->finalize(comm_); }), "ncclCommFinalize", deadline);
-    const MutexLock lock(mutex_);
-    static_cast<void>(api_->destroy(std::exchange(comm_, {})));
-  } catch (...) {  // a peer has not come to its end: nobody is left to tell
-    abort();
-  }
+void Plane::disconnect(Deadline deadline) {
+  settle(call([&] { return api_->finalize(comm_); }), "ncclCommFinalize", deadline);
+  const MutexLock lock(mutex_);
+  static_cast<void>(api_->destroy(std::exchange(comm_, {})));
 }
+
+void Plane::reconnect(const NcclOptions& options, Deadline deadline) {
+  throw_if_aborted();
+  options_.max_ctas = options.max_ctas;
+  options_.register_memory = options.register_memory;
+  if (alone()) return;
+  complete("what was enqueued before connecting anew", deadline);
+  for (Memory* const memory : memory_) memory->withdraw();
+  disconnect(deadline);
+  unregistered_.clear();
+  connect(deadline);
+  if (!options_.register_memory) return;
+  if (!api_->can_register()) unregistered_ = no_registration();
+  for (Memory* const memory : memory_) memory->enroll();
+  settle(state(), "registering memory anew", deadline);
+}
+
+bool Plane::registers_memory() const { return !alone() && options_.register_memory && unregistered_.empty(); }
+
+std::string Plane::no_registration() const { return "NCCL " + api_->version().text() + " has no registration"; }
 
 bool Plane::alone() const { return host_.topology().size == 1; }
 

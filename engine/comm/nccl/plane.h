@@ -8,6 +8,7 @@
 #include <atomic>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "engine/base/mutex.h"
 #include "engine/comm/device_communicator.h"
@@ -34,6 +35,8 @@ class Plane final : public DevicePlane {
   [[nodiscard]] gpu::StreamView stream() const override { return stream_; }
   void check() override;
   void abort() noexcept override;
+  void reconnect(const NcclOptions& options, Deadline deadline) override;
+  [[nodiscard]] bool registers_memory() const override;
   [[nodiscard]] std::chrono::nanoseconds creation_time() const override { return creation_time_; }
 
   // The halves of an all-reduce, for planes that put something between them. In place, enqueued, errors as those of
@@ -53,10 +56,15 @@ class Plane final : public DevicePlane {
   [[nodiscard]] bool alone() const;
   /// "rank 1 (host b): ncclAllReduce (26214400 bytes)".
   [[nodiscard]] std::string doing(const std::string& what) const;
+  /// Collective: creates the communicator and tries it. Errors: the peers are told.
+  void connect(Deadline deadline);
   void create(Deadline deadline);
+  /// Collective: the ranks part.
+  void disconnect(Deadline deadline);
   using Function = Result (Api::*)(Comm, const Collective&, gpu::StreamView);
   void enqueue(Function function, const std::string& name, const Collective& what, Deadline deadline);
   UniqueId agree_on_id(Deadline deadline);
+  [[nodiscard]] std::string no_registration() const;
   /// After a call: waits while it is in progress. Errors: as its docstring's, naming `what`.
   void settle(Result result, const std::string& what, Deadline deadline);
   [[noreturn]] void refuse(Result result, const std::string& what);
@@ -69,11 +77,12 @@ class Plane final : public DevicePlane {
   Communicator& host_;
   gpu::Runtime& runtime_;
   const std::shared_ptr<Api> api_;
-  const NcclOptions options_;
+  NcclOptions options_;
   const std::string here_;
   gpu::Stream stream_;
   std::chrono::nanoseconds creation_time_{0};
-  std::string unregistered_;  // why memory is not registered; empty: it is, or there is none yet
+  std::string unregistered_;     // why memory is not registered; empty: it is, or there is none yet
+  std::vector<Memory*> memory_;  // that lives
 
   std::atomic<bool> aborted_{false};
   std::atomic<int> calls_{0};  // of the owner, under way

@@ -1,0 +1,114 @@
+#include "bench/train/schedule_memory.h"
+
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <string_view>
+
+#include "bench/build_info.h"
+#include "bench/train/key_lines.h"
+#include "bench/train/setup.h"
+#include "engine/base/error.h"
+#include "engine/base/hash.h"
+
+namespace hvd::bench {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Of GpuDescription: what a setting's speed depends on.
+constexpr std::array kGpuKeys{"gpu.name", "gpu.driver", "gpu.cuda_runtime", "gpu.power_limit_watts"};
+constexpr std::string_view kChosen = "chosen";
+
+std::string_view name_of(Knob knob) {
+  switch (knob) {
+    case Knob::kGraph: return "graph";
+    case Knob::kOverlap: return "overlap";
+    case Knob::kBuckets: return "buckets";
+    case Knob::kCtas: return "ctas";
+    case Knob::kRegistration: return "registration";
+  }
+  return "unknown";
+}
+
+}  // namespace
+
+ScheduleCase schedule_case(const Setup& setup, const comm::Topology& world, const std::string& library,
+                           const GpuDescription& gpu, const ScheduleSetting& start, const std::vector<Knob>& knobs) {
+  ScheduleCase of{{"model", setup.model.model},
+                  {"auxiliary head", setup.model.auxiliary_head ? "yes" : "no"},
+                  {"image size", std::to_string(setup.model.image_size)},
+                  {"classes", std::to_string(setup.model.classes)},
+                  {"batch size", std::to_string(setup.model.batch_size)},
+                  {"type", setup.compute_name()},
+                  {"all-reduce type", std::string(hvd::name(setup.gradient))},
+                  {"fusion level", std::to_string(setup.gpu.fusion_level)},
+                  {"deterministic", setup.gpu.deterministic ? "yes" : "no"},
+                  {"ranks", std::to_string(world.size)},
+                  {"nodes", std::to_string(world.nodes)},
+                  {"two levels", setup.gpu.two_levels ? "yes" : "no"},
+                  {"libraries", library},
+                  {"hvd_bench", std::string(build_info().version)},
+                  {"from", setting_text(start)}};
+  std::string turned;
+  for (const Knob knob : knobs) turned += (turned.empty() ? "" : " ") + std::string(name_of(knob));
+  of.emplace_back("knobs", turned);
+  for (const char* const key : kGpuKeys) {
+    if (const auto found = gpu.find(key); found != gpu.end()) of.emplace_back(*found);
+  }
+  return of;
+}
+
+std::string schedule_path(const std::string& folder, const ScheduleCase& of) {
+  const std::string hash = hex64(Hasher().text(key_lines(of)).value());
+  return (fs::path(folder) / (of.front().second + "-" + hash + ".schedule")).string();
+}
+
+std::string schedule_text(const ScheduleCase& of, const ScheduleSetting& setting) {
+  std::ostringstream values;
+  values << setting.graph << ' ' << setting.overlap << ' ' << setting.bucket_bytes << ' ' << setting.max_ctas << ' '
+         << setting.register_memory;
+  ScheduleCase lines = of;
+  lines.emplace_back(kChosen, values.str());
+  return key_lines(lines);
+}
+
+std::optional<ScheduleSetting> parse_schedule(const std::string& text, const ScheduleCase& of) {
+  const std::string key = key_lines(of);
+  if (!text.starts_with(key)) return std::nullopt;
+  std::string_view rest = std::string_view(text).substr(key.size());
+  const auto [name, values] = split_line(take_line(rest));
+  if (name != kChosen) return std::nullopt;
+  std::istringstream in{std::string(values)};
+  ScheduleSetting setting;
+  in >> setting.graph >> setting.overlap >> setting.bucket_bytes >> setting.max_ctas >> setting.register_memory;
+  // Written again it must be the same: nothing more, nothing else.
+  return in && schedule_text(of, setting) == text ? std::optional(setting) : std::nullopt;
+}
+
+std::optional<ScheduleSetting> kept_schedule(const std::string& folder, const ScheduleCase& of) {
+  std::ifstream file(schedule_path(folder, of), std::ios::binary);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return parse_schedule(text.str(), of);
+}
+
+void keep_schedule(const std::string& folder, const ScheduleCase& of, const ScheduleSetting& setting) {
+  const std::string path = schedule_path(folder, of);
+  const std::string beside = path + "." + std::to_string(::getpid()) + ".new";  // jobs may share the folder
+  std::error_code trouble;
+  fs::create_directories(folder, trouble);
+  std::ofstream file(beside, std::ios::binary);
+  file << schedule_text(of, setting);
+  file.close();
+  if (!file) throw Error(Errc::kIo, "cannot write " + beside + ": " + std::strerror(errno));
+  fs::rename(beside, path, trouble);
+  if (trouble) throw Error(Errc::kIo, "cannot rename " + beside + " to " + path + ": " + trouble.message());
+}
+
+}  // namespace hvd::bench

@@ -1,0 +1,176 @@
+#include "bench/train/schedule_search.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <utility>
+
+#include "bench/measure/median.h"
+#include "engine/base/assert.h"
+
+namespace hvd::bench {
+namespace {
+
+/// Buckets are tried this much smaller and larger.
+constexpr std::size_t kBucketFactor = 4;
+/// Thread blocks per reduction. NCCL takes up to 32 by itself (NCCL_MAX_CTAS, NCCL 2.28's documentation); each takes a
+/// multiprocessor from the compute.
+constexpr std::array kCtas{4, 8, 16};
+
+std::string mebibytes(std::size_t bytes) {
+  char text[40];
+  std::snprintf(text, sizeof text, "%.9g", static_cast<double>(bytes) / (1 << 20));
+  return text;
+}
+
+/// One per knob.
+std::array<std::string, 5> parts_of(const ScheduleSetting& setting) {
+  return {setting.graph ? "CUDA graph" : "enqueued steps", setting.overlap ? "overlap" : "no overlap",
+          "buckets of " + mebibytes(setting.bucket_bytes) + " MiB",
+          (setting.max_ctas > 0 ? "at most " + std::to_string(setting.max_ctas) : "NCCL's choice of") + " CTAs",
+          setting.register_memory ? "registered memory" : "memory not registered"};
+}
+
+}  // namespace
+
+ScheduleSetting setting_of(const EngineOptions& engine, const GpuOptions& gpu) {
+  return {.graph = gpu.schedule.graph,
+          .overlap = gpu.schedule.overlap,
+          .bucket_bytes = engine.buckets.bucket_bytes,
+          .max_ctas = gpu.nccl.max_ctas,
+          .register_memory = gpu.nccl.register_memory};
+}
+
+void put(const ScheduleSetting& setting, EngineOptions& engine, GpuOptions& gpu) {
+  gpu.schedule.graph = setting.graph;
+  gpu.schedule.overlap = setting.overlap;
+  engine.buckets.bucket_bytes = setting.bucket_bytes;
+  engine.buckets.first_bucket_bytes = std::min(engine.buckets.first_bucket_bytes, setting.bucket_bytes);
+  gpu.nccl.max_ctas = setting.max_ctas;
+  gpu.nccl.register_memory = setting.register_memory;
+}
+
+std::string setting_text(const ScheduleSetting& setting) {
+  std::string text;
+  for (const std::string& part : parts_of(setting)) text += (text.empty() ? "" : ", ") + part;
+  return text;
+}
+
+std::string setting_options(const ScheduleSetting& setting) {
+  const ScheduleSetting defaults = setting_of({}, {});
+  std::string text;
+  const auto add = [&](bool needed, const std::string& option) {
+    if (needed) text += (text.empty() ? "" : " ") + option;
+  };
+  add(!setting.graph, "--no-cuda-graph");
+  add(!setting.overlap, "--no-overlap");
+  add(setting.bucket_bytes != defaults.bucket_bytes, "--bucket-mb " + mebibytes(setting.bucket_bytes));
+  add(setting.max_ctas > 0, "--nccl-max-ctas " + std::to_string(setting.max_ctas));
+  add(!setting.register_memory, "--no-nccl-registration");
+  return text;
+}
+
+std::string setting_change(const ScheduleSetting& from, const ScheduleSetting& to) {
+  const auto before = parts_of(from);
+  const auto after = parts_of(to);
+  std::string text;
+  for (std::size_t i = 0; i < after.size(); ++i) {
+    if (after[i] != before[i]) text += (text.empty() ? "" : ", ") + after[i];
+  }
+  return text;
+}
+
+std::vector<ScheduleSetting> alternatives(const ScheduleSetting& from, Knob knob, std::size_t gradient_bytes) {
+  std::vector<ScheduleSetting> others;
+  const auto other = [&]() -> ScheduleSetting& { return others.emplace_back(from); };
+  switch (knob) {
+    case Knob::kGraph: other().graph = !from.graph; break;
+    case Knob::kOverlap: other().overlap = !from.overlap; break;
+    case Knob::kRegistration: other().register_memory = !from.register_memory; break;
+    case Knob::kBuckets:
+      for (const std::size_t bytes : {from.bucket_bytes / kBucketFactor, from.bucket_bytes * kBucketFactor}) {
+        if (std::min(bytes, gradient_bytes) != std::min(from.bucket_bytes, gradient_bytes))
+          other().bucket_bytes = bytes;
+      }
+      break;
+    case Knob::kCtas:
+      for (const int ctas : kCtas) {
+        if (ctas != from.max_ctas) other().max_ctas = ctas;
+      }
+      break;
+  }
+  return others;
+}
+
+std::optional<std::size_t> replacement(const std::vector<Visits>& settings) {
+  HVD_ASSERT(!settings.empty());
+  std::size_t best = 0;
+  for (std::size_t i = 1; i < settings.size(); ++i) {
+    if (median(settings[i]) < median(settings[best])) best = i;
+  }
+  if (best == 0) return std::nullopt;
+  const bool apart = *std::max_element(settings[best].begin(), settings[best].end()) <
+                     *std::min_element(settings[0].begin(), settings[0].end());
+  const bool enough = median(settings[best]) < (1 - kLeastGain) * median(settings[0]);
+  return apart && enough ? std::optional(best) : std::nullopt;
+}
+
+ScheduleSearch::ScheduleSearch(const ScheduleSetting& start, std::vector<Knob> knobs, std::size_t gradient_bytes)
+    : knobs_(std::move(knobs)), gradient_bytes_(gradient_bytes), chosen_(start) {
+  begin_knob();
+}
+
+void ScheduleSearch::begin_knob() {
+  visit_ = 0;
+  at_hand_.clear();
+  for (; !knobs_.empty(); knobs_.erase(knobs_.begin())) {
+    const std::vector<ScheduleSetting> others = alternatives(chosen_, knobs_.front(), gradient_bytes_);
+    if (others.empty()) continue;
+    at_hand_.push_back({.setting = chosen_, .seconds = {}});
+    for (const ScheduleSetting& other : others) at_hand_.push_back({.setting = other, .seconds = {}});
+    return;
+  }
+}
+
+std::size_t ScheduleSearch::place() const {
+  const std::size_t place = visit_ % at_hand_.size();
+  return visit_ / at_hand_.size() % 2 == 0 ? place : at_hand_.size() - 1 - place;
+}
+
+const ScheduleSetting* ScheduleSearch::next() const { return at_hand_.empty() ? nullptr : &at_hand_[place()].setting; }
+
+void ScheduleSearch::add(double seconds) {
+  HVD_ASSERT(next() != nullptr);
+  at_hand_[place()].seconds.push_back(seconds);
+  ++visit_;
+  ++visits_;
+  if (visit_ == kRounds * at_hand_.size()) decide();
+}
+
+void ScheduleSearch::decide() {
+  std::vector<Visits> seconds;
+  for (const Trial& trial : at_hand_) seconds.push_back(trial.seconds);
+  const std::size_t kept = replacement(seconds).value_or(0);
+  at_hand_[kept].chosen = true;
+  if (kept != 0) {
+    chosen_ = at_hand_[kept].setting;
+    gains_.push_back({.from = at_hand_[0].setting,
+                      .to = chosen_,
+                      .from_seconds = median(seconds[0]),
+                      .to_seconds = median(seconds[kept])});
+  }
+  trials_.insert(trials_.end(), at_hand_.begin(), at_hand_.end());
+  knobs_.erase(knobs_.begin());
+  begin_knob();
+}
+
+std::size_t ScheduleSearch::visits_left() const {
+  std::size_t left = kRounds * at_hand_.size() - visit_;
+  for (std::size_t k = 1; k < knobs_.size(); ++k) {
+    const std::size_t others = alternatives(chosen_, knobs_[k], gradient_bytes_).size();
+    if (others > 0) left += kRounds * (1 + others);
+  }
+  return left;
+}
+
+}  // namespace hvd::bench

@@ -1,0 +1,95 @@
+// Which settings of a GPU's steps are the fastest: coordinate descent from the defaults, one knob after another.
+// Decides only; who trains and measures is schedule_trials.h. Pure.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "bench/options.h"
+
+namespace hvd::bench {
+
+/// What the search may change, and nothing else. Equal on all ranks.
+struct ScheduleSetting {
+  bool graph = true;
+  bool overlap = true;
+  std::size_t bucket_bytes = 0;
+  int max_ctas = 0;  ///< 0: NCCL's choice
+  bool register_memory = true;
+
+  bool operator==(const ScheduleSetting&) const = default;
+};
+ScheduleSetting setting_of(const EngineOptions& engine, const GpuOptions& gpu);
+/// As the command line would have set them.
+void put(const ScheduleSetting& setting, EngineOptions& engine, GpuOptions& gpu);
+/// "CUDA graph, overlap, buckets of 25 MiB, NCCL's choice of CTAs, registered memory".
+std::string setting_text(const ScheduleSetting& setting);
+/// The options that say it, defaults left out: "--no-overlap --bucket-mb 100".
+std::string setting_options(const ScheduleSetting& setting);
+/// What of `to` is not as in `from`: "no overlap".
+std::string setting_change(const ScheduleSetting& from, const ScheduleSetting& to);
+
+enum class Knob : std::uint8_t { kGraph, kOverlap, kBuckets, kCtas, kRegistration };
+
+/// What one knob's other positions make of `from`. `gradient_bytes`: buckets of this size and more are all one bucket.
+std::vector<ScheduleSetting> alternatives(const ScheduleSetting& from, Knob knob, std::size_t gradient_bytes);
+
+/// Median step of each visit, seconds.
+using Visits = std::vector<double>;
+/// Index of the alternative that is to replace `settings[0]`: the one with the least median, if its slowest visit was
+/// faster than the fastest of settings[0], by more than kLeastGain of the medians. As many visits of each.
+inline constexpr double kLeastGain = 0.01;
+std::optional<std::size_t> replacement(const std::vector<Visits>& settings);
+
+/// A search is a sequence of visits: next() says what to time, add() what it took.
+class ScheduleSearch {
+ public:
+  /// Visits of each setting of a knob, in rounds of alternating direction, so that a drift does not choose.
+  static constexpr std::size_t kRounds = 3;
+
+  /// One setting, as it was measured beside the others of its knob.
+  struct Trial {
+    ScheduleSetting setting;
+    Visits seconds;
+    bool chosen = false;  ///< it was kept: the setting before, or the one that replaced it
+  };
+  /// A knob that was turned.
+  struct Gain {
+    ScheduleSetting from, to;
+    double from_seconds = 0, to_seconds = 0;  ///< medians over visits
+  };
+
+  ScheduleSearch(const ScheduleSetting& start, std::vector<Knob> knobs, std::size_t gradient_bytes);
+
+  /// Null when the search is over.
+  [[nodiscard]] const ScheduleSetting* next() const;
+  /// Of what next() said. Shape: > 0 seconds.
+  void add(double seconds);
+  /// The fastest so far.
+  [[nodiscard]] const ScheduleSetting& chosen() const { return chosen_; }
+  [[nodiscard]] const std::vector<Trial>& trials() const { return trials_; }
+  [[nodiscard]] const std::vector<Gain>& gains() const { return gains_; }
+  [[nodiscard]] std::size_t visits() const { return visits_; }
+  /// At most so many are to come, as far as is known.
+  [[nodiscard]] std::size_t visits_left() const;
+
+ private:
+  void begin_knob();
+  void decide();
+  /// Which of the knob's settings is visited next.
+  [[nodiscard]] std::size_t place() const;
+
+  std::vector<Knob> knobs_;  // what is left, the present one first
+  const std::size_t gradient_bytes_;
+  ScheduleSetting chosen_;
+  std::vector<Trial> at_hand_;  // of the present knob; the first is chosen_
+  std::size_t visit_ = 0;       // of the present knob
+  std::size_t visits_ = 0;
+  std::vector<Trial> trials_;
+  std::vector<Gain> gains_;
+};
+
+}  // namespace hvd::bench

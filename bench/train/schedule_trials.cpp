@@ -1,0 +1,208 @@
+#include "bench/train/schedule_trials.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <span>
+#include <utility>
+
+#include "bench/measure/median.h"
+#include "bench/train/crew.h"
+#include "bench/train/message.h"
+#include "engine/base/deadline.h"
+#include "engine/base/error.h"
+
+namespace hvd::bench {
+namespace {
+
+constexpr std::int64_t kSettleSteps = 4;       // two eager ones, the capture, and the first launch of the graph
+constexpr std::int64_t kFewestTrialSteps = 8;  // that are timed in a visit
+constexpr std::int64_t kMostTrialSteps = 50;   // likewise
+constexpr double kTrialSeconds = 0.5;          // for so long, between these bounds
+constexpr std::int64_t kWarmUpSteps = 20;      // before the first visit: clocks rise, libraries load
+
+constexpr const char* kChosenKey = "gpu.schedule.chosen";
+constexpr const char* kTriedKey = "gpu.schedule.tried";
+
+/// What rank 0 tells the ranks; a reason to stop follows as text.
+struct Order {
+  enum class Kind : std::uint8_t { kTry, kTake, kStop };
+  Kind kind = Kind::kTry;
+  ScheduleSetting setting;
+  std::int64_t steps = 0;
+};
+
+std::string milliseconds_text(double seconds) {
+  char text[40];
+  std::snprintf(text, sizeof text, "%.3f ms", 1e3 * seconds);
+  return text;
+}
+
+/// One rank's part in the search.
+class Rank {
+ public:
+  Rank(Engine& engine, const TrialBench& bench) : engine_(engine), bench_(bench) {}
+
+  /// Rank 0: all ranks train. Median step, seconds, of the slowest rank in each. Errors: interrupted.
+  double visit(const ScheduleSetting& setting, std::int64_t steps) {
+    send({.kind = Order::Kind::kTry, .setting = setting, .steps = steps}, {});
+    std::vector<std::vector<double>> ranks;
+    std::string stopped;
+    for (const comm::Bytes& bytes : engine_.gather(encode(carry_out(setting, steps)))) {
+      const Answer answer = decode_answer(bytes);
+      if (!answer.signal.empty() && stopped.empty()) {
+        stopped = "stopped by " + answer.signal + " on rank " + std::to_string(ranks.size()) + " (" +
+                  engine_.topology().hosts.at(ranks.size()) + ") while schedules were tried";
+      }
+      ranks.push_back(answer.samples.step);
+    }
+    if (stopped.empty()) return median(max_over_ranks(ranks));
+    send({.kind = Order::Kind::kStop, .setting = setting}, stopped);
+    throw AgreedError(Errc::kInterrupted, stopped);
+  }
+  /// Rank 0: the search is over.
+  void take(const ScheduleSetting& setting) { send({.kind = Order::Kind::kTake, .setting = setting}, {}); }
+
+  /// The others: what rank 0 takes in the end.
+  ScheduleSetting follow() {
+    for (;;) {
+      const comm::Bytes bytes = engine_.broadcast_message({}, 0);
+      Order order;
+      std::memcpy(&order, bytes.data(), sizeof order);
+      if (order.kind == Order::Kind::kTake) return order.setting;
+      if (order.kind == Order::Kind::kStop) {
+        const auto text = std::span(bytes).subspan(sizeof order);
+        throw AgreedError(Errc::kInterrupted, std::string(reinterpret_cast<const char*>(text.data()), text.size()));
+      }
+      engine_.gather(encode(carry_out(order.setting, order.steps)));
+    }
+  }
+
+ private:
+  void send(const Order& order, const std::string& text) {
+    comm::Bytes bytes(sizeof order + text.size());
+    std::memcpy(bytes.data(), &order, sizeof order);
+    std::memcpy(bytes.data() + sizeof order, text.data(), text.size());
+    engine_.broadcast_message(bytes, 0);
+  }
+
+  Answer carry_out(const ScheduleSetting& setting, std::int64_t steps) {
+    Answer answer;
+    try {
+      answer.samples.step = bench_.time_steps(setting, steps);
+    } catch (const Error& error) {
+      throw Error(error.code(), "--tune-schedule, trying " + setting_text(setting) + ": " + error.what());
+    }
+    if (bench_.stop_requested) answer.signal = bench_.stop_requested();
+    return answer;
+  }
+
+  Engine& engine_;
+  const TrialBench& bench_;
+};
+
+ScheduleChoice described(const ScheduleSearch& search, const ScheduleSetting& start, double seconds) {
+  ScheduleChoice choice{.setting = search.chosen(), .provenance = {}, .notes = {}};
+  std::string tried;
+  for (const ScheduleSearch::Trial& trial : search.trials()) {
+    tried += (tried.empty() ? "" : "; ") + setting_text(trial.setting) + ": " +
+             milliseconds_text(median(trial.seconds)) + (trial.chosen ? " (kept)" : "");
+  }
+  choice.provenance[kChosenKey] = {setting_text(choice.setting), false};
+  choice.provenance[kTriedKey] = {tried.empty() ? "nothing: every knob was given or cannot matter" : tried, false};
+  std::string found;
+  for (const ScheduleSearch::Gain& gain : search.gains()) {
+    found += (found.empty() ? "" : "; ") + setting_change(gain.from, gain.to) + " (" +
+             milliseconds_text(gain.to_seconds) + " a step instead of " + milliseconds_text(gain.from_seconds) + ")";
+  }
+  if (found.empty()) {
+    found = "nothing clearly faster than " + setting_text(start);
+  } else if (const std::string options = setting_options(choice.setting); !options.empty()) {
+    found += ", which is to say " + options;
+  }
+  choice.notes.push_back("--tune-schedule found " + found + ", in " + std::to_string(search.visits()) + " visits to " +
+                         std::to_string(search.trials().size()) + " settings that took " +
+                         std::to_string(std::llround(seconds)) + " s");
+  return choice;
+}
+
+}  // namespace
+
+ScheduleChoice run_search(Engine& engine, ScheduleSearch search, const TrialBench& bench) {
+  Rank rank(engine, bench);
+  if (engine.rank() != 0) return {.setting = rank.follow(), .provenance = {}, .notes = {}};
+  const ScheduleSetting start = search.chosen();
+  const auto begin = Clock::now();
+  const auto elapsed = [&] { return std::chrono::duration<double>(Clock::now() - begin).count(); };
+  std::int64_t steps = 0;
+  while (const ScheduleSetting* const setting = search.next()) {
+    if (steps == 0) {
+      const double step = rank.visit(*setting, kWarmUpSteps);
+      steps = std::clamp<std::int64_t>(std::llround(kTrialSeconds / std::max(step, 1e-9)), kFewestTrialSteps,
+                                       kMostTrialSteps);
+    }
+    const double step = rank.visit(*setting, steps);
+    search.add(step);
+    if (bench.progress) {
+      const double per_visit = elapsed() / static_cast<double>(search.visits());
+      bench.progress(step, per_visit * static_cast<double>(search.visits_left()));
+    }
+  }
+  rank.take(search.chosen());
+  return described(search, start, elapsed());
+}
+
+std::optional<ScheduleChoice> recall_schedule(Engine& engine, const std::string& folder, const ScheduleCase& of) {
+  if (folder.empty()) return std::nullopt;
+  std::optional<ScheduleSetting> kept;
+  if (engine.rank() == 0) kept = kept_schedule(folder, of);
+  const std::span<const std::byte> mine = kept ? std::as_bytes(std::span(&*kept, 1)) : std::span<const std::byte>{};
+  const comm::Bytes bytes = engine.broadcast_message(mine, 0);
+  if (bytes.empty()) return std::nullopt;
+  ScheduleChoice choice;
+  std::memcpy(&choice.setting, bytes.data(), sizeof choice.setting);
+  if (engine.rank() != 0) return choice;
+  const std::string path = schedule_path(folder, of);
+  choice.provenance[kChosenKey] = {setting_text(choice.setting), false};
+  choice.provenance[kTriedKey] = {"nothing: " + path + " has it", false};
+  choice.notes.push_back("--tune-schedule took what an earlier search kept in " + path + ": " +
+                         setting_text(choice.setting) + "; remove that file to search again");
+  return choice;
+}
+
+void remember_schedule(const std::string& folder, const ScheduleCase& of, ScheduleChoice& choice) {
+  if (folder.empty()) return;
+  try {
+    keep_schedule(folder, of, choice.setting);
+  } catch (const Error& error) {
+    choice.notes.push_back("what --tune-schedule found is not kept: " + std::string(error.what()));
+  }
+}
+
+ScheduleChoice try_schedules(RankParts& parts, Trainer& trainer, const std::function<void(const Progress&)>& progress,
+                             const std::function<std::string()>& stop_requested) {
+  TrialBench bench;
+  bench.time_steps = [&](const ScheduleSetting& setting, std::int64_t steps) {
+    parts.apply(setting);
+    for (std::int64_t i = 0; i < kSettleSteps; ++i) trainer.step(Phase::kFull);
+    std::vector<double> seconds;
+    for (std::int64_t i = 0; i < steps; ++i) seconds.push_back(trainer.step(Phase::kFull).step);
+    return seconds;
+  };
+  bench.stop_requested = stop_requested;
+  const double images = static_cast<double>(parts.images_per_step());
+  bench.progress = [&](double step_seconds, double seconds_left) {
+    if (!progress) return;
+    progress({.stage = "trying schedules",
+              .phase = {},
+              .steps = static_cast<std::int64_t>(trainer.steps_done()),
+              .images_per_second = images / step_seconds,
+              .interval = 0,
+              .seconds_left = seconds_left});
+  };
+  const std::size_t gradient_bytes = trainer.train_step().memory().gradients;
+  return run_search(parts.engine(), ScheduleSearch(parts.setting(), parts.knobs(), gradient_bytes), bench);
+}
+
+}  // namespace hvd::bench

@@ -1,0 +1,216 @@
+// What the search for a schedule tries and takes, with scripted costs, and what is kept of it in a file.
+#include "bench/train/schedule_search.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <functional>
+#include <set>
+#include <utility>
+
+#include "bench/train/schedule_memory.h"
+
+namespace hvd::bench {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::size_t kMebi = std::size_t{1} << 20;
+constexpr std::size_t kGradients = 170 * kMebi;
+const std::vector<Knob> kAll{Knob::kGraph, Knob::kOverlap, Knob::kBuckets, Knob::kCtas, Knob::kRegistration};
+
+ScheduleSetting defaults() { return {.bucket_bytes = 25 * kMebi}; }
+
+using Cost = std::function<double(const ScheduleSetting& setting, std::size_t visit)>;
+
+/// A search that is over.
+ScheduleSearch searched(const Cost& cost, std::vector<Knob> knobs = kAll, const ScheduleSetting& start = defaults()) {
+  ScheduleSearch search(start, std::move(knobs), kGradients);
+  while (const ScheduleSetting* const setting = search.next()) search.add(cost(*setting, search.visits()));
+  EXPECT_EQ(search.visits_left(), 0U);
+  return search;
+}
+
+TEST(ScheduleSearch, TakesWhatIsFasterKnobByKnob) {
+  const ScheduleSearch search = searched([](const ScheduleSetting& s, std::size_t) {
+    double cost = 0.1;
+    if (!s.graph) cost += 0.004;
+    if (!s.overlap) cost -= 0.003;
+    if (s.bucket_bytes == 100 * kMebi) cost -= 0.005;
+    if (s.max_ctas == 8) cost -= 0.002;
+    if (!s.register_memory) cost += 0.001;
+    return cost;
+  });
+  EXPECT_EQ(search.chosen(),
+            (ScheduleSetting{
+                .graph = true, .overlap = false, .bucket_bytes = 100 * kMebi, .max_ctas = 8, .register_memory = true}));
+  ASSERT_EQ(search.gains().size(), 3U);
+  EXPECT_EQ(setting_change(search.gains()[0].from, search.gains()[0].to), "no overlap");
+  EXPECT_DOUBLE_EQ(search.gains()[0].from_seconds, 0.1);
+  EXPECT_DOUBLE_EQ(search.gains()[0].to_seconds, 0.097);
+  EXPECT_EQ(setting_change(search.gains()[1].from, search.gains()[1].to), "buckets of 100 MiB");
+  EXPECT_EQ(setting_change(search.gains()[2].from, search.gains()[2].to), "at most 8 CTAs");
+  // Graph 2, overlap 2, buckets 3, CTAs 4, registration 2; each three times.
+  EXPECT_EQ(search.trials().size(), 13U);
+  EXPECT_EQ(search.visits(), 39U);
+  const auto kept = std::count_if(search.trials().begin(), search.trials().end(),
+                                  [](const ScheduleSearch::Trial& trial) { return trial.chosen; });
+  EXPECT_EQ(kept, 5) << "one per knob";
+}
+
+TEST(ScheduleSearch, DefaultsStayUnlessTheGainIsBeyondSpreadAndMargin) {
+  const auto equal = [](const ScheduleSetting&, std::size_t) { return 0.1; };
+  EXPECT_EQ(searched(equal).chosen(), defaults());
+  const auto hardly = [](const ScheduleSetting& s, std::size_t) { return s.overlap ? 0.1 : 0.0995; };
+  EXPECT_EQ(searched(hardly).chosen(), defaults());
+  // 3 % faster in two visits of three.
+  std::size_t visits = 0;
+  const auto noisy = [&](const ScheduleSetting& s, std::size_t) {
+    return s.overlap || ++visits % 3 == 0 ? 0.1 : 0.097;
+  };
+  EXPECT_EQ(searched(noisy).chosen().overlap, true);
+  const auto clear = [](const ScheduleSetting& s, std::size_t) { return s.overlap ? 0.1 : 0.098; };
+  EXPECT_EQ(searched(clear).chosen().overlap, false);
+}
+
+// Clocks that fall while the search goes on must not favour what is visited first.
+TEST(ScheduleSearch, ADriftChoosesNothing) {
+  for (const double drift : {0.01, -0.01}) {
+    const auto drifting = [drift](const ScheduleSetting&, std::size_t visit) {
+      return 0.1 * std::pow(1 + drift, static_cast<double>(visit));
+    };
+    EXPECT_EQ(searched(drifting).chosen(), defaults()) << drift;
+  }
+}
+
+TEST(ScheduleSearch, ReplacementNeedsAllVisitsAndOnePercent) {
+  EXPECT_EQ(replacement({{10, 10, 10}}), std::nullopt);
+  EXPECT_EQ(replacement({{10, 10, 10}, {9, 9, 9}}), 1U);
+  EXPECT_EQ(replacement({{10, 10, 10}, {9, 8, 9}, {8, 8, 8}}), 2U);
+  EXPECT_EQ(replacement({{10, 10, 10}, {9, 9, 10}}), std::nullopt);
+  EXPECT_EQ(replacement({{9, 11, 11}, {9, 9, 9}}), std::nullopt);
+  EXPECT_EQ(replacement({{10, 10, 10}, {9.95, 9.95, 9.95}}), std::nullopt);
+  EXPECT_EQ(replacement({{10, 10, 10}, {11, 11, 11}}), std::nullopt);
+}
+
+TEST(ScheduleSearch, OnlyTheKnobsGivenAreTurned) {
+  std::set<int> ctas;
+  const ScheduleSetting start{.graph = false, .overlap = false, .bucket_bytes = 7, .register_memory = false};
+  const ScheduleSearch search = searched(
+      [&](const ScheduleSetting& s, std::size_t) {
+        ScheduleSetting same = s;
+        ctas.insert(std::exchange(same.max_ctas, start.max_ctas));
+        EXPECT_EQ(same, start);
+        return 1.0;
+      },
+      {Knob::kCtas}, start);
+  EXPECT_EQ(ctas, (std::set<int>{0, 4, 8, 16}));
+  EXPECT_EQ(search.visits(), 12U);
+}
+
+TEST(ScheduleSearch, WithoutKnobsNothingIsTried) {
+  const ScheduleSearch search(defaults(), {}, kGradients);
+  EXPECT_EQ(search.next(), nullptr);
+  EXPECT_EQ(search.visits_left(), 0U);
+  EXPECT_EQ(search.chosen(), defaults());
+}
+
+TEST(ScheduleSearch, BucketsThatHoldAllAreTriedOnce) {
+  const auto sizes = [](std::size_t bucket, std::size_t gradients) {
+    std::vector<std::size_t> all;
+    for (const ScheduleSetting& s : alternatives({.bucket_bytes = bucket}, Knob::kBuckets, gradients)) {
+      all.push_back(s.bucket_bytes);
+    }
+    return all;
+  };
+  EXPECT_EQ(sizes(100, 1000), (std::vector<std::size_t>{25, 400}));
+  EXPECT_EQ(sizes(100, 101), (std::vector<std::size_t>{25, 400}));
+  EXPECT_EQ(sizes(100, 100), std::vector<std::size_t>{25});
+  EXPECT_TRUE(sizes(100, 20).empty());
+}
+
+TEST(ScheduleSearch, SettingsAreThoseOfTheCommandLine) {
+  EngineOptions engine;
+  GpuOptions gpu;
+  EXPECT_EQ(setting_of(engine, gpu), defaults());
+  EXPECT_EQ(setting_text(defaults()),
+            "CUDA graph, overlap, buckets of 25 MiB, NCCL's choice of CTAs, registered memory");
+  const ScheduleSetting other{
+      .graph = false, .overlap = false, .bucket_bytes = kMebi / 2, .max_ctas = 4, .register_memory = false};
+  put(other, engine, gpu);
+  EXPECT_EQ(setting_of(engine, gpu), other);
+  EXPECT_EQ(engine.buckets.first_bucket_bytes, kMebi / 2) << "never larger than the others";
+  EXPECT_EQ(setting_options(defaults()), "");
+  EXPECT_EQ(setting_options(other),
+            "--no-cuda-graph --no-overlap --bucket-mb 0.5 --nccl-max-ctas 4 --no-nccl-registration");
+  EXPECT_EQ(setting_text(other),
+            "enqueued steps, no overlap, buckets of 0.5 MiB, at most 4 CTAs, memory not registered");
+}
+
+ScheduleCase case_of(const bench::Setup& setup, int ranks = 2, const std::string& library = "NCCL 2.28.9",
+                     const std::string& driver = "580.1") {
+  comm::Topology world;
+  world.size = ranks;
+  return schedule_case(setup, world, library, {{"gpu.name", "H200"}, {"gpu.driver", driver}, {"gpu.uuid", "GPU-1"}},
+                       defaults(), kAll);
+}
+
+bench::Setup resnet50() {
+  bench::Setup setup;
+  setup.model.model = "resnet50";
+  setup.model.batch_size = 64;
+  return setup;
+}
+
+TEST(ScheduleMemory, ACaseIsWhatTheSpeedDependsOn) {
+  const ScheduleCase one = case_of(resnet50());
+  EXPECT_EQ(one, case_of(resnet50()));
+  const auto differs = [&](auto change) {
+    bench::Setup other = resnet50();
+    change(other);
+    return case_of(other) != one && schedule_path("f", case_of(other)) != schedule_path("f", one);
+  };
+  EXPECT_TRUE(differs([](bench::Setup& s) { s.model.model = "vgg16"; }));
+  EXPECT_TRUE(differs([](bench::Setup& s) { s.model.batch_size = 32; }));
+  EXPECT_TRUE(differs([](bench::Setup& s) { s.model.image_size = 32; }));
+  EXPECT_TRUE(differs([](bench::Setup& s) { s.compute = DataType::kF16; }));
+  EXPECT_TRUE(differs([](bench::Setup& s) { s.gradient = DataType::kF16; }));
+  EXPECT_TRUE(differs([](bench::Setup& s) { s.gpu.fusion_level = 0; }));
+  EXPECT_FALSE(differs([](bench::Setup& s) { s.seed = 2; }));
+  EXPECT_NE(case_of(resnet50(), 4), one);
+  EXPECT_NE(case_of(resnet50(), 2, "NCCL 2.29.1"), one);
+  EXPECT_NE(case_of(resnet50(), 2, "NCCL 2.28.9", "590.1"), one);
+}
+
+TEST(ScheduleMemory, ATextOfAnotherCaseOrADamagedOneIsNone) {
+  const ScheduleCase one = case_of(resnet50());
+  const ScheduleSetting setting{
+      .graph = false, .overlap = true, .bucket_bytes = 100 * kMebi, .max_ctas = 8, .register_memory = false};
+  const std::string text = schedule_text(one, setting);
+  EXPECT_EQ(parse_schedule(text, one), setting);
+  EXPECT_EQ(parse_schedule(text, case_of(resnet50(), 4)), std::nullopt);
+  EXPECT_EQ(parse_schedule(text + "more", one), std::nullopt);
+  for (std::size_t length = 0; length < text.size(); ++length) {
+    EXPECT_EQ(parse_schedule(text.substr(0, length), one), std::nullopt) << length;
+  }
+}
+
+TEST(ScheduleMemory, AFileIsReplacedAndFoundAgain) {
+  const fs::path folder = fs::temp_directory_path() / ("hvd_schedule_memory_" + std::to_string(::getpid()));
+  const ScheduleCase one = case_of(resnet50());
+  EXPECT_EQ(kept_schedule(folder.string(), one), std::nullopt);
+  ScheduleSetting setting = defaults();
+  for (const int ctas : {4, 16}) {
+    setting.max_ctas = ctas;
+    keep_schedule(folder.string(), one, setting);
+    EXPECT_EQ(kept_schedule(folder.string(), one), setting);
+  }
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder), {}), 1);
+  fs::remove_all(folder);
+}
+
+}  // namespace
+}  // namespace hvd::bench
