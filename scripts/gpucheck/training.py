@@ -30,6 +30,13 @@ WAYS = (
         *("launch", "batch 32: steps as one graph, and enqueued", 45, {"graph": (), "enqueued": ("--no-cuda-graph",)}),
         shared=("--batch-size", "32", *_STEPS),
     ),
+    Ways(
+        "schedule",
+        "as it is, and as --tune-schedule finds it",
+        120,
+        {"plain": (), "tuned": ("--tune-schedule",)},
+        _STEPS,
+    ),
 )
 
 

@@ -51,6 +51,7 @@ FLAGS = (
     "no-overlap",
     "deterministic",
     "tune",
+    "tune-schedule",
     "no-nccl-registration",
     "share-gpus",
 )
