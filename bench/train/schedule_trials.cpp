@@ -17,10 +17,9 @@ namespace hvd::bench {
 namespace {
 
 constexpr std::int64_t kSettleSteps = 4;       // two eager ones, the capture, and the first launch of the graph
-constexpr std::int64_t kFewestTrialSteps = 8;  // that are timed in a visit
+constexpr std::int64_t kFewestTrialSteps = 3;  // that are timed in a visit
 constexpr std::int64_t kMostTrialSteps = 50;   // likewise
 constexpr double kTrialSeconds = 0.5;          // for so long, between these bounds
-constexpr std::int64_t kWarmUpSteps = 20;      // before the first visit: clocks rise, libraries load
 
 constexpr const char* kChosenKey = "gpu.schedule.chosen";
 constexpr const char* kTriedKey = "gpu.schedule.tried";
@@ -138,9 +137,10 @@ ScheduleChoice run_search(Engine& engine, ScheduleSearch search, const TrialBenc
   std::int64_t steps = 0;
   while (const ScheduleSetting* const setting = search.next()) {
     if (steps == 0) {
-      const double step = rank.visit(*setting, kWarmUpSteps);
+      const double step = rank.visit(*setting, kFewestTrialSteps);
       steps = std::clamp<std::int64_t>(std::llround(kTrialSeconds / std::max(step, 1e-9)), kFewestTrialSteps,
                                        kMostTrialSteps);
+      rank.visit(*setting, steps);  // clocks rise, libraries load
     }
     const double step = rank.visit(*setting, steps);
     search.add(step);

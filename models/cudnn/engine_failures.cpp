@@ -4,6 +4,7 @@
 #include <sstream>
 #include <string_view>
 
+#include "engine/base/hash.h"
 #include "models/cudnn/plan.h"
 
 namespace hvd::models::cudnn {
@@ -66,11 +67,15 @@ bool merge_failures(EngineFailures& to, const EngineFailures& from) {
   return fresh;
 }
 
-std::string report_text(const Plan& plan, const EngineFailures& found) {
+std::string report_text(const Plan& plan, const EngineFailures& found, Detail detail) {
   std::string text = machine_text(plan) + "\n";
+  Hasher hasher;
   for (const Group& group : plan.program.groups) {
-    text.append(kGroup).append(signature(plan.program, group)).append("\n");
+    const std::string of = signature(plan.program, group);
+    if (detail == Detail::kGroups) text.append(kGroup).append(of).append("\n");
+    hasher.text(of);
   }
+  if (detail == Detail::kHash) text.append(kGroup).append(hex64(hasher.value())).append("\n");
   for (const auto& [signature, choices] : found) {
     for (const auto& [choice, why] : choices) {
       text.append(kFailed).append(signature).append("\t").append(choice).append("\t").append(why).append("\n");

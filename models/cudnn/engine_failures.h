@@ -2,6 +2,7 @@
 // plan again alike. Plain data; pure.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <string>
 #include <vector>
@@ -19,9 +20,10 @@ const std::string* find_failure(const EngineFailures& failures, const std::strin
 /// Adds `from` to `to`, which keeps what it has. Returns whether anything was new.
 bool merge_failures(EngineFailures& to, const EngineFailures& from);
 
-/// What a rank tells the others: its GPU and cuDNN, the groups of its plan, and what `found` adds to the failures that
-/// the plan was made with.
-std::string report_text(const Plan& plan, const EngineFailures& found);
+/// What a rank tells the others: its GPU and cuDNN, the groups of its plan (some hundred kilobytes, or a hash that says
+/// whether they differ), and what `found` adds to the failures that the plan was made with.
+enum class Detail : std::uint8_t { kHash, kGroups };
+std::string report_text(const Plan& plan, const EngineFailures& found, Detail detail);
 
 struct Findings {
   bool any = false;         ///< some rank found a failure: all plan again

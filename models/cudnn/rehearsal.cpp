@@ -13,6 +13,7 @@ namespace hvd::models::cudnn {
 namespace {
 
 constexpr std::chrono::minutes kLongest(10);  // of one wait: a hang, not a slow GPU
+constexpr std::chrono::seconds kFarewell(5);  // after an error, which may be a hang
 
 }  // namespace
 
@@ -32,7 +33,7 @@ class Rehearsal::Stage {
   Stage& operator=(const Stage&) = delete;
   ~Stage() {
     try {
-      wait("what was tried");
+      runtime_.synchronize(stream_, Deadline::after(kFarewell), "what was tried");
     } catch (const Error&) {  // NOLINT(bugprone-empty-catch): the GPU has failed, and whoever used it knows
     }
   }
@@ -145,7 +146,12 @@ bool Rehearsal::try_engine(Plan& plan, std::size_t e, Stage& stage, EngineFailur
 
 bool Rehearsal::share(const Plan& plan, const EngineFailures& found) {
   Findings findings{.any = !found.empty(), .failures = found, .difference = {}};
-  if (options_.share) findings = read_reports(options_.share(report_text(plan, found)), plan);
+  if (options_.share) {
+    findings = read_reports(options_.share(report_text(plan, found, Detail::kHash)), plan);
+    if (!findings.any && !findings.difference.empty()) {  // on all ranks alike
+      findings = read_reports(options_.share(report_text(plan, found, Detail::kGroups)), plan);
+    }
+  }
   const bool fresh = merge_failures(failures_, findings.failures);
   HVD_ASSERT(fresh || findings.failures.empty());  // or the next plan would be the same
   if (findings.any) return true;
@@ -186,10 +192,11 @@ bool Rehearsal::choose_kept(Plan& plan) {
 
 void Rehearsal::tune(Plan& plan, EngineFailures& found) {
   std::vector<Winner> winners;
+  EngineFailures refused;  // while all were timed, for want of memory perhaps: what ran before does so again
   Plan timed = plan;
   try {
     room_.finalize_all(timed, found);
-    winners = measured(timed, found);
+    winners = measured(timed, refused);
   } catch (const Error& error) {
     if (error.code() != Errc::kOutOfMemory) throw;
     notes_.push_back(std::string("engines were not timed, for want of memory (") + error.what() +
@@ -200,6 +207,7 @@ void Rehearsal::tune(Plan& plan, EngineFailures& found) {
   room_.choose_products(winners);
   const bool runs = room_.finalize(plan, found);
   HVD_ASSERT(runs);  // what ran before timing is among the candidates
+  merge_failures(found, refused);
   save(plan, winners);
 }
 

@@ -1,6 +1,7 @@
 // What becomes of a step where libraries refuse on the device what they promised: engines at finalisation or at the
 // first launch, products, memory to time them in. On the fakes of machine.h, which are told what to refuse.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -16,6 +17,9 @@ namespace hvd::models::cudnn::testing {
 namespace {
 
 using Operations = std::vector<int>;
+
+/// A name that no other run of this test has.
+std::string own(const std::string& name) { return name + "." + std::to_string(getpid()); }
 
 bool holds(const Operations& operations, int type) {
   return std::find(operations.begin(), operations.end(), type) != operations.end();
@@ -274,10 +278,14 @@ TEST(Fallback, ARankOnAnotherGpuPlansForItself) {
 TEST(Fallback, EqualGpusThatPlanDifferentlyAreNamed) {
   ServesAll oracle;
   Wish wish{.forward = tiny_resnet(4)};
-  wish.executor.share = [](const std::string& mine) {
+  std::size_t longest = 0;
+  wish.executor.share = [&](const std::string& mine) {
     std::string other = mine;
-    const std::size_t second = other.find("group ", other.find("group ") + 1);
-    other.replace(second, other.find('\n', second) - second, "group cudnn; conv of something else");
+    const std::size_t first = other.find("group ");
+    const std::size_t second = other.find("group ", first + 1);
+    const std::size_t at = second == std::string::npos ? first : second;  // a hash first, then the groups
+    if (second == std::string::npos) longest = std::max(longest, mine.size());
+    other.replace(at, other.find('\n', at) - at, "group cudnn; conv of something else");
     return std::vector<std::string>{mine, mine, other};
   };
   models::testing::expect_error(Errc::kMismatch,
@@ -285,6 +293,8 @@ TEST(Fallback, EqualGpusThatPlanDifferentlyAreNamed) {
                                  "launch 1 is \"",
                                  "on the first and \"cudnn; conv of something else\" on the second; give both"},
                                 [&] { const Machine machine(wish, oracle); });
+  EXPECT_GT(longest, 0U);
+  EXPECT_LT(longest, 100U);  // what every rank sends to all at every start
 }
 
 // ---- Products ----
@@ -375,7 +385,7 @@ TEST(Fallback, WithoutMemoryToTimeEnginesTheFirstOnesRun) {
     engines = machine.step->engines();
     loss = machine.step->forward_backward(machine.batch(), machine.sink);
   }
-  const std::filesystem::path folder = std::filesystem::path(::testing::TempDir()) / "hvd_untimed";
+  const std::filesystem::path folder = std::filesystem::path(::testing::TempDir()) / own("hvd_untimed");
   std::filesystem::remove_all(folder);
   wish.executor.tune = true;
   wish.executor.winners_folder = folder.string();
@@ -406,7 +416,7 @@ TEST(Fallback, WithoutMemoryToTimeEnginesTheFirstOnesRun) {
 
 TEST(Fallback, WinnersOfAnEarlierRunThatDoNotFitGiveWay) {
   ServesAll oracle;
-  const std::filesystem::path folder = std::filesystem::path(::testing::TempDir()) / "hvd_wide_winners";
+  const std::filesystem::path folder = std::filesystem::path(::testing::TempDir()) / own("hvd_wide_winners");
   std::filesystem::remove_all(folder);
   Wish wish{.forward = tiny_resnet(2)};
   wish.script = [](Recorder& recorder) { recorder.second_workspace = std::size_t{64} << 20; };
@@ -453,7 +463,7 @@ TEST(Fallback, ACandidateThatFailsWhenItIsTimedIsLeftOut) {
 // decides.
 TEST(Fallback, ProductsRunTheAlgorithmThatWon) {
   ServesAll oracle;
-  const std::filesystem::path folder = std::filesystem::path(::testing::TempDir()) / "hvd_products";
+  const std::filesystem::path folder = std::filesystem::path(::testing::TempDir()) / own("hvd_products");
   std::filesystem::remove_all(folder);
   Wish wish{.forward = tiny_resnet(2)};
   wish.executor.tune = true;

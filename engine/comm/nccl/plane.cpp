@@ -36,7 +36,6 @@ class Plane::Memory final : public RegisteredMemory {
  public:
   Memory(Plane& plane, std::size_t bytes) : plane_(plane) {
     if (!plane.alone() && plane.options_.register_memory) take_registered(bytes);
-    plane.memory_.push_back(this);
     if (memory_.empty()) {
       block_ = plane.runtime_.allocate(rounded_up(bytes) + kAlignBytes, "memory to reduce");
       void* start = block_->bytes.data();
@@ -44,6 +43,7 @@ class Plane::Memory final : public RegisteredMemory {
       std::align(kAlignBytes, rounded_up(bytes), start, space);
       memory_ = {static_cast<std::byte*>(start), bytes};
     }
+    plane.memory_.push_back(this);
   }
   Memory(const Memory&) = delete;
   Memory& operator=(const Memory&) = delete;
