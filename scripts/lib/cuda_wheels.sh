@@ -12,12 +12,41 @@ hvd_cuda_wheels=(
 # shellcheck disable=SC2034  # used by install_deps
 hvd_cuda_size="1.2 GB to download, 1.7 GB on disk"
 
-# hvd_machine_has_cuda: prints the nvcc of CUDA 12 or newer that CMake would find, if there is one.
+hvd_system_prefixes=(/usr/local /usr)
+
+# hvd_has_header HEADER PREFIX...: whether it is below one of them, as CMake looks.
+hvd_has_header() {
+  local header=$1 prefix file
+  shift
+  for prefix in "$@"; do
+    for file in "$prefix"/{,include,targets/*/include,include/*-linux-gnu}/"$header"; do
+      [ ! -e "$file" ] || return 0
+    done
+  done
+  return 1
+}
+
+# hvd_machine_has_cuda: prints the nvcc of CUDA 12 or newer that CMake would find, if there is one, with the headers of
+# cuDNN and NCCL; says what of these is missing.
 hvd_machine_has_cuda() {
-  local nvcc release
+  local nvcc release prefixes
   nvcc=$(command -v nvcc || command -v /usr/local/cuda/bin/nvcc) || return 1
   release=$("$nvcc" --version 2>/dev/null | sed -n 's/.*release \([0-9]*\)\..*/\1/p')
-  [ "${release:-0}" -ge 12 ] && echo "$nvcc"
+  [ "${release:-0}" -ge 12 ] || return 1
+  IFS=':;' read -ra prefixes <<<"${CMAKE_PREFIX_PATH:-}"
+  prefixes+=("${nvcc%/bin/*}" "$(readlink -f "$nvcc" | sed 's|/bin/[^/]*$||')" "${hvd_system_prefixes[@]}")
+  hvd_cuda_header "$nvcc" cudnn_backend.h CUDNN_ROOT "${prefixes[@]}" || return 1
+  hvd_cuda_header "$nvcc" nccl.h NCCL_ROOT "${prefixes[@]}" || return 1
+  echo "$nvcc"
+}
+
+# hvd_cuda_header NVCC HEADER ROOT_VARIABLE PREFIX...: as hvd_has_header, and says so where it is not.
+hvd_cuda_header() {
+  local nvcc=$1 header=$2 root=$3
+  shift 3
+  hvd_has_header "$header" ${!root:+"${!root}"} "$@" && return 0
+  echo "there is $nvcc, but no $header: set CMAKE_PREFIX_PATH or $root if it is elsewhere" >&2
+  return 1
 }
 
 # hvd_cuda_is_there FOLDER: whether these very wheels were installed there.

@@ -18,6 +18,7 @@ missing.
 from __future__ import annotations
 
 import argparse
+import signal
 import statistics
 import sys
 import time
@@ -291,6 +292,8 @@ def measure(options: argparse.Namespace, bounds: list[Bound]) -> list[Row]:
 
 def main() -> int:
     options = parse_arguments()
+    # Unwinds, so that no server is left on the GPU.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     expected = [(model, dtype) for model in options.models or () for dtype in options.dtypes or ()]
     try:
         bounds = read_bounds(options.store) if options.store else []

@@ -11,9 +11,12 @@ It ends when its input does. bench/micro/train_step_bench.cpp is the C++ side.
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import os
 import random
 import select
+import signal
 import statistics
 import subprocess
 import time
@@ -61,6 +64,7 @@ class Server:
             stderr=log,
             bufsize=0,
             env={**os.environ, **(environment or {})},
+            preexec_fn=_end_with_parent,
         )
         self.description = self._line(start_seconds).removeprefix("ready ")
 
@@ -138,8 +142,18 @@ class Server:
     def __enter__(self) -> Server:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self.close()
+        else:  # it may be busy for minutes
+            self.kill()
+
+
+def _end_with_parent() -> None:
+    """In the child: SIGTERM when the comparison is killed: the end of its input it may read minutes later (Linux)."""
+    pr_set_pdeathsig = 1  # linux/prctl.h
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGTERM)
 
 
 class Trainer(Protocol):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import tempfile
 import unittest
@@ -94,6 +95,14 @@ class CudaChoiceTest(unittest.TestCase):
         other = toolkit(self.folder / "cuda-12.4", "12.4.131")
         fresh = ("--fresh", f"-DCUDAToolkit_ROOT={other}")
         self.assertIn("took 12.4.131 kernels= sm=60;70;80;90.", self.configure(*fresh))
+
+    def test_a_default_is_no_choice_and_follows_a_newer_toolkit(self) -> None:
+        root = toolkit(self.folder / "cuda", "12.4.131")
+        self.assertIn("took 12.4.131 kernels= sm=60;70;80;90.", self.configure(f"-DCUDAToolkit_ROOT={root}"))
+        shutil.rmtree(root)
+        toolkit(root, "13.0.88")
+        self.assertIn("took 13.0.88 kernels= sm=80;90.", self.configure())
+        self.assertIn("not for CMAKE_CUDA_ARCHITECTURES=70:", self.configure("-DCMAKE_CUDA_ARCHITECTURES=70;80"))
 
 
 if __name__ == "__main__":

@@ -177,6 +177,14 @@ class EntryPointTest(unittest.TestCase):
 
         shutil.rmtree(copy / "build")
         self.program("nvcc", "#!/bin/sh\necho Cuda compilation tools, release 12.4, V12.4.131\n")
+        # What the machine itself has must not count here.
+        asks = "source scripts/lib/cuda_wheels.sh; hvd_system_prefixes=(); hvd_machine_has_cuda"
+        for header in ("cudnn_backend.h", "nccl.h"):
+            alone = shell(asks, copy, PATH=path)
+            self.assertEqual((alone.returncode, alone.stdout), (1, ""))
+            self.assertIn(f"there is {self.folder}/bin/nvcc, but no {header}: ", alone.stderr)
+            (self.folder / "include").mkdir(exist_ok=True)
+            (self.folder / "include" / header).touch()
         found = shell("scripts/install_deps --cuda", copy, PATH=path, PIP_FAILS="1")
         self.assertEqual(found.stdout.splitlines()[-1], f"CUDA is there: {self.folder}/bin/nvcc")
 

@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,18 +19,27 @@ from gpu_visits import PASSED, Visited
 from synthetic_store import REPOSITORY
 
 from gpucheck import __main__ as program
-from gpucheck import checks, host, parts
+from gpucheck import checks, host, parts, schedule
 from gpucheck.ledger import Ledger
 from gpucheck.schedule import Estimate, Outcome, Result
 
 # gpu_check on the bundle of the test, in a process that can be killed; arguments: bundle, then those of gpu_check.
+# The PyTorch of its Python is a fake.
 ALONE = """
 import pathlib, sys
 sys.path.insert(0, {scripts!r})
 from gpucheck import __main__ as program, host
 program.ROOT = pathlib.Path(sys.argv.pop(1))
-host.find_torch = lambda given: "no PyTorch"
+host.find_torch = lambda given: (sys.executable, "fake")
 sys.exit(program.main())
+"""
+# In place of gpu_torch.py: busy with its first answer; argument: where it says who it is.
+BUSY = """
+import os, pathlib, time
+print("ready synthetic", flush=True)
+input()
+pathlib.Path({child!r}).write_text(str(os.getpid()))
+time.sleep(120)
 """
 
 
@@ -99,41 +109,24 @@ class ResumeTest(Visited):
         self.assertEqual(self.calls(), ["doctor"])
 
     def test_what_the_end_of_the_call_cut_off_is_done_again(self) -> None:
-        """The part has a limit of 60 s, but the call only some 5 s left for it."""
+        """The part has a limit of 60 s, but the call only some 15 s left for it."""
         self.bench("sleep 60")
         part = parts.Part(Estimate("doctor", 0.1, 60), "hangs", checks.doctor)
-        with mock.patch.object(program, "parts_for", return_value=[part]):
-            code, rows, _ = self.visit("doctor", "--minutes", str(20 / 60))
+        with (
+            mock.patch.object(program, "parts_for", return_value=[part]),
+            mock.patch.object(schedule, "CLOSING_SECONDS", 1.0),
+        ):
+            code, rows, _ = self.visit("doctor", "--minutes", str(16 / 60))
             self.assertEqual((code, rows["doctor"]["result"]), (3, "cut off"))
-            self.assertRegex(rows["doctor"]["reason"], "^time limit of [0-5] s; ")
+            self.assertRegex(rows["doctor"]["reason"], "^time limit of 1?[0-9] s; ")
             self.bench("echo well")
             code, rows, _ = self.visit("doctor")
         self.assertEqual((code, rows["doctor"]["reason"]), (0, "well"))
 
     def test_killed_at_once_it_leaves_what_is_finished_and_no_program(self) -> None:
         self.bench(f"[ $1 = doctor ] && exit 0; echo $$ >{self.folder}/child; exec sleep 60")
-        out = self.folder / "out"
-        script = ALONE.format(scripts=str(REPOSITORY / "scripts"))
-        command = [
-            sys.executable,
-            "-B",
-            "-c",
-            script,
-            str(self.root),
-            str(out),
-            "tests",
-            "doctor",
-            "train-*",
-            "memcheck",
-        ]
-        process = subprocess.Popen([*command, "--device", "cpu"], stdout=subprocess.DEVNULL)
-        child = self.folder / "child"
-        self.wait(lambda: child.exists() and child.read_text().strip())
-        process.kill()
-        process.wait()
-        pid = int(child.read_text())
-        self.wait(lambda: not alive(pid))
-        text = (out / "summary.txt").read_text()
+        self.kill_when_busy("tests", "doctor", "train-*", "memcheck")
+        text = (self.folder / "out" / "summary.txt").read_text()
         self.assertRegex(
             text, r"tests +good .*\n(.*\n)*doctor +good .*\n.*train-fp32-resnet50 +cut off .*gpu_check ended"
         )
@@ -141,6 +134,24 @@ class ResumeTest(Visited):
         self.bench("echo 'total images/sec: 42.5'")
         code, rows, _ = self.visit("tests", "doctor", "train-*")
         self.assertEqual((code, [row["call"] for row in rows.values()]), (0, [1, 1, 2]))
+
+    def test_killed_at_once_it_leaves_no_server_of_a_comparison(self) -> None:
+        shutil.copytree(REPOSITORY / "scripts" / "peers", self.root / "scripts" / "peers")
+        self.script("bundle/scripts/peers/gpu_torch.py", BUSY.format(child=str(self.folder / "child")))
+        self.script("bundle/bin/train_step_bench", "#!/bin/sh\n")
+        self.kill_when_busy("quick-*")
+
+    def kill_when_busy(self, *arguments: str) -> None:
+        """Kills gpu_check once there is a process that wrote its id to self.folder / child, which must end too."""
+        script = ALONE.format(scripts=str(REPOSITORY / "scripts"))
+        command = [sys.executable, "-B", "-c", script, str(self.root), str(self.folder / "out"), *arguments]
+        process = subprocess.Popen([*command, "--device", "cpu"], stdout=subprocess.DEVNULL)
+        child = self.folder / "child"
+        self.wait(lambda: child.exists() and child.read_text().strip())
+        process.kill()
+        process.wait()
+        pid = int(child.read_text())
+        self.wait(lambda: not alive(pid))
 
     def wait(self, condition: object) -> None:
         for _ in range(1200):
@@ -179,10 +190,10 @@ class ResumeTest(Visited):
 def alive(pid: int) -> bool:
     try:
         os.kill(pid, signal.SIG_DFL)
-    except ProcessLookupError:
+        state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except (ProcessLookupError, FileNotFoundError):
         return False
-    # A zombie, until init reaps it, is dead.
-    return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    return state != "Z"  # a zombie, until init reaps it, is dead
 
 
 if __name__ == "__main__":
