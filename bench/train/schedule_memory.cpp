@@ -1,10 +1,6 @@
 #include "bench/train/schedule_memory.h"
 
-#include <unistd.h>
-
 #include <array>
-#include <cerrno>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -13,7 +9,7 @@
 #include "bench/build_info.h"
 #include "bench/train/key_lines.h"
 #include "bench/train/setup.h"
-#include "engine/base/error.h"
+#include "engine/base/files.h"
 #include "engine/base/hash.h"
 
 namespace hvd::bench {
@@ -99,16 +95,9 @@ std::optional<ScheduleSetting> kept_schedule(const std::string& folder, const Sc
 }
 
 void keep_schedule(const std::string& folder, const ScheduleCase& of, const ScheduleSetting& setting) {
-  const std::string path = schedule_path(folder, of);
-  const std::string beside = path + "." + std::to_string(::getpid()) + ".new";  // jobs may share the folder
-  std::error_code trouble;
+  std::error_code trouble;  // without a folder, writing says so
   fs::create_directories(folder, trouble);
-  std::ofstream file(beside, std::ios::binary);
-  file << schedule_text(of, setting);
-  file.close();
-  if (!file) throw Error(Errc::kIo, "cannot write " + beside + ": " + std::strerror(errno));
-  fs::rename(beside, path, trouble);
-  if (trouble) throw Error(Errc::kIo, "cannot rename " + beside + " to " + path + ": " + trouble.message());
+  replace_file(schedule_path(folder, of), schedule_text(of, setting));  // jobs may share the folder
 }
 
 }  // namespace hvd::bench

@@ -1,17 +1,14 @@
 #include "models/cudnn/plan_cache.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
-#include <cstdio>
 #include <cstring>
 #include <fstream>
 #include <map>
 #include <sstream>
 
-#include "engine/base/error.h"
+#include "engine/base/files.h"
 #include "engine/base/hash.h"
 
 namespace hvd::models::cudnn {
@@ -156,14 +153,7 @@ std::size_t choose_winners(Plan& plan, const std::vector<Winner>& winners) {
 }
 
 void save_winners(const std::string& path, const Plan& plan, const std::vector<Winner>& winners) {
-  const std::string beside = path + "." + std::to_string(getpid()) + ".new";  // ranks of a host may save at once
-  std::ofstream file(beside);
-  file << winners_text(plan, winners);
-  file.close();
-  if (!file) throw Error(Errc::kIo, "cannot write " + beside + ": " + std::strerror(errno));
-  if (std::rename(beside.c_str(), path.c_str()) != 0) {
-    throw Error(Errc::kIo, "cannot rename " + beside + " to " + path + ": " + std::strerror(errno));
-  }
+  replace_file(path, winners_text(plan, winners));  // ranks of a host may save at once
 }
 
 Winners load_winners(const std::string& path, const Plan& plan) {
