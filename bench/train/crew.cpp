@@ -14,11 +14,8 @@ std::vector<Answer> Crew::perform(const Directive& directive) {
   std::vector<Answer> answers;
   for (const comm::Bytes& bytes : engine_.gather(encode(mine))) answers.push_back(decode_answer(bytes));
   in_lockstep_ = true;
-  for (std::size_t r = 0; r < answers.size(); ++r) {
-    if (answers[r].signal.empty()) continue;
-    throw Error(Errc::kInterrupted, "stopped by " + answers[r].signal + " on rank " + std::to_string(r) + " (" +
-                                        engine_.topology().hosts.at(r) + ")");
-  }
+  const std::string stopped = stop_text(answers, engine_.topology().hosts);
+  if (!stopped.empty()) throw Error(Errc::kInterrupted, stopped);
   return answers;
 }
 

@@ -122,4 +122,12 @@ void append(RankSamples& samples, const RankSamples& more) {
   }
 }
 
+std::string stop_text(const std::vector<Answer>& answers, const std::vector<std::string>& hosts) {
+  for (std::size_t r = 0; r < answers.size(); ++r) {
+    if (answers[r].signal.empty()) continue;
+    return "stopped by " + answers[r].signal + " on rank " + std::to_string(r) + " (" + hosts.at(r) + ")";
+  }
+  return {};
+}
+
 }  // namespace hvd::bench

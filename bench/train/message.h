@@ -46,6 +46,10 @@ struct Answer {
   std::string note;                                                    ///< kCheckReduction: what was checked
 };
 
+/// Of rank 0's collection [rank]: "stopped by SIGTERM on rank 1 (HOST)", of the first rank that is asked to stop;
+/// empty: none is. `hosts`: [rank].
+std::string stop_text(const std::vector<Answer>& answers, const std::vector<std::string>& hosts);
+
 std::vector<std::byte> encode(const Directive& directive);
 std::vector<std::byte> encode(const Answer& answer);
 Directive decode_directive(std::span<const std::byte> bytes);

@@ -46,17 +46,14 @@ class Rank {
   /// Rank 0: all ranks train. Median step, seconds, of the slowest rank in each. Errors: interrupted.
   double visit(const ScheduleSetting& setting, std::int64_t steps) {
     send({.kind = Order::Kind::kTry, .setting = setting, .steps = steps}, {});
+    std::vector<Answer> answers;
     std::vector<std::vector<double>> ranks;
-    std::string stopped;
     for (const comm::Bytes& bytes : engine_.gather(encode(carry_out(setting, steps)))) {
-      const Answer answer = decode_answer(bytes);
-      if (!answer.signal.empty() && stopped.empty()) {
-        stopped = "stopped by " + answer.signal + " on rank " + std::to_string(ranks.size()) + " (" +
-                  engine_.topology().hosts.at(ranks.size()) + ") while schedules were tried";
-      }
-      ranks.push_back(answer.samples.step);
+      ranks.push_back(answers.emplace_back(decode_answer(bytes)).samples.step);
     }
+    std::string stopped = stop_text(answers, engine_.topology().hosts);
     if (stopped.empty()) return median(max_over_ranks(ranks));
+    stopped += " while schedules were tried";
     send({.kind = Order::Kind::kStop, .setting = setting}, stopped);
     throw AgreedError(Errc::kInterrupted, stopped);
   }

@@ -175,9 +175,7 @@ void Engine::Impl::set_gradients(std::vector<core::GradientInfo> gradients, std:
     }
     requests.push_back({gradient.name, dtype, op, {static_cast<std::int64_t>(gradient.count)}});
   }
-  agree_on(plan, gradients);
-  marks_.configure(gradients.size(), plan.buckets);
-  plan_ = std::move(plan);
+  adopt(std::move(plan), gradients);
   gradients_ = std::move(gradients);
   requests_ = std::move(requests);
   arena_ = arena;
@@ -188,16 +186,16 @@ void Engine::Impl::set_gradients(std::vector<core::GradientInfo> gradients, std:
 void Engine::Impl::set_buckets(const core::BucketOptions& buckets) {
   if (gradients_.empty()) throw Error(Errc::kInvalidArgument, "set_buckets: call set_gradients() first");
   if (in_step_.load()) throw Error(Errc::kInvalidArgument, "set_buckets inside a step");
-  core::BucketPlan plan = core::plan_buckets(gradients_, plan_.dtype, plan_.op, buckets);
-  agree_on(plan, gradients_);
-  marks_.configure(gradients_.size(), plan.buckets);
-  plan_ = std::move(plan);
+  adopt(core::plan_buckets(gradients_, plan_.dtype, plan_.op, buckets), gradients_);
 }
 
-void Engine::Impl::agree_on(const core::BucketPlan& plan, const std::vector<core::GradientInfo>& gradients) {
-  if (solo()) return;
-  execute("comparing bucket plans",
-          [&] { compare_plans(*communicator_, plan, gradients, Deadline::after(options_.deadline)); });
+void Engine::Impl::adopt(core::BucketPlan plan, const std::vector<core::GradientInfo>& gradients) {
+  if (!solo()) {
+    execute("comparing bucket plans",
+            [&] { compare_plans(*communicator_, plan, gradients, Deadline::after(options_.deadline)); });
+  }
+  marks_.configure(gradients.size(), plan.buckets);
+  plan_ = std::move(plan);
 }
 
 void Engine::Impl::begin_step() {

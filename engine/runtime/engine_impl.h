@@ -118,8 +118,8 @@ class Engine::Impl {
   std::string here() const;
 
   // -- callers' side -----------------------------------------------------------------------------------
-  /// Collective: the ranks have the same plan. Errors: mismatch.
-  void agree_on(const core::BucketPlan& plan, const std::vector<core::GradientInfo>& gradients);
+  /// Collective: takes `plan`, of `gradients`, if the ranks have the same. Errors: mismatch.
+  void adopt(core::BucketPlan plan, const std::vector<core::GradientInfo>& gradients);
   void ring() noexcept;
   void throw_failure() HVD_REQUIRES(mutex_);
 

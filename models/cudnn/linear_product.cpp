@@ -152,6 +152,7 @@ ProductAlgorithms LinearProduct::algorithms() const {
   if (answer.list.empty() && answer.why.empty()) answer.why = "its heuristics know none";
   return answer;
 }
+
 std::string LinearProduct::key() const {
   std::string text =
       product_.text + " epilogue " + std::to_string(epilogue_of(product_)) + " compute " + std::string(name(compute_));
