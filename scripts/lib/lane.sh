@@ -18,21 +18,21 @@ tsan_build() {
   cmake --build build/tsan --target $targets
 }
 
-# The sources of ours that a build directory compiles; CUDA's are nvcc's affair.
-sources() {  # BUILD_DIR PREFIX...
+# The sources of ours that a build directory compiles: not CUDA's, which are nvcc's affair, nor what a build writes.
+# A folder's unit has a line per file: the longest first, so that none of them is waited for at the end.
+sources() {  # BUILD_DIR
   "$HVD_PYTHON" -c 'import json, sys
-commands = json.load(open(sys.argv[1] + "/compile_commands.json"))
-for path in sorted({entry["file"] for entry in commands}):
-    if path.startswith(tuple(sys.argv[2:])) and path.endswith((".cpp", ".cxx")): print(path)' "$@"
+paths = {entry["file"] for entry in json.load(open(sys.argv[1] + "/compile_commands.json"))}
+ours = [path for path in sorted(paths) if path.endswith((".cpp", ".cxx")) and not path.endswith("/build_info.cpp")]
+print(*sorted(ours, key=lambda path: -len(open(path).readlines())), sep="\n")' "$1"
 }
 
 # clang-tidy parses as clang does and turns its warnings (-Wthread-safety among them) into errors, so nothing is
-# compiled besides. It sees a folder at a time, which spares parsing the same headers again and again; the last folders
-# are the longest.
+# compiled besides. It sees a folder at a time, which spares parsing the same headers again and again.
 tidy() {
   local folders=build/tidy-folders
   cmake --preset tidy -B "$folders" -DCMAKE_UNITY_BUILD=ON || return 1
-  sources "$folders" "$hvd_root/" | grep -v /build_info.cpp | sort -r >"$logs/tidy-files"
+  sources "$folders" >"$logs/tidy-files"
   wc -l "$logs/tidy-files"
   xargs -a "$logs/tidy-files" -n 1 -P "$(nproc)" scripts/lib/tidy_folder.sh "$folders"
 }
