@@ -15,7 +15,7 @@ using namespace std::chrono_literals;
 
 constexpr auto kNap = 2ms;
 /// Time to answer the roll call that finds out who holds up a chain of waiting ranks. They look round every
-/// 20 ms or more often.
+/// 50 ms (the longest slice of NodeGroup) or more often.
 constexpr auto kAnswerTime = 300ms;
 
 std::string seconds_since(Clock::time_point start) {
@@ -51,7 +51,7 @@ void Faults::check(const Wait& wait, int awaited) {
   const std::uint32_t call = segment_.header().roll_call.load(std::memory_order_acquire);
   if (call != my_cell().answered.load(std::memory_order_relaxed)) post_status(call, doing());
   if (transport_ != nullptr) {
-    take_notices(doing());
+    take_notices(doing);
     throw_if_aborted();
   }
 }
@@ -118,7 +118,8 @@ void Faults::abort(std::string_view reason) noexcept {
   }
 }
 
-void Faults::take_notices(std::string_view status) {
+template <class Status>
+void Faults::take_notices(Status status) {
   if (transport_ == nullptr) return;
   while (auto notice = transport_->poll_notice()) {
     if (notice->kind == Notice::Kind::kAbort) {
@@ -130,7 +131,7 @@ void Faults::take_notices(std::string_view status) {
       statuses_[static_cast<std::size_t>(notice->from)] = notice->text;
     }
     if (notice->kind == Notice::Kind::kRollCall) {
-      transport_->notify(notice->from, {Notice::Kind::kStatus, layout_.topology.rank, std::string(status)});
+      transport_->notify(notice->from, {Notice::Kind::kStatus, layout_.topology.rank, status()});
     }
   }
 }
@@ -144,7 +145,7 @@ void Faults::post_status(std::uint32_t call, std::string_view status) {
 void Faults::answer_roll_call(std::string_view status) {
   const std::uint32_t call = segment_.header().roll_call.load(std::memory_order_acquire);
   if (call != my_cell().answered.load(std::memory_order_relaxed)) post_status(call, status);
-  take_notices(status);
+  take_notices([status] { return std::string(status); });
 }
 
 void Faults::collect_local(std::uint32_t since) {

@@ -53,8 +53,9 @@ class Faults final : public Watch {
   std::vector<std::optional<std::string>> call_roll(std::string_view status, std::chrono::milliseconds patience,
                                                     OnAbort on_abort);
   bool raise_here(std::string_view reason) noexcept;
-  /// Reads what other nodes have sent. `status` answers their roll calls.
-  void take_notices(std::string_view status);
+  /// Reads what other nodes have sent. `status()` answers their roll calls.
+  template <class Status>
+  void take_notices(Status status);
   void post_status(std::uint32_t call, std::string_view status);
   void collect_local(std::uint32_t since);
   /// "rank 3 (host b), rank 4 (host b) and 9 more".

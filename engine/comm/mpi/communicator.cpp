@@ -129,7 +129,8 @@ std::unique_ptr<Communicator> make(MPI_Comm ranks, const CommOptions& options, b
   Layout layout = find_layout(world.get(), node.get(), pretended);
   auto memory = make_segment(node.get());
   auto core = std::make_unique<Core>(std::move(layout), std::move(memory), NodeGroup::Kind::kProcesses);
-  core->set_transport(std::make_unique<MpiTransport>(environment, std::move(world), std::move(notices), core->faults));
+  core->set_transport(std::make_unique<MpiTransport>(environment, std::move(world), std::move(notices), core->faults,
+                                                     core->group.crowded()));
   return std::make_unique<MpiCommunicator>(std::move(environment), std::move(core), options);
 }
 

@@ -26,7 +26,12 @@ static_assert(kMaxCount <= INT_MAX);
 
 constexpr auto kSpin = 10us;
 constexpr auto kFirstNap = 5us;
-constexpr auto kLongestNap = 200us;
+constexpr auto kLongNap = 200us;
+/// Who has waited longer than 50 ms naps for 1/256 of that, so that it is no later than that: each look goes through
+/// all of MPI's connections. Where ranks share processors, such looks are what the awaited one would need its time for.
+constexpr std::int64_t kNapShare = 256;
+constexpr std::int64_t kCrowdedNapShare = 16;
+constexpr auto kLongestNap = 5ms;
 /// Between two looks at notices and the deadline; MPI_Improbe is not free.
 constexpr auto kLookRound = 2ms;
 
@@ -70,11 +75,13 @@ class FineTimer {
 
 }  // namespace
 
-MpiTransport::MpiTransport(std::shared_ptr<MpiEnvironment> environment, MpiComm data, MpiComm notices, Watch& watch)
+MpiTransport::MpiTransport(std::shared_ptr<MpiEnvironment> environment, MpiComm data, MpiComm notices, Watch& watch,
+                           bool crowded)
     : environment_(std::move(environment)),
       data_(std::move(data)),
       notices_(std::move(notices)),
       watch_(watch),
+      crowded_(crowded),
       mutex_(environment_->calls()) {}
 
 MpiTransport::~MpiTransport() {
@@ -153,17 +160,20 @@ void MpiTransport::wait_for(Operation& operation, const Wait& wait) {
   if (done()) return;
   try {
     const auto start = Clock::now();
-    while (Clock::now() - start < kSpin) {
+    while (!crowded_ && Clock::now() - start < kSpin) {
       if (done()) return;
     }
     const FineTimer fine_timer;
     auto look = start + kLookRound;
-    std::chrono::nanoseconds nap = kFirstNap;
+    const std::int64_t share = crowded_ ? kCrowdedNapShare : kNapShare;
+    std::chrono::nanoseconds nap = crowded_ ? kLongNap : kFirstNap;
     while (true) {
       std::this_thread::sleep_for(nap);
       if (done()) return;
-      nap = std::min<std::chrono::nanoseconds>(nap * 5 / 4, kLongestNap);
-      if (const auto now = Clock::now(); now >= look || watch_.aborted()) {
+      const auto now = Clock::now();
+      const auto longest = std::clamp<std::chrono::nanoseconds>((now - start) / share, kLongNap, kLongestNap);
+      nap = std::min(nap * 5 / 4, longest);
+      if (now >= look || watch_.aborted()) {
         look = now + kLookRound;
         watch_.check(wait, operation.peer);
         if (!wait.deadline.passed()) continue;

@@ -21,8 +21,9 @@ namespace hvd::comm {
 
 class MpiTransport final : public Transport {
  public:
-  /// Borrows `watch`. The communicators span the world; `notices` is used for nothing else.
-  MpiTransport(std::shared_ptr<MpiEnvironment> environment, MpiComm data, MpiComm notices, Watch& watch);
+  /// Borrows `watch`. The communicators span the world; `notices` is used for nothing else. `crowded`: the ranks of
+  /// this node share processors, so that waiting for one must leave it the time to come.
+  MpiTransport(std::shared_ptr<MpiEnvironment> environment, MpiComm data, MpiComm notices, Watch& watch, bool crowded);
   ~MpiTransport() override;
   MpiTransport(const MpiTransport&) = delete;
   MpiTransport& operator=(const MpiTransport&) = delete;
@@ -54,6 +55,7 @@ class MpiTransport final : public Transport {
   MpiComm data_;
   MpiComm notices_;
   Watch& watch_;
+  const bool crowded_;
   Mutex& mutex_;  ///< the environment's: one for all transports of the process
   Ticket next_ = 1;
   std::map<Ticket, Operation> operations_;  ///< owner thread only

@@ -1,5 +1,6 @@
 #include "engine/comm/shm/node_group.h"
 
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -9,8 +10,8 @@
 #include <csignal>
 #include <cstdio>
 #include <cstring>
-#include <fstream>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -25,8 +26,15 @@ using namespace std::chrono_literals;
 
 /// Long enough for a peer that is running to answer, short enough not to be felt by the compute.
 constexpr auto kSpin = 10us;
-/// A sleeper looks round (aborts of other nodes, dead peers, the deadline) this often.
-constexpr std::chrono::nanoseconds kSlice = 20ms;
+/// A sleeper looks round (aborts of other nodes, dead peers) after every eighth of the time that it has waited, within
+/// these bounds: looking costs some 40 us, which hundreds of ranks that share a machine would feel.
+constexpr std::chrono::nanoseconds kShortestSlice = 20ms;
+constexpr std::chrono::nanoseconds kLongestSlice = 50ms;
+
+std::chrono::nanoseconds slice(const Wait& wait) {
+  const auto eighth = std::chrono::nanoseconds(Clock::now() - wait.start) / 8;
+  return std::min(std::clamp(eighth, kShortestSlice, kLongestSlice), wait.deadline.remaining());
+}
 
 std::uint64_t my_pid_namespace() {
   struct stat info {};
@@ -49,20 +57,24 @@ char process_state(std::uint32_t process) noexcept {
   if (kill(static_cast<pid_t>(process), 0) != 0 && errno == ESRCH) return 0;
   std::array<char, 64> path{};
   std::snprintf(path.data(), path.size(), "/proc/%u/stat", process);
-  std::ifstream file(path.data());
-  std::string line;
-  if (!std::getline(file, line)) return '?';
+  const int file = open(path.data(), O_RDONLY | O_CLOEXEC);
+  if (file < 0) return '?';
+  std::array<char, 128> text{};  // "1234 (name of 15 bytes) S ..."
+  const ssize_t length = read(file, text.data(), text.size());
+  close(file);
+  const std::string_view line(text.data(), length > 0 ? static_cast<std::size_t>(length) : 0);
   const std::size_t after_name = line.rfind(") ");
-  return after_name == std::string::npos || after_name + 2 >= line.size() ? '?' : line[after_name + 2];
+  return after_name == std::string_view::npos || after_name + 2 >= line.size() ? '?' : line[after_name + 2];
 }
 
 std::uint64_t operation_id(std::string_view operation) noexcept { return Hasher().text(operation).value(); }
 
 NodeGroup::NodeGroup(const Layout& layout, Segment segment, Faults& faults, Kind kind)
-    : layout_(layout), segment_(segment), faults_(faults), kind_(kind) {
-  // With more ranks than processors the awaited one needs this very core.
-  const bool enough_cores = sysconf(_SC_NPROCESSORS_ONLN) >= size();
-  spin_ = enough_cores ? std::chrono::nanoseconds(kSpin) : 0ns;
+    : layout_(layout),
+      segment_(segment),
+      faults_(faults),
+      kind_(kind),
+      crowded_(sysconf(_SC_NPROCESSORS_ONLN) < layout.topology.local_size) {
   if (kind == Kind::kProcesses) {
     pid_namespace_ = my_pid_namespace();
     my_cell().pid_namespace.store(pid_namespace_, std::memory_order_relaxed);
@@ -93,8 +105,8 @@ void NodeGroup::check_alive(int local_rank, const Wait& wait, Ready ready) {
 template <class Ready, class OnDeadline>
 void NodeGroup::await(Counter& counter, int awaited, const Wait& wait, Ready ready, OnDeadline on_deadline) {
   if (ready()) return;
-  if (spin_ > 0ns) {
-    const auto until = Clock::now() + spin_;
+  if (!crowded_) {
+    const auto until = Clock::now() + kSpin;
     do {
       for (int i = 0; i < 8; ++i) {
         pause_cpu();
@@ -108,7 +120,7 @@ void NodeGroup::await(Counter& counter, int awaited, const Wait& wait, Ready rea
     counter.sleepers.fetch_add(1);
     const std::uint32_t value = counter.value.load();
     const bool sleep = !ready() && !faults_.aborted();
-    if (sleep) futex_wait(counter.value, value, std::min(kSlice, wait.deadline.remaining()));
+    if (sleep) futex_wait(counter.value, value, slice(wait));
     counter.sleepers.fetch_sub(1);
     if (sleep && awaited >= 0 && !ready()) check_alive(awaited, wait, ready);
   }

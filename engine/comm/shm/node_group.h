@@ -38,6 +38,8 @@ class NodeGroup {
 
   [[nodiscard]] int rank() const { return layout_.topology.local_rank; }
   [[nodiscard]] int size() const { return layout_.topology.local_size; }
+  /// Whether there are more local ranks than processors: a rank that looks often takes time from the one it waits for.
+  [[nodiscard]] bool crowded() const { return crowded_; }
 
   /// This rank's slot for the synchronisation to come; write it before sync().
   [[nodiscard]] Slot& next_slot() { return segment_.cell(rank()).slots[(sequence_ + 1) % 2]; }
@@ -84,7 +86,7 @@ class NodeGroup {
   Segment segment_;
   Faults& faults_;
   Kind kind_;
-  std::chrono::nanoseconds spin_;
+  const bool crowded_;
   std::uint64_t pid_namespace_ = 0;
   std::uint32_t sequence_ = 0;  ///< synchronisations finished
   std::uint32_t allocations_ = 0;
