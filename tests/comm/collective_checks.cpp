@@ -5,10 +5,10 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <span>
 #include <vector>
 
 #include "engine/base/float16.h"
-#include "engine/base/hash.h"
 
 namespace hvd::test {
 namespace {
@@ -31,6 +31,17 @@ std::uint64_t mix(std::uint64_t x) {  // splitmix64, Steele et al. 2014
 std::uint64_t random_bits(int rank, std::size_t i) { return mix(static_cast<std::uint64_t>(rank) * 1000003U + i); }
 double random_unit(int rank, std::size_t i) {
   return static_cast<double>(random_bits(rank, i) >> 11) * 0x1p-52 - 1.0;  // [-1, 1)
+}
+
+/// A word at a time, because ThreadSanitizer looks at every access.
+std::uint64_t digest(std::span<const std::byte> bytes) {
+  std::uint64_t state = bytes.size();
+  for (std::size_t i = 0; i < bytes.size(); i += sizeof(state)) {
+    std::uint64_t word = 0;
+    std::memcpy(&word, bytes.data() + i, std::min(sizeof(word), bytes.size() - i));
+    state = mix(state ^ word);
+  }
+  return state;
 }
 
 template <class T>
@@ -161,12 +172,11 @@ std::string check_all_reduce(Communicator& communicator, const AllReduceCase& c)
   const int size = communicator.topology().size;
   const int rank = communicator.topology().rank;
   const std::size_t bytes = c.count * size_of(c.dtype);
-  // Every rank knows everybody's input, so the expectation needs no communication.
-  std::vector<std::byte> serial(bytes * static_cast<std::size_t>(size));
-  for (int r = 0; r < size; ++r) {
-    std::byte* part = serial.data() + bytes * static_cast<std::size_t>(r);
-    for (std::size_t i = 0; i < c.count; ++i) write_value(part, i, c.dtype, r);
-  }
+  const auto input_of = [&](int r, std::byte* to) {
+    for (std::size_t i = 0; i < c.count; ++i) write_value(to, i, c.dtype, r);
+  };
+  std::vector<std::byte> mine(bytes);
+  input_of(rank, mine.data());
   std::unique_ptr<comm::RegisteredMemory> registered;
   std::vector<std::byte> plain;
   std::byte* buffer = nullptr;
@@ -179,18 +189,21 @@ std::string check_all_reduce(Communicator& communicator, const AllReduceCase& c)
   }
   std::array<std::uint64_t, 2> hashes{};
   for (std::uint64_t& hash : hashes) {
-    std::copy_n(serial.data() + bytes * static_cast<std::size_t>(rank), bytes, buffer);
+    std::copy_n(mine.data(), bytes, buffer);
     std::fill_n(buffer + bytes, kGuardBytes, kGuard);
     communicator.data().all_reduce(buffer, c.count, c.dtype, c.op, soon());
     if (!std::all_of(buffer + bytes, buffer + bytes + kGuardBytes, [](std::byte b) { return b == kGuard; })) {
       return c.text() + ": wrote past the end";
     }
-    hash = Hasher().bytes({buffer, bytes}).value();
+    hash = digest({buffer, bytes});
   }
   // Agreement first, so that a rank that finds a fault does not leave the others waiting.
   const std::string differ = same_everywhere(communicator, hashes[0]);
   if (!differ.empty()) return c.text() + ": " + differ;
   if (hashes[0] != hashes[1]) return c.text() + ": two runs have different bits";
+  if (rank != 0) return "";  // all have the bits of rank 0, which knows everybody's input
+  std::vector<std::byte> serial(bytes * static_cast<std::size_t>(size));
+  for (int r = 0; r < size; ++r) input_of(r, serial.data() + bytes * static_cast<std::size_t>(r));
   const std::string wrong = compare(serial, buffer, size, c);
   return wrong.empty() ? "" : c.text() + ": " + wrong;
 }
@@ -211,9 +224,9 @@ std::string check_all_reduce_matrix(Communicator& communicator, bool large) {
       }
     }
     if (large) {
-      cases.push_back({1000003, DataType::kF32, ReduceOp::kSum, memory});
-      cases.push_back({1000003, DataType::kBF16, ReduceOp::kAverage, memory});
-      cases.push_back({1000003, DataType::kI64, ReduceOp::kSum, memory});
+      cases.push_back({300007, DataType::kF32, ReduceOp::kSum, memory});
+      cases.push_back({300007, DataType::kBF16, ReduceOp::kAverage, memory});
+      cases.push_back({300007, DataType::kI64, ReduceOp::kSum, memory});
     }
   }
   for (const AllReduceCase& one : cases) {
@@ -271,12 +284,18 @@ std::string check_control_plane(Communicator& communicator) {
 
 std::string check_data_broadcast(Communicator& communicator, std::size_t bytes) {
   const int rank = communicator.topology().rank;
-  for (int root = 0; root < communicator.topology().size; ++root) {
+  const int last = communicator.topology().size - 1;
+  // Where the bytes come from does not depend on how many they are: many of them from the first and the last will do.
+  for (int root = 0; root <= last; root += bytes > 100000 ? std::max(last, 1) : 1) {
     std::vector<std::byte> expected(bytes);
-    for (std::size_t i = 0; i < bytes; ++i) expected[i] = static_cast<std::byte>(random_bits(root, i));
+    for (std::size_t i = 0; i < bytes; i += sizeof(std::uint64_t)) {
+      const std::uint64_t word = random_bits(root, i);
+      std::memcpy(expected.data() + i, &word, std::min(sizeof(word), bytes - i));
+    }
     std::vector<std::byte> mine = rank == root ? expected : std::vector<std::byte>(bytes);
     communicator.data().broadcast(mine.data(), bytes, root, soon());
-    if (mine != expected) return std::to_string(bytes) + " bytes from rank " + std::to_string(root);
+    if (bytes > 0 && std::memcmp(mine.data(), expected.data(), bytes) != 0)
+      return std::to_string(bytes) + " bytes from rank " + std::to_string(root);
   }
   return {};
 }
