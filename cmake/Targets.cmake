@@ -14,7 +14,9 @@ target_compile_options(hvd_strict INTERFACE -Wall -Wextra -Wpedantic -Wshadow -W
   # False positives of g++ 12 on std::string concatenation at -O3: https://gcc.gnu.org/bugzilla/show_bug.cgi?id=105651
   $<$<AND:$<CXX_COMPILER_ID:GNU>,$<VERSION_LESS:$<CXX_COMPILER_VERSION>,13>>:-Wno-restrict>)
 if(HVD_SANITIZE)
-  target_compile_options(hvd_strict INTERFACE -fsanitize=${HVD_SANITIZE} -fno-omit-frame-pointer)
+  # Tests do not look for undefined behaviour in themselves, which takes a third of the time to compile them.
+  target_compile_options(hvd_strict INTERFACE -fsanitize=${HVD_SANITIZE} -fno-omit-frame-pointer
+    $<$<BOOL:$<TARGET_PROPERTY:HVD_IS_TEST>>:-fno-sanitize=undefined>)
   target_link_options(hvd_strict INTERFACE -fsanitize=${HVD_SANITIZE})
 endif()
 
@@ -40,15 +42,18 @@ endfunction()
 function(hvd_add_executable name)
   add_executable(${name} ${ARGN})
   target_link_libraries(${name} PRIVATE hvd_settings hvd_strict)
-  set_target_properties(${name} PROPERTIES UNITY_BUILD OFF)  # tests of one program repeat one another's names
+  set_target_properties(${name} PROPERTIES UNITY_BUILD OFF)
 endfunction()
 
-# hvd_add_test(NAME LABEL <label> SOURCES ... LIBRARIES ... [TIMEOUT s]): a GoogleTest program, one ctest entry.
+# hvd_add_test(NAME LABEL <label> SOURCES ... LIBRARIES ... [TIMEOUT s]): a GoogleTest program, one ctest entry. Where
+# CMAKE_UNITY_BUILD is on, its sources are one translation unit, so that GoogleTest and the headers of ours are parsed
+# once: each source has a namespace of its own.
 function(hvd_add_test name)
   cmake_parse_arguments(arg "" "LABEL;TIMEOUT" "SOURCES;LIBRARIES" ${ARGN})
   hvd_add_executable(${name} ${arg_SOURCES})
   target_link_libraries(${name} PRIVATE ${arg_LIBRARIES} GTest::gtest GTest::gtest_main)
-  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/tests")
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/tests"
+    HVD_IS_TEST ON UNITY_BUILD "${CMAKE_UNITY_BUILD}" UNITY_BUILD_BATCH_SIZE 0)
   # What is tested stays optimised. The test itself compiles in two thirds of the time at -O1, and in a sanitizer build
   # in 40 % of it at -O0.
   if(HVD_SANITIZE)

@@ -27,7 +27,7 @@
 #include "engine/base/types.h"
 #include "engine/base/unique_handle.h"
 
-namespace hvd {
+namespace hvd::base_test {
 namespace {
 
 // -- errors --------------------------------------------------------------------------------------------
@@ -325,4 +325,4 @@ TEST(CondVar, WaitUntilReturnsAtTheDeadlineAndOnNotification) {
 }
 
 }  // namespace
-}  // namespace hvd
+}  // namespace hvd::base_test

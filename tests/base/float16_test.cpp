@@ -10,7 +10,7 @@
 #include <random>
 #include <vector>
 
-namespace hvd {
+namespace hvd::float16_test {
 namespace {
 
 /// A binary format by its numbers: `digits` significant bits (hidden one included), exponents [min, max].
@@ -157,4 +157,4 @@ TEST(SlowFloat16, KnownPatterns) {  // the yardstick itself
 }
 
 }  // namespace
-}  // namespace hvd
+}  // namespace hvd::float16_test

@@ -9,7 +9,7 @@
 
 #include "engine/base/error.h"
 
-namespace hvd::bench {
+namespace hvd::bench::agreement_test {
 namespace {
 
 Wishes wishes(const Options& options) { return wishes_of(options, settle(options)); }
@@ -76,4 +76,4 @@ TEST(Agreement, WhatMustBeEqualIsCompared) {
 }
 
 }  // namespace
-}  // namespace hvd::bench
+}  // namespace hvd::bench::agreement_test

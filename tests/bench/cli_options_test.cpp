@@ -7,7 +7,7 @@
 #include "bench/cli/values.h"
 #include "engine/base/error.h"
 
-namespace hvd::bench {
+namespace hvd::bench::cli_options_test {
 namespace {
 
 CommandLine parse(const std::string& line, const Environment& environment = {}) {
@@ -242,4 +242,4 @@ TEST(Values, DidYouMean) {
 }
 
 }  // namespace
-}  // namespace hvd::bench
+}  // namespace hvd::bench::cli_options_test

@@ -10,7 +10,7 @@
 #include "tests/bench/fake_gpus.h"
 #include "tests/comm/gpu_ranks.h"
 
-namespace hvd::bench {
+namespace hvd::bench::device_trainer_test {
 namespace {
 
 using test::FakeGpus;
@@ -166,4 +166,4 @@ TEST(DeviceTrainer, BucketsAreTimedOnTheGpu) {
 }
 
 }  // namespace
-}  // namespace hvd::bench
+}  // namespace hvd::bench::device_trainer_test

@@ -9,7 +9,7 @@
 #include "bench/measure/decomposition.h"
 #include "engine/base/philox.h"
 
-namespace hvd::bench {
+namespace hvd::bench::efficiency_coverage_test {
 namespace {
 
 struct Case {
@@ -81,4 +81,4 @@ INSTANTIATE_TEST_SUITE_P(Rounds, EfficiencyCoverage,
                                          Case{5, 3, 0.03, 0, 0.02, 0.93}, Case{8, 3, 0, 0, 0.03, 0.93}));
 
 }  // namespace
-}  // namespace hvd::bench
+}  // namespace hvd::bench::efficiency_coverage_test

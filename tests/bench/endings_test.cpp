@@ -17,7 +17,7 @@
 #include "bench/sqlite_handle.h"
 #include "engine/base/error.h"
 
-namespace hvd::bench {
+namespace hvd::bench::endings_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -233,4 +233,4 @@ TEST_F(Signals, AnAnnouncementAndThenTheSignalAreNotTwo) {
 }
 
 }  // namespace
-}  // namespace hvd::bench
+}  // namespace hvd::bench::endings_test

@@ -6,7 +6,7 @@
 #include "bench/train/setup.h"
 #include "tests/bench/fake_gpus.h"
 
-namespace hvd::bench {
+namespace hvd::bench::gpu_choice_test {
 namespace {
 
 using test::FakeGpus;
@@ -122,4 +122,4 @@ TEST(GpuChoice, RanksTakeTheGpuOfTheirLocalRankOrWhatTheyWereLeft) {
 }
 
 }  // namespace
-}  // namespace hvd::bench
+}  // namespace hvd::bench::gpu_choice_test

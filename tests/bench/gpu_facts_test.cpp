@@ -4,7 +4,7 @@
 
 #include <cstring>
 
-namespace hvd::bench {
+namespace hvd::bench::gpu_facts_test {
 namespace {
 
 gpu::Device h200() {
@@ -97,4 +97,4 @@ TEST(Nvml, FillsInWhatItIsTold) {
 }
 
 }  // namespace
-}  // namespace hvd::bench
+}  // namespace hvd::bench::gpu_facts_test

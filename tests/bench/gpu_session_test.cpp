@@ -17,7 +17,7 @@
 #include "tests/bench/fake_gpus.h"
 #include "tests/bench/gpu_sessions.h"
 
-namespace hvd::bench {
+namespace hvd::bench::gpu_session_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -395,4 +395,4 @@ TEST(GpuSession, APeerThatFailsLosesNothingThatBothHaveMeasured) {
 }
 
 }  // namespace
-}  // namespace hvd::bench
+}  // namespace hvd::bench::gpu_session_test

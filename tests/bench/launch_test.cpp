@@ -5,7 +5,7 @@
 
 #include <csignal>
 
-namespace hvd::bench {
+namespace hvd::bench::launch_test {
 namespace {
 
 const Environment kMpirun{{"OMPI_COMM_WORLD_SIZE", "4"},       {"OMPI_COMM_WORLD_RANK", "2"},
@@ -167,4 +167,4 @@ TEST(Launch, GraceIsShorterThanTheLaunchersPatience) {
 }
 
 }  // namespace
-}  // namespace hvd::bench
+}  // namespace hvd::bench::launch_test

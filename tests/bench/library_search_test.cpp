@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-namespace hvd::bench {
+namespace hvd::bench::library_search_test {
 namespace {
 
 TEST(LibrarySearch, ReadsTheEnvironment) {
@@ -15,4 +15,4 @@ TEST(LibrarySearch, ReadsTheEnvironment) {
 }
 
 }  // namespace
-}  // namespace hvd::bench
+}  // namespace hvd::bench::library_search_test

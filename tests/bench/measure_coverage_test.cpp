@@ -9,7 +9,7 @@
 #include "bench/measure/stopping_rule.h"
 #include "engine/base/philox.h"
 
-namespace hvd::bench {
+namespace hvd::bench::measure_coverage_test {
 namespace {
 
 struct Case {
@@ -81,4 +81,4 @@ INSTANTIATE_TEST_SUITE_P(Series, Coverage,
                                          Case{100, 0.6, false}, Case{100, 0.6, true}, Case{300, 0.6, true}));
 
 }  // namespace
-}  // namespace hvd::bench
+}  // namespace hvd::bench::measure_coverage_test

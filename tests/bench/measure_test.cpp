@@ -11,7 +11,7 @@
 #include "bench/measure/steady_state.h"
 #include "bench/measure/stopping_rule.h"
 
-namespace hvd::bench {
+namespace hvd::bench::measure_test {
 namespace {
 
 using Series = std::vector<double>;
@@ -294,4 +294,4 @@ TEST(Decomposition, RowsSumToOneWhateverTheSamples) {
 }
 
 }  // namespace
-}  // namespace hvd::bench
+}  // namespace hvd::bench::measure_test

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-namespace hvd::bench {
+namespace hvd::bench::operation_log_test {
 namespace {
 
 std::vector<models::OperationProfile> profile_of(double conv, double relu) {
@@ -44,4 +44,4 @@ TEST(OperationLog, WithoutAProfileThereAreNoRows) {
 }
 
 }  // namespace
-}  // namespace hvd::bench
+}  // namespace hvd::bench::operation_log_test

@@ -9,7 +9,7 @@
 
 #include "bench/host_facts.h"
 
-namespace hvd::bench {
+namespace hvd::bench::provenance_test {
 namespace {
 
 TEST(Provenance, TheEnvironmentIsTakenByAllowListOnly) {
@@ -137,4 +137,4 @@ TEST(HostFacts, ThisHost) {
 }
 
 }  // namespace
-}  // namespace hvd::bench
+}  // namespace hvd::bench::provenance_test

@@ -12,7 +12,7 @@
 
 #include "bench/cli/json_report.h"
 
-namespace hvd::bench {
+namespace hvd::bench::report_test {
 namespace {
 
 RunRecord run_of(Phase phase, int ranks, double rate) {
@@ -167,4 +167,4 @@ TEST(Json, PythonReadsIt) {
 TEST(Json, NothingMeasured) { EXPECT_TRUE(contains(json_report({}, {}), "\"total_images_per_second\": null")); }
 
 }  // namespace
-}  // namespace hvd::bench
+}  // namespace hvd::bench::report_test

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace hvd::bench {
+namespace hvd::bench::roofline_test {
 namespace {
 
 constexpr DeviceRates kRates{.flops = 100, .bytes = 10};  // turns from traffic to arithmetic at 10 FLOPs per byte
@@ -53,4 +53,4 @@ TEST(Roofline, KnowsTheGpusOfTheDataSheets) {
 }
 
 }  // namespace
-}  // namespace hvd::bench
+}  // namespace hvd::bench::roofline_test

@@ -13,7 +13,7 @@
 
 #include "bench/train/schedule_memory.h"
 
-namespace hvd::bench {
+namespace hvd::bench::schedule_search_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -213,4 +213,4 @@ TEST(ScheduleMemory, AFileIsReplacedAndFoundAgain) {
 }
 
 }  // namespace
-}  // namespace hvd::bench
+}  // namespace hvd::bench::schedule_search_test

@@ -14,7 +14,7 @@
 #include "tests/bench/gpu_sessions.h"
 #include "tests/runtime/ranks.h"
 
-namespace hvd::bench {
+namespace hvd::bench::schedule_trials_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -313,4 +313,4 @@ TEST(ScheduleTrials, RunsItCannotServeAreRefusedInOneLine) {
 }
 
 }  // namespace
-}  // namespace hvd::bench
+}  // namespace hvd::bench::schedule_trials_test

@@ -10,7 +10,7 @@
 #include "bench/train/setup.h"
 #include "tests/runtime/ranks.h"
 
-namespace hvd::bench {
+namespace hvd::bench::session_networks_test {
 namespace {
 
 Options small_options(int ranks) {
@@ -168,4 +168,4 @@ TEST(Training, FourRanksOfTwoEqualOneRankOfEight) {
 }
 
 }  // namespace
-}  // namespace hvd::bench
+}  // namespace hvd::bench::session_networks_test

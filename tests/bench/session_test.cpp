@@ -16,7 +16,7 @@
 #include "engine/base/error.h"
 #include "models/replay/replay.h"
 
-namespace hvd::bench {
+namespace hvd::bench::session_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -301,4 +301,4 @@ TEST_F(SessionTest, AnUnwritableReplayFileIsAnIoError) {
 }
 
 }  // namespace
-}  // namespace hvd::bench
+}  // namespace hvd::bench::session_test

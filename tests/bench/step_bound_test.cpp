@@ -9,7 +9,7 @@
 #include "models/graph/cost.h"
 #include "models/zoo/zoo.h"
 
-namespace hvd::bench {
+namespace hvd::bench::step_bound_test {
 namespace {
 
 models::Graph resnet101(std::int64_t batch) {
@@ -90,4 +90,4 @@ TEST(StepBound, TableOfMeasuredOperations) {
 }
 
 }  // namespace
-}  // namespace hvd::bench
+}  // namespace hvd::bench::step_bound_test

@@ -15,7 +15,7 @@
 #include "bench/sqlite_handle.h"
 #include "engine/base/error.h"
 
-namespace hvd::bench {
+namespace hvd::bench::store_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -347,4 +347,4 @@ TEST(Store, IdentitiesAndTimes) {
 }
 
 }  // namespace
-}  // namespace hvd::bench
+}  // namespace hvd::bench::store_test

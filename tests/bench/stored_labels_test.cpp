@@ -17,7 +17,7 @@
 #include "bench/sqlite_handle.h"
 #include "engine/base/error.h"
 
-namespace hvd::bench {
+namespace hvd::bench::stored_labels_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -185,4 +185,4 @@ TEST(StoredCommand, TakesAKeyAndFilesAndNothingElse) {
 }
 
 }  // namespace
-}  // namespace hvd::bench
+}  // namespace hvd::bench::stored_labels_test

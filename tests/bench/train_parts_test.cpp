@@ -15,7 +15,7 @@
 #include "bench/train/setup.h"
 #include "engine/base/error.h"
 
-namespace hvd::bench {
+namespace hvd::bench::train_parts_test {
 namespace {
 
 template <class T>
@@ -298,4 +298,4 @@ TEST(Setup, DefaultsAndRefusals) {
 }
 
 }  // namespace
-}  // namespace hvd::bench
+}  // namespace hvd::bench::train_parts_test

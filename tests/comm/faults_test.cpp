@@ -8,7 +8,7 @@
 #include "engine/comm/shm/shared_memory.h"
 #include "tests/comm/loopback_world.h"
 
-namespace hvd::test {
+namespace hvd::test::faults_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -207,4 +207,4 @@ TEST(Allocate, TooMuchFailsOnEveryRankAlike) {
 }
 
 }  // namespace
-}  // namespace hvd::test
+}  // namespace hvd::test::faults_test

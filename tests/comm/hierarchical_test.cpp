@@ -15,7 +15,7 @@
 #include "engine/comm/nccl/crossing.h"
 #include "tests/comm/gpu_ranks.h"
 
-namespace hvd::test {
+namespace hvd::test::hierarchical_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -366,4 +366,4 @@ TEST(Hierarchical, ARankThatFailsWhileConnectingEndsAllNodes) {
 }
 
 }  // namespace
-}  // namespace hvd::test
+}  // namespace hvd::test::hierarchical_test

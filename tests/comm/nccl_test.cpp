@@ -9,7 +9,7 @@
 #include "engine/comm/nccl/census.h"
 #include "tests/comm/gpu_ranks.h"
 
-namespace hvd::test {
+namespace hvd::test::nccl_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -386,4 +386,4 @@ TEST(NcclLibrary, TheOneHereIsNewEnoughAndGivesAnId) {
 }
 
 }  // namespace
-}  // namespace hvd::test
+}  // namespace hvd::test::nccl_test

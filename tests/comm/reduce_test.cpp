@@ -15,7 +15,7 @@
 #include "engine/comm/chunks.h"
 #include "engine/comm/layout.h"
 
-namespace hvd::comm {
+namespace hvd::comm::reduce_test {
 namespace {
 
 template <class T>
@@ -152,4 +152,4 @@ TEST(Layout, NumbersNodesByLowestRankWhateverTheirIds) {
 }
 
 }  // namespace
-}  // namespace hvd::comm
+}  // namespace hvd::comm::reduce_test

@@ -14,7 +14,7 @@
 #include "tests/comm/fake_nccl.h"
 #include "tests/comm/two_processes.h"
 
-namespace hvd::test {
+namespace hvd::test::shared_gpu_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -117,4 +117,4 @@ TEST(TwoProcesses, ThatDieOrHangAreNamed) {
 }
 
 }  // namespace
-}  // namespace hvd::test
+}  // namespace hvd::test::shared_gpu_test

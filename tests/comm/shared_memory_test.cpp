@@ -9,7 +9,7 @@
 #include "engine/base/error.h"
 #include "engine/comm/communicator.h"
 
-namespace hvd::comm {
+namespace hvd::comm::shared_memory_test {
 namespace {
 
 bool there(const std::string& name) {
@@ -34,4 +34,4 @@ TEST(SharedMemory, AProcessRemovesItsOwnNamesAndNoOthers) {
 }
 
 }  // namespace
-}  // namespace hvd::comm
+}  // namespace hvd::comm::shared_memory_test

@@ -9,7 +9,7 @@
 
 #include "engine/base/error.h"
 
-namespace hvd::core {
+namespace hvd::core::bucket_plan_test {
 namespace {
 
 std::vector<GradientInfo> four() {
@@ -165,4 +165,4 @@ TEST(GradientList, EveryTruncationAndEveryExcessIsAnError) {
 }
 
 }  // namespace
-}  // namespace hvd::core
+}  // namespace hvd::core::bucket_plan_test

@@ -5,7 +5,7 @@
 
 #include "engine/core/response_cache.h"
 
-namespace hvd::core {
+namespace hvd::core::cache_test {
 namespace {
 
 Request tensor(const std::string& name, std::vector<std::int64_t> shape = {4}) {
@@ -104,4 +104,4 @@ TEST(ResponseCache, UseOfAFreeBitIsAnAssertion) {
 }
 
 }  // namespace
-}  // namespace hvd::core
+}  // namespace hvd::core::cache_test

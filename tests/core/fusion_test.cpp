@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-namespace hvd::core {
+namespace hvd::core::fusion_test {
 namespace {
 
 Request tensor(const std::string& name, std::int64_t bytes, DataType dtype = DataType::kU8,
@@ -145,4 +145,4 @@ TEST(Fusion, EqualsTheNaiveRuleOnRandomLists) {
 }
 
 }  // namespace
-}  // namespace hvd::core
+}  // namespace hvd::core::fusion_test

@@ -11,7 +11,7 @@
 
 #include "tests/core/lockstep_world.h"
 
-namespace hvd::core {
+namespace hvd::core::lockstep_test {
 namespace {
 
 struct Params {
@@ -319,4 +319,4 @@ TEST(LockstepTraining, AfterTheFirstStepNoCycleNeedsTheCoordinator) {
 }
 
 }  // namespace
-}  // namespace hvd::core
+}  // namespace hvd::core::lockstep_test

@@ -12,7 +12,7 @@
 #include "engine/base/error.h"
 #include "tests/core/lockstep_world.h"
 
-namespace hvd::core {
+namespace hvd::core::negotiator_test {
 namespace {
 
 using test::LockstepWorld;
@@ -382,4 +382,4 @@ TEST(Negotiator, CorruptMessagesAreErrorsOnEveryPath) {
 }
 
 }  // namespace
-}  // namespace hvd::core
+}  // namespace hvd::core::negotiator_test

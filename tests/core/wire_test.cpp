@@ -14,7 +14,7 @@
 #include "engine/core/bucket_plan.h"
 #include "engine/core/coordinator.h"
 
-namespace hvd::core {
+namespace hvd::core::wire_test {
 namespace {
 
 using Message = std::vector<std::byte>;
@@ -176,4 +176,4 @@ TEST(RankSet, PrintsRanges) {
 }
 
 }  // namespace
-}  // namespace hvd::core
+}  // namespace hvd::core::wire_test

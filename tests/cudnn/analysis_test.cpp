@@ -16,7 +16,7 @@
 #include "tests/cudnn/oracles.h"
 #include "tests/models/testing.h"
 
-namespace hvd::models::cudnn::testing {
+namespace hvd::models::cudnn::testing::analysis_test {
 namespace {
 
 struct NamedOracle {
@@ -307,4 +307,4 @@ TEST(AnalysisArithmetic, ResNet50AtLevelTwo) {
 }
 
 }  // namespace
-}  // namespace hvd::models::cudnn::testing
+}  // namespace hvd::models::cudnn::testing::analysis_test

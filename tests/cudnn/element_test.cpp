@@ -14,7 +14,7 @@
 #include "models/synthetic.h"
 #include "tests/models/testing.h"
 
-namespace hvd::models::cudnn::kernels {
+namespace hvd::models::cudnn::kernels::element_test {
 namespace {
 
 using models::testing::random_values;
@@ -475,4 +475,4 @@ TEST(SyntheticElement, DrawsTheDataSetOfAllBackends) {
 }
 
 }  // namespace
-}  // namespace hvd::models::cudnn::kernels
+}  // namespace hvd::models::cudnn::kernels::element_test

@@ -12,7 +12,7 @@
 #include "models/graph/autodiff.h"
 #include "models/zoo/zoo.h"
 
-namespace hvd::models::cudnn::testing {
+namespace hvd::models::cudnn::testing::execution_test {
 namespace {
 
 TEST(Execution, EnginesAreBuiltAgainFromTheirNumbers) {
@@ -41,4 +41,4 @@ TEST(Execution, EnginesAreBuiltAgainFromTheirNumbers) {
 }
 
 }  // namespace
-}  // namespace hvd::models::cudnn::testing
+}  // namespace hvd::models::cudnn::testing::execution_test

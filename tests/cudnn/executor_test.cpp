@@ -17,7 +17,7 @@
 #include "tests/cudnn/networks.h"
 #include "tests/cudnn/oracles.h"
 
-namespace hvd::models::cudnn::testing {
+namespace hvd::models::cudnn::testing::executor_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -446,4 +446,4 @@ TEST(TypeRefusal, NamesWhatTheGpuLacks) {
 }
 
 }  // namespace
-}  // namespace hvd::models::cudnn::testing
+}  // namespace hvd::models::cudnn::testing::executor_test

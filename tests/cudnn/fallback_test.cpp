@@ -13,7 +13,7 @@
 #include "tests/cudnn/networks.h"
 #include "tests/cudnn/oracles.h"
 
-namespace hvd::models::cudnn::testing {
+namespace hvd::models::cudnn::testing::fallback_test {
 namespace {
 
 using Operations = std::vector<int>;
@@ -499,4 +499,4 @@ TEST(Fallback, ProductsRunTheAlgorithmThatWon) {
 }
 
 }  // namespace
-}  // namespace hvd::models::cudnn::testing
+}  // namespace hvd::models::cudnn::testing::fallback_test

@@ -10,7 +10,7 @@
 #include "models/synthetic.h"
 #include "tests/cudnn/kernel_memory.h"
 
-namespace hvd::models::cudnn::kernels {
+namespace hvd::models::cudnn::kernels::kernels_test {
 namespace {
 
 // Enough rows for many blocks, with a remainder; channels for wide vectors, and not.
@@ -157,4 +157,4 @@ TEST_P(KernelTest, MatricesAreCopiedGapsAndAll) {
 INSTANTIATE_TEST_SUITE_P(Types, KernelTest, every_type(), type_name);
 
 }  // namespace
-}  // namespace hvd::models::cudnn::kernels
+}  // namespace hvd::models::cudnn::kernels::kernels_test

@@ -14,7 +14,7 @@
 #include "tests/cudnn/oracles.h"
 #include "tests/models/testing.h"
 
-namespace hvd::models::cudnn::testing {
+namespace hvd::models::cudnn::testing::layout_test {
 namespace {
 
 Program analysed(const Graph& graph, int level) {
@@ -224,4 +224,4 @@ TEST(Winners, AreNamedByWhatThePlanRuns) {
 }
 
 }  // namespace
-}  // namespace hvd::models::cudnn::testing
+}  // namespace hvd::models::cudnn::testing::layout_test

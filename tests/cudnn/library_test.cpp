@@ -7,7 +7,7 @@
 #include "models/cudnn/execution.h"
 #include "tests/models/testing.h"
 
-namespace hvd::models::cudnn::testing {
+namespace hvd::models::cudnn::testing::library_test {
 namespace {
 
 gpu::LibrarySearch in_folder(const std::string& version) {
@@ -57,4 +57,4 @@ TEST(LibraryVersion, ALibraryForAnotherCudaIsNamedWhenItDoesNotStart) {
 }
 
 }  // namespace
-}  // namespace hvd::models::cudnn::testing
+}  // namespace hvd::models::cudnn::testing::library_test

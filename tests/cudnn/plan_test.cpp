@@ -21,7 +21,7 @@
 #include "models/zoo/zoo.h"
 #include "tests/models/testing.h"
 
-namespace hvd::models::cudnn::testing {
+namespace hvd::models::cudnn::testing::plan_test {
 namespace {
 
 std::string device(const std::string& name) {
@@ -311,4 +311,4 @@ TEST(PlannerTest, SaysWhatIsWrongWithADescription) {
 }
 
 }  // namespace
-}  // namespace hvd::models::cudnn::testing
+}  // namespace hvd::models::cudnn::testing::plan_test

@@ -11,7 +11,7 @@
 #include "tests/cudnn/two_halves.h"
 #include "tests/models/small_graphs.h"
 
-namespace hvd::models::testing {
+namespace hvd::models::testing::shared_gpu_gpu_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -62,4 +62,4 @@ INSTANTIATE_TEST_SUITE_P(Types, SharedGpuOnGpu,
                          [](const auto& instance) { return instance.param.name; });
 
 }  // namespace
-}  // namespace hvd::models::testing
+}  // namespace hvd::models::testing::shared_gpu_gpu_test

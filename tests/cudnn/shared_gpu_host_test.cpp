@@ -9,7 +9,7 @@
 #include "tests/gpu/fake_runtime.h"
 #include "tests/models/small_graphs.h"
 
-namespace hvd::models::testing {
+namespace hvd::models::testing::shared_gpu_host_test {
 namespace {
 
 constexpr double kTolerance = 1e-5;  // the sums are double, the gradients fp32
@@ -51,4 +51,4 @@ TEST(TwoHalves, ThatAreTheSameHalfDoNot) {
 }
 
 }  // namespace
-}  // namespace hvd::models::testing
+}  // namespace hvd::models::testing::shared_gpu_host_test

@@ -16,7 +16,7 @@
 #include "tests/cudnn/networks.h"
 #include "tests/models/testing.h"
 
-namespace hvd::models::cudnn::testing {
+namespace hvd::models::cudnn::testing::step_gpu_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -176,4 +176,4 @@ INSTANTIATE_TEST_SUITE_P(Types, CurvesOnGpu, ::testing::Range(0, 4),
                          [](const auto& instance) { return kTypes.at(static_cast<std::size_t>(instance.param)).name; });
 
 }  // namespace
-}  // namespace hvd::models::cudnn::testing
+}  // namespace hvd::models::cudnn::testing::step_gpu_test

@@ -13,7 +13,7 @@
 
 #include "tests/cudnn/kernel_memory.h"
 
-namespace hvd::models::cudnn::kernels {
+namespace hvd::models::cudnn::kernels::sums_test {
 namespace {
 
 constexpr double kEpsilon = 0x1.0p-23;  // of fp32
@@ -387,19 +387,19 @@ TEST_P(SumsTest, WhatHasNoLossIsNaN) {
   const Shape shape{3, 300};
   const auto row_losses = [&](const std::vector<double>& logits, const std::vector<std::int32_t>& labels) {
     const Loss got(Tensor(GetParam(), shape, logits), labels);
-    EXPECT_TRUE(std::isnan(got.loss.read()[0]));
+    EXPECT_TRUE(std::isnan(got.loss.read().at(0)));
     return doubles(got.row_losses);
   };
   const std::vector<double> good = models::testing::random_values(shape.count(), 1);
   for (const std::int32_t label : {-1, 300}) {
     const std::vector<double> rows = row_losses(good, {0, label, 299});
-    EXPECT_TRUE(std::isfinite(rows[0]) && std::isnan(rows[1]) && std::isfinite(rows[2])) << label;
+    EXPECT_TRUE(std::isfinite(rows.at(0)) && std::isnan(rows.at(1)) && std::isfinite(rows.at(2))) << label;
   }
   for (const double bad : {kInfinity, std::nan("")}) {
     std::vector<double> logits = good;
     logits[299] = bad;
     const std::vector<double> rows = row_losses(logits, {0, 1, 2});
-    EXPECT_TRUE(std::isnan(rows[0]) && std::isfinite(rows[1]) && std::isfinite(rows[2])) << bad;
+    EXPECT_TRUE(std::isnan(rows.at(0)) && std::isfinite(rows.at(1)) && std::isfinite(rows.at(2))) << bad;
   }
 }
 
@@ -419,4 +419,4 @@ INSTANTIATE_TEST_SUITE_P(Types, SumsTest, every_type(), type_name);
 INSTANTIATE_TEST_SUITE_P(OneType, LongSumsTest, ::testing::Values(DataType::kBF16), type_name);
 
 }  // namespace
-}  // namespace hvd::models::cudnn::kernels
+}  // namespace hvd::models::cudnn::kernels::sums_test

@@ -8,7 +8,7 @@
 #include "tests/cudnn/kernel_memory.h"
 #include "tests/gpu/host_grid.h"
 
-namespace hvd::models::cudnn::kernels {
+namespace hvd::models::cudnn::kernels::thread_order_test {
 namespace {
 
 using test::ThreadOrder;
@@ -76,4 +76,4 @@ TEST_P(ThreadOrderTest, Softmax) {
 INSTANTIATE_TEST_SUITE_P(Types, ThreadOrderTest, every_type(), type_name);
 
 }  // namespace
-}  // namespace hvd::models::cudnn::kernels
+}  // namespace hvd::models::cudnn::kernels::thread_order_test

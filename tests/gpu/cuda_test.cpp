@@ -8,7 +8,7 @@
 #include "engine/base/error.h"
 #include "engine/gpu/runtime.h"
 
-namespace hvd {
+namespace hvd::cuda_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -102,4 +102,4 @@ TEST_F(OnGpu, TooMuchMemorySaysHowMuch) {
 }
 
 }  // namespace
-}  // namespace hvd
+}  // namespace hvd::cuda_test

@@ -10,7 +10,7 @@
 #include "engine/base/error.h"
 #include "tests/gpu/fake_runtime.h"
 
-namespace hvd::test {
+namespace hvd::test::fake_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -298,4 +298,4 @@ TEST(Owners, MoveAndReleaseOnce) {
 }
 
 }  // namespace
-}  // namespace hvd::test
+}  // namespace hvd::test::fake_test

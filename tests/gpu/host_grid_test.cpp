@@ -11,7 +11,7 @@
 
 #include "engine/gpu/launch.cuh"
 
-namespace hvd::test {
+namespace hvd::test::host_grid_test {
 namespace {
 
 constexpr unsigned kThreads = gpu::kThreads;
@@ -78,4 +78,4 @@ TEST(HostGrid, RefusesABarrierThatNotAllThreadsReach) {
 }
 
 }  // namespace
-}  // namespace hvd::test
+}  // namespace hvd::test::host_grid_test

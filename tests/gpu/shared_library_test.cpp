@@ -9,7 +9,7 @@
 
 #include "engine/base/error.h"
 
-namespace hvd::test {
+namespace hvd::test::shared_library_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -166,4 +166,4 @@ TEST(LibrarySearch, AnEmptyEnvironmentLeavesItToTheLoader) {
 }
 
 }  // namespace
-}  // namespace hvd::test
+}  // namespace hvd::test::shared_library_test

@@ -6,7 +6,7 @@
 #include "models/zoo/zoo.h"
 #include "tests/models/testing.h"
 
-namespace hvd::models {
+namespace hvd::models::autodiff_test {
 namespace {
 
 using testing::expect_error;
@@ -110,4 +110,4 @@ TEST_P(DifferentiatedNetwork, IsWellFormed) {
 INSTANTIATE_TEST_SUITE_P(Zoo, DifferentiatedNetwork, ::testing::Values("vgg16", "resnet50", "resnet101", "inception3"));
 
 }  // namespace
-}  // namespace hvd::models
+}  // namespace hvd::models::autodiff_test

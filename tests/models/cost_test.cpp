@@ -7,7 +7,7 @@
 #include "models/zoo/zoo.h"
 #include "tests/models/testing.h"
 
-namespace hvd::models {
+namespace hvd::models::cost_test {
 namespace {
 
 Graph tiny() {
@@ -57,4 +57,4 @@ TEST(Cost, OfAStepIsThreeForwardPasses) {
 }
 
 }  // namespace
-}  // namespace hvd::models
+}  // namespace hvd::models::cost_test

@@ -3,7 +3,7 @@
 #include "models/graph/builder.h"
 #include "tests/models/testing.h"
 
-namespace hvd::models {
+namespace hvd::models::graph_test {
 namespace {
 
 using testing::expect_error;
@@ -118,4 +118,4 @@ TEST(Builder, RefusesAGraphWithoutLossOrWithUnusedOutput) {
 }
 
 }  // namespace
-}  // namespace hvd::models
+}  // namespace hvd::models::graph_test

@@ -5,7 +5,7 @@
 #include "models/zoo/zoo.h"
 #include "tests/models/testing.h"
 
-namespace hvd::models {
+namespace hvd::models::memory_plan_test {
 namespace {
 
 using testing::expect_error;
@@ -102,4 +102,4 @@ TEST(Lifetimes, RunFromTheProducerToTheLastReader) {
 }
 
 }  // namespace
-}  // namespace hvd::models
+}  // namespace hvd::models::memory_plan_test

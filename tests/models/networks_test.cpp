@@ -9,7 +9,7 @@
 #include "tests/models/finite_difference.h"
 #include "tests/models/testing.h"
 
-namespace hvd::models {
+namespace hvd::models::networks_test {
 namespace {
 
 using testing::Rank;
@@ -115,4 +115,4 @@ TEST(Vgg16, FourRanksTimesTwoEqualOneRankTimesEight) {
 }
 
 }  // namespace
-}  // namespace hvd::models
+}  // namespace hvd::models::networks_test

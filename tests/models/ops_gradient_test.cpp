@@ -7,7 +7,7 @@
 #include "tests/models/finite_difference.h"
 #include "tests/models/testing.h"
 
-namespace hvd::models::reference {
+namespace hvd::models::reference::ops_gradient_test {
 namespace {
 
 using testing::expect_gradient;
@@ -268,4 +268,4 @@ TEST(OpGradient, SoftmaxCrossEntropyWithItsWeight) {
 }
 
 }  // namespace
-}  // namespace hvd::models::reference
+}  // namespace hvd::models::reference::ops_gradient_test

@@ -5,7 +5,7 @@
 
 #include "tests/models/testing.h"
 
-namespace hvd::models::reference {
+namespace hvd::models::reference::ops_test {
 namespace {
 
 using testing::expect_error;
@@ -177,4 +177,4 @@ TEST(ReferenceLoss, RefusesALabelOutsideTheClasses) {
 }
 
 }  // namespace
-}  // namespace hvd::models::reference
+}  // namespace hvd::models::reference::ops_test

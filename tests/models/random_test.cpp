@@ -8,7 +8,7 @@
 #include "models/synthetic.h"
 #include "tests/models/testing.h"
 
-namespace hvd::models {
+namespace hvd::models::random_test {
 namespace {
 
 struct Moments {
@@ -147,4 +147,4 @@ TEST(HeapArena, IsZeroedAndAligned) {
 }
 
 }  // namespace
-}  // namespace hvd::models
+}  // namespace hvd::models::random_test

@@ -8,7 +8,7 @@
 #include "tests/models/small_graphs.h"
 #include "tests/models/testing.h"
 
-namespace hvd::models {
+namespace hvd::models::reference_step_test {
 namespace {
 
 using testing::every_operation;
@@ -245,4 +245,4 @@ TEST(ReferenceStep, RefusesBadInput) {
 }
 
 }  // namespace
-}  // namespace hvd::models
+}  // namespace hvd::models::reference_step_test

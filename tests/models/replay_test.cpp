@@ -9,7 +9,7 @@
 #include "tests/models/small_graphs.h"
 #include "tests/models/testing.h"
 
-namespace hvd::models {
+namespace hvd::models::replay_test {
 namespace {
 
 using testing::expect_error;
@@ -300,4 +300,4 @@ TEST(ReplayRecorder, RecordsARealStep) {
 }
 
 }  // namespace
-}  // namespace hvd::models
+}  // namespace hvd::models::replay_test

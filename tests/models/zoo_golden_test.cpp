@@ -10,7 +10,7 @@
 #include "models/zoo/zoo.h"
 #include "tests/models/testing.h"
 
-namespace hvd::models {
+namespace hvd::models::zoo_golden_test {
 namespace {
 
 using testing::expect_error;
@@ -143,4 +143,4 @@ TEST(Zoo, InceptionsMinimumIsWhatItsLayersNeed) {
 }
 
 }  // namespace
-}  // namespace hvd::models
+}  // namespace hvd::models::zoo_golden_test

@@ -12,7 +12,7 @@
 #include "models/onednn/kernels.h"
 #include "models/onednn/threads.h"
 
-namespace hvd::models::onednn {
+namespace hvd::models::onednn::mean_test {
 namespace {
 
 using Image = std::vector<std::uint16_t>;
@@ -104,4 +104,4 @@ INSTANTIATE_TEST_SUITE_P(Shapes, Mean,
                                            std::tuple{17, 17, 48, 2}, std::tuple{9, 35, 40, 3}));
 
 }  // namespace
-}  // namespace hvd::models::onednn
+}  // namespace hvd::models::onednn::mean_test

@@ -12,7 +12,7 @@
 #include "models/train_step.h"
 #include "models/zoo/zoo.h"
 
-namespace hvd::models {
+namespace hvd::models::memory_test {
 namespace {
 
 std::size_t peak_bytes() {
@@ -49,4 +49,4 @@ TEST(OnednnMemory, PeakIsAtMostATenthAboveTheReport) {
 }
 
 }  // namespace
-}  // namespace hvd::models
+}  // namespace hvd::models::memory_test

@@ -12,7 +12,7 @@
 #include "tests/models/small_graphs.h"
 #include "tests/onednn/teacher_forcing.h"
 
-namespace hvd::models {
+namespace hvd::models::networks_test {
 namespace {
 
 struct Case {
@@ -90,4 +90,4 @@ INSTANTIATE_TEST_SUITE_P(All, NetworkOperations,
                          [](const auto& tested) { return std::string(tested.param.name); });
 
 }  // namespace
-}  // namespace hvd::models
+}  // namespace hvd::models::networks_test

@@ -14,7 +14,7 @@
 #include "models/train_step.h"
 #include "models/zoo/zoo.h"
 
-namespace hvd::models {
+namespace hvd::models::step_test {
 namespace {
 
 class RecordingSink final : public GradientSink {
@@ -360,4 +360,4 @@ TEST(OnednnStep, SaysWhyATypeIsNotSupported) {
 }
 
 }  // namespace
-}  // namespace hvd::models
+}  // namespace hvd::models::step_test

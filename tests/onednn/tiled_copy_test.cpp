@@ -12,7 +12,7 @@
 
 #include "models/train_step.h"
 
-namespace hvd::models::onednn {
+namespace hvd::models::onednn::tiled_copy_test {
 namespace {
 
 struct Case {
@@ -114,4 +114,4 @@ TEST(TiledCopy, LeavesOtherLayoutsToTheLibrary) {
 }
 
 }  // namespace
-}  // namespace hvd::models::onednn
+}  // namespace hvd::models::onednn::tiled_copy_test

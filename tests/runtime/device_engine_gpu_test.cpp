@@ -13,7 +13,7 @@
 #include "engine/runtime/device_engine.h"
 #include "tests/runtime/ranks.h"
 
-namespace hvd::test {
+namespace hvd::test::device_engine_gpu_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -102,4 +102,4 @@ TEST_P(DeviceEngineOnGpus, ReducesEagerAndCaptured) {
 INSTANTIATE_TEST_SUITE_P(Schedules, DeviceEngineOnGpus, ::testing::Values(Schedule::kStatic, Schedule::kNegotiated));
 
 }  // namespace
-}  // namespace hvd::test
+}  // namespace hvd::test::device_engine_gpu_test

@@ -17,7 +17,7 @@
 #include "tests/comm/gpu_ranks.h"
 #include "tests/runtime/ranks.h"
 
-namespace hvd::test {
+namespace hvd::test::device_engine_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -533,4 +533,4 @@ INSTANTIATE_TEST_SUITE_P(Ways, DeviceFaults,
                          [](const auto& instance) { return instance.param.name; });
 
 }  // namespace
-}  // namespace hvd::test
+}  // namespace hvd::test::device_engine_test

@@ -8,7 +8,7 @@
 
 #include "tests/runtime/ranks.h"
 
-namespace hvd {
+namespace hvd::engine_mpi_test {
 namespace {
 
 /// MPI can be initialised once per process only: this communicator keeps it alive from test to test.
@@ -104,4 +104,4 @@ TEST(Mpi, TwoEnginesSideBySide) {
 }
 
 }  // namespace
-}  // namespace hvd
+}  // namespace hvd::engine_mpi_test

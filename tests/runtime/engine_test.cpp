@@ -12,7 +12,7 @@
 
 #include "tests/runtime/ranks.h"
 
-namespace hvd {
+namespace hvd::engine_test {
 namespace {
 
 using test::arena_elements;
@@ -379,4 +379,4 @@ TEST(Engine, CallersMistakesAreToldAndHarmless) {
 }
 
 }  // namespace
-}  // namespace hvd
+}  // namespace hvd::engine_test

@@ -7,7 +7,7 @@
 
 #include "tests/runtime/ranks.h"
 
-namespace hvd {
+namespace hvd::faults_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -306,4 +306,4 @@ TEST(Faults, AnIdleEngineGoesAtOnce) {
 }
 
 }  // namespace
-}  // namespace hvd
+}  // namespace hvd::faults_test

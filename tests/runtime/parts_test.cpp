@@ -12,7 +12,7 @@
 #include "engine/runtime/tickets.h"
 #include "engine/runtime/trace.h"
 
-namespace hvd {
+namespace hvd::parts_test {
 namespace {
 
 TEST(ReadyMarks, CompletesABucketWithItsLastGradientInAnyOrder) {
@@ -195,4 +195,4 @@ TEST(Timeline, AFullDiskIsToldWhenClosing) {
 }
 
 }  // namespace
-}  // namespace hvd
+}  // namespace hvd::parts_test

@@ -8,7 +8,7 @@
 
 #include "tests/runtime/ranks.h"
 
-namespace hvd {
+namespace hvd::trace_test {
 namespace {
 
 /// Accepts exactly the JSON grammar (RFC 8259), nothing of its meaning.
@@ -186,4 +186,4 @@ TEST(Trace, AnUnwritableFileFailsTheConstructorAndTellsThePeers) {
 }
 
 }  // namespace
-}  // namespace hvd
+}  // namespace hvd::trace_test
