@@ -225,7 +225,7 @@ std::string check_all_reduce_matrix(Communicator& communicator, bool large) {
     }
     if (large) {
       cases.push_back({300007, DataType::kF32, ReduceOp::kSum, memory});
-      cases.push_back({300007, DataType::kBF16, ReduceOp::kAverage, memory});
+      cases.push_back({600011, DataType::kBF16, ReduceOp::kAverage, memory});
       cases.push_back({300007, DataType::kI64, ReduceOp::kSum, memory});
     }
   }
