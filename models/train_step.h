@@ -58,9 +58,9 @@ struct SgdOptions {
 struct StepOptions {
   DataType compute = DataType::kF32;   ///< fp32 or bf16; on GPUs also fp16
   DataType gradient = DataType::kF32;  ///< element type of the gradient arena (--allreduce-dtype)
-  int threads = 1;
-  std::uint64_t seed = 1;  ///< initial weights and dropout
-  bool profile = false;    ///< time every operation (never mixed with measured runs)
+  int threads = 1;                     ///< that compute; on a GPU those that compile its kernels, before the first step
+  std::uint64_t seed = 1;              ///< initial weights and dropout
+  bool profile = false;                ///< time every operation (never mixed with measured runs)
 };
 
 struct MemoryReport {  ///< bytes

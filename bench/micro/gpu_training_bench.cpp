@@ -1,4 +1,6 @@
+#include <algorithm>
 #include <chrono>
+#include <thread>
 #include <utility>
 
 #include "bench/micro/training_bench.h"
@@ -21,13 +23,13 @@ StepOptions step_options(const TrainingOptions& options) {
   const bool tf32 = options.dtype == "tf32";
   const DataType compute = tf32 ? DataType::kF32 : *parse_data_type(options.dtype);
   const DataType gradient = options.gradient_dtype.empty() ? compute : *parse_data_type(options.gradient_dtype);
-  return {.compute = compute, .gradient = gradient, .threads = options.threads, .seed = 1};
+  const int threads = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+  return {.compute = compute, .gradient = gradient, .threads = threads, .seed = 1, .profile = options.profile};
 }
 
 class GpuBench final : public TrainingBench {
  public:
   explicit GpuBench(const TrainingOptions& options) : runtime_(gpu::make_cuda_runtime(0)), input_(options.model) {
-    if (options.profile) throw Error(Errc::kUnsupported, "--profile: with --device cpu only");
     const CudnnOptions cudnn{.tf32 = options.dtype == "tf32",
                              .level = options.fusion_level,
                              .tune = options.tune,
@@ -39,6 +41,7 @@ class GpuBench final : public TrainingBench {
     step_->set_sgd(kBenchSgd);
     for (int i = 0; i < kEagerSteps; ++i) enqueue();
     finish("the eager steps");
+    if (options.profile) return;
     gpu::Capture capture(*runtime_, step_->compute_stream());
     enqueue();
     graph_ = capture.finish();
@@ -47,7 +50,13 @@ class GpuBench final : public TrainingBench {
 
   std::vector<double> steps(int count) override {
     const auto start = Clock::now();
-    for (int i = 0; i < count; ++i) runtime_->launch(graph_, step_->compute_stream());
+    for (int i = 0; i < count; ++i) {
+      if (graph_) {
+        runtime_->launch(graph_, step_->compute_stream());
+      } else {
+        enqueue();
+      }
+    }
     finish("the steps");
     return {std::chrono::duration<double>(Clock::now() - start).count() / count};
   }

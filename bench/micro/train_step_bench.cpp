@@ -168,7 +168,7 @@ int main(int argc, char** argv) {
       ->check(CLI::Range(0, 2));
   app.add_flag("!--no-tune", options.training.tune, "cuda: take cuDNN's first choice of engines, untimed");
   app.add_option("--winners", options.training.winners_folder, "cuda: folder that keeps the fastest engines");
-  app.add_flag("--profile", options.training.profile, "cpu: print where the time goes");
+  app.add_flag("--profile", options.training.profile, "print where the time goes");
   app.add_flag("--serve", options.serve, "answer step counts from standard input");
   CLI11_PARSE(app, argc, argv);
   try {

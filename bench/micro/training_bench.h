@@ -16,8 +16,8 @@ struct TrainingOptions {
       .model = "resnet101", .batch_size = 8, .image_size = 0, .classes = 1000, .auxiliary_head = false};
   std::string dtype = "fp32";  ///< also bf16; on a GPU fp16 and tf32
   std::string gradient_dtype;  ///< empty: fp32, or on a GPU the 16-bit type that is computed in
-  int threads = 1;             ///< CPU
-  bool profile = false;        ///< CPU: time every operation
+  int threads = 1;             ///< CPU; on a GPU as many as there are processors compile
+  bool profile = false;        ///< time every operation; on a GPU each step is enqueued
   int fusion_level = 2;        ///< GPU: models/cudnn/analyse.h
   bool tune = true;            ///< GPU: time the best engines of each operation first
   std::string winners_folder;  ///< GPU: where the fastest engines are kept; empty: nowhere

@@ -66,7 +66,8 @@ class DeviceTrainer::Sink final : public models::GradientSink {
   std::exception_ptr fault_;
 };
 
-DeviceTrainer::DeviceTrainer(const Setup& setup, DeviceEngine& device, gpu::Runtime& runtime, GpuBackend& backend)
+DeviceTrainer::DeviceTrainer(const Setup& setup, DeviceEngine& device, gpu::Runtime& runtime, GpuBackend& backend,
+                             int threads)
     : Trainer(setup, device.engine()), device_(device), runtime_(runtime) {
   runtime_.make_current();
   for (gpu::Event* event : {&begin_, &backward_end_, &update_begin_, &update_end_, &reduce_begin_, &reduce_end_}) {
@@ -74,7 +75,7 @@ DeviceTrainer::DeviceTrainer(const Setup& setup, DeviceEngine& device, gpu::Runt
   }
   const gpu::MemoryState before = runtime_.memory();
   used_before_ = static_cast<std::int64_t>(before.total_bytes - before.free_bytes);
-  build(backend);
+  build(backend, threads);
   device_.set_gradients(gradient_infos(), step_->gradient_arena().data(), step_->gradient_type(), reduction());
   for (std::size_t i = 0; i < step_->slots().size(); ++i) ready_.push_back(runtime_.make_event(gpu::Timing::kOn));
   batches_.emplace(make_batches());
@@ -91,7 +92,7 @@ DeviceTrainer::~DeviceTrainer() {
   }
 }
 
-void DeviceTrainer::build(GpuBackend& backend) {
+void DeviceTrainer::build(GpuBackend& backend, int threads) {
   models::Graph graph = models::differentiate(models::build_model(setup_.model));
   const GpuOptions& gpu = setup_.gpu;
   facts_ = {graph.parameter_count(), models::step_flops_per_image(graph), {}};
@@ -109,8 +110,10 @@ void DeviceTrainer::build(GpuBackend& backend) {
                                    .winners_folder = gpu.tuning_folder,
                                    .agree = agreement(),
                                    .share = sharing()};
+  models::StepOptions options = step_options();
+  options.threads = threads;
   try {
-    auto step = backend.make_step(std::move(graph), step_options(), cudnn, runtime_,
+    auto step = backend.make_step(std::move(graph), options, cudnn, runtime_,
                                   [this](std::size_t bytes) { return engine_.allocate(bytes); });
     on_device_ = step.get();
     step_ = std::move(step);

@@ -14,10 +14,10 @@ namespace hvd::bench {
 
 class DeviceTrainer final : public Trainer {
  public:
-  /// Builds the network on `runtime`'s GPU and plans the reduction.
+  /// Builds the network on `runtime`'s GPU, with `threads` threads to compile in, and plans the reduction.
   /// Errors: those of the model, the backend and the engine; out_of_memory, naming rank and GPU, with what is needed
   /// and the batch that would fit.
-  DeviceTrainer(const Setup& setup, DeviceEngine& device, gpu::Runtime& runtime, GpuBackend& backend);
+  DeviceTrainer(const Setup& setup, DeviceEngine& device, gpu::Runtime& runtime, GpuBackend& backend, int threads = 1);
   /// After a step that failed: ends what is in flight first.
   ~DeviceTrainer() override;
 
@@ -36,7 +36,7 @@ class DeviceTrainer final : public Trainer {
 
   StepTimes run(const models::SgdOptions& sgd, const StepProbe* probe) override;
   void set_schedule(Schedule schedule) override { device_.set_schedule(schedule); }
-  void build(GpuBackend& backend);
+  void build(GpuBackend& backend, int threads);
   /// All ranks run the engines that rank 0 found to be the fastest; none of one rank.
   [[nodiscard]] models::AgreeOnWinners agreement() const;
   /// Each rank hears of the engines that do not run on any of them; none of one rank.

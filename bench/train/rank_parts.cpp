@@ -92,7 +92,7 @@ void RankParts::apply(const ScheduleSetting& setting) {
 }
 
 std::unique_ptr<Trainer> RankParts::make_trainer(int threads) {
-  if (on_gpu()) return std::make_unique<DeviceTrainer>(setup_, *device_, *runtime_, *gpus_);
+  if (on_gpu()) return std::make_unique<DeviceTrainer>(setup_, *device_, *runtime_, *gpus_, threads);
   return std::make_unique<HostTrainer>(setup_, *host_, threads);
 }
 

@@ -42,7 +42,7 @@ std::unique_ptr<DeviceStep> make_cudnn_step(Graph graph, const StepOptions& opti
   const cudnn::Backends backends{.cudnn = cudnn::Library::load(cudnn.libraries),
                                  .cublaslt = cudnn::CublasLt::load(cudnn.libraries),
                                  .kernels = cudnn::kernels::gpu_table()};
-  auto room = std::make_unique<cudnn::EngineRoom>(runtime, backends);
+  auto room = std::make_unique<cudnn::EngineRoom>(runtime, backends, options.threads);
   const auto planner = cudnn::make_planner(backends.cudnn, room->handle().get(), runtime.device().name);
   const auto planning = [&](const Graph& of, const cudnn::EngineFailures& failed) {
     return planner->plan(of, {.compute = compute,

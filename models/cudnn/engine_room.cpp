@@ -1,7 +1,10 @@
 #include "models/cudnn/engine_room.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
+#include <set>
+#include <thread>
 #include <utility>
 
 #include "engine/base/assert.h"
@@ -19,29 +22,78 @@ kernels::Stream native(gpu::StreamView stream) { return static_cast<kernels::Str
 
 }  // namespace
 
-EngineRoom::EngineRoom(gpu::Runtime& runtime, const Backends& backends)
-    : runtime_(runtime), kernels_(backends.kernels), handle_(backends.cudnn), linear_(backends.cublaslt) {}
+EngineRoom::EngineRoom(gpu::Runtime& runtime, const Backends& backends, int threads)
+    : runtime_(runtime),
+      threads_(threads),
+      kernels_(backends.kernels),
+      handle_(backends.cudnn),
+      linear_(backends.cublaslt) {}
+
+EngineRoom::Built EngineRoom::build(const Plan& plan, Candidate candidate) const {
+  const EngineChoice& choice = plan.engines[candidate.engine].choices[candidate.choice];
+  try {
+    return {.plan = std::make_shared<const ExecutionPlan>(handle_.library(), Target(handle_.get()), plan.program,
+                                                          first_group(plan, candidate.engine), choice),
+            .why = {}};
+  } catch (const Error& error) {
+    return {.plan = nullptr, .why = error.what()};
+  }
+}
+
+void EngineRoom::build_ahead(const Plan& plan, const std::vector<Candidate>& candidates, EngineFailures& failures) {
+  std::vector<Candidate> missing;
+  std::set<std::string> keys;
+  for (const Candidate candidate : candidates) {
+    const EnginePlan& engine = plan.engines[candidate.engine];
+    const EngineChoice& choice = engine.choices[candidate.choice];
+    const std::string key = key_of(engine, choice);
+    if (finalized_.contains(key) || find_failure(failures, engine.signature, choice.text()) != nullptr) continue;
+    if (keys.insert(key).second) missing.push_back(candidate);
+  }
+  std::vector<Built> built(missing.size());
+  std::atomic<std::size_t> next{0};
+  const auto work = [&] {
+    for (std::size_t i = next++; i < missing.size(); i = next++) built[i] = build(plan, missing[i]);
+  };
+  {
+    std::vector<std::jthread> helpers;
+    const std::size_t wanted = std::min(missing.size(), static_cast<std::size_t>(std::max(threads_, 1)));
+    for (std::size_t t = 1; t < wanted; ++t) {
+      helpers.emplace_back([&] {
+        try {
+          runtime_.make_current();
+        } catch (const Error&) {
+          return;  // the caller's thread does it all
+        }
+        work();
+      });
+    }
+    work();
+  }
+  for (std::size_t i = 0; i < missing.size(); ++i) {
+    const EnginePlan& engine = plan.engines[missing[i].engine];
+    const EngineChoice& choice = engine.choices[missing[i].choice];
+    if (built[i].plan != nullptr) {
+      finalized_[key_of(engine, choice)] = std::move(built[i].plan);
+    } else {
+      failures[engine.signature][choice.text()] = std::move(built[i].why);
+    }
+  }
+}
 
 EngineRoom::Finalized EngineRoom::finalized(Plan& plan, std::size_t e, std::size_t choice, EngineFailures& failures) {
   EnginePlan& engine = plan.engines[e];
   EngineChoice& of = engine.choices[choice];
   if (find_failure(failures, engine.signature, of.text()) != nullptr) return nullptr;
-  Finalized& made = finalized_[key_of(engine, of)];
-  std::string why;
-  try {
-    if (!made) {
-      made = std::make_shared<const ExecutionPlan>(handle_.library(), Target(handle_.get()), plan.program,
-                                                   first_group(plan, e), of);
-    }
-    of.workspace_bytes = made->workspace_bytes();
-    of.finalised = true;
-    why = rejection(of, filter_of(plan.options));
-  } catch (const Error& error) {
-    why = error.what();
-  }
-  if (why.empty()) return made;
-  failures[engine.signature][of.text()] = why;
-  finalized_.erase(key_of(engine, of));
+  build_ahead(plan, {{.engine = e, .choice = choice}}, failures);
+  const auto found = finalized_.find(key_of(engine, of));
+  if (found == finalized_.end()) return nullptr;
+  of.workspace_bytes = found->second->workspace_bytes();
+  of.finalised = true;
+  std::string why = rejection(of, filter_of(plan.options));
+  if (why.empty()) return found->second;
+  failures[engine.signature][of.text()] = std::move(why);
+  finalized_.erase(found);
   return nullptr;
 }
 
@@ -57,6 +109,11 @@ bool EngineRoom::finalize(Plan& plan, std::size_t e, EngineFailures& failures) {
 }
 
 bool EngineRoom::finalize(Plan& plan, EngineFailures& failures) {
+  std::vector<Candidate> chosen;
+  for (std::size_t e = 0; e < plan.engines.size(); ++e) {
+    chosen.push_back({.engine = e, .choice = plan.engines[e].chosen});
+  }
+  build_ahead(plan, chosen, failures);
   bool all = true;
   plan.workspace_bytes = 0;
   for (std::size_t e = 0; e < plan.engines.size(); ++e) all = finalize(plan, e, failures) && all;
@@ -64,6 +121,11 @@ bool EngineRoom::finalize(Plan& plan, EngineFailures& failures) {
 }
 
 void EngineRoom::finalize_all(Plan& plan, EngineFailures& failures) {
+  std::vector<Candidate> all;
+  for (std::size_t e = 0; e < plan.engines.size(); ++e) {
+    for (std::size_t i = 0; i < plan.engines[e].choices.size(); ++i) all.push_back({.engine = e, .choice = i});
+  }
+  build_ahead(plan, all, failures);
   for (std::size_t e = 0; e < plan.engines.size(); ++e) {
     for (std::size_t i = 0; i < plan.engines[e].choices.size(); ++i) {
       const Finalized made = finalized(plan, e, i, failures);

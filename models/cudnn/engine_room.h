@@ -1,5 +1,5 @@
 // Everything that runs a plan's groups on a device: the libraries' handles, finalised plans of cuDNN, and each group's
-// launch. Also where candidates are timed. One thread; the GPU must be current.
+// launch. Also where candidates are timed. One thread, which may use others to finalise plans; the GPU must be current.
 #pragma once
 
 #include <cstddef>
@@ -28,7 +28,8 @@ struct Backends {
 
 class EngineRoom {
  public:
-  EngineRoom(gpu::Runtime& runtime, const Backends& backends);
+  /// Plans are finalised on up to `threads` threads, because cuDNN compiles many of them there and then.
+  EngineRoom(gpu::Runtime& runtime, const Backends& backends, int threads = 1);
 
   [[nodiscard]] Handle& handle() noexcept { return handle_; }
 
@@ -67,6 +68,19 @@ class EngineRoom {
 
  private:
   using Finalized = std::shared_ptr<const ExecutionPlan>;
+  /// A candidate: engines[engine].choices[choice] of a plan.
+  struct Candidate {
+    std::size_t engine = 0, choice = 0;
+  };
+  /// A plan, or why there is none.
+  struct Built {
+    Finalized plan;
+    std::string why;
+  };
+  /// Any thread whose GPU is current.
+  [[nodiscard]] Built build(const Plan& plan, Candidate candidate) const;
+  /// All of them that are not there and have not failed, side by side.
+  void build_ahead(const Plan& plan, const std::vector<Candidate>& candidates, EngineFailures& failures);
   /// Null, and a failure, if it does not work.
   Finalized finalized(Plan& plan, std::size_t e, std::size_t choice, EngineFailures& failures);
   [[nodiscard]] Finalized chosen(const Plan& plan, std::size_t e) const;
@@ -75,6 +89,7 @@ class EngineRoom {
   [[nodiscard]] std::vector<Winner> tune_products(const Plan& plan, const Addresses& addresses, gpu::StreamView stream);
 
   gpu::Runtime& runtime_;
+  int threads_;
   kernels::Table kernels_;
   Handle handle_;
   LinearLibrary linear_;

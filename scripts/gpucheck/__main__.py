@@ -49,7 +49,7 @@ def parse_arguments() -> tuple[argparse.Namespace, list[Part]]:
     parser.add_argument(
         "--libraries", action="store_true", help="print an LD_LIBRARY_PATH with NVIDIA's libraries here"
     )
-    options = parser.parse_args()
+    options = parser.parse_intermixed_args()  # options may stand between the directory and the parts
     known = parts_for(ON_THE_GPU if options.device == "cuda" else ON_THE_CPU)
     names = [part.estimate.part for part in known]
     for pattern in options.parts:

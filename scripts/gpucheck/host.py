@@ -15,6 +15,7 @@ from pathlib import Path
 
 # Where a library of this kind lies, its folder is of use to the loader.
 WANTED = re.compile(r"lib(cudnn|nccl|cublasLt|nvrtc)\.so\.\d+$")
+IN_USE = re.compile(WANTED.pattern.rstrip("$"))  # links are resolved there: libcudnn.so.9.19.0
 TOOLKITS = ("/usr/local/cuda*/lib64", "/usr/local/cuda*/lib", "/opt/nvidia/*/lib64", "/usr/lib/x86_64-linux-gnu")
 # Of a Python's site-packages: wheels of CUDA 11 and 12, those of CUDA 13, and PyTorch's own copies.
 WHEELS = ("nvidia/*/lib", "nvidia/lib", "torch/lib")
@@ -27,7 +28,12 @@ PYTHONS = (
     "/opt/venv/bin/python3",
 )
 SITE = """import site, sys
-print("\n".join(dict.fromkeys([*site.getsitepackages(), site.getusersitepackages(), *sys.path])))"""
+print("\\n".join(dict.fromkeys([*site.getsitepackages(), site.getusersitepackages(), *sys.path])))"""
+# The files that PyTorch itself has loaded, on a host with a GPU.
+LOADED = """import torch
+torch.backends.cudnn.version()
+torch.cuda.is_available() and torch.cuda.init()
+print("\\n".join(dict.fromkeys(line.split()[-1] for line in open("/proc/self/maps") if ".so" in line)))"""
 SETTINGS = "name,uuid,driver_version,memory.total,clocks.max.sm,clocks.max.memory,power.limit,compute_mode"
 
 
@@ -102,13 +108,20 @@ def _site_packages(python: str) -> list[str]:
     return [folder for folder in _says([python, "-c", SITE]).splitlines() if folder.startswith("/")]
 
 
+def _folders_in_use(python: str) -> list[str]:
+    """Where the libraries lie that `python`'s PyTorch has loaded; empty where it has none, or they are in its own."""
+    files = [Path(line) for line in _says([python, "-c", LOADED], 120.0).splitlines() if line.startswith("/")]
+    return list(dict.fromkeys(str(file.parent) for file in files if IN_USE.match(file.name)))
+
+
 def library_folders(pythons: list[str], patterns: tuple[str, ...] = TOOLKITS) -> list[str]:
-    """Folders with cuDNN, NCCL, cuBLASLt or NVRTC: of the Pythons' wheels first, so that both sides of a comparison
-    run on the same libraries, then of the CUDA toolkits here."""
+    """Folders with cuDNN, NCCL, cuBLASLt or NVRTC: those that PyTorch loads first, so that both sides of a comparison
+    run on the same libraries, then of the Pythons' wheels, then of the CUDA toolkits here."""
     sites = [site for python in pythons for site in _site_packages(python)]
     places = [f"{site}/{wheel}" for site in sites for wheel in WHEELS]
     found: dict[str, str] = {}
-    for folder in (match for place in [*places, *patterns] for match in _matches(place)):
+    loaded = [folder for python in pythons for folder in _folders_in_use(python)]
+    for folder in [*loaded, *(match for place in [*places, *patterns] for match in _matches(place))]:
         if Path(folder).is_dir() and any(WANTED.match(name) for name in os.listdir(folder)):
             found.setdefault(os.path.realpath(folder), folder)
     return list(found.values())

@@ -145,11 +145,11 @@ TEST(Fallback, OnlyTheGroupsConcernedGoDown) {
     const Machine untouched(wish, oracle);
     before = groups_with(untouched.plan.program, OpType::kStatistics);
   }
-  int refused = 0;
+  std::set<std::int64_t> refused;
   wish.script = [&](Recorder& recorder) {
-    refused = 0;
+    refused.clear();
     recorder.refuses_plan = [&](std::int64_t engine, const Operations& operations) {
-      return with_statistics(engine, operations) && refused++ < 2;  // both engines of the first
+      return with_statistics(engine, operations) && refused.insert(engine).second;  // both engines of the first
     };
   };
   {

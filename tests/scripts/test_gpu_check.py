@@ -8,6 +8,8 @@ import math
 import os
 import shutil
 import subprocess
+import sys
+import sysconfig
 import tempfile
 import time
 import unittest
@@ -148,6 +150,22 @@ class HostTest(Folder):
         found = host.library_folders([str(python)], (f"{self.folder}/cuda*/lib64",))
         expected = ["site/nvidia/nccl/lib", "site/nvidia/cudnn/lib", "cuda/lib64"]
         self.assertEqual(found, [str(self.folder / name) for name in expected])
+
+    def test_where_a_python_keeps_its_packages(self) -> None:
+        self.assertIn(sysconfig.get_path("purelib"), host._site_packages(sys.executable))
+
+    def test_folders_that_pytorch_uses_come_first(self) -> None:
+        """It may have loaded others than its wheels'; links are resolved in what it says."""
+        for name in ("own/libcudnn.so.9", "site/nvidia/cudnn/lib/libcudnn.so.9"):
+            self.script(name, "")
+        python = self.script(
+            "python",
+            f"""#!/bin/sh
+case $2 in *maps*) echo {self.folder}/own/libcudnn.so.9.19.0; echo /lib/libc.so.6;; *) echo {self.folder}/site;; esac
+""",
+        )
+        found = host.library_folders([str(python)], ())
+        self.assertEqual(found, [str(self.folder / "own"), str(self.folder / "site/nvidia/cudnn/lib")])
 
     def test_a_python_without_torch(self) -> None:
         python = self.script("python", "#!/bin/sh\nexit 1\n")
