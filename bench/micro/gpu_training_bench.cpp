@@ -27,11 +27,17 @@ StepOptions step_options(const TrainingOptions& options) {
   return {.compute = compute, .gradient = gradient, .threads = threads, .seed = 1, .profile = options.profile};
 }
 
+cudnn::Prologues prologues(const std::string& name) {
+  if (name == "none") return cudnn::Prologues::kNone;
+  return name == "all" ? cudnn::Prologues::kAll : cudnn::Prologues::kPointwise;
+}
+
 class GpuBench final : public TrainingBench {
  public:
   explicit GpuBench(const TrainingOptions& options) : runtime_(gpu::make_cuda_runtime(0)), input_(options.model) {
     const CudnnOptions cudnn{.tf32 = options.dtype == "tf32",
                              .level = options.fusion_level,
+                             .prologues = prologues(options.prologues),
                              .tune = options.tune,
                              .winners_folder = options.winners_folder};
     step_ = make_cudnn_step(std::move(input_.graph), step_options(options), cudnn, *runtime_,
@@ -63,6 +69,7 @@ class GpuBench final : public TrainingBench {
   [[nodiscard]] double loss() const override { return step_->loss(); }
   [[nodiscard]] const TrainStep& train_step() const override { return *step_; }
   [[nodiscard]] double flops_per_image() const override { return input_.flops_per_image; }
+  [[nodiscard]] std::vector<std::string> notes() const override { return step_->notes(); }
 
  private:
   void enqueue() {

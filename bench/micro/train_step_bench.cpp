@@ -30,6 +30,7 @@ struct Options {
   TrainingOptions training;
   std::string device = "cpu";
   int steps = 3;
+  std::size_t rows = 30;  // of single operations, the slowest first
   bool serve = false;
 };
 
@@ -37,7 +38,7 @@ std::unique_ptr<TrainingBench> make_bench(const Options& options) {
   return options.device == "cuda" ? make_gpu_bench(options.training) : make_cpu_bench(options.training);
 }
 
-void print_profile(const TrainStep& step) {
+void print_profile(const TrainStep& step, std::size_t rows) {
   struct Total {
     double seconds = 0, flops = 0, bytes = 0;
     int operations = 0;
@@ -64,9 +65,9 @@ void print_profile(const TrainStep& step) {
   }
   std::sort(operations.begin(), operations.end(), [](const auto& a, const auto& b) { return a.seconds > b.seconds; });
   std::printf("\n%-58s %-30s %9s %9s %7s\n", "slowest operations", "implementation", "ms", "GFLOP/s", "GB/s");
-  for (std::size_t i = 0; i < std::min<std::size_t>(30, operations.size()); ++i) {
+  for (std::size_t i = 0; i < std::min(rows, operations.size()); ++i) {
     const OperationProfile& o = operations[i];
-    std::printf("%-58s %-30s %9.2f %9.1f %7.2f\n", (o.kind + " " + o.node).substr(0, 58).c_str(),
+    std::printf("%-58s %-30s %9.3f %9.1f %7.2f\n", (o.kind + " " + o.node).substr(0, 58).c_str(),
                 o.implementation.substr(0, 30).c_str(), o.seconds * 1e3, o.flops / o.seconds * 1e-9,
                 o.bytes / o.seconds * 1e-9);
   }
@@ -146,7 +147,8 @@ int run(const Options& options) {
               static_cast<double>(memory.parameters) / kMiB, static_cast<double>(memory.gradients) / kMiB,
               static_cast<double>(memory.momentum) / kMiB, static_cast<double>(memory.master) / kMiB,
               static_cast<double>(memory.activations) / kMiB, static_cast<double>(memory.workspace) / kMiB);
-  if (options.training.profile) print_profile(bench.train_step());
+  for (const std::string& note : bench.notes()) std::printf("note: %s\n", note.c_str());
+  if (options.training.profile) print_profile(bench.train_step(), options.rows);
   return 0;
 }
 
@@ -166,9 +168,13 @@ int main(int argc, char** argv) {
   app.add_option("--steps", options.steps)->check(CLI::PositiveNumber);
   app.add_option("--fusion", options.training.fusion_level, "cuda: 0 (single operations), 1 or 2 (default)")
       ->check(CLI::Range(0, 2));
+  app.add_option("--prologues", options.training.prologues,
+                 "cuda: at level 2, which convolutions apply the batch norm before them")
+      ->check(CLI::IsMember({"none", "1x1", "all"}));
   app.add_flag("!--no-tune", options.training.tune, "cuda: take cuDNN's first choice of engines, untimed");
   app.add_option("--winners", options.training.winners_folder, "cuda: folder that keeps the fastest engines");
   app.add_flag("--profile", options.training.profile, "print where the time goes");
+  app.add_option("--profile-rows", options.rows, "single operations in that table, the slowest first");
   app.add_flag("--serve", options.serve, "answer step counts from standard input");
   CLI11_PARSE(app, argc, argv);
   try {

@@ -14,13 +14,14 @@ namespace hvd::bench {
 struct TrainingOptions {
   models::ModelSpec model{
       .model = "resnet101", .batch_size = 8, .image_size = 0, .classes = 1000, .auxiliary_head = false};
-  std::string dtype = "fp32";  ///< also bf16; on a GPU fp16 and tf32
-  std::string gradient_dtype;  ///< empty: fp32, or on a GPU the 16-bit type that is computed in
-  int threads = 1;             ///< CPU; on a GPU as many as there are processors compile
-  bool profile = false;        ///< time every operation; on a GPU each step is enqueued
-  int fusion_level = 2;        ///< GPU: models/cudnn/analyse.h
-  bool tune = true;            ///< GPU: time the best engines of each operation first
-  std::string winners_folder;  ///< GPU: where the fastest engines are kept; empty: nowhere
+  std::string dtype = "fp32";     ///< also bf16; on a GPU fp16 and tf32
+  std::string gradient_dtype;     ///< empty: fp32, or on a GPU the 16-bit type that is computed in
+  int threads = 1;                ///< CPU; on a GPU as many as there are processors compile
+  bool profile = false;           ///< time every operation; on a GPU each step is enqueued
+  int fusion_level = 2;           ///< GPU: models/cudnn/analyse.h
+  std::string prologues = "all";  ///< GPU: at level 2, of which convolutions: none, 1x1 or all
+  bool tune = true;               ///< GPU: time the best engines of each operation first
+  std::string winners_folder;     ///< GPU: where the fastest engines are kept; empty: nowhere
 };
 
 class TrainingBench {
@@ -33,6 +34,7 @@ class TrainingBench {
   [[nodiscard]] virtual double loss() const = 0;
   [[nodiscard]] virtual const models::TrainStep& train_step() const = 0;
   [[nodiscard]] virtual double flops_per_image() const = 0;
+  [[nodiscard]] virtual std::vector<std::string> notes() const { return {}; }
 };
 
 /// Errors of both: out_of_memory; unsupported for a type or device that is not there. Warm: memory has been touched,

@@ -32,10 +32,14 @@ std::string_view name(ComputeType type) noexcept;
 /// The element type of activations and weights in memory.
 DataType storage(ComputeType type) noexcept;
 
+/// At level 2: which convolutions may apply the batch norm before them, instead of reading what has been normalised.
+enum class Prologues : std::uint8_t { kNone, kPointwise /**< of kernel 1 x 1 */, kAll };
+
 struct AnalysisOptions {
   ComputeType compute = ComputeType::kFp16;
   DataType gradient = DataType::kF16;  ///< of the gradient arena
   int level = 2;                       ///< the highest to try
+  Prologues prologues = Prologues::kAll;
 };
 
 /// Says whether a group can be run. Called often for equal groups: keep the answers, by signature().

@@ -109,6 +109,7 @@ class Analyser {
   void statistics(NodeId id);
   void finalize(NodeId id, int level);
   void apply_now(NodeId id);
+  [[nodiscard]] bool takes_prologue(NodeId conv) const;
   bool may_stay_unapplied(TensorId id, const Unapplied& unapplied);
   void add(NodeId id);
   void pointwise(NodeId id, OpType type);

@@ -48,6 +48,7 @@ std::unique_ptr<DeviceStep> make_cudnn_step(Graph graph, const StepOptions& opti
     return planner->plan(of, {.compute = compute,
                               .gradient = options.gradient,
                               .level = cudnn.level,
+                              .prologues = cudnn.prologues,
                               .deterministic = cudnn.deterministic,
                               .workspace_cap_bytes = cudnn.workspace_cap_bytes,
                               .failed = failed});

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "engine/gpu/shared_library.h"
+#include "models/cudnn/analyse.h"
 #include "models/device_step.h"
 #include "models/graph/graph.h"
 
@@ -26,8 +27,9 @@ using AgreeOnWinners = std::function<std::string(const std::string& mine)>;
 using ShareWithRanks = std::function<std::vector<std::string>(const std::string& mine)>;
 
 struct CudnnOptions {
-  bool tf32 = false;           ///< with compute = fp32: products of rounded inputs, on tensor cores
-  int level = 2;               ///< of fusion (cudnn/analyse.h); 0 is the reference for the others
+  bool tf32 = false;  ///< with compute = fp32: products of rounded inputs, on tensor cores
+  int level = 2;      ///< of fusion (cudnn/analyse.h); 0 is the reference for the others
+  cudnn::Prologues prologues = cudnn::Prologues::kAll;
   bool deterministic = false;  ///< only engines that add in a fixed order: equal bits from run to run
   /// fp16 alone. 0: dynamic (half after an overflow, twice after 2000 good steps, from 65536); else fixed.
   double loss_scale = 0;

@@ -231,12 +231,22 @@ void Analyser::apply_now(NodeId id) {
   commit(made);
 }
 
+bool Analyser::takes_prologue(NodeId conv) const {
+  const auto& window = std::get<Window>(node(conv).attr);
+  switch (options_.prologues) {
+    case Prologues::kNone: return false;
+    case Prologues::kPointwise: return window.kernel_h == 1 && window.kernel_w == 1;
+    case Prologues::kAll: break;
+  }
+  return true;
+}
+
 // Whether all that read relu(scale * x + shift) can compute it themselves, forward and in the weight gradient.
 bool Analyser::may_stay_unapplied(TensorId id, const Unapplied& unapplied) {
   std::vector<NodeId> consumers;
   for (const NodeId reader : readers(id)) {
     if (is_backward(node(reader).kind)) continue;
-    if (node(reader).kind != OpKind::kConv) return false;
+    if (node(reader).kind != OpKind::kConv || !takes_prologue(reader)) return false;
     consumers.push_back(reader);
   }
   unapplied_[id] = unapplied;

@@ -51,6 +51,7 @@ struct PlanOptions {
   ComputeType compute = ComputeType::kFp16;
   DataType gradient = DataType::kF16;
   int level = 2;
+  Prologues prologues = Prologues::kAll;
   bool deterministic = false;  ///< only engines whose sums have a fixed order
   /// One workspace serves all groups; engines that want more are passed over.
   std::size_t workspace_cap_bytes = std::size_t{1} << 30;

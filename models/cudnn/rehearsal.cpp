@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
+#include <iomanip>
+#include <sstream>
 #include <utility>
 
 #include "engine/base/assert.h"
@@ -14,6 +16,12 @@ namespace {
 
 constexpr std::chrono::minutes kLongest(10);  // of one wait: a hang, not a slow GPU
 constexpr std::chrono::seconds kFarewell(5);  // after an error, which may be a hang
+
+std::string seconds_text(std::chrono::steady_clock::duration time) {
+  std::ostringstream text;
+  text << std::fixed << std::setprecision(1) << std::chrono::duration<double>(time).count() << " s";
+  return std::move(text).str();
+}
 
 }  // namespace
 
@@ -195,8 +203,12 @@ void Rehearsal::tune(Plan& plan, EngineFailures& found) {
   EngineFailures refused;  // while all were timed, for want of memory perhaps: what ran before does so again
   Plan timed = plan;
   try {
+    const auto begin = std::chrono::steady_clock::now();
     room_.finalize_all(timed, found);
+    const auto compiled = std::chrono::steady_clock::now();
     winners = measured(timed, refused);
+    notes_.push_back("engines: " + seconds_text(compiled - begin) + " to compile all candidates, " +
+                     seconds_text(std::chrono::steady_clock::now() - compiled) + " to time them");
   } catch (const Error& error) {
     if (error.code() != Errc::kOutOfMemory) throw;
     notes_.push_back(std::string("engines were not timed, for want of memory (") + error.what() +

@@ -103,6 +103,7 @@ class Comparison:
         options = self._options
         command = [options.python, str(HERE / "gpu_torch.py"), *self._shared, "--variant", variant]
         command += ["--batch", str(batch), "--memory-fraction", str(options.memory_fraction)]
+        command += ["--benchmark-limit", str(options.benchmark_limit)]
         if options.warm_up is not None:
             command += ["--warm-up", str(options.warm_up)]
         environment = {}
@@ -258,6 +259,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--compile-cache", type=Path, help="where torch.compile keeps what it has compiled")
     parser.add_argument("--winners", type=Path, help="where ours keeps the fastest engines")
     parser.add_argument("--memory-fraction", type=float, default=0.45, help="the peer's, of the device's memory")
+    parser.add_argument("--benchmark-limit", type=int, default=0, help="PyTorch: algorithms per convolution; 0: all")
     parser.add_argument("--warm-up", type=int, help="PyTorch's steps before the first answer")
     parser.add_argument("--json", type=Path, help="write everything measured here")
     parser.add_argument("--log", type=Path, help="what the processes write on standard error; default: shown")

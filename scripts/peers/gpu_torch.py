@@ -54,12 +54,20 @@ def make_sgd(parameters: list[nn.Parameter], learning_rate: float) -> tuple[torc
     return torch.optim.SGD(parameters, lr=learning_rate, momentum=0.9, weight_decay=1e-4), "plain"
 
 
-def set_precision(dtype: str) -> None:
+def set_precision(dtype: str, algorithms: int) -> None:
+    """`algorithms`: how many of cuDNN's are timed for each convolution; 0: all."""
     torch.backends.cuda.matmul.allow_tf32 = dtype == "tf32"
     torch.backends.cudnn.allow_tf32 = dtype == "tf32"
     torch.backends.cudnn.benchmark = True
     if hasattr(torch.backends.cudnn, "benchmark_limit"):
-        torch.backends.cudnn.benchmark_limit = 0  # all algorithms, not the first ten
+        torch.backends.cudnn.benchmark_limit = algorithms
+
+
+def make_scaler(enabled: bool) -> object:
+    """A GradScaler: `torch.amp` has it since 2.3, where the older name warns."""
+    if hasattr(torch.amp, "GradScaler"):
+        return torch.amp.GradScaler("cuda", init_scale=FIRST_SCALE, enabled=enabled)
+    return torch.cuda.amp.GradScaler(init_scale=FIRST_SCALE, enabled=enabled)
 
 
 class GpuTrainer:
@@ -115,7 +123,7 @@ class GpuTrainer:
         parameters = list(self._network.parameters())
         self._optimiser, form = make_sgd(parameters, options.learning_rate)
         scaled = options.dtype == "fp16" and self._device.type == "cuda"
-        self._scaler = torch.cuda.amp.GradScaler(init_scale=FIRST_SCALE, enabled=scaled)
+        self._scaler = make_scaler(scaled)
         shape = (images, 3, self._image, self._image)
         self._images = torch.randn(shape, device=self._device).to(memory_format=torch.channels_last)
         self._labels = torch.randint(0, 1000, (images,), device=self._device)
@@ -189,6 +197,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument("--variant", choices=["eager", "graph", *COMPILE_MODES], default="eager")
     parser.add_argument("--learning-rate", type=float, default=1e-3)
+    parser.add_argument(
+        "--benchmark-limit", type=int, default=0, help="algorithms timed per convolution (PyTorch's own: 10); 0: all"
+    )
     parser.add_argument("--warm-up", type=int, default=WARM_UP_STEPS, help="steps before the first answer")
     parser.add_argument("--memory-fraction", type=float, default=1.0, help="of the device's memory, at most")
     return parser.parse_args()
@@ -236,7 +247,7 @@ def main() -> int:
     if reason := obstacle(options):
         print(f"gpu_torch: {reason}", file=sys.stderr)
         return 2
-    set_precision(options.dtype)
+    set_precision(options.dtype, options.benchmark_limit)
     if options.device == "cuda" and options.memory_fraction < 1:
         torch.cuda.set_per_process_memory_fraction(options.memory_fraction)
     try:
