@@ -1,10 +1,17 @@
-// How far two vectors are apart.
+// How far two vectors are apart, and where lists of them first differ.
 #pragma once
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <cstddef>
+#include <cstring>
+#include <span>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "models/train_step.h"
 
 namespace hvd::models::cudnn::testing {
 
@@ -24,5 +31,30 @@ struct Difference {
     norm = std::sqrt(norm);
   }
 };
+
+/// Where two sets of one vector per slot have other bits, in one line; empty: nowhere.
+inline std::string first_difference(std::span<const ArenaSlot> slots, const std::vector<std::vector<float>>& got,
+                                    const std::vector<std::vector<float>>& expected) {
+  if (got.size() != slots.size() || expected.size() != slots.size()) return "not one vector per parameter";
+  std::ostringstream line;
+  std::size_t parameters = 0, elements = 0, all = 0;
+  for (std::size_t p = 0; p < slots.size(); ++p) {
+    if (got[p].size() != expected[p].size()) return slots[p].name + ": another number of elements";
+    all += got[p].size();
+    const std::size_t before = elements;
+    for (std::size_t i = 0; i < got[p].size(); ++i) {
+      if (std::memcmp(&got[p][i], &expected[p][i], sizeof(float)) == 0) continue;
+      if (elements++ == 0) {
+        line.precision(9);
+        line << "first " << slots[p].name << "[" << i << "]: " << got[p][i] << ", expected " << expected[p][i];
+      }
+    }
+    parameters += elements > before ? 1U : 0U;
+  }
+  if (elements == 0) return {};
+  line << "; " << elements << " of " << all << " elements differ, in " << parameters << " of " << slots.size()
+       << " parameters";
+  return line.str();
+}
 
 }  // namespace hvd::models::cudnn::testing

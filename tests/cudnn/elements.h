@@ -26,4 +26,15 @@ inline double rounded(DataType type, double value) {
   return read_element(memory, type, 0);
 }
 
+/// To the nearest number of tf32: fp32 with ten bits behind the first, ties away from zero as the device's cvt.rna.
+inline double rounded_to_tf32(double value) {
+  const auto single = static_cast<float>(value);
+  std::uint32_t bits = 0;
+  std::memcpy(&bits, &single, sizeof bits);
+  bits = (bits + 0x1000U) & ~0x1fffU;
+  float result = 0;
+  std::memcpy(&result, &bits, sizeof result);
+  return static_cast<double>(result);
+}
+
 }  // namespace hvd::models::cudnn::testing

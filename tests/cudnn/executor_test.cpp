@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cmath>
 #include <filesystem>
+#include <iostream>
 #include <memory>
 
 #include "models/cudnn/step_memory.h"
@@ -16,6 +17,7 @@
 #include "tests/cudnn/machine.h"
 #include "tests/cudnn/networks.h"
 #include "tests/cudnn/oracles.h"
+#include "tests/cudnn/rounding_model.h"
 
 namespace hvd::models::cudnn::testing::executor_test {
 namespace {
@@ -53,6 +55,36 @@ TEST(ExecutorArithmetic, SixteenBitTypesAndTheirMasterWeights) {
           wish.executor.loss_scale = 128;
           compare_with_reference(wish, oracle);
         }
+      }
+    }
+  }
+}
+
+// What a GPU's gradients are held against (step_gpu_test.cpp), met by one whose arithmetic is known.
+TEST(ExecutorArithmetic, TheRoundingModelHoldsInEveryTypeAndSeesErrors) {
+  ServesAll oracle;
+  for (RoundingModel& model : rounding_models()) {
+    for (const ComputeType compute : {ComputeType::kFp32, ComputeType::kTf32, ComputeType::kFp16, ComputeType::kBf16}) {
+      SCOPED_TRACE(model.forward().model + ", " + std::string(name(compute)));
+      EXPECT_EQ(model.blind(rounding(compute)), "");
+      for (int level = 0; level <= 2; ++level) {
+        Wish wish{.forward = model.forward()};
+        wish.plan = {.compute = compute, .gradient = storage(compute), .level = level};
+        wish.executor = {.seed = model.seed(), .loss_scale = 128};
+        Machine machine(wish, oracle);
+        const double loss = machine.step->forward_backward(machine.batch(), machine.sink);
+        const auto verdict = model.judge(rounding(compute), loss, [&](std::size_t p) { return machine.gradient(p); });
+        EXPECT_EQ(verdict.wrong, "") << level;
+        std::cout << model.forward().model << ", " << name(compute) << ", level " << level << ": " << verdict.room()
+                  << "\n";
+        // A gradient that is written one element too early.
+        const std::size_t last = machine.step->slots().size() - 1;
+        const auto shifted = model.judge(rounding(compute), loss, [&](std::size_t p) {
+          std::vector<float> values = machine.gradient(p);
+          if (p == last) std::rotate(values.begin(), values.begin() + 1, values.end());
+          return values;
+        });
+        EXPECT_NE(shifted.wrong.find("of " + machine.step->slots()[last].name), std::string::npos) << shifted.wrong;
       }
     }
   }

@@ -58,8 +58,14 @@ struct Product {
     const std::int64_t m = transposes_a() ? a.columns : a.rows, n = transposes_b() ? b.rows : b.columns;
     return d.rows == m && d.columns == n && inner() == (transposes_b() ? b.columns : b.rows);
   }
+  [[nodiscard]] double a_at(std::int64_t i, std::int64_t k) const {
+    return read_element(a_data, a.type, transposes_a() ? k + i * a.ld : i + k * a.ld);
+  }
   [[nodiscard]] double b_at(std::int64_t k, std::int64_t j) const {
     return read_element(b_data, b.type, transposes_b() ? j + k * b.ld : k + j * b.ld);
+  }
+  [[nodiscard]] double operand(double value) const {
+    return of.compute == CUBLAS_COMPUTE_32F_FAST_TF32 ? rounded_to_tf32(value) : value;
   }
   void run() const {
     const int epilogue = of.epilogue();
@@ -68,7 +74,7 @@ struct Product {
       for (std::int64_t i = 0; i < d.rows; ++i) {
         double sum = adds ? read_element(bias(), bias_type(), i) : 0;
         for (std::int64_t k = 0; k < inner(); ++k) {
-          sum += read_element(a_data, a.type, transposes_a() ? k + i * a.ld : i + k * a.ld) * b_at(k, j);
+          sum += operand(a_at(i, k)) * operand(b_at(k, j));
         }
         if ((epilogue & CUBLASLT_EPILOGUE_RELU) != 0) sum = std::max(sum, 0.0);
         write_element(d_data, d.type, i + j * d.ld, sum);

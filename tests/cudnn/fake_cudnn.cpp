@@ -1,6 +1,7 @@
 // A cuDNN of descriptors that remember what they were told, and of plans that compute their operation graph on the host
 // in double, rounding where a tensor has a type. Reads and writes memory by unique ids, dimensions and strides alone,
 // as cuDNN does: whatever the executor binds wrongly comes out wrong.
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <map>
@@ -173,6 +174,12 @@ class Execution {
         [&](std::size_t i, std::int64_t at) { data[i] = read_element(memory_.at(tensor.uid), tensor.type, at); });
     return data;
   }
+  /// What a convolution multiplies.
+  Data operand(const Fake& convolution, cudnnBackendAttributeName_t name) {
+    Data data = load(convolution, name);
+    if (tf32_) std::transform(data.begin(), data.end(), data.begin(), rounded_to_tf32);
+    return data;
+  }
   void store(const Fake& operation, cudnnBackendAttributeName_t name, Data data) {
     const Tensor tensor(operation.descriptor(name));
     if (tensor.is_virtual) {
@@ -206,8 +213,8 @@ class Execution {
       case CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR: {
         const Shape w = shape(of, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_W);
         const Shape y = shape(of, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_Y);
-        const Data x = load(of, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X);
-        const Data filter = load(of, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_W);
+        const Data x = operand(of, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X);
+        const Data filter = operand(of, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_W);
         Data out(static_cast<std::size_t>(y.count()));
         reference::conv(window(of.descriptor(CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC), w),
                         {x, shape(of, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X)}, {filter, w}, {}, {out, y});
@@ -216,8 +223,8 @@ class Execution {
       case CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR: {
         const Shape w = shape(of, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_W);
         const Shape x = shape(of, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DX);
-        const Data filter = load(of, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_W);
-        const Data dy = load(of, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DY);
+        const Data filter = operand(of, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_W);
+        const Data dy = operand(of, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DY);
         Data dx(static_cast<std::size_t>(x.count()));
         reference::conv_backward_data(window(of.descriptor(CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_CONV_DESC), w),
                                       {filter, w}, {dy, shape(of, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DY)},
@@ -226,8 +233,8 @@ class Execution {
       }
       case CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR: {
         const Shape w = shape(of, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW);
-        const Data x = load(of, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_X);
-        const Data dy = load(of, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY);
+        const Data x = operand(of, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_X);
+        const Data dy = operand(of, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY);
         Data dw(static_cast<std::size_t>(w.count()));
         reference::conv_backward_weights(
             window(of.descriptor(CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_CONV_DESC), w),
@@ -356,6 +363,7 @@ class Execution {
   std::map<std::int64_t, std::byte*> memory_;  // by uid
   std::map<std::int64_t, Data> values_;        // of virtual tensors
   std::vector<Range> reads_, writes_;
+  bool tf32_ = Recorder::current()->tf32;
 };
 
 // ---- The C functions ----

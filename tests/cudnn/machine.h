@@ -73,6 +73,7 @@ class Machine {
  public:
   Machine(const Wish& wish, EngineOracle& oracle, std::uint64_t schedule = 1)
       : world(schedule), gpu(world, 0, {.memory_bytes = wish.device_bytes, .uuid = {}}), recorder(gpu) {
+    recorder.tf32 = wish.plan.compute == ComputeType::kTf32;
     if (wish.script) wish.script(recorder);
     const Graph graph = differentiate(wish.forward);
     const Planning planning = [&](const Graph& of, const EngineFailures& failed) {
@@ -141,10 +142,12 @@ class Machine {
 
 inline double rounding(ComputeType type) {
   switch (type) {
-    case ComputeType::kFp16: return 0x1.0p-11;
+    case ComputeType::kFp16:
+    case ComputeType::kTf32: return 0x1.0p-11;
     case ComputeType::kBf16: return 0x1.0p-8;
-    default: return 0x1.0p-24;
+    case ComputeType::kFp32: break;
   }
+  return 0x1.0p-24;
 }
 
 /// Terms of the longest sum: a product's, or a batch norm's over its pixels.

@@ -37,6 +37,8 @@ class Recorder {
   std::vector<Call> calls;
   /// Launches are noted and ordered, and compute nothing.
   bool dry = false;
+  /// cuDNN's convolutions round their operands as tf32 does. (cuBLASLt is told so with every product.)
+  bool tf32 = false;
   /// Engines of this index refuse to be finalised.
   std::int64_t broken_engine = -1;
   /// Whether an engine refuses the operations of a graph (cudnnBackendDescriptorType_t, in order) when it is finalised,

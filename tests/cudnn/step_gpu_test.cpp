@@ -1,10 +1,12 @@
 // The training step on a real GPU (label gpu; skipped, with the reason, where there is none): gradients per tensor
-// against the reference in double for each type and fusion level, loss curves of the levels together, and a captured
-// step equal, bit for bit, to the same step eager. Never run so far: written where there was no GPU.
+// against the reference in double for each type and fusion level, with bounds that the fake GPU keeps too
+// (rounding_model.h); loss curves of the levels together; in deterministic mode, a step equal, bit for bit, to the same
+// step again, and to the same step captured.
 #include <gtest/gtest.h>
 
 #include <chrono>
 #include <cmath>
+#include <iostream>
 #include <memory>
 #include <string>
 #include <vector>
@@ -14,6 +16,7 @@
 #include "models/zoo/zoo.h"
 #include "tests/cudnn/difference.h"
 #include "tests/cudnn/networks.h"
+#include "tests/cudnn/rounding_model.h"
 #include "tests/models/testing.h"
 
 namespace hvd::models::cudnn::testing::step_gpu_test {
@@ -27,20 +30,22 @@ struct Type {
   std::string name;
   DataType compute;
   bool tf32;
-  double rounding;
+  double rounding;      ///< of products or of tensors, whichever is coarser
+  double curve_spread;  ///< of loss curves, see CurvesOnGpu
 };
-const std::vector<Type> kTypes{{"fp32", DataType::kF32, false, 0x1.0p-24},
-                               {"tf32", DataType::kF32, true, 0x1.0p-11},
-                               {"fp16", DataType::kF16, false, 0x1.0p-11},
-                               {"bf16", DataType::kBF16, false, 0x1.0p-8}};
+const std::vector<Type> kTypes{{"fp32", DataType::kF32, false, kFp32Rounding, 0.007},
+                               {"tf32", DataType::kF32, true, 0x1.0p-11, 0.05},
+                               {"fp16", DataType::kF16, false, 0x1.0p-11, 0.05},
+                               {"bf16", DataType::kBF16, false, 0x1.0p-8, 0.16}};
 
 /// A step on GPU 0.
 struct GpuStep {
-  GpuStep(const Graph& forward, const Type& type, const CudnnOptions& options) : runtime(gpu::make_cuda_runtime(0)) {
+  GpuStep(const Graph& forward, const Type& type, const CudnnOptions& options, std::uint64_t seed = kSeed)
+      : runtime(gpu::make_cuda_runtime(0)) {
     CudnnOptions with = options;
     with.tf32 = type.tf32;
     const DataType gradient = type.compute;
-    step = make_cudnn_step(differentiate(forward), {.compute = type.compute, .gradient = gradient, .seed = kSeed}, with,
+    step = make_cudnn_step(differentiate(forward), {.compute = type.compute, .gradient = gradient, .seed = seed}, with,
                            *runtime, [this](std::size_t bytes) {
                              const gpu::Stream stream = runtime->make_stream(gpu::Priority::kNormal);
                              gradients = runtime->allocate(bytes, "the gradients");
@@ -77,36 +82,56 @@ class StepOnGpu : public ::testing::TestWithParam<int> {
   }
 };
 
-const std::vector<Graph>& networks() {
-  static const std::vector<Graph> list{tiny_resnet(16, 32, 32), tiny_inception(16, 35, 32),
-                                       models::testing::tiny_vgg(16)};
+/// Their references and bounds are the same for all levels.
+std::vector<RoundingModel>& models_to_meet() {
+  static std::vector<RoundingModel> list = rounding_models();
   return list;
 }
 
 TEST_P(StepOnGpu, GradientsAreTheReferencesInEveryType) {
-  for (const Graph& forward : networks()) {
-    models::testing::Rank rank(forward, {.gradient = DataType::kF64, .seed = kSeed});
-    const double expected_loss = rank.forward_backward();
+  for (RoundingModel& model : models_to_meet()) {
     for (const Type& type : kTypes) {
-      SCOPED_TRACE(forward.model + ", " + type.name);
-      const GpuStep gpu(forward, type, {.level = GetParam(), .loss_scale = 128});
+      SCOPED_TRACE(model.forward().model + ", " + type.name);
+      const GpuStep gpu(model.forward(), type, {.level = GetParam(), .loss_scale = 128}, model.seed());
       models::testing::RecordingSink sink;
-      const double loss = gpu.step->forward_backward({.images = rank.images, .labels = rank.labels}, sink);
-      // Each stored tensor is rounded once, and errors add up as the root of the number of layers; batch norms over few
-      // pixels magnify by an order.
-      const double tolerance = 16 * std::sqrt(static_cast<double>(forward.nodes.size())) * type.rounding;
-      EXPECT_NEAR(loss, expected_loss, tolerance * expected_loss);
+      const double loss = gpu.step->forward_backward(model.batch(), sink);
       ASSERT_EQ(sink.ready.size(), gpu.step->slots().size());
-      double whole_error = 0, whole_norm = 0;
-      for (std::size_t p = 0; p < gpu.step->slots().size(); ++p) {
-        const ArenaSlot& slot = rank.step->slots()[p];
-        const Difference found(gpu.gradient(p), rank.gradients().subspan(slot.offset, slot.count));
-        EXPECT_LE(found.error, 4 * tolerance * found.norm + 1e-5) << slot.name;
-        whole_error += found.error * found.error;
-        whole_norm += found.norm * found.norm;
-      }
-      EXPECT_LE(std::sqrt(whole_error), tolerance * std::sqrt(whole_norm));
+      EXPECT_EQ(model.blind(type.rounding), "");
+      const auto verdict = model.judge(type.rounding, loss, [&](std::size_t p) { return gpu.gradient(p); });
+      EXPECT_EQ(verdict.wrong, "");
+      std::cout << model.forward().model << ", " << type.name << ", level " << GetParam() << ": " << verdict.room()
+                << "\n";
     }
+  }
+}
+
+/// The same step several times on one GpuStep. Returns where its bits first differ from those of the first time.
+std::string repeated(const Type& type, const CudnnOptions& options) {
+  const Graph forward = tiny_inception(16, 35, 32);
+  const models::testing::Rank data(forward, {});
+  const Batch batch{.images = data.images, .labels = data.labels};
+  GpuStep gpu(forward, type, options);
+  const double loss = gpu.step->forward_backward(batch, gpu.sink);
+  const auto gradients = gpu.all_gradients();
+  for (int again = 1; again <= 5; ++again) {
+    const double now = gpu.step->forward_backward(batch, gpu.sink);
+    std::string difference = first_difference(gpu.step->slots(), gpu.all_gradients(), gradients);
+    if (difference.empty() && now != loss) difference = "the loss alone";
+    if (!difference.empty()) return "repetition " + std::to_string(again) + ": " + difference;
+  }
+  return {};
+}
+
+// Apart from the next test, so that a failure says which it is: steps that are not deterministic, or a capture that is
+// another step.
+TEST_P(StepOnGpu, ADeterministicStepRepeatsItsBits) {
+  for (const Type& type : kTypes) {
+    EXPECT_EQ(repeated(type, {.level = GetParam(), .deterministic = true, .loss_scale = 128}), "") << type.name;
+    // Without that mode any outcome is right; which it is, is worth knowing.
+    const std::string difference = repeated(type, {.level = GetParam(), .loss_scale = 128});
+    RecordProperty("repeats_without_deterministic_mode_" + type.name, difference.empty() ? "yes" : "no");
+    std::cout << "level " << GetParam() << ", " << type.name
+              << ", not deterministic: " << (difference.empty() ? "repeats its bits" : difference) << "\n";
   }
 }
 
@@ -137,7 +162,7 @@ TEST_P(StepOnGpu, ACapturedStepIsTheEagerOneBitForBit) {
       captured.runtime->launch(graph, captured.step->compute_stream());
       captured.finish();
       EXPECT_EQ(captured.step->loss(), loss) << number;
-      EXPECT_EQ(captured.all_gradients(), expected) << number;
+      EXPECT_EQ(first_difference(captured.step->slots(), captured.all_gradients(), expected), "") << number;
     }
   }
 }
@@ -145,6 +170,12 @@ TEST_P(StepOnGpu, ACapturedStepIsTheEagerOneBitForBit) {
 INSTANTIATE_TEST_SUITE_P(Levels, StepOnGpu, ::testing::Values(0, 1, 2),
                          [](const auto& instance) { return "level" + std::to_string(instance.param); });
 
+// Twenty steps on one batch, at a learning rate at which they are not chaotic. Found with the oneDNN backend: at 3e-5
+// the loss falls in every step but in ties, from 3.4 to 0.014 in fp32 and to 0.055 in bf16 (whose weights are too
+// coarse for some of the updates), while at 1e-4 curves part twice as far, and from 1e-3 on they rise and cross. Runs
+// whose first weights are off by one rounding of the type (two to three seeds each) part from those of exact weights by
+// at most 0.0079 in fp32 (0.2% of the first loss), 0.055 with roundings of fp16 or tf32 (1.6%), and 0.177 in bf16
+// (5.2%). Levels differ by roundings of every tensor; three times as much is allowed (Type::curve_spread).
 class CurvesOnGpu : public StepOnGpu {};
 
 TEST_P(CurvesOnGpu, TwentyStepsOfTheLevelsStayTogether) {
@@ -159,16 +190,23 @@ TEST_P(CurvesOnGpu, TwentyStepsOfTheLevelsStayTogether) {
     for (std::uint64_t number = 0; number < 20; ++number) {
       curve.push_back(gpu.step->forward_backward(
           {.images = data.images, .labels = data.labels, .first_sample = 0, .step = number}, sink));
-      gpu.step->update({.learning_rate = 0.01});
+      gpu.step->update({.learning_rate = 3e-5});
     }
-    EXPECT_LT(curve.back(), curve.front()) << "level " << level << " learns the one batch it sees";
+    EXPECT_LT(curve.back(), 0.05 * curve.front()) << "level " << level << " learns the one batch it sees";
     curves.push_back(std::move(curve));
   }
-  // Rounding differs from level to level, and twenty steps let it grow; the curves must not part.
   for (std::size_t level = 1; level < curves.size(); ++level) {
+    double spread = 0;
+    std::size_t at = 0;
     for (std::size_t i = 0; i < curves[level].size(); ++i) {
-      EXPECT_NEAR(curves[level][i], curves[0][i], 0.05 * curves[0].front()) << "level " << level << ", step " << i;
+      const double now = std::abs(curves[level][i] - curves[0][i]);
+      if (now <= spread) continue;
+      spread = now;
+      at = i;
     }
+    EXPECT_LE(spread, type.curve_spread * curves[0].front())
+        << "level " << level << ", at step " << at << ": " << curves[level][at] << " instead of " << curves[0][at];
+    std::cout << type.name << ", level " << level << ": at most " << spread << " from level 0, at step " << at << "\n";
   }
 }
 
