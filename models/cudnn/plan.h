@@ -52,12 +52,15 @@ struct PlanOptions {
   DataType gradient = DataType::kF16;
   int level = 2;
   Prologues prologues = Prologues::kAll;
-  bool deterministic = false;  ///< only engines whose sums have a fixed order
+  bool deterministic = false;  ///< only engines, and groups, whose sums have a fixed order
   /// One workspace serves all groups; engines that want more are passed over.
   std::size_t workspace_cap_bytes = std::size_t{1} << 30;
   std::size_t candidates = 8;  ///< engines to keep per signature, for timing
   EngineFailures failed = {};  ///< engines that are not to be used again; a group that has no other falls back
 };
+
+/// Why no engine of cuDNN's may run `group`, whatever its notes say; empty: one may. Pure.
+std::string rejection(const Group& group, const PlanOptions& options);
 
 struct Plan {
   PlanOptions options;

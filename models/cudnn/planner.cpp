@@ -71,9 +71,12 @@ class CudnnPlanner final : public Planner {
   class Oracle final : public EngineOracle {
    public:
     Oracle(CudnnPlanner& planner, const PlanOptions& options)
-        : planner_(planner), filter_(filter_of(options)), failed_(options.failed) {}
+        : planner_(planner), options_(options), filter_(filter_of(options)) {}
 
-    std::string refusal(const Program& program, const Group& group) override { return answer(program, group).why; }
+    std::string refusal(const Program& program, const Group& group) override {
+      std::string why = rejection(group, options_);
+      return why.empty() ? answer(program, group).why : why;
+    }
 
     /// The first of cuDNN's lists that holds something within the filter that has not failed, without the rest of it.
     EngineFinder::List answer(const Program& program, const Group& group) {
@@ -88,7 +91,7 @@ class CudnnPlanner final : public Planner {
         for (const EngineChoice& choice : list.choices) {
           std::string why = rejection(choice, filter_);
           if (why.empty() && choice.compiled_at_run_time && sums_beside_product(group)) why = kSlowSums;
-          if (const std::string* failure = find_failure(failed_, key, choice.text()); failure != nullptr) {
+          if (const std::string* failure = find_failure(options_.failed, key, choice.text()); failure != nullptr) {
             why = *failure;
           }
           if (why.empty()) {
@@ -109,8 +112,8 @@ class CudnnPlanner final : public Planner {
 
    private:
     CudnnPlanner& planner_;
+    const PlanOptions& options_;
     EngineFilter filter_;
-    const EngineFailures& failed_;
   };
 
   const EngineFinder::List& ask(const Program& program, const Group& group, Heuristics mode) {

@@ -170,6 +170,57 @@ TEST_P(ExecutorOrder, EachGroupIsLaunchedOnceInOrderAndGradientsFollow) {
 INSTANTIATE_TEST_SUITE_P(Networks, ExecutorOrder, ::testing::Values("resnet50", "resnet101", "vgg16", "inception3"),
                          [](const auto& instance) { return instance.param; });
 
+// ---- Deterministic mode ----
+
+TEST(Executor, DeterministicModeTakesNoSumsOverRowsInsideAConvolutionsLaunch) {
+  ServesAll oracle;
+  const auto launches = [](const Plan& plan) {
+    std::vector<std::string> list;
+    for (const Group& group : plan.program.groups) list.push_back(signature(plan.program, group));
+    return list;
+  };
+  for (const Graph& forward :
+       {tiny_resnet(2), tiny_inception(2), small_network("resnet50"), small_network("inception3")}) {
+    SCOPED_TRACE(forward.model);
+    const Graph graph = differentiate(forward);
+    PlanOptions options{.level = 2};
+    const auto fused = [](const Program& program) {
+      return std::count_if(program.groups.begin(), program.groups.end(), [](const Group& group) {
+        return group.engine == Engine::kCudnn && group.operations.size() > 1 &&
+               (has(group, OpType::kStatistics) || has(group, OpType::kNormBackwardWeights));
+      });
+    };
+    EXPECT_GT(fused(planned(graph, options, oracle).program), 0) << "or there is nothing to leave out";
+    options.deterministic = true;
+    const Plan plan = planned(graph, options, oracle);
+    EXPECT_EQ(violations(graph, plan.program), std::vector<std::string>());
+    EXPECT_EQ(fused(plan.program), 0);
+    // What is left is level 1, all of it, at every batch norm with the reason.
+    EXPECT_EQ(launches(plan), launches(planned(graph, {.level = 1, .deterministic = true}, oracle)));
+    const auto norms = std::count_if(forward.nodes.begin(), forward.nodes.end(),
+                                     [](const Node& node) { return node.kind == OpKind::kBatchNorm; });
+    const auto said =
+        std::count_if(plan.program.fallbacks.begin(), plan.program.fallbacks.end(), [](const Fallback& fallback) {
+          return fallback.wanted == "conv+statistics" && fallback.level == 2 &&
+                 fallback.why == "nondeterministic: sums over rows in a convolution's launch";
+        });
+    EXPECT_EQ(said, norms);
+  }
+}
+
+TEST(Executor, ADeterministicStepComputesWhatTheReferenceDoes) {
+  ServesAll all;
+  ServesSingleConvolutions single;  // sums by kernels of ours
+  for (EngineOracle* oracle : std::initializer_list<EngineOracle*>{&all, &single}) {
+    for (const Graph& forward : {tiny_resnet(4), tiny_inception(3)}) {
+      SCOPED_TRACE(forward.model);
+      Wish wish{.forward = forward};
+      wish.plan.deterministic = true;
+      compare_with_reference(wish, *oracle);
+    }
+  }
+}
+
 // ---- Graphs, overlap, scales ----
 
 TEST(Executor, AGraphComputesTheSameBitsAsTheSameStepsEager) {

@@ -42,6 +42,7 @@ inline Plan planned(const Graph& graph, const PlanOptions& options, EngineOracle
     Answers(EngineOracle& first, const PlanOptions& options, decltype(left)& engines)
         : first_(first), options_(options), engines_(engines) {}
     std::string refusal(const Program& program, const Group& group) override {
+      if (std::string why = rejection(group, options_); !why.empty()) return why;
       if (!engines_(program, group).empty()) return first_.refusal(program, group);
       return options_.failed.at(signature(program, group)).begin()->second;
     }

@@ -232,6 +232,26 @@ TEST_P(PlanTest, DeterministicModeLeavesNondeterministicEnginesOut) {
   EXPECT_EQ(nondeterministic(fixed), 0);
 }
 
+TEST_P(PlanTest, DeterministicModeFallsBackToLevelOneWhereAConvolutionWouldSumOverRows) {
+  const Graph graph = network("resnet50");
+  for (const ComputeType compute : {ComputeType::kFp16, ComputeType::kBf16, ComputeType::kTf32}) {
+    SCOPED_TRACE(name(compute));
+    PlanOptions options{.compute = compute, .gradient = storage(compute), .level = 1, .deterministic = true};
+    const Plan one = planner().plan(graph, options);
+    options.level = 2;
+    const Plan two = planner().plan(graph, options);
+    check(graph, two);
+    EXPECT_EQ(counts(two.program), counts(one.program));
+    const std::vector<std::string> lines = fallback_lines(graph, two.program);
+    EXPECT_NE(
+        std::find(lines.begin(), lines.end(),
+                  "not served at 53 nodes (conv1, ...): level 2, conv+statistics: nondeterministic: sums over rows "
+                  "in a convolution's launch"),
+        lines.end())
+        << lines.front();
+  }
+}
+
 TEST_P(PlanTest, Fp32UsesNoTensorCoresAndTf32Does) {
   const Graph graph = network("vgg16");
   const Plan fp32 = planner().plan(graph, {.compute = ComputeType::kFp32, .gradient = DataType::kF32, .level = 0});
