@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from .ctest import GpuTest
@@ -81,11 +82,12 @@ def _counts(results: list[tuple[int, int, list[str]]]) -> str:
 
 
 def gpu_tests(visit: Visit) -> str:
-    """The tests of label gpu."""
+    """The tests of label gpu, side by side: most of their time they plan and compile."""
     tests = visit.place.gpu_tests()
     if not tests:
         raise CannotRun(NO_TESTS)
-    return _counts([_run_test(visit, test) for test in tests])
+    with ThreadPoolExecutor(max_workers=len(tests)) as pool:
+        return _counts(list(pool.map(lambda test: _run_test(visit, test), tests)))
 
 
 def sanitizer(tool: str) -> Callable[[Visit], str]:

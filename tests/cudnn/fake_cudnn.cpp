@@ -452,8 +452,8 @@ cudnnStatus_t execute(cudnnHandle_t /*handle*/, cudnnBackendDescriptor_t plan, c
 
 }  // namespace
 
-std::size_t& fake_cudnn_objects() {
-  static std::size_t objects = 0;
+std::atomic<std::size_t>& fake_cudnn_objects() {
+  static std::atomic<std::size_t> objects{0};
   return objects;
 }
 

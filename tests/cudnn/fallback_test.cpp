@@ -78,6 +78,27 @@ TEST(Fallback, AnEngineThatDoesNotRunIsReplacedByTheNext) {
   }
 }
 
+// Plans are finalised side by side; what comes of it is what comes of one thread, refusals and all.
+TEST(Fallback, ThreadsThatFinaliseChangeNothing) {
+  ServesAll oracle;
+  Wish wish{.forward = tiny_resnet(4)};
+  wish.script = [](Recorder& recorder) {
+    recorder.refuses_plan = [](std::int64_t engine, const Operations& operations) {
+      return engine == 1 || with_statistics(engine, operations);
+    };
+  };
+  const Machine alone(wish, oracle);
+  wish.threads = 4;
+  {
+    const Machine together(wish, oracle);
+    EXPECT_EQ(together.plan.hash(), alone.plan.hash());
+    EXPECT_EQ(together.step->engines(), alone.step->engines());
+    EXPECT_EQ(joined(together.step->notes()), joined(alone.step->notes()));
+  }
+  wish.executor.tune = true;
+  compare_with_reference(wish, oracle);
+}
+
 TEST(Fallback, AnEngineAboveTheCapOnTheWorkspaceIsPassedOver) {
   ServesAll oracle;
   Wish wish{.forward = tiny_resnet(2)};
@@ -396,7 +417,8 @@ TEST(Fallback, WithoutMemoryToTimeEnginesTheFirstOnesRun) {
     roomy.executor.winners_folder.clear();
     roomy.script = script;
     const Machine machine(roomy, oracle);  // with memory, they are timed
-    EXPECT_EQ(joined(machine.step->notes()), "");
+    const std::string notes = joined(machine.step->notes());
+    EXPECT_TRUE(notes.starts_with("engines: ") && notes.ends_with(" s to time them\n")) << notes;
   }
   wish.script = script;
   int agreed = 0;

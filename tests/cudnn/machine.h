@@ -66,6 +66,7 @@ struct Wish {
   PlanOptions plan = {.compute = ComputeType::kFp32, .gradient = DataType::kF32, .level = 2};
   ExecutorOptions executor = {.seed = kSeed};
   std::size_t device_bytes = std::size_t{256} << 20;
+  int threads = 1;                             ///< that finalise plans, and ask `script`
   std::function<void(Recorder&)> script = {};  ///< what the libraries are to refuse, from the start
 };
 
@@ -84,7 +85,7 @@ class Machine {
       return plan = planned(of, options, oracle);
     };
     const Backends backends = fake_backends();
-    auto room = std::make_unique<EngineRoom>(gpu, backends);
+    auto room = std::make_unique<EngineRoom>(gpu, backends, wish.threads);
     step = make_executor(graph, planning, wish.executor, gpu, backends, std::move(room), [this](std::size_t bytes) {
       gradients = gpu.allocate(bytes, "the gradients");
       std::fill(gradients->bytes.begin(), gradients->bytes.end(), std::byte{0});

@@ -2,6 +2,7 @@
 // and put on the fake GPU's stream, where it is computed on the host when its turn comes.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -61,7 +62,7 @@ class Recorder {
 };
 
 /// Descriptors of the fake cuDNN that nobody has destroyed.
-std::size_t& fake_cudnn_objects();
+std::atomic<std::size_t>& fake_cudnn_objects();
 /// cuDNN's backend API: keeps descriptors, and computes operation graphs with the reference's arithmetic.
 Functions fake_cudnn();
 /// cuBLASLt: products in double, with their epilogues.
