@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "engine/base/hash.h"
+#include "models/cudnn/kernels/norm_element.h"
+#include "models/cudnn/kernels/pool_element.h"
 #include "models/dropout.h"
 #include "models/reference/ops.h"
 #include "models/synthetic.h"
@@ -84,6 +86,21 @@ void run(const Body& body, std::int64_t count) {
   for (std::int64_t i = 0; i < count; ++i) body(i);
 }
 
+/// A row body on every vector of a matrix.
+template <class Body>
+void run_rows(const Body& body, std::int64_t rows, std::int64_t channels) {
+  for (std::int64_t row = 0; row < rows; ++row) {
+    for (std::int64_t channel = 0; channel < channels; channel += Body::kWidth) {
+      const Place place{row, channel};
+      body.store(place, body.channels(channel), body.load(place));
+    }
+  }
+}
+template <class Body>
+void run_rows(const Body& body, const Shape& of) {
+  run_rows(body, of.count() / of[of.rank() - 1], of[of.rank() - 1]);
+}
+
 template <class T>
 class ElementTest : public ::testing::Test {};
 using Types = ::testing::Types<float, Half, Bfloat>;
@@ -107,16 +124,51 @@ Shape pooled_shape(const Shape& x, const Window& w) {
           (x[2] + w.pad_left + w.pad_right - w.kernel_w) / w.stride_w + 1, x[3]};
 }
 
+/// A max pool, by the body that any window has and by the one of its size, which say the same.
+template <class T>
+void run_max_pool(const Window& window, Tensor<T>& x, Tensor<T>& y, std::vector<std::uint8_t>& where) {
+  run_rows(MaxPoolBody<T, 1, 0>{window, x.image(), y.image(), where.data()}, y.shape);
+  if (window.kernel_h != window.kernel_w) return;
+  Tensor<T> again(y.shape, 0);
+  std::vector<std::uint8_t> where_again(where.size());
+  const auto run_sized = [&](const auto& body) { run_rows(body, y.shape); };
+  if (window.kernel_h == 3) {
+    run_sized(MaxPoolBody<T, 1, 3>{window, x.image(), again.image(), where_again.data()});
+  } else {
+    run_sized(MaxPoolBody<T, 1, 2>{window, x.image(), again.image(), where_again.data()});
+  }
+  EXPECT_EQ(where_again, where);
+  for (std::size_t i = 0; i < y.count(); ++i) {
+    EXPECT_EQ(to_float(again.memory[again.at(i)].at[0]), to_float(y.memory[y.at(i)].at[0])) << i;
+  }
+}
+
+template <class T>
+void run_max_pool_backward(const MaxPoolDiff& diff, Tensor<T>& dx) {
+  run_rows(MaxPoolBackwardBody<T, 1>{diff, dx.image(), {}}, dx.shape);
+  if (diff.window.kernel_h != diff.window.kernel_w) return;
+  Tensor<T> again(dx.shape, 0);
+  const auto run_tiles = [&](const auto& body) { run_rows(body, body.rows(), dx.channels()); };
+  if (diff.window.kernel_h == 3) {
+    run_tiles(MaxPoolBackwardTileBody<T, 1, 3>{diff, again.image(), {}});
+  } else {
+    run_tiles(MaxPoolBackwardTileBody<T, 1, 2>{diff, again.image(), {}});
+  }
+  for (std::size_t i = 0; i < dx.count(); ++i) {
+    EXPECT_EQ(to_float(again.memory[again.at(i)].at[0]), to_float(dx.memory[dx.at(i)].at[0])) << i;
+  }
+}
+
 TYPED_TEST(ElementTest, MaxPoolBothWays) {
   using T = TypeParam;
   for (const Window& window : kWindows) {
     Tensor<T> x({2, 7, 8, 8}, 4, 1), y(pooled_shape(x.shape, window), 8);
     std::vector<std::uint8_t> where(y.count());
-    run(MaxPoolBody<T, 1>{window, x.image(), y.image(), where.data()}, y.shape.count());
+    run_max_pool(window, x, y, where);
     reference::max_pool(window, x.in(), y.out());
     y.expect_near("max pool", 0);
     Tensor<T> dy(y.shape, 2, 2), dx(x.shape, 6);
-    run(MaxPoolBackwardBody<T, 1>{window, where.data(), dy.image(), dx.image(), {}, {}}, dx.shape.count());
+    run_max_pool_backward({window, where.data(), dy.image(), {}}, dx);
     reference::max_pool_backward(window, x.in(), y.in(), dy.in(), dx.out());
     dx.expect_near("max pool backward", window.kernel_h * window.kernel_w);
     // With the rectifier in front undone on the pooled diff: the same as after the pool, for a rectified input.
@@ -124,10 +176,9 @@ TYPED_TEST(ElementTest, MaxPoolBothWays) {
       x.values[i] = std::max(x.values[i], 0.0);
       x.memory[x.at(i)].at[0] = from_float<T>(static_cast<float>(x.values[i]));
     }
-    run(MaxPoolBody<T, 1>{window, x.image(), y.image(), where.data()}, y.shape.count());
+    run_max_pool(window, x, y, where);
     reference::max_pool(window, x.in(), y.out());
-    Matrix pooled = y.matrix();
-    run(MaxPoolBackwardBody<T, 1>{window, where.data(), dy.image(), dx.image(), pooled, {}}, dx.shape.count());
+    run_max_pool_backward({window, where.data(), dy.image(), y.matrix()}, dx);
     reference::max_pool_backward(window, x.in(), y.in(), dy.in(), dx.out());
     reference::relu_backward(x.in(), dx.in(), dx.out());
     dx.expect_near("rectifier and max pool backward", window.kernel_h * window.kernel_w);
@@ -136,28 +187,41 @@ TYPED_TEST(ElementTest, MaxPoolBothWays) {
 
 TYPED_TEST(ElementTest, AvgPoolBothWaysWithAnEpilogue) {
   using T = TypeParam;
-  for (const Window& window : kWindows) {
-    Tensor<T> x({2, 7, 8, 8}, 0, 1), y(pooled_shape(x.shape, window), 8);
-    run(AvgPoolBody<T, 1>{window, x.image(), y.image()}, y.shape.count());
-    reference::avg_pool(window, x.in(), y.out());
-    y.expect_near("average pool", window.kernel_h * window.kernel_w);
+  std::vector<Window> windows = kWindows;
+  for (const int pad : {0, 1, 2}) windows.push_back({3, 3, 1, 1, pad, 1, 1, pad});
+  for (const Window& window : windows) {
+    Tensor<T> x({2, 27, 8, 8}, 0, 1), y(pooled_shape(x.shape, window), 8);
     Tensor<T> dy(y.shape, 2, 2), dx(x.shape, 6), other(x.shape, 4, 3);
     const Epilogue epilogue{.add = other.matrix(), .test = x.matrix(), .test_norm = {}};
-    run(AvgPoolBackwardBody<T, 1>{window, dy.image(), dx.image(), epilogue}, dx.shape.count());
-    reference::avg_pool_backward(window, dy.in(), dx.out());
-    for (std::size_t i = 0; i < dx.count(); ++i) dx.values[i] = x.values[i] > 0 ? dx.values[i] + other.values[i] : 0;
-    dx.expect_near("average pool backward", window.kernel_h * window.kernel_w + 1);
+    const auto expect = [&] {
+      reference::avg_pool(window, x.in(), y.out());
+      y.expect_near("average pool", window.kernel_h * window.kernel_w);
+      reference::avg_pool_backward(window, dy.in(), dx.out());
+      for (std::size_t i = 0; i < dx.count(); ++i) dx.values[i] = x.values[i] > 0 ? dx.values[i] + other.values[i] : 0;
+      dx.expect_near("average pool backward", window.kernel_h * window.kernel_w + 1);
+    };
+    run_rows(AvgPoolBody<T, 1>{window, x.image(), y.image()}, y.shape);
+    run_rows(AvgPoolBackwardBody<T, 1>{window, dy.image(), dx.image(), epilogue}, dx.shape);
+    expect();
+    if (window.stride_h != 1 || window.kernel_w != 3) continue;
+    y = Tensor<T>(y.shape, 8);
+    dx = Tensor<T>(dx.shape, 6);
+    const AvgPoolStripBody<T, 1, false> forward{window, x.image(), y.image(), {}};
+    const AvgPoolStripBody<T, 1, true> backward{window, dy.image(), dx.image(), epilogue};
+    run_rows(forward, forward.rows(), y.channels());
+    run_rows(backward, backward.rows(), dx.channels());
+    expect();
   }
 }
 
 TYPED_TEST(ElementTest, GlobalAvgPoolBothWays) {
   using T = TypeParam;
   Tensor<T> x({3, 5, 4, 8}, 4, 1), y({3, 8}, 0);
-  run(GlobalAvgPoolBody<T, 1>{x.image(), y.matrix()}, y.shape.count());
+  run_rows(GlobalAvgPoolBody<T, 1>{x.image(), y.matrix()}, y.shape);
   reference::global_avg_pool(x.in(), y.out());
   y.expect_near("global average", 20);
   Tensor<T> dy(y.shape, 0, 2), dx(x.shape, 4);
-  run(GlobalAvgPoolBackwardBody<T, 1>{dy.matrix(), dx.image(), {}}, dx.shape.count());
+  run_rows(GlobalAvgPoolBackwardBody<T, 1>{dy.matrix(), dx.image(), {}}, dx.shape);
   reference::global_avg_pool_backward(dy.in(), dx.out());
   dx.expect_near("global average backward", 1);
 }
@@ -195,9 +259,9 @@ TYPED_TEST(ElementTest, VectorsDoWhatSingleElementsDo) {
                  .relu = true,
                  .test = matrix(x),
                  .test_norm = tested.norm()};
-  run(PointwiseBody<T, 1>{work, {}}, 3 * 16);
+  run_rows(PointwiseBody<T, 1>{work, {}}, 3, 16);
   work.out = matrix(many);
-  run(PointwiseBody<T, kWide>{work, {}}, 3 * 16 / kWide);
+  run_rows(PointwiseBody<T, kWide>{work, {}}, 3, 16);
   for (std::size_t i = 0; i < one.size(); ++i) EXPECT_EQ(to_float(one[i]), to_float(many[i])) << i;
 }
 
@@ -213,7 +277,7 @@ TYPED_TEST(ElementTest, PointwiseSumsNormalisesAndRectifies) {
                           .norm = {first.norm(), second.norm()},
                           .bias = bias.memory.data(),
                           .relu = true};
-  run(PointwiseBody<T, 1>{forward, {}}, y.shape.count());
+  run_rows(PointwiseBody<T, 1>{forward, {}}, y.shape);
   for (std::size_t i = 0; i < y.count(); ++i) {
     y.values[i] =
         std::max(first.apply(a.values[i], i % 8) + second.apply(b.values[i], i % 8) + bias.values[i % 8], 0.0);
@@ -221,7 +285,7 @@ TYPED_TEST(ElementTest, PointwiseSumsNormalisesAndRectifies) {
   y.expect_near("sum of two batch norms", 64);  // values of up to some tens cancel
   const Pointwise backward{
       .out = dx.matrix(), .inputs = 1, .input = {dy.matrix()}, .test = a.matrix(), .test_norm = first.norm()};
-  run(PointwiseBody<T, 1>{backward, {}}, dx.shape.count());
+  run_rows(PointwiseBody<T, 1>{backward, {}}, dx.shape);
   for (std::size_t i = 0; i < dx.count(); ++i) {
     const double test = first.apply(a.values[i], i % 8);
     if (std::abs(test) < 1e-5) continue;  // either answer is right
@@ -247,7 +311,7 @@ TYPED_TEST(ElementTest, DropoutDrawsTheMaskOfAllBackends) {
                               .features = 10};
     Pointwise work{.out = y.matrix(), .inputs = 1, .input = {x.matrix()}};
     work.dropout.used = true;
-    run(PointwiseBody<T, 1>{work, dropout}, y.shape.count());
+    run_rows(PointwiseBody<T, 1>{work, dropout}, y.shape);
     std::vector<std::uint8_t> keep(y.count());
     dropout_mask(attr,
                  {.seed = kSeed, .step = step, .first_sample = first, .features = static_cast<std::uint64_t>(features)},
@@ -265,10 +329,7 @@ void sum_over_rows(const Term& term, std::int64_t rows, std::vector<float>& firs
   for (std::int64_t row = 0; row < rows; ++row) {
     for (std::int64_t channel = 0; channel < 8; ++channel) {
       float sums[2][1] = {};
-      Place<1> place(0, 8);
-      place.row = row;
-      place.channel = channel;
-      term.add(place, sums);
+      term.add(term.channels(channel), term.load(Place{row, channel}), sums);
       first[static_cast<std::size_t>(channel)] += sums[0][0];
       second[static_cast<std::size_t>(channel)] += sums[1][0];
     }
@@ -282,11 +343,11 @@ TYPED_TEST(ElementTest, BatchNormFromSumsBothWays) {
   Tensor<T> x(shape, 4, 1), dy(shape, 8, 2), dx(shape, 0);
   NormVectors vectors(8, 30);
   std::vector<float> sum(8), square_sum(8), running_mean(8, 0.25F), running_var(8, 1.5F), a(8), b(8), c(8), dgamma(8),
-      dbeta(8), dy_sum(8), dy_xhat_sum(8);
+      dbeta(8), dy_sum(8), dy_centred_sum(8);
   std::vector<T> scale(8), shift(8);
   const std::int64_t rows = shape.count() / 8;
   // The sums as the GPU's kernels take them, in one run over the rows.
-  sum_over_rows(StatisticsTerm<T>{x.matrix()}, rows, sum, square_sum);
+  sum_over_rows(StatisticsTerm<T, 1>{x.matrix()}, rows, sum, square_sum);
   run(NormFinalizeBody<T>{{.sum = sum.data(),
                            .square_sum = square_sum.data(),
                            .gamma = vectors.gamma.data(),
@@ -335,9 +396,10 @@ TYPED_TEST(ElementTest, BatchNormFromSumsBothWays) {
                           .a = a.data(),
                           .b = b.data(),
                           .c = c.data()};
-  sum_over_rows(NormBackwardTerm<T>{work}, rows, dy_sum, dy_xhat_sum);
-  run(NormBackwardFinalizeBody<float>{work, dy_sum.data(), dy_xhat_sum.data()}, 8);
-  run(NormBackwardApplyBody<T, 1>{work, dx.matrix()}, dx.shape.count());
+  sum_over_rows(NormBackwardTerm<T, 1, true>{work}, rows, dy_sum, dy_centred_sum);
+  const NormBackwardFinalizeBody<float> finalize{work};
+  for (std::size_t k = 0; k < 8; ++k) finalize(static_cast<std::int64_t>(k), dy_sum[k], dy_centred_sum[k]);
+  run_rows(NormBackwardApplyBody<T, 1, true>{work, dx.matrix()}, dx.shape);
   // The reference masks by the same fp32 batch norm, so that no element near zero decides the test.
   std::vector<double> masked(dy.values);
   for (std::size_t i = 0; i < masked.size(); ++i) {

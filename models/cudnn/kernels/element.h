@@ -1,10 +1,18 @@
 // The work of our kernels on one element or one vector of elements: functors called with an index, for every index of
 // a range, in any order. They compile for the GPU (grid.cuh launches them) and for the host, where the tests call them
-// in a loop and compare with the reference. Sums over many elements are in the .cu files.
+// in a loop and compare with the reference. Pools are in pool_element.h, batch norms in norm_element.h, sums over many
+// elements in the .cu files.
+//
+// Most are row bodies: they take the vectors of a matrix, and a thread stays on its channels and goes from row to row.
+//   kWidth, kRowsAtOnce        channels of a vector, and rows that a thread has in flight
+//   Channels channels(channel) what all rows share, once per thread: no row loads it again
+//   Row load(place)            what is read of one row; all rows in flight are read before the first is written
+//   store(place, channels, row) computes and writes
 #pragma once
 
 #include <cmath>
 #include <cstdint>
+#include <type_traits>
 
 #include "engine/base/float16.h"
 #include "engine/base/philox.h"
@@ -14,8 +22,10 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #define HVD_HOST_DEVICE __host__ __device__
+#define HVD_UNROLL _Pragma("unroll")
 #else
 #define HVD_HOST_DEVICE
+#define HVD_UNROLL
 #endif
 
 namespace hvd::models::cudnn::kernels {
@@ -74,29 +84,46 @@ struct alignas(V * sizeof(T)) Vector {
   T at[V];
 };
 
+// nvcc 13 makes up to seven accesses of one to a vector of 8-bit or 16-bit elements; of words it makes one, and to make
+// sure of stores it takes the intrinsic.
 template <class T, int V>
 HVD_HOST_DEVICE Vector<T, V> load(const void* data, std::int64_t offset) {
-  return *reinterpret_cast<const Vector<T, V>*>(static_cast<const T*>(data) + offset);
+  const T* const from = static_cast<const T*>(data) + offset;
+#ifdef __CUDA_ARCH__
+  using Words = std::conditional_t<V * sizeof(T) == sizeof(uint4), uint4, uint2>;
+  if constexpr (V * sizeof(T) == sizeof(Words)) {
+    const Words words = *reinterpret_cast<const Words*>(from);
+    Vector<T, V> value;
+    memcpy(&value, &words, sizeof words);
+    return value;
+  }
+#endif
+  return *reinterpret_cast<const Vector<T, V>*>(from);
 }
 template <class T, int V>
 HVD_HOST_DEVICE void store(void* data, std::int64_t offset, const Vector<T, V>& value) {
-  *reinterpret_cast<Vector<T, V>*>(static_cast<T*>(data) + offset) = value;
+  T* const to = static_cast<T*>(data) + offset;
+#ifdef __CUDA_ARCH__
+  using Words = std::conditional_t<V * sizeof(T) == sizeof(uint4), uint4, uint2>;
+  if constexpr (V * sizeof(T) == sizeof(Words)) {
+    Words words;
+    memcpy(&words, &value, sizeof words);
+    __stwb(reinterpret_cast<Words*>(to), words);
+    return;
+  }
+#endif
+  *reinterpret_cast<Vector<T, V>*>(to) = value;
 }
 
-/// Row and first channel of vector `i` of a matrix.
-template <int V>
+/// a / b of numbers that are not negative. 64-bit division takes several times as long, and most numbers are smaller.
+HVD_HOST_DEVICE inline std::int64_t quotient(std::int64_t a, std::int64_t b) {
+  if (((a | b) >> 32) == 0) return static_cast<std::uint32_t>(a) / static_cast<std::uint32_t>(b);
+  return a / b;
+}
+
+/// A vector of a matrix: its row and its first channel.
 struct Place {
   std::int64_t row, channel;
-  HVD_HOST_DEVICE Place(std::int64_t i, std::int64_t channels) {
-    const std::int64_t per_row = channels / V;
-    if (i <= 0xffffffff) {  // 64-bit division takes several times as long, and most matrices are smaller
-      const auto short_row = static_cast<std::uint32_t>(i) / static_cast<std::uint32_t>(per_row);
-      row = short_row;
-    } else {
-      row = i / per_row;
-    }
-    channel = (i - row * per_row) * V;
-  }
   HVD_HOST_DEVICE std::int64_t in(const Matrix& matrix) const { return row * matrix.pitch + channel; }
 };
 
@@ -112,22 +139,22 @@ HVD_HOST_DEVICE void load_floats(const float* from, std::int64_t channel, float 
   }
 }
 
-/// A batch norm, or none, on V neighbouring channels.
+/// A batch norm on V neighbouring channels. Forward and backward both compute it here, so that a rectifier behind it is
+/// undone where it was done.
 template <int V>
 struct NormAt {
-  bool used;
-  float mean[V], inv_std[V], gamma[V], beta[V];
+  float mean[V], scale[V], beta[V];
 
-  HVD_HOST_DEVICE NormAt(const Norm& norm, std::int64_t channel) : used(norm.mean != nullptr) {
-    if (!used) return;
+  NormAt() = default;
+  HVD_HOST_DEVICE NormAt(const Norm& norm, std::int64_t channel) {
+    float gamma[V];
     load_floats<V>(norm.mean, channel, mean);
-    load_floats<V>(norm.inv_std, channel, inv_std);
+    load_floats<V>(norm.inv_std, channel, scale);
     load_floats<V>(norm.gamma, channel, gamma);
     load_floats<V>(norm.beta, channel, beta);
+    for (int k = 0; k < V; ++k) scale[k] *= gamma[k];
   }
-  HVD_HOST_DEVICE float operator()(int k, float x) const {
-    return used ? (x - mean[k]) * inv_std[k] * gamma[k] + beta[k] : x;
-  }
+  HVD_HOST_DEVICE float operator()(int k, float x) const { return (x - mean[k]) * scale[k] + beta[k]; }
 };
 
 /// Continues the hash that names a dropout's random stream (engine/base/hash.h) by one number.
@@ -154,24 +181,37 @@ struct DropoutBody {
   }
 };
 
+/// Adds V elements of `other` to `value`.
+template <class T, int V>
+HVD_HOST_DEVICE void add(const Vector<T, V>& other, float (&value)[V]) {
+  for (int k = 0; k < V; ++k) value[k] += to_float(other.at[k]);
+}
+
+/// A rectifier's backward: zero where `test` is not positive.
+template <class T, int V>
+HVD_HOST_DEVICE void mask(const Vector<T, V>& test, float (&value)[V]) {
+  for (int k = 0; k < V; ++k) value[k] = to_float(test.at[k]) > 0 ? value[k] : 0;
+}
+template <class T, int V>
+HVD_HOST_DEVICE void mask(const Vector<T, V>& test, const NormAt<V>& norm, float (&value)[V]) {
+  for (int k = 0; k < V; ++k) value[k] = norm(k, to_float(test.at[k])) > 0 ? value[k] : 0;
+}
+
 /// The epilogue of a diff, on V values of one row.
 template <class T, int V>
-HVD_HOST_DEVICE void finish(const Epilogue& epilogue, const Place<V>& place, float (&value)[V]) {
-  if (epilogue.add.data != nullptr) {
-    const auto other = load<T, V>(epilogue.add.data, place.in(epilogue.add));
-    for (int k = 0; k < V; ++k) value[k] += to_float(other.at[k]);
-  }
-  if (epilogue.test.data != nullptr) {
-    const auto test = load<T, V>(epilogue.test.data, place.in(epilogue.test));
-    const NormAt<V> norm(epilogue.test_norm, place.channel);
-    for (int k = 0; k < V; ++k) {
-      if (!(norm(k, to_float(test.at[k])) > 0)) value[k] = 0;
-    }
+HVD_HOST_DEVICE void finish(const Epilogue& epilogue, const Place& place, float (&value)[V]) {
+  if (epilogue.add.data != nullptr) add(load<T, V>(epilogue.add.data, place.in(epilogue.add)), value);
+  if (epilogue.test.data == nullptr) return;
+  const auto test = load<T, V>(epilogue.test.data, place.in(epilogue.test));
+  if (epilogue.test_norm.mean == nullptr) {
+    mask(test, value);
+  } else {
+    mask(test, NormAt<V>(epilogue.test_norm, place.channel), value);
   }
 }
 
 template <class T, int V>
-HVD_HOST_DEVICE void store_row(const Matrix& to, const Place<V>& place, const float (&value)[V]) {
+HVD_HOST_DEVICE void store_row(const Matrix& to, const Place& place, const float (&value)[V]) {
   Vector<T, V> out;
   for (int k = 0; k < V; ++k) out.at[k] = from_float<T>(value[k]);
   store<T, V>(to.data, place.in(to), out);
@@ -179,23 +219,32 @@ HVD_HOST_DEVICE void store_row(const Matrix& to, const Place<V>& place, const fl
 
 // ---- Pointwise ----
 
+/// What a row body has in place of Channels or of Row where there is nothing to hold.
+struct Nothing {};
+
+/// All that a Pointwise may ask for; channels' vectors are loaded for every row, because there are too many to keep.
 template <class T, int V>
 struct PointwiseBody {
   Pointwise work;
   DropoutBody dropout;
+  static constexpr int kWidth = V, kRowsAtOnce = 1;
+  using Channels = Nothing;
+  using Row = Nothing;
 
-  HVD_HOST_DEVICE void operator()(std::int64_t i) const {
-    const Place<V> place(i, work.out.channels);
+  HVD_HOST_DEVICE Channels channels(std::int64_t /*channel*/) const { return {}; }
+  HVD_HOST_DEVICE Row load(const Place& /*place*/) const { return {}; }
+  HVD_HOST_DEVICE void store(const Place& place, const Channels& /*channels*/, const Row& /*row*/) const {
     float value[V] = {};
     for (int input = 0; input < work.inputs; ++input) {
-      const auto x = load<T, V>(work.input[input].data, place.in(work.input[input]));
+      const auto x = kernels::load<T, V>(work.input[input].data, place.in(work.input[input]));
+      if (work.norm[input].mean == nullptr) {
+        add(x, value);
+        continue;
+      }
       const NormAt<V> norm(work.norm[input], place.channel);
       for (int k = 0; k < V; ++k) value[k] += norm(k, to_float(x.at[k]));
     }
-    if (work.bias != nullptr) {
-      const auto bias = load<T, V>(work.bias, place.channel);
-      for (int k = 0; k < V; ++k) value[k] += to_float(bias.at[k]);
-    }
+    if (work.bias != nullptr) add(kernels::load<T, V>(work.bias, place.channel), value);
     for (int k = 0; k < V; ++k) {
       if (work.relu) value[k] = value[k] > 0 ? value[k] : 0;
       if (work.dropout.used) value[k] *= dropout.factor(place.row, place.channel + k);
@@ -205,307 +254,69 @@ struct PointwiseBody {
   }
 };
 
+/// One or two inputs, batch norms on the first kNorms of them, a rectifier or none: what networks are made of. A test
+/// only without batch norms, since both would take too many registers.
+template <class T, int V, int kInputs, int kNorms>
+struct NormSumBody {
+  Matrix out, input[kInputs], test;
+  Norm norm[kNorms == 0 ? 1 : kNorms];
+  bool relu;
+  static constexpr int kWidth = V, kRowsAtOnce = 4 / kInputs;
+  static constexpr bool kTakesTest = kNorms == 0;
+  struct Channels {
+    NormAt<V> norm[kNorms == 0 ? 1 : kNorms];
+  };
+  struct Row {
+    Vector<T, V> input[kInputs], test;
+  };
+
+  /// Its part of `work`, which is_norm_sum().
+  explicit NormSumBody(const Pointwise& work) : out(work.out), test(work.test), relu(work.relu) {
+    for (int i = 0; i < kInputs; ++i) input[i] = work.input[i];
+    for (int i = 0; i < kNorms; ++i) norm[i] = work.norm[i];
+  }
+
+  HVD_HOST_DEVICE Channels channels(std::int64_t channel) const {
+    Channels made;
+    HVD_UNROLL
+    for (int i = 0; i < kNorms; ++i) made.norm[i] = NormAt<V>(norm[i], channel);
+    return made;
+  }
+  HVD_HOST_DEVICE Row load(const Place& place) const {
+    Row row;
+    HVD_UNROLL
+    for (int i = 0; i < kInputs; ++i) row.input[i] = kernels::load<T, V>(input[i].data, place.in(input[i]));
+    if (kTakesTest && test.data != nullptr) row.test = kernels::load<T, V>(test.data, place.in(test));
+    return row;
+  }
+  HVD_HOST_DEVICE void store(const Place& place, const Channels& channels, const Row& row) const {
+    float value[V] = {};
+    HVD_UNROLL
+    for (int i = 0; i < kInputs; ++i) {
+      for (int k = 0; k < V; ++k) {
+        const float x = to_float(row.input[i].at[k]);
+        value[k] += i < kNorms ? channels.norm[i < kNorms ? i : 0](k, x) : x;
+      }
+    }
+    if (relu) {
+      for (int k = 0; k < V; ++k) value[k] = value[k] > 0 ? value[k] : 0;
+    }
+    if (kTakesTest && test.data != nullptr) mask(row.test, value);
+    store_row<T, V>(out, place, value);
+  }
+};
+
 template <class T, int V>
 struct CopyMatrixBody {
   Matrix from, to;
-  HVD_HOST_DEVICE void operator()(std::int64_t i) const {
-    const Place<V> place(i, to.channels);
-    store<T, V>(to.data, place.in(to), load<T, V>(from.data, place.in(from)));
-  }
-};
+  static constexpr int kWidth = V, kRowsAtOnce = 4;
+  using Channels = Nothing;
+  using Row = Vector<T, V>;
 
-// ---- Pools ----
-
-/// Row of an image's matrix, or -1 on padding.
-HVD_HOST_DEVICE inline std::int64_t row_of(const Image& image, std::int64_t n, std::int64_t h, std::int64_t w) {
-  if (h < 0 || w < 0 || h >= image.h || w >= image.w) return -1;
-  return (n * image.h + h) * image.w + w;
-}
-
-struct Pixel {
-  std::int64_t n, h, w;
-  HVD_HOST_DEVICE Pixel(const Image& image, std::int64_t row)
-      : n(row / (image.h * image.w)), h(row / image.w % image.h), w(row % image.w) {}
-};
-
-template <class T, int V>
-struct MaxPoolBody {
-  Window window;
-  Image x, y;
-  std::uint8_t* where;  // no gaps
-
-  HVD_HOST_DEVICE void operator()(std::int64_t i) const {
-    const Place<V> place(i, y.matrix.channels);
-    const Pixel at(y, place.row);
-    float best[V] = {};
-    Vector<std::uint8_t, V> index{};
-    bool first = true;
-    for (int kh = 0; kh < window.kernel_h; ++kh) {
-      for (int kw = 0; kw < window.kernel_w; ++kw) {
-        const std::int64_t row = row_of(x, at.n, at.h * window.stride_h - window.pad_top + kh,
-                                        at.w * window.stride_w - window.pad_left + kw);
-        if (row < 0) continue;
-        const auto value = load<T, V>(x.matrix.data, row * x.matrix.pitch + place.channel);
-        for (int k = 0; k < V; ++k) {
-          const float v = to_float(value.at[k]);
-          if (!first && !(v > best[k])) continue;
-          best[k] = v;
-          index.at[k] = static_cast<std::uint8_t>(kh * window.kernel_w + kw);
-        }
-        first = false;
-      }
-    }
-    store_row<T, V>(y.matrix, place, best);
-    store<std::uint8_t, V>(where, place.row * y.matrix.channels + place.channel, index);
-  }
-};
-
-/// First and last output position, along one axis, whose window covers input position `at`.
-struct Cover {
-  std::int64_t first, last;
-  HVD_HOST_DEVICE Cover(std::int64_t at, int kernel, int stride, int pad, std::int64_t outputs) {
-    const std::int64_t from = at + pad - kernel + 1;
-    first = from <= 0 ? 0 : (from + stride - 1) / stride;
-    last = (at + pad) / stride;
-    if (last >= outputs) last = outputs - 1;
-  }
-};
-
-template <class T, int V>
-struct MaxPoolBackwardBody {
-  Window window;
-  const std::uint8_t* where;
-  Image dy, dx;
-  Matrix pooled;  ///< data == nullptr: no rectifier in front of the pool
-  Epilogue epilogue;
-
-  HVD_HOST_DEVICE void operator()(std::int64_t i) const {
-    const Place<V> place(i, dx.matrix.channels);
-    const Pixel at(dx, place.row);
-    const Cover rows(at.h, window.kernel_h, window.stride_h, window.pad_top, dy.h);
-    const Cover columns(at.w, window.kernel_w, window.stride_w, window.pad_left, dy.w);
-    float value[V] = {};
-    for (std::int64_t oh = rows.first; oh <= rows.last; ++oh) {
-      for (std::int64_t ow = columns.first; ow <= columns.last; ++ow) {
-        const std::int64_t row = row_of(dy, at.n, oh, ow);
-        const std::int64_t tap = (at.h - oh * window.stride_h + window.pad_top) * window.kernel_w + at.w -
-                                 ow * window.stride_w + window.pad_left;
-        const auto index = load<std::uint8_t, V>(where, row * dy.matrix.channels + place.channel);
-        const auto diff = load<T, V>(dy.matrix.data, row * dy.matrix.pitch + place.channel);
-        Vector<T, V> test{};
-        if (pooled.data != nullptr) test = load<T, V>(pooled.data, row * pooled.pitch + place.channel);
-        for (int k = 0; k < V; ++k) {
-          const bool passes = pooled.data == nullptr || to_float(test.at[k]) > 0;
-          if (index.at[k] == tap && passes) value[k] += to_float(diff.at[k]);
-        }
-      }
-    }
-    finish<T, V>(epilogue, place, value);
-    store_row<T, V>(dx.matrix, place, value);
-  }
-};
-
-/// Real elements of a window: padding is not in the average.
-HVD_HOST_DEVICE inline float area(const Window& window, const Image& x, std::int64_t oh, std::int64_t ow) {
-  const std::int64_t top = oh * window.stride_h - window.pad_top;
-  const std::int64_t left = ow * window.stride_w - window.pad_left;
-  const std::int64_t h = (top + window.kernel_h < x.h ? top + window.kernel_h : x.h) - (top > 0 ? top : 0);
-  const std::int64_t w = (left + window.kernel_w < x.w ? left + window.kernel_w : x.w) - (left > 0 ? left : 0);
-  return static_cast<float>(h * w);
-}
-
-template <class T, int V>
-struct AvgPoolBody {
-  Window window;
-  Image x, y;
-
-  HVD_HOST_DEVICE void operator()(std::int64_t i) const {
-    const Place<V> place(i, y.matrix.channels);
-    const Pixel at(y, place.row);
-    float value[V] = {};
-    for (int kh = 0; kh < window.kernel_h; ++kh) {
-      for (int kw = 0; kw < window.kernel_w; ++kw) {
-        const std::int64_t row = row_of(x, at.n, at.h * window.stride_h - window.pad_top + kh,
-                                        at.w * window.stride_w - window.pad_left + kw);
-        if (row < 0) continue;
-        const auto v = load<T, V>(x.matrix.data, row * x.matrix.pitch + place.channel);
-        for (int k = 0; k < V; ++k) value[k] += to_float(v.at[k]);
-      }
-    }
-    const float count = area(window, x, at.h, at.w);
-    for (int k = 0; k < V; ++k) value[k] /= count;
-    store_row<T, V>(y.matrix, place, value);
-  }
-};
-
-template <class T, int V>
-struct AvgPoolBackwardBody {
-  Window window;
-  Image dy, dx;
-  Epilogue epilogue;
-
-  HVD_HOST_DEVICE void operator()(std::int64_t i) const {
-    const Place<V> place(i, dx.matrix.channels);
-    const Pixel at(dx, place.row);
-    const Cover rows(at.h, window.kernel_h, window.stride_h, window.pad_top, dy.h);
-    const Cover columns(at.w, window.kernel_w, window.stride_w, window.pad_left, dy.w);
-    float value[V] = {};
-    for (std::int64_t oh = rows.first; oh <= rows.last; ++oh) {
-      for (std::int64_t ow = columns.first; ow <= columns.last; ++ow) {
-        const float count = area(window, dx, oh, ow);
-        const auto diff = load<T, V>(dy.matrix.data, row_of(dy, at.n, oh, ow) * dy.matrix.pitch + place.channel);
-        for (int k = 0; k < V; ++k) value[k] += to_float(diff.at[k]) / count;
-      }
-    }
-    finish<T, V>(epilogue, place, value);
-    store_row<T, V>(dx.matrix, place, value);
-  }
-};
-
-template <class T, int V>
-struct GlobalAvgPoolBody {
-  Image x;
-  Matrix y;
-
-  HVD_HOST_DEVICE void operator()(std::int64_t i) const {
-    const Place<V> place(i, y.channels);
-    const std::int64_t pixels = x.h * x.w;
-    float value[V] = {};
-    for (std::int64_t p = 0; p < pixels; ++p) {
-      const auto v = load<T, V>(x.matrix.data, (place.row * pixels + p) * x.matrix.pitch + place.channel);
-      for (int k = 0; k < V; ++k) value[k] += to_float(v.at[k]);
-    }
-    for (int k = 0; k < V; ++k) value[k] /= static_cast<float>(pixels);
-    store_row<T, V>(y, place, value);
-  }
-};
-
-template <class T, int V>
-struct GlobalAvgPoolBackwardBody {
-  Matrix dy;
-  Image dx;
-  Epilogue epilogue;
-
-  HVD_HOST_DEVICE void operator()(std::int64_t i) const {
-    const Place<V> place(i, dx.matrix.channels);
-    const std::int64_t pixels = dx.h * dx.w;
-    const auto diff = load<T, V>(dy.data, place.row / pixels * dy.pitch + place.channel);
-    float value[V];
-    for (int k = 0; k < V; ++k) value[k] = to_float(diff.at[k]) / static_cast<float>(pixels);
-    finish<T, V>(epilogue, place, value);
-    store_row<T, V>(dx.matrix, place, value);
-  }
-};
-
-// ---- Batch norm ----
-
-template <class T>
-struct NormFinalizeBody {
-  NormFinalize work;
-
-  HVD_HOST_DEVICE void operator()(std::int64_t c) const {
-    const auto count = static_cast<float>(work.count);
-    const float mean = work.sum[c] / count;
-    const float spread = work.square_sum[c] / count - mean * mean;
-    const float variance = spread > 0 ? spread : 0;  // the difference of two nearly equal sums may come out below
-    const float inv_std = 1.0F / std::sqrt(variance + work.epsilon);
-    work.mean[c] = mean;
-    work.inv_std[c] = inv_std;
-    const float scale = work.gamma[c] * inv_std;
-    static_cast<T*>(work.scale)[c] = from_float<T>(scale);
-    static_cast<T*>(work.shift)[c] = from_float<T>(work.beta[c] - mean * scale);
-    const float unbiased = count > 1 ? variance * (count / (count - 1)) : variance;
-    work.running_mean[c] += work.momentum * (mean - work.running_mean[c]);
-    work.running_var[c] += work.momentum * (unbiased - work.running_var[c]);
-  }
-};
-
-/// From the sums over dy and over dy * (x - mean) * inv_std of one channel: its gradients, and the a, b, c of
-/// dx = a * dy + b * x + c. Source: Ioffe and Szegedy, arXiv:1502.03167, section 3, solved for dx.
-template <class Gradient>
-struct NormBackwardFinalizeBody {
-  NormBackward work;
-  const float *dy_sum, *dy_xhat_sum;
-
-  HVD_HOST_DEVICE void operator()(std::int64_t c) const {
-    const float inverse_count = 1.0F / static_cast<float>(work.x.rows);
-    const float a = work.norm.gamma[c] * work.norm.inv_std[c];
-    const float b = -a * work.norm.inv_std[c] * dy_xhat_sum[c] * inverse_count;
-    static_cast<Gradient*>(work.dgamma)[c] = from_float<Gradient>(dy_xhat_sum[c]);
-    static_cast<Gradient*>(work.dbeta)[c] = from_float<Gradient>(dy_sum[c]);
-    work.a[c] = a;
-    work.b[c] = b;
-    work.c[c] = -b * work.norm.mean[c] - a * dy_sum[c] * inverse_count;
-  }
-};
-
-template <class T, int V>
-struct NormBackwardApplyBody {
-  NormBackward work;
-  Matrix dx;
-
-  HVD_HOST_DEVICE void operator()(std::int64_t i) const {
-    const Place<V> place(i, dx.channels);
-    const auto x = load<T, V>(work.x.data, place.in(work.x));
-    const auto dy = load<T, V>(work.dy.data, place.in(work.dy));
-    const NormAt<V> rectified(work.rectified ? work.norm : Norm(), place.channel);
-    float a[V], b[V], c[V], value[V];
-    load_floats<V>(work.a, place.channel, a);
-    load_floats<V>(work.b, place.channel, b);
-    load_floats<V>(work.c, place.channel, c);
-    for (int k = 0; k < V; ++k) {
-      const float at = to_float(x.at[k]);
-      const bool passes = !work.rectified || rectified(k, at) > 0;
-      value[k] = a[k] * (passes ? to_float(dy.at[k]) : 0.0F) + b[k] * at + c[k];
-    }
-    store_row<T, V>(dx, place, value);
-  }
-};
-
-// What is summed over rows: up to two numbers per element.
-template <class T>
-struct StatisticsTerm {
-  Matrix x;
-  static constexpr int kSums = 2;
-  template <int V>
-  HVD_HOST_DEVICE void add(const Place<V>& place, float (&sum)[kSums][V]) const {
-    const auto v = load<T, V>(x.data, place.in(x));
-    for (int k = 0; k < V; ++k) {
-      const float value = to_float(v.at[k]);
-      sum[0][k] += value;
-      sum[1][k] += value * value;
-    }
-  }
-};
-template <class T>
-struct BiasGradientTerm {
-  Matrix dy;
-  static constexpr int kSums = 1;
-  template <int V>
-  HVD_HOST_DEVICE void add(const Place<V>& place, float (&sum)[kSums][V]) const {
-    const auto v = load<T, V>(dy.data, place.in(dy));
-    for (int k = 0; k < V; ++k) sum[0][k] += to_float(v.at[k]);
-  }
-};
-template <class T>
-struct NormBackwardTerm {
-  NormBackward work;
-  static constexpr int kSums = 2;
-  template <int V>
-  HVD_HOST_DEVICE void add(const Place<V>& place, float (&sum)[kSums][V]) const {
-    const auto x = load<T, V>(work.x.data, place.in(work.x));
-    const auto dy = load<T, V>(work.dy.data, place.in(work.dy));
-    const NormAt<V> rectified(work.rectified ? work.norm : Norm(), place.channel);
-    float mean[V], inv_std[V];
-    load_floats<V>(work.norm.mean, place.channel, mean);
-    load_floats<V>(work.norm.inv_std, place.channel, inv_std);
-    for (int k = 0; k < V; ++k) {
-      const float at = to_float(x.at[k]);
-      const bool passes = !work.rectified || rectified(k, at) > 0;
-      const float diff = passes ? to_float(dy.at[k]) : 0.0F;
-      sum[0][k] += diff;
-      sum[1][k] += diff * (at - mean[k]) * inv_std[k];
-    }
+  HVD_HOST_DEVICE Channels channels(std::int64_t /*channel*/) const { return {}; }
+  HVD_HOST_DEVICE Row load(const Place& place) const { return kernels::load<T, V>(from.data, place.in(from)); }
+  HVD_HOST_DEVICE void store(const Place& place, const Channels& /*channels*/, const Row& row) const {
+    kernels::store<T, V>(to.data, place.in(to), row);
   }
 };
 
@@ -520,7 +331,8 @@ struct SoftmaxCrossEntropyBackwardBody {
   Matrix dlogits;
 
   HVD_HOST_DEVICE void operator()(std::int64_t i) const {
-    const Place<1> place(i, dlogits.channels);
+    const std::int64_t row = quotient(i, dlogits.channels);
+    const Place place{row, i - row * dlogits.channels};
     const float hot = labels[place.row] == place.channel ? 1.0F : 0.0F;
     const float value[1] = {(probabilities[i] - hot) * factor * *loss_scale};
     store_row<T, 1>(dlogits, place, value);

@@ -42,6 +42,49 @@ void for_each(const Body& body, std::int64_t count, Stream stream, const char* k
   launch_blocks(kernel, for_each_kernel<Body>, blocks_for(count, kMostBlocks), stream, body, count);
 }
 
+// How many rows a thread of a row body takes: enough that what it loads once per channel does not matter, unless the
+// matrix is too small to give every multiprocessor threads in plenty.
+inline constexpr std::int64_t kRowsPerThread = 16;
+inline constexpr std::int64_t kBlocksToFill = 2048;  // an H200 holds 1056 blocks of 256 threads at one time
+
+/// A thread keeps its channels: all threads together take `rows_at_once` whole rows.
+template <class Body>
+__global__ void for_each_row_kernel(const HVD_GRID_CONSTANT Body body, std::int64_t rows, std::int64_t vectors,
+                                    std::int64_t rows_at_once) {
+  constexpr int kAtOnce = Body::kRowsAtOnce;
+  const std::int64_t thread = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  const std::int64_t first = quotient(thread, vectors);
+  if (first >= rows_at_once || first >= rows) return;
+  Place place{first, (thread - first * vectors) * Body::kWidth};
+  const typename Body::Channels channels = body.channels(place.channel);
+  while (place.row < rows) {
+    typename Body::Row loaded[kAtOnce];
+    HVD_UNROLL
+    for (int i = 0; i < kAtOnce; ++i) {  // behind the last row the first of these again: no branch parts the reads
+      const std::int64_t row = place.row + i * rows_at_once;
+      loaded[i] = body.load(Place{row < rows ? row : place.row, place.channel});
+    }
+    HVD_UNROLL
+    for (int i = 0; i < kAtOnce; ++i) {
+      if (place.row < rows) body.store(place, channels, loaded[i]);
+      place.row += rows_at_once;
+    }
+  }
+}
+
+/// A row body (element.h) on every vector of `rows` rows of `channels`, which are a multiple of its width.
+template <class Body>
+void for_each_row(const Body& body, std::int64_t rows, std::int64_t channels, Stream stream, const char* kernel) {
+  const std::int64_t vectors = channels / Body::kWidth;
+  if (rows <= 0 || vectors <= 0) return;
+  const auto blocks_of = [](std::int64_t threads) { return (threads + kThreads - 1) / kThreads; };
+  const std::int64_t all = blocks_of(rows * vectors);
+  const std::int64_t some = std::clamp(all / kRowsPerThread, kBlocksToFill, kMostBlocks);
+  const std::int64_t blocks = std::max(std::min(all, some), blocks_of(vectors));  // a whole row at the least
+  launch_blocks(kernel, for_each_row_kernel<Body>, static_cast<unsigned>(blocks), stream, body, rows, vectors,
+                blocks * kThreads / vectors);
+}
+
 template <class Body>
 __global__ void for_each_of_each_kernel(const HVD_GRID_CONSTANT Body body) {
   const std::int64_t count = body.count(blockIdx.y);

@@ -1,66 +1,84 @@
 // Sums over rows, in two launches and a fixed order, and what batch norm makes of them.
 #include "models/cudnn/kernels/grid.cuh"
+#include "models/cudnn/kernels/norm_element.h"
 
 namespace hvd::models::cudnn::kernels {
 namespace {
 
-// A block covers kLanes vectors of channels and a range of rows; its threads take the rows in turn, and their sums are
+// A block covers `lanes` vectors of channels and a range of rows; its threads take the rows in turn, and their sums are
 // added in the order of the threads. How rows are cut depends on the matrix alone, never on the GPU.
-constexpr int kMostLanes = 32;
-constexpr std::int64_t kMostRowBlocks = 1024;
-constexpr std::int64_t kLeastRowsPerThread = 4;
+constexpr std::int64_t kMostLanes = 64;
+constexpr std::int64_t kMostRowBlocks = 512;  // the second pass reads their sums one after another
+constexpr std::int64_t kLeastRowsPerThread = 8;
 
 struct Cut {
-  int lanes = 1;  ///< vectors of channels per block: a power of two
+  int lanes = 1, threads_down = 1;  ///< vectors of channels per block, and threads for each
   std::int64_t column_blocks = 1, row_blocks = 1, rows_per_block = 1;
 };
 
 Cut cut(const Matrix& x, int width) {
+  const auto divided_up = [](std::int64_t a, std::int64_t b) { return (a + b - 1) / b; };
   Cut result;
   const std::int64_t vectors = x.channels / width;
-  while (result.lanes < kMostLanes && result.lanes < vectors) result.lanes *= 2;
-  const std::int64_t threads_down = kThreads / result.lanes;
-  result.column_blocks = (vectors + result.lanes - 1) / result.lanes;
-  const std::int64_t wanted = (x.rows + threads_down * kLeastRowsPerThread - 1) / (threads_down * kLeastRowsPerThread);
-  result.row_blocks = std::clamp<std::int64_t>(wanted, 1, kMostRowBlocks);
-  result.rows_per_block = (x.rows + result.row_blocks - 1) / result.row_blocks;
+  result.column_blocks = divided_up(vectors, kMostLanes);
+  result.lanes = static_cast<int>(divided_up(vectors, result.column_blocks));
+  result.threads_down = kThreads / result.lanes;
+  const std::int64_t wanted = divided_up(x.rows, result.threads_down * kLeastRowsPerThread);
+  result.rows_per_block = divided_up(x.rows, std::clamp<std::int64_t>(wanted, 1, kMostRowBlocks));
+  result.row_blocks = std::max<std::int64_t>(divided_up(x.rows, result.rows_per_block), 1);
   return result;
+}
+
+// The sums of a thread's rows, those with its place in every `step`.
+template <class Term, int V>
+__device__ void add_rows(const Term& term, Place place, std::int64_t last, int step, float (&sum)[Term::kSums][V]) {
+  constexpr int kAtOnce = Term::kRowsAtOnce;
+  const typename Term::Channels channels = term.channels(place.channel);
+  while (place.row < last) {
+    typename Term::Row loaded[kAtOnce];
+    HVD_UNROLL
+    for (int i = 0; i < kAtOnce; ++i) {  // as for_each_row_kernel() does
+      const std::int64_t row = place.row + std::int64_t{i} * step;
+      loaded[i] = term.load(Place{row < last ? row : place.row, place.channel});
+    }
+    HVD_UNROLL
+    for (int i = 0; i < kAtOnce; ++i) {
+      if (place.row < last) term.add(channels, loaded[i], sum);
+      place.row += step;
+    }
+  }
 }
 
 // partial[row block][sum][channel].
 template <class Term, int V>
 __global__ void partial_sums_kernel(const HVD_GRID_CONSTANT Term term, const HVD_GRID_CONSTANT Cut cut,
                                     std::int64_t rows, std::int64_t channels, float* partial) {
-  constexpr int kSums = Term::kSums;
-  __shared__ float shared[kSums * V][kThreads];
-  const int lane = static_cast<int>(threadIdx.x) % cut.lanes;
-  const int down = static_cast<int>(threadIdx.x) / cut.lanes;
-  const int threads_down = kThreads / cut.lanes;
-  const std::int64_t channel = (std::int64_t{blockIdx.x} * cut.lanes + lane) * V;
-  float sum[kSums][V] = {};
-  if (channel < channels) {
+  constexpr int kPerThread = Term::kSums * V;
+  __shared__ float shared[kPerThread][kThreads + 8];  // 8: so that neighbouring sums of 8 lanes are in different banks
+  const auto thread = static_cast<int>(threadIdx.x);
+  const int down = thread / cut.lanes;
+  const std::int64_t first_channel = std::int64_t{blockIdx.x} * cut.lanes * V;
+  const std::int64_t channel = first_channel + (thread - down * cut.lanes) * V;
+  float sum[Term::kSums][V] = {};
+  if (down < cut.threads_down && channel < channels) {
     const std::int64_t first = std::int64_t{blockIdx.y} * cut.rows_per_block;
-    const std::int64_t last = std::min(first + cut.rows_per_block, rows);
-    Place<V> place(0, channels);
-    place.channel = channel;
-    for (place.row = first + down; place.row < last; place.row += threads_down) term.add(place, sum);
+    add_rows<Term, V>(term, Place{first + down, channel}, std::min(first + cut.rows_per_block, rows), cut.threads_down,
+                      sum);
   }
-  for (int s = 0; s < kSums; ++s) {
-    for (int k = 0; k < V; ++k) shared[s * V + k][threadIdx.x] = sum[s][k];
-  }
+  for (int j = 0; j < kPerThread; ++j) shared[j][thread] = sum[j / V][j % V];
   __syncthreads();
-  if (down != 0 || channel >= channels) return;
-  for (int s = 0; s < kSums; ++s) {
-    for (int k = 0; k < V; ++k) {
-      float total = 0;
-      for (int other = 0; other < threads_down; ++other) total += shared[s * V + k][other * cut.lanes + lane];
-      partial[(std::int64_t{blockIdx.y} * kSums + s) * channels + channel + k] = total;
-    }
+  for (int made = thread; made < kPerThread * cut.lanes; made += kThreads) {
+    const int j = made / cut.lanes, lane = made - j * cut.lanes;
+    const std::int64_t its_channel = first_channel + lane * V + j % V;
+    if (its_channel >= channels) continue;
+    float total = 0;
+    for (int other = 0; other < cut.threads_down; ++other) total += shared[j][other * cut.lanes + lane];
+    partial[(std::int64_t{blockIdx.y} * Term::kSums + j / V) * channels + its_channel] = total;
   }
 }
 
-// 32 channels and 8 ranges of row blocks per block; `finish(channel, sums)` once per channel.
-constexpr int kFinishLanes = 32;
+// 8 channels, which are 32 bytes, and 32 ranges of row blocks per block; `finish(channel, sums)` once per channel.
+constexpr int kFinishLanes = 8;
 constexpr int kFinishRanges = kThreads / kFinishLanes;
 
 template <int kSums, class Finish>
@@ -71,17 +89,16 @@ __global__ void finish_sums_kernel(const float* partial, std::int64_t row_blocks
   const int range = static_cast<int>(threadIdx.x) / kFinishLanes;
   const std::int64_t channel = std::int64_t{blockIdx.x} * kFinishLanes + lane;
   const std::int64_t per_range = (row_blocks + kFinishRanges - 1) / kFinishRanges;
-  for (int s = 0; s < kSums; ++s) {
-    float total = 0;
+  float sums[kSums] = {};
+  if (channel < channels) {
     const std::int64_t last = std::min((range + 1) * per_range, row_blocks);
-    if (channel < channels) {
-      for (std::int64_t b = range * per_range; b < last; ++b) total += partial[(b * kSums + s) * channels + channel];
+    for (std::int64_t b = range * per_range; b < last; ++b) {
+      for (int s = 0; s < kSums; ++s) sums[s] += partial[(b * kSums + s) * channels + channel];
     }
-    shared[s][threadIdx.x] = total;
   }
+  for (int s = 0; s < kSums; ++s) shared[s][threadIdx.x] = sums[s];
   __syncthreads();
   if (range != 0 || channel >= channels) return;
-  float sums[kSums];
   for (int s = 0; s < kSums; ++s) {
     sums[s] = 0;
     for (int other = 0; other < kFinishRanges; ++other) sums[s] += shared[s][other * kFinishLanes + lane];
@@ -89,26 +106,17 @@ __global__ void finish_sums_kernel(const float* partial, std::int64_t row_blocks
   finish(channel, sums);
 }
 
-template <class Term, class Finish>
-void sum_rows(const Matrix& x, bool wide, const Term& term, const Finish& finish, void* workspace, Stream stream,
+template <int V, class Term, class Finish>
+void sum_rows(const Matrix& x, const Term& term, const Finish& finish, void* workspace, Stream stream,
               const char* kernel) {
   auto* partial = static_cast<float*>(workspace);
-  const auto run = [&](auto width) {
-    constexpr int kWidth = decltype(width)::value;
-    const Cut parts = cut(x, kWidth);
-    launch_blocks(kernel, partial_sums_kernel<Term, kWidth>,
-                  dim3(static_cast<unsigned>(parts.column_blocks), static_cast<unsigned>(parts.row_blocks)), stream,
-                  term, parts, x.rows, x.channels, partial);
-    launch_blocks(kernel, finish_sums_kernel<Term::kSums, Finish>,
-                  static_cast<unsigned>((x.channels + kFinishLanes - 1) / kFinishLanes), stream, partial,
-                  parts.row_blocks, x.channels, finish);
-  };
-  // Vectors of four whatever the type: eight would double the shared memory.
-  if (wide) {
-    run(Width<4>());
-  } else {
-    run(Width<1>());
-  }
+  const Cut parts = cut(x, V);
+  launch_blocks(kernel, partial_sums_kernel<Term, V>,
+                dim3(static_cast<unsigned>(parts.column_blocks), static_cast<unsigned>(parts.row_blocks)), stream, term,
+                parts, x.rows, x.channels, partial);
+  launch_blocks(kernel, finish_sums_kernel<Term::kSums, Finish>,
+                static_cast<unsigned>((x.channels + kFinishLanes - 1) / kFinishLanes), stream, partial,
+                parts.row_blocks, x.channels, finish);
 }
 
 struct StatisticsFinish {
@@ -127,33 +135,44 @@ struct BiasGradientFinish {
 
 template <class Gradient>
 struct NormBackwardFinish {
-  NormBackward work;
-  __device__ void operator()(std::int64_t c, const float (&sums)[2]) const {
-    // The body takes arrays over channels: one channel at the address where c would be.
-    NormBackwardFinalizeBody<Gradient>{work, sums - c, sums + 1 - c}(c);
-  }
+  NormBackwardFinalizeBody<Gradient> body;
+  __device__ void operator()(std::int64_t c, const float (&sums)[2]) const { body(c, sums[0], sums[1]); }
 };
+
+// Calls `work` with whether a rectifier stands behind the batch norm, as a type.
+template <class Work>
+void with_rectifier(const NormBackward& of, const Work& work) {
+  if (of.rectified) {
+    work(std::true_type());
+  } else {
+    work(std::false_type());
+  }
+}
 
 }  // namespace
 
 std::size_t row_sums_workspace(const Matrix& x, int sums) {
-  return static_cast<std::size_t>(cut(x, 1).row_blocks) * static_cast<std::size_t>(sums) *
-         static_cast<std::size_t>(x.channels) * sizeof(float);
+  const int wide = static_cast<int>(kVectorBytes / static_cast<std::int64_t>(size_of(x.type)));
+  const std::int64_t row_blocks = std::max(cut(x, 1).row_blocks, x.channels < wide ? 1 : cut(x, wide).row_blocks);
+  return static_cast<std::size_t>(row_blocks) * static_cast<std::size_t>(sums) * static_cast<std::size_t>(x.channels) *
+         sizeof(float);
 }
 
 void statistics(const Matrix& x, float* sum, float* square_sum, void* workspace, Stream stream) {
-  with_type(x.type, "statistics", [&](auto* type) {
-    sum_rows(x, is_wide({&x}), StatisticsTerm<Pointee<decltype(type)>>{x}, StatisticsFinish{sum, square_sum}, workspace,
-             stream, "statistics");
+  with_vectors(x.type, is_wide({&x}), "statistics", [&](auto* type, auto width) {
+    constexpr int kWidth = decltype(width)::value;
+    sum_rows<kWidth>(x, StatisticsTerm<Pointee<decltype(type)>, kWidth>{x}, StatisticsFinish{sum, square_sum},
+                     workspace, stream, "statistics");
   });
 }
 
 void bias_gradient(const Matrix& dy, void* out, DataType out_type, void* workspace, Stream stream) {
-  with_type(dy.type, "bias_gradient", [&](auto* type) {
+  with_vectors(dy.type, is_wide({&dy}), "bias_gradient", [&](auto* type, auto width) {
     with_type(out_type, "bias_gradient", [&](auto* made) {
+      constexpr int kWidth = decltype(width)::value;
       using Made = Pointee<decltype(made)>;
-      sum_rows(dy, is_wide({&dy}), BiasGradientTerm<Pointee<decltype(type)>>{dy},
-               BiasGradientFinish<Made>{static_cast<Made*>(out)}, workspace, stream, "bias_gradient");
+      sum_rows<kWidth>(dy, BiasGradientTerm<Pointee<decltype(type)>, kWidth>{dy},
+                       BiasGradientFinish<Made>{static_cast<Made*>(out)}, workspace, stream, "bias_gradient");
     });
   });
 }
@@ -165,19 +184,24 @@ void norm_finalize(const NormFinalize& work, Stream stream) {
 }
 
 void norm_backward_weights(const NormBackward& work, void* workspace, Stream stream) {
-  with_type(work.x.type, "norm_backward_weights", [&](auto* type) {
+  with_vectors(work.x.type, is_wide({&work.x, &work.dy}), "norm_backward_weights", [&](auto* type, auto width) {
     with_type(work.gradient_type, "norm_backward_weights", [&](auto* made) {
-      sum_rows(work.x, is_wide({&work.x, &work.dy}), NormBackwardTerm<Pointee<decltype(type)>>{work},
-               NormBackwardFinish<Pointee<decltype(made)>>{work}, workspace, stream, "norm_backward_weights");
+      with_rectifier(work, [&](auto rectified) {
+        constexpr int kWidth = decltype(width)::value;
+        using Term = NormBackwardTerm<Pointee<decltype(type)>, kWidth, decltype(rectified)::value>;
+        sum_rows<kWidth>(work.x, Term{work}, NormBackwardFinish<Pointee<decltype(made)>>{{work}}, workspace, stream,
+                         "norm_backward_weights");
+      });
     });
   });
 }
 
 void norm_backward_apply(const NormBackward& work, const Matrix& dx, Stream stream) {
   with_vectors(dx.type, is_wide({&work.x, &work.dy, &dx}), "norm_backward_apply", [&](auto* type, auto width) {
-    constexpr int kWidth = decltype(width)::value;
-    for_each(NormBackwardApplyBody<Pointee<decltype(type)>, kWidth>{work, dx}, dx.rows * (dx.channels / kWidth), stream,
-             "norm_backward_apply");
+    with_rectifier(work, [&](auto rectified) {
+      using Body = NormBackwardApplyBody<Pointee<decltype(type)>, decltype(width)::value, decltype(rectified)::value>;
+      for_each_row(Body{work, dx}, dx.rows, dx.channels, stream, "norm_backward_apply");
+    });
   });
 }
 

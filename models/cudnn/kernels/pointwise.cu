@@ -29,9 +29,35 @@ struct CopyAllBody {
   }
 };
 
+// Whether a short body will do, with the inputs that have batch norms in front, where it looks for them.
+bool is_norm_sum(Pointwise& work) {
+  if (work.inputs > 2 || work.bias != nullptr || work.dropout.used || work.test_norm.mean != nullptr) return false;
+  if (work.inputs == 2 && work.norm[0].mean == nullptr) {  // the sum of two is the same either way
+    std::swap(work.input[0], work.input[1]);
+    std::swap(work.norm[0], work.norm[1]);
+  }
+  return work.norm[0].mean == nullptr || work.test.data == nullptr;
+}
+
+template <class T, int V>
+void norm_sum(const Pointwise& work, Stream stream) {
+  const auto launch = [&](const auto& body) {
+    for_each_row(body, work.out.rows, work.out.channels, stream, "pointwise");
+  };
+  const bool first = work.norm[0].mean != nullptr, second = work.inputs == 2 && work.norm[1].mean != nullptr;
+  if (work.inputs == 1) {
+    first ? launch(NormSumBody<T, V, 1, 1>(work)) : launch(NormSumBody<T, V, 1, 0>(work));
+  } else if (second) {
+    launch(NormSumBody<T, V, 2, 2>(work));
+  } else {
+    first ? launch(NormSumBody<T, V, 2, 1>(work)) : launch(NormSumBody<T, V, 2, 0>(work));
+  }
+}
+
 }  // namespace
 
-void pointwise(const Pointwise& work, Stream stream) {
+void pointwise(const Pointwise& given, Stream stream) {
+  Pointwise work = given;
   if (work.inputs < 1 || work.inputs > Pointwise::kMaxInputs) {
     throw Error(Errc::kInvalidArgument, "kernel pointwise: " + std::to_string(work.inputs) + " inputs; it takes 1 to " +
                                             std::to_string(Pointwise::kMaxInputs));
@@ -47,10 +73,14 @@ void pointwise(const Pointwise& work, Stream stream) {
                             .step = work.dropout.step,
                             .first_sample = work.dropout.first_sample,
                             .features = work.out.channels};
+  const bool plain = is_norm_sum(work);
   with_vectors(work.out.type, wide, "pointwise", [&](auto* type, auto width) {
+    using T = Pointee<decltype(type)>;
     constexpr int kWidth = decltype(width)::value;
-    for_each(PointwiseBody<Pointee<decltype(type)>, kWidth>{work, dropout},
-             work.out.rows * (work.out.channels / kWidth), stream, "pointwise");
+    if constexpr (kWidth > 1) {
+      if (plain) return norm_sum<T, kWidth>(work, stream);
+    }
+    for_each_row(PointwiseBody<T, kWidth>{work, dropout}, work.out.rows, work.out.channels, stream, "pointwise");
   });
 }
 
@@ -69,9 +99,8 @@ void copy(std::span<const Copy> copies, Stream stream) {
 void copy(const Matrix& from, const Matrix& to, Stream stream) {
   if (from.type != to.type) throw Error(Errc::kInvalidArgument, "kernel copy: a matrix keeps its type");
   with_vectors(to.type, is_wide({&from, &to}), "copy", [&](auto* type, auto width) {
-    constexpr int kWidth = decltype(width)::value;
-    for_each(CopyMatrixBody<Pointee<decltype(type)>, kWidth>{from, to}, to.rows * (to.channels / kWidth), stream,
-             "copy");
+    for_each_row(CopyMatrixBody<Pointee<decltype(type)>, decltype(width)::value>{from, to}, to.rows, to.channels,
+                 stream, "copy");
   });
 }
 

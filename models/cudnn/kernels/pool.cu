@@ -1,4 +1,5 @@
 #include "models/cudnn/kernels/grid.cuh"
+#include "models/cudnn/kernels/pool_element.h"
 
 namespace hvd::models::cudnn::kernels {
 namespace {
@@ -10,49 +11,92 @@ void check_window(const Window& window) {
                                           std::to_string(window.kernel_w) + "; it takes up to 256 elements");
 }
 
-// Launches Body<T, V>{...} for every vector of `out`.
-template <template <class, int> class Body, class... Arguments>
-void launch(const char* kernel, const Matrix& out, bool wide, Stream stream, const Arguments&... arguments) {
-  with_vectors(out.type, wide, kernel, [&](auto* type, auto width) {
-    constexpr int kWidth = decltype(width)::value;
-    for_each(Body<Pointee<decltype(type)>, kWidth>{arguments...}, out.rows * (out.channels / kWidth), stream, kernel);
-  });
+bool is_square(const Window& window, int kernel, int stride) {
+  return window.kernel_h == kernel && window.kernel_w == kernel && window.stride_h == stride &&
+         window.stride_w == stride;
 }
 
 }  // namespace
 
 void max_pool(const Window& window, const Image& x, const Image& y, std::uint8_t* where, Stream stream) {
   check_window(window);
-  launch<MaxPoolBody>("max_pool", y.matrix, is_wide({&x.matrix, &y.matrix}), stream, window, x, y, where);
-}
-
-void avg_pool(const Window& window, const Image& x, const Image& y, Stream stream) {
-  launch<AvgPoolBody>("avg_pool", y.matrix, is_wide({&x.matrix, &y.matrix}), stream, window, x, y);
-}
-
-void global_avg_pool(const Image& x, const Matrix& y, Stream stream) {
-  launch<GlobalAvgPoolBody>("global_avg_pool", y, is_wide({&x.matrix, &y}), stream, x, y);
+  with_vectors(x.matrix.type, is_wide({&x.matrix, &y.matrix}), "max_pool", [&](auto* type, auto width) {
+    using T = Pointee<decltype(type)>;
+    constexpr int kWidth = decltype(width)::value;
+    const auto launch = [&](const auto& body) {
+      for_each_row(body, y.matrix.rows, y.matrix.channels, stream, "max_pool");
+    };
+    if (window.kernel_h == 3 && window.kernel_w == 3) return launch(MaxPoolBody<T, kWidth, 3>(window, x, y, where));
+    if (window.kernel_h == 2 && window.kernel_w == 2) return launch(MaxPoolBody<T, kWidth, 2>(window, x, y, where));
+    launch(MaxPoolBody<T, kWidth, 0>(window, x, y, where));
+  });
 }
 
 void max_pool_backward(const Window& window, const std::uint8_t* where, const Image& dy, const Image& dx,
                        const Matrix& pooled, const Epilogue& epilogue, Stream stream) {
   check_window(window);
-  launch<MaxPoolBackwardBody>("max_pool_backward", dx.matrix,
-                              is_wide({&dy.matrix, &dx.matrix, &pooled, &epilogue.add, &epilogue.test}), stream, window,
-                              where, dy, dx, pooled, epilogue);
+  const MaxPoolDiff from{window, where, dy, pooled};
+  const bool wide = is_wide({&dy.matrix, &dx.matrix, &pooled, &epilogue.add, &epilogue.test});
+  with_vectors(dx.matrix.type, wide, "max_pool_backward", [&](auto* type, auto width) {
+    using T = Pointee<decltype(type)>;
+    constexpr int kWidth = decltype(width)::value;
+    const auto launch = [&](const auto& body, std::int64_t rows) {
+      for_each_row(body, rows, dx.matrix.channels, stream, "max_pool_backward");
+    };
+    if (is_square(window, 3, 2)) {
+      const MaxPoolBackwardTileBody<T, kWidth, 3> body(from, dx, epilogue);
+      launch(body, body.rows());
+    } else if (is_square(window, 2, 2)) {
+      const MaxPoolBackwardTileBody<T, kWidth, 2> body(from, dx, epilogue);
+      launch(body, body.rows());
+    } else {
+      launch(MaxPoolBackwardBody<T, kWidth>(from, dx, epilogue), dx.matrix.rows);
+    }
+  });
+}
+
+void avg_pool(const Window& window, const Image& x, const Image& y, Stream stream) {
+  with_vectors(x.matrix.type, is_wide({&x.matrix, &y.matrix}), "avg_pool", [&](auto* type, auto width) {
+    using T = Pointee<decltype(type)>;
+    constexpr int kWidth = decltype(width)::value;
+    if (is_square(window, 3, 1)) {
+      const AvgPoolStripBody<T, kWidth, false> body(window, x, y, {});
+      for_each_row(body, body.rows(), y.matrix.channels, stream, "avg_pool");
+    } else {
+      for_each_row(AvgPoolBody<T, kWidth>(window, x, y), y.matrix.rows, y.matrix.channels, stream, "avg_pool");
+    }
+  });
 }
 
 void avg_pool_backward(const Window& window, const Image& dy, const Image& dx, const Epilogue& epilogue,
                        Stream stream) {
-  launch<AvgPoolBackwardBody>("avg_pool_backward", dx.matrix,
-                              is_wide({&dy.matrix, &dx.matrix, &epilogue.add, &epilogue.test}), stream, window, dy, dx,
-                              epilogue);
+  const bool wide = is_wide({&dy.matrix, &dx.matrix, &epilogue.add, &epilogue.test});
+  with_vectors(dx.matrix.type, wide, "avg_pool_backward", [&](auto* type, auto width) {
+    using T = Pointee<decltype(type)>;
+    constexpr int kWidth = decltype(width)::value;
+    if (is_square(window, 3, 1)) {
+      const AvgPoolStripBody<T, kWidth, true> body(window, dy, dx, epilogue);
+      for_each_row(body, body.rows(), dx.matrix.channels, stream, "avg_pool_backward");
+    } else {
+      for_each_row(AvgPoolBackwardBody<T, kWidth>(window, dy, dx, epilogue), dx.matrix.rows, dx.matrix.channels, stream,
+                   "avg_pool_backward");
+    }
+  });
+}
+
+void global_avg_pool(const Image& x, const Matrix& y, Stream stream) {
+  with_vectors(y.type, is_wide({&x.matrix, &y}), "global_avg_pool", [&](auto* type, auto width) {
+    for_each_row(GlobalAvgPoolBody<Pointee<decltype(type)>, decltype(width)::value>(x, y), y.rows, y.channels, stream,
+                 "global_avg_pool");
+  });
 }
 
 void global_avg_pool_backward(const Matrix& dy, const Image& dx, const Epilogue& epilogue, Stream stream) {
-  launch<GlobalAvgPoolBackwardBody>("global_avg_pool_backward", dx.matrix,
-                                    is_wide({&dy, &dx.matrix, &epilogue.add, &epilogue.test}), stream, dy, dx,
-                                    epilogue);
+  const bool wide = is_wide({&dy, &dx.matrix, &epilogue.add, &epilogue.test});
+  with_vectors(dx.matrix.type, wide, "global_avg_pool_backward", [&](auto* type, auto width) {
+    for_each_row(GlobalAvgPoolBackwardBody<Pointee<decltype(type)>, decltype(width)::value>(dy, dx, epilogue),
+                 dx.matrix.rows, dx.matrix.channels, stream, "global_avg_pool_backward");
+  });
 }
 
 }  // namespace hvd::models::cudnn::kernels

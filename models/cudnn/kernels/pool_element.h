@@ -1,0 +1,438 @@
+// Pools, as row bodies (element.h): a row is a pixel of what is written, or a small part of the image where neighbours
+// share what they read. Everything that a row needs is read before anything is computed, so that the reads overlap.
+#pragma once
+
+#include "models/cudnn/kernels/element.h"
+
+namespace hvd::models::cudnn::kernels {
+
+/// What row bodies of pools have in common: nothing is kept from row to row.
+template <int V>
+struct PoolBody {
+  static constexpr int kWidth = V, kRowsAtOnce = 1;
+  using Channels = Nothing;
+  using Row = Nothing;
+  HVD_HOST_DEVICE Channels channels(std::int64_t /*channel*/) const { return {}; }
+  HVD_HOST_DEVICE Row load(const Place& /*place*/) const { return {}; }
+};
+
+/// Place number `row` of n planes of h x w, row by row. Images may have more pixels than 32 bits count, planes not.
+struct Pixel {
+  std::int64_t n;
+  int h, w;
+  HVD_HOST_DEVICE Pixel(std::int64_t planes_h, std::int64_t planes_w, std::int64_t row) {
+    const std::int64_t line = quotient(row, planes_w);
+    n = quotient(line, planes_h);
+    h = static_cast<int>(line - n * planes_h);
+    w = static_cast<int>(row - line * planes_w);
+  }
+};
+
+/// An image's rows, with the sizes that are compared for every tap in 32 bits.
+struct Plane {
+  std::int64_t first;  ///< row of the plane's first pixel
+  int h, w;
+  HVD_HOST_DEVICE Plane(const Image& image, std::int64_t n)
+      : first(n * image.h * image.w), h(static_cast<int>(image.h)), w(static_cast<int>(image.w)) {}
+  HVD_HOST_DEVICE bool holds(int at_h, int at_w) const { return at_h >= 0 && at_w >= 0 && at_h < h && at_w < w; }
+  HVD_HOST_DEVICE std::int64_t row(int at_h, int at_w) const { return first + std::int64_t{at_h} * w + at_w; }
+};
+
+HVD_HOST_DEVICE inline int clamped(int at, int size) { return at < 0 ? 0 : at < size ? at : size - 1; }
+
+// ---- Max pools ----
+
+/// The largest of the taps so far, and its index in the window.
+template <int V>
+struct Largest {
+  float value[V];
+  int index[V];
+
+  template <class T>
+  HVD_HOST_DEVICE Largest(const Vector<T, V>& first, int at) {
+    for (int k = 0; k < V; ++k) {
+      value[k] = to_float(first.at[k]);
+      index[k] = at;
+    }
+  }
+  template <class T>
+  HVD_HOST_DEVICE void take(const Vector<T, V>& tap, int at) {
+    for (int k = 0; k < V; ++k) {
+      const float v = to_float(tap.at[k]);
+      const bool larger = v > value[k];
+      value[k] = larger ? v : value[k];
+      index[k] = larger ? at : index[k];
+    }
+  }
+};
+
+/// A window of kKernel x kKernel, or of any size: 0.
+template <class T, int V, int kKernel>
+struct MaxPoolBody : PoolBody<V> {
+  Window window;
+  Image x, y;
+  std::uint8_t* where;  // no gaps
+
+  MaxPoolBody(const Window& of, const Image& from, const Image& to, std::uint8_t* index)
+      : window(of), x(from), y(to), where(index) {}
+
+  HVD_HOST_DEVICE void store(const Place& place, Nothing /*channels*/, Nothing /*row*/) const {
+    const Pixel at(y.h, y.w, place.row);
+    const Plane plane(x, at.n);
+    const int top = at.h * window.stride_h - window.pad_top, left = at.w * window.stride_w - window.pad_left;
+    const int first_h = top < 0 ? -top : 0, first_w = left < 0 ? -left : 0;  // padding is in no window's maximum
+    // A tap in the padding reads the first one that is not: what is no larger is not taken.
+    const auto tap = [&](int kh, int kw) {
+      const bool real = plane.holds(top + kh, left + kw);
+      const std::int64_t row = real ? plane.row(top + kh, left + kw) : plane.row(top + first_h, left + first_w);
+      return load_vector(x.matrix, row, place.channel);
+    };
+    if constexpr (kKernel > 0) {
+      Vector<T, V> taps[kKernel * kKernel];
+      HVD_UNROLL
+      for (int i = 0; i < kKernel * kKernel; ++i) taps[i] = tap(i / kKernel, i % kKernel);
+      Largest<V> largest(taps[0], first_h * kKernel + first_w);
+      HVD_UNROLL
+      for (int i = 1; i < kKernel * kKernel; ++i) largest.take(taps[i], i);
+      write(place, largest);
+    } else {
+      Largest<V> largest(tap(0, 0), first_h * window.kernel_w + first_w);
+      for (int kh = 0; kh < window.kernel_h; ++kh) {
+        for (int kw = 0; kw < window.kernel_w; ++kw) largest.take(tap(kh, kw), kh * window.kernel_w + kw);
+      }
+      write(place, largest);
+    }
+  }
+
+ private:
+  HVD_HOST_DEVICE static Vector<T, V> load_vector(const Matrix& matrix, std::int64_t row, std::int64_t channel) {
+    return kernels::load<T, V>(matrix.data, row * matrix.pitch + channel);
+  }
+  HVD_HOST_DEVICE void write(const Place& place, const Largest<V>& largest) const {
+    Vector<std::uint8_t, V> index;
+    for (int k = 0; k < V; ++k) index.at[k] = static_cast<std::uint8_t>(largest.index[k]);
+    store_row<T, V>(y.matrix, place, largest.value);
+    kernels::store<std::uint8_t, V>(where, place.row * y.matrix.channels + place.channel, index);
+  }
+};
+
+/// First and last output position, along one axis, whose window covers input position `at`.
+struct Cover {
+  int first, last;
+  HVD_HOST_DEVICE Cover(int at, int kernel, int stride, int pad, std::int64_t outputs) {
+    const int from = at + pad - kernel + 1;
+    first = from <= 0 ? 0 : (from + stride - 1) / stride;
+    last = (at + pad) / stride;
+    if (last >= outputs) last = static_cast<int>(outputs) - 1;
+  }
+};
+
+/// Where a max pool's diffs come from.
+struct MaxPoolDiff {
+  Window window;
+  const std::uint8_t* where;
+  Image dy;
+  Matrix pooled;  ///< data == nullptr: no rectifier in front of the pool
+};
+
+/// What one window hands back.
+template <class T, int V>
+struct WindowDiff {
+  Vector<std::uint8_t, V> index;
+  Vector<T, V> diff, test;
+
+  HVD_HOST_DEVICE static WindowDiff load(const MaxPoolDiff& of, std::int64_t row, std::int64_t channel) {
+    const Place place{row, channel};
+    WindowDiff made;
+    made.index = kernels::load<std::uint8_t, V>(of.where, row * of.dy.matrix.channels + channel);
+    made.diff = kernels::load<T, V>(of.dy.matrix.data, place.in(of.dy.matrix));
+    if (of.pooled.data != nullptr) made.test = kernels::load<T, V>(of.pooled.data, place.in(of.pooled));
+    return made;
+  }
+  /// Undoes the rectifier, if there was one.
+  HVD_HOST_DEVICE void values(const MaxPoolDiff& of, float (&value)[V]) const {
+    for (int k = 0; k < V; ++k) value[k] = to_float(diff.at[k]);
+    if (of.pooled.data != nullptr) mask(test, value);
+  }
+};
+
+/// Any window: each element of dx looks for itself in the windows that cover it.
+template <class T, int V>
+struct MaxPoolBackwardBody : PoolBody<V> {
+  MaxPoolDiff from;
+  Image dx;
+  Epilogue epilogue;
+
+  MaxPoolBackwardBody(const MaxPoolDiff& diff, const Image& to, const Epilogue& last)
+      : from(diff), dx(to), epilogue(last) {}
+
+  HVD_HOST_DEVICE void store(const Place& place, Nothing /*channels*/, Nothing /*row*/) const {
+    const Window& window = from.window;
+    const Pixel at(dx.h, dx.w, place.row);
+    const Plane plane(from.dy, at.n);
+    const Cover rows(at.h, window.kernel_h, window.stride_h, window.pad_top, from.dy.h);
+    const Cover columns(at.w, window.kernel_w, window.stride_w, window.pad_left, from.dy.w);
+    float value[V] = {};
+    for (int oh = rows.first; oh <= rows.last; ++oh) {
+      for (int ow = columns.first; ow <= columns.last; ++ow) {
+        const int tap = (at.h - oh * window.stride_h + window.pad_top) * window.kernel_w + at.w - ow * window.stride_w +
+                        window.pad_left;
+        const auto one = WindowDiff<T, V>::load(from, plane.row(oh, ow), place.channel);
+        float diff[V];
+        one.values(from, diff);
+        for (int k = 0; k < V; ++k) value[k] += one.index.at[k] == tap ? diff[k] : 0;
+      }
+    }
+    finish<T, V>(epilogue, place, value);
+    store_row<T, V>(dx.matrix, place, value);
+  }
+};
+
+/// Windows of kKernel x kKernel (2 or 3) at stride 2: a row is a tile of 2 x 2 pixels of dx, which share what they
+/// read. Tiles begin where windows do: tile (a, b) is covered by window (a, b), and by those before it if kKernel is 3.
+template <class T, int V, int kKernel>
+struct MaxPoolBackwardTileBody : PoolBody<V> {
+  MaxPoolDiff from;
+  Image dx;
+  Epilogue epilogue;
+  std::int64_t tiles_h, tiles_w;
+  static constexpr int kBefore = kKernel - 2;  ///< windows before (a, b), along one axis
+  static constexpr int kCovering = kBefore + 1;
+
+  MaxPoolBackwardTileBody(const MaxPoolDiff& diff, const Image& to, const Epilogue& last)
+      : from(diff),
+        dx(to),
+        epilogue(last),
+        tiles_h((to.h - 1 + diff.window.pad_top) / 2 + 1),
+        tiles_w((to.w - 1 + diff.window.pad_left) / 2 + 1) {}
+  [[nodiscard]] std::int64_t rows() const { return dx.n * tiles_h * tiles_w; }
+
+  HVD_HOST_DEVICE void store(const Place& place, Nothing /*channels*/, Nothing /*row*/) const {
+    const Pixel tile(tiles_h, tiles_w, place.row);
+    const Plane windows(from.dy, tile.n);
+    WindowDiff<T, V> of[kCovering * kCovering];
+    HVD_UNROLL
+    for (int i = 0; i < kCovering * kCovering; ++i) {  // one that does not exist reads another
+      const std::int64_t row =
+          windows.row(clamped(window_h(tile, i), windows.h), clamped(window_w(tile, i), windows.w));
+      of[i] = WindowDiff<T, V>::load(from, row, place.channel);
+    }
+    float diff[kCovering * kCovering][V];
+    HVD_UNROLL
+    for (int i = 0; i < kCovering * kCovering; ++i) of[i].values(from, diff[i]);
+    const Plane plane(dx, tile.n);
+    HVD_UNROLL
+    for (int pixel = 0; pixel < 4; ++pixel) {
+      const int h = 2 * tile.h - from.window.pad_top + pixel / 2, w = 2 * tile.w - from.window.pad_left + pixel % 2;
+      if (!plane.holds(h, w)) continue;
+      float value[V] = {};
+      HVD_UNROLL
+      for (int i = 0; i < kCovering * kCovering; ++i) {
+        const int tap_h = pixel / 2 + 2 * (kBefore - i / kCovering), tap_w = pixel % 2 + 2 * (kBefore - i % kCovering);
+        if (tap_h >= kKernel || tap_w >= kKernel) continue;
+        const bool exists = windows.holds(window_h(tile, i), window_w(tile, i));
+        const int tap = tap_h * kKernel + tap_w;
+        for (int k = 0; k < V; ++k) value[k] += exists && of[i].index.at[k] == tap ? diff[i][k] : 0;
+      }
+      const Place here{plane.row(h, w), place.channel};
+      finish<T, V>(epilogue, here, value);
+      store_row<T, V>(dx.matrix, here, value);
+    }
+  }
+
+ private:
+  /// The windows that cover a tile, row by row.
+  HVD_HOST_DEVICE static int window_h(const Pixel& tile, int i) { return tile.h - kBefore + i / kCovering; }
+  HVD_HOST_DEVICE static int window_w(const Pixel& tile, int i) { return tile.w - kBefore + i % kCovering; }
+};
+
+// ---- Average pools ----
+
+/// Real elements of a window along one axis: padding is not in the average.
+HVD_HOST_DEVICE inline int extent(int from, int kernel, int size) {
+  return (from + kernel < size ? from + kernel : size) - (from > 0 ? from : 0);
+}
+/// What the sum of window (oh, ow) is multiplied by.
+HVD_HOST_DEVICE inline float inverse_area(const Window& window, const Plane& x, int oh, int ow) {
+  const int h = extent(oh * window.stride_h - window.pad_top, window.kernel_h, x.h);
+  const int w = extent(ow * window.stride_w - window.pad_left, window.kernel_w, x.w);
+  return 1.0F / static_cast<float>(h * w);
+}
+
+template <class T, int V>
+struct AvgPoolBody : PoolBody<V> {
+  Window window;
+  Image x, y;
+
+  AvgPoolBody(const Window& of, const Image& from, const Image& to) : window(of), x(from), y(to) {}
+
+  HVD_HOST_DEVICE void store(const Place& place, Nothing /*channels*/, Nothing /*row*/) const {
+    const Pixel at(y.h, y.w, place.row);
+    const Plane plane(x, at.n);
+    float value[V] = {};
+    for (int kh = 0; kh < window.kernel_h; ++kh) {
+      for (int kw = 0; kw < window.kernel_w; ++kw) {
+        const int h = at.h * window.stride_h - window.pad_top + kh, w = at.w * window.stride_w - window.pad_left + kw;
+        if (!plane.holds(h, w)) continue;
+        add(kernels::load<T, V>(x.matrix.data, Place{plane.row(h, w), place.channel}.in(x.matrix)), value);
+      }
+    }
+    const float scale = inverse_area(window, plane, at.h, at.w);
+    for (int k = 0; k < V; ++k) value[k] *= scale;
+    store_row<T, V>(y.matrix, place, value);
+  }
+};
+
+template <class T, int V>
+struct AvgPoolBackwardBody : PoolBody<V> {
+  Window window;
+  Image dy, dx;
+  Epilogue epilogue;
+
+  AvgPoolBackwardBody(const Window& of, const Image& from, const Image& to, const Epilogue& last)
+      : window(of), dy(from), dx(to), epilogue(last) {}
+
+  HVD_HOST_DEVICE void store(const Place& place, Nothing /*channels*/, Nothing /*row*/) const {
+    const Pixel at(dx.h, dx.w, place.row);
+    const Plane windows(dy, at.n), plane(dx, at.n);
+    const Cover rows(at.h, window.kernel_h, window.stride_h, window.pad_top, dy.h);
+    const Cover columns(at.w, window.kernel_w, window.stride_w, window.pad_left, dy.w);
+    float value[V] = {};
+    for (int oh = rows.first; oh <= rows.last; ++oh) {
+      for (int ow = columns.first; ow <= columns.last; ++ow) {
+        const float scale = inverse_area(window, plane, oh, ow);
+        const Place one{windows.row(oh, ow), place.channel};
+        const auto diff = kernels::load<T, V>(dy.matrix.data, one.in(dy.matrix));
+        for (int k = 0; k < V; ++k) value[k] += to_float(diff.at[k]) * scale;
+      }
+    }
+    finish<T, V>(epilogue, place, value);
+    store_row<T, V>(dx.matrix, place, value);
+  }
+};
+
+/// 3 x 3 at stride 1, both ways: a row is a strip down a column of the image, and the sum of three neighbours that one
+/// pixel of it makes serves the next two. Backward is the same sum of what each window hands to each of its elements,
+/// with the padding turned round.
+template <class T, int V, bool kBackward>
+struct AvgPoolStripBody : PoolBody<V> {
+  Image in, out;
+  Epilogue epilogue;
+  int above, left;  ///< of an output, rows and columns of the input before its own
+  Window window;
+  std::int64_t strips, strip_h;
+  static constexpr std::int64_t kLongest = 12;  ///< a longer strip reads less twice, but makes fewer threads
+
+  AvgPoolStripBody(const Window& of, const Image& from, const Image& to, const Epilogue& last)
+      : in(from),
+        out(to),
+        epilogue(last),
+        above(kBackward ? 2 - of.pad_top : of.pad_top),
+        left(kBackward ? 2 - of.pad_left : of.pad_left),
+        window(of),
+        strips((to.h + kLongest - 1) / kLongest),
+        strip_h((to.h + strips - 1) / strips) {}
+  [[nodiscard]] std::int64_t rows() const { return out.n * strips * out.w; }
+
+  HVD_HOST_DEVICE void store(const Place& place, Nothing /*channels*/, Nothing /*row*/) const {
+    const Pixel strip(strips, out.w, place.row);
+    const Strip at{Plane(in, strip.n), Plane(out, strip.n), strip.w, place.channel};
+    const int first = strip.h * static_cast<int>(strip_h);
+    const int end = first + static_cast<int>(strip_h) < at.out.h ? first + static_cast<int>(strip_h) : at.out.h;
+    float oldest[V], older[V], newest[V];
+    sum(at, first - above, load_three(at, first - above), oldest);
+    sum(at, first - above + 1, load_three(at, first - above + 1), older);
+    Three next = load_three(at, first - above + 2);
+    for (int h = first; h < end; ++h) {
+      const Three now = next;
+      next = load_three(at, h - above + 3);  // on its way while this pixel is written
+      sum(at, h - above + 2, now, newest);
+      write(at, h, oldest, older, newest);
+      for (int k = 0; k < V; ++k) {
+        oldest[k] = older[k];
+        older[k] = newest[k];
+      }
+    }
+  }
+
+ private:
+  struct Strip {
+    Plane in, out;
+    int w;
+    std::int64_t channel;
+  };
+  struct Three {
+    Vector<T, V> at[3];
+  };
+
+  HVD_HOST_DEVICE Three load_three(const Strip& at, int h) const {
+    Three made;
+    HVD_UNROLL
+    for (int i = 0; i < 3; ++i) {
+      const int w = at.w - left + i;
+      made.at[i] = {};
+      if (!at.in.holds(h, w)) continue;
+      made.at[i] = kernels::load<T, V>(in.matrix.data, Place{at.in.row(h, w), at.channel}.in(in.matrix));
+    }
+    return made;
+  }
+  /// Of three neighbours in row `h`; backward, of what their windows hand back.
+  HVD_HOST_DEVICE void sum(const Strip& at, int h, const Three& three, float (&value)[V]) const {
+    for (int k = 0; k < V; ++k) value[k] = 0;
+    HVD_UNROLL
+    for (int i = 0; i < 3; ++i) {
+      const int w = at.w - left + i;
+      const float scale = kBackward && at.in.holds(h, w) ? inverse_area(window, at.out, h, w) : 1;
+      for (int k = 0; k < V; ++k) value[k] += to_float(three.at[i].at[k]) * scale;
+    }
+  }
+  HVD_HOST_DEVICE void write(const Strip& at, int h, const float (&first)[V], const float (&second)[V],
+                             const float (&third)[V]) const {
+    const Place place{at.out.row(h, at.w), at.channel};
+    const float scale = kBackward ? 1 : inverse_area(window, at.in, h, at.w);
+    float value[V];
+    for (int k = 0; k < V; ++k) value[k] = (first[k] + second[k] + third[k]) * scale;
+    finish<T, V>(epilogue, place, value);
+    store_row<T, V>(out.matrix, place, value);
+  }
+};
+
+template <class T, int V>
+struct GlobalAvgPoolBody : PoolBody<V> {
+  Image x;
+  Matrix y;
+
+  GlobalAvgPoolBody(const Image& from, const Matrix& to) : x(from), y(to) {}
+
+  HVD_HOST_DEVICE void store(const Place& place, Nothing /*channels*/, Nothing /*row*/) const {
+    const std::int64_t pixels = x.h * x.w;
+    float value[V] = {};
+    for (std::int64_t p = 0; p < pixels; ++p) {
+      add(kernels::load<T, V>(x.matrix.data, Place{place.row * pixels + p, place.channel}.in(x.matrix)), value);
+    }
+    for (int k = 0; k < V; ++k) value[k] /= static_cast<float>(pixels);
+    store_row<T, V>(y, place, value);
+  }
+};
+
+template <class T, int V>
+struct GlobalAvgPoolBackwardBody : PoolBody<V> {
+  Matrix dy;
+  Image dx;
+  Epilogue epilogue;
+
+  GlobalAvgPoolBackwardBody(const Matrix& from, const Image& to, const Epilogue& last)
+      : dy(from), dx(to), epilogue(last) {}
+
+  HVD_HOST_DEVICE void store(const Place& place, Nothing /*channels*/, Nothing /*row*/) const {
+    const std::int64_t pixels = dx.h * dx.w;
+    const auto diff = kernels::load<T, V>(dy.data, Place{quotient(place.row, pixels), place.channel}.in(dy));
+    const float scale = 1.0F / static_cast<float>(pixels);
+    float value[V];
+    for (int k = 0; k < V; ++k) value[k] = to_float(diff.at[k]) * scale;
+    finish<T, V>(epilogue, place, value);
+    store_row<T, V>(dx.matrix, place, value);
+  }
+};
+
+}  // namespace hvd::models::cudnn::kernels
