@@ -5,6 +5,7 @@
 //
 // Most are row bodies: they take the vectors of a matrix, and a thread stays on its channels and goes from row to row.
 //   kWidth, kRowsAtOnce        channels of a vector, and rows that a thread has in flight
+//   kBlocks                    that a multiprocessor is to hold at one time: bounds the registers of a thread
 //   Channels channels(channel) what all rows share, once per thread: no row loads it again
 //   Row load(place)            what is read of one row; all rows in flight are read before the first is written
 //   store(place, channels, row) computes and writes
@@ -84,8 +85,8 @@ struct alignas(V * sizeof(T)) Vector {
   T at[V];
 };
 
-// nvcc 13 makes up to seven accesses of one to a vector of 8-bit or 16-bit elements; of words it makes one, and to make
-// sure of stores it takes the intrinsic.
+// nvcc 13 makes up to seven accesses of one to a vector of 8-bit or 16-bit elements. A load of words stays one; a store
+// of words does so only where the compiler does not see what it stores.
 template <class T, int V>
 HVD_HOST_DEVICE Vector<T, V> load(const void* data, std::int64_t offset) {
   const T* const from = static_cast<const T*>(data) + offset;
@@ -108,7 +109,13 @@ HVD_HOST_DEVICE void store(void* data, std::int64_t offset, const Vector<T, V>& 
   if constexpr (V * sizeof(T) == sizeof(Words)) {
     Words words;
     memcpy(&words, &value, sizeof words);
-    __stwb(reinterpret_cast<Words*>(to), words);
+    if constexpr (sizeof(Words) == sizeof(uint4)) {
+      asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(words.x), "r"(words.y), "r"(words.z),
+                   "r"(words.w)
+                   : "memory");
+    } else {
+      asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(to), "r"(words.x), "r"(words.y) : "memory");
+    }
     return;
   }
 #endif
@@ -227,7 +234,7 @@ template <class T, int V>
 struct PointwiseBody {
   Pointwise work;
   DropoutBody dropout;
-  static constexpr int kWidth = V, kRowsAtOnce = 1;
+  static constexpr int kWidth = V, kRowsAtOnce = 1, kBlocks = 4;
   using Channels = Nothing;
   using Row = Nothing;
 
@@ -261,7 +268,7 @@ struct NormSumBody {
   Matrix out, input[kInputs], test;
   Norm norm[kNorms == 0 ? 1 : kNorms];
   bool relu;
-  static constexpr int kWidth = V, kRowsAtOnce = 4 / kInputs;
+  static constexpr int kWidth = V, kRowsAtOnce = 4 / kInputs, kBlocks = kNorms < 2 ? 4 : 3;
   static constexpr bool kTakesTest = kNorms == 0;
   struct Channels {
     NormAt<V> norm[kNorms == 0 ? 1 : kNorms];
@@ -309,7 +316,7 @@ struct NormSumBody {
 template <class T, int V>
 struct CopyMatrixBody {
   Matrix from, to;
-  static constexpr int kWidth = V, kRowsAtOnce = 4;
+  static constexpr int kWidth = V, kRowsAtOnce = 4, kBlocks = 4;
   using Channels = Nothing;
   using Row = Vector<T, V>;
 

@@ -49,8 +49,9 @@ inline constexpr std::int64_t kBlocksToFill = 2048;  // an H200 holds 1056 block
 
 /// A thread keeps its channels: all threads together take `rows_at_once` whole rows.
 template <class Body>
-__global__ void for_each_row_kernel(const HVD_GRID_CONSTANT Body body, std::int64_t rows, std::int64_t vectors,
-                                    std::int64_t rows_at_once) {
+__global__ void __launch_bounds__(kThreads, Body::kBlocks)
+    for_each_row_kernel(const HVD_GRID_CONSTANT Body body, std::int64_t rows, std::int64_t vectors,
+                        std::int64_t rows_at_once) {
   constexpr int kAtOnce = Body::kRowsAtOnce;
   const std::int64_t thread = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   const std::int64_t first = quotient(thread, vectors);

@@ -51,8 +51,9 @@ __device__ void add_rows(const Term& term, Place place, std::int64_t last, int s
 
 // partial[row block][sum][channel].
 template <class Term, int V>
-__global__ void partial_sums_kernel(const HVD_GRID_CONSTANT Term term, const HVD_GRID_CONSTANT Cut cut,
-                                    std::int64_t rows, std::int64_t channels, float* partial) {
+__global__ void __launch_bounds__(kThreads, Term::kBlocks)
+    partial_sums_kernel(const HVD_GRID_CONSTANT Term term, const HVD_GRID_CONSTANT Cut cut, std::int64_t rows,
+                        std::int64_t channels, float* partial) {
   constexpr int kPerThread = Term::kSums * V;
   __shared__ float shared[kPerThread][kThreads + 8];  // 8: so that neighbouring sums of 8 lanes are in different banks
   const auto thread = static_cast<int>(threadIdx.x);

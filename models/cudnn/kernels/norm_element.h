@@ -62,7 +62,7 @@ template <class T, int V, bool kRectified>
 struct NormBackwardApplyBody {
   NormBackward work;
   Matrix dx;
-  static constexpr int kWidth = V, kRowsAtOnce = 2;
+  static constexpr int kWidth = V, kRowsAtOnce = 2, kBlocks = kRectified ? 3 : 4;
   struct Channels {
     NormAt<V> norm;  ///< its scale is also a
     float b[V], c[V];
@@ -96,7 +96,7 @@ struct NormBackwardApplyBody {
 template <class T, int V>
 struct StatisticsTerm {
   Matrix x;
-  static constexpr int kSums = 2, kRowsAtOnce = 4;
+  static constexpr int kSums = 2, kRowsAtOnce = 4, kBlocks = 4;
   using Channels = Nothing;
   using Row = Vector<T, V>;
 
@@ -114,7 +114,7 @@ struct StatisticsTerm {
 template <class T, int V>
 struct BiasGradientTerm {
   Matrix dy;
-  static constexpr int kSums = 1, kRowsAtOnce = 4;
+  static constexpr int kSums = 1, kRowsAtOnce = 4, kBlocks = 4;
   using Channels = Nothing;
   using Row = Vector<T, V>;
 
@@ -129,7 +129,7 @@ struct BiasGradientTerm {
 template <class T, int V, bool kRectified>
 struct NormBackwardTerm {
   NormBackward work;
-  static constexpr int kSums = 2, kRowsAtOnce = 3;
+  static constexpr int kSums = 2, kRowsAtOnce = 3, kBlocks = 3;
   using Channels = NormAt<V>;
   using Row = NormBackwardRow<T, V>;
 

@@ -9,7 +9,7 @@ namespace hvd::models::cudnn::kernels {
 /// What row bodies of pools have in common: nothing is kept from row to row.
 template <int V>
 struct PoolBody {
-  static constexpr int kWidth = V, kRowsAtOnce = 1;
+  static constexpr int kWidth = V, kRowsAtOnce = 1, kBlocks = 2;
   using Channels = Nothing;
   using Row = Nothing;
   HVD_HOST_DEVICE Channels channels(std::int64_t /*channel*/) const { return {}; }
@@ -78,14 +78,17 @@ struct MaxPoolBody : PoolBody<V> {
 
   HVD_HOST_DEVICE void store(const Place& place, Nothing /*channels*/, Nothing /*row*/) const {
     const Pixel at(y.h, y.w, place.row);
-    const Plane plane(x, at.n);
     const int top = at.h * window.stride_h - window.pad_top, left = at.w * window.stride_w - window.pad_left;
     const int first_h = top < 0 ? -top : 0, first_w = left < 0 ? -left : 0;  // padding is in no window's maximum
+    const auto height = static_cast<int>(x.h), width = static_cast<int>(x.w);
+    const std::int64_t pitch = x.matrix.pitch, line = x.w * pitch, first = first_h * line + first_w * pitch;
+    const T* const corner =
+        static_cast<const T*>(x.matrix.data) + (((at.n * x.h + top) * x.w + left) * pitch + place.channel);
     // A tap in the padding reads the first one that is not: what is no larger is not taken.
     const auto tap = [&](int kh, int kw) {
-      const bool real = plane.holds(top + kh, left + kw);
-      const std::int64_t row = real ? plane.row(top + kh, left + kw) : plane.row(top + first_h, left + first_w);
-      return load_vector(x.matrix, row, place.channel);
+      const bool real = kh >= first_h && kw >= first_w && kh < height - top && kw < width - left;
+      const std::int64_t offset = kh * line + kw * pitch;
+      return kernels::load<T, V>(corner, real ? offset : first);
     };
     if constexpr (kKernel > 0) {
       Vector<T, V> taps[kKernel * kKernel];
@@ -105,9 +108,6 @@ struct MaxPoolBody : PoolBody<V> {
   }
 
  private:
-  HVD_HOST_DEVICE static Vector<T, V> load_vector(const Matrix& matrix, std::int64_t row, std::int64_t channel) {
-    return kernels::load<T, V>(matrix.data, row * matrix.pitch + channel);
-  }
   HVD_HOST_DEVICE void write(const Place& place, const Largest<V>& largest) const {
     Vector<std::uint8_t, V> index;
     for (int k = 0; k < V; ++k) index.at[k] = static_cast<std::uint8_t>(largest.index[k]);
@@ -321,6 +321,7 @@ struct AvgPoolStripBody : PoolBody<V> {
   int above, left;  ///< of an output, rows and columns of the input before its own
   Window window;
   std::int64_t strips, strip_h;
+  static constexpr int kRows = 3;               ///< in flight
   static constexpr std::int64_t kLongest = 12;  ///< a longer strip reads less twice, but makes fewer threads
 
   AvgPoolStripBody(const Window& of, const Image& from, const Image& to, const Epilogue& last)
@@ -335,66 +336,88 @@ struct AvgPoolStripBody : PoolBody<V> {
   [[nodiscard]] std::int64_t rows() const { return out.n * strips * out.w; }
 
   HVD_HOST_DEVICE void store(const Place& place, Nothing /*channels*/, Nothing /*row*/) const {
-    const Pixel strip(strips, out.w, place.row);
-    const Strip at{Plane(in, strip.n), Plane(out, strip.n), strip.w, place.channel};
-    const int first = strip.h * static_cast<int>(strip_h);
-    const int end = first + static_cast<int>(strip_h) < at.out.h ? first + static_cast<int>(strip_h) : at.out.h;
-    float oldest[V], older[V], newest[V];
-    sum(at, first - above, load_three(at, first - above), oldest);
-    sum(at, first - above + 1, load_three(at, first - above + 1), older);
-    Three next = load_three(at, first - above + 2);
-    for (int h = first; h < end; ++h) {
-      const Three now = next;
-      next = load_three(at, h - above + 3);  // on its way while this pixel is written
-      sum(at, h - above + 2, now, newest);
-      write(at, h, oldest, older, newest);
+    const Pixel at(strips, out.w, place.row);
+    const auto height = static_cast<int>(out.h), longest = static_cast<int>(strip_h);
+    const int first = at.h * longest, end = first + longest < height ? first + longest : height;
+    const Strip strip(*this, at, end, place.channel);
+    float sums[2 + kRows][V];  // of rows of three neighbours: the last two serve the next pixels
+    strip.sum(first, strip.load(first), sums[0]);
+    strip.sum(first + 1, strip.load(first + 1), sums[1]);
+    const std::int64_t plane = at.n * out.h;
+    for (int h = first; h < end; h += kRows) {
+      Three read[kRows];
+      HVD_UNROLL
+      for (int i = 0; i < kRows; ++i) read[i] = strip.load(h + 2 + i);
+      HVD_UNROLL
+      for (int i = 0; i < kRows; ++i) {
+        strip.sum(h + 2 + i, read[i], sums[2 + i]);
+        if (h + i >= end) continue;
+        const float scale = kBackward ? 1 : strip.share_h(h + i) * strip.share_w(at.w);
+        float value[V];
+        for (int k = 0; k < V; ++k) value[k] = (sums[i][k] + sums[i + 1][k] + sums[i + 2][k]) * scale;
+        const Place pixel{(plane + h + i) * out.w + at.w, place.channel};
+        finish<T, V>(epilogue, pixel, value);
+        store_row<T, V>(out.matrix, pixel, value);
+      }
       for (int k = 0; k < V; ++k) {
-        oldest[k] = older[k];
-        older[k] = newest[k];
+        sums[0][k] = sums[kRows][k];
+        sums[1][k] = sums[kRows + 1][k];
       }
     }
   }
 
  private:
-  struct Strip {
-    Plane in, out;
-    int w;
-    std::int64_t channel;
-  };
   struct Three {
     Vector<T, V> at[3];
   };
 
-  HVD_HOST_DEVICE Three load_three(const Strip& at, int h) const {
-    Three made;
-    HVD_UNROLL
-    for (int i = 0; i < 3; ++i) {
-      const int w = at.w - left + i;
-      made.at[i] = {};
-      if (!at.in.holds(h, w)) continue;
-      made.at[i] = kernels::load<T, V>(in.matrix.data, Place{at.in.row(h, w), at.channel}.in(in.matrix));
+  /// What a strip reads. Rows are counted from the first that output 0 reads. Rows and columns that do not exist read
+  /// their neighbour, which is in the same sum, and count 0 times.
+  struct Strip {
+    const AvgPoolStripBody& body;
+    std::int64_t plane;      ///< row of the input's plane
+    std::int64_t column[3];  ///< offsets of elements from there
+    float weight[3];
+    int last;  ///< row of the input that the strip may read
+
+    HVD_HOST_DEVICE Strip(const AvgPoolStripBody& of, const Pixel& at, int end, std::int64_t channel)
+        : body(of), plane(at.n * of.in.h * of.in.w) {
+      const auto width = static_cast<int>(of.in.w), height = static_cast<int>(of.in.h);
+      last = clamped(end + 1 - of.above, height);
+      HVD_UNROLL
+      for (int i = 0; i < 3; ++i) {
+        const int w = at.w - of.left + i;
+        column[i] = clamped(w, width) * of.in.matrix.pitch + channel;
+        weight[i] = w < 0 || w >= width ? 0 : kBackward ? share_w(w) : 1;
+      }
     }
-    return made;
-  }
-  /// Of three neighbours in row `h`; backward, of what their windows hand back.
-  HVD_HOST_DEVICE void sum(const Strip& at, int h, const Three& three, float (&value)[V]) const {
-    for (int k = 0; k < V; ++k) value[k] = 0;
-    HVD_UNROLL
-    for (int i = 0; i < 3; ++i) {
-      const int w = at.w - left + i;
-      const float scale = kBackward && at.in.holds(h, w) ? inverse_area(window, at.out, h, w) : 1;
-      for (int k = 0; k < V; ++k) value[k] += to_float(three.at[i].at[k]) * scale;
+    HVD_HOST_DEVICE Three load(int row) const {
+      const int h = row - body.above;
+      const std::int64_t line = (plane + (h < 0 ? 0 : h < last ? h : last) * body.in.w) * body.in.matrix.pitch;
+      Three made;
+      HVD_UNROLL
+      for (int i = 0; i < 3; ++i) made.at[i] = kernels::load<T, V>(body.in.matrix.data, line + column[i]);
+      return made;
     }
-  }
-  HVD_HOST_DEVICE void write(const Strip& at, int h, const float (&first)[V], const float (&second)[V],
-                             const float (&third)[V]) const {
-    const Place place{at.out.row(h, at.w), at.channel};
-    const float scale = kBackward ? 1 : inverse_area(window, at.in, h, at.w);
-    float value[V];
-    for (int k = 0; k < V; ++k) value[k] = (first[k] + second[k] + third[k]) * scale;
-    finish<T, V>(epilogue, place, value);
-    store_row<T, V>(out.matrix, place, value);
-  }
+    /// Of three neighbours; backward, of what their windows hand back.
+    HVD_HOST_DEVICE void sum(int row, const Three& three, float (&value)[V]) const {
+      const int h = row - body.above;
+      const float times = h < 0 || h >= body.in.h ? 0 : kBackward ? share_h(h) : 1;
+      for (int k = 0; k < V; ++k) {
+        value[k] = (to_float(three.at[0].at[k]) * weight[0] + to_float(three.at[1].at[k]) * weight[1] +
+                    to_float(three.at[2].at[k]) * weight[2]) *
+                   times;
+      }
+    }
+    /// One by the elements of a window that are not padding, down and across.
+    HVD_HOST_DEVICE float share_h(int at) const { return share(at - body.window.pad_top, body.unpooled().h); }
+    HVD_HOST_DEVICE float share_w(int at) const { return share(at - body.window.pad_left, body.unpooled().w); }
+    HVD_HOST_DEVICE static float share(int from, std::int64_t size) {
+      const int elements = extent(from, 3, static_cast<int>(size));
+      return elements == 3 ? 1.0F / 3 : elements == 2 ? 1.0F / 2 : 1;
+    }
+  };
+  HVD_HOST_DEVICE const Image& unpooled() const { return kBackward ? out : in; }
 };
 
 template <class T, int V>

@@ -6,6 +6,7 @@
 #define __global__
 #define __device__
 #define __grid_constant__
+#define __launch_bounds__(...)
 #define __shared__ static thread_local
 #define __syncthreads() hvd::test::synchronize_threads(__LINE__)
 
