@@ -124,7 +124,7 @@ Shape pooled_shape(const Shape& x, const Window& w) {
           (x[2] + w.pad_left + w.pad_right - w.kernel_w) / w.stride_w + 1, x[3]};
 }
 
-/// A max pool, by the body that any window has and by the one of its size, which say the same.
+/// A max pool, by the body that takes any window and by the one for its size, which must agree.
 template <class T>
 void run_max_pool(const Window& window, Tensor<T>& x, Tensor<T>& y, std::vector<std::uint8_t>& where) {
   run_rows(MaxPoolBody<T, 1, 0>{window, x.image(), y.image(), where.data()}, y.shape);
@@ -150,9 +150,9 @@ void run_max_pool_backward(const MaxPoolDiff& diff, Tensor<T>& dx) {
   Tensor<T> again(dx.shape, 0);
   const auto run_tiles = [&](const auto& body) { run_rows(body, body.rows(), dx.channels()); };
   if (diff.window.kernel_h == 3) {
-    run_tiles(MaxPoolBackwardTileBody<T, 1, 3>{diff, again.image(), {}});
+    run_tiles(MaxPoolBackwardTileBody<T, 1, 3, true>{diff, again.image(), {}});
   } else {
-    run_tiles(MaxPoolBackwardTileBody<T, 1, 2>{diff, again.image(), {}});
+    run_tiles(MaxPoolBackwardTileBody<T, 1, 2, true>{diff, again.image(), {}});
   }
   for (std::size_t i = 0; i < dx.count(); ++i) {
     EXPECT_EQ(to_float(again.memory[again.at(i)].at[0]), to_float(dx.memory[dx.at(i)].at[0])) << i;
@@ -206,8 +206,8 @@ TYPED_TEST(ElementTest, AvgPoolBothWaysWithAnEpilogue) {
     if (window.stride_h != 1 || window.kernel_w != 3) continue;
     y = Tensor<T>(y.shape, 8);
     dx = Tensor<T>(dx.shape, 6);
-    const AvgPoolStripBody<T, 1, false> forward{window, x.image(), y.image(), {}};
-    const AvgPoolStripBody<T, 1, true> backward{window, dy.image(), dx.image(), epilogue};
+    const AvgPoolStripBody<T, 1, false, false> forward{window, x.image(), y.image(), {}};
+    const AvgPoolStripBody<T, 1, true, true> backward{window, dy.image(), dx.image(), epilogue};
     run_rows(forward, forward.rows(), y.channels());
     run_rows(backward, backward.rows(), dx.channels());
     expect();

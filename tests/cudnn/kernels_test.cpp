@@ -3,6 +3,7 @@
 // is tested in element_test.cpp, the kernels whose threads work together in sums_test.cpp.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 #include <vector>
@@ -70,28 +71,119 @@ TEST_P(KernelTest, BatchNormInPieces) {
   }
 }
 
+Shape pooled_shape(const Shape& x, const Window& w) {
+  return {x[0], (x[1] + w.pad_top + w.pad_bottom - w.kernel_h) / w.stride_h + 1,
+          (x[2] + w.pad_left + w.pad_right - w.kernel_w) / w.stride_w + 1, x[3]};
+}
+
+/// The sum of earlier diffs and a rectifier's backward behind a pool's.
+struct Behind {
+  Tensor add, test;
+  Behind(DataType type, const Shape& shape) : add(type, shape, 5), test(type, shape, 6) {}
+  [[nodiscard]] Epilogue epilogue() const { return {.add = add.matrix(), .test = test.matrix(), .test_norm = {}}; }
+  void apply(std::vector<double>& dx) const {
+    for (std::size_t i = 0; i < dx.size(); ++i) dx[i] = test.values[i] > 0 ? dx[i] + add.values[i] : 0;
+  }
+};
+
+// Each has a body of its own, but for the last: that of any window.
+const std::vector<Window> kWindows{
+    {3, 3, 2, 2, 1, 1, 1, 1}, {3, 3, 2, 2}, {2, 2, 2, 2}, {3, 3, 1, 1, 1, 1, 1, 1}, {3, 2, 1, 3, 2, 0, 1, 0}};
+
 TEST_P(KernelTest, PoolsBothWays) {
-  const Window window{3, 3, 2, 2, 1, 1, 1, 1};
+  for (const Window& window : kWindows) {
+    for (const std::int64_t channels : {std::int64_t{64}, std::int64_t{6}}) {
+      const double taps = window.kernel_h * window.kernel_w;
+      Tensor x(GetParam(), {3, 31, 29, channels}, 1), y(GetParam(), pooled_shape(x.shape, window));
+      Tensor dy(GetParam(), y.shape, 2), dx(GetParam(), x.shape);
+      const Behind behind(GetParam(), x.shape);
+      const Memory where(y.values.size());
+      max_pool(window, x.image(), y.image(), where.as<std::uint8_t>(), nullptr);
+      reference::max_pool(window, x.in(), y.out());
+      y.expect_near("max pool", 0);
+      max_pool_backward(window, where.as<std::uint8_t>(), dy.image(), dx.image(), {}, {}, nullptr);
+      reference::max_pool_backward(window, x.in(), y.in(), dy.in(), dx.out());
+      dx.expect_near("max pool backward", taps);
+      max_pool_backward(window, where.as<std::uint8_t>(), dy.image(), dx.image(), y.matrix(), behind.epilogue(),
+                        nullptr);
+      std::vector<double> masked(dy.values.size());
+      reference::relu_backward(y.in(), dy.in(), {masked, dy.shape});
+      reference::max_pool_backward(window, x.in(), y.in(), {masked, dy.shape}, dx.out());
+      behind.apply(dx.values);
+      dx.expect_near("max pool backward, with what stands around it", taps + 1);
+      avg_pool(window, x.image(), y.image(), nullptr);
+      reference::avg_pool(window, x.in(), y.out());
+      y.expect_near("average pool", taps);
+      avg_pool_backward(window, dy.image(), dx.image(), {}, nullptr);
+      reference::avg_pool_backward(window, dy.in(), dx.out());
+      dx.expect_near("average pool backward", taps);
+      avg_pool_backward(window, dy.image(), dx.image(), behind.epilogue(), nullptr);
+      behind.apply(dx.values);
+      dx.expect_near("average pool backward, with what stands behind it", taps + 1);
+    }
+  }
+}
+
+TEST_P(KernelTest, GlobalAverages) {
   for (const std::int64_t channels : {std::int64_t{64}, std::int64_t{6}}) {
-    Tensor x(GetParam(), {3, 31, 29, channels}, 1), y(GetParam(), {3, 16, 15, channels});
-    Tensor dy(GetParam(), y.shape, 2), dx(GetParam(), x.shape);
-    const Memory where(y.values.size());
-    max_pool(window, x.image(), y.image(), where.as<std::uint8_t>(), nullptr);
-    reference::max_pool(window, x.in(), y.out());
-    y.expect_near("max pool", 0);
-    max_pool_backward(window, where.as<std::uint8_t>(), dy.image(), dx.image(), {}, {}, nullptr);
-    reference::max_pool_backward(window, x.in(), y.in(), dy.in(), dx.out());
-    dx.expect_near("max pool backward", 9);
-    avg_pool(window, x.image(), y.image(), nullptr);
-    reference::avg_pool(window, x.in(), y.out());
-    y.expect_near("average pool", 9);
-    avg_pool_backward(window, dy.image(), dx.image(), {}, nullptr);
-    reference::avg_pool_backward(window, dy.in(), dx.out());
-    dx.expect_near("average pool backward", 9);
-    Tensor mean(GetParam(), {3, channels});
+    const Tensor x(GetParam(), {3, 31, 29, channels}, 1);
+    Tensor mean(GetParam(), {3, channels}), dx(GetParam(), x.shape);
     global_avg_pool(x.image(), mean.matrix(), nullptr);
     reference::global_avg_pool(x.in(), mean.out());
     mean.expect_near("global average", 31 * 29);
+    const Tensor dy(GetParam(), mean.shape, 2);
+    global_avg_pool_backward(dy.matrix(), dx.image(), {}, nullptr);
+    reference::global_avg_pool_backward(dy.in(), dx.out());
+    dx.expect_near("global average backward", 1);
+  }
+}
+
+/// A batch norm of random vectors, and what it makes of an element in doubles.
+struct RandomNorm {
+  Tensor mean, inv_std, gamma, beta;
+  RandomNorm(std::int64_t channels, std::uint64_t stream)
+      : mean(DataType::kF32, {channels}, stream),
+        inv_std(DataType::kF32, {channels}, stream + 1),
+        gamma(DataType::kF32, {channels}, stream + 2),
+        beta(DataType::kF32, {channels}, stream + 3) {}
+  [[nodiscard]] Norm norm() const {
+    return {mean.memory.as(), inv_std.memory.as(), gamma.memory.as(), beta.memory.as()};
+  }
+  [[nodiscard]] double apply(double x, std::size_t c) const {
+    return (x - mean.values[c]) * inv_std.values[c] * gamma.values[c] + beta.values[c];
+  }
+};
+
+TEST_P(KernelTest, SumsOfBatchNorms) {
+  for (const std::int64_t channels : {std::int64_t{72}, std::int64_t{6}}) {
+    const Shape shape{333, channels};
+    const Tensor first(GetParam(), shape, 1, Gap{8}), second(GetParam(), shape, 2), test(GetParam(), shape, 3);
+    const RandomNorm norm(channels, 10), other(channels, 20);
+    const auto c = static_cast<std::size_t>(channels);
+    // Which inputs there are, which of them have a batch norm, and what follows.
+    for (int choice = 0; choice < 32; ++choice) {
+      const bool two = (choice & 1) != 0, relu = (choice & 8) != 0, tested = (choice & 16) != 0;
+      const bool norms[2] = {(choice & 2) != 0, two && (choice & 4) != 0};
+      Tensor out(GetParam(), shape, Gap{16});
+      Pointwise work;
+      work.out = out.matrix();
+      work.inputs = two ? 2 : 1;
+      work.input[0] = first.matrix();
+      work.input[1] = second.matrix();
+      if (norms[0]) work.norm[0] = norm.norm();
+      if (norms[1]) work.norm[1] = other.norm();
+      work.relu = relu;
+      if (tested) work.test = test.matrix();
+      pointwise(work, nullptr);
+      for (std::size_t i = 0; i < out.values.size(); ++i) {
+        double value = norms[0] ? norm.apply(first.values[i], i % c) : first.values[i];
+        if (two) value += norms[1] ? other.apply(second.values[i], i % c) : second.values[i];
+        if (relu) value = std::max(value, 0.0);
+        out.values[i] = tested && !(test.values[i] > 0) ? 0 : value;
+      }
+      SCOPED_TRACE(choice);
+      out.expect_near("sum", 4096);  // values of up to some tens cancel
+    }
   }
 }
 

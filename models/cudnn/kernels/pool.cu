@@ -16,6 +16,16 @@ bool is_square(const Window& window, int kernel, int stride) {
          window.stride_w == stride;
 }
 
+// Calls `work` with whether there is an epilogue, as a type.
+template <class Work>
+void with_epilogue(const Epilogue& epilogue, const Work& work) {
+  if (epilogue.add.data != nullptr || epilogue.test.data != nullptr) {
+    work(std::true_type());
+  } else {
+    work(std::false_type());
+  }
+}
+
 }  // namespace
 
 void max_pool(const Window& window, const Image& x, const Image& y, std::uint8_t* where, Stream stream) {
@@ -40,18 +50,20 @@ void max_pool_backward(const Window& window, const std::uint8_t* where, const Im
   with_vectors(dx.matrix.type, wide, "max_pool_backward", [&](auto* type, auto width) {
     using T = Pointee<decltype(type)>;
     constexpr int kWidth = decltype(width)::value;
-    const auto launch = [&](const auto& body, std::int64_t rows) {
-      for_each_row(body, rows, dx.matrix.channels, stream, "max_pool_backward");
+    const auto launch_tiles = [&](const auto& body) {
+      for_each_row(body, body.rows(), dx.matrix.channels, stream, "max_pool_backward");
     };
-    if (is_square(window, 3, 2)) {
-      const MaxPoolBackwardTileBody<T, kWidth, 3> body(from, dx, epilogue);
-      launch(body, body.rows());
-    } else if (is_square(window, 2, 2)) {
-      const MaxPoolBackwardTileBody<T, kWidth, 2> body(from, dx, epilogue);
-      launch(body, body.rows());
-    } else {
-      launch(MaxPoolBackwardBody<T, kWidth>(from, dx, epilogue), dx.matrix.rows);
-    }
+    with_epilogue(epilogue, [&](auto finished) {
+      constexpr bool kFinished = decltype(finished)::value;
+      if (is_square(window, 3, 2)) {
+        launch_tiles(MaxPoolBackwardTileBody<T, kWidth, 3, kFinished>(from, dx, epilogue));
+      } else if (is_square(window, 2, 2)) {
+        launch_tiles(MaxPoolBackwardTileBody<T, kWidth, 2, kFinished>(from, dx, epilogue));
+      } else {
+        for_each_row(MaxPoolBackwardBody<T, kWidth>(from, dx, epilogue), dx.matrix.rows, dx.matrix.channels, stream,
+                     "max_pool_backward");
+      }
+    });
   });
 }
 
@@ -60,7 +72,7 @@ void avg_pool(const Window& window, const Image& x, const Image& y, Stream strea
     using T = Pointee<decltype(type)>;
     constexpr int kWidth = decltype(width)::value;
     if (is_square(window, 3, 1)) {
-      const AvgPoolStripBody<T, kWidth, false> body(window, x, y, {});
+      const AvgPoolStripBody<T, kWidth, false, false> body(window, x, y, {});
       for_each_row(body, body.rows(), y.matrix.channels, stream, "avg_pool");
     } else {
       for_each_row(AvgPoolBody<T, kWidth>(window, x, y), y.matrix.rows, y.matrix.channels, stream, "avg_pool");
@@ -75,8 +87,10 @@ void avg_pool_backward(const Window& window, const Image& dy, const Image& dx, c
     using T = Pointee<decltype(type)>;
     constexpr int kWidth = decltype(width)::value;
     if (is_square(window, 3, 1)) {
-      const AvgPoolStripBody<T, kWidth, true> body(window, dy, dx, epilogue);
-      for_each_row(body, body.rows(), dx.matrix.channels, stream, "avg_pool_backward");
+      with_epilogue(epilogue, [&](auto finished) {
+        const AvgPoolStripBody<T, kWidth, true, decltype(finished)::value> body(window, dy, dx, epilogue);
+        for_each_row(body, body.rows(), dx.matrix.channels, stream, "avg_pool_backward");
+      });
     } else {
       for_each_row(AvgPoolBackwardBody<T, kWidth>(window, dy, dx, epilogue), dx.matrix.rows, dx.matrix.channels, stream,
                    "avg_pool_backward");

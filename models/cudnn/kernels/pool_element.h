@@ -190,12 +190,14 @@ struct MaxPoolBackwardBody : PoolBody<V> {
 
 /// Windows of kKernel x kKernel (2 or 3) at stride 2: a row is a tile of 2 x 2 pixels of dx, which share what they
 /// read. Tiles begin where windows do: tile (a, b) is covered by window (a, b), and by those before it if kKernel is 3.
-template <class T, int V, int kKernel>
+/// kFinished: there is an epilogue, whose registers the others need not have.
+template <class T, int V, int kKernel, bool kFinished>
 struct MaxPoolBackwardTileBody : PoolBody<V> {
   MaxPoolDiff from;
   Image dx;
   Epilogue epilogue;
   std::int64_t tiles_h, tiles_w;
+  static constexpr int kBlocks = kKernel == 2 && !kFinished ? 3 : 2;
   static constexpr int kBefore = kKernel - 2;  ///< windows before (a, b), along one axis
   static constexpr int kCovering = kBefore + 1;
 
@@ -217,30 +219,37 @@ struct MaxPoolBackwardTileBody : PoolBody<V> {
           windows.row(clamped(window_h(tile, i), windows.h), clamped(window_w(tile, i), windows.w));
       of[i] = WindowDiff<T, V>::load(from, row, place.channel);
     }
-    float diff[kCovering * kCovering][V];
+    float value[4][V] = {};
     HVD_UNROLL
-    for (int i = 0; i < kCovering * kCovering; ++i) of[i].values(from, diff[i]);
+    for (int i = 0; i < kCovering * kCovering; ++i) {
+      const bool exists = windows.holds(window_h(tile, i), window_w(tile, i));
+      float diff[V];
+      of[i].values(from, diff);
+      for (int k = 0; k < V; ++k) {
+        const int index = exists ? of[i].index.at[k] : -1;
+        HVD_UNROLL
+        for (int pixel = 0; pixel < 4; ++pixel) {
+          if (tap(pixel, i) >= 0 && index == tap(pixel, i)) value[pixel][k] += diff[k];
+        }
+      }
+    }
     const Plane plane(dx, tile.n);
     HVD_UNROLL
     for (int pixel = 0; pixel < 4; ++pixel) {
       const int h = 2 * tile.h - from.window.pad_top + pixel / 2, w = 2 * tile.w - from.window.pad_left + pixel % 2;
       if (!plane.holds(h, w)) continue;
-      float value[V] = {};
-      HVD_UNROLL
-      for (int i = 0; i < kCovering * kCovering; ++i) {
-        const int tap_h = pixel / 2 + 2 * (kBefore - i / kCovering), tap_w = pixel % 2 + 2 * (kBefore - i % kCovering);
-        if (tap_h >= kKernel || tap_w >= kKernel) continue;
-        const bool exists = windows.holds(window_h(tile, i), window_w(tile, i));
-        const int tap = tap_h * kKernel + tap_w;
-        for (int k = 0; k < V; ++k) value[k] += exists && of[i].index.at[k] == tap ? diff[i][k] : 0;
-      }
       const Place here{plane.row(h, w), place.channel};
-      finish<T, V>(epilogue, here, value);
-      store_row<T, V>(dx.matrix, here, value);
+      if constexpr (kFinished) finish<T, V>(epilogue, here, value[pixel]);
+      store_row<T, V>(dx.matrix, here, value[pixel]);
     }
   }
 
  private:
+  /// Which tap of window `i` a pixel of the tile is, or -1.
+  HVD_HOST_DEVICE static constexpr int tap(int pixel, int i) {
+    const int h = pixel / 2 + 2 * (kBefore - i / kCovering), w = pixel % 2 + 2 * (kBefore - i % kCovering);
+    return h < kKernel && w < kKernel ? h * kKernel + w : -1;
+  }
   /// The windows that cover a tile, row by row.
   HVD_HOST_DEVICE static int window_h(const Pixel& tile, int i) { return tile.h - kBefore + i / kCovering; }
   HVD_HOST_DEVICE static int window_w(const Pixel& tile, int i) { return tile.w - kBefore + i % kCovering; }
@@ -314,14 +323,15 @@ struct AvgPoolBackwardBody : PoolBody<V> {
 /// 3 x 3 at stride 1, both ways: a row is a strip down a column of the image, and the sum of three neighbours that one
 /// pixel of it makes serves the next two. Backward is the same sum of what each window hands to each of its elements,
 /// with the padding turned round.
-template <class T, int V, bool kBackward>
+template <class T, int V, bool kBackward, bool kFinished>
 struct AvgPoolStripBody : PoolBody<V> {
   Image in, out;
   Epilogue epilogue;
   int above, left;  ///< of an output, rows and columns of the input before its own
   Window window;
   std::int64_t strips, strip_h;
-  static constexpr int kRows = 3;               ///< in flight
+  static constexpr int kBlocks = kFinished ? 2 : 3;
+  static constexpr int kRows = 2;               ///< in flight
   static constexpr std::int64_t kLongest = 12;  ///< a longer strip reads less twice, but makes fewer threads
 
   AvgPoolStripBody(const Window& of, const Image& from, const Image& to, const Epilogue& last)
@@ -356,7 +366,7 @@ struct AvgPoolStripBody : PoolBody<V> {
         float value[V];
         for (int k = 0; k < V; ++k) value[k] = (sums[i][k] + sums[i + 1][k] + sums[i + 2][k]) * scale;
         const Place pixel{(plane + h + i) * out.w + at.w, place.channel};
-        finish<T, V>(epilogue, pixel, value);
+        if constexpr (kFinished) finish<T, V>(epilogue, pixel, value);
         store_row<T, V>(out.matrix, pixel, value);
       }
       for (int k = 0; k < V; ++k) {
