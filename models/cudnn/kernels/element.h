@@ -23,9 +23,12 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #define HVD_HOST_DEVICE __host__ __device__
-#define HVD_UNROLL _Pragma("unroll")
 #else
 #define HVD_HOST_DEVICE
+#endif
+#ifdef __CUDA_ARCH__
+#define HVD_UNROLL _Pragma("unroll")
+#else
 #define HVD_UNROLL
 #endif
 

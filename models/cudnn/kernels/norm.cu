@@ -17,15 +17,15 @@ struct Cut {
 };
 
 Cut cut(const Matrix& x, int width) {
-  const auto divided_up = [](std::int64_t a, std::int64_t b) { return (a + b - 1) / b; };
+  const auto divided_up = [](std::int64_t a, std::int64_t b) { return std::max<std::int64_t>((a + b - 1) / b, 1); };
   Cut result;
   const std::int64_t vectors = x.channels / width;
   result.column_blocks = divided_up(vectors, kMostLanes);
   result.lanes = static_cast<int>(divided_up(vectors, result.column_blocks));
   result.threads_down = kThreads / result.lanes;
   const std::int64_t wanted = divided_up(x.rows, result.threads_down * kLeastRowsPerThread);
-  result.rows_per_block = divided_up(x.rows, std::clamp<std::int64_t>(wanted, 1, kMostRowBlocks));
-  result.row_blocks = std::max<std::int64_t>(divided_up(x.rows, result.rows_per_block), 1);
+  result.rows_per_block = divided_up(x.rows, std::min(wanted, kMostRowBlocks));
+  result.row_blocks = divided_up(x.rows, result.rows_per_block);
   return result;
 }
 
