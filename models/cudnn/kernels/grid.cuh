@@ -42,9 +42,11 @@ void for_each(const Body& body, std::int64_t count, Stream stream, const char* k
   launch_blocks(kernel, for_each_kernel<Body>, blocks_for(count, kMostBlocks), stream, body, count);
 }
 
-// How many rows a thread of a row body takes: enough that what it loads once per channel does not matter, unless the
-// matrix is too small to give every multiprocessor threads in plenty.
-inline constexpr std::int64_t kRowsPerThread = 16;
+// How many rows a thread of a row body takes: enough that what it loads once per channel, if anything, does not matter,
+// unless the matrix is too small to give every multiprocessor threads in plenty.
+template <class Body>
+inline constexpr std::int64_t kRowsPerThread =
+    std::is_same_v<typename Body::Channels, Nothing> ? Body::kRowsAtOnce : 16;
 inline constexpr std::int64_t kBlocksToFill = 2048;  // an H200 holds 1056 blocks of 256 threads at one time
 
 /// A thread keeps its channels: all threads together take `rows_at_once` whole rows.
@@ -80,7 +82,7 @@ void for_each_row(const Body& body, std::int64_t rows, std::int64_t channels, St
   if (rows <= 0 || vectors <= 0) return;
   const auto blocks_of = [](std::int64_t threads) { return (threads + kThreads - 1) / kThreads; };
   const std::int64_t all = blocks_of(rows * vectors);
-  const std::int64_t some = std::clamp(all / kRowsPerThread, kBlocksToFill, kMostBlocks);
+  const std::int64_t some = std::clamp(all / kRowsPerThread<Body>, kBlocksToFill, kMostBlocks);
   const std::int64_t blocks = std::max(std::min(all, some), blocks_of(vectors));  // a whole row at the least
   launch_blocks(kernel, for_each_row_kernel<Body>, static_cast<unsigned>(blocks), stream, body, rows, vectors,
                 blocks * kThreads / vectors);

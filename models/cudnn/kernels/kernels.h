@@ -4,7 +4,8 @@
 // Errors: backend, with the CUDA runtime's words, when a launch is refused; invalid_argument for shapes that a kernel
 // does not take.
 //
-// The work on one element is in element.h, which compiles for the host too: tests run it there against the reference.
+// The work on one element is in the element headers, which compile for the host too: tests run it there against the
+// reference.
 #pragma once
 
 #include <cstddef>

@@ -331,8 +331,8 @@ struct AvgPoolStripBody : PoolBody<V> {
   Window window;
   std::int64_t strips, strip_h;
   static constexpr int kBlocks = kFinished ? 2 : 3;
-  static constexpr int kRows = 2;               ///< in flight
-  static constexpr std::int64_t kLongest = 12;  ///< a longer strip reads less twice, but makes fewer threads
+  static constexpr int kRows = kFinished ? 3 : 2;  ///< in flight
+  static constexpr std::int64_t kLongest = 12;     ///< a longer strip reads less twice, but makes fewer threads
 
   AvgPoolStripBody(const Window& of, const Image& from, const Image& to, const Epilogue& last)
       : in(from),
