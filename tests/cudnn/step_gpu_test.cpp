@@ -4,11 +4,13 @@
 // step again, and to the same step captured.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <iostream>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "engine/gpu/runtime.h"
@@ -45,7 +47,9 @@ struct GpuStep {
     CudnnOptions with = options;
     with.tf32 = type.tf32;
     const DataType gradient = type.compute;
-    step = make_cudnn_step(differentiate(forward), {.compute = type.compute, .gradient = gradient, .seed = seed}, with,
+    const int threads = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+    step = make_cudnn_step(differentiate(forward),
+                           {.compute = type.compute, .gradient = gradient, .threads = threads, .seed = seed}, with,
                            *runtime, [this](std::size_t bytes) {
                              const gpu::Stream stream = runtime->make_stream(gpu::Priority::kNormal);
                              gradients = runtime->allocate(bytes, "the gradients");
