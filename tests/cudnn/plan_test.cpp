@@ -65,7 +65,7 @@ struct Expected {
 const std::map<std::string, Expected> kExpected{{"resnet50", {53, 53, 32, 32}},
                                                 {"resnet101", {104, 104, 66, 66}},
                                                 {"vgg16", {13, 0, 0, 0}},
-                                                {"inception3", {94, 94, 52, 48}}};
+                                                {"inception3", {94, 94, 51, 48}}};
 
 // Found by asking cuDNN 9.19: what makes unstored batch norms possible is served in fp16 alone.
 const std::set<std::string> kFp16Alone{"scale_shift+relu+wgrad", "dgrad+norm_apply+drelu+dnorm_weights",
@@ -120,14 +120,17 @@ TEST_P(PlanTest, EveryGroupOfTheNetworksFindsAnEngineAtTheLevelExpected) {
       std::cout << table(graph, plan);
       const Expected& of = kExpected.at(model);
       auto table = counts(plan.program);
-      // In fp16 all that the analysis can wish for. A newer version may serve more, never less.
+      // In fp16 all that the analysis can wish for, but the stem's statistics: what has them for three channels, or in
+      // another type, is compiled at run time. A newer version may serve more, never less.
       for (const std::string& what : refused(plan.program)) {
-        EXPECT_TRUE(compute != ComputeType::kFp16 && kFp16Alone.contains(what)) << what;
+        EXPECT_TRUE(what == "conv+statistics" || (compute != ComputeType::kFp16 && kFp16Alone.contains(what))) << what;
       }
+      const int stems = of.normed > 0 ? 1 : 0;
       const int prologues = table["scale_shift+relu+conv+statistics"];
       const int sums =
           table["dgrad+norm_apply+drelu+dnorm_weights"] + table["dgrad+add+norm_apply+drelu+dnorm_weights"];
-      EXPECT_EQ(table["conv+statistics"] + prologues, of.normed);
+      EXPECT_EQ(table["conv+statistics"] + prologues, compute == ComputeType::kFp16 ? of.normed - stems : 0);
+      EXPECT_EQ(table["conv+statistics"] + prologues + table["conv"], of.normed);
       EXPECT_EQ(table["conv+bias+relu"], of.convolutions - of.normed);
       EXPECT_EQ(table["scale_shift+relu+wgrad"] + table["wgrad"], of.convolutions);
       EXPECT_EQ(table["scale_shift+relu+wgrad"], prologues);
@@ -317,6 +320,7 @@ TEST_P(PlanTest, GradientsInFp32FromSixteenBitProductsAreCopied) {
         }
         if (level == 2) {
           for (const std::string& known : kFp16Alone) wrong.erase(known);
+          wrong.erase("conv+statistics");  // of the stem in fp16, of all in bf16
         }
         EXPECT_EQ(wrong, std::set<std::string>());
         expect_all_convolutions(plan.program, kExpected.at(model));
