@@ -7,6 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from .comparing import compile_ahead
 from .ctest import GpuTest
 from .visit import CannotRun, PartFailed, Visit
 
@@ -82,12 +83,20 @@ def _counts(results: list[tuple[int, int, list[str]]]) -> str:
 
 
 def gpu_tests(visit: Visit) -> str:
-    """The tests of label gpu, side by side: most of their time they plan and compile."""
+    """The tests of label gpu, all at once, and beside them what torch.compile needs minutes for: they wait for
+    compilers most of their time, and nothing here is measured."""
     tests = visit.place.gpu_tests()
     if not tests:
         raise CannotRun(NO_TESTS)
-    with ThreadPoolExecutor(max_workers=len(tests)) as pool:
-        return _counts(list(pool.map(lambda test: _run_test(visit, test), tests)))
+    peers = []
+    if visit.gpu is not None and not isinstance(visit.torch, str):
+        peers = [(dtype, model) for dtype in visit.sizes.dtypes[:2] for model in visit.sizes.models]
+    with ThreadPoolExecutor(max_workers=len(tests) + len(peers)) as pool:
+        compiling = [pool.submit(compile_ahead, visit, dtype, model) for dtype, model in peers]
+        results = list(pool.map(lambda test: _run_test(visit, test), tests))
+        compiled = sum(each.result() for each in compiling)
+    text = _counts(results)
+    return f"{text}; torch.compile was through with {compiled} of {len(peers)} networks" if peers else text
 
 
 def sanitizer(tool: str) -> Callable[[Visit], str]:

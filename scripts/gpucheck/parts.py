@@ -40,22 +40,22 @@ def _trained(dtype: str, models: tuple[str, ...]) -> list[Part]:
     ]
 
 
-# Guesses, until somebody has been there.
+# Guesses: nobody has run these.
 _SANITIZER_SECONDS = {"memcheck": 60, "racecheck": 90, "initcheck": 60, "synccheck": 45}
 
 
 def parts_for(sizes: Sizes) -> list[Part]:
     """All parts, in the order of their value."""
     models, first, later = sizes.models, sizes.dtypes[:2], sizes.dtypes[2:]
-    parts = [Part(Estimate("tests", 60, 400), "the tests of label gpu", checks.gpu_tests)]
+    parts = [Part(Estimate("tests", 150, 400), "the tests of label gpu; torch.compile beside", checks.gpu_tests)]
+    parts += [
+        Part(Estimate("devices", 1, 60), "device properties, as tests/cudnn/devices has them", checks.devices),
+        Part(Estimate("doctor", 2, 60), "hvd_bench doctor", checks.doctor),
+    ]
     parts += [part for dtype in first for part in _compared(QUICK, dtype, models)]
     parts += [
         Part(Estimate(f"replay-{model}", 15, 90), f"replay profile of {model}", training.replay(model))
         for model in models
-    ]
-    parts += [
-        Part(Estimate("devices", 10, 60), "device properties, as tests/cudnn/devices has them", checks.devices),
-        Part(Estimate("doctor", 15, 60), "hvd_bench doctor", checks.doctor),
     ]
     parts += [part for dtype in first for part in _compared(FULL, dtype, models)]
     parts += [part for dtype in first for part in _trained(dtype, models)]

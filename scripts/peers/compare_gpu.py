@@ -106,19 +106,14 @@ class Comparison:
         command += ["--benchmark-limit", str(options.benchmark_limit)]
         if options.warm_up is not None:
             command += ["--warm-up", str(options.warm_up)]
-        environment = {}
         if options.compile_cache:
-            environment = {
-                "TORCHINDUCTOR_CACHE_DIR": f"{options.compile_cache}/inductor",
-                "TORCHINDUCTOR_FX_GRAPH_CACHE": "1",
-                "TRITON_CACHE_DIR": f"{options.compile_cache}/triton",
-            }
+            command += ["--compile-cache", str(options.compile_cache)]
         own = options.compile_seconds if variant in ("compile", "autotune") else options.start_seconds
         limit = min(own, self._left() - min(RESERVE_SECONDS, 0.4 * options.seconds))
         if limit <= 0:
             raise PeerError(f"torch {variant}: no time was left to start it")
         try:
-            return Server(f"torch {variant}", command, environment, start_seconds=limit, log=self._log)
+            return Server(f"torch {variant}", command, start_seconds=limit, log=self._log)
         except PeerError as error:
             if error.code is None and limit < own:
                 raise PeerError(f"{error}, and there was no time left for its {own:.0f} s") from None

@@ -25,6 +25,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 from networks import DEFAULT_IMAGE, PUBLISHED_PARAMETERS, checked_network, parameter_count
@@ -202,6 +203,7 @@ def parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument("--warm-up", type=int, default=WARM_UP_STEPS, help="steps before the first answer")
     parser.add_argument("--memory-fraction", type=float, default=1.0, help="of the device's memory, at most")
+    parser.add_argument("--compile-cache", type=Path, help="where torch.compile keeps what it has compiled")
     return parser.parse_args()
 
 
@@ -247,6 +249,10 @@ def main() -> int:
     if reason := obstacle(options):
         print(f"gpu_torch: {reason}", file=sys.stderr)
         return 2
+    if options.compile_cache:
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(options.compile_cache / "inductor")
+        os.environ["TORCHINDUCTOR_FX_GRAPH_CACHE"] = "1"
+        os.environ["TRITON_CACHE_DIR"] = str(options.compile_cache / "triton")
     set_precision(options.dtype, options.benchmark_limit)
     if options.device == "cuda" and options.memory_fraction < 1:
         torch.cuda.set_per_process_memory_fraction(options.memory_fraction)

@@ -101,7 +101,7 @@ class VisitTest(Visited):
         self.assertEqual(code, 3)
         self.assertEqual((rows["doctor"]["result"], rows["train-fp32-resnet50"]["result"]), ("good", "not yet"))
         self.assertEqual(rows["train-fp32-resnet50"]["reason"], "no time: 0:36 were given")
-        self.assertIn("1 parts, about 0:15 of 0:36 (estimates): doctor 15 s", text)
+        self.assertIn("1 parts, about 0:02 of 0:36 (estimates): doctor 2 s", text)
         self.assertIn("missing: 1 of 2 parts, about 0:40 by estimate: train-fp32-resnet50\n", text)
 
     def test_a_program_that_was_not_built(self) -> None:
@@ -156,9 +156,9 @@ class GpuVisitTest(Visited):
             line = (self.folder / "out" / f"{name}.txt").read_text().splitlines()[0]
             with mock.patch.object(sys, "argv", shlex.split(line.removeprefix("$ "))[1:]):
                 parsed.append(compare_gpu.parse_arguments())
-        self.assertEqual([options.variants[0] for options in parsed], ["graph", "eager", "compile", "autotune"])
+        self.assertEqual([options.variants[0] for options in parsed], ["compile", "eager", "compile", "autotune"])
         self.assertEqual([options.first_variant_only for options in parsed], [True, False, False, False])
-        self.assertEqual([list(options.batches) for options in parsed], [[128], [64, 128, 256, 512], [128], [128]])
+        self.assertEqual([list(options.batches) for options in parsed], [[256], [64, 128, 256, 512], [128], [128]])
         self.assertEqual({options.dtypes[0] for options in parsed}, {"bf16"})
 
     def test_a_comparison_with_trouble(self) -> None:
