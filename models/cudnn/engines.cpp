@@ -6,13 +6,12 @@
 #include <utility>
 
 #include "engine/base/error.h"
-#include "models/cudnn/operation_graph.h"
 
 namespace hvd::models::cudnn {
 namespace {
 
-// cuDNN's lists are at most some forty long.
-constexpr std::int64_t kMostResults = 64;
+// cuDNN's lists are at most some forty long, and a plan keeps eight candidates (PlanOptions).
+constexpr std::int64_t kFirstResults = 8, kMostResults = 64;
 constexpr std::int64_t kMostNotes = 16;
 constexpr std::int64_t kMostKnobs = 32;
 
@@ -101,33 +100,56 @@ std::size_t promised_workspace(const Descriptor& config) {
   }
 }
 
-EngineFinder::List EngineFinder::list(const Program& program, const Group& group, Heuristics mode) const {
-  List list;
+EngineList::EngineList(const Library& library, const Target& target, const Program& program, const Group& group,
+                       Heuristics mode)
+    : library_(library), target_(target) {
   try {
-    const OperationGraph graph(*library_, program, group, target_.handle());
+    graph_.emplace(library, program, group, target.handle());
     const cudnnBackendHeurMode_t wanted = mode_of(mode);
-    Descriptor heuristics(*library_, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
-    heuristics.set(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph.get());
-    heuristics.set(CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &wanted);
-    target_.aim_heuristics(heuristics);
-    heuristics.finalize("heuristics");
-    std::vector<Descriptor> configs = descriptors(*library_, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, kMostResults);
-    const std::int64_t count = get_descriptors(heuristics, CUDNN_ATTR_ENGINEHEUR_RESULTS, configs);
-    for (std::int64_t i = 0; i < count; ++i) {
-      try {
-        EngineChoice choice = choice_of(*library_, target_, configs[static_cast<std::size_t>(i)]);
-        const bool known = std::any_of(list.choices.begin(), list.choices.end(), [&](const EngineChoice& other) {
-          return other.engine == choice.engine && other.knobs == choice.knobs;
-        });
-        if (!known) list.choices.push_back(std::move(choice));
-      } catch (const Error& error) {
-        list.why = error.what();
-      }
-    }
+    heuristics_.emplace(library, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
+    heuristics_->set(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph_->get());
+    heuristics_->set(CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &wanted);
+    target.aim_heuristics(*heuristics_);
+    heuristics_->finalize("heuristics");
+    fetch(kFirstResults);
   } catch (const Error& error) {
-    list.why = error.what();
+    whole_ = true;
+    why_ = error.what();
   }
-  return list;
+}
+
+// cuDNN makes the list anew, as long as it is asked for.
+void EngineList::fetch(std::int64_t most) {
+  std::vector<Descriptor> configs = descriptors(library_, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, most);
+  const std::int64_t count = get_descriptors(*heuristics_, CUDNN_ATTR_ENGINEHEUR_RESULTS, configs);
+  configs.erase(configs.begin() + count, configs.end());
+  configs_ = std::move(configs);
+  whole_ = count < most || most == kMostResults;
+}
+
+const EngineChoice* EngineList::at(std::size_t i) {
+  while (i >= choices_.size()) {
+    if (looked_at_ < configs_.size()) {
+      look_at_next();
+    } else if (!whole_) {
+      fetch(kMostResults);
+    } else {
+      return nullptr;
+    }
+  }
+  return &choices_[i];
+}
+
+void EngineList::look_at_next() {
+  try {
+    EngineChoice choice = choice_of(library_, target_, configs_[looked_at_++]);
+    const bool known = std::any_of(choices_.begin(), choices_.end(), [&](const EngineChoice& other) {
+      return other.engine == choice.engine && other.knobs == choice.knobs;
+    });
+    if (!known) choices_.push_back(std::move(choice));
+  } catch (const Error& error) {
+    why_ = error.what();
+  }
 }
 
 EngineFilter filter_of(const PlanOptions& options) {

@@ -1,12 +1,15 @@
 // Asks cuDNN which engines run a group, on a GPU that is described or on one that is there.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "models/cudnn/descriptor.h"
+#include "models/cudnn/operation_graph.h"
 #include "models/cudnn/plan.h"
 #include "models/cudnn/target.h"
 
@@ -35,24 +38,32 @@ std::string rejection(const EngineChoice& choice, const EngineFilter& filter);
 /// way to know without a GPU where an engine is compiled at run time. 0 if this cuDNN does not say.
 std::size_t promised_workspace(const Descriptor& config);
 
-class EngineFinder {
+/// One list of the heuristics for `group`, made and looked at as far as it is asked for: each engine takes cuDNN
+/// milliseconds, and some lists hold dozens. `library` and `target` must outlive it. One thread.
+class EngineList {
  public:
-  EngineFinder(std::shared_ptr<const Library> library, Target target)
-      : library_(std::move(library)), target_(std::move(target)) {}
+  /// Never fails: a refusal is an empty list with a reason.
+  EngineList(const Library& library, const Target& target, const Program& program, const Group& group, Heuristics mode);
 
-  struct List {
-    /// That cuDNN accepts; those compiled in advance are finalised. Compiling the others takes seconds each.
-    std::vector<EngineChoice> choices;
-    std::string why;  ///< what cuDNN said to what it does not accept; may be empty
-  };
-  /// One list of the heuristics for `group`. Never fails: a refusal is an empty list with a reason.
-  [[nodiscard]] List list(const Program& program, const Group& group, Heuristics mode) const;
-
-  [[nodiscard]] const Library& library() const noexcept { return *library_; }
+  /// Number `i` of those that cuDNN accepts; those compiled in advance are finalised (compiling the others takes
+  /// seconds each). Null: there are not so many. Valid until the next call.
+  const EngineChoice* at(std::size_t i);
+  /// What cuDNN said to what it does not accept, as far as the list was looked at; may be empty.
+  [[nodiscard]] const std::string& why() const noexcept { return why_; }
 
  private:
-  std::shared_ptr<const Library> library_;
-  Target target_;
+  void fetch(std::int64_t most);
+  void look_at_next();
+
+  const Library& library_;
+  const Target& target_;
+  std::optional<OperationGraph> graph_;  // outlives what follows
+  std::optional<Descriptor> heuristics_;
+  std::vector<Descriptor> configs_;  // the first ones of the list
+  bool whole_ = false;               // they are all of it
+  std::size_t looked_at_ = 0;
+  std::vector<EngineChoice> choices_;
+  std::string why_;
 };
 
 /// For the GPU of `handle`, called `device`. Both outlive it. (planner.cpp)

@@ -44,7 +44,8 @@ bool sums_beside_product(const Group& group) {
 
 class CudnnPlanner final : public Planner {
  public:
-  CudnnPlanner(EngineFinder finder, std::string device) : finder_(std::move(finder)), device_(std::move(device)) {}
+  CudnnPlanner(std::shared_ptr<const Library> library, Target target, std::string device)
+      : library_(std::move(library)), target_(std::move(target)), device_(std::move(device)) {}
 
   Plan plan(const Graph& graph, const PlanOptions& options) override {
     Oracle oracle(*this, options);
@@ -55,9 +56,7 @@ class CudnnPlanner final : public Planner {
                                .prologues = options.prologues},
                               oracle);
     Plan plan = assemble(graph, options, std::move(program), [&](const Program& of, const Group& group) {
-      std::vector<EngineChoice> choices = oracle.answer(of, group).choices;
-      if (choices.size() > options.candidates) choices.resize(std::max(options.candidates, std::size_t{1}));
-      return choices;
+      return oracle.answer(of, group, std::max(options.candidates, std::size_t{1})).choices;
     });
     plan.cudnn = cudnn_version();
     plan.device = device_;
@@ -65,7 +64,7 @@ class CudnnPlanner final : public Planner {
   }
 
   Questions questions() const override { return questions_; }
-  std::string cudnn_version() const override { return finder_.library().version().text(); }
+  std::string cudnn_version() const override { return library_->version().text(); }
 
  private:
   class Oracle final : public EngineOracle {
@@ -75,20 +74,24 @@ class CudnnPlanner final : public Planner {
 
     std::string refusal(const Program& program, const Group& group) override {
       std::string why = rejection(group, options_);
-      return why.empty() ? answer(program, group).why : why;
+      return why.empty() ? answer(program, group, 1).why : why;
     }
 
-    /// The first of cuDNN's lists that holds something within the filter that has not failed, without the rest of it.
-    EngineFinder::List answer(const Program& program, const Group& group) {
-      EngineFinder::List found;
+    struct Answer {
+      std::vector<EngineChoice> choices;
+      std::string why;  ///< there are none
+    };
+    /// Of the first of cuDNN's lists that holds anything within the filter that has not failed, the first `most` such.
+    Answer answer(const Program& program, const Group& group, std::size_t most) {
+      Answer found;
       std::set<std::string> reasons;
       const std::string key = signature(program, group);
       for (const Heuristics mode : {Heuristics::kA, Heuristics::kB, Heuristics::kFallback}) {
         // For fusions cuDNN answers B with A's list, at A's price (9.19).
         if (mode == Heuristics::kB && group.operations.size() > 1) continue;
-        const EngineFinder::List& list = planner_.ask(program, group, mode);
-        if (!list.why.empty()) reasons.insert(list.why);
-        for (const EngineChoice& choice : list.choices) {
+        EngineList& list = planner_.ask(program, group, mode);
+        for (std::size_t i = 0; found.choices.size() < most && list.at(i) != nullptr; ++i) {
+          const EngineChoice& choice = *list.at(i);
           std::string why = rejection(choice, filter_);
           if (why.empty() && choice.compiled_at_run_time && sums_beside_product(group)) why = kSlowSums;
           if (const std::string* failure = find_failure(options_.failed, key, choice.text()); failure != nullptr) {
@@ -101,6 +104,7 @@ class CudnnPlanner final : public Planner {
           }
         }
         if (!found.choices.empty()) return found;
+        if (!list.why().empty()) reasons.insert(list.why());
       }
       for (const std::string& reason : reasons) found.why += (found.why.empty() ? "" : "; ") + reason;
       if (found.why.empty()) found.why = "no engine knows it";
@@ -116,17 +120,17 @@ class CudnnPlanner final : public Planner {
     EngineFilter filter_;
   };
 
-  const EngineFinder::List& ask(const Program& program, const Group& group, Heuristics mode) {
-    const auto [found, first] =
-        answers_.try_emplace(std::to_string(static_cast<int>(mode)) + signature(program, group));
-    if (first) found->second = finder_.list(program, group, mode);
+  EngineList& ask(const Program& program, const Group& group, Heuristics mode) {
+    const auto [found, first] = answers_.try_emplace(std::to_string(static_cast<int>(mode)) + signature(program, group),
+                                                     *library_, target_, program, group, mode);
     ++(first ? questions_.asked : questions_.known);
     return found->second;
   }
 
-  EngineFinder finder_;
+  std::shared_ptr<const Library> library_;
+  Target target_;
   std::string device_;
-  std::map<std::string, EngineFinder::List> answers_;
+  std::map<std::string, EngineList> answers_;  // destroyed before what they refer to
   Questions questions_;
 };
 
@@ -146,13 +150,12 @@ std::string planner_unsupported_reason() {
 std::unique_ptr<Planner> make_planner(const std::string& device_properties) {
   auto library = Library::load();
   Target target(*library, device_properties);
-  return std::make_unique<CudnnPlanner>(EngineFinder(std::move(library), std::move(target)),
-                                        device_name(device_properties));
+  return std::make_unique<CudnnPlanner>(std::move(library), std::move(target), device_name(device_properties));
 }
 
 std::unique_ptr<Planner> make_planner(std::shared_ptr<const Library> library, cudnnHandle_t handle,
                                       const std::string& device) {
-  return std::make_unique<CudnnPlanner>(EngineFinder(std::move(library), Target(handle)), device);
+  return std::make_unique<CudnnPlanner>(std::move(library), Target(handle), device);
 }
 
 }  // namespace hvd::models::cudnn
