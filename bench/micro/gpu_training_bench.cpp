@@ -38,6 +38,7 @@ class GpuBench final : public TrainingBench {
     const CudnnOptions cudnn{.tf32 = options.dtype == "tf32",
                              .level = options.fusion_level,
                              .prologues = prologues(options.prologues),
+                             .pad_images = options.pad_images,
                              .tune = options.tune,
                              .winners_folder = options.winners_folder};
     step_ = make_cudnn_step(std::move(input_.graph), step_options(options), cudnn, *runtime_,

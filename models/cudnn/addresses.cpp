@@ -17,6 +17,7 @@ std::span<std::byte> Addresses::arena(const Value& value) const {
   switch (value.home) {
     case Home::kImages: return arenas_.images;
     case Home::kLabels: return arenas_.labels;
+    case Home::kPaddedWeight: return arenas_.padded_weights;
     // A batch norm's vectors are read in fp32 whatever the type of the weights.
     case Home::kParameter: return value.type == storage_ ? arenas_.weights : arenas_.master;
     case Home::kState: return arenas_.state;

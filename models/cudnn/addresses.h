@@ -13,7 +13,7 @@ namespace hvd::models::cudnn {
 
 /// Device memory of one training step, as large as the MemoryLayout says. In fp32 `weights` and `master` are the same.
 struct Arenas {
-  std::span<std::byte> weights, master, gradients, momentum, state, images, labels, scratch;
+  std::span<std::byte> weights, master, gradients, momentum, state, images, labels, padded_weights, scratch;
   std::span<std::byte> workspace;  ///< shared by all launches
 };
 

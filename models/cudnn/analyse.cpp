@@ -29,6 +29,11 @@ DataType storage(ComputeType type) noexcept {
   return DataType::kF32;
 }
 
+std::int64_t image_channels_multiple(ComputeType type) noexcept {
+  constexpr std::int64_t kBytes = 16;
+  return type == ComputeType::kFp32 ? 1 : kBytes / static_cast<std::int64_t>(size_of(storage(type)));
+}
+
 Analyser::Analyser(const Graph& graph, const AnalysisOptions& options, EngineOracle& oracle)
     : graph_(graph),
       options_(options),
@@ -81,6 +86,12 @@ void Analyser::add_arena_values() {
       case TensorRole::kInput:
         value.home = Home::kImages;
         value.type = storage_type();
+        if (pads_images(value.tensor)) {
+          const Padded images = add_padded(std::move(value));
+          padded_[static_cast<TensorId>(i)] = images.whole;
+          value_of_[i] = images.own;
+          continue;
+        }
         break;
       case TensorRole::kLabel:
         value.home = Home::kLabels;
@@ -197,7 +208,7 @@ ValueId Analyser::extra_output(Draft& draft, const std::string& name, const Shap
 
 ValueId Analyser::activation(Draft& draft, TensorId id, bool again) {
   const auto found = unapplied_.find(id);
-  if (found == unapplied_.end()) return value_of(id);
+  if (found == unapplied_.end()) return operand(id);
   const Unapplied& unapplied = found->second;
   const Node& norm = node(unapplied.norm);
   const NormVectors& vectors = norms_.at(unapplied.norm);

@@ -31,6 +31,9 @@ enum class ComputeType : std::uint8_t {
 std::string_view name(ComputeType type) noexcept;
 /// The element type of activations and weights in memory.
 DataType storage(ComputeType type) noexcept;
+/// What the channels of an image must be a multiple of for engines on tensor cores: 16 bytes. Of none in fp32, which
+/// uses none.
+std::int64_t image_channels_multiple(ComputeType type) noexcept;
 
 /// At level 2: which convolutions may apply the batch norm before them, instead of reading what has been normalised.
 enum class Prologues : std::uint8_t { kNone, kPointwise /**< of kernel 1 x 1 */, kAll };
@@ -40,6 +43,7 @@ struct AnalysisOptions {
   DataType gradient = DataType::kF16;  ///< of the gradient arena
   int level = 2;                       ///< the highest to try
   Prologues prologues = Prologues::kAll;
+  bool pad_images = false;  ///< to image_channels_multiple() channels, and the convolutions' weights that read them
 };
 
 /// Says whether a group can be run. Called often for equal groups: keep the answers, by signature().

@@ -49,6 +49,10 @@ class Analyser {
     ValueId sum = kNoValue, square_sum = kNoValue;
   };
 
+  /// Gradients made in another type or place than the arena's, to be copied into it: what was made, and of which
+  /// tensor.
+  using Casts = std::vector<std::pair<ValueId, TensorId>>;
+
   // Values. (analyse.cpp)
   ValueId add_value(Value value);
   void add_arena_values();
@@ -58,6 +62,20 @@ class Analyser {
   [[nodiscard]] ValueId value_of(TensorId id) const;
   [[nodiscard]] bool has_value(TensorId id) const { return value_of_.at(static_cast<std::size_t>(id)) != kNoValue; }
   [[nodiscard]] DataType storage_type() const { return storage(options_.compute); }
+
+  // Images of few channels, and what convolutions read and make beside them. (padding.cpp)
+  /// A value with channels added, and the slice of it that has the tensor's own.
+  struct Padded {
+    ValueId whole = kNoValue, own = kNoValue;
+  };
+  [[nodiscard]] bool pads_images(TensorId id) const;
+  Padded add_padded(Value own);
+  /// Copies the weight of `conv`, if it reads padded images, to one with as many channels.
+  void pad_weight(NodeId conv);
+  /// As gradient_output(), for the weight of such a convolution.
+  ValueId padded_gradient(Draft& draft, TensorId id, DataType made_in, Casts& casts);
+  /// The value of `id` as convolutions read it.
+  [[nodiscard]] ValueId operand(TensorId id) const;
 
   // Readers. (analyse.cpp)
   [[nodiscard]] const std::vector<NodeId>& readers(TensorId id) const {
@@ -146,8 +164,6 @@ class Analyser {
   [[nodiscard]] NodeId norm_under(NodeId relu_backward) const;
   void bind_diff(TensorId id, ValueId value);
 
-  /// Gradients made in another type than the arena's, to be copied into it: what was made, and of which tensor.
-  using Casts = std::vector<std::pair<ValueId, TensorId>>;
   ValueId gradient_output(Draft& draft, TensorId id, DataType made_in, Casts& casts);
   /// Adds to those that wait; launches them when they are enough for a launch.
   void cast_gradients(const Casts& casts);
@@ -185,6 +201,7 @@ class Analyser {
   };
   std::map<TensorId, Slice> slices_;              // forward tensors that go into a concatenation
   std::map<NodeId, NormVectors> norms_;           // by forward node
+  std::map<TensorId, ValueId> padded_;            // images and weights: with the channels added
   std::map<TensorId, Unapplied> unapplied_;       // by the tensor that is not in memory
   std::set<NodeId> rectified_;                    // rectifiers of unapplied tensors that some group has applied
   std::map<NodeId, ValueId> where_;               // by max-pool node: index of the maximum

@@ -18,10 +18,10 @@ static_assert(offsetof(kernels::StepScalars, first_sample) ==
 
 }  // namespace
 
-BatchLoader::BatchLoader(const Graph& graph, DataType type, const StepMemory& memory, const kernels::Table& kernels,
-                         gpu::Runtime& runtime, gpu::StreamView compute)
+BatchLoader::BatchLoader(const Graph& graph, const kernels::Matrix& images, const StepMemory& memory,
+                         const kernels::Table& kernels, gpu::Runtime& runtime, gpu::StreamView compute)
     : graph_(graph),
-      type_(type),
+      images_(images),
       memory_(memory),
       kernels_(kernels),
       runtime_(runtime),
@@ -85,14 +85,24 @@ void BatchLoader::cross(const Batch& batch, Deadline deadline) {
   slots_.emptied_on(copy_);
   runtime_.record(arrived_.at(k), copy_);
   runtime_.wait(compute_, arrived_.at(k));
-  const kernels::Copy images{.from = staged,
-                             .to = memory_.arenas().images.data(),
-                             .from_type = DataType::kF32,
-                             .to_type = type_,
-                             .count = static_cast<std::int64_t>(batch.images.size())};
-  kernels_.copy_all({&images, 1}, static_cast<kernels::Stream>(compute_.native));
+  convert(staged);
   runtime_.copy(memory_.arenas().labels.data(), staged + labels_at_, batch.labels.size_bytes(), compute_);
   runtime_.record(consumed_.at(k), compute_);
+}
+
+// To the type that operations read. Channels that were added are zero since there is memory, and stay so.
+void BatchLoader::convert(std::byte* staged) {
+  const auto stream = static_cast<kernels::Stream>(compute_.native);
+  const std::int64_t channels = images_.channels;
+  if (images_.pitch != channels) {
+    return kernels_.copy_matrix({staged, DataType::kF32, images_.rows, channels, channels}, images_, stream);
+  }
+  const kernels::Copy all{.from = staged,
+                          .to = images_.data,
+                          .from_type = DataType::kF32,
+                          .to_type = images_.type,
+                          .count = images_.rows * channels};
+  kernels_.copy_all({&all, 1}, stream);
 }
 
 void BatchLoader::keep(std::uint64_t content) {

@@ -17,9 +17,9 @@ namespace hvd::models::cudnn {
 
 class BatchLoader {
  public:
-  /// Everything given must outlive it. `type`: of the images that operations read.
-  BatchLoader(const Graph& graph, DataType type, const StepMemory& memory, const kernels::Table& kernels,
-              gpu::Runtime& runtime, gpu::StreamView compute);
+  /// Everything given must outlive it. `images`: where they are written for the operations, in their type.
+  BatchLoader(const Graph& graph, const kernels::Matrix& images, const StepMemory& memory,
+              const kernels::Table& kernels, gpu::Runtime& runtime, gpu::StreamView compute);
 
   /// As DeviceStep::load().
   void load(const Batch& batch, Deadline deadline);
@@ -32,10 +32,11 @@ class BatchLoader {
  private:
   void check(const Batch& batch) const;
   void cross(const Batch& batch, Deadline deadline);
+  void convert(std::byte* staged);
   void keep(std::uint64_t content);
 
   const Graph& graph_;
-  DataType type_;
+  kernels::Matrix images_;
   const StepMemory& memory_;
   const kernels::Table& kernels_;
   gpu::Runtime& runtime_;

@@ -49,6 +49,7 @@ std::unique_ptr<DeviceStep> make_cudnn_step(Graph graph, const StepOptions& opti
                               .gradient = options.gradient,
                               .level = cudnn.level,
                               .prologues = cudnn.prologues,
+                              .pad_images = cudnn.pad_images,
                               .deterministic = cudnn.deterministic,
                               .workspace_cap_bytes = cudnn.workspace_cap_bytes,
                               .failed = failed});

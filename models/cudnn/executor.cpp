@@ -44,7 +44,7 @@ class Executor final : public DeviceStep {
         memory_(runtime, plan_.memory,
                 memory_need(plan_.memory, graph_.batch_size, room_->workspace_bytes(plan_), kInputCopies),
                 room_->workspace_bytes(plan_), allocate, compute_),
-        batches_(graph_, storage(plan_.options.compute), memory_, kernels_, runtime, compute_),
+        batches_(graph_, addresses().matrix(images_of(graph_, plan_.program)), memory_, kernels_, runtime, compute_),
         sgd_slots_(runtime, kSgdBytes, "the update's numbers"),
         weights_(graph_, plan_, memory_, kernels_, runtime, compute_),
         results_(runtime.allocate_pinned(kResultBytes, "the losses")),
@@ -176,7 +176,7 @@ class Executor final : public DeviceStep {
     report.gradients = layout.gradients;
     report.momentum = layout.momentum;
     report.master = layout.master;
-    report.activations = layout.scratch + layout.images + layout.labels + layout.state;
+    report.activations = layout.scratch + layout.images + layout.labels + layout.state + layout.padded_weights;
     report.workspace = memory_.arenas().workspace.size() + batches_.device_bytes();
     return report;
   }

@@ -55,7 +55,7 @@ Draft Analyser::conv_draft(NodeId id, const ConvForm& form, bool sliced) {
   } else {
     result = output(made, y, sliced);
   }
-  operate_with_attr(made, OpType::kConv, {x, value_of(of.inputs[1])}, {result}, id);
+  operate_with_attr(made, OpType::kConv, {x, operand(of.inputs[1])}, {result}, id);
   if (form.bias) {
     const ValueId sum = form.relu ? inside_value(of.name + ":biased", shape(y)) : output(made, y, sliced);
     operate(made, OpType::kBias, {result, value_of(of.inputs[2])}, {sum}, id);
@@ -78,7 +78,7 @@ Draft Analyser::conv_draft(NodeId id, const ConvForm& form, bool sliced) {
 
 void Analyser::conv(NodeId id) {
   const Node& of = node(id);
-  std::string why;
+  pad_weight(id);
   for (const ConvForm& form : conv_forms(id)) {
     const TensorId last =
         form.relu ? node(only_forward_reader(of.outputs[0], OpKind::kRelu)).outputs[0] : of.outputs[0];

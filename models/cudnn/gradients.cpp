@@ -61,13 +61,15 @@ void Analyser::conv_backward_weights(NodeId id) {
   // same with a diff without gaps.
   std::vector<DataType> types{storage_type()};
   if (storage_type() != options_.gradient) types.push_back(options_.gradient);
+  const bool padded = padded_.contains(node(of.forward).inputs[0]);
   for (const bool gaps : {true, false}) {
     if (!gaps && program_.value(diff).parent == kNoValue) continue;
     const ValueId dy = gaps ? diff : packed(diff, id);
     for (const DataType type : types) {
       Draft made = weight_gradient_draft(of.forward, id, dy, true);
       Casts casts;
-      const ValueId dw = gradient_output(made, of.outputs[0], type, casts);
+      const ValueId dw = padded ? padded_gradient(made, of.outputs[0], type, casts)
+                                : gradient_output(made, of.outputs[0], type, casts);
       made.group.operations.back().outputs = {dw};
       if (!offer(made)) continue;
       cast_gradients(casts);

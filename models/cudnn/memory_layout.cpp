@@ -67,11 +67,12 @@ MemoryLayout lay_out(const Graph& graph, const Program& program, ComputeType com
 
   for (std::size_t id = 0; id < program.values.size(); ++id) {
     const Value& value = program.values[id];
+    if (value.parent != kNoValue) continue;
     switch (value.home) {
       case Home::kImages:
         layout.offsets[id] = 0;
         layout.images = bytes_of(value);
-        layout.image_element_bytes = size_of(value.type);
+        layout.image_elements = static_cast<std::size_t>(own_elements(value));
         break;
       case Home::kLabels:
         layout.offsets[id] = 0;
@@ -82,6 +83,10 @@ MemoryLayout lay_out(const Graph& graph, const Program& program, ComputeType com
       case Home::kState:
         layout.offsets[id] = layout.state;
         layout.state += align_up(bytes_of(value), kScratchAlignBytes);
+        break;
+      case Home::kPaddedWeight:
+        layout.offsets[id] = layout.padded_weights;
+        layout.padded_weights += align_up(bytes_of(value), kScratchAlignBytes);
         break;
       case Home::kScratch: break;
     }

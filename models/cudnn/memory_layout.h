@@ -30,7 +30,8 @@ struct MemoryLayout {
   std::size_t momentum = 0;   ///< fp32
   std::size_t state = 0;      ///< running statistics, fp32
   std::size_t images = 0, labels = 0;
-  std::size_t image_element_bytes = 4;  ///< of a pixel's channel, in the compute type
+  std::size_t image_elements = 0;  ///< of the network's images; `images` may hold more
+  std::size_t padded_weights = 0;
   std::size_t scratch = 0;
   std::size_t scratch_lower_bound = 0;  ///< largest sum of values that live at the same time
   std::size_t scratch_without_reuse = 0;
@@ -40,7 +41,7 @@ struct MemoryLayout {
 
   /// All arenas, less the workspace.
   [[nodiscard]] std::size_t total() const {
-    return weights + master + gradients + momentum + state + images + labels + scratch;
+    return weights + master + gradients + momentum + state + images + labels + padded_weights + scratch;
   }
 };
 

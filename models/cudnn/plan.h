@@ -52,6 +52,7 @@ struct PlanOptions {
   DataType gradient = DataType::kF16;
   int level = 2;
   Prologues prologues = Prologues::kAll;
+  bool pad_images = false;
   bool deterministic = false;  ///< only engines, and groups, whose sums have a fixed order
   /// One workspace serves all groups; engines that want more are passed over.
   std::size_t workspace_cap_bytes = std::size_t{1} << 30;

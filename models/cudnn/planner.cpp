@@ -53,7 +53,8 @@ class CudnnPlanner final : public Planner {
                               {.compute = options.compute,
                                .gradient = options.gradient,
                                .level = options.level,
-                               .prologues = options.prologues},
+                               .prologues = options.prologues,
+                               .pad_images = options.pad_images},
                               oracle);
     Plan plan = assemble(graph, options, std::move(program), [&](const Program& of, const Group& group) {
       return oracle.answer(of, group, std::max(options.candidates, std::size_t{1})).choices;

@@ -104,6 +104,19 @@ Placement placement(const Program& program, ValueId id) {
   return place;
 }
 
+std::int64_t own_elements(const Value& value) {
+  if (value.padding == 0) return value.shape.count();
+  const std::int64_t channels = value.shape[value.shape.rank() - 1];
+  return value.shape.count() / channels * (channels - value.padding);
+}
+
+ValueId images_of(const Graph& graph, const Program& program) {
+  const auto found = std::find_if(program.values.begin(), program.values.end(),
+                                  [&](const Value& value) { return value.tensor == graph.images; });
+  HVD_ASSERT(found != program.values.end());
+  return static_cast<ValueId>(found - program.values.begin());
+}
+
 std::vector<ValueId> reads(const Group& group) {
   std::vector<ValueId> list;
   for (const Operation& operation : group.operations) {
@@ -177,7 +190,7 @@ class Checker {
   /// Whether all of `id` has been written. A sliced value is when its slices are.
   bool ready(ValueId id) const {
     const Value& value = program_.value(id);
-    if (value.home != Home::kScratch && value.home != Home::kGradient) return true;
+    if (value.home != Home::kScratch && value.home != Home::kGradient && value.home != Home::kPaddedWeight) return true;
     if (written_[static_cast<std::size_t>(id)] > 0) return true;
     if (value.parent != kNoValue && ready(value.parent)) return true;
     const auto slices = slices_.find(id);
@@ -187,7 +200,7 @@ class Checker {
       if (channel != end) return false;
       end = channel + count;
     }
-    return end == value.shape[value.shape.rank() - 1];
+    return end == value.shape[value.shape.rank() - 1] - value.padding;
   }
 
   void check(const Group& group) {
@@ -242,6 +255,7 @@ class Checker {
     switch (node.kind) {
       case OpKind::kConv:
       case OpKind::kFullyConnected:
+        if (operation.type == OpType::kCopy) return false;
         return node.inputs.size() > 2 ? operation.type == OpType::kBias : operation.type != OpType::kBias;
       case OpKind::kBatchNorm: return operation.type == OpType::kNorm || operation.type == OpType::kNormFinalize;
       case OpKind::kConvBackwardWeights:

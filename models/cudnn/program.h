@@ -25,12 +25,13 @@ inline constexpr std::int64_t kWidestAlignment = 16;
 
 /// Where a value lives.
 enum class Home : std::uint8_t {
-  kImages,     ///< the batch, in the compute type
-  kLabels,     ///< int32
-  kParameter,  ///< what the operations read: weights and biases in the compute type, batch norm's vectors in fp32
-  kState,      ///< running statistics, fp32
-  kGradient,   ///< the gradient arena
-  kScratch,    ///< the arena that is reused by liveness; nothing at all for values that stay inside a group
+  kImages,        ///< the batch, in the compute type
+  kLabels,        ///< int32
+  kParameter,     ///< what the operations read: weights and biases in the compute type, batch norm's vectors in fp32
+  kPaddedWeight,  ///< copies of weights with channels added; what no operation writes is zero for ever
+  kState,         ///< running statistics, fp32
+  kGradient,      ///< the gradient arena
+  kScratch,       ///< the arena that is reused by liveness; nothing at all for values that stay inside a group
 };
 
 struct Value {
@@ -42,7 +43,10 @@ struct Value {
   /// A slice of the channels of another value (concatenation without copying), from channel `channel` on.
   ValueId parent = kNoValue;
   std::int64_t channel = 0;
+  std::int64_t padding = 0;  ///< of its channels, the last: none of the network's; zero where a group reads them
 };
+/// Of the network: less the padding.
+std::int64_t own_elements(const Value& value);
 
 enum class OpType : std::uint8_t {
   //                        inputs                                           outputs
@@ -136,6 +140,9 @@ struct Placement {
   std::int64_t channels = 0;  ///< of the root: elements from one pixel to the next
 };
 Placement placement(const Program& program, ValueId id);
+
+/// What the batch is written to: as many channels as the graph's images have, with gaps between them if it is a slice.
+ValueId images_of(const Graph& graph, const Program& program);
 
 /// What `group` reads from memory: the inputs that it does not make itself, each once, in order of appearance.
 std::vector<ValueId> reads(const Group& group);

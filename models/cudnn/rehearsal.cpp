@@ -236,7 +236,7 @@ std::vector<Winner> Rehearsal::measured(const Plan& plan, EngineFailures& found)
                             .classes = graph_.classes,
                             .samples = shape[0],
                             .first_sample = &scalars->first_sample},
-                           stage.memory().arenas().images.data(), storage(plan.options.compute),
+                           stage.addresses().matrix(images_of(graph_, plan.program)),
                            reinterpret_cast<std::int32_t*>(stage.memory().arenas().labels.data()), stage.native());
   for (const Launch& launch : room_.bind(plan, stage.addresses(),
                                          {.graph = graph_,

@@ -15,7 +15,7 @@ std::string mebibytes(std::size_t bytes) { return std::to_string((bytes + (std::
 }  // namespace
 
 MemoryNeed memory_need(const MemoryLayout& layout, std::int64_t batch, std::size_t workspace, int input_copies) {
-  const std::size_t images_fp32 = layout.images / layout.image_element_bytes * sizeof(float);
+  const std::size_t images_fp32 = layout.image_elements * sizeof(float);
   const std::size_t grows =
       layout.scratch + layout.images + layout.labels + static_cast<std::size_t>(input_copies) * images_fp32;
   MemoryNeed need{.batch = batch};
@@ -51,6 +51,7 @@ StepMemory::StepMemory(gpu::Runtime& runtime, const MemoryLayout& layout, const 
   arenas_.state = make(state_, layout.state, "the running statistics");
   arenas_.images = make(images_, layout.images, "the images");
   arenas_.labels = make(labels_, layout.labels, "the labels");
+  arenas_.padded_weights = make(padded_weights_, layout.padded_weights, "the padded weights");
   arenas_.scratch = make(scratch_, layout.scratch, "the activations");
   make(decays_, layout.parameter_elements / kSlotElements, "the table of weight decay");
   make(scalars_, kScalarBytes, "the step's numbers");

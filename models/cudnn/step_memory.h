@@ -42,7 +42,8 @@ class StepMemory {
 
  private:
   gpu::Runtime& runtime_;
-  gpu::DeviceMemory weights_, master_, momentum_, state_, images_, labels_, scratch_, workspace_, decays_, scalars_;
+  gpu::DeviceMemory weights_, master_, momentum_, state_, images_, labels_, padded_weights_, scratch_, workspace_,
+      decays_, scalars_;
   Arenas arenas_;
 };
 

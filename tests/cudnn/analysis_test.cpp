@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <map>
 #include <memory>
@@ -41,11 +42,15 @@ std::string joined(const std::vector<std::string>& lines) {
   return text;
 }
 
-Program analysed(const Graph& graph, int level, EngineOracle& oracle, DataType gradient = DataType::kF16) {
-  Program program = analyse(graph, {.compute = ComputeType::kFp16, .gradient = gradient, .level = level}, oracle);
+Program analysed(const Graph& graph, const AnalysisOptions& options, EngineOracle& oracle) {
+  Program program = analyse(graph, options, oracle);
   const std::vector<std::string> wrong = violations(graph, program);
-  EXPECT_TRUE(wrong.empty()) << graph.model << ", level " << level << ":\n" << joined(wrong);
+  EXPECT_TRUE(wrong.empty()) << graph.model << ", level " << options.level << ":\n" << joined(wrong);
   return program;
+}
+
+Program analysed(const Graph& graph, int level, EngineOracle& oracle, DataType gradient = DataType::kF16) {
+  return analysed(graph, {.gradient = gradient, .level = level}, oracle);
 }
 
 std::map<std::string, int> counts(const Program& program) {
@@ -66,7 +71,10 @@ TEST(Analysis, CoversTheNetworksAtAllLevelsWhateverIsServed) {
       for (int level = 0; level <= 2; ++level) {
         for (const auto& [name, oracle] : oracles()) {
           SCOPED_TRACE(std::string(model) + ", " + name);
-          for (const DataType gradient : {DataType::kF16, DataType::kF32}) analysed(graph, level, *oracle, gradient);
+          for (const DataType gradient : {DataType::kF16, DataType::kF32}) {
+            analysed(graph, {.gradient = gradient, .level = level}, *oracle);
+            analysed(graph, {.gradient = gradient, .level = level, .pad_images = false}, *oracle);
+          }
         }
       }
     }
@@ -189,11 +197,67 @@ TEST(Analysis, RefusesAConvolutionThatNobodyServes) {
 TEST(Analysis, WritesBranchesIntoTheirConcatenation) {
   const Graph graph = differentiate(build_model({.model = "inception3", .batch_size = 2}));
   ServesAll oracle;
-  const Program program = analysed(graph, 1, oracle, DataType::kF32);  // so that no gradient is copied
+  // In a type of which no gradient is copied, but that of the first weight, whose images have channels added.
+  const Program program =
+      analysed(graph, {.compute = ComputeType::kTf32, .gradient = DataType::kF32, .level = 1}, oracle);
   std::size_t concats = 0;
   for (const Node& node : graph.nodes) concats += node.kind == OpKind::kConcat ? 1U : 0U;
   EXPECT_EQ(program.elided.size(), 2 * concats);  // forward and backward
-  EXPECT_EQ(counts(program).count("own: copy"), 0U);
+  EXPECT_EQ(counts(program)["own: copy"], 2);     // that gradient, and the weight
+}
+
+// ---- Images with channels added ----
+
+/// Shapes of what `type` reads and makes where it reads images of `side` pixels, in that order.
+std::string shapes_of(const Program& program, OpType type, std::int64_t side) {
+  std::string text;
+  for (const Group& group : program.groups) {
+    for (const Operation& of : group.operations) {
+      if (of.type != type || program.value(of.inputs[0]).shape[1] != side) continue;
+      for (const std::vector<ValueId>& ids : {of.inputs, of.outputs}) {
+        for (const ValueId id : ids) text += (text.empty() ? "" : " ") + program.value(id).shape.text();
+      }
+    }
+  }
+  return text;
+}
+
+TEST(AnalysisPadding, TheFirstConvolutionReadsAsManyChannelsAsTensorCoresWant) {
+  const Graph graph = differentiate(build_model({.model = "resnet50", .batch_size = 2}));
+  ServesAll oracle;
+  const auto channels_of = [&](const AnalysisOptions& options, const std::string& channels) {
+    const Program program = analysed(graph, options, oracle);
+    EXPECT_EQ(shapes_of(program, OpType::kConv, 224),
+              "2x224x224x" + channels + " 64x7x7x" + channels + " 2x112x112x64");
+    EXPECT_EQ(shapes_of(program, OpType::kConvBackwardWeights, 224),
+              "2x224x224x" + channels + " 2x112x112x64 64x7x7x" + channels);
+    // What goes in and comes out is the network's.
+    EXPECT_EQ(program.value(images_of(graph, program)).shape, graph.tensor(graph.images).shape);
+    for (const Value& value : program.values) {
+      if (value.home != Home::kParameter && value.home != Home::kGradient) continue;
+      EXPECT_EQ(value.shape, graph.tensor(value.tensor).shape);
+      EXPECT_EQ(value.parent, kNoValue);
+    }
+    return counts(program)["own: copy"];
+  };
+  for (int level = 0; level <= 2; ++level) {
+    EXPECT_EQ(channels_of({.compute = ComputeType::kFp16, .level = level, .pad_images = false}, "3"), 7);
+    EXPECT_EQ(channels_of({.compute = ComputeType::kFp16, .level = level}, "8"), 8);
+    EXPECT_EQ(channels_of({.compute = ComputeType::kBf16, .gradient = DataType::kBF16, .level = level}, "8"), 8);
+    EXPECT_EQ(channels_of({.compute = ComputeType::kTf32, .gradient = DataType::kF32, .level = level}, "4"), 2);
+    EXPECT_EQ(channels_of({.compute = ComputeType::kFp32, .gradient = DataType::kF32, .level = level}, "3"), 0);
+  }
+}
+
+TEST(AnalysisPadding, ImagesThatSomethingElseReadsStayAsTheyAre) {
+  GraphBuilder b("pooled_images", 2, 8, 5);
+  const TensorId pooled = b.max_pool("pool", b.images(), models::testing::square(2, 2, 0));
+  const TensorId read = b.conv("conv", b.images(), 8, models::testing::square(3, 2, 1), true);
+  const TensorId all = b.concat("concat", std::array{read, pooled});
+  b.softmax_cross_entropy("loss", b.fully_connected("fc", b.global_avg_pool("avgpool", all), 5));
+  const Graph graph = differentiate(std::move(b).build());
+  ServesAll oracle;
+  for (const Value& value : analysed(graph, 2, oracle).values) EXPECT_EQ(value.padding, 0) << value.name;
 }
 
 TEST(Analysis, GradientsBecomeReadyInOrderAndEarly) {
@@ -221,19 +285,19 @@ TEST(Analysis, CopiesVectorsIntoA16BitArenaManyAtATime) {
     ++launches;
     copies += group.operations.size();
   }
-  EXPECT_EQ(copies, 106U);  // gamma and beta of 53 batch norms
-  EXPECT_EQ(launches, 7U);  // by 16
+  EXPECT_EQ(copies, 106U + 2);  // gamma and beta of 53 batch norms, and the first convolution's gradient and weight
+  EXPECT_EQ(launches, 7U + 1);  // by 16; the weight before the first of all
 }
 
 // ---- Arithmetic ----
 
 /// Runs the groups in double, in memory that lives no longer than the layout gives it, and compares every gradient, the
 /// losses and the running statistics with the reference.
-void compare_with_reference(const Graph& forward, int level, EngineOracle& oracle) {
+void compare_with_reference(const Graph& forward, const AnalysisOptions& options, EngineOracle& oracle) {
   constexpr std::uint64_t kSeed = 5;
   models::testing::Rank rank(forward, {.gradient = DataType::kF64, .seed = kSeed});
   const Graph graph = differentiate(forward);
-  const Program program = analysed(graph, level, oracle);
+  const Program program = analysed(graph, options, oracle);
   Interpreter interpreter(graph, program);
   const std::vector<double> images(rank.images.begin(), rank.images.end());
   interpreter.set(graph.images, images);
@@ -276,7 +340,7 @@ void compare_with_reference(const Graph& forward, int level, EngineOracle& oracl
       norm += expected[i] * expected[i];
     }
     EXPECT_TRUE(std::sqrt(error) <= kTolerance * std::sqrt(norm) + 1e-14)
-        << forward.model << ", level " << level << ", " << what << ": error " << std::sqrt(error) << " of "
+        << forward.model << ", level " << options.level << ", " << what << ": error " << std::sqrt(error) << " of "
         << std::sqrt(norm);
   };
   for (std::size_t p = 0; p < slots.size(); ++p) {
@@ -294,7 +358,11 @@ TEST(AnalysisArithmetic, SmallNetworksAtAllLevelsWhateverIsServed) {
     for (int level = 0; level <= 2; ++level) {
       for (const auto& [name, oracle] : oracles()) {
         SCOPED_TRACE(name);
-        compare_with_reference(forward, level, *oracle);
+        for (const bool pad : {true, false}) {
+          compare_with_reference(forward, {.level = level, .pad_images = pad}, *oracle);
+        }
+        compare_with_reference(forward, {.compute = ComputeType::kTf32, .gradient = DataType::kF32, .level = level},
+                               *oracle);
       }
     }
   }
@@ -302,8 +370,8 @@ TEST(AnalysisArithmetic, SmallNetworksAtAllLevelsWhateverIsServed) {
 
 TEST(AnalysisArithmetic, ResNet50AtLevelTwo) {
   ServesAll oracle;
-  compare_with_reference(build_model({.model = "resnet50", .batch_size = 4, .image_size = 32, .classes = 10}), 2,
-                         oracle);
+  compare_with_reference(build_model({.model = "resnet50", .batch_size = 4, .image_size = 32, .classes = 10}),
+                         {.level = 2}, oracle);
 }
 
 }  // namespace

@@ -175,11 +175,9 @@ kernels::Table host_kernels() {
     record(stream, "adjust_loss_scale", {}, {bytes(scale, sizeof *scale)},
            [=] { adjust_loss_scale(scale, interval, nullptr); });
   };
-  table.synthetic_batch = [](const Synthetic& work, void* images, DataType type, std::int32_t* labels, Stream stream) {
-    const auto count = static_cast<std::size_t>(work.samples * work.image_elements);
+  table.synthetic_batch = [](const Synthetic& work, const Matrix& images, std::int32_t* labels, Stream stream) {
     record(stream, "synthetic_batch", {bytes(work.first_sample, sizeof(std::uint64_t))},
-           {bytes(images, count * size_of(type)), floats(labels, work.samples)},
-           [=] { synthetic_batch(work, images, type, labels, nullptr); });
+           {range(images), floats(labels, work.samples)}, [=] { synthetic_batch(work, images, labels, nullptr); });
   };
   return table;
 }

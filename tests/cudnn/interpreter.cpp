@@ -18,8 +18,7 @@ void Interpreter::set(TensorId tensor, std::span<const double> values) {
     const Value& value = program_.values[id];
     if (value.tensor != tensor || value.home == Home::kScratch) continue;
     HVD_ASSERT(static_cast<std::int64_t>(values.size()) == value.shape.count());
-    memory_[id].assign(values.begin(), values.end());
-    return;
+    return write(static_cast<ValueId>(id), Data(values.begin(), values.end()));
   }
   HVD_ASSERT(!"no arena holds this tensor");
 }
@@ -54,7 +53,8 @@ void Interpreter::write(ValueId id, Data data) {
     root = std::move(data);
     return;
   }
-  root.resize(static_cast<std::size_t>(shape(place.root).count()), std::nan(""));
+  const bool zeroed = program_.value(place.root).home != Home::kScratch;
+  root.resize(static_cast<std::size_t>(shape(place.root).count()), zeroed ? 0 : std::nan(""));
   const std::int64_t channels = shape(id)[shape(id).rank() - 1];
   for (std::size_t i = 0; i < data.size(); ++i) {
     const auto index = static_cast<std::int64_t>(i);

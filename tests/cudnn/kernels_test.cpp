@@ -229,13 +229,15 @@ TEST_P(KernelTest, SyntheticBatchesAreThoseOfAllBackends) {
   std::vector<float> images(kElements * kSamples);
   std::vector<std::int32_t> labels(kSamples);
   models::synthetic_batch({.seed = 9, .image_elements = kElements, .classes = 1000}, first, images, labels);
-  Tensor got(GetParam(), {kSamples, kElements});
+  Tensor flat(GetParam(), {kSamples, kElements}), padded(GetParam(), {kElements / 3 * kSamples, 3}, Gap{5});
   const Memory device_first(std::vector<std::uint64_t>{first}), device_labels(kSamples * sizeof(std::int32_t));
-  synthetic_batch({9, kElements, 1000, kSamples, device_first.as<std::uint64_t>()}, got.memory.as<void>(), GetParam(),
-                  device_labels.as<std::int32_t>(), nullptr);
-  EXPECT_EQ(device_labels.read<std::int32_t>(), labels);
-  got.values.assign(images.begin(), images.end());
-  got.expect_near("images", 16);  // logarithm and cosine are each off by some units in the last place
+  for (Tensor* got : {&flat, &padded}) {
+    synthetic_batch({9, kElements, 1000, kSamples, device_first.as<std::uint64_t>()}, got->matrix(),
+                    device_labels.as<std::int32_t>(), nullptr);
+    EXPECT_EQ(device_labels.read<std::int32_t>(), labels);
+    got->values.assign(images.begin(), images.end());
+    got->expect_near("images", 16);  // logarithm and cosine are each off by some units in the last place
+  }
 }
 
 TEST_P(KernelTest, MatricesAreCopiedGapsAndAll) {
@@ -243,6 +245,18 @@ TEST_P(KernelTest, MatricesAreCopiedGapsAndAll) {
     const Tensor from(GetParam(), {37, channels}, 1, Gap{8}), to(GetParam(), {37, channels}, Gap{16});
     copy(from.matrix(), to.matrix(), nullptr);
     EXPECT_EQ(to.read(), from.values);
+  }
+}
+
+TEST_P(KernelTest, MatricesAreCopiedToAnotherTypeGapsAndAll) {
+  for (const DataType type : {DataType::kF32, DataType::kF16, DataType::kBF16}) {
+    const Tensor from(GetParam(), {9001, 3}, 1, Gap{0});
+    Tensor to(type, {9001, 3}, Gap{5}), back(DataType::kF32, {9001, 3});
+    copy(from.matrix(), to.matrix(), nullptr);
+    to.values = from.values;
+    to.expect_near("copy", 1);
+    copy(to.matrix(), back.matrix(), nullptr);
+    EXPECT_EQ(back.read(), to.read());  // widening is exact
   }
 }
 

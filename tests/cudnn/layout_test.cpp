@@ -77,7 +77,8 @@ TEST(MemoryLayout, SlicesLieInsideWhatTheyAreSlicesOf) {
     EXPECT_EQ(layout.offsets[id],
               layout.offsets[static_cast<std::size_t>(value.parent)] + static_cast<std::size_t>(value.channel) * 2);
   }
-  EXPECT_EQ(slices, 20U);  // two concatenations of five, forward and backward
+  // Two concatenations of five, forward and backward; images, first weight and its gradient less what was added.
+  EXPECT_EQ(slices, 23U);
 }
 
 TEST(MemoryLayout, ArenasHaveEqualSlotsInGradientOrder) {
@@ -101,6 +102,30 @@ TEST(MemoryLayout, ArenasHaveEqualSlotsInGradientOrder) {
   const MemoryLayout tf32 = lay_out(graph, program, ComputeType::kTf32, DataType::kF32);
   EXPECT_EQ(tf32.weights, 4 * offset);
   EXPECT_EQ(tf32.master, 0U);  // the weights are it
+}
+
+TEST(MemoryLayout, ChannelsAddedToImagesAreInNoArenaOfTheNetworks) {
+  const Graph graph = differentiate(tiny_resnet(2));
+  const auto laid_out = [&](bool pad) {
+    ServesAll oracle;
+    return lay_out(graph, analyse(graph, {.pad_images = pad}, oracle), ComputeType::kFp16, DataType::kF16);
+  };
+  const MemoryLayout plain = laid_out(false), padded = laid_out(true);
+  EXPECT_EQ(padded.weights, plain.weights);
+  EXPECT_EQ(padded.master, plain.master);
+  EXPECT_EQ(padded.gradients, plain.gradients);
+  EXPECT_EQ(padded.momentum, plain.momentum);
+  EXPECT_EQ(padded.state, plain.state);
+  for (std::size_t p = 0; p < plain.slots.size(); ++p) {
+    EXPECT_EQ(padded.slots[p].offset, plain.slots[p].offset);
+    EXPECT_EQ(padded.slots[p].shape, plain.slots[p].shape);
+  }
+  constexpr std::size_t kPixels = 2 * 16 * 16;
+  EXPECT_EQ(plain.images, 2 * 3 * kPixels);
+  EXPECT_EQ(padded.images, 2 * 8 * kPixels);
+  EXPECT_EQ(padded.image_elements, 3 * kPixels);
+  EXPECT_EQ(plain.padded_weights, 0U);
+  EXPECT_EQ(padded.padded_weights, 5 * kScratchAlignBytes);  // 8 filters of 3 x 3 x 8 of 2 bytes are 1152
 }
 
 TEST(MemoryLayout, TheBatchNormFusedPathNeedsLessMemory) {
@@ -188,7 +213,8 @@ TEST(GroupCost, CountsWhatIsComputedAndWhatCrossesMemory) {
   const Graph graph = differentiate(models::testing::tiny_vgg(2));
   const Program program = analysed(graph, 1);
   // The first convolution with its bias and rectifier: {2, 8, 8, 3} to {2, 8, 8, 6} through 3 x 3, in fp16.
-  const Group& conv = program.groups.front();
+  // As the network has it: not the five channels of zeroes beside the three.
+  const Group& conv = program.groups.at(1);
   ASSERT_EQ(operations_text(conv), "conv+bias+relu");
   constexpr double kMade = 2 * 8 * 8 * 6;
   EXPECT_DOUBLE_EQ(group_cost(graph, program, conv).flops, 2 * kMade * 27 + kMade + kMade);

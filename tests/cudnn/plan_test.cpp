@@ -296,7 +296,7 @@ TEST_P(PlanTest, EnginesThatFailedAreNotPlannedAgain) {
 TEST_P(PlanTest, ASmallCapOnTheWorkspaceIsKept) {
   const Graph graph = network("resnet50");
   const Plan wide = planner().plan(graph, {.level = 0});
-  constexpr std::size_t kCap = std::size_t{8} << 20;
+  constexpr std::size_t kCap = std::size_t{4} << 20;
   const Plan tight = planner().plan(graph, {.level = 0, .workspace_cap_bytes = kCap});
   check(graph, tight);
   EXPECT_GT(wide.workspace_bytes, kCap);  // or the cap does nothing here
@@ -325,6 +325,52 @@ TEST_P(PlanTest, GradientsInFp32FromSixteenBitProductsAreCopied) {
         EXPECT_EQ(wrong, std::set<std::string>());
         expect_all_convolutions(plan.program, kExpected.at(model));
         EXPECT_EQ(gradients_ready(graph, plan.program).back(), graph.parameters.size());
+      }
+    }
+  }
+}
+
+/// By group that reads images: its operations, and the engines that may run it.
+std::vector<std::pair<std::string, const EnginePlan*>> readers_of_images(const Graph& graph, const Plan& plan) {
+  std::vector<std::pair<std::string, const EnginePlan*>> list;
+  const ValueId images = placement(plan.program, images_of(graph, plan.program)).root;
+  for (std::size_t i = 0; i < plan.program.groups.size(); ++i) {
+    const std::vector<ValueId> read = reads(plan.program.groups[i]);
+    if (std::find(read.begin(), read.end(), images) == read.end()) continue;
+    const EnginePlan& engine = plan.engines.at(static_cast<std::size_t>(plan.engine_of[i]));
+    list.emplace_back(operations_text(plan.program.groups[i]), &engine);
+  }
+  return list;
+}
+
+TEST_P(PlanTest, ImagesWithChannelsAddedAreReadByTensorCores) {
+  for (const ComputeType compute : {ComputeType::kFp16, ComputeType::kBf16, ComputeType::kTf32}) {
+    for (const std::string& model : kNetworks) {
+      const Graph graph = network(model);
+      for (const bool pad : {false, true}) {
+        SCOPED_TRACE(model + ", " + std::string(name(compute)) + (pad ? ", padded" : ""));
+        PlanOptions options{.compute = compute, .gradient = storage(compute), .level = 2};
+        options.pad_images = pad;
+        const Plan plan = planner().plan(graph, options);
+        check(graph, plan);
+        const auto readers = readers_of_images(graph, plan);
+        ASSERT_EQ(readers.size(), 2U) << "forward, and the weight gradient";
+        for (const auto& [operations, engine] : readers) {
+          std::cout << model << ", " << name(compute) << ", " << engine->signature << "\n    first "
+                    << engine->choices[0].text() << "; of engines";
+          for (const EngineChoice& choice : engine->choices) {
+            std::cout << " " << choice.engine << (choice.tensor_cores ? "" : " (no tensor cores)")
+                      << (choice.compiled_at_run_time ? " (compiled at run time)" : "");
+          }
+          std::cout << "\n";
+          if (!pad) continue;
+          EXPECT_FALSE(engine->choices[0].compiled_at_run_time) << operations;
+          // Those that make statistics on the side do not say so.
+          const bool says = operations.find("statistics") == std::string::npos;
+          EXPECT_TRUE(!says || std::any_of(engine->choices.begin(), engine->choices.end(),
+                                           [](const EngineChoice& choice) { return choice.tensor_cores; }))
+              << operations;
+        }
       }
     }
   }

@@ -330,6 +330,22 @@ struct CopyMatrixBody {
   }
 };
 
+template <class From, class To>
+struct ConvertMatrixBody {
+  Matrix from, to;
+  static constexpr int kWidth = 1, kRowsAtOnce = 4, kBlocks = 4;
+  using Channels = Nothing;
+  using Row = float;
+
+  HVD_HOST_DEVICE Channels channels(std::int64_t /*channel*/) const { return {}; }
+  HVD_HOST_DEVICE Row load(const Place& place) const {
+    return to_float(static_cast<const From*>(from.data)[place.in(from)]);
+  }
+  HVD_HOST_DEVICE void store(const Place& place, const Channels& /*channels*/, Row row) const {
+    static_cast<To*>(to.data)[place.in(to)] = from_float<To>(row);
+  }
+};
+
 // ---- Loss, update, input ----
 
 template <class T>
@@ -419,6 +435,7 @@ struct SyntheticImagesBody {
   const std::uint64_t* first_sample;
   std::int64_t image_elements, count;
   T* images;
+  std::int64_t channels = 1, pitch = 1;  ///< of a pixel, and to the next one
 
   HVD_HOST_DEVICE void operator()(std::int64_t i) const {
     // Blocks count from the start of the data set: a batch may begin inside one.
@@ -433,7 +450,7 @@ struct SyntheticImagesBody {
       const float values[2] = {radius * std::cos(angle), radius * std::sin(angle)};
       for (int k = 0; k < 2; ++k) {
         const auto at = static_cast<std::int64_t>(block * 4 + static_cast<std::uint64_t>(pair + k) - first);
-        if (at >= 0 && at < count) images[at] = from_float<T>(values[k]);
+        if (at >= 0 && at < count) images[at / channels * pitch + at % channels] = from_float<T>(values[k]);
       }
     }
   }

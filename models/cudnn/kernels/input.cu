@@ -3,13 +3,13 @@
 
 namespace hvd::models::cudnn::kernels {
 
-void synthetic_batch(const Synthetic& work, void* images, DataType type, std::int32_t* labels, Stream stream) {
+void synthetic_batch(const Synthetic& work, const Matrix& images, std::int32_t* labels, Stream stream) {
   const std::int64_t count = work.samples * work.image_elements;
-  with_type(type, "synthetic_batch", [&](auto* element) {
+  with_type(images.type, "synthetic_batch", [&](auto* element) {
     using T = Pointee<decltype(element)>;
     // One block of four more: a batch may begin inside one.
     for_each(SyntheticImagesBody<T>{work.seed, Hasher().text("images").value(), work.first_sample, work.image_elements,
-                                    count, static_cast<T*>(images)},
+                                    count, static_cast<T*>(images.data), images.channels, images.pitch},
              count / 4 + 2, stream, "synthetic_batch");
   });
   for_each(SyntheticLabelsBody{work.seed, Hasher().text("labels").value(), work.first_sample, work.classes, labels},

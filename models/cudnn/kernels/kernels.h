@@ -71,7 +71,7 @@ struct Copy {
 };
 inline constexpr std::size_t kMaxCopies = 32;
 void copy(std::span<const Copy> copies, Stream stream);
-/// A matrix, gaps and all.
+/// A matrix, whatever gaps each has, to another type too.
 void copy(const Matrix& from, const Matrix& to, Stream stream);
 
 // ---- Pools: images {n, h, w, channels} ----
@@ -179,12 +179,12 @@ void adjust_loss_scale(LossScale* loss_scale, std::int32_t growth_interval, Stre
 // ---- Input ----
 
 /// The images and labels of synthetic_batch() (models/synthetic.h): labels bit for bit, images to the rounding of the
-/// logarithm and the cosine, then rounded to the matrix's type.
+/// logarithm and the cosine, then rounded to the matrix's type. Gaps between the matrix's rows are left alone.
 struct Synthetic {
   std::uint64_t seed = 1;
   std::int64_t image_elements = 0, classes = 0, samples = 0;
   const std::uint64_t* first_sample = nullptr;  ///< on the device
 };
-void synthetic_batch(const Synthetic& work, void* images, DataType type, std::int32_t* labels, Stream stream);
+void synthetic_batch(const Synthetic& work, const Matrix& images, std::int32_t* labels, Stream stream);
 
 }  // namespace hvd::models::cudnn::kernels

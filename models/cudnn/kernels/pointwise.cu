@@ -54,6 +54,15 @@ void norm_sum(const Pointwise& work, Stream stream) {
   }
 }
 
+void convert(const Matrix& from, const Matrix& to, Stream stream) {
+  with_type(from.type, "copy", [&](auto* given) {
+    with_type(to.type, "copy", [&](auto* wanted) {
+      for_each_row(ConvertMatrixBody<Pointee<decltype(given)>, Pointee<decltype(wanted)>>{from, to}, to.rows,
+                   to.channels, stream, "copy");
+    });
+  });
+}
+
 }  // namespace
 
 void pointwise(const Pointwise& given, Stream stream) {
@@ -97,7 +106,7 @@ void copy(std::span<const Copy> copies, Stream stream) {
 }
 
 void copy(const Matrix& from, const Matrix& to, Stream stream) {
-  if (from.type != to.type) throw Error(Errc::kInvalidArgument, "kernel copy: a matrix keeps its type");
+  if (from.type != to.type) return convert(from, to, stream);
   with_vectors(to.type, is_wide({&from, &to}), "copy", [&](auto* type, auto width) {
     for_each_row(CopyMatrixBody<Pointee<decltype(type)>, decltype(width)::value>{from, to}, to.rows, to.channels,
                  stream, "copy");
