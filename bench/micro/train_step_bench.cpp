@@ -171,8 +171,9 @@ int main(int argc, char** argv) {
   app.add_option("--prologues", options.training.prologues,
                  "cuda: at level 2, which convolutions apply the batch norm before them")
       ->check(CLI::IsMember({"none", "1x1", "all"}));
-  app.add_option("--pad-images", options.training.pad_images,
-                 "cuda: add channels of zeroes to the images, so that tensor cores read them (default), except in fp32")
+  app.add_option(
+         "--pad-images", options.training.pad_images,
+         "cuda: add channels of zeroes to the images, so that tensor cores read them, except in fp32 (default: off)")
       ->check(CLI::IsMember({"on", "off"}));
   app.add_flag("!--no-tune", options.training.tune, "cuda: take cuDNN's first choice of engines, untimed");
   app.add_option("--winners", options.training.winners_folder, "cuda: folder that keeps the fastest engines");

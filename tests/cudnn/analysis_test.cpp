@@ -73,7 +73,7 @@ TEST(Analysis, CoversTheNetworksAtAllLevelsWhateverIsServed) {
           SCOPED_TRACE(std::string(model) + ", " + name);
           for (const DataType gradient : {DataType::kF16, DataType::kF32}) {
             analysed(graph, {.gradient = gradient, .level = level}, *oracle);
-            analysed(graph, {.gradient = gradient, .level = level, .pad_images = false}, *oracle);
+            analysed(graph, {.gradient = gradient, .level = level, .pad_images = true}, *oracle);
           }
         }
       }
@@ -197,13 +197,13 @@ TEST(Analysis, RefusesAConvolutionThatNobodyServes) {
 TEST(Analysis, WritesBranchesIntoTheirConcatenation) {
   const Graph graph = differentiate(build_model({.model = "inception3", .batch_size = 2}));
   ServesAll oracle;
-  // In a type of which no gradient is copied, but that of the first weight, whose images have channels added.
+  // In a type of which no gradient is copied.
   const Program program =
       analysed(graph, {.compute = ComputeType::kTf32, .gradient = DataType::kF32, .level = 1}, oracle);
   std::size_t concats = 0;
   for (const Node& node : graph.nodes) concats += node.kind == OpKind::kConcat ? 1U : 0U;
   EXPECT_EQ(program.elided.size(), 2 * concats);  // forward and backward
-  EXPECT_EQ(counts(program)["own: copy"], 2);     // that gradient, and the weight
+  EXPECT_EQ(counts(program)["own: copy"], 0);
 }
 
 // ---- Images with channels added ----
@@ -241,11 +241,14 @@ TEST(AnalysisPadding, TheFirstConvolutionReadsAsManyChannelsAsTensorCoresWant) {
     return counts(program)["own: copy"];
   };
   for (int level = 0; level <= 2; ++level) {
-    EXPECT_EQ(channels_of({.compute = ComputeType::kFp16, .level = level, .pad_images = false}, "3"), 7);
-    EXPECT_EQ(channels_of({.compute = ComputeType::kFp16, .level = level}, "8"), 8);
-    EXPECT_EQ(channels_of({.compute = ComputeType::kBf16, .gradient = DataType::kBF16, .level = level}, "8"), 8);
-    EXPECT_EQ(channels_of({.compute = ComputeType::kTf32, .gradient = DataType::kF32, .level = level}, "4"), 2);
-    EXPECT_EQ(channels_of({.compute = ComputeType::kFp32, .gradient = DataType::kF32, .level = level}, "3"), 0);
+    const auto padded = [level](ComputeType compute) {
+      return AnalysisOptions{.compute = compute, .gradient = storage(compute), .level = level, .pad_images = true};
+    };
+    EXPECT_EQ(channels_of({.compute = ComputeType::kFp16, .level = level}, "3"), 7);
+    EXPECT_EQ(channels_of(padded(ComputeType::kFp16), "8"), 8);
+    EXPECT_EQ(channels_of(padded(ComputeType::kBf16), "8"), 8);
+    EXPECT_EQ(channels_of(padded(ComputeType::kTf32), "4"), 2);
+    EXPECT_EQ(channels_of(padded(ComputeType::kFp32), "3"), 0);
   }
 }
 
@@ -257,7 +260,8 @@ TEST(AnalysisPadding, ImagesThatSomethingElseReadsStayAsTheyAre) {
   b.softmax_cross_entropy("loss", b.fully_connected("fc", b.global_avg_pool("avgpool", all), 5));
   const Graph graph = differentiate(std::move(b).build());
   ServesAll oracle;
-  for (const Value& value : analysed(graph, 2, oracle).values) EXPECT_EQ(value.padding, 0) << value.name;
+  const Program program = analysed(graph, {.level = 2, .pad_images = true}, oracle);
+  for (const Value& value : program.values) EXPECT_EQ(value.padding, 0) << value.name;
 }
 
 TEST(Analysis, GradientsBecomeReadyInOrderAndEarly) {
@@ -285,8 +289,8 @@ TEST(Analysis, CopiesVectorsIntoA16BitArenaManyAtATime) {
     ++launches;
     copies += group.operations.size();
   }
-  EXPECT_EQ(copies, 106U + 2);  // gamma and beta of 53 batch norms, and the first convolution's gradient and weight
-  EXPECT_EQ(launches, 7U + 1);  // by 16; the weight before the first of all
+  EXPECT_EQ(copies, 106U);  // gamma and beta of 53 batch norms
+  EXPECT_EQ(launches, 7U);  // by 16
 }
 
 // ---- Arithmetic ----

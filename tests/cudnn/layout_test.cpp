@@ -19,7 +19,7 @@ namespace {
 
 Program analysed(const Graph& graph, int level) {
   ServesAll oracle;
-  return analyse(graph, {.level = level}, oracle);
+  return analyse(graph, {.level = level, .pad_images = true}, oracle);
 }
 
 // ---- Memory ----
