@@ -44,6 +44,12 @@ def _trained(dtype: str, models: tuple[str, ...]) -> list[Part]:
 _SANITIZER_SECONDS = {"memcheck": 60, "racecheck": 90, "initcheck": 60, "synccheck": 45}
 
 
+_STEPS = (
+    ("profile", 20, "every operation's time", training.profile),
+    ("choices", 100, "planned in several ways", training.choices),
+)
+
+
 def parts_for(sizes: Sizes) -> list[Part]:
     """All parts, in the order of their value."""
     models, first, later = sizes.models, sizes.dtypes[:2], sizes.dtypes[2:]
@@ -57,6 +63,16 @@ def parts_for(sizes: Sizes) -> list[Part]:
         Part(Estimate(f"replay-{model}", 15, 90), f"replay profile of {model}", training.replay(model))
         for model in models
     ]
+    for name, seconds, about, make in _STEPS:
+        parts += [
+            Part(
+                Estimate(f"{name}-{dtype}-{model}", seconds, 4 * seconds),
+                f"{model} in {dtype}, {about}",
+                make(dtype, model),
+            )
+            for dtype in first
+            for model in models
+        ]
     parts += [part for dtype in first for part in _compared(FULL, dtype, models)]
     parts += [part for dtype in first for part in _trained(dtype, models)]
     parts += [part for dtype in first for part in _compared(COMPILE, dtype, models)]

@@ -90,6 +90,52 @@ def replay(model: str) -> Callable[[Visit], str]:
     return run
 
 
+# What the plan of a step may be made of, as options of train_step_bench.
+CHOICES: dict[str, tuple[str, ...]] = {
+    "as it is": (),
+    "images padded": ("--pad-images", "on"),
+    "prologues 1x1": ("--prologues", "1x1"),
+    "no prologues": ("--prologues", "none"),
+    "level 1": ("--fusion", "1"),
+}
+_STEP_BATCH = ("--batch", "256")
+
+
+def _steps(visit: Visit, name: str, dtype: str, model: str, *options: str) -> str:
+    """Runs train_step_bench; returns its images/s. Errors: PartFailed with the last line where it says none."""
+    if visit.sizes.device != "cuda":
+        raise CannotRun("for the GPU alone")
+    command = [visit.program("train_step_bench"), "--device", "cuda", "--model", model, "--dtype", dtype, *_STEP_BATCH]
+    done = visit.run(name, [*command, "--winners", str(visit.winners), *options])
+    speed = re.search(r": ([0-9.]+) img/s \(median", done.output)
+    if done.code != 0 or speed is None:
+        raise PartFailed(done.last_line())
+    return f"{float(speed[1]):.0f} img/s"
+
+
+def profile(dtype: str, model: str) -> Callable[[Visit], str]:
+    """Every operation's time, in steps that are enqueued."""
+
+    def run(visit: Visit) -> str:
+        rows = ("--profile", "--profile-rows", "1000", "--steps", "8")
+        return _steps(visit, visit.part or f"profile-{dtype}-{model}", dtype, model, *rows)
+
+    return run
+
+
+def choices(dtype: str, model: str) -> Callable[[Visit], str]:
+    """A step planned in several ways, one after the other: whole steps decide what a profile suggests."""
+
+    def run(visit: Visit) -> str:
+        said = []
+        for name, options in CHOICES.items():
+            log = f"{visit.part or f'choices-{dtype}-{model}'}-{name.replace(' ', '-')}"
+            said.append(f"{name} {_steps(visit, log, dtype, model, '--steps', '60', *options)}")
+        return ", ".join(said)
+
+    return run
+
+
 def ways(kind: Ways, model: str) -> Callable[[Visit], str]:
     """Each of its runs, and their speeds."""
 
