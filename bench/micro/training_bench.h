@@ -20,7 +20,7 @@ struct TrainingOptions {
   bool profile = false;           ///< time every operation; on a GPU each step is enqueued
   int fusion_level = 2;           ///< GPU: models/cudnn/analyse.h
   std::string prologues = "all";  ///< GPU: at level 2, of which convolutions: none, 1x1 or all
-  bool pad_images = false;         ///< GPU: channels of zeroes, so that the first convolution takes tensor cores
+  bool pad_images = false;        ///< GPU: channels of zeroes, so that the first convolution takes tensor cores
   bool tune = true;               ///< GPU: time the best engines of each operation first
   std::string winners_folder;     ///< GPU: where the fastest engines are kept; empty: nowhere
 };

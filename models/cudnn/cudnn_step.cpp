@@ -42,7 +42,8 @@ std::unique_ptr<DeviceStep> make_cudnn_step(Graph graph, const StepOptions& opti
   const cudnn::Backends backends{.cudnn = cudnn::Library::load(cudnn.libraries),
                                  .cublaslt = cudnn::CublasLt::load(cudnn.libraries),
                                  .kernels = cudnn::kernels::gpu_table()};
-  auto room = std::make_unique<cudnn::EngineRoom>(runtime, backends, options.threads);
+  // Outlives the planner, whose lists are of its handle, also where no step comes of it.
+  const auto room = std::make_shared<cudnn::EngineRoom>(runtime, backends, options.threads);
   const auto planner = cudnn::make_planner(backends.cudnn, room->handle().get(), runtime.device().name);
   const auto planning = [&](const Graph& of, const cudnn::EngineFailures& failed) {
     return planner->plan(of, {.compute = compute,
@@ -62,7 +63,7 @@ std::unique_ptr<DeviceStep> make_cudnn_step(Graph graph, const StepOptions& opti
                                .winners_folder = cudnn.winners_folder,
                                .agree = cudnn.agree,
                                .share = cudnn.share},
-                              runtime, backends, std::move(room), allocate);
+                              runtime, backends, room, allocate);
 }
 
 std::string cudnn_unsupported_reason(const gpu::LibrarySearch& libraries) {

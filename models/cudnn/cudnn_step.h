@@ -30,7 +30,7 @@ struct CudnnOptions {
   bool tf32 = false;  ///< with compute = fp32: products of rounded inputs, on tensor cores
   int level = 2;      ///< of fusion (cudnn/analyse.h); 0 is the reference for the others
   cudnn::Prologues prologues = cudnn::Prologues::kAll;
-  bool pad_images = false;      ///< with channels of zeroes, for tensor cores
+  bool pad_images = false;     ///< with channels of zeroes, for tensor cores
   bool deterministic = false;  ///< only engines that add in a fixed order: equal bits from run to run
   /// fp16 alone. 0: dynamic (half after an overflow, twice after 2000 good steps, from 65536); else fixed.
   double loss_scale = 0;

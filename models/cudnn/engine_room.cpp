@@ -4,6 +4,7 @@
 #include <atomic>
 #include <chrono>
 #include <set>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -34,9 +35,12 @@ EngineRoom::Built EngineRoom::build(const Plan& plan, Candidate candidate) const
   try {
     return {.plan = std::make_shared<const ExecutionPlan>(handle_.library(), Target(handle_.get()), plan.program,
                                                           first_group(plan, candidate.engine), choice),
-            .why = {}};
+            .why = {},
+            .fault = nullptr};
   } catch (const Error& error) {
-    return {.plan = nullptr, .why = error.what()};
+    return {.plan = nullptr, .why = error.what(), .fault = nullptr};
+  } catch (...) {
+    return {.plan = nullptr, .why = {}, .fault = std::current_exception()};
   }
 }
 
@@ -58,19 +62,23 @@ void EngineRoom::build_ahead(const Plan& plan, const std::vector<Candidate>& can
   {
     std::vector<std::jthread> helpers;
     const std::size_t wanted = std::min(missing.size(), static_cast<std::size_t>(std::max(threads_, 1)));
-    for (std::size_t t = 1; t < wanted; ++t) {
-      helpers.emplace_back([&] {
-        try {
-          runtime_.make_current();
-        } catch (const Error&) {
-          return;  // the caller's thread does it all
-        }
-        work();
-      });
+    try {
+      for (std::size_t t = 1; t < wanted; ++t) {
+        helpers.emplace_back([&] {
+          try {
+            runtime_.make_current();
+          } catch (const Error&) {
+            return;  // the caller's thread does it all
+          }
+          work();
+        });
+      }
+    } catch (const std::system_error&) {  // NOLINT(bugprone-empty-catch): no more threads are to be had; these will do
     }
     work();
   }
   for (std::size_t i = 0; i < missing.size(); ++i) {
+    if (built[i].fault) std::rethrow_exception(built[i].fault);
     const EnginePlan& engine = plan.engines[missing[i].engine];
     const EngineChoice& choice = engine.choices[missing[i].choice];
     if (built[i].plan != nullptr) {

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <map>
 #include <memory>
 #include <optional>
@@ -28,7 +29,9 @@ struct Backends {
 
 class EngineRoom {
  public:
-  /// Plans are finalised on up to `threads` threads, because cuDNN compiles many of them there and then.
+  /// Plans are finalised on up to `threads` threads, because cuDNN compiles many of them there and then. They share one
+  /// handle: cuDNN's manual wants one per thread at a time, but to finalise a plan only reads it, and 9.14 and 9.19 did
+  /// so with 16 threads on an H200.
   EngineRoom(gpu::Runtime& runtime, const Backends& backends, int threads = 1);
 
   [[nodiscard]] Handle& handle() noexcept { return handle_; }
@@ -72,10 +75,11 @@ class EngineRoom {
   struct Candidate {
     std::size_t engine = 0, choice = 0;
   };
-  /// A plan, or why there is none.
+  /// A plan, or why there is none, or an error that is no refusal.
   struct Built {
     Finalized plan;
     std::string why;
+    std::exception_ptr fault;
   };
   /// Any thread whose GPU is current.
   [[nodiscard]] Built build(const Plan& plan, Candidate candidate) const;

@@ -127,12 +127,23 @@ void EngineList::fetch(std::int64_t most) {
   whole_ = count < most || most == kMostResults;
 }
 
+// Looked at from its start: nothing says that the longer list begins as the shorter one. What is known is passed over.
+void EngineList::fetch_whole() {
+  try {
+    fetch(kMostResults);
+    looked_at_ = 0;
+  } catch (const Error& error) {
+    whole_ = true;
+    why_ = error.what();
+  }
+}
+
 const EngineChoice* EngineList::at(std::size_t i) {
   while (i >= choices_.size()) {
     if (looked_at_ < configs_.size()) {
       look_at_next();
     } else if (!whole_) {
-      fetch(kMostResults);
+      fetch_whole();
     } else {
       return nullptr;
     }

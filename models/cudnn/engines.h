@@ -53,6 +53,7 @@ class EngineList {
 
  private:
   void fetch(std::int64_t most);
+  void fetch_whole();
   void look_at_next();
 
   const Library& library_;

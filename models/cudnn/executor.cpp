@@ -33,7 +33,7 @@ static_assert(kSgdBytes == 4 * sizeof(float));
 class Executor final : public DeviceStep {
  public:
   Executor(Graph graph, const Planning& planning, const ExecutorOptions& options, gpu::Runtime& runtime,
-           const Backends& backends, std::unique_ptr<EngineRoom> room, const ArenaAllocator& allocate)
+           const Backends& backends, std::shared_ptr<EngineRoom> room, const ArenaAllocator& allocate)
       : graph_(std::move(graph)),
         options_(options),
         runtime_(runtime),
@@ -280,7 +280,7 @@ class Executor final : public DeviceStep {
   ExecutorOptions options_;
   gpu::Runtime& runtime_;
   kernels::Table kernels_;
-  std::unique_ptr<EngineRoom> room_;  // outlives the launches
+  std::shared_ptr<EngineRoom> room_;  // outlives the launches
   std::vector<std::string> notes_;
   gpu::Stream compute_;
   Plan plan_;
@@ -303,7 +303,7 @@ class Executor final : public DeviceStep {
 
 std::unique_ptr<DeviceStep> make_executor(Graph graph, const Planning& planning, const ExecutorOptions& options,
                                           gpu::Runtime& runtime, const Backends& backends,
-                                          std::unique_ptr<EngineRoom> room, const ArenaAllocator& allocate) {
+                                          std::shared_ptr<EngineRoom> room, const ArenaAllocator& allocate) {
   return std::make_unique<Executor>(std::move(graph), planning, options, runtime, backends, std::move(room), allocate);
 }
 

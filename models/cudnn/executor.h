@@ -29,7 +29,7 @@ using Planning = std::function<Plan(const Graph& graph, const EngineFailures& fa
 /// `room` was made for `runtime`. Errors: as make_cudnn_step().
 std::unique_ptr<DeviceStep> make_executor(Graph graph, const Planning& planning, const ExecutorOptions& options,
                                           gpu::Runtime& runtime, const Backends& backends,
-                                          std::unique_ptr<EngineRoom> room, const ArenaAllocator& allocate);
+                                          std::shared_ptr<EngineRoom> room, const ArenaAllocator& allocate);
 
 /// Why a GPU of this compute capability cannot train in `type`; empty: it can. `kernels_from`: the oldest generation
 /// that our kernels were compiled for, 10 * major + minor. Pure.

@@ -7,10 +7,14 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from . import commands, host
 from .comparing import compile_ahead
 from .ctest import GpuTest
 from .visit import CannotRun, PartFailed, Visit
 
+# Bytes that a network at the quick comparisons' batch gets to be compiled with, and the room that is reckoned for it
+# beside the tests.
+_PEER_MEMORY, _PEER_ROOM = 21e9, 24e9
 NO_TESTS = "this build has no tests of label gpu"
 
 
@@ -91,10 +95,17 @@ def gpu_tests(visit: Visit) -> str:
     peers = []
     if visit.gpu is not None and not isinstance(visit.torch, str):
         peers = [(dtype, model) for dtype in visit.sizes.dtypes[:2] for model in visit.sizes.models]
-    with ThreadPoolExecutor(max_workers=len(tests) + len(peers)) as pool:
-        compiling = [pool.submit(compile_ahead, visit, dtype, model) for dtype, model in peers]
-        results = list(pool.map(lambda test: _run_test(visit, test), tests))
-        compiled = sum(each.result() for each in compiling)
+    at_once = max(1, int((visit.gpu.memory_bytes if visit.gpu else 0) // _PEER_ROOM))
+    cache = host.compile_cache()
+    with ThreadPoolExecutor(len(tests)) as pool, ThreadPoolExecutor(at_once) as compilers:
+        try:
+            compiling = [compilers.submit(compile_ahead, visit, *peer, cache, _PEER_MEMORY) for peer in peers]
+            results = list(pool.map(lambda test: _run_test(visit, test), tests))
+            compiled = sum(each.result() for each in compiling)
+        except BaseException:  # an interrupt: the threads wait for what they started
+            compilers.shutdown(wait=False, cancel_futures=True)
+            commands.end_all()
+            raise
     text = _counts(results)
     return f"{text}; torch.compile was through with {compiled} of {len(peers)} networks" if peers else text
 

@@ -8,10 +8,14 @@ import os
 import shlex
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+_starting = threading.Lock()  # one fork at a time, and nothing but one call between it and the program
+_running: set[subprocess.Popen[bytes]] = set()
 
 
 @dataclass(frozen=True)
@@ -35,7 +39,8 @@ def run(
     environment: Mapping[str, str] | None = None,
     root: Path | None = None,
 ) -> Done:
-    """Runs `command` in a process group of its own, for `seconds` at most; `log` gets the command and its output.
+    """Runs `command` in a process group of its own, for `seconds` at most; `log` gets the command and its output. Any
+    thread, which must live as long as the program; an interrupt reaches the main thread alone: see end_all().
 
     Paths below `root` are written relative to it. Errors: OSError if the log cannot be written; a program that cannot
     be started counts as ended with code 127.
@@ -49,15 +54,17 @@ def run(
         out.flush()
         start = out.tell()
         try:
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=subprocess.STDOUT,
-                env={**os.environ, **(environment or {})},
-                start_new_session=True,
-                preexec_fn=_end_with_parent,
-            )
+            with _starting:
+                process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=out,
+                    stderr=subprocess.STDOUT,
+                    env={**os.environ, **(environment or {})},
+                    start_new_session=True,
+                    preexec_fn=_end_with_parent,
+                )
+                _running.add(process)
         except OSError as error:
             out.write(f"{error}\n".encode())
             return Done(127, 0.0, str(error))
@@ -67,17 +74,32 @@ def run(
             code = None
         finally:
             _end_group(process)
+            _running.discard(process)
     with log.open("rb") as back:
         back.seek(start)
         output = back.read().decode(errors="replace")
     return Done(code, time.monotonic() - begun, output)
 
 
+def end_all() -> None:
+    """Asks all that run() has started, in any thread, to end: each run() sees to the rest."""
+    with _starting:
+        for process in _running:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGTERM)
+
+
+try:
+    _prctl = ctypes.CDLL(None).prctl
+except (OSError, AttributeError):  # not Linux
+    _prctl = None
+
+
 def _end_with_parent() -> None:
     """In the child: SIGTERM when gpu_check is killed, so that nothing is left on the GPU (Linux; elsewhere nothing)."""
     pr_set_pdeathsig = 1  # linux/prctl.h
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGTERM)
+    if _prctl is not None:
+        _prctl(pr_set_pdeathsig, signal.SIGTERM)
 
 
 def _end_group(process: subprocess.Popen[bytes], grace_seconds: float = 5.0) -> None:

@@ -53,12 +53,16 @@ AUTOTUNE = Kind(
 KINDS = (QUICK, FULL, COMPILE, AUTOTUNE)
 
 
-def compile_ahead(visit: Visit, dtype: str, model: str) -> bool:
+def compile_ahead(visit: Visit, dtype: str, model: str, cache: Path, memory_bytes: float) -> bool:
     """What torch.compile makes for the quick comparison, into its cache; whether it came to an end. Any thread."""
     command = [visit.python(), str(visit.place.peers() / "gpu_torch.py"), "--model", model, "--dtype", dtype]
-    command += ["--variant", "compile", "--batch", str(QUICK_BATCH), *_ALGORITHMS]
-    command += ["--memory-fraction", "0.15", "--compile-cache", str(host.compile_cache())]
-    return visit.run(f"compiling/{dtype}-{model}", command, ours=False).code == 0
+    command += ["--variant", "compile", "--batch", str(QUICK_BATCH), *_ALGORITHMS, "--compile-cache", str(cache)]
+    if visit.gpu is not None:
+        command += ["--memory-fraction", f"{min(1.0, memory_bytes / visit.gpu.memory_bytes):.3f}"]
+    try:
+        return visit.run(f"compiling/{dtype}-{model}", command, ours=False).code == 0
+    except (PartFailed, CannotRun, OSError):  # it only saves time
+        return False
 
 
 def batches_found(visit: Visit, dtype: str, model: str) -> tuple[int, int] | None:

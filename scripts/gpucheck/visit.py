@@ -71,7 +71,7 @@ ON_THE_CPU = Sizes(
 
 @dataclass
 class Visit:
-    """One call of gpu_check. One thread."""
+    """One call of gpu_check. One thread, but for run() and what it calls, while a part is on."""
 
     place: Place
     out: Path

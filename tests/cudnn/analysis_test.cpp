@@ -180,6 +180,26 @@ TEST(Analysis, FallsBackAtTheNodeAloneAndSaysWhy) {
   EXPECT_EQ(counts(program)["own: norm_apply+relu"] - counts(best)["own: norm_apply+relu"], 1);
 }
 
+TEST(Analysis, ProloguesStandWhereTheyAreWanted) {
+  const Graph graph = differentiate(tiny_resnet(2));
+  ServesAll oracle;
+  // By kernel: 1 x 1 and 3 x 3. Of three blocks, conv2 (3 x 3) and conv3 (1 x 1) read a batch norm that may stay
+  // unstored.
+  const auto prologues = [&](Prologues where) {
+    std::pair<int, int> found;
+    for (const Group& group : analysed(graph, {.prologues = where}, oracle).groups) {
+      if (!has(group, OpType::kConv) || !has(group, OpType::kScaleShift)) continue;
+      const Operation& conv = *std::find_if(group.operations.begin(), group.operations.end(),
+                                            [](const Operation& of) { return of.type == OpType::kConv; });
+      ++(std::get<Window>(conv.attr).kernel_h == 1 ? found.first : found.second);
+    }
+    return found;
+  };
+  EXPECT_EQ(prologues(Prologues::kAll), std::pair(3, 3));
+  EXPECT_EQ(prologues(Prologues::kPointwise), std::pair(3, 0));
+  EXPECT_EQ(prologues(Prologues::kNone), std::pair(0, 0));
+}
+
 TEST(Analysis, RefusesAConvolutionThatNobodyServes) {
   class Nothing : public EngineOracle {
    public:

@@ -56,6 +56,7 @@ inline Plan planned(const Graph& graph, const PlanOptions& options, EngineOracle
                             {.compute = options.compute,
                              .gradient = options.gradient,
                              .level = options.level,
+                             .prologues = options.prologues,
                              .pad_images = options.pad_images},
                             answers);
   Plan plan = assemble(graph, options, std::move(program), left);

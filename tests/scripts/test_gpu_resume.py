@@ -19,7 +19,7 @@ from gpu_visits import PASSED, Visited
 from synthetic_store import REPOSITORY
 
 from gpucheck import __main__ as program
-from gpucheck import checks, host, parts, schedule
+from gpucheck import checks, ctest, host, parts, schedule
 from gpucheck.ledger import Ledger
 from gpucheck.schedule import Estimate, Outcome, Result
 
@@ -141,14 +141,25 @@ class ResumeTest(Visited):
         self.script("bundle/bin/train_step_bench", "#!/bin/sh\n")
         self.kill_when_busy("quick-*")
 
-    def kill_when_busy(self, *arguments: str) -> None:
-        """Kills gpu_check once there is a process that wrote its id to self.folder / child, which must end too."""
+    def test_ended_in_the_tests_it_ends_them_and_keeps_what_is_finished(self) -> None:
+        """They run in threads, which a signal does not reach."""
+        self.script("bundle/tests/x", f"#!/bin/sh\necho $$ >{self.folder}/child; exec sleep 60\n")
+        ctest.write([ctest.GpuTest("x", ["{root}/tests/x"], 60.0)], self.root / "tests" / "tests.json")
+        begun = time.monotonic()
+        self.kill_when_busy("doctor", "tests", with_signal=signal.SIGTERM)
+        self.assertLess(time.monotonic() - begun, 40)
+        text = (self.folder / "out" / "summary.txt").read_text()
+        self.assertRegex(text, r"tests +(cut off|not yet) ")
+        self.assertTrue((self.folder / "out.tar.gz").exists())
+
+    def kill_when_busy(self, *arguments: str, with_signal: int = signal.SIGKILL) -> None:
+        """Ends gpu_check once there is a process that wrote its id to self.folder / child, which must end too."""
         script = ALONE.format(scripts=str(REPOSITORY / "scripts"))
         command = [sys.executable, "-B", "-c", script, str(self.root), str(self.folder / "out"), *arguments]
         process = subprocess.Popen([*command, "--device", "cpu"], stdout=subprocess.DEVNULL)
         child = self.folder / "child"
         self.wait(lambda: child.exists() and child.read_text().strip())
-        process.kill()
+        process.send_signal(with_signal)
         process.wait()
         pid = int(child.read_text())
         self.wait(lambda: not alive(pid))
