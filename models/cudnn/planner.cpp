@@ -94,7 +94,10 @@ class CudnnPlanner final : public Planner {
         for (std::size_t i = 0; found.choices.size() < most && list.at(i) != nullptr; ++i) {
           const EngineChoice& choice = *list.at(i);
           std::string why = rejection(choice, filter_);
-          if (why.empty() && choice.compiled_at_run_time && sums_beside_product(group)) why = kSlowSums;
+          if (why.empty() && choice.compiled_at_run_time && sums_beside_product(group)) {
+            found.why = kSlowSums;  // of what is compiled in advance cuDNN names the best first: the rest is the same
+            break;
+          }
           if (const std::string* failure = find_failure(options_.failed, key, choice.text()); failure != nullptr) {
             why = *failure;
           }
@@ -104,7 +107,7 @@ class CudnnPlanner final : public Planner {
             reasons.insert(std::move(why));
           }
         }
-        if (!found.choices.empty()) return found;
+        if (!found.choices.empty() || !found.why.empty()) return found;
         if (!list.why().empty()) reasons.insert(list.why());
       }
       for (const std::string& reason : reasons) found.why += (found.why.empty() ? "" : "; ") + reason;
