@@ -305,12 +305,6 @@ Launch loss_backward(const Reader& read, const Operation& of, const OwnContext& 
   };
 }
 
-bool holds(const Group& group, std::initializer_list<OpType> types) {
-  return std::any_of(group.operations.begin(), group.operations.end(), [&](const Operation& operation) {
-    return std::find(types.begin(), types.end(), operation.type) != types.end();
-  });
-}
-
 }  // namespace
 
 std::size_t own_workspace(const Program& program, const Group& group, const kernels::Table& kernels) {

@@ -1,8 +1,8 @@
 // Images of three channels: engines on tensor cores are at their best with a multiple of 16 bytes of them. On an H200
 // (cuDNN 9.19, fp16, batch 256) the first convolution of ResNet-101 took 1.53 ms and its weight gradient 1.15 ms, some
-// four times their traffic. So the images have channels of zeroes added in memory, the convolutions that read them a
-// copy of their weight with as many, and the gradients of those are left behind. What the network computes, and what
-// its parameters and gradients are, stays the same.
+// four times their traffic. So images may have channels of zeroes added in memory (AnalysisOptions::pad_images; whether
+// it pays has not been timed), the convolutions that read them a copy of their weight with as many, and the gradients
+// of those are left behind. What the network computes, and what its parameters and gradients are, stays the same.
 #include <algorithm>
 
 #include "engine/base/align.h"

@@ -22,18 +22,22 @@ std::string EngineChoice::text() const {
   return text + "]";
 }
 
+AnalysisOptions analysis_options(const PlanOptions& options) {
+  return {.compute = options.compute,
+          .gradient = options.gradient,
+          .level = options.level,
+          .prologues = options.prologues,
+          .pad_images = options.pad_images};
+}
+
 // Sums over the rows of a convolution's result inside its launch. None of cuDNN's engines for them carries the note
 // that it adds in any order, and yet two steps made alike differed at level 2 on an H200 (cuDNN 9.14) in tf32, fp16 and
 // bf16, which have such groups; not in fp32, which has none, and not at level 1. Which of these engines it is was not
 // found, so none is used.
 std::string rejection(const Group& group, const PlanOptions& options) {
   if (!options.deterministic) return {};
-  bool convolution = false, sums = false;
-  for (const Operation& operation : group.operations) {
-    convolution = convolution || operation.type == OpType::kConv || operation.type == OpType::kConvBackwardData ||
-                  operation.type == OpType::kConvBackwardWeights;
-    sums = sums || operation.type == OpType::kStatistics || operation.type == OpType::kNormBackwardWeights;
-  }
+  const bool convolution = holds(group, {OpType::kConv, OpType::kConvBackwardData, OpType::kConvBackwardWeights});
+  const bool sums = holds(group, {OpType::kStatistics, OpType::kNormBackwardWeights});
   return convolution && sums ? "nondeterministic: sums over rows in a convolution's launch" : "";
 }
 

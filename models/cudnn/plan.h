@@ -60,6 +60,9 @@ struct PlanOptions {
   EngineFailures failed = {};  ///< engines that are not to be used again; a group that has no other falls back
 };
 
+/// Those of them that say which groups there are.
+AnalysisOptions analysis_options(const PlanOptions& options);
+
 /// Why no engine of cuDNN's may run `group`, whatever its notes say; empty: one may. Pure.
 std::string rejection(const Group& group, const PlanOptions& options);
 

@@ -35,11 +35,7 @@ bool has_driver_library() {
 // that reads its input for them takes less.
 constexpr const char* kSlowSums = "only compiled at run time, which is slower than a pass of its own";
 bool sums_beside_product(const Group& group) {
-  const auto holds = [&](OpType type) {
-    return std::any_of(group.operations.begin(), group.operations.end(),
-                       [type](const Operation& operation) { return operation.type == type; });
-  };
-  return holds(OpType::kConv) && holds(OpType::kStatistics);
+  return holds(group, {OpType::kConv}) && holds(group, {OpType::kStatistics});
 }
 
 class CudnnPlanner final : public Planner {
@@ -49,13 +45,7 @@ class CudnnPlanner final : public Planner {
 
   Plan plan(const Graph& graph, const PlanOptions& options) override {
     Oracle oracle(*this, options);
-    Program program = analyse(graph,
-                              {.compute = options.compute,
-                               .gradient = options.gradient,
-                               .level = options.level,
-                               .prologues = options.prologues,
-                               .pad_images = options.pad_images},
-                              oracle);
+    Program program = analyse(graph, analysis_options(options), oracle);
     Plan plan = assemble(graph, options, std::move(program), [&](const Program& of, const Group& group) {
       return oracle.answer(of, group, std::max(options.candidates, std::size_t{1})).choices;
     });

@@ -131,6 +131,12 @@ bool inside(const Group& group, ValueId id) {
   return makes(group, id) && std::find(group.writes.begin(), group.writes.end(), id) == group.writes.end();
 }
 
+bool holds(const Group& group, std::initializer_list<OpType> types) {
+  return std::any_of(group.operations.begin(), group.operations.end(), [&](const Operation& operation) {
+    return std::find(types.begin(), types.end(), operation.type) != types.end();
+  });
+}
+
 std::string operations_text(const Group& group) {
   std::string text;
   for (std::size_t i = 0; i < group.operations.size(); ++i) {

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -148,6 +149,9 @@ ValueId images_of(const Graph& graph, const Program& program);
 std::vector<ValueId> reads(const Group& group);
 /// Whether `id` passes through `group` only: made there and not left in memory.
 bool inside(const Group& group, ValueId id);
+
+/// Whether it has an operation of one of `types`.
+bool holds(const Group& group, std::initializer_list<OpType> types);
 
 /// "scale_shift+relu+conv+statistics". Copies in a row count as one.
 std::string operations_text(const Group& group);

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from .commands import Done
-from .comparing import batches_found
+from .comparing import QUICK_BATCH, batches_found
 from .files import UNFINISHED
 from .visit import CannotRun, PartFailed, Visit
 
@@ -49,9 +49,9 @@ def _stored(visit: Visit) -> list[str]:
     return ["--db", str(visit.store), "--label", "by=gpu_check", "--label", f"part={visit.part}"]
 
 
-def _speed(done: Done) -> str:
+def _speed(done: Done, said: str = r"total images/sec: ([0-9.]+)") -> str:
     """ "1234 img/s". Errors: PartFailed with the last line where it says none."""
-    speed = re.search(r"total images/sec: ([0-9.]+)", done.output)
+    speed = re.search(said, done.output)
     if done.code != 0 or speed is None:
         raise PartFailed(done.last_line())
     return f"{float(speed[1]):.0f} img/s"
@@ -98,19 +98,15 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "no prologues": ("--prologues", "none"),
     "level 1": ("--fusion", "1"),
 }
-_STEP_BATCH = ("--batch", "256")
 
 
 def _steps(visit: Visit, name: str, dtype: str, model: str, *options: str) -> str:
-    """Runs train_step_bench; returns its images/s. Errors: PartFailed with the last line where it says none."""
+    """Runs train_step_bench; as _speed()."""
     if visit.sizes.device != "cuda":
         raise CannotRun("for the GPU alone")
-    command = [visit.program("train_step_bench"), "--device", "cuda", "--model", model, "--dtype", dtype, *_STEP_BATCH]
-    done = visit.run(name, [*command, "--winners", str(visit.winners), *options])
-    speed = re.search(r": ([0-9.]+) img/s \(median", done.output)
-    if done.code != 0 or speed is None:
-        raise PartFailed(done.last_line())
-    return f"{float(speed[1]):.0f} img/s"
+    command = [visit.program("train_step_bench"), "--device", "cuda", "--model", model, "--dtype", dtype]
+    command += ["--batch", str(QUICK_BATCH), "--winners", str(visit.winners), *options]
+    return _speed(visit.run(name, command), r": ([0-9.]+) img/s \(median")
 
 
 def profile(dtype: str, model: str) -> Callable[[Visit], str]:

@@ -91,7 +91,7 @@ class Comparison:
     def __init__(self, options: argparse.Namespace, model: str, dtype: str, log: IO[bytes] | None) -> None:
         self._options = options
         self._log = log
-        self.row = Row(model, dtype, quick=len(options.batches) == 1)
+        self.row = Row(model, dtype, quick=options.first_variant_only)
         self._shared = ["--model", model, "--dtype", dtype, "--device", options.device]
         self._shared += ["--image", str(options.image)]
         self._ends = time.monotonic() + options.seconds

@@ -52,13 +52,7 @@ inline Plan planned(const Graph& graph, const PlanOptions& options, EngineOracle
     const PlanOptions& options_;
     decltype(left)& engines_;
   } answers(oracle, options, left);
-  Program program = analyse(graph,
-                            {.compute = options.compute,
-                             .gradient = options.gradient,
-                             .level = options.level,
-                             .prologues = options.prologues,
-                             .pad_images = options.pad_images},
-                            answers);
+  Program program = analyse(graph, analysis_options(options), answers);
   Plan plan = assemble(graph, options, std::move(program), left);
   plan.cudnn = "9.19.0";
   plan.device = "fake";

@@ -344,6 +344,12 @@ class WholeTest(unittest.TestCase):
         self.assertEqual((code, found["quick"], found["best"]["peer"]["name"]), (3, True, "torch eager"))
         self.assertEqual(self.started(), ["torch graph 256", "torch eager 256", "ours 256"])
 
+    def test_one_batch_alone_makes_no_quick_one(self) -> None:
+        """torch.compile takes the batch that the others found, and its row must count beside theirs."""
+        told = {"torch compile": {"256": 1.0}, "ours": {"256": 0.5}}
+        _, found, _ = self.compare(told, "--variants", "compile", "--batches", "256")
+        self.assertEqual((found["quick"], found["best"]["peer"]["name"]), (False, "torch compile"))
+
     @unittest.skipUnless(OURS.exists(), f"needs {OURS}")
     def test_our_program_understands_every_option_and_only_the_gpu_is_missing(self) -> None:
         options = ("--variants", "graph", "--dtypes", "bf16", "--winners", str(self.folder / "winners"))
