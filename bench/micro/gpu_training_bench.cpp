@@ -32,13 +32,21 @@ cudnn::Prologues prologues(const std::string& name) {
   return name == "all" ? cudnn::Prologues::kAll : cudnn::Prologues::kPointwise;
 }
 
+cudnn::OwnNorms own_norms(const std::string& name) {
+  if (name == "none") return cudnn::OwnNorms::kNone;
+  if (name == "forward") return cudnn::OwnNorms::kForward;
+  return name == "both" ? cudnn::OwnNorms::kBoth : cudnn::OwnNorms::kRectifying;
+}
+
 class GpuBench final : public TrainingBench {
  public:
   explicit GpuBench(const TrainingOptions& options) : runtime_(gpu::make_cuda_runtime(0)), input_(options.model) {
     const CudnnOptions cudnn{.tf32 = options.dtype == "tf32",
-                             .level = options.fusion_level,
-                             .prologues = prologues(options.prologues),
-                             .pad_images = options.pad_images,
+                             .fusion = {.level = options.fusion_level,
+                                        .prologues = prologues(options.prologues),
+                                        .own_norms = own_norms(options.own_norms),
+                                        .pad_images = options.pad_images},
+                             .other_fusions = options.other_fusions,
                              .tune = options.tune,
                              .winners_folder = options.winners_folder};
     step_ = make_cudnn_step(std::move(input_.graph), step_options(options), cudnn, *runtime_,

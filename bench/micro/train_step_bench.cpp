@@ -171,16 +171,23 @@ int main(int argc, char** argv) {
   app.add_option("--prologues", options.training.prologues,
                  "cuda: at level 2, which convolutions apply the batch norm before them")
       ->check(CLI::IsMember({"none", "1x1", "all"}));
+  app.add_option("--own-norms", options.training.own_norms,
+                 "cuda: from level 1 on, which passes of a batch norm kernels of ours run")
+      ->check(CLI::IsMember({"none", "forward", "both", "rectifying"}));
   app.add_option(
          "--pad-images", options.training.pad_images,
-         "cuda: add channels of zeroes to the images, so that tensor cores read them, except in fp32 (default: off)")
+         "cuda: add channels of zeroes to the images, so that tensor cores read them, except in fp32 (default: on)")
       ->check(CLI::IsMember({"on", "off"}));
-  app.add_flag("!--no-tune", options.training.tune, "cuda: take cuDNN's first choice of engines, untimed");
+  app.add_flag("!--no-tune", options.training.tune,
+               "cuda: take cuDNN's first choice of engines, and the first way to fuse, untimed");
   app.add_option("--winners", options.training.winners_folder, "cuda: folder that keeps the fastest engines");
   app.add_flag("--profile", options.training.profile, "print where the time goes");
   app.add_option("--profile-rows", options.rows, "single operations in that table, the slowest first");
   app.add_flag("--serve", options.serve, "answer step counts from standard input");
   CLI11_PARSE(app, argc, argv);
+  const auto given = [&](const char* option) { return app.count(option) > 0; };
+  options.training.other_fusions = !given("--fusion") && !given("--prologues") && !given("--own-norms") &&
+                                   !given("--pad-images");  // who asks for one way gets it
   try {
     return run(options);
   } catch (const Error& error) {

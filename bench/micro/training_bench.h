@@ -14,15 +14,17 @@ namespace hvd::bench {
 struct TrainingOptions {
   models::ModelSpec model{
       .model = "resnet101", .batch_size = 8, .image_size = 0, .classes = 1000, .auxiliary_head = false};
-  std::string dtype = "fp32";     ///< also bf16; on a GPU fp16 and tf32
-  std::string gradient_dtype;     ///< empty: fp32, or on a GPU the 16-bit type that is computed in
-  int threads = 1;                ///< CPU; on a GPU as many as there are processors compile
-  bool profile = false;           ///< time every operation; on a GPU each step is enqueued
-  int fusion_level = 2;           ///< GPU: models/cudnn/analyse.h
-  std::string prologues = "all";  ///< GPU: at level 2, of which convolutions: none, 1x1 or all
-  bool pad_images = false;        ///< GPU: channels of zeroes, so that the first convolution takes tensor cores
-  bool tune = true;               ///< GPU: time the best engines of each operation first
-  std::string winners_folder;     ///< GPU: where the fastest engines are kept; empty: nowhere
+  std::string dtype = "fp32";            ///< also bf16; on a GPU fp16 and tf32
+  std::string gradient_dtype;            ///< empty: fp32, or on a GPU the 16-bit type that is computed in
+  int threads = 1;                       ///< CPU; on a GPU as many as there are processors compile
+  bool profile = false;                  ///< time every operation; on a GPU each step is enqueued
+  int fusion_level = 2;                  ///< GPU: models/cudnn/analyse.h
+  std::string prologues = "none";        ///< GPU: at level 2, of which convolutions: none, 1x1 or all
+  std::string own_norms = "rectifying";  ///< GPU: which passes of batch norms kernels of ours run (OwnNorms)
+  bool pad_images = true;                ///< GPU: channels of zeroes, so that the first convolution takes tensor cores
+  bool other_fusions = false;            ///< GPU: with `tune`, also time whole steps fused in other ways
+  bool tune = true;                      ///< GPU: time the best engines of each operation first
+  std::string winners_folder;            ///< GPU: where the fastest engines are kept; empty: nowhere
 };
 
 class TrainingBench {

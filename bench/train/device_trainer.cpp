@@ -103,7 +103,7 @@ void DeviceTrainer::build(GpuBackend& backend, int threads) {
     facts_.notes.push_back("no bound: there is no data sheet here of " + name + " in " + setup_.compute_name());
   }
   const models::CudnnOptions cudnn{.tf32 = gpu.tf32,
-                                   .level = gpu.fusion_level,
+                                   .fusion = {.level = gpu.fusion_level},
                                    .deterministic = gpu.deterministic,
                                    .loss_scale = gpu.loss_scale,
                                    .tune = gpu.tune,

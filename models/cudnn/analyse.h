@@ -18,6 +18,7 @@
 
 #include <string>
 
+#include "models/cudnn/fusion.h"
 #include "models/cudnn/program.h"
 
 namespace hvd::models::cudnn {
@@ -35,14 +36,12 @@ DataType storage(ComputeType type) noexcept;
 /// uses none.
 std::int64_t image_channels_multiple(ComputeType type) noexcept;
 
-/// At level 2: which convolutions may apply the batch norm before them, instead of reading what has been normalised.
-enum class Prologues : std::uint8_t { kNone, kPointwise /**< of kernel 1 x 1 */, kAll };
-
 struct AnalysisOptions {
   ComputeType compute = ComputeType::kFp16;
   DataType gradient = DataType::kF16;  ///< of the gradient arena
   int level = 2;                       ///< the highest to try
   Prologues prologues = Prologues::kAll;
+  OwnNorms own_norms = OwnNorms::kNone;
   bool pad_images = false;  ///< to image_channels_multiple() channels, and the convolutions' weights that read them
 };
 

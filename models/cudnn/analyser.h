@@ -62,6 +62,7 @@ class Analyser {
   [[nodiscard]] ValueId value_of(TensorId id) const;
   [[nodiscard]] bool has_value(TensorId id) const { return value_of_.at(static_cast<std::size_t>(id)) != kNoValue; }
   [[nodiscard]] DataType storage_type() const { return storage(options_.compute); }
+  [[nodiscard]] bool own_norms(OwnNorms passes) const { return options_.level >= 1 && options_.own_norms >= passes; }
 
   // Images of few channels, and what convolutions read and make beside them. (padding.cpp)
   /// A value with channels added, and the slice of it that has the tensor's own.
@@ -149,6 +150,7 @@ class Analyser {
     TensorId whole = kNoTensor;   ///< the complete diff
     NodeId relu_backward = kNoNode;
     NodeId norm_backward = kNoNode;  ///< whose sums could be made right away
+    bool delayed = false;            ///< the rectifier is left to the batch norm below, unless it is summed for
   };
   void backward(NodeId id);
   [[nodiscard]] Fate fate(TensorId id) const;
@@ -160,6 +162,8 @@ class Analyser {
   void commit_diff(Draft& draft, ValueId result, const Fate& fate, const Epilogue& epilogue);
   /// What a rectifier's backward tests: its output, or the batch norm before it applied again.
   ValueId relu_test(Draft& draft, NodeId relu_backward, bool from_norm);
+  /// The backward of a batch norm that can undo the rectifier of `relu_backward` as well, or kNoNode.
+  [[nodiscard]] NodeId delays_to(NodeId relu_backward) const;
   /// The batch norm that alone feeds the rectifier of `relu_backward`, or kNoNode.
   [[nodiscard]] NodeId norm_under(NodeId relu_backward) const;
   void bind_diff(TensorId id, ValueId value);

@@ -52,7 +52,9 @@ Analyser::Fate Analyser::fate(TensorId id) const {
   }
   if (fate.whole == kNoTensor) return fate;
   fate.relu_backward = only_reader(fate.whole, OpKind::kReluBackward);
-  if (fate.relu_backward == kNoNode || options_.level < 2) return fate;
+  if (fate.relu_backward == kNoNode) return fate;
+  fate.delayed = own_norms(OwnNorms::kRectifying) && delays_to(fate.relu_backward) != kNoNode;
+  if (options_.level < 2) return fate;
   // relu(norm(x)) alone: what the rectifier tests can be computed from x.
   const NodeId norm = norm_under(fate.relu_backward);
   if (norm == kNoNode) return fate;
@@ -77,7 +79,7 @@ std::vector<Analyser::Epilogue> Analyser::epilogues(const Fate& fate, Engine eng
   if (whole && fate.norm_backward != kNoNode && engine == Engine::kCudnn) {
     list.push_back({.add = add, .relu = true, .sums = true});
   }
-  if (whole && fate.relu_backward != kNoNode) list.push_back({.add = add, .relu = true});
+  if (whole && fate.relu_backward != kNoNode && !fate.delayed) list.push_back({.add = add, .relu = true});
   if (add) list.push_back({.add = true});
   list.emplace_back();
   return list;
@@ -172,15 +174,17 @@ void Analyser::linear_backward_data(NodeId id) {
 }
 
 void Analyser::relu_backward(NodeId id) {
-  const TensorId dx = node(id).outputs[0];
-  // Where only the backward of the batch norm below reads the result, that does both: what the rectifier tests is
-  // computed from x, which it reads anyway.
-  const NodeId next = options_.level >= 1 ? only_reader(dx, OpKind::kBatchNormBackward) : kNoNode;
-  if (next != kNoNode && norm_under(id) == node(next).forward) {
-    delayed_relu_[next] = id;
-    return;
-  }
-  own_relu_backward(id);
+  const NodeId norm_backward = delays_to(id);
+  if (norm_backward == kNoNode) return own_relu_backward(id);
+  delayed_relu_[norm_backward] = id;
+}
+
+// Where only the backward of the batch norm below reads the result, that does both: what the rectifier tests is
+// computed from x, which it reads anyway.
+NodeId Analyser::delays_to(NodeId relu_backward) const {
+  if (options_.level == 0) return kNoNode;
+  const NodeId next = only_reader(node(relu_backward).outputs[0], OpKind::kBatchNormBackward);
+  return next != kNoNode && norm_under(relu_backward) == node(next).forward ? next : kNoNode;
 }
 
 void Analyser::own_relu_backward(NodeId id) {

@@ -45,15 +45,16 @@ std::unique_ptr<DeviceStep> make_cudnn_step(Graph graph, const StepOptions& opti
   // Outlives the planner, whose lists are of its handle, also where no step comes of it.
   const auto room = std::make_shared<cudnn::EngineRoom>(runtime, backends, options.threads);
   const auto planner = cudnn::make_planner(backends.cudnn, room->handle().get(), runtime.device().name);
-  const auto planning = [&](const Graph& of, const cudnn::EngineFailures& failed) {
-    return planner->plan(of, {.compute = compute,
-                              .gradient = options.gradient,
-                              .level = cudnn.level,
-                              .prologues = cudnn.prologues,
-                              .pad_images = cudnn.pad_images,
-                              .deterministic = cudnn.deterministic,
-                              .workspace_cap_bytes = cudnn.workspace_cap_bytes,
-                              .failed = failed});
+  const cudnn::PlanOptions plan{.compute = compute,
+                                .gradient = options.gradient,
+                                .deterministic = cudnn.deterministic,
+                                .workspace_cap_bytes = cudnn.workspace_cap_bytes};
+  cudnn::Planning planning;
+  planning.fusions = cudnn.other_fusions ? cudnn::worth_timing(cudnn.fusion) : std::vector{cudnn.fusion};
+  planning.plan = [&](const Graph& of, const cudnn::Fusion& fusion, const cudnn::EngineFailures& failed) {
+    cudnn::PlanOptions options_of_this = with_fusion(plan, fusion);
+    options_of_this.failed = failed;
+    return planner->plan(of, options_of_this);
   };
   return cudnn::make_executor(std::move(graph), planning,
                               {.seed = options.seed,

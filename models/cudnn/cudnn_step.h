@@ -28,9 +28,11 @@ using ShareWithRanks = std::function<std::vector<std::string>(const std::string&
 
 struct CudnnOptions {
   bool tf32 = false;  ///< with compute = fp32: products of rounded inputs, on tensor cores
-  int level = 2;      ///< of fusion (cudnn/analyse.h); 0 is the reference for the others
-  cudnn::Prologues prologues = cudnn::Prologues::kAll;
-  bool pad_images = false;     ///< with channels of zeroes, for tensor cores
+  /// What runs as one launch, and who runs batch norms; of level 0 the reference for the others.
+  cudnn::Fusion fusion = {};
+  /// With `tune`: also time whole steps fused in other ways, of at most this level (worth_timing()), and use the
+  /// fastest. Kept in `winners_folder` beside the engines.
+  bool other_fusions = true;
   bool deterministic = false;  ///< only engines that add in a fixed order: equal bits from run to run
   /// fp16 alone. 0: dynamic (half after an overflow, twice after 2000 good steps, from 65536); else fixed.
   double loss_scale = 0;

@@ -22,9 +22,13 @@ struct ExecutorOptions {
   ShareWithRanks share = {};
 };
 
-/// Plans `graph` without the engines that have failed. Called until all that it plans runs. Errors: those of
-/// Planner::plan().
-using Planning = std::function<Plan(const Graph& graph, const EngineFailures& failed)>;
+struct Planning {
+  /// The first is used, unless others are timed, or were, and one of them is faster. At least one.
+  std::vector<Fusion> fusions = {};
+  /// Plans `graph` without the engines that have failed. Called until all that it plans runs. Errors: those of
+  /// Planner::plan().
+  std::function<Plan(const Graph& graph, const Fusion& fusion, const EngineFailures& failed)> plan = {};
+};
 
 /// `room` was made for `runtime`. Errors: as make_cudnn_step().
 std::unique_ptr<DeviceStep> make_executor(Graph graph, const Planning& planning, const ExecutorOptions& options,

@@ -139,12 +139,13 @@ void Analyser::norm(NodeId id) {
   const NodeId relu = options_.level >= 1 ? only_forward_reader(y, OpKind::kRelu) : kNoNode;
   if (relu != kNoNode && whole_norm(id, kNoNode, relu)) return;
   if (whole_norm(id, kNoNode, kNoNode)) return;
-  statistics(id);
+  if (options_.level == 0) statistics(id);
   finalize(id, options_.level >= 1 ? 1 : 0);
 }
 
 // Forward, sum and rectifier in one launch of cuDNN's, as far as it has an engine.
 bool Analyser::whole_norm(NodeId id, NodeId add, NodeId relu) {
+  if (own_norms(OwnNorms::kForward)) return false;
   const Node& of = node(id);
   const TensorId last = relu != kNoNode ? node(relu).outputs[0] : add != kNoNode ? node(add).outputs[0] : of.outputs[0];
   for (const bool sliced : {true, false}) {
@@ -188,12 +189,17 @@ void Analyser::statistics(NodeId id) {
   norms_[id] = {.sum = sum, .square_sum = square_sum};
 }
 
-// Statistics are there; makes what the consumers need, and lets them apply it where they can.
+// Makes what the consumers need, the statistics first if they are not there, and lets them apply it where they can.
 void Analyser::finalize(NodeId id, int level) {
   const Node& of = node(id);
-  NormVectors& vectors = norms_.at(id);
+  NormVectors& vectors = norms_[id];
   const Shape channels{shape(of.outputs[0])[3]};
   Draft made = draft(Engine::kOwn, level, id);
+  if (vectors.sum == kNoValue) {
+    vectors.sum = inside_value(of.name + ":sum", channels, DataType::kF32);
+    vectors.square_sum = inside_value(of.name + ":square_sum", channels, DataType::kF32);
+    operate(made, OpType::kStatistics, {value_of(of.inputs[0])}, {vectors.sum, vectors.square_sum}, id);
+  }
   vectors.mean = output(made, of.outputs[1]);
   vectors.inv_std = output(made, of.outputs[2]);
   vectors.scale = extra_output(made, of.name + ":scale", channels, storage_type());
@@ -286,7 +292,6 @@ void Analyser::add(NodeId id) {
     if (unapplied_.contains(other)) apply_now(unapplied_.at(other).norm);
     if (whole_norm(norm, id, relu)) return;
     if (whole_norm(norm, kNoNode, kNoNode)) continue;
-    statistics(norm);
     finalize(norm, 1);
   }
   const bool applies = unapplied_.contains(of.inputs[0]) || unapplied_.contains(of.inputs[1]);

@@ -111,7 +111,7 @@ void Analyser::norm_backward(NodeId id) {
   if (sums_.contains(id)) return apply_norm_backward(id);
   const auto delayed = delayed_relu_.find(id);
   if (delayed != delayed_relu_.end()) return own_norm_backward(id, delayed->second);
-  if (!whole_norm_backward(id)) own_norm_backward(id, kNoNode);
+  if (own_norms(OwnNorms::kBoth) || !whole_norm_backward(id)) own_norm_backward(id, kNoNode);
 }
 
 // The sums over dy of a batch norm's backward: its weight gradients, and the three vectors that its dx needs.

@@ -50,8 +50,11 @@ std::string joined(Operations operations) {
 bool is_known(Operations operations) {
   if (operations.empty()) return false;
   switch (operations[0].type) {
+    case OpType::kStatistics: {
+      const Operations rest = operations.subspan(1);
+      return rest.empty() || (rest.size() == 1 && starts_with(rest, OpType::kNormFinalize));
+    }
     case OpType::kNormFinalize:
-    case OpType::kStatistics:
     case OpType::kMaxPool:
     case OpType::kAvgPool:
     case OpType::kGlobalAvgPool:

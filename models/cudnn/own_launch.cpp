@@ -230,25 +230,36 @@ Launch bias_gradient(const Reader& read, const Operation& of, const OwnContext& 
           workspace = read.at().arenas().workspace.data()](Stream stream) { run(dy, out, type, workspace, stream); };
 }
 
-Launch norm_finalize(const Reader& read, const Operation& of, const OwnContext& context) {
+/// All but the sums.
+kernels::NormFinalize finalize_of(const Reader& read, const Operation& of, const OwnContext& context) {
   const Shape& normed = context.graph.tensor(context.graph.node(of.node).outputs[0]).shape;
   const auto& attr = std::get<BatchNormAttr>(of.attr);
-  const kernels::NormFinalize work{.sum = read.floats(of.inputs[0]),
-                                   .square_sum = read.floats(of.inputs[1]),
-                                   .gamma = read.floats(of.inputs[2]),
-                                   .beta = read.floats(of.inputs[3]),
-                                   .running_mean = read.floats(of.inputs[4]),
-                                   .running_var = read.floats(of.inputs[5]),
-                                   .mean = read.floats(of.outputs[0]),
-                                   .inv_std = read.floats(of.outputs[1]),
-                                   .scale = read.at().at(of.outputs[2]),
-                                   .shift = read.at().at(of.outputs[3]),
-                                   .type = read.type(of.outputs[2]),
-                                   .channels = read.shape(of.outputs[0])[0],
-                                   .count = normed.count() / normed[normed.rank() - 1],
-                                   .epsilon = static_cast<float>(attr.epsilon),
-                                   .momentum = static_cast<float>(attr.momentum)};
+  return {.gamma = read.floats(of.inputs[2]),
+          .beta = read.floats(of.inputs[3]),
+          .running_mean = read.floats(of.inputs[4]),
+          .running_var = read.floats(of.inputs[5]),
+          .mean = read.floats(of.outputs[0]),
+          .inv_std = read.floats(of.outputs[1]),
+          .scale = read.at().at(of.outputs[2]),
+          .shift = read.at().at(of.outputs[3]),
+          .type = read.type(of.outputs[2]),
+          .channels = read.shape(of.outputs[0])[0],
+          .count = normed.count() / normed[normed.rank() - 1],
+          .epsilon = static_cast<float>(attr.epsilon),
+          .momentum = static_cast<float>(attr.momentum)};
+}
+
+Launch norm_finalize(const Reader& read, const Operation& of, const OwnContext& context) {
+  kernels::NormFinalize work = finalize_of(read, of, context);
+  work.sum = read.floats(of.inputs[0]);
+  work.square_sum = read.floats(of.inputs[1]);
   return [run = context.kernels.norm_finalize, work](Stream stream) { run(work, stream); };
+}
+
+Launch norm_statistics(const Reader& read, const OwnContext& context) {
+  return [run = context.kernels.norm_statistics, x = read.at().matrix(read.operations().front()->inputs[0]),
+          work = finalize_of(read, *read.operations().back(), context),
+          workspace = read.at().arenas().workspace.data()](Stream stream) { run(x, work, workspace, stream); };
 }
 
 // "[drelu] dnorm_weights" or "[drelu] dnorm_apply". What the rectifier tests is the batch norm itself.
@@ -308,7 +319,8 @@ Launch loss_backward(const Reader& read, const Operation& of, const OwnContext& 
 }  // namespace
 
 std::size_t own_workspace(const Program& program, const Group& group, const kernels::Table& kernels) {
-  const Operation& of = group.operations.back();
+  const bool statistics = group.operations.front().type == OpType::kStatistics;
+  const Operation& of = statistics ? group.operations.front() : group.operations.back();
   switch (of.type) {
     case OpType::kStatistics:
     case OpType::kNormBackwardWeights: return kernels.row_sums_workspace(matrix_of(program, of.inputs[0]), 2);
@@ -328,7 +340,8 @@ Launch own_launch(const Addresses& addresses, const Group& group, const OwnConte
     case OpType::kMaxPool:
     case OpType::kAvgPool:
     case OpType::kGlobalAvgPool: return pool(read, first, context);
-    case OpType::kStatistics: return statistics(read, first, context);
+    case OpType::kStatistics:
+      return read.operations().size() > 1 ? norm_statistics(read, context) : statistics(read, first, context);
     case OpType::kBiasGradient: return bias_gradient(read, first, context);
     case OpType::kNormFinalize: return norm_finalize(read, first, context);
     case OpType::kSoftmaxCrossEntropy: return loss(read, first, context);

@@ -27,6 +27,22 @@ AnalysisOptions analysis_options(const PlanOptions& options) {
           .gradient = options.gradient,
           .level = options.level,
           .prologues = options.prologues,
+          .own_norms = options.own_norms,
+          .pad_images = options.pad_images};
+}
+
+PlanOptions with_fusion(PlanOptions options, const Fusion& fusion) {
+  options.level = fusion.level;
+  options.prologues = fusion.prologues;
+  options.own_norms = fusion.own_norms;
+  options.pad_images = fusion.pad_images;
+  return options;
+}
+
+Fusion fusion_of(const PlanOptions& options) {
+  return {.level = options.level,
+          .prologues = options.prologues,
+          .own_norms = options.own_norms,
           .pad_images = options.pad_images};
 }
 

@@ -4,9 +4,12 @@
 #include <cerrno>
 #include <charconv>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <map>
+#include <set>
 #include <sstream>
+#include <system_error>
 
 #include "engine/base/files.h"
 #include "engine/base/hash.h"
@@ -16,6 +19,8 @@ namespace {
 
 constexpr std::string_view kFirstLine = "hvd_bench cudnn winners 2";
 constexpr std::string_view kProduct = "lt:";
+constexpr std::string_view kExtension = ".winners";
+constexpr std::string_view kFusion = "fusion ";
 
 template <class Number>
 bool parse_number(std::string_view text, Number& value, int base = 10) {
@@ -86,7 +91,8 @@ std::uint64_t program_hash(const Plan& plan) {
 
 std::string winners_file_name(const Plan& plan) {
   return dashed(plan.program.model + "-" + hex64(program_hash(plan)) + "-" + std::string(name(plan.options.compute)) +
-                ".cudnn-" + plan.cudnn + "." + plan.device + ".winners");
+                ".cudnn-" + plan.cudnn + "." + plan.device) +
+         std::string(kExtension);
 }
 
 std::string chosen_text(const Plan& plan) {
@@ -98,12 +104,13 @@ std::string chosen_text(const Plan& plan) {
   return text;
 }
 
-std::string winners_text(const Plan& plan, const std::vector<Winner>& winners) {
+std::string winners_text(const Plan& plan, const Winners& winners) {
   std::ostringstream out;
   out << kFirstLine << "\n"
       << libraries_line(plan) << "\ndevice " << plan.device << "\nprogram " << plan.program.model << " "
       << hex64(program_hash(plan)) << " " << name(plan.options.compute) << "\n";
-  for (const Winner& winner : winners) {
+  if (!winners.fusion.empty()) out << kFusion << winners.fusion << "\n";
+  for (const Winner& winner : winners.list) {
     out << "winner " << hex64(winner.signature) << " "
         << (winner.algorithm.empty() ? winner.choice.text() : winner.algorithm) << " workspace "
         << winner.choice.workspace_bytes << " microseconds " << winner.microseconds << "\n";
@@ -115,17 +122,57 @@ Winners parse_winners(std::string_view text, const Plan& plan) {
   std::istringstream lines{std::string(text)};
   std::string line;
   const auto expect = [&](const std::string& wanted) { return std::getline(lines, line) && line == wanted; };
-  if (!expect(std::string(kFirstLine))) return {.list = {}, .why_not = "it is not a winners file of this version"};
-  if (!expect(libraries_line(plan))) return {.list = {}, .why_not = "it was measured with \"" + line + "\""};
-  if (!expect("device " + plan.device)) return {.list = {}, .why_not = "it was measured on \"" + line + "\""};
-  if (!std::getline(lines, line) || !line.starts_with("program ")) return {.list = {}, .why_not = "line 4 is damaged"};
+  const auto unusable = [](std::string why) { return Winners{.list = {}, .why_not = std::move(why)}; };
+  if (!expect(std::string(kFirstLine))) return unusable("it is not a winners file of this version");
+  if (!expect(libraries_line(plan))) return unusable("it was measured with \"" + line + "\"");
+  if (!expect("device " + plan.device)) return unusable("it was measured on \"" + line + "\"");
+  if (!std::getline(lines, line) || !line.starts_with("program ")) return unusable("line 4 is damaged");
   Winners winners;
   for (int number = 5; std::getline(lines, line); ++number) {
+    if (number == 5 && line.starts_with(kFusion)) {
+      winners.fusion = line.substr(kFusion.size());
+      continue;
+    }
     Winner winner;
-    if (!parse_winner(line, winner)) return {.list = {}, .why_not = "line " + std::to_string(number) + " is damaged"};
+    if (!parse_winner(line, winner)) return unusable("line " + std::to_string(number) + " is damaged");
     winners.list.push_back(std::move(winner));
   }
   return winners;
+}
+
+std::vector<Winner> borrow_winners(const std::string& folder, const Plan& plan, const std::vector<Winner>& winners) {
+  std::set<std::uint64_t> wanted, there;
+  for (const EnginePlan& engine : plan.engines) wanted.insert(signature_hash(engine.signature));
+  for (const Winner& winner : winners) there.insert(winner.signature);
+  std::vector<std::string> paths;
+  std::error_code error;  // of a folder that is not there yet
+  for (const auto& file : std::filesystem::directory_iterator(folder, error)) {
+    if (file.path().extension() == kExtension) paths.push_back(file.path().string());
+  }
+  std::sort(paths.begin(), paths.end());
+  std::vector<Winner> borrowed;
+  for (const std::string& path : paths) {
+    for (Winner& winner : load_winners(path, plan).list) {
+      const bool useful = !winner.algorithm.empty() || wanted.contains(winner.signature);
+      if (useful && there.insert(winner.signature).second) borrowed.push_back(std::move(winner));
+    }
+  }
+  return borrowed;
+}
+
+std::vector<Winner> in_use(const Plan& plan, const std::vector<Winner>& winners) {
+  std::map<std::uint64_t, const EngineChoice*> chosen;
+  for (const EnginePlan& engine : plan.engines) {
+    chosen[signature_hash(engine.signature)] = &engine.choices.at(engine.chosen);
+  }
+  std::vector<Winner> used;
+  for (const Winner& winner : winners) {
+    const auto found = chosen.find(winner.signature);
+    const bool is = found != chosen.end() && found->second->engine == winner.choice.engine &&
+                    found->second->knobs == winner.choice.knobs;
+    if (is || !winner.algorithm.empty()) used.push_back(winner);
+  }
+  return used;
 }
 
 std::size_t choose_winners(Plan& plan, const std::vector<Winner>& winners) {
@@ -152,7 +199,7 @@ std::size_t choose_winners(Plan& plan, const std::vector<Winner>& winners) {
   return without;
 }
 
-void save_winners(const std::string& path, const Plan& plan, const std::vector<Winner>& winners) {
+void save_winners(const std::string& path, const Plan& plan, const Winners& winners) {
   replace_file(path, winners_text(plan, winners));  // ranks of a host may save at once
 }
 

@@ -6,6 +6,7 @@
 //   cudnn 9.19.0 cublaslt 13.1.0
 //   device NVIDIA H200
 //   program resnet101 9f0c2d11a4b3e877 fp16
+//   fusion level 1, prologues none, norms rectifying, images padded
 //   winner 51c7d2aa01f3b964 62[2=5,13=1] workspace 131 microseconds 41.5
 //   winner 8d0412aa01f3b964 lt:0000000000000042... workspace 0 microseconds 12
 #pragma once
@@ -37,12 +38,14 @@ std::string winners_file_name(const Plan& plan);
 /// The chosen engines in one line: "51c7d2aa01f3b964 62[2=5,13=1]; ...", by signature, in the order of first use.
 std::string chosen_text(const Plan& plan);
 
-std::string winners_text(const Plan& plan, const std::vector<Winner>& winners);
-
 struct Winners {
   std::vector<Winner> list;
+  /// In the file of the program that would run otherwise: of all ways to fuse it the fastest (text() of it). Empty:
+  /// they were not timed.
+  std::string fusion = {};
   std::string why_not;  ///< the text is of another version or GPU, or damaged: then the list is empty
 };
+std::string winners_text(const Plan& plan, const Winners& winners);
 /// Never fails: a cache that cannot be used is a reason to measure again.
 Winners parse_winners(std::string_view text, const Plan& plan);
 
@@ -50,8 +53,13 @@ Winners parse_winners(std::string_view text, const Plan& plan);
 std::size_t choose_winners(Plan& plan, const std::vector<Winner>& winners);
 
 /// Written beside and renamed into place. Errors: io, naming the file.
-void save_winners(const std::string& path, const Plan& plan, const std::vector<Winner>& winners);
+void save_winners(const std::string& path, const Plan& plan, const Winners& winners);
 /// A file that is not there is an empty list with the reason.
 Winners load_winners(const std::string& path, const Plan& plan);
+/// What other programs left in `folder` for groups of this plan that are not among `winners`, by the same versions on
+/// the same GPU. Files are read in the order of their names; those that cannot be used are passed over.
+std::vector<Winner> borrow_winners(const std::string& folder, const Plan& plan, const std::vector<Winner>& winners);
+/// Those of them that are for one of the plan's engines, as it is chosen, or for a product.
+std::vector<Winner> in_use(const Plan& plan, const std::vector<Winner>& winners);
 
 }  // namespace hvd::models::cudnn

@@ -4,6 +4,8 @@
 #include <chrono>
 #include <filesystem>
 #include <iomanip>
+#include <limits>
+#include <set>
 #include <sstream>
 #include <utility>
 
@@ -20,6 +22,12 @@ constexpr std::chrono::seconds kFarewell(5);  // after an error, which may be a 
 std::string seconds_text(std::chrono::steady_clock::duration time) {
   std::ostringstream text;
   text << std::fixed << std::setprecision(1) << std::chrono::duration<double>(time).count() << " s";
+  return std::move(text).str();
+}
+
+std::string milliseconds_text(double microseconds) {
+  std::ostringstream text;
+  text << std::fixed << std::setprecision(2) << microseconds * 1e-3 << " ms";
   return std::move(text).str();
 }
 
@@ -87,17 +95,56 @@ Rehearsal::Rehearsal(const Graph& graph, const Planning& planning, const Executo
       room_(room) {}
 
 Plan Rehearsal::run() {
-  Plan plan = settle();
-  EngineFailures found = failures_;
-  if (measure_) tune(plan, found);
-  room_.keep_chosen(plan);
-  note_failures(plan, found);
-  return plan;
+  Way way = settled(planning_.fusions.at(0));
+  if (planning_.fusions.size() > 1) way = fastest(std::move(way));
+  notes_ = std::move(way.notes);
+  room_.keep_chosen(way.plan);
+  note_failures(way.plan, way.failures);
+  return std::move(way.plan);
 }
 
-Plan Rehearsal::settle() {
+Rehearsal::Way Rehearsal::settled(const Fusion& fusion) {
+  Way way{.plan = settle(fusion), .failures = failures_, .notes = {}, .winners = kept_};
+  if (measure_) way.winners = tune(way.plan, way.failures);
+  way.notes = notes_;
+  return way;
+}
+
+// All ranks go through the same steps: what one of them finds in its files or measures, `agree` tells the others.
+Rehearsal::Way Rehearsal::fastest(Way first) {
+  const auto& fusions = planning_.fusions;
+  const auto place = [&](const std::string& fusion) {
+    const auto found = std::find_if(fusions.begin(), fusions.end(), [&](const Fusion& f) { return text(f) == fusion; });
+    return static_cast<std::size_t>(found - fusions.begin());
+  };
+  if (const std::size_t kept = place(kept_fusion_); kept < fusions.size()) {
+    return kept == 0 ? std::move(first) : settled(fusions[kept]);
+  }
+  if (!options_.tune) return first;
+  const Plan plan_of_first = first.plan;
+  const std::vector<Winner> winners_of_first = first.winners;
+  Way best = std::move(first);
+  for (std::size_t i = 1; i < fusions.size(); ++i) {
+    Way other = settled(fusions[i]);
+    std::string mine, note;
+    if (program_hash(other.plan) != program_hash(best.plan)) {  // or nothing is fused in this way that the other is not
+      for (Way* way : {&best, &other}) {
+        if (way->microseconds == 0) way->microseconds = step_microseconds(way->plan);
+      }
+      if (other.microseconds < best.microseconds) mine = text(fusions[i]);
+      note = "a step takes " + milliseconds_text(best.microseconds) + " with " + text(fusion_of(best.plan.options)) +
+             ", " + milliseconds_text(other.microseconds) + " with " + text(fusions[i]);
+    }
+    if (place(options_.agree ? options_.agree(mine) : mine) == i) best = std::move(other);
+    if (!note.empty()) best.notes.push_back(std::move(note));
+  }
+  save(plan_of_first, {.list = winners_of_first, .fusion = text(fusion_of(best.plan.options)), .why_not = {}});
+  return best;
+}
+
+Plan Rehearsal::settle(const Fusion& fusion) {
   for (;;) {
-    Plan plan = planning_(graph_, failures_);
+    Plan plan = planning_.plan(graph_, fusion, failures_);
     plan.cublaslt = room_.cublaslt().version();
     measure_ = choose_kept(plan);
     EngineFailures found;
@@ -113,11 +160,12 @@ bool Rehearsal::try_out(Plan& plan, EngineFailures& found) {
   try {
     return launch_all(plan, found);
   } catch (const Error& error) {
-    if (error.code() != Errc::kOutOfMemory || !kept_) throw;
+    if (error.code() != Errc::kOutOfMemory || kept_.empty()) throw;
     notes_.push_back(std::string("engines that were the fastest in an earlier run are not used, for want of memory (") +
                      error.what() + ")");
   }
   for (EnginePlan& engine : plan.engines) engine.chosen = 0;
+  kept_.clear();
   return room_.finalize(plan, found) && launch_all(plan, found);
 }
 
@@ -171,11 +219,13 @@ bool Rehearsal::share(const Plan& plan, const EngineFailures& found) {
 
 Rehearsal::Tuning Rehearsal::agreed(const Plan& plan, Tuning mine) const {
   if (!options_.agree) return mine;
-  const std::string text =
-      options_.agree(std::string(mine.measure ? kMeasure : kKeep) + winners_text(plan, mine.winners));
-  mine.measure = text.starts_with(kMeasure);
-  Winners all = parse_winners(std::string_view(text).substr(std::min(text.size(), kKeep.size())), plan);
-  if (all.why_not.empty()) mine.winners = std::move(all.list);
+  const std::string said = options_.agree(std::string(mine.measure ? kMeasure : kKeep) + mine.winners.fusion + "\n" +
+                                          winners_text(plan, mine.winners));
+  mine.measure = said.starts_with(kMeasure);
+  const std::size_t begin = std::min(said.size(), kKeep.size()), end = std::min(said.find('\n', begin), said.size());
+  Winners all = parse_winners(std::string_view(said).substr(std::min(end + 1, said.size())), plan);
+  if (all.why_not.empty()) mine.winners.list = std::move(all.list);
+  mine.winners.fusion = said.substr(begin, end - begin);  // also of a rank on another GPU, or they would part here
   return mine;
 }
 
@@ -184,24 +234,40 @@ bool Rehearsal::choose_kept(Plan& plan) {
   if (!options_.tune && options_.winners_folder.empty()) return false;
   Tuning tuning;
   if (!options_.winners_folder.empty()) {
-    Winners kept = load_winners(winners_path(plan), plan);
-    tuning.winners = std::move(kept.list);
+    Winners& kept = tuning.winners = load_winners(winners_path(plan), plan);
     if (!kept.why_not.empty() && std::filesystem::exists(winners_path(plan))) {
       notes_.push_back(winners_path(plan) + ": not used: " + kept.why_not);
     }
+    for (Winner& winner : borrow_winners(options_.winners_folder, plan, kept.list)) {
+      kept.list.push_back(std::move(winner));
+    }
   }
-  tuning.measure = choose_winners(plan, tuning.winners) > 0 && options_.tune;
+  for (const Winner& winner : found_) {  // those of files come first
+    const auto is = [&](const Winner& other) { return other.signature == winner.signature; };
+    if (std::none_of(tuning.winners.list.begin(), tuning.winners.list.end(), is)) {
+      tuning.winners.list.push_back(winner);
+    }
+  }
+  tuning.measure = choose_winners(plan, tuning.winners.list) > 0 && options_.tune;
   tuning = agreed(plan, std::move(tuning));
-  choose_winners(plan, tuning.winners);
-  room_.choose_products(tuning.winners);
-  kept_ = !tuning.winners.empty();
+  choose_winners(plan, tuning.winners.list);
+  room_.choose_products(tuning.winners.list);
+  kept_ = in_use(plan, tuning.winners.list);
+  kept_fusion_ = tuning.winners.fusion;
   return tuning.measure;
 }
 
-void Rehearsal::tune(Plan& plan, EngineFailures& found) {
+std::vector<Winner> Rehearsal::tune(Plan& plan, EngineFailures& found) {
   std::vector<Winner> winners;
   EngineFailures refused;  // while all were timed, for want of memory perhaps: what ran before does so again
   Plan timed = plan;
+  std::set<std::uint64_t> known;
+  for (const Winner& winner : in_use(plan, kept_)) known.insert(winner.signature);
+  for (EnginePlan& engine : timed.engines) {
+    if (!known.contains(signature_hash(engine.signature))) continue;
+    engine.choices = {engine.choices[engine.chosen]};  // what an earlier run has found has no rivals
+    engine.chosen = 0;
+  }
   try {
     const auto begin = std::chrono::steady_clock::now();
     room_.finalize_all(timed, found);
@@ -214,45 +280,89 @@ void Rehearsal::tune(Plan& plan, EngineFailures& found) {
     notes_.push_back(std::string("engines were not timed, for want of memory (") + error.what() +
                      "): those that cuDNN and cuBLASLt name first are used");
   }
-  winners = agreed(plan, {false, std::move(winners)}).winners;
+  winners = agreed(plan, {false, {.list = std::move(winners), .fusion = kept_fusion_, .why_not = {}}}).winners.list;
   choose_winners(plan, winners);
   room_.choose_products(winners);
   const bool runs = room_.finalize(plan, found);
   HVD_ASSERT(runs);  // what ran before timing is among the candidates
   merge_failures(found, refused);
-  save(plan, winners);
-}
-
-// One step with data of the right kind first, so that engines are timed on numbers as they will meet.
-std::vector<Winner> Rehearsal::measured(const Plan& plan, EngineFailures& found) {
-  Stage stage(*this, plan);
-  StepWeights weights(graph_, plan, stage.memory(), kernels_, runtime_, stage.stream());
-  weights.upload_constants(first_loss_scale(plan.options.compute, options_.loss_scale));
-  weights.upload_initial(options_.seed);
-  const Shape& shape = graph_.tensor(graph_.images).shape;
-  const kernels::StepScalars* scalars = stage.memory().scalars();
-  kernels_.synthetic_batch({.seed = options_.seed,
-                            .image_elements = shape.count() / shape[0],
-                            .classes = graph_.classes,
-                            .samples = shape[0],
-                            .first_sample = &scalars->first_sample},
-                           stage.addresses().matrix(images_of(graph_, plan.program)),
-                           reinterpret_cast<std::int32_t*>(stage.memory().arenas().labels.data()), stage.native());
-  for (const Launch& launch : room_.bind(plan, stage.addresses(),
-                                         {.graph = graph_,
-                                         .kernels = kernels_,
-                                         .seed = options_.seed,
-                                         .scalars = scalars,
-                                         .loss_scale = stage.memory().loss_scale()})) {
-    launch(stage.native());
-  }
-  std::vector<Winner> winners = room_.tune(plan, stage.addresses(), stage.stream(), found);
-  stage.wait("timing engines");
+  save(plan, {.list = winners, .fusion = kept_fusion_, .why_not = {}});
+  found_.insert(found_.end(), winners.begin(), winners.end());
   return winners;
 }
 
-void Rehearsal::save(const Plan& plan, const std::vector<Winner>& winners) const {
-  if (options_.winners_folder.empty() || winners.empty()) return;
+/// A step with data of the right kind, so that what is timed works on numbers as it will meet.
+class Rehearsal::Trial {
+ public:
+  Trial(const Rehearsal& of, const Plan& plan)
+      : stage(of, plan), weights_(of.graph_, plan, stage.memory(), of.kernels_, of.runtime_, stage.stream()) {
+    weights_.upload_constants(first_loss_scale(plan.options.compute, of.options_.loss_scale));
+    weights_.upload_initial(of.options_.seed);
+    const Shape& shape = of.graph_.tensor(of.graph_.images).shape;
+    const kernels::StepScalars* scalars = stage.memory().scalars();
+    of.kernels_.synthetic_batch({.seed = of.options_.seed,
+                                 .image_elements = shape.count() / shape[0],
+                                 .classes = of.graph_.classes,
+                                 .samples = shape[0],
+                                 .first_sample = &scalars->first_sample},
+                                stage.addresses().matrix(images_of(of.graph_, plan.program)),
+                                reinterpret_cast<std::int32_t*>(stage.memory().arenas().labels.data()), stage.native());
+    launches_ = of.room_.bind(plan, stage.addresses(),
+                              {.graph = of.graph_,
+                               .kernels = of.kernels_,
+                               .seed = of.options_.seed,
+                               .scalars = scalars,
+                               .loss_scale = stage.memory().loss_scale()});
+  }
+  void enqueue() const {
+    for (const Launch& launch : launches_) launch(stage.native());
+  }
+
+  Stage stage;
+
+ private:
+  StepWeights weights_;
+  std::vector<Launch> launches_;
+};
+
+std::vector<Winner> Rehearsal::measured(const Plan& plan, EngineFailures& found) {
+  Trial trial(*this, plan);
+  trial.enqueue();
+  std::vector<Winner> winners = room_.tune(plan, trial.stage.addresses(), trial.stage.stream(), found);
+  trial.stage.wait("timing engines");
+  return winners;
+}
+
+// As the step will run: libraries load kernels at their first use, so the first two are enqueued, and then captured.
+double Rehearsal::step_microseconds(const Plan& plan) {
+  constexpr int kEager = 2, kRounds = 5, kSteps = 4;
+  try {
+    Trial trial(*this, plan);
+    for (int i = 0; i < kEager; ++i) trial.enqueue();
+    trial.stage.wait("steps to be timed");
+    gpu::Capture capture(runtime_, trial.stage.stream());
+    trial.enqueue();
+    const gpu::Graph graph = capture.finish();
+    const gpu::Event begin = runtime_.make_event(gpu::Timing::kOn), end = runtime_.make_event(gpu::Timing::kOn);
+    std::vector<double> rounds;
+    for (int round = 0; round <= kRounds; ++round) {  // the first does not count
+      runtime_.record(begin, trial.stage.stream());
+      for (int i = 0; i < kSteps; ++i) runtime_.launch(graph, trial.stage.stream());
+      runtime_.record(end, trial.stage.stream());
+      trial.stage.wait("timing a step");
+      const double all = std::chrono::duration<double, std::micro>(runtime_.elapsed(begin, end)).count();
+      if (round > 0) rounds.push_back(all / kSteps);
+    }
+    std::nth_element(rounds.begin(), rounds.begin() + kRounds / 2, rounds.end());
+    return rounds[kRounds / 2];
+  } catch (const Error& error) {
+    if (error.code() != Errc::kOutOfMemory) throw;
+    return std::numeric_limits<double>::max();
+  }
+}
+
+void Rehearsal::save(const Plan& plan, const Winners& winners) const {
+  if (options_.winners_folder.empty() || (winners.list.empty() && winners.fusion.empty())) return;
   std::error_code error;
   std::filesystem::create_directories(options_.winners_folder, error);
   if (error) {

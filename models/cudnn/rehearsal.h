@@ -32,15 +32,30 @@ class Rehearsal {
 
  private:
   class Stage;
+  class Trial;
   // In front of what the ranks agree on; equally long.
   static constexpr std::string_view kMeasure = "time\n", kKeep = "keep\n";
   struct Tuning {
     bool measure = false;
+    Winners winners;
+  };
+  /// A plan of which everything runs, as it came about.
+  struct Way {
+    Plan plan;
+    EngineFailures failures;
+    std::vector<std::string> notes;
     std::vector<Winner> winners;
+    double microseconds = 0;  ///< of a step, if it was timed
   };
 
+  /// As `fusion` says, with its engines tuned, if that is wanted.
+  Way settled(const Fusion& fusion);
   /// A plan of which everything runs.
-  Plan settle();
+  Plan settle(const Fusion& fusion);
+  /// `first`, or another way of fusing that is known to be faster, or found to be.
+  Way fastest(Way first);
+  /// Of forward and backward, as a graph. Errors: out_of_memory.
+  [[nodiscard]] double step_microseconds(const Plan& plan);
   /// What this rank does: what CudnnOptions::agree says to `mine`, as far as it is for this GPU.
   [[nodiscard]] Tuning agreed(const Plan& plan, Tuning mine) const;
   /// Chooses the winners that are kept from earlier; whether candidates are to be timed.
@@ -53,9 +68,9 @@ class Rehearsal {
   /// Takes in what the ranks found; whether any found something. Errors: mismatch, on all ranks alike, if equal GPUs
   /// have different plans.
   bool share(const Plan& plan, const EngineFailures& found);
-  void tune(Plan& plan, EngineFailures& found);
+  std::vector<Winner> tune(Plan& plan, EngineFailures& found);
   [[nodiscard]] std::vector<Winner> measured(const Plan& plan, EngineFailures& found);
-  void save(const Plan& plan, const std::vector<Winner>& winners) const;
+  void save(const Plan& plan, const Winners& winners) const;
   [[nodiscard]] std::string winners_path(const Plan& plan) const;
   void note_failures(const Plan& plan, const EngineFailures& found);
 
@@ -68,7 +83,9 @@ class Rehearsal {
   EngineRoom& room_;
   EngineFailures failures_;  // of all rounds and ranks
   bool measure_ = false;
-  bool kept_ = false;  // some engines are winners of an earlier run
+  std::vector<Winner> kept_;   // of earlier runs, as far as they are chosen
+  std::vector<Winner> found_;  // in this run
+  std::string kept_fusion_;    // what an earlier run found to be the fastest (Winners::fusion)
   std::vector<std::string> notes_;
 };
 

@@ -185,7 +185,7 @@ TEST(GpuSession, KnobsReachTheStepAndTheRecord) {
   EXPECT_EQ(run.compute_type, "tf32");
   EXPECT_TRUE(gpus.asked.tf32);
   EXPECT_TRUE(gpus.asked.deterministic);
-  EXPECT_EQ(gpus.asked.level, 1);
+  EXPECT_EQ(gpus.asked.fusion.level, 1);
   EXPECT_EQ(gpus.asked.winners_folder, "winners");
   EXPECT_EQ(fact(run, "gpu.option.fusion_level"), "1");
   EXPECT_TRUE(run.provenance.at("gpu.option.deterministic").in_fingerprint);

@@ -61,6 +61,8 @@ std::map<std::string, int> counts(const Program& program) {
   return table;
 }
 
+constexpr std::array kOwnNorms{OwnNorms::kForward, OwnNorms::kBoth, OwnNorms::kRectifying};
+
 // ---- Coverage ----
 
 TEST(Analysis, CoversTheNetworksAtAllLevelsWhateverIsServed) {
@@ -74,6 +76,9 @@ TEST(Analysis, CoversTheNetworksAtAllLevelsWhateverIsServed) {
           for (const DataType gradient : {DataType::kF16, DataType::kF32}) {
             analysed(graph, {.gradient = gradient, .level = level}, *oracle);
             analysed(graph, {.gradient = gradient, .level = level, .pad_images = true}, *oracle);
+            for (const OwnNorms own : kOwnNorms) {
+              analysed(graph, {.gradient = gradient, .level = level, .own_norms = own}, *oracle);
+            }
           }
         }
       }
@@ -384,6 +389,9 @@ TEST(AnalysisArithmetic, SmallNetworksAtAllLevelsWhateverIsServed) {
         SCOPED_TRACE(name);
         for (const bool pad : {true, false}) {
           compare_with_reference(forward, {.level = level, .pad_images = pad}, *oracle);
+        }
+        for (const OwnNorms own : kOwnNorms) {
+          compare_with_reference(forward, {.level = level, .own_norms = own}, *oracle);
         }
         compare_with_reference(forward, {.compute = ComputeType::kTf32, .gradient = DataType::kF32, .level = level},
                                *oracle);

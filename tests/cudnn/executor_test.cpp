@@ -435,6 +435,76 @@ TEST(Executor, TimesTheCandidatesOnceAndKeepsTheWinners) {
   std::filesystem::remove_all(folder);
 }
 
+// On the fake GPU a step takes as long as it has launches.
+TEST(Executor, TimesWaysToFuseAndKeepsTheFastest) {
+  const std::filesystem::path folder = std::filesystem::temp_directory_path() / "hvd_executor_fusions";
+  std::filesystem::remove_all(folder);
+  ServesAll oracle;
+  Wish wish{.forward = tiny_resnet(2)};
+  wish.fusions = {{.level = 0}, {.level = 2}, {.level = 1}};
+  wish.executor.winners_folder = folder.string();
+  const auto level_of = [&](int& plans, std::string& notes) {
+    Machine machine(wish, oracle);
+    plans = machine.plans;
+    notes = joined(machine.step->notes());
+    machine.step->forward_backward(machine.batch(), machine.sink);
+    const std::string description = machine.step->description();
+    return description.substr(description.size() - 1);
+  };
+  int plans = 0;
+  std::string notes;
+  EXPECT_EQ(level_of(plans, notes), "0") << "not timed, for nobody asked for it";
+  EXPECT_EQ(plans, 1);
+  wish.executor.tune = true;
+  EXPECT_EQ(level_of(plans, notes), "2");
+  EXPECT_EQ(plans, 3);
+  EXPECT_NE(notes.find("with level 0, "), std::string::npos) << notes;
+  EXPECT_NE(notes.find("with level 2, "), std::string::npos) << notes;
+  for (const bool tune : {true, false}) {  // what is known is not timed again
+    wish.executor.tune = tune;
+    EXPECT_EQ(level_of(plans, notes), "2");
+    EXPECT_EQ(plans, 2) << "the first, whose file says which, and that";
+    EXPECT_EQ(notes.find("a step takes"), std::string::npos) << notes;
+  }
+  wish.fusions = {{.level = 2}, {.level = 0}};
+  wish.executor.tune = true;
+  EXPECT_EQ(level_of(plans, notes), "2");
+  EXPECT_EQ(plans, 2);
+  wish.fusions = {{.level = 1}, {.level = 1, .prologues = Prologues::kAll}};
+  EXPECT_EQ(level_of(plans, notes), "1");
+  EXPECT_EQ(notes.find("a step takes"), std::string::npos) << "the same program: " << notes;
+  std::filesystem::remove_all(folder);
+}
+
+TEST(Executor, RanksFuseAsOneOfThemFound) {
+  ServesAll oracle;
+  Wish wish{.forward = tiny_resnet(2)};
+  wish.fusions = {{.level = 2}, {.level = 0}};
+  wish.executor.tune = true;
+  std::vector<std::string> said;
+  wish.executor.agree = [&](const std::string& mine) {
+    said.push_back(mine);
+    return mine;
+  };
+  EXPECT_NE(Machine(wish, oracle).step->description().find("level 2"), std::string::npos);
+  ASSERT_EQ(said.size(), 5U) << "of each way what is kept and what was timed; and no other way is faster";
+  EXPECT_EQ(said.back(), "");
+  std::size_t call = 0;
+  wish.executor.agree = [&](const std::string&) {
+    return ++call == said.size() ? text(wish.fusions[1]) : said[call - 1];
+  };
+  EXPECT_NE(Machine(wish, oracle).step->description().find("level 0"), std::string::npos);
+  EXPECT_EQ(call, said.size());
+  // A rank that has kept a way, also on another GPU: all take it, and time nothing.
+  call = 0;
+  wish.executor.agree = [&](const std::string&) {
+    ++call;
+    return "keep\n" + text(wish.fusions[1]) + "\nwinners of another GPU\n";
+  };
+  EXPECT_NE(Machine(wish, oracle).step->description().find("level 0"), std::string::npos);
+  EXPECT_EQ(call, 2U);
+}
+
 /// Winners of a rank that found the other candidate of each pair the faster.
 std::string swapped(std::string text) {
   const std::string first = " 1[2=5]";

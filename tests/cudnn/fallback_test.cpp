@@ -39,12 +39,6 @@ std::size_t groups_with(const Program& program, OpType type) {
   }));
 }
 
-std::string joined(const std::vector<std::string>& lines) {
-  std::string text;
-  for (const std::string& line : lines) text += line + "\n";
-  return text;
-}
-
 std::vector<float> gradients_of(Machine& machine) {
   machine.step->forward_backward(machine.batch(), machine.sink);
   std::vector<float> all;
@@ -454,7 +448,7 @@ TEST(Fallback, WinnersOfAnEarlierRunThatDoNotFitGiveWay) {
       wide.push_back({.signature = signature_hash(engine.signature), .choice = {.engine = 2}, .microseconds = 1});
     }
     std::filesystem::create_directories(folder);
-    save_winners((folder / winners_file_name(machine.plan)).string(), machine.plan, wide);
+    save_winners((folder / winners_file_name(machine.plan)).string(), machine.plan, {.list = wide, .why_not = {}});
   }
   wish.executor.winners_folder = folder.string();
   const Machine machine(wish, oracle);

@@ -43,6 +43,17 @@ std::vector<Range> reads_of(const NormBackward& work) {
   return reads;
 }
 
+std::vector<Range> writes_of(const NormFinalize& work) {
+  std::vector<Range> writes;
+  for (const float* out : {work.mean, work.inv_std, work.running_mean, work.running_var}) {
+    writes.push_back(floats(out, work.channels));
+  }
+  for (const void* out : {work.scale, work.shift}) {
+    writes.push_back(bytes(out, static_cast<std::size_t>(work.channels) * size_of(work.type)));
+  }
+  return writes;
+}
+
 }  // namespace
 
 kernels::Table host_kernels() {
@@ -119,17 +130,16 @@ kernels::Table host_kernels() {
            [=] { bias_gradient(dy, out, type, workspace, nullptr); });
   };
   table.norm_finalize = [](const NormFinalize& work, Stream stream) {
-    std::vector<Range> reads, writes;
+    std::vector<Range> reads;
     for (const float* in : {work.sum, work.square_sum, work.gamma, work.beta})
       reads.push_back(floats(in, work.channels));
-    for (const float* out :
-         std::initializer_list<const float*>{work.mean, work.inv_std, work.running_mean, work.running_var}) {
-      writes.push_back(floats(out, work.channels));
-    }
-    for (const void* out : std::initializer_list<const void*>{work.scale, work.shift}) {
-      writes.push_back(bytes(out, static_cast<std::size_t>(work.channels) * size_of(work.type)));
-    }
-    record(stream, "norm_finalize", std::move(reads), std::move(writes), [work] { norm_finalize(work, nullptr); });
+    record(stream, "norm_finalize", std::move(reads), writes_of(work), [work] { norm_finalize(work, nullptr); });
+  };
+  table.norm_statistics = [](const Matrix& x, const NormFinalize& work, void* workspace, Stream stream) {
+    std::vector<Range> writes = writes_of(work);
+    writes.push_back(bytes(workspace, row_sums_workspace(x, 2)));
+    record(stream, "norm_statistics", {range(x), floats(work.gamma, work.channels), floats(work.beta, work.channels)},
+           std::move(writes), [=] { norm_statistics(x, work, workspace, nullptr); });
   };
   table.norm_backward_weights = [](const NormBackward& work, void* workspace, Stream stream) {
     const std::int64_t c = work.x.channels;

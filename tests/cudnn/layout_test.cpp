@@ -151,6 +151,8 @@ Plan small_plan() {
   return plan;
 }
 
+Winners winners_of(const Winner& winner) { return {.list = {winner}, .fusion = {}, .why_not = {}}; }
+
 TEST(Winners, SurviveTheirFile) {
   Plan plan = small_plan();
   const std::vector<Winner> winners{
@@ -159,9 +161,10 @@ TEST(Winners, SurviveTheirFile) {
       {.signature = signature_hash("three"), .choice = {.engine = 3}, .microseconds = 1}};
   const std::string path = ::testing::TempDir() + winners_file_name(plan);
   EXPECT_EQ(winners_file_name(plan).find(' '), std::string::npos);
-  save_winners(path, plan, winners);
+  save_winners(path, plan, {.list = winners, .fusion = text(Fusion{.level = 1}), .why_not = {}});
   const Winners read = load_winners(path, plan);
   EXPECT_EQ(read.why_not, "");
+  EXPECT_EQ(read.fusion, "level 1, prologues none, own norms rectifying, images padded");
   ASSERT_EQ(read.list.size(), 3U);
   EXPECT_EQ(read.list[0].choice.engine, 7);
   EXPECT_EQ(read.list[0].microseconds, 41.5);
@@ -178,7 +181,7 @@ TEST(Winners, WithKnobsAreFoundAgain) {
   plan.engines[0].chosen = 1;
   const Winner winner{.signature = signature_hash("one"), .choice = plan.engines[0].choices[0], .microseconds = 3};
   EXPECT_EQ(winner.choice.text(), "62[2=5,13=-1]");
-  const Winners read = parse_winners(winners_text(plan, {winner}), plan);
+  const Winners read = parse_winners(winners_text(plan, winners_of(winner)), plan);
   ASSERT_EQ(read.list.size(), 1U);
   EXPECT_EQ(read.list[0].choice.knobs, winner.choice.knobs);
   EXPECT_EQ(choose_winners(plan, read.list), 1U);  // "two" has none
@@ -188,7 +191,7 @@ TEST(Winners, WithKnobsAreFoundAgain) {
 TEST(Winners, OfAnotherVersionOrGpuOrDamagedAreNotUsed) {
   const Plan plan = small_plan();
   const Winner winner{.signature = signature_hash("one"), .choice = plan.engines[0].choices[0], .microseconds = 3};
-  const std::string text = winners_text(plan, {winner});
+  const std::string text = winners_text(plan, winners_of(winner));
   Plan other = plan;
   other.cudnn = "9.20.0";
   EXPECT_NE(parse_winners(text, other).why_not.find("9.19.0"), std::string::npos);
@@ -205,6 +208,36 @@ TEST(Winners, OfAnotherVersionOrGpuOrDamagedAreNotUsed) {
   EXPECT_FALSE(parse_winners("", plan).why_not.empty());
   EXPECT_FALSE(load_winners("/nowhere/at/all", plan).why_not.empty());
   models::testing::expect_error(Errc::kIo, {"/nowhere/at/all"}, [&] { save_winners("/nowhere/at/all", plan, {}); });
+}
+
+TEST(Winners, OfOtherProgramsAreBorrowedForEqualGroups) {
+  Plan plan = small_plan();
+  const Winner one{.signature = signature_hash("one"), .choice = plan.engines[0].choices[1], .microseconds = 3};
+  Winner slower = one, three = one, product;
+  slower.choice = plan.engines[0].choices[0];
+  three.signature = signature_hash("three");
+  product.signature = 7;
+  product.algorithm = "lt:0";
+  const std::filesystem::path folder = std::filesystem::path(::testing::TempDir()) / "hvd_borrowed";
+  std::filesystem::remove_all(folder);
+  EXPECT_TRUE(borrow_winners(folder.string(), plan, {}).empty());
+  std::filesystem::create_directories(folder);
+  Plan other_gpu = plan;
+  other_gpu.device = "NVIDIA A100";
+  save_winners((folder / "a.winners").string(), other_gpu, winners_of(slower));
+  save_winners((folder / "b.winners").string(), plan, {.list = {one, three, product}, .why_not = {}});
+  save_winners((folder / "c.winners").string(), plan, winners_of(slower));
+  save_winners((folder / "a.txt").string(), plan, winners_of(slower));
+  const std::vector<Winner> borrowed = borrow_winners(folder.string(), plan, {});
+  ASSERT_EQ(borrowed.size(), 2U) << "of one group the first file's, of a group that is not here none, every product";
+  EXPECT_EQ(borrowed[0].choice.text(), one.choice.text());
+  EXPECT_EQ(borrowed[1].algorithm, "lt:0");
+  EXPECT_EQ(borrow_winners(folder.string(), plan, {slower}).size(), 1U) << "what is there stays";
+  EXPECT_EQ(choose_winners(plan, borrowed), 1U);
+  const std::vector<Winner> used = in_use(plan, {one, slower, three, product});
+  ASSERT_EQ(used.size(), 2U);
+  EXPECT_EQ(used[0].choice.text(), one.choice.text());
+  std::filesystem::remove_all(folder);
 }
 
 // ---- Bounds ----

@@ -63,11 +63,18 @@ inline Plan planned(const Graph& graph, const PlanOptions& options, EngineOracle
 struct Wish {
   Graph forward;
   PlanOptions plan = {.compute = ComputeType::kFp32, .gradient = DataType::kF32, .level = 2};
+  std::vector<Fusion> fusions = {};  ///< to be timed; none: the plan's own
   ExecutorOptions executor = {.seed = kSeed};
   std::size_t device_bytes = std::size_t{256} << 20;
   int threads = 1;                             ///< that finalise plans, and ask `script`
   std::function<void(Recorder&)> script = {};  ///< what the libraries are to refuse, from the start
 };
+
+inline std::string joined(const std::vector<std::string>& lines) {
+  std::string text;
+  for (const std::string& line : lines) text += line + "\n";
+  return text;
+}
 
 /// A step on a fake GPU, and a batch for it.
 class Machine {
@@ -77,8 +84,10 @@ class Machine {
     recorder.tf32 = wish.plan.compute == ComputeType::kTf32;
     if (wish.script) wish.script(recorder);
     const Graph graph = differentiate(wish.forward);
-    const Planning planning = [&](const Graph& of, const EngineFailures& failed) {
-      PlanOptions options = wish.plan;
+    Planning planning;
+    planning.fusions = wish.fusions.empty() ? std::vector{fusion_of(wish.plan)} : wish.fusions;
+    planning.plan = [&](const Graph& of, const Fusion& fusion, const EngineFailures& failed) {
+      PlanOptions options = with_fusion(wish.plan, fusion);
       options.failed = failed;
       ++plans;
       return plan = planned(of, options, oracle);

@@ -86,6 +86,15 @@ class StepOnGpu : public ::testing::TestWithParam<int> {
   }
 };
 
+/// The default, and at level 2 also all that can be asked of cuDNN, on images as they are.
+std::vector<Fusion> fusions_at(int level) {
+  std::vector<Fusion> list{{.level = level}};
+  if (level == 2) {
+    list.push_back({.level = 2, .prologues = Prologues::kAll, .own_norms = OwnNorms::kNone, .pad_images = false});
+  }
+  return list;
+}
+
 /// Their references and bounds are the same for all levels.
 std::vector<RoundingModel>& models_to_meet() {
   static std::vector<RoundingModel> list = rounding_models();
@@ -96,17 +105,18 @@ TEST_P(StepOnGpu, GradientsAreTheReferencesInEveryType) {
   for (RoundingModel& model : models_to_meet()) {
     for (const Type& type : kTypes) {
       SCOPED_TRACE(model.forward().model + ", " + type.name);
-      // At level 2 also with channels added to the images.
-      const CudnnOptions options{.level = GetParam(), .pad_images = GetParam() == 2, .loss_scale = 128};
-      const GpuStep gpu(model.forward(), type, options, model.seed());
-      models::testing::RecordingSink sink;
-      const double loss = gpu.step->forward_backward(model.batch(), sink);
-      ASSERT_EQ(sink.ready.size(), gpu.step->slots().size());
       EXPECT_EQ(model.blind(type.rounding), "");
-      const auto verdict = model.judge(type.rounding, loss, [&](std::size_t p) { return gpu.gradient(p); });
-      EXPECT_EQ(verdict.wrong, "");
-      std::cout << model.forward().model << ", " << type.name << ", level " << GetParam() << ": " << verdict.room()
-                << "\n";
+      for (const Fusion& fusion : fusions_at(GetParam())) {
+        SCOPED_TRACE(text(fusion));
+        const GpuStep gpu(model.forward(), type, {.fusion = fusion, .loss_scale = 128}, model.seed());
+        models::testing::RecordingSink sink;
+        const double loss = gpu.step->forward_backward(model.batch(), sink);
+        ASSERT_EQ(sink.ready.size(), gpu.step->slots().size());
+        const auto verdict = model.judge(type.rounding, loss, [&](std::size_t p) { return gpu.gradient(p); });
+        EXPECT_EQ(verdict.wrong, "");
+        std::cout << model.forward().model << ", " << type.name << ", " << text(fusion) << ": " << verdict.room()
+                  << "\n";
+      }
     }
   }
 }
@@ -132,9 +142,10 @@ std::string repeated(const Type& type, const CudnnOptions& options) {
 // another step.
 TEST_P(StepOnGpu, ADeterministicStepRepeatsItsBits) {
   for (const Type& type : kTypes) {
-    EXPECT_EQ(repeated(type, {.level = GetParam(), .deterministic = true, .loss_scale = 128}), "") << type.name;
+    EXPECT_EQ(repeated(type, {.fusion = {.level = GetParam()}, .deterministic = true, .loss_scale = 128}), "")
+        << type.name;
     // Without that mode any outcome is right; which it is, is worth knowing.
-    const std::string difference = repeated(type, {.level = GetParam(), .loss_scale = 128});
+    const std::string difference = repeated(type, {.fusion = {.level = GetParam()}, .loss_scale = 128});
     RecordProperty("repeats_without_deterministic_mode_" + type.name, difference.empty() ? "yes" : "no");
     std::cout << "level " << GetParam() << ", " << type.name
               << ", not deterministic: " << (difference.empty() ? "repeats its bits" : difference) << "\n";
@@ -145,7 +156,7 @@ TEST_P(StepOnGpu, ACapturedStepIsTheEagerOneBitForBit) {
   for (const Type& type : kTypes) {
     SCOPED_TRACE(type.name);
     const Graph forward = tiny_inception(16, 35, 32);
-    const CudnnOptions options{.level = GetParam(), .deterministic = true};
+    const CudnnOptions options{.fusion = {.level = GetParam()}, .deterministic = true};
     const models::testing::Rank data(forward, {});
     const Batch batch{.images = data.images, .labels = data.labels};
     GpuStep eager(forward, type, options), captured(forward, type, options);
@@ -190,7 +201,7 @@ TEST_P(CurvesOnGpu, TwentyStepsOfTheLevelsStayTogether) {
   const models::testing::Rank data(forward, {});
   std::vector<std::vector<double>> curves;
   for (int level = 0; level <= 2; ++level) {
-    const GpuStep gpu(forward, type, {.level = level, .loss_scale = 128});
+    const GpuStep gpu(forward, type, {.fusion = {.level = level}, .loss_scale = 128});
     models::testing::RecordingSink sink;
     std::vector<double> curve;
     for (std::uint64_t number = 0; number < 20; ++number) {

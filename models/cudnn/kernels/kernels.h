@@ -118,6 +118,8 @@ struct NormFinalize {
   float epsilon = 0, momentum = 0;
 };
 void norm_finalize(const NormFinalize& work, Stream stream);
+/// statistics() and norm_finalize() in one; `work` comes without sums.
+void norm_statistics(const Matrix& x, const NormFinalize& work, void* workspace, Stream stream);
 
 /// The first pass of a batch norm's backward. dy is masked where norm(x) is not positive, if `rectified`.
 struct NormBackward {

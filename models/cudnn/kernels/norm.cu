@@ -5,46 +5,51 @@
 namespace hvd::models::cudnn::kernels {
 namespace {
 
-// A block covers `lanes` vectors of channels and a range of rows; its threads take the rows in turn, and their sums are
-// added in the order of the threads. How rows are cut depends on the matrix alone, never on the GPU.
+// A block covers `lanes` vectors of channels and takes the rows in turn with the others that do: `threads_down` times
+// Term::kRowsAtOnce neighbours at a time. Its threads' sums are added in the order of the threads. How rows are cut
+// depends on the matrix alone, never on the GPU.
+//
+// All blocks run at one time, from the last row to the first: what was written last, by the launch before, is in the
+// second level cache still, and what is read last, whoever reads the matrix next from its first row on finds there.
+// (H200, ResNet-101's batch norms at batch 256: a backward's sums 5.6 -> 4.7 ms, with the pass after it 11.7 -> 10.4.)
 constexpr std::int64_t kMostLanes = 64;
-constexpr std::int64_t kMostRowBlocks = 512;  // the second pass reads their sums one after another
-constexpr std::int64_t kLeastRowsPerThread = 8;
+constexpr std::int64_t kMostBlocksOfSums = 396;  // an H200 holds three of 256 threads on each of its multiprocessors
+constexpr std::int64_t kLeastTurns = 2;
 
 struct Cut {
   int lanes = 1, threads_down = 1;  ///< vectors of channels per block, and threads for each
-  std::int64_t column_blocks = 1, row_blocks = 1, rows_per_block = 1;
+  std::int64_t column_blocks = 1, row_blocks = 1;
 };
 
-Cut cut(const Matrix& x, int width) {
+Cut cut(const Matrix& x, int width, int rows_at_once) {
   const auto divided_up = [](std::int64_t a, std::int64_t b) { return std::max<std::int64_t>((a + b - 1) / b, 1); };
   Cut result;
   const std::int64_t vectors = x.channels / width;
   result.column_blocks = divided_up(vectors, kMostLanes);
   result.lanes = static_cast<int>(divided_up(vectors, result.column_blocks));
   result.threads_down = kThreads / result.lanes;
-  const std::int64_t wanted = divided_up(x.rows, result.threads_down * kLeastRowsPerThread);
-  result.rows_per_block = divided_up(x.rows, std::min(wanted, kMostRowBlocks));
-  result.row_blocks = divided_up(x.rows, result.rows_per_block);
+  const std::int64_t turns = divided_up(x.rows, result.threads_down * std::int64_t{rows_at_once});
+  result.row_blocks = std::min(divided_up(turns, kLeastTurns), divided_up(kMostBlocksOfSums, result.column_blocks));
   return result;
 }
 
-// The sums of a thread's rows, those with its place in every `step`.
+// The sums of thread `down` of row block `block`, from the last row on.
 template <class Term, int V>
-__device__ void add_rows(const Term& term, Place place, std::int64_t last, int step, float (&sum)[Term::kSums][V]) {
+__device__ void add_rows(const Term& term, const Cut& cut, std::int64_t block, int down, std::int64_t channel,
+                         std::int64_t rows, float (&sum)[Term::kSums][V]) {
   constexpr int kAtOnce = Term::kRowsAtOnce;
-  const typename Term::Channels channels = term.channels(place.channel);
-  while (place.row < last) {
+  const typename Term::Channels channels = term.channels(channel);
+  const std::int64_t turn = std::int64_t{cut.threads_down} * kAtOnce;
+  for (std::int64_t row = rows - 1 - block * turn - down; row >= 0; row -= cut.row_blocks * turn) {
     typename Term::Row loaded[kAtOnce];
     HVD_UNROLL
     for (int i = 0; i < kAtOnce; ++i) {  // as for_each_row_kernel() does
-      const std::int64_t row = place.row + std::int64_t{i} * step;
-      loaded[i] = term.load(Place{row < last ? row : place.row, place.channel});
+      const std::int64_t its_row = row - std::int64_t{i} * cut.threads_down;
+      loaded[i] = term.load(Place{its_row >= 0 ? its_row : row, channel});
     }
     HVD_UNROLL
     for (int i = 0; i < kAtOnce; ++i) {
-      if (place.row < last) term.add(channels, loaded[i], sum);
-      place.row += step;
+      if (row - std::int64_t{i} * cut.threads_down >= 0) term.add(channels, loaded[i], sum);
     }
   }
 }
@@ -62,9 +67,7 @@ __global__ void __launch_bounds__(kThreads, Term::kBlocks)
   const std::int64_t channel = first_channel + (thread - down * cut.lanes) * V;
   float sum[Term::kSums][V] = {};
   if (down < cut.threads_down && channel < channels) {
-    const std::int64_t first = std::int64_t{blockIdx.y} * cut.rows_per_block;
-    add_rows<Term, V>(term, Place{first + down, channel}, std::min(first + cut.rows_per_block, rows), cut.threads_down,
-                      sum);
+    add_rows<Term, V>(term, cut, blockIdx.y, down, channel, rows, sum);
   }
   for (int j = 0; j < kPerThread; ++j) shared[j][thread] = sum[j / V][j % V];
   __syncthreads();
@@ -111,7 +114,7 @@ template <int V, class Term, class Finish>
 void sum_rows(const Matrix& x, const Term& term, const Finish& finish, void* workspace, Stream stream,
               const char* kernel) {
   auto* partial = static_cast<float*>(workspace);
-  const Cut parts = cut(x, V);
+  const Cut parts = cut(x, V, Term::kRowsAtOnce);
   launch_blocks(kernel, partial_sums_kernel<Term, V>,
                 dim3(static_cast<unsigned>(parts.column_blocks), static_cast<unsigned>(parts.row_blocks)), stream, term,
                 parts, x.rows, x.channels, partial);
@@ -126,6 +129,12 @@ struct StatisticsFinish {
     sum[c] = sums[0];
     square_sum[c] = sums[1];
   }
+};
+
+template <class T>
+struct NormStatisticsFinish {
+  NormFinalizeBody<T> body;
+  __device__ void operator()(std::int64_t c, const float (&sums)[2]) const { body(c, sums[0], sums[1]); }
 };
 
 template <class T>
@@ -154,7 +163,8 @@ void with_rectifier(const NormBackward& of, const Work& work) {
 
 std::size_t row_sums_workspace(const Matrix& x, int sums) {
   const int wide = static_cast<int>(kVectorBytes / static_cast<std::int64_t>(size_of(x.type)));
-  const std::int64_t row_blocks = std::max(cut(x, 1).row_blocks, x.channels < wide ? 1 : cut(x, wide).row_blocks);
+  // The fewer rows at once, the more blocks.
+  const std::int64_t row_blocks = std::max(cut(x, 1, 1).row_blocks, x.channels < wide ? 1 : cut(x, wide, 1).row_blocks);
   return static_cast<std::size_t>(row_blocks) * static_cast<std::size_t>(sums) * static_cast<std::size_t>(x.channels) *
          sizeof(float);
 }
@@ -181,6 +191,16 @@ void bias_gradient(const Matrix& dy, void* out, DataType out_type, void* workspa
 void norm_finalize(const NormFinalize& work, Stream stream) {
   with_type(work.type, "norm_finalize", [&](auto* type) {
     for_each(NormFinalizeBody<Pointee<decltype(type)>>{work}, work.channels, stream, "norm_finalize");
+  });
+}
+
+void norm_statistics(const Matrix& x, const NormFinalize& work, void* workspace, Stream stream) {
+  with_vectors(x.type, is_wide({&x}), "norm_statistics", [&](auto* type, auto width) {
+    with_type(work.type, "norm_statistics", [&](auto* made) {
+      constexpr int kWidth = decltype(width)::value;
+      sum_rows<kWidth>(x, StatisticsTerm<Pointee<decltype(type)>, kWidth>{x},
+                       NormStatisticsFinish<Pointee<decltype(made)>>{{work}}, workspace, stream, "norm_statistics");
+    });
   });
 }
 

@@ -10,8 +10,9 @@ template <class T>
 struct NormFinalizeBody {
   NormFinalize work;
 
-  HVD_HOST_DEVICE void operator()(std::int64_t c) const {
-    const float sum = work.sum[c], square_sum = work.square_sum[c], gamma = work.gamma[c], beta = work.beta[c];
+  HVD_HOST_DEVICE void operator()(std::int64_t c) const { (*this)(c, work.sum[c], work.square_sum[c]); }
+  HVD_HOST_DEVICE void operator()(std::int64_t c, float sum, float square_sum) const {
+    const float gamma = work.gamma[c], beta = work.beta[c];
     const float running_mean = work.running_mean[c], running_var = work.running_var[c];
     const auto count = static_cast<float>(work.count);
     const float mean = sum / count;

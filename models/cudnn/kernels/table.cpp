@@ -16,6 +16,7 @@ Table gpu_table() {
           .statistics = &statistics,
           .bias_gradient = &bias_gradient,
           .norm_finalize = &norm_finalize,
+          .norm_statistics = &norm_statistics,
           .norm_backward_weights = &norm_backward_weights,
           .norm_backward_apply = &norm_backward_apply,
           .softmax_cross_entropy = &softmax_cross_entropy,

@@ -19,6 +19,7 @@ struct Table {
   decltype(&kernels::statistics) statistics = nullptr;
   decltype(&kernels::bias_gradient) bias_gradient = nullptr;
   decltype(&kernels::norm_finalize) norm_finalize = nullptr;
+  decltype(&kernels::norm_statistics) norm_statistics = nullptr;
   decltype(&kernels::norm_backward_weights) norm_backward_weights = nullptr;
   decltype(&kernels::norm_backward_apply) norm_backward_apply = nullptr;
   decltype(&kernels::softmax_cross_entropy) softmax_cross_entropy = nullptr;

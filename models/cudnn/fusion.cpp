@@ -1,0 +1,44 @@
+#include "models/cudnn/fusion.h"
+
+#include <string_view>
+
+namespace hvd::models::cudnn {
+namespace {
+
+std::string_view name(Prologues prologues) {
+  switch (prologues) {
+    case Prologues::kNone: return "none";
+    case Prologues::kPointwise: return "1x1";
+    case Prologues::kAll: break;
+  }
+  return "all";
+}
+
+std::string_view name(OwnNorms passes) {
+  switch (passes) {
+    case OwnNorms::kNone: return "none";
+    case OwnNorms::kForward: return "forward";
+    case OwnNorms::kBoth: return "both";
+    case OwnNorms::kRectifying: break;
+  }
+  return "rectifying";
+}
+
+}  // namespace
+
+std::string text(const Fusion& fusion) {
+  return "level " + std::to_string(fusion.level) + ", prologues " + std::string(name(fusion.prologues)) +
+         ", own norms " + std::string(name(fusion.own_norms)) + ", images " +
+         (fusion.pad_images ? "padded" : "as they are");
+}
+
+std::vector<Fusion> worth_timing(const Fusion& first) {
+  std::vector<Fusion> list{first};
+  if (first.level < 2) return list;
+  Fusion less = first;
+  less.level = 1;
+  list.push_back(less);
+  return list;
+}
+
+}  // namespace hvd::models::cudnn

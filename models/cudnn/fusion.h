@@ -1,0 +1,37 @@
+// In which ways the operations of a graph may be put together (analyse.h says what the levels are).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace hvd::models::cudnn {
+
+/// At level 2: which convolutions may apply the batch norm before them, instead of reading what has been normalised.
+/// (H200, cuDNN 9.19, fp16, batch 256: none is the fastest, of ResNet-101 by 3 %, of Inception V3 by 4 %.)
+enum class Prologues : std::uint8_t { kNone, kPointwise /**< of kernel 1 x 1 */, kAll };
+
+/// From level 1 on: which passes of a batch norm kernels of ours run, although cuDNN may have an engine for them. (Its
+/// engines are compiled at run time, one per shape and setting: of Inception V3 for more than a minute when tuned.)
+enum class OwnNorms : std::uint8_t {
+  kNone,
+  kForward,    ///< statistics, then scale and shift with what follows them
+  kBoth,       ///< and the two passes of the backward
+  kRectifying  ///< which undo the rectifier above as well, where a data gradient does not sum for them
+};
+
+/// What of this is asked for: a way to run a step. Whether one is faster than another no engine's time says.
+struct Fusion {
+  int level = 2;
+  Prologues prologues = Prologues::kNone;
+  OwnNorms own_norms = OwnNorms::kRectifying;
+  bool pad_images = true;
+  bool operator==(const Fusion&) const = default;
+};
+/// "level 2, prologues none, own norms rectifying, images padded".
+std::string text(const Fusion& fusion);
+/// `first`, and below level 2 what was faster for some network: on an H200 in fp16, level 2 was for ResNet-101 and
+/// level 1 for Inception V3, each by some 5 %.
+std::vector<Fusion> worth_timing(const Fusion& first);
+
+}  // namespace hvd::models::cudnn
