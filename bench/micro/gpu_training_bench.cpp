@@ -38,6 +38,11 @@ cudnn::OwnNorms own_norms(const std::string& name) {
   return name == "both" ? cudnn::OwnNorms::kBoth : cudnn::OwnNorms::kRectifying;
 }
 
+cudnn::Images images(const std::string& name) {
+  if (name == "plain") return cudnn::Images::kAsTheyAre;
+  return name == "padded" ? cudnn::Images::kPadded : cudnn::Images::kColumns;
+}
+
 class GpuBench final : public TrainingBench {
  public:
   explicit GpuBench(const TrainingOptions& options) : runtime_(gpu::make_cuda_runtime(0)), input_(options.model) {
@@ -45,7 +50,7 @@ class GpuBench final : public TrainingBench {
                              .fusion = {.level = options.fusion_level,
                                         .prologues = prologues(options.prologues),
                                         .own_norms = own_norms(options.own_norms),
-                                        .pad_images = options.pad_images},
+                                        .images = images(options.images)},
                              .other_fusions = options.other_fusions,
                              .tune = options.tune,
                              .winners_folder = options.winners_folder};

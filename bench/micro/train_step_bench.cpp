@@ -174,10 +174,10 @@ int main(int argc, char** argv) {
   app.add_option("--own-norms", options.training.own_norms,
                  "cuda: from level 1 on, which passes of a batch norm kernels of ours run")
       ->check(CLI::IsMember({"none", "forward", "both", "rectifying"}));
-  app.add_option(
-         "--pad-images", options.training.pad_images,
-         "cuda: add channels of zeroes to the images, so that tensor cores read them, except in fp32 (default: on)")
-      ->check(CLI::IsMember({"on", "off"}));
+  app.add_option("--images", options.training.images,
+                 "cuda: what the first convolution reads, except in fp32: three channels, with channels of zeroes, or "
+                 "columns (default)")
+      ->check(CLI::IsMember({"plain", "padded", "columns"}));
   app.add_flag("!--no-tune", options.training.tune,
                "cuda: take cuDNN's first choice of engines, and the first way to fuse, untimed");
   app.add_option("--winners", options.training.winners_folder, "cuda: folder that keeps the fastest engines");
@@ -187,7 +187,7 @@ int main(int argc, char** argv) {
   CLI11_PARSE(app, argc, argv);
   const auto given = [&](const char* option) { return app.count(option) > 0; };
   options.training.other_fusions = !given("--fusion") && !given("--prologues") && !given("--own-norms") &&
-                                   !given("--pad-images");  // who asks for one way gets it
+                                   !given("--images");  // who asks for one way gets it
   try {
     return run(options);
   } catch (const Error& error) {

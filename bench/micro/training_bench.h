@@ -21,7 +21,7 @@ struct TrainingOptions {
   int fusion_level = 2;                  ///< GPU: models/cudnn/analyse.h
   std::string prologues = "none";        ///< GPU: at level 2, of which convolutions: none, 1x1 or all
   std::string own_norms = "rectifying";  ///< GPU: which passes of batch norms kernels of ours run (OwnNorms)
-  bool pad_images = true;                ///< GPU: channels of zeroes, so that the first convolution takes tensor cores
+  std::string images = "columns";        ///< GPU: how the first convolution reads them (cudnn::Images)
   bool other_fusions = false;            ///< GPU: with `tune`, also time whole steps fused in other ways
   bool tune = true;                      ///< GPU: time the best engines of each operation first
   std::string winners_folder;            ///< GPU: where the fastest engines are kept; empty: nowhere

@@ -42,7 +42,7 @@ struct AnalysisOptions {
   int level = 2;                       ///< the highest to try
   Prologues prologues = Prologues::kAll;
   OwnNorms own_norms = OwnNorms::kNone;
-  bool pad_images = false;  ///< to image_channels_multiple() channels, and the convolutions' weights that read them
+  Images images = Images::kAsTheyAre;
 };
 
 /// Says whether a group can be run. Called often for equal groups: keep the answers, by signature().

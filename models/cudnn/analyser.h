@@ -74,7 +74,15 @@ class Analyser {
   /// Copies the weight of `conv`, if it reads padded images, to one with as many channels.
   void pad_weight(NodeId conv);
   /// As gradient_output(), for the weight of such a convolution.
-  ValueId padded_gradient(Draft& draft, TensorId id, DataType made_in, Casts& casts);
+  ValueId padded_gradient(Draft& draft, TensorId id, const Shape& as, DataType made_in, Casts& casts);
+  /// Of the weight of `conv`, seen as a tensor of that shape, with the last of its dimensions padded.
+  ValueId padded_copy(NodeId conv, const Shape& as);
+  /// Whether `conv`, which may be none, multiplies the columns of its images.
+  [[nodiscard]] bool multiplies_columns(NodeId conv) const;
+  [[nodiscard]] TensorId last_of_conv(NodeId conv) const;
+  [[nodiscard]] Shape as_matrix(TensorId weight) const;
+  void columns_conv(NodeId id);
+  void columns_backward_weights(NodeId id);
   /// The value of `id` as convolutions read it.
   [[nodiscard]] ValueId operand(TensorId id) const;
 
@@ -206,6 +214,7 @@ class Analyser {
   std::map<TensorId, Slice> slices_;              // forward tensors that go into a concatenation
   std::map<NodeId, NormVectors> norms_;           // by forward node
   std::map<TensorId, ValueId> padded_;            // images and weights: with the channels added
+  std::map<NodeId, ValueId> columns_;             // by convolution: what it reads of the images
   std::map<TensorId, Unapplied> unapplied_;       // by the tensor that is not in memory
   std::set<NodeId> rectified_;                    // rectifiers of unapplied tensors that some group has applied
   std::map<NodeId, ValueId> where_;               // by max-pool node: index of the maximum

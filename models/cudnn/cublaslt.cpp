@@ -38,6 +38,7 @@ std::shared_ptr<const CublasLt> CublasLt::load(const gpu::LibrarySearch& search)
       !file.find("cublasLtMatmulDescSetAttribute", f.set_product) ||
       !file.find("cublasLtMatrixLayoutCreate", f.create_layout) ||
       !file.find("cublasLtMatrixLayoutDestroy", f.destroy_layout) ||
+      !file.find("cublasLtMatrixLayoutSetAttribute", f.set_layout) ||
       !file.find("cublasLtMatmulPreferenceCreate", f.create_preference) ||
       !file.find("cublasLtMatmulPreferenceDestroy", f.destroy_preference) ||
       !file.find("cublasLtMatmulPreferenceSetAttribute", f.set_preference) ||

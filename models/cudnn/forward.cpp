@@ -78,6 +78,7 @@ Draft Analyser::conv_draft(NodeId id, const ConvForm& form, bool sliced) {
 
 void Analyser::conv(NodeId id) {
   const Node& of = node(id);
+  if (multiplies_columns(id)) return columns_conv(id);
   pad_weight(id);
   for (const ConvForm& form : conv_forms(id)) {
     const TensorId last =

@@ -24,12 +24,20 @@ std::string_view name(OwnNorms passes) {
   return "rectifying";
 }
 
+std::string_view name(Images images) {
+  switch (images) {
+    case Images::kAsTheyAre: return "as they are";
+    case Images::kPadded: return "padded";
+    case Images::kColumns: break;
+  }
+  return "as columns";
+}
+
 }  // namespace
 
 std::string text(const Fusion& fusion) {
   return "level " + std::to_string(fusion.level) + ", prologues " + std::string(name(fusion.prologues)) +
-         ", own norms " + std::string(name(fusion.own_norms)) + ", images " +
-         (fusion.pad_images ? "padded" : "as they are");
+         ", own norms " + std::string(name(fusion.own_norms)) + ", images " + std::string(name(fusion.images));
 }
 
 std::vector<Fusion> worth_timing(const Fusion& first) {

@@ -20,15 +20,24 @@ enum class OwnNorms : std::uint8_t {
   kRectifying  ///< which undo the rectifier above as well, where a data gradient does not sum for them
 };
 
+/// How convolutions read images, whose three channels are less than the 16 bytes that tensor cores are fed with. In
+/// fp32, which uses none, as they are.
+enum class Images : std::uint8_t {
+  kAsTheyAre,
+  kPadded,   ///< with channels of zeroes
+  kColumns,  ///< the window of each output pixel as a row of a matrix, so that cuBLASLt multiplies; from level 1 on,
+             ///< and where one convolution alone reads the images; else padded
+};
+
 /// What of this is asked for: a way to run a step. Whether one is faster than another no engine's time says.
 struct Fusion {
   int level = 2;
   Prologues prologues = Prologues::kNone;
   OwnNorms own_norms = OwnNorms::kRectifying;
-  bool pad_images = true;
+  Images images = Images::kColumns;
   bool operator==(const Fusion&) const = default;
 };
-/// "level 2, prologues none, own norms rectifying, images padded".
+/// "level 2, prologues none, own norms rectifying, images as columns".
 std::string text(const Fusion& fusion);
 /// `first`, and below level 2 what was faster for some network: on an H200 in fp16, level 2 was for ResNet-101 and
 /// level 1 for Inception V3, each by some 5 %.

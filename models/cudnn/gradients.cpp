@@ -55,6 +55,7 @@ Draft Analyser::weight_gradient_question(NodeId conv) {
 
 void Analyser::conv_backward_weights(NodeId id) {
   const Node& of = node(id);
+  if (columns_.contains(of.forward)) return columns_backward_weights(id);
   const ValueId diff = value_of(of.inputs[1]);
   // The type of the inputs first: for an fp32 arena of 16-bit inputs that is a rounding and a copy more, but what cuDNN
   // 9.14 has that sums straight into fp32 is one engine, up to 20 times as slow (H200). Then the arena's type; then the
@@ -68,7 +69,7 @@ void Analyser::conv_backward_weights(NodeId id) {
     for (const DataType type : types) {
       Draft made = weight_gradient_draft(of.forward, id, dy, true);
       Casts casts;
-      const ValueId dw = padded ? padded_gradient(made, of.outputs[0], type, casts)
+      const ValueId dw = padded ? padded_gradient(made, of.outputs[0], shape(of.outputs[0]), type, casts)
                                 : gradient_output(made, of.outputs[0], type, casts);
       made.group.operations.back().outputs = {dw};
       if (!offer(made)) continue;

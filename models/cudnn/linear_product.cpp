@@ -12,16 +12,16 @@ namespace {
 
 constexpr std::size_t kMostAlgorithms = 8;
 
-std::int64_t columns_of(const Shape& shape) { return shape.count() / shape[0]; }
-
-Operand operand(const Addresses& at, ValueId id, bool transposed = false) {
+/// A row-major matrix of `rows` rows, which is the transpose of what the library sees; cut into `batch` by rows.
+Operand operand(const Addresses& at, ValueId id, std::int64_t rows, bool transposed = false, std::int64_t batch = 1) {
   const Value& value = at.program().value(id);
-  HVD_ASSERT(value.parent == kNoValue);
+  HVD_ASSERT(value.parent == kNoValue && rows % batch == 0);
   return {.data = at.at(id),
           .type = value.type,
-          .rows = columns_of(value.shape),
-          .columns = value.shape[0],
-          .transposed = transposed};
+          .rows = value.shape.count() / rows,
+          .columns = rows / batch,
+          .transposed = transposed,
+          .batch = batch};
 }
 
 cudaDataType_t cublas_type(DataType type) {
@@ -56,20 +56,32 @@ Product product_of(const Addresses& at, const Group& group) {
   Product product;
   product.text = operations_text(group) + " " + program.value(first.inputs[0]).shape.text() + " by " +
                  program.value(first.inputs[1]).shape.text();
+  const auto first_of = [&](ValueId id) { return program.value(id).shape[0]; };
+  const ValueId written = first.type == OpType::kLinearBackwardWeights ? first.outputs[0] : group.writes.front();
   switch (first.type) {
-    case OpType::kLinear:  // x, w
-      product.a = operand(at, first.inputs[1], true);
-      product.b = operand(at, first.inputs[0]);
+    case OpType::kLinear: {  // x, w
+      const std::int64_t rows = first_of(first.inputs[0]);
+      product.a = operand(at, first.inputs[1], first_of(first.inputs[1]), true);
+      product.b = operand(at, first.inputs[0], rows);
+      product.d = operand(at, written, rows);
       break;
+    }
     case OpType::kLinearBackwardData:  // w, dy
-      product.a = operand(at, first.inputs[0]);
-      product.b = operand(at, first.inputs[1]);
+      product.a = operand(at, first.inputs[0], first_of(first.inputs[0]));
+      product.b = operand(at, first.inputs[1], first_of(first.inputs[1]));
+      product.d = operand(at, written, first_of(written));
       break;
-    default:  // x, dy
+    default: {  // x, dy; dw, or {p, dw} of p parts of the rows
       HVD_ASSERT(first.type == OpType::kLinearBackwardWeights);
-      product.a = operand(at, first.inputs[0]);
-      product.b = operand(at, first.inputs[1], true);
+      const std::int64_t rows = first_of(first.inputs[0]);
+      const Shape& dw = program.value(written).shape;
+      const std::int64_t batch = dw.rank() == 3 ? dw[0] : 1;
+      product.a = operand(at, first.inputs[0], rows, false, batch);
+      product.b = operand(at, first.inputs[1], rows, true, batch);
+      product.d = operand(at, written, dw.rank() == 3 ? dw[0] * dw[1] : dw[0], false, batch);
+      if (batch > 1) product.text += " in " + std::to_string(batch);
       break;
+    }
   }
   for (const Operation& of : group.operations) {
     switch (of.type) {
@@ -85,8 +97,6 @@ Product product_of(const Addresses& at, const Group& group) {
       default: HVD_ASSERT(&of == &first);
     }
   }
-  const bool gradient = first.type == OpType::kLinearBackwardWeights;
-  product.d = operand(at, gradient ? first.outputs[0] : group.writes.front());
   return product;
 }
 
@@ -193,7 +203,14 @@ LinearProduct::Owner<cublasLtMatrixLayoutOpaque_t> LinearProduct::make_layout(co
   library_.check(library_.call().create_layout(&raw, cublas_type(of.type), static_cast<std::uint64_t>(of.rows),
                                                static_cast<std::uint64_t>(of.columns), of.rows),
                  "cublasLtMatrixLayoutCreate");
-  return {raw, library_.call().destroy_layout};
+  Owner<cublasLtMatrixLayoutOpaque_t> owner(raw, library_.call().destroy_layout);
+  const auto set = [&](cublasLtMatrixLayoutAttribute_t name, const auto& value) {
+    library_.check(library_.call().set_layout(raw, name, &value, sizeof value), "cublasLtMatrixLayoutSetAttribute");
+  };
+  if (of.batch == 1) return owner;
+  set(CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, static_cast<std::int32_t>(of.batch));
+  set(CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, std::int64_t{of.rows * of.columns});
+  return owner;
 }
 
 }  // namespace hvd::models::cudnn

@@ -19,6 +19,7 @@ struct Operand {
   DataType type = DataType::kF32;
   std::int64_t rows = 0, columns = 0;  ///< column-major, leading dimension = rows
   bool transposed = false;
+  std::int64_t batch = 1;  ///< matrices behind one another, each rows * columns elements
 };
 
 /// What a group asks for.
@@ -28,7 +29,7 @@ struct Product {
   void* bias_gradient = nullptr;  ///< sums over the rows of b's row-major matrix
   DataType bias_type = DataType::kF32;
   bool relu = false;
-  std::string text;  ///< "linear+bias 64x2048 by 1000x2048"
+  std::string text;  ///< "linear+bias 64x2048 by 1000x2048"; of a batch, with how many
 };
 
 /// A group of Engine::kCublasLt, at its addresses.

@@ -55,6 +55,8 @@ bool is_known(Operations operations) {
       return rest.empty() || (rest.size() == 1 && starts_with(rest, OpType::kNormFinalize));
     }
     case OpType::kNormFinalize:
+    case OpType::kColumns:
+    case OpType::kPartialSum:
     case OpType::kMaxPool:
     case OpType::kAvgPool:
     case OpType::kGlobalAvgPool:

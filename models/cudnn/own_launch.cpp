@@ -130,13 +130,21 @@ Launch pointwise(const Reader& read, const Group& group, const OwnContext& conte
   return [run = context.kernels.pointwise, work](Stream stream) { run(work, stream); };
 }
 
+// A matrix without gaps as one with the rows of `like`, of as many elements.
+void see_as(const kernels::Matrix& like, kernels::Matrix& whole) {
+  HVD_ASSERT(whole.pitch == whole.channels && whole.rows * whole.channels == like.rows * like.channels);
+  whole.rows = like.rows;
+  whole.channels = whole.pitch = like.channels;
+}
+
 // Vectors and whole tensors are flat, and go together; slices go one by one.
 Launch copies(const Reader& read, const OwnContext& context) {
   std::vector<kernels::Copy> flat;
   std::vector<std::pair<kernels::Matrix, kernels::Matrix>> matrices;
   for (const Operation* of : read.operations()) {
-    const kernels::Matrix from = read.at().matrix(of->inputs[0]);
-    const kernels::Matrix to = read.at().matrix(of->outputs[0]);
+    kernels::Matrix from = read.at().matrix(of->inputs[0]), to = read.at().matrix(of->outputs[0]);
+    if (from.channels < to.channels) see_as(to, from);
+    if (to.channels < from.channels) see_as(from, to);
     if (from.pitch != from.channels || to.pitch != to.channels) {
       matrices.emplace_back(from, to);
     } else {
@@ -263,6 +271,27 @@ Launch norm_statistics(const Reader& read, const OwnContext& context) {
 }
 
 // "[drelu] dnorm_weights" or "[drelu] dnorm_apply". What the rectifier tests is the batch norm itself.
+// A row per part.
+kernels::Matrix parts_of(kernels::Matrix parts, const Shape& shape) {
+  parts.rows = shape[0];
+  parts.channels = parts.pitch = shape.count() / shape[0];
+  return parts;
+}
+
+Launch partial_sum(const Reader& read, const Operation& of, const OwnContext& context) {
+  return
+      [run = context.kernels.bias_gradient, parts = parts_of(read.at().matrix(of.inputs[0]), read.shape(of.inputs[0])),
+       out = read.at().at(of.outputs[0]), type = read.type(of.outputs[0]),
+       workspace = read.at().arenas().workspace.data()](Stream stream) { run(parts, out, type, workspace, stream); };
+}
+
+Launch columns(const Reader& read, const Operation& of, const OwnContext& context) {
+  const Shape& y = context.graph.tensor(context.graph.node(of.node).outputs[0]).shape;
+  return [run = context.kernels.columns, window = std::get<Window>(of.attr), x = read.at().image(of.inputs[0]),
+          out = kernels::Image{.matrix = read.at().matrix(of.outputs[0]), .n = y[0], .h = y[1], .w = y[2]}](
+             Stream stream) { run(window, x, out, stream); };
+}
+
 Launch norm_backward(const Reader& read, const Group& group, const OwnContext& context) {
   const Operation& of = *read.operations().back();
   kernels::NormBackward work;
@@ -325,6 +354,9 @@ std::size_t own_workspace(const Program& program, const Group& group, const kern
     case OpType::kStatistics:
     case OpType::kNormBackwardWeights: return kernels.row_sums_workspace(matrix_of(program, of.inputs[0]), 2);
     case OpType::kBiasGradient: return kernels.row_sums_workspace(matrix_of(program, of.inputs[0]), 1);
+    case OpType::kPartialSum:
+      return kernels.row_sums_workspace(parts_of(matrix_of(program, of.inputs[0]), program.value(of.inputs[0]).shape),
+                                        1);
     case OpType::kSoftmaxCrossEntropy:
       return static_cast<std::size_t>(matrix_of(program, of.inputs[0]).rows) * sizeof(float);
     default: return 0;
@@ -343,6 +375,8 @@ Launch own_launch(const Addresses& addresses, const Group& group, const OwnConte
     case OpType::kStatistics:
       return read.operations().size() > 1 ? norm_statistics(read, context) : statistics(read, first, context);
     case OpType::kBiasGradient: return bias_gradient(read, first, context);
+    case OpType::kPartialSum: return partial_sum(read, first, context);
+    case OpType::kColumns: return columns(read, first, context);
     case OpType::kNormFinalize: return norm_finalize(read, first, context);
     case OpType::kSoftmaxCrossEntropy: return loss(read, first, context);
     case OpType::kSoftmaxCrossEntropyBackward: return loss_backward(read, first, context);

@@ -28,22 +28,20 @@ AnalysisOptions analysis_options(const PlanOptions& options) {
           .level = options.level,
           .prologues = options.prologues,
           .own_norms = options.own_norms,
-          .pad_images = options.pad_images};
+          .images = options.images};
 }
 
 PlanOptions with_fusion(PlanOptions options, const Fusion& fusion) {
   options.level = fusion.level;
   options.prologues = fusion.prologues;
   options.own_norms = fusion.own_norms;
-  options.pad_images = fusion.pad_images;
+  options.images = fusion.images;
   return options;
 }
 
 Fusion fusion_of(const PlanOptions& options) {
-  return {.level = options.level,
-          .prologues = options.prologues,
-          .own_norms = options.own_norms,
-          .pad_images = options.pad_images};
+  return {
+      .level = options.level, .prologues = options.prologues, .own_norms = options.own_norms, .images = options.images};
 }
 
 // Sums over the rows of a convolution's result inside its launch. None of cuDNN's engines for them carries the note

@@ -53,7 +53,7 @@ struct PlanOptions {
   int level = 2;
   Prologues prologues = Prologues::kAll;
   OwnNorms own_norms = OwnNorms::kNone;
-  bool pad_images = false;
+  Images images = Images::kAsTheyAre;
   bool deterministic = false;  ///< only engines, and groups, whose sums have a fixed order
   /// One workspace serves all groups; engines that want more are passed over.
   std::size_t workspace_cap_bytes = std::size_t{1} << 30;

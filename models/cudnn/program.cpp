@@ -51,6 +51,8 @@ std::string value_text(const Program& program, const Group& group, ValueId id, s
 std::string_view name(OpType type) noexcept {
   switch (type) {
     case OpType::kConv: return "conv";
+    case OpType::kColumns: return "columns";
+    case OpType::kPartialSum: return "partial_sum";
     case OpType::kConvBackwardData: return "dgrad";
     case OpType::kConvBackwardWeights: return "wgrad";
     case OpType::kLinear: return "linear";
@@ -261,13 +263,14 @@ class Checker {
     switch (node.kind) {
       case OpKind::kConv:
       case OpKind::kFullyConnected:
-        if (operation.type == OpType::kCopy) return false;
+        if (operation.type == OpType::kCopy || operation.type == OpType::kColumns) return false;
         return node.inputs.size() > 2 ? operation.type == OpType::kBias : operation.type != OpType::kBias;
       case OpKind::kBatchNorm: return operation.type == OpType::kNorm || operation.type == OpType::kNormFinalize;
       case OpKind::kConvBackwardWeights:
       case OpKind::kFullyConnectedBackwardWeights:
-        return node.outputs.size() > 1 ? operation.type == OpType::kBiasGradient
-                                       : operation.type == OpType::kConvBackwardWeights;
+        return node.outputs.size() > 1
+                   ? operation.type == OpType::kBiasGradient
+                   : operation.type == OpType::kConvBackwardWeights || operation.type == OpType::kLinearBackwardWeights;
       case OpKind::kBatchNormBackward:
         return operation.type == OpType::kNormBackward || operation.type == OpType::kNormBackwardApply;
       case OpKind::kAccumulate: return holds(operation, node.outputs[0]);

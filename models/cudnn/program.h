@@ -52,6 +52,8 @@ std::int64_t own_elements(const Value& value);
 enum class OpType : std::uint8_t {
   //                        inputs                                           outputs
   kConv,                   // x, w                                             y
+  kColumns,                // x                                                {pixels of y, taps}: a row per window
+  kPartialSum,             // parts {p, ...}                                   their sum
   kConvBackwardData,       // w, dy                                            dx
   kConvBackwardWeights,    // x, dy                                            dw
   kLinear,                 // x, w                                             y

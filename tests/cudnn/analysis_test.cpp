@@ -75,7 +75,9 @@ TEST(Analysis, CoversTheNetworksAtAllLevelsWhateverIsServed) {
           SCOPED_TRACE(std::string(model) + ", " + name);
           for (const DataType gradient : {DataType::kF16, DataType::kF32}) {
             analysed(graph, {.gradient = gradient, .level = level}, *oracle);
-            analysed(graph, {.gradient = gradient, .level = level, .pad_images = true}, *oracle);
+            for (const Images images : {Images::kPadded, Images::kColumns}) {
+              analysed(graph, {.gradient = gradient, .level = level, .images = images}, *oracle);
+            }
             for (const OwnNorms own : kOwnNorms) {
               analysed(graph, {.gradient = gradient, .level = level, .own_norms = own}, *oracle);
             }
@@ -267,7 +269,8 @@ TEST(AnalysisPadding, TheFirstConvolutionReadsAsManyChannelsAsTensorCoresWant) {
   };
   for (int level = 0; level <= 2; ++level) {
     const auto padded = [level](ComputeType compute) {
-      return AnalysisOptions{.compute = compute, .gradient = storage(compute), .level = level, .pad_images = true};
+      return AnalysisOptions{
+          .compute = compute, .gradient = storage(compute), .level = level, .images = Images::kPadded};
     };
     EXPECT_EQ(channels_of({.compute = ComputeType::kFp16, .level = level}, "3"), 7);
     EXPECT_EQ(channels_of(padded(ComputeType::kFp16), "8"), 8);
@@ -285,7 +288,7 @@ TEST(AnalysisPadding, ImagesThatSomethingElseReadsStayAsTheyAre) {
   b.softmax_cross_entropy("loss", b.fully_connected("fc", b.global_avg_pool("avgpool", all), 5));
   const Graph graph = differentiate(std::move(b).build());
   ServesAll oracle;
-  const Program program = analysed(graph, {.level = 2, .pad_images = true}, oracle);
+  const Program program = analysed(graph, {.level = 2, .images = Images::kPadded}, oracle);
   for (const Value& value : program.values) EXPECT_EQ(value.padding, 0) << value.name;
 }
 
@@ -387,8 +390,8 @@ TEST(AnalysisArithmetic, SmallNetworksAtAllLevelsWhateverIsServed) {
     for (int level = 0; level <= 2; ++level) {
       for (const auto& [name, oracle] : oracles()) {
         SCOPED_TRACE(name);
-        for (const bool pad : {true, false}) {
-          compare_with_reference(forward, {.level = level, .pad_images = pad}, *oracle);
+        for (const Images images : {Images::kAsTheyAre, Images::kPadded, Images::kColumns}) {
+          compare_with_reference(forward, {.level = level, .images = images}, *oracle);
         }
         for (const OwnNorms own : kOwnNorms) {
           compare_with_reference(forward, {.level = level, .own_norms = own}, *oracle);

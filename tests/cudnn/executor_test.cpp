@@ -90,10 +90,10 @@ TEST(ExecutorArithmetic, ChannelsOfZeroesBesideTheImagesChangeNoBit) {
         for (int level = 0; level <= 2; ++level) {
           SCOPED_TRACE(forward.model + ", " + std::string(name(compute)) + ", level " + std::to_string(level));
           Wish wish{.forward = forward};
-          wish.plan = {.compute = compute, .gradient = gradient, .level = level, .pad_images = false};
+          wish.plan = {.compute = compute, .gradient = gradient, .level = level, .images = Images::kAsTheyAre};
           wish.executor.loss_scale = 128;
           const TwoSteps plain = two_steps(wish);
-          wish.plan.pad_images = true;
+          wish.plan.images = Images::kPadded;
           wish.executor.tune = level == 2;  // on images with the same gaps, and without a trace
           const TwoSteps padded = two_steps(wish);
           EXPECT_EQ(padded.losses, plain.losses);
@@ -112,16 +112,23 @@ TEST(ExecutorArithmetic, TheRoundingModelHoldsInEveryTypeAndSeesErrors) {
     for (const ComputeType compute : {ComputeType::kFp32, ComputeType::kTf32, ComputeType::kFp16, ComputeType::kBf16}) {
       SCOPED_TRACE(model.forward().model + ", " + std::string(name(compute)));
       EXPECT_EQ(model.blind(rounding(compute)), "");
+      // Each level with all that cuDNN may be asked for, and as it is used.
+      std::vector<Fusion> fusions;
       for (int level = 0; level <= 2; ++level) {
+        fusions.push_back(
+            {.level = level, .prologues = Prologues::kAll, .own_norms = OwnNorms::kNone, .images = Images::kAsTheyAre});
+        if (level > 0) fusions.push_back({.level = level});
+      }
+      for (const Fusion& fusion : fusions) {
+        const std::string level = text(fusion);
         Wish wish{.forward = model.forward()};
-        wish.plan = {.compute = compute, .gradient = storage(compute), .level = level};
+        wish.plan = with_fusion({.compute = compute, .gradient = storage(compute)}, fusion);
         wish.executor = {.seed = model.seed(), .loss_scale = 128};
         Machine machine(wish, oracle);
         const double loss = machine.step->forward_backward(machine.batch(), machine.sink);
         const auto verdict = model.judge(rounding(compute), loss, [&](std::size_t p) { return machine.gradient(p); });
         EXPECT_EQ(verdict.wrong, "") << level;
-        std::cout << model.forward().model << ", " << name(compute) << ", level " << level << ": " << verdict.room()
-                  << "\n";
+        std::cout << model.forward().model << ", " << name(compute) << ", " << level << ": " << verdict.room() << "\n";
         // A gradient that is written one element too early.
         const std::size_t last = machine.step->slots().size() - 1;
         const auto shifted = model.judge(rounding(compute), loss, [&](std::size_t p) {

@@ -14,8 +14,9 @@ namespace {
 struct Layout {
   DataType type = DataType::kF32;
   std::int64_t rows = 0, columns = 0, ld = 0;
+  std::int64_t batch = 1, stride = 0;  ///< in elements
   [[nodiscard]] Range range(const void* data) const {
-    const auto elements = static_cast<std::size_t>((columns - 1) * ld + rows);
+    const auto elements = static_cast<std::size_t>((batch - 1) * stride + (columns - 1) * ld + rows);
     return {static_cast<const std::byte*>(data), elements * size_of(type)};
   }
 };
@@ -56,7 +57,8 @@ struct Product {
   }
   [[nodiscard]] bool fits() const {
     const std::int64_t m = transposes_a() ? a.columns : a.rows, n = transposes_b() ? b.rows : b.columns;
-    return d.rows == m && d.columns == n && inner() == (transposes_b() ? b.columns : b.rows);
+    return d.rows == m && d.columns == n && inner() == (transposes_b() ? b.columns : b.rows) && a.batch == d.batch &&
+           b.batch == d.batch && (d.batch == 1 || of.epilogue() == CUBLASLT_EPILOGUE_DEFAULT);
   }
   [[nodiscard]] double a_at(std::int64_t i, std::int64_t k) const {
     return read_element(a_data, a.type, transposes_a() ? k + i * a.ld : i + k * a.ld);
@@ -66,6 +68,16 @@ struct Product {
   }
   [[nodiscard]] double operand(double value) const {
     return of.compute == CUBLAS_COMPUTE_32F_FAST_TF32 ? rounded_to_tf32(value) : value;
+  }
+  /// Of a batch.
+  void run_all() const {
+    Product one = *this;
+    for (std::int64_t i = 0; i < d.batch; ++i) {
+      one.run();
+      one.a_data += static_cast<std::size_t>(a.stride) * size_of(a.type);
+      one.b_data += static_cast<std::size_t>(b.stride) * size_of(b.type);
+      one.d_data += static_cast<std::size_t>(d.stride) * size_of(d.type);
+    }
   }
   void run() const {
     const int epilogue = of.epilogue();
@@ -115,7 +127,7 @@ cublasStatus_t multiply(cublasLtHandle_t /*handle*/, cublasLtMatmulDesc_t of, co
     const auto count = static_cast<std::size_t>(gradient ? product.d.columns : product.d.rows);
     (gradient ? call.writes : call.reads).emplace_back(product.bias(), count * size_of(product.bias_type()));
   }
-  Recorder::current()->launch(stream, std::move(call), [product] { product.run(); });
+  Recorder::current()->launch(stream, std::move(call), [product] { product.run_all(); });
   return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -159,6 +171,19 @@ LtFunctions fake_cublaslt() {
   };
   table.destroy_layout = [](cublasLtMatrixLayout_t of) {
     delete &layout(of);
+    return CUBLAS_STATUS_SUCCESS;
+  };
+  table.set_layout = [](cublasLtMatrixLayout_t of, cublasLtMatrixLayoutAttribute_t name, const void* data,
+                        std::size_t bytes) {
+    if (name == CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT && bytes == sizeof(std::int32_t)) {
+      std::int32_t count = 0;
+      std::memcpy(&count, data, bytes);
+      layout(of).batch = count;
+    } else if (name == CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET && bytes == sizeof layout(of).stride) {
+      std::memcpy(&layout(of).stride, data, bytes);
+    } else {
+      return CUBLAS_STATUS_INVALID_VALUE;
+    }
     return CUBLAS_STATUS_SUCCESS;
   };
   table.create_preference = [](cublasLtMatmulPreference_t* of) {

@@ -85,6 +85,9 @@ kernels::Table host_kernels() {
   table.copy_matrix = [](const Matrix& from, const Matrix& to, Stream stream) {
     record(stream, "copy matrix", {range(from)}, {range(to)}, [from, to] { copy(from, to, nullptr); });
   };
+  table.columns = [](const Window& window, const Image& x, const Image& out, Stream stream) {
+    record(stream, "columns", {range(x.matrix)}, {range(out.matrix)}, [=] { columns(window, x, out, nullptr); });
+  };
   table.max_pool = [](const Window& window, const Image& x, const Image& y, std::uint8_t* where, Stream stream) {
     const auto count = static_cast<std::size_t>(y.matrix.rows * y.matrix.channels);
     record(stream, "max_pool", {range(x.matrix)}, {range(y.matrix), bytes(where, count)},

@@ -79,7 +79,9 @@ void Interpreter::run(std::span<const std::int32_t> labels, std::uint64_t seed, 
 }
 
 void Interpreter::run(const Operation& operation, std::span<const std::int32_t> labels, std::uint64_t seed) {
-  if (run_product(operation) || run_norm(operation) || run_pointwise(operation) || run_pool(operation)) return;
+  if (run_product(operation) || run_columns(operation) || run_norm(operation) || run_pointwise(operation) ||
+      run_pool(operation))
+    return;
   const ValueId out = operation.outputs[0];
   const Data x = read(operation.inputs[0]);
   Data y(static_cast<std::size_t>(shape(out).count()));
@@ -136,16 +138,57 @@ bool Interpreter::run_product(const Operation& operation) {
     case OpType::kConv: reference::conv(window(), first, second, {}, result); break;
     case OpType::kConvBackwardData: reference::conv_backward_data(window(), first, second, result); break;
     case OpType::kConvBackwardWeights: reference::conv_backward_weights(window(), first, second, result, {}); break;
-    case OpType::kLinear: {
-      const Data none(static_cast<std::size_t>(shape(out)[1]), 0.0);
-      reference::fully_connected(first, second, {none, Shape{shape(out)[1]}}, result);
+    case OpType::kLinear: {  // of a convolution's columns the result is an image
+      const Shape matrix{first.shape[0], second.shape[0]};
+      const Data none(static_cast<std::size_t>(matrix[1]), 0.0);
+      reference::fully_connected(first, second, {none, Shape{matrix[1]}}, {y, matrix});
       break;
     }
     case OpType::kLinearBackwardData: reference::fully_connected_backward_data(first, second, result); break;
     default: {
-      Data bias(static_cast<std::size_t>(shape(out)[0]));
-      reference::fully_connected_backward_weights(first, second, result, {bias, Shape{shape(out)[0]}});
+      const Shape& dw = shape(out);
+      const bool in_parts = dw.rank() == 3;
+      const std::int64_t parts = in_parts ? dw[0] : 1, rows = first.shape[0] / parts;
+      const Shape part = in_parts ? Shape{dw[1], dw[2]} : dw;
+      const auto part_of = [&](auto& data, std::int64_t of, std::int64_t p) {
+        return std::span(data).subspan(static_cast<std::size_t>(p * of), static_cast<std::size_t>(of));
+      };
+      for (std::int64_t p = 0; p < parts; ++p) {
+        Data bias(static_cast<std::size_t>(part[0]));
+        reference::fully_connected_backward_weights({part_of(a, rows * part[1], p), Shape{rows, part[1]}},
+                                                    {part_of(b, rows * part[0], p), Shape{rows, part[0]}},
+                                                    {part_of(y, part.count(), p), part}, {bias, Shape{part[0]}});
+      }
       break;
+    }
+  }
+  write(out, std::move(y));
+  return true;
+}
+
+// The windows of a convolution, written down, and sums of parts.
+bool Interpreter::run_columns(const Operation& operation) {
+  if (operation.type != OpType::kColumns && operation.type != OpType::kPartialSum) return false;
+  const ValueId out = operation.outputs[0];
+  const Data x = read(operation.inputs[0]);
+  Data y(static_cast<std::size_t>(shape(out).count()), 0.0);
+  if (operation.type == OpType::kPartialSum) {
+    for (std::size_t i = 0; i < x.size(); ++i) y[i % y.size()] += x[i];
+    write(out, std::move(y));
+    return true;
+  }
+  const auto& window = std::get<Window>(operation.attr);
+  const Shape& image = shape(operation.inputs[0]);
+  const Shape& made = graph_.tensor(graph_.node(operation.node).outputs[0]).shape;
+  const std::int64_t taps = shape(out)[1];
+  for (std::int64_t row = 0; row < shape(out)[0]; ++row) {
+    const std::int64_t n = row / (made[1] * made[2]), oh = row / made[2] % made[1], ow = row % made[2];
+    for (std::int64_t tap = 0; tap < window.kernel_h * window.kernel_w * image[3]; ++tap) {
+      const std::int64_t h = oh * window.stride_h - window.pad_top + tap / image[3] / window.kernel_w;
+      const std::int64_t w = ow * window.stride_w - window.pad_left + tap / image[3] % window.kernel_w;
+      if (h < 0 || w < 0 || h >= image[1] || w >= image[2]) continue;
+      y[static_cast<std::size_t>(row * taps + tap)] =
+          x[static_cast<std::size_t>(((n * image[1] + h) * image[2] + w) * image[3] + tap % image[3])];
     }
   }
   write(out, std::move(y));

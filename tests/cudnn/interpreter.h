@@ -33,6 +33,7 @@ class Interpreter {
   void write(ValueId id, Data data);
   void run(const Operation& operation, std::span<const std::int32_t> labels, std::uint64_t seed);
   bool run_product(const Operation& operation);
+  bool run_columns(const Operation& operation);
   bool run_norm(const Operation& operation);
   bool run_pointwise(const Operation& operation);
   bool run_pool(const Operation& operation);

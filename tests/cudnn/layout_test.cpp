@@ -19,7 +19,7 @@ namespace {
 
 Program analysed(const Graph& graph, int level) {
   ServesAll oracle;
-  return analyse(graph, {.level = level, .pad_images = true}, oracle);
+  return analyse(graph, {.level = level, .images = Images::kPadded}, oracle);
 }
 
 // ---- Memory ----
@@ -108,7 +108,8 @@ TEST(MemoryLayout, ChannelsAddedToImagesAreInNoArenaOfTheNetworks) {
   const Graph graph = differentiate(tiny_resnet(2));
   const auto laid_out = [&](bool pad) {
     ServesAll oracle;
-    return lay_out(graph, analyse(graph, {.pad_images = pad}, oracle), ComputeType::kFp16, DataType::kF16);
+    return lay_out(graph, analyse(graph, {.images = pad ? Images::kPadded : Images::kAsTheyAre}, oracle),
+                   ComputeType::kFp16, DataType::kF16);
   };
   const MemoryLayout plain = laid_out(false), padded = laid_out(true);
   EXPECT_EQ(padded.weights, plain.weights);
@@ -164,7 +165,7 @@ TEST(Winners, SurviveTheirFile) {
   save_winners(path, plan, {.list = winners, .fusion = text(Fusion{.level = 1}), .why_not = {}});
   const Winners read = load_winners(path, plan);
   EXPECT_EQ(read.why_not, "");
-  EXPECT_EQ(read.fusion, "level 1, prologues none, own norms rectifying, images padded");
+  EXPECT_EQ(read.fusion, "level 1, prologues none, own norms rectifying, images as columns");
   ASSERT_EQ(read.list.size(), 3U);
   EXPECT_EQ(read.list[0].choice.engine, 7);
   EXPECT_EQ(read.list[0].microseconds, 41.5);

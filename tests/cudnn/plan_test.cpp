@@ -350,7 +350,7 @@ TEST_P(PlanTest, ImagesWithChannelsAddedAreReadByTensorCores) {
       for (const bool pad : {false, true}) {
         SCOPED_TRACE(model + ", " + std::string(name(compute)) + (pad ? ", padded" : ""));
         PlanOptions options{.compute = compute, .gradient = storage(compute), .level = 2};
-        options.pad_images = pad;
+        options.images = pad ? Images::kPadded : Images::kAsTheyAre;
         const Plan plan = planner().plan(graph, options);
         check(graph, plan);
         const auto readers = readers_of_images(graph, plan);

@@ -90,7 +90,7 @@ class StepOnGpu : public ::testing::TestWithParam<int> {
 std::vector<Fusion> fusions_at(int level) {
   std::vector<Fusion> list{{.level = level}};
   if (level == 2) {
-    list.push_back({.level = 2, .prologues = Prologues::kAll, .own_norms = OwnNorms::kNone, .pad_images = false});
+    list.push_back({.level = 2, .prologues = Prologues::kAll, .own_norms = OwnNorms::kNone, .images = Images::kPadded});
   }
   return list;
 }

@@ -164,7 +164,8 @@ TEST_P(SumsTest, StatisticsAreFinalisedInTheSameLaunch) {
       bounds[5].push_back(2 * variance + 0x1p-20);
     }
     for (std::size_t i = 0; i < bounds.size(); ++i) {
-      expect_within(at_once[i], in_turn[i], bounds[i], "vector " + std::to_string(i) + ", channel");
+      SCOPED_TRACE("vector " + std::to_string(i));
+      expect_within(at_once[i], in_turn[i], bounds[i], "channel");
     }
   }
 }

@@ -6,6 +6,7 @@ Table gpu_table() {
   return {.pointwise = &pointwise,
           .copy_all = &copy,
           .copy_matrix = &copy,
+          .columns = &columns,
           .max_pool = &max_pool,
           .avg_pool = &avg_pool,
           .global_avg_pool = &global_avg_pool,

@@ -9,6 +9,7 @@ struct Table {
   decltype(&kernels::pointwise) pointwise = nullptr;
   void (*copy_all)(std::span<const Copy>, Stream) = nullptr;
   void (*copy_matrix)(const Matrix&, const Matrix&, Stream) = nullptr;
+  decltype(&kernels::columns) columns = nullptr;
   decltype(&kernels::max_pool) max_pool = nullptr;
   decltype(&kernels::avg_pool) avg_pool = nullptr;
   decltype(&kernels::global_avg_pool) global_avg_pool = nullptr;
