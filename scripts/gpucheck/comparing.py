@@ -39,9 +39,9 @@ QUICK_BATCH = 256
 _ALGORITHMS = ("--benchmark-limit", "10")
 _QUICK = (
     *("--first-variant-only", "--batches", str(QUICK_BATCH), *_ALGORITHMS, "--compile-seconds", "180"),
-    *"--turns 8 --turn-seconds 0.5 --search-seconds 0.5".split(),
+    *"--turns 16 --turn-seconds 0.5 --search-seconds 0.5".split(),
 )
-QUICK = Kind("quick", "beside PyTorch, batch 256", 52, 300, ("compile", "graph"), _QUICK)
+QUICK = Kind("quick", "beside PyTorch, batch 256", 60, 300, ("compile", "graph"), _QUICK)
 FULL = Kind("full", "beside PyTorch, each side's best batch", 170, 420, ("eager", "graph"))
 COMPILE = Kind(
     *("compile", "beside torch.compile", 165, 400, ("compile",), ("--compile-seconds", "150")), searches=False

@@ -93,10 +93,11 @@ def replay(model: str) -> Callable[[Visit], str]:
 # What the plan of a step may be made of, as options of train_step_bench.
 CHOICES: dict[str, tuple[str, ...]] = {
     "as it is": (),
-    "images padded": ("--pad-images", "on"),
-    "prologues 1x1": ("--prologues", "1x1"),
-    "no prologues": ("--prologues", "none"),
     "level 1": ("--fusion", "1"),
+    "level 2": ("--fusion", "2"),
+    "images padded": ("--images", "padded"),
+    "norms of cuDNN": ("--own-norms", "none"),
+    "prologues": ("--prologues", "all"),
 }
 
 

@@ -93,23 +93,25 @@ const std::vector<Window> kWindows{
 TEST_P(KernelTest, WindowsBecomeRows) {
   for (const Window& window : {Window{7, 7, 2, 2, 3, 3, 3, 3}, Window{3, 3, 1, 1, 1, 1, 1, 1}, Window{3, 3, 2, 2},
                                Window{3, 2, 1, 3, 2, 0, 1, 0}}) {
-    const Tensor x(GetParam(), {3, 31, 29, 3}, 1);
-    const Shape y = pooled_shape(x.shape, window);
-    const std::int64_t taps = std::int64_t{3} * window.kernel_h * window.kernel_w;
-    for (const std::int64_t width : {(taps + 7) / 8 * 8, (taps + 7) / 8 * 8 + 1}) {  // in vectors, and one by one
-      Tensor rows(GetParam(), {y[0] * y[1] * y[2], width});
-      columns(window, x.image(), {rows.matrix(), y[0], y[1], y[2]}, nullptr);
-      for (std::int64_t row = 0; row < rows.shape[0]; ++row) {
-        const std::int64_t n = row / (y[1] * y[2]), top = row / y[2] % y[1] * window.stride_h - window.pad_top;
-        const std::int64_t left = row % y[2] * window.stride_w - window.pad_left;
-        for (std::int64_t tap = 0; tap < width; ++tap) {
-          const std::int64_t h = top + tap / 3 / window.kernel_w, w = left + tap / 3 % window.kernel_w;
-          const bool there = tap < taps && h >= 0 && w >= 0 && h < 31 && w < 29;
-          rows.values[static_cast<std::size_t>(row * width + tap)] =
-              there ? x.values[static_cast<std::size_t>(((n * 31 + h) * 29 + w) * 3 + tap % 3)] : 0;
+    for (const Shape& images : {Shape{3, 31, 29, 3}, Shape{1, 9, 400, 3}}) {  // a line of the second in several blocks
+      const Tensor x(GetParam(), images, 1);
+      const Shape y = pooled_shape(x.shape, window);
+      const std::int64_t taps = std::int64_t{3} * window.kernel_h * window.kernel_w;
+      for (const std::int64_t width : {(taps + 7) / 8 * 8, (taps + 7) / 8 * 8 + 1}) {  // in vectors, and one by one
+        Tensor rows(GetParam(), {y[0] * y[1] * y[2], width});
+        columns(window, x.image(), {rows.matrix(), y[0], y[1], y[2]}, nullptr);
+        for (std::int64_t row = 0; row < rows.shape[0]; ++row) {
+          const std::int64_t n = row / (y[1] * y[2]), top = row / y[2] % y[1] * window.stride_h - window.pad_top;
+          const std::int64_t left = row % y[2] * window.stride_w - window.pad_left;
+          for (std::int64_t tap = 0; tap < width; ++tap) {
+            const std::int64_t h = top + tap / 3 / window.kernel_w, w = left + tap / 3 % window.kernel_w;
+            const bool there = tap < taps && h >= 0 && w >= 0 && h < images[1] && w < images[2];
+            rows.values[static_cast<std::size_t>(row * width + tap)] =
+                there ? x.values[static_cast<std::size_t>(((n * images[1] + h) * images[2] + w) * 3 + tap % 3)] : 0;
+          }
         }
+        rows.expect_near("columns", 0);
       }
-      rows.expect_near("columns", 0);
     }
   }
 }

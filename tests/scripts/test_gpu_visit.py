@@ -152,18 +152,18 @@ class GpuVisitTest(Visited):
             "bundle/bin/train_step_bench",
             """#!/bin/sh
 case "$*" in *bf16*) echo "no such type" >&2; exit 2;; *--profile*) n=20;;
-  *"--pad-images on"*) n=31;; *"--prologues none"*) n=32;; *"--fusion 1"*) n=33;; *) n=30;; esac
+  *"--images padded"*) n=31;; *"--prologues all"*) n=32;; *"--fusion 1"*) n=33;; *) n=30;; esac
 echo "vgg16 batch 256 fp16, 1 threads, level 2: $n.4 img/s (median of 1 steps, best 40.2), 5 GFLOP/s, loss 1.0"
 """,
         )
         code, rows, _ = self.visit("choices-fp16-vgg16", "profile-*-vgg16")
         self.assertEqual(code, 1)
-        ways = "as it is 30, images padded 31, prologues 1x1 30, no prologues 32, level 1 33"
+        ways = "as it is 30, level 1 33, level 2 30, images padded 31, norms of cuDNN 30, prologues 32"
         self.assertEqual(rows["choices-fp16-vgg16"]["reason"].replace(" img/s", ""), ways)
         self.assertEqual(rows["profile-fp16-vgg16"]["reason"], "20 img/s")
         self.assertEqual(rows["profile-bf16-vgg16"]["reason"], "no such type")
-        text = (self.folder / "out" / "choices-fp16-vgg16-prologues-1x1.txt").read_text()
-        self.assertRegex(text, r"--model vgg16 --dtype fp16 --batch 256 --winners .* --steps 60 --prologues 1x1\n")
+        text = (self.folder / "out" / "choices-fp16-vgg16-prologues.txt").read_text()
+        self.assertRegex(text, r"--model vgg16 --dtype fp16 --batch 256 --winners .* --steps 60 --prologues all\n")
 
     def test_compare_gpu_understands_what_it_is_given(self) -> None:
         self.compared(0)

@@ -28,14 +28,6 @@ void with_epilogue(const Epilogue& epilogue, const Work& work) {
 
 }  // namespace
 
-void columns(const Window& window, const Image& x, const Image& out, Stream stream) {
-  with_vectors(out.matrix.type, is_wide({&out.matrix}), "columns", [&](auto* type, auto width) {
-    constexpr int kWidth = decltype(width)::value;
-    for_each_row(ColumnsBody<Pointee<decltype(type)>, kWidth>(window, x, out), out.matrix.rows, out.matrix.channels,
-                 stream, "columns");
-  });
-}
-
 void max_pool(const Window& window, const Image& x, const Image& y, std::uint8_t* where, Stream stream) {
   check_window(window);
   with_vectors(x.matrix.type, is_wide({&x.matrix, &y.matrix}), "max_pool", [&](auto* type, auto width) {

@@ -40,50 +40,6 @@ struct Plane {
 
 HVD_HOST_DEVICE inline int clamped(int at, int size) { return at < 0 ? 0 : at < size ? at : size - 1; }
 
-// ---- Columns ----
-
-/// V neighbouring taps of one window. A thread keeps its taps: where they are in the window is found once.
-template <class T, int V>
-struct ColumnsBody {
-  Window window;
-  Image x, out;
-  int taps;
-  static constexpr int kWidth = V, kRowsAtOnce = 1, kBlocks = 6;
-  struct Channels {
-    std::int16_t h[V], w[V], channel[V];  ///< h < 0: behind the last tap
-  };
-  using Row = Nothing;
-
-  ColumnsBody(const Window& of, const Image& images, const Image& made)
-      : window(of), x(images), out(made), taps(of.kernel_h * of.kernel_w * static_cast<int>(images.matrix.channels)) {}
-  HVD_HOST_DEVICE Channels channels(std::int64_t first) const {
-    Channels made;
-    const int channels_of_x = static_cast<int>(x.matrix.channels);
-    for (int k = 0; k < V; ++k) {
-      const int tap = static_cast<int>(first) + k, at = tap / channels_of_x, line = at / window.kernel_w;
-      made.h[k] = static_cast<std::int16_t>(tap < taps ? line : -1);
-      made.w[k] = static_cast<std::int16_t>(at - line * window.kernel_w);
-      made.channel[k] = static_cast<std::int16_t>(tap - at * channels_of_x);
-    }
-    return made;
-  }
-  HVD_HOST_DEVICE Row load(const Place& /*place*/) const { return {}; }
-  HVD_HOST_DEVICE void store(const Place& place, const Channels& at, const Row& /*row*/) const {
-    const Pixel pixel(out.h, out.w, place.row);
-    const Plane plane(x, pixel.n);
-    const int top = pixel.h * window.stride_h - window.pad_top, left = pixel.w * window.stride_w - window.pad_left;
-    const T* const first = static_cast<const T*>(x.matrix.data) + plane.first * x.matrix.pitch;
-    Vector<T, V> value;
-    for (int k = 0; k < V; ++k) {
-      const int h = top + at.h[k], w = left + at.w[k];
-      const bool there = at.h[k] >= 0 && plane.holds(h, w);
-      const std::int64_t offset = (std::int64_t{h} * plane.w + w) * x.matrix.pitch + at.channel[k];
-      value.at[k] = there ? first[offset] : from_float<T>(0);
-    }
-    kernels::store<T, V>(out.matrix.data, place.in(out.matrix), value);
-  }
-};
-
 // ---- Max pools ----
 
 /// The largest of the taps so far, and its index in the window.
