@@ -234,15 +234,15 @@ void register_reduction(Registrar add, Options& o, Given& given) {
 
 void register_gpu(Registrar add, GpuOptions& o) {
   add.group("On GPUs (a run on the CPU takes no notice)");
-  add.integer("--fusion-level", "Operations fused: 0 none, 1 pointwise, 2 batch norm as well (default)", 0, 2,
-              o.fusion_level);
+  add.integer("--fusion-level", "Operations fused at the most: 0 none, 1 pointwise, 2 batch norm as well (default)", 0,
+              2, o.fusion_level);
   add.flag("--no-cuda-graph", "Enqueue every step instead of launching it as one graph",
            [&o] { o.schedule.graph = false; });
   add.flag("--no-overlap", "Reduce when backward is over", [&o] { o.schedule.overlap = false; });
   add.flag("--deterministic", "Equal bits from run to run: only operations that add in a fixed order",
            [&o] { o.deterministic = true; });
   add.number("--loss-scale", "X", "Of fp16 (default: dynamic)", 1, 1 << 24, [&o](double x) { o.loss_scale = x; });
-  add.flag("--tune", "Time the candidates of each operation first (seconds to minutes); all ranks use rank 0's winners",
+  add.flag("--tune", "Time candidates for operations and ways to fuse them first (up to minutes); all use rank 0's",
            [&o] { o.tune = true; });
   add.folder("--tuning-folder", "Where --tune and --tune-schedule keep what won, and where it is looked for",
              o.tuning_folder);
