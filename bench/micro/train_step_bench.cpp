@@ -179,7 +179,7 @@ int main(int argc, char** argv) {
                  "columns (default)")
       ->check(CLI::IsMember({"plain", "padded", "columns"}));
   app.add_flag("!--no-tune", options.training.tune,
-               "cuda: take cuDNN's first choice of engines, and the first way to fuse, untimed");
+               "cuda: time nothing: what --winners has, else the first choices");
   app.add_option("--winners", options.training.winners_folder, "cuda: folder that keeps the fastest engines");
   app.add_flag("--profile", options.training.profile, "print where the time goes");
   app.add_option("--profile-rows", options.rows, "single operations in that table, the slowest first");

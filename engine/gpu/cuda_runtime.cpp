@@ -175,6 +175,7 @@ class CudaRuntime final : public Runtime {
     } else if (status == cudaErrorDevicesUnavailable) {
       text += "; another process has this GPU for itself (nvidia-smi)";
     }
+    if (status == cudaErrorMemoryAllocation) throw Error(Errc::kOutOfMemory, text);  // of a graph, for one
     throw Error(among(kCallersFaults, status) ? Errc::kInvalidArgument : Errc::kBackend, text);
   }
   [[nodiscard]] bool finished(cudaError_t status, const char* call) const {

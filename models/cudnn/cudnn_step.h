@@ -18,8 +18,8 @@
 
 namespace hvd::models {
 
-/// Given what one rank found to be the fastest engines, says what all ranks use: the text of one of them. Every rank
-/// calls it equally often. Errors: whoever provides it says; they end the making of the step.
+/// Given what one rank found to be the fastest engines, or way to fuse, says what all ranks use: the text of one of
+/// them. Every rank calls it equally often. Errors: whoever provides it says; they end the making of the step.
 using AgreeOnWinners = std::function<std::string(const std::string& mine)>;
 
 /// What every rank says, by rank, given what this one says. Every rank calls it equally often. Errors: as
@@ -41,11 +41,12 @@ struct CudnnOptions {
   /// Where the winners are kept and looked for, by cuDNN version, GPU and program; empty: nowhere.
   std::string winners_folder = {};
   /// Null: this rank's own. Else called with `winners_folder` (what is kept there) or `tune`, once for each plan that
-  /// is tried, and once more with `tune` (what was timed). A rank that cannot use the answer (it has another GPU or
-  /// cuDNN) keeps its own.
+  /// is tried, once more with `tune` (what was timed), and once for each other way to fuse that is timed. A rank that
+  /// cannot use the answer (it has another GPU or cuDNN) keeps its own.
   AgreeOnWinners agree = {};
   /// Null: there is no other rank. Else called once for each plan that is tried, so that ranks with equal GPUs leave
-  /// out the same engines and run the same launches.
+  /// out the same engines and run the same launches, and where other ways to fuse are tried, so that all leave out what
+  /// does not fit on one of them.
   ShareWithRanks share = {};
   std::size_t workspace_cap_bytes = std::size_t{1} << 30;
   /// Where cuDNN and cuBLASLt may lie.

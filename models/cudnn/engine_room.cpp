@@ -276,6 +276,7 @@ void EngineRoom::keep_chosen(Plan& plan) {
     plan.workspace_bytes = std::max(plan.workspace_bytes, made->workspace_bytes());
   }
   finalized_ = std::move(kept);
+  linear_.forget_uses();  // whoever binds the plan asks again
 }
 
 }  // namespace hvd::models::cudnn

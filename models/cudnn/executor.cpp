@@ -214,7 +214,7 @@ class Executor final : public DeviceStep {
   }
   [[nodiscard]] std::string description() const override {
     return "cudnn " + plan_.cudnn + " cublaslt " + room_->cublaslt().version() + " " +
-           std::string(name(plan_.options.compute)) + " level " + std::to_string(plan_.options.level) +
+           std::string(name(plan_.options.compute)) + " " + text(fusion_of(plan_.options)) +
            (plan_.options.deterministic ? " deterministic" : "");
   }
 

@@ -75,13 +75,15 @@ LinearLibrary::Bound LinearLibrary::bind(const Addresses& addresses, const Group
     bound.key = bound.product->key();
     const auto [known, first] = algorithms_.try_emplace(bound.key);
     bound.algorithms = &known->second;
+    known->second.used = true;
     if (!first) return bound;
     ProductAlgorithms answer = bound.product->algorithms();
     known->second = {.text = product.text,
                      .epilogue = has_epilogue(product),
                      .list = std::move(answer.list),
                      .refused = 0,
-                     .why = std::move(answer.why)};
+                     .why = std::move(answer.why),
+                     .used = true};
     if (const auto winner = winners_.find(signature_hash(bound.key)); winner != winners_.end()) {
       prefer(known->second.list, winner->second);
     }
@@ -139,10 +141,14 @@ void LinearLibrary::choose(std::uint64_t product, const std::string& algorithm) 
   }
 }
 
+void LinearLibrary::forget_uses() {
+  for (auto& [key, known] : algorithms_) known.used = false;
+}
+
 std::string LinearLibrary::chosen_text() const {
   std::string text;
   for (const auto& [key, known] : algorithms_) {
-    if (known.list.empty()) continue;
+    if (known.list.empty() || !known.used) continue;
     text.append(text.empty() ? "" : "; ").append(hex64(signature_hash(key))).append(" lt:");
     text += hex64(signature_hash(text_of(known.list.front())));
   }
@@ -152,6 +158,7 @@ std::string LinearLibrary::chosen_text() const {
 std::vector<std::string> LinearLibrary::notes() const {
   std::vector<std::string> lines;
   for (const auto& [key, known] : algorithms_) {
+    if (!known.used) continue;
     if (known.list.empty() && known.epilogue) {
       lines.push_back("cuBLASLt has no epilogue for " + known.text + " (" + known.why + "): a kernel of ours follows");
     } else if (known.refused > 0) {

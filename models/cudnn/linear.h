@@ -49,6 +49,8 @@ class LinearLibrary {
   /// From now on launch() uses `algorithm` for the product with this hash (signature_hash() of its name), if that is
   /// among those that are left.
   void choose(std::uint64_t product, const std::string& algorithm);
+  /// What was asked about so far may be of plans that are not used: it is left out of what follows, unless asked again.
+  void forget_uses();
   /// What launch() uses, for the record: "product algorithm; ...", both hashed.
   [[nodiscard]] std::string chosen_text() const;
 
@@ -63,6 +65,7 @@ class LinearLibrary {
     std::vector<cublasLtMatmulAlgo_t> list;  ///< that are left, best first
     std::size_t refused = 0;                 ///< that turned out not to run
     std::string why;                         ///< what the library said last
+    bool used = true;                        ///< since forget_uses()
   };
 
  private:

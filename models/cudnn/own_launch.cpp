@@ -270,7 +270,6 @@ Launch norm_statistics(const Reader& read, const OwnContext& context) {
           workspace = read.at().arenas().workspace.data()](Stream stream) { run(x, work, workspace, stream); };
 }
 
-// "[drelu] dnorm_weights" or "[drelu] dnorm_apply". What the rectifier tests is the batch norm itself.
 // A row per part.
 kernels::Matrix parts_of(kernels::Matrix parts, const Shape& shape) {
   parts.rows = shape[0];
@@ -292,6 +291,7 @@ Launch columns(const Reader& read, const Operation& of, const OwnContext& contex
              Stream stream) { run(window, x, out, stream); };
 }
 
+// "[drelu] dnorm_weights" or "[drelu] dnorm_apply". What the rectifier tests is the batch norm itself.
 Launch norm_backward(const Reader& read, const Group& group, const OwnContext& context) {
   const Operation& of = *read.operations().back();
   kernels::NormBackward work;

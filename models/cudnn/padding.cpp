@@ -5,12 +5,12 @@
 // those are left behind. What the network computes, and what its parameters and gradients are, stays the same.
 //
 // Or the windows of a convolution become rows of a matrix first (Images::kColumns; "im2col"), and cuBLASLt multiplies:
-// what is read and written then is some three times the images and once the result, and nothing waits for tiny
-// channels.
+// the rows are written once and read twice, each time some ten times the images, and nothing waits for tiny channels.
 #include <algorithm>
 
 #include "engine/base/align.h"
 #include "models/cudnn/analyser.h"
+#include "models/cudnn/kernels/kernels.h"
 
 namespace hvd::models::cudnn {
 
@@ -67,10 +67,15 @@ ValueId Analyser::padded_gradient(Draft& draft, TensorId id, const Shape& as, Da
 
 bool Analyser::multiplies_columns(NodeId conv) const {
   if (conv == kNoNode || options_.level == 0 || options_.images != Images::kColumns) return false;
-  const Node& of = node(conv);
-  if (image_channels_multiple(options_.compute) == 1 || slices_.contains(last_of_conv(conv))) return false;
-  return graph_.tensor(of.inputs[0]).role == TensorRole::kInput &&
-         only_forward_reader(of.inputs[0], OpKind::kConv) == conv;
+  const TensorId images = node(conv).inputs[0];
+  if (graph_.tensor(images).role != TensorRole::kInput || only_forward_reader(images, OpKind::kConv) != conv)
+    return false;
+  const std::vector<NodeId>& then = readers(last_of_conv(conv));
+  const bool sliced = std::any_of(then.begin(), then.end(), [&](NodeId reader) {
+    return node(reader).kind == OpKind::kConcat;  // a product writes no slices
+  });
+  return !sliced && shape(images)[3] % image_channels_multiple(options_.compute) != 0 &&
+         as_matrix(node(conv).inputs[1])[1] <= kernels::kMostWindowElements;
 }
 
 // What a fused launch of the convolution leaves: its result, or that of the rectifier behind it.

@@ -145,9 +145,10 @@ std::vector<Winner> borrow_winners(const std::string& folder, const Plan& plan, 
   for (const EnginePlan& engine : plan.engines) wanted.insert(signature_hash(engine.signature));
   for (const Winner& winner : winners) there.insert(winner.signature);
   std::vector<std::string> paths;
-  std::error_code error;  // of a folder that is not there yet
-  for (const auto& file : std::filesystem::directory_iterator(folder, error)) {
-    if (file.path().extension() == kExtension) paths.push_back(file.path().string());
+  std::error_code error;  // of a folder that is not there yet, or that cannot be read to its end
+  for (auto file = std::filesystem::directory_iterator(folder, error); !error && file != end(file);
+       file.increment(error)) {
+    if (file->path().extension() == kExtension) paths.push_back(file->path().string());
   }
   std::sort(paths.begin(), paths.end());
   std::vector<Winner> borrowed;

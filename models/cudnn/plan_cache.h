@@ -6,7 +6,7 @@
 //   cudnn 9.19.0 cublaslt 13.1.0
 //   device NVIDIA H200
 //   program resnet101 9f0c2d11a4b3e877 fp16
-//   fusion level 1, prologues none, norms rectifying, images padded
+//   fusion level 1, prologues none, own norms rectifying, images as columns
 //   winner 51c7d2aa01f3b964 62[2=5,13=1] workspace 131 microseconds 41.5
 //   winner 8d0412aa01f3b964 lt:0000000000000042... workspace 0 microseconds 12
 #pragma once

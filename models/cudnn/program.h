@@ -58,7 +58,7 @@ enum class OpType : std::uint8_t {
   kConvBackwardWeights,    // x, dy                                            dw
   kLinear,                 // x, w                                             y
   kLinearBackwardData,     // w, dy                                          dx
-  kLinearBackwardWeights,  // x, dy                                          dw
+  kLinearBackwardWeights,  // x, dy                                          dw, or {p, dw} of p parts of the rows
   kBias,                   // x, b {c}                                         y
   kBiasGradient,           // dy                                               db {c}
   kScaleShift,             // x, scale {c}, shift {c}, in the compute type     scale * x + shift

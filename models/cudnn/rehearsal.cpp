@@ -4,7 +4,6 @@
 #include <chrono>
 #include <filesystem>
 #include <iomanip>
-#include <limits>
 #include <set>
 #include <sstream>
 #include <utility>
@@ -95,16 +94,19 @@ Rehearsal::Rehearsal(const Graph& graph, const Planning& planning, const Executo
       room_(room) {}
 
 Plan Rehearsal::run() {
-  Way way = settled(planning_.fusions.at(0));
+  Way way = *settled(planning_.fusions.at(0), Wanted::kMustFit);
   if (planning_.fusions.size() > 1) way = fastest(std::move(way));
   notes_ = std::move(way.notes);
+  room_.choose_products(way.winners);  // another way may have timed them anew
   room_.keep_chosen(way.plan);
   note_failures(way.plan, way.failures);
   return std::move(way.plan);
 }
 
-Rehearsal::Way Rehearsal::settled(const Fusion& fusion) {
-  Way way{.plan = settle(fusion), .failures = failures_, .notes = {}, .winners = kept_};
+std::optional<Rehearsal::Way> Rehearsal::settled(const Fusion& fusion, Wanted wanted) {
+  std::optional<Plan> plan = settle(fusion, wanted);
+  if (!plan) return std::nullopt;
+  Way way{.plan = *std::move(plan), .failures = failures_, .notes = {}, .winners = kept_};
   if (measure_) way.winners = tune(way.plan, way.failures);
   way.notes = notes_;
   return way;
@@ -117,39 +119,68 @@ Rehearsal::Way Rehearsal::fastest(Way first) {
     const auto found = std::find_if(fusions.begin(), fusions.end(), [&](const Fusion& f) { return text(f) == fusion; });
     return static_cast<std::size_t>(found - fusions.begin());
   };
+  const auto no_memory = [](const Fusion& fusion) { return "not used, for want of memory: " + text(fusion); };
   if (const std::size_t kept = place(kept_fusion_); kept < fusions.size()) {
-    return kept == 0 ? std::move(first) : settled(fusions[kept]);
+    if (kept == 0) return first;
+    if (std::optional<Way> way = settled(fusions[kept], Wanted::kIfItFits)) return *std::move(way);
+    first.notes.push_back(no_memory(fusions[kept]));
+    return first;
   }
   if (!options_.tune) return first;
   const Plan plan_of_first = first.plan;
   const std::vector<Winner> winners_of_first = first.winners;
   Way best = std::move(first);
   for (std::size_t i = 1; i < fusions.size(); ++i) {
-    Way other = settled(fusions[i]);
-    std::string mine, note;
-    if (program_hash(other.plan) != program_hash(best.plan)) {  // or nothing is fused in this way that the other is not
-      for (Way* way : {&best, &other}) {
-        if (way->microseconds == 0) way->microseconds = step_microseconds(way->plan);
-      }
-      if (other.microseconds < best.microseconds) mine = text(fusions[i]);
-      note = "a step takes " + milliseconds_text(best.microseconds) + " with " + text(fusion_of(best.plan.options)) +
-             ", " + milliseconds_text(other.microseconds) + " with " + text(fusions[i]);
+    std::optional<Way> other = settled(fusions[i], Wanted::kIfItFits);
+    if (!other) {
+      best.notes.push_back(no_memory(fusions[i]));
+      continue;
     }
-    if (place(options_.agree ? options_.agree(mine) : mine) == i) best = std::move(other);
+    const bool differs = program_hash(other->plan) != program_hash(best.plan);  // else there is nothing to compare
+    bool timed = true;
+    for (Way* way : {&best, &*other}) {
+      if (differs && !way->microseconds) way->microseconds = step_microseconds(way->plan);
+      timed = timed && (!differs || way->microseconds);
+    }
+    if (somewhere(!timed)) {
+      best.notes.push_back(no_memory(fusions[i]));
+      continue;
+    }
+    std::string mine, note;
+    if (differs) {
+      if (*other->microseconds < *best.microseconds) mine = text(fusions[i]);
+      note = "a step takes " + milliseconds_text(*best.microseconds) + " with " + text(fusion_of(best.plan.options)) +
+             ", " + milliseconds_text(*other->microseconds) + " with " + text(fusions[i]);
+    }
+    if (place(options_.agree ? options_.agree(mine) : mine) == i) best = *std::move(other);
     if (!note.empty()) best.notes.push_back(std::move(note));
   }
-  save(plan_of_first, {.list = winners_of_first, .fusion = text(fusion_of(best.plan.options)), .why_not = {}});
+  keep_fusion(plan_of_first, winners_of_first, text(fusion_of(best.plan.options)));
   return best;
 }
 
-Plan Rehearsal::settle(const Fusion& fusion) {
+bool Rehearsal::somewhere(bool here) const {
+  if (!options_.share) return here;
+  const std::vector<std::string> ranks = options_.share(here ? "here" : "");
+  return std::any_of(ranks.begin(), ranks.end(), [](const std::string& rank) { return !rank.empty(); });
+}
+
+std::optional<Plan> Rehearsal::settle(const Fusion& fusion, Wanted wanted) {
   for (;;) {
     Plan plan = planning_.plan(graph_, fusion, failures_);
     plan.cublaslt = room_.cublaslt().version();
     measure_ = choose_kept(plan);
     EngineFailures found;
-    const bool runs = try_out(plan, found);
+    bool runs = false, fits = true;
+    try {
+      runs = try_out(plan, found);
+    } catch (const Error& error) {
+      if (wanted == Wanted::kMustFit || error.code() != Errc::kOutOfMemory) throw;
+      fits = false;
+      found.clear();
+    }
     if (share(plan, found)) continue;
+    if (wanted == Wanted::kIfItFits && somewhere(!fits)) return std::nullopt;
     HVD_ASSERT(runs);
     return plan;
   }
@@ -250,6 +281,7 @@ bool Rehearsal::choose_kept(Plan& plan) {
   }
   tuning.measure = choose_winners(plan, tuning.winners.list) > 0 && options_.tune;
   tuning = agreed(plan, std::move(tuning));
+  for (EnginePlan& engine : plan.engines) engine.chosen = 0;  // what only this rank has kept is not used
   choose_winners(plan, tuning.winners.list);
   room_.choose_products(tuning.winners.list);
   kept_ = in_use(plan, tuning.winners.list);
@@ -278,7 +310,7 @@ std::vector<Winner> Rehearsal::tune(Plan& plan, EngineFailures& found) {
   } catch (const Error& error) {
     if (error.code() != Errc::kOutOfMemory) throw;
     notes_.push_back(std::string("engines were not timed, for want of memory (") + error.what() +
-                     "): those that cuDNN and cuBLASLt name first are used");
+                     "): those that cuDNN and cuBLASLt name first are used, or winners of earlier runs");
   }
   winners = agreed(plan, {false, {.list = std::move(winners), .fusion = kept_fusion_, .why_not = {}}}).winners.list;
   choose_winners(plan, winners);
@@ -286,7 +318,7 @@ std::vector<Winner> Rehearsal::tune(Plan& plan, EngineFailures& found) {
   const bool runs = room_.finalize(plan, found);
   HVD_ASSERT(runs);  // what ran before timing is among the candidates
   merge_failures(found, refused);
-  save(plan, {.list = winners, .fusion = kept_fusion_, .why_not = {}});
+  if (!winners.empty()) save(plan, {.list = winners, .fusion = kept_fusion_, .why_not = {}});
   found_.insert(found_.end(), winners.begin(), winners.end());
   return winners;
 }
@@ -334,7 +366,7 @@ std::vector<Winner> Rehearsal::measured(const Plan& plan, EngineFailures& found)
 }
 
 // As the step will run: libraries load kernels at their first use, so the first two are enqueued, and then captured.
-double Rehearsal::step_microseconds(const Plan& plan) {
+std::optional<double> Rehearsal::step_microseconds(const Plan& plan) {
   constexpr int kEager = 2, kRounds = 5, kSteps = 4;
   try {
     Trial trial(*this, plan);
@@ -357,12 +389,21 @@ double Rehearsal::step_microseconds(const Plan& plan) {
     return rounds[kRounds / 2];
   } catch (const Error& error) {
     if (error.code() != Errc::kOutOfMemory) throw;
-    return std::numeric_limits<double>::max();
+    return std::nullopt;
   }
 }
 
+// Beside the winners that are in the file, which may be more than this run has used.
+void Rehearsal::keep_fusion(const Plan& plan, const std::vector<Winner>& winners, const std::string& fusion) const {
+  if (options_.winners_folder.empty()) return;
+  Winners file = load_winners(winners_path(plan), plan);
+  if (file.list.empty()) file.list = winners;
+  file.fusion = fusion;
+  save(plan, file);
+}
+
 void Rehearsal::save(const Plan& plan, const Winners& winners) const {
-  if (options_.winners_folder.empty() || (winners.list.empty() && winners.fusion.empty())) return;
+  if (options_.winners_folder.empty()) return;
   std::error_code error;
   std::filesystem::create_directories(options_.winners_folder, error);
   if (error) {

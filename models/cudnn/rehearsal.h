@@ -1,13 +1,15 @@
 // Before a step is made: which plan runs on the GPU that is there. Engines are finalised and launched once; where none
 // of a group's runs, the graph is planned again without them, so that the group falls back (analyse.h), until
 // everything runs or a single convolution does not. Ranks tell one another what they found, so that equal GPUs end with
-// equal plans. Then candidates are timed, if that is wanted.
+// equal plans. Then candidates are timed, if that is wanted, and whole steps of other ways to fuse (Planning::fusions).
 //
 // Everything happens in device memory that is given back before the step takes its own. One thread; the GPU must be
 // current.
 #pragma once
 
+#include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -45,17 +47,21 @@ class Rehearsal {
     EngineFailures failures;
     std::vector<std::string> notes;
     std::vector<Winner> winners;
-    double microseconds = 0;  ///< of a step, if it was timed
+    std::optional<double> microseconds = {};  ///< of a step, if it was timed
   };
+  /// Of a way that is there to be compared it is enough to know that some rank has no memory for it.
+  enum class Wanted : std::uint8_t { kMustFit, kIfItFits };
 
   /// As `fusion` says, with its engines tuned, if that is wanted.
-  Way settled(const Fusion& fusion);
+  std::optional<Way> settled(const Fusion& fusion, Wanted wanted);
   /// A plan of which everything runs.
-  Plan settle(const Fusion& fusion);
+  std::optional<Plan> settle(const Fusion& fusion, Wanted wanted);
   /// `first`, or another way of fusing that is known to be faster, or found to be.
   Way fastest(Way first);
-  /// Of forward and backward, as a graph. Errors: out_of_memory.
-  [[nodiscard]] double step_microseconds(const Plan& plan);
+  /// Whether it is so on any rank; all ask.
+  [[nodiscard]] bool somewhere(bool here) const;
+  /// Of forward and backward, as a graph; none, for want of memory.
+  [[nodiscard]] std::optional<double> step_microseconds(const Plan& plan);
   /// What this rank does: what CudnnOptions::agree says to `mine`, as far as it is for this GPU.
   [[nodiscard]] Tuning agreed(const Plan& plan, Tuning mine) const;
   /// Chooses the winners that are kept from earlier; whether candidates are to be timed.
@@ -71,6 +77,7 @@ class Rehearsal {
   std::vector<Winner> tune(Plan& plan, EngineFailures& found);
   [[nodiscard]] std::vector<Winner> measured(const Plan& plan, EngineFailures& found);
   void save(const Plan& plan, const Winners& winners) const;
+  void keep_fusion(const Plan& plan, const std::vector<Winner>& winners, const std::string& fusion) const;
   [[nodiscard]] std::string winners_path(const Plan& plan) const;
   void note_failures(const Plan& plan, const EngineFailures& found);
 

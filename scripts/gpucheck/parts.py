@@ -40,13 +40,13 @@ def _trained(dtype: str, models: tuple[str, ...]) -> list[Part]:
     ]
 
 
-# Guesses: nobody has run these.
-_SANITIZER_SECONDS = {"memcheck": 60, "racecheck": 90, "initcheck": 60, "synccheck": 45}
+# Up to 12 on an H200 with 16 processors; of initcheck a guess.
+_SANITIZER_SECONDS = {"memcheck": 10, "racecheck": 20, "initcheck": 20, "synccheck": 10}
 
 
 _STEPS = (
     ("profile", 20, "every operation's time", training.profile),
-    ("choices", 100, "planned in several ways", training.choices),
+    ("choices", 120, "fused in several ways", training.choices),
 )
 
 
@@ -77,7 +77,7 @@ def parts_for(sizes: Sizes) -> list[Part]:
     parts += [part for dtype in first for part in _trained(dtype, models)]
     parts += [part for dtype in first for part in _compared(COMPILE, dtype, models)]
     parts += [
-        Part(Estimate(tool, seconds, 5 * seconds), f"{tool} over the kernels' tests", checks.sanitizer(tool))
+        Part(Estimate(tool, seconds, 150), f"{tool} over the kernels' tests", checks.sanitizer(tool))
         for tool, seconds in _SANITIZER_SECONDS.items()
     ]
     for dtype in later:

@@ -247,9 +247,13 @@ def overall(found: Sequence[Line], gpus: int) -> str:
 
 
 def real_training(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
-    """The runs that really computed, and a line about those that did not. Simulated ones are left to select()."""
-    kept = [run for run in runs if run.device in DEVICES or run.origin == "simulated"]
-    other = len(runs) - len(kept)
-    return kept, [
-        f"{other} with replayed or reference compute (no training speed; never a measurement)"
-    ] if other else []
+    """The runs that really computed, as the program does when nobody compares settings of it (gpu_check's label `way`),
+    and a line each about the others. Simulated ones are left to select()."""
+    computed = [run for run in runs if run.device in DEVICES or run.origin == "simulated"]
+    kept = [run for run in computed if "label.way" not in run.provenance]
+    left_out = []
+    if other := len(runs) - len(computed):
+        left_out.append(f"{other} with replayed or reference compute (no training speed; never a measurement)")
+    if ways := len(computed) - len(kept):
+        left_out.append(f"{ways} that compare settings (label way)")
+    return kept, left_out

@@ -116,6 +116,13 @@ TEST_P(KernelTest, WindowsBecomeRows) {
   }
 }
 
+TEST_P(KernelTest, WindowsAreRefusedThatAreTooLarge) {
+  const Tensor x(GetParam(), {1, 40, 40, 3}), rows(GetParam(), {1, 4800});
+  models::testing::expect_error(Errc::kInvalidArgument, {"columns", "4800", "4096"}, [&] {
+    columns(Window{40, 40, 1, 1}, x.image(), {rows.matrix(), 1, 1, 1}, nullptr);
+  });
+}
+
 TEST_P(KernelTest, PoolsBothWays) {
   for (const Window& window : kWindows) {
     for (const std::int64_t channels : {std::int64_t{64}, std::int64_t{6}}) {

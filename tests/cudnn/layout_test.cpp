@@ -211,6 +211,16 @@ TEST(Winners, OfAnotherVersionOrGpuOrDamagedAreNotUsed) {
   models::testing::expect_error(Errc::kIo, {"/nowhere/at/all"}, [&] { save_winners("/nowhere/at/all", plan, {}); });
 }
 
+TEST(Fusions, WorthTimingAreOfTheSameLevelAndBelow) {
+  EXPECT_EQ(worth_timing({.level = 0}).size(), 1U);
+  EXPECT_EQ(worth_timing({.level = 1}).size(), 1U);
+  const Fusion first{.level = 2, .images = Images::kPadded};
+  const std::vector<Fusion> list = worth_timing(first);
+  ASSERT_EQ(list.size(), 2U);
+  EXPECT_EQ(list[0], first);
+  EXPECT_EQ(text(list[1]), "level 1, prologues none, own norms rectifying, images padded");
+}
+
 TEST(Winners, OfOtherProgramsAreBorrowedForEqualGroups) {
   Plan plan = small_plan();
   const Winner one{.signature = signature_hash("one"), .choice = plan.engines[0].choices[1], .microseconds = 3};

@@ -4,8 +4,7 @@
 namespace hvd::models::cudnn::kernels {
 namespace {
 
-constexpr int kMostPixels = 256;              // of a line of the result, per block
-constexpr std::int64_t kTileElements = 4096;  // of the image, that their windows cover together
+constexpr int kMostPixels = 256;  // of a line of the result, per block
 
 // What a block reads: `pixels` windows side by side, which cover `lines` lines of `span` elements.
 struct Tile {
@@ -16,10 +15,10 @@ Tile tile_of(const Window& window, const Image& x, const Image& out) {
   const auto channels = static_cast<int>(x.matrix.channels);
   const auto span = [&](int pixels) { return ((pixels - 1) * window.stride_w + window.kernel_w) * channels; };
   int pixels = static_cast<int>(std::min<std::int64_t>(out.w, kMostPixels));
-  while (pixels > 1 && std::int64_t{window.kernel_h} * span(pixels) > kTileElements) --pixels;
-  if (std::int64_t{window.kernel_h} * span(pixels) > kTileElements) {
+  while (pixels > 1 && std::int64_t{window.kernel_h} * span(pixels) > kMostWindowElements) --pixels;
+  if (std::int64_t{window.kernel_h} * span(pixels) > kMostWindowElements) {
     throw Error(Errc::kInvalidArgument, "kernel columns: a window of " + std::to_string(window.kernel_h * span(1)) +
-                                            " elements; it takes up to " + std::to_string(kTileElements));
+                                            " elements; it takes up to " + std::to_string(kMostWindowElements));
   }
   const auto blocks = (static_cast<int>(out.w) + pixels - 1) / pixels;
   pixels = (static_cast<int>(out.w) + blocks - 1) / blocks;  // as many for each
@@ -32,7 +31,7 @@ template <class T, int V>
 __global__ void __launch_bounds__(kThreads)
     columns_kernel(const HVD_GRID_CONSTANT Window window, const HVD_GRID_CONSTANT Image x,
                    const HVD_GRID_CONSTANT Image out, const HVD_GRID_CONSTANT Tile tile, int blocks_per_line) {
-  __shared__ T shared[kTileElements];
+  __shared__ T shared[kMostWindowElements];
   const auto thread = static_cast<int>(threadIdx.x);
   const std::int64_t line = blockIdx.x / static_cast<unsigned>(blocks_per_line);
   const int first = static_cast<int>(blockIdx.x - line * blocks_per_line) * tile.pixels;

@@ -80,8 +80,11 @@ struct Image {
   Matrix matrix;  ///< rows = n * h * w
   std::int64_t n = 0, h = 0, w = 0;
 };
+/// Of the window of columns(), all channels together.
+inline constexpr std::int64_t kMostWindowElements = 4096;
 /// Row p of `out` holds the window of pixel p, {kernel_h, kernel_w, channels of x}, zeroes outside of the image and in
-/// the channels behind. `out` is the image of the windows: h and w are the convolution's.
+/// the channels behind. `out` is the image of the windows: h and w are the convolution's. Errors: invalid_argument for
+/// a window of more than kMostWindowElements.
 void columns(const Window& window, const Image& x, const Image& out, Stream stream);
 /// `where` is {n, oh, ow, channels}, uint8: the index of the first maximum in its window, row by row.
 void max_pool(const Window& window, const Image& x, const Image& y, std::uint8_t* where, Stream stream);

@@ -9,9 +9,10 @@ namespace {
 // Term::kRowsAtOnce neighbours at a time. Its threads' sums are added in the order of the threads. How rows are cut
 // depends on the matrix alone, never on the GPU.
 //
-// All blocks run at one time, from the last row to the first: what was written last, by the launch before, is in the
-// second level cache still, and what is read last, whoever reads the matrix next from its first row on finds there.
-// (H200, ResNet-101's batch norms at batch 256: a backward's sums 5.6 -> 4.7 ms, with the pass after it 11.7 -> 10.4.)
+// On an H200 all blocks run at one time, from the last row to the first: what was written last, by the launch before,
+// is in the second level cache still, and what is read last, whoever reads the matrix next from its first row on finds
+// there. (H200, ResNet-101's batch norms at batch 256: a backward's sums 5.6 -> 4.7 ms, with the pass after it 11.7
+// -> 10.4.)
 constexpr std::int64_t kMostLanes = 64;
 constexpr std::int64_t kMostBlocksOfSums = 396;  // an H200 holds three of 256 threads on each of its multiprocessors
 constexpr std::int64_t kLeastTurns = 2;
@@ -29,7 +30,8 @@ Cut cut(const Matrix& x, int width, int rows_at_once) {
   result.lanes = static_cast<int>(divided_up(vectors, result.column_blocks));
   result.threads_down = kThreads / result.lanes;
   const std::int64_t turns = divided_up(x.rows, result.threads_down * std::int64_t{rows_at_once});
-  result.row_blocks = std::min(divided_up(turns, kLeastTurns), divided_up(kMostBlocksOfSums, result.column_blocks));
+  result.row_blocks =
+      std::min(divided_up(turns, kLeastTurns), std::max<std::int64_t>(kMostBlocksOfSums / result.column_blocks, 1));
   return result;
 }
 
