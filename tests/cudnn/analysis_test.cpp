@@ -403,6 +403,39 @@ TEST(AnalysisArithmetic, SmallNetworksAtAllLevelsWhateverIsServed) {
   }
 }
 
+// A product writes no slices, and columns are of one convolution.
+TEST(AnalysisArithmetic, ImagesThatAreNoColumnsArePadded) {
+  const auto square = [](int kernel, int pad) {
+    return Window{
+        .kernel_h = kernel, .kernel_w = kernel, .pad_top = pad, .pad_bottom = pad, .pad_left = pad, .pad_right = pad};
+  };
+  const auto network = [&](bool twice) {
+    GraphBuilder b(twice ? "two_readers" : "joined", 3, 8, 5);
+    const TensorId first = b.relu("relu", b.conv("conv", b.images(), 6, square(3, 1), true));
+    const TensorId other =
+        twice ? b.conv("conv2", b.images(), 6, square(1, 0), true) : b.max_pool("max", first, square(3, 1));
+    const TensorId joined = twice ? b.add("sum", first, other) : b.concat("concat", std::array{first, other});
+    b.softmax_cross_entropy("loss", b.fully_connected("fc", joined, 5));
+    return std::move(b).build();
+  };
+  ServesAll all;
+  const Graph vgg = differentiate(models::testing::tiny_vgg(2));
+  EXPECT_EQ(counts(analysed(vgg, {.images = Images::kColumns}, all))["own: columns"], 1);
+  for (const bool twice : {false, true}) {
+    const Graph forward = network(twice), graph = differentiate(forward);
+    for (int level = 1; level <= 2; ++level) {
+      ServesAll oracle;
+      const Program program = analysed(graph, {.level = level, .images = Images::kColumns}, oracle);
+      EXPECT_EQ(counts(program)["own: columns"], 0) << forward.model;
+      const auto padded = std::count_if(program.values.begin(), program.values.end(), [](const Value& value) {
+        return value.home == Home::kImages && value.padding > 0;
+      });
+      EXPECT_EQ(padded, 1) << forward.model;
+      compare_with_reference(forward, {.level = level, .images = Images::kColumns}, oracle);
+    }
+  }
+}
+
 TEST(AnalysisArithmetic, ResNet50AtLevelTwo) {
   ServesAll oracle;
   compare_with_reference(build_model({.model = "resnet50", .batch_size = 4, .image_size = 32, .classes = 10}),
