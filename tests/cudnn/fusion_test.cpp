@@ -1,0 +1,152 @@
+// Ways to fuse that are timed against one another, kept, and agreed on by ranks. On the fakes of machine.h.
+#include "models/cudnn/fusion.h"
+
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "tests/cudnn/machine.h"
+#include "tests/cudnn/networks.h"
+#include "tests/cudnn/oracles.h"
+
+namespace hvd::models::cudnn::testing::fusion_test {
+namespace {
+
+// On the fake GPU a step takes as long as it has launches.
+TEST(Fusion, TimesWaysToFuseAndKeepsTheFastest) {
+  const std::filesystem::path folder = std::filesystem::temp_directory_path() / "hvd_executor_fusions";
+  std::filesystem::remove_all(folder);
+  ServesAll oracle;
+  Wish wish{.forward = tiny_resnet(2)};
+  wish.fusions = {{.level = 0}, {.level = 2}, {.level = 1}};
+  wish.executor.winners_folder = folder.string();
+  const auto level_of = [&](int& plans, std::string& notes) {
+    Machine machine(wish, oracle);
+    plans = machine.plans;
+    notes = joined(machine.step->notes());
+    machine.step->forward_backward(machine.batch(), machine.sink);
+    const std::string description = machine.step->description();
+    return description.substr(description.find(" level ") + 7, 1);
+  };
+  int plans = 0;
+  std::string notes;
+  EXPECT_EQ(level_of(plans, notes), "0") << "not timed, for nobody asked for it";
+  EXPECT_EQ(plans, 1);
+  wish.executor.tune = true;
+  EXPECT_EQ(level_of(plans, notes), "2");
+  EXPECT_EQ(plans, 3);
+  EXPECT_NE(notes.find("with level 0, "), std::string::npos) << notes;
+  EXPECT_NE(notes.find("with level 2, "), std::string::npos) << notes;
+  for (const bool tune : {true, false}) {  // what is known is not timed again
+    wish.executor.tune = tune;
+    EXPECT_EQ(level_of(plans, notes), "2");
+    EXPECT_EQ(plans, 2) << "the first, whose file says which, and that";
+    EXPECT_EQ(notes.find("a step takes"), std::string::npos) << notes;
+  }
+  wish.fusions = {{.level = 2}, {.level = 0}};
+  wish.executor.tune = true;
+  EXPECT_EQ(level_of(plans, notes), "2");
+  EXPECT_EQ(plans, 2);
+  wish.fusions = {{.level = 1}, {.level = 1, .prologues = Prologues::kAll}};
+  EXPECT_EQ(level_of(plans, notes), "1");
+  EXPECT_EQ(notes.find("a step takes"), std::string::npos) << "the same program: " << notes;
+  std::filesystem::remove_all(folder);
+}
+
+TEST(Fusion, AWayToFuseThatDoesNotFitIsLeftOut) {
+  ServesAll oracle;
+  Wish wish{.forward = tiny_resnet(64)};
+  const auto used = [&](const Fusion& fusion) {
+    wish.fusions = {fusion};
+    Machine machine(wish, oracle);
+    const gpu::MemoryState memory = machine.gpu.memory();
+    return memory.total_bytes - memory.free_bytes;
+  };
+  const Fusion fused{.level = 2, .images = Images::kAsTheyAre}, alone{.level = 0, .images = Images::kAsTheyAre};
+  const std::size_t less = used(fused), more = used(alone);
+  ASSERT_LT(less, more);
+  wish.fusions = {fused, alone};
+  wish.executor.tune = true;
+  wish.device_bytes = less + (more - less) / 2;
+  Machine machine(wish, oracle);
+  const std::string notes = joined(machine.step->notes());
+  EXPECT_NE(notes.find("not used, for want of memory: level 0, "), std::string::npos) << notes;
+  EXPECT_NE(machine.step->description().find("level 2"), std::string::npos);
+  machine.step->forward_backward(machine.batch(), machine.sink);
+}
+
+TEST(Fusion, AWayToFuseThatDoesNotFitOnAnotherRankIsLeftOut) {
+  ServesAll oracle;
+  Wish wish{.forward = tiny_resnet(2)};
+  wish.fusions = {{.level = 0}, {.level = 2}};
+  wish.executor.tune = true;
+  std::size_t asked = 0;
+  wish.executor.share = [&](const std::string& mine) {
+    asked += mine.empty() ? 1 : 0;
+    return std::vector<std::string>{mine, mine.empty() ? "here" : mine};
+  };
+  Machine machine(wish, oracle);
+  EXPECT_EQ(asked, 1U);
+  EXPECT_NE(machine.step->description().find("level 0"), std::string::npos);
+  const std::string notes = joined(machine.step->notes());
+  EXPECT_NE(notes.find("not used, for want of memory: level 2, "), std::string::npos) << notes;
+}
+
+// Where the way of the first file wins, what the other has timed since changes nothing of it.
+TEST(Fusion, RunsAgainWhatItTimed) {
+  const std::filesystem::path folder = std::filesystem::temp_directory_path() / "hvd_executor_again";
+  std::filesystem::remove_all(folder);
+  ServesAll oracle;
+  Wish wish{.forward = tiny_resnet(2)};
+  wish.fusions = {{.level = 2}, {.level = 0}};
+  wish.executor.winners_folder = folder.string();
+  wish.executor.tune = true;
+  const std::string timed = Machine(wish, oracle).step->engines();
+  wish.executor.tune = false;
+  EXPECT_EQ(Machine(wish, oracle).step->engines(), timed);
+  // What only this rank has kept is not used.
+  wish.executor.agree = [&](const std::string& mine) {
+    const std::size_t first = mine.find(" 1[2=5]");
+    return first == std::string::npos ? mine : mine.substr(0, mine.find("winner "));  // no winners
+  };
+  wish.fusions = {{.level = 2}};
+  const std::string told = Machine(wish, oracle).step->engines();
+  wish.executor = {.seed = kSeed};
+  EXPECT_EQ(told, Machine(wish, oracle).step->engines());
+  std::filesystem::remove_all(folder);
+}
+
+TEST(Fusion, RanksFuseAsOneOfThemFound) {
+  ServesAll oracle;
+  Wish wish{.forward = tiny_resnet(2)};
+  wish.fusions = {{.level = 2}, {.level = 0}};
+  wish.executor.tune = true;
+  std::vector<std::string> said;
+  wish.executor.agree = [&](const std::string& mine) {
+    said.push_back(mine);
+    return mine;
+  };
+  EXPECT_NE(Machine(wish, oracle).step->description().find("level 2"), std::string::npos);
+  ASSERT_EQ(said.size(), 5U) << "of each way what is kept and what was timed; and no other way is faster";
+  EXPECT_EQ(said.back(), "");
+  std::size_t call = 0;
+  wish.executor.agree = [&](const std::string&) {
+    return ++call == said.size() ? text(wish.fusions[1]) : said[call - 1];
+  };
+  EXPECT_NE(Machine(wish, oracle).step->description().find("level 0"), std::string::npos);
+  EXPECT_EQ(call, said.size());
+  // A rank that has kept a way, also on another GPU: all take it, and time nothing.
+  call = 0;
+  wish.executor.agree = [&](const std::string&) {
+    ++call;
+    return "keep\n" + text(wish.fusions[1]) + "\nwinners of another GPU\n";
+  };
+  EXPECT_NE(Machine(wish, oracle).step->description().find("level 0"), std::string::npos);
+  EXPECT_EQ(call, 2U);
+}
+
+}  // namespace
+}  // namespace hvd::models::cudnn::testing::fusion_test
