@@ -142,6 +142,8 @@ class Analyser {
   void pointwise(NodeId id, OpType type);
   void pool(NodeId id, OpType type);
   void linear(NodeId id);
+  /// x times w, with the bias of `id` and the rectifier behind it, in one launch of cuBLASLt's.
+  void fused_product(NodeId id, ValueId x, ValueId w);
   void concat(NodeId id);
   void loss(NodeId id);
 

@@ -339,14 +339,24 @@ void Analyser::linear(NodeId id) {
     commit(made);
     return own_bias(id, product);
   }
+  fused_product(id, x, value_of(of.inputs[1]));
+}
+
+void Analyser::fused_product(NodeId id, ValueId x, ValueId w) {
+  const Node& of = node(id);
+  const TensorId y = of.outputs[0];
+  const bool bias = of.inputs.size() > 2;
   const NodeId relu = only_forward_reader(y, OpKind::kRelu);
   Draft made = draft(Engine::kCublasLt, 1, id);
-  const ValueId product = inside_value(of.name + ":product", shape(y));
-  operate(made, OpType::kLinear, {x, value_of(of.inputs[1])}, {product}, id);
-  const ValueId biased = relu == kNoNode ? output(made, y) : inside_value(of.name + ":biased", shape(y));
-  operate(made, OpType::kBias, {product, value_of(of.inputs[2])}, {biased}, id);
+  ValueId result = bias || relu != kNoNode ? inside_value(of.name + ":product", shape(y)) : output(made, y);
+  operate(made, OpType::kLinear, {x, w}, {result}, id);
+  if (bias) {
+    const ValueId biased = relu == kNoNode ? output(made, y) : inside_value(of.name + ":biased", shape(y));
+    operate(made, OpType::kBias, {result, value_of(of.inputs[2])}, {biased}, id);
+    result = biased;
+  }
   if (relu != kNoNode) {
-    operate(made, OpType::kRelu, {biased}, {output(made, node(relu).outputs[0])}, relu);
+    operate(made, OpType::kRelu, {result}, {output(made, node(relu).outputs[0])}, relu);
     made.done.push_back(relu);
   }
   commit(made);

@@ -92,7 +92,7 @@ Shape Analyser::as_matrix(TensorId weight) const {
 
 void Analyser::columns_conv(NodeId id) {
   const Node& of = node(id);
-  const TensorId y = of.outputs[0], last = last_of_conv(id);
+  const TensorId y = of.outputs[0];
   const Shape weight = as_matrix(of.inputs[1]);
   const ValueId w = padded_copy(id, weight);
   Draft gather = draft(Engine::kOwn, 1, id);
@@ -102,22 +102,7 @@ void Analyser::columns_conv(NodeId id) {
   operate_with_attr(gather, OpType::kColumns, {value_of(of.inputs[0])}, {columns}, id);
   commit(gather);
   columns_[id] = columns;
-
-  Draft made = draft(Engine::kCublasLt, 1, id);
-  const bool bias = of.inputs.size() > 2, relu = last != y;
-  ValueId result = bias || relu ? inside_value(of.name + ":product", shape(y)) : output(made, y);
-  operate(made, OpType::kLinear, {columns, w}, {result}, id);
-  if (bias) {
-    const ValueId sum = relu ? inside_value(of.name + ":biased", shape(y)) : output(made, y);
-    operate(made, OpType::kBias, {result, value_of(of.inputs[2])}, {sum}, id);
-    result = sum;
-  }
-  if (relu) {
-    const NodeId rectifier = only_forward_reader(y, OpKind::kRelu);
-    operate(made, OpType::kRelu, {result}, {output(made, last)}, rectifier);
-    made.done.push_back(rectifier);
-  }
-  commit(made);
+  fused_product(id, columns, w);
 }
 
 // A product whose result is a few thousand numbers and whose sums are over millions of pixels: cut by images, so that

@@ -70,6 +70,8 @@ bool parse_winner(const std::string& line, Winner& winner) {
          parse_number(workspace, winner.choice.workspace_bytes) && parse_number(time, winner.microseconds);
 }
 
+bool same_engine(const EngineChoice& a, const EngineChoice& b) { return a.engine == b.engine && a.knobs == b.knobs; }
+
 std::string libraries_line(const Plan& plan) { return "cudnn " + plan.cudnn + " cublaslt " + plan.cublaslt; }
 
 std::string dashed(std::string text) {
@@ -169,8 +171,7 @@ std::vector<Winner> in_use(const Plan& plan, const std::vector<Winner>& winners)
   std::vector<Winner> used;
   for (const Winner& winner : winners) {
     const auto found = chosen.find(winner.signature);
-    const bool is = found != chosen.end() && found->second->engine == winner.choice.engine &&
-                    found->second->knobs == winner.choice.knobs;
+    const bool is = found != chosen.end() && same_engine(*found->second, winner.choice);
     if (is || !winner.algorithm.empty()) used.push_back(winner);
   }
   return used;
@@ -186,8 +187,7 @@ std::size_t choose_winners(Plan& plan, const std::vector<Winner>& winners) {
   for (EnginePlan& engine : plan.engines) {
     const auto winner = by_signature.find(signature_hash(engine.signature));
     const auto candidate = std::find_if(engine.choices.begin(), engine.choices.end(), [&](const EngineChoice& choice) {
-      return winner != by_signature.end() && choice.engine == winner->second->engine &&
-             choice.knobs == winner->second->knobs;
+      return winner != by_signature.end() && same_engine(choice, *winner->second);
     });
     if (candidate == engine.choices.end()) {
       ++without;
