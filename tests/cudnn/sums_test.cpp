@@ -109,31 +109,49 @@ TEST_P(SumsTest, StatisticsAndBiasGradients) {
   }
 }
 
+constexpr float kNormEpsilon = 1e-5F, kMomentum = 0.1F;
+
+/// What a batch norm's statistics are made into, and with what.
+struct Finalised {
+  Tensor gamma, beta, running_mean, running_var, mean, inv_std, scale, shift;
+
+  Finalised(DataType type, const Shape& vector, const std::vector<double>& running)
+      : gamma(DataType::kF32, vector, 1),
+        beta(DataType::kF32, vector, 2),
+        running_mean(DataType::kF32, vector, 4),
+        running_var(DataType::kF32, vector, running),
+        mean(DataType::kF32, vector),
+        inv_std(DataType::kF32, vector),
+        scale(type, vector),
+        shift(type, vector) {}
+  /// All but the sums.
+  [[nodiscard]] NormFinalize work(DataType type, std::int64_t count) const {
+    return {.gamma = gamma.memory.as(),
+            .beta = beta.memory.as(),
+            .running_mean = running_mean.memory.as(),
+            .running_var = running_var.memory.as(),
+            .mean = mean.memory.as(),
+            .inv_std = inv_std.memory.as(),
+            .scale = scale.memory.as<void>(),
+            .shift = shift.memory.as<void>(),
+            .type = type,
+            .channels = mean.shape[0],
+            .count = count,
+            .epsilon = kNormEpsilon,
+            .momentum = kMomentum};
+  }
+};
+
 TEST_P(SumsTest, StatisticsAreFinalisedInTheSameLaunch) {
   for (const Case& of : kCases) {
     SCOPED_TRACE(text(of));
     const Tensor x(GetParam(), {of.rows, of.channels}, 1, Gap{of.gap});
     const Shape vector{of.channels};
-    const Tensor gamma(DataType::kF32, vector, 2), beta(DataType::kF32, vector, 3);
     const Memory workspace(row_sums_workspace(x.matrix(), 2));
     const auto finalised = [&](bool at_once) {
-      const Tensor running_mean(DataType::kF32, vector, 4), running_var(DataType::kF32, vector, 5);
+      const Finalised norm(GetParam(), vector, models::testing::random_values(of.channels, 5));
       const Tensor sum(DataType::kF32, vector), square_sum(DataType::kF32, vector);
-      const Tensor mean(DataType::kF32, vector), inv_std(DataType::kF32, vector);
-      const Tensor scale(GetParam(), vector), shift(GetParam(), vector);
-      NormFinalize work{.gamma = gamma.memory.as(),
-                        .beta = beta.memory.as(),
-                        .running_mean = running_mean.memory.as(),
-                        .running_var = running_var.memory.as(),
-                        .mean = mean.memory.as(),
-                        .inv_std = inv_std.memory.as(),
-                        .scale = scale.memory.as<void>(),
-                        .shift = shift.memory.as<void>(),
-                        .type = GetParam(),
-                        .channels = of.channels,
-                        .count = of.rows,
-                        .epsilon = 1e-5F,
-                        .momentum = 0.1F};
+      NormFinalize work = norm.work(GetParam(), of.rows);
       if (at_once) {
         norm_statistics(x.matrix(), work, workspace.as<void>(), nullptr);
       } else {
@@ -143,7 +161,8 @@ TEST_P(SumsTest, StatisticsAreFinalisedInTheSameLaunch) {
         norm_finalize(work, nullptr);
       }
       std::vector<std::vector<double>> made;
-      for (const Tensor* each : {&mean, &inv_std, &scale, &shift, &running_mean, &running_var}) {
+      for (const Tensor* each :
+           {&norm.mean, &norm.inv_std, &norm.scale, &norm.shift, &norm.running_mean, &norm.running_var}) {
         made.push_back(each->read());
       }
       return made;
@@ -171,13 +190,11 @@ TEST_P(SumsTest, StatisticsAreFinalisedInTheSameLaunch) {
 }
 
 TEST_P(SumsTest, BatchNormsAreFinalised) {
-  constexpr float kNormEpsilon = 1e-5F, kMomentum = 0.1F;
   for (const std::int64_t channels : {3, 64, 2048}) {
     for (const std::int64_t count : {1, 2, 12544, 802816}) {
       SCOPED_TRACE(std::to_string(channels) + " channels of " + std::to_string(count));
       const auto n = static_cast<double>(count);
       const Shape vector{channels};
-      const Tensor gamma(DataType::kF32, vector, 1), beta(DataType::kF32, vector, 2);
       std::vector<double> drawn = models::testing::random_values(channels, 3);
       std::vector<double> sums(drawn.size()), square_sums(drawn.size());
       for (std::size_t c = 0; c < drawn.size(); ++c) {
@@ -188,28 +205,15 @@ TEST_P(SumsTest, BatchNormsAreFinalised) {
         square_sums[c] = n * (mean * mean + (count > 1 ? variance : 0));
       }
       const Tensor sum(DataType::kF32, vector, sums), square_sum(DataType::kF32, vector, square_sums);
-      const Tensor running_mean(DataType::kF32, vector, 4), running_var(DataType::kF32, vector, square_sum.values);
-      const Tensor mean(DataType::kF32, vector), inv_std(DataType::kF32, vector);
-      const Tensor scale(GetParam(), vector), shift(GetParam(), vector);
-      const std::vector<double> mean_before = running_mean.read(), var_before = running_var.read();
-      norm_finalize({.sum = sum.memory.as(),
-                     .square_sum = square_sum.memory.as(),
-                     .gamma = gamma.memory.as(),
-                     .beta = beta.memory.as(),
-                     .running_mean = running_mean.memory.as(),
-                     .running_var = running_var.memory.as(),
-                     .mean = mean.memory.as(),
-                     .inv_std = inv_std.memory.as(),
-                     .scale = scale.memory.as<void>(),
-                     .shift = shift.memory.as<void>(),
-                     .type = GetParam(),
-                     .channels = channels,
-                     .count = count,
-                     .epsilon = kNormEpsilon,
-                     .momentum = kMomentum},
-                    nullptr);
-      const std::vector<double> means = mean.read(), inverses = inv_std.read(), scales = scale.read(),
-                                shifts = shift.read(), mean_after = running_mean.read(), var_after = running_var.read();
+      const Finalised norm(GetParam(), vector, square_sum.values);
+      const std::vector<double> mean_before = norm.running_mean.read(), var_before = norm.running_var.read();
+      NormFinalize work = norm.work(GetParam(), count);
+      work.sum = sum.memory.as();
+      work.square_sum = square_sum.memory.as();
+      norm_finalize(work, nullptr);
+      const std::vector<double> means = norm.mean.read(), inverses = norm.inv_std.read(), scales = norm.scale.read(),
+                                shifts = norm.shift.read(), mean_after = norm.running_mean.read(),
+                                var_after = norm.running_var.read();
       for (std::size_t c = 0; c < drawn.size(); ++c) {
         SCOPED_TRACE(c);
         const double m = sum.values[c] / n;
@@ -223,12 +227,12 @@ TEST_P(SumsTest, BatchNormsAreFinalised) {
         };
         ASSERT_GE(inverses[c], inverse(variance + off) * (1 - 2 * kEpsilon));
         ASSERT_LE(inverses[c], inverse(variance - off) * (1 + 2 * kEpsilon));
-        const double scaled = gamma.values[c] * inverses[c];
+        const double scaled = norm.gamma.values[c] * inverses[c];
         ASSERT_NEAR(scales[c], scaled, kEpsilon * std::abs(scaled) + stored(GetParam(), scaled));
-        const double shifted = beta.values[c] - means[c] * scaled;
+        const double shifted = norm.beta.values[c] - means[c] * scaled;
         ASSERT_NEAR(
             shifts[c], shifted,
-            2 * kEpsilon * (std::abs(beta.values[c]) + std::abs(means[c] * scaled)) + stored(GetParam(), shifted));
+            2 * kEpsilon * (std::abs(norm.beta.values[c]) + std::abs(means[c] * scaled)) + stored(GetParam(), shifted));
         const double momentum = static_cast<double>(kMomentum);
         ASSERT_NEAR(mean_after[c], mean_before[c] + momentum * (m - mean_before[c]),
                     2 * kEpsilon * (std::abs(m) + std::abs(mean_before[c])));
