@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <barrier>
 #include <cmath>
 #include <cstring>
 #include <mutex>
@@ -350,6 +351,26 @@ TEST(Hierarchical, ARankThatNeverComesInsideANodeHoldsUpItsPeersUntilTheDeadline
     EXPECT_TRUE(error.starts_with("peer_lost: ") || error.starts_with("timeout: ")) << error;
   }
   EXPECT_TRUE(outcome.violations.empty()) << outcome.text();
+}
+
+TEST(Hierarchical, WhatEndsTheWorldIsHeardInItsParts) {
+  std::barrier connected(4);
+  const GpuOutcome outcome = on_gpu_ranks(4, world_options({4, 2}, 1), [&](GpuRank& rank) {
+    comm::nccl::HierarchicalPlane plane({.world = *rank.host, .node = *rank.node, .across = *rank.across}, rank.gpu,
+                                        rank.nccl, {}, Deadline::after(20s));
+    connected.arrive_and_wait();
+    rank.host->control().abort("the disk is full");
+    plane.abort();
+    for (comm::Communicator* const part : {rank.node.get(), rank.across.get()}) {
+      try {
+        part->control().throw_if_aborted();
+        ADD_FAILURE() << "goes on";
+      } catch (const Error& error) {
+        EXPECT_STREQ(error.what(), "the disk is full");
+      }
+    }
+  });
+  EXPECT_TRUE(outcome.good()) << outcome.text();
 }
 
 TEST(Hierarchical, ARankThatFailsWhileConnectingEndsAllNodes) {

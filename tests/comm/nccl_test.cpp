@@ -1,5 +1,6 @@
 // The NCCL data plane over fake GPUs and a fake NCCL: who waits for what, and what is said when something is wrong.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -360,13 +361,14 @@ TEST(NcclLibrary, OneThatIsTooOldIsRefusedWithWhatWhereAndWhatToDo) {
 }
 
 TEST(NcclLibrary, ALibraryThatIsNotNcclIsRefused) {
-  const auto root = std::filesystem::path(::testing::TempDir()) / "not_nccl";
+  const auto root = std::filesystem::path(::testing::TempDir()) / ("not_nccl-" + std::to_string(::getpid()));
   std::filesystem::remove_all(root);
   std::filesystem::create_directories(root / "lib");
   const char* const maths = "/lib/x86_64-linux-gnu/libm.so.6";
   if (!std::filesystem::exists(maths)) GTEST_SKIP() << "no " << maths;
   std::filesystem::create_symlink(maths, root / "lib" / "libnccl.so.2");
   const std::string error = load_error(nccl_in(root));
+  std::filesystem::remove_all(root);
   if (error.starts_with("unsupported: this build has no NCCL")) GTEST_SKIP() << "built without NCCL";
   EXPECT_NE(error.find("is NCCL 0.0.0, older than 2.18.1 or without a function that it should have"), std::string::npos)
       << error;

@@ -181,9 +181,18 @@ void HierarchicalPlane::reconnect(const NcclOptions& options, Deadline deadline)
   }
 }
 
+std::string HierarchicalPlane::reason_to_give_up() {
+  try {
+    levels_.world.control().throw_if_aborted();
+  } catch (const Error& told) {
+    return told.what();
+  }
+  return here_ + " gave up";
+}
+
 void HierarchicalPlane::abort() noexcept {
   if (aborted_.exchange(true)) return;
-  const std::string reason = here_ + " gave up";
+  const std::string reason = reason_to_give_up();
   levels_.node.control().abort(reason);
   if (inside_) inside_->abort();
   if (crossing_) crossing_->abort(reason);
