@@ -83,7 +83,12 @@ class GpuBench final : public TrainingBench {
   [[nodiscard]] double loss() const override { return step_->loss(); }
   [[nodiscard]] const TrainStep& train_step() const override { return *step_; }
   [[nodiscard]] double flops_per_image() const override { return input_.flops_per_image; }
-  [[nodiscard]] std::vector<std::string> notes() const override { return step_->notes(); }
+  [[nodiscard]] std::vector<std::string> notes() const override {
+    std::vector<std::string> notes = step_->notes();
+    const auto shape = graph_ ? runtime_->shape(graph_) : std::nullopt;
+    if (shape) notes.push_back("a step is one graph of " + shape->text());
+    return notes;
+  }
 
  private:
   void enqueue() {

@@ -24,6 +24,7 @@ class DeviceTrainer final : public Trainer {
   /// Recorded steps hold an event per gradient.
   [[nodiscard]] bool recording_disturbs() const override { return true; }
   void drop_graphs() override { device_.drop_graphs(); }
+  [[nodiscard]] std::optional<gpu::GraphShape> graph_shape() const override { return device_.graph_shape(); }
   void clear_gradients() override;
   double reduce_bucket(const core::Bucket& bucket) override;
   std::span<const std::byte> gradients(std::size_t first_byte, std::size_t bytes) override;

@@ -177,7 +177,8 @@ std::vector<std::string> closing_notes(std::span<const RunRecord> runs, const Fi
   return notes;
 }
 
-std::vector<std::string> gpu_notes(const RunRecord& run, const NetworkFacts& network) {
+std::vector<std::string> gpu_notes(const RunRecord& run, const NetworkFacts& network,
+                                   const std::optional<gpu::GraphShape>& graph) {
   if (run.device != "cuda" || !run.step_seconds) return {};
   std::vector<std::string> notes;
   if (network.bound) notes.push_back(bound_line(run, *network.bound));
@@ -192,6 +193,7 @@ std::vector<std::string> gpu_notes(const RunRecord& run, const NetworkFacts& net
                 "launching it (%.3f ms, %.1f %% of the step) and waking up; images/s are by the events",
                 milliseconds(run.step_seconds->value), milliseconds(median(max_over_ranks(host))),
                 milliseconds(by_launch), 100 * by_launch / run.step_seconds->value));
+  if (graph) notes.push_back("a step is one graph of " + graph->text());
   return notes;
 }
 

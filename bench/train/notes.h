@@ -26,6 +26,7 @@ std::vector<std::string> closing_notes(std::span<const RunRecord> runs, const Fi
                                        const core::BucketPlan& plan, const SessionFacts& facts);
 
 /// Of a run on GPUs, else none: its bound, if there is one, and what the host's clock says beside the GPU's.
-std::vector<std::string> gpu_notes(const RunRecord& run, const NetworkFacts& network);
+std::vector<std::string> gpu_notes(const RunRecord& run, const NetworkFacts& network,
+                                   const std::optional<gpu::GraphShape>& graph);
 
 }  // namespace hvd::bench

@@ -20,6 +20,7 @@
 #include "bench/run_record.h"
 #include "bench/train/batches.h"
 #include "bench/train/setup.h"
+#include "engine/gpu/runtime.h"
 #include "engine/runtime/engine.h"
 #include "models/replay/replay.h"
 #include "models/train_step.h"
@@ -94,6 +95,8 @@ class Trainer {
   [[nodiscard]] virtual bool recording_disturbs() const { return false; }
   /// Captured steps are captured anew. Nothing where there are none.
   virtual void drop_graphs() {}
+  /// Of the graph that steps of the last phase are launched as, if they are.
+  [[nodiscard]] virtual std::optional<gpu::GraphShape> graph_shape() const { return std::nullopt; }
   [[nodiscard]] std::unique_ptr<models::ReplayRecorder> make_recorder(const std::string& source_run) const;
 
   /// All gradients become zero.

@@ -4,8 +4,10 @@
 #include <algorithm>
 #include <array>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "engine/base/error.h"
 #include "engine/base/unique_handle.h"
@@ -16,7 +18,6 @@ namespace {
 
 cudaStream_t native(StreamView stream) { return static_cast<cudaStream_t>(stream.native); }
 cudaEvent_t native(EventView event) { return static_cast<cudaEvent_t>(event.native); }
-cudaGraphExec_t native(GraphView graph) { return static_cast<cudaGraphExec_t>(graph.native); }
 
 struct GraphTraits {
   using Handle = cudaGraph_t;
@@ -24,12 +25,110 @@ struct GraphTraits {
   static void destroy(Handle graph) noexcept { static_cast<void>(cudaGraphDestroy(graph)); }
 };
 
+struct GraphExecTraits {
+  using Handle = cudaGraphExec_t;
+  static Handle null() { return nullptr; }
+  static void destroy(Handle graph) noexcept { static_cast<void>(cudaGraphExecDestroy(graph)); }
+};
+
+/// What a GraphView shows.
+struct CudaGraph {
+  UniqueHandle<GraphExecTraits> launched;
+  std::optional<GraphShape> shape;
+};
+
+CudaGraph* native(GraphView graph) { return static_cast<CudaGraph*>(graph.native); }
+
 template <std::size_t N>
 bool among(const std::array<cudaError, N>& known, cudaError_t status) {
   return std::find(known.begin(), known.end(), status) != known.end();
 }
 
 std::string bytes_text(std::size_t bytes) { return std::to_string(bytes >> 20U) + " MiB"; }
+
+/// Edges of a graph, and which of them let the later node start early.
+struct Edges {
+  std::vector<cudaGraphNode_t> from, to;
+  std::size_t programmatic = 0;
+};
+
+#if CUDART_VERSION >= 12030
+// 12.3 knows edges of kinds; with 13 the function that tells them has the plain name.
+cudaError_t get_edges(cudaGraph_t graph, cudaGraphNode_t* from, cudaGraphNode_t* to, cudaGraphEdgeData* data,
+                      std::size_t* count) {
+#if CUDART_VERSION >= 13000
+  return cudaGraphGetEdges(graph, from, to, data, count);
+#else
+  return cudaGraphGetEdges_v2(graph, from, to, data, count);
+#endif
+}
+
+std::optional<Edges> edges_of(cudaGraph_t graph) {
+  std::size_t count = 0;
+  if (get_edges(graph, nullptr, nullptr, nullptr, &count) != cudaSuccess) return std::nullopt;
+  Edges edges{.from = std::vector<cudaGraphNode_t>(count), .to = std::vector<cudaGraphNode_t>(count)};
+  std::vector<cudaGraphEdgeData> data(count);
+  if (count > 0 && get_edges(graph, edges.from.data(), edges.to.data(), data.data(), &count) != cudaSuccess) {
+    return std::nullopt;
+  }
+  edges.programmatic = static_cast<std::size_t>(std::count_if(data.begin(), data.end(), [](const auto& edge) {
+    return edge.type == static_cast<unsigned char>(cudaGraphDependencyTypeProgrammatic);
+  }));
+  return edges;
+}
+#else
+std::optional<Edges> edges_of(cudaGraph_t graph) {
+  std::size_t count = 0;
+  if (cudaGraphGetEdges(graph, nullptr, nullptr, &count) != cudaSuccess) return std::nullopt;
+  Edges edges{.from = std::vector<cudaGraphNode_t>(count), .to = std::vector<cudaGraphNode_t>(count)};
+  if (count > 0 && cudaGraphGetEdges(graph, edges.from.data(), edges.to.data(), &count) != cudaSuccess) {
+    return std::nullopt;
+  }
+  return edges;
+}
+#endif
+
+bool any_twice(std::vector<cudaGraphNode_t> nodes) {
+  std::sort(nodes.begin(), nodes.end());
+  return std::adjacent_find(nodes.begin(), nodes.end()) != nodes.end();
+}
+
+/// Counts `node` in `shape`. Whether it could be asked.
+bool count_node(cudaGraphNode_t node, int high_priority, GraphShape& shape) {
+  cudaGraphNodeType type{};
+  if (cudaGraphNodeGetType(node, &type) != cudaSuccess) return false;
+  switch (type) {
+    case cudaGraphNodeTypeKernel: {
+      cudaLaunchAttributeValue value{};
+      if (cudaGraphKernelNodeGetAttribute(node, cudaLaunchAttributePriority, &value) != cudaSuccess) return false;
+      ++shape.kernels;
+      if (value.priority == high_priority && high_priority != 0) ++shape.high_priority;
+      break;
+    }
+    case cudaGraphNodeTypeMemcpy: ++shape.copies; break;
+    case cudaGraphNodeTypeMemset: ++shape.fills; break;
+    case cudaGraphNodeTypeEventRecord: ++shape.events; break;
+    default: ++shape.others;
+  }
+  return true;
+}
+
+/// Nothing where CUDA does not say.
+std::optional<GraphShape> shape_of(cudaGraph_t graph, int high_priority) {
+  std::size_t count = 0;
+  bool known = cudaGraphGetNodes(graph, nullptr, &count) == cudaSuccess;
+  std::vector<cudaGraphNode_t> nodes(count);
+  known = known && (count == 0 || cudaGraphGetNodes(graph, nodes.data(), &count) == cudaSuccess);
+  GraphShape shape;
+  for (std::size_t i = 0; known && i < count; ++i) known = count_node(nodes[i], high_priority, shape);
+  if (const std::optional<Edges> edges = known ? edges_of(graph) : std::nullopt) {
+    shape.programmatic = edges->programmatic;
+    shape.in_a_row = edges->from.size() + 1 >= count && !any_twice(edges->from) && !any_twice(edges->to);
+    return shape;
+  }
+  static_cast<void>(cudaGetLastError());  // an answer, not a fault
+  return std::nullopt;
+}
 
 /// On a thread of CUDA's, in the stream's order; must not call CUDA. Never called once work on the GPU has failed.
 void CUDART_CB stand_at_gate(void* data) {
@@ -139,12 +238,17 @@ class CudaRuntime final : public Runtime {
   [[nodiscard]] Graph end_capture(StreamView stream) override {
     UniqueHandle<GraphTraits> recorded;
     check(cudaStreamEndCapture(native(stream), recorded.out()), "cudaStreamEndCapture", "");
-    cudaGraphExec_t graph = nullptr;
-    // With the priorities of the streams that its nodes were captured from.
-    check(cudaGraphInstantiateWithFlags(&graph, recorded.get(), cudaGraphInstantiateFlagUseNodePriority),
+    auto graph = std::make_unique<CudaGraph>();
+    graph->shape = shape_of(recorded.get(), high_priority_);
+    // With the priorities of the streams that its nodes were captured from, where they differ from that of the stream
+    // that the graph will be launched into: such a graph may take the host longer to launch.
+    const bool prioritised = !graph->shape || graph->shape->high_priority > 0;
+    check(cudaGraphInstantiateWithFlags(graph->launched.out(), recorded.get(),
+                                        prioritised ? cudaGraphInstantiateFlagUseNodePriority : 0),
           "cudaGraphInstantiateWithFlags", "");
-    return {*this, GraphView{graph}};
+    return {*this, GraphView{graph.release()}};
   }
+  [[nodiscard]] std::optional<GraphShape> shape(GraphView graph) override { return native(graph)->shape; }
   void abandon_capture(StreamView stream) noexcept override {
     UniqueHandle<GraphTraits> recorded;
     cudaStreamCaptureStatus state = cudaStreamCaptureStatusNone;
@@ -155,14 +259,14 @@ class CudaRuntime final : public Runtime {
   }
   void launch(GraphView graph, StreamView stream) override {
     make_current();
-    check(cudaGraphLaunch(native(graph), native(stream)), "cudaGraphLaunch", "");
+    check(cudaGraphLaunch(native(graph)->launched.get(), native(stream)), "cudaGraphLaunch", "");
   }
 
   void destroy(const DeviceBlock& block) noexcept override { static_cast<void>(cudaFree(block.bytes.data())); }
   void destroy(const PinnedBlock& block) noexcept override { static_cast<void>(cudaFreeHost(block.bytes.data())); }
   void destroy(StreamView stream) noexcept override { static_cast<void>(cudaStreamDestroy(native(stream))); }
   void destroy(EventView event) noexcept override { static_cast<void>(cudaEventDestroy(native(event))); }
-  void destroy(GraphView graph) noexcept override { static_cast<void>(cudaGraphExecDestroy(native(graph))); }
+  void destroy(GraphView graph) noexcept override { delete native(graph); }
 
  private:
   void check(cudaError_t status, const char* call, std::string_view what) const {

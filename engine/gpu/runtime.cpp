@@ -1,26 +1,18 @@
 #include "engine/gpu/runtime.h"
 
-#include <algorithm>
 #include <thread>
 
 #include "engine/base/error.h"
+#include "engine/gpu/vigil.h"
 
 namespace hvd::gpu {
 namespace {
 
-using namespace std::chrono_literals;
-
-/// A look at an event costs a microsecond or two, a nap some 60 us (timer slack) whatever one asks for. Work that takes
-/// longer than the first looks is waited for asleep: the cores belong to whoever feeds the GPU.
-constexpr auto kFirstLooks = 50us;
-constexpr auto kShortNap = 20us;
-constexpr auto kLongNap = 500us;
-
 template <class View>
 void wait_until_finished(Runtime& runtime, View view, Deadline deadline, std::string_view what,
-                         const std::function<void()>& between) {
+                         const std::function<void()>& between, std::optional<Clock::time_point> expected) {
   const auto begin = Clock::now();
-  auto nap = std::chrono::microseconds(kShortNap);
+  Vigil vigil(begin, expected);
   while (!runtime.finished(view)) {
     if (between) between();
     if (deadline.passed()) {
@@ -28,24 +20,44 @@ void wait_until_finished(Runtime& runtime, View view, Deadline deadline, std::st
       throw Error(Errc::kTimeout, runtime.label() + ": " + std::string(what) + " is not over after " +
                                       std::to_string(seconds) + " s: a kernel hangs, or waits for a peer that is gone");
     }
-    if (Clock::now() - begin < kFirstLooks) continue;
-    std::this_thread::sleep_for(nap);
-    nap = std::min<std::chrono::microseconds>(nap * 2, kLongNap);
+    if (const auto nap = vigil.nap(Clock::now()); nap.count() > 0) {
+      std::this_thread::sleep_for(nap);
+    } else {
+      std::this_thread::yield();
+    }
   }
 }
 
 }  // namespace
 
+std::string GraphShape::text() const {
+  std::string held;
+  const auto add = [](std::string& list, std::size_t count, const char* one, const char* many) {
+    if (count > 0) list += (list.empty() ? "" : ", ") + std::to_string(count) + " " + (count == 1 ? one : many);
+  };
+  add(held, kernels, "kernel", "kernels");
+  std::string of_them;
+  add(of_them, high_priority, "of high priority", "of high priority");
+  add(of_them, programmatic, "of programmatic launch", "of programmatic launch");
+  if (!of_them.empty()) held += " (" + of_them + ")";
+  add(held, copies, "copy", "copies");
+  add(held, fills, "fill", "fills");
+  add(held, events, "event", "events");
+  add(held, others, "other", "others");
+  return std::to_string(kernels + copies + fills + events + others) + " nodes" + (in_a_row ? " in a row" : "") + ": " +
+         held;
+}
+
 std::string Runtime::label() const { return "GPU " + std::to_string(device().index) + " (" + device().name + ")"; }
 
 void Runtime::synchronize(EventView event, Deadline deadline, std::string_view what,
-                          const std::function<void()>& between) {
-  wait_until_finished(*this, event, deadline, what, between);
+                          const std::function<void()>& between, std::optional<Clock::time_point> expected) {
+  wait_until_finished(*this, event, deadline, what, between, expected);
 }
 
 void Runtime::synchronize(StreamView stream, Deadline deadline, std::string_view what,
                           const std::function<void()>& between) {
-  wait_until_finished(*this, stream, deadline, what, between);
+  wait_until_finished(*this, stream, deadline, what, between, {});
 }
 
 }  // namespace hvd::gpu

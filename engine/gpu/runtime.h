@@ -12,7 +12,9 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -33,7 +35,7 @@ struct EventView {
   void* native = nullptr;  ///< cudaEvent_t
 };
 struct GraphView {
-  void* native = nullptr;  ///< cudaGraphExec_t
+  void* native = nullptr;  ///< the Runtime's own
 };
 struct DeviceBlock {
   std::span<std::byte> bytes;  ///< device addresses, 256-byte aligned; what they hold at first is undefined
@@ -88,6 +90,16 @@ struct MemoryState {
   std::size_t free_bytes = 0, total_bytes = 0;
 };
 
+/// What a graph holds, which decides how long the host takes to launch it.
+struct GraphShape {
+  std::size_t kernels = 0, copies = 0, fills = 0, events = 0, others = 0;
+  bool in_a_row = true;           ///< each waits for the one before it, and for no other
+  std::size_t programmatic = 0;   ///< that may start before the one they wait for is over
+  std::size_t high_priority = 0;  ///< kernels from a stream of Priority::kHigh
+  /// "951 nodes in a row: 930 kernels (12 of high priority, 5 of programmatic launch), 12 copies, 5 fills, 4 events".
+  [[nodiscard]] std::string text() const;
+};
+
 class Runtime {
  public:
   Runtime() = default;
@@ -135,10 +147,11 @@ class Runtime {
   /// From one event to the other, both recorded with timing and over. Resolution some 0.5 us.
   [[nodiscard]] virtual std::chrono::nanoseconds elapsed(EventView begin, EventView end) = 0;
 
-  /// The host sleeps until the work is over. `between` is called between looks, and may throw to end the wait.
+  /// The host sleeps until the work is over. `between` is called between looks, and may throw to end the wait. At about
+  /// the time `expected` the host is awake (vigil.h).
   /// Errors: timeout at the deadline, with `what` ("step 17") in the text.
-  void synchronize(EventView event, Deadline deadline, std::string_view what,
-                   const std::function<void()>& between = {});
+  void synchronize(EventView event, Deadline deadline, std::string_view what, const std::function<void()>& between = {},
+                   std::optional<Clock::time_point> expected = {});
   void synchronize(StreamView stream, Deadline deadline, std::string_view what,
                    const std::function<void()>& between = {});
 
@@ -150,6 +163,8 @@ class Runtime {
   [[nodiscard]] virtual Graph end_capture(StreamView stream) = 0;
   /// Ends a capture, if there is one, and throws away what it recorded.
   virtual void abandon_capture(StreamView stream) noexcept = 0;
+  /// Of what was captured; nothing where that cannot be found out.
+  [[nodiscard]] virtual std::optional<GraphShape> shape(GraphView graph) = 0;
   /// Enqueues all work of the graph as one piece of work of `stream`.
   virtual void launch(GraphView graph, StreamView stream) = 0;
 

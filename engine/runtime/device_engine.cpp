@@ -121,11 +121,16 @@ std::string_view DeviceEngine::graph_refusal() const {
   return plane_.capture_refusal();
 }
 
+std::optional<gpu::GraphShape> DeviceEngine::graph_shape() const {
+  const auto known = graphs_.find(schedule_);
+  return known == graphs_.end() ? std::nullopt : runtime_.shape(known->second);
+}
+
 void DeviceEngine::run_step(gpu::StreamView compute, const Work& work) {
   if (gradients_.empty()) throw Error(Errc::kInvalidArgument, "run_step: call set_gradients() first");
   if (watch_.active()) throw Error(Errc::kInvalidArgument, "run_step: the last step is not finished");
   engine_->throw_if_failed();
-  const auto begin = Clock::now();
+  begun_ = Clock::now();
   compute_ = compute;
   report_ = {};
   const bool reduces = schedule_ != Schedule::kNone && !alone_;
@@ -153,7 +158,7 @@ void DeviceEngine::run_step(gpu::StreamView compute, const Work& work) {
     throw;
   }
   watch_.enqueued();
-  report_.enqueue = Clock::now() - begin;
+  report_.enqueue = Clock::now() - begun_;
 }
 
 void DeviceEngine::enqueue(const Work& work) {
@@ -252,8 +257,12 @@ DeviceReport DeviceEngine::finish_step() {
   try {
     // The watchdog has the same deadline and more to say; a world of one has none.
     const Deadline deadline = Deadline::after(options_.deadline + (alone_ ? 0s : kExplanation));
-    runtime_.synchronize(events.end, deadline, watch_.here() + ": step " + std::to_string(steps_),
-                         [this] { engine_->throw_if_failed(); });
+    const auto last = lasted_.find(schedule_);
+    const auto expected = last == lasted_.end() ? std::nullopt : std::optional(begun_ + last->second);
+    runtime_.synchronize(
+        events.end, deadline, watch_.here() + ": step " + std::to_string(steps_),
+        [this] { engine_->throw_if_failed(); }, expected);
+    lasted_[schedule_] = Clock::now() - begun_;
   } catch (const Error& error) {
     rethrow_explained(error);
   }

@@ -21,6 +21,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -93,6 +94,8 @@ class DeviceEngine {
   /// Why steps of the schedule are enqueued one by one though a graph is asked for, in one line; empty: they are
   /// captured, or nobody asks.
   [[nodiscard]] std::string_view graph_refusal() const;
+  /// Of the graph that the schedule's steps are launched as; nothing before it is captured, or if none is.
+  [[nodiscard]] std::optional<gpu::GraphShape> graph_shape() const;
   /// No graph is asked for any more, whatever the schedule.
   void enqueue_every_step() { device_.graph = false; }
 
@@ -141,8 +144,10 @@ class DeviceEngine {
   std::size_t next_bucket_ = 0;
   bool enqueuing_ = false;
   DeviceReport report_;
-  std::map<Schedule, int> eager_;          // steps of a schedule so far
-  std::map<Schedule, gpu::Graph> graphs_;  // last: destroyed first
+  Clock::time_point begun_;                              // the step
+  std::map<Schedule, std::chrono::nanoseconds> lasted_;  // its last step, by the host's clock
+  std::map<Schedule, int> eager_;                        // steps of a schedule so far
+  std::map<Schedule, gpu::Graph> graphs_;                // last: destroyed first
 };
 
 }  // namespace hvd

@@ -87,6 +87,11 @@ TEST(GpuSession, OneGpu) {
   EXPECT_DOUBLE_EQ(run.images_per_second->value, 2 / run.step_seconds->value);
   expect_parts_within_steps(run);
   EXPECT_EQ(std::count(result.notes.begin(), result.notes.end(), "not served at a: level 2, conv+b"), 1);
+  const auto graph = std::find_if(result.notes.begin(), result.notes.end(),
+                                  [](const std::string& note) { return note.starts_with("a step is one graph of "); });
+  ASSERT_NE(graph, result.notes.end());
+  EXPECT_NE(graph->find(" nodes in a row: "), std::string::npos) << *graph;
+  EXPECT_EQ(graph->find("priority"), std::string::npos) << *graph;
   EXPECT_EQ(fact(run, "gpu.cuda_driver"), "13.0");
   EXPECT_EQ(fact(run, "compute.backend"), "fake step");
   EXPECT_TRUE(run.provenance.at("gpu.name").in_fingerprint);

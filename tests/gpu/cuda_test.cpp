@@ -68,6 +68,12 @@ TEST_F(OnGpu, CopiesThroughAGraphWithAFork) {
   runtime_->copy(host->bytes.data(), halves, 2 * kBytes, compute);
   runtime_->record_outside(end, compute);
   const gpu::Graph graph = capture.finish();
+  // A copy inside the device may be a kernel's.
+  const std::optional<gpu::GraphShape> shape = runtime_->shape(graph);
+  ASSERT_TRUE(shape);
+  EXPECT_EQ(shape->kernels + shape->copies + shape->fills, 3U) << shape->text();
+  EXPECT_EQ(shape->events, 2U) << shape->text();
+  EXPECT_TRUE(shape->in_a_row) << shape->text();  // each stream waits for the other
   std::memset(host->bytes.data(), 0, 2 * kBytes);
   runtime_->launch(graph, compute);
   runtime_->synchronize(end.view(), soon(), "the graph");

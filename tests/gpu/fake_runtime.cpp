@@ -23,6 +23,7 @@ struct FakeRuntime::Recording {
     std::size_t line = 0;
     std::vector<std::size_t> waits_for;
     FakeEvent* outside = nullptr;
+    bool high_priority = false;
   };
   FakeStream* origin = nullptr;
   std::vector<Node> nodes;
@@ -31,6 +32,7 @@ struct FakeRuntime::Recording {
 
 struct FakeRuntime::FakeStream {
   std::size_t line = 0;
+  bool high_priority = false;
   std::vector<OpRef> tail;  // what the next work waits for
   std::shared_ptr<Recording> recording;
   std::vector<std::size_t> recorded_tail;
@@ -143,8 +145,9 @@ void FakeRuntime::require_known(Range range, const char* call) {
 
 // -- work --------------------------------------------------------------------------------------------------
 
-gpu::Stream FakeRuntime::make_stream(gpu::Priority /*priority*/) {
+gpu::Stream FakeRuntime::make_stream(gpu::Priority priority) {
   auto stream = std::make_unique<FakeStream>();
+  stream->high_priority = priority == gpu::Priority::kHigh;
   stream->line = world_.add_line();
   const gpu::StreamView view{stream.get()};
   const MutexLock lock(mutex_);
@@ -185,8 +188,8 @@ void FakeRuntime::enqueue_locked(FakeStream& stream, Work work, FakeEvent* outsi
   auto shared = std::make_shared<const Work>(std::move(work));
   if (stream.recording) {
     Recording& recording = *stream.recording;
-    recording.nodes.push_back(
-        {std::move(shared), recording.lines.at(&stream), std::move(stream.recorded_tail), outside});
+    recording.nodes.push_back({std::move(shared), recording.lines.at(&stream), std::move(stream.recorded_tail), outside,
+                               stream.high_priority});
     stream.recorded_tail = {recording.nodes.size() - 1};
     return;
   }
@@ -360,6 +363,28 @@ gpu::Graph FakeRuntime::end_capture(gpu::StreamView stream) {
   for (std::size_t i = 0; i < graph->lines; ++i) graph->line_of.push_back(world_.add_line());
   graphs_.emplace(view.native, std::move(graph));
   return {*this, view};
+}
+
+std::optional<gpu::GraphShape> FakeRuntime::shape(gpu::GraphView graph) {
+  const MutexLock lock(mutex_);
+  const std::vector<Recording::Node>& nodes = find(graph).nodes;
+  gpu::GraphShape shape;
+  for (std::size_t i = 0; i < nodes.size(); ++i) {
+    const std::string& label = nodes[i].work->label;
+    if (label == "copy") {
+      ++shape.copies;
+    } else if (label == "fill") {
+      ++shape.fills;
+    } else if (label == "event") {
+      ++shape.events;
+    } else {
+      ++shape.kernels;
+      shape.high_priority += nodes[i].high_priority ? 1 : 0;
+    }
+    const std::vector<std::size_t> before = i == 0 ? std::vector<std::size_t>{} : std::vector{i - 1};
+    shape.in_a_row = shape.in_a_row && nodes[i].waits_for == before;
+  }
+  return shape;
 }
 
 void FakeRuntime::abandon_capture(gpu::StreamView stream) noexcept {

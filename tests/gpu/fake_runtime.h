@@ -60,6 +60,8 @@ class FakeRuntime final : public gpu::Runtime {
   void begin_capture(gpu::StreamView stream) override;
   [[nodiscard]] gpu::Graph end_capture(gpu::StreamView stream) override;
   void abandon_capture(gpu::StreamView stream) noexcept override;
+  /// What is no copy, fill or event is a kernel.
+  [[nodiscard]] std::optional<gpu::GraphShape> shape(gpu::GraphView graph) override;
   void launch(gpu::GraphView graph, gpu::StreamView stream) override;
   void destroy(const gpu::DeviceBlock& block) noexcept override;
   void destroy(const gpu::PinnedBlock& block) noexcept override;

@@ -1,0 +1,73 @@
+// How a host waits for a GPU, by a clock of the test's.
+#include "engine/gpu/vigil.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <optional>
+
+namespace hvd::vigil_test {
+namespace {
+
+using namespace std::chrono_literals;
+using std::chrono::microseconds;
+
+constexpr microseconds kSlack = 60us;  // a nap is that much longer
+constexpr microseconds kLook = 2us;
+
+struct Wait {
+  microseconds late;  // noticed after the end
+  int looks = 0;
+};
+
+/// A wait for work that ends `end` after its begin.
+Wait wait_for(microseconds end, std::optional<microseconds> expected) {
+  const Clock::time_point begin{};
+  gpu::Vigil vigil(begin, expected ? std::optional(begin + *expected) : std::nullopt);
+  microseconds now = 0us;
+  Wait wait{0us};
+  for (; now < end; ++wait.looks) {
+    const microseconds nap = vigil.nap(begin + now);
+    now += nap.count() > 0 ? nap + kSlack : kLook;
+  }
+  wait.late = now - end;
+  return wait;
+}
+
+TEST(Vigil, NapsWhereNobodyKnowsTheEnd) {
+  microseconds latest = 0us;
+  for (microseconds end = 9ms; end < 11ms; end += 10us) {
+    const Wait wait = wait_for(end, {});
+    EXPECT_LT(wait.looks, 80) << end.count();
+    EXPECT_LE(wait.late, 560us);
+    latest = std::max(latest, wait.late);
+  }
+  EXPECT_GT(latest, 500us);
+}
+
+TEST(Vigil, IsAwakeWhenTheEndIsNear) {
+  for (const microseconds expected : {1000us, 10000us, 50000us, 400000us}) {
+    const microseconds margin = std::clamp(expected / 40, 120us, 900us);
+    for (const microseconds end : {expected - margin, expected, expected + margin}) {
+      const Wait wait = wait_for(end, expected);
+      EXPECT_LE(wait.late, kLook) << end.count() << " of " << expected.count();
+      EXPECT_LT(wait.looks, 2000 + end / 500us) << "awake for two milliseconds at most";
+    }
+  }
+}
+
+TEST(Vigil, AnEndThatIsFarFromTheOneExpectedIsNoLaterThanByNaps) {
+  for (const microseconds end : {3ms, 7ms, 20ms, 200ms}) {
+    const Wait wait = wait_for(end, 10ms);
+    EXPECT_LE(wait.late, 560us) << end.count();
+    EXPECT_LT(wait.looks, 500 + end / 500us) << end.count();
+  }
+}
+
+TEST(Vigil, AnEndThatIsPastIsNotWaitedFor) {
+  EXPECT_LE(wait_for(5ms, 0us).late, 560us);
+  EXPECT_LE(wait_for(5ms, microseconds(-3)).late, 560us);
+}
+
+}  // namespace
+}  // namespace hvd::vigil_test
