@@ -94,10 +94,11 @@ TEST_P(KernelTest, WindowsBecomeRows) {
   for (const Window& window : {Window{7, 7, 2, 2, 3, 3, 3, 3}, Window{3, 3, 1, 1, 1, 1, 1, 1}, Window{3, 3, 2, 2},
                                Window{3, 2, 1, 3, 2, 0, 1, 0}}) {
     for (const Shape& images : {Shape{3, 31, 29, 3}, Shape{1, 9, 400, 3}}) {  // a line of the second in several blocks
-      const Tensor x(GetParam(), images, 1);
+      const Tensor x(GetParam(), images, 1, Gap{images[0] - 1});              // the second without gaps
       const Shape y = pooled_shape(x.shape, window);
       const std::int64_t taps = std::int64_t{3} * window.kernel_h * window.kernel_w;
-      for (const std::int64_t width : {(taps + 7) / 8 * 8, (taps + 7) / 8 * 8 + 1}) {  // in vectors, and one by one
+      // In vectors; one by one; more vectors than a block has threads.
+      for (const std::int64_t width : {(taps + 7) / 8 * 8, (taps + 7) / 8 * 8 + 1, std::int64_t{301}}) {
         Tensor rows(GetParam(), {y[0] * y[1] * y[2], width});
         columns(window, x.image(), {rows.matrix(), y[0], y[1], y[2]}, nullptr);
         for (std::int64_t row = 0; row < rows.shape[0]; ++row) {

@@ -5,28 +5,72 @@ namespace hvd::models::cudnn::kernels {
 namespace {
 
 constexpr int kMostPixels = 256;  // of a line of the result, per block
+constexpr int kWarp = 32;
 
-// What a block reads: `pixels` windows side by side, which cover `lines` lines of `span` elements.
+// What a block reads: `pixels` windows side by side, which cover `lines` lines of `span` elements, `pitch` apart in
+// shared memory. So many threads read a line as `readers` says.
 struct Tile {
-  int pixels = 0, lines = 0, span = 0;
+  int pixels = 0, lines = 0, span = 0, pitch = 0, readers = 0;
 };
+
+// Neighbouring threads read neighbouring vectors of a window, 16 bytes apart, which are in 8 of 32 banks. The lines of
+// a window lie such that the next line's begin one bank further.
+int pitch_of(int span, int in_line, std::size_t element) {
+  constexpr int kVector = 16, kBank = 4;
+  const auto bytes = static_cast<int>(element);
+  int pitch = span;
+  while ((pitch - in_line) * bytes % kVector != kBank) ++pitch;
+  return pitch;
+}
 
 Tile tile_of(const Window& window, const Image& x, const Image& out) {
   const auto channels = static_cast<int>(x.matrix.channels);
+  const std::size_t element = size_of(x.matrix.type);
   const auto span = [&](int pixels) { return ((pixels - 1) * window.stride_w + window.kernel_w) * channels; };
-  int pixels = static_cast<int>(std::min<std::int64_t>(out.w, kMostPixels));
-  while (pixels > 1 && std::int64_t{window.kernel_h} * span(pixels) > kMostWindowElements) --pixels;
-  if (std::int64_t{window.kernel_h} * span(pixels) > kMostWindowElements) {
+  const auto pitch = [&](int pixels) { return pitch_of(span(pixels), window.kernel_w * channels, element); };
+  const auto fits = [&](int distance) { return std::int64_t{window.kernel_h} * distance <= kMostWindowElements; };
+  if (!fits(span(1))) {
     throw Error(Errc::kInvalidArgument, "kernel columns: a window of " + std::to_string(window.kernel_h * span(1)) +
                                             " elements; it takes up to " + std::to_string(kMostWindowElements));
   }
+  int pixels = static_cast<int>(std::min<std::int64_t>(out.w, kMostPixels));
+  while (pixels > 1 && !fits(pitch(pixels))) --pixels;
   const auto blocks = (static_cast<int>(out.w) + pixels - 1) / pixels;
   pixels = (static_cast<int>(out.w) + blocks - 1) / blocks;  // as many for each
-  return {.pixels = pixels, .lines = window.kernel_h, .span = span(pixels)};
+  return {.pixels = pixels,
+          .lines = window.kernel_h,
+          .span = span(pixels),
+          .pitch = fits(pitch(pixels)) ? pitch(pixels) : span(pixels),
+          .readers = std::max(kWarp, kThreads / window.kernel_h / kWarp * kWarp)};
+}
+
+// Lines [top, top + tile.lines) of image n from pixel `left` on, zeroes outside.
+template <class T>
+__device__ void read_tile(T* shared, const Tile& tile, const Image& x, std::int64_t n, int top, int left) {
+  const auto thread = static_cast<int>(threadIdx.x);
+  const int group = thread / tile.readers, reader = thread - group * tile.readers, groups = kThreads / tile.readers;
+  if (group >= groups) return;
+  const auto channels = static_cast<int>(x.matrix.channels);
+  const bool dense = x.matrix.pitch == channels;
+  const int begin = -left * channels, end = (static_cast<int>(x.w) - left) * channels;  // of what there is of a line
+  for (int line = group; line < tile.lines; line += groups) {
+    const int h = top + line;
+    const bool there = h >= 0 && h < x.h;
+    const std::int64_t from = ((n * x.h + h) * x.w + left) * x.matrix.pitch;
+    T* const to = shared + line * tile.pitch;
+    for (int i = reader; i < tile.span; i += tile.readers) {
+      T value = from_float<T>(0);
+      if (there && i >= begin && i < end) {
+        value = static_cast<const T*>(x.matrix.data)[from + (dense ? i : i / channels * x.matrix.pitch + i % channels)];
+      }
+      to[i] = value;
+    }
+  }
 }
 
 // A block makes the rows of `tile.pixels` neighbours on one line of the result. Every element of the image is read
-// about once from memory, line by line, and then many times from shared memory.
+// about once from memory, line by line, and then many times from shared memory. A thread keeps its vector of the window
+// and goes from pixel to pixel.
 template <class T, int V>
 __global__ void __launch_bounds__(kThreads)
     columns_kernel(const HVD_GRID_CONSTANT Window window, const HVD_GRID_CONSTANT Image x,
@@ -36,35 +80,37 @@ __global__ void __launch_bounds__(kThreads)
   const std::int64_t line = blockIdx.x / static_cast<unsigned>(blocks_per_line);
   const int first = static_cast<int>(blockIdx.x - line * blocks_per_line) * tile.pixels;
   const std::int64_t n = quotient(line, out.h);
-  const int top = static_cast<int>(line - n * out.h) * window.stride_h - window.pad_top;
-  const int left = first * window.stride_w - window.pad_left;
-  const int channels = static_cast<int>(x.matrix.channels);
-  for (int i = thread; i < tile.lines * tile.span; i += kThreads) {
-    const int at_line = i / tile.span, rest = i - at_line * tile.span, at_pixel = rest / channels;
-    const int h = top + at_line, w = left + at_pixel;
-    const bool there = h >= 0 && w >= 0 && h < x.h && w < x.w;
-    const std::int64_t pixel = (n * x.h + h) * x.w + w;
-    shared[i] = there ? static_cast<const T*>(x.matrix.data)[pixel * x.matrix.pitch + (rest - at_pixel * channels)]
-                      : from_float<T>(0);
-  }
+  read_tile(shared, tile, x, n, static_cast<int>(line - n * out.h) * window.stride_h - window.pad_top,
+            first * window.stride_w - window.pad_left);
   __syncthreads();
+  const int channels = static_cast<int>(x.matrix.channels);
   const int in_line = window.kernel_w * channels, taps = window.kernel_h * in_line;
   const int vectors = static_cast<int>(out.matrix.channels) / V;
   const int pixels = std::min(tile.pixels, static_cast<int>(out.w) - first);
-  for (int i = thread; i < pixels * vectors; i += kThreads) {
-    const int pixel = i / vectors, channel = (i - pixel * vectors) * V;
+  const int at_once = vectors < kThreads ? kThreads / vectors : 1;
+  const int slot = vectors < kThreads ? thread / vectors : 0;
+  if (slot >= at_once) return;
+  const int to_next = window.stride_w * channels;
+  for (int vector = thread - slot * vectors; vector < vectors; vector += kThreads) {
+    const int channel = vector * V;
+    int from[V];  // in shared memory, of the first pixel
     int at_line = channel / in_line, rest = channel - at_line * in_line;
-    const T* const from = shared + pixel * window.stride_w * channels;
-    Vector<T, V> value;
     HVD_UNROLL
     for (int k = 0; k < V; ++k) {
-      value.at[k] = channel + k < taps ? from[at_line * tile.span + rest] : from_float<T>(0);
+      from[k] = at_line * tile.pitch + rest;
       if (++rest == in_line) {
         rest = 0;
         ++at_line;
       }
     }
-    store<T, V>(out.matrix.data, (line * out.w + first + pixel) * out.matrix.pitch + channel, value);
+    const std::int64_t to = (line * out.w + first) * out.matrix.pitch + channel;
+    for (int pixel = slot; pixel < pixels; pixel += at_once) {
+      const T* const at = shared + pixel * to_next;
+      Vector<T, V> value;
+      HVD_UNROLL
+      for (int k = 0; k < V; ++k) value.at[k] = channel + k < taps ? at[from[k]] : from_float<T>(0);
+      store<T, V>(out.matrix.data, to + pixel * out.matrix.pitch, value);
+    }
   }
 }
 
