@@ -55,7 +55,7 @@ Analyser::Analyser(const Graph& graph, const AnalysisOptions& options, EngineOra
       program_.values[static_cast<std::size_t>(value_of(vector))].type = DataType::kF32;
     }
   }
-  if (options_.level >= 1) plan_slices();
+  if (options_.fusion.level >= 1) plan_slices();
 }
 
 Program Analyser::run() && {
@@ -293,9 +293,9 @@ Program analyse(const Graph& graph, const AnalysisOptions& options, EngineOracle
   if (graph.first_backward == graph.nodes.size()) {
     throw Error(Errc::kInvalidArgument, graph.model + ": the graph must be differentiated first");
   }
-  if (options.level < 0 || options.level > 2) {
+  if (options.fusion.level < 0 || options.fusion.level > 2) {
     throw Error(Errc::kInvalidArgument,
-                "fusion level " + std::to_string(options.level) + " does not exist; choose 0, 1 or 2");
+                "fusion level " + std::to_string(options.fusion.level) + " does not exist; choose 0, 1 or 2");
   }
   return Analyser(graph, options, oracle).run();
 }

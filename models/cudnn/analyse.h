@@ -39,10 +39,7 @@ std::int64_t image_channels_multiple(ComputeType type) noexcept;
 struct AnalysisOptions {
   ComputeType compute = ComputeType::kFp16;
   DataType gradient = DataType::kF16;  ///< of the gradient arena
-  int level = 2;                       ///< the highest to try
-  Prologues prologues = Prologues::kAll;
-  OwnNorms own_norms = OwnNorms::kNone;
-  Images images = Images::kAsTheyAre;
+  Fusion fusion = cudnn_alone(2);      ///< its level is the highest to try
 };
 
 /// Says whether a group can be run. Called often for equal groups: keep the answers, by signature().

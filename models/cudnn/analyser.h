@@ -62,7 +62,9 @@ class Analyser {
   [[nodiscard]] ValueId value_of(TensorId id) const;
   [[nodiscard]] bool has_value(TensorId id) const { return value_of_.at(static_cast<std::size_t>(id)) != kNoValue; }
   [[nodiscard]] DataType storage_type() const { return storage(options_.compute); }
-  [[nodiscard]] bool own_norms(OwnNorms passes) const { return options_.level >= 1 && options_.own_norms >= passes; }
+  [[nodiscard]] bool own_norms(OwnNorms passes) const {
+    return options_.fusion.level >= 1 && options_.fusion.own_norms >= passes;
+  }
 
   // Images of few channels, and what convolutions read and make beside them. (padding.cpp)
   /// A value with channels added, and the slice of it that has the tensor's own.

@@ -39,7 +39,7 @@ void Analyser::bind_diff(TensorId id, ValueId value) {
 
 Analyser::Fate Analyser::fate(TensorId id) const {
   Fate fate{.whole = id};
-  if (options_.level == 0) return fate;
+  if (options_.fusion.level == 0) return fate;
   fate.accumulate = only_reader(id, OpKind::kAccumulate);
   if (fate.accumulate != kNoNode) {
     const auto parts = parts_.find(fate.accumulate);
@@ -54,7 +54,7 @@ Analyser::Fate Analyser::fate(TensorId id) const {
   fate.relu_backward = only_reader(fate.whole, OpKind::kReluBackward);
   if (fate.relu_backward == kNoNode) return fate;
   fate.delayed = own_norms(OwnNorms::kRectifying) && delays_to(fate.relu_backward) != kNoNode;
-  if (options_.level < 2) return fate;
+  if (options_.fusion.level < 2) return fate;
   // relu(norm(x)) alone: what the rectifier tests can be computed from x.
   const NodeId norm = norm_under(fate.relu_backward);
   if (norm == kNoNode) return fate;
@@ -182,7 +182,7 @@ void Analyser::relu_backward(NodeId id) {
 // Where only the backward of the batch norm below reads the result, that does both: what the rectifier tests is
 // computed from x, which it reads anyway.
 NodeId Analyser::delays_to(NodeId relu_backward) const {
-  if (options_.level == 0) return kNoNode;
+  if (options_.fusion.level == 0) return kNoNode;
   const NodeId next = only_reader(node(relu_backward).outputs[0], OpKind::kBatchNormBackward);
   return next != kNoNode && norm_under(relu_backward) == node(next).forward ? next : kNoNode;
 }
@@ -205,7 +205,7 @@ void Analyser::pool_backward(NodeId id, OpType type) {
   // A rectifier that only this max pool reads: dy reaches only elements that equal the pooled maximum, so its sign is
   // the test.
   NodeId undone = kNoNode;
-  if (max && options_.level >= 1) {
+  if (max && options_.fusion.level >= 1) {
     const NodeId producer = graph_.tensor(of.inputs[0]).producer;
     const bool rectifier = producer != kNoNode && node(producer).kind == OpKind::kRelu;
     if (rectifier && only_forward_reader(of.inputs[0], OpKind::kMaxPool) != kNoNode) {
@@ -244,13 +244,13 @@ void Analyser::concat_backward(NodeId id) {
     const std::int64_t channels = shape(inputs[i])[3];
     if (of.outputs[i] != kNoTensor) {
       const ValueId slice =
-          add_value({.name = graph_.tensor(of.outputs[i]).name + (options_.level == 0 ? ":slice" : ""),
-                     .tensor = options_.level == 0 ? kNoTensor : of.outputs[i],
+          add_value({.name = graph_.tensor(of.outputs[i]).name + (options_.fusion.level == 0 ? ":slice" : ""),
+                     .tensor = options_.fusion.level == 0 ? kNoTensor : of.outputs[i],
                      .shape = shape(inputs[i]),
                      .type = storage_type(),
                      .parent = dy,
                      .channel = channel});
-      if (options_.level == 0) {
+      if (options_.fusion.level == 0) {
         operate(copies, OpType::kCopy, {slice}, {output(copies, of.outputs[i])}, id);
       } else {
         bind_diff(of.outputs[i], slice);
@@ -258,7 +258,7 @@ void Analyser::concat_backward(NodeId id) {
     }
     channel += channels;
   }
-  if (options_.level >= 1) {
+  if (options_.fusion.level >= 1) {
     program_.elided.push_back({.node = id, .why = "its outputs are read as slices"});
     return;
   }
@@ -269,7 +269,7 @@ void Analyser::concat_backward(NodeId id) {
 void Analyser::accumulate(NodeId id) {
   const Node& of = node(id);
   const TensorId sum = of.outputs[0];
-  const NodeId relu = options_.level >= 1 ? only_reader(sum, OpKind::kReluBackward) : kNoNode;
+  const NodeId relu = options_.fusion.level >= 1 ? only_reader(sum, OpKind::kReluBackward) : kNoNode;
   Draft made = draft(Engine::kOwn, relu == kNoNode ? 0 : has_value(node(relu).inputs[0]) ? 1 : 2, id);
   std::vector<ValueId> parts = std::move(parts_[id]);
   parts_.erase(id);

@@ -52,9 +52,10 @@ std::unique_ptr<DeviceStep> make_cudnn_step(Graph graph, const StepOptions& opti
   cudnn::Planning planning;
   planning.fusions = cudnn.other_fusions ? cudnn::worth_timing(cudnn.fusion) : std::vector{cudnn.fusion};
   planning.plan = [&](const Graph& of, const cudnn::Fusion& fusion, const cudnn::EngineFailures& failed) {
-    cudnn::PlanOptions options_of_this = with_fusion(plan, fusion);
-    options_of_this.failed = failed;
-    return planner->plan(of, options_of_this);
+    cudnn::PlanOptions way = plan;
+    way.fusion = fusion;
+    way.failed = failed;
+    return planner->plan(of, way);
   };
   return cudnn::make_executor(std::move(graph), planning,
                               {.seed = options.seed,

@@ -29,10 +29,10 @@ std::vector<Analyser::ConvForm> Analyser::conv_forms(NodeId id) const {
   const Node& of = node(id);
   const bool bias = of.inputs.size() > 2;
   std::vector<ConvForm> forms;
-  if (options_.level >= 2 && !bias && only_forward_reader(of.outputs[0], OpKind::kBatchNorm) != kNoNode) {
+  if (options_.fusion.level >= 2 && !bias && only_forward_reader(of.outputs[0], OpKind::kBatchNorm) != kNoNode) {
     forms.push_back({.statistics = true});
   }
-  if (options_.level >= 1) {
+  if (options_.fusion.level >= 1) {
     if (only_forward_reader(of.outputs[0], OpKind::kRelu) != kNoNode) forms.push_back({.bias = bias, .relu = true});
     if (bias) forms.push_back({.bias = true});
   }
@@ -114,7 +114,7 @@ void Analyser::refuse_convolution(NodeId id, const char* what) const {
 
 void Analyser::own_bias(NodeId id, ValueId x) {
   const Node& of = node(id);
-  const NodeId relu = options_.level >= 1 ? only_forward_reader(of.outputs[0], OpKind::kRelu) : kNoNode;
+  const NodeId relu = options_.fusion.level >= 1 ? only_forward_reader(of.outputs[0], OpKind::kRelu) : kNoNode;
   Draft made = draft(Engine::kOwn, relu == kNoNode ? 0 : 1, id);
   ValueId result =
       relu == kNoNode ? output(made, of.outputs[0]) : inside_value(of.name + ":biased", shape(of.outputs[0]));
@@ -130,18 +130,18 @@ void Analyser::norm(NodeId id) {
   const Node& of = node(id);
   if (norms_.contains(id)) return finalize(id, 2);
   const TensorId y = of.outputs[0];
-  const NodeId add = options_.level >= 1 ? only_forward_reader(y, OpKind::kAdd) : kNoNode;
+  const NodeId add = options_.fusion.level >= 1 ? only_forward_reader(y, OpKind::kAdd) : kNoNode;
   if (add != kNoNode) {
     // The last batch norm before a sum waits for it: the other operand is there by then.
     const auto& operands = node(add).inputs;
     const bool last = std::all_of(operands.begin(), operands.end(), [&](TensorId operand) { return operand <= y; });
     if (last && operands[0] != operands[1]) return;  // see add(); a norm without statistics yet, and without a value
   }
-  const NodeId relu = options_.level >= 1 ? only_forward_reader(y, OpKind::kRelu) : kNoNode;
+  const NodeId relu = options_.fusion.level >= 1 ? only_forward_reader(y, OpKind::kRelu) : kNoNode;
   if (relu != kNoNode && whole_norm(id, kNoNode, relu)) return;
   if (whole_norm(id, kNoNode, kNoNode)) return;
-  if (options_.level == 0) statistics(id);
-  finalize(id, options_.level >= 1 ? 1 : 0);
+  if (options_.fusion.level == 0) statistics(id);
+  finalize(id, options_.fusion.level >= 1 ? 1 : 0);
 }
 
 // Forward, sum and rectifier in one launch of cuDNN's, as far as it has an engine.
@@ -212,21 +212,21 @@ void Analyser::finalize(NodeId id, int level) {
   commit(made);
 
   const TensorId y = of.outputs[0];
-  const NodeId relu = options_.level >= 1 ? only_forward_reader(y, OpKind::kRelu) : kNoNode;
+  const NodeId relu = options_.fusion.level >= 1 ? only_forward_reader(y, OpKind::kRelu) : kNoNode;
   if (relu != kNoNode && level >= 2 && may_stay_unapplied(node(relu).outputs[0], {.norm = id, .relu = relu})) {
     done_[static_cast<std::size_t>(relu)] = true;  // each consumer's group applies it; the first finishes it
     return;
   }
   unapplied_[y] = {.norm = id, .relu = kNoNode};
-  const NodeId add = options_.level >= 1 ? only_forward_reader(y, OpKind::kAdd) : kNoNode;
+  const NodeId add = options_.fusion.level >= 1 ? only_forward_reader(y, OpKind::kAdd) : kNoNode;
   if (add == kNoNode) apply_now(id);  // a sum applies it itself
 }
 
 // y, or relu(y), into memory.
 void Analyser::apply_now(NodeId id) {
   const TensorId y = node(id).outputs[0];
-  const NodeId relu = options_.level >= 1 ? only_forward_reader(y, OpKind::kRelu) : kNoNode;
-  Draft made = draft(Engine::kOwn, relu == kNoNode ? 0 : options_.level, id);
+  const NodeId relu = options_.fusion.level >= 1 ? only_forward_reader(y, OpKind::kRelu) : kNoNode;
+  Draft made = draft(Engine::kOwn, relu == kNoNode ? 0 : options_.fusion.level, id);
   const ValueId value = applied_again(made, id, false);
   if (relu != kNoNode) {
     operate(made, OpType::kRelu, {value}, {output(made, node(relu).outputs[0])}, relu);
@@ -240,7 +240,7 @@ void Analyser::apply_now(NodeId id) {
 
 bool Analyser::takes_prologue(NodeId conv) const {
   const auto& window = std::get<Window>(node(conv).attr);
-  switch (options_.prologues) {
+  switch (options_.fusion.prologues) {
     case Prologues::kNone: return false;
     case Prologues::kPointwise: return window.kernel_h == 1 && window.kernel_w == 1;
     case Prologues::kAll: break;
@@ -283,7 +283,7 @@ bool Analyser::may_stay_unapplied(TensorId id, const Unapplied& unapplied) {
 
 void Analyser::add(NodeId id) {
   const Node& of = node(id);
-  const NodeId relu = options_.level >= 1 ? only_forward_reader(of.outputs[0], OpKind::kRelu) : kNoNode;
+  const NodeId relu = options_.fusion.level >= 1 ? only_forward_reader(of.outputs[0], OpKind::kRelu) : kNoNode;
   for (std::size_t i = 0; i < 2; ++i) {
     const TensorId operand = of.inputs[i];
     const NodeId norm = graph_.tensor(operand).producer;
@@ -296,7 +296,7 @@ void Analyser::add(NodeId id) {
     finalize(norm, 1);
   }
   const bool applies = unapplied_.contains(of.inputs[0]) || unapplied_.contains(of.inputs[1]);
-  Draft made = draft(Engine::kOwn, applies ? options_.level : relu != kNoNode ? 1 : 0, id);
+  Draft made = draft(Engine::kOwn, applies ? options_.fusion.level : relu != kNoNode ? 1 : 0, id);
   const ValueId a = activation(made, of.inputs[0], false);
   const ValueId b = activation(made, of.inputs[1], false);
   const ValueId sum =
@@ -332,7 +332,7 @@ void Analyser::linear(NodeId id) {
   const Node& of = node(id);
   const TensorId y = of.outputs[0];
   const ValueId x = packed(value_of(of.inputs[0]), id);
-  if (options_.level == 0) {
+  if (options_.fusion.level == 0) {
     Draft made = draft(Engine::kCublasLt, 0, id);
     const ValueId product = extra_output(made, of.name + ":product", shape(y), storage_type());
     operate(made, OpType::kLinear, {x, value_of(of.inputs[1])}, {product}, id);

@@ -37,6 +37,8 @@ struct Fusion {
   Images images = Images::kColumns;
   bool operator==(const Fusion&) const = default;
 };
+/// All that cuDNN may have engines for at `level`, and nothing of ours in its place.
+constexpr Fusion cudnn_alone(int level) { return {level, Prologues::kAll, OwnNorms::kNone, Images::kAsTheyAre}; }
 /// "level 2, prologues none, own norms rectifying, images as columns".
 std::string text(const Fusion& fusion);
 /// `first`, and below level 2 what was faster for some network: on an H200 in fp16, level 2 was for ResNet-101, by 3 %,

@@ -91,19 +91,19 @@ void Analyser::bias_gradient(NodeId id) {
 void Analyser::linear_backward_weights(NodeId id) {
   const Node& of = node(id);
   const ValueId x = packed(value_of(of.inputs[0]), id);
-  Draft made = draft(Engine::kCublasLt, options_.level >= 1 ? 1 : 0, id);
+  Draft made = draft(Engine::kCublasLt, options_.fusion.level >= 1 ? 1 : 0, id);
   const ValueId dy = value_of(of.inputs[1]);
   // Products come in fp32 or in the type of their inputs (cuBLASLt's table of types).
   const DataType type = options_.gradient == DataType::kF32 ? DataType::kF32 : storage_type();
   Casts casts;
   operate(made, OpType::kLinearBackwardWeights, {x, dy}, {gradient_output(made, of.outputs[0], type, casts)}, id);
   // The product's epilogue sums dy, in the type of the product's output.
-  if (options_.level >= 1) {
+  if (options_.fusion.level >= 1) {
     operate(made, OpType::kBiasGradient, {dy}, {gradient_output(made, of.outputs[1], type, casts)}, id);
   }
   commit(made);
   cast_gradients(casts);
-  if (options_.level == 0) bias_gradient(id);
+  if (options_.fusion.level == 0) bias_gradient(id);
 }
 
 // ---- Batch norms ----

@@ -19,7 +19,7 @@ bool Analyser::pads_images(TensorId id) const {
   const auto multiple = static_cast<std::size_t>(image_channels_multiple(options_.compute));
   const auto channels = static_cast<std::size_t>(shape(id)[3]);
   const std::vector<NodeId>& all = readers(id);
-  return options_.images != Images::kAsTheyAre && !multiplies_columns(only_forward_reader(id, OpKind::kConv)) &&
+  return options_.fusion.images != Images::kAsTheyAre && !multiplies_columns(only_forward_reader(id, OpKind::kConv)) &&
          align_up(channels, multiple) != channels && std::all_of(all.begin(), all.end(), [&](NodeId reader) {
            return node(reader).kind == OpKind::kConv || node(reader).kind == OpKind::kConvBackwardWeights;
          });
@@ -66,7 +66,7 @@ ValueId Analyser::padded_gradient(Draft& draft, TensorId id, const Shape& as, Da
 // ---- Columns ----
 
 bool Analyser::multiplies_columns(NodeId conv) const {
-  if (conv == kNoNode || options_.level == 0 || options_.images != Images::kColumns) return false;
+  if (conv == kNoNode || options_.fusion.level == 0 || options_.fusion.images != Images::kColumns) return false;
   const TensorId images = node(conv).inputs[0];
   if (graph_.tensor(images).role != TensorRole::kInput || only_forward_reader(images, OpKind::kConv) != conv)
     return false;

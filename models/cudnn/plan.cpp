@@ -23,25 +23,7 @@ std::string EngineChoice::text() const {
 }
 
 AnalysisOptions analysis_options(const PlanOptions& options) {
-  return {.compute = options.compute,
-          .gradient = options.gradient,
-          .level = options.level,
-          .prologues = options.prologues,
-          .own_norms = options.own_norms,
-          .images = options.images};
-}
-
-PlanOptions with_fusion(PlanOptions options, const Fusion& fusion) {
-  options.level = fusion.level;
-  options.prologues = fusion.prologues;
-  options.own_norms = fusion.own_norms;
-  options.images = fusion.images;
-  return options;
-}
-
-Fusion fusion_of(const PlanOptions& options) {
-  return {
-      .level = options.level, .prologues = options.prologues, .own_norms = options.own_norms, .images = options.images};
+  return {.compute = options.compute, .gradient = options.gradient, .fusion = options.fusion};
 }
 
 // Sums over the rows of a convolution's result inside its launch. None of cuDNN's engines for them carries the note
@@ -137,7 +119,7 @@ std::string table(const Graph& graph, const Plan& plan) {
   }
   std::ostringstream out;
   out << graph.model << ", batch " << graph.batch_size << ", " << name(plan.options.compute) << ", level "
-      << plan.options.level << ", " << plan.device << ", cuDNN " << plan.cudnn << "\n";
+      << plan.options.fusion.level << ", " << plan.device << ", cuDNN " << plan.cudnn << "\n";
   for (const auto& [what, row] : rows) {
     constexpr int kCountWidth = 5, kEngineWidth = 10, kOperationsWidth = 44;
     out << std::setw(kCountWidth) << row.groups << "  level " << row.level << "  " << std::left

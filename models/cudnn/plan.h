@@ -50,20 +50,13 @@ struct EnginePlan {
 struct PlanOptions {
   ComputeType compute = ComputeType::kFp16;
   DataType gradient = DataType::kF16;
-  int level = 2;
-  Prologues prologues = Prologues::kAll;
-  OwnNorms own_norms = OwnNorms::kNone;
-  Images images = Images::kAsTheyAre;
+  Fusion fusion = cudnn_alone(2);
   bool deterministic = false;  ///< only engines, and groups, whose sums have a fixed order
   /// One workspace serves all groups; engines that want more are passed over.
   std::size_t workspace_cap_bytes = std::size_t{1} << 30;
   std::size_t candidates = 8;  ///< engines to keep per signature, for timing
   EngineFailures failed = {};  ///< engines that are not to be used again; a group that has no other falls back
 };
-
-/// As `options`, in the way of `fusion`.
-PlanOptions with_fusion(PlanOptions options, const Fusion& fusion);
-Fusion fusion_of(const PlanOptions& options);
 
 /// Those of them that say which groups there are.
 AnalysisOptions analysis_options(const PlanOptions& options);

@@ -149,13 +149,13 @@ Rehearsal::Way Rehearsal::fastest(Way first) {
     std::string mine, note;
     if (differs) {
       if (*other->microseconds < *best.microseconds) mine = text(fusions[i]);
-      note = "a step takes " + milliseconds_text(*best.microseconds) + " with " + text(fusion_of(best.plan.options)) +
+      note = "a step takes " + milliseconds_text(*best.microseconds) + " with " + text(best.plan.options.fusion) +
              ", " + milliseconds_text(*other->microseconds) + " with " + text(fusions[i]);
     }
     if (place(options_.agree ? options_.agree(mine) : mine) == i) best = *std::move(other);
     if (!note.empty()) best.notes.push_back(std::move(note));
   }
-  keep_fusion(plan_of_first, winners_of_first, text(fusion_of(best.plan.options)));
+  keep_fusion(plan_of_first, winners_of_first, text(best.plan.options.fusion));
   return best;
 }
 

@@ -12,6 +12,7 @@
 #include "models/cudnn/analyse.h"
 #include "models/cudnn/memory_layout.h"
 #include "models/zoo/zoo.h"
+#include "tests/cudnn/fusions.h"
 #include "tests/cudnn/interpreter.h"
 #include "tests/cudnn/networks.h"
 #include "tests/cudnn/oracles.h"
@@ -45,12 +46,12 @@ std::string joined(const std::vector<std::string>& lines) {
 Program analysed(const Graph& graph, const AnalysisOptions& options, EngineOracle& oracle) {
   Program program = analyse(graph, options, oracle);
   const std::vector<std::string> wrong = violations(graph, program);
-  EXPECT_TRUE(wrong.empty()) << graph.model << ", level " << options.level << ":\n" << joined(wrong);
+  EXPECT_TRUE(wrong.empty()) << graph.model << ", level " << options.fusion.level << ":\n" << joined(wrong);
   return program;
 }
 
 Program analysed(const Graph& graph, int level, EngineOracle& oracle, DataType gradient = DataType::kF16) {
-  return analysed(graph, {.gradient = gradient, .level = level}, oracle);
+  return analysed(graph, {.gradient = gradient, .fusion = cudnn_alone(level)}, oracle);
 }
 
 std::map<std::string, int> counts(const Program& program) {
@@ -74,12 +75,12 @@ TEST(Analysis, CoversTheNetworksAtAllLevelsWhateverIsServed) {
         for (const auto& [name, oracle] : oracles()) {
           SCOPED_TRACE(std::string(model) + ", " + name);
           for (const DataType gradient : {DataType::kF16, DataType::kF32}) {
-            analysed(graph, {.gradient = gradient, .level = level}, *oracle);
+            analysed(graph, {.gradient = gradient, .fusion = cudnn_alone(level)}, *oracle);
             for (const Images images : {Images::kPadded, Images::kColumns}) {
-              analysed(graph, {.gradient = gradient, .level = level, .images = images}, *oracle);
+              analysed(graph, {.gradient = gradient, .fusion = reading(images, level)}, *oracle);
             }
             for (const OwnNorms own : kOwnNorms) {
-              analysed(graph, {.gradient = gradient, .level = level, .own_norms = own}, *oracle);
+              analysed(graph, {.gradient = gradient, .fusion = running(own, level)}, *oracle);
             }
           }
         }
@@ -194,7 +195,9 @@ TEST(Analysis, ProloguesStandWhereTheyAreWanted) {
   // unstored.
   const auto prologues = [&](Prologues where) {
     std::pair<int, int> found;
-    for (const Group& group : analysed(graph, {.prologues = where}, oracle).groups) {
+    Fusion fusion = cudnn_alone(2);
+    fusion.prologues = where;
+    for (const Group& group : analysed(graph, {.fusion = fusion}, oracle).groups) {
       if (!has(group, OpType::kConv) || !has(group, OpType::kScaleShift)) continue;
       const Operation& conv = *std::find_if(group.operations.begin(), group.operations.end(),
                                             [](const Operation& of) { return of.type == OpType::kConv; });
@@ -218,7 +221,8 @@ TEST(Analysis, RefusesAConvolutionThatNobodyServes) {
                                 [&] { analyse(graph, {}, oracle); });
   models::testing::expect_error(Errc::kInvalidArgument, {"differentiated"},
                                 [&] { analyse(tiny_resnet(2), {}, oracle); });
-  models::testing::expect_error(Errc::kInvalidArgument, {"level 3"}, [&] { analyse(graph, {.level = 3}, oracle); });
+  models::testing::expect_error(Errc::kInvalidArgument, {"level 3"},
+                                [&] { analyse(graph, {.fusion = cudnn_alone(3)}, oracle); });
 }
 
 TEST(Analysis, WritesBranchesIntoTheirConcatenation) {
@@ -226,7 +230,7 @@ TEST(Analysis, WritesBranchesIntoTheirConcatenation) {
   ServesAll oracle;
   // In a type of which no gradient is copied.
   const Program program =
-      analysed(graph, {.compute = ComputeType::kTf32, .gradient = DataType::kF32, .level = 1}, oracle);
+      analysed(graph, {.compute = ComputeType::kTf32, .gradient = DataType::kF32, .fusion = cudnn_alone(1)}, oracle);
   std::size_t concats = 0;
   for (const Node& node : graph.nodes) concats += node.kind == OpKind::kConcat ? 1U : 0U;
   EXPECT_EQ(program.elided.size(), 2 * concats);  // forward and backward
@@ -270,9 +274,9 @@ TEST(AnalysisPadding, TheFirstConvolutionReadsAsManyChannelsAsTensorCoresWant) {
   for (int level = 0; level <= 2; ++level) {
     const auto padded = [level](ComputeType compute) {
       return AnalysisOptions{
-          .compute = compute, .gradient = storage(compute), .level = level, .images = Images::kPadded};
+          .compute = compute, .gradient = storage(compute), .fusion = reading(Images::kPadded, level)};
     };
-    EXPECT_EQ(channels_of({.compute = ComputeType::kFp16, .level = level}, "3"), 7);
+    EXPECT_EQ(channels_of({.compute = ComputeType::kFp16, .fusion = cudnn_alone(level)}, "3"), 7);
     EXPECT_EQ(channels_of(padded(ComputeType::kFp16), "8"), 8);
     EXPECT_EQ(channels_of(padded(ComputeType::kBf16), "8"), 8);
     EXPECT_EQ(channels_of(padded(ComputeType::kTf32), "4"), 2);
@@ -288,7 +292,7 @@ TEST(AnalysisPadding, ImagesThatSomethingElseReadsStayAsTheyAre) {
   b.softmax_cross_entropy("loss", b.fully_connected("fc", b.global_avg_pool("avgpool", all), 5));
   const Graph graph = differentiate(std::move(b).build());
   ServesAll oracle;
-  const Program program = analysed(graph, {.level = 2, .images = Images::kPadded}, oracle);
+  const Program program = analysed(graph, {.fusion = reading(Images::kPadded, 2)}, oracle);
   for (const Value& value : program.values) EXPECT_EQ(value.padding, 0) << value.name;
 }
 
@@ -372,8 +376,8 @@ void compare_with_reference(const Graph& forward, const AnalysisOptions& options
       norm += expected[i] * expected[i];
     }
     EXPECT_TRUE(std::sqrt(error) <= kTolerance * std::sqrt(norm) + 1e-14)
-        << forward.model << ", level " << options.level << ", " << what << ": error " << std::sqrt(error) << " of "
-        << std::sqrt(norm);
+        << forward.model << ", level " << options.fusion.level << ", " << what << ": error " << std::sqrt(error)
+        << " of " << std::sqrt(norm);
   };
   for (std::size_t p = 0; p < slots.size(); ++p) {
     compare("gradient of " + slots[p].name, interpreter.get(graph.parameters[p].gradient),
@@ -391,13 +395,14 @@ TEST(AnalysisArithmetic, SmallNetworksAtAllLevelsWhateverIsServed) {
       for (const auto& [name, oracle] : oracles()) {
         SCOPED_TRACE(name);
         for (const Images images : {Images::kAsTheyAre, Images::kPadded, Images::kColumns}) {
-          compare_with_reference(forward, {.level = level, .images = images}, *oracle);
+          compare_with_reference(forward, {.fusion = reading(images, level)}, *oracle);
         }
         for (const OwnNorms own : kOwnNorms) {
-          compare_with_reference(forward, {.level = level, .own_norms = own}, *oracle);
+          compare_with_reference(forward, {.fusion = running(own, level)}, *oracle);
         }
-        compare_with_reference(forward, {.compute = ComputeType::kTf32, .gradient = DataType::kF32, .level = level},
-                               *oracle);
+        compare_with_reference(
+            forward, {.compute = ComputeType::kTf32, .gradient = DataType::kF32, .fusion = cudnn_alone(level)},
+            *oracle);
       }
     }
   }
@@ -420,18 +425,18 @@ TEST(AnalysisArithmetic, ImagesThatAreNoColumnsArePadded) {
   };
   ServesAll all;
   const Graph vgg = differentiate(models::testing::tiny_vgg(2));
-  EXPECT_EQ(counts(analysed(vgg, {.images = Images::kColumns}, all))["own: columns"], 1);
+  EXPECT_EQ(counts(analysed(vgg, {.fusion = reading(Images::kColumns)}, all))["own: columns"], 1);
   for (const bool twice : {false, true}) {
     const Graph forward = network(twice), graph = differentiate(forward);
     for (int level = 1; level <= 2; ++level) {
       ServesAll oracle;
-      const Program program = analysed(graph, {.level = level, .images = Images::kColumns}, oracle);
+      const Program program = analysed(graph, {.fusion = reading(Images::kColumns, level)}, oracle);
       EXPECT_EQ(counts(program)["own: columns"], 0) << forward.model;
       const auto padded = std::count_if(program.values.begin(), program.values.end(), [](const Value& value) {
         return value.home == Home::kImages && value.padding > 0;
       });
       EXPECT_EQ(padded, 1) << forward.model;
-      compare_with_reference(forward, {.level = level, .images = Images::kColumns}, oracle);
+      compare_with_reference(forward, {.fusion = reading(Images::kColumns, level)}, oracle);
     }
   }
 }
@@ -439,7 +444,7 @@ TEST(AnalysisArithmetic, ImagesThatAreNoColumnsArePadded) {
 TEST(AnalysisArithmetic, ResNet50AtLevelTwo) {
   ServesAll oracle;
   compare_with_reference(build_model({.model = "resnet50", .batch_size = 4, .image_size = 32, .classes = 10}),
-                         {.level = 2}, oracle);
+                         {.fusion = cudnn_alone(2)}, oracle);
 }
 
 }  // namespace

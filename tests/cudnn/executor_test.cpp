@@ -15,6 +15,7 @@
 
 #include "models/cudnn/step_memory.h"
 #include "models/zoo/zoo.h"
+#include "tests/cudnn/fusions.h"
 #include "tests/cudnn/machine.h"
 #include "tests/cudnn/networks.h"
 #include "tests/cudnn/oracles.h"
@@ -37,7 +38,7 @@ TEST(ExecutorArithmetic, EveryLevelWhateverIsServedInFp32) {
       for (EngineOracle* oracle : std::initializer_list<EngineOracle*>{&all, &single, &plain, &random}) {
         SCOPED_TRACE(forward.model + ", level " + std::to_string(level));
         Wish wish{.forward = forward};
-        wish.plan.level = level;
+        wish.plan.fusion.level = level;
         compare_with_reference(wish, *oracle);
       }
     }
@@ -52,7 +53,7 @@ TEST(ExecutorArithmetic, SixteenBitTypesAndTheirMasterWeights) {
         for (int level = 0; level <= 2; ++level) {
           SCOPED_TRACE(forward.model + ", " + std::string(name(compute)) + ", level " + std::to_string(level));
           Wish wish{.forward = forward};
-          wish.plan = {.compute = compute, .gradient = gradient, .level = level};
+          wish.plan = {.compute = compute, .gradient = gradient, .fusion = cudnn_alone(level)};
           wish.executor.loss_scale = 128;
           compare_with_reference(wish, oracle);
         }
@@ -90,10 +91,10 @@ TEST(ExecutorArithmetic, ChannelsOfZeroesBesideTheImagesChangeNoBit) {
         for (int level = 0; level <= 2; ++level) {
           SCOPED_TRACE(forward.model + ", " + std::string(name(compute)) + ", level " + std::to_string(level));
           Wish wish{.forward = forward};
-          wish.plan = {.compute = compute, .gradient = gradient, .level = level, .images = Images::kAsTheyAre};
+          wish.plan = {.compute = compute, .gradient = gradient, .fusion = reading(Images::kAsTheyAre, level)};
           wish.executor.loss_scale = 128;
           const TwoSteps plain = two_steps(wish);
-          wish.plan.images = Images::kPadded;
+          wish.plan.fusion.images = Images::kPadded;
           wish.executor.tune = level == 2;  // on images with the same gaps, and without a trace
           const TwoSteps padded = two_steps(wish);
           EXPECT_EQ(padded.losses, plain.losses);
@@ -122,7 +123,7 @@ TEST(ExecutorArithmetic, TheRoundingModelHoldsInEveryTypeAndSeesErrors) {
       for (const Fusion& fusion : fusions) {
         const std::string level = text(fusion);
         Wish wish{.forward = model.forward()};
-        wish.plan = with_fusion({.compute = compute, .gradient = storage(compute)}, fusion);
+        wish.plan = {.compute = compute, .gradient = storage(compute), .fusion = fusion};
         wish.executor = {.seed = model.seed(), .loss_scale = 128};
         Machine machine(wish, oracle);
         const double loss = machine.step->forward_backward(machine.batch(), machine.sink);
@@ -168,7 +169,7 @@ TEST_P(ExecutorOrder, EachGroupIsLaunchedOnceInOrderAndGradientsFollow) {
     SCOPED_TRACE(level);
     ServesAll oracle;
     Wish wish{.forward = small_network(GetParam()), .device_bytes = std::size_t{4} << 30};
-    wish.plan = {.compute = ComputeType::kFp16, .gradient = DataType::kF16, .level = level};
+    wish.plan = {.compute = ComputeType::kFp16, .gradient = DataType::kF16, .fusion = cudnn_alone(level)};
     wish.script = [](Recorder& recorder) { recorder.dry = true; };
     Machine machine(wish, oracle);
     const std::size_t objects = machine.gpu.objects();
@@ -244,7 +245,7 @@ TEST(Executor, DeterministicModeTakesNoSumsOverRowsInsideAConvolutionsLaunch) {
        {tiny_resnet(2), tiny_inception(2), small_network("resnet50"), small_network("inception3")}) {
     SCOPED_TRACE(forward.model);
     const Graph graph = differentiate(forward);
-    PlanOptions options{.level = 2};
+    PlanOptions options{.fusion = cudnn_alone(2)};
     const auto fused = [](const Program& program) {
       return std::count_if(program.groups.begin(), program.groups.end(), [](const Group& group) {
         return group.engine == Engine::kCudnn && group.operations.size() > 1 &&
@@ -257,7 +258,7 @@ TEST(Executor, DeterministicModeTakesNoSumsOverRowsInsideAConvolutionsLaunch) {
     EXPECT_EQ(violations(graph, plan.program), std::vector<std::string>());
     EXPECT_EQ(fused(plan.program), 0);
     // What is left is level 1, all of it, at every batch norm with the reason.
-    EXPECT_EQ(launches(plan), launches(planned(graph, {.level = 1, .deterministic = true}, oracle)));
+    EXPECT_EQ(launches(plan), launches(planned(graph, {.fusion = cudnn_alone(1), .deterministic = true}, oracle)));
     const auto norms = std::count_if(forward.nodes.begin(), forward.nodes.end(),
                                      [](const Node& node) { return node.kind == OpKind::kBatchNorm; });
     const auto said =
@@ -287,7 +288,7 @@ TEST(Executor, ADeterministicStepComputesWhatTheReferenceDoes) {
 TEST(Executor, AGraphComputesTheSameBitsAsTheSameStepsEager) {
   ServesAll oracle;
   Wish wish{.forward = tiny_inception(3)};
-  wish.plan = {.compute = ComputeType::kFp16, .gradient = DataType::kF16, .level = 2};
+  wish.plan = {.compute = ComputeType::kFp16, .gradient = DataType::kF16, .fusion = cudnn_alone(2)};
   Machine eager(wish, oracle, 1);
   std::vector<std::vector<std::byte>> expected;
   std::vector<double> losses;
@@ -339,7 +340,7 @@ TEST(Executor, StepsThatAreNotWaitedForDoNotRace) {
 TEST(Executor, ABatchThatComesAgainCrossesOnce) {
   ServesAll oracle;
   Wish wish{.forward = models::testing::tiny_vgg(2)};
-  wish.plan = {.compute = ComputeType::kBf16, .gradient = DataType::kBF16, .level = 1};
+  wish.plan = {.compute = ComputeType::kBf16, .gradient = DataType::kBF16, .fusion = cudnn_alone(1)};
   Machine machine(wish, oracle);
   const std::vector<float> first = machine.images;
   const auto loss = [&](std::uint64_t content, std::uint64_t number) {
@@ -372,7 +373,7 @@ TEST(Executor, RefusesABatchOfAnotherSize) {
 TEST(Executor, AnOverflowLeavesTheWeightsAndHalvesTheScale) {
   ServesAll oracle;
   Wish wish{.forward = models::testing::tiny_vgg(2)};
-  wish.plan = {.compute = ComputeType::kFp16, .gradient = DataType::kF16, .level = 1};
+  wish.plan = {.compute = ComputeType::kFp16, .gradient = DataType::kF16, .fusion = cudnn_alone(1)};
   Machine machine(wish, oracle);
   // The largest scale overflows here or it does not; what follows is told from outside: an infinite gradient.
   machine.step->forward_backward(machine.batch(), machine.sink);
@@ -403,7 +404,7 @@ TEST(Executor, AnOverflowLeavesTheWeightsAndHalvesTheScale) {
 TEST(Executor, WeightsThatWereBroadcastAreUsed) {
   ServesAll oracle;
   Wish wish{.forward = models::testing::tiny_vgg(2)};
-  wish.plan = {.compute = ComputeType::kBf16, .gradient = DataType::kBF16, .level = 2};
+  wish.plan = {.compute = ComputeType::kBf16, .gradient = DataType::kBF16, .fusion = cudnn_alone(2)};
   Machine machine(wish, oracle);
   const double before = machine.step->forward_backward(machine.batch(), machine.sink);
   const auto state = machine.step->state_to_broadcast();

@@ -211,7 +211,7 @@ TEST(Fallback, GoesDownToSingleOperations) {
 TEST(Fallback, ASingleConvolutionThatDoesNotRunIsAnErrorThatSaysAll) {
   ServesAll oracle;
   Wish wish{.forward = tiny_resnet(4)};
-  wish.plan.level = 1;
+  wish.plan.fusion.level = 1;
   wish.script = [](Recorder& recorder) {
     recorder.refuses_launch = [](std::int64_t, const Operations& operations) {
       return holds(operations, CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR);

@@ -10,6 +10,7 @@
 #include "models/cudnn/plan_cache.h"
 #include "models/graph/autodiff.h"
 #include "models/zoo/zoo.h"
+#include "tests/cudnn/fusions.h"
 #include "tests/cudnn/networks.h"
 #include "tests/cudnn/oracles.h"
 #include "tests/models/testing.h"
@@ -19,7 +20,7 @@ namespace {
 
 Program analysed(const Graph& graph, int level) {
   ServesAll oracle;
-  return analyse(graph, {.level = level, .images = Images::kPadded}, oracle);
+  return analyse(graph, {.fusion = reading(Images::kPadded, level)}, oracle);
 }
 
 // ---- Memory ----
@@ -108,7 +109,7 @@ TEST(MemoryLayout, ChannelsAddedToImagesAreInNoArenaOfTheNetworks) {
   const Graph graph = differentiate(tiny_resnet(2));
   const auto laid_out = [&](bool pad) {
     ServesAll oracle;
-    return lay_out(graph, analyse(graph, {.images = pad ? Images::kPadded : Images::kAsTheyAre}, oracle),
+    return lay_out(graph, analyse(graph, {.fusion = reading(pad ? Images::kPadded : Images::kAsTheyAre)}, oracle),
                    ComputeType::kFp16, DataType::kF16);
   };
   const MemoryLayout plain = laid_out(false), padded = laid_out(true);

@@ -62,7 +62,7 @@ inline Plan planned(const Graph& graph, const PlanOptions& options, EngineOracle
 
 struct Wish {
   Graph forward;
-  PlanOptions plan = {.compute = ComputeType::kFp32, .gradient = DataType::kF32, .level = 2};
+  PlanOptions plan = {.compute = ComputeType::kFp32, .gradient = DataType::kF32, .fusion = cudnn_alone(2)};
   std::vector<Fusion> fusions = {};  ///< to be timed; none: the plan's own
   ExecutorOptions executor = {.seed = kSeed};
   std::size_t device_bytes = std::size_t{256} << 20;
@@ -85,9 +85,10 @@ class Machine {
     if (wish.script) wish.script(recorder);
     const Graph graph = differentiate(wish.forward);
     Planning planning;
-    planning.fusions = wish.fusions.empty() ? std::vector{fusion_of(wish.plan)} : wish.fusions;
+    planning.fusions = wish.fusions.empty() ? std::vector{wish.plan.fusion} : wish.fusions;
     planning.plan = [&](const Graph& of, const Fusion& fusion, const EngineFailures& failed) {
-      PlanOptions options = with_fusion(wish.plan, fusion);
+      PlanOptions options = wish.plan;
+      options.fusion = fusion;
       options.failed = failed;
       ++plans;
       return plan = planned(of, options, oracle);

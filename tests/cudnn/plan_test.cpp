@@ -95,7 +95,7 @@ void check(const Graph& graph, const Plan& plan) {
     const Group& group = plan.program.groups[i];
     ASSERT_EQ(plan.engine_of[i] >= 0, group.engine == Engine::kCudnn);
     EXPECT_TRUE(group.engine != Engine::kOwn || !own_kernel(group).empty()) << operations_text(group);
-    EXPECT_LE(group.level, plan.options.level);
+    EXPECT_LE(group.level, plan.options.fusion.level);
   }
   for (const EnginePlan& engine : plan.engines) {
     ASSERT_FALSE(engine.choices.empty()) << engine.signature;
@@ -174,7 +174,8 @@ TEST_P(PlanTest, EveryTypeAtLevelsOneAndZero) {
       SCOPED_TRACE(model + ", " + std::string(name(compute)));
       const Graph graph = network(model);
       const Expected& of = kExpected.at(model);
-      const Plan one = planner().plan(graph, {.compute = compute, .gradient = storage(compute), .level = 1});
+      const Plan one =
+          planner().plan(graph, {.compute = compute, .gradient = storage(compute), .fusion = cudnn_alone(1)});
       check(graph, one);
       EXPECT_EQ(refused(one.program), std::set<std::string>());
       expect_all_convolutions(one.program, of);
@@ -187,7 +188,8 @@ TEST_P(PlanTest, EveryTypeAtLevelsOneAndZero) {
         EXPECT_EQ(table["norm+add+relu"], 16);
         EXPECT_EQ(table["dgrad+drelu"], 32);
       }
-      const Plan zero = planner().plan(graph, {.compute = compute, .gradient = storage(compute), .level = 0});
+      const Plan zero =
+          planner().plan(graph, {.compute = compute, .gradient = storage(compute), .fusion = cudnn_alone(0)});
       check(graph, zero);
       EXPECT_EQ(refused(zero.program), std::set<std::string>());
       expect_all_convolutions(zero.program, of);
@@ -205,7 +207,8 @@ TEST_P(PlanTest, Fp32AtLevelTwoFindsEnginesWithoutTensorCores) {
   for (const std::string& model : kNetworks) {
     SCOPED_TRACE(model);
     const Graph graph = network(model);
-    const Plan plan = planner().plan(graph, {.compute = ComputeType::kFp32, .gradient = DataType::kF32, .level = 2});
+    const Plan plan =
+        planner().plan(graph, {.compute = ComputeType::kFp32, .gradient = DataType::kF32, .fusion = cudnn_alone(2)});
     check(graph, plan);  // no tensor cores
     for (const std::string& what : refused(plan.program)) EXPECT_TRUE(known.contains(what)) << what;
     const Expected& of = kExpected.at(model);
@@ -224,7 +227,8 @@ TEST_P(PlanTest, DeterministicModeLeavesNondeterministicEnginesOut) {
     return count;
   };
   // tf32, where some weight gradients are summed in any order; and many candidates, so that there is one to leave out.
-  const PlanOptions options{.compute = ComputeType::kTf32, .gradient = DataType::kF32, .level = 0, .candidates = 64};
+  const PlanOptions options{
+      .compute = ComputeType::kTf32, .gradient = DataType::kF32, .fusion = cudnn_alone(0), .candidates = 64};
   PlanOptions ordered = options;
   ordered.deterministic = true;
   const Plan any = planner().plan(graph, options);
@@ -239,9 +243,10 @@ TEST_P(PlanTest, DeterministicModeFallsBackToLevelOneWhereAConvolutionWouldSumOv
   const Graph graph = network("resnet50");
   for (const ComputeType compute : {ComputeType::kFp16, ComputeType::kBf16, ComputeType::kTf32}) {
     SCOPED_TRACE(name(compute));
-    PlanOptions options{.compute = compute, .gradient = storage(compute), .level = 1, .deterministic = true};
+    PlanOptions options{
+        .compute = compute, .gradient = storage(compute), .fusion = cudnn_alone(1), .deterministic = true};
     const Plan one = planner().plan(graph, options);
-    options.level = 2;
+    options.fusion.level = 2;
     const Plan two = planner().plan(graph, options);
     check(graph, two);
     EXPECT_EQ(counts(two.program), counts(one.program));
@@ -257,8 +262,10 @@ TEST_P(PlanTest, DeterministicModeFallsBackToLevelOneWhereAConvolutionWouldSumOv
 
 TEST_P(PlanTest, Fp32UsesNoTensorCoresAndTf32Does) {
   const Graph graph = network("vgg16");
-  const Plan fp32 = planner().plan(graph, {.compute = ComputeType::kFp32, .gradient = DataType::kF32, .level = 0});
-  const Plan tf32 = planner().plan(graph, {.compute = ComputeType::kTf32, .gradient = DataType::kF32, .level = 0});
+  const Plan fp32 =
+      planner().plan(graph, {.compute = ComputeType::kFp32, .gradient = DataType::kF32, .fusion = cudnn_alone(0)});
+  const Plan tf32 =
+      planner().plan(graph, {.compute = ComputeType::kTf32, .gradient = DataType::kF32, .fusion = cudnn_alone(0)});
   check(graph, fp32);
   check(graph, tf32);
   std::size_t with = 0;
@@ -270,7 +277,7 @@ TEST_P(PlanTest, Fp32UsesNoTensorCoresAndTf32Does) {
 TEST_P(PlanTest, EnginesThatFailedAreNotPlannedAgain) {
   const auto planner = make_planner(device(GetParam()));
   const Graph graph = network("vgg16");
-  PlanOptions options{.level = 1};
+  PlanOptions options{.fusion = cudnn_alone(1)};
   const std::string concerned = planner->plan(graph, options).engines.at(0).signature;
   ASSERT_NE(concerned.find("relu"), std::string::npos) << concerned;
   int plans = 0;
@@ -295,9 +302,9 @@ TEST_P(PlanTest, EnginesThatFailedAreNotPlannedAgain) {
 
 TEST_P(PlanTest, ASmallCapOnTheWorkspaceIsKept) {
   const Graph graph = network("resnet50");
-  const Plan wide = planner().plan(graph, {.level = 0});
+  const Plan wide = planner().plan(graph, {.fusion = cudnn_alone(0)});
   constexpr std::size_t kCap = std::size_t{4} << 20;
-  const Plan tight = planner().plan(graph, {.level = 0, .workspace_cap_bytes = kCap});
+  const Plan tight = planner().plan(graph, {.fusion = cudnn_alone(0), .workspace_cap_bytes = kCap});
   check(graph, tight);
   EXPECT_GT(wide.workspace_bytes, kCap);  // or the cap does nothing here
   EXPECT_LE(tight.workspace_bytes, kCap);
@@ -309,7 +316,8 @@ TEST_P(PlanTest, GradientsInFp32FromSixteenBitProductsAreCopied) {
       for (const int level : {0, 1, 2}) {
         SCOPED_TRACE(model + ", " + std::string(name(compute)) + ", level " + std::to_string(level));
         const Graph graph = network(model);
-        const Plan plan = planner().plan(graph, {.compute = compute, .gradient = DataType::kF32, .level = level});
+        const Plan plan =
+            planner().plan(graph, {.compute = compute, .gradient = DataType::kF32, .fusion = cudnn_alone(level)});
         check(graph, plan);
         std::set<std::string> wrong = refused(plan.program);
         for (const Group& group : plan.program.groups) {
@@ -349,8 +357,8 @@ TEST_P(PlanTest, ImagesWithChannelsAddedAreReadByTensorCores) {
       const Graph graph = network(model);
       for (const bool pad : {false, true}) {
         SCOPED_TRACE(model + ", " + std::string(name(compute)) + (pad ? ", padded" : ""));
-        PlanOptions options{.compute = compute, .gradient = storage(compute), .level = 2};
-        options.images = pad ? Images::kPadded : Images::kAsTheyAre;
+        PlanOptions options{.compute = compute, .gradient = storage(compute), .fusion = cudnn_alone(2)};
+        options.fusion.images = pad ? Images::kPadded : Images::kAsTheyAre;
         const Plan plan = planner().plan(graph, options);
         check(graph, plan);
         const auto readers = readers_of_images(graph, plan);
