@@ -163,11 +163,20 @@ void EngineRoom::launch_once(const Plan& plan, std::size_t e, const Addresses& a
   cudnn_launch(handle_, chosen(plan, e), addresses, first_group(plan, e))(native(stream));
 }
 
-void EngineRoom::try_products(const Plan& plan, const Addresses& addresses, gpu::StreamView stream) {
+bool EngineRoom::try_products(const Plan& plan, const Addresses& addresses, gpu::StreamView stream,
+                              EngineFailures& failures) {
+  bool all = true;
   for (const Group& group : plan.program.groups) {
     if (group.engine != Engine::kCublasLt) continue;
-    linear_.try_out(addresses, group, plan.options.compute, kernels_, native(stream));
+    try {
+      linear_.try_out(addresses, group, plan.options.compute, kernels_, native(stream));
+    } catch (const Error& error) {
+      if (error.code() != Errc::kUnsupported || !reads_columns(plan.program, group)) throw;
+      failures[kColumnsOfImages]["cublaslt"] = error.what();
+      all = false;
+    }
   }
+  return all;
 }
 
 std::vector<Launch> EngineRoom::bind(const Plan& plan, const Addresses& addresses, const OwnContext& context) {

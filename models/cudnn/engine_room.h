@@ -49,8 +49,9 @@ class EngineRoom {
   /// Launches the chosen engine of signature `e`, on the memory of its first group. Errors: backend, with cuDNN's
   /// reason, if it does not run after all.
   void launch_once(const Plan& plan, std::size_t e, const Addresses& addresses, gpu::StreamView stream);
-  /// Launches each product once, and settles which algorithm runs it. Errors: unsupported, if none does.
-  void try_products(const Plan& plan, const Addresses& addresses, gpu::StreamView stream);
+  /// Launches each product once, and settles which algorithm runs it. Returns false where none multiplies the columns
+  /// of images, and adds that to `failures`. Errors: unsupported, if none runs another product.
+  bool try_products(const Plan& plan, const Addresses& addresses, gpu::StreamView stream, EngineFailures& failures);
   /// The launch of every group, in order, with the chosen engines.
   [[nodiscard]] std::vector<Launch> bind(const Plan& plan, const Addresses& addresses, const OwnContext& context);
 

@@ -23,7 +23,9 @@ std::string EngineChoice::text() const {
 }
 
 AnalysisOptions analysis_options(const PlanOptions& options) {
-  return {.compute = options.compute, .gradient = options.gradient, .fusion = options.fusion};
+  Fusion fusion = options.fusion;
+  if (fusion.images == Images::kColumns && options.failed.contains(kColumnsOfImages)) fusion.images = Images::kPadded;
+  return {.compute = options.compute, .gradient = options.gradient, .fusion = fusion};
 }
 
 // Sums over the rows of a convolution's result inside its launch. None of cuDNN's engines for them carries the note

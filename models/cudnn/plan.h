@@ -58,7 +58,7 @@ struct PlanOptions {
   EngineFailures failed = {};  ///< engines that are not to be used again; a group that has no other falls back
 };
 
-/// Those of them that say which groups there are.
+/// Those of them that say which groups there are, as far as it is known what runs.
 AnalysisOptions analysis_options(const PlanOptions& options);
 
 /// Why no engine of cuDNN's may run `group`, whatever its notes say; empty: one may. Pure.

@@ -139,6 +139,17 @@ bool holds(const Group& group, std::initializer_list<OpType> types) {
   });
 }
 
+bool reads_columns(const Program& program, const Group& group) {
+  const std::vector<ValueId> read = reads(group);
+  const auto made = [&](const Operation& operation) {
+    return operation.type == OpType::kColumns &&
+           std::find(read.begin(), read.end(), operation.outputs[0]) != read.end();
+  };
+  return std::any_of(program.groups.begin(), program.groups.end(), [&](const Group& other) {
+    return std::any_of(other.operations.begin(), other.operations.end(), made);
+  });
+}
+
 std::string operations_text(const Group& group) {
   std::string text;
   for (std::size_t i = 0; i < group.operations.size(); ++i) {

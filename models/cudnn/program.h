@@ -154,6 +154,8 @@ bool inside(const Group& group, ValueId id);
 
 /// Whether it has an operation of one of `types`.
 bool holds(const Group& group, std::initializer_list<OpType> types);
+/// Whether an operation of `group` reads what a kColumns of the program makes.
+bool reads_columns(const Program& program, const Group& group);
 
 /// "scale_shift+relu+conv+statistics". Copies in a row count as one.
 std::string operations_text(const Group& group);

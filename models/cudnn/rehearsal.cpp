@@ -204,7 +204,7 @@ bool Rehearsal::launch_all(Plan& plan, EngineFailures& found) {
   Stage stage(*this, plan);
   bool all = true;
   for (std::size_t e = 0; e < plan.engines.size(); ++e) all = try_engine(plan, e, stage, found) && all;
-  room_.try_products(plan, stage.addresses(), stage.stream());
+  all = room_.try_products(plan, stage.addresses(), stage.stream(), found) && all;
   stage.wait("the products of cuBLASLt, tried once");
   return all;
 }
@@ -418,6 +418,9 @@ std::string Rehearsal::winners_path(const Plan& plan) const {
 
 // Of groups that fell back for it, the plan's own list says so.
 void Rehearsal::note_failures(const Plan& plan, const EngineFailures& found) {
+  if (const std::string* why = find_failure(found, kColumnsOfImages, "cublaslt"); why != nullptr) {
+    notes_.push_back("images are padded, not columns: " + *why);
+  }
   for (std::size_t i = 0; i < plan.engines.size(); ++i) {
     const auto failed = found.find(plan.engines[i].signature);
     if (failed == found.end()) continue;

@@ -118,6 +118,7 @@ cublasStatus_t multiply(cublasLtHandle_t /*handle*/, cublasLtMatmulDesc_t of, co
   const auto index = static_cast<int>(algorithm->data[0]);
   const auto& refuses = Recorder::current()->refuses_product;
   if (refuses && refuses(index, product.of.epilogue())) return CUBLAS_STATUS_NOT_SUPPORTED;
+  if (product.d.columns >= Recorder::current()->refused_rows) return CUBLAS_STATUS_NOT_SUPPORTED;
   Call call{
       .what = "cublaslt epilogue " + std::to_string(product.of.epilogue()) + " algorithm " + std::to_string(index),
       .reads = {product.a.range(a), product.b.range(b)},

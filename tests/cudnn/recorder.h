@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -54,6 +55,8 @@ class Recorder {
   /// none does.
   static constexpr int kProducts = 3;
   std::function<bool(int algorithm, int epilogue)> refuses_product;
+  /// Products of so many rows or more are refused, whatever the algorithm.
+  std::int64_t refused_rows = std::numeric_limits<std::int64_t>::max();
   /// Workspace that algorithm 0 asks for.
   std::size_t product_workspace = 0;
 
