@@ -40,6 +40,14 @@ def _trained(dtype: str, models: tuple[str, ...]) -> list[Part]:
     ]
 
 
+def _ways(kind: training.Ways, models: tuple[str, ...]) -> list[Part]:
+    return [
+        Part(Estimate(f"{kind.name}-{model}", kind.seconds, 4 * kind.seconds), f"{model}, {kind.about}", run)
+        for model in models
+        for run in [training.ways(kind, model)]
+    ]
+
+
 # Up to 12 on an H200 with 16 processors; of initcheck a guess.
 _SANITIZER_SECONDS = {"memcheck": 10, "racecheck": 20, "initcheck": 20, "synccheck": 10}
 
@@ -63,6 +71,7 @@ def parts_for(sizes: Sizes) -> list[Part]:
         Part(Estimate(f"replay-{model}", 15, 90), f"replay profile of {model}", training.replay(model))
         for model in models
     ]
+    parts += _ways(training.LAUNCH, models)
     for name, seconds, about, make in _STEPS:
         parts += [
             Part(
@@ -82,10 +91,5 @@ def parts_for(sizes: Sizes) -> list[Part]:
     ]
     for dtype in later:
         parts += [*_compared(FULL, dtype, models), *_trained(dtype, models), *_compared(COMPILE, dtype, models)]
-    parts += [
-        Part(Estimate(f"{kind.name}-{model}", kind.seconds, 4 * kind.seconds), f"{model}, {kind.about}", run)
-        for kind in training.WAYS
-        for model in models
-        for run in [training.ways(kind, model)]
-    ]
+    parts += _ways(training.SCHEDULE, models)
     return parts + [part for dtype in sizes.dtypes for part in _compared(AUTOTUNE, dtype, models)]
