@@ -86,7 +86,7 @@ class GpuBench final : public TrainingBench {
   [[nodiscard]] std::vector<std::string> notes() const override {
     std::vector<std::string> notes = step_->notes();
     const auto shape = graph_ ? runtime_->shape(graph_) : std::nullopt;
-    if (shape) notes.push_back("a step is one graph of " + shape->text());
+    if (shape) notes.push_back("a step is " + shape->text());
     return notes;
   }
 

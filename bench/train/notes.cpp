@@ -193,7 +193,7 @@ std::vector<std::string> gpu_notes(const RunRecord& run, const NetworkFacts& net
                 "launching it (%.3f ms, %.1f %% of the step) and waking up; images/s are by the events",
                 milliseconds(run.step_seconds->value), milliseconds(median(max_over_ranks(host))),
                 milliseconds(by_launch), 100 * by_launch / run.step_seconds->value));
-  if (graph) notes.push_back("a step is one graph of " + graph->text());
+  if (graph) notes.push_back("a step is " + graph->text());
   return notes;
 }
 

@@ -5,11 +5,13 @@
 #include <array>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "engine/base/error.h"
+#include "engine/base/mutex.h"
 #include "engine/base/unique_handle.h"
 #include "engine/gpu/runtime.h"
 
@@ -46,10 +48,9 @@ bool among(const std::array<cudaError, N>& known, cudaError_t status) {
 
 std::string bytes_text(std::size_t bytes) { return std::to_string(bytes >> 20U) + " MiB"; }
 
-/// Edges of a graph, and which of them let the later node start early.
 struct Edges {
   std::vector<cudaGraphNode_t> from, to;
-  std::size_t programmatic = 0;
+  std::size_t early = 0;
 };
 
 #if CUDART_VERSION >= 12030
@@ -71,7 +72,7 @@ std::optional<Edges> edges_of(cudaGraph_t graph) {
   if (count > 0 && get_edges(graph, edges.from.data(), edges.to.data(), data.data(), &count) != cudaSuccess) {
     return std::nullopt;
   }
-  edges.programmatic = static_cast<std::size_t>(std::count_if(data.begin(), data.end(), [](const auto& edge) {
+  edges.early = static_cast<std::size_t>(std::count_if(data.begin(), data.end(), [](const auto& edge) {
     return edge.type == static_cast<unsigned char>(cudaGraphDependencyTypeProgrammatic);
   }));
   return edges;
@@ -94,7 +95,7 @@ bool any_twice(std::vector<cudaGraphNode_t> nodes) {
 }
 
 /// Counts `node` in `shape`. Whether it could be asked.
-bool count_node(cudaGraphNode_t node, int high_priority, GraphShape& shape) {
+bool count_node(cudaGraphNode_t node, GraphShape& shape) {
   cudaGraphNodeType type{};
   if (cudaGraphNodeGetType(node, &type) != cudaSuccess) return false;
   switch (type) {
@@ -102,7 +103,7 @@ bool count_node(cudaGraphNode_t node, int high_priority, GraphShape& shape) {
       cudaLaunchAttributeValue value{};
       if (cudaGraphKernelNodeGetAttribute(node, cudaLaunchAttributePriority, &value) != cudaSuccess) return false;
       ++shape.kernels;
-      if (value.priority == high_priority && high_priority != 0) ++shape.high_priority;
+      if (value.priority != 0) ++shape.high_priority;
       break;
     }
     case cudaGraphNodeTypeMemcpy: ++shape.copies; break;
@@ -114,15 +115,15 @@ bool count_node(cudaGraphNode_t node, int high_priority, GraphShape& shape) {
 }
 
 /// Nothing where CUDA does not say.
-std::optional<GraphShape> shape_of(cudaGraph_t graph, int high_priority) {
+std::optional<GraphShape> shape_of(cudaGraph_t graph) {
   std::size_t count = 0;
   bool known = cudaGraphGetNodes(graph, nullptr, &count) == cudaSuccess;
   std::vector<cudaGraphNode_t> nodes(count);
   known = known && (count == 0 || cudaGraphGetNodes(graph, nodes.data(), &count) == cudaSuccess);
   GraphShape shape;
-  for (std::size_t i = 0; known && i < count; ++i) known = count_node(nodes[i], high_priority, shape);
+  for (std::size_t i = 0; known && i < count; ++i) known = count_node(nodes[i], shape);
   if (const std::optional<Edges> edges = known ? edges_of(graph) : std::nullopt) {
-    shape.programmatic = edges->programmatic;
+    shape.early_edges = edges->early;
     shape.in_a_row = edges->from.size() + 1 >= count && !any_twice(edges->from) && !any_twice(edges->to);
     return shape;
   }
@@ -182,6 +183,10 @@ class CudaRuntime final : public Runtime {
     cudaStream_t stream = nullptr;
     const int level = priority == Priority::kHigh ? high_priority_ : 0;
     check(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, level), "cudaStreamCreateWithPriority", "");
+    if (priority == Priority::kHigh) {
+      const MutexLock lock(mutex_);
+      high_priority_streams_.insert(stream);
+    }
     return {*this, StreamView{stream}};
   }
   [[nodiscard]] Event make_event(Timing timing) override {
@@ -236,13 +241,13 @@ class CudaRuntime final : public Runtime {
     check(cudaStreamBeginCapture(native(stream), cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture", "");
   }
   [[nodiscard]] Graph end_capture(StreamView stream) override {
+    // Without their priorities the nodes have that of the stream that the graph is launched into, which will do where
+    // no other took part: such a graph may take the host less long to launch.
+    const bool prioritised = captures_high_priority();
     UniqueHandle<GraphTraits> recorded;
     check(cudaStreamEndCapture(native(stream), recorded.out()), "cudaStreamEndCapture", "");
     auto graph = std::make_unique<CudaGraph>();
-    graph->shape = shape_of(recorded.get(), high_priority_);
-    // With the priorities of the streams that its nodes were captured from, where they differ from that of the stream
-    // that the graph will be launched into: such a graph may take the host longer to launch.
-    const bool prioritised = !graph->shape || graph->shape->high_priority > 0;
+    graph->shape = shape_of(recorded.get());
     check(cudaGraphInstantiateWithFlags(graph->launched.out(), recorded.get(),
                                         prioritised ? cudaGraphInstantiateFlagUseNodePriority : 0),
           "cudaGraphInstantiateWithFlags", "");
@@ -264,7 +269,13 @@ class CudaRuntime final : public Runtime {
 
   void destroy(const DeviceBlock& block) noexcept override { static_cast<void>(cudaFree(block.bytes.data())); }
   void destroy(const PinnedBlock& block) noexcept override { static_cast<void>(cudaFreeHost(block.bytes.data())); }
-  void destroy(StreamView stream) noexcept override { static_cast<void>(cudaStreamDestroy(native(stream))); }
+  void destroy(StreamView stream) noexcept override {
+    {
+      const MutexLock lock(mutex_);
+      high_priority_streams_.erase(native(stream));
+    }
+    static_cast<void>(cudaStreamDestroy(native(stream)));
+  }
   void destroy(EventView event) noexcept override { static_cast<void>(cudaEventDestroy(native(event))); }
   void destroy(GraphView graph) noexcept override { delete native(graph); }
 
@@ -289,6 +300,14 @@ class CudaRuntime final : public Runtime {
     }
     check(status, call, "");
     return true;
+  }
+  /// Whether a stream of high priority takes part in a capture, this one or that of another thread, or may do so.
+  [[nodiscard]] bool captures_high_priority() noexcept {
+    const MutexLock lock(mutex_);
+    return std::any_of(high_priority_streams_.begin(), high_priority_streams_.end(), [](cudaStream_t stream) {
+      cudaStreamCaptureStatus state = cudaStreamCaptureStatusNone;
+      return cudaStreamIsCapturing(stream, &state) != cudaSuccess || state != cudaStreamCaptureStatusNone;
+    });
   }
   [[nodiscard]] bool capturing(StreamView stream) const {
     cudaStreamCaptureStatus state = cudaStreamCaptureStatusNone;
@@ -324,6 +343,8 @@ class CudaRuntime final : public Runtime {
 
   const Device device_;
   int high_priority_ = 0;
+  Mutex mutex_;
+  std::set<cudaStream_t> high_priority_streams_ HVD_GUARDED_BY(mutex_);
 };
 
 }  // namespace

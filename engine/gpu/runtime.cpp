@@ -31,21 +31,22 @@ void wait_until_finished(Runtime& runtime, View view, Deadline deadline, std::st
 }  // namespace
 
 std::string GraphShape::text() const {
-  std::string held;
-  const auto add = [](std::string& list, std::size_t count, const char* one, const char* many) {
-    if (count > 0) list += (list.empty() ? "" : ", ") + std::to_string(count) + " " + (count == 1 ? one : many);
+  const auto counted = [](std::size_t count, const char* one, const char* many) {
+    return std::to_string(count) + " " + (count == 1 ? one : many);
   };
-  add(held, kernels, "kernel", "kernels");
-  std::string of_them;
-  add(of_them, high_priority, "of high priority", "of high priority");
-  add(of_them, programmatic, "of programmatic launch", "of programmatic launch");
-  if (!of_them.empty()) held += " (" + of_them + ")";
-  add(held, copies, "copy", "copies");
-  add(held, fills, "fill", "fills");
-  add(held, events, "event", "events");
-  add(held, others, "other", "others");
-  return std::to_string(kernels + copies + fills + events + others) + " nodes" + (in_a_row ? " in a row" : "") + ": " +
-         held;
+  std::string held;
+  const auto add = [&](std::size_t count, const char* one, const char* many) {
+    if (count > 0) held += (held.empty() ? ": " : ", ") + counted(count, one, many);
+  };
+  add(kernels, "kernel", "kernels");
+  if (high_priority > 0) held += " (" + std::to_string(high_priority) + " of high priority)";
+  add(copies, "copy", "copies");
+  add(fills, "fill", "fills");
+  add(events, "event", "events");
+  add(others, "other", "others");
+  if (early_edges > 0) held += "; " + std::to_string(early_edges) + " may start early";
+  const std::size_t nodes = kernels + copies + fills + events + others;
+  return "one graph of " + counted(nodes, "node", "nodes") + (in_a_row && nodes > 1 ? " in a row" : "") + held;
 }
 
 std::string Runtime::label() const { return "GPU " + std::to_string(device().index) + " (" + device().name + ")"; }

@@ -93,10 +93,10 @@ struct MemoryState {
 /// What a graph holds, which decides how long the host takes to launch it.
 struct GraphShape {
   std::size_t kernels = 0, copies = 0, fills = 0, events = 0, others = 0;
-  bool in_a_row = true;           ///< each waits for the one before it, and for no other
-  std::size_t programmatic = 0;   ///< that may start before the one they wait for is over
-  std::size_t high_priority = 0;  ///< kernels from a stream of Priority::kHigh
-  /// "951 nodes in a row: 930 kernels (12 of high priority, 5 of programmatic launch), 12 copies, 5 fills, 4 events".
+  std::size_t high_priority = 0;  ///< of the kernels, those from a stream of Priority::kHigh
+  std::size_t early_edges = 0;    ///< whose later node may start before the earlier is over (programmatic launch)
+  bool in_a_row = true;           ///< each node waits for the one before it, and for no other
+  /// "one graph of 9 nodes in a row: 5 kernels (1 of high priority), 2 copies, 1 fill, 1 event; 2 may start early".
   [[nodiscard]] std::string text() const;
 };
 

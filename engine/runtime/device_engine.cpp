@@ -81,8 +81,13 @@ void DeviceEngine::watch_plan() {
 
 void DeviceEngine::begin_anew(const char* call) {
   if (watch_.active()) throw Error(Errc::kInvalidArgument, std::string(call) + " inside a step");
-  graphs_.clear();
+  drop_graphs();
   eager_.clear();
+}
+
+void DeviceEngine::drop_graphs() {
+  graphs_.clear();
+  lasted_.clear();
 }
 
 void DeviceEngine::set_options(const DeviceOptions& device) {
@@ -131,6 +136,7 @@ void DeviceEngine::run_step(gpu::StreamView compute, const Work& work) {
   if (watch_.active()) throw Error(Errc::kInvalidArgument, "run_step: the last step is not finished");
   engine_->throw_if_failed();
   begun_ = Clock::now();
+  captured_ = false;
   compute_ = compute;
   report_ = {};
   const bool reduces = schedule_ != Schedule::kNone && !alone_;
@@ -139,6 +145,7 @@ void DeviceEngine::run_step(gpu::StreamView compute, const Work& work) {
     report_.graph = to_be_captured();
     if (report_.graph) {
       if (const auto known = graphs_.find(schedule_); known == graphs_.end()) {
+        captured_ = true;
         gpu::Capture capture(runtime_, compute);
         enqueue(work);
         graphs_[schedule_] = capture.finish();
@@ -257,12 +264,16 @@ DeviceReport DeviceEngine::finish_step() {
   try {
     // The watchdog has the same deadline and more to say; a world of one has none.
     const Deadline deadline = Deadline::after(options_.deadline + (alone_ ? 0s : kExplanation));
-    const auto last = lasted_.find(schedule_);
-    const auto expected = last == lasted_.end() ? std::nullopt : std::optional(begun_ + last->second);
+    std::optional<Clock::time_point> expected;
+    if (const auto last = lasted_.find(schedule_); last != lasted_.end()) {
+      report_.expected = last->second;
+      expected = begun_ + last->second;
+    }
     runtime_.synchronize(
         events.end, deadline, watch_.here() + ": step " + std::to_string(steps_),
         [this] { engine_->throw_if_failed(); }, expected);
-    lasted_[schedule_] = Clock::now() - begun_;
+    lasted_.erase(schedule_);
+    if (!captured_) lasted_[schedule_] = Clock::now() - begun_;
   } catch (const Error& error) {
     rethrow_explained(error);
   }

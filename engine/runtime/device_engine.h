@@ -47,7 +47,9 @@ struct DeviceReport {
   std::chrono::nanoseconds exposed{0};  ///< the compute stream waited for reductions
   std::chrono::nanoseconds reduce{0};   ///< reductions on the communication stream, waits for peers included
   std::chrono::nanoseconds enqueue{0};  ///< host, until all was enqueued or launched
-  StepReport engine;                    ///< host, negotiated schedule only
+  /// When the step was to be over, after its begin, by the one before it; 0: nobody knew.
+  std::chrono::nanoseconds expected{0};
+  StepReport engine;  ///< host, negotiated schedule only
   std::size_t batches = 0;
   std::size_t bytes = 0;
   bool graph = false;  ///< it was one launch
@@ -87,7 +89,8 @@ class DeviceEngine {
   /// From inside Work::forward_backward: what writes gradient `index` is enqueued on the compute stream. Any order.
   /// Errors: invalid_argument outside a step, for no such gradient, or one marked twice.
   void gradient_ready(std::size_t index);
-  /// Sleeps until the step is over on the GPU. Errors: the engine's; timeout; backend if the GPU failed.
+  /// Sleeps until the step is over on the GPU, but for the time around the expected end. Errors: the engine's; timeout;
+  /// backend if the GPU failed.
   DeviceReport finish_step();
   /// Whether a graph is asked for.
   [[nodiscard]] bool graphs() const noexcept { return device_.graph; }
@@ -107,7 +110,7 @@ class DeviceEngine {
   /// Collective. Errors: those of comm::DevicePlane::reconnect(), which fail the engine.
   void reconnect(const comm::NcclOptions& options);
   /// Forgets captured graphs: the next steps are captured anew. After a change of what Work enqueues.
-  void drop_graphs() { graphs_.clear(); }
+  void drop_graphs();
 
  private:
   /// Errors: invalid_argument inside a step.
@@ -145,7 +148,8 @@ class DeviceEngine {
   bool enqueuing_ = false;
   DeviceReport report_;
   Clock::time_point begun_;                              // the step
-  std::map<Schedule, std::chrono::nanoseconds> lasted_;  // its last step, by the host's clock
+  bool captured_ = false;                                // in this step
+  std::map<Schedule, std::chrono::nanoseconds> lasted_;  // by the host's clock: its last step, but for captures
   std::map<Schedule, int> eager_;                        // steps of a schedule so far
   std::map<Schedule, gpu::Graph> graphs_;                // last: destroyed first
 };

@@ -11,6 +11,8 @@ namespace hvd::models::cudnn {
 namespace {
 
 constexpr std::string_view kGroup = "group ", kFailed = "failed ";
+// In the places of a signature and of an engine.
+constexpr const char *kColumnsOfImages = "columns of images", *kCublasLt = "cublaslt";
 
 std::string machine_text(const Plan& plan) { return plan.device + ", cuDNN " + plan.cudnn; }
 
@@ -57,6 +59,14 @@ const std::string* find_failure(const EngineFailures& failures, const std::strin
   if (group == failures.end()) return nullptr;
   const auto found = group->second.find(choice);
   return found == group->second.end() ? nullptr : &found->second;
+}
+
+void note_columns_failure(EngineFailures& failures, const std::string& why) {
+  failures[kColumnsOfImages].emplace(kCublasLt, why);
+}
+
+const std::string* columns_failure(const EngineFailures& failures) {
+  return find_failure(failures, kColumnsOfImages, kCublasLt);
 }
 
 bool merge_failures(EngineFailures& to, const EngineFailures& from) {

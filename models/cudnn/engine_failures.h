@@ -13,12 +13,14 @@ struct Plan;
 
 /// Why an engine does not run, in one line, by the group's signature() and EngineChoice::text().
 using EngineFailures = std::map<std::string, std::map<std::string, std::string>>;
-/// In place of a signature: cuBLASLt does not multiply the columns of images (Images::kColumns).
-inline constexpr const char* kColumnsOfImages = "columns of images";
 
 /// Why `choice` of `signature` does not run; null: nothing is known against it.
 const std::string* find_failure(const EngineFailures& failures, const std::string& signature,
                                 const std::string& choice);
+/// Among engines, as they are told to other ranks: cuBLASLt does not multiply the columns of images (Images::kColumns).
+void note_columns_failure(EngineFailures& failures, const std::string& why);
+/// Why; null: nothing is known against it.
+const std::string* columns_failure(const EngineFailures& failures);
 /// Adds `from` to `to`, which keeps what it has. Returns whether anything was new.
 bool merge_failures(EngineFailures& to, const EngineFailures& from);
 

@@ -171,8 +171,10 @@ bool EngineRoom::try_products(const Plan& plan, const Addresses& addresses, gpu:
     try {
       linear_.try_out(addresses, group, plan.options.compute, kernels_, native(stream));
     } catch (const Error& error) {
-      if (error.code() != Errc::kUnsupported || !reads_columns(plan.program, group)) throw;
-      failures[kColumnsOfImages]["cublaslt"] = error.what();
+      if (error.code() != Errc::kUnsupported) throw;
+      if (!reads_columns(plan.program, group))
+        throw Error(error.code(), error.what() + std::string("; try another --dtype"));
+      note_columns_failure(failures, error.what());
       all = false;
     }
   }

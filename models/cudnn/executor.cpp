@@ -214,7 +214,7 @@ class Executor final : public DeviceStep {
   }
   [[nodiscard]] std::string description() const override {
     return "cudnn " + plan_.cudnn + " cublaslt " + room_->cublaslt().version() + " " +
-           std::string(name(plan_.options.compute)) + " " + text(analysis_options(plan_.options).fusion) +
+           std::string(name(plan_.options.compute)) + " " + text(fusion_that_runs(plan_.options)) +
            (plan_.options.deterministic ? " deterministic" : "");
   }
 

@@ -98,8 +98,7 @@ LinearLibrary::Bound LinearLibrary::bind(const Addresses& addresses, const Group
   }
   if (bound.algorithms->list.empty()) {
     throw Error(Errc::kUnsupported, "cuBLASLt " + library_->version() + " has no algorithm for " + whole.text + " in " +
-                                        std::string(name(compute)) + " (" + bound.algorithms->why +
-                                        "); try another --dtype");
+                                        std::string(name(compute)) + " (" + bound.algorithms->why + ")");
   }
   return bound;
 }

@@ -22,10 +22,14 @@ std::string EngineChoice::text() const {
   return text + "]";
 }
 
-AnalysisOptions analysis_options(const PlanOptions& options) {
+Fusion fusion_that_runs(const PlanOptions& options) {
   Fusion fusion = options.fusion;
-  if (fusion.images == Images::kColumns && options.failed.contains(kColumnsOfImages)) fusion.images = Images::kPadded;
-  return {.compute = options.compute, .gradient = options.gradient, .fusion = fusion};
+  if (fusion.images == Images::kColumns && columns_failure(options.failed) != nullptr) fusion.images = Images::kPadded;
+  return fusion;
+}
+
+AnalysisOptions analysis_options(const PlanOptions& options) {
+  return {.compute = options.compute, .gradient = options.gradient, .fusion = fusion_that_runs(options)};
 }
 
 // Sums over the rows of a convolution's result inside its launch. None of cuDNN's engines for them carries the note

@@ -55,10 +55,13 @@ struct PlanOptions {
   /// One workspace serves all groups; engines that want more are passed over.
   std::size_t workspace_cap_bytes = std::size_t{1} << 30;
   std::size_t candidates = 8;  ///< engines to keep per signature, for timing
-  EngineFailures failed = {};  ///< engines that are not to be used again; a group that has no other falls back
+  EngineFailures failed = {};  ///< what is not to be used again; a group that has no other engine falls back
 };
 
-/// Those of them that say which groups there are, as far as it is known what runs.
+/// As far as it is known to run: options.fusion is what was asked for.
+Fusion fusion_that_runs(const PlanOptions& options);
+
+/// Those of them that say which groups there are.
 AnalysisOptions analysis_options(const PlanOptions& options);
 
 /// Why no engine of cuDNN's may run `group`, whatever its notes say; empty: one may. Pure.

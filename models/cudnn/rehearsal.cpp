@@ -149,8 +149,9 @@ Rehearsal::Way Rehearsal::fastest(Way first) {
     std::string mine, note;
     if (differs) {
       if (*other->microseconds < *best.microseconds) mine = text(fusions[i]);
-      note = "a step takes " + milliseconds_text(*best.microseconds) + " with " + text(best.plan.options.fusion) +
-             ", " + milliseconds_text(*other->microseconds) + " with " + text(fusions[i]);
+      note = "a step takes " + milliseconds_text(*best.microseconds) + " with " +
+             text(fusion_that_runs(best.plan.options)) + ", " + milliseconds_text(*other->microseconds) + " with " +
+             text(fusion_that_runs(other->plan.options));
     }
     if (place(options_.agree ? options_.agree(mine) : mine) == i) best = *std::move(other);
     if (!note.empty()) best.notes.push_back(std::move(note));
@@ -418,7 +419,8 @@ std::string Rehearsal::winners_path(const Plan& plan) const {
 
 // Of groups that fell back for it, the plan's own list says so.
 void Rehearsal::note_failures(const Plan& plan, const EngineFailures& found) {
-  if (const std::string* why = find_failure(found, kColumnsOfImages, "cublaslt"); why != nullptr) {
+  const bool asked = plan.options.fusion.level > 0 && plan.options.fusion.images == Images::kColumns;
+  if (const std::string* why = columns_failure(found); asked && why != nullptr) {
     notes_.push_back("images are padded, not columns: " + *why);
   }
   for (std::size_t i = 0; i < plan.engines.size(); ++i) {

@@ -19,19 +19,25 @@ class Ways:
     name: str
     about: str
     seconds: float
+    limit: float
     runs: dict[str, tuple[str, ...]]  # name: options of hvd_bench
     shared: tuple[str, ...] = ()  # options of all
 
 
 _STEPS = ("--num-warmup-batches", "10", "--num-iters", "100", "--max-time", "20")
 LAUNCH = Ways(
-    *("launch", "batch 32: steps as one graph, and enqueued", 15, {"graph": (), "enqueued": ("--no-cuda-graph",)}),
-    shared=("--batch-size", "32", *_STEPS),
+    "launch",
+    "batch 32: steps as one graph, and enqueued",
+    15,
+    180,
+    {"graph": (), "enqueued": ("--no-cuda-graph",)},
+    ("--batch-size", "32", *_STEPS),
 )
 SCHEDULE = Ways(
     "schedule",
     "as it is, and as --tune-schedule finds it",
     120,
+    480,
     {"plain": (), "tuned": ("--tune-schedule",)},
     _STEPS,
 )

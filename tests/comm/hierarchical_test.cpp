@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <barrier>
 #include <cmath>
 #include <cstring>
 #include <mutex>
@@ -353,13 +352,24 @@ TEST(Hierarchical, ARankThatNeverComesInsideANodeHoldsUpItsPeersUntilTheDeadline
   EXPECT_TRUE(outcome.violations.empty()) << outcome.text();
 }
 
+// Of any rank, on whatever node.
 TEST(Hierarchical, WhatEndsTheWorldIsHeardInItsParts) {
-  std::barrier connected(4);
+  constexpr int kWhoTells = 3;
   const GpuOutcome outcome = on_gpu_ranks(4, world_options({4, 2}, 1), [&](GpuRank& rank) {
+    comm::ControlPlane& world = rank.host->control();
     comm::nccl::HierarchicalPlane plane({.world = *rank.host, .node = *rank.node, .across = *rank.across}, rank.gpu,
                                         rank.nccl, {}, Deadline::after(20s));
-    connected.arrive_and_wait();
-    rank.host->control().abort("the disk is full");
+    try {
+      world.barrier(Deadline::after(20s));
+      if (rank.rank == kWhoTells) world.abort("the disk is full");
+      for (const Deadline patience = Deadline::after(20s); !patience.passed(); std::this_thread::sleep_for(1ms)) {
+        world.answer_roll_call("waits for it");
+        world.throw_if_aborted();
+      }
+      ADD_FAILURE() << "heard nothing";
+    } catch (const Error& error) {
+      EXPECT_STREQ(error.what(), "the disk is full");
+    }
     plane.abort();
     for (comm::Communicator* const part : {rank.node.get(), rank.across.get()}) {
       try {
@@ -371,6 +381,30 @@ TEST(Hierarchical, WhatEndsTheWorldIsHeardInItsParts) {
     }
   });
   EXPECT_TRUE(outcome.good()) << outcome.text();
+}
+
+// A rank that leaves on its own has not yet asked what other nodes said.
+TEST(Hierarchical, WhoLeavesHasLookedWhatTheOthersSaid) {
+  const GpuOutcome outcome = on_gpu_ranks(2, world_options({2, 1}, 1), [&](GpuRank& rank) {
+    comm::nccl::HierarchicalPlane plane({.world = *rank.host, .node = *rank.node, .across = *rank.across}, rank.gpu,
+                                        rank.nccl, {}, Deadline::after(20s));
+    rank.host->control().barrier(Deadline::after(20s));
+    if (rank.rank == 1) {
+      rank.across->control().barrier(Deadline::after(20s));  // rank 0 has spoken
+      plane.abort();
+    } else {
+      rank.host->control().abort("the disk is full");
+      rank.across->control().barrier(Deadline::after(20s));
+    }
+    if (rank.rank == 0) return;
+    try {
+      rank.node->control().throw_if_aborted();
+      ADD_FAILURE() << "goes on";
+    } catch (const Error& error) {
+      EXPECT_STREQ(error.what(), "the disk is full");
+    }
+  });
+  EXPECT_TRUE(outcome.violations.empty()) << outcome.text();
 }
 
 TEST(Hierarchical, ARankThatFailsWhileConnectingEndsAllNodes) {

@@ -341,6 +341,20 @@ TEST(NcclLibrary, VersionsAreRead) {
   EXPECT_LT(comm::nccl::version_from_number(21602), comm::nccl::kOldestVersion);
 }
 
+// Before those that load others: they stay loaded, and go by the same name.
+TEST(NcclLibrary, TheOneHereIsNewEnoughAndGivesAnId) {
+  std::unique_ptr<comm::nccl::Api> api;
+  try {
+    api = comm::nccl::load({});
+  } catch (const Error& error) {
+    GTEST_SKIP() << error.what();
+  }
+  EXPECT_GE(api->version(), comm::nccl::kOldestVersion);
+  comm::nccl::UniqueId id{};
+  EXPECT_EQ(api->unique_id(id).status, comm::nccl::Status::kDone);
+  EXPECT_NE(id, comm::nccl::UniqueId{});
+}
+
 TEST(NcclLibrary, AMissingOneIsOneLine) {
   const std::string error = load_error(nccl_in("/nowhere"));
   if (error.starts_with("unsupported: this build has no NCCL")) GTEST_SKIP() << "built without NCCL";
@@ -372,19 +386,6 @@ TEST(NcclLibrary, ALibraryThatIsNotNcclIsRefused) {
   if (error.starts_with("unsupported: this build has no NCCL")) GTEST_SKIP() << "built without NCCL";
   EXPECT_NE(error.find("is NCCL 0.0.0, older than 2.18.1 or without a function that it should have"), std::string::npos)
       << error;
-}
-
-TEST(NcclLibrary, TheOneHereIsNewEnoughAndGivesAnId) {
-  std::unique_ptr<comm::nccl::Api> api;
-  try {
-    api = comm::nccl::load({});
-  } catch (const Error& error) {
-    GTEST_SKIP() << error.what();
-  }
-  EXPECT_GE(api->version(), comm::nccl::kOldestVersion);
-  comm::nccl::UniqueId id{};
-  EXPECT_EQ(api->unique_id(id).status, comm::nccl::Status::kDone);
-  EXPECT_NE(id, comm::nccl::UniqueId{});
 }
 
 }  // namespace

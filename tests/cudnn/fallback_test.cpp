@@ -9,7 +9,6 @@
 #include <string>
 #include <vector>
 
-#include "tests/cudnn/fusions.h"
 #include "tests/cudnn/machine.h"
 #include "tests/cudnn/networks.h"
 #include "tests/cudnn/oracles.h"
@@ -385,43 +384,6 @@ TEST(Fallback, AProductThatNothingRunsIsAnErrorThatSaysAll) {
                                 {"cuBLASLt 13.1.0 has no algorithm for linear+bias", "3x",
                                  " in fp32 (cublasLtMatmul: CUBLAS_STATUS_NOT_SUPPORTED"},
                                 [&] { const Machine machine(wish, oracle); });
-}
-
-// Theirs are the only products with a row per pixel.
-TEST(Fallback, ImagesThatCublasLtDoesNotMultiplyArePadded) {
-  ServesAll oracle;
-  Wish wish{.forward = models::testing::tiny_vgg(3)};
-  wish.plan = {.compute = ComputeType::kBf16, .gradient = DataType::kBF16, .fusion = reading(Images::kColumns, 1)};
-  const auto multiplied = [](const Machine& machine) {
-    return std::any_of(machine.plan.program.groups.begin(), machine.plan.program.groups.end(),
-                       [&](const Group& group) { return reads_columns(machine.plan.program, group); });
-  };
-  {
-    const Machine machine(wish, oracle);
-    EXPECT_TRUE(multiplied(machine));
-    EXPECT_EQ(joined(machine.step->notes()).find("padded"), std::string::npos) << joined(machine.step->notes());
-  }
-  std::vector<float> expected;
-  {
-    Wish padded = wish;
-    padded.plan.fusion.images = Images::kPadded;
-    Machine machine(padded, oracle);
-    expected = gradients_of(machine);
-  }
-  wish.script = [](Recorder& recorder) { recorder.refused_rows = 100; };
-  int calls = 0;
-  wish.executor.share = [&](const std::string& mine) {
-    ++calls;
-    return std::vector<std::string>{mine, mine};
-  };
-  Machine machine(wish, oracle);
-  EXPECT_EQ(calls, 2) << "once per plan";
-  EXPECT_FALSE(multiplied(machine));
-  EXPECT_EQ(gradients_of(machine), expected);
-  EXPECT_NE(machine.step->description().find("images padded"), std::string::npos) << machine.step->description();
-  EXPECT_NE(joined(machine.step->notes()).find("images are padded, not columns: cuBLASLt 13.1.0 has no algorithm for "),
-            std::string::npos)
-      << joined(machine.step->notes());
 }
 
 // ---- Timing ----

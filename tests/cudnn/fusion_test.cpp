@@ -3,11 +3,13 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <filesystem>
 #include <string>
 #include <vector>
 
+#include "tests/cudnn/fusions.h"
 #include "tests/cudnn/machine.h"
 #include "tests/cudnn/networks.h"
 #include "tests/cudnn/oracles.h"
@@ -146,6 +148,100 @@ TEST(Fusion, RanksFuseAsOneOfThemFound) {
   };
   EXPECT_NE(Machine(wish, oracle).step->description().find("level 0"), std::string::npos);
   EXPECT_EQ(call, 2U);
+}
+
+// ---- Columns of images that cuBLASLt does not multiply ----
+
+/// A network whose images are columns; `refused`: these products, the only ones with a row per pixel, do not run.
+Wish columns_wish(bool refused) {
+  Wish wish{.forward = models::testing::tiny_vgg(3)};
+  wish.plan = {.compute = ComputeType::kBf16, .gradient = DataType::kBF16, .fusion = reading(Images::kColumns, 1)};
+  if (refused) wish.script = [](Recorder& recorder) { recorder.refused_rows = 100; };
+  return wish;
+}
+
+bool multiplies_columns(const Machine& machine) {
+  return std::any_of(machine.plan.program.groups.begin(), machine.plan.program.groups.end(),
+                     [&](const Group& group) { return reads_columns(machine.plan.program, group); });
+}
+
+std::vector<std::vector<float>> gradients_of(Machine& machine) {
+  machine.step->forward_backward(machine.batch(), machine.sink);
+  std::vector<std::vector<float>> all;
+  for (std::size_t p = 0; p < machine.step->slots().size(); ++p) all.push_back(machine.gradient(p));
+  return all;
+}
+
+TEST(ColumnsOfImages, GiveWayToPaddedOnes) {
+  ServesAll oracle;
+  Wish padded = columns_wish(false);
+  {
+    const Machine machine(padded, oracle);
+    EXPECT_TRUE(multiplies_columns(machine));
+    EXPECT_EQ(joined(machine.step->notes()).find("padded"), std::string::npos) << joined(machine.step->notes());
+  }
+  padded.plan.fusion.images = Images::kPadded;
+  std::vector<std::vector<float>> expected;
+  {
+    Machine machine(padded, oracle);
+    expected = gradients_of(machine);
+  }
+  Machine machine(columns_wish(true), oracle);
+  EXPECT_EQ(machine.plans, 2);
+  EXPECT_FALSE(multiplies_columns(machine));
+  EXPECT_EQ(gradients_of(machine), expected);
+  EXPECT_NE(machine.step->description().find("images padded"), std::string::npos) << machine.step->description();
+  const std::string notes = joined(machine.step->notes());
+  EXPECT_NE(notes.find("images are padded, not columns: cuBLASLt 13.1.0 has no algorithm for "), std::string::npos)
+      << notes;
+  EXPECT_EQ(notes.find("--dtype"), std::string::npos) << notes;
+}
+
+TEST(ColumnsOfImages, GiveWayOnAllRanksOfAKind) {
+  ServesAll oracle;
+  std::string found;
+  {
+    Wish wish = columns_wish(true);
+    wish.executor.share = [&](const std::string& mine) {
+      if (found.empty()) found = mine;
+      return std::vector<std::string>{mine, mine};
+    };
+    const Machine machine(wish, oracle);
+    EXPECT_FALSE(multiplies_columns(machine));
+  }
+  for (const bool equal : {true, false}) {  // the GPUs
+    Wish wish = columns_wish(false);
+    int calls = 0;
+    wish.executor.share = [&](const std::string& mine) {
+      std::string other = ++calls == 1 ? found : mine;
+      if (!equal) other.replace(other.find("fake"), 4, "else");
+      return std::vector<std::string>{mine, other};
+    };
+    const Machine machine(wish, oracle);
+    EXPECT_EQ(calls, 2) << "all plan again together";
+    EXPECT_EQ(multiplies_columns(machine), !equal);
+  }
+}
+
+TEST(ColumnsOfImages, AreTriedAgainByARunThatTakesWhatWasKept) {
+  const std::filesystem::path folder = std::filesystem::temp_directory_path() / "hvd_fusion_columns";
+  std::filesystem::remove_all(folder);
+  ServesAll oracle;
+  Wish wish = columns_wish(true);
+  wish.fusions = {reading(Images::kColumns, 1), reading(Images::kColumns, 2)};
+  wish.executor.tune = true;
+  wish.executor.winners_folder = folder.string();
+  for (int run = 0; run < 2; ++run) {
+    Machine machine(wish, oracle);
+    EXPECT_FALSE(multiplies_columns(machine));
+    const std::string notes = joined(machine.step->notes());
+    EXPECT_NE(notes.find("images are padded, not columns: "), std::string::npos) << notes;
+    EXPECT_EQ(notes.find("images as columns"), std::string::npos) << "timed, but never run: " << notes;
+    machine.step->forward_backward(machine.batch(), machine.sink);
+  }
+  Machine other(columns_wish(false), oracle);  // as after an update of cuBLASLt
+  EXPECT_TRUE(multiplies_columns(other));
+  std::filesystem::remove_all(folder);
 }
 
 }  // namespace

@@ -148,7 +148,7 @@ TEST(FakeGpu, AGraphReplaysWhatWasCaptured) {
     const gpu::Graph graph = capture_fork(one, first, second, a, b, true);
     EXPECT_FALSE(one.gpu.capturing(first) || one.gpu.capturing(second));
     EXPECT_EQ(one.gpu.nodes(graph), 2U);
-    EXPECT_EQ(one.gpu.shape(graph)->text(), "2 nodes in a row: 2 kernels (1 of high priority)");
+    EXPECT_EQ(one.gpu.shape(graph)->text(), "one graph of 2 nodes in a row: 2 kernels (1 of high priority)");
     one.gpu.synchronize(first.view(), soon(), "set");
     EXPECT_EQ(as_int(b), 0);  // capturing ran nothing
     for (int i = 0; i < 3; ++i) one.gpu.launch(graph, first);
@@ -186,11 +186,31 @@ TEST(FakeGpu, ARaceInsideAGraphIsFound) {
   one.gpu.record(join, second);
   one.gpu.wait(first, join);
   const gpu::Graph graph = capture.finish();
-  EXPECT_EQ(one.gpu.shape(graph)->text(), "2 nodes: 2 kernels");
+  EXPECT_EQ(one.gpu.shape(graph)->text(), "one graph of 2 nodes: 2 kernels");
   EXPECT_TRUE(one.world.violations().empty());
   one.gpu.launch(graph, first);
   EXPECT_EQ(one.world.violations().size(), 1U);
   one.gpu.synchronize(first.view(), soon(), "launch");
+}
+
+TEST(FakeGpu, WhatWaitsForTwoEndsARow) {
+  OneGpu one;
+  const auto first = one.gpu.make_stream(gpu::Priority::kNormal);
+  const auto second = one.gpu.make_stream(gpu::Priority::kNormal);
+  const auto fork = one.gpu.make_event(gpu::Timing::kOff);
+  const auto join = one.gpu.make_event(gpu::Timing::kOff);
+  const auto a = one.gpu.allocate(sizeof(int), "a");
+  const auto b = one.gpu.allocate(sizeof(int), "b");
+  gpu::Capture capture(one.gpu, first);
+  one.set(a, 1, first);
+  one.gpu.record(fork, first);
+  one.gpu.wait(second, fork);
+  one.add(a, b, second);
+  one.gpu.record(join, second);
+  one.gpu.wait(first, join);
+  one.set(a, 2, first);  // behind both
+  const gpu::Graph graph = capture.finish();
+  EXPECT_EQ(one.gpu.shape(graph)->text(), "one graph of 3 nodes: 3 kernels");
 }
 
 TEST(FakeGpu, EventsOutsideTheGraphAreRecordedByEachLaunch) {
@@ -204,7 +224,7 @@ TEST(FakeGpu, EventsOutsideTheGraphAreRecordedByEachLaunch) {
   one.set(a, 1, stream);
   one.gpu.record_outside(end, stream);
   const gpu::Graph graph = capture.finish();
-  EXPECT_EQ(one.gpu.shape(graph)->text(), "3 nodes in a row: 1 kernel, 2 events");
+  EXPECT_EQ(one.gpu.shape(graph)->text(), "one graph of 3 nodes in a row: 1 kernel, 2 events");
   EXPECT_NE(error_of([&] { (void)one.gpu.elapsed(begin, end); }), "");
   one.gpu.launch(graph, stream);
   one.gpu.synchronize(end.view(), soon(), "launch");

@@ -14,9 +14,11 @@ using std::chrono::microseconds;
 
 constexpr microseconds kSlack = 60us;  // a nap is that much longer
 constexpr microseconds kLook = 2us;
+constexpr microseconds kFirst = 52us;  // that any wait is awake
 
 struct Wait {
-  microseconds late;  // noticed after the end
+  microseconds late;   // noticed after the end
+  microseconds awake;  // looking all the time
   int looks = 0;
 };
 
@@ -25,10 +27,11 @@ Wait wait_for(microseconds end, std::optional<microseconds> expected) {
   const Clock::time_point begin{};
   gpu::Vigil vigil(begin, expected ? std::optional(begin + *expected) : std::nullopt);
   microseconds now = 0us;
-  Wait wait{0us};
+  Wait wait{.late = 0us, .awake = 0us};
   for (; now < end; ++wait.looks) {
     const microseconds nap = vigil.nap(begin + now);
     now += nap.count() > 0 ? nap + kSlack : kLook;
+    if (nap.count() == 0) wait.awake += kLook;
   }
   wait.late = now - end;
   return wait;
@@ -51,7 +54,9 @@ TEST(Vigil, IsAwakeWhenTheEndIsNear) {
     for (const microseconds end : {expected - margin, expected, expected + margin}) {
       const Wait wait = wait_for(end, expected);
       EXPECT_LE(wait.late, kLook) << end.count() << " of " << expected.count();
-      EXPECT_LT(wait.looks, 2000 + end / 500us) << "awake for two milliseconds at most";
+    }
+    for (const microseconds end : {expected, 2 * expected, 10 * expected}) {
+      EXPECT_LE(wait_for(end, expected).awake, kFirst + 2 * std::clamp(expected / 32, 200us, 1000us) + kLook);
     }
   }
 }

@@ -182,12 +182,14 @@ void HierarchicalPlane::reconnect(const NcclOptions& options, Deadline deadline)
 }
 
 std::string HierarchicalPlane::reason_to_give_up() {
+  std::string mine = here_ + " gave up";
   try {
+    levels_.world.control().answer_roll_call(mine);  // which hears other nodes
     levels_.world.control().throw_if_aborted();
   } catch (const Error& told) {
     return told.what();
   }
-  return here_ + " gave up";
+  return mine;
 }
 
 void HierarchicalPlane::abort() noexcept {

@@ -56,7 +56,7 @@ class HierarchicalPlane final : public DevicePlane {
 
  private:
   void agree_on_evenness(Deadline deadline);
-  /// What the world has been told, so that the ranks that wait in a part of it hear it too.
+  /// What this rank has heard in the world, for those that wait in a part of it.
   std::string reason_to_give_up();
   /// Pinned memory of at least `bytes`. One is enough: what uses it is on one stream, in order.
   std::byte* staging(std::size_t bytes);

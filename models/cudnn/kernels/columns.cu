@@ -14,20 +14,21 @@ struct Tile {
 };
 
 // Neighbouring threads read neighbouring vectors of a window, 16 bytes apart, which are in 8 of 32 banks. The lines of
-// a window lie such that the next line's begin one bank further.
-int pitch_of(int span, int in_line, std::size_t element) {
-  constexpr int kVector = 16, kBank = 4;
-  const auto bytes = static_cast<int>(element);
+// a window lie such that the next line's vectors begin one bank further: in the three networks no more than three meet
+// in one.
+template <class T>
+int pitch_of(int span, int in_line) {
+  constexpr int kVector = 16, kBank = 4, kBytes = sizeof(T);
   int pitch = span;
-  while ((pitch - in_line) * bytes % kVector != kBank) ++pitch;
+  while ((pitch - in_line) * kBytes % kVector != kBank) ++pitch;
   return pitch;
 }
 
+template <class T>
 Tile tile_of(const Window& window, const Image& x, const Image& out) {
   const auto channels = static_cast<int>(x.matrix.channels);
-  const std::size_t element = size_of(x.matrix.type);
   const auto span = [&](int pixels) { return ((pixels - 1) * window.stride_w + window.kernel_w) * channels; };
-  const auto pitch = [&](int pixels) { return pitch_of(span(pixels), window.kernel_w * channels, element); };
+  const auto pitch = [&](int pixels) { return pitch_of<T>(span(pixels), window.kernel_w * channels); };
   const auto fits = [&](int distance) { return std::int64_t{window.kernel_h} * distance <= kMostWindowElements; };
   if (!fits(span(1))) {
     throw Error(Errc::kInvalidArgument, "kernel columns: a window of " + std::to_string(window.kernel_h * span(1)) +
@@ -118,12 +119,12 @@ __global__ void __launch_bounds__(kThreads)
 
 void columns(const Window& window, const Image& x, const Image& out, Stream stream) {
   if (out.matrix.rows <= 0) return;
-  const Tile tile = tile_of(window, x, out);
-  const std::int64_t per_line = (out.w + tile.pixels - 1) / tile.pixels;
   with_vectors(out.matrix.type, is_wide({&out.matrix}), "columns", [&](auto* type, auto width) {
-    launch_blocks("columns", columns_kernel<Pointee<decltype(type)>, decltype(width)::value>,
-                  static_cast<unsigned>(out.n * out.h * per_line), stream, window, x, out, tile,
-                  static_cast<int>(per_line));
+    using T = Pointee<decltype(type)>;
+    const Tile tile = tile_of<T>(window, x, out);
+    const std::int64_t per_line = (out.w + tile.pixels - 1) / tile.pixels;
+    launch_blocks("columns", columns_kernel<T, decltype(width)::value>, static_cast<unsigned>(out.n * out.h * per_line),
+                  stream, window, x, out, tile, static_cast<int>(per_line));
   });
 }
 
