@@ -9,8 +9,8 @@
 namespace hvd::gpu {
 
 /// One wait. A look at an event costs a microsecond or two, a nap some 60 us (timer slack) whatever one asks for. Who
-/// only naps notices the end of a step some 0.3 ms late, in which the GPU has nothing to do; who only looks takes a
-/// core from whoever feeds the GPU. So one naps until shortly before the end that is expected.
+/// only naps notices the end of a step up to half a millisecond late, in which the GPU has nothing to do; who only
+/// looks takes a core from whoever feeds the GPU. So one naps until shortly before the end that is expected.
 class Vigil {
  public:
   /// `expected`: about when the work will be over; none: nobody knows.
