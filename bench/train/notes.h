@@ -25,7 +25,8 @@ std::optional<Expectation> expectation(const Findings& findings, const core::Buc
 std::vector<std::string> closing_notes(std::span<const RunRecord> runs, const Findings& findings,
                                        const core::BucketPlan& plan, const SessionFacts& facts);
 
-/// Of a run on GPUs, else none: its bound, if there is one, and what the host's clock says beside the GPU's.
+/// Of a run on GPUs, else none: its bound, if there is one, what the host's clock says beside the GPU's, and what the
+/// `graph` of its steps holds, if they are one.
 std::vector<std::string> gpu_notes(const RunRecord& run, const NetworkFacts& network,
                                    const std::optional<gpu::GraphShape>& graph);
 

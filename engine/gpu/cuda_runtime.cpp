@@ -48,46 +48,43 @@ bool among(const std::array<cudaError, N>& known, cudaError_t status) {
 
 std::string bytes_text(std::size_t bytes) { return std::to_string(bytes >> 20U) + " MiB"; }
 
+#if CUDART_VERSION >= 12030  // which knows edges of kinds; with 13 the function that tells them has the plain name
+using EdgeData = cudaGraphEdgeData;
+bool starts_early(const EdgeData& edge) {
+  return edge.type == static_cast<unsigned char>(cudaGraphDependencyTypeProgrammatic);
+}
+#else
+struct EdgeData {};
+bool starts_early(const EdgeData& /*edge*/) { return false; }
+#endif
+
+cudaError_t get_edges(cudaGraph_t graph, cudaGraphNode_t* from, cudaGraphNode_t* to, [[maybe_unused]] EdgeData* data,
+                      std::size_t* count) {
+#if CUDART_VERSION >= 13000
+  return cudaGraphGetEdges(graph, from, to, data, count);
+#elif CUDART_VERSION >= 12030
+  return cudaGraphGetEdges_v2(graph, from, to, data, count);
+#else
+  return cudaGraphGetEdges(graph, from, to, count);
+#endif
+}
+
 struct Edges {
   std::vector<cudaGraphNode_t> from, to;
   std::size_t early = 0;
 };
 
-#if CUDART_VERSION >= 12030
-// 12.3 knows edges of kinds; with 13 the function that tells them has the plain name.
-cudaError_t get_edges(cudaGraph_t graph, cudaGraphNode_t* from, cudaGraphNode_t* to, cudaGraphEdgeData* data,
-                      std::size_t* count) {
-#if CUDART_VERSION >= 13000
-  return cudaGraphGetEdges(graph, from, to, data, count);
-#else
-  return cudaGraphGetEdges_v2(graph, from, to, data, count);
-#endif
-}
-
 std::optional<Edges> edges_of(cudaGraph_t graph) {
   std::size_t count = 0;
   if (get_edges(graph, nullptr, nullptr, nullptr, &count) != cudaSuccess) return std::nullopt;
   Edges edges{.from = std::vector<cudaGraphNode_t>(count), .to = std::vector<cudaGraphNode_t>(count)};
-  std::vector<cudaGraphEdgeData> data(count);
+  std::vector<EdgeData> data(count);
   if (count > 0 && get_edges(graph, edges.from.data(), edges.to.data(), data.data(), &count) != cudaSuccess) {
     return std::nullopt;
   }
-  edges.early = static_cast<std::size_t>(std::count_if(data.begin(), data.end(), [](const auto& edge) {
-    return edge.type == static_cast<unsigned char>(cudaGraphDependencyTypeProgrammatic);
-  }));
+  edges.early = static_cast<std::size_t>(std::count_if(data.begin(), data.end(), starts_early));
   return edges;
 }
-#else
-std::optional<Edges> edges_of(cudaGraph_t graph) {
-  std::size_t count = 0;
-  if (cudaGraphGetEdges(graph, nullptr, nullptr, &count) != cudaSuccess) return std::nullopt;
-  Edges edges{.from = std::vector<cudaGraphNode_t>(count), .to = std::vector<cudaGraphNode_t>(count)};
-  if (count > 0 && cudaGraphGetEdges(graph, edges.from.data(), edges.to.data(), &count) != cudaSuccess) {
-    return std::nullopt;
-  }
-  return edges;
-}
-#endif
 
 bool any_twice(std::vector<cudaGraphNode_t> nodes) {
   std::sort(nodes.begin(), nodes.end());
@@ -129,6 +126,12 @@ std::optional<GraphShape> shape_of(cudaGraph_t graph) {
   }
   static_cast<void>(cudaGetLastError());  // an answer, not a fault
   return std::nullopt;
+}
+
+/// Also if CUDA does not say.
+bool may_be_capturing(cudaStream_t stream) noexcept {
+  cudaStreamCaptureStatus state = cudaStreamCaptureStatusNone;
+  return cudaStreamIsCapturing(stream, &state) != cudaSuccess || state != cudaStreamCaptureStatusNone;
 }
 
 /// On a thread of CUDA's, in the stream's order; must not call CUDA. Never called once work on the GPU has failed.
@@ -256,8 +259,7 @@ class CudaRuntime final : public Runtime {
   [[nodiscard]] std::optional<GraphShape> shape(GraphView graph) override { return native(graph)->shape; }
   void abandon_capture(StreamView stream) noexcept override {
     UniqueHandle<GraphTraits> recorded;
-    cudaStreamCaptureStatus state = cudaStreamCaptureStatusNone;
-    if (cudaStreamIsCapturing(native(stream), &state) != cudaSuccess || state != cudaStreamCaptureStatusNone) {
+    if (may_be_capturing(native(stream))) {
       static_cast<void>(cudaStreamEndCapture(native(stream), recorded.out()));
     }
     static_cast<void>(cudaGetLastError());
@@ -304,10 +306,7 @@ class CudaRuntime final : public Runtime {
   /// Whether a stream of high priority takes part in a capture, this one or that of another thread, or may do so.
   [[nodiscard]] bool captures_high_priority() noexcept {
     const MutexLock lock(mutex_);
-    return std::any_of(high_priority_streams_.begin(), high_priority_streams_.end(), [](cudaStream_t stream) {
-      cudaStreamCaptureStatus state = cudaStreamCaptureStatusNone;
-      return cudaStreamIsCapturing(stream, &state) != cudaSuccess || state != cudaStreamCaptureStatusNone;
-    });
+    return std::any_of(high_priority_streams_.begin(), high_priority_streams_.end(), may_be_capturing);
   }
   [[nodiscard]] bool capturing(StreamView stream) const {
     cudaStreamCaptureStatus state = cudaStreamCaptureStatusNone;

@@ -42,9 +42,12 @@ def _trained(dtype: str, models: tuple[str, ...]) -> list[Part]:
 
 def _ways(kind: training.Ways, models: tuple[str, ...]) -> list[Part]:
     return [
-        Part(Estimate(f"{kind.name}-{model}", kind.seconds, kind.limit), f"{model}, {kind.about}", run)
+        Part(
+            Estimate(f"{kind.name}-{model}", kind.seconds, kind.limit),
+            f"{model}, {kind.about}",
+            training.ways(kind, model),
+        )
         for model in models
-        for run in [training.ways(kind, model)]
     ]
 
 

@@ -116,8 +116,7 @@ TEST(ExecutorArithmetic, TheRoundingModelHoldsInEveryTypeAndSeesErrors) {
       // Each level with all that cuDNN may be asked for, and as it is used.
       std::vector<Fusion> fusions;
       for (int level = 0; level <= 2; ++level) {
-        fusions.push_back(
-            {.level = level, .prologues = Prologues::kAll, .own_norms = OwnNorms::kNone, .images = Images::kAsTheyAre});
+        fusions.push_back(cudnn_alone(level));
         if (level > 0) fusions.push_back({.level = level});
       }
       for (const Fusion& fusion : fusions) {
@@ -419,7 +418,7 @@ TEST(Executor, WeightsThatWereBroadcastAreUsed) {
 // ---- Engines ----
 
 TEST(Executor, TimesTheCandidatesOnceAndKeepsTheWinners) {
-  const std::filesystem::path folder = std::filesystem::temp_directory_path() / "hvd_executor_winners";
+  const std::filesystem::path folder = own_folder("hvd_executor_winners");
   std::filesystem::remove_all(folder);
   ServesAll oracle;
   Wish wish{.forward = tiny_resnet(2)};

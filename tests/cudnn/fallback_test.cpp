@@ -1,7 +1,6 @@
 // What becomes of a step where libraries refuse on the device what they promised: engines at finalisation or at the
 // first launch, products, memory to time them in. On the fakes of machine.h, which are told what to refuse.
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -17,9 +16,6 @@ namespace hvd::models::cudnn::testing::fallback_test {
 namespace {
 
 using Operations = std::vector<int>;
-
-/// A name that no other run of this test has.
-std::string own(const std::string& name) { return name + "." + std::to_string(getpid()); }
 
 bool holds(const Operations& operations, int type) {
   return std::find(operations.begin(), operations.end(), type) != operations.end();
@@ -37,16 +33,6 @@ std::size_t groups_with(const Program& program, OpType type) {
   return static_cast<std::size_t>(std::count_if(program.groups.begin(), program.groups.end(), [&](const Group& group) {
     return group.engine == Engine::kCudnn && has(group, type);
   }));
-}
-
-std::vector<float> gradients_of(Machine& machine) {
-  machine.step->forward_backward(machine.batch(), machine.sink);
-  std::vector<float> all;
-  for (std::size_t p = 0; p < machine.step->slots().size(); ++p) {
-    const std::vector<float> one = machine.gradient(p);
-    all.insert(all.end(), one.begin(), one.end());
-  }
-  return all;
 }
 
 // ---- Groups ----
@@ -400,7 +386,7 @@ TEST(Fallback, WithoutMemoryToTimeEnginesTheFirstOnesRun) {
     engines = machine.step->engines();
     loss = machine.step->forward_backward(machine.batch(), machine.sink);
   }
-  const std::filesystem::path folder = std::filesystem::path(::testing::TempDir()) / own("hvd_untimed");
+  const std::filesystem::path folder = own_folder("hvd_untimed");
   std::filesystem::remove_all(folder);
   wish.executor.tune = true;
   wish.executor.winners_folder = folder.string();
@@ -432,7 +418,7 @@ TEST(Fallback, WithoutMemoryToTimeEnginesTheFirstOnesRun) {
 
 TEST(Fallback, WinnersOfAnEarlierRunThatDoNotFitGiveWay) {
   ServesAll oracle;
-  const std::filesystem::path folder = std::filesystem::path(::testing::TempDir()) / own("hvd_wide_winners");
+  const std::filesystem::path folder = own_folder("hvd_wide_winners");
   std::filesystem::remove_all(folder);
   Wish wish{.forward = tiny_resnet(2)};
   wish.script = [](Recorder& recorder) { recorder.second_workspace = std::size_t{64} << 20; };
@@ -479,7 +465,7 @@ TEST(Fallback, ACandidateThatFailsWhenItIsTimedIsLeftOut) {
 // decides.
 TEST(Fallback, ProductsRunTheAlgorithmThatWon) {
   ServesAll oracle;
-  const std::filesystem::path folder = std::filesystem::path(::testing::TempDir()) / own("hvd_products");
+  const std::filesystem::path folder = own_folder("hvd_products");
   std::filesystem::remove_all(folder);
   Wish wish{.forward = tiny_resnet(2)};
   wish.executor.tune = true;

@@ -19,7 +19,7 @@ namespace {
 
 // On the fake GPU a step takes as long as it has launches.
 TEST(Fusion, TimesWaysToFuseAndKeepsTheFastest) {
-  const std::filesystem::path folder = std::filesystem::temp_directory_path() / "hvd_executor_fusions";
+  const std::filesystem::path folder = own_folder("hvd_executor_fusions");
   std::filesystem::remove_all(folder);
   ServesAll oracle;
   Wish wish{.forward = tiny_resnet(2)};
@@ -99,7 +99,7 @@ TEST(Fusion, AWayToFuseThatDoesNotFitOnAnotherRankIsLeftOut) {
 
 // Where the way of the first file wins, what the other has timed since changes nothing of it.
 TEST(Fusion, RunsAgainWhatItTimed) {
-  const std::filesystem::path folder = std::filesystem::temp_directory_path() / "hvd_executor_again";
+  const std::filesystem::path folder = own_folder("hvd_executor_again");
   std::filesystem::remove_all(folder);
   ServesAll oracle;
   Wish wish{.forward = tiny_resnet(2)};
@@ -165,13 +165,6 @@ bool multiplies_columns(const Machine& machine) {
                      [&](const Group& group) { return reads_columns(machine.plan.program, group); });
 }
 
-std::vector<std::vector<float>> gradients_of(Machine& machine) {
-  machine.step->forward_backward(machine.batch(), machine.sink);
-  std::vector<std::vector<float>> all;
-  for (std::size_t p = 0; p < machine.step->slots().size(); ++p) all.push_back(machine.gradient(p));
-  return all;
-}
-
 TEST(ColumnsOfImages, GiveWayToPaddedOnes) {
   ServesAll oracle;
   Wish padded = columns_wish(false);
@@ -181,7 +174,7 @@ TEST(ColumnsOfImages, GiveWayToPaddedOnes) {
     EXPECT_EQ(joined(machine.step->notes()).find("padded"), std::string::npos) << joined(machine.step->notes());
   }
   padded.plan.fusion.images = Images::kPadded;
-  std::vector<std::vector<float>> expected;
+  std::vector<float> expected;
   {
     Machine machine(padded, oracle);
     expected = gradients_of(machine);
@@ -224,7 +217,7 @@ TEST(ColumnsOfImages, GiveWayOnAllRanksOfAKind) {
 }
 
 TEST(ColumnsOfImages, AreTriedAgainByARunThatTakesWhatWasKept) {
-  const std::filesystem::path folder = std::filesystem::temp_directory_path() / "hvd_fusion_columns";
+  const std::filesystem::path folder = own_folder("hvd_fusion_columns");
   std::filesystem::remove_all(folder);
   ServesAll oracle;
   Wish wish = columns_wish(true);

@@ -2,12 +2,15 @@
 #pragma once
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <filesystem>
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "models/cudnn/executor.h"
@@ -22,6 +25,11 @@ using test::FakeRuntime;
 using test::FakeWorld;
 
 inline constexpr std::uint64_t kSeed = 5;
+
+/// That no other run of the test has.
+inline std::filesystem::path own_folder(const std::string& name) {
+  return std::filesystem::path(::testing::TempDir()) / (name + "." + std::to_string(::getpid()));
+}
 
 inline Backends fake_backends() {
   return {.cudnn = Library::with(fake_cudnn()), .cublaslt = CublasLt::with(fake_cublaslt()), .kernels = host_kernels()};
@@ -159,6 +167,17 @@ inline double rounding(ComputeType type) {
     case ComputeType::kFp32: break;
   }
   return 0x1.0p-24;
+}
+
+/// Of a step, all parameters' one behind the other.
+inline std::vector<float> gradients_of(Machine& machine) {
+  machine.step->forward_backward(machine.batch(), machine.sink);
+  std::vector<float> all;
+  for (std::size_t p = 0; p < machine.step->slots().size(); ++p) {
+    const std::vector<float> one = machine.gradient(p);
+    all.insert(all.end(), one.begin(), one.end());
+  }
+  return all;
 }
 
 /// Terms of the longest sum: a product's, or a batch norm's over its pixels.

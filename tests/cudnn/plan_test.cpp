@@ -19,6 +19,7 @@
 
 #include "models/graph/autodiff.h"
 #include "models/zoo/zoo.h"
+#include "tests/cudnn/fusions.h"
 #include "tests/models/testing.h"
 
 namespace hvd::models::cudnn::testing::plan_test {
@@ -357,8 +358,9 @@ TEST_P(PlanTest, ImagesWithChannelsAddedAreReadByTensorCores) {
       const Graph graph = network(model);
       for (const bool pad : {false, true}) {
         SCOPED_TRACE(model + ", " + std::string(name(compute)) + (pad ? ", padded" : ""));
-        PlanOptions options{.compute = compute, .gradient = storage(compute), .fusion = cudnn_alone(2)};
-        options.fusion.images = pad ? Images::kPadded : Images::kAsTheyAre;
+        PlanOptions options{.compute = compute,
+                            .gradient = storage(compute),
+                            .fusion = reading(pad ? Images::kPadded : Images::kAsTheyAre)};
         const Plan plan = planner().plan(graph, options);
         check(graph, plan);
         const auto readers = readers_of_images(graph, plan);

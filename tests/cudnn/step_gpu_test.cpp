@@ -89,12 +89,11 @@ class StepOnGpu : public ::testing::TestWithParam<int> {
 /// At level 0 the reference for the others; then the default, and what it leaves to cuDNN.
 std::vector<Fusion> fusions_at(int level) {
   switch (level) {
-    case 0: return {{.level = 0, .own_norms = OwnNorms::kNone, .images = Images::kAsTheyAre}};
+    case 0: return {cudnn_alone(0)};
     case 1: return {{.level = 1}, {.level = 1, .own_norms = OwnNorms::kBoth, .images = Images::kPadded}};
     default: break;
   }
-  return {{.level = 2},
-          {.level = 2, .prologues = Prologues::kAll, .own_norms = OwnNorms::kNone, .images = Images::kAsTheyAre}};
+  return {{.level = 2}, cudnn_alone(2)};
 }
 
 /// Their references and bounds are the same for all levels.

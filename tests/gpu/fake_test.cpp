@@ -122,9 +122,11 @@ TEST(FakeGpu, CopiesReadTheirSourceLate) {
   EXPECT_EQ(as_int(device), 2);
 }
 
-/// Fork, work on both streams, join; `joined` false leaves the join out.
+enum class Ending : std::uint8_t { kOpen, kJoined, kJoinedAndMore /**< work behind both */ };
+
+/// Fork, work on both streams, join.
 gpu::Graph capture_fork(OneGpu& one, const gpu::Stream& first, const gpu::Stream& second, const gpu::DeviceMemory& a,
-                        const gpu::DeviceMemory& b, bool joined) {
+                        const gpu::DeviceMemory& b, Ending ending) {
   const auto fork = one.gpu.make_event(gpu::Timing::kOff);
   const auto join = one.gpu.make_event(gpu::Timing::kOff);
   gpu::Capture capture(one.gpu, first);
@@ -133,7 +135,8 @@ gpu::Graph capture_fork(OneGpu& one, const gpu::Stream& first, const gpu::Stream
   one.gpu.wait(second, fork);
   one.add(a, b, second);
   one.gpu.record(join, second);
-  if (joined) one.gpu.wait(first, join);
+  if (ending != Ending::kOpen) one.gpu.wait(first, join);
+  if (ending == Ending::kJoinedAndMore) one.set(a, 2, first);
   return capture.finish();
 }
 
@@ -145,7 +148,7 @@ TEST(FakeGpu, AGraphReplaysWhatWasCaptured) {
     const auto a = one.gpu.allocate(sizeof(int), "a");
     const auto b = one.gpu.allocate(sizeof(int), "b");
     one.set(b, 0, first);
-    const gpu::Graph graph = capture_fork(one, first, second, a, b, true);
+    const gpu::Graph graph = capture_fork(one, first, second, a, b, Ending::kJoined);
     EXPECT_FALSE(one.gpu.capturing(first) || one.gpu.capturing(second));
     EXPECT_EQ(one.gpu.nodes(graph), 2U);
     EXPECT_EQ(one.gpu.shape(graph)->text(), "one graph of 2 nodes in a row: 2 kernels (1 of high priority)");
@@ -165,7 +168,7 @@ TEST(FakeGpu, AMissingJoinIsRefused) {
   const auto a = one.gpu.allocate(sizeof(int), "a");
   const auto b = one.gpu.allocate(sizeof(int), "b");
   EXPECT_NE(error_of([&] {
-              (void)capture_fork(one, first, second, a, b, false);
+              (void)capture_fork(one, first, second, a, b, Ending::kOpen);
             }).find("without a join: nothing waits for 'add'"),
             std::string::npos);
   EXPECT_FALSE(one.gpu.capturing(second));
@@ -197,19 +200,9 @@ TEST(FakeGpu, WhatWaitsForTwoEndsARow) {
   OneGpu one;
   const auto first = one.gpu.make_stream(gpu::Priority::kNormal);
   const auto second = one.gpu.make_stream(gpu::Priority::kNormal);
-  const auto fork = one.gpu.make_event(gpu::Timing::kOff);
-  const auto join = one.gpu.make_event(gpu::Timing::kOff);
   const auto a = one.gpu.allocate(sizeof(int), "a");
   const auto b = one.gpu.allocate(sizeof(int), "b");
-  gpu::Capture capture(one.gpu, first);
-  one.set(a, 1, first);
-  one.gpu.record(fork, first);
-  one.gpu.wait(second, fork);
-  one.add(a, b, second);
-  one.gpu.record(join, second);
-  one.gpu.wait(first, join);
-  one.set(a, 2, first);  // behind both
-  const gpu::Graph graph = capture.finish();
+  const gpu::Graph graph = capture_fork(one, first, second, a, b, Ending::kJoinedAndMore);
   EXPECT_EQ(one.gpu.shape(graph)->text(), "one graph of 3 nodes: 3 kernels");
 }
 

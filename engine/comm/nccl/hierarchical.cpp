@@ -162,9 +162,7 @@ void HierarchicalPlane::check() {
   try {
     crossing_->check();
   } catch (const Error& error) {
-    // A peer that gives up tells both worlds, why it does so only one.
-    levels_.world.control().answer_roll_call(here_ + ": " + error.what());
-    levels_.world.control().throw_if_aborted();
+    hear_the_world(here_ + ": " + error.what());  // which may know why
     throw Error(error.code(), here_ + ": " + error.what());
   }
 }
@@ -181,11 +179,15 @@ void HierarchicalPlane::reconnect(const NcclOptions& options, Deadline deadline)
   }
 }
 
+void HierarchicalPlane::hear_the_world(const std::string& status) {
+  levels_.world.control().answer_roll_call(status);  // which takes what other nodes have sent
+  levels_.world.control().throw_if_aborted();
+}
+
 std::string HierarchicalPlane::reason_to_give_up() {
   std::string mine = here_ + " gave up";
   try {
-    levels_.world.control().answer_roll_call(mine);  // which hears other nodes
-    levels_.world.control().throw_if_aborted();
+    hear_the_world(mine);
   } catch (const Error& told) {
     return told.what();
   }

@@ -56,6 +56,8 @@ class HierarchicalPlane final : public DevicePlane {
 
  private:
   void agree_on_evenness(Deadline deadline);
+  /// Throws what the world was told, if it was. `status` is for those who call the roll.
+  void hear_the_world(const std::string& status);
   /// What this rank has heard in the world, for those that wait in a part of it.
   std::string reason_to_give_up();
   /// Pinned memory of at least `bytes`. One is enough: what uses it is on one stream, in order.
