@@ -40,7 +40,7 @@ struct GpuOptions {
   bool tune = false;           ///< time the engines of each operation before training
   std::string tuning_folder;   ///< winners are kept here; empty: nowhere
   [[nodiscard]] bool tunes() const { return tune || !tuning_folder.empty(); }
-  DeviceOptions schedule;  ///< overlap, graph
+  DeviceOptions schedule;  ///< overlap, graph, ahead
   comm::NcclOptions nccl;
   bool two_levels = false;     ///< --comm hierarchical: NCCL inside a node, MPI between nodes
   bool tune_schedule = false;  ///< try settings of `schedule`, `nccl` and the buckets before training

@@ -10,6 +10,9 @@
 //   enqueue_update()
 //   (the driver waits for an event of its own)  then: loss()
 //
+// The driver may enqueue a step before the one before it is over. What the host then reads of the two is kept apart:
+// keep_loss_in().
+//
 // The enqueue functions only enqueue, so that a captured step can be launched again and again: they allocate nothing,
 // wait for nothing, ask nothing, and read what changes from step to step (images, labels, step number, learning rate,
 // loss scale) from device memory with a fixed address. The same calls give the same work, eager or captured.
@@ -17,6 +20,7 @@
 // Threads: one thread owns it and makes all calls, with the GPU made current (gpu::Runtime::make_current).
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -27,6 +31,8 @@ namespace hvd::models {
 
 class DeviceStep : public TrainStep {
  public:
+  static constexpr std::size_t kLossPlaces = 2;
+
   // Of TrainStep, here:
   //  - gradient_arena() and state_to_broadcast() are device addresses, which the host must not read.
   //  - the ArenaAllocator gives zeroed device memory, 4096-byte aligned (registered with the communication library).
@@ -53,8 +59,11 @@ class DeviceStep : public TrainStep {
   /// The update with what gradient_arena() holds when the stream gets there. Only enqueues; may be captured.
   virtual void enqueue_update() = 0;
 
-  /// The mean loss of the last step whose work is over, as a host number. Call after waiting for it.
-  [[nodiscard]] virtual double loss() const = 0;
+  /// Where the losses of forward passes that are enqueued from now on go: place 0, as at first, or 1. A captured one
+  /// keeps its place.
+  virtual void keep_loss_in(std::size_t place) = 0;
+  /// The mean loss of the last step with this place whose work is over, as a host number. Call after waiting for it.
+  [[nodiscard]] virtual double loss(std::size_t place) const = 0;
   /// Steps whose gradients overflowed and whose update was left out (dynamic loss scale), of those that are over.
   [[nodiscard]] virtual std::uint64_t skipped_updates() const { return 0; }
   /// Which engine of the library runs each distinct kind of operation, in one line, for the record; empty where there

@@ -238,6 +238,8 @@ void register_gpu(Registrar add, GpuOptions& o) {
               2, o.fusion_level);
   add.flag("--no-cuda-graph", "Enqueue every step instead of launching it as one graph",
            [&o] { o.schedule.graph = false; });
+  add.flag("--no-launch-ahead", "Launch a graph only when the one before it is over",
+           [&o] { o.schedule.ahead = false; });
   add.flag("--no-overlap", "Reduce when backward is over", [&o] { o.schedule.overlap = false; });
   add.flag("--deterministic", "Equal bits from run to run: only operations that add in a fixed order",
            [&o] { o.deterministic = true; });

@@ -80,7 +80,7 @@ class GpuBench final : public TrainingBench {
     finish("the steps");
     return {std::chrono::duration<double>(Clock::now() - start).count() / count};
   }
-  [[nodiscard]] double loss() const override { return step_->loss(); }
+  [[nodiscard]] double loss() const override { return step_->loss(0); }
   [[nodiscard]] const TrainStep& train_step() const override { return *step_; }
   [[nodiscard]] double flops_per_image() const override { return input_.flops_per_image; }
   [[nodiscard]] std::vector<std::string> notes() const override {

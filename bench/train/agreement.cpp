@@ -93,6 +93,7 @@ Wishes wishes_of(const Options& options, const Setup& setup) {
     const GpuOptions& gpu = setup.gpu;
     wishes.insert(wishes.end(), {{"--fusion-level", std::to_string(gpu.fusion_level)},
                                  {"CUDA graphs", yes_no(gpu.schedule.graph)},
+                                 {"launching ahead", yes_no(gpu.schedule.ahead)},
                                  {"overlap", yes_no(gpu.schedule.overlap)},
                                  {"--deterministic", yes_no(gpu.deterministic)},
                                  {"--loss-scale", json_number(gpu.loss_scale)},

@@ -70,9 +70,9 @@ DeviceTrainer::DeviceTrainer(const Setup& setup, DeviceEngine& device, gpu::Runt
                              int threads)
     : Trainer(setup, device.engine()), device_(device), runtime_(runtime) {
   runtime_.make_current();
-  for (gpu::Event* event : {&begin_, &backward_end_, &update_begin_, &update_end_, &reduce_begin_, &reduce_end_}) {
-    *event = runtime_.make_event(gpu::Timing::kOn);
-  }
+  std::vector<gpu::Event*> timed{&reduce_begin_, &reduce_end_};
+  for (Marks& m : marks_) timed.insert(timed.end(), {&m.begin, &m.backward_end, &m.update_begin, &m.update_end});
+  for (gpu::Event* event : timed) *event = runtime_.make_event(gpu::Timing::kOn);
   const gpu::MemoryState before = runtime_.memory();
   used_before_ = static_cast<std::int64_t>(before.total_bytes - before.free_bytes);
   build(backend, threads);
@@ -154,17 +154,54 @@ models::ShareWithRanks DeviceTrainer::sharing() const {
 
 void DeviceTrainer::forward_backward(Sink& sink) {
   const gpu::StreamView stream = on_device_->compute_stream();
-  runtime_.record_outside(begin_, stream);
+  const Marks& marks = marks_.at(device_.slot());
+  on_device_->keep_loss_in(device_.slot());
+  runtime_.record_outside(marks.begin, stream);
   on_device_->enqueue_forward_backward(sink);
-  runtime_.record_outside(backward_end_, stream);
+  runtime_.record_outside(marks.backward_end, stream);
   sink.throw_fault();
 }
 
 void DeviceTrainer::update() {
   const gpu::StreamView stream = on_device_->compute_stream();
-  runtime_.record_outside(update_begin_, stream);
+  const Marks& marks = marks_.at(device_.slot());
+  runtime_.record_outside(marks.update_begin, stream);
   on_device_->enqueue_update();
-  runtime_.record_outside(update_end_, stream);
+  runtime_.record_outside(marks.update_end, stream);
+}
+
+void DeviceTrainer::launch(const models::SgdOptions& sgd, Sink& sink) {
+  engine_.set_activity("a step on the GPU", steps_);
+  on_device_->load(batches_->at(steps_), Deadline::after(setup_.deadline));
+  const auto begin = Clock::now();
+  on_device_->set_sgd(sgd);
+  in_step_ = true;
+  device_.run_step(on_device_->compute_stream(), {[&] { forward_backward(sink); }, [&] { update(); }});
+  begun_.push_back(begin);
+}
+
+StepTimes DeviceTrainer::finish() {
+  report_ = device_.finish_step();
+  in_step_ = device_.in_flight() > 0;
+  const auto end = Clock::now();
+  const auto begin = std::max(begun_.front(), last_end_);
+  begun_.pop_front();
+  last_end_ = end;
+
+  const Marks& marks = marks_.at(report_.slot);
+  StepTimes times;
+  times.step = seconds(report_.step);
+  times.compute = between(marks.begin, marks.backward_end);
+  times.exposed = seconds(report_.exposed);
+  times.reduce = seconds(report_.reduce);
+  times.control = seconds(report_.engine.control);
+  times.copy = seconds(report_.engine.copy);
+  times.update = between(marks.update_begin, marks.update_end);
+  times.host = seconds(end - begin);
+  times.launch = seconds(report_.enqueue);
+  times.loss = on_device_->loss(report_.slot);
+  if (engine_.tracing()) engine_.trace_span(report_.graph ? "step (one graph)" : "step", begin, end);
+  return times;
 }
 
 StepTimes DeviceTrainer::run(const models::SgdOptions& sgd, const StepProbe* probe) {
@@ -173,30 +210,10 @@ StepTimes DeviceTrainer::run(const models::SgdOptions& sgd, const StepProbe* pro
     device_.drop_graphs();  // this step enqueues more than others do
     landing(probe->local.size());
   }
-  engine_.set_activity("a step on the GPU", steps_);
-  on_device_->load(batches_->at(steps_), Deadline::after(setup_.deadline));
   Sink sink(*this, probe);
-  const auto begin = Clock::now();
-  on_device_->set_sgd(sgd);
-  in_step_ = true;
-  device_.run_step(on_device_->compute_stream(), {[&] { forward_backward(sink); }, [&] { update(); }});
-  const DeviceReport report = device_.finish_step();
-  in_step_ = false;
-  const auto end = Clock::now();
-
-  StepTimes times;
-  times.step = seconds(report.step);
-  times.compute = between(begin_, backward_end_);
-  times.exposed = seconds(report.exposed);
-  times.reduce = seconds(report.reduce);
-  times.control = seconds(report.engine.control);
-  times.copy = seconds(report.engine.copy);
-  times.update = between(update_begin_, update_end_);
-  times.host = seconds(end - begin);
-  times.launch = seconds(report.enqueue);
-  times.loss = on_device_->loss();
-  if (recorder_ != nullptr) record_times(sink, report.graph);
-  if (engine_.tracing()) engine_.trace_span(report.graph ? "step (one graph)" : "step", begin, end);
+  launch(sgd, sink);
+  const StepTimes times = finish();
+  if (recorder_ != nullptr) record_times(sink, report_);
   if (copies) {
     std::memcpy(probe->local.data(), landing_->bytes.data(), probe->local.size());
     device_.drop_graphs();
@@ -205,14 +222,32 @@ StepTimes DeviceTrainer::run(const models::SgdOptions& sgd, const StepProbe* pro
   return times;
 }
 
-void DeviceTrainer::record_times(const Sink& sink, bool graph) {
+std::vector<StepTimes> DeviceTrainer::steps(Phase phase, std::int64_t count) {
+  if (recorder_ != nullptr) return Trainer::steps(phase, count);  // its events are one set
+  std::vector<StepTimes> times;
+  for (std::int64_t launched = 0; launched < count || device_.in_flight() > 0;) {
+    if (launched < count && (device_.in_flight() == 0 || device_.may_run_ahead())) {
+      Sink sink(*this, nullptr);
+      launch(enter(phase), sink);
+      ++launched;
+      ++steps_;
+    } else {
+      times.push_back(finish());
+    }
+  }
+  engine_.set_activity("between steps", steps_);
+  return times;
+}
+
+void DeviceTrainer::record_times(const Sink& sink, const DeviceReport& report) {
+  const Marks& marks = marks_.at(report.slot);
   models::ReplayRecorder::Step step;
   step.submit = sink.submit();
   // One launch hands over everything; what the sink saw was the capture, if there was one.
-  if (graph) std::fill(step.submit.begin(), step.submit.end(), 0);
-  for (const gpu::Event& event : ready_) step.ready.push_back(between(begin_, event));
-  step.backward_end = between(begin_, backward_end_);
-  step.update = between(update_begin_, update_end_);
+  if (report.graph) std::fill(step.submit.begin(), step.submit.end(), 0);
+  for (const gpu::Event& event : ready_) step.ready.push_back(between(marks.begin, event));
+  step.backward_end = between(marks.begin, marks.backward_end);
+  step.update = between(marks.update_begin, marks.update_end);
   recorder_->add(step);
 }
 

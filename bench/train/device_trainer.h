@@ -1,8 +1,12 @@
 // A trainer for steps on a GPU: a DeviceStep that only enqueues, and a DeviceEngine that puts the reductions beside its
 // work, captures both into one graph where it can, and waits for the end. Times are the GPU's own: from events.
-// Batches are loaded before a step, outside of its times: input pipelines are not what is measured.
+// Batches are loaded before a step, outside of its times: input pipelines are not what is measured. Captured steps are
+// launched one ahead, so that what the host does for a step, it does while the one before runs.
 #pragma once
 
+#include <array>
+#include <cstdint>
+#include <deque>
 #include <optional>
 #include <vector>
 
@@ -21,6 +25,7 @@ class DeviceTrainer final : public Trainer {
   /// After a step that failed: ends what is in flight first.
   ~DeviceTrainer() override;
 
+  std::vector<StepTimes> steps(Phase phase, std::int64_t count) override;
   /// Recorded steps hold an event per gradient.
   [[nodiscard]] bool recording_disturbs() const override { return true; }
   void drop_graphs() override { device_.drop_graphs(); }
@@ -34,8 +39,15 @@ class DeviceTrainer final : public Trainer {
 
  private:
   class Sink;
+  /// Recorded anew by every step with this DeviceEngine::slot(); compute stream.
+  struct Marks {
+    gpu::Event begin, backward_end, update_begin, update_end;
+  };
 
   StepTimes run(const models::SgdOptions& sgd, const StepProbe* probe) override;
+  /// Hands over one step to the GPU. finish() waits for the oldest that is in flight.
+  void launch(const models::SgdOptions& sgd, Sink& sink);
+  StepTimes finish();
   void set_schedule(Schedule schedule) override { device_.set_schedule(schedule); }
   void build(GpuBackend& backend, int threads);
   /// All ranks run the engines that rank 0 found to be the fastest; none of one rank.
@@ -44,7 +56,7 @@ class DeviceTrainer final : public Trainer {
   [[nodiscard]] models::ShareWithRanks sharing() const;
   void forward_backward(Sink& sink);
   void update();
-  void record_times(const Sink& sink, bool graph);
+  void record_times(const Sink& sink, const DeviceReport& report);
   void wait(gpu::StreamView stream, const char* what);
   [[nodiscard]] double between(const gpu::Event& begin, const gpu::Event& end);
   /// Pinned memory of at least `bytes`, for the host to read what the device copied.
@@ -55,11 +67,14 @@ class DeviceTrainer final : public Trainer {
   models::DeviceStep* on_device_ = nullptr;  // step_
   std::int64_t used_before_ = 0;             // bytes of the GPU before the network was built
   std::optional<SyntheticBatches> batches_;
-  bool in_step_ = false;  // something is in flight that waits for peers
+  bool in_step_ = false;  // something is in flight that may wait for peers
   gpu::PinnedMemory landing_;
-  gpu::Event begin_, backward_end_, update_begin_, update_end_;  // compute stream, of every step
-  std::vector<gpu::Event> ready_;                                // compute stream, of recorded steps
-  gpu::Event reduce_begin_, reduce_end_;                         // communication stream
+  std::array<Marks, kFlights> marks_;
+  std::vector<gpu::Event> ready_;         // compute stream, of recorded steps
+  gpu::Event reduce_begin_, reduce_end_;  // communication stream
+  std::deque<Clock::time_point> begun_;   // of the steps in flight, by the host's clock; oldest first
+  Clock::time_point last_end_{};          // of a step, by the host's clock
+  DeviceReport report_;                   // of the step that was finished last
 };
 
 }  // namespace hvd::bench

@@ -121,6 +121,7 @@ void add_gpu_options(Provenance& provenance, const GpuOptions& options, bool gra
   };
   add("fusion_level", std::to_string(options.fusion_level));
   add("graph", graph ? "yes" : "no");
+  add("launch_ahead", graph && options.schedule.ahead ? "yes" : "no");
   add("overlap", options.schedule.overlap ? "yes" : "no");
   add("deterministic", options.deterministic ? "yes" : "no");
   add("loss_scale", options.loss_scale > 0 ? json_number(options.loss_scale) : "dynamic");

@@ -138,6 +138,11 @@ std::string independent_note(const RunRecord& full, const EfficiencyAnalysis& me
   return text;
 }
 
+bool launched_ahead(const RunRecord& run) {
+  const auto option = run.provenance.find("gpu.option.launch_ahead");
+  return option != run.provenance.end() && option->second.value == "yes";
+}
+
 }  // namespace
 
 std::optional<Expectation> expectation(const Findings& findings, const core::BucketPlan& plan) {
@@ -187,12 +192,17 @@ std::vector<std::string> gpu_notes(const RunRecord& run, const NetworkFacts& net
     host.push_back(rank.samples.host);
     launch.push_back(rank.samples.launch);
   }
+  const double step = run.step_seconds->value, end_to_end = median(max_over_ranks(host));
   const double by_launch = median(max_over_ranks(launch));
-  notes.push_back(
-      formatted("a step takes %.3f ms by the GPU's events and %.3f ms by the host's clock, which also has "
-                "launching it (%.3f ms, %.1f %% of the step) and waking up; images/s are by the events",
-                milliseconds(run.step_seconds->value), milliseconds(median(max_over_ranks(host))),
-                milliseconds(by_launch), 100 * by_launch / run.step_seconds->value));
+  const std::string launching =
+      formatted("launching it (%.3f ms, %.1f %% of the step)", milliseconds(by_launch), 100 * by_launch / step);
+  const std::string host_has = launched_ahead(run)
+                                   ? formatted("from end to end (%+.1f %%); ", 100 * (end_to_end / step - 1)) +
+                                         launching + " goes on while the one before it runs"
+                                   : "which also has " + launching + " and waking up";
+  notes.push_back(formatted(
+      "a step takes %.3f ms by the GPU's events and %.3f ms by the host's clock, %s; images/s are by the events",
+      milliseconds(step), milliseconds(end_to_end), host_has.c_str()));
   if (graph) notes.push_back("a step is " + graph->text());
   return notes;
 }

@@ -47,6 +47,7 @@ ScheduleCase schedule_case(const Setup& setup, const comm::Topology& world, cons
                   {"deterministic", setup.gpu.deterministic ? "yes" : "no"},
                   {"ranks", std::to_string(world.size)},
                   {"nodes", std::to_string(world.nodes)},
+                  {"launching ahead", setup.gpu.schedule.ahead ? "yes" : "no"},
                   {"two levels", setup.gpu.two_levels ? "yes" : "no"},
                   {"libraries", library},
                   {"hvd_bench", std::string(build_info().version)},

@@ -16,7 +16,7 @@
 namespace hvd::bench {
 namespace {
 
-constexpr std::int64_t kSettleSteps = 4;       // two eager ones, the capture, and the first launch of the graph
+constexpr std::int64_t kSettleSteps = 4;       // two eager ones, and the captures of two graphs
 constexpr std::int64_t kFewestTrialSteps = 3;  // that are timed in a visit
 constexpr std::int64_t kMostTrialSteps = 50;   // likewise
 constexpr double kTrialSeconds = 0.5;          // for so long, between these bounds
@@ -182,9 +182,9 @@ ScheduleChoice try_schedules(RankParts& parts, Trainer& trainer, const std::func
   TrialBench bench;
   bench.time_steps = [&](const ScheduleSetting& setting, std::int64_t steps) {
     parts.apply(setting);
-    for (std::int64_t i = 0; i < kSettleSteps; ++i) trainer.step(Phase::kFull);
+    trainer.steps(Phase::kFull, kSettleSteps);
     std::vector<double> seconds;
-    for (std::int64_t i = 0; i < steps; ++i) seconds.push_back(trainer.step(Phase::kFull).step);
+    for (const StepTimes& times : trainer.steps(Phase::kFull, steps)) seconds.push_back(times.step);
     return seconds;
   };
   bench.stop_requested = stop_requested;

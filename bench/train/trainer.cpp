@@ -56,12 +56,23 @@ models::SgdOptions Trainer::sgd(Phase phase) const {
   return options;
 }
 
-StepTimes Trainer::step(Phase phase, const StepProbe* probe) {
+models::SgdOptions Trainer::enter(Phase phase) {
   if (phase != last_phase_) set_schedule(phase == Phase::kFull ? setup_.schedule : Schedule::kNone);
-  const StepTimes times = run(sgd(phase), probe);
-  engine_.set_activity("between steps", steps_);
+  const models::SgdOptions options = sgd(phase);
   last_phase_ = phase;
+  return options;
+}
+
+StepTimes Trainer::step(Phase phase, const StepProbe* probe) {
+  const StepTimes times = run(enter(phase), probe);
+  engine_.set_activity("between steps", steps_);
   ++steps_;
+  return times;
+}
+
+std::vector<StepTimes> Trainer::steps(Phase phase, std::int64_t count) {
+  std::vector<StepTimes> times;
+  for (std::int64_t i = 0; i < count; ++i) times.push_back(step(phase));
   return times;
 }
 

@@ -34,8 +34,10 @@ struct StepTimes {
   double exposed = 0;                        ///< waited for the engine
   double reduce = 0, control = 0, copy = 0;  ///< the engine's thread, overlapping with compute
   double update = 0;
-  double host = 0;    ///< by the host's clock, all that the host did for the step among it; on a CPU the same as `step`
-  double launch = 0;  ///< of `host`: until all was launched or enqueued on the GPU; 0 on a CPU
+  /// By the host's clock, from its launch, or the end of the step before if that was later, to its end as the host
+  /// noticed it; on a CPU the same as `step`.
+  double host = 0;
+  double launch = 0;  ///< by the host's clock: until all was launched or enqueued on the GPU; 0 on a CPU
   double loss = 0;
 };
 
@@ -83,6 +85,9 @@ class Trainer {
   /// phase full runs none and solo at learning rate 0: the same work, but the ranks' weights stay equal.
   /// Their momentum does not, so the first step in full after another phase runs with momentum 0.
   StepTimes step(Phase phase, const StepProbe* probe = nullptr);
+  /// `count` steps in `phase`, one after the other; a GPU may be given the next before one is over. Their times, in
+  /// order.
+  virtual std::vector<StepTimes> steps(Phase phase, std::int64_t count);
 
   /// This rank sleeps while others take `steps` steps in `phase`: its data and its momentum's history go on with
   /// theirs.
@@ -128,6 +133,8 @@ class Trainer {
  protected:
   Trainer(const Setup& setup, Engine& engine) : setup_(setup), engine_(engine) {}
 
+  /// What must be done before a step in `phase` is begun: sets the schedule, and says with what numbers it updates.
+  models::SgdOptions enter(Phase phase);
   /// One step of what `phase` asks for; the schedule is set.
   virtual StepTimes run(const models::SgdOptions& sgd, const StepProbe* probe) = 0;
   /// Of the steps that follow.

@@ -77,9 +77,9 @@ Answer Worker::train(const Directive& directive) {
     trainer_.sit_out(directive.phase, static_cast<std::uint64_t>(directive.steps));
     return answer;
   }
-  for (std::int64_t i = 0; i < directive.steps; ++i) {
-    const StepTimes times = trainer_.step(directive.phase);
-    if (i >= directive.discard) push(answer.samples, times);
+  const std::vector<StepTimes> steps = trainer_.steps(directive.phase, directive.steps);
+  for (std::size_t i = static_cast<std::size_t>(directive.discard); i < steps.size(); ++i) {
+    push(answer.samples, steps[i]);
   }
   return answer;
 }

@@ -1,5 +1,6 @@
 #include "engine/runtime/device_engine.h"
 
+#include <algorithm>
 #include <exception>
 #include <string>
 #include <thread>
@@ -43,7 +44,7 @@ DeviceEngine::DeviceEngine(std::unique_ptr<comm::DeviceCommunicator> communicato
 
 DeviceEngine::~DeviceEngine() {
   if (!watch_.active()) return;
-  engine_->abort("its engine was destroyed inside step " + std::to_string(steps_));
+  engine_->abort("its engine was destroyed inside step " + std::to_string(steps_ - flights_.size()));
   give_up();
 }
 
@@ -57,7 +58,8 @@ void DeviceEngine::give_up() noexcept {
     }
   } catch (...) {  // the GPU has failed, and with it all that it was doing
   }
-  watch_.finished();
+  flights_.clear();
+  watch_.gave_up();
 }
 
 void DeviceEngine::set_gradients(std::vector<core::GradientInfo> gradients, std::byte* arena, DataType dtype,
@@ -126,38 +128,64 @@ std::string_view DeviceEngine::graph_refusal() const {
   return plane_.capture_refusal();
 }
 
+std::size_t DeviceEngine::slot() const {
+  const auto turns = turns_.find(schedule_);
+  return turns == turns_.end() ? 0 : turns->second % kFlights;
+}
+
+const gpu::Graph* DeviceEngine::known_graph() const {
+  const auto known = graphs_.find(schedule_);
+  return known == graphs_.end() || !known->second[slot()] ? nullptr : &known->second[slot()];
+}
+
 std::optional<gpu::GraphShape> DeviceEngine::graph_shape() const {
   const auto known = graphs_.find(schedule_);
-  return known == graphs_.end() ? std::nullopt : runtime_.shape(known->second);
+  if (known == graphs_.end()) return std::nullopt;
+  for (const gpu::Graph& graph : known->second) {  // alike
+    if (graph) return runtime_.shape(graph);
+  }
+  return std::nullopt;
+}
+
+bool DeviceEngine::may_run_ahead() const {
+  const std::size_t flights = flights_.size();
+  return device_.ahead && flights > 0 && flights < kFlights && to_be_captured() && known_graph() != nullptr;
 }
 
 void DeviceEngine::run_step(gpu::StreamView compute, const Work& work) {
   if (gradients_.empty()) throw Error(Errc::kInvalidArgument, "run_step: call set_gradients() first");
-  if (watch_.active()) throw Error(Errc::kInvalidArgument, "run_step: the last step is not finished");
-  engine_->throw_if_failed();
-  begun_ = Clock::now();
-  captured_ = false;
-  compute_ = compute;
-  report_ = {};
-  const bool reduces = schedule_ != Schedule::kNone && !alone_;
-  watch_.begin(steps_, reduces && schedule_ == Schedule::kStatic ? watch_.events().buckets.size() : 0);
+  const bool ahead = may_run_ahead();
+  if (watch_.active() && !ahead) throw Error(Errc::kInvalidArgument, "run_step: the last step is not finished");
   try {
-    report_.graph = to_be_captured();
-    if (report_.graph) {
-      if (const auto known = graphs_.find(schedule_); known == graphs_.end()) {
-        captured_ = true;
+    engine_->throw_if_failed();
+  } catch (...) {
+    if (ahead) give_up();
+    throw;
+  }
+  Flight& flight = flights_.emplace_back();
+  flight.begun = Clock::now();
+  flight.report.slot = slot();
+  flight.report.ahead = ahead;
+  flight.report.graph = to_be_captured();
+  compute_ = compute;
+  const bool reduces = schedule_ != Schedule::kNone && !alone_;
+  watch_.begin(steps_, slot(), reduces && schedule_ == Schedule::kStatic ? events().buckets.size() : 0);
+  try {
+    if (flight.report.graph) {
+      if (known_graph() == nullptr) {
+        flight.captured = true;
         gpu::Capture capture(runtime_, compute);
         enqueue(work);
-        graphs_[schedule_] = capture.finish();
+        graphs_[schedule_][slot()] = capture.finish();
       }
-      runtime_.record(watch_.events().begin, compute);
-      runtime_.launch(graphs_[schedule_], compute);
+      runtime_.record(events().begin, compute);
+      runtime_.launch(*known_graph(), compute);
     } else {
-      runtime_.record(watch_.events().begin, compute);
+      runtime_.record(events().begin, compute);
       enqueue(work);
       ++eager_[schedule_];
     }
-    runtime_.record(watch_.events().end, compute);
+    runtime_.record(events().end, compute);
   } catch (const Error& error) {
     rethrow_explained(error);
   } catch (...) {
@@ -165,7 +193,9 @@ void DeviceEngine::run_step(gpu::StreamView compute, const Work& work) {
     throw;
   }
   watch_.enqueued();
-  report_.enqueue = Clock::now() - begun_;
+  ++steps_;
+  ++turns_[schedule_];
+  flight.report.enqueue = Clock::now() - flight.begun;
 }
 
 void DeviceEngine::enqueue(const Work& work) {
@@ -175,18 +205,18 @@ void DeviceEngine::enqueue(const Work& work) {
   const bool negotiates = schedule_ == Schedule::kNegotiated && !alone_;
   if (negotiates) engine_->begin_step();
   work.forward_backward();
-  StepEvents& events = watch_.events();
-  runtime_.record_outside(events.backward_end, compute_);
+  runtime_.record_outside(events().backward_end, compute_);
   if (negotiates) {
-    report_.engine = engine_->finish_step();
-    report_.batches = report_.engine.batches;
-    report_.bytes = report_.engine.bytes;
+    DeviceReport& report = flights_.back().report;
+    report.engine = engine_->finish_step();
+    report.batches = report.engine.batches;
+    report.bytes = report.engine.bytes;
   } else {
     if (!alone_ && schedule_ == Schedule::kStatic) reduce_ready_buckets();
     require_all_marked();
   }
   join();
-  runtime_.record_outside(events.joined, compute_);
+  runtime_.record_outside(events().joined, compute_);
   enqueuing_ = false;
   work.update();
 }
@@ -203,7 +233,7 @@ void DeviceEngine::gradient_ready(std::size_t index) {
   }
   if (alone_ || schedule_ == Schedule::kNone) return;
   if (schedule_ == Schedule::kNegotiated) {
-    runtime_.record(watch_.events().gradients[index], compute_);
+    runtime_.record(watch_.gradient_event(index), compute_);
     engine_->gradient_ready(index);
   } else if (device_.overlap) {
     reduce_ready_buckets();
@@ -218,7 +248,7 @@ void DeviceEngine::reduce_bucket(std::size_t bucket) {
   const core::BucketPlan& plan = engine_->plan();
   const core::Bucket& range = plan.buckets[bucket];
   const std::size_t element = size_of(plan.dtype);
-  const StepEvents::Bucket& events = watch_.events().buckets[bucket];
+  const StepEvents::Bucket& events = this->events().buckets[bucket];
   const gpu::StreamView stream = plane_.stream();
   runtime_.record(events.ready, compute_);
   runtime_.wait(stream, events.ready);
@@ -236,7 +266,7 @@ void DeviceEngine::require_all_marked() const {
 
 void DeviceEngine::join() {
   if (alone_ || schedule_ == Schedule::kNone) return;
-  const gpu::Event& all_reduced = watch_.events().all_reduced;
+  const gpu::Event& all_reduced = events().all_reduced;
   runtime_.record(all_reduced, plane_.stream());
   runtime_.wait(compute_, all_reduced);
 }
@@ -258,39 +288,47 @@ void DeviceEngine::rethrow_explained(const Error& error) {
   throw;  // what the caller is handling
 }
 
+void DeviceEngine::measure(const StepEvents& events, DeviceReport& report) {
+  report.step = runtime_.elapsed(events.begin, events.end);
+  report.exposed = runtime_.elapsed(events.backward_end, events.joined);
+  if (alone_ || schedule_ != Schedule::kStatic) return;
+  const core::BucketPlan& plan = engine_->plan();
+  for (std::size_t b = 0; b < plan.buckets.size(); ++b) {
+    report.reduce += runtime_.elapsed(events.buckets[b].begin, events.buckets[b].done);
+    report.bytes += plan.buckets[b].count * size_of(plan.dtype);
+  }
+  report.batches = plan.buckets.size();
+}
+
 DeviceReport DeviceEngine::finish_step() {
-  if (!watch_.active()) throw Error(Errc::kInvalidArgument, "finish_step: no step has been run");
-  const StepEvents& events = watch_.events();
+  if (flights_.empty()) throw Error(Errc::kInvalidArgument, "finish_step: no step has been run");
+  const Flight& flight = flights_.front();
+  const std::uint64_t number = steps_ - flights_.size();
+  const StepEvents& events = watch_.events(flight.report.slot);
+  const Clock::time_point begun = std::max(flight.begun, last_end_);
+  DeviceReport report = flight.report;
   try {
     // The watchdog has the same deadline and more to say; a world of one has none.
     const Deadline deadline = Deadline::after(options_.deadline + (alone_ ? 0s : kExplanation));
     std::optional<Clock::time_point> expected;
-    if (const auto last = lasted_.find(schedule_); last != lasted_.end()) {
-      report_.expected = last->second;
-      expected = begun_ + last->second;
+    if (const auto last = lasted_.find(schedule_); last != lasted_.end() && flights_.size() == 1) {
+      report.expected = last->second;
+      expected = begun + last->second;
     }
     runtime_.synchronize(
-        events.end, deadline, watch_.here() + ": step " + std::to_string(steps_),
+        events.end, deadline, watch_.here() + ": step " + std::to_string(number),
         [this] { engine_->throw_if_failed(); }, expected);
-    lasted_.erase(schedule_);
-    if (!captured_) lasted_[schedule_] = Clock::now() - begun_;
+    last_end_ = Clock::now();
+    engine_->throw_if_failed();
+    measure(events, report);
   } catch (const Error& error) {
     rethrow_explained(error);
   }
-  engine_->throw_if_failed();
-  report_.step = runtime_.elapsed(events.begin, events.end);
-  report_.exposed = runtime_.elapsed(events.backward_end, events.joined);
-  if (!alone_ && schedule_ == Schedule::kStatic) {
-    const core::BucketPlan& plan = engine_->plan();
-    for (std::size_t b = 0; b < plan.buckets.size(); ++b) {
-      report_.reduce += runtime_.elapsed(events.buckets[b].begin, events.buckets[b].done);
-      report_.bytes += plan.buckets[b].count * size_of(plan.dtype);
-    }
-    report_.batches = plan.buckets.size();
-  }
+  lasted_.erase(schedule_);
+  if (!flight.captured) lasted_[schedule_] = last_end_ - begun;
   watch_.finished();
-  ++steps_;
-  return report_;
+  flights_.pop_front();
+  return report;
 }
 
 }  // namespace hvd

@@ -10,14 +10,20 @@
 //    reductions behind the gradients' events. Never captured: the host takes part in every step.
 //  - none: the step alone.
 //
+// A captured step may be launched while the one before it runs (may_run_ahead()), so that the GPU never waits for a
+// launch. Steps that follow one another then use different sets of whatever the host reads back: StepEvents here, and
+// whatever `Work` records, by slot(). Each has a graph of its own.
+//
 // It owns an Engine for everything that is not a step on the GPU: control plane, negotiation, and the watchdog, which
 // aborts communication when the library reports a fault, a peer gives up, or a step does not end by the deadline.
 // Threads: one thread, the one that launches the step's work.
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -36,6 +42,7 @@ namespace hvd {
 struct DeviceOptions {
   bool overlap = true;  ///< false: reductions start when all of backward is enqueued before them
   bool graph = true;    ///< static schedule and none: capture the step, then launch it
+  bool ahead = true;    ///< captured steps may be launched while the step before runs
   /// Eager steps of a schedule before it is captured: libraries load kernels and connect when first used, which cannot
   /// be captured.
   int eager_steps = 2;
@@ -43,22 +50,25 @@ struct DeviceOptions {
 
 /// What one step cost on this rank's GPU. `reduce` overlaps with compute; `exposed` does not.
 struct DeviceReport {
+  std::size_t slot = 0;                 ///< as in DeviceEngine::slot()
   std::chrono::nanoseconds step{0};     ///< first to last work on the compute stream
   std::chrono::nanoseconds exposed{0};  ///< the compute stream waited for reductions
   std::chrono::nanoseconds reduce{0};   ///< reductions on the communication stream, waits for peers included
   std::chrono::nanoseconds enqueue{0};  ///< host, until all was enqueued or launched
-  /// When the step was to be over, after its begin, by the one before it; 0: nobody knew.
+  /// When the step was to be over, after its begin, by the one before it; 0: nobody knew, or it does not matter because
+  /// another step is launched already.
   std::chrono::nanoseconds expected{0};
   StepReport engine;  ///< host, negotiated schedule only
   std::size_t batches = 0;
   std::size_t bytes = 0;
   bool graph = false;  ///< it was one launch
+  bool ahead = false;  ///< launched while the step before was in flight
 };
 
 class DeviceEngine {
  public:
-  /// What a step puts on the compute stream. Both only enqueue; with a graph they are called when it is captured, and
-  /// never again.
+  /// What a step puts on the compute stream. Both only enqueue; with a graph they are called when it is captured, once
+  /// for each slot(), and never again.
   struct Work {
     std::function<void()> forward_backward;  ///< calls gradient_ready()
     std::function<void()> update;            ///< with the reduced gradients
@@ -83,14 +93,21 @@ class DeviceEngine {
   // After an error of the next two, other than for calling them out of turn, communication is aborted and the GPU at
   // rest: what the step used may be freed.
 
-  /// Enqueues or launches one step on `compute`, always the same stream. The last step is finished.
+  /// Enqueues or launches one step on `compute`, always the same stream. The last step is finished, or may_run_ahead().
   /// Errors: those of `work`; invalid_argument if a gradient was not marked; the engine's.
   void run_step(gpu::StreamView compute, const Work& work);
+  /// A step is in flight, and run_step() would launch a known graph behind it.
+  [[nodiscard]] bool may_run_ahead() const;
+  /// Steps that are not finished.
+  [[nodiscard]] std::size_t in_flight() const noexcept { return flights_.size(); }
+  /// From inside Work: which of kFlights sets of events and the like this step, or the graph that is captured, uses.
+  /// Two steps in flight use different ones; ranks use the same one for the same step of a schedule.
+  [[nodiscard]] std::size_t slot() const;
   /// From inside Work::forward_backward: what writes gradient `index` is enqueued on the compute stream. Any order.
   /// Errors: invalid_argument outside a step, for no such gradient, or one marked twice.
   void gradient_ready(std::size_t index);
-  /// Sleeps until the step is over on the GPU, but for the time around the expected end. Errors: the engine's; timeout;
-  /// backend if the GPU failed.
+  /// Sleeps until the oldest step in flight is over on the GPU, but for the time around the expected end. Errors: the
+  /// engine's; timeout; backend if the GPU failed.
   DeviceReport finish_step();
   /// Whether a graph is asked for.
   [[nodiscard]] bool graphs() const noexcept { return device_.graph; }
@@ -113,16 +130,29 @@ class DeviceEngine {
   void drop_graphs();
 
  private:
+  /// A step between run_step() and finish_step().
+  struct Flight {
+    DeviceReport report;
+    Clock::time_point begun;
+    bool captured = false;  ///< in this step
+  };
+
   /// Errors: invalid_argument inside a step.
   void begin_anew(const char* call);
   /// Of the engine's plan.
   void watch_plan();
   [[nodiscard]] bool to_be_captured() const;
+  /// The schedule's graph for the next step; null: not captured.
+  [[nodiscard]] const gpu::Graph* known_graph() const;
   void enqueue(const Work& work);
+  /// Of the step that is enqueued.
+  [[nodiscard]] StepEvents& events() { return watch_.events(slot()); }
   void reduce_ready_buckets();
   void reduce_bucket(std::size_t bucket);
   void join();
   void require_all_marked() const;
+  /// Of a step that is over.
+  void measure(const StepEvents& events, DeviceReport& report);
   /// Inside the handler of `error`: if communication failed, throws what the engine's thread finds out about it in a
   /// while; else tells the peers and throws on. Gives up the step.
   [[noreturn]] void rethrow_explained(const Error& error);
@@ -143,15 +173,15 @@ class DeviceEngine {
   std::vector<core::GradientInfo> gradients_;
 
   gpu::StreamView compute_;
-  std::uint64_t steps_ = 0;
+  std::uint64_t steps_ = 0;  // enqueued or launched so far
   std::size_t next_bucket_ = 0;
   bool enqueuing_ = false;
-  DeviceReport report_;
-  Clock::time_point begun_;                              // the step
-  bool captured_ = false;                                // in this step
+  std::deque<Flight> flights_;                           // oldest first
+  Clock::time_point last_end_{};                         // of a step, by the host's clock
   std::map<Schedule, std::chrono::nanoseconds> lasted_;  // by the host's clock: its last step, but for captures
+  std::map<Schedule, std::uint64_t> turns_;              // steps of a schedule so far; ranks may differ in other ones
   std::map<Schedule, int> eager_;                        // steps of a schedule so far
-  std::map<Schedule, gpu::Graph> graphs_;                // last: destroyed first
+  std::map<Schedule, std::array<gpu::Graph, kFlights>> graphs_;  // [slot]; last: destroyed first
 };
 
 }  // namespace hvd

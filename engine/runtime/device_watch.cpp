@@ -8,45 +8,56 @@ namespace hvd {
 
 DeviceWatch::DeviceWatch(comm::DeviceCommunicator& communicator, std::chrono::milliseconds deadline)
     : communicator_(communicator), runtime_(communicator.runtime()), deadline_(deadline) {
-  events_.begin = runtime_.make_event(gpu::Timing::kOn);
-  events_.end = runtime_.make_event(gpu::Timing::kOn);
-  events_.backward_end = runtime_.make_event(gpu::Timing::kOn);
-  events_.joined = runtime_.make_event(gpu::Timing::kOn);
-  events_.all_reduced = runtime_.make_event(gpu::Timing::kOff);
+  for (StepEvents& events : events_) {
+    for (gpu::Event* event : {&events.begin, &events.end, &events.backward_end, &events.joined}) {
+      *event = runtime_.make_event(gpu::Timing::kOn);
+    }
+    events.all_reduced = runtime_.make_event(gpu::Timing::kOff);
+  }
 }
 
 void DeviceWatch::configure(std::vector<std::string> titles, std::size_t gradients) {
   titles_ = std::move(titles);
-  events_.buckets.clear();
-  for (std::size_t i = 0; i < titles_.size(); ++i) {
-    events_.buckets.push_back({runtime_.make_event(gpu::Timing::kOff), runtime_.make_event(gpu::Timing::kOn),
-                               runtime_.make_event(gpu::Timing::kOn)});
+  for (StepEvents& events : events_) {
+    events.buckets.clear();
+    for (std::size_t i = 0; i < titles_.size(); ++i) {
+      events.buckets.push_back({runtime_.make_event(gpu::Timing::kOff), runtime_.make_event(gpu::Timing::kOn),
+                                runtime_.make_event(gpu::Timing::kOn)});
+    }
   }
-  events_.gradients.clear();
-  for (std::size_t i = 0; i < gradients; ++i) events_.gradients.push_back(runtime_.make_event(gpu::Timing::kOff));
+  gradients_.clear();
+  for (std::size_t i = 0; i < gradients; ++i) gradients_.push_back(runtime_.make_event(gpu::Timing::kOff));
   const MutexLock lock(mutex_);
-  state_.buckets = 0;  // of the last step, in another plan
+  state_.oldest.buckets = 0;  // of the last step, in another plan
 }
 
-void DeviceWatch::begin(std::uint64_t step, std::size_t buckets) {
+void DeviceWatch::begin(std::uint64_t step, std::size_t slot, std::size_t buckets) {
   const MutexLock lock(mutex_);
-  state_ = {.begun = true, .active = true, .enqueued = false, .step = step, .buckets = buckets, .since = Clock::now()};
+  state_.begun = true;
+  state_.newest = {.enqueued = false, .step = step, .slot = slot, .buckets = buckets, .since = Clock::now()};
+  if (!state_.active()) state_.oldest = state_.newest;
+  ++state_.flights;
 }
 
 void DeviceWatch::enqueued() {
   const MutexLock lock(mutex_);
-  state_.enqueued = true;
+  state_.newest.enqueued = true;
+  if (state_.flights == 1) state_.oldest = state_.newest;
 }
 
 void DeviceWatch::finished() {
   const MutexLock lock(mutex_);
-  state_.active = false;
+  if (--state_.flights == 0) return;
+  state_.newest.since = Clock::now();
+  state_.oldest = state_.newest;
 }
 
-bool DeviceWatch::active() {
+void DeviceWatch::gave_up() {
   const MutexLock lock(mutex_);
-  return state_.active;
+  state_.flights = 0;
 }
+
+bool DeviceWatch::active() { return state().active(); }
 
 DeviceWatch::State DeviceWatch::state() {
   const MutexLock lock(mutex_);
@@ -60,7 +71,7 @@ std::string DeviceWatch::here() const {
 }
 
 void DeviceWatch::before_gradient(std::size_t gradient) {
-  runtime_.wait(communicator_.device().stream(), events_.gradients[gradient]);
+  runtime_.wait(communicator_.device().stream(), gradients_[gradient]);
 }
 
 void DeviceWatch::look() {
@@ -71,44 +82,49 @@ void DeviceWatch::look() {
     if (!now.begun) throw;
     throw Error(error.code(), std::string(error.what()) + "; " + in_flight(now, done_as_far_as_known(now)));
   }
-  if (!now.active || Clock::now() - now.since < deadline_) return;
-  if (now.enqueued && runtime_.finished(events_.end)) return;  // it is the host that has not come back
+  if (!now.active() || Clock::now() - now.oldest.since < deadline_) return;
+  if (over(now.oldest)) return;  // it is the host that has not come back
   throw Error(Errc::kTimeout, here() + ": " + in_flight(now, done_as_far_as_known(now)) + " after " +
                                   std::to_string(deadline_.count()) + " ms");
 }
 
+bool DeviceWatch::over(const Flight& flight) { return flight.enqueued && runtime_.finished(events(flight.slot).end); }
+
 std::size_t DeviceWatch::done_as_far_as_known(const State& state) noexcept {
-  if (!state.enqueued) return 0;  // the events still tell of the step before
+  const Flight& oldest = state.oldest;
+  if (!oldest.enqueued) return 0;  // the events still tell of an earlier step
+  const StepEvents& events = this->events(oldest.slot);
   std::size_t count = 0;
   try {
-    while (count < state.buckets && runtime_.finished(events_.buckets[count].done)) ++count;
+    while (count < oldest.buckets && runtime_.finished(events.buckets[count].done)) ++count;
   } catch (...) {  // the GPU has failed: nothing more is known
   }
   return count;
 }
 
 std::string DeviceWatch::in_flight(const State& state, std::size_t done) const {
-  std::string text = "step " + std::to_string(state.step);
-  if (!state.active) return "after " + text + ", nothing in flight on its GPU";
-  if (!state.enqueued) return text + " is still being enqueued";
+  const Flight& oldest = state.oldest;
+  std::string text = "step " + std::to_string(oldest.step);
+  if (!state.active()) return "after " + text + ", nothing in flight on its GPU";
+  if (!oldest.enqueued) return text + " is still being enqueued";
   text += " is in flight on the GPU";
-  if (state.buckets == 0) return text;
-  if (done == state.buckets) return text + ", all its buckets reduced";
+  if (oldest.buckets == 0) return text;
+  if (done == oldest.buckets) return text + ", all its buckets reduced";
   return text + ", in or before " + titles_[done] + " (" + std::to_string(done) + " of " +
-         std::to_string(state.buckets) + " reduced)";
+         std::to_string(oldest.buckets) + " reduced)";
 }
 
 std::optional<RankStatus> DeviceWatch::status() {
   const State now = state();
   if (!now.begun) return std::nullopt;
   RankStatus status;
-  status.step = now.step + 1;
-  if (!now.active) {
-    status.moved = now.buckets;
-    status.activity = in_flight(now, now.buckets);
+  status.step = now.oldest.step + 1;
+  if (!now.active()) {
+    status.moved = now.oldest.buckets;
+    status.activity = in_flight(now, now.oldest.buckets);
     return status;
   }
-  status.waits = now.enqueued;
+  status.waits = now.oldest.enqueued;
   status.moved = done_as_far_as_known(now);
   status.activity = in_flight(now, status.moved);
   return status;

@@ -2,6 +2,7 @@
 // which is the watchdog. Owns the events by which both see how far the GPU is.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -17,7 +18,10 @@
 
 namespace hvd {
 
-/// Of one step; recorded anew in each.
+/// Steps that may be in flight: the one that runs, and the one that is launched behind it.
+inline constexpr std::size_t kFlights = 2;
+
+/// Of one step; recorded anew by a later one, which is not in flight beside it.
 struct StepEvents {
   gpu::Event begin, end;            ///< compute stream, around the step
   gpu::Event backward_end, joined;  ///< compute stream, around its wait for the reductions
@@ -26,8 +30,7 @@ struct StepEvents {
     gpu::Event begin, done;  ///< communication stream, around its reduction
   };
   std::vector<Bucket> buckets;
-  std::vector<gpu::Event> gradients;  ///< compute stream, negotiated schedule
-  gpu::Event all_reduced;             ///< communication stream: nothing of the step is left
+  gpu::Event all_reduced;  ///< communication stream: nothing of the step is left
 };
 
 class DeviceWatch final : public EngineObserver {
@@ -38,11 +41,17 @@ class DeviceWatch final : public EngineObserver {
   /// Makes the events; between steps, and with the engine's thread not looking. `titles` [bucket] name the buckets for
   /// messages.
   void configure(std::vector<std::string> titles, std::size_t gradients);
-  [[nodiscard]] StepEvents& events() noexcept { return events_; }
-  void begin(std::uint64_t step, std::size_t buckets);
-  /// All of the step is enqueued, events().end after it.
+  [[nodiscard]] StepEvents& events(std::size_t slot) { return events_.at(slot); }
+  /// Compute stream, negotiated schedule, which has one step in flight.
+  [[nodiscard]] gpu::EventView gradient_event(std::size_t gradient) const { return gradients_[gradient]; }
+  /// `slot`: whose events it records.
+  void begin(std::uint64_t step, std::size_t slot, std::size_t buckets);
+  /// All of the step begun last is enqueued, its event `end` after it.
   void enqueued();
+  /// The oldest step in flight; the one behind it, if there is one, runs from now on.
   void finished();
+  /// Nothing is in flight any more.
+  void gave_up();
   [[nodiscard]] bool active();
   /// "rank 1 (host b, GPU 0 (NVIDIA H200))".
   [[nodiscard]] std::string here() const;
@@ -54,24 +63,32 @@ class DeviceWatch final : public EngineObserver {
   void failed() noexcept override;
 
  private:
-  struct State {
-    bool begun = false;  // any step at all
-    bool active = false;
+  struct Flight {
     bool enqueued = false;
     std::uint64_t step = 0;
+    std::size_t slot = 0;
     std::size_t buckets = 0;  // of this step; 0 while it is not known what was enqueued
     Clock::time_point since;
   };
+  struct State {
+    bool begun = false;  // any step at all
+    std::size_t flights = 0;
+    Flight oldest, newest;  // in flight; the last that was, where none is
+    [[nodiscard]] bool active() const { return flights > 0; }
+  };
   State state();
-  /// Reductions of the step that are over.
+  /// On the GPU; the host may not have noticed. Errors: backend.
+  [[nodiscard]] bool over(const Flight& flight);
+  /// Reductions of the oldest step that are over.
   std::size_t done_as_far_as_known(const State& state) noexcept;
   std::string in_flight(const State& state, std::size_t done) const;
 
   comm::DeviceCommunicator& communicator_;
   gpu::Runtime& runtime_;
   const std::chrono::milliseconds deadline_;
-  StepEvents events_;                // made between steps
-  std::vector<std::string> titles_;  // likewise
+  std::array<StepEvents, kFlights> events_;  // made between steps
+  std::vector<gpu::Event> gradients_;        // likewise
+  std::vector<std::string> titles_;          // likewise
   Mutex mutex_;
   State state_ HVD_GUARDED_BY(mutex_);
 };

@@ -105,7 +105,7 @@ class Executor final : public DeviceStep {
       if (!marks_.empty()) runtime_.record(marks_[i], compute_);
       launches_[i](native());
       if (const auto loss = loss_after_.find(i); loss != loss_after_.end()) {
-        runtime_.copy(host_loss(loss->second.index), loss->second.device, sizeof(float), compute_);
+        runtime_.copy(host_loss(loss->second.index, loss_place_), loss->second.device, sizeof(float), compute_);
       }
       for (; told < ready_[i]; ++told) sink.gradient_ready(told);
     }
@@ -135,11 +135,15 @@ class Executor final : public DeviceStep {
                   compute_);
   }
 
-  [[nodiscard]] double loss() const override {
+  void keep_loss_in(std::size_t place) override {
+    HVD_ASSERT(place < kLossPlaces);
+    loss_place_ = place;
+  }
+  [[nodiscard]] double loss(std::size_t place) const override {
     double sum = 0;
     for (const auto& [group, loss] : loss_after_) {
       float value = 0;
-      std::memcpy(&value, host_loss(loss.index), sizeof value);
+      std::memcpy(&value, host_loss(loss.index, place), sizeof value);
       sum += loss.weight * static_cast<double>(value);
     }
     return sum;
@@ -155,7 +159,7 @@ class Executor final : public DeviceStep {
     load(batch, Deadline::after(kStepTimeout));
     enqueue_forward_backward(sink);
     runtime_.synchronize(compute_.view(), Deadline::after(kStepTimeout), "forward and backward");
-    return loss();
+    return loss(loss_place_);
   }
 
   void update(const SgdOptions& options) override {
@@ -225,7 +229,7 @@ class Executor final : public DeviceStep {
     double weight = 1;
   };
   static constexpr std::size_t kMostLosses = 8;
-  static constexpr std::size_t kLossScaleOffset = kMostLosses * sizeof(float);
+  static constexpr std::size_t kLossScaleOffset = kLossPlaces * kMostLosses * sizeof(float);
   static constexpr std::size_t kResultBytes = kLossScaleOffset + sizeof(kernels::LossScale);
 
   [[nodiscard]] kernels::Stream native() const { return static_cast<kernels::Stream>(compute_->native); }
@@ -233,7 +237,9 @@ class Executor final : public DeviceStep {
   [[nodiscard]] bool scales_dynamically() const {
     return plan_.options.compute == ComputeType::kFp16 && options_.loss_scale == 0;
   }
-  [[nodiscard]] std::byte* host_loss(std::size_t index) const { return results_->bytes.data() + index * sizeof(float); }
+  [[nodiscard]] std::byte* host_loss(std::size_t index, std::size_t place) const {
+    return results_->bytes.data() + (place * kMostLosses + index) * sizeof(float);
+  }
   [[nodiscard]] Addresses addresses() const {
     return {plan_.program, plan_.memory, storage(plan_.options.compute), memory_.arenas()};
   }
@@ -291,7 +297,8 @@ class Executor final : public DeviceStep {
   gpu::PinnedMemory results_;
   std::vector<std::size_t> ready_;          // by group
   std::map<std::size_t, Loss> loss_after_;  // by group
-  std::vector<Launch> launches_;            // by group
+  std::size_t loss_place_ = 0;
+  std::vector<Launch> launches_;  // by group
   std::array<float, 4> sgd_{};
   bool sgd_is_set_ = false;
   std::vector<gpu::Event> marks_;  // around each group, when profiling

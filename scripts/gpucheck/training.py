@@ -27,10 +27,10 @@ class Ways:
 _STEPS = ("--num-warmup-batches", "10", "--num-iters", "100", "--max-time", "20")
 LAUNCH = Ways(
     "launch",
-    "batch 32: steps as one graph, and enqueued",
+    "batch 32: graphs launched ahead, waited for, or none",
     15,
     180,
-    {"graph": (), "enqueued": ("--no-cuda-graph",)},
+    {"graph": (), "waited": ("--no-launch-ahead",), "enqueued": ("--no-cuda-graph",)},
     ("--batch-size", "32", *_STEPS),
 )
 SCHEDULE = Ways(

@@ -48,6 +48,7 @@ FLAGS = (
     "profile",
     "no-check",
     "no-cuda-graph",
+    "no-launch-ahead",
     "no-overlap",
     "deterministic",
     "tune",

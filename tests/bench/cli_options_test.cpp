@@ -161,6 +161,7 @@ TEST(CommandLine, OfGpus) {
   EXPECT_EQ(plain.device, Device::kAuto);
   EXPECT_EQ(plain.gpu.fusion_level, 2);
   EXPECT_TRUE(plain.gpu.schedule.graph);
+  EXPECT_TRUE(plain.gpu.schedule.ahead);
   EXPECT_TRUE(plain.gpu.schedule.overlap);
   EXPECT_TRUE(plain.gpu.nccl.register_memory);
   EXPECT_FALSE(plain.gpu.deterministic);
@@ -181,12 +182,13 @@ TEST(CommandLine, OfGpus) {
 
   const GpuOptions knobs =
       parse(
-          "--fusion-level 1 --no-cuda-graph --no-overlap --deterministic --loss-scale 1024 --tune --tune-schedule "
-          "--tuning-folder w --nccl-max-ctas 8 --no-nccl-registration --share-gpus "
+          "--fusion-level 1 --no-cuda-graph --no-launch-ahead --no-overlap --deterministic --loss-scale 1024 --tune "
+          "--tune-schedule --tuning-folder w --nccl-max-ctas 8 --no-nccl-registration --share-gpus "
           "--deadline-seconds 5")
           .options.gpu;
   EXPECT_EQ(knobs.fusion_level, 1);
   EXPECT_FALSE(knobs.schedule.graph);
+  EXPECT_FALSE(knobs.schedule.ahead);
   EXPECT_FALSE(knobs.schedule.overlap);
   EXPECT_TRUE(knobs.deterministic);
   EXPECT_EQ(knobs.loss_scale, 1024);

@@ -110,6 +110,36 @@ TEST(DeviceTrainer, PhasesTrainAsTheyDoOnTheHost) {
   });
 }
 
+TEST(DeviceTrainer, StepsLaunchedAheadTrainAsStepsOneByOne) {
+  bench::Setup setup = make_setup();
+  setup.batches = 3;
+  struct Visit {
+    Phase phase;
+    std::int64_t steps;
+  };
+  constexpr std::array kVisits{Visit{Phase::kFull, 7}, Visit{Phase::kNone, 5}, Visit{Phase::kFull, 1},
+                               Visit{Phase::kFull, 4}, Visit{Phase::kNone, 1}, Visit{Phase::kFull, 3}};
+  std::array<std::vector<float>, 2> one_by_one, at_once;  // [rank]
+  with_trainers(2, setup, [&](DeviceTrainer& trainer, GpuRank& rank) {
+    for (const auto& [phase, steps] : kVisits) {
+      for (std::int64_t i = 0; i < steps; ++i) trainer.step(phase);
+    }
+    one_by_one.at(static_cast<std::size_t>(rank.rank)) = weights_of(trainer);
+  });
+  with_trainers(2, setup, [&](DeviceTrainer& trainer, GpuRank& rank) {
+    double number = 0;
+    for (const auto& [phase, steps] : kVisits) {
+      const std::vector<StepTimes> times = trainer.steps(phase, steps);
+      EXPECT_EQ(times.size(), static_cast<std::size_t>(steps));
+      for (const StepTimes& step : times) EXPECT_EQ(step.loss, ++number);  // a FakeStep's is the step's number
+    }
+    EXPECT_EQ(trainer.steps_done(), 21U);
+    at_once.at(static_cast<std::size_t>(rank.rank)) = weights_of(trainer);
+  });
+  EXPECT_EQ(at_once, one_by_one);
+  EXPECT_NE(one_by_one[0][0], 0.0F);
+}
+
 TEST(DeviceTrainer, SeveralBatchesAreLoadedInTurn) {
   bench::Setup setup = make_setup();
   setup.batches = 2;

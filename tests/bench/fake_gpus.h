@@ -56,7 +56,8 @@ class FakeStep final : public models::DeviceStep {
     parameters_ = gpu.allocate(kElements * sizeof(float), "parameters");
     momentum_ = gpu.allocate(kElements * sizeof(float), "momentum");
     numbers_ = gpu.allocate(sizeof(Numbers), "numbers");
-    host_ = gpu.allocate_pinned(sizeof(Numbers), "numbers");
+    host_ = gpu.allocate_pinned(2 * sizeof(Numbers), "numbers");
+    losses_ = gpu.allocate_pinned(kLossPlaces * sizeof(double), "losses");
     launches_ = gpu.allocate(sizeof(std::uint64_t), "launches");
     gpu.fill(parameters_->bytes.data(), std::byte{0}, parameters_->bytes.size(), stream_);
     gpu.fill(momentum_->bytes.data(), std::byte{0}, momentum_->bytes.size(), stream_);
@@ -83,6 +84,7 @@ class FakeStep final : public models::DeviceStep {
   void load(const models::Batch& batch, Deadline /*deadline*/) override {
     double sum = 0;
     for (const float value : batch.images) sum += static_cast<double>(value);
+    from_ = 1 - from_;  // the copy of the step before may be on its way
     pinned().input = static_cast<float>(sum / static_cast<double>(batch.images.size()));
     send(offsetof(Numbers, input), sizeof(float));
   }
@@ -100,6 +102,13 @@ class FakeStep final : public models::DeviceStep {
       std::memcpy(launches_->bytes.data(), &launches, sizeof launches);
       const bool fails = gpu_.device().index == faults_.fails_on && *faults_.fails_now;
       if (fails || launches == faults_.breaks_at) throw Error(Errc::kBackend, "an illegal memory access");
+    });
+    const std::span<std::byte> loss = losses_->bytes.subspan(place_ * sizeof(double), sizeof(double));
+    gpu_.kernel(stream_, "loss", {launches_->bytes}, {loss}, [this, loss] {
+      std::uint64_t launches = 0;
+      std::memcpy(&launches, launches_->bytes.data(), sizeof launches);
+      const auto value = static_cast<double>(launches);
+      std::memcpy(loss.data(), &value, sizeof value);
     });
     for (std::size_t i = 0; i < slots_.size(); ++i) {
       const std::span<std::byte> slot =
@@ -120,7 +129,13 @@ class FakeStep final : public models::DeviceStep {
       for (std::size_t k = 0; k < kElements; ++k) update(now.sgd, gradient()[k], momentum()[k], parameter()[k]);
     });
   }
-  [[nodiscard]] double loss() const override { return 1.5; }
+  void keep_loss_in(std::size_t place) override { place_ = place; }
+  /// The number of the step, from 1.
+  [[nodiscard]] double loss(std::size_t place) const override {
+    double value = 0;
+    std::memcpy(&value, &losses_->bytes[place * sizeof value], sizeof value);
+    return value;
+  }
 
   double forward_backward(const models::Batch& /*batch*/, models::GradientSink& /*sink*/) override { return 0; }
   void update(const models::SgdOptions& /*options*/) override {}
@@ -164,9 +179,9 @@ class FakeStep final : public models::DeviceStep {
     Sgd sgd;
     float input = 0;
   };
-  Numbers& pinned() { return *reinterpret_cast<Numbers*>(host_->bytes.data()); }
+  Numbers& pinned() { return *(reinterpret_cast<Numbers*>(host_->bytes.data()) + from_); }
   void send(std::size_t offset, std::size_t bytes) {
-    gpu_.copy(numbers_->bytes.data() + offset, host_->bytes.data() + offset, bytes, stream_);
+    gpu_.copy(numbers_->bytes.data() + offset, reinterpret_cast<std::byte*>(&pinned()) + offset, bytes, stream_);
   }
   float* gradient() { return reinterpret_cast<float*>(gradients_.data()); }
   float* parameter() { return reinterpret_cast<float*>(parameters_->bytes.data()); }
@@ -191,7 +206,9 @@ class FakeStep final : public models::DeviceStep {
   gpu::Stream stream_;
   std::span<std::byte> gradients_;  // the allocator's
   gpu::DeviceMemory parameters_, momentum_, numbers_, launches_;
-  gpu::PinnedMemory host_;
+  gpu::PinnedMemory host_, losses_;
+  std::size_t from_ = 0;   // of the two in host_
+  std::size_t place_ = 0;  // of the losses
 };
 
 class FakeGpus final : public bench::GpuBackend {

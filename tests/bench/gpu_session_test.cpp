@@ -69,7 +69,8 @@ void expect_parts_within_steps(const RunRecord& run) {
       EXPECT_GT(s.update[i], 0);
       EXPECT_GE(s.step[i] + 1e-12, s.compute[i] + s.exposed[i] + s.update[i]);
       EXPECT_GT(s.launch[i], 0);
-      EXPECT_GT(s.host[i], s.launch[i]);
+      EXPECT_GT(s.host[i], 0);
+      EXPECT_GT(s.loss[i], i > 0 ? s.loss[i - 1] : 0) << "the number of the step";
     }
   }
 }
@@ -83,7 +84,7 @@ TEST(GpuSession, OneGpu) {
   EXPECT_EQ(run.device, "cuda");
   EXPECT_EQ(run.comm, "solo");
   EXPECT_EQ(run.measured_steps, 6);
-  EXPECT_EQ(run.final_loss, 1.5);
+  EXPECT_EQ(run.final_loss, run.ranks.at(0).samples.loss.back());
   EXPECT_DOUBLE_EQ(run.images_per_second->value, 2 / run.step_seconds->value);
   expect_parts_within_steps(run);
   EXPECT_EQ(std::count(result.notes.begin(), result.notes.end(), "not served at a: level 2, conv+b"), 1);
@@ -154,11 +155,10 @@ TEST(GpuSession, EfficiencyOfTwoRanks) {
 TEST(GpuSession, GraphAndEagerAndNegotiatedTrainAlike) {
   std::vector<std::string> weights;
   for (const bool overlap : {true, false}) {
-    for (const bool graph : {true, false}) {
+    for (const auto& [graph, ahead] : {std::pair(true, true), std::pair(true, false), std::pair(false, true)}) {
       FakeGpus gpus(3, 7);
       Options options = gpu_options(3);
-      options.gpu.schedule.graph = graph;
-      options.gpu.schedule.overlap = overlap;
+      options.gpu.schedule = {.overlap = overlap, .graph = graph, .ahead = ahead};
       weights.push_back(weights_of(good(options, gpus).runs[0]));
     }
   }
@@ -197,12 +197,31 @@ TEST(GpuSession, KnobsReachTheStepAndTheRecord) {
 }
 
 TEST(GpuSession, TheRecordSaysHowStepsWereLaunched) {
+  const auto note_of = [](const SessionResult& result) {
+    const auto found = std::find_if(result.notes.begin(), result.notes.end(), [](const std::string& note) {
+      return note.find(" ms by the GPU's events and ") != std::string::npos;
+    });
+    return found == result.notes.end() ? "" : *found;
+  };
   Options options = gpu_options(2);
   FakeGpus captured(2);
-  EXPECT_EQ(fact(good(options, captured).runs[0], "gpu.option.graph"), "yes");
+  const SessionResult ahead = good(options, captured);
+  EXPECT_EQ(fact(ahead.runs[0], "gpu.option.graph"), "yes");
+  EXPECT_EQ(fact(ahead.runs[0], "gpu.option.launch_ahead"), "yes");
+  EXPECT_TRUE(ahead.runs[0].provenance.at("gpu.option.launch_ahead").in_fingerprint);
+  EXPECT_NE(note_of(ahead).find(" of the step) goes on while the one before it runs; "), std::string::npos)
+      << note_of(ahead);
+  options.gpu.schedule.ahead = false;
+  FakeGpus waited_for(2);
+  const SessionResult waited = good(options, waited_for);
+  EXPECT_EQ(fact(waited.runs[0], "gpu.option.launch_ahead"), "no");
+  EXPECT_NE(note_of(waited).find("which also has launching it ("), std::string::npos) << note_of(waited);
+  options.gpu.schedule.ahead = true;
   options.engine.schedule = Schedule::kNegotiated;
   FakeGpus negotiated(2);
-  EXPECT_EQ(fact(good(options, negotiated).runs[0], "gpu.option.graph"), "no");
+  const RunRecord enqueued = good(options, negotiated).runs[0];
+  EXPECT_EQ(fact(enqueued, "gpu.option.graph"), "no");
+  EXPECT_EQ(fact(enqueued, "gpu.option.launch_ahead"), "no");
   options = gpu_options(1);
   options.profile = true;
   FakeGpus profiled(1);

@@ -314,7 +314,7 @@ TEST(Executor, AGraphComputesTheSameBitsAsTheSameStepsEager) {
     captured.step->set_sgd({.learning_rate = learning_rate(number)});
     captured.gpu.launch(graph, captured.step->compute_stream());
     captured.finish();
-    EXPECT_EQ(captured.step->loss(), losses[number]);
+    EXPECT_EQ(captured.step->loss(0), losses[number]);
     EXPECT_EQ(captured.gradient_bits(), expected[number]) << number;
   }
   EXPECT_EQ(captured.parameter(0), weights);
@@ -332,8 +332,33 @@ TEST(Executor, StepsThatAreNotWaitedForDoNotRace) {
       machine.step->enqueue_update();
     }
     machine.finish();
-    EXPECT_TRUE(std::isfinite(machine.step->loss()));
+    EXPECT_TRUE(std::isfinite(machine.step->loss(0)));
   }  // the machine's end checks for races
+}
+
+TEST(Executor, TheLossesOfTwoStepsInFlightAreKeptApart) {
+  ServesAll oracle;
+  const Wish wish{.forward = models::testing::tiny_vgg(2)};
+  Machine one_by_one(wish, oracle);
+  std::vector<double> losses;
+  for (std::uint64_t number = 0; number < 4; ++number) {
+    losses.push_back(one_by_one.step->forward_backward(one_by_one.batch(number), one_by_one.sink));
+    one_by_one.step->update({.learning_rate = 0.01});
+  }
+  Machine ahead(wish, oracle);
+  for (std::uint64_t number = 0; number < 4; number += 2) {
+    for (const std::size_t place : {0U, 1U}) {
+      ahead.step->load(ahead.batch(number + place), Deadline::after(60s));
+      ahead.step->set_sgd({.learning_rate = 0.01});
+      ahead.step->keep_loss_in(place);
+      ahead.step->enqueue_forward_backward(ahead.sink);
+      ahead.step->enqueue_update();
+    }
+    ahead.finish();
+    EXPECT_EQ(ahead.step->loss(0), losses[number]);
+    EXPECT_EQ(ahead.step->loss(1), losses[number + 1]);
+  }
+  EXPECT_NE(losses[0], losses[1]);
 }
 
 TEST(Executor, ABatchThatComesAgainCrossesOnce) {

@@ -80,6 +80,53 @@ void train(int rank, std::unique_ptr<comm::Communicator> host, bool share_gpus, 
   }
 }
 
+// Each step turns a ring of numbers by one place, in copies, and copies the first to a place of its slot: a step that
+// overtakes another, is lost, or shares its slot with one in flight shows.
+TEST(DeviceEngineOnAGpu, StepsLaunchedAheadComeInOrder) {
+  const gpu::DeviceList list = gpu::list_devices();
+  if (list.devices.empty()) GTEST_SKIP() << list.reason;
+  const auto runtime = gpu::make_cuda_runtime(0);
+  const Deadline deadline = Deadline::after(60s);
+  auto alone = comm::make_loopback(1);
+  DeviceEngine engine(comm::make_nccl(std::move(alone[0]), *runtime, nullptr, {}, deadline),
+                      patient_options(Schedule::kStatic), {});
+  runtime->make_current();
+  constexpr std::size_t kNumbers = 7, kSteps = 40;
+  constexpr std::size_t kBytes = sizeof(float);
+  const gpu::Stream stream = runtime->make_stream(gpu::Priority::kNormal);
+  const std::span<std::byte> arena = engine.engine().allocate(kBytes);
+  engine.set_gradients({{"ring", 0, 1}}, arena.data(), DataType::kF32, ReduceOp::kSum);
+  const gpu::DeviceMemory ring = runtime->allocate((kNumbers + 1) * kBytes, "the ring, and one place");
+  const gpu::PinnedMemory host =
+      runtime->allocate_pinned((kNumbers + kFlights) * kBytes, "the ring, and a place a slot");
+  auto* const values = reinterpret_cast<float*>(host->bytes.data());
+  for (std::size_t i = 0; i < kNumbers; ++i) values[i] = static_cast<float>(i);
+  runtime->copy(ring->bytes.data(), values, kNumbers * kBytes, stream);
+  const auto place = [&](std::size_t i) { return ring->bytes.data() + i * kBytes; };
+  const DeviceEngine::Work work{[&] {
+                                  runtime->copy(place(kNumbers), place(0), kBytes, stream);
+                                  for (std::size_t i = 0; i < kNumbers; ++i) {
+                                    runtime->copy(place(i), place(i + 1), kBytes, stream);
+                                  }
+                                  engine.gradient_ready(0);
+                                },
+                                [&] { runtime->copy(values + kNumbers + engine.slot(), place(0), kBytes, stream); }};
+  std::size_t ahead = 0;
+  for (std::size_t launched = 0, finished = 0; finished < kSteps;) {
+    if (launched < kSteps && (engine.in_flight() == 0 || engine.may_run_ahead())) {
+      engine.run_step(stream, work);
+      ++launched;
+      continue;
+    }
+    const DeviceReport report = engine.finish_step();
+    ahead += report.ahead ? 1U : 0U;
+    ++finished;
+    EXPECT_GT(report.step.count(), 0);
+    EXPECT_EQ(values[kNumbers + report.slot], static_cast<float>(finished % kNumbers)) << "step " << finished;
+  }
+  EXPECT_EQ(ahead, kSteps - 4);  // but for two eager ones and two captures
+}
+
 class DeviceEngineOnGpus : public ::testing::TestWithParam<Schedule> {};
 
 TEST_P(DeviceEngineOnGpus, ReducesEagerAndCaptured) {

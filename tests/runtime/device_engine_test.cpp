@@ -47,8 +47,22 @@ class Network {
     return {[this] { forward_backward(); }, [this] { update(); }};
   }
   DeviceReport step() {
-    engine_.run_step(stream_, work());
+    launch();
     return engine_.finish_step();
+  }
+  void launch() { engine_.run_step(stream_, work()); }
+  /// The same number of steps, each launched as soon as it may be.
+  std::vector<DeviceReport> steps_ahead(int count) {
+    std::vector<DeviceReport> reports;
+    for (int launched = 0; launched < count || engine_.in_flight() > 0;) {
+      if (launched < count && (engine_.in_flight() == 0 || engine_.may_run_ahead())) {
+        launch();
+        ++launched;
+      } else {
+        reports.push_back(engine_.finish_step());
+      }
+    }
+    return reports;
   }
   /// Parameter elements; the work is over.
   [[nodiscard]] std::vector<float> parameters() const {
@@ -371,6 +385,84 @@ TEST(DeviceEngine, SchedulesMaySwitchBetweenSteps) {
   EXPECT_TRUE(outcome.good()) << outcome.text();
 }
 
+class DeviceStepsAhead : public ::testing::TestWithParam<std::tuple<int, Way>> {};
+
+TEST_P(DeviceStepsAhead, GiveTheSumsOfAllRanks) {
+  const auto [size, way] = GetParam();
+  constexpr std::size_t kSteps = 9;
+  for (std::uint64_t seed = 0; seed < 6; ++seed) {
+    GpuWorldOptions options;
+    options.seed = seed;
+    options.ranks_per_node = way.ranks_per_node;
+    const GpuOutcome outcome = on_gpu_ranks(size, options, [&, size = size, way = way](GpuRank& rank) {
+      DeviceEngine engine(rank.connect(), small_buckets(way.schedule), {.overlap = way.overlap, .graph = way.graph});
+      Network network(rank, engine);
+      const std::vector<DeviceReport> reports = network.steps_ahead(kSteps);
+      ASSERT_EQ(reports.size(), kSteps);
+      const bool captured = way.graph && engine.graph_refusal().empty();
+      for (std::size_t step = 0; step < kSteps; ++step) {
+        // Two eager steps and two captures, before which nothing is in flight.
+        EXPECT_EQ(reports[step].ahead, captured && step >= 4) << "step " << step;
+        EXPECT_EQ(reports[step].slot, step % kFlights);
+        EXPECT_EQ(reports[step].graph, captured && step >= 2) << "step " << step;
+        EXPECT_GT(reports[step].step.count(), 0) << "step " << step;
+      }
+      EXPECT_EQ(network.parameters(), expected_parameters(size, kSteps, network.gradients())) << "seed " << seed;
+    });
+    ASSERT_TRUE(outcome.good()) << "seed " << seed << "\n" << outcome.text().substr(0, 2000);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, DeviceStepsAhead,
+    ::testing::Combine(::testing::Values(1, 3),
+                       ::testing::Values(Way{Schedule::kStatic, true, true}, Way{Schedule::kStatic, false, true},
+                                         Way{Schedule::kStatic, true, false}, Way{Schedule::kNegotiated, true, true},
+                                         Way{Schedule::kStatic, true, true, 1})));
+
+TEST(DeviceEngine, LaunchesOneStepAheadAndNoMore) {
+  const GpuOutcome outcome = on_gpu_ranks(2, {}, [](GpuRank& rank) {
+    DeviceEngine engine(rank.connect(), small_buckets(Schedule::kStatic), {});
+    Network network(rank, engine);
+    const auto launch_is_refused = [&] {
+      EXPECT_FALSE(engine.may_run_ahead());
+      EXPECT_THROW(network.launch(), Error);
+    };
+    for (int step = 0; step < 3; ++step) {  // two eager ones, and one of the two captures
+      network.launch();
+      launch_is_refused();
+      engine.finish_step();
+    }
+    network.launch();
+    EXPECT_TRUE(engine.may_run_ahead());
+    network.launch();
+    launch_is_refused();
+    EXPECT_THROW(engine.set_schedule(Schedule::kNone), Error);
+    EXPECT_THROW(engine.set_options({.ahead = false}), Error);
+    EXPECT_FALSE(engine.finish_step().ahead);
+    EXPECT_TRUE(engine.finish_step().ahead);
+    engine.set_options({.ahead = false});
+    for (const DeviceReport& report : network.steps_ahead(6)) EXPECT_FALSE(report.ahead);
+    EXPECT_EQ(network.parameters(), expected_parameters(2, 11, network.gradients()));
+  });
+  EXPECT_TRUE(outcome.good()) << outcome.text();
+}
+
+// As in phase solo, where rank 0 trains alone: graphs of the same step belong together all the same.
+TEST(DeviceEngine, ARankMayTakeStepsAloneInBetween) {
+  const GpuOutcome outcome = on_gpu_ranks(2, {}, [](GpuRank& rank) {
+    DeviceEngine engine(rank.connect(), small_buckets(Schedule::kStatic), {});
+    Network network(rank, engine);
+    for (int round = 0; round < 3; ++round) {
+      network.steps_ahead(4 + round);
+      engine.set_schedule(Schedule::kNone);
+      if (rank.rank == 0) network.steps_ahead(3);
+      engine.set_schedule(Schedule::kStatic);
+    }
+  });
+  EXPECT_TRUE(outcome.good()) << outcome.text();
+}
+
 TEST(DeviceEngine, AGradientMarkedBeforeItsWorkIsARace) {
   const GpuOutcome outcome = on_gpu_ranks(2, {}, [](GpuRank& rank) {
     DeviceEngine engine(rank.connect(), small_buckets(Schedule::kStatic), {});
@@ -437,6 +529,7 @@ struct FaultWay {
   std::string name;
   bool graph = false;
   int ranks_per_node = 0;
+  bool ahead = false;  ///< captured from the first step on, and two in flight
 };
 
 class DeviceFaults : public ::testing::TestWithParam<FaultWay> {
@@ -447,14 +540,21 @@ class DeviceFaults : public ::testing::TestWithParam<FaultWay> {
     GpuWorldOptions options;
     options.ranks_per_node = GetParam().ranks_per_node;
     return on_gpu_ranks(3, options, [&](GpuRank& rank) {
-      DeviceEngine engine(rank.connect(), small_buckets(Schedule::kStatic, deadline), {.graph = GetParam().graph});
+      DeviceEngine engine(rank.connect(), small_buckets(Schedule::kStatic, deadline),
+                          {.graph = GetParam().graph, .eager_steps = GetParam().ahead ? 0 : 2});
       Network network(rank, engine);
       for (int step = 0; step < 100; ++step) {
         if (rank.rank == 1 && step == 4) {
+          if (GetParam().ahead) engine.finish_step();  // of step 3
           fault(rank);
           if (linger) linger(rank);
         }
-        network.step();
+        if (!GetParam().ahead) {
+          network.step();
+          continue;
+        }
+        network.launch();
+        if (!engine.may_run_ahead()) engine.finish_step();
       }
     });
   }
@@ -531,7 +631,7 @@ TEST_P(DeviceFaults, AFailedGpuEndsTheRunEverywhere) {
 
 INSTANTIATE_TEST_SUITE_P(Ways, DeviceFaults,
                          ::testing::Values(FaultWay{"eager"}, FaultWay{"captured", true},
-                                           FaultWay{"twoLevels", true, 2}),
+                                           FaultWay{"ahead", true, 0, true}, FaultWay{"twoLevels", true, 2}),
                          [](const auto& instance) { return instance.param.name; });
 
 }  // namespace

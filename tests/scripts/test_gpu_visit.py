@@ -236,7 +236,7 @@ echo "vgg16 batch 256 fp16, 1 threads, level 2: $n.4 img/s (median of 1 steps, b
         self.assertEqual(rows["train-bf16-vgg16"]["reason"], "4242 img/s, batch 256")
         text = (self.folder / "out" / "train-bf16-vgg16.txt").read_text()
         self.assertRegex(text, rf"\n{self.folder}/wheels\S* --model vgg16 --device cuda --dtype bf16 --batch-size 256 ")
-        both = [f"{name} 4242 img/s (launched in 0.123 ms)" for name in ("graph", "enqueued")]
+        both = [f"{name} 4242 img/s (launched in 0.123 ms)" for name in ("graph", "waited", "enqueued")]
         self.assertEqual(rows["launch-vgg16"]["reason"], ", ".join(both))
         text = (self.folder / "out" / "launch-vgg16-enqueued.txt").read_text()
         self.assertRegex(text, r"--batch-size 32 .*--no-cuda-graph .*--label part=launch-vgg16 --label way=enqueued")
