@@ -10,8 +10,7 @@
 //   enqueue_update()
 //   (the driver waits for an event of its own)  then: loss()
 //
-// The driver may enqueue a step before the one before it is over. What the host then reads of the two is kept apart:
-// keep_loss_in().
+// The driver may enqueue a step before the one before it is over. The losses of the two are kept apart: keep_loss_in().
 //
 // The enqueue functions only enqueue, so that a captured step can be launched again and again: they allocate nothing,
 // wait for nothing, ask nothing, and read what changes from step to step (images, labels, step number, learning rate,
@@ -64,7 +63,8 @@ class DeviceStep : public TrainStep {
   virtual void keep_loss_in(std::size_t place) = 0;
   /// The mean loss of the last step with this place whose work is over, as a host number. Call after waiting for it.
   [[nodiscard]] virtual double loss(std::size_t place) const = 0;
-  /// Steps whose gradients overflowed and whose update was left out (dynamic loss scale), of those that are over.
+  /// Steps whose gradients overflowed and whose update was left out (dynamic loss scale), of those that are over. With
+  /// nothing on its way.
   [[nodiscard]] virtual std::uint64_t skipped_updates() const { return 0; }
   /// Which engine of the library runs each distinct kind of operation, in one line, for the record; empty where there
   /// is nothing to choose. Equal texts mean equal engines.

@@ -87,9 +87,9 @@ CREATE TABLE rank (
 -- Samples: one blob per rank and kind, little-endian IEEE doubles, `count` of them.
 -- kind: step_seconds (forward to update, per step), compute_seconds (forward and backward, without waits),
 -- exposed_seconds (waited for the engine), reduce_seconds, control_seconds, copy_seconds (engine thread),
--- update_seconds, loss; on GPUs also host_seconds (by the host's clock, from the launch, or the end of the step
--- before if that was later, to the end) and launch_seconds (the host's, until all was launched or enqueued); the others
--- are the GPU's.
+-- update_seconds, loss; on GPUs also host_seconds (by the host's clock, from the end of the step before, or from when
+-- it was asked for if it is the first of several, to its end) and launch_seconds (the host's, until all was launched or
+-- enqueued); the others are the GPU's.
 -- With row ids, unlike its neighbours: blobs of a few kilobytes in the primary key's own tree would each waste most of
 -- a page (19 MB instead of 9 MB for 512 ranks x 8 kinds x 200 steps). Statements and columns are the same either way.
 CREATE TABLE sample (

@@ -19,12 +19,19 @@ constexpr std::chrono::seconds kRest(5);
 
 }  // namespace
 
-// Hears of gradients while the step is enqueued or captured. Nothing may be thrown there: a fault is kept for after.
+static_assert(models::DeviceStep::kLossPlaces >= kFlights, "a step's slot is its loss's place");
+
+// Hears of gradients while the step is enqueued or captured, then once for each slot. Nothing may be thrown there: a
+// fault is kept for after.
 class DeviceTrainer::Sink final : public models::GradientSink {
  public:
-  Sink(DeviceTrainer& trainer, const StepProbe* probe) : trainer_(trainer), begin_(Clock::now()) {
-    if (probe != nullptr) pieces_ = probe->pieces;
+  Sink(DeviceTrainer& trainer, const StepProbe* probe) : trainer_(trainer), probe_(probe), begin_(Clock::now()) {
     if (trainer.recorder_ != nullptr) submit_.assign(trainer.step_->slots().size(), 0);
+  }
+
+  void begin() {
+    if (probe_ != nullptr) pieces_ = probe_->pieces;
+    copied_ = 0;
   }
 
   void gradient_ready(std::size_t parameter) override {
@@ -59,6 +66,7 @@ class DeviceTrainer::Sink final : public models::GradientSink {
   }
 
   DeviceTrainer& trainer_;
+  const StepProbe* probe_;
   Clock::time_point begin_;
   std::span<const GradientPiece> pieces_;  // what is left of them
   std::size_t copied_ = 0;
@@ -83,10 +91,10 @@ DeviceTrainer::DeviceTrainer(const Setup& setup, DeviceEngine& device, gpu::Runt
 }
 
 DeviceTrainer::~DeviceTrainer() {
-  if (!in_step_) return;
-  device_.plane().abort();  // or the step would wait for a reduction for ever
+  if (!reducing_) return;
+  device_.plane().abort();  // or the bucket would wait for its peers for ever
   try {
-    runtime_.synchronize(on_device_->compute_stream(), Deadline::after(kRest), "the step that is left half-way");
+    runtime_.synchronize(device_.plane().stream(), Deadline::after(kRest), "the reduction that is left half-way");
   } catch (const Error&) {  // memory goes while it may be in use: the GPU has failed anyway
     return;
   }
@@ -155,6 +163,7 @@ models::ShareWithRanks DeviceTrainer::sharing() const {
 void DeviceTrainer::forward_backward(Sink& sink) {
   const gpu::StreamView stream = on_device_->compute_stream();
   const Marks& marks = marks_.at(device_.slot());
+  sink.begin();
   on_device_->keep_loss_in(device_.slot());
   runtime_.record_outside(marks.begin, stream);
   on_device_->enqueue_forward_backward(sink);
@@ -170,38 +179,41 @@ void DeviceTrainer::update() {
   runtime_.record_outside(marks.update_end, stream);
 }
 
-void DeviceTrainer::launch(const models::SgdOptions& sgd, Sink& sink) {
-  engine_.set_activity("a step on the GPU", steps_);
-  on_device_->load(batches_->at(steps_), Deadline::after(setup_.deadline));
-  const auto begin = Clock::now();
-  on_device_->set_sgd(sgd);
-  in_step_ = true;
-  device_.run_step(on_device_->compute_stream(), {[&] { forward_backward(sink); }, [&] { update(); }});
-  begun_.push_back(begin);
+template <class Body>
+void DeviceTrainer::leave_nothing_in_flight(Body&& body) {
+  last_end_ = Clock::now();
+  try {
+    body();
+  } catch (const std::exception& error) {
+    device_.abandon(error.what());
+    throw;
+  }
 }
 
-StepTimes DeviceTrainer::finish() {
-  report_ = device_.finish_step();
-  in_step_ = device_.in_flight() > 0;
-  const auto end = Clock::now();
-  const auto begin = std::max(begun_.front(), last_end_);
-  begun_.pop_front();
-  last_end_ = end;
+void DeviceTrainer::launch(const models::SgdOptions& sgd, Sink& sink) {
+  on_device_->load(batches_->at(steps_), Deadline::after(setup_.deadline));
+  on_device_->set_sgd(sgd);
+  device_.run_step(on_device_->compute_stream(), {[&] { forward_backward(sink); }, [&] { update(); }});
+}
 
-  const Marks& marks = marks_.at(report_.slot);
+DeviceTrainer::Finished DeviceTrainer::finish() {
+  const DeviceReport report = device_.finish_step();
+  const auto begin = std::exchange(last_end_, Clock::now());
+  const Marks& marks = marks_.at(report.slot);
   StepTimes times;
-  times.step = seconds(report_.step);
+  times.step = seconds(report.step);
   times.compute = between(marks.begin, marks.backward_end);
-  times.exposed = seconds(report_.exposed);
-  times.reduce = seconds(report_.reduce);
-  times.control = seconds(report_.engine.control);
-  times.copy = seconds(report_.engine.copy);
+  times.exposed = seconds(report.exposed);
+  times.reduce = seconds(report.reduce);
+  times.control = seconds(report.engine.control);
+  times.copy = seconds(report.engine.copy);
   times.update = between(marks.update_begin, marks.update_end);
-  times.host = seconds(end - begin);
-  times.launch = seconds(report_.enqueue);
-  times.loss = on_device_->loss(report_.slot);
-  if (engine_.tracing()) engine_.trace_span(report_.graph ? "step (one graph)" : "step", begin, end);
-  return times;
+  times.host = seconds(last_end_ - begin);
+  times.launch = seconds(report.enqueue);
+  times.loss = on_device_->loss(report.slot);
+  times.ahead = report.ahead;
+  if (engine_.tracing()) engine_.trace_span(report.graph ? "step (one graph)" : "step", begin, last_end_);
+  return {times, report};
 }
 
 StepTimes DeviceTrainer::run(const models::SgdOptions& sgd, const StepProbe* probe) {
@@ -210,10 +222,15 @@ StepTimes DeviceTrainer::run(const models::SgdOptions& sgd, const StepProbe* pro
     device_.drop_graphs();  // this step enqueues more than others do
     landing(probe->local.size());
   }
-  Sink sink(*this, probe);
-  launch(sgd, sink);
-  const StepTimes times = finish();
-  if (recorder_ != nullptr) record_times(sink, report_);
+  engine_.set_activity("a step on the GPU", steps_);
+  StepTimes times;
+  leave_nothing_in_flight([&] {
+    Sink sink(*this, probe);
+    launch(sgd, sink);
+    const Finished finished = finish();
+    times = finished.times;
+    if (recorder_ != nullptr) record_times(sink, finished.report);
+  });
   if (copies) {
     std::memcpy(probe->local.data(), landing_->bytes.data(), probe->local.size());
     device_.drop_graphs();
@@ -222,19 +239,27 @@ StepTimes DeviceTrainer::run(const models::SgdOptions& sgd, const StepProbe* pro
   return times;
 }
 
+bool DeviceTrainer::may_run_ahead() const {
+  return device_.may_run_ahead() && steps_ >= static_cast<std::uint64_t>(batches_->count());
+}
+
 std::vector<StepTimes> DeviceTrainer::steps(Phase phase, std::int64_t count) {
   if (recorder_ != nullptr) return Trainer::steps(phase, count);  // its events are one set
   std::vector<StepTimes> times;
-  for (std::int64_t launched = 0; launched < count || device_.in_flight() > 0;) {
-    if (launched < count && (device_.in_flight() == 0 || device_.may_run_ahead())) {
-      Sink sink(*this, nullptr);
-      launch(enter(phase), sink);
-      ++launched;
-      ++steps_;
-    } else {
-      times.push_back(finish());
+  leave_nothing_in_flight([&] {
+    const std::uint64_t first = steps_;
+    for (std::int64_t launched = 0; launched < count || device_.in_flight() > 0;) {
+      if (launched < count && (device_.in_flight() == 0 || may_run_ahead())) {
+        Sink sink(*this, nullptr);
+        launch(enter(phase), sink);
+        ++launched;
+        ++steps_;
+      } else {
+        engine_.set_activity("a step on the GPU", first + times.size());
+        times.push_back(finish().times);
+      }
     }
-  }
+  });
   engine_.set_activity("between steps", steps_);
   return times;
 }
@@ -272,14 +297,14 @@ double DeviceTrainer::reduce_bucket(const core::Bucket& bucket) {
   comm::DevicePlane& plane = device_.plane();
   std::byte* const data = step_->gradient_arena().data() + bucket.offset * element;
   engine_.barrier();
-  in_step_ = true;
+  reducing_ = true;
   // The ranks meet on their GPUs before the clock starts.
   plane.all_reduce(data, 1, step_->gradient_type(), reduction(), deadline);
   runtime_.record(reduce_begin_, plane.stream());
   plane.all_reduce(data, bucket.count, step_->gradient_type(), reduction(), deadline);
   runtime_.record(reduce_end_, plane.stream());
   runtime_.synchronize(reduce_end_, deadline, "one bucket's reduction", [&] { plane.check(); });
-  in_step_ = false;
+  reducing_ = false;
   return between(reduce_begin_, reduce_end_);
 }
 

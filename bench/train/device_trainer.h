@@ -6,7 +6,6 @@
 
 #include <array>
 #include <cstdint>
-#include <deque>
 #include <optional>
 #include <vector>
 
@@ -22,7 +21,7 @@ class DeviceTrainer final : public Trainer {
   /// Errors: those of the model, the backend and the engine; out_of_memory, naming rank and GPU, with what is needed
   /// and the batch that would fit.
   DeviceTrainer(const Setup& setup, DeviceEngine& device, gpu::Runtime& runtime, GpuBackend& backend, int threads = 1);
-  /// After a step that failed: ends what is in flight first.
+  /// After a reduction alone that failed: ends it first.
   ~DeviceTrainer() override;
 
   std::vector<StepTimes> steps(Phase phase, std::int64_t count) override;
@@ -45,9 +44,19 @@ class DeviceTrainer final : public Trainer {
   };
 
   StepTimes run(const models::SgdOptions& sgd, const StepProbe* probe) override;
-  /// Hands over one step to the GPU. finish() waits for the oldest that is in flight.
+  struct Finished {
+    StepTimes times;
+    DeviceReport report;
+  };
+  /// Errors of `body`, which trains, leave no step in flight, and the peers are told.
+  template <class Body>
+  void leave_nothing_in_flight(Body&& body);
+  /// Hands over one step to the GPU.
   void launch(const models::SgdOptions& sgd, Sink& sink);
-  StepTimes finish();
+  /// Waits for the oldest step in flight.
+  Finished finish();
+  /// Not while batches are new: memory is allocated to keep them.
+  [[nodiscard]] bool may_run_ahead() const;
   void set_schedule(Schedule schedule) override { device_.set_schedule(schedule); }
   void build(GpuBackend& backend, int threads);
   /// All ranks run the engines that rank 0 found to be the fastest; none of one rank.
@@ -67,14 +76,12 @@ class DeviceTrainer final : public Trainer {
   models::DeviceStep* on_device_ = nullptr;  // step_
   std::int64_t used_before_ = 0;             // bytes of the GPU before the network was built
   std::optional<SyntheticBatches> batches_;
-  bool in_step_ = false;  // something is in flight that may wait for peers
+  bool reducing_ = false;  // a bucket alone, which may wait for peers
   gpu::PinnedMemory landing_;
   std::array<Marks, kFlights> marks_;
   std::vector<gpu::Event> ready_;         // compute stream, of recorded steps
   gpu::Event reduce_begin_, reduce_end_;  // communication stream
-  std::deque<Clock::time_point> begun_;   // of the steps in flight, by the host's clock; oldest first
-  Clock::time_point last_end_{};          // of a step, by the host's clock
-  DeviceReport report_;                   // of the step that was finished last
+  Clock::time_point last_end_{};  // by the host's clock: of a step, or when the steps that follow were asked for
 };
 
 }  // namespace hvd::bench

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdarg>
 #include <cstdio>
+#include <numeric>
 
 #include "bench/measure/median.h"
 #include "bench/measure/overlap_model.h"
@@ -143,6 +144,27 @@ bool launched_ahead(const RunRecord& run) {
   return option != run.provenance.end() && option->second.value == "yes";
 }
 
+double mean(const std::vector<double>& values) {
+  return values.empty() ? 0 : std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+}
+
+// From end to end the mean: the host notices ends late, now more and now less, which a mean over steps does not keep.
+std::string launch_note(const RunRecord& run) {
+  const RankSamples* slowest = nullptr;
+  std::vector<std::vector<double>> launch;
+  for (const RankRecord& rank : run.ranks) {
+    launch.push_back(rank.samples.launch);
+    if (slowest == nullptr || mean(rank.samples.host) > mean(slowest->host)) slowest = &rank.samples;
+  }
+  const double step = run.step_seconds->value, by_launch = median(max_over_ranks(launch));
+  return formatted(
+      "a step takes %.3f ms by the GPU's events, which images/s are by, and %.3f ms on average from end to end by the "
+      "host's clock (%+.1f %%), waits and loading included; launching it (%.3f ms, %.1f %% of the step) %s",
+      milliseconds(step), milliseconds(mean(slowest->host)), 100 * (mean(slowest->host) / mean(slowest->step) - 1),
+      milliseconds(by_launch), 100 * by_launch / step,
+      launched_ahead(run) ? "goes on while the one before it runs" : "is part of that");
+}
+
 }  // namespace
 
 std::optional<Expectation> expectation(const Findings& findings, const core::BucketPlan& plan) {
@@ -187,22 +209,7 @@ std::vector<std::string> gpu_notes(const RunRecord& run, const NetworkFacts& net
   if (run.device != "cuda" || !run.step_seconds) return {};
   std::vector<std::string> notes;
   if (network.bound) notes.push_back(bound_line(run, *network.bound));
-  std::vector<std::vector<double>> host, launch;
-  for (const RankRecord& rank : run.ranks) {
-    host.push_back(rank.samples.host);
-    launch.push_back(rank.samples.launch);
-  }
-  const double step = run.step_seconds->value, end_to_end = median(max_over_ranks(host));
-  const double by_launch = median(max_over_ranks(launch));
-  const std::string launching =
-      formatted("launching it (%.3f ms, %.1f %% of the step)", milliseconds(by_launch), 100 * by_launch / step);
-  const std::string host_has = launched_ahead(run)
-                                   ? formatted("from end to end (%+.1f %%); ", 100 * (end_to_end / step - 1)) +
-                                         launching + " goes on while the one before it runs"
-                                   : "which also has " + launching + " and waking up";
-  notes.push_back(formatted(
-      "a step takes %.3f ms by the GPU's events and %.3f ms by the host's clock, %s; images/s are by the events",
-      milliseconds(step), milliseconds(end_to_end), host_has.c_str()));
+  notes.push_back(launch_note(run));
   if (graph) notes.push_back("a step is " + graph->text());
   return notes;
 }

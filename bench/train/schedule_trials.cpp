@@ -16,7 +16,7 @@
 namespace hvd::bench {
 namespace {
 
-constexpr std::int64_t kSettleSteps = 4;       // two eager ones, and the captures of two graphs
+constexpr std::int64_t kSettleSteps = 4;       // two eager ones, the capture, and the first launch of another graph
 constexpr std::int64_t kFewestTrialSteps = 3;  // that are timed in a visit
 constexpr std::int64_t kMostTrialSteps = 50;   // likewise
 constexpr double kTrialSeconds = 0.5;          // for so long, between these bounds

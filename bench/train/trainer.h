@@ -3,7 +3,7 @@
 // (host_trainer.h, device_trainer.h); what trains in which phase, and how it is looked into, does not.
 //
 // One thread owns a Trainer and makes all calls. Construction, start(), reduce_bucket() and, but for phase solo, step()
-// are collective: every rank calls them in the same order.
+// and steps() are collective: every rank calls them in the same order.
 #pragma once
 
 #include <chrono>
@@ -34,11 +34,12 @@ struct StepTimes {
   double exposed = 0;                        ///< waited for the engine
   double reduce = 0, control = 0, copy = 0;  ///< the engine's thread, overlapping with compute
   double update = 0;
-  /// By the host's clock, from its launch, or the end of the step before if that was later, to its end as the host
-  /// noticed it; on a CPU the same as `step`.
+  /// By the host's clock, from the end of the step before, or from when it was asked for if it is the first of several
+  /// or alone, to its end as the host noticed it. Loading its batch is part of it. On a CPU the same as `step`.
   double host = 0;
   double launch = 0;  ///< by the host's clock: until all was launched or enqueued on the GPU; 0 on a CPU
   double loss = 0;
+  bool ahead = false;  ///< launched on the GPU while the step before it ran
 };
 
 /// What does not depend on the step, for the run record.

@@ -39,17 +39,21 @@ DeviceEngine::DeviceEngine(std::unique_ptr<comm::DeviceCommunicator> communicato
       watch_(*communicator, options.deadline),
       engine_(std::make_unique<Engine>(std::move(communicator), options)),
       schedule_(options.schedule) {
+  for (const Schedule each : {Schedule::kStatic, Schedule::kNegotiated, Schedule::kNone}) courses_[each];
   if (!alone_) engine_->observe(&watch_);
 }
 
-DeviceEngine::~DeviceEngine() {
+DeviceEngine::~DeviceEngine() { abandon("its engine was destroyed inside a step"); }
+
+void DeviceEngine::abandon(std::string_view why) noexcept {
   if (!watch_.active()) return;
-  engine_->abort("its engine was destroyed inside step " + std::to_string(steps_ - flights_.size()));
+  engine_->abort(why);
   give_up();
 }
 
 void DeviceEngine::give_up() noexcept {
   enqueuing_ = false;
+  capturing_.reset();
   plane_.abort();
   try {
     const Deadline deadline = Deadline::after(kRest);
@@ -84,12 +88,14 @@ void DeviceEngine::watch_plan() {
 void DeviceEngine::begin_anew(const char* call) {
   if (watch_.active()) throw Error(Errc::kInvalidArgument, std::string(call) + " inside a step");
   drop_graphs();
-  eager_.clear();
+  for (auto& [schedule, course] : courses_) course.eager = 0;
 }
 
 void DeviceEngine::drop_graphs() {
-  graphs_.clear();
-  lasted_.clear();
+  for (auto& [schedule, course] : courses_) {
+    course.graphs = {};
+    course.lasted.reset();
+  }
 }
 
 void DeviceEngine::set_options(const DeviceOptions& device) {
@@ -116,8 +122,7 @@ void DeviceEngine::set_schedule(Schedule schedule) {
 
 bool DeviceEngine::to_be_captured() const {
   if (!device_.graph || !graph_refusal().empty()) return false;
-  const auto before = eager_.find(schedule_);
-  return (before == eager_.end() ? 0 : before->second) >= device_.eager_steps;
+  return course().eager >= device_.eager_steps;
 }
 
 std::string_view DeviceEngine::graph_refusal() const {
@@ -128,28 +133,16 @@ std::string_view DeviceEngine::graph_refusal() const {
   return plane_.capture_refusal();
 }
 
-std::size_t DeviceEngine::slot() const {
-  const auto turns = turns_.find(schedule_);
-  return turns == turns_.end() ? 0 : turns->second % kFlights;
-}
-
-const gpu::Graph* DeviceEngine::known_graph() const {
-  const auto known = graphs_.find(schedule_);
-  return known == graphs_.end() || !known->second[slot()] ? nullptr : &known->second[slot()];
-}
+std::size_t DeviceEngine::slot() const { return capturing_.value_or(device_.ahead ? course().turns % kFlights : 0); }
 
 std::optional<gpu::GraphShape> DeviceEngine::graph_shape() const {
-  const auto known = graphs_.find(schedule_);
-  if (known == graphs_.end()) return std::nullopt;
-  for (const gpu::Graph& graph : known->second) {  // alike
-    if (graph) return runtime_.shape(graph);
-  }
-  return std::nullopt;
+  const gpu::Graph& graph = course().graphs[0];  // the others are alike
+  return graph ? runtime_.shape(graph) : std::nullopt;
 }
 
 bool DeviceEngine::may_run_ahead() const {
   const std::size_t flights = flights_.size();
-  return device_.ahead && flights > 0 && flights < kFlights && to_be_captured() && known_graph() != nullptr;
+  return device_.ahead && flights > 0 && flights < kFlights && to_be_captured() && course().graphs[slot()];
 }
 
 void DeviceEngine::run_step(gpu::StreamView compute, const Work& work) {
@@ -169,21 +162,22 @@ void DeviceEngine::run_step(gpu::StreamView compute, const Work& work) {
   flight.report.graph = to_be_captured();
   compute_ = compute;
   const bool reduces = schedule_ != Schedule::kNone && !alone_;
-  watch_.begin(steps_, slot(), reduces && schedule_ == Schedule::kStatic ? events().buckets.size() : 0);
+  if (reduces) ++reduced_;
+  watch_.begin({.step = steps_,
+                .reduced = reduced_,
+                .slot = slot(),
+                .buckets = reduces && schedule_ == Schedule::kStatic ? events().buckets.size() : 0});
   try {
     if (flight.report.graph) {
-      if (known_graph() == nullptr) {
-        flight.captured = true;
-        gpu::Capture capture(runtime_, compute);
-        enqueue(work);
-        graphs_[schedule_][slot()] = capture.finish();
-      }
+      const gpu::Graph& graph = course().graphs[slot()];
+      flight.captured = !graph;
+      if (!graph) capture(work);
       runtime_.record(events().begin, compute);
-      runtime_.launch(*known_graph(), compute);
+      runtime_.launch(graph, compute);
     } else {
       runtime_.record(events().begin, compute);
       enqueue(work);
-      ++eager_[schedule_];
+      ++course().eager;
     }
     runtime_.record(events().end, compute);
   } catch (const Error& error) {
@@ -194,8 +188,18 @@ void DeviceEngine::run_step(gpu::StreamView compute, const Work& work) {
   }
   watch_.enqueued();
   ++steps_;
-  ++turns_[schedule_];
+  ++course().turns;
   flight.report.enqueue = Clock::now() - flight.begun;
+}
+
+void DeviceEngine::capture(const Work& work) {
+  for (std::size_t slot = 0; slot < (device_.ahead ? kFlights : 1); ++slot) {
+    capturing_ = slot;
+    gpu::Capture capture(runtime_, compute_);
+    enqueue(work);
+    course().graphs[slot] = capture.finish();
+  }
+  capturing_.reset();
 }
 
 void DeviceEngine::enqueue(const Work& work) {
@@ -311,9 +315,9 @@ DeviceReport DeviceEngine::finish_step() {
     // The watchdog has the same deadline and more to say; a world of one has none.
     const Deadline deadline = Deadline::after(options_.deadline + (alone_ ? 0s : kExplanation));
     std::optional<Clock::time_point> expected;
-    if (const auto last = lasted_.find(schedule_); last != lasted_.end() && flights_.size() == 1) {
-      report.expected = last->second;
-      expected = begun + last->second;
+    if (const auto& lasted = course().lasted; lasted && flights_.size() == 1) {
+      report.expected = *lasted;
+      expected = begun + *lasted;
     }
     runtime_.synchronize(
         events.end, deadline, watch_.here() + ": step " + std::to_string(number),
@@ -324,8 +328,8 @@ DeviceReport DeviceEngine::finish_step() {
   } catch (const Error& error) {
     rethrow_explained(error);
   }
-  lasted_.erase(schedule_);
-  if (!flight.captured) lasted_[schedule_] = last_end_ - begun;
+  course().lasted.reset();
+  if (!flight.captured) course().lasted = last_end_ - begun;
   watch_.finished();
   flights_.pop_front();
   return report;

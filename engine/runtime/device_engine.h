@@ -68,7 +68,7 @@ struct DeviceReport {
 class DeviceEngine {
  public:
   /// What a step puts on the compute stream. Both only enqueue; with a graph they are called when it is captured, once
-  /// for each slot(), and never again.
+  /// for each slot() in the same step, and never again.
   struct Work {
     std::function<void()> forward_backward;  ///< calls gradient_ready()
     std::function<void()> update;            ///< with the reduced gradients
@@ -103,6 +103,9 @@ class DeviceEngine {
   /// From inside Work: which of kFlights sets of events and the like this step, or the graph that is captured, uses.
   /// Two steps in flight use different ones; ranks use the same one for the same step of a schedule.
   [[nodiscard]] std::size_t slot() const;
+  /// After an error of the caller's own between steps, some in flight: tells the peers `why`, aborts communication, and
+  /// leaves the GPU at rest. Nothing where nothing is in flight.
+  void abandon(std::string_view why) noexcept;
   /// From inside Work::forward_backward: what writes gradient `index` is enqueued on the compute stream. Any order.
   /// Errors: invalid_argument outside a step, for no such gradient, or one marked twice.
   void gradient_ready(std::size_t index);
@@ -136,14 +139,23 @@ class DeviceEngine {
     Clock::time_point begun;
     bool captured = false;  ///< in this step
   };
+  /// Of one schedule.
+  struct Course {
+    std::uint64_t turns = 0;                         ///< steps so far; ranks may differ in those of other schedules
+    int eager = 0;                                   ///< of them, since graphs were last ruled out
+    std::optional<std::chrono::nanoseconds> lasted;  ///< the last step, by the host's clock, but for captures
+    std::array<gpu::Graph, kFlights> graphs;         ///< [slot]
+  };
 
   /// Errors: invalid_argument inside a step.
   void begin_anew(const char* call);
   /// Of the engine's plan.
   void watch_plan();
   [[nodiscard]] bool to_be_captured() const;
-  /// The schedule's graph for the next step; null: not captured.
-  [[nodiscard]] const gpu::Graph* known_graph() const;
+  [[nodiscard]] Course& course() { return courses_.at(schedule_); }
+  [[nodiscard]] const Course& course() const { return courses_.at(schedule_); }
+  /// The graph of each slot.
+  void capture(const Work& work);
   void enqueue(const Work& work);
   /// Of the step that is enqueued.
   [[nodiscard]] StepEvents& events() { return watch_.events(slot()); }
@@ -176,12 +188,11 @@ class DeviceEngine {
   std::uint64_t steps_ = 0;  // enqueued or launched so far
   std::size_t next_bucket_ = 0;
   bool enqueuing_ = false;
-  std::deque<Flight> flights_;                           // oldest first
-  Clock::time_point last_end_{};                         // of a step, by the host's clock
-  std::map<Schedule, std::chrono::nanoseconds> lasted_;  // by the host's clock: its last step, but for captures
-  std::map<Schedule, std::uint64_t> turns_;              // steps of a schedule so far; ranks may differ in other ones
-  std::map<Schedule, int> eager_;                        // steps of a schedule so far
-  std::map<Schedule, std::array<gpu::Graph, kFlights>> graphs_;  // [slot]; last: destroyed first
+  std::deque<Flight> flights_;            // oldest first
+  Clock::time_point last_end_{};          // of a step, by the host's clock
+  std::uint64_t reduced_ = 0;             // steps that reduce, so far; as many on all ranks
+  std::optional<std::size_t> capturing_;  // the slot that is captured
+  std::map<Schedule, Course> courses_;    // last: graphs are destroyed first
 };
 
 }  // namespace hvd

@@ -31,10 +31,10 @@ void DeviceWatch::configure(std::vector<std::string> titles, std::size_t gradien
   state_.oldest.buckets = 0;  // of the last step, in another plan
 }
 
-void DeviceWatch::begin(std::uint64_t step, std::size_t slot, std::size_t buckets) {
+void DeviceWatch::begin(const Step& step) {
   const MutexLock lock(mutex_);
   state_.begun = true;
-  state_.newest = {.enqueued = false, .step = step, .slot = slot, .buckets = buckets, .since = Clock::now()};
+  state_.newest = {step, false, Clock::now()};
   if (!state_.active()) state_.oldest = state_.newest;
   ++state_.flights;
 }
@@ -80,53 +80,65 @@ void DeviceWatch::look() {
     communicator_.device().check();
   } catch (const Error& error) {
     if (!now.begun) throw;
-    throw Error(error.code(), std::string(error.what()) + "; " + in_flight(now, done_as_far_as_known(now)));
+    throw Error(error.code(), std::string(error.what()) + "; " + in_flight(now));
   }
-  if (!now.active() || Clock::now() - now.oldest.since < deadline_) return;
-  if (over(now.oldest)) return;  // it is the host that has not come back
-  throw Error(Errc::kTimeout, here() + ": " + in_flight(now, done_as_far_as_known(now)) + " after " +
-                                  std::to_string(deadline_.count()) + " ms");
+  if (!now.active()) return;
+  Flight flight = current(now);
+  if (flight.step != now.oldest.step) {  // it runs since the oldest was over, and that was about now
+    if (behind_ != flight.step) behind_since_ = Clock::now();
+    behind_ = flight.step;
+    flight.since = behind_since_;
+  }
+  if (Clock::now() - flight.since < deadline_) return;
+  if (over(flight)) return;  // it is the host that has not come back
+  throw Error(Errc::kTimeout, here() + ": " + in_flight(now) + " after " + std::to_string(deadline_.count()) + " ms");
 }
 
-bool DeviceWatch::over(const Flight& flight) { return flight.enqueued && runtime_.finished(events(flight.slot).end); }
+bool DeviceWatch::over(const Flight& flight) noexcept {
+  try {
+    return flight.enqueued && runtime_.finished(events(flight.slot).end);
+  } catch (...) {  // the GPU has failed: nothing more is known
+    return false;
+  }
+}
 
-std::size_t DeviceWatch::done_as_far_as_known(const State& state) noexcept {
-  const Flight& oldest = state.oldest;
-  if (!oldest.enqueued) return 0;  // the events still tell of an earlier step
-  const StepEvents& events = this->events(oldest.slot);
+DeviceWatch::Flight DeviceWatch::current(const State& state) noexcept {
+  return state.flights == kFlights && over(state.oldest) ? state.newest : state.oldest;
+}
+
+std::size_t DeviceWatch::done_as_far_as_known(const Flight& flight) noexcept {
+  if (!flight.enqueued) return 0;  // the events still tell of an earlier step
   std::size_t count = 0;
   try {
-    while (count < oldest.buckets && runtime_.finished(events.buckets[count].done)) ++count;
+    while (count < flight.buckets && runtime_.finished(events(flight.slot).buckets[count].done)) ++count;
   } catch (...) {  // the GPU has failed: nothing more is known
   }
   return count;
 }
 
-std::string DeviceWatch::in_flight(const State& state, std::size_t done) const {
-  const Flight& oldest = state.oldest;
-  std::string text = "step " + std::to_string(oldest.step);
+std::string DeviceWatch::in_flight(const State& state) {
+  const Flight flight = current(state);
+  std::string text = "step " + std::to_string(flight.step);
   if (!state.active()) return "after " + text + ", nothing in flight on its GPU";
-  if (!oldest.enqueued) return text + " is still being enqueued";
+  if (!flight.enqueued) return text + " is still being enqueued";
+  if (over(flight)) return text + " is over on its GPU, and the host has not come back from it";
   text += " is in flight on the GPU";
-  if (oldest.buckets == 0) return text;
-  if (done == oldest.buckets) return text + ", all its buckets reduced";
+  if (flight.buckets == 0) return text;
+  const std::size_t done = done_as_far_as_known(flight);
+  if (done == flight.buckets) return text + ", all its buckets reduced";
   return text + ", in or before " + titles_[done] + " (" + std::to_string(done) + " of " +
-         std::to_string(oldest.buckets) + " reduced)";
+         std::to_string(flight.buckets) + " reduced)";
 }
 
 std::optional<RankStatus> DeviceWatch::status() {
   const State now = state();
   if (!now.begun) return std::nullopt;
+  const Flight flight = current(now);
   RankStatus status;
-  status.step = now.oldest.step + 1;
-  if (!now.active()) {
-    status.moved = now.oldest.buckets;
-    status.activity = in_flight(now, now.oldest.buckets);
-    return status;
-  }
-  status.waits = now.oldest.enqueued;
-  status.moved = done_as_far_as_known(now);
-  status.activity = in_flight(now, status.moved);
+  status.step = flight.reduced;
+  status.activity = in_flight(now);
+  status.moved = now.active() ? done_as_far_as_known(flight) : flight.buckets;
+  status.waits = now.active() && flight.enqueued && !over(flight);
   return status;
 }
 

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,7 +20,7 @@
 namespace hvd {
 
 /// Steps that may be in flight: the one that runs, and the one that is launched behind it.
-inline constexpr std::size_t kFlights = 2;
+inline constexpr std::size_t kFlights = 2;  // DeviceWatch::State has the oldest and the newest
 
 /// Of one step; recorded anew by a later one, which is not in flight beside it.
 struct StepEvents {
@@ -44,8 +45,14 @@ class DeviceWatch final : public EngineObserver {
   [[nodiscard]] StepEvents& events(std::size_t slot) { return events_.at(slot); }
   /// Compute stream, negotiated schedule, which has one step in flight.
   [[nodiscard]] gpu::EventView gradient_event(std::size_t gradient) const { return gradients_[gradient]; }
-  /// `slot`: whose events it records.
-  void begin(std::uint64_t step, std::size_t slot, std::size_t buckets);
+  /// What is begun.
+  struct Step {
+    std::uint64_t step = 0;     ///< its number on this rank
+    std::uint64_t reduced = 0;  ///< steps that reduce, up to and with it: what ranks are compared by
+    std::size_t slot = 0;       ///< whose events it records
+    std::size_t buckets = 0;    ///< that the communication stream reduces; 0 while that is not known
+  };
+  void begin(const Step& step);
   /// All of the step begun last is enqueued, its event `end` after it.
   void enqueued();
   /// The oldest step in flight; the one behind it, if there is one, runs from now on.
@@ -63,12 +70,9 @@ class DeviceWatch final : public EngineObserver {
   void failed() noexcept override;
 
  private:
-  struct Flight {
+  struct Flight : Step {
     bool enqueued = false;
-    std::uint64_t step = 0;
-    std::size_t slot = 0;
-    std::size_t buckets = 0;  // of this step; 0 while it is not known what was enqueued
-    Clock::time_point since;
+    Clock::time_point since{};
   };
   struct State {
     bool begun = false;  // any step at all
@@ -77,11 +81,13 @@ class DeviceWatch final : public EngineObserver {
     [[nodiscard]] bool active() const { return flights > 0; }
   };
   State state();
-  /// On the GPU; the host may not have noticed. Errors: backend.
-  [[nodiscard]] bool over(const Flight& flight);
-  /// Reductions of the oldest step that are over.
-  std::size_t done_as_far_as_known(const State& state) noexcept;
-  std::string in_flight(const State& state, std::size_t done) const;
+  /// On the GPU, as far as is known; the host may not have noticed.
+  bool over(const Flight& flight) noexcept;
+  /// The step to speak of: the oldest in flight that is not over, or the last.
+  Flight current(const State& state) noexcept;
+  /// Reductions of a step in flight that are over.
+  std::size_t done_as_far_as_known(const Flight& flight) noexcept;
+  std::string in_flight(const State& state);
 
   comm::DeviceCommunicator& communicator_;
   gpu::Runtime& runtime_;
@@ -89,6 +95,8 @@ class DeviceWatch final : public EngineObserver {
   std::array<StepEvents, kFlights> events_;  // made between steps
   std::vector<gpu::Event> gradients_;        // likewise
   std::vector<std::string> titles_;          // likewise
+  std::optional<std::uint64_t> behind_;      // the engine's thread's: a step that was seen to be the only one left
+  Clock::time_point behind_since_;           // likewise: since when
   Mutex mutex_;
   State state_ HVD_GUARDED_BY(mutex_);
 };

@@ -131,7 +131,11 @@ TEST(DeviceTrainer, StepsLaunchedAheadTrainAsStepsOneByOne) {
     for (const auto& [phase, steps] : kVisits) {
       const std::vector<StepTimes> times = trainer.steps(phase, steps);
       EXPECT_EQ(times.size(), static_cast<std::size_t>(steps));
-      for (const StepTimes& step : times) EXPECT_EQ(step.loss, ++number);  // a FakeStep's is the step's number
+      for (std::size_t i = 0; i < times.size(); ++i) {
+        EXPECT_EQ(times[i].loss, ++number);  // a FakeStep's is the step's number
+        // Two eager steps and a capture of each schedule, and a step of each batch, are waited for.
+        EXPECT_EQ(times[i].ahead, i > (number < 13 ? 2U : 0U)) << "step " << number;
+      }
     }
     EXPECT_EQ(trainer.steps_done(), 21U);
     at_once.at(static_cast<std::size_t>(rank.rank)) = weights_of(trainer);

@@ -23,6 +23,8 @@ struct FakeStepFaults {
   bool writes_late = false;     ///< gradients change after they were said to be ready
   bool weights_drift = false;   ///< each GPU's update is its own
   std::uint64_t breaks_at = 0;  ///< launch in which a kernel fails; 0: never
+  int load_fails_at = 0;        ///< call of load() that throws; 0: none
+  int load_fails_on = 0;        ///< on which GPU
   int fails_on = -1;            ///< GPU whose kernels fail from when `fails_now` is set
   std::shared_ptr<std::atomic<bool>> fails_now = std::make_shared<std::atomic<bool>>(false);
   std::string out_of_memory;     ///< what making it says instead
@@ -84,6 +86,9 @@ class FakeStep final : public models::DeviceStep {
   void load(const models::Batch& batch, Deadline /*deadline*/) override {
     double sum = 0;
     for (const float value : batch.images) sum += static_cast<double>(value);
+    if (++loads_ == faults_.load_fails_at && gpu_.device().index == faults_.load_fails_on) {
+      throw Error(Errc::kBackend, "the copy of batch " + std::to_string(loads_) + " failed");
+    }
     from_ = 1 - from_;  // the copy of the step before may be on its way
     pinned().input = static_cast<float>(sum / static_cast<double>(batch.images.size()));
     send(offsetof(Numbers, input), sizeof(float));
@@ -207,6 +212,7 @@ class FakeStep final : public models::DeviceStep {
   std::span<std::byte> gradients_;  // the allocator's
   gpu::DeviceMemory parameters_, momentum_, numbers_, launches_;
   gpu::PinnedMemory host_, losses_;
+  int loads_ = 0;
   std::size_t from_ = 0;   // of the two in host_
   std::size_t place_ = 0;  // of the losses
 };

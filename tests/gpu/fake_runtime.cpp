@@ -76,7 +76,10 @@ void FakeRuntime::refuse(const std::string& what) const { throw Error(Errc::kInv
 
 FakeRuntime::FakeStream& FakeRuntime::find(gpu::StreamView stream) {
   const auto found = streams_.find(stream.native);
-  if (found == streams_.end()) refuse("a stream that is not of this GPU, or destroyed");
+  if (found == streams_.end()) {
+    world_.report("a stream that is not of this GPU, or destroyed, is used");  // CUDA would not notice
+    refuse("a stream that is not of this GPU, or destroyed");
+  }
   return *found->second;
 }
 FakeRuntime::FakeEvent& FakeRuntime::find(gpu::EventView event) {
