@@ -150,17 +150,17 @@ double mean(const std::vector<double>& values) {
 
 // From end to end the mean: the host notices ends late, now more and now less, which a mean over steps does not keep.
 std::string launch_note(const RunRecord& run) {
-  const RankSamples* slowest = nullptr;
   std::vector<std::vector<double>> launch;
-  for (const RankRecord& rank : run.ranks) {
-    launch.push_back(rank.samples.launch);
-    if (slowest == nullptr || mean(rank.samples.host) > mean(slowest->host)) slowest = &rank.samples;
-  }
+  for (const RankRecord& rank : run.ranks) launch.push_back(rank.samples.launch);
+  const auto faster = [](const RankRecord& a, const RankRecord& b) {
+    return mean(a.samples.host) < mean(b.samples.host);
+  };
+  const RankSamples& slowest = std::max_element(run.ranks.begin(), run.ranks.end(), faster)->samples;
   const double step = run.step_seconds->value, by_launch = median(max_over_ranks(launch));
   return formatted(
       "a step takes %.3f ms by the GPU's events, which images/s are by, and %.3f ms on average from end to end by the "
       "host's clock (%+.1f %%), waits and loading included; launching it (%.3f ms, %.1f %% of the step) %s",
-      milliseconds(step), milliseconds(mean(slowest->host)), 100 * (mean(slowest->host) / mean(slowest->step) - 1),
+      milliseconds(step), milliseconds(mean(slowest.host)), 100 * (mean(slowest.host) / mean(slowest.step) - 1),
       milliseconds(by_launch), 100 * by_launch / step,
       launched_ahead(run) ? "goes on while the one before it runs" : "is part of that");
 }
