@@ -315,7 +315,7 @@ DeviceReport DeviceEngine::finish_step() {
     // The watchdog has the same deadline and more to say; a world of one has none.
     const Deadline deadline = Deadline::after(options_.deadline + (alone_ ? 0s : kExplanation));
     std::optional<Clock::time_point> expected;
-    if (const auto& lasted = course().lasted; lasted && flights_.size() == 1) {
+    if (const auto& lasted = course().lasted) {
       report.expected = *lasted;
       expected = begun + *lasted;
     }

@@ -55,8 +55,8 @@ struct DeviceReport {
   std::chrono::nanoseconds exposed{0};  ///< the compute stream waited for reductions
   std::chrono::nanoseconds reduce{0};   ///< reductions on the communication stream, waits for peers included
   std::chrono::nanoseconds enqueue{0};  ///< host, until all was enqueued or launched
-  /// When the step was to be over, after its begin, by the one before it; 0: nobody knew, or it does not matter because
-  /// another step is launched already.
+  /// When the step was to be over, after its begin or the end of the one before it, by how long that took; 0: nobody
+  /// knew.
   std::chrono::nanoseconds expected{0};
   StepReport engine;  ///< host, negotiated schedule only
   std::size_t batches = 0;
@@ -143,7 +143,7 @@ class DeviceEngine {
   struct Course {
     std::uint64_t turns = 0;                         ///< steps so far; ranks may differ in those of other schedules
     int eager = 0;                                   ///< of them, since graphs were last ruled out
-    std::optional<std::chrono::nanoseconds> lasted;  ///< the last step, by the host's clock, but for captures
+    std::optional<std::chrono::nanoseconds> lasted;  ///< the last step, by the host's clock; nothing after a capture
     std::array<gpu::Graph, kFlights> graphs;         ///< [slot]
   };
 
