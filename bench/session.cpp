@@ -87,8 +87,7 @@ void conduct(const Session& session, Trainer& trainer, Worker& worker, SessionRe
     write_replay(session.options.record_replay_file, conductor.recorded());
     notes.push_back("replay profile written to " + session.options.record_replay_file);
   }
-  for (std::string& note : gpu_notes(runs.back(), trainer.facts(), trainer.graph_shape()))
-    notes.push_back(std::move(note));
+  for (std::string& note : gpu_notes(runs.back(), trainer)) notes.push_back(std::move(note));
   if (trainer.facts().bound) result.operations = bound_table(runs.back(), *trainer.facts().bound);
 }
 

@@ -25,13 +25,14 @@ static_assert(models::DeviceStep::kLossPlaces >= kFlights, "a step's slot is its
 // fault is kept for after.
 class DeviceTrainer::Sink final : public models::GradientSink {
  public:
-  Sink(DeviceTrainer& trainer, const StepProbe* probe) : trainer_(trainer), probe_(probe), begin_(Clock::now()) {
+  Sink(DeviceTrainer& trainer, const StepProbe* probe) : trainer_(trainer), probe_(probe) {
     if (trainer.recorder_ != nullptr) submit_.assign(trainer.step_->slots().size(), 0);
   }
 
   void begin() {
     if (probe_ != nullptr) pieces_ = probe_->pieces;
     copied_ = 0;
+    begin_ = Clock::now();
   }
 
   void gradient_ready(std::size_t parameter) override {
@@ -87,6 +88,7 @@ DeviceTrainer::DeviceTrainer(const Setup& setup, DeviceEngine& device, gpu::Runt
   device_.set_gradients(gradient_infos(), step_->gradient_arena().data(), step_->gradient_type(), reduction());
   for (std::size_t i = 0; i < step_->slots().size(); ++i) ready_.push_back(runtime_.make_event(gpu::Timing::kOn));
   batches_.emplace(make_batches());
+  loaded_.resize(static_cast<std::size_t>(batches_->count()));
   wait(on_device_->compute_stream(), "the weights");  // start() sends them to the other ranks
 }
 
@@ -192,6 +194,7 @@ void DeviceTrainer::leave_nothing_in_flight(Body&& body) {
 
 void DeviceTrainer::launch(const models::SgdOptions& sgd, Sink& sink) {
   on_device_->load(batches_->at(steps_), Deadline::after(setup_.deadline));
+  loaded_[steps_ % loaded_.size()] = true;
   on_device_->set_sgd(sgd);
   device_.run_step(on_device_->compute_stream(), {[&] { forward_backward(sink); }, [&] { update(); }});
 }
@@ -212,6 +215,7 @@ DeviceTrainer::Finished DeviceTrainer::finish() {
   times.launch = seconds(report.enqueue);
   times.loss = on_device_->loss(report.slot);
   times.ahead = report.ahead;
+  if (report.ahead) ++steps_ahead_;
   if (engine_.tracing()) engine_.trace_span(report.graph ? "step (one graph)" : "step", begin, last_end_);
   return {times, report};
 }
@@ -239,8 +243,11 @@ StepTimes DeviceTrainer::run(const models::SgdOptions& sgd, const StepProbe* pro
   return times;
 }
 
-bool DeviceTrainer::may_run_ahead() const {
-  return device_.may_run_ahead() && steps_ >= static_cast<std::uint64_t>(batches_->count());
+bool DeviceTrainer::may_run_ahead() const { return device_.may_run_ahead() && loaded_[steps_ % loaded_.size()]; }
+
+void DeviceTrainer::sit_out(Phase phase, std::uint64_t steps) {
+  Trainer::sit_out(phase, steps);
+  device_.sit_out(steps);
 }
 
 std::vector<StepTimes> DeviceTrainer::steps(Phase phase, std::int64_t count) {
@@ -249,13 +256,13 @@ std::vector<StepTimes> DeviceTrainer::steps(Phase phase, std::int64_t count) {
   leave_nothing_in_flight([&] {
     const std::uint64_t first = steps_;
     for (std::int64_t launched = 0; launched < count || device_.in_flight() > 0;) {
+      engine_.set_activity("a step on the GPU", first + times.size());
       if (launched < count && (device_.in_flight() == 0 || may_run_ahead())) {
         Sink sink(*this, nullptr);
         launch(enter(phase), sink);
         ++launched;
         ++steps_;
       } else {
-        engine_.set_activity("a step on the GPU", first + times.size());
         times.push_back(finish().times);
       }
     }

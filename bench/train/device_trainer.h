@@ -25,6 +25,7 @@ class DeviceTrainer final : public Trainer {
   ~DeviceTrainer() override;
 
   std::vector<StepTimes> steps(Phase phase, std::int64_t count) override;
+  void sit_out(Phase phase, std::uint64_t steps) override;
   /// Recorded steps hold an event per gradient.
   [[nodiscard]] bool recording_disturbs() const override { return true; }
   void drop_graphs() override { device_.drop_graphs(); }
@@ -55,7 +56,7 @@ class DeviceTrainer final : public Trainer {
   void launch(const models::SgdOptions& sgd, Sink& sink);
   /// Waits for the oldest step in flight.
   Finished finish();
-  /// Not while batches are new: memory is allocated to keep them.
+  /// Not with a batch that is new: memory is allocated to keep it.
   [[nodiscard]] bool may_run_ahead() const;
   void set_schedule(Schedule schedule) override { device_.set_schedule(schedule); }
   void build(GpuBackend& backend, int threads);
@@ -76,7 +77,8 @@ class DeviceTrainer final : public Trainer {
   models::DeviceStep* on_device_ = nullptr;  // step_
   std::int64_t used_before_ = 0;             // bytes of the GPU before the network was built
   std::optional<SyntheticBatches> batches_;
-  bool reducing_ = false;  // a bucket alone, which may wait for peers
+  std::vector<bool> loaded_;  // [batch] once at least
+  bool reducing_ = false;     // a bucket alone, which may wait for peers
   gpu::PinnedMemory landing_;
   std::array<Marks, kFlights> marks_;
   std::vector<gpu::Event> ready_;         // compute stream, of recorded steps

@@ -139,17 +139,12 @@ std::string independent_note(const RunRecord& full, const EfficiencyAnalysis& me
   return text;
 }
 
-bool launched_ahead(const RunRecord& run) {
-  const auto option = run.provenance.find("gpu.option.launch_ahead");
-  return option != run.provenance.end() && option->second.value == "yes";
-}
-
 double mean(const std::vector<double>& values) {
   return values.empty() ? 0 : std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
 }
 
 // From end to end the mean: the host notices ends late, now more and now less, which a mean over steps does not keep.
-std::string launch_note(const RunRecord& run) {
+std::string launch_note(const RunRecord& run, bool ahead) {
   std::vector<std::vector<double>> launch;
   for (const RankRecord& rank : run.ranks) launch.push_back(rank.samples.launch);
   const auto faster = [](const RankRecord& a, const RankRecord& b) {
@@ -159,10 +154,11 @@ std::string launch_note(const RunRecord& run) {
   const double step = run.step_seconds->value, by_launch = median(max_over_ranks(launch));
   return formatted(
       "a step takes %.3f ms by the GPU's events, which images/s are by, and %.3f ms on average from end to end by the "
-      "host's clock (%+.1f %%), waits and loading included; launching it (%.3f ms, %.1f %% of the step) %s",
+      "host's clock (%+.1f %% over the mean by events), waits and loading included; launching it (%.3f ms, %.1f %% of "
+      "the step) %s",
       milliseconds(step), milliseconds(mean(slowest.host)), 100 * (mean(slowest.host) / mean(slowest.step) - 1),
       milliseconds(by_launch), 100 * by_launch / step,
-      launched_ahead(run) ? "goes on while the one before it runs" : "is part of that");
+      ahead ? "goes on while the one before it runs" : "is part of that");
 }
 
 }  // namespace
@@ -204,13 +200,12 @@ std::vector<std::string> closing_notes(std::span<const RunRecord> runs, const Fi
   return notes;
 }
 
-std::vector<std::string> gpu_notes(const RunRecord& run, const NetworkFacts& network,
-                                   const std::optional<gpu::GraphShape>& graph) {
+std::vector<std::string> gpu_notes(const RunRecord& run, const Trainer& trainer) {
   if (run.device != "cuda" || !run.step_seconds) return {};
   std::vector<std::string> notes;
-  if (network.bound) notes.push_back(bound_line(run, *network.bound));
-  notes.push_back(launch_note(run));
-  if (graph) notes.push_back("a step is " + graph->text());
+  if (const auto& bound = trainer.facts().bound) notes.push_back(bound_line(run, *bound));
+  notes.push_back(launch_note(run, trainer.steps_ahead() > 0));
+  if (const auto graph = trainer.graph_shape()) notes.push_back("a step is " + graph->text());
   return notes;
 }
 

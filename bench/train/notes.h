@@ -26,8 +26,7 @@ std::vector<std::string> closing_notes(std::span<const RunRecord> runs, const Fi
                                        const core::BucketPlan& plan, const SessionFacts& facts);
 
 /// Of a run on GPUs, else none: its bound, if there is one, what the host's clock says beside the GPU's, and what the
-/// `graph` of its steps holds, if they are one.
-std::vector<std::string> gpu_notes(const RunRecord& run, const NetworkFacts& network,
-                                   const std::optional<gpu::GraphShape>& graph);
+/// graph of its steps holds, if they are one.
+std::vector<std::string> gpu_notes(const RunRecord& run, const Trainer& trainer);
 
 }  // namespace hvd::bench

@@ -182,9 +182,9 @@ ScheduleChoice try_schedules(RankParts& parts, Trainer& trainer, const std::func
   TrialBench bench;
   bench.time_steps = [&](const ScheduleSetting& setting, std::int64_t steps) {
     parts.apply(setting);
-    trainer.steps(Phase::kFull, kSettleSteps);
+    const std::vector<StepTimes> times = trainer.steps(Phase::kFull, kSettleSteps + steps);
     std::vector<double> seconds;
-    for (const StepTimes& times : trainer.steps(Phase::kFull, steps)) seconds.push_back(times.step);
+    for (std::size_t i = kSettleSteps; i < times.size(); ++i) seconds.push_back(times[i].step);
     return seconds;
   };
   bench.stop_requested = stop_requested;

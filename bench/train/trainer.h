@@ -92,7 +92,7 @@ class Trainer {
 
   /// This rank sleeps while others take `steps` steps in `phase`: its data and its momentum's history go on with
   /// theirs.
-  void sit_out(Phase phase, std::uint64_t steps);
+  virtual void sit_out(Phase phase, std::uint64_t steps);
 
   /// Takes the times of the steps that follow, when not null; the caller keeps it alive. Where recording disturbs,
   /// every rank calls drop_graphs() before the next step: a graph that reduces is of one capture on all of them.
@@ -122,6 +122,8 @@ class Trainer {
   [[nodiscard]] Engine& engine() { return engine_; }
   [[nodiscard]] const NetworkFacts& facts() const { return facts_; }
   [[nodiscard]] std::uint64_t steps_done() const { return steps_; }
+  /// Of them, this rank's that were launched on a GPU while the step before ran.
+  [[nodiscard]] std::uint64_t steps_ahead() const { return steps_ahead_; }
   /// Memory plan of this rank where it trains: the step's arenas and workspaces, the batches, and the engine's
   /// buffers: the fusion buffer, and, between processes of one host (`processes`), its peers' arenas: shared memory
   /// that this rank reduces parts of, no more of the host's memory, but counted in the resident set of every rank.
@@ -153,7 +155,7 @@ class Trainer {
   std::unique_ptr<models::TrainStep> step_;  // by the constructor of who derives
   NetworkFacts facts_;
   models::ReplayRecorder* recorder_ = nullptr;
-  std::uint64_t steps_ = 0;
+  std::uint64_t steps_ = 0, steps_ahead_ = 0;
 
  private:
   [[nodiscard]] models::SgdOptions sgd(Phase phase) const;

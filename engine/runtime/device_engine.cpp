@@ -114,6 +114,11 @@ void DeviceEngine::reconnect(const comm::NcclOptions& options) {
   engine_->perform("reconnect", [&] { plane_.reconnect(options, Deadline::after(options_.deadline)); });
 }
 
+void DeviceEngine::sit_out(std::uint64_t steps) {
+  if (watch_.active()) throw Error(Errc::kInvalidArgument, "sit_out inside a step");
+  steps_ += steps;
+}
+
 void DeviceEngine::set_schedule(Schedule schedule) {
   if (watch_.active()) throw Error(Errc::kInvalidArgument, "set_schedule inside a step");
   engine_->set_schedule(schedule);
@@ -162,9 +167,7 @@ void DeviceEngine::run_step(gpu::StreamView compute, const Work& work) {
   flight.report.graph = to_be_captured();
   compute_ = compute;
   const bool reduces = schedule_ != Schedule::kNone && !alone_;
-  if (reduces) ++reduced_;
   watch_.begin({.step = steps_,
-                .reduced = reduced_,
                 .slot = slot(),
                 .buckets = reduces && schedule_ == Schedule::kStatic ? events().buckets.size() : 0});
   try {

@@ -90,6 +90,9 @@ class DeviceEngine {
   /// Of the steps that follow; all ranks alike. Starts as EngineOptions::schedule.
   void set_schedule(Schedule schedule);
 
+  /// Between steps: others take so many without this rank. So that steps have the same numbers everywhere.
+  void sit_out(std::uint64_t steps);
+
   // After an error of the next two, other than for calling them out of turn, communication is aborted and the GPU at
   // rest: what the step used may be freed.
 
@@ -185,12 +188,11 @@ class DeviceEngine {
   std::vector<core::GradientInfo> gradients_;
 
   gpu::StreamView compute_;
-  std::uint64_t steps_ = 0;  // enqueued or launched so far
+  std::uint64_t steps_ = 0;  // enqueued, launched, or sat out so far
   std::size_t next_bucket_ = 0;
   bool enqueuing_ = false;
   std::deque<Flight> flights_;            // oldest first
   Clock::time_point last_end_{};          // of a step, by the host's clock
-  std::uint64_t reduced_ = 0;             // steps that reduce, so far; as many on all ranks
   std::optional<std::size_t> capturing_;  // the slot that is captured
   std::map<Schedule, Course> courses_;    // last: graphs are destroyed first
 };

@@ -90,7 +90,8 @@ void DeviceWatch::look() {
     flight.since = behind_since_;
   }
   if (Clock::now() - flight.since < deadline_) return;
-  if (over(flight)) return;  // it is the host that has not come back
+  // Then it is the host that has not come back.
+  if (flight.enqueued && runtime_.finished(events(flight.slot).end)) return;
   throw Error(Errc::kTimeout, here() + ": " + in_flight(now) + " after " + std::to_string(deadline_.count()) + " ms");
 }
 
@@ -135,7 +136,7 @@ std::optional<RankStatus> DeviceWatch::status() {
   if (!now.begun) return std::nullopt;
   const Flight flight = current(now);
   RankStatus status;
-  status.step = flight.reduced;
+  status.step = flight.step + 1;
   status.activity = in_flight(now);
   status.moved = now.active() ? done_as_far_as_known(flight) : flight.buckets;
   status.waits = now.active() && flight.enqueued && !over(flight);

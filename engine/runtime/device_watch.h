@@ -47,10 +47,9 @@ class DeviceWatch final : public EngineObserver {
   [[nodiscard]] gpu::EventView gradient_event(std::size_t gradient) const { return gradients_[gradient]; }
   /// What is begun.
   struct Step {
-    std::uint64_t step = 0;     ///< its number on this rank
-    std::uint64_t reduced = 0;  ///< steps that reduce, up to and with it: what ranks are compared by
-    std::size_t slot = 0;       ///< whose events it records
-    std::size_t buckets = 0;    ///< that the communication stream reduces; 0 while that is not known
+    std::uint64_t step = 0;   ///< its number, which ranks are compared by
+    std::size_t slot = 0;     ///< whose events it records
+    std::size_t buckets = 0;  ///< that the communication stream reduces; 0 while that is not known
   };
   void begin(const Step& step);
   /// All of the step begun last is enqueued, its event `end` after it.
