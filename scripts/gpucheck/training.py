@@ -147,7 +147,8 @@ def ways(kind: Ways, model: str) -> Callable[[Visit], str]:
             command = _hvd_bench(visit, model, visit.sizes.main_dtype, *kind.shared, *options, *_stored(visit))
             done = visit.run(f"{kind.name}-{model}-{name}", [*command, "--label", f"way={name}"])
             note = re.search(r"host's clock \(([+-][0-9.]+ %) .*launching it \(([0-9.]+ ms), ", done.output)
-            said.append(f"{name} {_speed(done)}{f' ({note[1]} from end to end, launched in {note[2]})' if note else ''}")
+            launching = f" ({note[1]} from end to end, launched in {note[2]})" if note else ""
+            said.append(f"{name} {_speed(done)}{launching}")
         return ", ".join(said)
 
     return run
