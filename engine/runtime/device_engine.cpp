@@ -46,7 +46,7 @@ DeviceEngine::DeviceEngine(std::unique_ptr<comm::DeviceCommunicator> communicato
 DeviceEngine::~DeviceEngine() { abandon("its engine was destroyed inside a step"); }
 
 void DeviceEngine::abandon(std::string_view why) noexcept {
-  if (!watch_.active()) return;
+  if (flights_.empty()) return;
   engine_->abort(why);
   give_up();
 }
@@ -86,7 +86,7 @@ void DeviceEngine::watch_plan() {
 }
 
 void DeviceEngine::begin_anew(const char* call) {
-  if (watch_.active()) throw Error(Errc::kInvalidArgument, std::string(call) + " inside a step");
+  if (!flights_.empty()) throw Error(Errc::kInvalidArgument, std::string(call) + " inside a step");
   drop_graphs();
   for (auto& [schedule, course] : courses_) course.eager = 0;
 }
@@ -115,12 +115,12 @@ void DeviceEngine::reconnect(const comm::NcclOptions& options) {
 }
 
 void DeviceEngine::sit_out(std::uint64_t steps) {
-  if (watch_.active()) throw Error(Errc::kInvalidArgument, "sit_out inside a step");
+  if (!flights_.empty()) throw Error(Errc::kInvalidArgument, "sit_out inside a step");
   steps_ += steps;
 }
 
 void DeviceEngine::set_schedule(Schedule schedule) {
-  if (watch_.active()) throw Error(Errc::kInvalidArgument, "set_schedule inside a step");
+  if (!flights_.empty()) throw Error(Errc::kInvalidArgument, "set_schedule inside a step");
   engine_->set_schedule(schedule);
   schedule_ = schedule;
 }
@@ -153,7 +153,7 @@ bool DeviceEngine::may_run_ahead() const {
 void DeviceEngine::run_step(gpu::StreamView compute, const Work& work) {
   if (gradients_.empty()) throw Error(Errc::kInvalidArgument, "run_step: call set_gradients() first");
   const bool ahead = may_run_ahead();
-  if (watch_.active() && !ahead) throw Error(Errc::kInvalidArgument, "run_step: the last step is not finished");
+  if (!flights_.empty() && !ahead) throw Error(Errc::kInvalidArgument, "run_step: the last step is not finished");
   try {
     engine_->throw_if_failed();
   } catch (...) {

@@ -57,8 +57,6 @@ void DeviceWatch::gave_up() {
   state_.flights = 0;
 }
 
-bool DeviceWatch::active() { return state().active(); }
-
 DeviceWatch::State DeviceWatch::state() {
   const MutexLock lock(mutex_);
   return state_;

@@ -58,7 +58,6 @@ class DeviceWatch final : public EngineObserver {
   void finished();
   /// Nothing is in flight any more.
   void gave_up();
-  [[nodiscard]] bool active();
   /// "rank 1 (host b, GPU 0 (NVIDIA H200))".
   [[nodiscard]] std::string here() const;
 
