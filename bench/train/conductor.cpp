@@ -12,20 +12,21 @@
 #include "bench/train/checksum.h"
 #include "bench/train/gradient_check.h"
 #include "engine/base/hash.h"
+#include "engine/runtime/device_watch.h"
 
 namespace hvd::bench {
 namespace {
 
 using namespace std::chrono_literals;
 
-constexpr double kSegmentSeconds = 0.5;      // between two directives: how soon a signal is heeded
-constexpr double kVisitSeconds = 1.0;        // of a phase within a round
-constexpr std::int64_t kVisitSamples = 3;    // at least, because one step of a visit is discarded
-constexpr std::int64_t kLongestVisit = 100;  // samples
-constexpr std::size_t kRecordedSteps = 64;   // gradient-ready times are medians over so many
-constexpr std::int64_t kRecordedApart = 10;  // or over so many, where they must not be measured
-constexpr std::int64_t kSettle = 3;          // steps after those: graphs are captured anew
-constexpr double kWarmUpShare = 0.2;         // of the session's time, at most
+constexpr double kSegmentSeconds = 0.5;         // between two directives: how soon a signal is heeded
+constexpr double kVisitSeconds = 1.0;           // of a phase within a round
+constexpr std::int64_t kVisitSamples = 3;       // at least, because one step of a visit is discarded
+constexpr std::int64_t kLongestVisit = 100;     // samples
+constexpr std::size_t kRecordedSteps = 64;      // gradient-ready times are medians over so many
+constexpr std::int64_t kRecordedApart = 10;     // or over so many, where they must not be measured
+constexpr std::int64_t kSettle = kFlights + 1;  // steps after those: the first launches of new graphs, and one
+constexpr double kWarmUpShare = 0.2;            // of the session's time, at most
 constexpr auto kSaveEvery = 5s;
 constexpr auto kProgressEvery = 250ms;
 

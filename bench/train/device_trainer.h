@@ -56,7 +56,7 @@ class DeviceTrainer final : public Trainer {
   void launch(const models::SgdOptions& sgd, Sink& sink);
   /// Waits for the oldest step in flight.
   Finished finish();
-  /// Not with a batch that is new: memory is allocated to keep it.
+  /// Not with a batch that is new: its load may allocate, which waits for the GPU.
   [[nodiscard]] bool may_run_ahead() const;
   void set_schedule(Schedule schedule) override { device_.set_schedule(schedule); }
   void build(GpuBackend& backend, int threads);

@@ -12,11 +12,12 @@
 #include "bench/train/message.h"
 #include "engine/base/deadline.h"
 #include "engine/base/error.h"
+#include "engine/runtime/device_engine.h"
 
 namespace hvd::bench {
 namespace {
 
-constexpr std::int64_t kSettleSteps = 4;       // two eager ones, the capture, and the first launch of another graph
+constexpr std::int64_t kSettleSteps = DeviceOptions{}.settling_steps();
 constexpr std::int64_t kFewestTrialSteps = 3;  // that are timed in a visit
 constexpr std::int64_t kMostTrialSteps = 50;   // likewise
 constexpr double kTrialSeconds = 0.5;          // for so long, between these bounds

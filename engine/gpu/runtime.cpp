@@ -1,5 +1,6 @@
 #include "engine/gpu/runtime.h"
 
+#include <chrono>
 #include <thread>
 
 #include "engine/base/error.h"
@@ -7,6 +8,8 @@
 
 namespace hvd::gpu {
 namespace {
+
+constexpr std::chrono::seconds kDry(5);  // work may wait for what never comes
 
 template <class View>
 void wait_until_finished(Runtime& runtime, View view, Deadline deadline, std::string_view what,
@@ -59,6 +62,13 @@ void Runtime::synchronize(EventView event, Deadline deadline, std::string_view w
 void Runtime::synchronize(StreamView stream, Deadline deadline, std::string_view what,
                           const std::function<void()>& between) {
   wait_until_finished(*this, stream, deadline, what, between, {});
+}
+
+void Runtime::run_dry(StreamView stream) noexcept {
+  try {
+    synchronize(stream, Deadline::after(kDry), "what was left");
+  } catch (...) {  // NOLINT(bugprone-empty-catch): the GPU has failed, and with it all that it was doing
+  }
 }
 
 }  // namespace hvd::gpu

@@ -2,7 +2,8 @@
 // header: the implementations are CUDA's (make_cuda_runtime) and, in the tests, one that runs on the CPU.
 //
 // Owners are move-only and release what they own; everyone else passes views. A Runtime outlives all owners that it
-// made. Threads: any thread may call any method; one object (stream, event, graph) is used by one thread at a time.
+// made. Threads: any thread may call any method; one object (stream, event, graph) is used by one thread at a time,
+// but that any thread may ask whether an event is finished().
 // Errors: every failure is an hvd::Error that names the GPU, the call and what it was for. Work on a stream fails
 // later: the next call that asks (finished, synchronize, copy, ...) throws backend, and then every one does.
 #pragma once
@@ -154,6 +155,8 @@ class Runtime {
                    std::optional<Clock::time_point> expected = {});
   void synchronize(StreamView stream, Deadline deadline, std::string_view what,
                    const std::function<void()>& between = {});
+  /// Waits until nothing is left on the stream, 5 s at most, whatever became of it: before memory goes.
+  void run_dry(StreamView stream) noexcept;
 
   /// What this thread enqueues on `stream` from now on, and on streams that wait for an event of it, is recorded
   /// instead of run. Use Capture below, which cannot be forgotten.

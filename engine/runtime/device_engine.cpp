@@ -13,8 +13,6 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// For the GPU to come to rest when a step is left half-way.
-constexpr auto kRest = 5s;
 /// The engine's thread knows more than a wait that fails: who gave up, and why. It looks every 20 ms and then calls the
 /// roll, which takes up to 1.25 s.
 constexpr auto kExplanation = 3s;
@@ -55,13 +53,7 @@ void DeviceEngine::give_up() noexcept {
   enqueuing_ = false;
   capturing_.reset();
   plane_.abort();
-  try {
-    const Deadline deadline = Deadline::after(kRest);
-    for (const gpu::StreamView stream : {compute_, plane_.stream()}) {
-      runtime_.synchronize(stream, deadline, "the step that is given up");
-    }
-  } catch (...) {  // the GPU has failed, and with it all that it was doing
-  }
+  for (const gpu::StreamView stream : {compute_, plane_.stream()}) runtime_.run_dry(stream);
   flights_.clear();
   watch_.gave_up();
 }

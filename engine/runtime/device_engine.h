@@ -46,6 +46,12 @@ struct DeviceOptions {
   /// Eager steps of a schedule before it is captured: libraries load kernels and connect when first used, which cannot
   /// be captured.
   int eager_steps = 2;
+
+  /// Steps of a schedule, at first or after a change, that say little of those behind them: the eager ones, and the
+  /// first launch of each slot's graph.
+  [[nodiscard]] constexpr std::int64_t settling_steps() const {
+    return eager_steps + static_cast<std::int64_t>(kFlights);
+  }
 };
 
 /// What one step cost on this rank's GPU. `reduce` overlaps with compute; `exposed` does not.

@@ -1,5 +1,6 @@
 #include "engine/runtime/device_watch.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "engine/base/error.h"
@@ -28,33 +29,30 @@ void DeviceWatch::configure(std::vector<std::string> titles, std::size_t gradien
   gradients_.clear();
   for (std::size_t i = 0; i < gradients; ++i) gradients_.push_back(runtime_.make_event(gpu::Timing::kOff));
   const MutexLock lock(mutex_);
-  state_.oldest.buckets = 0;  // of the last step, in another plan
+  state_.flights[0].buckets = 0;  // of the last step, in another plan
 }
 
 void DeviceWatch::begin(const Step& step) {
   const MutexLock lock(mutex_);
   state_.begun = true;
-  state_.newest = {step, false, Clock::now()};
-  if (!state_.active()) state_.oldest = state_.newest;
-  ++state_.flights;
+  state_.flights.at(state_.in_flight++) = {step, false, Clock::now()};
 }
 
 void DeviceWatch::enqueued() {
   const MutexLock lock(mutex_);
-  state_.newest.enqueued = true;
-  if (state_.flights == 1) state_.oldest = state_.newest;
+  state_.flights.at(state_.in_flight - 1).enqueued = true;
 }
 
 void DeviceWatch::finished() {
   const MutexLock lock(mutex_);
-  if (--state_.flights == 0) return;
-  state_.newest.since = Clock::now();
-  state_.oldest = state_.newest;
+  if (--state_.in_flight == 0) return;
+  std::shift_left(state_.flights.begin(), state_.flights.end(), 1);
+  state_.flights[0].since = Clock::now();
 }
 
 void DeviceWatch::gave_up() {
   const MutexLock lock(mutex_);
-  state_.flights = 0;
+  state_.in_flight = 0;
 }
 
 DeviceWatch::State DeviceWatch::state() {
@@ -82,7 +80,7 @@ void DeviceWatch::look() {
   }
   if (!now.active()) return;
   Flight flight = current(now);
-  if (flight.step != now.oldest.step) {  // it runs since the oldest was over, and that was about now
+  if (flight.step != now.flights[0].step) {  // it runs since the oldest was over, and that was about now
     if (behind_ != flight.step) behind_since_ = Clock::now();
     behind_ = flight.step;
     flight.since = behind_since_;
@@ -102,7 +100,9 @@ bool DeviceWatch::over(const Flight& flight) noexcept {
 }
 
 DeviceWatch::Flight DeviceWatch::current(const State& state) noexcept {
-  return state.flights == kFlights && over(state.oldest) ? state.newest : state.oldest;
+  std::size_t i = 0;
+  while (i + 1 < state.in_flight && over(state.flights[i])) ++i;
+  return state.flights[i];
 }
 
 std::size_t DeviceWatch::done_as_far_as_known(const Flight& flight) noexcept {

@@ -20,7 +20,7 @@
 namespace hvd {
 
 /// Steps that may be in flight: the one that runs, and the one that is launched behind it.
-inline constexpr std::size_t kFlights = 2;  // DeviceWatch::State has the oldest and the newest
+inline constexpr std::size_t kFlights = 2;
 
 /// Of one step; recorded anew by a later one, which is not in flight beside it.
 struct StepEvents {
@@ -74,9 +74,9 @@ class DeviceWatch final : public EngineObserver {
   };
   struct State {
     bool begun = false;  // any step at all
-    std::size_t flights = 0;
-    Flight oldest, newest;  // in flight; the last that was, where none is
-    [[nodiscard]] bool active() const { return flights > 0; }
+    std::size_t in_flight = 0;
+    std::array<Flight, kFlights> flights;  // those in flight, the oldest first; first the last that was, where none is
+    [[nodiscard]] bool active() const { return in_flight > 0; }
   };
   State state();
   /// On the GPU, as far as is known; the host may not have noticed.

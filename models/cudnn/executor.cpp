@@ -22,8 +22,7 @@ namespace hvd::models::cudnn {
 namespace {
 
 constexpr int kInputCopies = static_cast<int>(PinnedSlots::kSlots);
-constexpr std::chrono::minutes kStepTimeout(10);     // for whoever waits for a step without a deadline of their own
-constexpr std::chrono::seconds kFarewellTimeout(5);  // the step may hang on a reduction that will never end
+constexpr std::chrono::minutes kStepTimeout(10);  // for whoever waits for a step without a deadline of their own
 constexpr std::int32_t kLossScaleGrowthSteps = 2000;
 
 // The update's half of StepScalars; the batch's is batch_loader.cpp's.
@@ -62,13 +61,9 @@ class Executor final : public DeviceStep {
 
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
+  /// What is on the way still uses what goes now; it may hang on a reduction that will never end.
   ~Executor() override {
-    try {  // what is on the way still uses what goes now
-      for (const gpu::StreamView stream : {batches_.copy_stream(), compute_.view()}) {
-        runtime_.synchronize(stream, Deadline::after(kFarewellTimeout), "the last step");
-      }
-    } catch (...) {  // NOLINT(bugprone-empty-catch): the GPU has failed, and whoever used it knows
-    }
+    for (const gpu::StreamView stream : {batches_.copy_stream(), compute_.view()}) runtime_.run_dry(stream);
   }
 
   [[nodiscard]] std::span<const ArenaSlot> slots() const override { return plan_.memory.slots; }

@@ -16,7 +16,6 @@ namespace hvd::models::cudnn {
 namespace {
 
 constexpr std::chrono::minutes kLongest(10);  // of one wait: a hang, not a slow GPU
-constexpr std::chrono::seconds kFarewell(5);  // after an error, which may be a hang
 
 std::string seconds_text(std::chrono::steady_clock::duration time) {
   std::ostringstream text;
@@ -46,12 +45,7 @@ class Rehearsal::Stage {
             workspace_, [this](std::size_t bytes) { return gradients(bytes); }, stream_) {}
   Stage(const Stage&) = delete;
   Stage& operator=(const Stage&) = delete;
-  ~Stage() {
-    try {
-      runtime_.synchronize(stream_, Deadline::after(kFarewell), "what was tried");
-    } catch (const Error&) {  // NOLINT(bugprone-empty-catch): the GPU has failed, and whoever used it knows
-    }
-  }
+  ~Stage() { runtime_.run_dry(stream_); }
 
   void wait(std::string_view what) { runtime_.synchronize(stream_, Deadline::after(kLongest), what); }
   /// At least `bytes` of workspace.

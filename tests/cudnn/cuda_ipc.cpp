@@ -1,4 +1,4 @@
-// Device memory of another process, by CUDA's handles. Never run so far: written where there was no GPU.
+// Device memory of another process, by CUDA's handles.
 #include <cuda_runtime_api.h>
 
 #include <cstring>

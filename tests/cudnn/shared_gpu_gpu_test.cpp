@@ -1,6 +1,6 @@
 // Two ranks on the one GPU equal one rank at twice the batch, with the cuDNN executor: as two processes, whose
 // gradients are averaged through CUDA IPC, because NCCL refuses two ranks on one GPU before 2.30 (label gpu; skipped,
-// with the reason, where there is none). Never run so far: written where there was no GPU.
+// with the reason, where there is none).
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -176,7 +176,16 @@ void FakeRuntime::destroy(gpu::StreamView stream) noexcept {
 }
 void FakeRuntime::destroy(gpu::EventView event) noexcept {
   const MutexLock lock(mutex_);
-  events_.erase(event.native);
+  const auto found = events_.find(event.native);
+  if (found == events_.end()) return;
+  for (const auto& [view, graph] : graphs_) {
+    for (Recording::Node& node : graph->nodes) {
+      if (node.outside != found->second.get()) continue;
+      world_.report("an event was destroyed before a graph that records it");
+      node.outside = nullptr;
+    }
+  }
+  events_.erase(found);
 }
 void FakeRuntime::destroy(gpu::GraphView graph) noexcept {
   std::unique_ptr<FakeGraph> gone;  // its work may own what locks
@@ -315,11 +324,6 @@ std::chrono::nanoseconds FakeRuntime::elapsed(gpu::EventView begin, gpu::EventVi
 bool FakeRuntime::capturing(gpu::StreamView stream) {
   const MutexLock lock(mutex_);
   return find(stream).recording != nullptr;
-}
-
-std::size_t FakeRuntime::nodes(gpu::GraphView graph) {
-  const MutexLock lock(mutex_);
-  return find(graph).nodes.size();
 }
 
 void FakeRuntime::begin_capture(gpu::StreamView stream) {

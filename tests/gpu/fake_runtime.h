@@ -33,8 +33,6 @@ class FakeRuntime final : public gpu::Runtime {
   void kernel(gpu::StreamView stream, std::string label, std::vector<Range> reads, std::vector<Range> writes,
               std::function<void()> body);
   [[nodiscard]] bool capturing(gpu::StreamView stream);
-  /// Nodes of a graph: to see that a capture holds what it should.
-  [[nodiscard]] std::size_t nodes(gpu::GraphView graph);
   [[nodiscard]] FakeWorld& world() noexcept { return world_; }
   /// Every later question and every wait fails, as after a kernel's illegal access.
   void break_down(std::string why) { world_.break_device(id_, std::move(why)); }

@@ -150,7 +150,6 @@ TEST(FakeGpu, AGraphReplaysWhatWasCaptured) {
     one.set(b, 0, first);
     const gpu::Graph graph = capture_fork(one, first, second, a, b, Ending::kJoined);
     EXPECT_FALSE(one.gpu.capturing(first) || one.gpu.capturing(second));
-    EXPECT_EQ(one.gpu.nodes(graph), 2U);
     EXPECT_EQ(one.gpu.shape(graph)->text(), "one graph of 2 nodes in a row: 2 kernels (1 of high priority)");
     one.gpu.synchronize(first.view(), soon(), "set");
     EXPECT_EQ(as_int(b), 0);  // capturing ran nothing
@@ -223,6 +222,23 @@ TEST(FakeGpu, EventsOutsideTheGraphAreRecordedByEachLaunch) {
   one.gpu.synchronize(end.view(), soon(), "launch");
   EXPECT_EQ(as_int(a), 1);
   EXPECT_GT(one.gpu.elapsed(begin, end).count(), 0);
+}
+
+TEST(FakeGpu, AnEventThatGoesBeforeItsGraphIsReported) {
+  OneGpu one;
+  const auto stream = one.gpu.make_stream(gpu::Priority::kNormal);
+  auto recorded = one.gpu.make_event(gpu::Timing::kOn);
+  auto other = one.gpu.make_event(gpu::Timing::kOn);
+  gpu::Capture capture(one.gpu, stream);
+  one.gpu.record(other, stream);
+  one.gpu.record_outside(recorded, stream);
+  gpu::Graph graph = capture.finish();
+  other.reset();  // nothing but the capture needed it
+  EXPECT_TRUE(one.world.violations().empty());
+  recorded.reset();
+  EXPECT_EQ(one.world.violations(), std::vector<std::string>{"an event was destroyed before a graph that records it"});
+  one.gpu.launch(graph, stream);
+  one.gpu.synchronize(stream.view(), soon(), "launch");
 }
 
 TEST(FakeGpu, CaptureRefusesWhatCudaRefuses) {

@@ -40,7 +40,7 @@ HierarchicalPlane::HierarchicalPlane(const Levels& levels, gpu::Runtime& runtime
   } catch (const Error& error) {
     levels_.world.control().abort(error.what());
     abort();
-    if (inside_) run_dry(runtime, stream());
+    if (inside_) runtime.run_dry(stream());
     throw;
   }
   creation_time_ = Clock::now() - begin;
@@ -55,7 +55,7 @@ HierarchicalPlane::~HierarchicalPlane() {
     abort();
   }
   crossing_.reset();
-  run_dry(runtime_, stream());  // it reads the host's memory, which goes first
+  runtime_.run_dry(stream());  // it reads the host's memory, which goes first
 }
 
 void HierarchicalPlane::agree_on_evenness(Deadline deadline) {

@@ -130,7 +130,7 @@ void Plane::connect(Deadline deadline) {
   } catch (const Error& error) {
     abort();
     if (error.code() != Errc::kPeerLost) host_.control().abort(error.what());
-    run_dry(runtime_, stream_);
+    runtime_.run_dry(stream_);
     throw;
   }
   creation_time_ = Clock::now() - begin;

@@ -9,7 +9,6 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr std::size_t kCount = 1024 + 6;  // no multiple of anything: shares and a rest
-constexpr auto kDry = 5s;
 
 }  // namespace
 
@@ -45,13 +44,6 @@ void Trial::run(DevicePlane& plane, const Topology& where, const std::string& he
     throw Error(Errc::kCheckFailed, here + ": NCCL summed element " + std::to_string(i) + " of a trial to " +
                                         std::to_string(values[i]) + " instead of " + std::to_string(expected) +
                                         ": try NCCL_P2P_DISABLE=1 or NCCL_ALGO=Ring, and report it to NVIDIA");
-  }
-}
-
-void run_dry(gpu::Runtime& runtime, gpu::StreamView stream) noexcept {
-  try {
-    runtime.synchronize(stream, Deadline::after(kDry), "the last reductions");
-  } catch (...) {  // the GPU has failed, and with it all that it was doing
   }
 }
 

@@ -24,7 +24,4 @@ class Trial {
   gpu::DeviceMemory device_;
 };
 
-/// Waits a few seconds until nothing is left on the stream, whatever became of it: before memory goes.
-void run_dry(gpu::Runtime& runtime, gpu::StreamView stream) noexcept;
-
 }  // namespace hvd::comm::nccl
