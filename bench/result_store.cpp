@@ -230,7 +230,9 @@ StoreHeader read_store_header(const fs::path& file) {
   // Layout: https://www.sqlite.org/fileformat.html, "The Database Header".
   constexpr std::string_view kMagic{"SQLite format 3\0", 16};
   constexpr std::size_t kUserVersion = 60, kApplicationId = 68;
-  if (!fs::exists(look_at(file))) return {};
+  const fs::file_status status = look_at(file);
+  if (!fs::exists(status)) return {};
+  if (fs::is_other(status)) return {StoreHeader::Kind::kNotSqlite, 0};  // to read a pipe would wait for its writer
   std::array<unsigned char, 100> header{};
   const int descriptor = ::open(file.c_str(), O_RDONLY | O_CLOEXEC);
   const ssize_t got = descriptor < 0 ? -1 : ::read(descriptor, header.data(), header.size());
@@ -253,7 +255,7 @@ std::uint32_t current_schema_version() { return schema_pragma("user_version"); }
 void check_store_header(const fs::path& file) {
   const fs::file_status status = look_at(file);
   if (fs::is_directory(status)) throw Error(Errc::kIo, file.string() + ": is a directory; give --db a file's name");
-  if (fs::exists(status) && !fs::is_regular_file(status)) {  // to read a pipe would wait for its writer
+  if (fs::is_other(status)) {
     throw Error(Errc::kIo, file.string() + ": is a pipe or a device, not a file; use another --db, or --no-db");
   }
   std::error_code ignored;

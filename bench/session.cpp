@@ -84,8 +84,12 @@ void conduct(const Session& session, Trainer& trainer, Worker& worker, SessionRe
     notes.push_back(std::move(note));
   }
   if (!session.options.record_replay_file.empty()) {
-    write_replay(session.options.record_replay_file, conductor.recorded());
-    notes.push_back("replay profile written to " + session.options.record_replay_file);
+    try {
+      write_replay(session.options.record_replay_file, conductor.recorded());
+      notes.push_back("replay profile written to " + session.options.record_replay_file);
+    } catch (const Error& error) {
+      result.fault = error;
+    }
   }
   for (std::string& note : gpu_notes(runs.back(), trainer)) notes.push_back(std::move(note));
   if (trainer.facts().bound) result.operations = bound_table(runs.back(), *trainer.facts().bound);
@@ -183,7 +187,12 @@ void run_rank(Session session, std::unique_ptr<comm::Communicator> communicator,
       worker.follow();
     }
     engine.barrier();
-    engine.close_trace();
+    try {
+      engine.close_trace();
+    } catch (const Error& error) {
+      if (error.code() != Errc::kIo) throw;
+      result.fault = error;
+    }
     if (session.observer.leaving) session.observer.leaving();
   });
 }
@@ -206,27 +215,30 @@ void rethrow_cause(const std::vector<std::exception_ptr>& faults) {
 void run_threads(const Session& session, std::vector<std::unique_ptr<comm::Communicator>> ranks,
                  SessionResult& result) {
   std::vector<std::exception_ptr> faults(ranks.size());
+  std::vector<SessionResult> results(ranks.size());
   {
     std::vector<std::jthread> threads;
     for (std::size_t r = 1; r < ranks.size(); ++r) {
       threads.emplace_back([&, r, rank = std::move(ranks[r])]() mutable {
         Session own = session;
         own.process.stop_requested = nullptr;  // rank 0 asks for the whole process
-        SessionResult nothing;
         try {
-          run_rank(std::move(own), std::move(rank), nothing);
+          run_rank(std::move(own), std::move(rank), results[r]);
         } catch (...) {
           faults[r] = std::current_exception();
         }
       });
     }
     try {
-      run_rank(session, std::move(ranks[0]), result);
+      run_rank(session, std::move(ranks[0]), results[0]);
     } catch (...) {
       faults[0] = std::current_exception();
     }
   }
   rethrow_cause(faults);
+  const auto late = std::find_if(results.begin(), results.end(), [](const SessionResult& its) { return its.fault; });
+  if (late != results.end()) results[0].fault = late->fault;
+  result = std::move(results[0]);
 }
 
 enum class World : std::uint8_t { kSolo, kThreads, kProcesses };
@@ -265,6 +277,8 @@ SessionResult run_session(const Options& options, const SessionObserver& observe
       session.facts.comm = "mpi";
       auto rank = comm::make_mpi(options.comm_options);
       check_world(launch, rank->topology().size, options);
+      require_no_objection(*rank, rank_objection(launch, rank->topology().rank),
+                           Deadline::after(options.engine.deadline));
       require_agreement(*rank, wishes_of(options, session.setup), Deadline::after(options.engine.deadline));
       result.is_root = rank->topology().rank == 0;
       session.process.peers_are_processes = true;

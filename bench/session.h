@@ -3,12 +3,14 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "bench/options.h"
 #include "bench/run_record.h"
 #include "bench/train/gpu_backend.h"
+#include "engine/base/error.h"
 
 namespace hvd::bench {
 
@@ -40,6 +42,7 @@ struct SessionResult {
   bool is_root = true;             ///< this process prints and stores
   std::vector<std::string> notes;  ///< lines for the closing table: choices made, memory, reconciliation
   std::string operations;          ///< of a profiled GPU: a table of measured operations beside their bounds
+  std::optional<Error> fault;      ///< after all was measured: a replay file or timeline that could not be written
 };
 
 /// Runs the session. `provenance` and ids are filled in by the caller's `prepare` callback for every new

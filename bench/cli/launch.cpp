@@ -45,6 +45,7 @@ void take(const Environment& environment, const LauncherVariables& variables, La
   launch.rank = number(environment, variables.rank, 0);
   launch.local_rank = number(environment, variables.local_rank, 0);
   launch.evidence = evidence(environment, variables.size);
+  launch.rank_evidence = evidence(environment, variables.rank);
   launch.first_of_its_command = launch.rank == 0;
 }
 
@@ -102,6 +103,11 @@ Launch detect_launch(const Environment& environment) {
 }
 
 void check_launch(const Launch& launch, Options& options, bool mpi_in_build) {
+  if (launch.rank >= launch.size) {
+    throw Error(Errc::kInvalidArgument,
+                launch.evidence + " contradicts " + launch.rank_evidence +
+                    ": ranks count from 0; unset what the launcher (mpirun, srun, jsrun) did not set");
+  }
   const std::string n = std::to_string(launch.size);
   if (launch.size > 1) {
     if (in_process(options)) {
@@ -145,8 +151,14 @@ void check_world(const Launch& launch, int world_size, const Options& options) {
           "MPI library do not speak the same PMI); launch with: " + how_to_launch(launch.evidence, launch.size));
 }
 
+std::string rank_objection(const Launch& launch, int world_rank) {
+  if (launch.launcher == Launcher::kNone || launch.rank == world_rank) return {};
+  return launch.rank_evidence + " of a process that is rank " + std::to_string(world_rank) +
+         " in MPI; unset what the launcher (mpirun, srun, jsrun) did not set";
+}
+
 Voice voice(const Launch& launch, const Error& error, Stage stage) {
-  if (launch.size <= 1) return Voice::kNow;
+  if (launch.size <= 1 || launch.rank >= launch.size) return Voice::kNow;
   if (launch.rank == 0) {
     // Rank 0 may hear that it was thought lost (it was stopped, and goes on): rank 1 says so.
     return error.code() == Errc::kPeerLost && blames_root(error.what()) ? Voice::kSilent : Voice::kNow;

@@ -27,6 +27,7 @@ struct Launch {
   int local_rank = 0;                ///< among those of this host
   int nodes = 1;                     ///< hosts, where the launcher tells; else 1
   std::string evidence;              ///< what says so: "OMPI_COMM_WORLD_SIZE=4"; empty when started by hand
+  std::string rank_evidence;         ///< "OMPI_COMM_WORLD_RANK=0"
   bool wired = false;                ///< the launcher offers what Open MPI needs to join one world (PMIx or its own)
   bool first_of_its_command = true;  ///< lowest rank of those with the same command line (mpirun a : b)
   int allocation_tasks = 1;          ///< tasks of the surrounding allocation, when started by hand in one
@@ -37,13 +38,18 @@ Launch detect_launch(const Environment& environment);
 
 /// Decides `options.comm` where it is kAuto (several processes: MPI; --ranks: loopback; else left alone) and
 /// refuses what would silently run as separate worlds.
-/// Errors: invalid_argument that says how to launch. One process on purpose inside an allocation of several
-/// tasks is asked for with `--comm loopback` (or --ranks), or by launching one (`srun -n 1`, `mpirun -n 1`).
+/// Errors: invalid_argument where the launcher's variables contradict one another, or that says how to launch. One
+/// process on purpose inside an allocation of several tasks is asked for with `--comm loopback` (or --ranks), or by
+/// launching one (`srun -n 1`, `mpirun -n 1`).
 void check_launch(const Launch& launch, Options& options, bool mpi_in_build);
 
 /// Once MPI has told the world's size.
 /// Errors: invalid_argument when the launcher started several processes and each is a world of its own.
 void check_world(const Launch& launch, int world_size, const Options& options);
+
+/// What this process has against the rank that MPI has given it, empty: nothing. The launcher's says who prints and
+/// stores, MPI's who has the results.
+std::string rank_objection(const Launch& launch, int world_rank);
 
 /// Who says that the run failed, so that 512 ranks do not say it 512 times.
 enum class Voice : std::uint8_t {

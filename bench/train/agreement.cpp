@@ -54,6 +54,16 @@ std::string judge(const std::vector<comm::Bytes>& all, const comm::Topology& top
          "; give all of them the same program, options and HOROVOD_* variables (mpirun -x NAME forwards one)";
 }
 
+/// What rank 0 makes of the texts of all, known to all.
+template <class Judge>
+std::string verdict(comm::Communicator& communicator, const std::string& mine, Judge&& judge, Deadline deadline) {
+  comm::ControlPlane& control = communicator.control();
+  const comm::Topology& topology = communicator.topology();
+  const std::vector<comm::Bytes> all = control.gather(std::as_bytes(std::span(mine)), deadline);
+  const std::string found = topology.rank == 0 ? judge(all, topology) : std::string();
+  return text_of(control.broadcast(std::as_bytes(std::span(found)), 0, deadline));
+}
+
 std::string yes_no(bool value) { return value ? "on" : "off"; }
 
 /// Of any run.
@@ -111,12 +121,17 @@ Wishes wishes_of(const Options& options, const Setup& setup) {
 
 void require_agreement(comm::Communicator& communicator, const Wishes& mine, Deadline deadline) {
   if (communicator.topology().size == 1) return;
-  comm::ControlPlane& control = communicator.control();
-  const std::string text = key_lines(mine);
-  const std::vector<comm::Bytes> all = control.gather(std::as_bytes(std::span(text)), deadline);
-  const std::string verdict = communicator.topology().rank == 0 ? judge(all, communicator.topology()) : std::string();
-  const std::string agreed = text_of(control.broadcast(std::as_bytes(std::span(verdict)), 0, deadline));
+  const std::string agreed = verdict(communicator, key_lines(mine), judge, deadline);
   if (!agreed.empty()) throw Error(Errc::kMismatch, agreed);
+}
+
+void require_no_objection(comm::Communicator& communicator, const std::string& objection, Deadline deadline) {
+  const auto first = [](const std::vector<comm::Bytes>& all, const comm::Topology&) {
+    const auto found = std::find_if(all.begin(), all.end(), [](const comm::Bytes& one) { return !one.empty(); });
+    return found == all.end() ? std::string() : text_of(*found);
+  };
+  const std::string agreed = verdict(communicator, objection, first, deadline);
+  if (!agreed.empty()) throw Error(Errc::kInvalidArgument, agreed);
 }
 
 }  // namespace hvd::bench

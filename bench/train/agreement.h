@@ -23,4 +23,8 @@ Wishes wishes_of(const Options& options, const Setup& setup);
 /// the ranks and their values; those of the communicator.
 void require_agreement(comm::Communicator& communicator, const Wishes& mine, Deadline deadline);
 
+/// Collective, likewise. `objection` is this rank's, empty for none.
+/// Errors: invalid_argument on all ranks alike, with the objection of the lowest rank that has one; the communicator's.
+void require_no_objection(comm::Communicator& communicator, const std::string& objection, Deadline deadline);
+
 }  // namespace hvd::bench

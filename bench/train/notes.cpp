@@ -47,10 +47,22 @@ std::string precision_note(std::span<const RunRecord> runs, const Findings& find
 
 std::string rounds_note(const Findings& findings) {
   if (findings.rounds >= kFewestRoundsToBelieve) return {};
+  if (findings.rounds == 1) {
+    return "caution: the efficiency comes from one round of its phases, so that it has no interval; give it more with "
+           "--max-time";
+  }
   return formatted(
-      "caution: the efficiency comes from %zu round(s) of its phases; from fewer than %zu its interval "
+      "caution: the efficiency comes from %zu rounds of its phases; from fewer than %zu its interval "
       "is often too narrow",
       findings.rounds, kFewestRoundsToBelieve);
+}
+
+// Ranks that share a machine and wait for one another are not faster than one of them alone.
+std::string beyond_note(const RunRecord& full, const EfficiencyAnalysis& measured) {
+  const Estimate& efficiency = measured.efficiency;
+  if (full.world_size == 1 || (efficiency.has_interval() ? efficiency.low : efficiency.value) <= 1) return {};
+  return "caution: above 100 %, rank 0 alone was slower than it is among the others: something else ran beside it, or "
+         "its clock was lower; measure again on a quiet machine, in more rounds (--max-time)";
 }
 
 const RunRecord* find(std::span<const RunRecord> runs, Phase phase) {
@@ -194,6 +206,9 @@ std::vector<std::string> closing_notes(std::span<const RunRecord> runs, const Fi
     if (full->world_size > 1) notes.push_back(reconciliation_note(*full));
     notes.push_back(efficiency_note(*full, *none, *solo, *findings.efficiency, expected, facts.spare_core));
     if (std::string rounds = rounds_note(findings); !rounds.empty()) notes.push_back(std::move(rounds));
+    if (std::string beyond = beyond_note(*full, *findings.efficiency); !beyond.empty()) {
+      notes.push_back(std::move(beyond));
+    }
     notes.push_back(independent_note(*full, *findings.efficiency));
   }
   if (facts.traced) notes.emplace_back("traced or profiled: not comparable with runs that are not");

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <utility>
@@ -16,6 +17,11 @@ constexpr std::int64_t kDefaultBatchCpu = 8;
 constexpr std::int64_t kDefaultBatchGpu = 64;  // Horovod's published figures were taken with it
 
 std::string read_file(const std::string& path) {
+  std::error_code ignored;
+  const auto status = std::filesystem::status(path, ignored);
+  if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status)) {
+    throw Error(Errc::kIo, path + ": is not a regular file; a replay profile is read more than once: save it in one");
+  }
   std::ifstream in(path, std::ios::binary);
   std::ostringstream text;
   text << in.rdbuf();

@@ -22,6 +22,13 @@ std::int64_t nanoseconds(Clock::time_point time) {
 /// Chrome counts in microseconds.
 std::string microseconds(std::chrono::nanoseconds time) { return json_number(static_cast<double>(time.count()) / 1e3); }
 
+/// The timeline's, if it may be opened: to open a pipe would wait for its reader.
+std::ofstream opened(const std::string& path) {
+  std::error_code ignored;
+  if (std::filesystem::is_fifo(path, ignored)) return {};
+  return std::ofstream(path, std::ios::trunc);
+}
+
 }  // namespace
 
 std::string timeline_path(const std::string& filename, int rank) {
@@ -59,7 +66,7 @@ ClockOffset estimate_clock_offset(comm::Communicator& communicator, std::chrono:
 }
 
 TraceWriter::TraceWriter(const std::string& filename, const comm::Topology& topology)
-    : path_(timeline_path(filename, topology.rank)), rank_(topology.rank), file_(path_, std::ios::trunc) {
+    : path_(timeline_path(filename, topology.rank)), rank_(topology.rank), file_(opened(path_)) {
   clock_.origin = Clock::now();
   const std::string pid = std::to_string(rank_);
   const auto metadata = [&](const char* what, const std::string& tid, const std::string& args) {
@@ -71,7 +78,8 @@ TraceWriter::TraceWriter(const std::string& filename, const comm::Topology& topo
       metadata("process_sort_index", "", "\"sort_index\":" + pid) + ",\n" +
       metadata("thread_name", ",\"tid\":1", "\"name\":\"compute\"") + ",\n" +
       metadata("thread_name", ",\"tid\":2", "\"name\":\"engine\""));
-  if (!file_) throw Error(Errc::kIo, "timeline " + path_ + " cannot be written; choose another file name");
+  if (!file_.is_open() || !file_)
+    throw Error(Errc::kIo, "timeline " + path_ + " cannot be written; choose another file name");
 }
 
 TraceWriter::~TraceWriter() {

@@ -14,23 +14,31 @@ namespace {
 
 Wishes wishes(const Options& options) { return wishes_of(options, settle(options)); }
 
-/// What each rank's require_agreement() throws; empty where it throws nothing.
-std::vector<std::string> meet(const std::vector<Wishes>& ranks) {
-  std::vector<std::string> thrown(ranks.size());
-  auto communicators = comm::make_loopback(static_cast<int>(ranks.size()));
+/// What `body` throws on each rank, with this code; empty where it throws nothing.
+template <class Body>
+std::vector<std::string> on_ranks(std::size_t ranks, Errc code, Body&& body) {
+  std::vector<std::string> thrown(ranks);
+  auto communicators = comm::make_loopback(static_cast<int>(ranks));
   std::vector<std::jthread> threads;
-  for (std::size_t r = 0; r < ranks.size(); ++r) {
+  for (std::size_t r = 0; r < ranks; ++r) {
     threads.emplace_back([&, r] {
       try {
-        require_agreement(*communicators[r], ranks[r], Deadline::after(std::chrono::seconds(20)));
+        body(*communicators[r], r, Deadline::after(std::chrono::seconds(20)));
       } catch (const Error& error) {
-        EXPECT_EQ(error.code(), Errc::kMismatch) << error.what();
+        EXPECT_EQ(error.code(), code) << error.what();
         thrown[r] = error.what();
       }
     });
   }
   threads.clear();
   return thrown;
+}
+
+std::vector<std::string> meet(const std::vector<Wishes>& ranks) {
+  return on_ranks(ranks.size(), Errc::kMismatch,
+                  [&](comm::Communicator& communicator, std::size_t r, Deadline deadline) {
+                    require_agreement(communicator, ranks[r], deadline);
+                  });
 }
 
 TEST(Agreement, EqualRanksGoOn) {
@@ -48,6 +56,17 @@ TEST(Agreement, ASmallerBatchIsNamedOnAllRanks) {
   EXPECT_NE(thrown[0].find("--batch-size is 8 on rank 0 (host "), std::string::npos) << thrown[0];
   EXPECT_NE(thrown[0].find(" and 4 on rank 2 (host "), std::string::npos) << thrown[0];
   EXPECT_NE(thrown[0].find("1 more differ"), std::string::npos) << thrown[0];
+}
+
+TEST(Agreement, AnObjectionOfOneIsHeardByAll) {
+  const auto outcome = [](const std::vector<std::string>& objections) {
+    return on_ranks(objections.size(), Errc::kInvalidArgument,
+                    [&](comm::Communicator& communicator, std::size_t r, Deadline deadline) {
+                      require_no_objection(communicator, objections[r], deadline);
+                    });
+  };
+  EXPECT_EQ(outcome({"", "", ""}), std::vector<std::string>(3));
+  EXPECT_EQ(outcome({"", "not mine", "nor mine"}), std::vector<std::string>(3, "not mine"));
 }
 
 TEST(Agreement, WhatMustBeEqualIsCompared) {

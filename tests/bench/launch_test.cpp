@@ -56,7 +56,25 @@ TEST(Launch, Mpirun) {
 TEST(Launch, OneProcessOfMpirunInsideALargerAllocationIsMeant) {
   Environment environment = kMpirun;
   environment["OMPI_COMM_WORLD_SIZE"] = "1";
+  environment["OMPI_COMM_WORLD_RANK"] = "0";
   EXPECT_EQ(refusal(environment), "");
+}
+
+TEST(Launch, ARankThatIsNotInItsWorldIsRefused) {
+  Environment environment = kMpirun;
+  environment["OMPI_COMM_WORLD_RANK"] = "4";
+  EXPECT_NE(refusal(environment).find("OMPI_COMM_WORLD_SIZE=4 contradicts OMPI_COMM_WORLD_RANK=4"), std::string::npos);
+  environment["OMPI_COMM_WORLD_SIZE"] = "1";
+  const Launch launch = detect_launch(environment);
+  EXPECT_NE(refusal(environment), "");
+  EXPECT_EQ(voice(launch, Error(Errc::kInvalidArgument, ""), Stage::kUsage), Voice::kNow) << "nobody else speaks";
+}
+
+TEST(Launch, ARankThatIsNotMpisIsObjectedTo) {
+  const Launch launch = detect_launch(kMpirun);
+  EXPECT_EQ(rank_objection(launch, 2), "");
+  EXPECT_EQ(rank_objection(launch, 0).find("OMPI_COMM_WORLD_RANK=2 of a process that is rank 0 in MPI; "), 0U);
+  EXPECT_EQ(rank_objection(detect_launch({}), 1), "") << "a launcher that says nothing";
 }
 
 TEST(Launch, SlurmStep) {

@@ -88,6 +88,14 @@ def mpirun(ranks: int, *arguments: str, env: dict[str, str] | None = None, timeo
     return execute([str(MPIRUN), "-n", str(ranks), PROGRAM, *arguments, *stored], env, timeout)
 
 
+def may_mount() -> bool:
+    """Whether a small disk can be made: mount namespaces may be switched off."""
+    if shutil.which("unshare") is None:
+        return False
+    probe = ["unshare", "-rm", "mount", "-t", "tmpfs", "none", "/mnt"]
+    return subprocess.run(probe, capture_output=True, check=False).returncode == 0
+
+
 class Running:
     """A program in progress, whose standard error can be waited on."""
 

@@ -2,21 +2,11 @@
 
 import os
 import resource
-import shutil
 import signal
 import sqlite3
-import subprocess
 import unittest
 
-from program import ENDLESS, PATIENCE, PROGRAM, TINY, ProgramTest, Running, execute, mpirun, needs_mpi, run
-
-
-def may_mount() -> bool:
-    """Whether a small disk can be made: mount namespaces may be switched off."""
-    if shutil.which("unshare") is None:
-        return False
-    probe = ["unshare", "-rm", "mount", "-t", "tmpfs", "none", "/mnt"]
-    return subprocess.run(probe, capture_output=True, check=False).returncode == 0
+from program import ENDLESS, PATIENCE, PROGRAM, TINY, ProgramTest, Running, execute, may_mount, mpirun, needs_mpi, run
 
 
 class Locked(ProgramTest):

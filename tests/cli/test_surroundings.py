@@ -8,7 +8,7 @@ import stat
 import time
 import unittest
 
-from program import ENDLESS, PATIENCE, PROGRAM, TINY, ProgramTest, Result, Running, execute, run
+from program import ENDLESS, PATIENCE, PROGRAM, TINY, ProgramTest, Result, Running, execute, may_mount, run
 
 
 def shell(script: str, *arguments: str) -> Result:
@@ -51,6 +51,44 @@ class Files(ProgramTest):
         self.refused(run(*TINY, "--record-replay", str(other)), 2, "thesis: is not a replay file")
         self.assertEqual(other.read_text(), "my thesis")
         self.refused(run(*TINY, "--record-replay", str(self.folder / "none" / "x")), 2, "cannot be written")
+
+    def test_files_that_cannot_be_written_in_the_end(self) -> None:
+        full = self.folder / "full"
+        full.symlink_to("/dev/full")
+        for more in ([], ["--json"]):
+            result = run(*TINY, "--db", str(self.db), "--record-replay", str(full), *more)
+            self.assertEqual(result.code, 2, result)
+            self.assertEqual(len(result.errors), 1, result)
+            self.assertIn("full: cannot write the replay file", result.errors[0])
+            self.assertIn("images_per_second" if more else "total images/sec: ", result.out)
+        self.assertEqual(self.query("SELECT DISTINCT status FROM run"), [("complete",)])
+
+    @unittest.skipUnless(may_mount(), "needs mount namespaces")
+    def test_a_timeline_that_cannot_be_written_in_the_end(self) -> None:
+        script = 'mount -t tmpfs -o size=16k none "$0" && exec "$@"'
+        for more in (["--ranks", "2"], []):
+            command = [
+                PROGRAM,
+                *TINY,
+                "--num-iters",
+                "20",
+                "--no-db",
+                "--timeline-filename",
+                str(self.folder / "t.json"),
+            ]
+            result = execute(["unshare", "-rm", "sh", "-c", script, str(self.folder), *command, *more])
+            self.assertEqual(result.code, 2, result)
+            self.assertEqual(len(result.errors), 1, result)
+            self.assertIn("t.0.json", result.errors[0])
+            self.assertIn("total images/sec: ", result.out)
+
+    def test_pipes_that_nobody_writes_or_reads(self) -> None:
+        pipe = self.folder / "pipe.0.json"
+        os.mkfifo(pipe)
+        self.refused(run(*TINY, "--timeline-filename", str(self.folder / "pipe.json"), timeout=60), 2, "pipe.0.json")
+        self.refused(run("--replay", str(pipe), timeout=60), 2, "pipe.0.json: is not a regular file")
+        result = run("stored", "cell", str(pipe), timeout=60)
+        self.assertEqual((result.code, result.out), (2, ""), result)
 
     def test_the_working_directory_is_gone(self) -> None:
         gone = shlex.quote(str(self.folder / "gone"))

@@ -105,6 +105,24 @@ class Launch(ProgramTest):
     def test_a_pmi_that_mpi_does_not_speak(self) -> None:
         self.refused(run(*TINY, env={"PMI_SIZE": "4", "PMI_RANK": "0"}), 2, "PMI_SIZE=4", "separate world")
 
+    def test_a_rank_that_is_not_in_its_world(self) -> None:
+        for variables in (
+            {"OMPI_COMM_WORLD_SIZE": "1", "OMPI_COMM_WORLD_RANK": "5"},
+            {"SLURM_STEP_NUM_TASKS": "1", "SLURM_STEP_ID": "0", "SLURM_PROCID": "7"},
+            {"PMI_SIZE": "1", "PMI_RANK": "3"},
+        ):
+            names = [f"{name}={value}" for name, value in variables.items() if name != "SLURM_STEP_ID"]
+            self.refused(run(*TINY, env=variables), 2, " contradicts ".join(names))
+
+    @needs_mpi
+    def test_a_rank_that_is_not_mpis(self) -> None:
+        command = ["env", "OMPI_COMM_WORLD_RANK=1", PROGRAM, *TINY, "--no-db"]
+        result = execute([str(MPIRUN), "-n", "2", *command])
+        self.assertEqual(result.code, 2, result)
+        self.assertNotEqual(result.errors, [], result)
+        for line in result.errors:  # who speaks goes by the very variable
+            self.assertIn("OMPI_COMM_WORLD_RANK=1 of a process that is rank 0 in MPI", line)
+
     def test_one_process_on_purpose(self) -> None:
         result = run(*TINY, "--comm", "loopback", env={"SLURM_NTASKS": "4"})
         self.assertEqual(result.code, 0, result)
