@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from hvdb import figure, tables
@@ -14,19 +17,33 @@ from hvdb.bootstrap import Estimate
 from hvdb.efficiency import Cell
 from hvdb.published import PublishedPoint
 
-# Published series that are drawn: set-up -> (marker, label). One per network generation; the rest stands in the data.
-PUBLISHED_SERIES = {
-    "roce25-rdma-nccl": ("o", "published, 16 GPUs, 25 Gbit/s RDMA"),
-    "tcp40-nccl": ("s", "published, 64 GPUs, 40 Gbit/s TCP"),
-    "roce25-128": ("^", "published, 128 GPUs, 25 Gbit/s RoCE"),
-    "roce25-512": ("D", "published, 512 GPUs, 25 Gbit/s RoCE"),
-}
+# Published series that are drawn: set-up -> marker. One per network generation; the rest stands in the data.
+PUBLISHED_SERIES = {"roce25-rdma-nccl": "o", "tcp40-nccl": "s", "roce25-128": "^", "roce25-512": "D"}
 HOLLOW = {
     "linestyle": "none",
     "markerfacecolor": "white",
     "markeredgecolor": figure.MUTED,
     "markersize": 6,
     "markeredgewidth": 1.2,
+}
+# The axis of the efficiency reaches this high at least, and this high at most; a bound reaches so far above the points.
+# What lies higher is an arrow with its number, so that one wide interval does not flatten the rest. In %.
+LEAST_TOP, MOST_TOP, SHOWN_OF_BOUND, ROOM = 106.0, 200.0, 25.0, 6.0
+# Heights of the figure's parts, in inches: title, both rows of panels, ticks and label of the axis, footer; and of one
+# more line under the title.
+HEAD_INCHES, PANELS_INCHES, TICKS_INCHES, FOOTER_INCHES, LINE_INCHES = 1.0, 4.6, 0.6, 0.3, 0.17
+# (colour, marker) of the configurations, in order; more than there are begin again.
+CURVE_STYLES = [(colour, marker) for marker in ("o", "v", "X") for colour in figure.CYCLE]
+# What may tell two curves of one network apart, and how it is said.
+DISTINCTIONS: dict[str, Callable[[Any], str]] = {
+    "device": str,
+    "schedule": lambda schedule: "not reducing" if schedule == "none" else schedule,
+    "comm": str,
+    "batch_size": lambda images: f"batch {images}",
+    "image_size": lambda pixels: f"image {pixels}",
+    "auxiliary_head": lambda has: "auxiliary head" if has else "no auxiliary head",
+    "threads": lambda count: f"{count} thread{'' if count == 1 else 's'}",
+    "allreduce_type": lambda kind: f"reduced in {kind}",
 }
 
 
@@ -40,12 +57,38 @@ def _curves(cells: Sequence[Cell]) -> dict[tuple, list[Cell]]:
     return {key: [points[ranks] for ranks in sorted(points)] for key, points in curves.items()}
 
 
-def _label(configuration: dict, panel: Sequence[dict]) -> str:
-    """Names the type of arithmetic and what else tells the curves of one panel apart."""
-    names = ("schedule", "comm", "batch_size", "image_size", "threads", "allreduce_type")
-    differing = [name for name in names if len({other[name] for other in panel}) > 1]
-    text = ", ".join(str(configuration[name]) for name in ("compute_type", *differing))
-    return f"{', '.join(tables.marks(configuration)) or 'measured here'} ({text})"
+def labels(panels: Sequence[Sequence[dict]]) -> list[list[str]]:
+    """A name for each configuration of each panel: the type of arithmetic, and what tells curves of one panel apart.
+
+    Equal names are one configuration, whatever the network; within a panel all names differ.
+    """
+    differing = [name for name in DISTINCTIONS if any(len({one[name] for one in panel}) > 1 for panel in panels)]
+
+    def label(configuration: dict) -> str:
+        words = [configuration["compute_type"], *(DISTINCTIONS[name](configuration[name]) for name in differing)]
+        return f"{', '.join(tables.marks(configuration)) or 'measured here'} ({', '.join(words)})"
+
+    return [[label(configuration) for configuration in panel] for panel in panels]
+
+
+def styles(names: Iterable[str]) -> dict[str, tuple[str, str]]:
+    """One (colour, marker) for each name."""
+    return {name: CURVE_STYLES[i % len(CURVE_STYLES)] for i, name in enumerate(dict.fromkeys(names))}
+
+
+def efficiency_axis(cells: Sequence[Cell], points: Sequence[PublishedPoint]) -> tuple[float, float]:
+    """Bottom and top of the axis of the efficiency, in %: all points and bounds, but see LEAST_TOP and MOST_TOP."""
+    ours = [cell.efficiency for cell in cells if cell.efficiency is not None]
+    values = [100.0, *(100.0 * e.value for e in ours), *(_percent(p) for p in points if p.efficiency is not None)]
+    lowest = min([*values, *(100.0 * e.low for e in ours if e.low is not None)])
+    bound = max([0.0, *(100.0 * e.high for e in ours if e.high is not None)])
+    highest = max(*values, min(bound, max(values) + SHOWN_OF_BOUND))
+    bottom = max(0.0, 10.0 * float(np.floor((lowest - ROOM) / 10.0)))
+    return bottom, min(MOST_TOP, max(LEAST_TOP, highest + ROOM))
+
+
+def _percent(point: PublishedPoint) -> float:
+    return 100.0 * (point.efficiency_stated or point.efficiency)
 
 
 def _with_interval(
@@ -59,12 +102,13 @@ def _with_interval(
     axes.errorbar(ranks, values, yerr=errors, capsize=3.5, linewidth=1.8, markersize=6.5, zorder=4, **style)
 
 
-def _rates(axes: Axes, curves: dict[tuple, list[Cell]], points: list[PublishedPoint], highest: int) -> None:
-    for colour, cells in zip(figure.CYCLE, curves.values(), strict=False):
+def _rates(axes: Axes, curves: dict[str, list[Cell]], style: dict, points: list[PublishedPoint], highest: int) -> None:
+    for name, cells in curves.items():
+        colour, marker = style[name]
         ranks = [cell.ranks for cell in cells]
         base = cells[0].images_per_second.value / cells[0].ranks
         axes.plot([1, highest], [base, base * highest], linestyle=(0, (5, 3)), linewidth=1, color=colour, alpha=0.55)
-        _with_interval(axes, ranks, [c.images_per_second for c in cells], 1.0, color=colour, marker="o")
+        _with_interval(axes, ranks, [c.images_per_second for c in cells], 1.0, color=colour, marker=marker)
         last = cells[-1]
         axes.annotate(
             tables.number(last.images_per_second.value),
@@ -75,7 +119,7 @@ def _rates(axes: Axes, curves: dict[tuple, list[Cell]], points: list[PublishedPo
             fontweight="bold",
         )
     rate = {(p.setup): p for p in points if p.images_per_second is not None}
-    for setup, (marker, _) in PUBLISHED_SERIES.items():
+    for setup, marker in PUBLISHED_SERIES.items():
         point = rate.get(setup)
         base = rate.get(point.baseline_setup) if point else None
         if point and base:
@@ -85,31 +129,25 @@ def _rates(axes: Axes, curves: dict[tuple, list[Cell]], points: list[PublishedPo
     figure.log_rate_axis(axes)
 
 
-def _efficiencies(axes: Axes, curves: dict[tuple, list[Cell]], points: list[PublishedPoint]) -> float:
-    """Draws one panel; returns its lowest value in %."""
+def _efficiencies(
+    axes: Axes, curves: dict[str, list[Cell]], style: dict, points: list[PublishedPoint], top: float
+) -> None:
+    """Draws one panel whose axis ends at `top` %."""
     axes.axhline(100, linestyle=(0, (5, 3)), linewidth=1, color=figure.MUTED)
-    lowest = 100.0
-    for colour, cells in zip(figure.CYCLE, curves.values(), strict=False):
+    for name, cells in curves.items():
+        colour, marker = style[name]
         shown = [cell for cell in cells if cell.efficiency is not None]
         if not shown:
             continue
-        _with_interval(axes, [c.ranks for c in shown], [c.efficiency for c in shown], 100.0, color=colour, marker="o")
-        last = shown[-1]
-        lowest = min([lowest, *(100.0 * (c.efficiency.low or c.efficiency.value) for c in shown)])
-        if last.ranks > 1:
-            axes.annotate(
-                f"{100 * last.efficiency.value:.1f} %",
-                (last.ranks, 100 * last.efficiency.value),
-                xytext=(8, -3),
-                textcoords="offset points",
-                color=colour,
-                fontweight="bold",
-            )
+        _with_interval(
+            axes, [c.ranks for c in shown], [c.efficiency for c in shown], 100.0, color=colour, marker=marker
+        )
+        for cell in shown:
+            _name_efficiency(axes, cell, colour, top, is_last=cell is shown[-1])
     for point in points:
         if point.setup in PUBLISHED_SERIES and point.efficiency is not None:
-            value = 100.0 * (point.efficiency_stated or point.efficiency)
-            lowest = min(lowest, value)
-            axes.plot([point.gpus], [value], marker=PUBLISHED_SERIES[point.setup][0], zorder=3, **HOLLOW)
+            value = _percent(point)
+            axes.plot([point.gpus], [value], marker=PUBLISHED_SERIES[point.setup], zorder=3, **HOLLOW)
             axes.annotate(
                 f"{value:g}",
                 (point.gpus, value),
@@ -119,7 +157,42 @@ def _efficiencies(axes: Axes, curves: dict[tuple, list[Cell]], points: list[Publ
                 fontsize=7.5,
                 color=figure.MUTED,
             )
-    return lowest
+
+
+def _name_efficiency(axes: Axes, cell: Cell, colour: str, top: float, *, is_last: bool) -> None:
+    """Writes the last point's value beside it, and beside an arrow at the top whatever lies above the axis."""
+    value, high = 100.0 * cell.efficiency.value, 100.0 * (cell.efficiency.high or 0.0)
+    style = {"textcoords": "offset points", "color": colour}
+    if value > top:
+        axes.annotate(f"↑ {value:.1f} %", (cell.ranks, top), xytext=(5, -10), fontweight="bold", **style)
+        return
+    if is_last and cell.ranks > 1:
+        axes.annotate(f"{value:.1f} %", (cell.ranks, value), xytext=(8, -3), fontweight="bold", **style)
+    if high > top:
+        axes.annotate(f"↑ {high:.0f}", (cell.ranks, top), xytext=(3, -8), fontsize=7.5, **style)
+
+
+def _arrange(fig: Figure, handles: dict[str, Line2D], head: float) -> None:
+    """Puts the legend under the panels, in as many columns as have room; the figure grows by what it needs."""
+    for columns in (3, 2, 1):
+        legend = fig.legend(
+            list(handles.values()),
+            list(handles),
+            loc="lower left",
+            ncol=columns,
+            columnspacing=1.6,
+            handletextpad=0.6,
+            fontsize=8.5,
+        )
+        box = legend.get_window_extent(fig.canvas.get_renderer())
+        if box.width <= fig.bbox.width or columns == 1:
+            break
+        legend.remove()
+    under = FOOTER_INCHES + box.height / fig.dpi + TICKS_INCHES
+    height = head + PANELS_INCHES + under
+    fig.set_figheight(height)
+    fig.subplots_adjust(top=1 - head / height, bottom=under / height)
+    legend.set_bbox_to_anchor((0.005, FOOTER_INCHES / height))
 
 
 def draw(cells: Sequence[Cell], points: Sequence[PublishedPoint], path: Path) -> Path:
@@ -127,45 +200,39 @@ def draw(cells: Sequence[Cell], points: Sequence[PublishedPoint], path: Path) ->
     models = list(dict.fromkeys(cell.model for cell in cells))
     beside = [p for p in points if p.model in models and p.setup in PUBLISHED_SERIES]
     highest = max([cell.ranks for cell in cells] + [p.gpus for p in beside])
-    fig, axes = figure.new(2, len(models), max(5.4, 3.7 * len(models) + 0.4), 7.0, sharex=True, sharey="row")
-    handles: dict[str, Line2D] = {}
-    lowest = 100.0
+    found = [list(_curves([cell for cell in cells if cell.model == model]).values()) for model in models]
+    names = labels([[curve[0].configuration for curve in curves] for curves in found])
+    style = styles(name for panel in names for name in panel)
+    bottom, top = efficiency_axis(cells, beside)
+    width = max(6.6, 3.7 * len(models) + 0.4)
+    height = HEAD_INCHES + PANELS_INCHES + TICKS_INCHES + FOOTER_INCHES
+    fig, axes = figure.new(2, len(models), width, height, sharex=True, sharey="row")
     for column, model in enumerate(models):
-        curves = _curves([cell for cell in cells if cell.model == model])
+        curves = dict(zip(names[column], found[column], strict=True))
         own = [p for p in points if p.model == model]
-        _rates(axes[0][column], curves, own, highest)
-        lowest = min(lowest, _efficiencies(axes[1][column], curves, own))
+        _rates(axes[0][column], curves, style, own, highest)
+        _efficiencies(axes[1][column], curves, style, own, top)
         axes[0][column].set_title(tables.title(model), pad=8)
         axes[1][column].set_xlabel("ranks")
         for row in (0, 1):
             figure.log2_ranks_axis(axes[row][column], highest)
-        panel = [curve[0].configuration for curve in curves.values()]
-        for colour, configuration in zip(figure.CYCLE, panel, strict=False):
-            handles.setdefault(_label(configuration, panel), Line2D([], [], color=colour, marker="o", linewidth=1.8))
     axes[0][0].set_ylim(bottom=0.5 * min(cell.images_per_second.low or cell.images_per_second.value for cell in cells))
-    axes[1][0].set_ylim(max(0.0, 10.0 * np.floor((lowest - 6) / 10.0)), 106)
+    axes[1][0].set_ylim(bottom, top)
     axes[0][0].set_ylabel("images / s, whole world")
     axes[1][0].set_ylabel("scaling efficiency, %")
+    handles = {
+        name: Line2D([], [], color=colour, marker=marker, linewidth=1.8) for name, (colour, marker) in style.items()
+    }
     handles["ideal"] = Line2D([], [], color=figure.MUTED, linestyle=(0, (5, 3)), linewidth=1)
-    for setup in dict.fromkeys(p.setup for p in sorted(beside, key=lambda p: p.gpus)):
-        marker, label = PUBLISHED_SERIES[setup]
-        handles[label] = Line2D([], [], marker=marker, **HOLLOW)
+    for point in sorted(beside, key=lambda p: p.gpus):
+        label = f"published, {point.gpus} GPUs, {point.network}"
+        handles.setdefault(label, Line2D([], [], marker=PUBLISHED_SERIES[point.setup], **HOLLOW))
     subtitle = "Weak scaling against one rank alone in the same session; bars: 95 % bootstrap interval."
     if beside:
         subtitle += " Grey: Horovod on Pascal GPUs, 2017 and 2018."
-    figure.headline(fig, "How well training scales", subtitle)
-    fig.subplots_adjust(
-        left=0.085 if len(models) > 1 else 0.13, right=0.985, top=0.855, bottom=0.2, hspace=0.1, wspace=0.08
-    )
-    fig.legend(
-        list(handles.values()),
-        list(handles),
-        loc="lower left",
-        bbox_to_anchor=(0.005, 0.045),
-        ncol=3 if len(models) > 1 else 2,
-        columnspacing=1.6,
-        handletextpad=0.6,
-        fontsize=8.5,
-    )
+    fig.subplots_adjust(left=0.95 / width, right=0.985, hspace=0.1, wspace=0.08)
+    lines = textwrap.wrap(subtitle, int(13 * width))
+    _arrange(fig, handles, HEAD_INCHES + LINE_INCHES * (len(lines) - 1))
+    figure.headline(fig, "How well training scales", "\n".join(lines))
     run_ids = list(dict.fromkeys(run for cell in cells for run in cell.run_ids))
     return figure.save(fig, path, "hvd_bench: images per second and scaling efficiency against ranks", run_ids)

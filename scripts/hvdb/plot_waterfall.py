@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
 from matplotlib.axes import Axes
 
-from hvdb import figure, tables
+from hvdb import figure, report, tables
 from hvdb.runs import Run
 
-# component -> (label, colour), in the order of the fall. 'efficiency' is what stands at the end.
+# component -> colour, in the order of the fall. 'efficiency' is what stands at the end.
 STEPS = {
-    "interference": ("interference", figure.ORANGE),
-    "stragglers": ("stragglers", figure.PURPLE),
-    "exposed_communication": ("exposed\ncommunication", figure.VERMILION),
-    "control_plane": ("control\nplane", figure.SKY),
-    "overlap_slowdown": ("slowed\ncompute", figure.YELLOW),
-    "update": ("update", figure.GREEN),
-    "residual": ("residual", figure.MUTED),
+    "interference": figure.ORANGE,
+    "stragglers": figure.PURPLE,
+    "exposed_communication": figure.VERMILION,
+    "control_plane": figure.SKY,
+    "overlap_slowdown": figure.YELLOW,
+    "update": figure.GREEN,
+    "residual": figure.MUTED,
 }
 
 
@@ -40,9 +41,15 @@ def levels(run: Run) -> list[tuple[str, float, float]]:
     return fall
 
 
-def _amount(percent: float, milliseconds: float) -> str:
-    shown = f"{percent:+.1f}"
+def amount(percent: float, milliseconds: float) -> str:
+    """What a part loses, in % of the step and in ms, signed as in the program's table: a gain is negative in both."""
+    shown = f"{percent:.1f}"
     return f"{'0.0' if float(shown) == 0 else shown}\n{round(milliseconds) + 0} ms"
+
+
+def tick(component: str) -> str:
+    """The component's name as the program prints it, in short lines."""
+    return "\n".join(textwrap.wrap(report.COMPONENTS.get(component, component.replace("_", " ")), 13))
 
 
 def _panel(axes: Axes, run: Run) -> None:
@@ -52,7 +59,7 @@ def _panel(axes: Axes, run: Run) -> None:
     axes.annotate("100", (0, 100), xytext=(0, 4), textcoords="offset points", ha="center", fontsize=8.5)
     lowest = highest = 100.0
     for position, (name, above, below) in enumerate(fall, start=1):
-        label, colour = STEPS.get(name, (name.replace("_", "\n"), figure.INK))
+        colour = STEPS.get(name, figure.INK)
         part = run.decomposition[name]
         axes.plot([position - 1.36, position + 0.36], [above, above], color=figure.MUTED, linewidth=0.8)
         axes.bar(position, below - above, bottom=above, color=colour, width=0.72)
@@ -61,7 +68,7 @@ def _panel(axes: Axes, run: Run) -> None:
             axes.errorbar(position, below, yerr=error, color=figure.INK, capsize=3, linewidth=1)
         top = max(above, below, below + 100 * max(0.0, part.fraction - (part.low or part.fraction)))
         axes.annotate(
-            _amount(-100 * part.fraction, 1000 * part.seconds),
+            amount(100 * part.fraction, 1000 * part.seconds),
             (position, top),
             xytext=(0, 4),
             textcoords="offset points",
@@ -70,7 +77,7 @@ def _panel(axes: Axes, run: Run) -> None:
         )
         highest = max(highest, top)
         lowest = min(lowest, below, below - 100 * max(0.0, (part.high or part.fraction) - part.fraction))
-        labels.append(label)
+        labels.append(tick(name))
     reached = run.decomposition["efficiency"]
     axes.plot(
         [len(fall) - 0.36, len(fall) + 1.36], [fall[-1][2] if fall else 100] * 2, color=figure.MUTED, linewidth=0.8
@@ -85,8 +92,8 @@ def _panel(axes: Axes, run: Run) -> None:
         fontweight="bold",
         color=figure.BLUE,
     )
-    labels.append("efficiency")
-    axes.set_xticks(range(len(labels)), labels, rotation=0, fontsize=7.6)
+    labels.append(tick("efficiency"))
+    axes.set_xticks(range(len(labels)), labels, rotation=0, fontsize=7)
     axes.grid(axis="x", visible=False)
     # The axis is cut so that small losses can be seen; the cut is said on the label.
     floor = max(0.0, 10.0 * ((min(lowest, 100 * reached.fraction) - 8) // 10))
@@ -110,24 +117,27 @@ def draw(runs: Sequence[Run], path: Path) -> Path:
     """Writes the figure; every run has a decomposition with 'efficiency'. At least one. Returns `path`."""
     columns = 2 if len(runs) > 1 else 1
     rows = -(-len(runs) // columns)
-    height = 3.7 * rows + 1.0
-    fig, axes = figure.new(rows, columns, 7.3 * columns if columns > 1 else 8.6, height)
+    width = 7.3 * columns if columns > 1 else 8.6
+    subtitle = textwrap.wrap(
+        "From the ideal (one rank's speed on every rank) down to what was reached; bars: 95 % interval of each part."
+        " Numbers: lost, in % of the step and in ms; what is negative is a gain.",
+        int(13 * width),
+    )
+    head = 1.15 + 0.17 * (len(subtitle) - 1)  # in inches, as the foot
+    foot = 0.75
+    height = 3.7 * rows - 0.9 + head + foot
+    fig, axes = figure.new(rows, columns, width, height)
     panels = [panel for row in axes for panel in row]
     for panel, run in zip(panels, runs, strict=False):
         _panel(panel, run)
     for panel in panels[len(runs) :]:
         panel.set_visible(False)
-    figure.headline(
-        fig,
-        "Where the efficiency goes",
-        "From the ideal (one rank's speed on every rank) down to what was reached; bars: 95 % interval of"
-        " each part. A part above zero is a gain.",
-    )
+    figure.headline(fig, "Where the efficiency goes", "\n".join(subtitle))
     fig.subplots_adjust(
         left=0.06 if columns > 1 else 0.1,
         right=0.985,
-        top=1 - 1.15 / height,
-        bottom=0.72 / height,
+        top=1 - head / height,
+        bottom=foot / height,
         hspace=0.42,
         wspace=0.14,
     )

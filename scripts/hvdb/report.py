@@ -8,16 +8,16 @@ from hvdb import efficiency, published, tables
 from hvdb.efficiency import Cell, Selection
 from hvdb.runs import Run
 
-# Components of table decomposition in the order in which they are told, with what they mean.
+# Components of table decomposition in the order of the fall, as the program names them (bench/cli/report.cpp).
 COMPONENTS = {
-    "interference": "interference between ranks",
-    "stragglers": "waiting for the slowest rank",
-    "exposed_communication": "communication not hidden",
+    "interference": "interference of the ranks",
+    "stragglers": "waiting for stragglers",
+    "exposed_communication": "exposed communication",
     "control_plane": "control plane",
-    "overlap_slowdown": "compute slowed down by the engine",
-    "update": "weight update slowed down",
-    "residual": "not explained",
-    "efficiency": "useful work",
+    "overlap_slowdown": "compute slowed by overlap",
+    "update": "update",
+    "residual": "residual",
+    "efficiency": "efficiency",
 }
 MIB = 1024.0 * 1024.0
 
@@ -63,12 +63,12 @@ def _runs_table(runs: Sequence[Run]) -> str:
 
 def _decomposition_table(run: Run) -> str:
     rows = []
-    meanings = COMPONENTS | {name: name for name in run.decomposition if name not in COMPONENTS}
-    for name, meaning in meanings.items():
+    titles = COMPONENTS | {name: name for name in run.decomposition if name not in COMPONENTS}
+    for name, title in titles.items():
         part = run.decomposition.get(name)
         if part is not None:
             span = "-" if part.low is None else f"{100 * part.low:.1f} to {100 * part.high:.1f}"
-            rows.append((meaning, f"{100 * part.fraction:.1f}", span, f"{1000 * part.seconds:.1f}"))
+            rows.append((title, f"{100 * part.fraction:.1f}", span, f"{1000 * part.seconds:.1f}"))
     return tables.markdown_table(("part of the step", "% of step", "95 % interval", "ms"), rows)
 
 

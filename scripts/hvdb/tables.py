@@ -109,7 +109,8 @@ def efficiency_rows(cells: Sequence[Cell]) -> list[tuple[str, ...]]:
 
 EFFICIENCY_NOTES = (
     "efficiency = (images/s / ranks) / images/s of one rank alone, measured in turn in the same session.",
-    "no reduction: the same with nothing reduced; what is missing to 100 % there is interference between ranks.",
+    "no reduction: the same with nothing reduced; what is missing to 100 % there is interference of the ranks and"
+    " waiting for stragglers.",
     "ring bound: what would remain if reduction hid behind backward (taken as 2/3 of forward + backward) as far as"
     " it can; an estimate from stored times, '-' where they are missing.",
     "[..]: 95 % bootstrap interval; within one session over its rounds and steps, from five sessions on over sessions"

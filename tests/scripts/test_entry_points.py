@@ -128,6 +128,36 @@ class EntryPointTest(unittest.TestCase):
         (copy / "scripts" / "build").write_text("#!/usr/bin/env bash\n" + script, encoding="utf-8")
         return copy
 
+    def test_the_quickstart_builds_what_it_runs_and_a_build_all(self) -> None:
+        copy = self.checkout()
+        (copy / "scripts" / "install_deps").write_text("#!/usr/bin/env bash\n", encoding="utf-8")
+        log = self.folder / "cmake.txt"
+        self.program("cmake", f'#!/bin/sh\necho "$@" >>{log}\n')
+        path = f"{self.folder / 'bin'}:{os.environ['PATH']}"
+        for command, configured, built in (
+            ("scripts/quickstart", "release", "release --target hvd_bench"),  # and ends: there is no program
+            ("scripts/build", "release", "release"),
+            ("scripts/build dev -DX=Y", "dev -DX=Y", "dev"),
+            ("scripts/build dev --target a_test -DX=Y", "dev -DX=Y", "dev --target a_test"),
+        ):
+            shell(command, copy, PATH=path)
+            self.assertEqual(log.read_text().splitlines(), [f"--preset {configured}", f"--build build/{built}"])
+            log.unlink()
+        nameless = shell("scripts/build dev --target", copy, PATH=path)
+        self.assertNotEqual(nameless.returncode, 0)
+        self.assertIn("--target needs a name", nameless.stderr)
+        self.assertFalse(log.exists())
+
+    def test_benchmarks_asks_for_a_whole_build(self) -> None:
+        copy = self.checkout()
+        program = copy / "build/release/bin/hvd_bench"
+        program.parent.mkdir(parents=True)
+        program.write_text("#!/bin/sh\n", encoding="utf-8")
+        program.chmod(0o755)
+        done = shell("scripts/benchmarks out bf16", copy)
+        self.assertEqual(done.returncode, 2, done.stderr)
+        self.assertIn("train_step_bench: run scripts/build", done.stderr)
+
     def test_a_python_without_numpy_is_passed_over(self) -> None:
         self.program("python3", "#!/bin/sh\nexit 1\n")
         script = 'source scripts/lib/python.sh && hvd_choose_python && echo "$HVD_PYTHON"'

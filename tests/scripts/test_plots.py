@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 import unittest
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from unittest import mock
 
-from synthetic_store import SessionSpec, make
+from synthetic_store import REPOSITORY, SessionSpec, make
 
-from hvdb import efficiency, figure, plot_profile, plot_scaling, plot_waterfall, published, runs
+from hvdb import efficiency, figure, plot_profile, plot_scaling, plot_waterfall, published, report, runs
+from hvdb.bootstrap import Estimate
 
 OPERATIONS = [
     {
@@ -102,6 +107,139 @@ class PlotTest(unittest.TestCase):
             first = plot_scaling.draw(self.cells, [], self.folder / f"1.{form}").read_bytes()
             second = plot_scaling.draw(self.cells, [], self.folder / f"2.{form}").read_bytes()
             self.assertEqual(first, second, form)
+
+
+class ScalingTest(unittest.TestCase):
+    """What the figure of the scaling shows, and where."""
+
+    def cells(self, *specs: SessionSpec) -> list[efficiency.Cell]:
+        with tempfile.TemporaryDirectory() as folder:
+            make(Path(folder) / "a.db", *specs)
+            loaded = runs.load([Path(folder) / "a.db"])
+        return efficiency.cells(efficiency.select(loaded).runs)
+
+    def with_efficiency(self, *figures: Estimate) -> list[efficiency.Cell]:
+        (solo, full) = self.cells(SessionSpec())
+        return [solo, *(replace(full, ranks=2 + i, efficiency=figures[i]) for i in range(len(figures)))]
+
+    def drawn(self, cells: Sequence[efficiency.Cell], points: Sequence[published.PublishedPoint]) -> figure.Figure:
+        with mock.patch.object(figure, "save") as save:
+            plot_scaling.draw(cells, points, Path("none.png"))
+        fig = save.call_args[0][0]
+        self.addCleanup(figure.plt.close, fig)
+        fig.canvas.draw()
+        return fig
+
+    def test_the_axis_reaches_what_is_drawn(self) -> None:
+        for figures, top in (
+            ([Estimate(0.9, 0.8, 0.95)], 106),
+            ([Estimate(0.9, 0.8, 1.03)], 109),
+            ([Estimate(1.55, None, None)], 161),
+            ([Estimate(0.9, 0.8, 9.0)], 131),  # 25 above the highest point: the baseline
+            ([Estimate(1.2, 1.1, 9.0), Estimate(0.5, 0.4, 0.6)], 151),
+            ([Estimate(9.0, 8.0, 10.0)], 200),
+        ):
+            cells = self.with_efficiency(*figures)
+            self.assertAlmostEqual(plot_scaling.efficiency_axis(cells, [])[1], top, msg=str(figures))
+            axes = self.drawn(cells, []).axes[1]
+            self.assertAlmostEqual(axes.get_ylim()[1], top, msg=str(figures))
+
+    def test_the_axis_starts_below_every_bound(self) -> None:
+        cells = self.with_efficiency(Estimate(0.9, 0.41, 0.95))
+        self.assertEqual(plot_scaling.efficiency_axis(cells, [])[0], 30)
+        self.assertEqual(plot_scaling.efficiency_axis(self.with_efficiency(Estimate(0.9, 0.0, 1.0)), [])[0], 0)
+
+    def test_what_lies_above_the_axis_is_an_arrow_with_its_number(self) -> None:
+        cells = self.with_efficiency(Estimate(0.9, 0.8, 9.0), Estimate(8.0, 7.0, 9.5))
+        fig = self.drawn(cells, [])
+        texts = {text.get_text(): text for text in fig.axes[1].texts}
+        self.assertEqual(set(texts), {"↑ 900", "↑ 800.0 %"})
+        panel = fig.axes[1].get_window_extent()
+        for text in texts.values():
+            box = text.get_window_extent()
+            self.assertGreater(box.y0, panel.y0)
+            self.assertLess(box.y1, panel.y1 + 1)
+
+    def test_one_colour_and_one_name_for_a_configuration_in_all_panels(self) -> None:
+        def spec(model: str, kind: str, threads: int) -> SessionSpec:
+            image = 299 if model == "inception3" else 224
+            return SessionSpec(model=model, columns={"compute_type": kind, "threads": threads, "image_size": image})
+
+        cells = self.cells(
+            spec("inception3", "bf16", 1),
+            spec("inception3", "fp32", 2),
+            spec("resnet101", "fp32", 1),
+            spec("resnet101", "fp32", 2),
+            spec("vgg16", "fp32", 2),
+        )
+        fig = self.drawn(cells, [])
+        (legend,) = fig.legends
+        colour = {
+            text.get_text(): line.get_color() for text, line in zip(legend.get_texts(), legend.get_lines(), strict=True)
+        }
+        names = [f"measured here ({words})" for words in ("bf16, 1 thread", "fp32, 2 threads", "fp32, 1 thread")]
+        self.assertEqual(list(colour), [*names, "ideal"])
+        self.assertEqual(len(set(colour.values())), 4)
+        for panel, shown in zip(fig.axes[:3], ([0, 1], [2, 1], [1]), strict=True):
+            drawn = {line.get_color() for line in panel.lines if line.get_marker() == "o"}
+            self.assertEqual(drawn, {colour[names[i]] for i in shown}, panel.get_title())
+
+    def test_more_configurations_than_colours_are_all_drawn(self) -> None:
+        cells = self.cells(*(SessionSpec(batch_size=size) for size in (1, 2, 4, 8, 16, 32, 64)))
+        fig = self.drawn(cells, [])
+        curves = [line for line in fig.axes[0].lines if line.get_marker() in "ovX"]
+        self.assertEqual(len({(line.get_color(), line.get_marker()) for line in curves}), 7)
+
+    def test_the_legend_covers_nothing(self) -> None:
+        sizes = (1, 2, 4, 8, 16, 32, 64)
+        for models in (["vgg16"], ["resnet101", "vgg16"], ["inception3", "resnet101", "vgg16"]):
+            cells = self.cells(*(SessionSpec(model=model, batch_size=size) for model in models for size in sizes))
+            fig = self.drawn(cells, published.load())
+            legend = fig.legends[0].get_window_extent()
+            self.assertGreater(len(fig.legends[0].get_texts()), 11)
+            self.assertLessEqual(legend.x1, fig.bbox.width, models)
+            for panel in fig.axes[len(models) :]:
+                self.assertGreater(panel.xaxis.label.get_window_extent().y0, legend.y1, models)
+            for text in fig.texts:
+                self.assertLess(text.get_window_extent().x1, fig.bbox.width, text.get_text())
+
+    def test_published_networks_are_named_as_in_their_file(self) -> None:
+        fig = self.drawn(self.cells(SessionSpec()), published.load())
+        texts = [text.get_text() for text in fig.legends[0].get_texts()]
+        self.assertEqual(
+            texts[2:],
+            [
+                "published, 16 GPUs, 25 Gbit/s RoCE (RDMA)",
+                "published, 64 GPUs, 40 Gbit/s TCP",
+                "published, 128 GPUs, 25 Gbit/s RoCE (RDMA)",
+                "published, 512 GPUs, 25 Gbit/s RoCE (RDMA)",
+            ],
+        )
+
+
+class NamesTest(unittest.TestCase):
+    """A part of the step has the name that the program prints, wherever it is shown."""
+
+    def test_the_names_are_those_of_the_program(self) -> None:
+        source = (REPOSITORY / "bench/cli/report.cpp").read_text(encoding="utf-8")
+        table = source[source.index("kTitles{{") : source.index("}};", source.index("kTitles{{"))]
+        self.assertEqual(dict(re.findall(r'\{"(\w+)", "([^"]+)"\}', table)), report.COMPONENTS)
+
+    def test_the_documentation_defines_each(self) -> None:
+        page = (REPOSITORY / "docs/measurement.md").read_text(encoding="utf-8")
+        section = page[page.index("## Where the rest went") :]
+        rows = re.findall(r"^\| ([^|]+) \|", section[: section.index("\n## ")], re.MULTILINE)
+        self.assertEqual(set(rows), {"component", *report.COMPONENTS.values()})
+
+    def test_the_waterfall_uses_them(self) -> None:
+        for component in plot_waterfall.STEPS:
+            self.assertEqual(plot_waterfall.tick(component).replace("\n", " "), report.COMPONENTS[component])
+        self.assertEqual(plot_waterfall.tick("dark_matter"), "dark matter")
+
+    def test_a_gain_has_one_sign(self) -> None:
+        self.assertEqual(plot_waterfall.amount(13.3, 155.0), "13.3\n155 ms")
+        self.assertEqual(plot_waterfall.amount(-6.6, -77.0), "-6.6\n-77 ms")
+        self.assertEqual(plot_waterfall.amount(-0.01, -0.2), "0.0\n0 ms")
 
 
 if __name__ == "__main__":
