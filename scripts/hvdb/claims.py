@@ -247,13 +247,9 @@ def overall(found: Sequence[Line], gpus: int) -> str:
 
 
 def real_training(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
-    """The runs that really computed, as the program does when nobody compares settings of it (gpu_check's label `way`),
-    and a line each about the others. Simulated ones are left to select()."""
-    computed = [run for run in runs if run.device in DEVICES or run.origin == "simulated"]
-    kept = [run for run in computed if "label.way" not in run.provenance]
+    """The runs that really computed, and a line about the others. Simulated ones are left to select()."""
+    kept = [run for run in runs if run.device in DEVICES or run.origin == "simulated"]
     left_out = []
-    if other := len(runs) - len(computed):
+    if other := len(runs) - len(kept):
         left_out.append(f"{other} with replayed or reference compute (no training speed; never a measurement)")
-    if ways := len(computed) - len(kept):
-        left_out.append(f"{ways} that compare settings (label way)")
     return kept, left_out

@@ -75,6 +75,6 @@ def require_poolable(runs: Sequence[Run], what: str) -> None:
             more = f" and {len(found) - 6} more" if len(found) > 6 else ""
             raise NotComparable(
                 f"{what}: runs {runs[0].short_id} and {other.short_id} have different fingerprints "
-                f"({shown or 'no fact recorded'}{more}); give the runs of one kind only, "
+                f"({shown or 'no fact recorded'}{more}); give the runs of one kind only (--run), "
                 "or pool them all the same with --mix-fingerprints"
             )

@@ -63,7 +63,10 @@ class Selection:
 def select(
     runs: Iterable[Run], *, traced: bool = False, origin: str = "measured", incomplete: bool = False
 ) -> Selection:
-    """Takes complete runs of one origin, either all traced or all untraced, so that kinds never mix."""
+    """Takes complete runs of one origin, either all traced or all untraced, so that kinds never mix.
+
+    Not those that compare settings of the program (gpu_check's label `way`): they are no sessions of one cell.
+    """
     kept: list[Run] = []
     reasons: dict[str, int] = {}
     for run in runs:
@@ -76,6 +79,8 @@ def select(
             reason = "untraced" if traced else "traced or profiled (--traced shows them, alone)"
         elif run.origin != origin:
             reason = f"{run.origin} (--origin {run.origin} shows them, alone)"
+        elif "label.way" in run.provenance:
+            reason = "that compare settings (label way; --run shows them, each way alone)"
         if reason is None:
             kept.append(run)
         else:

@@ -8,6 +8,7 @@ leaves the output as it was, or with everything in it.
 from __future__ import annotations
 
 import os
+import re
 import socket
 import sqlite3
 import time
@@ -73,18 +74,19 @@ def plan(inputs: Sequence[Path], output: Path, now: float | None = None) -> Plan
             listings[folder] = sorted(folder.iterdir()) if folder.is_dir() else []
         return listings[folder]
 
+    target = os.path.realpath(output)  # Path.resolve() raises where a link names itself
     named: dict[Path, None] = {}
     beside: dict[Path, None] = {}
     for path in inputs:
         if path.is_dir():
-            stores = [p for p in listing(path) if p.suffix == ".db" and p.resolve() != output.resolve()]
+            stores = [p for p in listing(path) if p.suffix == ".db" and os.path.realpath(p) != target]
             partials = [p for p in listing(path) if store.is_partial(p)]
             if not stores and not partials:
                 raise StoreError(f"{path}: a folder without stores (*.db)")
             named.update(dict.fromkeys(stores))
             beside.update(dict.fromkeys(partials))
             continue
-        if path.resolve() == output.resolve():
+        if os.path.realpath(path) == target:
             raise StoreError(f"{path}: is the output as well; name only the stores to add")
         named[path] = None
         if not store.is_partial(path):
@@ -95,11 +97,20 @@ def plan(inputs: Sequence[Path], output: Path, now: float | None = None) -> Plan
     for leftover in beside:
         if leftover in named:
             continue
-        if now - leftover.stat().st_mtime < ALIVE_SECONDS:
+        try:
+            changed = leftover.stat().st_mtime
+        except FileNotFoundError:
+            made.notes.append(_gone(leftover))
+            continue
+        if now - changed < ALIVE_SECONDS:
             made.notes.append(f"{leftover}: changed just now, its job may still run: left out (name it to take it)")
         else:
             made.found.append(leftover)
     return made
+
+
+def _gone(leftover: Path) -> str:
+    return f"{leftover}: is gone, its job has just published: merge again to have that too"
 
 
 def merge(
@@ -149,7 +160,7 @@ def _run(
     progress: Callable[[int, int], None] | None,
 ) -> Outcome:
     files = [*named, *work.found]
-    large = sum(path.stat().st_size for path in files) > LARGE_BYTES
+    large = sum(seen[1] for path in files if (seen := store.state(path))) > LARGE_BYTES
     collected = _Collector(working, output, LARGE_PAGE_BYTES if large else PAGE_BYTES)
     try:
         with _ReadAhead(files) as ahead:
@@ -193,14 +204,13 @@ def _take(
         collected.take(path, LEFTOVER_WAIT_SECONDS if found else store.WAIT_SECONDS)
         if found:
             notes.append(f"{path}: taken along")
-    except store.InUse as error:
-        if not found and not skip_damaged:
-            raise
-        left_out.append(str(error))
     except StoreError as error:
-        if not skip_damaged:
+        if found and not path.exists():
+            notes.append(_gone(path))
+        elif skip_damaged or (found and isinstance(error, store.InUse)):
+            left_out.append(str(error))
+        else:
             raise
-        left_out.append(str(error))
 
 
 class _Collector:
@@ -363,7 +373,7 @@ def _remove_dead_working_files(output: Path) -> list[str]:
         if not path.name.startswith(start) or path.suffix != WORKING_SUFFIX:
             continue
         host, _, process = path.name[len(start) : -len(WORKING_SUFFIX)].rpartition(".")
-        if host == socket.gethostname() and process.isdigit() and not _is_alive(int(process)):
+        if host == socket.gethostname() and re.fullmatch("[0-9]{1,9}", process) and not _is_alive(int(process)):
             path.unlink(missing_ok=True)
             notes.append(f"{path}: removed, the merge that wrote it was killed")
         elif host != socket.gethostname():

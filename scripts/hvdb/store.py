@@ -94,7 +94,10 @@ def require_ours(path: Path) -> None:
     """
     header = read_header(path)
     _require_known(header.application_id, header.version, path)
-    size = path.stat().st_size
+    seen = state(path)
+    if seen is None:
+        raise StoreError(f"{path}: no such file")  # renamed just now
+    size = seen[1]
     if size < header.bytes and not _journal(path).exists():
         raise StoreError(
             f"{path}: half-written or damaged: {size} of {header.bytes} bytes; "

@@ -6,17 +6,22 @@ import argparse
 import json
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TextIO
 
 from campaign import events, folder, life, plan, site, spec, status, stores
-from campaign.errors import EXIT_FAILED, EXIT_GOOD, EXIT_USAGE, CampaignError
+from campaign.errors import EXIT_DEFECT, EXIT_FAILED, EXIT_GOOD, EXIT_INTERRUPTED, EXIT_USAGE, CampaignError
 from campaign.layout import Layout
 from campaign.scheduler import Active, Unit
 from campaign.timing import duration_text
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-EPILOG = "exit codes: 0 good, 1 something failed, 2 usage or input; docs/campaigns.md explains specs and sites"
+EPILOG = (
+    "exit codes: 0 good, 1 something failed, 2 usage or input, 7 interrupted; "
+    "docs/campaigns.md explains specs and sites"
+)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -83,19 +88,32 @@ def _print_plan(made: plan.Plan) -> None:
 
 
 def run_generate(arguments: argparse.Namespace) -> int:
-    """Writes a campaign's folder, or prints what it would hold."""
+    """Writes a campaign's folder, or only prints what it would hold."""
     study = spec.read(arguments.spec)
     machine = site.read(arguments.site, arguments.set)
     pilot = stores.pilot(arguments.pilot) if arguments.pilot else None
     made = plan.make(study, machine, pilot)
     if not (arguments.out or arguments.dry_run):
         raise CampaignError("generate: --out FOLDER is missing (or --dry-run, to see what it would be)")
-    _print_plan(made)
-    if not arguments.dry_run:
-        layout = Layout(arguments.out.resolve(), CHECKOUT)
-        folder.write(made, layout, arguments.spec.read_text(encoding="utf-8"), replace=arguments.replace)
-        print(f"written to {layout.folder}; next: scripts/campaign submit {arguments.out}")
+    if arguments.dry_run:
+        _print_plan(made)
+        return EXIT_GOOD
+    layout = Layout(folder.resolved(arguments.out), CHECKOUT)
+    folder.write(made, layout, arguments.spec.read_text(encoding="utf-8"), replace=arguments.replace)
+    _print_plan(made)  # once all is written: nobody may be reading
+    print(f"written to {layout.folder}; next: scripts/campaign submit {arguments.out}")
     return EXIT_GOOD
+
+
+def _tell(line: str, stream: TextIO | None = None) -> None:
+    """Prints `line` (on standard output) for whoever reads it: what is done does not depend on anybody reading."""
+    stream = stream or sys.stdout
+    try:
+        print(line, file=stream, flush=True)
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        if not isinstance(error, BrokenPipeError):
+            _tell(f"scripts/campaign: standard output: {error.strerror}; going on without it", sys.stderr)
 
 
 def run_hand_in(arguments: argparse.Namespace) -> int:
@@ -109,14 +127,13 @@ def run_hand_in(arguments: argparse.Namespace) -> int:
         active = life.active_units(manifest)
         orders = life.lacking_orders(manifest, held, active, arguments.only)
         for note in notes:
-            print(f"note: {note}", file=sys.stderr)
+            _tell(f"note: {note}", sys.stderr)
         if arguments.dry_run:
             for order in orders:
                 waits = " (after the first job)" if order.after_gate else ""
                 print(f"{order.job.name}: {life.counted(order)}{waits}")
         else:
-            for line in life.submit(manifest, orders, active, lock):
-                print(line)
+            life.submit(manifest, orders, active, lock, _tell)
     if not orders:
         print("nothing to hand in: all cells are held" if not active else "nothing to hand in: the rest is at work")
     return EXIT_GOOD
@@ -165,17 +182,35 @@ COMMANDS = {
 def main(argv: Sequence[str]) -> int:
     """Runs one command; returns its exit code. A fault is one line on standard error."""
     arguments = _parser().parse_args(argv)
+
+    def say(text: object) -> None:
+        _tell(f"scripts/campaign: {' '.join(str(text).split())}", sys.stderr)
+
     try:
-        return COMMANDS[arguments.command](arguments)
+        if sys.stdout is None:
+            raise CampaignError("standard output is closed; redirect it to a file")
+        if hasattr(sys.stdout, "reconfigure"):
+            sys.stdout.reconfigure(errors="backslashreplace")  # a path that its encoding has no characters for
+        code = COMMANDS[arguments.command](arguments)
+        sys.stdout.flush()  # or a full disk shows only when the interpreter ends
+        return code
     except CampaignError as error:
-        print(f"scripts/campaign: {error}", file=sys.stderr)
+        say(error)
         return error.exit_code
+    except KeyboardInterrupt:
+        say("interrupted")
+        return EXIT_INTERRUPTED
     except BrokenPipeError:  # the reader (head, less) has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_GOOD
     except OSError as error:
-        print(f"scripts/campaign: {error.filename or ''}: {error.strerror}", file=sys.stderr)
+        say(f"{error.filename or 'standard output'}: {error.strerror}")
         return EXIT_USAGE
+    except Exception as error:
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{Path(frame.filename).name}:{frame.lineno}"
+        say(f"unexpected {type(error).__name__}: {error} ({where}); this is a defect of hvd_bench, please report it")
+        return EXIT_DEFECT
 
 
 if __name__ == "__main__":

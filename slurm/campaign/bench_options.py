@@ -5,6 +5,8 @@ tests/slurm checks both lists against `hvd_bench --help`.
 
 from __future__ import annotations
 
+import re
+
 from campaign.fields import Table, nearest
 
 MODELS = {
@@ -76,15 +78,20 @@ DECIDED = {
     "record-replay": "nothing: one file cannot hold many cells",
     "timeline-filename": "nothing: one file cannot hold many cells",
 }
-DEFAULT_MAX_TIME_SECONDS = 300  # hvd_bench --max-time
+# hvd_bench --max-time: what it is otherwise, and what it may be.
+DEFAULT_MAX_TIME_SECONDS = 300
+MAX_TIME_SECONDS = (1, 10_000_000)
+NUMBER = r"([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?"  # as hvd_bench reads it: no signs, spaces or underscores
 
 
 def read(table: Table) -> tuple[tuple[str, str], ...]:
     """The spec's [options] as (name, value) in the order of the spec; a flag has the value "".
 
-    Errors: CampaignError for an option that hvd_bench does not have, or that the campaign decides.
+    Errors: CampaignError for an option that hvd_bench does not have, or that the campaign decides, and for a value
+    that cannot be one.
     """
-    found = []
+    found: dict[str, str] = {}
+    seen: dict[str, str] = {}
     for key, value in table.scalars().items():
         name = key.replace("_", "-").removeprefix("--")
         if name in DECIDED:
@@ -94,7 +101,23 @@ def read(table: Table) -> tuple[tuple[str, str], ...]:
         if (name in FLAGS) != isinstance(value, bool):
             wanted = "is a flag: give true, or leave it out" if name in FLAGS else "takes a value"
             raise table.fail(key, f"--{name} {wanted}")
-        if value is not False:
-            found.append((name, "" if value is True else str(value)))
+        if name in seen:
+            raise table.fail(key, f"is --{name}, as {seen[name]} is; give one of them")
+        seen[name] = key
+        if name in VALUES:
+            found[name] = _value(table, key, name, str(value))
+        elif value:
+            found[name] = ""
     table.close()
-    return tuple(found)
+    return tuple(found.items())
+
+
+def _value(table: Table, key: str, name: str, text: str) -> str:
+    if not text:
+        raise table.fail(key, "is empty; give a value, or leave it out")
+    if text.startswith("--"):
+        raise table.fail(key, f"{text!r} begins like an option; --{name} takes a value")
+    low, high = MAX_TIME_SECONDS
+    if name == "max-time" and not (re.fullmatch(NUMBER, text) and low <= float(text) <= high):
+        raise table.fail(key, f"{text!r} is not a number of seconds from {low} to {high}")
+    return text

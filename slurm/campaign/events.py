@@ -96,9 +96,9 @@ def parse(path: Path, text: str) -> Attempt | None:
 
 
 def read(folder: Path) -> list[Attempt]:
-    """All attempts in `folder`, oldest first."""
+    """All attempts in `folder`, oldest first. Pipes and the like are passed over: reading one would wait for ever."""
     found: list[Attempt] = []
-    for path in sorted(folder.glob("*.log")):
+    for path in sorted(filter(Path.is_file, folder.glob("*.log"))):
         attempt = parse(path, path.read_text(encoding="utf-8", errors="replace"))
         if attempt is not None:
             found.append(attempt)

@@ -36,9 +36,30 @@ def load(path: Path) -> dict[str, Any]:
 def parse(text: str, source: str) -> dict[str, Any]:
     """The TOML document in `text`; `source` names it in errors."""
     try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+        return document(text)
+    except ValueError as error:
         raise CampaignError(f"{source}: not TOML: {error}") from None
+
+
+def document(text: str) -> dict[str, Any]:
+    """The TOML document in `text`. Errors: ValueError, also where it goes beyond what TOML promises (64 bits)."""
+    try:
+        data = tomllib.loads(text)
+        _require_64_bits(data, "")
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    return data
+
+
+def _require_64_bits(value: Any, name: str) -> None:
+    if isinstance(value, dict):
+        for key, one in value.items():
+            _require_64_bits(one, f"{name}.{key}" if name else key)
+    elif isinstance(value, list):
+        for one in value:
+            _require_64_bits(one, name)
+    elif isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise ValueError(f"{name}: a whole number has 64 bits at most")
 
 
 def nearest(word: str, known: Sequence[str]) -> str:
@@ -112,11 +133,11 @@ class Table:
             raise self.fail(key, f"{value} is not a whole number from {low} to {high}")
         return value
 
-    def number(self, key: str, default: Any = REQUIRED, *, low: float = 0.0) -> float:
-        """A finite number that is at least `low`."""
+    def number(self, key: str, default: Any = REQUIRED, *, low: float = 0.0, high: float = 1e6) -> float:
+        """A number from `low` to `high`."""
         value = self._take(key, float, default)
-        if not low <= value < float("inf"):
-            raise self.fail(key, f"{value} is not a number from {low:g}")
+        if not low <= value <= high:
+            raise self.fail(key, f"{value} is not a number from {low:g} to {high:g}")
         return value
 
     def duration(self, key: str, default: Any = REQUIRED) -> int:

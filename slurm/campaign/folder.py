@@ -116,12 +116,23 @@ def files(plan: Plan, layout: Layout) -> dict[Path, str]:
     return found
 
 
+def resolved(folder: Path) -> Path:
+    """As folder.resolve(), which raises where a link names itself; here whoever opens it is told."""
+    return Path(os.path.realpath(folder))
+
+
 def write(plan: Plan, layout: Layout, spec_text: str, *, replace: bool) -> None:
     """Writes the folder; each file appears whole or not at all.
 
     Errors: CampaignError when the folder holds another campaign and not `replace`, or cannot be written.
     """
-    texts = {layout.spec: spec_text, **files(plan, layout)}
+    try:
+        contents = {path: text.encode() for path, text in {layout.spec: spec_text, **files(plan, layout)}.items()}
+    except UnicodeEncodeError as error:  # what the system names by other bytes
+        raise CampaignError(
+            f"{layout.folder}: cannot be written: job scripts are UTF-8, and {error.object[error.start]!r} in a path "
+            "or a --set is not; use another one"
+        ) from None
     if layout.manifest.exists() and not replace:
         there = _load(layout.manifest)
         if (there.get("spec_hash"), there.get("site_hash")) != (plan.spec.hash, plan.site.hash):
@@ -133,18 +144,18 @@ def write(plan: Plan, layout: Layout, spec_text: str, *, replace: bool) -> None:
     try:
         for folder in (layout.folder, layout.jobs, layout.stores, layout.logs, layout.events):
             folder.mkdir(parents=True, exist_ok=True)
-        for path, text in texts.items():
-            _write_whole(path, text)
+        for path, content in contents.items():
+            _write_whole(path, content)
         for path in layout.jobs.glob("*.sh"):
-            if path not in texts:
+            if path not in contents:
                 path.unlink()
     except OSError as error:
         raise CampaignError(f"{error.filename or layout.folder}: cannot be written: {error.strerror}") from None
 
 
-def _write_whole(path: Path, text: str) -> None:
+def _write_whole(path: Path, content: bytes) -> None:
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    fresh.write_text(text, encoding="utf-8")
+    fresh.write_bytes(content)
     if path.suffix == ".sh":
         fresh.chmod(0o755)
     fresh.replace(path)
@@ -158,7 +169,7 @@ def _load(path: Path) -> dict[str, Any]:
             f"{path.parent}: is not a campaign's folder ({path.name}: {error.strerror}); "
             "make one with scripts/campaign generate SPEC --site SITE --out FOLDER"
         ) from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CampaignError(f"{path}: damaged ({error}); run scripts/campaign generate again") from None
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise CampaignError(f"{path}: of another version of scripts/campaign; run scripts/campaign generate again")
@@ -167,8 +178,16 @@ def _load(path: Path) -> dict[str, Any]:
 
 def read(folder: Path) -> Manifest:
     """The campaign in `folder`. Errors: CampaignError (not one, damaged, moved)."""
-    folder = folder.resolve()
-    data = _load(folder / "campaign.json")
+    folder = resolved(folder)
+    path = folder / "campaign.json"
+    data = _load(path)
+    try:
+        return _manifest(data, folder)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise CampaignError(f"{path}: damaged ({error!r}); run scripts/campaign generate again") from None
+
+
+def _manifest(data: dict[str, Any], folder: Path) -> Manifest:
     if data["folder"] != str(folder):
         raise CampaignError(
             f"{folder}: was generated as {data['folder']}, and its scripts write there; generate it again here "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -98,44 +98,49 @@ class Journal:
         if not self._path.exists():
             return set()
         found = set()
-        for line in self._path.read_text(encoding="utf-8").splitlines():
+        for line in self._path.read_text(encoding="utf-8", errors="replace").splitlines():
             try:
                 entry = json.loads(line)
-            except ValueError:
-                continue  # cut off by a kill
-            found |= {(entry["job"], repetition) for repetition in entry["repetitions"]}
+                found |= {(entry["job"], repetition) for repetition in entry["repetitions"]}
+            except (ValueError, KeyError, TypeError, RecursionError):
+                continue  # cut off by a kill, or damaged
         return found
 
 
-def submit(manifest: Manifest, orders: Sequence[Order], active: dict[Unit, Active], lock: int) -> list[str]:
-    """Hands `orders` to the scheduler, or runs them here where there is none. Returns a line for each.
+def submit(
+    manifest: Manifest,
+    orders: Sequence[Order],
+    active: dict[Unit, Active],
+    lock: int,
+    tell: Callable[[str], None],
+) -> None:
+    """Hands `orders` to the scheduler, or runs them here where there is none.
 
-    lock: the descriptor of folder.locked.
+    lock: the descriptor of folder.locked. tell: called at once with a line about each.
     Errors: CampaignError for the first that is rejected (SubmissionStopped once one was accepted).
     """
     if manifest.scheduler == "none":
-        return _run_here(manifest, orders)
+        _run_here(manifest, orders, tell)
+        return
     machine, journal = scheduler.of(manifest, lock), Journal(manifest)
     gates = [
         active[unit].id.partition("_")[0].partition("[")[0]
         for job, repetition in manifest.units()
         if job.gate and (unit := (job.name, repetition)) in active
     ]
-    lines: list[str] = []
-    for order in orders:
+    for accepted, order in enumerate(orders):
         after = list(dict.fromkeys(gates)) if order.after_gate else []
         try:
             number = machine.submit(order.job, order.repetitions, after)
         except CampaignError as error:
-            if not lines:
+            if accepted == 0:
                 raise
-            raise SubmissionStopped(f"{error} (submitted before it: {len(lines)} jobs, which stay)") from None
+            raise SubmissionStopped(f"{error} (submitted before it: {accepted} jobs, which stay)") from None
         journal.add(order.job.name, order.repetitions, number)
         if order.job.gate:
             gates.append(number)
         waits = f", after {' '.join(after)} has succeeded" if after else ""
-        lines.append(f"{order.job.name}: job {number}, {counted(order)}{waits}")
-    return lines
+        tell(f"{order.job.name}: job {number}, {counted(order)}{waits}")
 
 
 def counted(order: Order) -> str:
@@ -144,11 +149,10 @@ def counted(order: Order) -> str:
     return f"{order.lacking} cells in repetition{'s' if len(order.repetitions) > 1 else ''} {repetitions}"
 
 
-def _run_here(manifest: Manifest, orders: Sequence[Order]) -> list[str]:
+def _run_here(manifest: Manifest, orders: Sequence[Order], tell: Callable[[str], None]) -> None:
     machine, journal = Local(manifest), Journal(manifest)
-    lines = []
     for order in orders:
-        print(f"{order.job.name}: {counted(order)}, at most {order.job.walltime_seconds // 60} min", flush=True)
+        tell(f"{order.job.name}: {counted(order)}, at most {order.job.walltime_seconds // 60} min")
         journal.add(order.job.name, order.repetitions, "here")
         code, interrupted = machine.run(order.job)
         log = manifest.layout.logs / f"{order.job.name}.out"
@@ -156,8 +160,7 @@ def _run_here(manifest: Manifest, orders: Sequence[Order]) -> list[str]:
             raise SubmissionStopped(f"stopped during job {order.job.name}; what was measured is stored, resume goes on")
         if code == 2 or (code != 0 and order.job.gate):
             raise SubmissionStopped(f"job {order.job.name} ended with {code}, the others were not started; see {log}")
-        lines.append(f"{order.job.name}: {'done' if code == 0 else f'cells are lacking, see {log}'}")
-    return lines
+        tell(f"{order.job.name}: {'done' if code == 0 else f'cells are lacking, see {log}'}")
 
 
 def active_units(manifest: Manifest) -> dict[Unit, Active]:

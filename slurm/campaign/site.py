@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 from campaign import bench_options
 from campaign.canonical import digest
 from campaign.errors import CampaignError
-from campaign.fields import Table, load, nearest
+from campaign.fields import Table, document, load, nearest
 
 SITES = Path(__file__).resolve().parents[1] / "sites"
 SCHEDULERS = ("slurm", "lsf", "none")
@@ -272,8 +271,8 @@ def assigned(data: dict[str, Any], assignment: str) -> dict[str, Any]:
     for part in parts:
         there = there.get(part) if isinstance(there, dict) else None
     try:
-        value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+        value = document(f"value = {text}")["value"]
+    except ValueError:
         value = text
     if isinstance(there, str) and not isinstance(value, str):  # an account of digits only, a time
         value = text

@@ -117,17 +117,7 @@ def from_data(data: dict[str, Any], source: str) -> Spec:
         options=bench_options.read(options),
     )
     table.close()
-    max_time = dict(spec.options).get("max-time")
-    if max_time is not None and not _is_positive(max_time):
-        raise options.fail("max-time", f"'{max_time}' is not a number of seconds")
     return spec
-
-
-def _is_positive(text: str) -> bool:
-    try:
-        return 0 < float(text) < float("inf")
-    except ValueError:
-        return False
 
 
 def read(path: Path) -> Spec:

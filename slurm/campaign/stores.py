@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import shutil
 import sqlite3
+import stat
 import tempfile
 from collections.abc import Callable, Iterable
 from datetime import datetime
@@ -50,6 +51,8 @@ def _pragma(name: str) -> int:
 
 
 def _check_header(path: Path) -> None:
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise Unreadable("not a file")  # a pipe would be waited for
     with path.open("rb") as file:
         header = file.read(100)
     if not header:

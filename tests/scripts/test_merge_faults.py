@@ -175,6 +175,57 @@ class WhileJobsWriteTest(Folder):
         self.assertEqual(merge.merge(self.out, [self.b, copy]).added, 6)
 
 
+class PublishedMeanwhileTest(Folder):
+    """A job publishes its working file, which is gone then, at some moment of a merge that has found it."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.leftover = self.folder / "a.db.00000000-1111.partial"
+
+    def gone_after(self, owner: object, name: str, calls: int) -> None:
+        """Makes the leftover, which goes away with the end of the `calls`-th call of a function."""
+        self.leftover.unlink(missing_ok=True)
+        make(self.leftover, SessionSpec(), seed=9)
+        os.utime(self.leftover, (LONG_AGO, LONG_AGO))
+        function = getattr(owner, name)
+
+        def followed(*arguments: object) -> object:
+            nonlocal calls
+            calls -= 1
+            result = function(*arguments)
+            if calls == 0:
+                self.leftover.unlink()
+            return result
+
+        setattr(owner, name, followed)
+        self.addCleanup(setattr, owner, name, function)
+
+    def test_what_was_found_and_is_gone_is_a_note(self) -> None:
+        moments = ((merge, "plan", 1), (merge, "absorb", 1), (store, "read_header", 3), (merge, "absorb", 2))
+        for moment in moments:
+            with self.subTest(moment):
+                self.out.unlink(missing_ok=True)
+                self.gone_after(*moment)
+                outcome = merge.merge(self.out, [self.a])
+                self.assertFalse(self.leftover.exists())
+                self.assertEqual((outcome.added, outcome.left_out, len(outcome.notes)), (3, [], 1))
+                self.assertIn("is gone, its job has just published: merge again", outcome.notes[0])
+
+    def test_gone_between_the_listing_and_the_first_look(self) -> None:
+        self.leftover.symlink_to("nowhere")
+        outcome = merge.merge(self.out, [self.folder])
+        self.assertEqual((outcome.added, len(outcome.notes)), (6, 1))
+        self.assertIn("partial: is gone", outcome.notes[0])
+
+    def test_what_was_named_must_be_there(self) -> None:
+        for moment in ((merge, "plan", 1), (store, "read_header", 2), (store, "read_header", 4)):
+            with self.subTest(moment):
+                self.gone_after(*moment)
+                with self.assertRaisesRegex(StoreError, "partial: no such file"):
+                    merge.merge(self.out, [self.a, self.leftover])
+                self.assertFalse(self.out.exists())
+
+
 class StatesOfOneRunTest(Folder):
     """A leftover that was merged too early, and then the same run finished."""
 
@@ -336,6 +387,27 @@ merge.merge(Path(sys.argv[3]), [Path(p) for p in sys.argv[4:]])
         self.assertEqual(len(notes), 2, notes)
         self.assertIn("removed", " ".join(notes))
         self.assertIn("a merge on node-17", " ".join(notes))
+
+    def test_what_no_merge_has_left_is_let_be(self) -> None:
+        for process in ("\u00b2", "12345678901234567890", "x"):
+            (self.folder / f"out.db.{socket.gethostname()}.{process}.merging").touch()
+        self.assertEqual(merge.merge(self.out, [self.a]).notes, [])
+        self.assertEqual(len(list(self.folder.glob("*.merging"))), 3)
+
+
+class LinkTest(Folder):
+    def test_links_to_themselves(self) -> None:
+        loop = self.folder / "loop.db"
+        loop.symlink_to(loop)
+        for output, inputs, message in (
+            (loop, [self.a], "loop.db: cannot be written: .*symbolic links"),
+            (self.out, [self.a, loop], "loop.db: no such file"),
+            (self.out, [self.folder], "loop.db: no such file"),
+        ):
+            with self.assertRaisesRegex(StoreError, message):
+                merge.merge(output, inputs)
+        self.assertFalse(self.out.exists())
+        self.assert_no_working_file()
 
 
 class FullDiskTest(Folder):

@@ -208,6 +208,16 @@ class EfficiencyTest(unittest.TestCase):
         self.assertEqual(len(selection.left_out), 3)
         self.assertTrue(all(line.startswith("3 ") for line in selection.left_out))
 
+    def test_runs_that_compare_settings_are_left_out(self) -> None:
+        recorded = Path(__file__).resolve().parents[2] / "results" / "recorded"
+        found = runs.load([recorded / "2026-11-22-h200-second" / "gpu_check.db"])
+        selection = efficiency.select(found)
+        self.assertEqual(len(efficiency.cells(selection.runs)), 6, "three networks in two types")
+        self.assertEqual(len(selection.left_out), 1)
+        self.assertIn("6 that compare settings (label way;", selection.left_out[0])
+        with self.assertRaisesRegex(NotComparable, "gpu.option.graph"):
+            efficiency.cells(found)
+
     def test_a_session_that_mixes_kinds_is_refused(self) -> None:
         make(self.file, SessionSpec())
         found = runs.load([self.file])

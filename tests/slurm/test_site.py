@@ -54,6 +54,10 @@ class SiteTest(unittest.TestCase):
             ("submit.acount=x", r"submit.acount: there is no such key \(did you mean account"),
             ("node.cores=many", "node.cores: 'many' is not a whole number"),
             ("submit=3", "submit: 3 is not a table"),
+            ("walltime.margin=1e308", r"walltime.margin: 1e\+308 is not a number from 1 to 1e\+06"),
+            ("walltime.margin=1" + "0" * 400, "walltime.margin: '10+' is not a number"),
+            ("node.cores=" + "1" * 5000, "node.cores: '1+' is not a whole number"),
+            ("node.cores=" + "[" * 3000, r"node.cores: '\[+' is not a whole number"),
         ):
             with self.subTest(bad):
                 self.assertRegex(fault(site_of, "slurm-4gpu", bad), pattern)
@@ -98,6 +102,11 @@ class SiteTest(unittest.TestCase):
             ('base = "laptop"\n[submit]\narray = true', "submit.array: needs a scheduler"),
             ('base = "frontier"', "site 'frontier': there is no such site; known: laptop, slurm"),
             ("base = 3", "base: 3 is not a string"),
+            (
+                f'base = "slurm"\n[walltime]\nmargin = 1{"0" * 400}',
+                "walltime.margin: a whole number has 64 bits at most",
+            ),
+            ('base = "slurm"\n[walltime]\nstartup_seconds = inf', "startup_seconds: inf is not a number from 0 to"),
         ]
         for text, pattern in cases:
             with self.subTest(text):

@@ -76,13 +76,33 @@ class SpecTest(unittest.TestCase):
             (MINIMAL + "[options]\nimage-size = true", r"options.image-size: --image-size takes a value"),
             (MINIMAL + "[options]\nimage-size = [1]", r"options.image-size: takes a string, a number, or true"),
             (MINIMAL + '[options]\nmax-time = "long"', r"options.max-time: 'long' is not a number of seconds"),
+            (MINIMAL + '[options]\nalgorithm = ""', r"options.algorithm: is empty; give a value, or leave it out"),
+            (MINIMAL + '[options]\nreplay = "--tune"', r"options.replay: '--tune' begins like an option"),
+            (
+                MINIMAL + "[options]\nnum_iters = 2\nnum-iters = 3",
+                r"options.num-iters: is --num-iters, as num_iters is",
+            ),
+            (MINIMAL + "[options]\ntune = false\n--tune = true", r"options.--tune: is --tune, as tune is"),
             ("name = small", r"spec.toml: not TOML: .*line 1"),
+            (MINIMAL.replace("= 4", "= " + "1" * 5000), r"not TOML: .* 5000 digits"),
+            (MINIMAL.replace("= 4", "= 0x" + "1" * 5000), r"weak.batch_size: a whole number has 64 bits at most"),
+            ("seeds = [1, 9223372036854775808]\n" + MINIMAL, r"seeds: a whole number has 64 bits at most"),
+            ("seeds = " + "[" * 3000, r"nested too deeply"),
+            ("a" + ".a" * 3000 + " = 1", r"nested too deeply"),
         ]
         for text, pattern in cases:
             with self.subTest(pattern):
                 said = fault(spec_of, text)
                 self.assertRegex(said, pattern)
                 self.assertTrue(said.startswith("spec.toml: "), said)
+
+    def test_a_maximal_time_is_one_that_the_program_takes(self) -> None:
+        for text in ("0.5", "1e8", '"1_0"', '" 20 "', '"\uff12\uff10"', '"+5"', '"5\\n"', '"inf"', "nan", "-3"):
+            with self.subTest(text):
+                said = fault(spec_of, MINIMAL + f"[options]\nmax_time = {text}")
+                self.assertRegex(said, r"options.max_time: '.*' is not a number of seconds from 1 to 10000000")
+        for text, seconds in (("1", 1), ("1e7", 1e7), ('"1.5e+2"', 150), ('"20."', 20)):
+            self.assertEqual(spec_of(MINIMAL + f"[options]\nmax-time = {text}").max_time_seconds(), seconds)
 
     def test_files(self) -> None:
         self.assertRegex(fault(spec.read, Path("/nowhere/x.toml")), "/nowhere/x.toml: cannot be read: No such file")

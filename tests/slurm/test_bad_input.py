@@ -1,0 +1,179 @@
+"""Bad input and bad days: one line, the right exit code, and no job that is not run because nobody reads."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import unittest
+import unittest.mock
+from pathlib import Path
+
+from campaigns import REPOSITORY, STAND_INS
+from test_life import LifeTest
+
+PROGRAM = REPOSITORY / "scripts" / "campaign"
+SPEC = """
+name = "here"
+models = ["vgg16"]
+ranks = [1]
+repetitions = 3
+[weak]
+batch_size = 4
+"""
+# Jobs run here, and the launcher is one that only drops its own words (-n RANKS).
+SITE = f"""
+base = "laptop"
+name = "here"
+[program]
+hvd_bench = "{STAND_INS}/hvd_bench"
+[launch]
+command = ["bash", "-c", 'shift 2; exec "$@"', "-"]
+"""
+
+
+class HereTest(LifeTest):
+    SCHEDULER_SITE = SITE
+
+    def setUp(self) -> None:
+        super().setUp()
+        (self.top / "spec.toml").write_text(SPEC, encoding="utf-8")
+
+    def run_with(self, *words: object, **more: object) -> subprocess.CompletedProcess[str]:
+        """scripts/campaign as a person calls it, with `more` for subprocess.run."""
+        streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "env": self.cluster.environment(), **more}
+        return subprocess.run([PROGRAM, *map(str, words)], text=True, timeout=60, check=False, **streams)
+
+    def nobody(self) -> int:
+        """The end of a pipe to write to whose reader is gone."""
+        read, write = os.pipe()
+        os.close(read)
+        self.addCleanup(os.close, write)
+        return write
+
+
+class NobodyReadsTest(HereTest):
+    def test_all_jobs_are_run_all_the_same(self) -> None:
+        self.generate()
+        done = self.run_with("submit", self.folder, stdout=self.nobody())
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.assertEqual(self.counts(), {"done": 3})
+
+    def test_notes_that_nobody_reads(self) -> None:
+        self.generate()
+        (self.folder / "stores" / "empty.db").touch()
+        nobody = self.nobody()
+        self.assertEqual(self.run_with("resume", self.folder, stdout=nobody, stderr=nobody).returncode, 0)
+        self.assertEqual(self.counts(), {"done": 3})
+
+    def test_a_full_disk_below_the_output(self) -> None:
+        self.generate()
+        with Path("/dev/full").open("w") as full:
+            done = self.run_with("submit", self.folder, stdout=full)
+        self.assertEqual(done.returncode, 0)
+        self.assertEqual(
+            done.stderr, "scripts/campaign: standard output: No space left on device; going on without it\n"
+        )
+        self.assertEqual(self.counts(), {"done": 3})
+
+    def test_what_was_run_is_said_at_once(self) -> None:
+        self.generate()
+        (self.folder / "jobs" / "n0001-r2.sh").write_text("exit 2\n", encoding="utf-8")
+        done = self.call("submit", self.folder)
+        self.refused(done, "job n0001-r2 ended with 2", code=1)
+        self.assertIn("n0001-r1: done\nn0001-r2: 1 cells", done.stdout)
+
+    def test_generate_writes_its_folder(self) -> None:
+        (self.top / "spec.toml").write_text(SPEC.replace("= 3", "= 200"), encoding="utf-8")
+        words = ("generate", self.top / "spec.toml", "--site", self.top / "site.toml", "--out", self.folder)
+        self.assertEqual(self.run_with(*words, stdout=self.nobody()).returncode, 0)
+        self.assertEqual(self.counts(), {"lacking": 200})
+
+    def test_status_that_goes_nowhere(self) -> None:
+        self.generate()
+        for where, message in ((">&-", "standard output is closed"), (">/dev/full", "standard output: No space left")):
+            command = f"{shlex.quote(str(PROGRAM))} status {shlex.quote(str(self.folder))} {where}"
+            done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False)
+            self.refused(done, f"scripts/campaign: {message}")
+
+    def test_a_path_that_the_terminal_has_no_characters_for(self) -> None:
+        self.folder = self.top / "café"
+        self.generate()
+        environment = {**self.cluster.environment(), "PYTHONIOENCODING": "ascii"}
+        done = self.run_with("status", self.folder, env=environment)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.assertIn("caf\\xe9", done.stdout)
+
+
+class DamagedTest(HereTest):
+    def test_the_manifest(self) -> None:
+        self.generate()
+        manifest = self.folder / "campaign.json"
+        whole = json.loads(manifest.read_text(encoding="utf-8"))
+        texts = ['{"format": 1}', "[" * 100_000, json.dumps({**whole, "jobs": [3]})]
+        texts += [
+            json.dumps({**whole, "submit": {}}),
+            json.dumps({**whole, "jobs": [{**whole["jobs"][0], "cells": 3}]}),
+        ]
+        for text in texts:
+            with self.subTest(text[:20]):
+                manifest.write_text(text, encoding="utf-8")
+                self.refused(self.call("status", self.folder), "campaign.json: damaged (", "generate again")
+
+    def test_the_journal(self) -> None:
+        self.generate()
+        self.good("submit")
+        journal = self.folder / "submissions.jsonl"
+        bad = b'null\n\xff\xfe\n{"job": [], "repetitions": [1]}\n' + b"[" * 100_000 + b"\n"
+        journal.write_bytes(bad + journal.read_bytes())
+        self.assertEqual(self.counts(), {"done": 3})
+        self.refused(self.call("submit", self.folder), "was submitted before")
+
+    def test_links_to_themselves(self) -> None:
+        loop = self.top / "loop"
+        loop.symlink_to(loop)
+        self.refused(self.call("status", loop), "loop: is not a campaign's folder", "symbolic links")
+        spec, site = self.top / "spec.toml", self.top / "site.toml"
+        self.refused(self.call("generate", spec, "--site", site, "--out", loop), "loop: cannot be written")
+
+    def test_names_that_are_not_utf8(self) -> None:
+        words = ("generate", self.top / "spec.toml", "--site", self.top / "site.toml", "--out")
+        folder = self.top / "c\udcff"
+        self.refused(self.call(*words, folder), "job scripts are UTF-8")
+        self.refused(self.call(*words, self.folder, "--set", "program.hvd_bench=\udcff"), "job scripts are UTF-8")
+        self.assertFalse(folder.exists() or self.folder.exists())
+
+    def test_pipes_are_not_waited_for(self) -> None:
+        self.generate()
+        os.mkfifo(self.folder / "stores" / "y.db")
+        os.mkfifo(self.folder / "events" / "n0001-r1.r1.a.log")
+        for command in ("status", "resume"):
+            done = self.run_with(command, self.folder)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertIn("y.db: not a file; its cells count as lacking", done.stdout + done.stderr)
+
+
+class EndTest(HereTest):
+    """However a command ends, it is one line."""
+
+    def ended_by(self, fault: BaseException) -> subprocess.CompletedProcess[str]:
+        self.generate()
+        with unittest.mock.patch("campaign.life.held_cells", side_effect=fault):
+            return self.call("status", self.folder)
+
+    def test_control_c(self) -> None:
+        self.refused(self.ended_by(KeyboardInterrupt()), "scripts/campaign: interrupted", code=7)
+
+    def test_a_defect_of_ours(self) -> None:
+        done = self.ended_by(ZeroDivisionError("two\nlines"))
+        self.refused(done, "unexpected ZeroDivisionError: two lines (", "please report it", code=9)
+
+
+def load_tests(loader: unittest.TestLoader, _: object, __: object) -> unittest.TestSuite:
+    cases = (NobodyReadsTest, DamagedTest, EndTest)
+    return unittest.TestSuite(loader.loadTestsFromTestCase(case) for case in cases)
+
+
+if __name__ == "__main__":
+    unittest.main()
