@@ -4,15 +4,18 @@ Needs no network and installs nothing. Each part has its time limit; one that fa
 others, and what is finished is kept whatever ends the call. A later call with the same folder goes on where the last
 one stopped. docs/gpu_check.md says how to bring it to a host.
 
-Exit code: 0 every part ran and is good, 1 a part failed, 2 usage or output, 3 something did not run (no GPU, no time).
+Exit code: 0 every part ran and is good, 1 a part failed, 2 usage or output, 3 something did not run (no GPU, no time),
+7 interrupted before or after the parts.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import datetime
 import fnmatch
 import json
+import os
 import platform
 import signal
 import sys
@@ -22,7 +25,7 @@ from pathlib import Path
 
 from . import host
 from .comparing import write_verdict
-from .files import UNFINISHED, replace_text
+from .files import UNFINISHED, copy_whole, replace_text
 from .ledger import Ledger
 from .parts import Part, parts_for
 from .place import Place, find_place
@@ -32,6 +35,8 @@ from .visit import ON_THE_CPU, ON_THE_GPU, Visit
 
 ROOT = Path(__file__).resolve().parents[2]
 MACHINE = "machine.json"
+WINNERS = "*.winners"  # named after network, type, cuDNN and GPU; the programs use none of another cuDNN or GPU
+MOST_MINUTES = 1e6
 
 
 def parse_arguments() -> tuple[argparse.Namespace, list[Part]]:
@@ -44,6 +49,7 @@ def parse_arguments() -> tuple[argparse.Namespace, list[Part]]:
     parser.add_argument("--minutes", type=float, help="take the parts that fit, and end by then")
     parser.add_argument("--again", action="store_true", help="also the parts that are finished in that directory")
     parser.add_argument("--list", action="store_true", help="print the parts with their estimates, and stop")
+    parser.add_argument("--winners", type=Path, metavar="FOLDER", help="winners/ of an earlier visit, to tune less")
     parser.add_argument("--python", help="a Python that has PyTorch (default: the first that is found)")
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda", help="cpu: tests this command, not a GPU")
     parser.add_argument(
@@ -57,8 +63,10 @@ def parse_arguments() -> tuple[argparse.Namespace, list[Part]]:
             parser.error(f"no part '{pattern}': --list prints them")
     if str(options.directory) in names:
         parser.error(f"'{options.directory}' is a part: name a directory before it")
-    if options.minutes is not None and not options.minutes > 0:
-        parser.error(f"--minutes: {options.minutes} is not above 0")
+    if options.minutes is not None and not 0 < options.minutes <= MOST_MINUTES:
+        parser.error(f"--minutes: {options.minutes} is not above 0 and finite; leave it out to set no bound")
+    if options.winners and not any(options.winners.glob(WINNERS)):
+        parser.error(f"--winners: there is no {options.winners / WINNERS}: name the folder winners of an earlier visit")
     asked = [name for name in names if any(fnmatch.fnmatch(name, pattern) for pattern in options.parts or ["*"])]
     return options, [part for part in known if part.estimate.part in asked]
 
@@ -103,13 +111,19 @@ def make_visit(place: Place, out: Path, options: argparse.Namespace, gpu: host.G
     )
 
 
-def write_machine(visit: Visit, options: argparse.Namespace, before: list[dict]) -> None:
-    """machine.json: what was here, and what was asked for, one entry per call."""
+def winners_to_copy(given: Path | None, ours: Path) -> list[Path]:
+    """The files of fastest engines that `ours` lacks."""
+    return [file for file in sorted(given.glob(WINNERS)) if not (ours / file.name).exists()] if given else []
+
+
+def write_machine(visit: Visit, options: argparse.Namespace, winners: int, before: list[dict]) -> None:
+    """machine.json: what was here, what was asked for, how many winners were copied; one entry per call."""
     manifest = visit.place.root / "manifest.json"
     facts = {
         "started_utc": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "arguments": sys.argv[1:],
         "device": options.device,
+        "winners_copied": winners,
         "gpu": asdict(visit.gpu) if visit.gpu else None,
         "torch": visit.torch[1] if isinstance(visit.torch, tuple) else visit.torch,
         "bundle_commit": json.loads(manifest.read_text(encoding="utf-8"))["commit"] if manifest.exists() else None,
@@ -127,10 +141,10 @@ def earlier_calls(out: Path, gpu: host.Gpu | None) -> list[dict]:
     try:
         calls = json.loads((out / MACHINE).read_text(encoding="utf-8"))
         there = calls[-1]["gpu"]
+        name = there["name"] if there else "no GPU"
     except (OSError, ValueError, LookupError, TypeError):
         raise ValueError(f"{out} is not empty, and not of an earlier call: name another directory") from None
     if there != (asdict(gpu) if gpu else None):
-        name = there["name"] if there else "no GPU"
         raise ValueError(f"{out} has results of another machine ({name}, or another driver): name another directory")
     return calls
 
@@ -144,7 +158,10 @@ def archive(out: Path) -> Path:
 
 
 def check(options: argparse.Namespace, place: Place, parts: list[Part]) -> int:
-    """The visit itself. Errors: OSError, ValueError."""
+    """The visit itself. Errors: OSError, ValueError; KeyboardInterrupt before and after the parts."""
+    for number in (signal.SIGTERM, signal.SIGHUP):  # the end of a job or a connection is like a user's: keep all
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
+            signal.signal(number, signal.default_int_handler)
     gpu = host.find_gpu() if options.device == "cuda" else None
     if isinstance(gpu, str):
         print(f"gpu_check: no GPU: {gpu}; nothing was run", file=sys.stderr)
@@ -152,16 +169,20 @@ def check(options: argparse.Namespace, place: Place, parts: list[Part]) -> int:
     budget = budget_of(options)
     progress = Progress(budget)
     stamp = datetime.datetime.now(datetime.timezone.utc).strftime("%Y%m%dT%H%M%SZ")
-    out = (options.directory or Path(f"gpu_check-{platform.node()}-{stamp}")).resolve()
-    out.mkdir(parents=True, exist_ok=True)
+    out = Path(os.path.realpath(options.directory or f"gpu_check-{platform.node()}-{stamp}"))
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except FileExistsError:
+        raise ValueError(f"{out} is no directory: name another") from None
     calls = earlier_calls(out, gpu)
     ledger = Ledger(out, [part.estimate for part in parts], call=len(calls) + 1)
     visit = make_visit(place, out, options, gpu, progress)
-    write_machine(visit, options, calls)
+    winners = winners_to_copy(options.winners, visit.winners)
+    write_machine(visit, options, len(winners), calls)  # first: it says that the directory is ours
     progress.say(f"{gpu.name if gpu else 'no GPU: this tests the command alone'}, results in {out}")
-    for number in (signal.SIGTERM, signal.SIGHUP):  # the end of a job or a connection is like a user's: keep all
-        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
-            signal.signal(number, signal.default_int_handler)
+    for file in winners:
+        visit.winners.mkdir(exist_ok=True)
+        copy_whole(file, visit.winners / file.name)
     not_yet = f"no time: {duration(budget)} were given" if budget else "not reached"
     try:
         run_parts(visit, parts, budget, progress, ledger, options.again)
@@ -169,34 +190,50 @@ def check(options: argparse.Namespace, place: Place, parts: list[Part]) -> int:
         not_yet = f"interrupted in {visit.part or 'the beginning'}"
     ledger.write(not_yet)
     outcomes = ledger.outcomes(not_yet)
-    print("\n" + ledger.text(not_yet) + write_verdict(visit), end="")
+    closing = "\n" + ledger.text(not_yet) + write_verdict(visit)
     if any(outcome.result is Result.NOT_YET for outcome in outcomes):
-        print(f"the same command again goes on with what is missing (--minutes, or all of it): {out}")
-    print(f"{archive(out)}: what to take home (docs/gpu_check.md)")
+        closing += f"the same command again goes on with what is missing (--minutes, or all of it): {out}\n"
+    closing += f"{archive(out)}: what to take home (docs/gpu_check.md)"
+    with contextlib.suppress(BrokenPipeError):  # the parts decide, not who reads
+        print(closing)
     asked = {part.estimate.part for part in parts}
     return exit_code([outcome for outcome in outcomes if outcome.part in asked])
+
+
+def answer(options: argparse.Namespace, parts: list[Part]) -> int:
+    """What was asked for. Errors: as check()."""
+    if options.libraries:
+        torch = host.find_torch(options.python)
+        print(":".join(host.library_folders([torch[0]] if isinstance(torch, tuple) else [sys.executable])))
+        return 0
+    if options.list:
+        ledger = Ledger(options.directory, [part.estimate for part in parts]) if options.directory else None
+        print(listing(parts, ledger, budget_of(options), options.again))
+        return 0
+    place = find_place(ROOT)
+    if place is None:
+        raise ValueError(f"no programs in {ROOT}: run scripts/build, or unpack the bundle")
+    return check(options, place, parts)
 
 
 def main() -> int:
     """The command line."""
     options, parts = parse_arguments()
-    if options.libraries:
-        torch = host.find_torch(options.python)
-        print(":".join(host.library_folders([torch[0]] if isinstance(torch, tuple) else [sys.executable])))
-        return 0
+    code, fault = 0, ""
     try:
-        if options.list:
-            ledger = Ledger(options.directory, [part.estimate for part in parts]) if options.directory else None
-            print(listing(parts, ledger, budget_of(options), options.again))
-            return 0
-        place = find_place(ROOT)
-        if place is None:
-            print(f"gpu_check: no programs in {ROOT}: run scripts/build, or unpack the bundle", file=sys.stderr)
-            return 2
-        return check(options, place, parts)
+        if sys.stdout is None:
+            raise ValueError("standard output is closed; redirect it to a file")
+        code = answer(options, parts)
+        sys.stdout.flush()  # or a full disk shows only when the interpreter ends
+    except KeyboardInterrupt:
+        code, fault = 7, "interrupted; what is finished stays in the directory"
+    except BrokenPipeError:  # the reader (head, less) has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (OSError, ValueError) as error:
-        print(f"gpu_check: {error}", file=sys.stderr)
-        return 2
+        code, fault = 2, str(error)
+    if fault:
+        print(f"gpu_check: {fault}", file=sys.stderr)
+    return code
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 UNFINISHED = ".new"
@@ -12,3 +13,10 @@ def replace_text(file: Path, text: str) -> None:
     new = file.with_name(file.name + UNFINISHED)
     new.write_text(text, encoding="utf-8")
     new.replace(file)
+
+
+def copy_whole(file: Path, target: Path) -> None:
+    """As replace_text(). Errors: OSError."""
+    new = target.with_name(target.name + UNFINISHED)
+    shutil.copyfile(file, new)
+    new.replace(target)

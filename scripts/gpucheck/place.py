@@ -40,6 +40,6 @@ def find_place(root: Path) -> Place | None:
         return Place(root, root / "bin", None)
     for preset in PRESETS:
         build = root / "build" / preset
-        if (build / "bin" / "hvd_bench").exists():
+        if (build / "bin" / "train_step_bench").exists():  # scripts/quickstart builds hvd_bench alone
             return Place(root, build / "bin", build)
     return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import time
 from collections.abc import Sequence
@@ -28,11 +29,12 @@ class Progress:
         return time.monotonic() - self._begun
 
     def say(self, text: str) -> None:
-        """One line, at once."""
+        """One line, at once. The visit goes on where nobody can read it any more."""
         left = max(0.0, self.expected_end - self.elapsed())
         if self._budget is not None:
             left = min(left, max(0.0, self._budget - self.elapsed()))
-        print(f"[{duration(self.elapsed()):>5}, about {duration(left)} left] {text}", flush=True)
+        with contextlib.suppress(OSError):
+            print(f"[{duration(self.elapsed()):>5}, about {duration(left)} left] {text}", flush=True)
 
 
 def run_part(visit: Visit, part: Part, seconds: float) -> tuple[Result, float, str]:

@@ -5,15 +5,13 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import os
 import sys
 import tempfile
-import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
-from hvdb import efficiency, merge, published, report, reproduce, rerun, runs, store, tables
-from hvdb.errors import EXIT_DEFECT, EXIT_GOOD, EXIT_INTERRUPTED, EXIT_NOT_COMPARABLE, EXIT_USAGE, HvdbError
+from hvdb import edge, efficiency, merge, published, report, reproduce, rerun, runs, store, tables
+from hvdb.errors import EXIT_GOOD, EXIT_NOT_COMPARABLE, EXIT_USAGE, HvdbError
 
 EXIT_CODES = "exit codes: 0 good, 2 usage or I/O, 4 not comparable"
 
@@ -185,7 +183,7 @@ def _print_comparison(first: runs.Run, second: runs.Run, result: rerun.Compariso
             f"{result.steps[1]} now); --num-warmup-batches and --num-iters fix them"
         )
     for difference in (*result.configuration, *result.provenance):
-        mark = "can change the result" if difference.in_fingerprint else "harmless"
+        mark = "can change the result" if difference.in_fingerprint else "not in the fingerprint"
         print(f"differs ({mark}): {difference.key}: '{difference.first}' then, '{difference.second}' now")
     if not result.comparable:
         print("not comparable: something that can change the result differs (above)")
@@ -199,20 +197,26 @@ def run_rerun(argv: Sequence[str]) -> int:
     parser.add_argument("--execute", action="store_true", help="run it again and compare")
     parser.add_argument("--db", type=Path, help="keep the new run in this store (it must not exist)")
     parser.add_argument("--directory", type=Path, help="run it there (default: in the directory of the record)")
+    parser.add_argument("--program", type=Path, help="run this hvd_bench (default: the one of the record)")
     parser.add_argument("--timeout", type=_seconds, default=3600.0, metavar="SECONDS")
     arguments = parser.parse_args(argv)
     stored = runs.load(arguments.stores)
     first = runs.find(stored, arguments.run)
     print(f"run {first.uuid} ({first.phase}, {first.status}), session of {first.session['started_utc']}")
     print(f"command: {first.session['command_line']}")
+    place = rerun.Place(arguments.directory, arguments.program)
     if not arguments.execute:
+        print(rerun.built_from(first))
+        if place != rerun.Place():
+            print(f"there: {rerun.command_at(place, first, arguments.db or Path('rerun.db'))}")
         print("--execute runs it again and compares")
         return EXIT_GOOD
+    rerun.end_in_order_when_told()
     with tempfile.TemporaryDirectory(prefix="hvdb-rerun-") as scratch:
         store_file = arguments.db or Path(scratch) / "rerun.db"
         if store_file.exists():
             raise HvdbError(f"{store_file}: exists already; --db takes a new file")
-        rerun.execute(first, store_file.resolve(), arguments.timeout, arguments.directory)
+        rerun.execute(first, store_file.absolute(), arguments.timeout, place)
         made = runs.load([store_file])
         second = rerun.counterpart(first, made)
         result = rerun.compare(first, stored, second, made)
@@ -253,33 +257,7 @@ def main(argv: Sequence[str]) -> int:
     if not argv or argv[0] not in COMMANDS:
         print(f"usage: python -m hvdb {{{','.join(COMMANDS)}}} ...", file=sys.stderr)
         return EXIT_USAGE
-
-    def say(text: object) -> None:
-        print(f"scripts/{argv[0]}: {' '.join(str(text).split())}", file=sys.stderr)
-
-    try:
-        if sys.stdout is None:
-            raise HvdbError("standard output is closed; redirect it to a file")
-        code = COMMANDS[argv[0]](argv[1:])
-        sys.stdout.flush()  # or a full disk shows only when the interpreter ends
-        return code
-    except HvdbError as error:
-        say(error)
-        return error.exit_code
-    except KeyboardInterrupt:
-        say("interrupted")
-        return EXIT_INTERRUPTED
-    except BrokenPipeError:  # the reader (head, less) has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_GOOD
-    except OSError as error:
-        say(f"{error.filename}: {error.strerror}" if error.filename else error.strerror)
-        return EXIT_USAGE
-    except Exception as error:
-        frame = traceback.extract_tb(error.__traceback__)[-1]
-        where = f"{Path(frame.filename).name}:{frame.lineno}"
-        say(f"unexpected {type(error).__name__}: {error} ({where}); this is a defect of hvd_bench, please report it")
-        return EXIT_DEFECT
+    return edge.run(f"scripts/{argv[0]}", lambda: COMMANDS[argv[0]](argv[1:]))
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ import shlex
 import signal
 import subprocess
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,10 +42,29 @@ class Comparison:
         return not self.configuration and not any(d.in_fingerprint for d in self.provenance)
 
 
-def command_with_store(command_line: str, store_file: Path, directory: Path | None = None) -> str:
+@dataclass(frozen=True)
+class Place:
+    """Where a run is made again; None: where the record has it."""
+
+    directory: Path | None = None
+    program: Path | None = None  # hvd_bench
+
+
+def built_from(run: Run) -> str:
+    """One line on the sources of the run's program."""
+    commit, state = run.fact("git.commit"), run.fact("git.state")
+    if commit in ("", "unknown"):
+        return "built from: no commit is recorded"
+    how = f"git checkout {commit} && scripts/build release" if state == "clean" else "files of it had been changed"
+    return f"built from: commit {commit}, {state or 'unknown state'} ({how})"
+
+
+def command_with_store(
+    command_line: str, store_file: Path, directory: Path | None = None, moved: Mapping[str, str] | None = None
+) -> str:
     """The recorded command line with its output options replaced by `--db store_file`, a trace going beside that.
 
-    Operators stay operators. `directory` takes the place of the recorded one.
+    Operators stay operators. `directory` takes the place of the recorded one, `moved` has new words for old.
     """
     lexer = shlex.shlex(command_line, posix=True, punctuation_chars="&|;")
     lexer.whitespace_split = True
@@ -68,6 +88,7 @@ def command_with_store(command_line: str, store_file: Path, directory: Path | No
             skip = 0 if "=" in word else OUTPUT_OPTIONS.get(name, 1)
             kept += [TRACE_OPTION, _quote(trace)] if name == TRACE_OPTION else []
             continue
+        word = (moved or {}).get(word, word)
         kept.append(word if word in SHELL_OPERATORS else _quote(word))
     return " ".join([*kept, "--db", _quote(str(store_file))])
 
@@ -78,17 +99,43 @@ def _quote(word: str) -> str:
     return f"{match[1]}={shlex.quote(match[2])}" if match else shlex.quote(word)
 
 
-def execute(run: Run, store_file: Path, timeout_seconds: float, directory: Path | None = None) -> None:
-    """Runs the record's command line in a shell, results into `store_file`; its output goes to the terminal.
+def command_at(place: Place, run: Run, store_file: Path) -> str:
+    """The record's command line, to be run at `place`, results into `store_file`.
 
-    It runs in `directory`, or in that of the record.
-
-    Errors: HvdbError if the record cannot be read as a command, it fails or takes longer than `timeout_seconds`.
+    Errors: HvdbError if it cannot be read as a command, or `place` has a program that is none or has none to replace.
     """
+    line = run.session["command_line"]
     try:
-        command = command_with_store(run.session["command_line"], store_file, directory)
+        moved = _moved(place.program, shlex.split(line), run) if place.program else {}
+        return command_with_store(line, store_file, place.directory, moved)
     except ValueError as error:
         raise HvdbError(f"the command line of run {run.short_id} is damaged ({error})") from error
+
+
+def _moved(program: Path, words: list[str], run: Run) -> dict[str, str]:
+    """The words that name the program of the record -> `program`."""
+    if not (program.is_file() and os.access(program, os.X_OK)):
+        raise HvdbError(f"--program: no program at {program}: run scripts/build, or name another")
+    recorded, directory = run.fact("build.binary"), run.fact("command.directory")
+    names = [w for w in words if w == Path(recorded).name or os.path.normpath(Path(directory, w)) == recorded]
+    if not names:
+        raise HvdbError(f"--program: the command of run {run.short_id} does not name its program ('{recorded}')")
+    return dict.fromkeys(names, str(program.absolute()))
+
+
+def end_in_order_when_told() -> None:
+    """From now on SIGTERM and SIGHUP are an interrupt, which execute() and its caller clean up after."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
+            signal.signal(number, signal.default_int_handler)
+
+
+def execute(run: Run, store_file: Path, timeout_seconds: float, place: Place) -> None:
+    """Runs the record's command line in a shell at `place`, results into `store_file`; its output goes to the terminal.
+
+    Errors: HvdbError as command_at(), or if it fails or takes longer than `timeout_seconds`.
+    """
+    command = command_at(place, run, store_file)
     environment = dict(os.environ)
     if os.geteuid() == 0:
         environment.setdefault("OMPI_ALLOW_RUN_AS_ROOT", "1")
@@ -102,8 +149,9 @@ def execute(run: Run, store_file: Path, timeout_seconds: float, directory: Path 
     finally:
         _end(process)
     if code != 0:
-        elsewhere = "" if directory else "; if its directory or program is elsewhere now, say where with --directory"
-        raise HvdbError(f"the run ended with exit code {code}: {command}{elsewhere}")
+        unsaid = [name for name in ("directory", "program") if getattr(place, name) is None]
+        hints = [f"if its {name} is elsewhere now, say where with --{name}" for name in unsaid]
+        raise HvdbError("; ".join([f"the run ended with exit code {code}: {command}", *hints]))
 
 
 def _end(process: subprocess.Popen) -> None:

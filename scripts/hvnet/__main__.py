@@ -10,15 +10,19 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import math
 import os
+import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
+from hvdb import edge, store
+from hvdb.errors import HvdbError, StoreError
 from hvnet import network
 from hvnet.formula import PAYLOAD_SHARE, Expected, Work, expected
-from hvnet.measure import Calibration, Measured, RunFailed, Settings, calibrate, link_of, run
+from hvnet.measure import Calibration, Measured, Settings, calibrate, link_of, run
 from hvnet.network import Network, Wiring
 
 EXIT_GOOD = 0
@@ -27,6 +31,12 @@ EXIT_USAGE = 2
 EXIT_SKIPPED = 3
 _ROOT = Path(__file__).resolve().parents[2]
 _MIB = 1 << 20
+# Of a link: a slower or farther one takes minutes to calibrate (hvnet.probe).
+_MBIT = (0.5, 1e5)
+_MICROSECONDS = (0.0, 1e5)
+_MOST_NODES = 1000
+_MOST_MIB = 65536.0
+_MOST_MS = 1e5
 # Two cores carry some 2 Gbit/s of shaped traffic in all; beyond it the formula is held against the processor.
 _USABLE_MBIT = 2000
 _ROW = "{:>5} {:>7} {:>9} {:>10} {:>8} {:>17} {:>6} {:>18} {:>6} {:>17} {:>6}"
@@ -35,18 +45,26 @@ _ROW = "{:>5} {:>7} {:>9} {:>10} {:>8} {:>17} {:>6} {:>18} {:>6} {:>17} {:>6}"
 _ALGORITHMS = ("auto", "ring", "doubling", "hierarchical", "mpi")  # of hvd_bench that work between hosts
 
 
-def _list_of(kind: type, what: str) -> Callable[[str], list]:
-    def parse(text: str) -> list:
+def _number(low: float, high: float) -> Callable[[str], float]:
+    """Reads a number of that interval, a whole one where `low` is; nan is in none."""
+    kind = type(low)
+
+    def parse(text: str) -> float:
         try:
-            return [kind(word) for word in text.split(",")]
+            value = kind(text)
         except ValueError:
-            raise argparse.ArgumentTypeError(f"'{text}' is no list of {what} with commas between") from None
+            value = math.nan
+        if not low <= value <= high:
+            what = "whole number" if kind is int else "number"
+            raise argparse.ArgumentTypeError(f"'{text}' is no {what} from {low:g} to {high:g}")
+        return value
 
     return parse
 
 
-_numbers = _list_of(float, "numbers")
-_counts = _list_of(int, "whole numbers")
+def _list_of(parse: Callable[[str], float]) -> Callable[[str], list[float]]:
+    """With commas between."""
+    return lambda text: [parse(word) for word in text.split(",")]
 
 
 def _algorithms(text: str) -> list[str]:
@@ -60,17 +78,20 @@ def _arguments(argv: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="scripts/network_bench", description=__doc__, allow_abbrev=False)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     add = parser.add_argument
-    add("--nodes", type=_counts, default=[2, 4, 8], metavar="N,...", help="namespaces (default 2,4,8)")
-    add("--ranks-per-node", type=int, default=1, metavar="N", help="the formula is for 1 (default 1)")
-    add("--rate-mbit", type=_numbers, default=[250.0], metavar="R,...", help="of every link, each way (default 250)")
-    add("--latency-us", type=_numbers, default=[0.0, 1000.0], metavar="L,...", help="added, one way (default 0,1000)")
-    add("--compute-ms", type=float, default=200.0, metavar="T", help="sleep per step (default 200)")
-    add("--mib", type=float, default=8.0, metavar="S", help="gradients per rank and step in MiB (default 8)")
-    add("--buckets", type=int, default=8, metavar="N", help="equal parts that they are reduced in (default 8)")
+    counts = _list_of(_number(2, _MOST_NODES))
+    add("--nodes", type=counts, default=[2, 4, 8], metavar="N,...", help="namespaces (default 2,4,8)")
+    add("--ranks-per-node", type=_number(1, 1024), default=1, metavar="N", help="the formula is for 1 (default 1)")
+    rates, latencies = _list_of(_number(*_MBIT)), _list_of(_number(*_MICROSECONDS))
+    add("--rate-mbit", type=rates, default=[250.0], metavar="R,...", help="of every link, each way (default 250)")
+    add("--latency-us", type=latencies, default=[0.0, 1000.0], metavar="L,...", help="added, one way (default 0,1000)")
+    add("--compute-ms", type=_number(0.001, _MOST_MS), default=200.0, metavar="T", help="sleep per step (default 200)")
+    mib, parts = "gradients per rank and step in MiB (default 8)", "equal parts that they are reduced in (default 8)"
+    add("--mib", type=_number(0.0, _MOST_MIB), default=8.0, metavar="S", help=mib)
+    add("--buckets", type=_number(1, 100000), default=8, metavar="N", help=parts)
     add("--overlap", choices=("yes", "no", "both"), default="both", help="reduce during backward (default both)")
     by = "auto: ours; mpi: Open MPI's own (default auto,mpi)"
     add("--algorithms", type=_algorithms, default=["auto", "mpi"], metavar="A,...", help=by)
-    add("--iterations", type=int, default=6, metavar="N", help="samples per phase (default 6)")
+    add("--iterations", type=_number(1, 1000000), default=6, metavar="N", help="samples per phase (default 6)")
     add("--db", type=Path, default=None, metavar="FILE", help="keep the store, with every sample")
     add("--json", action="store_true", help="one JSON document instead of the table")
     add("--bench", type=Path, default=None, help="hvd_bench (default HVD_BENCH or build/release/bin/hvd_bench)")
@@ -78,20 +99,53 @@ def _arguments(argv: list[str]) -> argparse.Namespace:
     arguments = parser.parse_args(argv)
     if arguments.bench is None:
         arguments.bench = Path(os.environ.get("HVD_BENCH") or _ROOT / "build/release/bin/hvd_bench")
-    arguments.bench = arguments.bench.resolve()
-    if not os.access(arguments.bench, os.X_OK):
-        parser.error(f"no program at {arguments.bench}: run scripts/build, or name it with --bench")
-    if min(arguments.nodes) < 2 or arguments.ranks_per_node < 1:
-        parser.error("--nodes: at least 2 namespaces, --ranks-per-node: at least 1")
-    if min(arguments.rate_mbit) <= 0 or min(arguments.latency_us) < 0:
-        parser.error("--rate-mbit must be above 0, --latency-us not below")
-    if arguments.compute_ms <= 0 or arguments.iterations < 1:
-        parser.error("--compute-ms must be above 0, --iterations at least 1")
-    if arguments.buckets < 1 or arguments.mib * _MIB / arguments.buckets < 4096:
-        parser.error("--buckets must be at least 1, and --mib at least 4 KiB for each of them")
-    if arguments.db is not None and not arguments.db.resolve().parent.is_dir():
-        parser.error(f"--db: there is no directory {arguments.db.resolve().parent}")
+    if arguments.mib * _MIB / arguments.buckets < 4096:
+        parser.error("--mib must be at least 4 KiB for each of the --buckets")
+    arguments.bench = Path(os.path.realpath(arguments.bench))  # Path.resolve() raises where a link names itself
+    if arguments.db is not None:
+        arguments.db = Path(os.path.realpath(arguments.db))
+    try:
+        _require_bench(arguments.bench)
+        if arguments.db is not None:
+            _require_store(arguments.db)
+    except HvdbError as error:
+        parser.error(str(error))
     return arguments
+
+
+def _require_outside(option: str, path: Path) -> None:
+    if network.COVERED in path.parents:
+        raise HvdbError(
+            f"{option}: {path} is below {network.COVERED}, where the measurement puts a file system of its own, "
+            "which ends with it: name another place"
+        )
+
+
+def _require_bench(path: Path) -> None:
+    """Errors: HvdbError unless it is an hvd_bench that can be run inside."""
+    if not (path.is_file() and os.access(path, os.X_OK)):
+        raise HvdbError(f"no program at {path}: run scripts/build, or name it with --bench")
+    _require_outside("--bench", path)
+    try:
+        said = subprocess.run([str(path), "--version"], capture_output=True, timeout=60, check=False).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        said = b""
+    if not said.startswith(b"hvd_bench "):
+        raise HvdbError(f"--bench: {path} is no hvd_bench: it does not say so with --version")
+
+
+def _require_store(path: Path) -> None:
+    """Errors: HvdbError unless hvd_bench can make it or add to it, and it outlives the measurement."""
+    _require_outside("--db", path)
+    if not path.parent.is_dir():
+        raise HvdbError(f"--db: there is no directory {path.parent}")
+    if path.is_symlink():
+        raise HvdbError(f"--db: {path} is a link that leads back to itself: name another file")
+    if path.exists() and not (path.is_file() and path.stat().st_size == 0):
+        try:
+            store.require_ours(path)
+        except StoreError as error:
+            raise HvdbError(f"--db: {error}; name another file") from None
 
 
 def _pair(measured: float, wanted: float, scale: float) -> tuple[str, str]:
@@ -141,48 +195,63 @@ def _cases(arguments: argparse.Namespace) -> list[tuple[Work, str]]:
     return list(itertools.product(works, arguments.algorithms))
 
 
+def _measure(arguments: argparse.Namespace, wiring: Wiring, folder: Path, kept: Path, document: list[dict]) -> int:
+    """All cases on one network, which go to `document`. Returns how many failed. Errors: HvdbError."""
+    failures = 0
+    with Network(wiring, arguments.bench.with_name("delay_switch"), folder) as net:
+        calibration = calibrate(net)
+        link = link_of(net, calibration)
+        if not arguments.json:
+            print(_calibration_line(wiring, calibration), flush=True)
+        for work, algorithm in _cases(arguments):
+            settings = Settings(arguments.bench, algorithm, arguments.ranks_per_node, arguments.iterations, 300)
+            kind = "overlapped" if work.overlapped else "at-end"
+            name = f"sleep-{arguments.mib:g}MiB-{arguments.buckets}-{kind}"
+            want = expected(link, wiring.nodes, work)
+            try:
+                got = run(net, work, settings, name, folder, kept)
+            except HvdbError as error:
+                failures += 1
+                print(f"network_bench: {wiring.text}, {algorithm}: {error}", file=sys.stderr)
+                continue
+            if not arguments.json:
+                print(_row(wiring, work, algorithm, got, want), flush=True)
+            document.append(
+                {
+                    "wiring": asdict(wiring),
+                    "calibration": asdict(calibration),
+                    "work": asdict(work),
+                    "algorithm": algorithm,
+                    "measured": asdict(got),
+                    "formula": asdict(want),
+                }
+            )
+    return failures
+
+
 def _measure_all(arguments: argparse.Namespace, folder: Path) -> int:
-    store = arguments.db.resolve() if arguments.db else folder / "runs.db"
-    switch = arguments.bench.with_name("delay_switch")
+    kept = arguments.db or folder / "runs.db"
     document, failures = [], 0
     if not arguments.json:
         print(_heading(arguments), flush=True)
-    for nodes, rate, latency in itertools.product(arguments.nodes, arguments.rate_mbit, arguments.latency_us):
-        wiring = Wiring(nodes, rate, latency)
-        with Network(wiring, switch, folder) as net:
-            calibration = calibrate(net)
-            link = link_of(net, calibration)
-            if not arguments.json:
-                print(_calibration_line(wiring, calibration), flush=True)
-            for work, algorithm in _cases(arguments):
-                settings = Settings(arguments.bench, algorithm, arguments.ranks_per_node, arguments.iterations, 300)
-                kind = "overlapped" if work.overlapped else "at-end"
-                name = f"sleep-{arguments.mib:g}MiB-{arguments.buckets}-{kind}"
-                want = expected(link, nodes, work)
-                try:
-                    got = run(net, work, settings, name, folder, store)
-                except RunFailed as error:
-                    failures += 1
-                    print(f"network_bench: {nodes} nodes, {rate:g} Mbit/s, {algorithm}: {error}", file=sys.stderr)
-                    continue
-                if not arguments.json:
-                    print(_row(wiring, work, algorithm, got, want), flush=True)
-                document.append(
-                    {
-                        "wiring": asdict(wiring),
-                        "calibration": asdict(calibration),
-                        "work": asdict(work),
-                        "algorithm": algorithm,
-                        "measured": asdict(got),
-                        "formula": asdict(want),
-                    }
-                )
+    for wires in itertools.product(arguments.nodes, arguments.rate_mbit, arguments.latency_us):
+        wiring = Wiring(*wires)
+        try:
+            failures += _measure(arguments, wiring, folder, kept, document)
+        except HvdbError as error:  # what was measured before is printed all the same
+            failures += 1
+            print(f"network_bench: {wiring.text}: {error}", file=sys.stderr)
     if arguments.json:
         print(json.dumps({"cases": document, "payload_share": PAYLOAD_SHARE}, indent=2))
     return EXIT_FAILED if failures else EXIT_GOOD
 
 
 def main(argv: list[str]) -> int:
+    """Returns the exit code. A fault is one line on standard error."""
+    return edge.run("network_bench", lambda: _main(argv))
+
+
+def _main(argv: list[str]) -> int:
     """Enters the outer namespaces first, then measures inside. Returns the exit code."""
     arguments = _arguments(argv)
     if not arguments.inside:

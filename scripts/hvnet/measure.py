@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from hvdb import efficiency, runs
+from hvdb.errors import HvdbError
 from hvnet.formula import Link, Work, replay_text
 from hvnet.network import Network, address, wait_until_connected
 
@@ -18,7 +19,7 @@ _STREAM_SECONDS = 0.5  # of the calibration, at full rate
 _MIB = 1 << 20
 
 
-class RunFailed(Exception):
+class RunFailed(HvdbError):
     """hvd_bench did not end well; the text is what it said."""
 
 
@@ -46,7 +47,7 @@ class Measured:
 
 
 def calibrate(network: Network) -> Calibration:
-    """Latency and rate between the first two nodes."""
+    """Latency and rate between the first two nodes. Errors: HvdbError."""
     here = [sys.executable, "-B", "-m", "hvnet.probe"]
     first, second = network.nodes[:2]
     rate = network.wiring.rate_mbit or 10000
@@ -56,6 +57,9 @@ def calibrate(network: Network) -> Calibration:
             wait_until_connected(network, network.inside(first, *here, "measure", address(2), "1"))
             command = network.inside(first, *here, "measure", address(2), str(size))
             done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
+        except subprocess.SubprocessError as error:
+            said = getattr(error, "stderr", None) or str(error)
+            raise HvdbError(f"the link was not measured: {said.splitlines()[-1]}") from None
         finally:
             server.kill()
     return Calibration(**json.loads(done.stdout))

@@ -18,8 +18,11 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from hvdb.errors import HvdbError
+
 SUBNET = "10.77.0.0/16"
 _PR_SET_PDEATHSIG = 1
+COVERED = Path("/run")  # see prepare()
 _HEAD = "10.77.255.254"  # of mpirun, in the outer namespace
 # A smaller bucket makes tbf cut every offloaded segment in software (measured at 1 Gbit/s: 4 times slower with 16 kB);
 # the long queue loses nothing, like a lossless fabric.
@@ -116,9 +119,9 @@ def enter(command: list[str]) -> int:
 def prepare() -> Path:
     """Once, inside: /run is a file system that goes with the mount namespace, for the names of network namespaces and
     for all temporary files, those of Open MPI among them. Returns a folder in it."""
-    _do("mount -t tmpfs -o mode=755 tmpfs /run")
-    Path("/run/netns").mkdir()
-    folder = Path("/run/hvnet")
+    _do(f"mount -t tmpfs -o mode=755 tmpfs {COVERED}")
+    (COVERED / "netns").mkdir()
+    folder = COVERED / "hvnet"
     folder.mkdir()
     os.environ["TMPDIR"] = str(folder)
     _do("ip link set lo up")
@@ -197,7 +200,7 @@ class Network:
         self._switch = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self._switch.stdout is not None
         if self._switch.stdout.readline().strip() != "ready":
-            raise RuntimeError("delay_switch did not start; its message stands above")
+            raise HvdbError("delay_switch did not start; its message stands above")
         _do(f"ip addr add {_HEAD}/16 dev port{ports}")
         _do(f"ip link set port{ports} up")
 
@@ -250,5 +253,5 @@ def wait_until_connected(network: Network, probe: list[str], seconds: float = 10
     end = time.monotonic() + seconds
     while subprocess.run(probe, capture_output=True, check=False).returncode != 0:
         if time.monotonic() > end:
-            raise RuntimeError(f"no connection from {network.nodes[0]} to {network.nodes[1]} after {seconds:.0f} s")
+            raise HvdbError(f"no connection from {network.nodes[0]} to {network.nodes[1]} after {seconds:.0f} s")
         time.sleep(0.1)

@@ -133,24 +133,78 @@ class Network(unittest.TestCase):
         not_permitted = r"network namespaces or traffic shaping are not permitted here \(unshare failed: .*\)"
         self.assertRegex(done.stderr, rf"^network_bench: skipped: ({not_permitted}|no tc here .*)\n$")
 
+    def refused(self, text: str, *arguments: str) -> None:
+        """Before the network is up, with a last line that has `text`."""
+        with self.subTest(arguments):
+            command = [BENCH, "--bench", PROGRAM, *arguments]
+            done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+            self.assertEqual(done.returncode, 2, done.stderr)
+            self.assertIn(text, done.stderr.splitlines()[-1])
+            self.assertEqual(done.stdout, "")
+
     def test_bad_input(self) -> None:
         for arguments, text in (
-            (["--rate-mbit", "0"], "--rate-mbit must be above 0"),
-            (["--rate-mbit", "fast"], "'fast' is no list of numbers"),
-            (["--nodes", "1"], "at least 2"),
-            (["--nodes", "2;4"], "'2;4' is no list of whole numbers"),
+            (["--rate-mbit", "0"], "--rate-mbit: '0' is no number from 0.5 to"),
+            (["--rate-mbit", "250,fast"], "'fast' is no number"),
+            (["--rate-mbit", "1e-9"], "--rate-mbit: '1e-9'"),
+            (["--rate-mbit", "nan"], "--rate-mbit: 'nan'"),
+            (["--nodes", "1"], "--nodes: '1' is no whole number from 2 to"),
+            (["--nodes", "2;4"], "'2;4' is no whole number"),
+            (["--nodes", "1000000000000"], "--nodes"),
             (["--latency-us", "-1"], "--latency-us"),
+            (["--latency-us", "inf"], "--latency-us: 'inf'"),
+            (["--latency-us", "0,nan"], "--latency-us: 'nan'"),
+            (["--mib", "nan"], "--mib: 'nan'"),
+            (["--mib", "inf"], "--mib: 'inf'"),
+            (["--mib", "0.001"], "--mib must be at least 4 KiB for each"),
+            (["--compute-ms", "nan"], "--compute-ms: 'nan'"),
             (["--algorithms", "auto,tree"], "'tree': choose from"),
             (["--iterations", "0"], "--iterations"),
-            (["--db", "/none/x.db"], "no directory /none"),
             (["--bench", "/none"], "no program at /none"),
+            (["--bench", "/bin/true", "--json"], "is no hvd_bench"),
         ):
-            with self.subTest(arguments):
-                done = subprocess.run(
-                    [BENCH, "--bench", PROGRAM, *arguments], capture_output=True, text=True, check=False
-                )
-                self.assertEqual(done.returncode, 2, done.stderr)
-                self.assertIn(text, done.stderr.splitlines()[-1])
+            self.refused(text, *arguments)
+
+    def test_a_store_that_cannot_be_kept_is_refused(self) -> None:
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            (folder / "loop").symlink_to("loop")
+            (folder / "covered").symlink_to("/run/x.db")
+            (folder / "notes.txt").write_text("# Notes")
+            os.mkfifo(folder / "fifo")
+            for db, text in (
+                ("/run/x.db", "/run/x.db is below /run, where the measurement puts a file system of its own"),
+                (folder / "covered", "/run/x.db is below /run"),
+                ("/none/x.db", "no directory /none"),
+                (folder / "loop", "leads back to itself"),
+                (folder / "notes.txt", "not an SQLite file"),
+                (folder / "fifo", "not a file"),
+                (folder, "not a file"),
+            ):
+                self.refused(text, "--db", str(db))
+            self.assertEqual((folder / "notes.txt").read_text(), "# Notes")
+
+    def test_a_program_that_the_measurement_would_hide_is_refused(self) -> None:
+        try:
+            folder = tempfile.TemporaryDirectory(dir="/run", prefix="hvd_network_test_")
+        except OSError as error:
+            self.skipTest(str(error))
+        with folder:
+            program = Path(folder.name) / "hvd_bench"
+            program.write_text("#!/bin/sh\necho hvd_bench 0\n")
+            program.chmod(0o755)
+            self.refused("hvd_bench is below /run", "--bench", str(program))
+
+    def test_output_that_goes_nowhere(self) -> None:
+        small = f"{BENCH} --bench {PROGRAM} --nodes 2 --latency-us 0 --mib 0.1 --buckets 1 --iterations 1"
+        for where, code, lines in ((">&-", 2, 1), (">/dev/full", 2, 1), ("| head -1", 0, 0)):
+            with self.subTest(where):
+                command = ["bash", "-c", f"set -o pipefail; {small} --overlap no {where}"]
+                kept = {"capture_output": True, "text": True, "check": False}
+                done = subprocess.run(command, **kept, env=environment(), timeout=60)
+                if done.returncode == SKIPPED:
+                    self.skipTest(done.stderr.strip())
+                self.assertEqual((done.returncode, len(done.stderr.splitlines())), (code, lines), done.stderr)
 
 
 if __name__ == "__main__":

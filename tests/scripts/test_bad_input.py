@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
+import signal
 import sqlite3
 import struct
 import subprocess
@@ -24,7 +26,7 @@ class BadInput(unittest.TestCase):
         self.db = self.folder / "a.db"
         self.runs = make(self.db, SessionSpec())[0]
 
-    def run_script(self, *words: object) -> subprocess.CompletedProcess[str]:
+    def run_script(self, *words: object, **environment: str) -> subprocess.CompletedProcess[str]:
         command, *arguments = map(str, words)
         return subprocess.run(
             [str(REPOSITORY / "scripts" / command), *arguments],
@@ -32,6 +34,7 @@ class BadInput(unittest.TestCase):
             text=True,
             timeout=60,
             check=False,
+            env={**os.environ, **environment},
         )
 
     def refused(self, message: str, *words: object, code: int = 2) -> None:
@@ -70,6 +73,15 @@ class BadInput(unittest.TestCase):
             self.assertEqual(done.returncode, 2, where)
             self.assertEqual(len(done.stderr.strip().splitlines()), 1, done.stderr)
 
+    def test_a_label_that_the_terminal_has_no_characters_for(self) -> None:
+        self.change("UPDATE provenance SET value = 'caf\u00e9' WHERE key = 'cpu.model'")
+        other = self.folder / "caf\u00e9.db"
+        shutil.copy(self.db, other)
+        for words in (("report", other), ("merge", "-o", other, self.db)):
+            done = self.run_script(*words, PYTHONIOENCODING="ascii")
+            self.assertEqual((done.returncode, done.stderr), (0, ""))
+            self.assertIn("caf\\xe9", done.stdout)
+
     def test_damage_is_one_line(self) -> None:
         data = bytearray(self.db.read_bytes())
         data[20500:20548] = b"X" * 48
@@ -94,18 +106,42 @@ class BadInput(unittest.TestCase):
         self.change("UPDATE session SET command_line = 'hvd_bench --model \"x'")
         self.refused("command line of run .* is damaged", "rerun", self.runs["full"], self.db, "--execute")
 
-    def test_a_rerun_that_takes_too_long_leaves_nobody_behind(self) -> None:
+    def record_of_a_sleeper(self) -> Path:
+        """A recorded command that does not end; returns the file into which its process writes its id."""
         note = self.folder / "pid"
         program = f"import os, time; open({str(note)!r}, 'w').write(str(os.getpid())); time.sleep(60)"
         # The shell waits for its child, which a signal to the shell alone would not reach.
-        self.change(
-            "UPDATE session SET command_line = ?", f"{shlex.quote(sys.executable)} -c {shlex.quote(program)} ; :"
-        )
+        command = f"{shlex.quote(sys.executable)} -c {shlex.quote(program)} ; :"
+        self.change("UPDATE session SET command_line = ?", command)
+        return note
+
+    def test_a_rerun_that_takes_too_long_leaves_nobody_behind(self) -> None:
+        note = self.record_of_a_sleeper()
         begin = time.monotonic()
         self.refused("took longer than 3 s", "rerun", self.runs["full"], self.db, "--execute", "--timeout", 3)
         self.assertLess(time.monotonic() - begin, 30)
         with self.assertRaises(ProcessLookupError):
             os.kill(int(note.read_text()), 0)
+
+    def test_a_rerun_that_is_ended_leaves_nobody_behind(self) -> None:
+        """As the end of a job or of a connection does: neither the program nor the script's scratch folder."""
+        note, scratch = self.record_of_a_sleeper(), self.folder / "scratch"
+        scratch.mkdir()
+        command = [str(REPOSITORY / "scripts" / "rerun"), self.runs["full"], str(self.db), "--execute"]
+        pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            note.unlink(missing_ok=True)
+            with subprocess.Popen(command, env={**os.environ, "TMPDIR": str(scratch)}, **pipes) as running:
+                for _ in range(600):
+                    if note.exists() and note.read_text():
+                        break
+                    time.sleep(0.05)
+                running.send_signal(number)
+                self.assertEqual(running.communicate(timeout=30)[1], "scripts/rerun: interrupted\n")
+            self.assertEqual(running.returncode, 7)
+            with self.assertRaises(ProcessLookupError):
+                os.kill(int(note.read_text()), 0)
+            self.assertEqual(os.listdir(scratch), [])
 
 
 if __name__ == "__main__":

@@ -105,10 +105,7 @@ class CommandTest(unittest.TestCase):
         make(self.db, SessionSpec())
         out = self.folder / "out.db"
         self.assertEqual(run("merge", "-o", out, self.db).returncode, 0)
-        connection = sqlite3.connect(self.db)
-        with connection:
-            connection.execute("UPDATE run SET final_loss = 3")
-        connection.close()
+        self.change("UPDATE run SET final_loss = 3")
         self.assert_fault(run("merge", "-o", out, self.db), 4, "two contents")
         self.assert_fault(run("merge", "-o", out, self.folder / "absent"), 2, "no such file")
 
@@ -122,6 +119,16 @@ class CommandTest(unittest.TestCase):
         self.assertEqual(drawn.returncode, 0, drawn.stderr)
         self.assertEqual(sorted(p.name for p in (self.folder / "plots").iterdir()), ["scaling.svg", "waterfall.svg"])
 
+    def change(self, sql: str, *values: object) -> None:
+        connection = sqlite3.connect(self.db)
+        with connection:
+            connection.execute(sql, values)
+        connection.close()
+
+    def fact(self, key: str, value: str) -> None:
+        """Of all runs; it is not in the fingerprint."""
+        self.change("INSERT INTO provenance SELECT uuid, ?, ?, 0 FROM run", key, value)
+
     def record(self, full: float, cpu: str) -> str:
         """A store whose session was made by the stand-in; returns the id of its full run."""
         fake = self.folder / "fake bench.py"
@@ -131,10 +138,7 @@ class CommandTest(unittest.TestCase):
             f"--full {full} --cpu {shlex.quote(cpu)} --db old.db --json"
         )
         (made,) = make(self.db, SessionSpec(noise=0.001, provenance={"cpu.model": ("Test CPU", 1)}))
-        connection = sqlite3.connect(self.db)
-        with connection:
-            connection.execute("UPDATE session SET command_line = ?", (command,))
-        connection.close()
+        self.change("UPDATE session SET command_line = ?", command)
         return made["full"]
 
     def test_rerun_shows_the_command(self) -> None:
@@ -152,10 +156,7 @@ class CommandTest(unittest.TestCase):
 
     def test_rerun_compares_sums_only_after_equal_steps_of_every_phase(self) -> None:
         run_id = self.record(1.25, "Test CPU")
-        connection = sqlite3.connect(self.db)
-        with connection:
-            connection.execute("UPDATE run SET measured_steps = measured_steps - 1 WHERE phase = 'none'")
-        connection.close()
+        self.change("UPDATE run SET measured_steps = measured_steps - 1 WHERE phase = 'none'")
         done = run("rerun", run_id, self.db, "--execute")
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertRegex(done.stdout, r"reduced gradients: not compared.*none \d+, solo \d+ then, ")
@@ -169,6 +170,47 @@ class CommandTest(unittest.TestCase):
         run_id = self.record(1.25, "Test CPU")
         (self.folder / "fake bench.py").write_text("raise SystemExit(7)", encoding="utf-8")
         self.assert_fault(run("rerun", run_id, self.db, "--execute"), 2, "exit code 7")
+
+    def test_what_cannot_change_the_result_is_said_to_be_so(self) -> None:
+        run_id = self.record(1.25, "Test CPU")
+        self.fact("git.commit", "old")
+        done = run("rerun", run_id, self.db, "--execute")
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertIn("differs (not in the fingerprint): git.commit: 'old' then, 'None' now", done.stdout)
+
+    def test_a_recorded_figure_is_shown_as_it_would_run_here(self) -> None:
+        db = REPOSITORY / "results" / "recorded" / "2026-11-21-2cores" / "quickstart.db"
+        shown = run("rerun", "c6eb28e8", db)
+        self.assertEqual(shown.returncode, 0, shown.stderr)
+        commit = "dc727fc9deb4891741d6d3d84b282528d5dd14f6"
+        built = f"\nbuilt from: commit {commit}, clean (git checkout {commit} && scripts/build release)\n"
+        self.assertIn(built, shown.stdout)
+        program = self.script("my bench", "")
+        shown = run("rerun", "c6eb28e8", db, "--directory", self.folder, "--program", program, "--db", "/n.db")
+        self.assertEqual(shown.returncode, 0, shown.stderr)
+        options = "--model inception3 --efficiency --threads 1 --batch-size 4 --max-time 75"
+        self.assertIn(f"\nthere: cd {self.folder} && mpirun -n 2 '{program}' {options} --db /n.db\n", shown.stdout)
+        self.assert_fault(run("rerun", "c6eb28e8", db, "--program", "/none"), 2, "--program: no program at /none: ")
+
+    def test_a_record_whose_program_is_elsewhere_now_runs_again(self) -> None:
+        run_id = self.record(1.25, "Test CPU")
+        command = "cd /gone && env KNOB='a b' bin/hvd_bench --full 1.25 --cpu 'Test CPU' --db old.db"
+        self.change("UPDATE session SET command_line = ?", command)
+        self.assert_fault(run("rerun", run_id, self.db, "--program", "/bin/true"), 2, "does not name its program")
+        self.fact("build.binary", "/gone/bin/hvd_bench")
+        self.fact("command.directory", "/gone")
+        done = run("rerun", run_id, self.db, "--execute")
+        self.assertIn("; if its directory is elsewhere now, say where with --directory; if its program", done.stderr)
+        here = self.script("here", f"#!/bin/sh\nexec {shlex.quote(sys.executable)} 'fake bench.py' \"$@\"\n")
+        done = run("rerun", run_id, self.db, "--execute", "--directory", self.folder, "--program", here)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertRegex(done.stdout, r"ratio now / then: ")
+
+    def script(self, name: str, text: str) -> Path:
+        file = self.folder / name
+        file.write_text(text, encoding="utf-8")
+        file.chmod(0o755)
+        return file
 
     def test_output_options_of_the_record_are_replaced(self) -> None:
         line = "cd '/a b' && X=1 mpirun -n 2 ./hvd_bench --model vgg16 --db=old.db --json --record_replay t --seed 3"

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import math
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from gpu_visits import Folder
 from synthetic_store import REPOSITORY
 
 from gpucheck import commands, ctest, host, training, visit
+from gpucheck.parts import parts_for
 from gpucheck.place import Place
 from gpucheck.schedule import Estimate, Outcome, Result, exit_code, next_part, plan, table, to_do
 
@@ -281,10 +283,19 @@ class EntryTest(unittest.TestCase):
         return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
 
     def test_usage(self) -> None:
-        for arguments in (["doctor"], ["here", "dcotor"], ["--minutes", "0"], ["--no-such-option"]):
+        wrong = [["doctor"], ["here", "dcotor"], ["--no-such-option"], ["--winners", "/none"]]
+        wrong += [["--minutes", text] for text in ("0", "nan", "inf", "1e306")]
+        for arguments in wrong:
             done = self.gpu_check(*arguments)
             self.assertEqual(done.returncode, 2, arguments)
-            self.assertIn("gpu_check: error: ", done.stderr)
+            self.assertIn("gpu_check: error: ", done.stderr.splitlines()[-1])
+
+    def test_output_that_goes_nowhere(self) -> None:
+        program = shlex.quote(str(REPOSITORY / "scripts" / "gpu_check"))
+        for where, code, lines in ((">&-", 2, 1), (">/dev/full", 2, 1), ("| head -1", 0, 0)):
+            command = f"set -o pipefail; {program} --list {where}"
+            done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False, timeout=60)
+            self.assertEqual((done.returncode, len(done.stderr.splitlines())), (code, lines), done.stderr)
 
     def listed(self, *arguments: str) -> list[str]:
         """The parts that would run."""
@@ -293,13 +304,19 @@ class EntryTest(unittest.TestCase):
         return [line.split()[1] for line in lines[:-1] if line.startswith("*")]
 
     def test_nine_minutes_touch_everything_that_matters(self) -> None:
-        nine = self.listed("--minutes", "9")
-        self.assertEqual(nine[0], "tests")
-        for dtype in ("fp16", "bf16"):
-            for model in visit.MODELS:
-                self.assertIn(f"quick-{dtype}-{model}", nine)
-        self.assertIn("devices", nine)
-        self.assertIn("replay-resnet101", self.listed("--minutes", "10"))
+        short = [f"{name}-{model}" for name in ("launch", "replay") for model in visit.MODELS]
+        quick = [f"quick-{dtype}-{model}" for dtype in ("fp16", "bf16") for model in visit.MODELS]
+        self.assertEqual(self.listed("--minutes", "9"), ["tests", "devices", "doctor", *short, *quick[:5]])
+        self.assertEqual(self.listed("--minutes", "10")[9:15], quick)
+
+    def test_short_parts_come_before_long_ones_of_like_value(self) -> None:
+        """On a slow GPU the quick comparisons took the time of parts that need seconds."""
+        kinds = [part.estimate.part.split("-")[0] for part in parts_for(visit.ON_THE_GPU)]
+        first = "tests devices doctor launch replay quick profile memcheck racecheck initcheck synccheck".split()
+        rest = "full train choices compile schedule autotune".split()
+        self.assertEqual(list(dict.fromkeys(kinds)), first + rest)
+        few = ("tests", "quick-*", "replay-*", "launch-*")
+        self.assertEqual(len(self.listed("--minutes", "5", ".", *few)), 8, "all short ones and a quick comparison")
 
     def test_all_the_time_leaves_out_what_is_only_quick(self) -> None:
         every = self.listed()

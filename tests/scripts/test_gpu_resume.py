@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -125,7 +126,7 @@ class ResumeTest(Visited):
 
     def test_killed_at_once_it_leaves_what_is_finished_and_no_program(self) -> None:
         self.bench(f"[ $1 = doctor ] && exit 0; echo $$ >{self.folder}/child; exec sleep 60")
-        self.kill_when_busy("tests", "doctor", "train-*", "memcheck")
+        self.kill_when_busy("tests", "doctor", "train-*", "choices-*")
         text = (self.folder / "out" / "summary.txt").read_text()
         self.assertRegex(
             text, r"tests +good .*\n(.*\n)*doctor +good .*\n.*train-fp32-resnet50 +cut off .*gpu_check ended"
@@ -173,7 +174,7 @@ class ResumeTest(Visited):
 
     def refused(self, words: str) -> None:
         """A call now is refused with one line that has these words."""
-        with contextlib.redirect_stderr(io.StringIO()) as said, self.assertRaises(FileNotFoundError):
+        with contextlib.redirect_stderr(io.StringIO()) as said, self.assertRaises(OSError):
             self.visit("doctor")  # its summary cannot be read: there is none
         self.assertEqual(len(said.getvalue().splitlines()), 1)
         self.assertIn(words, said.getvalue())
@@ -188,6 +189,62 @@ class ResumeTest(Visited):
         (self.folder / "out" / "summary.json").unlink()
         self.device, self.gpu = "cuda", host.Gpu("NVIDIA H200", "9.0", 150121545728, "13.0")
         self.refused("has results of another machine (no GPU")
+
+    def test_a_machine_file_that_is_not_ours(self) -> None:
+        for text in ('[{"gpu": "x"}]', '[{"gpu": {"driver": "13.0"}}]', "[[]]", "[]", "5"):
+            self.script("out/machine.json", text)
+            self.refused("is not empty, and not of an earlier call")
+
+    def test_a_directory_that_is_none(self) -> None:
+        out = self.folder / "out"
+        out.symlink_to("out")  # a loop
+        self.refused("out is no directory: name another")
+        out.unlink()
+        out.write_text("")
+        self.refused("out is no directory: name another")
+
+    def test_winners_of_another_visit_are_there_before_anything_runs(self) -> None:
+        for name, text in (("a.winners", "of old"), ("b.winners", "of old"), ("notes.txt", "")):
+            self.script(f"old/{name}", text)
+        self.script("out/winners/a.winners", "of this visit")
+        (self.folder / "out" / "machine.json").write_text('[{"gpu": null}]')
+        self.bench(f"cat {self.folder}/out/winners/*")
+        code, rows, _ = self.visit("doctor", "--winners", str(self.folder / "old"))
+        self.assertEqual((code, rows["doctor"]["result"]), (0, "good"))
+        self.assertIn("of this visitof old", (self.folder / "out" / "doctor.txt").read_text())
+        self.assertEqual(sorted(os.listdir(self.folder / "out" / "winners")), ["a.winners", "b.winners"])
+        machine = json.loads((self.folder / "out" / "machine.json").read_text())
+        self.assertEqual(machine[-1]["winners_copied"], 1)
+
+    def test_a_folder_without_winners_is_refused_before_anything_is_written(self) -> None:
+        self.script("old/notes.txt", "")
+        for name in ("old", "none"):
+            with contextlib.redirect_stderr(io.StringIO()) as said, self.assertRaises(SystemExit) as ended:
+                self.visit("doctor", "--winners", str(self.folder / name))
+            self.assertEqual(ended.exception.code, 2)
+            self.assertIn(f"--winners: there is no {self.folder}/{name}/*.winners: ", said.getvalue().splitlines()[-1])
+        self.assertFalse((self.folder / "out").exists())
+
+    def test_interrupted_before_the_parts_it_says_so_in_one_line(self) -> None:
+        """While it looks for PyTorch, which takes seconds."""
+        with (
+            contextlib.redirect_stderr(io.StringIO()) as said,
+            mock.patch.object(program, "make_visit", side_effect=lambda *_: os.kill(os.getpid(), signal.SIGTERM)),
+            self.assertRaises(FileNotFoundError),  # there is no summary
+        ):
+            self.visit("doctor")
+        self.assertEqual(said.getvalue(), "gpu_check: interrupted; what is finished stays in the directory\n")
+
+    def test_a_visit_goes_on_when_its_reader_has_gone(self) -> None:
+        script = ALONE.format(scripts=str(REPOSITORY / "scripts"))
+        command = [sys.executable, "-B", "-c", script, str(self.root), str(self.folder / "out"), "doctor", "tests"]
+        for where, code in (("| true", 0), (">/dev/full", 2)):
+            line = f"set -o pipefail; {shlex.join(command)} --again --device cpu {where}"
+            done = subprocess.run(["bash", "-c", line], stderr=subprocess.PIPE, text=True, check=False, timeout=60)
+            self.assertEqual((done.returncode, len(done.stderr.splitlines())), (code, code // 2), done.stderr)
+            rows = json.loads((self.folder / "out" / "summary.json").read_text())
+            self.assertEqual([row["result"] for row in rows], ["good", "good"])
+            (self.folder / "out.tar.gz").unlink()
 
     def test_the_list_knows_the_folder(self) -> None:
         self.tests(PASSED)
