@@ -98,8 +98,9 @@ void examine_load(FindingList& all, const Processor& cpu) {
   char text[80];
   std::snprintf(text, sizeof text, "load average %.2f", load[0]);
   if (load[0] > 0.1 * cpu.hardware_threads + 0.5) {
-    all.push_back(
-        {Level::kWarning, "load", std::string(text) + ": other programs are running", "stop them before measuring"});
+    all.push_back({Level::kWarning, "load",
+                   std::string(text) + " over the last minute: other programs are running, or were until now",
+                   "stop them before measuring; if there are none, wait a minute"});
   } else {
     good(all, "load", text);
   }
@@ -111,8 +112,8 @@ void examine_rates(FindingList& all, int threads) {
   good(all, "peak fp32", rate_text(peak, "FLOP/s") + " in registers on " + std::to_string(threads) + " threads");
   const double fp32 = matrix_rate(DataType::kF32, threads);
   if (fp32 > 0) {
-    const std::string text =
-        rate_text(fp32, "FLOP/s") + " in a 3 x 3 convolution, " + percent(fp32 / peak) + " of the peak";
+    std::string text = rate_text(fp32, "FLOP/s") + " in a 3 x 3 convolution, " + percent(fp32 / peak) + " of the peak";
+    if (fp32 > peak) text += " (counted as if direct; Winograd's algorithm multiplies less)";
     if (fp32 < 0.4 * peak) {
       all.push_back({Level::kWarning, "oneDNN fp32", text,
                      "is another program running? is OMP_NUM_THREADS or DNNL_MAX_CPU_ISA set?"});
