@@ -88,11 +88,30 @@ void conduct(const Session& session, Trainer& trainer, Worker& worker, SessionRe
       write_replay(session.options.record_replay_file, conductor.recorded());
       notes.push_back("replay profile written to " + session.options.record_replay_file);
     } catch (const Error& error) {
-      result.fault = error;
+      result.faults.emplace_back(error.what());
     }
   }
   for (std::string& note : gpu_notes(runs.back(), trainer)) notes.push_back(std::move(note));
   if (trainer.facts().bound) result.operations = bound_table(runs.back(), *trainer.facts().bound);
+}
+
+// Collective. Rank 0 tells of every rank's, and none leaves with an error while rank 0 stores and prints.
+void close_traces(Engine& engine, SessionResult& result) {
+  std::string mine;
+  try {
+    engine.close_trace();
+  } catch (const Error& error) {
+    if (error.code() != Errc::kIo) throw;
+    mine = error.what();
+  }
+  std::size_t faults = 0;
+  std::string first;
+  for (const comm::Bytes& theirs : engine.gather(std::as_bytes(std::span(mine)))) {
+    if (theirs.empty() || faults++ > 0) continue;
+    first.assign(reinterpret_cast<const char*>(theirs.data()), theirs.size());
+  }
+  if (faults > 1) first += ", and those of " + std::to_string(faults - 1) + " more ranks";
+  if (faults > 0) result.faults.push_back(std::move(first));
 }
 
 // So that no rank's leaving cuts off a peer that has yet to hear why the session ends.
@@ -187,12 +206,7 @@ void run_rank(Session session, std::unique_ptr<comm::Communicator> communicator,
       worker.follow();
     }
     engine.barrier();
-    try {
-      engine.close_trace();
-    } catch (const Error& error) {
-      if (error.code() != Errc::kIo) throw;
-      result.fault = error;
-    }
+    close_traces(engine, result);
     if (session.observer.leaving) session.observer.leaving();
   });
 }
@@ -215,30 +229,27 @@ void rethrow_cause(const std::vector<std::exception_ptr>& faults) {
 void run_threads(const Session& session, std::vector<std::unique_ptr<comm::Communicator>> ranks,
                  SessionResult& result) {
   std::vector<std::exception_ptr> faults(ranks.size());
-  std::vector<SessionResult> results(ranks.size());
   {
     std::vector<std::jthread> threads;
     for (std::size_t r = 1; r < ranks.size(); ++r) {
       threads.emplace_back([&, r, rank = std::move(ranks[r])]() mutable {
         Session own = session;
         own.process.stop_requested = nullptr;  // rank 0 asks for the whole process
+        SessionResult nothing;
         try {
-          run_rank(std::move(own), std::move(rank), results[r]);
+          run_rank(std::move(own), std::move(rank), nothing);
         } catch (...) {
           faults[r] = std::current_exception();
         }
       });
     }
     try {
-      run_rank(session, std::move(ranks[0]), results[0]);
+      run_rank(session, std::move(ranks[0]), result);
     } catch (...) {
       faults[0] = std::current_exception();
     }
   }
   rethrow_cause(faults);
-  const auto late = std::find_if(results.begin(), results.end(), [](const SessionResult& its) { return its.fault; });
-  if (late != results.end()) results[0].fault = late->fault;
-  result = std::move(results[0]);
 }
 
 enum class World : std::uint8_t { kSolo, kThreads, kProcesses };

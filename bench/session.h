@@ -3,14 +3,12 @@
 #pragma once
 
 #include <functional>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "bench/options.h"
 #include "bench/run_record.h"
 #include "bench/train/gpu_backend.h"
-#include "engine/base/error.h"
 
 namespace hvd::bench {
 
@@ -38,11 +36,11 @@ struct SessionObserver {
 };
 
 struct SessionResult {
-  std::vector<RunRecord> runs;     ///< phase full last; empty on ranks other than 0
-  bool is_root = true;             ///< this process prints and stores
-  std::vector<std::string> notes;  ///< lines for the closing table: choices made, memory, reconciliation
-  std::string operations;          ///< of a profiled GPU: a table of measured operations beside their bounds
-  std::optional<Error> fault;      ///< after all was measured: a replay file or timeline that could not be written
+  std::vector<RunRecord> runs;      ///< phase full last; empty on ranks other than 0
+  bool is_root = true;              ///< this process prints and stores
+  std::vector<std::string> notes;   ///< lines for the closing table: choices made, memory, reconciliation
+  std::string operations;           ///< of a profiled GPU: a table of measured operations beside their bounds
+  std::vector<std::string> faults;  ///< after all was measured: files beside the store that could not be written
 };
 
 /// Runs the session. `provenance` and ids are filled in by the caller's `prepare` callback for every new

@@ -153,6 +153,10 @@ void check_world(const Launch& launch, int world_size, const Options& options) {
 
 std::string rank_objection(const Launch& launch, int world_rank) {
   if (launch.launcher == Launcher::kNone || launch.rank == world_rank) return {};
+  if (launch.rank_evidence.ends_with('=')) {
+    return launch.evidence + " without " + launch.rank_evidence.substr(0, launch.rank_evidence.size() - 1) +
+           ": this launcher does not say which rank is which; use mpirun, srun --mpi=pmix or jsrun";
+  }
   return launch.rank_evidence + " of a process that is rank " + std::to_string(world_rank) +
          " in MPI; unset what the launcher (mpirun, srun, jsrun) did not set";
 }

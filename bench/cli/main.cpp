@@ -148,9 +148,8 @@ int Program::train(Options options) {
   const SessionResult result = run_session(
       options, observer(options), [&](RunRecord& run) { prepare(options, run); }, gpus_.get());
   join_.reset();
-  if (result.is_root) return close(options, result);
-  if (result.fault) throw *result.fault;
-  return 0;
+  if (!result.is_root) return 0;
+  return close(options, result);
 }
 
 void Program::open_store(const Options& options) {
@@ -223,9 +222,9 @@ int Program::close(const Options& options, const SessionResult& result) {
     code = exit_code(error.code());
   }
   if (!stored.problem.empty()) say_error(stored.problem);
-  if (result.fault) {
-    say_error(result.fault->what() + std::string("; all else was measured to the end"));
-    if (code == 0) code = exit_code(result.fault->code());
+  for (const std::string& fault : result.faults) {
+    say_error(fault + "; all was measured");
+    if (code == 0) code = exit_code(Errc::kIo);
   }
   const RunRecord* run = headline(result);
   std::string text;

@@ -57,10 +57,12 @@ std::string rounds_note(const Findings& findings) {
       findings.rounds, kFewestRoundsToBelieve);
 }
 
+constexpr double kBeyond = 1.005;  // noise of a rank that only sleeps, or replays
+
 // Ranks that share a machine and wait for one another are not faster than one of them alone.
 std::string beyond_note(const RunRecord& full, const EfficiencyAnalysis& measured) {
   const Estimate& efficiency = measured.efficiency;
-  if (full.world_size == 1 || (efficiency.has_interval() ? efficiency.low : efficiency.value) <= 1) return {};
+  if (full.world_size == 1 || (efficiency.has_interval() ? efficiency.low : efficiency.value) <= kBeyond) return {};
   return "caution: above 100 %, rank 0 alone was slower than it is among the others: something else ran beside it, or "
          "its clock was lower; measure again on a quiet machine, in more rounds (--max-time)";
 }

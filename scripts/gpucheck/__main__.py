@@ -193,9 +193,12 @@ def check(options: argparse.Namespace, place: Place, parts: list[Part]) -> int:
     closing = "\n" + ledger.text(not_yet) + write_verdict(visit)
     if any(outcome.result is Result.NOT_YET for outcome in outcomes):
         closing += f"the same command again goes on with what is missing (--minutes, or all of it): {out}\n"
-    closing += f"{archive(out)}: what to take home (docs/gpu_check.md)"
     with contextlib.suppress(BrokenPipeError):  # the parts decide, not who reads
-        print(closing)
+        try:
+            print(closing, end="", flush=True)
+        finally:
+            home = archive(out)
+        print(f"{home}: what to take home (docs/gpu_check.md)")
     asked = {part.estimate.part for part in parts}
     return exit_code([outcome for outcome in outcomes if outcome.part in asked])
 

@@ -137,7 +137,7 @@ def merge(
     elif not output.parent.is_dir():
         raise StoreError(f"{output}: cannot be written: there is no folder {output.parent}; make it (mkdir -p)")
     if not named and not work.found and not output.exists():
-        raise StoreError(f"{output}: nothing to merge: {'; '.join([*left_out, *work.notes]) or 'no stores named'}")
+        raise _nothing(output, left_out, work.notes)
     working = output.with_name(f"{output.name}.{socket.gethostname()}.{os.getpid()}{WORKING_SUFFIX}")
     try:
         return _run(work, named, output, working, skip_damaged, left_out, progress)
@@ -148,6 +148,10 @@ def merge(
         ) from error
     finally:
         working.unlink(missing_ok=True)
+
+
+def _nothing(output: Path, left_out: Sequence[str], notes: Sequence[str]) -> StoreError:
+    return StoreError(f"{output}: nothing to merge: {'; '.join([*left_out, *notes]) or 'no stores named'}")
 
 
 def _run(
@@ -162,12 +166,15 @@ def _run(
     files = [*named, *work.found]
     large = sum(seen[1] for path in files if (seen := store.state(path))) > LARGE_BYTES
     collected = _Collector(working, output, LARGE_PAGE_BYTES if large else PAGE_BYTES)
+    taken = 0
     try:
         with _ReadAhead(files) as ahead:
             for done, path in enumerate(ahead, 1):
-                _take(collected, path, path in work.found, skip_damaged, work.notes, left_out)
+                taken += _take(collected, path, path in work.found, skip_damaged, work.notes, left_out)
                 if progress is not None:
                     progress(done, len(files))
+        if taken == 0 and not output.exists():
+            raise _nothing(output, left_out, work.notes)
         outcome = collected.outcome(work.notes, left_out)
     finally:
         collected.close()
@@ -199,11 +206,13 @@ def _readable_headers(paths: list[Path], skip_damaged: bool, left_out: list[str]
 
 def _take(
     collected: _Collector, path: Path, found: bool, skip_damaged: bool, notes: list[str], left_out: list[str]
-) -> None:
+) -> bool:
+    """False: it was left out, and why is said."""
     try:
         collected.take(path, LEFTOVER_WAIT_SECONDS if found else store.WAIT_SECONDS)
         if found:
             notes.append(f"{path}: taken along")
+        return True
     except StoreError as error:
         if found and not path.exists():
             notes.append(_gone(path))
@@ -211,6 +220,7 @@ def _take(
             left_out.append(str(error))
         else:
             raise
+        return False
 
 
 class _Collector:

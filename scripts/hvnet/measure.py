@@ -57,9 +57,10 @@ def calibrate(network: Network) -> Calibration:
             wait_until_connected(network, network.inside(first, *here, "measure", address(2), "1"))
             command = network.inside(first, *here, "measure", address(2), str(size))
             done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
-        except subprocess.SubprocessError as error:
-            said = getattr(error, "stderr", None) or str(error)
-            raise HvdbError(f"the link was not measured: {said.splitlines()[-1]}") from None
+        except subprocess.CalledProcessError as error:
+            raise HvdbError(f"the link was not measured: {(error.stderr or str(error)).splitlines()[-1]}") from None
+        except subprocess.TimeoutExpired as error:
+            raise HvdbError(f"the link was not measured in {error.timeout:g} s") from None
         finally:
             server.kill()
     return Calibration(**json.loads(done.stdout))

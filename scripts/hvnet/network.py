@@ -129,7 +129,8 @@ def prepare() -> Path:
 
 
 def _do(command: str) -> None:
-    subprocess.run(command.split(), check=True, stdin=subprocess.DEVNULL)
+    if subprocess.run(command.split(), check=False, stdin=subprocess.DEVNULL).returncode != 0:
+        raise HvdbError(f"'{command}' failed; its message stands above")
 
 
 def address(node: int) -> str:
@@ -222,8 +223,7 @@ class Network:
 
     def _shape(self, where: list[str], device: str) -> None:
         if self.wiring.rate_mbit > 0:
-            rate = f"{self.wiring.rate_mbit:g}mbit"
-            subprocess.run(["tc", *where, "qdisc", "add", "dev", device, "root", *_SHAPE, rate], check=True)
+            _do(" ".join(["tc", *where, "qdisc add dev", device, "root", *_SHAPE, f"{self.wiring.rate_mbit:g}mbit"]))
 
     def inside(self, node: str, *command: str) -> list[str]:
         """`command` as seen from one node's network."""

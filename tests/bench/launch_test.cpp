@@ -75,6 +75,9 @@ TEST(Launch, ARankThatIsNotMpisIsObjectedTo) {
   EXPECT_EQ(rank_objection(launch, 2), "");
   EXPECT_EQ(rank_objection(launch, 0).find("OMPI_COMM_WORLD_RANK=2 of a process that is rank 0 in MPI; "), 0U);
   EXPECT_EQ(rank_objection(detect_launch({}), 1), "") << "a launcher that says nothing";
+  const Launch half = detect_launch({{"PMI_SIZE", "2"}});
+  EXPECT_EQ(rank_objection(half, 0), "");
+  EXPECT_EQ(rank_objection(half, 1).find("PMI_SIZE=2 without PMI_RANK: "), 0U) << rank_objection(half, 1);
 }
 
 TEST(Launch, SlurmStep) {

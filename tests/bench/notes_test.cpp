@@ -42,6 +42,7 @@ TEST(Cautions, OfFewRounds) {
 TEST(Cautions, OfAnEfficiencyThatCannotBe) {
   EXPECT_EQ(cautions("above 100 %", {.value = 1.2, .low = 1.1, .high = 1.3}, 5), 1);
   EXPECT_EQ(cautions("above 100 %", {.value = 1.01, .low = 0.97, .high = 1.04}, 5), 0) << "its interval holds 100 %";
+  EXPECT_EQ(cautions("above 100 %", {.value = 1.002, .low = 1.001, .high = 1.003}, 5), 0) << "noise of sleeping ranks";
   EXPECT_EQ(cautions("above 100 %", {.value = 1.5, .low = kNoInterval, .high = kNoInterval}, 1), 1)
       << "without an interval";
   EXPECT_EQ(cautions("above 100 %", {.value = 1.2, .low = 1.1, .high = 1.3}, 5, 1), 0) << "there are no others";

@@ -8,7 +8,7 @@ import stat
 import time
 import unittest
 
-from program import ENDLESS, PATIENCE, PROGRAM, TINY, ProgramTest, Result, Running, execute, may_mount, run
+from program import ENDLESS, MPIRUN, PATIENCE, PROGRAM, TINY, ProgramTest, Result, Running, execute, may_mount, run
 
 
 def shell(script: str, *arguments: str) -> Result:
@@ -65,22 +65,22 @@ class Files(ProgramTest):
 
     @unittest.skipUnless(may_mount(), "needs mount namespaces")
     def test_a_timeline_that_cannot_be_written_in_the_end(self) -> None:
-        script = 'mount -t tmpfs -o size=16k none "$0" && exec "$@"'
-        for more in (["--ranks", "2"], []):
-            command = [
-                PROGRAM,
-                *TINY,
-                "--num-iters",
-                "20",
-                "--no-db",
-                "--timeline-filename",
-                str(self.folder / "t.json"),
-            ]
-            result = execute(["unshare", "-rm", "sh", "-c", script, str(self.folder), *command, *more])
+        disk = self.folder / "disk"
+        disk.mkdir()
+        small = ["unshare", "-rm", "sh", "-c", 'mount -t tmpfs -o size=16k none "$0" && exec "$@"', str(disk)]
+        traced = [PROGRAM, *TINY, "--num-iters", "20", "--no-db", "--timeline-filename", str(self.folder / "t.json")]
+        commands = [(0, traced), (1, [*traced, "--ranks", "2"])]
+        commands += [(1, [str(MPIRUN), "-n", "2", *traced])] if MPIRUN else []
+        for rank, command in commands:
+            file = self.folder / f"t.{rank}.json"
+            file.unlink(missing_ok=True)
+            file.symlink_to(disk / "trace")
+            result = execute([*small, *command])
             self.assertEqual(result.code, 2, result)
             self.assertEqual(len(result.errors), 1, result)
-            self.assertIn("t.0.json", result.errors[0])
-            self.assertIn("total images/sec: ", result.out)
+            self.assertIn(file.name, result.errors[0])
+            self.assertEqual(len(self.totals(result)), 1, result)
+            file.unlink()
 
     def test_pipes_that_nobody_writes_or_reads(self) -> None:
         pipe = self.folder / "pipe.0.json"

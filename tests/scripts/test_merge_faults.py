@@ -211,6 +211,14 @@ class PublishedMeanwhileTest(Folder):
                 self.assertEqual((outcome.added, outcome.left_out, len(outcome.notes)), (3, [], 1))
                 self.assertIn("is gone, its job has just published: merge again", outcome.notes[0])
 
+    def test_nothing_is_made_where_that_was_all(self) -> None:
+        self.a.unlink()
+        self.b.unlink()
+        self.gone_after(merge, "plan", 1)
+        with self.assertRaisesRegex(StoreError, "nothing to merge: .*is gone, its job has just published"):
+            merge.merge(self.out, [self.folder])
+        self.assertFalse(self.out.exists())
+
     def test_gone_between_the_listing_and_the_first_look(self) -> None:
         self.leftover.symlink_to("nowhere")
         outcome = merge.merge(self.out, [self.folder])
