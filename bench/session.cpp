@@ -107,8 +107,7 @@ void close_traces(Engine& engine, SessionResult& result) {
   std::size_t faults = 0;
   std::string first;
   for (const comm::Bytes& theirs : engine.gather(std::as_bytes(std::span(mine)))) {
-    if (theirs.empty() || faults++ > 0) continue;
-    first.assign(reinterpret_cast<const char*>(theirs.data()), theirs.size());
+    if (!theirs.empty() && faults++ == 0) first = comm::text_of(theirs);
   }
   if (faults > 1) first += ", and those of " + std::to_string(faults - 1) + " more ranks";
   if (faults > 0) result.faults.push_back(std::move(first));

@@ -14,10 +14,6 @@
 namespace hvd::bench {
 namespace {
 
-std::string text_of(std::span<const std::byte> bytes) {
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
-
 /// The first line that differs, as "NAME is A on ... and B on ..."; empty if none does.
 std::string difference(std::string_view root, std::string_view other, const std::string& root_name,
                        const std::string& other_name) {
@@ -43,7 +39,7 @@ std::string judge(const std::vector<comm::Bytes>& all, const comm::Topology& top
   for (std::size_t r = 1; r < all.size(); ++r) {
     if (all[r] == all[0]) continue;
     if (verdict.empty()) {
-      verdict = difference(text_of(all[0]), text_of(all[r]), rank_name(0), rank_name(r));
+      verdict = difference(comm::text_of(all[0]), comm::text_of(all[r]), rank_name(0), rank_name(r));
     } else {
       ++others;
     }
@@ -61,7 +57,7 @@ std::string verdict(comm::Communicator& communicator, const std::string& mine, J
   const comm::Topology& topology = communicator.topology();
   const std::vector<comm::Bytes> all = control.gather(std::as_bytes(std::span(mine)), deadline);
   const std::string found = topology.rank == 0 ? judge(all, topology) : std::string();
-  return text_of(control.broadcast(std::as_bytes(std::span(found)), 0, deadline));
+  return comm::text_of(control.broadcast(std::as_bytes(std::span(found)), 0, deadline));
 }
 
 std::string yes_no(bool value) { return value ? "on" : "off"; }
@@ -128,7 +124,7 @@ void require_agreement(comm::Communicator& communicator, const Wishes& mine, Dea
 void require_no_objection(comm::Communicator& communicator, const std::string& objection, Deadline deadline) {
   const auto first = [](const std::vector<comm::Bytes>& all, const comm::Topology&) {
     const auto found = std::find_if(all.begin(), all.end(), [](const comm::Bytes& one) { return !one.empty(); });
-    return found == all.end() ? std::string() : text_of(*found);
+    return found == all.end() ? std::string() : comm::text_of(*found);
   };
   const std::string agreed = verdict(communicator, objection, first, deadline);
   if (!agreed.empty()) throw Error(Errc::kInvalidArgument, agreed);

@@ -130,8 +130,7 @@ void DeviceTrainer::build(GpuBackend& backend, int threads) {
 models::AgreeOnWinners DeviceTrainer::agreement() const {
   if (engine_.size() == 1) return {};
   return [&engine = engine_](const std::string& mine) {
-    const comm::Bytes first = engine.broadcast_message(std::as_bytes(std::span(mine)), 0);
-    return std::string(reinterpret_cast<const char*>(first.data()), first.size());
+    return comm::text_of(engine.broadcast_message(std::as_bytes(std::span(mine)), 0));
   };
 }
 
@@ -140,11 +139,11 @@ models::ShareWithRanks DeviceTrainer::sharing() const {
   return [&engine = engine_](const std::string& mine) {
     std::string all;  // each with its end
     for (const comm::Bytes& one : engine.gather(std::as_bytes(std::span(mine)))) {
-      all.append(reinterpret_cast<const char*>(one.data()), one.size()).push_back('\0');
+      all.append(comm::text_of(one)).push_back('\0');
     }
-    const comm::Bytes told = engine.broadcast_message(std::as_bytes(std::span(all)), 0);
+    const std::string told = comm::text_of(engine.broadcast_message(std::as_bytes(std::span(all)), 0));
     std::vector<std::string> reports;
-    for (std::string_view left(reinterpret_cast<const char*>(told.data()), told.size()); !left.empty();) {
+    for (std::string_view left(told); !left.empty();) {
       reports.emplace_back(left.substr(0, left.find('\0')));
       left.remove_prefix(reports.back().size() + 1);
     }

@@ -110,7 +110,7 @@ GpuFacts gather_gpu_facts(Engine& engine, const GpuDescription& mine) {
   const std::string text = key_lines(mine);
   std::vector<GpuDescription> ranks;
   for (const comm::Bytes& bytes : engine.gather(std::as_bytes(std::span(text)))) {
-    ranks.push_back(parse_lines({reinterpret_cast<const char*>(bytes.data()), bytes.size()}));
+    ranks.push_back(parse_lines(comm::text_of(bytes)));
   }
   return engine.rank() == 0 ? merge_gpu_facts(ranks) : GpuFacts{};
 }

@@ -69,8 +69,7 @@ class Rank {
       std::memcpy(&order, bytes.data(), sizeof order);
       if (order.kind == Order::Kind::kTake) return order.setting;
       if (order.kind == Order::Kind::kStop) {
-        const auto text = std::span(bytes).subspan(sizeof order);
-        throw AgreedError(Errc::kInterrupted, std::string(reinterpret_cast<const char*>(text.data()), text.size()));
+        throw AgreedError(Errc::kInterrupted, comm::text_of(std::span(bytes).subspan(sizeof order)));
       }
       engine_.gather(encode(carry_out(order.setting, order.steps)));
     }

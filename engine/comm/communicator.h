@@ -28,6 +28,11 @@ namespace hvd::comm {
 
 using Bytes = std::vector<std::byte>;
 
+/// A message that is text.
+inline std::string text_of(std::span<const std::byte> message) {
+  return {reinterpret_cast<const char*>(message.data()), message.size()};
+}
+
 struct Topology {
   int rank = 0;
   int size = 1;

@@ -70,8 +70,7 @@ void compare_plans(comm::Communicator& communicator, const core::BucketPlan& pla
     if (differing > 1) text += "; " + std::to_string(differing - 1) + " more ranks differ";
     text += "; start every rank with the same binary, model and options";
   }
-  const comm::Bytes told = control.broadcast(std::as_bytes(std::span(text)), 0, deadline);
-  throw Error(Errc::kMismatch, std::string(reinterpret_cast<const char*>(told.data()), told.size()));
+  throw Error(Errc::kMismatch, comm::text_of(control.broadcast(std::as_bytes(std::span(text)), 0, deadline)));
 }
 
 }  // namespace hvd

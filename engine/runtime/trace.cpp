@@ -78,8 +78,7 @@ TraceWriter::TraceWriter(const std::string& filename, const comm::Topology& topo
       metadata("process_sort_index", "", "\"sort_index\":" + pid) + ",\n" +
       metadata("thread_name", ",\"tid\":1", "\"name\":\"compute\"") + ",\n" +
       metadata("thread_name", ",\"tid\":2", "\"name\":\"engine\""));
-  if (!file_.is_open() || !file_)
-    throw Error(Errc::kIo, "timeline " + path_ + " cannot be written; choose another file name");
+  if (!file_) throw Error(Errc::kIo, "timeline " + path_ + " cannot be written; choose another file name");
 }
 
 TraceWriter::~TraceWriter() {

@@ -1,4 +1,7 @@
-"""The edge of a program: whatever ends its work becomes an exit code and one line on standard error."""
+"""The edge of a program: whatever ends its work becomes an exit code and one line on standard error.
+
+Standard library only: slurm/campaign uses it on login nodes.
+"""
 
 from __future__ import annotations
 
@@ -7,25 +10,41 @@ import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from typing import TextIO
 
 from hvdb.errors import EXIT_DEFECT, EXIT_GOOD, EXIT_INTERRUPTED, EXIT_USAGE, HvdbError
 
 
-def run(program: str, work: Callable[[], int]) -> int:
-    """Does `work`; returns its exit code, or that of the fault that ended it, which it says after `program`'s name."""
+def tell(program: str, line: str, stream: TextIO | None = None) -> None:
+    """Prints `line` (on standard output) for whoever reads it: what is done does not depend on anybody reading."""
+    stream = stream or sys.stdout
+    try:
+        print(line, file=stream, flush=True)
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        if not isinstance(error, BrokenPipeError):
+            tell(program, f"{program}: standard output: {error.strerror}; going on without it", sys.stderr)
+
+
+def run(program: str, work: Callable[[], int], fault: type[Exception] = HvdbError, unnamed: str = "") -> int:
+    """Does `work`; returns its exit code, or that of the error that ended it, which it says after `program`'s name.
+
+    fault: errors for a person, with their exit_code. unnamed: what an OSError that names no file is about.
+    """
 
     def say(text: object) -> None:
-        print(f"{program}: {' '.join(str(text).split())}", file=sys.stderr)
+        tell(program, f"{program}: {' '.join(str(text).split())}", sys.stderr)
 
     try:
         if sys.stdout is None:
-            raise HvdbError("standard output is closed; redirect it to a file")
+            say("standard output is closed; redirect it to a file")
+            return EXIT_USAGE
         if hasattr(sys.stdout, "reconfigure"):
-            sys.stdout.reconfigure(errors="backslashreplace")  # a label that its encoding has no characters for
+            sys.stdout.reconfigure(errors="backslashreplace")  # text that its encoding has no characters for
         code = work()
         sys.stdout.flush()  # or a full disk shows only when the interpreter ends
         return code
-    except HvdbError as error:
+    except fault as error:
         say(error)
         return error.exit_code
     except KeyboardInterrupt:
@@ -35,7 +54,8 @@ def run(program: str, work: Callable[[], int]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_GOOD
     except OSError as error:
-        say(f"{error.filename}: {error.strerror}" if error.filename else error.strerror)
+        about = error.filename or unnamed
+        say(f"{about}: {error.strerror}" if about else error.strerror)
         return EXIT_USAGE
     except Exception as error:
         frame = traceback.extract_tb(error.__traceback__)[-1]

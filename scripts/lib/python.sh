@@ -51,5 +51,9 @@ hvd_exec_plain() {
   exit 2
 }
 
-# hvd_exec_campaign ARGS...: login nodes have little; tomllib came with 3.11.
-hvd_exec_campaign() { hvd_exec_plain slurm campaign 'import tomllib' 3.11 "$@"; }
+# hvd_exec_campaign ARGS...: login nodes have little; tomllib came with 3.11. scripts/ is on the path for hvdb.edge.
+hvd_exec_campaign() {
+  local scripts
+  scripts=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+  PYTHONPATH="$scripts${PYTHONPATH:+:$PYTHONPATH}" hvd_exec_plain slurm campaign 'import tomllib' 3.11 "$@"
+}

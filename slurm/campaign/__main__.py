@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import json
-import os
 import sys
-import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TextIO
 
 from campaign import events, folder, life, plan, site, spec, status, stores
-from campaign.errors import EXIT_DEFECT, EXIT_FAILED, EXIT_GOOD, EXIT_INTERRUPTED, EXIT_USAGE, CampaignError
+from campaign.errors import EXIT_FAILED, EXIT_GOOD, CampaignError
 from campaign.layout import Layout
 from campaign.scheduler import Active, Unit
 from campaign.timing import duration_text
+from hvdb import edge
 
+PROGRAM = "scripts/campaign"
 CHECKOUT = Path(__file__).resolve().parents[2]
 EPILOG = (
     "exit codes: 0 good, 1 something failed, 2 usage or input, 7 interrupted; "
@@ -26,7 +26,7 @@ EPILOG = (
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="scripts/campaign",
+        prog=PROGRAM,
         description="A scaling study, 1 to 512 ranks: described once, run by Slurm, LSF or here, resumed until done.",
         epilog=EPILOG,
     )
@@ -105,17 +105,6 @@ def run_generate(arguments: argparse.Namespace) -> int:
     return EXIT_GOOD
 
 
-def _tell(line: str, stream: TextIO | None = None) -> None:
-    """Prints `line` (on standard output) for whoever reads it: what is done does not depend on anybody reading."""
-    stream = stream or sys.stdout
-    try:
-        print(line, file=stream, flush=True)
-    except OSError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-        if not isinstance(error, BrokenPipeError):
-            _tell(f"scripts/campaign: standard output: {error.strerror}; going on without it", sys.stderr)
-
-
 def run_hand_in(arguments: argparse.Namespace) -> int:
     """submit and resume."""
     manifest = folder.read(arguments.folder)
@@ -127,13 +116,13 @@ def run_hand_in(arguments: argparse.Namespace) -> int:
         active = life.active_units(manifest)
         orders = life.lacking_orders(manifest, held, active, arguments.only)
         for note in notes:
-            _tell(f"note: {note}", sys.stderr)
+            edge.tell(PROGRAM, f"note: {note}", sys.stderr)
         if arguments.dry_run:
             for order in orders:
                 waits = " (after the first job)" if order.after_gate else ""
                 print(f"{order.job.name}: {life.counted(order)}{waits}")
         else:
-            life.submit(manifest, orders, active, lock, _tell)
+            life.submit(manifest, orders, active, lock, functools.partial(edge.tell, PROGRAM))
     if not orders:
         print("nothing to hand in: all cells are held" if not active else "nothing to hand in: the rest is at work")
     return EXIT_GOOD
@@ -182,35 +171,7 @@ COMMANDS = {
 def main(argv: Sequence[str]) -> int:
     """Runs one command; returns its exit code. A fault is one line on standard error."""
     arguments = _parser().parse_args(argv)
-
-    def say(text: object) -> None:
-        _tell(f"scripts/campaign: {' '.join(str(text).split())}", sys.stderr)
-
-    try:
-        if sys.stdout is None:
-            raise CampaignError("standard output is closed; redirect it to a file")
-        if hasattr(sys.stdout, "reconfigure"):
-            sys.stdout.reconfigure(errors="backslashreplace")  # a path that its encoding has no characters for
-        code = COMMANDS[arguments.command](arguments)
-        sys.stdout.flush()  # or a full disk shows only when the interpreter ends
-        return code
-    except CampaignError as error:
-        say(error)
-        return error.exit_code
-    except KeyboardInterrupt:
-        say("interrupted")
-        return EXIT_INTERRUPTED
-    except BrokenPipeError:  # the reader (head, less) has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_GOOD
-    except OSError as error:
-        say(f"{error.filename or 'standard output'}: {error.strerror}")
-        return EXIT_USAGE
-    except Exception as error:
-        frame = traceback.extract_tb(error.__traceback__)[-1]
-        where = f"{Path(frame.filename).name}:{frame.lineno}"
-        say(f"unexpected {type(error).__name__}: {error} ({where}); this is a defect of hvd_bench, please report it")
-        return EXIT_DEFECT
+    return edge.run(PROGRAM, lambda: COMMANDS[arguments.command](arguments), CampaignError, "standard output")
 
 
 if __name__ == "__main__":

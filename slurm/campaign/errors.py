@@ -5,8 +5,6 @@ from __future__ import annotations
 EXIT_GOOD = 0
 EXIT_FAILED = 1
 EXIT_USAGE = 2
-EXIT_INTERRUPTED = 7
-EXIT_DEFECT = 9
 
 
 class CampaignError(Exception):

@@ -12,7 +12,8 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 STAND_INS = Path(__file__).resolve().parent / "stand_ins"
-sys.path.insert(0, str(REPOSITORY / "slurm"))
+PATHS = [str(REPOSITORY / "slurm"), str(REPOSITORY / "scripts")]  # as scripts/campaign has them
+sys.path[:0] = PATHS
 
 from campaign import fields, plan, site, spec  # noqa: E402  (the path must be set first)
 from campaign.__main__ import main  # noqa: E402

@@ -13,7 +13,7 @@ import sys
 import textwrap
 import unittest
 
-from campaigns import REPOSITORY
+from campaigns import PATHS, REPOSITORY
 from fake_cluster import Task, kill_group, wait_until
 from test_life import SPEC, LifeTest
 
@@ -28,7 +28,7 @@ esac
 # Runs scripts/campaign's main and kills it before the n-th line of its own modules that act on the world.
 COUNT_LINES = """
     import os, signal, sys
-    sys.path.insert(0, {slurm!r})
+    sys.path[:0] = {paths!r}
     from campaign.__main__ import main
     seen, last = 0, int(os.environ["KILL_AT"])
     files = tuple({slurm!r} + "/campaign/" + name for name in {modules})
@@ -50,7 +50,7 @@ ONE = SPEC.replace("ranks = [1, 2, 4, 8]", "ranks = [4]").replace("repetitions =
 
 def counting_lines(*modules: str) -> str:
     """A program that is scripts/campaign and counts the lines of these modules."""
-    return textwrap.dedent(COUNT_LINES).format(slurm=str(REPOSITORY / "slurm"), modules=modules)
+    return textwrap.dedent(COUNT_LINES).format(paths=PATHS, slurm=str(REPOSITORY / "slurm"), modules=modules)
 
 
 class KillTest(LifeTest):
@@ -177,7 +177,7 @@ class KilledCallerTest(KillTest):
                 self.fresh(SPEC)
                 environment = {**self.cluster.environment(), "FAKE_KILL_CALLER": when, "FAKE_ANSWER_SECONDS": "5"}
                 command = [sys.executable, "-B", "-m", "campaign", "submit", str(self.folder)]
-                environment["PYTHONPATH"] = str(REPOSITORY / "slurm")
+                environment["PYTHONPATH"] = os.pathsep.join(PATHS)
                 done = subprocess.run(command, env=environment, capture_output=True, timeout=60, check=False)
                 self.assertEqual(done.returncode, -9)
                 self.assertEqual(len(self.cluster.records()), queued)

@@ -11,7 +11,7 @@ import sys
 import unittest
 from pathlib import Path
 
-from campaigns import REPOSITORY
+from campaigns import PATHS
 from fake_cluster import wait_until
 from test_life import LifeTest
 
@@ -80,7 +80,7 @@ class LaptopTest(LifeTest):
         """scripts/campaign in the background, with a cell at work."""
         child = subprocess.Popen(
             [sys.executable, "-B", "-m", "campaign", command, str(self.folder)],
-            env={**os.environ, "PYTHONPATH": str(REPOSITORY / "slurm")},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(PATHS)},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

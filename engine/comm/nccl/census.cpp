@@ -15,8 +15,6 @@ std::string rank_at(std::size_t rank, const std::vector<std::string>& hosts) {
   return "rank " + std::to_string(rank) + " (host " + hosts.at(rank) + ")";
 }
 
-std::string text_of(const Bytes& bytes) { return {reinterpret_cast<const char*>(bytes.data()), bytes.size()}; }
-
 }  // namespace
 
 Bytes Seat::to_bytes() const {

@@ -182,7 +182,7 @@ UniqueId Plane::agree_on_id(Deadline deadline) {
   }
   message = host_.control().broadcast(message, 0, deadline);
   if (message.size() != id.size()) {
-    const std::string text(reinterpret_cast<const char*>(message.data()), message.size());
+    const std::string text = text_of(message);
     throw Error(Errc::kBackend, text.substr(std::min(text.size(), id.size())));
   }
   std::copy(message.begin(), message.end(), id.begin());
