@@ -46,10 +46,10 @@ class DeviceStep : public TrainStep {
   /// before the function that enqueued it returns; it has joined before a gradient_ready() that depends on it.
   [[nodiscard]] virtual gpu::StreamView compute_stream() const = 0;
 
-  /// Enqueues the batch's way to where the step reads it, of which compute_stream() does the end: through pinned
-  /// memory, on a stream of its own, or from where a batch with the same Batch::content was kept on the device; to keep
-  /// one, its first load may allocate. Waits (bounded by `deadline`) only until the copy of the batch before last has
-  /// left the pinned memory. Not captured.
+  /// Enqueues the batch's way to where the step reads it, of which compute_stream() does the end. Images come through
+  /// pinned memory, on a stream of their own, or from where images of the same Batch::content were kept on the device;
+  /// to keep them, their first load may allocate. Labels always come from `batch`, through pinned memory. Waits
+  /// (bounded by `deadline`) only until the copies of the batch before last have left the pinned memory. Not captured.
   /// Errors: invalid_argument for a batch of another size; timeout.
   virtual void load(const Batch& batch, Deadline deadline) = 0;
   /// For the updates enqueued or launched from now on. Enqueues a copy of the numbers if they changed. Not captured.

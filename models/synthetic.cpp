@@ -7,12 +7,18 @@
 
 namespace hvd::models {
 
+std::string_view name(LabelRule rule) noexcept { return rule == LabelRule::kFresh ? "fresh" : "cycled"; }
+
 void synthetic_batch(const SyntheticSpec& spec, std::uint64_t first_sample, std::span<float> images,
                      std::span<std::int32_t> labels) {
   HVD_ASSERT(spec.classes > 0 && images.size() == labels.size() * static_cast<std::size_t>(spec.image_elements));
   const Philox pixels(spec.seed, Hasher().text("images").value());
-  const Philox classes(spec.seed, Hasher().text("labels").value());
   fill_normal(pixels, first_sample * static_cast<std::uint64_t>(spec.image_elements), images);
+  synthetic_labels(spec, first_sample, labels);
+}
+
+void synthetic_labels(const SyntheticSpec& spec, std::uint64_t first_sample, std::span<std::int32_t> labels) {
+  const Philox classes(spec.seed, Hasher().text("labels").value());
   for (std::size_t i = 0; i < labels.size(); ++i) {
     // Multiply and shift: a class in [0, classes) from 32 random bits, without the bias of a remainder.
     const std::uint64_t word = classes.block(first_sample + i)[0];

@@ -4,8 +4,17 @@
 
 #include <cstdint>
 #include <span>
+#include <string_view>
 
 namespace hvd::models {
+
+/// Which labels the batches of a run have. Images cycle in either case.
+enum class LabelRule : std::uint8_t {
+  kFresh,   ///< new labels in every step, so that no network can memorise its batches
+  kCycled,  ///< each batch of images keeps its labels, as in records before there was a choice
+};
+/// "fresh", "cycled".
+std::string_view name(LabelRule rule) noexcept;
 
 struct SyntheticSpec {
   std::uint64_t seed = 1;
@@ -17,5 +26,8 @@ struct SyntheticSpec {
 /// first_sample, first_sample + 1, ... n = labels.size(); images.size() == n * image_elements.
 void synthetic_batch(const SyntheticSpec& spec, std::uint64_t first_sample, std::span<float> images,
                      std::span<std::int32_t> labels);
+
+/// The labels of synthetic_batch() alone.
+void synthetic_labels(const SyntheticSpec& spec, std::uint64_t first_sample, std::span<std::int32_t> labels);
 
 }  // namespace hvd::models

@@ -24,6 +24,9 @@ struct ArenaSlot {
   std::size_t offset = 0;  ///< elements from the start of the arena
   std::size_t count = 0;   ///< elements, layout padding included (padding is zero and stays zero)
   Shape shape;             ///< logical
+  /// Order of the elements in memory where the backend chooses one, e.g. "Acdb16a"; else empty. It can depend on the
+  /// processor, and ranks whose layouts differ must not add up their gradients.
+  std::string layout = {};
 };
 
 /// Memory for the gradient arena comes from whoever reduces it (shared or registered memory).
@@ -44,7 +47,7 @@ struct Batch {
   std::span<const std::int32_t> labels;  ///< {n}
   std::uint64_t first_sample = 0;        ///< global index of sample 0 (dropout)
   std::uint64_t step = 0;                ///< training step (dropout)
-  /// Not 0: batches of equal number hold the same images and labels, so that a device may keep them.
+  /// Not 0: batches of equal number hold the same images, so that a device may keep them. Labels may differ.
   std::uint64_t content = 0;
 };
 
@@ -61,6 +64,10 @@ struct StepOptions {
   int threads = 1;                     ///< that compute; on a GPU those that compile its kernels, before the first step
   std::uint64_t seed = 1;              ///< initial weights and dropout
   bool profile = false;                ///< time every operation (never mixed with measured runs)
+  bool winograd = true;                ///< oneDNN in fp32: Winograd's algorithm where it is faster (docs/onednn.md)
+  /// On GPUs: multiplied into the gradient of the loss, and so into every gradient. 1 / world where gradients are
+  /// summed in fp16, whose sum could overflow.
+  double gradient_prescale = 1.0;
 };
 
 struct MemoryReport {  ///< bytes
@@ -120,6 +127,9 @@ std::unique_ptr<TrainStep> make_onednn_step(Graph graph, const StepOptions& opti
 
 /// Whether this build and processor can run oneDNN in `compute` type; the reason if not (empty: it can).
 std::string onednn_unsupported_reason(DataType compute);
+
+/// Why oneDNN is slow in `compute` type on this processor, and what to do; empty: it is not.
+std::string onednn_slow_reason(DataType compute);
 
 /// An allocator that owns plain memory, for tests and single-rank use. Keep the shared_ptr alive.
 struct HeapArena {

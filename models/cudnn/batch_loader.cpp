@@ -27,11 +27,11 @@ BatchLoader::BatchLoader(const Graph& graph, const kernels::Matrix& images, cons
       runtime_(runtime),
       compute_(compute),
       copy_(runtime.make_stream(gpu::Priority::kNormal)),
-      labels_at_(aligned(static_cast<std::size_t>(graph.tensor(graph.images).shape.count()) * sizeof(float))),
-      slot_bytes_(labels_at_ + static_cast<std::size_t>(graph.batch_size) * sizeof(std::int32_t)),
-      staging_(runtime.allocate(PinnedSlots::kSlots * aligned(slot_bytes_), "batches on their way")),
-      slots_(runtime, slot_bytes_, "batches on their way"),
-      number_slots_(runtime, kNumberBytes, "a batch's numbers") {
+      image_bytes_(static_cast<std::size_t>(graph.tensor(graph.images).shape.count()) * sizeof(float)),
+      staging_(runtime.allocate(PinnedSlots::kSlots * aligned(image_bytes_), "images on their way")),
+      image_slots_(runtime, image_bytes_, "images on their way"),
+      step_slots_(runtime, kNumberBytes + static_cast<std::size_t>(graph.batch_size) * sizeof(std::int32_t),
+                  "a batch's numbers and labels") {
   for (gpu::Event& event : arrived_) event = runtime.make_event(gpu::Timing::kOff);
   for (gpu::Event& event : consumed_) event = runtime.make_event(gpu::Timing::kOff);
 }
@@ -55,38 +55,41 @@ void BatchLoader::check(const Batch& batch) const {
 
 void BatchLoader::load(const Batch& batch, Deadline deadline) {
   check(batch);
-  const std::array<std::uint64_t, 2> numbers{batch.step, batch.first_sample};
-  const std::span<std::byte> slot = number_slots_.next(deadline);
-  std::memcpy(slot.data(), numbers.data(), kNumberBytes);
-  runtime_.copy(&memory_.scalars()->step, slot.data(), kNumberBytes, compute_);
-  number_slots_.emptied_on(compute_);
-
-  const auto kept = kept_.find(batch.content);
-  if (kept == kept_.end()) {
+  load_numbers(batch, deadline);
+  if (batch.content != 0 && batch.content == there_) return;  // no operation writes to the images
+  there_ = 0;
+  if (const auto kept = kept_.find(batch.content); kept != kept_.end()) {
+    const std::span<std::byte> images = memory_.arenas().images;
+    runtime_.copy(images.data(), kept->second->bytes.data(), images.size(), compute_);
+  } else {
     cross(batch, deadline);
     if (batch.content != 0) keep(batch.content);
-    return;
   }
-  const Arenas& arenas = memory_.arenas();
-  const std::byte* const images = kept->second->bytes.data();
-  runtime_.copy(arenas.images.data(), images, arenas.images.size(), compute_);
-  runtime_.copy(arenas.labels.data(), images + aligned(arenas.images.size()), arenas.labels.size(), compute_);
+  there_ = batch.content;
+}
+
+void BatchLoader::load_numbers(const Batch& batch, Deadline deadline) {
+  const std::array<std::uint64_t, 2> numbers{batch.step, batch.first_sample};
+  const std::span<std::byte> slot = step_slots_.next(deadline);
+  std::memcpy(slot.data(), numbers.data(), kNumberBytes);
+  std::memcpy(&slot[kNumberBytes], batch.labels.data(), batch.labels.size_bytes());
+  runtime_.copy(&memory_.scalars()->step, slot.data(), kNumberBytes, compute_);
+  runtime_.copy(memory_.arenas().labels.data(), &slot[kNumberBytes], batch.labels.size_bytes(), compute_);
+  step_slots_.emptied_on(compute_);
 }
 
 void BatchLoader::cross(const Batch& batch, Deadline deadline) {
-  const std::span<std::byte> slot = slots_.next(deadline);
-  std::memcpy(slot.data(), batch.images.data(), batch.images.size_bytes());
-  std::memcpy(&slot[labels_at_], batch.labels.data(), batch.labels.size_bytes());
+  const std::span<std::byte> slot = image_slots_.next(deadline);
+  std::memcpy(slot.data(), batch.images.data(), image_bytes_);
 
-  const std::size_t k = slots_.index();
-  std::byte* const staged = staging_->bytes.data() + k * aligned(slot_bytes_);
+  const std::size_t k = image_slots_.index();
+  std::byte* const staged = staging_->bytes.data() + k * aligned(image_bytes_);
   runtime_.wait(copy_, consumed_.at(k));
-  runtime_.copy(staged, slot.data(), slot_bytes_, copy_);
-  slots_.emptied_on(copy_);
+  runtime_.copy(staged, slot.data(), image_bytes_, copy_);
+  image_slots_.emptied_on(copy_);
   runtime_.record(arrived_.at(k), copy_);
   runtime_.wait(compute_, arrived_.at(k));
   convert(staged);
-  runtime_.copy(memory_.arenas().labels.data(), staged + labels_at_, batch.labels.size_bytes(), compute_);
   runtime_.record(consumed_.at(k), compute_);
 }
 
@@ -107,18 +110,16 @@ void BatchLoader::convert(std::byte* staged) {
 
 void BatchLoader::keep(std::uint64_t content) {
   if (full_ || kept_.size() == kMostKept) return;
-  const Arenas& arenas = memory_.arenas();
+  const std::span<std::byte> images = memory_.arenas().images;
   gpu::DeviceMemory memory;
   try {
-    memory = runtime_.allocate(aligned(arenas.images.size()) + arenas.labels.size(), "a batch to be used again");
+    memory = runtime_.allocate(images.size(), "images to be used again");
   } catch (const Error& error) {
     if (error.code() != Errc::kOutOfMemory) throw;
     full_ = true;  // then it crosses every time
     return;
   }
-  std::byte* const images = memory->bytes.data();
-  runtime_.copy(images, arenas.images.data(), arenas.images.size(), compute_);
-  runtime_.copy(images + aligned(arenas.images.size()), arenas.labels.data(), arenas.labels.size(), compute_);
+  runtime_.copy(memory->bytes.data(), images.data(), images.size(), compute_);
   kept_[content] = std::move(memory);
 }
 

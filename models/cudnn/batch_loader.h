@@ -1,6 +1,8 @@
-// The way of a batch to the device. It crosses on a stream of its own, two in flight, while the step before computes;
-// the compute stream only converts it to its type. Batches that say that they will come again (Batch::content) stay on
-// the device, as long as there is memory. One thread; the GPU must be current.
+// The way of a batch to the device. Images cross on a stream of their own, two batches in flight, while the step before
+// computes; the compute stream only converts them to its type. Images that say that they will come again
+// (Batch::content) stay on the device, as long as there is memory. Labels and the step's numbers change from step to
+// step: the compute stream copies them from one of two pinned slots, behind the step before, which reads its own.
+// One thread; the GPU must be current.
 #pragma once
 
 #include <array>
@@ -31,6 +33,9 @@ class BatchLoader {
 
  private:
   void check(const Batch& batch) const;
+  /// Step, first sample and labels.
+  void load_numbers(const Batch& batch, Deadline deadline);
+  /// The images, from host memory.
   void cross(const Batch& batch, Deadline deadline);
   void convert(std::byte* staged);
   void keep(std::uint64_t content);
@@ -42,12 +47,13 @@ class BatchLoader {
   gpu::Runtime& runtime_;
   gpu::StreamView compute_;
   gpu::Stream copy_;
-  std::size_t labels_at_;  // bytes from the start of a staged batch: images in fp32, then labels
-  std::size_t slot_bytes_;
+  std::size_t image_bytes_;  // of a batch, in fp32
   gpu::DeviceMemory staging_;
-  PinnedSlots slots_, number_slots_;
+  PinnedSlots image_slots_;
+  PinnedSlots step_slots_;  // the step's numbers, then its labels
   std::array<gpu::Event, PinnedSlots::kSlots> arrived_, consumed_;
-  std::map<std::uint64_t, gpu::DeviceMemory> kept_;  // by content: images as operations read them, then labels
+  std::map<std::uint64_t, gpu::DeviceMemory> kept_;  // by content: images as operations read them
+  std::uint64_t there_ = 0;                          // content of the images that operations read now
   bool full_ = false;
 };
 

@@ -61,6 +61,7 @@ std::unique_ptr<DeviceStep> make_cudnn_step(Graph graph, const StepOptions& opti
                               {.seed = options.seed,
                                .profile = options.profile,
                                .loss_scale = cudnn.loss_scale,
+                               .gradient_prescale = options.gradient_prescale,
                                .tune = cudnn.tune,
                                .winners_folder = cudnn.winners_folder,
                                .agree = cudnn.agree,

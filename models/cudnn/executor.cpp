@@ -252,7 +252,8 @@ class Executor final : public DeviceStep {
                              .kernels = kernels_,
                              .seed = options_.seed,
                              .scalars = memory_.scalars(),
-                             .loss_scale = memory_.loss_scale()});
+                             .loss_scale = memory_.loss_scale(),
+                             .gradient_prescale = options_.gradient_prescale});
   }
 
   // A profiled step is waited for where it is enqueued: it is not one that is measured.

@@ -15,7 +15,8 @@ namespace hvd::models::cudnn {
 struct ExecutorOptions {
   std::uint64_t seed = 1;
   bool profile = false;
-  double loss_scale = 0;  ///< as CudnnOptions; matters in fp16 alone
+  double loss_scale = 0;           ///< as CudnnOptions; matters in fp16 alone
+  double gradient_prescale = 1.0;  ///< as StepOptions
   bool tune = false;
   std::string winners_folder = {};
   AgreeOnWinners agree = {};

@@ -339,8 +339,8 @@ Launch loss(const Reader& read, const Operation& of, const OwnContext& context) 
 Launch loss_backward(const Reader& read, const Operation& of, const OwnContext& context) {
   return [run = context.kernels.softmax_cross_entropy_backward, probabilities = read.floats(of.inputs[0]),
           labels = reinterpret_cast<const std::int32_t*>(read.at().at(of.inputs[1])),
-          weight = static_cast<float>(std::get<LossAttr>(of.attr).weight), scale = &context.loss_scale->scale,
-          dlogits = read.at().matrix(of.outputs[0])](Stream stream) {
+          weight = static_cast<float>(std::get<LossAttr>(of.attr).weight * context.gradient_prescale),
+          scale = &context.loss_scale->scale, dlogits = read.at().matrix(of.outputs[0])](Stream stream) {
     run(probabilities, labels, weight, scale, dlogits, stream);
   };
 }

@@ -20,6 +20,7 @@ struct OwnContext {
   std::uint64_t seed = 0;                          ///< of the dropout masks
   const kernels::StepScalars* scalars = nullptr;   ///< on the device
   const kernels::LossScale* loss_scale = nullptr;  ///< on the device
+  double gradient_prescale = 1.0;                  ///< as StepOptions
 };
 
 /// Bytes of the shared workspace that `group` needs.

@@ -13,7 +13,8 @@ namespace {
 
 class Differentiator {
  public:
-  explicit Differentiator(const Graph& forward) : graph_(forward), forward_nodes_(forward.nodes.size()) {
+  explicit Differentiator(const Graph& forward)
+      : graph_(forward), forward_nodes_(forward.nodes.size()), trained_(forward.tensors.size()) {
     find_trained_tensors();
     for (std::size_t i = 0; i < graph_.parameters.size(); ++i) parameter_of_[graph_.parameters[i].value] = i;
   }
@@ -34,7 +35,6 @@ class Differentiator {
   // A tensor needs a diff when a parameter lies upstream of it: the images and what is computed from them
   // alone need none.
   void find_trained_tensors() {
-    trained_.assign(graph_.tensors.size(), false);
     for (const Node& node : graph_.nodes) {
       bool any = false;
       for (const TensorId input : node.inputs) {

@@ -1,8 +1,11 @@
 #include "models/onednn/compat.h"
 
+#include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "engine/base/error.h"
+#include "models/onednn/isa.h"
 
 namespace hvd::models::onednn {
 namespace {
@@ -239,23 +242,46 @@ Tag activation_tag(const Md& desc, Type type) {
   return Tag::undef;
 }
 
+Bf16Units bf16_units(dnnl::cpu_isa isa) noexcept {
+  const auto has = [isa](dnnl::cpu_isa wanted) {  // instruction sets are bit masks of what they include
+    return (static_cast<unsigned>(isa) & static_cast<unsigned>(wanted)) == static_cast<unsigned>(wanted);
+  };
+  if (has(dnnl::cpu_isa::avx512_core_amx)) return Bf16Units::kTiles;
+  return has(dnnl::cpu_isa::avx512_core_bf16) ? Bf16Units::kVectors : Bf16Units::kNone;
+}
+
+std::string layout_text(const Md& desc) {
+  const std::optional<Blocking> blocking = blocking_of(desc);
+  if (!blocking) return "opaque, " + std::to_string(desc.get_size()) + " bytes";
+  struct Axis {
+    std::size_t index;
+    dnnl::memory::dim stride;
+    bool blocked;
+  };
+  std::vector<Axis> axes;
+  for (std::size_t i = 0; i < blocking->strides.size(); ++i) {
+    dnnl::memory::dim block = 1;
+    for (std::size_t k = 0; k < blocking->inner_axes.size(); ++k) {
+      if (blocking->inner_axes[k] == static_cast<dnnl::memory::dim>(i)) block *= blocking->inner_blocks[k];
+    }
+    if (blocking->padded[i] > block) axes.push_back({i, blocking->strides[i], block > 1});
+  }
+  std::stable_sort(axes.begin(), axes.end(), [](const Axis& a, const Axis& b) { return a.stride > b.stride; });
+  std::string text;
+  for (const Axis& axis : axes) text += static_cast<char>((axis.blocked ? 'A' : 'a') + static_cast<char>(axis.index));
+  for (std::size_t k = 0; k < blocking->inner_axes.size(); ++k) {
+    text += std::to_string(blocking->inner_blocks[k]) + static_cast<char>('a' + blocking->inner_axes[k]);
+  }
+  return text;
+}
+
 std::string library_version() {
   const dnnl_version_t* version = dnnl_version();
   return std::to_string(version->major) + "." + std::to_string(version->minor) + "." + std::to_string(version->patch);
 }
 
 std::string library_isa() {
-  switch (dnnl::get_effective_cpu_isa()) {
-    case dnnl::cpu_isa::sse41: return "sse41";
-    case dnnl::cpu_isa::avx: return "avx";
-    case dnnl::cpu_isa::avx2: return "avx2";
-    case dnnl::cpu_isa::avx2_vnni: return "avx2_vnni";
-    case dnnl::cpu_isa::avx512_core: return "avx512_core";
-    case dnnl::cpu_isa::avx512_core_vnni: return "avx512_core_vnni";
-    case dnnl::cpu_isa::avx512_core_bf16: return "avx512_core_bf16";
-    case dnnl::cpu_isa::avx512_core_amx: return "avx512_core_amx";
-    default: return "isa_" + std::to_string(static_cast<int>(dnnl::get_effective_cpu_isa()));
-  }
+  return isa_name(static_cast<unsigned>(dnnl::get_effective_cpu_isa()), dnnl_version()->major);
 }
 
 }  // namespace hvd::models::onednn

@@ -3,6 +3,7 @@
 // dnnl::error; onednn_step.cpp turns it into Error{kBackend}. Thread-safe: they share nothing.
 #pragma once
 
+#include <cstdint>
 #include <oneapi/dnnl/dnnl.hpp>
 #include <optional>
 #include <string>
@@ -94,6 +95,19 @@ struct Blocking {
 };
 /// Empty for a layout of another kind.
 std::optional<Blocking> blocking_of(const Md& desc);
+
+/// What multiplies numbers in bf16 on a processor.
+enum class Bf16Units : std::uint8_t {
+  kNone,
+  kVectors,  ///< AVX-512 BF16
+  kTiles,    ///< AMX
+};
+/// For a processor with instruction sets `isa`. Pure.
+Bf16Units bf16_units(dnnl::cpu_isa isa) noexcept;
+
+/// The order of the elements in memory, in the notation of format tags: "Acdb16a", slowest axis first, blocked axes in
+/// capitals, then the blocks. Axes with one element or one block are left out. Other kinds of layout: "opaque, 64 bytes".
+std::string layout_text(const Md& desc);
 
 /// "2.6.3".
 std::string library_version();

@@ -64,7 +64,7 @@ void Compiler::conv(NodeId id) {
     return std::make_unique<ConvPlan>(ConvPlan{forward, data, weights, bias, std::nullopt, {}});
   };
   std::unique_ptr<ConvPlan> plan;
-  if (type_ == Type::f32 && wants_winograd(x, y, std::get<Window>(of.attr))) {
+  if (options_.winograd && type_ == Type::f32 && wants_winograd(x, y, std::get<Window>(of.attr))) {
     try {
       plan = plan_with(dnnl::algorithm::convolution_winograd);
     } catch (const dnnl::error& error) {

@@ -7,6 +7,7 @@
 #include "engine/base/assert.h"
 #include "engine/base/error.h"
 #include "models/graph/cost.h"
+#include "models/onednn/host_arena.h"
 #include "models/onednn/kernels.h"
 #include "models/onednn/plans.h"
 
@@ -33,7 +34,9 @@ void Compiler::compile() {
   images_ = images;
   for (std::size_t i = 0; i < graph_.nodes.size(); ++i) {
     if (i == graph_.first_backward) running_statistics();
-    if (!skipped_[i]) compile_node(static_cast<NodeId>(i));
+    if (skipped_[i]) continue;
+    require_address_space();
+    compile_node(static_cast<NodeId>(i));
   }
 }
 

@@ -24,6 +24,7 @@ namespace hvd::models::onednn {
 struct CompileOptions {
   DataType compute = DataType::kF32;
   std::uint64_t seed = 1;  ///< dropout
+  bool winograd = true;    ///< as StepOptions
   /// Every tensor keeps its own memory to the end of the step, so that a test can look at it.
   bool keep_tensors = false;
 };

@@ -14,6 +14,8 @@ namespace {
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
 // MADV_COLLAPSE of Linux 6.1, which not every C library knows.
 constexpr int kCollapse = 25;
+// More than oneDNN takes while it compiles one operation.
+constexpr std::size_t kRoom = std::size_t{64} << 20;
 
 }  // namespace
 
@@ -42,6 +44,16 @@ HostArena::HostArena(std::size_t bytes, const char* what) {
 
 HostArena::~HostArena() {
   if (mapped_ > 0) munmap(memory_.data(), mapped_);
+}
+
+void require_address_space() {
+  void* const room = mmap(nullptr, kRoom, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (room == MAP_FAILED) {
+    throw Error(Errc::kOutOfMemory, "fewer than " + std::to_string(kRoom >> 20) +
+                                        " MiB of address space are left to compile the network in; raise ulimit -v, "
+                                        "or use fewer --ranks or a smaller --batch-size");
+  }
+  munmap(room, kRoom);
 }
 
 void advise_huge_pages(std::span<std::byte> memory) noexcept {

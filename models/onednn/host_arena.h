@@ -31,6 +31,10 @@ class HostArena {
   std::size_t mapped_ = 0;
 };
 
+/// To be called before oneDNN compiles an operation: oneDNN 2.6 writes through a null pointer where it gets no memory
+/// for a kernel. Errors: out_of_memory where a limit (ulimit -v) leaves little.
+void require_address_space();
+
 /// Asks the system for huge pages on the whole pages inside `memory`; a hint, never fails.
 void advise_huge_pages(std::span<std::byte> memory) noexcept;
 

@@ -11,6 +11,8 @@ std::string onednn_unsupported_reason(DataType /*compute*/) {
   return "this build has no oneDNN: install it (Debian: apt-get install libdnnl-dev), then configure and build again";
 }
 
+std::string onednn_slow_reason(DataType /*compute*/) { return {}; }
+
 std::unique_ptr<TrainStep> make_onednn_step(Graph /*graph*/, const StepOptions& options,
                                             const ArenaAllocator& /*allocate*/) {
   throw Error(Errc::kUnsupported, onednn_unsupported_reason(options.compute));

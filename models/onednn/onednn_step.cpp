@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "engine/base/error.h"
+#include "models/onednn/compat.h"
 #include "models/onednn/compiler.h"
 #include "models/onednn/parameters.h"
 #include "models/onednn/program.h"
@@ -19,12 +20,6 @@ namespace {
 
 using namespace onednn;  // NOLINT(google-build-using-namespace): this file is that folder's face
 
-bool has_bf16() {
-  const auto isa = static_cast<unsigned>(dnnl::get_effective_cpu_isa());
-  constexpr auto kWanted = static_cast<unsigned>(dnnl::cpu_isa::avx512_core_bf16);
-  return (isa & kWanted) == kWanted;  // instruction sets are bit masks of what they include
-}
-
 class OnednnStep final : public TrainStep {
  public:
   OnednnStep(Graph graph, const StepOptions& options, const ArenaAllocator& allocate)
@@ -32,7 +27,8 @@ class OnednnStep final : public TrainStep {
         graph_(std::move(graph)),
         program_(dnnl::engine(dnnl::engine::kind::cpu, 0)),
         parameters_(graph_, options.gradient, program_) {
-    Compiler compiler(graph_, {.compute = options.compute, .seed = options.seed}, program_, parameters_);
+    Compiler compiler(graph_, {.compute = options.compute, .seed = options.seed, .winograd = options.winograd},
+                      program_, parameters_);
     compiler.compile();
     images_ = compiler.images();
     parameters_.allocate(allocate);
@@ -172,13 +168,20 @@ std::string onednn_unsupported_reason(DataType compute) {
   switch (compute) {
     case DataType::kF32: return {};
     case DataType::kBF16:
-      if (has_bf16()) return {};
+      if (bf16_units(dnnl::get_effective_cpu_isa()) != Bf16Units::kNone) return {};
       return "oneDNN " + library_version() +
              " computes bf16 on processors with avx512_core_bf16 or AMX; this one has " + library_isa() +
              ": use --dtype fp32";
     case DataType::kF16: return "fp16 is for GPUs; on a CPU use --dtype fp32 or bf16";
     default: return "oneDNN computes in fp32 or bf16, not " + std::string(name(compute));
   }
+}
+
+std::string onednn_slow_reason(DataType compute) {
+  if (compute != DataType::kBF16 || bf16_units(dnnl::get_effective_cpu_isa()) != Bf16Units::kVectors) return {};
+  return "oneDNN " + library_version() + " computes bf16 with AVX-512 here (" + library_isa() +
+         "), without AMX, which took twice as long as fp32 where it was measured: use --dtype fp32, or a processor "
+         "with AMX";
 }
 
 std::unique_ptr<TrainStep> make_onednn_step(Graph graph, const StepOptions& options, const ArenaAllocator& allocate) {

@@ -108,8 +108,11 @@ void Parameters::allocate(const ArenaAllocator& allocator) {
     const Parameter& parameter = graph_.parameters[i];
     HVD_ASSERT(entries_[i].desc.get_size() > 0);
     const std::size_t count = slot_count(entries_[i].desc);
-    slots_.push_back(
-        {.name = parameter.name, .offset = offset, .count = count, .shape = graph_.tensor(parameter.value).shape});
+    slots_.push_back({.name = parameter.name,
+                      .offset = offset,
+                      .count = count,
+                      .shape = graph_.tensor(parameter.value).shape,
+                      .layout = layout_text(entries_[i].desc)});
     offset += align_up(count, kSlotAlign);
   }
   weights_ = HostArena(offset * sizeof(float), "weights");

@@ -361,39 +361,6 @@ TEST(Executor, TheLossesOfTwoStepsInFlightAreKeptApart) {
   EXPECT_NE(losses[0], losses[1]);
 }
 
-TEST(Executor, ABatchThatComesAgainCrossesOnce) {
-  ServesAll oracle;
-  Wish wish{.forward = models::testing::tiny_vgg(2)};
-  wish.plan = {.compute = ComputeType::kBf16, .gradient = DataType::kBF16, .fusion = cudnn_alone(1)};
-  Machine machine(wish, oracle);
-  const std::vector<float> first = machine.images;
-  const auto loss = [&](std::uint64_t content, std::uint64_t number) {
-    Batch batch = machine.batch(number);
-    batch.content = content;
-    return machine.step->forward_backward(batch, machine.sink);
-  };
-  const double expected = loss(1, 0);
-  std::fill(machine.images.begin(), machine.images.end(), 0.0F);
-  const double zeroes = loss(2, 0);
-  EXPECT_NE(zeroes, expected);
-  EXPECT_EQ(loss(1, 0), expected);  // kept, whatever the host has now
-  EXPECT_EQ(loss(0, 0), zeroes);    // from the host
-  EXPECT_NE(loss(1, 1), expected);  // another step, another dropout
-  // More than are kept, or than there is memory for, cross every time.
-  for (std::uint64_t content = 3; content < 8; ++content) EXPECT_EQ(loss(content, 0), zeroes);
-  machine.images = first;
-  EXPECT_EQ(loss(7, 0), expected);
-}
-
-TEST(Executor, RefusesABatchOfAnotherSize) {
-  ServesAll oracle;
-  const Machine machine({.forward = models::testing::tiny_vgg(2)}, oracle);
-  Batch batch = machine.batch();
-  batch.labels = batch.labels.first(1);
-  models::testing::expect_error(Errc::kInvalidArgument, {"tiny_vgg: a batch of 1 labels and 384 values", "2x8x8x3"},
-                                [&] { machine.step->load(batch, Deadline::after(60s)); });
-}
-
 TEST(Executor, AnOverflowLeavesTheWeightsAndHalvesTheScale) {
   ServesAll oracle;
   Wish wish{.forward = models::testing::tiny_vgg(2)};
@@ -423,6 +390,22 @@ TEST(Executor, AnOverflowLeavesTheWeightsAndHalvesTheScale) {
   other.step->forward_backward(other.batch(), other.sink);
   const Difference found(scaled, other.gradient(0));
   EXPECT_LE(found.error, 0x1.0p-9 * found.norm);
+}
+
+// What fp16 divides by before ranks are summed: gradients are those of a smaller loss scale, bit by bit.
+TEST(Executor, APrescaleIsInEveryGradient) {
+  ServesAll oracle;
+  Wish wish{.forward = models::testing::tiny_vgg(2)};
+  wish.plan = {.compute = ComputeType::kFp16, .gradient = DataType::kF16, .fusion = cudnn_alone(2)};
+  const auto gradients = [&](double loss_scale, double prescale) {
+    wish.executor = {.loss_scale = loss_scale, .gradient_prescale = prescale};
+    Machine machine(wish, oracle);
+    machine.step->forward_backward(machine.batch(), machine.sink);
+    machine.finish();
+    return machine.gradient_bits();
+  };
+  EXPECT_EQ(gradients(512, 0.25), gradients(128, 1));
+  EXPECT_NE(gradients(512, 1), gradients(128, 1));
 }
 
 TEST(Executor, WeightsThatWereBroadcastAreUsed) {

@@ -1,5 +1,6 @@
 #include "tests/cudnn/interpreter.h"
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 

@@ -1,5 +1,6 @@
 // Every backward operation against central finite differences of its forward operation, in double precision.
 // The scalar is f = sum of r * y with random r, so that dy = r.
+#include <algorithm>
 #include <array>
 #include <cmath>
 

@@ -1,4 +1,5 @@
 // Everything drawn from the counter-based generator: initial weights, images, labels, dropout masks.
+#include <algorithm>
 #include <cmath>
 #include <numeric>
 
