@@ -10,15 +10,19 @@ using Clock = std::chrono::steady_clock;
 
 class Deadline {
  public:
-  /// `timeout` from now; "for ever" (nanoseconds::max()) does not wrap into the past.
-  static Deadline after(std::chrono::nanoseconds timeout) {
+  static constexpr const char* kUnnamed = "the deadline";
+
+  /// `timeout` from now; "for ever" (nanoseconds::max()) does not wrap into the past. `set_by`: see Patience.
+  static Deadline after(std::chrono::nanoseconds timeout, const char* set_by = kUnnamed) {
     const Clock::time_point now = Clock::now();
-    return Deadline(now +
-                    std::min(std::chrono::duration_cast<Clock::duration>(timeout), Clock::time_point::max() - now));
+    return Deadline(
+        now + std::min(std::chrono::duration_cast<Clock::duration>(timeout), Clock::time_point::max() - now), set_by);
   }
-  explicit Deadline(Clock::time_point when) : when_(when) {}
+  explicit Deadline(Clock::time_point when, const char* set_by = kUnnamed) : when_(when), set_by_(set_by) {}
 
   [[nodiscard]] Clock::time_point when() const noexcept { return when_; }
+  /// Name of the option that sets this deadline, for error messages.
+  [[nodiscard]] const char* set_by() const noexcept { return set_by_; }
   [[nodiscard]] bool passed() const noexcept { return Clock::now() >= when_; }
   /// Never negative.
   [[nodiscard]] std::chrono::nanoseconds remaining() const noexcept {
@@ -28,6 +32,19 @@ class Deadline {
 
  private:
   Clock::time_point when_;
+  const char* set_by_;
+};
+
+/// How long each of many waits may take.
+struct Patience {
+  template <class Rep, class Period>
+  // NOLINTNEXTLINE(google-explicit-constructor): a duration is a patience
+  constexpr Patience(std::chrono::duration<Rep, Period> each, const char* option = Deadline::kUnnamed)
+      : timeout(std::chrono::duration_cast<std::chrono::milliseconds>(each)), set_by(option) {}
+  [[nodiscard]] Deadline from_now() const { return Deadline::after(timeout, set_by); }
+
+  std::chrono::milliseconds timeout;
+  const char* set_by;  ///< a literal: name of the option that sets it, for error messages
 };
 
 }  // namespace hvd

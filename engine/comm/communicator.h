@@ -14,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -98,12 +99,21 @@ class DataPlane {
   /// on (count, world, algorithm): the same world gives bit-identical sums, equal on all ranks.
   virtual void all_reduce(void* data, std::size_t count, DataType dtype, ReduceOp op, Deadline deadline) = 0;
   virtual void broadcast(void* data, std::size_t bytes, int root, Deadline deadline) = 0;
+  /// Runs `calls`, which may only call all_reduce() on disjoint memory. A plane may start all reductions after `calls`
+  /// has returned. Errors: those of the calls.
+  virtual void together(const std::function<void()>& calls, Deadline /*deadline*/) { calls(); }
   /// Into and out of memory that allocate() gave: this plane knows how to reach it. No overlap.
   virtual void copy(void* to, const void* from, std::size_t bytes) { std::memcpy(to, from, bytes); }
   /// Waits for all that was enqueued; `what` is for the message. Planes of host memory have nothing to wait for.
   virtual void complete(std::string_view /*what*/, Deadline /*deadline*/) {}
   /// What really ran, for provenance: "shm", "hierarchical(shm+ring over tcp)", ...
   [[nodiscard]] virtual std::string description() const = 0;
+};
+
+/// A rank of this host in a process of its own.
+struct Neighbour {
+  std::string rank;  ///< "rank 3 (host b)"
+  std::uint32_t process = 0;
 };
 
 class Communicator {
@@ -116,6 +126,8 @@ class Communicator {
   [[nodiscard]] virtual std::string_view backend() const = 0;
   /// Library and transport for provenance, e.g. "Open MPI v4.1.4, btl vader,tcp".
   [[nodiscard]] virtual std::string library() const = 0;
+  /// Other ranks of this host, as far as their process ids are known here: all of them after the first collective call.
+  [[nodiscard]] virtual std::vector<Neighbour> neighbours() const { return {}; }
 };
 
 struct CommOptions {

@@ -20,8 +20,8 @@ struct NcclOptions {
   /// Several ranks may have the same GPU. For tests with one GPU: NCCL refuses it before 2.30, and then wants
   /// NCCL_MULTI_RANK_GPU_ENABLE=1.
   bool share_gpus = false;
-  bool register_memory = true;                ///< allocate() from NCCL and registered, where the version has it
-  std::chrono::milliseconds deadline{60000};  ///< of finalisation; other waits are given theirs
+  bool register_memory = true;  ///< allocate() from NCCL and registered, where the version has it
+  Patience deadline{std::chrono::minutes(1)};  ///< of finalisation; other waits are given theirs
 };
 
 /// Work is enqueued on stream() in the order of the calls, and may be captured, unless capture_refusal() says
@@ -35,8 +35,12 @@ class DevicePlane : public DataPlane {
   /// has failed; interrupted after abort().
   virtual void check() = 0;
   /// Ends what is in flight on the device, so that streams and graphs that wait for it go on (with wrong numbers).
-  /// Nothing but destruction is of use afterwards.
+  /// Returns at once: the library is called on a thread of its own, because it comes back only when no graph holds a
+  /// reduction. Nothing but await_abort() and destruction is of use afterwards.
   virtual void abort() noexcept = 0;
+  /// After abort(): returns whether the library has come back by the deadline. Drop the graphs first. Where it has not,
+  /// calls that free memory of the GPU may never return: end the process.
+  virtual bool await_abort(Deadline deadline) noexcept = 0;
   /// Why a capture cannot hold all_reduce(), in one line; empty: it can.
   [[nodiscard]] virtual std::string_view capture_refusal() const { return {}; }
   /// Collective, with nothing enqueued and no graph that holds reductions: the ranks part and connect anew as `options`
@@ -51,6 +55,10 @@ class DevicePlane : public DataPlane {
   // Of DataPlane, here: allocate() gives device memory, 4096-byte aligned, and waits until it is zeroed. all_reduce()
   // and copy() enqueue. broadcast() waits for its end; the caller has waited for what made the data.
 };
+
+/// Calls of ncclCommAbort() in this process that have not returned. While there are any, end the process without
+/// destructors: their threads use the library, and CUDA. Any thread.
+int unfinished_aborts() noexcept;
 
 class DeviceCommunicator : public Communicator {
  public:

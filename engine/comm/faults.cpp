@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <cstdio>
 #include <thread>
+#include <utility>
 
 #include "engine/base/error.h"
+#include "engine/comm/process.h"
 #include "engine/comm/shm/futex.h"
 #include "engine/comm/transport.h"
 
@@ -14,9 +16,13 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr auto kNap = 2ms;
-/// Time to answer the roll call that finds out who holds up a chain of waiting ranks. They look round every
-/// 50 ms (the longest slice of NodeGroup) or more often.
+/// Time to answer the roll call that finds out who holds up a chain of waiting ranks. They look round every 50 ms (the
+/// longest slice of NodeGroup) or more often.
 constexpr auto kAnswerTime = 300ms;
+/// For a second call, where several ranks were silent: on a machine that is busy with other work their turn comes late.
+constexpr auto kSecondAnswerTime = 700ms;
+/// Between two looks for dead processes, each of which costs some 40 us a rank. Waits that are shorter have none.
+constexpr auto kBetweenLooks = 40ms;
 
 std::string seconds_since(Clock::time_point start) {
   std::array<char, 32> text{};
@@ -54,6 +60,45 @@ void Faults::check(const Wait& wait, int awaited) {
     take_notices(doing);
     throw_if_aborted();
   }
+  look_for_dead(wait, awaited);
+}
+
+int Faults::dead_neighbour(int awaited) const {
+  const std::vector<int>& node = layout_.my_node();
+  for (std::size_t local = 0; local < node.size(); ++local) {
+    if (awaited >= 0 ? node[local] != awaited : node[local] == layout_.topology.rank) continue;
+    const std::uint32_t process = segment_.process_of(static_cast<int>(local), layout_.topology.local_rank);
+    if (process != 0 && has_ended(process)) return node[local];
+  }
+  return -1;
+}
+
+void Faults::look_for_dead(const Wait& wait, int awaited) {
+  const Clock::time_point now = Clock::now();
+  if (now < std::max(next_look_, wait.start + kBetweenLooks)) return;
+  next_look_ = now + kBetweenLooks;
+  const int before = std::exchange(suspect_, dead_neighbour(awaited));
+  const std::uint64_t in = std::exchange(suspected_in_, wait.sequence);
+  // Only at the second look: it may have done its part, and ended while that part was on its way here.
+  if (suspect_ < 0 || suspect_ != before || in != wait.sequence) return;
+  failed_ = true;
+  const int local = layout_.local_rank_of[static_cast<std::size_t>(suspect_)];
+  throw Error(Errc::kPeerLost,
+              layout_.describe(suspect_) + " is lost: its process " +
+                  std::to_string(segment_.process_of(local, layout_.topology.local_rank)) + " has ended while " +
+                  layout_.describe(layout_.topology.rank) + " waited " + (awaited >= 0 ? "for it " : "") + "in " +
+                  wait.text());
+}
+
+std::vector<Neighbour> Faults::neighbours() const {
+  std::vector<Neighbour> found;
+  for (const int rank : layout_.my_node()) {
+    if (rank == layout_.topology.rank) continue;
+    const int local = layout_.local_rank_of[static_cast<std::size_t>(rank)];
+    const std::uint32_t process = segment_.process_of(local, layout_.topology.local_rank);
+    if (process != 0) found.push_back({layout_.describe(rank), process});
+  }
+  return found;
 }
 
 void Faults::give_up(const Wait& wait, std::span<const int> missing, bool direct, std::string_view detail) {
@@ -62,8 +107,16 @@ void Faults::give_up(const Wait& wait, std::span<const int> missing, bool direct
   std::vector<int> guilty(missing.begin(), missing.end());
   std::string outcome = ", which did not come";
   if (!direct) {
-    const auto answers = call_roll("waiting in " + wait.text() + " for " + names(guilty), kAnswerTime, OnAbort::kStop);
+    const std::string status = "waiting in " + wait.text() + " for " + names(guilty);
+    auto answers = call_roll(status, kAnswerTime, OnAbort::kStop);
     throw_if_aborted();
+    if (std::count(answers.begin(), answers.end(), std::nullopt) > 1) {
+      const auto later = call_roll(status, kSecondAnswerTime, OnAbort::kStop);
+      throw_if_aborted();
+      for (std::size_t r = 0; r < answers.size(); ++r) {
+        if (!answers[r]) answers[r] = later[r];
+      }
+    }
     std::vector<int> silent;
     for (std::size_t r = 0; r < answers.size(); ++r) {
       if (!answers[r]) silent.push_back(static_cast<int>(r));
@@ -76,6 +129,7 @@ void Faults::give_up(const Wait& wait, std::span<const int> missing, bool direct
     }
   }
   if (!detail.empty()) outcome += "; " + std::string(detail);
+  outcome += std::string("; see what holds it up, or raise ") + wait.deadline.set_by();
   failed_ = true;
   throw Error(guilty.size() == 1 ? Errc::kPeerLost : Errc::kTimeout, waited + names(guilty) + outcome);
 }
@@ -88,12 +142,6 @@ std::string Faults::names(std::span<const int> ranks) const {
   }
   if (ranks.size() > kNamed) text += " and " + std::to_string(ranks.size() - kNamed) + " more";
   return text.empty() ? "its peers" : text;
-}
-
-void Faults::report_dead(const Wait& wait, int rank, std::string_view detail) {
-  failed_ = true;
-  throw Error(Errc::kPeerLost, layout_.describe(rank) + " is lost: " + std::string(detail) + " while " +
-                                   layout_.describe(layout_.topology.rank) + " waited for it in " + wait.text());
 }
 
 bool Faults::raise_here(std::string_view reason) noexcept {

@@ -1,5 +1,5 @@
-// Aborts, roll calls and deadline errors of one rank: what it knows of its peers' misfortunes. Within a node
-// they travel through the shared segment, between nodes as notices of the transport.
+// Aborts, dead processes, roll calls and deadline errors of one rank: what it knows of its peers' misfortunes. Within a
+// node they travel through the shared segment, between nodes as notices of the transport.
 //
 // Threads: check() and give_up() on the rank's own thread; the others from any.
 #pragma once
@@ -41,8 +41,8 @@ class Faults final : public Watch {
   /// Throws peer_lost with the reason if somebody has aborted.
   void throw_if_aborted();
 
-  /// Errors: peer_lost naming `rank`, whose process has ended. `detail` says how that is known.
-  [[noreturn]] void report_dead(const Wait& wait, int rank, std::string_view detail);
+  /// The processes of this node's other ranks that this one can see, once all ranks have met. Any thread.
+  [[nodiscard]] std::vector<Neighbour> neighbours() const;
 
   void abort(std::string_view reason) noexcept;
   std::vector<std::optional<std::string>> roll_call(std::string_view status, std::chrono::milliseconds patience);
@@ -52,6 +52,11 @@ class Faults final : public Watch {
   enum class OnAbort : std::uint8_t { kGoOn, kStop };
   std::vector<std::optional<std::string>> call_roll(std::string_view status, std::chrono::milliseconds patience,
                                                     OnAbort on_abort);
+  /// Looks at `awaited` if it is on this node; at all ranks of this node if it is -1. Errors: peer_lost naming one whose
+  /// process has ended, at the second look.
+  void look_for_dead(const Wait& wait, int awaited);
+  /// Returns one whose process has ended, or -1.
+  [[nodiscard]] int dead_neighbour(int awaited) const;
   bool raise_here(std::string_view reason) noexcept;
   /// Reads what other nodes have sent. `status()` answers their roll calls.
   template <class Status>
@@ -67,6 +72,9 @@ class Faults final : public Watch {
   Segment segment_;
   Transport* transport_ = nullptr;
   std::atomic<bool> failed_{false};
+  Clock::time_point next_look_;  ///< for dead processes
+  int suspect_ = -1;             ///< the rank whose process had ended at the last look
+  std::uint64_t suspected_in_ = 0;  ///< operation
   Mutex mutex_;
   std::vector<std::optional<std::string>> statuses_ HVD_GUARDED_BY(mutex_);  ///< [rank] heard since the last roll call
   std::uint32_t seen_call_ HVD_GUARDED_BY(mutex_) = 0;  ///< answers up to this call belong to earlier roll calls

@@ -1,6 +1,7 @@
 // One rank: every collective is the identity, so that callers need no special case for a world of one.
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <new>

@@ -34,7 +34,8 @@ class Watch {
   /// Cheap enough for every turn of a spinning loop. True: call check(), it will throw.
   [[nodiscard]] virtual bool aborted() const noexcept = 0;
   /// To be called between naps while waiting for `awaited` (a rank, or -1). Answers roll calls.
-  /// Errors: peer_lost with the peer's reason, if one has aborted.
+  /// Errors: peer_lost with the peer's reason, if one has aborted; peer_lost if the process of `awaited`, or of any rank
+  /// of this node where that is -1, has ended.
   virtual void check(const Wait& wait, int awaited) = 0;
   /// The deadline has passed while waiting for `missing`. Throws peer_lost if one rank is to blame, else
   /// timeout. `direct`: these ranks are known not to have come. Otherwise they may be waiting themselves, for

@@ -19,6 +19,13 @@ std::string uuid_text(const cudaUUID_t& uuid) {
   return text;
 }
 
+std::string pci_bus_id(int index) {
+  std::array<char, 32> text{};
+  if (cudaDeviceGetPCIBusId(text.data(), static_cast<int>(text.size()), index) == cudaSuccess) return text.data();
+  static_cast<void>(cudaGetLastError());
+  return {};
+}
+
 }  // namespace
 
 DeviceList list_devices() {
@@ -35,7 +42,7 @@ DeviceList list_devices() {
     cudaDeviceProp properties{};
     if (cudaGetDeviceProperties(&properties, i) != cudaSuccess) continue;
     list.devices.push_back({i, properties.name, uuid_text(properties.uuid), properties.major, properties.minor,
-                            properties.totalGlobalMem, properties.multiProcessorCount, count});
+                            properties.totalGlobalMem, properties.multiProcessorCount, count, pci_bus_id(i)});
   }
   if (list.devices.empty()) list.reason = "the driver shows no device (CUDA_VISIBLE_DEVICES?)";
   return list;

@@ -15,7 +15,8 @@ struct Device {
   int compute_major = 0, compute_minor = 0;
   std::size_t memory_bytes = 0;
   int multiprocessors = 0;
-  int visible = 1;  ///< GPUs that this process sees, this one among them
+  int visible = 1;              ///< GPUs that this process sees, this one among them
+  std::string pci_bus_id = {};  ///< "0000:1B:00.0"; empty: unknown
 };
 
 struct DeviceList {

@@ -20,8 +20,9 @@ void wait_until_finished(Runtime& runtime, View view, Deadline deadline, std::st
     if (between) between();
     if (deadline.passed()) {
       const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
-      throw Error(Errc::kTimeout, runtime.label() + ": " + std::string(what) + " is not over after " +
-                                      std::to_string(seconds) + " s: a kernel hangs, or waits for a peer that is gone");
+      throw Error(Errc::kTimeout,
+                  runtime.label() + ": " + std::string(what) + " is not over after " + std::to_string(seconds) +
+                      " s: a kernel hangs, or waits for a peer that is gone; see which, or raise " + deadline.set_by());
     }
     if (const auto nap = vigil.nap(Clock::now()); nap.count() > 0) {
       std::this_thread::sleep_for(nap);

@@ -28,20 +28,23 @@ std::string bucket_title(std::size_t number, const core::Bucket& bucket,
 }  // namespace
 
 DeviceEngine::DeviceEngine(std::unique_ptr<comm::DeviceCommunicator> communicator, const EngineOptions& options,
-                           const DeviceOptions& device)
+                           const DeviceOptions& device, StuckRank stuck)
     : runtime_(communicator->runtime()),
       plane_(communicator->device()),
       options_(options),
       device_(device),
       alone_(communicator->topology().size == 1),
-      watch_(*communicator, options.deadline),
+      watch_(*communicator, options.deadline, std::move(stuck)),
       engine_(std::make_unique<Engine>(std::move(communicator), options)),
       schedule_(options.schedule) {
   for (const Schedule each : {Schedule::kStatic, Schedule::kNegotiated, Schedule::kNone}) courses_[each];
   if (!alone_) engine_->observe(&watch_);
 }
 
-DeviceEngine::~DeviceEngine() { abandon("its engine was destroyed inside a step"); }
+DeviceEngine::~DeviceEngine() {
+  abandon("its engine was destroyed inside a step");
+  watch_.gave_up();  // disarms the watch: the caller got here, so nothing that it freed waits for NCCL
+}
 
 void DeviceEngine::abandon(std::string_view why) noexcept {
   if (flights_.empty()) return;
@@ -52,10 +55,12 @@ void DeviceEngine::abandon(std::string_view why) noexcept {
 void DeviceEngine::give_up() noexcept {
   enqueuing_ = false;
   capturing_.reset();
-  plane_.abort();
+  plane_.abort();  // kernels that wait for a peer end
   for (const gpu::StreamView stream : {compute_, plane_.stream()}) runtime_.run_dry(stream);
   flights_.clear();
-  watch_.gave_up();
+  drop_graphs();  // then NCCL returns from the abort
+  // If it has not returned, the watch stays armed, because freeing GPU memory may block for ever.
+  if (plane_.await_abort(Deadline::after(watch_.patience_with_library()))) watch_.gave_up();
 }
 
 void DeviceEngine::set_gradients(std::vector<core::GradientInfo> gradients, std::byte* arena, DataType dtype,
@@ -103,7 +108,14 @@ void DeviceEngine::set_buckets(const core::BucketOptions& buckets) {
 
 void DeviceEngine::reconnect(const comm::NcclOptions& options) {
   begin_anew("reconnect");
-  engine_->perform("reconnect", [&] { plane_.reconnect(options, Deadline::after(options_.deadline)); });
+  engine_->perform("reconnect", [&] { plane_.reconnect(options, options_.deadline.from_now()); });
+}
+
+void DeviceEngine::set_deadline(Patience deadline) {
+  if (!flights_.empty()) throw Error(Errc::kInvalidArgument, "set_deadline inside a step");
+  options_.deadline = deadline;
+  engine_->set_deadline(deadline);
+  engine_->perform("set_deadline", [&] { watch_.set_deadline(deadline); });  // its thread looks at the watch
 }
 
 void DeviceEngine::sit_out(std::uint64_t steps) {
@@ -252,8 +264,7 @@ void DeviceEngine::reduce_bucket(std::size_t bucket) {
   runtime_.record(events.ready, compute_);
   runtime_.wait(stream, events.ready);
   runtime_.record_outside(events.begin, stream);
-  plane_.all_reduce(arena_ + range.offset * element, range.count, plan.dtype, plan.op,
-                    Deadline::after(options_.deadline));
+  plane_.all_reduce(arena_ + range.offset * element, range.count, plan.dtype, plan.op, options_.deadline.from_now());
   runtime_.record_outside(events.done, stream);
 }
 
@@ -308,7 +319,8 @@ DeviceReport DeviceEngine::finish_step() {
   DeviceReport report = flight.report;
   try {
     // The watchdog has the same deadline and more to say; a world of one has none.
-    const Deadline deadline = Deadline::after(options_.deadline + (alone_ ? 0s : kExplanation));
+    const Deadline deadline =
+        Deadline::after(options_.deadline.timeout + (alone_ ? 0s : kExplanation), options_.deadline.set_by);
     std::optional<Clock::time_point> expected;
     if (const auto& lasted = course().lasted) {
       report.expected = *lasted;

@@ -81,7 +81,7 @@ class DeviceEngine {
   };
 
   DeviceEngine(std::unique_ptr<comm::DeviceCommunicator> communicator, const EngineOptions& options,
-               const DeviceOptions& device);
+               const DeviceOptions& device, StuckRank stuck = {});
   /// Inside a step: gives it up, as an error does. Graphs go before communicators.
   ~DeviceEngine();
   DeviceEngine(const DeviceEngine&) = delete;
@@ -96,11 +96,14 @@ class DeviceEngine {
   /// Of the steps that follow; all ranks alike. Starts as EngineOptions::schedule.
   void set_schedule(Schedule schedule);
 
+  /// Between steps. Sets the deadline of every later wait for a peer or for a step on the GPU.
+  void set_deadline(Patience deadline);
+
   /// Between steps: others take so many without this rank. So that steps have the same numbers everywhere.
   void sit_out(std::uint64_t steps);
 
   // After an error of the next two, other than for calling them out of turn, communication is aborted and the GPU at
-  // rest: what the step used may be freed.
+  // rest: what the step used may be freed. Graphs are gone. A rank that cannot get there calls StuckRank::leave.
 
   /// Enqueues or launches one step on `compute`, always the same stream. The last step is finished, or may_run_ahead().
   /// Errors: those of `work`; invalid_argument if a gradient was not marked; the engine's.
@@ -177,12 +180,13 @@ class DeviceEngine {
   /// Inside the handler of `error`: if communication failed, throws what the engine's thread finds out about it in a
   /// while; else tells the peers and throws on. Gives up the step.
   [[noreturn]] void rethrow_explained(const Error& error);
-  /// Aborts communication and waits some seconds until nothing is left on the streams of the step.
+  /// Aborts communication, waits until the step's streams are empty, and drops the graphs. NCCL returns from the abort
+  /// only after that.
   void give_up() noexcept;
 
   gpu::Runtime& runtime_;
   comm::DevicePlane& plane_;
-  const EngineOptions options_;
+  EngineOptions options_;
   DeviceOptions device_;
   const bool alone_;
   DeviceWatch watch_;               // after engine_: its thread looks at it to the end

@@ -7,8 +7,8 @@
 
 namespace hvd {
 
-DeviceWatch::DeviceWatch(comm::DeviceCommunicator& communicator, std::chrono::milliseconds deadline)
-    : communicator_(communicator), runtime_(communicator.runtime()), deadline_(deadline) {
+DeviceWatch::DeviceWatch(comm::DeviceCommunicator& communicator, Patience deadline, StuckRank stuck)
+    : communicator_(communicator), runtime_(communicator.runtime()), deadline_(deadline), stuck_(std::move(stuck)) {
   for (StepEvents& events : events_) {
     for (gpu::Event* event : {&events.begin, &events.end, &events.backward_end, &events.joined}) {
       *event = runtime_.make_event(gpu::Timing::kOn);
@@ -45,6 +45,7 @@ void DeviceWatch::enqueued() {
 
 void DeviceWatch::finished() {
   const MutexLock lock(mutex_);
+  changed_.notify_all();
   if (--state_.in_flight == 0) return;
   std::shift_left(state_.flights.begin(), state_.flights.end(), 1);
   state_.flights[0].since = Clock::now();
@@ -53,6 +54,7 @@ void DeviceWatch::finished() {
 void DeviceWatch::gave_up() {
   const MutexLock lock(mutex_);
   state_.in_flight = 0;
+  changed_.notify_all();
 }
 
 DeviceWatch::State DeviceWatch::state() {
@@ -85,10 +87,11 @@ void DeviceWatch::look() {
     behind_ = flight.step;
     flight.since = behind_since_;
   }
-  if (Clock::now() - flight.since < deadline_) return;
+  if (Clock::now() - flight.since < deadline_.timeout) return;
   // Then it is the host that has not come back.
   if (flight.enqueued && runtime_.finished(events(flight.slot).end)) return;
-  throw Error(Errc::kTimeout, here() + ": " + in_flight(now) + " after " + std::to_string(deadline_.count()) + " ms");
+  throw Error(Errc::kTimeout, here() + ": " + in_flight(now) + " after " + std::to_string(deadline_.timeout.count()) +
+                                  " ms (" + deadline_.set_by + ")");
 }
 
 bool DeviceWatch::over(const Flight& flight) noexcept {
@@ -141,6 +144,21 @@ std::optional<RankStatus> DeviceWatch::status() {
   return status;
 }
 
-void DeviceWatch::failed() noexcept { communicator_.device().abort(); }
+/// Ends the wait of the training thread, which then drops its graphs, without which the library does not come back.
+void DeviceWatch::failed(const Error& why) noexcept {
+  communicator_.device().abort();
+  if (!stuck_.leave) return;
+  {
+    const MutexLock lock(mutex_);
+    for (const Deadline patience = Deadline::after(stuck_.patience); state_.active();) {
+      if (!changed_.wait_until(mutex_, patience.when()) && patience.passed()) break;
+    }
+    if (!state_.active()) return;
+  }
+  try {
+    stuck_.leave(why);
+  } catch (...) {  // NOLINT(bugprone-empty-catch): nobody is left who could do better
+  }
+}
 
 }  // namespace hvd

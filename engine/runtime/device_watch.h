@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "engine/base/deadline.h"
+#include "engine/base/error.h"
 #include "engine/base/mutex.h"
 #include "engine/comm/device_communicator.h"
 #include "engine/core/bucket_plan.h"
@@ -34,9 +36,21 @@ struct StepEvents {
   gpu::Event all_reduced;  ///< communication stream: nothing of the step is left
 };
 
+/// What to do when a rank cannot leave a step that has failed. Its training thread is stuck in a call of CUDA, or NCCL
+/// has not returned from the abort and the training thread is stuck freeing GPU memory. The process has to end as it is.
+struct StuckRank {
+  /// Called by the engine's thread, at most once, with what failed. Null: nothing is done.
+  std::function<void(const Error& why)> leave;
+  /// How long the training thread may take to leave the step after the engine has failed. If NCCL does not come back:
+  /// how long it may take to destroy the DeviceEngine. Longer than DeviceEngine::give_up().
+  std::chrono::milliseconds patience{40000};
+  /// How long give_up() waits for NCCL to return from the abort after all graphs are gone.
+  std::chrono::milliseconds library_patience{5000};
+};
+
 class DeviceWatch final : public EngineObserver {
  public:
-  DeviceWatch(comm::DeviceCommunicator& communicator, std::chrono::milliseconds deadline);
+  DeviceWatch(comm::DeviceCommunicator& communicator, Patience deadline, StuckRank stuck);
 
   // -- the training thread's -----------------------------------------------------------------------------
   /// Makes the events; between steps, and with the engine's thread not looking. `titles` [bucket] name the buckets for
@@ -58,14 +72,17 @@ class DeviceWatch final : public EngineObserver {
   void finished();
   /// Nothing is in flight any more.
   void gave_up();
+  [[nodiscard]] std::chrono::milliseconds patience_with_library() const { return stuck_.library_patience; }
   /// "rank 1 (host b, GPU 0 (NVIDIA H200))".
   [[nodiscard]] std::string here() const;
 
   // -- the engine's thread's -------------------------------------------------------------------------------
+  /// Sets how long a step may take on the GPU.
+  void set_deadline(Patience deadline) { deadline_ = deadline; }
   void before_gradient(std::size_t gradient) override;
   void look() override;
   std::optional<RankStatus> status() override;
-  void failed() noexcept override;
+  void failed(const Error& why) noexcept override;
 
  private:
   struct Flight : Step {
@@ -89,13 +106,15 @@ class DeviceWatch final : public EngineObserver {
 
   comm::DeviceCommunicator& communicator_;
   gpu::Runtime& runtime_;
-  const std::chrono::milliseconds deadline_;
+  Patience deadline_;  // the engine's thread's
+  const StuckRank stuck_;
   std::array<StepEvents, kFlights> events_;  // made between steps
   std::vector<gpu::Event> gradients_;        // likewise
   std::vector<std::string> titles_;          // likewise
   std::optional<std::uint64_t> behind_;      // the engine's thread's: a step that was seen to be the only one left
   Clock::time_point behind_since_;           // likewise: since when
   Mutex mutex_;
+  CondVar changed_;  // fewer steps are in flight
   State state_ HVD_GUARDED_BY(mutex_);
 };
 

@@ -60,22 +60,20 @@ void Engine::gradient_ready(std::size_t index) { impl_->gradient_ready(index); }
 StepReport Engine::finish_step() { return impl_->finish_step(); }
 
 void Engine::barrier() {
-  impl_->execute("barrier",
-                 [&] { impl_->communicator_->control().barrier(Deadline::after(impl_->options_.deadline)); });
+  impl_->execute("barrier", [&] { impl_->communicator_->control().barrier(impl_->options_.deadline.from_now()); });
 }
 
 void Engine::broadcast(void* data, std::size_t bytes, int root) {
   check_root("broadcast", root, size());
   impl_->execute("broadcast", [&] {
-    impl_->communicator_->data().broadcast(data, bytes, root, Deadline::after(impl_->options_.deadline));
+    impl_->communicator_->data().broadcast(data, bytes, root, impl_->options_.deadline.from_now());
   });
 }
 
 std::vector<comm::Bytes> Engine::gather(std::span<const std::byte> message) {
   std::vector<comm::Bytes> result;
-  impl_->execute("gather", [&] {
-    result = impl_->communicator_->control().gather(message, Deadline::after(impl_->options_.deadline));
-  });
+  impl_->execute(
+      "gather", [&] { result = impl_->communicator_->control().gather(message, impl_->options_.deadline.from_now()); });
   return result;
 }
 
@@ -83,7 +81,7 @@ comm::Bytes Engine::broadcast_message(std::span<const std::byte> message, int ro
   check_root("broadcast_message", root, size());
   comm::Bytes result;
   impl_->execute("broadcast_message", [&] {
-    result = impl_->communicator_->control().broadcast(message, root, Deadline::after(impl_->options_.deadline));
+    result = impl_->communicator_->control().broadcast(message, root, impl_->options_.deadline.from_now());
   });
   return result;
 }
@@ -91,10 +89,14 @@ comm::Bytes Engine::broadcast_message(std::span<const std::byte> message, int ro
 void Engine::all_reduce(void* data, std::size_t count, DataType dtype, ReduceOp op) {
   impl_->execute("all_reduce", [&] {
     comm::DataPlane& plane = impl_->communicator_->data();
-    const Deadline deadline = Deadline::after(impl_->options_.deadline);
+    const Deadline deadline = impl_->options_.deadline.from_now();
     plane.all_reduce(data, count, dtype, op, deadline);
     plane.complete("all_reduce", deadline);
   });
+}
+
+void Engine::set_deadline(Patience deadline) {
+  impl_->execute("set_deadline", [&] { impl_->options_.deadline = deadline; });
 }
 
 void Engine::perform(const char* what, const std::function<void()>& work) { impl_->execute(what, work); }

@@ -41,10 +41,10 @@ std::string_view name(Schedule schedule) noexcept;
 
 struct EngineOptions {
   Schedule schedule = Schedule::kStatic;
-  core::BucketOptions buckets;                 ///< static schedule
-  core::NegotiatorOptions negotiation;         ///< HOROVOD_FUSION_THRESHOLD, HOROVOD_CACHE_CAPACITY
-  std::chrono::microseconds cycle_time{1000};  ///< HOROVOD_CYCLE_TIME: pause after a cycle that moved nothing
-  std::chrono::milliseconds deadline{60000};   ///< of every wait for a peer
+  core::BucketOptions buckets;                           ///< static schedule
+  core::NegotiatorOptions negotiation;                   ///< HOROVOD_FUSION_THRESHOLD, HOROVOD_CACHE_CAPACITY
+  std::chrono::microseconds cycle_time{1000};            ///< HOROVOD_CYCLE_TIME: pause after a cycle that moved nothing
+  Patience deadline = std::chrono::milliseconds(60000);  ///< of every wait for a peer, until set_deadline()
   /// Rank is put before the extension; empty: no trace. All ranks trace or none does.
   std::string timeline_filename;
 };
@@ -125,6 +125,9 @@ class Engine {
   /// wait; this rank's next call throws Error{kInterrupted, reason}.
   void abort(std::string_view reason) noexcept;
 
+  /// Sets the deadline of every later wait for a peer. Not collective; ranks may differ. Errors: invalid_argument inside
+  /// a step.
+  void set_deadline(Patience deadline);
   /// Throws what the engine's thread met, if it has failed. Cheap.
   void throw_if_failed() const;
   /// For what reduces on a device beside the engine (DeviceEngine); null: nobody. Borrowed until the engine's end.

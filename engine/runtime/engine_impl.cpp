@@ -17,7 +17,13 @@ std::thread start_quiet_thread(Body body) {
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
-  std::thread thread(std::move(body));
+  std::thread thread;
+  try {
+    thread = std::thread(std::move(body));
+  } catch (...) {
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    throw;
+  }
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   return thread;
 }
@@ -44,7 +50,13 @@ Engine::Impl::Impl(std::unique_ptr<comm::Communicator> communicator, const Engin
       data_plane_(communicator_->data().description()),
       negotiated_(*communicator_, options_, trace_.get()),
       exceptions_at_birth_(std::uncaught_exceptions()) {
-  if (!solo()) thread_ = start_quiet_thread([this] { run(); });
+  if (solo()) return;
+  try {
+    thread_ = start_quiet_thread([this] { run(); });
+  } catch (const std::exception& error) {  // the system refuses another thread
+    communicator_->control().abort(here() + std::string(kGaveUp) + error.what());
+    throw;
+  }
 }
 
 Engine::Impl::~Impl() {
@@ -99,10 +111,10 @@ void Engine::Impl::execute(const char* what, const std::function<void()>& work) 
     work();
     return;
   }
-  Command command{work};
+  WorkQueue::Command command{work};
   const MutexLock lock(mutex_);
   throw_failure();
-  commands_.push_back(&command);
+  queue_.push(command);
   work_.notify_one();
   // Ends: every wait of the thread has a deadline, and a failed thread sets failure_.
   while (!command.finished && !failure_) done_.wait(mutex_);
@@ -130,7 +142,7 @@ Ticket Engine::Impl::submit(core::Request request, std::byte* data) {
       tickets_.finish(ticket, {});
       return ticket;
     }
-    submissions_.push_back({std::move(request), {data, bytes, PendingTensor::kNoGradient, ticket, Clock::now()}});
+    queue_.push({std::move(request), {data, bytes, PendingTensor::kNoGradient, ticket, Clock::now()}});
   }
   ring();
   return ticket;
@@ -156,7 +168,7 @@ std::span<std::byte> Engine::Impl::allocate(std::size_t bytes) {
   if (bytes == 0) throw Error(Errc::kInvalidArgument, "allocate: zero bytes");
   std::span<std::byte> result;
   execute("allocate", [&] {
-    memory_.push_back(communicator_->data().allocate(bytes, Deadline::after(options_.deadline)));
+    memory_.push_back(communicator_->data().allocate(bytes, options_.deadline.from_now()));
     result = memory_.back()->bytes();
   });
   return result;
@@ -192,7 +204,7 @@ void Engine::Impl::set_buckets(const core::BucketOptions& buckets) {
 void Engine::Impl::adopt(core::BucketPlan plan, const std::vector<core::GradientInfo>& gradients) {
   if (!solo()) {
     execute("comparing bucket plans",
-            [&] { compare_plans(*communicator_, plan, gradients, Deadline::after(options_.deadline)); });
+            [&] { compare_plans(*communicator_, plan, gradients, options_.deadline.from_now()); });
   }
   marks_.configure(gradients.size(), plan.buckets);
   plan_ = std::move(plan);
@@ -213,11 +225,9 @@ void Engine::Impl::begin_step() {
   next_bucket_.store(0);
   moved_.store(0);
   steps_.fetch_add(1);
-  {
-    const MutexLock lock(mutex_);
-    step_done_ = false;
-  }
-  active_.store(schedule);  // from here on the thread reads what was written above
+  const MutexLock lock(mutex_);
+  step_done_ = false;
+  queue_.push(schedule);  // once the thread takes it, it reads what was written above
 }
 
 void Engine::Impl::gradient_ready(std::size_t index) {

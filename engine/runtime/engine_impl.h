@@ -2,7 +2,7 @@
 //
 // Who touches what: fields are either guarded by mutex_, or atomic, or belong to one of the two sides. What a
 // step needs (marks_, plan_, ...) is written by the caller while no step is active and read by the thread
-// once active_ says so.
+// once it has taken the step from the queue.
 //
 // How the thread sleeps: it sets sleeping_, looks for work, and waits. A caller leaves its work, then looks
 // at sleeping_. Both sides write before they read, in one total order (sequentially consistent), so one of
@@ -12,7 +12,6 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -31,6 +30,7 @@
 #include "engine/runtime/ready_marks.h"
 #include "engine/runtime/tickets.h"
 #include "engine/runtime/trace.h"
+#include "engine/runtime/work_queue.h"
 
 namespace hvd {
 
@@ -64,7 +64,7 @@ class Engine::Impl {
   [[nodiscard]] bool solo() const noexcept { return size_ == 1; }
 
   const std::unique_ptr<comm::Communicator> communicator_;
-  const EngineOptions options_;
+  EngineOptions options_;  // `deadline` is the thread's
   const int size_;
   const std::string library_;
   std::unique_ptr<TraceWriter> trace_;  // null: no trace
@@ -81,14 +81,6 @@ class Engine::Impl {
   std::atomic<bool> in_step_{false};
 
  private:
-  struct Command {
-    const std::function<void()>& work;
-    bool finished = false;
-  };
-  struct Submission {
-    core::Request request;
-    PendingTensor tensor;
-  };
   struct Failure {
     Errc code;
     std::string text;
@@ -126,8 +118,7 @@ class Engine::Impl {
   Mutex mutex_;
   CondVar work_;  // the thread waits
   CondVar done_;  // callers wait
-  std::deque<Command*> commands_ HVD_GUARDED_BY(mutex_);
-  std::vector<Submission> submissions_ HVD_GUARDED_BY(mutex_);
+  WorkQueue queue_ HVD_GUARDED_BY(mutex_);
   TicketTable tickets_ HVD_GUARDED_BY(mutex_);
   std::unordered_set<std::string> gradient_names_ HVD_GUARDED_BY(mutex_);
   bool stopping_ HVD_GUARDED_BY(mutex_) = false;
@@ -141,7 +132,6 @@ class Engine::Impl {
 
   std::atomic<bool> sleeping_{false};
   std::atomic<bool> failed_{false};                       // failure_ is set
-  std::atomic<Schedule> active_{Schedule::kNone};         // of the step that the thread works on; kNone: no step
   std::atomic<Schedule> step_schedule_{Schedule::kNone};  // of the step that the caller is in
   std::atomic<std::size_t> next_bucket_{0};               // the thread's; the caller resets it between steps
   std::atomic<std::uint64_t> steps_{0};
@@ -155,10 +145,11 @@ class Engine::Impl {
   StepReport report_;                    // the thread's, of the step at hand
   StepReport no_step_;                   // the thread's, of tickets outside a step; nobody reads it
 
-  EngineObserver* observer_ = nullptr;                           // the thread's
-  bool in_command_ = false;                                      // the thread's
-  NegotiatedSchedule negotiated_;                                // the thread's
-  std::vector<Submission> collected_;                            // the thread's
+  Schedule active_ = Schedule::kNone;   // the thread's: of the step that it works on; kNone: no step
+  EngineObserver* observer_ = nullptr;  // the thread's
+  bool in_command_ = false;             // the thread's
+  NegotiatedSchedule negotiated_;       // the thread's
+  WorkQueue::Taken taken_;              // the thread's
   std::vector<std::unique_ptr<comm::RegisteredMemory>> memory_;  // the thread's
 
   const int exceptions_at_birth_;

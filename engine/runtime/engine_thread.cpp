@@ -37,8 +37,8 @@ void Engine::Impl::run() noexcept {
 void Engine::Impl::loop() {
   for (;;) {
     collect();
-    // Tensors first, then the step, then commands: this order is what "in program order with nothing else
-    // in flight" means, and it is the same on all ranks.
+    // The queue keeps the callers' order, which is the same on all ranks. Tensors that were taken are done before the
+    // buckets of a static step that began after them, and a command waits for all that is before it.
     if (negotiated_.pending()) {
       run_cycle();
     } else if (next_bucket_ready()) {
@@ -50,16 +50,19 @@ void Engine::Impl::loop() {
   }
 }
 
-/// Takes what callers have left: tickets, and gradients of a negotiated step.
+/// Takes what callers have left before their next command: tickets, a step, and gradients of a negotiated step.
 void Engine::Impl::collect() {
   {
     const MutexLock lock(mutex_);
     if (abort_reason_) throw Error(Errc::kInterrupted, *abort_reason_);
-    collected_.swap(submissions_);
+    queue_.take_up_to_command(taken_);
   }
-  for (Submission& submission : collected_) negotiated_.submit(std::move(submission.request), submission.tensor);
-  collected_.clear();
-  if (active_.load() != Schedule::kNegotiated) return;
+  for (WorkQueue::Submission& submission : taken_.submissions) {
+    negotiated_.submit(std::move(submission.request), submission.tensor);
+  }
+  taken_.submissions.clear();
+  if (taken_.step != Schedule::kNone) active_ = std::exchange(taken_.step, Schedule::kNone);
+  if (active_ != Schedule::kNegotiated) return;
   const auto now = Clock::now();
   const std::size_t element = size_of(plan_.dtype);
   marks_.take([&](std::size_t gradient) {
@@ -70,7 +73,7 @@ void Engine::Impl::collect() {
 
 void Engine::Impl::run_cycle() {
   bool tickets = false;
-  const bool in_step = active_.load() == Schedule::kNegotiated;
+  const bool in_step = active_ == Schedule::kNegotiated;
   const bool moved =
       negotiated_.cycle(in_step ? report_ : no_step_, [&](const PendingTensor& tensor, const std::string& error) {
         if (tensor.gradient != PendingTensor::kNoGradient) {
@@ -100,7 +103,7 @@ void Engine::Impl::reduce_bucket(std::size_t bucket) {
   const std::size_t element = size_of(plan_.dtype);
   const auto begin = Clock::now();
   communicator_->data().all_reduce(arena_ + range.offset * element, range.count, plan_.dtype, plan_.op,
-                                   Deadline::after(options_.deadline));
+                                   options_.deadline.from_now());
   const auto end = Clock::now();
   report_.reduce += end - begin;
   report_.batches += 1;
@@ -119,7 +122,7 @@ void Engine::Impl::reduce_bucket(std::size_t bucket) {
 
 void Engine::Impl::complete_step() {
   if (trace_) trace_->set_algorithm(communicator_->data().description());
-  active_.store(Schedule::kNone);
+  active_ = Schedule::kNone;
   {
     const MutexLock lock(mutex_);
     finished_report_ = report_;
@@ -129,13 +132,12 @@ void Engine::Impl::complete_step() {
 }
 
 bool Engine::Impl::run_command() {
-  Command* command = nullptr;
+  WorkQueue::Command* command = nullptr;
   {
     const MutexLock lock(mutex_);
-    if (commands_.empty()) return false;
-    command = commands_.front();
-    commands_.pop_front();
+    command = queue_.take_command();
   }
+  if (command == nullptr) return false;
   in_command_ = true;
   command->work();  // what it throws is the engine's failure, which releases the caller too
   in_command_ = false;
@@ -149,12 +151,13 @@ bool Engine::Impl::run_command() {
 
 bool Engine::Impl::finished_for_good() {
   const MutexLock lock(mutex_);
-  return stopping_ && submissions_.empty() && commands_.empty();
+  return stopping_ && queue_.empty();
 }
 
 void Engine::Impl::idle() {
-  if (trace_ && active_.load() == Schedule::kNone && trace_->wants_writing()) trace_->write();
+  if (trace_ && active_ == Schedule::kNone && trace_->wants_writing()) trace_->write();
   if (sleep(Clock::now() + (observer_ != nullptr ? kLookInterval : kAnswerInterval), WakeFor::kAnything)) return;
+  collect();  // a step that has begun, of which no gradient is ready: status() tells of it
   communicator_->control().answer_roll_call(status());
   if (observer_ == nullptr) return;
   communicator_->control().throw_if_aborted();
@@ -174,13 +177,13 @@ bool Engine::Impl::sleep(Clock::time_point until, WakeFor what) {
 }
 
 bool Engine::Impl::has_work(WakeFor what) {
-  if (abort_reason_ || !submissions_.empty()) return true;
-  if (active_.load() == Schedule::kNegotiated && marks_.fresh()) return true;
-  return what == WakeFor::kAnything && (stopping_ || !commands_.empty() || next_bucket_ready());
+  if (abort_reason_ || queue_.ready()) return true;
+  if (active_ == Schedule::kNegotiated && marks_.fresh()) return true;
+  return what == WakeFor::kAnything && (stopping_ || !queue_.empty() || next_bucket_ready());
 }
 
 bool Engine::Impl::next_bucket_ready() const noexcept {
-  return active_.load() == Schedule::kStatic && marks_.ready(next_bucket_.load());
+  return active_ == Schedule::kStatic && marks_.ready(next_bucket_.load());
 }
 
 void Engine::Impl::fail(Errc code, std::string text) noexcept {
@@ -202,11 +205,11 @@ void Engine::Impl::fail(Errc code, std::string text) noexcept {
   if (code != Errc::kMismatch) communicator_->control().abort(text);
   {
     const MutexLock lock(mutex_);
-    failure_ = Failure{code, std::move(text)};
+    failure_ = Failure{code, text};
     failed_.store(true);
   }
   done_.notify_all();
-  if (observer_ != nullptr) observer_->failed();
+  if (observer_ != nullptr) observer_->failed(Error(code, text));
 }
 
 /// Adds who is to blame, where a peer was waited for in vain and nobody has said it yet.
@@ -240,15 +243,14 @@ std::string Engine::Impl::status() const {
     status.activity += its->activity;
     return status.to_text();
   }
-  const Schedule active = active_.load();
-  if (active == Schedule::kStatic) {
+  if (active_ == Schedule::kStatic) {
     const std::size_t bucket = next_bucket_.load();
     const core::Bucket& range = plan_.buckets[bucket];
     const std::size_t missing = marks_.first_missing(range.first, range.last);
     status.activity += "bucket " + std::to_string(bucket) + " of " + std::to_string(plan_.buckets.size()) +
                        (missing == ReadyMarks::kNone ? " is being reduced"
                                                      : " waits for its gradient '" + gradients_[missing].name + "'");
-  } else if (active == Schedule::kNegotiated) {
+  } else if (active_ == Schedule::kNegotiated) {
     status.activity += std::to_string(left_) + " of " + std::to_string(marks_.size()) + " gradients not yet reduced";
   } else {
     status.activity += "after " + std::to_string(status.step) + " steps, " +

@@ -55,7 +55,7 @@ bool NegotiatedSchedule::cycle(StepReport& report, const Finished& finished) {
 }
 
 core::CycleDone NegotiatedSchedule::negotiate() {
-  const Deadline deadline = Deadline::after(options_.deadline);
+  const Deadline deadline = options_.deadline.from_now();
   comm::ControlPlane& control = communicator_.control();
   core::Action action = negotiator_.begin_cycle();
   for (;;) {
@@ -90,7 +90,7 @@ void NegotiatedSchedule::execute(const core::Batch& batch, StepReport& report, c
       }
     }
     gradients ? reduce_gradients(batch, report) : reduce_fused(batch, report);
-    if (!gradients) communicator_.data().complete("tensors with tickets", Deadline::after(options_.deadline));
+    if (!gradients) communicator_.data().complete("tensors with tickets", options_.deadline.from_now());
     report.batches += 1;
     report.bytes += batch.bytes;
   }
@@ -107,14 +107,24 @@ void NegotiatedSchedule::reduce_gradients(const core::Batch& batch, StepReport& 
     reduce_fused(batch, report);
     return;
   }
-  for (std::size_t first = 0; first < members_.size();) {
-    std::size_t last = first + 1;
-    while (last < members_.size() && members_[last].gradient == members_[last - 1].gradient + 1) ++last;
-    const PendingTensor& tail = members_[last - 1];
-    reduce(batch, members_[first].data, static_cast<std::size_t>(tail.data + tail.bytes - members_[first].data),
-           report);
-    first = last;
+  const auto each_run = [&] {
+    for (std::size_t first = 0; first < members_.size();) {
+      std::size_t last = first + 1;
+      while (last < members_.size() && members_[last].gradient == members_[last - 1].gradient + 1) ++last;
+      const PendingTensor& tail = members_[last - 1];
+      reduce(batch, members_[first].data, static_cast<std::size_t>(tail.data + tail.bytes - members_[first].data),
+             report);
+      first = last;
+    }
+  };
+  if (runs == 1) {
+    each_run();
+    return;
   }
+  const auto reduced_before = report.reduce;
+  const auto begin = Clock::now();
+  communicator_.data().together(each_run, options_.deadline.from_now());
+  report.reduce = reduced_before + (Clock::now() - begin);  // a plane may do it all at the end
 }
 
 void NegotiatedSchedule::reduce_fused(const core::Batch& batch, StepReport& report) {
@@ -123,7 +133,7 @@ void NegotiatedSchedule::reduce_fused(const core::Batch& batch, StepReport& repo
   const std::size_t bytes = lay_out(pieces_, options_.negotiation.fusion.align_bytes);
   if (pieces_.size() > 1) {  // also where this rank's own tensors lie in place already: growing is collective
     buffer_.reserve(bytes, options_.negotiation.fusion.threshold_bytes, communicator_.data(),
-                    Deadline::after(options_.deadline));
+                    options_.deadline.from_now());
   }
   if (in_place(pieces_)) {
     reduce(batch, pieces_.front().data, bytes, report);
@@ -147,7 +157,7 @@ void NegotiatedSchedule::reduce(const core::Batch& batch, std::byte* data, std::
   const std::size_t count = bytes / size_of(batch.dtype);
   if (count == 0) return;  // tensors without elements
   const auto begin = Clock::now();
-  communicator_.data().all_reduce(data, count, batch.dtype, batch.op, Deadline::after(options_.deadline));
+  communicator_.data().all_reduce(data, count, batch.dtype, batch.op, options_.deadline.from_now());
   const auto end = Clock::now();
   report.reduce += end - begin;
   if (trace_ != nullptr) trace_->add_reduce(title(batch), begin, end, bytes, batch.names.size());
@@ -156,7 +166,7 @@ void NegotiatedSchedule::reduce(const core::Batch& batch, std::byte* data, std::
 /// A tensor that some rank never submits would be negotiated for ever: each cycle succeeds, and moves nothing.
 void NegotiatedSchedule::give_up_on_stalled() const {
   const std::string* oldest = nullptr;
-  Clock::time_point since = Clock::now() - options_.deadline;
+  Clock::time_point since = Clock::now() - options_.deadline.timeout;
   for (const auto& [tensor, pending] : tensors_) {
     if (pending.since > since) continue;
     oldest = &tensor;
@@ -165,7 +175,8 @@ void NegotiatedSchedule::give_up_on_stalled() const {
   if (oldest == nullptr) return;
   const auto& topology = communicator_.topology();
   std::string text = "tensor '" + *oldest + "' was submitted by rank " + std::to_string(topology.rank) +
-                     " but not by every rank within " + std::to_string(options_.deadline.count()) + " ms";
+                     " but not by every rank within " + std::to_string(options_.deadline.timeout.count()) + " ms (" +
+                     options_.deadline.set_by + ")";
   for (const core::Stall& stall : negotiator_.stalls()) {
     if (stall.name != *oldest) continue;
     for (std::size_t i = 0; i < stall.missing_ranks.size(); ++i) {

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <optional>
 
+#include "engine/base/error.h"
 #include "engine/runtime/roll_call.h"
 
 namespace hvd {
@@ -19,8 +20,8 @@ class EngineObserver {
   virtual void look() = 0;
   /// How far this rank is, for a roll call; nothing: as far as the engine says.
   virtual std::optional<RankStatus> status() = 0;
-  /// The engine has failed and says why to whoever asks. Whoever waits on the device is to be released.
-  virtual void failed() noexcept = 0;
+  /// The engine has failed with `why` and says so to whoever asks. Whoever waits on the device is to be released.
+  virtual void failed(const Error& why) noexcept = 0;
 };
 
 }  // namespace hvd

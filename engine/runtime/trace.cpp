@@ -22,10 +22,10 @@ std::int64_t nanoseconds(Clock::time_point time) {
 /// Chrome counts in microseconds.
 std::string microseconds(std::chrono::nanoseconds time) { return json_number(static_cast<double>(time.count()) / 1e3); }
 
-/// The timeline's, if it may be opened: to open a pipe would wait for its reader.
+constexpr std::string_view kBegin = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n";
+
 std::ofstream opened(const std::string& path) {
-  std::error_code ignored;
-  if (std::filesystem::is_fifo(path, ignored)) return {};
+  check_trace_target(path);
   return std::ofstream(path, std::ios::trunc);
 }
 
@@ -38,13 +38,30 @@ std::string timeline_path(const std::string& filename, int rank) {
   return path.string() + "." + std::to_string(rank) + extension;
 }
 
-ClockOffset estimate_clock_offset(comm::Communicator& communicator, std::chrono::nanoseconds timeout) {
+void check_trace_target(const std::string& path) {
+  std::error_code ignored;
+  const std::filesystem::file_status status = std::filesystem::status(path, ignored);
+  if (!std::filesystem::exists(status)) return;
+  if (std::filesystem::is_regular_file(status)) {  // to open a pipe would wait for its other end
+    if (std::filesystem::file_size(path, ignored) == 0) return;
+    std::string begin(kBegin.size(), '\0');
+    if (std::ifstream(path, std::ios::binary).read(begin.data(), static_cast<std::streamsize>(begin.size())) &&
+        begin == kBegin) {
+      return;
+    }
+  }
+  throw Error(Errc::kIo, "timeline " + path +
+                             ": is there and is not a trace of hvd_bench; it was left untouched, choose another file "
+                             "name (--timeline-filename)");
+}
+
+ClockOffset estimate_clock_offset(comm::Communicator& communicator, Patience patience) {
   comm::ControlPlane& control = communicator.control();
   const bool root = communicator.topology().rank == 0;
   ClockOffset best;
   best.uncertainty = std::chrono::nanoseconds::max();
   for (int round = 0; round < kClockRounds; ++round) {
-    const Deadline deadline = Deadline::after(timeout);
+    const Deadline deadline = patience.from_now();
     const auto before = Clock::now();
     control.gather({}, deadline);
     const std::int64_t now = nanoseconds(Clock::now());
@@ -73,9 +90,8 @@ TraceWriter::TraceWriter(const std::string& filename, const comm::Topology& topo
     return R"({"ph":"M","pid":)" + pid + tid + R"(,"name":")" + what + R"(","args":{)" + args + "}}";
   };
   const std::string host = topology.hosts.empty() ? "" : topology.hosts.at(static_cast<std::size_t>(rank_));
-  put("{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n" +
-      metadata("process_name", "", "\"name\":" + json_string("rank " + pid + " on " + host)) + ",\n" +
-      metadata("process_sort_index", "", "\"sort_index\":" + pid) + ",\n" +
+  put(std::string(kBegin) + metadata("process_name", "", "\"name\":" + json_string("rank " + pid + " on " + host)) +
+      ",\n" + metadata("process_sort_index", "", "\"sort_index\":" + pid) + ",\n" +
       metadata("thread_name", ",\"tid\":1", "\"name\":\"compute\"") + ",\n" +
       metadata("thread_name", ",\"tid\":2", "\"name\":\"engine\""));
   if (!file_) throw Error(Errc::kIo, "timeline " + path_ + " cannot be written; choose another file name");

@@ -23,6 +23,10 @@ namespace hvd {
 /// "timeline.json", 3 -> "timeline.3.json".
 std::string timeline_path(const std::string& filename, int rank);
 
+/// Errors: io when there is something at `path` that is neither empty nor a trace that TraceWriter began: it would be
+/// overwritten.
+void check_trace_target(const std::string& path);
+
 enum class TraceTrack : std::uint8_t { kCompute = 1, kEngine = 2 };
 
 /// Rank 0's clock minus this rank's, and how wrong that may be.
@@ -34,11 +38,11 @@ struct ClockOffset {
 
 /// Collective. The tightest of a few exchanges with rank 0 (Cristian's algorithm): rank 0 reads its clock
 /// after it has heard of everybody and before anybody hears of it.
-ClockOffset estimate_clock_offset(comm::Communicator& communicator, std::chrono::nanoseconds timeout);
+ClockOffset estimate_clock_offset(comm::Communicator& communicator, Patience patience);
 
 class TraceWriter {
  public:
-  /// Errors: io when the file cannot be written.
+  /// Errors: io when the file cannot be written, or as check_trace_target().
   TraceWriter(const std::string& filename, const comm::Topology& topology);
   /// Writes what is left, as far as the disk takes it.
   ~TraceWriter();

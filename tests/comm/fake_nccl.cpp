@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstring>
 #include <deque>
 #include <functional>
 #include <stdexcept>
+#include <thread>
 #include <utility>
 
 #include "engine/base/float16.h"
@@ -98,7 +100,8 @@ struct FakeNccl::Member {
   int max_ctas = 0;
   int in_progress HVD_GUARDED_BY(mutex) = 0;  // state() says so this many times more
   bool joined HVD_GUARDED_BY(mutex) = false;
-  std::deque<std::function<void()>> late HVD_GUARDED_BY(mutex);  // what is enqueued when the call is over
+  std::deque<std::function<void()>> late HVD_GUARDED_BY(mutex);     // what is enqueued when the call is over
+  std::deque<std::function<void()>> grouped HVD_GUARDED_BY(mutex);  // what is handed over at the end of the group
   std::shared_ptr<int> held_by_graphs = std::make_shared<int>(0);
   std::shared_ptr<std::atomic<bool>> aborted = std::make_shared<std::atomic<bool>>(false);
   std::uint64_t captures = 0;
@@ -113,6 +116,17 @@ void FakeNcclHub::note(std::string what) {
 std::vector<std::string> FakeNcclHub::log() {
   const MutexLock lock(mutex_);
   return log_;
+}
+
+int FakeNcclHub::end(const std::vector<std::weak_ptr<FakeNccl>>& libraries) {
+  // One that nothing holds any more is about to return.
+  for (int i = 0; aborting() > 0 && i < 20; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  const int left = aborting();
+  ended_ = true;
+  for (const auto& library : libraries) {
+    while (!library.expired()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return left;
 }
 
 void FakeNcclHub::lose_a_rank() {
@@ -233,9 +247,18 @@ Result FakeNccl::cancel(Comm comm) {
   Member* const member = find(comm);
   if (member == nullptr) return failed(kInvalidUsage);
   hub_.note("abort " + std::to_string(member->rank));
-  *member->aborted = true;
-  const MutexLock lock(mutex_);
-  members_.erase(comm.native);
+  hub_.aborting_.fetch_add(1);
+  *member->aborted = true;  // the kernels see it at once
+  const auto stays = [&] { return options_.lets_go != nullptr && !*options_.lets_go; };
+  while (!hub_.ended_ && (member->held_by_graphs.use_count() > 1 || stays())) {
+    hub_.world().advance();
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  {
+    const MutexLock lock(mutex_);
+    members_.erase(comm.native);
+  }
+  hub_.aborting_.fetch_sub(1);
   return kDone;
 }
 
@@ -277,7 +300,8 @@ void FakeNccl::enqueue(Member& member, Kind kind, const Collective& what, gpu::S
   const auto rank = static_cast<std::size_t>(member.rank);
   const bool shared = kind == Kind::kReduceScatter || kind == Kind::kAllGather;
   if (shared && what.place != member.rank) hub_.world().report(std::string(name_of(kind)) + ": not this rank's place");
-  const std::string label = std::string(name_of(kind)) + " of " + std::to_string(what.count);
+  const std::string label = std::string(name_of(kind)) + " of " + std::to_string(what.count) +
+                            (what.op == ReduceOp::kAverage ? ", a mean" : "");
   const std::size_t shares = shared ? static_cast<std::size_t>(member.group->size) : 1;
   const Range range{static_cast<const std::byte*>(what.data), shares * what.count * size_of(what.dtype)};
   float error = 0;
@@ -340,12 +364,39 @@ Result FakeNccl::collective(Comm comm, Kind kind, const Collective& what, gpu::S
     hub_.world().report(std::string(name_of(kind)) + ": called while an earlier call is in progress");
     return failed(kInvalidUsage);
   }
+  if (grouping_) {
+    group_ = member;
+    member->grouped.emplace_back([this, member, kind, what, stream] { enqueue(*member, kind, what, stream); });
+    return kDone;
+  }
+  hub_.threads_started_.fetch_add(1);
   if (options_.polls_in_progress > 0) {
     member->in_progress = options_.polls_in_progress;
     member->late.emplace_back([this, member, kind, what, stream] { enqueue(*member, kind, what, stream); });
     return {.status = Status::kInProgress, .code = kInProgress};
   }
   enqueue(*member, kind, what, stream);
+  return kDone;
+}
+
+Result FakeNccl::begin_group() {
+  if (std::exchange(grouping_, true)) hub_.world().report("a group inside a group");
+  return kDone;
+}
+
+Result FakeNccl::end_group() {
+  if (!std::exchange(grouping_, false)) hub_.world().report("the end of a group that was not begun");
+  Member* const member = std::exchange(group_, nullptr);
+  if (member == nullptr) return kDone;
+  hub_.threads_started_.fetch_add(1);
+  const MutexLock member_lock(member->mutex);
+  member->late.swap(member->grouped);
+  member->in_progress = options_.polls_in_progress;
+  if (member->in_progress > 0) return {.status = Status::kInProgress, .code = kInProgress};
+  while (!member->late.empty()) {
+    member->late.front()();
+    member->late.pop_front();
+  }
   return kDone;
 }
 

@@ -1,10 +1,12 @@
 // NCCL's shape without NCCL: N ranks of one process, each with a fake GPU. Collectives are work on the fake streams
 // that is over when all ranks have come to it. Like the real one, a communicator is non-blocking, the first collective
 // may be in progress for a while and is enqueued only then, peers' faults show in state(), and destroying a
-// communicator that a graph still holds is an error (the real one hangs). A collective in a graph must come from the
-// same capture on all ranks.
+// communicator that a graph still holds is an error (the real one hangs). Aborting one ends its collectives at once but
+// returns only when no graph holds it, as commDestroySync() of NCCL 2.18 to 2.30 does. A collective in a graph must
+// come from the same capture on all ranks.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -29,9 +31,13 @@ struct FakeNcclOptions {
   bool fail_unique_id = false;
   int fail_register_code = 0;  ///< not 0: enroll() fails with it
   int wrong_sums = 0;          ///< so many reductions give a wrong result
+  /// cancel() does not return before this is set, graphs or none; null: nothing is waited for.
+  std::shared_ptr<std::atomic<bool>> lets_go;
   /// Of how many turns of the world a collective takes, by the communicator's limit of CTAs; null: what comes.
   std::function<int(int max_ctas)> turns;
 };
+
+class FakeNccl;
 
 /// What the ranks share.
 class FakeNcclHub {
@@ -40,6 +46,13 @@ class FakeNcclHub {
   /// All communicators report a remote error from now on; their collectives never end.
   void lose_a_rank();
   [[nodiscard]] std::vector<std::string> log();
+  /// Ends calls of cancel() that wait for ever, as the end of the process does, and waits for those who own
+  /// `libraries`. Returns how many there were.
+  int end(const std::vector<std::weak_ptr<FakeNccl>>& libraries);
+  /// Calls of cancel() that have not returned.
+  [[nodiscard]] int aborting() const { return aborting_.load(); }
+  /// Times that a rank's NCCL 2.28 would have started a thread to enqueue collectives.
+  [[nodiscard]] int threads_started() const { return threads_started_.load(); }
   [[nodiscard]] FakeWorld& world() noexcept { return world_; }
 
   struct Round;
@@ -55,6 +68,8 @@ class FakeNcclHub {
   std::uint64_t next_id_ HVD_GUARDED_BY(mutex_) = 1;
   std::map<std::uint64_t, std::shared_ptr<Group>> groups_ HVD_GUARDED_BY(mutex_);
   std::vector<std::string> log_ HVD_GUARDED_BY(mutex_);
+  std::atomic<int> aborting_{0}, threads_started_{0};
+  std::atomic<bool> ended_{false};
 };
 
 class FakeNccl final : public comm::nccl::Api {
@@ -73,6 +88,8 @@ class FakeNccl final : public comm::nccl::Api {
   comm::nccl::Result finalize(comm::nccl::Comm comm) override;
   comm::nccl::Result destroy(comm::nccl::Comm comm) override;
   comm::nccl::Result cancel(comm::nccl::Comm comm) override;
+  comm::nccl::Result begin_group() override;
+  comm::nccl::Result end_group() override;
   comm::nccl::Result all_reduce(comm::nccl::Comm comm, const comm::nccl::Collective& what,
                                 gpu::StreamView stream) override;
   comm::nccl::Result broadcast(comm::nccl::Comm comm, const comm::nccl::Collective& what,
@@ -104,6 +121,8 @@ class FakeNccl final : public comm::nccl::Api {
   FakeNcclHub& hub_;
   FakeRuntime& gpu_;
   FakeNcclOptions options_;
+  bool grouping_ = false;    // the owner's
+  Member* group_ = nullptr;  // likewise: whose collectives are grouped; null: none yet
   Mutex mutex_;
   std::map<void*, std::unique_ptr<Member>> members_ HVD_GUARDED_BY(mutex_);
   std::map<void*, gpu::DeviceMemory> memory_ HVD_GUARDED_BY(mutex_);

@@ -48,6 +48,7 @@ struct GpuOutcome {
   std::vector<std::string> errors;      ///< [rank] "code: text", empty if it ended well
   std::vector<std::string> violations;  ///< what the fake GPUs and NCCL complain of
   std::vector<std::string> log;         ///< of fake NCCL
+  int left_behind = 0;                  ///< aborts that had not come back at the end
   [[nodiscard]] std::string text() const {
     std::string all;
     for (const auto* lines : {&errors, &violations, &log}) {
@@ -57,7 +58,7 @@ struct GpuOutcome {
   }
   /// No rank failed and nothing is to be complained of.
   [[nodiscard]] bool good() const {
-    return violations.empty() &&
+    return violations.empty() && left_behind == 0 &&
            std::all_of(errors.begin(), errors.end(), [](const std::string& error) { return error.empty(); });
   }
 };
@@ -96,6 +97,7 @@ inline GpuOutcome on_gpu_ranks(int size, const GpuWorldOptions& options, const s
       gpus.push_back(std::make_unique<FakeRuntime>(world, static_cast<int>(r), fake));
     }
     std::vector<std::jthread> threads;
+    std::vector<std::weak_ptr<FakeNccl>> libraries(hosts.size());
     for (std::size_t r = 0; r < hosts.size(); ++r) {
       threads.emplace_back([&, r] {
         const FakeNcclOptions its = r < options.nccl.size() ? options.nccl[r] : FakeNcclOptions{};
@@ -107,6 +109,7 @@ inline GpuOutcome on_gpu_ranks(int size, const GpuWorldOptions& options, const s
                      hub,
                      std::move(levels.node[r]),
                      std::move(levels.across[r])};
+        libraries[r] = rank.nccl;
         try {
           body(rank);
         } catch (const Error& error) {
@@ -115,6 +118,7 @@ inline GpuOutcome on_gpu_ranks(int size, const GpuWorldOptions& options, const s
       });
     }
     threads.clear();
+    outcome.left_behind = hub.end(libraries);
     outcome.log = hub.log();
   }
   outcome.violations = world.violations();

@@ -1,6 +1,7 @@
 // Every algorithm over ranks that are threads, on one node and on pretended ones.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <set>
 

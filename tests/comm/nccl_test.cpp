@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -89,6 +90,53 @@ TEST(Nccl, BroadcastAndDescription) {
     communicator->device().broadcast(memory->bytes().data(), 5, 2, Deadline::after(20s));
     EXPECT_EQ(memory->bytes()[4], std::byte{9});
     EXPECT_EQ(communicator->data().description(), "nccl 2.28.9, memory registered, at most 8 CTAs");
+  });
+  EXPECT_TRUE(outcome.good()) << outcome.text();
+}
+
+// NCCL 2.28.9 starts a thread for every call on a non-blocking communicator, but one for a group.
+TEST(Nccl, ReductionsThatAreMadeTogetherStartOneThread) {
+  constexpr std::size_t kPieces = 5;
+  for (const bool together : {false, true}) {
+    std::atomic<int> started = 0;
+    const GpuOutcome outcome = on_gpu_ranks(2, {}, [&](GpuRank& rank) {
+      const auto communicator = rank.connect();
+      comm::DevicePlane& plane = communicator->device();
+      const Deadline deadline = Deadline::after(20s);
+      const auto memory = plane.allocate(kPieces * kCount * sizeof(float), deadline);
+      produce(rank.gpu, memory->bytes(), rank.rank, DataType::kF32, plane.stream());
+      communicator->control().barrier(deadline);
+      const int before = rank.hub.threads_started();
+      communicator->control().barrier(deadline);
+      const auto reduce = [&] {
+        for (std::size_t p = 0; p < kPieces; ++p) {
+          plane.all_reduce(&memory->bytes()[p * kCount * sizeof(float)], kCount, DataType::kF32, ReduceOp::kSum,
+                           deadline);
+        }
+      };
+      together ? plane.together(reduce, deadline) : reduce();
+      plane.complete("the test's reductions", deadline);
+      communicator->control().barrier(deadline);
+      if (rank.rank == 0) started = rank.hub.threads_started() - before;
+      for (std::size_t i = 0; i < kPieces * kCount; ++i) {
+        ASSERT_EQ(load_element(&memory->bytes()[i * sizeof(float)], DataType::kF32), value_of(0, i) + value_of(1, i));
+      }
+    });
+    EXPECT_TRUE(outcome.good()) << outcome.text();
+    EXPECT_EQ(started, together ? 2 : 2 * static_cast<int>(kPieces)) << "both ranks";
+  }
+}
+
+TEST(Nccl, AGroupThatFailsIsEnded) {
+  const GpuOutcome outcome = on_gpu_ranks(2, {}, [](GpuRank& rank) {
+    const auto communicator = rank.connect();
+    comm::DevicePlane& plane = communicator->device();
+    const Deadline deadline = Deadline::after(20s);
+    const auto memory = plane.allocate(64, deadline);
+    EXPECT_THROW(plane.together([] { throw Error(Errc::kIo, "no"); }, deadline), Error);
+    plane.together([] {}, deadline);
+    plane.all_reduce(memory->bytes().data(), 16, DataType::kF32, ReduceOp::kSum, deadline);
+    plane.complete("the test's reduction", deadline);
   });
   EXPECT_TRUE(outcome.good()) << outcome.text();
 }
@@ -236,6 +284,7 @@ TEST(Nccl, ARankThatNeverComesIsWaitedForUntilTheDeadline) {
                              "over after 0."),
       0U)
       << outcome.text();
+  EXPECT_NE(outcome.errors[0].find("or raise the deadline"), std::string::npos) << outcome.text();
   EXPECT_EQ(outcome.log, std::vector<std::string>{"abort 0"});
 }
 

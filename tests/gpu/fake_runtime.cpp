@@ -59,6 +59,7 @@ FakeRuntime::FakeRuntime(FakeWorld& world, int index, FakeOptions options) : wor
   device_.uuid = options.uuid.empty() ? "GPU-fake-" + std::to_string(id_) : std::move(options.uuid);
   device_.memory_bytes = options.memory_bytes;
   device_.multiprocessors = 1;
+  device_.visible = options.visible;
 }
 
 FakeRuntime::~FakeRuntime() {
@@ -401,6 +402,7 @@ void FakeRuntime::abandon_capture(gpu::StreamView stream) noexcept {
 }
 
 void FakeRuntime::launch(gpu::GraphView graph, gpu::StreamView stream) {
+  if (on_launch) on_launch();
   const MutexLock lock(mutex_);
   FakeStream& its = find(stream);
   FakeGraph& launched = find(graph);

@@ -19,6 +19,7 @@ struct FakeOptions {
   std::size_t memory_bytes = std::size_t{64} << 20;
   std::string uuid;           ///< empty: one of its own
   std::string name = "fake";  ///< as a driver would say
+  int visible = 1;            ///< GPUs that this process is said to see
 };
 
 class FakeRuntime final : public gpu::Runtime {
@@ -36,6 +37,8 @@ class FakeRuntime final : public gpu::Runtime {
   [[nodiscard]] FakeWorld& world() noexcept { return world_; }
   /// Every later question and every wait fails, as after a kernel's illegal access.
   void break_down(std::string why) { world_.break_device(id_, std::move(why)); }
+  /// What launch() does first, for a call of CUDA that does not return; null: nothing.
+  std::function<void()> on_launch;
   /// Streams, events, graphs and blocks that are still owned.
   [[nodiscard]] std::size_t objects();
 

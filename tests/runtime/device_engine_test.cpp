@@ -14,141 +14,12 @@
 #include <thread>
 #include <vector>
 
-#include "tests/comm/gpu_ranks.h"
-#include "tests/runtime/ranks.h"
+#include "tests/runtime/device_network.h"
 
 namespace hvd::test::device_engine_test {
 namespace {
 
 using namespace std::chrono_literals;
-
-constexpr std::size_t kGradients = 12;
-
-/// A network of kernels: each step writes gradients that depend on rank and step, and adds the reduced ones to the
-/// parameters. The step's number lies on the device, as in a captured step it must.
-class Network {
- public:
-  Network(GpuRank& rank, DeviceEngine& engine)
-      : rank_(rank),
-        engine_(engine),
-        gradients_(make_gradients(kGradients)),
-        arena_(engine.engine().allocate(arena_elements(gradients_) * sizeof(float))),
-        stream_(rank.gpu.make_stream(gpu::Priority::kNormal)),
-        parameters_(rank.gpu.allocate(arena_.size(), "parameters")),
-        step_(rank.gpu.allocate(sizeof(std::uint64_t), "step number")) {
-    rank.gpu.fill(parameters_->bytes.data(), std::byte{0}, arena_.size(), stream_);
-    rank.gpu.fill(step_->bytes.data(), std::byte{0}, sizeof(std::uint64_t), stream_);
-    engine.set_gradients(gradients_, arena_.data(), DataType::kF32, ReduceOp::kSum);
-    order_.resize(kGradients);
-    std::iota(order_.begin(), order_.end(), 0U);
-  }
-
-  [[nodiscard]] DeviceEngine::Work work() {
-    return {[this] { forward_backward(); }, [this] { update(); }};
-  }
-  DeviceReport step() {
-    launch();
-    return engine_.finish_step();
-  }
-  void launch() { engine_.run_step(stream_, work()); }
-  /// The same number of steps, each launched as soon as it may be.
-  std::vector<DeviceReport> steps_ahead(int count) {
-    std::vector<DeviceReport> reports;
-    for (int launched = 0; launched < count || engine_.in_flight() > 0;) {
-      if (launched < count && (engine_.in_flight() == 0 || engine_.may_run_ahead())) {
-        launch();
-        ++launched;
-      } else {
-        reports.push_back(engine_.finish_step());
-      }
-    }
-    return reports;
-  }
-  /// Parameter elements; the work is over.
-  [[nodiscard]] std::vector<float> parameters() const {
-    std::vector<float> values(arena_.size() / sizeof(float));
-    std::memcpy(values.data(), parameters_->bytes.data(), arena_.size());
-    return values;
-  }
-  [[nodiscard]] const std::vector<core::GradientInfo>& gradients() const { return gradients_; }
-
-  std::vector<std::size_t> order_;      ///< in which backward makes the gradients
-  std::size_t forgotten_ = kGradients;  ///< not marked
-  std::size_t premature_ = kGradients;  ///< marked before its work is enqueued: a bug
-  bool unjoined_ = false;               ///< leaves a stream of its own behind
-  std::function<void(std::size_t)> before_gradient_;
-
- private:
-  void forward_backward() {
-    for (const std::size_t i : order_) {
-      if (before_gradient_) before_gradient_(i);
-      if (i == premature_) engine_.gradient_ready(i);
-      const std::span<std::byte> slot =
-          arena_.subspan(gradients_[i].offset * sizeof(float), gradients_[i].count * sizeof(float));
-      rank_.gpu.kernel(stream_, "backward " + std::to_string(i), {step_->bytes}, {slot}, [this, i, slot] {
-        rank_.hub.note("rank " + std::to_string(rank_.rank) + " backward " + std::to_string(i));
-        std::uint64_t step = 0;
-        std::memcpy(&step, step_->bytes.data(), sizeof step);
-        for (std::size_t k = 0; k < gradients_[i].count; ++k) {
-          const float value = contribution(rank_.rank, step, gradients_[i].offset + k);
-          std::memcpy(&slot[k * sizeof value], &value, sizeof value);
-        }
-      });
-      if (i != forgotten_ && i != premature_) engine_.gradient_ready(i);
-    }
-    if (!unjoined_) return;
-    side_ = rank_.gpu.make_stream(gpu::Priority::kNormal);
-    fork_ = rank_.gpu.make_event(gpu::Timing::kOff);
-    rank_.gpu.record(fork_, stream_);
-    rank_.gpu.wait(side_, fork_);
-    rank_.gpu.kernel(side_, "stray", {}, {}, [] {});
-  }
-  void update() {
-    rank_.gpu.kernel(stream_, "update", {arena_}, {parameters_->bytes, step_->bytes}, [this] {
-      for (const core::GradientInfo& gradient : gradients_) {
-        for (std::size_t k = gradient.offset; k < gradient.offset + gradient.count; ++k) {
-          float parameter = 0, value = 0;
-          std::memcpy(&parameter, &parameters_->bytes[k * sizeof value], sizeof value);
-          std::memcpy(&value, &arena_[k * sizeof value], sizeof value);
-          parameter += value;
-          std::memcpy(&parameters_->bytes[k * sizeof value], &parameter, sizeof value);
-        }
-      }
-      std::uint64_t step = 0;
-      std::memcpy(&step, step_->bytes.data(), sizeof step);
-      ++step;
-      std::memcpy(step_->bytes.data(), &step, sizeof step);
-    });
-  }
-
-  GpuRank& rank_;
-  DeviceEngine& engine_;
-  std::vector<core::GradientInfo> gradients_;
-  std::span<std::byte> arena_;
-  gpu::Stream stream_;
-  gpu::DeviceMemory parameters_, step_;
-  gpu::Stream side_;
-  gpu::Event fork_;
-};
-
-EngineOptions small_buckets(Schedule schedule, std::chrono::milliseconds deadline = 20s) {
-  EngineOptions options;
-  options.schedule = schedule;
-  options.deadline = deadline;
-  options.buckets = {.bucket_bytes = 600, .first_bucket_bytes = 200};
-  options.negotiation.fusion.threshold_bytes = 900;
-  return options;
-}
-
-std::vector<float> expected_parameters(int size, int steps, const std::vector<core::GradientInfo>& gradients) {
-  std::vector<float> values(arena_elements(gradients), 0.0F);
-  for (const core::GradientInfo& gradient : gradients) {
-    for (std::size_t k = gradient.offset; k < gradient.offset + gradient.count; ++k) {
-      for (int step = 0; step < steps; ++step) values[k] += expected_sum(size, static_cast<std::uint64_t>(step), k);
-    }
-  }
-  return values;
-}
 
 struct Way {
   Schedule schedule;
@@ -367,6 +238,43 @@ TEST(DeviceEngine, NegotiatedGradientsAreCopiedOnlyWhereTheyComeOutOfOrder) {
   }
 }
 
+// Gradients out of order are reduced run by run, together: NCCL starts a thread for each batch, not for each run.
+TEST(DeviceEngine, NegotiatedRunsOfABatchAreHandedOverTogether) {
+  constexpr std::size_t kLong = 40000, kCount = 6;  // 160 kB each: worth a reduction of its own
+  constexpr int kSteps = 4;
+  std::atomic<int> started = 0;
+  std::atomic<std::size_t> batches = 0;
+  const GpuOutcome outcome = on_gpu_ranks(2, {}, [&](GpuRank& rank) {
+    EngineOptions options = small_buckets(Schedule::kNegotiated);
+    options.negotiation.fusion.threshold_bytes = std::size_t{64} << 20;
+    DeviceEngine engine(rank.connect(), options, {});
+    const std::span<std::byte> arena = engine.engine().allocate(kCount * kLong * sizeof(float));
+    const auto compute = rank.gpu.make_stream(gpu::Priority::kNormal);
+    std::vector<core::GradientInfo> gradients;
+    for (std::size_t i = 0; i < kCount; ++i) gradients.push_back({"g" + std::to_string(i), i * kLong, kLong});
+    engine.set_gradients(gradients, arena.data(), DataType::kF32, ReduceOp::kSum);
+    engine.engine().barrier();
+    const int before = rank.hub.threads_started();
+    engine.engine().barrier();
+    for (int step = 0; step < kSteps; ++step) {
+      rank.gpu.fill(arena.data(), std::byte{0}, arena.size(), compute);
+      engine.run_step(compute, {[&] {
+                                  for (const std::size_t i : {0, 2, 4}) engine.gradient_ready(i);
+                                  std::this_thread::sleep_for(100ms);  // so that these are negotiated alone
+                                  for (const std::size_t i : {1, 3, 5}) engine.gradient_ready(i);
+                                },
+                                [] {}});
+      batches += engine.finish_step().batches;
+    }
+    engine.engine().barrier();
+    if (rank.rank == 0) started = rank.hub.threads_started() - before;
+    rank.gpu.synchronize(compute, Deadline::after(20s), "the steps");
+  });
+  ASSERT_TRUE(outcome.good()) << outcome.text();
+  EXPECT_EQ(static_cast<std::size_t>(started), batches.load());  // both ranks'
+  EXPECT_LT(batches, 2 * kSteps * kCount) << "one thread for each run, as without a group";
+}
+
 TEST(DeviceEngine, SchedulesMaySwitchBetweenSteps) {
   const GpuOutcome outcome = on_gpu_ranks(2, {}, [](GpuRank& rank) {
     DeviceEngine engine(rank.connect(), small_buckets(Schedule::kStatic), {.eager_steps = 1});
@@ -560,14 +468,16 @@ struct FaultWay {
 class DeviceFaults : public ::testing::TestWithParam<FaultWay> {
  protected:
   /// Steps until rank 1 does `fault` before step 4 and leaves; how long the others took to notice.
-  static GpuOutcome run(const std::function<void(GpuRank&)>& fault, std::chrono::milliseconds deadline,
+  /// `deadline` is set after the first steps, which start-up's deadline covers.
+  static GpuOutcome run(const std::function<void(GpuRank&)>& fault, Patience deadline,
                         const std::function<void(GpuRank&)>& linger = {}) {
     GpuWorldOptions options;
     options.ranks_per_node = GetParam().ranks_per_node;
     return on_gpu_ranks(3, options, [&](GpuRank& rank) {
-      DeviceEngine engine(rank.connect(), small_buckets(Schedule::kStatic, deadline),
+      DeviceEngine engine(rank.connect(), small_buckets(Schedule::kStatic),
                           {.graph = GetParam().graph, .eager_steps = GetParam().ahead ? 0 : 2});
       Network network(rank, engine);
+      engine.set_deadline(deadline);
       for (int step = 0; step < 100; ++step) {
         if (rank.rank == 1 && step == 4) {
           try {
@@ -629,13 +539,15 @@ TEST_P(DeviceFaults, APeerThatGivesUpIsHeardWithoutTheLibrary) {
 
 TEST_P(DeviceFaults, AHangingPeerIsNamedAtTheDeadline) {
   const auto begin = Clock::now();
-  const GpuOutcome outcome = run([](GpuRank&) {}, 1500ms, [](GpuRank&) { std::this_thread::sleep_for(6s); });
+  const GpuOutcome outcome =
+      run([](GpuRank&) {}, {1500ms, "--patience"}, [](GpuRank&) { std::this_thread::sleep_for(6s); });
   EXPECT_LT(Clock::now() - begin, 15s);
   for (const std::size_t rank : {0U, 2U}) {
     EXPECT_EQ(outcome.errors[rank].find("peer_lost: rank "), 0U) << outcome.text();
     EXPECT_NE(outcome.errors[rank].find("step 4 is in flight on the GPU, in or before bucket 0 (layer0.weight"),
               std::string::npos)
         << outcome.text();
+    EXPECT_NE(outcome.errors[rank].find("--patience"), std::string::npos) << outcome.text();
     const std::string idle = GetParam().ahead ? "step 3 is over on its GPU, and the host has not come back from it"
                                               : "after step 3, nothing in flight on its GPU";
     EXPECT_NE(outcome.errors[rank].find("rank 1 (host node0) is furthest behind: " + idle), std::string::npos)

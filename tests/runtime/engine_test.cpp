@@ -314,6 +314,32 @@ TEST(Engine, ACommandFollowsTheTicketsBeforeIt) {
   }));
 }
 
+/// Nobody waits between the calls, so that the ranks' threads meet them at different times.
+TEST(Engine, TicketsStepsAndCommandsKeepTheCallersOrder) {
+  expect_all_good(on_ranks(2, patient_options(Schedule::kStatic), [](Engine& engine, int) {
+    const auto gradients = make_gradients(1);
+    const auto memory = engine.allocate(arena_elements(gradients) * sizeof(float));
+    engine.set_gradients(gradients, memory.data(), DataType::kF32, ReduceOp::kSum);
+    const std::array<std::int64_t, 1> one{1};
+    for (int round = 0; round < 100; ++round) {
+      float before_step = 1;
+      float before_command = 1;
+      const Ticket first = engine.all_reduce_async("first", &before_step, one, DataType::kF32, ReduceOp::kSum);
+      engine.begin_step();
+      engine.gradient_ready(0);
+      engine.finish_step();
+      const Ticket second = engine.all_reduce_async("second", &before_command, one, DataType::kF32, ReduceOp::kSum);
+      engine.barrier();
+      EXPECT_TRUE(engine.done(first));
+      EXPECT_TRUE(engine.done(second));
+      engine.wait(first);
+      engine.wait(second);
+      EXPECT_EQ(before_step, 2.0F);
+      EXPECT_EQ(before_command, 2.0F);
+    }
+  }));
+}
+
 TEST(Engine, TwoEnginesLiveInOneProcessAndOneThread) {
   auto first = comm::make_loopback(2);
   auto second = comm::make_loopback(2);

@@ -163,6 +163,30 @@ TEST_P(Hang, ARankThatNeverBecomesReadyIsNamedWithItsActivity) {
 INSTANTIATE_TEST_SUITE_P(Faults, Hang, testing::Values(Schedule::kStatic, Schedule::kNegotiated),
                          [](const auto& instance) { return std::string(name(instance.param)); });
 
+/// Start-up may take longer than a step: the deadline of what follows is set when it is over.
+TEST(Faults, ADeadlineSetLaterHoldsFromThenOnAndIsNamed) {
+  const auto outcomes = on_ranks(2, patient_options(Schedule::kStatic), [](Engine& engine, int rank) {
+    if (rank == 1) std::this_thread::sleep_for(milliseconds(900));
+    engine.barrier();  // longer than the deadline that follows
+    engine.set_deadline({milliseconds(600), "--patience"});
+    if (rank == 1) {
+      std::this_thread::sleep_for(milliseconds(3000));
+      return;
+    }
+    const auto begin = Clock::now();
+    try {
+      engine.barrier();
+    } catch (const Error&) {
+      EXPECT_GT(Clock::now() - begin, milliseconds(500));
+      EXPECT_LT(Clock::now() - begin, milliseconds(600) + kSlack);
+      throw;
+    }
+  });
+  EXPECT_EQ(outcomes[0].code, Errc::kPeerLost) << outcomes[0].text;
+  expect_contains(outcomes[0].text, "for rank 1 (host ");
+  expect_contains(outcomes[0].text, "or raise --patience");
+}
+
 /// Both ranks negotiate happily, about different tensors.
 TEST(Faults, ATensorThatNoOtherRankSubmitsRunsIntoTheDeadline) {
   const auto outcomes = on_ranks(2, impatient_options(Schedule::kNegotiated), [](Engine& engine, int rank) {

@@ -1,4 +1,4 @@
-// The parts of the engine that need no peers: marks, tickets, fusion layout, roll call, file names.
+// The parts of the engine that need no peers: marks, tickets, the queue, fusion layout, roll call, file names.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -11,6 +11,7 @@
 #include "engine/runtime/roll_call.h"
 #include "engine/runtime/tickets.h"
 #include "engine/runtime/trace.h"
+#include "engine/runtime/work_queue.h"
 
 namespace hvd::parts_test {
 namespace {
@@ -57,6 +58,73 @@ TEST(ReadyMarks, TakesEachMarkOnceAcrossWords) {
   take();
   EXPECT_EQ(taken.back(), 0U);
   EXPECT_EQ(taken.size(), 4U);
+}
+
+WorkQueue::Submission tensor_named(const char* name) {
+  WorkQueue::Submission submission;
+  submission.request.name = name;
+  return submission;
+}
+
+std::vector<std::string> names_in(const WorkQueue::Taken& taken) {
+  std::vector<std::string> names;
+  for (const WorkQueue::Submission& submission : taken.submissions) names.push_back(submission.request.name);
+  return names;
+}
+
+/// The interleaving that made ranks disagree: a tensor and a command are asked for after the engine's thread has looked
+/// for tensors and before it looks for a command.
+TEST(WorkQueue, ACommandIsNotTakenBeforeATensorThatTheThreadHasNotSeen) {
+  WorkQueue queue;
+  WorkQueue::Taken taken;
+  const std::function<void()> work = [] {};
+  WorkQueue::Command command{work};
+  queue.take_up_to_command(taken);
+  queue.push(tensor_named("x"));
+  queue.push(command);
+  EXPECT_EQ(queue.take_command(), nullptr);
+  EXPECT_TRUE(queue.ready());
+  queue.take_up_to_command(taken);
+  EXPECT_EQ(names_in(taken), std::vector<std::string>{"x"});
+  EXPECT_FALSE(queue.ready());
+  EXPECT_EQ(queue.take_command(), &command);
+  EXPECT_TRUE(queue.empty());
+}
+
+TEST(WorkQueue, WhatIsBehindACommandWaitsForIt) {
+  WorkQueue queue;
+  WorkQueue::Taken taken;
+  const std::function<void()> work = [] {};
+  WorkQueue::Command first{work}, second{work};
+  queue.push(tensor_named("a"));
+  queue.push(tensor_named("b"));
+  queue.push(first);
+  queue.push(tensor_named("c"));
+  queue.push(second);
+  queue.push(Schedule::kStatic);
+  queue.take_up_to_command(taken);
+  EXPECT_EQ(names_in(taken), (std::vector<std::string>{"a", "b"}));
+  EXPECT_EQ(queue.take_command(), &first);
+  EXPECT_EQ(queue.take_command(), nullptr);
+  queue.take_up_to_command(taken);
+  EXPECT_EQ(names_in(taken), (std::vector<std::string>{"a", "b", "c"}));
+  EXPECT_EQ(taken.step, Schedule::kNone);
+  EXPECT_EQ(queue.take_command(), &second);
+  queue.take_up_to_command(taken);
+  EXPECT_EQ(taken.step, Schedule::kStatic);
+  EXPECT_TRUE(queue.empty());
+}
+
+/// A step is taken together with the tensors before it, which are then done first.
+TEST(WorkQueue, AStepDoesNotOvertakeATensor) {
+  WorkQueue queue;
+  WorkQueue::Taken taken;
+  queue.push(tensor_named("loss"));
+  queue.push(Schedule::kStatic);
+  queue.take_up_to_command(taken);
+  EXPECT_EQ(names_in(taken), std::vector<std::string>{"loss"});
+  EXPECT_EQ(taken.step, Schedule::kStatic);
+  EXPECT_TRUE(queue.empty());
 }
 
 TEST(TicketTable, NamesAreFreeAgainOnceFinishedAndTicketsOnceTaken) {

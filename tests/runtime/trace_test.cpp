@@ -1,8 +1,12 @@
 // The timeline of a run, read back: valid JSON with the events that the run must have.
+#include "engine/runtime/trace.h"
+
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <array>
 #include <cctype>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 
@@ -174,6 +178,35 @@ TEST(Trace, WithoutAFileNameThereIsNoTrace) {
     engine.trace_span("nothing", Clock::now(), Clock::now());
     engine.close_trace();
   }));
+}
+
+TEST(Trace, WhatIsNoTraceIsLeftAsItIs) {
+  const std::string name = ::testing::TempDir() + "trace_test_" + std::to_string(::getpid()) + ".json";
+  const std::string path = timeline_path(name, 0);
+  const auto refused = [&](const std::string& content) {
+    std::ofstream(path) << content;
+    try {
+      check_trace_target(path);
+      return false;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), Errc::kIo);
+      EXPECT_NE(std::string(error.what()).find(path + ": is there and is not a trace of hvd_bench"), std::string::npos);
+      return true;
+    }
+  };
+  EXPECT_TRUE(refused("my thesis"));
+  EXPECT_TRUE(refused(std::string(1000, '{')));
+  EXPECT_FALSE(refused(""));
+  comm::Topology topology;
+  topology.hosts = {"here"};
+  std::ostringstream content;
+  TraceWriter(name, topology).close();
+  content << std::ifstream(path).rdbuf();
+  EXPECT_FALSE(refused(content.str()));
+  EXPECT_TRUE(refused(content.str().substr(0, 20)));
+  EXPECT_THROW(TraceWriter(name, topology), Error);
+  std::filesystem::remove(path);
+  EXPECT_NO_THROW(check_trace_target(path));
 }
 
 TEST(Trace, AnUnwritableFileFailsTheConstructorAndTellsThePeers) {

@@ -3,7 +3,8 @@
 //
 // Communicators are non-blocking: every call may answer kInProgress, and then state() is asked until it does not,
 // before anything else is done with the communicator or the stream.
-// Threads: as NCCL's. One thread at a time uses a communicator, but state() and cancel() may come from another.
+// Threads: as NCCL's. One thread at a time uses a communicator, but state() and cancel() may come from another. Nobody
+// holds a lock over cancel() or destroy().
 #pragma once
 
 #include <array>
@@ -78,8 +79,15 @@ class Api {
   virtual Result finalize(Comm comm) = 0;
   /// Waits for every CUDA graph that holds a collective of `comm`: destroy those first.
   virtual Result destroy(Comm comm) = 0;
-  /// ncclCommAbort: what is in flight ends, the communicator is gone.
+  /// ncclCommAbort: ends work in flight at once. Returns only when no CUDA graph holds a collective of `comm`:
+  /// commDestroySync() waits for the graphs even then (2.18 to 2.30).
   virtual Result cancel(Comm comm) = 0;
+
+  // Calls between these two, of one thread, are handed over together: NCCL starts one thread for all of them where a
+  // communicator is non-blocking, and else one for each (2.28.9). Until end_group() has returned, and state() with it,
+  // nothing is enqueued. Both are always called.
+  virtual Result begin_group() = 0;
+  virtual Result end_group() = 0;
 
   virtual Result all_reduce(Comm comm, const Collective& what, gpu::StreamView stream) = 0;
   virtual Result broadcast(Comm comm, const Collective& what, gpu::StreamView stream) = 0;

@@ -93,8 +93,12 @@ void HierarchicalPlane::all_reduce(void* data, std::size_t count, DataType dtype
   const bool early = op == ReduceOp::kAverage && dtype == DataType::kF16;
   const bool node_means = early && even_;
   const ReduceOp inner = op == ReduceOp::kAverage && !node_means ? ReduceOp::kSum : op;
-  inside_->reduce_scatter(data, pieces.share, dtype, inner, deadline);
-  inside_->reduce(rest, pieces.rest, dtype, inner, 0, deadline);
+  inside_->together(
+      [&] {
+        inside_->reduce_scatter(data, pieces.share, dtype, inner, deadline);
+        inside_->reduce(rest, pieces.rest, dtype, inner, 0, deadline);
+      },
+      deadline);
 
   const std::size_t carried = pieces.share + (leader ? pieces.rest : 0);
   if (carried > 0 && crossing_) {
@@ -115,8 +119,12 @@ void HierarchicalPlane::all_reduce(void* data, std::size_t count, DataType dtype
     if (share_bytes > 0) copy(mine, host, share_bytes);
     if (rest_bytes > 0) copy(rest, host + share_bytes, rest_bytes);
   }
-  inside_->all_gather(data, pieces.share, dtype, deadline);
-  inside_->enqueue_broadcast(rest, pieces.rest * element, 0, deadline);
+  inside_->together(
+      [&] {
+        inside_->all_gather(data, pieces.share, dtype, deadline);
+        inside_->enqueue_broadcast(rest, pieces.rest * element, 0, deadline);
+      },
+      deadline);
 }
 
 void HierarchicalPlane::broadcast(void* data, std::size_t bytes, int root, Deadline deadline) {

@@ -50,6 +50,7 @@ class HierarchicalPlane final : public DevicePlane {
   [[nodiscard]] std::string_view capture_refusal() const override;
   void check() override;
   void abort() noexcept override;
+  bool await_abort(Deadline deadline) noexcept override { return !inside_ || inside_->await_abort(deadline); }
   void reconnect(const NcclOptions& options, Deadline deadline) override;
   [[nodiscard]] bool registers_memory() const override { return inside_->registers_memory(); }
   [[nodiscard]] std::chrono::nanoseconds creation_time() const override { return creation_time_; }

@@ -34,6 +34,8 @@ struct Functions {
   decltype(&::ncclCommFinalize) comm_finalize = nullptr;
   decltype(&::ncclCommDestroy) comm_destroy = nullptr;
   decltype(&::ncclCommAbort) comm_abort = nullptr;
+  decltype(&::ncclGroupStart) group_start = nullptr;
+  decltype(&::ncclGroupEnd) group_end = nullptr;
   decltype(&::ncclAllReduce) all_reduce = nullptr;
   decltype(&::ncclBroadcast) broadcast = nullptr;
   decltype(&::ncclReduce) reduce = nullptr;
@@ -94,7 +96,8 @@ bool find_all(const gpu::SharedLibrary& library, Functions& f) {
          library.find("ncclCommInitRankConfig", f.comm_init_rank_config) &&
          library.find("ncclCommGetAsyncError", f.comm_get_async_error) &&
          library.find("ncclCommFinalize", f.comm_finalize) && library.find("ncclCommDestroy", f.comm_destroy) &&
-         library.find("ncclCommAbort", f.comm_abort) && library.find("ncclAllReduce", f.all_reduce) &&
+         library.find("ncclCommAbort", f.comm_abort) && library.find("ncclGroupStart", f.group_start) &&
+         library.find("ncclGroupEnd", f.group_end) && library.find("ncclAllReduce", f.all_reduce) &&
          library.find("ncclBroadcast", f.broadcast) && library.find("ncclReduce", f.reduce) &&
          library.find("ncclReduceScatter", f.reduce_scatter) && library.find("ncclAllGather", f.all_gather);
 }
@@ -139,6 +142,8 @@ class Library final : public Api {
   Result finalize(Comm comm) override { return result_of(f_.comm_finalize(native(comm))); }
   Result destroy(Comm comm) override { return result_of(f_.comm_destroy(native(comm))); }
   Result cancel(Comm comm) override { return result_of(f_.comm_abort(native(comm))); }
+  Result begin_group() override { return result_of(f_.group_start()); }
+  Result end_group() override { return result_of(f_.group_end()); }
 
   Result all_reduce(Comm comm, const Collective& what, gpu::StreamView stream) override {
     return result_of(f_.all_reduce(what.data, what.data, what.count, native(what.dtype), native(what.op), native(comm),

@@ -1,6 +1,8 @@
 #include "engine/comm/nccl/plane.h"
 
 #include <algorithm>
+#include <atomic>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -8,17 +10,25 @@
 #include "engine/base/error.h"
 #include "engine/comm/nccl/device_group.h"
 #include "engine/comm/nccl/trial.h"
+#include "engine/gpu/vigil.h"
 
 namespace hvd::comm::nccl {
 namespace {
 
 using namespace std::chrono_literals;
 
-/// Creation and the first collectives take some 0.1 to 10 s, later calls are over at once.
-constexpr auto kNap = 200us;
-/// For a call of the owner to return before the communicator is taken from under it. Such calls only enqueue; one that
-/// takes longer is stuck behind the very work that abort() is to end.
+/// How long abort() waits for the owner's current call to return. Such calls only enqueue; a longer one waits for the
+/// work that abort() ends.
 constexpr auto kCourtesy = 500ms;
+/// How long NCCL may take to return from the abort when no graph holds the communicator: it stops its threads and frees
+/// its memory.
+constexpr auto kLetGo = 5s;
+
+/// Aborts of this process that have not returned. The only mutable global: their threads outlive all that has an owner.
+std::atomic<int>& running_aborts() {
+  static std::atomic<int> count{0};
+  return count;
+}
 /// For user buffer registration. Source: NCCL_WIN_REQUIRED_ALIGNMENT, NCCL 2.28.
 constexpr std::size_t kAlignBytes = 4096;
 
@@ -58,18 +68,18 @@ class Plane::Memory final : public RegisteredMemory {
       plane_.unregistered_ = "it is plain memory";
       return;
     }
-    const Result result = plane_.call([&] {
-      return plane_.api_->enroll(plane_.comm_, {memory_.data(), rounded_up(memory_.size())}, registration_);
+    const Result result = plane_.call([&](Comm comm) {
+      return plane_.api_->enroll(comm, {memory_.data(), rounded_up(memory_.size())}, registration_);
     });
     if (result.status == Status::kFailed) {
-      plane_.unregistered_ = "ncclCommRegister: " + plane_.api_->explain(result, plane_.comm_);
+      plane_.unregistered_ = "ncclCommRegister: " + plane_.explain(result);
       registration_ = {};
     }
   }
   void withdraw() {
     if (registration_.native == nullptr || plane_.aborted_) return;
     const Registration gone = std::exchange(registration_, {});
-    static_cast<void>(plane_.call([&] { return plane_.api_->withdraw(plane_.comm_, gone); }));
+    static_cast<void>(plane_.call([&](Comm comm) { return plane_.api_->withdraw(comm, gone); }));
   }
   [[nodiscard]] std::span<std::byte> bytes() const override { return memory_; }
 
@@ -81,7 +91,7 @@ class Plane::Memory final : public RegisteredMemory {
     }
     void* data = nullptr;
     if (const Result result = plane_.api_->allocate(rounded_up(bytes), data); result.status != Status::kDone) {
-      plane_.unregistered_ = "ncclMemAlloc: " + plane_.api_->explain(result, plane_.comm_);
+      plane_.unregistered_ = "ncclMemAlloc: " + plane_.explain(result);
       return;  // plain memory may still be had; if not, that says how much is free
     }
     memory_ = {static_cast<std::byte*>(data), bytes};
@@ -111,13 +121,21 @@ Plane::Plane(Communicator& host, gpu::Runtime& runtime, std::shared_ptr<Api> api
 }
 
 Plane::~Plane() {
-  if (alone() || aborted_) return;
+  if (alone()) return;
   try {
+    throw_if_aborted();
     host_.control().throw_if_aborted();
-    disconnect(Deadline::after(options_.deadline));
+    disconnect(options_.deadline.from_now());
   } catch (...) {  // a peer has not come to its end: nobody is left to tell
     abort();
   }
+  // A graph that still holds the communicator is not this plane's to drop: then the thread that aborts outlives it.
+  static_cast<void>(await_abort(Deadline::after(left_behind() ? 0s : kLetGo)));
+}
+
+bool Plane::left_behind() const {
+  const MutexLock lock(ending_->mutex);
+  return ending_->left_behind;
 }
 
 void Plane::connect(Deadline deadline) {
@@ -131,15 +149,20 @@ void Plane::connect(Deadline deadline) {
     abort();
     if (error.code() != Errc::kPeerLost) host_.control().abort(error.what());
     runtime_.run_dry(stream_);
+    static_cast<void>(await_abort(Deadline::after(kLetGo)));
     throw;
   }
   creation_time_ = Clock::now() - begin;
 }
 
 void Plane::disconnect(Deadline deadline) {
-  settle(call([&] { return api_->finalize(comm_); }), "ncclCommFinalize", deadline);
+  settle(call([&](Comm comm) { return api_->finalize(comm); }), "ncclCommFinalize", deadline);
+  if (const Comm gone = give_away(); gone.native != nullptr) static_cast<void>(api_->destroy(gone));
+}
+
+Comm Plane::give_away() {
   const MutexLock lock(mutex_);
-  static_cast<void>(api_->destroy(std::exchange(comm_, {})));
+  return std::exchange(comm_, {});
 }
 
 void Plane::reconnect(const NcclOptions& options, Deadline deadline) {
@@ -205,42 +228,56 @@ void Plane::create(Deadline deadline) {
 
 template <class Call>
 Result Plane::call(Call&& body) {
-  calls_.fetch_add(1);
-  const Result result = aborted_ ? Result{.status = Status::kFailed} : body();
-  calls_.fetch_sub(1);
+  ending_->calls.fetch_add(1);
+  Comm comm;
+  {
+    const MutexLock lock(mutex_);
+    comm = comm_;
+  }
+  const Result result = aborted_ ? Result{.status = Status::kFailed} : body(comm);
+  ending_->calls.fetch_sub(1);
   return result;
 }
 
 Result Plane::state() {
   const MutexLock lock(mutex_);
+  if (aborted_) return {.status = Status::kFailed};
   if (comm_.native == nullptr) return {};
   return api_->state(comm_);
 }
 
+std::string Plane::explain(Result result) {
+  const MutexLock lock(mutex_);
+  return api_->explain(result, comm_);
+}
+
 void Plane::settle(Result result, const std::string& what, Deadline deadline) {
+  // Creation and the first collectives take some 0.1 to 10 s. Later calls take as long as NCCL needs to start a thread
+  // that enqueues, some 20 us: the first looks are without a nap.
   const auto begin = Clock::now();
-  while (result.status == Status::kInProgress) {
+  gpu::Vigil vigil(begin);
+  for (; result.status == Status::kInProgress; result = state()) {
     throw_if_aborted();
     host_.control().answer_roll_call(doing(what));
     host_.control().throw_if_aborted();
     if (deadline.passed()) {
       throw Error(Errc::kTimeout, doing(what + " is not over after " + seconds_text(begin) +
                                         ": a rank is not there, or the network between them does not work "
-                                        "(NCCL_DEBUG=INFO, NCCL_SOCKET_IFNAME)"));
+                                        "(NCCL_DEBUG=INFO, NCCL_SOCKET_IFNAME); or raise " +
+                                        deadline.set_by()));
     }
-    std::this_thread::sleep_for(kNap);
-    result = state();
+    if (const auto nap = vigil.nap(Clock::now()); nap.count() > 0) {
+      std::this_thread::sleep_for(nap);
+    } else {
+      std::this_thread::yield();
+    }
   }
   if (result.status == Status::kFailed) refuse(result, what);
 }
 
 void Plane::refuse(Result result, const std::string& what) {
   throw_if_aborted();
-  std::string explanation;
-  {
-    const MutexLock lock(mutex_);
-    explanation = api_->explain(result, comm_);
-  }
+  const std::string explanation = explain(result);
   host_.control().throw_if_aborted();  // a peer may have said why already
   throw Error(result.remote ? Errc::kPeerLost : Errc::kBackend,
               doing(what + ": " + explanation + (result.remote ? "; a peer is lost or gave up" : "")));
@@ -264,8 +301,35 @@ void Plane::enqueue(Function function, const std::string& name, const Collective
   throw_if_aborted();
   if (alone() || what.count == 0) return;
   runtime_.make_current();
-  settle(call([&] { return ((*api_).*function)(comm_, what, stream_); }),
-         name + " (" + std::to_string(what.count * size_of(what.dtype)) + " bytes)", deadline);
+  const Result result = call([&](Comm comm) { return ((*api_).*function)(comm, what, stream_); });
+  const std::string text = name + " (" + std::to_string(what.count * size_of(what.dtype)) + " bytes)";
+  if (grouped_ && result.status != Status::kFailed) return;
+  settle(result, text, deadline);
+}
+
+void Plane::together(const std::function<void()>& calls, Deadline deadline) {
+  throw_if_aborted();
+  if (alone() || grouped_) {
+    calls();
+    return;
+  }
+  runtime_.make_current();
+  ending_->calls.fetch_add(1);  // as one call, which is ended even where communication was aborted meanwhile
+  const auto end = [this] {
+    grouped_ = false;
+    const Result result = api_->end_group();
+    ending_->calls.fetch_sub(1);
+    return result;
+  };
+  static_cast<void>(api_->begin_group());
+  grouped_ = true;
+  try {
+    calls();
+  } catch (...) {
+    static_cast<void>(end());
+    throw;
+  }
+  settle(end(), "several reductions", deadline);
 }
 
 void Plane::all_reduce(void* data, std::size_t count, DataType dtype, ReduceOp op, Deadline deadline) {
@@ -322,17 +386,47 @@ void Plane::check() {
 }
 
 void Plane::abort() noexcept {
-  if (aborted_.exchange(true)) return;
-  for (const Deadline courtesy = Deadline::after(kCourtesy); calls_.load() > 0 && !courtesy.passed();) {
-    std::this_thread::sleep_for(kNap);
+  Comm gone;
+  {
+    const MutexLock lock(mutex_);
+    if (aborted_.exchange(true) || comm_.native == nullptr) return;
+    gone = std::exchange(comm_, {});
+    const MutexLock theirs(ending_->mutex);
+    ending_->aborting = true;
   }
-  const MutexLock lock(mutex_);
-  if (comm_.native != nullptr) static_cast<void>(api_->cancel(std::exchange(comm_, {})));
+  const auto work = [api = api_, ending = ending_, gone] {
+    for (const Deadline courtesy = Deadline::after(kCourtesy); ending->calls.load() > 0 && !courtesy.passed();) {
+      std::this_thread::sleep_for(200us);
+    }
+    static_cast<void>(api->cancel(gone));
+    running_aborts().fetch_sub(1);  // before anybody is told
+    const MutexLock lock(ending->mutex);
+    ending->aborting = false;
+    ending->changed.notify_all();
+  };
+  running_aborts().fetch_add(1);
+  try {
+    std::thread(work).detach();         // nobody may have to wait for it
+  } catch (const std::system_error&) {  // no thread to be had: then this one
+    work();
+  }
+}
+
+bool Plane::await_abort(Deadline deadline) noexcept {
+  const MutexLock lock(ending_->mutex);
+  while (ending_->aborting) {
+    if (ending_->changed.wait_until(ending_->mutex, deadline.when()) || !deadline.passed()) continue;
+    ending_->left_behind = ending_->aborting;
+    break;
+  }
+  return !ending_->aborting;
 }
 
 }  // namespace hvd::comm::nccl
 
 namespace hvd::comm {
+
+int unfinished_aborts() noexcept { return nccl::running_aborts().load(); }
 
 std::unique_ptr<DeviceCommunicator> make_nccl(std::unique_ptr<Communicator> host, gpu::Runtime& runtime,
                                               std::shared_ptr<nccl::Api> api, const NcclOptions& options,

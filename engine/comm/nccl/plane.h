@@ -1,8 +1,8 @@
 // The NCCL data plane: when to wait for the library, for how long, and what to say when it fails. The library itself
 // is behind Api; the GPU behind gpu::Runtime; neither header of theirs is needed here.
 //
-// Threads: the owner's, except check() and abort(). While abort() runs, the owner may be inside a call; later calls of
-// the owner throw.
+// Threads: the owner's, except check(), abort() and await_abort(). While the library aborts, on a thread of its own,
+// the owner may be inside a call; later calls of the owner throw. No lock is held over a call that can wait.
 #pragma once
 
 #include <atomic>
@@ -31,10 +31,12 @@ class Plane final : public DevicePlane {
   void broadcast(void* data, std::size_t bytes, int root, Deadline deadline) override;
   void copy(void* to, const void* from, std::size_t bytes) override;
   void complete(std::string_view what, Deadline deadline) override;
+  void together(const std::function<void()>& calls, Deadline deadline) override;
   [[nodiscard]] std::string description() const override;
   [[nodiscard]] gpu::StreamView stream() const override { return stream_; }
   void check() override;
   void abort() noexcept override;
+  bool await_abort(Deadline deadline) noexcept override;
   void reconnect(const NcclOptions& options, Deadline deadline) override;
   [[nodiscard]] bool registers_memory() const override;
   [[nodiscard]] std::chrono::nanoseconds creation_time() const override { return creation_time_; }
@@ -70,9 +72,22 @@ class Plane final : public DevicePlane {
   [[noreturn]] void refuse(Result result, const std::string& what);
   void throw_if_aborted();
   Result state();
-  /// Runs a call that uses the communicator; abort() waits a little for it to return.
+  [[nodiscard]] std::string explain(Result result);
+  [[nodiscard]] bool left_behind() const;
+  /// The communicator, which is then this plane's no more.
+  Comm give_away();
+  /// Runs a call that uses the communicator; whoever aborts waits a little for it to return.
   template <class Call>
   Result call(Call&& body);
+
+  /// State shared by the plane and its aborting thread. The thread may outlive the plane.
+  struct Ending {
+    std::atomic<int> calls{0};  // of the owner, under way
+    Mutex mutex;
+    CondVar changed;
+    bool aborting HVD_GUARDED_BY(mutex) = false;
+    bool left_behind HVD_GUARDED_BY(mutex) = false;  // somebody has waited for its end in vain
+  };
 
   Communicator& host_;
   gpu::Runtime& runtime_;
@@ -81,13 +96,14 @@ class Plane final : public DevicePlane {
   const std::string here_;
   gpu::Stream stream_;
   std::chrono::nanoseconds creation_time_{0};
+  bool grouped_ = false;         // inside together()
   std::string unregistered_;     // why memory is not registered; empty: it is, or there is none yet
   std::vector<Memory*> memory_;  // that lives
 
+  const std::shared_ptr<Ending> ending_ = std::make_shared<Ending>();
   std::atomic<bool> aborted_{false};
-  std::atomic<int> calls_{0};  // of the owner, under way
-  Mutex mutex_;                // state() and abort() of other threads
-  Comm comm_;                  // written by the owner's constructor, and under mutex_ when it goes
+  Mutex mutex_;
+  Comm comm_ HVD_GUARDED_BY(mutex_);  // null: none yet, or given away to be destroyed or aborted
 };
 
 }  // namespace hvd::comm::nccl

@@ -1,14 +1,9 @@
 #include "engine/comm/shm/node_group.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
-#include <csignal>
-#include <cstdio>
 #include <cstring>
 #include <string>
 #include <string_view>
@@ -17,6 +12,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/hash.h"
+#include "engine/comm/process.h"
 #include "engine/comm/shm/futex.h"
 
 namespace hvd::comm {
@@ -36,11 +32,6 @@ std::chrono::nanoseconds slice(const Wait& wait) {
   return std::min(std::clamp(eighth, kShortestSlice, kLongestSlice), wait.deadline.remaining());
 }
 
-std::uint64_t my_pid_namespace() {
-  struct stat info {};
-  return ::stat("/proc/self/ns/pid", &info) == 0 ? static_cast<std::uint64_t>(info.st_ino) : 0;
-}
-
 bool reached(std::uint32_t value, std::uint32_t target) { return static_cast<std::int32_t>(value - target) >= 0; }
 
 void pause_cpu() {
@@ -53,20 +44,6 @@ void pause_cpu() {
 
 }  // namespace
 
-char process_state(std::uint32_t process) noexcept {
-  if (kill(static_cast<pid_t>(process), 0) != 0 && errno == ESRCH) return 0;
-  std::array<char, 64> path{};
-  std::snprintf(path.data(), path.size(), "/proc/%u/stat", process);
-  const int file = open(path.data(), O_RDONLY | O_CLOEXEC);
-  if (file < 0) return '?';
-  std::array<char, 128> text{};  // "1234 (name of 15 bytes) S ..."
-  const ssize_t length = read(file, text.data(), text.size());
-  close(file);
-  const std::string_view line(text.data(), length > 0 ? static_cast<std::size_t>(length) : 0);
-  const std::size_t after_name = line.rfind(") ");
-  return after_name == std::string_view::npos || after_name + 2 >= line.size() ? '?' : line[after_name + 2];
-}
-
 std::uint64_t operation_id(std::string_view operation) noexcept { return Hasher().text(operation).value(); }
 
 NodeGroup::NodeGroup(const Layout& layout, Segment segment, Faults& faults, Kind kind)
@@ -76,11 +53,11 @@ NodeGroup::NodeGroup(const Layout& layout, Segment segment, Faults& faults, Kind
       kind_(kind),
       crowded_(sysconf(_SC_NPROCESSORS_ONLN) < layout.topology.local_size) {
   if (kind == Kind::kProcesses) {
-    pid_namespace_ = my_pid_namespace();
-    my_cell().pid_namespace.store(pid_namespace_, std::memory_order_relaxed);
+    const std::uint64_t pid_namespace = my_pid_namespace();
+    my_cell().pid_namespace.store(pid_namespace, std::memory_order_relaxed);
     if (rank() == 0) {  // two communicators of one process must not choose the same names
       const auto now = static_cast<std::uint64_t>(Clock::now().time_since_epoch().count());
-      segment_.header().token.store(now ^ (pid_namespace_ << 32), std::memory_order_release);
+      segment_.header().token.store(now ^ (pid_namespace << 32), std::memory_order_release);
     }
     my_cell().process.store(static_cast<std::uint32_t>(getpid()), std::memory_order_release);
   }
@@ -89,17 +66,6 @@ NodeGroup::NodeGroup(const Layout& layout, Segment segment, Faults& faults, Kind
 void NodeGroup::bump(Counter& counter) {
   counter.value.fetch_add(1);  // sequentially consistent with the sleeper's count below
   if (counter.sleepers.load() != 0) futex_wake_all(counter.value);
-}
-
-template <class Ready>
-void NodeGroup::check_alive(int local_rank, const Wait& wait, Ready ready) {
-  const Cell& cell = segment_.cell(local_rank);
-  const std::uint32_t process = cell.process.load(std::memory_order_acquire);
-  if (process == 0 || cell.pid_namespace.load(std::memory_order_relaxed) != pid_namespace_) return;
-  const char state = process_state(process);
-  if (state != 0 && state != 'Z') return;
-  if (ready()) return;  // it did its part and ended since we looked
-  faults_.report_dead(wait, global(local_rank), "its process " + std::to_string(process) + " has ended");
 }
 
 template <class Ready, class OnDeadline>
@@ -122,7 +88,6 @@ void NodeGroup::await(Counter& counter, int awaited, const Wait& wait, Ready rea
     const bool sleep = !ready() && !faults_.aborted();
     if (sleep) futex_wait(counter.value, value, slice(wait));
     counter.sleepers.fetch_sub(1);
-    if (sleep && awaited >= 0 && !ready()) check_alive(awaited, wait, ready);
   }
 }
 
@@ -131,12 +96,10 @@ void NodeGroup::blame(std::span<const int> local_ranks, const Wait& wait) {
   std::string detail;
   for (const int local_rank : local_ranks) {
     missing.push_back(global(local_rank));
-    const Cell& cell = segment_.cell(local_rank);
-    const std::uint32_t process = cell.process.load(std::memory_order_acquire);
-    if (process == 0 || cell.pid_namespace.load(std::memory_order_relaxed) != pid_namespace_) continue;
-    if (process_state(process) == 'T') detail += "process " + std::to_string(process) + " is stopped; ";
+    const std::uint32_t process = segment_.process_of(local_rank, rank());
+    if (process == 0 || process_state(process) != 'T') continue;
+    detail += (detail.empty() ? "process " : "; process ") + std::to_string(process) + " is stopped";
   }
-  detail += "see what holds it up, or raise the deadline";
   // With other nodes, a rank that has not arrived may be waiting for one of them on our behalf.
   faults_.give_up(wait, missing, layout_.topology.nodes == 1, detail);
 }

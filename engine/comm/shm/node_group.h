@@ -75,8 +75,6 @@ class NodeGroup {
   /// Sleeps until ready() holds; `counter` changes whenever it may have begun to.
   template <class Ready, class OnDeadline>
   void await(Counter& counter, int awaited, const Wait& wait, Ready ready, OnDeadline on_deadline);
-  template <class Ready>
-  void check_alive(int local_rank, const Wait& wait, Ready ready);
   [[noreturn]] void blame(std::span<const int> local_ranks, const Wait& wait);
   void check_same_operation(const Wait& wait) const;
   NodeMemory allocate_for_processes(std::size_t stride, const Wait& wait);
@@ -87,13 +85,9 @@ class NodeGroup {
   Faults& faults_;
   Kind kind_;
   const bool crowded_;
-  std::uint64_t pid_namespace_ = 0;
   std::uint32_t sequence_ = 0;  ///< synchronisations finished
   std::uint32_t allocations_ = 0;
 };
-
-/// Letter of /proc/<pid>/stat ('R', 'S', 'T' stopped, 'Z' dead), 0 if there is no such process.
-char process_state(std::uint32_t process) noexcept;
 
 /// Short hash of an operation's name.
 std::uint64_t operation_id(std::string_view operation) noexcept;

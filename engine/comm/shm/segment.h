@@ -79,6 +79,13 @@ class Segment {
   [[nodiscard]] Header& header() const { return *header_; }
   [[nodiscard]] Cell& cell(int local_rank) const { return cells_[static_cast<std::size_t>(local_rank)]; }
   [[nodiscard]] int size() const { return static_cast<int>(cells_.size()); }
+  /// Process id of a rank as rank `seen_from` may use it; 0 for a thread, in another pid namespace, or not yet known.
+  [[nodiscard]] std::uint32_t process_of(int local_rank, int seen_from) const {
+    const Cell& its = cell(local_rank);
+    const std::uint32_t process = its.process.load(std::memory_order_acquire);
+    const auto space = [](const Cell& of) { return of.pid_namespace.load(std::memory_order_relaxed); };
+    return process != 0 && space(its) == space(cell(seen_from)) ? process : 0;
+  }
 
  private:
   Header* header_;

@@ -1,0 +1,195 @@
+// How a rank leaves a step that has failed: NCCL comes back from aborting only when no captured graph holds the
+// communicator, and the training thread, which owns the graphs, may be stuck in a call of CUDA.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <future>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/runtime/device_network.h"
+
+namespace hvd::test::device_abort_test {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr DeviceOptions kCapturedFromTheStart{.eager_steps = 0};
+constexpr auto kSoon = 5s;  // for what takes milliseconds, on a busy machine
+
+TEST(NcclAbort, ReturnsAtOnceAndEndsWhenTheGraphIsGone) {
+  const GpuOutcome outcome = on_gpu_ranks(2, {}, [](GpuRank& rank) {
+    const auto communicator = rank.connect();
+    comm::DevicePlane& plane = communicator->device();
+    const gpu::DeviceMemory memory = rank.gpu.allocate(64, "a");
+    gpu::Graph graph;
+    {
+      gpu::Capture capture(rank.gpu, plane.stream());
+      plane.all_reduce(memory->bytes.data(), 16, DataType::kF32, ReduceOp::kSum, Deadline::after(kSoon));
+      graph = capture.finish();
+    }
+    communicator->control().barrier(Deadline::after(kSoon));
+    const auto begin = Clock::now();
+    plane.abort();
+    EXPECT_FALSE(plane.await_abort(Deadline::after(100ms)));
+    EXPECT_GE(rank.hub.aborting(), 1);
+    EXPECT_GE(comm::unfinished_aborts(), 1);
+    // Meanwhile other threads may ask: no lock is held over the abort.
+    EXPECT_THROW(plane.check(), Error);
+    EXPECT_THROW(plane.all_reduce(memory->bytes.data(), 16, DataType::kF32, ReduceOp::kSum, Deadline::after(kSoon)),
+                 Error);
+    graph.reset();
+    EXPECT_TRUE(plane.await_abort(Deadline::after(kSoon)));
+    EXPECT_LT(Clock::now() - begin, kSoon);
+  });
+  EXPECT_TRUE(outcome.good()) << outcome.text();
+  EXPECT_EQ(comm::unfinished_aborts(), 0);
+}
+
+/// Two ranks; in step 4, with a graph in flight on both, rank 1 fails as `fault` says. What rank 0's StuckRank heard.
+struct Course {
+  GpuOutcome outcome;
+  std::vector<std::string> left;  // by both ranks
+};
+Course run(const std::vector<FakeNcclOptions>& nccl, StuckRank stuck, const std::function<void(GpuRank&)>& prepare,
+           const std::function<void(GpuRank&, DeviceEngine&)>& fault,
+           const std::function<void(GpuRank&, DeviceEngine*)>& leave = {}) {
+  Course course;
+  std::mutex mutex;
+  GpuWorldOptions options;
+  options.nccl = nccl;
+  course.outcome = on_gpu_ranks(2, options, [&](GpuRank& rank) {
+    DeviceEngine* its = nullptr;
+    StuckRank own = stuck;
+    own.leave = [&](const Error& why) {
+      {
+        const std::lock_guard lock(mutex);
+        course.left.push_back("rank " + std::to_string(rank.rank) + ": " + why.what());
+      }
+      if (leave) leave(rank, its);
+    };
+    DeviceEngine engine(rank.connect(), small_buckets(Schedule::kStatic), kCapturedFromTheStart, own);
+    its = &engine;
+    Network network(rank, engine);
+    for (int step = 0; step < 100; ++step) {
+      if (step == 4) {
+        if (rank.rank == 1) {
+          fault(rank, engine);
+        } else {
+          prepare(rank);
+        }
+      }
+      network.launch();
+      if (!engine.may_run_ahead()) engine.finish_step();
+    }
+  });
+  return course;
+}
+
+const auto kNothing = [](GpuRank&) {};
+
+TEST(DeviceAbort, TheTrainingThreadThatGivesUpDropsItsGraphs) {
+  const auto begin = Clock::now();
+  const Course course = run({}, {}, kNothing, [](GpuRank& rank, DeviceEngine& engine) {
+    engine.abandon("the disk is full");  // this thread aborts, and owns the graphs
+    EXPECT_EQ(engine.in_flight(), 0U);
+    EXPECT_TRUE(engine.plane().await_abort(Deadline::after(0ms)));
+    EXPECT_EQ(engine.graph_shape(), std::nullopt);
+    throw Error(Errc::kIo, "the disk is full on rank " + std::to_string(rank.rank));
+  });
+  EXPECT_LT(Clock::now() - begin, 2 * kSoon);
+  EXPECT_EQ(course.outcome.errors[1], "io: the disk is full on rank 1");
+  EXPECT_NE(course.outcome.errors[0].find("gave up: the disk is full"), std::string::npos) << course.outcome.text();
+  EXPECT_TRUE(course.left.empty()) << course.left.front();
+  EXPECT_TRUE(course.outcome.violations.empty()) << course.outcome.text();
+}
+
+TEST(DeviceAbort, TheWatchdogsAbortEndsWhenTheTrainingThreadHasLeft) {
+  const auto begin = Clock::now();
+  const Course course = run({}, {}, kNothing, [](GpuRank& rank, DeviceEngine&) { rank.hub.lose_a_rank(); });
+  EXPECT_LT(Clock::now() - begin, 2 * kSoon);
+  for (const std::string& error : course.outcome.errors) EXPECT_EQ(error.find("peer_lost: rank "), 0U) << error;
+  EXPECT_TRUE(course.left.empty()) << course.left.front();
+  EXPECT_TRUE(course.outcome.violations.empty()) << course.outcome.text();
+}
+
+TEST(DeviceAbort, ATrainingThreadThatIsStuckInCudaIsLeftBehind) {
+  std::promise<void> returns;
+  const std::shared_future<void> returned = returns.get_future().share();
+  std::atomic<bool> stuck = false;
+  std::chrono::nanoseconds asked{0};
+  const Course course = run(
+      {}, {.leave = {}, .patience = 300ms},
+      [&](GpuRank& rank) {
+        rank.gpu.on_launch = [&] {
+          stuck = true;
+          returned.wait();
+        };
+      },
+      [&](GpuRank&, DeviceEngine& engine) {
+        while (!stuck) std::this_thread::sleep_for(1ms);
+        engine.abandon("the disk is full");
+        throw Error(Errc::kIo, "the disk is full");
+      },
+      [&](GpuRank& rank, DeviceEngine* engine) {  // on the engine's thread
+        EXPECT_GE(rank.hub.aborting(), 1);        // NCCL waits for the graphs of the training thread
+        const auto begin = Clock::now();
+        EXPECT_THROW(engine->plane().check(), Error);
+        asked = Clock::now() - begin;
+        returns.set_value();
+      });
+  EXPECT_LT(asked, kSoon);
+  ASSERT_EQ(course.left.size(), 1U) << course.outcome.text();
+  EXPECT_EQ(course.left[0].find("rank 0: rank "), 0U) << course.left[0];
+  EXPECT_EQ(course.left[0].find('\n'), std::string::npos);
+  EXPECT_TRUE(course.outcome.violations.empty()) << course.outcome.text();
+}
+
+// The training thread can leave, and does: what was measured is saved as after any error.
+TEST(DeviceAbort, ALibraryThatDoesNotComeBackHoldsNobodyUp) {
+  FakeNcclOptions stays;
+  stays.lets_go = std::make_shared<std::atomic<bool>>(false);
+  const auto begin = Clock::now();
+  const Course course = run({stays}, {.leave = {}, .library_patience = 200ms}, kNothing,
+                            [](GpuRank& rank, DeviceEngine&) { rank.hub.lose_a_rank(); });
+  EXPECT_LT(Clock::now() - begin, 2 * kSoon);
+  EXPECT_TRUE(course.left.empty()) << course.left.front();
+  EXPECT_EQ(course.outcome.left_behind, 1);
+  EXPECT_EQ(course.outcome.errors[0].find("peer_lost: "), 0U) << course.outcome.text();
+}
+
+// But if it is stuck in freeing memory of the GPU, the process is told to end.
+TEST(DeviceAbort, ATrainingThreadThatIsStuckBehindTheLibraryIsLeftBehind) {
+  FakeNcclOptions stays;
+  stays.lets_go = std::make_shared<std::atomic<bool>>(false);
+  std::atomic<bool> told = false;
+  GpuWorldOptions options;
+  options.nccl = {stays};
+  const GpuOutcome outcome = on_gpu_ranks(2, options, [&](GpuRank& rank) {
+    StuckRank stuck{.leave = [&](const Error&) { told = true; }, .patience = 500ms, .library_patience = 100ms};
+    if (rank.rank == 1) stuck.leave = {};
+    DeviceEngine engine(rank.connect(), small_buckets(Schedule::kStatic), kCapturedFromTheStart, stuck);
+    Network network(rank, engine);
+    try {
+      for (int step = 0; step < 100; ++step) {
+        if (step == 4 && rank.rank == 1) rank.hub.lose_a_rank();
+        network.step();
+      }
+    } catch (const Error&) {
+      for (const Deadline patience = Deadline::after(kSoon); rank.rank == 0 && !told && !patience.passed();) {
+        std::this_thread::sleep_for(1ms);  // cudaFree
+      }
+      throw;
+    }
+  });
+  EXPECT_TRUE(told) << outcome.text();
+  EXPECT_EQ(outcome.left_behind, 1);
+}
+
+}  // namespace
+}  // namespace hvd::test::device_abort_test
