@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "bench/build_info.h"
+#include "bench/cli/console.h"
 #include "bench/cli/environment.h"
 #include "bench/cli/launch.h"
 #include "bench/cli/library_search.h"
@@ -125,9 +126,7 @@ void examine_rates(FindingList& all, int threads) {
   if (!reason.empty()) {
     all.push_back({Level::kNote, "oneDNN bf16", reason, "use --dtype fp32"});
   } else if (const double bf16 = matrix_rate(DataType::kBF16, threads); bf16 > 0) {
-    char ratio[40];
-    std::snprintf(ratio, sizeof ratio, ", %.1f x fp32", bf16 / std::max(fp32, 1.0));
-    good(all, "oneDNN bf16", rate_text(bf16, "FLOP/s") + ratio);
+    all.push_back(judge_bf16(bf16, fp32, models::onednn_slow_reason(DataType::kBF16)));
   }
 }
 
@@ -298,13 +297,25 @@ int print_troubles(const FindingList& findings, std::ostream& out) {
     if (finding.level != Level::kWarning && finding.level != Level::kFault) continue;
     const bool fault = finding.level == Level::kFault;
     if (fault) code = 1;
-    out << host_name() << ": " << (fault ? "FAULT" : "warning") << "  " << finding.subject << "  " << finding.text
-        << (finding.advice.empty() ? "" : " -> ") << finding.advice << '\n';
+    out << host_name() << ": " << (fault ? "FAULT" : "warning") << "  " << finding.subject << "  "
+        << printable(finding.text) << (finding.advice.empty() ? "" : " -> ") << printable(finding.advice) << '\n';
   }
   return code;
 }
 
 }  // namespace
+
+Finding judge_bf16(double bf16, double fp32, const std::string& slow_reason) {
+  char ratio[40];
+  std::snprintf(ratio, sizeof ratio, ", %.1f x fp32", bf16 / std::max(fp32, 1.0));
+  const std::string text = rate_text(bf16, "FLOP/s") + ratio;
+  if (!slow_reason.empty()) return {Level::kWarning, "oneDNN bf16", text, slow_reason};
+  if (bf16 < fp32) {
+    return {Level::kWarning, "oneDNN bf16", text,
+            "is another program running? is DNNL_MAX_CPU_ISA set? else use --dtype fp32"};
+  }
+  return {Level::kGood, "oneDNN bf16", text, {}};
+}
 
 std::vector<Finding> examine(const std::string& db_file, const Launch& launch) {
   FindingList mpi;  // first: the ranks beside this one are gone when it measures
@@ -353,8 +364,8 @@ int print_findings(const std::vector<Finding>& findings, const Launch& launch, s
         break;
     }
     const std::string gap(width - finding.subject.size() + 2, ' ');
-    out << mark << "  " << finding.subject << gap << finding.text << '\n';
-    if (!finding.advice.empty()) out << std::string(width + 11, ' ') << "-> " << finding.advice << '\n';
+    out << mark << "  " << finding.subject << gap << printable(finding.text) << '\n';
+    if (!finding.advice.empty()) out << std::string(width + 11, ' ') << "-> " << printable(finding.advice) << '\n';
   }
   out << (faults > 0     ? "not fit to measure: "
           : warnings > 0 ? "fit to measure, with care: "

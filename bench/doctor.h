@@ -23,6 +23,10 @@ struct Finding {
 /// the others only join in starting MPI; rank 0 alone looks at the store.
 std::vector<Finding> examine(const std::string& db_file, const Launch& launch);
 
+/// What the measured rates of convolutions in both types, FLOP/s, say about computing in bf16. `slow_reason`:
+/// models::onednn_slow_reason(). Pure.
+Finding judge_bf16(double bf16, double fp32, const std::string& slow_reason);
+
 /// Prints a table; on ranks other than 0 only what is wrong with their host, each line under the host's name.
 /// Returns the exit code: 0, or 1 if there is a fault.
 int print_findings(const std::vector<Finding>& findings, const Launch& launch, std::ostream& out);

@@ -21,6 +21,25 @@ double watts(int (*ask)(void*, unsigned*), void* device) {
   return ask != nullptr && ask(device, &milliwatts) == 0 ? milliwatts * 1e-3 : 0;
 }
 
+int number(int (*ask)(void*, unsigned*), void* device) {
+  unsigned value = 0;
+  return ask != nullptr && ask(device, &value) == 0 ? static_cast<int>(value) : 0;
+}
+
+void ask_links(const NvmlFunctions& nvml, void* device, BoardFacts& facts) {
+  facts.pcie_generation = number(nvml.pcie_generation, device);
+  facts.pcie_width = number(nvml.pcie_width, device);
+  constexpr unsigned kMostLinks = 18;  // NVML_NVLINK_MAX_LINKS
+  for (unsigned link = 0; nvml.nvlink_state != nullptr && link < kMostLinks; ++link) {
+    int active = 0;
+    if (nvml.nvlink_state(device, link, &active) != 0 || active == 0) continue;
+    unsigned version = 0;
+    if (facts.nvlinks++ == 0 && nvml.nvlink_version != nullptr && nvml.nvlink_version(device, link, &version) == 0) {
+      facts.nvlink_version = static_cast<int>(version);
+    }
+  }
+}
+
 std::string on_off(bool known, int mode) { return !known ? "" : mode != 0 ? "on" : "off"; }
 
 void ask_device(const NvmlFunctions& nvml, void* device, BoardFacts& facts) {
@@ -30,6 +49,7 @@ void ask_device(const NvmlFunctions& nvml, void* device, BoardFacts& facts) {
   facts.max_memory_mhz = clock_mhz(nvml.max_clock, device, kMemory);
   facts.power_limit_watts = watts(nvml.power_limit, device);
   facts.default_power_limit_watts = watts(nvml.default_power_limit, device);
+  ask_links(nvml, device, facts);
   int mode = 0;
   int pending = 0;
   facts.persistence = on_off(nvml.persistence != nullptr && nvml.persistence(device, &mode) == 0, mode);
@@ -66,6 +86,10 @@ BoardFacts board_facts(const std::string& uuid) {
   library.find("nvmlDeviceGetPowerManagementDefaultLimit", nvml.default_power_limit);
   library.find("nvmlDeviceGetPersistenceMode", nvml.persistence);
   library.find("nvmlDeviceGetEccMode", nvml.ecc);
+  library.find("nvmlDeviceGetNvLinkState", nvml.nvlink_state);
+  library.find("nvmlDeviceGetNvLinkVersion", nvml.nvlink_version);
+  library.find("nvmlDeviceGetMaxPcieLinkGeneration", nvml.pcie_generation);
+  library.find("nvmlDeviceGetMaxPcieLinkWidth", nvml.pcie_width);
   return board_facts(nvml, uuid);
 }
 

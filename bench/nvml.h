@@ -12,6 +12,9 @@ struct BoardFacts {
   int memory_mhz = 0, max_memory_mhz = 0;
   double power_limit_watts = 0, default_power_limit_watts = 0;
   std::string persistence, ecc;  ///< "on", "off"
+  int nvlinks = 0;               ///< that are active
+  int nvlink_version = 0;        ///< nvmlNvlinkVersion_t of the first
+  int pcie_generation = 0, pcie_width = 0;
 };
 
 /// The functions that are called, as in nvml.h (NVML API reference); 0 is success. Any may be null.
@@ -26,6 +29,10 @@ struct NvmlFunctions {
   int (*default_power_limit)(void* device, unsigned* milliwatts) = nullptr;
   int (*persistence)(void* device, int* mode) = nullptr;
   int (*ecc)(void* device, int* now, int* pending) = nullptr;
+  int (*nvlink_state)(void* device, unsigned link, int* active) = nullptr;
+  int (*nvlink_version)(void* device, unsigned link, unsigned* version) = nullptr;
+  int (*pcie_generation)(void* device, unsigned* generation) = nullptr;  ///< the most that GPU and slot can
+  int (*pcie_width)(void* device, unsigned* lanes) = nullptr;            ///< likewise
 };
 
 /// Of the GPU with this UUID ("GPU-...").

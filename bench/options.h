@@ -14,6 +14,7 @@
 #include "engine/comm/device_communicator.h"
 #include "engine/runtime/device_engine.h"
 #include "engine/runtime/engine.h"
+#include "models/synthetic.h"
 
 namespace hvd::bench {
 
@@ -59,12 +60,14 @@ struct Options {
   Device device = Device::kAuto;
   DataType compute = DataType::kF32;
   std::optional<DataType> allreduce;  ///< --allreduce-dtype, --fp16-allreduce; default fp32
+  bool winograd = true;               ///< --no-winograd: fp32 convolutions on the CPU are direct
   int threads = 0;                    ///< compute threads per rank; 0: this rank's share of the cores
   std::uint64_t seed = 1;
   std::string replay_file;         ///< --replay: play back instead of computing
   std::int64_t replay_shrink = 1;  ///< --replay-shrink: divides the recorded gradients' sizes
   std::string record_replay_file;  ///< --record-replay: write what this run's rank 0 measured
-  double learning_rate = 0.01;     ///< for one rank; scaled by the world size as Horovod's guide says
+  models::LabelRule label_rule = models::LabelRule::kFresh;
+  double learning_rate = 0.01;  ///< for one rank; scaled by the world size (train/learning_rate.h)
   double momentum = 0.9;
   double weight_decay = 1e-4;
 
@@ -74,7 +77,10 @@ struct Options {
   CommBackend comm = CommBackend::kAuto;
   bool host_comm = false;  ///< --comm mpi or loopback was asked for: gradients in host memory
   int ranks = 0;           ///< loopback ranks in this process
-  EngineOptions engine;
+  EngineOptions engine;    ///< its deadline holds for every wait for another rank after the first steps
+  /// Deadline of every wait for another rank until the first steps are done: joining, agreeing, building the network,
+  /// tuning, first steps.
+  Patience startup_deadline{std::chrono::minutes(5), "--startup-deadline-seconds"};
   comm::CommOptions comm_options;
 
   // how long to measure

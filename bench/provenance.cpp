@@ -23,14 +23,20 @@ namespace {
 namespace fs = std::filesystem;
 
 // Variables that tune a library we run on: they change results. Prefixes, so that tomorrow's are caught too.
-constexpr std::array<std::string_view, 20> kTuningPrefixes{
+// Open MPI 5 reads OMPI_MCA_ for its own part and PRTE_MCA_ for the launcher's.
+constexpr std::array<std::string_view, 21> kTuningPrefixes{
     "OMP_",    "GOMP_",          "KMP_",         "DNNL_",         "ONEDNN_",      "UCX_",         "NCCL_",
     "MALLOC_", "GLIBC_TUNABLES", "OMPI_MCA_btl", "OMPI_MCA_coll", "OMPI_MCA_pml", "OMPI_MCA_mtl", "OMPI_MCA_hwloc",
-    "FI_",     "PSM2_",          "UCC_",         "MPICH_",        "I_MPI_",       "TCMALLOC_"};
+    "FI_",     "PSM2_",          "UCC_",         "MPICH_",        "I_MPI_",       "TCMALLOC_",    "PRTE_MCA_hwloc"};
 // LD_PRELOAD: most often another malloc.
-constexpr std::array<std::string_view, 6> kTuningNames{
-    "OMPI_MCA_mpi_yield_when_idle",      "OMPI_MCA_mpi_leave_pinned", "OMPI_MCA_rmaps_base_mapping_policy",
-    "OMPI_MCA_rmaps_base_oversubscribe", "CUDA_VISIBLE_DEVICES",      "LD_PRELOAD"};
+constexpr std::array<std::string_view, 8> kTuningNames{"OMPI_MCA_mpi_yield_when_idle",
+                                                       "OMPI_MCA_mpi_leave_pinned",
+                                                       "OMPI_MCA_rmaps_base_mapping_policy",
+                                                       "OMPI_MCA_rmaps_base_oversubscribe",
+                                                       "CUDA_VISIBLE_DEVICES",
+                                                       "LD_PRELOAD",
+                                                       "PRTE_MCA_rmaps_default_mapping_policy",
+                                                       "PRTE_MCA_rmaps_base_oversubscribe"};
 // Variables that explain: the knobs that Options has taken over already, and the job.
 // HVD_IMAGE_DIGEST: of the container image, which nothing inside it can know (docs/recipes).
 constexpr std::array<std::string_view, 31> kExplainingNames{"HOROVOD_FUSION_THRESHOLD",

@@ -247,7 +247,11 @@ StoreHeader read_store_header(const fs::path& file) {
   if (!sqlite) return {StoreHeader::Kind::kNotSqlite, 0};
   const std::span bytes(header);
   const bool ours = big_endian(bytes.subspan<kApplicationId, 4>()) == schema_pragma("application_id");
-  return {ours ? StoreHeader::Kind::kOurs : StoreHeader::Kind::kForeign, big_endian(bytes.subspan<kUserVersion, 4>())};
+  const std::uint32_t page = (std::uint32_t{bytes[16]} << 8) | bytes[17];
+  const bool says_size = big_endian(bytes.subspan<24, 4>()) == big_endian(bytes.subspan<92, 4>());
+  const std::uint64_t size = std::uint64_t{page == 1 ? 65536 : page} * big_endian(bytes.subspan<28, 4>());
+  return {ours ? StoreHeader::Kind::kOurs : StoreHeader::Kind::kForeign, big_endian(bytes.subspan<kUserVersion, 4>()),
+          says_size ? size : 0};
 }
 
 std::uint32_t current_schema_version() { return schema_pragma("user_version"); }
@@ -273,7 +277,14 @@ void check_store_header(const fs::path& file) {
                   file.string() + ": is another program's database (its application_id is not ours); " + other);
     case StoreHeader::Kind::kOurs: break;
   }
-  if (header.schema_version == current_schema_version()) return;
+  if (header.schema_version == current_schema_version()) {
+    std::error_code problem;
+    const std::uintmax_t size = fs::file_size(file, problem);
+    const bool journal = fs::exists(file.string() + "-journal", ignored);  // SQLite restores from that
+    if (problem || size >= header.bytes || journal) return;
+    throw Error(Errc::kIo, file.string() + ": is cut off after " + std::to_string(size) + " of " +
+                               std::to_string(header.bytes) + " bytes; restore a copy, or use another --db");
+  }
   throw Error(Errc::kIo, file.string() + ": has schema version " + std::to_string(header.schema_version) +
                              ", this program writes version " + std::to_string(current_schema_version()) + "; " +
                              other + " or the hvd_bench that wrote it");

@@ -46,6 +46,7 @@ class ResultStore {
 struct StoreHeader {
   enum class Kind : std::uint8_t { kAbsent, kEmpty, kNotSqlite, kForeign, kOurs } kind = Kind::kAbsent;
   std::uint32_t schema_version = 0;  ///< meaningful for kOurs
+  std::uint64_t bytes = 0;           ///< of a kOurs: what its size should be at least; 0 if it does not say
 };
 /// Errors: io when the file cannot be read.
 StoreHeader read_store_header(const std::filesystem::path& file);

@@ -50,10 +50,20 @@ struct ProvenanceFact {
 };
 using Provenance = std::map<std::string, ProvenanceFact>;
 
+/// Records why a reader should doubt this run's figures. Stored as the fact `caution.<name>`, outside the fingerprint,
+/// and printed below the closing table. `name` is snake_case; `text` is one line that says what was seen and what to
+/// do.
+void add_caution(Provenance& provenance, std::string_view name, std::string text);
+/// The texts of all cautions, each as "caution: <text>", in the order of their names.
+std::vector<std::string> caution_lines(const Provenance& provenance);
+
 struct DecompositionRow {
   std::string component;
   double fraction = 0, seconds = 0;
   std::optional<double> low, high;
+  /// Its interval holds 0: the measurement does not tell whether the part is there. A part that was 0 in every round is
+  /// not there, which is known.
+  [[nodiscard]] bool unresolved() const { return low && high && *low <= 0 && 0 <= *high && *low < *high; }
 };
 
 struct OperationRow {

@@ -83,6 +83,7 @@ void conduct(const Session& session, Trainer& trainer, Worker& worker, SessionRe
   for (std::string& note : closing_notes(runs, conductor.findings(), trainer.engine().plan(), session.facts)) {
     notes.push_back(std::move(note));
   }
+  for (std::string& caution : caution_lines(runs.back().provenance)) notes.push_back(std::move(caution));
   if (!session.options.record_replay_file.empty()) {
     try {
       write_replay(session.options.record_replay_file, conductor.recorded());
@@ -138,6 +139,10 @@ void with_peers_told(const Session& session, Engine& engine, Body&& body) {
   }
 }
 
+RankEndings endings(const Session& session) {
+  return {session.observer.leaving, {.leave = session.observer.stuck, .patience = session.observer.stuck_patience}};
+}
+
 void tell_building(const Session& session, Engine& engine) {
   if (engine.rank() != 0 || !session.observer.progress) return;
   session.observer.progress({"building", std::string(name(session.setup.main_phase())), 0, 0, 0, -1});
@@ -149,8 +154,9 @@ void choose_schedule(Session& session, comm::Communicator& communicator) {
   Setup setup = session.setup;
   setup.gpu.tune = false;
   EngineOptions options = session.options.engine;
+  options.deadline = session.options.startup_deadline;
   options.timeline_filename.clear();
-  RankParts parts(setup, options, session.gpus, comm::borrow(communicator), session.observer.leaving);
+  RankParts parts(setup, options, session.gpus, comm::borrow(communicator), endings(session));
   Engine& engine = parts.engine();
   const bool uncapturable = session.options.gpu.schedule.graph && !parts.graphs();
   with_peers_told(session, engine, [&] {
@@ -180,7 +186,8 @@ void run_rank(Session session, std::unique_ptr<comm::Communicator> communicator,
   if (session.setup.gpu.tune_schedule) choose_schedule(session, *communicator);
   EngineOptions engine_options = session.options.engine;
   engine_options.schedule = session.setup.schedule;
-  RankParts parts(session.setup, engine_options, session.gpus, std::move(communicator), session.observer.leaving);
+  engine_options.deadline = session.options.startup_deadline;  // a trainer ends it (Trainer::end_startup())
+  RankParts parts(session.setup, engine_options, session.gpus, std::move(communicator), endings(session));
   Engine& engine = parts.engine();
   with_peers_told(session, engine, [&] {
     const CoreShare share = agree_on_cores(engine, session.options.threads);
@@ -192,7 +199,10 @@ void run_rank(Session session, std::unique_ptr<comm::Communicator> communicator,
     engine.set_activity("building the network", 0);
     const std::unique_ptr<Trainer> trainer = parts.make_trainer(share.threads);
     trainer->start();
-    if (parts.on_gpu()) session.facts.gpus = gather_gpu_facts(engine, parts.gpu(trainer->facts().engines));
+    if (parts.on_gpu()) {
+      const std::string heard = session.observer.nccl_log ? session.observer.nccl_log() : std::string();
+      session.facts.gpus = gather_gpu_facts(engine, parts.gpu(trainer->facts().engines, heard));
+    }
     session.facts.graphs = parts.graphs();
     session.facts.gpus.provenance.merge(session.schedule.provenance);
     for (const auto* notes : {&parts.notes(), &std::as_const(session.schedule.notes), &trainer->facts().notes}) {
@@ -230,8 +240,17 @@ void run_threads(const Session& session, std::vector<std::unique_ptr<comm::Commu
   std::vector<std::exception_ptr> faults(ranks.size());
   {
     std::vector<std::jthread> threads;
+    // Where the system refuses another thread, those that run must not wait for the rank that will not come.
+    const auto start = [&](std::size_t r, auto body) {
+      try {
+        threads.emplace_back(std::move(body));
+      } catch (const std::exception& error) {
+        ranks[0]->control().abort("rank " + std::to_string(r) + " cannot be started: " + error.what());
+        throw;
+      }
+    };
     for (std::size_t r = 1; r < ranks.size(); ++r) {
-      threads.emplace_back([&, r, rank = std::move(ranks[r])]() mutable {
+      start(r, [&, r, rank = std::move(ranks[r])]() mutable {
         Session own = session;
         own.process.stop_requested = nullptr;  // rank 0 asks for the whole process
         SessionResult nothing;
@@ -286,13 +305,18 @@ SessionResult run_session(const Options& options, const SessionObserver& observe
     case World::kProcesses: {
       session.facts.comm = "mpi";
       auto rank = comm::make_mpi(options.comm_options);
-      check_world(launch, rank->topology().size, options);
-      require_no_objection(*rank, rank_objection(launch, rank->topology().rank),
-                           Deadline::after(options.engine.deadline));
-      require_agreement(*rank, wishes_of(options, session.setup), Deadline::after(options.engine.deadline));
+      if (observer.joined) observer.joined();
+      try {
+        check_world(launch, rank->topology().size, options);
+        require_no_objection(*rank, rank_objection(launch, rank->topology().rank), options.startup_deadline.from_now());
+        require_agreement(*rank, wishes_of(options, session.setup), options.startup_deadline.from_now());
+      } catch (const std::exception&) {
+        if (observer.leaving) observer.leaving();
+        throw;
+      }
+      if (observer.met) observer.met(rank->neighbours());
       result.is_root = rank->topology().rank == 0;
       session.process.peers_are_processes = true;
-      if (observer.joined) observer.joined();
       session.process.baseline_bytes = resident_set().now;
       run_rank(session, std::move(rank), result);
       break;

@@ -2,6 +2,7 @@
 // the one place where models and engine meet. Called by the CLI on every rank; rank 0 gets the results.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <string>
 #include <vector>
@@ -9,6 +10,8 @@
 #include "bench/options.h"
 #include "bench/run_record.h"
 #include "bench/train/gpu_backend.h"
+#include "engine/base/error.h"
+#include "engine/comm/communicator.h"
 
 namespace hvd::bench {
 
@@ -33,6 +36,14 @@ struct SessionObserver {
   /// Of processes, on every rank: they have become one world, whose waits have deadlines; and they are about to leave
   /// it, which takes all of them. Either may be null.
   std::function<void()> joined, leaving;
+  /// Of processes: this host's other ranks, once all have agreed. May be null.
+  std::function<void(std::vector<comm::Neighbour> neighbours)> met;
+  /// On every rank, from its engine's thread: after `error` its training thread is stuck in a call of CUDA (StuckRank).
+  /// Has to end the process. May be null: nothing is done.
+  std::function<void(const Error& error)> stuck;
+  std::chrono::milliseconds stuck_patience{20000};  ///< StuckRank::patience
+  /// What NCCL has logged so far in this process (cli/nccl_log.h). May be null: nothing is known of it.
+  std::function<std::string()> nccl_log;
 };
 
 struct SessionResult {

@@ -19,6 +19,12 @@ constexpr const char* kCompleteSessions =
     "SELECT fact.value FROM run JOIN provenance AS fact ON fact.run_uuid = run.uuid AND fact.key = ?"
     " GROUP BY run.session_uuid, fact.value HAVING sum(run.status <> 'complete') = 0";
 
+// A view in place of a table would run what whoever made the file wrote, and a store without a table is damaged.
+constexpr const char* kRealTables =
+    "SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND rootpage > 0 AND name IN"
+    " ('session', 'run', 'provenance', 'rank', 'sample', 'decomposition', 'operation')";
+constexpr int kTableCount = 7;
+
 /// A folder of its own, gone at the end of the scope.
 class Scratch {
  public:
@@ -63,6 +69,11 @@ void query(const fs::path& file, const fs::path& opened, int flags, const std::s
   UniqueHandle<DatabaseTraits> database;
   check(sqlite3_open_v2(opened.c_str(), database.out(), flags, nullptr), file);
   sqlite3_busy_timeout(database.get(), kBusyMilliseconds);
+  check(sqlite3_db_config(database.get(), SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0, nullptr), file);
+  UniqueHandle<StatementTraits> tables;
+  check(sqlite3_prepare_v2(database.get(), kRealTables, -1, tables.out(), nullptr), file);
+  check(sqlite3_step(tables.get()) == SQLITE_ROW ? SQLITE_OK : sqlite3_errcode(database.get()), file);
+  if (sqlite3_column_int(tables.get(), 0) != kTableCount) refuse(file, "damaged: one of its tables is missing");
   UniqueHandle<StatementTraits> statement;
   check(sqlite3_prepare_v2(database.get(), kCompleteSessions, -1, statement.out(), nullptr), file);
   check(sqlite3_bind_text(statement.get(), 1, key.c_str(), -1, SQLITE_TRANSIENT), file);
@@ -108,7 +119,7 @@ StoredLabels stored_labels(const std::string& key, const std::vector<std::string
 }
 
 int print_stored_labels(const StoredLabels& labels, std::ostream& out) {
-  for (const std::string& value : labels.values) out << value << '\n';
+  for (const std::string& value : labels.values) out << printable(value) << '\n';
   for (const std::string& problem : labels.problems) say_error(problem + "; what it holds is not listed");
   return labels.problems.empty() ? 0 : exit_code(Errc::kIo);
 }

@@ -17,7 +17,13 @@ macro(hvd_find_cuda)
   find_package(CUDAToolkit ${HVD_OLDEST_CUDA} QUIET)
   set(HVD_CUDA_TROUBLE "no CUDA Toolkit ${HVD_OLDEST_CUDA} or newer")
   if(NOT CUDAToolkit_FOUND AND CUDAToolkit_VERSION)
-    string(APPEND HVD_CUDA_TROUBLE " (that in ${CUDAToolkit_BIN_DIR} is ${CUDAToolkit_VERSION})")
+    set(toolkit_folder "${CUDAToolkit_BIN_DIR}")
+    if(NOT toolkit_folder)  # CMake 3.31 does not keep the folder of a toolkit that is too old
+      find_program(nvcc_found nvcc HINTS "${CUDAToolkit_ROOT}" ENV CUDAToolkit_ROOT PATHS /usr/local/cuda PATH_SUFFIXES bin
+                   NO_CACHE)
+      get_filename_component(toolkit_folder "${nvcc_found}" DIRECTORY)
+    endif()
+    string(APPEND HVD_CUDA_TROUBLE " (that in ${toolkit_folder} is ${CUDAToolkit_VERSION})")
   endif()
 endmacro()
 

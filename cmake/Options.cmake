@@ -8,6 +8,8 @@ foreach(feature MPI ONEDNN CUDA CUDNN NCCL)
 endforeach()
 option(HVD_BUILD_TESTS "Build the tests" ON)
 option(HVD_BUILD_MICROBENCH "Build the Google Benchmark micro-benchmarks" ON)
+# Another compiler has other warnings: they stop our checks (scripts/test), never a user's build.
+option(HVD_WERROR "Warnings of our own code are errors" OFF)
 option(HVD_CLANG_TIDY "Run clang-tidy while compiling" OFF)
 set(HVD_SANITIZE "" CACHE STRING "Sanitizers, e.g. address,undefined or thread")
 set(HVD_ONEDNN_ROOT "" CACHE PATH "oneDNN to use instead of the system's (3.x works too)")

@@ -7,7 +7,7 @@ target_include_directories(hvd_settings INTERFACE
 # Warnings and sanitizers are for our own code only, never exported.
 add_library(hvd_strict INTERFACE)
 target_compile_options(hvd_strict INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor
-  -Woverloaded-virtual -Wnull-dereference -Wimplicit-fallthrough -Werror
+  -Woverloaded-virtual -Wnull-dereference -Wimplicit-fallthrough $<$<BOOL:${HVD_WERROR}>:-Werror>
   $<$<CXX_COMPILER_ID:Clang>:-Wthread-safety>
   # What bugprone-reserved-identifier finds, without the sixth of clang-tidy's time that it takes.
   $<$<CXX_COMPILER_ID:Clang>:-Wreserved-identifier>

@@ -35,6 +35,10 @@ Exit codes: 0 good, 1 failed check, 2 usage or I/O, 5 a rank lost or a deadline 
 constexpr double kMebibyte = 1024.0 * 1024.0;
 constexpr std::int64_t kIntMax = std::numeric_limits<int>::max();
 
+std::chrono::milliseconds milliseconds(double value) {
+  return std::chrono::milliseconds(static_cast<std::int64_t>(value));
+}
+
 std::size_t mebibytes(double value) { return static_cast<std::size_t>(value * kMebibyte); }
 
 /// Option names with '_' read as '-': --batch_size=8 is --batch-size=8. Values are left alone.
@@ -47,7 +51,7 @@ std::string canonical(std::string argument) {
 
 /// What the parser has to remember beyond Options to judge combinations of them.
 struct Given {
-  bool schedule = false, db = false, no_db = false;
+  bool schedule = false, startup_deadline = false, db = false, no_db = false;
 };
 
 void read_environment(const Environment& environment, Options& options) {
@@ -92,6 +96,11 @@ void parse_comm(const std::string& text, Options& options) {
   options.comm = kBackends[word];
   options.gpu.two_levels = text == "hierarchical";
   options.host_comm = options.comm == CommBackend::kMpi || options.comm == CommBackend::kLoopback;
+}
+
+models::LabelRule parse_label_rule(const std::string& text) {
+  constexpr std::array kRules{models::LabelRule::kFresh, models::LabelRule::kCycled};
+  return kRules[parse_word("--labels", text, {"fresh", "cycled"})];
 }
 
 Schedule parse_schedule(const std::string& text) {
@@ -184,6 +193,8 @@ void register_training(Registrar add, Options& o) {
   add.flag("--auxiliary-head", "Inception V3 with its auxiliary classifier", [&o] { o.auxiliary_head = true; });
   add.value("--dtype", "TYPE", "Compute in fp32 (default), bf16, tf32 or fp16 (the last two: GPU only)",
             [&o](const std::string& text) { parse_compute_type(text, o); });
+  add.flag("--no-winograd", "On CPUs in fp32: direct 3x3 convolutions, slower, with smaller rounding errors",
+           [&o] { o.winograd = false; });
   add.value("--device", "DEVICE",
             "auto (default: a GPU if one can be used), cpu, cuda, or reference (naive, slow, for tests)",
             [&o](const std::string& text) { o.device = parse_device(text); });
@@ -191,7 +202,10 @@ void register_training(Registrar add, Options& o) {
   add.value("--seed", "N", "Of weights and images (default: 1)", [&o](const std::string& text) {
     o.seed = static_cast<std::uint64_t>(parse_integer("--seed", text, 0, std::numeric_limits<std::int64_t>::max()));
   });
-  add.number("--learning-rate", "X", "For one rank; scaled by the number of ranks (default: 0.01)", 0, 1000,
+  add.value("--labels", "RULE", "fresh (default): new in every step; cycled: kept with the images, as in old records",
+            [&o](const std::string& text) { o.label_rule = parse_label_rule(text); });
+  add.number("--learning-rate", "X",
+             "For one rank (default: 0.01); over 200 steps it grows with the ranks, to 0.02 at most", 0, 1000,
              [&o](double x) { o.learning_rate = x; });
   add.file("--replay", "Play a recorded step's times instead of computing", o.replay_file);
   add.integer("--replay-shrink", "Divide the recorded gradients' sizes by N; stored as model NAME-divN", 1, 1 << 20,
@@ -228,8 +242,15 @@ void register_reduction(Registrar add, Options& o, Given& given) {
              [&o](double x) { o.engine.cycle_time = std::chrono::microseconds(static_cast<std::int64_t>(1000 * x)); });
   add.integer("--cache-capacity", "Entries of the negotiation's response cache (default: 1024)", 0, 1 << 30,
               o.engine.negotiation.cache_capacity);
-  add.number("--deadline-seconds", "S", "Of every wait for another rank (default: 60)", 0.1, 86400,
-             [&o](double x) { o.engine.deadline = std::chrono::milliseconds(static_cast<std::int64_t>(1000 * x)); });
+  add.number("--deadline-seconds", "S", "Of every wait for another rank after the first steps (default: 60)", 0.1,
+             86400, [&o](double x) { o.engine.deadline.timeout = milliseconds(1000 * x); });
+  add.number("--startup-deadline-seconds", "S",
+             "The same until then, while ranks join, build the network, tune and take their first steps (default: 300, "
+             "or --deadline-seconds if that is longer)",
+             0.1, 86400, [&o, &given](double x) {
+               o.startup_deadline.timeout = milliseconds(1000 * x);
+               given.startup_deadline = true;
+             });
 }
 
 void register_gpu(Registrar add, GpuOptions& o) {
@@ -376,7 +397,11 @@ void reconcile(Options& options, const Given& given) {
     throw Error(Errc::kInvalidArgument,
                 "--replay-shrink shrinks the gradients of a recorded step: give --replay FILE, or leave it out");
   }
+  options.engine.deadline.set_by = "--deadline-seconds";
   options.gpu.nccl.deadline = options.engine.deadline;
+  if (!given.startup_deadline) {
+    options.startup_deadline.timeout = std::max(options.startup_deadline.timeout, options.engine.deadline.timeout);
+  }
   const std::size_t bucket = options.engine.buckets.bucket_bytes;
   options.engine.buckets.first_bucket_bytes = std::min(options.engine.buckets.first_bucket_bytes, bucket);
 }

@@ -2,13 +2,13 @@
 
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
 
 #include "bench/cli/report.h"
 #include "engine/base/error.h"
+#include "engine/base/json.h"
 
 namespace hvd::bench {
 namespace {
@@ -25,7 +25,49 @@ void put(int descriptor, std::string_view text) noexcept {
   }
 }
 
+std::string escape(char32_t code) {
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  const bool short_form = code < 0x20;  // what follows a "\\u" is JSON, too
+  std::string out = short_form ? "\\x" : "\\u";
+  for (int shift = short_form ? 4 : 12; shift >= 0; shift -= 4) out += kDigits[(code >> shift) & 0xf];
+  return out;
+}
+
+/// Control characters (C0, DEL, C1), and format characters that no terminal shows.
+bool is_hidden(char32_t code) {
+  return code < 0x20 || (code >= 0x7f && code < 0xa0) || code == 0x61c || (code >= 0x200b && code <= 0x200f) ||
+         (code >= 0x2028 && code <= 0x202e) || (code >= 0x2060 && code <= 0x206f) || code == 0xfeff;
+}
+
+/// The text, line by line printable.
+std::string layout(std::string_view text) {
+  std::string out;
+  for (std::size_t end = 0; (end = text.find('\n')) != std::string_view::npos; text.remove_prefix(end + 1)) {
+    out += printable(text.substr(0, end)) + "\n";
+  }
+  return out + printable(text);
+}
+
 }  // namespace
+
+std::string printable(std::string_view text) {
+  const std::string valid = well_formed_utf8(text);
+  const auto byte = [&](std::size_t at) { return static_cast<char32_t>(static_cast<unsigned char>(valid[at])); };
+  std::string out;
+  for (std::size_t at = 0, length = 0; at < valid.size(); at += length) {
+    const char32_t lead = byte(at);
+    length = lead < 0x80 ? 1 : lead < 0xe0 ? 2 : lead < 0xf0 ? 3 : 4;
+    char32_t code = lead;
+    if (length == 2) code = ((lead & 0x1f) << 6) | (byte(at + 1) & 0x3f);
+    if (length == 3) code = ((lead & 0xf) << 12) | ((byte(at + 1) & 0x3f) << 6) | (byte(at + 2) & 0x3f);
+    if (length == 4 || !is_hidden(code)) {
+      out.append(valid, at, length);
+    } else {
+      out += code == '\n' ? "\\n" : code == '\t' ? "\\t" : escape(code);
+    }
+  }
+  return out;
+}
 
 void Console::clear_line() {
   if (line_open_) put(STDERR_FILENO, "\r\x1b[K");
@@ -35,7 +77,7 @@ void Console::clear_line() {
 void Console::narrate(std::string_view text) {
   if (settings_.quiet) return;
   clear_line();
-  put(STDERR_FILENO, text);
+  put(STDERR_FILENO, layout(text));
 }
 
 void Console::show(const Progress& progress) {
@@ -47,16 +89,17 @@ void Console::show(const Progress& progress) {
   stage_ = progress.stage;
   last_ = now;
   if (settings_.terminal) {
-    put(STDERR_FILENO, "\r\x1b[K" + progress_text(progress));
+    put(STDERR_FILENO, "\r\x1b[K" + printable(progress_text(progress)));
     line_open_ = true;
   } else {
-    put(STDERR_FILENO, "  " + progress_text(progress) + "\n");
+    put(STDERR_FILENO, "  " + printable(progress_text(progress)) + "\n");
   }
 }
 
 void Console::print(std::string_view text) {
   clear_line();
-  const bool written = std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
+  const std::string shown = layout(text);
+  const bool written = std::fwrite(shown.data(), 1, shown.size(), stdout) == shown.size() && std::fflush(stdout) == 0;
   if (!written) {
     throw Error(Errc::kIo, std::string("standard output cannot be written (") + std::strerror(errno) + ")");
   }
@@ -64,20 +107,14 @@ void Console::print(std::string_view text) {
 
 void Console::warn(std::string_view text) {
   clear_line();
-  put(STDERR_FILENO, "hvd_bench: warning: " + std::string(text) + "\n");
+  put(STDERR_FILENO, "hvd_bench: warning: " + printable(text) + "\n");
 }
 
 void say_error(std::string_view text) noexcept {
   try {
-    std::string line = "hvd_bench: error: " + std::string(text);
-    // What the user gave may hold anything: one line, and no escape sequences for the terminal.
-    std::replace_if(
-        line.begin(), line.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; }, ' ');
-    put(STDERR_FILENO, line + "\n");
-  } catch (...) {  // out of memory: say it in pieces
-    put(STDERR_FILENO, "hvd_bench: error: ");
-    put(STDERR_FILENO, text);
-    put(STDERR_FILENO, "\n");
+    put(STDERR_FILENO, "hvd_bench: error: " + printable(text) + "\n");
+  } catch (...) {
+    put(STDERR_FILENO, "hvd_bench: error: out of memory, also for saying what went wrong\n");
   }
 }
 

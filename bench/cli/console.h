@@ -36,6 +36,11 @@ class Console {
   std::chrono::steady_clock::time_point last_{};
 };
 
+/// Returns `text` as one printable line. Control characters, hidden characters and direction marks become escapes
+/// (\x1b, \n, \u202e); invalid UTF-8 becomes U+FFFD. Console and say_error() do this to all that they print. Console
+/// keeps newlines, so call this for each stored value that goes into a text of several lines.
+std::string printable(std::string_view text);
+
 /// "hvd_bench: error: ..." as one write, so that lines of several ranks do not mix. Any thread.
 void say_error(std::string_view text) noexcept;
 

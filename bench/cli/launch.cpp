@@ -80,6 +80,7 @@ Launch detect_launch(const Environment& environment) {
     launch.nodes = number(environment, "OMPI_MCA_orte_num_nodes", 1);
     launch.wired = true;
     launch.first_of_its_command = first_of_application(environment, launch.rank);
+    launch.prrte = has(environment, "PRTE_LAUNCHED");
   } else if (has(environment, "JSM_NAMESPACE_SIZE")) {
     take(environment, {Launcher::kJsm, "JSM_NAMESPACE_SIZE", "JSM_NAMESPACE_RANK", "JSM_NAMESPACE_LOCAL_RANK"}, launch);
     launch.wired = true;
@@ -193,7 +194,8 @@ Voice voice(const Launch& launch, const Error& error, Stage stage) {
 std::chrono::milliseconds grace(const Launch& launch, int signal_number) {
   using std::chrono::milliseconds;
   if (is_announcement(signal_number)) return milliseconds(60000);
-  return launch.launcher == Launcher::kMpirun ? milliseconds(400) : milliseconds(8000);
+  if (launch.launcher != Launcher::kMpirun) return milliseconds(8000);
+  return milliseconds(launch.prrte ? 50 : 400);
 }
 
 }  // namespace hvd::bench

@@ -32,6 +32,7 @@ struct Launch {
   bool first_of_its_command = true;  ///< lowest rank of those with the same command line (mpirun a : b)
   int allocation_tasks = 1;          ///< tasks of the surrounding allocation, when started by hand in one
   std::string allocation_evidence;   ///< "SLURM_NTASKS=4"
+  bool prrte = false;                ///< mpirun of Open MPI 5, whose processes PRRTE starts
 };
 
 Launch detect_launch(const Environment& environment);
@@ -64,8 +65,9 @@ enum class Stage : std::uint8_t {
 };
 Voice voice(const Launch& launch, const Error& error, Stage stage);
 
-/// How long after a signal the run may take to end in order before it is ended anyhow. mpirun kills 1 s after
-/// SIGTERM (odls_base_sigkill_timeout), and the store needs some of that; Slurm kills after 30 s (KillWait), LSF after
+/// How long after a signal the run may take to end in order before it is ended anyhow. mpirun of Open MPI 4 kills 1 s
+/// after SIGTERM (odls_base_sigkill_timeout), that of Open MPI 5 after 0.25 s (seen with PRRTE 3.0.8, which has no
+/// variable for it), and the store needs some of that; Slurm kills after 30 s (KillWait), LSF after
 /// 10 s. An announcement (SIGUSR1) is no threat.
 std::chrono::milliseconds grace(const Launch& launch, int signal_number);
 

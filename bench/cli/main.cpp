@@ -11,6 +11,7 @@
 #include <exception>
 #include <memory>
 #include <new>
+#include <optional>
 #include <sstream>
 #include <string>
 #include <system_error>
@@ -24,6 +25,7 @@
 #include "bench/cli/join_watch.h"
 #include "bench/cli/json_report.h"
 #include "bench/cli/launch.h"
+#include "bench/cli/nccl_log.h"
 #include "bench/cli/preflight.h"
 #include "bench/cli/record_keeper.h"
 #include "bench/cli/report.h"
@@ -38,7 +40,10 @@
 #include "bench/train/crew.h"
 #include "bench/train/gpu_backend.h"
 #include "engine/base/error.h"
+#include "engine/base/mutex.h"
 #include "engine/comm/communicator.h"
+#include "engine/comm/device_communicator.h"
+#include "engine/comm/process.h"
 
 namespace hvd::bench {
 namespace {
@@ -48,14 +53,18 @@ constexpr int kDefect = 9;  // an exception that is not ours
 // host.
 constexpr std::chrono::milliseconds kWaitForLauncher(1500);
 constexpr std::chrono::milliseconds kWaitBeforeTheRanksMeet(5000);  // nobody waits for this rank yet
+/// How long rank 1 waits for rank 0 to report that ranks never joined. mpirun wakes a stopped rank some seconds before it
+/// ends it (odls_base_sigkill_timeout), and that rank's deadline has passed by then.
+constexpr std::chrono::milliseconds kWaitForTheRoot(5000);
 constexpr std::chrono::milliseconds kLetTheRootLeave(2500);
 constexpr std::chrono::seconds kForcedEnd(10);
-constexpr std::chrono::milliseconds kForcedClose(250);  // of the second that mpirun leaves after SIGTERM
+constexpr std::chrono::milliseconds kForcedClose(250);       // of the second that mpirun leaves after SIGTERM
+constexpr std::chrono::milliseconds kForcedClosePrrte(120);  // of the quarter of a second that Open MPI 5 leaves
 
-/// For MPI's start and its end: more than one wait each, and slow while all hosts read the program at once.
-std::chrono::milliseconds patience_to_join(const Options& options) {
+/// For MPI's end, which is more than one wait.
+Patience patience_to_leave(const Options& options) {
   constexpr std::chrono::milliseconds kLeast(30000);
-  return std::max(kLeast, 3 * options.engine.deadline);
+  return {std::max(kLeast, 3 * options.engine.deadline.timeout), options.engine.deadline.set_by};
 }
 
 class Program {
@@ -78,7 +87,10 @@ class Program {
   void prepare(const Options& options, RunRecord& run);
   int close(const Options& options, const SessionResult& result);
   [[noreturn]] void end_now(const std::string& reason);
-  [[noreturn]] void end_alone(std::chrono::milliseconds waited);
+  void look_for_lost_neighbour();
+  [[noreturn]] void end_alone(Patience waited);
+  [[noreturn]] void end_stuck(const Error& error);
+  [[noreturn]] void leave_now(const std::string& reason, Errc code, std::chrono::milliseconds for_the_store);
   bool say(const Error& error);
   static std::string what_is_kept(const RecordKeeper* keeper);
   void let_the_root_leave_first() const;
@@ -92,10 +104,15 @@ class Program {
   std::exception_ptr store_problem_;  // thrown once the other ranks can learn of it
   Stage stage_ = Stage::kUsage;
   std::atomic<bool> ranks_have_met_ = false;
+  Mutex mutex_;
+  std::vector<comm::Neighbour> neighbours_ HVD_GUARDED_BY(mutex_);
+  bool looked_ = false;  // this and the next: on the signal watch's thread
+  std::string lost_;     // begins the message where a rank of this host had ended before the signal came
   std::atomic<bool> leaving_ = false;  // the world of the ranks
   std::atomic<bool> ending_ = false;   // one thread says how it ended
   bool closing_ = false;               // and it is the main thread, in close()
   bool world_announced_ = false;
+  std::optional<NcclLog> nccl_log_;
   std::unique_ptr<Console> console_;
   std::unique_ptr<RecordKeeper> keeper_;
   std::atomic<RecordKeeper*> keeper_to_close_ = nullptr;  // the same, for the watch's thread
@@ -131,19 +148,25 @@ int Program::run() {
 int Program::train(Options options) {
   SignalWatch::block();  // before any thread is started
   watch_ = std::make_unique<SignalWatch>(
-      SignalWatch::Callbacks{[this](int signal_number) { return grace(launch_, signal_number); },
+      SignalWatch::Callbacks{[this](int signal_number) {
+                               look_for_lost_neighbour();
+                               return grace(launch_, signal_number);
+                             },
                              [this](const std::string& reason) { end_now(reason); }});
   console_ = std::make_unique<Console>(Console::Settings{options.quiet, ::isatty(STDERR_FILENO) == 1});
   check_launch(launch_, options, comm::mpi_available());
   stage_ = Stage::kHost;
   const Setup setup = check_model(options, gpus_.get());
   if (launch_.rank == 0) open_store(options);
-  if (launch_.rank == 0) announce(options, plan_text(options, setup));
+  if (launch_.rank == 0) announce(options, plan_text(options, setup, keeper_->partial()));
   stage_ = Stage::kSession;
-  const std::chrono::milliseconds patience = patience_to_join(options);
+  // After the environment was recorded.
+  if (setup.device == Device::kCuda && (launch_.size > 1 || options.ranks > 1)) nccl_log_.emplace(environment_);
   if (launch_.size > 1) {
-    join_ = std::make_unique<JoinWatch>([this, patience] { end_alone(patience); });
-    join_->arm(patience);
+    join_ = std::make_unique<JoinWatch>([this, join = options.startup_deadline, leave = patience_to_leave(options)] {
+      end_alone(leaving_ ? leave : join);
+    });
+    join_->arm(options.startup_deadline.timeout);
   }
   const SessionResult result = run_session(
       options, observer(options), [&](RunRecord& run) { prepare(options, run); }, gpus_.get());
@@ -157,7 +180,7 @@ void Program::open_store(const Options& options) {
   provenance_ = collect_provenance(argv_);
   std::unique_ptr<ResultStore> store;
   try {
-    check_replay_target(options);
+    check_outputs(options, std::max(launch_.size, options.ranks));
     if (!options.db_file.empty()) {
       store = std::make_unique<ResultStore>(options.db_file, session_uuid_, quoted_command_line(argv_));
     }
@@ -174,9 +197,15 @@ void Program::open_store(const Options& options) {
 SessionObserver Program::observer(const Options& options) {
   SessionObserver observer;
   observer.stop_requested = [this] { return watch_->requested(); };
+  if (nccl_log_) observer.nccl_log = [this] { return nccl_log_->text(); };
+  observer.stuck = [this](const Error& error) { end_stuck(error); };
   if (join_) {
     observer.joined = [this] { join_->disarm(); };
-    observer.leaving = [this, patience = patience_to_join(options)] {
+    observer.met = [this](std::vector<comm::Neighbour> neighbours) {
+      const MutexLock lock(mutex_);
+      neighbours_ = std::move(neighbours);
+    };
+    observer.leaving = [this, patience = patience_to_leave(options).timeout] {
       leaving_ = true;
       join_->arm(patience);
     };
@@ -254,41 +283,58 @@ void Program::end_now(const std::string& reason) {
   // The line first, because it takes no time: the launcher may not leave enough for the disk. While the ranks
   // have not met, a launcher that ends this one does so because of another, which has said why.
   if (first && launch_.rank == 0 && (launch_.size == 1 || ranks_have_met_)) {
-    say_error("stopped by " + reason + " before the step in progress could end; " + what_is_kept(keeper));
+    say_error(lost_ + "stopped by " + reason + " before the step in progress could end; " + what_is_kept(keeper));
   }
-  if (keeper != nullptr) {
-    if (const std::string problem = keeper->close_now(reason, Deadline::after(kForcedClose)); !problem.empty()) {
+  leave_now(lost_ + reason, lost_.empty() ? Errc::kInterrupted : Errc::kPeerLost,
+            launch_.prrte ? kForcedClosePrrte : kForcedClose);
+}
+
+/// When the first signal arrives: a launcher sends one because a rank has ended, and this rank may be in no wait that
+/// would notice. Later, other ranks end because of the signal.
+void Program::look_for_lost_neighbour() {
+  if (std::exchange(looked_, true) || leaving_ || ending_) return;  // ranks that leave have not been lost
+  const MutexLock lock(mutex_);
+  for (const comm::Neighbour& other : neighbours_) {
+    if (!comm::has_ended(other.process)) continue;
+    lost_ = other.rank + " is lost: its process " + std::to_string(other.process) + " has ended; ";
+    return;
+  }
+}
+
+void Program::leave_now(const std::string& reason, Errc code, std::chrono::milliseconds for_the_store) {
+  if (RecordKeeper* const keeper = keeper_to_close_; keeper != nullptr) {
+    if (const std::string problem = keeper->close_now(reason, Deadline::after(for_the_store)); !problem.empty()) {
       say_error(problem);
     }
   }
   let_the_root_leave_first();
   comm::remove_shared_names();
-  std::_Exit(exit_code(Errc::kInterrupted));  // other threads may be anywhere: no destructors
+  std::_Exit(exit_code(code));  // other threads may be anywhere: no destructors
+}
+
+/// This rank's training thread does not come back from its GPU.
+void Program::end_stuck(const Error& error) {
+  if (ending_.exchange(true)) std::this_thread::sleep_for(kForcedEnd);
+  say(error);
+  leave_now(error.what(), error.code(), kForcedEnd);
 }
 
 /// The others never came, or never left. Every rank finds out for itself; one says so.
-void Program::end_alone(std::chrono::milliseconds waited) {
+void Program::end_alone(Patience waited) {
   if (ending_.exchange(true)) std::this_thread::sleep_for(kForcedEnd);
   const Error error(
       Errc::kTimeout,
       launch_.evidence + ": not all of these processes " + (leaving_ ? "left" : "joined") + " the MPI world within " +
-          duration_text(std::chrono::duration<double>(waited).count()) +
+          duration_text(std::chrono::duration<double>(waited.timeout).count()) +
           "; one is stopped, ended or on a host that the others cannot reach: see mpirun's output and ps, or raise " +
-          "--deadline-seconds");
+          waited.set_by);
   RecordKeeper* const keeper = keeper_to_close_;
   const bool saved = leaving_ && keeper != nullptr && keeper->has_saved();
   // Rank 0, or, if that is the one, the next.
-  if (launch_.rank == 0 || (launch_.rank == 1 && !watch_->wait(kWaitForLauncher))) {
+  if (launch_.rank == 0 || (launch_.rank == 1 && !watch_->wait(kWaitForTheRoot))) {
     say_error(error.what() + (saved ? "; the results are in " + keeper->file() : std::string()));
   }
-  if (keeper != nullptr) {
-    if (const std::string problem = keeper->close_now(error.what(), Deadline::after(kForcedEnd)); !problem.empty()) {
-      say_error(problem);
-    }
-  }
-  let_the_root_leave_first();
-  comm::remove_shared_names();
-  std::_Exit(exit_code(error.code()));
+  leave_now(error.what(), error.code(), kForcedEnd);
 }
 
 void Program::let_the_root_leave_first() const {
@@ -357,12 +403,18 @@ void occupy_standard_descriptors() {
   }
 }
 
+/// The end of main(). If an abort of NCCL has not returned, its thread still uses the library: end without destructors.
+int leave(int code) {
+  if (comm::unfinished_aborts() > 0) std::_Exit(code);
+  return code;
+}
+
 /// The system refused something that is nobody's bug.
 Error resource_fault(const std::system_error& error) {
   if (error.code() == std::errc::resource_unavailable_try_again) {
     return {Errc::kBackend,
             "the system refuses another thread (" + error.code().message() +
-                "); use fewer --threads or --ranks, or raise the limit (ulimit -u, pids of the container)"};
+                "); use fewer --threads or --ranks, or raise the limit (ulimit -u, ulimit -v, pids of the container)"};
   }
   return {Errc::kIo, error.what()};
 }
@@ -371,6 +423,7 @@ Error resource_fault(const std::system_error& error) {
 }  // namespace hvd::bench
 
 int main(int argc, char** argv) {
+  using hvd::bench::leave;
   using hvd::bench::Program;
   // A closed pipe and a limit on file sizes are errors of one call, not the end of a run.
   std::signal(SIGPIPE, SIG_IGN);
@@ -379,18 +432,18 @@ int main(int argc, char** argv) {
   try {
     Program program(std::vector<std::string>(argv, argv + argc));
     try {
-      return program.run();
+      return leave(program.run());
     } catch (const hvd::Error& error) {
-      return program.fail(error);
+      return leave(program.fail(error));
     } catch (const std::bad_alloc&) {
-      return program.fail(
-          hvd::Error(hvd::Errc::kOutOfMemory, "out of memory; use a smaller --batch-size or --image-size"));
+      const hvd::Error refused(hvd::Errc::kOutOfMemory, "out of memory; use a smaller --batch-size or --image-size");
+      return leave(program.fail(refused));
     } catch (const std::system_error& error) {
-      return program.fail(hvd::bench::resource_fault(error));
+      return leave(program.fail(hvd::bench::resource_fault(error)));
     }
   } catch (const std::exception& error) {
     hvd::bench::say_error(std::string("unexpected: ") + error.what() +
                           "; this is a defect of hvd_bench, please report it");
-    return hvd::bench::kDefect;
+    return leave(hvd::bench::kDefect);
   }
 }

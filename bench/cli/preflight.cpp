@@ -7,16 +7,20 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "bench/cli/values.h"
 #include "engine/base/error.h"
+#include "engine/runtime/trace.h"
 #include "models/zoo/zoo.h"
 
 namespace hvd::bench {
 namespace {
+
+namespace fs = std::filesystem;
 
 void check_model_name(const std::string& model) {
   std::vector<std::string> known;
@@ -33,18 +37,53 @@ void check_model_name(const std::string& model) {
   throw Error(Errc::kInvalidArgument, "--model: '" + model + "' is not one of " + list + did_you_mean(model, known));
 }
 
-}  // namespace
-
-Setup check_model(const Options& options, GpuBackend* gpus) {
-  if (options.replay_file.empty()) check_model_name(options.model);
-  Setup setup = settle(options, gpus);
-  if (!setup.replay) models::build_model(setup.model);  // for what it refuses; plain data, milliseconds
-  return setup;
+/// What `path` names, however it is spelled and whatever links lead there, also if that does not exist yet.
+fs::path resolved(const std::string& path) {
+  constexpr int kMostLinks = 40;  // as Linux
+  std::error_code problem;
+  fs::path target = fs::absolute(path, problem);
+  for (int link = 0; link < kMostLinks && fs::is_symlink(target, problem); ++link) {
+    target = target.parent_path() / fs::read_symlink(target, problem);
+  }
+  return fs::weakly_canonical(target, problem);
 }
 
-void check_replay_target(const Options& options) {
-  const std::string& path = options.record_replay_file;
-  if (path.empty()) return;
+bool same_file(const std::string& one, const std::string& other) {
+  std::error_code ignored;
+  return fs::equivalent(one, other, ignored) || resolved(one) == resolved(other);
+}
+
+bool is_where_text_goes(const std::string& path) {
+  struct stat file {};
+  if (::stat(path.c_str(), &file) != 0 || !S_ISREG(file.st_mode)) return false;
+  for (const int descriptor : {STDOUT_FILENO, STDERR_FILENO}) {
+    struct stat open {};
+    if (::fstat(descriptor, &open) == 0 && open.st_dev == file.st_dev && open.st_ino == file.st_ino) return true;
+  }
+  return false;
+}
+
+struct Output {
+  const char* option;
+  std::string path;
+};
+
+void require_files_of_their_own(const std::vector<Output>& outputs) {
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    const Output& output = outputs[i];
+    if (is_where_text_goes(output.path)) {
+      throw Error(Errc::kInvalidArgument, std::string(output.option) + " " + output.path +
+                                              ": standard output or standard error goes there; name another file");
+    }
+    for (std::size_t k = 0; k < i; ++k) {
+      if (!same_file(output.path, outputs[k].path)) continue;
+      throw Error(Errc::kInvalidArgument, std::string(outputs[k].option) + " and " + output.option +
+                                              " name the same file (" + output.path + "); give each its own");
+    }
+  }
+}
+
+void check_replay_target(const std::string& path) {
   struct stat before {};
   const bool there = ::stat(path.c_str(), &before) == 0;
   if (there && S_ISREG(before.st_mode) && before.st_size > 0) {
@@ -65,6 +104,37 @@ void check_replay_target(const Options& options) {
   }
   ::close(descriptor);
   if (!there) ::unlink(path.c_str());
+}
+
+}  // namespace
+
+Setup check_model(const Options& options, GpuBackend* gpus) {
+  if (options.replay_file.empty()) check_model_name(options.model);
+  Setup setup = settle(options, gpus);
+  if (!setup.replay) models::build_model(setup.model);  // for what it refuses; plain data, milliseconds
+  return setup;
+}
+
+void check_outputs(const Options& options, int ranks) {
+  std::vector<Output> outputs;
+  const auto add = [&](const char* option, const std::string& path) {
+    if (!path.empty()) outputs.push_back({option, path});
+  };
+  add("--db", options.db_file);
+  add("--record-replay", options.record_replay_file);
+  const std::string& timeline = options.engine.timeline_filename;
+  if (!timeline.empty()) add("--timeline-filename", timeline_path(timeline, 0));
+  require_files_of_their_own(outputs);
+  for (int rank = 1; rank < ranks && !timeline.empty(); ++rank) {  // traces differ from one another by their names
+    const std::string trace = timeline_path(timeline, rank);
+    for (const Output& output : outputs) {
+      if (!same_file(trace, output.path)) continue;
+      throw Error(Errc::kInvalidArgument, std::string(output.option) + " is the file of rank " + std::to_string(rank) +
+                                              "'s --timeline-filename (" + trace + "); give each its own");
+    }
+  }
+  if (!options.record_replay_file.empty()) check_replay_target(options.record_replay_file);
+  for (int rank = 0; rank < ranks && !timeline.empty(); ++rank) check_trace_target(timeline_path(timeline, rank));
 }
 
 }  // namespace hvd::bench

@@ -11,8 +11,9 @@ namespace hvd::bench {
 /// the network cannot take; unsupported for a type that the processor lacks; io for an unreadable replay file.
 Setup check_model(const Options& options, GpuBackend* gpus = nullptr);
 
-/// On rank 0, which writes it at the end. Errors: io when the file of --record-replay cannot be written or holds
-/// something else, which is left untouched.
-void check_replay_target(const Options& options);
+/// On rank 0, before anything is written, for a world of `ranks`.
+/// Errors: io when a file of --record-replay or --timeline-filename cannot be written or holds something else, which is
+/// left untouched; invalid_argument when two outputs are one file, or one is where standard output goes.
+void check_outputs(const Options& options, int ranks);
 
 }  // namespace hvd::bench

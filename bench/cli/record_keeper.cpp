@@ -105,6 +105,7 @@ std::string RecordKeeper::close_now(const std::string& reason, Deadline deadline
   }
 }
 
+std::string RecordKeeper::partial() const { return store_ ? store_->partial().string() : std::string(); }
 std::string RecordKeeper::file() const { return store_ ? store_->target().string() : std::string(); }
 
 }  // namespace hvd::bench

@@ -38,6 +38,8 @@ class RecordKeeper {
 
   /// The target, absolute; empty without a store.
   [[nodiscard]] std::string file() const;
+  /// The file beside it that is written until the end; empty without a store. Before any save.
+  [[nodiscard]] std::string partial() const;
   /// Whether a run is on the disk. Any thread, without waiting.
   [[nodiscard]] bool has_saved() const noexcept { return saved_any_; }
 

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "bench/build_info.h"
+#include "bench/cli/console.h"
 #include "bench/measure/median.h"
 
 namespace hvd::bench {
@@ -97,21 +98,26 @@ std::string component_title(const std::string& component) {
   return component;
 }
 
-/// Each row's share of the step, as a bar of at most 40 columns; shares may be negative within their noise.
+/// Each row's share of the step, as a bar of at most 40 columns, unless its interval holds 0.
 std::string decomposition_table(const RunRecord& run) {
   if (run.decomposition.empty()) return {};
   constexpr double kColumns = 40;
   std::string text = "\nwhere a step goes\n";
   double sum = 0;
+  bool unresolved = false;
   for (const DecompositionRow& row : run.decomposition) {
     sum += row.fraction;
+    unresolved = unresolved || row.unresolved();
     const std::string interval =
         row.low && row.high ? format("%6.1f ..%6.1f %%", 100 * *row.low, 100 * *row.high) : std::string();
     const auto columns = static_cast<std::size_t>(std::lround(kColumns * std::clamp(std::abs(row.fraction), 0.0, 1.0)));
+    const std::string bar = row.unresolved() ? "not resolved" : std::string(columns, row.fraction < 0 ? '-' : '#');
     text += format("  %-26s %6.1f %% %18s %9.2f ms  %s\n", component_title(row.component).c_str(), 100 * row.fraction,
-                   interval.c_str(), 1e3 * row.seconds, std::string(columns, row.fraction < 0 ? '-' : '#').c_str());
+                   interval.c_str(), 1e3 * row.seconds, bar.c_str());
   }
-  return text + format("  %-26s %6.1f %%\n", "sum", 100 * sum);
+  text += format("  %-26s %6.1f %%\n", "sum", 100 * sum);
+  if (unresolved) text += "  not resolved: the interval holds 0, so this run does not tell whether the part is there\n";
+  return text;
 }
 
 /// images/s beside what perfect scaling of the same allocation's one rank would give.
@@ -124,10 +130,14 @@ std::string bound_line(const SessionResult& result, const RunRecord& full) {
   if (!(bound > 0)) return {};
   const auto row = std::find_if(full.decomposition.begin(), full.decomposition.end(),
                                 [](const DecompositionRow& part) { return part.component == "efficiency"; });
-  const bool known = row != full.decomposition.end() && row->low && row->high;
+  const bool by_rounds = row != full.decomposition.end();
+  const bool known = by_rounds && row->low && row->high;
   return format("\nscaling     %.2f images/s of %.2f (%d x one rank alone): efficiency %.1f %%%s\n",
-                full.images_per_second->value, bound, full.world_size, 100 * full.images_per_second->value / bound,
-                known ? format(" [%.1f, %.1f]", 100 * *row->low, 100 * *row->high).c_str() : "");
+                full.images_per_second->value, bound, full.world_size,
+                100 * (by_rounds ? row->fraction : full.images_per_second->value / bound),
+                ((known ? format(" [%.1f, %.1f]", 100 * *row->low, 100 * *row->high) : std::string()) +
+                 (by_rounds ? ", round by round" : ""))
+                    .c_str());
 }
 
 std::string compute_line(const RunRecord& run) {
@@ -159,16 +169,18 @@ std::string duration_text(double seconds) {
   return format("%lld h %lld min", whole / 3600, whole % 3600 / 60);
 }
 
-std::string plan_text(const Options& options, const Setup& setup) {
+std::string plan_text(const Options& options, const Setup& setup, const std::string& partial) {
   const models::ModelSpec& model = setup.model;
   std::string text = version_text() + "\n";
   text += format("  %-10s %s%s, batch %lld per rank, images %lld x %lld, %s on %s\n",
-                 setup.replay ? "replaying" : "training", model.model.c_str(),
+                 setup.replay ? "replaying" : "training", printable(model.model).c_str(),
                  model.auxiliary_head ? " with its auxiliary head" : "", static_cast<long long>(model.batch_size),
                  static_cast<long long>(model.image_size), static_cast<long long>(model.image_size),
                  setup.compute_name().c_str(), std::string(setup.device_name()).c_str());
   text += plan_of_measurement(options);
-  return text + "  stored in  " + (options.db_file.empty() ? "nothing (--no-db)" : options.db_file) + "\n";
+  text += "  stored in  " + (options.db_file.empty() ? "nothing (--no-db)" : printable(options.db_file)) + "\n";
+  if (!partial.empty()) text += "  until then " + printable(partial) + "\n";
+  return text;
 }
 
 std::string world_text(const Options& options, const RunRecord& run) {
@@ -200,12 +212,12 @@ std::string closing_text(const SessionResult& result, const StoredIn& stored) {
   if (run->final_loss) text += format("loss        %.4f at the end\n", *run->final_loss);
   text += "checks      " + (run->checks.empty() ? "none" : run->checks) + "\n";
   if (!run->stop_reason.empty()) text += "stopped     " + run->stop_reason + "\n";
-  for (const std::string& note : result.notes) text += "note        " + note + "\n";
+  for (const std::string& note : result.notes) text += "note        " + printable(note) + "\n";
   if (!result.operations.empty()) text += "\noperations on rank 0, per step\n" + result.operations + "\n";
   if (!stored.problem.empty()) {
-    text += "not stored  " + stored.problem + "\n";
+    text += "not stored  " + printable(stored.problem) + "\n";
   } else if (!stored.file.empty()) {
-    text += "stored      " + stored.file + "\n";
+    text += "stored      " + printable(stored.file) + "\n";
     for (const RunRecord& each : result.runs) text += "  run       " + each.uuid + "  " + phase_name(each) + "\n";
   }
   return text;

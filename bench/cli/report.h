@@ -18,7 +18,8 @@ struct StoredIn {
 };
 
 /// What is going to run, for how long, and where it will be stored; known before anything is built.
-std::string plan_text(const Options& options, const Setup& setup);
+/// `partial`: the file that holds what is stored until the end, for whoever has to look for it; empty: none.
+std::string plan_text(const Options& options, const Setup& setup, const std::string& partial = {});
 /// On what it runs, and how gradients travel; known when the runs begin. `run`: of the session's main phase.
 std::string world_text(const Options& options, const RunRecord& run);
 

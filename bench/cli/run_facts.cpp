@@ -15,7 +15,8 @@ void add_run_facts(const Options& options, const Provenance& process, RunRecord&
   for (const auto& [key, value] : options.labels) {
     run.provenance.insert({"label." + key, ProvenanceFact{value, false}});
   }
-  add("deadline_ms", std::to_string(options.engine.deadline.count()), false);
+  add("deadline_ms", std::to_string(options.engine.deadline.timeout.count()), false);
+  add("startup_deadline_ms", std::to_string(options.startup_deadline.timeout.count()), false);
   add("classes", std::to_string(options.classes), true);
   add("num_warmup_batches", options.num_warmup_batches ? std::to_string(*options.num_warmup_batches) : "until steady",
       false);
@@ -24,6 +25,12 @@ void add_run_facts(const Options& options, const Provenance& process, RunRecord&
   add("max_time_s", std::to_string(options.max_time.count()), false);
   add("efficiency", options.efficiency ? "yes" : "no", false);
   add("check", options.check ? "yes" : "no", false);
+  const auto cpus = process.find("cpu.affinity_count");
+  if (run.device != "cuda" && cpus != process.end() && run.threads > std::stoi(cpus->second.value)) {
+    add_caution(run.provenance, "more_threads_than_cores",
+                std::to_string(run.threads) + " compute threads per rank take turns on the " + cpus->second.value +
+                    " CPUs that this process may use; give --threads " + cpus->second.value + " or fewer");
+  }
 }
 
 }  // namespace hvd::bench

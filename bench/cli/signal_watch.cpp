@@ -19,15 +19,36 @@
 namespace hvd::bench {
 namespace {
 
-/// The parent may have wanted some to be ignored: nohup does with SIGHUP, a shell with SIGINT for what runs in the
-/// background. A blocked signal would arrive all the same.
-sigset_t watched() {
+constexpr std::array kSignals{SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2, SIGXCPU};
+
+sigset_t ignored_now() {
   sigset_t set;
   sigemptyset(&set);
-  for (const int number : {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2, SIGXCPU}) {
+  for (const int number : kSignals) {
     struct sigaction action {};
-    const bool known = ::sigaction(number, nullptr, &action) == 0;
-    if (!known || action.sa_handler != SIG_IGN) sigaddset(&set, number);
+    if (::sigaction(number, nullptr, &action) == 0 && action.sa_handler == SIG_IGN) sigaddset(&set, number);
+  }
+  return set;
+}
+
+/// The signals that the parent ignored: nohup ignores SIGHUP, a shell ignores SIGINT for a background job. Read once,
+/// before any library runs: UCX, which Open MPI loads, installs a handler for SIGHUP when it is loaded.
+const sigset_t& ignored_by_parent() {
+  static const sigset_t set = ignored_now();
+  return set;
+}
+
+void ask_first(int /*argc*/, char** /*argv*/, char** /*environment*/) { ignored_by_parent(); }
+// The dynamic linker calls what this section points to before the constructors of the shared libraries.
+[[gnu::section(".preinit_array"), gnu::used]] void (*const kAskFirst)(int, char**, char**) = ask_first;
+
+/// What the program waits for: all but the ignored ones. A blocked signal would arrive although it is ignored.
+sigset_t watched() {
+  const sigset_t ignored = ignored_now();
+  sigset_t set;
+  sigemptyset(&set);
+  for (const int number : kSignals) {
+    if (sigismember(&ignored, number) == 0 && sigismember(&ignored_by_parent(), number) == 0) sigaddset(&set, number);
   }
   return set;
 }
@@ -57,6 +78,9 @@ bool is_announcement(int signal_number) {
 }
 
 void SignalWatch::block() {
+  for (const int number : kSignals) {
+    if (sigismember(&ignored_by_parent(), number) == 1) std::signal(number, SIG_IGN);  // not the handler of a library
+  }
   const sigset_t set = watched();
   pthread_sigmask(SIG_BLOCK, &set, nullptr);
 }

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <functional>
 
 #include "bench/measure/resample.h"
 #include "engine/base/assert.h"
@@ -11,25 +10,41 @@
 namespace hvd::bench {
 namespace {
 
-// The series that the rows are medians of, one element per step.
-struct PhaseSeries {
-  std::vector<std::vector<double>> step, compute, update;  // [rank][step]
-  std::vector<double> slowest;                             // maximum step over ranks
-  std::vector<double> wait, control;                       // shortest wait over ranks, and its control part
+enum Row : std::size_t {
+  kEfficiency,
+  kInterference,
+  kStragglers,
+  kExposed,
+  kControl,
+  kOverlap,
+  kUpdate,
+  kResidual,
+  kRows
 };
 
-struct Components {
-  double solo = 0, interference = 0, stragglers = 0, exposed = 0, control = 0, overlap = 0, update = 0, residual = 0;
-  double full = 0;
+constexpr std::array<const char*, kRows> kNames{
+    "efficiency",    "interference",     "stragglers", "exposed_communication",
+    "control_plane", "overlap_slowdown", "update",     "residual"};
+
+// Parts of the step of phase full, in one round or in several. They sum to 1.
+struct Shares {
+  std::array<double, kRows> rows{};
   double against_independent = 0;
 };
 
-using PhaseOf = std::vector<RankSamples> Round::*;
+using Series = std::vector<double> RankSamples::*;
 
-double mean_of_medians(const std::vector<std::vector<double>>& ranks) {
+double mean_of_medians(const std::vector<RankSamples>& ranks, Series series) {
   double sum = 0;
-  for (const std::vector<double>& rank : ranks) sum += median(rank);
+  for (const RankSamples& rank : ranks) sum += median(rank.*series);
   return sum / static_cast<double>(ranks.size());
+}
+
+std::vector<double> slowest_steps(const std::vector<RankSamples>& ranks) {
+  std::vector<std::vector<double>> steps;
+  steps.reserve(ranks.size());
+  for (const RankSamples& rank : ranks) steps.push_back(rank.step);
+  return max_over_ranks(steps);
 }
 
 double control_share(const RankSamples& rank, std::size_t step) {
@@ -37,99 +52,89 @@ double control_share(const RankSamples& rank, std::size_t step) {
   return engine > 0 ? rank.control[step] / engine : 0;
 }
 
-// Appends the steps `picked` of one round's phase.
-void append(PhaseSeries& series, const std::vector<RankSamples>& ranks, std::span<const std::size_t> picked) {
-  series.step.resize(ranks.size());
-  series.compute.resize(ranks.size());
-  series.update.resize(ranks.size());
-  for (const std::size_t step : picked) {
-    std::size_t last = 0;  // the rank that waited least arrived last
-    double slowest = 0;
-    for (std::size_t r = 0; r < ranks.size(); ++r) {
-      series.step[r].push_back(ranks[r].step[step]);
-      series.compute[r].push_back(ranks[r].compute[step]);
-      series.update[r].push_back(ranks[r].update[step]);
-      slowest = std::max(slowest, ranks[r].step[step]);
-      if (ranks[r].exposed[step] < ranks[last].exposed[step]) last = r;
-    }
-    series.slowest.push_back(slowest);
-    series.wait.push_back(ranks[last].exposed[step]);
-    series.control.push_back(ranks[last].exposed[step] * control_share(ranks[last], step));
+struct Waits {
+  double stragglers = 0, exposed = 0, control = 0;
+};
+
+// The rank that waited least arrived last and waited for communication alone. The others waited for that rank too.
+Waits waits_of(const std::vector<RankSamples>& ranks) {
+  std::vector<double> stragglers, shortest, control;
+  for (std::size_t step = 0; step < ranks.at(0).step.size(); ++step) {
+    const auto less = [step](const RankSamples& a, const RankSamples& b) { return a.exposed[step] < b.exposed[step]; };
+    const RankSamples& last = *std::min_element(ranks.begin(), ranks.end(), less);
+    double longer = 0;
+    for (const RankSamples& rank : ranks) longer += rank.exposed[step] - last.exposed[step];
+    stragglers.push_back(longer / static_cast<double>(ranks.size()));
+    shortest.push_back(last.exposed[step]);
+    control.push_back(last.exposed[step] * control_share(last, step));
   }
+  const double control_plane = median(control);
+  return {median(stragglers), median(shortest) - control_plane, control_plane};
 }
 
-// Which rounds, and which steps of each phase of a round, make up one (re)sample.
-using PickRounds = std::function<std::vector<std::size_t>(std::size_t rounds)>;
-using PickSteps = std::function<std::vector<std::size_t>(std::size_t steps)>;
-
-PhaseSeries collect(std::span<const Round> rounds, const std::vector<std::size_t>& which, PhaseOf phase,
-                    const PickSteps& pick) {
-  PhaseSeries series;
-  for (const std::size_t r : which) {
-    const std::vector<RankSamples>& ranks = rounds[r].*phase;
-    append(series, ranks, pick(ranks.at(0).step.size()));
-  }
-  return series;
-}
-
-Components components(std::span<const Round> rounds, const PickRounds& pick_rounds, const PickSteps& pick) {
-  const std::vector<std::size_t> which = pick_rounds(rounds.size());
-  const PhaseSeries solo = collect(rounds, which, &Round::solo, pick);
-  const PhaseSeries none = collect(rounds, which, &Round::none, pick);
-  const PhaseSeries full = collect(rounds, which, &Round::full, pick);
-
-  Components c;
-  c.solo = median(solo.slowest);
-  c.full = median(full.slowest);
-  const double none_mean = mean_of_medians(none.step);
-  c.interference = none_mean - c.solo;
-  c.stragglers = median(none.slowest) - none_mean;
-  c.control = median(full.control);
-  c.exposed = median(full.wait) - c.control;
-  c.overlap = mean_of_medians(full.compute) - mean_of_medians(none.compute);
-  c.update = mean_of_medians(full.update) - mean_of_medians(none.update);
-  c.residual = c.full - (c.solo + c.interference + c.stragglers + c.exposed + c.control + c.overlap + c.update);
+Shares shares_of(const Round& round) {
+  const double solo = median(slowest_steps(round.solo));
+  const double full = median(slowest_steps(round.full));
+  const auto more_in_full = [&](Series series) {
+    return (mean_of_medians(round.full, series) - mean_of_medians(round.none, series)) / full;
+  };
+  const Waits waits = waits_of(round.full);
+  Shares out;
+  std::array<double, kRows>& rows = out.rows;
+  rows[kEfficiency] = solo / full;
+  rows[kInterference] = (mean_of_medians(round.none, &RankSamples::step) - solo) / full;
+  rows[kStragglers] = waits.stragglers / full;
+  rows[kExposed] = waits.exposed / full;
+  rows[kControl] = waits.control / full;
+  rows[kOverlap] = more_in_full(&RankSamples::compute);
+  rows[kUpdate] = more_in_full(&RankSamples::update);
+  rows[kResidual] = 1;
+  for (std::size_t row = 0; row < kResidual; ++row) rows[kResidual] -= rows[row];
 
   double independent_rate = 0;
-  for (const std::vector<double>& rank : none.step) independent_rate += 1 / median(rank);
-  c.against_independent = static_cast<double>(none.step.size()) / c.full / independent_rate;
-  return c;
+  for (const RankSamples& rank : round.none) independent_rate += 1 / median(rank.step);
+  out.against_independent = static_cast<double>(round.none.size()) / full / independent_rate;
+  return out;
 }
 
-constexpr std::array<std::pair<const char*, double Components::*>, 8> kRows{{
-    {"efficiency", &Components::solo},
-    {"interference", &Components::interference},
-    {"stragglers", &Components::stragglers},
-    {"exposed_communication", &Components::exposed},
-    {"control_plane", &Components::control},
-    {"overlap_slowdown", &Components::overlap},
-    {"update", &Components::update},
-    {"residual", &Components::residual},
-}};
+constexpr double kNear = 1e-4;  // rounds closer to the middle than a hundredth of a percent of the step count alike
 
-std::vector<std::size_t> all_of(std::size_t n) {
-  std::vector<std::size_t> all(n);
-  for (std::size_t i = 0; i < n; ++i) all[i] = i;
-  return all;
+double distance(const Shares& a, const Shares& b) {
+  double square = kNear * kNear;
+  for (std::size_t row = 0; row < kRows; ++row) square += (a.rows[row] - b.rows[row]) * (a.rows[row] - b.rows[row]);
+  return std::sqrt(square);
 }
 
-std::vector<std::size_t> draw_steps(std::size_t n, double rho, Draws& draws) {
-  const std::size_t length = block_length(n, rho);
-  const std::vector<std::size_t> starts = block_starts(n, length, draws);
-  std::vector<std::size_t> picked(n);
-  for (std::size_t i = 0; i < n; ++i) picked[i] = (starts[i / length] + i % length) % n;
-  return picked;
-}
-
-double correlation_of_full(std::span<const Round> rounds) {
-  std::vector<double> step;
-  for (const Round& round : rounds) {
-    std::vector<std::vector<double>> ranks;
-    for (const RankSamples& rank : round.full) ranks.push_back(rank.step);
-    const std::vector<double> slowest = max_over_ranks(ranks);
-    step.insert(step.end(), slowest.begin(), slowest.end());
+Shares weighted_mean(std::span<const Shares> rounds, std::span<const double> weights) {
+  Shares mean;
+  double total = 0;
+  for (std::size_t r = 0; r < rounds.size(); ++r) {
+    total += weights[r];
+    for (std::size_t row = 0; row < kRows; ++row) mean.rows[row] += weights[r] * rounds[r].rows[row];
+    mean.against_independent += weights[r] * rounds[r].against_independent;
   }
-  return lag_one_autocorrelation(step);
+  for (double& row : mean.rows) row /= total;
+  mean.against_independent /= total;
+  return mean;
+}
+
+// The geometric median: the point with the smallest sum of distances to the rounds, of which round r counts copies[r]
+// times. It is a weighted mean, so its rows sum to 1 as each round's do, and rounds far from the others pull at it with
+// no more force than those nearby. Source: Weiszfeld, Tohoku Mathematical Journal 43 (1937).
+Shares middle_of(std::span<const Shares> rounds, std::span<const double> copies) {
+  constexpr int kMostTurns = 100;
+  constexpr double kClose = 1e-6;
+  Shares middle = weighted_mean(rounds, copies);
+  std::vector<double> weights(rounds.size());
+  for (int turn = 0; turn < kMostTurns; ++turn) {
+    for (std::size_t r = 0; r < rounds.size(); ++r) weights[r] = copies[r] / distance(rounds[r], middle);
+    const Shares next = weighted_mean(rounds, weights);
+    double moved = 0;
+    for (std::size_t row = 0; row < kRows; ++row) moved = std::max(moved, std::abs(next.rows[row] - middle.rows[row]));
+    middle = next;
+    if (moved < kClose) break;
+  }
+  return middle;
 }
 
 bool enough_for_intervals(std::span<const Round> rounds) {
@@ -138,51 +143,76 @@ bool enough_for_intervals(std::span<const Round> rounds) {
   return rounds.size() >= 2 && samples >= kFewestForInterval;
 }
 
-EfficiencyAnalysis without_intervals(const Components& measured) {
-  EfficiencyAnalysis out;
-  for (const auto& [component, member] : kRows) {
-    out.rows.push_back({component, measured.*member / measured.full, measured.*member, std::nullopt, std::nullopt});
+// Few rounds understate how much rounds differ by sqrt(n / (n - 1)), and leave that difference itself uncertain: by
+// about as much as Student's distribution is wider than the normal one.
+// Source: Abramowitz and Stegun, 26.7.5, the first two terms of the quantile's expansion.
+double widening(std::size_t rounds) {
+  constexpr double kNormal = 1.959964;  // the 97.5 % quantile
+  constexpr double kSquare = kNormal * kNormal;
+  const auto freedom = static_cast<double>(rounds - 1);
+  const double student =
+      1 + (kSquare + 1) / (4 * freedom) + ((5 * kSquare + 16) * kSquare + 3) / (96 * freedom * freedom);
+  return student * std::sqrt((freedom + 1) / freedom);
+}
+
+// Times cannot be negative; differences of times can.
+bool is_time(std::size_t row) { return row == kEfficiency || row == kStragglers || row == kExposed || row == kControl; }
+
+Estimate interval_of(double value, double floor, std::vector<double>& resampled, double confidence, double wider) {
+  const auto [low, high] = percentile_interval(resampled, confidence);
+  return {value, std::max(floor, value + std::min(0.0, low - value) * wider),
+          value + std::max(0.0, high - value) * wider};
+}
+
+double median_full_seconds(std::span<const Round> rounds) {
+  std::vector<double> all;
+  for (const Round& round : rounds) {
+    const std::vector<double> slowest = slowest_steps(round.full);
+    all.insert(all.end(), slowest.begin(), slowest.end());
   }
-  out.efficiency = {out.rows[0].fraction, kNoInterval, kNoInterval};
-  out.against_independent = {measured.against_independent, kNoInterval, kNoInterval};
-  return out;
+  return median_in_place(all);
 }
 
 }  // namespace
 
 EfficiencyAnalysis analyse_efficiency(std::span<const Round> rounds, const IntervalOptions& options) {
   HVD_ASSERT(!rounds.empty());
-  const Components measured = components(rounds, all_of, all_of);
-  if (!enough_for_intervals(rounds)) return without_intervals(measured);
+  const std::size_t count = rounds.size();
+  std::vector<Shares> shares;
+  for (const Round& round : rounds) shares.push_back(shares_of(round));
+  const Shares measured = middle_of(shares, std::vector<double>(count, 1));
 
-  Draws draws(options.seed, 1);
-  const double rho = correlation_of_full(rounds);
-  const auto pick_rounds = [&](std::size_t n) { return block_starts(n, 1, draws); };
-  const auto pick_steps = [&](std::size_t n) { return draw_steps(n, rho, draws); };
-  std::array<std::vector<double>, kRows.size()> fractions;
-  std::vector<double> independent;
-  for (std::size_t i = 0; i < options.resamples; ++i) {
-    const Components c = components(rounds, pick_rounds, pick_steps);
-    for (std::size_t row = 0; row < kRows.size(); ++row) fractions[row].push_back(c.*kRows[row].second / c.full);
-    independent.push_back(c.against_independent);
+  EfficiencyAnalysis out;
+  const double full = median_full_seconds(rounds);
+  for (std::size_t row = 0; row < kRows; ++row) {
+    out.rows.push_back({kNames[row], measured.rows[row], measured.rows[row] * full, std::nullopt, std::nullopt});
   }
+  out.efficiency = {measured.rows[kEfficiency], kNoInterval, kNoInterval};
+  out.against_independent = {measured.against_independent, kNoInterval, kNoInterval};
+  if (!enough_for_intervals(rounds)) return out;
 
-  EfficiencyAnalysis out = without_intervals(measured);
-  const auto count = static_cast<double>(rounds.size());
-  const double wider = std::sqrt(count / (count - 1));
-  const auto widened = [&](double value, std::vector<double>& resampled) {
-    const auto [low, high] = percentile_interval(resampled, options.confidence);
-    const double floor = low >= 0 ? 0 : -HUGE_VAL;  // a wait is never negative
-    return Estimate{value, std::max(floor, value + std::min(0.0, low - value) * wider),
-                    value + std::max(0.0, high - value) * wider};
-  };
-  for (std::size_t row = 0; row < kRows.size(); ++row) {
-    const Estimate fraction = widened(out.rows[row].fraction, fractions[row]);
+  constexpr std::size_t kRoundBudget = 2'000'000;  // some seconds
+  const std::size_t resamples = std::min(options.resamples, std::max<std::size_t>(200, kRoundBudget / count));
+  Draws draws(options.seed, 1);
+  std::array<std::vector<double>, kRows> resampled;
+  std::vector<double> independent;
+  std::vector<double> copies(count);
+  for (std::size_t i = 0; i < resamples; ++i) {
+    std::fill(copies.begin(), copies.end(), 0);
+    for (std::size_t n = 0; n < count; ++n) ++copies[draws.below(count)];
+    const Shares drawn = middle_of(shares, copies);
+    for (std::size_t row = 0; row < kRows; ++row) resampled[row].push_back(drawn.rows[row]);
+    independent.push_back(drawn.against_independent);
+  }
+  const double wider = widening(count);
+  for (std::size_t row = 0; row < kRows; ++row) {
+    const double floor = is_time(row) ? 0 : -HUGE_VAL;
+    const Estimate fraction = interval_of(measured.rows[row], floor, resampled[row], options.confidence, wider);
     out.rows[row].low = fraction.low;
     out.rows[row].high = fraction.high;
   }
-  out.efficiency = {out.rows[0].fraction, *out.rows[0].low, *out.rows[0].high};
-  out.against_independent = widened(measured.against_independent, independent);
+  out.efficiency = {measured.rows[kEfficiency], *out.rows[kEfficiency].low, *out.rows[kEfficiency].high};
+  out.against_independent = interval_of(measured.against_independent, 0, independent, options.confidence, wider);
   return out;
 }
 

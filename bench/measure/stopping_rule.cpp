@@ -7,7 +7,8 @@ namespace hvd::bench {
 std::optional<std::string> reason_to_stop(const StoppingRule& rule, const MeasurementState& state) {
   if (rule.exact_samples && state.samples >= *rule.exact_samples) return "iterations asked for";
   if (state.samples == 0) return std::nullopt;
-  if (!rule.exact_samples && state.samples >= rule.minimum_samples && state.half_width <= rule.target_half_width) {
+  const bool enough = state.samples >= rule.minimum_samples && state.rounds >= rule.minimum_rounds;
+  if (!rule.exact_samples && enough && state.half_width <= rule.target_half_width) {
     return "interval narrow enough";
   }
   if (state.samples >= rule.maximum_samples) return "iteration cap";

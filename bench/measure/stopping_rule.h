@@ -13,6 +13,7 @@ struct StoppingRule {
   std::optional<std::size_t> exact_samples =
       std::nullopt;  ///< given by the user: so many, whatever the interval (the time cap holds)
   std::size_t minimum_samples = kFewestToBelieve;
+  std::size_t minimum_rounds = 0;  ///< of an interleaved session
   std::size_t maximum_samples = 100'000;
   double target_half_width = 0.02;  ///< relative
   double maximum_seconds = 300;     ///< warm-up included
@@ -20,6 +21,7 @@ struct StoppingRule {
 
 struct MeasurementState {
   std::size_t samples = 0;
+  std::size_t rounds = 0;
   double half_width = 0;       ///< relative, of the widest interval of the session; 0 while unknown
   double elapsed_seconds = 0;  ///< since the session's first step
   double next_seconds = 0;     ///< what going on would take at least (one step, or one round)

@@ -45,7 +45,8 @@ cudnn::Images images(const std::string& name) {
 
 class GpuBench final : public TrainingBench {
  public:
-  explicit GpuBench(const TrainingOptions& options) : runtime_(gpu::make_cuda_runtime(0)), input_(options.model) {
+  explicit GpuBench(const TrainingOptions& options)
+      : runtime_(gpu::make_cuda_runtime(0)), input_(options.model, options.labels) {
     const CudnnOptions cudnn{.tf32 = options.dtype == "tf32",
                              .fusion = {.level = options.fusion_level,
                                         .prologues = prologues(options.prologues),
@@ -56,11 +57,8 @@ class GpuBench final : public TrainingBench {
                              .winners_folder = options.winners_folder};
     step_ = make_cudnn_step(std::move(input_.graph), step_options(options), cudnn, *runtime_,
                             [this](std::size_t bytes) { return zeroed(bytes); });
-    step_->load({.images = input_.images, .labels = input_.labels, .first_sample = 0, .step = 0},
-                Deadline::after(kLongest));
     step_->set_sgd(kBenchSgd);
-    for (int i = 0; i < kEagerSteps; ++i) enqueue();
-    finish("the eager steps");
+    steps(kEagerSteps);
     if (options.profile) return;
     gpu::Capture capture(*runtime_, step_->compute_stream());
     enqueue();
@@ -69,8 +67,11 @@ class GpuBench final : public TrainingBench {
   }
 
   std::vector<double> steps(int count) override {
+    input_.generate(count);
     const auto start = Clock::now();
     for (int i = 0; i < count; ++i) {
+      // The images are there; labels and numbers are copied from pinned memory between two steps.
+      step_->load(input_.batch(i), Deadline::after(kLongest));
       if (graph_) {
         runtime_->launch(graph_, step_->compute_stream());
       } else {

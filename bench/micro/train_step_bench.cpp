@@ -6,6 +6,7 @@
 // "no ..." (scripts/peers/serving.py).
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdio>
 #include <iostream>
 #include <map>
@@ -28,7 +29,7 @@ using namespace hvd::models;
 
 struct Options {
   TrainingOptions training;
-  std::string device = "cpu";
+  std::string device = "cpu", labels = "fresh";
   int steps = 3;
   std::size_t rows = 30;  // of single operations, the slowest first
   bool serve = false;
@@ -148,6 +149,7 @@ int run(const Options& options) {
               static_cast<double>(memory.momentum) / kMiB, static_cast<double>(memory.master) / kMiB,
               static_cast<double>(memory.activations) / kMiB, static_cast<double>(memory.workspace) / kMiB);
   for (const std::string& note : bench.notes()) std::printf("note: %s\n", note.c_str());
+  if (!std::isfinite(bench.loss())) throw Error(Errc::kCheckFailed, "the loss is not finite: training has diverged");
   if (options.training.profile) print_profile(bench.train_step(), options.rows);
   return 0;
 }
@@ -164,6 +166,9 @@ int main(int argc, char** argv) {
   app.add_option("--gradient-dtype", options.training.gradient_dtype)->check(CLI::IsMember({"fp32", "bf16", "fp16"}));
   app.add_option("--device", options.device, "cpu (default), or cuda: a captured graph per step")
       ->check(CLI::IsMember({"cpu", "cuda"}));
+  app.add_flag("!--no-winograd", options.training.winograd, "cpu: direct 3x3 convolutions in fp32");
+  app.add_option("--labels", options.labels, "fresh (default): new in every step; cycled: always the same")
+      ->check(CLI::IsMember({"fresh", "cycled"}));
   app.add_option("--threads", options.training.threads);
   app.add_option("--steps", options.steps)->check(CLI::PositiveNumber);
   app.add_option("--fusion", options.training.fusion_level, "cuda: 0 (single operations), 1 or 2 (default)")
@@ -178,8 +183,7 @@ int main(int argc, char** argv) {
                  "cuda: what the first convolution reads, except in fp32: three channels, with channels of zeroes, or "
                  "columns (default)")
       ->check(CLI::IsMember({"plain", "padded", "columns"}));
-  app.add_flag("!--no-tune", options.training.tune,
-               "cuda: time nothing: what --winners has, else the first choices");
+  app.add_flag("!--no-tune", options.training.tune, "cuda: time nothing: what --winners has, else the first choices");
   app.add_option("--winners", options.training.winners_folder, "cuda: folder that keeps the fastest engines");
   app.add_flag("--profile", options.training.profile, "print where the time goes");
   app.add_option("--profile-rows", options.rows, "single operations in that table, the slowest first");
@@ -188,6 +192,7 @@ int main(int argc, char** argv) {
   const auto given = [&](const char* option) { return app.count(option) > 0; };
   options.training.other_fusions = !given("--fusion") && !given("--prologues") && !given("--own-norms") &&
                                    !given("--images");  // who asks for one way gets it
+  options.training.labels = options.labels == "fresh" ? LabelRule::kFresh : LabelRule::kCycled;
   try {
     return run(options);
   } catch (const Error& error) {

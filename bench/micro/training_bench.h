@@ -1,11 +1,13 @@
-// Training steps on one batch that stays where it is, to be timed: on the CPU step by step, on a GPU as one captured
-// graph per step. One thread.
+// Training steps to be timed: on the CPU step by step, on a GPU as one captured graph per step. The images stay where
+// they are. Labels are new in every step, so that the network cannot memorise its batch and train on vanishing
+// gradients; they are generated before the clock starts. One thread.
 #pragma once
 
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "models/synthetic.h"
 #include "models/train_step.h"
 #include "models/zoo/zoo.h"
 
@@ -23,8 +25,10 @@ struct TrainingOptions {
   std::string own_norms = "rectifying";  ///< GPU: which passes of batch norms kernels of ours run (OwnNorms)
   std::string images = "columns";        ///< GPU: how the first convolution reads them (cudnn::Images)
   bool other_fusions = false;            ///< GPU: with `tune`, also time whole steps fused in other ways
-  bool tune = true;                      ///< GPU: time the best engines of each operation first
-  std::string winners_folder;            ///< GPU: where the fastest engines are kept; empty: nowhere
+  bool winograd = true;                  ///< CPU: models::StepOptions
+  models::LabelRule labels = models::LabelRule::kFresh;
+  bool tune = true;            ///< GPU: time the best engines of each operation first
+  std::string winners_folder;  ///< GPU: where the fastest engines are kept; empty: nowhere
 };
 
 class TrainingBench {
@@ -45,14 +49,26 @@ class TrainingBench {
 std::unique_ptr<TrainingBench> make_cpu_bench(const TrainingOptions& options);
 std::unique_ptr<TrainingBench> make_gpu_bench(const TrainingOptions& options);
 
-/// What both train: a differentiated graph and one synthetic batch.
-struct TrainingInput {
-  explicit TrainingInput(const models::ModelSpec& model);
+/// What both train: a differentiated graph, and batches of synthetic data with the same images.
+class TrainingInput {
+ public:
+  TrainingInput(const models::ModelSpec& model, models::LabelRule rule);
+
+  /// Generates the batches of the next `count` steps. Invalidates those that were generated before.
+  void generate(int count);
+  /// Batch `i` of those that were generated last.
+  [[nodiscard]] models::Batch batch(int i) const;
 
   models::Graph graph;
-  std::vector<float> images;
-  std::vector<std::int32_t> labels;
   double flops_per_image = 0;
+
+ private:
+  models::SyntheticSpec spec_;
+  models::LabelRule rule_;
+  std::size_t batch_size_;
+  std::vector<float> images_;
+  std::vector<std::int32_t> labels_;   // of one batch behind the other
+  std::uint64_t first_ = 0, end_ = 0;  // steps that they belong to
 };
 
 inline constexpr models::SgdOptions kBenchSgd{

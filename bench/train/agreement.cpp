@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "bench/build_info.h"
+#include "bench/host_facts.h"
 #include "bench/train/key_lines.h"
 #include "engine/base/error.h"
 #include "engine/base/hash.h"
@@ -50,6 +51,31 @@ std::string judge(const std::vector<comm::Bytes>& all, const comm::Topology& top
          "; give all of them the same program, options and HOROVOD_* variables (mpirun -x NAME forwards one)";
 }
 
+/// `all`: a line with the maker, then a line per parameter.
+std::string judge_layouts(const std::vector<comm::Bytes>& all, const comm::Topology& topology) {
+  std::string told;
+  std::size_t others = 0;
+  for (std::size_t r = 1; r < all.size(); ++r) {
+    const std::string first = comm::text_of(all[0]), second = comm::text_of(all[r]);
+    std::string_view root = first, other = second;
+    const auto place = [&](std::size_t rank, std::string_view& text) {
+      return "rank " + std::to_string(rank) + " (host " + topology.hosts.at(rank) + ", " +
+             std::string(take_line(text)) + ")";
+    };
+    const std::string root_name = place(0, root), other_name = place(r, other);
+    if (root == other) continue;
+    if (told.empty()) {
+      told = difference(root, other, root_name, other_name);
+    } else {
+      ++others;
+    }
+  }
+  if (others > 0) told += ", and " + std::to_string(others) + " more ranks differ from rank 0";
+  return "the ranks store their parameters in different layouts: " + told +
+         "; gradients are summed as they lie in memory: use processors of one kind, or give all ranks one " +
+         "ONEDNN_MAX_CPU_ISA (mpirun -x NAME forwards it)";
+}
+
 /// What rank 0 makes of the texts of all, known to all.
 template <class Judge>
 std::string verdict(comm::Communicator& communicator, const std::string& mine, Judge&& judge, Deadline deadline) {
@@ -75,9 +101,11 @@ Wishes common_wishes(const Options& options, const Setup& setup) {
       {"--auxiliary-head", yes_no(setup.model.auxiliary_head)},
       {"--replay", setup.replay ? "a profile of hash " + hex64(Hasher().text(to_text(*setup.replay)).value()) : "off"},
       {"--dtype", setup.compute_name()},
+      {"--no-winograd", yes_no(!setup.winograd)},
       {"--allreduce-dtype", std::string(hvd::name(setup.gradient))},
       {"--threads", options.threads > 0 ? std::to_string(options.threads) : "the share of the cores"},
       {"--seed", std::to_string(setup.seed)},
+      {"--labels", std::string(models::name(setup.labels))},
       {"--learning-rate", json_number(setup.sgd.learning_rate)},
       {"--schedule", std::string(hvd::name(setup.schedule))},
       {"--algorithm", std::string(comm::name(options.comm_options.algorithm))},
@@ -119,6 +147,31 @@ void require_agreement(comm::Communicator& communicator, const Wishes& mine, Dea
   if (communicator.topology().size == 1) return;
   const std::string agreed = verdict(communicator, key_lines(mine), judge, deadline);
   if (!agreed.empty()) throw Error(Errc::kMismatch, agreed);
+}
+
+std::uint64_t StoredLayouts::hash() const { return Hasher().text(key_lines(layouts)).value(); }
+
+StoredLayouts stored_layouts(const models::TrainStep& step) {
+  StoredLayouts stored{processor().model + ", " + step.description(), {}};
+  for (const models::ArenaSlot& slot : step.slots()) {
+    if (!slot.layout.empty()) stored.layouts.emplace_back(slot.name, slot.layout);
+  }
+  return stored;
+}
+
+void require_equal_layouts(Engine& engine, const StoredLayouts& mine) {
+  if (engine.size() == 1) return;
+  const std::string hash = hex64(mine.hash());
+  const std::vector<comm::Bytes> hashes = engine.gather(std::as_bytes(std::span(hash)));
+  const bool equal =
+      std::all_of(hashes.begin(), hashes.end(), [&](const comm::Bytes& one) { return one == hashes[0]; });
+  const std::string differ = equal ? "" : "differ";
+  if (engine.broadcast_message(std::as_bytes(std::span(differ)), 0).empty()) return;
+
+  const std::string lines = mine.maker + "\n" + key_lines(mine.layouts);
+  const std::vector<comm::Bytes> all = engine.gather(std::as_bytes(std::span(lines)));
+  const std::string text = engine.rank() == 0 ? judge_layouts(all, engine.topology()) : std::string();
+  throw Error(Errc::kMismatch, comm::text_of(engine.broadcast_message(std::as_bytes(std::span(text)), 0)));
 }
 
 void require_no_objection(comm::Communicator& communicator, const std::string& objection, Deadline deadline) {

@@ -10,8 +10,10 @@
 #include "bench/measure/steady_state.h"
 #include "bench/result_store.h"
 #include "bench/train/checksum.h"
+#include "bench/train/gpu_surroundings.h"
 #include "bench/train/gradient_check.h"
 #include "engine/base/hash.h"
+#include "engine/base/json.h"
 #include "engine/runtime/device_watch.h"
 
 namespace hvd::bench {
@@ -20,9 +22,6 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr double kSegmentSeconds = 0.5;         // between two directives: how soon a signal is heeded
-constexpr double kVisitSeconds = 1.0;           // of a phase within a round
-constexpr std::int64_t kVisitSamples = 3;       // at least, because one step of a visit is discarded
-constexpr std::int64_t kLongestVisit = 100;     // samples
 constexpr std::size_t kRecordedSteps = 64;      // gradient-ready times are medians over so many
 constexpr std::int64_t kRecordedApart = 10;     // or over so many, where they must not be measured
 constexpr std::int64_t kSettle = kFlights + 1;  // steps after those: the first launches of new graphs, and one
@@ -33,6 +32,14 @@ constexpr auto kProgressEvery = 250ms;
 std::vector<Phase> phases_of(const Setup& setup) {
   if (setup.interleaved) return {Phase::kSolo, Phase::kNone, Phase::kFull};
   return {setup.main_phase()};
+}
+
+StoppingRule stopping_rule(const Options& options) {
+  StoppingRule rule;
+  if (options.num_iters) rule.exact_samples = static_cast<std::size_t>(std::max(1, *options.num_iters));
+  rule.target_half_width = options.target_interval;
+  rule.maximum_seconds = std::chrono::duration<double>(options.max_time).count();
+  return rule;
 }
 
 double slowest_step(const std::vector<Answer>& answers) {
@@ -57,10 +64,10 @@ Conductor::Conductor(const Options& options, const Setup& setup, const SessionFa
       trainer_(trainer),
       crew_(crew),
       observer_(observer),
-      prepare_(prepare) {
-  if (options.num_iters) rule_.exact_samples = static_cast<std::size_t>(std::max(1, *options.num_iters));
-  rule_.target_half_width = options.target_interval;
-  rule_.maximum_seconds = std::chrono::duration<double>(options.max_time).count();
+      prepare_(prepare),
+      rule_(stopping_rule(options)),
+      rounds_(setup.device == Device::kCuda, rule_.exact_samples, setup.seed) {
+  if (setup.interleaved) rule_.minimum_rounds = rounds_.minimum_rounds();
   for (const Phase phase : phases_of(setup)) {
     const std::size_t ranks = phase == Phase::kSolo ? 1 : static_cast<std::size_t>(trainer.engine().size());
     courses_.emplace_back(phase, ranks, options.num_batches_per_iter);
@@ -85,6 +92,10 @@ void Conductor::run() {
     const bool check = options_.check && setup_.reduces();
     if (check && !scale_settles) check_reduction();
     warm_up();
+    if (loss_.failed()) {
+      start_runs();  // so that the store says why nothing was measured
+      require_finite_loss();
+    }
     if (check && scale_settles) check_reduction();
     if (setup_.reduces() && trainer_.engine().size() > 1) time_buckets();
     start_runs();
@@ -118,7 +129,7 @@ void Conductor::warm_up() {
   SteadyState state(steady);
   const std::optional<int> exact = options_.num_warmup_batches;
   const auto missing = [&] { return exact && warm_up_steps_ < *exact; };
-  while (exact ? missing() && elapsed() < rule_.maximum_seconds : !state.finished()) {
+  while (!loss_.failed() && (exact ? missing() && elapsed() < rule_.maximum_seconds : !state.finished())) {
     std::int64_t steps = segment_steps(course.step_seconds);
     if (exact) steps = std::min(steps, *exact - warm_up_steps_);
     const std::vector<Answer> answers =
@@ -128,9 +139,12 @@ void Conductor::warm_up() {
     for (const double step : max_over_ranks(ranks)) state.add(step);
     course.step_seconds = slowest_step(answers);
     warm_up_steps_ += steps;
+    follow_loss(course, answers);
     tell_progress("warm-up", course, 0, -1);
   }
-  if (missing()) {
+  if (loss_.failed()) {
+    findings_.warm_up = "warm-up: " + std::to_string(warm_up_steps_) + " steps, then the loss was not finite";
+  } else if (missing()) {
     findings_.warm_up = "warm-up: " + std::to_string(warm_up_steps_) + " of " + std::to_string(*exact) +
                         " steps, then --max-time was over";
   } else {
@@ -147,6 +161,19 @@ void Conductor::time_buckets() {
   }
 }
 
+void Conductor::judge_bandwidth(RunRecord& run) const {
+  if (findings_.bucket_seconds.empty() || setup_.device != Device::kCuda) return;
+  const core::BucketPlan& plan = trainer_.engine().plan();
+  std::vector<double> bytes;
+  for (const core::Bucket& bucket : plan.buckets)
+    bytes.push_back(static_cast<double>(bucket.count * size_of(plan.dtype)));
+  const int ranks = trainer_.engine().size();
+  const double bus = bus_gigabytes_per_second(ranks, bytes, findings_.bucket_seconds);
+  if (bus > 0) run.provenance["comm.bus_gigabytes_per_second"] = {json_number(bus), false};
+  std::string caution = bandwidth_caution(facts_.gpus.link, ranks, bytes, findings_.bucket_seconds);
+  if (!caution.empty()) add_caution(run.provenance, "slow_reductions", std::move(caution));
+}
+
 void Conductor::start_runs() {
   for (Course& course : courses_) {
     course.record = describe_run(options_, setup_, facts_, trainer_, course.phase);
@@ -154,8 +181,9 @@ void Conductor::start_runs() {
     course.record.warmup_steps = warm_up_steps_;
     if (prepare_) prepare_(course.record);
     if (course.record.started_utc.empty()) course.record.started_utc = utc_now();
-    add_provenance(course.record, options_, facts_, trainer_);
+    add_provenance(course.record, options_, setup_, facts_, trainer_);
     course.record.provenance["measurement.warm_up"] = {findings_.warm_up, false};
+    judge_bandwidth(course.record);
     course.recorder = trainer_.make_recorder(course.record.uuid);
   }
   started_ = true;
@@ -194,6 +222,7 @@ void Conductor::train(Course& course, std::int64_t steps, std::int64_t discard) 
     trainer_.record_into(nullptr);
     if (profile) course.operations.end(trainer_.train_step().profile(), trainer_.steps_done());
     course.log.add(answers);
+    follow_loss(course, answers);
     if (const double step = slowest_step(answers); step > 0) course.step_seconds = step;
     if (course.log.samples() == 0) require_time_for_samples(course.step_seconds);
     steps -= now;
@@ -201,11 +230,26 @@ void Conductor::train(Course& course, std::int64_t steps, std::int64_t discard) 
   }
 }
 
+void Conductor::follow_loss(const Course& course, const std::vector<Answer>& answers) {
+  if (!has_loss(course)) return;
+  const std::size_t steps = answers.front().samples.loss.size();
+  loss_.add(answers, trainer_.steps_done() - steps + 1);
+  if (started_) require_finite_loss();
+}
+
+void Conductor::require_finite_loss() {
+  if (!loss_.failed()) return;
+  std::string& checks = courses_.back().record.checks;
+  if (!checks.empty()) checks += "; ";
+  checks += "failed: " + loss_.problem();
+  throw Error(Errc::kCheckFailed, loss_.problem());
+}
+
 // The time cap is looked at between samples or rounds: the first must not take longer than all of it.
 void Conductor::require_time_for_samples(double step_seconds) const {
   const std::int64_t per_sample = options_.num_batches_per_iter;
   if (per_sample == 1) return;
-  const std::int64_t samples = setup_.interleaved ? 3 * (rule_.exact_samples ? 1 : kVisitSamples) : 1;
+  const std::int64_t samples = setup_.interleaved ? 3 * rounds_.shortest_visit() : 1;
   const double seconds = static_cast<double>(samples * per_sample) * step_seconds;
   if (seconds <= rule_.maximum_seconds) return;
   throw Error(Errc::kInconclusive,
@@ -237,27 +281,36 @@ std::string Conductor::measure_one_phase() {
 
 std::string Conductor::measure_rounds() {
   const std::int64_t per_sample = options_.num_batches_per_iter;
-  for (std::uint64_t number = 0;; ++number) {
-    const double sample_seconds = courses_.back().step_seconds * static_cast<double>(per_sample);
-    const double wanted = sample_seconds > 0 ? std::ceil(kVisitSeconds / sample_seconds) : 1;
-    std::int64_t samples = std::clamp(static_cast<std::int64_t>(wanted), kVisitSamples, kLongestVisit);
-    if (rule_.exact_samples) {
-      const auto exact = static_cast<std::int64_t>(*rule_.exact_samples);
-      // At least three rounds, where there are three samples: the interval needs rounds to resample.
-      samples = std::clamp<std::int64_t>(samples, 1, std::max<std::int64_t>(1, (exact + 2) / 3));
-      samples = std::min(samples, exact - static_cast<std::int64_t>(courses_.back().log.samples()));
-    }
-    measure_round(samples, number);
-    double round_seconds = 0;
-    for (const Course& course : courses_) {
-      round_seconds += course.step_seconds * static_cast<double>(samples * per_sample + 1);
-    }
-    const MeasurementState state = judge(round_seconds);
+  for (;;) {
+    const std::int64_t samples = next_visit();
+    measure_round(samples, rounds_.rounds());
+    rounds_.end_of_round(samples, logs());
+    const std::int64_t steps = next_visit() * per_sample + rounds_.unmeasured_steps();
+    const MeasurementState state = judge(round_step_seconds() * static_cast<double>(steps));
     if (const auto reason = reason_to_stop(rule_, state)) return *reason;
+    const double for_interval = samples_missing(rule_, state) * round_step_seconds() * static_cast<double>(per_sample);
+    const std::size_t rounds = std::max(rule_.minimum_rounds, state.rounds) - state.rounds;
     tell_progress("measuring", courses_.back(), state.half_width,
                   std::min(rule_.maximum_seconds - state.elapsed_seconds,
-                           samples_missing(rule_, state) / static_cast<double>(samples) * round_seconds));
+                           std::max(for_interval, static_cast<double>(rounds) * state.next_seconds)));
   }
+}
+
+RoundPlan::Logs Conductor::logs() { return {&courses_[0].log, &courses_[1].log, &courses_[2].log}; }
+
+double Conductor::round_step_seconds() const {
+  const double full = courses_.back().step_seconds;  // known since the warm-up
+  double seconds = 0;
+  for (const Course& course : courses_) seconds += course.step_seconds > 0 ? course.step_seconds : full;
+  return seconds;
+}
+
+std::int64_t Conductor::next_visit() {
+  const auto per_sample = static_cast<double>(options_.num_batches_per_iter);
+  return rounds_.next_visit({.sample_seconds = courses_.back().step_seconds * per_sample,
+                             .round_seconds = round_step_seconds() * per_sample,
+                             .seconds_left = rule_.maximum_seconds - elapsed(),
+                             .samples = courses_.back().log.samples()});
 }
 
 void Conductor::measure_round(std::int64_t samples_per_visit, std::uint64_t number) {
@@ -266,16 +319,12 @@ void Conductor::measure_round(std::int64_t samples_per_visit, std::uint64_t numb
   Draws draws(setup_.seed, 0x726f756e64ULL + number);
   for (std::size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[draws.below(i)]);
 
-  std::vector<std::size_t> before;
-  for (const Course& course : courses_) before.push_back(course.log.samples());
   for (const std::size_t index : order) visit(courses_[index], samples_per_visit);
-  rounds_.push_back(
-      {courses_[0].log.since(before[0]), courses_[1].log.since(before[1]), courses_[2].log.since(before[2])});
 }
 
 void Conductor::visit(Course& course, std::int64_t samples) {
   const std::int64_t index = &course - courses_.data();
-  const std::int64_t discard = index == last_phase_ ? 0 : 1;
+  const std::int64_t discard = index == last_phase_ ? 0 : rounds_.unmeasured_steps();
   course.record.warmup_steps += discard;
   last_phase_ = index;
   train(course, samples * options_.num_batches_per_iter + discard, discard);
@@ -294,6 +343,7 @@ void Conductor::judge(Course& course) {
 
 MeasurementState Conductor::judge(double next_seconds) {
   MeasurementState state;
+  state.rounds = rounds_.rounds();
   state.samples = courses_.front().log.samples();
   for (Course& course : courses_) {
     judge(course);
@@ -336,23 +386,30 @@ void Conductor::check_at_the_end() {
   if (!parameters[0].empty()) full.checks += ", weights " + combined(parameters[0]);
 }
 
+void Conductor::settle_rounds() {
+  const auto discarded = static_cast<std::int64_t>(rounds_.settle(logs()));
+  findings_.first_steps = rounds_.first_steps();
+  findings_.rounds = rounds_.rounds();
+  findings_.efficiency = analyse_efficiency(rounds_.measured(logs()), {.seed = setup_.seed});
+  courses_.back().record.decomposition = findings_.efficiency->rows;
+  for (Course& course : courses_) {
+    course.record.warmup_steps += discarded * options_.num_batches_per_iter;
+    course.record.provenance["measurement.rounds"] = {std::to_string(findings_.rounds), false};
+    course.record.provenance["measurement.first_steps"] = {findings_.first_steps, false};
+  }
+}
+
 void Conductor::complete(const std::string& stop_reason) {
+  if (setup_.interleaved) settle_rounds();
   for (Course& course : courses_) {
     RunRecord& run = course.record;
-    fill_samples(run, course.log);
+    fill(course);
     run.operations = course.operations.rows();
-    // No loss to speak of where nothing is computed, or where the weights are held still.
-    if (setup_.replay || (setup_.interleaved && course.phase != Phase::kFull)) run.final_loss.reset();
     run.status = RunStatus::kComplete;
     run.stop_reason = stop_reason;
     run.finished_utc = utc_now();
   }
   if (!rule_.exact_samples) findings_.target_half_width = rule_.target_half_width;
-  if (setup_.interleaved) {
-    findings_.rounds = rounds_.size();
-    findings_.efficiency = analyse_efficiency(rounds_, {.seed = setup_.seed});
-    courses_.back().record.decomposition = findings_.efficiency->rows;
-  }
   // Ready times without reduction, where they were measured: with the other ranks at work beside.
   const Course& undisturbed = courses_.size() > 1 ? courses_[1] : courses_.front();
   if (undisturbed.log.samples() > 0) findings_.ready = undisturbed.recorder->profile();
@@ -362,8 +419,7 @@ void Conductor::complete(const std::string& stop_reason) {
 void Conductor::give_up(const Error& error) {
   if (!started_) return;
   for (Course& course : courses_) {
-    fill_samples(course.record, course.log);
-    if (setup_.replay || (setup_.interleaved && course.phase != Phase::kFull)) course.record.final_loss.reset();
+    fill(course);
     course.record.status = RunStatus::kIncomplete;
     course.record.status_reason = error.what();
     course.record.finished_utc = utc_now();
@@ -375,7 +431,19 @@ void Conductor::give_up(const Error& error) {
   }
 }
 
+// A replay computes nothing, and phases solo and none of a session with phase full hold the weights still.
+bool Conductor::has_loss(const Course& course) const { return !setup_.replay && course.phase == setup_.main_phase(); }
+
+void Conductor::fill(Course& course) {
+  fill_samples(course.record, course.log);
+  if (!has_loss(course)) course.record.final_loss.reset();
+}
+
 void Conductor::save(Course& course) {
+  // All phases run with the weights of the one that trains.
+  if (std::string caution = loss_.caution(); !caution.empty()) {
+    add_caution(course.record.provenance, "collapsed_loss", std::move(caution));
+  }
   if (observer_.save) observer_.save(course.record);
 }
 
@@ -383,7 +451,7 @@ void Conductor::save_if_due() {
   if (Clock::now() - last_save_ < std::max<std::chrono::nanoseconds>(kSaveEvery, save_pause_)) return;
   const auto begin = Clock::now();
   for (Course& course : courses_) {
-    fill_samples(course.record, course.log);
+    fill(course);
     save(course);
   }
   last_save_ = Clock::now();

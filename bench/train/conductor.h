@@ -11,13 +11,14 @@
 #include <string>
 #include <vector>
 
-#include "bench/measure/decomposition.h"
 #include "bench/measure/stopping_rule.h"
 #include "bench/session.h"
 #include "bench/train/crew.h"
+#include "bench/train/loss_watch.h"
 #include "bench/train/operation_log.h"
 #include "bench/train/phase_log.h"
 #include "bench/train/records.h"
+#include "bench/train/round_plan.h"
 #include "engine/base/deadline.h"
 
 namespace hvd::bench {
@@ -27,6 +28,7 @@ struct Findings {
   std::string warm_up;
   double target_half_width = 0;                ///< asked for, relative; 0: so many samples were asked for instead
   std::size_t rounds = 0;                      ///< behind `efficiency`
+  std::string first_steps;                     ///< after a change of phase: whether they count, and why
   std::vector<double> bucket_seconds;          ///< stand-alone reductions; empty: not measured
   std::optional<models::ReplayProfile> ready;  ///< when gradients became ready, without reduction
   std::optional<EfficiencyAnalysis> efficiency;
@@ -63,6 +65,8 @@ class Conductor {
   void check_reduction();
   void warm_up();
   void time_buckets();
+  /// Stand-alone reductions on GPUs beside the link that they use.
+  void judge_bandwidth(RunRecord& run) const;
   void start_runs();
   /// Where it would disturb measured steps: a few steps of the phase, for the replay profile alone.
   void record_apart(Course& course);
@@ -70,7 +74,17 @@ class Conductor {
   std::string measure_rounds();
   void measure_round(std::int64_t samples_per_visit, std::uint64_t number);
   void visit(Course& course, std::int64_t samples);
+  [[nodiscard]] RoundPlan::Logs logs();
+  [[nodiscard]] double round_step_seconds() const;  ///< one step of each phase
+  [[nodiscard]] std::int64_t next_visit();          ///< samples
+  /// Looks at the losses of steps of `course`. Errors: check_failed, once the runs have begun, for one that is not
+  /// finite.
+  void follow_loss(const Course& course, const std::vector<Answer>& answers);
+  void require_finite_loss();
+  [[nodiscard]] bool has_loss(const Course& course) const;
+  void fill(Course& course);  ///< its record, with the samples so far
   void check_at_the_end();
+  void settle_rounds();
   void complete(const std::string& stop_reason);
   void give_up(const Error& error);
 
@@ -93,10 +107,11 @@ class Conductor {
   Crew& crew_;
   const SessionObserver& observer_;
   const std::function<void(RunRecord&)>& prepare_;
-  StoppingRule rule_;
+  StoppingRule rule_;            // before rounds_, which is made from it
   std::vector<Course> courses_;  // solo, none, full; or one
-  std::vector<Round> rounds_;
+  RoundPlan rounds_;
   std::string checks_;
+  LossWatch loss_;
   Findings findings_;
   std::int64_t warm_up_steps_ = 0;
   std::int64_t last_phase_ = -1;  // index into courses_; -1: the warm-up's

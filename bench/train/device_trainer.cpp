@@ -78,7 +78,7 @@ DeviceTrainer::DeviceTrainer(const Setup& setup, DeviceEngine& device, gpu::Runt
   const gpu::MemoryState before = runtime_.memory();
   used_before_ = static_cast<std::int64_t>(before.total_bytes - before.free_bytes);
   build(backend, threads);
-  device_.set_gradients(gradient_infos(), step_->gradient_arena().data(), step_->gradient_type(), reduction());
+  device_.set_gradients(gradient_infos(), step_->gradient_arena().data(), step_->gradient_type(), kReduction);
   for (std::size_t i = 0; i < step_->slots().size(); ++i) ready_.push_back(runtime_.make_event(gpu::Timing::kOn));
   batches_.emplace(make_batches());
   loaded_.resize(static_cast<std::size_t>(batches_->count()));
@@ -182,7 +182,7 @@ void DeviceTrainer::leave_nothing_in_flight(Body&& body) {
 }
 
 void DeviceTrainer::launch(const models::SgdOptions& sgd, Sink& sink) {
-  on_device_->load(batches_->at(steps_), Deadline::after(setup_.deadline));
+  on_device_->load(batches_->at(steps_), deadline_.from_now());
   loaded_[steps_ % loaded_.size()] = true;
   on_device_->set_sgd(sgd);
   device_.run_step(on_device_->compute_stream(), {[&] { forward_backward(sink); }, [&] { update(); }});
@@ -239,6 +239,12 @@ void DeviceTrainer::sit_out(Phase phase, std::uint64_t steps) {
   device_.sit_out(steps);
 }
 
+std::uint64_t DeviceTrainer::settling_steps() const {
+  return static_cast<std::uint64_t>(setup_.gpu.schedule.settling_steps());
+}
+
+void DeviceTrainer::apply_deadline() { device_.set_deadline(deadline_); }
+
 std::vector<StepTimes> DeviceTrainer::steps(Phase phase, std::int64_t count) {
   if (recorder_ != nullptr) return Trainer::steps(phase, count);  // its events are one set
   std::vector<StepTimes> times;
@@ -277,7 +283,7 @@ double DeviceTrainer::between(const gpu::Event& begin, const gpu::Event& end) {
 }
 
 void DeviceTrainer::wait(gpu::StreamView stream, const char* what) {
-  runtime_.synchronize(stream, Deadline::after(setup_.deadline), what);
+  runtime_.synchronize(stream, deadline_.from_now(), what);
 }
 
 void DeviceTrainer::clear_gradients() {
@@ -289,15 +295,15 @@ void DeviceTrainer::clear_gradients() {
 
 double DeviceTrainer::reduce_bucket(const core::Bucket& bucket) {
   const std::size_t element = size_of(step_->gradient_type());
-  const Deadline deadline = Deadline::after(setup_.deadline);
+  const Deadline deadline = deadline_.from_now();
   comm::DevicePlane& plane = device_.plane();
   std::byte* const data = step_->gradient_arena().data() + bucket.offset * element;
   engine_.barrier();
   reducing_ = true;
   // The ranks meet on their GPUs before the clock starts.
-  plane.all_reduce(data, 1, step_->gradient_type(), reduction(), deadline);
+  plane.all_reduce(data, 1, step_->gradient_type(), kReduction, deadline);
   runtime_.record(reduce_begin_, plane.stream());
-  plane.all_reduce(data, bucket.count, step_->gradient_type(), reduction(), deadline);
+  plane.all_reduce(data, bucket.count, step_->gradient_type(), kReduction, deadline);
   runtime_.record(reduce_end_, plane.stream());
   runtime_.synchronize(reduce_end_, deadline, "one bucket's reduction", [&] { plane.check(); });
   reducing_ = false;

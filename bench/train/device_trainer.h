@@ -26,6 +26,7 @@ class DeviceTrainer final : public Trainer {
 
   std::vector<StepTimes> steps(Phase phase, std::int64_t count) override;
   void sit_out(Phase phase, std::uint64_t steps) override;
+  [[nodiscard]] std::uint64_t settling_steps() const override;
   /// Recorded steps hold an event per gradient.
   [[nodiscard]] bool recording_disturbs() const override { return true; }
   void drop_graphs() override { device_.drop_graphs(); }
@@ -59,6 +60,7 @@ class DeviceTrainer final : public Trainer {
   /// Not with a batch that is new: its load may allocate, which waits for the GPU.
   [[nodiscard]] bool may_run_ahead() const;
   void set_schedule(Schedule schedule) override { device_.set_schedule(schedule); }
+  void apply_deadline() override;
   void build(GpuBackend& backend, int threads);
   /// All ranks run the engines that rank 0 found to be the fastest; none of one rank.
   [[nodiscard]] models::AgreeOnWinners agreement() const;

@@ -16,7 +16,7 @@ namespace {
 struct Fact {
   std::string_view key;
   bool in_fingerprint;  // it changes a result
-  bool alike;           // or the ranks wait for one of them
+  bool alike;           // ranks should have equal values; else a note says that all wait for the slowest
 };
 constexpr std::array kFacts{Fact{"gpu.name", true, true},
                             Fact{"gpu.uuid", false, false},
@@ -34,7 +34,15 @@ constexpr std::array kFacts{Fact{"gpu.name", true, true},
                             Fact{"gpu.default_power_limit_watts", false, false},
                             Fact{"gpu.persistence", false, false},
                             Fact{"gpu.ecc", true, true},
-                            Fact{"gpu.engines", false, true}};
+                            Fact{"gpu.engines", false, true},
+                            Fact{"gpu.visible", false, false},
+                            Fact{"nccl.network", false, true},
+                            Fact{"nccl.paths", false, false},
+                            Fact{"gpu.link", false, true}};
+// What ranks tell rank 0 for its cautions alone.
+constexpr const char* kRanksOnHost = "ranks_on_host";
+constexpr const char* kDistance = "distance";
+constexpr const char* kLinkRate = "link_gigabytes_per_second";
 
 std::string cuda_version(int number) {
   return number <= 0 ? "" : std::to_string(number / 1000) + "." + std::to_string(number % 1000 / 10);
@@ -46,6 +54,51 @@ GpuDescription parse_lines(std::string_view text) {
   GpuDescription gpu;
   while (!text.empty()) gpu.emplace(split_line(take_line(text)));
   return gpu;
+}
+
+std::string value_of(const GpuDescription& gpu, const char* key) {
+  const auto found = gpu.find(key);
+  return found == gpu.end() ? "" : found->second;
+}
+
+/// "3 ranks, the first rank 1: <what it said>".
+struct Complaint {
+  std::size_t ranks = 0, first = 0;
+  std::string text;
+};
+template <class Says>
+Complaint complaint(const std::vector<GpuDescription>& ranks, const Says& says) {
+  Complaint found;
+  for (std::size_t r = 0; r < ranks.size(); ++r) {
+    const std::string text = says(ranks[r]);
+    if (text.empty()) continue;
+    if (found.ranks++ == 0) found = {1, r, text};
+  }
+  return found;
+}
+std::string who(const Complaint& complaint) {
+  return "rank " + std::to_string(complaint.first) +
+         (complaint.ranks > 1 ? " and " + std::to_string(complaint.ranks - 1) + " more" : "");
+}
+
+void add_place_cautions(const std::vector<GpuDescription>& ranks, Provenance& provenance) {
+  const Complaint alone = complaint(ranks, [](const GpuDescription& gpu) {
+    const std::string here = value_of(gpu, kRanksOnHost);
+    return value_of(gpu, "gpu.visible") == "1" && !here.empty() && here != "1" ? here : "";
+  });
+  if (alone.ranks > 0) {
+    add_caution(provenance, "one_visible_gpu",
+                who(alone) + " sees one GPU though " + alone.text +
+                    " ranks run on its host: NCCL may lose NVLink; let every rank see all GPUs of its host (srun "
+                    "--gpus-per-node with --gpu-bind=none, not --gpus-per-task; no CUDA_VISIBLE_DEVICES per rank)");
+  }
+  const Complaint far = complaint(ranks, [](const GpuDescription& gpu) { return value_of(gpu, kDistance); });
+  if (far.ranks > 0) {
+    add_caution(provenance, "gpu_far_from_cpus",
+                who(far) + " may run on " + far.text +
+                    ": bind ranks to the processors near their GPUs (srun "
+                    "--cpu-bind, mpirun --map-by)");
+  }
 }
 
 /// Values of `key` in rank order, each once, with the first rank that has it.
@@ -88,12 +141,36 @@ GpuDescription describe_gpu(const gpu::Device& device, const BoardFacts& board, 
   return gpu;
 }
 
+void describe_place(GpuDescription& gpu, const gpu::Device& device, const BoardFacts& board, const RankPlace& place) {
+  gpu["gpu.visible"] = std::to_string(device.visible);
+  gpu[kRanksOnHost] = std::to_string(place.ranks_on_host);
+  if (std::string far = distance(place.cpus, cpus_near(device.pci_bus_id, place.sys)); !far.empty()) {
+    gpu[kDistance] = std::move(far);
+  }
+  if (place.ranks == 1) return;
+  const NcclNetwork network = parse_nccl_log(place.nccl_log);
+  gpu["nccl.network"] = network.text();
+  if (std::string paths = network.paths_text(); !paths.empty()) gpu["nccl.paths"] = std::move(paths);
+  const Link link = place.nodes > 1 ? network_link(network, place.ranks_on_host, place.sys) : gpu_link(board);
+  if (link.gigabytes_per_second <= 0) return;
+  gpu["gpu.link"] = link.name;
+  gpu[kLinkRate] = json_number(link.gigabytes_per_second);
+}
+
 GpuFacts merge_gpu_facts(const std::vector<GpuDescription>& ranks) {
   GpuFacts facts;
+  add_place_cautions(ranks, facts.provenance);
+  for (std::size_t r = 0; r < ranks.size(); ++r) {
+    const std::string rate = value_of(ranks[r], kLinkRate);
+    const Link link{value_of(ranks[r], "gpu.link"), rate.empty() ? 0 : std::stod(rate)};
+    if (r == 0 || link.gigabytes_per_second < facts.link.gigabytes_per_second) facts.link = link;
+  }
   for (const Fact& fact : kFacts) {
     const std::string key(fact.key);
     const auto values = values_of(ranks, key);
-    if (values.empty() || (values.size() == 1 && values[0].first == "unknown")) continue;
+    const bool known = std::any_of(ranks.begin(), ranks.end(), [&](const auto& gpu) { return gpu.count(key) > 0; });
+    if (!known) continue;
+    if (key == "nccl.network") facts.notes.push_back("NCCL's network: " + values[0].first);
     std::string all;
     for (const auto& [value, rank] : values) all += (all.empty() ? "" : "; ") + value;
     facts.provenance.insert({key, {all, fact.in_fingerprint}});

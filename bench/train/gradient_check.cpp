@@ -84,7 +84,7 @@ std::string compare_message(std::span<const GradientPiece> pieces, const std::ve
     std::vector<std::span<const std::byte>> local(ranks.size());
     for (std::size_t r = 0; r < ranks.size(); ++r) local[r] = std::span(ranks[r]).subspan(at, bytes);
     const std::span<const std::byte> reduced = trainer.gradients(piece.offset * element, bytes);
-    if (std::string wrong = compare_piece(local, reduced, type, trainer.reduction()); !wrong.empty()) {
+    if (std::string wrong = compare_piece(local, reduced, type, Trainer::kReduction); !wrong.empty()) {
       const models::ArenaSlot& slot = step.slots()[piece.parameter];
       return "gradient of " + slot.name + ", from its element " + std::to_string(piece.offset - slot.offset) + ": " +
              wrong;

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "bench/train/agreement.h"
 #include "bench/train/memory.h"
 #include "engine/base/deadline.h"
 #include "engine/base/error.h"
@@ -57,7 +58,8 @@ HostTrainer::HostTrainer(const Setup& setup, Engine& engine, int threads) : Trai
   models::StepOptions options = step_options();
   options.threads = threads;
   build(options, [&](std::size_t bytes) { return engine_.allocate(bytes); });
-  engine_.set_gradients(gradient_infos(), step_->gradient_arena().data(), step_->gradient_type(), reduction());
+  require_equal_layouts(engine_, stored_layouts(*step_));
+  engine_.set_gradients(gradient_infos(), step_->gradient_arena().data(), step_->gradient_type(), kReduction);
 }
 
 void HostTrainer::build(const models::StepOptions& options, const models::ArenaAllocator& allocate) {
@@ -138,7 +140,7 @@ double HostTrainer::reduce_bucket(const core::Bucket& bucket) {
   std::byte* const data = step_->gradient_arena().data() + bucket.offset * element;
   engine_.barrier();
   const auto begin = Clock::now();
-  engine_.all_reduce(data, bucket.count, step_->gradient_type(), reduction());
+  engine_.all_reduce(data, bucket.count, step_->gradient_type(), kReduction);
   return seconds(Clock::now() - begin);
 }
 

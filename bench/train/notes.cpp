@@ -123,11 +123,12 @@ std::string exposed_note(const RunRecord& full, const RunRecord* none, const std
 
 // Full minus none is the engine's exposed time and what the overlap costs the compute; here is by how much.
 std::string reconciliation_note(const RunRecord& full) {
+  const double unexplained = seconds_of(full, "stragglers") + seconds_of(full, "residual");
   return formatted(
       "full minus none holds, beside the wait: compute slowed by overlap %+.2f ms, update %+.2f ms, unexplained %+.2f "
       "ms",
       milliseconds(seconds_of(full, "overlap_slowdown")), milliseconds(seconds_of(full, "update")),
-      milliseconds(seconds_of(full, "residual")));
+      milliseconds(unexplained));
 }
 
 std::string efficiency_note(const RunRecord& full, const RunRecord& none, const RunRecord& solo,
@@ -205,6 +206,7 @@ std::vector<std::string> closing_notes(std::span<const RunRecord> runs, const Fi
   const std::optional<Expectation> expected = expectation(findings, plan);
   if (full->world_size > 1) notes.push_back(exposed_note(*full, none, expected, facts.spare_core));
   if (findings.efficiency && none != nullptr && solo != nullptr) {
+    if (!findings.first_steps.empty()) notes.push_back("first step after a change of phase: " + findings.first_steps);
     if (full->world_size > 1) notes.push_back(reconciliation_note(*full));
     notes.push_back(efficiency_note(*full, *none, *solo, *findings.efficiency, expected, facts.spare_core));
     if (std::string rounds = rounds_note(findings); !rounds.empty()) notes.push_back(std::move(rounds));

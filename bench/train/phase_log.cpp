@@ -1,6 +1,7 @@
 #include "bench/train/phase_log.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "engine/base/assert.h"
 
@@ -43,17 +44,44 @@ void PhaseLog::add(const std::vector<Answer>& answers) {
 
 void PhaseLog::end_of_visit() {
   for (RankSamples& pending : pending_) pending = {};
+  visits_.push_back(samples() - begin_of(visits_.size()));
 }
 
-std::vector<RankSamples> PhaseLog::since(std::size_t first) const {
+std::size_t PhaseLog::begin_of(std::size_t visit) const {
+  return std::accumulate(visits_.begin(), visits_.begin() + static_cast<std::ptrdiff_t>(visit), std::size_t{0});
+}
+
+std::size_t PhaseLog::discard_first_samples() {
+  std::size_t discarded = 0;
+  for (std::size_t visit = 0; visit < visits_.size(); ++visit) {
+    if (visits_[visit] < 2) continue;
+    const auto first = static_cast<std::ptrdiff_t>(begin_of(visit));
+    for (RankSamples& rank : ranks_) {
+      for (const auto series : kSampleSeries) (rank.*series).erase((rank.*series).begin() + first);
+    }
+    slowest_.erase(slowest_.begin() + first);
+    --visits_[visit];
+    ++discarded;
+  }
+  return discarded;
+}
+
+std::vector<RankSamples> PhaseLog::visit(std::size_t index) const {
+  const auto begin = static_cast<std::ptrdiff_t>(begin_of(index));
+  const auto end = begin + static_cast<std::ptrdiff_t>(visits_.at(index));
   std::vector<RankSamples> out(ranks_.size());
   for (std::size_t r = 0; r < ranks_.size(); ++r) {
     for (const auto series : kSampleSeries) {
       const std::vector<double>& from = ranks_[r].*series;
-      (out[r].*series).assign(from.begin() + static_cast<std::ptrdiff_t>(first), from.end());
+      (out[r].*series).assign(from.begin() + begin, from.begin() + end);
     }
   }
   return out;
+}
+
+std::vector<double> PhaseLog::slowest_of_visit(std::size_t index) const {
+  const auto begin = slowest_.begin() + static_cast<std::ptrdiff_t>(begin_of(index));
+  return {begin, begin + static_cast<std::ptrdiff_t>(visits_.at(index))};
 }
 
 }  // namespace hvd::bench

@@ -3,6 +3,7 @@
 #include <exception>
 #include <utility>
 
+#include "bench/host_facts.h"
 #include "bench/train/device_trainer.h"
 #include "bench/train/host_trainer.h"
 #include "engine/base/assert.h"
@@ -12,17 +13,17 @@
 namespace hvd::bench {
 
 RankParts::RankParts(const Setup& setup, const EngineOptions& options, GpuBackend* gpus,
-                     std::unique_ptr<comm::Communicator> communicator, const std::function<void()>& failing)
+                     std::unique_ptr<comm::Communicator> communicator, const RankEndings& endings)
     : setup_(setup), options_(options), gpus_(gpus), setting_(setting_of(options, setup.gpu)) {
   if (setup.device == Device::kCuda) {
-    open_gpu(options, std::move(communicator), failing);
+    open_gpu(options, std::move(communicator), endings);
   } else {
     host_ = std::make_unique<Engine>(std::move(communicator), options);
   }
 }
 
 void RankParts::open_gpu(const EngineOptions& options, std::unique_ptr<comm::Communicator> communicator,
-                         const std::function<void()>& failing) {
+                         const RankEndings& endings) {
   HVD_ASSERT(gpus_ != nullptr);
   const comm::Topology& topology = communicator->topology();
   std::unique_ptr<comm::DeviceCommunicator> gpus;
@@ -33,7 +34,7 @@ void RankParts::open_gpu(const EngineOptions& options, std::unique_ptr<comm::Com
     gpus = connect(std::move(communicator), std::move(nccl));
   } catch (const std::exception& error) {
     if (communicator) communicator->control().abort(error.what());  // connect() tells the peers itself
-    if (failing) failing();
+    if (endings.failing) endings.failing();
     throw;
   }
   comm_ = gpus->backend();
@@ -42,7 +43,7 @@ void RankParts::open_gpu(const EngineOptions& options, std::unique_ptr<comm::Com
   }
   DeviceOptions device = setup_.gpu.schedule;
   device.graph = device.graph && !setup_.profile;  // a profiled step is waited for, operation by operation
-  device_ = std::make_unique<DeviceEngine>(std::move(gpus), options, device);
+  device_ = std::make_unique<DeviceEngine>(std::move(gpus), options, device, endings.stuck);
   if (const std::string_view refusal = device_->graph_refusal(); !refusal.empty()) {
     notes_.emplace_back(refusal);
     device_->enqueue_every_step();  // phases are compared: what the main one cannot have, none has
@@ -52,7 +53,7 @@ void RankParts::open_gpu(const EngineOptions& options, std::unique_ptr<comm::Com
 
 std::unique_ptr<comm::DeviceCommunicator> RankParts::connect(std::unique_ptr<comm::Communicator> communicator,
                                                              std::shared_ptr<comm::nccl::Api> nccl) {
-  const Deadline deadline = Deadline::after(setup_.deadline);
+  const Deadline deadline = setup_.startup_deadline.from_now();
   if (!setup_.gpu.two_levels) {
     return comm::make_nccl(std::move(communicator), *runtime_, std::move(nccl), setup_.gpu.nccl, deadline);
   }
@@ -61,9 +62,17 @@ std::unique_ptr<comm::DeviceCommunicator> RankParts::connect(std::unique_ptr<com
                                  setup_.gpu.nccl, deadline);
 }
 
-GpuDescription RankParts::gpu(const std::string& engines) const {
+GpuDescription RankParts::gpu(const std::string& engines, const std::string& nccl_log) {
   const gpu::Device& device = runtime_->device();
-  GpuDescription gpu = describe_gpu(device, board_facts(device.uuid), list_.driver_version, list_.runtime_version);
+  const BoardFacts board = board_facts(device.uuid);
+  GpuDescription gpu = describe_gpu(device, board, list_.driver_version, list_.runtime_version);
+  const comm::Topology& where = engine().topology();
+  describe_place(gpu, device, board,
+                 {.ranks_on_host = where.local_size,
+                  .nodes = where.nodes,
+                  .ranks = where.size,
+                  .cpus = affinity(),
+                  .nccl_log = nccl_log});
   if (!engines.empty()) gpu["gpu.engines"] = hex64(Hasher().text(engines).value());
   return gpu;
 }

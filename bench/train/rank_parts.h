@@ -18,14 +18,20 @@
 
 namespace hvd::bench {
 
+/// What a rank calls when it fails; any may be null.
+struct RankEndings {
+  /// Called before an error leaves the constructor: before the communicator is destroyed if this rank's GPU cannot be
+  /// opened, after that if the ranks cannot connect.
+  std::function<void()> failing;
+  StuckRank stuck;
+};
+
 class RankParts {
  public:
-  /// Collective. `gpus` is not null where `setup` is to run on GPUs.
-  /// `failing` (may be null) is called when an error is about to leave: before the communicator goes where this rank's
-  /// GPU could not be opened, after it where the ranks could not connect. Errors: those of opening this rank's GPU and
-  /// of NCCL; the peers are told.
+  /// Collective. `gpus` is not null where `setup` is to run on GPUs. Errors: those of opening this rank's GPU and of
+  /// NCCL; the peers are told.
   RankParts(const Setup& setup, const EngineOptions& options, GpuBackend* gpus,
-            std::unique_ptr<comm::Communicator> communicator, const std::function<void()>& failing);
+            std::unique_ptr<comm::Communicator> communicator, const RankEndings& endings);
 
   [[nodiscard]] bool on_gpu() const { return device_ != nullptr; }
   [[nodiscard]] Engine& engine() { return device_ ? device_->engine() : *host_; }
@@ -35,8 +41,8 @@ class RankParts {
   [[nodiscard]] bool graphs() const { return device_ && device_->graphs(); }
   /// What is not as was asked for, one line each.
   [[nodiscard]] const std::vector<std::string>& notes() const { return notes_; }
-  /// Only where on_gpu(). `engines`: NetworkFacts::engines.
-  [[nodiscard]] GpuDescription gpu(const std::string& engines) const;
+  /// Only where on_gpu(). `engines`: NetworkFacts::engines; `nccl_log`: what NCCL has logged in this process.
+  [[nodiscard]] GpuDescription gpu(const std::string& engines, const std::string& nccl_log = {});
   /// Of all ranks.
   [[nodiscard]] std::int64_t images_per_step() { return engine().size() * setup_.model.batch_size; }
   /// Of the steps as they are.
@@ -51,7 +57,7 @@ class RankParts {
 
  private:
   void open_gpu(const EngineOptions& options, std::unique_ptr<comm::Communicator> communicator,
-                const std::function<void()>& failing);
+                const RankEndings& endings);
   std::unique_ptr<comm::DeviceCommunicator> connect(std::unique_ptr<comm::Communicator> communicator,
                                                     std::shared_ptr<comm::nccl::Api> nccl);
 

@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "bench/measure/median.h"
+#include "bench/train/agreement.h"
 #include "engine/base/hash.h"
 
 namespace hvd::bench {
@@ -66,12 +67,17 @@ RunRecord describe_run(const Options& options, const Setup& setup, const Session
   return run;
 }
 
-void add_provenance(RunRecord& run, const Options& options, const SessionFacts& facts, Trainer& trainer) {
+void add_provenance(RunRecord& run, const Options& options, const Setup& setup, const SessionFacts& facts,
+                    Trainer& trainer) {
   const auto add = [&](const std::string& key, const std::string& value, bool in_fingerprint) {
     if (!value.empty()) run.provenance.try_emplace(key, ProvenanceFact{value, in_fingerprint});
   };
   const EngineOptions& engine = options.engine;
   add("compute.backend", trainer.train_step().description(), true);
+  if (const StoredLayouts stored = stored_layouts(trainer.train_step()); !stored.layouts.empty()) {
+    // Follows from the processor and the library, which are in the fingerprint; records before 2026-11-23 lack it.
+    add("compute.layouts", hex64(stored.hash()), false);
+  }
   if (options.replay_shrink > 1) add("replay.gradient_divisor", std::to_string(options.replay_shrink), true);
   add("comm.library", trainer.engine().library(), true);
   if (run.device == "cuda") {
@@ -80,6 +86,8 @@ void add_provenance(RunRecord& run, const Options& options, const SessionFacts& 
     if (trainer.facts().bound) run.provenance.merge(bound_facts(*trainer.facts().bound));
     run.provenance.insert(facts.gpus.provenance.begin(), facts.gpus.provenance.end());
   } else {
+    // Records without this fact may have used Winograd's algorithm, where the library has it.
+    if (run.device == "cpu" && !options.winograd) add("compute.winograd", "no", true);
     add("comm.algorithm", std::string(comm::name(options.comm_options.algorithm)), true);
     add("comm.segment_bytes", std::to_string(options.comm_options.segment_bytes), true);
   }
@@ -88,7 +96,20 @@ void add_provenance(RunRecord& run, const Options& options, const SessionFacts& 
   add("engine.fusion_threshold_bytes", std::to_string(engine.negotiation.fusion.threshold_bytes), true);
   add("engine.cache_capacity", std::to_string(engine.negotiation.cache_capacity), true);
   add("engine.cycle_time_us", std::to_string(engine.cycle_time.count()), true);
+  if (run.device == "cpu") {
+    if (std::string slow = models::onednn_slow_reason(setup.compute); !slow.empty()) {
+      add_caution(run.provenance, "bf16_without_amx", std::move(slow));
+    }
+  }
+  // Records without this fact had labels that cycled, and are comparable with runs of --labels cycled.
+  if (run.device != "replay") {
+    add("data.labels", std::string(models::name(options.label_rule)), options.label_rule == models::LabelRule::kFresh);
+  }
   add("sgd.learning_rate", number(options.learning_rate), false);
+  add("sgd.learning_rate_scaled",
+      number(scaled_learning_rate(options.learning_rate, trainer.engine().size(), setup.rate_scaling)), false);
+  add("sgd.learning_rate_bound", number(setup.rate_scaling.bound), false);
+  add("sgd.learning_rate_warm_up_steps", std::to_string(setup.rate_scaling.warm_up_steps), false);
   add("sgd.momentum", number(options.momentum), false);
   add("sgd.weight_decay", number(options.weight_decay), false);
 }

@@ -29,7 +29,8 @@ RunRecord describe_run(const Options& options, const Setup& setup, const Session
 
 /// What only a session knows of its provenance: backend, transport, knobs of engine and optimiser. Keys that
 /// `run` has already are kept.
-void add_provenance(RunRecord& run, const Options& options, const SessionFacts& facts, Trainer& trainer);
+void add_provenance(RunRecord& run, const Options& options, const Setup& setup, const SessionFacts& facts,
+                    Trainer& trainer);
 
 /// Samples so far, the median with its interval, the throughput.
 void fill_samples(RunRecord& run, const PhaseLog& log);

@@ -182,9 +182,12 @@ Setup settle(const Options& options, GpuBackend* gpus) {
   refuse_types(options, setup);
   setup.compute = options.compute;
   setup.deadline = options.engine.deadline;
+  setup.startup_deadline = options.startup_deadline;
   setup.gpu = options.gpu;
   setup.gradient = options.allreduce.value_or(DataType::kF32);
   setup.seed = options.seed;
+  setup.labels = options.label_rule;
+  setup.winograd = options.winograd;
   setup.sgd.learning_rate = options.learning_rate;
   setup.sgd.momentum = options.momentum;
   setup.sgd.weight_decay = options.weight_decay;

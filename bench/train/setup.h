@@ -11,7 +11,9 @@
 #include "bench/options.h"
 #include "bench/run_record.h"
 #include "bench/train/gpu_backend.h"
+#include "bench/train/learning_rate.h"
 #include "models/replay/replay.h"
+#include "models/synthetic.h"
 #include "models/train_step.h"
 #include "models/zoo/zoo.h"
 
@@ -24,14 +26,18 @@ struct Setup {
   DataType gradient = DataType::kF32;  ///< of the all-reduce, and so of the gradient arena
   std::uint64_t seed = 1;
   models::SgdOptions sgd;  ///< for one rank, as given
+  RateScaling rate_scaling;
+  bool winograd = true;  ///< device kCpu
   bool profile = false;
+  models::LabelRule labels = models::LabelRule::kFresh;
   int batches = 0;  ///< different mini-batches to cycle; 0: batches_to_cycle()
   /// Schedule of phase full; kNone: there is no phase full, nothing is ever reduced.
   Schedule schedule = Schedule::kStatic;
   std::size_t fusion_threshold_bytes = 0;
-  std::chrono::milliseconds deadline{60000};  ///< of every wait
-  GpuOptions gpu;                             ///< device kCuda
-  bool interleaved = false;                   ///< phases solo, none and full in rounds
+  Patience deadline = std::chrono::milliseconds(60000);          ///< of every wait once the first steps are over
+  Patience startup_deadline = std::chrono::milliseconds(60000);  ///< of every wait before
+  GpuOptions gpu;                                                ///< device kCuda
+  bool interleaved = false;                                      ///< phases solo, none and full in rounds
   std::optional<models::ReplayProfile> replay;
   std::vector<std::string> notes;  ///< choices made for the user
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "bench/train/checksum.h"
+#include "bench/train/learning_rate.h"
 
 namespace hvd::bench {
 namespace {
@@ -19,6 +20,8 @@ models::StepOptions Trainer::step_options() const {
   options.gradient = setup_.gradient;
   options.seed = setup_.seed;
   options.profile = setup_.profile;
+  options.winograd = setup_.winograd;
+  options.gradient_prescale = prescale();
   return options;
 }
 
@@ -26,7 +29,7 @@ SyntheticBatches Trainer::make_batches() const {
   const std::int64_t elements = kImageChannels * setup_.model.image_size * setup_.model.image_size;
   const int count = setup_.batches > 0 ? setup_.batches : batches_to_cycle(setup_.model.batch_size, elements);
   return {models::SyntheticSpec{setup_.seed, elements, setup_.model.classes}, setup_.model.batch_size, count,
-          BatchPlace{engine_.rank(), engine_.size()}};
+          BatchPlace{engine_.rank(), engine_.size()}, setup_.labels};
 }
 
 std::vector<core::GradientInfo> Trainer::gradient_infos() const {
@@ -42,13 +45,16 @@ void Trainer::start() {
   step_->state_changed();
 }
 
-ReduceOp Trainer::reduction() const { return setup_.gradient == DataType::kF16 ? ReduceOp::kAverage : ReduceOp::kSum; }
+// NCCL's mean would do it as well, but in fp16 it becomes an operation (PreMulSum) that NVLS does not serve.
+double Trainer::prescale() const {
+  return setup_.gradient == DataType::kF16 && setup_.reduces() ? 1.0 / engine_.size() : 1.0;
+}
 
 models::SgdOptions Trainer::sgd(Phase phase) const {
   models::SgdOptions options = setup_.sgd;
   if (phase == Phase::kFull) {
-    options.learning_rate *= engine_.size();
-    if (reduction() == ReduceOp::kSum) options.gradient_scale = 1.0 / engine_.size();
+    options.learning_rate = learning_rate_of_step(options.learning_rate, engine_.size(), steps_, setup_.rate_scaling);
+    options.gradient_scale = 1.0 / engine_.size() / prescale();
     if (last_phase_ && *last_phase_ != Phase::kFull) options.momentum = 0;
   } else if (setup_.reduces()) {
     options.learning_rate = 0;
@@ -60,6 +66,7 @@ models::SgdOptions Trainer::enter(Phase phase) {
   if (phase != last_phase_) set_schedule(phase == Phase::kFull ? setup_.schedule : Schedule::kNone);
   const models::SgdOptions options = sgd(phase);
   last_phase_ = phase;
+  if (phase == setup_.main_phase()) ++main_steps_;
   return options;
 }
 
@@ -75,6 +82,13 @@ std::vector<StepTimes> Trainer::steps(Phase phase, std::int64_t count) {
   for (std::int64_t i = 0; i < count; ++i) times.push_back(step(phase));
   return times;
 }
+
+void Trainer::end_startup() {
+  deadline_ = setup_.deadline;
+  apply_deadline();
+}
+
+void Trainer::apply_deadline() { engine_.set_deadline(deadline_); }
 
 void Trainer::sit_out(Phase phase, std::uint64_t steps) {
   steps_ += steps;

@@ -82,7 +82,7 @@ class Trainer {
 
   /// One training step in `phase`; `probe` (may be null) looks into it.
   ///
-  /// Phase full trains: learning rate times world size (Horovod's guide), gradients averaged. A session with
+  /// Phase full trains: learning rate scaled by the world size (learning_rate.h), gradients averaged. A session with
   /// phase full runs none and solo at learning rate 0: the same work, but the ranks' weights stay equal.
   /// Their momentum does not, so the first step in full after another phase runs with momentum 0.
   StepTimes step(Phase phase, const StepProbe* probe = nullptr);
@@ -122,7 +122,13 @@ class Trainer {
   [[nodiscard]] Engine& engine() { return engine_; }
   [[nodiscard]] const NetworkFacts& facts() const { return facts_; }
   [[nodiscard]] std::uint64_t steps_done() const { return steps_; }
-  /// Of them, this rank's that were launched on a GPU while the step before ran.
+  /// Steps that this rank itself has begun in the session's main phase.
+  [[nodiscard]] std::uint64_t main_steps() const { return main_steps_; }
+  /// Steps that may take far longer than those behind them, because something is done for the first time.
+  [[nodiscard]] virtual std::uint64_t settling_steps() const { return 1; }
+  /// From now on, waits for other ranks have the deadline of a step.
+  void end_startup();
+  /// Steps of this rank that were launched on a GPU while the step before ran.
   [[nodiscard]] std::uint64_t steps_ahead() const { return steps_ahead_; }
   /// Memory plan of this rank where it trains: the step's arenas and workspaces, the batches, and the engine's
   /// buffers: the fusion buffer, and, between processes of one host (`processes`), its peers' arenas: shared memory
@@ -130,11 +136,12 @@ class Trainer {
   [[nodiscard]] virtual std::int64_t planned_bytes(bool processes) const = 0;
   /// Of the GPU that it trains on, if it does.
   [[nodiscard]] virtual std::optional<MemoryUse> device_memory() { return std::nullopt; }
-  /// Sum, and then divided in the update, which scales anyhow; average where a sum could overflow (fp16).
-  [[nodiscard]] ReduceOp reduction() const;
+  /// Gradients are summed. The update divides them by the number of ranks; in fp16, where a sum could overflow, the
+  /// gradient of the loss is divided instead (prescale()).
+  static constexpr ReduceOp kReduction = ReduceOp::kSum;
 
  protected:
-  Trainer(const Setup& setup, Engine& engine) : setup_(setup), engine_(engine) {}
+  Trainer(const Setup& setup, Engine& engine) : setup_(setup), engine_(engine), deadline_(setup.startup_deadline) {}
 
   /// What must be done before a step in `phase` is begun: sets the schedule, and says with what numbers it updates.
   models::SgdOptions enter(Phase phase);
@@ -142,6 +149,8 @@ class Trainer {
   virtual StepTimes run(const models::SgdOptions& sgd, const StepProbe* probe) = 0;
   /// Of the steps that follow.
   virtual void set_schedule(Schedule schedule) = 0;
+  /// Hands `deadline_` to whoever waits for other ranks.
+  virtual void apply_deadline();
 
   static double seconds(std::chrono::nanoseconds time) { return std::chrono::duration<double>(time).count(); }
   /// StepOptions of the setup; threads are left to the caller.
@@ -152,13 +161,16 @@ class Trainer {
 
   const Setup& setup_;
   Engine& engine_;
+  Patience deadline_;
   std::unique_ptr<models::TrainStep> step_;  // by the constructor of who derives
   NetworkFacts facts_;
   models::ReplayRecorder* recorder_ = nullptr;
-  std::uint64_t steps_ = 0, steps_ahead_ = 0;
+  std::uint64_t steps_ = 0, main_steps_ = 0, steps_ahead_ = 0;
 
  private:
   [[nodiscard]] models::SgdOptions sgd(Phase phase) const;
+  /// StepOptions::gradient_prescale. Only GPUs reduce in fp16.
+  [[nodiscard]] double prescale() const;
 
   std::optional<Phase> last_phase_;
 };

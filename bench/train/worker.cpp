@@ -32,7 +32,14 @@ void push(RankSamples& samples, const StepTimes& times) {
 Worker::Worker(Trainer& trainer, ProcessFacts process, std::uint64_t seed)
     : trainer_(trainer), process_(std::move(process)), seed_(seed) {}
 
+void Worker::leave_startup() {
+  if (started_up_ || trainer_.main_steps() < trainer_.settling_steps()) return;
+  trainer_.end_startup();
+  started_up_ = true;
+}
+
 Answer Worker::execute(const Directive& directive) {
+  leave_startup();
   Answer answer;
   switch (directive.task) {
     case Task::kSteps: answer = train(directive); break;

@@ -31,6 +31,8 @@ class Worker {
   void follow();
 
  private:
+  /// A directive has come, so all ranks have answered the one before: start-up is over if the first steps are.
+  void leave_startup();
   Answer train(const Directive& directive);
   Answer time_buckets();
   Answer final_check();
@@ -40,6 +42,7 @@ class Worker {
   ProcessFacts process_;
   std::uint64_t seed_;
   std::int64_t peak_before_check_ = 0;
+  bool started_up_ = false;
 };
 
 }  // namespace hvd::bench

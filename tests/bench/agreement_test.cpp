@@ -41,6 +41,43 @@ std::vector<std::string> meet(const std::vector<Wishes>& ranks) {
                   });
 }
 
+/// The texts with which ranks that store their parameters so are refused.
+std::vector<std::string> compare(const std::vector<StoredLayouts>& ranks) {
+  auto communicators = comm::make_loopback(static_cast<int>(ranks.size()));
+  std::vector<std::string> thrown(ranks.size());
+  std::vector<std::jthread> threads;
+  for (std::size_t r = 0; r < ranks.size(); ++r) {
+    threads.emplace_back([&, r] {
+      Engine engine(std::move(communicators[r]), {});
+      try {
+        require_equal_layouts(engine, ranks[r]);
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), Errc::kMismatch) << error.what();
+        thrown[r] = error.what();
+      }
+      engine.barrier();
+    });
+  }
+  threads.clear();
+  return thrown;
+}
+
+TEST(Agreement, LayoutsThatDifferAreNamedOnAllRanks) {
+  const StoredLayouts wide{"A, onednn 2.6.0 avx512_core", {{"conv", "acdb"}, {"fc", "AB16b16a"}}};
+  const StoredLayouts narrow{"B, onednn 2.6.0 avx2", {{"conv", "acdb"}, {"fc", "AB8b8a"}}};
+  for (const std::string& text : compare({wide, wide, wide})) EXPECT_EQ(text, "");
+  const StoredLayouts same_on_another{"C, onednn 3.7.2 avx512_core_fp16", wide.layouts};
+  for (const std::string& text : compare({wide, same_on_another})) EXPECT_EQ(text, "") << "only layouts count";
+
+  const auto thrown = compare({wide, same_on_another, narrow, narrow});
+  for (const std::string& text : thrown) EXPECT_EQ(text, thrown[0]);
+  const std::string& text = thrown[0];
+  EXPECT_NE(text.find("fc is AB16b16a on rank 0 (host "), std::string::npos) << text;
+  EXPECT_NE(text.find(", A, onednn 2.6.0 avx512_core) and AB8b8a on rank 2 (host "), std::string::npos) << text;
+  EXPECT_NE(text.find(", B, onednn 2.6.0 avx2)"), std::string::npos) << text;
+  EXPECT_NE(text.find("1 more ranks differ"), std::string::npos) << text;
+}
+
 TEST(Agreement, EqualRanksGoOn) {
   const Wishes same = wishes({});
   for (const std::string& text : meet({same, same, same})) EXPECT_EQ(text, "");
@@ -80,6 +117,8 @@ TEST(Agreement, WhatMustBeEqualIsCompared) {
   EXPECT_TRUE(differs([](Options& o) { o.classes = 10; }));
   EXPECT_TRUE(differs([](Options& o) { o.seed = 2; }));
   EXPECT_TRUE(differs([](Options& o) { o.threads = 3; }));
+  EXPECT_TRUE(differs([](Options& o) { o.winograd = false; }));
+  EXPECT_TRUE(differs([](Options& o) { o.label_rule = models::LabelRule::kCycled; }));
   EXPECT_TRUE(differs([](Options& o) { o.learning_rate = 0.02; }));
   EXPECT_TRUE(differs([](Options& o) { o.device = Device::kReference; }));
   EXPECT_TRUE(differs([](Options& o) { o.allreduce = DataType::kBF16; }));

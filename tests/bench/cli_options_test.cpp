@@ -39,14 +39,25 @@ TEST(CommandLine, DefaultsNeedNothing) {
   EXPECT_FALSE(line.options.num_iters.has_value());
 }
 
+TEST(CommandLine, StartUpIsGivenAtLeastAStepsDeadline) {
+  EXPECT_EQ(parse("--deadline-seconds 5").options.startup_deadline.timeout.count(), 300'000);
+  EXPECT_EQ(parse("--deadline-seconds 900").options.startup_deadline.timeout.count(), 900'000);
+  EXPECT_EQ(parse("--deadline-seconds 900 --startup-deadline-seconds 7").options.startup_deadline.timeout.count(),
+            7000);
+  EXPECT_EQ(parse("").options.startup_deadline.set_by, std::string("--startup-deadline-seconds"));
+}
+
 TEST(CommandLine, EveryOption) {
   const Options o =
       parse(
           "train --model vgg16 --batch-size 4 --image-size 64 --classes 10 --auxiliary-head --dtype bf16 --device cpu "
-          "--threads 3 --seed 9 --learning-rate 0.5 --replay r.txt --replay-shrink 64 --comm loopback --ranks 2 "
+          "--threads 3 --seed 9 --no-winograd --labels cycled --learning-rate 0.5 --replay r.txt --replay-shrink 64 "
+          "--comm loopback "
+          "--ranks 2 "
           "--schedule negotiated "
           "--allreduce-dtype bf16 --algorithm ring --bucket-mb 0.5 --fusion-threshold-mb 2 --cycle-time-ms 2.5 "
-          "--cache-capacity 7 --deadline-seconds 1.5 --num-warmup-batches 0 --num-batches-per-iter 10 --num-iters 5 "
+          "--cache-capacity 7 --deadline-seconds 1.5 --startup-deadline-seconds 2.5 --num-warmup-batches 0 "
+          "--num-batches-per-iter 10 --num-iters 5 "
           "--target-interval 0.05 --max-time 60 --efficiency --profile --no-check --db x.db --json --quiet "
           "--timeline-filename t.json")
           .options;
@@ -59,6 +70,8 @@ TEST(CommandLine, EveryOption) {
   EXPECT_EQ(o.device, Device::kCpu);
   EXPECT_EQ(o.threads, 3);
   EXPECT_EQ(o.seed, 9U);
+  EXPECT_FALSE(o.winograd);
+  EXPECT_EQ(o.label_rule, models::LabelRule::kCycled);
   EXPECT_DOUBLE_EQ(o.learning_rate, 0.5);
   EXPECT_EQ(o.replay_file, "r.txt");
   EXPECT_EQ(o.replay_shrink, 64);
@@ -73,7 +86,9 @@ TEST(CommandLine, EveryOption) {
   EXPECT_EQ(o.engine.negotiation.fusion.threshold_bytes, std::size_t{2} << 20);
   EXPECT_EQ(o.engine.cycle_time.count(), 2500);
   EXPECT_EQ(o.engine.negotiation.cache_capacity, 7U);
-  EXPECT_EQ(o.engine.deadline.count(), 1500);
+  EXPECT_EQ(o.engine.deadline.timeout.count(), 1500);
+  EXPECT_EQ(o.engine.deadline.set_by, std::string("--deadline-seconds"));
+  EXPECT_EQ(o.startup_deadline.timeout.count(), 2500);
   EXPECT_EQ(o.num_warmup_batches, 0);
   EXPECT_EQ(o.num_batches_per_iter, 10);
   EXPECT_EQ(o.num_iters, 5);
@@ -199,7 +214,7 @@ TEST(CommandLine, OfGpus) {
   EXPECT_EQ(knobs.nccl.max_ctas, 8);
   EXPECT_FALSE(knobs.nccl.register_memory);
   EXPECT_TRUE(knobs.nccl.share_gpus);
-  EXPECT_EQ(knobs.nccl.deadline.count(), 5000);
+  EXPECT_EQ(knobs.nccl.deadline.timeout.count(), 5000);
   EXPECT_EQ(error_of("--fusion-level 3"), "--fusion-level: '3' is not a whole number from 0 to 2");
 }
 

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <functional>
@@ -32,14 +33,11 @@ Options options() {
   return options;
 }
 
-/// What a FakeStep makes of the images: their mean.
+/// What a FakeStep makes of the batch of `step`.
 float input_of(int rank, int ranks, const bench::Setup& setup, int count, std::uint64_t step) {
-  const SyntheticBatches batches({setup.seed, 3 * kImageSize * kImageSize, setup.model.classes}, kBatch, count,
-                                 {rank, ranks});
-  const models::Batch batch = batches.at(step);
-  double sum = 0;
-  for (const float value : batch.images) sum += static_cast<double>(value);
-  return static_cast<float>(sum / static_cast<double>(batch.images.size()));
+  SyntheticBatches batches({setup.seed, 3 * kImageSize * kImageSize, setup.model.classes}, kBatch, count,
+                           {rank, ranks});
+  return FakeStep::input_of(batches.at(step));
 }
 
 /// `ranks` trainers on as many fake GPUs.
@@ -64,6 +62,7 @@ bench::Setup make_setup() {
   FakeGpus gpus(1);
   bench::Setup setup = settle(options(), &gpus);
   setup.batches = 1;
+  setup.rate_scaling = {.warm_up_steps = 0, .bound = 1};
   return setup;
 }
 
@@ -84,13 +83,13 @@ TEST(DeviceTrainer, PhasesTrainAsTheyDoOnTheHost) {
   constexpr std::array kPhases{Phase::kFull, Phase::kFull, Phase::kFull, Phase::kNone,
                                Phase::kNone, Phase::kFull, Phase::kFull};
 
-  float inputs = 0;
-  for (int r = 0; r < kRanks; ++r) inputs += input_of(r, kRanks, setup, 1, 0);
   std::vector<float> expected(FakeStep::kElements, 0.0F);
   std::vector<float> momentum(FakeStep::kElements, 0.0F);
   for (std::size_t s = 0; s < kPhases.size(); ++s) {
     if (kPhases[s] == Phase::kNone) continue;
     const bool after_none = s > 0 && kPhases[s - 1] == Phase::kNone;
+    float inputs = 0;
+    for (int r = 0; r < kRanks; ++r) inputs += input_of(r, kRanks, setup, 1, s);
     for (std::size_t k = 0; k < expected.size(); ++k) {
       // The mean of the ranks' gradients, at the learning rate of one rank times their number.
       const float gradient = FakeStep::gradient_of(inputs / kRanks, expected[k], k);
@@ -176,8 +175,8 @@ TEST(DeviceTrainer, AProbeSeesGradientsBeforeAndAfterTheReductionInAnyStep) {
                             std::memcpy(reduced.data(), bytes.data(), bytes.size());
                           }};
     trainer.step(Phase::kFull, &probe);
-    const float mine = input_of(rank.rank, 2, setup, 1, 0);
-    const float other = input_of(1 - rank.rank, 2, setup, 1, 0);
+    const float mine = input_of(rank.rank, 2, setup, 1, 4);
+    const float other = input_of(1 - rank.rank, 2, setup, 1, 4);
     const std::vector<std::size_t> elements{2, 3, 4, 7, FakeStep::kElements - 1};
     for (std::size_t i = 0; i < elements.size(); ++i) {
       const std::size_t k = elements[i];

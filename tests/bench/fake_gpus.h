@@ -2,6 +2,7 @@
 // tensors whose kernels are a line of arithmetic each. What it computes, expected_parameters() computes again, simply.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <cstring>
@@ -30,6 +31,7 @@ struct FakeStepFaults {
   std::string out_of_memory;     ///< what making it says instead
   bool first_overflows = false;  ///< the first step's gradients are infinite, and its update does nothing
   bool deaf = false;             ///< GPUs but the first keep the engines that they found to be the fastest
+  std::vector<double> losses;    ///< of the first steps, the last of them from then on; empty: the number of the step
 };
 
 class FakeStep final : public models::DeviceStep {
@@ -37,9 +39,13 @@ class FakeStep final : public models::DeviceStep {
   static constexpr std::array<std::size_t, 5> kCounts{7, 300, 12, 64, 5};
   static constexpr std::size_t kElements = 7 + 300 + 12 + 64 + 5;
 
-  FakeStep(FakeRuntime& gpu, const models::ArenaAllocator& allocate, FakeStepFaults faults, bool profile,
-           const models::CudnnOptions& cudnn)
-      : gpu_(gpu), faults_(std::move(faults)), profile_(profile), stream_(gpu.make_stream(gpu::Priority::kNormal)) {
+  FakeStep(FakeRuntime& gpu, const models::ArenaAllocator& allocate, FakeStepFaults faults,
+           const models::StepOptions& options, const models::CudnnOptions& cudnn)
+      : gpu_(gpu),
+        faults_(std::move(faults)),
+        profile_(options.profile),
+        prescale_(static_cast<float>(options.gradient_prescale)),
+        stream_(gpu.make_stream(gpu::Priority::kNormal)) {
     if (cudnn.tune) {  // each GPU measures something else
       engines_ = "engine " + std::to_string(gpu.device().index);
       const std::string agreed = cudnn.agree ? cudnn.agree(engines_) : engines_;
@@ -83,14 +89,20 @@ class FakeStep final : public models::DeviceStep {
   void state_changed() override {}
   [[nodiscard]] gpu::StreamView compute_stream() const override { return stream_; }
 
-  void load(const models::Batch& batch, Deadline /*deadline*/) override {
-    double sum = 0;
+  /// What a step makes of its batch: a number that depends on the images and on the labels.
+  static float input_of(const models::Batch& batch) {
+    double sum = 0, labels = 0;
     for (const float value : batch.images) sum += static_cast<double>(value);
+    for (const std::int32_t label : batch.labels) labels = 0.5 * labels + label;
+    return static_cast<float>(sum / static_cast<double>(batch.images.size()) + 1e-3 * labels);
+  }
+
+  void load(const models::Batch& batch, Deadline /*deadline*/) override {
     if (++loads_ == faults_.load_fails_at && gpu_.device().index == faults_.load_fails_on) {
       throw Error(Errc::kBackend, "the copy of batch " + std::to_string(loads_) + " failed");
     }
     from_ = 1 - from_;  // the copy of the step before may be on its way
-    pinned().input = static_cast<float>(sum / static_cast<double>(batch.images.size()));
+    pinned().input = input_of(batch);
     send(offsetof(Numbers, input), sizeof(float));
   }
   void set_sgd(const models::SgdOptions& options) override {
@@ -112,7 +124,9 @@ class FakeStep final : public models::DeviceStep {
     gpu_.kernel(stream_, "loss", {launches_->bytes}, {loss}, [this, loss] {
       std::uint64_t launches = 0;
       std::memcpy(&launches, launches_->bytes.data(), sizeof launches);
-      const auto value = static_cast<double>(launches);
+      const double value = faults_.losses.empty()
+                               ? static_cast<double>(launches)
+                               : faults_.losses[std::min<std::size_t>(launches, faults_.losses.size()) - 1];
       std::memcpy(loss.data(), &value, sizeof value);
     });
     for (std::size_t i = 0; i < slots_.size(); ++i) {
@@ -135,7 +149,7 @@ class FakeStep final : public models::DeviceStep {
     });
   }
   void keep_loss_in(std::size_t place) override { place_ = place; }
-  /// The number of the step, from 1.
+  /// FakeStepFaults::losses, or the number of the step, from 1.
   [[nodiscard]] double loss(std::size_t place) const override {
     double value = 0;
     std::memcpy(&value, &losses_->bytes[place * sizeof value], sizeof value);
@@ -198,13 +212,14 @@ class FakeStep final : public models::DeviceStep {
     std::memcpy(&launches, launches_->bytes.data(), sizeof launches);
     for (std::size_t k = slot.offset; k < slot.offset + slot.count; ++k) {
       gradient()[k] = faults_.first_overflows && launches == 1 ? std::numeric_limits<float>::infinity()
-                                                               : gradient_of(now.input, parameter()[k], k);
+                                                               : prescale_ * gradient_of(now.input, parameter()[k], k);
     }
   }
 
   FakeRuntime& gpu_;
   FakeStepFaults faults_;
   bool profile_;
+  float prescale_;
   std::string engines_ = "engine of cuDNN's choice";
   std::vector<std::string> reports_;  // of all ranks
   std::vector<models::ArenaSlot> slots_;
@@ -232,6 +247,13 @@ class FakeGpus final : public bench::GpuBackend {
     }
   }
 
+  FakeGpus(const FakeGpus&) = delete;
+  FakeGpus& operator=(const FakeGpus&) = delete;
+  ~FakeGpus() override {
+    const MutexLock lock(mutex_);
+    hub_.end(libraries_);
+  }
+
   gpu::DeviceList list() override { return list_; }
   std::string unsupported_reason() override { return missing; }
   std::unique_ptr<gpu::Runtime> open(int index) override {
@@ -240,32 +262,42 @@ class FakeGpus final : public bench::GpuBackend {
     FakeOptions options;
     options.uuid = device.uuid;
     options.name = device.name;
-    return std::make_unique<FakeRuntime>(world_, index, options);
+    options.visible = device.visible;
+    auto runtime = std::make_unique<FakeRuntime>(world_, index, options);
+    if (on_launch) runtime->on_launch = [this, index] { on_launch(index); };
+    return runtime;
   }
   std::shared_ptr<comm::nccl::Api> load_nccl(gpu::Runtime& runtime) override {
     if (!no_nccl.empty()) throw Error(Errc::kUnsupported, no_nccl);
-    return std::make_shared<FakeNccl>(hub_, dynamic_cast<FakeRuntime&>(runtime), nccl);
+    auto library = std::make_shared<FakeNccl>(hub_, dynamic_cast<FakeRuntime&>(runtime), nccl);
+    const MutexLock lock(mutex_);
+    libraries_.push_back(library);
+    return library;
   }
   std::unique_ptr<models::DeviceStep> make_step(models::Graph /*graph*/, const models::StepOptions& options,
                                                 const models::CudnnOptions& cudnn, gpu::Runtime& runtime,
                                                 const models::ArenaAllocator& allocate) override {
     if (!faults.out_of_memory.empty()) throw Error(Errc::kOutOfMemory, faults.out_of_memory);
     if (runtime.device().index == 0) asked = cudnn;
-    return std::make_unique<FakeStep>(dynamic_cast<FakeRuntime&>(runtime), allocate, faults, options.profile, cudnn);
+    return std::make_unique<FakeStep>(dynamic_cast<FakeRuntime&>(runtime), allocate, faults, options, cudnn);
   }
   /// Races, memory freed in use, calls out of turn.
   [[nodiscard]] std::vector<std::string> violations() { return world_.violations(); }
+  [[nodiscard]] FakeNcclHub& hub() { return hub_; }
 
   FakeStepFaults faults;
   FakeNcclOptions nccl;
   std::string missing, no_nccl;
   int broken_gpu = -1;
-  models::CudnnOptions asked;  ///< of rank 0's step
+  std::function<void(int gpu)> on_launch;  ///< FakeRuntime::on_launch
+  models::CudnnOptions asked;              ///< of rank 0's step
 
  private:
   FakeWorld world_;
   FakeNcclHub hub_;
   gpu::DeviceList list_;
+  Mutex mutex_;
+  std::vector<std::weak_ptr<FakeNccl>> libraries_ HVD_GUARDED_BY(mutex_);
 };
 
 }  // namespace hvd::test

@@ -113,6 +113,39 @@ TEST(GpuSession, AnOverflowWhileTheLossScaleSettlesIsNoFault) {
   EXPECT_NE(run(options, others).error.find("is not a finite number on rank"), std::string::npos);
 }
 
+// In fp16 a sum could overflow, and NCCL's mean is not served by NVLS.
+TEST(GpuSession, Fp16DividesInTheLossAndSums) {
+  std::string weights;
+  for (const DataType compute : {DataType::kF32, DataType::kF16}) {
+    FakeGpus gpus(2);
+    Options options = gpu_options(2);
+    options.compute = compute;
+    options.allreduce = compute;
+    const RunRecord run = good(options, gpus).runs.at(0);
+    EXPECT_EQ(run.allreduce_type, compute == DataType::kF16 ? "fp16" : "fp32");
+    EXPECT_NE(run.checks.find("100 % of 388 elements"), std::string::npos) << run.checks;
+    for (const std::string& line : gpus.hub().log()) EXPECT_EQ(line.find("a mean"), std::string::npos) << line;
+    if (!weights.empty()) {
+      EXPECT_EQ(weights_of(run), weights) << "halves are exact";
+    }
+    weights = weights_of(run);
+  }
+}
+
+TEST(GpuSession, SaysWhichNetworkNcclChoseAndWhereARankIsWrong) {
+  FakeGpus gpus(2);
+  std::map<std::string, RunRecord> saved;
+  SessionObserver observer;
+  observer.nccl_log = [] { return std::string("h:1:2 [0] NCCL INFO Using network Socket\n"); };
+  observer.save = [&](const RunRecord& record) { saved[record.uuid] = record; };
+  const SessionResult result = run_session(
+      gpu_options(2), observer, [](RunRecord& record) { record.uuid = "1"; }, &gpus);
+  EXPECT_EQ(fact(result.runs.at(0), "nccl.network"), "Socket");
+  EXPECT_EQ(std::count(result.notes.begin(), result.notes.end(), "NCCL's network: Socket"), 1);
+  EXPECT_EQ(fact(result.runs.at(0), "caution.one_visible_gpu"), "");
+  EXPECT_EQ(fact(good(gpu_options(2), gpus).runs.at(0), "nccl.network"), "unknown");
+}
+
 TEST(GpuSession, TwoLevelsOnOneNodeAreOne) {
   FakeGpus gpus(2);
   Options options = gpu_options(2);

@@ -183,6 +183,9 @@ TEST(Launch, OneVoice) {
 
 TEST(Launch, GraceIsShorterThanTheLaunchersPatience) {
   EXPECT_LT(grace(detect_launch(kMpirun), SIGTERM).count(), 1000);
+  Environment open_mpi_5 = kMpirun;
+  open_mpi_5["PRTE_LAUNCHED"] = "1";
+  EXPECT_LE(grace(detect_launch(open_mpi_5), SIGTERM).count(), 100) << "it kills after 250 ms";
   EXPECT_LT(grace(detect_launch(slurm_step(true)), SIGTERM).count(), 30000);
   EXPECT_GT(grace(detect_launch(slurm_step(true)), SIGUSR1).count(), 10000);
 }

@@ -10,6 +10,7 @@
 #include "bench/measure/resample.h"
 #include "bench/measure/steady_state.h"
 #include "bench/measure/stopping_rule.h"
+#include "bench/measure/visits.h"
 
 namespace hvd::bench::measure_test {
 namespace {
@@ -182,6 +183,48 @@ TEST(StoppingRule, Reasons) {
   EXPECT_FALSE(reason_to_stop(rule, {.samples = 0, .elapsed_seconds = 500})) << "nothing measured yet";
 }
 
+TEST(StoppingRule, ANarrowIntervalOfFewRoundsIsNotEnough) {
+  const StoppingRule rule{.minimum_samples = 10, .minimum_rounds = 10, .maximum_seconds = 100};
+  EXPECT_FALSE(reason_to_stop(rule, {.samples = 900, .rounds = 9, .half_width = 0.001, .elapsed_seconds = 1}));
+  EXPECT_EQ(reason_to_stop(rule, {.samples = 900, .rounds = 10, .half_width = 0.001}), "interval narrow enough");
+  EXPECT_EQ(reason_to_stop(rule, {.samples = 9, .rounds = 2, .elapsed_seconds = 99, .next_seconds = 2}), "time cap");
+}
+
+TEST(Visits, TwentyRoundsFitTheTimeLeft) {
+  const auto samples = [](double sample, double left, std::size_t done, std::int64_t shortest) {
+    return visit_samples({.sample_seconds = sample,
+                          .round_seconds = 3 * sample,
+                          .seconds_left = left,
+                          .rounds_done = done,
+                          .shortest = shortest});
+  };
+  EXPECT_EQ(samples(0.125, 90, 0, 1), 8) << "a second; there is time for twelve";
+  EXPECT_EQ(samples(0.125, 45, 0, 1), 6) << "45 s / 20 rounds / 0.375 s";
+  EXPECT_EQ(samples(0.125, 45, 10, 1), 8) << "ten rounds are done";
+  EXPECT_EQ(samples(1, 60, 0, 1), 1);
+  EXPECT_EQ(samples(1, 60, 0, 2), 2) << "while first steps are compared with others";
+  EXPECT_EQ(samples(9, 60, 3, 1), 1) << "nothing fits: as short as can be";
+  EXPECT_EQ(samples(1e-9, 1e9, 0, 1), 100);
+  EXPECT_EQ(samples(0, 60, 0, 2), 2) << "nothing known";
+  EXPECT_EQ(samples(0.125, 6, 40, 1), 8) << "more rounds than aimed for";
+}
+
+TEST(FirstSteps, AreJudgedPhaseByPhase) {
+  const std::vector<Series> alike{{1.00, 1.01}, {1.02, 1.00}, {0.99, 1.00}, {1.01, 1.02, 0.98}, {1.00, 0.99}};
+  std::vector<Series> slower = alike;
+  for (Series& visit : slower) visit[0] *= 1.1;
+  const std::array<PhaseVisits, 2> both_alike{{{"solo", alike}, {"full", alike}}};
+  EXPECT_FALSE(judge_first_steps(both_alike, 1).discard) << judge_first_steps(both_alike, 1).text;
+  const std::array<PhaseVisits, 2> one_slower{{{"solo", alike}, {"full", slower}}};
+  const FirstStepVerdict verdict = judge_first_steps(one_slower, 1);
+  EXPECT_TRUE(verdict.discard) << verdict.text;
+  EXPECT_NE(verdict.text.find(", full +11.1 %"), std::string::npos) << verdict.text;
+  EXPECT_NE(verdict.text.find("(5 visits of each phase)"), std::string::npos) << verdict.text;
+  const std::array<PhaseVisits, 1> few{{{"full", {{2, 1}, {2, 1}, {2, 1}, {2, 1}, {2}}}}};
+  EXPECT_FALSE(judge_first_steps(few, 1).discard);
+  EXPECT_NE(judge_first_steps(few, 1).text.find("too few visits"), std::string::npos);
+}
+
 TEST(StoppingRule, ExactCountIgnoresTheInterval) {
   const StoppingRule rule{.exact_samples = 30, .minimum_samples = 10, .maximum_seconds = 100};
   EXPECT_FALSE(reason_to_stop(rule, {.samples = 29, .half_width = 0, .elapsed_seconds = 1}));
@@ -256,6 +299,39 @@ TEST(Decomposition, ByHand) {
   EXPECT_NEAR(sum, 1, 1e-12);
   EXPECT_NEAR(analysis.efficiency.value, 10.0 / 12.0, 1e-12);
   EXPECT_NEAR(analysis.against_independent.value, (2 / 12.0) / (1 / 10.6 + 1 / 11.0), 1e-12);
+}
+
+// A slow spell that lasts for whole rounds cancels, and one that meets a visit of one round does not move the middle.
+TEST(Decomposition, WhatARoundSharesCancels) {
+  std::vector<Round> rounds(9, round_by_hand(2));
+  const auto slow = [](std::vector<RankSamples>& ranks, double factor) {
+    for (RankSamples& rank : ranks) {
+      for (Series* series : {&rank.step, &rank.compute, &rank.exposed, &rank.update}) {
+        for (double& value : *series) value *= factor;
+      }
+    }
+  };
+  for (const std::size_t round : {2U, 3U, 4U, 5U}) {
+    for (std::vector<RankSamples>* phase : {&rounds[round].solo, &rounds[round].none, &rounds[round].full}) {
+      slow(*phase, 1.7);
+    }
+  }
+  slow(rounds[6].none, 2);
+  slow(rounds[8].full, 3);
+  const EfficiencyAnalysis analysis = analyse_efficiency(rounds, {.resamples = 200});
+  const std::vector<double> expected{10.0, 0.8, 0.2, 0.3, 0.1, 0.4, 0.2, 0.0};
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_NEAR(analysis.rows[i].fraction, expected[i] / 12.0, 1e-3) << analysis.rows[i].component;
+  }
+}
+
+TEST(Decomposition, AnIntervalThatHoldsZeroIsNotResolved) {
+  EXPECT_TRUE((DecompositionRow{"", 0.02, 1, -0.01, 0.05}.unresolved()));
+  EXPECT_TRUE((DecompositionRow{"", 0.02, 1, 0.0, 0.05}.unresolved()));
+  EXPECT_FALSE((DecompositionRow{"", 0.02, 1, 0.01, 0.05}.unresolved()));
+  EXPECT_FALSE((DecompositionRow{"", -0.02, 1, -0.05, -0.01}.unresolved()));
+  EXPECT_FALSE((DecompositionRow{"", 0, 0, 0.0, 0.0}.unresolved())) << "known to be 0";
+  EXPECT_FALSE((DecompositionRow{"", 0.02, 1, std::nullopt, std::nullopt}.unresolved())) << "no interval at all";
 }
 
 TEST(Decomposition, OneRoundOrTwoSamplesHaveNoInterval) {

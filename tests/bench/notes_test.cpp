@@ -48,5 +48,17 @@ TEST(Cautions, OfAnEfficiencyThatCannotBe) {
   EXPECT_EQ(cautions("above 100 %", {.value = 1.2, .low = 1.1, .high = 1.3}, 5, 1), 0) << "there are no others";
 }
 
+TEST(Cautions, AreFactsOutsideTheFingerprintAndLinesInTheOrderOfTheirNames) {
+  Provenance provenance;
+  provenance.insert({"cpu.model", {"a processor", true}});
+  add_caution(provenance, "zeal", "the last");
+  add_caution(provenance, "bf16_without_amx", "replaced");
+  add_caution(provenance, "bf16_without_amx", "the first");
+  ASSERT_TRUE(provenance.contains("caution.bf16_without_amx"));
+  EXPECT_FALSE(provenance.at("caution.bf16_without_amx").in_fingerprint);
+  EXPECT_EQ(caution_lines(provenance), (std::vector<std::string>{"caution: the first", "caution: the last"}));
+  EXPECT_TRUE(caution_lines({}).empty());
+}
+
 }  // namespace
 }  // namespace hvd::bench::notes_test

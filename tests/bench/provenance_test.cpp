@@ -16,6 +16,9 @@ TEST(Provenance, TheEnvironmentIsTakenByAllowListOnly) {
   const Provenance facts = environment_facts({{"OMP_NUM_THREADS", "2"},
                                               {"ONEDNN_MAX_CPU_ISA", "AVX2"},
                                               {"OMPI_MCA_btl", "self,vader"},
+                                              {"PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe"},
+                                              {"PRTE_MCA_hwloc_default_binding_policy", "none"},
+                                              {"PRTE_MCA_prte_hnp_uri", "123;tcp://10.0.0.1:5000"},
                                               {"LD_PRELOAD", "libjemalloc.so"},
                                               {"SLURM_JOB_ID", "42"},
                                               {"HOROVOD_CYCLE_TIME", "1"},
@@ -30,7 +33,8 @@ TEST(Provenance, TheEnvironmentIsTakenByAllowListOnly) {
   for (const auto& [key, fact] : facts) names += key + (fact.in_fingerprint ? "! " : " ");
   EXPECT_EQ(names,
             "env.HOROVOD_CYCLE_TIME env.HVD_IMAGE_DIGEST env.LD_PRELOAD! env.OMPI_MCA_btl! env.OMP_NUM_THREADS! "
-            "env.ONEDNN_MAX_CPU_ISA! env.SLURM_JOB_ID ");
+            "env.ONEDNN_MAX_CPU_ISA! env.PRTE_MCA_hwloc_default_binding_policy! "
+            "env.PRTE_MCA_rmaps_default_mapping_policy! env.SLURM_JOB_ID ");
 }
 
 TEST(Provenance, FactsOfThisProcess) {

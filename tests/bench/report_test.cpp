@@ -10,7 +10,9 @@
 #include <fstream>
 #include <limits>
 
+#include "bench/cli/console.h"
 #include "bench/cli/json_report.h"
+#include "bench/cli/run_facts.h"
 
 namespace hvd::bench::report_test {
 namespace {
@@ -55,7 +57,9 @@ bool contains(const std::string& text, const std::string& part) { return text.fi
 
 TEST(Report, ClosingTable) {
   const std::string text = closing_text(two_phases(), {"/data/x.db", ""});
-  EXPECT_TRUE(contains(text, "4.80 images/s of 5.00 (2 x one rank alone): efficiency 96.0 % [95.0, 97.0]")) << text;
+  EXPECT_TRUE(
+      contains(text, "4.80 images/s of 5.00 (2 x one rank alone): efficiency 96.0 % [95.0, 97.0], round by round"))
+      << text;
   EXPECT_FALSE(contains(text, "fewer than")) << "twelve steps are enough";
   EXPECT_TRUE(contains(text, "2.48 .. 2.52") || contains(text, "2.48 .. 2.53")) << text;
   EXPECT_TRUE(contains(text, "3333.33")) << "a step of 16 images at 4.8 images/s";
@@ -69,6 +73,18 @@ TEST(Report, ClosingTable) {
   EXPECT_TRUE(contains(closing_text(two_phases(), {"x", "disk full"}), "not stored  disk full"));
 }
 
+TEST(Report, APartWhoseIntervalHoldsZeroHasNoBar) {
+  SessionResult result = two_phases();
+  EXPECT_FALSE(contains(closing_text(result, {}), "not resolved"));
+  result.runs[1].decomposition[1].low = -0.04;
+  result.runs[1].decomposition[1].high = 0.14;
+  const std::string text = closing_text(result, {});
+  EXPECT_TRUE(contains(text, "   -4.0 ..  14.0 %    166.60 ms  not resolved\n")) << text;
+  EXPECT_TRUE(contains(text, "  not resolved: the interval holds 0")) << text;
+  result.runs[1].decomposition[1].low = 0.01;
+  EXPECT_TRUE(contains(closing_text(result, {}), "166.60 ms  ##\n")) << closing_text(result, {});
+}
+
 TEST(Report, FewSamplesAreCalledFew) {
   SessionResult result = two_phases();
   result.runs[1].measured_steps = 2;
@@ -76,7 +92,7 @@ TEST(Report, FewSamplesAreCalledFew) {
   result.runs[1].decomposition[0].low = result.runs[1].decomposition[0].high = std::nullopt;
   const std::string text = closing_text(result, {});
   EXPECT_TRUE(contains(text, "  2 *\n* fewer than 10 samples")) << text;
-  EXPECT_TRUE(contains(text, "efficiency 96.0 %\n")) << text;
+  EXPECT_TRUE(contains(text, "efficiency 96.0 %, round by round\n")) << text;
   EXPECT_FALSE(contains(text, "nan")) << text;
   result.runs[1].batches_per_iter = 10;
   result.runs[1].measured_steps = 90;
@@ -126,6 +142,41 @@ TEST(Report, SmallTexts) {
   EXPECT_EQ(progress_text(progress), "building full");
 }
 
+TEST(Printable, ControlCharactersAreEscapes) {
+  EXPECT_EQ(printable("caf\u00e9 \U0001f600 a\\b"), "caf\u00e9 \U0001f600 a\\b");
+  EXPECT_EQ(printable("\x1b[2J\r\n\t\x7f"), "\\x1b[2J\\x0d\\n\\t\\u007f");
+  EXPECT_EQ(printable("\u009b\u202e\u200b\ufeff"), "\\u009b\\u202e\\u200b\\ufeff");
+  EXPECT_EQ(printable("\x9b\xff"), "\ufffd\ufffd") << "not UTF-8";
+  EXPECT_EQ(printable(std::string_view("a\0b", 3)), "a\\x00b");
+}
+
+TEST(Report, StoredTextIsOneLineOfEach) {
+  SessionResult result = two_phases();
+  result.notes = {"of a replay named \x1b[2J\nstored      /etc/passwd"};
+  const std::string text = closing_text(result, {"/tmp/a\nb.db", {}});
+  EXPECT_TRUE(contains(text, "note        of a replay named \\x1b[2J\\nstored      /etc/passwd\n")) << text;
+  EXPECT_TRUE(contains(text, "stored      /tmp/a\\nb.db\n")) << text;
+}
+
+TEST(RunFacts, MoreThreadsThanCoresAreACaution) {
+  RunRecord run;
+  const auto cautions = [&](int threads, const char* device) {
+    run.threads = threads;
+    run.device = device;
+    run.provenance.clear();
+    add_run_facts({}, {{"cpu.affinity_count", {"2", true}}}, run);
+    return caution_lines(run.provenance);
+  };
+  ASSERT_EQ(cautions(1000, "cpu").size(), 1U);
+  EXPECT_EQ(
+      cautions(1000, "cpu").front(),
+      "caution: 1000 compute threads per rank take turns on the 2 CPUs that this process may use; give --threads 2 "
+      "or fewer");
+  EXPECT_EQ(run.provenance.count("caution.more_threads_than_cores"), 1U);
+  EXPECT_TRUE(cautions(2, "cpu").empty());
+  EXPECT_TRUE(cautions(1000, "cuda").empty());
+}
+
 TEST(Report, Plan) {
   Options options;
   options.num_iters = 3;
@@ -137,6 +188,8 @@ TEST(Report, Plan) {
   EXPECT_TRUE(contains(text, "vgg16, batch 2 per rank, images 32 x 32, fp32 on cpu")) << text;
   EXPECT_TRUE(contains(text, "3 samples of 1 step, after 1 step of warm-up, at most 5 min")) << text;
   EXPECT_TRUE(contains(text, "nothing (--no-db)"));
+  EXPECT_FALSE(contains(text, "until then"));
+  EXPECT_TRUE(contains(plan_text(options, setup, "/data/x.db.1.partial"), "  until then /data/x.db.1.partial\n"));
 }
 
 TEST(Json, PythonReadsIt) {

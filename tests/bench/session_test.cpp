@@ -11,6 +11,7 @@
 #include <map>
 #include <numeric>
 #include <sstream>
+#include <thread>
 
 #include "bench/train/message.h"
 #include "engine/base/error.h"
@@ -20,6 +21,7 @@ namespace hvd::bench::session_test {
 namespace {
 
 namespace fs = std::filesystem;
+using namespace std::chrono_literals;
 
 class SessionTest : public testing::Test {
  protected:
@@ -161,6 +163,23 @@ TEST_F(SessionTest, EfficiencyMeasuresThreePhasesAndTheRowsSumToOne) {
   EXPECT_TRUE(any_contains(result.notes, "as full minus none"));
 }
 
+TEST_F(SessionTest, AnEfficiencyComesFromTenRoundsAndSaysWhatBecameOfFirstSteps) {
+  Options options = replay_options(2);
+  options.efficiency = true;
+  options.num_iters.reset();
+  options.target_interval = 10;  // any interval is narrow enough
+  options.max_time = std::chrono::seconds(2);
+  const SessionResult result = run(options);
+  const Provenance& facts = result.runs[2].provenance;
+  EXPECT_GE(std::stoi(facts.at("measurement.rounds").value), 10);
+  EXPECT_FALSE(facts.at("measurement.rounds").in_fingerprint);
+  const std::string& first_steps = facts.at("measurement.first_steps").value;
+  EXPECT_NE(first_steps.find(", none "), std::string::npos) << first_steps;
+  EXPECT_TRUE(any_contains(result.notes, "first step after a change of phase: " + first_steps));
+  EXPECT_FALSE(any_contains(result.notes, "caution: the efficiency comes from "));
+  EXPECT_EQ(result.runs[0].measured_steps, result.runs[2].measured_steps);
+}
+
 TEST_F(SessionTest, OneRankComparesStaticWithNone) {
   Options options = replay_options(1);
   options.efficiency = true;
@@ -260,6 +279,50 @@ TEST_F(SessionTest, AFailingObserverEndsAllRanks) {
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), Errc::kIo) << error.what();
   }
+}
+
+class StartUp : public SessionTest {
+ protected:
+  /// Rank 0 sleeps while the other waits for it: before the network is built, and before the first sample. Returns the
+  /// error.
+  std::string error_when_late(std::chrono::milliseconds building, std::chrono::milliseconds measuring,
+                              const Options& options) {
+    observer_.progress = [=](const Progress& progress) {
+      if (progress.stage == "building") std::this_thread::sleep_for(building);
+    };
+    try {
+      (void)run_session(options, observer_, [=](RunRecord&) { std::this_thread::sleep_for(measuring); });
+      return "";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), Errc::kPeerLost) << error.what();
+      return error.what();
+    }
+  }
+};
+
+TEST_F(StartUp, MayTakeLongerThanAStep) {
+  Options options = replay_options(2);
+  options.engine.deadline = 2s;
+  options.startup_deadline = 60s;
+  EXPECT_EQ(error_when_late(3s, 0s, options), "");
+}
+
+TEST_F(StartUp, HasADeadlineOfItsOwn) {
+  Options options = replay_options(2);
+  options.engine.deadline = 60s;
+  options.startup_deadline.timeout = 500ms;
+  const std::string error = error_when_late(3s, 0s, options);
+  EXPECT_NE(error.find("for rank 0 (host "), std::string::npos) << error;
+  EXPECT_NE(error.find("raise --startup-deadline-seconds"), std::string::npos) << error;
+}
+
+TEST_F(StartUp, IsOverAfterTheFirstSteps) {
+  Options options = replay_options(2);
+  options.engine.deadline = {500ms, "--deadline-seconds"};
+  options.startup_deadline = 60s;
+  const std::string error = error_when_late(0s, 3s, options);
+  EXPECT_NE(error.find("for rank 0 (host "), std::string::npos) << error;
+  EXPECT_NE(error.find("raise --deadline-seconds"), std::string::npos) << error;
 }
 
 TEST_F(SessionTest, OptionsThatContradictTheReplayFileAreRefused) {

@@ -226,6 +226,24 @@ TEST(Store, RefusesWhatIsNotAStore) {
   EXPECT_EQ(folder.files(), 3U) << "no partial may stay behind";
 }
 
+TEST(Store, RefusesAStoreThatIsCutOff) {
+  const Folder folder;
+  const fs::path file = folder / "a.db";
+  const std::string session = new_uuid();
+  ResultStore store(file, session, "x");
+  store.save(example(session));
+  store.finish();
+  EXPECT_NO_THROW(ResultStore(file, new_uuid(), "x"));
+  const std::uintmax_t whole = fs::file_size(file);
+  fs::resize_file(file, whole - 1);
+  const std::string text = message_of([&] { ResultStore(file, new_uuid(), "x"); });
+  EXPECT_NE(
+      text.find("a.db: is cut off after " + std::to_string(whole - 1) + " of " + std::to_string(whole) + " bytes"),
+      std::string::npos)
+      << text;
+  EXPECT_EQ(fs::file_size(file), whole - 1);
+}
+
 TEST(Store, RefusesADirectoryThatCannotBeWritten) {
   if (::geteuid() == 0) {
     // Root may write anywhere but where the kernel says no.

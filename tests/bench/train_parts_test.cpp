@@ -1,6 +1,8 @@
 // The parts of the training loop that need no ranks: hand-computed values.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -9,9 +11,11 @@
 #include "bench/train/checksum.h"
 #include "bench/train/cores.h"
 #include "bench/train/gradient_check.h"
+#include "bench/train/learning_rate.h"
 #include "bench/train/memory.h"
 #include "bench/train/message.h"
 #include "bench/train/phase_log.h"
+#include "bench/train/round_plan.h"
 #include "bench/train/setup.h"
 #include "engine/base/error.h"
 
@@ -117,7 +121,107 @@ TEST(PhaseLog, SamplesAreMeansOfStepsAndTheSlowestRankCounts) {
   EXPECT_EQ(log.ranks()[0].step, (std::vector<double>{2, 6}));
   EXPECT_EQ(log.ranks()[1].loss, (std::vector<double>{1, 7}));
   EXPECT_EQ(log.slowest(), (std::vector<double>{2, 7}));
-  EXPECT_EQ(log.since(1)[0].update, (std::vector<double>{6}));
+}
+
+TEST(PhaseLog, FirstSamplesOfVisitsCanBeTakenOut) {
+  PhaseLog log(2, 1);
+  log.add(answers({{1, 2}, {3, 1}}));
+  log.end_of_visit();
+  log.add(answers({{4}, {5}}));
+  log.end_of_visit();
+  log.add(answers({{6, 7}, {8, 9}}));
+  log.end_of_visit();
+  ASSERT_EQ(log.visits(), 3U);
+  EXPECT_EQ(log.slowest_of_visit(2), (std::vector<double>{8, 9}));
+  EXPECT_EQ(log.visit(2)[0].update, (std::vector<double>{6, 7}));
+  EXPECT_EQ(log.discard_first_samples(), 2U) << "the second visit has no other";
+  EXPECT_EQ(log.ranks()[0].loss, (std::vector<double>{2, 4, 7}));
+  EXPECT_EQ(log.slowest(), (std::vector<double>{2, 5, 9}));
+  EXPECT_EQ(log.slowest_of_visit(2), (std::vector<double>{9}));
+  EXPECT_EQ(log.visit(0)[1].step, (std::vector<double>{1}));
+}
+
+// -- rounds -------------------------------------------------------------------------------------------------------
+
+/// Logs of three phases and a plan that they follow; every step takes a second, first ones `first` seconds.
+class Rounds {
+ public:
+  Rounds(const RoundPlan& empty, double first) : plan(empty), first_(first), left_(75) {}
+
+  std::int64_t round() {
+    const std::int64_t samples = next();
+    for (PhaseLog& log : logs_) {
+      for (std::int64_t i = 0; i < samples; ++i) {
+        const double noise = 1 + 0.001 * static_cast<double>((7 * plan.rounds() + static_cast<std::uint64_t>(i)) % 5);
+        log.add(answers({{noise * (i == 0 ? first_ : 1)}}));
+      }
+      log.end_of_visit();
+    }
+    left_ -= 3 * static_cast<double>(samples);
+    plan.end_of_round(samples, logs());
+    return samples;
+  }
+  std::int64_t next() {
+    return plan.next_visit(
+        {.sample_seconds = 1, .round_seconds = 3, .seconds_left = left_, .samples = logs_[0].samples()});
+  }
+  RoundPlan::Logs logs() { return {&logs_[0], &logs_[1], &logs_[2]}; }
+
+  RoundPlan plan;
+
+ private:
+  std::array<PhaseLog, 3> logs_{PhaseLog(1, 1), PhaseLog(1, 1), PhaseLog(1, 1)};
+  double first_, left_;
+};
+
+TEST(RoundPlan, FirstStepsLikeTheOthersAreKeptAndVisitsBecomeSingleSteps) {
+  Rounds session(RoundPlan(false, std::nullopt, 1), 1);
+  EXPECT_EQ(session.plan.unmeasured_steps(), 0);
+  for (int i = 0; i < 5; ++i) EXPECT_EQ(session.round(), 2) << "one to compare the first with";
+  EXPECT_EQ(session.round(), 1);
+  EXPECT_EQ(session.plan.settle(session.logs()), 0U);
+  EXPECT_EQ(session.plan.first_steps().rfind("kept: not seen to take longer", 0), 0U) << session.plan.first_steps();
+  EXPECT_NE(session.plan.first_steps().find("5 visits of each phase"), std::string::npos);
+  const std::vector<Round> rounds = session.plan.measured(session.logs());
+  ASSERT_EQ(rounds.size(), 6U);
+  EXPECT_EQ(rounds[4].full[0].step.size(), 2U) << "nothing that was measured is lost";
+}
+
+TEST(RoundPlan, FirstStepsThatTakeLongerAreDiscarded) {
+  Rounds session(RoundPlan(false, std::nullopt, 1), 1.1);
+  for (int i = 0; i < 7; ++i) EXPECT_EQ(session.round(), 2);
+  EXPECT_EQ(session.plan.settle(session.logs()), 7U);
+  EXPECT_EQ(session.plan.first_steps().rfind("discarded: they take longer", 0), 0U) << session.plan.first_steps();
+  for (const Round& round : session.plan.measured(session.logs())) EXPECT_LT(round.none[0].step.at(0), 1.05);
+}
+
+TEST(RoundPlan, WhereTenRoundsHardlyFitNothingIsCompared) {
+  RoundPlan plan(false, std::nullopt, 1);
+  EXPECT_EQ(plan.next_visit({1, 3, 45, 0}), 2) << "five rounds of two steps a visit and five of one";
+  EXPECT_EQ(plan.next_visit({1, 3, 44, 0}), 1);
+  EXPECT_EQ(plan.next_visit({1, 3, 2, 0}), 1);
+  PhaseLog log(1, 1);
+  log.add(answers({{1}}));
+  log.end_of_visit();
+  plan.end_of_round(1, {&log, &log, &log});
+  EXPECT_EQ(plan.next_visit({1, 3, 300, 1}), 1);
+  EXPECT_EQ(plan.first_steps(), "kept: too few visits to tell whether they take longer than the others");
+}
+
+TEST(RoundPlan, SamplesThatWereAskedForAreTakenInTenRoundsAndInThreeOnAGpu) {
+  EXPECT_EQ(Rounds(RoundPlan(false, 40, 1), 1).next(), 1) << "a second is long enough for a visit";
+  EXPECT_EQ(RoundPlan(false, 40, 1).next_visit({0.01, 0.03, 75, 0}), 4);
+  EXPECT_EQ(RoundPlan(false, 40, 1).next_visit({0.01, 0.03, 75, 38}), 2);
+  EXPECT_EQ(RoundPlan(true, 40, 1).next_visit({0.01, 0.03, 75, 0}), 14);
+  EXPECT_EQ(RoundPlan(false, 40, 1).unmeasured_steps(), 1);
+}
+
+TEST(RoundPlan, OnAGpuVisitsStayLong) {
+  const RoundPlan plan(true, std::nullopt, 1);
+  EXPECT_EQ(plan.next_visit({0.02, 0.06, 5, 0}), 50) << "a second, whatever fits";
+  EXPECT_EQ(plan.next_visit({2, 6, 5, 0}), 3);
+  EXPECT_EQ(plan.unmeasured_steps(), 1);
+  EXPECT_EQ(plan.minimum_rounds(), 0U);
 }
 
 TEST(PhaseLog, AVisitsUnfinishedSampleIsDropped) {
@@ -220,19 +324,73 @@ TEST(ChecksumDifference, NamesRanksAndTheFirstTensor) {
 
 TEST(Batches, TheWorldSeesTheSameSamplesHoweverDivided) {
   const models::SyntheticSpec spec{.seed = 3, .image_elements = 12, .classes = 5};
-  const SyntheticBatches one(spec, 4, 2, {0, 1});
+  SyntheticBatches one(spec, 4, 2, {0, 1});
   for (const std::uint64_t step : {0U, 1U, 5U}) {
     const models::Batch whole = one.at(step);
     for (int rank = 0; rank < 2; ++rank) {
-      const SyntheticBatches half(spec, 2, 2, {rank, 2});
+      SyntheticBatches half(spec, 2, 2, {rank, 2});
       const models::Batch part = half.at(step);
       EXPECT_EQ(part.first_sample, whole.first_sample + 2 * static_cast<std::uint64_t>(rank));
       const auto images = whole.images.subspan(24 * static_cast<std::size_t>(rank), 24);
       EXPECT_TRUE(std::equal(images.begin(), images.end(), part.images.begin(), part.images.end()));
-      EXPECT_EQ(part.labels[0], whole.labels[2 * static_cast<std::size_t>(rank)]);
+      const auto labels = whole.labels.subspan(2 * static_cast<std::size_t>(rank), 2);
+      EXPECT_TRUE(std::equal(labels.begin(), labels.end(), part.labels.begin(), part.labels.end()));
     }
   }
-  EXPECT_EQ(one.bytes(), 2 * (4 * 12 * sizeof(float) + 4 * sizeof(std::int32_t)));
+  EXPECT_EQ(one.bytes(), 2 * 4 * 12 * sizeof(float) + 4 * sizeof(std::int32_t));
+}
+
+std::vector<std::int32_t> labels_at(SyntheticBatches& batches, std::uint64_t step) {
+  const models::Batch batch = batches.at(step);
+  return {batch.labels.begin(), batch.labels.end()};
+}
+
+// Sample k of the data set has label k, in whatever step and on whatever rank it comes: 4 ranks x batch 2 see the
+// labels of 1 rank x batch 8, although the images of later steps are those of earlier ones.
+TEST(Batches, LabelsAreNewInEveryStepAndFollowTheSample) {
+  const models::SyntheticSpec spec{.seed = 3, .image_elements = 12, .classes = 1000};
+  std::vector<std::int32_t> expected(8 * 6);
+  models::synthetic_labels(spec, 0, expected);
+  SyntheticBatches one(spec, 8, 2, {0, 1});
+  for (std::uint64_t step = 0; step < 6; ++step) {
+    const auto begin = expected.begin() + static_cast<std::ptrdiff_t>(8 * step);
+    EXPECT_EQ(labels_at(one, step), std::vector<std::int32_t>(begin, begin + 8)) << "step " << step;
+    std::vector<std::int32_t> four;
+    for (int rank = 0; rank < 4; ++rank) {
+      SyntheticBatches part(spec, 2, 2, {rank, 4});
+      for (const std::int32_t label : labels_at(part, step)) four.push_back(label);
+    }
+    EXPECT_EQ(four, labels_at(one, step)) << "step " << step;
+  }
+  EXPECT_EQ(one.at(0).content, one.at(2).content) << "of the images";
+  EXPECT_EQ(one.at(0).images.data(), one.at(2).images.data());
+  EXPECT_NE(labels_at(one, 0), labels_at(one, 2));
+}
+
+TEST(Batches, LabelsThatCycleAreThoseOfOldRecords) {
+  const models::SyntheticSpec spec{.seed = 3, .image_elements = 12, .classes = 1000};
+  SyntheticBatches cycled(spec, 4, 2, {1, 2}, models::LabelRule::kCycled);
+  for (std::uint64_t step = 0; step < 6; ++step) {
+    std::vector<float> images(4 * 12);
+    std::vector<std::int32_t> labels(4);
+    models::synthetic_batch(spec, ((step % 2) * 2 + 1) * 4, images, labels);
+    EXPECT_EQ(labels_at(cycled, step), labels) << "step " << step;
+  }
+}
+
+TEST(LearningRate, GrowsWithTheRanksGraduallyAndToABound) {
+  const RateScaling scaling{.warm_up_steps = 10, .bound = 0.05};
+  EXPECT_DOUBLE_EQ(scaled_learning_rate(0.01, 1, scaling), 0.01);
+  EXPECT_DOUBLE_EQ(scaled_learning_rate(0.01, 4, scaling), 0.04);
+  EXPECT_DOUBLE_EQ(scaled_learning_rate(0.01, 512, scaling), 0.05);
+  EXPECT_DOUBLE_EQ(scaled_learning_rate(0.5, 512, scaling), 0.5) << "asked for";
+  EXPECT_DOUBLE_EQ(learning_rate_of_step(0.01, 4, 0, scaling), 0.01);
+  EXPECT_DOUBLE_EQ(learning_rate_of_step(0.01, 4, 5, scaling), 0.025);
+  EXPECT_DOUBLE_EQ(learning_rate_of_step(0.01, 4, 10, scaling), 0.04);
+  EXPECT_DOUBLE_EQ(learning_rate_of_step(0.01, 4, 1000, scaling), 0.04);
+  EXPECT_DOUBLE_EQ(learning_rate_of_step(0.01, 512, 5, scaling), 0.03);
+  EXPECT_DOUBLE_EQ(learning_rate_of_step(0.01, 1, 5, scaling), 0.01);
+  EXPECT_DOUBLE_EQ(learning_rate_of_step(0.01, 4, 0, {.warm_up_steps = 0, .bound = 1}), 0.04);
 }
 
 TEST(Batches, AsManyAsAreCheap) {

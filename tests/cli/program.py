@@ -6,8 +6,11 @@ The program's path comes in HVD_BENCH. Standard library only: any Python 3.9 wil
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import pathlib
+import re
+import shlex
 import shutil
 import signal
 import sqlite3
@@ -30,7 +33,7 @@ ENDLESS = [*NETWORK, "--num-warmup-batches", "1", "--num-iters", "1000000", "--m
 # By how much longer than usual everything may take (sanitizers).
 PATIENCE = float(os.environ.get("HVD_TEST_PATIENCE", "1"))
 
-_FOREIGN = ("SLURM_", "OMPI_", "PMI_", "PMIX_", "LSB_", "JSM_", "HOROVOD_", "DNNL_", "ONEDNN_", "OMP_")
+_FOREIGN = ("SLURM_", "OMPI_", "PRTE_", "PMI_", "PMIX_", "LSB_", "JSM_", "HOROVOD_", "DNNL_", "ONEDNN_", "OMP_")
 
 
 def environment(extra: dict[str, str] | None = None) -> dict[str, str]:
@@ -39,9 +42,12 @@ def environment(extra: dict[str, str] | None = None) -> dict[str, str]:
     clean.update(
         OMPI_ALLOW_RUN_AS_ROOT="1",
         OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
+        # Open MPI 4 reads the first name, Open MPI 5 the second.
         OMPI_MCA_rmaps_base_oversubscribe="1",
+        PRTE_MCA_rmaps_default_mapping_policy=":oversubscribe",
         # Between SIGTERM and SIGKILL, seconds (default 1): a test host can be too busy to wake a thread in one.
         OMPI_MCA_odls_base_sigkill_timeout="3",
+        PRTE_MCA_odls_base_sigkill_timeout="3",
     )
     clean.update(extra or {})
     return clean
@@ -88,6 +94,41 @@ def mpirun(ranks: int, *arguments: str, env: dict[str, str] | None = None, timeo
     return execute([str(MPIRUN), "-n", str(ranks), PROGRAM, *arguments, *stored], env, timeout)
 
 
+def per_rank(*commands: list[str]) -> list[str]:
+    """One mpirun in which rank N runs the Nth of `commands`. `mpirun a : b` would do the same, but mpirun of Open MPI
+    5.0.7 as Debian 13 has it ends there with a segmentation fault."""
+    cases = " ".join(f"{rank}) exec {shlex.join(command)} ;;" for rank, command in enumerate(commands))
+    return [str(MPIRUN), "-n", str(len(commands)), "sh", "-c", f"case $OMPI_COMM_WORLD_RANK in {cases} esac"]
+
+
+def mpirun_is_hasty() -> bool:
+    """Whether it is Open MPI 5's: once told to end, it forwards no more output of its ranks, and kills them 250 ms
+    after SIGTERM."""
+    return MPIRUN is not None and re.search(r"\(Open MPI\) [5-9]", execute([MPIRUN, "--version"]).out) is not None
+
+
+def again_where_mpirun_is_hasty(test: Callable[[ProgramTest], None]) -> Callable[[ProgramTest], None]:
+    """Runs a failed `test` again, twice at most: on a busy machine a rank may get no processor time in 250 ms."""
+
+    @functools.wraps(test)
+    def tried(case: ProgramTest) -> None:
+        for left in (2, 1, 0):
+            try:
+                return test(case)
+            except AssertionError:
+                if left == 0 or not mpirun_is_hasty():
+                    raise
+            case.setUp()  # another folder
+        return None
+
+    return tried
+
+
+def takes_two_commands() -> bool:
+    """Whether mpirun here can start two commands as one world."""
+    return MPIRUN is not None and execute([MPIRUN, "-n", "1", "true", ":", "-n", "1", "true"]).code == 0
+
+
 def may_mount() -> bool:
     """Whether a small disk can be made: mount namespaces may be switched off."""
     if shutil.which("unshare") is None:
@@ -129,14 +170,22 @@ class Running:
             assert pipe is not None
             pipe.close()
 
-    def rank_pid(self, rank: int) -> int:
-        """Process id of one rank below mpirun."""
+    def rank_pid(self, rank: int, wait: float = 0) -> int:
+        """Process id of one rank below mpirun, which may take `wait` seconds to start it."""
+        end = time.monotonic() + wait * PATIENCE
+        while (found := self._find_rank(rank)) is None and time.monotonic() < end:
+            time.sleep(0.01)
+        if found is None:
+            raise AssertionError(f"rank {rank} is not among the children of mpirun")
+        return found
+
+    def _find_rank(self, rank: int) -> int | None:
         children = pathlib.Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
         for child in children:
             variables = pathlib.Path(f"/proc/{child}/environ").read_bytes().split(b"\0")
             if f"OMPI_COMM_WORLD_RANK={rank}".encode() in variables:
                 return int(child)
-        raise AssertionError(f"rank {rank} is not among the children of mpirun")
+        return None
 
     def send(self, number: signal.Signals) -> None:
         self.process.send_signal(number)

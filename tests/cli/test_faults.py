@@ -9,7 +9,20 @@ import time
 import unittest
 from concurrent.futures import ThreadPoolExecutor
 
-from program import ENDLESS, MPIRUN, PROGRAM, TINY, ProgramTest, Running, execute, needs_mpi
+from program import (
+    ENDLESS,
+    MPIRUN,
+    PROGRAM,
+    TINY,
+    ProgramTest,
+    Running,
+    again_where_mpirun_is_hasty,
+    execute,
+    mpirun_is_hasty,
+    needs_mpi,
+    per_rank,
+    takes_two_commands,
+)
 
 
 def gone(pid: int) -> bool:
@@ -51,6 +64,7 @@ class Signals(ProgramTest):
         self.assert_incomplete_with_samples("SIGTERM")
 
     @needs_mpi
+    @again_where_mpirun_is_hasty
     def test_sigterm_to_mpirun(self) -> None:
         running = Running([str(MPIRUN), "-n", "2", PROGRAM, *ENDLESS, "--db", str(self.db)])
         running.wait_for("measuring")
@@ -58,8 +72,10 @@ class Signals(ProgramTest):
         running.send(signal.SIGTERM)
         result = running.finish(timeout=15)
         self.assertNotEqual(result.code, 0, result)
-        self.assertEqual(len(result.errors), 1, result)
-        self.assertIn("SIGTERM", result.errors[0])
+        if not mpirun_is_hasty():
+            self.assertEqual(len(result.errors), 1, result)
+        for error in result.errors:
+            self.assertIn("SIGTERM", error)
         self.assert_incomplete_with_samples("SIGTERM")
 
 
@@ -70,17 +86,36 @@ class Ranks(ProgramTest):
         running.wait_for("measuring")
         return running
 
+    @again_where_mpirun_is_hasty
     def test_one_is_killed(self) -> None:
         running = self.two_ranks()
         self.wait_until_saved()  # a rank that the launcher gives no time loses what came after
         os.kill(running.rank_pid(1), signal.SIGKILL)
         result = running.finish(timeout=15)
         self.assertNotEqual(result.code, 0, result)
-        # mpirun follows with SIGTERM. A short step ends in time to learn who is gone; after a long one, mpirun's own
-        # message names the rank.
         self.assertEqual(len(result.errors), 1, result)
-        self.assertIn("rank 1", result.err)
-        self.assert_incomplete_with_samples("rank 1" if "rank 1" in result.errors[0] else "SIGTERM")
+        self.assertIn("rank 1", result.errors[0])
+        self.assert_incomplete_with_samples("rank 1")
+
+    @again_where_mpirun_is_hasty
+    def test_one_is_killed_with_a_ring(self) -> None:
+        running = self.two_ranks("--algorithm", "ring")
+        self.wait_until_saved()
+        os.kill(running.rank_pid(1), signal.SIGKILL)
+        result = running.finish(timeout=15)
+        self.assertEqual(len(result.errors), 1, result)
+        self.assertRegex(result.errors[0], "rank 1 .* is lost: its process [0-9]+ has ended")
+        self.assert_incomplete_with_samples("rank 1")
+
+    @again_where_mpirun_is_hasty
+    def test_one_is_killed_while_the_network_is_built(self) -> None:
+        command = [str(MPIRUN), "-n", "2", PROGRAM, *ENDLESS, "--classes", "30000", "--db", str(self.db)]
+        running = Running(command)
+        running.wait_for("building")
+        os.kill(running.rank_pid(1), signal.SIGKILL)
+        result = running.finish(timeout=15)
+        self.assertEqual(len(result.errors), 1, result)
+        self.assertRegex(result.errors[0], "rank 1 .* is lost: its process [0-9]+ has ended")
 
     def test_rank_0_is_killed(self) -> None:
         running = self.two_ranks()
@@ -91,6 +126,16 @@ class Ranks(ProgramTest):
         (partial,) = self.folder.glob("*.partial")
         self.assertEqual(self.query("SELECT status FROM run", partial), [("running",)])
 
+    def test_mpirun_is_killed(self) -> None:
+        running = self.two_ranks()
+        self.wait_until_saved()
+        ranks = [running.rank_pid(rank) for rank in (0, 1)]
+        running.send(signal.SIGKILL)
+        result = running.finish(timeout=15)
+        (partial,) = self.folder.glob("*.partial")
+        self.assertIn(f"until then {partial}", result.out)
+        self.assertTrue(all(gone(pid) for pid in ranks), "nobody is left behind")
+
     def test_one_hangs(self) -> None:
         running = self.two_ranks("--deadline-seconds", "5")
         pid = running.rank_pid(1)
@@ -99,6 +144,16 @@ class Ranks(ProgramTest):
         self.assertGreater(result.seconds, 3, "the deadline is there to be used")
         self.refused(result, 5, "rank 1")
         self.assert_incomplete_with_samples("rank 1")
+        self.assertTrue(gone(pid), "nobody is left behind")
+
+    def test_one_hangs_in_startup(self) -> None:
+        command = [str(MPIRUN), "-n", "2", PROGRAM, *ENDLESS, "--startup-deadline-seconds", "5", "--db", str(self.db)]
+        running = Running(command)
+        pid = running.rank_pid(1, wait=30)
+        os.kill(pid, signal.SIGSTOP)
+        result = running.finish(timeout=30)
+        self.assertGreater(result.seconds, 3, "the deadline is there to be used")
+        self.refused(result, 5, "--startup-deadline-seconds")
         self.assertTrue(gone(pid), "nobody is left behind")
 
     def test_rank_0_hangs(self) -> None:
@@ -119,11 +174,12 @@ class Ranks(ProgramTest):
 @needs_mpi
 class Joining(ProgramTest):
     def test_one_never_joins(self) -> None:
-        first = [str(MPIRUN), "-n", "1", PROGRAM, *ENDLESS, "--deadline-seconds", "1", "--db", str(self.db)]
+        first = [PROGRAM, *ENDLESS, "--startup-deadline-seconds", "5", "--db", str(self.db)]
         with ThreadPoolExecutor() as both:  # MPI's start is given 30 s at least
-            results = both.map(execute, ([*first, ":", "-n", "1", *second] for second in (["true"], ["sleep", "100"])))
+            results = both.map(execute, (per_rank(first, second) for second in (["true"], ["sleep", "100"])))
         for result in results:
             self.refused(result, 5, "not all of these processes joined", "OMPI_COMM_WORLD_SIZE=2")
+            self.assertIn("raise --startup-deadline-seconds", result.errors[0])
         self.assertEqual(list(self.folder.iterdir()), [])
 
 
@@ -131,7 +187,7 @@ class Joining(ProgramTest):
 class Disagreement(ProgramTest):
     def apart(self, first: list[str], second: list[str]) -> list[str]:
         command = [PROGRAM, *TINY, "--no-db"]
-        return [str(MPIRUN), "-n", "1", *command, *first, ":", "-n", "1", *command, *second]
+        return per_rank([*command, *first], [*command, *second])
 
     def test_bucket_plans_differ(self) -> None:
         result = execute(self.apart(["--bucket-mb", "1"], ["--bucket-mb", "2"]))
@@ -147,10 +203,19 @@ class Disagreement(ProgramTest):
         self.refused(result, 6, "--batch-size is 2 on rank 0", "3 on rank 1")
 
     def test_a_variable_that_one_rank_lacks(self) -> None:
-        command = self.apart(["--schedule", "negotiated"], ["--schedule", "negotiated"])
-        program = command.index(":") + 3
-        command[program:program] = ["env", "HOROVOD_FUSION_THRESHOLD=1"]
-        self.refused(execute(command), 6, "--fusion-threshold-mb", "HOROVOD_* variables")
+        command = [PROGRAM, *TINY, "--no-db", "--schedule", "negotiated"]
+        result = execute(per_rank(command, ["env", "HOROVOD_FUSION_THRESHOLD=1", *command]))
+        self.refused(result, 6, "--fusion-threshold-mb", "HOROVOD_* variables")
+
+    def test_layouts_differ(self) -> None:
+        # 1024 classes: with blocks of 8 and of 16, all parameters have as many elements.
+        command = [PROGRAM, "--model", "resnet50", "--image-size", "64", "--batch-size", "2", "--classes", "1024"]
+        command += ["--threads", "1", "--num-iters", "1", "--no-db"]
+        narrow = ["env", "ONEDNN_MAX_CPU_ISA=AVX2", "DNNL_MAX_CPU_ISA=AVX2"]
+        if "AVX-512" not in execute([PROGRAM, "doctor"]).out:
+            self.skipTest("needs a processor with AVX-512, which stores parameters otherwise than one with AVX2")
+        result = execute(per_rank(command, [*narrow, *command]))
+        self.refused(result, 6, "different layouts", "rank 0 (host ", "avx512", "rank 1 (host ", "avx2)")
 
     def test_only_one_rank_traces(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
@@ -158,7 +223,11 @@ class Disagreement(ProgramTest):
             self.refused(result, 6, "--timeline-filename is off on rank 0")
 
     def test_only_the_second_command_is_wrong(self) -> None:
-        result = execute(self.apart([], ["--model", "resnet102"]))
+        if not takes_two_commands():
+            self.skipTest("`mpirun -n 1 true : -n 1 true` fails here (a fault of Open MPI 5.0.7 in Debian 13)")
+        command = [PROGRAM, *TINY, "--no-db"]
+        split = [str(MPIRUN), "-n", "1", *command, ":", "-n", "1", *command, "--model", "resnet102"]
+        result = execute(split)
         self.refused(result, 2, "rank 1", "resnet102")
 
 

@@ -52,6 +52,40 @@ class Files(ProgramTest):
         self.assertEqual(other.read_text(), "my thesis")
         self.refused(run(*TINY, "--record-replay", str(self.folder / "none" / "x")), 2, "cannot be written")
 
+    def test_a_timeline_does_not_replace_something_else(self) -> None:
+        for rank in (0, 1):
+            other = self.folder / f"thesis.{rank}.txt"
+            other.write_text("my thesis")
+            line = [*TINY, "--ranks", "2", "--timeline-filename", str(self.folder / "thesis.txt"), "--db", str(self.db)]
+            self.refused(run(*line), 2, f"{other}: is there and is not a trace of hvd_bench; it was left untouched")
+            self.assertEqual(other.read_text(), "my thesis")
+            self.assertEqual(list(self.folder.iterdir()), [other])
+            other.unlink()
+
+    def test_outputs_that_are_one_file(self) -> None:
+        """By any spelling and any link, before anything is measured."""
+        (self.folder / "sub").mkdir()
+        (self.folder / "link").symlink_to(self.db.name)
+        for replay in (str(self.db), f"{self.folder}/sub/../{self.db.name}", str(self.folder / "link")):
+            line = [*ENDLESS, "--db", str(self.db), "--record-replay", replay]
+            self.refused(run(*line), 2, f"--db and --record-replay name the same file ({replay})")
+        self.assertFalse(self.db.exists())
+        self.db.touch()
+        os.link(self.db, self.folder / "hard")
+        line = [*ENDLESS, "--db", str(self.folder / "hard"), "--record-replay", str(self.db)]
+        self.refused(run(*line), 2, "name the same file")
+
+    def test_a_store_that_is_cut_off_or_is_standard_output(self) -> None:
+        self.assertEqual(run(*TINY, "--db", str(self.db), "--quiet").code, 0)
+        os.truncate(self.db, self.db.stat().st_size - 4096)
+        self.refused(run(*ENDLESS, "--db", str(self.db)), 2, "runs.db: is cut off after ", "restore a copy")
+        file = self.folder / "out"
+        for name in ("/dev/stdout", str(file)):
+            result = shell(f'exec "$@" --db {name} > {shlex.quote(str(file))}', *ENDLESS)
+            self.refused(result, 2, f"--db {name}: standard output or standard error goes there")
+            self.assertEqual(file.read_bytes(), b"")
+        self.refused(run(*ENDLESS, "--db", "/dev/stdout"), 2, "/dev/stdout: is a pipe or a device")
+
     def test_files_that_cannot_be_written_in_the_end(self) -> None:
         full = self.folder / "full"
         full.symlink_to("/dev/full")
@@ -106,6 +140,17 @@ class Files(ProgramTest):
         self.assertIn("caf\ufffd", line)
 
 
+class Memory(ProgramTest):
+    def test_too_little_address_space(self) -> None:
+        # From what hardly loads the program to what holds the network of one rank and a part of the other's.
+        limits = [90_000, 110_000, 120_000, 160_000, 240_000, 300_000, 600_000]
+        if shell(f'ulimit -v {limits[0]}; exec "$@"', "--version").code != 0:
+            self.skipTest("the program does not load under a limit on its address space (a sanitizer's)")
+        for limit in limits:
+            result = shell(f'ulimit -v {limit}; exec "$@"', *TINY, "--device", "cpu", "--ranks", "2", "--no-db")
+            self.refused(result, 8)
+
+
 class Streams(ProgramTest):
     def test_closed_standard_output_is_said_at_once(self) -> None:
         result = shell('exec "$@" >&-', *TINY, "--db", str(self.db))
@@ -133,7 +178,19 @@ class Streams(ProgramTest):
         self.assertEqual(running.finish(timeout=15).code, 7)
 
     def test_no_escape_sequence_reaches_the_terminal(self) -> None:
-        self.assertNotIn("\x1b", run("--model", "vgg\x1b[31m").err)
+        result = run("--model", "vgg\x1b[31m")
+        self.assertNotIn("\x1b", result.err)
+        self.assertIn("'vgg\\x1b[31m'", result.err)
+
+    def test_nor_one_of_a_file_or_a_store(self) -> None:
+        odd = self.folder / "a\x1b[2J\nstored b.db"
+        result = run(*TINY, "--db", str(odd), "--label", "k=v\x1b[2J\nw")
+        self.assertEqual(result.code, 0, result)
+        listed = execute([PROGRAM, "stored", "k", str(odd)])
+        for text in (result.out, run("doctor", "--db", str(odd)).out, listed.out):
+            self.assertNotRegex(text, "\x1b|\nstored b|^w")
+        self.assertIn("a\\x1b[2J\\nstored b.db\n", result.out)
+        self.assertEqual(listed.out, "v\\x1b[2J\\nw\n", listed)
 
 
 class Parent(ProgramTest):
@@ -145,6 +202,20 @@ class Parent(ProgramTest):
         self.assertIsNone(running.process.poll(), "still measuring")
         running.send(signal.SIGTERM)
         self.refused(running.finish(timeout=15), 7, "SIGTERM")
+
+    def test_nohup_is_heeded_though_a_library_takes_the_signal(self) -> None:
+        # UCX installs a handler for SIGHUP when it is loaded, before main(); so does this library.
+        asan = ":".join(filter(None, (os.environ.get("ASAN_OPTIONS"), "verify_asan_link_order=0")))
+        variables = [f"LD_PRELOAD={os.environ['HVD_TAKES_SIGHUP']}", f"ASAN_OPTIONS={asan}"]
+        running = Running(["nohup", "env", *variables, PROGRAM, *ENDLESS, "--no-db"])
+        running.wait_for("measuring")
+        running.send(signal.SIGHUP)
+        time.sleep(1.5)
+        self.assertIsNone(running.process.poll(), "still measuring")
+        running.send(signal.SIGTERM)
+        result = running.finish(timeout=15)
+        self.refused(result, 7, "SIGTERM")
+        self.assertNotIn("SIGHUP reached the library", result.err)
 
     def test_help_does_not_mind_the_environment(self) -> None:
         junk = {"HOROVOD_CYCLE_TIME": "soon"}

@@ -1,0 +1,61 @@
+#include "bench/measure/visits.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdio>
+
+#include "bench/measure/median.h"
+
+namespace hvd::bench {
+namespace {
+
+constexpr double kExcessThatCounts = 0.005;  // less would shift all phases alike, by less than intervals are wide
+
+std::vector<double> log_excess(const PhaseVisits& phase) {
+  std::vector<double> excess;
+  for (const std::vector<double>& visit : phase.visits) {
+    if (visit.size() > 1) excess.push_back(std::log(visit[0] / median(std::span(visit).subspan(1))));
+  }
+  return excess;
+}
+
+std::string figures(std::string_view phase, const Estimate& log_excess) {
+  std::array<char, 120> text{};
+  std::snprintf(text.data(), text.size(), "%.*s %+.1f %% [%+.1f, %+.1f]", static_cast<int>(phase.size()), phase.data(),
+                100 * std::expm1(log_excess.value), 100 * std::expm1(log_excess.low),
+                100 * std::expm1(log_excess.high));
+  return text.data();
+}
+
+}  // namespace
+
+std::int64_t visit_samples(const VisitBudget& budget) {
+  if (!(budget.sample_seconds > 0 && budget.round_seconds > 0)) return budget.shortest;
+  const std::size_t missing = kRoundsToAimFor - std::min(kRoundsToAimFor - 1, budget.rounds_done);
+  const double affordable = std::floor(budget.seconds_left / (static_cast<double>(missing) * budget.round_seconds));
+  const double wanted = std::min(affordable, std::ceil(budget.target_seconds / budget.sample_seconds));
+  // Clamped as a floating point number: very short samples give counts that no integer holds.
+  return static_cast<std::int64_t>(
+      std::clamp(wanted, static_cast<double>(budget.shortest), static_cast<double>(budget.longest)));
+}
+
+FirstStepVerdict judge_first_steps(std::span<const PhaseVisits> phases, std::uint64_t seed) {
+  FirstStepVerdict verdict;
+  std::string seen;
+  std::size_t fewest = 0;
+  for (const PhaseVisits& phase : phases) {
+    const std::vector<double> excess = log_excess(phase);
+    if (excess.size() < kVisitsToJudge) return {};
+    fewest = fewest == 0 ? excess.size() : std::min(fewest, excess.size());
+    const Estimate typical = median_interval(excess, {.seed = seed});
+    verdict.discard = verdict.discard || (typical.low > 0 && std::expm1(typical.value) >= kExcessThatCounts);
+    seen += (seen.empty() ? "" : ", ") + figures(phase.phase, typical);
+  }
+  verdict.text = (verdict.discard ? "discarded: they take longer than the others of their visits: "
+                                  : "kept: not seen to take longer than the others of their visits: ") +
+                 seen + " (" + std::to_string(fewest) + " visits of each phase)";
+  return verdict;
+}
+
+}  // namespace hvd::bench

@@ -1,0 +1,54 @@
+#include "bench/train/loss_watch.h"
+
+#include <array>
+#include <cmath>
+#include <cstdio>
+
+namespace hvd::bench {
+namespace {
+
+constexpr double kCollapsed = 1e-3;  // of the first step's loss
+
+std::string loss_text(double value) {
+  if (std::isnan(value)) return "nan";  // printf would print its sign
+  std::array<char, 40> text{};
+  std::snprintf(text.data(), text.size(), "%.4g", value);
+  return text.data();
+}
+
+}  // namespace
+
+void LossWatch::add(const std::vector<Answer>& answers, std::uint64_t first_step) {
+  const std::size_t steps = answers.empty() ? 0 : answers.front().samples.loss.size();
+  for (std::size_t i = 0; i < steps; ++i) {
+    const std::uint64_t step = first_step + i;
+    double sum = 0, ranks = 0;
+    for (std::size_t r = 0; r < answers.size(); ++r) {
+      if (i >= answers[r].samples.loss.size()) continue;
+      const double loss = answers[r].samples.loss[i];
+      if (!std::isfinite(loss) && !failed()) {
+        problem_ = "the loss of rank " + std::to_string(r) + " was " + loss_text(loss) + " in training step " +
+                   std::to_string(step) + (first_ ? ", and " + loss_text(*first_) + " in the first" : "") +
+                   ": training has diverged, so nothing more was measured; lower --learning-rate";
+      }
+      sum += loss;
+      ++ranks;
+    }
+    const double mean = sum / ranks;
+    if (!first_ || mean < lowest_) {
+      lowest_ = mean;
+      lowest_at_ = step;
+    }
+    if (!first_) first_ = mean;
+  }
+}
+
+std::string LossWatch::caution() const {
+  if (!first_ || !(lowest_ < kCollapsed * *first_)) return {};
+  return "the loss has collapsed, from " + loss_text(*first_) + " to " + loss_text(lowest_) + " in training step " +
+         std::to_string(lowest_at_) +
+         ": the network has memorised its labels, and with vanishing gradients its steps may be faster than real ones; "
+         "leave out --labels cycled, or lower --learning-rate";
+}
+
+}  // namespace hvd::bench

@@ -1,0 +1,28 @@
+// What doctor makes of what it measured.
+#include "bench/doctor.h"
+
+#include <gtest/gtest.h>
+
+namespace hvd::bench::doctor_test {
+namespace {
+
+using Level = Finding::Level;
+
+TEST(Doctor, WarnsOfBf16ThatIsSlowerThanFp32) {
+  const Finding slow = judge_bf16(40e9, 200e9, "no AMX: use --dtype fp32");
+  EXPECT_EQ(slow.level, Level::kWarning);
+  EXPECT_EQ(slow.text, "40.0 GFLOP/s, 0.2 x fp32");
+  EXPECT_EQ(slow.advice, "no AMX: use --dtype fp32");
+
+  const Finding fast = judge_bf16(900e9, 200e9, "");
+  EXPECT_EQ(fast.level, Level::kGood);
+  EXPECT_EQ(fast.text, "900.0 GFLOP/s, 4.5 x fp32");
+  EXPECT_EQ(fast.advice, "");
+
+  const Finding disturbed = judge_bf16(100e9, 200e9, "");
+  EXPECT_EQ(disturbed.level, Level::kWarning);
+  EXPECT_NE(disturbed.advice.find("another program"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace hvd::bench::doctor_test
