@@ -35,6 +35,7 @@ PLUGIN_HELPER = re.compile(r"libmca_common_")
 GLIBC_FILES = ("ld-linux-x86-64.so.2", "libc.so.6", "libm.so.6", "libdl.so.2", "librt.so.1", "libpthread.so.0")
 GLIBC_FILES += ("libresolv.so.2", "libutil.so.1")
 FILES = ("LICENSE", "docs/gpu_check.md", "results/schema.sql", "scripts/gpu_check")
+FILES += ("scripts/hvdb/__init__.py", "scripts/hvdb/whole_file.py")
 FOLDERS = ("scripts/gpucheck", "scripts/peers", "scripts/lib")
 
 

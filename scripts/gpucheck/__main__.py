@@ -25,9 +25,9 @@ from pathlib import Path
 
 from . import host
 from .comparing import write_verdict
-from .files import UNFINISHED, copy_whole, replace_text
+from .files import copy_whole, is_unfinished, replace_text
 from .ledger import Ledger
-from .parts import Part, parts_for
+from .parts import CALL_MINUTES, CALLS, Part, parts_for, parts_of_call, visit_text
 from .place import Place, find_place
 from .runner import Progress, run_parts
 from .schedule import Result, duration, exit_code, plan, to_do
@@ -45,10 +45,15 @@ def parse_arguments() -> tuple[argparse.Namespace, list[Part]]:
         prog="gpu_check", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("directory", nargs="?", type=Path, help="where results go (default: gpu_check-HOST-DATE)")
-    parser.add_argument("parts", nargs="*", metavar="PART", help="also a pattern: 'full-fp16-*' (default: all)")
-    parser.add_argument("--minutes", type=float, help="take the parts that fit, and end by then")
+    parser.add_argument("parts", nargs="*", metavar="PART", help="also a pattern: 'quick-fp16-*' (default: all)")
+    parser.add_argument(
+        "--call", type=int, choices=CALLS, help="this call of a visit of three, and what earlier ones lack"
+    )
+    parser.add_argument("--minutes", type=float, help="take the parts that fit, and end by then (with --call: 9)")
     parser.add_argument("--again", action="store_true", help="also the parts that are finished in that directory")
     parser.add_argument("--list", action="store_true", help="print the parts with their estimates, and stop")
+    parser.add_argument("--plan", action="store_true", help="print the visit call by call, and stop")
+    parser.add_argument("--nccl", type=Path, help="NCCL 2.30 or newer: a folder with libnccl.so.2, or a wheel")
     parser.add_argument("--winners", type=Path, metavar="FOLDER", help="winners/ of an earlier visit, to tune less")
     parser.add_argument("--python", help="a Python that has PyTorch (default: the first that is found)")
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda", help="cpu: tests this command, not a GPU")
@@ -67,6 +72,11 @@ def parse_arguments() -> tuple[argparse.Namespace, list[Part]]:
         parser.error(f"--minutes: {options.minutes} is not above 0 and finite; leave it out to set no bound")
     if options.winners and not any(options.winners.glob(WINNERS)):
         parser.error(f"--winners: there is no {options.winners / WINNERS}: name the folder winners of an earlier visit")
+    if options.nccl and not options.nccl.exists():
+        parser.error(f"--nccl: there is no {options.nccl}: name a folder with libnccl.so.2, or a wheel")
+    if options.call:
+        known = parts_of_call(known, options.call)
+        options.minutes = options.minutes or CALL_MINUTES
     asked = [name for name in names if any(fnmatch.fnmatch(name, pattern) for pattern in options.parts or ["*"])]
     return options, [part for part in known if part.estimate.part in asked]
 
@@ -79,7 +89,7 @@ def budget_of(options: argparse.Namespace) -> float | None:
 def listing(parts: list[Part], ledger: Ledger | None, budget: float | None, again: bool) -> str:
     """Every part with its estimate, what became of it, and whether the next call would run it."""
     known = {o.part: o for o in ledger.outcomes()} if ledger else {}
-    rest = to_do([part.estimate for part in parts], ledger.results() if ledger else {}, budget, again)
+    rest = to_do([part.estimate for part in parts], ledger.results() if ledger else {}, again)
     chosen = plan(rest, budget)
     width = max(len(part.estimate.part) for part in parts)
     lines = [f"  {'part':<{width}}  {'about':>5}  {'at most':>7}"]
@@ -108,6 +118,7 @@ def make_visit(place: Place, out: Path, options: argparse.Namespace, gpu: host.G
         folders=folders,
         sanitizer=host.find_sanitizer(pythons),
         say=progress.say,
+        nccl=options.nccl,
     )
 
 
@@ -131,12 +142,12 @@ def write_machine(visit: Visit, options: argparse.Namespace, winners: int, befor
     }
     replace_text(visit.out / MACHINE, json.dumps([*before, facts], indent=1) + "\n")
     if report := host.smi_report():
-        (visit.out / "nvidia-smi.txt").write_text(report, encoding="utf-8")
+        replace_text(visit.out / "nvidia-smi.txt", report)
 
 
 def earlier_calls(out: Path, gpu: host.Gpu | None) -> list[dict]:
     """The entries of machine.json. Errors: ValueError where the folder is not ours, or has another GPU's results."""
-    if all(path.suffix == UNFINISHED for path in out.iterdir()):
+    if all(is_unfinished(path) for path in out.iterdir()):
         return []
     try:
         calls = json.loads((out / MACHINE).read_text(encoding="utf-8"))
@@ -175,6 +186,8 @@ def check(options: argparse.Namespace, place: Place, parts: list[Part]) -> int:
     except FileExistsError:
         raise ValueError(f"{out} is no directory: name another") from None
     calls = earlier_calls(out, gpu)
+    for left in filter(is_unfinished, list(out.iterdir())):  # of a call that was killed
+        left.unlink()
     ledger = Ledger(out, [part.estimate for part in parts], call=len(calls) + 1)
     visit = make_visit(place, out, options, gpu, progress)
     winners = winners_to_copy(options.winners, visit.winners)
@@ -209,6 +222,9 @@ def answer(options: argparse.Namespace, parts: list[Part]) -> int:
         torch = host.find_torch(options.python)
         print(":".join(host.library_folders([torch[0]] if isinstance(torch, tuple) else [sys.executable])))
         return 0
+    if options.plan:
+        print(visit_text(parts))
+        return 0
     if options.list:
         ledger = Ledger(options.directory, [part.estimate for part in parts]) if options.directory else None
         print(listing(parts, ledger, budget_of(options), options.again))
@@ -230,12 +246,17 @@ def main() -> int:
         sys.stdout.flush()  # or a full disk shows only when the interpreter ends
     except KeyboardInterrupt:
         code, fault = 7, "interrupted; what is finished stays in the directory"
-    except BrokenPipeError:  # the reader (head, less) has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:
+        pass  # the reader (head, less) has seen enough
     except (OSError, ValueError) as error:
         code, fault = 2, str(error)
     if fault:
         print(f"gpu_check: {fault}", file=sys.stderr)
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError:  # Python writes pending output when it ends, and changes the exit code to 120 if that fails
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return code
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from . import commands, host
 from .comparing import compile_ahead
 from .ctest import GpuTest
+from .files import replace_text
 from .visit import CannotRun, PartFailed, Visit
 
 # Bytes that a network at the quick comparisons' batch gets to be compiled with, and the room that is reckoned for it
@@ -40,7 +41,7 @@ def devices(visit: Visit) -> str:
     except ValueError as error:
         raise PartFailed(f"what cuDNN said is no JSON: {error}") from None
     file = visit.out / f"{name}.json"
-    file.write_text(json.dumps(properties, indent=1) + "\n", encoding="utf-8")
+    replace_text(file, json.dumps(properties, indent=1) + "\n")
     return f"{file.name}: {properties.get('deviceName', 'a GPU without a name')}"
 
 
@@ -58,7 +59,8 @@ def _cases(report: Path) -> tuple[int, int, list[str]]:
     return passed, skipped, failed
 
 
-def _run_test(visit: Visit, test: GpuTest) -> tuple[int, int, list[str]]:
+def run_test(visit: Visit, test: GpuTest) -> tuple[int, int, list[str]]:
+    """Passed, skipped, and the names of the failed cases. Any thread."""
     report = visit.out / "tests" / f"{test.name}.json"
     report.unlink(missing_ok=True)
     environment = {**test.environment, "GTEST_OUTPUT": f"json:{report}"}
@@ -72,6 +74,15 @@ def _run_test(visit: Visit, test: GpuTest) -> tuple[int, int, list[str]]:
     if done.code != 0 and not failed:
         failed = [f"{test.name} (exit code {done.code})"]
     return passed, skipped, failed
+
+
+def run_all(visit: Visit, tests: list[GpuTest], skips: bool = True) -> str:
+    """One after the other. Errors: as _counts(); CannotRun also if one was skipped that must not be (`skips`)."""
+    results = [run_test(visit, test) for test in tests]
+    text = _counts(results)
+    if not skips and any(result[1] for result in results):
+        raise CannotRun(f"{text}: tests/{tests[0].name}.txt says why they were skipped")
+    return text
 
 
 def _counts(results: list[tuple[int, int, list[str]]]) -> str:
@@ -95,12 +106,13 @@ def gpu_tests(visit: Visit) -> str:
     peers = []
     if visit.gpu is not None and not isinstance(visit.torch, str):
         peers = [(dtype, model) for dtype in visit.sizes.dtypes[:2] for model in visit.sizes.models]
+        peers += [(dtype, visit.sizes.models[0]) for dtype in visit.sizes.dtypes[2:]]
     at_once = max(1, int((visit.gpu.memory_bytes if visit.gpu else 0) // _PEER_ROOM))
     cache = host.compile_cache()
     with ThreadPoolExecutor(len(tests)) as pool, ThreadPoolExecutor(at_once) as compilers:
         try:
             compiling = [compilers.submit(compile_ahead, visit, *peer, cache, _PEER_MEMORY) for peer in peers]
-            results = list(pool.map(lambda test: _run_test(visit, test), tests))
+            results = list(pool.map(lambda test: run_test(visit, test), tests))
             compiled = sum(each.result() for each in compiling)
         except BaseException:  # an interrupt: the threads wait for what they started
             compilers.shutdown(wait=False, cancel_futures=True)
@@ -125,6 +137,6 @@ def sanitizer(tool: str) -> Callable[[Visit], str]:
         # Inside the launcher of a bundle the program is a child, which the tool follows by itself.
         start = [visit.sanitizer, "--tool", tool, "--target-processes", "all", "--error-exitcode", "9"]
         checked = [GpuTest(f"{tool}-{t.name}", [*start, *t.command], 10 * t.seconds, t.environment) for t in chosen]
-        return _counts([_run_test(visit, test) for test in checked])
+        return run_all(visit, checked)
 
     return run

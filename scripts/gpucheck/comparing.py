@@ -18,15 +18,14 @@ VERDICT = "verdict.txt"
 
 @dataclass(frozen=True)
 class Kind:
-    """One way to compare a network in a type, which makes one part. Seconds are guesses."""
+    """One way to compare a network in a type, which makes one part."""
 
     name: str
     about: str
     seconds: float
     limit: float
     variants: tuple[str, ...]  # of PyTorch
-    options: tuple[str, ...] = ()  # of compare_gpu.py
-    searches: bool = True  # else at the batches that were found before
+    compile_seconds: float  # limit for one of them to start
 
     def part(self, dtype: str, model: str) -> str:
         """The part's name, and that of its files."""
@@ -37,20 +36,14 @@ class Kind:
 # algorithms per convolution that are its default.
 QUICK_BATCH = 256
 _ALGORITHMS = ("--benchmark-limit", "10")
-_QUICK = (
-    *("--first-variant-only", "--batches", str(QUICK_BATCH), *_ALGORITHMS, "--compile-seconds", "180"),
+_OPTIONS = (
+    *("--first-variant-only", "--batches", str(QUICK_BATCH), *_ALGORITHMS),
     *"--turns 16 --turn-seconds 0.5 --search-seconds 0.5".split(),
 )
-QUICK = Kind("quick", "beside PyTorch, batch 256", 60, 300, ("compile", "graph"), _QUICK)
-FULL = Kind("full", "beside PyTorch, each side's best batch", 170, 420, ("eager", "graph"))
-COMPILE = Kind(
-    *("compile", "beside torch.compile", 165, 400, ("compile",), ("--compile-seconds", "150")), searches=False
-)
-AUTOTUNE = Kind(
-    *("autotune", "beside torch.compile, max-autotune", 300, 540, ("autotune",), ("--compile-seconds", "300")),
-    searches=False,
-)
-KINDS = (QUICK, FULL, COMPILE, AUTOTUNE)
+# 34 to 51 s on an H200 with what the tests had compiled; how long max-autotune takes is a guess.
+QUICK = Kind("quick", "beside torch.compile, batch 256", 45, 300, ("compile", "graph"), 180)
+AUTOTUNE = Kind("autotune", "beside torch.compile, max-autotune, batch 256", 270, 400, ("autotune",), 300)
+KINDS = (QUICK, AUTOTUNE)
 
 
 def compile_ahead(visit: Visit, dtype: str, model: str, cache: Path, memory_bytes: float) -> bool:
@@ -65,32 +58,24 @@ def compile_ahead(visit: Visit, dtype: str, model: str, cache: Path, memory_byte
         return False
 
 
-def batches_found(visit: Visit, dtype: str, model: str) -> tuple[int, int] | None:
-    """Ours and the peer's, of the most thorough comparison so far."""
-    for kind in (FULL, QUICK):
-        row = _row(visit.out / f"{kind.part(dtype, model)}.json")
-        if row and row["best"]:
-            return row["best"]["ours"]["batch"], row["best"]["peer"]["batch"]
-    return None
-
-
 def comparison(kind: Kind, dtype: str, model: str) -> Callable[[Visit], str]:
     """Training speed beside PyTorch's."""
 
     def run(visit: Visit) -> str:
         name = kind.part(dtype, model)
         file, partial = visit.out / f"{name}.json", visit.out / f"{name}.partial"
+        clocks = visit.out / f"{name}.clocks.partial"
         command = [visit.python(), str(visit.place.peers() / "compare_gpu.py"), "--bench"]
         command += [visit.program("train_step_bench"), "--models", model, "--dtypes", dtype]
         command += ["--variants", *kind.variants, "--device", visit.sizes.device, "--seconds", f"{visit.left():.0f}"]
-        command += ["--json", str(partial), "--log", str(visit.out / f"{name}.log"), *kind.options]
-        command += ["--compile-cache", str(host.compile_cache())]
+        command += ["--json", str(partial), "--log", str(visit.out / f"{name}.log"), *_OPTIONS]
+        command += ["--compile-seconds", f"{kind.compile_seconds:.0f}", "--compile-cache", str(host.compile_cache())]
         if visit.store.exists():
             command += ["--store", str(visit.store)]
         if visit.sizes.tunes:
             command += ["--winners", str(visit.winners)]
-        if not kind.searches and (batches := batches_found(visit, dtype, model)):
-            command += ["--ours-batches", str(batches[0]), "--batches", str(batches[1])]
+        if visit.sizes.device == "cuda":
+            command += ["--clocks", str(clocks)]
         # PyTorch finds its libraries itself; ours is told where to look.
         command += ["--library-path", visit.environment.get("LD_LIBRARY_PATH", ""), *visit.sizes.comparison]
         partial.unlink(missing_ok=True)
@@ -100,6 +85,8 @@ def comparison(kind: Kind, dtype: str, model: str) -> Callable[[Visit], str]:
         row = _row(partial)
         if row and (row["best"] or not file.exists()):  # what an earlier call measured stays until there is better
             partial.replace(file)
+            if clocks.exists():
+                clocks.replace(visit.out / f"{name}.clocks.csv")
         return _said(done, row, visit.shortened)
 
     return run

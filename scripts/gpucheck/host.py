@@ -80,7 +80,7 @@ def find_gpu(library: str = "libcuda.so.1") -> Gpu | str:
     )
 
 
-def _says(command: list[str], seconds: float = 60.0) -> str:
+def says(command: list[str], seconds: float = 60.0) -> str:
     """Standard output, or nothing where it fails or is late."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=seconds)
@@ -94,7 +94,7 @@ def find_torch(given: str | None) -> tuple[str, str] | str:
     names = [given] if given else [*filter(None, [os.environ.get("HVD_PYTHON")]), sys.executable, *PYTHONS]
     pythons = dict.fromkeys(path for name in names if (path := shutil.which(name)))
     for python in pythons:
-        if version := _says([python, "-c", "import torch; print(torch.__version__)"]).strip():
+        if version := says([python, "-c", "import torch; print(torch.__version__)"]).strip():
             return python, version
     return f"no PyTorch in {', '.join(pythons) or ', '.join(names)}: name a Python that has it with --python"
 
@@ -105,12 +105,12 @@ def _matches(pattern: str) -> list[str]:
 
 
 def _site_packages(python: str) -> list[str]:
-    return [folder for folder in _says([python, "-c", SITE]).splitlines() if folder.startswith("/")]
+    return [folder for folder in says([python, "-c", SITE]).splitlines() if folder.startswith("/")]
 
 
 def _folders_in_use(python: str) -> list[str]:
     """Where the libraries lie that `python`'s PyTorch has loaded; empty where it has none, or they are in its own."""
-    files = [Path(line) for line in _says([python, "-c", LOADED], 120.0).splitlines() if line.startswith("/")]
+    files = [Path(line) for line in says([python, "-c", LOADED], 120.0).splitlines() if line.startswith("/")]
     return list(dict.fromkeys(str(file.parent) for file in files if IN_USE.match(file.name)))
 
 
@@ -153,10 +153,10 @@ def machine_facts(folders: list[str]) -> dict[str, object]:
         "kernel": platform.platform(),
         "glibc": " ".join(platform.libc_ver()),
         "python": sys.version.split()[0],
-        "processor": next(iter(re.findall(r"Model name: *(.*)", _says(["lscpu"]))), platform.processor()),
+        "processor": next(iter(re.findall(r"Model name: *(.*)", says(["lscpu"]))), platform.processor()),
         "processors": len(os.sched_getaffinity(0)),
-        "gpus": _says(["nvidia-smi", f"--query-gpu={SETTINGS}", "--format=csv"]).splitlines(),
-        "gpu_processes": _says(["nvidia-smi", "--query-compute-apps=pid,used_memory", "--format=csv"]).splitlines(),
+        "gpus": says(["nvidia-smi", f"--query-gpu={SETTINGS}", "--format=csv"]).splitlines(),
+        "gpu_processes": says(["nvidia-smi", "--query-compute-apps=pid,used_memory", "--format=csv"]).splitlines(),
         "library_folders": folders,
         "libraries": sorted(
             name
@@ -170,9 +170,9 @@ def machine_facts(folders: list[str]) -> dict[str, object]:
 def gpu_state() -> str:
     """Clocks, temperature, power and throttling just now, one line; empty without nvidia-smi."""
     queries = "clocks.sm,clocks.mem,temperature.gpu,power.draw,utilization.gpu,clocks_throttle_reasons.active"
-    return _says(["nvidia-smi", f"--query-gpu={queries}", "--format=csv,noheader"], 20.0).strip()
+    return says(["nvidia-smi", f"--query-gpu={queries}", "--format=csv,noheader"], 20.0).strip()
 
 
 def smi_report() -> str:
     """All that nvidia-smi says, and how the GPUs are connected; empty without it."""
-    return _says(["nvidia-smi", "-q"]) + _says(["nvidia-smi", "topo", "-m"])
+    return says(["nvidia-smi", "-q"]) + says(["nvidia-smi", "topo", "-m"])

@@ -39,11 +39,7 @@ class Ledger:
 
     def outcomes(self, not_yet: str = "") -> list[Outcome]:
         """Those asked for, in their order, and whatever else earlier calls did; `not_yet`: why some did not run."""
-        asked = [
-            self._known.get(e.part, Outcome(e.part, Result.NOT_YET, 0.0, not_yet, e.seconds))
-            for e in self._parts
-            if e.part in self._known or self.results().get(e.instead) is not Result.GOOD
-        ]
+        asked = [self._known.get(e.part, Outcome(e.part, Result.NOT_YET, 0.0, not_yet, e.seconds)) for e in self._parts]
         names = {outcome.part for outcome in asked}
         return [o for o in self._known.values() if o.part not in names] + asked
 

@@ -1,16 +1,19 @@
-"""The parts of a visit, in the order of their value. Each leaves its texts in the folder and returns one line."""
+"""The parts of a visit of three calls, in their order. Each leaves its texts in the folder and returns one line."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from . import checks, comparing, training
-from .comparing import AUTOTUNE, COMPILE, FULL, QUICK, Kind
-from .schedule import Estimate
+from . import checks, comparing, nccl, training
+from .comparing import AUTOTUNE, QUICK, Kind
+from .schedule import CLOSING_SECONDS, Estimate, duration
 from .visit import Sizes, Visit
 
-_Make = Callable[[str, str], Callable[[Visit], str]]  # of a type and a network: what its part runs
+CALLS = (1, 2, 3)
+CALL_MINUTES = 9.0  # of a call, where a host gives ten
+
+_Cell = tuple[str, str]  # a type and a network
 
 
 @dataclass(frozen=True)
@@ -20,80 +23,108 @@ class Part:
     estimate: Estimate
     about: str
     run: Callable[[Visit], str]
+    call: int = 1  # the call of the visit that it belongs to
 
 
-def _compared(kind: Kind, dtype: str, models: tuple[str, ...]) -> list[Part]:
-    parts = []
-    for model in models:
-        instead = FULL.part(dtype, model) if kind is QUICK else ""
-        estimate = Estimate(kind.part(dtype, model), kind.seconds, kind.limit, instead)
-        parts.append(Part(estimate, f"{model} in {dtype} {kind.about}", comparing.comparison(kind, dtype, model)))
-    return parts
-
-
-def _trained(dtype: str, models: tuple[str, ...]) -> list[Part]:
+def _compared(kind: Kind, cells: Sequence[_Cell], call: int) -> list[Part]:
     return [
         Part(
-            Estimate(f"train-{dtype}-{model}", 40, 150),
-            f"{model} in {dtype} by hvd_bench, into the store",
-            training.training(dtype, model),
+            Estimate(kind.part(dtype, model), kind.seconds, kind.limit),
+            f"{model} in {dtype} {kind.about}",
+            comparing.comparison(kind, dtype, model),
+            call,
         )
-        for model in models
+        for dtype, model in cells
     ]
 
 
-def _ways(kind: training.Ways, models: tuple[str, ...]) -> list[Part]:
+def _each(
+    name: str,
+    estimate: tuple[float, float],
+    about: str,
+    make: Callable[[str, str], Callable[[Visit], str]],
+    cells: Sequence[_Cell],
+    call: int = 1,
+) -> list[Part]:
+    """One part for each cell, of `make`; `estimate`: seconds that it takes, and its limit."""
     return [
-        Part(
-            Estimate(f"{kind.name}-{model}", kind.seconds, kind.limit),
-            f"{model}, {kind.about}",
-            training.ways(kind, model),
-        )
-        for model in models
+        Part(Estimate(f"{name}-{dtype}-{model}", *estimate), f"{model} in {dtype}, {about}", make(dtype, model), call)
+        for dtype, model in cells
     ]
 
 
-def _steps(name: str, seconds: float, about: str, make: _Make, sizes: Sizes) -> list[Part]:
-    return [
-        Part(
-            Estimate(f"{name}-{dtype}-{model}", seconds, 4 * seconds),
-            f"{model} in {dtype}, {about}",
-            make(dtype, model),
-        )
-        for dtype in sizes.dtypes[:2]
-        for model in sizes.models
-    ]
+# Measured on an H200 with 16 processors (2.8, 11.4, 2.4 s), with room; of initcheck a guess.
+_SANITIZER_SECONDS = {"memcheck": 5, "racecheck": 15, "initcheck": 20, "synccheck": 5}
 
 
-# Up to 12 on an H200 with 16 processors; of initcheck a guess.
-_SANITIZER_SECONDS = {"memcheck": 10, "racecheck": 20, "initcheck": 20, "synccheck": 10}
-
-
-def parts_for(sizes: Sizes) -> list[Part]:
-    """All parts, in the order of their value; of parts of like value, first those that take seconds, or a slow GPU
-    would leave them no time."""
-    models, first, later = sizes.models, sizes.dtypes[:2], sizes.dtypes[2:]
-    parts = [Part(Estimate("tests", 150, 400), "the tests of label gpu; torch.compile beside", checks.gpu_tests)]
-    parts += [
+def _first_call(sizes: Sizes, cells: Sequence[_Cell]) -> list[Part]:
+    """What needs no PyTorch: ours alone, then the tests, beside which torch.compile fills its cache for later calls."""
+    parts = [
         Part(Estimate("devices", 1, 60), "device properties, as tests/cudnn/devices has them", checks.devices),
         Part(Estimate("doctor", 2, 60), "hvd_bench doctor", checks.doctor),
     ]
-    parts += _ways(training.LAUNCH, models)
+    launch = training.LAUNCH
     parts += [
-        Part(Estimate(f"replay-{model}", 8, 90), f"replay profile of {model}", training.replay(model))
-        for model in models
+        Part(Estimate(f"launch-{model}", 15, 180), f"{model}, {launch.about}", training.ways(launch, model))
+        for model in sizes.models
     ]
-    parts += [part for dtype in first for part in _compared(QUICK, dtype, models)]
-    parts += _steps("profile", 20, "every operation's time", training.profile, sizes)
     parts += [
+        Part(
+            Estimate(f"resnet50-{sizes.main_dtype}-{batch}", 25, 150),
+            f"ResNet-50 in {sizes.main_dtype} at batch {batch}, to be held against MLPerf",
+            training.resnet50(batch),
+        )
+        for batch in sizes.resnet50_batches
+    ]
+    parts += _each("train", (10, 120), "by hvd_bench, into the store", training.training, cells)
+    parts += _each("profile", (4, 60), "every operation's time", training.profile, cells)
+    parts += [
+        Part(Estimate(f"replay-{model}", 5, 90), f"replay profile of {model}", training.replay(model))
+        for model in sizes.models
+    ]
+    parts += _each("choices", (20, 90), "images as columns and padded, in turn", training.choices, sizes.choices)
+    parts += [
+        Part(
+            Estimate("nccl", 100, 270),
+            "two ranks on one GPU, then one stopped: NCCL 2.30 or newer",
+            nccl.two_ranks_on_one_gpu,
+        ),
+        Part(Estimate("tests", 150, 400), "the tests of label gpu; torch.compile beside", checks.gpu_tests),
+    ]
+    return parts + [
         Part(Estimate(tool, seconds, 150), f"{tool} over the kernels' tests", checks.sanitizer(tool))
         for tool, seconds in _SANITIZER_SECONDS.items()
     ]
-    parts += [part for dtype in first for part in _compared(FULL, dtype, models)]
-    parts += [part for dtype in first for part in _trained(dtype, models)]
-    parts += _steps("choices", 120, "fused in several ways", training.choices, sizes)
-    parts += [part for dtype in first for part in _compared(COMPILE, dtype, models)]
-    for dtype in later:
-        parts += [*_compared(FULL, dtype, models), *_trained(dtype, models), *_compared(COMPILE, dtype, models)]
-    parts += _ways(training.SCHEDULE, models)
-    return parts + [part for dtype in sizes.dtypes for part in _compared(AUTOTUNE, dtype, models)]
+
+
+def parts_for(sizes: Sizes) -> list[Part]:
+    """All parts, call by call; in each, in the order of their value."""
+    cells = [(dtype, model) for dtype in sizes.dtypes[:2] for model in sizes.models]
+    later = [(dtype, model) for dtype in sizes.dtypes[2:] for model in sizes.models]
+    parts = _first_call(sizes, cells)
+    parts += _compared(AUTOTUNE, sizes.autotuned[:1], 2)
+    parts += _compared(QUICK, [cell for cell in cells if cell not in sizes.autotuned[:1]], 2)
+    swept = [(sizes.main_dtype, model) for model in sizes.models]
+    parts += _each("sweep", (35, 180), "ours alone at other batches", training.sweep, swept, 3)
+    parts += _each("train", (15, 120), "by hvd_bench, into the store", training.training, later, 3)
+    parts += _compared(AUTOTUNE, sizes.autotuned[1:], 3)
+    return parts + _compared(QUICK, [*later[:1], *sizes.autotuned[:1]], 3)
+
+
+def parts_of_call(parts: Sequence[Part], call: int) -> list[Part]:
+    """Returns the parts of `call`, then the parts of earlier calls, which run only if time is left."""
+    return [part for part in parts if part.call == call] + [part for part in parts if part.call < call]
+
+
+def visit_text(parts: Sequence[Part]) -> str:
+    """The whole visit: each call's command, its parts and their estimates."""
+    lines = []
+    width = max(len(part.estimate.part) for part in parts)
+    for call in CALLS:
+        own = [part for part in parts if part.call == call]
+        total = duration(sum(part.estimate.seconds for part in own) + CLOSING_SECONDS)
+        lines.append(
+            f"scripts/gpu_check results --call {call}: {len(own)} parts, about {total} of {CALL_MINUTES:.0f}:00"
+        )
+        lines += [f"  {p.estimate.part:<{width}}  {p.estimate.seconds:>3.0f} s  {p.about}" for p in own]
+    return "\n".join([*lines, "all times are estimates: docs/gpu_check.md says which were measured"])

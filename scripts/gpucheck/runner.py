@@ -70,7 +70,7 @@ def run_parts(
     visit: Visit, parts: list[Part], budget: float | None, progress: Progress, ledger: Ledger, again: bool
 ) -> None:
     """The parts that are not finished and fit, in order; the ledger has each as soon as it begins, and as it ends."""
-    rest = to_do([part.estimate for part in parts], ledger.results(), budget, again)
+    rest = to_do([part.estimate for part in parts], ledger.results(), again)
     planned = plan(rest, budget)
     progress.say(plan_text([estimate for estimate in rest if estimate.part in planned], budget))
     run = {part.estimate.part: part for part in parts}

@@ -38,25 +38,16 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a part usually takes, and what it may take at most. `instead`: a thorough part that makes it needless."""
+    """What a part usually takes, and what it may take at most."""
 
     part: str
     seconds: float
     limit: float
-    instead: str = ""
 
 
-def to_do(parts: Sequence[Estimate], before: Mapping[str, Result], budget: float | None, again: bool) -> list[Estimate]:
-    """The parts that are not finished, in their order. A quick one is left out where its thorough one is finished or,
-    with all the time that there is, will be."""
-    coming = {estimate.part for estimate in parts} if budget is None else set()
-    rest = []
-    for estimate in parts:
-        finished = before.get(estimate.part) in FINISHED
-        needless = estimate.instead in coming or before.get(estimate.instead) is Result.GOOD
-        if not needless and (again or not finished):
-            rest.append(estimate)
-    return rest
+def to_do(parts: Sequence[Estimate], before: Mapping[str, Result], again: bool) -> list[Estimate]:
+    """The parts that are not finished, in their order."""
+    return [estimate for estimate in parts if again or before.get(estimate.part) not in FINISHED]
 
 
 def plan(parts: Sequence[Estimate], budget: float | None) -> list[str]:
@@ -78,8 +69,8 @@ def plan(parts: Sequence[Estimate], budget: float | None) -> list[str]:
 def next_part(rest: Sequence[Estimate], planned: Collection[str], left: float) -> Estimate | None:
     """The first of `rest` that may start with `left` seconds to go; None ends the call.
 
-    Half of what a planned one usually takes may be enough for it; less is not worth beginning. Where others took less
-    than was thought, one that was not planned may start if it leaves those that are their time.
+    A planned part may start if half of its estimate is left. An unplanned part may start if the planned ones still fit
+    after it.
     """
     startable = [e for e in rest if e.part in planned and left >= 0.5 * e.seconds]
     spare = left - sum(e.seconds for e in startable)

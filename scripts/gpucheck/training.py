@@ -7,9 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from .commands import Done
-from .comparing import QUICK_BATCH, batches_found
-from .files import UNFINISHED
+from .comparing import QUICK_BATCH
 from .visit import CannotRun, PartFailed, Visit
+
+MLPERF = "MLPerf Training v4.0, per GPU of 8 x H200: 7950 img/s"
+OUT_OF_MEMORY = 8  # the exit code of train_step_bench
 
 
 @dataclass(frozen=True)
@@ -18,8 +20,6 @@ class Ways:
 
     name: str
     about: str
-    seconds: float
-    limit: float
     runs: dict[str, tuple[str, ...]]  # name: options of hvd_bench
     shared: tuple[str, ...] = ()  # options of all
 
@@ -28,18 +28,8 @@ _STEPS = ("--num-warmup-batches", "10", "--num-iters", "100", "--max-time", "20"
 LAUNCH = Ways(
     "launch",
     "batch 32: graphs launched ahead, waited for, or none",
-    15,
-    180,
     {"graph": (), "waited": ("--no-launch-ahead",), "enqueued": ("--no-cuda-graph",)},
     ("--batch-size", "32", *_STEPS),
-)
-SCHEDULE = Ways(
-    "schedule",
-    "as it is, and as --tune-schedule finds it",
-    120,
-    480,
-    {"plain": (), "tuned": ("--tune-schedule",)},
-    _STEPS,
 )
 
 
@@ -52,7 +42,7 @@ def _stored(visit: Visit) -> list[str]:
     return ["--db", str(visit.store), "--label", "by=gpu_check", "--label", f"part={visit.part}"]
 
 
-def _speed(done: Done, said: str = r"total images/sec: ([0-9.]+)") -> str:
+def speed(done: Done, said: str = r"total images/sec: ([0-9.]+)") -> str:
     """ "1234 img/s". Errors: PartFailed with the last line where it says none."""
     speed = re.search(said, done.output)
     if done.code != 0 or speed is None:
@@ -60,16 +50,24 @@ def _speed(done: Done, said: str = r"total images/sec: ([0-9.]+)") -> str:
     return f"{float(speed[1]):.0f} img/s"
 
 
-def training(dtype: str, model: str) -> Callable[[Visit], str]:
-    """As a user trains, at the best batch that a comparison found; the bound is stored with the run."""
+def training(dtype: str, model: str, batch: int | None = None) -> Callable[[Visit], str]:
+    """As a user trains, at `batch` or the visit's; the bound is stored with the run."""
 
     def run(visit: Visit) -> str:
-        found = batches_found(visit, dtype, model)
-        batch = str(found[0] if found else visit.sizes.batch)
-        command = _hvd_bench(visit, model, dtype, "--batch-size", batch, *visit.sizes.training, *_stored(visit))
+        images = str(batch or visit.sizes.batch)
+        command = _hvd_bench(visit, model, dtype, "--batch-size", images, *visit.sizes.training, *_stored(visit))
         if visit.sizes.tunes:
             command += ["--tune", "--tuning-folder", str(visit.winners)]
-        return f"{_speed(visit.run(visit.part or f'train-{dtype}-{model}', command))}, batch {batch}"
+        return f"{speed(visit.run(visit.part or f'train-{dtype}-{model}', command))}, batch {images}"
+
+    return run
+
+
+def resnet50(batch: int) -> Callable[[Visit], str]:
+    """As training(), of the network that MLPerf trained: on 8 H200, with data loading and all-reduce."""
+
+    def run(visit: Visit) -> str:
+        return f"{training(visit.sizes.main_dtype, 'resnet50', batch)(visit)}; {MLPERF}"
 
     return run
 
@@ -81,7 +79,7 @@ def replay(model: str) -> Callable[[Visit], str]:
         dtype = visit.sizes.main_dtype
         file = visit.out / "replay" / f"{model}-{dtype}.txt"
         file.parent.mkdir(exist_ok=True)
-        new = file.with_suffix(UNFINISHED)
+        new = file.with_suffix(".new")
         new.unlink(missing_ok=True)
         command = _hvd_bench(visit, model, dtype, *visit.sizes.replay, "--record-replay", str(new))
         done = visit.run(f"replay-{model}", command)
@@ -93,24 +91,23 @@ def replay(model: str) -> Callable[[Visit], str]:
     return run
 
 
-# What the plan of a step may be made of, as options of train_step_bench.
-CHOICES: dict[str, tuple[str, ...]] = {
-    "as it is": (),
-    "level 1": ("--fusion", "1"),
-    "level 2": ("--fusion", "2"),
-    "images padded": ("--images", "padded"),
-    "norms of cuDNN": ("--own-norms", "none"),
-    "prologues": ("--prologues", "all"),
-}
+# What the first convolution reads. In turns, since VGG-16's gain from columns was seen only beside a collapsed loss.
+CHOICES = ("columns", "padded", "padded", "columns")
+SWEEP = (64, 128, 384, 512)  # beside 256, at which all else runs
 
 
-def _steps(visit: Visit, name: str, dtype: str, model: str, *options: str) -> str:
-    """Runs train_step_bench; as _speed()."""
+def _step_bench(visit: Visit, name: str, dtype: str, model: str, batch: int, *options: str) -> Done:
+    """Runs train_step_bench. Errors: CannotRun without a GPU."""
     if visit.sizes.device != "cuda":
         raise CannotRun("for the GPU alone")
     command = [visit.program("train_step_bench"), "--device", "cuda", "--model", model, "--dtype", dtype]
-    command += ["--batch", str(QUICK_BATCH), "--winners", str(visit.winners), *options]
-    return _speed(visit.run(name, command), r": ([0-9.]+) img/s \(median")
+    command += ["--batch", str(batch), "--winners", str(visit.winners), *options]
+    return visit.run(name, command)
+
+
+def _step_speed(done: Done) -> str:
+    """As speed()."""
+    return speed(done, r": ([0-9.]+) img/s \(median")
 
 
 def profile(dtype: str, model: str) -> Callable[[Visit], str]:
@@ -118,19 +115,38 @@ def profile(dtype: str, model: str) -> Callable[[Visit], str]:
 
     def run(visit: Visit) -> str:
         rows = ("--profile", "--profile-rows", "1000", "--steps", "8")
-        return _steps(visit, visit.part or f"profile-{dtype}-{model}", dtype, model, *rows)
+        name = visit.part or f"profile-{dtype}-{model}"
+        return _step_speed(_step_bench(visit, name, dtype, model, QUICK_BATCH, *rows))
 
     return run
 
 
 def choices(dtype: str, model: str) -> Callable[[Visit], str]:
-    """A step planned in several ways, one after the other: whole steps decide what a profile suggests."""
+    """A step with each of CHOICES, one after the other: whole steps decide what a profile suggests."""
 
     def run(visit: Visit) -> str:
         said = []
-        for name, options in CHOICES.items():
-            log = f"{visit.part or f'choices-{dtype}-{model}'}-{name.replace(' ', '-')}"
-            said.append(f"{name} {_steps(visit, log, dtype, model, '--steps', '60', *options)}")
+        for number, images in enumerate(CHOICES):
+            log = f"{visit.part or f'choices-{dtype}-{model}'}-{number}-{images}"
+            done = _step_bench(visit, log, dtype, model, QUICK_BATCH, "--steps", "60", "--images", images)
+            said.append(f"{images} {_step_speed(done)}")
+        return ", ".join(said)
+
+    return run
+
+
+def sweep(dtype: str, model: str) -> Callable[[Visit], str]:
+    """Ours alone at each batch of SWEEP, until memory ends."""
+
+    def run(visit: Visit) -> str:
+        said = []
+        for batch in SWEEP:
+            log = f"{visit.part or f'sweep-{dtype}-{model}'}-{batch}"
+            done = _step_bench(visit, log, dtype, model, batch, "--steps", "40")
+            if done.code == OUT_OF_MEMORY:
+                said.append(f"batch {batch} no memory")
+                break
+            said.append(f"batch {batch} {_step_speed(done)}")
         return ", ".join(said)
 
     return run
@@ -148,7 +164,7 @@ def ways(kind: Ways, model: str) -> Callable[[Visit], str]:
             done = visit.run(f"{kind.name}-{model}-{name}", [*command, "--label", f"way={name}"])
             note = re.search(r"host's clock \(([+-][0-9.]+ %) .*launching it \(([0-9.]+ ms), ", done.output)
             launching = f" ({note[1]} from end to end, launched in {note[2]})" if note else ""
-            said.append(f"{name} {_speed(done)}{launching}")
+            said.append(f"{name} {speed(done)}{launching}")
         return ", ".join(said)
 
     return run

@@ -33,7 +33,10 @@ class Sizes:
     models: tuple[str, ...]
     dtypes: tuple[str, ...]  # of the comparison, in the order of their value
     main_dtype: str  # of what is done in one type alone
-    batch: int  # where no search has found one
+    batch: int
+    resnet50_batches: tuple[int, ...]  # to be held against MLPerf
+    choices: tuple[tuple[str, str], ...]  # types and networks with ways to be compared
+    autotuned: tuple[tuple[str, str], ...]  # beside max-autotune: the first in the second call, the others in the third
     training: tuple[str, ...]  # options of hvd_bench
     replay: tuple[str, ...]
     comparison: tuple[str, ...]  # options of compare_gpu.py that come after all others
@@ -47,6 +50,9 @@ ON_THE_GPU = Sizes(
     dtypes=("fp16", "bf16", "tf32"),
     main_dtype="fp16",
     batch=256,
+    resnet50_batches=(256, 400),
+    choices=(("bf16", "vgg16"),),
+    autotuned=(("bf16", "resnet101"), ("bf16", "vgg16")),
     training=("--max-time", "10"),
     replay=("--batch-size", "64", "--num-warmup-batches", "10", "--num-iters", "30", "--max-time", "30", "--no-db"),
     comparison=(),
@@ -59,6 +65,9 @@ ON_THE_CPU = Sizes(
     dtypes=("fp32",),
     main_dtype="fp32",
     batch=2,
+    resnet50_batches=(),
+    choices=(("fp32", "resnet50"),),
+    autotuned=(),
     training=TINY,
     replay=(*TINY, "--batch-size", "2", "--no-db"),
     comparison=(
@@ -81,6 +90,7 @@ class Visit:
     folders: list[str]  # of NVIDIA's libraries
     sanitizer: str | None
     say: Callable[[str], None]
+    nccl: Path | None = None  # a folder or a wheel with NCCL 2.30, as it was given
     part: str = ""
     part_ends: float = 0.0  # on the monotonic clock
     shortened: bool = False  # the part has less than its own time limit

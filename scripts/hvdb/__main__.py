@@ -9,8 +9,22 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TextIO
 
-from hvdb import edge, efficiency, merge, published, report, reproduce, rerun, runs, store, tables
+from hvdb import (
+    edge,
+    efficiency,
+    merge,
+    printable,
+    published,
+    report,
+    reproduce,
+    rerun,
+    runs,
+    store,
+    tables,
+    whole_file,
+)
 from hvdb.errors import EXIT_GOOD, EXIT_NOT_COMPARABLE, EXIT_USAGE, HvdbError
 
 EXIT_CODES = "exit codes: 0 good, 2 usage or I/O, 4 not comparable"
@@ -18,6 +32,11 @@ EXIT_CODES = "exit codes: 0 good, 2 usage or I/O, 4 not comparable"
 
 def _parser(command: str, description: str) -> argparse.ArgumentParser:
     return argparse.ArgumentParser(prog=f"scripts/{command}", description=description, epilog=EXIT_CODES)
+
+
+def _say(line: object, stream: TextIO | None = None) -> None:
+    """Prints a line that may hold text of a store or the name of a file."""
+    print(printable.terminal(line), file=stream)
 
 
 def _seconds(text: str) -> float:
@@ -82,6 +101,7 @@ def run_efficiency(argv: Sequence[str]) -> int:
     if arguments.json:
         document = {
             "cells": [dataclasses.asdict(cell) for cell in cells],
+            "cautions": efficiency.cautions(selection.runs),
             "left_out": selection.left_out,
             "published": [dataclasses.asdict(point) for point in points],
         }
@@ -92,9 +112,9 @@ def run_efficiency(argv: Sequence[str]) -> int:
     for note in tables.EFFICIENCY_NOTES:
         print(note)
     for line in efficiency.notes(cells, selection.runs):
-        print(f"note: {line}")
+        _say(f"note: {line}")
     for line in selection.left_out:
-        print(f"left out: {line}")
+        _say(f"left out: {line}")
     beside = tables.published_rows(points, models)
     if beside:
         print("\npublished (other hardware; sources in results/published.csv):")
@@ -113,7 +133,8 @@ def run_plot(argv: Sequence[str]) -> int:
     from hvdb import plot_profile, plot_scaling, plot_waterfall  # matplotlib is slow to import
 
     found, selection, cells = _select(arguments)
-    profiled = [run for run in found if run.operations and (not arguments.model or run.model in arguments.model)]
+    traced = [run for run in found if run.operations and (not arguments.model or run.model in arguments.model)]
+    profiled = [run for run in traced if plot_profile.takes_time(run)]
     explained = [run for run in selection.runs if "efficiency" in run.decomposition]
     if not profiled:
         _require_cells(cells, selection)
@@ -126,11 +147,15 @@ def run_plot(argv: Sequence[str]) -> int:
             drawn.append(plot_waterfall.draw(explained, arguments.out / f"waterfall.{form}"))
         # the newest profile of each network
         for model, run in {run.model: run for run in profiled}.items():
-            drawn.append(plot_profile.draw(run, arguments.out / f"profile_{model}.{form}"))
+            file = printable.file_in(arguments.out, "profile_", model, f".{form}")
+            drawn.append(plot_profile.draw(run, file))
         for path in drawn:
-            print(path)
+            _say(path)
     for line in selection.left_out:
-        print(f"left out of scaling and waterfall: {line}", file=sys.stderr)
+        _say(f"left out of scaling and waterfall: {line}", sys.stderr)
+    for run in traced:
+        if not plot_profile.takes_time(run):
+            _say(f"left out: the profile of run {run.short_id}: its operations take no time", sys.stderr)
     return EXIT_GOOD
 
 
@@ -158,13 +183,13 @@ def run_merge(argv: Sequence[str]) -> int:
         progress=_show_progress if sys.stderr.isatty() else None,
     )
     for note in outcome.notes:
-        print(note)
+        _say(note)
     for line in outcome.left_out:
-        print(f"left out: {line}")
+        _say(f"left out: {line}")
     extras = [f"{outcome.incomplete} incomplete"] if outcome.incomplete else []
     extras += [f"{outcome.superseded} completed"] if outcome.superseded else []
     cut = f" ({', '.join(extras)})" if extras else ""
-    print(f"{arguments.output}: {outcome.added} runs added{cut}, {outcome.present} were there already")
+    _say(f"{arguments.output}: {outcome.added} runs added{cut}, {outcome.present} were there already")
     return EXIT_GOOD
 
 
@@ -178,50 +203,74 @@ def _print_comparison(first: runs.Run, second: runs.Run, result: rerun.Compariso
     if result.same_answer is not None:
         print(f"reduced gradients: {'bit-identical' if result.same_answer else 'differ'}")
     elif result.steps[0] != result.steps[1]:
-        print(
+        _say(
             f"reduced gradients: not compared, after other numbers of steps ({result.steps[0]} then, "
             f"{result.steps[1]} now); --num-warmup-batches and --num-iters fix them"
         )
     for difference in (*result.configuration, *result.provenance):
         mark = "can change the result" if difference.in_fingerprint else "not in the fingerprint"
-        print(f"differs ({mark}): {difference.key}: '{difference.first}' then, '{difference.second}' now")
+        _say(f"differs ({mark}): {difference.key}: '{difference.first}' then, '{difference.second}' now")
     if not result.comparable:
         print("not comparable: something that can change the result differs (above)")
 
 
 def run_rerun(argv: Sequence[str]) -> int:
     """Shows, or runs again and compares; returns the exit code."""
-    parser = _parser("rerun", "Shows how a stored run was made; with --execute, runs it again and compares.")
+    parser = _parser(
+        "rerun",
+        "Shows how a stored run was made; with --execute, runs it again and compares. Of the recorded command line, "
+        "known options of hvd_bench, mpirun, srun and jsrun are taken, and known variables that name no file. "
+        "The program and all files are yours; no shell reads the record.",
+    )
     parser.add_argument("run", metavar="RUN_ID", help="start of the run's UUID")
     parser.add_argument("stores", nargs="+", type=Path, metavar="STORE")
     parser.add_argument("--execute", action="store_true", help="run it again and compare")
     parser.add_argument("--db", type=Path, help="keep the new run in this store (it must not exist)")
-    parser.add_argument("--directory", type=Path, help="run it there (default: in the directory of the record)")
-    parser.add_argument("--program", type=Path, help="run this hvd_bench (default: the one of the record)")
+    parser.add_argument("--directory", type=Path, help="run it there (default: here)")
+    parser.add_argument(
+        "--program",
+        type=Path,
+        help="run this hvd_bench (default: HVD_BENCH, build/release/bin/hvd_bench of this checkout, or of the PATH)",
+    )
+    parser.add_argument("--replay", type=Path, metavar="FILE", help="for a run that replays: the recorded step")
+    parser.add_argument("--tuning-folder", type=Path, metavar="FOLDER", help="for a run that had one: yours")
     parser.add_argument("--timeout", type=_seconds, default=3600.0, metavar="SECONDS")
     arguments = parser.parse_args(argv)
     stored = runs.load(arguments.stores)
     first = runs.find(stored, arguments.run)
-    print(f"run {first.uuid} ({first.phase}, {first.status}), session of {first.session['started_utc']}")
-    print(f"command: {first.session['command_line']}")
-    place = rerun.Place(arguments.directory, arguments.program)
+    _say(f"run {first.uuid} ({first.phase}, {first.status}), session of {first.session['started_utc']}")
+    _say(f"command: {first.session['command_line']}")
+    place = rerun.Place(arguments.directory, arguments.program, arguments.replay, arguments.tuning_folder)
     if not arguments.execute:
-        print(rerun.built_from(first))
-        if place != rerun.Place():
-            print(f"there: {rerun.command_at(place, first, arguments.db or Path('rerun.db'))}")
-        print("--execute runs it again and compares")
+        _say(rerun.built_from(first))
+        try:
+            _show_command(rerun.command_at(place, first, arguments.db or Path("rerun.db")))
+            print("--execute runs it again and compares")
+        except HvdbError as error:
+            if place != rerun.Place():
+                raise
+            _say(f"--execute does not run it: {error}")
         return EXIT_GOOD
     rerun.end_in_order_when_told()
     with tempfile.TemporaryDirectory(prefix="hvdb-rerun-") as scratch:
         store_file = arguments.db or Path(scratch) / "rerun.db"
         if store_file.exists():
             raise HvdbError(f"{store_file}: exists already; --db takes a new file")
-        rerun.execute(first, store_file.absolute(), arguments.timeout, place)
+        command = rerun.command_at(place, first, store_file)
+        _show_command(command)
+        rerun.execute(command, arguments.timeout, arguments.directory)
         made = runs.load([store_file])
         second = rerun.counterpart(first, made)
         result = rerun.compare(first, stored, second, made)
         _print_comparison(first, second, result)
     return EXIT_GOOD if result.comparable else EXIT_NOT_COMPARABLE
+
+
+def _show_command(command: rerun.Command) -> None:
+    _say(f"runs: {command}")
+    for line in command.left_out:
+        _say(f"left out: {line}")
+    sys.stdout.flush()
 
 
 def run_report(argv: Sequence[str]) -> int:
@@ -235,8 +284,8 @@ def run_report(argv: Sequence[str]) -> int:
     if arguments.output:
         if store.is_database(arguments.output):
             raise HvdbError(f"{arguments.output}: is a database, which -o would replace; name another file")
-        arguments.output.write_text(page, encoding="utf-8")
-        print(arguments.output)
+        whole_file.write_text(arguments.output, page)
+        _say(arguments.output)
     else:
         print(page, end="")
     return EXIT_GOOD

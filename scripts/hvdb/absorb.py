@@ -10,7 +10,7 @@ import sqlite3
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from hvdb import store
+from hvdb import untrusted
 from hvdb.errors import NotComparable
 
 # One fixed text, so that merging the same leftover twice, or a copy of it, gives the same run.
@@ -71,7 +71,7 @@ def _stage_runs(connection: sqlite3.Connection, incoming: str) -> None:
 
     A run that is still 'running' becomes 'incomplete': its job is gone.
     """
-    shown = {column: column for column in store.columns()["run"]}
+    shown = {column: column for column in untrusted.columns()["run"]}
     shown["status"] = "CASE status WHEN 'running' THEN 'incomplete' ELSE status END"
     shown["status_reason"] = f"CASE status WHEN 'running' THEN '{LEFTOVER_REASON}' ELSE status_reason END"
     listed = ", ".join(f"{sql} AS {column}" for column, sql in shown.items())
@@ -80,7 +80,7 @@ def _stage_runs(connection: sqlite3.Connection, incoming: str) -> None:
 
 
 def _require_same_sessions(connection: sqlite3.Connection, incoming: Place, known: Place) -> None:
-    differs = " OR ".join(f"mine.{column} IS NOT theirs.{column}" for column in store.columns()["session"])
+    differs = " OR ".join(f"mine.{column} IS NOT theirs.{column}" for column in untrusted.columns()["session"])
     row = connection.execute(
         f"SELECT uuid FROM {known.database}.session mine JOIN {incoming.database}.session theirs USING (uuid)"
         f" WHERE {differs}"
@@ -98,14 +98,14 @@ def _conflict(what: str, uuid: str, incoming: Place, known: Place) -> NotCompara
 
 def _equal(connection: sqlite3.Connection, incoming: str, known: str, uuid: str) -> bool:
     """Whether all rows of one run are equal in both databases. Blobs are compared whole, in SQL."""
-    compared = " AND ".join(f"mine.{column} IS theirs.{column}" for column in store.columns()["run"])
+    compared = " AND ".join(f"mine.{column} IS theirs.{column}" for column in untrusted.columns()["run"])
     query = (
         f"SELECT {compared} FROM {known}.run mine, temp.incoming_run theirs WHERE mine.uuid = ?1 AND theirs.uuid = ?1"
     )
     if not connection.execute(query, (uuid,)).fetchone()[0]:
         return False
-    for table, key in store.CHILD_TABLES.items():
-        match = " AND ".join(f"mine.{column} IS theirs.{column}" for column in store.columns()[table])
+    for table, key in untrusted.CHILD_TABLES.items():
+        match = " AND ".join(f"mine.{column} IS theirs.{column}" for column in untrusted.columns()[table])
         keys = " AND ".join(f"mine.{column} = theirs.{column}" for column in ("run_uuid", *key.split(", ")))
         mine, theirs, both = connection.execute(
             f"SELECT (SELECT count(*) FROM {known}.{table} WHERE run_uuid = ?1),"
@@ -127,7 +127,7 @@ def _judge(connection: sqlite3.Connection, incoming: Place, known: Place, uuid: 
     """
     if _equal(connection, incoming.database, known.database, uuid):
         return "present"
-    same = " AND ".join(f"mine.{c} IS theirs.{c}" for c in store.columns()["run"] if c not in PROGRESS_COLUMNS)
+    same = " AND ".join(f"mine.{c} IS theirs.{c}" for c in untrusted.columns()["run"] if c not in PROGRESS_COLUMNS)
     unfinished = "{0}.status = 'incomplete' AND {0}.status_reason = ?2"
     one_run, mine_open, theirs_open, more_steps = connection.execute(
         f"SELECT {same}, {unfinished.format('mine')}, {unfinished.format('theirs')},"
@@ -168,7 +168,7 @@ def absorb(connection: sqlite3.Connection, incoming: Place, present: Sequence[Pl
 
 
 def _delete_run(connection: sqlite3.Connection, uuid: str) -> None:
-    for table in store.CHILD_TABLES:
+    for table in untrusted.CHILD_TABLES:
         connection.execute(f"DELETE FROM main.{table} WHERE run_uuid = ?", (uuid,))
     connection.execute("DELETE FROM main.run WHERE uuid = ?", (uuid,))
 
@@ -183,10 +183,10 @@ def _copy_sessions(connection: sqlite3.Connection, incoming: str, present: Seque
 
 def _copy_run(connection: sqlite3.Connection, incoming: str, uuid: str) -> None:
     connection.execute(_copying("run", "temp.incoming_run", "uuid"), (uuid,))
-    for table in store.CHILD_TABLES:
+    for table in untrusted.CHILD_TABLES:
         connection.execute(_copying(table, f"{incoming}.{table}", "run_uuid"), (uuid,))
 
 
 def _copying(table: str, source: str, key: str) -> str:
-    names = ", ".join(store.columns()[table])
+    names = ", ".join(untrusted.columns()[table])
     return f"INSERT INTO main.{table} ({names}) SELECT {names} FROM {source} WHERE {key} = ?"

@@ -12,18 +12,28 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TextIO
 
+from hvdb import printable
 from hvdb.errors import EXIT_DEFECT, EXIT_GOOD, EXIT_INTERRUPTED, EXIT_USAGE, HvdbError
 
 
 def tell(program: str, line: str, stream: TextIO | None = None) -> None:
-    """Prints `line` (on standard output) for whoever reads it: what is done does not depend on anybody reading."""
+    """Prints `line` (on standard output), made printable. A program does not depend on anybody reading it."""
     stream = stream or sys.stdout
     try:
-        print(line, file=stream, flush=True)
+        print(printable.terminal(line), file=stream, flush=True)
     except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
         if not isinstance(error, BrokenPipeError):
             tell(program, f"{program}: standard output: {error.strerror}; going on without it", sys.stderr)
+
+
+def _drop_what_cannot_be_written() -> None:
+    """Python writes pending output when it ends, and changes the exit code to 120 if that fails."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def run(program: str, work: Callable[[], int], fault: type[Exception] = HvdbError, unnamed: str = "") -> int:
@@ -51,7 +61,6 @@ def run(program: str, work: Callable[[], int], fault: type[Exception] = HvdbErro
         say("interrupted")
         return EXIT_INTERRUPTED
     except BrokenPipeError:  # the reader (head, less) has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_GOOD
     except OSError as error:
         about = error.filename or unnamed
@@ -62,3 +71,5 @@ def run(program: str, work: Callable[[], int], fault: type[Exception] = HvdbErro
         where = f"{Path(frame.filename).name}:{frame.lineno}"
         say(f"unexpected {type(error).__name__}: {error} ({where}); this is a defect of hvd_bench, please report it")
         return EXIT_DEFECT
+    finally:
+        _drop_what_cannot_be_written()

@@ -1,8 +1,9 @@
 """Weak-scaling efficiency of the sessions of a store.
 
 efficiency(N) = (images/s(N) / N) / images/s(1), where images/s(1) is the solo run of the *same session*: one rank
-of the same allocation, measured in turn with the others. The work per rank is the same in both, so this equals
-median(step time alone) / median(step time of all). Efficiencies are never averaged over models.
+of the same allocation, measured in turn with the others. The work per rank is the same in both, so this is the ratio of
+the step time alone to the step time of all: as the program stored it, which pairs the phases of each round, and
+otherwise the ratio of the medians. Efficiencies are never averaged over models.
 """
 
 from __future__ import annotations
@@ -15,12 +16,15 @@ import numpy as np
 
 from hvdb import comparable
 from hvdb.bootstrap import MIN_SESSIONS, Estimate, pooled_rate, pooled_ratio
-from hvdb.errors import NotComparable
+from hvdb.errors import HvdbError, NotComparable
 from hvdb.runs import Run
 
 # Share of forward plus backward that is backward: a backward pass costs two forward passes in arithmetic (the
 # gradient of the data and that of the weights).
 BACKWARD_SHARE = 2.0 / 3.0
+# Facts that say why a run's figures are to be doubted (add_caution() in bench/run_record.h).
+CAUTION = "caution."
+COLLAPSED = f"{CAUTION}collapsed_loss"
 # As bench/measure/median: with fewer samples than this an interval is printed with a warning.
 FEW_SAMPLES = 10
 
@@ -65,7 +69,8 @@ def select(
 ) -> Selection:
     """Takes complete runs of one origin, either all traced or all untraced, so that kinds never mix.
 
-    Not those that compare settings of the program (gpu_check's label `way`): they are no sessions of one cell.
+    Not those that compare settings of the program (gpu_check's label `way`), which are no sessions of one cell, and not
+    those whose loss collapsed: vanishing gradients switch fewer transistors, so that such steps may be faster.
     """
     kept: list[Run] = []
     reasons: dict[str, int] = {}
@@ -81,6 +86,8 @@ def select(
             reason = f"{run.origin} (--origin {run.origin} shows them, alone)"
         elif "label.way" in run.provenance:
             reason = "that compare settings (label way; --run shows them, each way alone)"
+        elif COLLAPSED in run.provenance:
+            reason = f"whose loss collapsed ({COLLAPSED}; --run shows them)"
         if reason is None:
             kept.append(run)
         else:
@@ -89,9 +96,16 @@ def select(
 
 
 def series(run: Run) -> np.ndarray:
-    """Step time series in seconds; where a store was thinned out and holds no samples, its stored median."""
+    """Step time series in seconds; where a store was thinned out and holds no samples, its stored median.
+
+    Errors: HvdbError if the run holds neither, as a run may that was cut short.
+    """
     values = run.step_seconds_series()
-    return values if len(values) else np.array([run.step_seconds])
+    if len(values):
+        return values
+    if run.step_seconds is None:
+        raise HvdbError(f"run {run.short_id} holds no step times (status {run.status}); leave it out")
+    return np.array([run.step_seconds])
 
 
 def images_per_second(run: Run) -> float:
@@ -139,7 +153,21 @@ def cells(runs: Sequence[Run], *, mix_fingerprints: bool = False) -> list[Cell]:
 
 def notes(cells: Sequence[Cell], runs: Sequence[Run]) -> list[str]:
     """Lines to print under `cells`, which were computed from `runs`."""
-    return precision_notes(cells, runs) + curve_notes(runs)
+    return precision_notes(cells, runs) + curve_notes(runs) + [f"caution: {line}" for line in cautions(runs)]
+
+
+def cautions(runs: Sequence[Run]) -> list[str]:
+    """One line for each caution that runs carry: its text, and the first of the runs that it is about."""
+    about: dict[tuple[str, str], list[Run]] = {}
+    for run in runs:
+        for key, fact in run.provenance.items():
+            if key.startswith(CAUTION):
+                about.setdefault((key, fact.value), []).append(run)
+    lines = []
+    for (_, text), members in sorted(about.items(), key=lambda found: found[0]):
+        ids = " ".join(run.short_id for run in members[:3])
+        lines.append(f"{text} ({ids}{f' and {len(members) - 3} more' if len(members) > 3 else ''})")
+    return lines
 
 
 def curve_notes(runs: Sequence[Run]) -> list[str]:
@@ -196,15 +224,19 @@ def _by_launch(members: list[Run]) -> list[dict[str, Run]]:
     return [{**shared, "full": run} for run in by_phase.get("full", [])] or [shared]
 
 
-def _with_stored_interval(figure: Estimate, full: Run) -> Estimate:
-    """`figure` with the interval that the program itself computed, where it did.
+def _stored_efficiency(full: Run) -> float | None:
+    """The efficiency that the program computed round by round, so that what a round shares cancels; None without one.
 
-    It knows which steps were measured in the same round, so that what a round shares cancels; the store does not.
+    The samples in the store do not tell which of them belong to one round.
     """
     part = full.decomposition.get("efficiency")
-    if part is None:
-        return figure
-    return Estimate(figure.value, part.low, part.high)
+    return part.fraction if part is not None else None
+
+
+def _as_stored(figure: Estimate, full: Run) -> Estimate:
+    """`figure`, or the efficiency and interval that the program itself computed, where it did."""
+    part = full.decomposition.get("efficiency")
+    return figure if part is None else Estimate(part.fraction, part.low, part.high)
 
 
 def _cell(row: tuple, groups: list[dict[str, Run]], mix_fingerprints: bool) -> Cell:
@@ -217,9 +249,10 @@ def _cell(row: tuple, groups: list[dict[str, Run]], mix_fingerprints: bool) -> C
     if kind == "full":
         paired = [group for group in groups if "solo" in group]
         if paired:
-            efficiency = pooled_ratio([(series(g["solo"]), series(g["full"])) for g in paired])
+            known = [_stored_efficiency(g["full"]) for g in paired]
+            efficiency = pooled_ratio([(series(g["solo"]), series(g["full"])) for g in paired], known=known)
             if len(paired) == 1:
-                efficiency = _with_stored_interval(efficiency, paired[0]["full"])
+                efficiency = _as_stored(efficiency, paired[0]["full"])
         idle = [group for group in paired if "none" in group]
         if idle:
             no_reduction = pooled_ratio([(series(g["solo"]), series(g["none"])) for g in idle])

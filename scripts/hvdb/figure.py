@@ -16,6 +16,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
+from hvdb import printable, whole_file
+from hvdb.errors import HvdbError
+
 # Okabe and Ito, "Color Universal Design" (2008): distinct for all common kinds of colour blindness.
 BLUE, ORANGE, GREEN, VERMILION = "#0072B2", "#E69F00", "#009E73", "#D55E00"
 SKY, PURPLE, YELLOW = "#56B4E9", "#CC79A7", "#F0E442"
@@ -50,10 +53,20 @@ STYLE = {
     "svg.hashsalt": "hvd_bench",  # equal input, equal bytes
 }
 plt.rcParams.update(STYLE)
+MOST_INCHES = 65535 / STYLE["savefig.dpi"]  # matplotlib draws at most 65,535 pixels a side
+
+
+def _require_drawable(width: float, height: float) -> None:
+    if max(width, height) > MOST_INCHES:
+        raise HvdbError(
+            f"the plot would be {width:.0f} x {height:.0f} inches, and {MOST_INCHES:.0f} a side is the most that can "
+            "be drawn: plot fewer networks or runs at a time (--model, --run)"
+        )
 
 
 def new(rows: int, columns: int, width: float, height: float, **kwargs: object) -> tuple[Figure, list[list[Axes]]]:
-    """A figure of `rows` x `columns` axes in our style; width and height in inches."""
+    """A figure of `rows` x `columns` axes in our style; width and height in inches. Errors: HvdbError if too large."""
+    _require_drawable(width, height)
     figure, axes = plt.subplots(rows, columns, figsize=(width, height), squeeze=False, **kwargs)
     return figure, axes.tolist()
 
@@ -84,21 +97,29 @@ def log_rate_axis(axes: Axes) -> None:
 
 
 def save(figure: Figure, path: Path, title: str, run_ids: Sequence[str]) -> Path:
-    """Writes `path` (.png or .svg): short ids in the footer, full ids in the metadata (Description). Closes it."""
+    """Writes `path` (.png or .svg): short ids in the footer, full ids in the metadata (Description). Closes it.
+
+    Errors: HvdbError if the figure is too large; OSError.
+    """
+    _require_drawable(*figure.get_size_inches())
     shown = [run[:8] for run in run_ids[:SHOWN_IDS]]
     more = f" and {len(run_ids) - SHOWN_IDS} more (all in the file's metadata)" if len(run_ids) > SHOWN_IDS else ""
     columns = int(figure.get_figwidth() * 16)
-    text = "\n".join(textwrap.wrap(f"hvd_bench runs: {' '.join(shown)}{more}", columns))
+    lines = textwrap.wrap(printable.terminal(f"hvd_bench runs: {' '.join(shown)}{more}"), columns)
+    text = "\n".join(map(printable.label, lines))
     figure.text(0.012, 0.06 / figure.get_figheight(), text, fontsize=7, color=MUTED, va="bottom", family="monospace")
     description = "runs: " + " ".join(run_ids)
-    metadata = {"Title": title, "Description": description}
+    metadata = {"Title": printable.terminal(title), "Description": printable.terminal(description)}
     if path.suffix == ".svg":
         metadata |= {"Creator": SOFTWARE, "Date": None}
     else:
         metadata |= {"Software": SOFTWARE}
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, metadata=metadata)
-    plt.close(figure)
+    try:
+        with whole_file.replacing(path) as fresh:
+            figure.savefig(fresh, format=path.suffix[1:], metadata=metadata)
+    finally:
+        plt.close(figure)
     return path
 
 

@@ -11,13 +11,14 @@ import os
 import re
 import socket
 import sqlite3
+import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hvdb import store
+from hvdb import store, untrusted
 from hvdb.absorb import LEFTOVER_REASON, Place, absorb
 from hvdb.errors import StoreError
 
@@ -98,11 +99,13 @@ def plan(inputs: Sequence[Path], output: Path, now: float | None = None) -> Plan
         if leftover in named:
             continue
         try:
-            changed = leftover.stat().st_mtime
+            seen = leftover.stat()
         except FileNotFoundError:
             made.notes.append(_gone(leftover))
             continue
-        if now - changed < ALIVE_SECONDS:
+        if not stat.S_ISREG(seen.st_mode):  # to open a pipe may take for ever
+            made.notes.append(f"{leftover}: is no file: left out")
+        elif now - seen.st_mtime < ALIVE_SECONDS:
             made.notes.append(f"{leftover}: changed just now, its job may still run: left out (name it to take it)")
         else:
             made.found.append(leftover)
@@ -178,7 +181,7 @@ def _run(
         outcome = collected.outcome(work.notes, left_out)
     finally:
         collected.close()
-    _publish(working, output, collected.file_of, collected.is_new())
+    _publish(working, output, collected.file_of, collected.is_new(), collected.output_checked)
     return outcome
 
 
@@ -231,6 +234,7 @@ class _Collector:
 
     def __init__(self, working: Path, output: Path, page_bytes: int) -> None:
         self._output = output
+        self.output_checked: tuple[int, int, int] | None = None
         self._file_of: dict[str, str] = {}
         self._present: set[str] = set()
         self._added: set[str] = set()
@@ -238,6 +242,7 @@ class _Collector:
         self._places = [Place("main", self.file_of)]
         self._connection = store.create(working, page_bytes)
         self._connection.isolation_level = None
+        untrusted.harden(self._connection)
         for pragma in ("journal_mode = MEMORY", "synchronous = OFF", "locking_mode = EXCLUSIVE"):
             self._connection.execute(f"PRAGMA main.{pragma}").fetchall()
         self._connection.execute(f"PRAGMA main.cache_size = -{CACHE_KIB}")
@@ -249,9 +254,11 @@ class _Collector:
         try:
             # rw, though nothing is written here: a merge that was killed may have left a journal to roll back
             self._connection.execute("ATTACH ? AS present", (f"{self._output.resolve().as_uri()}?mode=rw",))
-        except sqlite3.DatabaseError as error:
+        except untrusted.DAMAGE as error:
             raise store.fault(self._output, error) from error
+        state = store.state(self._output)
         store.check(self._connection, self._output, "present")
+        self.output_checked = state
         self._places.append(Place("present", lambda _: str(self._output)))
 
     def file_of(self, uuid: str) -> str:
@@ -261,7 +268,13 @@ class _Collector:
     def take(self, path: Path, wait_seconds: float) -> None:
         """Collects one input. Errors: StoreError, also if it changes while it is read; NotComparable; sqlite3.Error."""
         with store.attached(self._connection, path, "incoming", wait_seconds) as require_unchanged:
-            taken = absorb(self._connection, Place("incoming", lambda _: str(path)), self._places)
+            try:
+                taken = absorb(self._connection, Place("incoming", lambda _: str(path)), self._places)
+            except sqlite3.OperationalError as error:
+                if store.needs_rollback(error) and store.journal_of(path).exists():
+                    # Somebody has begun to write since it was opened.
+                    raise store.changed(path) from error
+                raise
             # SQLite's locks keep writers out, but a running job takes none on its working file, and some cluster
             # file systems have none between nodes.
             require_unchanged()
@@ -331,8 +344,13 @@ def _load(path: Path) -> None:
         pass
 
 
-def _publish(working: Path, output: Path, file_of: Callable[[str], str], is_new: bool) -> None:
-    """Gives the working file the output's name, or adds it to the output if that is there."""
+def _publish(
+    working: Path, output: Path, file_of: Callable[[str], str], is_new: bool, checked: tuple[int, int, int] | None
+) -> None:
+    """Gives the working file the output's name, or adds it to the output if that is there.
+
+    checked: the output's store.state() when it was checked; None if there was no output.
+    """
     if not output.exists():
         _sync(working)
         try:
@@ -345,18 +363,25 @@ def _publish(working: Path, output: Path, file_of: Callable[[str], str], is_new:
             _sync(output.parent)
             return
     if is_new:
-        _add(working, output, file_of)
+        _add(working, output, file_of, checked)
 
 
-def _add(working: Path, output: Path, file_of: Callable[[str], str]) -> None:
-    """Adds the working file to the output, in one transaction, and judges anew: others may have added meanwhile."""
+def _add(working: Path, output: Path, file_of: Callable[[str], str], checked: tuple[int, int, int] | None) -> None:
+    """Adds the working file to the output, in one transaction, and judges anew: others may have added meanwhile.
+
+    The output is checked again if it is not the file that was checked, or if anybody has written to it since.
+    """
+    store.require_safe_to_open(output)
     uri = f"{output.resolve().as_uri()}?mode=rw"
     connection = sqlite3.connect(uri, uri=True, timeout=store.WAIT_SECONDS, isolation_level=None)
     try:
+        untrusted.harden(connection)
         connection.execute(f"PRAGMA main.cache_size = -{CACHE_KIB}")
         connection.execute("PRAGMA main.synchronous = FULL")
         connection.execute("ATTACH ? AS incoming", (f"{working.resolve().as_uri()}?mode=ro",))
         connection.execute("BEGIN IMMEDIATE")
+        if checked is None or store.state(output) != checked:
+            store.check(connection, output)
         absorb(connection, Place("incoming", file_of), [Place("main", lambda _: str(output))])
         connection.execute("COMMIT")
     finally:

@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
-from hvdb import figure, tables
+from hvdb import figure, printable, tables
 from hvdb.runs import Operation, Run
 
 SHOWN_KINDS = 7
@@ -64,13 +64,12 @@ def _rate(flops: float, moved: float, seconds: float) -> str:
 
 def label(name: str, longest: int = 30) -> str:
     """A name as a person reads it, cut in the middle if it is long: 'fc.backward_data' -> 'fc bwd data'."""
+    name = printable.terminal(name)
     for long, short in (("backward_weights", "bwd weights"), ("backward_data", "bwd data"), ("backward", "bwd")):
         name = name.replace(f"_{long}", f" {short}").replace(f".{long}", f" {short}")
     name = name.replace("softmax_cross_entropy", "softmax loss").replace("_", " ")
-    if len(name) <= longest:
-        return name
     half = (longest - 1) // 2
-    return f"{name[:half]}…{name[-half:]}"
+    return printable.label(name if len(name) <= longest else f"{name[:half]}…{name[-half:]}")
 
 
 def _timeline(axes: Axes, operations: Sequence[Operation], colours: dict[str, str]) -> None:
@@ -119,9 +118,14 @@ def _bars(axes: Axes, labels: list[str], seconds: list[float], colours: list[str
         )
 
 
+def takes_time(run: Run) -> bool:
+    """True if the run has a profile with an operation that takes time."""
+    return any(o.seconds > 0 for o in run.operations)
+
+
 def draw(run: Run, path: Path) -> Path:
-    """Writes the figure of one profiled run (run.operations is not empty). Returns `path`."""
-    operations = [o for o in run.operations if o.seconds > 0] or run.operations
+    """Writes the figure of one profiled run, for which takes_time() is true. Returns `path`."""
+    operations = [o for o in run.operations if o.seconds > 0]
     total = sum(o.seconds for o in operations)
     kinds = shares(operations)
     colours = {share.kind: colour for share, colour in zip(kinds, KIND_COLOURS, strict=False)}
@@ -160,8 +164,9 @@ def draw(run: Run, path: Path) -> Path:
     flops = sum(o.flops for o in operations)
     figure.headline(
         fig,
-        f"{tables.title(run.model)}: where a step's compute time goes",
-        f"{run.compute_type}, batch {run.batch_size}, image {run.image_size}, {run.threads} thread(s); "
+        f"{printable.label(tables.title(run.model))}: where a step's compute time goes",
+        f"{printable.label(run.compute_type)}, batch {run.batch_size}, image {run.image_size}, "
+        f"{run.threads} thread(s); "
         f"{len(operations)} operations, {1e3 * total:.0f} ms, {_rate(flops, 0.0, total)}; "
         f"{100 * library_fraction(operations):.1f} % inside the library's primitives. Profiled: slower than untraced.",
     )

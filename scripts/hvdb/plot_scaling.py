@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from hvdb import figure, tables
+from hvdb import figure, printable, tables
 from hvdb.bootstrap import Estimate
 from hvdb.efficiency import Cell
 from hvdb.published import PublishedPoint
@@ -66,7 +66,7 @@ def labels(panels: Sequence[Sequence[dict]]) -> list[list[str]]:
 
     def label(configuration: dict) -> str:
         words = [configuration["compute_type"], *(DISTINCTIONS[name](configuration[name]) for name in differing)]
-        return f"{', '.join(tables.marks(configuration)) or 'measured here'} ({', '.join(words)})"
+        return printable.label(f"{', '.join(tables.marks(configuration)) or 'measured here'} ({', '.join(words)})")
 
     return [[label(configuration) for configuration in panel] for panel in panels]
 
@@ -212,7 +212,7 @@ def draw(cells: Sequence[Cell], points: Sequence[PublishedPoint], path: Path) ->
         own = [p for p in points if p.model == model]
         _rates(axes[0][column], curves, style, own, highest)
         _efficiencies(axes[1][column], curves, style, own, top)
-        axes[0][column].set_title(tables.title(model), pad=8)
+        axes[0][column].set_title(printable.label(tables.title(model)), pad=8)
         axes[1][column].set_xlabel("ranks")
         for row in (0, 1):
             figure.log2_ranks_axis(axes[row][column], highest)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from matplotlib.axes import Axes
 
-from hvdb import figure, report, tables
+from hvdb import figure, printable, report, tables
 from hvdb.runs import Run
 
 # component -> colour, in the order of the fall. 'efficiency' is what stands at the end.
@@ -49,7 +49,8 @@ def amount(percent: float, milliseconds: float) -> str:
 
 def tick(component: str) -> str:
     """The component's name as the program prints it, in short lines."""
-    return "\n".join(textwrap.wrap(report.COMPONENTS.get(component, component.replace("_", " ")), 13))
+    name = report.COMPONENTS.get(component) or printable.terminal(component).replace("_", " ")
+    return "\n".join(map(printable.label, textwrap.wrap(name, 13)))
 
 
 def _panel(axes: Axes, run: Run) -> None:
@@ -62,18 +63,23 @@ def _panel(axes: Axes, run: Run) -> None:
         colour = STEPS.get(name, figure.INK)
         part = run.decomposition[name]
         axes.plot([position - 1.36, position + 0.36], [above, above], color=figure.MUTED, linewidth=0.8)
-        axes.bar(position, below - above, bottom=above, color=colour, width=0.72)
+        if part.unresolved:  # no bar; the level still moves, so that the fall ends at the efficiency
+            axes.plot([position, position], [above, below], color=figure.MUTED, linewidth=0.8)
+        else:
+            axes.bar(position, below - above, bottom=above, color=colour, width=0.72)
         if part.low is not None and part.high is not None:
             error = [[max(0.0, 100 * (part.high - part.fraction))], [max(0.0, 100 * (part.fraction - part.low))]]
-            axes.errorbar(position, below, yerr=error, color=figure.INK, capsize=3, linewidth=1)
+            ink = figure.MUTED if part.unresolved else figure.INK
+            axes.errorbar(position, below, yerr=error, color=ink, capsize=3, linewidth=1)
         top = max(above, below, below + 100 * max(0.0, part.fraction - (part.low or part.fraction)))
         axes.annotate(
-            amount(100 * part.fraction, 1000 * part.seconds),
+            "not\nresolved" if part.unresolved else amount(100 * part.fraction, 1000 * part.seconds),
             (position, top),
             xytext=(0, 4),
             textcoords="offset points",
             ha="center",
             fontsize=8,
+            color=figure.MUTED if part.unresolved else figure.INK,
         )
         highest = max(highest, top)
         lowest = min(lowest, below, below - 100 * max(0.0, (part.high or part.fraction) - part.fraction))
@@ -101,11 +107,11 @@ def _panel(axes: Axes, run: Run) -> None:
     step = 1000.0 * run.step_seconds if run.step_seconds is not None else None
     timing = f", step {step:.0f} ms" if step is not None else ""
     words = [tables.title(run.model), f"{run.world_size} ranks", *tables.marks(run.columns)]
-    axes.set_title(", ".join(words), pad=16)
+    axes.set_title(printable.label(", ".join(words)), pad=16)
     axes.text(
         0,
         1.02,
-        f"{run.compute_type}, batch {run.batch_size}, {run.schedule}, {run.comm}{timing}",
+        printable.label(f"{run.compute_type}, batch {run.batch_size}, {run.schedule}, {run.comm}{timing}"),
         transform=axes.transAxes,
         fontsize=8.5,
         color=figure.MUTED,
@@ -120,7 +126,7 @@ def draw(runs: Sequence[Run], path: Path) -> Path:
     width = 7.3 * columns if columns > 1 else 8.6
     subtitle = textwrap.wrap(
         "From the ideal (one rank's speed on every rank) down to what was reached; bars: 95 % interval of each part."
-        " Numbers: lost, in % of the step and in ms; what is negative is a gain.",
+        " Numbers: lost, in % of the step and in ms; what is negative is a gain. Not resolved: the interval holds 0.",
         int(13 * width),
     )
     head = 1.15 + 0.17 * (len(subtitle) - 1)  # in inches, as the foot

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hvdb import efficiency, published, tables
+from hvdb import efficiency, printable, published, tables
 from hvdb.efficiency import Cell, Selection
 from hvdb.runs import Run
 
@@ -29,7 +29,7 @@ def _world(run: Run) -> str:
 def _runs_table(runs: Sequence[Run]) -> str:
     rows = [
         (
-            f"`{r.short_id}`",
+            r.short_id,
             ", ".join([tables.title(r.model), *tables.marks(r.columns)]),
             r.phase,
             _world(r),
@@ -58,7 +58,7 @@ def _runs_table(runs: Sequence[Run]) -> str:
         "status",
         "checks",
     )
-    return tables.markdown_table(header, rows)
+    return tables.markdown_table(header, rows, first_is_code=True)
 
 
 def _decomposition_table(run: Run) -> str:
@@ -67,8 +67,10 @@ def _decomposition_table(run: Run) -> str:
     for name, title in titles.items():
         part = run.decomposition.get(name)
         if part is not None:
-            span = "-" if part.low is None else f"{100 * part.low:.1f} to {100 * part.high:.1f}"
-            rows.append((title, f"{100 * part.fraction:.1f}", span, f"{1000 * part.seconds:.1f}"))
+            span = "-" if part.low is None or part.high is None else f"{100 * part.low:.1f} to {100 * part.high:.1f}"
+            share = f"{100 * part.fraction:.1f}"
+            shown = f"not resolved ({share})" if part.unresolved else share
+            rows.append((title, shown, span, f"{1000 * part.seconds:.1f}"))
     return tables.markdown_table(("part of the step", "% of step", "95 % interval", "ms"), rows)
 
 
@@ -81,7 +83,7 @@ def _memory_table(runs: Sequence[Run]) -> str:
                 own = peak - (base or 0)
                 rows.append(
                     (
-                        f"`{run.short_id}`",
+                        run.short_id,
                         str(rank["rank"]),
                         rank["host"],
                         f"{planned / MIB:.0f}",
@@ -92,7 +94,7 @@ def _memory_table(runs: Sequence[Run]) -> str:
     if not rows:
         return ""
     header = ("run", "rank", "host", "planned MiB", "peak over baseline MiB", "peak / plan")
-    return "\n## Memory\n\n" + tables.markdown_table(header, rows) + "\n"
+    return "\n## Memory\n\n" + tables.markdown_table(header, rows, first_is_code=True) + "\n"
 
 
 def _provenance_table(runs: Sequence[Run]) -> str:
@@ -101,8 +103,8 @@ def _provenance_table(runs: Sequence[Run]) -> str:
     for key in keys:
         values = list(dict.fromkeys(run.provenance[key].value for run in runs if key in run.provenance))
         weighty = any(run.provenance[key].in_fingerprint for run in runs if key in run.provenance)
-        rows.append((f"`{key}`", "yes" if weighty else "", "; ".join(values[:3]) + (" ..." if len(values) > 3 else "")))
-    return tables.markdown_table(("fact", "can change the result", "value"), rows)
+        rows.append((key, "yes" if weighty else "", "; ".join(values[:3]) + (" ..." if len(values) > 3 else "")))
+    return tables.markdown_table(("fact", "can change the result", "value"), rows, first_is_code=True)
 
 
 def markdown(selection: Selection, cells: Sequence[Cell], runs: Sequence[Run]) -> str:
@@ -112,7 +114,7 @@ def markdown(selection: Selection, cells: Sequence[Cell], runs: Sequence[Run]) -
         "# hvd_bench report",
         "",
         f"{len(runs)} runs in {len({r.session_uuid for r in runs})} sessions, "
-        f"{runs[0].started_utc} to {runs[-1].started_utc} (UTC)."
+        f"{printable.markdown(runs[0].started_utc)} to {printable.markdown(runs[-1].started_utc)} (UTC)."
         if runs
         else "No runs.",
         "",
@@ -121,8 +123,8 @@ def markdown(selection: Selection, cells: Sequence[Cell], runs: Sequence[Run]) -
     if cells:
         out += [tables.markdown_table(tables.EFFICIENCY_HEADER, tables.efficiency_rows(cells)), ""]
         out += [f"- {note}" for note in tables.EFFICIENCY_NOTES]
-        out += [f"- Note: {line}" for line in efficiency.notes(cells, selection.runs)]
-    out += [f"- Left out: {line}" for line in selection.left_out]
+        out += [f"- Note: {printable.markdown(line)}" for line in efficiency.notes(cells, selection.runs)]
+    out += [f"- Left out: {printable.markdown(line)}" for line in selection.left_out]
     beside = tables.published_rows(published.load(), models)
     if beside:
         out += ["", "Published beside it (other hardware; sources in `results/published.csv`):", ""]
@@ -132,11 +134,10 @@ def markdown(selection: Selection, cells: Sequence[Cell], runs: Sequence[Run]) -
         out += ["", "## Where the step time goes"]
         for run in explained:
             words = ", ".join([tables.title(run.model), *tables.marks(run.columns), _world(run)])
-            out += ["", f"### {words}, run `{run.short_id}`", ""]
+            out += ["", f"### {printable.markdown(words)}, run {printable.code(run.short_id)}", ""]
             out += [_decomposition_table(run)]
     out += [_memory_table(selection.runs)]
     out += ["## Runs", "", _runs_table(runs), "", "## Provenance", "", _provenance_table(runs), ""]
-    out += ["## Command lines", "", "```"]
-    out += list(dict.fromkeys(run.session["command_line"] for run in runs))
-    out += ["```", ""]
+    out += ["## Command lines", ""]
+    out += [*printable.code_block(dict.fromkeys(run.session["command_line"] for run in runs)), ""]
     return "\n".join(out)

@@ -8,11 +8,12 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from hvdb import claims, efficiency, published, ring_model, runs, tables
+from hvdb import claims, efficiency, printable, published, ring_model, runs, tables
 from hvdb.bootstrap import MIN_SESSIONS
 from hvdb.claims import Claim, Line, Options
 from hvdb.efficiency import Cell
-from hvdb.errors import EXIT_CHECK_FAILED, EXIT_GOOD, EXIT_INCONCLUSIVE, HvdbError
+from hvdb.errors import EXIT_CHECK_FAILED, EXIT_GOOD, EXIT_INCONCLUSIVE, HvdbError, NotComparable
+from hvdb.runs import Run
 
 RECORDED = Path(__file__).resolve().parents[2] / "results" / "recorded"
 EXITS = {
@@ -152,8 +153,8 @@ def text(claim: Claim, found: Sequence[Line], notes: Sequence[str], left_out: Se
     out += ["  A claim below its range: the link was slower than its line rate (as TCP often is), or more cost time."]
     out += [tables.text_table(INPUT_HEADER, _input_rows(found))]
     if notes:
-        out += ["", "Measured here, but no test of the claim:", *(f"  {note}" for note in notes)]
-    out += [f"left out: {line}" for line in left_out]
+        out += ["", "Measured here, but no test of the claim:", *(f"  {printable.terminal(note)}" for note in notes)]
+    out += [f"left out: {printable.terminal(line)}" for line in left_out]
     judged = [line for line in found if line.deciding and line.point.gpus == claim.gpus]
     count = sum(line.measured is not None for line in judged)
     out += ["", f"{claim.name}: {verdict} ({count} of {len(judged)} networks measured on {claim.gpus} GPUs)"]
@@ -265,6 +266,17 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
+def _kinds(runs: Sequence[Run]) -> list[list[Run]]:
+    """Groups `runs` by the fingerprints of their sessions. For runs that decide nothing and are only listed."""
+    sessions: dict[str, list[Run]] = {}
+    for run in runs:
+        sessions.setdefault(run.session_uuid, []).append(run)
+    kinds: dict[frozenset[str], list[Run]] = {}
+    for session in sessions.values():
+        kinds.setdefault(frozenset(run.fingerprint for run in session), []).extend(session)
+    return list(kinds.values())
+
+
 def main(argv: Sequence[str]) -> int:
     """Prints the verdict, as text or JSON; returns the exit code."""
     arguments = parser().parse_args(argv)
@@ -283,7 +295,13 @@ def main(argv: Sequence[str]) -> int:
     points = published.load()
     trained, left_out = claims.real_training(runs.load(stores))
     selection = efficiency.select([run for run in trained if run.model in claim.models])
-    cells = efficiency.cells(selection.runs, mix_fingerprints=arguments.mix_fingerprints)
+    own = [run for run in selection.runs if run.device == options.device]
+    cells = efficiency.cells(own, mix_fingerprints=arguments.mix_fingerprints)
+    for kind in _kinds([run for run in selection.runs if run.device != options.device]):
+        try:
+            cells += efficiency.cells(kind)
+        except NotComparable as error:
+            left_out.append(f"{len(kind)} on another device: {error}")
     found = claims.lines(claim, points, cells, options)
     notes = others(claim, cells, found, options.device)
     left_out += selection.left_out

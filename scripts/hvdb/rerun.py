@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import time
@@ -13,18 +14,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from hvdb import comparable
+from hvdb import comparable, printable, recorded_command
 from hvdb.bootstrap import Estimate, pooled_ratio
 from hvdb.comparable import Difference
 from hvdb.efficiency import series
 from hvdb.errors import HvdbError
 from hvdb.runs import Run
 
-# Options of the recorded command that say where results go, and how many words each takes.
-OUTPUT_OPTIONS = {"--db": 1, "--no-db": 0, "--json": 0, "--quiet": 0, "--record-replay": 1}
-# A traced run must be traced again, to another file.
-TRACE_OPTION, TRACE_VARIABLE = "--timeline-filename", "HOROVOD_TIMELINE"
-SHELL_OPERATORS = {"&&", "||", ";", "|"}
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @dataclass(frozen=True)
@@ -44,83 +41,94 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a run is made again; None: where the record has it."""
+    """Where and with what a run is made again. All files are named by whoever runs it, none by the record.
+
+    program: hvd_bench; None: the installed one. replay, tuning_folder: for a run whose record names such a file.
+    """
 
     directory: Path | None = None
-    program: Path | None = None  # hvd_bench
+    program: Path | None = None
+    replay: Path | None = None
+    tuning_folder: Path | None = None
+
+
+@dataclass(frozen=True)
+class Command:
+    """What is run: words and the variables that are set for them. left_out: what the record has besides."""
+
+    words: list[str]
+    variables: Mapping[str, str]
+    left_out: list[str]
+
+    def __str__(self) -> str:
+        settings = [f"{name}={shlex.quote(value)}" for name, value in self.variables.items()]
+        return " ".join([*settings, shlex.join(self.words)])
 
 
 def built_from(run: Run) -> str:
     """One line on the sources of the run's program."""
     commit, state = run.fact("git.commit"), run.fact("git.state")
-    if commit in ("", "unknown"):
+    if not re.fullmatch("[0-9a-f]{7,64}", commit):  # for a command that somebody copies
         return "built from: no commit is recorded"
     how = f"git checkout {commit} && scripts/build release" if state == "clean" else "files of it had been changed"
     return f"built from: commit {commit}, {state or 'unknown state'} ({how})"
 
 
-def command_with_store(
-    command_line: str, store_file: Path, directory: Path | None = None, moved: Mapping[str, str] | None = None
-) -> str:
-    """The recorded command line with its output options replaced by `--db store_file`, a trace going beside that.
-
-    Operators stay operators. `directory` takes the place of the recorded one, `moved` has new words for old.
-    """
-    lexer = shlex.shlex(command_line, posix=True, punctuation_chars="&|;")
-    lexer.whitespace_split = True
-    words = list(lexer)
-    if directory is not None:
-        recorded = 3 if words[:1] == ["cd"] and words[2:3] == ["&&"] else 0
-        words = ["cd", str(directory), "&&", *words[recorded:]]
-    trace = f"{store_file}.trace"
-    kept: list[str] = []
-    skip = 0
-    for word in words:
-        if skip:
-            skip -= 1
-            continue
-        name = word.split("=", 1)[0]
-        if name == TRACE_VARIABLE and "=" in word:
-            word = f"{TRACE_VARIABLE}={trace}"
-        if name.startswith("--"):
-            name = name.replace("_", "-")
-        if name in OUTPUT_OPTIONS or name == TRACE_OPTION:
-            skip = 0 if "=" in word else OUTPUT_OPTIONS.get(name, 1)
-            kept += [TRACE_OPTION, _quote(trace)] if name == TRACE_OPTION else []
-            continue
-        word = (moved or {}).get(word, word)
-        kept.append(word if word in SHELL_OPERATORS else _quote(word))
-    return " ".join([*kept, "--db", _quote(str(store_file))])
+def _program(place: Place) -> Path:
+    """The hvd_bench to run. Errors: HvdbError if there is none."""
+    if place.program:
+        if not (place.program.is_file() and os.access(place.program, os.X_OK)):
+            raise HvdbError(f"--program: no program at {place.program}: run scripts/build, or name another")
+        return place.program.absolute()
+    built = ROOT / "build" / "release" / "bin" / recorded_command.PROGRAM
+    for found in (os.environ.get("HVD_BENCH"), shutil.which(built), shutil.which(recorded_command.PROGRAM)):
+        if found:
+            return Path(found).absolute()
+    raise HvdbError(
+        f"no {recorded_command.PROGRAM} at {built} or on the PATH: run scripts/build, or name one: --program"
+    )
 
 
-def _quote(word: str) -> str:
-    # NAME=value before a command is an assignment only while its name stands unquoted.
-    match = re.fullmatch(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", word, re.DOTALL)
-    return f"{match[1]}={shlex.quote(match[2])}" if match else shlex.quote(word)
+def command_at(place: Place, run: Run, store_file: Path) -> Command:
+    """What runs the record's command line again at `place`, results into `store_file`.
 
-
-def command_at(place: Place, run: Run, store_file: Path) -> str:
-    """The record's command line, to be run at `place`, results into `store_file`.
-
-    Errors: HvdbError if it cannot be read as a command, or `place` has a program that is none or has none to replace.
+    Errors: HvdbError if it holds anything that is not known to be safe, or `place` has not all that it needs.
     """
     line = run.session["command_line"]
     try:
-        moved = _moved(place.program, shlex.split(line), run) if place.program else {}
-        return command_with_store(line, store_file, place.directory, moved)
-    except ValueError as error:
-        raise HvdbError(f"the command line of run {run.short_id} is damaged ({error})") from error
+        recorded = recorded_command.parse(line)
+    except recorded_command.Unknown as error:
+        raise HvdbError(
+            f"the command line of run {run.short_id} is not run again: {error}; "
+            f"if you trust it, run it by hand: {printable.terminal(line)}"
+        ) from error
+    given = {"replay": place.replay, "tuning-folder": place.tuning_folder}
+    files = {name: path.absolute() for name, path in given.items() if path}
+    left_out = list(recorded.left_out)
+    if "tuning-folder" in recorded.files and not place.tuning_folder:
+        left_out.append(f"--tuning-folder {recorded.files['tuning-folder']}: name yours with --tuning-folder")
+    program = _program(place)
+    words = recorded_command.command(recorded, program, store_file.absolute(), files)
+    if _labels_cycled(run, recorded):
+        if _has_option(program, "--labels"):
+            words.append("--labels=cycled")
+        else:
+            left_out.append(f"labels cycled then; {program} does not show --labels: add --labels=cycled if it knows it")
+    return Command(words, recorded.variables, left_out)
 
 
-def _moved(program: Path, words: list[str], run: Run) -> dict[str, str]:
-    """The words that name the program of the record -> `program`."""
-    if not (program.is_file() and os.access(program, os.X_OK)):
-        raise HvdbError(f"--program: no program at {program}: run scripts/build, or name another")
-    recorded, directory = run.fact("build.binary"), run.fact("command.directory")
-    names = [w for w in words if w == Path(recorded).name or os.path.normpath(Path(directory, w)) == recorded]
-    if not names:
-        raise HvdbError(f"--program: the command of run {run.short_id} does not name its program ('{recorded}')")
-    return dict.fromkeys(names, str(program.absolute()))
+def _labels_cycled(run: Run, recorded: recorded_command.Recorded) -> bool:
+    """Whether the run was made before labels could be new in every step, when nothing said so."""
+    said = run.fact("data.labels") or any(option.startswith("--labels=") for option in recorded.options)
+    return not said and run.columns["device"] != "replay"
+
+
+def _has_option(program: Path, option: str) -> bool:
+    """Whether `program`, which may be older than this file, has the text `option` in it. It is not run for that."""
+    try:
+        return option.encode() in program.read_bytes()
+    except OSError:
+        return False
 
 
 def end_in_order_when_told() -> None:
@@ -130,18 +138,17 @@ def end_in_order_when_told() -> None:
             signal.signal(number, signal.default_int_handler)
 
 
-def execute(run: Run, store_file: Path, timeout_seconds: float, place: Place) -> None:
-    """Runs the record's command line in a shell at `place`, results into `store_file`; its output goes to the terminal.
+def execute(command: Command, timeout_seconds: float, directory: Path | None) -> None:
+    """Runs `command`, without a shell; its output goes to the terminal.
 
-    Errors: HvdbError as command_at(), or if it fails or takes longer than `timeout_seconds`.
+    Errors: HvdbError if it fails or takes longer than `timeout_seconds`; OSError if it cannot be started.
     """
-    command = command_at(place, run, store_file)
-    environment = dict(os.environ)
+    environment = {**os.environ, **command.variables}
     if os.geteuid() == 0:
         environment.setdefault("OMPI_ALLOW_RUN_AS_ROOT", "1")
         environment.setdefault("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
     # A session of its own, so that the launcher and all ranks can be ended together and none is left behind.
-    process = subprocess.Popen(["bash", "-c", command], env=environment, start_new_session=True)
+    process = subprocess.Popen(command.words, env=environment, cwd=directory, start_new_session=True)
     try:
         code = process.wait(timeout_seconds)
     except subprocess.TimeoutExpired as error:
@@ -149,9 +156,7 @@ def execute(run: Run, store_file: Path, timeout_seconds: float, place: Place) ->
     finally:
         _end(process)
     if code != 0:
-        unsaid = [name for name in ("directory", "program") if getattr(place, name) is None]
-        hints = [f"if its {name} is elsewhere now, say where with --{name}" for name in unsaid]
-        raise HvdbError("; ".join([f"the run ended with exit code {code}: {command}", *hints]))
+        raise HvdbError(f"the run ended with exit code {code}: {command}")
 
 
 def _end(process: subprocess.Popen) -> None:

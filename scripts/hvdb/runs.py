@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from hvdb import store
-from hvdb.errors import HvdbError, NotComparable, StoreError
+from hvdb.errors import HvdbError, NotComparable
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,11 @@ class Component:
     seconds: float
     low: float | None
     high: float | None
+
+    @property
+    def unresolved(self) -> bool:
+        """Its interval holds 0: the run does not tell whether the part is there. 0 in every round is known to be 0."""
+        return self.low is not None and self.high is not None and self.low <= 0 <= self.high and self.low < self.high
 
 
 @dataclass
@@ -117,7 +122,7 @@ def _read_run(connection: sqlite3.Connection, row: sqlite3.Row, sessions: dict[s
         run.provenance[fact["key"]] = Fact(fact["value"], bool(fact["in_fingerprint"]))
     run.ranks = [dict(r) for r in connection.execute("SELECT * FROM rank WHERE run_uuid = ? ORDER BY rank", (uuid,))]
     for sample in connection.execute("SELECT * FROM sample WHERE run_uuid = ? ORDER BY kind, rank", (uuid,)):
-        values = _values(sample, f"{source}: damaged: run {uuid}, rank {sample['rank']}")
+        values = np.frombuffer(sample["data"], dtype="<f8")
         if known := run.samples.get(sample["kind"]):
             known.add_rank(values)
         else:
@@ -138,19 +143,6 @@ def _read_run(connection: sqlite3.Connection, row: sqlite3.Row, sessions: dict[s
         for o in connection.execute("SELECT * FROM operation WHERE run_uuid = ? ORDER BY seq", (uuid,))
     ]
     return run
-
-
-def _values(sample: sqlite3.Row, where: str) -> np.ndarray:
-    """The samples of one row. Errors: StoreError where they are no doubles, or times that no clock can show."""
-    if len(sample["data"]) != 8 * sample["count"]:
-        raise StoreError(f"{where}: {sample['kind']} has {len(sample['data'])} bytes for {sample['count']} samples")
-    values = np.frombuffer(sample["data"], dtype="<f8")
-    if sample["kind"].endswith("_seconds"):
-        lowest = np.nextafter(0, 1) if sample["kind"] == "step_seconds" else 0.0
-        wrong = ~np.isfinite(values) | (values < lowest)
-        if wrong.any():
-            raise StoreError(f"{where}: {sample['kind']} holds {values[wrong][0]:g}, which is no time")
-    return values
 
 
 def load(paths: Iterable[Path | str]) -> list[Run]:

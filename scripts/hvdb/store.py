@@ -2,32 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sqlite3
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
+from hvdb import untrusted, values
 from hvdb.errors import StoreError
+from hvdb.untrusted import APPLICATION_ID, DAMAGE, SCHEMA_VERSION, SCHEMAS, journal_of
 
-APPLICATION_ID = 0x68766462  # 'hvdb'
-SCHEMA_VERSION = 1
-SCHEMA_FILE = Path(__file__).resolve().parents[2] / "results" / "schema.sql"
 SQLITE_MAGIC = b"SQLite format 3\x00"
-# Tables that belong to one run, with the columns that order their rows.
-CHILD_TABLES = {
-    "provenance": "key",
-    "rank": "rank",
-    "sample": "rank, kind",
-    "decomposition": "component",
-    "operation": "seq",
-}
-TABLES = ("session", "run", *CHILD_TABLES)
 # How long a reader waits for a program that is just writing the file.
 WAIT_SECONDS = 10.0
+# Processor time that the check of a store may take: this, and more for a large one. Seen: 100 MB and more per second.
+CHECK_SECONDS, CHECK_BYTES_PER_SECOND = 60.0, 5e6
 
 
 class InUse(StoreError):
@@ -36,11 +28,15 @@ class InUse(StoreError):
 
 @dataclass(frozen=True)
 class Header:
-    """What the first 100 bytes of a store say. `bytes`: the size that the file should have, 0 if it does not say."""
+    """What the first 100 bytes of a store say. `bytes`: the size that the file should have, 0 if it does not say.
+
+    plain: written with a rollback journal and in UTF-8, as hvd_bench does. Reading others may make files beside them.
+    """
 
     application_id: int
     version: int
     bytes: int
+    plain: bool
 
 
 def is_partial(path: Path) -> bool:
@@ -84,7 +80,8 @@ def read_header(path: Path) -> Header:
 
     page = 65536 if number(16, 2) == 1 else number(16, 2)
     sized = number(24) == number(92)  # else an old library wrote it, and the page count is not to be trusted
-    return Header(number(68), number(60), page * number(28) if sized else 0)
+    plain = head[18:20] == b"\x01\x01" and number(56) in (0, 1)
+    return Header(number(68), number(60), page * number(28) if sized else 0, plain)
 
 
 def require_ours(path: Path) -> None:
@@ -92,87 +89,78 @@ def require_ours(path: Path) -> None:
 
     Errors: StoreError unless `path` is a store of a schema that we know, and as long as it says.
     """
-    header = read_header(path)
-    _require_known(header.application_id, header.version, path)
+    header = require_safe_to_open(path)
     seen = state(path)
     if seen is None:
         raise StoreError(f"{path}: no such file")  # renamed just now
     size = seen[1]
-    if size < header.bytes and not _journal(path).exists():
+    if size < header.bytes and not journal_of(path).exists():
         raise StoreError(
             f"{path}: half-written or damaged: {size} of {header.bytes} bytes; "
             "wait until it is copied whole, or leave it out"
         )
 
 
+def require_safe_to_open(path: Path) -> Header:
+    """As require_ours(), for a file that others may be writing to: its length is not checked. Returns the header."""
+    header = read_header(path)
+    _require_known(header.application_id, header.version, path)
+    if not header.plain:
+        raise StoreError(f"{path}: damaged: not in the journal mode or text encoding that hvd_bench writes")
+    _require_own_journal(path)
+    return header
+
+
 def _require_known(application_id: int, version: int, path: Path) -> None:
     if application_id != APPLICATION_ID:
         raise StoreError(f"{path}: a database of another program (application_id {application_id:#x})")
-    if version != SCHEMA_VERSION:
-        raise StoreError(
-            f"{path}: schema version {version}, this program knows {SCHEMA_VERSION}; "
-            "read it with the scripts of the version that wrote it"
-        )
+    if why := untrusted.unknown_version(version):
+        raise StoreError(f"{path}: {why}")
 
 
-@cache
-def columns() -> dict[str, tuple[str, ...]]:
-    """Table -> its columns, as results/schema.sql has them."""
-    connection = sqlite3.connect(":memory:")
+def _require_own_journal(path: Path) -> None:
+    journal = journal_of(path)
     try:
-        connection.executescript(SCHEMA_FILE.read_text(encoding="utf-8"))
-        return {table: _columns(connection, "main", table) for table in TABLES}
-    finally:
-        connection.close()
-
-
-def _columns(connection: sqlite3.Connection, database: str, table: str) -> tuple[str, ...]:
-    return tuple(row[1] for row in connection.execute(f"PRAGMA {database}.table_info({table})"))
+        why = untrusted.journal_fault(journal)
+    except OSError as error:
+        why = f"cannot be read: {error.strerror}"
+    if why:
+        raise StoreError(f"{journal}: {why}; remove it")
 
 
 def check(connection: sqlite3.Connection, path: Path, database: str = "main") -> None:
-    """Raises StoreError unless `database` of `connection`, which is `path`, holds a whole store of our schema.
-
-    Checks application_id, user_version, tables, integrity (CHECK constraints too), foreign keys, in this order.
+    """Raises StoreError unless `database` of `connection`, which is `path`, holds a whole store of a schema we know,
+    with values that can be true (values.py). Every reader and merge come through here, so they refuse the same files.
     """
+    seen = state(path)  # None: its job has just renamed it
+    seconds = CHECK_SECONDS + (seen[1] if seen else 0) / CHECK_BYTES_PER_SECOND
     try:
-        (application,) = connection.execute(f"PRAGMA {database}.application_id").fetchone()
-        (version,) = connection.execute(f"PRAGMA {database}.user_version").fetchone()
-        _require_known(application, version, path)
-        _check_tables(connection, path, database)
-        faults = [row[0] for row in connection.execute(f"PRAGMA {database}.integrity_check(3)")]
-        if faults != ["ok"]:
-            raise StoreError(f"{path}: damaged: {'; '.join(faults)}; leave it out or restore a copy")
-        orphan = connection.execute(f"PRAGMA {database}.foreign_key_check").fetchone()
-        if orphan is not None:
-            raise StoreError(f"{path}: damaged: a row of table '{orphan[0]}' belongs to no run")
-    except sqlite3.DatabaseError as error:
+        with untrusted.deadline(connection, seconds):
+            (application,) = connection.execute(f"PRAGMA {database}.application_id").fetchone()
+            (version,) = connection.execute(f"PRAGMA {database}.user_version").fetchone()
+            _require_known(application, version, path)
+            if why := untrusted.table_fault(connection, version, database):
+                raise StoreError(f"{path}: {why}")
+            faults = [row[0] for row in connection.execute(f"PRAGMA {database}.integrity_check(3)")]
+            if faults != ["ok"]:
+                raise StoreError(f"{path}: damaged: {'; '.join(faults)}; leave it out or restore a copy")
+            if why := values.fault(connection, database):
+                raise StoreError(f"{path}: damaged: {why}; leave it out or restore a copy")
+    except DAMAGE as error:
         raise fault(path, error) from error
 
 
-def _check_tables(connection: sqlite3.Connection, path: Path, database: str) -> None:
-    known = columns()
-    found = connection.execute(f"SELECT name, type FROM {database}.sqlite_schema WHERE type <> 'index'")
-    kinds = {name: kind for name, kind in found if not name.startswith("sqlite_")}
-    for name, kind in kinds.items():
-        if name not in known or kind != "table":
-            raise StoreError(f"{path}: holds a {kind} '{name}', which schema version {SCHEMA_VERSION} has not")
-    for table, expected in known.items():
-        if table not in kinds:
-            raise StoreError(f"{path}: damaged: its table '{table}' is missing")
-        if _columns(connection, database, table) != expected:
-            raise StoreError(f"{path}: its table '{table}' has not the columns of schema version {SCHEMA_VERSION}")
-
-
-def fault(path: Path, error: sqlite3.Error) -> StoreError:
-    """What SQLite says of `path`, as an error of ours with the way out."""
-    text = str(error)
-    if _needs_rollback(error):
+def fault(path: Path, error: Exception) -> StoreError:
+    """What SQLite says of `path` (one of DAMAGE), as an error of ours with the way out."""
+    text = untrusted.in_words(error)
+    if needs_rollback(error):
         return changed(path)  # opened without a journal, and now there is one: somebody began to write
     if "locked" in text or "busy" in text:
         return InUse(f"{path}: in use ({text}): its job still writes; try again when it has ended")
-    if "unable to open" in text:
-        return StoreError(f"{path}: cannot be opened: {text}; check its permissions")
+    if "unable to open" in text:  # SQLite says so of a damaged schema, too
+        if not os.access(path, os.R_OK):
+            return StoreError(f"{path}: cannot be opened: {text}; check its permissions")
+        text = "SQLite cannot open it"
     return StoreError(f"{path}: damaged: {text}; leave it out or restore a copy")
 
 
@@ -182,7 +170,7 @@ def changed(path: Path) -> InUse:
 
 
 def state(path: Path) -> tuple[int, int, int] | None:
-    """What differs as soon as anybody writes to the file; None if there is none."""
+    """Inode, size and modification time: they change when anybody writes to the file. None if there is no file."""
     try:
         status = path.stat()
     except FileNotFoundError:
@@ -190,12 +178,8 @@ def state(path: Path) -> tuple[int, int, int] | None:
     return status.st_ino, status.st_size, status.st_mtime_ns
 
 
-def _journal(path: Path) -> Path:
-    return path.with_name(path.name + "-journal")
-
-
-def _needs_rollback(error: sqlite3.Error) -> bool:
-    # SQLITE_READONLY_ROLLBACK: a hot journal, which a read-only connection cannot roll back.
+def needs_rollback(error: Exception) -> bool:
+    """Whether SQLite met a hot journal, which a read-only connection cannot roll back."""
     name = getattr(error, "sqlite_errorname", None)  # from Python 3.11 on
     return name == "SQLITE_READONLY_ROLLBACK" if name else "readonly database" in str(error)
 
@@ -213,22 +197,23 @@ def _readable(path: Path, open_it: Callable[[str], None]) -> Iterator[None]:
         try:
             open_it(f"{path.resolve().as_uri()}?mode=ro")
         except sqlite3.OperationalError as error:
-            if not _needs_rollback(error):
+            if not needs_rollback(error):
                 raise fault(path, error) from error
             copy = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hvdb-"))) / path.name
-            before = state(path), state(_journal(path))
+            before = state(path), state(journal_of(path))
             try:
                 shutil.copyfile(path, copy)
-                shutil.copyfile(_journal(path), _journal(copy))
+                shutil.copyfile(journal_of(path), journal_of(copy))
             except FileNotFoundError as gone:
                 raise changed(path) from gone
-            if (state(path), state(_journal(path))) != before:
+            if (state(path), state(journal_of(path))) != before:
                 raise changed(path) from error
+            _require_own_journal(copy)
             try:
                 open_it(f"{copy.as_uri()}?mode=rw")
-            except sqlite3.DatabaseError as second:
+            except DAMAGE as second:
                 raise fault(path, second) from second
-        except sqlite3.DatabaseError as error:
+        except DAMAGE as error:
             raise fault(path, error) from error
         yield
 
@@ -248,6 +233,7 @@ def open_readonly(path: Path | str) -> Iterator[sqlite3.Connection]:
         if connection is not None:
             connection.close()
         connection = sqlite3.connect(uri, uri=True, timeout=WAIT_SECONDS)
+        untrusted.harden(connection)
         connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()  # takes the lock, meets a hot journal
 
     try:
@@ -259,8 +245,8 @@ def open_readonly(path: Path | str) -> Iterator[sqlite3.Connection]:
             check(connection, path)
             connection.execute("PRAGMA query_only = ON")
             yield connection
-    except sqlite3.DatabaseError as error:
-        raise StoreError(f"{path}: {error}") from error
+    except DAMAGE as error:
+        raise fault(path, error) from error
     finally:
         if connection is not None:
             connection.close()
@@ -306,7 +292,7 @@ def _begin(connection: sqlite3.Connection, path: Path, name: str) -> tuple[int, 
         connection.execute("BEGIN")
         try:
             connection.execute(f"SELECT count(*) FROM {name}.sqlite_schema").fetchone()  # takes the lock
-        except sqlite3.DatabaseError as error:
+        except DAMAGE as error:
             raise fault(path, error) from error
         if state(path) == before:
             return before
@@ -319,5 +305,5 @@ def create(path: Path, page_bytes: int = 4096) -> sqlite3.Connection:
     connection = sqlite3.connect(path, uri=True)
     connection.row_factory = sqlite3.Row
     connection.execute(f"PRAGMA page_size = {page_bytes}")
-    connection.executescript(SCHEMA_FILE.read_text(encoding="utf-8"))
+    connection.executescript(SCHEMAS[SCHEMA_VERSION].read_text(encoding="utf-8"))
     return connection

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from hvdb import printable
 from hvdb.bootstrap import Estimate
 from hvdb.efficiency import Cell
 from hvdb.published import PublishedPoint, headline
@@ -37,10 +38,10 @@ SHRUNK = re.compile(r"(.+)-div(\d+)")
 
 def title(model: str) -> str:
     """The network's usual spelling; a replay of shrunken gradients keeps saying so."""
-    shrunk = SHRUNK.fullmatch(model)
-    if shrunk:
-        return f"{title(shrunk[1])} with 1/{shrunk[2]} of its gradients"
-    return MODEL_TITLES.get(model, model)
+    words = ""
+    while shrunk := SHRUNK.fullmatch(model):
+        model, words = shrunk[1], f" with 1/{shrunk[2]} of its gradients{words}"
+    return MODEL_TITLES.get(model, model) + words
 
 
 def marks(configuration: Mapping[str, Any]) -> list[str]:
@@ -113,7 +114,7 @@ EFFICIENCY_NOTES = (
     " waiting for stragglers.",
     "ring bound: what would remain if reduction hid behind backward (taken as 2/3 of forward + backward) as far as"
     " it can; an estimate from stored times, '-' where they are missing.",
-    "[..]: 95 % bootstrap interval; within one session over its rounds and steps, from five sessions on over sessions"
+    "[..]: 95 % bootstrap interval; within one session over its rounds, from five sessions on over sessions"
     " (the median of which is shown).",
 )
 
@@ -139,8 +140,8 @@ PUBLISHED_HEADER = ("model", "GPUs", "images/s", "efficiency %", "network", "red
 
 
 def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Columns aligned with two spaces between them; figures to the right, words to the left."""
-    table = [tuple(header), *map(tuple, rows)]
+    """Columns aligned with two spaces between them; figures to the right, words to the left. Made printable."""
+    table = [tuple(map(printable.terminal, row)) for row in (header, *rows)]
     widths = [max(len(row[i]) for row in table) for i in range(len(header))]
     right = [all(row[i][:1].isdigit() or row[i][:1] in "-" for row in rows) for i in range(len(header))]
     lines = [
@@ -150,8 +151,12 @@ def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join([lines[0], "  ".join("-" * w for w in widths), *lines[1:]])
 
 
-def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table; bars inside cells are escaped."""
+def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, first_is_code: bool = False) -> str:
+    """A Markdown table that shows the text of `rows` as it is; with `first_is_code`, the first column as code."""
     lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
-    lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
+    for row in rows:
+        cells = [printable.markdown(cell) for cell in row]
+        if first_is_code:
+            cells[0] = printable.code(row[0])
+        lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)

@@ -212,7 +212,7 @@ def _measure(arguments: argparse.Namespace, wiring: Wiring, folder: Path, kept: 
                 got = run(net, work, settings, name, folder, kept)
             except HvdbError as error:
                 failures += 1
-                print(f"network_bench: {wiring.text}, {algorithm}: {error}", file=sys.stderr)
+                edge.tell("network_bench", f"network_bench: {wiring.text}, {algorithm}: {error}", sys.stderr)
                 continue
             if not arguments.json:
                 print(_row(wiring, work, algorithm, got, want), flush=True)
@@ -240,7 +240,7 @@ def _measure_all(arguments: argparse.Namespace, folder: Path) -> int:
             failures += _measure(arguments, wiring, folder, kept, document)
         except HvdbError as error:  # what was measured before is printed all the same
             failures += 1
-            print(f"network_bench: {wiring.text}: {error}", file=sys.stderr)
+            edge.tell("network_bench", f"network_bench: {wiring.text}: {error}", sys.stderr)
     if arguments.json:
         print(json.dumps({"cases": document, "payload_share": PAYLOAD_SHARE}, indent=2))
     return EXIT_FAILED if failures else EXIT_GOOD

@@ -7,11 +7,11 @@ set -euo pipefail
 # shellcheck source=scripts/lib/shell.sh
 source "$(dirname "${BASH_SOURCE[0]}")/shell.sh"
 
-asan_build() { scripts/build asan; }
+asan_build() { scripts/build asan -DHVD_WERROR=ON; }
 
 # Only what has threads of our own; HVD_TSAN_TESTS and HVD_TSAN_LABELS say what that is.
 tsan_build() {
-  cmake --preset tsan -DHVD_WITH_ONEDNN=OFF -DHVD_WITH_MPI=OFF || return 1
+  cmake --preset tsan -DHVD_WITH_ONEDNN=OFF -DHVD_WITH_MPI=OFF -DHVD_WERROR=ON || return 1
   local targets listed='s/^ *Test *#[0-9]*: \([^ ]*\)$/\1/p'  # without those that are "(Disabled)"
   targets=$(ctest --test-dir build/tsan -N -R "$HVD_TSAN_TESTS" -L "$HVD_TSAN_LABELS" | sed -n "$listed")
   # shellcheck disable=SC2086  # a list of names
@@ -31,7 +31,7 @@ print(*sorted(ours, key=lambda path: -len(open(path).readlines())), sep="\n")' "
 # compiled besides. It sees a folder at a time, which spares parsing the same headers again and again.
 tidy() {
   local folders=build/tidy-folders
-  cmake --preset tidy -B "$folders" -DCMAKE_UNITY_BUILD=ON || return 1
+  cmake --preset tidy -B "$folders" -DCMAKE_UNITY_BUILD=ON -DHVD_WERROR=ON || return 1
   sources "$folders" >"$logs/tidy-files"
   wc -l "$logs/tidy-files"
   xargs -a "$logs/tidy-files" -n 1 -P "$(nproc)" scripts/lib/tidy_folder.sh "$folders"

@@ -23,13 +23,15 @@ hvd_duration() {
 }
 
 # Open MPI refuses to run as root and to start more ranks than cores; both are normal in a container and on a laptop.
-# What is not needed is not set: variables that tune MPI are part of a run's fingerprint.
+# Open MPI 5 places ranks through PRRTE, which reads its own variables. Set only what is needed: variables that tune MPI
+# are part of a run's fingerprint.
 hvd_prepare_mpi() {
   if [ "$(id -u)" -eq 0 ]; then
     export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
   fi
   if [ "$(nproc)" -lt 2 ]; then
-    export OMPI_MCA_rmaps_base_oversubscribe=1
+    export OMPI_MCA_rmaps_base_oversubscribe=1                      # Open MPI 4
+    export PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe    # Open MPI 5
     export OMPI_MCA_mpi_yield_when_idle=1  # ranks that share a core must not spin
   fi
 }

@@ -4,15 +4,15 @@
 For each network and type: every variant of gpu_torch.py runs alone, at the best batch of the first, which is found by
 going through --batches until memory ends or nothing is won; the fastest is the peer. Ours searches from half of that
 batch on. Then the two take turns (A B B A ...), each at its own best batch and, where those differ, both at the peer's.
-The ratio is that of the median seconds per image, with a bootstrap interval over the turns. In both, the loss must be
-finite and lower after the turns than before, on the one batch that they train. At the end comes a verdict against
---target, by the stored samples; --report gives it again, for the files of several runs.
+The ratio is that of the median seconds per image, with a bootstrap interval over the turns. Images stay, labels are new
+in every step; in both, the loss must be finite and must not collapse below a thousandth of its first. At the end comes
+a verdict against --target, by the stored samples; --report gives it again, for the files of several runs.
 
     scripts/peers/compare_gpu.py --bench build/release/bin/train_step_bench --json gpu.json --store hvd_bench.db
     scripts/peers/compare_gpu.py --report gpu.json --store hvd_bench.db
 
-Exit code: 0 all measured, 1 a comparison broke off or a loss did not fall, 2 usage, 3 only variants of the peer are
-missing.
+Exit code: 0 all measured, 1 a comparison broke off, or a loss is not finite or collapsed, 2 usage, 3 only variants of
+the peer are missing.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import IO
 
 from gpu_bounds import Bound, read_bounds
+from gpu_clocks import ClockLog, summary
 from gpu_report import HEADING, TARGET, row_lines, verdict_lines
 from gpu_rows import Found, Pair, Row, Turns, read_rows, write_rows
 from serving import PeerError, Server, take_turns
@@ -94,6 +95,7 @@ class Comparison:
         self.row = Row(model, dtype, quick=options.first_variant_only)
         self._shared = ["--model", model, "--dtype", dtype, "--device", options.device]
         self._shared += ["--image", str(options.image)]
+        self._shared += ["--labels", options.labels] if options.labels != "fresh" else []
         self._ends = time.monotonic() + options.seconds
 
     def _left(self) -> float:
@@ -194,9 +196,11 @@ class Comparison:
                 own = options.ours_batches or [b for b in options.batches if 2 * b >= best.batch] or [best.batch]
                 ours = self._search(self._ours, own, row.ours_search, running)
                 row.best = self._turns(ours, row.ours_search, peer, best)
+                row.judge_losses()
                 save()
                 if row.ours_search.batch != best.batch:
                     row.same = self._at_the_peers_batch(ours, row.ours_search, peer, best)
+                    row.judge_losses()
             except PeerError as error:
                 row.troubles.append(str(error))
 
@@ -213,7 +217,8 @@ class Comparison:
         options = self._options
         servers, found = [ours, peer], [ours_found, peer_found]
         steps = [steps_for(options.turn_seconds, f.batch / f.img_s) for f in found]
-        seconds = take_turns(servers, options.turns, steps)
+        with ClockLog(options.clocks, self.row.model, self.row.dtype) as clocks:
+            seconds = take_turns(servers, options.turns, steps, clocks.turn)
         sides = [
             Turns(
                 name=server.name,
@@ -222,10 +227,10 @@ class Comparison:
                 first_loss=f.first_loss,
                 last_loss=server.loss(),
                 seconds_per_step=own,
+                clocks=summary(clocks.samples, server.name),
             )
             for server, f, own in zip(servers, found, seconds, strict=True)
         ]
-        self.row.troubles += [trouble for side in sides if (trouble := side.loss_trouble())]
         return Pair(*sides, options.turns)
 
 
@@ -243,6 +248,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--first-variant-only", action="store_true", help="the peer is the first variant that runs")
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"], help="cpu: tests this program only")
     parser.add_argument("--image", type=int, default=0, help="image side; 0: the network's own")
+    parser.add_argument("--labels", default="fresh", choices=["fresh", "cycled"], help="new in every step, or the same")
     parser.add_argument("--batches", nargs="+", type=int, default=BATCHES, help="to be tried, ascending")
     parser.add_argument("--ours-batches", nargs="+", type=int, help="by ours; default: from half the peer's best on")
     parser.add_argument("--turns", type=int, default=8)
@@ -257,6 +263,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--benchmark-limit", type=int, default=0, help="PyTorch: algorithms per convolution; 0: all")
     parser.add_argument("--warm-up", type=int, help="PyTorch's steps before the first answer")
     parser.add_argument("--json", type=Path, help="write everything measured here")
+    parser.add_argument("--clocks", type=Path, help="log clocks, power and throttling in the turns here, as CSV")
     parser.add_argument("--log", type=Path, help="what the processes write on standard error; default: shown")
     options = parser.parse_args()
     if not options.bench and not options.report:
@@ -275,6 +282,8 @@ def measure(options: argparse.Namespace, bounds: list[Bound]) -> list[Row]:
         if options.json:
             write_rows(rows, options.json)
 
+    if options.clocks:
+        options.clocks.unlink(missing_ok=True)
     with ExitStack() as files:
         log = files.enter_context(options.log.open("ab")) if options.log else None
         for model in options.models or MODELS:

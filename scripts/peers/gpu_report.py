@@ -62,6 +62,7 @@ def row_lines(row: Row, bounds: Sequence[Bound]) -> list[str]:
                 f"{same.interval_text()}"
             )
         below.append(bound_text(pair, row.model, row.dtype, bounds))
+        below += [f"{side.name}: {side.clocks}" for side in (pair.ours, pair.peer) if side.clocks]
     for search in [*row.variants, *([row.ours_search] if row.ours_search else [])]:
         below += _refusals(search)
     below += row.troubles + row.missing_variants
@@ -71,7 +72,7 @@ def row_lines(row: Row, bounds: Sequence[Bound]) -> list[str]:
 def decisive(rows: Iterable[Row]) -> Row | None:
     """Of the rows of one network and type, the one with the fastest peer; quick ones only where there are no others.
 
-    A row with trouble (a loss that does not fall) decides nothing."""
+    A row with trouble (a loss that collapsed, say) decides nothing."""
     measured = [row for row in rows if row.best and not row.troubles]
     thorough = [row for row in measured if not row.quick] or measured
     return max(thorough, key=lambda row: row.best.peer.img_s() if row.best else 0.0, default=None)

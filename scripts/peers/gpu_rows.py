@@ -6,11 +6,17 @@ from __future__ import annotations
 import json
 import math
 import statistics
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from serving import Ratio, ratio_of
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+from hvdb import whole_file
+
+COLLAPSED = 1e-3  # of the first loss: such gradients vanish, and a GPU may then run faster
 
 
 @dataclass
@@ -36,6 +42,7 @@ class Turns:
     first_loss: float | None
     last_loss: float | None
     seconds_per_step: list[float]
+    clocks: str = ""  # of the GPU in these turns, in words; empty: not logged
 
     def img_s(self) -> float:
         """Images per second, by the median of the turns."""
@@ -46,11 +53,13 @@ class Turns:
         return [seconds / self.batch for seconds in self.seconds_per_step]
 
     def loss_trouble(self) -> str:
+        """What forbids to count these turns: a loss that is not finite, or has collapsed. Empty: nothing."""
         first, last = (math.nan if loss is None else loss for loss in (self.first_loss, self.last_loss))
-        if not math.isfinite(last):
-            return f"{self.name}: the loss is {last}"
-        if not last < first:
-            return f"{self.name}: the loss went from {first:.4f} to {last:.4f}"
+        for when, loss in (("first", first), ("last", last)):
+            if not math.isfinite(loss):
+                return f"{self.name}: the {when} loss is {loss}"
+        if abs(last) < COLLAPSED * abs(first):
+            return f"{self.name}: the loss collapsed from {first:.3g} to {last:.3g}: its steps are no longer comparable"
         return ""
 
 
@@ -86,6 +95,11 @@ class Row:
     troubles: list[str] = field(default_factory=list)
     missing_variants: list[str] = field(default_factory=list)
 
+    def judge_losses(self) -> None:
+        """Adds to `troubles` what the stored losses say: also those of a row that was stored under another rule."""
+        sides = [side for pair in (self.best, self.same) if pair for side in (pair.ours, pair.peer)]
+        self.troubles += [text for side in sides if (text := side.loss_trouble()) and text not in self.troubles]
+
 
 def _plain(value: object) -> object:
     """As JSON has it: no NaN and no infinity, which it does not know."""
@@ -99,7 +113,7 @@ def _plain(value: object) -> object:
 
 
 def write_rows(rows: Sequence[Row], file: Path) -> None:
-    """In place of what was there, at once: a reader never sees half of it."""
+    """In place of what was there, at once: a reader never sees half of it. Errors: OSError."""
     plain = []
     for row in rows:
         data = asdict(row)
@@ -107,9 +121,7 @@ def write_rows(rows: Sequence[Row], file: Path) -> None:
             if pair is not None:
                 data[name]["ratio"] = asdict(pair.ratio())
         plain.append(_plain(data))
-    new = file.with_name(file.name + ".new")
-    new.write_text(json.dumps(plain, indent=1, allow_nan=False) + "\n", encoding="utf-8")
-    new.replace(file)
+    whole_file.write_text(file, json.dumps(plain, indent=1, allow_nan=False) + "\n")
 
 
 def _found(data: dict) -> Found:
@@ -124,7 +136,7 @@ def _pair(data: dict | None) -> Pair | None:
 def read_rows(file: Path) -> list[Row]:
     """Errors: ValueError where `file` is not of write_rows(), OSError."""
     try:
-        return [
+        rows = [
             Row(
                 **{
                     **data,
@@ -138,3 +150,6 @@ def read_rows(file: Path) -> list[Row]:
         ]
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{file}: not written by compare_gpu.py: {error}") from None
+    for row in rows:
+        row.judge_losses()
+    return rows

@@ -2,7 +2,8 @@
 
 It speaks the protocol of serving.py; a question for steps is answered with one number, the mean seconds per step from
 an idle device to an idle device. What PyTorch's tuning guide advises is on: channels_last, autocast with GradScaler in
-fp16, cudnn.benchmark, a fused optimiser, input that stays on the device. The variants, of which the best is the peer:
+fp16, cudnn.benchmark, a fused optimiser, images that stay on the device. Labels are new in every step; weights begin as
+ours, and learn at the same rate. The variants, of which the best is the peer:
 
     eager     operation by operation
     graph     the whole step as one CUDA graph (fp16: without the update where the optimiser cannot scale by itself)
@@ -28,7 +29,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from networks import DEFAULT_IMAGE, PUBLISHED_PARAMETERS, checked_network, parameter_count
+from networks import DEFAULT_IMAGE, LEARNING_RATE, Labels, add_shared_options, checked_network, parameter_count
 from serving import answer
 from torch import Tensor, nn
 
@@ -127,7 +128,7 @@ class GpuTrainer:
         self._scaler = make_scaler(scaled)
         shape = (images, 3, self._image, self._image)
         self._images = torch.randn(shape, device=self._device).to(memory_format=torch.channels_last)
-        self._labels = torch.randint(0, 1000, (images,), device=self._device)
+        self._labels = Labels(images, self._device, options.labels)
         self._loss_function = nn.CrossEntropyLoss()
         if mode := COMPILE_MODES.get(options.variant):
             self._network = torch.compile(self._network, mode=mode, dynamic=False)
@@ -140,7 +141,8 @@ class GpuTrainer:
                 self._step()
         self._synchronise()
         self.description = (
-            f"{count} torch {torch.__version__} {options.variant}{note} {options.dtype} batch {images} {form} SGD"
+            f"{count} torch {torch.__version__} {options.variant}{note} {options.dtype} batch {images} {form} SGD "
+            f"{options.labels} labels"
         )
 
     def _autocast(self) -> contextlib.AbstractContextManager[object]:
@@ -153,7 +155,7 @@ class GpuTrainer:
     def _forward_backward(self) -> None:
         self._optimiser.zero_grad(set_to_none=True)
         with self._autocast():
-            loss: Tensor = self._loss_function(self._network(self._images), self._labels)
+            loss: Tensor = self._loss_function(self._network(self._images), self._labels.tensor)
         self._scaler.scale(loss).backward()
         self._loss = loss.detach()
 
@@ -162,6 +164,7 @@ class GpuTrainer:
         self._scaler.update()
 
     def _whole_step(self) -> None:
+        self._labels.draw()
         self._forward_backward()
         self._update()
 
@@ -180,6 +183,7 @@ class GpuTrainer:
                 self._update()
 
         def step() -> None:  # writes into the tensors of the capture, self._loss among them
+            self._labels.draw()
             self._graph.replay()
             if not whole:
                 self._update()
@@ -191,13 +195,12 @@ class GpuTrainer:
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", choices=sorted(PUBLISHED_PARAMETERS), required=True)
+    add_shared_options(parser)
     parser.add_argument("--batch", type=int, default=64)
-    parser.add_argument("--image", type=int, default=0, help="image side; 0: the network's own")
     parser.add_argument("--dtype", choices=["fp32", "tf32", "fp16", "bf16"], default="fp16")
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument("--variant", choices=["eager", "graph", *COMPILE_MODES], default="eager")
-    parser.add_argument("--learning-rate", type=float, default=1e-3)
+    parser.add_argument("--learning-rate", type=float, default=LEARNING_RATE)
     parser.add_argument(
         "--benchmark-limit", type=int, default=0, help="algorithms timed per convolution (PyTorch's own: 10); 0: all"
     )

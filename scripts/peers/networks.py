@@ -1,9 +1,12 @@
-"""The networks of models/zoo in PyTorch, defined here because torchvision is often missing where PyTorch is there.
+"""The networks of models/zoo in PyTorch, defined here because torchvision is often missing where PyTorch is there, and
+the labels that they train.
 
 Their parameter counts are checked against the published ones before anything is timed.
 """
 
 from __future__ import annotations
+
+import argparse
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +18,10 @@ PUBLISHED_PARAMETERS = {
     "inception3": 23_834_568,
 }
 DEFAULT_IMAGE = {"vgg16": 224, "resnet50": 224, "resnet101": 224, "inception3": 299}
+CLASSES = 1000
+LEARNING_RATE = 1e-3  # bench/micro/training_bench.h
+LABELS = ("fresh", "cycled")  # new in every step, or those of the one batch, which a network then learns by heart
+SLOTS = 16  # of labels on their way to a GPU
 
 
 def vgg16(image: int, classes: int) -> nn.Module:
@@ -165,10 +172,70 @@ def parameter_count(network: nn.Module) -> int:
     return sum(p.numel() for p in network.parameters())
 
 
-def checked_network(model: str, image: int, classes: int = 1000) -> nn.Module:
-    """The network in training mode. Errors: ValueError if its parameter count is not the published one."""
+@torch.no_grad()
+def initialise(network: nn.Module, model: str) -> None:
+    """The distributions of models/init.cpp: He normal for convolutions; for fully connected layers Glorot uniform, in
+    VGG-16 normal with a deviation of 0.01; biases 0. Batch norms begin at 1 and 0 by themselves."""
+    for module in network.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
+        elif isinstance(module, nn.Linear) and model == "vgg16":
+            nn.init.normal_(module.weight, std=0.01)
+        elif isinstance(module, nn.Linear):
+            nn.init.xavier_uniform_(module.weight)
+        else:
+            continue
+        if module.bias is not None:
+            nn.init.zeros_(module.bias)
+
+
+def checked_network(model: str, image: int, classes: int = CLASSES) -> nn.Module:
+    """The network in training mode, initialised as ours. Errors: ValueError if its parameter count is not the published
+    one."""
     network = build(model, image, classes).train()
     count = parameter_count(network)
-    if (image, classes) == (DEFAULT_IMAGE[model], 1000) and count != PUBLISHED_PARAMETERS[model]:
+    if (image, classes) == (DEFAULT_IMAGE[model], CLASSES) and count != PUBLISHED_PARAMETERS[model]:
         raise ValueError(f"{model} has {count} parameters, not {PUBLISHED_PARAMETERS[model]}")
+    initialise(network, model)
     return network
+
+
+def add_shared_options(parser: argparse.ArgumentParser) -> None:
+    """What both training programs are asked for."""
+    parser.add_argument("--model", choices=sorted(PUBLISHED_PARAMETERS), required=True)
+    parser.add_argument("--image", type=int, default=0, help="image side; 0: the network's own")
+    parser.add_argument("--labels", choices=LABELS, default="fresh", help="new in every step, or the same ones")
+
+
+class Labels:
+    """One batch of labels at a fixed place on the device. One thread.
+
+    draw() uploads new ones in front of each step, outside captured graphs, as our trainers do: a network that sees the
+    same labels again learns them by heart, and with vanishing gradients its steps may be faster on a GPU."""
+
+    def __init__(self, images: int, device: torch.device, rule: str) -> None:
+        """`rule` is one of LABELS."""
+        self._generator = torch.Generator().manual_seed(1)
+        self._on_gpu = device.type == "cuda"
+        self._slots = torch.empty((SLOTS, images), dtype=torch.int64, pin_memory=self._on_gpu)
+        self._uploaded: list[torch.cuda.Event | None] = [None] * SLOTS
+        self._fresh = rule == "fresh"
+        self._steps = 0
+        self.tensor = torch.empty(images, dtype=torch.int64, device=device)
+        self._upload()
+
+    def draw(self) -> None:
+        """Labels for the next step, in the order of the current stream."""
+        if self._fresh:
+            self._upload()
+
+    def _upload(self) -> None:
+        slot = self._steps % SLOTS
+        self._steps += 1
+        if uploaded := self._uploaded[slot]:
+            uploaded.synchronize()  # of SLOTS steps ago
+        new = torch.randint(0, CLASSES, self.tensor.shape, generator=self._generator, out=self._slots[slot])
+        self.tensor.copy_(new, non_blocking=True)
+        if self._on_gpu:
+            self._uploaded[slot] = torch.cuda.Event()
+            self._uploaded[slot].record()

@@ -20,7 +20,7 @@ import signal
 import statistics
 import subprocess
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import IO, Protocol
 
@@ -64,7 +64,7 @@ class Server:
             stderr=log,
             bufsize=0,
             env={**os.environ, **(environment or {})},
-            preexec_fn=_end_with_parent,
+            preexec_fn=end_with_parent,
         )
         self.description = self._line(start_seconds).removeprefix("ready ")
 
@@ -149,7 +149,7 @@ class Server:
             self.kill()
 
 
-def _end_with_parent() -> None:
+def end_with_parent() -> None:
     """In the child: SIGTERM when the comparison is killed: the end of its input it may read minutes later (Linux)."""
     pr_set_pdeathsig = 1  # linux/prctl.h
     with contextlib.suppress(OSError, AttributeError):
@@ -187,13 +187,20 @@ def answer(trainer: Trainer, questions: Iterable[str], out: IO[str]) -> None:
                 raise ValueError(f"not a question: {line!r}")
 
 
-def take_turns(servers: list[Server], turns: int, steps: list[int]) -> list[list[float]]:
-    """Seconds per step of each server, in order of the turns: A B, B A, A B, ... with `steps` each."""
+def take_turns(
+    servers: list[Server],
+    turns: int,
+    steps: list[int],
+    around: Callable[[str], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
+) -> list[list[float]]:
+    """Seconds per step of each server, in order of the turns: A B, B A, A B, ... with `steps` each. `around` is entered
+    with the name of the server that has its turn."""
     seconds: list[list[float]] = [[] for _ in servers]
     order = list(range(len(servers)))
     for turn in range(turns):
         for i in order if turn % 2 == 0 else reversed(order):
-            seconds[i] += servers[i].steps(steps[i])
+            with around(servers[i].name):
+                seconds[i] += servers[i].steps(steps[i])
     return seconds
 
 

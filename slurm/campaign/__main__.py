@@ -14,7 +14,7 @@ from campaign.errors import EXIT_FAILED, EXIT_GOOD, CampaignError
 from campaign.layout import Layout
 from campaign.scheduler import Active, Unit
 from campaign.timing import duration_text
-from hvdb import edge
+from hvdb import edge, printable
 
 PROGRAM = "scripts/campaign"
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -72,7 +72,7 @@ def _add_stores(parser: argparse.ArgumentParser) -> None:
 
 
 def _print_plan(made: plan.Plan) -> None:
-    where = f"campaign {made.spec.name} on {made.site.name}"
+    where = printable.terminal(f"campaign {made.spec.name} on {made.site.name}")
     print(f"{where}: spec {made.spec.hash}, {len(made.jobs)} jobs, {sum(1 for _ in made.cells())} cells")
     print(f"{'job':<14} {'nodes':>5} {'repetitions':>11} {'cells':>5} {'walltime':>9} {'node-hours':>10}  ranks")
     for job in made.jobs:
@@ -84,7 +84,7 @@ def _print_plan(made: plan.Plan) -> None:
         )
     print(f"{'at most':<14} {'':>5} {'':>11} {'':>5} {'':>9} {sum(job.node_hours for job in made.jobs):>10.2f}")
     for line in made.left_out:
-        print(f"left out: {line}")
+        print(printable.terminal(f"left out: {line}"))
 
 
 def run_generate(arguments: argparse.Namespace) -> int:
@@ -101,7 +101,7 @@ def run_generate(arguments: argparse.Namespace) -> int:
     layout = Layout(folder.resolved(arguments.out), CHECKOUT)
     folder.write(made, layout, arguments.spec.read_text(encoding="utf-8"), replace=arguments.replace)
     _print_plan(made)  # once all is written: nobody may be reading
-    print(f"written to {layout.folder}; next: scripts/campaign submit {arguments.out}")
+    print(printable.terminal(f"written to {layout.folder}; next: scripts/campaign submit {arguments.out}"))
     return EXIT_GOOD
 
 
@@ -155,7 +155,7 @@ def run_cancel(arguments: argparse.Namespace) -> int:
     life.require_jobs(manifest, arguments.only)
     # The foreground run of a site without scheduler holds the lock for as long as it runs.
     lines = life.cancel(manifest, life.active_units(manifest), arguments.only)
-    print("\n".join(lines) if lines else "nothing is queued or running")
+    print("\n".join(map(printable.terminal, lines)) if lines else "nothing is queued or running")
     return EXIT_GOOD
 
 

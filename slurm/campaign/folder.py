@@ -17,6 +17,7 @@ from campaign.errors import CampaignError
 from campaign.layout import Layout
 from campaign.plan import Plan
 from campaign.site import Submit
+from hvdb import whole_file
 
 FORMAT = 1
 
@@ -145,20 +146,12 @@ def write(plan: Plan, layout: Layout, spec_text: str, *, replace: bool) -> None:
         for folder in (layout.folder, layout.jobs, layout.stores, layout.logs, layout.events):
             folder.mkdir(parents=True, exist_ok=True)
         for path, content in contents.items():
-            _write_whole(path, content)
+            whole_file.write_bytes(path, content, 0o755 if path.suffix == ".sh" else None)
         for path in layout.jobs.glob("*.sh"):
             if path not in contents:
                 path.unlink()
     except OSError as error:
         raise CampaignError(f"{error.filename or layout.folder}: cannot be written: {error.strerror}") from None
-
-
-def _write_whole(path: Path, content: bytes) -> None:
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    fresh.write_bytes(content)
-    if path.suffix == ".sh":
-        fresh.chmod(0o755)
-    fresh.replace(path)
 
 
 def _load(path: Path) -> dict[str, Any]:

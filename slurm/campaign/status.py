@@ -11,6 +11,7 @@ from campaign.events import Attempt
 from campaign.folder import CellEntry, JobEntry, Manifest
 from campaign.scheduler import RUNNING, Active, Unit
 from campaign.timing import duration_text
+from hvdb import printable
 
 STATES = ("done", "running", "queued", "failed", "lacking")
 FAILURES_SHOWN = 20
@@ -164,7 +165,7 @@ def as_text(standing: Standing) -> str:
     lines.append("")
     lines += [f"note: {note}" for note in standing.notes]
     lines.append(_next(standing))
-    return "\n".join(lines)
+    return "\n".join(map(printable.terminal, lines))
 
 
 def _next(standing: Standing) -> str:

@@ -6,7 +6,6 @@ A cell is held when some session carries its hash (provenance 'label.cell') and 
 
 from __future__ import annotations
 
-import re
 import shutil
 import sqlite3
 import stat
@@ -18,12 +17,14 @@ from typing import TypeVar
 
 from campaign.errors import CampaignError
 from campaign.timing import Pilot, PilotKey
+from hvdb import untrusted
 
 Result = TypeVar("Result")
 
-SCHEMA = Path(__file__).resolve().parents[2] / "results" / "schema.sql"
 MAGIC = b"SQLite format 3\x00"
 KEY = "label.cell"
+# Processor time that the questions to one store may take; a large one takes a hundredth of it.
+QUERY_SECONDS = 60.0
 
 SESSIONS = """
 SELECT fact.value
@@ -44,13 +45,8 @@ class Unreadable(Exception):
     """Why a file is not a store that can be read."""
 
 
-def _pragma(name: str) -> int:
-    match = re.search(rf"PRAGMA {name} = (\d+)", SCHEMA.read_text(encoding="utf-8"))
-    assert match, f"{SCHEMA} lacks PRAGMA {name}"
-    return int(match[1])
-
-
-def _check_header(path: Path) -> None:
+def _version(path: Path) -> int:
+    """The schema version in the file's header. Errors: Unreadable unless it is one that we know; OSError."""
     if not stat.S_ISREG(path.stat().st_mode):
         raise Unreadable("not a file")  # a pipe would be waited for
     with path.open("rb") as file:
@@ -61,10 +57,13 @@ def _check_header(path: Path) -> None:
         raise Unreadable("not an SQLite file, or only the beginning of one")
     # Layout: https://www.sqlite.org/fileformat.html, "The Database Header".
     version, application = (int.from_bytes(header[at : at + 4], "big") for at in (60, 68))
-    if application != _pragma("application_id"):
+    if application != untrusted.APPLICATION_ID:
         raise Unreadable("a database of another program")
-    if version != _pragma("user_version"):
-        raise Unreadable(f"schema version {version}, this program knows {_pragma('user_version')}")
+    if why := untrusted.unknown_version(version):
+        raise Unreadable(why)
+    if header[18:20] != b"\x01\x01":  # to read a write-ahead log makes files beside it
+        raise Unreadable("damaged: not in the journal mode that hvd_bench writes")
+    return version
 
 
 def _query(path: Path, query: Callable[[sqlite3.Connection], Result]) -> Result:
@@ -74,22 +73,31 @@ def _query(path: Path, query: Callable[[sqlite3.Connection], Result]) -> Result:
     living job writes its `.partial` without locks: with a journal beside it, a private copy is read.
     """
     try:
-        _check_header(path)
-        journal = path.with_name(path.name + "-journal")
+        version = _version(path)
+        journal = untrusted.journal_of(path)
+        if why := untrusted.journal_fault(journal):
+            raise Unreadable(f"its journal {why}")
         with tempfile.TemporaryDirectory(prefix="hvd-campaign-") as scratch:
             opened, mode = path, "ro"
             if journal.exists() and journal.stat().st_size > 0:
                 opened, mode = Path(scratch) / path.name, "rw"
                 # The file first: the journal, copied later, then covers every page that was being changed.
                 shutil.copyfile(path, opened)
-                shutil.copyfile(journal, opened.with_name(opened.name + "-journal"))
+                copied = untrusted.journal_of(opened)
+                shutil.copyfile(journal, copied)
+                if why := untrusted.journal_fault(copied):
+                    raise Unreadable(f"its journal {why}")
             connection = sqlite3.connect(f"{opened.resolve().as_uri()}?mode={mode}", uri=True, timeout=5.0)
             try:
-                return query(connection)
+                untrusted.harden(connection)
+                with untrusted.deadline(connection, QUERY_SECONDS):
+                    if why := untrusted.table_fault(connection, version):
+                        raise Unreadable(why)
+                    return query(connection)
             finally:
                 connection.close()
-    except sqlite3.Error as error:
-        raise Unreadable(f"damaged, or being written: {error}") from None
+    except untrusted.DAMAGE as error:
+        raise Unreadable(f"damaged, or being written: {untrusted.in_words(error)}") from None
     except OSError as error:
         raise Unreadable(f"cannot be read: {error.strerror}") from None
 
@@ -105,14 +113,26 @@ def held(paths: Iterable[Path]) -> tuple[set[str], list[str]]:
     notes = []
     for path in paths:
         try:
-            cells |= {row[0] for row in _query(path, lambda store: store.execute(SESSIONS, (KEY,)).fetchall())}
+            rows = _query(path, lambda store: store.execute(SESSIONS, (KEY,)).fetchall())
+            cells |= {row[0] for row in rows if isinstance(row[0], str)}
         except Unreadable as fault:
             if path.exists():  # else its job has just renamed it
                 notes.append(f"{path}: {fault}; its cells count as lacking")
     return cells, notes
 
 
-def _seconds(first: str, last: str) -> float:
+def _seconds(first: object, last: object) -> float:
+    """Errors: Unreadable where these are no two points in time, the second not before the first."""
+    try:
+        seconds = _between(str(first), str(last))
+    except (ValueError, TypeError, OverflowError):
+        seconds = -1.0
+    if seconds < 0:
+        raise Unreadable("damaged: a session has no start and end in UTC")
+    return seconds
+
+
+def _between(first: str, last: str) -> float:
     return (datetime.fromisoformat(last) - datetime.fromisoformat(first)).total_seconds()
 
 
@@ -122,11 +142,11 @@ def pilot(paths: Iterable[Path]) -> Pilot:
     for path in paths:
         try:
             rows = _query(path, lambda store: store.execute(LAUNCHES).fetchall())
+            launches = [(PilotKey(*row[:3], bool(row[3])), _seconds(*row[4:])) for row in rows]
         except Unreadable as fault:
             raise CampaignError(f"--pilot {path}: {fault}; give a store of runs that ended well") from None
-        for model, batch, dtype, several, first, last in rows:
-            key = PilotKey(model, batch, dtype, bool(several))
-            found[key] = max(found.get(key, 0.0), _seconds(first, last))
+        for key, seconds in launches:
+            found[key] = max(found.get(key, 0.0), seconds)
     if not found:
         raise CampaignError("--pilot: the stores hold no complete launch; submit the smallest job first")
     return Pilot(found)

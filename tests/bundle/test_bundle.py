@@ -79,7 +79,7 @@ class BareHost:
         enter = ["unshare", "--map-root-user", "--mount", "--pid", "--fork", "sh", "-c", ENTER, "sh", str(self.root)]
         plain = {"PATH": "/bin:/usr/bin:/sbin:/usr/sbin", "HOME": "/tmp", "OMP_NUM_THREADS": "1"}
         plain |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-        plain |= {"OMPI_MCA_rmaps_base_oversubscribe": "1"}
+        plain |= {"OMPI_MCA_rmaps_base_oversubscribe": "1", "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe"}
         return subprocess.run(
             [*enter, program, *command[1:]],
             env=plain | environment,

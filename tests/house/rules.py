@@ -55,6 +55,14 @@ CORE_FORBIDDEN_HEADERS = (
     "pthread.h",
 )
 CORE_FORBIDDEN_WORDS = r"\b(?:steady_clock|system_clock|high_resolution_clock|utc_clock|rand|srand|time)\b\s*(?:::|\()"
+# Functions that <algorithm> declares. Another header often brings them along, but not in every standard library, and
+# not where a source is compiled apart from its folder's others.
+ALGORITHM = re.compile(
+    r"\bstd::(?:ranges::)?((?:(?:all|any|none)_of|copy(?:_if|_n|_backward)?|count(?:_if)?|equal|fill(?:_n)?|find(?:_if(?:_not)?|"
+    r"_first_of)?|for_each|generate(?:_n)?|is_sorted|(?:lower|upper)_bound|equal_range|lexicographical_compare|"
+    r"(?:min|max|minmax)(?:_element)?|clamp|mismatch|nth_element|partition|(?:partial_|stable_)?sort|remove_if|replace(?:_if)?|"
+    r"reverse|rotate|search|shuffle|transform|unique|adjacent_find|binary_search))\("
+)
 # Environment variables are read once, at the edge: the command line, and what is recorded about a run. The last one
 # only tells which transport MPI was forced to, which is such a record.
 GETENV_OWNERS = ("bench/cli/", "bench/provenance", "bench/host_facts", "engine/comm/mpi/environment.cpp")
@@ -160,6 +168,15 @@ def check_core_is_pure(path: str, text: str) -> list[Violation]:
     return found
 
 
+def check_algorithm(path: str, text: str) -> list[Violation]:
+    """A file that calls an algorithm of the standard library includes <algorithm> itself."""
+    code = code_only(text)
+    first = ALGORITHM.search(code)
+    if first is None or any(match[2] == "algorithm" for match in INCLUDE.finditer(text)):
+        return []
+    return [Violation(path, _line(code, first.start()), f"std::{first[1]} needs #include <algorithm>")]
+
+
 def _check_calls(path: str, text: str, pattern: re.Pattern[str], owners: tuple[str, ...], what: str) -> list[Violation]:
     if layer_of(path) is None or path.startswith(owners):
         return []
@@ -239,7 +256,14 @@ def violations(files: Iterable[tuple[str, str]], exists: Callable[[str], bool]) 
     for path, text in files:
         suffix = PurePosixPath(path).suffix
         if suffix in (".cpp", ".h"):
-            for rule in (check_layers, check_vendor_headers, check_core_is_pure, check_environment, check_no_exit):
+            for rule in (
+                check_layers,
+                check_vendor_headers,
+                check_core_is_pure,
+                check_environment,
+                check_no_exit,
+                check_algorithm,
+            ):
                 found += rule(path, text)
         if suffix in (".cpp", ".h", ".py", ".sh", ".cmake"):
             found += check_size(path, text)

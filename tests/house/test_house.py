@@ -64,6 +64,17 @@ class RulesTest(unittest.TestCase):
         self.assertEqual(len(found), 1, found)
         self.assertIn(text, str(found[0]))
 
+    def test_algorithms(self) -> None:
+        for text in (
+            "#include <algorithm>\nauto x = std::count(a, b, c);\n",
+            "// std::count(a, b, c)\nstd::maximum y; my::sort(a); std::remove(path);\n",
+        ):
+            self.assertEqual(rules.check_algorithm("tests/a.cpp", text), [])
+        for call in ("std::count(a, b, 1)", "std::equal(a, b, c)", "std::ranges::sort(a)", "std::max(a, b)"):
+            name = call.split("(")[0].split("::")[-1]
+            found = rules.check_algorithm("tests/a.cpp", f"#include <vector>\nauto x = {call};\n")
+            self.assert_found(found, f"tests/a.cpp:2: std::{name} needs #include <algorithm>")
+
     def test_layers(self) -> None:
         allowed = [
             ("bench/a.cpp", '#include "engine/runtime/engine.h"\n#include "models/zoo/zoo.h"\n'),

@@ -104,21 +104,24 @@ class BadInput(unittest.TestCase):
 
     def test_a_recorded_command_that_is_none(self) -> None:
         self.change("UPDATE session SET command_line = 'hvd_bench --model \"x'")
-        self.refused("command line of run .* is damaged", "rerun", self.runs["full"], self.db, "--execute")
+        self.refused("run .* is not run again: no closing", "rerun", self.runs["full"], self.db, "--execute")
 
     def record_of_a_sleeper(self) -> Path:
-        """A recorded command that does not end; returns the file into which its process writes its id."""
+        """A recorded command, and self.program, which does not end; returns the file with the id of its process."""
         note = self.folder / "pid"
         program = f"import os, time; open({str(note)!r}, 'w').write(str(os.getpid())); time.sleep(60)"
+        self.program = self.folder / "sleeper"
         # The shell waits for its child, which a signal to the shell alone would not reach.
-        command = f"{shlex.quote(sys.executable)} -c {shlex.quote(program)} ; :"
-        self.change("UPDATE session SET command_line = ?", command)
+        self.program.write_text(f"#!/bin/sh\n{shlex.quote(sys.executable)} -c {shlex.quote(program)}\n:\n")
+        self.program.chmod(0o755)
+        self.change("UPDATE session SET command_line = 'hvd_bench'")
         return note
 
     def test_a_rerun_that_takes_too_long_leaves_nobody_behind(self) -> None:
         note = self.record_of_a_sleeper()
         begin = time.monotonic()
-        self.refused("took longer than 3 s", "rerun", self.runs["full"], self.db, "--execute", "--timeout", 3)
+        words = ("--execute", "--program", self.program, "--timeout", 3)
+        self.refused("took longer than 3 s", "rerun", self.runs["full"], self.db, *words)
         self.assertLess(time.monotonic() - begin, 30)
         with self.assertRaises(ProcessLookupError):
             os.kill(int(note.read_text()), 0)
@@ -128,6 +131,7 @@ class BadInput(unittest.TestCase):
         note, scratch = self.record_of_a_sleeper(), self.folder / "scratch"
         scratch.mkdir()
         command = [str(REPOSITORY / "scripts" / "rerun"), self.runs["full"], str(self.db), "--execute"]
+        command += ["--program", str(self.program)]
         pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
         for number in (signal.SIGTERM, signal.SIGHUP):
             note.unlink(missing_ok=True)

@@ -287,6 +287,20 @@ class StoreTest(unittest.TestCase):
         self.assertIn("--mix-fingerprints", done.stderr)
         self.assertEqual(self.run_it("horovod-512", "--db", self.db, "--mix-fingerprints").returncode, 3)
 
+    def test_two_machines_of_another_device_change_no_verdict(self) -> None:
+        specs = sessions("vgg16", 0.68)
+        make(self.db, *specs)
+        alone = self.run_it("horovod-512", "--db", self.db)
+        other = self.db.with_name("other.db")
+        elsewhere = [*sessions("vgg16", 0.5), *sessions("vgg16", 0.6)]
+        for number, spec in enumerate(elsewhere):
+            spec.columns = {**spec.columns, "device": "cpu"}
+            spec.fingerprint = f"host {number % 2}"
+        make(other, *elsewhere, seed=5)
+        both = self.run_it("horovod-512", "--db", self.db, "--db", other)
+        self.assertEqual(both.returncode, alone.returncode, both.stderr)
+        self.assertEqual(both.stdout.splitlines()[-1], alone.stdout.splitlines()[-1])
+
     def test_faults(self) -> None:
         for arguments, message in (
             (("no-such-claim",), "there is: horovod-512"),

@@ -14,19 +14,20 @@ from pathlib import Path
 
 from synthetic_store import REPOSITORY, SessionSpec, make
 
-from hvdb import rerun
+from hvdb import recorded_command
 
-# Stands in for hvd_bench: writes a store to --db, as fast as argv says.
-FAKE_BENCH = """
+# Stands in for hvd_bench: writes a store to --db, as fast and by the processor that its options say.
+FAKE_BENCH = """#!{python}
     import os, sys
     sys.path.insert(0, {tests!r})
     from pathlib import Path
     from synthetic_store import SessionSpec, make
-    assert os.environ["KNOB"] == "a b", "the assignment of the record is lost"
-    assert sys.argv.count("--db") == 1 and "--json" not in sys.argv
-    options = dict(zip(sys.argv[1::2], sys.argv[2::2]))
-    make(Path(options["--db"]), SessionSpec(noise=0.001, full=float(options["--full"]),
-                                            provenance={{"cpu.model": (options["--cpu"], 1)}}), seed=5)
+    assert os.environ["OMP_PLACES"] == "cores (2)", "the variable of the record is lost"
+    assert not os.environ.get("LD_AUDIT"), "a variable that is not on the list"
+    options = dict(word.split("=", 1) for word in sys.argv[1:])
+    assert list(options) == ["--learning-rate", "--label", "--db"], options
+    make(Path(options["--db"]), SessionSpec(noise=0.001, full=float(options["--learning-rate"]),
+                                            provenance={{"cpu.model": (options["--label"][4:], 1)}}), seed=5)
 """
 
 
@@ -130,51 +131,85 @@ class CommandTest(unittest.TestCase):
         self.change("INSERT INTO provenance SELECT uuid, ?, ?, 0 FROM run", key, value)
 
     def record(self, full: float, cpu: str) -> str:
-        """A store whose session was made by the stand-in; returns the id of its full run."""
-        fake = self.folder / "fake bench.py"
-        fake.write_text(textwrap.dedent(FAKE_BENCH).format(tests=str(Path(__file__).parent)), encoding="utf-8")
+        """A store whose session is to be made again by the stand-in, self.program; returns the id of its full run."""
+        text = textwrap.dedent(FAKE_BENCH.format(python=sys.executable, tests=str(Path(__file__).parent)))
+        self.program = self.script("fake bench", text.replace("\n    ", "\n"))
         command = (
-            f"cd {shlex.quote(str(self.folder))} && KNOB='a b' {shlex.quote(sys.executable)} 'fake bench.py' "
-            f"--full {full} --cpu {shlex.quote(cpu)} --db old.db --json"
+            "cd /gone && env LD_AUDIT=/x.so OMP_PLACES='cores (2)' "
+            f"/gone/hvd_bench --learning-rate {full} --label {shlex.quote(f'cpu={cpu}')} --db old.db --json"
         )
         (made,) = make(self.db, SessionSpec(noise=0.001, provenance={"cpu.model": ("Test CPU", 1)}))
         self.change("UPDATE session SET command_line = ?", command)
         return made["full"]
 
+    def again(self, run_id: str, *words: object) -> subprocess.CompletedProcess[str]:
+        return run("rerun", run_id, self.db, "--execute", "--program", self.program, *words)
+
     def test_rerun_shows_the_command(self) -> None:
         run_id = self.record(1.25, "Test CPU")
         done = run("rerun", run_id[:8], self.db)
         self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertIn("--full 1.25", done.stdout)
+        self.assertIn("--learning-rate 1.25", done.stdout)
         self.assert_fault(run("rerun", "ffffffff", self.db), 2, "no run starts with")
 
     def test_rerun_executes_and_compares(self) -> None:
-        done = run("rerun", self.record(2.5, "Test CPU"), self.db, "--execute")
+        done = self.again(self.record(2.5, "Test CPU"))
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertRegex(done.stdout, r"ratio now / then: 0\.(49|50)\d \[0\.")
         self.assertIn("reduced gradients: bit-identical", done.stdout)
+        self.assertRegex(done.stdout, r"\nruns: OMP_PLACES='cores \(2\)' '/.*/fake bench' --learning-rate=2.5 ")
+        self.assertIn("\nleft out: variable LD_AUDIT=/x.so: set it yourself if you trust it\n", done.stdout)
+
+    def test_a_record_is_never_given_to_a_shell(self) -> None:
+        """Neither with --program nor without."""
+        run_id = self.record(1.25, "Test CPU")
+        touched = self.folder / "touched"
+        for command in (f"touch {touched}; true", f"hvd_bench --seed 3; touch {touched}", f"sh -c 'touch {touched}'"):
+            self.change("UPDATE session SET command_line = ?", command)
+            for words in (("--program", self.program), ()):
+                done = run("rerun", run_id, self.db, "--execute", *words)
+                self.assert_fault(
+                    done, 2, "the command line of run .* is not run again: .*; if you trust it, run it by hand: "
+                )
+                self.assertIn(command, done.stderr)
+        self.assertFalse(touched.exists())
+        shown = run("rerun", run_id, self.db)
+        self.assertEqual(shown.returncode, 0, shown.stderr)
+        self.assertIn("--execute does not run it: ", shown.stdout)
+
+    def test_a_record_from_before_new_labels_cycles_them(self) -> None:
+        """A program that is as old as the record does not know the option."""
+        run_id = self.record(1.25, "Test CPU")
+        for text, cycles in (("--seed N", False), ("--labels RULE", True)):
+            program = self.script("some bench", f"#!/bin/sh\n# {text}\n")
+            shown = run("rerun", run_id, self.db, "--program", program)
+            self.assertEqual(" --labels=cycled\n" in shown.stdout, cycles, shown.stdout)
+        self.fact("data.labels", "fresh")
+        self.assertNotIn("--labels", run("rerun", run_id, self.db, "--program", program).stdout)
 
     def test_rerun_compares_sums_only_after_equal_steps_of_every_phase(self) -> None:
         run_id = self.record(1.25, "Test CPU")
         self.change("UPDATE run SET measured_steps = measured_steps - 1 WHERE phase = 'none'")
-        done = run("rerun", run_id, self.db, "--execute")
+        done = self.again(run_id)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertRegex(done.stdout, r"reduced gradients: not compared.*none \d+, solo \d+ then, ")
 
     def test_rerun_elsewhere_is_not_comparable(self) -> None:
-        done = run("rerun", self.record(1.25, "Other CPU"), self.db, "--execute")
+        done = self.again(self.record(1.25, "Other CPU"))
         self.assertEqual(done.returncode, 4, done.stdout + done.stderr)
         self.assertIn("differs (can change the result): cpu.model: 'Test CPU' then, 'Other CPU' now", done.stdout)
 
     def test_rerun_that_fails_says_so(self) -> None:
         run_id = self.record(1.25, "Test CPU")
-        (self.folder / "fake bench.py").write_text("raise SystemExit(7)", encoding="utf-8")
-        self.assert_fault(run("rerun", run_id, self.db, "--execute"), 2, "exit code 7")
+        self.script("fake bench", "#!/bin/sh\nexit 7\n")
+        self.assert_fault(
+            self.again(run_id), 2, "exit code 7: OMP_PLACES='cores .2.' '/.*/fake bench' --learning-rate="
+        )
 
     def test_what_cannot_change_the_result_is_said_to_be_so(self) -> None:
         run_id = self.record(1.25, "Test CPU")
         self.fact("git.commit", "old")
-        done = run("rerun", run_id, self.db, "--execute")
+        done = self.again(run_id)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertIn("differs (not in the fingerprint): git.commit: 'old' then, 'None' now", done.stdout)
 
@@ -186,56 +221,28 @@ class CommandTest(unittest.TestCase):
         built = f"\nbuilt from: commit {commit}, clean (git checkout {commit} && scripts/build release)\n"
         self.assertIn(built, shown.stdout)
         program = self.script("my bench", "")
-        shown = run("rerun", "c6eb28e8", db, "--directory", self.folder, "--program", program, "--db", "/n.db")
+        shown = run("rerun", "c6eb28e8", db, "--program", program, "--db", "/n.db")
         self.assertEqual(shown.returncode, 0, shown.stderr)
-        options = "--model inception3 --efficiency --threads 1 --batch-size 4 --max-time 75"
-        self.assertIn(f"\nthere: cd {self.folder} && mpirun -n 2 '{program}' {options} --db /n.db\n", shown.stdout)
+        options = "--model=inception3 --efficiency --threads=1 --batch-size=4 --max-time=75"
+        self.assertIn(f"\nruns: mpirun -n 2 '{program}' {options} --db=/n.db\n", shown.stdout)
         self.assert_fault(run("rerun", "c6eb28e8", db, "--program", "/none"), 2, "--program: no program at /none: ")
 
-    def test_a_record_whose_program_is_elsewhere_now_runs_again(self) -> None:
-        run_id = self.record(1.25, "Test CPU")
-        command = "cd /gone && env KNOB='a b' bin/hvd_bench --full 1.25 --cpu 'Test CPU' --db old.db"
-        self.change("UPDATE session SET command_line = ?", command)
-        self.assert_fault(run("rerun", run_id, self.db, "--program", "/bin/true"), 2, "does not name its program")
-        self.fact("build.binary", "/gone/bin/hvd_bench")
-        self.fact("command.directory", "/gone")
-        done = run("rerun", run_id, self.db, "--execute")
-        self.assertIn("; if its directory is elsewhere now, say where with --directory; if its program", done.stderr)
-        here = self.script("here", f"#!/bin/sh\nexec {shlex.quote(sys.executable)} 'fake bench.py' \"$@\"\n")
-        done = run("rerun", run_id, self.db, "--execute", "--directory", self.folder, "--program", here)
-        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
-        self.assertRegex(done.stdout, r"ratio now / then: ")
+    def test_every_recorded_command_line_is_read(self) -> None:
+        """As hvd_bench wrote them so far, on CPUs and GPUs."""
+        lines = set()
+        for db in (REPOSITORY / "results" / "recorded").glob("**/*.db"):
+            connection = sqlite3.connect(f"{db.as_uri()}?mode=ro", uri=True)
+            lines |= {row[0] for row in connection.execute("SELECT command_line FROM session")}
+            connection.close()
+        self.assertGreater(len(lines), 20)
+        for line in lines:
+            self.assertEqual(recorded_command.parse(line).left_out, ())
 
     def script(self, name: str, text: str) -> Path:
         file = self.folder / name
         file.write_text(text, encoding="utf-8")
         file.chmod(0o755)
         return file
-
-    def test_output_options_of_the_record_are_replaced(self) -> None:
-        line = "cd '/a b' && X=1 mpirun -n 2 ./hvd_bench --model vgg16 --db=old.db --json --record_replay t --seed 3"
-        self.assertEqual(
-            rerun.command_with_store(line, Path("/n/new.db")),
-            "cd '/a b' && X=1 mpirun -n 2 ./hvd_bench --model vgg16 --seed 3 --db /n/new.db",
-        )
-
-    def test_a_traced_run_is_traced_again_beside_its_new_store(self) -> None:
-        for traced in ("hvd_bench --timeline_filename=t", "hvd_bench --timeline-filename t"):
-            self.assertEqual(
-                rerun.command_with_store(traced, Path("/n/a b.db")),
-                "hvd_bench --timeline-filename '/n/a b.db.trace' --db '/n/a b.db'",
-            )
-        self.assertEqual(
-            rerun.command_with_store("env HOROVOD_TIMELINE=t hvd_bench", Path("/n/new.db")),
-            "env HOROVOD_TIMELINE=/n/new.db.trace hvd_bench --db /n/new.db",
-        )
-
-    def test_a_record_can_be_run_in_another_directory(self) -> None:
-        for line in ("cd /gone && bin/hvd_bench --seed 3", "bin/hvd_bench --seed 3"):
-            self.assertEqual(
-                rerun.command_with_store(line, Path("/n.db"), Path("/my checkout")),
-                "cd '/my checkout' && bin/hvd_bench --seed 3 --db /n.db",
-            )
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 from dataclasses import asdict
 from pathlib import Path
@@ -20,6 +21,7 @@ PEERS = REPOSITORY / "scripts" / "peers"
 sys.path.insert(0, str(PEERS))
 import compare_gpu  # noqa: E402
 import gpu_bounds  # noqa: E402
+import gpu_clocks  # noqa: E402
 import gpu_report  # noqa: E402
 import gpu_rows  # noqa: E402
 import serving  # noqa: E402
@@ -36,6 +38,8 @@ def option(name):
 name = "torch " + option("--variant") if "--variant" in sys.argv else "ours"
 with (pathlib.Path(__file__).parent / "started").open("a") as file:
     print(name, option("--batch"), file=file)
+with (pathlib.Path(__file__).parent / "labels").open("a") as file:
+    print(name, option("--labels") if "--labels" in sys.argv else "fresh", file=file)
 mine = told[name]
 if mine == "late":
     time.sleep(60)
@@ -49,7 +53,7 @@ print("ready synthetic", flush=True)
 for line in sys.stdin:
     words = line.split()
     if words[0] == "loss":
-        print(7.0 if told.get("stuck") else 7.0 - 0.001 * done, flush=True)
+        print(told.get("loss", 6.9) if done else 7.0, flush=True)
     elif words[0] == "batch":
         if words[1] in mine:
             batch, done = words[1], 0
@@ -58,6 +62,7 @@ for line in sys.stdin:
             print("no batch", words[1], "needs 900 MiB of device memory; batch 48 fits", flush=True)
     else:
         done, asked = done + int(words[0]), asked + 1
+        time.sleep(told.get("seconds", 0))
         print(mine[batch] * (1 + 0.01 * (asked % 3)), flush=True)
 """
 
@@ -133,14 +138,33 @@ def row(best: gpu_rows.Pair | None, quick: bool = False, **more: object) -> gpu_
 
 
 class LossTest(unittest.TestCase):
-    def test_a_loss_must_be_finite_and_fall(self) -> None:
+    def test_a_loss_must_be_finite_and_not_collapse(self) -> None:
         def trouble(last: float | None) -> str:
             return turns("x", 1, [1.0], last).loss_trouble()
 
-        self.assertEqual(trouble(6.9), "")
-        self.assertIn("from 7.0000 to 7.0000", trouble(7.0))
-        self.assertIn("nan", trouble(float("nan")))
-        self.assertIn("nan", trouble(None))  # as it is stored
+        for good in (6.9, 7.0, 8.1, 0.0071):  # labels are new in every step: the loss need not fall
+            self.assertEqual(trouble(good), "", good)
+        self.assertIn("x: the loss collapsed from 7 to 0.0069: ", trouble(0.0069))
+        self.assertIn("collapsed from 7 to 9.31e-10", trouble(9.313225191043273e-10))
+        self.assertIn("the last loss is nan", trouble(float("nan")))
+        self.assertIn("the last loss is inf", trouble(float("inf")))
+        self.assertIn("the last loss is nan", trouble(None))  # as it is stored
+
+    def test_the_first_loss_must_be_finite_too(self) -> None:
+        side = turns("x", 1, [1.0])
+        side.first_loss = None
+        self.assertIn("the first loss is nan", side.loss_trouble())
+
+    def test_rows_that_were_stored_under_another_rule_are_judged_by_this_one(self) -> None:
+        """The second visit's VGG-16 had learnt its one batch by heart."""
+        visit = REPOSITORY / "results" / "recorded" / "2026-11-22-h200-second"
+        for dtype in ("fp16", "bf16"):
+            (found,) = gpu_rows.read_rows(visit / f"quick-{dtype}-vgg16.json")
+            self.assertEqual(len(found.troubles), 1)
+            self.assertIn("ours: the loss collapsed from 6.79 to 9.31e-10", found.troubles[0])
+            self.assertIsNone(gpu_report.decisive([found]))
+            (found,) = gpu_rows.read_rows(visit / f"quick-{dtype}-resnet101.json")
+            self.assertEqual(found.troubles, [])
 
 
 class VerdictTest(unittest.TestCase):
@@ -260,7 +284,7 @@ class StoreTest(unittest.TestCase):
 FAST = {"64": 0.64, "128": 1.0, "256": 2.2}  # 100, 128 and 116 img/s
 
 
-class WholeTest(unittest.TestCase):
+class Compared(unittest.TestCase):
     """The program with fake servers on both sides."""
 
     def setUp(self) -> None:
@@ -271,18 +295,22 @@ class WholeTest(unittest.TestCase):
         fake.write_text(FAKE.replace("{python}", sys.executable))
         fake.chmod(0o755)
 
+    path = os.environ["PATH"]
+
     def compare(self, told: dict[str, object], *options: str, bench: Path | None = None) -> tuple[int, dict, str]:
         (self.folder / "told.json").write_text(json.dumps(told))
         fake, file = str(self.folder / "fake"), self.folder / "synthetic.json"
         command = [sys.executable, str(PEERS / "compare_gpu.py"), "--bench", str(bench or fake), "--python", fake]
         command += ["--json", str(file)]
         command += ["--models", "vgg16", "--log", str(self.folder / "log"), "--turns", "6", *options]
-        no_gpu = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
+        no_gpu = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "PATH": self.path}
         done = subprocess.run(command, env=no_gpu, capture_output=True, text=True, timeout=100, check=False)
         self.assertTrue(file.exists(), done.stderr)
         (found,) = json.loads(file.read_text())
         return done.returncode, found, done.stdout
 
+
+class WholeTest(Compared):
     def started(self) -> list[str]:
         return (self.folder / "started").read_text().splitlines()
 
@@ -363,11 +391,92 @@ class WholeTest(unittest.TestCase):
         self.assertEqual(self.started(), ["torch compile 64", "ours 512"])
         self.assertEqual((code, found["best"]["ours"]["batch"], found["same"]), (0, 512, None))
 
-    def test_a_loss_that_does_not_fall_is_a_failure(self) -> None:
-        code, found, text = self.compare({"torch graph": FAST, "ours": FAST, "stuck": 1}, "--variants", "graph")
+    def test_a_loss_that_stays_is_good_and_one_that_collapses_is_a_failure(self) -> None:
+        code, found, text = self.compare({"torch graph": FAST, "ours": FAST, "loss": 7.0}, "--variants", "graph")
+        self.assertEqual((code, found["troubles"]), (0, []), text)
+        code, found, text = self.compare({"torch graph": FAST, "ours": FAST, "loss": 0.001}, "--variants", "graph")
         self.assertEqual(code, 1, text)
-        self.assertIn("ours: the loss went from 7.0000 to 7.0000", found["troubles"])
+        self.assertIn("ours: the loss collapsed from 7 to 0.001", found["troubles"][0])
         self.assertIn("not measured ours: the loss", text)
+
+    def test_labels_that_cycle_are_asked_of_both_sides(self) -> None:
+        told = {"torch graph": FAST, "ours": FAST}
+        self.compare(told, "--variants", "graph")
+        self.compare(told, "--variants", "graph", "--labels", "cycled")
+        asked = (self.folder / "labels").read_text().splitlines()
+        self.assertEqual(asked, ["torch graph fresh", "ours fresh", "torch graph cycled", "ours cycled"])
+
+
+# In place of nvidia-smi, of a driver that does not know the power of the moment.
+FAKE_SMI = """#!/bin/sh
+echo "$@" >>{folder}/asked
+case "$*" in *draw.instant*) echo 'Field "power.draw.instant" is not a valid field to query.'; exit 2;;
+*driver_version*) echo "synthetic GPU, GPU-0, 1.0, 700.00, 1980"; exit 0;; esac
+while :; do
+  date "+%Y/%m/%d %H:%M:%S.%3N, 1755, 3201, 640.25, 61, 100, 0x0000000000000004"
+  case "$*" in *-lms*) sleep 0.02;; *) exit 0;; esac
+done
+"""
+
+
+class ClocksTest(Compared):
+    """The log of clocks beside the turns; nvidia-smi is a fake, and says so in the file."""
+
+    def fake_smi(self, text: str) -> None:
+        folder = self.folder / "bin"
+        folder.mkdir(exist_ok=True)
+        (folder / "nvidia-smi").write_text(text.replace("{folder}", str(self.folder)))
+        (folder / "nvidia-smi").chmod(0o755)
+        self.path = f"{folder}:{os.environ['PATH']}"
+
+    def logged(self, **more: object) -> tuple[int, dict, str, Path]:
+        file = self.folder / "clocks.csv"
+        slow = {"torch graph": {"128": 0.9}, "ours": {"128": 0.5}, "seconds": 0.05, **more}
+        options = ("--variants", "graph", "--batches", "128", "--ours-batches", "128", "--clocks", str(file))
+        return *self.compare(slow, *options), file
+
+    def test_each_sample_is_put_down_to_a_side(self) -> None:
+        self.fake_smi(FAKE_SMI)
+        file = self.folder / "clocks.csv"
+        file.write_text("of an earlier call")
+        code, found, text, _ = self.logged()
+        self.assertEqual(code, 0, text)
+        about, heading, *lines = file.read_text().splitlines()
+        self.assertRegex(
+            about, r"^# vgg16 fp16: turns from 20.*, GPU synthetic GPU, GPU-0, .*power\.draw,.* -lms 100; "
+        )
+        self.assertEqual(heading, "model,dtype,side,timestamp," + ",".join(gpu_clocks.COLUMNS))
+        sides = [line.split(",")[2] for line in lines]
+        self.assertEqual(set(sides) - {""}, {"ours", "torch graph"})
+        for side in ("ours", "peer"):
+            self.assertRegex(
+                found["best"][side]["clocks"],
+                r"^1755 MHz SM, 3201 MHz memory, 640 W, up to 61 C, power cap in 100 % \(medians of \d+ samples\)$",
+            )
+        self.assertRegex(text, r"\n    ours: 1755 MHz SM, ")
+        (row,) = gpu_rows.read_rows(self.folder / "synthetic.json")
+        self.assertEqual(row.best.ours.clocks, found["best"]["ours"]["clocks"])
+
+    def test_without_nvidia_smi_or_with_one_that_fails_there_is_no_log_and_no_error(self) -> None:
+        empty = self.folder / "none"
+        empty.mkdir()
+        self.path = str(empty)
+        code, found, text, file = self.logged()
+        self.assertEqual((code, found["best"]["ours"]["clocks"], file.exists()), (0, "", False), text)
+        self.fake_smi("#!/bin/sh\nexit 9\n")
+        code, found, _, file = self.logged()
+        self.assertEqual((code, found["best"]["ours"]["clocks"], file.exists()), (0, "", False))
+
+    def test_what_is_parsed(self) -> None:
+        raw = "2026/11/23 08:00:00.000, 1, 2, 3, 4, 5, 0x0\n2026/11/23 08:00:01.000, [N/A], 2, 5, 4, 5, 0x24\n2026/11"
+        begin = time.mktime((2026, 11, 23, 8, 0, 0, 0, 0, -1))
+        samples = gpu_clocks.parse(raw, [("a", begin - 0.1, begin + 0.1), ("b", begin + 0.9, begin + 1.1)])
+        self.assertEqual([sample.side for sample in samples], ["a", "b"])
+        self.assertEqual(
+            gpu_clocks.summary(samples, "b"),
+            "2 MHz memory, 5 W, up to 4 C, power cap in 100 %, thermal slowdown in 100 % (medians of 1 samples)",
+        )
+        self.assertEqual(gpu_clocks.summary(samples, "c"), "")
 
 
 class SamplesTest(unittest.TestCase):

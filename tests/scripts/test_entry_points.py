@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -158,6 +160,123 @@ class EntryPointTest(unittest.TestCase):
         self.assertEqual(done.returncode, 2, done.stderr)
         self.assertIn("train_step_bench: run scripts/build", done.stderr)
 
+    def try_debian(self, *arguments: str, user: int = 0, **environment: str) -> subprocess.CompletedProcess[str]:
+        """scripts/try_debian with stand-ins for what needs root: debootstrap fills the folder, unshare runs a Debian's
+        commands here and now."""
+        self.program("id", f"#!/bin/sh\necho {user}\n")
+        self.program("pivot_root", "#!/bin/sh\nexit 1\n")
+        self.program("debootstrap", '#!/bin/sh\necho "$@" >>"$LOG"; mkdir -p "$4/etc"; exit ${DEBOOTSTRAP_FAILS:-0}\n')
+        # unshare OPTION... bash -c SCRIPT enter FOLDER CCACHE COMMAND, or unshare OPTION... debootstrap ...
+        stand_in = """#!/bin/bash
+while [[ $1 == --* || $1 == private ]]; do shift; done
+if [ "$1" = debootstrap ]; then exec "$@"; fi
+echo "$7" >>"$LOG"
+case $7 in
+*quickstart*) echo measured; exit ${QUICKSTART_FAILS:-0} ;;
+*scripts/test*) echo 3 passed, 0 failed | tee "$5/srv/test.log" ;;
+esac
+"""
+        self.program("unshare", stand_in)
+        path = f"{self.folder / 'bin'}:{os.environ['PATH']}"
+        log = str(self.folder / "log.txt")
+        return shell(
+            shlex.join([str(REPOSITORY / "scripts" / "try_debian"), *arguments]),
+            self.folder,
+            PATH=path,
+            LOG=log,
+            **environment,
+        )
+
+    def test_try_debian_asks_for_root_and_for_a_release(self) -> None:
+        done = self.try_debian("trixie", user=1000)
+        self.assertEqual((done.returncode, done.stdout), (2, ""))
+        self.assertIn("needs root", done.stderr)
+        for wrong in ([], ["sid"], ["trixie", "bookworm"], ["trixie", "--folder"]):
+            self.assertEqual(self.try_debian(*wrong).returncode, 2, wrong)
+        (self.folder / "thesis").mkdir()
+        (self.folder / "thesis" / "chapter").touch()
+        refused = self.try_debian("trixie", "--fresh", "--folder", str(self.folder / "thesis"))
+        self.assertEqual(refused.returncode, 2)
+        self.assertIn("thesis holds something else", refused.stderr)
+        self.assertTrue((self.folder / "thesis" / "chapter").exists())
+        self.assertFalse((self.folder / "log.txt").exists())
+
+    def test_try_debian_runs_both_commands_in_a_clone_and_keeps_the_debian(self) -> None:
+        root, log = self.folder / "root", self.folder / "log.txt"
+        for begun in ("debian, about ", "using "):
+            done = self.try_debian("trixie", "--folder", str(root))
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+            self.assertIn(f"trixie: {begun}", done.stdout)
+            self.assertIn("trixie: scripts/quickstart and scripts/test --quick succeeded\n", done.stdout)
+            self.assertIn("\n3 passed, 0 failed\n", done.stdout)
+            self.assertTrue((root / "srv" / "hvd_bench" / "scripts" / "quickstart").exists())
+        said = log.read_text().splitlines()
+        self.assertEqual([line.split()[0] for line in said].count("--variant=minbase"), 1, "it is used again")
+        self.assertIn("scripts/quickstart", next(line for line in said if "scripts/" in line))
+
+        failed = self.try_debian("trixie", "--folder", str(root), QUICKSTART_FAILS="7")
+        self.assertEqual(failed.returncode, 1, failed.stdout)
+        self.assertIn("trixie: failed: quickstart (exit code 7: ", failed.stdout)
+        self.assertIn("3 passed", failed.stdout, "the tests run all the same")
+        unfinished = self.try_debian("bookworm", "--folder", str(self.folder / "half"), DEBOOTSTRAP_FAILS="1")
+        self.assertEqual(unfinished.returncode, 2)
+        self.assertIn("debootstrap failed", unfinished.stderr)
+        again = self.try_debian("bookworm", "--folder", str(self.folder / "half"))
+        self.assertEqual(again.returncode, 0, again.stderr)
+
+    def test_try_debian_touches_nothing_of_the_host_that_is_not_its_own(self) -> None:
+        root, log = self.folder / "root", self.folder / "log.txt"
+        ours = Path(f"{root}.log")
+        ours.write_text("not of try_debian")
+        # bash takes this function for its kill; whatever has ended may have given its number to another process.
+        done = self.try_debian(
+            "trixie", "--folder", str(root), **{"BASH_FUNC_kill%%": '() { echo "killed $*" >>"$LOG"; }'}
+        )
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertEqual(ours.read_text(), "not of try_debian")
+        self.assertNotIn("killed", log.read_text())
+
+        pwned = self.folder / "pwned"
+        (root / "srv" / "seconds").write_text(f"quickstart seconds[$(touch${{IFS}}{pwned})]\n\ntest 08\nother x\n")
+        done = self.try_debian("trixie", "--folder", str(root))
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertFalse(pwned.exists(), "the file is of the guest")
+
+    def test_try_debian_uses_a_debian_once_at_a_time(self) -> None:
+        root = self.folder / "root"
+        with Path(f"{root}.lock").open("a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            done = self.try_debian("trixie", "--folder", str(root))
+        self.assertEqual((done.returncode, done.stdout), (2, ""))
+        self.assertIn("another try_debian uses it", done.stderr)
+        self.assertFalse(root.exists())
+
+    def test_try_debian_clones_a_checkout_of_another_user(self) -> None:
+        done = self.try_debian("trixie", "--folder", str(self.folder / "root"), GIT_TEST_ASSUME_DIFFERENT_OWNER="1")
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+
+    def test_a_link_to_a_script_works(self) -> None:
+        scripts = REPOSITORY / "scripts"
+        for script in sorted(path for path in scripts.iterdir() if path.is_file()):
+            link = self.folder / script.name
+            link.symlink_to(script)
+            through = self.folder / f"{script.name}-again"
+            through.symlink_to(link.name)
+            done = shell(f"{through} --help", self.folder)
+            self.assertEqual((done.returncode, done.stderr), (0, ""), f"{script.name}: {done.stdout}")
+
+    def test_one_core_makes_room_for_two_ranks_in_open_mpi_4_and_5(self) -> None:
+        asks = "source scripts/lib/shell.sh; hvd_prepare_mpi; env | grep -oE '^(OMPI|PRTE)_MCA_[^=]*=.*' | sort"
+        path = f"{self.folder / 'bin'}:{os.environ['PATH']}"
+        for cores, set_here in (
+            (1, ["OMPI_MCA_rmaps_base_oversubscribe=1", "PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe"]),
+            (2, []),
+        ):
+            self.program("nproc", f"#!/bin/sh\necho {cores}\n")
+            done = shell(f"unset ${{!OMPI_MCA_@}} ${{!PRTE_MCA_@}}; {asks}", REPOSITORY, PATH=path)
+            variables = [line for line in done.stdout.splitlines() if "yield_when_idle" not in line]
+            self.assertEqual(variables, set_here, done.stderr)
+
     def test_a_python_without_numpy_is_passed_over(self) -> None:
         self.program("python3", "#!/bin/sh\nexit 1\n")
         script = 'source scripts/lib/python.sh && hvd_choose_python && echo "$HVD_PYTHON"'
@@ -169,7 +288,7 @@ class EntryPointTest(unittest.TestCase):
         self.assertEqual(shell(f"{done.stdout.strip()} -c '{check}'", REPOSITORY).returncode, 0)
 
     def test_other_systems_get_a_list(self) -> None:
-        for name in ("bash", "dirname", "cat", "id", "env"):
+        for name in ("bash", "dirname", "readlink", "cat", "id", "env"):
             (self.folder / "bin").mkdir(exist_ok=True)
             (self.folder / "bin" / name).symlink_to(shutil.which(name))
         done = shell("scripts/install_deps", REPOSITORY, PATH=str(self.folder / "bin"))
@@ -219,7 +338,7 @@ class EntryPointTest(unittest.TestCase):
         self.assertEqual(found.stdout.splitlines()[-1], f"CUDA is there: {self.folder}/bin/nvcc")
 
     def test_without_root_or_sudo_it_says_what_to_ask_for(self) -> None:
-        for name in ("bash", "dirname", "cat", "env"):
+        for name in ("bash", "dirname", "readlink", "cat", "env"):
             (self.folder / "bin").mkdir(exist_ok=True)
             (self.folder / "bin" / name).symlink_to(shutil.which(name))
         self.program("dpkg-query", "#!/bin/bash\nexit 1\n")

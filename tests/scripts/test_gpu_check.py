@@ -20,9 +20,9 @@ from gpu_visits import Folder
 from synthetic_store import REPOSITORY
 
 from gpucheck import commands, ctest, host, training, visit
-from gpucheck.parts import parts_for
+from gpucheck.parts import CALLS, parts_for, parts_of_call
 from gpucheck.place import Place
-from gpucheck.schedule import Estimate, Outcome, Result, exit_code, next_part, plan, table, to_do
+from gpucheck.schedule import CLOSING_SECONDS, Estimate, Outcome, Result, exit_code, next_part, plan, table, to_do
 
 FAKE_DRIVER = """
 #include <stddef.h>
@@ -60,19 +60,14 @@ class ScheduleTest(unittest.TestCase):
         self.assertIsNone(following(["c"], 9))
 
     def test_what_is_finished_is_not_repeated(self) -> None:
-        quick, full = Estimate("quick", 1, 2, instead="full"), Estimate("full", 10, 20)
-        parts = (*self.PARTS, quick, full)
-
-        def rest(before: dict[str, Result], budget: float | None = 1000, again: bool = False) -> list[str]:
-            return [estimate.part for estimate in to_do(parts, before, budget, again)]
+        def rest(before: dict[str, Result], again: bool = False) -> list[str]:
+            return [estimate.part for estimate in to_do(self.PARTS, before, again)]
 
         before = {"a": Result.GOOD, "b": Result.FAILED, "c": Result.CUT}
-        self.assertEqual(rest({}), ["a", "b", "c", "quick", "full"])
-        self.assertEqual(rest(before), ["c", "quick", "full"])
-        self.assertEqual(rest(before, again=True), ["a", "b", "c", "quick", "full"])
-        self.assertEqual(rest({"a": Result.CANNOT}, None), ["a", "b", "c", "full"])  # all the time: no quick one
-        self.assertEqual(rest({"full": Result.GOOD}), ["a", "b", "c"])
-        self.assertEqual(rest({"full": Result.FAILED}), ["a", "b", "c", "quick"])
+        self.assertEqual(rest({}), ["a", "b", "c"])
+        self.assertEqual(rest(before), ["c"])
+        self.assertEqual(rest(before, again=True), ["a", "b", "c"])
+        self.assertEqual(rest({"a": Result.CANNOT}), ["a", "b", "c"])
 
     def test_exit_codes(self) -> None:
         def code(*results: Result) -> int:
@@ -225,8 +220,8 @@ class RealProgramTest(Folder):
         return here
 
     def test_every_option_is_understood_and_only_the_gpu_is_missing(self) -> None:
-        runs = [training.training("bf16", "vgg16"), training.replay("resnet101")]
-        runs += [training.ways(kind, "inception3") for kind in (training.LAUNCH, training.SCHEDULE)]
+        runs = [training.training("bf16", "vgg16"), training.replay("resnet101"), training.resnet50(400)]
+        runs += [training.ways(training.LAUNCH, "inception3")]
         for run in runs:
             with self.assertRaisesRegex(visit.PartFailed, "^hvd_bench: error: --device cuda: "):
                 run(self.visit(visit.ON_THE_GPU))
@@ -236,6 +231,13 @@ class RealProgramTest(Folder):
         with self.assertRaisesRegex(visit.PartFailed, "--no-cuda-graphs: there is no such option"):
             training.training("fp16", "vgg16")(self.visit(sizes))
 
+    def test_train_step_bench_understands_its_options(self) -> None:
+        if not HVD_BENCH.with_name("train_step_bench").exists():
+            self.skipTest("needs train_step_bench")
+        for make in (training.profile, training.choices, training.sweep):
+            with self.assertRaisesRegex(visit.PartFailed, "^no GPU can be used: "):
+                make("bf16", "vgg16")(self.visit(visit.ON_THE_GPU))
+
     def test_on_the_cpu_they_train_and_record(self) -> None:
         here = self.visit(visit.ON_THE_CPU)
         self.assertRegex(training.training("fp32", "resnet50")(here), r"^[0-9]+ img/s, batch 2$")
@@ -243,6 +245,34 @@ class RealProgramTest(Folder):
         recorded = str(self.folder / "replay" / "resnet50-fp32.txt")
         again = here.run("again", [str(HVD_BENCH), "--replay", recorded, "--num-iters", "2", "--no-db"])
         self.assertEqual(again.code, 0, again.output)
+
+
+@unittest.skipUnless(HVD_BENCH.exists() and shutil.which("mpirun"), f"needs {HVD_BENCH} and mpirun")
+class StoppedRankTest(unittest.TestCase):
+    def test_the_other_rank_is_seen_to_end(self) -> None:
+        """On the CPU, with the real program."""
+        command = [
+            sys.executable,
+            str(REPOSITORY / "scripts" / "gpucheck" / "stop_a_rank.py"),
+            "90",
+            "mpirun",
+            "-n",
+            "2",
+        ]
+        command += [str(HVD_BENCH), "--model", "resnet50", "--image-size", "32", "--batch-size", "2", "--threads", "1"]
+        command += ["--num-iters", "1000000", "--num-warmup-batches", "1", "--max-time", "600", "--no-check", "--no-db"]
+        names = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "OMPI_MCA_rmaps_base_oversubscribe")
+        environment = {
+            **os.environ,
+            **dict.fromkeys(names, "1"),
+            "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+        }
+        command += ["--device", "cpu", "--deadline-seconds", "3"]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=110)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertRegex(
+            done.stdout.splitlines()[-1], r"^rank 1 was stopped: the run ended \d+\.\d s later and named it$"
+        )
 
 
 CUDNN_DEVICE = HVD_BENCH.with_name("cudnn_device")
@@ -284,6 +314,7 @@ class EntryTest(unittest.TestCase):
 
     def test_usage(self) -> None:
         wrong = [["doctor"], ["here", "dcotor"], ["--no-such-option"], ["--winners", "/none"]]
+        wrong += [["--call", "4"], ["--nccl", "/none"]]
         wrong += [["--minutes", text] for text in ("0", "nan", "inf", "1e306")]
         for arguments in wrong:
             done = self.gpu_check(*arguments)
@@ -303,28 +334,52 @@ class EntryTest(unittest.TestCase):
         self.assertIn("estimates", lines[-1])
         return [line.split()[1] for line in lines[:-1] if line.startswith("*")]
 
-    def test_nine_minutes_touch_everything_that_matters(self) -> None:
-        short = [f"{name}-{model}" for name in ("launch", "replay") for model in visit.MODELS]
-        quick = [f"quick-{dtype}-{model}" for dtype in ("fp16", "bf16") for model in visit.MODELS]
-        self.assertEqual(self.listed("--minutes", "9"), ["tests", "devices", "doctor", *short, *quick[:5]])
-        self.assertEqual(self.listed("--minutes", "10")[9:15], quick)
+    def test_each_call_of_a_visit_fits_into_nine_minutes(self) -> None:
+        parts = parts_for(visit.ON_THE_GPU)
+        self.assertEqual({part.call for part in parts}, set(CALLS))
+        for call in CALLS:
+            own = [part.estimate for part in parts if part.call == call]
+            self.assertLessEqual(sum(estimate.seconds for estimate in own) + CLOSING_SECONDS, 9 * 60)
+            self.assertEqual(self.listed("--call", str(call))[: len(own)], [estimate.part for estimate in own])
 
-    def test_short_parts_come_before_long_ones_of_like_value(self) -> None:
-        """On a slow GPU the quick comparisons took the time of parts that need seconds."""
-        kinds = [part.estimate.part.split("-")[0] for part in parts_for(visit.ON_THE_GPU)]
-        first = "tests devices doctor launch replay quick profile memcheck racecheck initcheck synccheck".split()
-        rest = "full train choices compile schedule autotune".split()
-        self.assertEqual(list(dict.fromkeys(kinds)), first + rest)
-        few = ("tests", "quick-*", "replay-*", "launch-*")
-        self.assertEqual(len(self.listed("--minutes", "5", ".", *few)), 8, "all short ones and a quick comparison")
+    def test_what_each_call_is_for(self) -> None:
+        first, second, third = ([p.estimate.part for p in parts_for(visit.ON_THE_GPU) if p.call == n] for n in CALLS)
+        cells = [f"{dtype}-{model}" for dtype in ("fp16", "bf16") for model in visit.MODELS]
+        expected = ["devices", "doctor", *(f"launch-{model}" for model in visit.MODELS)]
+        expected += ["resnet50-fp16-256", "resnet50-fp16-400"]
+        expected += [f"{name}-{cell}" for name in ("train", "profile") for cell in cells]
+        expected += [*(f"replay-{model}" for model in visit.MODELS), "choices-bf16-vgg16", "nccl", "tests"]
+        self.assertEqual(first, [*expected, "memcheck", "racecheck", "initcheck", "synccheck"])
+        self.assertEqual(second[0], "autotune-bf16-resnet101")
+        self.assertEqual(second[1:], [f"quick-{cell}" for cell in cells if cell != "bf16-resnet101"])
+        expected = [f"{name}-{model}" for name in ("sweep-fp16", "train-tf32") for model in visit.MODELS]
+        self.assertEqual(third, [*expected, "autotune-bf16-vgg16", "quick-tf32-resnet101", "quick-bf16-resnet101"])
 
-    def test_all_the_time_leaves_out_what_is_only_quick(self) -> None:
-        every = self.listed()
-        self.assertFalse([name for name in every if name.startswith("quick-")])
-        for dtype in ("fp16", "bf16", "tf32"):
-            for kind in ("full", "compile", "autotune"):
-                self.assertIn(f"{kind}-{dtype}-vgg16", every)
-        self.assertEqual(self.listed("--minutes", "60", ".", "launch-*"), [f"launch-{m}" for m in visit.MODELS])
+    def test_estimates_are_what_was_measured(self) -> None:
+        """On the H200 of the second visit, with room for a slower host."""
+        file = REPOSITORY / "results" / "recorded" / "2026-11-22-h200-second" / "summary.json"
+        measured = {row["part"]: row["seconds"] for row in json.loads(file.read_text()) if row["result"] == "good"}
+        estimates = {part.estimate.part: part.estimate.seconds for part in parts_for(visit.ON_THE_GPU)}
+        known = set(measured) & set(estimates)
+        self.assertGreater(len(known), 25)
+        for kind in ("quick", "train", "profile", "replay", "launch", "tests"):
+            names = [name for name in known if name.startswith(kind)]
+            took, thought = (sum(times[name] for name in names) for times in (measured, estimates))
+            self.assertLessEqual(took, thought, kind)
+            self.assertLessEqual(thought, 1.7 * took, kind)
+
+    def test_the_plan_of_a_visit(self) -> None:
+        done = self.gpu_check("--plan")
+        heads = [line for line in done.stdout.splitlines() if line.startswith("scripts/gpu_check results --call ")]
+        self.assertEqual((done.returncode, len(heads)), (0, 3))
+        for head in heads:
+            self.assertRegex(head, r" --call [123]: \d+ parts, about 8:\d\d of 9:00$")
+        self.assertRegex(done.stdout, r"(?m)^  quick-fp16-vgg16 +45 s  vgg16 in fp16 beside torch.compile, batch 256$")
+
+    def test_a_later_call_has_what_an_earlier_one_lacks_behind_its_own(self) -> None:
+        names = [part.estimate.part for part in parts_of_call(parts_for(visit.ON_THE_GPU), 2)]
+        self.assertEqual((names[0], names[6], names[-1]), ("autotune-bf16-resnet101", "devices", "synccheck"))
+        self.assertNotIn("sweep-fp16-vgg16", names)
 
     @unittest.skipIf(isinstance(host.find_gpu(), host.Gpu), "there is a GPU")
     def test_without_a_gpu_it_says_so_and_writes_nothing(self) -> None:

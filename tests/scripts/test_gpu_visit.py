@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
+import subprocess
 import sys
 import tarfile
 import unittest
+import zipfile
 from unittest import mock
 
-from gpu_visits import FAILED, PASSED, SKIPPED, Visited
+from gpu_visits import FAILED, GTEST, PASSED, SKIPPED, Visited
 from synthetic_store import REPOSITORY
 
 from gpucheck import __main__ as program
-from gpucheck import checks, comparing, host, parts, visit
+from gpucheck import checks, comparing, ctest, host, nccl, parts, visit
 from gpucheck.place import Place, find_place
 from gpucheck.schedule import Estimate
 
@@ -33,8 +36,25 @@ best["ours"] = {"batch": 256}
 row = {"best": best if told["measured"] else None, "missing_variants": told["missing"], "troubles": told["troubles"]}
 row |= {"variants": [{"stopped": reason} for reason in told["missing"]], "ours_search": None}
 pathlib.Path(arguments[arguments.index("--json") + 1]).write_text(json.dumps([row]))
+if "--clocks" in arguments:
+    pathlib.Path(arguments[arguments.index("--clocks") + 1]).write_text("clocks")
 print(arguments)
 sys.exit(told["code"])
+"""
+
+
+# In place of mpirun. In the run that never ends by itself, rank 1 is a sleep, and rank 0 this script that sees it stop.
+ENDS_WELL = 'echo "hvd_bench: error: rank 0 waited for rank 1"; exit 5'
+FAKE_MPIRUN = f"""#!/bin/sh
+echo "$NCCL_MULTI_RANK_GPU_ENABLE" "$@"
+case "$*" in *--deadline-seconds*)
+  OMPI_COMM_WORLD_RANK=1 sleep 60 >/dev/null 2>&1 &
+  sleep 0.2
+  echo "measuring full: step 3"
+  until grep -q "^State:.T" /proc/$!/status; do sleep 0.02; done
+  {ENDS_WELL};;
+esac
+shift 2; exec "$@"
 """
 
 
@@ -98,12 +118,12 @@ class VisitTest(Visited):
         self.assertTrue((self.folder / "out.tar.gz").exists())
 
     def test_no_time(self) -> None:
-        code, rows, text = self.visit("doctor", "train-*", "--minutes", "0.6")
+        code, rows, text = self.visit("doctor", "train-*", "--minutes", "0.4")
         self.assertEqual(code, 3)
         self.assertEqual((rows["doctor"]["result"], rows["train-fp32-resnet50"]["result"]), ("good", "not yet"))
-        self.assertEqual(rows["train-fp32-resnet50"]["reason"], "no time: 0:36 were given")
-        self.assertIn("1 parts, about 0:02 of 0:36 (estimates): doctor 2 s", text)
-        self.assertIn("missing: 1 of 2 parts, about 0:40 by estimate: train-fp32-resnet50\n", text)
+        self.assertEqual(rows["train-fp32-resnet50"]["reason"], "no time: 0:24 were given")
+        self.assertIn("1 parts, about 0:02 of 0:24 (estimates): doctor 2 s", text)
+        self.assertIn("missing: 1 of 2 parts, about 0:10 by estimate: train-fp32-resnet50\n", text)
 
     def test_a_program_that_was_not_built(self) -> None:
         place = Place(self.root, self.root / "bin", None)
@@ -133,53 +153,72 @@ class GpuVisitTest(Visited):
         self.script("bundle/scripts/peers/told.json", json.dumps(told))
 
     def test_the_comparison(self) -> None:
-        self.compared(3, missing=("torch eager ended with exit code 1",))
-        code, rows, text = self.visit("full-fp16-vgg16", "compile-fp16-vgg16", "train-fp16-vgg16")
+        self.compared(3, missing=("torch compile ended with exit code 1",))
+        code, rows, text = self.visit("quick-fp16-vgg16", "autotune-bf16-vgg16", "train-fp16-vgg16")
         self.assertEqual(code, 0)
-        expected = "1.23 x [1.20, 1.25] beside torch graph (torch eager ended with exit code 1)"
-        self.assertEqual(rows["full-fp16-vgg16"]["reason"], expected)
-        full = (self.folder / "out" / "full-fp16-vgg16.txt").read_text()
-        self.assertRegex(full, r"--models vgg16 --dtypes fp16 --variants eager graph --device cuda --seconds 4\d\d ")
-        self.assertIn(f"--library-path {self.folder}/wheels", full)
-        self.assertRegex(full, rf"--winners {self.folder}/out/winners ")
-        self.assertNotIn("--batches", full)
-        compiled = (self.folder / "out" / "compile-fp16-vgg16.txt").read_text()
-        self.assertRegex(compiled, r"--variants compile .*--compile-seconds 150 .*--ours-batches 256 --batches 128 ")
+        expected = "1.23 x [1.20, 1.25] beside torch graph (torch compile ended with exit code 1)"
+        self.assertEqual(rows["quick-fp16-vgg16"]["reason"], expected)
+        quick = (self.folder / "out" / "quick-fp16-vgg16.txt").read_text()
+        self.assertRegex(
+            quick, r"--models vgg16 --dtypes fp16 --variants compile graph --device cuda --seconds [23]\d\d "
+        )
+        self.assertIn(f"--library-path {self.folder}/wheels", quick)
+        self.assertRegex(quick, rf"--winners {self.folder}/out/winners ")
+        self.assertRegex(quick, r"--batches 256 .*--compile-seconds 180 ")
+        tuned = (self.folder / "out" / "autotune-bf16-vgg16.txt").read_text()
+        self.assertRegex(tuned, r"--variants autotune .*--batches 256 .*--compile-seconds 300 ")
         self.assertEqual(rows["train-fp16-vgg16"]["reason"], "42 img/s, batch 256")
-        self.assertIn("verdict of full-fp16-vgg16.json compile-fp16-vgg16.json\n", text)
-        self.assertIn("verdict of full-", (self.folder / "out" / "verdict.txt").read_text())
+        self.assertIn("verdict of quick-fp16-vgg16.json autotune-bf16-vgg16.json\n", text)
+        self.assertIn("verdict of quick-", (self.folder / "out" / "verdict.txt").read_text())
+        # The log of clocks belongs to the row that stays.
+        for name in ("quick-fp16-vgg16", "autotune-bf16-vgg16"):
+            self.assertEqual((self.folder / "out" / f"{name}.clocks.csv").read_text(), "clocks")
+
+    def test_resnet50_is_said_beside_mlperf(self) -> None:
+        code, rows, _ = self.visit("resnet50-*")
+        self.assertEqual((code, list(rows)), (0, ["resnet50-fp16-256", "resnet50-fp16-400"]))
+        expected = "42 img/s, batch 400; MLPerf Training v4.0, per GPU of 8 x H200: 7950 img/s"
+        self.assertEqual(rows["resnet50-fp16-400"]["reason"], expected)
+        text = (self.folder / "out" / "resnet50-fp16-400.txt").read_text()
+        self.assertRegex(
+            text, r"--model resnet50 --device cuda --dtype fp16 --batch-size 400 .*--tune --tuning-folder "
+        )
 
     def test_steps_that_are_planned_in_several_ways(self) -> None:
         self.script(
             "bundle/bin/train_step_bench",
             """#!/bin/sh
-case "$*" in *bf16*) echo "no such type" >&2; exit 2;; *--profile*) n=20;;
-  *"--images padded"*) n=31;; *"--prologues all"*) n=32;; *"--fusion 1"*) n=33;; *) n=30;; esac
+case "$*" in *"bf16 "*--profile*) echo "no such type" >&2; exit 2;; *--profile*) n=20;;
+  *"--images padded"*) n=31;; *"--batch 512"*) echo "needs 900 GiB" >&2; exit 8;; *"--batch 384"*) n=33;; *) n=30;; esac
 echo "vgg16 batch 256 fp16, 1 threads, level 2: $n.4 img/s (median of 1 steps, best 40.2), 5 GFLOP/s, loss 1.0"
 """,
         )
-        code, rows, _ = self.visit("choices-fp16-vgg16", "profile-*-vgg16")
+        code, rows, _ = self.visit("choices-bf16-vgg16", "profile-*-vgg16", "sweep-fp16-vgg16")
         self.assertEqual(code, 1)
-        ways = "as it is 30, level 1 33, level 2 30, images padded 31, norms of cuDNN 30, prologues 32"
-        self.assertEqual(rows["choices-fp16-vgg16"]["reason"].replace(" img/s", ""), ways)
+        ways = "columns 30, padded 31, padded 31, columns 30"
+        self.assertEqual(rows["choices-bf16-vgg16"]["reason"].replace(" img/s", ""), ways)
         self.assertEqual(rows["profile-fp16-vgg16"]["reason"], "20 img/s")
         self.assertEqual(rows["profile-bf16-vgg16"]["reason"], "no such type")
-        text = (self.folder / "out" / "choices-fp16-vgg16-prologues.txt").read_text()
-        self.assertRegex(text, r"--model vgg16 --dtype fp16 --batch 256 --winners .* --steps 60 --prologues all\n")
+        swept = "batch 64 30 img/s, batch 128 30 img/s, batch 384 33 img/s, batch 512 no memory"
+        self.assertEqual(rows["sweep-fp16-vgg16"]["reason"], swept)
+        text = (self.folder / "out" / "choices-bf16-vgg16-1-padded.txt").read_text()
+        self.assertRegex(text, r"--model vgg16 --dtype bf16 --batch 256 --winners .* --steps 60 --images padded\n")
 
     def test_compare_gpu_understands_what_it_is_given(self) -> None:
         self.compared(0)
         names = [f"{kind.name}-bf16-vgg16" for kind in comparing.KINDS]
-        self.visit(*names, "--minutes", "30")  # with all the time there would be no quick one
+        self.visit(*names)
         parsed = []
         for name in names:
             line = (self.folder / "out" / f"{name}.txt").read_text().splitlines()[0]
             with mock.patch.object(sys, "argv", shlex.split(line.removeprefix("$ "))[1:]):
                 parsed.append(compare_gpu.parse_arguments())
-        self.assertEqual([options.variants[0] for options in parsed], ["compile", "eager", "compile", "autotune"])
-        self.assertEqual([options.first_variant_only for options in parsed], [True, False, False, False])
-        self.assertEqual([list(options.batches) for options in parsed], [[256], [64, 128, 256, 512], [128], [128]])
+        self.assertEqual([options.variants[0] for options in parsed], ["compile", "autotune"])
+        self.assertEqual([list(options.batches) for options in parsed], [[256], [256]])
         self.assertEqual({options.dtypes[0] for options in parsed}, {"bf16"})
+        # Whichever peer is the fastest decides: neither is more thorough than the other.
+        self.assertEqual([options.first_variant_only for options in parsed], [True, True])
+        self.assertEqual([options.clocks.suffix for options in parsed], [".partial", ".partial"])
 
     def test_a_comparison_with_trouble(self) -> None:
         self.compared(1, troubles=("ours: the loss is nan",))
@@ -189,23 +228,23 @@ echo "vgg16 batch 256 fp16, 1 threads, level 2: $n.4 img/s (median of 1 steps, b
 
     def test_torch_compile_that_cannot_work_is_no_failure(self) -> None:
         self.compared(3, missing=("torch compile: this host has no C compiler",), measured=False)
-        code, rows, _ = self.visit("compile-tf32-vgg16")
-        self.assertEqual((code, rows["compile-tf32-vgg16"]["result"]), (3, "cannot run"))
-        self.assertEqual(rows["compile-tf32-vgg16"]["reason"], "torch compile: this host has no C compiler")
+        code, rows, _ = self.visit("autotune-bf16-vgg16")
+        self.assertEqual((code, rows["autotune-bf16-vgg16"]["result"]), (3, "cannot run"))
+        self.assertEqual(rows["autotune-bf16-vgg16"]["reason"], "torch compile: this host has no C compiler")
 
     def test_a_comparison_that_lacked_time_is_not_finished(self) -> None:
         self.compared(3, missing=("torch graph: no time was left to start it",))
-        code, rows, _ = self.visit("full-fp16-vgg16", "--minutes", "5")
-        self.assertEqual((code, rows["full-fp16-vgg16"]["result"]), (3, "cut off"))
-        code, rows, _ = self.visit("full-fp16-vgg16")  # now with all of its own limit
-        self.assertEqual((code, rows["full-fp16-vgg16"]["result"]), (0, "good"))
+        code, rows, _ = self.visit("quick-fp16-vgg16", "--minutes", "5")
+        self.assertEqual((code, rows["quick-fp16-vgg16"]["result"]), (3, "cut off"))
+        code, rows, _ = self.visit("quick-fp16-vgg16")  # now with all of its own limit
+        self.assertEqual((code, rows["quick-fp16-vgg16"]["result"]), (0, "good"))
 
     def test_what_an_earlier_call_measured_stays_until_there_is_better(self) -> None:
         self.compared(0)
-        self.visit("full-fp16-vgg16")
+        self.visit("quick-fp16-vgg16")
         self.compared(1, troubles=("torch graph ended",), measured=False)
-        code, _, _ = self.visit("full-fp16-vgg16", "--again")
-        (row,) = json.loads((self.folder / "out" / "full-fp16-vgg16.json").read_text())
+        code, _, _ = self.visit("quick-fp16-vgg16", "--again")
+        (row,) = json.loads((self.folder / "out" / "quick-fp16-vgg16.json").read_text())
         self.assertEqual((code, row["troubles"]), (1, []))
 
     def test_compute_sanitizer(self) -> None:
@@ -221,6 +260,83 @@ echo "vgg16 batch 256 fp16, 1 threads, level 2: $n.4 img/s (median of 1 steps, b
         code, rows, _ = self.visit("racecheck")
         self.assertEqual((code, rows["racecheck"]["result"]), (3, "cannot run"))
         self.assertIn("there is no compute-sanitizer", rows["racecheck"]["reason"])
+
+    def nccl_of(self, version: int, where: str = "wheels") -> None:
+        """A library that says so; and tests of the engine."""
+        source = self.script("nccl.c", f"int ncclGetVersion(int* version) {{ *version = {version}; return 0; }}\n")
+        library = self.folder / where / "libnccl.so.2"
+        library.parent.mkdir(exist_ok=True)
+        subprocess.run(["cc", "-shared", "-fPIC", "-o", str(library), str(source)], check=True, timeout=60)
+        self.engine_tests(PASSED)
+
+    def engine_tests(self, *cases: str) -> None:
+        test = GTEST % (",".join(cases), 0)
+        said = 'echo "$LD_LIBRARY_PATH $NCCL_MULTI_RANK_GPU_ENABLE $NCCL_MAX_CTAS"\n'
+        self.script("bundle/tests/device_engine_gpu_test", test.replace("#!/bin/sh\n", "#!/bin/sh\n" + said))
+        names = ("device_engine_gpu_test", "x")
+        tests = [ctest.GpuTest(name, [f"{{root}}/tests/{name}"], 5.0) for name in names]
+        ctest.write(tests, self.root / "tests" / "tests.json")
+        self.script("bundle/bin/mpirun", FAKE_MPIRUN)
+
+    @unittest.skipUnless(shutil.which("cc"), "needs a C compiler")
+    def test_two_ranks_on_one_gpu(self) -> None:
+        self.nccl_of(23007)
+        code, rows, text = self.visit("nccl")
+        expected = "^NCCL 2.30.7: tests 1 passed, 0 failed, 0 skipped; ResNet-50 by two ranks 42 img/s; "
+        expected += r"rank 1 was stopped: the run ended \d\.\d s later and named it$"
+        self.assertEqual(code, 0, text + rows["nccl"]["reason"])
+        self.assertRegex(rows["nccl"]["reason"], expected)
+        said = (self.folder / "out" / "tests" / "nccl-device_engine_gpu_test.txt").read_text()
+        self.assertRegex(said, rf"\n{self.folder}/wheels:\S* 1 4\n")
+        ran = (self.folder / "out" / "nccl-two-ranks.txt").read_text()
+        self.assertRegex(ran, r"\n1 -n 2 \S+/hvd_bench --model resnet50 .*--comm nccl --share-gpus --nccl-max-ctas 4 ")
+
+    @unittest.skipUnless(shutil.which("cc"), "needs a C compiler")
+    def test_an_nccl_that_is_too_old_is_a_reason_and_one_can_be_given(self) -> None:
+        self.nccl_of(22809)
+        code, rows, _ = self.visit("nccl")
+        self.assertEqual((code, rows["nccl"]["result"]), (3, "cannot run"))
+        self.assertIn(
+            "NCCL here is 2.28.9; two ranks on one GPU need 2.30: give it with --nccl", rows["nccl"]["reason"]
+        )
+        self.nccl_of(23004, "given")
+        self.assertEqual(self.visit("nccl", "--nccl", str(self.folder / "given"))[0], 0)
+        wheel = self.folder / "nvidia_nccl_cu13.whl"
+        with zipfile.ZipFile(wheel, "w") as archive:
+            archive.write(self.folder / "given" / "libnccl.so.2", "nvidia/nccl/lib/libnccl.so.2")
+        code, rows, _ = self.visit("nccl", "--nccl", str(wheel), "--again")
+        self.assertEqual((code, rows["nccl"]["reason"][:12]), (0, "NCCL 2.30.4:"))
+        wheel.write_text("no wheel")
+        code, rows, _ = self.visit("nccl", "--nccl", str(wheel), "--again")
+        self.assertEqual(code, 3)
+        self.assertIn("is neither a folder nor a wheel with libnccl.so.2", rows["nccl"]["reason"])
+
+    @unittest.skipUnless(shutil.which("cc"), "needs a C compiler")
+    def test_two_ranks_that_were_skipped_are_not_good(self) -> None:
+        self.nccl_of(23007)
+        self.engine_tests(PASSED, SKIPPED)
+        code, rows, _ = self.visit("nccl")
+        self.assertEqual((code, rows["nccl"]["result"]), (3, "cannot run"))
+        self.assertIn("1 passed, 0 failed, 1 skipped", rows["nccl"]["reason"])
+
+    @unittest.skipUnless(shutil.which("cc"), "needs a C compiler")
+    def test_a_rank_that_does_not_notice_a_stopped_one_is_a_failure(self) -> None:
+        self.nccl_of(23007)
+        for after, words in (
+            ("exit 0", "rank 1 was stopped, and the exit code was 0, not 5: abort hung, or was not told"),
+            ("exit 5", "rank 1 was stopped, and nothing names it"),
+            ("sleep 60", "rank 1 was stopped, and the exit code was -9, not 5: abort hung, or was not told"),
+        ):
+            self.script("bundle/bin/mpirun", FAKE_MPIRUN.replace(ENDS_WELL, after))
+            with mock.patch.object(nccl, "WATCH_SECONDS", 2.0):
+                code, rows, _ = self.visit("nccl", "--again")
+            self.assertEqual((code, rows["nccl"]["result"]), (1, "FAILED"))
+            self.assertIn(words, rows["nccl"]["reason"])
+
+    def test_without_nccl(self) -> None:
+        code, rows, _ = self.visit("nccl")
+        self.assertEqual((code, rows["nccl"]["result"]), (3, "cannot run"))
+        self.assertIn("there is no libnccl.so.2 here; ", rows["nccl"]["reason"])
 
     def test_device_properties(self) -> None:
         self.script(

@@ -80,7 +80,7 @@ class MergeTest(unittest.TestCase):
     def test_one_uuid_with_two_contents_is_refused_and_nothing_is_merged(self) -> None:
         changes = {
             "run": "UPDATE run SET step_seconds = step_seconds / 2 WHERE phase = 'full'",
-            "sample": "UPDATE sample SET data = zeroblob(8 * count) WHERE rank = 1",
+            "sample": "UPDATE sample SET data = CAST(substr(data, 9) || substr(data, 1, 8) AS BLOB) WHERE rank = 1",
             "provenance": "UPDATE provenance SET value = 'faster CPU' WHERE key = 'cpu.model'",
             "session": "UPDATE session SET command_line = 'another'",
         }

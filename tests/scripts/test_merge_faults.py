@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 import unittest
+import unittest.mock
 from pathlib import Path
 
 import numpy as np
@@ -225,6 +226,13 @@ class PublishedMeanwhileTest(Folder):
         self.assertEqual((outcome.added, len(outcome.notes)), (6, 1))
         self.assertIn("partial: is gone", outcome.notes[0])
 
+    def test_a_pipe_with_the_name_of_a_leftover_is_not_waited_for(self) -> None:
+        os.mkfifo(self.leftover)
+        os.utime(self.leftover, (LONG_AGO, LONG_AGO))
+        outcome = merge.merge(self.out, [self.folder])
+        self.assertEqual(outcome.added, 6)
+        self.assertIn("partial: is no file: left out", outcome.notes[0])
+
     def test_what_was_named_must_be_there(self) -> None:
         for moment in ((merge, "plan", 1), (store, "read_header", 2), (store, "read_header", 4)):
             with self.subTest(moment):
@@ -279,7 +287,11 @@ class StatesOfOneRunTest(Folder):
         self.assertEqual(self.merged([self.early, longer]), self.merged([longer]))
 
     def test_another_configuration_is_a_conflict_all_the_same(self) -> None:
-        for statement in ("UPDATE run SET batch_size = 9", "UPDATE run SET world_size = 3", "UPDATE run SET seed = 2"):
+        for statement in (
+            "UPDATE run SET batch_size = 9",
+            "UPDATE run SET allocation_size = 3",
+            "UPDATE run SET seed = 2",
+        ):
             forged = self.folder / "forged.db"
             shutil.copy(self.late, forged)
             edit(forged, statement)
@@ -502,6 +514,35 @@ class RaceTest(Folder):
         self.addCleanup(setattr, merge, "_publish", publish)
         merge.merge(self.out, [self.a, self.b])
         self.assertEqual(len(runs.load([self.out])), 6)
+        self.assert_no_working_file()
+
+    def test_an_output_that_appears_in_the_meantime_is_checked(self) -> None:
+        """A stranger's file with the output's name is no place to write to, and its triggers do not run."""
+        for message, statement in (
+            ("holds a trigger 't'", "CREATE TRIGGER t AFTER INSERT ON run BEGIN DELETE FROM session; END"),
+            ("out.db: damaged: .*step_seconds -1.0", "UPDATE run SET step_seconds = -1.0"),
+            ("out.db: a database of another program", "PRAGMA application_id = 7"),
+            ("not in the journal mode", "PRAGMA journal_mode = WAL"),
+        ):
+            with self.subTest(message):
+                self.refuses_to_add(message, statement)
+
+    def refuses_to_add(self, message: str, statement: str) -> None:
+        publish = merge._publish
+        forged = self.folder / "forged.db"
+        shutil.copy(self.a, forged)
+        edit(forged, statement)
+
+        def late(*arguments: object) -> None:
+            forged.rename(self.out)
+            publish(*arguments)
+
+        self.out.unlink(missing_ok=True)
+        with unittest.mock.patch.object(merge, "_publish", late), self.assertRaisesRegex(StoreError, message):
+            merge.merge(self.out, [self.b])
+        connection = sqlite3.connect(self.out)
+        self.addCleanup(connection.close)
+        self.assertEqual(connection.execute("SELECT count(*) FROM run").fetchone(), (3,))
         self.assert_no_working_file()
 
     def test_a_conflict_that_arises_in_the_meantime_is_refused(self) -> None:

@@ -14,6 +14,7 @@ from synthetic_store import REPOSITORY, SessionSpec, make
 
 from hvdb import efficiency, figure, plot_profile, plot_scaling, plot_waterfall, published, report, runs
 from hvdb.bootstrap import Estimate
+from hvdb.errors import HvdbError
 
 OPERATIONS = [
     {
@@ -79,6 +80,34 @@ class PlotTest(unittest.TestCase):
         self.assertIn("gravity", [name for name, _, _ in fall])
         self.assertAlmostEqual(fall[-1][2], 100 * run.decomposition["efficiency"].fraction)
 
+    def test_a_part_whose_interval_holds_zero_has_no_bar(self) -> None:
+        run = next(run for run in self.runs if run.decomposition)
+        unresolved = [name for name, part in run.decomposition.items() if part.unresolved]
+        self.assertEqual(unresolved, ["control_plane", "residual"])
+        with mock.patch.object(figure, "save") as save:
+            plot_waterfall.draw([run], Path("none.png"))
+        fig = save.call_args[0][0]
+        self.addCleanup(figure.plt.close, fig)
+        (axes,) = fig.axes
+        self.assertEqual(len(axes.patches), 1 + len(run.decomposition) - len(unresolved), "the ideal, and a bar each")
+        self.assertEqual([text.get_text() for text in axes.texts].count("not\nresolved"), 2)
+
+        page = report.markdown(efficiency.select(self.runs), self.cells, self.runs)
+        self.assertIn("| residual | not resolved (0.5) | -0.1 to 1.1 |", page)
+        self.assertIn("| waiting for stragglers | 2.0 | 1.4 to 2.6 |", page)
+
+    def test_what_is_not_resolved(self) -> None:
+        for low, high, expected in (
+            (-0.01, 0.02, True),
+            (0.0, 0.02, True),
+            (-0.02, 0.0, True),
+            (0.01, 0.02, False),
+            (-0.02, -0.01, False),
+            (0.0, 0.0, False),  # 0 in every round: known to be 0
+            (None, None, False),
+        ):
+            self.assertEqual(runs.Component(0.01, 1.0, low, high).unresolved, expected, (low, high))
+
     def test_profile(self) -> None:
         (profiled,) = (run for run in self.runs if run.operations)
         self.assertEqual(
@@ -101,6 +130,14 @@ class PlotTest(unittest.TestCase):
         for session in self.made[:2]:
             for run in session.values():
                 self.assertIn(run, text)
+
+    def test_a_figure_that_is_too_large_is_refused_in_one_line(self) -> None:
+        with self.assertRaisesRegex(HvdbError, "500 x 5 inches.*plot fewer networks"):
+            figure.new(1, 1, 500, 5)
+        grown, _ = figure.new(1, 1, 5, 5)
+        grown.set_figheight(500)
+        with self.assertRaisesRegex(HvdbError, "5 x 500 inches"):
+            figure.save(grown, self.folder / "grown.svg", "title", [])
 
     def test_equal_input_gives_equal_files(self) -> None:
         for form in ("png", "svg"):

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 import tempfile
 import unittest
 from pathlib import Path
 
 import numpy as np
 
-from synthetic_store import SessionSpec, make
+from synthetic_store import REPOSITORY, SessionSpec, make
 
 from hvdb import bootstrap, efficiency, runs
 from hvdb.errors import NotComparable
@@ -19,6 +23,16 @@ class BootstrapTest(unittest.TestCase):
         pair = (np.array([1.0, 2.0, 3.0]), np.array([4.0, 4.0, 4.0]))
         self.assertEqual(bootstrap.pooled_ratio([pair]).value, 0.5)
         self.assertEqual(bootstrap.pooled_rate([np.array([0.5, 0.5, 9.0])], scale=16).value, 32.0)
+
+    def test_a_better_estimate_of_a_session_takes_the_place_of_its_ratio(self) -> None:
+        rng = np.random.default_rng(3)
+        pairs = [(0.9 + 0.01 * rng.random(20), 1.0 + 0.01 * rng.random(20)) for _ in range(5)]
+        known = [0.80, 0.81, None, 0.82, 0.83]
+        figure = bootstrap.pooled_ratio(pairs, known=known)
+        self.assertEqual(figure.value, 0.82)
+        self.assertLess(figure.low, 0.82)
+        self.assertLess(figure.high, 0.92)
+        self.assertAlmostEqual(bootstrap.pooled_ratio(pairs, known=[None] * 5).value, 0.9, places=1)
 
     def test_equal_input_gives_equal_output(self) -> None:
         series = np.random.default_rng(7).gamma(2.0, size=50)
@@ -88,6 +102,47 @@ class BootstrapTest(unittest.TestCase):
         shuffled = bootstrap.median_replicates(rng.permutation(series), np.random.default_rng(1))
         self.assertGreater(np.std(replicates), 1.5 * np.std(shuffled))
 
+    def test_long_series_have_the_same_intervals_as_resamples_made_whole(self) -> None:
+        """Both ways to resample, of series of every kind: the Kolmogorov-Smirnov distance of 8,000 medians each.
+
+        Two samples of one distribution are farther apart than 1.95 sqrt(2 / 8000) = 0.031 in one of 1,000 tests.
+        """
+        rng = np.random.default_rng(17)
+        noise = np.empty(3001)
+        noise[0] = 0
+        for i in range(1, len(noise)):
+            noise[i] = 0.6 * noise[i - 1] + rng.standard_normal()
+        smooth = np.exp(0.05 * noise)
+        cases = (
+            ("independent", rng.permutation(smooth), 1),
+            ("correlated", smooth, 24),
+            ("few values", smooth.round(2), 7),
+        )
+        cases += (("even", smooth[:800], 11), ("short", smooth[:41], 3), ("drift", np.linspace(1, 2, 1500), 30))
+        for name, series, length in cases:
+            with self.subTest(name):
+                whole = bootstrap._whole_medians(series, length, np.random.default_rng(1), 8000)
+                part = bootstrap._long_medians(series, length, np.random.default_rng(2), 8000)
+                at = np.union1d(whole, part)
+                shares = [np.searchsorted(np.sort(medians), at, "right") / 8000 for medians in (whole, part)]
+                self.assertLess(np.max(np.abs(shares[0] - shares[1])), 0.031)
+
+    def test_the_median_of_a_resample_lies_in_the_band(self) -> None:
+        series = np.random.default_rng(18).gamma(2.0, size=50_000)
+        low, high = bootstrap._band(bootstrap._ranks(series), 5)
+        self.assertLess(high - low, 10_000, "a band that holds all samples saves nothing")
+        drawn = bootstrap._long_medians(series, 5, np.random.default_rng(1), 2000)
+        self.assertGreater(drawn.min(), np.sort(series)[low])
+        self.assertLess(drawn.max(), np.sort(series)[high - 1])
+
+    def test_of_many_sessions_each_is_resampled_less_often(self) -> None:
+        rng = np.random.default_rng(19)
+        sessions = [np.exp(0.05 * rng.standard_normal(50) + 0.02 * rng.standard_normal()) for _ in range(60)]
+        figure = bootstrap.pooled_rate(sessions)
+        # the median of 60 sessions has a standard error of 1.25 x 0.022 / sqrt(60); the interval is four of them wide
+        self.assertAlmostEqual(figure.high - figure.low, 0.0142, delta=0.007)
+        self.assertTrue(figure.low < 1.0 < figure.high)
+
     def test_sessions_that_disagree_give_the_spread_between_sessions(self) -> None:
         # Within each session almost no noise, between them 10 %: the interval must tell of the latter.
         rng = np.random.default_rng(3)
@@ -95,6 +150,35 @@ class BootstrapTest(unittest.TestCase):
         pooled = bootstrap.pooled_rate(sessions)
         single = bootstrap.pooled_rate(sessions[:1])
         self.assertGreater(pooled.high - pooled.low, 50 * (single.high - single.low))
+
+
+class SizeTest(unittest.TestCase):
+    """Processor time and memory of long runs, in processes of their own: 30 s and 1 GB for a million of samples.
+
+    HVD_MANY_STEPS: samples of each rank and phase; nightly one million.
+    """
+
+    STEPS = int(os.environ.get("HVD_MANY_STEPS", "100000"))
+    SCRIPT = """
+import json, resource, sys
+sys.path.insert(0, sys.argv[1])
+from hvdb import __main__ as program
+code = program.main(sys.argv[2:])
+used = resource.getrusage(resource.RUSAGE_SELF)
+print(json.dumps([code, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024]), file=sys.stderr)
+"""
+
+    def test_many_samples(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            db = Path(folder) / "a.db"
+            make(db, SessionSpec(steps=self.STEPS))
+            for command in ("efficiency", "report"):
+                words = [sys.executable, "-B", "-c", self.SCRIPT, str(REPOSITORY / "scripts"), command, str(db)]
+                done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=600)
+                code, seconds, mib = json.loads(done.stderr)
+                self.assertEqual(code, 0)
+                self.assertLess(seconds, 30 * max(0.5, self.STEPS / 1e6))
+                self.assertLess(mib, 600)
 
 
 class EfficiencyTest(unittest.TestCase):

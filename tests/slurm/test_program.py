@@ -39,6 +39,7 @@ name = "here"
 hvd_bench = "{PROGRAM}"
 [program.environment]
 OMPI_MCA_rmaps_base_oversubscribe = "1"
+PRTE_MCA_rmaps_default_mapping_policy = ":oversubscribe"
 """
 
 

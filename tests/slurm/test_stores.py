@@ -6,6 +6,7 @@ import os
 import shutil
 import sqlite3
 import subprocess
+import sys
 import tempfile
 import unittest
 import uuid
@@ -136,6 +137,62 @@ class StoresTest(unittest.TestCase):
             "another program",
         ):
             self.assertIn(words, said)
+
+    def change(self, name: str, *statements: str) -> None:
+        """A copy of the store with one cell, changed."""
+        path = self.folder / f"{name}.db"
+        shutil.copyfile(self.a, path)
+        connection = sqlite3.connect(path, isolation_level=None)
+        for statement in ("PRAGMA writable_schema = ON", "PRAGMA ignore_check_constraints = ON", *statements):
+            connection.execute(statement)
+        connection.close()
+
+    def test_a_damaged_or_forged_store_holds_nothing(self) -> None:
+        add_session(self.a, "good", "complete")
+        self.change("norank", "DROP TABLE rank")
+        # SQLite's own message quotes the schema, so that it is no UTF-8 either.
+        self.change(
+            "schema", "UPDATE sqlite_schema SET sql = CAST(x'43524541544520ff1b5b' AS TEXT) WHERE name = 'rank'"
+        )
+        self.change("view", "DROP TABLE rank", "CREATE VIEW rank AS SELECT 1 AS rank")
+        add_session(self.folder / "own.db", "own", "complete")
+        cells, said = stores.held(stores.of_campaign(self.folder))
+        self.assertEqual(cells, {"good", "own"})
+        self.agrees(cells)
+        told = "\n".join(said)
+        for words in ("norank.db: damaged: its table 'rank' is missing", "schema.db: damaged", "view.db: holds a view"):
+            self.assertIn(words, told)
+        self.assertEqual(len(said), 3)
+        self.assertNotIn("\x1b", told)
+
+    def test_a_pilot_whose_times_are_none(self) -> None:
+        for change in ("finished_utc = NULL", "started_utc = 'x'", "finished_utc = '2020-01-01T00:00:00.000Z'"):
+            self.a.unlink(missing_ok=True)
+            add_session(self.a, "x", "complete")
+            self.change("b", f"UPDATE run SET {change}")
+            self.assertIn("b.db: damaged: a session has no start and end", fault(stores.pilot, [self.folder / "b.db"]))
+
+    def test_a_journal_that_names_another_file(self) -> None:
+        """SQLite deletes the super-journal that a journal names when it rolls back; a stranger may name any file."""
+        add_session(self.a, "good", "complete")
+        journal = self.a.with_name("a.db-journal")
+        journal.write_bytes(b"\0" * 512 + bytes.fromhex("d9d505f920a163d7"))
+        link = self.folder / "link.db"
+        link.symlink_to(self.a)
+        for path in (self.a, link):
+            cells, (note,) = stores.held([path])
+            self.assertEqual(cells, set())
+            self.assertIn(f"{path.name}: its journal names another file", note)
+
+    def test_a_journal_that_is_a_pipe_is_not_waited_for(self) -> None:
+        add_session(self.a, "good", "complete")
+        os.mkfifo(self.folder / "a.db-journal")
+        script = "import sys; sys.path[:0] = sys.argv[2:]\nfrom campaign import stores\nfrom pathlib import Path\n"
+        script += "print(stores.held([Path(sys.argv[1])]))"
+        folders = [REPOSITORY / "slurm", REPOSITORY / "scripts"]
+        command = [sys.executable, "-c", script, self.a, *folders]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=20)
+        self.assertIn("a.db: its journal is not a file", done.stdout, done.stderr)
 
     def test_pilot(self) -> None:
         add_session(self.a, "x", "complete", seconds=30)

@@ -1,0 +1,99 @@
+"""The part that runs two ranks on one GPU over the real NCCL, which takes NCCL 2.30: capture and abort as they are."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+
+from . import checks, host
+from .ctest import GpuTest
+from .training import speed
+from .visit import CannotRun, PartFailed, Visit
+
+NEEDED = 23000  # 2.30.0, as ncclGetVersion() numbers it
+FILE = "libnccl.so.2"
+# Both ranks' kernels must be on the GPU at the same time.
+MAX_CTAS = 4
+ENVIRONMENT = {"NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_MAX_CTAS": str(MAX_CTAS), "NCCL_DEBUG": "WARN"}
+STARTUP_SECONDS, DEADLINE_SECONDS = 60, 15
+# Longer than both deadlines and the 45 s that a stuck rank is given to leave (StuckRank), so that the program speaks.
+WATCH_SECONDS = STARTUP_SECONDS + DEADLINE_SECONDS + 55.0
+_ASK = """import ctypes, sys
+version = ctypes.c_int()
+ctypes.CDLL(sys.argv[1]).ncclGetVersion(ctypes.byref(version))
+print(version.value)"""
+
+
+def version_of(library: Path) -> int:
+    """As ncclGetVersion() says it: 23007 is 2.30.7. 0 where it cannot be loaded."""
+    said = host.says([sys.executable, "-c", _ASK, str(library)]).strip()
+    return int(said) if said.isdigit() else 0
+
+
+def version_text(version: int) -> str:
+    """ "2.30.7" """
+    return f"{version // 10000}.{version // 100 % 100}.{version % 100}" if version else "one that cannot be loaded"
+
+
+def unpacked(given: Path, scratch: Path) -> Path:
+    """The folder with the library: `given` itself, or `scratch` with what a wheel has. Errors: CannotRun."""
+    if given.is_dir():
+        return given
+    try:
+        with zipfile.ZipFile(given) as wheel:
+            name = next(name for name in wheel.namelist() if name.endswith(f"/{FILE}"))
+            with wheel.open(name) as source, (scratch / FILE).open("wb") as target:
+                shutil.copyfileobj(source, target)
+    except (OSError, zipfile.BadZipFile, StopIteration) as error:
+        raise CannotRun(f"--nccl: {given} is neither a folder nor a wheel with {FILE}: {error}") from None
+    return scratch
+
+
+def find(given: Path | None, folders: list[str], scratch: Path) -> Path:
+    """The folder of an NCCL that is new enough: `given` alone, or the first of `folders`. Errors: CannotRun."""
+    places = [unpacked(given, scratch)] if given else [Path(folder) for folder in folders]
+    seen = []
+    for place in places:
+        if (library := place / FILE).exists():
+            version = version_of(library)
+            if version >= NEEDED:
+                return place
+            seen.append(version_text(version))
+    there = f"NCCL here is {', '.join(seen)}" if seen else f"there is no {FILE} here"
+    raise CannotRun(f"{there}; two ranks on one GPU need 2.30: give it with --nccl (docs/gpu_check.md)")
+
+
+def two_ranks_on_one_gpu(visit: Visit) -> str:
+    """The engine's tests on GPUs, training by two processes, and the end of one that has lost the other, all with an
+    NCCL that lets ranks share a GPU."""
+    if visit.gpu is None:
+        raise CannotRun("no GPU")
+    with tempfile.TemporaryDirectory(prefix="hvd_bench-nccl-") as scratch:
+        folder = find(visit.nccl, visit.folders, Path(scratch))
+        version = version_text(version_of(folder / FILE))
+        libraries = ":".join(filter(None, [str(folder), visit.environment.get("LD_LIBRARY_PATH")]))
+        environment = {**ENVIRONMENT, "LD_LIBRARY_PATH": libraries}
+        tests = [test for test in visit.place.gpu_tests() if "engine" in test.name or "nccl" in test.name]
+        if not tests:
+            raise CannotRun("this build has no tests of the engine with label gpu")
+        shared = [GpuTest(f"nccl-{t.name}", t.command, t.seconds, {**t.environment, **environment}) for t in tests]
+        tested = checks.run_all(visit, shared, skips=False)
+        # Two processes train, captured; then one of them is stopped, and the other must abort and say so.
+        launcher = visit.place.program("mpirun") or shutil.which("mpirun")
+        if launcher is None:
+            raise PartFailed(f"NCCL {version}: tests {tested}; there is no mpirun for two processes")
+        command = [launcher, "-n", "2", visit.program("hvd_bench"), "--model", "resnet50", "--device", "cuda"]
+        command += ["--dtype", visit.sizes.main_dtype, "--comm", "nccl", "--share-gpus"]
+        command += ["--nccl-max-ctas", str(MAX_CTAS), "--batch-size", "32", "--num-warmup-batches", "10"]
+        short = ("--num-iters", "30", "--max-time", "20", "--no-db")
+        trained = speed(visit.run("nccl-two-ranks", [*command, *short], environment=environment))
+        endless = ["--num-iters", "1000000", "--max-time", "600", "--no-check", "--no-db"]
+        endless += ["--startup-deadline-seconds", str(STARTUP_SECONDS), "--deadline-seconds", str(DEADLINE_SECONDS)]
+        watch = [sys.executable, str(Path(__file__).with_name("stop_a_rank.py")), f"{WATCH_SECONDS:.0f}"]
+        stopped = visit.run("nccl-stopped-rank", [*watch, *command, *endless], environment=environment)
+        if stopped.code != 0:
+            raise PartFailed(f"NCCL {version}: tests {tested}; by two ranks {trained}; {stopped.last_line()}")
+        return f"NCCL {version}: tests {tested}; ResNet-50 by two ranks {trained}; {stopped.last_line()}"

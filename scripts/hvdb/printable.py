@@ -1,0 +1,81 @@
+"""Makes text that somebody else wrote (in a store, as the name of a file) fit for the place where it is shown.
+
+A store may come from a stranger: its text must not move the cursor of a terminal, break a Markdown table, become HTML
+or be read as a formula by matplotlib. There is one function for each place.
+
+Standard library only: slurm/campaign uses it on login nodes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from hvdb.errors import HvdbError
+
+# The longest text in a plot: the bitmap of a longer one needs memory without end.
+LONGEST_LABEL = 120
+LONGEST_FILE_NAME = 60
+
+# "_" between letters or digits is no emphasis; "://", "www." and "@" become links without any markup.
+_MARKUP = re.compile(r"[\\`*\[\]<>&|~$@]|(?<![^\W_])_|_(?![^\W_])|://|www\.")
+_ENTITIES = {"<": "&lt;", ">": "&gt;", "&": "&amp;", "@": "&#64;", "://": "&#58;//", "www.": "www&#46;"}
+_PLAIN_CODE = re.compile(r"[A-Za-z0-9_.,:;/=+%(){}-]+")
+
+
+def _escape(character: str) -> str:
+    if character.isprintable():
+        return character
+    if "\udc80" <= character <= "\udcff":  # a byte of a file's name that is not UTF-8
+        return f"\\x{ord(character) - 0xDC00:02x}"
+    return character.encode("unicode_escape").decode("ascii")
+
+
+def terminal(text: object) -> str:
+    """`text` on one line, each character that does not print (ESC, newline, NUL) as its escape: \\x1b, \\n, \\x00."""
+    text = str(text)
+    return text if text.isprintable() else "".join(map(_escape, text))
+
+
+def markdown(text: object) -> str:
+    """`text` as one line of Markdown that shows exactly that text: no markup, HTML, formula or link."""
+    return _MARKUP.sub(lambda found: _ENTITIES.get(found[0], f"\\{found[0]}"), terminal(text))
+
+
+def code(text: object) -> str:
+    """As markdown(), as a code span where the text has only characters that a code span takes in a table, too."""
+    text = terminal(text)
+    return f"`{text}`" if _PLAIN_CODE.fullmatch(text) else markdown(text)
+
+
+def code_block(lines: Iterable[object]) -> list[str]:
+    """The lines of a Markdown code block, whose fence is longer than any run of backticks in `lines`."""
+    shown = [terminal(line) for line in lines]
+    runs = [len(run) for line in shown for run in re.findall("`+", line)]
+    fence = "`" * max([3, *(1 + run for run in runs)])
+    return [fence, *shown, fence]
+
+
+def label(text: object) -> str:
+    """`text` for a plot: one line, not too long, and no "$" that begins a formula."""
+    text = terminal(text)
+    if len(text) > LONGEST_LABEL:
+        text = f"{text[: LONGEST_LABEL - 1]}…"
+    return text.replace("$", r"\$")
+
+
+def file_in(folder: Path, start: str, text: str, suffix: str) -> Path:
+    """The file `start` + `text` + `suffix` of `folder`.
+
+    Characters that are not letters, digits, '_' or '-' become '_', and a digest of `text` then keeps names apart.
+    Errors: HvdbError if the file would not lie directly in `folder`.
+    """
+    name = re.sub(r"[^A-Za-z0-9_-]", "_", text)[:LONGEST_FILE_NAME]
+    if name != text:
+        name = f"{name}-{hashlib.sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()[:8]}"
+    path = folder / f"{start}{name}{suffix}"
+    if path.parent != folder:
+        raise HvdbError(f"{path}: would not lie in {folder}")
+    return path

@@ -1,0 +1,226 @@
+"""Reads the command line of a stored run. It is data: what may be taken from it stands in the lists below.
+
+bench/provenance.cpp writes: [cd FOLDER &&] [env NAME=value ...] [launcher and its options] hvd_bench options.
+parse() takes the launcher's name and the listed options and variables. None of them can name a file. Everything that
+names a program or a file comes from whoever runs it again. There is no shell.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+
+from hvdb.errors import HvdbError
+
+PROGRAM = "hvd_bench"
+TRACE_VARIABLE = "HOROVOD_TIMELINE"
+
+# Options of hvd_bench that are taken from a record. tests/scripts compares all lists with bench/cli/command_line.cpp.
+VALUES = frozenset(
+    "model batch-size image-size classes dtype device threads seed labels learning-rate replay-shrink comm ranks "
+    "schedule allreduce-dtype algorithm bucket-mb fusion-threshold-mb cycle-time-ms cache-capacity deadline-seconds "
+    "startup-deadline-seconds "
+    "fusion-level loss-scale nccl-max-ctas num-warmup-batches num-batches-per-iter num-iters target-interval max-time "
+    "label".split()
+)
+FLAGS = frozenset(
+    "auxiliary-head no-winograd fp16-allreduce no-cuda-graph no-launch-ahead no-overlap deterministic tune "
+    "tune-schedule no-nccl-registration share-gpus efficiency profile no-check".split()
+)
+# Options that say where results go: whoever runs it again decides that. -> whether a value follows
+OUTPUTS = {"db": True, "no-db": False, "json": False, "quiet": False, "record-replay": True}
+# Options that name a file that a rerun needs: it has to name its own.
+FILES = ("replay", "tuning-folder", "timeline-filename")
+
+_NUMBER = re.compile(r"[1-9][0-9]{0,3}")
+_NOTHING = re.compile(r"")
+# Where ranks are placed, word by word: mpirun also has words that read a file (rankfile:file=..., seq), and takes any
+# beginning of a word, in any case.
+_OBJECT = "(?:slot|core|hwthread|l[123]cache|numa|package|socket|node|board|none|fill)"
+_MODIFIER = (
+    "(?:pe=[1-9][0-9]{0,3}|span|(?:no)?oversubscribe|overload-allowed|no-overload|if-supported|(?:no)?inherit|"
+    "hwtcpus|corecpus)"
+)
+_PLACE = re.compile(
+    f"(?:(?:ppr:[1-9][0-9]{{0,3}}:)?{_OBJECT}(?::{_MODIFIER}(?:[:,]{_MODIFIER})*)?|:{_MODIFIER}(?:[:,]{_MODIFIER})*)",
+    re.IGNORECASE,
+)
+_NUMBERS = "(?:[0-9]|0x[0-9a-f])[0-9a-f]*(?:,(?:0x)?[0-9a-f]+)*"
+_CPU_BIND = re.compile(
+    "(?:(?:quiet|verbose),)?(?:quiet|verbose|none|no|rank|rank_ldom|sockets|cores|threads|ldoms|boards|"
+    f"(?:map|mask)_(?:cpu|ldom):{_NUMBERS})",
+    re.IGNORECASE,
+)
+_GPU_BIND = re.compile(
+    f"(?:verbose,)?(?:none|closest|(?:single|per_task):[0-9]{{1,4}}|(?:map|mask)_gpu:{_NUMBERS})", re.IGNORECASE
+)
+_SPREAD = r"(?:\*|block|cyclic|fcyclic|plane=[0-9]{1,4})"
+_MPIRUN = {
+    **dict.fromkeys(("-n", "-np", "--n", "--np", "-c"), _NUMBER),
+    **dict.fromkeys(("--map-by", "--bind-to", "--rank-by"), _PLACE),
+    **dict.fromkeys(("--report-bindings", "--use-hwthread-cpus"), _NOTHING),
+}
+# Launcher -> its options -> what the value may be; _NOTHING: it takes none.
+LAUNCHERS = {
+    "mpirun": _MPIRUN,
+    "mpiexec": _MPIRUN,
+    "srun": {
+        **dict.fromkeys(("-n", "--ntasks", "-N", "--nodes", "-c", "--cpus-per-task", "--ntasks-per-node"), _NUMBER),
+        **dict.fromkeys(("--gpus-per-node", "--gpus-per-task"), _NUMBER),
+        **dict.fromkeys(("--distribution", "-m"), re.compile(f"{_SPREAD}(?::{_SPREAD}){{0,2}}(?:,(?:No)?Pack)?")),
+        "--cpu-bind": _CPU_BIND,
+        "--gpu-bind": _GPU_BIND,
+        "--hint": re.compile("compute_bound|memory_bound|(?:no)?multithread"),
+        "--mpi": re.compile(r"pmix(_v[0-9])?|pmi2|none"),
+        "--exclusive": _NOTHING,
+    },
+    "jsrun": {
+        **dict.fromkeys(("-n", "--nrs", "-a", "--tasks_per_rs", "-c", "--cpu_per_rs", "-r", "--rs_per_host"), _NUMBER),
+        **dict.fromkeys(("-g", "--gpu_per_rs"), re.compile("[0-9]{1,4}")),
+        **dict.fromkeys(("-b", "--bind"), re.compile("none|rs|(?:proportional-)?packed(?::smt)?:[0-9]{1,4}")),
+        **dict.fromkeys(("-d", "--launch_distribution"), re.compile("packed|cyclic|plane:[0-9]{1,4}")),
+    },
+}
+
+# Variables that are taken from a record: they tune a library, and name no file, plug-in or program.
+VARIABLES = frozenset(
+    "CUDA_VISIBLE_DEVICES DNNL_DEFAULT_FPMATH_MODE DNNL_MAX_CPU_ISA DNNL_PRIMITIVE_CACHE_CAPACITY FI_PROVIDER "
+    "GLIBC_TUNABLES GOMP_CPU_AFFINITY GOMP_SPINCOUNT HOROVOD_CACHE_CAPACITY HOROVOD_CYCLE_TIME "
+    "HOROVOD_FUSION_THRESHOLD KMP_AFFINITY KMP_BLOCKTIME MALLOC_ARENA_MAX MALLOC_MMAP_THRESHOLD_ MALLOC_TOP_PAD_ "
+    "MALLOC_TRIM_THRESHOLD_ NCCL_ALGO NCCL_BUFFSIZE NCCL_CROSS_NIC NCCL_CUMEM_ENABLE NCCL_DEBUG NCCL_IB_DISABLE "
+    "NCCL_IB_GID_INDEX NCCL_IB_HCA NCCL_MAX_CTAS NCCL_MAX_NCHANNELS NCCL_MIN_CTAS NCCL_MIN_NCHANNELS "
+    "NCCL_NET_GDR_LEVEL NCCL_NTHREADS NCCL_NVLS_ENABLE NCCL_P2P_DISABLE NCCL_P2P_LEVEL NCCL_PROTO NCCL_SHM_DISABLE "
+    "NCCL_SOCKET_IFNAME NCCL_VERSION OMPI_MCA_btl OMPI_MCA_btl_tcp_if_include OMPI_MCA_btl_vader_single_copy_mechanism "
+    "OMPI_MCA_coll OMPI_MCA_hwloc_base_binding_policy OMPI_MCA_mpi_yield_when_idle OMPI_MCA_mtl OMPI_MCA_pml "
+    "OMPI_MCA_rmaps_base_mapping_policy OMPI_MCA_rmaps_base_oversubscribe OMP_DYNAMIC OMP_MAX_ACTIVE_LEVELS "
+    "OMP_NUM_THREADS OMP_PLACES OMP_PROC_BIND OMP_SCHEDULE OMP_WAIT_POLICY ONEDNN_DEFAULT_FPMATH_MODE "
+    "ONEDNN_MAX_CPU_ISA ONEDNN_PRIMITIVE_CACHE_CAPACITY PRTE_MCA_rmaps_base_oversubscribe "
+    "PRTE_MCA_rmaps_default_mapping_policy "
+    "UCX_NET_DEVICES UCX_TLS".split()
+)
+# No "/" but in a network (10.0.0.0/16), so that even a listed variable names no file.
+_VALUE = re.compile(r"(?:[A-Za-z0-9_.,:;=^+*{}()@% \[\]-]|(?<=[0-9])/(?=[0-9]))*")
+# Variables that say what an option of mpirun says, and could name a file as it could.
+_PLACES = frozenset(
+    "OMPI_MCA_hwloc_base_binding_policy OMPI_MCA_rmaps_base_mapping_policy "
+    "PRTE_MCA_rmaps_default_mapping_policy".split()
+)
+
+
+class Unknown(ValueError):
+    """The text says what of a command line is not known."""
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """The parts of a command line that are used. Each option is one word, so that no option can start a new part of
+    mpirun's line (`:`). left_out: a line for each variable that is not taken.
+    """
+
+    launcher: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
+    variables: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)  # FILES -> the name in the record
+    left_out: tuple[str, ...] = ()
+
+
+def parse(command_line: str) -> Recorded:
+    """Errors: Unknown."""
+    if "\0" in command_line:
+        raise Unknown("it holds a NUL character")
+    try:
+        words = shlex.split(command_line)
+    except ValueError as error:
+        raise Unknown(str(error).lower()) from None
+    if words[:1] == ["cd"] and words[2:3] == ["&&"]:
+        words = words[3:]
+    variables, words, left_out = _variables(words)
+    rest = iter(words)
+    launcher = _launcher(words, rest)
+    options, files = _options(rest)
+    if trace := variables.pop(TRACE_VARIABLE, ""):
+        files.setdefault("timeline-filename", trace)
+    return Recorded(launcher, options, variables, files, left_out)
+
+
+def _variables(words: list[str]) -> tuple[dict[str, str], list[str], tuple[str, ...]]:
+    """The variables that are taken, the words behind them, and a line for each variable that is left out."""
+    count = 1 if words[:1] == ["env"] else 0
+    taken, left_out = {}, []
+    while count < len(words) and (match := re.fullmatch(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", words[count], re.DOTALL)):
+        name, value = match.groups()
+        allowed = _PLACE if name in _PLACES else _VALUE
+        if name == TRACE_VARIABLE or (name in VARIABLES and allowed.fullmatch(value)):
+            taken[name] = value
+        else:
+            left_out.append(f"variable {name}={value}: set it yourself if you trust it")
+        count += 1
+    return taken, words[count:], tuple(left_out)
+
+
+def _launcher(words: list[str], rest: Iterator[str]) -> tuple[str, ...]:
+    """The launcher with its options, or (), up to the name of the program; `rest` is then behind that."""
+    first = next(rest, "")
+    if PurePosixPath(first).name == PROGRAM:
+        return ()
+    if first not in LAUNCHERS:
+        raise Unknown(f"'{first}' is not {PROGRAM} or a known launcher ({', '.join(LAUNCHERS)})")
+    taken = [first]
+    for word in rest:
+        if PurePosixPath(word).name == PROGRAM and not word.startswith("-"):
+            return tuple(taken)
+        name, equals, value = word.partition("=")
+        allowed = LAUNCHERS[first].get(name)
+        if allowed is None:
+            kind = f"option of {first}" if word.startswith("-") else "program"
+            raise Unknown(f"unknown {kind} '{name if word.startswith('-') else word}'")
+        if allowed is _NOTHING and not equals:
+            taken.append(word)
+            continue
+        value = value if equals else next(rest, "")
+        if not value or not allowed.fullmatch(value):
+            raise Unknown(f"{first}'s option {name} has the value '{value}', which is not taken")
+        taken += [f"{name}={value}"] if equals else [name, value]
+    raise Unknown(f"there is no {PROGRAM} behind {first}")
+
+
+def _options(rest: Iterator[str]) -> tuple[tuple[str, ...], dict[str, str]]:
+    """The program's options that are taken, and those that name files."""
+    taken, files = [], {}
+    for word in rest:
+        name, equals, value = word.partition("=")
+        name = name.removeprefix("--").replace("_", "-") if word.startswith("--") else ""
+        if word == "train" and not taken:
+            continue
+        if name in FLAGS and not equals:
+            taken.append(f"--{name}")
+            continue
+        if OUTPUTS.get(name) is False and not equals:
+            continue
+        if name not in VALUES and name not in FILES and not OUTPUTS.get(name):
+            raise Unknown(f"unknown option '{word.partition('=')[0]}' of {PROGRAM}")
+        if not equals:
+            value = next(rest, None)
+            if value is None or value.startswith("--"):
+                raise Unknown(f"the value of option '{word}' is missing")
+        if name in VALUES:
+            taken.append(f"--{name}={value}")
+        elif name in FILES:
+            files[name] = value
+    return tuple(taken), files
+
+
+def command(recorded: Recorded, program: Path, store_file: Path, files: Mapping[str, Path]) -> list[str]:
+    """The words to run. files: FILES -> whoever runs it again's own; a trace goes beside the store.
+
+    Errors: HvdbError for a recorded --replay that `files` has nothing for.
+    """
+    if "replay" in recorded.files and "replay" not in files:
+        raise HvdbError(f"the run replays the file '{recorded.files['replay']}': name your copy of it with --replay")
+    own = [f"--{name}={path}" for name, path in files.items() if name in recorded.files]
+    if "timeline-filename" in recorded.files:
+        own.append(f"--timeline-filename={store_file}.trace")
+    return [*recorded.launcher, str(program), *recorded.options, *own, f"--db={store_file}"]

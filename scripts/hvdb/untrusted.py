@@ -1,0 +1,167 @@
+"""Reads SQLite files that a stranger may have made: nothing in such a file is run, and its tables must be ours.
+
+Standard library only: slurm/campaign uses it on login nodes. Errors are the caller's: these functions return a text.
+Source: https://www.sqlite.org/security.html, "Untrusted SQLite Database Files".
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sqlite3
+import stat
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+
+APPLICATION_ID = 0x68766462  # 'hvdb'
+# Every schema version that readers know, and the file that makes its tables.
+SCHEMAS = {1: Path(__file__).resolve().parents[2] / "results" / "schema.sql"}
+SCHEMA_VERSION = max(SCHEMAS)  # of the stores that are written
+# Tables that belong to one run, with the columns that order their rows.
+CHILD_TABLES = {
+    "provenance": "key",
+    "rank": "rank",
+    "sample": "rank, kind",
+    "decomposition": "component",
+    "operation": "seq",
+}
+TABLES = ("session", "run", *CHILD_TABLES)
+# What sqlite3 raises for a damaged file: its messages quote the file, and may be no UTF-8.
+DAMAGE = (sqlite3.Error, UnicodeDecodeError)
+# The longest text or blob that is read: a blob of one kind of samples of 33 million steps.
+LONGEST_BYTES = 256 << 20
+LIMITS = {
+    "SQLITE_LIMIT_LENGTH": LONGEST_BYTES,
+    "SQLITE_LIMIT_SQL_LENGTH": 100_000,
+    "SQLITE_LIMIT_COLUMN": 200,
+    "SQLITE_LIMIT_EXPR_DEPTH": 200,
+    "SQLITE_LIMIT_TRIGGER_DEPTH": 1,
+    "SQLITE_LIMIT_LIKE_PATTERN_LENGTH": 100,
+}
+# Our schema names no collation, so any mention of one, even in a comment, is a stranger's.
+COLLATION = re.compile(r"\bcollate\b", re.IGNORECASE)
+SUPER_JOURNAL_MAGIC = bytes.fromhex("d9d505f920a163d7")
+
+
+def harden(connection: sqlite3.Connection) -> None:
+    """Call it before the first query. Afterwards no expression of an opened or attached file is evaluated, provided
+    that table_fault() finds nothing: CHECK constraints are ignored too, since whoever made the file chose them.
+    """
+    for pragma in ("trusted_schema = OFF", "cell_size_check = ON", "ignore_check_constraints = ON", "mmap_size = 0"):
+        connection.execute(f"PRAGMA {pragma}").fetchall()
+    if hasattr(connection, "setlimit"):  # from Python 3.11 on
+        for name, value in LIMITS.items():
+            connection.setlimit(getattr(sqlite3, name), value)
+
+
+@contextmanager
+def deadline(connection: sqlite3.Connection, seconds: float) -> Iterator[None]:
+    """Statements inside end with sqlite3.OperationalError('interrupted') after `seconds` of processor time."""
+    end = time.process_time() + seconds
+    connection.set_progress_handler(lambda: time.process_time() > end, 1000)
+    try:
+        yield
+    finally:
+        connection.set_progress_handler(None, 0)
+
+
+@cache
+def columns(version: int = SCHEMA_VERSION) -> dict[str, tuple[str, ...]]:
+    """Table -> its columns, as the schema of that version has them."""
+    return {table: tuple(column[0] for column in found) for table, found in _layout(version).items()}
+
+
+@cache
+def _layout(version: int) -> dict[str, tuple[tuple, ...]]:
+    connection = sqlite3.connect(":memory:")
+    try:
+        connection.executescript(SCHEMAS[version].read_text(encoding="utf-8"))
+        return {table: _columns(connection, "main", table) for table in TABLES}
+    finally:
+        connection.close()
+
+
+def _columns(connection: sqlite3.Connection, database: str, table: str) -> tuple[tuple, ...]:
+    """(name, position in the primary key, hidden or generated) of each column."""
+    return tuple((row[1], row[5], row[6]) for row in connection.execute(f"PRAGMA {database}.table_xinfo({table})"))
+
+
+def unknown_version(version: int) -> str | None:
+    """Why a store of this schema version cannot be read; None if it can."""
+    if version in SCHEMAS:
+        return None
+    known = ", ".join(map(str, SCHEMAS))
+    return (
+        f"schema version {version}, this program knows {known}; read it with the scripts of the version that wrote it"
+    )
+
+
+def table_fault(connection: sqlite3.Connection, version: int, database: str = "main") -> str | None:
+    """What the file has beside or instead of the tables of that schema version; None if it has exactly these.
+
+    Views, virtual tables, triggers, generated columns and indexes of its own are refused, since they would evaluate
+    expressions of the file. Collations are refused, since they decide which texts are equal. Errors: DAMAGE.
+    """
+    known = _layout(version)
+    found = set()
+    for name, kind, page, sql in connection.execute(
+        f"SELECT name, type, rootpage, sql FROM {database}.sqlite_schema"
+    ).fetchall():
+        if str(name).startswith("sqlite_") and ((kind == "index" and sql is None) or (kind == "table" and page)):
+            continue  # indexes of primary keys, statistics of ANALYZE
+        shown = printable(f"{kind} '{name}'")
+        if kind != "table" or not page or name not in known:
+            return f"holds a {shown}, which schema version {version} has not"
+        if COLLATION.search(str(sql)):
+            return f"its table '{name}' compares text by a collation of its own"
+        found.add(name)
+    for table, expected in known.items():
+        if table not in found:
+            return f"damaged: its table '{table}' is missing"
+        if _columns(connection, database, table) != expected:
+            return f"its table '{table}' has not the columns of schema version {version}"
+    return None
+
+
+def journal_of(path: Path) -> Path:
+    """The journal that SQLite looks for: it lies beside the file that a link points to, not beside the link."""
+    return Path(f"{os.path.realpath(path)}-journal")
+
+
+def journal_fault(journal: Path) -> str | None:
+    """Why SQLite must not see this journal; None if it may, or if there is none.
+
+    A pipe would be waited for without end. A journal that ends with the name of a super-journal makes SQLite delete
+    that file when it rolls back, so a stranger's journal could delete any file; hvd_bench writes none.
+
+    Source: https://www.sqlite.org/fileformat.html, "The Rollback Journal". Errors: OSError.
+    """
+    try:
+        if not stat.S_ISREG(journal.stat().st_mode):
+            return "is not a file"
+        with journal.open("rb") as file:
+            size = file.seek(0, 2)
+            file.seek(max(0, size - len(SUPER_JOURNAL_MAGIC)))
+            if file.read() == SUPER_JOURNAL_MAGIC:
+                return "names another file, which rolling it back may delete"
+    except FileNotFoundError:
+        pass
+    return None
+
+
+def printable(text: str, longest: int = 160) -> str:
+    """`text` on one line, without what a terminal would act on, cut if it is long."""
+    shown = "".join(c if c.isprintable() else "?" for c in text)
+    return shown if len(shown) <= longest else shown[: longest - 3] + "..."
+
+
+def in_words(error: Exception) -> str:
+    """What SQLite says is wrong, safe to print: it quotes the file."""
+    if isinstance(error, UnicodeDecodeError):
+        return "text that is not UTF-8"
+    if str(error) == "interrupted":
+        return "checking it takes too long"
+    return printable(str(error))

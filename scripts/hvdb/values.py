@@ -1,0 +1,289 @@
+"""What the values of a store must be, whoever wrote it. One rule per column; readers and merge both come through here.
+
+A file brings its own CHECK constraints and column types, so none of them is relied on.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from dataclasses import dataclass
+
+import numpy as np
+
+from hvdb import untrusted
+
+MOST_INT32, MOST_INT64 = 2**31 - 1, 2**63 - 1
+# Seconds: no step is shorter than a picosecond, and no run lasts 30 years. Work per step: far above any machine's.
+SHORTEST_STEP, LONGEST, MOST_WORK = 1e-12, 1e9, 1e24
+# Samples are checked in pieces of this size, so that memory does not grow with the store.
+PIECE_BYTES = 8 << 20
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A condition in SQL on the column `{c}`, and the words for what it asks for."""
+
+    sql: str
+    words: str
+
+
+def _number(low: float, high: float, words: str) -> Rule:
+    return Rule(f"typeof({{c}}) IN ('integer', 'real') AND {{c}} BETWEEN {low!r} AND {high!r}", words)
+
+
+def _whole(low: int, high: int = MOST_INT64) -> Rule:
+    end = "" if high == MOST_INT64 else f" to {high}"
+    return Rule(f"typeof({{c}}) = 'integer' AND {{c}} BETWEEN {low} AND {high}", f"a whole number from {low}{end}")
+
+
+def _one_of(*names: str) -> Rule:
+    return Rule(f"{{c}} IN ({', '.join(map(repr, names))})", f"one of {', '.join(names)}")
+
+
+def _word(characters: str, shortest: int, words: str) -> Rule:
+    same = "length(CAST({c} AS BLOB)) = length({c})"  # no NUL, at which GLOB stops
+    return Rule(
+        f"typeof({{c}}) = 'text' AND length({{c}}) BETWEEN {shortest} AND 64 AND {same}"
+        f" AND {{c}} NOT GLOB '*[^{characters}]*'",
+        words,
+    )
+
+
+def _or_null(rule: Rule) -> Rule:
+    return Rule(f"({{c}} IS NULL OR ({rule.sql}))", f"{rule.words}, or NULL")
+
+
+TEXT = Rule("typeof({c}) = 'text'", "a text")
+SHORT_TEXT = Rule("typeof({c}) = 'text' AND length({c}) <= 200", "a text of at most 200 characters")
+UUID = _word("0-9a-zA-Z-", 8, "a UUID")
+NAME = _word("0-9a-z_", 1, "a name of small letters, digits and underscores")
+YES_OR_NO = _whole(0, 1)
+ABOVE_ZERO, FROM_ZERO, ANY_WHOLE = _whole(1), _whole(0), _whole(-MOST_INT64 - 1)
+COUNT_OF_RANKS = _whole(1, MOST_INT32)
+BYTES = _or_null(FROM_ZERO)
+STEP = _number(SHORTEST_STEP, LONGEST, "a time above zero in seconds")
+SECONDS = _number(0.0, LONGEST, "a time in seconds")
+WORK = _number(0.0, MOST_WORK, "a finite amount of work")
+# A share of a step may be negative (a gain); a widened interval may reach below zero.
+SHARE = _number(-LONGEST, LONGEST, "a finite number")
+# The rate has no upper end where the time's interval reaches down to zero.
+RATE = Rule("typeof({c}) IN ('integer', 'real') AND {c} > 0", "above zero")
+ANY_NUMBER = Rule("typeof({c}) IN ('integer', 'real')", "a number")
+
+RULES: dict[str, dict[str, Rule]] = {
+    "session": {"uuid": UUID, "started_utc": TEXT, "command_line": TEXT},
+    "run": {
+        "uuid": UUID,
+        "session_uuid": UUID,
+        "origin": _one_of("measured", "simulated"),
+        "phase": _one_of("full", "none", "solo"),
+        "status": _one_of("running", "complete", "incomplete"),
+        "status_reason": TEXT,
+        "started_utc": TEXT,
+        "finished_utc": _or_null(TEXT),
+        "model": SHORT_TEXT,
+        "batch_size": ABOVE_ZERO,
+        "image_size": ABOVE_ZERO,
+        "auxiliary_head": YES_OR_NO,
+        "device": _one_of("cpu", "cuda", "replay", "reference"),
+        "compute_type": TEXT,
+        "allreduce_type": TEXT,
+        "schedule": _one_of("static", "negotiated", "none"),
+        "comm": TEXT,
+        "data_plane": TEXT,
+        "world_size": COUNT_OF_RANKS,
+        "allocation_size": COUNT_OF_RANKS,
+        "nodes": COUNT_OF_RANKS,
+        "threads": _whole(0, MOST_INT32),
+        "seed": ANY_WHOLE,
+        "traced": YES_OR_NO,
+        "batches_per_iter": ABOVE_ZERO,
+        "warmup_steps": FROM_ZERO,
+        "measured_steps": FROM_ZERO,
+        "stop_reason": TEXT,
+        # NULL means "not measured"
+        "step_seconds": _or_null(STEP),
+        "step_seconds_low": _or_null(SHARE),
+        "step_seconds_high": _or_null(STEP),
+        "images_per_second": _or_null(RATE),
+        "images_per_second_low": _or_null(RATE),
+        "images_per_second_high": _or_null(RATE),
+        "confidence": _number(0.0, 1.0, "a share from 0 to 1"),
+        "parameters": BYTES,
+        "gradient_bytes": BYTES,
+        "flops_per_image": _or_null(WORK),
+        "plan_hash": _or_null(TEXT),
+        "buckets": BYTES,
+        "final_loss": _or_null(ANY_NUMBER),  # infinite in a run whose loss check failed
+        "checks": TEXT,
+        "fingerprint": TEXT,
+    },
+    "provenance": {"run_uuid": UUID, "key": TEXT, "value": TEXT, "in_fingerprint": YES_OR_NO},
+    "rank": {
+        "run_uuid": UUID,
+        "rank": _whole(0, MOST_INT32),
+        "host": TEXT,
+        "local_rank": _whole(0, MOST_INT32),
+        "planned_bytes": BYTES,
+        "baseline_bytes": BYTES,
+        "peak_bytes": BYTES,
+        "gradient_checksum": _or_null(TEXT),
+    },
+    "sample": {
+        "run_uuid": UUID,
+        "rank": _whole(0, MOST_INT32),
+        "kind": NAME,
+        "count": FROM_ZERO,
+        "data": Rule("typeof({c}) = 'blob' AND length({c}) = 8.0 * count", "a blob of 8 bytes for each of its count"),
+    },
+    "decomposition": {
+        "run_uuid": UUID,
+        "component": NAME,
+        "fraction": SHARE,
+        "seconds": SHARE,
+        "low": _or_null(SHARE),
+        "high": _or_null(SHARE),
+    },
+    "operation": {
+        "run_uuid": UUID,
+        "seq": FROM_ZERO,
+        "node": TEXT,
+        "kind": TEXT,
+        "implementation": TEXT,
+        "library": YES_OR_NO,
+        "seconds": SECONDS,
+        "flops": WORK,
+        "bytes": WORK,
+    },
+}
+
+
+def fault(connection: sqlite3.Connection, database: str = "main") -> str | None:
+    """What is wrong with the values of an opened or attached store, in words that are safe to print; or None.
+
+    Call it after untrusted.table_fault(). Errors: untrusted.DAMAGE.
+    """
+    for table in RULES:
+        if why := _against_rules(connection, database, table) or _text(connection, database, table):
+            return why
+    return _relations(connection, database) or _samples(connection, database)
+
+
+def _against_rules(connection: sqlite3.Connection, database: str, table: str) -> str | None:
+    cases = " ".join(
+        f"WHEN NOT coalesce({rule.sql.format(c=column)}, 0) THEN '{column}'" for column, rule in RULES[table].items()
+    )
+    found = connection.execute(
+        f"SELECT wrong FROM (SELECT CASE {cases} END AS wrong FROM {database}.{table}) WHERE wrong IS NOT NULL LIMIT 1"
+    ).fetchone()
+    if found is None:
+        return None
+    column = found[0]
+    rule = RULES[table][column]
+    number = f"CASE WHEN typeof({column}) IN ('integer', 'real') THEN {column} ELSE typeof({column}) END"
+    (shown,) = connection.execute(
+        f"SELECT {number} FROM {database}.{table} WHERE NOT coalesce({rule.sql.format(c=column)}, 0) LIMIT 1"
+    ).fetchone()
+    return f"table '{table}' holds {column} {shown}, which is not {rule.words}"
+
+
+def _text(connection: sqlite3.Connection, database: str, table: str) -> str | None:
+    """A column whose text is not UTF-8, or holds a NUL, at which programs in C would cut it."""
+    texts = [column for column, rule in RULES[table].items() if rule in (TEXT, SHORT_TEXT, _or_null(TEXT))]
+    if not texts:
+        return None
+    factory = connection.text_factory
+    connection.text_factory = bytes
+    try:
+        for row in connection.execute(f"SELECT {', '.join(texts)} FROM {database}.{table}"):
+            for column, value in zip(texts, row, strict=True):
+                if value is not None and (b"\0" in value or not _is_utf8(value)):
+                    return f"table '{table}' holds a {column} that is no UTF-8 text"
+    finally:
+        connection.text_factory = factory
+    return None
+
+
+def _is_utf8(value: bytes) -> bool:
+    try:
+        value.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _relations(connection: sqlite3.Connection, database: str) -> str | None:
+    """What rows of several tables say about each other."""
+
+    def first(query: str) -> tuple | None:
+        return connection.execute(query).fetchone()
+
+    orphan = f"WHERE NOT EXISTS (SELECT 1 FROM {database}.{{}} AS parent WHERE parent.uuid = child.{{}}) LIMIT 1"
+    for table, parent, key in (
+        ("run", "session", "session_uuid"),
+        *((table, "run", "run_uuid") for table in untrusted.CHILD_TABLES),
+    ):
+        if first(f"SELECT 1 FROM {database}.{table} AS child " + orphan.format(parent, key)):
+            return f"a row of table '{table}' belongs to no {parent}"
+    run = f"{database}.run AS run"
+    if found := first(
+        f"SELECT uuid, world_size, allocation_size FROM {run} WHERE world_size > allocation_size LIMIT 1"
+    ):
+        return "run {} has {} of {} ranks".format(*found)
+    for table in ("rank", "sample"):
+        if found := first(
+            f"SELECT uuid, child.rank, world_size FROM {database}.{table} AS child JOIN {run}"
+            " ON run.uuid = child.run_uuid WHERE child.rank >= world_size LIMIT 1"
+        ):
+            return "run {} has a rank {}, but {} ranks from 0 on".format(*found)
+    if found := first(
+        f"SELECT uuid FROM {run} WHERE status = 'complete' AND step_seconds IS NULL AND NOT EXISTS"
+        f" (SELECT 1 FROM {database}.sample AS s WHERE s.run_uuid = uuid AND s.kind = 'step_seconds' AND s.count > 0)"
+        " LIMIT 1"
+    ):
+        return f"run {found[0]} is complete and has no step time"
+    if found := first(
+        f"SELECT run_uuid, component FROM {database}.decomposition WHERE (low IS NULL) <> (high IS NULL) LIMIT 1"
+    ):
+        return "run {}: {} has one end of an interval only".format(*found)
+    return None
+
+
+def _samples(connection: sqlite3.Connection, database: str) -> str | None:
+    """A sample that is no time, or not finite. A loss may be anything: the run says itself that its check failed."""
+    rows = connection.execute(f"SELECT run_uuid, rank, kind, data FROM {database}.sample WHERE kind <> 'loss'")
+    piece: dict[str, list[tuple]] = {}
+    size = 0
+    for run, rank, kind, data in rows:
+        piece.setdefault(kind, []).append((run, rank, data))
+        size += len(data)
+        if size >= PIECE_BYTES:
+            if why := _piece(piece):
+                return why
+            piece, size = {}, 0
+    return _piece(piece)
+
+
+def _piece(piece: dict[str, list[tuple]]) -> str | None:
+    for kind, rows in piece.items():
+        if _first_wrong(kind, b"".join(data for _, _, data in rows)) is not None:
+            for run, rank, data in rows:
+                value = _first_wrong(kind, data)
+                if value is not None:
+                    what = "which is no time" if kind.endswith("_seconds") else "which is not finite"
+                    return f"run {run}, rank {rank}: {kind} holds {value:g}, {what}"
+    return None
+
+
+def _first_wrong(kind: str, data: bytes) -> float | None:
+    numbers = np.frombuffer(data, dtype="<f8")
+    if not len(numbers):
+        return None
+    low, high = -np.inf, np.inf
+    if kind.endswith("_seconds"):
+        low, high = (SHORTEST_STEP if kind == "step_seconds" else 0.0), LONGEST
+    # min() and max() are NaN if any sample is, and no comparison with NaN holds
+    if np.isfinite(least := numbers.min()) and np.isfinite(most := numbers.max()) and low <= least and most <= high:
+        return None
+    wrong = ~np.isfinite(numbers) | (numbers < low) | (numbers > high)
+    return float(numbers[wrong][0])

@@ -1,0 +1,204 @@
+"""Damaged and hostile stores, from seeds, through every reader: an exit code, one line, and nothing anywhere else.
+
+HVD_FUZZ_DAMAGED and HVD_FUZZ_HOSTILE say how many of each (nightly: 2000 and 500, ctest -C nightly -L nightly);
+HVD_FUZZ_SEED is the first seed. A failure names its seed: HVD_FUZZ_SEED=<seed> HVD_FUZZ_DAMAGED=1 repeats it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+import unittest.mock
+from collections.abc import Callable
+from pathlib import Path
+
+import fuzzed_stores
+
+from synthetic_store import REPOSITORY
+
+from hvdb import __main__ as program
+from hvdb import figure, runs
+from hvdb.errors import StoreError
+
+sys.path.insert(0, str(REPOSITORY / "slurm"))
+try:
+    from campaign import __main__ as campaign
+    from campaign import stores
+    from campaign.errors import CampaignError
+except ImportError:  # Python 3.10 has no tomllib
+    campaign = None
+
+FIRST = int(os.environ.get("HVD_FUZZ_SEED", "0"))
+DAMAGED = int(os.environ.get("HVD_FUZZ_DAMAGED", "60"))
+HOSTILE = int(os.environ.get("HVD_FUZZ_HOSTILE", "40"))
+SECONDS = 60.0  # of processor time, for all readers of one store; reading a small one takes a tenth of a second
+VERDICTS = {"reproduce": {1, 3}}
+FENCED = re.compile(r"^(`{3,})\n.*?^\1$", re.MULTILINE | re.DOTALL)
+CODE = re.compile(r"(`+)(?!`).*?(?<!`)\1(?!`)")
+SPEC = 'name = "fuzz"\nmodels = ["vgg16"]\nranks = [1]\nrepetitions = 1\n[weak]\nbatch_size = 4\n'
+
+
+class Finding(Exception):
+    """What a reader did wrong."""
+
+
+def call(main: Callable[[list[str]], int], *words: object) -> tuple[int, str, str]:
+    """A command in this process: exit code, standard output and standard error."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            code = main(list(map(str, words)))
+        except SystemExit as end:
+            code = int(end.code or 0)
+    return code, out.getvalue(), err.getvalue()
+
+
+def judge(words: tuple, code: int, out: str, err: str) -> None:
+    """Errors: Finding."""
+    command = words[0]
+    shown = f"{command}: exit code {code}: {err.strip()[-300:]!a}"
+    if code not in {0, 2, 4} | VERDICTS.get(command, set()):
+        raise Finding(shown)
+    if "Traceback" in err or "unexpected" in err:
+        raise Finding(shown)
+    expected = ("a.db", "nothing to show", "no run starts with")
+    if code in (2, 4) and (len(err.splitlines()) != 1 or (code == 2 and not any(word in err for word in expected))):
+        raise Finding(f"not one line with the file's name: {shown}")
+    for text in (out, err):
+        if control := re.search(r"[^\n\x20-\x7e\u00a1-\U0010ffff]|[\u202a-\u202e\u2066-\u2069]", text):
+            raise Finding(f"{command} prints {control[0]!a}: {text[max(0, control.start() - 60) : control.end()]!a}")
+    if command == "report" and (found := re.search("<script|<img", CODE.sub("", FENCED.sub("", out)))):
+        raise Finding(f"markup in the report: {out[max(0, found.start() - 60) : found.end()]!a}")
+
+
+class Fuzz(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls) -> None:
+        cls.scratch = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(cls.scratch.cleanup)
+        cls.top = Path(cls.scratch.name).resolve()
+        cls.out = cls.top / "deep" / "er" / "out"
+        cls.out.mkdir(parents=True)
+        (cls.top / "here").mkdir()
+        cls.base, cls.db = cls.top / "base.db", cls.top / "stores" / "a.db"
+        cls.db.parent.mkdir()
+        fuzzed_stores.make_base(cls.base)
+        cls.run_id = runs.load([cls.base])[0].uuid
+        if campaign is not None:
+            spec = cls.top / "spec.toml"
+            spec.write_text(SPEC, encoding="utf-8")
+            words = ("generate", spec, "--site", "laptop", "--out", cls.top / "campaign")
+            assert call(campaign.main, *words)[0] == 0
+            assert call(campaign.main, "resume", cls.top / "campaign", "--dry-run")[0] == 0  # makes its lock
+        no_wait = unittest.mock.patch("os.fsync")  # nothing here has to outlive a power failure
+        no_wait.start()
+        cls.addClassCleanup(no_wait.stop)
+        directory = Path.cwd()
+        os.chdir(cls.top / "here")
+        cls.addClassCleanup(os.chdir, directory)
+        for setting in ("figure.dpi", "savefig.dpi"):
+            figure.plt.rcParams[setting] = 20  # what is drawn is not looked at
+
+    def files(self) -> dict[str, int]:
+        """Every file outside of the output folder, with its size."""
+        return {
+            str(path.relative_to(self.top)): path.stat().st_size
+            for path in self.top.rglob("*")
+            if path.is_file() and self.out not in path.parents and path != self.db
+        }
+
+    def read(self, draw: bool) -> None:
+        """Every reader on self.db. Errors: Finding."""
+        before, content = self.files(), self.db.read_bytes()
+        merged = self.out / "merged.db"
+        merged.unlink(missing_ok=True)
+        commands = [
+            ("efficiency", self.db),
+            ("efficiency", self.db, "--json", "--incomplete", "--mix-fingerprints"),
+            ("report", self.db, "--mix-fingerprints"),
+            ("merge", "-o", merged, self.db),
+            ("rerun", self.run_id[:8], self.db),
+            ("reproduce", "horovod-512", "--db", self.db, "--device", "cpu"),
+        ]
+        commands += [("plot", self.db, "--out", self.out, "--mix-fingerprints")] if draw else []
+        codes = {}
+        for words in commands:
+            code, out, err = call(program.main, *words)
+            judge(words, code, out, err)
+            codes[words[0]] = code, err
+        if codes["merge"][0] == 0:
+            try:
+                runs.load([merged])
+            except StoreError as error:
+                raise Finding(f"merge took what no reader takes: {error}") from error
+        damaged_for = [command for command, (_, err) in codes.items() if "a.db: damaged" in err]
+        if damaged_for and "merge" not in damaged_for:
+            raise Finding(f"damaged for {damaged_for}, not for merge: {codes['merge']}")
+        if campaign is not None:
+            self.read_campaign(content)
+        if (after := self.files()) != before or self.db.read_bytes() != content:
+            raise Finding(f"written: {set(after.items()) ^ set(before.items())}")
+
+    def read_campaign(self, content: bytes) -> None:
+        cells, notes = stores.held([self.db])
+        if any(not note.isprintable() or "a.db" not in note for note in notes):
+            raise Finding(f"campaign notes {notes!a}")
+        try:
+            stores.pilot([self.db])
+        except CampaignError as error:
+            if "a.db" not in str(error) and "no complete launch" not in str(error):
+                raise Finding(f"campaign pilot: {error!a}") from error
+        inside = self.top / "campaign" / "stores" / "a.db"
+        inside.write_bytes(content)
+        try:
+            for words in (("status", self.top / "campaign"), ("resume", self.top / "campaign", "--dry-run")):
+                code, out, err = call(campaign.main, *words)
+                if code != 0 or "Traceback" in err or "\x1b" in out + err:
+                    raise Finding(f"campaign {words[0]}: exit code {code}: {err!a}")
+        finally:
+            inside.unlink()
+
+    def sweep(self, make: Callable[[Path, Path, int], str], count: int, draw_each: int) -> None:
+        findings = []
+        refused = 0
+        for seed in range(FIRST, FIRST + count):
+            what = make(self.base, self.db, seed)
+            begun = time.process_time()
+            try:
+                self.read(draw=seed % draw_each == 0)
+                if (took := time.process_time() - begun) > SECONDS:
+                    raise Finding(f"took {took:.0f} s")
+            except Finding as finding:
+                findings.append(f"seed {seed} ({what[:200]!a}): {finding}")
+            except Exception as error:  # a traceback is a finding like any other; the sweep goes on
+                findings.append(f"seed {seed} ({what[:200]!a}): raises {error!r:.300}")
+            refused += call(program.main, "efficiency", self.db)[0] == 2
+        self.assertEqual(findings[:20], [], f"{len(findings)} findings in {count} stores")
+        if count >= 40:
+            self.assertTrue(0.2 * count < refused < count, f"{refused} of {count} refused: the fuzz has lost its aim")
+
+    def test_damaged(self) -> None:
+        self.sweep(fuzzed_stores.damaged, DAMAGED, draw_each=10)
+
+    def test_hostile(self) -> None:
+        self.sweep(fuzzed_stores.hostile, HOSTILE, draw_each=2)
+
+    def test_the_scripts_themselves(self) -> None:
+        """The same exit codes as in this process, for a few."""
+        for seed, make in ((FIRST + 1, fuzzed_stores.damaged), (FIRST + 2, fuzzed_stores.hostile)):
+            make(self.base, self.db, seed)
+            here = call(program.main, "efficiency", self.db)[0]
+            script = [str(REPOSITORY / "scripts" / "efficiency"), str(self.db)]
+            done = subprocess.run(script, capture_output=True, timeout=120, check=False)
+            self.assertEqual(done.returncode, here, done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,163 @@
+"""What a rerun takes from a recorded command line, and what it refuses. Nothing is run here."""
+
+from __future__ import annotations
+
+import re
+import unittest
+from pathlib import Path
+
+from synthetic_store import REPOSITORY
+
+from hvdb import recorded_command
+from hvdb.errors import HvdbError
+from hvdb.recorded_command import FILES, FLAGS, OUTPUTS, VALUES, Unknown, command, parse
+
+HERE = Path("/mine/hvd_bench")
+DB = Path("/n/new.db")
+
+
+class RecordedCommand(unittest.TestCase):
+    def words(self, line: str, **files: str) -> str:
+        own = {name.replace("_", "-"): Path(file) for name, file in files.items()}
+        return " ".join(command(parse(line), HERE, DB, own))
+
+    def refused(self, line: str, why: str) -> None:
+        with self.assertRaisesRegex(Unknown, why, msg=line):
+            parse(line)
+
+    def test_what_the_program_writes(self) -> None:
+        line = "cd '/a b' && env OMP_NUM_THREADS=2 mpirun -n 2 ./x/hvd_bench --model vgg16 --label 'k=a b' --efficiency"
+        self.assertEqual(
+            command(parse(line), HERE, DB, {}),
+            ["mpirun", "-n", "2", str(HERE), "--model=vgg16", "--label=k=a b", "--efficiency", f"--db={DB}"],
+        )
+        self.assertEqual(parse(line).variables, {"OMP_NUM_THREADS": "2"})
+        for launcher in ("srun --mpi=pmix -N 2 -n 8", "jsrun -n 6", "mpiexec -n 4", "mpirun -np 4 --map-by ppr:2:node"):
+            made = self.words(f"{launcher} hvd_bench train --no_check --batch_size=4")
+            self.assertEqual(made, f"{launcher} {HERE} --no-check --batch-size=4 --db={DB}")
+
+    def test_no_file_comes_from_the_record(self) -> None:
+        line = (
+            "/evil/hvd_bench --db=o --json --record_replay t --quiet --timeline-filename t --tuning-folder w --seed 3"
+        )
+        self.assertEqual(self.words(line), f"{HERE} --seed=3 --timeline-filename={DB}.trace --db={DB}")
+        self.assertIn(" --tuning-folder=/mine ", self.words(line, tuning_folder="/mine"))
+        self.assertIn(f" --timeline-filename={DB}.trace ", self.words("env HOROVOD_TIMELINE=/etc/x hvd_bench"))
+        self.assertEqual(parse("env HOROVOD_TIMELINE=/etc/x hvd_bench").variables, {})
+        self.assertNotIn("tuning", self.words("hvd_bench", tuning_folder="/mine"))
+        with self.assertRaisesRegex(HvdbError, "replays the file '/their/step': name your copy of it with --replay"):
+            self.words("hvd_bench --replay /their/step")
+        self.assertIn(" --replay=/my/step ", self.words("hvd_bench --replay /their/step", replay="/my/step"))
+
+    def test_what_is_not_the_program_is_refused(self) -> None:
+        self.refused("touch x; true", "'touch' is not hvd_bench or a known launcher")
+        self.refused("", "'' is not hvd_bench")
+        self.refused("cd /x && cd /y && hvd_bench", "'cd' is not")
+        self.refused("/tmp/mpirun -n 2 hvd_bench", "'/tmp/mpirun' is not")
+        self.refused("mpirun -n 2 sh -c hvd_bench", "unknown program 'sh'")
+        self.refused("mpirun -n 2", "there is no hvd_bench behind mpirun")
+        self.refused("python hvd_bench", "'python' is not")
+        self.refused('hvd_bench --model "x', "no closing quotation")
+        self.refused("hvd_bench --model a\0b", "NUL")
+
+    def test_what_follows_the_program_is_known_or_refused(self) -> None:
+        for rest in (
+            "; touch x",
+            "&& touch x",
+            "| sh",
+            "$(touch x)",
+            "doctor",
+            "> x",
+            "-h",
+            "--",
+            "--plugin x",
+            ": sh",
+        ):
+            self.refused(f"hvd_bench --seed 3 {rest}", "unknown option '.+' of hvd_bench")
+        self.refused("hvd_bench --seed", "the value of option '--seed' is missing")
+        self.refused("hvd_bench --model --db x", "the value of option '--model' is missing")
+        self.refused("hvd_bench --efficiency=1", "unknown option '--efficiency'")
+
+    def test_options_of_launchers(self) -> None:
+        for options, why in (
+            ("--mca mca_component_path /tmp/x", "unknown option of mpirun '--mca'"),
+            ("--prefix /tmp/x", "unknown option of mpirun '--prefix'"),
+            ("-x LD_PRELOAD=/tmp/x.so", "unknown option of mpirun '-x'"),
+            ("--hostfile /tmp/x", "unknown option of mpirun '--hostfile'"),
+            ("-H other", "unknown option of mpirun '-H'"),
+            ("--wdir /tmp", "unknown option of mpirun '--wdir'"),
+            ("--tune /tmp/x", "unknown option of mpirun '--tune'"),
+            ("--map-by rankfile:file=/tmp/x", "--map-by has the value 'rankfile:file=/tmp/x', which is not taken"),
+            ("--map-by rankfile:file=x", "which is not taken"),
+            ("-n 99999", "-n has the value '99999', which is not taken"),
+            ("-n hvd_bench", "-n has the value 'hvd_bench'"),
+        ):
+            self.refused(f"mpirun {options} hvd_bench", why)
+        self.refused("srun --prolog=/tmp/x hvd_bench", "unknown option of srun '--prolog'")
+        self.refused("srun --mpi=/tmp/x hvd_bench", "which is not taken")
+
+    def test_places_of_ranks_are_listed_words(self) -> None:
+        for option, good, bad in (
+            (
+                "mpirun --map-by",
+                "slot core:pe=2 ppr:2:node:PE=4 L3cache :oversubscribe numa:pe=2,span package:if-supported",
+                "rankFILE:FILE=hosts rankf:f=hosts RANKFILE:file=hosts seq node:file=hosts pe-list=x ppr:0:node node:",
+            ),
+            (
+                "mpirun --bind-to",
+                "none hwthread core:overload-allowed socket:if-supported",
+                "cpu-list file=x core,core",
+            ),
+            ("mpirun --rank-by", "slot node:span fill", "rankfile file"),
+            ("srun --cpu-bind", "none verbose,cores map_cpu:0,2,4 mask_cpu:0x3,0xC", "file=x map_cpu:file"),
+            ("srun -m", "block:cyclic:fcyclic plane=4 *:block,NoPack", "arbitrary file"),
+            ("srun --hint", "nomultithread", "file"),
+            ("srun --gpu-bind", "closest single:2 verbose,map_gpu:0,1", "file"),
+            ("jsrun -b", "packed:7 rs none proportional-packed:2", "file"),
+            ("jsrun -d", "packed cyclic plane:4", "file"),
+        ):
+            for value in good.split():
+                self.assertIn(f" {value} ", self.words(f"{option} '{value}' hvd_bench"))
+            for value in bad.split():
+                self.refused(f"{option} {value} hvd_bench", "which is not taken")
+        for name in ("PRTE_MCA_rmaps_default_mapping_policy", "OMPI_MCA_rmaps_base_mapping_policy"):
+            self.assertEqual(parse(f"env {name}=:oversubscribe hvd_bench").variables, {name: ":oversubscribe"})
+            self.assertEqual(parse(f"env {name}=rankfile:FILE=hosts hvd_bench").variables, {})
+        self.assertEqual(parse("env OMPI_MCA_hwloc_base_binding_policy=file=hosts hvd_bench").variables, {})
+
+    def test_no_value_is_a_word_of_its_own(self) -> None:
+        """mpirun takes ":" as the begin of another program: `mpirun hvd_bench --model : --tune --label /tmp/evil`."""
+        line = "mpirun -n 1 hvd_bench --model : --tune --label /tmp/evil --algorithm : --no-check"
+        for word in command(parse(line), HERE, DB, {})[4:]:
+            self.assertRegex(word, "^--[a-z]")
+
+    def test_variables(self) -> None:
+        made = parse(
+            "env LD_PRELOAD=/tmp/x.so NCCL_NET_PLUGIN=x NCCL_ALGO=../x LD_LIBRARY_PATH=. OMP_PLACES='{0:2}:2:2' "
+            "OMPI_MCA_btl_tcp_if_include=10.0.0.0/16 OMPI_MCA_mca_base_component_path=x hvd_bench"
+        )
+        self.assertEqual(made.variables, {"OMP_PLACES": "{0:2}:2:2", "OMPI_MCA_btl_tcp_if_include": "10.0.0.0/16"})
+        self.assertEqual(len(made.left_out), 5)
+        self.assertEqual(made.left_out[0], "variable LD_PRELOAD=/tmp/x.so: set it yourself if you trust it")
+
+    def test_no_variable_of_the_list_names_a_file(self) -> None:
+        names = " ".join(sorted(recorded_command.VARIABLES))
+        self.assertNotRegex(names, r"PATH|FILE|PLUGIN|PRELOAD|DIR\b|LIB\b|DUMP|CONF|HOST|TOPO")
+
+    def test_every_option_of_the_program_is_in_one_list(self) -> None:
+        """One that is new has to be put into VALUES or FLAGS, or, if it names a file, into OUTPUTS or FILES."""
+        source = (REPOSITORY / "bench" / "cli" / "command_line.cpp").read_text(encoding="utf-8")
+        found = re.findall(r'add\.(value|each|file|folder|flag|integer|number)\(\s*"--([a-z0-9-]+)"', source)
+        self.assertGreater(len(found), 40)
+        kinds = {name: kind for kind, name in found}
+        listed = [*VALUES, *FLAGS, *OUTPUTS, *FILES]
+        self.assertEqual(sorted(kinds), sorted(listed))
+        for name, kind in kinds.items():
+            takes_none = name in FLAGS or OUTPUTS.get(name) is False
+            self.assertEqual(kind == "flag", takes_none, name)
+            if kind in ("file", "folder"):
+                self.assertIn(name, (*OUTPUTS, *FILES), "names a file")
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,315 @@
+"""Stores whose values cannot be true: every reader and merge refuse the same files, with their names, in one line."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import shutil
+import sqlite3
+import struct
+import subprocess
+import tempfile
+import unittest
+import unittest.mock
+from pathlib import Path
+
+from synthetic_store import REPOSITORY, SessionSpec, make
+
+from hvdb import __main__ as program
+from hvdb import merge, runs, tables, untrusted, values
+
+NOT_TEXT = "CAST(x'ff1b5b' AS TEXT)"
+
+
+def call(*words: object) -> tuple[int, str, str]:
+    """A command in this process: exit code, standard output and standard error."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = program.main(list(map(str, words)))
+    return code, out.getvalue(), err.getvalue()
+
+
+class Stores(unittest.TestCase):
+    def setUp(self) -> None:
+        no_wait = unittest.mock.patch("os.fsync")  # nothing here has to outlive a power failure
+        no_wait.start()
+        self.addCleanup(no_wait.stop)
+        scratch = tempfile.TemporaryDirectory()
+        self.addCleanup(scratch.cleanup)
+        self.folder = Path(scratch.name)
+        self.good, self.bad = self.folder / "good.db", self.folder / "bad.db"
+        self.out = self.folder / "out.db"
+        operation = {
+            "seq": 0,
+            "node": "a",
+            "kind": "conv",
+            "implementation": "jit",
+            "library": 1,
+            "seconds": 0.1,
+            "flops": 1e9,
+            "bytes": 1e6,
+        }
+        self.runs = make(self.good, SessionSpec(steps=5, operations=[operation]))[0]
+
+    def change(self, *statements: str, values: tuple = (), afresh: bool = True) -> None:
+        """Makes the bad store of the good one (or changes it once more), whatever its schema says of it."""
+        if afresh:
+            shutil.copyfile(self.good, self.bad)
+        connection = sqlite3.connect(self.bad, isolation_level=None)
+        for pragma in ("synchronous = OFF", "writable_schema = ON", "ignore_check_constraints = ON"):
+            connection.execute(f"PRAGMA {pragma}")
+        for statement in statements:
+            connection.execute(statement, values if "?" in statement else ())
+        connection.close()
+
+    def refused(self, message: str) -> None:
+        """efficiency and merge refuse the bad store with one line, merge also leaves it out."""
+        for words in (("efficiency", self.bad), ("report", self.bad), ("merge", "-o", self.out, self.bad)):
+            code, _, err = call(*words)
+            self.assertEqual(code, 2, err)
+            self.assertRegex(err, f"bad.db: {message}")
+            self.assertEqual(len(err.splitlines()), 1, err)
+            self.assertTrue(err.strip().isprintable(), err)
+        self.assertFalse(self.out.exists())
+        outcome = merge.merge(self.out, [self.good, self.bad], skip_damaged=True)
+        self.assertEqual((outcome.added, len(outcome.left_out)), (3, 1))
+        self.assertIn("bad.db", outcome.left_out[0])
+        self.assertEqual(len(runs.load([self.out])), 3, "what merge made can be read")
+        self.out.unlink()
+
+
+class ValuesTest(Stores):
+    def test_every_column_has_a_rule(self) -> None:
+        self.assertEqual({table: tuple(rules) for table, rules in values.RULES.items()}, untrusted.columns())
+
+    def test_numbers_that_cannot_be_true(self) -> None:
+        cases = {
+            "run SET world_size = -2": "world_size -2, which is not a whole number from 1",
+            "run SET world_size = 9": "run .* has 9 of 2 ranks",
+            "run SET allocation_size = 0": "allocation_size 0",
+            "run SET nodes = -1": "nodes -1",
+            "run SET batch_size = 0": "batch_size 0",
+            "run SET image_size = -224": "image_size -224",
+            "run SET measured_steps = -5": "measured_steps -5",
+            "run SET step_seconds = -1.0": "step_seconds -1.0, which is not a time above zero",
+            "run SET step_seconds = 0.0": "step_seconds 0.0",
+            "run SET step_seconds = 9e999": "step_seconds inf",
+            "run SET step_seconds_high = 9e999": "step_seconds_high inf",
+            "run SET images_per_second = -1.0": "images_per_second -1.0",
+            "rank SET planned_bytes = -1": "planned_bytes -1",
+            "rank SET rank = 7 WHERE rank = 1": "run .* has a rank 7, but 2 ranks",
+            "decomposition SET fraction = 9e999": "fraction inf",
+            "operation SET seconds = -1": "seconds -1.0",
+            "operation SET flops = 9e999": "flops inf",
+            "sample SET count = -1 WHERE rank = 1": "count -1",
+            "sample SET count = 4 WHERE rank = 1": "data blob, which is not a blob of 8 bytes for each",
+        }
+        for change, message in cases.items():
+            with self.subTest(change):
+                self.change(f"UPDATE {change}")
+                self.refused(f"damaged: .*{message}")
+
+    def test_samples_that_are_no_times(self) -> None:
+        for value in (float("nan"), float("inf"), -1.0, 0.0, 1e300):
+            for kind, zero_is_a_time in (("step_seconds", False), ("compute_seconds", True)):
+                if value == 0.0 and zero_is_a_time:
+                    continue
+                with self.subTest(f"{kind} {value}"):
+                    data = struct.pack("<3d", 1.0, value, 1.0)
+                    self.change(f"UPDATE sample SET data = ?, count = 3 WHERE kind = '{kind}'", values=(data,))
+                    self.refused(f"damaged: run .*, rank 0: {kind} holds .*, which is no time")
+
+    def test_a_loss_may_be_anything(self) -> None:
+        """A run whose loss check failed says so itself; its times are times all the same."""
+        data = struct.pack("<3d", 1.0, float("nan"), float("inf"))
+        kind = "UPDATE sample SET kind = 'loss', data = ?, count = 3 WHERE kind = 'compute_seconds'"
+        self.change(kind, "UPDATE run SET final_loss = 9e999", values=(data,))
+        self.assertEqual(call("efficiency", self.bad)[0], 0)
+        self.assertEqual(merge.merge(self.out, [self.bad]).added, 3)
+        self.assertEqual(len(runs.load([self.out])), 3)
+
+    def test_not_measured_is_null(self) -> None:
+        self.change("UPDATE run SET step_seconds = NULL, status = 'incomplete'", "DELETE FROM sample")
+        code, _, err = call("efficiency", self.bad, "--incomplete")
+        self.assertEqual(code, 2)
+        self.assertIn("nothing to show: left out 3 without samples", err)
+        self.assertEqual(merge.merge(self.out, [self.bad]).added, 3)
+        self.out.unlink()
+        self.change("UPDATE run SET step_seconds = NULL", "DELETE FROM sample")
+        self.refused("damaged: run .* is complete and has no step time")
+
+    def test_text_that_is_none(self) -> None:
+        for place in ("run SET model", "session SET command_line", "provenance SET value", "rank SET host"):
+            for text, message in ((NOT_TEXT, "no UTF-8 text"), ("'a' || char(0) || 'b'", "no UTF-8 text")):
+                with self.subTest(f"{place} = {text}"):
+                    self.change(f"UPDATE {place} = {text}")
+                    self.refused(f"damaged: .*{message}")
+
+    def test_an_interval_has_two_ends(self) -> None:
+        for end in ("low", "high"):
+            with self.subTest(end):
+                self.change(f"UPDATE decomposition SET {end} = NULL WHERE component = 'update'")
+                self.refused("damaged: run .*: update has one end of an interval only")
+        self.change("UPDATE decomposition SET low = NULL, high = NULL")
+        self.assertEqual(call("report", self.bad)[0], 0)
+
+    def test_a_model_has_a_name_of_some_length(self) -> None:
+        self.change("UPDATE run SET model = model || ?", values=("-div1" * 1500,))
+        self.refused("damaged: .*model text, which is not a text of at most 200 characters")
+        self.change("UPDATE run SET model = 'vgg16' || ?", values=("-div4-div2",))
+        out = call("efficiency", self.bad)[1]
+        self.assertIn("VGG-16 with 1/4 of its gradients with 1/2 of its gradients", out)
+
+    def test_a_title_of_any_length(self) -> None:
+        self.assertTrue(tables.title("m" + "-div1" * 5000).startswith("m with 1/1 of"))
+
+    def test_a_profile_without_time(self) -> None:
+        """Nothing can be drawn of operations that all take no time."""
+        self.change("UPDATE operation SET seconds = 0")
+        code, out, err = call("plot", self.bad, "--out", self.folder / "plots")
+        self.assertEqual(code, 0, err)
+        self.assertNotIn("profile_", out)
+        self.assertRegex(err, "left out: the profile of run .*: its operations take no time")
+        self.change("UPDATE run SET status = 'incomplete'", afresh=False)
+        code, _, err = call("plot", self.bad, "--out", self.folder / "plots")
+        self.assertEqual(code, 2, err)
+        self.assertIn("nothing to show", err)
+
+    def test_a_run_without_samples_that_is_named(self) -> None:
+        self.change("UPDATE run SET step_seconds = NULL, status = 'incomplete'", "DELETE FROM sample")
+        run = self.runs["full"][:8]
+        for command in ("efficiency", "report", "plot"):
+            code, _, err = call(command, self.bad, "--run", run)
+            self.assertEqual(code, 2, err)
+            self.assertIn(f"run {run} holds no step times", err)
+
+    def test_names_that_are_none(self) -> None:
+        escape = "char(27) || '[2J12345678'"
+        for place in ("run SET phase", "run SET uuid", "sample SET kind", "decomposition SET component"):
+            for text in (escape, NOT_TEXT, "'efficiency' || char(0)"):
+                with self.subTest(f"{place} = {text}"):
+                    self.change(f"UPDATE OR REPLACE {place} = {text}")
+                    self.refused("damaged: ")
+
+    def test_a_file_brings_its_own_schema(self) -> None:
+        """Without CHECK constraints, STRICT and references: what is read is checked all the same."""
+        loose = "UPDATE sqlite_schema SET sql = replace(replace(sql, 'STRICT, ', ''), 'STRICT', '')"
+        for change, message in (
+            ("UPDATE run SET world_size = 'many'", "world_size text, which is not a whole number"),
+            ("UPDATE run SET status = x'00'", "status blob, which is not one of"),
+            ("UPDATE run SET model = x'1b'", "model blob, which is not a text"),
+            ("UPDATE run SET session_uuid = 'aaaaaaaa'", "belongs to no session"),
+            ("UPDATE sample SET data = 'text', count = 0", "data text"),
+        ):
+            with self.subTest(change):
+                self.change(loose)
+                self.change(change, afresh=False)
+                self.refused(f"damaged: .*{message}")
+
+
+class SchemaTest(Stores):
+    def test_what_would_run_an_expression_of_the_file(self) -> None:
+        endless = "(WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n)"
+        cases = {
+            "holds a view 'rank'": ("DROP TABLE rank", f"CREATE VIEW rank AS SELECT {endless} AS rank"),
+            "holds a trigger 't'": ("CREATE TRIGGER t AFTER INSERT ON run BEGIN DELETE FROM run; END",),
+            "holds a index 'i'": ("CREATE INDEX i ON run (abs(batch_size))",),
+            "its table 'run' has not the columns": (
+                "ALTER TABLE run ADD COLUMN more TEXT AS (hex(zeroblob(100000000))) VIRTUAL",
+            ),
+            "holds a table 'rank'": (
+                "UPDATE sqlite_schema SET rootpage = 0, sql = 'CREATE VIRTUAL TABLE rank USING fts5(a)'"
+                " WHERE name = 'rank'",
+            ),
+        }
+        for message, statements in cases.items():
+            with self.subTest(message):
+                self.change(*statements)
+                self.refused(message)
+
+    def test_comparisons_that_the_file_chose(self) -> None:
+        """A collation decides what equals what: 'FULL' would be the phase 'full', and one UUID another."""
+        cases = {
+            "run": (("phase           TEXT", "phase TEXT COLLATE NOCASE"), "UPDATE run SET phase = upper(phase)"),
+            "session": (
+                ("uuid         TEXT PRIMARY KEY", "uuid TEXT collate/**/nocase PRIMARY KEY"),
+                "UPDATE session SET uuid = upper(uuid)",
+            ),
+        }
+        for table, (words, change) in cases.items():
+            with self.subTest(table):
+                self.change("UPDATE sqlite_schema SET sql = replace(sql, ?1, ?2)", values=words)
+                self.change("REINDEX", change, afresh=False)
+                self.refused(f"its table '{table}' compares text by a collation of its own")
+
+    def test_an_endless_check_is_not_evaluated(self) -> None:
+        slow = "CHECK (''x'' NOT LIKE hex(zeroblob(100000000)))"
+        change = f"replace(sql, 'model           TEXT NOT NULL', 'model TEXT NOT NULL {slow}')"
+        self.change(f"UPDATE sqlite_schema SET sql = {change} WHERE name = 'run'")
+        self.assertEqual(call("efficiency", self.bad)[0], 0)
+
+    def test_a_damaged_schema_whose_message_is_no_utf8(self) -> None:
+        """SQLite quotes the schema in its message, which sqlite3 then cannot decode."""
+        self.change("UPDATE sqlite_schema SET sql = CAST(x'43524541544520ff1b5b' AS TEXT) WHERE name = 'rank'")
+        self.refused("damaged: text that is not UTF-8")
+
+    def test_other_ways_to_write_a_file(self) -> None:
+        """To read a write-ahead log makes files beside the store."""
+        self.change("PRAGMA journal_mode = WAL")
+        self.refused("damaged: not in the journal mode or text encoding")
+        self.assertEqual(sorted(p.name for p in self.folder.iterdir()), ["bad.db", "good.db"])
+
+    def test_a_journal_that_names_another_file(self) -> None:
+        """SQLite deletes the super-journal that a journal names when it rolls back; a stranger may name any file."""
+        shutil.copyfile(self.good, self.bad)
+        journal = self.folder / "bad.db-journal"
+        journal.write_bytes(b"\0" * 512 + untrusted.SUPER_JOURNAL_MAGIC)
+        link = self.folder / "link.db"  # SQLite looks for the journal beside the file that a link points to
+        link.symlink_to(self.bad)
+        for path in (self.bad, link):
+            code, _, err = call("efficiency", path)
+            self.assertEqual(code, 2)
+            self.assertIn("bad.db-journal: names another file", err)
+
+    def test_a_journal_that_is_a_pipe_is_not_waited_for(self) -> None:
+        shutil.copyfile(self.good, self.bad)
+        os.mkfifo(self.folder / "bad.db-journal")
+        script = [str(REPOSITORY / "scripts" / "efficiency"), str(self.bad)]
+        done = subprocess.run(script, capture_output=True, text=True, timeout=20, check=False)
+        self.assertEqual(done.returncode, 2, done.stderr)
+        self.assertIn("bad.db-journal: is not a file", done.stderr)
+
+
+class CautionTest(Stores):
+    def caution(self, name: str, text: str, where: str = "1") -> None:
+        connection = sqlite3.connect(self.good)
+        with connection:
+            connection.execute(
+                f"INSERT INTO provenance SELECT uuid, 'caution.{name}', ?, 0 FROM run WHERE {where}", (text,)
+            )
+        connection.close()
+
+    def test_cautions_are_shown_below_the_table_and_in_the_report(self) -> None:
+        self.caution("bf16_without_amx", "bf16 without AMX is slow; use fp32")
+        for command in ("efficiency", "report"):
+            code, out, err = call(command, self.good)
+            self.assertEqual((code, err), (0, ""))
+            shown = [line for line in out.splitlines() if "ote: caution: bf16 without AMX is slow; use fp32" in line]
+            self.assertEqual(len(shown), 1, out)
+            self.assertIn(self.runs["solo"][:8], shown[0])
+
+    def test_runs_whose_loss_collapsed_count_in_no_comparison(self) -> None:
+        self.caution("collapsed_loss", "the loss fell below a thousandth of its first", "phase <> 'solo'")
+        code, out, _ = call("efficiency", self.good)
+        self.assertEqual(code, 0)
+        self.assertIn("left out: 2 whose loss collapsed (caution.collapsed_loss; --run shows them)", out)
+        self.assertNotIn(self.runs["full"][:8], out)
+        code, out, _ = call("reproduce", "horovod-512", "--db", self.good)
+        self.assertIn("left out: 2 whose loss collapsed", out)
+        code, out, _ = call("report", self.good)
+        self.assertIn("caution.collapsed_loss` |  | the loss fell below a thousandth", out, "provenance of all runs")
+
+
+if __name__ == "__main__":
+    unittest.main()
