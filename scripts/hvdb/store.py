@@ -265,6 +265,7 @@ def attached(
     """
     require_ours(path)
     connection.execute(f"PRAGMA busy_timeout = {int(1000 * wait_seconds)}")
+    _detach(connection, path, name)  # what could not be detached before
     with _readable(path, lambda uri: connection.execute(f"ATTACH ? AS {name}", (uri,))):
         try:
             begun = _begin(connection, path, name)
@@ -282,7 +283,17 @@ def attached(
         finally:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
-            connection.execute(f"DETACH {name}")
+            _detach(connection, path, name)
+
+
+def _detach(connection: sqlite3.Connection, path: Path, name: str) -> None:
+    """Detaches `name`, if there is one. Since SQLite 3.46 that fails while somebody writes to the file: InUse."""
+    if name not in (row[1] for row in connection.execute("PRAGMA database_list")):
+        return
+    try:
+        connection.execute(f"DETACH {name}")
+    except sqlite3.OperationalError as error:
+        raise fault(path, error) from error
 
 
 def _begin(connection: sqlite3.Connection, path: Path, name: str) -> tuple[int, int, int] | None:
