@@ -12,10 +12,13 @@ from pathlib import Path
 from typing import TextIO
 
 from hvdb import (
+    compare,
     edge,
     efficiency,
+    gate,
     merge,
     printable,
+    process,
     published,
     report,
     reproduce,
@@ -251,14 +254,14 @@ def run_rerun(argv: Sequence[str]) -> int:
                 raise
             _say(f"--execute does not run it: {error}")
         return EXIT_GOOD
-    rerun.end_in_order_when_told()
+    process.end_in_order_when_told()
     with tempfile.TemporaryDirectory(prefix="hvdb-rerun-") as scratch:
         store_file = arguments.db or Path(scratch) / "rerun.db"
         if store_file.exists():
             raise HvdbError(f"{store_file}: exists already; --db takes a new file")
         command = rerun.command_at(place, first, store_file)
         _show_command(command)
-        rerun.execute(command, arguments.timeout, arguments.directory)
+        process.run(command.words, command.variables, arguments.timeout, arguments.directory)
         made = runs.load([store_file])
         second = rerun.counterpart(first, made)
         result = rerun.compare(first, stored, second, made)
@@ -298,6 +301,8 @@ COMMANDS = {
     "rerun": run_rerun,
     "report": run_report,
     "reproduce": reproduce.main,
+    "compare": compare.main,
+    "gate": gate.main,
 }
 
 

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
-import shlex
 import shutil
-import signal
-import subprocess
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from hvdb import comparable, printable, recorded_command
+from hvdb import comparable, printable, process, recorded_command
 from hvdb.bootstrap import Estimate, pooled_ratio
 from hvdb.comparable import Difference
 from hvdb.efficiency import series
@@ -61,8 +56,7 @@ class Command:
     left_out: list[str]
 
     def __str__(self) -> str:
-        settings = [f"{name}={shlex.quote(value)}" for name, value in self.variables.items()]
-        return " ".join([*settings, shlex.join(self.words)])
+        return process.shown(self.words, self.variables)
 
 
 def built_from(run: Run) -> str:
@@ -74,12 +68,12 @@ def built_from(run: Run) -> str:
     return f"built from: commit {commit}, {state or 'unknown state'} ({how})"
 
 
-def _program(place: Place) -> Path:
-    """The hvd_bench to run. Errors: HvdbError if there is none."""
-    if place.program:
-        if not (place.program.is_file() and os.access(place.program, os.X_OK)):
-            raise HvdbError(f"--program: no program at {place.program}: run scripts/build, or name another")
-        return place.program.absolute()
+def find_program(named: Path | None = None) -> Path:
+    """The hvd_bench to run: `named`, or the installed one. Errors: HvdbError if there is none."""
+    if named:
+        if not (named.is_file() and os.access(named, os.X_OK)):
+            raise HvdbError(f"--program: no program at {named}: run scripts/build, or name another")
+        return named.absolute()
     built = ROOT / "build" / "release" / "bin" / recorded_command.PROGRAM
     for found in (os.environ.get("HVD_BENCH"), shutil.which(built), shutil.which(recorded_command.PROGRAM)):
         if found:
@@ -107,7 +101,7 @@ def command_at(place: Place, run: Run, store_file: Path) -> Command:
     left_out = list(recorded.left_out)
     if "tuning-folder" in recorded.files and not place.tuning_folder:
         left_out.append(f"--tuning-folder {recorded.files['tuning-folder']}: name yours with --tuning-folder")
-    program = _program(place)
+    program = find_program(place.program)
     words = recorded_command.command(recorded, program, store_file.absolute(), files)
     if _labels_cycled(run, recorded):
         if _has_option(program, "--labels"):
@@ -129,46 +123,6 @@ def _has_option(program: Path, option: str) -> bool:
         return option.encode() in program.read_bytes()
     except OSError:
         return False
-
-
-def end_in_order_when_told() -> None:
-    """From now on SIGTERM and SIGHUP are an interrupt, which execute() and its caller clean up after."""
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
-            signal.signal(number, signal.default_int_handler)
-
-
-def execute(command: Command, timeout_seconds: float, directory: Path | None) -> None:
-    """Runs `command`, without a shell; its output goes to the terminal.
-
-    Errors: HvdbError if it fails or takes longer than `timeout_seconds`; OSError if it cannot be started.
-    """
-    environment = {**os.environ, **command.variables}
-    if os.geteuid() == 0:
-        environment.setdefault("OMPI_ALLOW_RUN_AS_ROOT", "1")
-        environment.setdefault("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
-    # A session of its own, so that the launcher and all ranks can be ended together and none is left behind.
-    process = subprocess.Popen(command.words, env=environment, cwd=directory, start_new_session=True)
-    try:
-        code = process.wait(timeout_seconds)
-    except subprocess.TimeoutExpired as error:
-        raise HvdbError(f"the run took longer than {timeout_seconds:.0f} s and was ended: {command}") from error
-    finally:
-        _end(process)
-    if code != 0:
-        raise HvdbError(f"the run ended with exit code {code}: {command}")
-
-
-def _end(process: subprocess.Popen) -> None:
-    """Ends what still runs of the process's group: in order (the store is closed), or after 15 s anyhow."""
-    with contextlib.suppress(ProcessLookupError):  # nobody is left
-        for number, patience in ((signal.SIGTERM, 15.0), (signal.SIGKILL, 5.0)):
-            os.killpg(process.pid, number)
-            end = time.monotonic() + patience
-            while time.monotonic() < end:
-                process.poll()  # a zombie is a member of its group
-                os.killpg(process.pid, 0)
-                time.sleep(0.05)
 
 
 def counterpart(run: Run, candidates: list[Run]) -> Run:

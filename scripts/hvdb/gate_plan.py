@@ -1,0 +1,105 @@
+"""What a gate is about to measure and how it will judge, fixed before the first pair.
+
+The plan stands with every run as a label, so that a gate goes on only with the same plan, and the verdict can be
+recomputed from the store alone: it is a function of the plan and the pairs.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+from hvdb import sides, verdict, verdict_report
+from hvdb.errors import HvdbError, NotComparable
+from hvdb.sides import Cell
+from hvdb.verdict import Judgement
+from hvdb.verdict_report import Outcome
+
+LONGEST_TEXT = 100_000
+
+
+@dataclass(frozen=True)
+class Plan:
+    """a, b, launch: as the user wrote them. cells: name -> options. threshold: tolerated slowdown (0.02: 2 %).
+
+    looks: numbers of pairs at which cells are judged, ascending. seconds: cap on each run's measurement.
+    """
+
+    a: str
+    b: str
+    launch: str
+    cells: dict[str, str]
+    threshold: float
+    looks: tuple[int, ...]
+    seconds: float
+    seed: int
+
+    def text(self) -> str:
+        """The same text for the same plan."""
+        return json.dumps(asdict(self), separators=(",", ":"))
+
+
+def read(text: str) -> Plan:
+    """The plan in a store's label. Errors: NotComparable unless text() could have written it."""
+    try:
+        if len(text) > LONGEST_TEXT:
+            raise ValueError("too long")
+        found = json.loads(text)
+        plan = Plan(**found | {"looks": tuple(map(int, found["looks"]))})
+        ascending = plan.looks and plan.looks[0] > 0 and list(plan.looks) == sorted(set(plan.looks))
+        if not (plan.cells and ascending and 0 < float(plan.threshold) <= 1):
+            raise ValueError("values that no gate plans")
+        if not all(isinstance(value, str) for pair in plan.cells.items() for value in pair):
+            raise ValueError("cells that are no texts")
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise NotComparable(f"label gate.plan is no plan of a gate: {error}") from None
+    return plan
+
+
+def order(plan: Plan, pair: int) -> tuple[str, str]:
+    """The sides of pair number `pair` (1, 2, ...), first the one that runs first.
+
+    A fair coin decides for each two pairs; the second of them has the reverse order.
+    """
+    block, second = divmod(pair - 1, 2)
+    flipped = random.Random(f"{plan.seed} {block}").random() < 0.5
+    return ("b", "a") if flipped != bool(second) else ("a", "b")
+
+
+def cells_in_turn(names: Sequence[str], plan: Plan, pair: int) -> list[str]:
+    """`names` in an order that differs from round to round, so that no cell always follows the same one."""
+    return random.Random(f"{plan.seed} cells {pair}").sample(list(names), len(names))
+
+
+def replay(plan: Plan, cells: Sequence[Cell]) -> tuple[dict[str, Judgement], list[str]]:
+    """Judges the pairs of `cells` at the plan's looks, one after the other, as far as they reach.
+
+    Returns the judgement of every cell at the last look that was reached (empty if none was), and the cells that need
+    more pairs for the next one (empty if all is decided or the last look is over).
+    """
+    ratios = dict.fromkeys(plan.cells, np.empty(0)) | {cell.name: sides.log_ratios(cell) for cell in cells}
+    trial = verdict.Trial(dict.fromkeys(plan.cells, plan.threshold), len(plan.looks))
+    judged: dict[str, Judgement] = {}
+    for pairs in plan.looks:
+        if lacking := [name for name in trial.undecided if len(ratios[name]) < pairs]:
+            return judged, lacking
+        judged = trial.look({name: ratios[name][:pairs] for name in trial.undecided})
+    return judged, []
+
+
+def outcomes(plan: Plan, cells: Sequence[Cell]) -> list[Outcome]:
+    """The verdict on every cell of the plan. Errors: HvdbError where pairs are lacking for any verdict."""
+    judged, lacking = replay(plan, cells)
+    by_name = {cell.name: cell for cell in cells}
+    if not judged:
+        count = len(by_name[lacking[0]].a) if lacking[0] in by_name else 0
+        raise HvdbError(
+            f"cell {lacking[0]} has {count} whole pairs; the first verdict needs {plan.looks[0]}: give the gate's "
+            "command again, it goes on where it stopped"
+        )
+    used = {name: sides.first(by_name[name], judged[name].observations[0]) for name in plan.cells}
+    return [verdict_report.outcome(used[name], judged[name]) for name in plan.cells]

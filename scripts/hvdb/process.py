@@ -1,0 +1,72 @@
+"""Runs hvd_bench under its launcher, and ends launcher and ranks together."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO
+
+from hvdb.errors import HvdbError
+
+
+def end_in_order_when_told() -> None:
+    """From now on SIGTERM and SIGHUP are an interrupt, which run() and its caller clean up after."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
+            signal.signal(number, signal.default_int_handler)
+
+
+def shown(words: Sequence[str], variables: Mapping[str, str]) -> str:
+    """The command as a shell would take it."""
+    settings = [f"{name}={shlex.quote(value)}" for name, value in variables.items()]
+    return " ".join([*settings, shlex.join(words)])
+
+
+def run(
+    words: Sequence[str],
+    variables: Mapping[str, str],
+    timeout_seconds: float,
+    directory: Path | None = None,
+    output: IO[bytes] | None = None,
+) -> None:
+    """Runs `words`, without a shell, with `variables` set besides the caller's own.
+
+    output: takes standard output and standard error (default: the caller's).
+    Errors: HvdbError if it fails or takes longer than `timeout_seconds`; OSError if it cannot be started.
+    """
+    environment = {**os.environ, **variables}
+    if os.geteuid() == 0:
+        environment.setdefault("OMPI_ALLOW_RUN_AS_ROOT", "1")
+        environment.setdefault("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
+    # A session of its own, so that the launcher and all ranks can be ended together and none is left behind.
+    process = subprocess.Popen(
+        words, env=environment, cwd=directory, stdout=output, stderr=output, start_new_session=True
+    )
+    try:
+        code = process.wait(timeout_seconds)
+    except subprocess.TimeoutExpired as error:
+        raise HvdbError(
+            f"the run took longer than {timeout_seconds:.0f} s and was ended: {shown(words, variables)}"
+        ) from error
+    finally:
+        _end(process)
+    if code != 0:
+        raise HvdbError(f"the run ended with exit code {code}: {shown(words, variables)}")
+
+
+def _end(process: subprocess.Popen) -> None:
+    """Ends what still runs of the process's group: in order (the store is closed), or after 15 s anyhow."""
+    with contextlib.suppress(ProcessLookupError):  # nobody is left
+        for number, patience in ((signal.SIGTERM, 15.0), (signal.SIGKILL, 5.0)):
+            os.killpg(process.pid, number)
+            end = time.monotonic() + patience
+            while time.monotonic() < end:
+                process.poll()  # a zombie is a member of its group
+                os.killpg(process.pid, 0)
+                time.sleep(0.05)

@@ -1,0 +1,201 @@
+"""The two sides of a comparison as observations: what one run says, and what a pair of runs says.
+
+A gate labels what it runs: label.gate.cell, label.gate.side (a or b) and label.gate.pair (a number). Runs without
+these labels are compared by side as a whole: they were not measured in turn, so whatever drifted between is in the
+figure.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from hvdb import comparable, efficiency
+from hvdb.errors import NotComparable
+from hvdb.exact import Effect, paired_effect, unpaired_effect
+from hvdb.runs import Run
+
+CELL, SIDE, PAIR, PLAN = "label.gate.cell", "label.gate.side", "label.gate.pair", "label.gate.plan"
+# Facts that differ between any two runs and say nothing about the sides.
+VOLATILE = ("label.", "command.", "measurement.", "os.load", "memory.available_bytes")
+# What both sides of a cell must share, or a ratio of their costs per image says nothing.
+WORK_COLUMNS = ("model", "image_size", "auxiliary_head", "world_size", "phase", "origin", "traced")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One configuration on both sides. paired: a[i] and b[i] were measured in turn; otherwise counts may differ."""
+
+    name: str
+    a: list[Run]
+    b: list[Run]
+    paired: bool
+    left_out: list[str] = field(default_factory=list)
+
+
+def log_cost(run: Run) -> float:
+    """log of the seconds per image of one rank: median step time / batch size. Errors: HvdbError without samples."""
+    return math.log(float(np.median(efficiency.series(run))) / run.columns["batch_size"])
+
+
+def log_ratios(cell: Cell) -> np.ndarray:
+    """log(cost per image of b / of a) of each pair of a paired cell (pairs,); positive: b is slower."""
+    return np.array([log_cost(b) - log_cost(a) for a, b in zip(cell.a, cell.b, strict=True)])
+
+
+def sessions(runs: Iterable[Run]) -> list[Run]:
+    """The run that speaks for each session, in the order of time: that of phase full, else its only one.
+
+    Errors: NotComparable for a session with several of them.
+    """
+    members: dict[str, list[Run]] = {}
+    for run in runs:
+        members.setdefault(run.session_uuid, []).append(run)
+    found = []
+    for session, group in members.items():
+        speaking = [run for run in group if run.phase == "full"] or group
+        if len(speaking) > 1:
+            raise NotComparable(f"session {session} holds {len(speaking)} runs of phase {speaking[0].phase}; give one")
+        found.append(speaking[0])
+    return sorted(found, key=lambda run: (run.started_utc, run.uuid))
+
+
+def labelled(runs: Iterable[Run]) -> list[Cell]:
+    """Paired cells from the gate's labels, in the order in which they were first measured.
+
+    Pairs of which one side is missing are left out and said. Errors: NotComparable where a side of a pair was measured
+    twice, or its two sides did other work.
+    """
+    found: dict[str, dict[int, dict[str, Run]]] = {}
+    for run in sessions(run for run in runs if CELL in run.provenance):
+        cell, side = run.fact(CELL), run.fact(SIDE)
+        if side not in ("a", "b"):
+            raise NotComparable(f"run {run.short_id}: {SIDE} '{side}' is neither a nor b")
+        pair = found.setdefault(cell, {}).setdefault(pair_number(run), {})
+        if side in pair:
+            raise NotComparable(
+                f"cell {cell}: runs {pair[side].short_id} and {run.short_id} are both "
+                f"side {side} of pair {run.fact(PAIR)}"
+            )
+        pair[side] = run
+    return [_paired(cell, pairs) for cell, pairs in found.items()]
+
+
+def pair_number(run: Run) -> int:
+    """Errors: NotComparable if the run's label is no number."""
+    if not re.fullmatch("[0-9]{1,6}", run.fact(PAIR)):
+        raise NotComparable(f"run {run.short_id}: {PAIR} '{run.fact(PAIR)}' is no number of a pair")
+    return int(run.fact(PAIR))
+
+
+def _paired(name: str, pairs: dict[int, dict[str, Run]]) -> Cell:
+    whole = [pairs[number] for number in sorted(pairs) if len(pairs[number]) == 2]
+    lone = len(pairs) - len(whole)
+    cell = Cell(
+        name,
+        [pair["a"] for pair in whole],
+        [pair["b"] for pair in whole],
+        paired=True,
+        left_out=[f"{lone} pairs of cell {name} with one side only"] if lone else [],
+    )
+    require_same_work(cell)
+    return cell
+
+
+def by_configuration(a: Sequence[Run], b: Sequence[Run]) -> tuple[list[Cell], list[str]]:
+    """Unpaired cells of the configurations that both sides have, and a line for each that one side lacks.
+
+    Errors: NotComparable if the runs of one side of a cell differ in fingerprint.
+    """
+    sides = [_by_key(runs) for runs in (a, b)]
+    cells = []
+    for key in sides[0]:
+        if key in sides[1]:
+            cell = Cell(_name(key), sides[0][key], sides[1][key], paired=False)
+            for side, runs in (("A", cell.a), ("B", cell.b)):
+                comparable.require_poolable(runs, f"side {side} of {cell.name}")
+            cells.append(cell)
+    missing = [
+        f"{_name(key)}: side {'B' if key in sides[0] else 'A'} has no runs of it"
+        for key in {**sides[0], **sides[1]}
+        if (key in sides[0]) != (key in sides[1])
+    ]
+    return cells, missing
+
+
+def _by_key(runs: Sequence[Run]) -> dict[tuple, list[Run]]:
+    found: dict[tuple, list[Run]] = {}
+    for run in sessions(runs):
+        key = (*(run.columns[name] for name in comparable.CURVE_COLUMNS), run.world_size, run.nodes, run.phase)
+        found.setdefault(key, []).append(run)
+    return found
+
+
+def _name(key: tuple) -> str:
+    values = dict(zip((*comparable.CURVE_COLUMNS, "ranks", "nodes", "phase"), key, strict=True))
+    words = [values["model"], f"batch {values['batch_size']}", f"{values['image_size']} px", values["compute_type"]]
+    return ", ".join([*words, values["schedule"], f"{values['ranks']} ranks on {values['nodes']} nodes"])
+
+
+def require_same_work(cell: Cell) -> None:
+    """Errors: NotComparable if the runs of both sides did not do the same work per image, or mix kinds of runs."""
+    for run in (*cell.a, *cell.b):
+        for column in WORK_COLUMNS:
+            first = cell.a[0]
+            if run.columns[column] != first.columns[column]:
+                raise NotComparable(
+                    f"cell {cell.name}: {column} is '{first.columns[column]}' in run {first.short_id} and "
+                    f"'{run.columns[column]}' in run {run.short_id}; both sides must do the same work"
+                )
+
+
+def moved(cell: Cell, confidence: float) -> dict[str, Effect]:
+    """By how much each term of the decomposition grew from A to B: share of A's median step time, with its interval.
+
+    Largest growth first; 'alone' is the step time of one rank by itself. Empty unless all runs were measured with
+    --efficiency.
+    """
+    terms = {run.uuid: _seconds(run) for run in (*cell.a, *cell.b)}
+    shared = set.intersection(*(set(found) for found in terms.values())) if terms else set()
+    scale = float(np.median([np.median(efficiency.series(run)) for run in cell.a])) if cell.a else 1.0
+    effects = {}
+    for term in shared:
+        a, b = (np.array([terms[run.uuid][term] / scale for run in runs]) for runs in (cell.a, cell.b))
+        effects[term] = paired_effect(b - a, confidence) if cell.paired else unpaired_effect(a, b, confidence)
+    return dict(sorted(effects.items(), key=lambda item: -item[1].value))
+
+
+def _seconds(run: Run) -> dict[str, float]:
+    parts = {name: part.seconds for name, part in run.decomposition.items()}
+    if "efficiency" in parts:
+        parts["alone"] = parts.pop("efficiency")
+    return parts
+
+
+def differences(cell: Cell) -> list[comparable.Difference]:
+    """What differs between the sides: facts and columns of the first run of each, those of the fingerprint first.
+
+    Facts that differ between any two runs are left out (VOLATILE).
+    """
+    a, b = cell.a[0], cell.b[0]
+    found = [*comparable.configuration_differences(a, b), *comparable.differences(a, b)]
+    return [each for each in found if not each.key.startswith(VOLATILE)]
+
+
+def first(cell: Cell, pairs: int) -> Cell:
+    """`cell` with its first `pairs` pairs, those that a verdict is about."""
+    return Cell(cell.name, cell.a[:pairs], cell.b[:pairs], cell.paired, cell.left_out)
+
+
+def newest(cell: Cell, most: int) -> Cell:
+    """`cell` with the newest `most` runs of each side of an unpaired cell; says what was left out."""
+    left_out = [
+        f"{len(side_runs) - most} older runs of {name}"
+        for name, side_runs in (("A", cell.a), ("B", cell.b))
+        if len(side_runs) > most
+    ]
+    return Cell(cell.name, cell.a[-most:], cell.b[-most:], cell.paired, [*cell.left_out, *left_out])

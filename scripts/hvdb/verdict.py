@@ -1,0 +1,225 @@
+"""Decides whether side B is slower than side A by more than a threshold, with errors bounded over all cells and looks.
+
+A cell is one configuration. Its observations are log ratios of the cost per image, B to A: positive means that B is
+slower. Two one-sided exact tests decide. REGRESSION: "B is slower by the threshold at most" is rejected. PASS: "B is
+slower by the threshold at least" is rejected. Otherwise INCONCLUSIVE.
+
+More pairs may be measured for the cells that are undecided, at looks that are planned beforehand. Each look may spend
+alpha / looks, and Holm's procedure divides that over the cells. So all REGRESSION verdicts together are wrong with a
+probability of alpha at most, and so are all PASS verdicts together.
+Source: Holm, Scandinavian Journal of Statistics 6 (1979); Schuirmann 1987 for two one-sided tests.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+
+from hvdb import exact
+from hvdb.errors import EXIT_CHECK_FAILED, EXIT_GOOD, EXIT_INCONCLUSIVE, HvdbError
+
+ALPHA = 0.05
+CONFIDENCE = 0.95
+LOOKS = 3
+# The smallest slowdown that could have been seen is the one that is found with this probability.
+POWER = 0.9
+RESAMPLES = 1000
+
+
+class Verdict(Enum):
+    PASS = "PASS"
+    REGRESSION = "REGRESSION"
+    INCONCLUSIVE = "INCONCLUSIVE"
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What is known of one cell. Ratios are slowdowns of B: 0.03 means that B takes 3 % longer per image.
+
+    slowdown, low, high: Hodges-Lehmann estimate and its exact 95 % interval; an end is infinite with too few pairs.
+    p_worse, p_fine: p-values of "slower by the threshold at most" and "at least", before Holm's correction.
+    detectable: the smallest slowdown that would have been found with probability POWER, None if none would.
+    spread: standard deviation of the pairs' log ratios, None for one pair or unpaired runs.
+    observations: runs of A and of B that were used.
+    """
+
+    verdict: Verdict
+    threshold: float
+    slowdown: float
+    low: float
+    high: float
+    p_worse: float
+    p_fine: float
+    detectable: float | None
+    spread: float | None
+    observations: tuple[int, int]
+
+
+def plan_looks(cells: int, cap: int, alpha: float = ALPHA, looks: int = LOOKS) -> tuple[int, ...]:
+    """Numbers of pairs at which the cells are judged, ascending; the last is `cap`.
+
+    At each of them a verdict is possible. Fewer looks are taken where `cap` leaves no room for `looks`.
+    Errors: HvdbError if not even `cap` pairs can lead to a verdict.
+    """
+    for count in range(looks, 0, -1):
+        fewest = exact.fewest_pairs(alpha / (cells * count))
+        if fewest + count - 1 <= cap:
+            return tuple(round(pairs) for pairs in np.linspace(fewest, cap, count)) if count > 1 else (cap,)
+    fewest = exact.fewest_pairs(alpha / cells)
+    raise HvdbError(
+        f"{cap} pairs can never lead to a verdict on {cells} cell{'s' if cells > 1 else ''}: even if all of them "
+        f"agree, chance does as much with probability 2^-{cap}; ask for at least {fewest} pairs"
+    )
+
+
+def holm(p_values: Mapping[str, float], level: float) -> set[str]:
+    """The hypotheses that Holm's procedure rejects with a family-wise error of `level`."""
+    rejected: set[str] = set()
+    for rank, name in enumerate(sorted(p_values, key=p_values.__getitem__)):
+        if p_values[name] > level / (len(p_values) - rank):
+            break
+        rejected.add(name)
+    return rejected
+
+
+class Trial:
+    """Judges cells look by look and keeps what was decided at earlier looks. One thread."""
+
+    def __init__(self, thresholds: Mapping[str, float], looks: int, alpha: float = ALPHA) -> None:
+        """thresholds: cell -> slowdown that is tolerated, above 0 (0.02: 2 %). looks: how many there will be."""
+        self._thresholds = dict(thresholds)
+        self._level = alpha / looks
+        self._decided: dict[str, Judgement] = {}
+
+    @property
+    def undecided(self) -> list[str]:
+        """Cells without PASS or REGRESSION, in the order of the thresholds."""
+        return [cell for cell in self._thresholds if cell not in self._decided]
+
+    def look(self, ratios: Mapping[str, np.ndarray]) -> dict[str, Judgement]:
+        """Judges every cell; those that are decided already keep their judgement.
+
+        ratios: undecided cell -> log ratios B / A of the cost per image (pairs,), at least one and finite.
+        """
+        least = self._level / len(self._thresholds)  # what Holm's procedure leaves a cell at least
+        measured = {cell: _measure(ratios[cell], self._thresholds[cell], least) for cell in self.undecided}
+        judged = _decide(self._decided | measured, self._level)
+        self._decided = {cell: each for cell, each in judged.items() if each.verdict is not Verdict.INCONCLUSIVE}
+        return {cell: judged[cell] for cell in self._thresholds}
+
+
+def judge_unpaired(
+    costs: Mapping[str, tuple[np.ndarray, np.ndarray]], thresholds: Mapping[str, float], alpha: float = ALPHA
+) -> dict[str, Judgement]:
+    """Judges cells whose sides were not measured in turn, at one look.
+
+    costs: cell -> log costs per image of the runs of A (n,) and of B (m,), each at least one and finite.
+    """
+    measured = {cell: _measure_unpaired(a, b, thresholds[cell], alpha / len(costs)) for cell, (a, b) in costs.items()}
+    return _decide(measured, alpha)
+
+
+def _decide(measured: Mapping[str, Judgement], level: float) -> dict[str, Judgement]:
+    """Adds verdicts by Holm's procedure, once for each direction. Judgements that have a verdict keep it.
+
+    A hypothesis rejected at an earlier look counts as p = 0: if that was wrong, the earlier look paid for it.
+    """
+
+    def p_value(each: Judgement, direction: Verdict) -> float:
+        if each.verdict is Verdict.INCONCLUSIVE:
+            return each.p_worse if direction is Verdict.REGRESSION else each.p_fine
+        return 0.0 if each.verdict is direction else 1.0
+
+    worse, fine = (
+        holm({cell: p_value(each, direction) for cell, each in measured.items()}, level)
+        for direction in (Verdict.REGRESSION, Verdict.PASS)
+    )
+    judged = {}
+    for cell, each in measured.items():
+        verdict = each.verdict
+        if verdict is Verdict.INCONCLUSIVE:
+            verdict = Verdict.REGRESSION if cell in worse else Verdict.PASS if cell in fine else verdict
+        judged[cell] = dataclasses.replace(each, verdict=verdict)
+    return judged
+
+
+def _slowdown(log_ratio: float) -> float:
+    return log_ratio if math.isinf(log_ratio) else math.expm1(log_ratio)
+
+
+def _measure(ratios: np.ndarray, threshold: float, level: float) -> Judgement:
+    effect = exact.paired_effect(ratios, CONFIDENCE)
+    shifted = ratios - math.log1p(threshold)
+    return Judgement(
+        verdict=Verdict.INCONCLUSIVE,
+        threshold=threshold,
+        slowdown=_slowdown(effect.value),
+        low=_slowdown(effect.low),
+        high=_slowdown(effect.high),
+        p_worse=exact.signed_rank_p(shifted),
+        p_fine=exact.signed_rank_p(-shifted),
+        detectable=detectable(ratios, threshold, level),
+        spread=float(np.std(ratios, ddof=1)) if len(ratios) > 1 else None,
+        observations=(len(ratios), len(ratios)),
+    )
+
+
+def _measure_unpaired(a: np.ndarray, b: np.ndarray, threshold: float, level: float) -> Judgement:
+    effect = exact.unpaired_effect(a, b, CONFIDENCE)
+    shifted = a + math.log1p(threshold)
+    return Judgement(
+        verdict=Verdict.INCONCLUSIVE,
+        threshold=threshold,
+        slowdown=_slowdown(effect.value),
+        low=_slowdown(effect.low),
+        high=_slowdown(effect.high),
+        p_worse=exact.rank_sum_p(shifted, b),
+        p_fine=exact.rank_sum_p(-shifted, -b),
+        detectable=_detectable_unpaired(a, b, threshold, level),
+        spread=None,
+        observations=(len(a), len(b)),
+    )
+
+
+def _detectable_unpaired(a: np.ndarray, b: np.ndarray, threshold: float, level: float, seed: int = 1) -> float | None:
+    """As detectable(), for two groups of runs."""
+    if math.isinf(exact.unpaired_effect(a, b, 1 - 2 * level).low):
+        return None
+    rng = np.random.default_rng(seed)
+    deviations = [(side - np.median(side)) * math.sqrt(len(side) / max(1, len(side) - 1)) for side in (a, b)]
+    lows = [
+        exact.unpaired_effect(*(rng.choice(side, len(side)) for side in deviations), 1 - 2 * level).low
+        for _ in range(RESAMPLES)
+    ]
+    return math.expm1(math.log1p(threshold) - float(np.quantile(lows, 1 - POWER)))
+
+
+def detectable(ratios: np.ndarray, threshold: float, level: float, seed: int = 1) -> float | None:
+    """The smallest slowdown that as many pairs of the same spread show as REGRESSION with probability POWER.
+
+    The deviations of `ratios` (pairs,) from their centre are resampled, with random signs. level: of the one-sided
+    test. None if so few pairs cannot show any.
+    """
+    count = len(ratios)
+    if count < exact.fewest_pairs(level):
+        return None
+    rng = np.random.default_rng(seed)
+    deviations = (ratios - np.median(exact.walsh_averages(ratios))) * math.sqrt(count / (count - 1))
+    drawn = rng.choice(deviations, (RESAMPLES, count)) * rng.choice((-1.0, 1.0), (RESAMPLES, count))
+    # A resample shows a slowdown x if its lower bound + log(1 + x) is above log(1 + threshold).
+    needed = math.log1p(threshold) - exact.paired_lower_bounds(drawn, level)
+    return math.expm1(float(np.quantile(needed, POWER)))
+
+
+def exit_code(verdicts: Sequence[Verdict]) -> int:
+    """1 if any cell is a REGRESSION, else 3 if any is INCONCLUSIVE, else 0. Errors: ValueError without cells."""
+    if not verdicts:
+        raise ValueError("a verdict on no cell would pass whatever happened")
+    if Verdict.REGRESSION in verdicts:
+        return EXIT_CHECK_FAILED
+    return EXIT_INCONCLUSIVE if Verdict.INCONCLUSIVE in verdicts else EXIT_GOOD

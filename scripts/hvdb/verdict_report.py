@@ -1,0 +1,207 @@
+"""A gate's or a comparison's verdicts as a table, Markdown, JSON and JUnit XML.
+
+Numbers: images/s of the whole world; slowdowns, thresholds and spreads in percent in tables and as ratios (0.03) in
+JSON; terms of the decomposition in percent (JSON: share) of A's step time.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Sequence
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+
+from hvdb import efficiency, printable, sides, tables, verdict
+from hvdb.comparable import Difference
+from hvdb.exact import Effect
+from hvdb.runs import Run
+from hvdb.verdict import Judgement, Verdict
+
+# Of the JSON document: results/verdict.schema.json. A change that can break a reader gets a new number.
+FORMAT_VERSION = 1
+HEADER = (
+    "cell",
+    "A images/s",
+    "B images/s",
+    "B slower by % [95 %]",
+    "threshold %",
+    "seen from %",
+    "spread %",
+    "runs",
+    "verdict",
+)
+NOTES = (
+    "B slower by: Hodges-Lehmann estimate of the cost per image, B to A, with its exact interval; below 0 B is faster.",
+    f"seen from: the slowdown that would have been found with probability {verdict.POWER:.0%}; '-': none.",
+    "spread: standard deviation of the pairs' log ratios; '-': A and B were not measured in turn.",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """Everything that is shown of one cell. terms: see sides.moved(); differences: see sides.differences()."""
+
+    cell: sides.Cell
+    judgement: Judgement
+    terms: dict[str, Effect]
+    differences: list[Difference]
+
+
+def outcome(cell: sides.Cell, judgement: Judgement) -> Outcome:
+    """The judgement of `cell` with what else its runs say."""
+    return Outcome(cell, judgement, sides.moved(cell, verdict.CONFIDENCE), sides.differences(cell))
+
+
+def _rate(runs: Sequence[Run]) -> float:
+    return float(np.median([efficiency.images_per_second(run) for run in runs]))
+
+
+def _percent(ratio: float | None) -> str:
+    return "-" if ratio is None else f"{100 * ratio:+.2f}"
+
+
+def _interval(effect: Effect | Judgement, value: float) -> str:
+    ends = (f"{100 * end:+.2f}" if math.isfinite(end) else "?" for end in (effect.low, effect.high))
+    return f"{_percent(value)} [{', '.join(ends)}]"
+
+
+def rows(outcomes: Sequence[Outcome]) -> list[tuple[str, ...]]:
+    """One tuple of strings per cell, under HEADER."""
+    return [
+        (
+            each.cell.name,
+            tables.number(_rate(each.cell.a)),
+            tables.number(_rate(each.cell.b)),
+            _interval(each.judgement, each.judgement.slowdown),
+            f"{100 * each.judgement.threshold:g}",
+            _percent(each.judgement.detectable).lstrip("+"),
+            _percent(each.judgement.spread).lstrip("+"),
+            _runs(each),
+            each.judgement.verdict.value,
+        )
+        for each in outcomes
+    ]
+
+
+def _runs(each: Outcome) -> str:
+    a, b = each.judgement.observations
+    return f"{a} pairs" if each.cell.paired else f"{a} + {b}"
+
+
+def resolved(terms: dict[str, Effect]) -> dict[str, Effect]:
+    """The terms whose interval does not hold 0."""
+    return {name: effect for name, effect in terms.items() if effect.low > 0 or effect.high < 0}
+
+
+def details(each: Outcome) -> list[str]:
+    """Lines on one cell: which terms moved, what differs between the sides, what was left out."""
+    lines = []
+    moved = resolved(each.terms)
+    for name, effect in moved.items():
+        lines.append(f"{name}: {_interval(effect, effect.value)} % of A's step time")
+    if each.terms and not moved:
+        lines.append("no term of the decomposition is resolved")
+    if not each.terms:
+        lines.append("which term moved is not known: --efficiency among the cell's options measures it")
+    for difference in each.differences:
+        mark = "can change the result" if difference.in_fingerprint else "not in the fingerprint"
+        lines.append(f"differs ({mark}): {difference.key}: '{difference.first}' in A, '{difference.second}' in B")
+    if not each.cell.paired:
+        lines.append("A and B were not measured in turn: whatever else changed between them is in this figure")
+    lines.extend(f"left out: {line}" for line in each.cell.left_out)
+    return lines
+
+
+def text(outcomes: Sequence[Outcome]) -> str:
+    """For a terminal; made printable."""
+    lines = [tables.text_table(HEADER, rows(outcomes)), "", *NOTES]
+    for each in outcomes:
+        lines += ["", f"{each.cell.name}:", *(f"  {line}" for line in details(each))]
+    return "\n".join(printable.terminal(line) if index else line for index, line in enumerate(lines))
+
+
+def markdown(outcomes: Sequence[Outcome], title: str) -> str:
+    """For a comment on a merge request; shows text of stores as it is."""
+    lines = [f"### {title}: {summary(outcomes)}", "", tables.markdown_table(HEADER, rows(outcomes)), ""]
+    for each in outcomes:
+        lines += ["<details>", f"<summary>{printable.markdown(each.cell.name)}</summary>", ""]
+        lines += [f"- {printable.markdown(line)}" for line in details(each)]
+        lines += ["", "</details>", ""]
+    lines += [f"- {printable.markdown(note)}" for note in NOTES]
+    return "\n".join(lines) + "\n"
+
+
+def summary(outcomes: Sequence[Outcome]) -> str:
+    """All verdicts in a few words: the worst one, and how many cells have each."""
+    found = [each.judgement.verdict for each in outcomes]
+    worst = next(v for v in (Verdict.REGRESSION, Verdict.INCONCLUSIVE, Verdict.PASS) if v in found)
+    counts = ", ".join(f"{found.count(v)} {v.value}" for v in Verdict if v in found)
+    return f"{worst.value} ({counts})"
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+def document(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    """As results/verdict.schema.json has it. Unbounded ends of intervals are null."""
+    found = [each.judgement.verdict for each in outcomes]
+    return {
+        "format": "hvdb-verdict",
+        "version": FORMAT_VERSION,
+        "exit_code": verdict.exit_code(found),
+        "alpha": verdict.ALPHA,
+        "cells": [_cell(each) for each in outcomes],
+    }
+
+
+def _cell(each: Outcome) -> dict[str, Any]:
+    judgement = dataclasses.asdict(each.judgement)
+    judgement["verdict"] = each.judgement.verdict.value
+    judgement["observations"] = list(each.judgement.observations)
+    judgement |= {end: _finite(judgement[end]) for end in ("low", "high")}
+    return {
+        "cell": each.cell.name,
+        "paired": each.cell.paired,
+        "images_per_second": {"a": _rate(each.cell.a), "b": _rate(each.cell.b)},
+        **judgement,
+        "terms": {
+            name: {"value": effect.value, "low": _finite(effect.low), "high": _finite(effect.high)}
+            for name, effect in each.terms.items()
+        },
+        "differences": [dataclasses.asdict(difference) for difference in each.differences],
+        "left_out": each.cell.left_out,
+        "runs": {"a": [run.uuid for run in each.cell.a], "b": [run.uuid for run in each.cell.b]},
+    }
+
+
+def json_text(outcomes: Sequence[Outcome]) -> str:
+    """document() as text."""
+    return json.dumps(document(outcomes), indent=2, allow_nan=False) + "\n"
+
+
+def junit(outcomes: Sequence[Outcome]) -> str:
+    """JUnit XML: one test case per cell; REGRESSION is a failure, INCONCLUSIVE an error."""
+    found = [each.judgement.verdict for each in outcomes]
+    suite = ElementTree.Element(
+        "testsuite",
+        name="hvdb gate",
+        tests=str(len(found)),
+        failures=str(found.count(Verdict.REGRESSION)),
+        errors=str(found.count(Verdict.INCONCLUSIVE)),
+    )
+    for each, row in zip(outcomes, rows(outcomes), strict=True):
+        case = ElementTree.SubElement(suite, "testcase", classname="hvdb.gate", name=printable.terminal(each.cell.name))
+        figures = zip(HEADER[1:], row[1:], strict=True)
+        message = printable.terminal("; ".join(f"{name} {value}" for name, value in figures))
+        if each.judgement.verdict is Verdict.REGRESSION:
+            ElementTree.SubElement(case, "failure", message=message)
+        elif each.judgement.verdict is Verdict.INCONCLUSIVE:
+            ElementTree.SubElement(case, "error", message=message)
+        output = ElementTree.SubElement(case, "system-out")
+        output.text = "\n".join(printable.terminal(line) for line in (message, *details(each)))
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n{ElementTree.tostring(suite, encoding="unicode")}\n'

@@ -1,0 +1,332 @@
+"""hvdb gate and compare as a person runs them, with a stand-in for hvd_bench whose speed is known."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import textwrap
+import unittest
+from pathlib import Path
+from xml.etree import ElementTree
+
+import jsonschema
+import numpy as np
+
+from synthetic_store import REPOSITORY, SessionSpec, make
+
+from hvdb import gate_plan, side_command
+from hvdb.errors import HvdbError
+
+SCHEMA = json.loads((REPOSITORY / "results" / "verdict.schema.json").read_text())
+
+# Appends a session to --db. --learning-rate is its speed, so that options of the real program are given.
+STAND_IN = """#!{python}
+    import os, sqlite3, sys, zlib
+    sys.path.insert(0, {tests!r})
+    import numpy as np
+    from pathlib import Path
+    from synthetic_store import SessionSpec, add_session
+    from hvdb import store
+    words = [word.split("=", 1) for word in sys.argv[1:] if "=" in word]
+    options = dict(words)
+    labels = dict(value.split("=", 1) for name, value in words if name == "--label")
+    fault = os.environ.get("FAULT", "")
+    if fault == labels["gate.side"] + labels["gate.pair"]:
+        sys.exit("hvd_bench: rank 1 \\x1b[31mis lost") if "SILENT" not in os.environ else sys.exit(0)
+    slow = float(options.get("--learning-rate", "1")) * float(os.environ.get("SLOW", "1"))
+    rng = np.random.default_rng(zlib.crc32(repr(sorted(labels.items())).encode()))
+    db = Path(options["--db"])
+    made = sqlite3.connect(db) if db.exists() else store.create(db)
+    time = 1.25 * slow * (1 + float(os.environ.get("SPREAD", "0.004")) * rng.standard_normal())
+    facts = {{"cpu.model": ("Test", 1), **{{"label." + key: (value, 0) for key, value in labels.items()}}}}
+    spec = SessionSpec(noise=0.001, full=time, steps=9, provenance=facts, status=os.environ.get("STATUS", "complete"),
+                       started="2026-01-02T03:04:05.%06dZ" % int(labels["gate.pair"]))
+    with made:
+        add_session(made, spec, rng)
+"""
+
+
+class GateCase(unittest.TestCase):
+    def setUp(self) -> None:
+        scratch = tempfile.TemporaryDirectory()
+        self.addCleanup(scratch.cleanup)
+        self.folder = Path(scratch.name)
+        self.db = self.folder / "gate.db"
+        self.bench = self.folder / "hvd_bench"
+        text = STAND_IN.format(python=sys.executable, tests=str(REPOSITORY / "tests" / "scripts"))
+        self.bench.write_text(textwrap.dedent(text.replace("\n    ", "\n")))
+        self.bench.chmod(0o755)
+
+    def run_it(self, command: str, *arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [str(REPOSITORY / "scripts" / command), *map(str, arguments)],
+            capture_output=True,
+            text=True,
+            timeout=110,
+            check=False,
+            cwd=self.folder,
+            env={**os.environ, "HVD_BENCH": str(self.bench), **environment},
+        )
+
+    def gate(self, *arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
+        return self.run_it("gate", "--db", self.db, *arguments, **environment)
+
+
+class GateTest(GateCase):
+    def test_a_slower_side_is_a_regression_and_every_file_says_so(self) -> None:
+        files = [self.folder / name for name in ("v.json", "v.xml", "v.md")]
+        done = self.gate("--b", "--learning-rate=1.05", *zip_flat(("--json", "--junit", "--markdown"), files))
+        self.assertEqual(done.returncode, 1, done.stderr)
+        self.assertRegex(done.stdout, r"cell-1 .* \+[45]\.\d\d \[\+[345]\.\d\d, \+[456]\.\d\d\] .* 6 pairs +REGRESSION")
+        self.assertIn("gate: REGRESSION (1 REGRESSION)", done.stdout)
+        self.assertRegex(done.stderr, "at most 12 pairs, 24 runs of at most 5 s each: 2 min")
+        self.assertRegex(done.stderr, r"pair 6 of at most 12, cell cell-1: A .*, B .* images/s, B slower by \+")
+        document = json.loads(files[0].read_text())
+        jsonschema.validate(document, SCHEMA)
+        cell = document["cells"][0]
+        self.assertEqual((document["exit_code"], cell["verdict"], cell["observations"]), (1, "REGRESSION", [6, 6]))
+        self.assertAlmostEqual(cell["slowdown"], 0.05, delta=0.01)
+        case = ElementTree.parse(files[1]).getroot().find("testcase")
+        self.assertIn("REGRESSION", case.find("failure").get("message"))
+        self.assertIn("### gate: REGRESSION", files[2].read_text())
+
+    def test_equal_sides_pass_and_the_store_says_so_again(self) -> None:
+        done = self.gate("--b", "SLOW=1.0", "--cell", "small=--image-size 64", "--cell", "other=--batch-size 2")
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertIn("gate: PASS (2 PASS)", done.stdout)
+        again = self.run_it("compare", self.db)
+        self.assertEqual(again.returncode, 0, again.stderr)
+        table = done.stdout.split("\n\n")[0]
+        self.assertIn(table, again.stdout, "the verdict is a function of the store")
+        refused = self.run_it("compare", self.db, "--threshold", "1")
+        self.assertEqual((refused.returncode, refused.stdout), (2, ""))
+        self.assertIn("judged by the threshold that it was planned with", refused.stderr)
+
+    def test_noise_is_inconclusive_and_says_what_could_have_been_seen(self) -> None:
+        done = self.gate("--b", "SLOW=1.01", "--pairs", "6", SPREAD="0.2")
+        self.assertEqual(done.returncode, 3, done.stderr)
+        found = re.search(r"cell-1 .*\]\s+2\s+([\d.]+)\s+([\d.]+)\s+6 pairs  INCONCLUSIVE", done.stdout)
+        self.assertIsNotNone(found, done.stdout)
+        self.assertGreater(float(found[1]), 5, "percent")
+
+    def test_a_side_that_fails_is_no_verdict_and_the_gate_goes_on_later(self) -> None:
+        done = self.gate("--b", "SLOW=1.05", FAULT="b4")
+        self.assertEqual((done.returncode, done.stdout), (2, ""))
+        self.assertIn(r"side b of pair 4 of cell cell-1 failed: hvd_bench: rank 1 \x1b[31mis lost", done.stderr)
+        self.assertIn("the same command goes on from there", done.stderr)
+        other = self.gate("--b", "SLOW=1.06")
+        self.assertEqual(other.returncode, 2)
+        self.assertRegex(other.stderr, "was measured for another plan")
+        begun = self.run_it("compare", self.db)
+        self.assertEqual(begun.returncode, 2)
+        self.assertRegex(begun.stderr, "cell cell-1 has 3 whole pairs; the first verdict needs 6")
+        done = self.gate("--b", "SLOW=1.05")
+        self.assertEqual(done.returncode, 1, done.stderr)
+        self.assertNotIn("pair 3 of", done.stderr, "what was measured is not measured again")
+        self.assertNotIn("pair 4 of at most 12, cell cell-1: A -", done.stderr)
+
+    def test_a_side_that_stores_nothing_is_an_error(self) -> None:
+        done = self.gate("--b", "SLOW=1", FAULT="a1", SILENT="1")
+        self.assertEqual(done.returncode, 2)
+        self.assertRegex(done.stderr, "side a of pair 1 of cell cell-1 ended well and stored nothing")
+        done = self.gate("--b", "SLOW=1", STATUS="incomplete")
+        self.assertEqual(done.returncode, 2)
+        self.assertRegex(done.stderr, "counts for nothing: .*incomplete")
+
+    def test_bad_input(self) -> None:
+        for arguments, message in (
+            (("--b", "--db x"), "--b: --db is the gate's own"),
+            (("--b", "'"), "--b ''': no closing quotation"),
+            (("--b", "prog extra"), "'extra' is no option of hvd_bench"),
+            (("--b", "no/such"), "no program at no/such"),
+            (("--b", "", "--pairs", "4"), "4 pairs can never lead to a verdict"),
+            (("--b", "", "--pairs", "x"), "'x' is no number of pairs"),
+            (("--b", "", "--threshold", "nan"), "'nan' is no percentage above 0"),
+            (("--b", "", "--cell", "a b=--seed 1"), "'a b' is no name"),
+            (("--b", "", "--cell", "a=--seed 1", "--cell", "a=--seed 2"), "two cells are named a"),
+            (("--b", "commit:no-such-commit"), "commit:no-such-commit: git rev-parse"),
+        ):
+            with self.subTest(arguments):
+                done = self.gate(*arguments)
+                self.assertEqual((done.returncode, done.stdout), (2, ""), done.stderr)
+                self.assertIn(message, done.stderr)
+                self.assertNotIn("Traceback", done.stderr)
+
+    def test_a_dry_run_runs_nothing(self) -> None:
+        done = self.gate("--b", "SLOW=2", "--dry-run")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertFalse(self.db.exists())
+
+
+def zip_flat(names: tuple[str, ...], values: list[Path]) -> list[object]:
+    return [word for pair in zip(names, values, strict=True) for word in pair]
+
+
+class OrderTest(unittest.TestCase):
+    PLAN = gate_plan.Plan("", "", "", {"one": "", "two": ""}, 0.02, (6, 9, 12), 5.0, 1)
+
+    def test_each_two_pairs_have_both_orders(self) -> None:
+        orders = [gate_plan.order(self.PLAN, pair) for pair in range(1, 401)]
+        for first, second in zip(orders[::2], orders[1::2], strict=True):
+            self.assertEqual({first, second}, {("a", "b"), ("b", "a")})
+        heads = sum(order == ("a", "b") for order in orders[::2])
+        self.assertTrue(60 < heads < 140, heads)
+
+    def test_a_plan_comes_back_from_its_text_and_a_strangers_does_not(self) -> None:
+        self.assertEqual(gate_plan.read(self.PLAN.text()), self.PLAN)
+        good = json.loads(self.PLAN.text())
+        for wrong in (
+            {**good, "looks": []},
+            {**good, "looks": [9, 6]},
+            {**good, "looks": [0]},
+            {**good, "threshold": -1},
+            {**good, "threshold": "x"},
+            {**good, "cells": {}},
+            {**good, "cells": {"a": 1}},
+            {**good, "more": 1},
+            [],
+            "x",
+        ):
+            with self.subTest(wrong), self.assertRaisesRegex(HvdbError, "no plan of a gate"):
+                gate_plan.read(json.dumps(wrong))
+        with self.assertRaisesRegex(HvdbError, "no plan of a gate"):
+            gate_plan.read("[" * 90_000)
+
+
+class SideTest(unittest.TestCase):
+    def test_the_parts_of_a_side(self) -> None:
+        side = side_command.parse("OMP_NUM_THREADS=2 X='a b' module:onednn/3.7 build/x/hvd_bench --seed 2", "--a")
+        self.assertEqual(side.variables, {"OMP_NUM_THREADS": "2", "X": "a b"})
+        self.assertEqual((side.modules, side.program), (("onednn/3.7",), Path("build/x/hvd_bench")))
+        self.assertEqual(side.options, ("--seed", "2"))
+        side = side_command.parse("commit:main --schedule negotiated", "--b")
+        self.assertEqual((side.commit, side.program, side.options), ("main", None, ("--schedule", "negotiated")))
+
+    def test_no_shell_reads_words_behind_a_module(self) -> None:
+        side = side_command.Side("", modules=("x; touch bad", "y"))
+        words = side_command.with_modules(side, ["hvd_bench", "$(touch bad)"])
+        with tempfile.TemporaryDirectory() as folder:
+            loaded = Path(folder, "loaded")
+            tool = Path(folder, "hvd_bench")
+            tool.write_text(f'#!/bin/sh\necho "$1" >>{loaded}\n')
+            tool.chmod(0o755)
+            Path(folder, ".bash_profile").write_text(f'PATH={folder}:$PATH\nmodule() {{ echo "$*" >>{loaded}; }}\n')
+            subprocess.run(words, check=True, cwd=folder, env={**os.environ, "HOME": folder}, timeout=60)
+            self.assertEqual(loaded.read_text().splitlines(), ["load x; touch bad y", "$(touch bad)"])
+            self.assertFalse(Path(folder, "bad").exists())
+
+    @unittest.skipUnless(shutil.which("git"), "needs git")
+    def test_a_commit_is_built_in_a_worktree_of_its_own(self) -> None:
+        with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+            Path("scripts").mkdir()
+            script = Path("scripts/build")
+            script.write_text(
+                '#!/bin/sh\ncd "$(dirname "$0")/.." &&\n'
+                "mkdir -p build/release/bin && cp tool build/release/bin/hvd_bench\n"
+            )
+            script.chmod(0o755)
+            tool = Path("tool")
+            git = ["git", "-c", "user.name=t", "-c", "user.email=t@example.org"]
+            subprocess.run(["git", "init", "-q", "-b", "main"], check=True)
+            for number in ("1", "2"):
+                tool.write_text(f"#!/bin/sh\necho {number}\n")
+                tool.chmod(0o755)
+                subprocess.run(["git", "add", "-A"], check=True)
+                subprocess.run([*git, "commit", "-qm", number], check=True)
+            for name, answer in (("main~1", "1\n"), ("main", "2\n"), ("main~1", "1\n")):
+                program = side_command.built(side_command.Side("", commit=name), Path("trees"))
+                self.assertEqual(subprocess.run([program], capture_output=True, text=True, check=True).stdout, answer)
+            script.write_text("#!/bin/sh\nexit 3\n")
+            subprocess.run([*git, "commit", "-qam", "broken"], check=True)
+            with self.assertRaisesRegex(HvdbError, "commit:main: scripts/build .* exit code 3; see trees/"):
+                side_command.built(side_command.Side("", commit="main"), Path("trees"))
+
+
+class CompareTest(GateCase):
+    def stores(self, count: int, slow: float, **of_b: object) -> tuple[Path, Path]:
+        a, b = self.folder / "a.db", self.folder / "b.db"
+        rng = np.random.default_rng(7)
+        for path, factor, spec, seed in ((a, 1.0, {}, 1), (b, slow, of_b, 2)):
+            times = 1.25 * factor * (1 + 0.003 * rng.standard_normal(count))
+            make(path, *(SessionSpec(noise=0.001, steps=9, full=time, **spec) for time in times), seed=seed)
+        return a, b
+
+    def test_two_stores(self) -> None:
+        a, b = self.stores(6, 1.05)
+        done = self.run_it("compare", a, b, "--json", "v.json")
+        self.assertEqual(done.returncode, 1, done.stderr)
+        self.assertIn("A and B were not measured in turn", done.stdout)
+        self.assertRegex(done.stdout, r"exposed_communication: \+[345]\.\d+ \[\+\d.*\] % of A's step time")
+        document = json.loads((self.folder / "v.json").read_text())
+        jsonschema.validate(document, SCHEMA)
+        self.assertEqual(self.run_it("compare", b, a).returncode, 0, "faster is no regression")
+
+    def test_too_few_sessions_are_inconclusive(self) -> None:
+        a, b = self.stores(1, 1.3)
+        done = self.run_it("compare", a, b)
+        self.assertEqual(done.returncode, 3, done.stderr)
+        self.assertRegex(done.stdout, r"\+30\.\d\d \[\?, \?\]")
+
+    def test_what_is_not_comparable_is_refused(self) -> None:
+        facts = {"cpu.model": ("Other <b>\x1b[31m", 1), "git.commit": ("abc", 1), "host.name": ("n1", 0)}
+        a, b = self.stores(5, 1.0, provenance=facts, fingerprint="00000000000000bb")
+        done = self.run_it("compare", a, b)
+        self.assertEqual((done.returncode, done.stdout), (4, ""))
+        self.assertRegex(done.stderr, r"cpu.model: 'Test CPU' in A, 'Other <b>\\x1b\[31m' in B.*--expect cpu.model")
+        done = self.run_it("compare", a, b, "--expect", "cpu.*", "--markdown", "v.md")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertNotIn("<b>", (self.folder / "v.md").read_text())
+        self.assertNotIn("\x1b", done.stdout)
+
+    def test_other_work_missing_and_empty(self) -> None:
+        a, b = self.stores(5, 1.0, model="vgg16")
+        self.assertEqual(self.run_it("compare", a, b).returncode, 4)
+        self.assertRegex(self.run_it("compare", a).stderr, "holds no pairs of a gate; name the store of side B")
+        make(self.folder / "cut.db", SessionSpec(status="incomplete"))
+        done = self.run_it("compare", a, self.folder / "cut.db")
+        self.assertEqual(done.returncode, 2)
+        self.assertRegex(done.stderr, "no complete, untraced, measured run to compare")
+
+    def test_a_strangers_labels(self) -> None:
+        def session(**labels: str) -> SessionSpec:
+            return SessionSpec(provenance={f"label.gate.{key}": (value, 0) for key, value in labels.items()})
+
+        plan = OrderTest.PLAN.text()
+        for labels, message in (
+            ({"cell": "one", "side": "c", "pair": "1", "plan": plan}, "'c' is neither a nor b"),
+            ({"cell": "one", "side": "a", "pair": "-1", "plan": plan}, "'-1' is no number of a pair"),
+            ({"cell": "one", "side": "a", "pair": "1", "plan": "{"}, "label gate.plan is no plan"),
+        ):
+            with self.subTest(labels):
+                self.db.unlink(missing_ok=True)
+                make(self.db, session(**labels))
+                done = self.run_it("compare", self.db)
+                self.assertEqual((done.returncode, done.stdout), (4, ""))
+                self.assertIn(message, done.stderr)
+
+
+class RealTest(unittest.TestCase):
+    """A short gate of the real program: two equal sides, with the decomposition."""
+
+    @unittest.skipUnless(os.environ.get("HVD_BENCH"), "needs HVD_BENCH, a built hvd_bench")
+    def test_a_short_gate(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            work = "--model resnet50 --image-size 32 --batch-size 1 --threads 1 --ranks 2 --num-warmup-batches 1"
+            done = subprocess.run(
+                [REPOSITORY / "scripts" / "gate", "--b", "--seed 2", "--cell", f"{work} --num-iters 4 --efficiency",
+                 "--pairs", "5", "--threshold", "90", "--db", "g.db", "--seconds", "5"],
+                capture_output=True, text=True, timeout=280, check=False, cwd=folder,
+            )  # fmt: skip
+            self.assertIn(done.returncode, (0, 3), done.stdout + done.stderr)
+            self.assertRegex(done.stdout, r"cell-1 .* 5 pairs +(PASS|INCONCLUSIVE)")
+            self.assertNotIn("which term moved is not known", done.stdout)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,193 @@
+"""The exact tests and the verdicts: hand-computed cases, scipy's tests, and error rates over many simulated gates."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import unittest
+
+import numpy as np
+from scipy import stats
+
+import synthetic_store  # noqa: F401  (sets the path)
+
+from hvdb import exact, verdict
+from hvdb.errors import HvdbError
+from hvdb.verdict import Trial, Verdict
+
+
+def at_most(events: int, trials: int) -> float:
+    """The upper end of the exact one-sided 99.9 % interval (Clopper and Pearson) of a rate."""
+    return float(stats.beta.ppf(0.999, events + 1, trials - events))
+
+
+class ExactTest(unittest.TestCase):
+    def test_every_assignment_of_signs_is_counted(self) -> None:
+        differences = np.array([0.5, -0.1, 0.3, 0.3, -0.2, 0.9])
+        ranks = stats.rankdata(np.abs(differences))
+        observed = ranks[differences > 0].sum()
+        sums = [ranks[list(signs)].sum() for signs in itertools.product((False, True), repeat=6)]
+        share = sum(one >= observed for one in sums) / len(sums)
+        self.assertAlmostEqual(exact.signed_rank_p(differences), share)
+
+    def test_a_difference_of_zero_counts_against_a_rejection(self) -> None:
+        self.assertEqual(exact.signed_rank_p(np.zeros(8)), 1.0)
+        self.assertEqual(exact.signed_rank_p(np.array([0.0, 1.0, 2.0])), 0.25)
+
+    def test_without_ties_scipy_agrees(self) -> None:
+        rng = np.random.default_rng(1)
+        for count in (1, 2, 5, 12, 30):
+            differences = rng.normal(0.3, 1, count)
+            theirs = stats.wilcoxon(differences, alternative="greater", method="exact").pvalue
+            self.assertAlmostEqual(exact.signed_rank_p(differences), theirs, places=12)
+            first, second = rng.normal(0, 1, count), rng.normal(0.5, 1, count + 2)
+            theirs = stats.mannwhitneyu(second, first, alternative="greater", method="exact").pvalue
+            self.assertAlmostEqual(exact.rank_sum_p(first, second), theirs, places=12)
+
+    def test_an_interval_ends_where_the_test_stops_rejecting(self) -> None:
+        rng = np.random.default_rng(2)
+        for count in (6, 9, 15):
+            differences = rng.standard_t(3, count)
+            effect = exact.paired_effect(differences, 0.95)
+            self.assertLessEqual(exact.signed_rank_p(differences - effect.low + 1e-9), 0.025)
+            self.assertGreater(exact.signed_rank_p(differences - effect.low - 1e-9), 0.025)
+            first, second = rng.standard_t(3, count), rng.standard_t(3, count + 1)
+            effect = exact.unpaired_effect(first, second, 0.95)
+            self.assertLessEqual(exact.rank_sum_p(first + effect.low - 1e-9, second), 0.025)
+            self.assertGreater(exact.rank_sum_p(first + effect.low + 1e-9, second), 0.025)
+
+    def test_too_few_observations_bound_nothing(self) -> None:
+        effect = exact.paired_effect(np.array([0.1, 0.2, 0.3, 0.4, 0.5]), 0.95)  # 2^-5 > 0.025
+        self.assertEqual((effect.low, effect.high), (-math.inf, math.inf))
+        self.assertAlmostEqual(effect.value, 0.3)
+        effect = exact.unpaired_effect(np.arange(3.0), np.arange(3.0) + 5, 0.95)  # 1 / 20 > 0.025
+        self.assertEqual((effect.low, effect.high), (-math.inf, math.inf))
+        self.assertTrue(math.isfinite(exact.unpaired_effect(np.arange(4.0), np.arange(4.0), 0.95).low))  # 1 / 70
+
+    def test_intervals_hold_the_truth_as_often_as_they_say(self) -> None:
+        rng = np.random.default_rng(3)
+        shapes = {
+            "normal": lambda size: rng.normal(0, 1, size),
+            "heavy tails": lambda size: rng.standard_t(2, size),
+            "load during a part": lambda size: rng.normal(0, 1, size) * rng.choice([1, 20], size, p=[0.7, 0.3]),
+        }
+        for name, shape in shapes.items():
+            for count in (6, 12):
+                with self.subTest(name, count=count):
+                    rows = shape((4000, count))
+                    low = exact.paired_lower_bounds(rows, 0.025)
+                    high = -exact.paired_lower_bounds(-rows, 0.025)
+                    missed = int(np.sum((low > 0) | (high < 0)))
+                    self.assertLessEqual(missed / 4000, at_most(200, 4000))
+
+
+class LookTest(unittest.TestCase):
+    def test_looks_leave_room_for_a_verdict(self) -> None:
+        self.assertEqual(verdict.plan_looks(1, 12), (6, 9, 12))
+        for cells, cap in ((1, 5), (1, 12), (3, 12), (9, 24)):
+            looks = verdict.plan_looks(cells, cap)
+            self.assertEqual(looks[-1], cap)
+            self.assertEqual(sorted(set(looks)), list(looks))
+            self.assertLessEqual(2.0 ** -looks[0], verdict.ALPHA / (cells * len(looks)))
+
+    def test_too_few_pairs_to_ever_reject_are_refused(self) -> None:
+        with self.assertRaisesRegex(HvdbError, r"4 pairs can never lead to a verdict on 1 cell:.* at least 5 pairs"):
+            verdict.plan_looks(1, 4)
+        with self.assertRaisesRegex(HvdbError, r"on 4 cells:.* at least 7 pairs"):
+            verdict.plan_looks(4, 6)
+
+    def test_holm(self) -> None:
+        self.assertEqual(verdict.holm({"a": 0.01, "b": 0.04, "c": 0.02}, 0.05), {"a", "b", "c"})
+        self.assertEqual(verdict.holm({"a": 0.01, "b": 0.04, "c": 0.03}, 0.05), {"a"})
+        self.assertEqual(verdict.holm({"a": 0.02, "b": 0.001, "c": 0.9}, 0.05), {"b", "a"})
+
+    def test_a_decided_cell_keeps_its_judgement(self) -> None:
+        trial = Trial({"fast": 0.02, "noisy": 0.02}, looks=2)
+        noisy = np.array([0.3, -0.3, 0.2, -0.25, 0.1, -0.1, 0.02, 0.05])
+        steady = np.linspace(-0.001, 0.001, 8)
+        first = trial.look({"fast": steady, "noisy": noisy})
+        self.assertEqual(first["fast"].verdict, Verdict.PASS)
+        self.assertEqual(trial.undecided, ["noisy"])
+        second = trial.look({"noisy": np.concatenate((noisy, noisy))})
+        self.assertEqual(second["fast"], first["fast"])
+        self.assertEqual(second["noisy"].observations, (16, 16))
+
+    def test_detectable_is_found_as_often_as_it_says(self) -> None:
+        rng = np.random.default_rng(4)
+        spread, pairs, level = 0.01, 12, 0.05
+        each = [verdict.detectable(rng.normal(0, spread, pairs), 0.02, level, seed=i) for i in range(60)]
+        known = float(np.median(each))
+        rows = rng.normal(math.log1p(known), spread, (2000, pairs))
+        found = np.mean(exact.paired_lower_bounds(rows, level) > math.log1p(0.02))
+        self.assertGreater(found, 0.85)
+        self.assertLess(found, 0.95)
+        self.assertIsNone(verdict.detectable(np.array([0.0, 0.1]), 0.02, level))
+
+    def test_no_cell_is_no_pass(self) -> None:
+        with self.assertRaises(ValueError):
+            verdict.exit_code([])
+        self.assertEqual(verdict.exit_code([Verdict.PASS, Verdict.INCONCLUSIVE]), 3)
+        self.assertEqual(verdict.exit_code([Verdict.INCONCLUSIVE, Verdict.REGRESSION]), 1)
+        self.assertEqual(verdict.exit_code([Verdict.PASS]), 0)
+
+
+class ErrorRateTest(unittest.TestCase):
+    """Whole gates with pairs drawn from known distributions. Seeds are fixed; bounds are at 99.9 %."""
+
+    GATES = 800
+
+    def gates(self, cells: int, cap: int, slowdown: float, draw: str, spread: float) -> tuple[int, int, int]:
+        """How many of GATES have any REGRESSION, any PASS, and nothing but REGRESSION; threshold 2 %."""
+        rng = np.random.default_rng(5)
+        looks = verdict.plan_looks(cells, cap)
+        worse = fine = all_worse = 0
+        for _ in range(self.GATES):
+            noise = spread * (rng.normal(size=(cells, cap)) if draw == "normal" else rng.standard_t(2, (cells, cap)))
+            rows = {f"cell-{i}": math.log1p(slowdown) + noise[i] for i in range(cells)}
+            trial = Trial(dict.fromkeys(rows, 0.02), len(looks))
+            for pairs in looks:
+                judged = trial.look({name: rows[name][:pairs] for name in trial.undecided})
+                if not trial.undecided:
+                    break
+            verdicts = [each.verdict for each in judged.values()]
+            worse += Verdict.REGRESSION in verdicts
+            fine += Verdict.PASS in verdicts
+            all_worse += set(verdicts) == {Verdict.REGRESSION}
+        return worse, fine, all_worse
+
+    def setUp(self) -> None:
+        resamples, verdict.RESAMPLES = verdict.RESAMPLES, 5  # what could have been seen is not looked at here
+        self.addCleanup(setattr, verdict, "RESAMPLES", resamples)
+
+    def test_false_alarms_at_a_slowdown_of_exactly_the_threshold(self) -> None:
+        nominal = int(verdict.ALPHA * self.GATES)
+        for cells, draw in ((1, "normal"), (1, "heavy tails"), (3, "normal"), (3, "heavy tails")):
+            with self.subTest(cells=cells, draw=draw):
+                worse, fine, _ = self.gates(cells, 12, 0.02, draw, 0.008)
+                self.assertLessEqual(worse, at_most(nominal, self.GATES) * self.GATES)
+                self.assertLessEqual(fine, at_most(nominal, self.GATES) * self.GATES)
+
+    def test_power(self) -> None:
+        self.assertGreaterEqual(self.gates(1, 12, 0.03, "normal", 0.008)[2], 0.9 * self.GATES)
+        self.assertGreaterEqual(self.gates(1, 10, 0.05, "normal", 0.015)[2], 0.8 * self.GATES)
+        worse, fine, _ = self.gates(1, 12, 0.0, "normal", 0.008)
+        self.assertEqual(worse, 0)
+        self.assertGreaterEqual(fine, 0.9 * self.GATES)
+
+    def test_unpaired_runs(self) -> None:
+        rng = np.random.default_rng(6)
+        wrong = found = 0
+        for _ in range(400):
+            a = rng.normal(0, 0.005, 6)
+            b = rng.normal(math.log1p(0.02), 0.005, 6)
+            judged = verdict.judge_unpaired({"same": (a, b), "slower": (a, b + 0.03)}, {"same": 0.02, "slower": 0.02})
+            wrong += judged["same"].verdict is not Verdict.INCONCLUSIVE
+            found += judged["slower"].verdict is Verdict.REGRESSION
+        self.assertLessEqual(wrong, at_most(40, 400) * 400)  # REGRESSION and PASS may each be wrong in 5 %
+        self.assertGreaterEqual(found, 380)
+        few = verdict.judge_unpaired({"few": (np.zeros(2), np.ones(2))}, {"few": 0.02})["few"]
+        self.assertEqual((few.verdict, few.detectable), (Verdict.INCONCLUSIVE, None))
+
+
+if __name__ == "__main__":
+    unittest.main()
