@@ -1,4 +1,4 @@
-"""Entry point of scripts/{efficiency,plot,merge,rerun,report,reproduce}: `python -m hvdb COMMAND ...`."""
+"""Entry point of scripts/{efficiency,plot,merge,ranks,rerun,report,reproduce}: `python -m hvdb COMMAND ...`."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from hvdb import (
     merge,
     printable,
     published,
+    ranks,
     report,
     reproduce,
     rerun,
@@ -295,6 +296,7 @@ COMMANDS = {
     "efficiency": run_efficiency,
     "plot": run_plot,
     "merge": run_merge,
+    "ranks": ranks.main,
     "rerun": run_rerun,
     "report": run_report,
     "reproduce": reproduce.main,
