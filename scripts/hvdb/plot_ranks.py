@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -42,7 +43,7 @@ def columns(ratios: np.ndarray, most: int = MOST_COLUMNS) -> np.ndarray:
     if samples <= most:
         return ratios
     begins = np.linspace(0, samples, most + 1).astype(int)
-    return np.stack([np.median(ratios[:, a:b], axis=1) for a, b in zip(begins, begins[1:], strict=False)], axis=1)
+    return np.stack([np.median(ratios[:, a:b], axis=1) for a, b in pairwise(begins)], axis=1)
 
 
 def limit(percent: np.ndarray, threshold: float) -> float:
@@ -85,8 +86,8 @@ def _heat_map(axes: Axes, bar: Axes, picture: Picture, slow: list[int]) -> None:
         for rank in begins:
             axes.axhline(rank - 0.5, color=figure.INK, linewidth=0.6)
         for rank, after in zip([0, *begins], [*begins, ranks], strict=True):
-            host = printable.label(picture.hosts[rank])
-            name = host if len(host) <= 12 else f"{host[:11]}…"
+            host = printable.terminal(picture.hosts[rank])
+            name = printable.label(host if len(host) <= 12 else f"{host[:11]}…")
             axes.text(1.022, 1 - (rank + after) / 2 / ranks, name, transform=axes.transAxes, fontsize=7.5, va="center")
 
 

@@ -27,6 +27,7 @@ from hvdb.runs import Run
 from hvdb.slow_ranks import CONFIDENCE, FEWEST_STEPS, MAJORITY, Finding, Findings
 
 SHOWN_RANKS = 16
+LONGEST_HOST = 48  # characters shown of the name of a host
 HEADER = ("rank", "host", "node", "device", "ms", f"slower % [{100 * CONFIDENCE:g} %]", "verdict")
 # The kinds of samples that hold a rank's own work, and why they do.
 OWN_WORK = {
@@ -103,7 +104,9 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument("--seed", type=int, default=1, help="of the simulation behind the test (default: 1)")
     made.add_argument("--all", action="store_true", help=f"show all ranks, not only the slowest {SHOWN_RANKS}")
-    made.add_argument("--json", action="store_true", help="one JSON document: seconds, and fractions (0.05: 5 %% slower)")
+    made.add_argument(
+        "--json", action="store_true", help="one JSON document: seconds, and fractions (0.05: 5 %% slower)"
+    )
     made.add_argument("--out", type=Path, metavar="FOLDER", help="draw one picture for each run into this folder")
     made.add_argument("--format", choices=("png", "svg"), action="append", help="png (default), svg or both")
     return made
@@ -112,8 +115,12 @@ def parser() -> argparse.ArgumentParser:
 def newest(found: Sequence[Run]) -> list[Run]:
     """The last of `found`, oldest first, of each configuration, phase and number of ranks, in the same order."""
     columns = (*comparable.CURVE_COLUMNS, "phase", "world_size", "allocation_size", "nodes")
-    last = {tuple(run.columns[name] for name in columns): run for run in found}
-    return sorted(last.values(), key=found.index)
+    last: dict[tuple, Run] = {}
+    for run in found:
+        key = tuple(run.columns[name] for name in columns)
+        last.pop(key, None)
+        last[key] = run
+    return list(last.values())
 
 
 def select(found: Sequence[Run], arguments: argparse.Namespace) -> efficiency.Selection:
@@ -122,9 +129,7 @@ def select(found: Sequence[Run], arguments: argparse.Namespace) -> efficiency.Se
         return efficiency.Selection([runs.find(list(found), prefix) for prefix in arguments.run], [])
     wanted = [run for run in found if arguments.phase in (None, run.phase)]
     several = [run for run in wanted if run.world_size > 1 or arguments.phase == "solo"]
-    kept = efficiency.select(
-        several, traced=arguments.traced, origin=arguments.origin, incomplete=arguments.incomplete
-    )
+    kept = efficiency.select(several, traced=arguments.traced, origin=arguments.origin, incomplete=arguments.incomplete)
     chosen = newest(kept.runs)
     left_out = list(kept.left_out)
     if alone := len(wanted) - len(several):
@@ -153,8 +158,9 @@ def own_work(run: Run) -> str:
 
 def matrix(run: Run, kind: str, by_rank: dict[int, np.ndarray]) -> np.ndarray:
     """Samples of all ranks, seconds (ranks, samples), cut to the shortest rank. Errors: CannotTell."""
-    if missing := [rank for rank in range(run.world_size) if rank not in by_rank]:
-        raise CannotTell(f"{kind} is missing for {len(missing)} of {run.world_size} ranks, the first rank {missing[0]}")
+    if missing := run.world_size - len(by_rank):
+        first = next(rank for rank in range(run.world_size) if rank not in by_rank)
+        raise CannotTell(f"{kind} of {missing} of its {run.world_size} ranks is missing, the first is rank {first}")
     steps = min(map(len, by_rank.values()))
     if steps < FEWEST_STEPS:
         raise CannotTell(f"{steps} samples of a rank are too few: {FEWEST_STEPS} at least (--num-iters, --max-time)")
@@ -214,9 +220,17 @@ def verdict(examined: Examined, rank: int) -> str:
     return "slow" if rank in found.slow_ranks else "unclear" if rank in found.unclear_ranks else "ok"
 
 
+def short(host: str) -> str:
+    """The name of a host, made printable and cut if it is very long."""
+    name = printable.terminal(host)
+    return name if len(name) <= LONGEST_HOST else f"{name[: LONGEST_HOST - 1]}…"
+
+
 def _slower(finding: Finding) -> str:
     """`5.1 [4.6, 5.7]`, in %."""
-    return tables.estimate(Estimate(finding.slower, finding.low, finding.high), 100.0, lambda value: f"{value:.1f}")
+    return tables.estimate(
+        Estimate(finding.slower, finding.low, finding.high), 100.0, lambda value: f"{round(value, 1) + 0:.1f}"
+    )
 
 
 def _amount(finding: Finding) -> str:
@@ -250,7 +264,7 @@ def rows(examined: Examined) -> list[tuple[str, ...]]:
         made.append(
             (
                 str(rank),
-                host,
+                short(host),
                 nodes.get(host, "?"),
                 examined.devices[rank],
                 tables.number(medians[rank]),
@@ -272,13 +286,13 @@ def conclusions(examined: Examined, threshold: float) -> list[str]:
     found = examined.findings
 
     def name(rank: int) -> str:
-        where = [f"host {examined.hosts[rank]}"] if examined.hosts else []
+        where = [f"host {short(examined.hosts[rank])}"] if examined.hosts else []
         return f"rank {rank} ({', '.join([*where, examined.devices[rank]])})"
 
     worst = worst_first(found)
     nodes = [
-        f"all {examined.hosts.count(host)} ranks of node {host} are slow: the node is {_amount(found.nodes[host])} "
-        f"slower than the median of the other nodes"
+        f"all {examined.hosts.count(host)} ranks of node {short(host)} are slow: "
+        f"the node is {_amount(found.nodes[host])} slower than the median of the other nodes"
         for host in found.slow_nodes
     ]
     slow = [
@@ -297,7 +311,9 @@ def conclusions(examined: Examined, threshold: float) -> list[str]:
         return said
     nobody = f"no rank is slower than the others by {100 * threshold:g} % or more"
     reach = max(finding.high for finding in found.ranks)
-    return [nobody if reach < threshold else f"{nobody}, as far as can be told: intervals reach up to {100 * reach:.1f} %"]
+    return [
+        nobody if reach < threshold else f"{nobody}, as far as can be told: intervals reach up to {100 * reach:.1f} %"
+    ]
 
 
 def text(examined: Examined, threshold: float, shown: int | None) -> list[str]:
@@ -344,13 +360,13 @@ def _say(line: object, stream: TextIO | None = None) -> None:
     print(printable.terminal(line), file=stream)
 
 
-def _draw(examined: Examined, threshold: float, folder: Path, forms: Sequence[str]) -> None:
+def _draw(examined: Examined, threshold: float, folder: Path, forms: Sequence[str]) -> list[Path]:
     from hvdb import plot_ranks  # matplotlib is slow to import
 
-    for form in forms:
-        path = printable.file_in(folder, "ranks_", f"{examined.run.phase}_{examined.run.short_id}", f".{form}")
-        picture = plot_ranks.Picture(title(examined), examined.kind, examined.seconds, examined.hosts, threshold)
-        _say(plot_ranks.draw(picture, examined.findings, path, examined.run.uuid), sys.stderr)
+    run = examined.run
+    picture = plot_ranks.Picture(title(examined), examined.kind, examined.seconds, examined.hosts, threshold)
+    files = [printable.file_in(folder, "ranks_", f"{run.phase}_{run.short_id}", f".{form}") for form in forms]
+    return [plot_ranks.draw(picture, examined.findings, file, run.uuid) for file in files]
 
 
 def main(argv: Sequence[str]) -> int:
@@ -373,14 +389,17 @@ def main(argv: Sequence[str]) -> int:
         except (CannotTell, NotComparable) as error:
             refused[run.uuid] = error
             continue
+        if codes and not arguments.json:
+            print()
         codes.add(examined.exit_code)
         if arguments.json:
             documents.append(document(examined))
         else:
-            for line in [*text(examined, threshold, None if arguments.all else SHOWN_RANKS), ""]:
+            for line in text(examined, threshold, None if arguments.all else SHOWN_RANKS):
                 _say(line)
         if arguments.out:
-            _draw(examined, threshold, arguments.out, arguments.format or ["png"])
+            for path in _draw(examined, threshold, arguments.out, arguments.format or ["png"]):
+                _say(path, sys.stderr if arguments.json else None)
     for uuid, error in refused.items():
         codes.add(error.exit_code)
         _say(f"run {uuid[:8]}: {error}", sys.stderr)

@@ -26,10 +26,11 @@ CONFIDENCE = 0.99
 DEVIATE = NormalDist().inv_cdf(0.5 + CONFIDENCE / 2)
 # Share of healthy runs with any accusation. Four members are the fewest to be scored, so that at most one healthy
 # member in a hundred is accused.
-FALSE_ALARMS = 0.04
+FALSE_ALARMS = 0.03
 MAJORITY = 4
 FEWEST_STEPS = 10
-HEALTHY_RUNS = 10_000  # simulated for critical_score(): 400 of them lie beyond it
+# Runs simulated for critical_score(), fewer for many members; FALSE_ALARMS of them lie beyond it.
+FEWEST_RUNS, MOST_RUNS, DRAWN = 2**13, 2**16, 2**22
 MAD_TO_DEVIATION = 1.4826  # of a normal distribution
 # Standard error below which differences do not count: 0.01 %. Only times without any noise are that close.
 LEAST_ERROR = 1e-4
@@ -53,8 +54,8 @@ class Finding:
 
 @dataclass(frozen=True)
 class Findings:
-    """Of one run. `ranks`: in the order of the ranks. `nodes`: by host; empty unless there are several, one of which has
-    several ranks.
+    """What was found in one run. `ranks`: in the order of the ranks. `nodes`: by host; empty if there is only one, or
+    if each has one rank.
 
     slow_nodes: hosts all of whose ranks are slow. slow_ranks and unclear_ranks: those of the other hosts.
     """
@@ -93,10 +94,11 @@ def _median_intervals(series: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.nd
     """Lower and upper end of the interval of each row's median, and whether the row is long enough for one.
 
     The ends are order statistics (the sign test's interval, whatever the distribution), as far apart as for the number
-    of independent steps that an AR(1) series of the same lag-one autocorrelation is worth.
+    of independent steps that an AR(1) series of the same lag-one autocorrelation is worth. Simulated: 99 % intervals
+    hold the true median in 98 % of series and more, but in 94 % of series of only ten steps at autocorrelation 0.6.
     """
     steps = series.shape[1]
-    rho = np.array([lag_one_autocorrelation(row) for row in series])
+    rho = np.array([0.0 if row.min() == row.max() else lag_one_autocorrelation(row) for row in series])
     reach = DEVIATE / 2 * np.sqrt(steps * (1 + rho) / (1 - rho))
     middle = (steps - 1) / 2
     ordered = np.sort(series, axis=1)
@@ -123,10 +125,11 @@ def critical_score(members: int, seed: int = 1) -> float:
     Found by simulation: healthy members differ by a normal distribution of any width.
     """
     rng = np.random.default_rng(seed)
-    runs_at_once = max(1, 2**20 // members)
+    runs = min(MOST_RUNS, max(FEWEST_RUNS, DRAWN // members))
+    at_once = max(1, 2**20 // members)
     largest = []
-    for done in range(0, HEALTHY_RUNS, runs_at_once):
-        drawn = rng.standard_normal((members, min(runs_at_once, HEALTHY_RUNS - done)))
+    for done in range(0, runs, at_once):
+        drawn = rng.standard_normal((members, min(at_once, runs - done)))
         largest.append(scores((drawn - _medians_of_others(drawn)).T).max(axis=1))
     return float(np.quantile(np.concatenate(largest), 1 - FALSE_ALARMS))
 
