@@ -92,7 +92,7 @@ def _heat_map(axes: Axes, bar: Axes, picture: Picture, slow: list[int]) -> None:
 
 
 def _intervals(axes: Axes, picture: Picture, findings: Findings, looks: dict[str, list[int]]) -> None:
-    order = sorted(range(len(findings.ranks)), key=lambda rank: -findings.ranks[rank].slower)
+    order = findings.slowest_first
     places = {rank: place for place, rank in enumerate(order)}
     few = len(order) <= MOST_NAMED
     for name, ranks in looks.items():

@@ -78,6 +78,13 @@ def _percent(text: str) -> float:
     return value
 
 
+def _seed(text: str) -> int:
+    value = int(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"'{text}' is below 0")
+    return value
+
+
 def parser() -> argparse.ArgumentParser:
     """The command line of scripts/ranks."""
     made = argparse.ArgumentParser(
@@ -102,7 +109,9 @@ def parser() -> argparse.ArgumentParser:
         metavar="PERCENT",
         help="by how much a rank must be slower to be called slow (default: 2)",
     )
-    made.add_argument("--seed", type=int, default=1, help="of the simulation behind the test (default: 1)")
+    made.add_argument(
+        "--seed", type=_seed, metavar="N", default=1, help="of the simulation behind the test (default: 1)"
+    )
     made.add_argument("--all", action="store_true", help=f"show all ranks, not only the slowest {SHOWN_RANKS}")
     made.add_argument(
         "--json", action="store_true", help="one JSON document: seconds, and fractions (0.05: 5 %% slower)"
@@ -190,11 +199,11 @@ def examine(run: Run, kind: str, by_rank: dict[int, np.ndarray], threshold: floa
     require_equal_devices(run)
     seconds = matrix(run, kind, by_rank)
     ranks, samples = seconds.shape
-    rows = {row["rank"]: row for row in run.ranks}
-    known = len(rows) == ranks
-    hosts = [rows[rank]["host"] for rank in range(ranks)] if known else []
+    placed = {row["rank"]: row for row in run.ranks}
+    known = len(placed) == ranks
+    hosts = [placed[rank]["host"] for rank in range(ranks)] if known else []
     on_gpus = run.device == "cuda" and known
-    devices = [f"GPU {rows[rank]['local_rank']}" if on_gpus else run.device for rank in range(ranks)]
+    devices = [f"GPU {placed[rank]['local_rank']}" if on_gpus else run.device for rank in range(ranks)]
     notes = [
         f"the ranks' GPUs differ in {key.removeprefix('gpu.')}: {run.fact(key)}"
         for key in REASON_FACTS
@@ -249,17 +258,12 @@ def title(examined: Examined) -> str:
     return f"run {run.short_id} of {run.started_utc}: {', '.join(words)}"
 
 
-def worst_first(findings: Findings) -> list[int]:
-    """All ranks, the slowest first."""
-    return sorted(range(len(findings.ranks)), key=lambda rank: -findings.ranks[rank].slower)
-
-
 def rows(examined: Examined) -> list[tuple[str, ...]]:
     """One tuple of strings per rank, under HEADER, the slowest first. ms: the median of its own work."""
     nodes = {host: str(number) for number, host in enumerate(dict.fromkeys(examined.hosts))}
     medians = 1000.0 * np.median(examined.seconds, axis=1)
     made = []
-    for rank in worst_first(examined.findings):
+    for rank in examined.findings.slowest_first:
         host = examined.hosts[rank] if examined.hosts else "?"
         made.append(
             (
@@ -273,6 +277,13 @@ def rows(examined: Examined) -> list[tuple[str, ...]]:
             )
         )
     return made
+
+
+def _doubt(finding: Finding, threshold: float) -> str:
+    """Why a rank that is slower by `threshold` or more is not accused."""
+    if finding.low < threshold:
+        return f"its interval reaches below {100 * threshold:g} %; more samples may tell"
+    return "the others differ from each other too much, or too few of its samples are independent"
 
 
 def _some(lines: Sequence[str], what: str) -> list[str]:
@@ -289,7 +300,6 @@ def conclusions(examined: Examined, threshold: float) -> list[str]:
         where = [f"host {short(examined.hosts[rank])}"] if examined.hosts else []
         return f"rank {rank} ({', '.join([*where, examined.devices[rank]])})"
 
-    worst = worst_first(found)
     nodes = [
         f"all {examined.hosts.count(host)} ranks of node {short(host)} are slow: "
         f"the node is {_amount(found.nodes[host])} slower than the median of the other nodes"
@@ -297,13 +307,12 @@ def conclusions(examined: Examined, threshold: float) -> list[str]:
     ]
     slow = [
         f"{name(rank)} is {_amount(found.ranks[rank])} slower than the median of the other ranks"
-        for rank in worst
+        for rank in found.slowest_first
         if rank in found.slow_ranks
     ]
     unclear = [
-        f"{name(rank)} may be slow, by {_amount(found.ranks[rank])}: that is within what the other ranks differ by, or "
-        "not certain enough; more samples may tell"
-        for rank in worst
+        f"{name(rank)} may be slow, by {_amount(found.ranks[rank])}: {_doubt(found.ranks[rank], threshold)}"
+        for rank in found.slowest_first
         if rank in found.unclear_ranks
     ]
     said = [*_some(nodes, "nodes"), *_some(slow, "slow ranks"), *_some(unclear, "ranks that may be slow")]

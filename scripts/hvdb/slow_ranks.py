@@ -29,6 +29,7 @@ DEVIATE = NormalDist().inv_cdf(0.5 + CONFIDENCE / 2)
 FALSE_ALARMS = 0.03
 MAJORITY = 4
 FEWEST_STEPS = 10
+PIECE = 2**20  # numbers compared at once: a million steps need little more memory than their times
 # Runs simulated for critical_score(), fewer for many members; FALSE_ALARMS of them lie beyond it.
 FEWEST_RUNS, MOST_RUNS, DRAWN = 2**13, 2**16, 2**22
 MAD_TO_DEVIATION = 1.4826  # of a normal distribution
@@ -66,6 +67,11 @@ class Findings:
     slow_ranks: list[int]
     unclear_ranks: list[int]
 
+    @property
+    def slowest_first(self) -> list[int]:
+        """All ranks, the slowest first."""
+        return sorted(range(len(self.ranks)), key=lambda rank: -self.ranks[rank].slower)
+
 
 def _medians_of_others(values: np.ndarray) -> np.ndarray:
     """For each entry of `values` (members, steps), the median over the other members of its step; the same shape."""
@@ -86,8 +92,12 @@ def log_ratios(seconds: np.ndarray) -> np.ndarray:
 
     seconds: (members, steps), above zero; two members or more.
     """
-    logarithms = np.log(seconds)
-    return logarithms - _medians_of_others(logarithms)
+    ratios = np.log(seconds)
+    at_once = max(1, PIECE // len(seconds))
+    for first in range(0, ratios.shape[1], at_once):
+        piece = ratios[:, first : first + at_once]
+        piece -= _medians_of_others(piece)
+    return ratios
 
 
 def _median_intervals(series: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -126,7 +136,7 @@ def critical_score(members: int, seed: int = 1) -> float:
     """
     rng = np.random.default_rng(seed)
     runs = min(MOST_RUNS, max(FEWEST_RUNS, DRAWN // members))
-    at_once = max(1, 2**20 // members)
+    at_once = max(1, PIECE // members)
     largest = []
     for done in range(0, runs, at_once):
         drawn = rng.standard_normal((members, min(at_once, runs - done)))

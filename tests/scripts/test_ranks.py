@@ -303,9 +303,18 @@ class StoreTest(unittest.TestCase):
         """The lower end of its interval is below the threshold: neither slow nor as the others."""
         self.make(slow=[2], factor=1.025)
         out, _ = self.call(code=3)
-        self.assertRegex(out, r"rank 2 \(host n0, cpu\) may be slow, by \d\.\d % \[")
+        line = (
+            r"\nrank 2 \(host n0, cpu\) may be slow, by \d\.\d % \[.*\]: its interval reaches below 2 %; more samples"
+        )
+        self.assertRegex(out, line)
         self.call("--threshold", 1, code=1)
         self.call("--threshold", 4, code=0)
+
+    def test_a_rank_among_others_that_differ_as_much(self) -> None:
+        self.make(world=4)
+        self.put(np.outer((1.00, 1.06, 1.10, 1.20), healthy(np.random.default_rng(1), "normal", (1, 60), 0)[0]))
+        out, _ = self.call(code=3)
+        self.assertRegex(out, r"\nrank 3 \(.*: the others differ from each other too much, or too few")
 
     def test_a_slow_node_is_named_and_not_its_ranks(self) -> None:
         self.make(world=16, slow=range(4, 8))
