@@ -19,7 +19,7 @@ from test_hostile_text import CONTROLS, HOSTILE
 
 from synthetic_store import SessionSpec, make
 
-from hvdb import figure, plot_ranks, ranks, runs, slow_ranks
+from hvdb import figure, plot_ranks, rank_work, runs, slow_ranks
 from hvdb.__main__ import main
 
 PROGRAM = Path(os.environ.get("HVD_BENCH", "hvd_bench"))
@@ -503,7 +503,7 @@ class ProgramTest(unittest.TestCase):
             self.assertIn("replayed compute", out.getvalue())
             self.assertEqual(out.getvalue().count("  replay  "), 4)
             (full,) = (run for run in runs.load([db]) if run.phase == "full")
-            ((_, by_rank),) = runs.samples_of_ranks([(full, ranks.own_work(full))])
+            ((_, by_rank),) = runs.samples_of_ranks([(full, rank_work.kind_of(full))])
             for values in by_rank.values():
                 self.assertAlmostEqual(float(np.median(values)), 0.02, delta=0.01)
 
