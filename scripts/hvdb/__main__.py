@@ -1,4 +1,4 @@
-"""Entry point of scripts/{efficiency,plot,merge,rerun,report,reproduce}: `python -m hvdb COMMAND ...`."""
+"""Entry point of scripts/{efficiency,plot,merge,ranks,rerun,report,reproduce}: `python -m hvdb COMMAND ...`."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from hvdb import (
     printable,
     process,
     published,
+    ranks,
     report,
     reproduce,
     rerun,
@@ -298,6 +299,7 @@ COMMANDS = {
     "efficiency": run_efficiency,
     "plot": run_plot,
     "merge": run_merge,
+    "ranks": ranks.main,
     "rerun": run_rerun,
     "report": run_report,
     "reproduce": reproduce.main,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -163,6 +163,24 @@ def load(paths: Iterable[Path | str]) -> list[Run]:
                         f"run {run.uuid} stands in {known.source} and in {path} with two contents; use one of them"
                     )
     return sorted(found.values(), key=lambda run: (run.started_utc, run.uuid))
+
+
+def samples_of_ranks(wanted: Iterable[tuple[Run, str]]) -> Iterator[tuple[Run, dict[int, np.ndarray]]]:
+    """For each (run, kind of sample): the run, and rank -> its samples as stored, (count,) of float64.
+
+    Unlike load(), it keeps the ranks apart; only one run is in memory at a time. Every store is opened once, so runs
+    come store by store. Units: as Samples. Errors: StoreError, also for a store that is no longer what it was.
+    """
+    by_source: dict[Path, list[tuple[Run, str]]] = {}
+    for run, kind in wanted:
+        by_source.setdefault(run.source, []).append((run, kind))
+    for source, members in by_source.items():
+        with store.open_readonly(source) as connection:
+            for run, kind in members:
+                rows = connection.execute(
+                    "SELECT rank, data FROM sample WHERE run_uuid = ? AND kind = ? ORDER BY rank", (run.uuid, kind)
+                )
+                yield run, {row["rank"]: np.frombuffer(row["data"], dtype="<f8") for row in rows}
 
 
 def find(runs: list[Run], prefix: str) -> Run:

@@ -54,7 +54,7 @@ class CommandTest(unittest.TestCase):
         self.assertEqual(len(done.stderr.strip().splitlines()), 1, f"one line, no traceback: {done.stderr}")
 
     def test_every_command_has_help_and_refuses_nonsense(self) -> None:
-        for command in ("efficiency", "plot", "merge", "rerun", "report"):
+        for command in ("efficiency", "plot", "merge", "ranks", "rerun", "report"):
             with self.subTest(command):
                 shown = run(command, "--help")
                 self.assertEqual(shown.returncode, 0, shown.stderr)

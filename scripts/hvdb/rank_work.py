@@ -1,0 +1,121 @@
+"""A rank's own work in a stored run, as far as the store tells, and what it says about slow ranks and nodes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from hvdb import slow_ranks
+from hvdb.errors import EXIT_CHECK_FAILED, EXIT_GOOD, EXIT_INCONCLUSIVE, HvdbError, NotComparable
+from hvdb.runs import Run
+from hvdb.slow_ranks import FEWEST_STEPS, MAJORITY, Findings
+
+# The kinds of samples that hold a rank's own work, and why they do.
+OWN_WORK = {
+    "compute_seconds": "forward and backward, which wait for no other rank; the steps of all ranks take equally long "
+    "where each waits for the slowest",
+    "step_seconds": "whole steps, which wait for no other rank in phase none",
+}
+# Facts about GPUs that make two of them different devices, and those that may be why one of equal GPUs is slow.
+DEVICE_FACTS = ("gpu.name", "gpu.compute_capability", "gpu.multiprocessors", "gpu.memory_bytes")
+REASON_FACTS = ("gpu.power_limit_watts", "gpu.max_sm_mhz", "gpu.max_memory_mhz", "gpu.ecc", "gpu.driver", "gpu.engines")
+BETWEEN_RANKS = "; "  # in such a fact, between the values of ranks that differ
+
+
+class CannotTell(HvdbError):
+    """A run that does not say whether one of its ranks is slow."""
+
+    exit_code = EXIT_INCONCLUSIVE
+
+
+@dataclass(frozen=True)
+class Examined:
+    """A run, the own work of its ranks, seconds (ranks, samples), and what was found in it.
+
+    hosts, devices: of each rank; hosts is empty if the store lacks one. notes: what a reader must know besides.
+    """
+
+    run: Run
+    kind: str
+    seconds: np.ndarray
+    hosts: list[str]
+    devices: list[str]
+    findings: Findings
+    notes: list[str]
+
+    @property
+    def exit_code(self) -> int:
+        if self.findings.slow_ranks or self.findings.slow_nodes:
+            return EXIT_CHECK_FAILED
+        return EXIT_INCONCLUSIVE if self.findings.unclear_ranks else EXIT_GOOD
+
+
+def kind_of(run: Run) -> str:
+    """The kind of samples that holds a rank's own work. Errors: CannotTell if the run has none."""
+    if "compute_seconds" in run.samples:
+        return "compute_seconds"
+    if "step_seconds" not in run.samples:
+        raise CannotTell("the store holds no samples of its ranks")
+    if run.phase == "none":
+        return "step_seconds"
+    raise CannotTell(
+        "the store holds step times only (no compute_seconds): every rank waits for the slowest in each step, so that "
+        "a slow rank cannot be told from those that wait for it"
+    )
+
+
+def matrix(run: Run, kind: str, by_rank: dict[int, np.ndarray]) -> np.ndarray:
+    """Samples of all ranks, seconds (ranks, samples), cut to the shortest rank. Errors: CannotTell."""
+    if missing := run.world_size - len(by_rank):
+        first = next(rank for rank in range(run.world_size) if rank not in by_rank)
+        raise CannotTell(f"{kind} of {missing} of its {run.world_size} ranks is missing, the first is rank {first}")
+    steps = min(map(len, by_rank.values()))
+    if steps < FEWEST_STEPS:
+        raise CannotTell(f"{steps} samples of a rank are too few: {FEWEST_STEPS} at least (--num-iters, --max-time)")
+    seconds = np.array([by_rank[rank][:steps] for rank in range(run.world_size)])
+    if not (seconds > 0).all():
+        raise CannotTell(f"{kind} holds times of 0, which have no ratio to others")
+    return seconds
+
+
+def require_equal_devices(run: Run) -> None:
+    """Raises NotComparable if the ranks' GPUs are of several models: the store does not say which rank has which."""
+    for key in DEVICE_FACTS:
+        if BETWEEN_RANKS in run.fact(key):
+            raise NotComparable(
+                f"its ranks have different GPUs ({key}: {run.fact(key)}), and the store does not say which rank has "
+                "which; only ranks of equal devices are compared, so measure each model alone"
+            )
+
+
+def examine(run: Run, kind: str, by_rank: dict[int, np.ndarray], threshold: float, seed: int) -> Examined:
+    """What the samples `by_rank` of `kind` say about the ranks of `run`. threshold: a fraction.
+
+    Errors: CannotTell, NotComparable.
+    """
+    if run.world_size < 2:
+        raise CannotTell("one rank has no others to be compared with")
+    require_equal_devices(run)
+    seconds = matrix(run, kind, by_rank)
+    ranks, samples = seconds.shape
+    placed = {row["rank"]: row for row in run.ranks}
+    known = len(placed) == ranks
+    hosts = [placed[rank]["host"] for rank in range(ranks)] if known else []
+    on_gpus = run.device == "cuda" and known
+    devices = [f"GPU {placed[rank]['local_rank']}" if on_gpus else run.device for rank in range(ranks)]
+    notes = [
+        f"the ranks' GPUs differ in {key.removeprefix('gpu.')}: {run.fact(key)}"
+        for key in REASON_FACTS
+        if BETWEEN_RANKS in run.fact(key)
+    ]
+    if longest := max(map(len, by_rank.values())) - samples:
+        notes.append(f"some ranks have up to {longest} samples more than others; the first {samples} of each are used")
+    if not known:
+        notes.append("the store does not say on which host each rank ran, so nodes are not compared")
+    findings = slow_ranks.examine(seconds, hosts, threshold, seed)
+    if ranks < MAJORITY:
+        notes.append(f"{ranks} ranks have no majority: which of them is usual, and which is not, cannot be told")
+    if 0 < len(findings.nodes) < MAJORITY:
+        notes.append(f"{len(findings.nodes)} nodes have no majority: which is usual, and which is not, cannot be told")
+    return Examined(run, kind, seconds, hosts, devices, findings, notes)
