@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hvdb import efficiency, gate_plan, printable, runs, sides, verdict, verdict_report, whole_file
+from hvdb import efficiency, gate_plan, printable, runs, sides, store, verdict, verdict_report, whole_file
 from hvdb.errors import HvdbError, NotComparable
 from hvdb.runs import Run
 from hvdb.sides import Cell
@@ -46,6 +46,15 @@ def add_judging(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the verdicts as JSON")
     parser.add_argument("--junit", type=Path, metavar="FILE", help="write them as JUnit XML")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write them for a merge request's comment")
+
+
+def require_free_outputs(arguments: argparse.Namespace) -> None:
+    """Before anything is measured. Errors: HvdbError for a verdict's file that is a database or has no folder."""
+    for file in (arguments.json, arguments.junit, arguments.markdown):
+        if file and store.is_database(file):
+            raise HvdbError(f"{file}: is a database, which the verdicts would replace; name another file")
+        if file and not file.parent.is_dir():
+            raise HvdbError(f"{file}: there is no folder {file.parent}; make it, or name another file")
 
 
 def show(outcomes: Sequence[Outcome], arguments: argparse.Namespace, title: str) -> int:
@@ -96,14 +105,14 @@ def judge_unpaired(cells: Sequence[Cell], threshold: float, expected: Sequence[s
     return [verdict_report.outcome(cell, judged[cell.name]) for cell in cells]
 
 
-def _of_a_gate(store: Path) -> list[Outcome]:
-    """The verdicts of the gate that filled `store`, recomputed from its pairs. Errors: HvdbError."""
-    found = load([store])
+def _of_a_gate(file: Path) -> list[Outcome]:
+    """The verdicts of the gate that filled the store `file`, recomputed from its pairs. Errors: HvdbError."""
+    found = load([file])
     plans = {run.fact(sides.PLAN) for run in found}
     if plans == {""}:
-        raise HvdbError(f"{store}: holds no pairs of a gate; name the store of side B as well")
+        raise HvdbError(f"{file}: holds no pairs of a gate; name the store of side B as well")
     if len(plans) > 1:
-        raise NotComparable(f"{store}: holds runs of {len(plans)} plans; give a store of one gate")
+        raise NotComparable(f"{file}: holds runs of {len(plans)} plans; give a store of one gate")
     return gate_plan.outcomes(gate_plan.read(plans.pop()), sides.labelled(found))
 
 
@@ -132,6 +141,7 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str]) -> int:
     """Prints the verdicts; returns the exit code. Errors: HvdbError."""
     arguments = parser().parse_args(argv)
+    require_free_outputs(arguments)
     if arguments.b is None:
         if arguments.threshold is not None:
             raise HvdbError("--threshold: the pairs of a gate are judged by the threshold that it was planned with")

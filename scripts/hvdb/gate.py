@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hvdb import compare, edge, efficiency, gate_plan, process, rerun, runs, side_command, sides, tables, verdict
-from hvdb.errors import EXIT_GOOD, HvdbError
+from hvdb.errors import EXIT_GOOD, HvdbError, NotComparable
 from hvdb.gate_plan import Plan
 from hvdb.runs import Run
 from hvdb.side_command import Side
@@ -25,8 +25,6 @@ DEFAULT_PAIRS, DEFAULT_SECONDS = 12, 5.0
 # Of each run's median. The spread between runs is larger than this on most machines, so that longer runs gain little.
 TARGET_INTERVAL = 0.005
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,59}")
-# Joining, building the network and warming up, beside the measurement: for the time-out of a run.
-_STARTUP_SECONDS = 600
 
 
 @dataclass(frozen=True)
@@ -38,6 +36,7 @@ class Bench:
     programs: Mapping[str, Path]
     db: Path
     directory: Path | None
+    timeout_seconds: float
 
     def words(self, cell: str, side: str, pair: int) -> list[str]:
         """The command of one run. Options of the side come last, and so win over those of the cell."""
@@ -78,7 +77,18 @@ def measured(db: Path, plan: Plan) -> tuple[list[Cell], int]:
                 "seconds or seed); give the same options to go on, or another --db to begin anew"
             )
     cells = sides.labelled(efficiency.select(stored).runs)
+    for cell in cells:
+        _require_one_program(cell)
     return cells, max((sides.pair_number(run) for run in stored), default=0) + 1
+
+
+def _require_one_program(cell: Cell) -> None:
+    for side, found in (("a", cell.a), ("b", cell.b)):
+        if len({run.fact("build.binary_hash") for run in found}) > 1:
+            raise NotComparable(
+                f"cell {cell.name}: the program of side {side} was rebuilt since the first pair; begin anew with "
+                "another --db"
+            )
 
 
 def _measure(bench: Bench, cell: str, side: str, pair: int) -> Run:
@@ -86,8 +96,8 @@ def _measure(bench: Bench, cell: str, side: str, pair: int) -> Run:
     what = f"side {side} of pair {pair} of cell {cell}"
     with tempfile.TemporaryFile() as output:
         try:
-            timeout = bench.plan.seconds * 4 + _STARTUP_SECONDS
-            process.run(bench.words(cell, side, pair), bench.sides[side].variables, timeout, bench.directory, output)
+            words = bench.words(cell, side, pair)
+            process.run(words, bench.sides[side].variables, bench.timeout_seconds, bench.directory, output)
         except (HvdbError, OSError) as error:
             output.seek(0)
             said = output.read().decode("utf-8", "replace").strip().splitlines()
@@ -204,6 +214,7 @@ def parser() -> argparse.ArgumentParser:
         help=f"cap on each run's measurement (default: {DEFAULT_SECONDS:g})",
     )
     made.add_argument("--seed", type=int, default=1, help="of the order within pairs (default: 1)")
+    made.add_argument("--timeout", type=_seconds, default=3600.0, metavar="SECONDS", help="of one run (default: 3600)")
     made.add_argument("--directory", type=Path, help="run there (default: here)")
     made.add_argument(
         "--worktrees", type=Path, default=Path("build/gate"), help="where commits are built (default: build/gate)"
@@ -216,10 +227,12 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str]) -> int:
     """Measures and prints the verdicts; returns the exit code. Errors: HvdbError."""
     arguments = parser().parse_args(_joined(argv))
+    compare.require_free_outputs(arguments)
     cells = _cells(arguments.cell or [""])
+    parsed = {name: side_command.parse(vars(arguments)[name], f"--{name}") for name in ("a", "b")}
     plan = Plan(
-        a=arguments.a,
-        b=arguments.b,
+        a=parsed["a"].text,
+        b=parsed["b"].text,
         launch=arguments.launch,
         cells=cells,
         threshold=compare.DEFAULT_THRESHOLD if arguments.threshold is None else arguments.threshold,
@@ -227,7 +240,6 @@ def main(argv: Sequence[str]) -> int:
         seconds=arguments.seconds,
         seed=arguments.seed,
     )
-    parsed = {name: side_command.parse(text, f"--{name}") for name, text in (("a", plan.a), ("b", plan.b))}
     _say_cost(plan, arguments.db)
     if arguments.dry_run:
         return EXIT_GOOD
@@ -236,7 +248,7 @@ def main(argv: Sequence[str]) -> int:
         name: side_command.built(side, arguments.worktrees) if side.commit else rerun.find_program(side.program)
         for name, side in parsed.items()
     }
-    bench = Bench(plan, parsed, programs, arguments.db, arguments.directory)
+    bench = Bench(plan, parsed, programs, arguments.db, arguments.directory, arguments.timeout)
     return compare.show(run(bench), arguments, "gate")
 
 

@@ -30,7 +30,10 @@ _BUILD_SECONDS = 3600
 
 @dataclass(frozen=True)
 class Side:
-    """The parts of a side's text. program: None for the installed hvd_bench."""
+    """The parts of a side's text. program: None for the installed hvd_bench.
+
+    text: what the user wrote, with the commit by its hash: a branch may move before the gate goes on.
+    """
 
     text: str
     variables: dict[str, str] = field(default_factory=dict)
@@ -55,7 +58,10 @@ def parse(text: str, name: str) -> Side:
         words.pop(0)
     commit = program = None
     if words and words[0].startswith("commit:"):
-        commit = words.pop(0).removeprefix("commit:")
+        revision = words.pop(0).removeprefix("commit:")
+        about = f"{name} commit:{revision}"
+        commit = _git("rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}", about=about)
+        text = text.replace(f"commit:{revision}", f"commit:{commit}", 1)
     elif words and not words[0].startswith("-"):
         program = Path(words.pop(0))
     return Side(text, variables, tuple(modules), commit, program, require_options(words, name))
@@ -98,17 +104,15 @@ def built(side: Side, folder: Path) -> Path:
 
     Builds with scripts/build of that commit, which takes minutes. Errors: HvdbError.
     """
-    top = _git("rev-parse", "--show-toplevel", about=f"commit:{side.commit}")
-    name = f"{side.commit}^{{commit}}"
-    commit = _git("rev-parse", "--verify", "--end-of-options", name, about=f"commit:{side.commit}")
-    tree = folder / commit[:12]
+    about = f"commit:{side.commit}"
+    tree = folder / side.commit
     program = tree / "build" / "release" / "bin" / "hvd_bench"
     if os.access(program, os.X_OK):
         return program
     if not tree.exists():
         folder.mkdir(parents=True, exist_ok=True)
-        _git("-C", top, "worktree", "add", "--detach", str(tree.absolute()), commit, about=f"commit:{side.commit}")
-    log = folder / f"{commit[:12]}.log"
+        _git("worktree", "add", "--detach", str(tree.absolute()), side.commit, about=about)
+    log = folder / f"{side.commit}.log"
     with log.open("wb") as output:
         code = subprocess.run(
             [str(tree / "scripts" / "build"), "release"],
@@ -119,7 +123,7 @@ def built(side: Side, folder: Path) -> Path:
             check=False,
         ).returncode
     if code != 0 or not os.access(program, os.X_OK):
-        raise HvdbError(f"commit:{side.commit}: scripts/build release ended with exit code {code}; see {log}")
+        raise HvdbError(f"{about}: scripts/build release ended with exit code {code}; see {log}")
     return program
 
 

@@ -68,7 +68,7 @@ def labelled(runs: Iterable[Run]) -> list[Cell]:
     """Paired cells from the gate's labels, in the order in which they were first measured.
 
     Pairs of which one side is missing are left out and said. Errors: NotComparable where a side of a pair was measured
-    twice, or its two sides did other work.
+    twice, the two sides of a cell did other work, or the runs of one side differ in fingerprint.
     """
     found: dict[str, dict[int, dict[str, Run]]] = {}
     for run in sessions(run for run in runs if CELL in run.provenance):
@@ -103,6 +103,8 @@ def _paired(name: str, pairs: dict[int, dict[str, Run]]) -> Cell:
         left_out=[f"{lone} pairs of cell {name} with one side only"] if lone else [],
     )
     require_same_work(cell)
+    for side, runs in (("A", cell.a), ("B", cell.b)):
+        comparable.require_poolable(runs, f"side {side} of cell {name}")
     return cell
 
 

@@ -44,7 +44,8 @@ STAND_IN = """#!{python}
     db = Path(options["--db"])
     made = sqlite3.connect(db) if db.exists() else store.create(db)
     time = 1.25 * slow * (1 + float(os.environ.get("SPREAD", "0.004")) * rng.standard_normal())
-    facts = {{"cpu.model": ("Test", 1), **{{"label." + key: (value, 0) for key, value in labels.items()}}}}
+    facts = {{"label." + key: (value, 0) for key, value in labels.items()}}
+    facts |= {{"cpu.model": ("Test", 1), "build.binary_hash": (os.environ.get("HASH", "0"), 0)}}
     spec = SessionSpec(noise=0.001, full=time, steps=9, provenance=facts, status=os.environ.get("STATUS", "complete"),
                        started="2026-01-02T03:04:05.%06dZ" % int(labels["gate.pair"]))
     with made:
@@ -151,12 +152,19 @@ class GateTest(GateCase):
             (("--b", "", "--cell", "a b=--seed 1"), "'a b' is no name"),
             (("--b", "", "--cell", "a=--seed 1", "--cell", "a=--seed 2"), "two cells are named a"),
             (("--b", "commit:no-such-commit"), "commit:no-such-commit: git rev-parse"),
+            (("--b", "", "--json", "no/v.json"), "there is no folder no"),
         ):
             with self.subTest(arguments):
                 done = self.gate(*arguments)
                 self.assertEqual((done.returncode, done.stdout), (2, ""), done.stderr)
                 self.assertIn(message, done.stderr)
                 self.assertNotIn("Traceback", done.stderr)
+
+    def test_a_program_that_was_rebuilt_ends_the_gate(self) -> None:
+        self.assertEqual(self.gate("--b", "SLOW=1", FAULT="b2").returncode, 2)
+        done = self.gate("--b", "SLOW=1", HASH="rebuilt")
+        self.assertEqual(done.returncode, 4, done.stderr)
+        self.assertRegex(done.stderr, "the program of side . was rebuilt since the first pair")
 
     def test_a_dry_run_runs_nothing(self) -> None:
         done = self.gate("--b", "SLOW=2", "--dry-run")
@@ -205,8 +213,6 @@ class SideTest(unittest.TestCase):
         self.assertEqual(side.variables, {"OMP_NUM_THREADS": "2", "X": "a b"})
         self.assertEqual((side.modules, side.program), (("onednn/3.7",), Path("build/x/hvd_bench")))
         self.assertEqual(side.options, ("--seed", "2"))
-        side = side_command.parse("commit:main --schedule negotiated", "--b")
-        self.assertEqual((side.commit, side.program, side.options), ("main", None, ("--schedule", "negotiated")))
 
     def test_no_shell_reads_words_behind_a_module(self) -> None:
         side = side_command.Side("", modules=("x; touch bad", "y"))
@@ -240,12 +246,12 @@ class SideTest(unittest.TestCase):
                 subprocess.run(["git", "add", "-A"], check=True)
                 subprocess.run([*git, "commit", "-qm", number], check=True)
             for name, answer in (("main~1", "1\n"), ("main", "2\n"), ("main~1", "1\n")):
-                program = side_command.built(side_command.Side("", commit=name), Path("trees"))
+                program = side_command.built(side_command.parse(f"commit:{name}", "--b"), Path("trees"))
                 self.assertEqual(subprocess.run([program], capture_output=True, text=True, check=True).stdout, answer)
             script.write_text("#!/bin/sh\nexit 3\n")
             subprocess.run([*git, "commit", "-qam", "broken"], check=True)
-            with self.assertRaisesRegex(HvdbError, "commit:main: scripts/build .* exit code 3; see trees/"):
-                side_command.built(side_command.Side("", commit="main"), Path("trees"))
+            with self.assertRaisesRegex(HvdbError, "commit:[0-9a-f]{40}: scripts/build .* exit code 3; see trees/"):
+                side_command.built(side_command.parse("commit:main", "--b"), Path("trees"))
 
 
 class CompareTest(GateCase):
