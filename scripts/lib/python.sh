@@ -20,7 +20,8 @@ hvd_choose_python() {
       return 0
     fi
   done
-  echo "no Python 3.10+ with numpy and matplotlib was found: run scripts/install_deps, or set HVD_PYTHON" >&2
+  echo "no Python 3.10+ with numpy and matplotlib was found: install them (Debian: python3-numpy python3-matplotlib)," \
+    "or set HVD_PYTHON" >&2
   return 2
 }
 

@@ -10,6 +10,11 @@ from hvdb.commands import new_parser
 from hvdb.errors import EXIT_GOOD, HvdbError
 
 SHELLS = ("bash", "zsh", "tcsh")
+# Of an argument's choices, shtab 1.5.5 (Debian 12) offers the first one only in bash. From 1.5.6 on it writes other text.
+REPAIRS = {
+    '="${current_action}_choices"': '="${current_action}_choices[@]"',
+    '$(compgen -W "${current_action_choices}"': '$(IFS=" "; compgen -W "${current_action_choices}"',
+}
 
 
 def parser() -> argparse.ArgumentParser:
@@ -29,7 +34,10 @@ def run(arguments: argparse.Namespace) -> int:
         raise HvdbError("needs shtab: apt-get install python3-shtab, or pip install shtab") from error
     whole = _whole()
     _mark_files(whole, shtab.FILE, shtab.DIRECTORY)
-    print(shtab.complete(whole, arguments.shell))
+    text = shtab.complete(whole, arguments.shell)
+    for fault, repaired in REPAIRS.items():
+        text = text.replace(fault, repaired)
+    print(text)
     return EXIT_GOOD
 
 
