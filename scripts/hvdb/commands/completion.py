@@ -10,7 +10,7 @@ from hvdb.commands import new_parser
 from hvdb.errors import EXIT_GOOD, HvdbError
 
 SHELLS = ("bash", "zsh", "tcsh")
-# Of an argument's choices, shtab 1.5.5 (Debian 12) offers the first one only in bash. From 1.5.6 on it writes other text.
+# shtab 1.5.5 (Debian 12) offers only the first choice of an argument in bash. Later versions do not have this text.
 REPAIRS = {
     '="${current_action}_choices"': '="${current_action}_choices[@]"',
     '$(compgen -W "${current_action_choices}"': '$(IFS=" "; compgen -W "${current_action_choices}"',
