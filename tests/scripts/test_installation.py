@@ -177,8 +177,8 @@ class CommandTest(unittest.TestCase):
 
     def test_report(self) -> None:
         def check(hvdb: Path, folder: Path) -> None:
-            HERE.run(hvdb, "report", HERE.store, "-o", folder / "page.md")
-            page = (folder / "page.md").read_text(encoding="utf-8")
+            HERE.run(hvdb, "report", HERE.store, "-o", folder / "page")
+            page = (folder / "page").read_text(encoding="utf-8")
             self.assertIn("## Where the step time goes", page)
 
         self.both(check)

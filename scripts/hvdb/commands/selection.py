@@ -46,7 +46,7 @@ def choose(arguments: argparse.Namespace) -> tuple[list[runs.Run], efficiency.Se
     for model in arguments.model or []:
         if model not in models:
             raise HvdbError(f"--model {model}: the stores hold no such runs, but of {', '.join(models) or 'no model'}")
-    with progress.shown("computing intervals"):
+    with progress.shown("computing intervals") as step:
         if arguments.run:
             selection = efficiency.Selection([runs.find(found, prefix) for prefix in arguments.run], [])
             efficiency.comparable.require_same_kind(selection.runs, "--run")
@@ -55,7 +55,8 @@ def choose(arguments: argparse.Namespace) -> tuple[list[runs.Run], efficiency.Se
             selection = efficiency.select(
                 wanted, traced=arguments.traced, origin=arguments.origin, incomplete=arguments.incomplete
             )
-        return found, selection, efficiency.cells(selection.runs, mix_fingerprints=arguments.mix_fingerprints)
+        cells = efficiency.cells(selection.runs, mix_fingerprints=arguments.mix_fingerprints, step=step)
+    return found, selection, cells
 
 
 def require_cells(cells: Sequence[efficiency.Cell], selection: efficiency.Selection) -> None:
