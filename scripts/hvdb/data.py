@@ -30,6 +30,11 @@ def recorded_stores() -> list[Path]:
     return sorted(CHECKOUT.glob("results/recorded/*/*.db")) if CHECKOUT else []
 
 
+def named(file: Path) -> str:
+    """How texts name a file of ours: from the root of the checkout, or where it is installed."""
+    return str(file.relative_to(CHECKOUT) if CHECKOUT else file)
+
+
 def called(command: str) -> str:
     """How a person starts `command` here: "scripts/merge" in a checkout that has that script, else "hvdb merge"."""
     return f"scripts/{command}" if CHECKOUT and (CHECKOUT / "scripts" / command).is_file() else f"hvdb {command}"

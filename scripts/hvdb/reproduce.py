@@ -122,7 +122,7 @@ def text(claim: Claim, found: Sequence[Line], notes: Sequence[str], left_out: Se
         *(f"  {command}" for command in commands(claim)),
         "",
         f"Claim: {claim.text}",
-        "Sources: results/published.csv",
+        f"Sources: {printable.terminal(data.named(data.PUBLISHED))}",
         "",
         tables.text_table(HEADER, [_row(line) for line in found]),
         "",

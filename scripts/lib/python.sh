@@ -3,8 +3,11 @@
 # (pyenv, conda, a module) without them.
 # shellcheck shell=bash
 
+# Python looks for modules in the current folder first, which may hold files of a stranger: that entry is dropped.
+HVD_PYTHON_PATH='import sys; sys.path[:] = filter(None, sys.path)'
+
 # Found, not imported: importing matplotlib takes a second.
-HVD_PYTHON_CHECK='import sys, importlib.util as u
+HVD_PYTHON_CHECK="$HVD_PYTHON_PATH"'; import importlib.util as u
 sys.exit(sys.version_info < (3, 10) or not (u.find_spec("numpy") and u.find_spec("matplotlib")))'
 
 hvd_python_is_good() {
@@ -25,12 +28,15 @@ hvd_choose_python() {
   return 2
 }
 
-# hvd_exec_with PYTHON MODULE ARGS...: becomes `PYTHON -m MODULE ARGS...`, with the folder above this one on its path.
+# hvd_exec_with PYTHON MODULE ARGS...: becomes `PYTHON -m MODULE ARGS...`, with the folder above this one on its path
+# instead of the current one.
 hvd_exec_with() {
   local packages python=$1
   packages=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
   shift
-  PYTHONPATH="$packages${PYTHONPATH:+:$PYTHONPATH}" PYTHONDONTWRITEBYTECODE=1 exec "$python" -m "$@"
+  local start="$HVD_PYTHON_PATH; import runpy; del sys.argv[0]; "
+  start+='runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)'
+  PYTHONPATH="$packages${PYTHONPATH:+:$PYTHONPATH}" PYTHONDONTWRITEBYTECODE=1 exec "$python" -c "$start" "$@"
 }
 
 # hvd_exec_module MODULE ARGS...: in a Python with numpy and matplotlib.

@@ -198,11 +198,11 @@ class CommandTest(unittest.TestCase):
             alone = HERE.run(hvdb, "reproduce", "horovod-512", code=3).stdout
             self.assertIn("  hvdb campaign generate horovod-512 --site slurm-4gpu --dry-run ", alone)
             self.assertRegex(alone, r"VGG-16 +512 +68 .* not measured here")
-            self.assertIn("left out: recorded runs: an installation has none; give your stores with --db", alone)
+            self.assertIn("left out: recorded runs: there are none here; give your stores with --db", alone)
             words = re.search(r"^  hvdb (campaign generate .*--dry-run)", alone, re.MULTILINE)[1].split()
             self.assertIn("n0128", HERE.run(hvdb, *words).stdout)
             own = HERE.run(hvdb, "reproduce", "horovod-512", "--db", HERE.store, "--device", "cpu", code=3).stdout
-            self.assertNotIn("an installation has none", own)
+            self.assertNotIn("there are none here", own)
 
         self.both(check)
 
@@ -293,6 +293,15 @@ class LauncherTest(unittest.TestCase):
         self.addCleanup(shutil.rmtree, made)
         script = next((made / "jobs").glob("*.sh")).read_text(encoding="utf-8")
         self.assertIn(f"\nhvd_bench='{moved}/bin/hvd_bench'\n", script)
+
+    def test_nothing_in_the_current_folder_is_imported(self) -> None:
+        """It may have come with a stranger's store."""
+        for place in (HERE.prefix, HERE.venv):
+            with self.subTest(place.name), tempfile.TemporaryDirectory(dir=HERE.work) as folder:
+                for name in ("hvdb", "numpy", "json", "types", "runpy", "shtab"):
+                    Path(folder, f"{name}.py").write_text("raise SystemExit('a stranger runs here')\n")
+                done = HERE.run("env", "-C", folder, place / "bin" / "hvdb", "efficiency", HERE.store)
+                self.assertIn("ResNet-50", done.stdout)
 
     def test_a_login_node_has_python_alone(self) -> None:
         """No numpy: hvdb campaign works, and the others say in one line what they lack."""

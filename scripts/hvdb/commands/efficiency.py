@@ -6,7 +6,7 @@ import argparse
 import dataclasses
 import json
 
-from hvdb import efficiency, printable, published, tables
+from hvdb import data, efficiency, printable, published, tables
 from hvdb.commands import new_parser, selection
 from hvdb.errors import EXIT_GOOD
 
@@ -44,6 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
         printable.say(f"left out: {line}")
     beside = tables.published_rows(points, models)
     if beside:
-        print("\npublished (other hardware; sources in results/published.csv):")
+        print()
+        printable.say(f"published (other hardware; sources in {data.named(data.PUBLISHED)}):")
         print(tables.text_table(tables.PUBLISHED_HEADER, beside))
     return EXIT_GOOD

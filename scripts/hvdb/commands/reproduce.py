@@ -125,7 +125,7 @@ def run(arguments: argparse.Namespace) -> int:
     points = published.load()
     trained, left_out = claims.real_training(selection.load(stores))
     if not stores:
-        left_out.append("recorded runs: an installation has none; give your stores with --db")
+        left_out.append("recorded runs: there are none here; give your stores with --db")
     chosen = efficiency.select([run for run in trained if run.model in claim.models])
     own = [run for run in chosen.runs if run.device == options.device]
     cells = efficiency.cells(own, mix_fingerprints=arguments.mix_fingerprints)
