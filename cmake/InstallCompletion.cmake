@@ -11,7 +11,7 @@ foreach(entry "bash:bash-completion/completions/hvdb" "zsh:zsh/site-functions/_h
     message(STATUS "No completion for ${shell}: ${said}")
     continue()
   endif()
-  message(STATUS "Installing: ${file}")
+  message(STATUS "Installing: $ENV{DESTDIR}${file}")
   file(WRITE "$ENV{DESTDIR}${file}" "${text}")
   list(APPEND CMAKE_INSTALL_MANIFEST_FILES "${file}")
 endforeach()

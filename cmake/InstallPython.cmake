@@ -16,7 +16,7 @@ file(RELATIVE_PATH python_from_bin "${CMAKE_INSTALL_FULL_BINDIR}" "${CMAKE_INSTA
 configure_file("${PROJECT_SOURCE_DIR}/cmake/hvdb.in" "${CMAKE_CURRENT_BINARY_DIR}/hvdb" @ONLY)
 install(PROGRAMS "${CMAKE_CURRENT_BINARY_DIR}/hvdb" DESTINATION "${CMAKE_INSTALL_BINDIR}" COMPONENT program)
 
-# What was just installed prints its own completion.
+# The installed hvdb prints its own completion.
 install(CODE "set(hvdb_bindir \"${CMAKE_INSTALL_BINDIR}\")\nset(hvdb_datadir \"${CMAKE_INSTALL_DATADIR}\")"
         COMPONENT program)
 install(SCRIPT "${PROJECT_SOURCE_DIR}/cmake/InstallCompletion.cmake" COMPONENT program)

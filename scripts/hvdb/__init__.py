@@ -1,6 +1,6 @@
 """Reads the result store of hvd_bench (results/schema.sql) for tables, plots and verdicts, and runs campaigns.
 
-Every function here is pure or says what it reads and writes; hvdb.commands and hvdb.cli are what prints and exits.
+Every function here is pure or says what it reads and writes; only hvdb.commands and hvdb.cli print and exit.
 Units are SI unless a name says otherwise: seconds, bytes, images per second of the whole world.
 """
 

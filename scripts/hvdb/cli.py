@@ -79,5 +79,5 @@ def main(argv: Sequence[str]) -> int:
 
 
 def entry() -> int:
-    """What an installation starts as `hvdb`."""
+    """The entry point of the program that pip installs."""
     return main(sys.argv[1:])

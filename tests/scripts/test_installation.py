@@ -294,6 +294,18 @@ class LauncherTest(unittest.TestCase):
         script = next((made / "jobs").glob("*.sh")).read_text(encoding="utf-8")
         self.assertIn(f"\nhvd_bench='{moved}/bin/hvd_bench'\n", script)
 
+    def test_without_hvd_bench_it_says_how_to_name_one(self) -> None:
+        path = f"{Path(sys.executable).parent}:/usr/bin:/bin"
+        hvdb = HERE.venv / "bin" / "hvdb"
+        words = ("campaign", "generate", "laptop", "--site", "laptop", "--out", HERE.work / "nowhere")
+        done = HERE.run(hvdb, *words, code=2, PATH=path)
+        self.assertIn(
+            "no hvd_bench beside hvdb campaign or on the PATH; name the one that jobs run: --set", done.stderr
+        )
+        run = json.loads(HERE.run(hvdb, "efficiency", HERE.store, "--json").stdout)["cells"][1]["run_ids"][0]
+        done = HERE.run(hvdb, "rerun", run, HERE.store, "--execute", code=2, PATH=path)
+        self.assertIn("no hvd_bench beside hvdb rerun or on the PATH: build or install it, or name one", done.stderr)
+
     def test_nothing_in_the_current_folder_is_imported(self) -> None:
         """It may have come with a stranger's store."""
         for place in (HERE.prefix, HERE.venv):

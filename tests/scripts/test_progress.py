@@ -46,7 +46,7 @@ class Terminal(io.StringIO):
 
 class ShownTest(unittest.TestCase):
     def shown(self, stream: io.StringIO, seconds: float) -> str:
-        """What a stream gets of work that takes so long, where lines begin after 0.2 s."""
+        """Returns what `stream` gets of work that takes so long. Lines begin after 0.2 s."""
         with (
             unittest.mock.patch.multiple(progress, BEGIN_SECONDS=0.2, REDRAW_SECONDS=0.05),
             progress.shown("reading", stream=stream) as step,
