@@ -286,7 +286,7 @@ void examine_store(FindingList& all, const std::string& db_file) {
   if (partials > 0) {
     all.push_back({Level::kNote, "store",
                    std::to_string(partials) + " partial file(s) beside it, of sessions that run or were killed",
-                   "scripts/merge adds those of killed ones"});
+                   "hvdb merge adds those of killed ones"});
   }
 }
 

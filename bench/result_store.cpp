@@ -140,7 +140,7 @@ class ResultStore::Impl {
       publish(patience);
     } catch (const Error& error) {
       throw Error(error.code(), std::string(error.what()) + "; this session's results are kept in " +
-                                    partial_.string() + ", add them later with scripts/merge");
+                                    partial_.string() + ", add them later with hvdb merge");
     }
     runs_.clear();
     finished_ = true;

@@ -3,7 +3,7 @@
 // Once a job has rows, they live in `<file>.<session uuid>.partial` beside the target, which no other
 // process opens (journal mode DELETE, no locks needed, so that it works on cluster file systems). finish()
 // moves the rows into the target in one transaction, or renames the partial into place when there is no
-// target yet. A killed job leaves the partial with status 'running': scripts/merge reads it.
+// target yet. A killed job leaves the partial with status 'running': hvdb merge reads it.
 #pragma once
 
 #include <chrono>

@@ -52,7 +52,7 @@ class Claim:
     gpus: int  # the number that the overall verdict is about
     models: tuple[str, ...]
     baseline_setup: str  # one-GPU rates for the model of points whose source states none
-    spec: str  # the campaign that measures it
+    spec: str  # the campaign that measures it, by its name in slurm/specs
 
 
 CLAIMS = {
@@ -63,7 +63,7 @@ CLAIMS = {
         gpus=512,
         models=("inception3", "resnet101", "vgg16"),
         baseline_setup="roce25-1gpu",
-        spec="slurm/specs/horovod-512.toml",
+        spec="horovod-512",
     )
 }
 

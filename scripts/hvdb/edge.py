@@ -1,6 +1,6 @@
 """The edge of a program: whatever ends its work becomes an exit code and one line on standard error.
 
-Standard library only: slurm/campaign uses it on login nodes.
+Standard library only: hvdb.campaign uses it on login nodes.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ def _drop_what_cannot_be_written() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def run(program: str, work: Callable[[], int], fault: type[Exception] = HvdbError, unnamed: str = "") -> int:
+def run(program: str, work: Callable[[], int]) -> int:
     """Does `work`; returns its exit code, or that of the error that ended it, which it says after `program`'s name.
 
-    fault: errors for a person, with their exit_code. unnamed: what an OSError that names no file is about.
+    An HvdbError is for a person and has the exit code. An OSError that names no file is about standard output.
     """
 
     def say(text: object) -> None:
@@ -54,7 +54,7 @@ def run(program: str, work: Callable[[], int], fault: type[Exception] = HvdbErro
         code = work()
         sys.stdout.flush()  # or a full disk shows only when the interpreter ends
         return code
-    except fault as error:
+    except HvdbError as error:
         say(error)
         return error.exit_code
     except KeyboardInterrupt:
@@ -63,8 +63,7 @@ def run(program: str, work: Callable[[], int], fault: type[Exception] = HvdbErro
     except BrokenPipeError:  # the reader (head, less) has seen enough
         return EXIT_GOOD
     except OSError as error:
-        about = error.filename or unnamed
-        say(f"{about}: {error.strerror}" if about else error.strerror)
+        say(f"{error.filename or 'standard output'}: {error.strerror}")
         return EXIT_USAGE
     except Exception as error:
         frame = traceback.extract_tb(error.__traceback__)[-1]

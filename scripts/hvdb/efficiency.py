@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from hvdb import comparable
+from hvdb import comparable, progress
 from hvdb.bootstrap import MIN_SESSIONS, Estimate, pooled_rate, pooled_ratio
 from hvdb.errors import HvdbError, NotComparable
 from hvdb.runs import Run
@@ -129,9 +129,10 @@ def ring_bound(full: Run, solo: Run | None) -> float | None:
     return alone / (alone + exposed)
 
 
-def cells(runs: Sequence[Run], *, mix_fingerprints: bool = False) -> list[Cell]:
+def cells(runs: Sequence[Run], *, mix_fingerprints: bool = False, step: progress.Step = progress.silent) -> list[Cell]:
     """Rows by configuration, then ranks. Sessions of one configuration and world are pooled: the unit is the run.
 
+    step: called with (cells done, cells in all) after each cell.
     Errors: NotComparable if the runs of one row differ in fingerprint (unless asked), or kinds are mixed.
     """
     sessions: dict[str, list[Run]] = {}
@@ -148,7 +149,11 @@ def cells(runs: Sequence[Run], *, mix_fingerprints: bool = False) -> list[Cell]:
                     run = group[kind]
                     rows.setdefault((key, kind, run.world_size, run.allocation_size), []).append(group)
     order = sorted(rows, key=lambda row: (tuple(map(str, row[0])), row[2], row[1] == "full", row[3]))
-    return [_cell(row, rows[row], mix_fingerprints) for row in order]
+    found = []
+    for row in order:
+        found.append(_cell(row, rows[row], mix_fingerprints))
+        step(len(found), len(order))
+    return found
 
 
 def notes(cells: Sequence[Cell], runs: Sequence[Run]) -> list[str]:

@@ -18,7 +18,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hvdb import store, untrusted
+from hvdb import progress, store, untrusted
 from hvdb.absorb import LEFTOVER_REASON, Place, absorb
 from hvdb.errors import StoreError
 
@@ -121,12 +121,12 @@ def merge(
     inputs: Iterable[Path],
     *,
     skip_damaged: bool = False,
-    progress: Callable[[int, int], None] | None = None,
+    step: progress.Step = progress.silent,
 ) -> Outcome:
     """Adds all runs of `inputs` (files, or folders of them) to `output`, which is made if it is not there.
 
     skip_damaged: leave out, and say, inputs that cannot be read, instead of refusing them all.
-    progress: called with (files done, files in all) after each file.
+    step: called with (bytes done, bytes in all) after each file.
     Memory: some 100 MB whatever the number of samples. Disk: the new rows once beside the output, for a while.
     Errors: StoreError (unreadable, damaged, unknown schema, not writable, locked), NotComparable (one UUID with
     two contents). After an error the output is unchanged.
@@ -143,7 +143,7 @@ def merge(
         raise _nothing(output, left_out, work.notes)
     working = output.with_name(f"{output.name}.{socket.gethostname()}.{os.getpid()}{WORKING_SUFFIX}")
     try:
-        return _run(work, named, output, working, skip_damaged, left_out, progress)
+        return _run(work, named, output, working, skip_damaged, left_out, step)
     except (sqlite3.Error, OSError) as error:
         raise StoreError(
             f"{output}: cannot be written: {error}; check that the folder is writable, has space, and that no "
@@ -164,18 +164,17 @@ def _run(
     working: Path,
     skip_damaged: bool,
     left_out: list[str],
-    progress: Callable[[int, int], None] | None,
+    step: progress.Step,
 ) -> Outcome:
     files = [*named, *work.found]
-    large = sum(seen[1] for path in files if (seen := store.state(path))) > LARGE_BYTES
-    collected = _Collector(working, output, LARGE_PAGE_BYTES if large else PAGE_BYTES)
+    sizes = [seen[1] if (seen := store.state(path)) else 0 for path in files]
+    collected = _Collector(working, output, LARGE_PAGE_BYTES if sum(sizes) > LARGE_BYTES else PAGE_BYTES)
     taken = 0
     try:
         with _ReadAhead(files) as ahead:
-            for done, path in enumerate(ahead, 1):
+            for number, path in enumerate(ahead, 1):
                 taken += _take(collected, path, path in work.found, skip_damaged, work.notes, left_out)
-                if progress is not None:
-                    progress(done, len(files))
+                step(sum(sizes[:number]), sum(sizes))
         if taken == 0 and not output.exists():
             raise _nothing(output, left_out, work.notes)
         outcome = collected.outcome(work.notes, left_out)

@@ -3,7 +3,7 @@
 A store may come from a stranger: its text must not move the cursor of a terminal, break a Markdown table, become HTML
 or be read as a formula by matplotlib. There is one function for each place.
 
-Standard library only: slurm/campaign uses it on login nodes.
+Standard library only: hvdb.campaign uses it on login nodes.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import hashlib
 import re
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TextIO
 
 from hvdb.errors import HvdbError
 
@@ -37,6 +38,11 @@ def terminal(text: object) -> str:
     """`text` on one line, each character that does not print (ESC, newline, NUL) as its escape: \\x1b, \\n, \\x00."""
     text = str(text)
     return text if text.isprintable() else "".join(map(_escape, text))
+
+
+def say(line: object, stream: TextIO | None = None) -> None:
+    """Prints a line that may hold text of a store or the name of a file. Errors: OSError if it cannot be written."""
+    print(terminal(line), file=stream)
 
 
 def markdown(text: object) -> str:

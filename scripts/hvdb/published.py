@@ -6,7 +6,7 @@ import csv
 from dataclasses import dataclass
 from pathlib import Path
 
-PUBLISHED_FILE = Path(__file__).resolve().parents[2] / "results" / "published.csv"
+from hvdb import data
 
 
 @dataclass(frozen=True)
@@ -15,7 +15,7 @@ class PublishedPoint:
 
     `efficiency_stated` is what the source says, `rounding` half a unit of its last digit (0..1: 0.005 where it says
     "90 %"); `efficiency` falls back to what follows from its own rates. `link_gbit`: line rate of a node's network.
-    `claim`: the claim that the figure belongs to (scripts/reproduce), or "".
+    `claim`: the claim that the figure belongs to (hvdb reproduce), or "".
     """
 
     setup: str
@@ -36,7 +36,7 @@ class PublishedPoint:
     source: str
 
 
-def load(path: Path = PUBLISHED_FILE) -> list[PublishedPoint]:
+def load(path: Path = data.PUBLISHED) -> list[PublishedPoint]:
     """All rows, in file order; efficiency is recomputed from the rates of the baseline set-up where both exist."""
     with path.open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))

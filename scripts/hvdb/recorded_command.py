@@ -13,9 +13,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
+from hvdb import data
 from hvdb.errors import HvdbError
 
-PROGRAM = "hvd_bench"
+PROGRAM = data.BENCH
 TRACE_VARIABLE = "HOROVOD_TIMELINE"
 
 # Options of hvd_bench that are taken from a record. tests/scripts compares all lists with bench/cli/command_line.cpp.

@@ -1,40 +1,30 @@
-"""scripts/reproduce: a published claim, what was measured of it, what a simple model expects, and the verdict."""
+"""A published claim, what was measured of it, what a simple model expects, and the verdict, as text and plain data."""
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from hvdb import claims, efficiency, printable, published, ring_model, runs, tables
+from hvdb import claims, data, printable, ring_model, tables
 from hvdb.bootstrap import MIN_SESSIONS
 from hvdb.claims import Claim, Line, Options
 from hvdb.efficiency import Cell
-from hvdb.errors import EXIT_CHECK_FAILED, EXIT_GOOD, EXIT_INCONCLUSIVE, HvdbError, NotComparable
-from hvdb.runs import Run
 
-RECORDED = Path(__file__).resolve().parents[2] / "results" / "recorded"
-EXITS = {
-    claims.REPRODUCED: EXIT_GOOD,
-    claims.NOT_REPRODUCED: EXIT_CHECK_FAILED,
-    claims.INCONCLUSIVE: EXIT_INCONCLUSIVE,
-    claims.NOT_MEASURED: EXIT_INCONCLUSIVE,
-}
 HEADER = ("model", "GPUs", "claim %", "model expects %", "measured % [95 %]", "jobs", "schedule", "verdict")
 
 
 def commands(claim: Claim) -> list[str]:
-    """What somebody with that many GPUs has to run, from the checkout's root."""
+    """What somebody with that many GPUs has to run, from the checkout's root or, if this is installed, anywhere."""
     folder = f"runs/{claim.name}"
+    campaign, merge, reproduce = map(data.called, ("campaign", "merge", "reproduce"))
     return [
-        f"scripts/campaign generate {claim.spec} --site slurm-4gpu --dry-run     # jobs and node-hours",
-        f"scripts/campaign generate {claim.spec} --site slurm-4gpu --out {folder}",
-        f"scripts/campaign submit {folder}",
-        f"scripts/campaign status {folder}     # resume {folder}: submits again what is missing",
-        f"scripts/merge -o {claim.name}.db {folder}/stores",
-        f"scripts/reproduce {claim.name} --db {claim.name}.db",
+        f"{campaign} generate {claim.spec} --site slurm-4gpu --dry-run     # jobs and node-hours",
+        f"{campaign} generate {claim.spec} --site slurm-4gpu --out {folder}",
+        f"{campaign} submit {folder}",
+        f"{campaign} status {folder}     # resume {folder}: submits again what is missing",
+        f"{merge} -o {claim.name}.db {folder}/stores",
+        f"{reproduce} {claim.name} --db {claim.name}.db",
     ]
 
 
@@ -132,7 +122,7 @@ def text(claim: Claim, found: Sequence[Line], notes: Sequence[str], left_out: Se
         *(f"  {command}" for command in commands(claim)),
         "",
         f"Claim: {claim.text}",
-        "Sources: results/published.csv",
+        f"Sources: {printable.terminal(data.named(data.PUBLISHED))}",
         "",
         tables.text_table(HEADER, [_row(line) for line in found]),
         "",
@@ -186,127 +176,3 @@ def document(
         "left_out": list(left_out),
         "verdict": claims.overall(found, claim.gpus),
     }
-
-
-def _rate(words: str) -> tuple[str, float]:
-    name, _, value = words.partition("=")
-    if name not in claims.PARAMETERS:
-        raise argparse.ArgumentTypeError(
-            f"'{words}': expected MODEL=IMAGES_PER_SECOND, MODEL one of {', '.join(claims.PARAMETERS)}"
-        )
-    return name, _positive(value)
-
-
-def _positive(words: str) -> float:
-    try:
-        value = float(words)
-    except ValueError:
-        value = 0.0
-    if not 0.0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"'{words}': expected a number above 0")
-    return value
-
-
-def _share(words: str) -> float:
-    value = _positive(words)
-    if value >= 1.0:
-        raise argparse.ArgumentTypeError(f"'{words}': expected a share between 0 and 1")
-    return value
-
-
-def parser() -> argparse.ArgumentParser:
-    """The command line."""
-    made = argparse.ArgumentParser(
-        prog="scripts/reproduce",
-        description="Holds a published claim against what was measured here.",
-        epilog="exit codes: 0 reproduced, 1 not reproduced, 2 usage or I/O, 3 inconclusive or not measured here, "
-        "4 not comparable",
-    )
-    made.add_argument("claim", metavar="CLAIM", help=f"one of: {', '.join(claims.CLAIMS)}")
-    made.add_argument(
-        "--db",
-        type=Path,
-        action="append",
-        metavar="STORE",
-        help="result store, may be given several times " "(default: the recorded runs, results/recorded)",
-    )
-    made.add_argument("--json", action="store_true", help="one JSON document: efficiencies 0..1, seconds")
-    rule = made.add_argument_group("the rule (decide before you measure)")
-    rule.add_argument(
-        "--margin",
-        type=_positive,
-        default=100 * claims.DEFAULT_MARGIN,
-        metavar="POINTS",
-        help="percentage points beside the claim that are still the claim (default %(default)g)",
-    )
-    rule.add_argument("--at-least", action="store_true", help="a higher efficiency reproduces the claim as well")
-    rule.add_argument("--device", choices=claims.DEVICES, default="cuda", help="what training must have run on")
-    rule.add_argument(
-        "--mix-fingerprints",
-        action="store_true",
-        help="pool jobs although something that can change the result differs",
-    )
-    model = made.add_argument_group("inputs of the model (default: those of the published set-up)")
-    model.add_argument("--gbit", type=_positive, metavar="RATE", help="line rate of one node's link in Gbit/s")
-    model.add_argument(
-        "--one-gpu-rate",
-        type=_rate,
-        action="append",
-        default=[],
-        metavar="MODEL=RATE",
-        help="images/s of one GPU alone",
-    )
-    model.add_argument(
-        "--backward-share",
-        type=_share,
-        default=efficiency.BACKWARD_SHARE,
-        metavar="SHARE",
-        help="part of a step that is backward (default %(default).3f)",
-    )
-    return made
-
-
-def _kinds(runs: Sequence[Run]) -> list[list[Run]]:
-    """Groups `runs` by the fingerprints of their sessions. For runs that decide nothing and are only listed."""
-    sessions: dict[str, list[Run]] = {}
-    for run in runs:
-        sessions.setdefault(run.session_uuid, []).append(run)
-    kinds: dict[frozenset[str], list[Run]] = {}
-    for session in sessions.values():
-        kinds.setdefault(frozenset(run.fingerprint for run in session), []).extend(session)
-    return list(kinds.values())
-
-
-def main(argv: Sequence[str]) -> int:
-    """Prints the verdict, as text or JSON; returns the exit code."""
-    arguments = parser().parse_args(argv)
-    claim = claims.find(arguments.claim)
-    stores = arguments.db or sorted(RECORDED.glob("*/*.db"))
-    if not stores:
-        raise HvdbError(f"{RECORDED}: no recorded runs; give a store with --db")
-    options = Options(
-        device=arguments.device,
-        margin=arguments.margin / 100,
-        at_least=arguments.at_least,
-        gbit_per_second=arguments.gbit,
-        one_gpu_rates=tuple(arguments.one_gpu_rate),
-        backward_share=arguments.backward_share,
-    )
-    points = published.load()
-    trained, left_out = claims.real_training(runs.load(stores))
-    selection = efficiency.select([run for run in trained if run.model in claim.models])
-    own = [run for run in selection.runs if run.device == options.device]
-    cells = efficiency.cells(own, mix_fingerprints=arguments.mix_fingerprints)
-    for kind in _kinds([run for run in selection.runs if run.device != options.device]):
-        try:
-            cells += efficiency.cells(kind)
-        except NotComparable as error:
-            left_out.append(f"{len(kind)} on another device: {error}")
-    found = claims.lines(claim, points, cells, options)
-    notes = others(claim, cells, found, options.device)
-    left_out += selection.left_out
-    if arguments.json:
-        print(json.dumps(document(claim, found, notes, left_out, options, stores), indent=2))
-    else:
-        print(text(claim, found, notes, left_out, options))
-    return EXITS[claims.overall(found, claim.gpus)]

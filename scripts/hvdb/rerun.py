@@ -9,14 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from hvdb import comparable, printable, process, recorded_command
+from hvdb import comparable, data, printable, process, recorded_command
 from hvdb.bootstrap import Estimate, pooled_ratio
 from hvdb.comparable import Difference
 from hvdb.efficiency import series
 from hvdb.errors import HvdbError
 from hvdb.runs import Run
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @dataclass(frozen=True)
@@ -38,7 +36,8 @@ class Comparison:
 class Place:
     """Where and with what a run is made again. All files are named by whoever runs it, none by the record.
 
-    program: hvd_bench; None: the installed one. replay, tuning_folder: for a run whose record names such a file.
+    program: hvd_bench; None: HVD_BENCH, that of this package (data.hvd_bench), or the first of the PATH.
+    replay, tuning_folder: for a run whose record names such a file.
     """
 
     directory: Path | None = None
@@ -74,13 +73,12 @@ def find_program(named: Path | None = None) -> Path:
         if not (named.is_file() and os.access(named, os.X_OK)):
             raise HvdbError(f"--program: no program at {named}: run scripts/build, or name another")
         return named.absolute()
-    built = ROOT / "build" / "release" / "bin" / recorded_command.PROGRAM
-    for found in (os.environ.get("HVD_BENCH"), shutil.which(built), shutil.which(recorded_command.PROGRAM)):
+    own = data.hvd_bench()
+    for found in (os.environ.get("HVD_BENCH"), own and shutil.which(own), shutil.which(data.BENCH)):
         if found:
             return Path(found).absolute()
-    raise HvdbError(
-        f"no {recorded_command.PROGRAM} at {built} or on the PATH: run scripts/build, or name one: --program"
-    )
+    built = f"at {own}" if own else f"beside {data.called('rerun')}"
+    raise HvdbError(f"no {data.BENCH} {built} or on the PATH: build or install it, or name one: --program")
 
 
 def command_at(place: Place, run: Run, store_file: Path) -> Command:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from hvdb import store
+from hvdb import progress, store
 from hvdb.errors import HvdbError, NotComparable
 
 
@@ -145,23 +145,36 @@ def _read_run(connection: sqlite3.Connection, row: sqlite3.Row, sessions: dict[s
     return run
 
 
-def load(paths: Iterable[Path | str]) -> list[Run]:
+def _size(path: Path) -> int:
+    """Bytes; 0 if that cannot be seen: opening the file says why."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def load(paths: Iterable[Path | str], step: progress.Step = progress.silent) -> list[Run]:
     """All runs of the stores, oldest first; a run that stands in several stores comes once.
 
+    step: called with (bytes done, bytes in all) after each run.
     Errors: StoreError for a file that is no whole store of our schema; NotComparable where one UUID has two
     contents.
     """
     found: dict[str, Run] = {}
-    for path in map(Path, paths):
+    files = list(map(Path, paths))
+    sizes = [_size(path) for path in files]
+    for number, path in enumerate(files):
         with store.open_readonly(path) as connection:
             sessions = {row["uuid"]: dict(row) for row in connection.execute("SELECT * FROM session")}
-            for row in connection.execute("SELECT * FROM run ORDER BY started_utc, uuid"):
+            (count,) = connection.execute("SELECT count(*) FROM run").fetchone()
+            for read, row in enumerate(connection.execute("SELECT * FROM run ORDER BY started_utc, uuid"), 1):
                 run = _read_run(connection, row, sessions, path)
                 known = found.setdefault(run.uuid, run)
                 if known is not run and known.columns != run.columns:
                     raise NotComparable(
                         f"run {run.uuid} stands in {known.source} and in {path} with two contents; use one of them"
                     )
+                step(sum(sizes[:number]) + sizes[number] * read / count, sum(sizes))
     return sorted(found.values(), key=lambda run: (run.started_utc, run.uuid))
 
 

@@ -1,6 +1,6 @@
 """Reads SQLite files that a stranger may have made: nothing in such a file is run, and its tables must be ours.
 
-Standard library only: slurm/campaign uses it on login nodes. Errors are the caller's: these functions return a text.
+Standard library only: hvdb.campaign uses it on login nodes. Errors are the caller's: these functions return a text.
 Source: https://www.sqlite.org/security.html, "Untrusted SQLite Database Files".
 """
 
@@ -16,9 +16,11 @@ from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
+from hvdb import data
+
 APPLICATION_ID = 0x68766462  # 'hvdb'
 # Every schema version that readers know, and the file that makes its tables.
-SCHEMAS = {1: Path(__file__).resolve().parents[2] / "results" / "schema.sql"}
+SCHEMAS = {1: data.SCHEMA}
 SCHEMA_VERSION = max(SCHEMAS)  # of the stores that are written
 # Tables that belong to one run, with the columns that order their rows.
 CHILD_TABLES = {

@@ -3,8 +3,11 @@
 # (pyenv, conda, a module) without them.
 # shellcheck shell=bash
 
+# Python looks for modules in the current folder first, which may hold files of a stranger: that entry is dropped.
+HVD_PYTHON_PATH='import sys; sys.path[:] = filter(None, sys.path)'
+
 # Found, not imported: importing matplotlib takes a second.
-HVD_PYTHON_CHECK='import sys, importlib.util as u
+HVD_PYTHON_CHECK="$HVD_PYTHON_PATH"'; import importlib.util as u
 sys.exit(sys.version_info < (3, 10) or not (u.find_spec("numpy") and u.find_spec("matplotlib")))'
 
 hvd_python_is_good() {
@@ -20,40 +23,49 @@ hvd_choose_python() {
       return 0
     fi
   done
-  echo "no Python 3.10+ with numpy and matplotlib was found: run scripts/install_deps, or set HVD_PYTHON" >&2
+  echo "no Python 3.10+ with numpy and matplotlib was found: install them (Debian: python3-numpy python3-matplotlib)," \
+    "or set HVD_PYTHON" >&2
   return 2
 }
 
-# hvd_exec_module MODULE ARGS...: becomes `python -m MODULE ARGS...`, with scripts/ on the path.
-hvd_exec_module() {
-  local scripts
-  scripts=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-  hvd_choose_python || exit 2
-  PYTHONPATH="$scripts${PYTHONPATH:+:$PYTHONPATH}" PYTHONDONTWRITEBYTECODE=1 exec "$HVD_PYTHON" -m "$@"
+# hvd_exec_with PYTHON MODULE ARGS...: becomes `PYTHON -m MODULE ARGS...`, with the folder above this one on its path
+# instead of the current one.
+hvd_exec_with() {
+  local packages python=$1
+  packages=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+  shift
+  local start="$HVD_PYTHON_PATH; import runpy; del sys.argv[0]; "
+  start+='runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)'
+  PYTHONPATH="$packages${PYTHONPATH:+:$PYTHONPATH}" PYTHONDONTWRITEBYTECODE=1 exec "$python" -c "$start" "$@"
 }
 
-# hvd_exec COMMAND ARGS...: becomes `python -m hvdb COMMAND ARGS...`.
-hvd_exec() { hvd_exec_module hvdb "$@"; }
+# hvd_exec_module MODULE ARGS...: in a Python with numpy and matplotlib.
+hvd_exec_module() {
+  hvd_choose_python || exit 2
+  hvd_exec_with "$HVD_PYTHON" "$@"
+}
 
-# hvd_exec_plain FOLDER PACKAGE CHECK VERSION ARGS...: becomes `python -m PACKAGE ARGS...` with FOLDER of this project on
-# its path, in a Python (of VERSION or newer, for the message) that passes CHECK and needs nothing beside it.
+# hvd_exec_plain VERSION MODULE ARGS...: in any Python 3.VERSION or newer, which needs no packages.
 hvd_exec_plain() {
-  local top folder=$1 package=$2 check=$3 version=$4 candidate
-  shift 4
-  top=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+  local minor=$1 candidate
+  shift
   for candidate in ${HVD_PYTHON:+"$HVD_PYTHON"} python3 python3.14 python3.13 python3.12 python3.11 python3.10 \
     /usr/bin/python3 /opt/conda/bin/python3; do
-    if command -v "$candidate" >/dev/null && "$candidate" -c "$check" 2>/dev/null; then
-      PYTHONPATH="$top/$folder${PYTHONPATH:+:$PYTHONPATH}" PYTHONDONTWRITEBYTECODE=1 exec "$candidate" -m "$package" "$@"
+    if command -v "$candidate" >/dev/null &&
+      "$candidate" -c "import sys; sys.exit(sys.version_info < (3, $minor))" 2>/dev/null; then
+      hvd_exec_with "$candidate" "$@"
     fi
   done
-  echo "no Python $version or newer was found: load a module that has one, or set HVD_PYTHON" >&2
+  echo "no Python 3.$minor or newer was found: load a module that has one, or set HVD_PYTHON" >&2
   exit 2
 }
 
-# hvd_exec_campaign ARGS...: login nodes have little; tomllib came with 3.11. scripts/ is on the path for hvdb.edge.
-hvd_exec_campaign() {
-  local scripts
-  scripts=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-  PYTHONPATH="$scripts${PYTHONPATH:+:$PYTHONPATH}" hvd_exec_plain slurm campaign 'import tomllib' 3.11 "$@"
+# hvd_exec COMMAND ARGS...: becomes `python -m hvdb COMMAND ARGS...`. Login nodes have little, so a campaign needs
+# nothing but Python 3.11 (tomllib), and hvdb without a command any Python.
+hvd_exec() {
+  case ${1:-} in
+    campaign) hvd_exec_plain 11 hvdb "$@" ;;
+    '' | -*) hvd_exec_plain 10 hvdb "$@" ;;
+    *) hvd_exec_module hvdb "$@" ;;
+  esac
 }

@@ -14,7 +14,7 @@ import numpy as np
 
 from synthetic_store import REPOSITORY, SessionSpec, make
 
-from hvdb import claims, published, reproduce, ring_model
+from hvdb import claims, data, published, reproduce, ring_model
 from hvdb.bootstrap import Estimate, pooled_ratio
 from hvdb.claims import INCONCLUSIVE, NOT_MEASURED, NOT_REPRODUCED, REPRODUCED, Options
 from hvdb.errors import HvdbError
@@ -352,7 +352,7 @@ class PageTest(unittest.TestCase):
             import tomllib
         except ModuleNotFoundError:
             self.skipTest("needs Python 3.11 (tomllib)")
-        spec = tomllib.loads((REPOSITORY / CLAIM.spec).read_text(encoding="utf-8"))
+        spec = tomllib.loads((data.SPECS / f"{CLAIM.spec}.toml").read_text(encoding="utf-8"))
         self.assertEqual(set(spec["models"]), set(CLAIM.models))
         self.assertEqual(spec["weak"]["batch_size"], 64)
         self.assertGreaterEqual(spec["repetitions"], 5, "fewer jobs have no interval")

@@ -11,7 +11,6 @@ import io
 import os
 import re
 import subprocess
-import sys
 import tempfile
 import time
 import unittest
@@ -23,17 +22,15 @@ import fuzzed_stores
 
 from synthetic_store import REPOSITORY
 
-from hvdb import __main__ as program
+from hvdb import cli as program
 from hvdb import figure, runs
 from hvdb.errors import StoreError
 
-sys.path.insert(0, str(REPOSITORY / "slurm"))
 try:
-    from campaign import __main__ as campaign
-    from campaign import stores
-    from campaign.errors import CampaignError
+    from hvdb.campaign import stores
+    from hvdb.campaign.errors import CampaignError
 except ImportError:  # Python 3.10 has no tomllib
-    campaign = None
+    stores = None
 
 FIRST = int(os.environ.get("HVD_FUZZ_SEED", "0"))
 DAMAGED = int(os.environ.get("HVD_FUZZ_DAMAGED", "60"))
@@ -91,12 +88,12 @@ class Fuzz(unittest.TestCase):
         cls.db.parent.mkdir()
         fuzzed_stores.make_base(cls.base)
         cls.run_id = runs.load([cls.base])[0].uuid
-        if campaign is not None:
+        if stores is not None:
             spec = cls.top / "spec.toml"
             spec.write_text(SPEC, encoding="utf-8")
             words = ("generate", spec, "--site", "laptop", "--out", cls.top / "campaign")
-            assert call(campaign.main, *words)[0] == 0
-            assert call(campaign.main, "resume", cls.top / "campaign", "--dry-run")[0] == 0  # makes its lock
+            assert call(program.main, "campaign", *words)[0] == 0
+            assert call(program.main, "campaign", "resume", cls.top / "campaign", "--dry-run")[0] == 0  # makes its lock
         no_wait = unittest.mock.patch("os.fsync")  # nothing here has to outlive a power failure
         no_wait.start()
         cls.addClassCleanup(no_wait.stop)
@@ -144,7 +141,7 @@ class Fuzz(unittest.TestCase):
         damaged_for = [command for command, (_, err) in codes.items() if "a.db: damaged" in err]
         if damaged_for and "merge" not in damaged_for:
             raise Finding(f"damaged for {damaged_for}, not for merge: {codes['merge']}")
-        if campaign is not None:
+        if stores is not None:
             self.read_campaign(content)
         if (after := self.files()) != before or self.db.read_bytes() != content:
             raise Finding(f"written: {set(after.items()) ^ set(before.items())}")
@@ -162,7 +159,7 @@ class Fuzz(unittest.TestCase):
         inside.write_bytes(content)
         try:
             for words in (("status", self.top / "campaign"), ("resume", self.top / "campaign", "--dry-run")):
-                code, out, err = call(campaign.main, *words)
+                code, out, err = call(program.main, "campaign", *words)
                 if code != 0 or "Traceback" in err or "\x1b" in out + err:
                     raise Finding(f"campaign {words[0]}: exit code {code}: {err!a}")
         finally:

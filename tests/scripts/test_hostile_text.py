@@ -13,7 +13,7 @@ from pathlib import Path
 from synthetic_store import SessionSpec, make
 
 from hvdb import printable
-from hvdb.__main__ import main
+from hvdb.cli import main
 from hvdb.errors import HvdbError
 
 # Moves the cursor, sets the title, ends a line and a table's cell, begins HTML, code and a formula, reverses text.

@@ -162,7 +162,7 @@ class SizeTest(unittest.TestCase):
     SCRIPT = """
 import json, resource, sys
 sys.path.insert(0, sys.argv[1])
-from hvdb import __main__ as program
+from hvdb import cli as program
 code = program.main(sys.argv[2:])
 used = resource.getrusage(resource.RUSAGE_SELF)
 print(json.dumps([code, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024]), file=sys.stderr)

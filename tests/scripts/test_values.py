@@ -16,7 +16,7 @@ from pathlib import Path
 
 from synthetic_store import REPOSITORY, SessionSpec, make
 
-from hvdb import __main__ as program
+from hvdb import cli as program
 from hvdb import merge, runs, tables, untrusted, values
 
 NOT_TEXT = "CAST(x'ff1b5b' AS TEXT)"

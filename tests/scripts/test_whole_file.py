@@ -16,7 +16,7 @@ from unittest import mock
 from synthetic_store import SessionSpec, make
 
 from hvdb import plot_scaling, whole_file  # noqa: F401  (loads matplotlib and its fonts before the disk is full)
-from hvdb.__main__ import main
+from hvdb.cli import main
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""What the tests of slurm/campaign share: where things are, and how to make specs, sites and plans in one line."""
+"""What the tests of hvdb.campaign share: where things are, and how to make specs, sites and plans in one line."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 STAND_INS = Path(__file__).resolve().parent / "stand_ins"
-PATHS = [str(REPOSITORY / "slurm"), str(REPOSITORY / "scripts")]  # as scripts/campaign has them
-sys.path[:0] = PATHS
+SCRIPTS = str(REPOSITORY / "scripts")
+sys.path.insert(0, SCRIPTS)
 
-from campaign import fields, plan, site, spec  # noqa: E402  (the path must be set first)
-from campaign.__main__ import main  # noqa: E402
-from campaign.errors import CampaignError  # noqa: E402
-from campaign.layout import Layout  # noqa: E402
+from hvdb.campaign import fields, plan, site, spec  # noqa: E402  (the path must be set first)
+from hvdb.campaign.errors import CampaignError  # noqa: E402
+from hvdb.campaign.layout import Layout  # noqa: E402
+from hvdb.cli import main  # noqa: E402
 
-LAYOUT = Layout(Path("/campaign"), Path("/checkout"))
+LAYOUT = Layout(Path("/campaign"))
 MINIMAL = """
 name = "small"
 models = ["vgg16"]
@@ -62,7 +62,7 @@ def campaign_here(*arguments: object, environment: dict[str, str] | None = None)
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
     ):
-        code = main(list(map(str, arguments)))
+        code = main(["campaign", *map(str, arguments)])
     return subprocess.CompletedProcess(list(arguments), code, out.getvalue(), err.getvalue())
 
 

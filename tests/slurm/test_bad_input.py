@@ -159,7 +159,7 @@ class EndTest(HereTest):
 
     def ended_by(self, fault: BaseException) -> subprocess.CompletedProcess[str]:
         self.generate()
-        with unittest.mock.patch("campaign.life.held_cells", side_effect=fault):
+        with unittest.mock.patch("hvdb.campaign.life.held_cells", side_effect=fault):
             return self.call("status", self.folder)
 
     def test_control_c(self) -> None:

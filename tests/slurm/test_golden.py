@@ -13,8 +13,9 @@ from pathlib import Path
 
 from campaigns import LAYOUT, REPOSITORY, campaign
 
-from campaign import plan, script, site, spec
+from hvdb.campaign import plan, script, site, spec
 
+HVD_BENCH = Path("/opt/hvd bench/bin/hvd_bench")
 GOLDEN = Path(__file__).resolve().parent / "golden"
 # site -> jobs whose scripts are kept
 KEPT = {
@@ -38,12 +39,12 @@ def scripts() -> dict[str, str]:
         made = plan.make(study, machine)
         for job in made.jobs:
             if job.name in jobs:
-                found[f"{machine.name}.{job.name}.sh"] = script.text(made, job, LAYOUT)
+                found[f"{machine.name}.{job.name}.sh"] = script.text(made, job, LAYOUT, HVD_BENCH)
     return found
 
 
 def _data(name: str) -> dict:
-    from campaign import fields
+    from hvdb.campaign import fields
 
     return fields.load(GOLDEN / name)
 
@@ -99,7 +100,7 @@ class SpeedTest(unittest.TestCase):
         jobs = 0
         for name in site.known():
             made = plan.make(spec.read(REPOSITORY / "slurm" / "specs" / "horovod-512.toml"), site.read(name))
-            jobs += len([script.text(made, job, LAYOUT) for job in made.jobs])
+            jobs += len([script.text(made, job, LAYOUT, HVD_BENCH) for job in made.jobs])
         seconds = time.process_time() - begin
         self.assertGreater(jobs, 30)
         self.assertLess(seconds, 1.0)

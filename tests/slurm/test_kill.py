@@ -13,7 +13,7 @@ import sys
 import textwrap
 import unittest
 
-from campaigns import PATHS, REPOSITORY
+from campaigns import SCRIPTS
 from fake_cluster import Task, kill_group, wait_until
 from test_life import SPEC, LifeTest
 
@@ -28,10 +28,10 @@ esac
 # Runs scripts/campaign's main and kills it before the n-th line of its own modules that act on the world.
 COUNT_LINES = """
     import os, signal, sys
-    sys.path[:0] = {paths!r}
-    from campaign.__main__ import main
+    sys.path.insert(0, {scripts!r})
+    from hvdb.cli import main
     seen, last = 0, int(os.environ["KILL_AT"])
-    files = tuple({slurm!r} + "/campaign/" + name for name in {modules})
+    files = tuple({scripts!r} + "/hvdb/campaign/" + name for name in {modules})
     def trace(frame, event, argument):
         global seen
         if not frame.f_code.co_filename.startswith(files):
@@ -42,7 +42,7 @@ COUNT_LINES = """
                 os.kill(os.getpid(), signal.SIGKILL)
         return trace
     sys.settrace(trace)
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main(["campaign", *sys.argv[1:]]))
 """
 STEP = int(os.environ.get("HVD_KILL_STEP", "4"))
 ONE = SPEC.replace("ranks = [1, 2, 4, 8]", "ranks = [4]").replace("repetitions = 2", "repetitions = 1")
@@ -50,7 +50,7 @@ ONE = SPEC.replace("ranks = [1, 2, 4, 8]", "ranks = [4]").replace("repetitions =
 
 def counting_lines(*modules: str) -> str:
     """A program that is scripts/campaign and counts the lines of these modules."""
-    return textwrap.dedent(COUNT_LINES).format(paths=PATHS, slurm=str(REPOSITORY / "slurm"), modules=modules)
+    return textwrap.dedent(COUNT_LINES).format(scripts=SCRIPTS, modules=modules)
 
 
 class KillTest(LifeTest):
@@ -176,8 +176,8 @@ class KilledCallerTest(KillTest):
             with self.subTest(when):
                 self.fresh(SPEC)
                 environment = {**self.cluster.environment(), "FAKE_KILL_CALLER": when, "FAKE_ANSWER_SECONDS": "5"}
-                command = [sys.executable, "-B", "-m", "campaign", "submit", str(self.folder)]
-                environment["PYTHONPATH"] = os.pathsep.join(PATHS)
+                command = [sys.executable, "-B", "-m", "hvdb", "campaign", "submit", str(self.folder)]
+                environment["PYTHONPATH"] = SCRIPTS
                 done = subprocess.run(command, env=environment, capture_output=True, timeout=60, check=False)
                 self.assertEqual(done.returncode, -9)
                 self.assertEqual(len(self.cluster.records()), queued)

@@ -314,7 +314,7 @@ class FailureTest(LifeTest):
         self.good("submit")
         self.cluster.run_all()
         standing = self.status()
-        self.assertIn("nothing is not there; build it (scripts/build)", standing["units"][0]["note"])
+        self.assertIn("nothing is not there; build or install it", standing["units"][0]["note"])
         self.assertEqual(self.cluster.record(101)["states"]["1"], "FAILED")
 
     def test_a_site_whose_set_up_fails(self) -> None:

@@ -20,7 +20,7 @@ from fake_cluster import FakeCluster, Task
 from jsrun_sets import Machine, Refused
 from test_life import SPEC, LifeTest
 
-from campaign import launch, plan
+from hvdb.campaign import launch, plan
 
 SUMMIT = Machine(nodes=2, cores=42, gpus=6)
 PROGRAM = Path(os.environ.get("HVD_BENCH", "hvd_bench"))

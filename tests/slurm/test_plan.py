@@ -8,9 +8,9 @@ import unittest
 
 from campaigns import MINIMAL, fault, plan_of, site_of, spec_of
 
-from campaign import launch, plan
-from campaign.plan import ONE_NODE, ONE_RANK, SCALE, Shape
-from campaign.timing import Pilot, PilotKey
+from hvdb.campaign import launch, plan
+from hvdb.campaign.plan import ONE_NODE, ONE_RANK, SCALE, Shape
+from hvdb.campaign.timing import Pilot, PilotKey
 
 
 def cells(made: plan.Plan, job: str, repetition: int = 1) -> list[plan.Cell]:

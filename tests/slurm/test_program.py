@@ -11,7 +11,7 @@ import sys
 import unittest
 from pathlib import Path
 
-from campaigns import PATHS
+from campaigns import SCRIPTS
 from fake_cluster import wait_until
 from test_life import LifeTest
 
@@ -80,8 +80,8 @@ class LaptopTest(LifeTest):
     def started(self, command: str) -> subprocess.Popen[str]:
         """scripts/campaign in the background, with a cell at work."""
         child = subprocess.Popen(
-            [sys.executable, "-B", "-m", "campaign", command, str(self.folder)],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(PATHS)},
+            [sys.executable, "-B", "-m", "hvdb", "campaign", command, str(self.folder)],
+            env={**os.environ, "PYTHONPATH": SCRIPTS},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

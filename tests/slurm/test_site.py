@@ -8,7 +8,7 @@ from pathlib import Path
 
 from campaigns import fault, site_of
 
-from campaign import site
+from hvdb.campaign import site
 
 
 class SiteTest(unittest.TestCase):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from campaigns import MINIMAL, REPOSITORY, fault, spec_of
 
-from campaign import bench_options, spec
+from hvdb.campaign import bench_options, spec
 
 
 class SpecTest(unittest.TestCase):

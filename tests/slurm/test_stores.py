@@ -12,10 +12,10 @@ import unittest
 import uuid
 from pathlib import Path
 
-from campaigns import REPOSITORY, fault
+from campaigns import REPOSITORY, SCRIPTS, fault
 
-from campaign import stores
-from campaign.timing import PilotKey
+from hvdb.campaign import stores
+from hvdb.campaign.timing import PilotKey
 
 SCHEMA = (REPOSITORY / "results" / "schema.sql").read_text(encoding="utf-8")
 PROGRAM = Path(os.environ.get("HVD_BENCH", "hvd_bench"))
@@ -187,10 +187,11 @@ class StoresTest(unittest.TestCase):
     def test_a_journal_that_is_a_pipe_is_not_waited_for(self) -> None:
         add_session(self.a, "good", "complete")
         os.mkfifo(self.folder / "a.db-journal")
-        script = "import sys; sys.path[:0] = sys.argv[2:]\nfrom campaign import stores\nfrom pathlib import Path\n"
+        script = (
+            "import sys; sys.path.insert(0, sys.argv[2])\nfrom hvdb.campaign import stores\nfrom pathlib import Path\n"
+        )
         script += "print(stores.held([Path(sys.argv[1])]))"
-        folders = [REPOSITORY / "slurm", REPOSITORY / "scripts"]
-        command = [sys.executable, "-c", script, self.a, *folders]
+        command = [sys.executable, "-c", script, self.a, SCRIPTS]
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=20)
         self.assertIn("a.db: its journal is not a file", done.stdout, done.stderr)
 

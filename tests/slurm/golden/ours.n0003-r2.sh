@@ -71,7 +71,7 @@ run_cells() {  # in random order, from the order seed
   esac
 }
 
-# ---- From here on the same in all jobs (slurm/campaign/job_body.sh). Nothing is compiled in a job.
+# ---- From here on the same in all jobs (slurm/job_body.sh). Nothing is compiled in a job.
 
 attempt=$scheduler_id
 [ "$restart" = 0 ] || attempt=$attempt.$restart
@@ -173,7 +173,7 @@ event "start job=$scheduler_id restart=$restart host=$(hostname) pid=$$ spec=$sp
 set +u  # what modules and set-up lines call is not ours
 set_up || give_up "the site's modules, environment or set-up failed (the log says why); correct the site"
 set -u
-[ -x "$hvd_bench" ] || give_up "$hvd_bench is not there; build it (scripts/build), or set program.hvd_bench of the site"
+[ -x "$hvd_bench" ] || give_up "$hvd_bench is not there; build or install it, or set program.hvd_bench of the site"
 list_held
 run_cells
 event "finish code=$((lacking > 0)) lacking=$lacking failed=$failed${stop:+ stopped=$stop}"

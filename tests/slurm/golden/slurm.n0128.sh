@@ -12,7 +12,7 @@
 # Campaign golden, job n0128, on site slurm: written by scripts/campaign generate, which
 # writes it again: edit the spec or the site instead.
 # spec 3c2665d2435a86c6
-# site f29c543e028b28b5
+# site b9d98bbe5a76ae9a
 # shellcheck disable=SC1091,SC2034,SC2054,SC2317  # files of the system; what only some jobs need; traps
 set -uo pipefail
 
@@ -20,7 +20,7 @@ campaign=golden
 spec=3c2665d2435a86c6
 job=n0128
 folder=/campaign
-hvd_bench=/checkout/build/release/bin/hvd_bench
+hvd_bench='/opt/hvd bench/bin/hvd_bench'
 order_seed=1
 walltime_seconds=2820
 warning_seconds=120
@@ -73,7 +73,7 @@ run_cells() {  # in random order, from the order seed
   esac
 }
 
-# ---- From here on the same in all jobs (slurm/campaign/job_body.sh). Nothing is compiled in a job.
+# ---- From here on the same in all jobs (slurm/job_body.sh). Nothing is compiled in a job.
 
 attempt=$scheduler_id
 [ "$restart" = 0 ] || attempt=$attempt.$restart
@@ -175,7 +175,7 @@ event "start job=$scheduler_id restart=$restart host=$(hostname) pid=$$ spec=$sp
 set +u  # what modules and set-up lines call is not ours
 set_up || give_up "the site's modules, environment or set-up failed (the log says why); correct the site"
 set -u
-[ -x "$hvd_bench" ] || give_up "$hvd_bench is not there; build it (scripts/build), or set program.hvd_bench of the site"
+[ -x "$hvd_bench" ] || give_up "$hvd_bench is not there; build or install it, or set program.hvd_bench of the site"
 list_held
 run_cells
 event "finish code=$((lacking > 0)) lacking=$lacking failed=$failed${stop:+ stopped=$stop}"

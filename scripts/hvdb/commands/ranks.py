@@ -1,4 +1,4 @@
-"""scripts/ranks: which rank of a stored run is slow, and by how much."""
+"""hvdb ranks: which rank of a stored run is slow, and by how much."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import numpy as np
 
 from hvdb import comparable, efficiency, printable, rank_work, runs, tables
 from hvdb.bootstrap import Estimate
+from hvdb.commands import new_parser
+from hvdb.commands import selection as choice
 from hvdb.errors import (
     EXIT_CHECK_FAILED,
     EXIT_GOOD,
@@ -48,12 +50,12 @@ def _seed(text: str) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line of scripts/ranks."""
-    made = argparse.ArgumentParser(
-        prog="scripts/ranks",
-        description="Which rank of a stored run is slow? Compares the ranks' own work step by step, and whole nodes. "
+    """The command line."""
+    made = new_parser(
+        "ranks",
+        "Which rank of a stored run is slow? Compares the ranks' own work step by step, and whole nodes. "
         "Default: all complete runs of several ranks, of the newest session of each configuration.",
-        epilog="exit codes: 0 nobody is slow, 1 a rank or a node is slow, 2 usage or I/O, 3 the run does not tell, "
+        "exit codes: 0 nobody is slow, 1 a rank or a node is slow, 2 usage or I/O, 3 the run does not tell, "
         "4 not comparable (the ranks' GPUs are of several models); of several runs: 1 before 4 before 3",
     )
     made.add_argument("stores", nargs="+", type=Path, metavar="STORE", help="result store (.db, or .partial)")
@@ -257,10 +259,6 @@ def document(examined: Examined) -> dict[str, Any]:
     }
 
 
-def _say(line: object, stream: TextIO | None = None) -> None:
-    print(printable.terminal(line), file=stream)
-
-
 def _draw(examined: Examined, threshold: float, folder: Path, forms: Sequence[str]) -> list[Path]:
     from hvdb import plot_ranks  # matplotlib is slow to import
 
@@ -270,11 +268,10 @@ def _draw(examined: Examined, threshold: float, folder: Path, forms: Sequence[st
     return [plot_ranks.draw(picture, examined.findings, file, run.uuid) for file in files]
 
 
-def main(argv: Sequence[str]) -> int:
+def run(arguments: argparse.Namespace) -> int:
     """Prints what the ranks of each run are like, as text or JSON; returns the exit code."""
-    arguments = parser().parse_args(argv)
     threshold = arguments.threshold / 100
-    selection = select(runs.load(arguments.stores), arguments)
+    selection = select(choice.load(arguments.stores), arguments)
     refused: dict[str, HvdbError] = {}
     wanted = []
     for run in selection.runs:
@@ -297,13 +294,13 @@ def main(argv: Sequence[str]) -> int:
             documents.append(document(examined))
         else:
             for line in text(examined, threshold, None if arguments.all else SHOWN_RANKS):
-                _say(line)
+                printable.say(line)
         if arguments.out:
             for path in _draw(examined, threshold, arguments.out, arguments.format or ["png"]):
-                _say(path, sys.stderr if arguments.json else None)
+                printable.say(path, sys.stderr if arguments.json else None)
     for uuid, error in refused.items():
         codes.add(error.exit_code)
-        _say(f"run {uuid[:8]}: {error}", sys.stderr)
+        printable.say(f"run {uuid[:8]}: {error}", sys.stderr)
     if arguments.json:
         whole = {
             "threshold": threshold,
@@ -315,5 +312,5 @@ def main(argv: Sequence[str]) -> int:
         print(json.dumps(whole, indent=2))
     else:
         for line in selection.left_out:
-            _say(f"left out: {line}")
+            printable.say(f"left out: {line}")
     return next(code for code in EXITS if code in codes)

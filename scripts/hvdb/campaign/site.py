@@ -1,4 +1,4 @@
-"""Where to measure: a site profile as plain data. Sites that come along are slurm/sites/*.toml."""
+"""Where to measure: a site profile as plain data. Sites that come along are in slurm/sites."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from campaign import bench_options
-from campaign.canonical import digest
-from campaign.errors import CampaignError
-from campaign.fields import Table, document, load, nearest
+from hvdb.campaign import bench_options
+from hvdb.campaign.canonical import digest
+from hvdb.campaign.errors import CampaignError
+from hvdb.campaign.fields import Table, document, load, nearest
+from hvdb.data import SITES
 
-SITES = Path(__file__).resolve().parents[1] / "sites"
 SCHEDULERS = ("slurm", "lsf", "none")
 MAX_BASES = 8
 

@@ -10,14 +10,14 @@ import shutil
 import sqlite3
 import stat
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TypeVar
 
-from campaign.errors import CampaignError
-from campaign.timing import Pilot, PilotKey
-from hvdb import untrusted
+from hvdb import progress, untrusted
+from hvdb.campaign.errors import CampaignError
+from hvdb.campaign.timing import Pilot, PilotKey
 
 Result = TypeVar("Result")
 
@@ -107,17 +107,21 @@ def of_campaign(folder: Path) -> list[Path]:
     return sorted(path for pattern in ("*.db", "*.partial") for path in folder.glob(pattern))
 
 
-def held(paths: Iterable[Path]) -> tuple[set[str], list[str]]:
-    """The hashes of all cells that `paths` hold, and a line per file that cannot be read (its cells do not count)."""
+def held(paths: Sequence[Path], step: progress.Step = progress.silent) -> tuple[set[str], list[str]]:
+    """The hashes of all cells that `paths` hold, and a line per file that cannot be read (its cells do not count).
+
+    step: called with (files done, files in all) after each file.
+    """
     cells: set[str] = set()
     notes = []
-    for path in paths:
+    for done, path in enumerate(paths, 1):
         try:
             rows = _query(path, lambda store: store.execute(SESSIONS, (KEY,)).fetchall())
             cells |= {row[0] for row in rows if isinstance(row[0], str)}
         except Unreadable as fault:
             if path.exists():  # else its job has just renamed it
                 notes.append(f"{path}: {fault}; its cells count as lacking")
+        step(done, len(paths))
     return cells, notes
 
 

@@ -11,10 +11,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from campaign import events
-from campaign.errors import CampaignError
-from campaign.folder import JobEntry, Manifest
-from campaign.scheduler import RUNNING, Active, Unit
+from hvdb.campaign import events
+from hvdb.campaign.errors import CampaignError
+from hvdb.campaign.folder import JobEntry, Manifest
+from hvdb.campaign.scheduler import RUNNING, Active, Unit
 
 PATIENCE_SECONDS = 90  # for what runs to store what it has
 

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from campaign import scheduler, stores
-from campaign.errors import CampaignError, SubmissionStopped
-from campaign.folder import JobEntry, Manifest
-from campaign.local import Local
-from campaign.scheduler import Active, Unit
+from hvdb import progress
+from hvdb.campaign import scheduler, stores
+from hvdb.campaign.errors import CampaignError, SubmissionStopped
+from hvdb.campaign.folder import JobEntry, Manifest
+from hvdb.campaign.local import Local
+from hvdb.campaign.scheduler import Active, Unit
 
 
 @dataclass(frozen=True)
@@ -58,9 +59,14 @@ def require_jobs(manifest: Manifest, only: Iterable[str]) -> None:
             raise CampaignError(f"--only {name}: there is no such job; jobs: {', '.join(names)}")
 
 
-def held_cells(manifest: Manifest, more: Sequence[Path]) -> tuple[set[str], list[str]]:
-    """Cells in the campaign's own stores and in `more`. Errors: CampaignError if one of `more` cannot be read."""
-    held, notes = stores.held(stores.of_campaign(manifest.layout.stores))
+def held_cells(
+    manifest: Manifest, more: Sequence[Path], step: progress.Step = progress.silent
+) -> tuple[set[str], list[str]]:
+    """Cells in the campaign's own stores and in `more`. step: as for stores.held(), of the own stores.
+
+    Errors: CampaignError if one of `more` cannot be read.
+    """
+    held, notes = stores.held(stores.of_campaign(manifest.layout.stores), step)
     for path in more:
         found, faults = stores.held([path])
         if faults or not path.exists():
@@ -131,7 +137,8 @@ def submit(
     for accepted, order in enumerate(orders):
         after = list(dict.fromkeys(gates)) if order.after_gate else []
         try:
-            number = machine.submit(order.job, order.repetitions, after)
+            with progress.shown(f"handing in job {accepted + 1} of {len(orders)}"):
+                number = machine.submit(order.job, order.repetitions, after)
         except CampaignError as error:
             if accepted == 0:
                 raise
@@ -151,10 +158,12 @@ def counted(order: Order) -> str:
 
 def _run_here(manifest: Manifest, orders: Sequence[Order], tell: Callable[[str], None]) -> None:
     machine, journal = Local(manifest), Journal(manifest)
-    for order in orders:
+    for number, order in enumerate(orders):
         tell(f"{order.job.name}: {counted(order)}, at most {order.job.walltime_seconds // 60} min")
         journal.add(order.job.name, order.repetitions, "here")
-        code, interrupted = machine.run(order.job)
+        rest = sum(later.job.walltime_seconds for later in orders[number:])
+        with progress.shown(f"job {number + 1} of {len(orders)}", rest):
+            code, interrupted = machine.run(order.job)
         log = manifest.layout.logs / f"{order.job.name}.out"
         if interrupted:
             raise SubmissionStopped(f"stopped during job {order.job.name}; what was measured is stored, resume goes on")
@@ -165,7 +174,8 @@ def _run_here(manifest: Manifest, orders: Sequence[Order], tell: Callable[[str],
 
 def active_units(manifest: Manifest) -> dict[Unit, Active]:
     """What of the campaign is queued or running. Errors: CampaignError when that cannot be known."""
-    return Local(manifest).active() if manifest.scheduler == "none" else scheduler.of(manifest).active()
+    with progress.shown("asking what is queued or running"):
+        return Local(manifest).active() if manifest.scheduler == "none" else scheduler.of(manifest).active()
 
 
 def cancel(manifest: Manifest, active: dict[Unit, Active], only: Sequence[str]) -> list[str]:
@@ -173,5 +183,6 @@ def cancel(manifest: Manifest, active: dict[Unit, Active], only: Sequence[str]) 
     chosen = {unit: job for unit, job in active.items() if not only or unit[0] in only}
     if chosen:
         machine = Local(manifest) if manifest.scheduler == "none" else scheduler.of(manifest)
-        machine.cancel(list(dict.fromkeys(job.id for job in chosen.values())))
+        with progress.shown("waiting for what was told to end"):
+            machine.cancel(list(dict.fromkeys(job.id for job in chosen.values())))
     return [f"{name} repetition {r}: {job.state}, cancelled ({job.id})" for (name, r), job in sorted(chosen.items())]

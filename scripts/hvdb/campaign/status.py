@@ -7,11 +7,12 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from campaign.events import Attempt
-from campaign.folder import CellEntry, JobEntry, Manifest
-from campaign.scheduler import RUNNING, Active, Unit
-from campaign.timing import duration_text
 from hvdb import printable
+from hvdb.campaign.events import Attempt
+from hvdb.campaign.folder import CellEntry, JobEntry, Manifest
+from hvdb.campaign.scheduler import RUNNING, Active, Unit
+from hvdb.campaign.timing import duration_text
+from hvdb.data import called
 
 STATES = ("done", "running", "queued", "failed", "lacking")
 FAILURES_SHOWN = 20
@@ -170,7 +171,7 @@ def as_text(standing: Standing) -> str:
 
 def _next(standing: Standing) -> str:
     if standing.complete:
-        return f"complete; next: scripts/merge -o {standing.name}.db {standing.folder}/stores/*.db"
+        return f"complete; next: {called('merge')} -o {standing.name}.db {standing.folder}/stores/*.db"
     at_work = standing.counts["running"] + standing.counts["queued"]
     parts = []
     if standing.seconds_left is not None:
@@ -178,7 +179,7 @@ def _next(standing: Standing) -> str:
     parts.append(f"cells that are not done need at most {standing.node_hours_left:.2f} node-hours")
     idle = standing.counts["failed"] + standing.counts["lacking"]
     if idle:
-        parts.append(f"nothing is at work on {idle} of them: scripts/campaign resume {standing.folder}")
+        parts.append(f"nothing is at work on {idle} of them: {called('campaign')} resume {standing.folder}")
     elif at_work:
         parts.append("all of them are queued or running")
     return "; ".join(parts)

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from campaign import bench_options
-from campaign.canonical import digest
-from campaign.fields import Table, load
+from hvdb.campaign import bench_options
+from hvdb.campaign.canonical import digest
+from hvdb.campaign.fields import Table, load
+from hvdb.data import SPECS
 
 DEFAULT_RANKS = tuple(2**power for power in range(10))  # 1, 2, 4 ... 512
 NAME = r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?"
@@ -118,6 +119,16 @@ def from_data(data: dict[str, Any], source: str) -> Spec:
     )
     table.close()
     return spec
+
+
+def known() -> list[str]:
+    """The names of the specs that come along."""
+    return sorted(path.stem for path in SPECS.glob("*.toml"))
+
+
+def file(name: Path) -> Path:
+    """The file of the spec that comes along under this name, else `name` itself."""
+    return SPECS / f"{name}.toml" if str(name) in known() else name
 
 
 def read(path: Path) -> Spec:

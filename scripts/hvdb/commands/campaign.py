@@ -1,4 +1,4 @@
-"""Entry point of scripts/campaign: `python -m campaign {generate,submit,status,resume,cancel} ...`."""
+"""hvdb campaign: generate, submit, status, resume and cancel. Python 3.11, standard library only."""
 
 from __future__ import annotations
 
@@ -6,37 +6,38 @@ import argparse
 import functools
 import json
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
-from campaign import events, folder, life, plan, site, spec, status, stores
-from campaign.errors import EXIT_FAILED, EXIT_GOOD, CampaignError
-from campaign.layout import Layout
-from campaign.scheduler import Active, Unit
-from campaign.timing import duration_text
-from hvdb import edge, printable
+from hvdb import data, edge, printable, progress
+from hvdb.campaign import events, folder, life, plan, site, spec, status, stores
+from hvdb.campaign.errors import CampaignError
+from hvdb.campaign.layout import Layout
+from hvdb.campaign.scheduler import Active, Unit
+from hvdb.campaign.timing import duration_text
+from hvdb.commands import new_parser
+from hvdb.errors import EXIT_CHECK_FAILED, EXIT_GOOD
 
-PROGRAM = "scripts/campaign"
-CHECKOUT = Path(__file__).resolve().parents[2]
+PROGRAM = data.called("campaign")
 EPILOG = (
     "exit codes: 0 good, 1 something failed, 2 usage or input, 7 interrupted; "
     "docs/campaigns.md explains specs and sites"
 )
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog=PROGRAM,
-        description="A scaling study, 1 to 512 ranks: described once, run by Slurm, LSF or here, resumed until done.",
-        epilog=EPILOG,
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    made = new_parser(
+        "campaign",
+        "A scaling study, 1 to 512 ranks: described once, run by Slurm, LSF or here, resumed until done.",
+        EPILOG,
     )
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    commands = made.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     def command(name: str, text: str) -> argparse.ArgumentParser:
         return commands.add_parser(name, help=text, description=text, epilog=EPILOG)
 
     generate = command("generate", "Write the job scripts of a spec for a site.")
-    generate.add_argument("spec", type=Path, metavar="SPEC", help="what to measure (TOML)")
+    generate.add_argument("spec", type=Path, metavar="SPEC", help=f"{', '.join(spec.known())}, or a TOML file")
     generate.add_argument("--site", required=True, help=f"{', '.join(site.known())}, or a TOML file")
     generate.add_argument("--out", type=Path, metavar="FOLDER", help="of the campaign; made if it is not there")
     generate.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="one field of the site")
@@ -62,7 +63,7 @@ def _parser() -> argparse.ArgumentParser:
     stop = command("cancel", "End what is queued or running; running jobs store what they have first.")
     stop.add_argument("folder", type=Path, metavar="FOLDER")
     stop.add_argument("--only", action="append", default=[], metavar="JOB")
-    return parser
+    return made
 
 
 def _add_stores(parser: argparse.ArgumentParser) -> None:
@@ -87,9 +88,29 @@ def _print_plan(made: plan.Plan) -> None:
         print(printable.terminal(f"left out: {line}"))
 
 
+def _program(name: str) -> Path:
+    """The program that the jobs run, absolute, from the site's program.hvd_bench. Errors: CampaignError."""
+    if name == data.BENCH:
+        if found := data.hvd_bench():
+            return found
+        raise CampaignError(
+            f"there is no {data.BENCH} beside {PROGRAM} or on the PATH; name the one that jobs run: "
+            f"--set program.hvd_bench=/path/of/{data.BENCH}"
+        )
+    if data.CHECKOUT:
+        return data.CHECKOUT / name
+    if not Path(name).is_absolute():
+        raise CampaignError(
+            f"program.hvd_bench: {name} starts at a checkout, and {PROGRAM} is installed without one; give an absolute "
+            f"path, or {data.BENCH} for the one that is installed"
+        )
+    return Path(name)
+
+
 def run_generate(arguments: argparse.Namespace) -> int:
     """Writes a campaign's folder, or only prints what it would hold."""
-    study = spec.read(arguments.spec)
+    file = spec.file(arguments.spec)
+    study = spec.read(file)
     machine = site.read(arguments.site, arguments.set)
     pilot = stores.pilot(arguments.pilot) if arguments.pilot else None
     made = plan.make(study, machine, pilot)
@@ -98,11 +119,17 @@ def run_generate(arguments: argparse.Namespace) -> int:
     if arguments.dry_run:
         _print_plan(made)
         return EXIT_GOOD
-    layout = Layout(folder.resolved(arguments.out), CHECKOUT)
-    folder.write(made, layout, arguments.spec.read_text(encoding="utf-8"), replace=arguments.replace)
+    layout = Layout(folder.resolved(arguments.out))
+    program = _program(machine.program.hvd_bench)
+    folder.write(made, layout, program, file.read_text(encoding="utf-8"), replace=arguments.replace)
     _print_plan(made)  # once all is written: nobody may be reading
-    print(printable.terminal(f"written to {layout.folder}; next: scripts/campaign submit {arguments.out}"))
+    print(printable.terminal(f"written to {layout.folder}; next: {PROGRAM} submit {arguments.out}"))
     return EXIT_GOOD
+
+
+def _held(manifest: folder.Manifest, arguments: argparse.Namespace) -> tuple[set[str], list[str]]:
+    with progress.shown("reading the campaign's stores") as step:
+        return life.held_cells(manifest, arguments.store, step)
 
 
 def run_hand_in(arguments: argparse.Namespace) -> int:
@@ -112,7 +139,7 @@ def run_hand_in(arguments: argparse.Namespace) -> int:
     with folder.locked(manifest.layout) as lock:
         if arguments.command == "submit" and not arguments.dry_run and life.Journal(manifest).submitted():
             raise CampaignError(f"{arguments.folder}: was submitted before; resume hands in what is missing")
-        held, notes = life.held_cells(manifest, arguments.store)
+        held, notes = _held(manifest, arguments)
         active = life.active_units(manifest)
         orders = life.lacking_orders(manifest, held, active, arguments.only)
         for note in notes:
@@ -143,10 +170,10 @@ def run_status(arguments: argparse.Namespace) -> int:
     notes: list[str] = []
     active = _active_or_note(manifest, notes)
     attempts = events.latest(events.read(manifest.layout.events))
-    held, faults = life.held_cells(manifest, arguments.store)
+    held, faults = _held(manifest, arguments)
     standing = status.standing(manifest, held, active, attempts, life.Journal(manifest).submitted(), [*notes, *faults])
     print(json.dumps(status.as_data(standing), indent=1) if arguments.json else status.as_text(standing))
-    return EXIT_FAILED if standing.failures else EXIT_GOOD
+    return EXIT_CHECK_FAILED if standing.failures else EXIT_GOOD
 
 
 def run_cancel(arguments: argparse.Namespace) -> int:
@@ -168,11 +195,6 @@ COMMANDS = {
 }
 
 
-def main(argv: Sequence[str]) -> int:
-    """Runs one command; returns its exit code. A fault is one line on standard error."""
-    arguments = _parser().parse_args(argv)
-    return edge.run(PROGRAM, lambda: COMMANDS[arguments.command](arguments), CampaignError, "standard output")
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+def run(arguments: argparse.Namespace) -> int:
+    """Runs one of them; returns the exit code. Errors: CampaignError."""
+    return COMMANDS[arguments.command](arguments)

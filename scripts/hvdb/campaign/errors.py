@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-EXIT_GOOD = 0
-EXIT_FAILED = 1
-EXIT_USAGE = 2
+from hvdb.errors import EXIT_CHECK_FAILED, HvdbError
 
 
-class CampaignError(Exception):
+class CampaignError(HvdbError):
     """Bad input, or the world refusing: one line that says what, where, and what to do next."""
-
-    exit_code = EXIT_USAGE
 
 
 class SubmissionStopped(CampaignError):
     """A scheduler took some jobs and then refused one: part of the campaign is on its way."""
 
-    exit_code = EXIT_FAILED
+    exit_code = EXIT_CHECK_FAILED

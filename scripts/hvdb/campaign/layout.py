@@ -5,17 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from campaign.canonical import digest
-from campaign.plan import Job
-from campaign.site import Site
+from hvdb.campaign.canonical import digest
+from hvdb.campaign.plan import Job
+from hvdb.campaign.site import Site
 
 
 @dataclass(frozen=True)
 class Layout:
-    """folder: of the campaign, absolute. checkout: where a relative program.hvd_bench starts, absolute."""
+    """folder: of the campaign, absolute."""
 
     folder: Path
-    checkout: Path
 
     @property
     def spec(self) -> Path:
@@ -60,6 +59,3 @@ class Layout:
         """The file of standard output and error, with the scheduler's own place-holders."""
         number = {"slurm": "%A.%a" if site.submit.array else "%j", "lsf": "%J.%I" if site.submit.array else "%J"}
         return f"{self.logs}/{job.name}.{number[site.scheduler]}.out"
-
-    def hvd_bench(self, site: Site) -> Path:
-        return self.checkout / site.program.hvd_bench

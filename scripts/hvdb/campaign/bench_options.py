@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from campaign.fields import Table, nearest
+from hvdb.campaign.fields import Table, nearest
 
 MODELS = {
     "inception3": "inception3",

@@ -1,4 +1,4 @@
-"""The text of a job script. Pure: (plan, job, layout) in, text out."""
+"""The text of a job script. Pure: (plan, job, layout, program) in, text out."""
 
 from __future__ import annotations
 
@@ -6,22 +6,23 @@ import math
 import shlex
 from pathlib import Path
 
-from campaign import directives, launch
-from campaign.layout import Layout
-from campaign.plan import Job, Plan
+from hvdb import data
+from hvdb.campaign import directives, launch
+from hvdb.campaign.layout import Layout
+from hvdb.campaign.plan import Job, Plan
 
-BODY = Path(__file__).with_name("job_body.sh")
+PROGRAM = data.called("campaign")
 
 # How the script learns who it is: (scheduler id, repetition in an array, restarts). LSF's restart count does not
 # tell a first start from a rerun on all versions, so the time does.
 IDENTITY = {
     "slurm": (
-        "${SLURM_ARRAY_JOB_ID:-${SLURM_JOB_ID:?is not set: scripts/campaign submits this}}",
+        f"${{SLURM_ARRAY_JOB_ID:-${{SLURM_JOB_ID:?is not set: {PROGRAM} submits this}}}}",
         "${SLURM_ARRAY_TASK_ID:-1}",
         "${SLURM_RESTART_COUNT:-0}",
     ),
     "lsf": (
-        "${LSB_JOBID:?is not set: scripts/campaign submits this}",
+        f"${{LSB_JOBID:?is not set: {PROGRAM} submits this}}",
         "${LSB_JOBINDEX:-1}",
         '$([ "${LSB_RESTART:-N}" = Y ] && date +%s || echo 0)',
     ),
@@ -29,20 +30,20 @@ IDENTITY = {
 }
 
 
-def text(plan: Plan, job: Job, layout: Layout) -> str:
-    """The whole script, with a line break at its end."""
+def text(plan: Plan, job: Job, layout: Layout, hvd_bench: Path) -> str:
+    """The whole script, with a line break at its end. hvd_bench: the program that it runs, absolute."""
     site, spec = plan.site, plan.spec
     parts = [
         "#!/usr/bin/env bash",
         *directives.lines(site, job, layout),
-        f"# Campaign {spec.name}, job {job.name}, on site {site.name}: written by scripts/campaign generate, which",
+        f"# Campaign {spec.name}, job {job.name}, on site {site.name}: written by {PROGRAM} generate, which",
         "# writes it again: edit the spec or the site instead.",
         f"# spec {spec.hash}",
         f"# site {site.hash}",
         "# shellcheck disable=SC1091,SC2034,SC2054,SC2317  # files of the system; what only some jobs need; traps",
         "set -uo pipefail",
         "",
-        *_settings(plan, job, layout),
+        *_settings(plan, job, layout, hvd_bench),
         "",
         *_set_up(plan),
         "",
@@ -50,7 +51,7 @@ def text(plan: Plan, job: Job, layout: Layout) -> str:
         "",
         *_cells(plan, job),
         "",
-        BODY.read_text(encoding="utf-8").partition("\n#\n")[2].rstrip("\n"),
+        data.JOB_BODY.read_text(encoding="utf-8").partition("\n#\n")[2].rstrip("\n"),
     ]
     return "\n".join(parts) + "\n"
 
@@ -59,7 +60,7 @@ def _assignment(name: str, value: object) -> str:
     return f"{name}={shlex.quote(str(value))}"
 
 
-def _settings(plan: Plan, job: Job, layout: Layout) -> list[str]:
+def _settings(plan: Plan, job: Job, layout: Layout, hvd_bench: Path) -> list[str]:
     scheduler_id, index, restart = IDENTITY[plan.site.scheduler]
     repetition = index if plan.site.submit.array else str(next(iter(job.cells)))
     return [
@@ -67,7 +68,7 @@ def _settings(plan: Plan, job: Job, layout: Layout) -> list[str]:
         _assignment("spec", plan.spec.hash),
         _assignment("job", job.name),
         _assignment("folder", layout.folder),
-        _assignment("hvd_bench", layout.hvd_bench(plan.site)),
+        _assignment("hvd_bench", hvd_bench),
         _assignment("order_seed", plan.spec.order_seed),
         # Without a scheduler nothing ends a job but itself: 0, no limit.
         _assignment("walltime_seconds", 0 if plan.site.scheduler == "none" else job.walltime_seconds),

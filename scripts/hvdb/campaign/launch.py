@@ -5,8 +5,8 @@ Sources: the manual pages srun(1) and mpirun(1) (Open MPI 4.1), and IBM's "Job S
 
 from __future__ import annotations
 
-from campaign.plan import Shape
-from campaign.site import Site
+from hvdb.campaign.plan import Shape
+from hvdb.campaign.site import Site
 
 
 def command(site: Site, shape: Shape) -> list[str]:

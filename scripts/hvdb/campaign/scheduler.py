@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from campaign.directives import array_text
-from campaign.errors import CampaignError
-from campaign.folder import JobEntry, Manifest
+from hvdb.campaign.directives import array_text
+from hvdb.campaign.errors import CampaignError
+from hvdb.campaign.folder import JobEntry, Manifest
 
 ANSWER_SECONDS = 120  # a busy controller takes a minute at times
 QUEUED, RUNNING = "queued", "running"

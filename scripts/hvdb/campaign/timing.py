@@ -6,11 +6,11 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from campaign.site import Site
-from campaign.spec import Spec
+from hvdb.campaign.site import Site
+from hvdb.campaign.spec import Spec
 
 if TYPE_CHECKING:
-    from campaign.plan import Cell
+    from hvdb.campaign.plan import Cell
 
 PILOT_SAFETY = 1.5  # other allocations, other node counts: the cap of hvd_bench bounds it from above
 ROUND_TO_SECONDS = 60

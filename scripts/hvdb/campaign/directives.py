@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from campaign.layout import Layout
-from campaign.plan import Job
-from campaign.site import Site
+from hvdb.campaign.layout import Layout
+from hvdb.campaign.plan import Job
+from hvdb.campaign.site import Site
 
 
 def lines(site: Site, job: Job, layout: Layout) -> list[str]:

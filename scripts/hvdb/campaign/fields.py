@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import difflib
 import re
-import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from campaign.errors import CampaignError
+import tomllib
+
+from hvdb.campaign.errors import CampaignError
 
 REQUIRED = object()
 KINDS = {

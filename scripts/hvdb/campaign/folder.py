@@ -12,14 +12,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from campaign import script
-from campaign.errors import CampaignError
-from campaign.layout import Layout
-from campaign.plan import Plan
-from campaign.site import Submit
 from hvdb import whole_file
+from hvdb.campaign import script
+from hvdb.campaign.errors import CampaignError
+from hvdb.campaign.layout import Layout
+from hvdb.campaign.plan import Plan
+from hvdb.campaign.site import Submit
+from hvdb.data import called
 
 FORMAT = 1
+PROGRAM = called("campaign")
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,7 @@ class Manifest:
                 yield job, repetition
 
 
-def _manifest_data(plan: Plan, layout: Layout) -> dict[str, Any]:
+def _manifest_data(plan: Plan, layout: Layout, hvd_bench: Path) -> dict[str, Any]:
     smallest = plan.jobs[0].nodes
     first = plan.jobs[0].name.split("-r")[0]
     jobs = []
@@ -102,7 +104,7 @@ def _manifest_data(plan: Plan, layout: Layout) -> dict[str, Any]:
         "site_hash": plan.site.hash,
         "job_prefix": layout.job_prefix,
         "folder": str(layout.folder),
-        "checkout": str(layout.checkout),
+        "hvd_bench": str(hvd_bench),
         "spec": dataclasses.asdict(plan.spec),
         "profile": dataclasses.asdict(plan.site),
         "left_out": list(plan.left_out),
@@ -110,10 +112,10 @@ def _manifest_data(plan: Plan, layout: Layout) -> dict[str, Any]:
     }
 
 
-def files(plan: Plan, layout: Layout) -> dict[Path, str]:
+def files(plan: Plan, layout: Layout, hvd_bench: Path) -> dict[Path, str]:
     """Everything that generate writes, the manifest last: without it the folder is no campaign. Pure."""
-    found = {layout.script(job.name): script.text(plan, job, layout) for job in plan.jobs}
-    found[layout.manifest] = json.dumps(_manifest_data(plan, layout), indent=1) + "\n"
+    found = {layout.script(job.name): script.text(plan, job, layout, hvd_bench) for job in plan.jobs}
+    found[layout.manifest] = json.dumps(_manifest_data(plan, layout, hvd_bench), indent=1) + "\n"
     return found
 
 
@@ -122,13 +124,15 @@ def resolved(folder: Path) -> Path:
     return Path(os.path.realpath(folder))
 
 
-def write(plan: Plan, layout: Layout, spec_text: str, *, replace: bool) -> None:
-    """Writes the folder; each file appears whole or not at all.
+def write(plan: Plan, layout: Layout, hvd_bench: Path, spec_text: str, *, replace: bool) -> None:
+    """Writes the folder; each file appears whole or not at all. hvd_bench: the program that the jobs run, absolute.
 
     Errors: CampaignError when the folder holds another campaign and not `replace`, or cannot be written.
     """
     try:
-        contents = {path: text.encode() for path, text in {layout.spec: spec_text, **files(plan, layout)}.items()}
+        contents = {
+            path: text.encode() for path, text in {layout.spec: spec_text, **files(plan, layout, hvd_bench)}.items()
+        }
     except UnicodeEncodeError as error:  # what the system names by other bytes
         raise CampaignError(
             f"{layout.folder}: cannot be written: job scripts are UTF-8, and {error.object[error.start]!r} in a path "
@@ -160,12 +164,12 @@ def _load(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise CampaignError(
             f"{path.parent}: is not a campaign's folder ({path.name}: {error.strerror}); "
-            "make one with scripts/campaign generate SPEC --site SITE --out FOLDER"
+            f"make one with {PROGRAM} generate SPEC --site SITE --out FOLDER"
         ) from None
     except (ValueError, RecursionError) as error:
-        raise CampaignError(f"{path}: damaged ({error}); run scripts/campaign generate again") from None
+        raise CampaignError(f"{path}: damaged ({error}); run {PROGRAM} generate again") from None
     if not isinstance(data, dict) or data.get("format") != FORMAT:
-        raise CampaignError(f"{path}: of another version of scripts/campaign; run scripts/campaign generate again")
+        raise CampaignError(f"{path}: of another version of {PROGRAM}; run {PROGRAM} generate again")
     return data
 
 
@@ -177,7 +181,7 @@ def read(folder: Path) -> Manifest:
     try:
         return _manifest(data, folder)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise CampaignError(f"{path}: damaged ({error!r}); run scripts/campaign generate again") from None
+        raise CampaignError(f"{path}: damaged ({error!r}); run {PROGRAM} generate again") from None
 
 
 def _manifest(data: dict[str, Any], folder: Path) -> Manifest:
@@ -205,7 +209,7 @@ def _manifest(data: dict[str, Any], folder: Path) -> Manifest:
         spec_hash=data["spec_hash"],
         site_hash=data["site_hash"],
         job_prefix=data["job_prefix"],
-        layout=Layout(folder, Path(data["checkout"])),
+        layout=Layout(folder),
         jobs=jobs,
     )
 
@@ -227,7 +231,7 @@ def locked(layout: Layout) -> Iterator[int]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise CampaignError(
-                f"{layout.folder}: another scripts/campaign is submitting here, or running jobs; wait for its end"
+                f"{layout.folder}: another {PROGRAM} is submitting here, or running jobs; wait for its end"
             ) from None
         except OSError:
             pass  # a file system without locks: jobs are known by name all the same

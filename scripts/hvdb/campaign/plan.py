@@ -6,11 +6,11 @@ import dataclasses
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from campaign.canonical import digest, shuffled
-from campaign.errors import CampaignError
-from campaign.site import Site
-from campaign.spec import Spec
-from campaign.timing import CellTime, Pilot, duration_text
+from hvdb.campaign.canonical import digest, shuffled
+from hvdb.campaign.errors import CampaignError
+from hvdb.campaign.site import Site
+from hvdb.campaign.spec import Spec
+from hvdb.campaign.timing import CellTime, Pilot, duration_text
 
 SCALE, ONE_RANK, ONE_NODE = "scale", "one_rank", "one_node"
 

@@ -1,0 +1,93 @@
+"""`hvdb compare`: judges what has been recorded: the pairs of a gate's store, or two stores side by side."""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from hvdb import gate_plan, printable, sides, verdict, verdict_report
+from hvdb.commands import judging, new_parser
+from hvdb.errors import HvdbError, NotComparable
+from hvdb.sides import Cell
+from hvdb.verdict_report import Outcome
+
+# The exact test of more runs takes long and tells nothing more.
+MOST_RUNS = 50
+
+
+def judge_unpaired(cells: Sequence[Cell], threshold: float, expected: Sequence[str]) -> list[Outcome]:
+    """Judges cells whose sides were measured apart. expected: patterns of facts that may differ between the sides.
+
+    Errors: NotComparable where anything else that can change the result differs.
+    """
+    for cell in cells:
+        sides.require_same_work(cell)
+        unexpected = [
+            difference
+            for difference in sides.differences(cell)
+            if difference.in_fingerprint and not any(fnmatch.fnmatch(difference.key, each) for each in expected)
+        ]
+        if unexpected:
+            shown = "; ".join(f"{d.key}: '{d.first}' in A, '{d.second}' in B" for d in unexpected[:6])
+            more = f" and {len(unexpected) - 6} more" if len(unexpected) > 6 else ""
+            raise NotComparable(
+                f"{cell.name}: A and B differ in what can change the result: {shown}{more}; if that is what you "
+                f"compare, say so: --expect {unexpected[0].key}"
+            )
+    costs = {cell.name: tuple(np.array([*map(sides.log_cost, runs)]) for runs in (cell.a, cell.b)) for cell in cells}
+    judged = verdict.judge_unpaired(costs, {cell.name: threshold for cell in cells})
+    return [verdict_report.outcome(cell, judged[cell.name]) for cell in cells]
+
+
+def _of_a_gate(file: Path) -> list[Outcome]:
+    """The verdicts of the gate that filled the store `file`, recomputed from its pairs. Errors: HvdbError."""
+    found = judging.load([file])
+    plans = {run.fact(sides.PLAN) for run in found}
+    if plans == {""}:
+        raise HvdbError(f"{file}: holds no pairs of a gate; name the store of side B as well")
+    if len(plans) > 1:
+        raise NotComparable(f"{file}: holds runs of {len(plans)} plans; give a store of one gate")
+    return gate_plan.outcomes(gate_plan.read(plans.pop()), sides.labelled(found))
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command's options."""
+    made = new_parser(
+        "compare",
+        "Judges whether B is slower than A by more than a threshold, from what has been recorded: the "
+        "pairs of one store that a gate filled, or two stores. Sessions that were measured apart are compared by an "
+        "exact rank-sum test, which needs at least four of each; only pairs measured in turn (gate) cancel drift.",
+        judging.EXIT_CODES,
+    )
+    made.add_argument("a", type=Path, metavar="A.db", help="a gate's store, or side A")
+    made.add_argument("b", type=Path, metavar="B.db", nargs="?", help="side B")
+    made.add_argument(
+        "--expect",
+        action="append",
+        default=[],
+        metavar="KEY",
+        help="a fact that may differ between A and B, such as lib.file.onednn or build.* (may be given several times)",
+    )
+    judging.add_options(made)
+    return made
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Prints the verdicts; returns the exit code. Errors: HvdbError."""
+    judging.require_free_outputs(arguments)
+    if arguments.b is None:
+        if arguments.threshold is not None:
+            raise HvdbError("--threshold: the pairs of a gate are judged by the threshold that it was planned with")
+        return judging.show(_of_a_gate(arguments.a), arguments, "compare")
+    cells, missing = sides.by_configuration(judging.load([arguments.a]), judging.load([arguments.b]))
+    for line in missing:
+        printable.say(f"left out: {line}")
+    if not cells:
+        raise NotComparable(f"{arguments.a} and {arguments.b} have no configuration in common")
+    threshold = judging.DEFAULT_THRESHOLD if arguments.threshold is None else arguments.threshold
+    newest = [sides.newest(cell, MOST_RUNS) for cell in cells]
+    return judging.show(judge_unpaired(newest, threshold, arguments.expect), arguments, "compare")

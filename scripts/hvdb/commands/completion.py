@@ -1,0 +1,61 @@
+"""hvdb completion: the shell's completion of all commands, options and files, made by shtab from the parsers."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from hvdb import cli
+from hvdb.commands import new_parser
+from hvdb.errors import EXIT_GOOD, HvdbError
+
+SHELLS = ("bash", "zsh", "tcsh")
+# shtab 1.5.5 (Debian 12) offers only the first choice of an argument in bash. Later versions do not have this text.
+REPAIRS = {
+    '="${current_action}_choices"': '="${current_action}_choices[@]"',
+    '$(compgen -W "${current_action_choices}"': '$(IFS=" "; compgen -W "${current_action_choices}"',
+}
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    made = new_parser(
+        "completion", "Prints the completion of hvdb for a shell.", 'bash: eval "$(hvdb completion bash)"'
+    )
+    made.add_argument("shell", choices=SHELLS)
+    return made
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Prints the completion; returns the exit code. Errors: HvdbError without shtab."""
+    try:
+        import shtab
+    except ModuleNotFoundError as error:
+        raise HvdbError("needs shtab: apt-get install python3-shtab, or pip install shtab") from error
+    whole = _whole()
+    _mark_files(whole, shtab.FILE, shtab.DIRECTORY)
+    text = shtab.complete(whole, arguments.shell)
+    for fault, repaired in REPAIRS.items():
+        text = text.replace(fault, repaired)
+    print(text)
+    return EXIT_GOOD
+
+
+def _whole() -> argparse.ArgumentParser:
+    """hvdb with the options of all its commands."""
+    made = cli.parser()
+    commands = made.add_subparsers(metavar="COMMAND")
+    for command, text in cli.COMMANDS.items():
+        own = cli.module(command).parser()
+        commands.add_parser(command, help=text, description=own.description, parents=[own], add_help=False)
+    return made
+
+
+def _mark_files(parser: argparse.ArgumentParser, file: dict[str, str], folder: dict[str, str]) -> None:
+    """Tells shtab which arguments are paths, by their type and metavar."""
+    for action in parser._actions:
+        if isinstance(action.choices, dict):
+            for one in action.choices.values():
+                _mark_files(one, file, folder)
+        elif action.type is Path:
+            action.complete = folder if action.metavar == "FOLDER" else file

@@ -1,0 +1,50 @@
+"""hvdb efficiency: how well training scales, as a table or JSON."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+
+from hvdb import data, efficiency, printable, published, tables
+from hvdb.commands import new_parser, selection
+from hvdb.errors import EXIT_GOOD
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    made = new_parser("efficiency", "Weak-scaling efficiency with bootstrap intervals, beside the published points.")
+    selection.add_options(made)
+    made.add_argument("--json", action="store_true", help="one JSON document: rates in images/s, efficiencies 0..1")
+    return made
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Prints the table, or JSON; returns the exit code."""
+    _, chosen, cells = selection.choose(arguments)
+    selection.require_cells(cells, chosen)
+    models = list(dict.fromkeys(cell.model for cell in cells))
+    points = [point for point in published.load() if point.model in models]
+    if arguments.json:
+        document = {
+            "cells": [dataclasses.asdict(cell) for cell in cells],
+            "cautions": efficiency.cautions(chosen.runs),
+            "left_out": chosen.left_out,
+            "published": [dataclasses.asdict(point) for point in points],
+        }
+        print(json.dumps(document, indent=2))
+        return EXIT_GOOD
+    print(tables.text_table(tables.EFFICIENCY_HEADER, tables.efficiency_rows(cells)))
+    print()
+    for note in tables.EFFICIENCY_NOTES:
+        print(note)
+    for line in efficiency.notes(cells, chosen.runs):
+        printable.say(f"note: {line}")
+    for line in chosen.left_out:
+        printable.say(f"left out: {line}")
+    beside = tables.published_rows(points, models)
+    if beside:
+        print()
+        printable.say(f"published (other hardware; sources in {data.named(data.PUBLISHED)}):")
+        print(tables.text_table(tables.PUBLISHED_HEADER, beside))
+    return EXIT_GOOD

@@ -1,0 +1,141 @@
+"""hvdb gate: measures two sides in pairs until it can say whether B is slower than A."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hvdb import data, edge, gate, process, progress, rerun, side_command, verdict
+from hvdb.commands import judging
+from hvdb.errors import EXIT_GOOD, HvdbError
+from hvdb.gate_plan import Plan
+
+DEFAULT_PAIRS, DEFAULT_SECONDS = 12, 5.0
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,59}")
+
+
+def _cells(texts: Sequence[str]) -> dict[str, str]:
+    """name -> options of each --cell. Errors: HvdbError."""
+    cells: dict[str, str] = {}
+    for number, text in enumerate(texts, 1):
+        name, options = f"cell-{number}", text
+        if text and not text.startswith("-"):
+            name, _, options = text.partition("=")
+        if not _NAME.fullmatch(name):
+            raise HvdbError(f"--cell '{text}': '{name}' is no name of up to 60 letters, digits, '_', '.' and '-'")
+        if name in cells:
+            raise HvdbError(f"--cell: two cells are named {name}")
+        side_command.split_options(options, f"--cell {name}")
+        cells[name] = options
+    return cells
+
+
+def _pairs(text: str) -> int:
+    if not re.fullmatch("[1-9][0-9]{0,2}", text):
+        raise argparse.ArgumentTypeError(f"'{text}' is no number of pairs from 1 to 999")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0.1 <= value <= 86400:
+        raise argparse.ArgumentTypeError(f"'{text}' is no number of seconds from 0.1 to 86400")
+    return value
+
+
+class _Parser(argparse.ArgumentParser):
+    """Takes `--b --seed=2` as `--b=--seed=2`: argparse alone takes a value that begins with '-' for another option."""
+
+    def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:
+        words = list(sys.argv[1:] if args is None else args)
+        for index in range(len(words) - 2, -1, -1):
+            if words[index] in ("--a", "--b", "--cell", "--launch"):
+                words[index : index + 2] = [f"{words[index]}={words[index + 1]}"]
+        return super().parse_args(words, namespace)
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command's options."""
+    made = _Parser(
+        prog=data.called("gate"),
+        description="Measures two sides in pairs, in turn, until it can say whether B is slower than A by more than a "
+        "threshold. All REGRESSION verdicts together are wrong in at most 5 % of gates, and so are all PASS verdicts. "
+        "A side is '[NAME=value ...] [module:NAME ...] [PROGRAM | commit:REV] [options of hvd_bench]'; what is left "
+        "out is the installed hvd_bench and nothing else.",
+        epilog=f"{judging.EXIT_CODES}. A gate that was ended goes on where it stopped, given the same command.",
+    )
+    made.add_argument("--a", default="", metavar="SIDE", help="the side to compare with (default: the installed one)")
+    made.add_argument("--b", required=True, metavar="SIDE", help="the side that may be slower")
+    made.add_argument("--db", type=Path, required=True, help="store that keeps the pairs")
+    made.add_argument(
+        "--cell",
+        action="append",
+        metavar="[NAME=]OPTIONS",
+        help="work of both sides: options of hvd_bench (may be given several times; default: none)",
+    )
+    made.add_argument("--launch", default="", metavar="WORDS", help="launcher of every run, such as 'mpirun -n 2'")
+    made.add_argument("--pairs", type=_pairs, default=DEFAULT_PAIRS, help=f"pairs at most (default: {DEFAULT_PAIRS})")
+    made.add_argument(
+        "--seconds",
+        type=_seconds,
+        default=DEFAULT_SECONDS,
+        help=f"cap on each run's measurement (default: {DEFAULT_SECONDS:g})",
+    )
+    made.add_argument("--seed", type=int, default=1, help="of the order within pairs (default: 1)")
+    made.add_argument("--timeout", type=_seconds, default=3600.0, metavar="SECONDS", help="of one run (default: 3600)")
+    made.add_argument("--directory", type=Path, help="run there (default: here)")
+    made.add_argument(
+        "--worktrees", type=Path, default=Path("build/gate"), help="where commits are built (default: build/gate)"
+    )
+    made.add_argument("--dry-run", action="store_true", help="say what would be run and what it would cost")
+    judging.add_options(made)
+    return made
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Measures and prints the verdicts; returns the exit code. Errors: HvdbError."""
+    judging.require_free_outputs(arguments)
+    cells = _cells(arguments.cell or [""])
+    parsed = {name: side_command.parse(vars(arguments)[name], f"--{name}") for name in ("a", "b")}
+    plan = Plan(
+        a=parsed["a"].text,
+        b=parsed["b"].text,
+        launch=arguments.launch,
+        cells=cells,
+        threshold=judging.DEFAULT_THRESHOLD if arguments.threshold is None else arguments.threshold,
+        looks=verdict.plan_looks(len(cells), arguments.pairs),
+        seconds=arguments.seconds,
+        seed=arguments.seed,
+    )
+    _say_cost(plan, arguments.db)
+    if arguments.dry_run:
+        return EXIT_GOOD
+    process.end_in_order_when_told()
+    programs = {
+        name: side_command.built(side, arguments.worktrees) if side.commit else rerun.find_program(side.program)
+        for name, side in parsed.items()
+    }
+    bench = gate.Bench(plan, parsed, programs, arguments.db, arguments.directory, arguments.timeout)
+    return judging.show(gate.measure(bench), arguments, "gate")
+
+
+def _say_cost(plan: Plan, db: Path) -> None:
+    most = len(plan.cells) * plan.looks[-1]
+    looks = ", ".join(map(str, plan.looks))
+    lines = [
+        f"A: {plan.a or 'the installed hvd_bench'}",
+        f"B: {plan.b}",
+        *(f"cell {name}: {options or '(defaults)'}" for name, options in plan.cells.items()),
+        f"at most {most} pairs, {2 * most} runs of at most {plan.seconds:g} s each: "
+        f"{progress.duration(2 * most * plan.seconds)} and the start of each run",
+        f"verdicts after {looks} pairs, into {db}",
+    ]
+    for line in lines:
+        edge.tell("gate", line, sys.stderr)

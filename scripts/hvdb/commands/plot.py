@@ -1,0 +1,59 @@
+"""hvdb plot: scaling, loss waterfall and per-layer profiles as figures."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from hvdb import printable, progress, published
+from hvdb.commands import new_parser, selection
+from hvdb.errors import EXIT_GOOD
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    made = new_parser("plot", "Draws scaling, loss waterfall and per-layer profiles of one or more stores.")
+    selection.add_options(made)
+    made.add_argument(
+        "--out", type=Path, default=Path("plots"), metavar="FOLDER", help="folder to write to (default: plots)"
+    )
+    made.add_argument("--format", choices=("png", "svg"), action="append", help="png (default), svg or both")
+    made.add_argument("--no-published", action="store_true", help="leave the published points out")
+    return made
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Draws the figures and prints their paths; returns the exit code."""
+    from hvdb import plot_profile, plot_scaling, plot_waterfall  # matplotlib is slow to import
+
+    found, chosen, cells = selection.choose(arguments)
+    traced = [run for run in found if run.operations and (not arguments.model or run.model in arguments.model)]
+    profiled = [run for run in traced if plot_profile.takes_time(run)]
+    explained = [run for run in chosen.runs if "efficiency" in run.decomposition]
+    if not profiled:
+        selection.require_cells(cells, chosen)
+    points = [] if arguments.no_published else published.load()
+    newest = {run.model: run for run in profiled}
+    figures = []
+    for form in arguments.format or ["png"]:
+        if cells:
+            figures.append((plot_scaling.draw, (cells, points, arguments.out / f"scaling.{form}")))
+        if explained:
+            figures.append((plot_waterfall.draw, (explained, arguments.out / f"waterfall.{form}")))
+        for model, run in newest.items():
+            file = printable.file_in(arguments.out, "profile_", model, f".{form}")
+            figures.append((plot_profile.draw, (run, file)))
+    with progress.shown(f"drawing {len(figures)} figures") as step:
+        drawn = []
+        for draw, about in figures:
+            drawn.append(draw(*about))
+            step(len(drawn), len(figures))
+    for path in drawn:
+        printable.say(path)
+    for line in chosen.left_out:
+        printable.say(f"left out of scaling and waterfall: {line}", sys.stderr)
+    for run in traced:
+        if not plot_profile.takes_time(run):
+            printable.say(f"left out: the profile of run {run.short_id}: its operations take no time", sys.stderr)
+    return EXIT_GOOD

@@ -1,0 +1,144 @@
+"""hvdb reproduce: holds a published claim against what was measured."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from hvdb import claims, data, efficiency, published, reproduce
+from hvdb.claims import Options
+from hvdb.commands import new_parser, selection
+from hvdb.errors import EXIT_CHECK_FAILED, EXIT_GOOD, EXIT_INCONCLUSIVE, NotComparable
+from hvdb.runs import Run
+
+EXITS = {
+    claims.REPRODUCED: EXIT_GOOD,
+    claims.NOT_REPRODUCED: EXIT_CHECK_FAILED,
+    claims.INCONCLUSIVE: EXIT_INCONCLUSIVE,
+    claims.NOT_MEASURED: EXIT_INCONCLUSIVE,
+}
+
+
+def _rate(words: str) -> tuple[str, float]:
+    name, _, value = words.partition("=")
+    if name not in claims.PARAMETERS:
+        raise argparse.ArgumentTypeError(
+            f"'{words}': expected MODEL=IMAGES_PER_SECOND, MODEL one of {', '.join(claims.PARAMETERS)}"
+        )
+    return name, _positive(value)
+
+
+def _positive(words: str) -> float:
+    try:
+        value = float(words)
+    except ValueError:
+        value = 0.0
+    if not 0.0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"'{words}': expected a number above 0")
+    return value
+
+
+def _share(words: str) -> float:
+    value = _positive(words)
+    if value >= 1.0:
+        raise argparse.ArgumentTypeError(f"'{words}': expected a share between 0 and 1")
+    return value
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    made = new_parser(
+        "reproduce",
+        "Holds a published claim against what was measured here.",
+        "exit codes: 0 reproduced, 1 not reproduced, 2 usage or I/O, 3 inconclusive or not measured here, "
+        "4 not comparable",
+    )
+    made.add_argument("claim", metavar="CLAIM", help=f"one of: {', '.join(claims.CLAIMS)}")
+    made.add_argument(
+        "--db",
+        type=Path,
+        action="append",
+        metavar="STORE",
+        help="result store, may be given several times (default: the runs recorded in the checkout, results/recorded)",
+    )
+    made.add_argument("--json", action="store_true", help="one JSON document: efficiencies 0..1, seconds")
+    rule = made.add_argument_group("the rule (decide before you measure)")
+    rule.add_argument(
+        "--margin",
+        type=_positive,
+        default=100 * claims.DEFAULT_MARGIN,
+        metavar="POINTS",
+        help="percentage points beside the claim that are still the claim (default %(default)g)",
+    )
+    rule.add_argument("--at-least", action="store_true", help="a higher efficiency reproduces the claim as well")
+    rule.add_argument("--device", choices=claims.DEVICES, default="cuda", help="what training must have run on")
+    rule.add_argument(
+        "--mix-fingerprints",
+        action="store_true",
+        help="pool jobs although something that can change the result differs",
+    )
+    model = made.add_argument_group("inputs of the model (default: those of the published set-up)")
+    model.add_argument("--gbit", type=_positive, metavar="RATE", help="line rate of one node's link in Gbit/s")
+    model.add_argument(
+        "--one-gpu-rate",
+        type=_rate,
+        action="append",
+        default=[],
+        metavar="MODEL=RATE",
+        help="images/s of one GPU alone",
+    )
+    model.add_argument(
+        "--backward-share",
+        type=_share,
+        default=efficiency.BACKWARD_SHARE,
+        metavar="SHARE",
+        help="part of a step that is backward (default %(default).3f)",
+    )
+    return made
+
+
+def _kinds(runs: Sequence[Run]) -> list[list[Run]]:
+    """Groups `runs` by the fingerprints of their sessions. For runs that decide nothing and are only listed."""
+    sessions: dict[str, list[Run]] = {}
+    for run in runs:
+        sessions.setdefault(run.session_uuid, []).append(run)
+    kinds: dict[frozenset[str], list[Run]] = {}
+    for session in sessions.values():
+        kinds.setdefault(frozenset(run.fingerprint for run in session), []).extend(session)
+    return list(kinds.values())
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Prints the verdict, as text or JSON; returns the exit code. Without any store nothing is measured here."""
+    claim = claims.find(arguments.claim)
+    stores = arguments.db or data.recorded_stores()
+    options = Options(
+        device=arguments.device,
+        margin=arguments.margin / 100,
+        at_least=arguments.at_least,
+        gbit_per_second=arguments.gbit,
+        one_gpu_rates=tuple(arguments.one_gpu_rate),
+        backward_share=arguments.backward_share,
+    )
+    points = published.load()
+    trained, left_out = claims.real_training(selection.load(stores))
+    if not stores:
+        left_out.append("recorded runs: there are none here; give your stores with --db")
+    chosen = efficiency.select([run for run in trained if run.model in claim.models])
+    own = [run for run in chosen.runs if run.device == options.device]
+    cells = efficiency.cells(own, mix_fingerprints=arguments.mix_fingerprints)
+    for kind in _kinds([run for run in chosen.runs if run.device != options.device]):
+        try:
+            cells += efficiency.cells(kind)
+        except NotComparable as error:
+            left_out.append(f"{len(kind)} on another device: {error}")
+    found = claims.lines(claim, points, cells, options)
+    notes = reproduce.others(claim, cells, found, options.device)
+    left_out += chosen.left_out
+    if arguments.json:
+        print(json.dumps(reproduce.document(claim, found, notes, left_out, options, stores), indent=2))
+    else:
+        print(reproduce.text(claim, found, notes, left_out, options))
+    return EXITS[claims.overall(found, claim.gpus)]

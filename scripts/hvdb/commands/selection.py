@@ -1,0 +1,66 @@
+"""The options that choose runs of one or more stores, which efficiency, plot and report share."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from hvdb import efficiency, progress, runs
+from hvdb.errors import HvdbError
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """STORE... and what filters its runs; choose() reads them."""
+    parser.add_argument("stores", nargs="+", type=Path, metavar="STORE", help="result store (.db, or .partial)")
+    parser.add_argument("--traced", action="store_true", help="take traced and profiled runs, and only those")
+    parser.add_argument("--origin", choices=("measured", "simulated"), default="measured")
+    parser.add_argument("--incomplete", action="store_true", help="take runs that were cut short as well")
+    parser.add_argument("--model", action="append", help="only this network (may be given several times)")
+    parser.add_argument(
+        "--run",
+        action="append",
+        metavar="ID",
+        help="exactly these runs (start of the UUID); nothing is filtered, so kinds must not mix",
+    )
+    parser.add_argument(
+        "--mix-fingerprints",
+        action="store_true",
+        help="pool runs although something that can change the result differs",
+    )
+
+
+def load(stores: Sequence[Path]) -> list[runs.Run]:
+    """runs.load(), with its progress on the terminal."""
+    with progress.shown(f"reading {len(stores)} store{'' if len(stores) == 1 else 's'}") as step:
+        return runs.load(stores, step)
+
+
+def choose(arguments: argparse.Namespace) -> tuple[list[runs.Run], efficiency.Selection, list[efficiency.Cell]]:
+    """All runs of the stores, those that were asked for, and the cells of the latter.
+
+    Errors: HvdbError, StoreError, NotComparable.
+    """
+    found = load(arguments.stores)
+    models = sorted({run.model for run in found})
+    for model in arguments.model or []:
+        if model not in models:
+            raise HvdbError(f"--model {model}: the stores hold no such runs, but of {', '.join(models) or 'no model'}")
+    with progress.shown("computing intervals") as step:
+        if arguments.run:
+            selection = efficiency.Selection([runs.find(found, prefix) for prefix in arguments.run], [])
+            efficiency.comparable.require_same_kind(selection.runs, "--run")
+        else:
+            wanted = [run for run in found if not arguments.model or run.model in arguments.model]
+            selection = efficiency.select(
+                wanted, traced=arguments.traced, origin=arguments.origin, incomplete=arguments.incomplete
+            )
+        cells = efficiency.cells(selection.runs, mix_fingerprints=arguments.mix_fingerprints, step=step)
+    return found, selection, cells
+
+
+def require_cells(cells: Sequence[efficiency.Cell], selection: efficiency.Selection) -> None:
+    """Errors: HvdbError, which says what was left out, if there are no cells."""
+    if not cells:
+        reasons = "; ".join(selection.left_out) or "the stores hold no runs"
+        raise HvdbError(f"nothing to show: left out {reasons}" if selection.left_out else f"nothing to show: {reasons}")

@@ -1,0 +1,56 @@
+"""Where things are: the only module that tells a checkout from an installation.
+
+A checkout has the data in results/ and slurm/. The wheel and `cmake --install` put the same files into hvdb/data.
+Standard library only: hvdb.campaign uses it on login nodes.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+BENCH = "hvd_bench"  # the program that measures
+_PACKAGE = Path(__file__).resolve().parent
+_INSTALLED = _PACKAGE / "data"
+# The root of the checkout that this package belongs to; None in an installation.
+CHECKOUT = None if _INSTALLED.is_dir() else _PACKAGE.parents[1]
+_RESULTS = CHECKOUT / "results" if CHECKOUT else _INSTALLED
+_SLURM = CHECKOUT / "slurm" if CHECKOUT else _INSTALLED
+
+SCHEMA = _RESULTS / "schema.sql"
+PUBLISHED = _RESULTS / "published.csv"
+SITES = _SLURM / "sites"
+SPECS = _SLURM / "specs"
+JOB_BODY = _SLURM / "job_body.sh"
+
+
+def recorded_stores() -> list[Path]:
+    """The stores of the runs that were recorded with the sources. An installation has none."""
+    return sorted(CHECKOUT.glob("results/recorded/*/*.db")) if CHECKOUT else []
+
+
+def named(file: Path) -> str:
+    """How texts name a file of ours: from the root of the checkout, or where it is installed."""
+    return str(file.relative_to(CHECKOUT) if CHECKOUT else file)
+
+
+def called(command: str) -> str:
+    """How a person starts `command` here: "scripts/merge" in a checkout that has that script, else "hvdb merge"."""
+    return f"scripts/{command}" if CHECKOUT and (CHECKOUT / "scripts" / command).is_file() else f"hvdb {command}"
+
+
+def hvd_bench() -> Path | None:
+    """The hvd_bench that belongs to this package, absolute.
+
+    Checkout: its release build, whether it was built or not. Installation: the one in bin/ of the prefix that holds
+    this package, else the first of the PATH, else None.
+    """
+    if CHECKOUT:
+        return CHECKOUT / "build" / "release" / "bin" / BENCH
+    for prefix in _PACKAGE.parents:
+        program = prefix / "bin" / BENCH
+        if program.is_file() and os.access(program, os.X_OK):
+            return program
+    found = shutil.which(BENCH)
+    return Path(found).absolute() if found else None

@@ -1,0 +1,90 @@
+"""Says on a terminal what takes long, how much of it is done and how much time is left. Standard library only.
+
+The line goes to standard error if that is a terminal, appears after two seconds, and is removed at the end. Other
+output must not be written while a line may be shown: end the `with` first.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TextIO
+
+BEGIN_SECONDS = 2.0
+REDRAW_SECONDS = 0.5
+ERASE = "\r\x1b[K"  # to the line's begin, and nothing behind it
+
+Step = Callable[[float, float], None]
+"""Called with (done, total) in any unit that both have, from any thread."""
+
+
+def silent(done: float, total: float) -> None:
+    """A Step for callers that show no progress."""
+
+
+def duration(seconds: float) -> str:
+    """ "45 s", "3 min 20 s", "2 h 5 min"."""
+    whole = max(0, round(seconds))
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole // 60 % 60} min"
+
+
+def text(what: str, elapsed: float, done: float, total: float, at_most: float | None = None) -> str:
+    """The line after `elapsed` seconds. Pure.
+
+    at_most: how many seconds all of it takes at most. Without it the time left follows from the part that is done.
+    """
+    words = [what]
+    if total > 0:
+        words.append(f"{100 * min(1.0, done / total):.0f} %")
+    if at_most is not None:
+        words.append(f"at most {duration(at_most - elapsed)} left")
+    elif 0 < done <= total:
+        words.append(f"about {duration(elapsed * (total - done) / done)} left")
+    else:
+        words.append(f"{duration(elapsed)} so far")
+    return ", ".join(words)
+
+
+@contextmanager
+def shown(what: str, at_most: float | None = None, stream: TextIO | None = None) -> Iterator[Step]:
+    """Yields a Step that keeps the line about `what` up to date; `what` is text of ours, not of a store.
+
+    at_most: as for text(). stream: standard error by default.
+    """
+    stream = stream or sys.stderr
+    if stream is None or not stream.isatty():
+        yield silent
+        return
+    state = (0.0, 0.0)
+    ended = threading.Event()
+
+    def step(done: float, total: float) -> None:
+        nonlocal state
+        state = (done, total)
+
+    def draw() -> None:
+        begun = time.monotonic()
+        wait = BEGIN_SECONDS
+        drawn = False
+        while not ended.wait(wait):
+            stream.write(ERASE + text(what, time.monotonic() - begun, *state, at_most))
+            stream.flush()
+            drawn, wait = True, REDRAW_SECONDS
+        if drawn:
+            stream.write(ERASE)
+            stream.flush()
+
+    drawer = threading.Thread(target=draw, name="progress", daemon=True)
+    drawer.start()
+    try:
+        yield step
+    finally:
+        ended.set()
+        drawer.join()

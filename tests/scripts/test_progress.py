@@ -1,0 +1,128 @@
+"""Progress on a terminal: what it says, when it begins, that it goes away, and that nobody else sees it."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import pty
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+import unittest.mock
+from pathlib import Path
+
+from synthetic_store import REPOSITORY, SessionSpec, make
+
+from hvdb import progress, runs
+from hvdb.merge import merge
+
+
+class TextTest(unittest.TestCase):
+    def test_durations(self) -> None:
+        for seconds, words in ((-3, "0 s"), (0.4, "0 s"), (59.4, "59 s"), (59.6, "1 min 0 s"), (200, "3 min 20 s")):
+            self.assertEqual(progress.duration(seconds), words)
+        self.assertEqual(progress.duration(3600 * 2 + 60 * 5 + 7), "2 h 5 min")
+
+    def test_the_time_left_follows_from_what_is_done(self) -> None:
+        self.assertEqual(progress.text("merging", 30, 3, 12), "merging, 25 %, about 1 min 30 s left")
+        self.assertEqual(progress.text("merging", 30, 12, 12), "merging, 100 %, about 0 s left")
+
+    def test_nothing_is_promised_before_something_is_done(self) -> None:
+        self.assertEqual(progress.text("merging", 30, 0, 12), "merging, 0 %, 30 s so far")
+        self.assertEqual(progress.text("writing", 7, 0, 0), "writing, 7 s so far")
+
+    def test_a_bound(self) -> None:
+        self.assertEqual(progress.text("job 1 of 3", 100, 0, 0, 700), "job 1 of 3, at most 10 min 0 s left")
+        self.assertEqual(progress.text("job 1 of 3", 800, 0, 0, 700), "job 1 of 3, at most 0 s left")
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+class ShownTest(unittest.TestCase):
+    def shown(self, stream: io.StringIO, seconds: float) -> str:
+        """Returns what `stream` gets of work that takes so long. Lines begin after 0.2 s."""
+        with (
+            unittest.mock.patch.multiple(progress, BEGIN_SECONDS=0.2, REDRAW_SECONDS=0.05),
+            progress.shown("reading", stream=stream) as step,
+        ):
+            step(1, 4)
+            time.sleep(seconds)
+        return stream.getvalue()
+
+    def test_a_line_that_is_removed(self) -> None:
+        seen = self.shown(Terminal(), 0.6)
+        self.assertTrue(seen.startswith(f"{progress.ERASE}reading, 25 %, about "), seen)
+        self.assertTrue(seen.endswith(progress.ERASE), seen)
+        self.assertNotIn("\n", seen)
+
+    def test_short_work_shows_nothing(self) -> None:
+        self.assertEqual(self.shown(Terminal(), 0), "")
+
+    def test_only_a_terminal_is_shown_anything(self) -> None:
+        self.assertEqual(self.shown(io.StringIO(), 0.4), "")
+
+    def test_a_fault_removes_it_too(self) -> None:
+        stream = Terminal()
+        with (
+            unittest.mock.patch.multiple(progress, BEGIN_SECONDS=0.05, REDRAW_SECONDS=0.05),
+            contextlib.suppress(KeyboardInterrupt),
+            progress.shown("reading", stream=stream),
+        ):
+            time.sleep(0.3)
+            raise KeyboardInterrupt
+        self.assertTrue(stream.getvalue().endswith(progress.ERASE))
+
+
+class CommandTest(unittest.TestCase):
+    def setUp(self) -> None:
+        scratch = tempfile.TemporaryDirectory()
+        self.addCleanup(scratch.cleanup)
+        self.folder = Path(scratch.name)
+        self.stores = [self.folder / name for name in ("a.db", "b.db")]
+        for seed, store in enumerate(self.stores):
+            make(store, SessionSpec(), seed=seed)
+
+    def test_steps_end_with_all_bytes(self) -> None:
+        size = sum(store.stat().st_size for store in self.stores)
+        for work in (
+            lambda step: runs.load(self.stores, step),
+            lambda step: merge(self.folder / "out.db", self.stores, step=step),
+        ):
+            seen: list[tuple[float, float]] = []
+            work(lambda done, total, seen=seen: seen.append((done, total)))
+            self.assertEqual(seen, sorted(seen), "it never goes back")
+            self.assertEqual(seen[-1], (size, size))
+
+    def test_on_a_terminal_it_goes_to_standard_error(self) -> None:
+        """With lines that begin at once. Standard output is the table, whole."""
+        ours, theirs = pty.openpty()
+        self.addCleanup(os.close, ours)
+        script = (
+            "import sys; sys.path.insert(0, sys.argv[1])\n"
+            "from hvdb import cli, progress\n"
+            "progress.BEGIN_SECONDS = progress.REDRAW_SECONDS = 0.001\n"
+            "sys.exit(cli.main(sys.argv[2:]))"
+        )
+        words = [sys.executable, "-B", "-c", script, str(REPOSITORY / "scripts"), "efficiency", *map(str, self.stores)]
+        table = self.folder / "table"
+        with table.open("wb") as output, subprocess.Popen(words, stdout=output, stderr=theirs) as running:
+            os.close(theirs)
+            said = ""
+            with contextlib.suppress(OSError):  # EIO: nobody has the other end any more
+                while piece := os.read(ours, 1 << 16):
+                    said += piece.decode()
+        self.assertEqual(running.returncode, 0)
+        self.assertIn("reading 2 stores", said)
+        self.assertTrue(said.endswith(progress.ERASE), said[-200:])
+        self.assertTrue(table.read_text().startswith("model "))
+        self.assertNotIn("reading", table.read_text())
+
+
+if __name__ == "__main__":
+    unittest.main()
