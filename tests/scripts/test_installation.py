@@ -19,6 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import jsonschema
+
 from synthetic_store import REPOSITORY
 
 from hvdb import cli
