@@ -81,7 +81,7 @@ class GateCase(unittest.TestCase):
 
 class GateTest(GateCase):
     def test_a_slower_side_is_a_regression_and_every_file_says_so(self) -> None:
-        files = [self.folder / name for name in ("v.json", "v.xml", "v.md")]
+        files = [self.folder / name for name in ("v.json", "v.xml", "comment")]
         done = self.gate("--b", "--learning-rate=1.05", *zip_flat(("--json", "--junit", "--markdown"), files))
         self.assertEqual(done.returncode, 1, done.stderr)
         self.assertRegex(done.stdout, r"cell-1 .* \+[45]\.\d\d \[\+[345]\.\d\d, \+[456]\.\d\d\] .* 6 pairs +REGRESSION")
@@ -285,9 +285,9 @@ class CompareTest(GateCase):
         done = self.run_it("compare", a, b)
         self.assertEqual((done.returncode, done.stdout), (4, ""))
         self.assertRegex(done.stderr, r"cpu.model: 'Test CPU' in A, 'Other <b>\\x1b\[31m' in B.*--expect cpu.model")
-        done = self.run_it("compare", a, b, "--expect", "cpu.*", "--markdown", "v.md")
+        done = self.run_it("compare", a, b, "--expect", "cpu.*", "--markdown", "comment")
         self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertNotIn("<b>", (self.folder / "v.md").read_text())
+        self.assertNotIn("<b>", (self.folder / "comment").read_text())
         self.assertNotIn("\x1b", done.stdout)
 
     def test_other_work_missing_and_empty(self) -> None:
