@@ -334,5 +334,58 @@ class SpackTest(unittest.TestCase):
         self.assertEqual(self.repo.parent.name, "spack_repo")
 
 
+def gate_command(text: str) -> list[str]:
+    """The words of the call of scripts/gate in a CI recipe, with every variable's value HEAD."""
+    text = text.replace("\\\\\n", "\\\n").replace("\\\n", " ")  # in Groovy a backslash is written twice
+    lines = text.splitlines()
+    first = next(number for number, line in enumerate(lines) if "scripts/gate " in line)
+    call = lines[first]
+    for line in lines[first + 1 :]:
+        if not line.strip().startswith("--"):
+            break
+        call += f" {line.strip()}"
+    call = re.sub(r"\$[A-Z_]+", "HEAD", call.partition("scripts/gate ")[2].partition("||")[0])
+    return shlex.split(call.replace("origin/HEAD", "HEAD"))
+
+
+class ContinuousIntegrationTest(unittest.TestCase):
+    FILES = ("github.yml", "gitlab-ci.yml", "Jenkinsfile")
+
+    def test_the_three_give_the_same_gate_and_it_can_run(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            Path(folder, "verdict").mkdir()
+            for words in (["init", "-q"], ["commit", "-q", "--allow-empty", "-m", "one"]):
+                subprocess.run(
+                    ["git", "-c", "user.name=t", "-c", "user.email=t@example.org", *words], cwd=folder, check=True
+                )
+            plans = []
+            for name in self.FILES:
+                words = gate_command((RECIPES / "ci" / name).read_text(encoding="utf-8"))
+                done = subprocess.run(
+                    [REPOSITORY / "scripts" / "gate", *words, "--dry-run"],
+                    cwd=folder,
+                    capture_output=True,
+                    text=True,
+                    timeout=60,
+                    check=False,
+                )
+                self.assertEqual(done.returncode, 0, f"{name}: {done.stderr}")
+                plans.append(done.stderr)
+            self.assertIn("cell vgg16: ", plans[0])
+            self.assertEqual(plans, [plans[0]] * 3)
+
+    def test_every_job_keeps_the_store_and_shows_the_verdict(self) -> None:
+        for name in self.FILES:
+            text = (RECIPES / "ci" / name).read_text(encoding="utf-8")
+            for word in ("scripts/install_deps", "verdict/gate.db", "verdict/gate.xml", "verdict/comment"):
+                self.assertIn(word, text, name)
+
+    def test_what_a_stranger_writes_reaches_no_shell(self) -> None:
+        """GitHub puts ${{ }} into a script as text, so that a branch's name could be code."""
+        text = (RECIPES / "ci" / "github.yml").read_text(encoding="utf-8")
+        for script in re.findall(r"run: (?:\|\n((?: {10,}.*\n)+)|(.*)\n)", text):
+            self.assertNotIn("${{", "".join(script))
+
+
 if __name__ == "__main__":
     unittest.main()
