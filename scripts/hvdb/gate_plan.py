@@ -13,9 +13,10 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from hvdb import sides, verdict, verdict_report
+from hvdb import sides, thresholds, verdict, verdict_report
 from hvdb.errors import HvdbError, NotComparable
 from hvdb.sides import Cell
+from hvdb.thresholds import Thresholds
 from hvdb.verdict import Judgement
 from hvdb.verdict_report import Outcome
 
@@ -24,7 +25,7 @@ LONGEST_TEXT = 100_000
 
 @dataclass(frozen=True)
 class Plan:
-    """a, b, launch: as the user wrote them. cells: name -> options. threshold: tolerated slowdown (0.02: 2 %).
+    """a, b, launch: as the user wrote them. cells: name -> options.
 
     looks: numbers of pairs at which cells are judged, ascending. seconds: cap on each run's measurement.
     """
@@ -33,7 +34,7 @@ class Plan:
     b: str
     launch: str
     cells: dict[str, str]
-    threshold: float
+    thresholds: Thresholds
     looks: tuple[int, ...]
     seconds: float
     seed: int
@@ -49,13 +50,15 @@ def read(text: str) -> Plan:
         if len(text) > LONGEST_TEXT:
             raise ValueError("too long")
         found = json.loads(text)
-        plan = Plan(**found | {"looks": tuple(map(int, found["looks"]))})
+        default, rules = found["thresholds"]["default"], found["thresholds"]["rules"]
+        tolerances = Thresholds(thresholds.tolerated(default), thresholds.rules(rules, "slowdown"))
+        plan = Plan(**found | {"looks": tuple(map(int, found["looks"])), "thresholds": tolerances})
         ascending = plan.looks and plan.looks[0] > 0 and list(plan.looks) == sorted(set(plan.looks))
-        if not (plan.cells and ascending and 0 < float(plan.threshold) <= 1):
+        if not (plan.cells and ascending):
             raise ValueError("values that no gate plans")
         if not all(isinstance(value, str) for pair in plan.cells.items() for value in pair):
             raise ValueError("cells that are no texts")
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
         raise NotComparable(f"label gate.plan is no plan of a gate: {error}") from None
     return plan
 
@@ -82,7 +85,8 @@ def replay(plan: Plan, cells: Sequence[Cell]) -> tuple[dict[str, Judgement], lis
     more pairs for the next one (empty if all is decided or the last look is over).
     """
     ratios = dict.fromkeys(plan.cells, np.empty(0)) | {cell.name: sides.log_ratios(cell) for cell in cells}
-    trial = verdict.Trial(dict.fromkeys(plan.cells, plan.threshold), len(plan.looks))
+    tolerated = {cell.name: plan.thresholds.rule(cell.a[0]).slowdown for cell in cells if cell.a}
+    trial = verdict.Trial(dict.fromkeys(plan.cells, plan.thresholds.default) | tolerated, len(plan.looks))
     judged: dict[str, Judgement] = {}
     for pairs in plan.looks:
         if lacking := [name for name in trial.undecided if len(ratios[name]) < pairs]:
@@ -102,4 +106,7 @@ def outcomes(plan: Plan, cells: Sequence[Cell]) -> list[Outcome]:
             "command again, it goes on where it stopped"
         )
     used = {name: sides.first(by_name[name], judged[name].observations[0]) for name in plan.cells}
-    return [verdict_report.outcome(used[name], judged[name]) for name in plan.cells]
+    return [
+        verdict_report.outcome(cell, judged[name], plan.thresholds.rule(cell.a[0]).reason)
+        for name, cell in used.items()
+    ]

@@ -43,17 +43,21 @@ NOTES = (
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """Everything that is shown of one cell. terms: see sides.moved(); differences: see sides.differences()."""
+    """Everything that is shown of one cell. terms: see sides.moved(); differences: see sides.differences().
+
+    reason: why its threshold is what it is, if a rule says so.
+    """
 
     cell: sides.Cell
     judgement: Judgement
     terms: dict[str, Effect]
     differences: list[Difference]
+    reason: str
 
 
-def outcome(cell: sides.Cell, judgement: Judgement) -> Outcome:
+def outcome(cell: sides.Cell, judgement: Judgement, reason: str) -> Outcome:
     """The judgement of `cell` with what else its runs say."""
-    return Outcome(cell, judgement, sides.moved(cell, verdict.CONFIDENCE), sides.differences(cell))
+    return Outcome(cell, judgement, sides.moved(cell, verdict.CONFIDENCE), sides.differences(cell), reason)
 
 
 def _rate(runs: Sequence[Run]) -> float:
@@ -99,7 +103,7 @@ def resolved(terms: dict[str, Effect]) -> dict[str, Effect]:
 
 def details(each: Outcome) -> list[str]:
     """Lines on one cell: which terms moved, what differs between the sides, what was left out."""
-    lines = []
+    lines = [f"threshold: {each.reason}"] if each.reason else []
     moved = resolved(each.terms)
     for name, effect in moved.items():
         lines.append(f"{name}: {_interval(effect, effect.value)} % of A's step time")
@@ -169,6 +173,7 @@ def _cell(each: Outcome) -> dict[str, Any]:
         "paired": each.cell.paired,
         "images_per_second": {"a": _rate(each.cell.a), "b": _rate(each.cell.b)},
         **judgement,
+        "reason": each.reason,
         "terms": {
             name: {"value": effect.value, "low": _finite(effect.low), "high": _finite(effect.high)}
             for name, effect in each.terms.items()

@@ -22,6 +22,7 @@ from synthetic_store import REPOSITORY, SessionSpec, make
 
 from hvdb import gate_plan, side_command
 from hvdb.errors import HvdbError
+from hvdb.thresholds import Rule, Thresholds
 
 SCHEMA = json.loads((REPOSITORY / "results" / "verdict.schema.json").read_text())
 
@@ -166,6 +167,30 @@ class GateTest(GateCase):
         self.assertEqual(done.returncode, 4, done.stderr)
         self.assertRegex(done.stderr, "the program of side . was rebuilt since the first pair")
 
+    def test_thresholds_from_a_file(self) -> None:
+        file = self.folder / "t.toml"
+        file.write_text(
+            '[[threshold]]\nmodel = "vgg16"\npercent = 1\n'
+            '[[threshold]]\nmodel = "resnet101"\nranks = 2\npercent = 10\nreason = "a slow runner"\n'
+        )
+        done = self.gate("--b", "SLOW=1.05", "--thresholds", file)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertRegex(done.stdout, r"cell-1 .* 10 .* PASS")
+        self.assertIn("threshold: a slow runner", done.stdout)
+        for text, message in (
+            ("x = 1", "t.toml: unknown key 'x'"),
+            ("[[threshold]]", "t.toml: rule 1: percent is missing"),
+            ("[[threshold]]\npercent = nan", "no slowdown above 0"),
+            ('[[threshold]]\npercent = "5"', "no slowdown above 0"),
+            ("[[threshold]]\npercent = 5\nranks = true", "rule 1: ranks is True"),
+            ("[[threshold]", "t.toml: "),
+        ):
+            with self.subTest(text):
+                file.write_text(text)
+                done = self.gate("--b", "", "--thresholds", file, "--dry-run")
+                self.assertEqual((done.returncode, done.stdout), (2, ""))
+                self.assertIn(message, done.stderr)
+
     def test_a_dry_run_runs_nothing(self) -> None:
         done = self.gate("--b", "SLOW=2", "--dry-run")
         self.assertEqual(done.returncode, 0, done.stderr)
@@ -177,7 +202,8 @@ def zip_flat(names: tuple[str, ...], values: list[Path]) -> list[object]:
 
 
 class OrderTest(unittest.TestCase):
-    PLAN = gate_plan.Plan("", "", "", {"one": "", "two": ""}, 0.02, (6, 9, 12), 5.0, 1)
+    RULES = (Rule(0.05, model="vgg16", reason="memory"), Rule(0.1, ranks=8))
+    PLAN = gate_plan.Plan("", "", "", {"one": "", "two": ""}, Thresholds(0.02, RULES), (6, 9, 12), 5.0, 1)
 
     def test_each_two_pairs_have_both_orders(self) -> None:
         orders = [gate_plan.order(self.PLAN, pair) for pair in range(1, 401)]
@@ -193,8 +219,12 @@ class OrderTest(unittest.TestCase):
             {**good, "looks": []},
             {**good, "looks": [9, 6]},
             {**good, "looks": [0]},
-            {**good, "threshold": -1},
-            {**good, "threshold": "x"},
+            {**good, "thresholds": {"default": -1, "rules": []}},
+            {**good, "thresholds": {"default": "x", "rules": []}},
+            {**good, "thresholds": {"default": 0.02, "rules": [{"slowdown": 2}]}},
+            {**good, "thresholds": {"default": 0.02, "rules": ["x"]}},
+            {**good, "thresholds": []},
+            {**good, "looks": [float("inf")]},
             {**good, "cells": {}},
             {**good, "cells": {"a": 1}},
             {**good, "more": 1},

@@ -13,13 +13,14 @@ from hvdb import gate_plan, printable, sides, verdict, verdict_report
 from hvdb.commands import judging, new_parser
 from hvdb.errors import HvdbError, NotComparable
 from hvdb.sides import Cell
+from hvdb.thresholds import Thresholds
 from hvdb.verdict_report import Outcome
 
 # The exact test of more runs takes long and tells nothing more.
 MOST_RUNS = 50
 
 
-def judge_unpaired(cells: Sequence[Cell], threshold: float, expected: Sequence[str]) -> list[Outcome]:
+def judge_unpaired(cells: Sequence[Cell], tolerances: Thresholds, expected: Sequence[str]) -> list[Outcome]:
     """Judges cells whose sides were measured apart. expected: patterns of facts that may differ between the sides.
 
     Errors: NotComparable where anything else that can change the result differs.
@@ -39,8 +40,9 @@ def judge_unpaired(cells: Sequence[Cell], threshold: float, expected: Sequence[s
                 f"compare, say so: --expect {unexpected[0].key}"
             )
     costs = {cell.name: tuple(np.array([*map(sides.log_cost, runs)]) for runs in (cell.a, cell.b)) for cell in cells}
-    judged = verdict.judge_unpaired(costs, {cell.name: threshold for cell in cells})
-    return [verdict_report.outcome(cell, judged[cell.name]) for cell in cells]
+    rules = {cell.name: tolerances.rule(cell.a[0]) for cell in cells}
+    judged = verdict.judge_unpaired(costs, {name: rule.slowdown for name, rule in rules.items()})
+    return [verdict_report.outcome(cell, judged[cell.name], rules[cell.name].reason) for cell in cells]
 
 
 def _of_a_gate(file: Path) -> list[Outcome]:
@@ -80,7 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Prints the verdicts; returns the exit code. Errors: HvdbError."""
     judging.require_free_outputs(arguments)
     if arguments.b is None:
-        if arguments.threshold is not None:
+        if arguments.threshold is not None or arguments.thresholds:
             raise HvdbError("--threshold: the pairs of a gate are judged by the threshold that it was planned with")
         return judging.show(_of_a_gate(arguments.a), arguments, "compare")
     cells, missing = sides.by_configuration(judging.load([arguments.a]), judging.load([arguments.b]))
@@ -88,6 +90,5 @@ def run(arguments: argparse.Namespace) -> int:
         printable.say(f"left out: {line}")
     if not cells:
         raise NotComparable(f"{arguments.a} and {arguments.b} have no configuration in common")
-    threshold = judging.DEFAULT_THRESHOLD if arguments.threshold is None else arguments.threshold
     newest = [sides.newest(cell, MOST_RUNS) for cell in cells]
-    return judging.show(judge_unpaired(newest, threshold, arguments.expect), arguments, "compare")
+    return judging.show(judge_unpaired(newest, judging.tolerances(arguments), arguments.expect), arguments, "compare")

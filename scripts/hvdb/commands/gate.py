@@ -109,7 +109,7 @@ def run(arguments: argparse.Namespace) -> int:
         b=parsed["b"].text,
         launch=arguments.launch,
         cells=cells,
-        threshold=judging.DEFAULT_THRESHOLD if arguments.threshold is None else arguments.threshold,
+        thresholds=judging.tolerances(arguments),
         looks=verdict.plan_looks(len(cells), arguments.pairs),
         seconds=arguments.seconds,
         seed=arguments.seed,

@@ -6,28 +6,25 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from hvdb import efficiency, printable, store, verdict, verdict_report, whole_file
+from hvdb import efficiency, printable, store, thresholds, verdict, verdict_report, whole_file
 from hvdb.commands import selection
 from hvdb.errors import HvdbError
 from hvdb.runs import Run
+from hvdb.thresholds import Thresholds
 from hvdb.verdict_report import Outcome
 
 EXIT_CODES = (
     "exit codes: 0 every cell passes, 1 a cell is slower, 2 usage or I/O, 3 inconclusive: more runs are needed, "
     "4 not comparable"
 )
-DEFAULT_THRESHOLD = 0.02
 
 
 def slowdown(text: str) -> float:
     """'3' or '3%' as 0.03. Errors: ArgumentTypeError."""
     try:
-        value = float(text.removesuffix("%")) / 100
+        return thresholds.tolerated(float(text.removesuffix("%")) / 100)
     except ValueError:
-        value = 0.0
-    if not 0 < value <= 1:
-        raise argparse.ArgumentTypeError(f"'{text}' is no percentage above 0, up to 100")
-    return value
+        raise argparse.ArgumentTypeError(f"'{text}' is no percentage above 0, up to 100") from None
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -36,11 +33,20 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--threshold",
         type=slowdown,
         metavar="PERCENT",
-        help=f"slowdown of B that is tolerated (default: {100 * DEFAULT_THRESHOLD:g})",
+        help=f"slowdown of B that is tolerated (default: {100 * thresholds.DEFAULT:g})",
+    )
+    parser.add_argument(
+        "--thresholds", type=Path, metavar="FILE", help="other thresholds by network and ranks (TOML, docs/gate.md)"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the verdicts as JSON")
     parser.add_argument("--junit", type=Path, metavar="FILE", help="write them as JUnit XML")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write them for a merge request's comment")
+
+
+def tolerances(arguments: argparse.Namespace) -> Thresholds:
+    """What --threshold and --thresholds say. Errors: HvdbError, OSError."""
+    rules = thresholds.read(arguments.thresholds) if arguments.thresholds else ()
+    return Thresholds(thresholds.DEFAULT if arguments.threshold is None else arguments.threshold, rules)
 
 
 def require_free_outputs(arguments: argparse.Namespace) -> None:
