@@ -1,11 +1,12 @@
-"""Exact tests, estimates and intervals for a few observations, without an assumed distribution.
+"""Exact tests, estimates and intervals for a few observations, without a normal distribution.
 
-Paired: log ratios of runs that were measured in turn. Under "no effect beyond the shift" each ratio's deviation from
-the shift is as likely positive as negative, so the test counts all 2^n assignments of signs to the deviations' ranks.
-Unpaired: two groups of runs; the test counts all ways to choose the second group from the pooled ranks.
+Paired: log ratios of runs that were measured in turn. They are assumed to be independent, and symmetric about their
+centre. The test counts all 2^n assignments of signs to the ranks of the deviations from the centre that is tested.
+Unpaired: two groups of independent runs, assumed to have distributions of one shape. The test counts all ways to choose
+the second group from the pooled ranks.
 
-scipy has both tests, but counts tied observations as if they were not, and has neither estimate nor interval: those
-here invert the same test, so that an interval and a decision never disagree.
+scipy has both tests, but counts tied observations as if they were not tied, and has neither estimate nor interval.
+Those here invert the test for observations without ties.
 Source: Hodges and Lehmann, Annals of Mathematical Statistics 34 (1963); Lehmann, Nonparametrics (1975).
 """
 
@@ -48,7 +49,7 @@ def _sums_of_signs(doubled: np.ndarray) -> np.ndarray:
 def signed_rank_p(differences: np.ndarray) -> float:
     """The exact sign-flip test on ranks: p-value of "the differences (n,) are centred on 0 or below", one-sided.
 
-    A difference of exactly 0 keeps its rank and counts against a rejection. 1 without differences.
+    A difference of exactly 0 keeps its rank and has no sign. 1 without differences.
     """
     doubled = _doubled_ranks(np.abs(differences))
     observed = int(doubled[differences > 0].sum())

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import math
-import shlex
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,54 +26,71 @@ TARGET_INTERVAL = 0.005
 
 @dataclass(frozen=True)
 class Bench:
-    """How runs are made. programs: side -> the hvd_bench of it."""
+    """How runs are made. programs: side -> its hvd_bench. launch: words before the program. lock: that of the store."""
 
     plan: Plan
     sides: Mapping[str, Side]
     programs: Mapping[str, Path]
+    launch: Sequence[str]
     db: Path
     directory: Path | None
     timeout_seconds: float
+    lock: int
 
     def words(self, cell: str, side: str, pair: int) -> list[str]:
         """The command of one run. Options of the side come last, and so win over those of the cell."""
         own = self.sides[side]
         work = side_command.split_options(self.plan.cells[cell], "--cell")
-        given = {word.partition("=")[0].replace("_", "-") for word in (*work, *own.options)}
+        given = {side_command.option_of(word) for word in (*work, *own.options)}
         defaults = [
             f"{option}={value:g}"
             for option, value in (("--max-time", self.plan.seconds), ("--target-interval", TARGET_INTERVAL))
             if option not in given
         ]
         labels = {"cell": cell, "side": side, "pair": str(pair), "plan": self.plan.text()}
-        return side_command.with_modules(
-            own,
-            [
-                *shlex.split(self.plan.launch),
-                str(self.programs[side]),
-                *work,
-                *own.options,
-                *defaults,
-                "--quiet",
-                f"--db={self.db.absolute()}",
-                *(f"--label=gate.{key}={value}" for key, value in labels.items()),
-            ],
-        )
+        program = [
+            str(self.programs[side]),
+            *work,
+            *own.options,
+            *defaults,
+            "--quiet",
+            f"--db={self.db.absolute()}",
+            *(f"--label=gate.{key}={value}" for key, value in labels.items()),
+        ]
+        return [*self.launch, *side_command.in_surroundings(own, program)]
+
+
+@contextmanager
+def locked(db: Path) -> Iterator[int]:
+    """Keeps other gates from `db`; yields the open lock. A run that outlives its gate inherits it, and keeps it.
+
+    Errors: HvdbError if another gate has it, or a run of one; OSError.
+    """
+    with db.with_name(f"{db.name}.lock").open("wb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise HvdbError(
+                f"{db}: another gate, or a run that it left behind, writes to it; wait, or end it"
+            ) from None
+        yield file.fileno()
 
 
 def measured(db: Path, plan: Plan) -> tuple[list[Cell], int]:
-    """The pairs that `db` holds, and the number of the next one. A pair with a lone side is not completed later.
+    """The pairs that `db` holds, and the number of the next one. A pair that is not whole is not completed later.
 
-    Errors: HvdbError if they are of another plan.
+    Errors: HvdbError if it holds anything else.
     """
     stored = runs.load([db]) if db.exists() else []
     for run in stored:
+        if sides.PLAN not in run.provenance:
+            raise HvdbError(f"{db}: holds run {run.short_id}, which no gate made; name a new store with --db")
         if run.fact(sides.PLAN) != plan.text():
             raise HvdbError(
                 f"{db}: run {run.short_id} was measured for another plan (other sides, cells, threshold, pairs, "
                 "seconds or seed); give the same options to go on, or another --db to begin anew"
             )
-    cells = sides.labelled(efficiency.select(stored).runs)
+    cells = sides.labelled(stored)
     for cell in cells:
         _require_one_program(cell)
     return cells, max((sides.pair_number(run) for run in stored), default=0) + 1
@@ -87,37 +105,38 @@ def _require_one_program(cell: Cell) -> None:
             )
 
 
-def _measure(bench: Bench, cell: str, side: str, pair: int) -> Run:
-    """One run, as it stands in the store. Errors: HvdbError if it failed or counts for nothing."""
-    what = f"side {side} of pair {pair} of cell {cell}"
+def _run(bench: Bench, cell: str, side: str, pair: int) -> None:
+    """One run. Errors: HvdbError if it fails."""
+    words, variables = bench.words(cell, side, pair), bench.sides[side].variables
     with tempfile.TemporaryFile() as output:
         try:
-            words = bench.words(cell, side, pair)
-            process.run(words, bench.sides[side].variables, bench.timeout_seconds, bench.directory, output)
-        except (HvdbError, OSError) as error:
+            process.run(words, variables, bench.timeout_seconds, bench.directory, output, (bench.lock,))
+        except (process.RunFailed, OSError) as error:
             output.seek(0)
             said = output.read().decode("utf-8", "replace").strip().splitlines()
+            why = error.why if isinstance(error, process.RunFailed) else str(error)
             raise HvdbError(
-                f"{what} failed{f': {said[-1].strip()}' if said else ''} ({error}); {bench.db} keeps the pairs so far, "
-                "and the same command goes on from there"
+                f"side {side} of pair {pair} of cell {cell} {why}{f', and said: {said[-1].strip()}' if said else ''}; "
+                f"{bench.db} keeps the pairs so far, and the same command goes on from there"
             ) from error
-    stored = runs.load([bench.db]) if bench.db.exists() else []
-    labels = (cell, side, str(pair))
-    mine = [run for run in stored if (run.fact(sides.CELL), run.fact(sides.SIDE), run.fact(sides.PAIR)) == labels]
-    if not mine:
-        raise HvdbError(f"{what} ended well and stored nothing in {bench.db}")
-    kept = efficiency.select(mine)
-    if not kept.runs:
-        raise HvdbError(f"{what} counts for nothing: {'; '.join(kept.left_out)}")
-    return sides.sessions(kept.runs)[0]
 
 
-def _measure_pair(bench: Bench, cell: str, pair: int) -> str:
-    """Both sides of one pair; returns a line on them. Errors: HvdbError if a side fails."""
-    made = {side: _measure(bench, cell, side, pair) for side in gate_plan.order(bench.plan, pair)}
-    rates = [tables.number(efficiency.images_per_second(made[side])) for side in ("a", "b")]
-    slower = math.expm1(sides.log_cost(made["b"]) - sides.log_cost(made["a"]))
-    return f"cell {cell}: A {rates[0]}, B {rates[1]} images/s, B slower by {100 * slower:+.1f} %"
+def _newest_pair(bench: Bench, cells: Sequence[Cell], name: str, pair: int) -> tuple[Run, Run]:
+    """The two runs of a pair that was just measured. Errors: HvdbError if one of them is not in the store."""
+    cell = next((cell for cell in cells if cell.name == name), None)
+    if cell and cell.a and sides.pair_number(cell.a[-1]) == pair:
+        return cell.a[-1], cell.b[-1]
+    stored = [run for run in runs.load([bench.db]) if sides.pair_number(run) == pair] if bench.db.exists() else []
+    for side in ("a", "b"):
+        mine = [run for run in stored if (run.fact(sides.CELL), run.fact(sides.SIDE)) == (name, side)]
+        if not mine:
+            raise HvdbError(
+                f"side {side} of pair {pair} of cell {name} ended with exit code 0 and stored no run in {bench.db}; "
+                "is there --help or --version among its options?"
+            )
+        if left_out := efficiency.select(mine).left_out:
+            raise HvdbError(f"side {side} of pair {pair} of cell {name} cannot be used: {'; '.join(left_out)}")
+    raise HvdbError(f"pair {pair} of cell {name} is not whole in {bench.db}")
 
 
 def measure(bench: Bench) -> list[Outcome]:
@@ -127,11 +146,20 @@ def measure(bench: Bench) -> list[Outcome]:
     cells, number = measured(bench.db, plan)
     while due := gate_plan.replay(plan, cells)[1]:
         for name in gate_plan.cells_in_turn(due, plan, number):
-            line = _measure_pair(bench, name, number)
+            for side in gate_plan.order(plan, number):
+                _run(bench, name, side, number)
+            cells, following = measured(bench.db, plan)
+            a, b = _newest_pair(bench, cells, name, number)
             made += 1
-            counts = {cell.name: len(cell.a) for cell in measured(bench.db, plan)[0]}
+            counts = {cell.name: len(cell.a) for cell in cells}
             left = sum(plan.looks[-1] - counts.get(cell, 0) for cell in due) * (time.monotonic() - begun) / made
-            count = f"pair {counts[name]} of at most {plan.looks[-1]}"
-            edge.tell("gate", f"{count}, {line}; at most {progress.duration(left)} left", sys.stderr)
-        cells, number = measured(bench.db, plan)
+            slower = math.expm1(sides.log_cost(b) - sides.log_cost(a))
+            rates = [tables.number(efficiency.images_per_second(run)) for run in (a, b)]
+            edge.tell(
+                "gate",
+                f"pair {counts[name]} of at most {plan.looks[-1]}, cell {name}: A {rates[0]}, B {rates[1]} images/s, "
+                f"B slower by {100 * slower:+.1f} %; at most {progress.duration(left)} left",
+                sys.stderr,
+            )
+        number = following
     return gate_plan.outcomes(plan, cells)

@@ -28,17 +28,26 @@ def shown(words: Sequence[str], variables: Mapping[str, str]) -> str:
     return " ".join([*settings, shlex.join(words)])
 
 
+class RunFailed(HvdbError):
+    """why: what happened, without the command."""
+
+    def __init__(self, why: str, command: str) -> None:
+        super().__init__(f"the run {why}: {command}")
+        self.why = why
+
+
 def run(
     words: Sequence[str],
     variables: Mapping[str, str],
     timeout_seconds: float,
     directory: Path | None = None,
     output: IO[bytes] | None = None,
+    inherited: Sequence[int] = (),
 ) -> None:
-    """Runs `words`, without a shell, with `variables` set besides the caller's own.
+    """Runs `words`, without a shell and without input, with `variables` set besides the caller's own.
 
-    output: takes standard output and standard error (default: the caller's).
-    Errors: HvdbError if it fails or takes longer than `timeout_seconds`; OSError if it cannot be started.
+    output: takes standard output and standard error (default: the caller's). inherited: files that it keeps open.
+    Errors: RunFailed if it fails or takes longer than `timeout_seconds`; OSError if it cannot be started.
     """
     environment = {**os.environ, **variables}
     if os.geteuid() == 0:
@@ -46,27 +55,45 @@ def run(
         environment.setdefault("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
     # A session of its own, so that the launcher and all ranks can be ended together and none is left behind.
     process = subprocess.Popen(
-        words, env=environment, cwd=directory, stdout=output, stderr=output, start_new_session=True
+        words,
+        env=environment,
+        cwd=directory,
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=output,
+        start_new_session=True,
+        pass_fds=inherited,
     )
     try:
         code = process.wait(timeout_seconds)
     except subprocess.TimeoutExpired as error:
-        raise HvdbError(
-            f"the run took longer than {timeout_seconds:.0f} s and was ended: {shown(words, variables)}"
-        ) from error
+        why = f"took longer than {timeout_seconds:.0f} s and was ended"
+        raise RunFailed(why, shown(words, variables)) from error
     finally:
         _end(process)
     if code != 0:
-        raise HvdbError(f"the run ended with exit code {code}: {shown(words, variables)}")
+        raise RunFailed(f"ended with exit code {code}", shown(words, variables))
 
 
 def _end(process: subprocess.Popen) -> None:
-    """Ends what still runs of the process's group: in order (the store is closed), or after 15 s anyhow."""
+    """Ends what still runs of the process's group: in order (the store is closed), or after 15 s anyhow.
+
+    An interrupt meanwhile ends it at once.
+    """
     with contextlib.suppress(ProcessLookupError):  # nobody is left
-        for number, patience in ((signal.SIGTERM, 15.0), (signal.SIGKILL, 5.0)):
-            os.killpg(process.pid, number)
-            end = time.monotonic() + patience
-            while time.monotonic() < end:
-                process.poll()  # a zombie is a member of its group
-                os.killpg(process.pid, 0)
-                time.sleep(0.05)
+        try:
+            _signal(process, signal.SIGTERM, 15.0)
+        except KeyboardInterrupt:
+            os.killpg(process.pid, signal.SIGKILL)
+            raise
+        _signal(process, signal.SIGKILL, 5.0)
+
+
+def _signal(process: subprocess.Popen, number: int, patience_seconds: float) -> None:
+    """Errors: ProcessLookupError as soon as the process's group is empty."""
+    os.killpg(process.pid, number)
+    end = time.monotonic() + patience_seconds
+    while time.monotonic() < end:
+        process.poll()  # a zombie is a member of its group
+        os.killpg(process.pid, 0)
+        time.sleep(0.05)

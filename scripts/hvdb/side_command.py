@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from hvdb import process
 from hvdb.errors import HvdbError
 
 # Options that the gate itself gives to every run.
@@ -32,7 +33,8 @@ _BUILD_SECONDS = 3600
 class Side:
     """The parts of a side's text. program: None for the installed hvd_bench.
 
-    text: what the user wrote, with the commit by its hash: a branch may move before the gate goes on.
+    text: the same words whatever their spelling. A commit stands there by its hash: a branch may move before the gate
+    goes on.
     """
 
     text: str
@@ -45,7 +47,7 @@ class Side:
 
 def parse(text: str, name: str) -> Side:
     """name: of the option that `text` was given to, for messages. Errors: HvdbError."""
-    words = _split(text, name)
+    words = split_words(text, name)
     variables: dict[str, str] = {}
     modules: list[str] = []
     while words:
@@ -61,37 +63,54 @@ def parse(text: str, name: str) -> Side:
         revision = words.pop(0).removeprefix("commit:")
         about = f"{name} commit:{revision}"
         commit = _git("rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}", about=about)
-        text = text.replace(f"commit:{revision}", f"commit:{commit}", 1)
     elif words and not words[0].startswith("-"):
-        program = Path(words.pop(0))
+        program = _program(words.pop(0), name)
+    chosen = [f"commit:{commit}"] if commit else [str(program)] if program else []
+    settings = [*(f"{key}={value}" for key, value in variables.items()), *(f"module:{each}" for each in modules)]
+    text = shlex.join([*settings, *chosen, *words])
     return Side(text, variables, tuple(modules), commit, program, require_options(words, name))
 
 
-def split_options(text: str, name: str) -> tuple[str, ...]:
-    """`text` as options of hvd_bench. Errors: HvdbError."""
-    return require_options(_split(text, name), name)
+def _program(word: str, name: str) -> Path:
+    """The program that `word` names, as a shell would find it. Errors: HvdbError if there is none."""
+    path = Path(word).expanduser() if "/" in word else Path(shutil.which(word) or word)
+    if not (path.is_file() and os.access(path, os.X_OK)):
+        raise HvdbError(f"{name}: there is no program '{word}' {'' if '/' in word else 'on the PATH'}".rstrip())
+    return path.absolute()
 
 
-def _split(text: str, name: str) -> list[str]:
+def split_words(text: str, name: str) -> list[str]:
+    """The words of `text` as a shell would split them. Errors: HvdbError."""
     try:
         return shlex.split(text)
     except ValueError as error:
         raise HvdbError(f"{name} '{text}': {str(error).lower()}") from None
 
 
+def split_options(text: str, name: str) -> tuple[str, ...]:
+    """`text` as options of hvd_bench. Errors: HvdbError."""
+    return require_options(split_words(text, name), name)
+
+
 def require_options(words: Sequence[str], name: str) -> tuple[str, ...]:
     """`words` as options that leave the results to the gate. Errors: HvdbError."""
     for word in words:
-        option = word.partition("=")[0].replace("_", "-")
-        if option in _OWN:
-            raise HvdbError(f"{name}: {option} is the gate's own; leave it out")
+        if option_of(word) in _OWN:
+            raise HvdbError(f"{name}: {option_of(word)} is the gate's own; leave it out")
     if words and not words[0].startswith("-"):
         raise HvdbError(f"{name}: '{words[0]}' is no option of hvd_bench")
     return tuple(words)
 
 
-def with_modules(side: Side, words: Sequence[str]) -> list[str]:
-    """`words` behind `module load`, where the side asks for modules."""
+def option_of(word: str) -> str:
+    """The name of the option that `word` gives, in its usual spelling: --max-time for --max_time=5."""
+    return word.partition("=")[0].replace("_", "-")
+
+
+def in_surroundings(side: Side, words: Sequence[str]) -> list[str]:
+    """`words`, which a launcher may start on another node, with the side's variables and modules."""
+    if side.variables:
+        words = ["env", *(f"{name}={value}" for name, value in side.variables.items()), *words]
     if not side.modules:
         return list(words)
     # A module is a function of the login shell. Names and words are arguments; the shell does not read them as code.
@@ -105,25 +124,24 @@ def built(side: Side, folder: Path) -> Path:
     Builds with scripts/build of that commit, which takes minutes. Errors: HvdbError.
     """
     about = f"commit:{side.commit}"
-    tree = folder / side.commit
+    tree = folder.absolute() / side.commit
     program = tree / "build" / "release" / "bin" / "hvd_bench"
-    if os.access(program, os.X_OK):
+    finished = tree / "build" / "release" / "built-for-gate"  # a build that was ended may leave half a program
+    if finished.exists() and os.access(program, os.X_OK):
         return program
-    if not tree.exists():
+    if not (tree / ".git").exists() or not (tree / "scripts" / "build").exists():
         folder.mkdir(parents=True, exist_ok=True)
-        _git("worktree", "add", "--detach", str(tree.absolute()), side.commit, about=about)
+        _git("worktree", "prune", about=about)
+        _git("worktree", "add", "--force", "--detach", str(tree), side.commit, about=about)
     log = folder / f"{side.commit}.log"
-    with log.open("wb") as output:
-        code = subprocess.run(
-            [str(tree / "scripts" / "build"), "release"],
-            stdout=output,
-            stderr=output,
-            stdin=subprocess.DEVNULL,
-            timeout=_BUILD_SECONDS,
-            check=False,
-        ).returncode
-    if code != 0 or not os.access(program, os.X_OK):
-        raise HvdbError(f"{about}: scripts/build release ended with exit code {code}; see {log}")
+    try:
+        with log.open("wb") as output:
+            process.run([str(tree / "scripts" / "build"), "release"], {}, _BUILD_SECONDS, output=output)
+    except process.RunFailed as error:
+        raise HvdbError(f"{about}: scripts/build release {error.why}; see {log}") from error
+    if not os.access(program, os.X_OK):
+        raise HvdbError(f"{about}: scripts/build release left no {program}; see {log}")
+    finished.touch()
     return program
 
 

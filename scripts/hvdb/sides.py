@@ -64,25 +64,44 @@ def sessions(runs: Iterable[Run]) -> list[Run]:
     return sorted(found, key=lambda run: (run.started_utc, run.uuid))
 
 
-def labelled(runs: Iterable[Run]) -> list[Cell]:
+def labelled(stored: Iterable[Run]) -> list[Cell]:
     """Paired cells from the gate's labels, in the order in which they were first measured.
 
-    Pairs of which one side is missing are left out and said. Errors: NotComparable where a side of a pair was measured
-    twice, the two sides of a cell did other work, or the runs of one side differ in fingerprint.
+    A pair counts if each side was measured once and completely; left_out says how many others there are, by side.
+    Errors: NotComparable where the two sides of a cell did other work, or the runs of one side differ in fingerprint.
     """
-    found: dict[str, dict[int, dict[str, Run]]] = {}
-    for run in sessions(run for run in runs if CELL in run.provenance):
+    made = [run for run in stored if CELL in run.provenance]
+    usable = {run.uuid for run in efficiency.select(made).runs}
+    found: dict[str, dict[int, dict[str, list[Run]]]] = {}
+    for run in made:
         cell, side = run.fact(CELL), run.fact(SIDE)
         if side not in ("a", "b"):
             raise NotComparable(f"run {run.short_id}: {SIDE} '{side}' is neither a nor b")
-        pair = found.setdefault(cell, {}).setdefault(pair_number(run), {})
-        if side in pair:
-            raise NotComparable(
-                f"cell {cell}: runs {pair[side].short_id} and {run.short_id} are both "
-                f"side {side} of pair {run.fact(PAIR)}"
-            )
-        pair[side] = run
+        pair = found.setdefault(cell, {}).setdefault(pair_number(run), {"a": [], "b": []})
+        if run.uuid in usable:
+            pair[side].append(run)
     return [_paired(cell, pairs) for cell, pairs in found.items()]
+
+
+def _paired(name: str, pairs: dict[int, dict[str, list[Run]]]) -> Cell:
+    measured = [{side: sessions(found) for side, found in pairs[number].items()} for number in sorted(pairs)]
+    whole = [pair for pair in measured if len(pair["a"]) == len(pair["b"]) == 1]
+    cell = Cell(name, [pair["a"][0] for pair in whole], [pair["b"][0] for pair in whole], paired=True)
+    if lost := len(measured) - len(whole):
+        missing, twice = ({side: 0 for side in "ab"} for _ in range(2))
+        for pair in measured:
+            for side, found in pair.items():
+                missing[side] += not found
+                twice[side] += len(found) > 1
+        cell.left_out.append(
+            f"{lost} of {len(measured)} pairs: not complete: side a {missing['a']}, side b {missing['b']}; "
+            f"measured twice: side a {twice['a']}, side b {twice['b']}"
+        )
+    if whole:
+        require_same_work(cell)
+        for side, runs in (("A", cell.a), ("B", cell.b)):
+            comparable.require_poolable(runs, f"side {side} of cell {name}")
+    return cell
 
 
 def pair_number(run: Run) -> int:
@@ -92,55 +111,60 @@ def pair_number(run: Run) -> int:
     return int(run.fact(PAIR))
 
 
-def _paired(name: str, pairs: dict[int, dict[str, Run]]) -> Cell:
-    whole = [pairs[number] for number in sorted(pairs) if len(pairs[number]) == 2]
-    lone = len(pairs) - len(whole)
-    cell = Cell(
-        name,
-        [pair["a"] for pair in whole],
-        [pair["b"] for pair in whole],
-        paired=True,
-        left_out=[f"{lone} pairs of cell {name} with one side only"] if lone else [],
-    )
-    require_same_work(cell)
-    for side, runs in (("A", cell.a), ("B", cell.b)):
-        comparable.require_poolable(runs, f"side {side} of cell {name}")
-    return cell
-
-
 def by_configuration(a: Sequence[Run], b: Sequence[Run]) -> tuple[list[Cell], list[str]]:
     """Unpaired cells of the configurations that both sides have, and a line for each that one side lacks.
 
     Errors: NotComparable if the runs of one side of a cell differ in fingerprint.
     """
     sides = [_by_key(runs) for runs in (a, b)]
+    if shared := {run.uuid for run in a} & {run.uuid for run in b}:
+        raise NotComparable(f"both sides hold run {min(shared)[:8]}; give each run to one side")
+    names = _names([*sides[0], *(key for key in sides[1] if key not in sides[0])])
     cells = []
     for key in sides[0]:
         if key in sides[1]:
-            cell = Cell(_name(key), sides[0][key], sides[1][key], paired=False)
+            cell = Cell(names[key], sides[0][key], sides[1][key], paired=False)
             for side, runs in (("A", cell.a), ("B", cell.b)):
                 comparable.require_poolable(runs, f"side {side} of {cell.name}")
             cells.append(cell)
     missing = [
-        f"{_name(key)}: side {'B' if key in sides[0] else 'A'} has no runs of it"
-        for key in {**sides[0], **sides[1]}
+        f"{name}: side {'B' if key in sides[0] else 'A'} has no runs of it"
+        for key, name in names.items()
         if (key in sides[0]) != (key in sides[1])
     ]
     return cells, missing
 
 
+_KEY = (*comparable.CURVE_COLUMNS, "world_size", "nodes", "phase")
+# Units and words around the columns that every name has; the others are named where configurations differ in them.
+_NAMED = {
+    "model": "{}",
+    "batch_size": "batch {}",
+    "image_size": "{} px",
+    "compute_type": "{}",
+    "schedule": "{}",
+    "world_size": "ranks {}",
+    "nodes": "nodes {}",
+}
+
+
 def _by_key(runs: Sequence[Run]) -> dict[tuple, list[Run]]:
     found: dict[tuple, list[Run]] = {}
     for run in sessions(runs):
-        key = (*(run.columns[name] for name in comparable.CURVE_COLUMNS), run.world_size, run.nodes, run.phase)
-        found.setdefault(key, []).append(run)
+        found.setdefault(tuple(run.columns[name] for name in _KEY), []).append(run)
     return found
 
 
-def _name(key: tuple) -> str:
-    values = dict(zip((*comparable.CURVE_COLUMNS, "ranks", "nodes", "phase"), key, strict=True))
-    words = [values["model"], f"batch {values['batch_size']}", f"{values['image_size']} px", values["compute_type"]]
-    return ", ".join([*words, values["schedule"], f"{values['ranks']} ranks on {values['nodes']} nodes"])
+def _names(keys: Sequence[tuple]) -> dict[tuple, str]:
+    """A name for each of `keys` (values of _KEY) that no other one has."""
+    differing = [name for index, name in enumerate(_KEY) if len({key[index] for key in keys}) > 1]
+    names = {}
+    for key in keys:
+        values = dict(zip(_KEY, key, strict=True))
+        words = [form.format(values[name]) for name, form in _NAMED.items()]
+        words += [f"{name} {values[name]}" for name in differing if name not in _NAMED]
+        names[key] = ", ".join(words)
+    return names
 
 
 def require_same_work(cell: Cell) -> None:

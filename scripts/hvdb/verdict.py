@@ -5,8 +5,8 @@ slower. Two one-sided exact tests decide. REGRESSION: "B is slower by the thresh
 slower by the threshold at least" is rejected. Otherwise INCONCLUSIVE.
 
 More pairs may be measured for the cells that are undecided, at looks that are planned beforehand. Each look may spend
-alpha / looks, and Holm's procedure divides that over the cells. So all REGRESSION verdicts together are wrong with a
-probability of alpha at most, and so are all PASS verdicts together.
+alpha / looks, and Holm's procedure divides that over the cells. So any REGRESSION verdict is wrong with a
+probability of alpha at most, and so is any PASS verdict, if the observations meet the assumptions in exact.py.
 Source: Holm, Scandinavian Journal of Statistics 6 (1979); Schuirmann 1987 for two one-sided tests.
 """
 
@@ -72,8 +72,8 @@ def plan_looks(cells: int, cap: int, alpha: float = ALPHA, looks: int = LOOKS) -
             return tuple(round(pairs) for pairs in np.linspace(fewest, cap, count)) if count > 1 else (cap,)
     fewest = exact.fewest_pairs(alpha / cells)
     raise HvdbError(
-        f"{cap} pairs can never lead to a verdict on {cells} cell{'s' if cells > 1 else ''}: even if all of them "
-        f"agree, chance does as much with probability 2^-{cap}; ask for at least {fewest} pairs"
+        f"{cap} pairs can never lead to a verdict on {cells} cell{'s' if cells > 1 else ''}: {cap} pairs that all "
+        f"agree are not significant; ask for at least {fewest} pairs"
     )
 
 
@@ -211,9 +211,9 @@ def detectable(ratios: np.ndarray, threshold: float, level: float, seed: int = 1
     rng = np.random.default_rng(seed)
     deviations = (ratios - np.median(exact.walsh_averages(ratios))) * math.sqrt(count / (count - 1))
     drawn = rng.choice(deviations, (RESAMPLES, count)) * rng.choice((-1.0, 1.0), (RESAMPLES, count))
+    lows = np.concatenate([exact.paired_lower_bounds(some, level) for some in np.array_split(drawn, 20)])
     # A resample shows a slowdown x if its lower bound + log(1 + x) is above log(1 + threshold).
-    needed = math.log1p(threshold) - exact.paired_lower_bounds(drawn, level)
-    return math.expm1(float(np.quantile(needed, POWER)))
+    return math.expm1(math.log1p(threshold) - float(np.quantile(lows, 1 - POWER)))
 
 
 def exit_code(verdicts: Sequence[Verdict]) -> int:

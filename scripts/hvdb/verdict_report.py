@@ -27,16 +27,17 @@ HEADER = (
     "cell",
     "A images/s",
     "B images/s",
-    "B slower by % [95 %]",
+    "slowdown of B % [95 %]",
     "threshold %",
-    "seen from %",
+    "detectable %",
     "spread %",
     "runs",
     "verdict",
 )
 NOTES = (
-    "B slower by: Hodges-Lehmann estimate of the cost per image, B to A, with its exact interval; below 0 B is faster.",
-    f"seen from: the slowdown that would have been found with probability {verdict.POWER:.0%}; '-': none.",
+    "slowdown: Hodges-Lehmann estimate of the cost per image, B to A; below 0 B is faster. Its interval is for one cell"
+    " and one look; a verdict allows for all cells and looks, so an interval above the threshold may not do.",
+    f"detectable: the slowdown that would have been found with probability {verdict.POWER:.0%}; '-': none.",
     "spread: standard deviation of the pairs' log ratios; '-': A and B were not measured in turn.",
 )
 
@@ -53,6 +54,33 @@ class Outcome:
     terms: dict[str, Effect]
     differences: list[Difference]
     reason: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """What a command found. title: the command. missing: lines about cells that one side lacks, which have none."""
+
+    title: str
+    outcomes: Sequence[Outcome]
+    missing: tuple[str, ...] = ()
+
+    @property
+    def verdicts(self) -> list[Verdict]:
+        """One for each cell. A cell that one side lacks is INCONCLUSIVE."""
+        return [each.judgement.verdict for each in self.outcomes] + [Verdict.INCONCLUSIVE] * len(self.missing)
+
+    @property
+    def exit_code(self) -> int:
+        """See verdict.exit_code()."""
+        return verdict.exit_code(self.verdicts)
+
+    @property
+    def summary(self) -> str:
+        """All verdicts in a few words: the worst one, and how many cells have each."""
+        found = self.verdicts
+        worst = next(v for v in (Verdict.REGRESSION, Verdict.INCONCLUSIVE, Verdict.PASS) if v in found)
+        counts = ", ".join(f"{found.count(v)} {v.value}" for v in Verdict if v in found)
+        return f"{self.title}: {worst.value} ({counts})"
 
 
 def outcome(cell: sides.Cell, judgement: Judgement, reason: str) -> Outcome:
@@ -93,7 +121,7 @@ def rows(outcomes: Sequence[Outcome]) -> list[tuple[str, ...]]:
 
 def _runs(each: Outcome) -> str:
     a, b = each.judgement.observations
-    return f"{a} pairs" if each.cell.paired else f"{a} + {b}"
+    return f"{a} pair{'s' if a > 1 else ''}" if each.cell.paired else f"{a} + {b}"
 
 
 def resolved(terms: dict[str, Effect]) -> dict[str, Effect]:
@@ -116,22 +144,25 @@ def details(each: Outcome) -> list[str]:
         lines.append(f"differs ({mark}): {difference.key}: '{difference.first}' in A, '{difference.second}' in B")
     if not each.cell.paired:
         lines.append("A and B were not measured in turn: whatever else changed between them is in this figure")
+        lines.append("the test assumes that runs of A and of B vary alike")
     lines.extend(f"left out: {line}" for line in each.cell.left_out)
     return lines
 
 
-def text(outcomes: Sequence[Outcome]) -> str:
+def text(report: Report) -> str:
     """For a terminal; made printable."""
-    lines = [tables.text_table(HEADER, rows(outcomes)), "", *NOTES]
-    for each in outcomes:
+    lines = ["", *NOTES]
+    for each in report.outcomes:
         lines += ["", f"{each.cell.name}:", *(f"  {line}" for line in details(each))]
-    return "\n".join(printable.terminal(line) if index else line for index, line in enumerate(lines))
+    lines += ["", *report.missing, report.summary]
+    return "\n".join([tables.text_table(HEADER, rows(report.outcomes)), *map(printable.terminal, lines)])
 
 
-def markdown(outcomes: Sequence[Outcome], title: str) -> str:
+def markdown(report: Report) -> str:
     """For a comment on a merge request; shows text of stores as it is."""
-    lines = [f"### {title}: {summary(outcomes)}", "", tables.markdown_table(HEADER, rows(outcomes)), ""]
-    for each in outcomes:
+    lines = [f"### {report.summary}", "", tables.markdown_table(HEADER, rows(report.outcomes)), ""]
+    lines += [f"- {printable.markdown(line)}" for line in report.missing]
+    for each in report.outcomes:
         lines += ["<details>", f"<summary>{printable.markdown(each.cell.name)}</summary>", ""]
         lines += [f"- {printable.markdown(line)}" for line in details(each)]
         lines += ["", "</details>", ""]
@@ -139,27 +170,19 @@ def markdown(outcomes: Sequence[Outcome], title: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def summary(outcomes: Sequence[Outcome]) -> str:
-    """All verdicts in a few words: the worst one, and how many cells have each."""
-    found = [each.judgement.verdict for each in outcomes]
-    worst = next(v for v in (Verdict.REGRESSION, Verdict.INCONCLUSIVE, Verdict.PASS) if v in found)
-    counts = ", ".join(f"{found.count(v)} {v.value}" for v in Verdict if v in found)
-    return f"{worst.value} ({counts})"
-
-
 def _finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-def document(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+def document(report: Report) -> dict[str, Any]:
     """As results/verdict.schema.json has it. Unbounded ends of intervals are null."""
-    found = [each.judgement.verdict for each in outcomes]
     return {
         "format": "hvdb-verdict",
         "version": FORMAT_VERSION,
-        "exit_code": verdict.exit_code(found),
+        "exit_code": report.exit_code,
         "alpha": verdict.ALPHA,
-        "cells": [_cell(each) for each in outcomes],
+        "cells": [_cell(each) for each in report.outcomes],
+        "missing": list(report.missing),
     }
 
 
@@ -184,23 +207,26 @@ def _cell(each: Outcome) -> dict[str, Any]:
     }
 
 
-def json_text(outcomes: Sequence[Outcome]) -> str:
+def json_text(report: Report) -> str:
     """document() as text."""
-    return json.dumps(document(outcomes), indent=2, allow_nan=False) + "\n"
+    return json.dumps(document(report), indent=2, allow_nan=False) + "\n"
 
 
-def junit(outcomes: Sequence[Outcome]) -> str:
-    """JUnit XML: one test case per cell; REGRESSION is a failure, INCONCLUSIVE an error."""
-    found = [each.judgement.verdict for each in outcomes]
+def junit(report: Report) -> str:
+    """JUnit XML: one test case per cell; REGRESSION is a failure, INCONCLUSIVE and a missing side are errors."""
+    found, kind = report.verdicts, f"hvdb.{report.title}"
     suite = ElementTree.Element(
         "testsuite",
-        name="hvdb gate",
+        name=kind,
         tests=str(len(found)),
         failures=str(found.count(Verdict.REGRESSION)),
         errors=str(found.count(Verdict.INCONCLUSIVE)),
     )
-    for each, row in zip(outcomes, rows(outcomes), strict=True):
-        case = ElementTree.SubElement(suite, "testcase", classname="hvdb.gate", name=printable.terminal(each.cell.name))
+    for line in report.missing:
+        case = ElementTree.SubElement(suite, "testcase", classname=kind, name=printable.terminal(line))
+        ElementTree.SubElement(case, "error", message=printable.terminal(line))
+    for each, row in zip(report.outcomes, rows(report.outcomes), strict=True):
+        case = ElementTree.SubElement(suite, "testcase", classname=kind, name=printable.terminal(each.cell.name))
         figures = zip(HEADER[1:], row[1:], strict=True)
         message = printable.terminal("; ".join(f"{name} {value}" for name, value in figures))
         if each.judgement.verdict is Verdict.REGRESSION:

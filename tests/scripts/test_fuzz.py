@@ -122,7 +122,7 @@ class Fuzz(unittest.TestCase):
             ("report", self.db, "--mix-fingerprints"),
             ("merge", "-o", merged, self.db),
             ("ranks", self.db, "--incomplete"),
-            ("compare", self.db, self.db),
+            ("compare", self.db, self.base),
             ("rerun", self.run_id[:8], self.db),
             ("reproduce", "horovod-512", "--db", self.db, "--device", "cpu"),
         ]

@@ -7,10 +7,12 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import textwrap
+import time
 import unittest
 from pathlib import Path
 from xml.etree import ElementTree
@@ -20,7 +22,7 @@ import numpy as np
 
 from synthetic_store import REPOSITORY, SessionSpec, make
 
-from hvdb import gate_plan, side_command
+from hvdb import gate, gate_plan, side_command
 from hvdb.errors import HvdbError
 from hvdb.thresholds import Rule, Thresholds
 
@@ -28,7 +30,7 @@ SCHEMA = json.loads((REPOSITORY / "results" / "verdict.schema.json").read_text()
 
 # Appends a session to --db. --learning-rate is its speed, so that options of the real program are given.
 STAND_IN = """#!{python}
-    import os, sqlite3, sys, zlib
+    import os, signal, sqlite3, sys, time, zlib
     sys.path.insert(0, {tests!r})
     import numpy as np
     from pathlib import Path
@@ -40,14 +42,19 @@ STAND_IN = """#!{python}
     fault = os.environ.get("FAULT", "")
     if fault == labels["gate.side"] + labels["gate.pair"]:
         sys.exit("hvd_bench: rank 1 \\x1b[31mis lost") if "SILENT" not in os.environ else sys.exit(0)
+    if os.environ.get("HANG") == labels["gate.side"] + labels["gate.pair"]:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        Path(os.environ["PIDS"]).write_text(str(os.getpid()))
+        time.sleep(100)
     slow = float(options.get("--learning-rate", "1")) * float(os.environ.get("SLOW", "1"))
     rng = np.random.default_rng(zlib.crc32(repr(sorted(labels.items())).encode()))
     db = Path(options["--db"])
     made = sqlite3.connect(db) if db.exists() else store.create(db)
-    time = 1.25 * slow * (1 + float(os.environ.get("SPREAD", "0.004")) * rng.standard_normal())
+    seconds = 1.25 * slow * (1 + float(os.environ.get("SPREAD", "0.004")) * rng.standard_normal())
     facts = {{"label." + key: (value, 0) for key, value in labels.items()}}
     facts |= {{"cpu.model": ("Test", 1), "build.binary_hash": (os.environ.get("HASH", "0"), 0)}}
-    spec = SessionSpec(noise=0.001, full=time, steps=9, provenance=facts, status=os.environ.get("STATUS", "complete"),
+    spec = SessionSpec(noise=0.001, full=seconds, steps=9, provenance=facts,
+                       status=os.environ.get("STATUS", "complete"),
                        started="2026-01-02T03:04:05.%06dZ" % int(labels["gate.pair"]))
     with made:
         add_session(made, spec, rng)
@@ -120,7 +127,10 @@ class GateTest(GateCase):
     def test_a_side_that_fails_is_no_verdict_and_the_gate_goes_on_later(self) -> None:
         done = self.gate("--b", "SLOW=1.05", FAULT="b4")
         self.assertEqual((done.returncode, done.stdout), (2, ""))
-        self.assertIn(r"side b of pair 4 of cell cell-1 failed: hvd_bench: rank 1 \x1b[31mis lost", done.stderr)
+        self.assertIn(
+            r"side b of pair 4 of cell cell-1 ended with exit code 1, and said: hvd_bench: rank 1 \x1b[31mis lost",
+            done.stderr,
+        )
         self.assertIn("the same command goes on from there", done.stderr)
         other = self.gate("--b", "SLOW=1.06")
         self.assertEqual(other.returncode, 2)
@@ -133,20 +143,66 @@ class GateTest(GateCase):
         self.assertNotIn("pair 3 of", done.stderr, "what was measured is not measured again")
         self.assertNotIn("pair 4 of at most 12, cell cell-1: A -", done.stderr)
 
+    def test_a_pair_that_is_not_whole_is_counted_by_side(self) -> None:
+        second = gate_plan.order(OrderTest.PLAN, 1)[1]  # the same seed
+        self.assertEqual(self.gate("--b", "SLOW=1.05", FAULT=f"{second}1").returncode, 2)
+        done = self.gate("--b", "SLOW=1.05", "--json", "v.json")
+        self.assertEqual(done.returncode, 1, done.stderr)
+        self.assertRegex(done.stdout, f"left out: 1 of 7 pairs: not complete: .*side {second} 1.*; measured twice: ")
+        self.assertIn("1 of 7 pairs", json.loads((self.folder / "v.json").read_text())["cells"][0]["left_out"][0])
+
+    def test_a_reader_that_left_does_not_change_the_verdict(self) -> None:
+        self.assertEqual(self.gate("--b", "SLOW=1.05").returncode, 1)
+        words = [REPOSITORY / "scripts" / "compare", self.db, "--json", self.folder / "v.json"]
+        reader, writer = os.pipe()
+        os.close(reader)
+        done = subprocess.run(words, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+        os.close(writer)
+        self.assertEqual(done.returncode, 1, done.stderr)
+        self.assertEqual(json.loads((self.folder / "v.json").read_text())["exit_code"], 1)
+
+    def test_one_gate_at_a_time(self) -> None:
+        with gate.locked(self.db):
+            done = self.gate("--b", "SLOW=1")
+        self.assertEqual(done.returncode, 2)
+        self.assertRegex(done.stderr, "another gate, or a run that it left behind, writes to it")
+
+    def test_an_interrupt_leaves_nothing_running_and_the_gate_goes_on(self) -> None:
+        words = [REPOSITORY / "scripts" / "gate", "--db", self.db, "--b", "SLOW=1.05"]
+        environment = {**os.environ, "HVD_BENCH": str(self.bench), "HANG": "b2", "PIDS": str(self.folder / "pids")}
+        begun = subprocess.Popen(words, cwd=self.folder, env=environment, stderr=subprocess.PIPE, text=True)
+        deadline = time.monotonic() + 60
+        while not (self.folder / "pids").exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        begun.send_signal(signal.SIGTERM)
+        time.sleep(1)
+        begun.send_signal(signal.SIGTERM)  # it hangs on: told again, the gate ends it at once
+        _, said = begun.communicate(timeout=60)
+        self.assertEqual(begun.returncode, 7, said)
+        process = int((self.folder / "pids").read_text())
+        self.assertTrue(eventually_gone(process))
+        self.assertEqual(self.gate("--b", "SLOW=1.05").returncode, 1)
+
     def test_a_side_that_stores_nothing_is_an_error(self) -> None:
         done = self.gate("--b", "SLOW=1", FAULT="a1", SILENT="1")
         self.assertEqual(done.returncode, 2)
-        self.assertRegex(done.stderr, "side a of pair 1 of cell cell-1 ended well and stored nothing")
+        self.assertRegex(done.stderr, "side a of pair 1 of cell cell-1 ended with exit code 0 and stored no run")
         done = self.gate("--b", "SLOW=1", STATUS="incomplete")
         self.assertEqual(done.returncode, 2)
-        self.assertRegex(done.stderr, "counts for nothing: .*incomplete")
+        self.assertRegex(done.stderr, "cannot be used: .*incomplete")
 
     def test_bad_input(self) -> None:
         for arguments, message in (
             (("--b", "--db x"), "--b: --db is the gate's own"),
             (("--b", "'"), "--b ''': no closing quotation"),
-            (("--b", "prog extra"), "'extra' is no option of hvd_bench"),
-            (("--b", "no/such"), "no program at no/such"),
+            (("--b", "true extra"), "'extra' is no option of hvd_bench"),
+            (("--b", "no/such"), "--b: there is no program 'no/such'"),
+            (("--b", "no-such --seed 2"), "--b: there is no program 'no-such' on the PATH"),
+            (("--b", "", "--launch", "mpirun '"), "--launch 'mpirun '': no closing quotation"),
+            (("--b", "", "--json", "gate.db"), "gate.db: is named twice"),
+            (("--b", "", "--json", "x", "--junit", "./x"), "x: is named twice"),
+            (("--b", "", "--json", "."), "is a folder"),
+            (("--b", "", "--pairs", "101"), "no number of pairs from 1 to 100"),
             (("--b", "", "--pairs", "4"), "4 pairs can never lead to a verdict"),
             (("--b", "", "--pairs", "x"), "'x' is no number of pairs"),
             (("--b", "", "--threshold", "nan"), "'nan' is no percentage above 0"),
@@ -197,6 +253,20 @@ class GateTest(GateCase):
         self.assertFalse(self.db.exists())
 
 
+def eventually_gone(process: int) -> bool:
+    """Whether the process ends within ten seconds; one that waits for its parent's attention has ended."""
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        try:
+            state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+        except (FileNotFoundError, ProcessLookupError):
+            return True
+        if state == "Z":
+            return True
+        time.sleep(0.05)
+    return False
+
+
 def zip_flat(names: tuple[str, ...], values: list[Path]) -> list[object]:
     return [word for pair in zip(names, values, strict=True) for word in pair]
 
@@ -225,6 +295,15 @@ class OrderTest(unittest.TestCase):
             {**good, "thresholds": {"default": 0.02, "rules": ["x"]}},
             {**good, "thresholds": []},
             {**good, "looks": [float("inf")]},
+            {**good, "looks": [6.9]},
+            {**good, "looks": "6"},
+            {**good, "looks": [6, 1000]},
+            {**good, "cells": ["one"]},
+            {**good, "cells": "one"},
+            {**good, "seed": True},
+            {**good, "a": {}},
+            {**good, "thresholds": {"default": 10**400, "rules": []}},
+            {**good, "thresholds": {"default": True, "rules": []}},
             {**good, "cells": {}},
             {**good, "cells": {"a": 1}},
             {**good, "more": 1},
@@ -232,21 +311,24 @@ class OrderTest(unittest.TestCase):
             "x",
         ):
             with self.subTest(wrong), self.assertRaisesRegex(HvdbError, "no plan of a gate"):
-                gate_plan.read(json.dumps(wrong))
+                gate_plan.read(json.dumps(wrong, separators=(",", ":")))
         with self.assertRaisesRegex(HvdbError, "no plan of a gate"):
             gate_plan.read("[" * 90_000)
 
 
 class SideTest(unittest.TestCase):
     def test_the_parts_of_a_side(self) -> None:
-        side = side_command.parse("OMP_NUM_THREADS=2 X='a b' module:onednn/3.7 build/x/hvd_bench --seed 2", "--a")
+        side = side_command.parse("OMP_NUM_THREADS=2 X='a b' module:onednn/3.7 /bin/true --seed 2", "--a")
         self.assertEqual(side.variables, {"OMP_NUM_THREADS": "2", "X": "a b"})
-        self.assertEqual((side.modules, side.program), (("onednn/3.7",), Path("build/x/hvd_bench")))
+        self.assertEqual((side.modules, side.program), (("onednn/3.7",), Path("/bin/true")))
         self.assertEqual(side.options, ("--seed", "2"))
+        self.assertEqual(side, side_command.parse(side.text, "--a"))
+        words = side_command.in_surroundings(side_command.Side("", {"X": "a b"}), ["hvd_bench"])
+        self.assertEqual(words, ["env", "X=a b", "hvd_bench"], "behind a launcher, on every node")
 
     def test_no_shell_reads_words_behind_a_module(self) -> None:
         side = side_command.Side("", modules=("x; touch bad", "y"))
-        words = side_command.with_modules(side, ["hvd_bench", "$(touch bad)"])
+        words = side_command.in_surroundings(side, ["hvd_bench", "$(touch bad)"])
         with tempfile.TemporaryDirectory() as folder:
             loaded = Path(folder, "loaded")
             tool = Path(folder, "hvd_bench")
@@ -302,6 +384,44 @@ class CompareTest(GateCase):
         document = json.loads((self.folder / "v.json").read_text())
         jsonschema.validate(document, SCHEMA)
         self.assertEqual(self.run_it("compare", b, a).returncode, 0, "faster is no regression")
+
+    def test_configurations_keep_their_own_names_and_verdicts(self) -> None:
+        """Two cells that differ in threads only; the first one is slower."""
+        a, b = self.folder / "a.db", self.folder / "b.db"
+        rng = np.random.default_rng(8)
+        for path, seed in ((a, 1), (b, 2)):
+            specs = []
+            for threads, factor in ((1, 1.5 if path == b else 1.0), (2, 1.0)):
+                for noise in rng.standard_normal(8):
+                    full = 1.25 * factor * (1 + 0.003 * noise)
+                    specs.append(SessionSpec(noise=0.001, steps=9, full=full, columns={"threads": threads}))
+            make(path, *specs, seed=seed)
+        done = self.run_it("compare", a, b)
+        self.assertEqual(done.returncode, 1, done.stderr)
+        self.assertRegex(done.stdout, r"threads 1 .*REGRESSION\n")
+        self.assertRegex(done.stdout, r"threads 2 .*PASS\n")
+
+    def test_a_configuration_that_one_side_lacks_is_no_pass(self) -> None:
+        a, b = self.folder / "a.db", self.folder / "b.db"
+        for path, threads, seed in ((a, (1, 2), 1), (b, (1,), 2)):
+            make(path, *(SessionSpec(columns={"threads": n}) for n in threads for _ in range(8)), seed=seed)
+        done = self.run_it("compare", a, b, "--threshold", "20", "--json", "v.json", "--junit", "v.xml")
+        self.assertEqual(done.returncode, 3, done.stderr)
+        self.assertIn("threads 2: side B has no runs of it", done.stdout)
+        document = json.loads((self.folder / "v.json").read_text())
+        jsonschema.validate(document, SCHEMA)
+        self.assertEqual((document["exit_code"], len(document["missing"])), (3, 1))
+        self.assertEqual(ElementTree.parse(self.folder / "v.xml").getroot().get("errors"), "1")
+
+    def test_the_two_sides_are_two(self) -> None:
+        a, _ = self.stores(5, 1.0)
+        done = self.run_it("compare", a, a)
+        self.assertEqual(done.returncode, 4)
+        self.assertRegex(done.stderr, "both sides hold run [0-9a-f]{8}")
+        self.assertEqual(self.gate("--b", "SLOW=1.0").returncode, 0)
+        done = self.run_it("compare", self.db, a)
+        self.assertEqual(done.returncode, 4)
+        self.assertRegex(done.stderr, "gate.db: holds both sides of a gate; give it alone")
 
     def test_too_few_sessions_are_inconclusive(self) -> None:
         a, b = self.stores(1, 1.3)

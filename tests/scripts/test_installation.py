@@ -68,6 +68,7 @@ class Installed:
         self.work = top / "work"
         self.work.mkdir()
         self.store = self.work / "measured.db"
+        self.other = self.work / "other.db"
         self.environment = {
             "HOME": str(self.work),
             "LC_ALL": "C.UTF-8",
@@ -132,6 +133,7 @@ def setUpModule() -> None:
     HERE.install()
     HERE.run("hvd_bench", *FAST, "--ranks", "2", "--efficiency", "--db", HERE.store)
     HERE.run("hvd_bench", *FAST, "--profile", "--db", HERE.store)
+    HERE.run("hvd_bench", *FAST, "--ranks", "2", "--efficiency", "--db", HERE.other)
 
 
 class CommandTest(unittest.TestCase):
@@ -183,7 +185,7 @@ class CommandTest(unittest.TestCase):
 
     def test_compare(self) -> None:
         def check(hvdb: Path, _: Path) -> None:
-            said = HERE.run(hvdb, "compare", HERE.store, HERE.store, code=3).stdout
+            said = HERE.run(hvdb, "compare", HERE.store, HERE.other, code=3).stdout
             self.assertRegex(said, r"resnet50, .* 1 \+ 1 +INCONCLUSIVE")
 
         self.both(check)

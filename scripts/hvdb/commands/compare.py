@@ -9,12 +9,12 @@ from pathlib import Path
 
 import numpy as np
 
-from hvdb import gate_plan, printable, sides, verdict, verdict_report
-from hvdb.commands import judging, new_parser
+from hvdb import gate_plan, sides, verdict, verdict_report
+from hvdb.commands import judging, new_parser, selection
 from hvdb.errors import HvdbError, NotComparable
 from hvdb.sides import Cell
 from hvdb.thresholds import Thresholds
-from hvdb.verdict_report import Outcome
+from hvdb.verdict_report import Outcome, Report
 
 # The exact test of more runs takes long and tells nothing more.
 MOST_RUNS = 50
@@ -47,9 +47,9 @@ def judge_unpaired(cells: Sequence[Cell], tolerances: Thresholds, expected: Sequ
 
 def _of_a_gate(file: Path) -> list[Outcome]:
     """The verdicts of the gate that filled the store `file`, recomputed from its pairs. Errors: HvdbError."""
-    found = judging.load([file])
+    found = selection.load([file])
     plans = {run.fact(sides.PLAN) for run in found}
-    if plans == {""}:
+    if plans <= {""}:
         raise HvdbError(f"{file}: holds no pairs of a gate; name the store of side B as well")
     if len(plans) > 1:
         raise NotComparable(f"{file}: holds runs of {len(plans)} plans; give a store of one gate")
@@ -80,15 +80,18 @@ def parser() -> argparse.ArgumentParser:
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints the verdicts; returns the exit code. Errors: HvdbError."""
-    judging.require_free_outputs(arguments)
+    judging.require_free_outputs(arguments, [file for file in (arguments.a, arguments.b) if file])
     if arguments.b is None:
         if arguments.threshold is not None or arguments.thresholds:
             raise HvdbError("--threshold: the pairs of a gate are judged by the threshold that it was planned with")
-        return judging.show(_of_a_gate(arguments.a), arguments, "compare")
-    cells, missing = sides.by_configuration(judging.load([arguments.a]), judging.load([arguments.b]))
-    for line in missing:
-        printable.say(f"left out: {line}")
+        return judging.show(Report("compare", _of_a_gate(arguments.a)), arguments)
+    a, b = judging.load([arguments.a]), judging.load([arguments.b])
+    for run in (*a, *b):
+        if sides.CELL in run.provenance:
+            raise NotComparable(f"{run.source}: holds both sides of a gate; give it alone: compare {run.source}")
+    cells, missing = sides.by_configuration(a, b)
     if not cells:
         raise NotComparable(f"{arguments.a} and {arguments.b} have no configuration in common")
     newest = [sides.newest(cell, MOST_RUNS) for cell in cells]
-    return judging.show(judge_unpaired(newest, judging.tolerances(arguments), arguments.expect), arguments, "compare")
+    outcomes = judge_unpaired(newest, judging.tolerances(arguments), arguments.expect)
+    return judging.show(Report("compare", outcomes, tuple(missing)), arguments)

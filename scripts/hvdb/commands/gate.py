@@ -9,10 +9,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hvdb import data, edge, gate, process, progress, rerun, side_command, verdict
+from hvdb import data, edge, gate, gate_plan, process, progress, rerun, side_command, verdict
 from hvdb.commands import judging
 from hvdb.errors import EXIT_GOOD, HvdbError
 from hvdb.gate_plan import Plan
+from hvdb.verdict_report import Report
 
 DEFAULT_PAIRS, DEFAULT_SECONDS = 12, 5.0
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,59}")
@@ -35,8 +36,8 @@ def _cells(texts: Sequence[str]) -> dict[str, str]:
 
 
 def _pairs(text: str) -> int:
-    if not re.fullmatch("[1-9][0-9]{0,2}", text):
-        raise argparse.ArgumentTypeError(f"'{text}' is no number of pairs from 1 to 999")
+    if not re.fullmatch("[0-9]{1,3}", text) or not 1 <= int(text) <= gate_plan.MOST_PAIRS:
+        raise argparse.ArgumentTypeError(f"'{text}' is no number of pairs from 1 to {gate_plan.MOST_PAIRS}")
     return int(text)
 
 
@@ -66,9 +67,9 @@ def parser() -> argparse.ArgumentParser:
     made = _Parser(
         prog=data.called("gate"),
         description="Measures two sides in pairs, in turn, until it can say whether B is slower than A by more than a "
-        "threshold. All REGRESSION verdicts together are wrong in at most 5 % of gates, and so are all PASS verdicts. "
-        "A side is '[NAME=value ...] [module:NAME ...] [PROGRAM | commit:REV] [options of hvd_bench]'; what is left "
-        "out is the installed hvd_bench and nothing else.",
+        "threshold. With independent, symmetric pairs any REGRESSION is wrong in at most 5 % of gates, and so is any "
+        "PASS. A side is '[NAME=value ...] [module:NAME ...] [PROGRAM | commit:REV] [options of hvd_bench]'; what is "
+        "left out is the installed hvd_bench and nothing else.",
         epilog=f"{judging.EXIT_CODES}. A gate that was ended goes on where it stopped, given the same command.",
     )
     made.add_argument("--a", default="", metavar="SIDE", help="the side to compare with (default: the installed one)")
@@ -78,7 +79,8 @@ def parser() -> argparse.ArgumentParser:
         "--cell",
         action="append",
         metavar="[NAME=]OPTIONS",
-        help="work of both sides: options of hvd_bench (may be given several times; default: none)",
+        help="work of both sides: options of hvd_bench (may be given several times; default: one cell "
+        "with the defaults of hvd_bench)",
     )
     made.add_argument("--launch", default="", metavar="WORDS", help="launcher of every run, such as 'mpirun -n 2'")
     made.add_argument("--pairs", type=_pairs, default=DEFAULT_PAIRS, help=f"pairs at most (default: {DEFAULT_PAIRS})")
@@ -88,9 +90,11 @@ def parser() -> argparse.ArgumentParser:
         default=DEFAULT_SECONDS,
         help=f"cap on each run's measurement (default: {DEFAULT_SECONDS:g})",
     )
-    made.add_argument("--seed", type=int, default=1, help="of the order within pairs (default: 1)")
-    made.add_argument("--timeout", type=_seconds, default=3600.0, metavar="SECONDS", help="of one run (default: 3600)")
-    made.add_argument("--directory", type=Path, help="run there (default: here)")
+    made.add_argument("--seed", type=int, default=1, help="seed of the order within pairs (default: 1)")
+    made.add_argument(
+        "--timeout", type=_seconds, default=3600.0, metavar="SECONDS", help="cap on one run (default: 3600)"
+    )
+    made.add_argument("--directory", type=Path, metavar="FOLDER", help="run hvd_bench in this folder (default: here)")
     made.add_argument(
         "--worktrees", type=Path, default=Path("build/gate"), help="where commits are built (default: build/gate)"
     )
@@ -101,7 +105,8 @@ def parser() -> argparse.ArgumentParser:
 
 def run(arguments: argparse.Namespace) -> int:
     """Measures and prints the verdicts; returns the exit code. Errors: HvdbError."""
-    judging.require_free_outputs(arguments)
+    judging.require_free_outputs(arguments, [arguments.db])
+    launch = side_command.split_words(arguments.launch, "--launch")
     cells = _cells(arguments.cell or [""])
     parsed = {name: side_command.parse(vars(arguments)[name], f"--{name}") for name in ("a", "b")}
     plan = Plan(
@@ -114,16 +119,20 @@ def run(arguments: argparse.Namespace) -> int:
         seconds=arguments.seconds,
         seed=arguments.seed,
     )
+    if len(plan.text()) > gate_plan.LONGEST_TEXT:
+        raise HvdbError(f"{len(cells)} cells are too many for one gate; make several")
+    gate.measured(arguments.db, plan)  # before anything is built
     _say_cost(plan, arguments.db)
+    programs = {name: side.program or rerun.find_program() for name, side in parsed.items() if not side.commit}
     if arguments.dry_run:
         return EXIT_GOOD
     process.end_in_order_when_told()
-    programs = {
-        name: side_command.built(side, arguments.worktrees) if side.commit else rerun.find_program(side.program)
-        for name, side in parsed.items()
-    }
-    bench = gate.Bench(plan, parsed, programs, arguments.db, arguments.directory, arguments.timeout)
-    return judging.show(gate.measure(bench), arguments, "gate")
+    with gate.locked(arguments.db) as lock:
+        for name, side in parsed.items():
+            if side.commit:
+                programs[name] = side_command.built(side, arguments.worktrees)
+        bench = gate.Bench(plan, parsed, programs, launch, arguments.db, arguments.directory, arguments.timeout, lock)
+        return judging.show(Report("gate", gate.measure(bench)), arguments)
 
 
 def _say_cost(plan: Plan, db: Path) -> None:
@@ -134,7 +143,7 @@ def _say_cost(plan: Plan, db: Path) -> None:
         f"B: {plan.b}",
         *(f"cell {name}: {options or '(defaults)'}" for name, options in plan.cells.items()),
         f"at most {most} pairs, {2 * most} runs of at most {plan.seconds:g} s each: "
-        f"{progress.duration(2 * most * plan.seconds)} and the start of each run",
+        f"{progress.duration(2 * most * plan.seconds)} and the start of each run (if no option says otherwise)",
         f"verdicts after {looks} pairs, into {db}",
     ]
     for line in lines:

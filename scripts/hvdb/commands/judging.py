@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from hvdb import efficiency, printable, store, thresholds, verdict, verdict_report, whole_file
+from hvdb import edge, efficiency, thresholds, verdict_report, whole_file
 from hvdb.commands import selection
 from hvdb.errors import HvdbError
 from hvdb.runs import Run
+from hvdb.store import is_database
 from hvdb.thresholds import Thresholds
-from hvdb.verdict_report import Outcome
+from hvdb.verdict_report import Report
 
 EXIT_CODES = (
     "exit codes: 0 every cell passes, 1 a cell is slower, 2 usage or I/O, 3 inconclusive: more runs are needed, "
@@ -49,34 +52,43 @@ def tolerances(arguments: argparse.Namespace) -> Thresholds:
     return Thresholds(thresholds.DEFAULT if arguments.threshold is None else arguments.threshold, rules)
 
 
-def require_free_outputs(arguments: argparse.Namespace) -> None:
-    """Before anything is measured. Errors: HvdbError for a verdict's file that is a database or has no folder."""
-    for file in (arguments.json, arguments.junit, arguments.markdown):
-        if file and store.is_database(file):
-            raise HvdbError(f"{file}: is a database, which the verdicts would replace; name another file")
-        if file and not file.parent.is_dir():
-            raise HvdbError(f"{file}: there is no folder {file.parent}; make it, or name another file")
+def require_free_outputs(arguments: argparse.Namespace, stores: Sequence[Path]) -> None:
+    """Before anything is measured. Errors: HvdbError for a verdict's file that cannot be one, or is among `stores`."""
+    taken = {store.resolve() for store in stores}
+    for file in _outputs(arguments):
+        if file.resolve() in taken:
+            raise HvdbError(f"{file}: is named twice; give each file a name of its own")
+        if file.is_dir() or is_database(file):
+            kind = "a folder" if file.is_dir() else "a database, which the verdicts would replace"
+            raise HvdbError(f"{file}: is {kind}; name another file")
+        if not os.access(file.parent, os.W_OK):
+            raise HvdbError(f"{file}: there is no folder {file.parent} to write to; make it, or name another file")
+        taken.add(file.resolve())
 
 
-def show(outcomes: Sequence[Outcome], arguments: argparse.Namespace, title: str) -> int:
-    """Prints the verdicts, writes the files that were asked for; returns the exit code."""
-    print(verdict_report.text(outcomes))
-    print(f"\n{title}: {verdict_report.summary(outcomes)}")
+def _outputs(arguments: argparse.Namespace) -> list[Path]:
+    return [file for file in (arguments.json, arguments.junit, arguments.markdown) if file]
+
+
+def show(report: Report, arguments: argparse.Namespace) -> int:
+    """Writes the files that were asked for, prints the verdicts; returns the exit code, whoever reads them or not."""
     for file, text in (
-        (arguments.json, verdict_report.json_text(outcomes)),
-        (arguments.junit, verdict_report.junit(outcomes)),
-        (arguments.markdown, verdict_report.markdown(outcomes, title)),
+        (arguments.json, verdict_report.json_text),
+        (arguments.junit, verdict_report.junit),
+        (arguments.markdown, verdict_report.markdown),
     ):
         if file:
-            whole_file.write_text(file, text)
-    return verdict.exit_code([each.judgement.verdict for each in outcomes])
+            whole_file.write_text(file, text(report))
+    for line in verdict_report.text(report).splitlines():
+        edge.tell(report.title, line)
+    return report.exit_code
 
 
 def load(paths: Sequence[Path]) -> list[Run]:
     """The runs of `paths` that may be compared; says what is left out. Errors: HvdbError if none is left."""
     chosen = efficiency.select(selection.load(paths))
     for line in chosen.left_out:
-        printable.say(f"left out: {line}")
+        edge.tell("compare", f"left out: {re.sub(r' [(]--.*?[)]', '', line)}")
     if not chosen.runs:
         raise HvdbError(f"{', '.join(map(str, paths))}: no complete, untraced, measured run to compare")
     return chosen.runs
