@@ -114,6 +114,10 @@ class Ranks(ProgramTest):
         running.wait_for("building")
         os.kill(running.rank_pid(1), signal.SIGKILL)
         result = running.finish(timeout=15)
+        if mpirun_is_hasty() and not result.errors:
+            # Rank 0 does not wait for anybody yet: it looks round when it is told to end, when its words go nowhere.
+            self.assertRegex(result.err, r"process rank 1 with PID [0-9]+ on node \S+ exited on\s+signal 9")
+            return
         self.assertEqual(len(result.errors), 1, result)
         self.assertRegex(result.errors[0], "rank 1 .* is lost: its process [0-9]+ has ended")
 
