@@ -20,7 +20,7 @@ from hvdb.side_command import Side
 from hvdb.sides import Cell
 from hvdb.verdict_report import Outcome
 
-# Of each run's median. The spread between runs is larger than this on most machines, so that longer runs gain little.
+# Default --target-interval of each run. On most machines runs spread by more than this, so longer runs gain little.
 TARGET_INTERVAL = 0.005
 
 

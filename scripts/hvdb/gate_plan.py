@@ -20,7 +20,7 @@ from hvdb.thresholds import Thresholds
 from hvdb.verdict import Judgement
 from hvdb.verdict_report import Outcome
 
-# Of a plan in a label: an argument of a program may have 128 KiB.
+# Longest plan, in characters: hvd_bench gets it as one argument, and Linux limits an argument to 128 KiB.
 LONGEST_TEXT = 100_000
 # More pairs tell little more, and the exact tests take time and memory.
 MOST_PAIRS = 100
@@ -28,7 +28,7 @@ MOST_PAIRS = 100
 
 @dataclass(frozen=True)
 class Plan:
-    """a, b, launch: as the user wrote them. cells: name -> options.
+    """a, b: Side.text, in which a commit stands as its hash. launch: as the user wrote it. cells: name -> options.
 
     looks: numbers of pairs at which cells are judged, ascending. seconds: cap on each run's measurement.
     """

@@ -24,7 +24,7 @@ from pathlib import Path
 from hvdb import process
 from hvdb.errors import HvdbError
 
-# Options that the gate itself gives to every run.
+# Options that a cell or a side must not set: the gate decides where results go, and measures no traced run.
 _OWN = ("--db", "--no-db", "--json", "--quiet", "--timeline-filename", "--profile")
 _BUILD_SECONDS = 3600
 

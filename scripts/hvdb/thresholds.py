@@ -72,7 +72,7 @@ def rules(found: Sequence[Mapping[str, Any]], unit: str) -> tuple[Rule, ...]:
             if value is not None and (not isinstance(value, kind) or isinstance(value, bool)):
                 raise ValueError(f"rule {number}: {key} is {value!r}")
         value = table[unit]
-        if unit == "percent" and isinstance(value, int | float):
+        if unit == "percent" and isinstance(value, int | float) and not isinstance(value, bool):
             value = value / 100
         made.append(Rule(tolerated(value), table.get("model"), table.get("ranks"), table.get("reason") or ""))
     return tuple(made)

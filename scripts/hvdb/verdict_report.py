@@ -21,7 +21,7 @@ from hvdb.exact import Effect
 from hvdb.runs import Run
 from hvdb.verdict import Judgement, Verdict
 
-# Of the JSON document: results/verdict.schema.json. A change that can break a reader gets a new number.
+# Version of the JSON document (results/verdict.schema.json). A change that can break a reader gets a new number.
 FORMAT_VERSION = 1
 HEADER = (
     "cell",
@@ -36,8 +36,10 @@ HEADER = (
 )
 NOTES = (
     "slowdown: Hodges-Lehmann estimate of the cost per image, B to A; below 0 B is faster. Its interval is for one cell"
-    " and one look; a verdict allows for all cells and looks, so an interval above the threshold may not do.",
-    f"detectable: the slowdown that would have been found with probability {verdict.POWER:.0%}; '-': none.",
+    " and one look; a verdict allows for all cells and looks, so a cell can be INCONCLUSIVE although its"
+    " whole interval lies above the threshold.",
+    f"detectable: the smallest slowdown that as many runs of this spread show as REGRESSION with probability"
+    f" {verdict.POWER:.0%}; '-': so few runs cannot show any.",
     "spread: standard deviation of the pairs' log ratios; '-': A and B were not measured in turn.",
 )
 
@@ -138,10 +140,11 @@ def details(each: Outcome) -> list[str]:
     if each.terms and not moved:
         lines.append("no term of the decomposition is resolved")
     if not each.terms:
-        lines.append("which term moved is not known: --efficiency among the cell's options measures it")
+        lines.append("which term moved is not known: only runs made with --efficiency record the terms")
     for difference in each.differences:
         mark = "can change the result" if difference.in_fingerprint else "not in the fingerprint"
-        lines.append(f"differs ({mark}): {difference.key}: '{difference.first}' in A, '{difference.second}' in B")
+        a, b = ("not recorded" if value is None else f"'{value}'" for value in (difference.first, difference.second))
+        lines.append(f"differs ({mark}): {difference.key}: {a} in A, {b} in B")
     if not each.cell.paired:
         lines.append("A and B were not measured in turn: whatever else changed between them is in this figure")
         lines.append("the test assumes that runs of A and of B vary alike")

@@ -77,7 +77,7 @@ class GateCase(unittest.TestCase):
             [str(REPOSITORY / "scripts" / command), *map(str, arguments)],
             capture_output=True,
             text=True,
-            timeout=110,
+            timeout=300,
             check=False,
             cwd=self.folder,
             env={**os.environ, "HVD_BENCH": str(self.bench), **environment},

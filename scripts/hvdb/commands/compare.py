@@ -62,7 +62,8 @@ def parser() -> argparse.ArgumentParser:
         "compare",
         "Judges whether B is slower than A by more than a threshold, from what has been recorded: the "
         "pairs of one store that a gate filled, or two stores. Sessions that were measured apart are compared by an "
-        "exact rank-sum test, which needs at least four of each; only pairs measured in turn (gate) cancel drift.",
+        "exact rank-sum test, which needs at least three of each for one configuration and more for several. Only "
+        "pairs measured in turn (gate) cancel drift.",
         judging.EXIT_CODES,
     )
     made.add_argument("a", type=Path, metavar="A.db", help="a gate's store, or side A")

@@ -67,9 +67,10 @@ def parser() -> argparse.ArgumentParser:
     made = _Parser(
         prog=data.called("gate"),
         description="Measures two sides in pairs, in turn, until it can say whether B is slower than A by more than a "
-        "threshold. With independent, symmetric pairs any REGRESSION is wrong in at most 5 % of gates, and so is any "
-        "PASS. A side is '[NAME=value ...] [module:NAME ...] [PROGRAM | commit:REV] [options of hvd_bench]'; what is "
-        "left out is the installed hvd_bench and nothing else.",
+        "threshold. If pairs are independent and symmetric, at most 5 % of gates give a wrong REGRESSION, and at most "
+        "5 % a wrong PASS. A side is '[NAME=value ...] [module:NAME ...] [PROGRAM | commit:REV] [options of "
+        "hvd_bench]'; without PROGRAM and commit it runs $HVD_BENCH, else this checkout's release build or the "
+        "installed hvd_bench.",
         epilog=f"{judging.EXIT_CODES}. A gate that was ended goes on where it stopped, given the same command.",
     )
     made.add_argument("--a", default="", metavar="SIDE", help="the side to compare with (default: the installed one)")
@@ -120,7 +121,10 @@ def run(arguments: argparse.Namespace) -> int:
         seed=arguments.seed,
     )
     if len(plan.text()) > gate_plan.LONGEST_TEXT:
-        raise HvdbError(f"{len(cells)} cells are too many for one gate; make several")
+        raise HvdbError(
+            f"the plan (sides, cells, thresholds) has {len(plan.text())} characters, and {gate_plan.LONGEST_TEXT} are "
+            "the most; split the gate"
+        )
     gate.measured(arguments.db, plan)  # before anything is built
     _say_cost(plan, arguments.db)
     programs = {name: side.program or rerun.find_program() for name, side in parsed.items() if not side.commit}
@@ -140,7 +144,7 @@ def _say_cost(plan: Plan, db: Path) -> None:
     looks = ", ".join(map(str, plan.looks))
     lines = [
         f"A: {plan.a or 'the installed hvd_bench'}",
-        f"B: {plan.b}",
+        f"B: {plan.b or 'the installed hvd_bench'}",
         *(f"cell {name}: {options or '(defaults)'}" for name, options in plan.cells.items()),
         f"at most {most} pairs, {2 * most} runs of at most {plan.seconds:g} s each: "
         f"{progress.duration(2 * most * plan.seconds)} and the start of each run (if no option says otherwise)",

@@ -17,8 +17,8 @@ from hvdb.thresholds import Thresholds
 from hvdb.verdict_report import Report
 
 EXIT_CODES = (
-    "exit codes: 0 every cell passes, 1 a cell is slower, 2 usage or I/O, 3 inconclusive: more runs are needed, "
-    "4 not comparable"
+    "exit codes: 0 every cell passes, 1 a cell is slower than its threshold allows, 2 usage or I/O, 3 inconclusive, or "
+    "a cell was measured on one side only, 4 not comparable"
 )
 
 
