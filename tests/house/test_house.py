@@ -50,7 +50,7 @@ class RepositoryTest(unittest.TestCase):
         helps = [[str(program), "--help"], [str(program), "doctor", "--help"], [str(program), "train", "--help"]]
         helps += [
             [str(ROOT / "scripts" / name), "--help"]
-            for name in ("efficiency", "plot", "merge", "rerun", "report", "test", "quickstart", "install_deps")
+            for name in "efficiency plot ranks gate compare merge rerun report test quickstart install_deps".split()
         ]
         known = " ".join(
             subprocess.run(command, capture_output=True, text=True, check=False, timeout=60).stdout for command in helps
