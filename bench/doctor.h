@@ -23,7 +23,7 @@ struct Finding {
 /// the others only join in starting MPI; rank 0 alone looks at the store.
 std::vector<Finding> examine(const std::string& db_file, const Launch& launch);
 
-/// What the measured rates of convolutions in both types, FLOP/s, say about computing in bf16. `slow_reason`:
+/// Judges computing in bf16 by the measured rates of convolutions in both types, in FLOP/s. `slow_reason`:
 /// models::onednn_slow_reason(). Pure.
 Finding judge_bf16(double bf16, double fp32, const std::string& slow_reason);
 

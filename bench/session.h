@@ -33,16 +33,16 @@ struct SessionObserver {
   std::function<void(const RunRecord&)> save;
   /// True once the scheduler or the user asked to stop (SIGTERM, SIGINT, SIGUSR1, ...); with its name.
   std::function<std::string()> stop_requested;
-  /// Of processes, on every rank: they have become one world, whose waits have deadlines; and they are about to leave
-  /// it, which takes all of them. Either may be null.
+  /// Called on every rank of a run of several processes: when they have become one world, whose waits have deadlines,
+  /// and when they are about to leave it, which takes all of them. Either may be null.
   std::function<void()> joined, leaving;
-  /// Of processes: this host's other ranks, once all have agreed. May be null.
+  /// Called in a run of several processes, once all have agreed, with this host's other ranks. May be null.
   std::function<void(std::vector<comm::Neighbour> neighbours)> met;
   /// On every rank, from its engine's thread: after `error` its training thread is stuck in a call of CUDA (StuckRank).
   /// Has to end the process. May be null: nothing is done.
   std::function<void(const Error& error)> stuck;
   std::chrono::milliseconds stuck_patience{20000};  ///< StuckRank::patience
-  /// What NCCL has logged so far in this process (cli/nccl_log.h). May be null: nothing is known of it.
+  /// Returns the lines that NCCL has logged so far in this process (cli/nccl_log.h). May be null: they are not known.
   std::function<std::string()> nccl_log;
 };
 

@@ -1,5 +1,5 @@
-// What NCCL logs of its start, for the facts of a run: which network it chose is told by no function of its library in
-// 2.18 to 2.30. The log goes to a file in memory.
+// Keeps the log of NCCL's start for the facts of a run, since no function of NCCL 2.18 to 2.30 tells which network it
+// chose. The log goes to a file in memory.
 //
 // One per process, made at the program's edge before NCCL is loaded.
 #pragma once

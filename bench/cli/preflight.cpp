@@ -37,7 +37,7 @@ void check_model_name(const std::string& model) {
   throw Error(Errc::kInvalidArgument, "--model: '" + model + "' is not one of " + list + did_you_mean(model, known));
 }
 
-/// What `path` names, however it is spelled and whatever links lead there, also if that does not exist yet.
+/// Returns the file that `path` names, with all links followed. The file need not exist.
 fs::path resolved(const std::string& path) {
   constexpr int kMostLinks = 40;  // as Linux
   std::error_code problem;

@@ -42,7 +42,8 @@ void ask_first(int /*argc*/, char** /*argv*/, char** /*environment*/) { ignored_
 // The dynamic linker calls what this section points to before the constructors of the shared libraries.
 [[gnu::section(".preinit_array"), gnu::used]] void (*const kAskFirst)(int, char**, char**) = ask_first;
 
-/// What the program waits for: all but the ignored ones. A blocked signal would arrive although it is ignored.
+/// The signals that the program waits for: all but the ignored ones. A blocked signal would arrive although it is
+/// ignored.
 sigset_t watched() {
   const sigset_t ignored = ignored_now();
   sigset_t set;

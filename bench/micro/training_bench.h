@@ -49,7 +49,7 @@ class TrainingBench {
 std::unique_ptr<TrainingBench> make_cpu_bench(const TrainingOptions& options);
 std::unique_ptr<TrainingBench> make_gpu_bench(const TrainingOptions& options);
 
-/// What both train: a differentiated graph, and batches of synthetic data with the same images.
+/// The input of both benchmarks: a differentiated graph, and batches of synthetic data with the same images.
 class TrainingInput {
  public:
   TrainingInput(const models::ModelSpec& model, models::LabelRule rule);

@@ -39,7 +39,7 @@ constexpr std::array kFacts{Fact{"gpu.name", true, true},
                             Fact{"nccl.network", false, true},
                             Fact{"nccl.paths", false, false},
                             Fact{"gpu.link", false, true}};
-// What ranks tell rank 0 for its cautions alone.
+// Ranks tell rank 0 these for its cautions alone.
 constexpr const char* kRanksOnHost = "ranks_on_host";
 constexpr const char* kDistance = "distance";
 constexpr const char* kLinkRate = "link_gigabytes_per_second";

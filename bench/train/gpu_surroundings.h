@@ -1,6 +1,6 @@
-// What surrounds a rank's GPU and decides how fast ranks reduce: the processors near it, its links, the network that
-// NCCL chose, and whether the rank's place fits them. Readers never fail: what cannot be read is empty or zero, and
-// nothing is said about it.
+// The surroundings of a rank's GPU, which decide how fast ranks reduce: the processors near it, its links, the network
+// that NCCL chose, and whether the rank's place fits them. Readers never fail: what cannot be read is empty or zero,
+// and nothing is said about it.
 #pragma once
 
 #include <filesystem>
@@ -12,7 +12,7 @@
 
 namespace hvd::bench {
 
-/// What NCCL says of itself with NCCL_DEBUG=INFO. Source: NCCL 2.18 to 2.30, src/init.cc ("Using network"),
+/// The network that NCCL names with NCCL_DEBUG=INFO. Source: NCCL 2.18 to 2.30, src/init.cc ("Using network"),
 /// src/transport/net_ib*, net_socket.cc ("NET/IB : Using"), and the transports ("via").
 struct NcclNetwork {
   std::string name;                   ///< "IB", "Socket", or a plugin's; empty: unknown

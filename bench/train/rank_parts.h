@@ -18,7 +18,7 @@
 
 namespace hvd::bench {
 
-/// What a rank calls when it fails; any may be null.
+/// Functions that a rank calls when it fails; any may be null.
 struct RankEndings {
   /// Called before an error leaves the constructor: before the communicator is destroyed if this rank's GPU cannot be
   /// opened, after that if the ranks cannot connect.

@@ -36,8 +36,9 @@ struct StepEvents {
   gpu::Event all_reduced;  ///< communication stream: nothing of the step is left
 };
 
-/// What to do when a rank cannot leave a step that has failed. Its training thread is stuck in a call of CUDA, or NCCL
-/// has not returned from the abort and the training thread is stuck freeing GPU memory. The process has to end as it is.
+/// Says what to do when a rank cannot leave a step that has failed. Its training thread is stuck in a call of CUDA, or
+/// NCCL has not returned from the abort and the training thread is stuck freeing GPU memory. The process has to end as
+/// it is.
 struct StuckRank {
   /// Called by the engine's thread, at most once, with what failed. Null: nothing is done.
   std::function<void(const Error& why)> leave;

@@ -1,4 +1,4 @@
-// What callers ask of the engine's thread, in the order in which they asked: tensors, steps and commands. The order
+// Keeps what callers ask of the engine's thread in the order in which they ask: tensors, steps and commands. The order
 // must be the same on every rank, because each of the three is a collective of its own. Not synchronised: the owner
 // guards it.
 #pragma once

@@ -96,7 +96,7 @@ struct Blocking {
 /// Empty for a layout of another kind.
 std::optional<Blocking> blocking_of(const Md& desc);
 
-/// What multiplies numbers in bf16 on a processor.
+/// The units of a processor that multiply numbers in bf16.
 enum class Bf16Units : std::uint8_t {
   kNone,
   kVectors,  ///< AVX-512 BF16

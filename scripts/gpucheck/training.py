@@ -91,7 +91,8 @@ def replay(model: str) -> Callable[[Visit], str]:
     return run
 
 
-# What the first convolution reads. In turns, since VGG-16's gain from columns was seen only beside a collapsed loss.
+# The first convolution reads one of these. They are measured in turns, since VGG-16's gain from columns was seen only
+# beside a collapsed loss.
 CHOICES = ("columns", "padded", "padded", "columns")
 SWEEP = (64, 128, 384, 512)  # beside 256, at which all else runs
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import fcntl
 import math
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from hvdb import edge, efficiency, gate_plan, process, progress, runs, side_command, sides, tables
+from hvdb import edge, efficiency, gate_plan, locks, process, progress, runs, side_command, sides, tables
 from hvdb.errors import HvdbError, NotComparable
 from hvdb.gate_plan import Plan
 from hvdb.runs import Run
@@ -66,14 +65,14 @@ def locked(db: Path) -> Iterator[int]:
 
     Errors: HvdbError if another gate has it, or a run of one; OSError.
     """
-    with db.with_name(f"{db.name}.lock").open("wb") as file:
+    with ExitStack() as stack:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock = stack.enter_context(locks.held(db.with_name(f"{db.name}.lock")))
         except BlockingIOError:
             raise HvdbError(
                 f"{db}: another gate, or a run that it left behind, writes to it; wait, or end it"
             ) from None
-        yield file.fileno()
+        yield lock
 
 
 def measured(db: Path, plan: Plan) -> tuple[list[Cell], int]:

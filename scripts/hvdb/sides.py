@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from hvdb.runs import Run
 CELL, SIDE, PAIR, PLAN = "label.gate.cell", "label.gate.side", "label.gate.pair", "label.gate.plan"
 # Facts that differ between any two runs and say nothing about the sides.
 VOLATILE = ("label.", "command.", "measurement.", "os.load", "memory.available_bytes")
-# What both sides of a cell must share, or a ratio of their costs per image says nothing.
+# Both sides of a cell must share these, or a ratio of their costs per image says nothing.
 WORK_COLUMNS = ("model", "image_size", "auxiliary_head", "world_size", "phase", "origin", "traced")
 
 
@@ -98,9 +98,8 @@ def _paired(name: str, pairs: dict[int, dict[str, list[Run]]]) -> Cell:
             f"measured twice: side a {twice['a']}, side b {twice['b']}"
         )
     if whole:
-        require_same_work(cell)
-        for side, runs in (("A", cell.a), ("B", cell.b)):
-            comparable.require_poolable(runs, f"side {side} of cell {name}")
+        _require_same_work(cell)
+        _require_poolable_sides(cell)
     return cell
 
 
@@ -124,8 +123,7 @@ def by_configuration(a: Sequence[Run], b: Sequence[Run]) -> tuple[list[Cell], li
     for key in sides[0]:
         if key in sides[1]:
             cell = Cell(names[key], sides[0][key], sides[1][key], paired=False)
-            for side, runs in (("A", cell.a), ("B", cell.b)):
-                comparable.require_poolable(runs, f"side {side} of {cell.name}")
+            _require_poolable_sides(cell)
             cells.append(cell)
     missing = [
         f"{name}: side {'B' if key in sides[0] else 'A'} has no runs of it"
@@ -167,7 +165,12 @@ def _names(keys: Sequence[tuple]) -> dict[tuple, str]:
     return names
 
 
-def require_same_work(cell: Cell) -> None:
+def _require_poolable_sides(cell: Cell) -> None:
+    for side, runs in (("A", cell.a), ("B", cell.b)):
+        comparable.require_poolable(runs, f"side {side} of cell {cell.name}")
+
+
+def _require_same_work(cell: Cell) -> None:
     """Errors: NotComparable if the runs of both sides did not do the same work per image, or mix kinds of runs."""
     for run in (*cell.a, *cell.b):
         for column in WORK_COLUMNS:
@@ -214,7 +217,7 @@ def differences(cell: Cell) -> list[comparable.Difference]:
 
 def first(cell: Cell, pairs: int) -> Cell:
     """`cell` with its first `pairs` pairs, those that a verdict is about."""
-    return Cell(cell.name, cell.a[:pairs], cell.b[:pairs], cell.paired, cell.left_out)
+    return replace(cell, a=cell.a[:pairs], b=cell.b[:pairs])
 
 
 def newest(cell: Cell, most: int) -> Cell:
@@ -224,4 +227,4 @@ def newest(cell: Cell, most: int) -> Cell:
         for name, side_runs in (("A", cell.a), ("B", cell.b))
         if len(side_runs) > most
     ]
-    return Cell(cell.name, cell.a[-most:], cell.b[-most:], cell.paired, [*cell.left_out, *left_out])
+    return replace(cell, a=cell.a[-most:], b=cell.b[-most:], left_out=[*cell.left_out, *left_out])

@@ -31,7 +31,7 @@ CHILD_TABLES = {
     "operation": "seq",
 }
 TABLES = ("session", "run", *CHILD_TABLES)
-# What sqlite3 raises for a damaged file: its messages quote the file, and may be no UTF-8.
+# sqlite3 raises these for a damaged file. Its messages quote the file, and may be no UTF-8.
 DAMAGE = (sqlite3.Error, UnicodeDecodeError)
 # The longest text or blob that is read: a blob of one kind of samples of 33 million steps.
 LONGEST_BYTES = 256 << 20

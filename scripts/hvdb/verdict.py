@@ -17,6 +17,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
 import numpy as np
 
@@ -152,15 +153,23 @@ def _slowdown(log_ratio: float) -> float:
     return log_ratio if math.isinf(log_ratio) else math.expm1(log_ratio)
 
 
-def _measure(ratios: np.ndarray, threshold: float, level: float) -> Judgement:
-    effect = exact.paired_effect(ratios, CONFIDENCE)
-    shifted = ratios - math.log1p(threshold)
+def _undecided(effect: exact.Effect, threshold: float, **others: Any) -> Judgement:
+    """effect: of the log ratios. others: the fields of Judgement that are neither ratios of it nor the verdict."""
     return Judgement(
         verdict=Verdict.INCONCLUSIVE,
         threshold=threshold,
         slowdown=_slowdown(effect.value),
         low=_slowdown(effect.low),
         high=_slowdown(effect.high),
+        **others,
+    )
+
+
+def _measure(ratios: np.ndarray, threshold: float, level: float) -> Judgement:
+    shifted = ratios - math.log1p(threshold)
+    return _undecided(
+        exact.paired_effect(ratios, CONFIDENCE),
+        threshold,
         p_worse=exact.signed_rank_p(shifted),
         p_fine=exact.signed_rank_p(-shifted),
         detectable=detectable(ratios, threshold, level),
@@ -170,14 +179,10 @@ def _measure(ratios: np.ndarray, threshold: float, level: float) -> Judgement:
 
 
 def _measure_unpaired(a: np.ndarray, b: np.ndarray, threshold: float, level: float) -> Judgement:
-    effect = exact.unpaired_effect(a, b, CONFIDENCE)
     shifted = a + math.log1p(threshold)
-    return Judgement(
-        verdict=Verdict.INCONCLUSIVE,
-        threshold=threshold,
-        slowdown=_slowdown(effect.value),
-        low=_slowdown(effect.low),
-        high=_slowdown(effect.high),
+    return _undecided(
+        exact.unpaired_effect(a, b, CONFIDENCE),
+        threshold,
         p_worse=exact.rank_sum_p(shifted, b),
         p_fine=exact.rank_sum_p(-shifted, -b),
         detectable=_detectable_unpaired(a, b, threshold, level),

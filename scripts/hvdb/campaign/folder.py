@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import fcntl
 import json
 import os
 from collections.abc import Iterator
@@ -12,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hvdb import whole_file
+from hvdb import locks, whole_file
 from hvdb.campaign import script
 from hvdb.campaign.errors import CampaignError
 from hvdb.campaign.layout import Layout
@@ -222,17 +221,13 @@ def locked(layout: Layout) -> Iterator[int]:
     was killed keeps others out until the scheduler has answered it.
     """
     path = layout.folder / "lock"
-    try:
-        file = path.open("w")
-    except OSError as error:
-        raise CampaignError(f"{path}: cannot be written: {error.strerror}") from None
-    with file:
+    with contextlib.ExitStack() as stack:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock = stack.enter_context(locks.held(path))
         except BlockingIOError:
             raise CampaignError(
                 f"{layout.folder}: another {PROGRAM} is submitting here, or running jobs; wait for its end"
             ) from None
-        except OSError:
-            pass  # a file system without locks: jobs are known by name all the same
-        yield file.fileno()
+        except OSError as error:
+            raise CampaignError(f"{path}: cannot be written: {error.strerror}") from None
+        yield lock  # without locks, jobs are known by name all the same
