@@ -23,6 +23,8 @@ CURVE_COLUMNS = (
     "origin",
     "traced",
 )
+# Other columns that the fingerprint has: what program and network made of the configuration.
+MADE_COLUMNS = ("data_plane", "batches_per_iter", "parameters", "plan_hash")
 
 
 @dataclass(frozen=True)
@@ -48,12 +50,22 @@ def differences(first: Run, second: Run) -> list[Difference]:
 
 def configuration_differences(first: Run, second: Run) -> list[Difference]:
     """Columns of the configuration (phase and world included) that differ."""
-    columns = (*CURVE_COLUMNS, "phase", "world_size", "nodes")
+    return _column_differences(first, second, (*CURVE_COLUMNS, "phase", "world_size", "nodes"))
+
+
+def _column_differences(first: Run, second: Run, columns: Sequence[str]) -> list[Difference]:
     return [
         Difference(name, str(first.columns[name]), str(second.columns[name]), True)
         for name in columns
         if first.columns[name] != second.columns[name]
     ]
+
+
+def fingerprint_differences(first: Run, second: Run) -> list[Difference]:
+    """Why two fingerprints differ, as far as the runs tell: facts, then columns."""
+    facts = [each for each in differences(first, second) if each.in_fingerprint]
+    columns = _column_differences(first, second, MADE_COLUMNS)
+    return [*facts, *configuration_differences(first, second), *columns]
 
 
 def require_same_kind(runs: Sequence[Run], what: str) -> None:
@@ -69,8 +81,7 @@ def require_poolable(runs: Sequence[Run], what: str) -> None:
     require_same_kind(runs, what)
     for other in runs[1:]:
         if other.fingerprint != runs[0].fingerprint:
-            found = [d for d in differences(runs[0], other) if d.in_fingerprint]
-            found += configuration_differences(runs[0], other)
+            found = fingerprint_differences(runs[0], other)
             shown = "; ".join(f"{d.key}: '{d.first}' and '{d.second}'" for d in found[:6])
             more = f" and {len(found) - 6} more" if len(found) > 6 else ""
             raise NotComparable(

@@ -28,7 +28,7 @@ class Effect:
     high: float
 
 
-def _doubled_ranks(values: np.ndarray) -> np.ndarray:
+def doubled_ranks(values: np.ndarray) -> np.ndarray:
     """Twice the ranks of `values` (n,), 2 for the lowest; equal values share the mean of their ranks. Integers."""
     _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
     last = np.cumsum(counts)
@@ -51,7 +51,7 @@ def signed_rank_p(differences: np.ndarray) -> float:
 
     A difference of exactly 0 keeps its rank and has no sign. 1 without differences.
     """
-    doubled = _doubled_ranks(np.abs(differences))
+    doubled = doubled_ranks(np.abs(differences))
     observed = int(doubled[differences > 0].sum())
     return float(_sums_of_signs(doubled[differences != 0])[observed:].sum())
 
@@ -108,7 +108,7 @@ def _sums_of_choices(doubled: np.ndarray, chosen: int) -> np.ndarray:
 
 def rank_sum_p(first: np.ndarray, second: np.ndarray) -> float:
     """The exact rank-sum test: p-value of "`second` (m,) is not above `first` (n,)", one-sided."""
-    doubled = _doubled_ranks(np.concatenate((first, second)))
+    doubled = doubled_ranks(np.concatenate((first, second)))
     observed = int(doubled[len(first) :].sum())
     return float(_sums_of_choices(doubled, len(second))[observed:].sum())
 

@@ -115,19 +115,19 @@ def by_configuration(a: Sequence[Run], b: Sequence[Run]) -> tuple[list[Cell], li
 
     Errors: NotComparable if the runs of one side of a cell differ in fingerprint.
     """
-    sides = [_by_key(runs) for runs in (a, b)]
+    sides = [configurations(runs) for runs in (a, b)]
     if shared := {run.uuid for run in a} & {run.uuid for run in b}:
         raise NotComparable(f"both sides hold run {min(shared)[:8]}; give each run to one side")
-    names = _names([*sides[0], *(key for key in sides[1] if key not in sides[0])])
+    named = names([*sides[0], *(key for key in sides[1] if key not in sides[0])])
     cells = []
     for key in sides[0]:
         if key in sides[1]:
-            cell = Cell(names[key], sides[0][key], sides[1][key], paired=False)
+            cell = Cell(named[key], sides[0][key], sides[1][key], paired=False)
             _require_poolable_sides(cell)
             cells.append(cell)
     missing = [
         f"{name}: side {'B' if key in sides[0] else 'A'} has no runs of it"
-        for key, name in names.items()
+        for key, name in named.items()
         if (key in sides[0]) != (key in sides[1])
     ]
     return cells, missing
@@ -146,23 +146,27 @@ _NAMED = {
 }
 
 
-def _by_key(runs: Sequence[Run]) -> dict[tuple, list[Run]]:
+def configurations(runs: Sequence[Run]) -> dict[tuple, list[Run]]:
+    """The run that speaks for each session, by configuration (values of _KEY), in the order of time.
+
+    Errors: as sessions().
+    """
     found: dict[tuple, list[Run]] = {}
     for run in sessions(runs):
         found.setdefault(tuple(run.columns[name] for name in _KEY), []).append(run)
     return found
 
 
-def _names(keys: Sequence[tuple]) -> dict[tuple, str]:
-    """A name for each of `keys` (values of _KEY) that no other one has."""
+def names(keys: Sequence[tuple]) -> dict[tuple, str]:
+    """A name for each of `keys`, those of configurations(), that no other one of them has."""
     differing = [name for index, name in enumerate(_KEY) if len({key[index] for key in keys}) > 1]
-    names = {}
+    found = {}
     for key in keys:
         values = dict(zip(_KEY, key, strict=True))
         words = [form.format(values[name]) for name, form in _NAMED.items()]
         words += [f"{name} {values[name]}" for name in differing if name not in _NAMED]
-        names[key] = ", ".join(words)
-    return names
+        found[key] = ", ".join(words)
+    return found
 
 
 def _require_poolable_sides(cell: Cell) -> None:

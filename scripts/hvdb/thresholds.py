@@ -3,10 +3,11 @@
     [[threshold]]
     model = "vgg16"   # optional: only this network
     ranks = 2         # optional: only this number of ranks
+    metric = "cost"   # optional: one of METRICS; "cost" is the default
     percent = 5
     reason = "its first layer is bound by memory, which spreads more on our runner"
 
-The first rule that fits a cell counts.
+The first rule that fits a cell counts. gate and compare judge the cost alone, and pass over rules of other metrics.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hvdb.errors import HvdbError
+from hvdb import toml_tables
 from hvdb.runs import Run
 
 DEFAULT = 0.02
-_LARGEST_FILE = 100_000
+# "cost": seconds per image. "efficiency": the same over that of one rank alone, which is the inverse of the efficiency.
+COST, EFFICIENCY = METRICS = ("cost", "efficiency")
 _MOST_RULES = 100
 
 
@@ -57,44 +59,33 @@ def tolerated(value: object) -> float:
     return float(value)
 
 
-def rules(found: Sequence[Mapping[str, Any]], unit: str) -> tuple[Rule, ...]:
-    """Rules from tables of plain values. unit: 'percent', or 'slowdown' for ratios. Errors: ValueError."""
+def rules(found: Sequence[Mapping[str, Any]], unit: str, metric: str = COST) -> tuple[Rule, ...]:
+    """The rules of `metric` from tables of plain values. unit: 'percent', or 'slowdown' for ratios.
+
+    Errors: ValueError, also for a faulty rule of another metric.
+    """
     if len(found) > _MOST_RULES:
         raise ValueError(f"{len(found)} rules; {_MOST_RULES} are the most")
     made = []
     for number, table in enumerate(found, 1):
-        if unknown := set(table) - {unit, "model", "ranks", "reason"}:
-            raise ValueError(f"rule {number}: unknown key {sorted(unknown)[0]!r}")
+        where = f"rule {number}"
+        kinds = {unit: object, "model": str, "ranks": int, "metric": str, "reason": str}
+        toml_tables.check_types(table, kinds, where)
         if unit not in table:
-            raise ValueError(f"rule {number}: {unit} is missing")
-        for key, kind in (("model", str), ("ranks", int), ("reason", str)):
-            value = table.get(key)
-            if value is not None and (not isinstance(value, kind) or isinstance(value, bool)):
-                raise ValueError(f"rule {number}: {key} is {value!r}")
+            raise ValueError(f"{where}: {unit} is missing")
+        own = table.get("metric", COST)
+        if own not in METRICS:
+            raise ValueError(f"{where}: metric is {own!r}, and not one of {', '.join(METRICS)}")
         value = table[unit]
-        if unit == "percent" and isinstance(value, int | float) and not isinstance(value, bool):
+        if unit == "percent" and isinstance(value, int | float):
             value = value / 100
-        made.append(Rule(tolerated(value), table.get("model"), table.get("ranks"), table.get("reason") or ""))
+        rule = Rule(tolerated(value), table.get("model"), table.get("ranks"), table.get("reason") or "")
+        if own == metric:
+            made.append(rule)
     return tuple(made)
 
 
-def read(file: Path) -> tuple[Rule, ...]:
-    """The rules of a TOML file. Errors: HvdbError, also with a Python older than 3.11; OSError."""
-    try:
-        import tomllib
-    except ModuleNotFoundError:
-        raise HvdbError(f"{file}: a file of thresholds needs Python 3.11 or newer (HVD_PYTHON names one)") from None
-    with file.open("rb") as opened:
-        content = opened.read(_LARGEST_FILE + 1)
-    try:
-        if len(content) > _LARGEST_FILE:
-            raise ValueError("too long for a file of thresholds")
-        found = tomllib.loads(content.decode())
-        if unknown := set(found) - {"threshold"}:
-            raise ValueError(f"unknown key {sorted(unknown)[0]!r}; a rule begins with [[threshold]]")
-        tables = found.get("threshold", [])
-        if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
-            raise ValueError("a rule begins with [[threshold]]")
-        return rules(tables, "percent")
-    except (ValueError, RecursionError) as error:
-        raise HvdbError(f"{file}: {error}") from error
+def read(file: Path, metric: str = COST) -> tuple[Rule, ...]:
+    """The rules of `metric` in a TOML file. Errors: HvdbError, OSError."""
+    with toml_tables.faults_of(file):
+        return rules(toml_tables.tables(toml_tables.content(file), "threshold"), "percent", metric)

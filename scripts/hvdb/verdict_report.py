@@ -78,11 +78,15 @@ class Report:
 
     @property
     def summary(self) -> str:
-        """All verdicts in a few words: the worst one, and how many cells have each."""
-        found = self.verdicts
-        worst = next(v for v in (Verdict.REGRESSION, Verdict.INCONCLUSIVE, Verdict.PASS) if v in found)
-        counts = ", ".join(f"{found.count(v)} {v.value}" for v in Verdict if v in found)
-        return f"{self.title}: {worst.value} ({counts})"
+        """See summary()."""
+        return summary(self.title, self.verdicts)
+
+
+def summary(title: str, verdicts: Sequence[Verdict]) -> str:
+    """All verdicts in a few words: the worst one, and how many there are of each."""
+    worst = next(v for v in (Verdict.REGRESSION, Verdict.INCONCLUSIVE, Verdict.PASS) if v in verdicts)
+    counts = ", ".join(f"{verdicts.count(v)} {v.value}" for v in Verdict if v in verdicts)
+    return f"{title}: {worst.value} ({counts})"
 
 
 def outcome(cell: sides.Cell, judgement: Judgement, reason: str) -> Outcome:

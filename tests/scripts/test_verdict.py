@@ -11,15 +11,11 @@ import numpy as np
 from scipy import stats
 
 import synthetic_store  # noqa: F401  (sets the path)
+from rates import at_most
 
 from hvdb import exact, verdict
 from hvdb.errors import HvdbError
 from hvdb.verdict import Trial, Verdict
-
-
-def at_most(events: int, trials: int) -> float:
-    """The upper end of the exact one-sided 99.9 % interval (Clopper and Pearson) of a rate."""
-    return float(stats.beta.ppf(0.999, events + 1, trials - events))
 
 
 class ExactTest(unittest.TestCase):

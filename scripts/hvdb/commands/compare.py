@@ -80,7 +80,7 @@ def parser() -> argparse.ArgumentParser:
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints the verdicts; returns the exit code. Errors: HvdbError."""
-    judging.require_free_outputs(arguments, [file for file in (arguments.a, arguments.b) if file])
+    judging.require_free_outputs(judging.outputs(arguments), [file for file in (arguments.a, arguments.b) if file])
     if arguments.b is None:
         if arguments.threshold is not None or arguments.thresholds:
             raise HvdbError("--threshold: the pairs of a gate are judged by the threshold that it was planned with")

@@ -106,7 +106,7 @@ def parser() -> argparse.ArgumentParser:
 
 def run(arguments: argparse.Namespace) -> int:
     """Measures and prints the verdicts; returns the exit code. Errors: HvdbError."""
-    judging.require_free_outputs(arguments, [arguments.db])
+    judging.require_free_outputs(judging.outputs(arguments), [arguments.db])
     launch = side_command.split_words(arguments.launch, "--launch")
     cells = _cells(arguments.cell or [""])
     parsed = {name: side_command.parse(vars(arguments)[name], f"--{name}") for name in ("a", "b")}

@@ -1,4 +1,4 @@
-"""What gate and compare share: the threshold, the files that verdicts are written to, and showing them."""
+"""What gate, compare and history share: the threshold, the files that verdicts are written to, and showing them."""
 
 from __future__ import annotations
 
@@ -30,32 +30,37 @@ def slowdown(text: str) -> float:
         raise argparse.ArgumentTypeError(f"'{text}' is no percentage above 0, up to 100") from None
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Options on the threshold and on where verdicts go, which gate and compare share."""
+def add_thresholds(parser: argparse.ArgumentParser, what: str = "slowdown of B") -> None:
+    """Options on the threshold, for tolerances()."""
     parser.add_argument(
         "--threshold",
         type=slowdown,
         metavar="PERCENT",
-        help=f"slowdown of B that is tolerated (default: {100 * thresholds.DEFAULT:g})",
+        help=f"{what} that is tolerated (default: {100 * thresholds.DEFAULT:g})",
     )
     parser.add_argument(
         "--thresholds", type=Path, metavar="FILE", help="other thresholds by network and ranks (TOML, docs/gate.md)"
     )
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Options on the threshold and on where verdicts go, which gate and compare share."""
+    add_thresholds(parser)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the verdicts as JSON")
     parser.add_argument("--junit", type=Path, metavar="FILE", help="write them as JUnit XML")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write them for a merge request's comment")
 
 
-def tolerances(arguments: argparse.Namespace) -> Thresholds:
-    """What --threshold and --thresholds say. Errors: HvdbError, OSError."""
-    rules = thresholds.read(arguments.thresholds) if arguments.thresholds else ()
+def tolerances(arguments: argparse.Namespace, metric: str = thresholds.COST) -> Thresholds:
+    """What --threshold and --thresholds say of `metric`. Errors: HvdbError, OSError."""
+    rules = thresholds.read(arguments.thresholds, metric) if arguments.thresholds else ()
     return Thresholds(thresholds.DEFAULT if arguments.threshold is None else arguments.threshold, rules)
 
 
-def require_free_outputs(arguments: argparse.Namespace, stores: Sequence[Path]) -> None:
-    """Before anything is measured. Errors: HvdbError for a verdict's file that cannot be one, or is among `stores`."""
-    taken = {store.resolve() for store in stores}
-    for file in _outputs(arguments):
+def require_free_outputs(outputs: Sequence[Path], inputs: Sequence[Path]) -> None:
+    """Before anything is measured. Errors: HvdbError for one of `outputs` that cannot be written, or is an input."""
+    taken = {file.resolve() for file in inputs}
+    for file in outputs:
         if file.resolve() in taken:
             raise HvdbError(f"{file}: is named twice; give each file a name of its own")
         if file.is_dir() or is_database(file):
@@ -66,7 +71,8 @@ def require_free_outputs(arguments: argparse.Namespace, stores: Sequence[Path]) 
         taken.add(file.resolve())
 
 
-def _outputs(arguments: argparse.Namespace) -> list[Path]:
+def outputs(arguments: argparse.Namespace) -> list[Path]:
+    """The files that show() writes."""
     return [file for file in (arguments.json, arguments.junit, arguments.markdown) if file]
 
 
@@ -84,11 +90,11 @@ def show(report: Report, arguments: argparse.Namespace) -> int:
     return report.exit_code
 
 
-def load(paths: Sequence[Path]) -> list[Run]:
+def load(paths: Sequence[Path], command: str = "compare") -> list[Run]:
     """The runs of `paths` that may be compared; says what is left out. Errors: HvdbError if none is left."""
     chosen = efficiency.select(selection.load(paths))
     for line in chosen.left_out:
-        edge.tell("compare", f"left out: {re.sub(r' [(]--.*?[)]', '', line)}")
+        edge.tell(command, f"left out: {re.sub(r' [(]--.*?[)]', '', line)}")
     if not chosen.runs:
         raise HvdbError(f"{', '.join(map(str, paths))}: no complete, untraced, measured run to compare")
     return chosen.runs

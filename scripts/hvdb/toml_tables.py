@@ -1,0 +1,58 @@
+"""Reads the TOML files that a team keeps beside its code: a list of tables of one name, whose values are checked."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from hvdb.errors import HvdbError
+
+LARGEST_FILE = 100_000  # bytes
+
+
+@contextlib.contextmanager
+def faults_of(file: Path) -> Iterator[None]:
+    """What can go wrong with the content of `file` becomes an HvdbError that names it."""
+    try:
+        yield
+    except (ValueError, ArithmeticError, RecursionError) as error:
+        raise HvdbError(f"{file}: {error}") from error
+
+
+def content(file: Path) -> str:
+    """The text of `file`. Errors: ValueError for one that is too long or no UTF-8; OSError."""
+    with file.open("rb") as opened:
+        found = opened.read(LARGEST_FILE + 1)
+    if len(found) > LARGEST_FILE:
+        raise ValueError(f"has more than {LARGEST_FILE} bytes")
+    return found.decode()
+
+
+def tables(text: str, name: str) -> list[dict[str, Any]]:
+    """The tables `[[name]]` of a TOML document that holds nothing else.
+
+    Errors: ValueError, also with a Python older than 3.11, which cannot read TOML.
+    """
+    try:
+        import tomllib
+    except ModuleNotFoundError:
+        raise ValueError("a TOML file needs Python 3.11 or newer (HVD_PYTHON names one)") from None
+    found = tomllib.loads(text)
+    if unknown := set(found) - {name}:
+        raise ValueError(f"unknown key {sorted(unknown)[0]!r}; an entry begins with [[{name}]]")
+    entries = found.get(name, [])
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+        raise ValueError(f"an entry begins with [[{name}]]")
+    return entries
+
+
+def check_types(entry: Mapping[str, Any], kinds: Mapping[str, type | tuple[type, ...]], where: str) -> None:
+    """Errors: ValueError for a key that is not in `kinds`, and for a value of another type. None is of every type."""
+    if unknown := set(entry) - set(kinds):
+        raise ValueError(f"{where}: unknown key {sorted(unknown)[0]!r}")
+    for key, kind in kinds.items():
+        value = entry.get(key)
+        if value is not None and (not isinstance(value, kind) or isinstance(value, bool)):
+            raise ValueError(f"{where}: {key} is {value!r}")
