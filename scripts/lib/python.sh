@@ -1,6 +1,6 @@
 # Sourced. Sets HVD_PYTHON to a Python 3.10 or newer that has numpy and matplotlib: the one in HVD_PYTHON if it is
-# set, else the first good one of the PATH and the system. The first python3 on a PATH is often another one
-# (pyenv, conda, a module) without them.
+# set, else that of build/python in a checkout (scripts/install_deps --tests), else the first good one of the PATH and
+# the system. The first python3 on a PATH is often another one (pyenv, conda, a module) without them.
 # shellcheck shell=bash
 
 # Python looks for modules in the current folder first, which may hold files of a stranger: that entry is dropped.
@@ -15,8 +15,9 @@ hvd_python_is_good() {
 }
 
 hvd_choose_python() {
-  local candidate
-  for candidate in ${HVD_PYTHON:+"$HVD_PYTHON"} python3 /usr/bin/python3 /usr/local/bin/python3; do
+  local candidate here
+  here=$(dirname "${BASH_SOURCE[0]}")/../../build/python/bin/python
+  for candidate in ${HVD_PYTHON:+"$HVD_PYTHON"} "$here" python3 /usr/bin/python3 /usr/local/bin/python3; do
     if command -v "$candidate" >/dev/null && hvd_python_is_good "$candidate"; then
       HVD_PYTHON=$(command -v "$candidate")
       export HVD_PYTHON
