@@ -23,6 +23,7 @@ COMMANDS = {
     "ranks": "which rank or node of a stored run is slow",
     "gate": "did it get worse? two sides measured in pairs until that is known",
     "compare": "the same question about what has been recorded",
+    "history": "the newest session against its series; where a series changed",
     "plot": "scaling, loss waterfall and per-layer profiles as figures",
     "merge": "several stores, and what killed jobs left, into one",
     "report": "stores as a Markdown page",

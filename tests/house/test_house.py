@@ -48,10 +48,8 @@ class RepositoryTest(unittest.TestCase):
             self.skipTest(f"needs README.md and {program}")
         named = rules.options_named(readme.read_text(encoding="utf-8"))
         helps = [[str(program), "--help"], [str(program), "doctor", "--help"], [str(program), "train", "--help"]]
-        helps += [
-            [str(ROOT / "scripts" / name), "--help"]
-            for name in "efficiency plot ranks gate compare merge rerun report test quickstart install_deps".split()
-        ]
+        scripts = "efficiency plot ranks gate compare history merge rerun report test quickstart install_deps"
+        helps += [[str(ROOT / "scripts" / name), "--help"] for name in scripts.split()]
         known = " ".join(
             subprocess.run(command, capture_output=True, text=True, check=False, timeout=60).stdout for command in helps
         )

@@ -36,7 +36,7 @@ FIRST = int(os.environ.get("HVD_FUZZ_SEED", "0"))
 DAMAGED = int(os.environ.get("HVD_FUZZ_DAMAGED", "60"))
 HOSTILE = int(os.environ.get("HVD_FUZZ_HOSTILE", "40"))
 SECONDS = 60.0  # of processor time, for all readers of one store; reading a small one takes a tenth of a second
-VERDICTS = {"compare": {1, 3}, "ranks": {1, 3}, "reproduce": {1, 3}}
+VERDICTS = {"compare": {1, 3}, "history": {1, 3}, "ranks": {1, 3}, "reproduce": {1, 3}}
 FENCED = re.compile(r"^(`{3,})\n.*?^\1$", re.MULTILINE | re.DOTALL)
 CODE = re.compile(r"(`+)(?!`).*?(?<!`)\1(?!`)")
 SPEC = 'name = "fuzz"\nmodels = ["vgg16"]\nranks = [1]\nrepetitions = 1\n[weak]\nbatch_size = 4\n'
@@ -123,12 +123,14 @@ class Fuzz(unittest.TestCase):
             ("merge", "-o", merged, self.db),
             ("ranks", self.db, "--incomplete"),
             ("compare", self.db, self.base),
+            ("history", self.db, "--metric", "efficiency", "--json", self.out / "history.json"),
             ("rerun", self.run_id[:8], self.db),
             ("reproduce", "horovod-512", "--db", self.db, "--device", "cpu"),
         ]
         if draw:
             commands.append(("plot", self.db, "--out", self.out, "--mix-fingerprints"))
             commands.append(("ranks", self.db, "--json", "--out", self.out))
+            commands.append(("history", self.db, "--plot", self.out / "history.png"))
         codes = {}
         for words in commands:
             code, out, err = call(program.main, *words)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import re
 import sqlite3
 import tempfile
@@ -100,6 +101,25 @@ class HostileStore(unittest.TestCase):
         self.assertEqual(found[0], "a.db")
         self.assertRegex(found[1], r"^deep/plots/profile_[A-Za-z0-9_-]+\.png$")
         self.assertEqual(found[2:], ["deep/plots/scaling.png", "deep/plots/waterfall.png"])
+
+    def test_a_history_shows_names_reasons_and_dates(self) -> None:
+        self.db = self.folder / "two.db"
+        ids = make(self.db, SessionSpec(), SessionSpec(started="2026-02", fingerprint="b"))
+        self.change("UPDATE run SET model = :text, started_utc = :text || started_utc")
+        self.change("UPDATE provenance SET value = :text || run_uuid")
+        annotations = self.folder / "expected.toml"
+        reason = json.dumps(HOSTILE, ensure_ascii=False)
+        annotations.write_text(f'[[expected]]\nsince = "{ids[1]["full"]}"\nreason = {reason}\n', encoding="utf-8")
+        words = ("history", self.db, "--annotations", annotations, "--json", self.folder / "h.json")
+        said = self.run_script(*words, "--plot", self.folder / "h.svg", code=3)
+        shown = "\\x1b[2J\\x1b]0;t\\x07\\r\\na|b<script>"
+        self.assertIn(f"  expected since {ids[1]['full']}: {shown}", said)
+        self.assertIn(f"  a new series: cpu.model: '{shown}", said)
+        (_, series) = json.loads((self.folder / "h.json").read_text())["series"]
+        self.assertEqual(series["expected"][0]["reason"], HOSTILE)
+        self.assertNotIn("<script", (self.folder / "h.svg").read_text())
+        annotations.write_text(f"[[expected]]\n{reason} = 1\n", encoding="utf-8")
+        self.assertEqual(self.run_script(*words, code=2).count("\n"), 1)
 
     def test_rerun_shows_the_record(self) -> None:
         said = self.run_script("rerun", self.ids[0]["full"], self.db)

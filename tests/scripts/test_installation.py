@@ -190,6 +190,18 @@ class CommandTest(unittest.TestCase):
 
         self.both(check)
 
+    def test_history(self) -> None:
+        def check(hvdb: Path, folder: Path) -> None:
+            said = HERE.run(
+                hvdb, "history", HERE.store, "--new", HERE.other, "--json", folder / "h.json", code=3
+            ).stdout
+            self.assertRegex(said, r"resnet50, .* INCONCLUSIVE\n")
+            self.assertIn("1 earlier session, and a verdict needs 18 more", said)
+            installed = next(hvdb.parents[1].rglob("history.schema.json"))
+            jsonschema.validate(json.loads((folder / "h.json").read_text()), json.loads(installed.read_text()))
+
+        self.both(check)
+
     def test_plot(self) -> None:
         def check(hvdb: Path, folder: Path) -> None:
             drawn = HERE.run(hvdb, "plot", HERE.store, "--out", folder, "--format", "svg").stdout.splitlines()

@@ -1,0 +1,177 @@
+"""The sessions of stores as series, and what is known of the newest session of each.
+
+A series has one configuration and one fingerprint: a change of a driver, a library or a processor opens another one.
+Within a series an expected change (expected.py) begins a segment: earlier sessions are no history of later ones.
+An observation is the log of a session's cost: see log_cost().
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from hvdb import change_points, comparable, prediction, sides
+from hvdb.change_points import Change
+from hvdb.comparable import Difference
+from hvdb.errors import HvdbError
+from hvdb.expected import Expected
+from hvdb.prediction import Judgement
+from hvdb.runs import Run
+from hvdb.thresholds import COST, Thresholds
+
+# A stored efficiency below this is no measurement: a part in a million.
+LEAST_EFFICIENCY = 1e-6
+
+
+@dataclass(frozen=True)
+class Series:
+    """The run that speaks for each session (sides.sessions()), in the order of time, and its log cost: (sessions,).
+
+    opened: what differs from the session of this configuration before the first one; None if that is its very first.
+    closed: another series of the configuration has begun since the last session.
+    begins: index of the first session of a segment -> the expected changes that begin it.
+    """
+
+    name: str
+    metric: str
+    runs: list[Run]
+    costs: np.ndarray
+    opened: list[Difference] | None
+    closed: bool
+    begins: dict[int, list[Expected]]
+
+    @property
+    def segments(self) -> list[tuple[int, int]]:
+        """(first, end) of each, as indices of sessions."""
+        return list(pairwise([*sorted({0, *self.begins}), len(self.runs)]))
+
+    def segment_begin(self, index: int) -> int:
+        """Where the segment of session `index` begins."""
+        return max(begin for begin, _ in self.segments if begin <= index)
+
+    def figure(self, log_cost: float) -> float:
+        """What a cost stands for: images per second of the whole world, or an efficiency in percent."""
+        return (self.runs[0].world_size if self.metric == COST else 100.0) * math.exp(-log_cost)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What is shown of one series. judged: index of the session that `judgement` is about; both None without one.
+
+    reason: why its threshold is what it is. changes: change points of all segments; None if nobody looked.
+    """
+
+    series: Series
+    judged: int | None
+    judgement: Judgement | None
+    reason: str
+    changes: list[Change] | None
+
+
+def log_cost(run: Run, metric: str) -> float | None:
+    """log of the seconds per image, or of the inverse of the efficiency that is stored with `run`; None without it."""
+    if metric == COST:
+        return sides.log_cost(run)
+    stored = run.decomposition.get("efficiency")
+    return -math.log(stored.fraction) if stored and stored.fraction >= LEAST_EFFICIENCY else None
+
+
+def group(sessions: Sequence[Run], metric: str, expected: Sequence[Expected]) -> list[Series]:
+    """The series of `sessions`, a run of each that has a log_cost(), by name and then in the order of time.
+
+    Errors: HvdbError for an expected change that several sessions may be.
+    """
+    begins = [(entry, begin) for entry in expected if (begin := entry.begin(sessions))]
+    configurations = sides.configurations(sessions)
+    names = sides.names(list(configurations))
+    found = []
+    for key, runs in sorted(configurations.items(), key=lambda item: names[item[0]]):
+        members: dict[str, list[int]] = {}
+        for place, run in enumerate(runs):
+            members.setdefault(run.fingerprint, []).append(place)
+        for places in members.values():
+            own = [runs[place] for place in places]
+            first, last = places[0], places[-1]
+            found.append(
+                Series(
+                    name=names[key],
+                    metric=metric,
+                    runs=own,
+                    costs=np.array([log_cost(run, metric) for run in own]),
+                    opened=comparable.fingerprint_differences(runs[first - 1], own[0]) if first else None,
+                    closed=any(others[0] > last for others in members.values()),
+                    begins=_begins(own, runs[:first], begins),
+                )
+            )
+    return found
+
+
+def _begins(
+    runs: Sequence[Run], before: Sequence[Run], entries: Sequence[tuple[Expected, tuple[str, str]]]
+) -> dict[int, list[Expected]]:
+    """Series.begins for `runs`. before: the runs of the configuration that came earlier.
+
+    An entry that has no earlier run to part from `runs` is none of this series.
+    """
+    found: dict[int, list[Expected]] = {}
+    for entry, begin in entries:
+        later = [index for index, run in enumerate(runs) if _moment(run) >= begin]
+        if later and entry.fits(runs[0]) and (later[0] or (before and _moment(before[-1]) < begin)):
+            found.setdefault(later[0], []).append(entry)
+    return found
+
+
+def _moment(run: Run) -> tuple[str, str]:
+    return run.started_utc, run.uuid
+
+
+def _judged(series: Series, new: Collection[str] | None) -> int | None:
+    """The session to judge: the one among `new` (UUIDs of sessions), or the last one if the series is not closed."""
+    if new is None:
+        return None if series.closed else len(series.runs) - 1
+    named = [index for index, run in enumerate(series.runs) if run.session_uuid in new]
+    if len(named) > 1:
+        raise HvdbError(
+            f"{len(named)} new sessions of {series.name}, and a verdict is about one: name it (--new), or judge all of "
+            "them as side B of a comparison (compare)"
+        )
+    return named[0] if named else None
+
+
+def judge(found: Sequence[Series], tolerances: Thresholds, new: Collection[str] | None = None) -> list[Outcome]:
+    """One outcome for each series. new: UUIDs of the sessions to judge; None: the last one of each open series.
+
+    Errors: HvdbError where `new` has several sessions of one series.
+    """
+    chosen = [_judged(series, new) for series in found]
+    rules = [tolerances.rule(series.runs[0]) for series in found]
+    observed, thresholds = {}, {}
+    for series, index, rule in zip(found, chosen, rules, strict=True):
+        if index is not None:
+            name = series.runs[index].uuid
+            observed[name] = series.costs[series.segment_begin(index) : index], float(series.costs[index])
+            thresholds[name] = rule.slowdown
+    judged = prediction.judge(observed, thresholds)
+    return [
+        Outcome(
+            series=series,
+            judged=index,
+            judgement=None if index is None else judged[series.runs[index].uuid],
+            reason=rule.reason,
+            changes=_changes(series) if change_points.available() else None,
+        )
+        for series, index, rule in zip(found, chosen, rules, strict=True)
+    ]
+
+
+def _changes(series: Series) -> list[Change]:
+    return [
+        dataclasses.replace(change, index=begin + change.index)
+        for begin, end in series.segments
+        for change in change_points.find(series.costs[begin:end])
+    ]

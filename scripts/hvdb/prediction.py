@@ -1,0 +1,124 @@
+"""One new observation against earlier ones of its series, without a distribution.
+
+If nothing has changed, all n + 1 observations are exchangeable: each of them is the k-th largest with the same
+probability. So a new one lies above the k-th largest of the earlier ones with a probability of k / (n + 1) at most,
+and fewer than 19 earlier ones can never bound a new one at 5 %.
+Source: H. David and H. Nagaraja, Order Statistics, 2003, section 7.3 (prediction intervals).
+
+Two one-sided questions are asked, each with Holm's procedure over all series of a call:
+REGRESSION: the new observation lies above the prediction interval, and above the earlier ones' median by more than the
+threshold. PASS: it lies below the prediction interval of earlier ones that are slower by the threshold. Otherwise
+INCONCLUSIVE.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from hvdb import verdict
+from hvdb.verdict import ALPHA, Verdict
+
+_ROUNDING = 1 + 1e-12
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What is known of the newest observation of one series; observations are logs of costs.
+
+    earlier: how many there are before it. missing: how many more a verdict needs at least; 0 if there are enough.
+    median: of the earlier ones, None without any. low, high: prediction interval; each end may be passed in ALPHA of
+    cases, and is infinite with too few earlier ones.
+    slowdown: against that median (0.03: 3 % more cost), with its interval: the shifts of the earlier ones that would
+    put the new one inside the prediction interval.
+    p_worse, p_fine: of "no slower than earlier ones" and "slower by the threshold", before Holm's correction.
+    """
+
+    verdict: Verdict
+    threshold: float
+    earlier: int
+    missing: int
+    median: float | None
+    low: float
+    high: float
+    slowdown: float | None
+    slowdown_low: float
+    slowdown_high: float
+    p_worse: float
+    p_fine: float
+
+
+def fewest(level: float) -> int:
+    """The fewest earlier observations that can bound a new one at `level`, one-sided: 1 / (n + 1) <= level."""
+    return max(1, math.ceil(1 / (level * _ROUNDING)) - 1)
+
+
+def p_above(earlier: np.ndarray, new: float) -> float:
+    """p-value of "`new` is one of `earlier` (n,)" against "it lies above them"."""
+    return float(1 + np.count_nonzero(earlier >= new)) / (len(earlier) + 1)
+
+
+def interval(earlier: np.ndarray, level: float) -> tuple[float, float]:
+    """Bounds that a new observation passes with a probability of `level` at most each; infinite if n is too small."""
+    place = math.floor(level * (len(earlier) + 1) * _ROUNDING)
+    if place < 1:
+        return -math.inf, math.inf
+    ordered = np.sort(earlier)
+    return float(ordered[place - 1]), float(ordered[-place])
+
+
+def judgeable(counts: Mapping[str, int], alpha: float = ALPHA) -> list[str]:
+    """The largest set of series that have enough earlier observations (`counts`) to be judged together.
+
+    The choice depends on the counts alone, so it leaves the error rates as they are.
+    """
+    longest_first = sorted(counts, key=lambda name: -counts[name])
+    return [name for place, name in enumerate(longest_first, 1) if counts[name] >= fewest(alpha / place)]
+
+
+def judge(
+    observed: Mapping[str, tuple[np.ndarray, float]], thresholds: Mapping[str, float], alpha: float = ALPHA
+) -> dict[str, Judgement]:
+    """One judgement for each series.
+
+    observed: series -> log costs of the earlier sessions (n,), n >= 0, and of the new one; finite.
+    thresholds: series -> slowdown that is tolerated, above 0.
+    """
+    counts = {name: len(earlier) for name, (earlier, _) in observed.items()}
+    together = judgeable(counts, alpha)
+    p_worse = {name: p_above(*observed[name]) for name in observed}
+    p_fine = {name: p_above(-earlier - math.log1p(thresholds[name]), -new) for name, (earlier, new) in observed.items()}
+    worse, fine = (verdict.holm({name: p[name] for name in together}, alpha) for p in (p_worse, p_fine))
+    judged = {}
+    for name, (earlier, new) in observed.items():
+        low, high = interval(earlier, alpha)
+        median = float(np.median(earlier)) if len(earlier) else None
+        slowdown = None if median is None else math.expm1(new - median)
+        found = Verdict.INCONCLUSIVE
+        if name in worse and slowdown is not None and slowdown > thresholds[name]:
+            found = Verdict.REGRESSION
+        elif name in fine:
+            found = Verdict.PASS
+        needed = 0 if name in together else fewest(alpha / (len(together) + 1))
+        judged[name] = Judgement(
+            verdict=found,
+            threshold=thresholds[name],
+            earlier=len(earlier),
+            missing=max(0, needed - len(earlier)),
+            median=median,
+            low=low,
+            high=high,
+            slowdown=slowdown,
+            slowdown_low=_expm1(new - high),
+            slowdown_high=_expm1(new - low),
+            p_worse=p_worse[name],
+            p_fine=p_fine[name],
+        )
+    return judged
+
+
+def _expm1(log_ratio: float) -> float:
+    return log_ratio if math.isinf(log_ratio) else math.expm1(log_ratio)
