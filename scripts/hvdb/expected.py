@@ -26,6 +26,7 @@ from hvdb.runs import Run
 
 NAME = "expected"
 MOST = 1000
+Moment = tuple[str, str]
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _ID = re.compile(r"[0-9A-Za-z-]{4,64}")
 
@@ -47,17 +48,22 @@ class Expected:
     def fits(self, run: Run) -> bool:
         return self.model in (None, run.model) and self.ranks in (None, run.world_size)
 
-    def begin(self, sessions: Sequence[Run]) -> tuple[str, str] | None:
-        """(started_utc, uuid): a run counts from there on. None if `sessions`, a run of each, lack the one it names.
+    def begin(self, runs: Sequence[Run]) -> Moment | None:
+        """A run counts from there on. None if `runs` lack the session that it names.
 
-        Errors: HvdbError if several begin with its UUID.
+        Errors: HvdbError if it names several sessions.
         """
         if self.dated:
             return self.since, ""
-        found = [run for run in sessions if is_named(run, self.since)]
-        if len(found) > 1:
-            raise HvdbError(f"expected since '{self.since}': {len(found)} sessions begin so; write more of the UUID")
-        return (found[0].started_utc, found[0].uuid) if found else None
+        named = {run.session_uuid for run in runs if is_named(run, self.since)}
+        if len(named) > 1:
+            raise HvdbError(f"expected since '{self.since}': {len(named)} sessions begin so; write more of the UUID")
+        return min((moment(run) for run in runs if run.session_uuid in named), default=None)
+
+
+def moment(run: Run) -> Moment:
+    """The place of `run` in the order of time, which the UUID decides between runs of one time."""
+    return run.started_utc, run.uuid
 
 
 def is_named(run: Run, prefix: str) -> bool:

@@ -19,7 +19,7 @@ from hvdb import change_points, comparable, prediction, sides
 from hvdb.change_points import Change
 from hvdb.comparable import Difference
 from hvdb.errors import HvdbError
-from hvdb.expected import Expected
+from hvdb.expected import Expected, Moment, moment
 from hvdb.prediction import Judgement
 from hvdb.runs import Run
 from hvdb.thresholds import COST, Thresholds
@@ -81,12 +81,11 @@ def log_cost(run: Run, metric: str) -> float | None:
     return -math.log(stored.fraction) if stored and stored.fraction >= LEAST_EFFICIENCY else None
 
 
-def group(sessions: Sequence[Run], metric: str, expected: Sequence[Expected]) -> list[Series]:
+def group(sessions: Sequence[Run], metric: str, expected: Sequence[tuple[Expected, Moment]]) -> list[Series]:
     """The series of `sessions`, a run of each that has a log_cost(), by name and then in the order of time.
 
-    Errors: HvdbError for an expected change that several sessions may be.
+    expected: changes, each with its Expected.begin().
     """
-    begins = [(entry, begin) for entry in expected if (begin := entry.begin(sessions))]
     configurations = sides.configurations(sessions)
     names = sides.names(list(configurations))
     found = []
@@ -105,29 +104,25 @@ def group(sessions: Sequence[Run], metric: str, expected: Sequence[Expected]) ->
                     costs=np.array([log_cost(run, metric) for run in own]),
                     opened=comparable.fingerprint_differences(runs[first - 1], own[0]) if first else None,
                     closed=any(others[0] > last for others in members.values()),
-                    begins=_begins(own, runs[:first], begins),
+                    begins=_begins(own, runs[:first], expected),
                 )
             )
     return found
 
 
 def _begins(
-    runs: Sequence[Run], before: Sequence[Run], entries: Sequence[tuple[Expected, tuple[str, str]]]
+    runs: Sequence[Run], before: Sequence[Run], expected: Sequence[tuple[Expected, Moment]]
 ) -> dict[int, list[Expected]]:
     """Series.begins for `runs`. before: the runs of the configuration that came earlier.
 
     An entry that has no earlier run to part from `runs` is none of this series.
     """
     found: dict[int, list[Expected]] = {}
-    for entry, begin in entries:
-        later = [index for index, run in enumerate(runs) if _moment(run) >= begin]
-        if later and entry.fits(runs[0]) and (later[0] or (before and _moment(before[-1]) < begin)):
+    for entry, begin in expected:
+        later = [index for index, run in enumerate(runs) if moment(run) >= begin]
+        if later and entry.fits(runs[0]) and (later[0] or (before and moment(before[-1]) < begin)):
             found.setdefault(later[0], []).append(entry)
     return found
-
-
-def _moment(run: Run) -> tuple[str, str]:
-    return run.started_utc, run.uuid
 
 
 def _judged(series: Series, new: Collection[str] | None) -> int | None:

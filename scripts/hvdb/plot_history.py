@@ -11,6 +11,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from hvdb import figure, history_report, printable
+from hvdb.expected import moment
 from hvdb.history import Outcome
 from hvdb.runs import Run
 from hvdb.thresholds import COST
@@ -34,7 +35,7 @@ class _Panel:
 
     def __init__(self, axes: Axes, outcomes: Sequence[Outcome]) -> None:
         self.axes = axes
-        runs = sorted((run for each in outcomes for run in each.series.runs), key=_moment)
+        runs = sorted((run for each in outcomes for run in each.series.runs), key=moment)
         self.places = {run.uuid: place for place, run in enumerate(runs)}
         self.noted = 0
         for number, each in enumerate(outcomes):
@@ -106,10 +107,6 @@ class _Panel:
         self.axes.margins(y=0.3)
 
 
-def _moment(run: Run) -> tuple[str, str]:
-    return run.started_utc, run.uuid
-
-
 def draw(outcomes: Sequence[Outcome], path: Path) -> Path:
     """Writes the figure to `path` (.png or .svg) and returns it. Errors: as figure.save()."""
     panels: dict[str, list[Outcome]] = {}
@@ -125,5 +122,5 @@ def draw(outcomes: Sequence[Outcome], path: Path) -> Path:
         "Sessions in the order of time",
         "a session each point; dashed: a change point, by how much the cost per image grew; dotted: an expected change",
     )
-    runs = sorted((run for each in outcomes for run in each.series.runs), key=_moment)
+    runs = sorted((run for each in outcomes for run in each.series.runs), key=moment)
     return figure.save(fig, path, "hvd_bench: history", [run.uuid for run in runs])

@@ -287,6 +287,27 @@ esac
         check = "import numpy, matplotlib"
         self.assertEqual(shell(f"{done.stdout.strip()} -c '{check}'", REPOSITORY).returncode, 0)
 
+    def test_the_python_of_the_checkout_comes_before_that_of_the_path(self) -> None:
+        copy = self.checkout()
+        own = copy / "build" / "python" / "bin" / "python"
+        own.parent.mkdir(parents=True)
+        script = 'source scripts/lib/python.sh && hvd_choose_python && echo "$HVD_PYTHON"'
+        for good in (False, True):
+            own.unlink(missing_ok=True)
+            own.symlink_to("/bin/true" if good else "/bin/false")
+            chosen = shell(script, copy, HVD_PYTHON="")
+            self.assertEqual("build/python/bin/python" in chosen.stdout, good, chosen.stderr)
+
+    def test_without_pypi_all_but_ruptures_is_installed(self) -> None:
+        copy = self.checkout()
+        self.program("dpkg-query", "#!/bin/sh\necho install ok installed\n")
+        path = f"{self.folder / 'bin'}:{os.environ['PATH']}"
+        done = shell("scripts/install_deps --tests", copy, PATH=path, PIP_NO_INDEX="1")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("missing: ruptures, into build/python (1 MB): ruptures==", done.stdout)
+        self.assertRegex(done.stderr, "could not be installed from PyPI.*\n.*going on without ruptures")
+        self.assertFalse((copy / "build" / "python").exists())
+
     def test_other_systems_get_a_list(self) -> None:
         for name in ("bash", "dirname", "readlink", "cat", "id", "env"):
             (self.folder / "bin").mkdir(exist_ok=True)

@@ -235,6 +235,12 @@ class ExpectedTest(HistoryCase):
                 series = self.document(*words, code=0)["series"]
                 self.assertEqual([each["judgement"]["earlier"] for each in series], [59, 49])
 
+    def test_an_entry_may_name_a_session_that_is_not_shown(self) -> None:
+        made = make(self.db, *nights(40), *nights(40, model="vgg16"))
+        self.file.write_text(f'[[expected]]\nsince = "{made[10]["solo"]}"\nreason = "new disks"\n')
+        (series,) = self.document(self.db, "--annotations", self.file, "--model", "vgg16", code=0)["series"]
+        self.assertIn(series["judgement"]["earlier"], (28, 29), "the two sessions of that night have one time")
+
     def test_an_entry_without_its_session_is_said(self) -> None:
         make(self.db, *nights(20))
         self.file.write_text('[[expected]]\nsince = "abcd"\nreason = "gone"\n')

@@ -65,9 +65,8 @@ def parser() -> argparse.ArgumentParser:
 def _require_sense(arguments: argparse.Namespace) -> None:
     """Errors: HvdbError for options that do not go together, and for files that cannot be written."""
     outputs = [file for file in (arguments.json, arguments.plot) if file]
-    judging.require_free_outputs(
-        outputs, [*arguments.stores, *([arguments.annotations] if arguments.annotations else [])]
-    )
+    inputs = [file for file in (*arguments.stores, arguments.annotations, arguments.thresholds) if file]
+    judging.require_free_outputs(outputs, inputs)
     if arguments.plot and arguments.plot.suffix not in (".png", ".svg"):
         raise HvdbError(f"--plot {arguments.plot}: is neither .png nor .svg")
     if arguments.accept is not None:
@@ -123,7 +122,7 @@ def _accept(outcomes: Sequence[Outcome], reason: str, file: Path) -> None:
     """One entry for each network and number of ranks that is judged, since the first of the sessions judged."""
     judged = [each.series.runs[each.judged] for each in outcomes if each.judged is not None]
     first: dict[tuple[str, int], Run] = {}
-    for run in sorted(judged, key=lambda run: (run.started_utc, run.uuid)):
+    for run in sorted(judged, key=expected.moment):
         first.setdefault((run.model, run.world_size), run)
     today = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
     entries = [Expected(run.session_uuid, False, reason, model, ranks, today) for (model, ranks), run in first.items()]
@@ -141,15 +140,13 @@ def run(arguments: argparse.Namespace) -> int:
         entries = expected.read(arguments.annotations)
     store = Path(arguments.new) if arguments.new and Path(arguments.new).is_file() else None
     # The first of several stores with one run counts as its source.
-    sessions = _sessions(judging.load([*([store] if store else []), *arguments.stores], "history"), arguments)
-    series = history.group(sessions, arguments.metric, entries)
+    found = judging.load([*([store] if store else []), *arguments.stores], "history")
+    begins = [(entry, entry.begin(found)) for entry in entries]
+    sessions = _sessions(found, arguments)
+    series = history.group(sessions, arguments.metric, [(entry, begin) for entry, begin in begins if begin])
     outcomes = history.judge(series, tolerances, _named(arguments, store, sessions))
-    notes = tuple(
-        f"{history_report.expectation(entry)}: no session here starts so"
-        for entry in entries
-        if not entry.begin(sessions)
-    )
-    report = Report(arguments.metric, outcomes, notes)
+    missing = [history_report.expectation(entry) for entry, begin in begins if not begin]
+    report = Report(arguments.metric, outcomes, tuple(f"{line}: no session here starts so" for line in missing))
     if arguments.json:
         whole_file.write_text(arguments.json, history_report.json_text(report))
     if arguments.plot:
