@@ -17,7 +17,7 @@ import tomllib
 
 from synthetic_store import REPOSITORY, SessionSpec, make
 
-from hvdb import change_points, cli, expected, figure, plot_history, thresholds
+from hvdb import change_points, cli, expected, figure, plot_history, runs, thresholds
 from hvdb.errors import HvdbError
 from hvdb.expected import Expected
 
@@ -96,6 +96,12 @@ class VerdictTest(HistoryCase):
         self.assertAlmostEqual(known["median"], 16 / 1.25, delta=0.1, msg="images/s of two ranks, batch 8")
         self.assertEqual(
             self.document(self.db, "--threshold", "10", code=0)["series"][0]["judgement"]["verdict"], "PASS"
+        )
+
+    def test_a_faster_night_passes_and_may_be_accepted(self) -> None:
+        make(self.db, *nights(19), *nights(1, 19, slow=0.95))
+        self.assertIn(
+            "faster than its prediction interval; if that is to stay, --accept", self.history(self.db, code=0)
         )
 
     def test_too_few_nights_are_inconclusive_and_say_how_many_are_missing(self) -> None:
@@ -234,6 +240,23 @@ class ExpectedTest(HistoryCase):
                 self.file.write_text(f'[[expected]]\nranks = 4\nsince = {since}\nreason = "new disks"\n')
                 series = self.document(*words, code=0)["series"]
                 self.assertEqual([each["judgement"]["earlier"] for each in series], [59, 49])
+
+    def test_an_entry_may_explain_a_new_series(self) -> None:
+        newer = {**CPU, "lib.onednn": ("3.6", 1)}
+        make(self.db, *nights(20), *nights(3, 20, provenance=newer, fingerprint="bb"))
+        for since, shown in (("2026-01-21", [0, 1]), ("2026-01-15", [1, 0]), ("2026-01-01", [0, 0])):
+            with self.subTest(since):
+                self.file.write_text(f'[[expected]]\nsince = {since}\nreason = "oneDNN 3.6"\n')
+                series = self.document(self.db, "--annotations", self.file, code=3)["series"]
+                self.assertEqual([len(each["expected"]) for each in series], shown, "shown where it parts sessions")
+
+    def test_accept_writes_one_entry_for_a_network_and_its_ranks(self) -> None:
+        made = make(self.db, *nights(3), *nights(2, 3, columns={"threads": 2}), *nights(1, 5, model="vgg16"))
+        self.history(self.db, "--annotations", self.file, "--accept", "why", code=0)
+        entries = {entry.model: entry.since for entry in expected.read(self.file)}
+        sessions = {run.uuid: run.session_uuid for run in runs.load([self.db])}
+        first = {"resnet101": sessions[made[2]["full"]], "vgg16": sessions[made[5]["full"]]}
+        self.assertEqual(entries, first, "from the older of the two sessions on, both count")
 
     def test_an_entry_may_name_a_session_that_is_not_shown(self) -> None:
         made = make(self.db, *nights(40), *nights(40, model="vgg16"))
