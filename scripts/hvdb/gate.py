@@ -104,7 +104,7 @@ def _require_one_program(cell: Cell) -> None:
             )
 
 
-def _run(bench: Bench, cell: str, side: str, pair: int) -> None:
+def run_side(bench: Bench, cell: str, side: str, pair: int) -> None:
     """One run. Errors: HvdbError if it fails."""
     words, variables = bench.words(cell, side, pair), bench.sides[side].variables
     with tempfile.TemporaryFile() as output:
@@ -146,7 +146,7 @@ def measure(bench: Bench) -> list[Outcome]:
     while due := gate_plan.replay(plan, cells)[1]:
         for name in gate_plan.cells_in_turn(due, plan, number):
             for side in gate_plan.order(plan, number):
-                _run(bench, name, side, number)
+                run_side(bench, name, side, number)
             cells, following = measured(bench.db, plan)
             a, b = _newest_pair(bench, cells, name, number)
             made += 1

@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -44,7 +45,7 @@ class Judgement:
 
     slowdown, low, high: Hodges-Lehmann estimate and its exact 95 % interval; an end is infinite with too few pairs.
     p_worse, p_fine: p-values of "slower by the threshold at most" and "at least", before Holm's correction.
-    detectable: the smallest slowdown that would have been found with probability POWER, None if none would.
+    find_detectable: computes `detectable`.
     spread: standard deviation of the pairs' log ratios, None for one pair or unpaired runs.
     observations: runs of A and of B that were used.
     """
@@ -56,9 +57,14 @@ class Judgement:
     high: float
     p_worse: float
     p_fine: float
-    detectable: float | None
+    find_detectable: Callable[[], float | None]
     spread: float | None
     observations: tuple[int, int]
+
+    @cached_property
+    def detectable(self) -> float | None:
+        """The smallest slowdown that would have been found with probability POWER, None if none would."""
+        return self.find_detectable()
 
 
 def plan_looks(cells: int, cap: int, alpha: float = ALPHA, looks: int = LOOKS) -> tuple[int, ...]:
@@ -172,7 +178,7 @@ def _measure(ratios: np.ndarray, threshold: float, level: float) -> Judgement:
         threshold,
         p_worse=exact.signed_rank_p(shifted),
         p_fine=exact.signed_rank_p(-shifted),
-        detectable=detectable(ratios, threshold, level),
+        find_detectable=lambda: detectable(ratios, threshold, level),
         spread=float(np.std(ratios, ddof=1)) if len(ratios) > 1 else None,
         observations=(len(ratios), len(ratios)),
     )
@@ -185,7 +191,7 @@ def _measure_unpaired(a: np.ndarray, b: np.ndarray, threshold: float, level: flo
         threshold,
         p_worse=exact.rank_sum_p(shifted, b),
         p_fine=exact.rank_sum_p(-shifted, -b),
-        detectable=_detectable_unpaired(a, b, threshold, level),
+        find_detectable=lambda: _detectable_unpaired(a, b, threshold, level),
         spread=None,
         observations=(len(a), len(b)),
     )

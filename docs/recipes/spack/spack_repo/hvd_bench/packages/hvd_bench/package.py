@@ -1,8 +1,7 @@
 """Spack package of hvd_bench, for Spack 1.0 and newer. See docs/recipes/README.md for how to use it."""
 
-from spack_repo.builtin.build_systems.cmake import CMakePackage
-
 from spack.package import *
+from spack_repo.builtin.build_systems.cmake import CMakePackage
 
 
 class HvdBench(CMakePackage):

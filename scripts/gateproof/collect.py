@@ -1,0 +1,118 @@
+"""Measures pairs of equal sides, and pairs whose side B is slower by a known share, for as long as it is told.
+
+A round has several pairs of each cell with equal sides and one pair for each level of slowdown, so that all of them
+meet the same machine. Real slowdowns lengthen the update of a recorded step, which nothing hides: backward and the
+engine's thread are over by then.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from hvdb import edge, gate, side_command, thresholds, verdict
+from hvdb.errors import HvdbError
+from hvdb.gate_plan import Plan, order
+from hvdb.thresholds import Thresholds
+
+LEVELS = (0.01, 0.02, 0.03, 0.05, 0.10)
+PAIRS = 12
+TIMEOUT_SECONDS = 120.0
+# Of a round with equal sides: pairs of the replayed cell, and of the one that computes, which takes longer.
+REPLAYED, COMPUTED = 6, 1
+REPLAY_FILE = "step.txt"
+REPLAY = f"--replay {REPLAY_FILE} --model resnet101 --ranks 2 --replay-shrink 16 --num-warmup-batches 2 --num-iters 14"
+SMALL = "--model resnet50 --image-size 32 --batch-size 1 --classes 10 --threads 1 --num-warmup-batches 2 --num-iters 12"
+
+
+@dataclass(frozen=True)
+class Source:
+    """Pairs of one plan. pairs: of each cell in one round."""
+
+    plan: Plan
+    store: Path
+    pairs: Mapping[str, int]
+
+
+def slow_replay(level: float) -> str:
+    """The name of the recorded step that is slower by `level`."""
+    return f"step-plus-{100 * level:.0f}.txt"
+
+
+def slow_store(level: float) -> str:
+    """The name of the store for sides that differ by `level`, without its extension."""
+    return f"plus-{100 * level:.0f}"
+
+
+def write_replays(recorded: Path, folder: Path) -> None:
+    """Writes the step of `recorded` into `folder`, and one that is slower for each of LEVELS.
+
+    Errors: HvdbError if it is no recorded step; OSError.
+    """
+    lines = recorded.read_text(encoding="utf-8").splitlines()
+    try:
+        start = lines.index("hvd-replay 1")
+        values = dict(line.split(" ", 1) for line in lines[start + 1 :])
+        backward, update = float(values["backward_end_seconds"]), float(values["update_seconds"])
+    except (ValueError, KeyError) as error:
+        raise HvdbError(f"{recorded}: is no recorded step ({error!r}); see hvd_bench --record-replay") from None
+    step = float(values["forward_seconds"]) + backward + update
+    for name, longer in ((REPLAY_FILE, 0.0), *((slow_replay(level), level * step) for level in LEVELS)):
+        changed = [
+            f"update_seconds {update + longer!r}" if line.startswith("update_seconds ") else line
+            for line in lines[start:]
+        ]
+        (folder / name).write_text("\n".join(changed) + "\n", encoding="utf-8")
+
+
+def sources(folder: Path, slowed: bool) -> list[Source]:
+    """What a round measures. slowed: sides that differ as well as equal ones."""
+
+    def source(name: str, b: str, pairs: Mapping[str, int]) -> Source:
+        plan = Plan(
+            a="",
+            b=b,
+            launch="",
+            cells={cell: {"replay": REPLAY, "small": SMALL}[cell] for cell in pairs},
+            thresholds=Thresholds(thresholds.DEFAULT, ()),
+            looks=verdict.plan_looks(1, PAIRS),
+            seconds=60.0,
+            seed=1,
+        )
+        return Source(plan, folder / f"{name}.db", pairs)
+
+    equal = source("equal", "", {"replay": REPLAYED, "small": COMPUTED})
+    slow = [source(slow_store(level), f"--replay {slow_replay(level)}", {"replay": 1}) for level in LEVELS]
+    return [equal, *slow] if slowed else [equal]
+
+
+def collect(
+    program: Path, folder: Path, seconds: float, slowed: bool = True, clock: Callable[[], float] = time.monotonic
+) -> int:
+    """Measures whole rounds in `folder`, which holds the recorded steps, until `seconds` are over; returns how many.
+
+    Stores that are there already are added to. Errors: HvdbError if a run fails, or another process has a store.
+    """
+    program = program.absolute()
+    begun, rounds = clock(), 0
+    made = sources(folder, slowed)
+    following = {source.store: gate.measured(source.store, source.plan)[1] for source in made}
+    with gate.locked(made[0].store) as lock:
+        while clock() - begun < seconds:
+            for source in made:
+                parsed = {side: side_command.parse(text, side) for side, text in (("a", ""), ("b", source.plan.b))}
+                bench = gate.Bench(
+                    source.plan, parsed, dict.fromkeys("ab", program), (), source.store, folder, TIMEOUT_SECONDS, lock
+                )
+                for turn in range(max(source.pairs.values())):
+                    number = following[source.store]
+                    for cell in (cell for cell, pairs in source.pairs.items() if turn < pairs):
+                        for side in order(source.plan, number):
+                            gate.run_side(bench, cell, side, number)
+                    following[source.store] += 1
+            rounds += 1
+            edge.tell("gate_proof", f"{rounds} rounds in {clock() - begun:.0f} of {seconds:.0f} s", sys.stderr)
+    return rounds
