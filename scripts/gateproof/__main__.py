@@ -1,6 +1,7 @@
 """Measures how often gates are wrong, and how small a slowdown they find: docs/gate.md, "Error rates".
 
-`collect` measures pairs of equal sides, and of sides that differ by a known share; `evaluate` draws gates from them.
+`collect` measures pairs of equal sides, and of sides that differ by a known share, `pack` makes their stores small
+enough to keep, and `evaluate` draws gates from them.
 Exit code: 0 done, 2 usage, input or output, 7 interrupted.
 """
 
@@ -11,7 +12,7 @@ import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from . import collect, evaluate, load
+from . import collect, evaluate, load, packed
 from hvdb import edge, process, rerun, whole_file
 from hvdb.errors import EXIT_GOOD
 
@@ -22,7 +23,7 @@ RECORDED = ROOT / "results/recorded/2026-11-22-h200-second/replay/resnet101-fp16
 def parser() -> argparse.ArgumentParser:
     """The command's options."""
     made = argparse.ArgumentParser(prog="gate_proof", description=__doc__.partition("\n")[0])
-    commands = made.add_subparsers(dest="command", required=True, metavar="collect | evaluate")
+    commands = made.add_subparsers(dest="command", required=True, metavar="collect | pack | evaluate")
     collecting = commands.add_parser("collect", help="measure pairs")
     collecting.add_argument("folder", type=Path, help="where the pairs go; a folder with pairs is added to")
     collecting.add_argument("--minutes", type=float, default=20.0, help="(default: 20)")
@@ -30,8 +31,11 @@ def parser() -> argparse.ArgumentParser:
     collecting.add_argument("--equal-only", action="store_true", help="no pairs whose side B is slower")
     collecting.add_argument("--program", type=Path, help="hvd_bench (default: $HVD_BENCH, else this checkout's)")
     collecting.add_argument("--recorded", type=Path, default=RECORDED, help="recorded step that the pairs replay")
+    packing = commands.add_parser("pack", help="make measured pairs small enough to keep")
+    packing.add_argument("folder", type=Path, help="folder that collect filled")
+    packing.add_argument("out", type=Path, help="folder to write to")
     evaluating = commands.add_parser("evaluate", help="draw gates from measured pairs")
-    evaluating.add_argument("folders", type=Path, nargs="+", help="folders that collect filled")
+    evaluating.add_argument("folders", type=Path, nargs="+", help="folders that collect filled, or pack")
     evaluating.add_argument("--output", type=Path, metavar="FILE", help="write the tables there (default: print them)")
     return made
 
@@ -45,6 +49,9 @@ def run(arguments: argparse.Namespace) -> int:
         else:
             for line in page.splitlines():
                 edge.tell("gate_proof", line)
+        return EXIT_GOOD
+    if arguments.command == "pack":
+        packed.pack(arguments.folder, arguments.out)
         return EXIT_GOOD
     process.end_in_order_when_told()
     arguments.folder.mkdir(parents=True, exist_ok=True)

@@ -7,19 +7,16 @@ gates are as independent as pairs are.
 
 from __future__ import annotations
 
-import contextlib
-import lzma
 import math
-import shutil
-import tempfile
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from scipy import stats
 
+from . import packed
 from .collect import LEVELS, PAIRS
 from hvdb import exact, runs, sides, tables, thresholds, verdict
 from hvdb.errors import HvdbError
@@ -96,32 +93,11 @@ def _share(verdicts: Sequence[Verdict], wanted: Verdict) -> Rate:
     return Rate(Counter(verdicts)[wanted], len(verdicts))
 
 
-@contextlib.contextmanager
-def _unpacked(store: Path) -> Iterator[Path]:
-    if store.suffix != ".xz":
-        yield store
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        plain = Path(folder) / store.stem
-        try:
-            with lzma.open(store) as packed, plain.open("wb") as out:
-                shutil.copyfileobj(packed, out)
-        except (lzma.LZMAError, EOFError) as error:
-            raise HvdbError(f"{store}: is damaged ({error}); get it again") from None
-        yield plain
-
-
-def stores(folder: Path) -> dict[str, Path]:
-    """The stores of `folder` by name, packed or not."""
-    files = [*folder.glob("*.db.xz"), *folder.glob("*.db")]
-    return {file.name.partition(".")[0]: file for file in files}
-
-
 def read(folder: Path, name: str) -> list[Series]:
     """The pairs of each cell in store `name` of `folder`, packed or not. Errors: HvdbError."""
-    if name not in (found := stores(folder)):
+    if name not in (found := packed.stores(folder)):
         raise HvdbError(f"{folder}: there is no {name}.db; measure with `gate_proof collect`")
-    with _unpacked(found[name]) as plain:
+    with packed.unpacked(found[name]) as plain:
         cells = sides.labelled(runs.load([plain]))
     return [Series(folder.name, cell.name, sides.log_ratios(cell)) for cell in cells]
 

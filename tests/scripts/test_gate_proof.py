@@ -15,7 +15,7 @@ import numpy as np
 from synthetic_store import SessionSpec, add_session
 
 from gateproof import __main__ as command
-from gateproof import collect, evaluate
+from gateproof import collect, evaluate, packed
 from gateproof.evaluate import Rate
 from hvdb import gate, sides, store
 from hvdb.errors import HvdbError
@@ -91,11 +91,12 @@ class PageTest(FolderCase):
     def test_a_packed_store_is_read_like_the_store(self) -> None:
         self.add("equal", 0.01)
         plain = evaluate.read(self.folder, "equal")
-        made = self.folder / "equal.db"
-        made.with_name("equal.db.xz").write_bytes(lzma.compress(made.read_bytes()))
-        made.unlink()
-        packed = evaluate.read(self.folder, "equal")
-        np.testing.assert_array_equal(plain[0].ratios, packed[0].ratios)
+        collect.write_replays(command.RECORDED, self.folder)
+        out = self.folder.parent / "packed"
+        packed.pack(self.folder, out)
+        np.testing.assert_array_equal(evaluate.read(out, "equal")[0].ratios, plain[0].ratios)
+        self.assertLess((out / "equal.db.xz").stat().st_size, (self.folder / "equal.db").stat().st_size / 4)
+        self.assertTrue((out / collect.REPLAY_FILE).exists())
 
     def test_a_damaged_or_missing_store_is_said(self) -> None:
         with self.assertRaisesRegex(HvdbError, "there is no equal.db"):
@@ -103,6 +104,8 @@ class PageTest(FolderCase):
         (self.folder / "equal.db.xz").write_bytes(lzma.compress(b"x" * 1000)[:-20])
         with self.assertRaisesRegex(HvdbError, "is damaged"):
             evaluate.read(self.folder, "equal")
+        with self.assertRaisesRegex(HvdbError, "there is no store"):
+            packed.pack(self.folder, self.folder)
 
 
 class CollectTest(FolderCase):

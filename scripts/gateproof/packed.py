@@ -1,0 +1,59 @@
+"""Stores of pairs in a form small enough to keep: step times only, compressed."""
+
+from __future__ import annotations
+
+import contextlib
+import lzma
+import shutil
+import sqlite3
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from hvdb import whole_file
+from hvdb.errors import HvdbError
+
+SUFFIX = ".db.xz"
+
+
+def stores(folder: Path) -> dict[str, Path]:
+    """The stores of `folder` by name, packed or not."""
+    files = [*folder.glob(f"*{SUFFIX}"), *folder.glob("*.db")]
+    return {file.name.partition(".")[0]: file for file in files}
+
+
+def pack(folder: Path, out: Path) -> None:
+    """Writes the stores of `folder`, without samples other than step times, and its recorded steps into `out`.
+
+    Errors: HvdbError if there is no store; OSError; sqlite3.Error.
+    """
+    plain = sorted(folder.glob("*.db"))
+    if not plain:
+        raise HvdbError(f"{folder}: there is no store; measure with `gate_proof collect`")
+    out.mkdir(parents=True, exist_ok=True)
+    for store in plain:
+        with tempfile.TemporaryDirectory() as scratch:
+            copy = Path(scratch) / store.name
+            shutil.copyfile(store, copy)
+            with contextlib.closing(sqlite3.connect(copy, isolation_level=None)) as made:
+                made.execute("DELETE FROM sample WHERE kind <> 'step_seconds'")
+                made.execute("VACUUM")
+            whole_file.write_bytes(out / f"{store.stem}{SUFFIX}", lzma.compress(copy.read_bytes()))
+    for step in folder.glob("step*.txt"):
+        shutil.copyfile(step, out / step.name)
+
+
+@contextlib.contextmanager
+def unpacked(store: Path) -> Iterator[Path]:
+    """The store, or what it was before it was packed. Errors: HvdbError if it is damaged; OSError."""
+    if not store.name.endswith(SUFFIX):
+        yield store
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        plain = Path(folder) / store.stem
+        try:
+            with lzma.open(store) as source, plain.open("wb") as out:
+                shutil.copyfileobj(source, out)
+        except (lzma.LZMAError, EOFError) as error:
+            raise HvdbError(f"{store}: is damaged ({error}); get it again") from None
+        yield plain
