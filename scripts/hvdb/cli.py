@@ -26,7 +26,7 @@ COMMANDS = {
     "history": "the newest session against its series; where a series changed",
     "plot": "scaling, loss waterfall and per-layer profiles as figures",
     "merge": "several stores, and what killed jobs left, into one",
-    "report": "stores as a Markdown page",
+    "report": "stores as one HTML file, or as a Markdown page",
     "rerun": "how a stored run was made; the same run again, compared",
     "reproduce": "a published claim, held against what was measured",
     "campaign": "scaling studies on Slurm, LSF or one machine, resumed until done",

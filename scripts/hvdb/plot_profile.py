@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -11,55 +10,12 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
 from hvdb import figure, printable, tables
+from hvdb.layer_profile import library_fraction, rate, shares
 from hvdb.runs import Operation, Run
 
 SHOWN_KINDS = 7
 SHOWN_OPERATIONS = 14
 KIND_COLOURS = (figure.BLUE, figure.ORANGE, figure.GREEN, figure.VERMILION, figure.SKY, figure.PURPLE, figure.YELLOW)
-
-
-@dataclass(frozen=True)
-class KindShare:
-    """All operations of one kind: seconds, flops and bytes per step, and how many."""
-
-    kind: str
-    seconds: float
-    flops: float
-    bytes: float
-    count: int
-
-
-def shares(operations: Sequence[Operation]) -> list[KindShare]:
-    """By kind, costliest first."""
-    kinds: dict[str, list[Operation]] = {}
-    for operation in operations:
-        kinds.setdefault(operation.kind, []).append(operation)
-    found = [
-        KindShare(
-            kind,
-            sum(o.seconds for o in members),
-            sum(o.flops for o in members),
-            sum(o.bytes for o in members),
-            len(members),
-        )
-        for kind, members in kinds.items()
-    ]
-    return sorted(found, key=lambda share: -share.seconds)
-
-
-def library_fraction(operations: Sequence[Operation]) -> float:
-    """Share of the profiled time (0..1) inside the library's compute primitives."""
-    total = sum(o.seconds for o in operations)
-    return sum(o.seconds for o in operations if o.library) / total if total > 0 else 0.0
-
-
-def _rate(flops: float, moved: float, seconds: float) -> str:
-    """What the time went into: arithmetic, or, below four operations per byte, memory traffic."""
-    if seconds <= 0 or (flops <= 0 and moved <= 0):
-        return ""
-    if flops < 4 * moved:
-        return f"{moved / seconds / 1e9:,.1f} GB/s"
-    return f"{flops / seconds / 1e9:,.0f} GFLOP/s"
 
 
 def label(name: str, longest: int = 30) -> str:
@@ -118,13 +74,8 @@ def _bars(axes: Axes, labels: list[str], seconds: list[float], colours: list[str
         )
 
 
-def takes_time(run: Run) -> bool:
-    """True if the run has a profile with an operation that takes time."""
-    return any(o.seconds > 0 for o in run.operations)
-
-
 def draw(run: Run, path: Path) -> Path:
-    """Writes the figure of one profiled run, for which takes_time() is true. Returns `path`."""
+    """Writes the figure of one profiled run, for which layer_profile.takes_time() is true. Returns `path`."""
     operations = [o for o in run.operations if o.seconds > 0]
     total = sum(o.seconds for o in operations)
     kinds = shares(operations)
@@ -149,7 +100,7 @@ def draw(run: Run, path: Path) -> Path:
         [f"{label(s.kind)}  x{s.count}" for s in listed],
         [s.seconds for s in listed],
         [colours.get(s.kind, figure.FAINT) for s in listed],
-        [f"{100 * s.seconds / total:.1f} %  {_rate(s.flops, s.bytes, s.seconds)}" for s in listed],
+        [f"{100 * s.seconds / total:.1f} %  {rate(s.flops, s.bytes, s.seconds)}" for s in listed],
     )
     by_kind.set_title("by kind of operation")
     top = sorted(operations, key=lambda o: -o.seconds)[:SHOWN_OPERATIONS]
@@ -158,7 +109,7 @@ def draw(run: Run, path: Path) -> Path:
         [label(o.node) for o in top],
         [o.seconds for o in top],
         [colours.get(o.kind, figure.FAINT) for o in top],
-        [f"{100 * o.seconds / total:.1f} %  {_rate(o.flops, o.bytes, o.seconds)}" for o in top],
+        [f"{100 * o.seconds / total:.1f} %  {rate(o.flops, o.bytes, o.seconds)}" for o in top],
     )
     costliest.set_title("the costliest operations")
     flops = sum(o.flops for o in operations)
@@ -167,7 +118,7 @@ def draw(run: Run, path: Path) -> Path:
         f"{printable.label(tables.title(run.model))}: where a step's compute time goes",
         f"{printable.label(run.compute_type)}, batch {run.batch_size}, image {run.image_size}, "
         f"{run.threads} thread(s); "
-        f"{len(operations)} operations, {1e3 * total:.0f} ms, {_rate(flops, 0.0, total)}; "
+        f"{len(operations)} operations, {1e3 * total:.0f} ms, {rate(flops, 0.0, total)}; "
         f"{100 * library_fraction(operations):.1f} % inside the library's primitives. Profiled: slower than untraced.",
     )
     return figure.save(fig, path, f"hvd_bench: per-layer profile of {run.model}", [run.uuid])

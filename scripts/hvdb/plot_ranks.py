@@ -11,7 +11,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 
-from hvdb import figure, printable
+from hvdb import figure, printable, rank_report
+from hvdb.rank_work import Examined
 from hvdb.slow_ranks import CONFIDENCE, Findings, log_ratios
 
 # Blue and vermilion are told apart with every common kind of colour blindness, see figure.py.
@@ -35,6 +36,11 @@ class Picture:
     seconds: np.ndarray
     hosts: list[str]
     threshold: float
+
+
+def picture(examined: Examined, threshold: float) -> Picture:
+    """What is drawn of an examined run."""
+    return Picture(rank_report.title(examined), examined.kind, examined.seconds, examined.hosts, threshold)
 
 
 def columns(ratios: np.ndarray, most: int = MOST_COLUMNS) -> np.ndarray:

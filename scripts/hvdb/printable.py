@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable
+from html import escape
 from pathlib import Path
 from typing import TextIO
 
@@ -62,6 +63,11 @@ def code_block(lines: Iterable[object]) -> list[str]:
     runs = [len(run) for line in shown for run in re.findall("`+", line)]
     fence = "`" * max([3, *(1 + run for run in runs)])
     return [fence, *shown, fence]
+
+
+def html(text: object) -> str:
+    """`text` as one line of HTML that shows exactly that text, in an element or in a quoted attribute."""
+    return escape(terminal(text), quote=True)
 
 
 def label(text: object) -> str:

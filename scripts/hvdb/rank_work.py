@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from hvdb import slow_ranks
+from hvdb import runs, slow_ranks
 from hvdb.errors import EXIT_CHECK_FAILED, EXIT_GOOD, EXIT_INCONCLUSIVE, HvdbError, NotComparable
 from hvdb.runs import Run
 from hvdb.slow_ranks import FEWEST_STEPS, MAJORITY, Findings
@@ -119,3 +120,21 @@ def examine(run: Run, kind: str, by_rank: dict[int, np.ndarray], threshold: floa
     if 0 < len(findings.nodes) < MAJORITY:
         notes.append(f"{len(findings.nodes)} nodes have no majority: which is usual, and which is not, cannot be told")
     return Examined(run, kind, seconds, hosts, devices, findings, notes)
+
+
+def examine_all(
+    wanted: Sequence[Run], threshold: float, seed: int = 1
+) -> Iterator[tuple[Run, Examined | CannotTell | NotComparable]]:
+    """Each run with what examine() returns, or with the reason why it does not tell. Errors: StoreError."""
+    kinds: dict[str, str] = {}
+    for run in wanted:
+        try:
+            kinds[run.uuid] = kind_of(run)
+        except CannotTell as error:
+            yield run, error
+    told = [(run, kinds[run.uuid]) for run in wanted if run.uuid in kinds]
+    for run, by_rank in runs.samples_of_ranks(told):
+        try:
+            yield run, examine(run, kinds[run.uuid], by_rank, threshold, seed)
+        except (CannotTell, NotComparable) as error:
+            yield run, error

@@ -1,12 +1,20 @@
-"""A store as one Markdown page: what was run, how well it scaled, where the rest went, and on what."""
+"""The report of one or more stores as a document: question and answer first, then the evidence, then the records."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
-from hvdb import efficiency, printable, published, tables
+from hvdb import advice, data, efficiency, published, rank_report, report_facts, tables
+from hvdb.advice import Evidence, share
+from hvdb.document import Block, Document, Figure, Paragraph, Section, Table, first
 from hvdb.efficiency import Cell, Selection
+from hvdb.errors import HvdbError
+from hvdb.rank_work import Examined
+from hvdb.report_facts import bullets, name, world
 from hvdb.runs import Run
+from hvdb.systems import System
 
 # Components of table decomposition in the order of the fall, as the program names them (bench/cli/report.cpp).
 COMPONENTS = {
@@ -19,125 +27,277 @@ COMPONENTS = {
     "residual": "residual",
     "efficiency": "efficiency",
 }
-MIB = 1024.0 * 1024.0
+MOST_SUBJECTS = 12  # configurations that are asked about; the tables have all of them
+MOST_PANELS = 6  # of a figure
+SHOWN_RANKS = 8
+# Facts that a run must share with another for their reductions to be of one kind.
+REDUCTION_COLUMNS = ("device", "allreduce_type", "schedule", "comm", "data_plane", "world_size", "nodes", "traced")
 
 
-def _world(run: Run) -> str:
-    return f"{run.world_size} rank{'s' if run.world_size > 1 else ''} on {run.nodes} node{'s' if run.nodes > 1 else ''}"
+@dataclass(frozen=True)
+class Measured:
+    """One system, the rows of its efficiency table, and for each configuration its row on the most ranks."""
+
+    system: System
+    cells: Sequence[Cell]
+
+    @property
+    def subjects(self) -> list[Cell]:
+        found: dict[tuple, Cell] = {}
+        for cell in self.cells:
+            key = tuple(cell.configuration.values())
+            known = found.get(key)
+            if known is None or (cell.kind == "full", cell.ranks) >= (known.kind == "full", known.ranks):
+                found[key] = cell
+        return list(found.values())
+
+    def newest(self, cell: Cell) -> Run:
+        """The last run of the cell's own phase."""
+        ids = set(cell.run_ids)
+        return [run for run in self.system.runs if run.uuid in ids and run.phase == cell.kind][-1]
+
+    @property
+    def reducing(self) -> list[tuple[Cell, Run]]:
+        """The subjects on several ranks, each with its newest run."""
+        return [(cell, self.newest(cell)) for cell in self.subjects if cell.kind == "full" and cell.ranks > 1]
 
 
-def _runs_table(runs: Sequence[Run]) -> str:
-    rows = [
-        (
-            r.short_id,
-            ", ".join([tables.title(r.model), *tables.marks(r.columns)]),
-            r.phase,
-            _world(r),
-            f"{r.batch_size} x {r.image_size}",
-            f"{r.compute_type}/{r.allreduce_type}",
-            r.schedule,
-            f"{r.comm} ({r.data_plane})",
-            f"{r.warmup_steps} + {r.measured_steps}",
-            r.stop_reason or "-",
-            r.status if not r.status_reason else f"{r.status}: {r.status_reason}",
-            r.checks or "-",
+Ranks = Mapping[str, Examined | HvdbError]
+"""UUID of a run -> what its ranks are like, or why that cannot be told."""
+
+
+def _evidence(measured: Measured, ranks: Ranks) -> list[Evidence]:
+    found = []
+    for cell in measured.subjects:
+        if cell.kind != "full":
+            continue
+        run = measured.newest(cell)
+        kind = [run.columns[column] for column in REDUCTION_COLUMNS]
+        peers = [
+            other
+            for other in measured.system.runs
+            if other.phase == "full" and [other.columns[column] for column in REDUCTION_COLUMNS] == kind
+        ]
+        examined = ranks.get(run.uuid)
+        found.append(Evidence(run, cell, peers, examined if isinstance(examined, Examined) else None))
+    return found
+
+
+def _largest_loss(run: Run) -> str:
+    lost = {
+        part: figure
+        for part, figure in run.decomposition.items()
+        if part != "efficiency" and figure.fraction > 0 and not figure.unresolved
+    }
+    if not lost:
+        return "No part of the loss is resolved."
+    part = max(lost, key=lambda name: lost[name].fraction)
+    return f"The largest part of the loss is {COMPONENTS.get(part, part)}: {share(lost[part])} of the step."
+
+
+def _bound(cell: Cell, run: Run) -> str:
+    if cell.ring_bound is not None and cell.ranks > 1:
+        return (
+            f"Bound: {tables.percent(cell.ring_bound)} %, if reductions hid behind backward as far as they can "
+            "(an estimate from stored times)."
         )
-        for r in runs
+    roofline = run.number("bound.step_seconds")
+    if roofline and cell.ranks == 1:
+        rate = tables.number(run.batch_size / roofline)
+        return f"Bound: {rate} images/s, the roofline of the device's data sheet with no operations fused."
+    return "No bound is known: the store lacks the times or the data sheet that one is made of."
+
+
+def _answer(cell: Cell, run: Run, cells: Sequence[Cell]) -> Section:
+    c = cell.configuration
+    what = ", ".join([tables.title(cell.model), *tables.marks(c)])
+    how = f"{c['compute_type']}, batch {c['batch_size']} per rank, {c['device']}"
+    rate = f"{tables.estimate(cell.images_per_second)} images/s"
+    bound = _bound(cell, run)
+    if cell.ranks == 1:
+        return Section(f"How fast does {what} train on one rank ({how})?", [Paragraph(f"{rate}. {bound}")])
+    question = f"How well does {what} scale to {cell.ranks} ranks ({how}, {c['schedule']} schedule over {c['comm']})?"
+    if cell.efficiency is None:
+        said = f"{rate}; there is no baseline of one rank in the session, so the efficiency is not known."
+        return Section(question, [Paragraph(said)])
+    alone = [o for o in cells if o.kind == "solo" and o.configuration == c and o.allocation == cell.allocation]
+    most = f" of {tables.number(alone[0].images_per_second.value * cell.ranks)} that perfect scaling would give"
+    reached = tables.estimate(cell.efficiency, 100.0, lambda value: f"{value:.1f}").replace(" ", " % ", 1)
+    reached += "" if "%" in reached else " %"
+    said = f"{reached}: {rate}{most if alone else ''}. {bound} {_largest_loss(run) if run.decomposition else ''}"
+    return Section(question, [Paragraph(said)])
+
+
+def _answers(parts: Sequence[Measured]) -> Section:
+    answers = []
+    for measured in parts:
+        for cell in measured.subjects:
+            answer = _answer(cell, measured.newest(cell), measured.cells)
+            if len(parts) > 1:
+                answer = Section(f"{answer.title} System {measured.system.letter}", answer.blocks)
+            answers.append(answer)
+    shown, more = first(answers, MOST_SUBJECTS, "configurations")
+    blocks = [Paragraph(more)] if more else []
+    return Section("Question and answer", blocks or ([] if answers else [Paragraph("No run was taken.")]), shown)
+
+
+def _next(evidence: Sequence[Evidence]) -> Section:
+    lines = [line for one in evidence for line in advice.advise(one)]
+    nothing = Paragraph("Nothing stands out: no resolved part of the step and no other measured figure calls for it.")
+    return Section("What to try next", bullets(lines) or [nothing])
+
+
+def _scaling_figure(measured: Measured) -> Figure:
+    models = list(dict.fromkeys(cell.model for cell in measured.cells))[:MOST_PANELS]
+
+    def draw(path: Path) -> Path:
+        from hvdb import plot_scaling
+
+        return plot_scaling.draw([cell for cell in measured.cells if cell.model in models], published.load(), path)
+
+    return Figure("Images per second and scaling efficiency against ranks, beside the published points", draw)
+
+
+def _scaling(measured: Measured, title: str) -> Section:
+    if not measured.cells:
+        return Section(title)
+    lines = [f"Note: {line}" for line in efficiency.notes(measured.cells, measured.system.runs)]
+    blocks: list[Block] = [
+        _scaling_figure(measured),
+        Table(tables.EFFICIENCY_HEADER, tables.efficiency_rows(measured.cells)),
+        *bullets([*tables.EFFICIENCY_NOTES, *lines]),
     ]
-    header = (
-        "run",
-        "model",
-        "phase",
-        "world",
-        "batch x image",
-        "compute/reduce type",
-        "schedule",
-        "transport",
-        "steps (warm-up + measured)",
-        "stopped because",
-        "status",
-        "checks",
-    )
-    return tables.markdown_table(header, rows, first_is_code=True)
+    beside = tables.published_rows(published.load(), list(dict.fromkeys(cell.model for cell in measured.cells)))
+    if beside:
+        blocks.append(Paragraph(f"Published beside it (other hardware; sources in {data.named(data.PUBLISHED)}):"))
+        blocks.append(Table(tables.PUBLISHED_HEADER, beside))
+    return Section(title, blocks)
 
 
-def _decomposition_table(run: Run) -> str:
+def _titles(run: Run) -> dict[str, str]:
+    return COMPONENTS | {name: name for name in run.decomposition if name not in COMPONENTS}
+
+
+def _decomposition(run: Run) -> Section:
     rows = []
-    titles = COMPONENTS | {name: name for name in run.decomposition if name not in COMPONENTS}
-    for name, title in titles.items():
-        part = run.decomposition.get(name)
-        if part is not None:
-            span = "-" if part.low is None or part.high is None else f"{100 * part.low:.1f} to {100 * part.high:.1f}"
-            share = f"{100 * part.fraction:.1f}"
-            shown = f"not resolved ({share})" if part.unresolved else share
-            rows.append((title, shown, span, f"{1000 * part.seconds:.1f}"))
-    return tables.markdown_table(("part of the step", "% of step", "95 % interval", "ms"), rows)
+    for part, title in _titles(run).items():
+        figure = run.decomposition.get(part)
+        if figure is not None:
+            known = figure.low is not None and figure.high is not None
+            span = f"{100 * figure.low:.1f} to {100 * figure.high:.1f}" if known else "-"
+            size = f"{100 * figure.fraction:.1f}"
+            shown = f"not resolved ({size})" if figure.unresolved else size
+            rows.append((title, shown, span, f"{1000 * figure.seconds:.1f}"))
+    header = ("part of the step", "% of step", "95 % interval", "ms")
+    return Section(f"{name(run)}, {world(run)}, run {run.short_id}", [Table(header, rows)])
 
 
-def _memory_table(runs: Sequence[Run]) -> str:
+def _others(runs: Sequence[Run]) -> list[Block]:
+    """One row for each run, without intervals."""
+    if not runs:
+        return []
     rows = []
     for run in runs:
-        for rank in run.ranks:
-            planned, base, peak = rank["planned_bytes"], rank["baseline_bytes"], rank["peak_bytes"]
-            if planned and peak:
-                own = peak - (base or 0)
-                rows.append(
-                    (
-                        run.short_id,
-                        str(rank["rank"]),
-                        rank["host"],
-                        f"{planned / MIB:.0f}",
-                        f"{own / MIB:.0f}",
-                        f"{own / planned:.2f}",
-                    )
-                )
-    if not rows:
-        return ""
-    header = ("run", "rank", "host", "planned MiB", "peak over baseline MiB", "peak / plan")
-    return "\n## Memory\n\n" + tables.markdown_table(header, rows, first_is_code=True) + "\n"
-
-
-def _provenance_table(runs: Sequence[Run]) -> str:
-    keys = sorted({key for run in runs for key in run.provenance})
-    rows = []
-    for key in keys:
-        values = list(dict.fromkeys(run.provenance[key].value for run in runs if key in run.provenance))
-        weighty = any(run.provenance[key].in_fingerprint for run in runs if key in run.provenance)
-        rows.append((key, "yes" if weighty else "", "; ".join(values[:3]) + (" ..." if len(values) > 3 else "")))
-    return tables.markdown_table(("fact", "can change the result", "value"), rows, first_is_code=True)
-
-
-def markdown(selection: Selection, cells: Sequence[Cell], runs: Sequence[Run]) -> str:
-    """The whole page. `runs` are all runs of the store, `selection` and `cells` those of the efficiency table."""
-    models = list(dict.fromkeys(cell.model for cell in cells))
-    out = [
-        "# hvd_bench report",
-        "",
-        f"{len(runs)} runs in {len({r.session_uuid for r in runs})} sessions, "
-        f"{printable.markdown(runs[0].started_utc)} to {printable.markdown(runs[-1].started_utc)} (UTC)."
-        if runs
-        else "No runs.",
-        "",
+        parts = [run.decomposition.get(part) for part in COMPONENTS]
+        shares = ["-" if p is None else f"{100 * p.fraction:.1f}{' ?' if p.unresolved else ''}" for p in parts]
+        rows.append((run.short_id, f"{name(run)}, {world(run)}", *shares))
+    header = ("run", "of", *(f"{title} %" for title in COMPONENTS.values()))
+    return [
+        Paragraph("The other runs, in % of the step; ?: not resolved."),
+        Table(header, rows, first_is_code=True),
     ]
-    out += ["## Scaling efficiency", ""]
-    if cells:
-        out += [tables.markdown_table(tables.EFFICIENCY_HEADER, tables.efficiency_rows(cells)), ""]
-        out += [f"- {note}" for note in tables.EFFICIENCY_NOTES]
-        out += [f"- Note: {printable.markdown(line)}" for line in efficiency.notes(cells, selection.runs)]
-    out += [f"- Left out: {printable.markdown(line)}" for line in selection.left_out]
-    beside = tables.published_rows(published.load(), models)
-    if beside:
-        out += ["", "Published beside it (other hardware; sources in `results/published.csv`):", ""]
-        out += [tables.markdown_table(tables.PUBLISHED_HEADER, beside)]
-    explained = [run for run in selection.runs if run.decomposition]
-    if explained:
-        out += ["", "## Where the step time goes"]
-        for run in explained:
-            words = ", ".join([tables.title(run.model), *tables.marks(run.columns), _world(run)])
-            out += ["", f"### {printable.markdown(words)}, run {printable.code(run.short_id)}", ""]
-            out += [_decomposition_table(run)]
-    out += [_memory_table(selection.runs)]
-    out += ["## Runs", "", _runs_table(runs), "", "## Provenance", "", _provenance_table(runs), ""]
-    out += ["## Command lines", ""]
-    out += [*printable.code_block(dict.fromkeys(run.session["command_line"] for run in runs)), ""]
-    return "\n".join(out)
+
+
+def _waterfall(measured: Measured, title: str) -> list[Section]:
+    explained = [run for run in measured.system.runs if run.decomposition]
+    if not explained:
+        return []
+    newest = {run.uuid for _, run in measured.reducing[:MOST_SUBJECTS]}
+    leading = [run for run in explained if run.uuid in newest]
+    panels = [run for run in leading if "efficiency" in run.decomposition][:MOST_PANELS]
+
+    def draw(path: Path) -> Path:
+        from hvdb import plot_waterfall
+
+        return plot_waterfall.draw(panels, path)
+
+    about = "From the ideal step down to the efficiency that was reached"
+    figures: list[Block] = [Figure(about, draw)] if panels else []
+    rest = _others([run for run in explained if run.uuid not in newest])
+    return [Section(title, [*figures, *rest], [_decomposition(run) for run in leading])]
+
+
+def _ranks_of(run: Run, examined: Examined | HvdbError) -> Section:
+    if isinstance(examined, HvdbError):
+        return Section(f"{name(run)}, {world(run)}, run {run.short_id}", [Paragraph(f"Cannot be told: {examined}.")])
+
+    def draw(path: Path) -> Path:
+        from hvdb import plot_ranks
+
+        return plot_ranks.draw(plot_ranks.picture(examined, rank_report.THRESHOLD), examined.findings, path, run.uuid)
+
+    rows = rank_report.rows(examined)
+    found = examined.findings
+    stands_out = found.slow_nodes or found.slow_ranks or found.unclear_ranks
+    more = f"The slowest {SHOWN_RANKS} of {len(rows)} ranks ({data.called('ranks')} --all shows them all):"
+    return Section(
+        f"{name(run)}, {world(run)}, run {run.short_id}",
+        [
+            *bullets([*rank_report.conclusions(examined, rank_report.THRESHOLD), *examined.notes]),
+            *([Figure("Own work of every rank against time, and the median of each rank", draw)] if stands_out else []),
+            *([Paragraph(more)] if len(rows) > SHOWN_RANKS else []),
+            Table(rank_report.HEADER, rows[:SHOWN_RANKS]),
+        ],
+    )
+
+
+def _ranks(parts: Sequence[Measured], ranks: Ranks) -> list[Section]:
+    examined = [(run, ranks[run.uuid]) for one in parts for _, run in one.reducing if run.uuid in ranks]
+    if not examined:
+        return []
+    how = (
+        "Own work of the ranks (forward and backward, which wait for nobody) in the newest run on the most ranks of "
+        f"each configuration; {data.called('ranks')} examines the others."
+    )
+    return [Section("Ranks", [Paragraph(how)], [_ranks_of(*one) for one in examined])]
+
+
+def _lead(runs: Sequence[Run], parts: Sequence[Measured]) -> str:
+    if not runs:
+        return "No runs."
+    sessions = len({run.session_uuid for run in runs})
+    told = (
+        f"{len(runs)} run{'s' if len(runs) > 1 else ''} in {sessions} session{'s' if sessions > 1 else ''}, "
+        f"{runs[0].started_utc} to {runs[-1].started_utc} (UTC)"
+    )
+    machines = [
+        f"on {one.system.machine}" if len(parts) == 1 else f"system {one.system.letter}: {one.system.machine}"
+        for one in parts
+    ]
+    return "; ".join([told, *machines]) + "."
+
+
+def document(
+    found: Sequence[Run], selection: Selection, parts: Sequence[Measured], ranks: Ranks, profiled: Sequence[Run]
+) -> Document:
+    """The report.
+
+    found: all runs of the stores, which are listed. selection: those that count, `parts`: by system. ranks: the
+    examined runs. profiled: runs whose operations may be shown.
+    """
+    evidence = [one for measured in parts for one in _evidence(measured, ranks)]
+    sections = [_answers(parts), _next(evidence)]
+    for measured in parts:
+        of = f", system {measured.system.letter}" if len(parts) > 1 else ""
+        sections.append(_scaling(measured, f"Scaling efficiency{of}"))
+        sections += _waterfall(measured, f"Where the step time goes{of}")
+    sections += _ranks(parts, ranks)
+    sections += report_facts.operations(profiled)
+    sections += report_facts.timelines(found)
+    sections += report_facts.differences([one.system for one in parts])
+    sections += report_facts.memory(selection.runs)
+    records = report_facts.runs(found)
+    left_out = bullets([f"Left out of all figures above: {line}" for line in selection.left_out])
+    sections.append(Section(records.title, [*left_out, *records.blocks]))
+    sections += [report_facts.provenance(found), report_facts.commands(found)]
+    return Document("hvd_bench report", _lead(found, parts), sections)

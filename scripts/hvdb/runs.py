@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sqlite3
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -101,6 +102,14 @@ class Run:
         """The value of one row of provenance, or ""."""
         found = self.provenance.get(key)
         return found.value if found else ""
+
+    def number(self, key: str) -> float | None:
+        """The value of one row of provenance if it is a number above zero, else None."""
+        try:
+            value = float(self.fact(key))
+        except ValueError:
+            return None
+        return value if 0 < value < math.inf else None
 
     def step_seconds_series(self) -> np.ndarray:
         """Step time per sample in seconds: the maximum over ranks, sample by sample. Empty without samples."""

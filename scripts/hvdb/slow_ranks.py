@@ -76,15 +76,14 @@ class Findings:
 def _medians_of_others(values: np.ndarray) -> np.ndarray:
     """For each entry of `values` (members, steps), the median over the other members of its step; the same shape."""
     members = len(values)
-    order = np.argsort(values, axis=0, kind="stable")
-    ordered = np.take_along_axis(values, order, axis=0)
-    places = np.empty_like(order)
-    np.put_along_axis(places, order, np.arange(members)[:, None], axis=0)
+    low = (members - 2) // 2
+    # Sorted at the three places that count, which is much faster than sorting all.
+    ordered = np.partition(values, range(low, min(low + 3, members)), axis=0)
 
     def among_others(position: int) -> np.ndarray:
-        return np.where(position < places, ordered[position], ordered[min(position + 1, members - 1)])
+        return np.where(values > ordered[position], ordered[position], ordered[min(position + 1, members - 1)])
 
-    return (among_others((members - 2) // 2) + among_others((members - 1) // 2)) / 2
+    return (among_others(low) + among_others((members - 1) // 2)) / 2
 
 
 def log_ratios(seconds: np.ndarray) -> np.ndarray:

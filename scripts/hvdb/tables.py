@@ -33,6 +33,8 @@ EFFICIENCY_HEADER = (
 )
 
 
+# "", "-", "-0.4", "12.3 GB/s", "1 of 2", "98.1 [96.5, 99.7]", "100 (baseline)"
+FIGURE = re.compile(r"-?|-?\d[\d.,]*( \S+)?( \d+)?( [\[(].*)?")
 SHRUNK = re.compile(r"(.+)-div(\d+)")
 
 
@@ -139,11 +141,16 @@ def published_rows(points: Sequence[PublishedPoint], models: Sequence[str]) -> l
 PUBLISHED_HEADER = ("model", "GPUs", "images/s", "efficiency %", "network", "reduction", "hardware")
 
 
+def numeric_columns(rows: Sequence[Sequence[str]], columns: int) -> list[bool]:
+    """Which of the columns hold figures, which are aligned to the right."""
+    return [all(FIGURE.fullmatch(row[i]) for row in rows) for i in range(columns)]
+
+
 def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Columns aligned with two spaces between them; figures to the right, words to the left. Made printable."""
     table = [tuple(map(printable.terminal, row)) for row in (header, *rows)]
     widths = [max(len(row[i]) for row in table) for i in range(len(header))]
-    right = [all(row[i][:1].isdigit() or row[i][:1] in "-" for row in rows) for i in range(len(header))]
+    right = numeric_columns(rows, len(header))
     lines = [
         "  ".join(cell.rjust(w) if r else cell.ljust(w) for cell, w, r in zip(row, widths, right, strict=True)).rstrip()
         for row in table

@@ -45,6 +45,7 @@ class SessionSpec:
     )
     operations: list = field(default_factory=list)
     reduce_seconds: float = 0.1
+    ranks_per_host: int = 1 << 20
 
 
 def insert(connection: sqlite3.Connection, table: str, **row: object) -> None:
@@ -91,7 +92,7 @@ def add_session(connection: sqlite3.Connection, spec: SessionSpec, rng: np.rando
             "data_plane": "shm" if phase == "full" else "none",
             "world_size": world,
             "allocation_size": spec.ranks,
-            "nodes": 1,
+            "nodes": -(-world // spec.ranks_per_host),
             "threads": 1,
             "seed": 1,
             "traced": spec.traced,
@@ -112,8 +113,8 @@ def add_session(connection: sqlite3.Connection, spec: SessionSpec, rng: np.rando
                 "rank",
                 run_uuid=run,
                 rank=rank,
-                host="n1",
-                local_rank=rank,
+                host=f"n{1 + rank // spec.ranks_per_host}",
+                local_rank=rank % spec.ranks_per_host,
                 planned_bytes=10**9,
                 baseline_bytes=10**8,
                 peak_bytes=int(1.15 * 10**9),

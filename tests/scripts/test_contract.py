@@ -16,7 +16,7 @@ import numpy as np
 
 import synthetic_store
 
-from hvdb import efficiency, merge, plot_profile, plot_waterfall, report, runs
+from hvdb import efficiency, layer_profile, merge, plot_profile, plot_waterfall, report, runs
 
 PROGRAM = Path(os.environ.get("HVD_BENCH", "hvd_bench"))
 TINY = [
@@ -146,7 +146,7 @@ class ContractTest(unittest.TestCase):
         self.assertEqual(run.traced, 1)
         self.assertGreater(len(run.operations), 100)
         self.assertEqual([o.seq for o in run.operations], sorted(o.seq for o in run.operations))
-        self.assertGreater(plot_profile.library_fraction(run.operations), 0.0)
+        self.assertGreater(layer_profile.library_fraction(run.operations), 0.0)
         # Of the measured steps and of no others, so the operations fit into them.
         total = sum(o.seconds for o in run.operations)
         mean = float(np.mean(run.step_seconds_series()))

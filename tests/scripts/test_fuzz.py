@@ -19,6 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import fuzzed_stores
+from html_check import Page
 
 from synthetic_store import REPOSITORY
 
@@ -127,7 +128,10 @@ class Fuzz(unittest.TestCase):
             ("rerun", self.run_id[:8], self.db),
             ("reproduce", "horovod-512", "--db", self.db, "--device", "cpu"),
         ]
+        page = self.out / "page.html"
+        page.unlink(missing_ok=True)
         if draw:
+            commands.append(("report", self.db, "--mix-fingerprints", "-o", page))
             commands.append(("plot", self.db, "--out", self.out, "--mix-fingerprints"))
             commands.append(("ranks", self.db, "--json", "--out", self.out))
             commands.append(("history", self.db, "--plot", self.out / "history.png"))
@@ -136,6 +140,8 @@ class Fuzz(unittest.TestCase):
             code, out, err = call(program.main, *words)
             judge(words, code, out, err)
             codes[words[0]] = code, err
+        if page.exists() and (faults := Page(page.read_text(encoding="utf-8")).faults()):
+            raise Finding(f"in the HTML report: {faults[:5]}")
         if codes["merge"][0] == 0:
             try:
                 runs.load([merged])

@@ -11,6 +11,8 @@ import tempfile
 import unittest
 from pathlib import Path
 
+from html_check import Page
+
 from synthetic_store import SessionSpec, make
 
 from hvdb import printable
@@ -85,12 +87,22 @@ class HostileStore(unittest.TestCase):
         self.assertGreater(len(table), 20)
         for line in table:
             bars = re.findall(r"(?<!\\)\|", re.sub(r"\\\\", "", line))
-            self.assertIn(len(bars), (4, 5, 7, 8, 13), line)
+            self.assertIn(len(bars), (4, 5, 6, 7, 8, 9, 11, 13), line)
         self.assertEqual(page.count("<script"), page.count("````\n\\x1b[2J"), "in the block of code only")
         prose, block = page.split("## Command lines\n\n")
         for markup in ("```", "~~", " *d", "__e", "](", "://", "$\\", "@"):
             self.assertNotIn(markup, prose.replace(f"\\{markup[0]}", ""), markup)
         self.assertRegex(block, r"^````\n[^\n]*\n````\n$")
+
+    def test_html_holds_only_what_its_writer_makes(self) -> None:
+        page = self.folder / "page.html"
+        self.run_script("report", self.db, "-o", page)
+        text = page.read_text(encoding="utf-8")
+        self.assertNotRegex(text, CONTROLS)
+        read = Page(text)
+        self.assertEqual(read.faults(), [])
+        self.assertGreater(read.text.count("<script>x</script>"), 20, "shown as text")
+        self.assertEqual(read.drawings, 3)
 
     def test_plots_show_formulas_as_text_and_lie_in_their_folder(self) -> None:
         """`$\\frac$` is no formula that matplotlib can draw, and the model's name is no path."""

@@ -12,7 +12,19 @@ from unittest import mock
 
 from synthetic_store import REPOSITORY, SessionSpec, make
 
-from hvdb import efficiency, figure, plot_profile, plot_scaling, plot_waterfall, published, report, runs
+from hvdb import (
+    efficiency,
+    figure,
+    layer_profile,
+    markdown_page,
+    plot_profile,
+    plot_scaling,
+    plot_waterfall,
+    published,
+    report,
+    runs,
+    systems,
+)
 from hvdb.bootstrap import Estimate
 from hvdb.errors import HvdbError
 
@@ -43,7 +55,10 @@ class PlotTest(unittest.TestCase):
             SessionSpec(model="vgg16", traced=1, phases=("full",), operations=OPERATIONS),
         )
         cls.runs = runs.load([cls.folder / "a.db"])
-        cls.cells = efficiency.cells(efficiency.select(cls.runs).runs)
+        chosen = efficiency.select(cls.runs).runs
+        cls.cells = efficiency.cells(chosen)
+        (system,) = systems.of(chosen)
+        cls.measured = report.Measured(system, cls.cells)
 
     @classmethod
     def tearDownClass(cls) -> None:
@@ -92,7 +107,7 @@ class PlotTest(unittest.TestCase):
         self.assertEqual(len(axes.patches), 1 + len(run.decomposition) - len(unresolved), "the ideal, and a bar each")
         self.assertEqual([text.get_text() for text in axes.texts].count("not\nresolved"), 2)
 
-        page = report.markdown(efficiency.select(self.runs), self.cells, self.runs)
+        page = markdown_page.text(report.document(self.runs, efficiency.select(self.runs), [self.measured], {}, []))
         self.assertIn("| residual | not resolved (0.5) | -0.1 to 1.1 |", page)
         self.assertIn("| waiting for stragglers | 2.0 | 1.4 to 2.6 |", page)
 
@@ -111,10 +126,10 @@ class PlotTest(unittest.TestCase):
     def test_profile(self) -> None:
         (profiled,) = (run for run in self.runs if run.operations)
         self.assertEqual(
-            [(s.kind, s.count) for s in plot_profile.shares(profiled.operations)],
+            [(s.kind, s.count) for s in layer_profile.shares(profiled.operations)],
             [("conv", 2), ("softmax", 1), ("relu", 1)],
         )
-        self.assertAlmostEqual(plot_profile.library_fraction(profiled.operations), 0.004 / 0.010)
+        self.assertAlmostEqual(layer_profile.library_fraction(profiled.operations), 0.004 / 0.010)
         path = plot_profile.draw(profiled, self.folder / "profile.png")
         self.assertEqual(self.ids(path), {profiled.uuid})
 

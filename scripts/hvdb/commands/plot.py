@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from hvdb import printable, progress, published
+from hvdb import layer_profile, printable, progress, published
 from hvdb.commands import new_parser, selection
 from hvdb.errors import EXIT_GOOD
 
@@ -29,20 +29,18 @@ def run(arguments: argparse.Namespace) -> int:
 
     found, chosen, cells = selection.choose(arguments)
     traced = [run for run in found if run.operations and (not arguments.model or run.model in arguments.model)]
-    profiled = [run for run in traced if plot_profile.takes_time(run)]
     explained = [run for run in chosen.runs if "efficiency" in run.decomposition]
-    if not profiled:
+    if not layer_profile.newest(traced):
         selection.require_cells(cells, chosen)
     points = [] if arguments.no_published else published.load()
-    newest = {run.model: run for run in profiled}
     figures = []
     for form in arguments.format or ["png"]:
         if cells:
             figures.append((plot_scaling.draw, (cells, points, arguments.out / f"scaling.{form}")))
         if explained:
             figures.append((plot_waterfall.draw, (explained, arguments.out / f"waterfall.{form}")))
-        for model, run in newest.items():
-            file = printable.file_in(arguments.out, "profile_", model, f".{form}")
+        for run in layer_profile.newest(traced):
+            file = printable.file_in(arguments.out, "profile_", run.model, f".{form}")
             figures.append((plot_profile.draw, (run, file)))
     with progress.shown(f"drawing {len(figures)} figures") as step:
         drawn = []
@@ -54,6 +52,6 @@ def run(arguments: argparse.Namespace) -> int:
     for line in chosen.left_out:
         printable.say(f"left out of scaling and waterfall: {line}", sys.stderr)
     for run in traced:
-        if not plot_profile.takes_time(run):
+        if not layer_profile.takes_time(run):
             printable.say(f"left out: the profile of run {run.short_id}: its operations take no time", sys.stderr)
     return EXIT_GOOD

@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from hvdb import comparable, efficiency, printable, rank_work, runs, tables
-from hvdb.bootstrap import Estimate
+from hvdb import comparable, efficiency, printable, rank_report, rank_work, runs, tables
 from hvdb.commands import new_parser
 from hvdb.commands import selection as choice
 from hvdb.errors import (
@@ -22,15 +21,12 @@ from hvdb.errors import (
     EXIT_INCONCLUSIVE,
     EXIT_NOT_COMPARABLE,
     HvdbError,
-    NotComparable,
 )
-from hvdb.rank_work import CannotTell, Examined
+from hvdb.rank_report import SHOWN_RANKS
+from hvdb.rank_work import Examined
 from hvdb.runs import Run
-from hvdb.slow_ranks import CONFIDENCE, Finding
+from hvdb.slow_ranks import CONFIDENCE
 
-SHOWN_RANKS = 16
-LONGEST_HOST = 48  # characters shown of the name of a host
-HEADER = ("rank", "host", "node", "device", "ms", f"slower % [{100 * CONFIDENCE:g} %]", "verdict")
 # The code of several runs is the first of these that one of them has.
 EXITS = (EXIT_CHECK_FAILED, EXIT_NOT_COMPARABLE, EXIT_INCONCLUSIVE, EXIT_GOOD)
 
@@ -69,9 +65,9 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--threshold",
         type=_percent,
-        default=2.0,
+        default=100 * rank_report.THRESHOLD,
         metavar="PERCENT",
-        help="by how much a rank must be slower to be called slow (default: 2)",
+        help="by how much a rank must be slower to be called slow (default: %(default)g)",
     )
     made.add_argument(
         "--seed", type=_seed, metavar="N", default=1, help="of the simulation behind the test (default: 1)"
@@ -115,118 +111,14 @@ def select(found: Sequence[Run], arguments: argparse.Namespace) -> efficiency.Se
     return efficiency.Selection(chosen, left_out)
 
 
-def verdict(examined: Examined, rank: int) -> str:
-    """One word or two about a rank, for a table."""
-    found = examined.findings
-    if examined.hosts and examined.hosts[rank] in found.slow_nodes:
-        return "slow node"
-    return "slow" if rank in found.slow_ranks else "unclear" if rank in found.unclear_ranks else "ok"
-
-
-def short(host: str) -> str:
-    """The name of a host, made printable and cut if it is very long."""
-    name = printable.terminal(host)
-    return name if len(name) <= LONGEST_HOST else f"{name[: LONGEST_HOST - 1]}…"
-
-
-def _slower(finding: Finding) -> str:
-    """`5.1 [4.6, 5.7]`, in %."""
-    return tables.estimate(
-        Estimate(finding.slower, finding.low, finding.high), 100.0, lambda value: f"{round(value, 1) + 0:.1f}"
-    )
-
-
-def _amount(finding: Finding) -> str:
-    """`5.1 % [4.6, 5.7]`."""
-    return _slower(finding).replace(" [", " % [", 1)
-
-
-def title(examined: Examined) -> str:
-    """The run in one line."""
-    run, samples = examined.run, examined.seconds.shape[1]
-    words = [tables.title(run.model), *tables.marks(run.columns), f"batch {run.batch_size}", run.compute_type]
-    if models := run.fact("gpu.name"):
-        words.append(models)
-    nodes = f" on {run.nodes} nodes" if run.nodes > 1 else ""
-    words.append(f"phase {run.phase}, {run.world_size} ranks{nodes}, {samples} samples of each")
-    return f"run {run.short_id} of {run.started_utc}: {', '.join(words)}"
-
-
-def rows(examined: Examined) -> list[tuple[str, ...]]:
-    """One tuple of strings per rank, under HEADER, the slowest first. ms: the median of its own work."""
-    nodes = {host: str(number) for number, host in enumerate(dict.fromkeys(examined.hosts))}
-    medians = 1000.0 * np.median(examined.seconds, axis=1)
-    made = []
-    for rank in examined.findings.slowest_first:
-        host = examined.hosts[rank] if examined.hosts else "?"
-        made.append(
-            (
-                str(rank),
-                short(host),
-                nodes.get(host, "?"),
-                examined.devices[rank],
-                tables.number(medians[rank]),
-                _slower(examined.findings.ranks[rank]),
-                verdict(examined, rank),
-            )
-        )
-    return made
-
-
-def _doubt(finding: Finding, threshold: float) -> str:
-    """Why a rank that is slower by `threshold` or more is not accused."""
-    if finding.low < threshold:
-        return f"its interval reaches below {100 * threshold:g} %; more samples may tell"
-    return "the others differ from each other too much, or too few of its samples are independent"
-
-
-def _some(lines: Sequence[str], what: str) -> list[str]:
-    """At most SHOWN_RANKS of `lines`, and how many more there are."""
-    more = len(lines) - SHOWN_RANKS
-    return [*lines[:SHOWN_RANKS], *([f"and {more} more {what}"] if more > 0 else [])]
-
-
-def conclusions(examined: Examined, threshold: float) -> list[str]:
-    """The closing lines: who is slow, who may be, or that nobody is."""
-    found = examined.findings
-
-    def name(rank: int) -> str:
-        where = [f"host {short(examined.hosts[rank])}"] if examined.hosts else []
-        return f"rank {rank} ({', '.join([*where, examined.devices[rank]])})"
-
-    nodes = [
-        f"all {examined.hosts.count(host)} ranks of node {short(host)} are slow: "
-        f"the node is {_amount(found.nodes[host])} slower than the median of the other nodes"
-        for host in found.slow_nodes
-    ]
-    slow = [
-        f"{name(rank)} is {_amount(found.ranks[rank])} slower than the median of the other ranks"
-        for rank in found.slowest_first
-        if rank in found.slow_ranks
-    ]
-    unclear = [
-        f"{name(rank)} may be slow, by {_amount(found.ranks[rank])}: {_doubt(found.ranks[rank], threshold)}"
-        for rank in found.slowest_first
-        if rank in found.unclear_ranks
-    ]
-    said = [*_some(nodes, "nodes"), *_some(slow, "slow ranks"), *_some(unclear, "ranks that may be slow")]
-    if said:
-        return said
-    nobody = f"no rank is slower than the others by {100 * threshold:g} % or more"
-    reach = max(finding.high for finding in found.ranks)
-    return [
-        nobody if reach < threshold else f"{nobody}, as far as can be told: intervals reach up to {100 * reach:.1f} %"
-    ]
-
-
 def text(examined: Examined, threshold: float, shown: int | None) -> list[str]:
     """The lines about one run: title, table of the `shown` slowest ranks (None: of all), conclusions and notes."""
-    table = rows(examined)
-    said = [title(examined), f"own work: {examined.kind} ({rank_work.OWN_WORK[examined.kind]})"]
-    said += tables.text_table(HEADER, table[:shown]).splitlines()
+    table = rank_report.rows(examined)
+    said = [rank_report.title(examined), f"own work: {examined.kind} ({rank_work.OWN_WORK[examined.kind]})"]
+    said += tables.text_table(rank_report.HEADER, table[:shown]).splitlines()
     if shown is not None and len(table) > shown:
         said.append(f"the slowest {shown} of {len(table)} ranks (--all shows them all)")
-    return [*said, *conclusions(examined, threshold), *(f"note: {line}" for line in examined.notes)]
+    return [*said, *rank_report.conclusions(examined, threshold), *(f"note: {line}" for line in examined.notes)]
 
 
 def document(examined: Examined) -> dict[str, Any]:
@@ -246,7 +138,7 @@ def document(examined: Examined) -> dict[str, Any]:
                 "device": examined.devices[rank],
                 "median_seconds": float(medians[rank]),
                 **dataclasses.asdict(finding),
-                "verdict": verdict(examined, rank),
+                "verdict": rank_report.verdict(examined, rank),
             }
             for rank, finding in enumerate(found.ranks)
         ],
@@ -263,7 +155,7 @@ def _draw(examined: Examined, threshold: float, folder: Path, forms: Sequence[st
     from hvdb import plot_ranks  # matplotlib is slow to import
 
     run = examined.run
-    picture = plot_ranks.Picture(title(examined), examined.kind, examined.seconds, examined.hosts, threshold)
+    picture = plot_ranks.picture(examined, threshold)
     files = [printable.file_in(folder, "ranks_", f"{run.phase}_{run.short_id}", f".{form}") for form in forms]
     return [plot_ranks.draw(picture, examined.findings, file, run.uuid) for file in files]
 
@@ -273,19 +165,10 @@ def run(arguments: argparse.Namespace) -> int:
     threshold = arguments.threshold / 100
     selection = select(choice.load(arguments.stores), arguments)
     refused: dict[str, HvdbError] = {}
-    wanted = []
-    for run in selection.runs:
-        try:
-            wanted.append((run, rank_work.kind_of(run)))
-        except CannotTell as error:
-            refused[run.uuid] = error
     documents, codes = [], set()
-    kinds = {run.uuid: kind for run, kind in wanted}
-    for run, by_rank in runs.samples_of_ranks(wanted):
-        try:
-            examined = rank_work.examine(run, kinds[run.uuid], by_rank, threshold, arguments.seed)
-        except (CannotTell, NotComparable) as error:
-            refused[run.uuid] = error
+    for run, examined in rank_work.examine_all(selection.runs, threshold, arguments.seed):
+        if isinstance(examined, HvdbError):
+            refused[run.uuid] = examined
             continue
         if codes and not arguments.json:
             print()

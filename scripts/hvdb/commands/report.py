@@ -1,33 +1,75 @@
-"""hvdb report: one or more stores as a Markdown page."""
+"""hvdb report: one or more stores as a Markdown page or as one HTML file."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
 
-from hvdb import printable, progress, report, store, whole_file
+from hvdb import (
+    document,
+    html_page,
+    markdown_page,
+    printable,
+    progress,
+    rank_report,
+    rank_work,
+    report,
+    store,
+    systems,
+    whole_file,
+)
 from hvdb.commands import new_parser, selection
 from hvdb.errors import EXIT_GOOD, HvdbError
+
+HTML = (".html", ".htm")
 
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    made = new_parser("report", "One or more stores as a Markdown page.")
+    made = new_parser(
+        "report",
+        "One or more stores as a page: answers with intervals and bounds, what to try next, tables, provenance. HTML "
+        "is one file with figures that needs nothing else; Markdown has the same without figures.",
+    )
     selection.add_options(made)
-    made.add_argument("-o", "--output", type=Path, metavar="FILE", help="file to write (default: standard output)")
+    made.add_argument(
+        "-o",
+        "--output",
+        type=Path,
+        action="append",
+        metavar="FILE",
+        help="file to write, HTML if its name ends in .html, else Markdown; may be given several times "
+        "(default: Markdown on standard output)",
+    )
     return made
+
+
+def build(arguments: argparse.Namespace) -> document.Document:
+    """The report that was asked for. Errors: HvdbError, StoreError, NotComparable."""
+    found, chosen = selection.pick(arguments)
+    parts = [report.Measured(system, selection.cells(system.runs, arguments)) for system in systems.of(chosen.runs)]
+    reducing = [run for measured in parts for _, run in measured.reducing]
+    with progress.shown("comparing the ranks"):
+        ranks = {run.uuid: examined for run, examined in rank_work.examine_all(reducing, rank_report.THRESHOLD)}
+    profiled = [
+        run for run in found if run.origin == arguments.origin and (not arguments.model or run.model in arguments.model)
+    ]
+    return report.document(found, chosen, parts, ranks, profiled)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints or writes the page; returns the exit code."""
-    found, chosen, cells = selection.choose(arguments)
-    with progress.shown("writing the page"):
-        page = report.markdown(chosen, cells, found)
-    if arguments.output:
-        if store.is_database(arguments.output):
-            raise HvdbError(f"{arguments.output}: is a database, which -o would replace; name another file")
-        whole_file.write_text(arguments.output, page)
-        printable.say(arguments.output)
-    else:
-        print(page, end="")
+    files = arguments.output or []
+    for file in files:
+        if store.is_database(file):
+            raise HvdbError(f"{file}: is a database, which -o would replace; name another file")
+    page = build(arguments)
+    for file in files:
+        writer = html_page if file.suffix.lower() in HTML else markdown_page
+        with progress.shown("writing the page"):
+            text = writer.text(page)
+        whole_file.write_text(file, text)
+        printable.say(file)
+    if not files:
+        print(markdown_page.text(page), end="")
     return EXIT_GOOD

@@ -36,27 +36,33 @@ def load(stores: Sequence[Path]) -> list[runs.Run]:
         return runs.load(stores, step)
 
 
-def choose(arguments: argparse.Namespace) -> tuple[list[runs.Run], efficiency.Selection, list[efficiency.Cell]]:
-    """All runs of the stores, those that were asked for, and the cells of the latter.
-
-    Errors: HvdbError, StoreError, NotComparable.
-    """
+def pick(arguments: argparse.Namespace) -> tuple[list[runs.Run], efficiency.Selection]:
+    """All runs of the stores, and those that were asked for. Errors: HvdbError, StoreError, NotComparable."""
     found = load(arguments.stores)
     models = sorted({run.model for run in found})
     for model in arguments.model or []:
         if model not in models:
             raise HvdbError(f"--model {model}: the stores hold no such runs, but of {', '.join(models) or 'no model'}")
+    if arguments.run:
+        selection = efficiency.Selection([runs.find(found, prefix) for prefix in arguments.run], [])
+        efficiency.comparable.require_same_kind(selection.runs, "--run")
+        return found, selection
+    wanted = [run for run in found if not arguments.model or run.model in arguments.model]
+    return found, efficiency.select(
+        wanted, traced=arguments.traced, origin=arguments.origin, incomplete=arguments.incomplete
+    )
+
+
+def cells(chosen: Sequence[runs.Run], arguments: argparse.Namespace) -> list[efficiency.Cell]:
+    """The rows of the efficiency table, with progress on the terminal. Errors: HvdbError, NotComparable."""
     with progress.shown("computing intervals") as step:
-        if arguments.run:
-            selection = efficiency.Selection([runs.find(found, prefix) for prefix in arguments.run], [])
-            efficiency.comparable.require_same_kind(selection.runs, "--run")
-        else:
-            wanted = [run for run in found if not arguments.model or run.model in arguments.model]
-            selection = efficiency.select(
-                wanted, traced=arguments.traced, origin=arguments.origin, incomplete=arguments.incomplete
-            )
-        cells = efficiency.cells(selection.runs, mix_fingerprints=arguments.mix_fingerprints, step=step)
-    return found, selection, cells
+        return efficiency.cells(chosen, mix_fingerprints=arguments.mix_fingerprints, step=step)
+
+
+def choose(arguments: argparse.Namespace) -> tuple[list[runs.Run], efficiency.Selection, list[efficiency.Cell]]:
+    """As pick(), and the cells of the runs that were asked for."""
+    found, selection = pick(arguments)
+    return found, selection, cells(selection.runs, arguments)
 
 
 def require_cells(cells: Sequence[efficiency.Cell], selection: efficiency.Selection) -> None:

@@ -1,0 +1,265 @@
+"""What to try next: each rule turns measured evidence into one sentence with its numbers, or says nothing.
+
+A part of the step counts as evidence only if its interval does not hold 0 and it is worth the trouble (WORTHWHILE).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from hvdb import data, rank_report, tables
+from hvdb.efficiency import Cell
+from hvdb.rank_work import Examined
+from hvdb.runs import Component, Run
+
+WORTHWHILE = 0.02  # of the step
+MIB = 1024.0 * 1024.0
+FEW_BUCKETS = 2  # with so few, reductions begin when backward is nearly over
+EXPOSED = 0.8  # share of the reductions above which backward hides next to nothing
+CORES_TO_SPARE = 4  # a node with fewer cores has none to leave to the reductions
+WIDE = 0.05  # of an interval of the efficiency, from end to end
+FULL_MEMORY = 0.9  # share of a node's memory that its ranks use together
+FAR_FROM_BOUND = 1.3  # times the roofline's step
+# Sizes of buckets that must differ by this factor to tell the cost of a bucket from that of a byte, and how well two
+# costs must describe every measured time.
+DIFFERENT_SIZES, MISFIT = 1.5, 0.2
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What is known about one configuration on its most ranks.
+
+    run: of phase full, with a decomposition if there is one. cell: its row of the efficiency table. peers: runs of
+    phase full over the same ranks, nodes and transport, `run` included. examined: its ranks' own work, if known.
+    """
+
+    run: Run
+    cell: Cell
+    peers: Sequence[Run]
+    examined: Examined | None
+
+    @property
+    def where(self) -> str:
+        ranks = f"{self.run.world_size} rank{'s' if self.run.world_size > 1 else ''}"
+        return f"{tables.title(self.run.model)} on {ranks} (run {self.run.short_id})"
+
+    @property
+    def ranks_per_node(self) -> int:
+        return -(-self.run.world_size // self.run.nodes)
+
+
+@dataclass(frozen=True)
+class ReductionCost:
+    """Seconds that a reduction takes per bucket and per byte, fitted to `runs` runs."""
+
+    per_bucket: float
+    per_byte: float
+    runs: int
+
+
+def reduce_seconds(run: Run) -> float | None:
+    """Median over steps of the time in reductions, on the rank that waits least for others. None if not measured."""
+    samples = run.lowest("reduce_seconds")
+    return float(np.median(samples)) if len(samples) and np.any(samples > 0) else None
+
+
+def reduction_cost(runs: Sequence[Run]) -> ReductionCost | None:
+    """Least squares of time = per bucket x buckets + per byte x bytes, each run weighted by its own time.
+
+    None unless bucket sizes differ enough and the two costs describe every run: see DIFFERENT_SIZES and MISFIT.
+    """
+    points = []
+    for run in runs:
+        seconds = reduce_seconds(run)
+        if seconds and run.buckets and run.gradient_bytes:
+            points.append((run.buckets / seconds, run.gradient_bytes / seconds))
+    sizes = [moved / buckets for buckets, moved in points]
+    if not sizes or max(sizes) < DIFFERENT_SIZES * min(sizes):
+        return None
+    matrix = np.array(points)
+    scale = matrix.max(axis=0)
+    costs, *_ = np.linalg.lstsq(matrix / scale, np.ones(len(points)), rcond=None)
+    per_bucket, per_byte = map(float, costs / scale)
+    if min(per_bucket, per_byte) < 0 or np.abs(matrix @ (per_bucket, per_byte) - 1).max() > MISFIT:
+        return None
+    return ReductionCost(per_bucket, per_byte, len(points))
+
+
+def _part(run: Run, name: str) -> Component | None:
+    part = run.decomposition.get(name)
+    if part is None or part.low is None or part.low <= 0 or part.fraction < WORTHWHILE:
+        return None
+    return part
+
+
+def share(part: Component) -> str:
+    """`31.0 % [29.1, 32.9]`."""
+    span = "" if part.low is None or part.high is None else f" [{100 * part.low:.1f}, {100 * part.high:.1f}]"
+    return f"{100 * part.fraction:.1f} %{span}"
+
+
+def _power_of_two(value: float) -> int:
+    return 1 << max(0, int(np.ceil(np.log2(value))))
+
+
+def exposed_communication(evidence: Evidence) -> str | None:
+    """Size of the buckets, type of the reductions, or batch: whichever the cost of the reductions points to."""
+    run, part, seconds = evidence.run, _part(evidence.run, "exposed_communication"), reduce_seconds(evidence.run)
+    if part is None or seconds is None or run.schedule != "static" or not run.buckets or not run.gradient_bytes:
+        return None
+    size = run.gradient_bytes / run.buckets / MIB
+    begin = f"exposed communication is {share(part)} of the step"
+    if run.buckets <= FEW_BUCKETS and part.seconds >= EXPOSED * seconds:
+        return (
+            f"{begin}, and {100 * min(1.0, part.seconds / seconds):.0f} % of the reductions are exposed, because "
+            f"{run.buckets} bucket{'s' if run.buckets > 1 else ''} of {size:.1f} MiB can begin only when backward is "
+            f"nearly over: try smaller buckets, --bucket-mb {tables.number(size / 8)}"
+        )
+    cost = reduction_cost(evidence.peers)
+    if cost is None:
+        return (
+            f"{begin}, with {run.buckets} buckets of {size:.1f} MiB; whether latency or bandwidth is to blame shows "
+            f"with another size of buckets: measure --bucket-mb {_power_of_two(2 * size)} too"
+        )
+    latency = cost.per_bucket * run.buckets / (cost.per_bucket * run.buckets + cost.per_byte * run.gradient_bytes)
+    fitted = (
+        f"{1e3 * cost.per_bucket:.3g} ms per bucket and {1e3 * MIB * cost.per_byte:.3g} ms per MiB, fitted to "
+        f"{cost.runs} runs"
+    )
+    if latency >= 0.5:
+        return (
+            f"{begin} and the buckets of {size:.1f} MiB are latency-bound ({100 * latency:.0f} % of their time; "
+            f"{fitted}): try --bucket-mb {_power_of_two(2 * size)}"
+        )
+    begin = f"{begin} and the buckets are bandwidth-bound ({100 * (1 - latency):.0f} % of their time; {fitted})"
+    if run.device == "cuda" and run.allreduce_type == "fp32":
+        return f"{begin}: try to halve the bytes with --allreduce-dtype bf16 or fp16"
+    return f"{begin}: a larger --batch-size gives the same bytes more backward to hide behind"
+
+
+def slow_ranks(evidence: Evidence) -> str | None:
+    """A rank or node that is slower than the others, or steps that vary on all of them."""
+    found = evidence.examined.findings if evidence.examined else None
+    if found and (found.slow_nodes or found.slow_ranks):
+        said = rank_report.conclusions(evidence.examined, rank_report.THRESHOLD)[0]
+        return f"{said}: look at that machine first ({data.called('ranks')} shows every rank)"
+    part = _part(evidence.run, "stragglers")
+    if part is None or found is None or found.unclear_ranks:
+        return None
+    return (
+        f"waiting for stragglers is {share(part)} of the step, and no rank is slow all the time: steps vary on every "
+        "rank, so keep other work off the machine and measure again"
+    )
+
+
+def interference(evidence: Evidence) -> str | None:
+    """Ranks that disturb each other although nothing is reduced."""
+    run, part, cores = evidence.run, _part(evidence.run, "interference"), evidence.run.number("cpu.cores")
+    if part is None or run.device != "cpu" or not cores:
+        return None
+    begin = f"interference of the ranks is {share(part)} of the step"
+    ranks = evidence.ranks_per_node
+    if ranks * run.threads > cores:
+        return (
+            f"{begin}, and {ranks} ranks of {run.threads} threads share {cores:.0f} cores: "
+            f"try --threads {max(1, int(cores) // ranks)}, or fewer ranks on a node"
+        )
+    return (
+        f"{begin}, with a core for each of {ranks} x {run.threads} threads: they share caches and memory bandwidth; "
+        "try fewer ranks of more --threads, and see that ranks are bound to cores (mpirun --bind-to core)"
+    )
+
+
+def overlap_slowdown(evidence: Evidence) -> str | None:
+    """Reductions that take their time from cores that compute."""
+    run, part, cores = evidence.run, _part(evidence.run, "overlap_slowdown"), evidence.run.number("cpu.cores")
+    busy = evidence.ranks_per_node * run.threads
+    if part is None or run.device != "cpu" or not cores or cores < CORES_TO_SPARE or busy < cores:
+        return None
+    return (
+        f"compute slowed by overlap is {share(part)} of the step, and {evidence.ranks_per_node} x {run.threads} "
+        f"compute threads leave none of {cores:.0f} cores to the reductions: try one compute thread or rank fewer"
+    )
+
+
+def control_plane(evidence: Evidence) -> str | None:
+    """Negotiation that the static schedule does without."""
+    part = _part(evidence.run, "control_plane")
+    if part is None or evidence.run.schedule != "negotiated":
+        return None
+    return f"negotiation is {share(part)} of the step: try --schedule static, which has none"
+
+
+def unexplained(evidence: Evidence) -> str | None:
+    """A residual."""
+    part = _part(evidence.run, "residual")
+    if part is None:
+        return None
+    return f"{share(part)} of the step is not explained: record a trace of a few steps (--timeline-filename) and look"
+
+
+def wide_interval(evidence: Evidence) -> str | None:
+    """An efficiency that is not known well."""
+    found = evidence.cell.efficiency
+    if found is None or found.low is None or found.high is None or found.high - found.low < WIDE:
+        return None
+    return (
+        f"the interval of the efficiency is {100 * (found.high - found.low):.1f} points wide: measure four times as "
+        "long (--max-time), which halves it, or on a quieter machine"
+    )
+
+
+def no_baseline(evidence: Evidence) -> str | None:
+    """An efficiency that is not known at all."""
+    if evidence.cell.efficiency is not None or evidence.run.world_size == 1:
+        return None
+    return "there is no baseline of one rank in the session, so no efficiency: measure with --efficiency"
+
+
+def full_memory(evidence: Evidence) -> str | None:
+    """Ranks that together nearly fill the memory of their node."""
+    total = evidence.run.number("memory.total_bytes")
+    by_host: dict[str, int] = {}
+    for rank in evidence.run.ranks:
+        by_host[rank["host"]] = by_host.get(rank["host"], 0) + (rank["peak_bytes"] or 0)
+    if not total or not by_host or evidence.run.device == "cuda" or max(by_host.values()) < FULL_MEMORY * total:
+        return None
+    return (
+        f"the ranks of one node used {max(by_host.values()) / MIB:.0f} MiB at their peaks, of {total / MIB:.0f} MiB: "
+        "a smaller --batch-size keeps the node from swapping"
+    )
+
+
+def untuned(evidence: Evidence) -> str | None:
+    """A GPU far from its bound, on engines that were not timed."""
+    run, bound = evidence.run, evidence.run.number("bound.step_seconds")
+    if not bound or not run.step_seconds or run.fact("gpu.option.tune") != "no":
+        return None
+    if run.step_seconds < FAR_FROM_BOUND * bound:
+        return None
+    return (
+        f"the step takes {run.step_seconds / bound:.1f} times its roofline bound, with engines that were not timed: "
+        "try --tune"
+    )
+
+
+RULES: tuple[Callable[[Evidence], str | None], ...] = (
+    no_baseline,
+    slow_ranks,
+    exposed_communication,
+    interference,
+    overlap_slowdown,
+    control_plane,
+    unexplained,
+    untuned,
+    full_memory,
+    wide_interval,
+)
+
+
+def advise(evidence: Evidence) -> list[str]:
+    """What to try, one line for each rule that has evidence."""
+    return [f"{evidence.where}: {said}" for rule in RULES if (said := rule(evidence))]

@@ -1,0 +1,84 @@
+"""A figure of matplotlib as SVG inside an HTML page: its text stays text, and its colours are those of the page."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from xml.etree import ElementTree
+
+# Colours of figure.py -> the page's variables, which differ by light and dark.
+COLOURS = {
+    "#222222": "var(--ink)",
+    "#767676": "var(--muted)",
+    "#d9d9d9": "var(--faint)",
+    "#ffffff": "var(--paper)",
+    "#000000": "var(--ink)",
+    "#0072b2": "var(--blue)",
+    "#d55e00": "var(--vermilion)",
+    "#009e73": "var(--green)",
+}
+_COLOUR = re.compile("|".join(COLOURS))
+# Text is placed for DejaVu Sans; Verdana is as wide.
+_FONT = re.compile(r"'DejaVu Sans( Mono)?'")
+_TARGET = re.compile(r"url\(#([\w-]+)\)")
+_LONG_NUMBER = re.compile(r"(\.\d\d)\d+")
+_PLACES = ("d", "x", "y", "width", "height", "transform")  # in points: two digits are finer than any screen
+_DROPPED = ("metadata", "style")
+
+
+def _page_style(style: str) -> str:
+    style = _COLOUR.sub(lambda found: COLOURS[found[0]], style)
+    return _FONT.sub(lambda found: f"{found[0]}, {'monospace' if found[1] else 'Verdana, sans-serif'}", style)
+
+
+def embedded(svg: str, about: str, prefix: str) -> str:
+    """An SVG file that matplotlib wrote as an element of a page. about: what a screen reader says.
+
+    prefix: begins its ids, which must differ from those of other figures. Ids are numbered anew, since those of
+    matplotlib differ from run to run; ids that nothing refers to are dropped.
+    """
+    root = ElementTree.fromstring(svg)
+    for element in root.iter():
+        for child in [child for child in element if child.tag.rpartition("}")[2] in _DROPPED]:
+            element.remove(child)
+    for element in root.iter():
+        element.tag = element.tag.rpartition("}")[2]
+        element.attrib = {name.rpartition("}")[2]: value for name, value in element.attrib.items()}
+    numbered: dict[str, str] = {}
+
+    def renamed(name: str) -> str:
+        return numbered.setdefault(name, f"{prefix}{len(numbered) + 1}")
+
+    for element in root.iter():
+        for name, value in element.attrib.items():
+            if name == "href" and value.startswith("#"):
+                element.set(name, f"#{renamed(value[1:])}")
+            elif name == "style":
+                element.set(name, _page_style(value))
+            elif name in _PLACES:
+                element.set(name, _LONG_NUMBER.sub(r"\1", value))
+            if name in ("style", "clip-path", "fill"):
+                element.set(name, _TARGET.sub(lambda found: f"url(#{renamed(found[1])})", element.get(name)))
+    for element in root.iter():
+        name = element.attrib.pop("id", None)
+        if name in numbered:
+            element.set("id", numbered[name])
+    width = root.get("width")
+    root.attrib = {
+        "viewBox": root.get("viewBox"),
+        "style": f"max-width: {width}",
+        "role": "img",
+        "aria-label": about,
+    }
+    return ElementTree.tostring(root, encoding="unicode")
+
+
+def drawn(draw: Callable[[Path], Path], about: str, prefix: str) -> str:
+    """What `draw` writes to a .svg file, as embedded(). Errors: those of `draw`."""
+    from hvdb import figure  # slow to import, and a page without figures needs none; sets the style of all that follows
+
+    settings = {"svg.fonttype": "none", "savefig.transparent": True}
+    with figure.plt.rc_context(settings), tempfile.TemporaryDirectory(prefix="hvdb-") as folder:
+        return embedded(draw(Path(folder) / "figure.svg").read_text(encoding="utf-8"), about, prefix)

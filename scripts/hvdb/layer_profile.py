@@ -1,0 +1,80 @@
+"""A profiled step as numbers: by kind of operation, and beside the bounds of the device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hvdb.runs import Operation, Run
+
+
+def takes_time(run: Run) -> bool:
+    """True if the run has a profile with an operation that takes time."""
+    return any(o.seconds > 0 for o in run.operations)
+
+
+def newest(runs: Sequence[Run]) -> list[Run]:
+    """The last of `runs` with a profile, oldest first, of each network."""
+    return list({run.model: run for run in runs if takes_time(run)}.values())
+
+
+@dataclass(frozen=True)
+class KindShare:
+    """All operations of one kind: seconds, flops and bytes per step, and how many."""
+
+    kind: str
+    seconds: float
+    flops: float
+    bytes: float
+    count: int
+
+
+def shares(operations: Sequence[Operation]) -> list[KindShare]:
+    """By kind, costliest first."""
+    kinds: dict[str, list[Operation]] = {}
+    for operation in operations:
+        kinds.setdefault(operation.kind, []).append(operation)
+    found = [
+        KindShare(
+            kind,
+            sum(o.seconds for o in members),
+            sum(o.flops for o in members),
+            sum(o.bytes for o in members),
+            len(members),
+        )
+        for kind, members in kinds.items()
+    ]
+    return sorted(found, key=lambda share: -share.seconds)
+
+
+def library_fraction(operations: Sequence[Operation]) -> float:
+    """Share of the profiled time (0..1) inside the library's compute primitives."""
+    total = sum(o.seconds for o in operations)
+    return sum(o.seconds for o in operations if o.library) / total if total > 0 else 0.0
+
+
+def rate(flops: float, moved: float, seconds: float) -> str:
+    """What the time went into: arithmetic, or, below four operations per byte, memory traffic."""
+    if seconds <= 0 or (flops <= 0 and moved <= 0):
+        return ""
+    if flops < 4 * moved:
+        return f"{moved / seconds / 1e9:,.1f} GB/s"
+    return f"{flops / seconds / 1e9:,.0f} GFLOP/s"
+
+
+@dataclass(frozen=True)
+class Peaks:
+    """What the data sheet of a device promises: operations per second and bytes per second."""
+
+    flops: float
+    bytes: float
+
+    def bound(self, work: KindShare | Operation) -> float:
+        """Seconds that `work` takes at least: the longer of its arithmetic and its traffic (the roofline)."""
+        return max(work.flops / self.flops, work.bytes / self.bytes)
+
+
+def peaks(run: Run) -> Peaks | None:
+    """The peaks that the program stored with the run; None without them, as for every CPU."""
+    flops, moved = run.number("bound.peak_flops"), run.number("bound.peak_bytes_per_second")
+    return Peaks(flops, moved) if flops and moved else None

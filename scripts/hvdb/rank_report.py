@@ -1,0 +1,121 @@
+"""What the ranks of a run are like, in words and as rows of a table: for hvdb ranks and for the report."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from hvdb import printable, tables
+from hvdb.bootstrap import Estimate
+from hvdb.rank_work import Examined
+from hvdb.slow_ranks import CONFIDENCE, Finding
+
+THRESHOLD = 0.02  # by which a rank must be slower to be called slow, unless a person says otherwise
+SHOWN_RANKS = 16
+LONGEST_HOST = 48  # characters shown of the name of a host
+HEADER = ("rank", "host", "node", "device", "ms", f"slower % [{100 * CONFIDENCE:g} %]", "verdict")
+
+
+def verdict(examined: Examined, rank: int) -> str:
+    """One word or two about a rank, for a table."""
+    found = examined.findings
+    if examined.hosts and examined.hosts[rank] in found.slow_nodes:
+        return "slow node"
+    return "slow" if rank in found.slow_ranks else "unclear" if rank in found.unclear_ranks else "ok"
+
+
+def short(host: str) -> str:
+    """The name of a host, made printable and cut if it is very long."""
+    name = printable.terminal(host)
+    return name if len(name) <= LONGEST_HOST else f"{name[: LONGEST_HOST - 1]}…"
+
+
+def slower(finding: Finding) -> str:
+    """`5.1 [4.6, 5.7]`, in %."""
+    return tables.estimate(
+        Estimate(finding.slower, finding.low, finding.high), 100.0, lambda value: f"{round(value, 1) + 0:.1f}"
+    )
+
+
+def amount(finding: Finding) -> str:
+    """`5.1 % [4.6, 5.7]`."""
+    return slower(finding).replace(" [", " % [", 1)
+
+
+def title(examined: Examined) -> str:
+    """The run in one line."""
+    run, samples = examined.run, examined.seconds.shape[1]
+    words = [tables.title(run.model), *tables.marks(run.columns), f"batch {run.batch_size}", run.compute_type]
+    if models := run.fact("gpu.name"):
+        words.append(models)
+    nodes = f" on {run.nodes} nodes" if run.nodes > 1 else ""
+    words.append(f"phase {run.phase}, {run.world_size} ranks{nodes}, {samples} samples of each")
+    return f"run {run.short_id} of {run.started_utc}: {', '.join(words)}"
+
+
+def rows(examined: Examined) -> list[tuple[str, ...]]:
+    """One tuple of strings per rank, under HEADER, the slowest first. ms: the median of its own work."""
+    nodes = {host: str(number) for number, host in enumerate(dict.fromkeys(examined.hosts))}
+    medians = 1000.0 * np.median(examined.seconds, axis=1)
+    made = []
+    for rank in examined.findings.slowest_first:
+        host = examined.hosts[rank] if examined.hosts else "?"
+        made.append(
+            (
+                str(rank),
+                short(host),
+                nodes.get(host, "?"),
+                examined.devices[rank],
+                tables.number(medians[rank]),
+                slower(examined.findings.ranks[rank]),
+                verdict(examined, rank),
+            )
+        )
+    return made
+
+
+def _doubt(finding: Finding, threshold: float) -> str:
+    """Why a rank that is slower by `threshold` or more is not accused."""
+    if finding.low < threshold:
+        return f"its interval reaches below {100 * threshold:g} %; more samples may tell"
+    return "the others differ from each other too much, or too few of its samples are independent"
+
+
+def _some(lines: Sequence[str], what: str) -> list[str]:
+    """At most SHOWN_RANKS of `lines`, and how many more there are."""
+    more = len(lines) - SHOWN_RANKS
+    return [*lines[:SHOWN_RANKS], *([f"and {more} more {what}"] if more > 0 else [])]
+
+
+def conclusions(examined: Examined, threshold: float) -> list[str]:
+    """The closing lines: who is slow, who may be, or that nobody is."""
+    found = examined.findings
+
+    def name(rank: int) -> str:
+        where = [f"host {short(examined.hosts[rank])}"] if examined.hosts else []
+        return f"rank {rank} ({', '.join([*where, examined.devices[rank]])})"
+
+    nodes = [
+        f"all {examined.hosts.count(host)} ranks of node {short(host)} are slow: "
+        f"the node is {amount(found.nodes[host])} slower than the median of the other nodes"
+        for host in found.slow_nodes
+    ]
+    slow = [
+        f"{name(rank)} is {amount(found.ranks[rank])} slower than the median of the other ranks"
+        for rank in found.slowest_first
+        if rank in found.slow_ranks
+    ]
+    unclear = [
+        f"{name(rank)} may be slow, by {amount(found.ranks[rank])}: {_doubt(found.ranks[rank], threshold)}"
+        for rank in found.slowest_first
+        if rank in found.unclear_ranks
+    ]
+    said = [*_some(nodes, "nodes"), *_some(slow, "slow ranks"), *_some(unclear, "ranks that may be slow")]
+    if said:
+        return said
+    nobody = f"no rank is slower than the others by {100 * threshold:g} % or more"
+    reach = max(finding.high for finding in found.ranks)
+    return [
+        nobody if reach < threshold else f"{nobody}, as far as can be told: intervals reach up to {100 * reach:.1f} %"
+    ]

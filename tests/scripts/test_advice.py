@@ -1,0 +1,238 @@
+"""What a report advises, and that it does not without evidence. Runs are made by hand, expected texts by arithmetic."""
+
+from __future__ import annotations
+
+import unittest
+from pathlib import Path
+
+import numpy as np
+
+from synthetic_store import REPOSITORY  # noqa: F401  (puts scripts/ on the path)
+
+from hvdb import advice, rank_work
+from hvdb.advice import Evidence, ReductionCost
+from hvdb.bootstrap import Estimate
+from hvdb.efficiency import Cell
+from hvdb.runs import Component, Fact, Run, Samples
+
+MIB = 1 << 20
+
+
+def make_run(
+    parts: dict[str, Component] | None = None,
+    facts: dict[str, object] | None = None,
+    reduce_seconds: float | None = None,
+    **columns: object,
+) -> Run:
+    """A run of ResNet-101 on 8 ranks of 4 threads on one node, 8 buckets of 25 MiB."""
+    usual = {
+        "uuid": "1a2b3c4d-0000",
+        "model": "resnet101",
+        "device": "cpu",
+        "allreduce_type": "fp32",
+        "schedule": "static",
+        "world_size": 8,
+        "nodes": 1,
+        "threads": 4,
+        "buckets": 8,
+        "gradient_bytes": 200 * MIB,
+        "step_seconds": 1.0,
+    }
+    run = Run({**usual, **columns}, {}, Path("a.db"))
+    run.provenance = {key: Fact(str(value), True) for key, value in (facts or {}).items()}
+    run.decomposition = parts or {}
+    if reduce_seconds is not None:
+        values = np.full(10, reduce_seconds)
+        run.samples["reduce_seconds"] = Samples(values, values)
+    return run
+
+
+def part(fraction: float, half: float = 0.01, seconds: float = 0.3) -> Component:
+    return Component(fraction, seconds, fraction - half, fraction + half)
+
+
+def evidence(
+    run: Run, *peers: Run, efficiency: Estimate | None = None, examined: rank_work.Examined | None = None
+) -> Evidence:
+    cell = Cell({"model": run.model}, "full", run.world_size, 8, 1, 1, Estimate(1.0), efficiency, None, None, ())
+    return Evidence(run, cell, [run, *peers], examined)
+
+
+def examined(slow: int | None) -> rank_work.Examined:
+    """Eight ranks whose steps vary by 1 %, of which one may be 10 % slower."""
+    seconds = 1 + 0.01 * np.random.default_rng(1).standard_normal((8, 100))
+    if slow is not None:
+        seconds[slow] *= 1.1
+    run = make_run()
+    run.ranks = [{"rank": rank, "host": "n1", "local_rank": rank} for rank in range(8)]
+    return rank_work.examine(run, "compute_seconds", dict(enumerate(seconds)), 0.02, 1)
+
+
+class RulesTest(unittest.TestCase):
+    """Each rule with its evidence, and without one part of it."""
+
+    def test_latency_bound_buckets(self) -> None:
+        """2 ms per bucket and 0.01 ms per MiB: 8 buckets of 25 MiB take 16 + 2 ms, 89 % of which is latency."""
+        exposed = {"exposed_communication": part(0.31)}
+        run = make_run(exposed, reduce_seconds=0.018)
+        other = make_run(reduce_seconds=0.006, buckets=2)
+        said = advice.exposed_communication(evidence(run, other)) or ""
+        self.assertIn("exposed communication is 31.0 % [30.0, 32.0] of the step", said)
+        self.assertIn("the buckets of 25.0 MiB are latency-bound (89 % of their time", said)
+        self.assertIn("2 ms per bucket and 0.01 ms per MiB, fitted to 2 runs", said)
+        self.assertTrue(said.endswith("try --bucket-mb 64"), said)
+
+    def test_bandwidth_bound_buckets(self) -> None:
+        """0.1 ms per bucket and 1 ms per MiB: 0.8 + 200 ms."""
+        exposed = {"exposed_communication": part(0.31)}
+        other = make_run(reduce_seconds=0.2002, buckets=2)
+        run = make_run(exposed, reduce_seconds=0.2008)
+        said = advice.exposed_communication(evidence(run, other)) or ""
+        self.assertIn("bandwidth-bound (100 % of their time", said)
+        self.assertIn("a larger --batch-size", said)
+        on_gpu = make_run(exposed, reduce_seconds=0.2008, device="cuda")
+        self.assertIn("--allreduce-dtype bf16", advice.exposed_communication(evidence(on_gpu, other)) or "")
+        halved = make_run(exposed, reduce_seconds=0.2008, device="cuda", allreduce_type="bf16")
+        self.assertNotIn("--allreduce-dtype", advice.exposed_communication(evidence(halved, other)) or "")
+
+    def test_few_buckets_that_hide_nothing(self) -> None:
+        parts = {"exposed_communication": part(0.3, seconds=0.3)}
+        run = make_run(parts, reduce_seconds=0.32, buckets=1)
+        said = advice.exposed_communication(evidence(run)) or ""
+        self.assertIn("94 % of the reductions are exposed, because 1 bucket of 200.0 MiB", said)
+        self.assertTrue(said.endswith("try smaller buckets, --bucket-mb 25.0"), said)
+        hidden = make_run(parts, reduce_seconds=0.9, buckets=1)
+        self.assertNotIn("smaller", advice.exposed_communication(evidence(hidden)) or "")
+
+    def test_one_size_of_buckets_does_not_tell(self) -> None:
+        run = make_run({"exposed_communication": part(0.31)}, reduce_seconds=0.018)
+        said = advice.exposed_communication(evidence(run, make_run(reduce_seconds=0.02))) or ""
+        self.assertTrue(said.endswith("measure --bucket-mb 64 too"), said)
+
+    def test_communication_without_evidence(self) -> None:
+        for run in (
+            make_run({"exposed_communication": part(0.31)}),  # its reductions were not timed
+            make_run({"exposed_communication": part(0.31, half=0.4)}, reduce_seconds=0.1),  # not resolved
+            make_run({"exposed_communication": part(0.015)}, reduce_seconds=0.1),  # too little to be worth it
+            make_run({"exposed_communication": Component(0.3, 0.3, None, None)}, reduce_seconds=0.1),  # no interval
+            make_run({"exposed_communication": part(0.31)}, reduce_seconds=0.1, schedule="negotiated"),
+            make_run({"exposed_communication": part(0.31)}, reduce_seconds=0.1, buckets=0),
+        ):
+            self.assertIsNone(advice.exposed_communication(evidence(run)), run.columns)
+
+    def test_a_slow_rank(self) -> None:
+        said = advice.slow_ranks(evidence(make_run(), examined=examined(5))) or ""
+        self.assertRegex(said, r"^rank 5 \(host n1, cpu\) is (9|10)\.\d % \[.*slower.*: look at that machine first")
+        self.assertIsNone(advice.slow_ranks(evidence(make_run(), examined=examined(None))))
+
+    def test_stragglers_that_are_no_rank(self) -> None:
+        run = make_run({"stragglers": part(0.05)})
+        self.assertIn("no rank is slow all the time", advice.slow_ranks(evidence(run, examined=examined(None))) or "")
+        self.assertIsNone(advice.slow_ranks(evidence(run)), "whether a rank is slow was not seen")
+
+    def test_interference(self) -> None:
+        parts = {"interference": part(0.1)}
+        said = advice.interference(evidence(make_run(parts, {"cpu.cores": 16}))) or ""
+        self.assertIn("8 ranks of 4 threads share 16 cores: try --threads 2", said)
+        said = advice.interference(evidence(make_run(parts, {"cpu.cores": 32}))) or ""
+        self.assertIn("with a core for each of 8 x 4 threads", said)
+        two_nodes = make_run(parts, {"cpu.cores": 16}, nodes=2)
+        self.assertIn("with a core for each of 4 x 4", advice.interference(evidence(two_nodes)) or "")
+        self.assertIsNone(advice.interference(evidence(make_run(parts))), "the cores are not known")
+        self.assertIsNone(advice.interference(evidence(make_run(None, {"cpu.cores": 16}))))
+        self.assertIsNone(advice.interference(evidence(make_run(parts, {"cpu.cores": 16}, device="cuda"))))
+
+    def test_overlap_slowdown(self) -> None:
+        parts = {"overlap_slowdown": part(0.1)}
+        said = advice.overlap_slowdown(evidence(make_run(parts, {"cpu.cores": 32}))) or ""
+        self.assertIn("8 x 4 compute threads leave none of 32 cores to the reductions", said)
+        self.assertIsNone(advice.overlap_slowdown(evidence(make_run(parts, {"cpu.cores": 33}))))
+        two = make_run(parts, {"cpu.cores": 2}, world_size=2, threads=1)
+        self.assertIsNone(advice.overlap_slowdown(evidence(two)), "no core to spare")
+
+    def test_control_plane(self) -> None:
+        parts = {"control_plane": part(0.05)}
+        said = advice.control_plane(evidence(make_run(parts, schedule="negotiated")))
+        self.assertEqual(said, "negotiation is 5.0 % [4.0, 6.0] of the step: try --schedule static, which has none")
+        self.assertIsNone(advice.control_plane(evidence(make_run(parts))))
+
+    def test_a_residual(self) -> None:
+        self.assertIn("--timeline-filename", advice.unexplained(evidence(make_run({"residual": part(0.05)}))) or "")
+        self.assertIsNone(advice.unexplained(evidence(make_run({"residual": part(-0.05)}))), "a gain")
+
+    def test_a_wide_interval(self) -> None:
+        said = advice.wide_interval(evidence(make_run(), efficiency=Estimate(0.9, 0.86, 0.93))) or ""
+        self.assertIn("the interval of the efficiency is 7.0 points wide", said)
+        for efficiency in (Estimate(0.9, 0.89, 0.91), Estimate(0.9, None, None), None):
+            self.assertIsNone(advice.wide_interval(evidence(make_run(), efficiency=efficiency)))
+
+    def test_no_baseline(self) -> None:
+        self.assertIn("--efficiency", advice.no_baseline(evidence(make_run())) or "")
+        self.assertIsNone(advice.no_baseline(evidence(make_run(), efficiency=Estimate(0.9))))
+        self.assertIsNone(advice.no_baseline(evidence(make_run(world_size=1))))
+
+    def test_memory(self) -> None:
+        run = make_run(None, {"memory.total_bytes": 1000 * MIB})
+        run.ranks = [{"rank": i, "host": "n1", "peak_bytes": 475 * MIB} for i in range(2)]
+        self.assertIn("950 MiB at their peaks, of 1000 MiB", advice.full_memory(evidence(run)) or "")
+        run.ranks[1]["host"] = "n2"
+        self.assertIsNone(advice.full_memory(evidence(run)))
+        run.ranks[1].update(host="n1", peak_bytes=None)
+        self.assertIsNone(advice.full_memory(evidence(run)))
+
+    def test_engines_that_were_not_timed(self) -> None:
+        facts = {"bound.step_seconds": 0.5, "gpu.option.tune": "no"}
+        self.assertIn("2.0 times its roofline bound", advice.untuned(evidence(make_run(None, facts))) or "")
+        for change in ({"gpu.option.tune": "yes"}, {"bound.step_seconds": 0.8}, {"bound.step_seconds": "nan"}):
+            self.assertIsNone(advice.untuned(evidence(make_run(None, facts | change))), change)
+
+    def test_every_rule_is_asked(self) -> None:
+        rules = {
+            name
+            for name, found in vars(advice).items()
+            if callable(found) and getattr(found, "__annotations__", {}).get("evidence") == "Evidence"
+        }
+        self.assertEqual(rules - {"advise"}, {rule.__name__ for rule in advice.RULES})
+
+    def test_a_line_names_its_run(self) -> None:
+        (line,) = advice.advise(evidence(make_run(world_size=4)))
+        self.assertTrue(line.startswith("ResNet-101 on 4 ranks (run 1a2b3c4d): there is no baseline"), line)
+
+    def test_nothing_stands_out(self) -> None:
+        self.assertEqual(advice.advise(evidence(make_run(), efficiency=Estimate(0.99, 0.985, 0.995))), [])
+
+
+class ReductionCostTest(unittest.TestCase):
+    """Costs of a bucket and of a byte that made the times are found again."""
+
+    def runs(self, *shapes: tuple[int, int], per_bucket: float = 1e-3, per_byte: float = 1e-9) -> list[Run]:
+        return [
+            make_run(buckets=buckets, gradient_bytes=moved, reduce_seconds=per_bucket * buckets + per_byte * moved)
+            for buckets, moved in shapes
+        ]
+
+    def test_found_again(self) -> None:
+        for shapes in (((8, 10**8), (2, 10**8)), ((8, 10**8), (6, 5 * 10**8), (5, 9 * 10**7))):
+            cost = advice.reduction_cost(self.runs(*shapes))
+            self.assertAlmostEqual(cost.per_bucket, 1e-3)
+            self.assertAlmostEqual(cost.per_byte, 1e-9, delta=1e-13)
+            self.assertEqual(cost.runs, len(shapes))
+
+    def test_sizes_that_are_nearly_equal_do_not_tell(self) -> None:
+        self.assertIsNone(advice.reduction_cost(self.runs((8, 10**8), (7, 10**8))))
+        self.assertIsNone(advice.reduction_cost([]))
+
+    def test_costs_that_do_not_describe_every_run(self) -> None:
+        found = self.runs((8, 10**8), (2, 10**8), (4, 10**8))
+        self.assertIsInstance(advice.reduction_cost(found), ReductionCost)
+        slow = make_run(buckets=4, gradient_bytes=10**8, reduce_seconds=0.5)
+        self.assertIsNone(advice.reduction_cost([*found, slow]))
+
+    def test_a_cost_below_zero_is_none(self) -> None:
+        """More buckets of the same bytes in less time."""
+        found = [make_run(buckets=8, reduce_seconds=0.1), make_run(buckets=2, reduce_seconds=0.2)]
+        self.assertIsNone(advice.reduction_cost(found))
+
+
+if __name__ == "__main__":
+    unittest.main()

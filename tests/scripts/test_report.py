@@ -1,0 +1,375 @@
+"""The report: what it answers, that both forms say the same, that its HTML is known, and that it stays small."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import re
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+from html_check import Page
+
+from synthetic_store import REPOSITORY, SessionSpec, make
+
+from hvdb import document, html_page, inline_svg, markdown_page, report
+from hvdb.cli import main, module
+from hvdb.document import Bullets, Document, Figure, Listing, Paragraph, Section, Table
+from hvdb.errors import HvdbError
+
+SVG = """<?xml version="1.0"?><!DOCTYPE svg PUBLIC "-//W3C//DTD SVG 1.1//EN" "http://www.w3.org/svg11.dtd">
+<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" width="72pt" viewBox="0 0 72 36">
+<metadata>made by a program</metadata><defs><style>*{stroke-linecap: butt}</style></defs>
+<g id="figure_1"><path id="m1" style="fill: #222222; stroke: #ffffff"/><use xlink:href="#m1"/>
+<g clip-path="url(#p1)"><text style="font: 9px 'DejaVu Sans'">a &lt;b&gt;</text></g>
+<clipPath id="p1"><rect x="0"/></clipPath></g></svg>"""
+
+
+def drawn(path: Path) -> Path:
+    path.write_text(SVG, encoding="utf-8")
+    return path
+
+
+def page_of(*blocks: document.Block) -> Document:
+    return Document("a <page>", "its *lead*", [Section("first & last", blocks, [Section("part", [Paragraph("end")])])])
+
+
+class FormsTest(unittest.TestCase):
+    """A document by hand, and what both writers make of it."""
+
+    def test_markdown(self) -> None:
+        page = page_of(
+            Paragraph("a|b"), Bullets(["one", "two"]), Table(("x", "y"), [("k.1", "2")], first_is_code=True),
+            Listing(["run it"]), Figure("a figure", drawn),
+        )  # fmt: skip
+        expected = (
+            "# a &lt;page&gt;\n\nits \\*lead\\*\n\n## first &amp; last\n\na\\|b\n\n- one\n- two\n\n"
+            "| x | y |\n|---|---|\n| `k.1` | 2 |\n\n```\nrun it\n```\n\n### part\n\nend\n"
+        )
+        self.assertEqual(markdown_page.text(page), expected)
+
+    def test_html(self) -> None:
+        page = page_of(
+            Paragraph("a<b>\x1b"), Bullets(["one"]), Table(("x", "y"), [("k.1", "2")], first_is_code=True),
+            Listing(["a", "b"]), Figure('a "figure"', drawn),
+        )  # fmt: skip
+        made = html_page.text(page)
+        read = Page(made)
+        self.assertEqual(read.faults(), [])
+        self.assertEqual(read.headings, ["a <page>", "first & last", "part"])
+        self.assertEqual(read.drawings, 1)
+        for element in (
+            "<p>a&lt;b&gt;\\x1b</p>",
+            "<li>one</li>",
+            '<tr><td><code>k.1</code></td><td class="n">2</td></tr>',
+            "<pre>a\nb</pre>",
+            'aria-label="a &quot;figure&quot;"',
+            '<li><a href="#s1">first &amp; last</a></li>',
+        ):
+            self.assertIn(element, made)
+
+    def test_the_policy_forbids_all_that_is_not_inside(self) -> None:
+        self.assertIn(
+            "content=\"default-src 'none'; style-src 'unsafe-inline'; img-src data:\"", html_page.text(page_of())
+        )
+
+    def test_a_long_text_is_cut_and_a_long_table_is_counted(self) -> None:
+        page = page_of(Paragraph("x" * 10**6), Table(("n",), [(str(n),) for n in range(10**4)]))
+        for made in (markdown_page.text(page), html_page.text(page)):
+            self.assertIn("9900 more rows not shown", made)
+            self.assertIn("x…", made)
+            self.assertLess(len(made), 20_000)
+
+    def test_a_page_that_is_too_large_is_refused(self) -> None:
+        rows = [["<" * document.LONGEST_TEXT] * 12] * document.MOST_ROWS
+        with self.assertRaisesRegex(HvdbError, r"the page would have \d\.\d MB, and 2 MB is the most: report fewer"):
+            html_page.text(page_of(*[Table(("x",) * 12, rows)] * 2))
+
+
+class InlineSvgTest(unittest.TestCase):
+    def test_ids_colours_and_fonts_are_those_of_the_page(self) -> None:
+        made = inline_svg.embedded(SVG, "two < three", "f1-")
+        self.assertEqual(
+            re.sub(r">\s+<", "><", made),
+            '<svg viewBox="0 0 72 36" style="max-width: 72pt" role="img" aria-label="two &lt; three"><defs /><g>'
+            '<path style="fill: var(--ink); stroke: var(--paper)" id="f1-1" /><use href="#f1-1" />'
+            '<g clip-path="url(#f1-2)"><text style="font: 9px \'DejaVu Sans\', Verdana, sans-serif">a &lt;b&gt;</text>'
+            '</g><clipPath id="f1-2"><rect x="0" /></clipPath></g></svg>',
+        )
+
+    def test_two_figures_share_no_id(self) -> None:
+        made = html_page.text(page_of(Figure("one", drawn), Figure("two", drawn)))
+        self.assertEqual(Page(made).ids, ["s1", "f1-1", "f1-2", "f2-1", "f2-2", "s1-1"])
+
+
+class StoreTest(unittest.TestCase):
+    def setUp(self) -> None:
+        scratch = tempfile.TemporaryDirectory()
+        self.addCleanup(scratch.cleanup)
+        self.folder = Path(scratch.name)
+        self.db = self.folder / "a.db"
+
+    def document(self, *options: object) -> Document:
+        command = module("report")
+        return command.build(command.parser().parse_args([str(self.db), *map(str, options)]))
+
+    def section(self, title: str, *options: object) -> Section:
+        found = {section.title: section for section in self.document(*options).sections}
+        self.assertIn(title, found)
+        return found[title]
+
+    def change(self, sql: str, *values: object) -> None:
+        connection = sqlite3.connect(self.db)
+        with connection:
+            connection.execute(sql, values)
+        connection.close()
+
+    def run_report(self, *words: object, code: int = 0) -> str:
+        said = io.StringIO()
+        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+            self.assertEqual(main(["report", str(self.db), *map(str, words)]), code, said.getvalue())
+        return said.getvalue()
+
+
+class AnswerTest(StoreTest):
+    """The questions, and answers whose figures are those of the store."""
+
+    def test_a_question_for_each_configuration_on_its_most_ranks(self) -> None:
+        specs = [SessionSpec(ranks=ranks, noise=0.0) for ranks in (2, 4)]
+        make(self.db, *specs, SessionSpec(model="vgg16", noise=0.0, full=1.6))
+        section = self.section("Question and answer")
+        how = "fp32, batch 8 per rank, cpu, static schedule over mpi"
+        self.assertEqual(
+            [part.title for part in section.parts],
+            [
+                f"How well does ResNet-101 scale to 4 ranks ({how})?",
+                f"How well does VGG-16 scale to 2 ranks ({how})?",
+            ],
+        )
+        (said,) = section.parts[0].blocks
+        self.assertTrue(said.text.startswith("80.0 % [79.4, 80.6]: 25.6 [25.6, 25.6] images/s"), said.text)
+        self.assertIn("of 32.0 that perfect scaling would give. Bound: 100.0 %, if reductions hid", said.text)
+        self.assertIn("The largest part of the loss is exposed communication: 14.5 % [13.9, 15.1]", said.text)
+
+    def test_no_baseline_and_one_rank(self) -> None:
+        make(self.db, SessionSpec(phases=("full",)), SessionSpec(model="vgg16", ranks=1, phases=("full",)))
+        section = self.section("Question and answer")
+        (without,), (alone,) = (part.blocks for part in section.parts)
+        self.assertIn("no baseline of one rank in the session, so the efficiency is not known", without.text)
+        self.assertIn("How fast does VGG-16 train on one rank", section.parts[1].title)
+        self.assertIn("No bound is known", alone.text)
+
+    def test_the_roofline_is_the_bound_of_one_gpu(self) -> None:
+        facts = {"bound.step_seconds": ("0.5", 0)}
+        make(self.db, SessionSpec(ranks=1, phases=("full",), provenance=facts))
+        (part,) = self.section("Question and answer").parts
+        self.assertIn("Bound: 16.0 images/s, the roofline", part.blocks[0].text)
+
+    def test_advice_follows_the_answer(self) -> None:
+        make(self.db, SessionSpec(phases=("full",)))
+        page = self.document()
+        self.assertEqual([section.title for section in page.sections[:2]], ["Question and answer", "What to try next"])
+        (lines,) = page.sections[1].blocks
+        self.assertRegex(lines.lines[0], r"ResNet-101 on 2 ranks \(run [0-9a-f]{8}\): there is no baseline")
+
+    def test_nothing_to_advise(self) -> None:
+        make(self.db, SessionSpec(phases=("full",), ranks=1))
+        (said,) = self.section("What to try next").blocks
+        self.assertIn("Nothing stands out", said.text)
+
+
+class SectionsTest(StoreTest):
+    def test_operations_beside_their_bounds(self) -> None:
+        """10 ms for 2e9 operations and 1e6 bytes, at peaks of 1e12 and 1e9 per second: 2 and 1 ms, a bound of 2 ms."""
+        work = {"kind": "conv", "implementation": "jit", "library": 1, "flops": 2e9, "bytes": 1e6, "seconds": 0.01}
+        facts = {"bound.peak_flops": ("1e12", 0), "bound.peak_bytes_per_second": ("1e9", 0)}
+        operations = [{"seq": 0, "node": "layer.conv", **work}]
+        make(self.db, SessionSpec(ranks=1, phases=("full",), traced=1, operations=operations, provenance=facts))
+        (part,) = self.section("Time per operation").parts
+        tables = [block for block in part.blocks if isinstance(block, Table)]
+        self.assertEqual(tables[0].rows, [("conv", "1", "10.0", "100.0", "200 GFLOP/s", "2.00", "5.00")])
+        self.assertEqual(tables[1].rows[0][:3], ("layer.conv", "conv", "jit"))
+        self.assertIn("at 1 TFLOP/s and traffic at 0.001 TB/s", part.blocks[0].text)
+
+    def test_operations_without_bounds_say_so(self) -> None:
+        work = {"kind": "conv", "implementation": "jit", "library": 1, "flops": 2e9, "bytes": 1e6, "seconds": 0.01}
+        make(self.db, SessionSpec(ranks=1, phases=("full",), traced=1, operations=[{"seq": 0, "node": "n", **work}]))
+        (part,) = self.section("Time per operation").parts
+        self.assertIn("Bounds are not known", part.blocks[0].text)
+        self.assertNotIn("bound ms", part.blocks[2].header)
+
+    def test_ranks_show_the_slowest_only(self) -> None:
+        make(self.db, SessionSpec(ranks=32, ranks_per_host=8))
+        (part,) = self.section("Ranks").parts
+        (table,) = (block for block in part.blocks if isinstance(block, Table))
+        self.assertEqual(len(table.rows), report.SHOWN_RANKS)
+        self.assertIn("32 ranks on 4 nodes", part.title)
+
+    def test_ranks_that_cannot_be_compared_say_why(self) -> None:
+        make(self.db, SessionSpec(steps=5))
+        (part,) = self.section("Ranks").parts
+        self.assertIn("Cannot be told: 5 samples of a rank are too few", part.blocks[0].text)
+
+    def test_memory_is_one_row_a_run(self) -> None:
+        make(self.db, SessionSpec(ranks=32))
+        (table,) = self.section("Memory").blocks
+        self.assertEqual(
+            {row[2:] for row in table.rows}, {(ranks, "0", "n1", "954", "1001", "1.05") for ranks in ("1", "32")}
+        )
+
+    def test_a_timeline_is_named_and_not_linked(self) -> None:
+        make(self.db, SessionSpec(traced=1))
+        command = "env X=1 mpirun -n 2 hvd_bench --timeline-filename 'javascript:alert(1)'"
+        self.change("UPDATE session SET command_line = ?", command)
+        made = self.folder / "a.html"
+        self.run_report("-o", made)
+        read = Page(made.read_text(encoding="utf-8"))
+        self.assertEqual(read.faults(), [])
+        self.assertIn("Timelines", read.headings)
+        self.assertIn("javascript:alert(1)", read.text)
+        for line in ("hvd_bench 'unfinished", "hvd_bench --model timeline-filename", ""):
+            self.change("UPDATE session SET command_line = ?", line)
+            self.assertNotIn("Timelines", [section.title for section in self.document().sections], line)
+
+    def test_two_systems_are_kept_apart_and_their_differences_named(self) -> None:
+        facts = {"cpu.model": ("Test CPU", 1), "git.commit": ("abc", 1), "os.load": ("0.1", 0)}
+        other = facts | {"cpu.model": ("Other CPU", 1), "os.load": ("0.2", 0), "lib.new": ("1", 1)}
+        specs = [SessionSpec(provenance=facts), SessionSpec(provenance=other, fingerprint="b", solo=0.9)]
+        make(self.db, *specs)
+        page = self.document()
+        titles = [section.title for section in page.sections]
+        self.assertIn("Scaling efficiency, system A", titles)
+        self.assertIn("Scaling efficiency, system B", titles)
+        self.assertIn("system A: Test CPU; system B: Other CPU", page.lead)
+        (part,) = self.section("What differs between the systems").parts
+        rows = part.blocks[1].rows
+        self.assertEqual(
+            rows,
+            [
+                ("cpu.model", "yes", "Test CPU", "Other CPU"),
+                ("lib.new", "yes", "(none)", "1"),
+                ("os.load", "", "0.1", "0.2"),
+            ],
+        )
+
+    def test_one_system_has_no_letter(self) -> None:
+        make(self.db, SessionSpec())
+        page = self.document()
+        self.assertIn("on Test CPU.", page.lead)
+        self.assertNotIn("system", " ".join(section.title for section in page.sections))
+
+    def test_other_sessions_of_a_configuration_are_one_row_each(self) -> None:
+        make(self.db, SessionSpec(started="2026-01-01T00:00:00Z"), SessionSpec(started="2026-01-02T00:00:00Z"))
+        section = self.section("Where the step time goes")
+        self.assertEqual(len(section.parts), 1)
+        (table,) = (block for block in section.blocks if isinstance(block, Table))
+        self.assertEqual(len(table.rows), 1)
+        self.assertEqual(table.rows[0][2:], ("1.6", "2.0", "14.5", "0.4 ?", "-", "1.0", "0.5 ?", "80.0"))
+
+
+class FileTest(StoreTest):
+    """What is written where."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        operations = [
+            {"seq": n, "node": f"layer{n}", "kind": "conv", "implementation": "jit", "library": 1}
+            | {"seconds": 0.01, "flops": 1e9, "bytes": 1e6}
+            for n in range(4)
+        ]
+        make(
+            self.db,
+            SessionSpec(),
+            SessionSpec(ranks=4, model="vgg16"),
+            SessionSpec(traced=1, phases=("full",), ranks=1, operations=operations),
+        )
+
+    def test_both_forms_say_the_same(self) -> None:
+        markdown, html = self.folder / "a.md", self.folder / "a.HTML"
+        said = self.run_report("-o", markdown, "-o", html)
+        self.assertEqual(said, f"{markdown}\n{html}\n")
+        read = Page(html.read_text(encoding="utf-8"))
+        self.assertEqual(read.faults(), [])
+        text = markdown.read_text(encoding="utf-8")
+        self.assertEqual(text, self.run_report(), "standard output has the Markdown")
+        headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+        self.assertEqual(headings, read.headings)
+        self.assertEqual(read.drawings, 3, "scaling, waterfall and a profile")
+
+        def tables(sections: list[Section]) -> list[Table]:
+            own = [block for section in sections for block in section.blocks if isinstance(block, Table)]
+            return own + [table for section in sections for table in tables(section.parts)]
+
+        for table in tables(self.document().sections):
+            for row in table.rows:
+                for cell in row:
+                    self.assertIn(cell, read.text)
+
+    def test_equal_input_gives_equal_files(self) -> None:
+        """In a new process, so that what the first figure imports cannot change the second."""
+        one, two = self.folder / "1.html", self.folder / "2.html"
+        script = str(REPOSITORY / "scripts" / "report")
+        subprocess.run([script, self.db, "-o", one, "-o", two], capture_output=True, check=True, timeout=120)
+        self.assertEqual(one.read_bytes(), two.read_bytes())
+        self.assertLess(one.stat().st_size, 300_000)
+
+    def test_a_database_is_replaced_by_neither(self) -> None:
+        said = self.run_report("-o", self.folder / "a.html", "-o", self.db, code=2)
+        self.assertIn("is a database, which -o would replace", said)
+        self.assertEqual(sorted(path.name for path in self.folder.iterdir()), ["a.db"])
+
+
+class SizeTest(unittest.TestCase):
+    """A study of 512 ranks x 9 scales x 3 networks, plainly marked as simulated. The time is printed, not judged."""
+
+    SCRIPT = """
+import json, resource, sys, time
+sys.path.insert(0, sys.argv[1])
+from hvdb import cli as program
+begin = time.perf_counter()
+code = program.main(sys.argv[2:])
+peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+print(json.dumps([code, time.perf_counter() - begin, peak / 1024]))
+"""
+
+    def test_512_ranks_at_9_scales_of_3_networks(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            db, page = Path(folder) / "a.db", Path(folder) / "a.html"
+            make(
+                db,
+                *(
+                    SessionSpec(
+                        model=model,
+                        ranks=2**power,
+                        ranks_per_host=8,
+                        steps=100,
+                        full=1.1 + 0.03 * power,
+                        origin="simulated",
+                    )
+                    for model in ("inception3", "resnet101", "vgg16")
+                    for power in range(1, 10)
+                ),
+            )
+            words = [sys.executable, "-B", "-c", self.SCRIPT, str(REPOSITORY / "scripts"), "report", str(db)]
+            words += ["--origin", "simulated", "-o", str(page)]
+            done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=600)
+            code, seconds, mib = json.loads(done.stdout.splitlines()[-1])
+            size = page.stat().st_size
+            text = page.read_text(encoding="utf-8")
+        print(f"report of 512 ranks x 9 scales x 3 networks: {seconds:.1f} s, {mib:.0f} MiB, {size / 1e6:.2f} MB")
+        self.assertEqual(code, 0)
+        self.assertLessEqual(size, html_page.MOST_BYTES)
+        self.assertLess(mib, 500e6 / 2**20)
+        read = Page(text)
+        self.assertEqual(read.faults(), [])
+        self.assertEqual(len([title for title in read.headings if "scale to 512 ranks" in title]), 3)
+        self.assertIn("simulated", read.headings[2])
+
+
+if __name__ == "__main__":
+    unittest.main()
