@@ -16,13 +16,15 @@ from hvdb.printable import html
 
 MOST_BYTES = 2_000_000
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
-# The colours --blue to --yellow are those of figure.py; on a dark page some are lighter.
+# The colours --blue to --yellow are those of figure.py. On a dark page some are lighter, to be seen on it, and yellow
+# is darker, so that intervals are seen on it.
 STYLE = """
 :root { color-scheme: light dark; --paper: #ffffff; --panel: #f5f6f8; --ink: #222222; --muted: #646464;
-  --faint: #d9d9d9; --blue: #0072b2; --vermilion: #d55e00; --green: #009e73; }
+  --faint: #d9d9d9; --blue: #0072b2; --vermilion: #d55e00; --green: #009e73;
+  --yellow: #f0e442; }
 @media screen and (prefers-color-scheme: dark) {
   :root { --paper: #15171a; --panel: #1f2226; --ink: #e6e6e6; --muted: #a3a3a3; --faint: #3c4046;
-    --blue: #3fa2dc; --vermilion: #f07a28; --green: #22b78c; } }
+    --blue: #3fa2dc; --vermilion: #f07a28; --green: #22b78c; --yellow: #9c9219; } }
 * { box-sizing: border-box; }
 body { margin: 0 auto; max-width: 76rem; padding: 1.5rem 1.25rem 4rem; background: var(--paper); color: var(--ink);
   font: 1rem/1.5 system-ui, "Segoe UI", "DejaVu Sans", sans-serif; overflow-wrap: anywhere; }

@@ -18,6 +18,7 @@ COLOURS = {
     "#0072b2": "var(--blue)",
     "#d55e00": "var(--vermilion)",
     "#009e73": "var(--green)",
+    "#f0e442": "var(--yellow)",
 }
 _COLOUR = re.compile("|".join(COLOURS))
 # Text is placed for DejaVu Sans; Verdana is as wide.

@@ -102,6 +102,13 @@ def _with_interval(
     axes.errorbar(ranks, values, yerr=errors, capsize=3.5, linewidth=1.8, markersize=6.5, zorder=4, **style)
 
 
+def _beside(ranks: int, highest: int, colour: str) -> dict[str, Any]:
+    """Where the name of a curve's last point is: to its right, or above it if the panel ends there."""
+    room = 2 * ranks <= highest
+    place = {"xytext": (9, -4)} if room else {"xytext": (3, 8), "ha": "right"}
+    return {**place, "textcoords": "offset points", "color": colour, "fontweight": "bold"}
+
+
 def _rates(axes: Axes, curves: dict[str, list[Cell]], style: dict, points: list[PublishedPoint], highest: int) -> None:
     for name, cells in curves.items():
         colour, marker = style[name]
@@ -110,14 +117,8 @@ def _rates(axes: Axes, curves: dict[str, list[Cell]], style: dict, points: list[
         axes.plot([1, highest], [base, base * highest], linestyle=(0, (5, 3)), linewidth=1, color=colour, alpha=0.55)
         _with_interval(axes, ranks, [c.images_per_second for c in cells], 1.0, color=colour, marker=marker)
         last = cells[-1]
-        axes.annotate(
-            tables.number(last.images_per_second.value),
-            (last.ranks, last.images_per_second.value),
-            xytext=(9, -4),
-            textcoords="offset points",
-            color=colour,
-            fontweight="bold",
-        )
+        at = (last.ranks, last.images_per_second.value)
+        axes.annotate(tables.number(at[1]), at, **_beside(last.ranks, highest, colour))
     rate = {(p.setup): p for p in points if p.images_per_second is not None}
     for setup, marker in PUBLISHED_SERIES.items():
         point = rate.get(setup)
@@ -130,9 +131,9 @@ def _rates(axes: Axes, curves: dict[str, list[Cell]], style: dict, points: list[
 
 
 def _efficiencies(
-    axes: Axes, curves: dict[str, list[Cell]], style: dict, points: list[PublishedPoint], top: float
+    axes: Axes, curves: dict[str, list[Cell]], style: dict, points: list[PublishedPoint], highest: int, top: float
 ) -> None:
-    """Draws one panel whose axis ends at `top` %."""
+    """Draws one panel whose axes end at `highest` ranks and at `top` %."""
     axes.axhline(100, linestyle=(0, (5, 3)), linewidth=1, color=figure.MUTED)
     for name, cells in curves.items():
         colour, marker = style[name]
@@ -143,7 +144,7 @@ def _efficiencies(
             axes, [c.ranks for c in shown], [c.efficiency for c in shown], 100.0, color=colour, marker=marker
         )
         for cell in shown:
-            _name_efficiency(axes, cell, colour, top, is_last=cell is shown[-1])
+            _name_efficiency(axes, cell, top, _beside(cell.ranks, highest, colour), is_last=cell is shown[-1])
     for point in points:
         if point.setup in PUBLISHED_SERIES and point.efficiency is not None:
             value = _percent(point)
@@ -159,15 +160,15 @@ def _efficiencies(
             )
 
 
-def _name_efficiency(axes: Axes, cell: Cell, colour: str, top: float, *, is_last: bool) -> None:
+def _name_efficiency(axes: Axes, cell: Cell, top: float, beside: dict[str, Any], *, is_last: bool) -> None:
     """Writes the last point's value beside it, and beside an arrow at the top whatever lies above the axis."""
     value, high = 100.0 * cell.efficiency.value, 100.0 * (cell.efficiency.high or 0.0)
-    style = {"textcoords": "offset points", "color": colour}
+    style = {"textcoords": "offset points", "color": beside["color"]}
     if value > top:
         axes.annotate(f"↑ {value:.1f} %", (cell.ranks, top), xytext=(5, -10), fontweight="bold", **style)
         return
     if is_last and cell.ranks > 1:
-        axes.annotate(f"{value:.1f} %", (cell.ranks, value), xytext=(8, -3), fontweight="bold", **style)
+        axes.annotate(f"{value:.1f} %", (cell.ranks, value), **beside)
     if high > top:
         axes.annotate(f"↑ {high:.0f}", (cell.ranks, top), xytext=(3, -8), fontsize=7.5, **style)
 
@@ -211,7 +212,7 @@ def draw(cells: Sequence[Cell], points: Sequence[PublishedPoint], path: Path) ->
         curves = dict(zip(names[column], found[column], strict=True))
         own = [p for p in points if p.model == model]
         _rates(axes[0][column], curves, style, own, highest)
-        _efficiencies(axes[1][column], curves, style, own, top)
+        _efficiencies(axes[1][column], curves, style, own, highest, top)
         axes[0][column].set_title(printable.label(tables.title(model)), pad=8)
         axes[1][column].set_xlabel("ranks")
         for row in (0, 1):

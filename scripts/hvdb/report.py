@@ -110,8 +110,8 @@ def _bound(cell: Cell, run: Run) -> str:
 
 def _answer(cell: Cell, run: Run, cells: Sequence[Cell]) -> Section:
     c = cell.configuration
-    what = ", ".join([tables.title(cell.model), *tables.marks(c)])
-    how = f"{c['compute_type']}, batch {c['batch_size']} per rank, {c['device']}"
+    what = tables.title(cell.model)
+    how = ", ".join([*tables.marks(c), c["compute_type"], f"batch {c['batch_size']} per rank", c["device"]])
     rate = f"{tables.estimate(cell.images_per_second)} images/s"
     bound = _bound(cell, run)
     if cell.ranks == 1:

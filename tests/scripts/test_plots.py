@@ -255,6 +255,18 @@ class ScalingTest(unittest.TestCase):
             for text in fig.texts:
                 self.assertLess(text.get_window_extent().x1, fig.bbox.width, text.get_text())
 
+    def test_the_names_of_last_points_lie_in_the_figure_and_in_no_other_panel(self) -> None:
+        models = ("inception3", "resnet101", "vgg16")
+        for ranks in (2, 64, 512):
+            fig = self.drawn(self.cells(*(SessionSpec(model=model, ranks=ranks) for model in models)), published.load())
+            panels = fig.axes[:6]
+            for panel in panels:
+                (name,) = (text for text in panel.texts if text.get_fontweight() == "bold")
+                box = name.get_window_extent()
+                self.assertLess(box.x1, fig.bbox.width)
+                others = [other for other in panels if other is not panel]
+                self.assertFalse(any(box.overlaps(other.get_window_extent()) for other in others), (ranks, name))
+
     def test_published_networks_are_named_as_in_their_file(self) -> None:
         fig = self.drawn(self.cells(SessionSpec()), published.load())
         texts = [text.get_text() for text in fig.legends[0].get_texts()]
