@@ -14,7 +14,7 @@ def takes_time(run: Run) -> bool:
 
 
 def newest(runs: Sequence[Run]) -> list[Run]:
-    """The last of `runs` with a profile, oldest first, of each network."""
+    """The newest profiled run of each network; `runs` are oldest first."""
     return list({run.model: run for run in runs if takes_time(run)}.values())
 
 

@@ -222,9 +222,10 @@ class CommandTest(unittest.TestCase):
 
     def test_report(self) -> None:
         def check(hvdb: Path, folder: Path) -> None:
-            HERE.run(hvdb, "report", HERE.store, "-o", folder / "page")
+            HERE.run(hvdb, "report", HERE.store, "-o", folder / "page", "-o", folder / "page.html")
             page = (folder / "page").read_text(encoding="utf-8")
             self.assertIn("## Where the step time goes", page)
+            self.assertIn("<svg ", (folder / "page.html").read_text(encoding="utf-8"))
 
         self.both(check)
 

@@ -290,7 +290,7 @@ class FileTest(StoreTest):
         )
 
     def test_both_forms_say_the_same(self) -> None:
-        markdown, html = self.folder / "a.md", self.folder / "a.HTML"
+        markdown, html = self.folder / "a.text", self.folder / "a.HTML"
         said = self.run_report("-o", markdown, "-o", html)
         self.assertEqual(said, f"{markdown}\n{html}\n")
         read = Page(html.read_text(encoding="utf-8"))
