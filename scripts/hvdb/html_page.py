@@ -55,6 +55,7 @@ svg * { stroke-linejoin: round; stroke-linecap: butt; }
 figcaption { font-size: .875rem; }
 @media print { body { max-width: none; padding: 0; font-size: 10pt; } nav { display: none; }
   .wide { overflow: visible; } svg { min-width: 0; } table { font-size: 7.5pt; }
+  th, td, td.n { overflow-wrap: anywhere; white-space: normal; }
   tr, figure, h2, h3 { break-inside: avoid; } h2, h3 { break-after: avoid; } thead { display: table-header-group; } }
 """
 

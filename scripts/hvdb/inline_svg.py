@@ -25,7 +25,7 @@ _COLOUR = re.compile("|".join(COLOURS))
 _FONT = re.compile(r"'DejaVu Sans( Mono)?'")
 _TARGET = re.compile(r"url\(#([\w-]+)\)")
 _LONG_NUMBER = re.compile(r"(\.\d\d)\d+")
-_PLACES = ("d", "x", "y", "width", "height", "transform")  # in points: two digits are finer than any screen
+_PLACES = ("d", "x", "y")  # in points: two digits are finer than any screen
 _DROPPED = ("metadata", "style")
 
 

@@ -17,7 +17,7 @@ from html_check import Page
 
 from synthetic_store import REPOSITORY, SessionSpec, make
 
-from hvdb import document, html_page, inline_svg, markdown_page, report
+from hvdb import document, figure, html_page, inline_svg, markdown_page, report
 from hvdb.cli import main, module
 from hvdb.document import Bullets, Document, Figure, Listing, Paragraph, Section, Table
 from hvdb.errors import HvdbError
@@ -101,6 +101,13 @@ class InlineSvgTest(unittest.TestCase):
             '<g clip-path="url(#f1-2)"><text style="font: 9px \'DejaVu Sans\', Verdana, sans-serif">a &lt;b&gt;</text>'
             '</g><clipPath id="f1-2"><rect x="0" /></clipPath></g></svg>',
         )
+
+    def test_every_ink_has_its_variable_on_the_page(self) -> None:
+        inks = {figure.INK, figure.MUTED, figure.FAINT, figure.BLUE, figure.VERMILION, figure.GREEN, figure.YELLOW}
+        self.assertLessEqual({ink.lower() for ink in inks}, set(inline_svg.COLOURS))
+        for variable in inline_svg.COLOURS.values():
+            name = variable.removeprefix("var(").removesuffix(")")
+            self.assertEqual(html_page.STYLE.count(f"{name}: #"), 2, "for light and for dark pages")
 
     def test_two_figures_share_no_id(self) -> None:
         made = html_page.text(page_of(Figure("one", drawn), Figure("two", drawn)))
