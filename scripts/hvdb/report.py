@@ -90,9 +90,10 @@ def _largest_loss(run: Run) -> str:
         if part != "efficiency" and figure.fraction > 0 and not figure.unresolved
     }
     if not lost:
-        return "No part of the loss is resolved."
+        return f"No part of the loss is resolved in run {run.short_id}."
     part = max(lost, key=lambda name: lost[name].fraction)
-    return f"The largest part of the loss is {COMPONENTS.get(part, part)}: {share(lost[part])} of the step."
+    where = f"The largest part of the loss in run {run.short_id}"
+    return f"{where} is {COMPONENTS.get(part, part)}: {share(lost[part])} of the step."
 
 
 def _bound(cell: Cell, run: Run) -> str:
@@ -143,8 +144,12 @@ def _answers(parts: Sequence[Measured]) -> Section:
 
 def _next(evidence: Sequence[Evidence]) -> Section:
     lines = [line for one in evidence for line in advice.advise(one)]
-    nothing = Paragraph("Nothing stands out: no resolved part of the step and no other measured figure calls for it.")
-    return Section("What to try next", bullets(lines) or [nothing])
+    nothing = (
+        "Nothing stands out: no resolved part of the step and no other measured figure calls for anything."
+        if evidence
+        else "No run was taken, so there is no evidence."
+    )
+    return Section("What to try next", bullets(lines) or [Paragraph(nothing)])
 
 
 def _scaling_figure(measured: Measured) -> Figure:
@@ -271,7 +276,7 @@ def _lead(runs: Sequence[Run], parts: Sequence[Measured]) -> str:
         f"{runs[0].started_utc} to {runs[-1].started_utc} (UTC)"
     )
     machines = [
-        f"on {one.system.machine}" if len(parts) == 1 else f"system {one.system.letter}: {one.system.machine}"
+        f"on {one.system.description}" if len(parts) == 1 else f"system {one.system.letter}: {one.system.description}"
         for one in parts
     ]
     return "; ".join([told, *machines]) + "."

@@ -1,4 +1,8 @@
-"""The systems that runs were measured on, and what differs between two of them."""
+"""The systems that runs were measured on, and what differs between two of them.
+
+A system is a kind of machine, and whatever else can change a result where runs of one configuration differ in it: a
+library, a commit, a variable. Runs of two systems are never pooled.
+"""
 
 from __future__ import annotations
 
@@ -7,41 +11,68 @@ from dataclasses import dataclass
 
 from hvdb import comparable
 from hvdb.comparable import CURVE_COLUMNS, Difference
-from hvdb.errors import HvdbError
+from hvdb.errors import NotComparable
 from hvdb.runs import Run
 
-# Facts that make a machine: runs that differ in one of them are of two systems, and are never pooled.
 MACHINE_FACTS = ("cpu.model", "cpu.sockets", "cpu.cores", "gpu.name", "os.machine")
 LETTERS = "ABCDEFGH"
+PHASES = ("solo", "none", "full")  # a session is of the system of its last phase
+SHOWN_FACTS = 3
 
 
 @dataclass(frozen=True)
 class System:
-    """Runs of one kind of machine. letter: names it beside others."""
+    """letter: names it beside others. besides: facts that set it apart from others, the machine's excepted."""
 
     letter: str
     runs: list[Run]
+    besides: Sequence[str] = ()
 
     @property
-    def machine(self) -> str:
-        """Its processor and its GPU, as far as the store says."""
-        run = self.runs[0]
+    def description(self) -> str:
+        """Processor, GPU and what else sets it apart, as far as the store says."""
+        run = self.runs[-1]
         cores = run.fact("cpu.cores")
-        words = [run.fact("cpu.model"), f"{cores} cores" if cores else "", run.fact("gpu.name")]
-        return ", ".join(word for word in words if word) or "a machine that the store does not describe"
+        machine = [run.fact("cpu.model"), f"{cores} cores" if cores else "", run.fact("gpu.name")]
+        words = [word for word in machine if word] or ["a machine that the store does not describe"]
+        words += [f"{key} {run.fact(key) or '(none)'}" for key in self.besides[:SHOWN_FACTS]]
+        more = len(self.besides) - SHOWN_FACTS
+        return ", ".join([*words, *([f"and {more} more"] if more > 0 else [])])
 
 
-def of(runs: Sequence[Run]) -> list[System]:
-    """The systems of `runs`, by first appearance. Errors: HvdbError if they are more than a report can name."""
-    by_machine: dict[tuple[str, ...], list[Run]] = {}
+def _setting_apart(leads: Sequence[Run]) -> list[str]:
+    """Facts that can change a result and differ between runs of one configuration and number of ranks."""
+    first: dict[tuple, Run] = {}
+    found: set[str] = set()
+    for lead in leads:
+        other = first.setdefault(tuple(lead.columns[name] for name in (*CURVE_COLUMNS, "phase", "world_size")), lead)
+        if lead.fingerprint != other.fingerprint:
+            found |= {d.key for d in comparable.differences(other, lead) if d.in_fingerprint}
+    return sorted(found - set(MACHINE_FACTS))
+
+
+def of(runs: Sequence[Run], *, pooled: bool = False) -> list[System]:
+    """The systems of `runs`, by first appearance; one only if `pooled`, whatever differs.
+
+    Errors: NotComparable if they are more than a report can name.
+    """
+    sessions: dict[str, list[Run]] = {}
     for run in runs:
-        by_machine.setdefault(tuple(run.fact(key) for key in MACHINE_FACTS), []).append(run)
-    if len(by_machine) > len(LETTERS):
-        raise HvdbError(
-            f"the runs are of {len(by_machine)} systems, and {len(LETTERS)} is the most: report fewer runs at a time"
-            " (--model, --run)"
+        sessions.setdefault(run.session_uuid, []).append(run)
+    leads = {uuid: max(members, key=lambda run: PHASES.index(run.phase)) for uuid, members in sessions.items()}
+    besides = [] if pooled else _setting_apart(list(leads.values()))
+    keys = [] if pooled else [*MACHINE_FACTS, *besides]
+    found: dict[tuple[str, ...], list[Run]] = {}
+    for run in runs:
+        lead = leads[run.session_uuid]
+        found.setdefault(tuple(lead.fact(key) for key in keys), []).append(run)
+    if len(found) > len(LETTERS):
+        raise NotComparable(
+            f"the runs are of {len(found)} systems that differ in {', '.join(besides[:6]) or 'their machines'}, and "
+            f"{len(LETTERS)} is the most: report fewer runs at a time (--model, --run), or pool them all the same with "
+            "--mix-fingerprints"
         )
-    return [System(letter, members) for letter, members in zip(LETTERS, by_machine.values(), strict=False)]
+    return [System(letter, members, besides) for letter, members in zip(LETTERS, found.values(), strict=False)]
 
 
 def alike(first: System, second: System) -> tuple[Run, Run]:
@@ -52,10 +83,10 @@ def alike(first: System, second: System) -> tuple[Run, Run]:
 
     for columns in ((*CURVE_COLUMNS, "phase", "world_size"), ("model", "phase"), ("phase",)):
         others = {key(run, columns): run for run in second.runs}
-        for run in first.runs:
+        for run in reversed(first.runs):
             if other := others.get(key(run, columns)):
                 return run, other
-    return first.runs[0], second.runs[0]
+    return first.runs[-1], second.runs[-1]
 
 
 def differences(first: System, second: System) -> tuple[Run, Run, list[Difference]]:

@@ -161,7 +161,10 @@ class AnswerTest(StoreTest):
         (said,) = section.parts[0].blocks
         self.assertTrue(said.text.startswith("80.0 % [79.4, 80.6]: 25.6 [25.6, 25.6] images/s"), said.text)
         self.assertIn("of 32.0 that perfect scaling would give. Bound: 100.0 %, if reductions hid", said.text)
-        self.assertIn("The largest part of the loss is exposed communication: 14.5 % [13.9, 15.1]", said.text)
+        self.assertRegex(
+            said.text,
+            r"The largest part of the loss in run [0-9a-f]{8} is exposed communication: 14.5 % \[13.9, 15.1\]",
+        )
 
     def test_no_baseline_and_one_rank(self) -> None:
         make(self.db, SessionSpec(phases=("full",)), SessionSpec(model="vgg16", ranks=1, phases=("full",)))
@@ -252,7 +255,7 @@ class SectionsTest(StoreTest):
         titles = [section.title for section in page.sections]
         self.assertIn("Scaling efficiency, system A", titles)
         self.assertIn("Scaling efficiency, system B", titles)
-        self.assertIn("system A: Test CPU; system B: Other CPU", page.lead)
+        self.assertIn("system A: Test CPU, lib.new (none); system B: Other CPU, lib.new 1.", page.lead)
         (part,) = self.section("What differs between the systems").parts
         rows = part.blocks[1].rows
         self.assertEqual(
@@ -263,6 +266,35 @@ class SectionsTest(StoreTest):
                 ("os.load", "", "0.1", "0.2"),
             ],
         )
+
+    def test_what_differs_within_a_configuration_makes_systems_too(self) -> None:
+        """Without a letter for each, efficiencies of two commits would be pooled or refused."""
+        facts = {"cpu.model": ("Test CPU", 1), "git.commit": ("abc", 1), "os.load": ("0.1", 0)}
+        new = {"cpu.model": ("Test CPU", 1), "git.commit": ("def", 1), "os.load": ("0.2", 0)}
+        make(
+            self.db,
+            SessionSpec(provenance=facts, started="2026-01-01T00:00:00Z"),
+            SessionSpec(provenance=new, fingerprint="b", started="2026-01-02T00:00:00Z"),
+            SessionSpec(provenance=new, fingerprint="b", model="vgg16", started="2026-01-03T00:00:00Z"),
+        )
+        page = self.document()
+        self.assertIn("system A: Test CPU, git.commit abc; system B: Test CPU, git.commit def", page.lead)
+        self.assertEqual(len(self.section("Question and answer").parts), 3)
+        (part,) = self.section("What differs between the systems").parts
+        self.assertEqual(part.blocks[1].rows[0], ("git.commit", "yes", "abc", "def"))
+        pooled = self.document("--mix-fingerprints")
+        self.assertNotIn("system", pooled.lead)
+        self.assertEqual(len(self.section("Question and answer", "--mix-fingerprints").parts), 2)
+
+    def test_another_commit_for_another_configuration_is_one_system(self) -> None:
+        other = {"cpu.model": ("Test CPU", 1), "git.commit": ("def", 1)}
+        make(self.db, SessionSpec(), SessionSpec(provenance=other, fingerprint="b", model="vgg16"))
+        self.assertIn("on Test CPU.", self.document().lead)
+
+    def test_more_systems_than_letters_are_refused(self) -> None:
+        specs = [SessionSpec(provenance={"cpu.model": (f"CPU {n}", 1)}, fingerprint=str(n)) for n in range(9)]
+        make(self.db, *specs)
+        self.assertIn("the runs are of 9 systems that differ in their machines", self.run_report(code=4))
 
     def test_one_system_has_no_letter(self) -> None:
         make(self.db, SessionSpec())

@@ -47,7 +47,10 @@ def parser() -> argparse.ArgumentParser:
 def build(arguments: argparse.Namespace) -> document.Document:
     """The report that was asked for. Errors: HvdbError, StoreError, NotComparable."""
     found, chosen = selection.pick(arguments)
-    parts = [report.Measured(system, selection.cells(system.runs, arguments)) for system in systems.of(chosen.runs)]
+    parts = [
+        report.Measured(system, selection.cells(system.runs, arguments))
+        for system in systems.of(chosen.runs, pooled=arguments.mix_fingerprints)
+    ]
     reducing = [run for measured in parts for _, run in measured.reducing]
     with progress.shown("comparing the ranks"):
         ranks = {run.uuid: examined for run, examined in rank_work.examine_all(reducing, rank_report.THRESHOLD)}
