@@ -24,7 +24,7 @@ STYLE = """
   --yellow: #f0e442; }
 @media screen and (prefers-color-scheme: dark) {
   :root { --paper: #15171a; --panel: #1f2226; --ink: #e6e6e6; --muted: #a3a3a3; --faint: #3c4046;
-    --blue: #3fa2dc; --vermilion: #f07a28; --green: #22b78c; --yellow: #9c9219; } }
+    --blue: #2b86d4; --vermilion: #f07a28; --green: #22b78c; --yellow: #9c9219; } }
 * { box-sizing: border-box; }
 body { margin: 0 auto; max-width: 76rem; padding: 1.5rem 1.25rem 4rem; background: var(--paper); color: var(--ink);
   font: 1rem/1.5 system-ui, "Segoe UI", "DejaVu Sans", sans-serif; overflow-wrap: anywhere; }
