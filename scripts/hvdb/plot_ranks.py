@@ -17,7 +17,7 @@ from hvdb.slow_ranks import CONFIDENCE, Findings, log_ratios
 
 # Blue and vermilion are told apart with every common kind of colour blindness, see figure.py.
 DIVERGING = LinearSegmentedColormap.from_list("faster_slower", [figure.BLUE, "#FFFFFF", figure.VERMILION])
-MOST_COLUMNS = 1000  # of the heat map; more samples are drawn as medians of neighbours
+MOST_COLUMNS = 1000  # of a heat map; more samples are drawn as medians of neighbours
 MOST_NAMED = 32  # ranks that have their names on the axis; nodes that have theirs beside the heat map
 NAMED_AMONG_MANY = 4  # slow ranks with a name where there are more
 HEIGHT, WIDTH = 6.6, 11.5  # inches
@@ -28,7 +28,7 @@ LOOKS = {"slow": (figure.VERMILION, "s"), "may be slow": (figure.ORANGE, "^"), "
 class Picture:
     """What is drawn: own work in seconds (ranks, samples), and the host of each rank (empty: not known).
 
-    threshold: fraction by which a slow rank is slower at least.
+    threshold: fraction by which a slow rank is slower at least. most_columns: of the heat map; see columns().
     """
 
     title: str
@@ -36,11 +36,13 @@ class Picture:
     seconds: np.ndarray
     hosts: list[str]
     threshold: float
+    most_columns: int = MOST_COLUMNS
 
 
-def picture(examined: Examined, threshold: float) -> Picture:
+def picture(examined: Examined, threshold: float, most_columns: int = MOST_COLUMNS) -> Picture:
     """What is drawn of an examined run."""
-    return Picture(rank_report.title(examined), examined.kind, examined.seconds, examined.hosts, threshold)
+    title = rank_report.title(examined)
+    return Picture(title, examined.kind, examined.seconds, examined.hosts, threshold, most_columns)
 
 
 def columns(ratios: np.ndarray, most: int = MOST_COLUMNS) -> np.ndarray:
@@ -70,7 +72,7 @@ def _heat_map(axes: Axes, bar: Axes, picture: Picture, slow: list[int]) -> None:
     ranks, samples = percent.shape
     end = limit(percent, picture.threshold)
     shown = axes.imshow(
-        columns(percent),
+        columns(percent, picture.most_columns),
         cmap=DIVERGING,
         vmin=-end,
         vmax=end,

@@ -30,6 +30,8 @@ COMPONENTS = {
 MOST_SUBJECTS = 12  # configurations that are asked about; the tables have all of them
 MOST_PANELS = 6  # of a figure
 SHOWN_RANKS = 8
+# The figure of 512 ranks takes 0.4 MB with 100 columns, most of which is the heat map.
+MOST_HEAT_MAPS, HEAT_MAP_COLUMNS = 3, 100
 # Facts that a run must share with another for their reductions to be of one kind.
 REDUCTION_COLUMNS = ("device", "allreduce_type", "schedule", "comm", "data_plane", "world_size", "nodes", "traced")
 
@@ -58,8 +60,9 @@ class Measured:
 
     @property
     def reducing(self) -> list[tuple[Cell, Run]]:
-        """The subjects on several ranks, each with its newest run."""
-        return [(cell, self.newest(cell)) for cell in self.subjects if cell.kind == "full" and cell.ranks > 1]
+        """The subjects on several ranks that are examined in detail, each with its newest run."""
+        several = [cell for cell in self.subjects if cell.kind == "full" and cell.ranks > 1]
+        return [(cell, self.newest(cell)) for cell in several[:MOST_SUBJECTS]]
 
 
 Ranks = Mapping[str, Examined | HvdbError]
@@ -122,11 +125,13 @@ def _answer(cell: Cell, run: Run, cells: Sequence[Cell]) -> Section:
         said = f"{rate}; there is no baseline of one rank in the session, so the efficiency is not known."
         return Section(question, [Paragraph(said)])
     alone = [o for o in cells if o.kind == "solo" and o.configuration == c and o.allocation == cell.allocation]
-    most = f" of {tables.number(alone[0].images_per_second.value * cell.ranks)} that perfect scaling would give"
+    ideal = [
+        f" of {tables.number(o.images_per_second.value * cell.ranks)} that perfect scaling would give" for o in alone
+    ]
     reached = tables.estimate(cell.efficiency, 100.0, lambda value: f"{value:.1f}").replace(" ", " % ", 1)
     reached += "" if "%" in reached else " %"
-    said = f"{reached}: {rate}{most if alone else ''}. {bound} {_largest_loss(run) if run.decomposition else ''}"
-    return Section(question, [Paragraph(said)])
+    said = [f"{reached}: {rate}{''.join(ideal)}.", bound, *([_largest_loss(run)] if run.decomposition else [])]
+    return Section(question, [Paragraph(" ".join(said))])
 
 
 def _answers(parts: Sequence[Measured]) -> Section:
@@ -217,7 +222,7 @@ def _waterfall(measured: Measured, title: str) -> list[Section]:
     explained = [run for run in measured.system.runs if run.decomposition]
     if not explained:
         return []
-    newest = {run.uuid for _, run in measured.reducing[:MOST_SUBJECTS]}
+    newest = {run.uuid for _, run in measured.reducing}
     leading = [run for run in explained if run.uuid in newest]
     panels = [run for run in leading if "efficiency" in run.decomposition][:MOST_PANELS]
 
@@ -232,24 +237,30 @@ def _waterfall(measured: Measured, title: str) -> list[Section]:
     return [Section(title, [*figures, *rest], [_decomposition(run) for run in leading])]
 
 
-def _ranks_of(run: Run, examined: Examined | HvdbError) -> Section:
+def _stands_out(examined: Examined | HvdbError) -> bool:
+    if isinstance(examined, HvdbError):
+        return False
+    found = examined.findings
+    return bool(found.slow_nodes or found.slow_ranks or found.unclear_ranks)
+
+
+def _ranks_of(run: Run, examined: Examined | HvdbError, *, drawn: bool) -> Section:
     if isinstance(examined, HvdbError):
         return Section(f"{name(run)}, {world(run)}, run {run.short_id}", [Paragraph(f"Cannot be told: {examined}.")])
 
     def draw(path: Path) -> Path:
         from hvdb import plot_ranks
 
-        return plot_ranks.draw(plot_ranks.picture(examined, rank_report.THRESHOLD), examined.findings, path, run.uuid)
+        picture = plot_ranks.picture(examined, rank_report.THRESHOLD, HEAT_MAP_COLUMNS)
+        return plot_ranks.draw(picture, examined.findings, path, run.uuid)
 
     rows = rank_report.rows(examined)
-    found = examined.findings
-    stands_out = found.slow_nodes or found.slow_ranks or found.unclear_ranks
     more = f"The slowest {SHOWN_RANKS} of {len(rows)} ranks ({data.called('ranks')} --all shows them all):"
     return Section(
         f"{name(run)}, {world(run)}, run {run.short_id}",
         [
             *bullets([*rank_report.conclusions(examined, rank_report.THRESHOLD), *examined.notes]),
-            *([Figure("Own work of every rank against time, and the median of each rank", draw)] if stands_out else []),
+            *([Figure("Own work of every rank against time, and the median of each rank", draw)] if drawn else []),
             *([Paragraph(more)] if len(rows) > SHOWN_RANKS else []),
             Table(rank_report.HEADER, rows[:SHOWN_RANKS]),
         ],
@@ -264,7 +275,8 @@ def _ranks(parts: Sequence[Measured], ranks: Ranks) -> list[Section]:
         "Own work of the ranks (forward and backward, which wait for nobody) in the newest run on the most ranks of "
         f"each configuration; {data.called('ranks')} examines the others."
     )
-    return [Section("Ranks", [Paragraph(how)], [_ranks_of(*one) for one in examined])]
+    shown = [run.uuid for run, one in examined if _stands_out(one)][:MOST_HEAT_MAPS]
+    return [Section("Ranks", [Paragraph(how)], [_ranks_of(run, one, drawn=run.uuid in shown) for run, one in examined])]
 
 
 def _lead(runs: Sequence[Run], parts: Sequence[Measured]) -> str:

@@ -46,6 +46,7 @@ class SessionSpec:
     operations: list = field(default_factory=list)
     reduce_seconds: float = 0.1
     ranks_per_host: int = 1 << 20
+    slow_rank: int | None = None  # whose compute takes 10 % longer
 
 
 def insert(connection: sqlite3.Connection, table: str, **row: object) -> None:
@@ -120,7 +121,8 @@ def add_session(connection: sqlite3.Connection, spec: SessionSpec, rng: np.rando
                 peak_bytes=int(1.15 * 10**9),
                 gradient_checksum=f"{17:016x}",
             )
-            kinds = {"step_seconds": by_rank[rank], "compute_seconds": 0.9 * by_rank[rank]}
+            slower = 1.1 if rank == spec.slow_rank else 1.0
+            kinds = {"step_seconds": by_rank[rank], "compute_seconds": 0.9 * slower * by_rank[rank]}
             if phase == "full":
                 kinds["reduce_seconds"] = np.full(spec.steps, spec.reduce_seconds * (1 + rank))
             _add_samples(connection, run, rank, kinds)

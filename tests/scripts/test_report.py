@@ -174,6 +174,12 @@ class AnswerTest(StoreTest):
         self.assertIn("How fast does VGG-16 train on one rank", section.parts[1].title)
         self.assertIn("No bound is known", alone.text)
 
+    def test_a_baseline_of_another_allocation_is_no_ideal(self) -> None:
+        make(self.db, SessionSpec(noise=0.0))
+        self.change("UPDATE run SET allocation_size = 4 WHERE phase = 'solo'")
+        (part,) = self.section("Question and answer").parts
+        self.assertTrue(part.blocks[0].text.startswith("80.0 % [79.4, 80.6]: 12.8 [12.8, 12.8] images/s. Bound:"))
+
     def test_the_roofline_is_the_bound_of_one_gpu(self) -> None:
         facts = {"bound.step_seconds": ("0.5", 0)}
         make(self.db, SessionSpec(ranks=1, phases=("full",), provenance=facts))
@@ -364,7 +370,10 @@ class FileTest(StoreTest):
 
 
 class SizeTest(unittest.TestCase):
-    """A study of 512 ranks x 9 scales x 3 networks, plainly marked as simulated. The time is printed, not judged."""
+    """A study of 512 ranks x 9 scales x 3 networks with a slow rank in each run, plainly marked as simulated.
+
+    Memory and size are judged, the time is printed.
+    """
 
     SCRIPT = """
 import json, resource, sys, time
@@ -388,6 +397,7 @@ print(json.dumps([code, time.perf_counter() - begin, peak / 1024]))
                         ranks_per_host=8,
                         steps=100,
                         full=1.1 + 0.03 * power,
+                        slow_rank=1,
                         origin="simulated",
                     )
                     for model in ("inception3", "resnet101", "vgg16")
@@ -408,6 +418,7 @@ print(json.dumps([code, time.perf_counter() - begin, peak / 1024]))
         self.assertEqual(read.faults(), [])
         self.assertEqual(len([title for title in read.headings if "scale to 512 ranks" in title]), 3)
         self.assertIn("simulated", read.headings[2])
+        self.assertEqual(read.drawings, 2 + report.MOST_HEAT_MAPS)
 
 
 if __name__ == "__main__":
