@@ -111,25 +111,12 @@ class Collector {
   Provenance facts_;
 };
 
-std::string hash_of_binary() {
-  std::ifstream in("/proc/self/exe", std::ios::binary);
-  Hasher hasher;
-  std::vector<char> block(1 << 16);
-  std::size_t total = 0;
-  while (in.read(block.data(), static_cast<std::streamsize>(block.size())) || in.gcount() > 0) {
-    const auto got = static_cast<std::size_t>(in.gcount());
-    hasher.bytes(std::as_bytes(std::span(block.data(), got)));
-    total += got;
-  }
-  return total == 0 ? std::string() : hex64(hasher.value());
-}
-
 void collect_build(Collector& facts) {
   const BuildInfo& build = build_info();
   facts.record("build.version", std::string(build.version));
   facts.record("git.commit", std::string(build.git_commit));
   facts.record("git.state", std::string(build.git_state));
-  facts.record("build.binary_hash", hash_of_binary());
+  facts.record("build.binary_hash", binary_hash());
   std::error_code ignored;
   facts.record("build.binary", fs::read_symlink("/proc/self/exe", ignored).string());
   facts.result("build.compiler", std::string(build.compiler));
@@ -216,6 +203,19 @@ std::string launcher_hint(const Launch& launch) {
 }
 
 }  // namespace
+
+std::string binary_hash() {
+  std::ifstream in("/proc/self/exe", std::ios::binary);
+  Hasher hasher;
+  std::vector<char> block(1 << 16);
+  std::size_t total = 0;
+  while (in.read(block.data(), static_cast<std::streamsize>(block.size())) || in.gcount() > 0) {
+    const auto got = static_cast<std::size_t>(in.gcount());
+    hasher.bytes(std::as_bytes(std::span(block.data(), got)));
+    total += got;
+  }
+  return total == 0 ? std::string() : hex64(hasher.value());
+}
 
 Provenance environment_facts(const Environment& environment) {
   Collector facts;

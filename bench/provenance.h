@@ -15,6 +15,9 @@
 
 namespace hvd::bench {
 
+/// Of the program's file, 16 hex digits; empty if it cannot be read.
+std::string binary_hash();
+
 /// Facts of this process and host. Reads /proc, /sys and the environment; never fails: what cannot be read
 /// is left out. `command` is argv.
 Provenance collect_provenance(const std::vector<std::string>& command);

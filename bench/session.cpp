@@ -17,9 +17,11 @@
 #include "bench/train/crew.h"
 #include "bench/train/gpu_facts.h"
 #include "bench/train/notes.h"
+#include "bench/train/rank_kind.h"
 #include "bench/train/rank_parts.h"
 #include "bench/train/schedule_trials.h"
 #include "bench/train/setup.h"
+#include "bench/train/validator.h"
 #include "bench/train/worker.h"
 #include "engine/base/deadline.h"
 #include "engine/base/error.h"
@@ -71,6 +73,23 @@ CoreShare agree_on_cores(Engine& engine, int threads) {
   return share;
 }
 
+/// Of the choices made before any step.
+std::vector<std::string> opening_notes(const Session& session) {
+  std::vector<std::string> notes = session.setup.notes;
+  notes.insert(notes.end(), session.facts.gpus.notes.begin(), session.facts.gpus.notes.end());
+  return notes;
+}
+
+void validate(const Session& session, Trainer& trainer, Worker& worker, SessionResult& result) {
+  Crew crew(trainer.engine(), worker);
+  Validator validator(session.options, session.setup, session.facts, trainer, crew, session.observer, session.prepare);
+  validator.run();
+  result.runs.push_back(validator.take_run());
+  result.validation = validator.take_validation();
+  result.notes = opening_notes(session);
+  for (std::string& caution : caution_lines(result.runs.back().provenance)) result.notes.push_back(std::move(caution));
+}
+
 void conduct(const Session& session, Trainer& trainer, Worker& worker, SessionResult& result) {
   Crew crew(trainer.engine(), worker);
   Conductor conductor(session.options, session.setup, session.facts, trainer, crew, session.observer, session.prepare);
@@ -78,8 +97,7 @@ void conduct(const Session& session, Trainer& trainer, Worker& worker, SessionRe
   std::vector<RunRecord>& runs = result.runs;
   runs = conductor.take_runs();
   std::vector<std::string>& notes = result.notes;
-  notes = session.setup.notes;
-  notes.insert(notes.end(), session.facts.gpus.notes.begin(), session.facts.gpus.notes.end());
+  notes = opening_notes(session);
   for (std::string& note : closing_notes(runs, conductor.findings(), trainer.engine().plan(), session.facts)) {
     notes.push_back(std::move(note));
   }
@@ -190,9 +208,14 @@ void run_rank(Session session, std::unique_ptr<comm::Communicator> communicator,
   RankParts parts(session.setup, engine_options, session.gpus, std::move(communicator), endings(session));
   Engine& engine = parts.engine();
   with_peers_told(session, engine, [&] {
+    if (session.options.validate && engine.size() == 1) {
+      throw Error(Errc::kInvalidArgument,
+                  "validate compares ranks, and there is one; start several: mpirun -n 4, srun, or --ranks 4");
+    }
     const CoreShare share = agree_on_cores(engine, session.options.threads);
     session.facts.threads = parts.on_gpu() ? 1 : share.threads;
     session.facts.spare_core = parts.on_gpu() || share.spare_core;
+    session.facts.ranks_at_once = parts.on_gpu() ? engine.size() : share.ranks_at_once;
     if (parts.on_gpu() && engine.size() > 1) session.facts.comm = parts.comm();
     session.facts.traced = engine.tracing() || session.setup.profile;
     tell_building(session, engine);
@@ -208,9 +231,14 @@ void run_rank(Session session, std::unique_ptr<comm::Communicator> communicator,
     for (const auto* notes : {&parts.notes(), &std::as_const(session.schedule.notes), &trainer->facts().notes}) {
       session.facts.gpus.notes.insert(session.facts.gpus.notes.end(), notes->begin(), notes->end());
     }
+    if (session.options.validate) {
+      const GpuDescription gpu = parts.on_gpu() ? parts.gpu(trainer->facts().engines) : GpuDescription();
+      session.facts.kinds = gather_kinds(engine, kind_of_rank(trainer->train_step(), gpu));
+    }
     Worker worker(*trainer, session.process, session.setup.seed);
     if (engine.rank() == 0) {
-      conduct(session, *trainer, worker, result);
+      session.options.validate ? validate(session, *trainer, worker, result)
+                               : conduct(session, *trainer, worker, result);
     } else {
       worker.follow();
     }

@@ -1,15 +1,17 @@
-// One invocation of `train`: builds the ranks, warms up, measures, checks, and returns run records. This is
-// the one place where models and engine meet. Called by the CLI on every rank; rank 0 gets the results.
+// One invocation of `train` or `validate`: builds the ranks, warms up, measures, checks, and returns run records. This
+// is the one place where models and engine meet. Called by the CLI on every rank; rank 0 gets the results.
 #pragma once
 
 #include <chrono>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "bench/options.h"
 #include "bench/run_record.h"
 #include "bench/train/gpu_backend.h"
+#include "bench/validation.h"
 #include "engine/base/error.h"
 #include "engine/comm/communicator.h"
 
@@ -47,11 +49,12 @@ struct SessionObserver {
 };
 
 struct SessionResult {
-  std::vector<RunRecord> runs;      ///< phase full last; empty on ranks other than 0
-  bool is_root = true;              ///< this process prints and stores
-  std::vector<std::string> notes;   ///< lines for the closing table: choices made, memory, reconciliation
-  std::string operations;           ///< of a profiled GPU: a table of measured operations beside their bounds
-  std::vector<std::string> faults;  ///< after all was measured: files beside the store that could not be written
+  std::vector<RunRecord> runs;           ///< phase full last; empty on ranks other than 0
+  bool is_root = true;                   ///< this process prints and stores
+  std::vector<std::string> notes;        ///< lines for the closing table: choices made, memory, reconciliation
+  std::string operations;                ///< of a profiled GPU: a table of measured operations beside their bounds
+  std::optional<Validation> validation;  ///< of `hvd_bench validate`
+  std::vector<std::string> faults;       ///< after all was measured: files beside the store that could not be written
 };
 
 /// Runs the session. `provenance` and ids are filled in by the caller's `prepare` callback for every new

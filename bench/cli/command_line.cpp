@@ -9,6 +9,8 @@
 #include <utility>
 
 #include "bench/build_info.h"
+#include "bench/cli/registrar.h"
+#include "bench/cli/validate_options.h"
 #include "bench/cli/values.h"
 #include "engine/base/error.h"
 
@@ -25,11 +27,12 @@ constexpr const char* kFooter = R"(Examples:
   mpirun -n 2 hvd_bench --model vgg16 --efficiency  two ranks, their efficiency and what is lost where
   srun --mpi=pmix hvd_bench --model inception3      the ranks of a Slurm job
   hvd_bench --model resnet50 --ranks 2 --json       two ranks as threads of one process, machine-readable
+  mpirun -n 4 hvd_bench validate --model resnet50   do all ranks compute the same bits, equally fast?
   hvd_bench doctor                                  is this machine what it should be?
 
 Environment (the command line wins): HOROVOD_FUSION_THRESHOLD (bytes), HOROVOD_CYCLE_TIME (ms),
   HOROVOD_CACHE_CAPACITY (entries), HOROVOD_TIMELINE (file).
-Exit codes: 0 good, 1 failed check, 2 usage or I/O, 5 a rank lost or a deadline passed, 6 ranks disagree,
+Exit codes: 0 good, 1 failed check, 2 usage or I/O, 3 undecided (validate), 5 a rank lost or a deadline passed, 6 ranks disagree,
   7 interrupted, 8 out of memory or a library failed, 9 a defect of hvd_bench.)";
 
 constexpr double kMebibyte = 1024.0 * 1024.0;
@@ -107,80 +110,6 @@ Schedule parse_schedule(const std::string& text) {
   constexpr std::array kSchedules{Schedule::kStatic, Schedule::kNegotiated, Schedule::kNone};
   return kSchedules[parse_word("--schedule", text, {"static", "negotiated", "none"})];
 }
-
-/// Registers options on a CLI11 app; each is handed over as text and converted by values.h.
-class Registrar {
- public:
-  explicit Registrar(CLI::App& app) : app_(app) {}
-
-  Registrar& group(const char* name) {
-    group_ = name;
-    return *this;
-  }
-  void value(const char* name, const char* placeholder, const char* help, std::function<void(const std::string&)> set) {
-    app_.add_option_function<std::string>(
-            name,
-            [name, set = std::move(set)](const std::string& text) {
-              if (text.starts_with("--")) {
-                throw Error(Errc::kInvalidArgument, std::string(name) + ": the value is missing (found " + text + ")");
-              }
-              set(text);
-            },
-            help)
-        ->type_name(placeholder)
-        ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast)
-        ->group(group_);
-  }
-  /// An empty name is a shell variable that is not set, not a wish.
-  void file(const char* name, const char* help, std::string& target) { path(name, "FILE", "file", help, target); }
-  void folder(const char* name, const char* help, std::string& target) { path(name, "FOLDER", "folder", help, target); }
-  /// May be given several times, with one value each.
-  void each(const char* name, const char* placeholder, const char* help, std::function<void(const std::string&)> set) {
-    app_.add_option_function<std::vector<std::string>>(
-            name,
-            [set = std::move(set)](const std::vector<std::string>& texts) {
-              for (const std::string& text : texts) set(text);
-            },
-            help)
-        ->type_name(placeholder)
-        ->type_size(1)
-        ->allow_extra_args(false)
-        ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
-        ->group(group_);
-  }
-  void flag(const char* name, const char* help, std::function<void()> set) {
-    app_.add_flag_callback(name, std::move(set), help)->group(group_);
-  }
-  template <class Integer>
-  void integer(const char* name, const char* help, std::int64_t low, std::int64_t high, Integer& target) {
-    value(name, "N", help, [=, &target](const std::string& text) {
-      target = static_cast<typename ValueOf<Integer>::type>(parse_integer(name, text, low, high));
-    });
-  }
-  void number(const char* name, const char* placeholder, const char* help, double low, double high,
-              std::function<void(double)> set) {
-    value(name, placeholder, help,
-          [=, set = std::move(set)](const std::string& text) { set(parse_number(name, text, low, high)); });
-  }
-
- private:
-  void path(const char* name, const char* placeholder, const char* kind, const char* help, std::string& target) {
-    value(name, placeholder, help, [name, kind, &target](const std::string& text) {
-      if (text.empty()) throw Error(Errc::kInvalidArgument, std::string(name) + ": the " + kind + "'s name is empty");
-      target = text;
-    });
-  }
-  template <class T>
-  struct ValueOf {
-    using type = T;
-  };
-  template <class T>
-  struct ValueOf<std::optional<T>> {
-    using type = T;
-  };
-  CLI::App& app_;
-  std::string group_;
-};
 
 void register_training(Registrar add, Options& o) {
   add.group("What to train");
@@ -346,7 +275,7 @@ void refuse_rest(const CLI::App& app, const std::vector<std::string>& rest) {
                                             did_you_mean(word.substr(0, word.find('=')), option_names(app)) +
                                             "; see hvd_bench --help");
   }
-  const std::vector<std::string> commands{"train", "doctor", "stored"};
+  const std::vector<std::string> commands{"train", "validate", "doctor", "stored"};
   if (std::find(commands.begin(), commands.end(), word) != commands.end()) {
     throw Error(Errc::kInvalidArgument, "'" + word + "': one command at a time; see hvd_bench --help");
   }
@@ -397,6 +326,7 @@ void reconcile(Options& options, const Given& given) {
     throw Error(Errc::kInvalidArgument,
                 "--replay-shrink shrinks the gradients of a recorded step: give --replay FILE, or leave it out");
   }
+  if (options.validate) settle_validation(options);
   options.engine.deadline.set_by = "--deadline-seconds";
   options.gpu.nccl.deadline = options.engine.deadline;
   if (!given.startup_deadline) {
@@ -420,12 +350,18 @@ CommandLine parse_command_line(const std::vector<std::string>& argv, const Envir
   app.footer(kFooter);
   app.get_formatter()->column_width(32);
   app.get_formatter()->label("OPTIONS", "options");
-  app.get_formatter()->label("SUBCOMMAND", "train | doctor | stored");
+  app.get_formatter()->label("SUBCOMMAND", "train | validate | doctor | stored");
   app.get_formatter()->label("Subcommands", "Commands");
   app.fallthrough();
   app.allow_extras();
   app.require_subcommand(0, 1);
   app.add_subcommand("train", "Train and measure (the default)")->fallthrough();
+  CLI::App* const validate =
+      app.add_subcommand("validate",
+                         "Do all ranks compute the same bits, equally fast? (see hvd_bench validate --help)")
+          ->fallthrough();
+  ValidateOptions validation;
+  register_validation(*validate, validation);
   const CLI::App* const doctor =
       app.add_subcommand("doctor", "Say what is here, what is missing, and how to get it")->fallthrough();
   CLI::App* const stored =
@@ -475,6 +411,10 @@ CommandLine parse_command_line(const std::vector<std::string>& argv, const Envir
   }
   if (environment_problem) std::rethrow_exception(environment_problem);
   given.db = app.get_option("--db")->count() > 0;
+  if (validate->parsed()) {
+    refuse_training_only(app);
+    options.validate = validation;
+  }
   reconcile(options, given);
   return result;
 }

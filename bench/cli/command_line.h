@@ -10,7 +10,7 @@
 namespace hvd::bench {
 
 enum class Command : std::uint8_t {
-  kTrain,
+  kTrain,  ///< also `validate`: then options.validate is set
   kDoctor,
   kStored,  ///< list the values of `label` in `files`
   kPrint,   ///< --help or --version: print `text` and be done

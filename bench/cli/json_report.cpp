@@ -32,6 +32,7 @@ class Writer {
     nest(key, '[', ']', fill);
   }
   void element(std::string_view value) { raw({}, json_string(value)); }
+  void element(int value) { raw({}, std::to_string(value)); }
 
  private:
   void raw(std::string_view key, std::string_view value) {
@@ -155,6 +156,47 @@ void write_rows(Writer& out, const RunRecord& run) {
   });
 }
 
+void write_validation(Writer& out, const Validation& validation) {
+  out.integer("steps", validation.steps);
+  out.integer("timed_steps", validation.timed_steps);
+  out.integer("turns", validation.turns);
+  out.array("groups", [&](Writer& groups) {
+    for (const std::string& group : validation.groups) groups.element(group);
+  });
+  out.array("ranks", [&](Writer& rows) {
+    for (std::size_t r = 0; r < validation.ranks.size(); ++r) {
+      const ValidatedRank& rank = validation.ranks[r];
+      const auto of_time = [&](double Slowness::*field) {
+        return rank.time ? std::optional((*rank.time).*field) : std::nullopt;
+      };
+      rows.object({}, [&](Writer& row) {
+        row.integer("rank", static_cast<std::int64_t>(r));
+        row.text("host", rank.host);
+        row.text("gpu", rank.gpu);
+        row.integer("group", static_cast<std::int64_t>(rank.group));
+        row.number("seconds", rank.seconds);
+        row.number("slower", of_time(&Slowness::slower));
+        row.number("slower_low", of_time(&Slowness::low));
+        row.number("slower_high", of_time(&Slowness::high));
+        row.number("score", rank.time ? rank.time->score : std::nullopt);
+        row.text("gradients", rank.gradients);
+        row.text("weights", rank.weights);
+      });
+    }
+  });
+  out.array("findings", [&](Writer& rows) {
+    for (const ValidationFinding& finding : validation.findings) {
+      rows.object({}, [&](Writer& row) {
+        row.text("kind", name(finding.kind));
+        row.array("ranks", [&](Writer& ranks) {
+          for (const int rank : finding.ranks) ranks.element(rank);
+        });
+        row.text("text", finding.text);
+      });
+    }
+  });
+}
+
 }  // namespace
 
 std::string json_report(const SessionResult& result, const StoredIn& stored) {
@@ -171,6 +213,9 @@ std::string json_report(const SessionResult& result, const StoredIn& stored) {
   top.array("notes", [&](Writer& notes) {
     for (const std::string& note : result.notes) notes.element(note);
   });
+  if (result.validation) {
+    top.object("validation", [&](Writer& validation) { write_validation(validation, *result.validation); });
+  }
   top.array("runs", [&](Writer& runs) {
     for (const RunRecord& each : result.runs) {
       runs.object({}, [&](Writer& row) {

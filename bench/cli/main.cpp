@@ -53,8 +53,8 @@ constexpr int kDefect = 9;  // an exception that is not ours
 // host.
 constexpr std::chrono::milliseconds kWaitForLauncher(1500);
 constexpr std::chrono::milliseconds kWaitBeforeTheRanksMeet(5000);  // nobody waits for this rank yet
-/// How long rank 1 waits for rank 0 to report that ranks never joined. mpirun wakes a stopped rank some seconds before it
-/// ends it (odls_base_sigkill_timeout), and that rank's deadline has passed by then.
+/// How long rank 1 waits for rank 0 to report that ranks never joined. mpirun wakes a stopped rank some seconds before
+/// it ends it (odls_base_sigkill_timeout), and that rank's deadline has passed by then.
 constexpr std::chrono::milliseconds kWaitForTheRoot(5000);
 constexpr std::chrono::milliseconds kLetTheRootLeave(2500);
 constexpr std::chrono::seconds kForcedEnd(10);
@@ -106,8 +106,8 @@ class Program {
   std::atomic<bool> ranks_have_met_ = false;
   Mutex mutex_;
   std::vector<comm::Neighbour> neighbours_ HVD_GUARDED_BY(mutex_);
-  bool looked_ = false;  // this and the next: on the signal watch's thread
-  std::string lost_;     // begins the message where a rank of this host had ended before the signal came
+  bool looked_ = false;                // this and the next: on the signal watch's thread
+  std::string lost_;                   // begins the message where a rank of this host had ended before the signal came
   std::atomic<bool> leaving_ = false;  // the world of the ranks
   std::atomic<bool> ending_ = false;   // one thread says how it ended
   bool closing_ = false;               // and it is the main thread, in close()
@@ -147,12 +147,12 @@ int Program::run() {
 
 int Program::train(Options options) {
   SignalWatch::block();  // before any thread is started
-  watch_ = std::make_unique<SignalWatch>(
-      SignalWatch::Callbacks{[this](int signal_number) {
-                               look_for_lost_neighbour();
-                               return grace(launch_, signal_number);
-                             },
-                             [this](const std::string& reason) { end_now(reason); }});
+  watch_ =
+      std::make_unique<SignalWatch>(SignalWatch::Callbacks{[this](int signal_number) {
+                                                             look_for_lost_neighbour();
+                                                             return grace(launch_, signal_number);
+                                                           },
+                                                           [this](const std::string& reason) { end_now(reason); }});
   console_ = std::make_unique<Console>(Console::Settings{options.quiet, ::isatty(STDERR_FILENO) == 1});
   check_launch(launch_, options, comm::mpi_available());
   stage_ = Stage::kHost;
@@ -255,6 +255,7 @@ int Program::close(const Options& options, const SessionResult& result) {
     say_error(fault + "; all was measured");
     if (code == 0) code = exit_code(Errc::kIo);
   }
+  if (code == 0 && result.validation) code = result.validation->exit_code();
   const RunRecord* run = headline(result);
   std::string text;
   if (options.json) {

@@ -10,6 +10,7 @@
 
 #include "bench/build_info.h"
 #include "bench/cli/console.h"
+#include "bench/cli/validation_report.h"
 #include "bench/measure/median.h"
 
 namespace hvd::bench {
@@ -40,6 +41,9 @@ std::string count_of(std::int64_t n, const char* one) { return std::to_string(n)
 std::string millions(std::int64_t n) { return format("%.1f M", static_cast<double>(n) * 1e-6); }
 
 std::string plan_of_measurement(const Options& options) {
+  if (options.validate) {
+    return "  validating " + count_of(options.validate->steps, "step") + " of every rank, after some of warm-up\n";
+  }
   std::string text = "  measuring  ";
   if (options.num_iters) {
     text += count_of(*options.num_iters, "sample");
@@ -150,6 +154,19 @@ std::string compute_line(const RunRecord& run) {
                 1e-9 * rate / (run.world_size * std::max(run.threads, 1)));
 }
 
+std::string notes_and_store(const SessionResult& result, const StoredIn& stored) {
+  std::string text;
+  for (const std::string& note : result.notes) text += "note        " + printable(note) + "\n";
+  if (!result.operations.empty()) text += "\noperations on rank 0, per step\n" + result.operations + "\n";
+  if (!stored.problem.empty()) {
+    text += "not stored  " + printable(stored.problem) + "\n";
+  } else if (!stored.file.empty()) {
+    text += "stored      " + printable(stored.file) + "\n";
+    for (const RunRecord& each : result.runs) text += "  run       " + each.uuid + "  " + phase_name(each) + "\n";
+  }
+  return text;
+}
+
 }  // namespace
 
 std::string bytes_text(double bytes) {
@@ -187,6 +204,11 @@ std::string world_text(const Options& options, const RunRecord& run) {
   std::string text = "  on         " + count_of(run.allocation_size, "rank") + ", " + count_of(run.nodes, "host") +
                      ", " + (run.device == "cuda" ? "one GPU" : count_of(run.threads, "compute thread")) +
                      " per rank\n  averaging  ";
+  if (options.validate) {
+    const std::string& turns = run.provenance.at("validate.turns").value;
+    return text + "nothing: every rank trains the same batches, " +
+           (turns == "1" ? "all at once\n" : "in " + turns + " turns, because ranks share cores\n");
+  }
   if (run.allocation_size <= 1) return text + "nothing (one rank)\n";
   if (options.engine.schedule == Schedule::kNone) return text + "nothing (--comm none)\n";
   text += std::string(name(options.engine.schedule)) + " schedule over " + run.comm + " (" + run.data_plane + ")";
@@ -207,20 +229,13 @@ std::string progress_text(const Progress& progress) {
 std::string closing_text(const SessionResult& result, const StoredIn& stored) {
   const RunRecord* run = headline(result);
   if (run == nullptr) return {};
+  if (result.validation) return validation_text(*result.validation) + notes_and_store(result, stored);
   std::string text = phase_table(result) + bound_line(result, *run) + decomposition_table(*run) + "\n";
   text += compute_line(*run);
   if (run->final_loss) text += format("loss        %.4f at the end\n", *run->final_loss);
   text += "checks      " + (run->checks.empty() ? "none" : run->checks) + "\n";
   if (!run->stop_reason.empty()) text += "stopped     " + run->stop_reason + "\n";
-  for (const std::string& note : result.notes) text += "note        " + printable(note) + "\n";
-  if (!result.operations.empty()) text += "\noperations on rank 0, per step\n" + result.operations + "\n";
-  if (!stored.problem.empty()) {
-    text += "not stored  " + printable(stored.problem) + "\n";
-  } else if (!stored.file.empty()) {
-    text += "stored      " + printable(stored.file) + "\n";
-    for (const RunRecord& each : result.runs) text += "  run       " + each.uuid + "  " + phase_name(each) + "\n";
-  }
-  return text;
+  return text + notes_and_store(result, stored);
 }
 
 const RunRecord* headline(const SessionResult& result) { return result.runs.empty() ? nullptr : &result.runs.back(); }

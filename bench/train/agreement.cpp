@@ -113,6 +113,7 @@ Wishes common_wishes(const Options& options, const Setup& setup) {
       {"--fusion-threshold-mb (bytes)", std::to_string(engine.negotiation.fusion.threshold_bytes)},
       {"--cycle-time-ms (microseconds)", std::to_string(engine.cycle_time.count())},
       {"--cache-capacity", std::to_string(engine.negotiation.cache_capacity)},
+      {"the command", setup.equal_batches ? "validate" : "train"},
       {"--efficiency", yes_no(setup.interleaved)},
       {"--profile", yes_no(setup.profile)},
       {"--timeline-filename", yes_no(!engine.timeline_filename.empty())},

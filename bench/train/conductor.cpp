@@ -50,10 +50,6 @@ double slowest_step(const std::vector<Answer>& answers) {
   return ranks.empty() ? 0 : median(max_over_ranks(ranks));
 }
 
-std::string combined(std::span<const std::uint64_t> checksums) {
-  return hex64(Checksum().add(std::as_bytes(checksums)).value());
-}
-
 }  // namespace
 
 Conductor::Conductor(const Options& options, const Setup& setup, const SessionFacts& facts, Trainer& trainer,
@@ -83,36 +79,28 @@ std::vector<RunRecord> Conductor::take_runs() {
 }
 
 void Conductor::run() {
-  try {
-    begin_ = Clock::now();
-    tell_progress("warm-up", courses_.back(), 0, -1);  // also the first chance to learn that nothing can be stored
-    // A dynamic loss scale begins high: early steps may overflow on purpose.
-    const bool scale_settles =
-        setup_.device == Device::kCuda && setup_.compute == DataType::kF16 && setup_.gpu.loss_scale == 0;
-    const bool check = options_.check && setup_.reduces();
-    if (check && !scale_settles) check_reduction();
-    warm_up();
-    if (loss_.failed()) {
-      start_runs();  // so that the store says why nothing was measured
-      require_finite_loss();
-    }
-    if (check && scale_settles) check_reduction();
-    if (setup_.reduces() && trainer_.engine().size() > 1) time_buckets();
-    start_runs();
-    const std::string reason = setup_.interleaved ? measure_rounds() : measure_one_phase();
-    check_at_the_end();
-    complete(reason);
-    crew_.end();
-  } catch (const Error& error) {
-    give_up(error);
-    if (crew_.end(error)) throw AgreedError(error.code(), error.what());
-    throw;
-  } catch (const std::exception& fault) {
-    const Error error(Errc::kBackend, fault.what());
-    give_up(error);
-    if (crew_.end(error)) throw AgreedError(error.code(), error.what());
-    throw;
+  crew_.lead([this] { conduct(); }, [this](const Error& error) { give_up(error); });
+}
+
+void Conductor::conduct() {
+  begin_ = Clock::now();
+  tell_progress("warm-up", courses_.back(), 0, -1);  // also the first chance to learn that nothing can be stored
+  // A dynamic loss scale begins high: early steps may overflow on purpose.
+  const bool scale_settles =
+      setup_.device == Device::kCuda && setup_.compute == DataType::kF16 && setup_.gpu.loss_scale == 0;
+  const bool check = options_.check && setup_.reduces();
+  if (check && !scale_settles) check_reduction();
+  warm_up();
+  if (loss_.failed()) {
+    start_runs();  // so that the store says why nothing was measured
+    require_finite_loss();
   }
+  if (check && scale_settles) check_reduction();
+  if (setup_.reduces() && trainer_.engine().size() > 1) time_buckets();
+  start_runs();
+  const std::string reason = setup_.interleaved ? measure_rounds() : measure_one_phase();
+  check_at_the_end();
+  complete(reason);
 }
 
 void Conductor::check_reduction() {
@@ -380,10 +368,10 @@ void Conductor::check_at_the_end() {
     throw Error(Errc::kCheckFailed, "weights differ between ranks after training: " + differ);
   }
   RunRecord& full = courses_.back().record;
-  for (std::size_t r = 0; r < full.ranks.size(); ++r) full.ranks[r].gradient_checksum = combined(gradients[r]);
+  for (std::size_t r = 0; r < full.ranks.size(); ++r) full.ranks[r].gradient_checksum = hex64(combined(gradients[r]));
   if (!full.checks.empty()) full.checks += "; ";
-  full.checks += "equal on all ranks at the end: gradients " + combined(gradients[0]);
-  if (!parameters[0].empty()) full.checks += ", weights " + combined(parameters[0]);
+  full.checks += "equal on all ranks at the end: gradients " + hex64(combined(gradients[0]));
+  if (!parameters[0].empty()) full.checks += ", weights " + hex64(combined(parameters[0]));
 }
 
 void Conductor::settle_rounds() {

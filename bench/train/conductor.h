@@ -62,6 +62,7 @@ class Conductor {
     std::size_t judged_at = 0;  ///< samples when half_width was computed
   };
 
+  void conduct();
   void check_reduction();
   void warm_up();
   void time_buckets();

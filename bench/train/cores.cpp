@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <thread>
 
@@ -46,11 +47,13 @@ CoreShare share_cores(std::span<const CoreSet> cores, std::span<const int> nodes
   }
   CoreShare out;
   out.threads = threads > 0 ? threads : std::max(1, static_cast<int>(std::floor(smallest + 1e-9)));
-  out.spare_core = std::all_of(ranks.begin(), ranks.end(), [&](const auto& host) {
-    const std::vector<int>& used = users[host.first];
-    const auto available = used.size() - static_cast<std::size_t>(std::count(used.begin(), used.end(), 0));
-    return available > static_cast<std::size_t>(host.second) * static_cast<std::size_t>(out.threads);
-  });
+  out.spare_core = true;
+  out.ranks_at_once = std::numeric_limits<int>::max();
+  for (const auto& [node, used] : users) {
+    const auto available = static_cast<int>(used.size()) - static_cast<int>(std::count(used.begin(), used.end(), 0));
+    out.spare_core = out.spare_core && available > ranks[node] * out.threads;
+    out.ranks_at_once = std::min(out.ranks_at_once, std::max(1, available / out.threads));
+  }
   return out;
 }
 

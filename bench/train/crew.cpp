@@ -19,7 +19,21 @@ std::vector<Answer> Crew::perform(const Directive& directive) {
   return answers;
 }
 
-void Crew::end() { tell(Directive{}); }
+void Crew::lead(const std::function<void()>& course, const std::function<void(const Error&)>& give_up) {
+  try {
+    course();
+    tell(Directive{});
+  } catch (const Error& error) {
+    give_up(error);
+    if (end(error)) throw AgreedError(error.code(), error.what());
+    throw;
+  } catch (const std::exception& fault) {
+    const Error error(Errc::kBackend, fault.what());
+    give_up(error);
+    if (end(error)) throw AgreedError(error.code(), error.what());
+    throw;
+  }
+}
 
 bool Crew::end(const Error& error) noexcept {
   if (!in_lockstep_) return false;

@@ -77,6 +77,8 @@ void each_field(Archive& archive, C& directive) requires std::is_same_v<std::rem
   archive(directive.failed);
   archive(directive.code);
   archive(directive.text);
+  archive(directive.turn);
+  archive(directive.snapshot);
 }
 
 template <class Archive, class A>
@@ -85,6 +87,7 @@ void each_field(Archive& archive, A& answer) requires std::is_same_v<std::remove
   for (const auto series : kSampleSeries) archive(answer.samples.*series);
   archive(answer.gradient_checksums);
   archive(answer.parameter_checksums);
+  archive(answer.snapshot_checksums);
   archive(answer.planned_bytes);
   archive(answer.baseline_bytes);
   archive(answer.peak_bytes);

@@ -21,7 +21,17 @@ enum class Task : std::uint8_t {
   kFinalCheck,      ///< one step, checksums of gradients and parameters
   kMeasureMemory,   ///< peak so far, before the checks at the end disturb it
   kRelease,         ///< gives freed memory back and forgets the peak so far
+  kSumWeights,      ///< checksums of the weights; the rank keeps them
+  kSumStep,         ///< one step of the ranks whose turn it is, and checksums of its gradients; the rank keeps them
+  kTellSums,        ///< the checksums of one snapshot
   kEnd,             ///< the session is over; with an error: everywhere
+};
+
+/// Ranks of a host that share cores take turns.
+struct Turn {
+  int number = 0;
+  int ranks_at_once = 1;  ///< of each host
+  [[nodiscard]] bool is_of(int local_rank) const { return local_rank / ranks_at_once == number; }
 };
 
 struct Directive {
@@ -33,6 +43,8 @@ struct Directive {
   bool failed = false;       ///< kEnd: every rank throws Error{code, text}
   Errc code = Errc::kInterrupted;
   std::string text = {};
+  Turn turn = {};              ///< kSumStep
+  std::uint64_t snapshot = 0;  ///< kTellSums: kSumWeights and kSumStep make one each, from 0 on
 };
 
 /// One rank's answer. What a task does not fill is empty.
@@ -40,6 +52,7 @@ struct Answer {
   std::string signal;   ///< name of the signal that asks this rank to stop
   RankSamples samples;  ///< kSteps; empty on ranks that a phase leaves asleep
   std::vector<std::uint64_t> gradient_checksums, parameter_checksums;  ///< kFinalCheck, per parameter
+  std::vector<std::uint64_t> snapshot_checksums;  ///< kTellSums: per parameter; kSumWeights, kSumStep: one over all
   std::int64_t planned_bytes = 0, baseline_bytes = 0, peak_bytes = 0;  ///< kMeasureMemory
   std::vector<double> bucket_seconds;                                  ///< kTimeBuckets, this rank's median per bucket
   std::string problem;                                                 ///< kCheckReduction: what is wrong

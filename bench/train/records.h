@@ -8,6 +8,7 @@
 #include "bench/run_record.h"
 #include "bench/train/gpu_facts.h"
 #include "bench/train/phase_log.h"
+#include "bench/train/rank_kind.h"
 #include "bench/train/setup.h"
 #include "bench/train/trainer.h"
 
@@ -19,8 +20,10 @@ struct SessionFacts {
   int threads = 1;
   bool spare_core = false;
   bool traced = false;
-  bool graphs = false;  ///< steps on GPUs are CUDA graphs
-  GpuFacts gpus;        ///< of all ranks; rank 0's alone is filled in
+  bool graphs = false;          ///< steps on GPUs are CUDA graphs
+  int ranks_at_once = 1;        ///< CoreShare::ranks_at_once; GPUs are not shared
+  std::vector<RankKind> kinds;  ///< [rank]; of rank 0 in a validation
+  GpuFacts gpus;                ///< of all ranks; rank 0's alone is filled in
 };
 
 /// A record with everything but samples, identity and provenance of the host.

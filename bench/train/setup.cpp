@@ -195,6 +195,7 @@ Setup settle(const Options& options, GpuBackend* gpus) {
   setup.schedule = options.comm == CommBackend::kNone ? Schedule::kNone : options.engine.schedule;
   setup.fusion_threshold_bytes = options.engine.negotiation.fusion.threshold_bytes;
   setup.interleaved = options.efficiency;
+  setup.equal_batches = options.validate.has_value();
   if (setup.interleaved && !setup.reduces()) {
     throw Error(Errc::kInvalidArgument, "--efficiency measures what communication costs: leave out --comm none");
   }

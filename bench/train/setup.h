@@ -38,6 +38,7 @@ struct Setup {
   Patience startup_deadline = std::chrono::milliseconds(60000);  ///< of every wait before
   GpuOptions gpu;                                                ///< device kCuda
   bool interleaved = false;                                      ///< phases solo, none and full in rounds
+  bool equal_batches = false;                                    ///< every rank trains on those of a world of one rank
   std::optional<models::ReplayProfile> replay;
   std::vector<std::string> notes;  ///< choices made for the user
 

@@ -5,6 +5,7 @@
 
 #include "bench/measure/median.h"
 #include "bench/provenance.h"
+#include "bench/train/checksum.h"
 #include "bench/train/crew.h"
 #include "bench/train/gradient_check.h"
 #include "bench/train/memory.h"
@@ -57,6 +58,9 @@ Answer Worker::execute(const Directive& directive) {
       // Where the kernel does not permit it, the copies of the check count as part of the peak.
       if (!reset_peak_resident_set()) peak_before_check_ = 0;
       break;
+    case Task::kSumWeights: answer = sum_weights(); break;
+    case Task::kSumStep: answer = sum_step(directive.turn); break;
+    case Task::kTellSums: answer.snapshot_checksums = snapshots_.at(directive.snapshot); break;
     case Task::kEnd: break;
   }
   if (process_.stop_requested) answer.signal = process_.stop_requested();
@@ -111,6 +115,24 @@ Answer Worker::final_check() {
   const StepProbe probe{{}, {}, [&] { answer.gradient_checksums = trainer_.gradient_checksums(); }};
   trainer_.step(Phase::kFull, &probe);
   answer.parameter_checksums = trainer_.parameter_checksums();
+  return answer;
+}
+
+Answer Worker::sum_weights() { return keep(trainer_.parameter_checksums()); }
+
+Answer Worker::sum_step(const Turn& turn) {
+  // The others sleep in the engine until the next directive.
+  if (!turn.is_of(trainer_.engine().topology().local_rank)) return {};
+  const StepTimes times = trainer_.step(Phase::kNone);
+  Answer answer = keep(trainer_.gradient_checksums());  // the update has only read them
+  push(answer.samples, times);
+  return answer;
+}
+
+Answer Worker::keep(std::vector<std::uint64_t> checksums) {
+  Answer answer;
+  answer.snapshot_checksums = {combined(checksums)};
+  snapshots_.push_back(std::move(checksums));
   return answer;
 }
 

@@ -6,6 +6,7 @@
 
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "bench/train/message.h"
 #include "bench/train/trainer.h"
@@ -37,11 +38,16 @@ class Worker {
   Answer time_buckets();
   Answer final_check();
   Answer measure_memory();
+  Answer sum_weights();
+  Answer sum_step(const Turn& turn);
+  /// Keeps `checksums`, one per parameter, as a snapshot.
+  Answer keep(std::vector<std::uint64_t> checksums);
 
   Trainer& trainer_;
   ProcessFacts process_;
   std::uint64_t seed_;
   std::int64_t peak_before_check_ = 0;
+  std::vector<std::vector<std::uint64_t>> snapshots_;  // of Task::kSumWeights and kSumStep, one per parameter
   bool started_up_ = false;
 };
 

@@ -25,6 +25,7 @@ BACKWARD_SHARE = 2.0 / 3.0
 # Facts that say why a run's figures are to be doubted (add_caution() in bench/run_record.h).
 CAUTION = "caution."
 COLLAPSED = f"{CAUTION}collapsed_loss"
+VALIDATION = "validate.turns"  # fact of every run of `hvd_bench validate`
 # As bench/measure/median: with fewer samples than this an interval is printed with a warning.
 FEW_SAMPLES = 10
 
@@ -65,9 +66,16 @@ class Selection:
 
 
 def select(
-    runs: Iterable[Run], *, traced: bool = False, origin: str = "measured", incomplete: bool = False
+    runs: Iterable[Run],
+    *,
+    traced: bool = False,
+    origin: str = "measured",
+    incomplete: bool = False,
+    validations: bool = False,
 ) -> Selection:
     """Takes complete runs of one origin, either all traced or all untraced, so that kinds never mix.
+
+    validations: also runs of `hvd_bench validate`, whose ranks take turns and train on the batches of one.
 
     Not those that compare settings of the program (gpu_check's label `way`), which are no sessions of one cell, and not
     those whose loss collapsed: vanishing gradients switch fewer transistors, so that such steps may be faster.
@@ -84,6 +92,8 @@ def select(
             reason = "untraced" if traced else "traced or profiled (--traced shows them, alone)"
         elif run.origin != origin:
             reason = f"{run.origin} (--origin {run.origin} shows them, alone)"
+        elif VALIDATION in run.provenance and not validations:
+            reason = "of hvd_bench validate (hvdb ranks shows them)"
         elif "label.way" in run.provenance:
             reason = "that compare settings (label way; --run shows them, each way alone)"
         elif COLLAPSED in run.provenance:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hvdb import printable, tables
+from hvdb import efficiency, printable, tables
 from hvdb.bootstrap import Estimate
 from hvdb.rank_work import Examined
 from hvdb.slow_ranks import CONFIDENCE, Finding
@@ -49,6 +49,8 @@ def title(examined: Examined) -> str:
     words = [tables.title(run.model), *tables.marks(run.columns), f"batch {run.batch_size}", run.compute_type]
     if models := run.fact("gpu.name"):
         words.append(models)
+    if efficiency.VALIDATION in run.provenance:
+        words.append("validation")
     nodes = f" on {run.nodes} nodes" if run.nodes > 1 else ""
     words.append(f"phase {run.phase}, {run.world_size} ranks{nodes}, {samples} samples of each")
     return f"run {run.short_id} of {run.started_utc}: {', '.join(words)}"

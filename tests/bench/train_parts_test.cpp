@@ -57,6 +57,18 @@ TEST(Cores, HostsDoNotShare) {
   EXPECT_EQ(share_cores(all, std::vector<int>{0, 0, 0, 1}, 0).threads, 1) << "never none";
 }
 
+TEST(Cores, RanksThatShareCoresCannotAllRunAtOnce) {
+  const std::vector<CoreSet> all(4, cores({0, 1}));
+  EXPECT_EQ(share_cores(all, std::vector<int>{0, 0, 0, 0}, 1).ranks_at_once, 2);
+  EXPECT_EQ(share_cores(all, std::vector<int>{0, 0, 0, 0}, 2).ranks_at_once, 1);
+  EXPECT_EQ(share_cores(all, std::vector<int>{0, 0, 0, 0}, 8).ranks_at_once, 1) << "never none";
+  EXPECT_EQ(share_cores(all, std::vector<int>{0, 0, 1, 1}, 1).ranks_at_once, 2);
+  const std::vector<CoreSet> uneven{cores({0, 1, 2, 3}), cores({0, 1, 2, 3}), cores({0, 1})};
+  EXPECT_EQ(share_cores(uneven, std::vector<int>{0, 0, 1}, 1).ranks_at_once, 2) << "the smallest host's";
+  const std::vector<CoreSet> bound{cores({0, 1}), cores({2, 3})};
+  EXPECT_EQ(share_cores(bound, std::vector<int>{0, 0}, 0).ranks_at_once, 2);
+}
+
 TEST(Cores, ThisProcessHasSome) {
   const CoreSet mine = available_cores();
   EXPECT_NE(std::count(mine.begin(), mine.end(), true), 0);
@@ -64,8 +76,17 @@ TEST(Cores, ThisProcessHasSome) {
 
 // -- messages ---------------------------------------------------------------------------------------------
 
+TEST(Turns, OfTheRanksOfAHostInTheirOrder) {
+  const Turn second{.number = 1, .ranks_at_once = 2};
+  std::vector<int> ranks;
+  for (int local = 0; local < 6; ++local) {
+    if (second.is_of(local)) ranks.push_back(local);
+  }
+  EXPECT_EQ(ranks, (std::vector<int>{2, 3}));
+}
+
 TEST(Message, DirectiveRoundTrip) {
-  const Directive sent{Task::kSteps, Phase::kSolo, 17, 1, true, true, Errc::kCheckFailed, "why"};
+  const Directive sent{Task::kSteps, Phase::kSolo, 17, 1, true, true, Errc::kCheckFailed, "why", {2, 3}, 9};
   const Directive got = decode_directive(encode(sent));
   EXPECT_EQ(got.task, sent.task);
   EXPECT_EQ(got.phase, sent.phase);
@@ -75,6 +96,9 @@ TEST(Message, DirectiveRoundTrip) {
   EXPECT_TRUE(got.failed);
   EXPECT_EQ(got.code, Errc::kCheckFailed);
   EXPECT_EQ(got.text, "why");
+  EXPECT_EQ(got.turn.number, 2);
+  EXPECT_EQ(got.turn.ranks_at_once, 3);
+  EXPECT_EQ(got.snapshot, 9U);
 }
 
 TEST(Message, AnswerRoundTripAndTruncation) {
@@ -83,6 +107,7 @@ TEST(Message, AnswerRoundTripAndTruncation) {
   sent.samples.step = {1, 2};
   sent.samples.loss = {3};
   sent.gradient_checksums = {~std::uint64_t{0}};
+  sent.snapshot_checksums = {7, 8};
   sent.peak_bytes = 5;
   sent.bucket_seconds = {0.5};
   sent.problem = "p";
@@ -94,6 +119,7 @@ TEST(Message, AnswerRoundTripAndTruncation) {
   EXPECT_EQ(got.samples.loss, sent.samples.loss);
   EXPECT_TRUE(got.samples.compute.empty());
   EXPECT_EQ(got.gradient_checksums, sent.gradient_checksums);
+  EXPECT_EQ(got.snapshot_checksums, sent.snapshot_checksums);
   EXPECT_EQ(got.peak_bytes, 5);
   EXPECT_EQ(got.bucket_seconds, sent.bucket_seconds);
   EXPECT_EQ(got.problem + got.note, "pn");

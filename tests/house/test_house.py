@@ -48,6 +48,7 @@ class RepositoryTest(unittest.TestCase):
             self.skipTest(f"needs README.md and {program}")
         named = rules.options_named(readme.read_text(encoding="utf-8"))
         helps = [[str(program), "--help"], [str(program), "doctor", "--help"], [str(program), "train", "--help"]]
+        helps.append([str(program), "validate", "--help"])
         scripts = "efficiency plot ranks gate compare history merge rerun report test quickstart install_deps"
         helps += [[str(ROOT / "scripts" / name), "--help"] for name in scripts.split()]
         known = " ".join(

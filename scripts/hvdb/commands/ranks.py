@@ -86,7 +86,7 @@ def newest(found: Sequence[Run]) -> list[Run]:
     columns = (*comparable.CURVE_COLUMNS, "phase", "world_size", "allocation_size", "nodes")
     last: dict[tuple, Run] = {}
     for run in found:
-        key = tuple(run.columns[name] for name in columns)
+        key = (*(run.columns[name] for name in columns), efficiency.VALIDATION in run.provenance)
         last.pop(key, None)
         last[key] = run
     return list(last.values())
@@ -98,7 +98,13 @@ def select(found: Sequence[Run], arguments: argparse.Namespace) -> efficiency.Se
         return efficiency.Selection([runs.find(list(found), prefix) for prefix in arguments.run], [])
     wanted = [run for run in found if arguments.phase in (None, run.phase)]
     several = [run for run in wanted if run.world_size > 1 or arguments.phase == "solo"]
-    kept = efficiency.select(several, traced=arguments.traced, origin=arguments.origin, incomplete=arguments.incomplete)
+    kept = efficiency.select(
+        several,
+        traced=arguments.traced,
+        origin=arguments.origin,
+        incomplete=arguments.incomplete,
+        validations=True,
+    )
     chosen = newest(kept.runs)
     left_out = list(kept.left_out)
     if alone := len(wanted) - len(several):

@@ -1,0 +1,13 @@
+// What a person reads after `hvd_bench validate`. Pure: from plain data to text.
+#pragma once
+
+#include <string>
+
+#include "bench/validation.h"
+
+namespace hvd::bench {
+
+/// A table of the ranks, the slowest first, and a line per finding. Of many ranks only some are shown.
+std::string validation_text(const Validation& validation);
+
+}  // namespace hvd::bench

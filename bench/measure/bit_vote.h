@@ -1,0 +1,34 @@
+// Whose bits differ? Equal members make the same checksums, in the same order; the majority says what is right. Pure.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+namespace hvd::bench {
+
+struct Deviation {
+  std::size_t member = 0;
+  std::size_t snapshot = 0;  ///< the first in which it differs
+};
+
+/// From this snapshot on nobody can tell who is right: there is no strict majority, or there are too few members.
+struct Disagreement {
+  std::size_t snapshot = 0;
+  std::vector<std::vector<std::size_t>> parties;  ///< members that agree, those not named before; the largest first
+};
+
+struct BitVote {
+  std::vector<Deviation> named;  ///< by snapshot, then by member
+  std::optional<Disagreement> disagreement;
+  std::size_t reference = 0;  ///< a member that is not named
+};
+
+/// `checksums[member][snapshot]`: one member or more, all of the same length. A member that differs from the value of a
+/// strict majority of all members is named and not asked again: whoever went wrong once stays wrong. With fewer than
+/// kMajority members (slow_ranks.h) nobody is named.
+BitVote vote(std::span<const std::vector<std::uint64_t>> checksums);
+
+}  // namespace hvd::bench

@@ -1,0 +1,192 @@
+#include "bench/measure/slow_ranks.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "bench/measure/median.h"
+#include "bench/measure/resample.h"
+#include "engine/base/assert.h"
+#include "engine/base/philox.h"
+
+namespace hvd::bench {
+namespace {
+
+constexpr double kDeviate = 2.5758293035489004;  // of the normal distribution, for a 99 % interval
+constexpr double kFalseAlarms = 0.03;            // share of healthy runs with any accusation
+constexpr double kMadToDeviation = 1.4826;       // of a normal distribution
+constexpr double kLeastError = 1e-4;             // standard error below which differences do not count
+constexpr std::size_t kFewestRuns = std::size_t{1} << 13, kMostRuns = std::size_t{1} << 16;
+constexpr std::size_t kDrawn = std::size_t{1} << 22;  // numbers drawn for a critical score, about
+
+/// out[m]: the median of `values` without values[m].
+std::vector<double> medians_of_others(const std::vector<double>& values) {
+  const std::size_t members = values.size();
+  std::vector<std::size_t> order(members);
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return values[a] < values[b]; });
+  std::vector<double> out(members);
+  for (std::size_t place = 0; place < members; ++place) {
+    const auto among_others = [&](std::size_t position) {
+      return values[order[position < place ? position : position + 1]];
+    };
+    out[order[place]] = (among_others((members - 2) / 2) + among_others((members - 1) / 2)) / 2;
+  }
+  return out;
+}
+
+/// [member][step]: the logarithm of each time over the median of the other members in the same step.
+std::vector<std::vector<double>> log_ratios(std::span<const std::vector<double>> seconds) {
+  std::vector<std::vector<double>> ratios(seconds.begin(), seconds.end());
+  std::vector<double> step(seconds.size());
+  for (std::size_t s = 0; s < ratios.front().size(); ++s) {
+    for (std::size_t m = 0; m < step.size(); ++m) step[m] = std::log(seconds[m][s]);
+    const std::vector<double> usual = medians_of_others(step);
+    for (std::size_t m = 0; m < step.size(); ++m) ratios[m][s] = step[m] - usual[m];
+  }
+  return ratios;
+}
+
+struct MedianInterval {
+  double low = 0, high = 0;
+  bool long_enough = false;  // the series, for an interval
+};
+
+/// The sign test's interval, for as many independent steps as an AR(1) series of this lag-one autocorrelation is worth.
+MedianInterval median_interval_of_steps(std::vector<double> series) {
+  const double steps = static_cast<double>(series.size());
+  const auto [least, most] = std::minmax_element(series.begin(), series.end());
+  const double rho = *least == *most ? 0.0 : lag_one_autocorrelation(series);
+  const double reach = kDeviate / 2 * std::sqrt(steps * (1 + rho) / (1 - rho));
+  const double middle = (steps - 1) / 2;
+  std::sort(series.begin(), series.end());
+  return {series[static_cast<std::size_t>(std::floor(std::max(middle - reach, 0.0)))],
+          series[static_cast<std::size_t>(std::ceil(std::min(middle + reach, steps - 1)))], reach <= middle};
+}
+
+/// Modified z-scores: deviations from the median in units of the MAD as standard deviation, or of errors[m] if larger.
+std::vector<double> scores(const std::vector<double>& values, std::span<const double> errors) {
+  const double middle = median(values);
+  std::vector<double> deviations(values.size());
+  std::transform(values.begin(), values.end(), deviations.begin(), [&](double v) { return std::abs(v - middle); });
+  const double spread = kMadToDeviation * median_in_place(deviations);
+  std::vector<double> out(values.size());
+  for (std::size_t m = 0; m < values.size(); ++m) {
+    out[m] = (values[m] - middle) / std::max({spread, errors[m], kLeastError});
+  }
+  return out;
+}
+
+double linear_quantile(std::vector<double> values, double share) {
+  std::sort(values.begin(), values.end());
+  const double at = share * static_cast<double>(values.size() - 1);
+  const auto below = static_cast<std::size_t>(at);
+  const std::size_t above = std::min(below + 1, values.size() - 1);
+  return values[below] + (at - static_cast<double>(below)) * (values[above] - values[below]);
+}
+
+/// `host` with its ranks, in the order of their first ranks.
+std::vector<NodeSlowness> nodes_of(std::span<const std::string> hosts) {
+  std::vector<NodeSlowness> nodes;
+  for (std::size_t r = 0; r < hosts.size(); ++r) {
+    auto node = std::find_if(nodes.begin(), nodes.end(), [&](const NodeSlowness& n) { return n.host == hosts[r]; });
+    if (node == nodes.end()) node = nodes.insert(nodes.end(), {hosts[r], {}, {}});
+    node->ranks.push_back(r);
+  }
+  return nodes;
+}
+
+std::vector<double> median_over(std::span<const std::vector<double>> seconds, const std::vector<std::size_t>& ranks) {
+  std::vector<double> medians(seconds.front().size());
+  std::vector<double> step(ranks.size());
+  for (std::size_t s = 0; s < medians.size(); ++s) {
+    for (std::size_t i = 0; i < ranks.size(); ++i) step[i] = seconds[ranks[i]][s];
+    medians[s] = median(step);
+  }
+  return medians;
+}
+
+}  // namespace
+
+double critical_score(std::size_t members, std::uint64_t seed) {
+  const std::size_t runs = std::clamp(kDrawn / members, kFewestRuns, kMostRuns);
+  const std::vector<double> no_errors(members, 0.0);
+  std::vector<double> largest(runs);
+  std::vector<double> drawn(members);
+  for (std::size_t run = 0; run < runs; ++run) {
+    const Philox generator(seed, run);
+    for (std::size_t m = 0; m < members; ++m) drawn[m] = generator.normal(m);
+    const std::vector<double> usual = medians_of_others(drawn);
+    for (std::size_t m = 0; m < members; ++m) drawn[m] -= usual[m];
+    const std::vector<double> found = scores(drawn, no_errors);
+    largest[run] = *std::max_element(found.begin(), found.end());
+  }
+  return linear_quantile(std::move(largest), 1 - kFalseAlarms);
+}
+
+std::vector<Slowness> compare_times(std::span<const std::vector<double>> seconds, double threshold, double critical) {
+  const std::size_t members = seconds.size();
+  HVD_ASSERT(members >= 2 && seconds.front().size() >= kFewestSteps);
+  std::vector<double> middle(members), errors(members);
+  std::vector<MedianInterval> intervals(members);
+  std::vector<std::vector<double>> series = log_ratios(seconds);
+  for (std::size_t m = 0; m < members; ++m) {
+    middle[m] = median(series[m]);
+    intervals[m] = median_interval_of_steps(std::move(series[m]));
+    errors[m] = (intervals[m].high - intervals[m].low) / (2 * kDeviate);
+  }
+  const bool scored = members >= kMajority;
+  const std::vector<double> score = scored ? scores(middle, errors) : std::vector<double>();
+  const auto above_all_others = [&](std::size_t m) {
+    for (std::size_t other = 0; other < members; ++other) {
+      if (other != m && intervals[other].high >= intervals[m].low) return false;
+    }
+    return true;
+  };
+  std::vector<Slowness> found(members);
+  for (std::size_t m = 0; m < members; ++m) {
+    Slowness& one = found[m];
+    one.slower = std::expm1(middle[m]);
+    one.low = std::expm1(intervals[m].low);
+    one.high = std::expm1(intervals[m].high);
+    if (scored) one.score = score[m];
+    const bool stands_out = scored ? score[m] > critical : above_all_others(m);
+    one.slow = stands_out && one.low >= threshold && intervals[m].long_enough;
+    one.unclear = one.slower >= threshold && !one.slow;
+  }
+  return found;
+}
+
+SlowRanks find_slow_ranks(std::span<const std::vector<double>> seconds, std::span<const std::string> hosts,
+                          double threshold, std::uint64_t seed) {
+  const auto compare = [&](std::span<const std::vector<double>> members) {
+    const double critical = members.size() >= kMajority ? critical_score(members.size(), seed) : 0;
+    return compare_times(members, threshold, critical);
+  };
+  SlowRanks found;
+  found.ranks = compare(seconds);
+  std::vector<bool> explained(found.ranks.size(), false);
+  std::vector<NodeSlowness> nodes = nodes_of(hosts);
+  if (nodes.size() > 1 && nodes.size() < hosts.size()) {
+    std::vector<std::vector<double>> of_nodes;
+    for (const NodeSlowness& node : nodes) of_nodes.push_back(median_over(seconds, node.ranks));
+    const std::vector<Slowness> times = compare(of_nodes);
+    for (std::size_t n = 0; n < nodes.size(); ++n) {
+      const std::vector<std::size_t>& own = nodes[n].ranks;
+      const bool all =
+          std::all_of(own.begin(), own.end(), [&](std::size_t r) { return found.ranks[r].slower >= threshold; });
+      if (!times[n].slow || own.size() < 2 || !all) continue;
+      for (const std::size_t r : own) explained[r] = true;
+      nodes[n].time = times[n];
+      found.nodes.push_back(std::move(nodes[n]));
+    }
+  }
+  for (std::size_t r = 0; r < found.ranks.size(); ++r) {
+    if (explained[r]) continue;
+    if (found.ranks[r].slow) found.slow.push_back(r);
+    if (found.ranks[r].unclear) found.unclear.push_back(r);
+  }
+  return found;
+}
+
+}  // namespace hvd::bench

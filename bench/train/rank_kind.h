@@ -1,0 +1,34 @@
+// What has to be equal for two ranks to compute the same bits in the same time: processor or GPU, program, libraries.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "bench/train/gpu_facts.h"
+#include "engine/runtime/engine.h"
+#include "models/train_step.h"
+
+namespace hvd::bench {
+
+struct RankKind {
+  std::string gpu;    ///< which one of its kind: UUID; empty on a CPU
+  std::string lines;  ///< names and values (key_lines.h), the device's name first; equal for ranks of one kind
+};
+
+/// Of this rank. `gpu`: empty on a CPU.
+RankKind kind_of_rank(const models::TrainStep& step, const GpuDescription& gpu);
+
+/// Collective. Rank 0 gets the kinds of all ranks, the others nothing.
+std::vector<RankKind> gather_kinds(Engine& engine, const RankKind& mine);
+
+/// Ranks of one kind, in ascending order; groups in the order of their first ranks. Pure.
+std::vector<std::vector<std::size_t>> groups_of(std::span<const RankKind> kinds);
+
+/// Each group's device, and where it is not the first group what differs from that: "Intel Xeon Platinum 8481C",
+/// "NVIDIA H100 (gpu.driver is 580.1, not 570.2)". Pure.
+std::vector<std::string> group_titles(std::span<const RankKind> kinds,
+                                      const std::vector<std::vector<std::size_t>>& groups);
+
+}  // namespace hvd::bench

@@ -1,0 +1,289 @@
+#include "bench/train/validator.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <utility>
+
+#include "bench/measure/median.h"
+#include "bench/result_store.h"
+#include "engine/base/hash.h"
+
+namespace hvd::bench {
+namespace {
+
+constexpr std::int64_t kWarmUp = 1;         // beside the steps that settle
+constexpr std::size_t kNamedOfAParty = 16;  // ranks
+
+std::string percent(double fraction) {
+  std::array<char, 32> text{};
+  std::snprintf(text.data(), text.size(), "%.1f", 100 * fraction);
+  return text.data();
+}
+
+/// "5.1 % [4.6, 5.7]"
+std::string amount(const Slowness& time) {
+  return percent(time.slower) + " % [" + percent(time.low) + ", " + percent(time.high) + "]";
+}
+
+int most_on_one_host(const std::vector<std::string>& hosts) {
+  std::map<std::string, int> ranks;
+  int most = 0;
+  for (const std::string& host : hosts) most = std::max(most, ++ranks[host]);
+  return most;
+}
+
+}  // namespace
+
+std::string_view name(ValidationFinding::Kind kind) noexcept {
+  switch (kind) {
+    case ValidationFinding::Kind::kDiffers: return "differs";
+    case ValidationFinding::Kind::kDisagree: return "disagree";
+    case ValidationFinding::Kind::kSlow: return "slow";
+    case ValidationFinding::Kind::kUnclear: return "unclear";
+  }
+  return "";
+}
+
+int Validation::exit_code() const {
+  if (findings.empty()) return 0;
+  const bool unclear = std::all_of(findings.begin(), findings.end(), [](const ValidationFinding& finding) {
+    return finding.kind == ValidationFinding::Kind::kUnclear;
+  });
+  return hvd::exit_code(unclear ? Errc::kInconclusive : Errc::kCheckFailed);
+}
+
+Validator::Validator(const Options& options, const Setup& setup, const SessionFacts& facts, Trainer& trainer,
+                     Crew& crew, const SessionObserver& observer, const std::function<void(RunRecord&)>& prepare)
+    : options_(options),
+      setup_(setup),
+      facts_(facts),
+      trainer_(trainer),
+      crew_(crew),
+      observer_(observer),
+      prepare_(prepare),
+      groups_(groups_of(facts.kinds)),
+      log_(facts.kinds.size(), 1),
+      checksums_(facts.kinds.size()) {
+  const std::vector<std::string>& hosts = trainer.engine().topology().hosts;
+  result_.timed_steps = options.validate->steps;
+  result_.steps = static_cast<std::int64_t>(trainer.settling_steps()) + kWarmUp + result_.timed_steps;
+  result_.turns = (most_on_one_host(hosts) + facts.ranks_at_once - 1) / facts.ranks_at_once;
+  result_.groups = group_titles(facts.kinds, groups_);
+  result_.ranks.resize(facts.kinds.size());
+  for (std::size_t r = 0; r < ranks(); ++r) {
+    result_.ranks[r].host = hosts.at(r);
+    result_.ranks[r].gpu = facts.kinds[r].gpu;
+  }
+  for (std::size_t g = 0; g < groups_.size(); ++g) {
+    for (const std::size_t r : groups_[g]) result_.ranks[r].group = g;
+  }
+}
+
+void Validator::run() {
+  crew_.lead([this] { validate(); }, [this](const Error& error) { give_up(error); });
+}
+
+void Validator::validate() {
+  tell_progress();  // also the first chance to learn that nothing can be stored
+  start_run();
+  sum_weights();
+  while (steps_done_ < result_.steps) {
+    take_step();
+    tell_progress();
+  }
+  sum_weights();
+  judge_bits();
+  judge_times();
+  complete();
+}
+
+void Validator::start_run() {
+  record_ = describe_run(options_, setup_, facts_, trainer_, Phase::kNone);
+  if (prepare_) prepare_(record_);
+  if (record_.started_utc.empty()) record_.started_utc = utc_now();
+  add_provenance(record_, options_, setup_, facts_, trainer_);
+  // Marks the run: what ranks do in turns, with the batches of one, is no measurement of training.
+  record_.provenance["validate.turns"] = {std::to_string(result_.turns), true};
+  started_ = true;
+  save();
+}
+
+void Validator::sum_weights() {
+  const std::vector<Answer> answers = crew_.perform({.task = Task::kSumWeights});
+  for (std::size_t r = 0; r < ranks(); ++r) checksums_[r].push_back(answers[r].snapshot_checksums.at(0));
+}
+
+void Validator::take_step() {
+  std::vector<Answer> step(ranks());
+  for (int turn = 0; turn < result_.turns; ++turn) {
+    std::vector<Answer> answers =
+        crew_.perform({.task = Task::kSumStep, .turn = {.number = turn, .ranks_at_once = facts_.ranks_at_once}});
+    for (std::size_t r = 0; r < ranks(); ++r) {
+      if (!answers[r].snapshot_checksums.empty()) step[r] = std::move(answers[r]);
+    }
+  }
+  for (std::size_t r = 0; r < ranks(); ++r) checksums_[r].push_back(step[r].snapshot_checksums.at(0));
+  ++steps_done_;
+  if (steps_done_ > result_.steps - result_.timed_steps) {
+    log_.add(step);
+  } else {
+    ++record_.warmup_steps;
+  }
+}
+
+void Validator::judge_bits() {
+  for (std::size_t r = 0; r < ranks(); ++r) {
+    result_.ranks[r].weights = hex64(checksums_[r].back());
+    result_.ranks[r].gradients = hex64(checksums_[r].at(checksums_[r].size() - 2));
+    record_.ranks[r].gradient_checksum = result_.ranks[r].gradients;
+  }
+  for (const std::vector<std::size_t>& group : groups_) judge_bits(group);
+  record_.checks = result_.findings.empty() ? "equal bits on equal ranks: gradients of " +
+                                                  std::to_string(result_.steps) + " steps, weights before and after"
+                                            : "failed: " + result_.findings.front().text;
+}
+
+void Validator::judge_bits(const std::vector<std::size_t>& group) {
+  std::vector<std::vector<std::uint64_t>> sums;
+  for (const std::size_t r : group) sums.push_back(checksums_[r]);
+  const BitVote found = vote(sums);
+  for (const Deviation& one : found.named) {
+    const std::size_t rank = group[one.member];
+    add(ValidationFinding::Kind::kDiffers, {rank},
+        name_of(rank) + " computes other bits than the majority of " + std::to_string(group.size()) +
+            " equal ranks, first in " + snapshot_name(one.snapshot) + ": " +
+            tensors_that_differ(rank, group[found.reference], one.snapshot) +
+            "; if the same rank is named again, suspect its hardware");
+  }
+  if (!found.disagreement) return;
+  const Disagreement& differ = *found.disagreement;
+  std::vector<std::size_t> ranks;
+  std::string parties;
+  for (const std::vector<std::size_t>& party : differ.parties) {
+    parties += parties.empty() ? "" : " | ";
+    for (std::size_t i = 0; i < party.size(); ++i) {
+      ranks.push_back(group[party[i]]);
+      if (i < kNamedOfAParty) parties += (i == 0 ? "" : ", ") + name_of(group[party[i]]);
+    }
+    if (party.size() > kNamedOfAParty) parties += " and " + std::to_string(party.size() - kNamedOfAParty) + " more";
+  }
+  const std::string tensors =
+      tensors_that_differ(group[differ.parties[0][0]], group[differ.parties[1][0]], differ.snapshot);
+  add(ValidationFinding::Kind::kDisagree, ranks,
+      std::to_string(group.size()) + " equal ranks compute different bits, and no majority says which are right: " +
+          parties + "; first in " + snapshot_name(differ.snapshot) + ": " + tensors);
+}
+
+void Validator::judge_times() {
+  for (std::size_t r = 0; r < ranks(); ++r) result_.ranks[r].seconds = median(log_.ranks()[r].compute);
+  for (const std::vector<std::size_t>& group : groups_) judge_times(group);
+}
+
+void Validator::judge_times(const std::vector<std::size_t>& group) {
+  if (group.size() == 1) {
+    result_.notes.push_back(name_of(group.front()) + " has no equal, so nothing is compared with it");
+    return;
+  }
+  std::vector<std::vector<double>> seconds;
+  std::vector<std::string> hosts;
+  for (const std::size_t r : group) {
+    seconds.push_back(log_.ranks()[r].compute);
+    hosts.push_back(result_.ranks[r].host);
+  }
+  const SlowRanks found = find_slow_ranks(seconds, hosts, options_.validate->threshold, setup_.seed);
+  for (std::size_t i = 0; i < group.size(); ++i) result_.ranks[group[i]].time = found.ranks[i];
+  for (const NodeSlowness& node : found.nodes) {
+    std::vector<std::size_t> slow;
+    for (const std::size_t i : node.ranks) slow.push_back(group[i]);
+    add(ValidationFinding::Kind::kSlow, slow,
+        "all " + std::to_string(slow.size()) + " ranks of host " + node.host + " are slow: the host is " +
+            amount(node.time) + " slower than the median of the others");
+  }
+  for (const std::size_t i : found.slow) {
+    add(ValidationFinding::Kind::kSlow, {group[i]},
+        name_of(group[i]) + " is " + amount(found.ranks[i]) + " slower than the median of the others");
+  }
+  for (const std::size_t i : found.unclear) {
+    add(ValidationFinding::Kind::kUnclear, {group[i]},
+        name_of(group[i]) + " may be slow: " + amount(found.ranks[i]) +
+            " slower than the median of the others; more --steps may tell");
+  }
+  if (group.size() < kMajority) {
+    result_.notes.push_back(std::to_string(group.size()) +
+                            " equal ranks have no majority: which of them is usual, and which is not, cannot be told");
+  }
+}
+
+void Validator::complete() {
+  fill_samples(record_, log_);
+  record_.images_per_second.reset();  // no figure of training: ranks may have taken turns
+  record_.status = RunStatus::kComplete;
+  record_.stop_reason = "steps asked for";
+  record_.finished_utc = utc_now();
+  if (setup_.device == Device::kCuda) {
+    result_.notes.emplace_back(
+        options_.gpu.tunes()
+            ? "on GPUs: engines that add in a fixed order (--deterministic), those of rank 0 on all ranks"
+            : "on GPUs: engines that add in a fixed order (--deterministic), by cuDNN's heuristics; "
+              "ranks with other engines are not equal ranks");
+  }
+  save();
+}
+
+void Validator::give_up(const Error& error) {
+  if (!started_) return;
+  record_.status = RunStatus::kIncomplete;
+  record_.status_reason = error.what();
+  record_.finished_utc = utc_now();
+  try {
+    save();
+  } catch (const std::exception&) {
+    // The error at hand is the one to report.
+  }
+}
+
+void Validator::add(ValidationFinding::Kind kind, const std::vector<std::size_t>& ranks, std::string text) {
+  ValidationFinding finding{kind, {}, std::move(text)};
+  for (const std::size_t r : ranks) finding.ranks.push_back(static_cast<int>(r));
+  result_.findings.push_back(std::move(finding));
+}
+
+void Validator::save() {
+  if (observer_.save) observer_.save(record_);
+}
+
+void Validator::tell_progress() {
+  if (!observer_.progress) return;
+  const double done = static_cast<double>(steps_done_), all = static_cast<double>(result_.steps);
+  const double elapsed = std::chrono::duration<double>(Clock::now() - begin_).count();
+  observer_.progress({"validating", "", steps_done_, 0, 0, steps_done_ == 0 ? -1 : elapsed / done * (all - done)});
+}
+
+std::string Validator::name_of(std::size_t rank) const {
+  const ValidatedRank& one = result_.ranks[rank];
+  return "rank " + std::to_string(rank) + " (host " + one.host + (one.gpu.empty() ? "" : ", " + one.gpu) + ")";
+}
+
+std::string Validator::snapshot_name(std::size_t snapshot) const {
+  if (snapshot == 0) return "the weights before the first step";
+  const auto step = static_cast<std::int64_t>(snapshot);
+  return step > result_.steps ? "the weights after the last step" : "the gradients of step " + std::to_string(step);
+}
+
+std::string Validator::tensors_that_differ(std::size_t one, std::size_t other, std::size_t snapshot) {
+  auto found = tensors_.find(snapshot);
+  if (found == tensors_.end()) {
+    found = tensors_.emplace(snapshot, crew_.perform({.task = Task::kTellSums, .snapshot = snapshot})).first;
+  }
+  const std::vector<std::uint64_t>& mine = found->second[one].snapshot_checksums;
+  const std::vector<std::uint64_t>& theirs = found->second[other].snapshot_checksums;
+  std::size_t count = 0;
+  std::string first;
+  for (std::size_t i = 0; i < mine.size(); ++i) {
+    if (mine[i] != theirs[i] && count++ == 0) first = trainer_.train_step().slots()[i].name;
+  }
+  return std::to_string(count) + " of " + std::to_string(mine.size()) + " tensors, the first of backward is " + first;
+}
+
+}  // namespace hvd::bench

@@ -1,0 +1,74 @@
+// Rank 0's course of a validation: every rank trains the same batches from the same weights, without reductions, and
+// the checksums of its gradients and weights and the times of its steps are compared with those of equal ranks. It
+// decides; the workers act (crew.h).
+//
+// One thread, rank 0's, owns a Validator.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "bench/measure/bit_vote.h"
+#include "bench/session.h"
+#include "bench/train/crew.h"
+#include "bench/train/phase_log.h"
+#include "bench/train/records.h"
+#include "bench/validation.h"
+#include "engine/base/deadline.h"
+
+namespace hvd::bench {
+
+class Validator {
+ public:
+  /// `facts` holds the kinds of all ranks.
+  Validator(const Options& options, const Setup& setup, const SessionFacts& facts, Trainer& trainer, Crew& crew,
+            const SessionObserver& observer, const std::function<void(RunRecord&)>& prepare);
+
+  /// The whole session. Errors: after the run was saved as incomplete; AgreedError when the other ranks know.
+  void run();
+
+  [[nodiscard]] RunRecord take_run() { return std::move(record_); }
+  [[nodiscard]] Validation take_validation() { return std::move(result_); }
+
+ private:
+  void validate();
+  void start_run();
+  void sum_weights();
+  void take_step();
+  void judge_bits();
+  void judge_bits(const std::vector<std::size_t>& group);
+  void judge_times();
+  void judge_times(const std::vector<std::size_t>& group);
+  void complete();
+  void give_up(const Error& error);
+  void add(ValidationFinding::Kind kind, const std::vector<std::size_t>& ranks, std::string text);
+  void save();
+  void tell_progress();
+
+  [[nodiscard]] std::size_t ranks() const { return result_.ranks.size(); }
+  [[nodiscard]] std::string name_of(std::size_t rank) const;
+  [[nodiscard]] std::string snapshot_name(std::size_t snapshot) const;
+  /// In which tensors the snapshots of the two ranks differ. Collective.
+  [[nodiscard]] std::string tensors_that_differ(std::size_t one, std::size_t other, std::size_t snapshot);
+
+  const Options& options_;
+  const Setup& setup_;
+  const SessionFacts& facts_;
+  Trainer& trainer_;
+  Crew& crew_;
+  const SessionObserver& observer_;
+  const std::function<void(RunRecord&)>& prepare_;
+  const std::vector<std::vector<std::size_t>> groups_;
+  Validation result_;
+  RunRecord record_;
+  PhaseLog log_;
+  std::vector<std::vector<std::uint64_t>> checksums_;   // [rank][snapshot]: weights, gradients of each step, weights
+  std::map<std::size_t, std::vector<Answer>> tensors_;  // of snapshots that were asked for
+  std::int64_t steps_done_ = 0;
+  bool started_ = false;  // the run
+  Clock::time_point begin_ = Clock::now();
+};
+
+}  // namespace hvd::bench

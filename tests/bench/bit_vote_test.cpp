@@ -1,0 +1,130 @@
+// Planted differences: whoever is outvoted is named, with the first snapshot in which it differs, and nobody else.
+#include "bench/measure/bit_vote.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "bench/train/checksum.h"
+#include "engine/base/philox.h"
+
+namespace hvd::bench::bit_vote_test {
+namespace {
+
+using Checksums = std::vector<std::vector<std::uint64_t>>;  // [member][snapshot]
+
+constexpr std::size_t kSnapshots = 5;
+
+Checksums equal(std::size_t members) {
+  std::vector<std::uint64_t> one(kSnapshots);
+  std::iota(one.begin(), one.end(), std::uint64_t{100});
+  return Checksums(members, one);
+}
+
+/// Whoever goes wrong stays wrong: from `snapshot` on, in a way of its own, or in that of all of one `way`.
+void go_wrong(Checksums& all, std::size_t member, std::size_t snapshot, std::uint64_t way) {
+  for (std::size_t s = snapshot; s < kSnapshots; ++s) all[member][s] ^= way << 32;
+}
+
+std::vector<std::pair<std::size_t, std::size_t>> named(const BitVote& found) {
+  std::vector<std::pair<std::size_t, std::size_t>> out;
+  for (const Deviation& one : found.named) out.emplace_back(one.member, one.snapshot);
+  return out;
+}
+
+using Named = std::vector<std::pair<std::size_t, std::size_t>>;
+
+TEST(BitVote, EqualMembersAreNotNamed) {
+  for (const std::size_t members : {1, 2, 3, 4, 512}) {
+    const BitVote found = vote(equal(members));
+    EXPECT_TRUE(found.named.empty());
+    EXPECT_FALSE(found.disagreement.has_value());
+  }
+}
+
+TEST(BitVote, OneOfFourOrMoreIsNamedWhereverItGoesWrong) {
+  for (const std::size_t members : {4, 5, 8, 512}) {
+    for (std::size_t member = 0; member<members; member += members> 8 ? 73 : 1) {
+      for (std::size_t snapshot = 0; snapshot < kSnapshots; ++snapshot) {
+        Checksums all = equal(members);
+        go_wrong(all, member, snapshot, 1);
+        const BitVote found = vote(all);
+        EXPECT_EQ(named(found), (Named{{member, snapshot}})) << members << " members";
+        EXPECT_FALSE(found.disagreement.has_value());
+        EXPECT_NE(found.reference, member);
+      }
+    }
+  }
+}
+
+TEST(BitVote, SeveralAreNamedInTheOrderInWhichTheyGoWrong) {
+  Checksums all = equal(7);
+  go_wrong(all, 5, 1, 1);
+  go_wrong(all, 2, 3, 2);
+  go_wrong(all, 0, 3, 3);
+  EXPECT_EQ(named(vote(all)), (Named{{5, 1}, {0, 3}, {2, 3}}));
+  EXPECT_EQ(vote(all).reference, 1U);
+}
+
+TEST(BitVote, TheMajorityIsOfAllMembersAndStrict) {
+  Checksums all = equal(8);
+  for (const std::size_t member : {1, 4, 6}) go_wrong(all, member, 2, 1);
+  EXPECT_EQ(named(vote(all)), (Named{{1, 2}, {4, 2}, {6, 2}})) << "wrong in one way, and still outvoted";
+  go_wrong(all, 7, 2, 1);
+  const BitVote tied = vote(all);
+  EXPECT_TRUE(tied.named.empty());
+  ASSERT_TRUE(tied.disagreement.has_value());
+  EXPECT_EQ(tied.disagreement->snapshot, 2U);
+  EXPECT_EQ(tied.disagreement->parties, (std::vector<std::vector<std::size_t>>{{0, 2, 3, 5}, {1, 4, 6, 7}}));
+}
+
+TEST(BitVote, ThoseNamedBeforeDoNotVoteAgain) {
+  Checksums all = equal(4);
+  go_wrong(all, 3, 0, 1);
+  go_wrong(all, 1, 2, 2);
+  const BitVote found = vote(all);
+  EXPECT_EQ(named(found), (Named{{3, 0}})) << "of four, two that agree are no strict majority";
+  ASSERT_TRUE(found.disagreement.has_value());
+  EXPECT_EQ(found.disagreement->snapshot, 2U);
+  EXPECT_EQ(found.disagreement->parties, (std::vector<std::vector<std::size_t>>{{0, 2}, {1}}));
+}
+
+TEST(BitVote, TwoOrThreeDiffer) {
+  for (const std::size_t members : {2, 3}) {
+    Checksums all = equal(members);
+    go_wrong(all, 0, 1, 1);
+    const BitVote found = vote(all);
+    EXPECT_TRUE(found.named.empty());
+    ASSERT_TRUE(found.disagreement.has_value());
+    EXPECT_EQ(found.disagreement->snapshot, 1U);
+    EXPECT_EQ(found.disagreement->parties.size(), 2U);
+  }
+}
+
+// From the bits of a tensor to the name of the member: each bit of a tensor's end and beginning, where the checksum
+// goes by other paths than in between, and random ones.
+TEST(BitVote, EveryPlantedBitFlipIsNamed) {
+  constexpr std::size_t kBytes = 1004;  // no multiple of the checksum's stride
+  std::vector<std::byte> tensor(kBytes);
+  const Philox noise(7);
+  for (std::size_t i = 0; i < kBytes; ++i) tensor[i] = static_cast<std::byte>(noise.block(i)[0]);
+  const std::vector<std::uint64_t> others{11, 12};
+  const auto snapshot = [&](std::span<const std::byte> data) {
+    return combined(std::vector<std::uint64_t>{others[0], Checksum().add(data).value(), others[1]});
+  };
+  std::vector<std::size_t> bits(512);
+  std::iota(bits.begin(), bits.begin() + 256, std::size_t{0});
+  std::iota(bits.begin() + 256, bits.end(), 8 * kBytes - 256);
+  for (std::size_t i = 0; i < 512; ++i) bits.push_back(noise.block(kBytes + i)[1] % (8 * kBytes));
+  for (std::size_t i = 0; i < bits.size(); ++i) {
+    Checksums all(4, {snapshot(tensor)});
+    std::vector<std::byte> flipped = tensor;
+    flipped[bits[i] / 8] ^= std::byte{1} << (bits[i] % 8);
+    all[i % 4] = {snapshot(flipped)};
+    EXPECT_EQ(named(vote(all)), (Named{{i % 4, 0}})) << "bit " << bits[i];
+  }
+}
+
+}  // namespace
+}  // namespace hvd::bench::bit_vote_test

@@ -1,0 +1,109 @@
+// Expected by hand: times without noise, so that intervals are points. How often noise misleads is judged in
+// slow_ranks_coverage_test.cpp; tests/scripts compares the figures with those of hvdb ranks.
+#include "bench/measure/slow_ranks.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+namespace hvd::bench::slow_ranks_test {
+namespace {
+
+using Times = std::vector<std::vector<double>>;  // [member][step]
+
+Times constant(const std::vector<double>& seconds, std::size_t steps = 10) {
+  Times times;
+  for (const double one : seconds) times.emplace_back(steps, one);
+  return times;
+}
+
+constexpr double kCritical = 10;
+
+TEST(SlowRanks, EachIsComparedWithTheMedianOfTheOthers) {
+  const std::vector<Slowness> found = compare_times(constant({1, 2, 4, 1, 1.05}), 0.02, kCritical);
+  const std::vector<double> others{std::sqrt(1.05 * 2), std::sqrt(1 * 1.05), std::sqrt(1 * 1.05), std::sqrt(1.05 * 2),
+                                   std::sqrt(1 * 2)};
+  const std::vector<double> own{1, 2, 4, 1, 1.05};
+  for (std::size_t m = 0; m < own.size(); ++m) {
+    EXPECT_NEAR(found[m].slower, own[m] / others[m] - 1, 1e-12) << m;
+    EXPECT_NEAR(found[m].low, found[m].slower, 1e-12);
+    EXPECT_NEAR(found[m].high, found[m].slower, 1e-12);
+  }
+}
+
+TEST(SlowRanks, OneOfFourIsAccusedAtTheThresholdAndAbove) {
+  const Times times = constant({1, 1, 1.05, 1});
+  const std::vector<Slowness> found = compare_times(times, 0.0499, kCritical);
+  EXPECT_TRUE(found[2].slow);
+  EXPECT_NEAR(found[2].score.value(), std::log(1.05) / 1e-4, 1e-6) << "in units of the least error";
+  EXPECT_FALSE(found[0].slow || found[1].slow || found[3].slow);
+  EXPECT_FALSE(found[2].unclear);
+  const std::vector<Slowness> below = compare_times(times, 0.0501, kCritical);
+  EXPECT_FALSE(below[2].slow || below[2].unclear);
+  const std::vector<Slowness> usual = compare_times(times, 0.0499, 500);
+  EXPECT_FALSE(usual[2].slow) << "healthy ranks reach such a score";
+  EXPECT_TRUE(usual[2].unclear);
+}
+
+TEST(SlowRanks, AnIntervalThatReachesBelowTheThresholdAccusesNobody) {
+  Times times = constant({1, 1, 1, 1});
+  for (std::size_t step = 0; step < 10; ++step) times[1][step] = step % 2 == 0 ? 1.0 : 1.06;
+  const std::vector<Slowness> found = compare_times(times, 0.02, kCritical);
+  EXPECT_NEAR(found[1].slower, std::sqrt(1.06) - 1, 1e-12) << "the median of logarithms";
+  EXPECT_NEAR(found[1].low, 0, 1e-12);
+  EXPECT_NEAR(found[1].high, 0.06, 1e-12);
+  EXPECT_TRUE(found[1].unclear && !found[1].slow);
+}
+
+TEST(SlowRanks, AutocorrelatedStepsNeedMoreOfThem) {
+  const auto slow = [](std::size_t steps) {
+    Times times = constant({1, 1, 1, 1}, steps);
+    for (std::size_t step = 0; step < steps; ++step) times[0][step] = 1.05 + 0.0001 * static_cast<double>(step);
+    return compare_times(times, 0.02, kCritical)[0].slow;
+  };
+  EXPECT_FALSE(slow(20)) << "a straight line of 20 steps is worth one";
+  EXPECT_TRUE(slow(200));
+}
+
+TEST(SlowRanks, WithTwoOrThreeTheSlowestIsAccusedIfItIsApartFromAllOthers) {
+  const auto slow = [](const std::vector<double>& seconds) {
+    std::vector<std::size_t> accused;
+    const std::vector<Slowness> found = compare_times(constant(seconds), 0.02, kCritical);
+    for (std::size_t m = 0; m < found.size(); ++m) {
+      EXPECT_FALSE(found[m].score.has_value());
+      if (found[m].slow) accused.push_back(m);
+    }
+    return accused;
+  };
+  EXPECT_EQ(slow({1, 1.05}), (std::vector<std::size_t>{1}));
+  EXPECT_EQ(slow({1, 1.015}), std::vector<std::size_t>());
+  EXPECT_EQ(slow({1.05, 1, 1}), (std::vector<std::size_t>{0}));
+  EXPECT_EQ(slow({1.05, 1.05, 1}), std::vector<std::size_t>());
+}
+
+TEST(SlowRanks, ANodeIsNamedInsteadOfItsRanks) {
+  const std::vector<std::string> hosts{"a", "b", "a", "b", "a", "b"};
+  const SlowRanks found = find_slow_ranks(constant({1, 1.05, 1, 1.05, 1, 1.05}), hosts, 0.02, 1);
+  ASSERT_EQ(found.nodes.size(), 1U);
+  EXPECT_EQ(found.nodes[0].host, "b");
+  EXPECT_EQ(found.nodes[0].ranks, (std::vector<std::size_t>{1, 3, 5}));
+  EXPECT_NEAR(found.nodes[0].time.slower, 0.05, 1e-12);
+  EXPECT_TRUE(found.slow.empty() && found.unclear.empty());
+}
+
+TEST(SlowRanks, OneSlowRankIsNoSlowNode) {
+  const std::vector<std::string> hosts{"a", "a", "b", "b"};
+  const SlowRanks found = find_slow_ranks(constant({1, 1, 1, 1.08}), hosts, 0.02, 1);
+  EXPECT_TRUE(found.nodes.empty()) << "the median of node b is 4 % slower";
+  EXPECT_EQ(found.slow, (std::vector<std::size_t>{3}));
+}
+
+TEST(SlowRanks, NodesOfOneRankEachAreRanks) {
+  const std::vector<std::string> hosts{"a", "b", "c", "d"};
+  const SlowRanks found = find_slow_ranks(constant({1, 1.05, 1, 1}), hosts, 0.02, 1);
+  EXPECT_TRUE(found.nodes.empty());
+  EXPECT_EQ(found.slow, (std::vector<std::size_t>{1}));
+}
+
+}  // namespace
+}  // namespace hvd::bench::slow_ranks_test

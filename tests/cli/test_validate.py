@@ -1,0 +1,81 @@
+"""hvd_bench validate from outside: do all ranks compute the same bits, equally fast?"""
+
+import json
+import pathlib
+import unittest
+
+from program import MPIRUN, PROGRAM, ProgramTest, execute, mpirun, needs_mpi, per_rank, query, run
+
+# A threshold that no pause of a busy machine reaches in every step: bits are judged, times are only printed.
+STEPS = ["--model", "resnet50", "--image-size", "32", "--batch-size", "2", "--classes", "10", "--threads", "1"]
+VALIDATE = ["validate", *STEPS, "--steps", "10", "--threshold", "999"]
+
+
+def rounds_products() -> bool:
+    """Whether oneDNN can be told here to round factors to bf16 in fp32 convolutions."""
+    return "amx_bf16" in pathlib.Path("/proc/cpuinfo").read_text()
+
+
+class Validate(ProgramTest):
+    def test_equal_ranks_are_good_and_the_store_says_what_was_done(self) -> None:
+        result = run(*VALIDATE, "--ranks", "4", "--db", str(self.db))
+        self.assertEqual(result.code, 0, result)
+        self.assertIn("good        equal bits on equal ranks", result.out)
+        self.assertIn("group 0     4 equal ranks", result.out)
+        self.assertNotIn("images/s", result.out)
+        rows = query("SELECT phase, status, images_per_second, measured_steps, checks FROM run", self.db)
+        self.assertEqual([row[:4] for row in rows], [("none", "complete", None, 10)])
+        self.assertIn("equal bits on equal ranks", rows[0][4])
+        self.assertEqual(len(query("SELECT DISTINCT gradient_checksum FROM rank", self.db)), 1)
+        facts = dict(query("SELECT key, in_fingerprint FROM provenance", self.db))
+        self.assertEqual(facts["validate.turns"], 1)
+
+    def test_json(self) -> None:
+        result = run(*VALIDATE, "--ranks", "2", "--json")
+        self.assertEqual(result.code, 0, result)
+        found = json.loads(result.out)["validation"]
+        self.assertEqual((found["timed_steps"], found["findings"]), (10, []))
+        self.assertEqual([rank["rank"] for rank in found["ranks"]], [0, 1])
+        self.assertEqual(len({(rank["gradients"], rank["weights"]) for rank in found["ranks"]}), 1)
+
+    @needs_mpi
+    def test_processes(self) -> None:
+        result = mpirun(2, *VALIDATE)
+        self.assertEqual(result.code, 0, result)
+        self.assertIn("2 equal ranks have no majority", result.out)
+
+    @needs_mpi
+    @unittest.skipUnless(rounds_products(), "needs a processor with AMX")
+    def test_a_rank_that_computes_other_bits_is_named(self) -> None:
+        good = [PROGRAM, *VALIDATE, "--no-db"]
+        result = execute(per_rank(good, good, ["env", "ONEDNN_DEFAULT_FPMATH_MODE=BF16", *good], good))
+        self.assertEqual(result.code, 1, result)
+        self.assertRegex(result.out, r"FOUND +rank 2 \(host .*\) computes other bits .* the gradients of step 1:")
+
+    def test_one_rank(self) -> None:
+        self.refused(run(*VALIDATE), 2, "there is one", "--ranks 4")
+
+    def test_help(self) -> None:
+        result = run("validate", "--help")
+        self.assertEqual(result.code, 0, result)
+        for text in ("--steps N", "--threshold PERCENT", "Exit codes"):
+            self.assertIn(text, result.out)
+        self.assertIn("validate", run("--help").out)
+
+    def test_bad_input(self) -> None:
+        self.refused(run("validate", "--steps", "5"), 2, "--steps: '5'", "from 10")
+        self.refused(run("validate", "--threshold", "0"), 2, "--threshold: '0'")
+        self.refused(run("--steps", "20"), 2, "--steps: there is no such option")
+        for option in (["--num-iters", "3"], ["--schedule", "static"], ["--efficiency"], ["--replay", "x"], ["--quiet"]):
+            self.refused(run("validate", *option), 2, f"{option[0]}: not an option of 'hvd_bench validate'")
+        self.refused(run("validate", "doctor"), 2, "one command at a time")
+
+    @needs_mpi
+    def test_ranks_that_are_given_another_command(self) -> None:
+        training = [PROGRAM, *STEPS, "--comm", "none", "--no-db"]
+        result = execute(per_rank([PROGRAM, *VALIDATE, "--no-db"], training))
+        self.refused(result, 6, "the command is validate on rank 0", "train on rank 1")
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,82 @@
+"""Runs of `hvd_bench validate`: hvdb ranks finds in the store what the program printed, and nobody pools them.
+
+Needs HVD_BENCH, the program (ctest sets it); skipped with a reason where it is not built.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+import json
+import os
+import subprocess
+import tempfile
+import unittest
+from pathlib import Path
+
+from synthetic_store import SessionSpec, make
+
+from hvdb import efficiency, rank_work, runs
+from hvdb.__main__ import main
+
+PROGRAM = Path(os.environ.get("HVD_BENCH", "hvd_bench"))
+OPTIONS = (
+    "validate --model resnet50 --image-size 32 --batch-size 2 --classes 10 --threads 1 --ranks 5 --steps 12 "
+    "--threshold 999 --json"
+).split()
+SECONDS = 100
+
+
+@unittest.skipUnless(PROGRAM.is_file(), f"the program is not built ({PROGRAM})")
+class ProgramAndScriptsTest(unittest.TestCase):
+    def setUp(self) -> None:
+        scratch = tempfile.TemporaryDirectory()
+        self.addCleanup(scratch.cleanup)
+        self.db = Path(scratch.name) / "a.db"
+        done = subprocess.run(
+            [str(PROGRAM), *OPTIONS, "--db", str(self.db)], capture_output=True, text=True, timeout=SECONDS, check=False
+        )
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.printed = json.loads(done.stdout)["validation"]["ranks"]
+
+    def test_both_compute_the_same_figures(self) -> None:
+        (run,) = runs.load([self.db])
+        kind = rank_work.kind_of(run)
+        ((_, by_rank),) = runs.samples_of_ranks([(run, kind)])
+        found = rank_work.examine(run, kind, by_rank, threshold=9.99, seed=1).findings.ranks
+        for finding, printed in zip(found, self.printed, strict=True):
+            self.assertAlmostEqual(finding.slower, printed["slower"], places=9)
+            self.assertAlmostEqual(finding.low, printed["slower_low"], places=9)
+            self.assertAlmostEqual(finding.high, printed["slower_high"], places=9)
+            self.assertAlmostEqual(finding.score, printed["score"], places=6)
+
+    def test_only_ranks_takes_them(self) -> None:
+        found = runs.load([self.db])
+        self.assertEqual(
+            efficiency.select(found).left_out, ["1 of hvd_bench validate (hvdb ranks shows them)"]
+        )
+        self.assertEqual(efficiency.select(found, validations=True).runs, found)
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out):
+            self.assertEqual(main(["ranks", str(self.db), "--threshold", "999"]), 0)
+        self.assertIn("validation, phase none, 5 ranks", out.getvalue())
+
+
+class NewestTest(unittest.TestCase):
+    def test_a_validation_does_not_stand_for_the_measured_runs_of_its_configuration(self) -> None:
+        with tempfile.TemporaryDirectory() as scratch:
+            db = Path(scratch) / "a.db"
+            measured = SessionSpec(ranks=4, phases=("none",))
+            validated = dataclasses.replace(
+                measured, provenance={efficiency.VALIDATION: ("1", 1)}, started="2026-01-03T00:00:00.000Z"
+            )
+            make(db, measured, validated)
+            out = io.StringIO()
+            with contextlib.redirect_stdout(out):
+                main(["ranks", str(db), "--json"])
+            self.assertEqual(len(json.loads(out.getvalue())["runs"]), 2)
+
+
+if __name__ == "__main__":
+    unittest.main()
