@@ -38,6 +38,7 @@ struct ValidatedRank {
 struct Validation {
   std::int64_t steps = 0;           ///< with checksums, those of the warm-up included
   std::int64_t timed_steps = 0;     ///< the last of them
+  double threshold = 0;             ///< a slow rank or node is slower by this fraction at least
   int turns = 1;                    ///< ranks of a host took so many turns in each step
   std::vector<std::string> groups;  ///< of equal ranks: what they are
   std::vector<ValidatedRank> ranks;

@@ -30,6 +30,16 @@ std::vector<std::size_t> shown_ranks(const Validation& validation) {
   return order;
 }
 
+std::string all_is_good(const Validation& validation) {
+  std::string text = "equal bits on equal ranks in " + std::to_string(validation.steps) + " steps, and no rank is slow";
+  double reach = 0;
+  for (const ValidatedRank& rank : validation.ranks) reach = std::max(reach, rank.time ? rank.time->high : 0);
+  if (reach < validation.threshold) return text;
+  std::array<char, 96> doubt{};
+  std::snprintf(doubt.data(), doubt.size(), " as far as can be told: intervals reach up to %.1f %%", 100 * reach);
+  return text + doubt.data();
+}
+
 std::string row(std::size_t rank, const ValidatedRank& one) {
   std::array<char, 160> text{};
   std::snprintf(text.data(), text.size(), "%5zu %5zu %10.2f %22s  %-16s  ", rank, one.group, 1e3 * one.seconds,
@@ -59,10 +69,7 @@ std::string validation_text(const Validation& validation) {
   for (const ValidationFinding& finding : validation.findings) {
     text += "FOUND       " + printable(finding.text) + "\n";
   }
-  if (validation.findings.empty()) {
-    text += "good        equal bits on equal ranks in " + std::to_string(validation.steps) +
-            " steps, and no rank is slow\n";
-  }
+  if (validation.findings.empty()) text += "good        " + all_is_good(validation) + "\n";
   for (const std::string& note : validation.notes) text += "note        " + printable(note) + "\n";
   return text;
 }

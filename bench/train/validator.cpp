@@ -66,6 +66,7 @@ Validator::Validator(const Options& options, const Setup& setup, const SessionFa
       log_(facts.kinds.size(), 1),
       checksums_(facts.kinds.size()) {
   const std::vector<std::string>& hosts = trainer.engine().topology().hosts;
+  result_.threshold = options.validate->threshold;
   result_.timed_steps = options.validate->steps;
   result_.steps = static_cast<std::int64_t>(trainer.settling_steps()) + kWarmUp + result_.timed_steps;
   result_.turns = (most_on_one_host(hosts) + facts.ranks_at_once - 1) / facts.ranks_at_once;

@@ -47,6 +47,34 @@ TEST(CommandLine, StartUpIsGivenAtLeastAStepsDeadline) {
   EXPECT_EQ(parse("").options.startup_deadline.set_by, std::string("--startup-deadline-seconds"));
 }
 
+TEST(CommandLine, ValidateTakesItsOwnOptionsAndThoseThatSayWhatIsTrained) {
+  const CommandLine plain = parse("validate --model vgg16 --ranks 4 --comm loopback", {{"HOROVOD_TIMELINE", "t.json"}});
+  EXPECT_EQ(plain.command, Command::kTrain);
+  ASSERT_TRUE(plain.options.validate.has_value());
+  EXPECT_EQ(plain.options.validate->steps, 30);
+  EXPECT_DOUBLE_EQ(plain.options.validate->threshold, 0.02);
+  EXPECT_EQ(plain.options.model, "vgg16");
+  EXPECT_EQ(plain.options.engine.schedule, Schedule::kNone);
+  EXPECT_TRUE(plain.options.gpu.deterministic);
+  EXPECT_TRUE(plain.options.engine.timeline_filename.empty());
+  const CommandLine given = parse("--model vgg16 validate --steps 12 --threshold=5");
+  EXPECT_EQ(given.options.validate->steps, 12);
+  EXPECT_DOUBLE_EQ(given.options.validate->threshold, 0.05);
+  EXPECT_FALSE(parse("train").options.validate.has_value());
+}
+
+TEST(CommandLine, ValidateRefusesWhatItCannotHeed) {
+  for (const std::string option :
+       {"--replay x", "--schedule static", "--num-iters 3", "--max-time 9", "--efficiency", "--no-check", "--quiet",
+        "--tune-schedule", "--share-gpus", "--timeline-filename t", "--allreduce-dtype bf16"}) {
+    const std::string name = option.substr(0, option.find(' '));
+    EXPECT_EQ(error_of("validate " + option).rfind(name + ": not an option of 'hvd_bench validate'", 0), 0U) << option;
+  }
+  EXPECT_NE(error_of("validate --steps 9").find("from 10"), std::string::npos);
+  EXPECT_NE(error_of("--steps 12").find("there is no such option"), std::string::npos);
+  EXPECT_EQ(error_of("validate doctor"), "'doctor': one command at a time; see hvd_bench --help");
+}
+
 TEST(CommandLine, EveryOption) {
   const Options o =
       parse(

@@ -17,12 +17,14 @@ Validation validation(std::size_t ranks) {
   Validation found;
   found.steps = 32;
   found.timed_steps = 30;
+  found.threshold = 0.02;
   found.groups = {"a processor"};
   for (std::size_t r = 0; r < ranks; ++r) {
     ValidatedRank rank;
     rank.host = "n" + std::to_string(r);
     rank.seconds = 0.1;
-    rank.time = Slowness{.slower = 0.001 * static_cast<double>(r), .low = 0, .high = 0.1};
+    rank.time.emplace().slower = 0.001 * static_cast<double>(r);
+    rank.time->high = 0.01;
     rank.gradients = "00000000000000aa";
     rank.weights = "00000000000000bb";
     found.ranks.push_back(rank);
@@ -35,6 +37,13 @@ TEST(ValidationReport, SaysThatAllIsGood) {
   EXPECT_NE(text.find("good        equal bits on equal ranks in 32 steps"), std::string::npos) << text;
   EXPECT_NE(text.find("group 0     4 equal ranks: a processor"), std::string::npos) << text;
   EXPECT_LT(text.find("n3"), text.find("n2")) << "the slowest first";
+}
+
+TEST(ValidationReport, SaysHowFarItCanTell) {
+  Validation found = validation(4);
+  found.ranks[1].time->high = 0.031;
+  const std::string text = validation_text(found);
+  EXPECT_NE(text.find("no rank is slow as far as can be told: intervals reach up to 3.1 %"), std::string::npos) << text;
 }
 
 TEST(ValidationReport, OfManyRanksTheSlowestAreShown) {

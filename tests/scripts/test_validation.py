@@ -53,9 +53,7 @@ class ProgramAndScriptsTest(unittest.TestCase):
 
     def test_only_ranks_takes_them(self) -> None:
         found = runs.load([self.db])
-        self.assertEqual(
-            efficiency.select(found).left_out, ["1 of hvd_bench validate (hvdb ranks shows them)"]
-        )
+        self.assertEqual(efficiency.select(found).left_out, ["1 of hvd_bench validate (hvdb ranks shows them)"])
         self.assertEqual(efficiency.select(found, validations=True).runs, found)
         out = io.StringIO()
         with contextlib.redirect_stdout(out):
