@@ -23,6 +23,7 @@ namespace hvd::test {
 struct FakeStepFaults {
   bool writes_late = false;     ///< gradients change after they were said to be ready
   bool weights_drift = false;   ///< each GPU's update is its own
+  int drifts_on = -1;           ///< GPU whose update is its own
   std::uint64_t breaks_at = 0;  ///< launch in which a kernel fails; 0: never
   int load_fails_at = 0;        ///< call of load() that throws; 0: none
   int load_fails_on = 0;        ///< on which GPU
@@ -144,6 +145,7 @@ class FakeStep final : public models::DeviceStep {
       Numbers now;
       std::memcpy(&now, numbers_->bytes.data(), sizeof now);
       if (faults_.weights_drift) now.sgd.learning_rate *= 1.0F + 0.1F * static_cast<float>(gpu_.device().index);
+      if (faults_.drifts_on == gpu_.device().index) now.sgd.learning_rate *= 1.1F;
       if (!std::isfinite(gradient()[0])) return;
       for (std::size_t k = 0; k < kElements; ++k) update(now.sgd, gradient()[k], momentum()[k], parameter()[k]);
     });
