@@ -17,6 +17,7 @@ std::vector<std::vector<std::size_t>> parties_of(std::span<const std::vector<std
   std::map<std::uint64_t, std::vector<std::size_t>> by_checksum;
   for (const std::size_t m : members) by_checksum[checksums[m][snapshot]].push_back(m);
   std::vector<std::vector<std::size_t>> parties;
+  parties.reserve(by_checksum.size());
   for (auto& [checksum, party] : by_checksum) parties.push_back(std::move(party));
   std::sort(parties.begin(), parties.end(), [](const auto& a, const auto& b) {
     return a.size() != b.size() ? a.size() > b.size() : a.front() < b.front();

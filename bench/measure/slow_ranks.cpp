@@ -169,6 +169,7 @@ SlowRanks find_slow_ranks(std::span<const std::vector<double>> seconds, std::spa
   std::vector<NodeSlowness> nodes = nodes_of(hosts);
   if (nodes.size() > 1 && nodes.size() < hosts.size()) {
     std::vector<std::vector<double>> of_nodes;
+    of_nodes.reserve(nodes.size());
     for (const NodeSlowness& node : nodes) of_nodes.push_back(median_over(seconds, node.ranks));
     const std::vector<Slowness> times = compare(of_nodes);
     for (std::size_t n = 0; n < nodes.size(); ++n) {

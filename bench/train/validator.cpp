@@ -147,6 +147,7 @@ void Validator::judge_bits() {
 
 void Validator::judge_bits(const std::vector<std::size_t>& group) {
   std::vector<std::vector<std::uint64_t>> sums;
+  sums.reserve(group.size());
   for (const std::size_t r : group) sums.push_back(checksums_[r]);
   const BitVote found = vote(sums);
   for (const Deviation& one : found.named) {

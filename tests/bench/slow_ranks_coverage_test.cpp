@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <string>
 
@@ -73,6 +74,19 @@ TEST(SlowRanksCoverage, ARankThatIs5PercentSlowerIsFound) {
       EXPECT_GE(100 * found, 95 * kRuns) << name_of(noise) << ", " << ranks << " ranks";
       EXPECT_LE(100 * beside, kRuns * (ranks - 1)) << name_of(noise) << ", " << ranks << " ranks";
     }
+  }
+}
+
+// Mean and standard deviation over 16 seeds of critical_score() in scripts/hvdb/slow_ranks.py, which draws other
+// numbers: four standard deviations of the difference.
+TEST(SlowRanksCoverage, CriticalScoresAreThoseOfTheScripts) {
+  struct Known {
+    std::size_t ranks;
+    double mean, deviation;
+  };
+  for (const Known& known : {Known{4, 4.564, 0.0525}, Known{8, 4.086, 0.0293}, Known{64, 3.609, 0.0064}}) {
+    const double tolerance = 4 * known.deviation * std::sqrt(1 + 1.0 / 16);
+    EXPECT_NEAR(critical_score(known.ranks, 1), known.mean, tolerance) << known.ranks << " ranks";
   }
 }
 
