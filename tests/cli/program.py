@@ -45,9 +45,9 @@ def environment(extra: dict[str, str] | None = None) -> dict[str, str]:
         # Open MPI 4 reads the first name, Open MPI 5 the second.
         OMPI_MCA_rmaps_base_oversubscribe="1",
         PRTE_MCA_rmaps_default_mapping_policy=":oversubscribe",
-        # Between SIGTERM and SIGKILL, seconds (default 1): a test host can be too busy to wake a thread in one.
-        OMPI_MCA_odls_base_sigkill_timeout="3",
-        PRTE_MCA_odls_base_sigkill_timeout="3",
+        # Between SIGTERM and SIGKILL, seconds (default 1): a busy test host may not wake a thread in 3 s.
+        OMPI_MCA_odls_base_sigkill_timeout="10",
+        PRTE_MCA_odls_base_sigkill_timeout="10",
     )
     clean.update(extra or {})
     return clean
