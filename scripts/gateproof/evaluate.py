@@ -17,7 +17,7 @@ import numpy as np
 from scipy import stats
 
 from . import packed
-from .collect import LEVELS, PAIRS
+from .collect import LEVELS, PAIRS, slow_store
 from hvdb import exact, runs, sides, tables, thresholds, verdict
 from hvdb.errors import HvdbError
 from hvdb.verdict import Trial, Verdict
@@ -208,7 +208,11 @@ def page(folders: Sequence[Path]) -> str:
     """All tables as Markdown, from the stores of `folders`. Errors: HvdbError."""
     series = [each for folder in folders for each in read(folder, "equal")]
     injected = [
-        (level, each) for folder in folders for level in LEVELS for each in read(folder, f"plus-{100 * level:.0f}")
+        (level, each)
+        for folder in folders
+        for level in LEVELS
+        if slow_store(level) in packed.stores(folder)
+        for each in read(folder, slow_store(level))
     ]
     looks = ", ".join(map(str, verdict.plan_looks(1, PAIRS)))
     return (
