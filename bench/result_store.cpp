@@ -254,6 +254,14 @@ StoreHeader read_store_header(const fs::path& file) {
           says_size ? size : 0};
 }
 
+bool is_cut_off(const fs::path& file, const StoreHeader& header) {
+  std::error_code ignored, problem;
+  // SQLite restores from a journal. Looked for first, so that a transaction that ends just now is no fault.
+  if (fs::exists(file.string() + "-journal", ignored)) return false;
+  const std::uintmax_t size = fs::file_size(file, problem);
+  return !problem && size < header.bytes;
+}
+
 std::uint32_t current_schema_version() { return schema_pragma("user_version"); }
 
 void check_store_header(const fs::path& file) {
@@ -278,12 +286,9 @@ void check_store_header(const fs::path& file) {
     case StoreHeader::Kind::kOurs: break;
   }
   if (header.schema_version == current_schema_version()) {
-    std::error_code problem;
-    const std::uintmax_t size = fs::file_size(file, problem);
-    const bool journal = fs::exists(file.string() + "-journal", ignored);  // SQLite restores from that
-    if (problem || size >= header.bytes || journal) return;
-    throw Error(Errc::kIo, file.string() + ": is cut off after " + std::to_string(size) + " of " +
-                               std::to_string(header.bytes) + " bytes; restore a copy, or use another --db");
+    if (!is_cut_off(file, header)) return;
+    throw Error(Errc::kIo, file.string() + ": is cut off after " + std::to_string(fs::file_size(file, ignored)) +
+                               " of " + std::to_string(header.bytes) + " bytes; restore a copy, or use another --db");
   }
   throw Error(Errc::kIo, file.string() + ": has schema version " + std::to_string(header.schema_version) +
                              ", this program writes version " + std::to_string(current_schema_version()) + "; " +

@@ -50,6 +50,8 @@ struct StoreHeader {
 };
 /// Errors: io when the file cannot be read.
 StoreHeader read_store_header(const std::filesystem::path& file);
+/// Whether `file`, a store with this header, is shorter than its header says, and no journal beside it says why.
+bool is_cut_off(const std::filesystem::path& file, const StoreHeader& header);
 /// The schema version that this program writes.
 std::uint32_t current_schema_version();
 /// Errors: io that says what the file is and what to do, when it is not a store that this program can add to.

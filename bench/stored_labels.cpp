@@ -62,6 +62,7 @@ void require_store(const fs::path& file) {
     refuse(file, "has schema version " + std::to_string(header.schema_version) + ", this program knows " +
                      std::to_string(current_schema_version()));
   }
+  if (is_cut_off(file, header)) refuse(file, "is cut off: shorter than its header says");
 }
 
 void query(const fs::path& file, const fs::path& opened, int flags, const std::string& key,

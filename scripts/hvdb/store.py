@@ -1,17 +1,21 @@
-"""Opens a store file read-only, after checking that it is one, that it is whole and that we know its schema."""
+"""Opens a store file read-only, after checking that it is one, that it is whole and that we know its schema.
+
+Standard library only, but for the check of the values: hvdb.campaign uses it on login nodes.
+"""
 
 from __future__ import annotations
 
 import os
 import shutil
 import sqlite3
+import stat
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from hvdb import untrusted, values
+from hvdb import untrusted
 from hvdb.errors import StoreError
 from hvdb.untrusted import APPLICATION_ID, DAMAGE, SCHEMA_VERSION, SCHEMAS, journal_of
 
@@ -59,13 +63,13 @@ def read_header(path: Path) -> Header:
     Errors: StoreError if there is no such file, or it is empty, unreadable or not an SQLite file.
     Source: https://www.sqlite.org/fileformat.html, "The Database Header".
     """
-    if not path.exists():
-        raise StoreError(f"{path}: no such file")
-    if not path.is_file():
-        raise StoreError(f"{path}: not a file")
     try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise StoreError(f"{path}: not a file")  # a pipe would be waited for
         with path.open("rb") as file:
             head = file.read(100)
+    except FileNotFoundError as error:
+        raise StoreError(f"{path}: no such file") from error
     except OSError as error:
         raise StoreError(f"{path}: cannot be read: {error.strerror}") from error
     if not head:
@@ -90,11 +94,12 @@ def require_ours(path: Path) -> None:
     Errors: StoreError unless `path` is a store of a schema that we know, and as long as it says.
     """
     header = require_safe_to_open(path)
+    journal = journal_of(path).exists()  # looked for first, so that a transaction that ends just now is no fault
     seen = state(path)
     if seen is None:
         raise StoreError(f"{path}: no such file")  # renamed just now
     size = seen[1]
-    if size < header.bytes and not journal_of(path).exists():
+    if size < header.bytes and not journal:
         raise StoreError(
             f"{path}: half-written or damaged: {size} of {header.bytes} bytes; "
             "wait until it is copied whole, or leave it out"
@@ -128,9 +133,11 @@ def _require_own_journal(path: Path) -> None:
         raise StoreError(f"{journal}: {why}; remove it")
 
 
-def check(connection: sqlite3.Connection, path: Path, database: str = "main") -> None:
+def check(connection: sqlite3.Connection, path: Path, database: str = "main", *, thorough: bool = True) -> None:
     """Raises StoreError unless `database` of `connection`, which is `path`, holds a whole store of a schema we know,
     with values that can be true (values.py). Every reader and merge come through here, so they refuse the same files.
+
+    thorough=False: the tables only, which takes milliseconds whatever the size, and no numpy.
     """
     seen = state(path)  # None: its job has just renamed it
     seconds = CHECK_SECONDS + (seen[1] if seen else 0) / CHECK_BYTES_PER_SECOND
@@ -141,6 +148,10 @@ def check(connection: sqlite3.Connection, path: Path, database: str = "main") ->
             _require_known(application, version, path)
             if why := untrusted.table_fault(connection, version, database):
                 raise StoreError(f"{path}: {why}")
+            if not thorough:
+                return
+            from hvdb import values  # needs numpy
+
             faults = [row[0] for row in connection.execute(f"PRAGMA {database}.integrity_check(3)")]
             if faults != ["ok"]:
                 raise StoreError(f"{path}: damaged: {'; '.join(faults)}; leave it out or restore a copy")
@@ -206,6 +217,8 @@ def _readable(path: Path, open_it: Callable[[str], None]) -> Iterator[None]:
                 shutil.copyfile(journal_of(path), journal_of(copy))
             except FileNotFoundError as gone:
                 raise changed(path) from gone
+            except OSError as failed:
+                raise StoreError(f"{path}: cannot be copied to be read: {failed.strerror}") from failed
             if (state(path), state(journal_of(path))) != before:
                 raise changed(path) from error
             _require_own_journal(copy)
@@ -219,8 +232,8 @@ def _readable(path: Path, open_it: Callable[[str], None]) -> Iterator[None]:
 
 
 @contextmanager
-def open_readonly(path: Path | str) -> Iterator[sqlite3.Connection]:
-    """Yields a checked connection that cannot write. The file itself is never touched.
+def open_readonly(path: Path | str, *, thorough: bool = True) -> Iterator[sqlite3.Connection]:
+    """Yields a checked connection that cannot write. The file itself is never touched. thorough: see check().
 
     Errors: StoreError; InUse if another program holds the file for longer than WAIT_SECONDS.
     """
@@ -242,7 +255,7 @@ def open_readonly(path: Path | str) -> Iterator[sqlite3.Connection]:
             # one snapshot for the check and for what is read after it
             connection.isolation_level = None
             connection.execute("BEGIN")
-            check(connection, path)
+            check(connection, path, thorough=thorough)
             connection.execute("PRAGMA query_only = ON")
             yield connection
     except DAMAGE as error:
