@@ -89,6 +89,9 @@ struct RunRecord {
   std::int64_t warmup_steps = 0, measured_steps = 0;
   std::string stop_reason;
   std::optional<Estimate> step_seconds, images_per_second;
+  /// Bootstrap replicates of step_seconds and, in phase full of an interleaved session, of its efficiency. Empty where
+  /// the figure has no interval.
+  std::vector<double> step_replicates, efficiency_replicates;
   double confidence = 0.95;
   std::int64_t parameters = 0, gradient_bytes = 0;
   double flops_per_image = 0;

@@ -102,12 +102,16 @@ class RunWriter {
            {"host_seconds", gpu ? &s.host : &none},
            {"launch_seconds", gpu ? &s.launch : &none},
            {"loss", &s.loss}}};
-      for (const auto& [kind, values] : kinds) {
-        if (values->empty()) continue;
-        sample.bind(run_.uuid).bind(std::int64_t{rank.rank}).bind(kind).bind(static_cast<std::int64_t>(values->size()));
-        sample.bind_blob(std::as_bytes(std::span(*values))).run();
-      }
+      for (const auto& [kind, values] : kinds) write_sample(sample, rank.rank, kind, *values);
     }
+    write_sample(sample, 0, "step_seconds_replicates", run_.step_replicates);
+    write_sample(sample, 0, "efficiency_replicates", run_.efficiency_replicates);
+  }
+
+  void write_sample(Statement& insert, int rank, std::string_view kind, const std::vector<double>& values) {
+    if (values.empty()) return;
+    insert.bind(run_.uuid).bind(std::int64_t{rank}).bind(kind).bind(static_cast<std::int64_t>(values.size()));
+    insert.bind_blob(std::as_bytes(std::span(values))).run();
   }
 
   void write_decomposition() {

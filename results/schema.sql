@@ -90,6 +90,10 @@ CREATE TABLE rank (
 -- update_seconds, loss; on GPUs also host_seconds (by the host's clock, from the end of the step before, or from when
 -- it was asked for if it is the first of several, to its end) and launch_seconds (the host's, until all was launched or
 -- enqueued); the others are the GPU's.
+-- Two kinds are no samples but bootstrap replicates of a figure, 200 of rank 0, from which several sessions are pooled:
+-- step_seconds_replicates (of run.step_seconds, in seconds, above zero) and, in phase full of a session with
+-- --efficiency, efficiency_replicates (of the component efficiency below, from zero on). They are missing where the
+-- figure has no interval, and in stores of programs before 2026-11-23.
 -- With row ids, unlike its neighbours: blobs of a few kilobytes in the primary key's own tree would each waste most of
 -- a page (19 MB instead of 9 MB for 512 ranks x 8 kinds x 200 steps). Statements and columns are the same either way.
 CREATE TABLE sample (

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <utility>
 
 #include "bench/measure/resample.h"
 #include "engine/base/assert.h"
@@ -158,12 +159,6 @@ double widening(std::size_t rounds) {
 // Times cannot be negative; differences of times can.
 bool is_time(std::size_t row) { return row == kEfficiency || row == kStragglers || row == kExposed || row == kControl; }
 
-Estimate interval_of(double value, double floor, std::vector<double>& resampled, double confidence, double wider) {
-  const auto [low, high] = percentile_interval(resampled, confidence);
-  return {value, std::max(floor, value + std::min(0.0, low - value) * wider),
-          value + std::max(0.0, high - value) * wider};
-}
-
 double median_full_seconds(std::span<const Round> rounds) {
   std::vector<double> all;
   for (const Round& round : rounds) {
@@ -192,7 +187,7 @@ EfficiencyAnalysis analyse_efficiency(std::span<const Round> rounds, const Inter
   if (!enough_for_intervals(rounds)) return out;
 
   constexpr std::size_t kRoundBudget = 2'000'000;  // some seconds
-  const std::size_t resamples = std::min(options.resamples, std::max<std::size_t>(200, kRoundBudget / count));
+  const std::size_t resamples = std::min(options.resamples, std::max(kStoredReplicates, kRoundBudget / count));
   Draws draws(options.seed, 1);
   std::array<std::vector<double>, kRows> resampled;
   std::vector<double> independent;
@@ -207,12 +202,15 @@ EfficiencyAnalysis analyse_efficiency(std::span<const Round> rounds, const Inter
   const double wider = widening(count);
   for (std::size_t row = 0; row < kRows; ++row) {
     const double floor = is_time(row) ? 0 : -HUGE_VAL;
-    const Estimate fraction = interval_of(measured.rows[row], floor, resampled[row], options.confidence, wider);
-    out.rows[row].low = fraction.low;
-    out.rows[row].high = fraction.high;
+    Bootstrap fraction = bootstrap_of(measured.rows[row], std::move(resampled[row]), wider, floor, options.confidence);
+    out.rows[row].low = fraction.estimate.low;
+    out.rows[row].high = fraction.estimate.high;
+    if (row != kEfficiency) continue;
+    out.efficiency = fraction.estimate;
+    out.efficiency_replicates = std::move(fraction.replicates);
   }
-  out.efficiency = {measured.rows[kEfficiency], *out.rows[kEfficiency].low, *out.rows[kEfficiency].high};
-  out.against_independent = interval_of(measured.against_independent, 0, independent, options.confidence, wider);
+  out.against_independent =
+      bootstrap_of(measured.against_independent, std::move(independent), wider, 0, options.confidence).estimate;
   return out;
 }
 

@@ -28,6 +28,8 @@ struct EfficiencyAnalysis {
   Estimate against_independent;
   /// The rows below; their fractions of the full run's step time sum to 1. Seconds are these fractions of its median.
   std::vector<DecompositionRow> rows;
+  /// Of the efficiency, as Bootstrap has them; empty where there is no interval.
+  std::vector<double> efficiency_replicates;
 };
 
 /// Rows, taken within each round as parts of TF, the median over the steps of the round's visit in full:

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <utility>
 
-#include "bench/measure/resample.h"
 #include "engine/base/assert.h"
 
 namespace hvd::bench {
@@ -29,7 +29,7 @@ double widening(double rho, std::size_t length, std::size_t n) {
 
 std::size_t affordable_resamples(std::size_t wanted, std::size_t n) {
   constexpr std::size_t kSampleBudget = 20'000'000;  // some 0.2 s of nth_element
-  return std::min(wanted, std::max<std::size_t>(200, kSampleBudget / std::max<std::size_t>(1, n)));
+  return std::min(wanted, std::max(kStoredReplicates, kSampleBudget / std::max<std::size_t>(1, n)));
 }
 
 template <class Choose>
@@ -41,6 +41,24 @@ std::vector<double> over_ranks(std::span<const std::vector<double>> ranks, Choos
     for (std::size_t i = 0; i < out.size(); ++i) out[i] = choose(out[i], rank[i]);
   }
   return out;
+}
+
+constexpr double kLeastReplicate = 1e-3;  // of the median: a widened deviation may pass zero
+
+Bootstrap bootstrap_median(std::span<const double> samples, const IntervalOptions& options) {
+  const std::size_t n = samples.size();
+  const double value = median(samples);
+  if (n < kFewestForInterval) return {{value, kNoInterval, kNoInterval}, {}};
+  const double rho = lag_one_autocorrelation(samples);
+  const std::size_t length = block_length(n, rho);
+  Draws draws(options.seed, 0);
+  std::vector<double> medians(affordable_resamples(options.resamples, n));
+  std::vector<double> resampled;
+  for (double& one : medians) {
+    resample_blocks(samples, length, draws, resampled);
+    one = median_in_place(resampled);
+  }
+  return bootstrap_of(value, std::move(medians), widening(rho, length, n), -HUGE_VAL, options.confidence);
 }
 
 }  // namespace
@@ -95,21 +113,13 @@ std::size_t block_length(std::size_t n, double rho) {
 }
 
 Estimate median_interval(std::span<const double> samples, const IntervalOptions& options) {
-  const std::size_t n = samples.size();
-  const double value = median(samples);
-  if (n < kFewestForInterval) return {value, kNoInterval, kNoInterval};
-  const double rho = lag_one_autocorrelation(samples);
-  const std::size_t length = block_length(n, rho);
-  Draws draws(options.seed, 0);
-  std::vector<double> medians(affordable_resamples(options.resamples, n));
-  std::vector<double> resampled;
-  for (double& one : medians) {
-    resample_blocks(samples, length, draws, resampled);
-    one = median_in_place(resampled);
-  }
-  const auto [low, high] = percentile_interval(medians, options.confidence);
-  const double wider = widening(rho, length, n);
-  return {value, value + std::min(0.0, low - value) * wider, value + std::max(0.0, high - value) * wider};
+  return bootstrap_median(samples, options).estimate;
+}
+
+Bootstrap median_time(std::span<const double> seconds, const IntervalOptions& options) {
+  Bootstrap out = bootstrap_median(seconds, options);
+  for (double& one : out.replicates) one = std::max(one, kLeastReplicate * out.estimate.value);
+  return out;
 }
 
 double relative_half_width(const Estimate& estimate) {

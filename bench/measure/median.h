@@ -9,6 +9,7 @@
 #include <span>
 #include <vector>
 
+#include "bench/measure/resample.h"
 #include "bench/run_record.h"
 
 namespace hvd::bench {
@@ -37,7 +38,7 @@ inline constexpr std::size_t kFewestToBelieve = 10;
 
 struct IntervalOptions {
   double confidence = 0.95;
-  std::size_t resamples = 1000;  ///< fewer when there are very many samples, at least 200
+  std::size_t resamples = 1000;  ///< fewer when there are very many samples, at least kStoredReplicates
   std::uint64_t seed = 1;
 };
 
@@ -48,6 +49,9 @@ struct IntervalOptions {
 /// correlation 0.3 from 20 samples and at 0.6 from 100 (simulated in tests/bench/measure_coverage_test.cpp).
 /// Fewer than kFewestForInterval samples: no interval.
 Estimate median_interval(std::span<const double> samples, const IntervalOptions& options = {});
+
+/// As median_interval() for times, with the replicates, all of them above zero; none where there is no interval.
+Bootstrap median_time(std::span<const double> seconds, const IntervalOptions& options = {});
 
 /// Half the interval's width over the value; 0 for a value of 0 or where there is no interval.
 double relative_half_width(const Estimate& estimate);

@@ -37,4 +37,14 @@ std::pair<double, double> percentile_interval(std::vector<double>& values, doubl
   return {values[cut], values[values.size() - 1 - cut]};
 }
 
+Bootstrap bootstrap_of(double value, std::vector<double> replicates, double wider, double floor, double confidence) {
+  for (double& one : replicates) one = std::max(floor, value + (one - value) * wider);
+  const std::size_t stored = std::min(replicates.size(), kStoredReplicates);
+  Bootstrap out;
+  out.replicates.assign(replicates.begin(), replicates.begin() + static_cast<std::ptrdiff_t>(stored));
+  const auto [low, high] = percentile_interval(replicates, confidence);
+  out.estimate = {value, std::min(value, low), std::max(value, high)};
+  return out;
+}
+
 }  // namespace hvd::bench

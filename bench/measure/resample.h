@@ -1,5 +1,5 @@
-// The bootstrap's two moves, shared by the intervals of medians and of the decomposition: drawing blocks of
-// consecutive samples, and reading an interval off the resampled values. Pure.
+// What the intervals of medians and of the decomposition share: drawing blocks of consecutive samples, and reading an
+// interval off the resampled values, the replicates. Pure.
 #pragma once
 
 #include <cstddef>
@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "bench/run_record.h"
 #include "engine/base/philox.h"
 
 namespace hvd::bench {
@@ -33,6 +34,20 @@ void resample_blocks(std::span<const double> samples, std::size_t length, Draws&
 
 /// Central interval that holds `confidence` of `values`. Sorts them.
 std::pair<double, double> percentile_interval(std::vector<double>& values, double confidence);
+
+/// This many replicates are stored with a figure, so that sessions can be pooled. Every stored figure has as many.
+inline constexpr std::size_t kStoredReplicates = 200;
+
+/// A figure with its interval, and the first kStoredReplicates of its replicates, in the order in which they were
+/// drawn.
+struct Bootstrap {
+  Estimate estimate;
+  std::vector<double> replicates;
+};
+
+/// Multiplies the deviations of `replicates` from `value` by `wider`, raises what is below `floor` to it, and reads the
+/// interval off the result. The interval holds `value`.
+Bootstrap bootstrap_of(double value, std::vector<double> replicates, double wider, double floor, double confidence);
 
 /// Like median(), but reorders `samples` instead of copying.
 double median_in_place(std::vector<double>& samples);

@@ -379,7 +379,9 @@ void Conductor::settle_rounds() {
   findings_.first_steps = rounds_.first_steps();
   findings_.rounds = rounds_.rounds();
   findings_.efficiency = analyse_efficiency(rounds_.measured(logs()), {.seed = setup_.seed});
-  courses_.back().record.decomposition = findings_.efficiency->rows;
+  RunRecord& full = courses_.back().record;
+  full.decomposition = findings_.efficiency->rows;
+  full.efficiency_replicates = findings_.efficiency->efficiency_replicates;
   for (Course& course : courses_) {
     course.record.warmup_steps += discarded * options_.num_batches_per_iter;
     course.record.provenance["measurement.rounds"] = {std::to_string(findings_.rounds), false};

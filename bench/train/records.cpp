@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <utility>
 
 #include "bench/measure/median.h"
 #include "bench/train/agreement.h"
@@ -118,7 +119,9 @@ void fill_samples(RunRecord& run, const PhaseLog& log) {
   for (std::size_t r = 0; r < run.ranks.size(); ++r) run.ranks[r].samples = log.ranks()[r];
   run.measured_steps = static_cast<std::int64_t>(log.samples()) * run.batches_per_iter;
   if (log.samples() == 0) return;
-  run.step_seconds = median_interval(log.slowest(), {.confidence = run.confidence, .seed = run.seed});
+  Bootstrap step = median_time(log.slowest(), {.confidence = run.confidence, .seed = run.seed});
+  run.step_seconds = step.estimate;
+  run.step_replicates = std::move(step.replicates);
   run.images_per_second =
       images_per_second(*run.step_seconds, static_cast<double>(run.world_size) * static_cast<double>(run.batch_size));
   run.final_loss = mean_of_last(log.ranks());

@@ -35,7 +35,7 @@ RunRecord describe_run(const Options& options, const Setup& setup, const Session
 void add_provenance(RunRecord& run, const Options& options, const Setup& setup, const SessionFacts& facts,
                     Trainer& trainer);
 
-/// Samples so far, the median with its interval, the throughput.
+/// Samples so far, the median with its interval and replicates, the throughput.
 void fill_samples(RunRecord& run, const PhaseLog& log);
 
 }  // namespace hvd::bench

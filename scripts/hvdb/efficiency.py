@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from hvdb import comparable, progress
-from hvdb.bootstrap import MIN_SESSIONS, Estimate, pooled_rate, pooled_ratio
+from hvdb.bootstrap import MIN_SESSIONS, Estimate, Session, pool, ratio
 from hvdb.errors import HvdbError, NotComparable
 from hvdb.runs import Run
 
@@ -105,22 +105,28 @@ def select(
     return Selection(kept, [f"{count} {reason}" for reason, count in sorted(reasons.items())])
 
 
-def series(run: Run) -> np.ndarray:
-    """Step time series in seconds; where a store was thinned out and holds no samples, its stored median.
+def step_time(run: Run) -> Session:
+    """Median step time in seconds as the program stored it; that of the samples where it stored none.
 
     Errors: HvdbError if the run holds neither, as a run may that was cut short.
     """
+    if run.step_seconds is not None:
+        ends = (run.step_seconds_low, run.step_seconds_high)
+        return Session(run.step_seconds, *ends, run.replicates_of("step_seconds"))
     values = run.step_seconds_series()
-    if len(values):
-        return values
-    if run.step_seconds is None:
+    if not len(values):
         raise HvdbError(f"run {run.short_id} holds no step times (status {run.status}); leave it out")
-    return np.array([run.step_seconds])
+    return Session(float(np.median(values)))
+
+
+def samples(run: Run) -> int:
+    """How many samples the median step time is of."""
+    return run.measured_steps // run.batches_per_iter
 
 
 def images_per_second(run: Run) -> float:
     """Images per second of the whole world: world_size x batch_size / median step time."""
-    return run.world_size * run.batch_size / float(np.median(series(run)))
+    return run.world_size * run.batch_size / step_time(run).value
 
 
 def ring_bound(full: Run, solo: Run | None) -> float | None:
@@ -134,7 +140,7 @@ def ring_bound(full: Run, solo: Run | None) -> float | None:
     compute = full.highest("compute_seconds")
     if solo is None or not len(reduce) or not len(compute) or not np.any(reduce > 0):
         return None
-    alone = float(np.median(series(solo)))
+    alone = step_time(solo).value
     exposed = max(0.0, float(np.median(reduce)) - BACKWARD_SHARE * float(np.median(compute)))
     return alone / (alone + exposed)
 
@@ -210,7 +216,7 @@ def precision_notes(cells: Sequence[Cell], runs: Sequence[Run]) -> list[str]:
     for cell in cells:
         where = f"{cell.model} on {cell.ranks} rank{'s' if cell.ranks > 1 else ''}"
         members = [by_id[uuid] for uuid in cell.run_ids]
-        fewest = min(len(series(run)) for run in members)
+        fewest = min(map(samples, members))
         if fewest < FEW_SAMPLES:
             notes.append(
                 f"{where}: {fewest} samples only; intervals of fewer than {FEW_SAMPLES} are not to be relied on"
@@ -239,19 +245,15 @@ def _by_launch(members: list[Run]) -> list[dict[str, Run]]:
     return [{**shared, "full": run} for run in by_phase.get("full", [])] or [shared]
 
 
-def _stored_efficiency(full: Run) -> float | None:
-    """The efficiency that the program computed round by round, so that what a round shares cancels; None without one.
+def _efficiency(solo: Run, full: Run) -> Session:
+    """As the program computed it round by round, so that what a round shares cancels; else the ratio of the medians.
 
     The samples in the store do not tell which of them belong to one round.
     """
     part = full.decomposition.get("efficiency")
-    return part.fraction if part is not None else None
-
-
-def _as_stored(figure: Estimate, full: Run) -> Estimate:
-    """`figure`, or the efficiency and interval that the program itself computed, where it did."""
-    part = full.decomposition.get("efficiency")
-    return figure if part is None else Estimate(part.fraction, part.low, part.high)
+    if part is None:
+        return ratio(step_time(solo), step_time(full))
+    return Session(part.fraction, part.low, part.high, full.replicates_of("efficiency"))
 
 
 def _cell(row: tuple, groups: list[dict[str, Run]], mix_fingerprints: bool) -> Cell:
@@ -264,13 +266,10 @@ def _cell(row: tuple, groups: list[dict[str, Run]], mix_fingerprints: bool) -> C
     if kind == "full":
         paired = [group for group in groups if "solo" in group]
         if paired:
-            known = [_stored_efficiency(g["full"]) for g in paired]
-            efficiency = pooled_ratio([(series(g["solo"]), series(g["full"])) for g in paired], known=known)
-            if len(paired) == 1:
-                efficiency = _as_stored(efficiency, paired[0]["full"])
+            efficiency = pool([_efficiency(g["solo"], g["full"]) for g in paired])
         idle = [group for group in paired if "none" in group]
         if idle:
-            no_reduction = pooled_ratio([(series(g["solo"]), series(g["none"])) for g in idle])
+            no_reduction = pool([ratio(step_time(g["solo"]), step_time(g["none"])) for g in idle])
         bounds = [b for b in (ring_bound(g["full"], g.get("solo")) for g in groups) if b is not None]
         bound = float(np.median(bounds)) if bounds else None
     else:
@@ -288,7 +287,7 @@ def _cell(row: tuple, groups: list[dict[str, Run]], mix_fingerprints: bool) -> C
         allocation=allocation,
         nodes=max(run.nodes for run in members) if kind == "full" else 1,
         sessions=len(groups),
-        images_per_second=pooled_rate([series(run) for run in members], scale=ranks * configuration["batch_size"]),
+        images_per_second=pool([step_time(run).rate(ranks * configuration["batch_size"]) for run in members]),
         efficiency=efficiency,
         no_reduction=no_reduction,
         ring_bound=bound,

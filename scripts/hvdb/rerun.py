@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hvdb import comparable, data, printable, process, recorded_command
-from hvdb.bootstrap import Estimate, pooled_ratio
+from hvdb.bootstrap import Estimate, pool, ratio
 from hvdb.comparable import Difference
-from hvdb.efficiency import series
+from hvdb.efficiency import step_time
 from hvdb.errors import HvdbError
 from hvdb.runs import Run
 
@@ -149,12 +149,12 @@ def compare(first: Run, first_store: list[Run], second: Run, second_store: list[
     comparable.require_same_kind([first, second], "rerun")
     # images/s goes as 1 / step time; batch sizes that differ show up as a configuration difference
     images = second.columns["batch_size"] / first.columns["batch_size"]
-    ratio = pooled_ratio([(series(first), series(second))]).scaled(images)
+    faster = pool([ratio(step_time(first), step_time(second))]).scaled(images)
     steps = (_steps(first, first_store), _steps(second, second_store))
     sums = [[rank["gradient_checksum"] for rank in run.ranks] for run in (first, second)]
     known = steps[0] == steps[1] and all(sums[0]) and all(sums[1])
     return Comparison(
-        ratio=ratio,
+        ratio=faster,
         configuration=comparable.configuration_differences(first, second),
         provenance=comparable.differences(first, second),
         same_answer=(sums[0] == sums[1]) if known else None,

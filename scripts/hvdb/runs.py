@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from hvdb import progress, store
+from hvdb import progress, store, values
 from hvdb.errors import HvdbError, NotComparable
 
 
@@ -75,6 +75,7 @@ class Run:
 
     columns: the row, by column name (units as in the schema).
     samples: kind -> its samples over ranks; of 512 ranks no more is kept than of one.
+    replicates: figure ("step_seconds", "efficiency") -> its bootstrap replicates, float64, in the figure's unit.
     """
 
     columns: dict[str, Any]
@@ -83,6 +84,7 @@ class Run:
     provenance: dict[str, Fact] = field(default_factory=dict)
     ranks: list[dict[str, Any]] = field(default_factory=list)
     samples: dict[str, Samples] = field(default_factory=dict)
+    replicates: dict[str, np.ndarray] = field(default_factory=dict)
     decomposition: dict[str, Component] = field(default_factory=dict)
     operations: list[Operation] = field(default_factory=list)
 
@@ -123,6 +125,10 @@ class Run:
         """Sample-wise minimum over ranks. Empty without samples of that kind."""
         return self.samples[kind].lowest if kind in self.samples else np.empty(0)
 
+    def replicates_of(self, figure: str) -> np.ndarray:
+        """Bootstrap replicates of a figure. Empty without any."""
+        return self.replicates.get(figure, np.empty(0))
+
 
 def _read_run(connection: sqlite3.Connection, row: sqlite3.Row, sessions: dict[str, dict], source: Path) -> Run:
     uuid = row["uuid"]
@@ -131,11 +137,13 @@ def _read_run(connection: sqlite3.Connection, row: sqlite3.Row, sessions: dict[s
         run.provenance[fact["key"]] = Fact(fact["value"], bool(fact["in_fingerprint"]))
     run.ranks = [dict(r) for r in connection.execute("SELECT * FROM rank WHERE run_uuid = ? ORDER BY rank", (uuid,))]
     for sample in connection.execute("SELECT * FROM sample WHERE run_uuid = ? ORDER BY kind, rank", (uuid,)):
-        values = np.frombuffer(sample["data"], dtype="<f8")
-        if known := run.samples.get(sample["kind"]):
-            known.add_rank(values)
+        kind, numbers = sample["kind"], np.frombuffer(sample["data"], dtype="<f8")
+        if kind.endswith(values.REPLICATES_OF):
+            run.replicates[kind.removesuffix(values.REPLICATES_OF)] = numbers
+        elif known := run.samples.get(kind):
+            known.add_rank(numbers)
         else:
-            run.samples[sample["kind"]] = Samples(values, values)
+            run.samples[kind] = Samples(numbers, numbers)
     for part in connection.execute("SELECT * FROM decomposition WHERE run_uuid = ?", (uuid,)):
         run.decomposition[part["component"]] = Component(part["fraction"], part["seconds"], part["low"], part["high"])
     run.operations = [

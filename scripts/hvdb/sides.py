@@ -39,7 +39,7 @@ class Cell:
 
 def log_cost(run: Run) -> float:
     """log of the seconds per image of one rank: median step time / batch size. Errors: HvdbError without samples."""
-    return math.log(float(np.median(efficiency.series(run))) / run.columns["batch_size"])
+    return math.log(efficiency.step_time(run).value / run.columns["batch_size"])
 
 
 def log_ratios(cell: Cell) -> np.ndarray:
@@ -194,7 +194,7 @@ def moved(cell: Cell, confidence: float) -> dict[str, Effect]:
     """
     terms = {run.uuid: _seconds(run) for run in (*cell.a, *cell.b)}
     shared = set.intersection(*(set(found) for found in terms.values())) if terms else set()
-    scale = float(np.median([np.median(efficiency.series(run)) for run in cell.a])) if cell.a else 1.0
+    scale = float(np.median([efficiency.step_time(run).value for run in cell.a])) if cell.a else 1.0
     effects = {}
     for term in shared:
         a, b = (np.array([terms[run.uuid][term] / scale for run in runs]) for runs in (cell.a, cell.b))

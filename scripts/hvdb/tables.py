@@ -116,8 +116,8 @@ EFFICIENCY_NOTES = (
     " waiting for stragglers.",
     "ring bound: what would remain if reduction hid behind backward (taken as 2/3 of forward + backward) as far as"
     " it can; an estimate from stored times, '-' where they are missing.",
-    "[..]: 95 % bootstrap interval; within one session over its rounds, from five sessions on over sessions"
-    " (the median of which is shown).",
+    "[..]: 95 % bootstrap interval; of one session as the program stored it, over steps or rounds; from five"
+    " sessions on over sessions (the median of which is shown).",
 )
 
 

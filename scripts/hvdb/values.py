@@ -15,6 +15,9 @@ from hvdb import untrusted
 MOST_INT32, MOST_INT64 = 2**31 - 1, 2**63 - 1
 # Seconds: no step is shorter than a picosecond, and no run lasts 30 years. Work per step: far above any machine's.
 SHORTEST_STEP, LONGEST, MOST_WORK = 1e-12, 1e9, 1e24
+# The kind of the bootstrap replicates of a figure is its name with this end. The program stores as many of each
+# (kStoredReplicates in bench/measure/resample.h), once for all ranks.
+REPLICATES_OF, REPLICATES = "_replicates", 200
 # Samples are checked in pieces of this size, so that memory does not grow with the store.
 PIECE_BYTES = 8 << 20
 
@@ -243,6 +246,15 @@ def _relations(connection: sqlite3.Connection, database: str) -> str | None:
     ):
         return f"run {found[0]} is complete and has no step time"
     if found := first(
+        f"SELECT run_uuid, rank, kind, count FROM {database}.sample"
+        f" WHERE kind GLOB '*{REPLICATES_OF}' AND (rank <> 0 OR count <> {REPLICATES}) LIMIT 1"
+    ):
+        return f"run {{}}, rank {{}}: {{}} has {{}} values; there are {REPLICATES}, of rank 0".format(*found)
+    if found := first(
+        f"SELECT uuid FROM {run} WHERE (step_seconds_low IS NULL) <> (step_seconds_high IS NULL) LIMIT 1"
+    ):
+        return f"run {found[0]}: step_seconds has one end of an interval only"
+    if found := first(
         f"SELECT run_uuid, component FROM {database}.decomposition WHERE (low IS NULL) <> (high IS NULL) LIMIT 1"
     ):
         return "run {}: {} has one end of an interval only".format(*found)
@@ -270,18 +282,25 @@ def _piece(piece: dict[str, list[tuple]]) -> str | None:
             for run, rank, data in rows:
                 value = _first_wrong(kind, data)
                 if value is not None:
-                    what = "which is no time" if kind.endswith("_seconds") else "which is not finite"
-                    return f"run {run}, rank {rank}: {kind} holds {value:g}, {what}"
+                    return f"run {run}, rank {rank}: {kind} holds {value:g}, which is {_bounds(kind)[2]}"
     return None
+
+
+def _bounds(kind: str) -> tuple[float, float, str]:
+    """The lowest and highest value of samples of this kind, and in words what any other is."""
+    figure = kind.removesuffix(REPLICATES_OF)
+    if figure.endswith("_seconds"):
+        return (SHORTEST_STEP if figure == "step_seconds" else 0.0), LONGEST, "no time"
+    if kind == f"efficiency{REPLICATES_OF}":
+        return 0.0, LONGEST, "no efficiency"
+    return -np.inf, np.inf, "not finite"
 
 
 def _first_wrong(kind: str, data: bytes) -> float | None:
     numbers = np.frombuffer(data, dtype="<f8")
     if not len(numbers):
         return None
-    low, high = -np.inf, np.inf
-    if kind.endswith("_seconds"):
-        low, high = (SHORTEST_STEP if kind == "step_seconds" else 0.0), LONGEST
+    low, high, _ = _bounds(kind)
     # min() and max() are NaN if any sample is, and no comparison with NaN holds
     if np.isfinite(least := numbers.min()) and np.isfinite(most := numbers.max()) and low <= least and most <= high:
         return None

@@ -107,7 +107,7 @@ def _read(store: Path, name: str) -> Measured:
     phase = {found.phase: found for found in newest}
     full = phase["full"]
     reached = full.decomposition["efficiency"]
-    middle = {key: float(np.median(efficiency.series(found))) for key, found in phase.items()}
+    middle = {key: efficiency.step_time(found).value for key, found in phase.items()}
     return Measured(
         solo_seconds=middle["solo"],
         none_seconds=middle["none"],

@@ -1,6 +1,7 @@
 // Hand-computed values of the statistics.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <numeric>
 
@@ -72,6 +73,38 @@ TEST(Resample, PercentilesAreSymmetric) {
   const auto [low, high] = percentile_interval(values, 0.90);
   EXPECT_EQ(low, 5);
   EXPECT_EQ(high, 94);
+}
+
+TEST(Bootstrap, WidensFromTheValueAndStopsAtTheFloor) {
+  // Deviations -2, 2, -1, 1 doubled: 6, which is below 7, 14, 8, 12. A quarter off each end leaves 8 to 12.
+  const Bootstrap found = bootstrap_of(10, {8, 12, 9, 11}, 2, 7, 0.5);
+  EXPECT_EQ(found.replicates, (Series{7, 14, 8, 12})) << "in the order of drawing";
+  EXPECT_EQ(found.estimate.low, 8);
+  EXPECT_EQ(found.estimate.high, 12);
+  const Bootstrap above = bootstrap_of(10, {11, 12, 13, 14}, 1, 0, 0.5);
+  EXPECT_EQ(above.estimate.low, 10) << "an interval holds its value";
+  EXPECT_EQ(above.estimate.high, 13);
+}
+
+TEST(MedianTime, StoredReplicatesGiveTheInterval) {
+  const Series samples{1.0, 1.2, 0.9, 1.1, 1.05, 0.97, 1.3, 1.01, 1.02, 0.99};
+  Bootstrap found = median_time(samples, {.resamples = kStoredReplicates, .seed = 7});
+  ASSERT_EQ(found.replicates.size(), kStoredReplicates);
+  EXPECT_FALSE(std::is_sorted(found.replicates.begin(), found.replicates.end())) << "in the order of drawing";
+  const auto [low, high] = percentile_interval(found.replicates, 0.95);
+  EXPECT_EQ(low, found.estimate.low);
+  EXPECT_EQ(high, found.estimate.high);
+  const Bootstrap of_more = median_time(samples, {.seed = 7});
+  EXPECT_EQ(of_more.replicates.size(), kStoredReplicates) << "1,000 are drawn";
+  EXPECT_EQ(of_more.estimate.low, median_interval(samples, {.seed = 7}).low);
+  EXPECT_TRUE(median_time(Series{1.0, 1.2}).replicates.empty());
+}
+
+TEST(MedianTime, ReplicatesAreTimes) {
+  // A resample with two of the first is widened to 1 - 0.99 sqrt(3 / 2), below zero.
+  const Bootstrap found = median_time(Series{0.01, 1, 1});
+  EXPECT_LT(found.estimate.low, 0);
+  EXPECT_EQ(*std::min_element(found.replicates.begin(), found.replicates.end()), 1e-3);
 }
 
 TEST(MedianInterval, ConstantSamplesHaveNoWidthAndTheSeedDecides) {
@@ -341,6 +374,7 @@ TEST(Decomposition, OneRoundOrTwoSamplesHaveNoInterval) {
     EXPECT_NEAR(analysis.efficiency.value, 10.0 / 12.0, 1e-12);
     EXPECT_FALSE(analysis.efficiency.has_interval());
     EXPECT_FALSE(analysis.against_independent.has_interval());
+    EXPECT_TRUE(analysis.efficiency_replicates.empty());
     for (const DecompositionRow& row : analysis.rows) EXPECT_FALSE(row.low || row.high) << row.component;
   }
 }
@@ -358,7 +392,7 @@ TEST(Decomposition, RowsSumToOneWhateverTheSamples) {
       }
     }
   }
-  const EfficiencyAnalysis analysis = analyse_efficiency(rounds, {.resamples = 200});
+  EfficiencyAnalysis analysis = analyse_efficiency(rounds, {.resamples = kStoredReplicates});
   double sum = 0;
   for (const DecompositionRow& row : analysis.rows) {
     sum += row.fraction;
@@ -367,6 +401,10 @@ TEST(Decomposition, RowsSumToOneWhateverTheSamples) {
   EXPECT_NEAR(sum, 1, 1e-12);
   EXPECT_LT(analysis.efficiency.low, analysis.efficiency.value);
   EXPECT_GT(analysis.efficiency.high, analysis.efficiency.value);
+  ASSERT_EQ(analysis.efficiency_replicates.size(), kStoredReplicates);
+  const auto [low, high] = percentile_interval(analysis.efficiency_replicates, 0.95);
+  EXPECT_EQ(low, analysis.efficiency.low);
+  EXPECT_EQ(high, analysis.efficiency.high);
 }
 
 }  // namespace

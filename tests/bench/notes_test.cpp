@@ -23,7 +23,8 @@ std::ptrdiff_t cautions(const std::string& text, const Estimate& efficiency, std
   const std::vector<RunRecord> runs{run_of(Phase::kSolo, 1), run_of(Phase::kNone, ranks), run_of(Phase::kFull, ranks)};
   Findings findings;
   findings.rounds = rounds;
-  findings.efficiency = EfficiencyAnalysis{.efficiency = efficiency, .against_independent = efficiency, .rows = {}};
+  findings.efficiency = EfficiencyAnalysis{
+      .efficiency = efficiency, .against_independent = efficiency, .rows = {}, .efficiency_replicates = {}};
   const std::vector<std::string> notes = closing_notes(runs, findings, {}, {});
   return std::count_if(notes.begin(), notes.end(),
                        [&](const std::string& note) { return note.find("caution: " + text) == 0; });

@@ -63,6 +63,8 @@ RunRecord example(const std::string& session) {
     rank.samples.step = {0.5, 0.25, 0.125};
     rank.samples.loss = {2.5, 2.25, 1.0};
   }
+  run.step_replicates = {0.25, 0.5};
+  run.efficiency_replicates = {0.875};
   run.decomposition = {{"efficiency", 0.9, 0.45, 0.88, 0.92}, {"residual", 0.1, 0.05, std::nullopt, std::nullopt}};
   run.operations = {{"conv1", "conv", "brgconv", true, 0.001, 1e9, 1e6}};
   return run;
@@ -103,9 +105,12 @@ TEST(Store, SavesWhatItWasGivenAndPublishesByRename) {
   EXPECT_EQ(database.text("SELECT images_per_second FROM run"), "120.5");
   EXPECT_EQ(database.text("SELECT finished_utc IS NULL AND step_seconds IS NULL FROM run"), "1");
   EXPECT_EQ(database.text("SELECT value FROM provenance WHERE key = 'cpu.model'"), "it's \"quoted\"");
-  EXPECT_EQ(database.integer("SELECT count(*) FROM sample"), 4);
+  EXPECT_EQ(database.integer("SELECT count(*) FROM sample"), 6);
   EXPECT_EQ(database.text("SELECT hex(data) FROM sample WHERE rank = 1 AND kind = 'step_seconds'"),
             "000000000000E03F000000000000D03F000000000000C03F");
+  EXPECT_EQ(database.text("SELECT group_concat(rank || kind || hex(data)) FROM"
+                          " (SELECT * FROM sample WHERE kind GLOB '*_replicates' ORDER BY kind)"),
+            "0efficiency_replicates000000000000EC3F,0step_seconds_replicates000000000000D03F000000000000E03F");
   EXPECT_EQ(database.text("SELECT group_concat(component) FROM decomposition WHERE low IS NULL"), "residual");
   EXPECT_EQ(database.integer("SELECT library FROM operation"), 1);
   EXPECT_EQ(database.text("PRAGMA integrity_check"), "ok");
@@ -140,7 +145,7 @@ TEST(Store, TwoSessionsOfOneFileAreMerged) {
   EXPECT_EQ(folder.files(), 1U);
   EXPECT_EQ(count(folder / "a.db", "SELECT count(*) FROM session"), 2);
   EXPECT_EQ(count(folder / "a.db", "SELECT count(*) FROM run"), 2);
-  EXPECT_EQ(count(folder / "a.db", "SELECT count(*) FROM sample"), 8);
+  EXPECT_EQ(count(folder / "a.db", "SELECT count(*) FROM sample"), 12);
 }
 
 TEST(Store, AnEmptyFileBecomesAStore) {  // as `mktemp` leaves it

@@ -99,7 +99,7 @@ def make_base(path: Path) -> None:
     ]
     make(
         path,
-        SessionSpec(steps=12),
+        SessionSpec(steps=12, replicates=0.01),
         SessionSpec(steps=12, model="vgg16", ranks=4),
         SessionSpec(steps=12, traced=1, operations=operations),
         SessionSpec(steps=4, status="incomplete"),

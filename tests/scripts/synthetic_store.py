@@ -13,7 +13,7 @@ import numpy as np
 REPOSITORY = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(REPOSITORY / "scripts"))
 
-from hvdb import store  # noqa: E402  (the path must be set first)
+from hvdb import store, values  # noqa: E402  (the path must be set first)
 
 
 def new_uuid(rng: np.random.Generator) -> str:
@@ -47,6 +47,8 @@ class SessionSpec:
     reduce_seconds: float = 0.1
     ranks_per_host: int = 1 << 20
     slow_rank: int | None = None  # whose compute takes 10 % longer
+    # Relative standard deviation of the bootstrap replicates. None: stores none, as older programs did.
+    replicates: float | None = None
 
 
 def insert(connection: sqlite3.Connection, table: str, **row: object) -> None:
@@ -56,8 +58,8 @@ def insert(connection: sqlite3.Connection, table: str, **row: object) -> None:
 
 
 def _add_samples(connection: sqlite3.Connection, run: str, rank: int, kinds: dict[str, np.ndarray]) -> None:
-    for kind, values in kinds.items():
-        data = np.asarray(values, dtype="<f8")
+    for kind, numbers in kinds.items():
+        data = np.asarray(numbers, dtype="<f8")
         insert(connection, "sample", run_uuid=run, rank=rank, kind=kind, count=len(data), data=data.tobytes())
 
 
@@ -101,6 +103,8 @@ def add_session(connection: sqlite3.Connection, spec: SessionSpec, rng: np.rando
             "measured_steps": spec.steps,
             "stop_reason": "iteration cap",
             "step_seconds": median,
+            "step_seconds_low": 0.99 * median if median else None,
+            "step_seconds_high": 1.01 * median if median else None,
             "images_per_second": world * spec.batch_size / median if median else None,
             "checks": "gradients ok, checksums equal",
             "fingerprint": spec.fingerprint + phase,
@@ -126,8 +130,14 @@ def add_session(connection: sqlite3.Connection, spec: SessionSpec, rng: np.rando
             if phase == "full":
                 kinds["reduce_seconds"] = np.full(spec.steps, spec.reduce_seconds * (1 + rank))
             _add_samples(connection, run, rank, kinds)
+        figures = {"step_seconds": median} if median else {}
         if phase == "full" and set(spec.phases) >= {"solo", "none"}:
             _add_decomposition(connection, run, spec)
+            figures["efficiency"] = spec.solo / spec.full
+        if spec.replicates is not None:
+            for name, value in figures.items():
+                drawn = value * np.exp(spec.replicates * rng.standard_normal(values.REPLICATES))
+                _add_samples(connection, run, 0, {name + values.REPLICATES_OF: drawn})
         for operation in spec.operations if phase == "full" else []:
             insert(connection, "operation", run_uuid=run, **operation)
     return made

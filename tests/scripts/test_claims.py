@@ -15,7 +15,7 @@ import numpy as np
 from synthetic_store import REPOSITORY, SessionSpec, make
 
 from hvdb import claims, data, published, reproduce, ring_model
-from hvdb.bootstrap import Estimate, pooled_ratio
+from hvdb.bootstrap import Estimate, Session, pool
 from hvdb.claims import INCONCLUSIVE, NOT_MEASURED, NOT_REPRODUCED, REPRODUCED, Options
 from hvdb.errors import HvdbError
 from hvdb.runs import Run
@@ -142,11 +142,10 @@ class RuleTest(unittest.TestCase):
         def rate(true: float, verdict: str, cases: int = 150, jobs: int = 5) -> float:
             hits = 0
             for _ in range(cases):
-                pairs = []
-                for efficiency in true + 0.005 * rng.standard_normal(jobs):
-                    steps = 1 + 0.002 * rng.standard_normal((2, 12))
-                    pairs.append((0.5 * steps[0], 0.5 / efficiency * steps[1]))
-                hits += claims.judge(POINTS["resnet101", 512], pooled_ratio(pairs), jobs, Options())[0] == verdict
+                efficiencies = true + 0.005 * rng.standard_normal(jobs)
+                within = 1 + 0.001 * rng.standard_normal((jobs, 200))
+                sessions = [Session(e, replicates=e * w) for e, w in zip(efficiencies, within, strict=True)]
+                hits += claims.judge(POINTS["resnet101", 512], pool(sessions), jobs, Options())[0] == verdict
             return hits / cases
 
         self.assertLess(rate(0.875, NOT_REPRODUCED), 0.103, "the claim holds, on its very edge")

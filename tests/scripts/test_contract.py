@@ -16,7 +16,7 @@ import numpy as np
 
 import synthetic_store
 
-from hvdb import efficiency, layer_profile, merge, plot_profile, plot_waterfall, report, runs
+from hvdb import bootstrap, efficiency, layer_profile, merge, plot_profile, plot_waterfall, report, runs, values
 
 PROGRAM = Path(os.environ.get("HVD_BENCH", "hvd_bench"))
 TINY = [
@@ -98,11 +98,32 @@ class ContractTest(unittest.TestCase):
             self.assertAlmostEqual(float(np.median(run.step_seconds_series())), run.step_seconds, places=9)
             self.assertAlmostEqual(efficiency.images_per_second(run), run.images_per_second, places=6)
 
+    def test_figures_and_intervals_are_the_program_s(self) -> None:
+        for run in self.runs:
+            replicates = run.replicates["step_seconds"]
+            self.assertEqual(len(replicates), values.REPLICATES)
+            # the interval is of 1,000 replicates, of which these are the first 200
+            self.assertTrue(run.step_seconds_low <= np.median(replicates) <= run.step_seconds_high)
+            self.assertEqual("efficiency" in run.replicates, run.phase == "full")
+        full = self.phase("full")
+        (cell,) = (cell for cell in efficiency.cells(self.runs) if cell.kind == "full")
+        part, rate = full.decomposition["efficiency"], cell.images_per_second
+        self.assertEqual((cell.efficiency.low, cell.efficiency.high), (part.low, part.high))
+        self.assertTrue(part.low <= np.median(full.replicates["efficiency"]) <= part.high)
+        for name, shown in (("", rate.value), ("_low", rate.low), ("_high", rate.high)):
+            self.assertAlmostEqual(shown, full.columns[f"images_per_second{name}"], places=9)
+
+    def test_pooled_replicates_vary_as_the_program_s_interval_says(self) -> None:
+        """Of five equal sessions: it is made of their replicates alone, and no wider than the stored interval."""
+        full = self.phase("full")
+        session = efficiency.step_time(full)
+        pooled = bootstrap.pool([session] * bootstrap.MIN_SESSIONS)
+        self.assertTrue(full.step_seconds_low <= pooled.low < pooled.high <= full.step_seconds_high, pooled)
+
     def test_efficiency_agrees_with_the_stored_decomposition(self) -> None:
         full = self.phase("full")
         (cell,) = (cell for cell in efficiency.cells(self.runs) if cell.kind == "full")
         self.assertAlmostEqual(cell.efficiency.value, full.decomposition["efficiency"].fraction, places=9)
-        self.assertEqual(cell.efficiency.low, full.decomposition["efficiency"].low)
         self.assertEqual(self.phase("solo").comm, "solo")
         self.assertTrue(full.fact("measurement.warm_up"))
         self.assertAlmostEqual(sum(part.fraction for part in full.decomposition.values()), 1.0, places=9)

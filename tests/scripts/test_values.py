@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import math
 import os
 import shutil
 import sqlite3
@@ -50,7 +51,7 @@ class Stores(unittest.TestCase):
             "flops": 1e9,
             "bytes": 1e6,
         }
-        self.runs = make(self.good, SessionSpec(steps=5, operations=[operation]))[0]
+        self.runs = make(self.good, SessionSpec(steps=5, operations=[operation], replicates=0.01))[0]
 
     def change(self, *statements: str, values: tuple = (), afresh: bool = True) -> None:
         """Makes the bad store of the good one (or changes it once more), whatever its schema says of it."""
@@ -120,6 +121,24 @@ class ValuesTest(Stores):
                     self.change(f"UPDATE sample SET data = ?, count = 3 WHERE kind = '{kind}'", values=(data,))
                     self.refused(f"damaged: run .*, rank 0: {kind} holds .*, which is no time")
 
+    def test_replicates_that_no_program_stored(self) -> None:
+        many = "zeroblob(8 * 201), count = 201"
+        numbers = {value: struct.pack("<d", value) + struct.pack("<199d", *[1.0] * 199) for value in (-1.0, math.inf)}
+        numbers[math.nan] = struct.pack("<200d", *[math.nan] * 200)
+        for kind, no in (("step_seconds_replicates", "no time"), ("efficiency_replicates", "no efficiency")):
+            for value, data in numbers.items():
+                with self.subTest(f"{kind} {value}"):
+                    self.change(f"UPDATE sample SET data = ? WHERE kind = '{kind}'", values=(data,))
+                    self.refused(f"damaged: run .*, rank 0: {kind} holds {value:g}, which is {no};")
+            for change in (f"data = {many}", "data = x'', count = 0", "rank = 1"):
+                with self.subTest(f"{kind} {change}"):
+                    phase = "SELECT uuid FROM run WHERE phase = 'full'"
+                    self.change(f"UPDATE sample SET {change} WHERE kind = '{kind}' AND run_uuid = ({phase})")
+                    self.refused(f"damaged: run .*, rank [01]: {kind} has [0-9]+ values; there are 200, of rank 0;")
+        zero = struct.pack("<200d", *[0.0] * 200)
+        self.change("UPDATE sample SET data = ? WHERE kind = 'step_seconds_replicates'", values=(zero,))
+        self.refused("damaged: run .*: step_seconds_replicates holds 0, which is no time;")
+
     def test_a_loss_may_be_anything(self) -> None:
         """A run whose loss check failed says so itself; its times are times all the same."""
         data = struct.pack("<3d", 1.0, float("nan"), float("inf"))
@@ -151,6 +170,8 @@ class ValuesTest(Stores):
             with self.subTest(end):
                 self.change(f"UPDATE decomposition SET {end} = NULL WHERE component = 'update'")
                 self.refused("damaged: run .*: update has one end of an interval only")
+        self.change("UPDATE run SET step_seconds_low = NULL")
+        self.refused("damaged: run .*: step_seconds has one end of an interval only")
         self.change("UPDATE decomposition SET low = NULL, high = NULL")
         self.assertEqual(call("report", self.bad)[0], 0)
 
