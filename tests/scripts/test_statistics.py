@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import os
@@ -203,6 +204,20 @@ class EfficiencyTest(unittest.TestCase):
         _, full = self.cells(SessionSpec(phases=("solo", "full"), columns=interval))
         self.assertEqual(full.efficiency.value, 1.0)
         self.assertAlmostEqual(full.efficiency.high, math.exp(math.hypot(math.log(1.25), math.log(0.8))))
+
+    def test_a_store_of_an_older_program_is_shown_as_that_program_printed_it(self) -> None:
+        found = runs.load([REPOSITORY / "results" / "recorded" / "2026-11-23-2cores" / "quickstart.db"])
+        selection = efficiency.select(found)
+        by_id = {run.uuid: run for run in selection.runs}
+        cells = efficiency.cells(selection.runs)
+        self.assertEqual(len(cells), 6, "three networks on one rank and on two")
+        for cell in cells:
+            (run,) = (by_id[uuid] for uuid in cell.run_ids if by_id[uuid].phase == cell.kind)
+            self.assertEqual(run.replicates, {})
+            for name, shown in dataclasses.asdict(cell.images_per_second).items():
+                if name in ("value", "low", "high"):
+                    stored = run.columns["images_per_second" + ("" if name == "value" else f"_{name}")]
+                    self.assertAlmostEqual(shown, stored, places=9)
 
     def test_several_sessions_are_pooled_with_the_replicates_that_the_program_stored(self) -> None:
         """The sessions are equal, so that all of the interval comes from within them."""
