@@ -202,7 +202,8 @@ EfficiencyAnalysis analyse_efficiency(std::span<const Round> rounds, const Inter
   const double wider = widening(count);
   for (std::size_t row = 0; row < kRows; ++row) {
     const double floor = is_time(row) ? 0 : -HUGE_VAL;
-    Bootstrap fraction = bootstrap_of(measured.rows[row], std::move(resampled[row]), wider, floor, options.confidence);
+    Bootstrap fraction =
+        bootstrap_of(measured.rows[row], std::move(resampled[row]), {wider, floor}, options.confidence);
     out.rows[row].low = fraction.estimate.low;
     out.rows[row].high = fraction.estimate.high;
     if (row != kEfficiency) continue;
@@ -210,7 +211,7 @@ EfficiencyAnalysis analyse_efficiency(std::span<const Round> rounds, const Inter
     out.efficiency_replicates = std::move(fraction.replicates);
   }
   out.against_independent =
-      bootstrap_of(measured.against_independent, std::move(independent), wider, 0, options.confidence).estimate;
+      bootstrap_of(measured.against_independent, std::move(independent), {wider, 0}, options.confidence).estimate;
   return out;
 }
 

@@ -58,7 +58,8 @@ Bootstrap bootstrap_median(std::span<const double> samples, const IntervalOption
     resample_blocks(samples, length, draws, resampled);
     one = median_in_place(resampled);
   }
-  return bootstrap_of(value, std::move(medians), widening(rho, length, n), -HUGE_VAL, options.confidence);
+  const Widening wider{.factor = widening(rho, length, n), .floor = -HUGE_VAL};
+  return bootstrap_of(value, std::move(medians), wider, options.confidence);
 }
 
 }  // namespace

@@ -37,8 +37,8 @@ std::pair<double, double> percentile_interval(std::vector<double>& values, doubl
   return {values[cut], values[values.size() - 1 - cut]};
 }
 
-Bootstrap bootstrap_of(double value, std::vector<double> replicates, double wider, double floor, double confidence) {
-  for (double& one : replicates) one = std::max(floor, value + (one - value) * wider);
+Bootstrap bootstrap_of(double value, std::vector<double> replicates, Widening wider, double confidence) {
+  for (double& one : replicates) one = std::max(wider.floor, value + (one - value) * wider.factor);
   const std::size_t stored = std::min(replicates.size(), kStoredReplicates);
   Bootstrap out;
   out.replicates.assign(replicates.begin(), replicates.begin() + static_cast<std::ptrdiff_t>(stored));

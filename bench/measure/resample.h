@@ -45,9 +45,14 @@ struct Bootstrap {
   std::vector<double> replicates;
 };
 
-/// Multiplies the deviations of `replicates` from `value` by `wider`, raises what is below `floor` to it, and reads the
-/// interval off the result. The interval holds `value`.
-Bootstrap bootstrap_of(double value, std::vector<double> replicates, double wider, double floor, double confidence);
+/// What resamples understate the deviations by, and the lowest value that a widened replicate may have.
+struct Widening {
+  double factor = 1, floor = 0;
+};
+
+/// Widens the deviations of `replicates` from `value`, and reads the interval off the result. The interval holds
+/// `value`.
+Bootstrap bootstrap_of(double value, std::vector<double> replicates, Widening wider, double confidence);
 
 /// Like median(), but reorders `samples` instead of copying.
 double median_in_place(std::vector<double>& samples);

@@ -77,11 +77,11 @@ TEST(Resample, PercentilesAreSymmetric) {
 
 TEST(Bootstrap, WidensFromTheValueAndStopsAtTheFloor) {
   // Deviations -2, 2, -1, 1 doubled: 6, which is below 7, 14, 8, 12. A quarter off each end leaves 8 to 12.
-  const Bootstrap found = bootstrap_of(10, {8, 12, 9, 11}, 2, 7, 0.5);
+  const Bootstrap found = bootstrap_of(10, {8, 12, 9, 11}, {.factor = 2, .floor = 7}, 0.5);
   EXPECT_EQ(found.replicates, (Series{7, 14, 8, 12})) << "in the order of drawing";
   EXPECT_EQ(found.estimate.low, 8);
   EXPECT_EQ(found.estimate.high, 12);
-  const Bootstrap above = bootstrap_of(10, {11, 12, 13, 14}, 1, 0, 0.5);
+  const Bootstrap above = bootstrap_of(10, {11, 12, 13, 14}, {}, 0.5);
   EXPECT_EQ(above.estimate.low, 10) << "an interval holds its value";
   EXPECT_EQ(above.estimate.high, 13);
 }
