@@ -8,8 +8,6 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from hvdb import efficiency, runs
 from hvdb.errors import HvdbError
 from hvnet.formula import Link, Work, replay_text
