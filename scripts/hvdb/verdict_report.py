@@ -195,6 +195,8 @@ def document(report: Report) -> dict[str, Any]:
 
 def _cell(each: Outcome) -> dict[str, Any]:
     judgement = dataclasses.asdict(each.judgement)
+    del judgement["find_detectable"]
+    judgement["detectable"] = each.judgement.detectable
     judgement["verdict"] = each.judgement.verdict.value
     judgement["observations"] = list(each.judgement.observations)
     judgement |= {end: _finite(judgement[end]) for end in ("low", "high")}

@@ -16,7 +16,7 @@ from program import (
     TINY,
     ProgramTest,
     Running,
-    again_where_mpirun_is_hasty,
+    again_where_mpirun_kills_early,
     execute,
     mpirun_is_hasty,
     needs_mpi,
@@ -64,7 +64,7 @@ class Signals(ProgramTest):
         self.assert_incomplete_with_samples("SIGTERM")
 
     @needs_mpi
-    @again_where_mpirun_is_hasty
+    @again_where_mpirun_kills_early
     def test_sigterm_to_mpirun(self) -> None:
         running = Running([str(MPIRUN), "-n", "2", PROGRAM, *ENDLESS, "--db", str(self.db)])
         running.wait_for("measuring")
@@ -86,7 +86,7 @@ class Ranks(ProgramTest):
         running.wait_for("measuring")
         return running
 
-    @again_where_mpirun_is_hasty
+    @again_where_mpirun_kills_early
     def test_one_is_killed(self) -> None:
         running = self.two_ranks()
         self.wait_until_saved()  # a rank that the launcher gives no time loses what came after
@@ -97,7 +97,7 @@ class Ranks(ProgramTest):
         self.assertIn("rank 1", result.errors[0])
         self.assert_incomplete_with_samples("rank 1")
 
-    @again_where_mpirun_is_hasty
+    @again_where_mpirun_kills_early
     def test_one_is_killed_with_a_ring(self) -> None:
         running = self.two_ranks("--algorithm", "ring")
         self.wait_until_saved()
@@ -107,7 +107,7 @@ class Ranks(ProgramTest):
         self.assertRegex(result.errors[0], "rank 1 .* is lost: its process [0-9]+ has ended")
         self.assert_incomplete_with_samples("rank 1")
 
-    @again_where_mpirun_is_hasty
+    @again_where_mpirun_kills_early
     def test_one_is_killed_while_the_network_is_built(self) -> None:
         command = [str(MPIRUN), "-n", "2", PROGRAM, *ENDLESS, "--classes", "30000", "--db", str(self.db)]
         running = Running(command)
