@@ -48,7 +48,7 @@ struct GpuOptions {
   bool buckets_given = false;  ///< --bucket-mb: the buckets are not tried
 };
 
-/// Of `hvd_bench validate`: do all ranks compute the same bits, equally fast?
+/// Options of `hvd_bench validate`, which checks that all ranks compute the same bits, equally fast.
 struct ValidateOptions {
   int steps = 30;           ///< whose times are compared; a few more come before
   double threshold = 0.02;  ///< a slow rank or node is slower by this fraction at least
@@ -89,7 +89,7 @@ struct Options {
   Patience startup_deadline{std::chrono::minutes(5), "--startup-deadline-seconds"};
   comm::CommOptions comm_options;
 
-  std::optional<ValidateOptions> validate;  ///< given: what follows about measuring is not read
+  std::optional<ValidateOptions> validate;  ///< if set, the options below on measuring are not read
 
   // how long to measure
   std::optional<int> num_warmup_batches;  ///< given: exactly so many; else until steady

@@ -15,7 +15,7 @@
 
 namespace hvd::bench {
 
-/// Of the program's file, 16 hex digits; empty if it cannot be read.
+/// Returns the hash of the program's file as 16 hex digits; empty if the file cannot be read.
 std::string binary_hash();
 
 /// Facts of this process and host. Reads /proc, /sys and the environment; never fails: what cannot be read

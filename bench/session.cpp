@@ -73,7 +73,7 @@ CoreShare agree_on_cores(Engine& engine, int threads) {
   return share;
 }
 
-/// Of the choices made before any step.
+/// Returns the notes on choices that were made before the first step.
 std::vector<std::string> opening_notes(const Session& session) {
   std::vector<std::string> notes = session.setup.notes;
   notes.insert(notes.end(), session.facts.gpus.notes.begin(), session.facts.gpus.notes.end());

@@ -17,7 +17,7 @@ struct ValidationFinding {
     kDiffers,   ///< a rank computes other bits than the majority of its group
     kDisagree,  ///< ranks of a group compute different bits, and there is no majority
     kSlow,      ///< a rank or node is slow
-    kUnclear,   ///< a rank may be slow
+    kUnclear,   ///< a rank may be slow, or cannot be compared
   };
   Kind kind = Kind::kDiffers;
   std::vector<int> ranks;
@@ -45,7 +45,7 @@ struct Validation {
   std::vector<ValidationFinding> findings;
   std::vector<std::string> notes;
 
-  /// 0, or that of a failed check; of something inconclusive if all findings are unclear.
+  /// Returns 0 without findings, 3 if all findings are unclear, else 1.
   [[nodiscard]] int exit_code() const;
 };
 

@@ -20,13 +20,20 @@ std::string slower_text(const ValidatedRank& rank) {
   return text.data();
 }
 
-/// Which rows are shown: the slowest, and all ranks of findings.
+/// Returns the ranks that the table shows: the slowest, then those whose bits differ.
 std::vector<std::size_t> shown_ranks(const Validation& validation) {
   std::vector<std::size_t> order(validation.ranks.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   const auto slower = [&](std::size_t r) { return validation.ranks[r].time ? validation.ranks[r].time->slower : 0.0; };
   std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return slower(a) > slower(b); });
   order.resize(std::min(order.size(), kShownRanks));
+  for (const ValidationFinding& finding : validation.findings) {
+    if (finding.kind != ValidationFinding::Kind::kDiffers) continue;
+    for (const int rank : finding.ranks) {
+      const auto r = static_cast<std::size_t>(rank);
+      if (std::find(order.begin(), order.end(), r) == order.end()) order.push_back(r);
+    }
+  }
   return order;
 }
 

@@ -1,4 +1,4 @@
-// Whose bits differ? Equal members make the same checksums, in the same order; the majority says what is right. Pure.
+// Finds the members whose bits differ from the majority. Equal members make equal checksums in equal order. Pure.
 #pragma once
 
 #include <cstddef>
@@ -27,7 +27,7 @@ struct BitVote {
 };
 
 /// `checksums[member][snapshot]`: one member or more, all of the same length. A member that differs from the value of a
-/// strict majority of all members is named and not asked again: whoever went wrong once stays wrong. With fewer than
+/// strict majority of all members is named and left out of later snapshots, because its weights stay wrong. With fewer than
 /// kMajority members (slow_ranks.h) nobody is named.
 BitVote vote(std::span<const std::vector<std::uint64_t>> checksums);
 

@@ -28,7 +28,7 @@ struct EfficiencyAnalysis {
   Estimate against_independent;
   /// The rows below; their fractions of the full run's step time sum to 1. Seconds are these fractions of its median.
   std::vector<DecompositionRow> rows;
-  /// Of the efficiency, as Bootstrap has them; empty where there is no interval.
+  /// Replicates of the efficiency, as in Bootstrap; empty if it has no interval.
   std::vector<double> efficiency_replicates;
 };
 

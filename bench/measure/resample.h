@@ -45,7 +45,7 @@ struct Bootstrap {
   std::vector<double> replicates;
 };
 
-/// What resamples understate the deviations by, and the lowest value that a widened replicate may have.
+/// Factor by which resamples understate the deviations, and the lowest value of a widened replicate.
 struct Widening {
   double factor = 1, floor = 0;
 };

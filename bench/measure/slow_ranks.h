@@ -45,7 +45,7 @@ struct NodeSlowness {
 
 struct SlowRanks {
   std::vector<Slowness> ranks;      ///< [rank]
-  std::vector<NodeSlowness> nodes;  ///< slow nodes: all of whose ranks are slower by the threshold or more
+  std::vector<NodeSlowness> nodes;  ///< slow nodes; every rank of a slow node is slower by the threshold or more
   std::vector<std::size_t> slow;    ///< slow ranks of other nodes
   std::vector<std::size_t> unclear;
 };

@@ -16,7 +16,7 @@ CoreSet available_cores();
 struct CoreShare {
   int threads = 1;          ///< for every rank: the smallest share, at least 1
   bool spare_core = false;  ///< on every host a core is left over for the engines beside threads x ranks
-  int ranks_at_once = 1;    ///< of a host, on every host: so many find a core for each of their threads; at least 1
+  int ranks_at_once = 1;    ///< of one host; they find a core for each thread. The least over hosts, at least 1
 };
 
 /// `cores[r]` may be used by rank r on host `nodes[r]`. A core that k ranks of a host may use counts 1/k for

@@ -50,8 +50,9 @@ RankKind kind_of_rank(const models::TrainStep& step, const GpuDescription& gpu) 
   const std::map<std::string, std::string> libraries = loaded_libraries();
   for (const char* library : kComputingLibraries) {
     const auto found = libraries.find(library);
-    if (found == libraries.end()) continue;
-    lines.emplace_back(library, std::filesystem::path(found->second).filename().string());  // holds the version
+    // The file's name holds the version. A library that is missing keeps its line, so that lines of ranks correspond.
+    lines.emplace_back(library, found == libraries.end() ? std::string()
+                                                         : std::filesystem::path(found->second).filename().string());
   }
   return {known("gpu.uuid"), key_lines(lines)};
 }

@@ -17,7 +17,7 @@ struct RankKind {
   std::string lines;  ///< names and values (key_lines.h), the device's name first; equal for ranks of one kind
 };
 
-/// Of this rank. `gpu`: empty on a CPU.
+/// Returns the kind of this rank. `gpu` is empty on a CPU.
 RankKind kind_of_rank(const models::TrainStep& step, const GpuDescription& gpu);
 
 /// Collective. Rank 0 gets the kinds of all ranks, the others nothing.
@@ -26,7 +26,7 @@ std::vector<RankKind> gather_kinds(Engine& engine, const RankKind& mine);
 /// Ranks of one kind, in ascending order; groups in the order of their first ranks. Pure.
 std::vector<std::vector<std::size_t>> groups_of(std::span<const RankKind> kinds);
 
-/// Each group's device, and where it is not the first group what differs from that: "Intel Xeon Platinum 8481C",
+/// Returns a title for each group: its device and, from the second group on, the first difference from group 0: "Intel Xeon Platinum 8481C",
 /// "NVIDIA H100 (gpu.driver is 580.1, not 570.2)". Pure.
 std::vector<std::string> group_titles(std::span<const RankKind> kinds,
                                       const std::vector<std::vector<std::size_t>>& groups);

@@ -104,7 +104,7 @@ void Validator::start_run() {
   if (prepare_) prepare_(record_);
   if (record_.started_utc.empty()) record_.started_utc = utc_now();
   add_provenance(record_, options_, setup_, facts_, trainer_);
-  // Marks the run: what ranks do in turns, with the batches of one, is no measurement of training.
+  // Readers leave runs with this fact out of figures: in a validation all ranks train on the same batches.
   record_.provenance["validate.turns"] = {std::to_string(result_.turns), true};
   started_ = true;
   save();
@@ -184,12 +184,17 @@ void Validator::judge_times() {
 
 void Validator::judge_times(const std::vector<std::size_t>& group) {
   if (group.size() == 1) {
-    result_.notes.push_back(name_of(group.front()) + " has no equal, so nothing is compared with it");
+    add(ValidationFinding::Kind::kUnclear, group, name_of(group.front()) + " has no equal rank, so nothing is compared with it");
     return;
   }
   std::vector<std::vector<double>> seconds;
   std::vector<std::string> hosts;
   for (const std::size_t r : group) {
+    const std::vector<double>& times = log_.ranks()[r].compute;
+    if (std::any_of(times.begin(), times.end(), [](double one) { return !(one > 0); })) {
+      add(ValidationFinding::Kind::kUnclear, {r}, name_of(r) + " has times of 0, so the times of its group are not compared");
+      return;
+    }
     seconds.push_back(log_.ranks()[r].compute);
     hosts.push_back(result_.ranks[r].host);
   }
@@ -213,7 +218,7 @@ void Validator::judge_times(const std::vector<std::size_t>& group) {
   }
   if (group.size() < kMajority) {
     result_.notes.push_back(std::to_string(group.size()) +
-                            " equal ranks have no majority: which of them is usual, and which is not, cannot be told");
+                            " equal ranks have no majority: if they differ, nobody can tell which of them is right");
   }
 }
 

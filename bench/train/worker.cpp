@@ -33,14 +33,15 @@ void push(RankSamples& samples, const StepTimes& times) {
 Worker::Worker(Trainer& trainer, ProcessFacts process, std::uint64_t seed)
     : trainer_(trainer), process_(std::move(process)), seed_(seed) {}
 
-void Worker::leave_startup() {
+void Worker::leave_startup(const Directive& directive) {
+  if (directive.turn.number > 0) return;  // ranks of this turn have not taken the step yet
   if (started_up_ || trainer_.main_steps() < trainer_.settling_steps()) return;
   trainer_.end_startup();
   started_up_ = true;
 }
 
 Answer Worker::execute(const Directive& directive) {
-  leave_startup();
+  leave_startup(directive);
   Answer answer;
   switch (directive.task) {
     case Task::kSteps: answer = train(directive); break;

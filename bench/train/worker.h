@@ -33,7 +33,7 @@ class Worker {
 
  private:
   /// A directive has come, so all ranks have answered the one before: start-up is over if the first steps are.
-  void leave_startup();
+  void leave_startup(const Directive& directive);
   Answer train(const Directive& directive);
   Answer time_buckets();
   Answer final_check();

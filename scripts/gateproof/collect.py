@@ -21,7 +21,7 @@ from hvdb.thresholds import Thresholds
 LEVELS = (0.01, 0.02, 0.03, 0.05, 0.10)
 PAIRS = 12
 TIMEOUT_SECONDS = 120.0
-# Of a round with equal sides: pairs of the replayed cell, and of the one that computes, which takes longer.
+# Pairs of equal sides per round: of the replayed cell, and of the cell that computes and takes longer.
 REPLAYED, COMPUTED = 6, 1
 REPLAY_FILE = "step.txt"
 REPLAY = f"--replay {REPLAY_FILE} --model resnet101 --ranks 2 --replay-shrink 16 --num-warmup-batches 2 --num-iters 14"

@@ -5,12 +5,13 @@ A part of the step counts as evidence only if its interval does not hold 0 and i
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from hvdb import data, rank_report, tables
+from hvdb import bootstrap, data, rank_report, tables
 from hvdb.efficiency import Cell
 from hvdb.rank_work import Examined
 from hvdb.runs import Component, Run
@@ -206,9 +207,10 @@ def wide_interval(evidence: Evidence) -> str | None:
     found = evidence.cell.efficiency
     if found is None or found.low is None or found.high is None or found.high - found.low < WIDE:
         return None
+    more = "many sessions" if evidence.cell.sessions >= bootstrap.MIN_SESSIONS else "long (--max-time)"
     return (
         f"the interval of the efficiency is {100 * (found.high - found.low):.1f} points wide: measure four times as "
-        "long (--max-time), which halves it, or on a quieter machine"
+        f"{more}, which halves it, or on a quieter machine"
     )
 
 
@@ -222,9 +224,12 @@ def no_baseline(evidence: Evidence) -> str | None:
 def full_memory(evidence: Evidence) -> str | None:
     """Ranks that together nearly fill the memory of their node."""
     total = evidence.run.number("memory.total_bytes")
+    per_host = Counter(rank["host"] for rank in evidence.run.ranks)
     by_host: dict[str, int] = {}
     for rank in evidence.run.ranks:
-        by_host[rank["host"]] = by_host.get(rank["host"], 0) + (rank["peak_bytes"] or 0)
+        # Ranks of a node map each other's gradients, so every peak holds those of its neighbours too.
+        shared = (per_host[rank["host"]] - 1) * (evidence.run.gradient_bytes or 0)
+        by_host[rank["host"]] = by_host.get(rank["host"], 0) + max(0, (rank["peak_bytes"] or 0) - shared)
     if not total or not by_host or evidence.run.device == "cuda" or max(by_host.values()) < FULL_MEMORY * total:
         return None
     return (

@@ -120,7 +120,7 @@ def step_time(run: Run) -> Session:
 
 
 def samples(run: Run) -> int:
-    """How many samples the median step time is of."""
+    """Number of samples behind the median step time."""
     return run.measured_steps // run.batches_per_iter
 
 

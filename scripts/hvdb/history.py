@@ -115,7 +115,7 @@ def _begins(
 ) -> dict[int, list[Expected]]:
     """Series.begins for `runs`. before: the runs of the configuration that came earlier.
 
-    An entry that has no earlier run to part from `runs` is none of this series.
+    An entry applies only if an earlier run of the configuration exists.
     """
     found: dict[int, list[Expected]] = {}
     for entry, begin in expected:

@@ -67,6 +67,7 @@ TEST(GpuValidation, AllRunTheEnginesOfRankZeroOrAreNotEqual) {
   EXPECT_EQ(found.groups.size(), 3U);
   EXPECT_NE(found.groups.at(1).find("gpu.engines is "), std::string::npos) << found.groups.at(1);
   EXPECT_FALSE(found.ranks.at(1).time.has_value());
+  EXPECT_EQ(found.exit_code(), 3) << "nothing was compared";
 }
 
 }  // namespace
