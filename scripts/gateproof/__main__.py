@@ -14,6 +14,7 @@ from pathlib import Path
 
 from . import collect, evaluate, load, packed
 from hvdb import edge, process, rerun, whole_file
+from hvdb.commands import judging
 from hvdb.errors import EXIT_GOOD
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -43,6 +44,9 @@ def parser() -> argparse.ArgumentParser:
 def run(arguments: argparse.Namespace) -> int:
     """Errors: HvdbError, OSError."""
     if arguments.command == "evaluate":
+        if arguments.output:
+            stores = [store for folder in arguments.folders for store in packed.stores(folder).values()]
+            judging.require_free_outputs([arguments.output], stores)
         page = evaluate.page(arguments.folders)
         if arguments.output:
             whole_file.write_text(arguments.output, page)

@@ -12,8 +12,10 @@ from pathlib import Path
 
 from hvdb import whole_file
 from hvdb.errors import HvdbError
+from hvdb.store import open_readonly
 
 SUFFIX = ".db.xz"
+MOST_BYTES = 1 << 30  # of a store that is unpacked
 
 
 def stores(folder: Path) -> dict[str, Path]:
@@ -25,17 +27,19 @@ def stores(folder: Path) -> dict[str, Path]:
 def pack(folder: Path, out: Path) -> None:
     """Writes the stores of `folder`, without samples other than step times, and its recorded steps into `out`.
 
-    Errors: HvdbError if there is no store; OSError; sqlite3.Error.
+    Errors: HvdbError if there is no store, or one is damaged; OSError.
     """
+    if out.exists() and out.samefile(folder):
+        raise HvdbError(f"{out}: is the folder that is read; name another one")
     plain = sorted(folder.glob("*.db"))
     if not plain:
         raise HvdbError(f"{folder}: there is no store; measure with `gate_proof collect`")
     out.mkdir(parents=True, exist_ok=True)
     for store in plain:
-        with tempfile.TemporaryDirectory() as scratch:
+        with tempfile.TemporaryDirectory() as scratch, open_readonly(store) as source:
             copy = Path(scratch) / store.name
-            shutil.copyfile(store, copy)
             with contextlib.closing(sqlite3.connect(copy, isolation_level=None)) as made:
+                source.backup(made)
                 made.execute("DELETE FROM sample WHERE kind <> 'step_seconds'")
                 made.execute("VACUUM")
             whole_file.write_bytes(out / f"{store.stem}{SUFFIX}", lzma.compress(copy.read_bytes()))
@@ -52,8 +56,11 @@ def unpacked(store: Path) -> Iterator[Path]:
     with tempfile.TemporaryDirectory() as folder:
         plain = Path(folder) / store.stem
         try:
-            with lzma.open(store) as source, plain.open("wb") as out:
-                shutil.copyfileobj(source, out)
+            with lzma.open(store) as source:
+                content = source.read(MOST_BYTES + 1)
+            if len(content) > MOST_BYTES:
+                raise HvdbError(f"{store}: holds more than {MOST_BYTES} bytes; unpack it, and give the store")
+            whole_file.write_bytes(plain, content)
         except (lzma.LZMAError, EOFError) as error:
             raise HvdbError(f"{store}: is damaged ({error}); get it again") from None
         yield plain

@@ -60,7 +60,7 @@ def _require_drawable(width: float, height: float) -> None:
     if max(width, height) > MOST_INCHES:
         raise HvdbError(
             f"the plot would be {width:.0f} x {height:.0f} inches, and {MOST_INCHES:.0f} a side is the most that can "
-            "be drawn: plot fewer networks or runs at a time (--model, --run)"
+            "be drawn: plot fewer networks or runs at a time (--model)"
         )
 
 

@@ -23,6 +23,8 @@ def faults_of(file: Path) -> Iterator[None]:
 
 def content(file: Path) -> str:
     """The text of `file`. Errors: ValueError for one that is too long or no UTF-8; OSError."""
+    if file.exists() and not file.is_file():
+        raise ValueError("not a file")  # a pipe would be waited for
     with file.open("rb") as opened:
         found = opened.read(LARGEST_FILE + 1)
     if len(found) > LARGEST_FILE:

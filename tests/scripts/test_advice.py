@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import unittest
 from pathlib import Path
 
@@ -163,6 +164,10 @@ class RulesTest(unittest.TestCase):
     def test_a_wide_interval(self) -> None:
         said = advice.wide_interval(evidence(make_run(), efficiency=Estimate(0.9, 0.86, 0.93))) or ""
         self.assertIn("the interval of the efficiency is 7.0 points wide", said)
+        self.assertIn("four times as long", said)
+        one = evidence(make_run(), efficiency=Estimate(0.9, 0.86, 0.93))
+        pooled = dataclasses.replace(one, cell=dataclasses.replace(one.cell, sessions=5))
+        self.assertIn("four times as many sessions", advice.wide_interval(pooled) or "")
         for efficiency in (Estimate(0.9, 0.89, 0.91), Estimate(0.9, None, None), None):
             self.assertIsNone(advice.wide_interval(evidence(make_run(), efficiency=efficiency)))
 
@@ -173,9 +178,14 @@ class RulesTest(unittest.TestCase):
 
     def test_memory(self) -> None:
         run = make_run(None, {"memory.total_bytes": 1000 * MIB})
-        run.ranks = [{"rank": i, "host": "n1", "peak_bytes": 475 * MIB} for i in range(2)]
+        shared = run.gradient_bytes or 0  # each of the two holds its neighbour's as well
+        self.assertGreater(shared, 0)
+        run.ranks = [{"rank": i, "host": "n1", "peak_bytes": 475 * MIB + shared} for i in range(2)]
         self.assertIn("950 MiB at their peaks, of 1000 MiB", advice.full_memory(evidence(run)) or "")
-        run.ranks[1]["host"] = "n2"
+        for rank in run.ranks:
+            rank["peak_bytes"] -= shared // 2 + 26 * MIB
+        self.assertIsNone(advice.full_memory(evidence(run)), "with what is shared counted twice it would be 90 %")
+        run.ranks[1].update(host="n2", peak_bytes=475 * MIB)
         self.assertIsNone(advice.full_memory(evidence(run)))
         run.ranks[1].update(host="n1", peak_bytes=None)
         self.assertIsNone(advice.full_memory(evidence(run)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import lzma
 import math
+import sqlite3
 import tempfile
 import unittest
 from collections import Counter
@@ -104,8 +105,32 @@ class PageTest(FolderCase):
         (self.folder / "equal.db.xz").write_bytes(lzma.compress(b"x" * 1000)[:-20])
         with self.assertRaisesRegex(HvdbError, "is damaged"):
             evaluate.read(self.folder, "equal")
+        out = self.folder.parent / "packed"
         with self.assertRaisesRegex(HvdbError, "there is no store"):
+            packed.pack(self.folder, out)
+        with self.assertRaisesRegex(HvdbError, "is the folder that is read"):
             packed.pack(self.folder, self.folder)
+        (self.folder / "plus-1.db").write_text("garbage")
+        with self.assertRaisesRegex(HvdbError, "plus-1.db: not an SQLite file"):
+            packed.pack(self.folder, out)
+
+    def test_a_strangers_store_is_not_run(self) -> None:
+        self.add("equal", 0.0)
+        with sqlite3.connect(self.folder / "equal.db") as made:
+            made.execute("CREATE TRIGGER t BEFORE DELETE ON sample BEGIN UPDATE run SET step_seconds = 9e9; END")
+        made.close()
+        with self.assertRaisesRegex(HvdbError, "trigger"):
+            packed.pack(self.folder, self.folder.parent / "packed")
+
+    def test_a_store_is_not_replaced_by_the_tables(self) -> None:
+        self.add("equal", 0.0)
+        for folder in (self.folder, self.folder.parent / "packed"):
+            if folder != self.folder:
+                packed.pack(self.folder, folder)
+            (store_file,) = packed.stores(folder).values()
+            before = store_file.read_bytes()
+            self.assertEqual(command.main(["evaluate", str(folder), "--output", str(store_file)]), 2)
+            self.assertEqual(store_file.read_bytes(), before)
 
 
 class CollectTest(FolderCase):

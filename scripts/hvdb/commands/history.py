@@ -147,14 +147,14 @@ def run(arguments: argparse.Namespace) -> int:
     outcomes = history.judge(series, tolerances, _named(arguments, store, sessions))
     missing = [history_report.expectation(entry) for entry, begin in begins if not begin]
     report = Report(arguments.metric, outcomes, tuple(f"{line}: no session here starts so" for line in missing))
+    for line in history_report.text(report).splitlines():
+        edge.tell("history", line)
     if arguments.json:
         whole_file.write_text(arguments.json, history_report.json_text(report))
     if arguments.plot:
         from hvdb import plot_history  # matplotlib is slow to import
 
         plot_history.draw(outcomes, arguments.plot)
-    for line in history_report.text(report).splitlines():
-        edge.tell("history", line)
     if arguments.accept is not None:
         _accept(outcomes, arguments.accept, arguments.annotations)
         return EXIT_GOOD

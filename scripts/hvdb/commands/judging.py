@@ -59,16 +59,16 @@ def tolerances(arguments: argparse.Namespace, metric: str = thresholds.COST) -> 
 
 def require_free_outputs(outputs: Sequence[Path], inputs: Sequence[Path]) -> None:
     """Before anything is measured. Errors: HvdbError for one of `outputs` that cannot be written, or is an input."""
-    taken = {file.resolve() for file in inputs}
+    taken = {os.path.realpath(file) for file in inputs}
     for file in outputs:
-        if file.resolve() in taken:
+        if os.path.realpath(file) in taken:
             raise HvdbError(f"{file}: is named twice; give each file a name of its own")
         if file.is_dir() or is_database(file):
             kind = "a folder" if file.is_dir() else "a database, which the verdicts would replace"
             raise HvdbError(f"{file}: is {kind}; name another file")
         if not os.access(file.parent, os.W_OK):
             raise HvdbError(f"{file}: there is no folder {file.parent} to write to; make it, or name another file")
-        taken.add(file.resolve())
+        taken.add(os.path.realpath(file))
 
 
 def outputs(arguments: argparse.Namespace) -> list[Path]:
