@@ -37,6 +37,8 @@ def replacing(file: Path, mode: int | None = None) -> Iterator[Path]:
     are.
     """
     target = Path(os.path.realpath(file))
+    if target.is_symlink():  # realpath() ends there where links form a loop
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(file))
     fresh = _fresh_name(target)
     try:
         if target.exists():

@@ -6,6 +6,7 @@ import contextlib
 import datetime
 import io
 import json
+import os
 import tempfile
 import unittest
 from pathlib import Path
@@ -293,6 +294,16 @@ class ExpectedTest(HistoryCase):
         self.file.write_bytes(b'[[expected]]\nsince = "abcd"\nreason = "\xff"')
         self.refused("expected.toml: ", self.db, "--annotations", self.file)
 
+    def test_a_pipe_or_a_loop_is_no_file(self) -> None:
+        make(self.db, *nights(2))
+        os.mkfifo(self.file)
+        self.refused("expected.toml: not a file", self.db, "--annotations", self.file)
+        loop = self.folder / "loop"
+        loop.symlink_to(loop)
+        for option in ("--annotations", "--thresholds", "--json", "--plot"):
+            with self.subTest(option):
+                self.assertNotIn("defect", self.history(self.db, option, loop, code=2))
+
     def test_what_cannot_be_accepted(self) -> None:
         make(self.db, *nights(2))
         self.refused("--accept: name the file", self.db, "--accept", "x")
@@ -317,6 +328,12 @@ class ExpectedTest(HistoryCase):
 
 
 class OutputTest(HistoryCase):
+    def test_a_file_that_cannot_be_written_leaves_the_verdict(self) -> None:
+        make(self.db, *nights(25), *nights(1, 25, slow=1.1))
+        said = self.history(self.db, "--json", "/dev/full", code=2)
+        self.assertIn("REGRESSION", said)
+        self.assertIn("/dev/full", said)
+
     def test_a_plot_of_everything(self) -> None:
         newer = {**CPU, "lib.$\\frac": ("3.6", 1)}
         made = make(
