@@ -27,8 +27,8 @@ struct BitVote {
 };
 
 /// `checksums[member][snapshot]`: one member or more, all of the same length. A member that differs from the value of a
-/// strict majority of all members is named and left out of later snapshots, because its weights stay wrong. With fewer than
-/// kMajority members (slow_ranks.h) nobody is named.
+/// strict majority of all members is named and left out of later snapshots, because its weights stay wrong. With fewer
+/// than kMajority members (slow_ranks.h) nobody is named.
 BitVote vote(std::span<const std::vector<std::uint64_t>> checksums);
 
 }  // namespace hvd::bench

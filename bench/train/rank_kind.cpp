@@ -51,8 +51,8 @@ RankKind kind_of_rank(const models::TrainStep& step, const GpuDescription& gpu) 
   for (const char* library : kComputingLibraries) {
     const auto found = libraries.find(library);
     // The file's name holds the version. A library that is missing keeps its line, so that lines of ranks correspond.
-    lines.emplace_back(library, found == libraries.end() ? std::string()
-                                                         : std::filesystem::path(found->second).filename().string());
+    lines.emplace_back(
+        library, found == libraries.end() ? std::string() : std::filesystem::path(found->second).filename().string());
   }
   return {known("gpu.uuid"), key_lines(lines)};
 }

@@ -26,8 +26,8 @@ std::vector<RankKind> gather_kinds(Engine& engine, const RankKind& mine);
 /// Ranks of one kind, in ascending order; groups in the order of their first ranks. Pure.
 std::vector<std::vector<std::size_t>> groups_of(std::span<const RankKind> kinds);
 
-/// Returns a title for each group: its device and, from the second group on, the first difference from group 0: "Intel Xeon Platinum 8481C",
-/// "NVIDIA H100 (gpu.driver is 580.1, not 570.2)". Pure.
+/// Returns a title for each group: its device and, from the second group on, the first difference from group 0: "Intel
+/// Xeon Platinum 8481C", "NVIDIA H100 (gpu.driver is 580.1, not 570.2)". Pure.
 std::vector<std::string> group_titles(std::span<const RankKind> kinds,
                                       const std::vector<std::vector<std::size_t>>& groups);
 

@@ -184,7 +184,8 @@ void Validator::judge_times() {
 
 void Validator::judge_times(const std::vector<std::size_t>& group) {
   if (group.size() == 1) {
-    add(ValidationFinding::Kind::kUnclear, group, name_of(group.front()) + " has no equal rank, so nothing is compared with it");
+    add(ValidationFinding::Kind::kUnclear, group,
+        name_of(group.front()) + " has no equal rank, so nothing is compared with it");
     return;
   }
   std::vector<std::vector<double>> seconds;
@@ -192,7 +193,8 @@ void Validator::judge_times(const std::vector<std::size_t>& group) {
   for (const std::size_t r : group) {
     const std::vector<double>& times = log_.ranks()[r].compute;
     if (std::any_of(times.begin(), times.end(), [](double one) { return !(one > 0); })) {
-      add(ValidationFinding::Kind::kUnclear, {r}, name_of(r) + " has times of 0, so the times of its group are not compared");
+      add(ValidationFinding::Kind::kUnclear, {r},
+          name_of(r) + " has times of 0, so the times of its group are not compared");
       return;
     }
     seconds.push_back(log_.ranks()[r].compute);
