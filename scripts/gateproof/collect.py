@@ -100,13 +100,14 @@ def collect(
     begun, rounds = clock(), 0
     made = sources(folder, slowed)
     following = {source.store: gate.measured(source.store, source.plan)[1] for source in made}
+    programs = dict.fromkeys("ab", program)
     with gate.locked(made[0].store) as lock:
+        benches = []
+        for source in made:
+            parsed = {side: side_command.parse(text, side) for side, text in (("a", ""), ("b", source.plan.b))}
+            benches.append(gate.Bench(source.plan, parsed, programs, (), source.store, folder, TIMEOUT_SECONDS, lock))
         while clock() - begun < seconds:
-            for source in made:
-                parsed = {side: side_command.parse(text, side) for side, text in (("a", ""), ("b", source.plan.b))}
-                bench = gate.Bench(
-                    source.plan, parsed, dict.fromkeys("ab", program), (), source.store, folder, TIMEOUT_SECONDS, lock
-                )
+            for source, bench in zip(made, benches, strict=True):
                 for turn in range(max(source.pairs.values())):
                     number = following[source.store]
                     for cell in (cell for cell, pairs in source.pairs.items() if turn < pairs):

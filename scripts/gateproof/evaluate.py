@@ -62,10 +62,10 @@ class Rate:
         return f"{100 * self.hits / self.count:.1f} % [{low:.1f}, {high:.1f}] of {self.count}"
 
 
-def gate(ratios: np.ndarray, pairs: int = PAIRS, threshold: float = THRESHOLD) -> tuple[Verdict, int]:
+def gate(ratios: np.ndarray, pairs: int = PAIRS) -> tuple[Verdict, int]:
     """The verdict of one gate of at most `pairs` pairs, the first of `ratios`, and how many pairs it used."""
     looks = verdict.plan_looks(1, pairs)
-    trial = Trial({"cell": threshold}, len(looks))
+    trial = Trial({"cell": THRESHOLD}, len(looks))
     for look in looks:
         judged = trial.look({"cell": ratios[:look]})["cell"]
         if not trial.undecided:
