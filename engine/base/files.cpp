@@ -5,13 +5,25 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
+#include <system_error>
 
 #include "engine/base/error.h"
 
 namespace hvd {
 
+void require_replaceable(const std::string& path) {
+  std::error_code unknown;  // what cannot be looked at cannot be written either, and is told of then
+  const auto status = std::filesystem::status(path, unknown);
+  if (!std::filesystem::exists(status) || std::filesystem::is_regular_file(status)) return;
+  throw Error(Errc::kIo, path +
+                             (std::filesystem::is_directory(status) ? " is a folder" : " is a device, pipe or socket") +
+                             "; give a file's name");
+}
+
 void replace_file(const std::string& path, std::string_view text) {
+  require_replaceable(path);
   const std::string beside = path + "." + std::to_string(::getpid()) + ".new";
   std::ofstream file(beside, std::ios::binary);
   file << text;

@@ -6,7 +6,7 @@
 namespace hvd {
 namespace {
 
-constexpr std::array<std::pair<DataType, std::string_view>, 7> kDataTypeNames{{
+constexpr std::array<std::pair<DataType, std::string_view>, kDataTypes> kDataTypeNames{{
     {DataType::kF32, "fp32"},
     {DataType::kF64, "fp64"},
     {DataType::kF16, "fp16"},
@@ -14,6 +14,8 @@ constexpr std::array<std::pair<DataType, std::string_view>, 7> kDataTypeNames{{
     {DataType::kI32, "int32"},
     {DataType::kI64, "int64"},
     {DataType::kU8, "uint8"},
+    {DataType::kI8, "int8"},
+    {DataType::kI16, "int16"},
 }};
 
 }  // namespace
@@ -38,6 +40,7 @@ std::string_view name(ReduceOp op) noexcept {
     case ReduceOp::kAverage: return "average";
     case ReduceOp::kMin: return "min";
     case ReduceOp::kMax: return "max";
+    case ReduceOp::kProduct: return "product";
   }
   return "unknown";
 }

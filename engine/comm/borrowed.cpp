@@ -12,6 +12,7 @@ class Borrowed final : public Communicator {
   [[nodiscard]] DataPlane& data() override { return lender_.data(); }
   [[nodiscard]] std::string_view backend() const override { return lender_.backend(); }
   [[nodiscard]] std::string library() const override { return lender_.library(); }
+  [[nodiscard]] std::string flight_record() const override { return lender_.flight_record(); }
 
  private:
   Communicator& lender_;

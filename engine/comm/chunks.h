@@ -3,6 +3,11 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/base/error.h"
 
 namespace hvd::comm {
 
@@ -34,6 +39,27 @@ constexpr Range share_of(std::size_t total, std::size_t parts, std::size_t index
     return i == parts ? total : (units / parts * i + std::min(i, units % parts)) * align;
   };
   return {boundary(index), boundary(index + 1) - boundary(index)};
+}
+
+/// Errors: invalid_argument unless there is one count per rank.
+inline void check_counts(const char* operation, std::span<const std::size_t> counts, int ranks) {
+  if (counts.size() == static_cast<std::size_t>(ranks)) return;
+  throw Error(Errc::kInvalidArgument, std::string(operation) + ": " + std::to_string(counts.size()) + " counts for " +
+                                          std::to_string(ranks) + " ranks; give one count per rank");
+}
+
+/// `offsets[p]` is the first element of share p; the last entry is the end of the last share.
+using Offsets = std::span<const std::size_t>;
+
+/// Where each rank's share begins when they lie side by side. Errors: invalid_argument if the sum is beyond 64 bits.
+inline std::vector<std::size_t> offsets_of(std::span<const std::size_t> counts) {
+  std::vector<std::size_t> offsets{0};
+  offsets.reserve(counts.size() + 1);
+  for (const std::size_t count : counts) {
+    if (count > ~offsets.back()) throw Error(Errc::kInvalidArgument, "the counts of a collective add up beyond 2^64");
+    offsets.push_back(offsets.back() + count);
+  }
+  return offsets;
 }
 
 }  // namespace hvd::comm

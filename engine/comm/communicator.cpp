@@ -8,12 +8,15 @@
 namespace hvd::comm {
 namespace {
 
-constexpr std::array<std::pair<Algorithm, std::string_view>, 6> kNames{{{Algorithm::kAuto, "auto"},
-                                                                        {Algorithm::kSharedMemory, "shm"},
-                                                                        {Algorithm::kRing, "ring"},
-                                                                        {Algorithm::kHierarchical, "hierarchical"},
-                                                                        {Algorithm::kMpiAllreduce, "mpi"},
-                                                                        {Algorithm::kRecursiveDoubling, "doubling"}}};
+constexpr auto kNames = std::to_array<std::pair<Algorithm, std::string_view>>({
+    {Algorithm::kAuto, "auto"},
+    {Algorithm::kSharedMemory, "shm"},
+    {Algorithm::kRing, "ring"},
+    {Algorithm::kHierarchical, "hierarchical"},
+    {Algorithm::kMpiAllreduce, "mpi"},
+    {Algorithm::kRecursiveDoubling, "doubling"},
+    {Algorithm::kRabenseifner, "rabenseifner"},
+});
 
 }  // namespace
 
@@ -32,6 +35,21 @@ Algorithm parse_algorithm(std::string_view text) {
     known += its_name;
   }
   throw Error(Errc::kInvalidArgument, "unknown all-reduce algorithm '" + std::string(text) + "'; use one of: " + known);
+}
+
+void check_set(std::span<const int> ranks, int size) {
+  if (ranks.empty()) throw Error(Errc::kInvalidArgument, "a process set needs at least one rank");
+  std::vector<bool> seen(static_cast<std::size_t>(size));
+  for (const int rank : ranks) {
+    if (rank < 0 || rank >= size) {
+      throw Error(Errc::kInvalidArgument, "process set: rank " + std::to_string(rank) + " is not one of the " +
+                                              std::to_string(size) + " ranks");
+    }
+    if (seen[static_cast<std::size_t>(rank)]) {
+      throw Error(Errc::kInvalidArgument, "process set: rank " + std::to_string(rank) + " is named twice");
+    }
+    seen[static_cast<std::size_t>(rank)] = true;
+  }
 }
 
 }  // namespace hvd::comm

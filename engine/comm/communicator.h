@@ -44,6 +44,14 @@ struct Topology {
   std::vector<std::string> hosts;  ///< [rank]
 };
 
+/// A collective that takes long. What is known of it on this rank.
+struct StalledWait {
+  std::string text;  ///< "rank 0 (host a) has waited 15.0 s in barrier 3 for rank 1 (host b), which left ... ago"
+  int awaited = -1;  ///< rank; -1: several
+  Deadline deadline;
+};
+using OnStall = std::function<void(const StalledWait&)>;
+
 class ControlPlane {
  public:
   virtual ~ControlPlane() = default;
@@ -65,6 +73,9 @@ class ControlPlane {
   /// Errors: peer_lost with the reason if a peer has aborted, as far as this rank has heard (answer_roll_call()
   /// listens). Cheap; any thread.
   virtual void throw_if_aborted() = 0;
+  /// Has `told` called once for each collective in which this rank has waited for a quarter of the time to its
+  /// deadline, on the waiting thread, which may call the roll there. Does nothing where there are no peers.
+  virtual void on_stall(const OnStall& /*told*/) {}
 };
 
 /// Memory that the data plane can reduce fastest (shared between the ranks of a node, registered).
@@ -76,19 +87,45 @@ class RegisteredMemory {
 };
 
 enum class Algorithm : std::uint8_t {
-  kAuto,              ///< chosen by size and topology, recorded
-  kSharedMemory,      ///< one node: each rank reduces its share of everybody's buffer in place
-  kRing,              ///< segmented ring over point-to-point messages
-  kHierarchical,      ///< shared memory within a node, rings between nodes
-  kMpiAllreduce,      ///< the library's own
-  kRecursiveDoubling  ///< small messages
+  kAuto,               ///< chosen by size and topology, recorded
+  kSharedMemory,       ///< one node: each rank reduces its share of everybody's buffer in place
+  kRing,               ///< segmented ring over point-to-point messages
+  kHierarchical,       ///< shared memory within a node, rings between nodes
+  kMpiAllreduce,       ///< the library's own
+  kRecursiveDoubling,  ///< small messages
+  kRabenseifner        ///< recursive halving, then doubling: a ring's bytes in log2(n) steps
 };
 std::string_view name(Algorithm algorithm) noexcept;
-/// Errors: invalid_argument that lists the names ("auto", "shm", "ring", "hierarchical", "mpi", "doubling").
+/// Errors: invalid_argument that lists the names ("auto", "shm", "ring", "hierarchical", "mpi", "doubling",
+/// "rabenseifner").
 Algorithm parse_algorithm(std::string_view text);
 
-/// Calls return when the work is done; on a device plane, all_reduce() and copy() return when it is enqueued, and
-/// complete() waits for it.
+/// Sizes of the whole message up to which `auto` takes an algorithm between nodes. Equal on all ranks. Nothing but the
+/// crossovers' place is decided here: docs/algorithms.md gives the terms that they weigh against one another.
+struct Thresholds {
+  std::size_t doubling_bytes = std::size_t{32} << 10;  ///< all_reduce: recursive doubling; latency counts most
+  std::size_t rabenseifner_bytes = 0;                  ///< all_reduce: then Rabenseifner's, above that a ring
+  /// reduce_scatter, all_gather: direct or by halving and doubling, above that a ring.
+  std::size_t direct_bytes = std::size_t{32} << 10;
+};
+
+struct CommOptions {
+  Algorithm algorithm = Algorithm::kAuto;
+  std::size_t segment_bytes = std::size_t{256} << 10;  ///< pipelining unit of ring and shared memory
+  /// fp16 or bf16: fp32 sums and averages travel so between nodes, at half the bytes. Within a node nothing is rounded.
+  DataType wire = DataType::kF32;
+  int ranks_per_node = 0;  ///< > 0: pretended nodes of so many consecutive ranks, for tests on one host
+  Thresholds thresholds = {};
+};
+
+/// Elements per rank of a collective whose shares may differ, [rank]. Zeros are allowed.
+using Counts = std::span<const std::size_t>;
+
+/// One contract for planes of host memory and of device memory. Operations are collective: every rank makes the same
+/// calls in the same order. Work is done in that order, and asynchronously on a device plane: a call returns when its
+/// work is enqueued, and complete() waits for it. On a host plane a call returns when its work is done.
+/// Errors of all operations: invalid_argument, before anything is sent, for counts that do not fit the world; mismatch
+/// where ranks are found to disagree; those of Watch. A count of 0 is no error: nothing is done, on all ranks.
 class DataPlane {
  public:
   virtual ~DataPlane() = default;
@@ -98,14 +135,40 @@ class DataPlane {
   /// when it lies in RegisteredMemory at the same offset on all ranks. The order of summation depends only
   /// on (count, world, algorithm): the same world gives bit-identical sums, equal on all ranks.
   virtual void all_reduce(void* data, std::size_t count, DataType dtype, ReduceOp op, Deadline deadline) = 0;
+  /// The same out of place: `in` stays as it is; the two do not overlap.
+  virtual void all_reduce_into(void* out, const void* in, std::size_t count, DataType dtype, ReduceOp op,
+                               Deadline deadline) {
+    copy(out, in, count * size_of(dtype));
+    all_reduce(out, count, dtype, op, deadline);
+  }
+  /// Rank r gets share r of the reduction of all ranks' `in`.
+  /// Shapes: in (sum of counts), out (counts[rank]). `out` may be the rank's own share of `in`, which then ends
+  /// undefined elsewhere; otherwise the two do not overlap and `in` stays as it is. Equal counts on all ranks.
+  virtual void reduce_scatter(void* out, const void* in, Counts counts, DataType dtype, ReduceOp op,
+                              Deadline deadline) = 0;
+  /// Every rank gets the shares of all ranks, in the order of ranks.
+  /// Shapes: in (counts[rank]), out (sum of counts). `in` may be the rank's own share of `out`; otherwise the two do
+  /// not overlap. Equal counts on all ranks.
+  virtual void all_gather(void* out, const void* in, Counts counts, DataType dtype, Deadline deadline) = 0;
+  /// Rank r gets block r of every rank's `in`, in the order of ranks.
+  /// Shapes: in (sum of send_counts), out (sum of receive_counts); receive_counts[s] here is send_counts[rank] on rank
+  /// s. The two do not overlap.
+  virtual void all_to_all(void* out, Counts receive_counts, const void* in, Counts send_counts, DataType dtype,
+                          Deadline deadline) = 0;
   virtual void broadcast(void* data, std::size_t bytes, int root, Deadline deadline) = 0;
   /// Runs `calls`, which may only call all_reduce() on disjoint memory. A plane may start all reductions after `calls`
   /// has returned. Errors: those of the calls.
   virtual void together(const std::function<void()>& calls, Deadline /*deadline*/) { calls(); }
   /// Into and out of memory that allocate() gave: this plane knows how to reach it. No overlap.
-  virtual void copy(void* to, const void* from, std::size_t bytes) { std::memcpy(to, from, bytes); }
+  virtual void copy(void* to, const void* from, std::size_t bytes) {
+    if (bytes > 0) std::memcpy(to, from, bytes);
+  }
   /// Waits for all that was enqueued; `what` is for the message. Planes of host memory have nothing to wait for.
   virtual void complete(std::string_view /*what*/, Deadline /*deadline*/) {}
+  /// Collective, between operations: later all-reduces run with the algorithm and the segments of `options`. Memory
+  /// that allocate() gave stays good. Planes that have no choice ignore it. Errors: invalid_argument where the
+  /// algorithm cannot run here.
+  virtual void choose(const CommOptions& /*options*/) {}
   /// What really ran, for provenance: "shm", "hierarchical(shm+ring over tcp)", ...
   [[nodiscard]] virtual std::string description() const = 0;
 };
@@ -126,14 +189,11 @@ class Communicator {
   [[nodiscard]] virtual std::string_view backend() const = 0;
   /// Library and transport for provenance, e.g. "Open MPI v4.1.4, btl vader,tcp".
   [[nodiscard]] virtual std::string library() const = 0;
+  /// A table of the collectives that the ranks entered last, as far as this rank can see: those of its host, and what
+  /// the others answered to the last roll call. Lines end with a newline; empty if nothing was entered. Any thread.
+  [[nodiscard]] virtual std::string flight_record() const { return {}; }
   /// Other ranks of this host, as far as their process ids are known here: all of them after the first collective call.
   [[nodiscard]] virtual std::vector<Neighbour> neighbours() const { return {}; }
-};
-
-struct CommOptions {
-  Algorithm algorithm = Algorithm::kAuto;
-  std::size_t segment_bytes = std::size_t{256} << 10;  ///< pipelining unit of ring and shared memory
-  int ranks_per_node = 0;  ///< > 0: pretended nodes of so many consecutive ranks, for tests on one host
 };
 
 /// One rank, nothing to reduce.
@@ -156,6 +216,21 @@ std::unique_ptr<Communicator> make_mpi(const CommOptions& options = {});
 /// with planes of its own that another thread may use. `one_per_node`: they run on different nodes, really or as
 /// CommOptions::ranks_per_node pretends. Errors: as make_mpi().
 std::unique_ptr<Communicator> make_mpi_subset(int group, bool one_per_node);
+
+// Process sets: each call makes a world of some ranks, to which an Engine of its own is given. Sets may overlap. They
+// cannot deadlock one another, because each has communicators of its own and each engine a thread of its own: a wait
+// for a peer in one set keeps nothing in another set from going on. Order matters within a set only.
+
+/// Collective over all of MPI's ranks, which give the same `ranks`: rank ranks[i] is rank i of the new world. Null for
+/// ranks that are not in it. Engines of this process may be at work meanwhile.
+/// Errors: as make_mpi(); on all ranks alike: invalid_argument for a list that is empty, repeats a rank or names one
+/// that is not there; mismatch where the lists differ.
+std::unique_ptr<Communicator> make_mpi_set(std::span<const int> ranks, const CommOptions& options = {});
+/// The same for a loopback world of `size` ranks: [rank], null for those that are not in the set.
+std::vector<std::unique_ptr<Communicator>> make_loopback_set(int size, std::span<const int> ranks,
+                                                             const CommOptions& options = {});
+/// Errors: invalid_argument unless `ranks` are different ranks of a world of `size`, and at least one.
+void check_set(std::span<const int> ranks, int size);
 
 /// For a process that ends without unwinding, after a signal: removes the names of shared memory that it made and that
 /// not all peers have attached to. Any thread.

@@ -19,6 +19,17 @@ void combine_bits(std::uint64_t* into, const std::uint64_t* other, std::size_t c
 
 std::span<std::byte> bytes_of(std::uint64_t& value) { return std::as_writable_bytes(std::span(&value, 1)); }
 
+/// Between nodes. A length beyond this is damaged, and must not become an allocation.
+constexpr std::uint64_t kLongestMessage = std::uint64_t{1} << 30;
+
+/// Errors: mismatch if `length` cannot be that of a message.
+void check_length(std::uint64_t length, std::uint64_t most, const std::string& from, const Wait& wait) {
+  if (length <= most) return;
+  throw Error(Errc::kMismatch, "a message of " + from + " in " + wait.text() + " claims " + std::to_string(length) +
+                                   " bytes, but can have " + std::to_string(most) +
+                                   " at most: it is damaged, or the ranks are not in the same operation");
+}
+
 void append(Bytes& to, std::span<const std::byte> what) { to.insert(to.end(), what.begin(), what.end()); }
 
 }  // namespace
@@ -98,6 +109,7 @@ std::vector<Bytes> GroupControl::gather_in_node(std::span<const std::byte> messa
 
 void GroupControl::send_message(int to, std::span<const std::byte> message, const Wait& wait) {
   std::uint64_t length = message.size();
+  check_length(length, kLongestMessage, "this node", wait);
   Transport& transport = *core_.transport;
   transport.wait(transport.send(to, bytes_of(length)), wait);
   if (length > 0) transport.wait(transport.send(to, message), wait);
@@ -131,6 +143,8 @@ std::vector<Bytes> GroupControl::gather(std::span<const std::byte> message, Dead
   }
   for (std::size_t node = 1; node < leaders_.size(); ++node) {
     transport.wait(tickets[node], wait);
+    const std::string from = layout.describe(leaders_[node]);
+    check_length(lengths[node], kLongestMessage, from, wait);
     Bytes packed(lengths[node]);
     const std::vector<int>& members = layout.members[node];
     std::size_t offset = members.size() * sizeof(std::uint64_t);
@@ -139,6 +153,7 @@ std::vector<Bytes> GroupControl::gather(std::span<const std::byte> message, Dead
     for (std::size_t r = 0; r < members.size(); ++r) {
       std::uint64_t length = 0;
       std::memcpy(&length, packed.data() + r * sizeof length, sizeof length);
+      check_length(length, packed.size() - offset, from, wait);
       const auto its = std::span(packed).subspan(offset, length);
       result[static_cast<std::size_t>(members[r])].assign(its.begin(), its.end());
       offset += length;
@@ -186,6 +201,7 @@ Bytes GroupControl::broadcast(std::span<const std::byte> message, int root, Dead
     const Members members{speakers, static_cast<std::size_t>(layout.topology.node)};
     std::uint64_t length = result.size();
     tree_broadcast(*core_.transport, members, root_node, bytes_of(length), wait);
+    check_length(length, kLongestMessage, layout.describe(root), wait);
     result.resize(length);
     tree_broadcast(*core_.transport, members, root_node, result, wait);
   }

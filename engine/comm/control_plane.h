@@ -2,6 +2,7 @@
 #pragma once
 
 #include <optional>
+#include <utility>
 
 #include "engine/comm/algorithm/recursive_doubling.h"
 #include "engine/comm/core.h"
@@ -20,6 +21,7 @@ class GroupControl final : public ControlPlane {
   void answer_roll_call(std::string_view status) override;
   void abort(std::string_view reason) noexcept override;
   void throw_if_aborted() override { core_.faults.throw_if_aborted(); }
+  void on_stall(const OnStall& told) override { core_.faults.on_stall(told); }
 
  private:
   void reduce_block(std::span<std::uint64_t> words, BitOp op, const Wait& wait);

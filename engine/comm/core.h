@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string_view>
 
 #include "engine/comm/faults.h"
@@ -20,12 +21,19 @@ struct Core {
       : layout(std::move(the_layout)),
         memory(std::move(the_memory)),
         faults(layout, Segment(memory->bytes(), layout.topology.local_size)),
-        group(layout, Segment(memory->bytes(), layout.topology.local_size), faults, kind) {}
+        group(layout, Segment(memory->bytes(), layout.topology.local_size), faults, kind),
+        flights(Segment(memory->bytes(), layout.topology.local_size).cell(layout.topology.local_rank).flights) {}
   Core(const Core&) = delete;
   Core& operator=(const Core&) = delete;
 
-  Wait begin(std::string_view operation, std::size_t bytes, Deadline deadline) {
-    return Wait{operation, ++operations, bytes, deadline};
+  /// Enters a collective, which ends with the result. `dtype`: of its elements, if they have one.
+  /// Errors: peer_lost if a rank has aborted. Small messages may still be there after an abort: without this look, a
+  /// rank would go on until it has to wait.
+  Wait begin(std::string_view operation, std::size_t bytes, Deadline deadline, std::optional<DataType> dtype = {}) {
+    faults.throw_if_aborted();
+    const Clock::time_point now = Clock::now();
+    flights.enter(operation, ++operations, bytes, dtype, now);
+    return Wait{operation, operations, bytes, deadline, now, InFlight(flights, operations)};
   }
   [[nodiscard]] bool one_node() const { return layout.topology.nodes == 1; }
   [[nodiscard]] bool leader() const { return layout.topology.local_rank == 0; }
@@ -39,6 +47,7 @@ struct Core {
   Faults faults;
   NodeGroup group;
   std::unique_ptr<Transport> transport;
+  FlightRecord& flights;  ///< this rank's, in its cell
   std::uint64_t operations = 0;
 };
 

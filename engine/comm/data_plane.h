@@ -1,7 +1,6 @@
 // DataPlane that picks and runs an algorithm: shared memory within a node, messages between nodes.
 #pragma once
 
-#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -9,32 +8,15 @@
 #include <vector>
 
 #include "engine/comm/algorithm/recursive_doubling.h"
+#include "engine/comm/algorithm/recursive_halving.h"
 #include "engine/comm/algorithm/ring.h"
+#include "engine/comm/algorithm/share_ring.h"
 #include "engine/comm/core.h"
+#include "engine/comm/shm/node_exchange.h"
 #include "engine/comm/shm/node_reduce.h"
+#include "engine/comm/shm/regions.h"
 
 namespace hvd::comm {
-
-/// A run of registered memory, as one rank knows it.
-struct Region {
-  std::uint64_t number;  ///< from 1, equal on all ranks
-  std::size_t bytes;
-  NodeMemory memory;
-};
-
-/// Regions of one rank that are still owned by somebody.
-class Regions {
- public:
-  std::uint64_t add(std::size_t bytes, NodeMemory memory);
-  void remove(std::uint64_t number) { regions_.erase(number); }
-  [[nodiscard]] const Region* find(std::uint64_t number) const;
-  /// Where [data, data + bytes) lies if all of it is in local rank `local_rank`'s part of a region.
-  [[nodiscard]] NodeReducer::Place locate(const std::byte* data, std::size_t bytes, int local_rank) const;
-
- private:
-  std::uint64_t next_ = 1;
-  std::map<std::uint64_t, Region> regions_;
-};
 
 class GroupData final : public DataPlane {
  public:
@@ -42,19 +24,40 @@ class GroupData final : public DataPlane {
   GroupData(Core& core, const CommOptions& options);
   std::unique_ptr<RegisteredMemory> allocate(std::size_t bytes, Deadline deadline) override;
   void all_reduce(void* data, std::size_t count, DataType dtype, ReduceOp op, Deadline deadline) override;
+  void all_reduce_into(void* out, const void* in, std::size_t count, DataType dtype, ReduceOp op,
+                       Deadline deadline) override;
+  void reduce_scatter(void* out, const void* in, Counts counts, DataType dtype, ReduceOp op,
+                      Deadline deadline) override;
+  void all_gather(void* out, const void* in, Counts counts, DataType dtype, Deadline deadline) override;
+  void all_to_all(void* out, Counts receive_counts, const void* in, Counts send_counts, DataType dtype,
+                  Deadline deadline) override;
   void broadcast(void* data, std::size_t bytes, int root, Deadline deadline) override;
+  void choose(const CommOptions& options) override;
   [[nodiscard]] std::string description() const override;
 
  private:
-  /// The decision, apart from the deed. Depends only on what is equal on all ranks.
+  /// How shares of all ranks are reduced or gathered.
+  enum class Shares : std::uint8_t { kSharedMemory, kRing, kHalving, kPairwise };
+  /// The decisions, apart from the deeds. They depend only on what is equal on all ranks.
   [[nodiscard]] Algorithm choose(std::size_t bytes) const;
+  [[nodiscard]] Algorithm choose_between_nodes(std::size_t bytes) const;
+  [[nodiscard]] bool use_shared_memory() const;
+  [[nodiscard]] Shares choose_shares(std::size_t bytes) const;
+  /// What ran, for description().
+  void note(std::string_view algorithm, std::string_view detail = "");
+  /// The type that `reduction` travels in between nodes: its own, or CommOptions::wire.
+  [[nodiscard]] DataType wire_of(const Reduction& reduction) const;
+  /// ", bf16 on the wire", or nothing where `reduction` travels in its own type.
+  [[nodiscard]] std::string wire_text(const Reduction& reduction) const;
+  [[nodiscard]] Reduction reduction_of(std::size_t count, DataType dtype, ReduceOp op) const;
   void shared_memory(std::byte* data, const Reduction& reduction, const Wait& wait);
   void hierarchical(std::byte* data, const Reduction& reduction, const Wait& wait);
   void hierarchical_small(std::byte* data, const Reduction& reduction, const Wait& wait);
   void hierarchical_block(std::span<std::byte* const> parts, const Reduction& reduction, const Wait& wait);
   void between_nodes(std::byte* data, const Reduction& share, std::size_t carriers, const Wait& wait);
   void library(std::byte* data, const Reduction& reduction, const Wait& wait);
-  void flat_ring(std::byte* data, const Reduction& reduction, const Wait& wait);
+  void over_transport(Algorithm algorithm, const Members& members, std::byte* data, const Reduction& reduction,
+                      const Wait& wait);
   /// Everybody's buffer mapped here, if all are registered; else empty.
   std::vector<std::byte*> parts_of(std::byte* data, const Reduction& reduction, const Wait& wait);
   [[nodiscard]] Members everybody() const;
@@ -63,10 +66,16 @@ class GroupData final : public DataPlane {
   CommOptions options_;
   NodeReducer reducer_;
   std::shared_ptr<Regions> regions_;
+  NodeExchange exchange_;
   std::vector<int> all_ranks_;
   std::vector<int> carriers_;  ///< [node] rank of my local rank there, if I carry a share between nodes
   std::optional<Ring> ring_;
+  std::optional<ShareRing> share_ring_;
   std::optional<RecursiveDoubling> doubling_;
+  std::optional<RecursiveHalving> halving_;
+  // These outlive a failed call: a late message may still land in them.
+  std::vector<std::byte> scratch_;
+  std::vector<std::byte> wire_;  ///< a message in CommOptions::wire
   std::set<std::string> ran_;
 };
 

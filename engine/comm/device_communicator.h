@@ -20,7 +20,7 @@ struct NcclOptions {
   /// Several ranks may have the same GPU. For tests with one GPU: NCCL refuses it before 2.30, and then wants
   /// NCCL_MULTI_RANK_GPU_ENABLE=1.
   bool share_gpus = false;
-  bool register_memory = true;  ///< allocate() from NCCL and registered, where the version has it
+  bool register_memory = true;                 ///< allocate() from NCCL and registered, where the version has it
   Patience deadline{std::chrono::minutes(1)};  ///< of finalisation; other waits are given theirs
 };
 
@@ -52,8 +52,11 @@ class DevicePlane : public DataPlane {
   /// What the ranks spent together to be able to reduce; no part of any step.
   [[nodiscard]] virtual std::chrono::nanoseconds creation_time() const = 0;
 
-  // Of DataPlane, here: allocate() gives device memory, 4096-byte aligned, and waits until it is zeroed. all_reduce()
-  // and copy() enqueue. broadcast() waits for its end; the caller has waited for what made the data.
+  // Of DataPlane, here: allocate() gives device memory, 4096-byte aligned, and waits until it is zeroed. broadcast()
+  // waits for its end; the caller has waited for what made the data. All other operations enqueue, and so does copy().
+  // Ranks that disagree about counts wait for one another until the deadline of complete(). A rank that finds its own
+  // counts or types unfit throws before it has enqueued anything: unsupported for reductions of int16, which NCCL lacks
+  // (int16 is moved like any other type).
 };
 
 /// Calls of ncclCommAbort() in this process that have not returned. While there are any, end the process without

@@ -23,6 +23,9 @@ constexpr auto kAnswerTime = 300ms;
 constexpr auto kSecondAnswerTime = 700ms;
 /// Between two looks for dead processes, each of which costs some 40 us a rank. Waits that are shorter have none.
 constexpr auto kBetweenLooks = 40ms;
+/// A stall is told of after this part of the time that the deadline leaves: late enough for a rank that is only slow,
+/// early enough for somebody to look.
+constexpr int kStallShare = 4;
 
 std::string seconds_since(Clock::time_point start) {
   std::array<char, 32> text{};
@@ -61,6 +64,49 @@ void Faults::check(const Wait& wait, int awaited) {
     throw_if_aborted();
   }
   look_for_dead(wait, awaited);
+  warn_of_stall(wait, awaited);
+}
+
+void Faults::warn_of_stall(const Wait& wait, int awaited) {
+  if (!on_stall_ || warned_in_ == wait.sequence) return;
+  const auto waited = Clock::now() - wait.start;
+  if (waited < (wait.deadline.when() - wait.start) / kStallShare) return;
+  warned_in_ = wait.sequence;
+  std::string text = layout_.describe(layout_.topology.rank) + " has waited " + seconds_since(wait.start) + " in " +
+                     wait.text() + " for " + (awaited >= 0 ? layout_.describe(awaited) : "its peers");
+  if (const std::string last = awaited >= 0 ? last_flight(awaited) : ""; !last.empty()) text += ", which " + last;
+  on_stall_({std::move(text), awaited, wait.deadline});
+}
+
+std::string Faults::last_flight(int rank) const {
+  if (!on_my_node(rank)) return {};
+  const int local = layout_.local_rank_of[static_cast<std::size_t>(rank)];
+  const auto last = segment_.cell(local).flights.last(1);
+  return last.empty() ? std::string() : last.front().story(Clock::now());
+}
+
+std::string Faults::with_flight(std::string_view status) const {
+  const std::string last = last_flight(layout_.topology.rank);
+  return last.empty() ? std::string(status) : std::string(status) + "; " + last;
+}
+
+std::string Faults::flight_record() const {
+  // A crowded node gets one line a rank.
+  constexpr int kFewRanks = 8;
+  constexpr std::size_t kEach = 3;
+  std::vector<RankFlights> ranks;
+  const MutexLock lock(mutex_);
+  for (int r = 0; r < layout_.topology.size; ++r) {
+    const auto at = static_cast<std::size_t>(r);
+    RankFlights one{layout_.describe(r), {}, {}};
+    if (on_my_node(r)) {
+      one.flights = segment_.cell(layout_.local_rank_of[at]).flights.last(segment_.size() > kFewRanks ? 1 : kEach);
+    } else {
+      one.says = said_[at];
+    }
+    ranks.push_back(std::move(one));
+  }
+  return flight_table(ranks, Clock::now());
 }
 
 int Faults::dead_neighbour(int awaited) const {
@@ -83,11 +129,12 @@ void Faults::look_for_dead(const Wait& wait, int awaited) {
   if (suspect_ < 0 || suspect_ != before || in != wait.sequence) return;
   failed_ = true;
   const int local = layout_.local_rank_of[static_cast<std::size_t>(suspect_)];
-  throw Error(Errc::kPeerLost,
-              layout_.describe(suspect_) + " is lost: its process " +
-                  std::to_string(segment_.process_of(local, layout_.topology.local_rank)) + " has ended while " +
-                  layout_.describe(layout_.topology.rank) + " waited " + (awaited >= 0 ? "for it " : "") + "in " +
-                  wait.text());
+  const std::string last = last_flight(suspect_);
+  throw Error(Errc::kPeerLost, layout_.describe(suspect_) + " is lost: its process " +
+                                   std::to_string(segment_.process_of(local, layout_.topology.local_rank)) +
+                                   " has ended while " + layout_.describe(layout_.topology.rank) + " waited " +
+                                   (awaited >= 0 ? "for it " : "") + "in " + wait.text() +
+                                   (last.empty() ? "" : "; it " + last));
 }
 
 std::vector<Neighbour> Faults::neighbours() const {
@@ -127,6 +174,9 @@ void Faults::give_up(const Wait& wait, std::span<const int> missing, bool direct
     } else if (guilty.size() == 1) {
       outcome += "; it says: " + *answers[static_cast<std::size_t>(guilty.front())];
     }
+  }
+  if (guilty.size() == 1) {
+    if (const std::string last = last_flight(guilty.front()); !last.empty()) outcome += "; it " + last;
   }
   if (!detail.empty()) outcome += "; " + std::string(detail);
   outcome += std::string("; see what holds it up, or raise ") + wait.deadline.set_by();
@@ -177,6 +227,7 @@ void Faults::take_notices(Status status) {
     {
       const MutexLock lock(mutex_);
       statuses_[static_cast<std::size_t>(notice->from)] = notice->text;
+      said_[static_cast<std::size_t>(notice->from)] = notice->text;
     }
     if (notice->kind == Notice::Kind::kRollCall) {
       transport_->notify(notice->from, {Notice::Kind::kStatus, layout_.topology.rank, status()});
@@ -192,8 +243,8 @@ void Faults::post_status(std::uint32_t call, std::string_view status) {
 
 void Faults::answer_roll_call(std::string_view status) {
   const std::uint32_t call = segment_.header().roll_call.load(std::memory_order_acquire);
-  if (call != my_cell().answered.load(std::memory_order_relaxed)) post_status(call, status);
-  take_notices([status] { return std::string(status); });
+  if (call != my_cell().answered.load(std::memory_order_relaxed)) post_status(call, with_flight(status));
+  take_notices([&] { return with_flight(status); });
 }
 
 void Faults::collect_local(std::uint32_t since) {
@@ -220,10 +271,11 @@ std::vector<std::optional<std::string>> Faults::call_roll(std::string_view statu
     const MutexLock lock(mutex_);
     since = seen_call_;
   }
-  post_status(segment_.header().roll_call.fetch_add(1) + 1, status);
+  const std::string mine = with_flight(status);
+  post_status(segment_.header().roll_call.fetch_add(1) + 1, mine);
   if (transport_ != nullptr) {
     for (int r = 0; r < layout_.topology.size; ++r) {
-      if (!on_my_node(r)) transport_->notify(r, {Notice::Kind::kRollCall, me, std::string(status)});
+      if (!on_my_node(r)) transport_->notify(r, {Notice::Kind::kRollCall, me, mine});
     }
   }
   while (true) {

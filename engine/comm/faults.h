@@ -6,6 +6,8 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -13,6 +15,7 @@
 #include <vector>
 
 #include "engine/base/mutex.h"
+#include "engine/comm/communicator.h"
 #include "engine/comm/layout.h"
 #include "engine/comm/shm/segment.h"
 #include "engine/comm/watch.h"
@@ -26,6 +29,7 @@ class Faults final : public Watch {
   /// Borrows all three. `segment` is the one of this rank's node.
   Faults(const Layout& layout, Segment segment) : layout_(layout), segment_(segment) {
     statuses_.resize(static_cast<std::size_t>(layout.topology.size));
+    said_.resize(static_cast<std::size_t>(layout.topology.size));
   }
   /// Without a transport (one node, or before it is there) notices are not looked at.
   void set_transport(Transport* transport) noexcept { transport_ = transport; }
@@ -44,6 +48,14 @@ class Faults final : public Watch {
   /// The processes of this node's other ranks that this one can see, once all ranks have met. Any thread.
   [[nodiscard]] std::vector<Neighbour> neighbours() const;
 
+  /// Calls `told` once for each collective in which this rank has waited for a quarter of the time that its deadline
+  /// leaves; see ControlPlane::on_stall(). Before the first wait.
+  void on_stall(OnStall told) { on_stall_ = std::move(told); }
+  /// The collectives that the ranks of this node entered last, and what other nodes' ranks said last; flight_table().
+  [[nodiscard]] std::string flight_record() const;
+  /// "left all_reduce 16 (400000 bytes) 2.1 s ago"; empty if `rank` is on another node or has entered nothing.
+  [[nodiscard]] std::string last_flight(int rank) const;
+
   void abort(std::string_view reason) noexcept;
   std::vector<std::optional<std::string>> roll_call(std::string_view status, std::chrono::milliseconds patience);
   void answer_roll_call(std::string_view status);
@@ -52,11 +64,14 @@ class Faults final : public Watch {
   enum class OnAbort : std::uint8_t { kGoOn, kStop };
   std::vector<std::optional<std::string>> call_roll(std::string_view status, std::chrono::milliseconds patience,
                                                     OnAbort on_abort);
-  /// Looks at `awaited` if it is on this node; at all ranks of this node if it is -1. Errors: peer_lost naming one whose
-  /// process has ended, at the second look.
+  /// Looks at `awaited` if it is on this node; at all ranks of this node if it is -1. Errors: peer_lost naming one
+  /// whose process has ended, at the second look.
   void look_for_dead(const Wait& wait, int awaited);
   /// Returns one whose process has ended, or -1.
   [[nodiscard]] int dead_neighbour(int awaited) const;
+  void warn_of_stall(const Wait& wait, int awaited);
+  /// `status` and the collective that this rank entered last.
+  [[nodiscard]] std::string with_flight(std::string_view status) const;
   bool raise_here(std::string_view reason) noexcept;
   /// Reads what other nodes have sent. `status()` answers their roll calls.
   template <class Status>
@@ -72,11 +87,14 @@ class Faults final : public Watch {
   Segment segment_;
   Transport* transport_ = nullptr;
   std::atomic<bool> failed_{false};
-  Clock::time_point next_look_;  ///< for dead processes
-  int suspect_ = -1;             ///< the rank whose process had ended at the last look
+  Clock::time_point next_look_;     ///< for dead processes
+  int suspect_ = -1;                ///< the rank whose process had ended at the last look
   std::uint64_t suspected_in_ = 0;  ///< operation
-  Mutex mutex_;
+  OnStall on_stall_;
+  std::uint64_t warned_in_ = 0;  ///< operation
+  mutable Mutex mutex_;
   std::vector<std::optional<std::string>> statuses_ HVD_GUARDED_BY(mutex_);  ///< [rank] heard since the last roll call
+  std::vector<std::string> said_ HVD_GUARDED_BY(mutex_);                     ///< [rank] the last answer to a roll call
   std::uint32_t seen_call_ HVD_GUARDED_BY(mutex_) = 0;  ///< answers up to this call belong to earlier roll calls
 };
 

@@ -25,6 +25,7 @@ class GroupCommunicator : public Communicator {
   [[nodiscard]] DataPlane& data() override { return data_; }
   [[nodiscard]] std::string_view backend() const override { return backend_; }
   [[nodiscard]] std::string library() const override { return library_; }
+  [[nodiscard]] std::string flight_record() const override { return core_->faults.flight_record(); }
   [[nodiscard]] std::vector<Neighbour> neighbours() const override { return core_->faults.neighbours(); }
 
  protected:

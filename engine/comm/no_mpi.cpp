@@ -18,5 +18,6 @@ namespace {
 
 std::unique_ptr<Communicator> make_mpi(const CommOptions& /*options*/) { refuse(); }
 std::unique_ptr<Communicator> make_mpi_subset(int /*group*/, bool /*one_per_node*/) { refuse(); }
+std::unique_ptr<Communicator> make_mpi_set(std::span<const int> /*ranks*/, const CommOptions& /*options*/) { refuse(); }
 
 }  // namespace hvd::comm

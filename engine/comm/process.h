@@ -5,7 +5,8 @@
 
 namespace hvd::comm {
 
-/// Letter of /proc/<pid>/stat ('R', 'S', 'T' stopped, 'Z' dead), 0 if there is no such process, '?' if it cannot be read.
+/// Letter of /proc/<pid>/stat ('R', 'S', 'T' stopped, 'Z' dead), 0 if there is no such process, '?' if it cannot be
+/// read.
 char process_state(std::uint32_t process) noexcept;
 
 /// Whether `process` runs no more. A zombie does not.

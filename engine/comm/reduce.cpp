@@ -12,10 +12,12 @@
 namespace hvd::comm {
 namespace {
 
-// Element types: storage `T`, arithmetic `Acc`. Conversions are branch-free so that the loops vectorise.
+// Element types: storage `T` of inputs and `Out` of outputs, arithmetic `Acc`. Conversions are branch-free so that the
+// loops vectorise.
 template <class Type>
 struct Plain {
   using T = Type;
+  using Out = Type;
   using Acc = Type;
   static Acc load(T value) { return value; }
   static T store(Acc value) { return value; }
@@ -23,6 +25,7 @@ struct Plain {
 
 struct BF16 {
   using T = std::uint16_t;
+  using Out = T;
   using Acc = float;
   static Acc load(T value) { return bf16_to_float(value); }
   static T store(Acc value) { return float_to_bf16(value); }
@@ -32,6 +35,7 @@ struct BF16 {
 // Source of the method: F. Giesen, "float->half variants", https://gist.github.com/rygorous/2156668
 struct FP16 {
   using T = std::uint16_t;
+  using Out = T;
   using Acc = float;
   static Acc load(T value) {
     const std::uint32_t magnitude = (value & 0x7fffU) << 13;
@@ -51,6 +55,24 @@ struct FP16 {
   }
 };
 
+// For convert(): fp32 in and `Half` out, and the other way.
+template <class Half>
+struct Narrowing {
+  using T = float;
+  using Out = typename Half::T;
+  using Acc = float;
+  static Acc load(T value) { return value; }
+  static Out store(Acc value) { return Half::store(value); }
+};
+template <class Half>
+struct Widening {
+  using T = typename Half::T;
+  using Out = float;
+  using Acc = float;
+  static Acc load(T value) { return Half::load(value); }
+  static Out store(Acc value) { return value; }
+};
+
 struct Sum {
   template <class A>
   static A apply(A a, A b) {
@@ -59,6 +81,17 @@ struct Sum {
       return static_cast<A>(static_cast<Wide>(a) + static_cast<Wide>(b));
     } else {
       return a + b;
+    }
+  }
+};
+struct Product {
+  template <class A>
+  static A apply(A a, A b) {
+    if constexpr (std::is_integral_v<A>) {  // wraps, as Sum
+      using Wide = std::conditional_t<sizeof(A) == 8, std::uint64_t, std::uint32_t>;
+      return static_cast<A>(static_cast<Wide>(a) * static_cast<Wide>(b));
+    } else {
+      return a * b;
     }
   }
 };
@@ -118,7 +151,7 @@ template <class E, class Op>
       for (std::size_t i = 0; i < n; ++i) acc[i] = divided(acc[i], problem.divisor, reciprocal);
     }
     for (std::byte* output : problem.outputs) {
-      T* out = reinterpret_cast<T*>(output) + begin;
+      auto* out = reinterpret_cast<typename E::Out*>(output) + begin;
       for (std::size_t i = 0; i < n; ++i) out[i] = E::store(acc[i]);
     }
   }
@@ -164,6 +197,7 @@ void dispatch_op(const Problem& problem, ReduceOp op) {
     case ReduceOp::kAverage: return dispatch<E, Sum>(problem);
     case ReduceOp::kMin: return dispatch<E, Min>(problem);
     case ReduceOp::kMax: return dispatch<E, Max>(problem);
+    case ReduceOp::kProduct: return dispatch<E, Product>(problem);
   }
   HVD_ASSERT(!"unknown ReduceOp");
 }
@@ -177,6 +211,8 @@ void dispatch_type(const Problem& problem, DataType dtype, ReduceOp op) {
     case DataType::kI32: return dispatch_op<Plain<std::int32_t>>(problem, op);
     case DataType::kI64: return dispatch_op<Plain<std::int64_t>>(problem, op);
     case DataType::kU8: return dispatch_op<Plain<std::uint8_t>>(problem, op);
+    case DataType::kI8: return dispatch_op<Plain<std::int8_t>>(problem, op);
+    case DataType::kI16: return dispatch_op<Plain<std::int16_t>>(problem, op);
   }
   HVD_ASSERT(!"unknown DataType");
 }
@@ -194,6 +230,19 @@ void reduce_pair(std::byte* out, const std::byte* first, const std::byte* second
   const std::array<const std::byte*, 2> inputs{first, second};
   const std::array<std::byte*, 1> outputs{out};
   reduce_many(inputs, outputs, count, dtype, op);
+}
+
+void convert(std::byte* out, DataType out_type, const std::byte* in, DataType in_type, std::size_t count) {
+  const DataType half = in_type == DataType::kF32 ? out_type : in_type;
+  HVD_ASSERT((in_type == DataType::kF32) != (out_type == DataType::kF32));
+  HVD_ASSERT(half == DataType::kF16 || half == DataType::kBF16);
+  const std::array<const std::byte*, 1> inputs{in};
+  const std::array<std::byte*, 1> outputs{out};
+  const Problem problem{inputs, outputs, count, 1};
+  if (in_type == DataType::kF32) {
+    return half == DataType::kF16 ? dispatch<Narrowing<FP16>, Sum>(problem) : dispatch<Narrowing<BF16>, Sum>(problem);
+  }
+  return half == DataType::kF16 ? dispatch<Widening<FP16>, Sum>(problem) : dispatch<Widening<BF16>, Sum>(problem);
 }
 
 void divide(std::byte* data, std::size_t count, DataType dtype, int divisor) {

@@ -14,6 +14,14 @@
 
 namespace hvd::comm {
 
+/// What is reduced, equal on all ranks that take part.
+struct Reduction {
+  std::size_t count;
+  DataType dtype;
+  ReduceOp op;
+  int divisor;  ///< world size for kAverage, else 1
+};
+
 /// out[i] = op(...op(op(in[0][i], in[1][i]), in[2][i])...) / divisor for every out in `outputs`.
 /// Shapes: all buffers flat (count), `inputs` not empty. Outputs may be inputs (exactly, not shifted).
 /// `divisor` is the world size for the last step of kAverage, else 1.
@@ -23,6 +31,10 @@ void reduce_many(std::span<const std::byte* const> inputs, std::span<std::byte* 
 /// out = op(first, second), elementwise. `out` may be either operand.
 void reduce_pair(std::byte* out, const std::byte* first, const std::byte* second, std::size_t count, DataType dtype,
                  ReduceOp op);
+
+/// out = in, one of the two types fp32 and the other fp16 or bf16. To 16 bits it rounds to nearest even, and beyond
+/// fp16's range to infinity; to fp32 it is exact. Shapes: flat (count). No overlap.
+void convert(std::byte* out, DataType out_type, const std::byte* in, DataType in_type, std::size_t count);
 
 /// data /= divisor, as the last step of kAverage.
 void divide(std::byte* data, std::size_t count, DataType dtype, int divisor);

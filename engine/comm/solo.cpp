@@ -7,6 +7,7 @@
 #include <new>
 
 #include "engine/base/error.h"
+#include "engine/comm/chunks.h"
 #include "engine/comm/communicator.h"
 
 namespace hvd::comm {
@@ -60,8 +61,30 @@ class SoloData final : public DataPlane {
   }
   void all_reduce(void* /*data*/, std::size_t /*count*/, DataType /*dtype*/, ReduceOp /*op*/,
                   Deadline /*deadline*/) override {}
+  void reduce_scatter(void* out, const void* in, Counts counts, DataType dtype, ReduceOp /*op*/,
+                      Deadline /*deadline*/) override {
+    take(out, in, counts, dtype);
+  }
+  void all_gather(void* out, const void* in, Counts counts, DataType dtype, Deadline /*deadline*/) override {
+    take(out, in, counts, dtype);
+  }
+  void all_to_all(void* out, Counts receive_counts, const void* in, Counts send_counts, DataType dtype,
+                  Deadline /*deadline*/) override {
+    check_counts("all_to_all", send_counts, 1);
+    if (send_counts.front() != receive_counts.front()) {
+      throw Error(Errc::kMismatch, "all_to_all: this rank sends itself " + std::to_string(send_counts.front()) +
+                                       " elements and expects " + std::to_string(receive_counts.front()));
+    }
+    take(out, in, receive_counts, dtype);
+  }
   void broadcast(void* /*data*/, std::size_t /*bytes*/, int /*root*/, Deadline /*deadline*/) override {}
   [[nodiscard]] std::string description() const override { return "none"; }
+
+ private:
+  static void take(void* out, const void* in, Counts counts, DataType dtype) {
+    check_counts("a collective", counts, 1);
+    if (out != in && counts.front() > 0) std::memcpy(out, in, counts.front() * size_of(dtype));
+  }
 };
 
 class Solo final : public Communicator {

@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "engine/base/deadline.h"
+#include "engine/comm/flight_record.h"
 
 namespace hvd::comm {
 
@@ -19,13 +20,10 @@ struct Wait {
   std::size_t bytes;
   Deadline deadline;
   Clock::time_point start = Clock::now();
+  InFlight in_flight{};
 
   /// "all_reduce 17 (26214400 bytes)".
-  [[nodiscard]] std::string text() const {
-    std::string result = std::string(operation) + " " + std::to_string(sequence);
-    if (bytes > 0) result += " (" + std::to_string(bytes) + " bytes)";
-    return result;
-  }
+  [[nodiscard]] std::string text() const { return collective_text(operation, sequence, bytes, {}); }
 };
 
 class Watch {
@@ -34,8 +32,8 @@ class Watch {
   /// Cheap enough for every turn of a spinning loop. True: call check(), it will throw.
   [[nodiscard]] virtual bool aborted() const noexcept = 0;
   /// To be called between naps while waiting for `awaited` (a rank, or -1). Answers roll calls.
-  /// Errors: peer_lost with the peer's reason, if one has aborted; peer_lost if the process of `awaited`, or of any rank
-  /// of this node where that is -1, has ended.
+  /// Errors: peer_lost with the peer's reason, if one has aborted; peer_lost if the process of `awaited`, or of any
+  /// rank of this node where that is -1, has ended.
   virtual void check(const Wait& wait, int awaited) = 0;
   /// The deadline has passed while waiting for `missing`. Throws peer_lost if one rank is to blame, else
   /// timeout. `direct`: these ranks are known not to have come. Otherwise they may be waiting themselves, for

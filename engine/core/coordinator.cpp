@@ -1,6 +1,8 @@
 #include "engine/core/coordinator.h"
 
 #include <algorithm>
+#include <array>
+#include <charconv>
 #include <initializer_list>
 #include <utility>
 
@@ -13,7 +15,7 @@ namespace {
 
 constexpr std::uint8_t kRequestsTag = 0xA1;
 constexpr std::uint8_t kResponsesTag = 0xA2;
-constexpr std::size_t kSmallestRequest = 4 + 1 + 1 + 4;
+constexpr std::size_t kSmallestRequest = 4 + 1 + 1 + 1 + 4;
 // An error names at most this many differing values: 512 ranks with 512 shapes must still give one line.
 constexpr std::size_t kMostValues = 6;
 
@@ -40,6 +42,37 @@ std::string describe(std::initializer_list<std::pair<const char*, std::vector<Va
     if (values.size() > kMostValues) text += ", and " + std::to_string(values.size() - kMostValues) + " more";
   }
   return text;
+}
+
+std::string shape_text(const Request& request) {
+  if (request.terms.kind == Collective::kGroupedAllReduce) {
+    std::string text;
+    for (const auto& shape : shapes_of(request.shape)) text += (text.empty() ? "" : " ") + to_text(shape);
+    return text;
+  }
+  if (request.terms.kind != Collective::kAllGather) return to_text(request.shape);
+  return "[*" + to_text(request.shape).substr(std::to_string(request.shape.front()).size() + 1);
+}
+
+/// The fewest digits that give this number and no other.
+std::string shortest_text(double value) {
+  std::array<char, 32> text{};
+  const auto end = std::to_chars(text.data(), text.data() + text.size(), value).ptr;
+  return {text.data(), end};
+}
+
+std::string scale_text(const Terms& terms) {
+  return shortest_text(terms.prescale) + " and " + shortest_text(terms.postscale);
+}
+
+/// Returns false if 64 bits cannot count the result of the all_gather.
+bool countable(const Request& request, std::span<const std::int64_t> rows) {
+  try {
+    static_cast<void>(gathered_bytes(request, rows));
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
 }
 
 }  // namespace
@@ -114,7 +147,12 @@ std::vector<Response> decode_responses(std::span<const std::byte> message) {
     if (kind > static_cast<std::uint8_t>(Response::Kind::kOrphaned)) in.fail("unknown kind " + std::to_string(kind));
     response.kind = static_cast<Response::Kind>(kind);
     in.request(response.request);
-    if (response.kind != Response::Kind::kReduce) response.error = in.text();
+    if (response.kind != Response::Kind::kAgreed) {
+      response.error = in.text();
+    } else if (response.request.terms.kind == Collective::kAllGather) {
+      in.extents(response.rows);
+      static_cast<void>(gathered_bytes(response.request, response.rows));
+    }
   }
   in.finish();
   return responses;
@@ -132,6 +170,7 @@ void Coordinator::add(int rank, std::span<const std::byte> message) {
   auto guess = table_.begin();
   for (std::uint32_t left = in.count(kSmallestRequest); left > 0; --left) {
     in.request(request);
+    if (request.terms.root >= size_) in.fail("root " + std::to_string(request.terms.root) + " is not a rank");
     const auto entry = find_or_add(request, guess);
     if (!entry->ranks.insert(rank)) in.fail("it repeats tensor '" + request.name + "'");
     join_variant(rank, *entry, request);
@@ -143,45 +182,62 @@ void Coordinator::add(int rank, std::span<const std::byte> message) {
 Coordinator::Table::iterator Coordinator::find_or_add(const Request& request, Table::iterator guess) {
   if (guess != table_.end() && guess->name == request.name) return guess;
   if (const auto found = by_name_.find(request.name); found != by_name_.end()) return found->second;
-  const auto added = table_.insert(table_.end(), {request.name, RankSet(size_), {}});
+  const auto added = table_.insert(table_.end(), {request.name, RankSet(size_), {}, {}});
   by_name_.emplace(added->name, added);
   return added;
 }
 
 void Coordinator::join_variant(int rank, Entry& entry, const Request& request) const {
+  if (request.terms.kind == Collective::kAllGather) {
+    entry.rows.resize(static_cast<std::size_t>(size_));
+    entry.rows[static_cast<std::size_t>(rank)] = request.shape.front();
+  }
   for (Variant& variant : entry.variants) {
-    if (variant.dtype == request.dtype && variant.op == request.op && variant.shape == request.shape) {
+    if (variant.request.matches(request)) {
       variant.ranks.insert(rank);
       return;
     }
   }
-  entry.variants.push_back({request.dtype, request.op, request.shape, RankSet(size_)});
+  entry.variants.push_back({request, RankSet(size_)});
   entry.variants.back().ranks.insert(rank);
 }
 
 Response Coordinator::answer(const Entry& entry) const {
-  const Variant& first = entry.variants.front();
-  Response response{Response::Kind::kReduce, {entry.name, first.dtype, first.op, first.shape}, {}};
+  Response response{Response::Kind::kAgreed, entry.variants.front().request, entry.rows, {}};
   if (entry.ranks.count() < size_) {
     RankSet gone(size_);
     for (const int rank : stopped_.to_vector()) {
       if (!entry.ranks.contains(rank)) gone.insert(rank);
     }
     response.kind = Response::Kind::kOrphaned;
-    response.error = "tensor '" + entry.name + "' can never be reduced: " + gone.to_text() +
+    response.error = "tensor '" + entry.name + "' can never be completed: " + gone.to_text() +
                      " shut down without submitting it; submitted by " + entry.ranks.to_text();
   } else if (entry.variants.size() > 1) {
+    std::vector<Value> kinds;
     std::vector<Value> dtypes;
     std::vector<Value> ops;
     std::vector<Value> shapes;
-    for (const Variant& variant : entry.variants) {
-      append(dtypes, std::string(name(variant.dtype)), variant.ranks);
-      append(ops, std::string(name(variant.op)), variant.ranks);
-      append(shapes, to_text(variant.shape), variant.ranks);
+    std::vector<Value> roots;
+    std::vector<Value> scales;
+    for (const auto& [request, ranks] : entry.variants) {
+      append(kinds, std::string(name(request.terms.kind)), ranks);
+      append(dtypes, std::string(name(request.dtype)), ranks);
+      append(ops, std::string(name(request.op)), ranks);
+      append(shapes, shape_text(request), ranks);
+      append(roots, std::to_string(request.terms.root), ranks);
+      append(scales, scale_text(request.terms), ranks);
     }
     response.kind = Response::Kind::kMismatch;
-    response.error = "ranks disagree about tensor '" + entry.name +
-                     "': " + describe({{"type", dtypes}, {"operation", ops}, {"shape", shapes}});
+    response.error = "ranks disagree about tensor '" + entry.name + "': " +
+                     describe({{"kind", kinds},
+                               {"type", dtypes},
+                               {"operation", ops},
+                               {"shape", shapes},
+                               {"root", roots},
+                               {"scale factors", scales}});
+  } else if (response.request.terms.kind == Collective::kAllGather && !countable(response.request, entry.rows)) {
+    response.kind = Response::Kind::kMismatch;
+    response.error = "all_gather '" + entry.name + "': the ranks' rows together are more than 64 bits can count";
   }
   return response;
 }
@@ -200,7 +256,11 @@ std::vector<std::byte> Coordinator::respond() {
     const Response response = answer(*entry);
     out.u8(static_cast<std::uint8_t>(response.kind));
     out.request(response.request);
-    if (response.kind != Response::Kind::kReduce) out.text(response.error);
+    if (response.kind != Response::Kind::kAgreed) {
+      out.text(response.error);
+    } else if (response.request.terms.kind == Collective::kAllGather) {
+      out.extents(response.rows);
+    }
     ++answered;
     by_name_.erase(entry->name);
     entry = table_.erase(entry);

@@ -39,13 +39,14 @@ class RankSet {
 /// What the coordinator decided about one tensor.
 struct Response {
   enum class Kind : std::uint8_t {
-    kReduce,    ///< all ranks asked, alike
+    kAgreed,    ///< all ranks asked, alike
     kMismatch,  ///< all ranks asked, not alike: fails on all
     kOrphaned,  ///< a rank shut down without asking: fails on those that did
   };
-  Kind kind = Kind::kReduce;
+  Kind kind = Kind::kAgreed;
   Request request;
-  std::string error;  ///< empty for kReduce
+  std::vector<std::int64_t> rows;  ///< all_gather that is agreed: [rank]
+  std::string error;               ///< empty for kAgreed
 };
 
 /// The message that every rank sends: `requests` that it has not sent before, and whether it wants to stop.
@@ -71,17 +72,16 @@ class Coordinator {
   [[nodiscard]] std::vector<Waiting> waiting() const;
 
  private:
-  /// Ranks that asked alike.
+  /// Ranks whose requests match.
   struct Variant {
-    DataType dtype;
-    ReduceOp op;
-    std::vector<std::int64_t> shape;
+    Request request;
     RankSet ranks;
   };
   struct Entry {
     std::string name;
-    RankSet ranks;                  // all that asked
-    std::vector<Variant> variants;  // one unless ranks disagree
+    RankSet ranks;                   // all that asked
+    std::vector<Variant> variants;   // one unless ranks disagree
+    std::vector<std::int64_t> rows;  // [rank] once somebody has asked for an all_gather
   };
   using Table = std::list<Entry>;
 

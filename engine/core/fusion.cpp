@@ -57,9 +57,10 @@ FusionGroups group(std::span<const FusionItem> items, const FusionOptions& optio
     Buffer buffer(options, first.bytes);
     std::uint32_t before = head;
     // Threshold 0 means no fusion, for tensors without elements too.
-    for (std::uint32_t i = options.threshold_bytes > 0 ? next[head] : kEnd; i != kEnd; i = next[before]) {
+    const bool fused = options.threshold_bytes > 0 && first.terms.kind == Collective::kAllReduce;
+    for (std::uint32_t i = fused ? next[head] : kEnd; i != kEnd; i = next[before]) {
       const FusionItem& item = items[i];
-      if (item.dtype == first.dtype && item.op == first.op && buffer.add(item.bytes)) {
+      if (item.dtype == first.dtype && item.op == first.op && item.terms == first.terms && buffer.add(item.bytes)) {
         groups.members.push_back(i);
         next[before] = next[i];
       } else if (buffer.skip(item.bytes)) {
@@ -83,6 +84,7 @@ std::vector<Batch> fuse_names(std::span<const FusionItem> items, std::vector<std
     Batch& batch = batches[g];
     batch.dtype = items[members.front()].dtype;
     batch.op = items[members.front()].op;
+    batch.terms = items[members.front()].terms;
     batch.names.reserve(members.size());
     for (const std::uint32_t member : members) {
       batch.names.push_back(std::move(names[member]));
@@ -98,7 +100,7 @@ std::vector<Batch> fuse(const std::vector<Request>& agreed, const FusionOptions&
   items.reserve(agreed.size());
   names.reserve(agreed.size());
   for (const Request& request : agreed) {
-    items.push_back({request.dtype, request.op, request.bytes()});
+    items.push_back({request.dtype, request.op, request.bytes(), request.terms});
     names.push_back(request.name);
   }
   return fuse_names(items, std::move(names), options);

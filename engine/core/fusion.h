@@ -20,11 +20,12 @@ struct FusionOptions {
   std::size_t align_bytes = 64;
 };
 
-/// What fusion needs to know of a tensor.
+/// What fusion needs to know of a tensor; equal on all ranks.
 struct FusionItem {
   DataType dtype = DataType::kF32;
   ReduceOp op = ReduceOp::kSum;
   std::size_t bytes = 0;
+  Terms terms = {};
 };
 
 /// Indices into a list of items, grouped: group g is members[ends[g-1] .. ends[g]), in execution order.
@@ -38,9 +39,9 @@ struct FusionGroups {
   }
 };
 
-/// Order of first appearance is kept; tensors of one group share dtype and op; with alignment they fit
-/// into threshold_bytes, except that a tensor larger than the threshold goes alone. Linear in the number of
-/// items for each of the (type, operation) pairs present.
+/// Order of first appearance is kept; tensors of one group share dtype, op and terms; with alignment they fit
+/// into threshold_bytes, except that a tensor larger than the threshold goes alone. Only all_reduce is fused: other
+/// operations go alone. Linear in the number of items for each of the (type, operation, terms) triples present.
 /// Source: arXiv:1802.05799, Tensor Fusion; look-ahead as in horovod/common/controller.cc FuseResponses.
 FusionGroups group(std::span<const FusionItem> items, const FusionOptions& options);
 

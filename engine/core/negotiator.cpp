@@ -64,53 +64,76 @@ Negotiator::~Negotiator() = default;
 Negotiator::Negotiator(Negotiator&&) noexcept = default;
 Negotiator& Negotiator::operator=(Negotiator&&) noexcept = default;
 
-void Negotiator::submit(Request request) {
+void Negotiator::set_fusion(const FusionOptions& fusion) {
+  HVD_ASSERT(phase_ == Phase::kIdle);
+  options_.fusion = fusion;
+  options_digest_ = digest_of(options_);
+}
+
+void Negotiator::submit(const Request& request) {
   if (shutdown_requested_) {
     throw Error(Errc::kInvalidArgument, "tensor '" + request.name + "' submitted on rank " + std::to_string(rank_) +
                                             " after this rank asked to shut down");
   }
-  static_cast<void>(request.bytes());  // throws where the shape makes no sense
-  const auto bit = cache_.bit(request.name);
+  request.check();
+  if (request.terms.root >= size_) {
+    throw Error(Errc::kInvalidArgument, "broadcast '" + request.name + "': root " + std::to_string(request.terms.root) +
+                                            " is not one of the " + std::to_string(size_) + " ranks");
+  }
+  const auto bit = cache_.bit(request.name, next_bit_);
   if (bit ? held_[*bit].used : uncached_.contains(request.name)) {
     throw Error(Errc::kInvalidArgument, "tensor '" + request.name + "' is already pending on rank " +
                                             std::to_string(rank_) + ": wait for it before submitting it again");
   }
   if (bit) {
-    const bool valid = cache_.at(*bit) == request;
-    hold(*bit, std::move(request), valid);
+    next_bit_ = *bit + 1 < cache_.bit_count() ? *bit + 1 : 0;
+    hold(*bit, cache_.at(*bit) == request ? std::nullopt : std::optional(request));
   } else {
-    miss(std::move(request));
+    miss(Request(request));
   }
 }
 
 void Negotiator::surface_pending() {
   HVD_ASSERT(phase_ == Phase::kIdle);
-  for_each_bit(std::vector<std::uint64_t>(hit_words_), [this](std::size_t bit) { hold(bit, release(bit), false); });
+  for_each_bit(std::vector<std::uint64_t>(hit_words_), [this](std::size_t bit) { hold(bit, take(bit)); });
 }
 
-void Negotiator::hold(std::size_t bit, Request request, bool valid) {
-  held_[bit] = {std::move(request), valid, true};
+void Negotiator::hold(std::size_t bit, std::optional<Request> other) {
+  Held& held = held_[bit];
+  if (other) ++invalid_count_;
+  set_bit(other ? invalid_words_ : hit_words_, bit);
+  held.other = std::move(other);
+  held.used = true;
   ++held_count_;
-  if (!valid) ++invalid_count_;
-  set_bit(valid ? hit_words_ : invalid_words_, bit);
 }
 
-Request Negotiator::release(std::size_t bit) {
+void Negotiator::release(std::size_t bit) {
   Held& held = held_[bit];
   HVD_ASSERT(held.used);
   held.used = false;
   --held_count_;
-  if (!held.valid) --invalid_count_;
-  clear_bit(held.valid ? hit_words_ : invalid_words_, bit);
-  return std::move(held.request);
+  if (held.other) --invalid_count_;
+  clear_bit(held.other ? invalid_words_ : hit_words_, bit);
+  held.other.reset();
+}
+
+Request Negotiator::take(std::size_t bit) {
+  Held& held = held_[bit];
+  if (!held.other) {
+    release(bit);
+    return cache_.at(bit);
+  }
+  Request request = std::move(*held.other);
+  release(bit);
+  return request;
 }
 
 void Negotiator::forget(std::size_t bit) {
   // An entry may be evicted in the very cycle that inserted it, before held_ knows its bit.
-  if (bit < held_.size() && held_[bit].used) miss(release(bit));
+  if (bit < held_.size() && held_[bit].used) miss(take(bit));
 }
 
-void Negotiator::miss(Request request) {
+void Negotiator::miss(Request&& request) {
   std::string name = request.name;
   const auto added = uncached_.emplace(std::move(name), Uncached{std::move(request), false}).first;
   to_send_.push_back(&added->second);
@@ -162,7 +185,7 @@ Action Negotiator::on_status(std::span<const std::uint64_t> reduced) {
 
   const auto agreed = reduced.subspan(kHeaderWords);
   for_each_bit(agreed, [this](std::size_t bit) {
-    if (bit >= held_.size() || !held_[bit].used || !held_[bit].valid) caches_differ("an agreed bit that was not set");
+    if (bit >= held_.size() || !held_[bit].used || held_[bit].other) caches_differ("an agreed bit that was not set");
     agreed_.push_back(bit);
   });
   if ((!any_invalid && !any_shutdown_) || hit_words_.empty()) return after_bits();
@@ -207,32 +230,44 @@ Action Negotiator::finish(std::vector<Response> responses) {
   std::vector<FusionItem> items;
   std::vector<std::string> names;
   std::vector<Batch> failed;
+  std::unordered_map<std::string, std::vector<std::int64_t>> rows;  // of all_gathers
   items.reserve(agreed_.size() + responses.size());
   names.reserve(agreed_.size() + responses.size());
 
+  const auto agree = [&](const Request& request, const std::vector<std::int64_t>& its_rows) {
+    // The bytes must be equal on all ranks, for fusion depends on them.
+    const bool by_rows = request.terms.kind == Collective::kAllGather;
+    const std::size_t bytes = by_rows ? gathered_bytes(request, its_rows) : request.bytes();
+    items.push_back({request.dtype, request.op, bytes, request.terms});
+    if (by_rows) rows.emplace(request.name, its_rows);
+  };
+
   for (const std::size_t bit : agreed_) {
-    Request request = release(bit);
-    items.push_back({request.dtype, request.op, request.bytes()});
-    names.push_back(std::move(request.name));
+    const Request& request = cache_.at(bit);
+    release(bit);
+    agree(request, cache_.rows(bit));
+    names.push_back(request.name);
     cache_.touch(bit);
   }
   for (Response& response : responses) {
-    Request& request = response.request;
-    const auto pending = uncached_.find(request.name);
+    const auto pending = uncached_.find(response.request.name);
     const bool here = pending != uncached_.end() && pending->second.sent;
     if (!here && response.kind == Response::Kind::kOrphaned) continue;
-    if (!here || (response.kind == Response::Kind::kReduce && pending->second.request != request)) {
-      throw Error(Errc::kMismatch, "rank 0 answered for tensor '" + request.name + "', which rank " +
+    if (!here || (response.kind == Response::Kind::kAgreed && !answers(response, pending->second.request))) {
+      throw Error(Errc::kMismatch, "rank 0 answered for tensor '" + response.request.name + "', which rank " +
                                        std::to_string(rank_) + " has not asked for in that form");
     }
+    // An all_gather has this rank's own number of rows, which the cache compares with the next submission.
+    Request request = std::move(pending->second.request);
     uncached_.erase(pending);
-    if (response.kind != Response::Kind::kReduce) {
-      failed.push_back({{request.name}, request.dtype, request.op, request.bytes(), std::move(response.error)});
+    if (response.kind != Response::Kind::kAgreed) {
+      const Request& told = response.request;  // the same on all ranks
+      failed.push_back({{told.name}, told.dtype, told.op, told.bytes(), std::move(response.error), told.terms, {}});
       continue;
     }
-    items.push_back({request.dtype, request.op, request.bytes()});
+    agree(request, response.rows);
     if (const auto victim = cache_.next_victim()) forget(*victim);
-    cache_.insert(request);
+    cache_.insert(request, std::move(response.rows));
     names.push_back(std::move(request.name));
   }
   held_.resize(cache_.bit_count());
@@ -240,6 +275,11 @@ Action Negotiator::finish(std::vector<Response> responses) {
   invalid_words_.resize(hit_words_.size());
 
   CycleDone done{fuse_names(items, std::move(names), options_.fusion), all_shutdown_};
+  if (!rows.empty()) {
+    for (Batch& batch : done.batches) {
+      if (batch.terms.kind == Collective::kAllGather) batch.rows = std::move(rows.at(batch.names.front()));
+    }
+  }
   done.batches.insert(done.batches.end(), std::make_move_iterator(failed.begin()),
                       std::make_move_iterator(failed.end()));
   ++stats_.cycles;
@@ -252,6 +292,13 @@ Action Negotiator::finish(std::vector<Response> responses) {
   if (finished_ && has_pending()) caches_differ("shutdown with tensors pending");
   phase_ = Phase::kIdle;
   return done;
+}
+
+bool Negotiator::answers(const Response& response, const Request& own) const {
+  if (!response.request.matches(own)) return false;
+  if (own.terms.kind != Collective::kAllGather) return true;
+  return response.rows.size() == static_cast<std::size_t>(size_) &&
+         response.rows[static_cast<std::size_t>(rank_)] == own.shape.front();
 }
 
 std::vector<Stall> Negotiator::stalls() const {

@@ -28,6 +28,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -90,10 +91,12 @@ class Negotiator {
   Negotiator(Negotiator&&) noexcept;
   Negotiator& operator=(Negotiator&&) noexcept;
 
+  /// Between cycles, with the same on all ranks: a rank that has another meets a mismatch in its next cycle.
+  void set_fusion(const FusionOptions& fusion);
   /// A local tensor became ready. In the middle of a cycle, too: it takes part in the next one.
   /// Errors: invalid_argument if `request.name` is already pending here, if its shape makes no sense, or
   /// after request_shutdown().
-  void submit(Request request);
+  void submit(const Request& request);
   /// After this, the rank takes part in cycles until CycleDone::shutdown.
   void request_shutdown() { shutdown_requested_ = true; }
   [[nodiscard]] bool has_pending() const { return pending_count() > 0; }
@@ -120,8 +123,7 @@ class Negotiator {
   enum class Phase : std::uint8_t { kIdle, kBits, kInvalidBits, kGather, kBroadcast };
   /// A pending tensor whose name is cached, in the slot of its bit.
   struct Held {
-    Request request;
-    bool valid = false;  // equals the cache entry
+    std::optional<Request> other;  // unless it equals the cache entry
     bool used = false;
   };
   struct Uncached {
@@ -130,14 +132,18 @@ class Negotiator {
   };
 
   [[nodiscard]] std::uint64_t digest() const;
-  void hold(std::size_t bit, Request request, bool valid);
-  Request release(std::size_t bit);
+  /// `other`: the request, unless it equals the cache entry.
+  void hold(std::size_t bit, std::optional<Request> other);
+  void release(std::size_t bit);
+  [[nodiscard]] Request take(std::size_t bit);
   /// The entry at `bit` goes away: what is pending there must go through rank 0.
   void forget(std::size_t bit);
-  void miss(Request request);
+  void miss(Request&& request);
   Action on_status(std::span<const std::uint64_t> reduced);
   Action after_bits();
   Action finish(std::vector<Response> responses);
+  /// Returns true if rank 0's answer is one to what this rank asked.
+  [[nodiscard]] bool answers(const Response& response, const Request& own) const;
 
   int rank_;
   int size_;
@@ -150,6 +156,7 @@ class Negotiator {
   std::vector<Held> held_;                    // [bit]
   std::vector<std::uint64_t> hit_words_;      // held and valid, one bit each
   std::vector<std::uint64_t> invalid_words_;  // held and not valid
+  std::size_t next_bit_ = 0;  // where the next submission is looked for first: a program repeats its order
   std::size_t held_count_ = 0;
   std::size_t invalid_count_ = 0;
   std::unordered_map<std::string, Uncached> uncached_;

@@ -4,7 +4,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <list>
 #include <optional>
 #include <string>
 #include <unordered_map>
@@ -16,6 +15,7 @@ namespace hvd::core {
 
 class ResponseCache {
  public:
+  static constexpr std::size_t kNoGuess = SIZE_MAX;
   enum class Lookup : std::uint8_t { kMiss, kHit, kInvalid };  ///< kInvalid: same name, other shape/type/op
 
   explicit ResponseCache(std::size_t capacity);  ///< 0 switches the cache off
@@ -26,14 +26,17 @@ class ResponseCache {
   ResponseCache& operator=(ResponseCache&&) noexcept = default;
 
   [[nodiscard]] Lookup lookup(const Request& request) const;
-  /// Bit of a cached name; nullopt on a miss.
-  [[nodiscard]] std::optional<std::size_t> bit(const std::string& name) const;
+  /// Bit of a cached name; nullopt on a miss. Looks at `guess` first, which needs no hash if it is right.
+  [[nodiscard]] std::optional<std::size_t> bit(const std::string& name, std::size_t guess = kNoGuess) const;
   [[nodiscard]] bool holds(std::size_t bit) const { return bit < slots_.size() && slots_[bit].request.has_value(); }
   /// at, touch, erase: `bit` must be in use.
   [[nodiscard]] const Request& at(std::size_t bit) const;
+  /// The rows of every rank of a cached all_gather, [rank]; empty for other operations.
+  [[nodiscard]] const std::vector<std::int64_t>& rows(std::size_t bit) const;
   /// Takes the smallest free bit, or, when full, the one that next_victim() told; most recently used
   /// afterwards. A name that is there already keeps its bit. Does nothing when the cache is off.
-  void insert(const Request& request);
+  /// all_gather: `request` is this rank's own, and `rows` are all ranks'.
+  void insert(const Request& request, std::vector<std::int64_t> rows = {});
   /// The bit whose entry an insert of a new name would evict; nullopt while there is room.
   [[nodiscard]] std::optional<std::size_t> next_victim() const;
   void touch(std::size_t bit);  ///< marks as most recently used
@@ -48,15 +51,16 @@ class ResponseCache {
  private:
   struct Slot {
     std::optional<Request> request;
-    std::list<std::size_t>::iterator use;
+    std::uint64_t used = 0;  ///< number of the touch: the smallest is the least recently used
   };
   enum class Event : std::uint8_t { kInsert = 1, kTouch, kErase };
   void record(Event event, std::uint64_t value);
 
   std::size_t capacity_;
   std::vector<Slot> slots_;
-  std::vector<std::size_t> free_;  // heap, smallest on top
-  std::list<std::size_t> order_;   // front: most recently used
+  std::vector<std::vector<std::int64_t>> rows_;  // [bit]; apart, for most entries have none
+  std::vector<std::size_t> free_;                // heap, smallest on top
+  std::uint64_t touches_ = 0;
   std::unordered_map<std::string, std::size_t> by_name_;
   std::uint64_t history_ = 0;
 };

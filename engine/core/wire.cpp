@@ -1,10 +1,17 @@
 #include "engine/core/wire.h"
 
 #include <array>
+#include <bit>
 
 #include "engine/base/error.h"
 
 namespace hvd::core {
+namespace {
+
+// The kind of a request shares its byte with what follows the shape, so that a plain all_reduce pays nothing.
+constexpr std::uint8_t kScaled = 0x40;
+
+}  // namespace
 
 void WireWriter::little_endian(std::uint64_t value, int bytes) {
   std::array<std::byte, 8> buffer{};
@@ -22,8 +29,19 @@ void WireWriter::request(const Request& value) {
   text(value.name);
   u8(static_cast<std::uint8_t>(value.dtype));
   u8(static_cast<std::uint8_t>(value.op));
-  u32(static_cast<std::uint32_t>(value.shape.size()));
-  for (const std::int64_t extent : value.shape) u64(static_cast<std::uint64_t>(extent));
+  const bool scaled = value.terms.prescale != 1 || value.terms.postscale != 1;
+  u8(static_cast<std::uint8_t>(static_cast<unsigned>(value.terms.kind) | (scaled ? kScaled : 0U)));
+  extents(value.shape);
+  if (value.terms.kind == Collective::kBroadcast) u32(static_cast<std::uint32_t>(value.terms.root));
+  if (scaled) {
+    u64(std::bit_cast<std::uint64_t>(value.terms.prescale));
+    u64(std::bit_cast<std::uint64_t>(value.terms.postscale));
+  }
+}
+
+void WireWriter::extents(std::span<const std::int64_t> values) {
+  u32(static_cast<std::uint32_t>(values.size()));
+  for (const std::int64_t value : values) u64(static_cast<std::uint64_t>(value));
 }
 
 void WireWriter::patch_u32(std::size_t position, std::uint32_t value) {
@@ -55,14 +73,27 @@ void WireReader::request(Request& out) {
   out.name = text();
   const std::uint8_t dtype = u8();
   const std::uint8_t op = u8();
-  if (dtype > static_cast<std::uint8_t>(DataType::kU8)) fail("unknown data type " + std::to_string(dtype));
-  if (op > static_cast<std::uint8_t>(ReduceOp::kMax)) fail("unknown operation " + std::to_string(op));
+  const std::uint8_t flags = u8();
+  const auto kind = static_cast<std::uint8_t>(flags & ~kScaled);
+  if (dtype >= kDataTypes) fail("unknown data type " + std::to_string(dtype));
+  if (op >= kReduceOps) fail("unknown operation " + std::to_string(op));
+  if (kind >= kCollectives) fail("unknown kind " + std::to_string(kind));
   out.dtype = static_cast<DataType>(dtype);
   out.op = static_cast<ReduceOp>(op);
-  const std::uint32_t dimensions = count(8);
-  out.shape.clear();
-  for (std::uint32_t i = 0; i < dimensions; ++i) out.shape.push_back(static_cast<std::int64_t>(u64()));
-  static_cast<void>(out.bytes());  // throws where the shape makes no sense
+  out.terms = {static_cast<Collective>(kind)};
+  extents(out.shape);
+  if (out.terms.kind == Collective::kBroadcast) out.terms.root = static_cast<std::int32_t>(u32());
+  if ((flags & kScaled) != 0) {
+    out.terms.prescale = std::bit_cast<double>(u64());
+    out.terms.postscale = std::bit_cast<double>(u64());
+  }
+  out.check();
+}
+
+void WireReader::extents(std::vector<std::int64_t>& out) {
+  const std::uint32_t values = count(8);
+  out.clear();
+  for (std::uint32_t i = 0; i < values; ++i) out.push_back(static_cast<std::int64_t>(u64()));
 }
 
 void WireReader::finish() const {

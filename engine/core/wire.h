@@ -21,6 +21,8 @@ class WireWriter {
   void u64(std::uint64_t value) { little_endian(value, 8); }
   /// Length first.
   void text(std::string_view value);
+  /// Count first, then each extent.
+  void extents(std::span<const std::int64_t> values);
   void request(const Request& value);
   /// Overwrites the u32 at byte `position`: for a count that is known only afterwards.
   void patch_u32(std::size_t position, std::uint32_t value);
@@ -44,8 +46,10 @@ class WireReader {
   std::uint32_t count(std::size_t item_bytes);
   /// Valid as long as the message.
   std::string_view text();
+  /// Into `out`, whose memory is reused. The values may be negative.
+  void extents(std::vector<std::int64_t>& out);
   /// Into `out`, whose memory is reused: rank 0 reads hundreds of thousands of these when a large world starts.
-  /// Errors: invalid_argument for an unknown type or operation, a negative extent or a size beyond 64 bits.
+  /// Errors: invalid_argument for an unknown type, operation or kind, and those of Request::check().
   void request(Request& out);
   /// Errors: invalid_argument when bytes are left.
   void finish() const;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "engine/base/error.h"
+#include "engine/comm/device_communicator.h"
 #include "engine/runtime/plan_check.h"
 
 namespace hvd {
@@ -38,12 +39,20 @@ std::unique_ptr<TraceWriter> open_trace(comm::Communicator& communicator, const 
   }
 }
 
+/// Returns true for operations whose results and scaling are made by the processor.
+bool needs_host(const core::Terms& terms) {
+  const bool host_result = terms.kind == core::Collective::kAllGather ||
+                           terms.kind == core::Collective::kReduceScatter || terms.kind == core::Collective::kAllToAll;
+  return host_result || terms.prescale != 1 || terms.postscale != 1;
+}
+
 }  // namespace
 
 Engine::Impl::Impl(std::unique_ptr<comm::Communicator> communicator, const EngineOptions& options)
     : communicator_(std::move(communicator)),
       options_(options),
       size_(communicator_->topology().size),
+      on_device_(dynamic_cast<const comm::DevicePlane*>(&communicator_->data()) != nullptr),
       library_(communicator_->library()),
       trace_(open_trace(*communicator_, options.timeline_filename)),
       schedule_(options.schedule),
@@ -92,6 +101,11 @@ void Engine::Impl::throw_if_failed() {
   throw_failure();
 }
 
+std::string Engine::Impl::flight_record() {
+  const MutexLock lock(mutex_);
+  return failure_ ? failure_->flights : std::string();
+}
+
 void Engine::Impl::observe(EngineObserver* observer) {
   execute("observe", [&] {
     observer_ = observer;
@@ -121,42 +135,94 @@ void Engine::Impl::execute(const char* what, const std::function<void()>& work) 
   if (!command.finished) throw_failure();
 }
 
-Ticket Engine::Impl::submit(core::Request request, std::byte* data) {
-  const std::size_t bytes = request.bytes();
-  if (data == nullptr && bytes > 0) {
-    throw Error(Errc::kInvalidArgument, "all_reduce_async: tensor '" + request.name + "' has no memory");
+void Engine::Impl::on_plane(const char* what,
+                            const std::function<void(comm::DataPlane& plane, Deadline deadline)>& operation) {
+  std::exception_ptr refused;
+  execute(what, [&] {
+    comm::DataPlane& plane = communicator_->data();
+    const Deadline deadline = options_.deadline.from_now();
+    try {
+      operation(plane, deadline);
+    } catch (const Error& error) {
+      if (error.code() != Errc::kInvalidArgument) throw;
+      refused = std::current_exception();  // nothing has been sent: the caller may call again
+      return;
+    }
+    plane.complete(what, deadline);
+  });
+  if (refused) std::rethrow_exception(refused);
+}
+
+namespace {
+
+[[noreturn]] void refuse(const core::Request& request, Errc code, std::string_view why) {
+  throw Error(code,
+              std::string(core::name(request.terms.kind)) + "_async: tensor '" + request.name + "'" + std::string(why));
+}
+
+}  // namespace
+
+Ticket Engine::Impl::admit(const core::Request& request, PendingTensor& tensor) {
+  throw_failure();
+  if (gradient_names_.contains(request.name)) {
+    refuse(request, Errc::kInvalidArgument, " has the name of a gradient");
   }
-  if (in_step_.load() && step_schedule_.load() == Schedule::kStatic) {
-    throw Error(Errc::kInvalidArgument, "all_reduce_async: tensor '" + request.name +
-                                            "' inside a step of the static schedule, which has no control plane");
+  tensor.ticket = tickets_.issue(request.name);
+  tensor.since = Clock::now();
+  return tensor.ticket;
+}
+
+Ticket Engine::Impl::submit(core::Request request, PendingTensor tensor) {
+  request.check();
+  if (on_device_ &&
+      (needs_host(request.terms) || (tensor.operands && request.terms.kind != core::Collective::kGroupedAllReduce))) {
+    refuse(request, Errc::kUnsupported,
+           ": on a device there are all_reduce (in place, without factors), broadcast and barrier only");
+  }
+  if (const Schedule schedule = step_schedule_.load(); in_step_.load() && by_bucket(schedule)) {
+    refuse(request, Errc::kInvalidArgument,
+           " inside a step of the " + std::string(name(schedule)) + " schedule, which has no control plane");
   }
   Ticket ticket = 0;
+  if (!solo()) {
+    {
+      const MutexLock lock(mutex_);
+      ticket = admit(request, tensor);
+      queue_.push({std::move(request), std::move(tensor)});
+    }
+    ring();
+    return ticket;
+  }
   {
     const MutexLock lock(mutex_);
-    throw_failure();
-    if (gradient_names_.count(request.name) > 0) {
-      throw Error(Errc::kInvalidArgument, "all_reduce_async: '" + request.name + "' is the name of a gradient");
-    }
-    ticket = tickets_.issue(request.name);
-    if (solo()) {
-      tickets_.finish(ticket, {});
-      return ticket;
-    }
-    queue_.push({std::move(request), {data, bytes, PendingTensor::kNoGradient, ticket, Clock::now()}});
+    ticket = admit(request, tensor);
   }
-  ring();
+  const MutexLock lock(solo_mutex_);
+  guard([&] {
+    negotiated_.submit(request, std::move(tensor));
+    run_cycle();
+  });
   return ticket;
 }
 
-void Engine::Impl::wait(Ticket ticket) {
-  std::string error;
+Output Engine::Impl::take_output(Ticket ticket) {
+  TicketTable::Outcome outcome;
   {
     const MutexLock lock(mutex_);
     while (!tickets_.finished(ticket) && !failure_) done_.wait(mutex_);
     throw_failure();
-    error = tickets_.take(ticket);
+    outcome = tickets_.take(ticket);
   }
-  if (!error.empty()) throw Error(Errc::kMismatch, error);
+  if (!outcome.error.empty()) throw Error(Errc::kMismatch, outcome.error);
+  return std::move(outcome.output);
+}
+
+std::optional<Error> Engine::Impl::error_of(Ticket ticket) {
+  const MutexLock lock(mutex_);
+  const TicketTable::Outcome* const outcome = tickets_.outcome(ticket);
+  if (failure_) return Error(failure_->code, failure_->text);
+  if (outcome == nullptr || outcome->error.empty()) return std::nullopt;
+  return Error(Errc::kMismatch, outcome->error);
 }
 
 bool Engine::Impl::done(Ticket ticket) {
@@ -199,6 +265,14 @@ void Engine::Impl::set_buckets(const core::BucketOptions& buckets) {
   if (gradients_.empty()) throw Error(Errc::kInvalidArgument, "set_buckets: call set_gradients() first");
   if (in_step_.load()) throw Error(Errc::kInvalidArgument, "set_buckets inside a step");
   adopt(core::plan_buckets(gradients_, plan_.dtype, plan_.op, buckets), gradients_);
+}
+
+void Engine::Impl::set_negotiation(const core::FusionOptions& fusion, std::chrono::microseconds cycle_time) {
+  execute("set_negotiation", [&] {
+    options_.negotiation.fusion = fusion;
+    options_.cycle_time = cycle_time;
+    negotiated_.set_fusion(fusion);
+  });
 }
 
 void Engine::Impl::adopt(core::BucketPlan plan, const std::vector<core::GradientInfo>& gradients) {

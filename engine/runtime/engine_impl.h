@@ -46,12 +46,17 @@ class Engine::Impl {
   /// Runs `work` where the Communicator may be used, after all tickets in flight, and waits for it.
   /// Errors: those of `work`, which fail the engine; invalid_argument inside a step.
   void execute(const char* what, const std::function<void()>& work);
-  Ticket submit(core::Request request, std::byte* data);
-  void wait(Ticket ticket);
+  /// The same for one operation of the data plane, until it is complete.
+  void on_plane(const char* what, const std::function<void(comm::DataPlane& plane, Deadline deadline)>& operation);
+  /// `tensor` says where the memory is, which is checked already; ticket and time are filled in.
+  Ticket submit(core::Request request, PendingTensor tensor);
+  Output take_output(Ticket ticket);
+  std::optional<Error> error_of(Ticket ticket);
   bool done(Ticket ticket);
   std::span<std::byte> allocate(std::size_t bytes);
   void set_gradients(std::vector<core::GradientInfo> gradients, std::byte* arena, DataType dtype, ReduceOp op);
   void set_buckets(const core::BucketOptions& buckets);
+  void set_negotiation(const core::FusionOptions& fusion, std::chrono::microseconds cycle_time);
   void begin_step();
   void gradient_ready(std::size_t index);
   StepReport finish_step();
@@ -60,12 +65,19 @@ class Engine::Impl {
   core::CycleStats cycle_stats();
   void close_trace();
   void throw_if_failed();
+  std::string flight_record();
   void observe(EngineObserver* observer);
+  /// Rank `rank`'s part of a bucket under the sharded schedule, from the bucket's start.
+  [[nodiscard]] comm::Range share(const core::Bucket& bucket, int rank) const;
+  // On the thread.
+  void gather_shares(std::byte* data, DataType dtype);
+  void reduce_shares(const core::Bucket& bucket);
   [[nodiscard]] bool solo() const noexcept { return size_ == 1; }
 
   const std::unique_ptr<comm::Communicator> communicator_;
   EngineOptions options_;  // `deadline` is the thread's
   const int size_;
+  const bool on_device_;
   const std::string library_;
   std::unique_ptr<TraceWriter> trace_;  // null: no trace
 
@@ -84,6 +96,7 @@ class Engine::Impl {
   struct Failure {
     Errc code;
     std::string text;
+    std::string flights = {};  ///< flight record, where a peer was lost
   };
   /// Of a rank that ended the run on its own account; its peers need not ask who is to blame.
   static constexpr std::string_view kGaveUp = " gave up: ";
@@ -92,10 +105,14 @@ class Engine::Impl {
 
   // -- the thread's side (engine_thread.cpp) -------------------------------------------------------------
   void run() noexcept;
+  /// Runs `body`; what it throws is the engine's failure.
+  void guard(const std::function<void()>& body) noexcept;
   void loop();
   void collect();
   void run_cycle();
   void reduce_bucket(std::size_t bucket);
+  /// Elements per rank of a bucket, [rank].
+  [[nodiscard]] std::vector<std::size_t> share_counts(const core::Bucket& bucket) const;
   bool run_command();
   void complete_step();
   /// Until there is work or `until` has passed; returns whether there is work.
@@ -105,6 +122,7 @@ class Engine::Impl {
   bool finished_for_good();
   void idle();
   void fail(Errc code, std::string text) noexcept;
+  void warn_of_stall(const comm::StalledWait& stalled);
   std::string investigate(Errc& code, const std::string& text);
   std::string status() const;
   std::string here() const;
@@ -114,6 +132,8 @@ class Engine::Impl {
   void adopt(core::BucketPlan plan, const std::vector<core::GradientInfo>& gradients);
   void ring() noexcept;
   void throw_failure() HVD_REQUIRES(mutex_);
+  /// Issues and stamps a ticket. Errors: invalid_argument for a gradient's name; the engine's failure.
+  Ticket admit(const core::Request& request, PendingTensor& tensor) HVD_REQUIRES(mutex_);
 
   Mutex mutex_;
   CondVar work_;  // the thread waits

@@ -17,14 +17,29 @@ constexpr std::chrono::milliseconds kAnswerInterval{1000};
 constexpr std::chrono::milliseconds kLookInterval{20};
 /// A little longer than the interval at which an idle peer looks.
 constexpr std::chrono::milliseconds kRollCallPatience{1250};
+/// Elements: no cache line has two owners.
+constexpr std::size_t kShareAlign = 64;
+
+bool lost_peer(Errc code) { return code == Errc::kTimeout || code == Errc::kPeerLost; }
 
 }  // namespace
 
 void Engine::Impl::run() noexcept {
   pthread_setname_np(pthread_self(), "hvd-engine");
-  try {
+  comm::ControlPlane& control = communicator_->control();
+  guard([&] {
+    if (options_.warn && communicator_->topology().rank < 2) {
+      control.on_stall([this](const comm::StalledWait& stalled) { warn_of_stall(stalled); });
+    }
     if (trace_) trace_->set_clock(estimate_clock_offset(*communicator_, options_.deadline));
     loop();
+  });
+  control.on_stall({});  // a borrowed communicator outlives this engine
+}
+
+void Engine::Impl::guard(const std::function<void()>& body) noexcept {
+  try {
+    body();
   } catch (const Error& error) {
     fail(error.code(), error.what());
   } catch (const std::bad_alloc&) {
@@ -58,7 +73,7 @@ void Engine::Impl::collect() {
     queue_.take_up_to_command(taken_);
   }
   for (WorkQueue::Submission& submission : taken_.submissions) {
-    negotiated_.submit(std::move(submission.request), submission.tensor);
+    negotiated_.submit(submission.request, std::move(submission.tensor));
   }
   taken_.submissions.clear();
   if (taken_.step != Schedule::kNone) active_ = std::exchange(taken_.step, Schedule::kNone);
@@ -67,7 +82,8 @@ void Engine::Impl::collect() {
   const std::size_t element = size_of(plan_.dtype);
   marks_.take([&](std::size_t gradient) {
     const core::GradientInfo& info = gradients_[gradient];
-    negotiated_.submit(requests_[gradient], {arena_ + info.offset * element, info.count * element, gradient, 0, now});
+    negotiated_.submit(requests_[gradient],
+                       {arena_ + info.offset * element, info.count * element, gradient, 0, now, nullptr});
   });
 }
 
@@ -75,14 +91,14 @@ void Engine::Impl::run_cycle() {
   bool tickets = false;
   const bool in_step = active_ == Schedule::kNegotiated;
   const bool moved =
-      negotiated_.cycle(in_step ? report_ : no_step_, [&](const PendingTensor& tensor, const std::string& error) {
+      negotiated_.cycle(in_step ? report_ : no_step_, [&](PendingTensor& tensor, const std::string& error) {
         if (tensor.gradient != PendingTensor::kNoGradient) {
           if (!error.empty()) throw Error(Errc::kMismatch, error);
           --left_;
           return;
         }
         const MutexLock lock(mutex_);
-        tickets_.finish(tensor.ticket, error);
+        tickets_.finish(tensor.ticket, {error, tensor.operands ? std::move(tensor.operands->output) : Output{}});
         tickets = true;
       });
   {
@@ -98,12 +114,43 @@ void Engine::Impl::run_cycle() {
   if (in_step && left_ == 0) complete_step();
 }
 
+comm::Range Engine::Impl::share(const core::Bucket& bucket, int rank) const {
+  return comm::share_of(bucket.count, static_cast<std::size_t>(size_), static_cast<std::size_t>(rank), kShareAlign);
+}
+
+std::vector<std::size_t> Engine::Impl::share_counts(const core::Bucket& bucket) const {
+  std::vector<std::size_t> counts;
+  counts.reserve(static_cast<std::size_t>(size_));
+  for (int rank = 0; rank < size_; ++rank) counts.push_back(share(bucket, rank).count);
+  return counts;
+}
+
+void Engine::Impl::gather_shares(std::byte* data, DataType dtype) {
+  const int rank = communicator_->topology().rank;
+  for (const core::Bucket& bucket : plan_.buckets) {
+    std::byte* const all = data + bucket.offset * size_of(dtype);
+    communicator_->data().all_gather(all, all + share(bucket, rank).begin * size_of(dtype), share_counts(bucket), dtype,
+                                     options_.deadline.from_now());
+  }
+}
+
+void Engine::Impl::reduce_shares(const core::Bucket& bucket) {
+  std::byte* const data = arena_ + bucket.offset * size_of(plan_.dtype);
+  std::byte* const mine = data + share(bucket, communicator_->topology().rank).begin * size_of(plan_.dtype);
+  communicator_->data().reduce_scatter(mine, data, share_counts(bucket), plan_.dtype, plan_.op,
+                                       options_.deadline.from_now());
+}
+
 void Engine::Impl::reduce_bucket(std::size_t bucket) {
   const core::Bucket& range = plan_.buckets[bucket];
   const std::size_t element = size_of(plan_.dtype);
   const auto begin = Clock::now();
-  communicator_->data().all_reduce(arena_ + range.offset * element, range.count, plan_.dtype, plan_.op,
-                                   options_.deadline.from_now());
+  if (active_ == Schedule::kSharded) {
+    reduce_shares(range);
+  } else {
+    communicator_->data().all_reduce(arena_ + range.offset * element, range.count, plan_.dtype, plan_.op,
+                                     options_.deadline.from_now());
+  }
   const auto end = Clock::now();
   report_.reduce += end - begin;
   report_.batches += 1;
@@ -183,10 +230,12 @@ bool Engine::Impl::has_work(WakeFor what) {
 }
 
 bool Engine::Impl::next_bucket_ready() const noexcept {
-  return active_ == Schedule::kStatic && marks_.ready(next_bucket_.load());
+  return by_bucket(active_) && marks_.ready(next_bucket_.load());
 }
 
 void Engine::Impl::fail(Errc code, std::string text) noexcept {
+  std::string flights;
+  std::string told;  // to the peers, where it is not `text`
   try {
     {
       // A wait that this rank's own abort() ended ends with what that said.
@@ -197,25 +246,42 @@ void Engine::Impl::fail(Errc code, std::string text) noexcept {
       }
     }
     text = investigate(code, text);
+    if (lost_peer(code) && text.find(kGaveUp) == std::string::npos) flights = communicator_->flight_record();
+    // What went wrong on this rank alone does not name the rank.
+    if (!lost_peer(code) && text.find(kGaveUp) == std::string::npos) told = here() + std::string(kGaveUp) + text;
   } catch (...) {  // the roll call failed too: tell what is known
     text += kBlameMark;
     text += "it failed";
   }
   // Of a mismatch all ranks know, by the same words.
-  if (code != Errc::kMismatch) communicator_->control().abort(text);
+  if (code != Errc::kMismatch) communicator_->control().abort(told.empty() ? text : told);
   {
     const MutexLock lock(mutex_);
-    failure_ = Failure{code, text};
+    failure_ = Failure{code, text, std::move(flights)};
     failed_.store(true);
   }
   done_.notify_all();
   if (observer_ != nullptr) observer_->failed(Error(code, text));
 }
 
+/// Inside the wait that takes so long; the roll call is over at once where all ranks answer.
+void Engine::Impl::warn_of_stall(const comm::StalledWait& stalled) {
+  const comm::Topology& where = communicator_->topology();
+  const auto answers = communicator_->control().roll_call(status(), kRollCallPatience);
+  if (where.rank > 0 && answers.front()) {
+    // Rank 0 tells of it, unless it is silent, or works while this rank waits.
+    const auto root = RankStatus::parse(*answers.front());
+    if (!root || root->waits) return;
+  }
+  const auto seconds = std::chrono::ceil<std::chrono::seconds>(stalled.deadline.remaining()).count();
+  options_.warn(stalled.text + find_blame(where.rank, answers, where.hosts).text + "; this rank gives up in " +
+                std::to_string(seconds) + " s (" + stalled.deadline.set_by() + ")");
+}
+
 /// Adds who is to blame, where a peer was waited for in vain and nobody has said it yet.
 std::string Engine::Impl::investigate(Errc& code, const std::string& text) {
-  const bool peer = code == Errc::kTimeout || code == Errc::kPeerLost;
-  if (!peer || text.find(kBlameMark) != std::string::npos || text.find(kGaveUp) != std::string::npos) return text;
+  if (!lost_peer(code) || text.find(kBlameMark) != std::string::npos || text.find(kGaveUp) != std::string::npos)
+    return text;
   const comm::Topology& where = communicator_->topology();
   const Blame blame =
       find_blame(where.rank, communicator_->control().roll_call(status(), kRollCallPatience), where.hosts);
@@ -243,7 +309,7 @@ std::string Engine::Impl::status() const {
     status.activity += its->activity;
     return status.to_text();
   }
-  if (active_ == Schedule::kStatic) {
+  if (by_bucket(active_)) {
     const std::size_t bucket = next_bucket_.load();
     const core::Bucket& range = plan_.buckets[bucket];
     const std::size_t missing = marks_.first_missing(range.first, range.last);

@@ -40,7 +40,9 @@ void FusionBuffer::reserve(std::size_t bytes, std::size_t limit_bytes, comm::Dat
 
 std::byte* FusionBuffer::pack(std::span<const Piece> pieces, comm::DataPlane& data) {
   std::byte* const base = memory_->bytes().data();
-  for (const Piece& piece : pieces) data.copy(base + piece.offset, piece.data, piece.bytes);
+  for (const Piece& piece : pieces) {
+    data.copy(base + piece.offset, piece.from == nullptr ? piece.data : piece.from, piece.bytes);
+  }
   return base;
 }
 

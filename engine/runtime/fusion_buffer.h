@@ -16,12 +16,13 @@ struct Piece {
   std::byte* data = nullptr;
   std::size_t bytes = 0;
   std::size_t offset = 0;
+  const std::byte* from = nullptr;  ///< null: the operand is `data`; else the operand is here and the result goes there
 };
 
 /// Fills in the offsets, each a multiple of `align_bytes` (0 and 1: packed). Returns the bytes in use.
 std::size_t lay_out(std::span<Piece> pieces, std::size_t align_bytes) noexcept;
 
-/// Whether the tensors already lie as lay_out() wants them, with nothing between them: then the batch is
+/// Returns true if the results lie as lay_out() wants them, with nothing between them: then the batch is
 /// reduced where it is.
 bool in_place(std::span<const Piece> pieces) noexcept;
 

@@ -7,6 +7,7 @@
 
 #include "engine/base/assert.h"
 #include "engine/base/error.h"
+#include "engine/runtime/operations.h"
 #include "engine/runtime/trace.h"
 
 namespace hvd {
@@ -16,6 +17,9 @@ namespace {
 /// least this long: copying so much in and out costs more than the latency of one more reduction (10 us
 /// against some 20 us at 10 GB/s). Shorter runs are packed.
 constexpr std::size_t kWorthItsOwnReduction = std::size_t{128} << 10;
+
+/// A stall is told of after this part of the deadline, as in waits of the planes.
+constexpr int kStallShare = 4;
 
 std::size_t runs_of(const std::vector<PendingTensor>& sorted) {
   std::size_t runs = 1;
@@ -37,10 +41,10 @@ NegotiatedSchedule::NegotiatedSchedule(comm::Communicator& communicator, const E
       trace_(trace),
       negotiator_(communicator.topology().rank, communicator.topology().size, options.negotiation) {}
 
-void NegotiatedSchedule::submit(core::Request request, const PendingTensor& tensor) {
-  const bool fresh = tensors_.emplace(request.name, tensor).second;
+void NegotiatedSchedule::submit(const core::Request& request, PendingTensor tensor) {
+  const bool fresh = tensors_.emplace(request.name, std::move(tensor)).second;
   HVD_ASSERT(fresh);  // the callers' side refuses a second one
-  negotiator_.submit(std::move(request));
+  negotiator_.submit(request);
 }
 
 bool NegotiatedSchedule::cycle(StepReport& report, const Finished& finished) {
@@ -50,7 +54,7 @@ bool NegotiatedSchedule::cycle(StepReport& report, const Finished& finished) {
   report.control += end - begin;
   if (trace_ != nullptr) trace_->add(TraceTrack::kEngine, "negotiate", begin, end);
   for (const core::Batch& batch : done.batches) execute(batch, report, finished);
-  if (done.batches.empty()) give_up_on_stalled();
+  if (done.batches.empty()) look_for_stalled();
   return !done.batches.empty();
 }
 
@@ -77,7 +81,7 @@ void NegotiatedSchedule::execute(const core::Batch& batch, StepReport& report, c
   for (const std::string& tensor : batch.names) {
     const auto found = tensors_.find(tensor);
     HVD_ASSERT(found != tensors_.end());
-    members_.push_back(found->second);
+    members_.push_back(std::move(found->second));
     tensors_.erase(found);
   }
   if (batch.error.empty()) {
@@ -89,12 +93,16 @@ void NegotiatedSchedule::execute(const core::Batch& batch, StepReport& report, c
         if (tensor.gradient != PendingTensor::kNoGradient) gate_(tensor.gradient);
       }
     }
-    gradients ? reduce_gradients(batch, report) : reduce_fused(batch, report);
+    if (batch.terms.kind != core::Collective::kAllReduce && batch.terms.kind != core::Collective::kGroupedAllReduce) {
+      perform(batch, members_.front(), report);
+    } else {
+      gradients ? reduce_gradients(batch, report) : reduce_fused(batch, report);
+    }
     if (!gradients) communicator_.data().complete("tensors with tickets", options_.deadline.from_now());
     report.batches += 1;
     report.bytes += batch.bytes;
   }
-  for (const PendingTensor& tensor : members_) finished(tensor, batch.error);
+  for (PendingTensor& tensor : members_) finished(tensor, batch.error);
 }
 
 /// The ranks compared their gradient lists at start, so that what is decided here from gradient indices
@@ -129,13 +137,22 @@ void NegotiatedSchedule::reduce_gradients(const core::Batch& batch, StepReport& 
 
 void NegotiatedSchedule::reduce_fused(const core::Batch& batch, StepReport& report) {
   pieces_.clear();
-  for (const PendingTensor& tensor : members_) pieces_.push_back({tensor.data, tensor.bytes, 0});
+  for (const PendingTensor& tensor : members_) {
+    if (tensor.operands == nullptr) {
+      pieces_.push_back({tensor.data, tensor.bytes});
+    } else {
+      pieces_.insert(pieces_.end(), tensor.operands->pieces.begin(), tensor.operands->pieces.end());
+    }
+  }
   const std::size_t bytes = lay_out(pieces_, options_.negotiation.fusion.align_bytes);
   if (pieces_.size() > 1) {  // also where this rank's own tensors lie in place already: growing is collective
     buffer_.reserve(bytes, options_.negotiation.fusion.threshold_bytes, communicator_.data(),
                     options_.deadline.from_now());
   }
   if (in_place(pieces_)) {
+    for (const Piece& piece : pieces_) {
+      if (piece.from != nullptr) communicator_.data().copy(piece.data, piece.from, piece.bytes);
+    }
     reduce(batch, pieces_.front().data, bytes, report);
     return;
   }
@@ -157,35 +174,72 @@ void NegotiatedSchedule::reduce(const core::Batch& batch, std::byte* data, std::
   const std::size_t count = bytes / size_of(batch.dtype);
   if (count == 0) return;  // tensors without elements
   const auto begin = Clock::now();
+  scale(data, count, batch.dtype, batch.terms.prescale);
   communicator_.data().all_reduce(data, count, batch.dtype, batch.op, options_.deadline.from_now());
+  scale(data, count, batch.dtype, batch.terms.postscale);
   const auto end = Clock::now();
   report.reduce += end - begin;
   if (trace_ != nullptr) trace_->add_reduce(title(batch), begin, end, bytes, batch.names.size());
 }
 
-/// A tensor that some rank never submits would be negotiated for ever: each cycle succeeds, and moves nothing.
-void NegotiatedSchedule::give_up_on_stalled() const {
-  const std::string* oldest = nullptr;
-  Clock::time_point since = Clock::now() - options_.deadline.timeout;
-  for (const auto& [tensor, pending] : tensors_) {
-    if (pending.since > since) continue;
-    oldest = &tensor;
-    since = pending.since;
+void NegotiatedSchedule::perform(const core::Batch& batch, PendingTensor& tensor, StepReport& report) {
+  const auto begin = Clock::now();
+  comm::DataPlane& plane = communicator_.data();
+  const Deadline deadline = options_.deadline.from_now();
+  switch (batch.terms.kind) {
+    case core::Collective::kBroadcast: plane.broadcast(tensor.data, tensor.bytes, batch.terms.root, deadline); break;
+    case core::Collective::kAllGather: gather_rows(plane, batch, *tensor.operands, deadline); break;
+    case core::Collective::kReduceScatter:
+      reduce_scatter_rows(plane, communicator_.topology(), batch, *tensor.operands, deadline);
+      break;
+    case core::Collective::kAllToAll: exchange_rows(plane, batch, *tensor.operands, deadline); break;
+    case core::Collective::kBarrier:    // all ranks have agreed: that was it
+    case core::Collective::kAllReduce:  // execute() takes the other two itself
+    case core::Collective::kGroupedAllReduce: break;
   }
-  if (oldest == nullptr) return;
+  const auto end = Clock::now();
+  report.reduce += end - begin;
+  if (trace_ != nullptr) trace_->add_reduce(title(batch), begin, end, batch.bytes, 1);
+}
+
+/// A tensor that some rank never submits would be negotiated for ever: each cycle succeeds, and moves nothing.
+void NegotiatedSchedule::look_for_stalled() {
+  const auto oldest = std::min_element(tensors_.begin(), tensors_.end(),
+                                       [](const auto& a, const auto& b) { return a.second.since < b.second.since; });
+  if (oldest == tensors_.end()) return;
+  const auto& [tensor, pending] = *oldest;
+  const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - pending.since);
+  const std::chrono::milliseconds patience = options_.deadline.timeout;
+  bool known = false;
+  if (waited >= patience) {
+    const std::string text = stall_text(tensor, patience, known);
+    throw Error(Errc::kTimeout, text + "; see what holds it up, or raise " + options_.deadline.set_by);
+  }
+  if (waited < patience / kStallShare) return;
+  if (std::exchange(surfaced_, pending.since) != pending.since) return negotiator_.surface_pending();
+  if (warned_ == pending.since || !options_.warn) return;
+  const std::string text = stall_text(tensor, waited, known);
+  if (!known) return;
+  warned_ = pending.since;
+  options_.warn(text + "; this rank gives up in " + std::to_string((patience - waited).count()) + " ms (" +
+                options_.deadline.set_by + ")");
+}
+
+std::string NegotiatedSchedule::stall_text(const std::string& tensor, std::chrono::milliseconds within,
+                                           bool& known) const {
   const auto& topology = communicator_.topology();
-  std::string text = "tensor '" + *oldest + "' was submitted by rank " + std::to_string(topology.rank) +
-                     " but not by every rank within " + std::to_string(options_.deadline.timeout.count()) + " ms (" +
-                     options_.deadline.set_by + ")";
+  std::string text = "tensor '" + tensor + "' was submitted by rank " + std::to_string(topology.rank) +
+                     " but not by every rank within " + std::to_string(within.count()) + " ms";
   for (const core::Stall& stall : negotiator_.stalls()) {
-    if (stall.name != *oldest) continue;
+    if (stall.name != tensor) continue;
+    known = true;
     for (std::size_t i = 0; i < stall.missing_ranks.size(); ++i) {
       const int missing = stall.missing_ranks[i];
       text += (i == 0 ? "; missing: rank " : ", rank ") + std::to_string(missing) + " (host " +
               topology.hosts.at(static_cast<std::size_t>(missing)) + ")";
     }
   }
-  throw Error(Errc::kTimeout, text);
+  return text;
 }
 
 }  // namespace hvd

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -17,10 +18,20 @@
 #include "engine/core/negotiator.h"
 #include "engine/runtime/engine.h"
 #include "engine/runtime/fusion_buffer.h"
+#include "engine/runtime/tickets.h"
 
 namespace hvd {
 
 class TraceWriter;
+
+/// Operands and results of what is not one tensor in place.
+struct Operands {
+  std::vector<Piece> pieces;             ///< all_reduce: a group, or one tensor out of place
+  const std::byte* data = nullptr;       ///< what all_gather, reduce_scatter and all_to_all read
+  std::vector<std::int64_t> shape;       ///< of `data`
+  std::vector<std::int64_t> split_rows;  ///< all_to_all: rows for each rank
+  Output output;
+};
 
 /// Where a submitted tensor lies, and who waits for it: a ticket, or the step (gradient).
 struct PendingTensor {
@@ -31,12 +42,13 @@ struct PendingTensor {
   std::size_t gradient = kNoGradient;
   Ticket ticket = 0;
   Clock::time_point since;
+  std::unique_ptr<Operands> operands;  ///< null: one tensor in place, at `data`
 };
 
 class NegotiatedSchedule {
  public:
-  /// Called for every tensor that left the schedule; `error` is empty when it was reduced.
-  using Finished = std::function<void(const PendingTensor& tensor, const std::string& error)>;
+  /// Called for every tensor that left the schedule; `error` is empty when its operation was done.
+  using Finished = std::function<void(PendingTensor& tensor, const std::string& error)>;
 
   NegotiatedSchedule(comm::Communicator& communicator, const EngineOptions& options, TraceWriter* trace);
 
@@ -45,7 +57,9 @@ class NegotiatedSchedule {
   using Gate = std::function<void(std::size_t gradient)>;
   void set_gate(Gate gate) { gate_ = std::move(gate); }
 
-  void submit(core::Request request, const PendingTensor& tensor);
+  /// With nothing pending, on all ranks alike.
+  void set_fusion(const core::FusionOptions& fusion) { negotiator_.set_fusion(fusion); }
+  void submit(const core::Request& request, PendingTensor tensor);
   [[nodiscard]] bool pending() const { return negotiator_.has_pending(); }
   /// One negotiation and the batches that it agreed upon; adds to `report`. Returns whether a tensor left.
   /// Errors: those of the planes; timeout when a tensor has been waiting for a rank beyond the deadline.
@@ -57,14 +71,19 @@ class NegotiatedSchedule {
   void execute(const core::Batch& batch, StepReport& report, const Finished& finished);
   void reduce_gradients(const core::Batch& batch, StepReport& report);
   void reduce_fused(const core::Batch& batch, StepReport& report);
+  void perform(const core::Batch& batch, PendingTensor& tensor, StepReport& report);
   void reduce(const core::Batch& batch, std::byte* data, std::size_t bytes, StepReport& report);
-  void give_up_on_stalled() const;
+  void look_for_stalled();
+  /// "tensor 'conv1' was submitted by rank 0 but not by every rank within 15000 ms; missing: rank 1 (host b)". Rank 0
+  /// knows who is missing; `known` tells whether it has heard.
+  std::string stall_text(const std::string& tensor, std::chrono::milliseconds within, bool& known) const;
 
   comm::Communicator& communicator_;
   const EngineOptions& options_;
   TraceWriter* trace_;
   Gate gate_;
   core::Negotiator negotiator_;
+  Clock::time_point surfaced_, warned_;  ///< PendingTensor::since of the last tensor that stalled
   FusionBuffer buffer_;
   std::unordered_map<std::string, PendingTensor> tensors_;
   std::vector<PendingTensor> members_;  // of the batch at hand; kept to save allocations

@@ -10,34 +10,41 @@ namespace hvd {
 std::uint64_t TicketTable::issue(std::string_view name) {
   if (!in_flight_.emplace(name).second) {
     throw Error(Errc::kInvalidArgument,
-                "all_reduce_async: tensor '" + std::string(name) + "' is still in flight; wait for its ticket first");
+                "tensor '" + std::string(name) + "' is still in flight; wait for its ticket first");
   }
   entries_.emplace(++last_, Entry{std::string(name), std::nullopt});
   return last_;
 }
 
-void TicketTable::finish(std::uint64_t ticket, const std::string& error) {
+void TicketTable::finish(std::uint64_t ticket, Outcome outcome) {
   const auto entry = entries_.find(ticket);
   HVD_ASSERT(entry != entries_.end() && !entry->second.outcome);
   in_flight_.erase(entry->second.name);
-  entry->second.outcome = error;
+  entry->second.outcome = std::move(outcome);
 }
 
-bool TicketTable::finished(std::uint64_t ticket) const {
+const TicketTable::Entry& TicketTable::at(std::uint64_t ticket) const {
   const auto entry = entries_.find(ticket);
   if (entry == entries_.end()) {
     throw Error(Errc::kInvalidArgument,
                 "ticket " + std::to_string(ticket) + " was never issued or has been waited for already");
   }
-  return entry->second.outcome.has_value();
+  return entry->second;
 }
 
-std::string TicketTable::take(std::uint64_t ticket) {
+bool TicketTable::finished(std::uint64_t ticket) const { return at(ticket).outcome.has_value(); }
+
+const TicketTable::Outcome* TicketTable::outcome(std::uint64_t ticket) const {
+  const auto& outcome = at(ticket).outcome;
+  return outcome ? &*outcome : nullptr;
+}
+
+TicketTable::Outcome TicketTable::take(std::uint64_t ticket) {
   const auto entry = entries_.find(ticket);
   HVD_ASSERT(entry != entries_.end() && entry->second.outcome);
-  std::string error = std::move(*entry->second.outcome);
+  Outcome outcome = std::move(*entry->second.outcome);
   entries_.erase(entry);
-  return error;
+  return outcome;
 }
 
 }  // namespace hvd

@@ -1,4 +1,4 @@
-// Outstanding all_reduce_async() calls: which are finished, and how. Not synchronised: the owner guards it.
+// Outstanding *_async() calls: which are finished, and how. Not synchronised: the owner guards it.
 #pragma once
 
 #include <cstdint>
@@ -8,25 +8,34 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "engine/runtime/engine.h"
+
 namespace hvd {
 
 class TicketTable {
  public:
+  struct Outcome {
+    std::string error;  ///< empty: done
+    Output output;
+  };
   /// Errors: invalid_argument if a tensor of that name is in flight.
   std::uint64_t issue(std::string_view name);
-  /// `error` empty: reduced.
-  void finish(std::uint64_t ticket, const std::string& error);
+  void finish(std::uint64_t ticket, Outcome outcome);
   /// Errors: invalid_argument for a ticket that was never issued or already waited for.
   [[nodiscard]] bool finished(std::uint64_t ticket) const;
-  /// Forgets a finished ticket and returns its error.
-  std::string take(std::uint64_t ticket);
+  /// Null unless the ticket is finished. Errors: those of finished().
+  [[nodiscard]] const Outcome* outcome(std::uint64_t ticket) const;
+  /// Forgets a finished ticket and returns how it ended.
+  Outcome take(std::uint64_t ticket);
   [[nodiscard]] bool idle() const noexcept { return in_flight_.empty(); }
 
  private:
   struct Entry {
     std::string name;
-    std::optional<std::string> outcome;
+    std::optional<Outcome> outcome;
   };
+  [[nodiscard]] const Entry& at(std::uint64_t ticket) const;
+
   std::uint64_t last_ = 0;
   std::unordered_map<std::uint64_t, Entry> entries_;
   std::unordered_set<std::string> in_flight_;

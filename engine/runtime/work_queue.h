@@ -17,7 +17,7 @@ namespace hvd {
 
 class WorkQueue {
  public:
-  /// One all_reduce_async().
+  /// One *_async().
   struct Submission {
     core::Request request;
     PendingTensor tensor;

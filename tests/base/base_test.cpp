@@ -1,4 +1,6 @@
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <array>
 #include <bit>
@@ -6,6 +8,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
+#include <filesystem>
 #include <limits>
 #include <random>
 #include <set>
@@ -20,6 +23,7 @@
 #include "engine/base/assert.h"
 #include "engine/base/deadline.h"
 #include "engine/base/error.h"
+#include "engine/base/files.h"
 #include "engine/base/hash.h"
 #include "engine/base/json.h"
 #include "engine/base/mutex.h"
@@ -322,6 +326,32 @@ TEST(CondVar, WaitUntilReturnsAtTheDeadlineAndOnNotification) {
     EXPECT_TRUE(ready);
   }
   other.join();
+}
+
+// -- files ---------------------------------------------------------------------------------------------
+
+TEST(Files, NothingButAFileIsReplaced) {
+  namespace fs = std::filesystem;
+  const fs::path folder = fs::temp_directory_path() / ("hvd_files_" + std::to_string(::getpid()));
+  fs::create_directory(folder);
+  const std::string pipe = folder / "pipe", link = folder / "link", file = folder / "file";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  fs::create_symlink(pipe, link);
+  for (const std::string& path : {pipe, link, folder.string()}) {
+    try {
+      replace_file(path, "text");
+      ADD_FAILURE() << path << " was replaced";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), Errc::kIo);
+      EXPECT_NE(std::string(error.what()).find("; give a file's name"), std::string::npos) << error.what();
+    }
+  }
+  EXPECT_TRUE(fs::is_fifo(pipe));
+  EXPECT_TRUE(fs::is_symlink(link));
+  for (const char* const text : {"first", "again"}) replace_file(file, text);
+  EXPECT_EQ(fs::file_size(file), 5U);
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder), {}), 3) << "nothing is left beside the file";
+  fs::remove_all(folder);
 }
 
 }  // namespace

@@ -6,16 +6,16 @@
 #include <string>
 
 #include "engine/comm/communicator.h"
+#include "tests/comm/guarded_buffer.h"
 
 namespace hvd::test {
-
-enum class Memory : std::uint8_t { kPlain, kRegistered };
 
 struct AllReduceCase {
   std::size_t count;
   DataType dtype;
   ReduceOp op;
   Memory memory;
+  bool out_of_place = false;
   [[nodiscard]] std::string text() const;
 };
 
@@ -23,7 +23,7 @@ struct AllReduceCase {
 /// precision; also that all ranks and both runs have the same bits, and that nothing beyond `count` changed.
 std::string check_all_reduce(comm::Communicator& communicator, const AllReduceCase& one);
 
-/// Every type and operation over awkward counts, plain and registered.
+/// Every type and operation over awkward counts, plain and registered, in place and out of place.
 std::string check_all_reduce_matrix(comm::Communicator& communicator, bool large);
 
 /// Barrier, bits, gather (unequal lengths, longer than a slot) and broadcasts from every root.

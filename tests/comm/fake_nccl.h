@@ -3,7 +3,8 @@
 // may be in progress for a while and is enqueued only then, peers' faults show in state(), and destroying a
 // communicator that a graph still holds is an error (the real one hangs). Aborting one ends its collectives at once but
 // returns only when no graph holds it, as commDestroySync() of NCCL 2.18 to 2.30 does. A collective in a graph must
-// come from the same capture on all ranks.
+// come from the same capture on all ranks. Messages move when both ends are there: those of one group side by side,
+// others one after another, so that a send without its receive holds up the stream for ever.
 #pragma once
 
 #include <atomic>
@@ -56,6 +57,8 @@ class FakeNcclHub {
   [[nodiscard]] FakeWorld& world() noexcept { return world_; }
 
   struct Round;
+  struct End;
+  struct Lane;
   struct Group;
 
   void note(std::string what);
@@ -90,15 +93,17 @@ class FakeNccl final : public comm::nccl::Api {
   comm::nccl::Result cancel(comm::nccl::Comm comm) override;
   comm::nccl::Result begin_group() override;
   comm::nccl::Result end_group() override;
-  comm::nccl::Result all_reduce(comm::nccl::Comm comm, const comm::nccl::Collective& what,
+  comm::nccl::Result all_reduce(comm::nccl::Comm comm, const comm::nccl::Operation& what,
                                 gpu::StreamView stream) override;
-  comm::nccl::Result broadcast(comm::nccl::Comm comm, const comm::nccl::Collective& what,
+  comm::nccl::Result broadcast(comm::nccl::Comm comm, const comm::nccl::Operation& what,
                                gpu::StreamView stream) override;
-  comm::nccl::Result reduce(comm::nccl::Comm comm, const comm::nccl::Collective& what, gpu::StreamView stream) override;
-  comm::nccl::Result reduce_scatter(comm::nccl::Comm comm, const comm::nccl::Collective& what,
+  comm::nccl::Result reduce(comm::nccl::Comm comm, const comm::nccl::Operation& what, gpu::StreamView stream) override;
+  comm::nccl::Result reduce_scatter(comm::nccl::Comm comm, const comm::nccl::Operation& what,
                                     gpu::StreamView stream) override;
-  comm::nccl::Result all_gather(comm::nccl::Comm comm, const comm::nccl::Collective& what,
+  comm::nccl::Result all_gather(comm::nccl::Comm comm, const comm::nccl::Operation& what,
                                 gpu::StreamView stream) override;
+  comm::nccl::Result send(comm::nccl::Comm comm, const comm::nccl::Operation& what, gpu::StreamView stream) override;
+  comm::nccl::Result receive(comm::nccl::Comm comm, const comm::nccl::Operation& what, gpu::StreamView stream) override;
   [[nodiscard]] bool can_register() const override { return options_.can_register; }
   comm::nccl::Result allocate(std::size_t bytes, void*& data) override;
   comm::nccl::Result free(void* data) override;
@@ -109,14 +114,21 @@ class FakeNccl final : public comm::nccl::Api {
  private:
   struct Member;
 
-  enum class Kind : std::uint8_t { kAllReduce, kBroadcast, kReduce, kReduceScatter, kAllGather };
+  enum class Kind : std::uint8_t { kAllReduce, kBroadcast, kReduce, kReduceScatter, kAllGather, kSend, kReceive };
+  struct Call {
+    Kind kind;
+    comm::nccl::Operation what;
+    gpu::StreamView stream;
+  };
   static const char* name_of(Kind kind);
   /// On all ranks at once, when all have come to it.
-  static void perform(Kind kind, const std::vector<comm::nccl::Collective>& parts, float error);
-  comm::nccl::Result collective(comm::nccl::Comm comm, Kind kind, const comm::nccl::Collective& what,
-                                gpu::StreamView stream);
+  static void perform(Kind kind, const std::vector<comm::nccl::Operation>& parts, bool wrong);
+  comm::nccl::Result take(comm::nccl::Comm comm, const Call& call);
   Member* find(comm::nccl::Comm comm);
-  void enqueue(Member& member, Kind kind, const comm::nccl::Collective& what, gpu::StreamView stream);
+  /// A group, or one call alone: its collectives one by one, its messages side by side.
+  void enqueue(Member& member, const std::vector<Call>& calls);
+  void enqueue_collective(Member& member, const Call& call);
+  void enqueue_messages(Member& member, const std::vector<Call>& messages);
 
   FakeNcclHub& hub_;
   FakeRuntime& gpu_;

@@ -172,6 +172,39 @@ TEST(Mismatch, OfCountTypeOrOperationIsAnErrorOnEveryRank) {
   for (const auto& result : results) EXPECT_TRUE(has(result, "mismatch: ")) << result;
 }
 
+TEST(FlightRecord, KeepsTheLastCollectivesOfAllRanksOfTheNode) {
+  auto world = comm::make_loopback(2);
+  EXPECT_EQ(world[0]->flight_record(), "");
+  const auto collectives = [&](std::size_t rank) {
+    std::vector<float> data(4);
+    for (int i = 0; i < 100; ++i) world[rank]->control().barrier(Deadline::after(5s));  // more than are kept
+    world[rank]->data().all_reduce(data.data(), 4, DataType::kF32, ReduceOp::kSum, Deadline::after(5s));
+  };
+  {
+    const std::jthread other([&] { collectives(1); });
+    collectives(0);
+  }
+  const std::string record = world[1]->flight_record();
+  EXPECT_TRUE(has(record, "rank 0 (host node0): all_reduce 101 (16 bytes of fp32), entered ")) << record;
+  EXPECT_TRUE(has(record, " s ago, took ")) << record;
+  EXPECT_TRUE(has(record, "rank 1 (host node0): all_reduce 101 (16 bytes of fp32), entered ")) << record;
+  EXPECT_TRUE(has(record, "rank 1 (host node0): barrier 100, entered ")) << record;
+  EXPECT_FALSE(has(record, "barrier 98")) << "three a rank: " << record;
+}
+
+TEST(FlightRecord, RanksOutOfStepNameBothCollectives) {
+  const auto results = run_loopback(2, {}, 0, [&](Communicator& c) {
+    return error_of([&] {
+      c.topology().rank == 0 ? c.control().barrier(Deadline::after(5s))
+                             : static_cast<void>(c.control().gather({}, Deadline::after(5s)));
+    });
+  });
+  EXPECT_TRUE(has(results[0], "rank 0 (host node0) is in barrier 1, but rank 1 (host node0) is in gather 1: "))
+      << results[0];
+  EXPECT_TRUE(has(results[1], "rank 1 (host node0) is in gather 1, but rank 0 (host node0) is in barrier 1: "))
+      << results[1];
+}
+
 TEST(SharedMemory, TooLittleSaysHowMuchIsNeededAndThere) {
   const std::string name = "/hvd_bench_test." + std::to_string(getpid());
   const std::size_t huge = std::size_t{1} << 46;  // 64 TiB: more than any /dev/shm

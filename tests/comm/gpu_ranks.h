@@ -63,6 +63,16 @@ struct GpuOutcome {
   }
 };
 
+/// Operations of NCCL that `rank` began, in order. The first is the trial.
+[[nodiscard]] inline std::vector<std::string> begun(const GpuOutcome& outcome, int rank) {
+  const std::string prefix = "rank " + std::to_string(rank) + " begins ";
+  std::vector<std::string> lines;
+  for (const std::string& line : outcome.log) {
+    if (line.starts_with(prefix)) lines.push_back(line.substr(prefix.size()));
+  }
+  return lines;
+}
+
 /// [rank] its ends of the loopback worlds of its node, and of its local rank on all nodes.
 struct LoopbackLevels {
   LoopbackLevels(int size, int ranks_per_node) {

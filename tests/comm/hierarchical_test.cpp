@@ -242,6 +242,9 @@ class SlowReductions final : public comm::Communicator, private comm::DataPlane 
     released_.acquire();
     throw Error(Errc::kPeerLost, "rank 1 has gone");
   }
+  void reduce_scatter(void*, const void*, comm::Counts, DataType, ReduceOp, Deadline) override {}
+  void all_gather(void*, const void*, comm::Counts, DataType, Deadline) override {}
+  void all_to_all(void*, comm::Counts, const void*, comm::Counts, DataType, Deadline) override {}
   void broadcast(void*, std::size_t, int, Deadline) override {}
   [[nodiscard]] std::string description() const override { return "slow"; }
 

@@ -22,6 +22,7 @@
 #include "engine/comm/communicator.h"
 #include "engine/comm/device_communicator.h"
 #include "tests/comm/collective_checks.h"
+#include "tests/comm/share_checks.h"
 
 namespace {
 
@@ -38,6 +39,7 @@ int say(Communicator& c, const char* what, const std::string& problem) {
 int check_everything(Communicator& c) {
   int failures = say(c, "control plane", test::check_control_plane(c));
   failures += say(c, "all_reduce", test::check_all_reduce_matrix(c, true));
+  failures += say(c, "shares", test::check_share_matrix(c));
   for (const std::size_t bytes : {1U, 40000U, 3000001U}) {
     failures += say(c, "broadcast", test::check_data_broadcast(c, bytes));
   }

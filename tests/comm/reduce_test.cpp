@@ -39,6 +39,22 @@ TEST(Reduce, HandComputedValues) {
   EXPECT_EQ(reduce<std::uint8_t>({{200}, {100}}, DataType::kU8, ReduceOp::kSum), (std::vector<std::uint8_t>{44}));
 }
 
+TEST(Reduce, ProductsAndNarrowIntegers) {
+  EXPECT_EQ(reduce<float>({{1.5F, -2}, {4, 0.5F}, {2, 3}}, DataType::kF32, ReduceOp::kProduct),
+            (std::vector<float>{12, -3}));
+  // 3 * 1.0078125 = 3.0234375 lies between the bf16 values 3.015625 and 3.03125, in the middle: to even.
+  EXPECT_EQ(reduce<std::uint16_t>({{0x4040}, {0x3f81}}, DataType::kBF16, ReduceOp::kProduct),
+            (std::vector<std::uint16_t>{0x4042}));
+  EXPECT_EQ(reduce<std::int8_t>({{100, -100}, {100, -100}}, DataType::kI8, ReduceOp::kSum),
+            (std::vector<std::int8_t>{-56, 56}));
+  EXPECT_EQ(reduce<std::int8_t>({{-7, 127}, {0, -1}}, DataType::kI8, ReduceOp::kAverage, 2),
+            (std::vector<std::int8_t>{-3, 63}));
+  EXPECT_EQ(reduce<std::int16_t>({{300}, {-300}}, DataType::kI16, ReduceOp::kProduct),
+            (std::vector<std::int16_t>{-24464}));  // -90000 + 65536
+  EXPECT_EQ(reduce<std::int16_t>({{-300, 5}, {7, 5}}, DataType::kI16, ReduceOp::kMin),
+            (std::vector<std::int16_t>{-300, 5}));
+}
+
 TEST(Reduce, IntegersWrapWithoutUndefinedBehaviour) {
   const auto most = std::numeric_limits<std::int32_t>::max();
   EXPECT_EQ(reduce<std::int32_t>({{most}, {1}}, DataType::kI32, ReduceOp::kSum),

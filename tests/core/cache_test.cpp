@@ -43,6 +43,20 @@ TEST(ResponseCache, BitsAreTheOrderOfInsertionAndAreReusedFromTheSmallest) {
   EXPECT_EQ(cache.bit("g"), 4U);
 }
 
+TEST(ResponseCache, AGuessOfTheBitNeverChangesTheAnswer) {
+  ResponseCache cache(4);
+  for (const char* name : {"a", "b", "c"}) cache.insert(tensor(name));
+  cache.erase(1);
+  const std::size_t out_of_range = 1000;
+  for (const std::size_t guess :
+       {std::size_t{0}, std::size_t{1}, std::size_t{2}, out_of_range, ResponseCache::kNoGuess}) {
+    EXPECT_EQ(cache.bit("a", guess), 0U) << guess;
+    EXPECT_EQ(cache.bit("b", guess), std::nullopt) << guess;
+    EXPECT_EQ(cache.bit("c", guess), 2U) << guess;
+    EXPECT_EQ(cache.bit("d", guess), std::nullopt) << guess;
+  }
+}
+
 TEST(ResponseCache, EvictsTheLeastRecentlyUsed) {
   ResponseCache cache(3);
   for (const char* name : {"a", "b", "c"}) cache.insert(tensor(name));

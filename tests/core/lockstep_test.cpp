@@ -68,6 +68,7 @@ class Scenario {
   [[nodiscard]] const CycleStats& stats() { return world_[0].stats(); }
   [[nodiscard]] std::size_t mismatches() const { return mismatches_; }
   [[nodiscard]] std::size_t orphans() const { return orphans_; }
+  [[nodiscard]] std::size_t gathers() const { return gathers_; }
 
  private:
   static constexpr std::size_t kAll = static_cast<std::size_t>(-1);
@@ -92,9 +93,34 @@ class Scenario {
   Request draw(std::size_t name) {
     static constexpr DataType kTypes[] = {DataType::kF32, DataType::kF32, DataType::kF16};
     static constexpr ReduceOp kOps[] = {ReduceOp::kSum, ReduceOp::kSum, ReduceOp::kAverage, ReduceOp::kMax};
-    Request request{"tensor_" + std::to_string(name), kTypes[below(3)], kOps[below(4)], {}};
-    for (std::size_t d = below(3); d > 0; --d) request.shape.push_back(static_cast<std::int64_t>(below(30)));
+    Request request{"tensor_" + std::to_string(name), kTypes[below(3)], ReduceOp::kSum, {}};
+    // Half of all are a plain all_reduce, so that there is something to fuse.
+    if (below(2) == 0) request.terms.kind = static_cast<Collective>(below(kCollectives));
+    const Collective kind = request.terms.kind;
+    const bool by_rows = kind == Collective::kAllGather || kind == Collective::kReduceScatter;
+    const auto extent = [this] { return static_cast<std::int64_t>(below(30)); };
+    for (std::size_t d = below(3) + (by_rows ? 1 : 0); d > 0; --d) request.shape.push_back(extent());
+    if (kind == Collective::kGroupedAllReduce) {
+      request.shape.clear();
+      for (std::size_t tensors = 1 + below(3); tensors > 0; --tensors) {
+        append_shape(request.shape, std::vector<std::int64_t>{extent(), 2});
+      }
+    }
+    if (kind == Collective::kBroadcast) request.terms.root = static_cast<std::int32_t>(below(ranks_.size()));
+    if (kind <= Collective::kGroupedAllReduce || kind == Collective::kReduceScatter) {
+      request.op = kOps[below(4)];
+      if (below(6) == 0) request.terms.prescale = 0.5;
+      if (below(6) == 0) request.terms.postscale = 3;
+    }
     return request;
+  }
+
+  /// The ranks of an all_gather have different numbers of rows, now and then.
+  void draw_rows(std::vector<Request>& forms) {
+    if (below(2) == 0) return;
+    for (Request& form : forms) {
+      if (form.terms.kind == Collective::kAllGather) form.shape.front() = static_cast<std::int64_t>(below(30));
+    }
   }
 
   void draw_requests() {
@@ -107,6 +133,7 @@ class Scenario {
         if (params_.deviate && below(6) == 0) {
           for (std::size_t few = 1 + below(2); few > 0; --few) forms[below(forms.size())] = draw(n);
         }
+        draw_rows(forms);
       }
     }
   }
@@ -187,7 +214,7 @@ class Scenario {
       ASSERT_TRUE(rank.pending[n]) << name << " completed on rank " << r << " without being pending";
       rank.pending[n] = false;
       const auto& forms = forms_.at({n, rank.next_round[n]++});
-      const bool alike = std::all_of(forms.begin(), forms.end(), [&](const Request& f) { return f == forms[0]; });
+      const bool alike = std::all_of(forms.begin(), forms.end(), [&](const Request& f) { return f.matches(forms[0]); });
       if (is_orphan(batch)) {
         ++orphans_;
         ASSERT_FALSE(ready[n]);
@@ -196,7 +223,10 @@ class Scenario {
         ASSERT_TRUE(alike) << name << " was reduced although ranks differ";
         ASSERT_EQ(batch.dtype, forms[r].dtype);
         ASSERT_EQ(batch.op, forms[r].op);
-        bytes += forms[r].bytes();
+        ASSERT_EQ(batch.terms, forms[r].terms);
+        ASSERT_TRUE(batch.names.size() == 1 || batch.terms.kind == Collective::kAllReduce);
+        ASSERT_NO_FATAL_FAILURE(expect_rows(batch, forms));
+        bytes += batch.rows.empty() ? forms[r].bytes() : gathered_bytes(forms[r], batch.rows);
       } else {
         ++mismatches_;
         ASSERT_FALSE(alike) << batch.error;
@@ -207,6 +237,15 @@ class Scenario {
       ASSERT_EQ(batch.bytes, bytes);
       ASSERT_TRUE(batch.names.size() == 1 || bytes <= threshold_bytes_);
     }
+  }
+
+  void expect_rows(const Batch& batch, const std::vector<Request>& forms) {
+    std::vector<std::int64_t> rows;
+    if (batch.terms.kind == Collective::kAllGather) {
+      for (const Request& form : forms) rows.push_back(form.shape.front());
+      ++gathers_;
+    }
+    ASSERT_EQ(batch.rows, rows);
   }
 
   /// Whether a rank has stopped that never submitted (or never will) round `round` of tensor `n`.
@@ -231,7 +270,8 @@ class Scenario {
     for (std::size_t bit = 0; bit < first.bit_count(); ++bit) {
       ASSERT_EQ(other.holds(bit), first.holds(bit));
       if (first.holds(bit)) {
-        ASSERT_EQ(other.at(bit), first.at(bit));
+        ASSERT_TRUE(other.at(bit).matches(first.at(bit)));
+        ASSERT_EQ(other.rows(bit), first.rows(bit));
       }
     }
   }
@@ -244,6 +284,7 @@ class Scenario {
   std::map<std::pair<std::size_t, std::size_t>, std::vector<Request>> forms_;  // (name, round) -> [rank]
   std::size_t mismatches_ = 0;
   std::size_t orphans_ = 0;
+  std::size_t gathers_ = 0;
   bool finished_ = false;
 };
 
@@ -254,6 +295,7 @@ TEST_P(Lockstep, EveryRankExecutesTheSameAndNobodyHangs) {
   const std::uint64_t seeds = ranks <= 7 ? 800 : ranks <= 64 ? 80 : 16;
   std::size_t mismatches = 0;
   std::size_t orphans = 0;
+  std::size_t gathers = 0;
   std::uint64_t fast = 0;
   std::uint64_t coordinated = 0;
   std::uint64_t invalidated = 0;
@@ -274,11 +316,13 @@ TEST_P(Lockstep, EveryRankExecutesTheSameAndNobodyHangs) {
     if (HasFatalFailure()) return;
     mismatches += scenario.mismatches();
     orphans += scenario.orphans();
+    gathers += scenario.gathers();
     fast += scenario.stats().fast_cycles;
     coordinated += scenario.stats().coordinated;
     invalidated += scenario.stats().invalidated;
   }
   // The test must have met what it is for.
+  EXPECT_GT(gathers, 0U);
   EXPECT_GT(fast, 0U);
   EXPECT_GT(coordinated, 0U);
   EXPECT_GT(invalidated, 0U);

@@ -111,6 +111,106 @@ TEST(Negotiator, WhatIsReadyDoesNotWaitForWhatIsNot) {
   EXPECT_EQ(step(world), "c");
 }
 
+Request of_kind(Collective kind, std::vector<std::int64_t> shape = {4}) {
+  Request request = tensor("a", std::move(shape));
+  request.terms.kind = kind;
+  return request;
+}
+
+TEST(Negotiator, RowsOfAGatherGoThroughRankZeroOnlyWhenSomebodysChange) {
+  LockstepWorld world(3, options());
+  const auto gather = [&](std::vector<std::int64_t> rows) {
+    for (std::size_t r = 0; r < 3; ++r) world[r].submit(of_kind(Collective::kAllGather, {rows[r], 2}));
+    const auto done = world.cycle();
+    for (const CycleDone& rank : done) {
+      ASSERT_EQ(rank.batches.size(), 1U);
+      EXPECT_EQ(rank.batches[0].error, "");
+      EXPECT_EQ(rank.batches[0].rows, rows);
+      EXPECT_EQ(rank.batches[0].bytes, static_cast<std::size_t>(rows[0] + rows[1] + rows[2]) * 8);
+    }
+  };
+  gather({1, 0, 7});
+  gather({1, 0, 7});
+  EXPECT_EQ(world[0].stats().coordinated, 1U);
+  gather({1, 2, 7});
+  EXPECT_EQ(world[0].stats().coordinated, 2U);
+  gather({1, 2, 7});
+  EXPECT_EQ(world[0].stats().coordinated, 2U);
+  EXPECT_EQ(world[2].stats().fast_cycles, 2U);
+}
+
+TEST(Negotiator, WhatRanksDisagreeAboutIsNamedWithNumbers) {
+  const auto broadcast_from = [](int root) {
+    Request request = of_kind(Collective::kBroadcast);
+    request.terms.root = root;
+    return request;
+  };
+  const auto scaled = [](double before, double after) {
+    Request request = tensor("a");
+    request.terms.prescale = before;
+    request.terms.postscale = after;
+    return request;
+  };
+  struct Case {
+    Request usual;
+    Request other;  // rank 1's
+    std::string text;
+  };
+  const Case cases[] = {
+      {tensor("a"), of_kind(Collective::kBroadcast), "kind all_reduce on ranks 0, 2, broadcast on rank 1"},
+      {broadcast_from(0), broadcast_from(2), "root 0 on ranks 0, 2, 2 on rank 1"},
+      {scaled(0.5, 1), scaled(0.5, 2), "scale factors 0.5 and 1 on ranks 0, 2, 0.5 and 2 on rank 1"},
+      {of_kind(Collective::kAllGather, {1, 3}), of_kind(Collective::kAllGather, {1, 4}),
+       "shape [*, 3] on ranks 0, 2, [*, 4] on rank 1"},
+      {of_kind(Collective::kAllGather, {1, 3}), of_kind(Collective::kAllGather, {12}),
+       "shape [*, 3] on ranks 0, 2, [*] on rank 1"},
+      {of_kind(Collective::kReduceScatter, {6}), of_kind(Collective::kReduceScatter, {7}),
+       "shape [6] on ranks 0, 2, [7] on rank 1"},
+      {of_kind(Collective::kGroupedAllReduce, {1, 5, 0}), of_kind(Collective::kGroupedAllReduce, {1, 5, 1, 1}),
+       "shape [5] [] on ranks 0, 2, [5] [1] on rank 1"},
+  };
+  for (const Case& one : cases) {
+    LockstepWorld world(3, options());
+    for (int round = 0; round < 2; ++round) {  // by requests, and from the cache
+      for (std::size_t r = 0; r < 3; ++r) world[r].submit(r == 1 ? one.other : one.usual);
+      for (const CycleDone& rank : world.cycle()) {
+        ASSERT_EQ(rank.batches.size(), 1U);
+        EXPECT_EQ(rank.batches[0].error, "ranks disagree about tensor 'a': " + one.text);
+      }
+      world.submit_everywhere(one.usual);
+      EXPECT_EQ(step(world), "a");
+    }
+  }
+}
+
+TEST(Negotiator, OnlyAllReducesOfEqualTermsTravelTogether) {
+  LockstepWorld world(2, options());
+  const auto named = [](const char* name, Terms terms) {
+    return Request{name, DataType::kF32, ReduceOp::kSum, {4}, terms};
+  };
+  const Request requests[] = {named("a", {}),
+                              named("b", {Collective::kBroadcast}),
+                              named("c", {Collective::kAllReduce, 0, 2, 1}),
+                              named("d", {}),
+                              named("e", {Collective::kBroadcast}),
+                              named("f", {Collective::kAllReduce, 0, 2, 1}),
+                              named("g", {Collective::kAllReduce, 0, 1, 2})};
+  for (int round = 0; round < 2; ++round) {
+    for (const Request& request : requests) world.submit_everywhere(request);
+    EXPECT_EQ(step(world), "a+d b c+f e g");
+  }
+}
+
+TEST(Negotiator, RowsThatNobodyCanCountFailOnAllRanks) {
+  LockstepWorld world(2, options());
+  world.submit_everywhere(of_kind(Collective::kAllGather, {std::int64_t{1} << 59}));
+  EXPECT_EQ(step(world), "a");
+  world.submit_everywhere(of_kind(Collective::kAllGather, {std::int64_t{1} << 60}));
+  for (const CycleDone& rank : world.cycle()) {
+    EXPECT_NE(rank.batches[0].error.find("more than 64 bits can count"), std::string::npos) << rank.batches[0].error;
+  }
+}
+
 // The known hang of the protocol without the "my entry is still valid" bit.
 TEST(Negotiator, ResubmissionInAnotherFormOnOneRankDoesNotHangTheOthers) {
   const Request variants[] = {
@@ -251,9 +351,9 @@ TEST(Negotiator, WhatAStoppedRankHasNotSubmittedFailsOnTheRanksThatHoldIt) {
   ASSERT_EQ(done[0].batches.size(), 2U);
   EXPECT_EQ(done[0].batches[0].names, std::vector<std::string>{"fresh"});
   EXPECT_EQ(done[0].batches[0].error,
-            "tensor 'fresh' can never be reduced: rank 2 shut down without submitting it; submitted by ranks 0-1");
+            "tensor 'fresh' can never be completed: rank 2 shut down without submitting it; submitted by ranks 0-1");
   EXPECT_EQ(done[0].batches[1].error,
-            "tensor 'cached' can never be reduced: rank 2 shut down without submitting it; submitted by rank 0");
+            "tensor 'cached' can never be completed: rank 2 shut down without submitting it; submitted by rank 0");
   ASSERT_EQ(done[1].batches.size(), 1U);
   EXPECT_EQ(done[1].batches[0], done[0].batches[0]);
   EXPECT_TRUE(done[2].batches.empty());

@@ -34,6 +34,12 @@ TEST(Wire, RequestsRoundTrip) {
       {"", DataType::kU8, ReduceOp::kMax, {}},
       {"conv1", DataType::kBF16, ReduceOp::kAverage, {64, 3, 7, 7}},
       {std::string("\0x", 2), DataType::kF64, ReduceOp::kMin, {0, std::int64_t{1} << 60}},
+      {"scaled", DataType::kF16, ReduceOp::kSum, {3}, {Collective::kReduceScatter, 0, 0.1, -2.5}},
+      {"group", DataType::kF32, ReduceOp::kSum, {2, 3, 4, 0, 1, 7}, {Collective::kGroupedAllReduce}},
+      {"gather", DataType::kI8, ReduceOp::kSum, {5, 2}, {Collective::kAllGather}},
+      {"broadcast", DataType::kI64, ReduceOp::kSum, {}, {Collective::kBroadcast, 511}},
+      {"exchange", DataType::kI16, ReduceOp::kSum, {}, {Collective::kAllToAll}},
+      {"meet", DataType::kU8, ReduceOp::kSum, {0}, {Collective::kBarrier}},
   };
   WireWriter out;
   for (const Request& request : requests) out.request(request);
@@ -80,20 +86,74 @@ TEST(Request, CountAndBytes) {
   EXPECT_THROW(static_cast<void>(Request{"z", DataType::kF32, ReduceOp::kSum, {0, kMax, kMax, kMax}}.count()), Error);
 }
 
+/// What submit() would refuse is corrupt on the wire.
+TEST(Wire, RequestsThatMakeNoSenseAreRefused) {
+  constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+  const Request bad[] = {
+      {"a", DataType::kF32, ReduceOp::kSum, {}, {Collective::kAllGather}},
+      {"a", DataType::kF32, ReduceOp::kSum, {}, {Collective::kReduceScatter}},
+      {"a", DataType::kF32, ReduceOp::kMax, {4}, {Collective::kBroadcast}},
+      {"a", DataType::kF32, ReduceOp::kSum, {4}, {Collective::kBroadcast, -1}},
+      {"a", DataType::kF32, ReduceOp::kSum, {4}, {Collective::kAllReduce, 0, kNan, 1}},
+      {"a", DataType::kF32, ReduceOp::kSum, {4}, {Collective::kBroadcast, 0, 2, 1}},
+      {"a", DataType::kI32, ReduceOp::kSum, {4}, {Collective::kAllReduce, 0, 2, 1}},
+      {"a", DataType::kF32, ReduceOp::kSum, {}, {Collective::kGroupedAllReduce}},
+      {"a", DataType::kF32, ReduceOp::kSum, {1, 5, 2, 3}, {Collective::kGroupedAllReduce}},
+      {"a", DataType::kF32, ReduceOp::kSum, {1, -5}, {Collective::kGroupedAllReduce}},
+      {"a",
+       DataType::kF32,
+       ReduceOp::kSum,
+       {1, std::int64_t{1} << 60, 1, std::int64_t{1} << 60},
+       {Collective::kGroupedAllReduce}},
+  };
+  for (const Request& request : bad) {
+    EXPECT_THROW(request.check(), Error) << name(request.terms.kind) << " " << to_text(request.shape);
+    WireWriter out;
+    out.request(request);
+    const Message bytes = out.take();
+    WireReader in(bytes, "test");
+    Request read;
+    EXPECT_THROW(in.request(read), Error) << name(request.terms.kind) << " " << to_text(request.shape);
+  }
+}
+
+TEST(Request, BytesOfAGatheredTensor) {
+  const Request request{"g", DataType::kF32, ReduceOp::kSum, {5, 3}, {Collective::kAllGather}};
+  const std::int64_t rows[] = {5, 0, 2};
+  EXPECT_EQ(gathered_bytes(request, rows), 7U * 3 * 4);
+  const std::int64_t negative[] = {5, -1};
+  EXPECT_THROW(static_cast<void>(gathered_bytes(request, negative)), Error);
+  constexpr std::int64_t kMax = std::numeric_limits<std::int64_t>::max();
+  const std::int64_t too_many[] = {kMax, 1};
+  EXPECT_THROW(static_cast<void>(gathered_bytes(request, too_many)), Error);
+}
+
+TEST(Coordinator, ARootThatIsNoRankIsCorrupt) {
+  Coordinator coordinator(2);
+  const Request a{"a", DataType::kF32, ReduceOp::kSum, {4}, {Collective::kBroadcast, 2}};
+  const Request* const one[] = {&a};
+  EXPECT_THROW(coordinator.add(1, encode_requests(one, false)), Error);
+}
+
 Message some_requests() {
   const Request a{"conv1.weight", DataType::kF32, ReduceOp::kSum, {64, 3, 7, 7}};
   const Request b{"b", DataType::kF16, ReduceOp::kAverage, {}};
-  const Request* const both[] = {&a, &b};
-  return encode_requests(both, true);
+  const Request c{"c", DataType::kF16, ReduceOp::kSum, {6, 2}, {Collective::kAllGather}};
+  const Request d{"d", DataType::kF64, ReduceOp::kSum, {1, 3, 2, 2, 2}, {Collective::kGroupedAllReduce, 0, 0.5, 3}};
+  const Request e{"e", DataType::kU8, ReduceOp::kSum, {}, {Collective::kBroadcast, 1}};
+  const Request* const all[] = {&a, &b, &c, &d, &e};
+  return encode_requests(all, true);
 }
 
 Message some_responses() {
   const Request a{"a", DataType::kF32, ReduceOp::kSum, {4}};
   const Request a2{"a", DataType::kF32, ReduceOp::kSum, {5}};
   const Request b{"b", DataType::kF32, ReduceOp::kSum, {4, 4}};
+  const Request c{"c", DataType::kF32, ReduceOp::kSum, {4, 4}, {Collective::kAllGather}};
+  const Request c2{"c", DataType::kF32, ReduceOp::kSum, {9, 4}, {Collective::kAllGather}};
   Coordinator coordinator(2);
-  const Request* const first[] = {&a, &b};
-  const Request* const second[] = {&b, &a2};
+  const Request* const first[] = {&a, &b, &c};
+  const Request* const second[] = {&b, &c2, &a2};
   coordinator.add(0, encode_requests(first, false));
   coordinator.add(1, encode_requests(second, false));
   return coordinator.respond();

@@ -130,6 +130,50 @@ TEST(Engine, TheScheduleMayChangeBetweenSteps) {
   }));
 }
 
+/// What the static schedule gives all ranks, the sharded one gives each rank in its shares, and gather_shares() all.
+TEST(Engine, SharedOutBucketsHaveTheBitsOfTheStaticSchedule) {
+  for (const int size : {1, 2, 3, 5}) {
+    std::vector<std::vector<std::size_t>> owners(static_cast<std::size_t>(size));
+    expect_all_good(on_ranks(size, many_batches(Schedule::kStatic), [&](Engine& engine, int rank) {
+      const auto gradients = make_gradients(41);
+      const std::size_t elements = arena_elements(gradients);
+      const auto memory = engine.allocate(elements * sizeof(float));
+      auto* const arena = reinterpret_cast<float*>(memory.data());
+      engine.set_gradients(gradients, memory.data(), DataType::kF32, ReduceOp::kSum);
+      const Philox chance(11, static_cast<std::uint64_t>(rank));
+      const auto step = [&](Schedule schedule) {
+        engine.set_schedule(schedule);
+        for (std::size_t i = 0; i < elements; ++i) arena[i] = chance.uniform(i);
+        engine.begin_step();
+        for (std::size_t g = 0; g < gradients.size(); ++g) engine.gradient_ready(g);
+        return engine.finish_step();
+      };
+      step(Schedule::kStatic);
+      const std::vector<float> whole(arena, arena + elements);
+      const StepReport report = step(Schedule::kSharded);
+      EXPECT_EQ(report.control.count(), 0);
+      EXPECT_EQ(report.batches, size == 1 ? 0 : engine.plan().buckets.size());
+      for (const comm::Range& share : engine.shares()) {
+        for (std::size_t i = share.begin; i < share.end(); ++i) {
+          ASSERT_EQ(arena[i], whole[i]) << "element " << i << " of rank " << rank;
+          owners[static_cast<std::size_t>(rank)].push_back(i);
+          arena[i] = 2 * whole[i];  // gather_shares() must take what the owner holds now
+        }
+      }
+      engine.gather_shares(memory.data(), DataType::kF32);
+      for (const core::GradientInfo& gradient : gradients) {
+        for (std::size_t i = gradient.offset; i < gradient.offset + gradient.count; ++i) {
+          ASSERT_EQ(arena[i], 2 * whole[i]) << "element " << i << " on rank " << rank;
+        }
+      }
+    }));
+    std::vector<std::size_t> all;
+    for (const auto& of : owners) all.insert(all.end(), of.begin(), of.end());
+    std::sort(all.begin(), all.end());
+    EXPECT_EQ(std::adjacent_find(all.begin(), all.end()), all.end()) << "an element has two owners";
+  }
+}
+
 TEST(Engine, TheReportCountsBytesAndBatches) {
   expect_all_good(on_ranks(2, many_batches(Schedule::kStatic), [](Engine& engine, int) {
     const auto gradients = make_gradients(20);

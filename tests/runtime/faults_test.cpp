@@ -5,6 +5,7 @@
 #include <atomic>
 #include <latch>
 
+#include "engine/base/mutex.h"
 #include "tests/runtime/ranks.h"
 
 namespace hvd::faults_test {
@@ -120,6 +121,18 @@ TEST(Faults, APlanMismatchOfBucketSizesIsFoundToo) {
   expect_contains(outcomes[0].text, "bucket");
 }
 
+TEST(Faults, AFaultOfOneRankIsToldToThePeersWithItsName) {
+  const auto outcomes = on_ranks(3, patient_options(Schedule::kStatic), [](Engine& engine, int rank) {
+    if (rank == 1) engine.perform("a test", [] { throw Error(Errc::kBackend, "the disk burns"); });
+    engine.barrier();
+  });
+  EXPECT_EQ(outcomes[1].code, Errc::kBackend);
+  for (const std::size_t peer : {0U, 2U}) {
+    EXPECT_EQ(outcomes[peer].code, Errc::kPeerLost);
+    EXPECT_EQ(outcomes[peer].text, "rank 1 (host node0) gave up: the disk burns");
+  }
+}
+
 class Hang : public testing::TestWithParam<Schedule> {};
 
 /// Rank 1's compute hangs in backward: its engine still answers for it.
@@ -162,6 +175,104 @@ TEST_P(Hang, ARankThatNeverBecomesReadyIsNamedWithItsActivity) {
 
 INSTANTIATE_TEST_SUITE_P(Faults, Hang, testing::Values(Schedule::kStatic, Schedule::kNegotiated),
                          [](const auto& instance) { return std::string(name(instance.param)); });
+
+/// The lines that engines give to EngineOptions::warn.
+class Warnings {
+ public:
+  [[nodiscard]] EngineOptions options(Schedule schedule) {
+    EngineOptions options = patient_options(schedule);
+    options.deadline = milliseconds(8000);  // a warning after 2 s; a late rank has as long again to come
+    options.warn = [this](std::string_view line) {
+      const MutexLock lock(mutex_);
+      lines_.emplace_back(line);
+    };
+    return options;
+  }
+  /// For the late rank: until there is one, or none came in time.
+  void await() {
+    for (const auto until = Clock::now() + milliseconds(6000); lines().empty() && Clock::now() < until;) {
+      std::this_thread::sleep_for(milliseconds(10));
+    }
+  }
+  [[nodiscard]] std::vector<std::string> lines() {
+    const MutexLock lock(mutex_);
+    return lines_;
+  }
+
+ private:
+  Mutex mutex_;
+  std::vector<std::string> lines_ HVD_GUARDED_BY(mutex_);
+};
+
+class Stall : public testing::TestWithParam<int> {};
+
+TEST_P(Stall, IsToldOnceByOneRankAndNamesTheMissingOne) {
+  const int late = GetParam();
+  Warnings warnings;
+  test::expect_all_good(on_ranks(3, warnings.options(Schedule::kStatic), [&](Engine& engine, int rank) {
+    const auto gradients = make_gradients(4);
+    start(engine, gradients);
+    engine.set_activity("backward of layer4.2.conv3", 17);
+    engine.begin_step();
+    if (rank == late) warnings.await();
+    for (std::size_t g = 0; g < gradients.size(); ++g) engine.gradient_ready(g);
+    engine.finish_step();
+  }));
+  const auto lines = warnings.lines();
+  ASSERT_EQ(lines.size(), 1U);
+  const std::string name = "rank " + std::to_string(late) + " (host node0)";
+  expect_contains(lines[0], "rank " + std::to_string(late == 0 ? 1 : 0) + " (host node0) has waited 2.");
+  expect_contains(lines[0], " in all_reduce ");
+  expect_contains(lines[0], " for " + name + ", which left ");
+  expect_contains(lines[0], name + " is furthest behind: step 17, backward of layer4.2.conv3");
+}
+
+INSTANTIATE_TEST_SUITE_P(Faults, Stall, testing::Values(0, 2));
+
+TEST(Faults, AStalledTensorIsToldWithTheRanksThatDidNotSubmitIt) {
+  Warnings warnings;
+  const std::array<std::int64_t, 1> scalar{1};
+  test::expect_all_good(on_ranks(2, warnings.options(Schedule::kNegotiated), [&](Engine& engine, int rank) {
+    std::array<float, 2> ones{1, 1};
+    const auto submit = [&](std::size_t tensor) {
+      return engine.all_reduce_async("tensor" + std::to_string(tensor), &ones[tensor], scalar, DataType::kF32,
+                                     ReduceOp::kSum);
+    };
+    // Each has something that the other has not, so that both negotiate on and nothing comes of it.
+    const Ticket first = submit(static_cast<std::size_t>(rank));
+    warnings.await();
+    const Ticket second = submit(static_cast<std::size_t>(1 - rank));
+    engine.wait(first);
+    engine.wait(second);
+  }));
+  const auto lines = warnings.lines();
+  ASSERT_EQ(lines.size(), 1U);
+  expect_contains(lines[0], "tensor 'tensor0' was submitted by rank 0 but not by every rank within 2");
+  expect_contains(lines[0], "; missing: rank 1 (host node0)");
+}
+
+TEST(Faults, AfterALostPeerTheFlightRecordTellsWhereEachRankIs) {
+  std::string record;
+  std::atomic<bool> over{false};
+  on_ranks(2, impatient_options(Schedule::kStatic), [&](Engine& engine, int rank) {
+    EXPECT_EQ(engine.flight_record(), "");
+    engine.barrier();
+    if (rank == 1) {
+      while (!over) std::this_thread::sleep_for(milliseconds(5));
+      return;
+    }
+    try {
+      engine.barrier();
+    } catch (const Error& error) {
+      record = engine.flight_record();
+      expect_contains(error.what(), "in barrier 2 for rank 1 (host node0), which did not come; it left barrier 1 ");
+    }
+    over = true;
+  });
+  expect_contains(record, "rank 0 (host node0): barrier 2, entered ");
+  expect_contains(record, " ago, not left\nrank 0 (host node0): barrier 1, entered ");
+  expect_contains(record, "\nrank 1 (host node0): barrier 1, entered ");
+}
 
 /// Start-up may take longer than a step: the deadline of what follows is set when it is over.
 TEST(Faults, ADeadlineSetLaterHoldsFromThenOnAndIsNamed) {

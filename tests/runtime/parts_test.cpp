@@ -132,11 +132,11 @@ TEST(TicketTable, NamesAreFreeAgainOnceFinishedAndTicketsOnceTaken) {
   const auto first = table.issue("a");
   EXPECT_THROW(table.issue("a"), Error);
   EXPECT_FALSE(table.finished(first));
-  table.finish(first, "wrong shape");
+  table.finish(first, {"wrong shape", {}});
   EXPECT_TRUE(table.finished(first));
   const auto second = table.issue("a");
   EXPECT_NE(first, second);
-  EXPECT_EQ(table.take(first), "wrong shape");
+  EXPECT_EQ(table.take(first).error, "wrong shape");
   EXPECT_THROW(static_cast<void>(table.finished(first)), Error);
 }
 

@@ -4,7 +4,6 @@
 #include <deque>
 
 #include "engine/comm/chunks.h"
-#include "engine/comm/reduce.h"
 
 namespace hvd::comm {
 namespace {
@@ -22,30 +21,42 @@ constexpr std::size_t kAlign = 64;
 struct Ring::Schedule {
   const Members& members;
   std::byte* data;
-  std::size_t count;
-  DataType dtype;
-  ReduceOp op;
-  int divisor;
+  Reduction reduction;
+  std::byte* wire;  ///< what travels, laid out as `data`; the same memory where nothing is rounded
+  DataType wire_type;
   std::size_t segment;   ///< elements
   std::size_t segments;  ///< per step
 
   [[nodiscard]] std::size_t steps() const { return members.size() - 1; }
   [[nodiscard]] std::size_t items() const { return steps() * segments; }
   /// Piece that `me - back` owns at the start of a half, `offset` further for the second one.
-  [[nodiscard]] Range piece(std::size_t index) const { return share_of(count, members.size(), index, kAlign); }
-  [[nodiscard]] std::span<std::byte> bytes(std::size_t piece_index, std::size_t item) const {
+  [[nodiscard]] Range piece(std::size_t index) const {
+    return share_of(reduction.count, members.size(), index, kAlign);
+  }
+  [[nodiscard]] Range elements(std::size_t piece_index, std::size_t item) const {
     const Range whole = piece(piece_index % members.size());
     const Range part = chunk_range(whole.count, segment, item % segments);
-    const std::size_t element = size_of(dtype);
-    return {data + (whole.begin + part.begin) * element, part.count * element};
+    return {whole.begin + part.begin, part.count};
   }
   // Reduce-scatter: in step s a rank sends piece me - s and receives piece me - s - 1.
   // All-gather: in step s it sends piece me + 1 - s and receives piece me - s.
   [[nodiscard]] std::size_t back(std::size_t by) const { return members.me + 2 * members.size() - by; }
-  [[nodiscard]] std::span<std::byte> scatter_send(std::size_t i) const { return bytes(back(i / segments), i); }
-  [[nodiscard]] std::span<std::byte> scatter_receive(std::size_t i) const { return bytes(back(i / segments + 1), i); }
-  [[nodiscard]] std::span<std::byte> gather_send(std::size_t i) const { return bytes(back(i / segments) + 1, i); }
-  [[nodiscard]] std::span<std::byte> gather_receive(std::size_t i) const { return bytes(back(i / segments), i); }
+  [[nodiscard]] Range scatter_send(std::size_t i) const { return elements(back(i / segments), i); }
+  [[nodiscard]] Range scatter_receive(std::size_t i) const { return elements(back(i / segments + 1), i); }
+  [[nodiscard]] Range gather_send(std::size_t i) const { return elements(back(i / segments) + 1, i); }
+  [[nodiscard]] Range gather_receive(std::size_t i) const { return elements(back(i / segments), i); }
+
+  [[nodiscard]] bool rounds() const { return wire != data; }
+  [[nodiscard]] std::byte* values(Range range) const { return data + range.begin * size_of(reduction.dtype); }
+  [[nodiscard]] std::span<std::byte> on_wire(Range range) const {
+    return {wire + range.begin * size_of(wire_type), range.count * size_of(wire_type)};
+  }
+  void narrow(Range range) const {
+    if (rounds()) convert(on_wire(range).data(), wire_type, values(range), reduction.dtype, range.count);
+  }
+  void widen(Range range) const {
+    if (rounds()) convert(values(range), reduction.dtype, on_wire(range).data(), wire_type, range.count);
+  }
 };
 
 namespace {
@@ -73,42 +84,60 @@ class Tickets {
 
 }  // namespace
 
-void Ring::all_reduce(const Members& members, std::byte* data, std::size_t count, DataType dtype, ReduceOp op,
-                      int divisor, const Wait& wait) {
-  if (count == 0) return;
-  if (members.size() == 1) return divide(data, count, dtype, divisor);
-  Schedule schedule{members, data, count, dtype, op, divisor, std::max<std::size_t>(1, segment_bytes_ / size_of(dtype)),
-                    1};
+void Ring::all_reduce(const Members& members, std::byte* data, const Reduction& reduction, DataType wire,
+                      const Wait& wait) {
+  if (reduction.count == 0) return;
+  if (members.size() == 1) return divide(data, reduction.count, reduction.dtype, reduction.divisor);
+  Schedule schedule{members, data, reduction, data, wire, std::max<std::size_t>(1, segment_bytes_ / size_of(wire)), 1};
   std::size_t largest = 0;
   for (std::size_t p = 0; p < members.size(); ++p) largest = std::max(largest, schedule.piece(p).count);
   schedule.segments = chunk_count(largest, schedule.segment);
+  if (wire != reduction.dtype) {
+    if (wire_.size() < reduction.count * size_of(wire)) wire_.resize(reduction.count * size_of(wire));
+    if (widened_.size() < schedule.segment) widened_.resize(schedule.segment);
+    schedule.wire = wire_.data();
+  }
   reduce_scatter(schedule, wait);
   all_gather(schedule, wait);
 }
 
 void Ring::reduce_scatter(const Schedule& s, const Wait& wait) {
-  const std::size_t slot_bytes = s.segment * size_of(s.dtype);
+  const std::size_t slot_bytes = s.segment * size_of(s.wire_type);
   if (scratch_.size() < kAhead * slot_bytes) scratch_.resize(kAhead * slot_bytes);
   const auto slot = [&](std::size_t i) { return scratch_.data() + i % kAhead * slot_bytes; };
   Tickets sends(transport_);
   Tickets receives(transport_);
   const auto post_receive = [&](std::size_t i) {
     if (i >= s.items()) return;
-    const std::size_t bytes = s.scatter_receive(i).size();
+    const std::size_t bytes = s.on_wire(s.scatter_receive(i)).size();
     if (bytes > 0) receives.push(transport_.receive(s.members.left(), {slot(i), bytes}));
   };
   const auto post_send = [&](std::size_t i) {
     if (i >= s.items()) return;
-    if (const auto bytes = s.scatter_send(i); !bytes.empty()) sends.push(transport_.send(s.members.right(), bytes));
+    const Range range = s.scatter_send(i);
+    if (range.count == 0) return;
+    s.narrow(range);
+    sends.push(transport_.send(s.members.right(), s.on_wire(range)));
+  };
+  // The incoming partial sum in the reduction's type.
+  const auto arrived = [&](std::size_t i, std::size_t count) -> const std::byte* {
+    if (!s.rounds()) return slot(i);
+    auto* wide = reinterpret_cast<std::byte*>(widened_.data());
+    convert(wide, s.reduction.dtype, slot(i), s.wire_type, count);
+    return wide;
   };
   for (std::size_t i = 0; i < kAhead; ++i) post_receive(i);
   for (std::size_t i = 0; i < s.segments; ++i) post_send(i);
   for (std::size_t i = 0; i < s.items(); ++i) {
-    if (const auto mine = s.scatter_receive(i); !mine.empty()) {
+    if (const Range mine = s.scatter_receive(i); mine.count > 0) {
       receives.wait_front(wait);
-      const std::size_t count = mine.size() / size_of(s.dtype);
-      reduce_pair(mine.data(), slot(i), mine.data(), count, s.dtype, s.op);
-      if (i / s.segments == s.steps() - 1) divide(mine.data(), count, s.dtype, s.divisor);
+      std::byte* const sum = s.values(mine);
+      reduce_pair(sum, arrived(i, mine.count), sum, mine.count, s.reduction.dtype, s.reduction.op);
+      if (i / s.segments == s.steps() - 1) {
+        divide(sum, mine.count, s.reduction.dtype, s.reduction.divisor);
+        s.narrow(mine);
+        s.widen(mine);  // the owner, too, takes what the others get
+      }
     }
     post_receive(i + kAhead);
     post_send(i + s.segments);  // what was just reduced goes on in the next step
@@ -122,20 +151,24 @@ void Ring::all_gather(const Schedule& s, const Wait& wait) {
   Tickets receives(transport_);
   const auto post_receive = [&](std::size_t i) {
     if (i >= s.items()) return;
-    if (const auto bytes = s.gather_receive(i); !bytes.empty()) {
+    if (const auto bytes = s.on_wire(s.gather_receive(i)); !bytes.empty()) {
       receives.push(transport_.receive(s.members.left(), bytes));
     }
   };
   const auto post_send = [&](std::size_t i) {
     if (i >= s.items()) return;
-    if (const auto bytes = s.gather_send(i); !bytes.empty()) sends.push(transport_.send(s.members.right(), bytes));
+    if (const auto bytes = s.on_wire(s.gather_send(i)); !bytes.empty()) {
+      sends.push(transport_.send(s.members.right(), bytes));
+    }
   };
   for (std::size_t i = 0; i < kAhead; ++i) post_receive(i);
   for (std::size_t i = 0; i < s.segments; ++i) post_send(i);
   for (std::size_t i = 0; i < s.items(); ++i) {
-    if (!s.gather_receive(i).empty()) receives.wait_front(wait);
+    const Range range = s.gather_receive(i);
+    if (range.count > 0) receives.wait_front(wait);
     post_receive(i + kAhead);
     post_send(i + s.segments);
+    if (range.count > 0) s.widen(range);
     sends.retire();
   }
   sends.wait_all(wait);

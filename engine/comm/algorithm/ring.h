@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "engine/base/types.h"
+#include "engine/comm/reduce.h"
 #include "engine/comm/transport.h"
 
 namespace hvd::comm {
@@ -24,11 +25,12 @@ class Ring {
   /// Borrows `transport`. `segment_bytes` is the pipelining unit.
   Ring(Transport& transport, std::size_t segment_bytes) : transport_(transport), segment_bytes_(segment_bytes) {}
 
-  /// In place, `count` elements, equal arguments on all members. Element e of piece c is summed in the order
-  /// c, c+1, ..., c-1 of the ring, whatever the segment size. `divisor` is applied once, by the piece's last.
+  /// In place, equal arguments on all members. Element e of piece c is summed in the order c, c+1, ..., c-1 of the
+  /// ring, whatever the segment size. The divisor is applied once, by the piece's last.
+  /// `wire`: the type that travels; either the reduction's, or fp16 or bf16 where the reduction's is fp32. Then partial
+  /// sums are rounded at each hop and added in fp32, and all members end with the rounded result.
   /// Errors: those of Transport.
-  void all_reduce(const Members& members, std::byte* data, std::size_t count, DataType dtype, ReduceOp op, int divisor,
-                  const Wait& wait);
+  void all_reduce(const Members& members, std::byte* data, const Reduction& reduction, DataType wire, const Wait& wait);
 
  private:
   struct Schedule;
@@ -37,7 +39,10 @@ class Ring {
 
   Transport& transport_;
   std::size_t segment_bytes_;
-  std::vector<std::byte> scratch_;  ///< outlives a failed call: a late message may still land here
+  // These outlive a failed call: a late message may still land in them.
+  std::vector<std::byte> scratch_;  ///< segments that have arrived
+  std::vector<std::byte> wire_;     ///< the whole message in the wire's type, where that is not the reduction's
+  std::vector<float> widened_;      ///< one segment
 };
 
 }  // namespace hvd::comm

@@ -72,6 +72,17 @@ bool ThreadTransport::test(Ticket ticket) {
 }
 
 void ThreadTransport::wait(Ticket ticket, const Wait& wait) {
+  try {
+    await(ticket, wait);
+  } catch (...) {
+    // What is still open may be freed while the error travels up; a late message must not land there.
+    for (auto& receives : posted_) receives.clear();
+    open_.clear();
+    throw;
+  }
+}
+
+void ThreadTransport::await(Ticket ticket, const Wait& wait) {
   Inbox& mine = inbox(rank_);
   while (!test(ticket)) {
     const int from = open_.at(ticket);

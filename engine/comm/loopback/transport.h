@@ -48,6 +48,7 @@ class ThreadTransport final : public Transport {
     std::span<std::byte> bytes;
   };
   [[nodiscard]] Inbox& inbox(int rank) const { return *(*inboxes_)[static_cast<std::size_t>(rank)]; }
+  void await(Ticket ticket, const Wait& wait);
   /// Gives what has come from `from` to the receives posted for it, in order.
   void deliver(int from, Inbox& mine) HVD_REQUIRES(mine.mutex);
 

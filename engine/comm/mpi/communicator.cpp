@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -14,6 +16,7 @@
 #include "engine/comm/group_communicator.h"
 #include "engine/comm/mpi/check.h"
 #include "engine/comm/mpi/environment.h"
+#include "engine/comm/mpi/from_communicator.h"
 #include "engine/comm/mpi/transport.h"
 
 namespace hvd::comm {
@@ -119,19 +122,80 @@ std::shared_ptr<SharedMemory> make_segment(MPI_Comm node) {
   return memory;
 }
 
+/// Returns once every rank of `ranks` has come here. What follows are calls that block and exclude all other engines of
+/// this process from MPI; they end, because by now no rank can be kept from them by an engine that waits.
+void meet(MPI_Comm ranks, Mutex& calls) {
+  constexpr Patience kPatience = std::chrono::minutes(5);  // as long as start-up may take
+  constexpr auto kNap = std::chrono::microseconds(200);
+  const Deadline deadline = kPatience.from_now();
+  MPI_Request request = MPI_REQUEST_NULL;
+  {
+    const MutexLock lock(calls);
+    check(MPI_Ibarrier(ranks, &request), "MPI_Ibarrier");
+  }
+  for (int done = 0;;) {
+    {
+      const MutexLock lock(calls);
+      check(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Test");
+    }
+    if (done != 0) return;
+    if (deadline.passed()) {  // the request is left to MPI: a barrier cannot be cancelled
+      throw Error(Errc::kTimeout, "not all ranks came to make an engine's communicator within " +
+                                      std::to_string(kPatience.timeout.count()) +
+                                      " ms; making one is collective: every rank of it must call");
+    }
+    std::this_thread::sleep_for(kNap);
+  }
+}
+
+/// Errors: mismatch unless all of MPI's ranks give the same list.
+void compare_lists(std::span<const int> list, Mutex& calls) {
+  Hasher hasher;
+  for (const int rank : list) hasher.number(static_cast<std::uint64_t>(rank));
+  const std::uint64_t mine = hasher.value();
+  int size = 0;
+  std::vector<std::uint64_t> all;
+  {
+    const MutexLock lock(calls);
+    check(MPI_Comm_size(MPI_COMM_WORLD, &size), "MPI_Comm_size");
+    all.resize(static_cast<std::size_t>(size));
+    check(MPI_Allgather(&mine, 1, MPI_UINT64_T, all.data(), 1, MPI_UINT64_T, MPI_COMM_WORLD), "MPI_Allgather");
+  }
+  const auto other = std::find_if(all.begin(), all.end(), [&](std::uint64_t hash) { return hash != all.front(); });
+  if (other == all.end()) return;
+  throw Error(Errc::kMismatch, "process set: ranks 0 and " + std::to_string(other - all.begin()) +
+                                   " gave other lists of ranks; give the same on all ranks");
+}
+
 std::unique_ptr<Communicator> make(MPI_Comm ranks, const CommOptions& options, bool pretended) {
   auto environment = MpiEnvironment::acquire();
-  MpiComm world = duplicate(ranks);
-  MpiComm notices = duplicate(ranks);
-  int rank = 0;
-  check(MPI_Comm_rank(world.get(), &rank), "MPI_Comm_rank");
-  const MpiComm node = split_by_node(world.get(), rank, options.ranks_per_node);
-  Layout layout = find_layout(world.get(), node.get(), pretended);
-  auto memory = make_segment(node.get());
-  auto core = std::make_unique<Core>(std::move(layout), std::move(memory), NodeGroup::Kind::kProcesses);
+  MpiComm world;
+  MpiComm notices;
+  std::optional<Layout> layout;
+  std::shared_ptr<SharedMemory> memory;
+  meet(ranks, environment->calls());
+  {
+    const MutexLock lock(environment->calls());
+    world = duplicate(ranks);
+    notices = duplicate(ranks);
+    int rank = 0;
+    check(MPI_Comm_rank(world.get(), &rank), "MPI_Comm_rank");
+    const MpiComm node = split_by_node(world.get(), rank, options.ranks_per_node);
+    layout.emplace(find_layout(world.get(), node.get(), pretended));
+    memory = make_segment(node.get());
+  }
+  auto core = std::make_unique<Core>(std::move(*layout), std::move(memory), NodeGroup::Kind::kProcesses);
   core->set_transport(std::make_unique<MpiTransport>(environment, std::move(world), std::move(notices), core->faults,
                                                      core->group.crowded()));
   return std::make_unique<MpiCommunicator>(std::move(environment), std::move(core), options);
+}
+
+MpiComm split_world(int group, int key, Mutex& calls) {
+  meet(MPI_COMM_WORLD, calls);
+  const MutexLock lock(calls);
+  MpiComm ranks;
+  check(MPI_Comm_split(MPI_COMM_WORLD, group, key, ranks.out()), "MPI_Comm_split");
+  return ranks;
 }
 
 }  // namespace
@@ -143,11 +207,43 @@ std::unique_ptr<Communicator> make_mpi(const CommOptions& options) {
   return make(MPI_COMM_WORLD, options, options.ranks_per_node > 0);
 }
 
+std::unique_ptr<Communicator> make_mpi(MPI_Comm ranks, const CommOptions& options) {
+  if (ranks == MPI_COMM_NULL) throw Error(Errc::kInvalidArgument, "make_mpi: MPI_COMM_NULL has no ranks");
+  const auto environment = MpiEnvironment::acquire();
+  return make(ranks, options, options.ranks_per_node > 0);
+}
+
+bool mpi_threads_supported() {
+  const auto environment = MpiEnvironment::acquire();
+  const MutexLock lock(environment->calls());
+  int provided = MPI_THREAD_SINGLE;
+  check(MPI_Query_thread(&provided), "MPI_Query_thread");
+  return provided == MPI_THREAD_MULTIPLE;
+}
+
 std::unique_ptr<Communicator> make_mpi_subset(int group, bool one_per_node) {
   const auto environment = MpiEnvironment::acquire();
-  MpiComm ranks;
-  check(MPI_Comm_split(MPI_COMM_WORLD, group, 0, ranks.out()), "MPI_Comm_split");
+  const MpiComm ranks = split_world(group, 0, environment->calls());
   return make(ranks.get(), {.ranks_per_node = one_per_node ? 1 : 0}, false);
+}
+
+std::unique_ptr<Communicator> make_mpi_set(std::span<const int> ranks, const CommOptions& options) {
+  const auto environment = MpiEnvironment::acquire();
+  Mutex& calls = environment->calls();
+  meet(MPI_COMM_WORLD, calls);
+  compare_lists(ranks, calls);
+  int size = 0;
+  int rank = 0;
+  {
+    const MutexLock lock(calls);
+    check(MPI_Comm_size(MPI_COMM_WORLD, &size), "MPI_Comm_size");
+    check(MPI_Comm_rank(MPI_COMM_WORLD, &rank), "MPI_Comm_rank");
+  }
+  check_set(ranks, size);
+  const auto place = std::find(ranks.begin(), ranks.end(), rank);
+  const bool member = place != ranks.end();
+  const MpiComm set = split_world(member ? 0 : MPI_UNDEFINED, static_cast<int>(place - ranks.begin()), calls);
+  return member ? make(set.get(), options, options.ranks_per_node > 0) : nullptr;
 }
 
 }  // namespace hvd::comm

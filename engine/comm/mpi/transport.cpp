@@ -42,6 +42,8 @@ std::optional<MPI_Datatype> mpi_type(DataType dtype) {
     case DataType::kI32: return MPI_INT32_T;
     case DataType::kI64: return MPI_INT64_T;
     case DataType::kU8: return MPI_UINT8_T;
+    case DataType::kI8: return MPI_INT8_T;
+    case DataType::kI16: return MPI_INT16_T;
     case DataType::kF16:
     case DataType::kBF16: return std::nullopt;
   }
@@ -54,6 +56,7 @@ MPI_Op mpi_op(ReduceOp op) {
     case ReduceOp::kAverage: return MPI_SUM;
     case ReduceOp::kMin: return MPI_MIN;
     case ReduceOp::kMax: return MPI_MAX;
+    case ReduceOp::kProduct: return MPI_PROD;
   }
   return MPI_OP_NULL;
 }
@@ -97,6 +100,8 @@ MpiTransport::~MpiTransport() {
     // The analyser does not follow requests through containers; notify() started it.
     MPI_Wait(&one.request, MPI_STATUS_IGNORE);  // NOLINT(clang-analyzer-optin.mpi.MPI-Checker)
   }
+  data_.reset();  // while the mutex is held: other engines of this process may be at work
+  notices_.reset();
 }
 
 Transport::Ticket MpiTransport::open(Operation operation) {

@@ -54,13 +54,17 @@ struct CommConfig {
   int max_ctas = 0;  ///< thread blocks per collective at most; 0: NCCL's choice
 };
 
-struct Collective {
-  void* data = nullptr;  ///< device memory, in place
-  std::size_t count = 0;
-  DataType dtype = DataType::kF32;
-  ReduceOp op = ReduceOp::kSum;  ///< of those that reduce
-  int root = 0;                  ///< broadcast, reduce
-  int place = 0;                 ///< reduce_scatter, all_gather: this rank; `data` then holds `count` elements per rank
+/// Arguments of one call, in device memory. `in` and `out` are equal or do not overlap. If one of them holds `count`
+/// elements per rank, in the order of ranks, the other may be this rank's share of it. NCCL supports both forms of
+/// operations in place.
+struct Operation {
+  const void* in = nullptr;         ///< unused by receive
+  void* out = nullptr;              ///< unused by send; reduce: may be null where this rank is not the root
+  std::size_t count = 0;            ///< reduce_scatter, all_gather: of one rank's share
+  DataType dtype = DataType::kF32;  ///< not kI16, which NCCL lacks
+  ReduceOp op = ReduceOp::kSum;     ///< of those that reduce
+  int root = 0;                     ///< broadcast, reduce
+  int peer = 0;                     ///< send, receive; may be this rank
 };
 
 class Api {
@@ -89,11 +93,16 @@ class Api {
   virtual Result begin_group() = 0;
   virtual Result end_group() = 0;
 
-  virtual Result all_reduce(Comm comm, const Collective& what, gpu::StreamView stream) = 0;
-  virtual Result broadcast(Comm comm, const Collective& what, gpu::StreamView stream) = 0;
-  virtual Result reduce(Comm comm, const Collective& what, gpu::StreamView stream) = 0;
-  virtual Result reduce_scatter(Comm comm, const Collective& what, gpu::StreamView stream) = 0;
-  virtual Result all_gather(Comm comm, const Collective& what, gpu::StreamView stream) = 0;
+  virtual Result all_reduce(Comm comm, const Operation& what, gpu::StreamView stream) = 0;
+  virtual Result broadcast(Comm comm, const Operation& what, gpu::StreamView stream) = 0;
+  virtual Result reduce(Comm comm, const Operation& what, gpu::StreamView stream) = 0;
+  virtual Result reduce_scatter(Comm comm, const Operation& what, gpu::StreamView stream) = 0;
+  virtual Result all_gather(Comm comm, const Operation& what, gpu::StreamView stream) = 0;
+
+  // The stream goes on when the peer has made the matching call, with the same count and type. Messages of one group
+  // progress together. Others go one by one, so two ranks that both send first wait for ever.
+  virtual Result send(Comm comm, const Operation& what, gpu::StreamView stream) = 0;
+  virtual Result receive(Comm comm, const Operation& what, gpu::StreamView stream) = 0;
 
   /// Since 2.19. Where false, the next four must not be called.
   [[nodiscard]] virtual bool can_register() const = 0;

@@ -34,6 +34,7 @@ class DeviceGroup final : public DeviceCommunicator {
   [[nodiscard]] gpu::Runtime& runtime() override { return runtime_; }
   [[nodiscard]] std::string_view backend() const override { return backend_; }
   [[nodiscard]] std::string library() const override { return library_; }
+  [[nodiscard]] std::string flight_record() const override { return host_->flight_record(); }
 
  private:
   const std::string_view backend_;

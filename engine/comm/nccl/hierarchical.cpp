@@ -17,6 +17,11 @@ constexpr std::size_t kShareElements = 64;
 /// Broadcasts pass through the host in pieces of this size.
 constexpr std::size_t kBroadcastBytes = std::size_t{16} << 20;
 
+[[noreturn]] void refuse(const char* operation) {
+  throw Error(Errc::kUnsupported,
+              std::string(operation) + " in two levels does not exist: use plain NCCL between nodes (--comm nccl)");
+}
+
 }  // namespace
 
 Pieces cut(std::size_t count, int local_size, bool even) {
@@ -80,6 +85,7 @@ std::unique_ptr<RegisteredMemory> HierarchicalPlane::allocate(std::size_t bytes,
 void HierarchicalPlane::all_reduce(void* data, std::size_t count, DataType dtype, ReduceOp op, Deadline deadline) {
   check();
   if (count == 0) return;
+  require_reducible(dtype);
   const Topology& where = levels_.world.topology();
   const Pieces pieces = cut(count, where.local_size, even_);
   const bool leader = where.local_rank == 0;
@@ -88,6 +94,7 @@ void HierarchicalPlane::all_reduce(void* data, std::size_t count, DataType dtype
   auto* const base = static_cast<std::byte*>(data);
   std::byte* const mine = base + static_cast<std::size_t>(where.local_rank) * pieces.share * element;
   std::byte* const rest = base + shares * element;
+  const std::vector<std::size_t> share_of_each(static_cast<std::size_t>(where.local_size), pieces.share);
   // Means are taken once, at the end, but in fp16, where a sum of all ranks could overflow: there the node's mean is
   // divided by the nodes before they are summed (uneven nodes: its sum by the ranks of the world).
   const bool early = op == ReduceOp::kAverage && dtype == DataType::kF16;
@@ -95,7 +102,7 @@ void HierarchicalPlane::all_reduce(void* data, std::size_t count, DataType dtype
   const ReduceOp inner = op == ReduceOp::kAverage && !node_means ? ReduceOp::kSum : op;
   inside_->together(
       [&] {
-        inside_->reduce_scatter(data, pieces.share, dtype, inner, deadline);
+        inside_->reduce_scatter(mine, data, share_of_each, dtype, inner, deadline);
         inside_->reduce(rest, pieces.rest, dtype, inner, 0, deadline);
       },
       deadline);
@@ -121,10 +128,25 @@ void HierarchicalPlane::all_reduce(void* data, std::size_t count, DataType dtype
   }
   inside_->together(
       [&] {
-        inside_->all_gather(data, pieces.share, dtype, deadline);
+        inside_->all_gather(data, mine, share_of_each, dtype, deadline);
         inside_->enqueue_broadcast(rest, pieces.rest * element, 0, deadline);
       },
       deadline);
+}
+
+void HierarchicalPlane::reduce_scatter(void* /*out*/, const void* /*in*/, Counts /*counts*/, DataType /*dtype*/,
+                                       ReduceOp /*op*/, Deadline /*deadline*/) {
+  refuse("reduce_scatter");
+}
+
+void HierarchicalPlane::all_gather(void* /*out*/, const void* /*in*/, Counts /*counts*/, DataType /*dtype*/,
+                                   Deadline /*deadline*/) {
+  refuse("all_gather");
+}
+
+void HierarchicalPlane::all_to_all(void* /*out*/, Counts /*receive_counts*/, const void* /*in*/, Counts /*send_counts*/,
+                                   DataType /*dtype*/, Deadline /*deadline*/) {
+  refuse("all_to_all");
 }
 
 void HierarchicalPlane::broadcast(void* data, std::size_t bytes, int root, Deadline deadline) {

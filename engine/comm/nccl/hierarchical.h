@@ -6,6 +6,7 @@
 //
 // Every local rank carries its share between nodes where all nodes have as many ranks; else local rank 0 carries all.
 // Both depend on nothing but the world and the count, and so does the order of every sum.
+// broadcast() goes through the host. All other operations are refused as unsupported: plain NCCL has them.
 // Threads: as nccl::Plane.
 #pragma once
 
@@ -42,6 +43,12 @@ class HierarchicalPlane final : public DevicePlane {
 
   std::unique_ptr<RegisteredMemory> allocate(std::size_t bytes, Deadline deadline) override;
   void all_reduce(void* data, std::size_t count, DataType dtype, ReduceOp op, Deadline deadline) override;
+  /// This function and the next two throw unsupported, on all ranks alike.
+  void reduce_scatter(void* out, const void* in, Counts counts, DataType dtype, ReduceOp op,
+                      Deadline deadline) override;
+  void all_gather(void* out, const void* in, Counts counts, DataType dtype, Deadline deadline) override;
+  void all_to_all(void* out, Counts receive_counts, const void* in, Counts send_counts, DataType dtype,
+                  Deadline deadline) override;
   void broadcast(void* data, std::size_t bytes, int root, Deadline deadline) override;
   void copy(void* to, const void* from, std::size_t bytes) override;
   void complete(std::string_view what, Deadline deadline) override;

@@ -41,6 +41,8 @@ struct Functions {
   decltype(&::ncclReduce) reduce = nullptr;
   decltype(&::ncclReduceScatter) reduce_scatter = nullptr;
   decltype(&::ncclAllGather) all_gather = nullptr;
+  decltype(&::ncclSend) send = nullptr;
+  decltype(&::ncclRecv) receive = nullptr;
   // Since 2.19; null before.
   ncclResult_t (*mem_alloc)(void**, std::size_t) = nullptr;
   ncclResult_t (*mem_free)(void*) = nullptr;
@@ -60,6 +62,8 @@ ncclDataType_t native(DataType type) {
     case DataType::kI32: return ncclInt32;
     case DataType::kI64: return ncclInt64;
     case DataType::kU8: return ncclUint8;
+    case DataType::kI8: return ncclInt8;
+    case DataType::kI16: break;  // NCCL has no such type: the plane refuses it
   }
   return ncclNumTypes;
 }
@@ -70,6 +74,7 @@ ncclRedOp_t native(ReduceOp op) {
     case ReduceOp::kAverage: return ncclAvg;
     case ReduceOp::kMin: return ncclMin;
     case ReduceOp::kMax: return ncclMax;
+    case ReduceOp::kProduct: return ncclProd;
   }
   return ncclNumOps;
 }
@@ -79,11 +84,6 @@ Result result_of(ncclResult_t code) {
                         : code == ncclInProgress ? Status::kInProgress
                                                  : Status::kFailed;
   return {status, static_cast<int>(code), code == ncclRemoteError};
-}
-
-/// Of this rank, where NCCL knows the operation as one in place.
-void* share(const Collective& what) {
-  return static_cast<std::byte*>(what.data) + static_cast<std::size_t>(what.place) * what.count * size_of(what.dtype);
 }
 
 bool find_all(const gpu::SharedLibrary& library, Functions& f) {
@@ -99,7 +99,8 @@ bool find_all(const gpu::SharedLibrary& library, Functions& f) {
          library.find("ncclCommAbort", f.comm_abort) && library.find("ncclGroupStart", f.group_start) &&
          library.find("ncclGroupEnd", f.group_end) && library.find("ncclAllReduce", f.all_reduce) &&
          library.find("ncclBroadcast", f.broadcast) && library.find("ncclReduce", f.reduce) &&
-         library.find("ncclReduceScatter", f.reduce_scatter) && library.find("ncclAllGather", f.all_gather);
+         library.find("ncclReduceScatter", f.reduce_scatter) && library.find("ncclAllGather", f.all_gather) &&
+         library.find("ncclSend", f.send) && library.find("ncclRecv", f.receive);
 }
 
 class Library final : public Api {
@@ -145,26 +146,31 @@ class Library final : public Api {
   Result begin_group() override { return result_of(f_.group_start()); }
   Result end_group() override { return result_of(f_.group_end()); }
 
-  Result all_reduce(Comm comm, const Collective& what, gpu::StreamView stream) override {
-    return result_of(f_.all_reduce(what.data, what.data, what.count, native(what.dtype), native(what.op), native(comm),
+  Result all_reduce(Comm comm, const Operation& what, gpu::StreamView stream) override {
+    return result_of(f_.all_reduce(what.in, what.out, what.count, native(what.dtype), native(what.op), native(comm),
                                    native(stream)));
   }
-  Result broadcast(Comm comm, const Collective& what, gpu::StreamView stream) override {
+  Result broadcast(Comm comm, const Operation& what, gpu::StreamView stream) override {
     return result_of(
-        f_.broadcast(what.data, what.data, what.count, native(what.dtype), what.root, native(comm), native(stream)));
+        f_.broadcast(what.in, what.out, what.count, native(what.dtype), what.root, native(comm), native(stream)));
   }
 
-  Result reduce(Comm comm, const Collective& what, gpu::StreamView stream) override {
-    return result_of(f_.reduce(what.data, what.data, what.count, native(what.dtype), native(what.op), what.root,
+  Result reduce(Comm comm, const Operation& what, gpu::StreamView stream) override {
+    return result_of(f_.reduce(what.in, what.out, what.count, native(what.dtype), native(what.op), what.root,
                                native(comm), native(stream)));
   }
-  Result reduce_scatter(Comm comm, const Collective& what, gpu::StreamView stream) override {
-    return result_of(f_.reduce_scatter(what.data, share(what), what.count, native(what.dtype), native(what.op),
-                                       native(comm), native(stream)));
+  Result reduce_scatter(Comm comm, const Operation& what, gpu::StreamView stream) override {
+    return result_of(f_.reduce_scatter(what.in, what.out, what.count, native(what.dtype), native(what.op), native(comm),
+                                       native(stream)));
   }
-  Result all_gather(Comm comm, const Collective& what, gpu::StreamView stream) override {
-    return result_of(
-        f_.all_gather(share(what), what.data, what.count, native(what.dtype), native(comm), native(stream)));
+  Result all_gather(Comm comm, const Operation& what, gpu::StreamView stream) override {
+    return result_of(f_.all_gather(what.in, what.out, what.count, native(what.dtype), native(comm), native(stream)));
+  }
+  Result send(Comm comm, const Operation& what, gpu::StreamView stream) override {
+    return result_of(f_.send(what.in, what.count, native(what.dtype), what.peer, native(comm), native(stream)));
+  }
+  Result receive(Comm comm, const Operation& what, gpu::StreamView stream) override {
+    return result_of(f_.receive(what.out, what.count, native(what.dtype), what.peer, native(comm), native(stream)));
   }
 
   [[nodiscard]] bool can_register() const override {

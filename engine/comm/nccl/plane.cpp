@@ -297,9 +297,10 @@ std::unique_ptr<RegisteredMemory> Plane::allocate(std::size_t bytes, Deadline de
   return memory;
 }
 
-void Plane::enqueue(Function function, const std::string& name, const Collective& what, Deadline deadline) {
+void Plane::enqueue(Function function, const std::string& name, const Operation& what, Deadline deadline) {
   throw_if_aborted();
   if (alone() || what.count == 0) return;
+  require_reducible(what.dtype);  // operations that only move data never pass such a type
   runtime_.make_current();
   const Result result = call([&](Comm comm) { return ((*api_).*function)(comm, what, stream_); });
   const std::string text = name + " (" + std::to_string(what.count * size_of(what.dtype)) + " bytes)";
@@ -308,6 +309,10 @@ void Plane::enqueue(Function function, const std::string& name, const Collective
 }
 
 void Plane::together(const std::function<void()>& calls, Deadline deadline) {
+  group(calls, "several reductions", deadline);
+}
+
+void Plane::group(const std::function<void()>& calls, const std::string& name, Deadline deadline) {
   throw_if_aborted();
   if (alone() || grouped_) {
     calls();
@@ -329,38 +334,8 @@ void Plane::together(const std::function<void()>& calls, Deadline deadline) {
     static_cast<void>(end());
     throw;
   }
-  settle(end(), "several reductions", deadline);
+  settle(end(), name, deadline);
 }
-
-void Plane::all_reduce(void* data, std::size_t count, DataType dtype, ReduceOp op, Deadline deadline) {
-  enqueue(&Api::all_reduce, "ncclAllReduce", {.data = data, .count = count, .dtype = dtype, .op = op}, deadline);
-}
-
-void Plane::reduce_scatter(void* data, std::size_t count, DataType dtype, ReduceOp op, Deadline deadline) {
-  enqueue(&Api::reduce_scatter, "ncclReduceScatter",
-          {.data = data, .count = count, .dtype = dtype, .op = op, .place = host_.topology().rank}, deadline);
-}
-
-void Plane::all_gather(void* data, std::size_t count, DataType dtype, Deadline deadline) {
-  enqueue(&Api::all_gather, "ncclAllGather",
-          {.data = data, .count = count, .dtype = dtype, .place = host_.topology().rank}, deadline);
-}
-
-void Plane::reduce(void* data, std::size_t count, DataType dtype, ReduceOp op, int root, Deadline deadline) {
-  enqueue(&Api::reduce, "ncclReduce", {.data = data, .count = count, .dtype = dtype, .op = op, .root = root}, deadline);
-}
-
-void Plane::enqueue_broadcast(void* data, std::size_t bytes, int root, Deadline deadline) {
-  enqueue(&Api::broadcast, "ncclBroadcast", {.data = data, .count = bytes, .dtype = DataType::kU8, .root = root},
-          deadline);
-}
-
-void Plane::broadcast(void* data, std::size_t bytes, int root, Deadline deadline) {
-  enqueue_broadcast(data, bytes, root, deadline);
-  if (!alone() && bytes > 0) complete("ncclBroadcast (" + std::to_string(bytes) + " bytes)", deadline);
-}
-
-void Plane::copy(void* to, const void* from, std::size_t bytes) { runtime_.copy(to, from, bytes, stream_); }
 
 void Plane::complete(std::string_view what, Deadline deadline) {
   runtime_.synchronize(stream_.view(), deadline, doing(std::string(what)), [this] {

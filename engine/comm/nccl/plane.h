@@ -18,6 +18,9 @@ namespace hvd::comm::nccl {
 /// "rank 1 (host b, GPU 0 (NVIDIA H200))".
 std::string here_of(const Topology& where, const gpu::Runtime& runtime);
 
+/// Errors: unsupported for a type that NCCL has no reduction of. Ranks that reduce the same get the same error.
+void require_reducible(DataType dtype);
+
 class Plane final : public DevicePlane {
  public:
   /// Collective: creates the communicator and tries it. Borrows `host` and `runtime`. `here` is who this is in
@@ -28,6 +31,13 @@ class Plane final : public DevicePlane {
 
   std::unique_ptr<RegisteredMemory> allocate(std::size_t bytes, Deadline deadline) override;
   void all_reduce(void* data, std::size_t count, DataType dtype, ReduceOp op, Deadline deadline) override;
+  void all_reduce_into(void* out, const void* in, std::size_t count, DataType dtype, ReduceOp op,
+                       Deadline deadline) override;
+  void reduce_scatter(void* out, const void* in, Counts counts, DataType dtype, ReduceOp op,
+                      Deadline deadline) override;
+  void all_gather(void* out, const void* in, Counts counts, DataType dtype, Deadline deadline) override;
+  void all_to_all(void* out, Counts receive_counts, const void* in, Counts send_counts, DataType dtype,
+                  Deadline deadline) override;
   void broadcast(void* data, std::size_t bytes, int root, Deadline deadline) override;
   void copy(void* to, const void* from, std::size_t bytes) override;
   void complete(std::string_view what, Deadline deadline) override;
@@ -41,12 +51,8 @@ class Plane final : public DevicePlane {
   [[nodiscard]] bool registers_memory() const override;
   [[nodiscard]] std::chrono::nanoseconds creation_time() const override { return creation_time_; }
 
-  // The halves of an all-reduce, for planes that put something between them. In place, enqueued, errors as those of
-  // all_reduce(). `data` holds a share of `count` elements per rank, in the order of ranks.
-  /// Afterwards this rank's share is reduced over all ranks; what is in the others is undefined.
-  void reduce_scatter(void* data, std::size_t count, DataType dtype, ReduceOp op, Deadline deadline);
-  /// Afterwards every share is that of its rank.
-  void all_gather(void* data, std::size_t count, DataType dtype, Deadline deadline);
+  // For planes that put something between the parts of an all-reduce. In place, enqueued, errors as those of
+  // all_reduce().
   /// Of `count` elements, to rank `root`; what is in the others is undefined.
   void reduce(void* data, std::size_t count, DataType dtype, ReduceOp op, int root, Deadline deadline);
   /// As broadcast(), but only enqueued.
@@ -63,8 +69,13 @@ class Plane final : public DevicePlane {
   void create(Deadline deadline);
   /// Collective: the ranks part.
   void disconnect(Deadline deadline);
-  using Function = Result (Api::*)(Comm, const Collective&, gpu::StreamView);
-  void enqueue(Function function, const std::string& name, const Collective& what, Deadline deadline);
+  using Function = Result (Api::*)(Comm, const Operation&, gpu::StreamView);
+  /// A count of 0 is nothing to enqueue.
+  void enqueue(Function function, const std::string& name, const Operation& what, Deadline deadline);
+  /// Hands the operations that `calls` enqueues over as one group, which errors call `name`.
+  void group(const std::function<void()>& calls, const std::string& name, Deadline deadline);
+  /// A world of one copies its own share instead of calling NCCL.
+  void take(void* out, const void* in, std::size_t count, DataType dtype);
   UniqueId agree_on_id(Deadline deadline);
   [[nodiscard]] std::string no_registration() const;
   /// After a call: waits while it is in progress. Errors: as its docstring's, naming `what`.

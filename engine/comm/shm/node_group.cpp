@@ -10,9 +10,11 @@
 #include <utility>
 #include <vector>
 
+#include "engine/base/assert.h"
 #include "engine/base/error.h"
 #include "engine/base/hash.h"
 #include "engine/comm/process.h"
+#include "engine/comm/shm/agreement.h"
 #include "engine/comm/shm/futex.h"
 
 namespace hvd::comm {
@@ -33,6 +35,16 @@ std::chrono::nanoseconds slice(const Wait& wait) {
 }
 
 bool reached(std::uint32_t value, std::uint32_t target) { return static_cast<std::int32_t>(value - target) >= 0; }
+
+std::uint64_t mixed(std::uint64_t hash, std::uint64_t value) {
+  hash = (hash ^ value) * 0x9e3779b97f4a7c15;
+  return hash ^ (hash >> 32);
+}
+
+bool same(const Note* one, const Note* other) {
+  if (one == nullptr || other == nullptr) return one == other;
+  return one->bytes == other->bytes && one->sender == other->sender;
+}
 
 void pause_cpu() {
 #if defined(__x86_64__)
@@ -106,17 +118,19 @@ void NodeGroup::blame(std::span<const int> local_ranks, const Wait& wait) {
 
 void NodeGroup::wake(Counter& counter) noexcept { futex_wake_all(counter.value); }
 
+void NodeGroup::blame_late(Counter Cell::*counter, std::uint32_t target, const Wait& wait) {
+  std::vector<int> missing;
+  for (int r = 0; r < size(); ++r) {
+    if (!reached((segment_.cell(r).*counter).value.load(), target)) missing.push_back(r);
+  }
+  if (!missing.empty()) blame(missing, wait);
+}
+
 void NodeGroup::await_one(Counter Cell::*counter, int local_rank, std::uint32_t target, const Wait& wait) {
   Counter& its = segment_.cell(local_rank).*counter;
   await(
       its, local_rank, wait, [&] { return reached(its.value.load(), target); },
-      [&] {
-        std::vector<int> missing;
-        for (int r = 0; r < size(); ++r) {
-          if (!reached((segment_.cell(r).*counter).value.load(), target)) missing.push_back(r);
-        }
-        if (!missing.empty()) blame(missing, wait);
-      });
+      [&] { blame_late(counter, target, wait); });
 }
 
 void NodeGroup::await_all(Counter Cell::*counter, std::uint32_t target, const Wait& wait) {
@@ -127,9 +141,16 @@ void NodeGroup::sync(const Wait& wait) {
   faults_.throw_if_aborted();
   Descriptor& mine = next_slot().descriptor;
   mine.operation = operation_id(wait.operation);
-  ++sequence_;
-  bump(my_cell().arrived);
-  await_all(&Cell::arrived, sequence_, wait);
+  mine.notes = std::exchange(noted_, 0);
+  notes_ = 0;
+  mine.sequence.store(++sequence_, std::memory_order_release);
+  bump(my_cell().arrived);  // for sleepers, and for whoever asks at the deadline who is late
+  for (int r = 0; r < size(); ++r) {
+    const std::atomic<std::uint32_t>& its = slot(r).descriptor.sequence;
+    await(
+        segment_.cell(r).arrived, r, wait, [&] { return its.load(std::memory_order_acquire) == sequence_; },
+        [&] { blame_late(&Cell::arrived, sequence_, wait); });
+  }
   check_same_operation(wait);
 }
 
@@ -137,11 +158,72 @@ void NodeGroup::check_same_operation(const Wait& wait) const {
   const Descriptor& mine = slot(rank()).descriptor;
   for (int r = 0; r < size(); ++r) {
     const Descriptor& other = slot(r).descriptor;
+    if (other.notes != mine.notes) throw_different_notes();
     if (other.operation == mine.operation) continue;
+    const auto its = segment_.cell(r).flights.last(1);
     throw Error(Errc::kMismatch, layout_.describe(global(rank())) + " is in " + wait.text() + ", but " +
-                                     layout_.describe(global(r)) +
-                                     " is in another operation: all ranks must make the same calls in the same order");
+                                     layout_.describe(global(r)) + " is in " +
+                                     (its.empty() ? "another operation" : its.front().text()) +
+                                     ": all ranks must make the same calls in the same order");
   }
+}
+
+// Notes have places of their own until the next synchronisation but one, so their sender waits for nobody: whoever
+// arrives at a synchronisation has read all before it, and whoever arrives at the next one has compared them.
+void NodeGroup::tell(std::span<std::byte> message, int sender, const Wait& wait) {
+  if (notes_ == kNotes) sync(wait);
+  faults_.throw_if_aborted();
+  const std::size_t index = notes_++;
+  const std::uint64_t number = note_number(sequence_, index);
+  noted_ = mixed(mixed(noted_, message.size() + 1), static_cast<std::uint64_t>(sender));
+  Note& mine = note(rank(), sequence_, index);
+  mine.sequence = wait.sequence;
+  mine.bytes = message.size();
+  mine.sender = static_cast<std::uint64_t>(sender);
+  if (rank() == sender) std::memcpy(mine.payload.data(), message.data(), message.size());
+  mine.number.store(number, std::memory_order_release);
+  if (rank() == sender) return bump(my_cell().told);
+
+  const Note& its = note(sender, sequence_, index);
+  const auto told = [&] { return its.number.load(std::memory_order_acquire) == number; };
+  const std::atomic<std::uint32_t>& arrived = segment_.cell(sender).slots[(sequence_ + 1) % 2].descriptor.sequence;
+  const auto left = [&] { return arrived.load(std::memory_order_acquire) == sequence_ + 1; };
+  await(
+      segment_.cell(sender).told, sender, wait, [&] { return told() || left(); },
+      [&] {
+        blame({&sender, 1}, wait);
+      });
+  if (!told()) {
+    sync(wait);          // the sender waits for all in another call: they find out there that they differ
+    HVD_ASSERT(told());  // not reached
+  }
+  if (its.bytes != mine.bytes || its.sender != mine.sender) throw_different(sender, rank(), sequence_, index);
+  std::memcpy(message.data(), its.payload.data(), message.size());
+}
+
+void NodeGroup::throw_different_notes() const {
+  const std::uint32_t set = sequence_ - 1;
+  for (std::size_t index = 0; index < kNotes; ++index) {
+    for (int r = 1; r < size(); ++r) {
+      if (!same(note_of(0, set, index), note_of(r, set, index))) throw_different(0, r, set, index);
+    }
+  }
+  throw Error(Errc::kMismatch, "the ranks of " + layout_.describe(global(0)) + "'s host made different broadcasts");
+}
+
+void NodeGroup::throw_different(int one, int other, std::uint32_t set, std::size_t index) const {
+  const Note* const its = note_of(one, set, index);
+  const Note* const others = note_of(other, set, index);
+  const auto text = [&](int local_rank, const Note* note) {
+    return rank_name(*this, local_rank) + (note == nullptr
+                                               ? " makes another call"
+                                               : " has " + std::to_string(note->bytes) + " bytes from rank " +
+                                                     std::to_string(global(static_cast<int>(note->sender))));
+  };
+  const std::uint64_t operation = (its != nullptr ? its : others)->sequence;
+  throw Error(Errc::kMismatch, "broadcast " + std::to_string(operation) + ": " + text(one, its) + ", " +
+                                   text(other, others) +
+                                   "; all ranks must make the same calls with the same arguments");
 }
 
 void NodeGroup::prepare_work() {
@@ -179,7 +261,6 @@ NodeMemory NodeGroup::allocate(std::size_t bytes_per_rank, const Wait& wait) {
 }
 
 NodeMemory NodeGroup::allocate_for_threads(std::size_t stride, const Wait& wait) {
-  // Local rank 0 hands its shared_ptr round by address: it stays put until the second synchronisation.
   NodeMemory result{nullptr, stride};
   std::string problem;
   if (rank() == 0) {
@@ -189,17 +270,12 @@ NodeMemory NodeGroup::allocate_for_threads(std::size_t stride, const Wait& wait)
     } catch (const Error& error) {
       problem = error.what();
     }
-    const void* address = &result.memory;
-    std::memcpy(next_slot().payload.data(), &address, sizeof address);
-  }
-  next_slot().descriptor.count = problem.empty() ? 0 : 1;
-  sync(wait);
-  if (rank() != 0) {
-    const void* address = nullptr;
-    std::memcpy(&address, slot(0).payload.data(), sizeof address);
-    result.memory = *static_cast<const std::shared_ptr<SharedMemory>*>(address);
+    handover_->put(result.memory);
   }
   sync(wait);
+  if (rank() != 0) result.memory = handover_->get();
+  sync(wait);  // the next allocation replaces what is handed over
+  if (rank() == 0) handover_->put(nullptr);
   if (result.memory == nullptr) {
     throw Error(Errc::kOutOfMemory, problem.empty() ? "a peer on this host could not allocate shared memory" : problem);
   }

@@ -11,7 +11,9 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <utility>
 
+#include "engine/base/mutex.h"
 #include "engine/comm/faults.h"
 #include "engine/comm/layout.h"
 #include "engine/comm/shm/segment.h"
@@ -29,15 +31,36 @@ struct NodeMemory {
   }
 };
 
+/// Passes memory from local rank 0 to the others where ranks are threads. Shared by the ranks of a node, so that it is
+/// there even if local rank 0 leaves with an error before the others have looked. Any thread.
+class Handover {
+ public:
+  void put(std::shared_ptr<SharedMemory> memory) {
+    const MutexLock lock(mutex_);
+    memory_ = std::move(memory);
+  }
+  [[nodiscard]] std::shared_ptr<SharedMemory> get() {
+    const MutexLock lock(mutex_);
+    return memory_;
+  }
+
+ private:
+  Mutex mutex_;
+  std::shared_ptr<SharedMemory> memory_ HVD_GUARDED_BY(mutex_);
+};
+
 class NodeGroup {
  public:
   enum class Kind : std::uint8_t { kThreads, kProcesses };
 
   /// Borrows all. Posts this process' id in its cell.
   NodeGroup(const Layout& layout, Segment segment, Faults& faults, Kind kind);
+  /// Ranks that are threads need one of their node, before allocate().
+  void set_handover(std::shared_ptr<Handover> handover) { handover_ = std::move(handover); }
 
   [[nodiscard]] int rank() const { return layout_.topology.local_rank; }
   [[nodiscard]] int size() const { return layout_.topology.local_size; }
+  [[nodiscard]] const Layout& layout() const { return layout_; }
   /// Whether there are more local ranks than processors: a rank that looks often takes time from the one it waits for.
   [[nodiscard]] bool crowded() const { return crowded_; }
 
@@ -49,6 +72,11 @@ class NodeGroup {
   /// Arrives and returns when all local ranks have. Checks that they are all in the same operation.
   /// Errors: mismatch; those of Watch.
   void sync(const Wait& wait);
+
+  /// Sends `message` of local rank `sender` to all others; it returns before they have come. A message that places
+  /// differ on is found by its readers at once, and by all ranks at their next sync(). Shape: up to kNoteBytes.
+  /// Errors: mismatch, naming two ranks and what they have; those of Watch.
+  void tell(std::span<std::byte> message, int sender, const Wait& wait);
 
   /// Work to share out, of the next synchronisation (prepare, by local rank 0) and of the last one.
   void prepare_work();
@@ -76,7 +104,24 @@ class NodeGroup {
   template <class Ready, class OnDeadline>
   void await(Counter& counter, int awaited, const Wait& wait, Ready ready, OnDeadline on_deadline);
   [[noreturn]] void blame(std::span<const int> local_ranks, const Wait& wait);
+  /// Blames the local ranks whose `counter` has not reached `target`, if there are any.
+  void blame_late(Counter Cell::*counter, std::uint32_t target, const Wait& wait);
   void check_same_operation(const Wait& wait) const;
+  /// A set of notes is the value of sequence_ while they were written.
+  [[nodiscard]] Note& note(int local_rank, std::uint32_t set, std::size_t index) const {
+    return segment_.cell(local_rank).notes[set % 2][index];
+  }
+  [[nodiscard]] static std::uint64_t note_number(std::uint32_t set, std::size_t index) {
+    return std::uint64_t{set} * kNotes + index + 1;
+  }
+  /// Null where the rank has made no such call.
+  [[nodiscard]] const Note* note_of(int local_rank, std::uint32_t set, std::size_t index) const {
+    const Note& its = note(local_rank, set, index);
+    return its.number.load(std::memory_order_acquire) == note_number(set, index) ? &its : nullptr;
+  }
+  /// Errors: mismatch. The notes are those before the synchronisation that has just ended.
+  [[noreturn]] void throw_different_notes() const;
+  [[noreturn]] void throw_different(int one, int other, std::uint32_t set, std::size_t index) const;
   NodeMemory allocate_for_processes(std::size_t stride, const Wait& wait);
   NodeMemory allocate_for_threads(std::size_t stride, const Wait& wait);
 
@@ -85,7 +130,10 @@ class NodeGroup {
   Faults& faults_;
   Kind kind_;
   const bool crowded_;
+  std::shared_ptr<Handover> handover_;
   std::uint32_t sequence_ = 0;  ///< synchronisations finished
+  std::size_t notes_ = 0;       ///< since then
+  std::uint64_t noted_ = 0;     ///< hash of them
   std::uint32_t allocations_ = 0;
 };
 

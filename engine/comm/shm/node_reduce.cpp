@@ -6,6 +6,7 @@
 
 #include "engine/base/error.h"
 #include "engine/comm/reduce.h"
+#include "engine/comm/shm/agreement.h"
 
 namespace hvd::comm {
 namespace {
@@ -29,22 +30,6 @@ NodeReducer::NodeReducer(NodeGroup& group, int largest_group, std::size_t segmen
       block_bytes_(
           std::max(kSlotBytes, kStagingBytes / static_cast<std::size_t>(largest_group) / kSlotBytes * kSlotBytes)) {}
 
-void NodeReducer::check_agreement(const Reduction& reduction, const Wait& wait) const {
-  for (int r = 0; r < group_.size(); ++r) {
-    const Descriptor& other = group_.slot(r).descriptor;
-    if (other.count == reduction.count && other.dtype == static_cast<std::uint32_t>(reduction.dtype) &&
-        other.op == static_cast<std::uint32_t>(reduction.op)) {
-      continue;
-    }
-    throw Error(Errc::kMismatch, "local rank " + std::to_string(group_.rank()) + " reduces " +
-                                     std::to_string(reduction.count) + " " + std::string(name(reduction.dtype)) + " (" +
-                                     std::string(name(reduction.op)) + "), local rank " + std::to_string(r) + " " +
-                                     std::to_string(other.count) + " " +
-                                     std::string(name(static_cast<DataType>(other.dtype))) + " (" +
-                                     std::string(name(static_cast<ReduceOp>(other.op))) + "), in " + wait.text());
-  }
-}
-
 void NodeReducer::post(std::byte* data, const Reduction& reduction, const Wait& wait) {
   Slot& slot = group_.next_slot();
   slot.descriptor.count = reduction.count;
@@ -52,14 +37,13 @@ void NodeReducer::post(std::byte* data, const Reduction& reduction, const Wait& 
   slot.descriptor.op = static_cast<std::uint32_t>(reduction.op);
   std::memcpy(slot.payload.data(), data, reduction.count * size_of(reduction.dtype));
   group_.sync(wait);
-  check_agreement(reduction, wait);
+  check_same_arguments(group_, wait);
 }
 
 void NodeReducer::sum_slots(std::byte* data, const Reduction& reduction, int divisor) {
-  Inputs inputs;
-  inputs.reserve(static_cast<std::size_t>(group_.size()));
-  for (int r = 0; r < group_.size(); ++r) inputs.push_back(group_.slot(r).payload.data());
-  reduce_many(inputs, std::span<std::byte* const>(&data, 1), reduction.count, reduction.dtype, reduction.op, divisor);
+  inputs_.clear();
+  for (int r = 0; r < group_.size(); ++r) inputs_.push_back(group_.slot(r).payload.data());
+  reduce_many(inputs_, std::span<std::byte* const>(&data, 1), reduction.count, reduction.dtype, reduction.op, divisor);
 }
 
 void NodeReducer::reduce_small(std::byte* data, const Reduction& reduction, const Wait& wait) {
@@ -78,9 +62,12 @@ void NodeReducer::broadcast_small(std::byte* data, std::size_t bytes, int root, 
   if (group_.rank() != root) std::memcpy(data, group_.slot(root).payload.data(), bytes);
 }
 
-std::span<const NodeReducer::Place> NodeReducer::exchange_places(Place mine, const Reduction& reduction,
-                                                                 const Wait& wait) {
-  Descriptor& descriptor = group_.next_slot().descriptor;
+std::span<const NodeReducer::Place> NodeReducer::exchange_places(Place mine, const std::byte* data,
+                                                                 const Reduction& reduction, const Wait& wait) {
+  Slot& slot = group_.next_slot();
+  Descriptor& descriptor = slot.descriptor;
+  const std::size_t bytes = reduction.count * size_of(reduction.dtype);
+  if (mine.region == 0 && bytes <= kSlotBytes) std::memcpy(slot.payload.data(), data, bytes);
   descriptor.count = reduction.count;
   descriptor.dtype = static_cast<std::uint32_t>(reduction.dtype);
   descriptor.op = static_cast<std::uint32_t>(reduction.op);
@@ -88,13 +75,19 @@ std::span<const NodeReducer::Place> NodeReducer::exchange_places(Place mine, con
   descriptor.offset = mine.offset;
   if (group_.rank() == 0) group_.prepare_work();
   group_.sync(wait);
-  check_agreement(reduction, wait);
+  check_same_arguments(group_, wait);
   places_.clear();
   for (int r = 0; r < group_.size(); ++r) {
     const Descriptor& its = group_.slot(r).descriptor;
     places_.push_back({its.region, its.offset});
   }
   return places_;
+}
+
+void NodeReducer::reduce_posted(std::byte* data, const Reduction& reduction, const Wait& wait) {
+  const bool posted = std::all_of(places_.begin(), places_.end(), [](const Place& place) { return place.region == 0; });
+  if (!posted) return reduce_small(data, reduction, wait);
+  sum_slots(data, reduction, reduction.divisor);
 }
 
 void NodeReducer::reduce_in_place(std::span<std::byte* const> parts, const Reduction& reduction, const Wait& wait) {

@@ -9,17 +9,10 @@
 
 #include "engine/base/types.h"
 #include "engine/comm/chunks.h"
+#include "engine/comm/reduce.h"
 #include "engine/comm/shm/node_group.h"
 
 namespace hvd::comm {
-
-/// What is reduced, as every local rank sees it.
-struct Reduction {
-  std::size_t count;
-  DataType dtype;
-  ReduceOp op;
-  int divisor;  ///< world size for kAverage, else 1
-};
 
 class NodeReducer {
  public:
@@ -32,6 +25,9 @@ class NodeReducer {
   /// `largest_group`: ranks of the fullest node of the world, so that all nodes stage equal blocks.
   NodeReducer(NodeGroup& group, int largest_group, std::size_t segment_bytes);
 
+  /// Most bytes of a chunk that a rank claims. Equal on all ranks, between operations.
+  void set_segment(std::size_t bytes) { segment_bytes_ = bytes; }
+
   /// Up to kSlotBytes: every rank copies its data into its slot and sums all slots itself. One
   /// synchronisation. Errors (of all methods): mismatch if ranks disagree; those of NodeGroup.
   void reduce_small(std::byte* data, const Reduction& reduction, const Wait& wait);
@@ -40,8 +36,12 @@ class NodeReducer {
   void broadcast_small(std::byte* data, std::size_t bytes, int root, const Wait& wait);
 
   /// Tells the others where this rank's data lies and learns the same of them: [local rank]. The places
-  /// are good until this rank arrives at its next operation.
-  std::span<const Place> exchange_places(Place mine, const Reduction& reduction, const Wait& wait);
+  /// are good until this rank arrives at its next operation. Data that are not registered travel along if they fit.
+  std::span<const Place> exchange_places(Place mine, const std::byte* data, const Reduction& reduction,
+                                         const Wait& wait);
+  /// Up to kSlotBytes, right after exchange_places(): as reduce_small(), without another synchronisation if no rank's
+  /// data are registered.
+  void reduce_posted(std::byte* data, const Reduction& reduction, const Wait& wait);
 
   /// `parts[r]` is local rank r's buffer, mapped here. Chunks are claimed by whichever rank is running, so
   /// a rank whose processor is taken costs speed but not a stall. Call right after exchange_places().
@@ -56,7 +56,6 @@ class NodeReducer {
 
  private:
   void post(std::byte* data, const Reduction& reduction, const Wait& wait);
-  void check_agreement(const Reduction& reduction, const Wait& wait) const;
   void sum_slots(std::byte* data, const Reduction& reduction, int divisor);
 
   NodeGroup& group_;
@@ -65,6 +64,7 @@ class NodeReducer {
   std::optional<NodeMemory> staging_;
   std::uint32_t blocks_ = 0;  ///< staging blocks filled so far, equal on all ranks
   std::vector<Place> places_;
+  std::vector<const std::byte*> inputs_;  ///< of small messages, which would feel the heap
 };
 
 }  // namespace hvd::comm

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <span>
 
+#include "engine/comm/flight_record.h"
 #include "engine/comm/shm/shared_text.h"
 
 namespace hvd::comm {
@@ -24,24 +25,43 @@ struct alignas(kCacheUnit) Counter {
 
 /// What a rank says about its part in an operation. Guarded by arrival: written before, read after.
 struct Descriptor {
+  /// The synchronisation that this is for; stored last. In the line of what it announces, so that a waiting rank gets
+  /// both at once.
+  std::atomic<std::uint32_t> sequence{0};
   std::uint64_t operation = 0;  ///< hash of its name, so that ranks out of step are found out
   std::uint64_t count = 0;      ///< elements, or bytes of a message
   std::uint32_t dtype = 0;
   std::uint32_t op = 0;
   std::uint64_t region = 0;  ///< registered memory: its number, from 1; 0 if not registered
   std::uint64_t offset = 0;  ///< bytes from the region's start
+  std::uint64_t notes = 0;   ///< hash of the notes since the last synchronisation
 };
 
 inline constexpr std::size_t kSlotBytes = std::size_t{32} << 10;
 
 struct alignas(kCacheUnit) Slot {
   Descriptor descriptor;
-  alignas(kCacheUnit) std::array<std::byte, kSlotBytes> payload;
+  alignas(kCacheUnit / 2) std::array<std::byte, kSlotBytes> payload;  ///< in the unit of the descriptor
+};
+
+inline constexpr std::size_t kNoteBytes = std::size_t{2} << 10;
+/// Notes between two synchronisations.
+inline constexpr std::size_t kNotes = 8;
+
+/// A message from one rank to all others, for which nobody has to wait but they. All ranks say in their own cell what
+/// they take it for; its sender adds the message.
+struct alignas(kCacheUnit) Note {
+  std::atomic<std::uint64_t> number{0};  ///< from 1, of this note; stored last
+  std::uint64_t sequence = 0;            ///< of the operation
+  std::uint64_t bytes = 0;
+  std::uint64_t sender = 0;  ///< local rank
+  std::array<std::byte, kNoteBytes> payload;
 };
 
 /// One rank's cell.
 struct alignas(kCacheUnit) Cell {
   Counter arrived;                         ///< synchronisations reached
+  Counter told;                            ///< notes sent
   Counter filled;                          ///< staging blocks copied in
   Counter reduced;                         ///< staging blocks whose share is reduced
   std::atomic<std::uint32_t> working{0};   ///< chunk index + 1 while reducing a claimed chunk
@@ -49,7 +69,9 @@ struct alignas(kCacheUnit) Cell {
   SharedText status;
   std::atomic<std::uint32_t> process{0};  ///< process id; 0: a thread, or in another pid namespace
   std::atomic<std::uint64_t> pid_namespace{0};
-  std::array<Slot, 2> slots;  ///< alternate: one is read while the next is written
+  FlightRecord flights;
+  std::array<Slot, 2> slots;                      ///< alternate: one is read while the next is written
+  std::array<std::array<Note, kNotes>, 2> notes;  ///< alternate with every synchronisation
 };
 
 /// Work of one large all-reduce, claimed in chunks by whoever runs.

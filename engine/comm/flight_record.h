@@ -1,0 +1,96 @@
+// The collectives that one rank entered last, for messages about lost and hanging peers. It lies in the rank's cell of
+// the node's shared segment, so that its neighbours can read it after the rank's process has ended. All-zero bytes are
+// an empty record. The rank's own thread writes; any thread of the node reads at any time.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/base/deadline.h"
+#include "engine/base/types.h"
+
+namespace hvd::comm {
+
+/// One collective, as its rank entered it.
+struct Flight {
+  std::uint64_t sequence = 0;  ///< counts the collectives of the communicator, equal on all ranks
+  std::string operation;
+  std::size_t bytes = 0;
+  std::optional<DataType> dtype;  ///< none: bytes without a type
+  Clock::time_point entered;
+  std::optional<Clock::time_point> left;  ///< none: the rank is still inside, or an error ended the collective
+
+  /// "all_reduce 17 (26214400 bytes of fp32)".
+  [[nodiscard]] std::string text() const;
+  /// "entered all_reduce 17 (26214400 bytes of fp32) 2.1 s ago and has not left it".
+  [[nodiscard]] std::string story(Clock::time_point now) const;
+};
+
+/// "all_reduce 17 (26214400 bytes of fp32)": how every message names a collective.
+std::string collective_text(std::string_view operation, std::uint64_t sequence, std::size_t bytes,
+                            std::optional<DataType> dtype);
+
+class FlightRecord {
+ public:
+  static constexpr std::size_t kKept = 64;
+  static constexpr std::size_t kNameBytes = 16;
+
+  /// `sequence` counts from 1. Names beyond kNameBytes are cut off.
+  void enter(std::string_view operation, std::uint64_t sequence, std::size_t bytes, std::optional<DataType> dtype,
+             Clock::time_point now) noexcept;
+  void leave(std::uint64_t sequence, Clock::time_point now) noexcept;
+
+  /// Up to `most` collectives, the last one first. Leaves out what is being overwritten meanwhile.
+  [[nodiscard]] std::vector<Flight> last(std::size_t most) const;
+
+ private:
+  /// One cache line. Guarded by `sequence`, which is 0 while the others change.
+  struct alignas(64) Entry {
+    std::atomic<std::uint64_t> sequence{0};
+    std::array<std::atomic<std::uint64_t>, kNameBytes / 8> name{};
+    std::atomic<std::uint64_t> bytes{0};
+    std::atomic<Clock::rep> entered{0};
+    std::atomic<Clock::rep> left{0};      ///< 0: not left
+    std::atomic<std::uint64_t> dtype{0};  ///< 1 + DataType; 0: none
+  };
+  [[nodiscard]] std::optional<Flight> read(std::uint64_t sequence) const;
+
+  std::atomic<std::uint64_t> newest_{0};
+  std::array<Entry, kKept> entries_;
+};
+
+/// Marks a collective as left when it goes out of scope, unless an exception takes the rank out of it.
+class InFlight {
+ public:
+  InFlight() = default;
+  /// Borrows `record`, whose rank has entered `sequence`.
+  InFlight(FlightRecord& record, std::uint64_t sequence) noexcept : record_(&record), sequence_(sequence) {}
+  InFlight(const InFlight&) = delete;
+  InFlight& operator=(const InFlight&) = delete;
+  ~InFlight();
+
+ private:
+  FlightRecord* record_ = nullptr;
+  std::uint64_t sequence_ = 0;
+};
+
+/// What is known of one rank.
+struct RankFlights {
+  std::string rank;             ///< "rank 3 (host b)"
+  std::vector<Flight> flights;  ///< the last one first
+  std::string says;             ///< its last answer to a roll call, for a rank of another node
+};
+
+/// One line per rank and collective, each ended by a newline; empty if no rank has entered any. Times are seconds
+/// before `now`.
+std::string flight_table(std::span<const RankFlights> ranks, Clock::time_point now);
+
+}  // namespace hvd::comm

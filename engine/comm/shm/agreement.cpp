@@ -1,0 +1,39 @@
+#include "engine/comm/shm/agreement.h"
+
+#include "engine/base/error.h"
+#include "engine/base/types.h"
+
+namespace hvd::comm {
+namespace {
+
+/// "100 fp32 (sum)"; a count of 0 is one that ranks need not agree on.
+std::string text_of(const Descriptor& its) {
+  std::string text = its.count == 0 ? "" : std::to_string(its.count) + " ";
+  text += name(static_cast<DataType>(its.dtype));
+  if (its.op != kNoReduction) text += " (" + std::string(name(static_cast<ReduceOp>(its.op))) + ")";
+  return text;
+}
+
+}  // namespace
+
+std::string rank_name(const NodeGroup& group, int local_rank) {
+  const Layout& layout = group.layout();
+  return layout.describe(layout.my_node()[static_cast<std::size_t>(local_rank)]);
+}
+
+void throw_disagreement(const Wait& wait, const std::string& facts) {
+  throw Error(Errc::kMismatch, std::string(wait.operation) + " " + std::to_string(wait.sequence) + ": " + facts +
+                                   "; all ranks must make the same calls with the same arguments");
+}
+
+void check_same_arguments(const NodeGroup& group, const Wait& wait) {
+  const Descriptor& first = group.slot(0).descriptor;
+  for (int r = 1; r < group.size(); ++r) {
+    const Descriptor& other = group.slot(r).descriptor;
+    if (other.count == first.count && other.dtype == first.dtype && other.op == first.op) continue;
+    throw_disagreement(
+        wait, rank_name(group, 0) + " has " + text_of(first) + ", " + rank_name(group, r) + " has " + text_of(other));
+  }
+}
+
+}  // namespace hvd::comm

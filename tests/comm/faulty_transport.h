@@ -1,0 +1,80 @@
+// A transport that does one thing wrong, at a point that its owner chose. Owned by the rank's Communicator, used on the
+// rank's thread; notices may come from any thread.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/comm/transport.h"
+
+namespace hvd::test {
+
+/// What goes wrong.
+enum class FaultKind : std::uint8_t {
+  kNone,
+  kDelay,     ///< short sleeps at random calls of all ranks: nothing is wrong, only late
+  kKill,      ///< the rank ends without a word
+  kCut,       ///< from one message on, nothing reaches one peer any more
+  kTruncate,  ///< one message arrives shorter
+  kLengthen,  ///< one message arrives longer
+  kFlip,      ///< one bit of one message arrives inverted
+};
+inline constexpr std::uint32_t kFaultKinds = 7;
+
+/// What becomes of notices about faults, which are best effort.
+enum class Notices : std::uint8_t { kArrive, kSomeLost, kTwice };
+
+/// Thrown in a rank that is killed. Not an Error: nothing may catch it on its way out of the rank's thread.
+struct Killed {};
+
+/// The misfortune of one rank, shared between its transport and the loop that calls its collectives.
+struct RankFaults {
+  FaultKind kind = FaultKind::kNone;
+  Notices notices = Notices::kArrive;
+  std::uint64_t point = 0;  ///< calls of pass() (kill) or messages sent (cut, truncate, lengthen, flip) before it
+  std::uint64_t seed = 0;
+  std::optional<std::size_t> bit;  ///< that flips; none: the seed chooses
+  bool happened = false;
+
+  /// Before each collective and each call of the transport. Errors: Killed.
+  void pass();
+  /// A number that depends on the seed and `counter` alone.
+  [[nodiscard]] std::uint64_t draw(std::uint64_t counter) const;
+
+ private:
+  std::uint64_t passed_ = 0;
+};
+
+class FaultyTransport final : public comm::Transport {
+ public:
+  /// Borrows `faults`.
+  FaultyTransport(std::unique_ptr<comm::Transport> inner, RankFaults& faults)
+      : inner_(std::move(inner)), faults_(faults) {}
+  Ticket send(int to, std::span<const std::byte> bytes) override;
+  Ticket receive(int from, std::span<std::byte> bytes) override;
+  bool test(Ticket ticket) override { return inner_->test(ticket); }
+  void wait(Ticket ticket, const comm::Wait& wait) override;
+  void notify(int to, const comm::Notice& notice) noexcept override;
+  std::optional<comm::Notice> poll_notice() noexcept override { return inner_->poll_notice(); }
+  bool library_all_reduce(std::byte* data, std::size_t count, DataType dtype, ReduceOp op,
+                          const comm::Wait& wait) override {
+    return inner_->library_all_reduce(data, count, dtype, op, wait);
+  }
+  [[nodiscard]] std::string name() const override { return inner_->name(); }
+
+ private:
+  std::unique_ptr<comm::Transport> inner_;
+  RankFaults& faults_;
+  std::uint64_t sent_ = 0;
+  std::atomic<std::uint64_t> notified_{0};
+  int cut_off_ = -1;  ///< the peer that nothing reaches any more
+};
+
+}  // namespace hvd::test

@@ -1,0 +1,230 @@
+// Operations of device memory that are refused, and how each of them ends when a rank stays away or is lost.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+#include <thread>
+
+#include "tests/comm/device_checks.h"
+#include "tests/comm/gpu_ranks.h"
+
+namespace hvd::test::nccl_operations_faults_test {
+namespace {
+
+using namespace device;
+using namespace std::chrono_literals;
+
+// -- what is refused -----------------------------------------------------------------------------------------
+
+TEST(NcclOperations, RefuseWrongCountsAndStayUsable) {
+  for (const int size : {1, 3}) {
+    const GpuOutcome outcome = on_gpu_ranks(size, {}, [size](GpuRank& rank) {
+      const auto communicator = rank.connect();
+      comm::DevicePlane& plane = communicator->device();
+      const auto memory = plane.allocate(1000, soon());
+      std::byte *const in = memory->bytes().data(), *const out = in + 500;
+      const Counts good = equal(size, 2), more = equal(size + 1, 2);
+      const std::string ranks = std::to_string(size + 1) + " counts for " + std::to_string(size) + " ranks; ";
+      EXPECT_EQ(error_of([&] { plane.reduce_scatter(out, in, more, DataType::kF32, ReduceOp::kSum, soon()); }),
+                "invalid_argument: reduce_scatter: " + ranks + "give one count per rank");
+      EXPECT_EQ(error_of([&] { plane.all_gather(out, in, more, DataType::kF32, soon()); }),
+                "invalid_argument: all_gather: " + ranks + "give one count per rank");
+      EXPECT_EQ(error_of([&] { plane.all_to_all(out, more, in, good, DataType::kF32, soon()); }),
+                "invalid_argument: all_to_all: " + ranks + "give one count per rank");
+      EXPECT_EQ(error_of([&] { plane.all_to_all(out, good, in, more, DataType::kF32, soon()); }),
+                "invalid_argument: all_to_all: " + ranks + "give one count per rank");
+      EXPECT_EQ(error_of([&] { plane.all_to_all(out, equal(size, 3), in, good, DataType::kF32, soon()); }),
+                "invalid_argument: rank " + std::to_string(rank.rank) + " (host " +
+                    communicator->topology().hosts.front() + ", GPU " + std::to_string(rank.rank) +
+                    " (fake)): all_to_all: sends itself 2 elements and expects 3");
+      Counts huge = equal(size, 2);
+      huge.front() = ~std::size_t{0};
+      if (size > 1) {
+        EXPECT_EQ(error_of([&] { plane.all_gather(out, in, huge, DataType::kF32, soon()); }),
+                  "invalid_argument: the counts of a collective add up beyond 2^64");
+      }
+      Bench bench(*communicator, DataType::kF32);
+      reduce_scatter(bench, {rank.rank, size}, ragged(size), ReduceOp::kSum, false);
+      bench.check();
+    });
+    EXPECT_TRUE(outcome.good()) << outcome.text();
+  }
+}
+
+TEST(NcclOperations, ReduceNoInt16ButMoveIt) {
+  const GpuOutcome outcome = on_gpu_ranks(2, {}, [](GpuRank& rank) {
+    const auto communicator = rank.connect();
+    comm::DevicePlane& plane = communicator->device();
+    const auto memory = plane.allocate(1000, soon());
+    std::byte *const in = memory->bytes().data(), *const out = in + 500;
+    const std::string expected =
+        "unsupported: NCCL cannot reduce int16, for it has no such type: reduce int32 instead, or memory of the host";
+    const auto refused = [&](const std::function<void()>& call) { EXPECT_EQ(error_of(call), expected); };
+    refused([&] { plane.all_reduce(in, 5, DataType::kI16, ReduceOp::kSum, soon()); });
+    refused([&] { plane.all_reduce_into(out, in, 5, DataType::kI16, ReduceOp::kMax, soon()); });
+    refused([&] { plane.reduce_scatter(out, in, equal(2, 5), DataType::kI16, ReduceOp::kSum, soon()); });
+    refused([&] { plane.reduce_scatter(out, in, ragged(2), DataType::kI16, ReduceOp::kProduct, soon()); });
+    Bench bench(*communicator, DataType::kI16);
+    all_gather(bench, {rank.rank, 2}, ragged(2), false);
+    bench.check();
+  });
+  EXPECT_TRUE(outcome.good()) << outcome.text();
+  EXPECT_EQ(begun(outcome, 0), (std::vector<std::string>{"all_reduce of 1030", "broadcast of 1", "broadcast of 4"}));
+}
+
+TEST(NcclOperations, InTwoLevelsAreRefusedButForReductions) {
+  GpuWorldOptions options;
+  options.ranks_per_node = 2;
+  const GpuOutcome outcome = on_gpu_ranks(4, options, [](GpuRank& rank) {
+    const auto communicator = rank.connect();
+    comm::DevicePlane& plane = communicator->device();
+    const auto memory = plane.allocate(1000, soon());
+    std::byte *const in = memory->bytes().data(), *const out = in + 500;
+    const Counts counts = equal(4, 2);
+    const auto refused = [](const char* operation) {
+      return std::string("unsupported: ") + operation +
+             " in two levels does not exist: use plain NCCL between nodes (--comm nccl)";
+    };
+    EXPECT_EQ(error_of([&] { plane.reduce_scatter(out, in, counts, DataType::kF32, ReduceOp::kSum, soon()); }),
+              refused("reduce_scatter"));
+    EXPECT_EQ(error_of([&] { plane.all_gather(out, in, counts, DataType::kF32, soon()); }), refused("all_gather"));
+    EXPECT_EQ(error_of([&] { plane.all_to_all(out, counts, in, counts, DataType::kF32, soon()); }),
+              refused("all_to_all"));
+    EXPECT_EQ(error_of([&] { plane.all_reduce(in, 5, DataType::kI16, ReduceOp::kSum, soon()); }),
+              "unsupported: NCCL cannot reduce int16, for it has no such type: reduce int32 instead, or memory of the "
+              "host");
+    Bench bench(*communicator, DataType::kI8);
+    for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kProduct}) {
+      all_reduce(bench, {rank.rank, 4}, 300, op, true);
+      all_reduce(bench, {rank.rank, 4}, 300, op, false);
+    }
+    bench.check();
+  });
+  EXPECT_TRUE(outcome.good()) << outcome.text();
+}
+
+// -- faults --------------------------------------------------------------------------------------------------
+
+constexpr const char* kEach[] = {"all_reduce_into", "reduce_scatter",     "reduce_scatter, ragged",
+                                 "all_gather",      "all_gather, ragged", "all_to_all"};
+
+void enqueue(const std::string& which, comm::DevicePlane& plane, std::span<std::byte> memory, int size) {
+  std::byte *const in = memory.data(), *const out = in + memory.size() / 2;
+  const Counts counts = which.ends_with("ragged") ? ragged(size) : equal(size, 5);
+  if (which == "all_reduce_into") return plane.all_reduce_into(out, in, 9, DataType::kF32, ReduceOp::kSum, soon());
+  if (which == "all_to_all") return plane.all_to_all(out, counts, in, counts, DataType::kF32, soon());
+  if (which.starts_with("all_gather")) return plane.all_gather(out, in, counts, DataType::kF32, soon());
+  plane.reduce_scatter(out, in, counts, DataType::kF32, ReduceOp::kSum, soon());
+}
+
+class NcclFault : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(NcclFault, ARankThatStaysAwayIsWaitedForUntilTheDeadlineAndAbortEndsTheWork) {
+  const GpuOutcome outcome = on_gpu_ranks(3, {}, [](GpuRank& rank) {
+    const auto communicator = rank.connect();
+    comm::DevicePlane& plane = communicator->device();
+    const auto memory = plane.allocate(1000, soon());
+    communicator->control().barrier(soon());
+    if (rank.rank < 2) {
+      enqueue(GetParam(), plane, memory->bytes(), 3);
+      const std::string error = error_of([&] { plane.complete("step 3", Deadline::after(200ms)); });
+      EXPECT_TRUE(error.starts_with("timeout: ")) << error;
+      EXPECT_NE(error.find("rank " + std::to_string(rank.rank) + " (host node0, GPU " + std::to_string(rank.rank) +
+                           " (fake)): step 3"),
+                std::string::npos)
+          << error;
+    }
+    communicator->control().barrier(soon());
+    plane.abort();
+    rank.gpu.synchronize(plane.stream(), Deadline::after(5s), "what was aborted");
+    EXPECT_EQ(error_of([&] { enqueue(GetParam(), plane, memory->bytes(), 3); }).find("interrupted: rank "), 0U);
+  });
+  EXPECT_TRUE(outcome.good()) << outcome.text();
+}
+
+TEST_P(NcclFault, ALostPeerEndsTheWait) {
+  const GpuOutcome outcome = on_gpu_ranks(3, {}, [](GpuRank& rank) {
+    const auto communicator = rank.connect();
+    comm::DevicePlane& plane = communicator->device();
+    const auto memory = plane.allocate(1000, soon());
+    communicator->control().barrier(soon());
+    if (rank.rank == 2) {
+      rank.hub.lose_a_rank();
+    } else {
+      const std::string error = error_of([&] {
+        enqueue(GetParam(), plane, memory->bytes(), 3);
+        plane.complete("step 3", soon());
+      });
+      EXPECT_TRUE(error.starts_with("peer_lost: ")) << error;
+    }
+    plane.abort();
+    rank.gpu.synchronize(plane.stream(), Deadline::after(5s), "what was aborted");
+  });
+  EXPECT_TRUE(outcome.good()) << outcome.text();
+}
+
+INSTANTIATE_TEST_SUITE_P(All, NcclFault, ::testing::ValuesIn(kEach));
+
+TEST(NcclOperations, AMessageThatNobodyReceivesHoldsUpItsSenderUntilTheDeadline) {
+  const GpuOutcome outcome = on_gpu_ranks(2, {}, [](GpuRank& rank) {
+    const auto communicator = rank.connect();
+    comm::DevicePlane& plane = communicator->device();
+    const auto memory = plane.allocate(1000, soon());
+    std::byte *const in = memory->bytes().data(), *const out = in + 500;
+    const Counts one{1, 1}, nothing = rank.rank == 0 ? Counts{1, 0} : Counts{0, 1};
+    // Rank 0 sends rank 1 an element, and rank 1 expects none.
+    const std::string error = error_of([&] {
+      plane.all_to_all(out, nothing, in, rank.rank == 0 ? one : nothing, DataType::kF32, soon());
+      plane.complete("the exchange", Deadline::after(200ms));
+    });
+    EXPECT_EQ(error.starts_with("timeout: "), rank.rank == 0) << error;
+    communicator->control().barrier(soon());
+    plane.abort();
+    rank.gpu.synchronize(plane.stream(), Deadline::after(5s), "what was aborted");
+  });
+  EXPECT_TRUE(outcome.good()) << outcome.text();
+}
+
+// The fake waits where NCCL would: a plane that sent without a group would not pass the tests above.
+TEST(FakeNccl, MessagesThatAreNotGroupedGoOneByOne) {
+  for (const bool grouped : {false, true}) {
+    const GpuOutcome outcome = on_gpu_ranks(2, {}, [grouped](GpuRank& rank) {
+      comm::nccl::UniqueId id{};
+      if (rank.rank == 0) static_cast<void>(rank.nccl->unique_id(id));
+      const comm::Bytes told = rank.host->control().broadcast(id, 0, soon());
+      std::copy(told.begin(), told.end(), id.begin());
+      comm::nccl::Comm comm;
+      static_cast<void>(rank.nccl->init_rank(comm, id, {.rank = rank.rank, .size = 2}));
+      const auto settle = [&] {
+        while (rank.nccl->state(comm).status == comm::nccl::Status::kInProgress) std::this_thread::sleep_for(1ms);
+      };
+      settle();
+      const gpu::Stream stream = rank.gpu.make_stream(gpu::Priority::kNormal);
+      const gpu::DeviceMemory memory = rank.gpu.allocate(8, "messages");
+      std::byte* const data = memory->bytes.data();
+      std::memset(data, 7 + rank.rank, 8);
+      if (grouped) static_cast<void>(rank.nccl->begin_group());
+      static_cast<void>(
+          rank.nccl->send(comm, {.in = data, .count = 4, .dtype = DataType::kU8, .peer = 1 - rank.rank}, stream));
+      if (!grouped) settle();
+      static_cast<void>(rank.nccl->receive(
+          comm, {.out = data + 4, .count = 4, .dtype = DataType::kU8, .peer = 1 - rank.rank}, stream));
+      if (grouped) static_cast<void>(rank.nccl->end_group());
+      settle();
+      const std::string error =
+          error_of([&] { rank.gpu.synchronize(stream, Deadline::after(grouped ? 20s : 200ms), "both messages"); });
+      EXPECT_EQ(error.starts_with("timeout: "), !grouped) << error;
+      if (grouped) {
+        EXPECT_EQ(data[4], std::byte(8 - rank.rank));
+      }
+      rank.host->control().barrier(soon());
+      static_cast<void>(rank.nccl->cancel(comm));
+      rank.gpu.run_dry(stream);
+    });
+    EXPECT_TRUE(outcome.good()) << outcome.text();
+  }
+}
+
+}  // namespace
+}  // namespace hvd::test::nccl_operations_faults_test
