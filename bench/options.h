@@ -39,12 +39,16 @@ struct GpuOptions {
   bool deterministic = false;  ///< only engines that add in a fixed order
   double loss_scale = 0;       ///< fp16 alone; 0: dynamic
   bool tune = false;           ///< time the engines of each operation before training
-  std::string tuning_folder;   ///< winners are kept here; empty: nowhere
+  std::string tuning_folder;   ///< winners are kept here, of --tune-schedule on CPUs too; empty: nowhere
   [[nodiscard]] bool tunes() const { return tune || !tuning_folder.empty(); }
   DeviceOptions schedule;  ///< overlap, graph, ahead
   comm::NcclOptions nccl;
-  bool two_levels = false;     ///< --comm hierarchical: NCCL inside a node, MPI between nodes
-  bool tune_schedule = false;  ///< try settings of `schedule`, `nccl` and the buckets before training
+  bool two_levels = false;  ///< --comm hierarchical: NCCL inside a node, MPI between nodes
+};
+
+/// --tune-schedule: tries settings before training, and trains with the fastest.
+struct ScheduleTuning {
+  bool on = false;
   bool buckets_given = false;  ///< --bucket-mb: the buckets are not tried
 };
 
@@ -54,7 +58,8 @@ struct ValidateOptions {
   double threshold = 0.02;  ///< a slow rank or node is slower by this fraction at least
 };
 
-struct Options {
+// One object per process: grouped by subject, not by size.
+struct Options {  // NOLINT(clang-analyzer-optin.performance.Padding)
   std::vector<std::string> argv;  ///< as given
 
   // what to train
@@ -88,6 +93,7 @@ struct Options {
   /// tuning, first steps.
   Patience startup_deadline{std::chrono::minutes(5), "--startup-deadline-seconds"};
   comm::CommOptions comm_options;
+  ScheduleTuning tuning;
 
   std::optional<ValidateOptions> validate;  ///< if set, the options below on measuring are not read
 

@@ -116,6 +116,7 @@ class ResultStore::Impl {
   Impl& operator=(const Impl&) = delete;
 
   void save(const RunRecord& run) {
+    if (!runs_.contains(run.uuid)) require_schedule(run.schedule);
     require_open();
     Transaction transaction(*database_);
     write_run(*database_, run);
@@ -194,6 +195,16 @@ class ResultStore::Impl {
       target.run(std::string("INSERT INTO main.").append(table).append(" SELECT * FROM partial.").append(table));
     }
     transaction.commit();
+  }
+
+  // A store made before there was a sharded schedule does not take its name. Better told now than at the end.
+  void require_schedule(const std::string& schedule) {
+    if (schedule != "sharded" || read_store_header(target_).kind != StoreHeader::Kind::kOurs) return;
+    Database target(target_, Locking::kShared, false);
+    if (target.integer("SELECT instr(sql, '''sharded''') FROM sqlite_schema WHERE name = 'run'") > 0) return;
+    throw Error(Errc::kIo, target_.string() +
+                               ": was made by a version without --schedule sharded and cannot hold its " +
+                               "runs; use another --db");
   }
 
   void require_open() {

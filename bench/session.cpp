@@ -5,12 +5,12 @@
 #include <cstring>
 #include <exception>
 #include <fstream>
-#include <thread>
 #include <utility>
 
 #include "bench/cli/environment.h"
 #include "bench/cli/launch.h"
 #include "bench/provenance.h"
+#include "bench/ranks.h"
 #include "bench/train/agreement.h"
 #include "bench/train/conductor.h"
 #include "bench/train/cores.h"
@@ -152,6 +152,9 @@ void with_peers_told(const Session& session, Engine& engine, Body&& body) {
     throw;
   } catch (const std::exception& error) {
     engine.abort(error.what());
+    if (std::string table = engine.flight_record(); !table.empty() && session.observer.flight_record) {
+      session.observer.flight_record(std::move(table));
+    }
     if (session.observer.leaving) session.observer.leaving();
     throw;
   }
@@ -174,13 +177,17 @@ void choose_schedule(Session& session, comm::Communicator& communicator) {
   EngineOptions options = session.options.engine;
   options.deadline = session.options.startup_deadline;
   options.timeline_filename.clear();
-  RankParts parts(setup, options, session.gpus, comm::borrow(communicator), endings(session));
+  options.warn = session.observer.warn;
+  options.schedule = setup.schedule;
+  RankParts parts(setup, options, session.options.comm_options, session.gpus, comm::borrow(communicator),
+                  endings(session));
   Engine& engine = parts.engine();
   const bool uncapturable = session.options.gpu.schedule.graph && !parts.graphs();
   with_peers_told(session, engine, [&] {
     const std::string& folder = setup.gpu.tuning_folder;
-    const ScheduleCase of =
-        schedule_case(setup, engine.topology(), engine.library(), parts.gpu({}), parts.setting(), parts.knobs());
+    const int threads = parts.on_gpu() ? 1 : agree_on_cores(engine, session.options.threads).threads;
+    const ScheduleCase of = schedule_case(setup, engine.topology(), engine.library(), parts.device(threads),
+                                          parts.setting(), parts.knobs());
     if (std::optional<ScheduleChoice> kept = recall_schedule(engine, folder, of)) {
       session.schedule = *std::move(kept);
       engine.barrier();
@@ -188,24 +195,28 @@ void choose_schedule(Session& session, comm::Communicator& communicator) {
     }
     tell_building(session, engine);
     engine.set_activity("building the network to try schedules with", 0);
-    const std::unique_ptr<Trainer> trainer = parts.make_trainer(1);
+    const std::unique_ptr<Trainer> trainer = parts.make_trainer(threads);
     trainer->start();
     session.schedule = try_schedules(parts, *trainer, session.observer.progress, session.process.stop_requested);
     if (engine.rank() == 0) remember_schedule(folder, of, session.schedule);
     engine.barrier();
   });
-  put(session.schedule.setting, session.options.engine, session.options.gpu);
+  put(session.schedule.setting, session.options.engine, session.options.gpu, session.options.comm_options);
+  communicator.data().choose(session.options.comm_options);
   if (uncapturable) session.options.gpu.schedule.graph = true;  // so that the run says why it has none
   session.setup.gpu = session.options.gpu;
+  session.setup.fusion_threshold_bytes = session.options.engine.negotiation.fusion.threshold_bytes;
 }
 
 // One rank from start to end. Rank 0 fills `result`.
 void run_rank(Session session, std::unique_ptr<comm::Communicator> communicator, SessionResult& result) {
-  if (session.setup.gpu.tune_schedule) choose_schedule(session, *communicator);
+  if (session.setup.tuning.on) choose_schedule(session, *communicator);
   EngineOptions engine_options = session.options.engine;
   engine_options.schedule = session.setup.schedule;
+  engine_options.warn = session.observer.warn;
   engine_options.deadline = session.options.startup_deadline;  // a trainer ends it (Trainer::end_startup())
-  RankParts parts(session.setup, engine_options, session.gpus, std::move(communicator), endings(session));
+  RankParts parts(session.setup, engine_options, session.options.comm_options, session.gpus, std::move(communicator),
+                  endings(session));
   Engine& engine = parts.engine();
   with_peers_told(session, engine, [&] {
     if (session.options.validate && engine.size() == 1) {
@@ -248,63 +259,16 @@ void run_rank(Session session, std::unique_ptr<comm::Communicator> communicator,
   });
 }
 
-// A lost peer is the echo of what happened elsewhere in this process: the cause is what the user must see.
-void rethrow_cause(const std::vector<std::exception_ptr>& faults) {
-  std::exception_ptr first;
-  for (const std::exception_ptr& fault : faults) {
-    if (!fault) continue;
-    if (!first) first = fault;
-    try {
-      std::rethrow_exception(fault);
-    } catch (const Error& error) {
-      if (error.code() != Errc::kPeerLost) throw;
-    }
-  }
-  if (first) std::rethrow_exception(first);
-}
-
 void run_threads(const Session& session, std::vector<std::unique_ptr<comm::Communicator>> ranks,
                  SessionResult& result) {
-  std::vector<std::exception_ptr> faults(ranks.size());
-  {
-    std::vector<std::jthread> threads;
-    // Where the system refuses another thread, those that run must not wait for the rank that will not come.
-    const auto start = [&](std::size_t r, auto body) {
-      try {
-        threads.emplace_back(std::move(body));
-      } catch (const std::exception& error) {
-        ranks[0]->control().abort("rank " + std::to_string(r) + " cannot be started: " + error.what());
-        throw;
-      }
-    };
-    for (std::size_t r = 1; r < ranks.size(); ++r) {
-      start(r, [&, r, rank = std::move(ranks[r])]() mutable {
-        Session own = session;
-        own.process.stop_requested = nullptr;  // rank 0 asks for the whole process
-        SessionResult nothing;
-        try {
-          run_rank(std::move(own), std::move(rank), nothing);
-        } catch (...) {
-          faults[r] = std::current_exception();
-        }
-      });
-    }
-    try {
-      run_rank(session, std::move(ranks[0]), result);
-    } catch (...) {
-      faults[0] = std::current_exception();
-    }
-  }
-  rethrow_cause(faults);
-}
-
-enum class World : std::uint8_t { kSolo, kThreads, kProcesses };
-
-World world_of(const Options& options, const Launch& launch) {
-  if (options.comm == CommBackend::kLoopback || options.ranks > 0) return World::kThreads;
-  if (options.comm == CommBackend::kMpi) return World::kProcesses;
-  // Also with nothing to reduce (--comm none) the ranks of one launch measure together.
-  return launch.size > 1 ? World::kProcesses : World::kSolo;
+  const auto body = [&](int rank) {
+    Session own = session;
+    SessionResult nothing;
+    if (rank > 0) own.process.stop_requested = nullptr;  // rank 0 asks for the whole process
+    run_rank(std::move(own), std::move(ranks[static_cast<std::size_t>(rank)]), rank == 0 ? result : nothing);
+  };
+  run_rank_threads(static_cast<int>(ranks.size()), body,
+                   [&](const std::string& reason) { ranks[0]->control().abort(reason); });
 }
 
 }  // namespace
@@ -314,25 +278,27 @@ SessionResult run_session(const Options& options, const SessionObserver& observe
   Session session{options, observer, prepare, settle(options, gpus), {}, {}, gpus, {}};
   session.process.stop_requested = observer.stop_requested;
   SessionResult result;
+  comm::CommOptions comm_options = options.comm_options;
+  comm_options.wire = session.setup.wire();
   const Launch launch = detect_launch(process_environment());
   switch (world_of(options, launch)) {
-    case World::kSolo: {
+    case WorldKind::kSolo: {
       session.facts.comm = "solo";
       session.process.baseline_bytes = resident_set().now;
       run_rank(session, comm::make_solo(), result);
       break;
     }
-    case World::kThreads: {
+    case WorldKind::kThreads: {
       session.facts.comm = "loopback";
-      auto ranks = comm::make_loopback(std::max(1, options.ranks), options.comm_options);
+      auto ranks = comm::make_loopback(std::max(1, options.ranks), comm_options);
       session.process.ranks_here = static_cast<int>(ranks.size());
       session.process.baseline_bytes = resident_set().now;
       run_threads(session, std::move(ranks), result);
       break;
     }
-    case World::kProcesses: {
+    case WorldKind::kProcesses: {
       session.facts.comm = "mpi";
-      auto rank = comm::make_mpi(options.comm_options);
+      auto rank = comm::make_mpi(comm_options);
       if (observer.joined) observer.joined();
       try {
         check_world(launch, rank->topology().size, options);

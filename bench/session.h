@@ -6,6 +6,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "bench/options.h"
@@ -40,6 +41,10 @@ struct SessionObserver {
   std::function<void()> joined, leaving;
   /// Called in a run of several processes, once all have agreed, with this host's other ranks. May be null.
   std::function<void(std::vector<comm::Neighbour> neighbours)> met;
+  /// EngineOptions::warn of the ranks of this process. May be null.
+  std::function<void(std::string_view line)> warn;
+  /// On a rank that has lost a peer: Engine::flight_record(). Any thread. May be null.
+  std::function<void(std::string table)> flight_record;
   /// On every rank, from its engine's thread: after `error` its training thread is stuck in a call of CUDA (StuckRank).
   /// Has to end the process. May be null: nothing is done.
   std::function<void(const Error& error)> stuck;

@@ -88,6 +88,25 @@ struct OperationProfile {
   double flops = 0, bytes = 0;
 };
 
+/// Elements of the arenas.
+struct ArenaRange {
+  std::size_t begin = 0, count = 0;
+};
+
+/// A TrainStep whose weights can be updated in parts, by different ranks.
+class ShardedUpdate {
+ public:
+  virtual ~ShardedUpdate() = default;
+  /// Memory of momentum outside `share` is given back; it is zero when it is next used. `share` ascends.
+  virtual void keep_momentum(std::span<const ArenaRange> share) = 0;
+  /// TrainStep::update() of `share` alone. The rest of weight_arena() is to be overwritten with what its owners have,
+  /// and TrainStep::state_changed() called, before the next step.
+  virtual void update_share(const SgdOptions& options, std::span<const ArenaRange> share) = 0;
+  /// The weights that are trained, laid out as the gradient arena.
+  [[nodiscard]] virtual std::span<std::byte> weight_arena() = 0;
+  [[nodiscard]] virtual DataType weight_type() const = 0;
+};
+
 class TrainStep {
  public:
   virtual ~TrainStep() = default;
@@ -106,6 +125,9 @@ class TrainStep {
   virtual double forward_backward(const Batch& batch, GradientSink& sink) = 0;
   /// SGD with momentum: g = scale * grad + decay * w; m = momentum * m + g; w -= lr * m.
   virtual void update(const SgdOptions& options) = 0;
+
+  /// Null if all weights can only be updated together. Lives as long as the step.
+  [[nodiscard]] virtual ShardedUpdate* sharded() { return nullptr; }
 
   /// Logical row-major copies as fp32, for tests and checks. Errors: invalid_argument on a wrong size.
   virtual void read_parameter(std::size_t parameter, std::span<float> out) = 0;

@@ -31,7 +31,7 @@ CREATE TABLE run (
   device          TEXT NOT NULL CHECK (device IN ('cpu', 'cuda', 'replay', 'reference')),
   compute_type    TEXT NOT NULL,              -- fp32, tf32, fp16, bf16
   allreduce_type  TEXT NOT NULL,
-  schedule        TEXT NOT NULL CHECK (schedule IN ('static', 'negotiated', 'none')),
+  schedule        TEXT NOT NULL CHECK (schedule IN ('static', 'sharded', 'negotiated', 'none')),
   comm            TEXT NOT NULL,              -- solo (also every run of phase solo), loopback, mpi, nccl, hierarchical
   data_plane      TEXT NOT NULL,              -- what really ran: 'shm', 'ring', ...
   world_size      INTEGER NOT NULL,           -- ranks that took part in this run (1 for phase solo)

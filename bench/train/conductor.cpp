@@ -410,9 +410,7 @@ void Conductor::give_up(const Error& error) {
   if (!started_) return;
   for (Course& course : courses_) {
     fill(course);
-    course.record.status = RunStatus::kIncomplete;
-    course.record.status_reason = error.what();
-    course.record.finished_utc = utc_now();
+    mark_incomplete(course.record, error, trainer_.engine());
     try {
       save(course);
     } catch (const std::exception&) {

@@ -84,7 +84,8 @@ std::string compare_message(std::span<const GradientPiece> pieces, const std::ve
     std::vector<std::span<const std::byte>> local(ranks.size());
     for (std::size_t r = 0; r < ranks.size(); ++r) local[r] = std::span(ranks[r]).subspan(at, bytes);
     const std::span<const std::byte> reduced = trainer.gradients(piece.offset * element, bytes);
-    if (std::string wrong = compare_piece(local, reduced, type, Trainer::kReduction); !wrong.empty()) {
+    if (std::string wrong = compare_piece(local, reduced, type, trainer.sum_type(), Trainer::kReduction);
+        !wrong.empty()) {
       const models::ArenaSlot& slot = step.slots()[piece.parameter];
       return "gradient of " + slot.name + ", from its element " + std::to_string(piece.offset - slot.offset) + ": " +
              wrong;
@@ -150,13 +151,13 @@ std::vector<GradientPiece> choose_pieces(std::span<const models::ArenaSlot> slot
 }
 
 std::string compare_piece(std::span<const std::span<const std::byte>> local, std::span<const std::byte> reduced,
-                          DataType type, ReduceOp op) {
+                          DataType type, DataType sum_type, ReduceOp op) {
   const auto ranks = static_cast<double>(local.size());
   const double scale = op == ReduceOp::kAverage ? 1 / ranks : 1;
   for (std::size_t i = 0; i < reduced.size() / size_of(type); ++i) {
     const Expected expected = add_up(local, type, i);
     const double wanted = expected.sum * scale;
-    const double bound = (ranks + 2) * (unit_roundoff(type) * expected.magnitude * scale + smallest_step(type));
+    const double bound = (ranks + 2) * (unit_roundoff(sum_type) * expected.magnitude * scale + smallest_step(sum_type));
     const double got = element_value(reduced, type, i);
     if (!std::isfinite(expected.magnitude)) {
       const auto bad = std::find_if(local.begin(), local.end(), [&](std::span<const std::byte> rank) {

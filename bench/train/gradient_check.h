@@ -27,11 +27,11 @@ double element_value(std::span<const std::byte> data, DataType type, std::size_t
 /// Elements of one piece from all ranks against the reduced ones. Returns one line that names the first
 /// element out of bounds, or an empty string. Pure.
 ///
-/// Bound: n values added in any order with every partial sum rounded to `type` are off by at most
+/// Bound: n values added in any order with every partial sum rounded to `sum_type` are off by at most
 /// (n - 1) u sum|g| to first order (u: unit roundoff; Higham, Accuracy and Stability, section 4.2), an average
 /// by one rounding more; two more cover the second order and the rounding of the result.
 std::string compare_piece(std::span<const std::span<const std::byte>> local, std::span<const std::byte> reduced,
-                          DataType type, ReduceOp op);
+                          DataType type, DataType sum_type, ReduceOp op);
 
 struct CheckOutcome {
   bool good = true;

@@ -1,6 +1,8 @@
 #include "bench/train/host_trainer.h"
 
 #include <algorithm>
+#include <array>
+#include <cstdio>
 #include <cstring>
 #include <exception>
 #include <new>
@@ -9,6 +11,7 @@
 
 #include "bench/train/agreement.h"
 #include "bench/train/memory.h"
+#include "engine/base/assert.h"
 #include "engine/base/deadline.h"
 #include "engine/base/error.h"
 #include "models/graph/autodiff.h"
@@ -60,6 +63,51 @@ HostTrainer::HostTrainer(const Setup& setup, Engine& engine, int threads) : Trai
   build(options, [&](std::size_t bytes) { return engine_.allocate(bytes); });
   require_equal_layouts(engine_, stored_layouts(*step_));
   engine_.set_gradients(gradient_infos(), step_->gradient_arena().data(), step_->gradient_type(), kReduction);
+  if (setup_.schedule == Schedule::kSharded && engine_.size() > 1) take_share();
+}
+
+void HostTrainer::take_share() {
+  sharded_ = step_->sharded();
+  HVD_ASSERT(sharded_ != nullptr);  // every step on a CPU
+  for (const comm::Range& range : engine_.shares()) share_.push_back({range.begin, range.count});
+  // Phases solo and none update all weights.
+  if (!setup_.interleaved) sharded_->keep_momentum(share_);
+  const std::size_t weights = sharded_->weight_arena().size();
+  const models::MemoryReport memory = step_->memory();
+  const auto mebibytes_of = [](std::size_t bytes) { return static_cast<double>(bytes) / (1 << 20); };
+  std::array<char, 200> text{};
+  std::snprintf(text.data(), text.size(),
+                "sharded: rank 0 holds %.2f MiB of gradients, %.2f of weights, %.2f of momentum%s",
+                mebibytes_of(memory.gradients), mebibytes_of(weights), mebibytes_of(memory.momentum),
+                setup_.interleaved ? " (all of it: phases solo and none update all weights)" : "");
+  std::string note = text.data();
+  facts_.notes.push_back(std::move(note));
+}
+
+void HostTrainer::set_schedule(Schedule schedule) {
+  engine_.set_schedule(schedule);
+  in_shares_ = schedule == Schedule::kSharded && sharded_ != nullptr;
+}
+
+void HostTrainer::update(const models::SgdOptions& sgd, StepTimes& times) {
+  engine_.set_activity("update", steps_);
+  const auto begin = Clock::now();
+  if (!in_shares_) {
+    step_->update(sgd);
+    times.update = seconds(Clock::now() - begin);
+    return;
+  }
+  sharded_->update_share(sgd, share_);
+  const auto updated = Clock::now();
+  engine_.set_activity("gathering the weights", steps_);
+  engine_.gather_shares(sharded_->weight_arena().data(), sharded_->weight_type());
+  const auto gathered = Clock::now();
+  step_->state_changed();
+  const auto end = Clock::now();
+  times.update = seconds((updated - begin) + (end - gathered));
+  times.exposed += seconds(gathered - updated);
+  times.reduce += seconds(gathered - updated);
+  if (engine_.tracing()) engine_.trace_span("gather the weights", updated, gathered);
 }
 
 void HostTrainer::build(const models::StepOptions& options, const models::ArenaAllocator& allocate) {
@@ -108,11 +156,15 @@ StepTimes HostTrainer::run(const models::SgdOptions& sgd, const StepProbe* probe
   sink.throw_fault();
   engine_.set_activity("waiting for the last gradients", steps_);
   const StepReport report = engine_.finish_step();
-  if (probe != nullptr && probe->reduced) probe->reduced();
-  engine_.set_activity("update", steps_);
+  if (probe != nullptr && probe->reduced) {
+    if (in_shares_) engine_.gather_shares(step_->gradient_arena().data(), step_->gradient_type());
+    probe->reduced();
+  }
+  times.exposed = seconds(report.exposed);
+  times.reduce = seconds(report.reduce);
   const auto reduced = Clock::now();
   if (recorder_ != nullptr) recorder_->begin_update();
-  step_->update(sgd);
+  update(sgd, times);
   const auto end = Clock::now();
   if (recorder_ != nullptr) recorder_->end_update();
 
@@ -122,9 +174,6 @@ StepTimes HostTrainer::run(const models::SgdOptions& sgd, const StepProbe* probe
   }
   times.step = times.host = seconds(end - begin);
   times.compute = seconds(computed - begin);
-  times.update = seconds(end - reduced);
-  times.exposed = seconds(report.exposed);
-  times.reduce = seconds(report.reduce);
   times.control = seconds(report.control);
   times.copy = seconds(report.copy);
   return times;
@@ -140,7 +189,11 @@ double HostTrainer::reduce_bucket(const core::Bucket& bucket) {
   std::byte* const data = step_->gradient_arena().data() + bucket.offset * element;
   engine_.barrier();
   const auto begin = Clock::now();
-  engine_.all_reduce(data, bucket.count, step_->gradient_type(), kReduction);
+  if (sharded_ != nullptr) {
+    engine_.reduce_shares(bucket);
+  } else {
+    engine_.all_reduce(data, bucket.count, step_->gradient_type(), kReduction);
+  }
   return seconds(Clock::now() - begin);
 }
 

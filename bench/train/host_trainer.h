@@ -3,6 +3,7 @@
 #pragma once
 
 #include <optional>
+#include <vector>
 
 #include "bench/train/trainer.h"
 
@@ -23,10 +24,18 @@ class HostTrainer final : public Trainer {
   class Sink;
 
   StepTimes run(const models::SgdOptions& sgd, const StepProbe* probe) override;
-  void set_schedule(Schedule schedule) override { engine_.set_schedule(schedule); }
+  void set_schedule(Schedule schedule) override;
   void build(const models::StepOptions& options, const models::ArenaAllocator& allocate);
 
-  std::optional<SyntheticBatches> batches_;  // none for replay
+  /// Sharded schedule: takes this rank's share of the weights and of the momentum.
+  void take_share();
+  /// The update, and what follows it under the sharded schedule. Adds to `times`.
+  void update(const models::SgdOptions& sgd, StepTimes& times);
+
+  std::optional<SyntheticBatches> batches_;   // none for replay
+  models::ShardedUpdate* sharded_ = nullptr;  // null: no sharded schedule, or one rank
+  std::vector<models::ArenaRange> share_;
+  bool in_shares_ = false;  // the steps that follow
 };
 
 }  // namespace hvd::bench

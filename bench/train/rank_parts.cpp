@@ -12,9 +12,13 @@
 
 namespace hvd::bench {
 
-RankParts::RankParts(const Setup& setup, const EngineOptions& options, GpuBackend* gpus,
+RankParts::RankParts(const Setup& setup, const EngineOptions& options, const comm::CommOptions& comm, GpuBackend* gpus,
                      std::unique_ptr<comm::Communicator> communicator, const RankEndings& endings)
-    : setup_(setup), options_(options), gpus_(gpus), setting_(setting_of(options, setup.gpu)) {
+    : setup_(setup),
+      options_(options),
+      comm_options_(comm),
+      gpus_(gpus),
+      setting_(setup.device == Device::kCuda ? gpu_setting(options, setup.gpu) : cpu_setting(options, comm)) {
   if (setup.device == Device::kCuda) {
     open_gpu(options, std::move(communicator), endings);
   } else {
@@ -77,12 +81,35 @@ GpuDescription RankParts::gpu(const std::string& engines, const std::string& ncc
   return gpu;
 }
 
-std::vector<Knob> RankParts::knobs() const {
+GpuDescription RankParts::device(int threads) {
+  if (on_gpu()) return gpu({});
+  const Processor cpu = processor();
+  GpuDescription device{
+      {"processor", cpu.model}, {"processor.cores", std::to_string(cpu.cores)}, {"threads", std::to_string(threads)}};
+  if (setup_.replay) device["replay"] = hex64(Hasher().text(models::to_text(*setup_.replay)).value());
+  return device;
+}
+
+std::vector<Knob> RankParts::knobs() {
   std::vector<Knob> knobs;
+  if (!on_gpu()) {
+    const comm::Topology& world = host_->topology();
+    const ScheduleSetting defaults = cpu_setting({}, {});
+    if (world.size == 1) return knobs;
+    if (setting_.negotiated) {
+      if (setting_.threshold_bytes == defaults.threshold_bytes) knobs.push_back(Knob::kThreshold);
+      if (setting_.cycle_time == defaults.cycle_time) knobs.push_back(Knob::kCycle);
+    } else if (!setup_.tuning.buckets_given) {
+      knobs.push_back(Knob::kBuckets);
+    }
+    if (world.nodes > 1 && setting_.algorithm == defaults.algorithm) knobs.push_back(Knob::kAlgorithm);
+    if (setting_.segment_bytes == defaults.segment_bytes) knobs.push_back(Knob::kSegment);
+    return knobs;
+  }
   if (setting_.graph) knobs.push_back(Knob::kGraph);
   if (device_->engine().size() == 1) return knobs;
   if (setting_.overlap) knobs.push_back(Knob::kOverlap);
-  if (!setup_.gpu.buckets_given) knobs.push_back(Knob::kBuckets);
+  if (!setup_.tuning.buckets_given) knobs.push_back(Knob::kBuckets);
   if (setting_.max_ctas == 0) knobs.push_back(Knob::kCtas);
   if (device_->plane().registers_memory()) knobs.push_back(Knob::kRegistration);
   return knobs;
@@ -91,7 +118,19 @@ std::vector<Knob> RankParts::knobs() const {
 void RankParts::apply(const ScheduleSetting& setting) {
   EngineOptions engine = options_;
   GpuOptions gpu = setup_.gpu;
-  put(setting, engine, gpu);
+  comm::CommOptions comm = comm_options_;
+  put(setting, engine, gpu, comm);
+  if (!on_gpu()) {
+    if (setting.bucket_bytes != setting_.bucket_bytes) host_->set_buckets(engine.buckets);
+    if (setting.threshold_bytes != setting_.threshold_bytes || setting.cycle_time != setting_.cycle_time) {
+      host_->set_negotiation(engine.negotiation.fusion, engine.cycle_time);
+    }
+    if (setting.algorithm != setting_.algorithm || setting.segment_bytes != setting_.segment_bytes) {
+      host_->set_reduction(comm);
+    }
+    setting_ = setting;
+    return;
+  }
   device_->set_options(gpu.schedule);
   if (setting.bucket_bytes != setting_.bucket_bytes) device_->set_buckets(engine.buckets);
   if (setting.max_ctas != setting_.max_ctas || setting.register_memory != setting_.register_memory) {

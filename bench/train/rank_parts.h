@@ -30,7 +30,8 @@ class RankParts {
  public:
   /// Collective. `gpus` is not null where `setup` is to run on GPUs. Errors: those of opening this rank's GPU and of
   /// NCCL; the peers are told.
-  RankParts(const Setup& setup, const EngineOptions& options, GpuBackend* gpus,
+  /// `comm`: how `communicator` reduces in the host's memory.
+  RankParts(const Setup& setup, const EngineOptions& options, const comm::CommOptions& comm, GpuBackend* gpus,
             std::unique_ptr<comm::Communicator> communicator, const RankEndings& endings);
 
   [[nodiscard]] bool on_gpu() const { return device_ != nullptr; }
@@ -47,10 +48,12 @@ class RankParts {
   [[nodiscard]] std::int64_t images_per_step() { return engine().size() * setup_.model.batch_size; }
   /// Of the steps as they are.
   [[nodiscard]] const ScheduleSetting& setting() const { return setting_; }
-  /// Only where on_gpu(): knobs that the search may turn, because nobody asked for a position and they matter here.
-  [[nodiscard]] std::vector<Knob> knobs() const;
-  /// Only where on_gpu(), between steps. Collective: the steps that follow are as `setting` says.
-  /// Errors: those of DeviceEngine's methods for it.
+  /// What the speed of a setting depends on here: the GPU as gpu() says it, or the processor and `threads` of compute.
+  [[nodiscard]] GpuDescription device(int threads);
+  /// Knobs that the search may turn, because nobody asked for a position and they matter here.
+  [[nodiscard]] std::vector<Knob> knobs();
+  /// Between steps. Collective: the steps that follow are as `setting` says.
+  /// Errors: those of the engine's methods for it.
   void apply(const ScheduleSetting& setting);
   /// Collective. `threads`: for compute on the CPU. What it returns must go first. Errors: those of the trainers.
   [[nodiscard]] std::unique_ptr<Trainer> make_trainer(int threads);
@@ -63,13 +66,14 @@ class RankParts {
 
   const Setup& setup_;
   const EngineOptions options_;
+  const comm::CommOptions comm_options_;
   GpuBackend* const gpus_;
   gpu::DeviceList list_;  // of this process
   std::unique_ptr<Engine> host_;
   std::unique_ptr<gpu::Runtime> runtime_;
   std::string comm_;
   std::vector<std::string> notes_;
-  ScheduleSetting setting_;  // of device_
+  ScheduleSetting setting_;
   std::unique_ptr<DeviceEngine> device_;
 };
 

@@ -38,7 +38,7 @@ RunRecord describe_run(const Options& options, const Setup& setup, const Session
   run.auxiliary_head = setup.model.auxiliary_head;
   run.device = setup.device_name();
   run.compute_type = setup.compute_name();
-  run.allreduce_type = hvd::name(setup.gradient);
+  run.allreduce_type = hvd::name(setup.allreduce);
   run.schedule = hvd::name(reduces ? setup.schedule : Schedule::kNone);
   run.comm = phase == Phase::kSolo ? "solo" : facts.comm;  // it talks to nobody
   run.data_plane = reduces ? engine.data_plane() : "none";
@@ -85,13 +85,13 @@ void add_provenance(RunRecord& run, const Options& options, const Setup& setup, 
     add_gpu_options(run.provenance, options.gpu, facts.graphs);
     if (options.gpu.tunes()) add("gpu.winners", trainer.facts().engines, false);
     if (trainer.facts().bound) run.provenance.merge(bound_facts(*trainer.facts().bound));
-    run.provenance.insert(facts.gpus.provenance.begin(), facts.gpus.provenance.end());
   } else {
     // Records without this fact may have used Winograd's algorithm, where the library has it.
     if (run.device == "cpu" && !options.winograd) add("compute.winograd", "no", true);
     add("comm.algorithm", std::string(comm::name(options.comm_options.algorithm)), true);
     add("comm.segment_bytes", std::to_string(options.comm_options.segment_bytes), true);
   }
+  run.provenance.insert(facts.gpus.provenance.begin(), facts.gpus.provenance.end());
   add("engine.bucket_bytes", std::to_string(engine.buckets.bucket_bytes), true);
   add("engine.first_bucket_bytes", std::to_string(engine.buckets.first_bucket_bytes), true);
   add("engine.fusion_threshold_bytes", std::to_string(engine.negotiation.fusion.threshold_bytes), true);
@@ -113,6 +113,15 @@ void add_provenance(RunRecord& run, const Options& options, const Setup& setup, 
   add("sgd.learning_rate_warm_up_steps", std::to_string(setup.rate_scaling.warm_up_steps), false);
   add("sgd.momentum", number(options.momentum), false);
   add("sgd.weight_decay", number(options.weight_decay), false);
+}
+
+void mark_incomplete(RunRecord& run, const Error& error, const Engine& engine) {
+  run.status = RunStatus::kIncomplete;
+  run.status_reason = error.what();
+  run.finished_utc = utc_now();
+  if (std::string table = engine.flight_record(); !table.empty()) {
+    run.provenance["engine.flight_record"] = {std::move(table), false};
+  }
 }
 
 void fill_samples(RunRecord& run, const PhaseLog& log) {

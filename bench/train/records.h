@@ -11,6 +11,8 @@
 #include "bench/train/rank_kind.h"
 #include "bench/train/setup.h"
 #include "bench/train/trainer.h"
+#include "engine/base/error.h"
+#include "engine/runtime/engine.h"
 
 namespace hvd::bench {
 
@@ -34,6 +36,9 @@ RunRecord describe_run(const Options& options, const Setup& setup, const Session
 /// `run` has already are kept.
 void add_provenance(RunRecord& run, const Options& options, const Setup& setup, const SessionFacts& facts,
                     Trainer& trainer);
+
+/// Makes `run` an incomplete one because of `error`; after a lost peer, with the flight record in its provenance.
+void mark_incomplete(RunRecord& run, const Error& error, const Engine& engine);
 
 /// Samples so far, the median with its interval and replicates, the throughput.
 void fill_samples(RunRecord& run, const PhaseLog& log);

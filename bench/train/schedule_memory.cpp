@@ -9,6 +9,7 @@
 #include "bench/build_info.h"
 #include "bench/train/key_lines.h"
 #include "bench/train/setup.h"
+#include "engine/base/error.h"
 #include "engine/base/files.h"
 #include "engine/base/hash.h"
 
@@ -17,8 +18,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Of GpuDescription: what a setting's speed depends on.
-constexpr std::array kGpuKeys{"gpu.name", "gpu.driver", "gpu.cuda_runtime", "gpu.power_limit_watts"};
+/// What a setting's speed depends on, of a GPU or of a CPU.
+constexpr std::array kDeviceKeys{"gpu.name",  "gpu.driver",      "gpu.cuda_runtime", "gpu.power_limit_watts",
+                                 "processor", "processor.cores", "threads",          "replay"};
 constexpr std::string_view kChosen = "chosen";
 
 std::string_view name_of(Knob knob) {
@@ -28,6 +30,10 @@ std::string_view name_of(Knob knob) {
     case Knob::kBuckets: return "buckets";
     case Knob::kCtas: return "ctas";
     case Knob::kRegistration: return "registration";
+    case Knob::kAlgorithm: return "algorithm";
+    case Knob::kSegment: return "segment";
+    case Knob::kThreshold: return "threshold";
+    case Knob::kCycle: return "cycle time";
   }
   return "unknown";
 }
@@ -35,7 +41,7 @@ std::string_view name_of(Knob knob) {
 }  // namespace
 
 ScheduleCase schedule_case(const Setup& setup, const comm::Topology& world, const std::string& library,
-                           const GpuDescription& gpu, const ScheduleSetting& start, const std::vector<Knob>& knobs) {
+                           const GpuDescription& device, const ScheduleSetting& start, const std::vector<Knob>& knobs) {
   ScheduleCase of{{"model", setup.model.model},
                   {"auxiliary head", setup.model.auxiliary_head ? "yes" : "no"},
                   {"image size", std::to_string(setup.model.image_size)},
@@ -55,8 +61,8 @@ ScheduleCase schedule_case(const Setup& setup, const comm::Topology& world, cons
   std::string turned;
   for (const Knob knob : knobs) turned += (turned.empty() ? "" : " ") + std::string(name_of(knob));
   of.emplace_back("knobs", turned);
-  for (const char* const key : kGpuKeys) {
-    if (const auto found = gpu.find(key); found != gpu.end()) of.emplace_back(*found);
+  for (const char* const key : kDeviceKeys) {
+    if (const auto found = device.find(key); found != device.end()) of.emplace_back(*found);
   }
   return of;
 }
@@ -70,6 +76,10 @@ std::string schedule_text(const ScheduleCase& of, const ScheduleSetting& setting
   std::ostringstream values;
   values << setting.graph << ' ' << setting.overlap << ' ' << setting.bucket_bytes << ' ' << setting.max_ctas << ' '
          << setting.register_memory;
+  if (!setting.on_gpu) {
+    values << ' ' << setting.negotiated << ' ' << comm::name(setting.algorithm) << ' ' << setting.segment_bytes << ' '
+           << setting.threshold_bytes << ' ' << setting.cycle_time.count();
+  }
   ScheduleCase lines = of;
   lines.emplace_back(kChosen, values.str());
   return key_lines(lines);
@@ -84,6 +94,18 @@ std::optional<ScheduleSetting> parse_schedule(const std::string& text, const Sch
   std::istringstream in{std::string(values)};
   ScheduleSetting setting;
   in >> setting.graph >> setting.overlap >> setting.bucket_bytes >> setting.max_ctas >> setting.register_memory;
+  if (in && !in.eof()) {  // of a CPU
+    setting.on_gpu = false;
+    std::string algorithm;
+    std::chrono::microseconds::rep cycle_time = 0;
+    in >> setting.negotiated >> algorithm >> setting.segment_bytes >> setting.threshold_bytes >> cycle_time;
+    try {
+      setting.algorithm = comm::parse_algorithm(algorithm);
+    } catch (const Error&) {
+      return std::nullopt;
+    }
+    setting.cycle_time = std::chrono::microseconds(cycle_time);
+  }
   // Written again it must be the same: nothing more, nothing else.
   return in && schedule_text(of, setting) == text ? std::optional(setting) : std::nullopt;
 }

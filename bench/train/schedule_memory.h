@@ -14,10 +14,10 @@
 
 namespace hvd::bench {
 
-/// What the fastest setting depends on, by name: network, types, world, GPU, versions, and what was given. Pure.
+/// What the fastest setting depends on, by name: network, types, world, device, versions, and what was given. Pure.
 using ScheduleCase = std::vector<std::pair<std::string, std::string>>;
 ScheduleCase schedule_case(const Setup& setup, const comm::Topology& world, const std::string& library,
-                           const GpuDescription& gpu, const ScheduleSetting& start, const std::vector<Knob>& knobs);
+                           const GpuDescription& device, const ScheduleSetting& start, const std::vector<Knob>& knobs);
 
 /// "FOLDER/resnet101-9f0c2d11a4b3e877.schedule".
 std::string schedule_path(const std::string& folder, const ScheduleCase& of);

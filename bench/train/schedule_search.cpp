@@ -11,11 +11,24 @@
 namespace hvd::bench {
 namespace {
 
-/// Buckets are tried this much smaller and larger.
-constexpr std::size_t kBucketFactor = 4;
+/// Buckets, segments, thresholds and cycle times are tried this much smaller and larger.
+constexpr std::size_t kSizeFactor = 4;
 /// Thread blocks per reduction. NCCL takes up to 32 by itself (NCCL_MAX_CTAS, NCCL 2.28's documentation); each takes a
 /// multiprocessor from the compute.
 constexpr std::array kCtas{4, 8, 16};
+
+/// Algorithms that can reduce over any number of nodes and that are not the library's own, which is for comparison.
+constexpr std::array kBetweenNodes{comm::Algorithm::kRing, comm::Algorithm::kRabenseifner,
+                                   comm::Algorithm::kHierarchical};
+
+/// Sizes to try instead of `bytes`. Sizes of `all` and more make no difference.
+std::vector<std::size_t> around(std::size_t bytes, std::size_t all) {
+  std::vector<std::size_t> sizes;
+  for (const std::size_t other : {bytes / kSizeFactor, bytes * kSizeFactor}) {
+    if (std::min(other, all) != std::min(bytes, all)) sizes.push_back(other);
+  }
+  return sizes;
+}
 
 std::string mebibytes(std::size_t bytes) {
   char text[40];
@@ -23,8 +36,28 @@ std::string mebibytes(std::size_t bytes) {
   return text;
 }
 
-/// One per knob.
-std::array<std::string, 5> parts_of(const ScheduleSetting& setting) {
+std::string kibibytes(std::size_t bytes) { return mebibytes(bytes * 1024); }
+
+std::string milliseconds(std::chrono::microseconds time) {
+  char text[40];
+  std::snprintf(text, sizeof text, "%.9g", static_cast<double>(time.count()) / 1000);
+  return text;
+}
+
+/// One per knob that can be turned where `setting` is used; as many for all settings of one search.
+std::vector<std::string> parts_of(const ScheduleSetting& setting) {
+  if (!setting.on_gpu) {
+    std::vector<std::string> parts;
+    if (setting.negotiated) {
+      parts.push_back("fusion threshold of " + mebibytes(setting.threshold_bytes) + " MiB");
+      parts.push_back("cycle time of " + milliseconds(setting.cycle_time) + " ms");
+    } else {
+      parts.push_back("buckets of " + mebibytes(setting.bucket_bytes) + " MiB");
+    }
+    parts.push_back("algorithm " + std::string(comm::name(setting.algorithm)));
+    parts.push_back("segments of " + kibibytes(setting.segment_bytes) + " KiB");
+    return parts;
+  }
   return {setting.graph ? "CUDA graph" : "enqueued steps", setting.overlap ? "overlap" : "no overlap",
           "buckets of " + mebibytes(setting.bucket_bytes) + " MiB",
           (setting.max_ctas > 0 ? "at most " + std::to_string(setting.max_ctas) : "NCCL's choice of") + " CTAs",
@@ -33,7 +66,7 @@ std::array<std::string, 5> parts_of(const ScheduleSetting& setting) {
 
 }  // namespace
 
-ScheduleSetting setting_of(const EngineOptions& engine, const GpuOptions& gpu) {
+ScheduleSetting gpu_setting(const EngineOptions& engine, const GpuOptions& gpu) {
   return {.graph = gpu.schedule.graph,
           .overlap = gpu.schedule.overlap,
           .bucket_bytes = engine.buckets.bucket_bytes,
@@ -41,11 +74,28 @@ ScheduleSetting setting_of(const EngineOptions& engine, const GpuOptions& gpu) {
           .register_memory = gpu.nccl.register_memory};
 }
 
-void put(const ScheduleSetting& setting, EngineOptions& engine, GpuOptions& gpu) {
-  gpu.schedule.graph = setting.graph;
-  gpu.schedule.overlap = setting.overlap;
+ScheduleSetting cpu_setting(const EngineOptions& engine, const comm::CommOptions& comm) {
+  return {.bucket_bytes = engine.buckets.bucket_bytes,
+          .on_gpu = false,
+          .negotiated = engine.schedule == Schedule::kNegotiated,
+          .algorithm = comm.algorithm,
+          .segment_bytes = comm.segment_bytes,
+          .threshold_bytes = engine.negotiation.fusion.threshold_bytes,
+          .cycle_time = engine.cycle_time};
+}
+
+void put(const ScheduleSetting& setting, EngineOptions& engine, GpuOptions& gpu, comm::CommOptions& comm) {
   engine.buckets.bucket_bytes = setting.bucket_bytes;
   engine.buckets.first_bucket_bytes = std::min(engine.buckets.first_bucket_bytes, setting.bucket_bytes);
+  if (!setting.on_gpu) {
+    comm.algorithm = setting.algorithm;
+    comm.segment_bytes = setting.segment_bytes;
+    engine.negotiation.fusion.threshold_bytes = setting.threshold_bytes;
+    engine.cycle_time = setting.cycle_time;
+    return;
+  }
+  gpu.schedule.graph = setting.graph;
+  gpu.schedule.overlap = setting.overlap;
   gpu.nccl.max_ctas = setting.max_ctas;
   gpu.nccl.register_memory = setting.register_memory;
 }
@@ -57,11 +107,20 @@ std::string setting_text(const ScheduleSetting& setting) {
 }
 
 std::string setting_options(const ScheduleSetting& setting) {
-  const ScheduleSetting defaults = setting_of({}, {});
+  const ScheduleSetting defaults = setting.on_gpu ? gpu_setting({}, {}) : cpu_setting({}, {});
   std::string text;
   const auto add = [&](bool needed, const std::string& option) {
     if (needed) text += (text.empty() ? "" : " ") + option;
   };
+  if (!setting.on_gpu) {
+    add(setting.bucket_bytes != defaults.bucket_bytes, "--bucket-mb " + mebibytes(setting.bucket_bytes));
+    add(setting.threshold_bytes != defaults.threshold_bytes,
+        "--fusion-threshold-mb " + mebibytes(setting.threshold_bytes));
+    add(setting.cycle_time != defaults.cycle_time, "--cycle-time-ms " + milliseconds(setting.cycle_time));
+    add(setting.algorithm != defaults.algorithm, "--algorithm " + std::string(comm::name(setting.algorithm)));
+    add(setting.segment_bytes != defaults.segment_bytes, "--segment-kb " + kibibytes(setting.segment_bytes));
+    return text;
+  }
   add(!setting.graph, "--no-cuda-graph");
   add(!setting.overlap, "--no-overlap");
   add(setting.bucket_bytes != defaults.bucket_bytes, "--bucket-mb " + mebibytes(setting.bucket_bytes));
@@ -88,9 +147,22 @@ std::vector<ScheduleSetting> alternatives(const ScheduleSetting& from, Knob knob
     case Knob::kOverlap: other().overlap = !from.overlap; break;
     case Knob::kRegistration: other().register_memory = !from.register_memory; break;
     case Knob::kBuckets:
-      for (const std::size_t bytes : {from.bucket_bytes / kBucketFactor, from.bucket_bytes * kBucketFactor}) {
-        if (std::min(bytes, gradient_bytes) != std::min(from.bucket_bytes, gradient_bytes))
-          other().bucket_bytes = bytes;
+      for (const std::size_t bytes : around(from.bucket_bytes, gradient_bytes)) other().bucket_bytes = bytes;
+      break;
+    case Knob::kThreshold:
+      for (const std::size_t bytes : around(from.threshold_bytes, gradient_bytes)) other().threshold_bytes = bytes;
+      break;
+    case Knob::kSegment:
+      for (const std::size_t bytes : around(from.segment_bytes, gradient_bytes)) other().segment_bytes = bytes;
+      break;
+    case Knob::kCycle:
+      for (const auto time : {from.cycle_time / kSizeFactor, from.cycle_time * kSizeFactor}) {
+        if (time != from.cycle_time) other().cycle_time = time;
+      }
+      break;
+    case Knob::kAlgorithm:
+      for (const comm::Algorithm algorithm : kBetweenNodes) {
+        if (algorithm != from.algorithm) other().algorithm = algorithm;
       }
       break;
     case Knob::kCtas:
@@ -116,7 +188,7 @@ std::optional<std::size_t> replacement(const std::vector<Visits>& settings) {
 }
 
 ScheduleSearch::ScheduleSearch(const ScheduleSetting& start, std::vector<Knob> knobs, std::size_t gradient_bytes)
-    : knobs_(std::move(knobs)), gradient_bytes_(gradient_bytes), chosen_(start) {
+    : knobs_(std::move(knobs)), gradient_bytes_(gradient_bytes), chosen_(start), start_(start) {
   begin_knob();
 }
 
@@ -130,6 +202,24 @@ void ScheduleSearch::begin_knob() {
     for (const ScheduleSetting& other : others) at_hand_.push_back({.setting = other, .seconds = {}});
     return;
   }
+  confirm();
+}
+
+/// Several gains were each found beside another setting: what they add up to is held against the start once more.
+void ScheduleSearch::confirm() {
+  if (confirming_ || gains_.size() < 2) return;
+  confirming_ = true;
+  at_hand_.push_back({.setting = start_, .seconds = {}});
+  at_hand_.push_back({.setting = chosen_, .seconds = {}});
+}
+
+std::size_t ScheduleSearch::visits_of_new_knob() const { return visit_ == 0 ? kRounds * at_hand_.size() : 0; }
+
+void ScheduleSearch::leave_out_the_rest() {
+  if (confirming_ || at_hand_.empty()) return;
+  left_out_ = true;
+  knobs_.clear();
+  begin_knob();
 }
 
 std::size_t ScheduleSearch::place() const {
@@ -150,6 +240,18 @@ void ScheduleSearch::add(double seconds) {
 void ScheduleSearch::decide() {
   std::vector<Visits> seconds;
   for (const Trial& trial : at_hand_) seconds.push_back(trial.seconds);
+  if (confirming_) {
+    const bool slower = median(seconds[1]) >= median(seconds[0]);
+    if (slower) {
+      chosen_ = start_;
+      gains_.clear();
+    }
+    at_hand_[slower ? 0 : 1].chosen = true;
+    trials_.insert(trials_.end(), at_hand_.begin(), at_hand_.end());
+    at_hand_.clear();
+    visit_ = 0;
+    return;
+  }
   const std::size_t kept = replacement(seconds).value_or(0);
   at_hand_[kept].chosen = true;
   if (kept != 0) {

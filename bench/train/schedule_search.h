@@ -1,7 +1,8 @@
-// Which settings of a GPU's steps are the fastest: coordinate descent from the defaults, one knob after another.
-// Decides only; who trains and measures is schedule_trials.h. Pure.
+// Searches for the fastest setting of a step, on GPUs and on CPUs: coordinate descent from the defaults, one knob after
+// another. Decides only; schedule_trials.h trains and measures. Pure.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -14,27 +15,48 @@ namespace hvd::bench {
 
 /// What the search may change, and nothing else. Equal on all ranks.
 struct ScheduleSetting {
-  bool graph = true;
-  bool overlap = true;
-  std::size_t bucket_bytes = 0;
-  int max_ctas = 0;  ///< 0: NCCL's choice
-  bool register_memory = true;
+  bool graph = true;             ///< GPUs
+  bool overlap = true;           ///< GPUs
+  std::size_t bucket_bytes = 0;  ///< static schedule
+  int max_ctas = 0;              ///< GPUs; 0: NCCL's choice
+  bool register_memory = true;   ///< GPUs
+
+  bool on_gpu = true;
+  bool negotiated = false;  ///< else the static schedule
+  // on CPUs
+  comm::Algorithm algorithm = comm::Algorithm::kAuto;
+  std::size_t segment_bytes = 0;
+  std::size_t threshold_bytes = 0;          ///< negotiated schedule
+  std::chrono::microseconds cycle_time{0};  ///< negotiated schedule
 
   bool operator==(const ScheduleSetting&) const = default;
 };
-ScheduleSetting setting_of(const EngineOptions& engine, const GpuOptions& gpu);
-/// As the command line would have set them.
-void put(const ScheduleSetting& setting, EngineOptions& engine, GpuOptions& gpu);
-/// "CUDA graph, overlap, buckets of 25 MiB, NCCL's choice of CTAs, registered memory".
+ScheduleSetting gpu_setting(const EngineOptions& engine, const GpuOptions& gpu);
+ScheduleSetting cpu_setting(const EngineOptions& engine, const comm::CommOptions& comm);
+/// Sets the options as the command line would have set them. Options of the other kind of device stay.
+void put(const ScheduleSetting& setting, EngineOptions& engine, GpuOptions& gpu, comm::CommOptions& comm);
+/// "CUDA graph, overlap, buckets of 25 MiB, NCCL's choice of CTAs, registered memory", or
+/// "buckets of 25 MiB, algorithm auto, segments of 256 KiB".
 std::string setting_text(const ScheduleSetting& setting);
 /// The options that say it, defaults left out: "--no-overlap --bucket-mb 100".
 std::string setting_options(const ScheduleSetting& setting);
 /// What of `to` is not as in `from`: "no overlap".
 std::string setting_change(const ScheduleSetting& from, const ScheduleSetting& to);
 
-enum class Knob : std::uint8_t { kGraph, kOverlap, kBuckets, kCtas, kRegistration };
+enum class Knob : std::uint8_t {
+  kGraph,
+  kOverlap,
+  kBuckets,
+  kCtas,
+  kRegistration,
+  kAlgorithm,
+  kSegment,
+  kThreshold,
+  kCycle
+};
 
-/// What one knob's other positions make of `from`. `gradient_bytes`: buckets of this size and more are all one bucket.
+/// What one knob's other positions make of `from`. `gradient_bytes`: buckets and thresholds of this size and more hold
+/// all gradients.
 std::vector<ScheduleSetting> alternatives(const ScheduleSetting& from, Knob knob, std::size_t gradient_bytes);
 
 /// Median step of each visit, seconds.
@@ -75,9 +97,15 @@ class ScheduleSearch {
   [[nodiscard]] std::size_t visits() const { return visits_; }
   /// At most so many are to come, as far as is known.
   [[nodiscard]] std::size_t visits_left() const;
+  /// Visits of the knob that begins now; 0 in the middle of one.
+  [[nodiscard]] std::size_t visits_of_new_knob() const;
+  /// For a search that takes too long: leaves out the knobs that have not been turned. Call when a knob begins.
+  void leave_out_the_rest();
+  [[nodiscard]] bool left_something_out() const { return left_out_; }
 
  private:
   void begin_knob();
+  void confirm();
   void decide();
   /// Which of the knob's settings is visited next.
   [[nodiscard]] std::size_t place() const;
@@ -85,8 +113,11 @@ class ScheduleSearch {
   std::vector<Knob> knobs_;  // what is left, the present one first
   const std::size_t gradient_bytes_;
   ScheduleSetting chosen_;
+  const ScheduleSetting start_;
   std::vector<Trial> at_hand_;  // of the present knob; the first is chosen_
-  std::size_t visit_ = 0;       // of the present knob
+  bool confirming_ = false;     // at_hand_ is start_ and chosen_
+  bool left_out_ = false;
+  std::size_t visit_ = 0;  // of the present knob
   std::size_t visits_ = 0;
   std::vector<Trial> trials_;
   std::vector<Gain> gains_;

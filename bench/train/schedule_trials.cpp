@@ -17,13 +17,16 @@
 namespace hvd::bench {
 namespace {
 
-constexpr std::int64_t kSettleSteps = DeviceOptions{}.settling_steps();
+/// On CPUs, so that a cluster's ranks do not search for longer than they train.
+constexpr double kLimitSeconds = 60;
 constexpr std::int64_t kFewestTrialSteps = 3;  // that are timed in a visit
 constexpr std::int64_t kMostTrialSteps = 50;   // likewise
 constexpr double kTrialSeconds = 0.5;          // for so long, between these bounds
 
-constexpr const char* kChosenKey = "gpu.schedule.chosen";
-constexpr const char* kTriedKey = "gpu.schedule.tried";
+/// "gpu.schedule.chosen" and "gpu.schedule.tried", without "gpu." on CPUs.
+std::string key_of(const ScheduleSetting& setting, const char* what) {
+  return std::string(setting.on_gpu ? "gpu." : "") + "schedule." + what;
+}
 
 /// What rank 0 tells the ranks; a reason to stop follows as text.
 struct Order {
@@ -105,8 +108,9 @@ ScheduleChoice described(const ScheduleSearch& search, const ScheduleSetting& st
     tried += (tried.empty() ? "" : "; ") + setting_text(trial.setting) + ": " +
              milliseconds_text(median(trial.seconds)) + (trial.chosen ? " (kept)" : "");
   }
-  choice.provenance[kChosenKey] = {setting_text(choice.setting), false};
-  choice.provenance[kTriedKey] = {tried.empty() ? "nothing: every knob was given or cannot matter" : tried, false};
+  choice.provenance[key_of(start, "chosen")] = {setting_text(choice.setting), false};
+  choice.provenance[key_of(start, "tried")] = {tried.empty() ? "nothing: every knob was given or cannot matter" : tried,
+                                               false};
   std::string found;
   for (const ScheduleSearch::Gain& gain : search.gains()) {
     found += (found.empty() ? "" : "; ") + setting_change(gain.from, gain.to) + " (" +
@@ -119,7 +123,8 @@ ScheduleChoice described(const ScheduleSearch& search, const ScheduleSetting& st
   }
   choice.notes.push_back("--tune-schedule found " + found + ", in " + std::to_string(search.visits()) + " visits to " +
                          std::to_string(search.trials().size()) + " settings that took " +
-                         std::to_string(std::llround(seconds)) + " s");
+                         std::to_string(std::llround(seconds)) + " s" +
+                         (search.left_something_out() ? "; it ended there, so not every knob was turned" : ""));
   return choice;
 }
 
@@ -141,6 +146,11 @@ ScheduleChoice run_search(Engine& engine, ScheduleSearch search, const TrialBenc
     }
     const double step = rank.visit(*setting, steps);
     search.add(step);
+    const double a_visit = elapsed() / static_cast<double>(search.visits());
+    const double next_knob = a_visit * static_cast<double>(search.visits_of_new_knob());
+    if (bench.limit_seconds > 0 && next_knob > 0 && elapsed() + next_knob > bench.limit_seconds) {
+      search.leave_out_the_rest();
+    }
     if (bench.progress) {
       const double per_visit = elapsed() / static_cast<double>(search.visits());
       bench.progress(step, per_visit * static_cast<double>(search.visits_left()));
@@ -161,8 +171,8 @@ std::optional<ScheduleChoice> recall_schedule(Engine& engine, const std::string&
   std::memcpy(&choice.setting, bytes.data(), sizeof choice.setting);
   if (engine.rank() != 0) return choice;
   const std::string path = schedule_path(folder, of);
-  choice.provenance[kChosenKey] = {setting_text(choice.setting), false};
-  choice.provenance[kTriedKey] = {"nothing: " + path + " has it", false};
+  choice.provenance[key_of(choice.setting, "chosen")] = {setting_text(choice.setting), false};
+  choice.provenance[key_of(choice.setting, "tried")] = {"nothing: " + path + " has it", false};
   choice.notes.push_back("--tune-schedule took what an earlier search kept in " + path + ": " +
                          setting_text(choice.setting) + "; remove that file to search again");
   return choice;
@@ -182,12 +192,14 @@ ScheduleChoice try_schedules(RankParts& parts, Trainer& trainer, const std::func
   TrialBench bench;
   bench.time_steps = [&](const ScheduleSetting& setting, std::int64_t steps) {
     parts.apply(setting);
-    const std::vector<StepTimes> times = trainer.steps(Phase::kFull, kSettleSteps + steps);
+    const std::int64_t settling = parts.on_gpu() ? DeviceOptions{}.settling_steps() : 1;
+    const std::vector<StepTimes> times = trainer.steps(Phase::kFull, settling + steps);
     std::vector<double> seconds;
-    for (std::size_t i = kSettleSteps; i < times.size(); ++i) seconds.push_back(times[i].step);
+    for (auto i = static_cast<std::size_t>(settling); i < times.size(); ++i) seconds.push_back(times[i].step);
     return seconds;
   };
   bench.stop_requested = stop_requested;
+  if (!parts.on_gpu()) bench.limit_seconds = kLimitSeconds;
   const double images = static_cast<double>(parts.images_per_step());
   bench.progress = [&](double step_seconds, double seconds_left) {
     if (!progress) return;

@@ -31,6 +31,8 @@ struct TrialBench {
   /// Of rank 0, after a visit: median step of the slowest rank, and seconds until the search is over, at most.
   std::function<void(double step_seconds, double seconds_left)> progress;
   std::function<std::string()> stop_requested;
+  /// Seconds after which no further knob is begun; 0: no limit.
+  double limit_seconds = 0;
 };
 
 /// Collective. `search`: rank 0's; the others' is not looked at. Errors: interrupted, as AgreedError, where a rank was
@@ -42,7 +44,7 @@ std::optional<ScheduleChoice> recall_schedule(Engine& engine, const std::string&
 /// Rank 0: keeps what was chosen; where that fails, a note in `choice` says why. Nothing with an empty `folder`.
 void remember_schedule(const std::string& folder, const ScheduleCase& of, ScheduleChoice& choice);
 
-/// Collective, on GPUs: run_search() with `parts` and `trainer`, which are of no use for a run afterwards: they have
+/// Collective: run_search() with `parts` and `trainer`, which are of no use for a run afterwards: they have
 /// trained. `progress` and `stop_requested` as in SessionObserver.
 ScheduleChoice try_schedules(RankParts& parts, Trainer& trainer, const std::function<void(const Progress&)>& progress,
                              const std::function<std::string()>& stop_requested);

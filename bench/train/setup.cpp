@@ -123,32 +123,46 @@ bool takes_gpu(const Options& options, GpuBackend* gpus, Setup& setup) {
   return false;
 }
 
-/// Types that no CPU backend computes or reduces in. `setup.device` is settled.
+/// Types that no CPU backend computes in. `setup.device` is settled.
 void refuse_types(const Options& options, const Setup& setup) {
   if (setup.device == Device::kCuda) return;
-  const std::string why = "needs a GPU, and this run computes on the CPU; use ";
   if (options.replay_file.empty() && (options.gpu.tf32 || options.compute == DataType::kF16)) {
-    throw Error(Errc::kUnsupported, "--dtype " + std::string(options.gpu.tf32 ? "tf32" : "fp16") + ": " + why +
+    throw Error(Errc::kUnsupported, "--dtype " + std::string(options.gpu.tf32 ? "tf32" : "fp16") +
+                                        ": needs a GPU, and this run computes on the CPU; use "
                                         "--dtype fp32 or, where the processor has it, --dtype bf16");
   }
-  if (options.allreduce == DataType::kF16) {
+}
+
+/// What the sharded schedule cannot serve. `setup` is settled.
+void refuse_sharded(const Options& options, const Setup& setup) {
+  if (setup.schedule != Schedule::kSharded) return;
+  if (setup.device == Device::kCuda) {
     throw Error(Errc::kUnsupported,
-                std::string(given(options, "--fp16-allreduce") ? "--fp16-allreduce" : "--allreduce-dtype fp16") + ": " +
-                    why + "--allreduce-dtype bf16, which halves the bytes as well");
+                "--schedule sharded shares out gradients in host memory, and this run computes on the GPU; use "
+                "--schedule static, or --device cpu");
+  }
+  if (setup.allreduce != DataType::kF32) {
+    throw Error(Errc::kUnsupported, "--schedule sharded exchanges fp32; leave out --allreduce-dtype " +
+                                        std::string(hvd::name(setup.allreduce)) + " or use --schedule static");
+  }
+  if (!options.record_replay_file.empty()) {
+    throw Error(Errc::kUnsupported,
+                "--record-replay records the update of all weights, and under --schedule sharded a rank updates its "
+                "share; use --schedule static");
   }
 }
 
 /// What the search for a schedule cannot serve. `setup` is settled.
 void refuse_search(const Setup& setup) {
-  if (!setup.gpu.tune_schedule) return;
-  if (setup.device != Device::kCuda) {
+  if (!setup.tuning.on) return;
+  if (!setup.reduces()) {
     throw Error(Errc::kUnsupported,
-                "--tune-schedule tries how steps on GPUs are launched and reduced, and this run computes on the CPU; "
-                "leave it out");
+                "--tune-schedule tries how gradients are reduced, and this run reduces none; leave it out");
   }
-  if (setup.schedule != Schedule::kStatic) {
-    throw Error(Errc::kInvalidArgument, "--tune-schedule tries settings of the static schedule, and this run's is " +
-                                            std::string(hvd::name(setup.schedule)) + "; leave one of them out");
+  if (setup.device == Device::kCuda && setup.schedule != Schedule::kStatic) {
+    throw Error(Errc::kInvalidArgument,
+                "--tune-schedule on GPUs tries settings of the static schedule, and this run's is " +
+                    std::string(hvd::name(setup.schedule)) + "; leave one of them out");
   }
   if (setup.profile) {
     throw Error(Errc::kInvalidArgument,
@@ -184,7 +198,9 @@ Setup settle(const Options& options, GpuBackend* gpus) {
   setup.deadline = options.engine.deadline;
   setup.startup_deadline = options.startup_deadline;
   setup.gpu = options.gpu;
-  setup.gradient = options.allreduce.value_or(DataType::kF32);
+  setup.tuning = options.tuning;
+  setup.allreduce = options.allreduce.value_or(DataType::kF32);
+  if (setup.device == Device::kCuda) setup.gradient = setup.allreduce;
   setup.seed = options.seed;
   setup.labels = options.label_rule;
   setup.winograd = options.winograd;
@@ -202,6 +218,7 @@ Setup settle(const Options& options, GpuBackend* gpus) {
   if (options.num_batches_per_iter < 1) {
     throw Error(Errc::kInvalidArgument, "--num-batches-per-iter must be at least 1");
   }
+  refuse_sharded(options, setup);
   refuse_search(setup);
   if (options.replay_file.empty()) {
     take_model(options, setup);

@@ -23,7 +23,8 @@ struct Setup {
   models::ModelSpec model;  ///< canonical name, batch and image size filled in
   Device device = Device::kCpu;
   DataType compute = DataType::kF32;
-  DataType gradient = DataType::kF32;  ///< of the all-reduce, and so of the gradient arena
+  DataType allreduce = DataType::kF32;  ///< as asked for: on a GPU of the whole all-reduce, else between nodes
+  DataType gradient = DataType::kF32;   ///< of the gradient arena
   std::uint64_t seed = 1;
   models::SgdOptions sgd;  ///< for one rank, as given
   RateScaling rate_scaling;
@@ -37,11 +38,14 @@ struct Setup {
   Patience deadline = std::chrono::milliseconds(60000);          ///< of every wait once the first steps are over
   Patience startup_deadline = std::chrono::milliseconds(60000);  ///< of every wait before
   GpuOptions gpu;                                                ///< device kCuda
-  bool interleaved = false;                                      ///< phases solo, none and full in rounds
-  bool equal_batches = false;                                    ///< every rank trains on those of a world of one rank
+  ScheduleTuning tuning;
+  bool interleaved = false;    ///< phases solo, none and full in rounds
+  bool equal_batches = false;  ///< every rank trains on those of a world of one rank
   std::optional<models::ReplayProfile> replay;
   std::vector<std::string> notes;  ///< choices made for the user
 
+  /// What travels between nodes where gradients lie in host memory.
+  [[nodiscard]] DataType wire() const { return device == Device::kCuda ? DataType::kF32 : allreduce; }
   [[nodiscard]] bool reduces() const { return schedule != Schedule::kNone; }
   /// The phase of a session of one phase, and of the warm-up.
   [[nodiscard]] Phase main_phase() const { return reduces() ? Phase::kFull : Phase::kNone; }

@@ -117,6 +117,10 @@ class Trainer {
   /// Of each parameter as fp32; empty for replay, which has none.
   [[nodiscard]] std::vector<std::uint64_t> parameter_checksums();
 
+  /// The type that partial sums of gradients are rounded to on their way through the ranks.
+  [[nodiscard]] DataType sum_type() const {
+    return engine_.topology().nodes > 1 && setup_.wire() != DataType::kF32 ? setup_.wire() : setup_.gradient;
+  }
   [[nodiscard]] models::TrainStep& train_step() { return *step_; }
   [[nodiscard]] const models::TrainStep& train_step() const { return *step_; }
   [[nodiscard]] Engine& engine() { return engine_; }

@@ -242,9 +242,7 @@ void Validator::complete() {
 
 void Validator::give_up(const Error& error) {
   if (!started_) return;
-  record_.status = RunStatus::kIncomplete;
-  record_.status_reason = error.what();
-  record_.finished_utc = utc_now();
+  mark_incomplete(record_, error, trainer_.engine());
   try {
     save();
   } catch (const std::exception&) {

@@ -11,6 +11,7 @@
 namespace hvd::models::onednn {
 namespace {
 
+constexpr std::size_t kPage = 4096;
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
 // MADV_COLLAPSE of Linux 6.1, which not every C library knows.
 constexpr int kCollapse = 25;
@@ -44,6 +45,12 @@ HostArena::HostArena(std::size_t bytes, const char* what) {
 
 HostArena::~HostArena() {
   if (mapped_ > 0) munmap(memory_.data(), mapped_);
+}
+
+void HostArena::give_back(std::size_t from, std::size_t to) noexcept {
+  const std::size_t begin = align_up(from, kPage);
+  const std::size_t end = to / kPage * kPage;
+  if (begin < end) (void)madvise(memory_.data() + begin, end - begin, MADV_DONTNEED);
 }
 
 void require_address_space() {

@@ -25,6 +25,8 @@ class HostArena {
   ~HostArena();
 
   [[nodiscard]] std::span<std::byte> bytes() const noexcept { return memory_; }
+  /// The pages within bytes [from, to) become zeros that take no memory until they are written to.
+  void give_back(std::size_t from, std::size_t to) noexcept;
 
  private:
   std::span<std::byte> memory_;

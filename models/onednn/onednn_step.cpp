@@ -20,7 +20,7 @@ namespace {
 
 using namespace onednn;  // NOLINT(google-build-using-namespace): this file is that folder's face
 
-class OnednnStep final : public TrainStep {
+class OnednnStep final : public TrainStep, public ShardedUpdate {
  public:
   OnednnStep(Graph graph, const StepOptions& options, const ArenaAllocator& allocate)
       : options_(options),
@@ -68,6 +68,15 @@ class OnednnStep final : public TrainStep {
     program_.refresh_after_update(options_.profile);
   }
 
+  ShardedUpdate* sharded() override { return this; }
+  void keep_momentum(std::span<const ArenaRange> share) override { parameters_.keep_momentum(share); }
+  void update_share(const SgdOptions& options, std::span<const ArenaRange> share) override {
+    const ThreadScope threads(options_.threads);
+    parameters_.update_share(options, share);
+  }
+  std::span<std::byte> weight_arena() override { return parameters_.weight_arena(); }
+  DataType weight_type() const override { return DataType::kF32; }
+
   void read_parameter(std::size_t parameter, std::span<float> out) override {
     const ThreadScope threads(options_.threads);
     parameters_.read(parameter, out);
@@ -89,7 +98,7 @@ class OnednnStep final : public TrainStep {
     report.parameters = (f32 ? weights : program_.persistent_bytes()) + parameters_.state_arena().size();
     report.master = f32 ? 0 : weights;
     report.gradients = parameters_.gradient_arena().size();
-    report.momentum = parameters_.momentum_arena().size();
+    report.momentum = parameters_.momentum_bytes();
     report.activations = program_.activation_bytes();
     report.workspace = program_.scratchpad_bytes() + (f32 ? program_.persistent_bytes() : 0);
     return report;

@@ -117,6 +117,7 @@ void Parameters::allocate(const ArenaAllocator& allocator) {
   }
   weights_ = HostArena(offset * sizeof(float), "weights");
   momentum_ = HostArena(offset * sizeof(float), "momentum");
+  momentum_bytes_ = momentum_.bytes().size();
   gradient_arena_ = allocator(offset * size_of(gradient_type_));
   advise_huge_pages(gradient_arena_);
   for (std::size_t i = 0; i < entries_.size(); ++i) {

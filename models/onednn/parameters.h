@@ -37,6 +37,9 @@ class Parameters {
   /// One pass over the arenas (update.cpp), shared by the calling thread's team. Copies that TiledCopy can make are
   /// made on the way, while the new weights are in cache; Program::refresh_after_update() does the rest.
   void update(const SgdOptions& options);
+  /// The same for `share` alone, without copies.
+  void update_share(const SgdOptions& options, std::span<const ArenaRange> share);
+  void keep_momentum(std::span<const ArenaRange> share);
   [[nodiscard]] std::size_t bytes_copied_by_update() const noexcept;
 
   void read(std::size_t parameter, std::span<float> out);
@@ -48,6 +51,8 @@ class Parameters {
   [[nodiscard]] std::span<std::byte> gradient_arena() const noexcept { return gradient_arena_; }
   [[nodiscard]] std::span<std::byte> weight_arena() const noexcept { return weights_.bytes(); }
   [[nodiscard]] std::span<std::byte> momentum_arena() const noexcept { return momentum_.bytes(); }
+  /// Without what keep_momentum() gave back and no update() has used since.
+  [[nodiscard]] std::size_t momentum_bytes() const noexcept { return momentum_bytes_; }
   [[nodiscard]] std::span<std::byte> state_arena() const noexcept { return states_.bytes(); }
 
  private:
@@ -63,6 +68,9 @@ class Parameters {
   [[nodiscard]] const Entry& entry(TensorId value) const;
   /// SGD and tiled copies of the strips that start in elements [from, to) of a slot, or of those elements.
   void update_piece(std::size_t parameter, std::size_t from, std::size_t to, const SgdFactors& factors);
+  /// Calls visit(parameter, from, to) for the elements [from, to) of each slot that lie in [begin, end) of the arena.
+  template <class Visit>
+  void for_each_slot(std::size_t begin, std::size_t end, Visit&& visit) const;
   void check_size(std::size_t parameter, std::size_t given) const;
   /// Reorders between row-major user memory and a slot.
   void transfer(std::size_t parameter, float* stored, float* logical, bool to_logical);
@@ -75,6 +83,7 @@ class Parameters {
   std::map<TensorId, Buffer*> states_by_id_;
   std::vector<ArenaSlot> slots_;
   HostArena weights_, momentum_, states_;
+  std::size_t momentum_bytes_ = 0;
   std::span<std::byte> gradient_arena_;
 };
 

@@ -49,29 +49,73 @@ struct Arrays {
   }
 };
 
+/// Of parameters without and with decay.
+struct Factors {
+  explicit Factors(const SgdOptions& options)
+      : plain{.learning_rate = static_cast<float>(options.learning_rate),
+              .momentum = static_cast<float>(options.momentum),
+              .decay = 0,
+              .scale = static_cast<float>(options.gradient_scale)},
+        decayed(plain) {
+    decayed.decay = static_cast<float>(options.weight_decay);
+  }
+  SgdFactors plain, decayed;
+};
+
 }  // namespace
+
+template <class Visit>
+void Parameters::for_each_slot(std::size_t begin, std::size_t end, Visit&& visit) const {
+  auto slot =
+      static_cast<std::size_t>(std::upper_bound(slots_.begin(), slots_.end(), begin,
+                                                [](std::size_t at, const ArenaSlot& s) { return at < s.offset; }) -
+                               slots_.begin());
+  for (slot = slot == 0 ? 0 : slot - 1; slot < slots_.size() && slots_[slot].offset < end; ++slot) {
+    const std::size_t from = std::max(begin, slots_[slot].offset);
+    const std::size_t to = std::min(end, slots_[slot].offset + slots_[slot].count);
+    if (from < to) visit(slot, from - slots_[slot].offset, to - slots_[slot].offset);
+  }
+}
 
 void Parameters::update(const SgdOptions& options) {
   const std::size_t total = weights_.bytes().size() / sizeof(float);
-  const SgdFactors plain{.learning_rate = static_cast<float>(options.learning_rate),
-                         .momentum = static_cast<float>(options.momentum),
-                         .decay = 0,
-                         .scale = static_cast<float>(options.gradient_scale)};
-  SgdFactors decayed = plain;
-  decayed.decay = static_cast<float>(options.weight_decay);
+  const Factors factors(options);
+  momentum_bytes_ = momentum_.bytes().size();
   parallel_ranges(total, kShare, [&](std::size_t begin, std::size_t end) {
-    auto slot =
-        static_cast<std::size_t>(std::upper_bound(slots_.begin(), slots_.end(), begin,
-                                                  [](std::size_t at, const ArenaSlot& s) { return at < s.offset; }) -
-                                 slots_.begin());
-    for (slot = slot == 0 ? 0 : slot - 1; slot < slots_.size() && slots_[slot].offset < end; ++slot) {
-      const std::size_t from = std::max(begin, slots_[slot].offset);
-      const std::size_t to = std::min(end, slots_[slot].offset + slots_[slot].count);
-      if (from >= to) continue;
-      update_piece(slot, from - slots_[slot].offset, to - slots_[slot].offset, entries_[slot].decay ? decayed : plain);
-    }
+    for_each_slot(begin, end, [&](std::size_t slot, std::size_t from, std::size_t to) {
+      update_piece(slot, from, to, entries_[slot].decay ? factors.decayed : factors.plain);
+    });
     TiledCopy::finish();
   });
+}
+
+void Parameters::update_share(const SgdOptions& options, std::span<const ArenaRange> share) {
+  const Factors factors(options);
+  const auto momentum = reinterpret_cast<float*>(momentum_.bytes().data());
+  for (const ArenaRange& range : share) {
+    parallel_ranges(range.count, kShare, [&](std::size_t begin, std::size_t end) {
+      for_each_slot(range.begin + begin, range.begin + end, [&](std::size_t slot, std::size_t from, std::size_t to) {
+        const Entry& of = entries_[slot];
+        const Arrays arrays{.weight = reinterpret_cast<float*>(of.weight->data),
+                            .momentum = momentum + slots_[slot].offset,
+                            .gradient = of.gradient->data,
+                            .gradient_type = gradient_type_,
+                            .count = slots_[slot].count};
+        arrays.step(of.decay ? factors.decayed : factors.plain, from, to);
+      });
+    });
+  }
+}
+
+void Parameters::keep_momentum(std::span<const ArenaRange> share) {
+  std::size_t at = 0;
+  momentum_bytes_ = 0;
+  for (const ArenaRange& range : share) {
+    momentum_bytes_ += range.count * sizeof(float);
+    momentum_.give_back(at * sizeof(float), range.begin * sizeof(float));
+    at = range.begin + range.count;
+  }
+  momentum_.give_back(at * sizeof(float), momentum_.bytes().size());
 }
 
 void Parameters::update_piece(std::size_t parameter, std::size_t from, std::size_t to, const SgdFactors& factors) {

@@ -21,7 +21,7 @@ namespace {
 using reference::In;
 using reference::Out;
 
-class ReferenceStep final : public TrainStep {
+class ReferenceStep final : public TrainStep, public ShardedUpdate {
  public:
   ReferenceStep(Graph graph, const StepOptions& options, const ArenaAllocator& allocate)
       : graph_(std::move(graph)), options_(options) {
@@ -66,17 +66,19 @@ class ReferenceStep final : public TrainStep {
     return loss;
   }
 
+  ShardedUpdate* sharded() override { return this; }
+  void keep_momentum(std::span<const ArenaRange> /*share*/) override { momentum_.clear(); }
+  std::span<std::byte> weight_arena() override { return std::as_writable_bytes(std::span(parameters_)); }
+  [[nodiscard]] DataType weight_type() const override { return DataType::kF64; }
+
   void update(const SgdOptions& sgd) override {
+    const ArenaRange all{0, parameters_.size()};
+    update_share(sgd, std::span(&all, 1));
+  }
+
+  void update_share(const SgdOptions& sgd, std::span<const ArenaRange> share) override {
     if (momentum_.empty()) momentum_.assign(parameters_.size(), 0.0);
-    for (std::size_t p = 0; p < slots_.size(); ++p) {
-      const double decay = graph_.parameters[p].decay ? sgd.weight_decay : 0.0;
-      const std::size_t end = slots_[p].offset + slots_[p].count;
-      for (std::size_t i = slots_[p].offset; i < end; ++i) {
-        const double g = sgd.gradient_scale * load(options_.gradient, gradients_, i) + decay * parameters_[i];
-        momentum_[i] = sgd.momentum * momentum_[i] + g;
-        parameters_[i] -= sgd.learning_rate * momentum_[i];
-      }
-    }
+    for (const ArenaRange& range : share) update_range(sgd, range);
   }
 
   void read_parameter(std::size_t parameter, std::span<float> values) override {
@@ -122,6 +124,18 @@ class ReferenceStep final : public TrainStep {
   [[nodiscard]] std::string description() const override { return "reference fp64 (naive)"; }
 
  private:
+  void update_range(const SgdOptions& sgd, const ArenaRange& range) {
+    for (std::size_t p = 0; p < slots_.size(); ++p) {
+      const double decay = graph_.parameters[p].decay ? sgd.weight_decay : 0.0;
+      const std::size_t end = std::min(range.begin + range.count, slots_[p].offset + slots_[p].count);
+      for (std::size_t i = std::max(range.begin, slots_[p].offset); i < end; ++i) {
+        const double g = sgd.gradient_scale * load(options_.gradient, gradients_, i) + decay * parameters_[i];
+        momentum_[i] = sgd.momentum * momentum_[i] + g;
+        parameters_[i] -= sgd.learning_rate * momentum_[i];
+      }
+    }
+  }
+
   // Arena order is parameter order, without gaps. Initial values are single precision, as in every backend.
   void place_parameters() {
     parameter_offset_.assign(graph_.tensors.size(), 0);

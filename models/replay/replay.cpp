@@ -26,7 +26,7 @@ Clock::duration to_duration(double seconds) {
   return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
 }
 
-class ReplayStep final : public TrainStep {
+class ReplayStep final : public TrainStep, public ShardedUpdate {
  public:
   ReplayStep(ReplayProfile profile, DataType gradient, const ArenaAllocator& allocate)
       : profile_(std::move(profile)), type_(gradient) {
@@ -71,6 +71,22 @@ class ReplayStep final : public TrainStep {
     std::this_thread::sleep_until(Clock::now() + to_duration(profile_.update_seconds));
   }
 
+  ShardedUpdate* sharded() override { return this; }
+  void keep_momentum(std::span<const ArenaRange> /*share*/) override {}
+  // The recorded time, in proportion.
+  void update_share(const SgdOptions& /*options*/, std::span<const ArenaRange> share) override {
+    std::size_t elements = 0;
+    for (const ArenaRange& range : share) elements += range.count;
+    const double part = static_cast<double>(elements * size_of(type_)) / static_cast<double>(gradients_.size());
+    std::this_thread::sleep_until(Clock::now() + to_duration(profile_.update_seconds * part));
+  }
+  // Zeros, as many as there are weights, so that gathering them is real.
+  std::span<std::byte> weight_arena() override {
+    weights_.resize(gradients_.size() / size_of(type_) * sizeof(float));
+    return weights_;
+  }
+  [[nodiscard]] DataType weight_type() const override { return DataType::kF32; }
+
   void read_parameter(std::size_t /*parameter*/, std::span<float> /*out*/) override { no_weights(); }
   void write_parameter(std::size_t /*parameter*/, std::span<const float> /*in*/) override { no_weights(); }
   void read_gradient(std::size_t parameter, std::span<float> out) override {
@@ -85,6 +101,7 @@ class ReplayStep final : public TrainStep {
 
   [[nodiscard]] MemoryReport memory() const override {
     MemoryReport report;
+    report.parameters = weights_.size();
     report.gradients = gradients_.size();
     report.workspace = pattern_.size();
     return report;
@@ -122,6 +139,7 @@ class ReplayStep final : public TrainStep {
   std::vector<ArenaSlot> slots_;
   std::span<std::byte> gradients_;  // the allocator's memory
   std::vector<std::byte> pattern_;
+  std::vector<std::byte> weights_;  // empty unless they are gathered
 };
 
 }  // namespace

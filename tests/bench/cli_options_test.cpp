@@ -110,7 +110,7 @@ TEST(CommandLine, EveryOption) {
   EXPECT_EQ(o.comm_options.algorithm, comm::Algorithm::kRing);
   EXPECT_EQ(o.engine.buckets.bucket_bytes, std::size_t{1} << 19);
   EXPECT_EQ(o.engine.buckets.first_bucket_bytes, std::size_t{1} << 19) << "never larger than the others";
-  EXPECT_TRUE(o.gpu.buckets_given);
+  EXPECT_TRUE(o.tuning.buckets_given);
   EXPECT_EQ(o.engine.negotiation.fusion.threshold_bytes, std::size_t{2} << 20);
   EXPECT_EQ(o.engine.cycle_time.count(), 2500);
   EXPECT_EQ(o.engine.negotiation.cache_capacity, 7U);
@@ -189,7 +189,7 @@ TEST(CommandLine, BadValuesSayWhatWouldBeRight) {
   EXPECT_EQ(error_of("--batch-size 8x"), "--batch-size: '8x' is not a whole number from 1 to 65536");
   EXPECT_EQ(error_of("--learning-rate nan"), "--learning-rate: 'nan' is not a number from 0 to 1000");
   EXPECT_EQ(error_of("--schedule statik"),
-            "--schedule: 'statik' is not one of static, negotiated, none (did you mean static?)");
+            "--schedule: 'statik' is not one of static, sharded, negotiated, none (did you mean static?)");
   EXPECT_EQ(error_of("--modle vgg16"),
             "--modle: there is no such option (did you mean --model?); see hvd_bench --help");
   EXPECT_EQ(error_of("trian"),
@@ -223,12 +223,15 @@ TEST(CommandLine, OfGpus) {
   EXPECT_FALSE(parse("--dtype tf32 --dtype fp16").options.gpu.tf32);
   EXPECT_EQ(parse("--allreduce-dtype fp16").options.allreduce, DataType::kF16);
 
-  const GpuOptions knobs =
+  const Options parsed =
       parse(
           "--fusion-level 1 --no-cuda-graph --no-launch-ahead --no-overlap --deterministic --loss-scale 1024 --tune "
           "--tune-schedule --tuning-folder w --nccl-max-ctas 8 --no-nccl-registration --share-gpus "
           "--deadline-seconds 5")
-          .options.gpu;
+          .options;
+  EXPECT_TRUE(parsed.tuning.on);
+  EXPECT_FALSE(parsed.tuning.buckets_given);
+  const GpuOptions& knobs = parsed.gpu;
   EXPECT_EQ(knobs.fusion_level, 1);
   EXPECT_FALSE(knobs.schedule.graph);
   EXPECT_FALSE(knobs.schedule.ahead);
@@ -236,8 +239,6 @@ TEST(CommandLine, OfGpus) {
   EXPECT_TRUE(knobs.deterministic);
   EXPECT_EQ(knobs.loss_scale, 1024);
   EXPECT_TRUE(knobs.tune);
-  EXPECT_TRUE(knobs.tune_schedule);
-  EXPECT_FALSE(knobs.buckets_given);
   EXPECT_EQ(knobs.tuning_folder, "w");
   EXPECT_EQ(knobs.nccl.max_ctas, 8);
   EXPECT_FALSE(knobs.nccl.register_memory);

@@ -101,9 +101,6 @@ TEST(GpuChoice, TypesAndNcclNeedAGpu) {
   options.gpu.tf32 = true;
   EXPECT_NE(error_of(options, &none).find("--dtype tf32: needs a GPU"), std::string::npos);
   options.gpu.tf32 = false;
-  options.allreduce = DataType::kF16;
-  EXPECT_NE(error_of(options, &none).find("--allreduce-dtype bf16"), std::string::npos);
-  options.allreduce.reset();
   options.comm = CommBackend::kNccl;
   EXPECT_NE(error_of(options, &none).find("--comm nccl: no GPU was found"), std::string::npos);
   options.device = Device::kCpu;
@@ -113,6 +110,31 @@ TEST(GpuChoice, TypesAndNcclNeedAGpu) {
   options = {};
   options.compute = DataType::kF16;
   EXPECT_EQ(settle(options, &some).compute_name(), "fp16");
+}
+
+TEST(GpuChoice, GradientsOfACpuAreRoundedBetweenNodesOnly) {
+  if (const std::string why = models::onednn_unsupported_reason(DataType::kF32); !why.empty()) GTEST_SKIP() << why;
+  Options options;
+  FakeGpus none(0);
+  options.allreduce = DataType::kF16;
+  const bench::Setup setup = settle(options, &none);
+  EXPECT_EQ(setup.wire(), DataType::kF16);
+  EXPECT_EQ(setup.gradient, DataType::kF32);
+}
+
+TEST(GpuChoice, ShardedIsForHostMemoryInFp32) {
+  if (const std::string why = models::onednn_unsupported_reason(DataType::kF32); !why.empty()) GTEST_SKIP() << why;
+  FakeGpus some(1);
+  Options options;
+  options.engine.schedule = Schedule::kSharded;
+  EXPECT_NE(error_of(options, &some).find("this run computes on the GPU"), std::string::npos);
+  options.device = Device::kCpu;
+  EXPECT_EQ(settle(options, &some).schedule, Schedule::kSharded);
+  options.allreduce = DataType::kBF16;
+  EXPECT_NE(error_of(options, &some).find("leave out --allreduce-dtype bf16"), std::string::npos);
+  options.allreduce.reset();
+  options.record_replay_file = "profile";
+  EXPECT_NE(error_of(options, &some).find("--record-replay"), std::string::npos);
 }
 
 TEST(GpuChoice, RanksTakeTheGpuOfTheirLocalRankOrWhatTheyWereLeft) {

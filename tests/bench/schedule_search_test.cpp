@@ -54,11 +54,12 @@ TEST(ScheduleSearch, TakesWhatIsFasterKnobByKnob) {
   EXPECT_EQ(setting_change(search.gains()[1].from, search.gains()[1].to), "buckets of 100 MiB");
   EXPECT_EQ(setting_change(search.gains()[2].from, search.gains()[2].to), "at most 8 CTAs");
   // Graph 2, overlap 2, buckets 3, CTAs 4, registration 2; each three times.
-  EXPECT_EQ(search.trials().size(), 13U);
-  EXPECT_EQ(search.visits(), 39U);
+  // Then the start and the sum of three gains, three times each.
+  EXPECT_EQ(search.trials().size(), 15U);
+  EXPECT_EQ(search.visits(), 45U);
   const auto kept = std::count_if(search.trials().begin(), search.trials().end(),
                                   [](const ScheduleSearch::Trial& trial) { return trial.chosen; });
-  EXPECT_EQ(kept, 5) << "one per knob";
+  EXPECT_EQ(kept, 6) << "one per knob, and what was confirmed";
 }
 
 TEST(ScheduleSearch, DefaultsStayUnlessTheGainIsBeyondSpreadAndMargin) {
@@ -135,19 +136,82 @@ TEST(ScheduleSearch, BucketsThatHoldAllAreTriedOnce) {
 TEST(ScheduleSearch, SettingsAreThoseOfTheCommandLine) {
   EngineOptions engine;
   GpuOptions gpu;
-  EXPECT_EQ(setting_of(engine, gpu), defaults());
+  comm::CommOptions comm;
+  EXPECT_EQ(gpu_setting(engine, gpu), defaults());
   EXPECT_EQ(setting_text(defaults()),
             "CUDA graph, overlap, buckets of 25 MiB, NCCL's choice of CTAs, registered memory");
   const ScheduleSetting other{
       .graph = false, .overlap = false, .bucket_bytes = kMebi / 2, .max_ctas = 4, .register_memory = false};
-  put(other, engine, gpu);
-  EXPECT_EQ(setting_of(engine, gpu), other);
+  put(other, engine, gpu, comm);
+  EXPECT_EQ(gpu_setting(engine, gpu), other);
   EXPECT_EQ(engine.buckets.first_bucket_bytes, kMebi / 2) << "never larger than the others";
   EXPECT_EQ(setting_options(defaults()), "");
   EXPECT_EQ(setting_options(other),
             "--no-cuda-graph --no-overlap --bucket-mb 0.5 --nccl-max-ctas 4 --no-nccl-registration");
   EXPECT_EQ(setting_text(other),
             "enqueued steps, no overlap, buckets of 0.5 MiB, at most 4 CTAs, memory not registered");
+}
+
+TEST(ScheduleSearch, SettingsOfACpuAreThoseOfTheCommandLine) {
+  EngineOptions engine;
+  GpuOptions gpu;
+  comm::CommOptions comm;
+  const ScheduleSetting before = cpu_setting(engine, comm);
+  EXPECT_EQ(setting_text(before), "buckets of 25 MiB, algorithm auto, segments of 256 KiB");
+  EXPECT_EQ(setting_options(before), "");
+  ScheduleSetting other = before;
+  other.bucket_bytes = 100 * kMebi;
+  other.algorithm = comm::Algorithm::kRing;
+  other.segment_bytes = kMebi;
+  put(other, engine, gpu, comm);
+  EXPECT_EQ(cpu_setting(engine, comm), other);
+  EXPECT_EQ(setting_options(other), "--bucket-mb 100 --algorithm ring --segment-kb 1024");
+  EXPECT_EQ(setting_change(before, other), "buckets of 100 MiB, algorithm ring, segments of 1024 KiB");
+
+  engine.schedule = Schedule::kNegotiated;
+  ScheduleSetting negotiated = cpu_setting(engine, {});
+  EXPECT_EQ(setting_text(negotiated),
+            "fusion threshold of 128 MiB, cycle time of 1 ms, algorithm auto, segments of 256 KiB");
+  negotiated.bucket_bytes = 25 * kMebi;
+  negotiated.threshold_bytes = 32 * kMebi;
+  negotiated.cycle_time = std::chrono::microseconds(250);
+  EXPECT_EQ(setting_options(negotiated), "--fusion-threshold-mb 32 --cycle-time-ms 0.25");
+}
+
+TEST(ScheduleSearch, KnobsOfACpuAreTurned) {
+  ScheduleSetting start = cpu_setting({}, {});
+  const ScheduleSearch search = searched(
+      [](const ScheduleSetting& s, std::size_t) {
+        return 0.1 - (s.algorithm == comm::Algorithm::kRing ? 0.01 : 0) - (s.segment_bytes < kMebi / 4 ? 0.01 : 0);
+      },
+      {Knob::kBuckets, Knob::kAlgorithm, Knob::kSegment}, start);
+  start.algorithm = comm::Algorithm::kRing;
+  start.segment_bytes = kMebi / 16;
+  EXPECT_EQ(search.chosen(), start);
+}
+
+// Each gain is real beside the setting before it, and together they are slower than the start.
+TEST(ScheduleSearch, GainsThatDoNotAddUpAreTakenBack) {
+  std::size_t visits_of_the_start = 0;
+  const ScheduleSearch search = searched(
+      [&](const ScheduleSetting& s, std::size_t) {
+        if (s == defaults()) return ++visits_of_the_start > ScheduleSearch::kRounds ? 0.05 : 0.1;
+        return s.bucket_bytes == 100 * kMebi ? 0.08 : 0.09;
+      },
+      {Knob::kOverlap, Knob::kBuckets});
+  EXPECT_EQ(search.chosen(), defaults());
+  EXPECT_TRUE(search.gains().empty());
+}
+
+TEST(ScheduleSearch, WhatIsLeftOutIsNotTried) {
+  ScheduleSearch search(defaults(), {Knob::kOverlap, Knob::kBuckets}, kGradients);
+  EXPECT_EQ(search.visits_of_new_knob(), 6U);
+  for (int i = 0; i < 6; ++i) search.add(search.next()->overlap ? 0.1 : 0.09);
+  EXPECT_EQ(search.visits_of_new_knob(), 9U);
+  search.leave_out_the_rest();
+  EXPECT_TRUE(search.left_something_out());
+  EXPECT_EQ(search.next(), nullptr);
+  EXPECT_FALSE(search.chosen().overlap);
 }
 
 ScheduleCase case_of(const bench::Setup& setup, int ranks = 2, const std::string& library = "NCCL 2.28.9",
@@ -191,6 +255,13 @@ TEST(ScheduleMemory, ATextOfAnotherCaseOrADamagedOneIsNone) {
       .graph = false, .overlap = true, .bucket_bytes = 100 * kMebi, .max_ctas = 8, .register_memory = false};
   const std::string text = schedule_text(one, setting);
   EXPECT_EQ(parse_schedule(text, one), setting);
+  ScheduleSetting cpu = cpu_setting({}, {});
+  cpu.algorithm = comm::Algorithm::kHierarchical;
+  cpu.cycle_time = std::chrono::microseconds(250);
+  std::string cpu_text = schedule_text(one, cpu);
+  EXPECT_EQ(parse_schedule(cpu_text, one), cpu);
+  cpu_text.replace(cpu_text.find("hierarchical"), 12, "hierarchicak");
+  EXPECT_EQ(parse_schedule(cpu_text, one), std::nullopt);
   EXPECT_EQ(parse_schedule(text, case_of(resnet50(), 4)), std::nullopt);
   EXPECT_EQ(parse_schedule(text + "more", one), std::nullopt);
   for (std::size_t length = 0; length < text.size(); ++length) {

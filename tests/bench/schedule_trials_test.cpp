@@ -130,8 +130,8 @@ TEST(ScheduleTrials, ASignalEndsAllAlike) {
 /// Everything but the CTAs is given, so that the fakes' script decides.
 Options session_options(int ranks) {
   Options options = test::gpu_options(ranks);
-  options.gpu.tune_schedule = true;
-  options.gpu.buckets_given = true;
+  options.tuning.on = true;
+  options.tuning.buckets_given = true;
   options.gpu.schedule.overlap = false;
   options.gpu.schedule.graph = false;
   options.gpu.nccl.register_memory = false;
@@ -184,7 +184,7 @@ TEST(ScheduleTrials, ASessionTrainsWithTheFastestAndSaysSo) {
 
   // The same run, with what was found on the command line: the search leaves no trace in weights and fingerprint.
   Options told = session_options(2);
-  told.gpu.tune_schedule = false;
+  told.tuning.on = false;
   told.gpu.nccl.max_ctas = 8;
   FakeGpus others(2);
   const Session direct = run(told, others);
@@ -245,7 +245,7 @@ TEST(ScheduleTrials, EveryKnobIsTurnedWhereNoneIsGiven) {
   FakeGpus gpus(2);
   Options options = session_options(2);
   options.gpu = {};
-  options.gpu.tune_schedule = true;
+  options.tuning = {.on = true};
   const Session session = run(options, gpus);
   ASSERT_EQ(session.error, "");
   EXPECT_EQ(gpus.violations(), std::vector<std::string>{});
@@ -254,7 +254,9 @@ TEST(ScheduleTrials, EveryKnobIsTurnedWhereNoneIsGiven) {
   for (const char* part : {"enqueued steps, ", ", no overlap, ", "at most 4 CTAs", ", memory not registered"}) {
     EXPECT_NE(tried.find(part), std::string::npos) << part << ": " << tried;
   }
-  EXPECT_EQ(std::count(tried.begin(), tried.end(), ';'), 12) << tried;
+  // 13 settings, and two more where several knobs gained and their sum is held against the start.
+  const auto others = std::count(tried.begin(), tried.end(), ';');
+  EXPECT_TRUE(others == 12 || others == 14) << tried;
   // Whatever the fakes' turns chose is in effect, and stored as such.
   const std::string chosen = fact(record, "gpu.schedule.chosen");
   EXPECT_EQ(chosen.starts_with("CUDA graph"), fact(record, "gpu.option.graph") == "yes") << chosen;
@@ -296,15 +298,14 @@ TEST(ScheduleTrials, RunsItCannotServeAreRefusedInOneLine) {
   FakeGpus gpus(1);
   EXPECT_EQ(refusal(session_options(1), gpus), "no error");
   Options options = session_options(1);
-  options.device = Device::kCpu;
+  options.engine.schedule = Schedule::kNone;
   EXPECT_EQ(refusal(options, gpus),
-            "--tune-schedule tries how steps on GPUs are launched and reduced, and this run computes on the CPU; leave "
-            "it out");
+            "--tune-schedule tries how gradients are reduced, and this run reduces none; leave it out");
   options = session_options(1);
   options.engine.schedule = Schedule::kNegotiated;
   EXPECT_EQ(refusal(options, gpus),
-            "--tune-schedule tries settings of the static schedule, and this run's is negotiated; leave one of them "
-            "out");
+            "--tune-schedule on GPUs tries settings of the static schedule, and this run's is negotiated; leave one of "
+            "them out");
   options = session_options(1);
   options.profile = true;
   EXPECT_EQ(refusal(options, gpus),

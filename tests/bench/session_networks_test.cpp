@@ -44,17 +44,24 @@ TEST(SessionNetworks, OneSeedIsBitIdenticalAndSchedulesAgree) {
   negotiated.engine.schedule = Schedule::kNegotiated;
   EXPECT_EQ(full_run(negotiated).checks, first.checks) << "two summands have one order";
 
+  Options sharded = small_options(2);
+  sharded.engine.schedule = Schedule::kSharded;
+  EXPECT_EQ(full_run(sharded).checks, first.checks) << "each rank updates its share as the static schedule does";
+
   Options other_seed = small_options(2);
   other_seed.seed = 2;
   EXPECT_NE(full_run(other_seed).checks, first.checks);
 }
 
 TEST(SessionNetworks, InterleavedPhasesLeaveTheWeightsEqual) {
-  Options options = small_options(2);
-  options.efficiency = true;
-  const SessionResult result = run_session(options, {}, {});
-  ASSERT_EQ(result.runs.size(), 3U);
-  EXPECT_NE(result.runs[2].checks.find("equal on all ranks at the end"), std::string::npos);
+  for (const Schedule schedule : {Schedule::kStatic, Schedule::kSharded}) {
+    Options options = small_options(2);
+    options.efficiency = true;
+    options.engine.schedule = schedule;
+    const SessionResult result = run_session(options, {}, {});
+    ASSERT_EQ(result.runs.size(), 3U);
+    EXPECT_NE(result.runs[2].checks.find("equal on all ranks at the end"), std::string::npos);
+  }
 }
 
 TEST(SessionNetworks, ReferenceBackend) {
@@ -125,6 +132,17 @@ Trained train(const Options& options, int ranks, int steps) {
     if (rank == 0) read(out.after);
   }));
   return out;
+}
+
+TEST(Training, ShardedWeightsAreThoseOfTheStaticScheduleBitForBit) {
+  for (const int ranks : {2, 3}) {
+    Options options = small_options(1);
+    const Trained fixed = train(options, ranks, 4);
+    options.engine.schedule = Schedule::kSharded;
+    const Trained sharded = train(options, ranks, 4);
+    EXPECT_NE(fixed.after, fixed.before);
+    for (std::size_t p = 0; p < fixed.after.size(); ++p) EXPECT_EQ(sharded.after[p], fixed.after[p]) << fixed.names[p];
+  }
 }
 
 double norm_of_difference(const std::vector<float>& a, const std::vector<float>& b) {

@@ -197,6 +197,33 @@ TEST_F(SessionTest, NegotiatedScheduleReduces) {
   EXPECT_NE(result.runs[0].checks.find("100 %"), std::string::npos);
 }
 
+TEST_F(SessionTest, ShardedScheduleGathersAndTellsItsMemory) {
+  Options options = replay_options(3);
+  options.engine.schedule = Schedule::kSharded;
+  const SessionResult result = run(options);
+  EXPECT_EQ(result.runs[0].schedule, "sharded");
+  EXPECT_NE(result.runs[0].checks.find("100 %"), std::string::npos) << "the shares are gathered for the check";
+  EXPECT_TRUE(any_contains(result.notes, "sharded: rank 0 holds 0.12 MiB of gradients, 0.12 of weights"));
+}
+
+TEST_F(SessionTest, GradientsTravelIn16BitsBetweenNodesOnly) {
+  for (const Schedule schedule : {Schedule::kStatic, Schedule::kNegotiated}) {
+    for (const int ranks_per_node : {0, 2}) {
+      Options options = replay_options(4);
+      options.engine.schedule = schedule;
+      options.allreduce = DataType::kBF16;
+      options.comm_options.ranks_per_node = ranks_per_node;
+      const SessionResult result = run(options);
+      const RunRecord& record = result.runs[0];
+      EXPECT_EQ(record.allreduce_type, "bf16");
+      EXPECT_EQ(record.gradient_bytes, 4 * record.parameters) << "fp32 in memory";
+      EXPECT_EQ(record.data_plane.find("bf16 on the wire") != std::string::npos, ranks_per_node > 0)
+          << record.data_plane;
+      EXPECT_NE(record.checks.find("100 %"), std::string::npos) << record.checks;
+    }
+  }
+}
+
 TEST_F(SessionTest, SamplesAreMeansOverBatchesPerIteration) {
   Options options = replay_options(2);
   options.num_batches_per_iter = 3;
@@ -360,6 +387,40 @@ TEST_F(SessionTest, AnUnwritableReplayFileTakesNoResultWithIt) {
   EXPECT_NE(result.faults[0].find("absent/file: cannot write the replay file"), std::string::npos) << result.faults[0];
   ASSERT_FALSE(result.runs.empty());
   EXPECT_EQ(result.runs.back().status, RunStatus::kComplete);
+}
+
+// On pretended nodes the algorithm is tried as well. The second run takes what the first one kept.
+TEST_F(SessionTest, TuneScheduleOnCpusIsKeptAndTakenAgain) {
+  Options options = replay_options(2);
+  options.comm_options.ranks_per_node = 1;
+  options.tuning.on = true;
+  options.gpu.tuning_folder = (folder_ / "winners").string();
+  const SessionResult first = run(options);
+  const RunRecord& searched = first.runs.at(0);
+  const std::string tried = searched.provenance.at("schedule.tried").value;
+  EXPECT_NE(tried.find("algorithm ring"), std::string::npos) << tried;
+  EXPECT_NE(tried.find("segments of 64 KiB"), std::string::npos) << tried;
+  EXPECT_NE(searched.checks.find("equal on all ranks"), std::string::npos) << searched.checks;
+  EXPECT_TRUE(any_contains(first.notes, "--tune-schedule found "));
+
+  const SessionResult second = run(options);
+  const RunRecord& kept = second.runs.at(0);
+  EXPECT_TRUE(any_contains(second.notes, "--tune-schedule took what an earlier search kept in "));
+  for (const char* const key : {"schedule.chosen", "comm.algorithm", "comm.segment_bytes", "engine.bucket_bytes"}) {
+    EXPECT_EQ(kept.provenance.at(key).value, searched.provenance.at(key).value) << key;
+  }
+}
+
+TEST_F(SessionTest, TuneScheduleTurnsTheKnobsOfTheNegotiatedSchedule) {
+  Options options = replay_options(2);
+  options.engine.schedule = Schedule::kNegotiated;
+  options.tuning.on = true;
+  const SessionResult result = run(options);
+  const std::string tried = result.runs.at(0).provenance.at("schedule.tried").value;
+  EXPECT_NE(tried.find("cycle time of 0.25 ms"), std::string::npos) << tried;
+  EXPECT_NE(tried.find("cycle time of 4 ms"), std::string::npos) << tried;
+  EXPECT_EQ(tried.find("buckets"), std::string::npos) << tried;
+  EXPECT_EQ(tried.find("algorithm ring"), std::string::npos) << "one node";
 }
 
 }  // namespace

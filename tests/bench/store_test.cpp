@@ -148,6 +148,31 @@ TEST(Store, TwoSessionsOfOneFileAreMerged) {
   EXPECT_EQ(count(folder / "a.db", "SELECT count(*) FROM sample"), 12);
 }
 
+TEST(Store, AStoreFromBeforeTheShardedScheduleIsToldAtTheFirstSave) {
+  const Folder folder;
+  const std::string session = new_uuid();
+  RunRecord run = example(session);
+  run.schedule = "sharded";
+  for (const char* const name : {"new.db", "old.db"}) {
+    const std::string its = new_uuid();
+    ResultStore first(folder / name, its, "hvd_bench");
+    first.save(example(its));
+    first.finish();
+  }
+  {
+    Database old(folder / "old.db", Locking::kShared, false);
+    old.run(
+        "PRAGMA writable_schema = ON;"
+        "UPDATE sqlite_schema SET sql = replace(sql, '''sharded'', ', '') WHERE name = 'run';");
+  }
+  ResultStore fits(folder / "new.db", session, "hvd_bench --schedule sharded");
+  fits.save(run);
+  fits.finish();
+  EXPECT_EQ(count(folder / "new.db", "SELECT count(*) FROM run WHERE schedule = 'sharded'"), 1);
+  ResultStore refuses(folder / "old.db", session, "hvd_bench --schedule sharded");
+  EXPECT_NE(message_of([&] { refuses.save(run); }).find("use another --db"), std::string::npos);
+}
+
 TEST(Store, AnEmptyFileBecomesAStore) {  // as `mktemp` leaves it
   const Folder folder;
   std::ofstream(folder / "a.db").close();

@@ -303,7 +303,7 @@ std::string compare(const std::vector<std::vector<float>>& ranks, const std::vec
   std::vector<std::vector<std::byte>> bytes;
   for (const auto& rank : ranks) bytes.push_back(bytes_of(rank));
   const std::vector<std::span<const std::byte>> local(bytes.begin(), bytes.end());
-  return compare_piece(local, bytes_of(reduced), DataType::kF32, op);
+  return compare_piece(local, bytes_of(reduced), DataType::kF32, DataType::kF32, op);
 }
 
 TEST(ComparePiece, SumAndAverage) {
@@ -334,8 +334,20 @@ TEST(ComparePiece, Bf16) {
   const std::vector<std::uint16_t> two{0x4000};
   const std::vector<std::byte> local = bytes_of(one);
   const std::vector<std::span<const std::byte>> ranks{local, local};
-  EXPECT_EQ(compare_piece(ranks, bytes_of(two), DataType::kBF16, ReduceOp::kSum), "");
-  EXPECT_NE(compare_piece(ranks, bytes_of(one), DataType::kBF16, ReduceOp::kSum), "");
+  EXPECT_EQ(compare_piece(ranks, bytes_of(two), DataType::kBF16, DataType::kBF16, ReduceOp::kSum), "");
+  EXPECT_NE(compare_piece(ranks, bytes_of(one), DataType::kBF16, DataType::kBF16, ReduceOp::kSum), "");
+}
+
+TEST(ComparePiece, SumsThatTravelInBf16) {
+  // Two values of 1 + 2^-9: bound (2 + 2) * 2^-8 * 2 = 0.031; bf16 has steps of 2^-6 at 2.
+  const std::vector<std::byte> local = bytes_of(std::vector<float>{1.001953125F});
+  const std::vector<std::span<const std::byte>> ranks{local, local};
+  const auto compared = [&](float sum, DataType sum_type) {
+    return compare_piece(ranks, bytes_of(std::vector<float>{sum}), DataType::kF32, sum_type, ReduceOp::kSum);
+  };
+  EXPECT_EQ(compared(2.0F, DataType::kBF16), "");
+  EXPECT_NE(compared(2.0F, DataType::kF32), "");
+  EXPECT_NE(compared(2.0625F, DataType::kBF16), "");
 }
 
 TEST(ChecksumDifference, NamesRanksAndTheFirstTensor) {
