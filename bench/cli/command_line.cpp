@@ -28,6 +28,7 @@ constexpr const char* kFooter = R"(Examples:
   srun --mpi=pmix hvd_bench --model inception3      the ranks of a Slurm job
   hvd_bench --model resnet50 --ranks 2 --json       two ranks as threads of one process, machine-readable
   mpirun -n 4 hvd_bench validate --model resnet50   do all ranks compute the same bits, equally fast?
+  hvd_bench coll --ranks 2 -b 1K -e 16M             how fast are the collective operations?
   hvd_bench doctor                                  is this machine what it should be?
 
 Environment (the command line wins): HOROVOD_FUSION_THRESHOLD (bytes), HOROVOD_CYCLE_TIME (ms),
@@ -107,8 +108,8 @@ models::LabelRule parse_label_rule(const std::string& text) {
 }
 
 Schedule parse_schedule(const std::string& text) {
-  constexpr std::array kSchedules{Schedule::kStatic, Schedule::kNegotiated, Schedule::kNone};
-  return kSchedules[parse_word("--schedule", text, {"static", "negotiated", "none"})];
+  constexpr std::array kSchedules{Schedule::kStatic, Schedule::kSharded, Schedule::kNegotiated, Schedule::kNone};
+  return kSchedules[parse_word("--schedule", text, {"static", "sharded", "negotiated", "none"})];
 }
 
 void register_training(Registrar add, Options& o) {
@@ -150,20 +151,24 @@ void register_reduction(Registrar add, Options& o, Given& given) {
       "between nodes), none (= --schedule none)",
       [&o](const std::string& text) { parse_comm(text, o); });
   add.integer("--ranks", "Ranks as threads of this one process", 1, 1024, o.ranks);
-  add.value("--schedule", "NAME", "static (default: buckets fixed at start), negotiated (Horovod's protocol) or none",
+  add.value("--schedule", "NAME",
+            "static (default: buckets fixed at start), sharded (CPUs: each rank updates its share of the weights), "
+            "negotiated (Horovod's protocol) or none",
             [&o, &given](const std::string& text) {
               o.engine.schedule = parse_schedule(text);
               given.schedule = true;
             });
-  add.value("--allreduce-dtype", "TYPE", "Reduce gradients in fp32 (default), bf16 or fp16 (GPU only)",
+  add.value("--allreduce-dtype", "TYPE",
+            "Reduce gradients in fp32 (default), bf16 or fp16; on CPUs they are rounded between nodes only",
             [&o](const std::string& text) { o.allreduce = parse_allreduce_type(text); });
-  add.flag("--fp16-allreduce", "Horovod's name for --allreduce-dtype fp16 (GPU only)",
-           [&o] { o.allreduce = DataType::kF16; });
-  add.value("--algorithm", "NAME", "On CPUs: auto (default), shm, ring, hierarchical, mpi or doubling",
+  add.flag("--fp16-allreduce", "Horovod's name for --allreduce-dtype fp16", [&o] { o.allreduce = DataType::kF16; });
+  add.value("--algorithm", "NAME", "On CPUs: auto (default), shm, ring, hierarchical, mpi, doubling or rabenseifner",
             [&o](const std::string& text) { o.comm_options.algorithm = comm::parse_algorithm(text); });
+  add.number("--segment-kb", "KIB", "On CPUs: unit of pipelining of a reduction (default: 256)", 1, 1 << 20,
+             [&o](double x) { o.comm_options.segment_bytes = static_cast<std::size_t>(x * 1024); });
   add.number("--bucket-mb", "MIB", "Size of the static schedule's buckets (default: 25)", 0, 1 << 20, [&o](double x) {
     o.engine.buckets.bucket_bytes = mebibytes(x);
-    o.gpu.buckets_given = true;
+    o.tuning.buckets_given = true;
   });
   add.number("--fusion-threshold-mb", "MIB", "Fusion buffer of the negotiated schedule (default: 128; 0: no fusion)", 0,
              1 << 20, [&o](double x) { o.engine.negotiation.fusion.threshold_bytes = mebibytes(x); });
@@ -171,6 +176,10 @@ void register_reduction(Registrar add, Options& o, Given& given) {
              [&o](double x) { o.engine.cycle_time = std::chrono::microseconds(static_cast<std::int64_t>(1000 * x)); });
   add.integer("--cache-capacity", "Entries of the negotiation's response cache (default: 1024)", 0, 1 << 30,
               o.engine.negotiation.cache_capacity);
+  add.flag("--tune-schedule",
+           "First try bucket size or fusion threshold and cycle time; on GPUs also graph, overlap, CTAs and "
+           "registration; on CPUs also segment and algorithm. What is given here is not tried. Train with the fastest",
+           [&o] { o.tuning.on = true; });
   add.number("--deadline-seconds", "S", "Of every wait for another rank after the first steps (default: 60)", 0.1,
              86400, [&o](double x) { o.engine.deadline.timeout = milliseconds(1000 * x); });
   add.number("--startup-deadline-seconds", "S",
@@ -196,12 +205,8 @@ void register_gpu(Registrar add, GpuOptions& o) {
   add.number("--loss-scale", "X", "Of fp16 (default: dynamic)", 1, 1 << 24, [&o](double x) { o.loss_scale = x; });
   add.flag("--tune", "Time candidates for operations and ways to fuse them first (up to minutes); all use rank 0's",
            [&o] { o.tune = true; });
-  add.folder("--tuning-folder", "Where --tune and --tune-schedule keep what won, and where it is looked for",
+  add.folder("--tuning-folder", "Where --tune and, on CPUs too, --tune-schedule keep what won and look for it",
              o.tuning_folder);
-  add.flag("--tune-schedule",
-           "Try graph, overlap, bucket size, CTAs and registration first, those not given here, and train with the "
-           "fastest (about a minute; static schedule)",
-           [&o] { o.tune_schedule = true; });
   add.integer("--nccl-max-ctas", "Thread blocks per reduction at most (default: NCCL's choice)", 1, 64,
               o.nccl.max_ctas);
   add.flag("--no-nccl-registration", "Plain memory for gradients, not registered with NCCL",
@@ -259,6 +264,15 @@ std::string without_double_gaps(std::string text) {
   return text;
 }
 
+/// `coll` has options of its own, and letters that training has not.
+CommandLine parse_coll_line(const std::vector<std::string>& argv) {
+  CommandLine line;
+  line.coll = parse_coll(argv);
+  line.command = line.coll.help.empty() ? Command::kColl : Command::kPrint;
+  line.text = without_double_gaps(line.coll.help);
+  return line;
+}
+
 std::vector<std::string> option_names(const CLI::App& app) {
   std::vector<std::string> names;
   for (const CLI::Option* option : app.get_options()) {
@@ -275,7 +289,7 @@ void refuse_rest(const CLI::App& app, const std::vector<std::string>& rest) {
                                             did_you_mean(word.substr(0, word.find('=')), option_names(app)) +
                                             "; see hvd_bench --help");
   }
-  const std::vector<std::string> commands{"train", "validate", "doctor", "stored"};
+  const std::vector<std::string> commands{"train", "validate", "coll", "doctor", "stored"};
   if (std::find(commands.begin(), commands.end(), word) != commands.end()) {
     throw Error(Errc::kInvalidArgument, "'" + word + "': one command at a time; see hvd_bench --help");
   }
@@ -339,6 +353,7 @@ void reconcile(Options& options, const Given& given) {
 }  // namespace
 
 CommandLine parse_command_line(const std::vector<std::string>& argv, const Environment& environment) {
+  if (argv.size() > 1 && argv[1] == "coll") return parse_coll_line(argv);
   CommandLine result;
   Options& options = result.options;
   options.argv = argv;
@@ -350,7 +365,7 @@ CommandLine parse_command_line(const std::vector<std::string>& argv, const Envir
   app.footer(kFooter);
   app.get_formatter()->column_width(32);
   app.get_formatter()->label("OPTIONS", "options");
-  app.get_formatter()->label("SUBCOMMAND", "train | validate | doctor | stored");
+  app.get_formatter()->label("SUBCOMMAND", "train | validate | coll | doctor | stored");
   app.get_formatter()->label("Subcommands", "Commands");
   app.fallthrough();
   app.allow_extras();
@@ -362,6 +377,8 @@ CommandLine parse_command_line(const std::vector<std::string>& argv, const Envir
           ->fallthrough();
   ValidateOptions validation;
   register_validation(*validate, validation);
+  const CLI::App* const coll =
+      app.add_subcommand("coll", "Time collective operations and check their results (see hvd_bench coll --help)");
   const CLI::App* const doctor =
       app.add_subcommand("doctor", "Say what is here, what is missing, and how to get it")->fallthrough();
   CLI::App* const stored =
@@ -396,6 +413,9 @@ CommandLine parse_command_line(const std::vector<std::string>& argv, const Envir
     return result;
   } catch (const CLI::ParseError& error) {
     throw Error(Errc::kInvalidArgument, std::string(error.what()) + "; see hvd_bench --help");
+  }
+  if (coll->parsed()) {  // as the first word it does not come here
+    throw Error(Errc::kInvalidArgument, "'coll' has options of its own and comes first: hvd_bench coll [options]");
   }
   refuse_rest(app, app.remaining(true));
   if (doctor->parsed()) {

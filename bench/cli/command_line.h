@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "bench/cli/coll_command.h"
 #include "bench/cli/environment.h"
 #include "bench/options.h"
 
@@ -13,12 +14,14 @@ enum class Command : std::uint8_t {
   kTrain,  ///< also `validate`: then options.validate is set
   kDoctor,
   kStored,  ///< list the values of `label` in `files`
+  kColl,    ///< time collective operations: `coll`
   kPrint,   ///< --help or --version: print `text` and be done
 };
 
 struct CommandLine {
   Command command = Command::kTrain;
   Options options;
+  CollCommand coll;
   std::string label;               ///< of `stored`
   std::vector<std::string> files;  ///< of `stored`
   std::string text;

@@ -43,5 +43,11 @@ std::string printable(std::string_view text);
 
 /// "hvd_bench: error: ..." as one write, so that lines of several ranks do not mix. Any thread.
 void say_error(std::string_view text) noexcept;
+/// The same for a warning from another thread than the Console's.
+void say_warning(std::string_view text) noexcept;
+
+/// Opens /dev/null for those of the descriptors 0 to 2 that the parent closed: they would be given to the next files
+/// that are opened, and what is meant for the terminal would go into them.
+void occupy_standard_descriptors();
 
 }  // namespace hvd::bench

@@ -1,5 +1,6 @@
 #include "bench/cli/join_watch.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace hvd::bench {
@@ -44,6 +45,11 @@ void JoinWatch::watch() {
     if (ended_) return;
   }
   overdue_();
+}
+
+Patience patience_to_leave(const Options& options) {
+  constexpr std::chrono::milliseconds kLeast(30000);
+  return {std::max(kLeast, 3 * options.engine.deadline.timeout), options.engine.deadline.set_by};
 }
 
 }  // namespace hvd::bench

@@ -36,4 +36,7 @@ class JoinWatch {
   std::thread thread_;
 };
 
+/// How long the ranks may take to leave MPI's world, which is more than one wait.
+Patience patience_to_leave(const Options& options);
+
 }  // namespace hvd::bench

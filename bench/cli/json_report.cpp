@@ -3,74 +3,20 @@
 #include <string_view>
 
 #include "bench/build_info.h"
+#include "bench/cli/json_writer.h"
 #include "bench/provenance.h"
 #include "engine/base/json.h"
 
 namespace hvd::bench {
 namespace {
 
-/// Writes one object or array, commas in between, two spaces per level.
-class Writer {
- public:
-  explicit Writer(std::string& out, int depth = 0) : out_(out), depth_(depth) {}
-
-  void text(std::string_view key, std::string_view value) { raw(key, json_string(value)); }
-  void number(std::string_view key, double value) { raw(key, json_number(value)); }
-  void integer(std::string_view key, std::int64_t value) { raw(key, std::to_string(value)); }
-  void truth(std::string_view key, bool value) { raw(key, value ? "true" : "false"); }
-  void null(std::string_view key) { raw(key, "null"); }
-  void number(std::string_view key, const std::optional<double>& value) {
-    raw(key, value ? json_number(*value) : "null");
-  }
-
-  template <class Fill>
-  void object(std::string_view key, Fill fill) {
-    nest(key, '{', '}', fill);
-  }
-  template <class Fill>
-  void array(std::string_view key, Fill fill) {
-    nest(key, '[', ']', fill);
-  }
-  void element(std::string_view value) { raw({}, json_string(value)); }
-  void element(int value) { raw({}, std::to_string(value)); }
-
- private:
-  void raw(std::string_view key, std::string_view value) {
-    begin(key);
-    out_ += value;
-  }
-  void begin(std::string_view key) {
-    if (!first_) out_ += ',';
-    first_ = false;
-    out_ += '\n';
-    out_.append(2 * static_cast<std::size_t>(depth_), ' ');
-    if (!key.empty()) out_.append(json_string(key)).append(": ");
-  }
-  template <class Fill>
-  void nest(std::string_view key, char open, char close, Fill fill) {
-    begin(key);
-    out_ += open;
-    Writer inner(out_, depth_ + 1);
-    fill(inner);
-    if (!inner.first_) {
-      out_ += '\n';
-      out_.append(2 * static_cast<std::size_t>(depth_), ' ');
-    }
-    out_ += close;
-  }
-
-  std::string& out_;
-  int depth_;
-  bool first_ = true;
-};
-
-void write_estimate(Writer& out, const std::string& key, const std::optional<Estimate>& estimate) {
+void write_estimate(JsonWriter& out, const std::string& key, const std::optional<Estimate>& estimate) {
   out.number(key, estimate ? std::optional(estimate->value) : std::nullopt);
   out.number(key + "_low", estimate ? std::optional(estimate->low) : std::nullopt);
   out.number(key + "_high", estimate ? std::optional(estimate->high) : std::nullopt);
 }
 
-void write_configuration(Writer& out, const RunRecord& run) {
+void write_configuration(JsonWriter& out, const RunRecord& run) {
   out.text("uuid", run.uuid);
   out.text("phase", name(run.phase));
   out.text("status", name(run.status));
@@ -96,7 +42,7 @@ void write_configuration(Writer& out, const RunRecord& run) {
   out.integer("batches_per_iter", run.batches_per_iter);
 }
 
-void write_results(Writer& out, const RunRecord& run) {
+void write_results(JsonWriter& out, const RunRecord& run) {
   out.integer("warmup_steps", run.warmup_steps);
   out.integer("measured_steps", run.measured_steps);
   out.text("stop_reason", run.stop_reason);
@@ -113,10 +59,10 @@ void write_results(Writer& out, const RunRecord& run) {
   out.text("fingerprint", fingerprint(run));
 }
 
-void write_rows(Writer& out, const RunRecord& run) {
-  out.array("ranks", [&](Writer& rows) {
+void write_rows(JsonWriter& out, const RunRecord& run) {
+  out.array("ranks", [&](JsonWriter& rows) {
     for (const RankRecord& rank : run.ranks) {
-      rows.object({}, [&](Writer& row) {
+      rows.object({}, [&](JsonWriter& row) {
         row.integer("rank", rank.rank);
         row.text("host", rank.host);
         row.integer("local_rank", rank.local_rank);
@@ -127,9 +73,9 @@ void write_rows(Writer& out, const RunRecord& run) {
       });
     }
   });
-  out.array("decomposition", [&](Writer& rows) {
+  out.array("decomposition", [&](JsonWriter& rows) {
     for (const DecompositionRow& part : run.decomposition) {
-      rows.object({}, [&](Writer& row) {
+      rows.object({}, [&](JsonWriter& row) {
         row.text("component", part.component);
         row.number("fraction", part.fraction);
         row.number("seconds", part.seconds);
@@ -138,9 +84,9 @@ void write_rows(Writer& out, const RunRecord& run) {
       });
     }
   });
-  out.array("operations", [&](Writer& rows) {
+  out.array("operations", [&](JsonWriter& rows) {
     for (const OperationRow& operation : run.operations) {
-      rows.object({}, [&](Writer& row) {
+      rows.object({}, [&](JsonWriter& row) {
         row.text("node", operation.node);
         row.text("kind", operation.kind);
         row.text("implementation", operation.implementation);
@@ -151,25 +97,25 @@ void write_rows(Writer& out, const RunRecord& run) {
       });
     }
   });
-  out.object("provenance", [&](Writer& facts) {
+  out.object("provenance", [&](JsonWriter& facts) {
     for (const auto& [key, fact] : run.provenance) facts.text(key, fact.value);
   });
 }
 
-void write_validation(Writer& out, const Validation& validation) {
+void write_validation(JsonWriter& out, const Validation& validation) {
   out.integer("steps", validation.steps);
   out.integer("timed_steps", validation.timed_steps);
   out.integer("turns", validation.turns);
-  out.array("groups", [&](Writer& groups) {
+  out.array("groups", [&](JsonWriter& groups) {
     for (const std::string& group : validation.groups) groups.element(group);
   });
-  out.array("ranks", [&](Writer& rows) {
+  out.array("ranks", [&](JsonWriter& rows) {
     for (std::size_t r = 0; r < validation.ranks.size(); ++r) {
       const ValidatedRank& rank = validation.ranks[r];
       const auto of_time = [&](double Slowness::*field) {
         return rank.time ? std::optional((*rank.time).*field) : std::nullopt;
       };
-      rows.object({}, [&](Writer& row) {
+      rows.object({}, [&](JsonWriter& row) {
         row.integer("rank", static_cast<std::int64_t>(r));
         row.text("host", rank.host);
         row.text("gpu", rank.gpu);
@@ -184,11 +130,11 @@ void write_validation(Writer& out, const Validation& validation) {
       });
     }
   });
-  out.array("findings", [&](Writer& rows) {
+  out.array("findings", [&](JsonWriter& rows) {
     for (const ValidationFinding& finding : validation.findings) {
-      rows.object({}, [&](Writer& row) {
+      rows.object({}, [&](JsonWriter& row) {
         row.text("kind", name(finding.kind));
-        row.array("ranks", [&](Writer& ranks) {
+        row.array("ranks", [&](JsonWriter& ranks) {
           for (const int rank : finding.ranks) ranks.element(rank);
         });
         row.text("text", finding.text);
@@ -202,7 +148,7 @@ void write_validation(Writer& out, const Validation& validation) {
 std::string json_report(const SessionResult& result, const StoredIn& stored) {
   std::string out;
   out += '{';
-  Writer top(out, 1);
+  JsonWriter top(out, 1);
   const RunRecord* run = headline(result);
   const bool measured = run != nullptr && run->images_per_second.has_value();
   top.text("hvd_bench", build_info().version);
@@ -210,15 +156,15 @@ std::string json_report(const SessionResult& result, const StoredIn& stored) {
   top.number("total_images_per_second", measured ? std::optional(run->images_per_second->value) : std::nullopt);
   stored.file.empty() ? top.null("db") : top.text("db", stored.file);
   stored.problem.empty() ? top.null("db_problem") : top.text("db_problem", stored.problem);
-  top.array("notes", [&](Writer& notes) {
+  top.array("notes", [&](JsonWriter& notes) {
     for (const std::string& note : result.notes) notes.element(note);
   });
   if (result.validation) {
-    top.object("validation", [&](Writer& validation) { write_validation(validation, *result.validation); });
+    top.object("validation", [&](JsonWriter& validation) { write_validation(validation, *result.validation); });
   }
-  top.array("runs", [&](Writer& runs) {
+  top.array("runs", [&](JsonWriter& runs) {
     for (const RunRecord& each : result.runs) {
-      runs.object({}, [&](Writer& row) {
+      runs.object({}, [&](JsonWriter& row) {
         write_configuration(row, each);
         write_results(row, each);
         write_rows(row, each);

@@ -1,6 +1,5 @@
 // hvd_bench: builds the parts from the command line, runs the session, prints and stores what it measured.
 // The only place that turns an Error into an exit code, and the only one that ends the process.
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -19,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+#include "bench/cli/coll_output.h"
 #include "bench/cli/command_line.h"
 #include "bench/cli/console.h"
 #include "bench/cli/environment.h"
@@ -31,9 +31,11 @@
 #include "bench/cli/report.h"
 #include "bench/cli/run_facts.h"
 #include "bench/cli/signal_watch.h"
+#include "bench/coll/session.h"
 #include "bench/doctor.h"
 #include "bench/host_facts.h"
 #include "bench/provenance.h"
+#include "bench/ranks.h"
 #include "bench/result_store.h"
 #include "bench/session.h"
 #include "bench/stored_labels.h"
@@ -61,12 +63,6 @@ constexpr std::chrono::seconds kForcedEnd(10);
 constexpr std::chrono::milliseconds kForcedClose(250);       // of the second that mpirun leaves after SIGTERM
 constexpr std::chrono::milliseconds kForcedClosePrrte(120);  // of the quarter of a second that Open MPI 5 leaves
 
-/// For MPI's end, which is more than one wait.
-Patience patience_to_leave(const Options& options) {
-  constexpr std::chrono::milliseconds kLeast(30000);
-  return {std::max(kLeast, 3 * options.engine.deadline.timeout), options.engine.deadline.set_by};
-}
-
 class Program {
  public:
   explicit Program(std::vector<std::string> argv)
@@ -81,6 +77,9 @@ class Program {
 
  private:
   int train(Options options);
+  int coll(const CollCommand& command);
+  void watch_signals();
+  void arm_join(const Options& options);
   void open_store(const Options& options);
   SessionObserver observer(const Options& options);
   void announce(const Options& options, const std::string& text);
@@ -106,7 +105,8 @@ class Program {
   std::atomic<bool> ranks_have_met_ = false;
   Mutex mutex_;
   std::vector<comm::Neighbour> neighbours_ HVD_GUARDED_BY(mutex_);
-  bool looked_ = false;                // this and the next: on the signal watch's thread
+  std::string flights_ HVD_GUARDED_BY(mutex_);  // SessionObserver::flight_record
+  bool looked_ = false;                         // this and the next: on the signal watch's thread
   std::string lost_;                   // begins the message where a rank of this host had ended before the signal came
   std::atomic<bool> leaving_ = false;  // the world of the ranks
   std::atomic<bool> ending_ = false;   // one thread says how it ended
@@ -140,19 +140,14 @@ int Program::run() {
       Console(Console::Settings{}).print(text.str());
       return code;
     }
+    case Command::kColl: return coll(line.coll);
     case Command::kTrain: break;
   }
   return train(std::move(line.options));
 }
 
 int Program::train(Options options) {
-  SignalWatch::block();  // before any thread is started
-  watch_ =
-      std::make_unique<SignalWatch>(SignalWatch::Callbacks{[this](int signal_number) {
-                                                             look_for_lost_neighbour();
-                                                             return grace(launch_, signal_number);
-                                                           },
-                                                           [this](const std::string& reason) { end_now(reason); }});
+  watch_signals();
   console_ = std::make_unique<Console>(Console::Settings{options.quiet, ::isatty(STDERR_FILENO) == 1});
   check_launch(launch_, options, comm::mpi_available());
   stage_ = Stage::kHost;
@@ -162,17 +157,45 @@ int Program::train(Options options) {
   stage_ = Stage::kSession;
   // After the environment was recorded.
   if (setup.device == Device::kCuda && (launch_.size > 1 || options.ranks > 1)) nccl_log_.emplace(environment_);
-  if (launch_.size > 1) {
-    join_ = std::make_unique<JoinWatch>([this, join = options.startup_deadline, leave = patience_to_leave(options)] {
-      end_alone(leaving_ ? leave : join);
-    });
-    join_->arm(options.startup_deadline.timeout);
-  }
+  arm_join(options);
   const SessionResult result = run_session(
       options, observer(options), [&](RunRecord& run) { prepare(options, run); }, gpus_.get());
   join_.reset();
   if (!result.is_root) return 0;
   return close(options, result);
+}
+
+int Program::coll(const CollCommand& command) {
+  watch_signals();
+  console_ = std::make_unique<Console>(Console::Settings{});
+  Options world = command.world;
+  check_launch(launch_, world, comm::mpi_available());
+  stage_ = Stage::kHost;
+  if (launch_.rank == 0) check_coll_outputs(command.options);
+  stage_ = Stage::kSession;
+  arm_join(world);
+  const CollOutput output{command.options, argv_, environment_, *console_};
+  const coll::CollResult result = coll::run_coll(world, command.options, coll_observer(observer(world), output), gpus_.get());
+  join_.reset();
+  return result.exit_code();
+}
+
+void Program::watch_signals() {
+  SignalWatch::block();  // before any thread is started
+  watch_ =
+      std::make_unique<SignalWatch>(SignalWatch::Callbacks{[this](int signal_number) {
+                                                             look_for_lost_neighbour();
+                                                             return grace(launch_, signal_number);
+                                                           },
+                                                           [this](const std::string& reason) { end_now(reason); }});
+}
+
+void Program::arm_join(const Options& options) {
+  if (launch_.size == 1) return;
+  join_ = std::make_unique<JoinWatch>([this, join = options.startup_deadline, leave = patience_to_leave(options)] {
+    end_alone(leaving_ ? leave : join);
+  });
+  join_->arm(options.startup_deadline.timeout);
 }
 
 void Program::open_store(const Options& options) {
@@ -202,6 +225,7 @@ SessionObserver Program::observer(const Options& options) {
   if (join_) {
     observer.joined = [this] { join_->disarm(); };
     observer.met = [this](std::vector<comm::Neighbour> neighbours) {
+      ranks_have_met_ = true;
       const MutexLock lock(mutex_);
       neighbours_ = std::move(neighbours);
     };
@@ -210,9 +234,13 @@ SessionObserver Program::observer(const Options& options) {
       join_->arm(patience);
     };
   }
+  observer.warn = [](std::string_view line) { say_warning(line); };
+  observer.flight_record = [this](std::string table) {
+    const MutexLock lock(mutex_);
+    if (flights_.empty()) flights_ = std::move(table);  // that of the first rank of this process
+  };
   if (launch_.rank != 0) return observer;
   observer.progress = [this](const Progress& progress) {
-    ranks_have_met_ = true;
     // Not while building: the ranks can be told, and end with the same code, only once they follow rank 0.
     if (store_problem_ && progress.stage != "building") std::rethrow_exception(store_problem_);
     console_->show(progress);
@@ -380,6 +408,10 @@ int Program::fail(const Error& error) {
     std::this_thread::sleep_for(kForcedEnd);  // end_now() is at work, and ends the process
   }
   const bool said = say(error);
+  if (said && console_) {
+    const MutexLock lock(mutex_);
+    if (!flights_.empty()) console_->narrate("collectives that the ranks entered last:\n" + flights_);
+  }
   if (keeper_) {
     try {
       keeper_->finish(error.what());
@@ -391,33 +423,10 @@ int Program::fail(const Error& error) {
   return exit_code(error.code());
 }
 
-/// Descriptors 0 to 2 that the parent closed would be given to the next files that are opened, and what is meant for
-/// the terminal would go into them.
-void occupy_standard_descriptors() {
-  while (true) {
-    const int descriptor = ::open("/dev/null", O_RDONLY);  // not writable: standard output stays unusable, and says so
-    if (descriptor < 0) return;
-    if (descriptor > STDERR_FILENO) {
-      ::close(descriptor);
-      return;
-    }
-  }
-}
-
 /// The end of main(). If an abort of NCCL has not returned, its thread still uses the library: end without destructors.
 int leave(int code) {
   if (comm::unfinished_aborts() > 0) std::_Exit(code);
   return code;
-}
-
-/// The system refused something that is nobody's bug.
-Error resource_fault(const std::system_error& error) {
-  if (error.code() == std::errc::resource_unavailable_try_again) {
-    return {Errc::kBackend,
-            "the system refuses another thread (" + error.code().message() +
-                "); use fewer --threads or --ranks, or raise the limit (ulimit -u, ulimit -v, pids of the container)"};
-  }
-  return {Errc::kIo, error.what()};
 }
 
 }  // namespace

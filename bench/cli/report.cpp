@@ -200,6 +200,16 @@ std::string plan_text(const Options& options, const Setup& setup, const std::str
   return text;
 }
 
+namespace {
+
+/// "fp32", "bf16", "fp32, bf16 between nodes".
+std::string gradient_type_text(const RunRecord& run) {
+  if (run.device == "cuda" || run.allreduce_type == "fp32") return run.allreduce_type;
+  return "fp32, " + run.allreduce_type + " between nodes" + (run.nodes > 1 ? "" : ", of which there is one");
+}
+
+}  // namespace
+
 std::string world_text(const Options& options, const RunRecord& run) {
   std::string text = "  on         " + count_of(run.allocation_size, "rank") + ", " + count_of(run.nodes, "host") +
                      ", " + (run.device == "cuda" ? "one GPU" : count_of(run.threads, "compute thread")) +
@@ -213,7 +223,7 @@ std::string world_text(const Options& options, const RunRecord& run) {
   if (options.engine.schedule == Schedule::kNone) return text + "nothing (--comm none)\n";
   text += std::string(name(options.engine.schedule)) + " schedule over " + run.comm + " (" + run.data_plane + ")";
   return text + ", " + millions(run.parameters) + " parameters, " +
-         bytes_text(static_cast<double>(run.gradient_bytes)) + " of gradients in " + run.allreduce_type + "\n";
+         bytes_text(static_cast<double>(run.gradient_bytes)) + " of gradients in " + gradient_type_text(run) + "\n";
 }
 
 std::string progress_text(const Progress& progress) {

@@ -136,7 +136,7 @@ def exposed_communication(evidence: Evidence) -> str | None:
             f"{fitted}): try --bucket-mb {_power_of_two(2 * size)}"
         )
     begin = f"{begin} and the buckets are bandwidth-bound ({100 * (1 - latency):.0f} % of their time; {fitted})"
-    if run.device == "cuda" and run.allreduce_type == "fp32":
+    if (run.device == "cuda" or run.nodes > 1) and run.allreduce_type == "fp32":
         return f"{begin}: try to halve the bytes with --allreduce-dtype bf16 or fp16"
     return f"{begin}: a larger --batch-size gives the same bytes more backward to hide behind"
 

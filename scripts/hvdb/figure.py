@@ -97,18 +97,21 @@ def log_rate_axis(axes: Axes) -> None:
 
 
 def save(figure: Figure, path: Path, title: str, run_ids: Sequence[str]) -> Path:
-    """Writes `path` (.png or .svg): short ids in the footer, full ids in the metadata (Description). Closes it.
+    """As write(): short run ids in the footer, full ids in the description."""
+    shown = [run[:8] for run in run_ids[:SHOWN_IDS]]
+    more = f" and {len(run_ids) - SHOWN_IDS} more (all in the file's metadata)" if len(run_ids) > SHOWN_IDS else ""
+    return write(figure, path, title, f"hvd_bench runs: {' '.join(shown)}{more}", "runs: " + " ".join(run_ids))
+
+
+def write(figure: Figure, path: Path, title: str, footer: str, description: str) -> Path:
+    """Writes `path` (.png or .svg) with a footer, and `description` in its metadata (Description). Closes the figure.
 
     Errors: HvdbError if the figure is too large; OSError.
     """
     _require_drawable(*figure.get_size_inches())
-    shown = [run[:8] for run in run_ids[:SHOWN_IDS]]
-    more = f" and {len(run_ids) - SHOWN_IDS} more (all in the file's metadata)" if len(run_ids) > SHOWN_IDS else ""
     columns = int(figure.get_figwidth() * 16)
-    lines = textwrap.wrap(printable.terminal(f"hvd_bench runs: {' '.join(shown)}{more}"), columns)
-    text = "\n".join(map(printable.label, lines))
+    text = "\n".join(map(printable.label, textwrap.wrap(printable.terminal(footer), columns)))
     figure.text(0.012, 0.06 / figure.get_figheight(), text, fontsize=7, color=MUTED, va="bottom", family="monospace")
-    description = "runs: " + " ".join(run_ids)
     metadata = {"Title": printable.terminal(title), "Description": printable.terminal(description)}
     if path.suffix == ".svg":
         metadata |= {"Creator": SOFTWARE, "Date": None}

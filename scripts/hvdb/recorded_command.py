@@ -22,8 +22,8 @@ TRACE_VARIABLE = "HOROVOD_TIMELINE"
 # Options of hvd_bench that are taken from a record. tests/scripts compares all lists with bench/cli/command_line.cpp.
 VALUES = frozenset(
     "model batch-size image-size classes dtype device threads seed labels learning-rate replay-shrink comm ranks "
-    "schedule allreduce-dtype algorithm bucket-mb fusion-threshold-mb cycle-time-ms cache-capacity deadline-seconds "
-    "startup-deadline-seconds "
+    "schedule allreduce-dtype algorithm bucket-mb segment-kb fusion-threshold-mb cycle-time-ms cache-capacity "
+    "deadline-seconds startup-deadline-seconds "
     "fusion-level loss-scale nccl-max-ctas num-warmup-batches num-batches-per-iter num-iters target-interval max-time "
     "label".split()
 )

@@ -91,7 +91,7 @@ RULES: dict[str, dict[str, Rule]] = {
         "device": _one_of("cpu", "cuda", "replay", "reference"),
         "compute_type": TEXT,
         "allreduce_type": TEXT,
-        "schedule": _one_of("static", "negotiated", "none"),
+        "schedule": _one_of("static", "sharded", "negotiated", "none"),
         "comm": TEXT,
         "data_plane": TEXT,
         "world_size": COUNT_OF_RANKS,

@@ -149,6 +149,19 @@ class Ranks(ProgramTest):
         self.refused(result, 5, "rank 1")
         self.assert_incomplete_with_samples("rank 1")
         self.assertTrue(gone(pid), "nobody is left behind")
+        self.assertRegex(result.errors[0], r"rank 1 \(host \S+\), which did not come; it (left|entered) \w+ \d+")
+        # Well before the deadline, once.
+        warnings = [line for line in result.err.splitlines() if line.startswith("hvd_bench: warning: ")]
+        self.assertEqual(len(warnings), 1, result)
+        self.assertRegex(warnings[0], r"rank 0 \(host \S+\) has waited 1\.\d s in .* for rank 1 ")
+        self.assertIn("rank 1 (host", warnings[0].split("roll call: ")[1])
+        # Behind the error, and in the store.
+        behind = result.err.split(result.errors[0])[1]
+        self.assertIn("\ncollectives that the ranks entered last:\nrank 0 (host ", behind)
+        self.assertRegex(behind, r"\nrank 1 \(host \S+\): \w+ \d+.*, entered [0-9.]+ s ago, ")
+        tables = self.query("SELECT value FROM provenance WHERE key = 'engine.flight_record'")
+        self.assertEqual(len(tables), self.query("SELECT count(*) FROM run")[0][0])
+        self.assertIn("rank 1 (host ", tables[0][0])
 
     def test_one_hangs_in_startup(self) -> None:
         command = [str(MPIRUN), "-n", "2", PROGRAM, *ENDLESS, "--startup-deadline-seconds", "5", "--db", str(self.db)]

@@ -65,7 +65,6 @@ class BadInput(ProgramTest):
         hidden = {"CUDA_VISIBLE_DEVICES": ""}  # also where there is one
         self.refused(run("--device", "cuda", env=hidden), 2, "--device cuda", "--device cpu")
         self.refused(run("--dtype", "tf32", env=hidden), 2, "tf32", "bf16")
-        self.refused(run("--fp16-allreduce", env=hidden), 2, "--allreduce-dtype bf16")
         self.refused(run("--comm", "nccl", env=hidden), 2, "--comm mpi")
         self.refused(run("--comm", "nccl", "--device", "cpu"), 2, "--comm mpi")
         self.refused(run("--device", "cuda", "--comm", "mpi"), 2, "--comm mpi")
@@ -76,6 +75,11 @@ class BadInput(ProgramTest):
         self.assertEqual(result.out.count("computing on the CPU: "), 1, result)
         result = run(*TINY, "--device", "cpu")
         self.assertEqual((result.code, result.out.count("computing on the CPU")), (0, 0), result)
+
+    def test_on_one_node_16_bits_round_nothing(self) -> None:
+        result = run(*TINY, "--device", "cpu", "--ranks", "2", "--fp16-allreduce")
+        self.assertEqual(result.code, 0, result)
+        self.assertIn("of gradients in fp32, fp16 between nodes, of which there is one\n", result.out)
 
     @needs_mpi
     def test_of_several_ranks_one_says_why_the_cpu(self) -> None:

@@ -18,7 +18,7 @@ MODELS = {
 }
 DTYPES = ("fp32", "tf32", "fp16", "bf16")
 ALLREDUCE_DTYPES = ("fp32", "bf16", "fp16")
-SCHEDULES = ("static", "negotiated", "none")
+SCHEDULES = ("static", "sharded", "negotiated", "none")
 DEVICES = ("auto", "cpu", "cuda", "reference")
 
 VALUES = (
@@ -32,6 +32,7 @@ VALUES = (
     "comm",
     "algorithm",
     "bucket-mb",
+    "segment-kb",
     "fusion-threshold-mb",
     "cycle-time-ms",
     "cache-capacity",

@@ -1,0 +1,117 @@
+#include "bench/coll/cells.h"
+
+#include <algorithm>
+
+#include "bench/cli/report.h"
+#include "bench/coll/operation.h"
+#include "engine/base/align.h"
+#include "engine/base/error.h"
+
+namespace hvd::bench::coll {
+namespace {
+
+std::vector<bool> places(Collective collective, Place wanted) {
+  std::vector<bool> in_place;
+  if (wanted != Place::kInPlace && has_out_of_place(collective)) in_place.push_back(false);
+  if (wanted != Place::kOutOfPlace && has_in_place(collective)) in_place.push_back(true);
+  return in_place;
+}
+
+/// Every problem once: several sizes may round to one.
+std::vector<Problem> make_problems(const CollOptions& options, int ranks) {
+  std::vector<Problem> problems;
+  const auto add = [&](const Problem& problem) {
+    if (std::find(problems.begin(), problems.end(), problem) == problems.end()) problems.push_back(problem);
+  };
+  for (const Collective collective : options.collectives) {
+    for (const DataType type : options.types) {
+      for (const ReduceOp op : options.ops) {
+        for (const std::size_t bytes : options.sizes) {
+          for (const bool in_place : places(collective, options.place)) {
+            add(problem_of(collective, bytes, type, op, in_place, ranks));
+          }
+        }
+      }
+    }
+  }
+  return problems;
+}
+
+std::size_t largest_footprint(const std::vector<Cell>& cells, int ranks) {
+  std::size_t largest = kBufferAlignment;
+  for (const Cell& cell : cells) {
+    const Problem shape = cell.variant == kBare ? bare_shape(cell.problem, ranks) : cell.problem;
+    largest = std::max(largest, shape.footprint(ranks));
+  }
+  return largest;
+}
+
+}  // namespace
+
+bool from_plane(const CollOptions& options, const Variant& variant) { return options.gpus || variant.registered; }
+
+std::vector<Cell> make_cells(const CollOptions& options, int ranks, bool one_memory) {
+  std::vector<Cell> cells;
+  const std::vector<Problem> problems = make_problems(options, ranks);
+  if (problems.empty()) {
+    throw Error(Errc::kInvalidArgument, "coll: " + std::string(name(options.collectives.front())) + " has no form " +
+                                            (options.place == Place::kInPlace ? "in place" : "out of place") +
+                                            "; leave --place out");
+  }
+  const bool lacking = options.gpus && std::any_of(problems.begin(), problems.end(), [](const Problem& problem) {
+                         return reduces(problem.collective) && problem.type == DataType::kI16;
+                       });
+  if (lacking) {
+    throw Error(Errc::kInvalidArgument, "coll: NCCL has no reduction of int16; name other types with -d");
+  }
+  for (std::size_t group = 0; group < problems.size(); ++group) {
+    const Problem& problem = problems[group];
+    for (int variant = 0; variant < static_cast<int>(options.variants.size()); ++variant) {
+      cells.push_back({problem, variant, group});
+    }
+    const bool has_bare = options.bound && one_memory && !options.gpus;
+    const bool moves = problem.collective != Collective::kBarrier && (ranks > 1 || !problem.in_place);
+    if (has_bare && moves) cells.push_back({problem, kBare, group});
+  }
+  return cells;
+}
+
+std::size_t arena_bytes(const CollOptions& options, const std::vector<Cell>& cells, int ranks,
+                        std::size_t cache_bytes) {
+  constexpr std::size_t kPage = 4096;
+  const std::size_t cold = options.warm ? 0 : 2 * cache_bytes;
+  // Whatever the cell, a pass through the arena touches at least `cold` bytes before it begins again.
+  return align_up(cold + largest_footprint(cells, ranks), kPage);
+}
+
+std::size_t arena_count(const CollOptions& options, const std::vector<Cell>& cells) {
+  const auto of_planes =
+      static_cast<std::size_t>(std::count_if(options.variants.begin(), options.variants.end(),
+                                             [&](const Variant& variant) { return from_plane(options, variant); }));
+  const bool plain = of_planes < options.variants.size() ||
+                     std::any_of(cells.begin(), cells.end(), [](const Cell& cell) { return cell.variant == kBare; });
+  return of_planes + (plain ? 1 : 0);
+}
+
+std::string memory_objection(const CollOptions& options, const std::vector<Cell>& cells, int ranks, int ranks_here,
+                             std::size_t cache_bytes, std::size_t free_bytes) {
+  if (free_bytes == 0) return {};
+  const std::size_t arenas =
+      std::max<std::size_t>(1, arena_count(options, cells) * static_cast<std::size_t>(ranks_here));
+  const std::size_t each = arena_bytes(options, cells, ranks, cache_bytes);
+  if (each <= free_bytes / arenas) return {};
+  const std::size_t budget = free_bytes / arenas;
+  const std::size_t cold = options.warm ? 0 : 2 * cache_bytes;
+  const std::size_t largest = std::max<std::size_t>(1, options.sizes.empty() ? 1 : options.sizes.back());
+  const auto buffers_per_byte =
+      std::max<std::size_t>(1, align_up(largest_footprint(cells, ranks), largest) / largest);  // in and out
+  const std::string need = std::to_string(arenas) + " buffers of " + bytes_text(static_cast<double>(each)) + " on " +
+                           std::to_string(ranks_here) + " rank(s) of this " + (options.gpus ? "GPU" : "host") +
+                           ", and " + bytes_text(static_cast<double>(free_bytes)) + " is free; ";
+  const bool keep_cold = budget > cold + kBufferAlignment * buffers_per_byte;
+  const std::size_t fits = std::min(largest, (keep_cold ? budget - cold : budget) / buffers_per_byte);
+  return "coll: these sizes need " + need + "-e " + std::to_string(fits) +
+         (keep_cold || options.warm ? " would fit" : " with --warm would fit (--warm keeps buffers in caches)");
+}
+
+}  // namespace hvd::bench::coll

@@ -1,0 +1,59 @@
+#include "bench/coll/gpu_rank.h"
+
+#include <exception>
+#include <utility>
+
+#include "bench/train/agreement.h"
+#include "engine/base/assert.h"
+#include "engine/comm/device_communicator.h"
+
+namespace hvd::bench::coll {
+namespace {
+
+/// NCCL returns from an abort within milliseconds where no graph holds it.
+constexpr std::chrono::seconds kLetGo(10);
+
+std::unique_ptr<comm::Communicator> over_nccl(std::unique_ptr<comm::Communicator> host, const Variant& variant,
+                                              GpuBackend& gpus, gpu::Runtime& gpu, Patience patience) {
+  const comm::NcclOptions options{.register_memory = variant.registered, .deadline = patience};
+  auto nccl = host->topology().size > 1 ? gpus.load_nccl(gpu) : nullptr;
+  return comm::make_nccl(std::move(host), gpu, std::move(nccl), options, patience.from_now());
+}
+
+}  // namespace
+
+GpuRank connect(const CollOptions& options, std::vector<std::unique_ptr<comm::Communicator>>& hosts, GpuBackend* gpus,
+                Patience patience) {
+  if (!options.gpus) return {nullptr, std::move(hosts)};
+  HVD_ASSERT(gpus != nullptr);
+  const gpu::DeviceList list = gpus->list();
+  const std::string absence = gpu_absence(list);
+  require_no_objection(*hosts.front(), absence.empty() ? absence : "--device cuda: " + absence, patience.from_now());
+  GpuRank rank;
+  try {
+    rank.gpu = gpus->open(gpu_of_rank(hosts.front()->topology().local_rank, list.devices.size()));
+    for (std::size_t i = 0; i < hosts.size(); ++i) {
+      rank.variants.push_back(over_nccl(std::move(hosts[i]), options.variants[i], *gpus, *rank.gpu, patience));
+    }
+  } catch (const std::exception& error) {
+    for (const auto& host : hosts) {
+      if (host) host->control().abort(error.what());  // the one that was handed over tells its peers itself
+    }
+    abort_all(rank.variants, error.what());
+    throw;
+  }
+  return rank;
+}
+
+void abort_all(Variants variants, std::string_view reason) noexcept {
+  for (const auto& variant : variants) variant->control().abort(reason);
+  for (const auto& variant : variants) {
+    auto* const device = dynamic_cast<comm::DeviceCommunicator*>(variant.get());
+    if (device == nullptr) continue;
+    device->device().abort();
+    device->runtime().run_dry(device->device().stream());
+    static_cast<void>(device->device().await_abort(Deadline::after(kLetGo)));
+  }
+}
+
+}  // namespace hvd::bench::coll

@@ -1,0 +1,211 @@
+#include "bench/coll/operation.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "bench/coll/pattern.h"
+#include "engine/base/align.h"
+#include "engine/base/error.h"
+#include "engine/comm/reduce.h"
+
+namespace hvd::bench::coll {
+namespace {
+
+constexpr std::size_t kPage = 4096;
+/// fp32 0.0115, fp64 1.5e-18, fp16 1.06, bf16 0.0115, int8 60.
+constexpr std::byte kOrdinary{0x3c};
+constexpr std::size_t kStagingElements = kPeriod * 256;  // a multiple of the period
+static_assert(kStagingElements * sizeof(double) == kStagingBytes);
+
+std::vector<std::size_t> equal_counts(const Problem& problem, int ranks) {
+  return std::vector<std::size_t>(static_cast<std::size_t>(ranks), problem.count);
+}
+
+/// A run of elements that follows one pattern.
+struct Piece {
+  std::byte* begin;
+  std::size_t count;
+  Pattern pattern;
+  std::size_t phase = 0;
+};
+
+/// Inputs and outputs of `rank`. The pattern of a message starts at the message's first element.
+std::vector<Piece> inputs(const Problem& problem, Buffers at, int rank, int ranks) {
+  const std::size_t share = problem.count * size_of(problem.type);
+  switch (problem.collective) {
+    case Collective::kAllReduce:
+    case Collective::kReduceScatter:
+      return {{at.in, problem.in_count(ranks), reduction_input(rank, ranks, problem.type, problem.op)}};
+    case Collective::kAllGather:
+    case Collective::kBroadcast:
+      // Of a broadcast, the others begin with patterns of their own, so that one that does nothing is wrong.
+      return {{at.in, problem.count, message(rank, 0, problem.type)}};
+    case Collective::kAllToAll: {
+      std::vector<Piece> pieces;
+      pieces.reserve(static_cast<std::size_t>(ranks));
+      for (int to = 0; to < ranks; ++to) {
+        pieces.push_back(
+            {at.in + static_cast<std::size_t>(to) * share, problem.count, message(rank, to, problem.type)});
+      }
+      return pieces;
+    }
+    case Collective::kBarrier: break;
+  }
+  return {};
+}
+
+std::vector<Piece> results(const Problem& problem, Buffers at, int rank, int ranks) {
+  const std::size_t share = problem.count * size_of(problem.type);
+  const auto me = static_cast<std::size_t>(rank);
+  switch (problem.collective) {
+    case Collective::kAllReduce: return {{at.out, problem.count, reduction_result(ranks, problem.type, problem.op)}};
+    case Collective::kReduceScatter:
+      return {{at.out, problem.count, reduction_result(ranks, problem.type, problem.op), me * problem.count}};
+    case Collective::kBroadcast: return {{at.out, problem.count, message(0, 0, problem.type)}};
+    case Collective::kAllGather:
+    case Collective::kAllToAll: {
+      const bool to_me = problem.collective == Collective::kAllToAll;
+      std::vector<Piece> pieces;
+      pieces.reserve(static_cast<std::size_t>(ranks));
+      for (int from = 0; from < ranks; ++from) {
+        pieces.push_back({at.out + static_cast<std::size_t>(from) * share, problem.count,
+                          message(from, to_me ? rank : 0, problem.type)});
+      }
+      return pieces;
+    }
+    case Collective::kBarrier: break;
+  }
+  return {};
+}
+
+/// Calls `each(memory, bytes, phase)` for parts of `piece` that fit into the staging memory.
+template <class Each>
+void for_each_part(const Piece& piece, std::size_t element, Each&& each) {
+  for (std::size_t done = 0; done < piece.count; done += kStagingElements) {
+    const std::size_t take = std::min(kStagingElements, piece.count - done);
+    each(piece.begin + done * element, take * element, piece.phase + done);
+  }
+}
+
+}  // namespace
+
+void Arena::Free::operator()(std::byte* memory) const noexcept { std::free(memory); }
+
+Arena::Arena(comm::DataPlane& plane, std::size_t bytes, Deadline deadline)
+    : registered_(plane.allocate(bytes, deadline)), bytes_(registered_->bytes()) {}
+
+Arena::Arena(std::size_t bytes) {
+  const std::size_t rounded = align_up(std::max(bytes, kPage), kPage);
+  plain_.reset(static_cast<std::byte*>(std::aligned_alloc(kPage, rounded)));
+  if (!plain_) {
+    throw Error(Errc::kOutOfMemory, "coll: the system refuses " + std::to_string(rounded) +
+                                        " bytes for buffers; give a smaller -e, or --warm");
+  }
+  bytes_ = {plain_.get(), rounded};
+}
+
+Buffers Arena::next(const Problem& problem, const comm::Topology& topology) {
+  const std::size_t footprint = problem.footprint(topology.size);
+  if (at_ + footprint > bytes_.size()) at_ = 0;
+  std::byte* const begin = bytes_.data() + at_;
+  at_ += footprint;
+  if (!problem.in_place) {
+    return {begin, begin + align_up(problem.in_count(topology.size) * size_of(problem.type), kBufferAlignment)};
+  }
+  const std::size_t own = static_cast<std::size_t>(topology.rank) * problem.count * size_of(problem.type);
+  Buffers buffers{begin, begin};
+  if (problem.collective == Collective::kReduceScatter) buffers.out += own;
+  if (problem.collective == Collective::kAllGather) buffers.in += own;
+  return buffers;
+}
+
+void fill_ordinary(comm::DataPlane& plane, std::span<std::byte> memory, std::span<std::byte> staging,
+                   Deadline deadline) {
+  staging = staging.first(std::min(memory.size(), kStagingBytes));
+  std::fill(staging.begin(), staging.end(), kOrdinary);
+  while (!memory.empty()) {
+    const std::size_t take = std::min(memory.size(), staging.size());
+    plane.copy(memory.data(), staging.data(), take);
+    memory = memory.subspan(take);
+  }
+  plane.complete("filling the buffers", deadline);
+}
+
+void start(comm::Communicator& communicator, const Problem& problem, Buffers at, Deadline deadline) {
+  comm::DataPlane& plane = communicator.data();
+  const DataType type = problem.type;
+  switch (problem.collective) {
+    case Collective::kAllReduce:
+      if (problem.in_place) return plane.all_reduce(at.out, problem.count, type, problem.op, deadline);
+      return plane.all_reduce_into(at.out, at.in, problem.count, type, problem.op, deadline);
+    case Collective::kBroadcast: return plane.broadcast(at.out, problem.count * size_of(type), 0, deadline);
+    case Collective::kBarrier: return communicator.control().barrier(deadline);
+    case Collective::kReduceScatter:
+    case Collective::kAllGather:
+    case Collective::kAllToAll: break;
+  }
+  const std::vector<std::size_t> counts = equal_counts(problem, communicator.topology().size);
+  if (problem.collective == Collective::kReduceScatter) {
+    return plane.reduce_scatter(at.out, at.in, counts, type, problem.op, deadline);
+  }
+  if (problem.collective == Collective::kAllGather) return plane.all_gather(at.out, at.in, counts, type, deadline);
+  plane.all_to_all(at.out, counts, at.in, counts, type, deadline);
+}
+
+Problem bare_shape(const Problem& problem, int ranks) {
+  if (reduces(problem.collective)) return problem;
+  return {Collective::kAllReduce, problem.out_count(ranks), problem.type, ReduceOp::kSum, false};
+}
+
+void run_bare(const Problem& problem, Buffers at, const comm::Topology& topology) {
+  const auto ranks = static_cast<std::size_t>(topology.size);
+  const std::size_t element = size_of(problem.type);
+  if (!reduces(problem.collective)) {
+    const bool root = problem.collective == Collective::kBroadcast && topology.rank == 0;
+    const bool has_own = problem.collective == Collective::kAllGather && problem.in_place;
+    const std::size_t there = root || has_own ? problem.count : 0;
+    std::memcpy(at.out, at.in, (problem.out_count(topology.size) - there) * element);
+    return;
+  }
+  const bool everywhere = problem.collective == Collective::kAllReduce;
+  const std::size_t share = everywhere ? problem.count / ranks : problem.count;
+  if (share == 0) return;
+  std::vector<const std::byte*> from(ranks);
+  std::vector<std::byte*> to(everywhere ? ranks : 1);
+  for (std::size_t r = 0; r < from.size(); ++r) from[r] = at.in + r * share * element;
+  for (std::size_t r = 0; r < to.size(); ++r) to[r] = at.out + r * share * element;
+  const int divisor = problem.op == ReduceOp::kAverage ? topology.size : 1;
+  comm::reduce_many(from, to, share, problem.type, problem.op, divisor);
+}
+
+std::uint64_t check(comm::Communicator& communicator, const Problem& problem, Buffers at, std::span<std::byte> staging,
+                    Deadline deadline) {
+  comm::DataPlane& plane = communicator.data();
+  const int rank = communicator.topology().rank;
+  const int ranks = communicator.topology().size;
+  const std::size_t element = size_of(problem.type);
+  for (const Piece& piece : inputs(problem, at, rank, ranks)) {
+    for_each_part(piece, element, [&](std::byte* memory, std::size_t bytes, std::size_t phase) {
+      piece.pattern.fill(staging.first(bytes), phase);
+      plane.copy(memory, staging.data(), bytes);
+      plane.complete("filling an input", deadline);
+    });
+  }
+  communicator.control().barrier(deadline);
+  start(communicator, problem, at, deadline);
+  plane.complete(name(problem.collective), deadline);
+  std::uint64_t wrong = 0;
+  for (const Piece& piece : results(problem, at, rank, ranks)) {
+    for_each_part(piece, element, [&](std::byte* memory, std::size_t bytes, std::size_t phase) {
+      plane.copy(staging.data(), memory, bytes);
+      plane.complete("reading an output", deadline);
+      wrong += piece.pattern.wrong(staging.first(bytes), phase);
+    });
+  }
+  return wrong;
+}
+
+}  // namespace hvd::bench::coll

@@ -1,0 +1,165 @@
+#include "bench/coll/problem.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "bench/cli/values.h"
+#include "engine/base/align.h"
+#include "engine/base/error.h"
+#include "engine/core/bucket_plan.h"
+#include "models/graph/autodiff.h"
+#include "models/zoo/zoo.h"
+
+namespace hvd::bench::coll {
+namespace {
+
+/// More sizes than this are a mistake in -i: a table of so many lines is of no use to anybody.
+constexpr std::size_t kMostSizes = 4096;
+
+constexpr std::array<std::pair<DataType, std::string_view>, kDataTypes> kTypeNames{{{DataType::kI8, "int8"},
+                                                                                    {DataType::kU8, "uint8"},
+                                                                                    {DataType::kI16, "int16"},
+                                                                                    {DataType::kI32, "int32"},
+                                                                                    {DataType::kI64, "int64"},
+                                                                                    {DataType::kF16, "half"},
+                                                                                    {DataType::kBF16, "bfloat16"},
+                                                                                    {DataType::kF32, "float"},
+                                                                                    {DataType::kF64, "double"}}};
+constexpr std::array<std::pair<ReduceOp, std::string_view>, kReduceOps> kOpNames{{{ReduceOp::kSum, "sum"},
+                                                                                  {ReduceOp::kProduct, "prod"},
+                                                                                  {ReduceOp::kMax, "max"},
+                                                                                  {ReduceOp::kMin, "min"},
+                                                                                  {ReduceOp::kAverage, "avg"}}};
+
+template <class Names, class Value>
+std::string_view find_name(const Names& names, Value value) noexcept {
+  const auto found = std::find_if(names.begin(), names.end(), [&](const auto& each) { return each.first == value; });
+  return found == names.end() ? "unknown" : found->second;
+}
+
+/// `text` as one of `names`, or as our own name of one of their values.
+template <class Names>
+auto parse_name(const Names& names, std::string_view where, std::string_view text) {
+  std::vector<std::string> known;
+  for (const auto& [value, spelling] : names) {
+    if (text == spelling || text == hvd::name(value)) return value;
+    known.emplace_back(spelling);
+  }
+  return names[parse_word(where, text, known)].first;
+}
+
+}  // namespace
+
+std::string_view name(Collective collective) noexcept {
+  switch (collective) {
+    case Collective::kAllReduce: return "all_reduce";
+    case Collective::kReduceScatter: return "reduce_scatter";
+    case Collective::kAllGather: return "all_gather";
+    case Collective::kAllToAll: return "all_to_all";
+    case Collective::kBroadcast: return "broadcast";
+    case Collective::kBarrier: return "barrier";
+  }
+  return "unknown";
+}
+
+bool reduces(Collective collective) noexcept {
+  return collective == Collective::kAllReduce || collective == Collective::kReduceScatter;
+}
+
+bool has_in_place(Collective collective) noexcept {
+  return collective != Collective::kAllToAll && collective != Collective::kBarrier;
+}
+
+bool has_out_of_place(Collective collective) noexcept { return collective != Collective::kBroadcast; }
+
+std::string_view nccl_name(DataType type) noexcept { return find_name(kTypeNames, type); }
+std::string_view nccl_name(ReduceOp op) noexcept { return find_name(kOpNames, op); }
+
+DataType parse_type(std::string_view where, std::string_view text) { return parse_name(kTypeNames, where, text); }
+ReduceOp parse_op(std::string_view where, std::string_view text) { return parse_name(kOpNames, where, text); }
+
+std::size_t Problem::in_count(int ranks) const {
+  const bool all = collective == Collective::kReduceScatter || collective == Collective::kAllToAll;
+  return all ? count * static_cast<std::size_t>(ranks) : count;
+}
+
+std::size_t Problem::out_count(int ranks) const {
+  const bool all = collective == Collective::kAllGather || collective == Collective::kAllToAll;
+  return all ? count * static_cast<std::size_t>(ranks) : count;
+}
+
+std::size_t Problem::bytes(int ranks) const { return std::max(in_count(ranks), out_count(ranks)) * size_of(type); }
+
+std::size_t Problem::footprint(int ranks) const {
+  const std::size_t in = align_up(in_count(ranks) * size_of(type), kBufferAlignment);
+  const std::size_t out = align_up(out_count(ranks) * size_of(type), kBufferAlignment);
+  return in_place ? std::max(in, out) : in + out;
+}
+
+Problem problem_of(Collective collective, std::size_t bytes, DataType type, ReduceOp op, bool in_place, int ranks) {
+  if (collective == Collective::kBarrier) return {collective, 0, DataType::kU8, ReduceOp::kSum, false};
+  const bool whole = collective == Collective::kAllReduce || collective == Collective::kBroadcast;
+  const std::size_t shares = whole ? 1 : static_cast<std::size_t>(ranks);
+  const std::size_t count = std::max<std::size_t>(1, bytes / size_of(type) / shares);
+  return {collective, count, type, reduces(collective) ? op : ReduceOp::kSum, in_place};
+}
+
+double bus_factor(Collective collective, int ranks) noexcept {
+  const double share = static_cast<double>(ranks - 1) / ranks;
+  switch (collective) {
+    case Collective::kAllReduce: return 2 * share;
+    case Collective::kReduceScatter:
+    case Collective::kAllGather:
+    case Collective::kAllToAll: return share;
+    case Collective::kBroadcast: return 1;
+    case Collective::kBarrier: return 0;
+  }
+  return 0;
+}
+
+std::vector<std::size_t> sizes_of(const SizeRange& range) {
+  if (range.first == 0) throw Error(Errc::kInvalidArgument, "-b: a size of 0 bytes moves nothing; give at least 1");
+  if (range.first > range.last) {
+    throw Error(Errc::kInvalidArgument, "-b " + std::to_string(range.first) + " is above -e " +
+                                            std::to_string(range.last) + " (bytes); give -b at most -e");
+  }
+  if (range.step == 0 && range.factor < 2) {
+    throw Error(Errc::kInvalidArgument,
+                "-f " + std::to_string(range.factor) + ": sizes grow by a factor of at least 2, or by -i bytes");
+  }
+  std::vector<std::size_t> sizes{range.first};
+  while (sizes.back() < range.last) {
+    const std::size_t at = sizes.back();
+    if (range.step > 0 ? at > range.last - std::min(range.step, range.last) : at > range.last / range.factor) break;
+    sizes.push_back(range.step > 0 ? at + range.step : at * range.factor);
+    if (sizes.size() > kMostSizes) {
+      throw Error(Errc::kInvalidArgument, "-i " + std::to_string(range.step) + " gives more than " +
+                                              std::to_string(kMostSizes) + " sizes from -b " +
+                                              std::to_string(range.first) + " to -e " + std::to_string(range.last) +
+                                              " (bytes); give a larger step");
+    }
+  }
+  return sizes;
+}
+
+std::vector<std::size_t> bucket_sizes(const std::string& model) {
+  const models::Graph graph = models::differentiate(models::build_model({.model = model, .batch_size = 1}));
+  std::vector<core::GradientInfo> gradients;
+  std::size_t offset = 0;
+  for (const models::Parameter& parameter : graph.parameters) {
+    const auto count = static_cast<std::size_t>(graph.tensor(parameter.value).shape.count());
+    gradients.push_back({parameter.name, offset, count});
+    constexpr std::size_t kSlotElements = 32;  // as models/onednn lays out its arenas
+    offset = align_up(offset + count, kSlotElements);
+  }
+  std::vector<std::size_t> sizes;
+  for (const core::Bucket& bucket : core::plan_buckets(gradients, DataType::kF32, ReduceOp::kSum, {}).buckets) {
+    sizes.push_back(bucket.count * sizeof(float));
+  }
+  std::sort(sizes.begin(), sizes.end());
+  sizes.erase(std::unique(sizes.begin(), sizes.end()), sizes.end());
+  return sizes;
+}
+
+}  // namespace hvd::bench::coll

@@ -1,0 +1,238 @@
+#include "bench/coll/rank.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+#include "bench/train/memory.h"
+#include "engine/base/error.h"
+#include "engine/comm/device_communicator.h"
+#include "engine/runtime/trace.h"
+
+namespace hvd::bench::coll {
+namespace {
+
+template <class T>
+std::span<const std::byte> bytes_of(const std::vector<T>& values) {
+  return std::as_bytes(std::span(values));
+}
+
+/// Errors: backend for a message of another length.
+template <class T>
+std::vector<T> values_of(const comm::Bytes& message, std::size_t count) {
+  if (message.size() != count * sizeof(T)) {
+    throw Error(Errc::kBackend, "coll: a rank answered with " + std::to_string(message.size()) + " bytes instead of " +
+                                    std::to_string(count * sizeof(T)));
+  }
+  std::vector<T> values(count);
+  if (count > 0) std::memcpy(values.data(), message.data(), message.size());
+  return values;
+}
+
+std::int64_t nanoseconds(Clock::time_point time) {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();
+}
+
+/// Above the second-level caches of today's GPUs. Source: NVIDIA's H100 white paper, 50 MB; a B200 has 126 MB.
+constexpr std::size_t kGpuCacheBytes = std::size_t{128} << 20;
+
+std::size_t last_level_cache() {
+  for (const int level : {_SC_LEVEL4_CACHE_SIZE, _SC_LEVEL3_CACHE_SIZE, _SC_LEVEL2_CACHE_SIZE}) {
+    if (const long bytes = ::sysconf(level); bytes > 0) return static_cast<std::size_t>(bytes);
+  }
+  return 0;
+}
+
+/// Collective. The largest over ranks, so that all rotate through buffers of one size.
+std::size_t agreed_cache(comm::ControlPlane& control, std::size_t own, Deadline deadline) {
+  std::vector<std::uint64_t> mine{own};
+  for (const comm::Bytes& theirs : control.gather(bytes_of(mine), deadline)) {
+    mine[0] = std::max(mine[0], values_of<std::uint64_t>(theirs, 1)[0]);
+  }
+  return values_of<std::uint64_t>(control.broadcast(bytes_of(mine), 0, deadline), 1)[0];
+}
+
+template <class Items, class Name>
+std::string list_of(const Items& items, Name&& name_of) {
+  std::string text;
+  for (const auto& item : items) text.append(text.empty() ? "" : ",").append(name_of(item));
+  return text;
+}
+
+}  // namespace
+
+Wishes wishes_of(const CollOptions& options) {
+  const auto number = [](std::size_t value) { return std::to_string(value); };
+  return {{"the command", "coll"},
+          {"--collective", list_of(options.collectives, [](Collective each) { return name(each); })},
+          {"the sizes (bytes)", list_of(options.sizes, number)},
+          {"-d", list_of(options.types, [](DataType each) { return nccl_name(each); })},
+          {"-o", list_of(options.ops, [](ReduceOp each) { return nccl_name(each); })},
+          {"--place", number(static_cast<std::size_t>(options.place))},
+          {"-z", number(static_cast<std::size_t>(options.pace))},
+          {"--warm", options.warm ? "on" : "off"},
+          {"--device", options.gpus ? "cuda" : "cpu"},
+          {"--no-bound", options.bound ? "off" : "on"},
+          {"the communicators", list_of(options.variants, [](const Variant& each) {
+             return each.name + ":" + std::string(comm::name(each.comm.algorithm)) + ":" +
+                    std::to_string(each.comm.segment_bytes) + (each.registered ? ":registered" : ":plain");
+           })}};
+}
+
+Rank::Rank(const CollOptions& options, Variants variants, Patience patience, gpu::Runtime* gpu)
+    : options_(options),
+      variants_(variants),
+      patience_(patience),
+      gpu_(gpu),
+      topology_(variants[0]->topology()),
+      cells_(make_cells(options, topology_.size, topology_.nodes == 1)) {}
+
+void Rank::prepare() {
+  comm::Communicator& first = *variants_[0];
+  require_agreement(first, wishes_of(options_), patience_.from_now());
+  cache_bytes_ = agreed_cache(first.control(), gpu_ ? kGpuCacheBytes : last_level_cache(), patience_.from_now());
+  require_no_objection(first, memory_objection(), patience_.from_now());
+  arena_bytes_ = coll::arena_bytes(options_, cells_, topology_.size, cache_bytes_);
+  std::size_t of_planes = 0;
+  for (const std::unique_ptr<comm::Communicator>& variant : variants_) {
+    const bool wanted = from_plane(options_, options_.variants[arenas_.size()]);
+    arenas_.push_back(!wanted ? nullptr : std::make_unique<Arena>(variant->data(), arena_bytes_, patience_.from_now()));
+    of_planes += wanted ? 1 : 0;
+  }
+  if (arena_count(options_, cells_) > of_planes) plain_ = std::make_unique<Arena>(arena_bytes_);
+  if (gpu_ != nullptr) {
+    pinned_ = gpu_->allocate_pinned(kStagingBytes, "the buffers' staging memory");
+    staging_ = pinned_->bytes;
+    first_ = gpu_->make_event(gpu::Timing::kOn);
+    last_ = gpu_->make_event(gpu::Timing::kOn);
+  } else {
+    pageable_.resize(kStagingBytes);
+    staging_ = pageable_;
+  }
+  for (const auto& arena : arenas_) {
+    if (arena) fill(*arena);
+  }
+  if (plain_) fill(*plain_);
+}
+
+std::string Rank::memory_objection() {
+  const std::size_t free_bytes = gpu_ != nullptr
+                                     ? gpu_->memory().free_bytes
+                                     : static_cast<std::size_t>(std::max<std::int64_t>(0, available_bytes()));
+  const int sharing = gpu_ != nullptr ? 1 : topology_.local_size;  // NCCL wants a GPU for each rank
+  return coll::memory_objection(options_, cells_, topology_.size, sharing, cache_bytes_, free_bytes);
+}
+
+void Rank::fill(Arena& arena) { fill_ordinary(variants_[0]->data(), arena.bytes(), staging_, patience_.from_now()); }
+
+comm::Bytes Rank::perform(const Order& order) {
+  std::vector<std::int64_t> answer;
+  switch (order.task) {
+    case Task::kEnd: break;
+    case Task::kClock: answer.push_back(read_clock()); break;
+    case Task::kSample:
+      for (const Visit& visit : order.visits) sample(visit, answer);
+      break;
+    case Task::kCheck:
+      for (const Visit& visit : order.visits) answer.push_back(static_cast<std::int64_t>(check_cell(visit.cell)));
+      break;
+  }
+  const auto bytes = bytes_of(answer);
+  return {bytes.begin(), bytes.end()};
+}
+
+void Rank::follow() {
+  for (Order order = hear(); order.task != Task::kEnd; order = hear()) {
+    control().gather(perform(order), patience_.from_now());
+  }
+}
+
+std::vector<std::vector<std::int64_t>> Rank::ask(const Order& order, std::size_t values) {
+  std::vector<std::uint32_t> words{static_cast<std::uint32_t>(order.task)};
+  for (const Visit& visit : order.visits) words.insert(words.end(), {visit.cell, visit.batch});
+  control().broadcast(bytes_of(words), 0, patience_.from_now());
+  std::vector<std::vector<std::int64_t>> answers;
+  if (order.task == Task::kEnd) return answers;
+  for (const comm::Bytes& answer : control().gather(perform(order), patience_.from_now())) {
+    answers.push_back(values_of<std::int64_t>(answer, values));
+  }
+  return answers;
+}
+
+Order Rank::hear() {
+  const comm::Bytes message = control().broadcast({}, 0, patience_.from_now());
+  const auto words = values_of<std::uint32_t>(message, message.size() / sizeof(std::uint32_t));
+  Order order{static_cast<Task>(words.at(0)), {}};
+  for (std::size_t i = 1; i + 1 < words.size(); i += 2) order.visits.push_back({words[i], words[i + 1]});
+  return order;
+}
+
+void Rank::barrier() { control().barrier(patience_.from_now()); }
+
+// An offset within its uncertainty is none: the ranks of one host have one clock. Returns the uncertainty.
+std::int64_t Rank::read_clock() {
+  const ClockOffset found = estimate_clock_offset(*variants_[0], patience_);
+  const bool one_clock = std::chrono::abs(found.offset) <= found.uncertainty;
+  offset_ = one_clock ? std::chrono::nanoseconds(0) : found.offset;
+  return one_clock ? 0 : found.uncertainty.count();
+}
+
+Arena& Rank::arena_of(const Cell& cell) {
+  if (cell.variant == kBare) return *plain_;
+  const auto& own = arenas_[static_cast<std::size_t>(cell.variant)];
+  return own ? *own : *plain_;
+}
+
+void Rank::run(const Cell& cell, std::uint32_t batch, Deadline deadline) {
+  Arena& arena = arena_of(cell);
+  if (cell.variant == kBare) {
+    const Problem shape = bare_shape(cell.problem, topology_.size);
+    for (std::uint32_t i = 0; i < batch; ++i) run_bare(cell.problem, arena.next(shape, topology_), topology_);
+    return;
+  }
+  comm::Communicator& communicator = *variants_[static_cast<std::size_t>(cell.variant)];
+  const bool wait_each = options_.pace == Pace::kWaitEach || options_.pace == Pace::kBarrierInside;
+  for (std::uint32_t i = 0; i < batch; ++i) {
+    start(communicator, cell.problem, arena.next(cell.problem, topology_), deadline);
+    if (wait_each) communicator.data().complete(name(cell.problem.collective), deadline);
+    if (options_.pace == Pace::kBarrierInside) communicator.control().barrier(deadline);
+  }
+}
+
+// The host notices the end of a GPU's work up to half a millisecond late (engine/gpu/vigil.h), so there events around
+// the operations say how long they took. The stream is idle at the first one, which is over at once.
+void Rank::sample(const Visit& visit, std::vector<std::int64_t>& answer) {
+  const Cell& cell = cells_.at(visit.cell);
+  const Deadline deadline = patience_.from_now();
+  barrier();
+  const Clock::time_point begin = Clock::now();
+  Clock::time_point end;
+  if (gpu_ != nullptr) {
+    auto& communicator = dynamic_cast<comm::DeviceCommunicator&>(*variants_[static_cast<std::size_t>(cell.variant)]);
+    gpu_->record(first_, communicator.device().stream());
+    run(cell, visit.batch, deadline);
+    gpu_->record(last_, communicator.device().stream());
+    communicator.data().complete(name(cell.problem.collective), deadline);
+    end = begin + gpu_->elapsed(first_, last_);
+  } else {
+    run(cell, visit.batch, deadline);
+    end = Clock::now();
+  }
+  answer.push_back(nanoseconds(begin + offset_));
+  answer.push_back(nanoseconds(end + offset_));
+}
+
+std::uint64_t Rank::check_cell(std::uint32_t index) {
+  const Cell& cell = cells_.at(index);
+  comm::Communicator& communicator = *variants_[static_cast<std::size_t>(cell.variant)];
+  const Buffers at = arena_of(cell).next(cell.problem, topology_);
+  const std::uint64_t wrong = check(communicator, cell.problem, at, staging_, patience_.from_now());
+  // Small integers of one type are denormal numbers of another, which would slow the cells of that type.
+  fill_ordinary(communicator.data(), {std::min(at.in, at.out), cell.problem.footprint(topology_.size)}, staging_,
+                patience_.from_now());
+  return wrong;
+}
+
+}  // namespace hvd::bench::coll

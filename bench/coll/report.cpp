@@ -1,0 +1,312 @@
+#include "bench/coll/report.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <map>
+#include <tuple>
+
+#include "bench/build_info.h"
+#include "bench/cli/json_writer.h"
+#include "bench/cli/report.h"
+#include "bench/measure/median.h"
+
+namespace hvd::bench::coll {
+namespace {
+
+constexpr double kMicro = 1e6;
+constexpr double kGiga = 1e-9;
+
+template <class... Values>
+std::string format(const char* pattern, Values... values) {
+  std::array<char, 512> text{};
+  std::snprintf(text.data(), text.size(), pattern, values...);
+  return text.data();
+}
+
+/// `value` in at most seven characters.
+std::string figure(double value) {
+  return value < 1000 ? format("%.2f", value) : value < 100000 ? format("%.1f", value) : format("%.0f", value);
+}
+
+/// Two forms of one row: [0] out of place, [1] in place; null where there is none.
+using Row = std::array<const CellResult*, 2>;
+
+/// The order of make_cells() keeps rows of a section by type, reduction and size.
+std::vector<Row> rows_of(const CollResult& result, Collective collective, int variant) {
+  std::vector<Row> rows;
+  std::map<std::tuple<DataType, ReduceOp, std::size_t>, std::size_t> known;
+  for (const CellResult& cell : result.cells) {
+    const Problem& problem = cell.cell.problem;
+    if (problem.collective != collective || cell.cell.variant != variant) continue;
+    const auto [at, is_new] = known.emplace(std::tuple(problem.type, problem.op, problem.count), rows.size());
+    if (is_new) rows.push_back({nullptr, nullptr});
+    rows[at->second][problem.in_place ? 1 : 0] = &cell;
+  }
+  return rows;
+}
+
+bool measured(const CellResult* cell) { return cell != nullptr && cell->samples > 0; }
+
+int root_of(const Problem& problem) { return problem.collective == Collective::kBroadcast ? 0 : -1; }
+std::string_view op_of(const Problem& problem) {
+  return reduces(problem.collective) ? nccl_name(problem.op) : std::string_view("none");
+}
+
+std::string nccl_columns(const CellResult* cell) {
+  if (!measured(cell)) return format("  %7s  %6s  %6s  %6s", "-", "-", "-", "-");
+  const std::string wrong = cell->wrong ? std::to_string(*cell->wrong) : "N/A";
+  return format("  %7s  %6s  %6s  %6s", figure(cell->seconds.value * kMicro).c_str(),
+                figure(cell->algorithm_rate * kGiga).c_str(), figure(cell->bus_rate * kGiga).c_str(), wrong.c_str());
+}
+
+std::string our_columns(const CellResult* cell) {
+  if (!measured(cell)) return format("  | %6s  %6s  %8s  %9s", "-", "-", "-", "-");
+  std::string width = cell->seconds.has_interval() ? format("%.1f", 100 * relative_half_width(cell->seconds)) : "?";
+  if (!cell->settled()) width += "!";
+  const std::string bound = cell->bound ? format("%.0f", 100 * *cell->bound) : "-";
+  const std::string late = format("%d (%.0f%%)", cell->last_rank, 100 * cell->last_share);
+  return format("  | %6s  %6s  %8s  %9s", width.c_str(), bound.c_str(), figure(cell->skew * kMicro).c_str(),
+                late.c_str());
+}
+
+std::string ratio_column(const CellResult* cell) {
+  if (!measured(cell) || !cell->ratio) return format("  %22s", "-");
+  const Estimate& ratio = *cell->ratio;
+  if (!ratio.has_interval()) return format("  %22s", format("%.3f", ratio.value).c_str());
+  return format("  %22s", format("%.3f [%.3f, %.3f]", ratio.value, ratio.low, ratio.high).c_str());
+}
+
+std::string row_text(const Row& row, bool compared) {
+  const CellResult& any = *(row[0] != nullptr ? row[0] : row[1]);
+  const Problem& problem = any.cell.problem;
+  std::string text =
+      format("%12zu  %12zu  %8s  %6s  %6d", any.bytes, problem.count, std::string(nccl_name(problem.type)).c_str(),
+             std::string(op_of(problem)).c_str(), root_of(problem));
+  for (const CellResult* cell : row) text += nccl_columns(cell);
+  for (const CellResult* cell : row) text += our_columns(cell);
+  for (const CellResult* cell : row) text += compared ? ratio_column(cell) : "";
+  return text + "\n";
+}
+
+std::string header(bool compared) {
+  std::string text = format("# %10s  %12s  %8s  %6s  %6s", "size", "count", "type", "redop", "root");
+  for (int form = 0; form < 2; ++form) text += format("  %7s  %6s  %6s  %6s", "time", "algbw", "busbw", "#wrong");
+  for (int form = 0; form < 2; ++form) text += format("  | %6s  %6s  %8s  %9s", "+-", "bound", "skew", "last");
+  for (int form = 0; form < 2; ++form) text += compared ? format("  %22s", "time over the first") : "";
+  text += "\n" + format("# %10s  %12s  %8s  %6s  %6s", "(B)", "(elements)", "", "", "");
+  for (int form = 0; form < 2; ++form) text += format("  %7s  %6s  %6s  %6s", "(us)", "(GB/s)", "(GB/s)", "");
+  for (int form = 0; form < 2; ++form) text += format("  | %6s  %6s  %8s  %9s", "(%)", "(%)", "(us)", "(rank)");
+  return "#" + std::string(46, ' ') +
+         format("%33s%31s  | %34s  | %34s", "out-of-place", "in-place", "out-of-place", "in-place") + "\n" + text +
+         "\n";
+}
+
+std::uint64_t wrong_in_all(const CollResult& result) {
+  std::uint64_t wrong = 0;
+  for (const CellResult& cell : result.cells) wrong += cell.wrong.value_or(0);
+  return wrong;
+}
+
+/// Over the measured cells, as nccl-tests has it: GB/s.
+double average_bus_rate(const CollResult& result) {
+  double sum = 0;
+  std::size_t count = 0;
+  for (const CellResult& cell : result.cells) {
+    if (cell.samples == 0 || cell.cell.problem.collective == Collective::kBarrier) continue;
+    sum += cell.bus_rate * kGiga;
+    ++count;
+  }
+  return count == 0 ? 0 : sum / static_cast<double>(count);
+}
+
+std::string footer(const CollResult& result) {
+  std::size_t open = 0;
+  for (const CellResult& cell : result.cells) open += cell.settled() ? 0 : 1;
+  const std::uint64_t wrong = wrong_in_all(result);
+  std::string text = format("# Out of bounds values : %llu %s\n", static_cast<unsigned long long>(wrong),
+                            wrong == 0 ? "OK" : "FAILED");
+  text += format("# Avg bus bandwidth    : %g\n", average_bus_rate(result));
+  if (open > 0)
+    text += format("# !                    : %zu of %zu cells ended before their interval was narrow enough\n", open,
+                   result.cells.size());
+  if (result.world.clock_uncertainty > 0) {
+    text += format("# Clocks of hosts      : skew may be wrong by %.1f us\n", result.world.clock_uncertainty * kMicro);
+  }
+  if (!result.interrupted.empty()) text += "# INCOMPLETE           : stopped by " + result.interrupted + "\n";
+  return text;
+}
+
+std::string plane_of(const CollResult& result, int variant) {
+  const auto found = std::find_if(result.cells.begin(), result.cells.end(),
+                                  [&](const CellResult& cell) { return cell.cell.variant == variant; });
+  return found == result.cells.end() ? std::string() : found->plane;
+}
+
+void write_form(JsonWriter& row, std::string_view key, const CellResult* cell) {
+  if (!measured(cell)) return row.null(key);
+  row.object(key, [&](JsonWriter& form) {
+    const std::optional<double> unknown;
+    const bool interval = cell->seconds.has_interval();
+    form.number("time", cell->seconds.value * kMicro);
+    form.number("alg_bw", cell->algorithm_rate * kGiga);
+    form.number("bus_bw", cell->bus_rate * kGiga);
+    form.number("nwrong", cell->wrong ? std::optional(static_cast<double>(*cell->wrong)) : unknown);
+    form.number("time_low", interval ? std::optional(cell->seconds.low * kMicro) : unknown);
+    form.number("time_high", interval ? std::optional(cell->seconds.high * kMicro) : unknown);
+    form.number("transfer_time", cell->transfer * kMicro);
+    form.number("skew", cell->skew * kMicro);
+    form.integer("last_rank", cell->last_rank);
+    form.number("last_rank_share", cell->last_share);
+    form.number("bound", cell->bound);
+    form.number("ratio", cell->ratio ? std::optional(cell->ratio->value) : unknown);
+    form.number("ratio_low", cell->ratio ? std::optional(cell->ratio->low) : unknown);
+    form.number("ratio_high", cell->ratio ? std::optional(cell->ratio->high) : unknown);
+    form.integer("samples", static_cast<std::int64_t>(cell->samples));
+    form.integer("operations_per_sample", static_cast<std::int64_t>(cell->batch));
+    form.text("stop_reason", cell->stop_reason);
+  });
+}
+
+void write_row(JsonWriter& rows, const CollResult& result, const Row& row) {
+  const CellResult& any = *(row[0] != nullptr ? row[0] : row[1]);
+  const Problem& problem = any.cell.problem;
+  rows.object({}, [&](JsonWriter& out) {
+    out.integer("size", static_cast<std::int64_t>(any.bytes));
+    out.integer("count", static_cast<std::int64_t>(problem.count));
+    out.text("type", nccl_name(problem.type));
+    out.text("redop", op_of(problem));
+    out.integer("root", root_of(problem));
+    write_form(out, "out_of_place", row[0]);
+    write_form(out, "in_place", row[1]);
+    std::size_t operations = 0;
+    for (const CellResult* cell : row) operations += measured(cell) ? cell->samples * cell->batch : 0;
+    out.integer("actual_iterations", static_cast<std::int64_t>(operations));
+    out.text("experiment_name", name(problem.collective));
+    out.text("variant", result.variants[static_cast<std::size_t>(any.cell.variant)]);
+    out.text("data_plane", any.plane);
+  });
+}
+
+void write_config(JsonWriter& config, const CollOptions& options, const CollResult& result) {
+  config.integer("minimum_bytes", static_cast<std::int64_t>(options.sizes.front()));
+  config.integer("maximum_bytes", static_cast<std::int64_t>(options.sizes.back()));
+  config.integer("warmup_iters", static_cast<std::int64_t>(options.warmup));
+  config.integer("iterations", static_cast<std::int64_t>(options.least_samples));
+  config.integer("validation", options.check ? 1 : 0);
+  config.integer("blocking_collectives", static_cast<std::int64_t>(options.pace));
+  config.text("model", options.model);
+  config.truth("warm", options.warm);
+  config.integer("buffer_bytes", static_cast<std::int64_t>(result.arena_bytes));
+  config.integer("cache_bytes", static_cast<std::int64_t>(result.cache_bytes));
+  config.integer("seed", static_cast<std::int64_t>(options.seed));
+  config.integer("ranks", result.world.ranks);
+  config.integer("nodes", result.world.nodes);
+  config.text("comm", result.world.comm);
+  config.text("library", result.world.library);
+  config.text("gpu", result.world.gpu);
+  config.array("devices", [&](JsonWriter& devices) {
+    for (std::size_t rank = 0; rank < result.world.hosts.size(); ++rank) {
+      devices.object({}, [&](JsonWriter& device) {
+        device.integer("rank", static_cast<std::int64_t>(rank));
+        device.text("hostname", result.world.hosts[rank]);
+      });
+    }
+  });
+}
+
+std::string csv_number(std::optional<double> value) { return value ? json_number(*value) : std::string(); }
+
+}  // namespace
+
+std::string table(const CollOptions& options, const CollResult& result) {
+  const bool compared = result.variants.size() > 1;
+  std::string text = "# " + std::to_string(result.world.ranks) + " ranks on " + std::to_string(result.world.nodes) +
+                     " node(s), " + result.world.comm + ", " + result.world.library +
+                     (result.world.gpu.empty() ? "" : ", " + result.world.gpu) + "\n";
+  text += "# buffers rotate through " + bytes_text(static_cast<double>(result.arena_bytes)) +
+          " a rank, the cache holds " +
+          (result.cache_bytes > 0 ? bytes_text(static_cast<double>(result.cache_bytes)) : "an unknown size") +
+          (options.warm ? " (--warm)" : "") + "\n";
+  for (const Collective collective : options.collectives) {
+    for (int variant = 0; variant < static_cast<int>(result.variants.size()); ++variant) {
+      const std::vector<Row> rows = rows_of(result, collective, variant);
+      if (rows.empty()) continue;
+      const std::string& label = result.variants[static_cast<std::size_t>(variant)];
+      text += "#\n# " + std::string(name(collective)) + (label.empty() ? "" : ", " + label);
+      const std::string plane = plane_of(result, variant);
+      text += (plane.empty() ? "" : ", over " + plane) + "\n" + header(compared);
+      for (const Row& row : rows) text += row_text(row, compared);
+    }
+  }
+  return text + footer(result);
+}
+
+std::string json(const CollOptions& options, const CollResult& result, const std::vector<std::string>& argv,
+                 const Provenance& environment) {
+  std::string out = "{";
+  JsonWriter top(out, 1);
+  top.integer("version", 2);
+  top.text("program", "hvd_bench " + std::string(build_info().version));
+  top.text("start_time", result.started_utc);
+  top.array("args", [&](JsonWriter& args) {
+    for (const std::string& argument : argv) args.element(argument);
+  });
+  top.array("env", [&](JsonWriter& lines) {
+    for (const auto& [key, fact] : environment) lines.element(key + "=" + fact.value);
+  });
+  top.object("config", [&](JsonWriter& config) { write_config(config, options, result); });
+  top.array("results", [&](JsonWriter& rows) {
+    for (const Collective collective : options.collectives) {
+      for (int variant = 0; variant < static_cast<int>(result.variants.size()); ++variant) {
+        for (const Row& row : rows_of(result, collective, variant)) write_row(rows, result, row);
+      }
+    }
+  });
+  const std::uint64_t wrong = wrong_in_all(result);
+  top.object("out_of_bounds", [&](JsonWriter& found) {
+    found.integer("count", static_cast<std::int64_t>(wrong));
+    found.truth("okay", wrong == 0);
+  });
+  top.object("average_bus_bandwidth", [&](JsonWriter& found) {
+    found.number("bandwidth", average_bus_rate(result));
+    found.text("okay", "unchecked");
+  });
+  top.text("status", result.interrupted.empty() ? "complete" : "incomplete");
+  top.text("status_reason", result.interrupted);
+  top.number("clock_uncertainty", result.world.clock_uncertainty * kMicro);
+  top.text("end_time", result.finished_utc);
+  return out + "\n}\n";
+}
+
+std::string csv(const CollResult& result) {
+  std::string text =
+      "collective,variant,data_plane,size,count,type,redop,in_place,time_us,time_low_us,time_high_us,transfer_us,skew_"
+      "us,"
+      "last_rank,last_rank_share,algbw,busbw,bound,ratio,ratio_low,ratio_high,wrong,samples,operations_per_sample,"
+      "stop_reason\n";
+  for (const CellResult& cell : result.cells) {
+    if (cell.samples == 0) continue;
+    const Problem& problem = cell.cell.problem;
+    const bool interval = cell.seconds.has_interval();
+    const auto time = [&](double seconds) { return csv_number(seconds * kMicro); };
+    const std::array<std::string, 25> fields{
+        std::string(name(problem.collective)), result.variants[static_cast<std::size_t>(cell.cell.variant)],
+        // The one field that may hold a comma.
+        "\"" + cell.plane + "\"", std::to_string(cell.bytes), std::to_string(problem.count),
+        std::string(nccl_name(problem.type)), std::string(op_of(problem)), problem.in_place ? "1" : "0",
+        time(cell.seconds.value), interval ? time(cell.seconds.low) : "", interval ? time(cell.seconds.high) : "",
+        time(cell.transfer), time(cell.skew), std::to_string(cell.last_rank), csv_number(cell.last_share),
+        csv_number(cell.algorithm_rate * kGiga), csv_number(cell.bus_rate * kGiga), csv_number(cell.bound),
+        csv_number(cell.ratio ? std::optional(cell.ratio->value) : std::nullopt),
+        csv_number(cell.ratio && cell.ratio->has_interval() ? std::optional(cell.ratio->low) : std::nullopt),
+        csv_number(cell.ratio && cell.ratio->has_interval() ? std::optional(cell.ratio->high) : std::nullopt),
+        cell.wrong ? std::to_string(*cell.wrong) : "", std::to_string(cell.samples), std::to_string(cell.batch),
+        cell.stop_reason};
+    for (std::size_t i = 0; i < fields.size(); ++i) text.append(i > 0 ? "," : "").append(fields[i]);
+    text += "\n";
+  }
+  return text;
+}
+
+}  // namespace hvd::bench::coll

@@ -1,0 +1,105 @@
+#include "bench/coll/result.h"
+
+#include <algorithm>
+#include <map>
+
+#include "bench/measure/median.h"
+#include "engine/base/error.h"
+
+namespace hvd::bench::coll {
+namespace {
+
+constexpr double kGigabit = 1e9 / 8;  // bytes per second
+
+template <class Value>
+double median_of(const std::vector<Sample>& samples, Value&& value) {
+  std::vector<double> values;
+  values.reserve(samples.size());
+  for (const Sample& sample : samples) values.push_back(value(sample));
+  return median_in_place(values);
+}
+
+void name_latest(const std::vector<Sample>& samples, CellResult& result) {
+  std::map<int, std::size_t> times;
+  for (const Sample& sample : samples) ++times[sample.last_rank];
+  const auto most =
+      std::max_element(times.begin(), times.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
+  result.last_rank = most->first;
+  result.last_share = static_cast<double>(most->second) / static_cast<double>(samples.size());
+}
+
+/// Of times and ratios, which are not below zero, whereas the interval of a few scattered values may reach there.
+Estimate interval_from_zero(const std::vector<double>& values) {
+  Estimate estimate = quick_interval(values);
+  if (estimate.has_interval()) estimate.low = std::max(0.0, estimate.low);
+  return estimate;
+}
+
+/// Of the rounds that both have a sample of.
+std::optional<Estimate> ratio_of(const std::vector<Sample>& samples, const std::vector<Sample>& base) {
+  std::vector<double> ratios;
+  auto other = base.begin();
+  for (const Sample& sample : samples) {
+    while (other != base.end() && other->round < sample.round) ++other;
+    if (other == base.end()) break;
+    if (other->round == sample.round && other->seconds > 0) ratios.push_back(sample.seconds / other->seconds);
+  }
+  if (ratios.empty()) return std::nullopt;
+  return interval_from_zero(ratios);
+}
+
+CellResult result_of(const Cell& cell, const std::vector<Sample>& samples, int ranks) {
+  CellResult result;
+  result.cell = cell;
+  result.bytes = cell.problem.bytes(ranks);
+  result.samples = samples.size();
+  if (samples.empty()) return result;
+  result.seconds = interval_from_zero(seconds_of(samples));
+  result.transfer = median_of(samples, [](const Sample& sample) { return sample.transfer; });
+  result.skew = median_of(samples, [](const Sample& sample) { return sample.skew; });
+  name_latest(samples, result);
+  if (result.seconds.value > 0) {
+    result.algorithm_rate = static_cast<double>(result.bytes) / result.seconds.value;
+    result.bus_rate = result.algorithm_rate * bus_factor(cell.problem.collective, ranks);
+  }
+  return result;
+}
+
+}  // namespace
+
+int CollResult::exit_code() const {
+  const bool wrong =
+      std::any_of(cells.begin(), cells.end(), [](const CellResult& cell) { return cell.wrong.value_or(0) > 0; });
+  if (wrong) return hvd::exit_code(Errc::kCheckFailed);
+  return interrupted.empty() ? 0 : hvd::exit_code(Errc::kInterrupted);
+}
+
+std::vector<CellResult> results_of(const std::vector<Cell>& cells, const Schedule& schedule,
+                                   const std::vector<std::optional<std::uint64_t>>& wrong, const World& world,
+                                   std::optional<double> link_gbit, const std::string& interrupted) {
+  std::map<std::size_t, std::size_t> bare, first;  // group -> cell
+  for (std::size_t i = 0; i < cells.size(); ++i) {
+    (cells[i].variant == kBare ? bare : first).emplace(cells[i].group, i);
+  }
+  std::vector<CellResult> results;
+  for (std::size_t i = 0; i < cells.size(); ++i) {
+    const Cell& cell = cells[i];
+    if (cell.variant == kBare) continue;
+    const std::vector<Sample>& samples = schedule.samples(i);
+    CellResult result = result_of(cell, samples, world.ranks);
+    result.batch = schedule.batch(i);
+    result.wrong = wrong[i];
+    result.stop_reason = schedule.stop_reason(i).empty() ? interrupted : schedule.stop_reason(i);
+    if (cell.variant > 0) result.ratio = ratio_of(samples, schedule.samples(first.at(cell.group)));
+    const auto kernel = bare.find(cell.group);
+    if (kernel != bare.end() && !samples.empty() && !schedule.samples(kernel->second).empty()) {
+      result.bound = median(seconds_of(schedule.samples(kernel->second))) / result.seconds.value;
+    } else if (link_gbit && world.nodes > 1 && result.bus_rate > 0) {
+      result.bound = result.bus_rate / (*link_gbit * kGigabit);
+    }
+    results.push_back(std::move(result));
+  }
+  return results;
+}
+
+}  // namespace hvd::bench::coll

@@ -1,0 +1,60 @@
+// What a session found, cell by cell: figures from samples. Pure.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "bench/coll/cells.h"
+#include "bench/coll/schedule.h"
+#include "bench/run_record.h"
+
+namespace hvd::bench::coll {
+
+/// One cell's figures. Times are seconds of one operation.
+struct CellResult {
+  Cell cell;
+  std::size_t bytes = 0;  ///< nccl-tests' size
+  std::size_t samples = 0;
+  std::size_t batch = 1;                    ///< operations a sample
+  Estimate seconds;                         ///< median of the slowest rank's time; meaningless without samples
+  double transfer = 0;                      ///< median, from the last arrival to the last end
+  double skew = 0;                          ///< median, first to last arrival, once a sample
+  int last_rank = 0;                        ///< the rank that arrived last most often ...
+  double last_share = 0;                    ///< ... in this share of the samples
+  double algorithm_rate = 0, bus_rate = 0;  ///< bytes per second
+  std::optional<double> bound;         ///< fraction: the bound's time over this one, or the bus rate over the link's
+  std::optional<Estimate> ratio;       ///< of time to the first variant's, round by round; not for the first
+  std::optional<std::uint64_t> wrong;  ///< elements over all ranks; nothing: not checked
+  std::string stop_reason;             ///< "interval narrow enough", "time cap", "SIGTERM", ...
+  std::string plane;                   ///< DataPlane::description() of its communicator
+  [[nodiscard]] bool settled() const { return stop_reason == "interval narrow enough"; }
+};
+
+struct World {
+  int ranks = 1, nodes = 1;
+  std::string comm, library;
+  std::vector<std::string> hosts;  ///< [rank]
+  double clock_uncertainty = 0;    ///< seconds by which skew and transfer may be wrong; 0: one clock
+  std::string gpu;                 ///< name of rank 0's; empty: buffers are in memory of hosts
+};
+
+struct CollResult {
+  World world;
+  std::vector<CellResult> cells;  ///< without the bare kernels, in the order of make_cells()
+  std::vector<std::string> variants;
+  std::string interrupted;  ///< name of the signal; empty: all was measured
+  std::string started_utc, finished_utc;
+  std::size_t arena_bytes = 0;  ///< of one rank and variant
+  std::size_t cache_bytes = 0;  ///< last-level cache; 0: unknown
+  /// 0; 1 where a result is wrong; 7 where a signal ended it.
+  [[nodiscard]] int exit_code() const;
+};
+
+/// `wrong` is [cell]; `link_gbit` is of one rank's link, for a world that is not one host.
+std::vector<CellResult> results_of(const std::vector<Cell>& cells, const Schedule& schedule,
+                                   const std::vector<std::optional<std::uint64_t>>& wrong, const World& world,
+                                   std::optional<double> link_gbit, const std::string& interrupted);
+
+}  // namespace hvd::bench::coll

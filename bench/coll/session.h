@@ -1,0 +1,43 @@
+// One invocation of `hvd_bench coll`: brings the ranks together, samples all cells, checks their results. Called on
+// every rank; rank 0 gets the result.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "bench/coll/options.h"
+#include "bench/coll/rank.h"
+#include "bench/coll/result.h"
+#include "bench/options.h"
+#include "bench/train/gpu_backend.h"
+#include "engine/base/deadline.h"
+#include "engine/comm/communicator.h"
+#include "engine/gpu/runtime.h"
+
+namespace hvd::bench::coll {
+
+/// Calls from rank 0's thread between samples, but for joined, met and leaving, which are SessionObserver's. Any may be
+/// null.
+struct CollObserver {
+  std::function<std::string()> stop_requested;           ///< name of the signal that asked to stop, or empty
+  std::function<void(const std::string& line)> narrate;  ///< how far the session is, every half minute
+  /// The result, on rank 0, while the ranks are still together: leaving MPI's world may take longer than a launcher
+  /// waits after a signal. What it throws is thrown once the ranks have parted.
+  std::function<void(const CollResult&)> finished;
+  std::function<void()> joined, leaving;
+  std::function<void(std::vector<comm::Neighbour> neighbours)> met;
+};
+
+/// `world` says how the ranks come together (comm, ranks) and how long they wait for one another.
+/// Errors: invalid_argument where there is nothing to measure or no memory for it, before any is taken; mismatch where
+/// ranks want different things; those of the communicators. All ranks get the same.
+/// `gpus`: needed where the options want GPUs.
+CollResult run_coll(const Options& world, const CollOptions& options, const CollObserver& observer,
+                    GpuBackend* gpus = nullptr);
+
+/// One rank of it, on that rank's thread. `gpu`: this rank's, null where the session is on CPUs.
+CollResult run_coll_rank(const CollOptions& options, Variants variants, const CollObserver& observer, Patience patience,
+                         gpu::Runtime* gpu = nullptr);
+
+}  // namespace hvd::bench::coll

@@ -1,0 +1,252 @@
+"""Reads what was measured of collective operations: `hvd_bench coll -J`, and `scripts/coll_peers report --json`.
+
+The files may come from a stranger: every field that is used is checked, and all others are skipped. Nothing is drawn
+here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from hvdb import strict_json
+from hvdb.errors import HvdbError
+from hvdb.strict_json import Malformed
+
+OPERATIONS = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "barrier")
+TYPES = ("float", "half", "bfloat16", "double", "int8", "uint8", "int16", "int32", "int64")
+REDUCTIONS = ("sum", "prod", "max", "min", "avg", "none")
+PLACES = {"out_of_place": "out of place", "in_place": "in place"}
+LONGEST_FILE = 64 << 20  # bytes: 100,000 rows have room
+MOST_ROWS = 100_000
+MOST_RANKS = 1 << 20
+LONGEST_TEXT = 300
+MOST_MICROSECONDS = 1e12
+SETTLED = "interval narrow enough"
+# coll_peers has names of its own for types and places.
+_PEER_TYPES = {"fp32": "float", "fp64": "double", "int32": "int32", "int64": "int64"}
+_PEER_PLACES = {"out": "out of place", "in": "in place"}
+
+
+class Panel(NamedTuple):
+    """What may stand in one diagram: sizes of one operation, in one form, on one number of ranks."""
+
+    operation: str
+    type: str
+    reduction: str
+    place: str
+    ranks: int
+
+    def title(self) -> str:
+        """One line."""
+        words = [self.operation, self.type, *([] if self.reduction == "none" else [self.reduction]), self.place]
+        return f"{' '.join(words)}, {self.ranks} rank{'' if self.ranks == 1 else 's'}"
+
+
+@dataclass(frozen=True)
+class Point:
+    """One cell. size: bytes, as nccl-tests counts them; times: microseconds of one operation.
+
+    low, high: the 95 % interval of the median, None where there is none, or where it reaches down to zero.
+    bound: the time that the bound would take. settled: the interval was narrow enough when sampling ended.
+    """
+
+    size: int
+    time: float
+    low: float | None = None
+    high: float | None = None
+    bound: float | None = None
+    settled: bool = True
+
+
+@dataclass
+class Series:
+    """The points of one side in one panel; source: which file, by its place in the list of files."""
+
+    panel: Panel
+    name: str
+    source: int
+    points: list[Point] = field(default_factory=list)
+
+
+@dataclass
+class Read:
+    """What the files hold: series in the order of the files; left_out: a line for each cell that no series has."""
+
+    series: list[Series] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+
+
+def bus_factor(operation: str, ranks: int) -> float:
+    """Bus bandwidth over size / time, as docs/coll.md gives it."""
+    if operation in ("broadcast", "barrier"):
+        return 1.0 if operation == "broadcast" else 0.0
+    return (2 if operation == "all_reduce" else 1) * (ranks - 1) / ranks
+
+
+def bus_rate(panel: Panel, size: int, microseconds: float) -> float:
+    """GB/s."""
+    return bus_factor(panel.operation, panel.ranks) * size / microseconds / 1e3
+
+
+def _one_of(value: object, known: Sequence[str], what: str) -> str:
+    if not isinstance(value, str) or value not in known:
+        raise Malformed(f"{what} is none of {', '.join(known)}")
+    return value
+
+
+def _list(value: object, what: str) -> list[dict[str, Any]]:
+    if not isinstance(value, list) or len(value) > MOST_ROWS or not all(isinstance(row, dict) for row in value):
+        raise Malformed(f"{what} is no list of at most {MOST_ROWS} objects")
+    return value
+
+
+def _table(value: object, what: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise Malformed(f"{what} is no object")
+    return value
+
+
+def _time(value: object, what: str) -> float:
+    return strict_json.above_zero(value, MOST_MICROSECONDS, what)
+
+
+def _end(value: object, what: str) -> float | None:
+    """An end of an interval, which may be 0. Errors: Malformed."""
+    return value if value is None or value == 0 else _time(value, what)
+
+
+def _point(size: int, form: dict[str, Any]) -> Point:
+    time = _time(form.get("time"), "time")
+    low, high = (_end(form.get(key), key) for key in ("time_low", "time_high"))
+    if (low is None) != (high is None) or (low is not None and high is not None and not low <= time <= high):
+        raise Malformed("time does not lie between time_low and time_high")
+    if low == 0:
+        low = high = None
+    bound = form.get("bound")
+    bound_time = None if bound is None else time * strict_json.above_zero(bound, 1e6, "bound")
+    reason = strict_json.text(form.get("stop_reason"), "stop_reason", LONGEST_TEXT)
+    return Point(size, time, low, high, bound_time, reason == SETTLED)
+
+
+class _Gathered:
+    """The series of one file, by panel and name."""
+
+    def __init__(self, into: Read, source: int) -> None:
+        self.into, self.source = into, source
+        self.known: dict[tuple[Panel, str], Series] = {}
+        self.cells: set[tuple[Panel, str, int]] = set()
+
+    def add(self, panel: Panel, name: str, point: Point) -> None:
+        if (panel, name, point.size) in self.cells:
+            raise Malformed("a cell that stands twice")
+        self.cells.add((panel, name, point.size))
+        if (panel, name) not in self.known:
+            self.known[panel, name] = Series(panel, name, self.source)
+            self.into.series.append(self.known[panel, name])
+        self.known[panel, name].points.append(point)
+
+    def leave_out(self, panel: Panel, size: int, why: str) -> None:
+        self.into.left_out.append(f"{panel.title()}, {size} bytes: {why}")
+
+
+def _own_rows(found: dict[str, Any], gathered: _Gathered) -> None:
+    ranks = strict_json.whole(_table(found.get("config"), "config").get("ranks"), 1, MOST_RANKS, "ranks")
+    for row in _list(found["results"], "results"):
+        size = strict_json.whole(row.get("size"), 0, 1 << 60, "size")
+        variant = strict_json.text(row.get("variant"), "variant", LONGEST_TEXT)
+        plane = strict_json.text(row.get("data_plane"), "data_plane", LONGEST_TEXT)
+        for key, place in PLACES.items():
+            if row.get(key) is None:
+                continue
+            panel = Panel(
+                _one_of(row.get("experiment_name"), OPERATIONS, "experiment_name"),
+                _one_of(row.get("type"), TYPES, "type"),
+                _one_of(row.get("redop"), REDUCTIONS, "redop"),
+                place,
+                ranks,
+            )
+            form = _table(row[key], key)
+            wrong = form.get("nwrong")
+            if wrong is not None and strict_json.whole(wrong, 0, 1 << 62, "nwrong"):
+                gathered.leave_out(panel, size, f"{wrong} wrong elements")
+            elif panel.operation == "barrier":
+                gathered.leave_out(panel, size, "has no size to draw it against")
+            else:
+                if size == 0:
+                    raise Malformed(f"{panel.operation} of 0 bytes")
+                gathered.add(panel, variant or plane, _point(size, form))
+
+
+def _peer_rows(found: dict[str, Any], gathered: _Gathered) -> None:
+    first_calls: dict[tuple[Panel, str, str, int], int] = {}
+    classes = _table(_table(found["plan"], "plan").get("classes"), "classes")
+    for row in _list(found.get("cells"), "cells"):
+        parts = strict_json.text(row.get("cell"), "cell", LONGEST_TEXT).split("/")
+        if len(parts) != 5 or not all(part.isascii() and part.isdigit() for part in (parts[2], parts[4])):
+            raise Malformed("cell is not OPERATION/TYPE/BYTES/in|out/CALLS")
+        kind = strict_json.text(row.get("class"), "class", LONGEST_TEXT)
+        operation = _one_of(parts[0], OPERATIONS, "the operation of a cell")
+        panel = Panel(
+            operation,
+            _PEER_TYPES[_one_of(parts[1], list(_PEER_TYPES), "the type of a cell")],
+            "sum" if operation in ("all_reduce", "reduce_scatter") else "none",
+            _PEER_PLACES[_one_of(parts[3], list(_PEER_PLACES), "the place of a cell")],
+            strict_json.whole(classes.get(kind), 1, MOST_RANKS, "the ranks of a class"),
+        )
+        size = strict_json.whole(int(parts[2][:20]), 0, 1 << 60, "the bytes of a cell")
+        calls = strict_json.whole(int(parts[4][:20]), 1, 1 << 20, "the calls of a cell")
+        ours = strict_json.text(row.get("ours"), "ours", LONGEST_TEXT)
+        peer = strict_json.text(row.get("peer"), "peer", LONGEST_TEXT)
+        times = [1e6 * strict_json.above_zero(row.get(key), 1e6, key) for key in ("ours_seconds", "peer_seconds")]
+        if operation == "barrier":
+            gathered.leave_out(panel, size, "has no size to draw it against")
+            continue
+        if size == 0:
+            raise Malformed(f"{operation} of 0 bytes")
+        one_number = first_calls.setdefault((panel, ours, kind, size), calls)
+        if calls != one_number:
+            gathered.leave_out(panel, size, f"{calls} calls a sample; drawn with {one_number}")
+            continue
+        gathered.add(panel, f"{ours}, {kind}", Point(size, times[0] / calls))
+        gathered.add(panel, f"{peer}, beside {ours}, {kind}", Point(size, times[1] / calls))
+
+
+def read(files: Sequence[Path]) -> Read:
+    """All series of the files. Errors: HvdbError that names the file and what is wrong with it; OSError."""
+    made = Read()
+    for source, file in enumerate(files):
+        try:
+            with file.open("rb") as opened:
+                content = opened.read(LONGEST_FILE + 1)
+            if len(content) > LONGEST_FILE:
+                raise Malformed(f"more than {LONGEST_FILE >> 20} MiB")
+            found = strict_json.load(content.decode("utf-8", errors="replace"), LONGEST_FILE)
+            if "results" in found:
+                _own_rows(found, _Gathered(made, source))
+            elif "plan" in found:
+                _peer_rows(found, _Gathered(made, source))
+            else:
+                raise Malformed("neither results nor a plan")
+        except Malformed as error:
+            raise HvdbError(
+                f"{file}: is no JSON of 'hvd_bench coll -J' or 'scripts/coll_peers report --json': {error}"
+            ) from error
+    return made
+
+
+def by_operation(series: Sequence[Series]) -> Iterator[tuple[str, dict[Panel, list[Series]]]]:
+    """Operation -> panel -> its series in the order of the files. Operations and panels have a fixed order."""
+    for operation in OPERATIONS:
+        panels: dict[Panel, list[Series]] = {}
+        for each in sorted((s for s in series if s.panel.operation == operation), key=lambda s: _order(s.panel)):
+            panels.setdefault(each.panel, []).append(each)
+        if panels:
+            yield operation, panels
+
+
+def _order(panel: Panel) -> tuple[int, ...]:
+    places = list(PLACES.values())
+    return (TYPES.index(panel.type), REDUCTIONS.index(panel.reduction), panel.ranks, places.index(panel.place))

@@ -1,0 +1,84 @@
+"""hvdb collectives: what `hvd_bench coll` and `scripts/coll_peers` measured, as figures."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from hvdb import coll_results, printable, progress
+from hvdb.commands import new_parser
+from hvdb.errors import EXIT_GOOD, HvdbError
+
+MOST_PANELS = 24  # of one figure
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    made = new_parser(
+        "collectives",
+        "Draws time and bus bandwidth of collective operations against size, a figure each operation: sides, their "
+        "intervals, the bound, and other libraries.",
+        "exit codes: 0 good, 2 usage or I/O",
+    )
+    made.add_argument(
+        "files",
+        nargs="+",
+        type=Path,
+        metavar="FILE",
+        help="JSON of 'hvd_bench coll -J' or of 'scripts/coll_peers report --json'",
+    )
+    for option, known in (
+        ("--collective", coll_results.OPERATIONS),
+        ("--type", coll_results.TYPES),
+        ("--redop", coll_results.REDUCTIONS),
+    ):
+        made.add_argument(option, action="append", choices=known, help="only this; may be given several times")
+    made.add_argument(
+        "--out", type=Path, default=Path("plots"), metavar="FOLDER", help="folder to write to (default: plots)"
+    )
+    made.add_argument("--format", choices=("png", "svg"), action="append", help="png (default), svg or both")
+    return made
+
+
+def names_of(files: Sequence[Path]) -> dict[int, str]:
+    """Place in `files` -> how the figure calls it: without folder and suffix where that is enough."""
+    stems = Counter(file.stem for file in files)
+    return {place: file.stem if stems[file.stem] == 1 else str(file) for place, file in enumerate(files)}
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Draws the figures and prints their paths; returns the exit code."""
+    from hvdb import plot_coll  # matplotlib is slow to import
+
+    found = coll_results.read(arguments.files)
+    for line in found.left_out:
+        printable.say(f"left out: {line}", sys.stderr)
+    wanted = [
+        series
+        for series in found.series
+        if (not arguments.collective or series.panel.operation in arguments.collective)
+        and (not arguments.type or series.panel.type in arguments.type)
+        and (not arguments.redop or series.panel.reduction in arguments.redop)
+    ]
+    if not wanted:
+        raise HvdbError("nothing to draw: no cell of these files fits --collective, --type and --redop")
+    figures = list(coll_results.by_operation(wanted))
+    for operation, panels in figures:
+        if len(panels) > MOST_PANELS:
+            raise HvdbError(
+                f"{operation} has {len(panels)} diagrams, and a figure holds {MOST_PANELS}: choose with --type, --redop"
+            )
+    names = names_of(arguments.files)
+    forms = arguments.format or ["png"]
+    drawn = []
+    with progress.shown(f"drawing {len(forms) * len(figures)} figures") as step:
+        for form in forms:
+            for operation, panels in figures:
+                drawn.append(plot_coll.draw(panels, names, arguments.out / f"{operation}.{form}"))
+                step(len(drawn), len(forms) * len(figures))
+    for path in drawn:
+        printable.say(path)
+    return EXIT_GOOD

@@ -1,0 +1,60 @@
+"""Reads JSON that a stranger may have written. Each function checks one value, and quotes none that is wrong.
+
+Standard library only. Pure.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+
+class Malformed(ValueError):
+    """A value that our programs do not write; the text says what is wrong with it."""
+
+
+def _reject(word: str) -> None:
+    raise Malformed(f"the number {word[:8]}")
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) != len(pairs):
+        raise Malformed("a key that stands twice")
+    return made
+
+
+def load(text: str, longest: int) -> dict[str, Any]:
+    """A JSON object of at most `longest` characters. Errors: Malformed."""
+    if len(text) > longest:
+        raise Malformed("a line that is too long")
+    try:
+        found = json.loads(text, parse_constant=_reject, object_pairs_hook=_object)
+    except Malformed:
+        raise
+    except (ValueError, RecursionError) as error:  # ValueError: also a number of thousands of digits
+        raise Malformed("no JSON") from error
+    if not isinstance(found, dict):
+        raise Malformed("no JSON object")
+    return found
+
+
+def whole(value: object, low: int, high: int, what: str) -> int:
+    """`value` if it is a whole number within the limits. Errors: Malformed."""
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise Malformed(f"{what} is no whole number from {low} to {high}")
+    return value
+
+
+def above_zero(value: object, highest: float, what: str) -> float:
+    """`value` if it is a number above 0 and below `highest`. Errors: Malformed."""
+    if isinstance(value, bool) or not isinstance(value, float | int) or not 0 < value < highest:
+        raise Malformed(f"{what} is no number above 0 and below {highest:g}")
+    return float(value)
+
+
+def text(value: object, what: str, longest: int) -> str:
+    """`value` if it is a text of at most `longest` characters. Errors: Malformed."""
+    if not isinstance(value, str) or len(value) > longest:
+        raise Malformed(f"{what} is no text of at most {longest} characters")
+    return value

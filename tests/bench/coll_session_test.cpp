@@ -1,0 +1,254 @@
+// Whole sessions of hvd_bench coll on loopback ranks, and on planes that go wrong.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <set>
+#include <thread>
+
+#include "bench/coll/session.h"
+#include "bench/ranks.h"
+#include "engine/base/error.h"
+
+namespace hvd::bench::coll_session_test {
+namespace {
+
+using namespace coll;
+using namespace std::chrono_literals;
+
+Options world_of_threads(int ranks) {
+  Options world;
+  world.comm = CommBackend::kLoopback;
+  world.ranks = ranks;
+  world.engine.deadline = Patience(20s);
+  return world;
+}
+
+/// A few samples of each cell, whatever their spread.
+CollOptions quick() {
+  CollOptions options;
+  options.collectives = {kCollectives.begin(), kCollectives.end()};
+  options.sizes = {64, 40000};
+  options.warm = true;
+  options.warmup = 1;
+  options.max_seconds = 1e-3;
+  return options;
+}
+
+TEST(CollSession, EveryCollectiveIsMeasuredAndRight) {
+  for (const int ranks : {1, 2, 3}) {
+    const CollResult result = run_coll(world_of_threads(ranks), quick(), {});
+    EXPECT_EQ(result.world.ranks, ranks);
+    // Two sizes of all_reduce, reduce_scatter, all_gather both ways, all_to_all and broadcast one way; one barrier.
+    EXPECT_EQ(result.cells.size(), 2U * (3 * 2 + 2) + 1);
+    for (const CellResult& cell : result.cells) {
+      const Problem& problem = cell.cell.problem;
+      const std::string what = std::string(name(problem.collective)) + (problem.in_place ? ", in place, " : ", ") +
+                               std::to_string(cell.bytes) + " bytes on " + std::to_string(ranks);
+      EXPECT_GT(cell.samples, 0U) << what;
+      EXPECT_EQ(cell.wrong.has_value(), problem.collective != Collective::kBarrier) << what;
+      EXPECT_EQ(cell.wrong.value_or(0), 0U) << what;
+      EXPECT_FALSE(cell.stop_reason.empty()) << what;
+    }
+    EXPECT_EQ(result.exit_code(), 0);
+    EXPECT_TRUE(result.interrupted.empty());
+  }
+}
+
+TEST(CollSession, EveryTypeAndReductionIsRight) {
+  CollOptions options = quick();
+  options.collectives = {Collective::kAllReduce, Collective::kReduceScatter};
+  options.sizes = {4096};
+  options.bound = false;
+  options.types.clear();
+  options.ops.clear();
+  for (std::uint8_t type = 0; type < kDataTypes; ++type) options.types.push_back(static_cast<DataType>(type));
+  for (std::uint8_t op = 0; op < kReduceOps; ++op) options.ops.push_back(static_cast<ReduceOp>(op));
+  const CollResult result = run_coll(world_of_threads(3), options, {});
+  EXPECT_EQ(result.cells.size(), std::size_t{2} * 2 * kDataTypes * kReduceOps);
+  for (const CellResult& cell : result.cells) {
+    EXPECT_EQ(cell.wrong, std::optional<std::uint64_t>(0))
+        << name(cell.cell.problem.type) << " " << name(cell.cell.problem.op);
+  }
+}
+
+TEST(CollSession, SeveralPacesAndPlainMemory) {
+  for (const Pace pace : {Pace::kWaitEach, Pace::kBarrierInside, Pace::kBarrierOutside}) {
+    CollOptions options = quick();
+    options.pace = pace;
+    options.variants[0].registered = false;
+    const CollResult result = run_coll(world_of_threads(2), options, {});
+    EXPECT_EQ(result.exit_code(), 0);
+    for (const CellResult& cell : result.cells) {
+      if (pace == Pace::kBarrierOutside) {
+        EXPECT_EQ(cell.batch, 1U);
+      }
+    }
+  }
+}
+
+TEST(CollSession, VariantsAreComparedRoundByRound) {
+  CollOptions options = quick();
+  options.collectives = {Collective::kAllReduce};
+  options.variants.clear();
+  for (const comm::Algorithm algorithm : {comm::Algorithm::kRing, comm::Algorithm::kSharedMemory}) {
+    Variant variant;
+    variant.name = std::string(comm::name(algorithm));
+    variant.comm.algorithm = algorithm;
+    options.variants.push_back(variant);
+  }
+  const CollResult result = run_coll(world_of_threads(2), options, {});
+  ASSERT_EQ(result.variants, (std::vector<std::string>{"ring", "shm"}));
+  std::set<std::string> planes;
+  for (const CellResult& cell : result.cells) {
+    EXPECT_EQ(cell.ratio.has_value(), cell.cell.variant == 1);
+    planes.insert(cell.plane);
+    EXPECT_EQ(cell.wrong, std::optional<std::uint64_t>(0));
+  }
+  EXPECT_EQ(planes.size(), 2U) << "each variant has a plane of its own";
+}
+
+TEST(CollSession, ASignalKeepsWhatWasMeasured) {
+  CollOptions options = quick();
+  options.max_seconds = 1000;
+  options.target_interval = 1e-9;
+  std::atomic<int> looks = 0;
+  bool handed_over = false;
+  CollObserver observer;
+  observer.stop_requested = [&] { return ++looks > 200 ? std::string("SIGTERM") : std::string(); };
+  observer.finished = [&](const CollResult& result) { handed_over = result.interrupted == "SIGTERM"; };
+  const CollResult result = run_coll(world_of_threads(2), options, observer);
+  EXPECT_EQ(result.interrupted, "SIGTERM");
+  EXPECT_EQ(result.exit_code(), 7);
+  EXPECT_TRUE(handed_over);
+  std::size_t samples = 0;
+  for (const CellResult& cell : result.cells) samples += cell.samples;
+  EXPECT_GT(samples, 0U);
+}
+
+TEST(CollSession, AFileThatCannotBeWrittenIsToldWhenTheRanksHaveParted) {
+  CollOptions options = quick();
+  options.collectives = {Collective::kBarrier};
+  CollObserver observer;
+  observer.finished = [](const CollResult&) { throw Error(Errc::kIo, "the disk is full"); };
+  try {
+    run_coll(world_of_threads(2), options, observer);
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), Errc::kIo) << error.what();
+  }
+}
+
+TEST(CollSession, MemoryThatIsNotThereIsRefusedBeforeItIsTaken) {
+  CollOptions options = quick();
+  options.collectives = {Collective::kAllReduce};
+  options.sizes = {std::size_t{1} << 46};
+  try {
+    run_coll(world_of_threads(2), options, {});
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), Errc::kInvalidArgument);
+    EXPECT_NE(std::string(error.what()).find("would fit"), std::string::npos) << error.what();
+  }
+}
+
+/// A plane that passes everything on and spoils one element of every result on its rank.
+class SpoiledPlane final : public comm::DataPlane {
+ public:
+  SpoiledPlane(comm::DataPlane& real, const comm::Topology& topology) : real_(real), topology_(topology) {}
+  std::unique_ptr<comm::RegisteredMemory> allocate(std::size_t bytes, Deadline deadline) override {
+    return real_.allocate(bytes, deadline);
+  }
+  void all_reduce(void* data, std::size_t count, DataType type, ReduceOp op, Deadline deadline) override {
+    real_.all_reduce(data, count, type, op, deadline);
+    spoil(data, (count - 1) * size_of(type));
+  }
+  void reduce_scatter(void* out, const void* in, comm::Counts counts, DataType type, ReduceOp op,
+                      Deadline deadline) override {
+    real_.reduce_scatter(out, in, counts, type, op, deadline);
+    spoil(out, 0);
+  }
+  void all_gather(void* out, const void* in, comm::Counts counts, DataType type, Deadline deadline) override {
+    real_.all_gather(out, in, counts, type, deadline);
+    spoil(out, counts[0] * size_of(type));
+  }
+  void all_to_all(void* out, comm::Counts receive, const void* in, comm::Counts send, DataType type,
+                  Deadline deadline) override {
+    real_.all_to_all(out, receive, in, send, type, deadline);
+    spoil(out, 0);
+  }
+  void broadcast(void* data, std::size_t bytes, int root, Deadline deadline) override {
+    real_.broadcast(data, bytes, root, deadline);
+    spoil(data, bytes / 2 / sizeof(float) * sizeof(float));
+  }
+  [[nodiscard]] std::string description() const override { return "spoiled"; }
+
+ private:
+  void spoil(void* data, std::size_t at) const {
+    if (topology_.rank == topology_.size - 1) *(static_cast<unsigned char*>(data) + at + 3) ^= 0x40;
+  }
+  comm::DataPlane& real_;
+  const comm::Topology& topology_;
+};
+
+class SpoiledCommunicator final : public comm::Communicator {
+ public:
+  explicit SpoiledCommunicator(std::unique_ptr<comm::Communicator> real)
+      : real_(std::move(real)), plane_(real_->data(), real_->topology()) {}
+  [[nodiscard]] const comm::Topology& topology() const override { return real_->topology(); }
+  [[nodiscard]] comm::ControlPlane& control() override { return real_->control(); }
+  [[nodiscard]] comm::DataPlane& data() override { return plane_; }
+  [[nodiscard]] std::string_view backend() const override { return real_->backend(); }
+  [[nodiscard]] std::string library() const override { return real_->library(); }
+
+ private:
+  std::unique_ptr<comm::Communicator> real_;
+  SpoiledPlane plane_;
+};
+
+TEST(CollSession, AWrongElementOnOneRankIsFoundInEveryCollective) {
+  CollOptions options = quick();
+  options.collectives.pop_back();  // the barrier has no result
+  constexpr int kRanks = 3;
+  auto real = comm::make_loopback(kRanks);
+  CollResult result;
+  run_rank_threads(
+      kRanks,
+      [&](int rank) {
+        std::vector<std::unique_ptr<comm::Communicator>> own;
+        own.push_back(std::make_unique<SpoiledCommunicator>(std::move(real[static_cast<std::size_t>(rank)])));
+        CollResult found = run_coll_rank(options, own, {}, 20s);
+        if (rank == 0) result = std::move(found);
+      },
+      [](const std::string&) {});
+  EXPECT_EQ(result.exit_code(), 1);
+  for (const CellResult& cell : result.cells) {
+    EXPECT_EQ(cell.wrong, std::optional<std::uint64_t>(1))
+        << name(cell.cell.problem.collective) << (cell.cell.problem.in_place ? ", in place" : "") << ", " << cell.bytes;
+  }
+}
+
+TEST(CollSession, RanksThatWantDifferentThingsAllGetTheSameError) {
+  constexpr int kRanks = 2;
+  auto ranks = comm::make_loopback(kRanks);
+  std::vector<std::string> told(kRanks);
+  run_rank_threads(
+      kRanks,
+      [&](int rank) {
+        CollOptions options = quick();
+        if (rank == 1) options.types = {DataType::kF64};
+        std::vector<std::unique_ptr<comm::Communicator>> own;
+        own.push_back(std::move(ranks[static_cast<std::size_t>(rank)]));
+        try {
+          run_coll_rank(options, own, {}, 20s);
+        } catch (const Error& error) {
+          EXPECT_EQ(error.code(), Errc::kMismatch);
+          told[static_cast<std::size_t>(rank)] = error.what();
+        }
+      },
+      [](const std::string&) {});
+  EXPECT_EQ(told[0], told[1]);
+  EXPECT_NE(told[0].find("-d is float on rank 0"), std::string::npos) << told[0];
+}
+
+}  // namespace
+}  // namespace hvd::bench::coll_session_test

@@ -1,0 +1,201 @@
+"""hvd_bench coll from outside: the collective operations timed and checked, on threads and processes."""
+
+import csv
+import json
+import pathlib
+import signal
+import tempfile
+import unittest
+
+from program import MPIRUN, PROGRAM, ProgramTest, Result, Running, execute, mpirun_is_hasty, needs_mpi, per_rank
+
+QUICK = ["-b", "1K", "-e", "64K", "-f", "64", "--max-time", "0.02", "-w", "1", "--warm"]
+
+
+def coll(*arguments: str, ranks: int = 2) -> Result:
+    return execute([PROGRAM, "coll", "--ranks", str(ranks), *arguments])
+
+
+def rows(text: str) -> list[list[str]]:
+    """The lines of the table, as scripts for nccl-tests read them."""
+    return [line.split() for line in text.splitlines() if line and not line.startswith("#")]
+
+
+class Coll(ProgramTest):
+    def setUp(self) -> None:
+        super().setUp()
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def test_rows_are_those_of_nccl_tests(self) -> None:
+        result = coll(*QUICK)
+        self.assertEqual(result.code, 0, result)
+        table = rows(result.out)
+        self.assertEqual(
+            [row[:5] for row in table],
+            [["1024", "256", "float", "sum", "-1"], ["65536", "16384", "float", "sum", "-1"]],
+        )
+        for row in table:
+            size, microseconds, algbw, busbw = (float(row[i]) for i in (0, 5, 6, 7))
+            self.assertGreater(microseconds, 0)
+            self.assertAlmostEqual(algbw, size / microseconds / 1e3, delta=0.01 + 0.01 * algbw)
+            self.assertEqual(algbw, busbw)  # 2 (n - 1) / n of two ranks
+            self.assertEqual((row[8], row[12]), ("0", "0"))
+        self.assertIn("# Out of bounds values : 0 OK", result.out)
+
+    def test_every_collective_and_the_files(self) -> None:
+        json_file, csv_file = self.folder / "coll.json", self.folder / "coll.csv"
+        secret = {"MY_TOKEN": "hush", "OMP_NUM_THREADS": "1"}
+        command = [
+            PROGRAM,
+            "coll",
+            "--ranks",
+            "3",
+            *QUICK,
+            "--collective",
+            "all",
+            "-J",
+            str(json_file),
+            "--csv",
+            str(csv_file),
+        ]
+        result = execute(command, env=secret)
+        self.assertEqual(result.code, 0, result)
+        found = json.loads(json_file.read_text())
+        self.assertEqual(
+            (found["version"], found["status"], found["out_of_bounds"]), (2, "complete", {"count": 0, "okay": True})
+        )
+        self.assertEqual(len(found["config"]["devices"]), 3)
+        self.assertNotIn("hush", json_file.read_text())
+        self.assertIn("env.OMP_NUM_THREADS=1", found["env"])
+        names = [row["experiment_name"] for row in found["results"]]
+        self.assertEqual(
+            names,
+            [n for n in ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast") for _ in range(2)]
+            + ["barrier"],
+        )
+        for row in found["results"]:
+            form = row["in_place"] or row["out_of_place"]
+            self.assertEqual(form["nwrong"], None if row["experiment_name"] == "barrier" else 0)
+            self.assertGreaterEqual(form["time_high"], form["time_low"])
+            self.assertGreaterEqual(form["skew"], 0)
+            self.assertIn(form["last_rank"], (0, 1, 2))
+        with csv_file.open() as lines:
+            table = list(csv.DictReader(lines))
+        forms = [row[place] for row in found["results"] for place in ("out_of_place", "in_place")]
+        self.assertEqual(len(table), sum(form is not None for form in forms))
+        self.assertEqual({row["wrong"] for row in table if row["collective"] != "barrier"}, {"0"})
+
+    def test_comparison(self) -> None:
+        result = coll(*QUICK, "--compare", "algorithm=ring,shm", "--place", "out")
+        self.assertEqual(result.code, 0, result)
+        self.assertIn("all_reduce, algorithm=ring, over ring", result.out)
+        self.assertIn("all_reduce, algorithm=shm, over shm", result.out)
+        self.assertEqual(result.out.count("["), 2, result)  # ratio of each size of the second side
+
+    def test_a_models_buckets(self) -> None:
+        result = coll("--from-model", "resnet50", "--max-time", "0.02", "--warm", "--place", "in", "--no-bound")
+        self.assertEqual(result.code, 0, result)
+        sizes = [int(row[0]) for row in rows(result.out)]
+        self.assertEqual(sizes, sorted(sizes))
+        self.assertGreater(sum(size >= 25 << 20 for size in sizes), 0, sizes)
+
+    def test_solo(self) -> None:
+        result = execute([PROGRAM, "coll", *QUICK])
+        self.assertEqual(result.code, 0, result)
+        self.assertIn("# 1 ranks on 1 node(s), solo", result.out)
+
+    @needs_mpi
+    def test_processes(self) -> None:
+        result = execute([str(MPIRUN), "-n", "2", PROGRAM, "coll", *QUICK, "--collective", "all_reduce,all_to_all"])
+        self.assertEqual(result.code, 0, result)
+        self.assertEqual(len(rows(result.out)), 4)
+        self.assertIn("2 ranks on 1 node(s), mpi", result.out)
+
+    @needs_mpi
+    def test_ranks_that_want_different_sizes(self) -> None:
+        command = [PROGRAM, "coll", "--warm", "-b", "1K", "-f", "2", "-e"]
+        result = execute(per_rank([*command, "2K"], [*command, "4K"]))
+        self.refused(result, 6, "the sizes (bytes) is 1024,2048 on rank 0", "1024,2048,4096 on rank 1")
+
+    def test_a_signal_keeps_what_was_measured(self) -> None:
+        file = self.folder / "coll.json"
+        running = Running(
+            [
+                PROGRAM,
+                "coll",
+                "--ranks",
+                "2",
+                "--warm",
+                "-b",
+                "1K",
+                "-e",
+                "4K",
+                "--max-time",
+                "600",
+                "--target-interval",
+                "1e-4",
+                "-J",
+                str(file),
+            ]
+        )
+        running.wait_for("coll: measuring")
+        running.send(signal.SIGTERM)
+        result = running.finish(timeout=15)
+        self.assertEqual(result.code, 7, result)
+        self.assertIn("# INCOMPLETE           : stopped by SIGTERM", result.out)
+        found = json.loads(file.read_text())
+        self.assertEqual((found["status"], found["status_reason"]), ("incomplete", "SIGTERM"))
+
+    @needs_mpi
+    @unittest.skipIf(mpirun_is_hasty(), "mpirun of Open MPI 5 forwards nothing after a signal")
+    def test_a_signal_to_mpirun(self) -> None:
+        file = self.folder / "coll.json"
+        running = Running(
+            [
+                str(MPIRUN),
+                "-n",
+                "2",
+                PROGRAM,
+                "coll",
+                "--warm",
+                "-b",
+                "1K",
+                "-e",
+                "4K",
+                "--max-time",
+                "600",
+                "--target-interval",
+                "1e-4",
+                "-J",
+                str(file),
+            ]
+        )
+        running.wait_for("coll: measuring")
+        running.send(signal.SIGTERM)
+        running.finish(timeout=30)
+        self.assertEqual(json.loads(file.read_text())["status"], "incomplete")
+
+    def test_memory_that_is_not_there(self) -> None:
+        self.refused(coll("-e", "500T", "-b", "1K"), 2, "would fit")
+
+    def test_bad_input(self) -> None:
+        self.refused(coll("-b", "2M", "-e", "1M"), 2, "-b 2097152 is above -e 1048576")
+        self.refused(coll("-f", "1"), 2, "-f: '1'")
+        self.refused(coll("-d", "flaot"), 2, "did you mean float?")
+        self.refused(coll("--collective", "allreduce"), 2, "did you mean all_reduce?")
+        self.refused(coll("-J", "/no/such/folder/x"), 2, "/no/such/folder")
+        self.refused(coll("--model", "vgg16"), 2, "--model", "coll --help")
+        self.refused(execute([PROGRAM, "--ranks", "2", "coll"]), 2, "comes first")
+
+    def test_help(self) -> None:
+        result = execute([PROGRAM, "coll", "--help"])
+        self.assertEqual(result.code, 0, result)
+        for text in ("-b,--minbytes", "--compare", "Exit codes"):
+            self.assertIn(text, result.out)
+        self.assertIn("coll", execute([PROGRAM, "--help"]).out)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,270 @@
+"""Figures of collective operations: what is read of the files, what is refused, and what is drawn."""
+
+from __future__ import annotations
+
+import copy
+import io
+import json
+import os
+import subprocess
+import tempfile
+import unittest
+from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import Any, ClassVar
+from unittest import mock
+
+from synthetic_store import REPOSITORY
+
+from collpeers import libraries, page, samples
+from collpeers.record import Launch, Plan
+from hvdb import coll_results, figure, plot_coll
+from hvdb.cli import main
+from hvdb.coll_results import Panel
+from hvdb.commands import collectives
+from hvdb.errors import HvdbError
+
+PROGRAM = Path(os.environ.get("HVD_BENCH", "hvd_bench"))
+FORM = {
+    "time": 20.0,
+    "time_low": 19.0,
+    "time_high": 21.0,
+    "bound": 0.5,
+    "nwrong": 0,
+    "stop_reason": "interval narrow enough",
+}
+ROW = {
+    "size": 4096,
+    "type": "float",
+    "redop": "sum",
+    "experiment_name": "all_reduce",
+    "variant": "",
+    "data_plane": "shm",
+    "out_of_place": None,
+    "in_place": FORM,
+}
+DOCUMENT = {"config": {"ranks": 4}, "results": [ROW]}
+PANEL = Panel("all_reduce", "float", "sum", "in place", 4)
+
+
+def peers(*cells: str) -> dict[str, Any]:
+    """What `coll_peers report --json` writes: ours takes 1 s a sample, the peer 2 s."""
+    ours = libraries.OURS[0]
+    plan = Plan("a machine", {"cores": 2}, {ours: "1", "mpich": "5"}, list(cells), 24, 3, 1, 0, 7)
+    launches = [
+        Launch(number, "cores", library, None, {cell: samples.Result((seconds,), 0) for cell in cells})
+        for number in range(plan.rounds)
+        for library, seconds in ((ours, 1.0), ("mpich", 2.0))
+    ]
+    return page.document(plan, launches)
+
+
+class FolderTest(unittest.TestCase):
+    def setUp(self) -> None:
+        scratch = tempfile.TemporaryDirectory()
+        self.addCleanup(scratch.cleanup)
+        self.folder = Path(scratch.name)
+
+    def file(self, content: object, name: str = "a.json") -> Path:
+        path = self.folder / name
+        path.write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")
+        return path
+
+    def read(self, content: object) -> coll_results.Read:
+        return coll_results.read([self.file(content)])
+
+
+class ReadTest(FolderTest):
+    def test_a_cell(self) -> None:
+        (series,) = self.read(DOCUMENT).series
+        self.assertEqual((series.panel, series.name, series.source), (PANEL, "shm", 0))
+        (point,) = series.points
+        self.assertEqual((point.size, point.time, point.low, point.high), (4096, 20.0, 19.0, 21.0))
+        self.assertEqual(point.bound, 10.0)
+        self.assertTrue(point.settled)
+
+    def test_rates(self) -> None:
+        for operation, ranks, expected in (
+            ("all_reduce", 4, 1.5),
+            ("reduce_scatter", 4, 0.75),
+            ("all_gather", 4, 0.75),
+            ("all_to_all", 4, 0.75),
+            ("broadcast", 4, 1.0),
+            ("all_reduce", 1, 0.0),
+        ):
+            panel = PANEL._replace(operation=operation, ranks=ranks)
+            self.assertAlmostEqual(coll_results.bus_rate(panel, 1_000_000, 1000.0), expected)
+
+    def test_cells_without_an_interval_or_a_bound(self) -> None:
+        for ends in ({"time_low": None, "time_high": None}, {"time_low": 0}):
+            form = {**FORM, **ends, "bound": None, "stop_reason": "time cap"}
+            (series,) = self.read({**DOCUMENT, "results": [{**ROW, "in_place": form}]}).series
+            self.assertEqual(series.points, [coll_results.Point(4096, 20.0, settled=False)])
+
+    def test_a_wrong_result_and_a_barrier_are_left_out(self) -> None:
+        wrong = {**ROW, "in_place": {**FORM, "nwrong": 3}}
+        barrier = {
+            **ROW,
+            "size": 0,
+            "experiment_name": "barrier",
+            "redop": "none",
+            "in_place": None,
+            "out_of_place": FORM,
+        }
+        found = self.read({**DOCUMENT, "results": [wrong, barrier]})
+        self.assertEqual(found.series, [])
+        self.assertIn("4096 bytes: 3 wrong elements", found.left_out[0])
+        self.assertIn("has no size", found.left_out[1])
+
+    def test_peers(self) -> None:
+        found = self.read(peers("all_reduce/fp32/1024/in/100", "broadcast/fp64/8/in/10", "barrier/fp32/0/in/1"))
+        drawn = {(s.panel.operation, s.panel.type, s.name): s.points[0].time for s in found.series}
+        ours = libraries.OURS[0]
+        self.assertAlmostEqual(drawn["all_reduce", "float", f"{ours}, cores"], 1e4)
+        self.assertAlmostEqual(drawn["all_reduce", "float", f"mpich, beside {ours}, cores"], 2e4)
+        self.assertAlmostEqual(drawn["broadcast", "double", f"{ours}, cores"], 1e5)
+        self.assertEqual(len(drawn), 4)
+        self.assertEqual(len(found.left_out), 1)
+
+    def test_one_size_with_two_numbers_of_calls_is_drawn_once(self) -> None:
+        found = self.read(peers("all_reduce/fp32/1024/in/100", "all_reduce/fp32/1024/in/1000"))
+        self.assertEqual([len(series.points) for series in found.series], [1, 1])
+        self.assertIn("calls a sample; drawn with", found.left_out[0])
+
+    HOSTILE: ClassVar[list[Callable[[dict[str, Any]], object]]] = [
+        lambda d: d.pop("results"),
+        lambda d: d.update(results={}),
+        lambda d: d.update(results=[1]),
+        lambda d: d.update(results=d["results"] * 2),
+        lambda d: d.update(config=[]),
+        lambda d: d["config"].update(ranks=0),
+        lambda d: d["config"].update(ranks=1 << 40),
+        lambda d: d["results"][0].update(size=0),
+        lambda d: d["results"][0].update(size=-4),
+        lambda d: d["results"][0].update(size=True),
+        lambda d: d["results"][0].update(type="\x1b[2J"),
+        lambda d: d["results"][0].update(redop=["sum"]),
+        lambda d: d["results"][0].update(experiment_name="../../x"),
+        lambda d: d["results"][0].update(variant="v" * 301),
+        lambda d: d["results"][0].update(data_plane=None),
+        lambda d: d["results"][0].update(in_place=[]),
+        lambda d: d["results"][0]["in_place"].update(time=0),
+        lambda d: d["results"][0]["in_place"].update(time="20"),
+        lambda d: d["results"][0]["in_place"].update(time=1e300),
+        lambda d: d["results"][0]["in_place"].update(time=float("nan")),
+        lambda d: d["results"][0]["in_place"].update(time_low=None),
+        lambda d: d["results"][0]["in_place"].update(time_low=30.0),
+        lambda d: d["results"][0]["in_place"].update(time_low=-1.0),
+        lambda d: d["results"][0]["in_place"].update(time_low=False, time_high=None),
+        lambda d: d["results"][0]["in_place"].update(bound=-1),
+        lambda d: d["results"][0]["in_place"].update(nwrong="no"),
+        lambda d: d["results"][0]["in_place"].pop("stop_reason"),
+    ]
+    HOSTILE_PEERS: ClassVar[list[Callable[[dict[str, Any]], object]]] = [
+        lambda d: d.pop("cells"),
+        lambda d: d["plan"].update(classes=3),
+        lambda d: d["cells"][0].update(cell="all_reduce/fp32/1024/in"),
+        lambda d: d["cells"][0].update(cell="all_reduce/fp8/1024/in/1"),
+        lambda d: d["cells"][0].update(cell="all_reduce/fp32/0/in/1"),
+        lambda d: d["cells"][0].update(cell="all_reduce/fp32/\u0661/in/1"),
+        lambda d: d["cells"][0].update(cell="all_reduce/fp32/1024/in/" + "9" * 200),
+        lambda d: d["cells"][0].update({"class": "unplanned"}),
+        lambda d: d["cells"][0].update(ours_seconds=None),
+        lambda d: d["cells"][0].update(peer=7),
+    ]
+
+    def test_hostile_files(self) -> None:
+        made = [(DOCUMENT, spoil) for spoil in self.HOSTILE]
+        made += [(peers("all_reduce/fp32/1024/in/1"), spoil) for spoil in self.HOSTILE_PEERS]
+        for number, (good, spoil) in enumerate(made):
+            bad = copy.deepcopy(good)
+            spoil(bad)
+            with (
+                self.subTest(number),
+                self.assertRaisesRegex(HvdbError, "a.json: is no JSON of 'hvd_bench coll") as seen,
+            ):
+                self.read(bad)
+            self.assertNotIn("\x1b", str(seen.exception))
+
+    def test_no_json(self) -> None:
+        for text in ("", "[]", "{", "[" * 100_000, '{"results": 1, "results": 2}'):
+            with self.subTest(text[:20]), self.assertRaises(HvdbError):
+                self.read(text)
+
+
+class DrawTest(FolderTest):
+    def call(self, *words: str) -> tuple[int, str]:
+        """Exit code and standard error of hvdb collectives."""
+        with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()) as said:
+            return main(["collectives", *words, "--out", str(self.folder)]), said.getvalue()
+
+    def test_intervals_bound_and_sides(self) -> None:
+        sides = [{**ROW, "variant": name, "size": size} for name in ("ring", "shm") for size in (1024, 4096)]
+        found = self.read({**DOCUMENT, "results": sides})
+        ((operation, panels),) = coll_results.by_operation(found.series)
+        self.assertEqual(operation, "all_reduce")
+        with mock.patch.object(figure, "write") as write:
+            plot_coll.draw(panels, {0: "a"}, Path("none.png"))
+        fig = write.call_args[0][0]
+        self.addCleanup(figure.plt.close, fig)
+        times, rates = fig.axes
+        self.assertEqual([text.get_text() for text in rates.get_legend().get_texts()], ["ring", "bound", "shm"])
+        (dashed,) = (line for line in times.lines if line.get_linestyle() == "--")
+        self.assertEqual(list(dashed.get_ydata()), [10.0, 10.0])
+        bars = [segment.tolist() for lines in times.collections for segment in lines.get_segments()]
+        self.assertEqual(bars, [[[1024, 19], [1024, 21]], [[4096, 19], [4096, 21]]] * 2)
+        self.assertAlmostEqual(rates.lines[0].get_ydata()[1], 1.5 * 4096 / 20 / 1e3)
+
+    def test_text_of_a_stranger_is_no_formula(self) -> None:
+        file = self.file({**DOCUMENT, "results": [{**ROW, "variant": "$\\frac{$ \x1b[2J"}]}, "$\\sum$.json")
+        self.assertEqual(self.call(str(file), str(self.file(DOCUMENT)))[0], 0)
+        self.assertIn("from $\\sum$, a", figure.png_text(self.folder / "all_reduce.png")["Description"])
+
+    def test_files_of_one_name_are_told_apart(self) -> None:
+        files = [Path("x/a.json"), Path("y/a.json"), Path("b.json")]
+        self.assertEqual(collectives.names_of(files), {0: "x/a.json", 1: "y/a.json", 2: "b"})
+
+    def test_nothing_to_draw_and_too_much(self) -> None:
+        code, said = self.call(str(self.file(DOCUMENT)), "--type", "half")
+        self.assertEqual(code, 2)
+        self.assertIn("nothing to draw", said)
+        many = [{**ROW, "type": t, "redop": op} for t in coll_results.TYPES for op in ("sum", "max", "min")]
+        every = str(self.file({**DOCUMENT, "results": many}, "many.json"))
+        code, said = self.call(every)
+        self.assertEqual(code, 2)
+        self.assertIn("all_reduce has 27 diagrams", said)
+        self.assertEqual(self.call(every, "--redop", "max", "--type", "float")[0], 0)
+
+
+class ContractTest(FolderTest):
+    def test_what_the_program_writes_is_read_with_its_rates(self) -> None:
+        file = self.folder / "own.json"
+        words = "coll --ranks 2 --collective all -b 4K -e 16K --warm --max-time 0.02 --compare memory=registered,plain"
+        done = subprocess.run([PROGRAM, *words.split(), "-J", file], capture_output=True, timeout=120, check=False)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        found = coll_results.read([file])
+        rates = {
+            (row["experiment_name"], place, row["variant"], row["size"]): row[key]["bus_bw"]
+            for row in json.loads(file.read_text())["results"]
+            for key, place in coll_results.PLACES.items()
+            if row[key] and row["experiment_name"] != "barrier"
+        }
+        read = {
+            (each.panel.operation, each.panel.place, each.name, point.size): coll_results.bus_rate(
+                each.panel, point.size, point.time
+            )
+            for each in found.series
+            for point in each.points
+        }
+        self.assertEqual(set(read), set(rates))
+        for cell, rate in rates.items():
+            self.assertAlmostEqual(read[cell] / rate, 1, delta=1e-6, msg=str(cell))
+        script = [REPOSITORY / "scripts" / "collectives", file, "--out", self.folder, "--format", "svg"]
+        said = subprocess.run(script, capture_output=True, text=True, timeout=120, check=True)
+        drawn = {Path(line).stem for line in said.stdout.splitlines()}
+        self.assertEqual(drawn, set(coll_results.OPERATIONS) - {"barrier"})
+
+
+if __name__ == "__main__":
+    unittest.main()
