@@ -23,14 +23,15 @@ using hvd::DataType;
 using hvd::ReduceOp;
 
 constexpr std::size_t kTensors = 1000;
+constexpr std::size_t kResNet101 = 314;  // its parameters
 
 std::string name_of(std::size_t i) {  // as long as real ones: no small-string luck
   return "model/stage3/block" + std::to_string(i / 6) + "/conv" + std::to_string(i % 6) + "/weight/gradient";
 }
 
-std::vector<Request> thousand_requests() {
+std::vector<Request> requests_of(std::size_t tensors) {
   std::vector<Request> requests;
-  for (std::size_t i = 0; i < kTensors; ++i) {
+  for (std::size_t i = 0; i < tensors; ++i) {
     requests.push_back({name_of(i), DataType::kF32, ReduceOp::kAverage, {16, 16}});
   }
   return requests;
@@ -55,13 +56,13 @@ class World {
   }
 
   /// All ranks execute the same batches, which hold every tensor once.
-  [[nodiscard]] bool right() const {
+  [[nodiscard]] bool right(std::size_t tensors) const {
     std::size_t names = 0;
     for (const Batch& batch : done_.front().batches) names += batch.error.empty() ? batch.names.size() : 0;
     for (const CycleDone& rank : done_) {
       if (rank.batches != done_.front().batches) return false;
     }
-    return names == kTensors;
+    return names == tensors;
   }
   [[nodiscard]] const CycleStats& stats() const { return ranks_.front().stats(); }
   /// Rank 0 in on_gathered(), last time.
@@ -100,36 +101,41 @@ class World {
   std::chrono::nanoseconds coordinator_{0};
 };
 
-/// One rank's processor time for 1,000 cached tensors: submit, cycle, batches. range(0): ranks.
+/// One rank's processor time for a cycle of cached tensors: submit, cycle, batches. range(0): ranks, range(1): tensors.
 void negotiate_cached(benchmark::State& state) {
   const auto ranks = static_cast<std::size_t>(state.range(0));
-  const std::vector<std::vector<Request>> requests(ranks, thousand_requests());
+  const auto tensors = static_cast<std::size_t>(state.range(1));
+  const std::vector<std::vector<Request>> requests(ranks, requests_of(tensors));
   World world(static_cast<int>(ranks), {});
   world.step(requests);  // fills the caches
   for (auto _ : state) {
-    // Copying the caller's requests (two allocations each) is in here.
     const auto started = std::chrono::steady_clock::now();
     world.step(requests);
     const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - started;
     state.SetIterationTime(elapsed.count() / static_cast<double>(ranks));
-    if (!world.right()) state.SkipWithError("ranks disagree");
+    if (!world.right(tensors)) state.SkipWithError("ranks disagree");
   }
   if (world.stats().coordinated != 1) state.SkipWithError("a cached cycle went through the coordinator");
-  state.SetItemsProcessed(state.iterations() * static_cast<std::int64_t>(kTensors));
+  state.SetItemsProcessed(state.iterations() * static_cast<std::int64_t>(tensors));
 }
-BENCHMARK(negotiate_cached)->Arg(2)->UseManualTime()->Unit(benchmark::kMicrosecond);
+BENCHMARK(negotiate_cached)->Args({2, kResNet101})->Args({2, kTensors})->UseManualTime()->Unit(benchmark::kMicrosecond);
 // A fixed count: an iteration of 512 ranks lasts 512 times what is reported.
-BENCHMARK(negotiate_cached)->Arg(512)->Iterations(8)->UseManualTime()->Unit(benchmark::kMicrosecond);
+BENCHMARK(negotiate_cached)
+    ->Args({512, kResNet101})
+    ->Args({512, kTensors})
+    ->Iterations(8)
+    ->UseManualTime()
+    ->Unit(benchmark::kMicrosecond);
 
 /// Rank 0's part of the first cycle, which nobody has cached: all requests of all ranks.
 void coordinate_first_cycle(benchmark::State& state) {
   const auto ranks = static_cast<std::size_t>(state.range(0));
-  const std::vector<std::vector<Request>> requests(ranks, thousand_requests());
+  const std::vector<std::vector<Request>> requests(ranks, requests_of(kTensors));
   for (auto _ : state) {
     World world(static_cast<int>(ranks), {});
     world.step(requests);
     state.SetIterationTime(std::chrono::duration<double>(world.coordinator()).count());
-    if (!world.right()) state.SkipWithError("ranks disagree");
+    if (!world.right(kTensors)) state.SkipWithError("ranks disagree");
   }
   state.SetItemsProcessed(state.iterations() * static_cast<std::int64_t>(kTensors * ranks));
 }
@@ -138,7 +144,7 @@ BENCHMARK(coordinate_first_cycle)->Arg(512)->Iterations(4)->UseManualTime()->Uni
 
 /// range(0): 0 one type, 1 two types interleaved (look-ahead), 2 a threshold that makes many batches.
 void fuse_thousand(benchmark::State& state) {
-  auto requests = thousand_requests();
+  auto requests = requests_of(kTensors);
   FusionOptions options;
   std::size_t expected = 1;
   if (state.range(0) == 1) {

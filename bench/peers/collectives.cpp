@@ -1,0 +1,221 @@
+#include "bench/peers/collectives.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <memory>
+#include <numeric>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "bench/peers/cell.h"
+#include "bench/peers/exact.h"
+#include "bench/peers/meeting.h"
+
+namespace hvd::peers {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::size_t kAlign = 64;  // a cache line: two buffers never share one
+
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+/// Bytes from one buffer of the cell to the next. An all_to_all of uneven counts receives up to one element per rank
+/// more than it sends.
+std::size_t stride_of(const Cell& cell, int size) {
+  const std::size_t bytes = cell.bytes + static_cast<std::size_t>(size) * size_of(cell.type);
+  return (bytes + kAlign - 1) / kAlign * kAlign;
+}
+
+/// Memory for the buffers of all cells: the library's own, or zeroed pages.
+class Pool {
+ public:
+  Pool(const Library& library, std::size_t bytes) : bytes_(bytes) {
+    if (library.allocate != nullptr) {
+      data_ = static_cast<std::byte*>(library.allocate(library.self, bytes));
+      if (data_ == nullptr)
+        throw std::runtime_error("the library has no memory of " + std::to_string(bytes) + " bytes");
+      return;
+    }
+    void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) throw std::runtime_error("no memory of " + std::to_string(bytes) + " bytes");
+    data_ = static_cast<std::byte*>(memory);
+    owned_ = true;
+  }
+  ~Pool() {
+    if (owned_) munmap(data_, bytes_);
+  }
+  Pool(const Pool&) = delete;
+  Pool& operator=(const Pool&) = delete;
+
+  [[nodiscard]] std::byte* data() const { return data_; }
+  [[nodiscard]] std::size_t bytes() const { return bytes_; }
+
+ private:
+  std::byte* data_ = nullptr;
+  std::size_t bytes_;
+  bool owned_ = false;
+};
+
+/// Buffers of one cell, which rotate through the pools. They are filled once per lap, before the lap: by the time a
+/// buffer is used, the rest of the pool has passed through the caches.
+class Buffers {
+ public:
+  Buffers(const Cell& cell, const Library& library, const Pool& in, const Pool* out)
+      : cell_(cell), library_(library), in_(in.data()), out_(out ? out->data() : nullptr) {
+    const auto size = static_cast<std::size_t>(library.size);
+    const std::size_t count = cell.bytes / size_of(cell.type);
+    for (std::size_t r = 0; r < size; ++r) counts_.push_back(count / size + (r < count % size ? 1 : 0));
+    starts_.resize(size);
+    std::exclusive_scan(counts_.begin(), counts_.end(), starts_.begin(), std::size_t{0});
+    stride_ = stride_of(cell, library.size);
+    slots_ = in.bytes() / stride_;
+    next_ = slots_;
+  }
+
+  /// The calls of the next sample, with their inputs in place.
+  std::vector<Call> next_sample() {
+    if (next_ + cell_.calls > slots_) {
+      ++lap_;
+      for (std::size_t slot = 0; slot < slots_; ++slot) fill(call(slot), place());
+      next_ = 0;
+    }
+    std::vector<Call> calls;
+    for (std::size_t i = 0; i < cell_.calls; ++i) calls.push_back(call(next_++));
+    return calls;
+  }
+
+  [[nodiscard]] Place place() const { return {library_.rank, library_.size, lap_}; }
+
+ private:
+  [[nodiscard]] Call call(std::size_t slot) const {
+    std::byte* in = in_ + slot * stride_;
+    std::byte* out = cell_.in_place ? in : out_ + slot * stride_;
+    const std::size_t rank = static_cast<std::size_t>(library_.rank);
+    if (cell_.in_place && cell_.operation == Operation::kAllGather) in += starts_[rank] * size_of(cell_.type);
+    const std::size_t count = cell_.bytes / size_of(cell_.type);
+    return {cell_.operation, cell_.type, cell_.in_place, out, in, count, counts_.data(), starts_.data()};
+  }
+
+  const Cell& cell_;
+  const Library& library_;
+  std::byte* in_;
+  std::byte* out_;
+  std::vector<std::size_t> counts_;
+  std::vector<std::size_t> starts_;
+  std::size_t stride_ = 0;
+  std::size_t slots_ = 0;
+  std::size_t next_ = 0;
+  std::uint32_t lap_ = 0;
+};
+
+/// One sample of this rank: its seconds from the barrier to the end of its last call, and the elements that are wrong.
+Result sample(const Library& library, Meeting& meeting, Buffers& buffers, bool corrupt_first) {
+  const std::vector<Call> calls = buffers.next_sample();
+  Answer answer = Answer::kDone;
+  meeting.barrier();
+  const Clock::time_point start = Clock::now();
+  for (const Call& call : calls) {
+    answer = library.perform(library.self, &call);
+    if (answer != Answer::kDone) break;
+  }
+  Result result{seconds_since(start), 0, answer == Answer::kUnsupported ? 1 : 0};
+  if (answer == Answer::kFailed) throw std::runtime_error("the library reports an error");
+  if (answer == Answer::kUnsupported) return result;
+  if (corrupt_first && library.rank == library.size - 1) corrupt(calls.front());
+  for (const Call& call : calls) result.wrong += count_wrong(call, buffers.place());
+  return result;
+}
+
+struct Measured {
+  std::vector<double> seconds;  ///< of the slowest rank, per sample
+  std::int64_t wrong = 0;       ///< elements, over all ranks and samples
+  bool unsupported = false;
+};
+
+/// The slowest rank's time and all ranks' wrong elements. Only rank 0 calls it, between two barriers.
+void collect(const Meeting& meeting, int size, bool warm_up, Measured& measured) {
+  double slowest = 0;
+  for (int rank = 0; rank < size; ++rank) {
+    const Result result = meeting.posted(rank);
+    slowest = std::max(slowest, result.seconds);
+    measured.wrong += result.wrong;
+    measured.unsupported |= result.unsupported != 0;
+  }
+  if (!warm_up && !measured.unsupported) measured.seconds.push_back(slowest);
+}
+
+/// The first sample warms up: it is checked, not counted.
+Measured measure_cell(const Library& library, Meeting& meeting, const Request& request, Buffers& buffers) {
+  Measured measured;
+  const Clock::time_point start = Clock::now();
+  for (std::size_t i = 0; i <= request.samples; ++i) {
+    meeting.post(sample(library, meeting, buffers, request.corrupt && i == 0));
+    meeting.barrier();
+    if (library.rank == 0) {
+      collect(meeting, library.size, i == 0, measured);
+      const bool late = i > 0 && seconds_since(start) >= request.cell_seconds;
+      meeting.decide(measured.unsupported || late);
+    }
+    meeting.barrier();
+    if (meeting.stopped()) break;
+  }
+  return measured;
+}
+
+void print(const Cell& cell, int size, const Measured& measured) {
+  std::printf(R"({"cell": "%s", "ranks": %d, "wrong": %lld, "seconds": [)", cell.text.c_str(), size,
+              static_cast<long long>(measured.wrong));
+  const char* separator = "";
+  for (const double seconds : measured.seconds) {
+    std::printf("%s%.9f", separator, seconds);
+    separator = ", ";
+  }
+  std::printf("]}\n");
+  std::fflush(stdout);
+}
+
+int measure_all(const Library& library, Meeting& meeting, const Request& request) {
+  std::size_t bytes = request.pool_bytes;
+  bool out_of_place = false;
+  for (const Cell& cell : request.cells) {
+    bytes = std::max(bytes, cell.calls * stride_of(cell, library.size));
+    out_of_place |= !cell.in_place;
+  }
+  const Pool in(library, bytes);
+  const std::unique_ptr<Pool> out = out_of_place ? std::make_unique<Pool>(library, bytes) : nullptr;
+  bool wrong = false;
+  for (const Cell& cell : request.cells) {
+    Buffers buffers(cell, library, in, out.get());
+    const Measured measured = measure_cell(library, meeting, request, buffers);
+    if (library.rank == 0) print(cell, library.size, measured);
+    wrong |= measured.wrong != 0;  // known to rank 0 alone, whose exit code the launcher passes on
+  }
+  return wrong ? 1 : 0;
+}
+
+}  // namespace
+
+int measure(const Library& library, int argc, const char* const* argv) {
+  std::unique_ptr<Meeting> meeting;
+  try {
+    const Request request = parse_request(argc, argv);
+    if (library.size > kMostRanks) throw std::invalid_argument("more than " + std::to_string(kMostRanks) + " ranks");
+    meeting = std::make_unique<Meeting>(request.meeting, library.rank, library.size);
+    return measure_all(library, *meeting, request);
+  } catch (const std::exception& error) {
+    if (meeting) meeting->fail();
+    std::fprintf(stderr, "rank %d: %s\n", library.rank, error.what());
+    return 2;
+  }
+}
+
+}  // namespace hvd::peers
+
+extern "C" int hvd_measure_collectives(const hvd::peers::Library* library, int argc, const char* const* argv) {
+  return hvd::peers::measure(*library, argc, argv);
+}

@@ -1,0 +1,90 @@
+"""What is measured: cells as text, OPERATION/TYPE/BYTES/in|out/CALLS, and lists of them. Pure.
+
+BYTES are those of the larger side of one call, CALLS how many calls make a sample, each on a buffer of its own.
+bench/peers/cell.cpp reads the same text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from hvdb.errors import HvdbError
+
+OPERATIONS = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "barrier")
+TYPE_BYTES = {"fp32": 4, "fp64": 8, "int32": 4, "int64": 8}
+_EITHER_PLACE = ("all_reduce", "all_gather")
+_IN_PLACE = ("broadcast", "barrier")
+_CELL = re.compile(rf"({'|'.join(OPERATIONS)})/({'|'.join(TYPE_BYTES)})/(\d{{1,10}})/(in|out)/([1-9]\d{{0,4}})")
+LONGEST_CELL = 60
+
+# Parameters in fp32: models/zoo, torchvision's published figures.
+GRADIENTS = {"inception3": 4 * 23_834_568, "resnet101": 4 * 44_549_160, "vgg16": 4 * 138_357_544}
+SIZES = (8, 1 << 10, 32 << 10, 1 << 20, 16 << 20)
+UNEVEN_BYTES = 1_000_012  # 250,003 elements of 4 bytes: not divisible by 2 or 4 ranks
+
+
+def calls_for(size: int) -> int:
+    """Calls per sample: enough that a sample of a small message is long beside the clock and the barrier."""
+    return 100 if size <= 4 << 10 else 20 if size <= 64 << 10 else 4 if size <= 1 << 20 else 1
+
+
+def cell(operation: str, data_type: str, size: int, place: str) -> str:
+    """The text of a cell."""
+    return f"{operation}/{data_type}/{size}/{place}/{calls_for(size)}"
+
+
+def _sizes() -> list[str]:
+    found = [cell("barrier", "fp32", 0, "in")]
+    for operation in OPERATIONS[:-1]:
+        place = "in" if operation in ("all_reduce", *_IN_PLACE) else "out"
+        found += [cell(operation, "fp32", size, place) for size in (*SIZES, UNEVEN_BYTES)]
+    found += [cell("all_reduce", data_type, 1 << 20, "in") for data_type in ("fp64", "int32", "int64")]
+    found += [cell("all_reduce", "fp32", 1 << 20, "out"), cell("all_gather", "fp32", 1 << 20, "in")]
+    return found
+
+
+SETS = {
+    "quick": [cell("all_reduce", "fp32", 1 << 10, "in"), cell("all_reduce", "fp32", 4 << 20, "in")],
+    "sizes": _sizes(),
+    "gradients": [cell("all_reduce", "fp32", size, "in") for size in GRADIENTS.values()],
+    "many": ["all_reduce/fp32/1024/in/1000"],
+}
+SETS["all"] = [text for name in ("sizes", "gradients", "many") for text in SETS[name]]
+
+
+def parse(text: str) -> tuple[str, str, int, str, int] | None:
+    """(operation, type, bytes, place, calls) of a cell's text; None if it is no cell."""
+    found = _CELL.fullmatch(text)
+    if not found:
+        return None
+    operation, data_type, size, place, calls = found[1], found[2], int(found[3]), found[4], int(found[5])
+    whole = size % TYPE_BYTES[data_type] == 0 and (size == 0) == (operation == "barrier")
+    placed = operation in _EITHER_PLACE or (place == "in") == (operation in _IN_PLACE)
+    return (operation, data_type, size, place, calls) if whole and placed else None
+
+
+def chosen(words: Sequence[str]) -> list[str]:
+    """The cells of sets and cells by name, each once. Errors: HvdbError that names a word that is neither."""
+    found: dict[str, None] = {}
+    for word in words:
+        if word not in SETS and parse(word) is None:
+            raise HvdbError(
+                f"'{word}' is neither a set of cells ({', '.join(SETS)}) nor a cell OPERATION/TYPE/BYTES/in|out/CALLS, "
+                "for example all_reduce/fp32/1048576/in/4"
+            )
+        found.update(dict.fromkeys(SETS.get(word, [word])))
+    return list(found)
+
+
+def title(text: str) -> str:
+    """A cell for a table: "all_reduce fp32 1,024 B x 1000"; "inception3" for the size of a network's gradients."""
+    parsed = parse(text)
+    if parsed is None:
+        return text
+    operation, data_type, size, place, calls = parsed
+    if operation == "barrier":
+        return f"barrier x {calls}"
+    network = next((name for name, gradients in GRADIENTS.items() if gradients == size), "")
+    words = f"{operation} {data_type} {size:,} B{' (' + network + ')' if network else ''}"
+    return words + (" out of place" if place == "out" and operation in _EITHER_PLACE else "") + f" x {calls}"

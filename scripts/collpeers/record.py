@@ -1,0 +1,181 @@
+"""The file of a comparison: a line of JSON that says what was planned, and one per launch, in the order of launches.
+
+Launches are appended, so a comparison that was stopped goes on where it was. The file may come from a stranger:
+every field is checked. One writer at a time.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from . import samples
+from .samples import Result
+from hvdb import strict_json
+from hvdb.errors import HvdbError
+from hvdb.strict_json import Malformed
+
+FORMAT = "hvd coll_peers 1"
+LONGEST_TEXT = 300
+MOST_ROUNDS = 10_000
+
+
+@dataclass(frozen=True)
+class Plan:
+    """classes: name -> ranks. libraries: name -> version. pool_bytes: the buffers rotate through at least so much."""
+
+    machine: str
+    classes: dict[str, int]
+    libraries: dict[str, str]
+    cells: list[str]
+    rounds: int
+    samples: int
+    cell_seconds: int
+    pool_bytes: int
+    seed: int
+
+
+@dataclass(frozen=True)
+class Turn:
+    """A launch that is to be made. seed: of its order of cells."""
+
+    round: int
+    kind: str
+    library: str
+    seed: int
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A launch that was made; failure: why it did not come to its end, None if it did."""
+
+    round: int
+    kind: str
+    library: str
+    failure: str | None
+    results: dict[str, Result] = field(default_factory=dict)
+
+
+def turns(plan: Plan) -> list[Turn]:
+    """All launches of a plan: each round has every class and library once, in an order drawn from the seed. Pure."""
+    made = []
+    for number in range(plan.rounds):
+        drawn = random.Random(f"{plan.seed} {number}")
+        block = [(kind, library) for kind in plan.classes for library in plan.libraries]
+        drawn.shuffle(block)
+        made += [Turn(number, kind, library, drawn.getrandbits(32)) for kind, library in block]
+    return made
+
+
+def _text(value: object, what: str, longest: int = LONGEST_TEXT) -> str:
+    return strict_json.text(value, what, longest)
+
+
+def _named(value: object, what: str) -> dict[str, Any]:
+    if not isinstance(value, dict) or not value or len(value) > 100:
+        raise Malformed(f"{what} names nothing")
+    return {_text(name, f"a name in {what}", 40): entry for name, entry in value.items()}
+
+
+def plan_of(row: dict[str, Any]) -> Plan:
+    """Errors: Malformed."""
+    if row.pop("format", None) != FORMAT:
+        raise Malformed(f"another format than {FORMAT}")
+    if set(row) != set(Plan.__dataclass_fields__):
+        raise Malformed("other keys than those of a plan")
+    cells = row["cells"]
+    if not isinstance(cells, list) or not 0 < len(cells) <= samples.MOST_CELLS or not all(map(samples.is_cell, cells)):
+        raise Malformed("cells is no list of cells")
+    return Plan(
+        _text(row["machine"], "machine"),
+        {name: samples.whole(n, 1, 1 << 20, "ranks") for name, n in _named(row["classes"], "classes").items()},
+        {name: _text(v, "a version") for name, v in _named(row["libraries"], "libraries").items()},
+        cells,
+        samples.whole(row["rounds"], 1, MOST_ROUNDS, "rounds"),
+        samples.whole(row["samples"], 1, samples.MOST_SAMPLES, "samples"),
+        samples.whole(row["cell_seconds"], 0, 3600, "cell_seconds"),
+        samples.whole(row["pool_bytes"], 0, 1 << 40, "pool_bytes"),
+        samples.whole(row["seed"], 0, 1 << 62, "seed"),
+    )
+
+
+def launch_of(row: dict[str, Any], plan: Plan) -> Launch:
+    """Errors: Malformed."""
+    if set(row) != set(Launch.__dataclass_fields__):
+        raise Malformed("other keys than those of a launch")
+    number = samples.whole(row["round"], 0, plan.rounds - 1, "round")
+    kind, library = _text(row["kind"], "kind"), _text(row["library"], "library")
+    if kind not in plan.classes or library not in plan.libraries:
+        raise Malformed("a launch that was not planned")
+    failure = None if row["failure"] is None else _text(row["failure"], "failure")
+    results = {}
+    for cell, found in (_named(row["results"], "results") if row["results"] else {}).items():
+        if cell not in plan.cells or not isinstance(found, dict) or set(found) != {"seconds", "wrong"}:
+            raise Malformed("a result that was not planned")
+        results[cell] = samples.result(found["seconds"], found["wrong"])
+    return Launch(number, kind, library, failure, results)
+
+
+def read(file: Path) -> tuple[Plan, list[Launch]]:
+    """A last line that a kill cut short is left out. Errors: HvdbError that names the line; OSError."""
+    plan, launches, seen = None, [], set()
+    for number, line in enumerate(_lines(file), start=1):
+        try:
+            row = samples.load(line)
+            if plan is None:
+                plan = plan_of(row)
+                continue
+            launch = launch_of(row, plan)
+            turn = (launch.round, launch.kind, launch.library)
+            if turn in seen:
+                raise Malformed("a launch that stands twice")
+            seen.add(turn)
+            launches.append(launch)
+        except Malformed as error:
+            raise HvdbError(f"{file}: line {number} is not of coll_peers: {error}") from error
+    if plan is None:
+        raise HvdbError(f"{file}: holds no plan of coll_peers; name another file")
+    return plan, launches
+
+
+def _lines(file: Path) -> Iterator[str]:
+    with file.open("rb") as opened:
+        while line := opened.readline(samples.LONGEST_LINE + 1):
+            if not line.endswith(b"\n") and len(line) <= samples.LONGEST_LINE:
+                return
+            yield line.decode("utf-8", errors="replace")
+
+
+def _append(file: Path, row: dict[str, Any]) -> None:
+    with file.open("a", encoding="utf-8") as opened:
+        opened.write(json.dumps(row) + "\n")
+        opened.flush()
+        os.fsync(opened.fileno())
+
+
+def begin(file: Path, plan: Plan) -> list[Launch]:
+    """Makes the file, or returns the launches that it holds already, without a last line that was cut short.
+
+    Errors: HvdbError where the file holds another plan; OSError.
+    """
+    if not file.exists() or file.stat().st_size == 0:
+        _append(file, {"format": FORMAT, **asdict(plan)})
+        return []
+    old, launches = read(file)
+    changed = [name for name, value in asdict(plan).items() if value != getattr(old, name)]
+    if changed:
+        raise HvdbError(f"{file}: holds a comparison with other {', '.join(changed)}; name another file to begin anew")
+    content = file.read_bytes()
+    if not content.endswith(b"\n"):
+        os.truncate(file, content.rindex(b"\n") + 1)
+    return launches
+
+
+def append(file: Path, launch: Launch) -> None:
+    """Errors: OSError."""
+    _append(file, asdict(launch))

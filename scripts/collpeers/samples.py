@@ -1,0 +1,68 @@
+"""Reads what the measuring programs print, and the record of launches. Both are a stranger's data: every field is
+checked, nothing unknown is kept, and what is wrong is said without quoting it. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+from . import cells
+from hvdb import strict_json
+from hvdb.strict_json import Malformed, above_zero, whole
+
+MOST_SAMPLES = 1000
+MOST_CELLS = 1000
+LONGEST_LINE = 32 << 20  # a launch with so many cells and samples has room
+
+
+@dataclass(frozen=True)
+class Result:
+    """One cell of one launch. seconds: of the slowest rank, per sample; empty where the library lacks the operation.
+
+    wrong: elements of results that were not exact, over all ranks and samples.
+    """
+
+    seconds: tuple[float, ...]
+    wrong: int
+
+
+def load(line: str) -> dict[str, Any]:
+    """A JSON object. Errors: Malformed."""
+    return strict_json.load(line, LONGEST_LINE)
+
+
+def result(seconds: object, wrong: object) -> Result:
+    """Errors: Malformed."""
+    if not isinstance(seconds, list) or len(seconds) > MOST_SAMPLES:
+        raise Malformed("seconds is no list of samples")
+    times = tuple(above_zero(value, 1e6, "a number of seconds") for value in seconds)
+    return Result(times, whole(wrong, 0, 1 << 62, "wrong"))
+
+
+def printed(text: str, asked: Collection[str], ranks: int) -> dict[str, Result]:
+    """What a launch printed: cell -> its result. Lines that do not begin with a brace are a launcher's, and skipped.
+
+    Errors: Malformed, also for a cell that was not asked for, or that stands twice.
+    """
+    found: dict[str, Result] = {}
+    for line in text.splitlines():
+        if not line.startswith("{"):
+            continue
+        row = load(line)
+        if set(row) != {"cell", "ranks", "wrong", "seconds"}:
+            raise Malformed("keys other than cell, ranks, wrong and seconds")
+        if not isinstance(row["cell"], str) or row["cell"] not in asked:
+            raise Malformed("a cell that was not asked for")
+        if row["cell"] in found:
+            raise Malformed("a cell that stands twice")
+        if whole(row["ranks"], 1, 1 << 20, "ranks") != ranks:
+            raise Malformed(f"{row['ranks']} ranks instead of {ranks}")
+        found[row["cell"]] = result(row["seconds"], row["wrong"])
+    return found
+
+
+def is_cell(text: object) -> bool:
+    """Whether a value of a record is the text of a cell."""
+    return isinstance(text, str) and len(text) <= cells.LONGEST_CELL and cells.parse(text) is not None

@@ -1,0 +1,407 @@
+"""Collectives beside other libraries: cells, hostile samples and records, the judgement, and the measuring programs."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import subprocess
+import tempfile
+import unittest
+from pathlib import Path
+from typing import ClassVar
+from unittest import mock
+
+from synthetic_store import REPOSITORY
+
+from collpeers import __main__ as command
+from collpeers import cells, judge, libraries, page, record, samples
+from collpeers.record import Launch, Plan
+from hvdb.errors import HvdbError
+
+ENGINE = Path(os.environ.get("HVD_BENCH", "hvd_bench")).with_name("engine_collectives")
+CELL = "all_reduce/fp32/1024/in/100"
+PLAN = Plan("a machine", {"cores": 2}, {"ours": "1", "mpich": "5", "gloo": "2"}, [CELL], 24, 3, 1, 0, 7)
+
+
+def rounds(*seconds: float) -> dict[int, float]:
+    return dict(enumerate(seconds))
+
+
+def launches(library: str, seconds: dict[int, float], wrong: int = 0) -> list[Launch]:
+    return [Launch(i, "cores", library, None, {CELL: samples.Result((s,), wrong)}) for i, s in seconds.items()]
+
+
+class CellTest(unittest.TestCase):
+    def test_sets_hold_cells_only(self) -> None:
+        for name, texts in cells.SETS.items():
+            for text in texts:
+                self.assertIsNotNone(cells.parse(text), f"{name}: {text}")
+
+    def test_gradients_are_those_of_the_networks(self) -> None:
+        self.assertEqual(cells.GRADIENTS["resnet101"], 178_196_640)
+        self.assertIn("(vgg16)", cells.title("all_reduce/fp32/553430176/in/1"))
+
+    def test_what_is_no_cell(self) -> None:
+        for text in (
+            "all_reduce/fp32/1023/in/1",  # no whole elements
+            "all_reduce/fp32/0/in/1",
+            "barrier/fp32/4/in/1",
+            "broadcast/fp32/4/out/1",
+            "all_to_all/fp32/4/in/1",
+            "all_reduce/fp32/4/in/0",
+            "all_reduce/fp8/4/in/1",
+            "all_reduce/fp32/4/in/1\n",
+            "--corrupt",
+        ):
+            self.assertIsNone(cells.parse(text), text)
+            with self.assertRaisesRegex(HvdbError, "neither a set of cells"):
+                cells.chosen([text])
+
+    def test_each_cell_is_chosen_once(self) -> None:
+        self.assertEqual(cells.chosen([CELL, "many", CELL]), [CELL, "all_reduce/fp32/1024/in/1000"])
+
+
+class SamplesTest(unittest.TestCase):
+    GOOD: ClassVar = {"cell": CELL, "ranks": 2, "wrong": 0, "seconds": [1e-3, 2e-3]}
+
+    def read(self, *rows: dict | str) -> dict[str, samples.Result]:
+        text = "\n".join(row if isinstance(row, str) else json.dumps(row) for row in rows)
+        return samples.printed(text, [CELL], ranks=2)
+
+    def test_lines_of_the_launcher_are_skipped(self) -> None:
+        found = self.read("a warning of mpirun", "", self.GOOD, "another one")
+        self.assertEqual(found, {CELL: samples.Result((1e-3, 2e-3), 0)})
+
+    def test_an_operation_that_a_library_lacks_has_no_samples(self) -> None:
+        self.assertEqual(self.read({**self.GOOD, "seconds": []})[CELL].seconds, ())
+
+    def test_hostile_lines(self) -> None:
+        hostile: list[dict | str] = [
+            {**self.GOOD, "cell": "all_reduce/fp32/2048/in/1"},
+            {**self.GOOD, "cell": ["a"]},
+            {**self.GOOD, "cell": "\x1b[2J"},
+            {**self.GOOD, "ranks": 3},
+            {**self.GOOD, "ranks": True},
+            {**self.GOOD, "wrong": -1},
+            {**self.GOOD, "wrong": 0.5},
+            {**self.GOOD, "wrong": 1 << 63},
+            {**self.GOOD, "seconds": "1"},
+            {**self.GOOD, "seconds": [0]},
+            {**self.GOOD, "seconds": [-1.0]},
+            {**self.GOOD, "seconds": [True]},
+            {**self.GOOD, "seconds": [None]},
+            {**self.GOOD, "seconds": [[1.0]]},
+            {**self.GOOD, "seconds": [1.0] * (samples.MOST_SAMPLES + 1)},
+            {**self.GOOD, "more": 1},
+            {key: value for key, value in self.GOOD.items() if key != "wrong"},
+            json.dumps(self.GOOD).replace("0.001", "NaN"),
+            json.dumps(self.GOOD).replace("0.001", "Infinity"),
+            json.dumps(self.GOOD).replace("0.001", "1e999"),
+            json.dumps(self.GOOD).replace("0.001", "9" * 5000),
+            json.dumps(self.GOOD)[:-1] + ', "wrong": 0}',
+            json.dumps(self.GOOD)[:-1],
+            "{" + "[" * 100_000,
+            '{"cell": ' + "[" * 100_000,
+            "{" + " " * samples.LONGEST_LINE,
+        ]
+        for row in hostile:
+            with self.subTest(row=str(row)[:80]), self.assertRaises(samples.Malformed) as caught:
+                self.read(row)
+            self.assertNotIn("\x1b", str(caught.exception))
+        with self.assertRaisesRegex(samples.Malformed, "stands twice"):
+            self.read(self.GOOD, self.GOOD)
+
+
+class JudgeTest(unittest.TestCase):
+    def test_the_peer_is_chosen_on_even_rounds_and_judged_on_odd_ones(self) -> None:
+        lucky = rounds(*(1.0, 8.0) * 6)  # the best of the even rounds
+        steady = rounds(*(2.0, 2.0) * 6)
+        found = judge.judge(CELL, rounds(*(4.0, 4.0) * 6), {"steady": steady, "lucky": lucky})
+        self.assertEqual((found.peer, found.rounds, found.verdict), ("lucky", 6, judge.FASTER))
+        for value in (found.ratio, found.low, found.high):
+            self.assertAlmostEqual(value, 0.5)
+        self.assertEqual((found.ours_seconds, found.peer_seconds), (4.0, 8.0))
+
+    def test_a_slow_round_hits_both_and_cancels(self) -> None:
+        noise = [1.0, 9.0, 2.0, 1.0, 5.0, 3.0, 7.0, 1.0, 1.0, 2.0, 4.0, 6.0]
+        found = judge.judge(CELL, rounds(*(3 * n for n in noise)), {"peer": rounds(*noise)})
+        self.assertAlmostEqual(found.low, 3.0)
+        self.assertAlmostEqual(found.high, 3.0)
+        self.assertEqual(found.verdict, judge.SLOWER)
+
+    def test_an_interval_that_holds_one_decides_nothing(self) -> None:
+        found = judge.judge(CELL, rounds(*[2.0, 2.0, 2.0, 0.5] * 6), {"peer": rounds(*[1.0] * 24)})
+        self.assertLess(found.low, 1)
+        self.assertGreater(found.high, 1)
+        self.assertEqual(found.verdict, judge.UNDECIDED)
+
+    def test_five_odd_rounds_have_no_interval(self) -> None:
+        found = judge.judge(CELL, rounds(*[2.0] * 11), {"peer": rounds(*[1.0] * 11)})
+        self.assertEqual((found.rounds, found.low, found.high), (5, 0.0, math.inf))
+        self.assertEqual(found.verdict, judge.UNDECIDED)
+        self.assertIsNone(judge.share_not_slower([found]))
+
+    def test_a_peer_of_few_rounds_is_not_the_best(self) -> None:
+        self.assertEqual(judge.best_peer({"rare": {0: 0.1}, "often": rounds(*[1.0] * 12)}), "often")
+        self.assertIsNone(judge.best_peer({"odd only": {1: 0.1}}))
+        self.assertIsNone(judge.judge(CELL, rounds(1.0, 1.0), {"even only": {0: 1.0, 2: 1.0}}))
+
+    def test_losses_come_first_and_are_counted(self) -> None:
+        def one(cell: str, ratio: float, low: float, high: float) -> judge.Judgement:
+            return judge.Judgement(cell, "p", ratio, 1.0, ratio, low, high, 12)
+
+        found = [one("a", 0.5, 0.4, 0.6), one("b", 1.2, 1.1, 1.3), one("c", 1.0, 0.9, 1.1), one("d", 3.0, 2.0, 4.0)]
+        self.assertEqual([j.cell for j in judge.losses_first(found)], ["d", "b", "c", "a"])
+        self.assertEqual(judge.share_not_slower(found), 0.5)
+
+
+class RecordTest(unittest.TestCase):
+    def setUp(self) -> None:
+        scratch = tempfile.TemporaryDirectory()
+        self.addCleanup(scratch.cleanup)
+        self.file = Path(scratch.name) / "record"
+
+    def test_what_was_written_is_read(self) -> None:
+        self.assertEqual(record.begin(self.file, PLAN), [])
+        made = [Launch(0, "cores", "ours", None, {CELL: samples.Result((1e-3,), 2)}), Launch(0, "cores", "gloo", "why")]
+        for launch in made:
+            record.append(self.file, launch)
+        self.assertEqual(record.read(self.file), (PLAN, made))
+        self.assertEqual(record.begin(self.file, PLAN), made)
+
+    def test_a_line_cut_short_is_measured_again(self) -> None:
+        record.begin(self.file, PLAN)
+        with self.file.open("a") as opened:
+            opened.write('{"round": 0, "ki')
+        self.assertEqual(record.begin(self.file, PLAN), [])
+        launch = Launch(0, "cores", "ours", "why")
+        record.append(self.file, launch)
+        self.assertEqual(record.read(self.file), (PLAN, [launch]))
+
+    def test_another_plan_is_refused(self) -> None:
+        record.begin(self.file, PLAN)
+        with self.assertRaisesRegex(HvdbError, "other libraries, seed; name another file"):
+            record.begin(self.file, Plan(**{**vars(PLAN), "seed": 8, "libraries": {"ours": "2"}}))
+
+    def test_hostile_records(self) -> None:
+        good = json.loads(json.dumps({"format": record.FORMAT, **vars(PLAN)}))
+        launch = {"round": 0, "kind": "cores", "library": "ours", "failure": None, "results": {}}
+        plans = [{**good, "cells": ["x"]}, {**good, "rounds": 1e9}, {**good, "classes": {}}, {**good, "format": "2"}]
+        plans += [{**good, "libraries": {"ours": 1}}, {**good, "machine": "x" * 1000}, {"format": record.FORMAT}]
+        after = [{**launch, "round": 24}, {**launch, "library": "other"}, {**launch, "results": {"x": {}}}, [1]]
+        after += [{**launch, "kind": ["cores"]}, {**launch, "failure": 1}, {**launch, "more": 1}]
+        after += [{**launch, "results": {CELL: {"seconds": [0], "wrong": 0}}}, {**launch, "results": [CELL]}]
+        for rows, line in [*(([p], 1) for p in plans), *(([good, row], 2) for row in after)]:
+            self.file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+            with self.subTest(rows=str(rows[-1])[:80]), self.assertRaisesRegex(HvdbError, f"line {line} is not of"):
+                record.read(self.file)
+        self.file.write_text("".join(json.dumps(row) + "\n" for row in (good, launch, launch)))
+        with self.assertRaisesRegex(HvdbError, "line 3 .* stands twice"):
+            record.read(self.file)
+        for content, why in ((b"\xff\n", "line 1 is not of"), (b"\xff", "holds no plan"), (b"", "holds no plan")):
+            self.file.write_bytes(content)
+            with self.assertRaisesRegex(HvdbError, why):
+                record.read(self.file)
+
+    def test_the_longest_launch_fits_into_a_line(self) -> None:
+        result = samples.Result((1e-9 / 3,) * samples.MOST_SAMPLES, 1 << 62)
+        line = json.dumps({"x" * cells.LONGEST_CELL: vars(result)})
+        self.assertLess(len(line) * samples.MOST_CELLS + 1000, samples.LONGEST_LINE)
+
+    def test_turns_are_drawn_from_the_seed(self) -> None:
+        turns = record.turns(PLAN)
+        self.assertEqual(turns, record.turns(PLAN))
+        self.assertEqual(len({(t.round, t.kind, t.library) for t in turns}), 24 * 3)
+        orders = {tuple(t.library for t in turns if t.round == number) for number in range(24)}
+        self.assertGreater(len(orders), 3)
+        self.assertNotEqual(turns, record.turns(Plan(**{**vars(PLAN), "seed": 8})))
+
+
+class PageTest(unittest.TestCase):
+    def test_a_library_with_a_wrong_result_is_not_compared(self) -> None:
+        slow, fast = rounds(*[2.0] * 24), rounds(*[1.0] * 24)
+        given = launches("ours", slow) + launches("mpich", slow) + launches("gloo", fast, wrong=1)
+        (found,) = page.judgements(PLAN, given, "cores", "ours")
+        self.assertEqual((found.peer, found.ratio), ("mpich", 1.0))
+        self.assertIn(f"WRONG: gloo, cores, {CELL}: 24 elements", page.text(PLAN, given))
+        self.assertEqual(command.exit_code(given), 0)
+        self.assertEqual(command.exit_code(launches("ours", fast, wrong=1)), 1)
+        self.assertEqual(command.exit_code([Launch(0, "cores", "ours", "ended")]), 1)
+
+    def test_the_summary_counts_verdicts(self) -> None:
+        given = launches("ours", rounds(*[2.0] * 24)) + launches("mpich", rounds(*[1.0] * 24))
+        self.assertIn("cells with an interval: 1 (1 slower, 0 undecided, 0 faster); 0 % are", page.text(PLAN, given))
+        self.assertIn("2.00 [2.00, 2.00]", page.text(PLAN, given))
+
+    def test_json_holds_no_infinity(self) -> None:
+        few = rounds(1.0, 1.0)
+        made = page.document(PLAN, launches("ours", few) + launches("gloo", few))
+        (row,) = json.loads(json.dumps(made, allow_nan=False))["cells"]
+        self.assertEqual((row["verdict"], row["low"], row["high"]), (None, None, None))
+
+
+class CommandTest(unittest.TestCase):
+    def test_a_comparison_that_was_stopped_goes_on(self) -> None:
+        calls: list[tuple[str, str]] = []
+
+        def launch(library: str, kind: str, *_: object) -> tuple[dict[str, samples.Result], None]:
+            if len(calls) == 30:
+                raise KeyboardInterrupt
+            calls.append((library, kind))
+            return {CELL: samples.Result((1.0,), 0)}, None
+
+        used = {name: name for name in PLAN.libraries}
+        with tempfile.TemporaryDirectory() as folder, mock.patch.object(libraries, "launch", launch):
+            file = Path(folder) / "record"
+            with self.assertRaises(KeyboardInterrupt):
+                command.measure(PLAN, used, file)
+            first, calls = calls, []
+            with mock.patch.object(libraries, "launch", lambda *a: ({CELL: samples.Result((1.0,), 0)}, None)):
+                done = command.measure(PLAN, used, file)
+        self.assertEqual((len(first), len(done)), (30, 72))
+        self.assertEqual([one.library for one in done], [turn.library for turn in record.turns(PLAN)])
+
+    def test_what_makes_no_sense_is_a_line(self) -> None:
+        for words in (
+            ["--rounds", "0"],
+            ["--samples", "9999"],
+            ["--seed", "-1"],
+            ["--libraries", "x"],
+            ["--cells", "y"],
+        ):
+            given = command.parser().parse_args(["run", "--out", "file", *words])
+            with mock.patch.object(libraries, "build"), self.assertRaises(HvdbError) as caught:
+                command.planned(given)
+            self.assertNotIn("\n", str(caught.exception))
+
+    def test_buffers_that_do_not_fit(self) -> None:
+        with self.assertRaisesRegex(HvdbError, "the buffers need .* MiB of .* MiB that are free"):
+            command.require_memory(Plan(**{**vars(PLAN), "pool_bytes": 1 << 45}))
+
+
+ALL_OPERATIONS = [
+    *(f"{operation}/fp32/4004/out/3" for operation in cells.OPERATIONS[:4]),  # uneven shares of 2 ranks
+    *(f"{operation}/int64/8000/out/2" for operation in cells.OPERATIONS[:4]),
+    "all_reduce/fp64/4000/in/2",
+    "all_gather/int32/4004/in/2",
+    "broadcast/fp32/4004/in/2",
+    "barrier/fp32/0/in/5",
+]
+
+
+@unittest.skipUnless(shutil.which("mpirun") and shutil.which("mpicxx"), "needs an MPI with its compiler wrapper")
+class ProgramTest(unittest.TestCase):
+    """The measuring programs of the system's MPI and of the engine: results are exact, and wrong ones are found."""
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        scratch = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(scratch.cleanup)
+        cls.folder = Path(scratch.name)
+        with mock.patch.object(libraries, "PEERS", cls.folder):
+            there, _ = libraries.found(ENGINE)
+        cls.libraries = {"system": there["system"]}
+        libraries.build(there["system"])
+        if ENGINE.exists():
+            cls.libraries.update({name: there[name] for name in libraries.OURS})
+
+    def launch(self, name: str, *words: str, asked: list[str]) -> tuple[dict[str, samples.Result], str | None]:
+        options = ["--samples", "2", "--cell-seconds", "5", "--pool-bytes", "100000", "--seed", "3", *words]
+        return libraries.launch(self.libraries[name], libraries.OVERSUBSCRIBED, 2, options, asked, 100.0)
+
+    def test_every_operation_is_exact(self) -> None:
+        for name in self.libraries:
+            results, failure = self.launch(name, asked=ALL_OPERATIONS)
+            self.assertIsNone(failure, name)
+            self.assertEqual(set(results), set(ALL_OPERATIONS), name)
+            for cell, result in results.items():
+                self.assertEqual((result.wrong, len(result.seconds)), (0, 2), f"{name}: {cell}")
+
+    def test_one_changed_value_is_found(self) -> None:
+        for name in self.libraries:
+            results, failure = self.launch(name, "--corrupt", asked=ALL_OPERATIONS)
+            self.assertEqual(failure, "ended with exit code 1", name)
+            for cell in ALL_OPERATIONS:
+                self.assertEqual(results[cell].wrong, 0 if cell.startswith("barrier") else 1, f"{name}: {cell}")
+
+    def test_a_cell_that_makes_no_sense_is_refused(self) -> None:
+        for cell in ("all_reduce/fp32/3/in/1", "broadcast/fp32/4/out/1", "all_reduce/fp32/4/in/0", "x"):
+            results, failure = self.launch("system", asked=[cell])
+            self.assertEqual(results, {}, cell)
+            self.assertIsNotNone(failure, cell)
+
+    def test_both_programs_read_every_set(self) -> None:
+        """The parser of the program accepts what cells.parse() accepts; it complains of the missing option alone."""
+        program = str(self.libraries["system"].program)
+        done = subprocess.run([program, *cells.SETS["all"]], capture_output=True, text=True, timeout=60, check=False)
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("rank 0: needs --meeting, --samples and at least one cell", done.stderr)
+
+
+INSTALLED = {
+    name: library
+    for name, library in libraries.found(ENGINE)[0].items()
+    if name not in libraries.OURS and not name.startswith("system")
+}
+LACKING = {  # operations of libraries that do not take uneven shares
+    "oneccl": {"reduce_scatter/fp32/4004/out/3"},
+    "gloo": {"reduce_scatter/fp32/4004/out/3", "all_gather/fp32/4004/out/3", "all_gather/int32/4004/in/2"},
+}
+
+
+@unittest.skipUnless(INSTALLED, "needs scripts/install_deps --peers")
+class InstalledPeersTest(unittest.TestCase):
+    def test_every_peer_is_exact_and_one_changed_value_is_found(self) -> None:
+        options = ["--samples", "2", "--cell-seconds", "5", "--pool-bytes", "100000", "--seed", "3", "--corrupt"]
+        for name, library in INSTALLED.items():
+            with self.subTest(name):
+                libraries.build(library)
+                kind = libraries.CORES if len(os.sched_getaffinity(0)) > 1 else libraries.OVERSUBSCRIBED
+                results, failure = libraries.launch(library, kind, 2, options, ALL_OPERATIONS, 200.0)
+                self.assertEqual(failure, "ended with exit code 1")
+                lacking = {cell for cell, result in results.items() if not result.seconds}
+                self.assertEqual(lacking, LACKING.get(name, set()))
+                for cell in set(ALL_OPERATIONS) - lacking:
+                    self.assertEqual(results[cell].wrong, 0 if cell.startswith("barrier") else 1, cell)
+
+
+class InstallationTest(unittest.TestCase):
+    def test_a_peer_that_cannot_be_installed_leaves_the_others(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            checkout, programs = Path(folder) / "checkout", Path(folder) / "bin"
+            shutil.copytree(REPOSITORY / "scripts", checkout / "scripts")
+            programs.mkdir()
+            (programs / "dpkg-query").write_text("#!/bin/sh\necho install ok installed\n", encoding="utf-8")
+            (programs / "dpkg-query").chmod(0o755)
+            lines = (checkout / "scripts" / "install_deps").read_text(encoding="utf-8")
+            table = lines.partition("peer_table='")[2].partition("'")[0].splitlines()
+            self.assertEqual(len(table), 5)
+            for name, _, _, _, wheels in (line.split("|") for line in table):
+                if name != "mpich":
+                    peer = checkout / "build" / "peers" / name
+                    peer.mkdir(parents=True)
+                    (peer / "wheels.txt").write_text(f"{wheels}\n", encoding="utf-8")
+            done = subprocess.run(
+                ["/bin/bash", "scripts/install_deps", "--peers"],
+                cwd=checkout,
+                env={
+                    **os.environ,
+                    "PATH": f"{programs}:{os.environ['PATH']}",
+                    "PIP_NO_INDEX": "1",
+                    "PIP_FIND_LINKS": "",
+                },
+                capture_output=True,
+                text=True,
+                timeout=120,
+                check=False,
+            )
+            self.assertEqual(done.returncode, 2, done.stderr)
+            self.assertIn("could not be installed: MPICH 5.0;", done.stderr)
+            self.assertIn("oneCCL 2021.15 is there: build/peers/oneccl", done.stdout)
+            self.assertFalse((checkout / "build" / "peers" / "mpich").exists())
+
+
+if __name__ == "__main__":
+    unittest.main()
