@@ -13,8 +13,13 @@ install(EXPORT hvd_bench NAMESPACE hvd:: DESTINATION "${package_dir}" COMPONENT 
 
 install(DIRECTORY "${PROJECT_SOURCE_DIR}/engine/base" "${PROJECT_SOURCE_DIR}/engine/core"
         DESTINATION "${header_dir}/engine" COMPONENT engine FILES_MATCHING PATTERN "*.h")
-install(FILES "${PROJECT_SOURCE_DIR}/engine/comm/communicator.h" DESTINATION "${header_dir}/engine/comm"
+install(FILES "${PROJECT_SOURCE_DIR}/engine/comm/chunks.h" "${PROJECT_SOURCE_DIR}/engine/comm/communicator.h"
+  DESTINATION "${header_dir}/engine/comm"
         COMPONENT engine)
+if(HVD_HAVE_MPI)
+  install(FILES "${PROJECT_SOURCE_DIR}/engine/comm/mpi/from_communicator.h" DESTINATION "${header_dir}/engine/comm/mpi"
+          COMPONENT engine)
+endif()
 install(FILES "${PROJECT_SOURCE_DIR}/engine/runtime/engine.h" DESTINATION "${header_dir}/engine/runtime"
         COMPONENT engine)
 

@@ -33,7 +33,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.append(str(HERE.parent))
 from hvdb import whole_file  # noqa: E402
 
-INSTALLED = HERE.parents[1] / "build" / "peers" / "bin" / "python"  # by scripts/install_deps --peers
+INSTALLED = HERE.parents[1] / "build" / "peers" / "torch" / "bin" / "python"  # by scripts/install_deps --peers
 
 
 @dataclass

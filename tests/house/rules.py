@@ -20,8 +20,17 @@ ARROWS = {
 }
 # Vendor headers and the files that own their handles (path prefixes).
 VENDOR_OWNERS = {
-    r"mpi\.h": ("engine/comm/mpi/", "bench/micro/allreduce_bench", "bench/micro/engine_bench", "tests/"),
+    r"mpi\.h": (
+        "engine/comm/mpi/",
+        "bench/micro/allreduce_bench",
+        "bench/micro/engine_bench",
+        "bench/peers/mpi_collectives",
+        "bench/peers/ccl_collectives",
+        "docs/examples/own_mpi/",
+        "tests/",
+    ),
     r"(oneapi/)?dnnl.*": ("models/onednn/",),
+    r"oneapi/ccl.*": ("bench/peers/ccl_collectives",),
     r"cuda.*|curand.*": ("engine/gpu/", "models/cudnn/kernels/", "tests/cudnn/"),
     r"cublas.*": ("models/cudnn/", "tests/cudnn/"),
     r"cudnn.*": ("models/cudnn/", "tests/cudnn/"),

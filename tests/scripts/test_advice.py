@@ -93,6 +93,8 @@ class RulesTest(unittest.TestCase):
         self.assertIn("a larger --batch-size", said)
         on_gpu = make_run(exposed, reduce_seconds=0.2008, device="cuda")
         self.assertIn("--allreduce-dtype bf16", advice.exposed_communication(evidence(on_gpu, other)) or "")
+        on_nodes = make_run(exposed, reduce_seconds=0.2008, nodes=2)
+        self.assertIn("--allreduce-dtype bf16", advice.exposed_communication(evidence(on_nodes, other)) or "")
         halved = make_run(exposed, reduce_seconds=0.2008, device="cuda", allreduce_type="bf16")
         self.assertNotIn("--allreduce-dtype", advice.exposed_communication(evidence(halved, other)) or "")
 

@@ -212,6 +212,16 @@ class CommandTest(unittest.TestCase):
 
         self.both(check)
 
+    def test_collectives(self) -> None:
+        def check(hvdb: Path, folder: Path) -> None:
+            words = "coll --ranks 2 -b 4K -e 4K --warm --max-time 0.01"
+            HERE.run("hvd_bench", *words.split(), "-J", folder / "coll.json")
+            drawn = HERE.run(hvdb, "collectives", folder / "coll.json", "--out", folder, "--format", "svg").stdout
+            self.assertEqual(drawn, f"{folder / 'all_reduce.svg'}\n")
+            self.assertIn("<svg", (folder / "all_reduce.svg").read_text(encoding="utf-8"))
+
+        self.both(check)
+
     def test_merge(self) -> None:
         def check(hvdb: Path, folder: Path) -> None:
             said = HERE.run(hvdb, "merge", "-o", folder / "all.db", HERE.store).stdout
