@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <string>
+#include <string_view>
 #include <vector>
 
 #include "engine/core/request.h"
@@ -28,6 +28,9 @@ struct FusionItem {
   Terms terms = {};
 };
 
+/// `rows`: the number of rows of every rank, for an all_gather. Errors: those of gathered_bytes() and Request::bytes().
+FusionItem item_of(const Request& request, std::span<const std::int64_t> rows);
+
 /// Indices into a list of items, grouped: group g is members[ends[g-1] .. ends[g]), in execution order.
 struct FusionGroups {
   std::vector<std::uint32_t> members;
@@ -45,9 +48,11 @@ struct FusionGroups {
 /// Source: arXiv:1802.05799, Tensor Fusion; look-ahead as in horovod/common/controller.cc FuseResponses.
 FusionGroups group(std::span<const FusionItem> items, const FusionOptions& options);
 
-/// The same as batches; names[i] belongs to items[i].
-std::vector<Batch> fuse_names(std::span<const FusionItem> items, std::vector<std::string> names,
-                              const FusionOptions& options);
+/// The same as batches; names[i] and tags[i] belong to items[i]. The names' text stays the caller's.
+std::vector<Batch> fuse_names(std::span<const FusionItem> items, std::span<const std::string_view> names,
+                              std::span<const Tag> tags, const FusionOptions& options);
+/// The same without tags. The batches' names are those of `agreed`, which must outlive them.
 std::vector<Batch> fuse(const std::vector<Request>& agreed, const FusionOptions& options);
+std::vector<Batch> fuse(std::vector<Request>&& agreed, const FusionOptions& options) = delete;
 
 }  // namespace hvd::core

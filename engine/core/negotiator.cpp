@@ -30,6 +30,9 @@ void for_each_bit(std::span<const std::uint64_t> words, Visit visit) {
 }
 
 void set_bit(std::vector<std::uint64_t>& words, std::size_t bit) { words[bit / 64] |= std::uint64_t{1} << (bit % 64); }
+bool has_bit(const std::vector<std::uint64_t>& words, std::size_t bit) {
+  return (words[bit / 64] >> (bit % 64) & 1) != 0;
+}
 void clear_bit(std::vector<std::uint64_t>& words, std::size_t bit) {
   words[bit / 64] &= ~(std::uint64_t{1} << (bit % 64));
 }
@@ -70,72 +73,91 @@ void Negotiator::set_fusion(const FusionOptions& fusion) {
   options_digest_ = digest_of(options_);
 }
 
-void Negotiator::submit(const Request& request) {
-  if (shutdown_requested_) {
-    throw Error(Errc::kInvalidArgument, "tensor '" + request.name + "' submitted on rank " + std::to_string(rank_) +
-                                            " after this rank asked to shut down");
-  }
+void Negotiator::check_open(const std::string& name) const {
+  if (!shutdown_requested_) return;
+  throw Error(Errc::kInvalidArgument, "tensor '" + name + "' submitted on rank " + std::to_string(rank_) +
+                                          " after this rank asked to shut down");
+}
+
+void Negotiator::already_pending(std::string_view name) const {
+  throw Error(Errc::kInvalidArgument, "tensor '" + std::string(name) + "' is already pending on rank " +
+                                          std::to_string(rank_) + ": wait for it before submitting it again");
+}
+
+std::optional<CachedAt> Negotiator::submit(const Request& request, Tag tag) {
+  check_open(request.name);
   request.check();
   if (request.terms.root >= size_) {
     throw Error(Errc::kInvalidArgument, "broadcast '" + request.name + "': root " + std::to_string(request.terms.root) +
                                             " is not one of the " + std::to_string(size_) + " ranks");
   }
   const auto bit = cache_.bit(request.name, next_bit_);
-  if (bit ? held_[*bit].used : uncached_.contains(request.name)) {
-    throw Error(Errc::kInvalidArgument, "tensor '" + request.name + "' is already pending on rank " +
-                                            std::to_string(rank_) + ": wait for it before submitting it again");
+  if (bit ? holds(*bit) : uncached_.contains(request.name)) already_pending(request.name);
+  if (!bit) {
+    miss({request, tag});
+    return std::nullopt;
   }
-  if (bit) {
-    next_bit_ = *bit + 1 < cache_.bit_count() ? *bit + 1 : 0;
-    hold(*bit, cache_.at(*bit) == request ? std::nullopt : std::optional(request));
-  } else {
-    miss(Request(request));
+  next_bit_ = *bit + 1 < cache_.bit_count() ? *bit + 1 : 0;
+  if (cache_.at(*bit) != request) {
+    hold(*bit, tag, request);
+    return std::nullopt;
   }
+  hold(*bit, tag, std::nullopt);
+  return cache_.place(*bit);
+}
+
+bool Negotiator::submit_cached(const CachedAt& at, Tag tag) {
+  if (!cache_.holds(at)) return false;
+  if (shutdown_requested_) check_open(std::string(cache_.name(at.bit)));
+  if (holds(at.bit)) already_pending(cache_.name(at.bit));
+  hold(at.bit, tag, std::nullopt);
+  return true;
 }
 
 void Negotiator::surface_pending() {
   HVD_ASSERT(phase_ == Phase::kIdle);
-  for_each_bit(std::vector<std::uint64_t>(hit_words_), [this](std::size_t bit) { hold(bit, take(bit)); });
+  for_each_bit(std::vector<std::uint64_t>(hit_words_), [this](std::size_t bit) {
+    Uncached pending = take(bit);
+    hold(bit, pending.tag, std::move(pending.request));
+  });
 }
 
-void Negotiator::hold(std::size_t bit, std::optional<Request> other) {
-  Held& held = held_[bit];
-  if (other) ++invalid_count_;
+bool Negotiator::holds(std::size_t bit) const {
+  return has_bit(hit_words_, bit) || (invalid_count_ > 0 && has_bit(invalid_words_, bit));
+}
+
+void Negotiator::hold(std::size_t bit, Tag tag, std::optional<Request> other) {
   set_bit(other ? invalid_words_ : hit_words_, bit);
-  held.other = std::move(other);
-  held.used = true;
+  tags_[bit] = tag;
   ++held_count_;
+  if (!other) return;
+  ++invalid_count_;
+  other_.emplace(bit, *std::move(other));
 }
 
-void Negotiator::release(std::size_t bit) {
-  Held& held = held_[bit];
-  HVD_ASSERT(held.used);
-  held.used = false;
+Negotiator::Uncached Negotiator::take(std::size_t bit) {
+  HVD_ASSERT(holds(bit));
   --held_count_;
-  if (held.other) --invalid_count_;
-  clear_bit(held.other ? invalid_words_ : hit_words_, bit);
-  held.other.reset();
-}
-
-Request Negotiator::take(std::size_t bit) {
-  Held& held = held_[bit];
-  if (!held.other) {
-    release(bit);
-    return cache_.at(bit);
+  const auto other = other_.find(bit);
+  if (other == other_.end()) {
+    clear_bit(hit_words_, bit);
+    return {cache_.at(bit), tags_[bit]};
   }
-  Request request = std::move(*held.other);
-  release(bit);
-  return request;
+  clear_bit(invalid_words_, bit);
+  --invalid_count_;
+  Uncached pending{std::move(other->second), tags_[bit]};
+  other_.erase(other);
+  return pending;
 }
 
 void Negotiator::forget(std::size_t bit) {
-  // An entry may be evicted in the very cycle that inserted it, before held_ knows its bit.
-  if (bit < held_.size() && held_[bit].used) miss(take(bit));
+  // An entry may be evicted in the very cycle that inserted it, before hit_words_ has its bit.
+  if (bit < tags_.size() && holds(bit)) miss(take(bit));
 }
 
-void Negotiator::miss(Request&& request) {
-  std::string name = request.name;
-  const auto added = uncached_.emplace(std::move(name), Uncached{std::move(request), false}).first;
+void Negotiator::miss(Uncached&& pending) {
+  std::string name = pending.request.name;
+  const auto added = uncached_.emplace(std::move(name), std::move(pending)).first;
   to_send_.push_back(&added->second);
 }
 
@@ -150,6 +172,8 @@ Action Negotiator::begin_cycle() {
   phase_ = Phase::kBits;
   announced_shutdown_ = shutdown_requested_;
   agreed_.clear();
+  answered_.clear();
+  cache_.forget_erased();
   AllReduceBits exchange{BitOp::kAnd, {}};
   exchange.words.reserve(kHeaderWords + hit_words_.size());
   exchange.words.push_back((announced_shutdown_ ? kAllShutdown : kNoShutdown) | (to_send_.empty() ? kNoUncached : 0) |
@@ -184,10 +208,10 @@ Action Negotiator::on_status(std::span<const std::uint64_t> reduced) {
   coordinate_ = any_shutdown_ || any_invalid || (status & kNoUncached) == 0;
 
   const auto agreed = reduced.subspan(kHeaderWords);
-  for_each_bit(agreed, [this](std::size_t bit) {
-    if (bit >= held_.size() || !held_[bit].used || held_[bit].other) caches_differ("an agreed bit that was not set");
-    agreed_.push_back(bit);
-  });
+  for (std::size_t i = 0; i < agreed.size(); ++i) {
+    if ((agreed[i] & ~hit_words_[i]) != 0) caches_differ("an agreed bit that was not set");
+  }
+  agreed_.assign(agreed.begin(), agreed.end());
   if ((!any_invalid && !any_shutdown_) || hit_words_.empty()) return after_bits();
 
   phase_ = Phase::kInvalidBits;
@@ -226,29 +250,21 @@ Action Negotiator::on_broadcast(std::span<const std::byte> message) {
   return finish(decode_responses(message));
 }
 
-Action Negotiator::finish(std::vector<Response> responses) {
-  std::vector<FusionItem> items;
-  std::vector<std::string> names;
+void Negotiator::take_agreed_bits(Agreed& agreed) {
+  for_each_bit(agreed_, [&](std::size_t bit) {
+    agreed.items.push_back(cache_.item(bit));
+    agreed.names.push_back(cache_.name(bit));
+    agreed.tags.push_back(tags_[bit]);
+    if (agreed.items.back().terms.kind == Collective::kAllGather) agreed.rows.push_back(cache_.rows(bit));
+  });
+  for (std::size_t i = 0; i < agreed_.size(); ++i) hit_words_[i] &= ~agreed_[i];
+  held_count_ -= agreed.items.size();
+  cache_.touch_all(agreed_);
+}
+
+std::vector<Batch> Negotiator::take_responses(std::vector<Response> responses, Agreed& agreed) {
   std::vector<Batch> failed;
-  std::unordered_map<std::string, std::vector<std::int64_t>> rows;  // of all_gathers
-  items.reserve(agreed_.size() + responses.size());
-  names.reserve(agreed_.size() + responses.size());
-
-  const auto agree = [&](const Request& request, const std::vector<std::int64_t>& its_rows) {
-    // The bytes must be equal on all ranks, for fusion depends on them.
-    const bool by_rows = request.terms.kind == Collective::kAllGather;
-    const std::size_t bytes = by_rows ? gathered_bytes(request, its_rows) : request.bytes();
-    items.push_back({request.dtype, request.op, bytes, request.terms});
-    if (by_rows) rows.emplace(request.name, its_rows);
-  };
-
-  for (const std::size_t bit : agreed_) {
-    const Request& request = cache_.at(bit);
-    release(bit);
-    agree(request, cache_.rows(bit));
-    names.push_back(request.name);
-    cache_.touch(bit);
-  }
+  answered_.reserve(responses.size());  // names are read where they lie
   for (Response& response : responses) {
     const auto pending = uncached_.find(response.request.name);
     const bool here = pending != uncached_.end() && pending->second.sent;
@@ -258,27 +274,43 @@ Action Negotiator::finish(std::vector<Response> responses) {
                                        std::to_string(rank_) + " has not asked for in that form");
     }
     // An all_gather has this rank's own number of rows, which the cache compares with the next submission.
-    Request request = std::move(pending->second.request);
+    const Uncached mine = std::move(pending->second);
     uncached_.erase(pending);
+    const std::string_view name = answered_.emplace_back(mine.request.name);
     if (response.kind != Response::Kind::kAgreed) {
       const Request& told = response.request;  // the same on all ranks
-      failed.push_back({{told.name}, told.dtype, told.op, told.bytes(), std::move(response.error), told.terms, {}});
+      failed.push_back(
+          {{name}, told.dtype, told.op, told.bytes(), std::move(response.error), told.terms, {}, {mine.tag}});
       continue;
     }
-    agree(request, response.rows);
+    agreed.items.push_back(item_of(mine.request, response.rows));
+    agreed.names.push_back(name);
+    agreed.tags.push_back(mine.tag);
+    if (mine.request.terms.kind == Collective::kAllGather) agreed.rows.push_back(response.rows);
     if (const auto victim = cache_.next_victim()) forget(*victim);
-    cache_.insert(request, std::move(response.rows));
-    names.push_back(std::move(request.name));
+    cache_.insert(mine.request, std::move(response.rows));
   }
-  held_.resize(cache_.bit_count());
+  return failed;
+}
+
+Action Negotiator::finish(std::vector<Response> responses) {
+  Agreed agreed;
+  std::size_t most = responses.size();
+  for (const std::uint64_t word : agreed_) most += static_cast<std::size_t>(std::popcount(word));
+  agreed.items.reserve(most);
+  agreed.names.reserve(most);
+  agreed.tags.reserve(most);
+  take_agreed_bits(agreed);
+  std::vector<Batch> failed = take_responses(std::move(responses), agreed);
+  tags_.resize(cache_.bit_count());
   hit_words_.resize((cache_.bit_count() + 63) / 64);
   invalid_words_.resize(hit_words_.size());
 
-  CycleDone done{fuse_names(items, std::move(names), options_.fusion), all_shutdown_};
-  if (!rows.empty()) {
-    for (Batch& batch : done.batches) {
-      if (batch.terms.kind == Collective::kAllGather) batch.rows = std::move(rows.at(batch.names.front()));
-    }
+  CycleDone done{fuse_names(agreed.items, agreed.names, agreed.tags, options_.fusion), all_shutdown_};
+  // Gathers go alone, in the order in which they were agreed.
+  auto rows = agreed.rows.begin();
+  for (Batch& batch : done.batches) {
+    if (batch.terms.kind == Collective::kAllGather) batch.rows = std::move(*rows++);
   }
   done.batches.insert(done.batches.end(), std::make_move_iterator(failed.begin()),
                       std::make_move_iterator(failed.end()));

@@ -31,6 +31,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <variant>
 #include <vector>
@@ -54,8 +55,9 @@ struct Broadcast {
   Bytes message;  ///< from rank 0; empty elsewhere. Feed what arrives to on_broadcast(), rank 0 too.
 };
 struct CycleDone {
-  /// Execute in this order; may be empty (somebody is not ready yet). The same on all ranks, with one
-  /// exception: what fails because a rank shut down is listed only on the ranks that hold it.
+  /// Execute in this order; may be empty (somebody is not ready yet). The same on all ranks but for the tags, with one
+  /// exception: what fails because a rank shut down is listed only on the ranks that hold it. The names can be read
+  /// until the next begin_cycle() or the Negotiator's end.
   std::vector<Batch> batches;
   bool shutdown = false;  ///< all ranks have agreed to stop: no further cycle
 };
@@ -93,10 +95,14 @@ class Negotiator {
 
   /// Between cycles, with the same on all ranks: a rank that has another meets a mismatch in its next cycle.
   void set_fusion(const FusionOptions& fusion);
-  /// A local tensor became ready. In the middle of a cycle, too: it takes part in the next one.
+  /// A local tensor became ready. In the middle of a cycle, too: it takes part in the next one. Returns where the cache
+  /// holds this very request, for submit_cached(); nullopt if it does not.
   /// Errors: invalid_argument if `request.name` is already pending here, if its shape makes no sense, or
   /// after request_shutdown().
-  void submit(const Request& request);
+  std::optional<CachedAt> submit(const Request& request, Tag tag = 0);
+  /// The same for a request that submit() has found at `at`, in a few nanoseconds. Returns false, and does nothing, if
+  /// the cache has dropped or replaced the entry: then submit() it. Errors: those of submit().
+  bool submit_cached(const CachedAt& at, Tag tag = 0);
   /// After this, the rank takes part in cycles until CycleDone::shutdown.
   void request_shutdown() { shutdown_requested_ = true; }
   [[nodiscard]] bool has_pending() const { return pending_count() > 0; }
@@ -121,27 +127,36 @@ class Negotiator {
 
  private:
   enum class Phase : std::uint8_t { kIdle, kBits, kInvalidBits, kGather, kBroadcast };
-  /// A pending tensor whose name is cached, in the slot of its bit.
-  struct Held {
-    std::optional<Request> other;  // unless it equals the cache entry
-    bool used = false;
-  };
   struct Uncached {
     Request request;
+    Tag tag = 0;
     bool sent = false;
+  };
+  /// What finish() has found to be agreed, in order. Arrays of equal length.
+  struct Agreed {
+    std::vector<FusionItem> items;
+    std::vector<std::string_view> names;
+    std::vector<Tag> tags;
+    std::vector<std::vector<std::int64_t>> rows;  // of the all_gathers alone, in their order
   };
 
   [[nodiscard]] std::uint64_t digest() const;
-  /// `other`: the request, unless it equals the cache entry.
-  void hold(std::size_t bit, std::optional<Request> other);
-  void release(std::size_t bit);
-  [[nodiscard]] Request take(std::size_t bit);
+  void check_open(const std::string& name) const;
+  [[noreturn]] void already_pending(std::string_view name) const;
+  [[nodiscard]] bool holds(std::size_t bit) const;
+  /// A tensor whose name is cached becomes pending. `other`: the request, unless it equals the cache entry.
+  void hold(std::size_t bit, Tag tag, std::optional<Request> other);
+  /// What is held at `bit` is no longer.
+  [[nodiscard]] Uncached take(std::size_t bit);
   /// The entry at `bit` goes away: what is pending there must go through rank 0.
   void forget(std::size_t bit);
-  void miss(Request&& request);
+  void miss(Uncached&& pending);
   Action on_status(std::span<const std::uint64_t> reduced);
   Action after_bits();
   Action finish(std::vector<Response> responses);
+  void take_agreed_bits(Agreed& agreed);
+  /// Adds what rank 0 agreed to; returns what failed.
+  std::vector<Batch> take_responses(std::vector<Response> responses, Agreed& agreed);
   /// Returns true if rank 0's answer is one to what this rank asked.
   [[nodiscard]] bool answers(const Response& response, const Request& own) const;
 
@@ -153,9 +168,10 @@ class Negotiator {
   std::unique_ptr<Coordinator> coordinator_;  // on rank 0
 
   // Pending tensors: each is either held at its cache bit or in uncached_.
-  std::vector<Held> held_;                    // [bit]
-  std::vector<std::uint64_t> hit_words_;      // held and valid, one bit each
-  std::vector<std::uint64_t> invalid_words_;  // held and not valid
+  std::vector<std::uint64_t> hit_words_;            // held and valid, one bit each
+  std::vector<std::uint64_t> invalid_words_;        // held and not valid
+  std::vector<Tag> tags_;                           // [bit], of what is held
+  std::unordered_map<std::size_t, Request> other_;  // of what is held and not valid, by bit
   std::size_t next_bit_ = 0;  // where the next submission is looked for first: a program repeats its order
   std::size_t held_count_ = 0;
   std::size_t invalid_count_ = 0;
@@ -171,7 +187,8 @@ class Negotiator {
   bool any_shutdown_ = false;
   bool all_shutdown_ = false;
   bool coordinate_ = false;
-  std::vector<std::size_t> agreed_;  // bits that hit on all ranks, ascending
+  std::vector<std::uint64_t> agreed_;  // bits that hit on all ranks
+  std::vector<std::string> answered_;  // names that the batches of the last cycle refer to
   CycleStats stats_;
 };
 

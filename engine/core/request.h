@@ -72,16 +72,20 @@ std::size_t gathered_bytes(const Request& request, std::span<const std::int64_t>
 /// "[64, 3, 7, 7]"
 std::string to_text(const std::vector<std::int64_t>& shape);
 
+/// What a rank calls a tensor; it comes back in Batch::tags and is told to nobody.
+using Tag = std::uint32_t;
+
 /// Tensors that every rank executes together, in one agreed order. `error` empty: execute. Not empty: do
 /// not, but fail these tensors with this text, the same on all ranks. Only all_reduce has more than one name.
 struct Batch {
-  std::vector<std::string> names;
+  std::vector<std::string_view> names;  ///< owned by who made the batch: CycleDone::batches, fuse()
   DataType dtype = DataType::kF32;
   ReduceOp op = ReduceOp::kSum;
   std::size_t bytes = 0;  ///< payload, without alignment; all_gather: of all ranks
   std::string error = {};
   Terms terms = {};
   std::vector<std::int64_t> rows = {};  ///< all_gather: [rank]
+  std::vector<Tag> tags = {};           ///< [name], this rank's own
   bool operator==(const Batch&) const = default;
 };
 

@@ -255,7 +255,9 @@ void Engine::Impl::set_gradients(std::vector<core::GradientInfo> gradients, std:
   }
   adopt(std::move(plan), gradients);
   gradients_ = std::move(gradients);
-  requests_ = std::move(requests);
+  if (!solo()) {
+    execute("set_gradients", [&] { negotiated_.set_gradients(std::move(requests)); });
+  }
   arena_ = arena;
   const MutexLock lock(mutex_);
   gradient_names_ = std::move(names);

@@ -160,10 +160,9 @@ class Engine::Impl {
   // Written between steps, read by the thread in a step.
   ReadyMarks marks_;
   std::byte* arena_ = nullptr;
-  std::vector<core::Request> requests_;  // [gradient], negotiated schedule
-  std::size_t left_ = 0;                 // gradients of a negotiated step not yet reduced
-  StepReport report_;                    // the thread's, of the step at hand
-  StepReport no_step_;                   // the thread's, of tickets outside a step; nobody reads it
+  std::size_t left_ = 0;  // gradients of a negotiated step not yet reduced
+  StepReport report_;     // the thread's, of the step at hand
+  StepReport no_step_;    // the thread's, of tickets outside a step; nobody reads it
 
   Schedule active_ = Schedule::kNone;   // the thread's: of the step that it works on; kNone: no step
   EngineObserver* observer_ = nullptr;  // the thread's

@@ -28,8 +28,8 @@ std::size_t runs_of(const std::vector<PendingTensor>& sorted) {
 }
 
 std::string title(const core::Batch& batch) {
-  return batch.names.size() == 1 ? batch.names.front()
-                                 : batch.names.front() + " +" + std::to_string(batch.names.size() - 1);
+  const std::string first(batch.names.front());
+  return batch.names.size() == 1 ? first : first + " +" + std::to_string(batch.names.size() - 1);
 }
 
 }  // namespace
@@ -41,10 +41,47 @@ NegotiatedSchedule::NegotiatedSchedule(comm::Communicator& communicator, const E
       trace_(trace),
       negotiator_(communicator.topology().rank, communicator.topology().size, options.negotiation) {}
 
+void NegotiatedSchedule::set_gradients(std::vector<core::Request> requests) {
+  HVD_ASSERT(!pending());
+  gradients_ = std::move(requests);
+  cached_.assign(gradients_.size(), {});
+  slots_.clear();
+  slots_.resize(gradients_.size());
+  free_.clear();
+}
+
+core::Tag NegotiatedSchedule::free_slot() {
+  if (free_.empty()) {
+    slots_.emplace_back();
+    return static_cast<core::Tag>(slots_.size() - 1);
+  }
+  const core::Tag tag = free_.back();
+  free_.pop_back();
+  return tag;
+}
+
 void NegotiatedSchedule::submit(const core::Request& request, PendingTensor tensor) {
-  const bool fresh = tensors_.emplace(request.name, std::move(tensor)).second;
-  HVD_ASSERT(fresh);  // the callers' side refuses a second one
-  negotiator_.submit(request);
+  const core::Tag tag = free_slot();
+  tensor.name = request.name;
+  slots_[tag] = {std::move(tensor), true};
+  negotiator_.submit(request, tag);
+}
+
+void NegotiatedSchedule::submit_gradient(std::size_t gradient, std::byte* data, std::size_t bytes,
+                                         Clock::time_point now) {
+  const auto tag = static_cast<core::Tag>(gradient);
+  Slot& slot = slots_[gradient];
+  HVD_ASSERT(!slot.used);  // the callers' side refuses a second mark
+  slot.used = true;
+  slot.tensor.data = data;
+  slot.tensor.bytes = bytes;
+  slot.tensor.gradient = gradient;
+  slot.tensor.since = now;
+  // A program repeats its gradients in every step: no name is looked at from the third step on.
+  core::CachedAt& at = cached_[gradient];
+  if (!negotiator_.submit_cached(at, tag)) {
+    at = negotiator_.submit(gradients_[gradient], tag).value_or(core::CachedAt{});
+  }
 }
 
 bool NegotiatedSchedule::cycle(StepReport& report, const Finished& finished) {
@@ -78,11 +115,12 @@ core::CycleDone NegotiatedSchedule::negotiate() {
 
 void NegotiatedSchedule::execute(const core::Batch& batch, StepReport& report, const Finished& finished) {
   members_.clear();
-  for (const std::string& tensor : batch.names) {
-    const auto found = tensors_.find(tensor);
-    HVD_ASSERT(found != tensors_.end());
-    members_.push_back(std::move(found->second));
-    tensors_.erase(found);
+  for (const core::Tag tag : batch.tags) {
+    Slot& slot = slots_[tag];
+    HVD_ASSERT(slot.used);
+    slot.used = false;
+    members_.push_back(std::move(slot.tensor));
+    if (tag >= gradients_.size()) free_.push_back(tag);
   }
   if (batch.error.empty()) {
     const bool gradients = std::all_of(members_.begin(), members_.end(), [](const PendingTensor& tensor) {
@@ -108,8 +146,10 @@ void NegotiatedSchedule::execute(const core::Batch& batch, StepReport& report, c
 /// The ranks compared their gradient lists at start, so that what is decided here from gradient indices
 /// is decided alike everywhere, and the gaps between neighbours belong to nobody and may be summed along.
 void NegotiatedSchedule::reduce_gradients(const core::Batch& batch, StepReport& report) {
-  std::sort(members_.begin(), members_.end(),
-            [](const PendingTensor& a, const PendingTensor& b) { return a.gradient < b.gradient; });
+  const auto in_order = [](const PendingTensor& a, const PendingTensor& b) { return a.gradient < b.gradient; };
+  if (!std::is_sorted(members_.begin(), members_.end(), in_order)) {
+    std::sort(members_.begin(), members_.end(), in_order);
+  }
   const std::size_t runs = runs_of(members_);
   if (runs > 1 && batch.bytes / runs < kWorthItsOwnReduction) {
     reduce_fused(batch, report);
@@ -204,10 +244,13 @@ void NegotiatedSchedule::perform(const core::Batch& batch, PendingTensor& tensor
 
 /// A tensor that some rank never submits would be negotiated for ever: each cycle succeeds, and moves nothing.
 void NegotiatedSchedule::look_for_stalled() {
-  const auto oldest = std::min_element(tensors_.begin(), tensors_.end(),
-                                       [](const auto& a, const auto& b) { return a.second.since < b.second.since; });
-  if (oldest == tensors_.end()) return;
-  const auto& [tensor, pending] = *oldest;
+  const PendingTensor* oldest = nullptr;
+  for (const Slot& slot : slots_) {
+    if (slot.used && (oldest == nullptr || slot.tensor.since < oldest->since)) oldest = &slot.tensor;
+  }
+  if (oldest == nullptr) return;
+  const PendingTensor& pending = *oldest;
+  const std::string& tensor = name_of(pending);
   const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - pending.since);
   const std::chrono::milliseconds patience = options_.deadline.timeout;
   bool known = false;

@@ -8,7 +8,6 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -41,6 +40,7 @@ struct PendingTensor {
   std::size_t bytes = 0;
   std::size_t gradient = kNoGradient;
   Ticket ticket = 0;
+  std::string name;  ///< of a ticket's tensor; set by NegotiatedSchedule::submit()
   Clock::time_point since;
   std::unique_ptr<Operands> operands;  ///< null: one tensor in place, at `data`
 };
@@ -59,7 +59,11 @@ class NegotiatedSchedule {
 
   /// With nothing pending, on all ranks alike.
   void set_fusion(const core::FusionOptions& fusion) { negotiator_.set_fusion(fusion); }
+  /// The gradients of steps to come, in their order. With nothing pending.
+  void set_gradients(std::vector<core::Request> requests);
   void submit(const core::Request& request, PendingTensor tensor);
+  /// The gradient of this index is ready at `data`.
+  void submit_gradient(std::size_t gradient, std::byte* data, std::size_t bytes, Clock::time_point now);
   [[nodiscard]] bool pending() const { return negotiator_.has_pending(); }
   /// One negotiation and the batches that it agreed upon; adds to `report`. Returns whether a tensor left.
   /// Errors: those of the planes; timeout when a tensor has been waiting for a rank beyond the deadline.
@@ -74,6 +78,10 @@ class NegotiatedSchedule {
   void perform(const core::Batch& batch, PendingTensor& tensor, StepReport& report);
   void reduce(const core::Batch& batch, std::byte* data, std::size_t bytes, StepReport& report);
   void look_for_stalled();
+  [[nodiscard]] core::Tag free_slot();
+  [[nodiscard]] const std::string& name_of(const PendingTensor& tensor) const {
+    return tensor.gradient == PendingTensor::kNoGradient ? tensor.name : gradients_[tensor.gradient].name;
+  }
   /// "tensor 'conv1' was submitted by rank 0 but not by every rank within 15000 ms; missing: rank 1 (host b)". Rank 0
   /// knows who is missing; `known` tells whether it has heard.
   std::string stall_text(const std::string& tensor, std::chrono::milliseconds within, bool& known) const;
@@ -85,7 +93,15 @@ class NegotiatedSchedule {
   core::Negotiator negotiator_;
   Clock::time_point surfaced_, warned_;  ///< PendingTensor::since of the last tensor that stalled
   FusionBuffer buffer_;
-  std::unordered_map<std::string, PendingTensor> tensors_;
+  struct Slot {
+    PendingTensor tensor;
+    bool used = false;
+  };
+  std::vector<core::Request> gradients_;
+  std::vector<core::CachedAt> cached_;  // [gradient], as far as the negotiator has found it
+  // [tag]: pending tensors. The first are the gradients'.
+  std::vector<Slot> slots_;
+  std::vector<core::Tag> free_;
   std::vector<PendingTensor> members_;  // of the batch at hand; kept to save allocations
   std::vector<Piece> pieces_;
 };

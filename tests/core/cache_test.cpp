@@ -109,6 +109,42 @@ TEST(ResponseCache, HistoryTellsCachesApart) {
   EXPECT_NE(a.history(), b.history());
 }
 
+TEST(ResponseCache, TouchingManyIsTouchingEachInOrder) {
+  ResponseCache cache(130);
+  for (int i = 0; i < 130; ++i) cache.insert(tensor(std::to_string(i)));
+  cache.touch_all(std::vector<std::uint64_t>{~std::uint64_t{2}, ~std::uint64_t{0}, 2});  // all but 1 and 128
+  EXPECT_EQ(cache.next_victim(), 1U);
+  cache.touch(1);
+  EXPECT_EQ(cache.next_victim(), 128U);
+  cache.touch(128);
+  EXPECT_EQ(cache.next_victim(), 0U);
+  EXPECT_THROW(cache.touch_all(std::vector<std::uint64_t>{0, 0, 4}), std::logic_error);
+}
+
+TEST(ResponseCache, HistoryTellsTouchedSetsApart) {
+  const auto after = [](std::vector<std::uint64_t> words) {
+    ResponseCache cache(128);
+    for (int i = 0; i < 128; ++i) cache.insert(tensor(std::to_string(i)));
+    cache.touch_all(words);
+    return cache.history();
+  };
+  EXPECT_EQ(after({1, 1}), after({1, 1}));
+  EXPECT_NE(after({1, 0}), after({0, 1}));
+  EXPECT_NE(after({std::uint64_t{1} << 63, 0}), after({std::uint64_t{1} << 62, 0}));
+  EXPECT_NE(after({0, 0}), after({1, 0}));
+}
+
+TEST(ResponseCache, NamesOfErasedEntriesStayReadable) {
+  ResponseCache cache(1);
+  cache.insert(tensor("a name that does not fit into a string's own memory"));
+  const std::string_view name = cache.name(0);
+  cache.insert(tensor("b"));
+  EXPECT_EQ(name, "a name that does not fit into a string's own memory");
+  EXPECT_EQ(cache.name(0), "b");
+  cache.forget_erased();
+  EXPECT_EQ(cache.size(), 1U);
+}
+
 TEST(ResponseCache, UseOfAFreeBitIsAnAssertion) {
   ResponseCache cache(4);
   cache.insert(tensor("a"));

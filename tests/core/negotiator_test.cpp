@@ -36,7 +36,7 @@ std::string step(LockstepWorld& world) {
   std::string text;
   for (const Batch& batch : done.front().batches) {
     text += (text.empty() ? "" : " ") + std::string(batch.error.empty() ? "" : "!");
-    for (const std::string& name : batch.names) text += (&name == &batch.names.front() ? "" : "+") + name;
+    for (const std::string_view name : batch.names) text.append(name == batch.names.front() ? "" : "+").append(name);
   }
   return text;
 }
@@ -109,6 +109,63 @@ TEST(Negotiator, WhatIsReadyDoesNotWaitForWhatIsNot) {
   EXPECT_FALSE(world[0].wants_cycle());
   world[0].submit(tensor("c"));  // rank 1 sent it three cycles ago, and only once
   EXPECT_EQ(step(world), "c");
+}
+
+TEST(Negotiator, ACachedRequestIsSubmittedByItsPlaceUntilTheEntryChanges) {
+  LockstepWorld world(2, options(2));
+  world.submit_everywhere(tensor("a"));
+  step(world);
+  EXPECT_FALSE(world[0].submit_cached({}));  // no place yet
+  std::vector<CachedAt> at;
+  for (std::size_t r = 0; r < 2; ++r) at.push_back(world[r].submit(tensor("a")).value());
+  step(world);
+  for (std::size_t r = 0; r < 2; ++r) EXPECT_TRUE(world[r].submit_cached(at[r]));
+  EXPECT_EQ(message_of(Errc::kInvalidArgument, [&] { world[0].submit_cached(at[0]); }),
+            "tensor 'a' is already pending on rank 0: wait for it before submitting it again");
+  EXPECT_EQ(step(world), "a");
+  EXPECT_EQ(world[0].stats().coordinated, 1U);
+
+  for (std::size_t r = 0; r < 2; ++r) EXPECT_EQ(world[r].submit(tensor("a", {5})), std::nullopt);  // another shape
+  EXPECT_EQ(step(world), "a");
+  EXPECT_FALSE(world[0].submit_cached(at[0]));
+  at[0] = world[0].submit(tensor("a", {5})).value();
+  at[1] = world[1].submit(tensor("a", {5})).value();
+  step(world);
+  for (const char* name : {"b", "c"}) {  // evict it
+    world.submit_everywhere(tensor(name));
+    step(world);
+  }
+  EXPECT_FALSE(world[0].submit_cached(at[0]));
+  EXPECT_EQ(world[0].submit(tensor("c")).value().bit, at[0].bit);  // the bit is another's
+  EXPECT_FALSE(world[1].submit_cached(at[1]));
+  at[1] = world[1].submit(tensor("c")).value();
+  step(world);
+  world[1].request_shutdown();
+  EXPECT_EQ(message_of(Errc::kInvalidArgument, [&] { world[1].submit_cached(at[1]); }),
+            "tensor 'c' submitted on rank 1 after this rank asked to shut down");
+}
+
+TEST(Negotiator, TagsComeBackToEachRank) {
+  for (const std::size_t capacity : {0, 8}) {
+    LockstepWorld world(2, options(capacity));
+    for (int round = 0; round < 3; ++round) {
+      for (std::size_t r = 0; r < 2; ++r) {
+        const auto tag = static_cast<Tag>(10 * r);
+        world[r].submit(tensor("a"), tag + 1);
+        world[r].submit(tensor("b"), tag + 2);
+        world[r].submit(tensor("wrong", {static_cast<std::int64_t>(r)}), tag + 3);
+      }
+      if (round == 1) world[0].surface_pending();
+      const auto done = world.cycle();
+      for (std::size_t r = 0; r < 2; ++r) {
+        const auto tag = static_cast<Tag>(10 * r);
+        ASSERT_EQ(done[r].batches.size(), 2U);
+        EXPECT_EQ(done[r].batches[0].tags, (std::vector<Tag>{tag + 1, tag + 2}));
+        EXPECT_EQ(done[r].batches[1].tags, std::vector<Tag>{tag + 3});
+        EXPECT_NE(done[r].batches[1].error, "");
+      }
+    }
+  }
 }
 
 Request of_kind(Collective kind, std::vector<std::int64_t> shape = {4}) {
@@ -231,9 +288,9 @@ TEST(Negotiator, ResubmissionInAnotherFormOnOneRankDoesNotHangTheOthers) {
     const auto done = world.cycle();
     for (const CycleDone& rank : done) {
       ASSERT_EQ(rank.batches.size(), 2U);
-      EXPECT_EQ(rank.batches[0].names, std::vector<std::string>{"b"});
+      EXPECT_EQ(rank.batches[0].names, std::vector<std::string_view>{"b"});
       EXPECT_EQ(rank.batches[0].error, "");
-      EXPECT_EQ(rank.batches[1].names, std::vector<std::string>{"a"});
+      EXPECT_EQ(rank.batches[1].names, std::vector<std::string_view>{"a"});
       EXPECT_EQ(rank.batches[1].error, texts[i]);
     }
     EXPECT_EQ(world[2].stats().invalidated, 1U);
@@ -349,7 +406,7 @@ TEST(Negotiator, WhatAStoppedRankHasNotSubmittedFailsOnTheRanksThatHoldIt) {
   world[2].request_shutdown();
   const auto done = world.cycle();
   ASSERT_EQ(done[0].batches.size(), 2U);
-  EXPECT_EQ(done[0].batches[0].names, std::vector<std::string>{"fresh"});
+  EXPECT_EQ(done[0].batches[0].names, std::vector<std::string_view>{"fresh"});
   EXPECT_EQ(done[0].batches[0].error,
             "tensor 'fresh' can never be completed: rank 2 shut down without submitting it; submitted by ranks 0-1");
   EXPECT_EQ(done[0].batches[1].error,
@@ -426,7 +483,7 @@ TEST(Negotiator, SubmissionsInTheMiddleOfACycleWaitForTheNext) {
     if (std::exchange(first, false)) world.submit_everywhere(tensor("b"));
   });
   EXPECT_EQ(done[0].batches.size(), 1U);
-  EXPECT_EQ(done[0].batches[0].names, std::vector<std::string>{"a"});
+  EXPECT_EQ(done[0].batches[0].names, std::vector<std::string_view>{"a"});
   EXPECT_EQ(step(world), "b");
 }
 
