@@ -3,6 +3,7 @@
 // another without compute between them, so all of a step is exposed.
 //
 //   mpirun -np 2 engine_bench                        1,000 tensors of 1 KB, 300 rounds
+//   mpirun -np 2 engine_bench one                    one number, 300 rounds
 //   mpirun -np 2 engine_bench resnet101 30           a network's gradients, in the order of backward; 30 rounds
 //
 // A sample is the slowest rank's time of one step, started together after a barrier. Printed: median, its
@@ -41,6 +42,7 @@ struct Options {
 /// Element counts of the tensors, fp32.
 std::vector<std::size_t> tensor_counts(const std::string& set) {
   if (set == "small") return std::vector<std::size_t>(1000, 256);
+  if (set == "one") return {1};
   const models::Graph graph = models::differentiate(models::build_model({.model = set, .batch_size = 1}));
   std::vector<std::size_t> counts;
   for (const models::Parameter& parameter : graph.parameters) {
@@ -226,7 +228,7 @@ int run(const Options& options) {
 
 int main(int argc, char** argv) {
   if (argc > 3) {
-    std::fprintf(stderr, "usage: mpirun -np N %s [small|resnet101|vgg16|inception3|...] [rounds]\n", argv[0]);
+    std::fprintf(stderr, "usage: mpirun -np N %s [small|one|resnet101|vgg16|inception3|...] [rounds]\n", argv[0]);
     return 2;
   }
   try {
