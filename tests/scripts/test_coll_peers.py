@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import math
+import mmap
 import os
 import shutil
 import subprocess
@@ -338,6 +340,76 @@ class ProgramTest(unittest.TestCase):
         done = subprocess.run([program, *cells.SETS["all"]], capture_output=True, text=True, timeout=60, check=False)
         self.assertEqual(done.returncode, 2)
         self.assertIn("rank 0: needs --meeting, --samples and at least one cell", done.stderr)
+
+
+class Call(ctypes.Structure):
+    """bench/peers/collectives.h, Call, as far as RulesTest reads it."""
+
+    _fields_ = (
+        ("operation", ctypes.c_int32),
+        ("type", ctypes.c_int32),
+        ("in_place", ctypes.c_bool),
+        ("out", ctypes.c_void_p),
+        ("input", ctypes.c_void_p),
+    )
+
+
+ALLOCATE = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
+PERFORM = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.POINTER(Call))
+
+
+class Rules(ctypes.Structure):
+    """bench/peers/collectives.h, Library."""
+
+    _fields_ = (
+        ("rank", ctypes.c_int32),
+        ("size", ctypes.c_int32),
+        ("self", ctypes.c_void_p),
+        ("allocate", ALLOCATE),
+        ("perform", PERFORM),
+    )
+
+
+@unittest.skipUnless(shutil.which("g++"), "needs g++")
+class RulesTest(unittest.TestCase):
+    """The measuring code with a library of one rank that is written here."""
+
+    POOL = 8 << 20
+
+    def resident_share(self, address: int, length: int) -> float:
+        """The share of the pages that are in memory: those of which the first use is a page fault are not."""
+        state = (ctypes.c_ubyte * (length // mmap.PAGESIZE))()
+        libc = ctypes.CDLL(None, use_errno=True)
+        self.assertEqual(libc.mincore(ctypes.c_void_p(address), ctypes.c_size_t(length), state), 0)
+        return sum(byte & 1 for byte in state) / len(state)
+
+    def test_all_buffers_are_in_memory_before_the_first_sample(self) -> None:
+        shares: list[float] = []
+
+        def perform(_: object, call: ctypes._Pointer) -> int:
+            shares.extend(self.resident_share(at, self.POOL) for at in (call.contents.input, call.contents.out))
+            return 1  # unsupported: ends the cell
+
+        with tempfile.TemporaryDirectory() as folder:
+            rules, meeting = Path(folder) / "rules.so", Path(folder) / "meeting"
+            sources = [str(libraries.SOURCES / name) for name in libraries.RULES]
+            words = ["g++", "-std=c++20", "-O1", "-shared", "-fPIC", f"-I{libraries.ROOT}", *sources, "-o", str(rules)]
+            subprocess.run(words, check=True, timeout=300)
+            measure = ctypes.CDLL(str(rules)).hvd_measure_collectives
+            mapped: list[mmap.mmap] = []
+
+            def allocate(_: object, size: int) -> int:
+                mapped.append(mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+                return ctypes.addressof(ctypes.c_char.from_buffer(mapped[-1]))
+
+            for own in (ALLOCATE(0), ALLOCATE(allocate)):
+                meeting.write_bytes(b"")
+                words = ["x", "--meeting", str(meeting), "--samples", "1", "--pool-bytes", str(self.POOL)]
+                words += ["--cell-seconds", "0", "all_reduce/fp32/1024/out/1"]
+                library = Rules(0, 1, None, own, PERFORM(perform))
+                given = (ctypes.c_char_p * len(words))(*(word.encode() for word in words))
+                self.assertEqual(measure(ctypes.byref(library), len(words), given), 0)
+        self.assertEqual(shares, [1.0] * 4)
 
 
 INSTALLED = {
