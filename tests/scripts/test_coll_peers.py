@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import fcntl
+import io
 import json
 import math
 import mmap
@@ -55,6 +58,7 @@ class CellTest(unittest.TestCase):
             "all_reduce/fp32/4/in/0",
             "all_reduce/fp8/4/in/1",
             "all_reduce/fp32/4/in/1\n",
+            f"all_reduce/fp32/{cells.MOST_BYTES + 4}/in/1",
             "--corrupt",
         ):
             self.assertIsNone(cells.parse(text), text)
@@ -63,6 +67,21 @@ class CellTest(unittest.TestCase):
 
     def test_each_cell_is_chosen_once(self) -> None:
         self.assertEqual(cells.chosen([CELL, "many", CELL]), [CELL, "all_reduce/fp32/1024/in/1000"])
+
+    def test_broad_gives_each_rank_an_element(self) -> None:
+        few, many = cells.chosen(["broad"], 2), cells.chosen(["broad"], 32)
+        self.assertEqual(few, cells.SETS["broad"])
+        self.assertIn("all_reduce/fp32/4/in/100", many)
+        left_out = {"reduce_scatter/fp32/64/out/100", "all_gather/fp32/64/out/100", "all_to_all/fp32/64/out/100"}
+        self.assertEqual(set(few) - set(many), left_out)
+        self.assertFalse(
+            [cell for cell in few if "/4/" in cell and cell.split("/")[0] not in ("all_reduce", "broadcast")]
+        )
+        self.assertEqual(len(cells.SETS["core"]), 30)
+
+    def test_pools_of_buffers(self) -> None:
+        self.assertEqual(cells.pool_bytes(["all_reduce/fp32/1024/in/100"], 1000), 102_400)
+        self.assertEqual(cells.pool_bytes(["all_reduce/fp32/4000/in/1", "all_gather/fp32/8/out/2"], 1000), 5000)
 
 
 class SamplesTest(unittest.TestCase):
@@ -190,7 +209,8 @@ class RecordTest(unittest.TestCase):
     def test_hostile_records(self) -> None:
         good = json.loads(json.dumps({"format": record.FORMAT, **vars(PLAN)}))
         launch = {"round": 0, "kind": "cores", "library": "ours", "failure": None, "results": {}}
-        plans = [{**good, "cells": ["x"]}, {**good, "rounds": 1e9}, {**good, "classes": {}}, {**good, "format": "2"}]
+        plans = [{**good, "rounds": 1001}, {**good, "pool_bytes": 1 << 40}]
+        plans += [{**good, "cells": ["x"]}, {**good, "rounds": 1e9}, {**good, "classes": {}}, {**good, "format": "2"}]
         plans += [{**good, "libraries": {"ours": 1}}, {**good, "machine": "x" * 1000}, {"format": record.FORMAT}]
         after = [{**launch, "round": 24}, {**launch, "library": "other"}, {**launch, "results": {"x": {}}}, [1]]
         after += [{**launch, "kind": ["cores"]}, {**launch, "failure": 1}, {**launch, "more": 1}]
@@ -208,9 +228,38 @@ class RecordTest(unittest.TestCase):
                 record.read(self.file)
 
     def test_the_longest_launch_fits_into_a_line(self) -> None:
+        asked = [f"reduce_scatter/fp32/{cells.MOST_BYTES - 4 * i}/out/99999" for i in range(samples.MOST_CELLS)]
         result = samples.Result((1e-9 / 3,) * samples.MOST_SAMPLES, 1 << 62)
-        line = json.dumps({"x" * cells.LONGEST_CELL: vars(result)})
-        self.assertLess(len(line) * samples.MOST_CELLS + 1000, samples.LONGEST_LINE)
+        plan = Plan(**{**vars(PLAN), "cells": asked})
+        launch = Launch(0, "cores", "ours", "x" * record.LONGEST_TEXT, dict.fromkeys(asked, result))
+        record.begin(self.file, plan)
+        record.append(self.file, launch)
+        self.assertEqual(record.read(self.file), (plan, [launch]))
+        longest = len(json.dumps({"x" * cells.LONGEST_CELL: vars(result)}))
+        self.assertLess(longest * samples.MOST_CELLS + 1000, samples.LONGEST_LINE)
+
+    def test_there_is_one_writer(self) -> None:
+        with (
+            record.locked(self.file),
+            self.assertRaisesRegex(HvdbError, "another run writes it"),
+            record.locked(self.file),
+        ):
+            pass
+        with record.locked(self.file), self.file.open("a") as other, self.assertRaises(BlockingIOError):
+            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with record.locked(self.file):
+            record.begin(self.file, PLAN)
+
+    def test_libraries_that_yield_are_measured_where_ranks_share_cores(self) -> None:
+        plan = Plan(
+            **{
+                **vars(PLAN),
+                "classes": {"cores": 2, "oversubscribed": 4},
+                "libraries": {"oneccl": "", "oneccl_yield": ""},
+            }
+        )
+        self.assertEqual(len(record.turns(plan)), 24 * 3)
+        self.assertNotIn(("cores", "oneccl_yield"), record.block_of(plan))
 
     def test_turns_are_drawn_from_the_seed(self) -> None:
         turns = record.turns(PLAN)
@@ -266,21 +315,67 @@ class CommandTest(unittest.TestCase):
         self.assertEqual([one.library for one in done], [turn.library for turn in record.turns(PLAN)])
 
     def test_what_makes_no_sense_is_a_line(self) -> None:
-        for words in (
-            ["--rounds", "0"],
-            ["--samples", "9999"],
-            ["--seed", "-1"],
-            ["--libraries", "x"],
-            ["--cells", "y"],
+        for words, why in (
+            (["--rounds", "0"], "this cannot be measured: rounds is no whole number from 1 to 1000"),
+            (["--samples", "9999"], "this cannot be measured: samples is no whole number"),
+            (["--seed", "-1"], "this cannot be measured: seed is no whole number"),
+            (["--libraries", "x"], "no library 'x': ours, "),
+            (["--cells", "y"], "'y' is neither a set of cells"),
         ):
             given = command.parser().parse_args(["run", "--out", "file", *words])
-            with mock.patch.object(libraries, "build"), self.assertRaises(HvdbError) as caught:
+            with (
+                self.subTest(words=words),
+                mock.patch.object(libraries, "build"),
+                mock.patch.object(libraries, "version", lambda library: library.title),
+                contextlib.redirect_stdout(io.StringIO()),
+                self.assertRaises(HvdbError) as caught,
+            ):
                 command.planned(given)
+            self.assertTrue(str(caught.exception).startswith(why), caught.exception)
             self.assertNotIn("\n", str(caught.exception))
 
     def test_buffers_that_do_not_fit(self) -> None:
-        with self.assertRaisesRegex(HvdbError, "the buffers need .* MiB of .* MiB that are free"):
+        with self.assertRaisesRegex(
+            HvdbError, "the buffers need .* MiB, more than half of the .* MiB that are available"
+        ):
             command.require_memory(Plan(**{**vars(PLAN), "pool_bytes": 1 << 45}))
+
+    def test_the_judgements_must_be_writable_before_hours_of_measuring(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            for file in (Path(folder) / "missing" / "peers.json", Path(folder)):
+                words = ["run", "--out", str(Path(folder) / "record"), "--json", str(file)]
+                with mock.patch.object(command, "planned") as planned, self.assertRaises(OSError) as caught:
+                    command.run(command.parser().parse_args(words))
+                self.assertEqual(caught.exception.filename, str(file))
+                planned.assert_not_called()
+
+    def test_no_round_begins_that_would_end_late(self) -> None:
+        clock = command.Rounds(100.0)
+        self.assertTrue(clock.may_begin(0, 200.0))  # there is nothing to judge by yet
+        self.assertTrue(clock.may_begin(0, 230.0))
+        clock = command.Rounds(100.0)
+        self.assertTrue(clock.may_begin(0, 0.0))
+        self.assertTrue(clock.may_begin(1, 40.0))  # 40 s + 1.1 * 40 s
+        self.assertTrue(clock.may_begin(1, 99.0))  # a round is completed
+        self.assertFalse(clock.may_begin(2, 70.0))
+        self.assertTrue(command.Rounds(None).may_begin(7, 1e9))
+
+    def test_minutes_end_a_run_after_whole_rounds(self) -> None:
+        now = [0.0]
+
+        def launch(*_: object) -> tuple[dict[str, samples.Result], None]:
+            now[0] += 10.0
+            return {CELL: samples.Result((1.0,), 0)}, None
+
+        used = {name: name for name in PLAN.libraries}
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            mock.patch.object(libraries, "launch", launch),
+            mock.patch.object(command.time, "monotonic", lambda: now[0]),
+        ):
+            made = command.measure(PLAN, used, Path(folder) / "record", 100.0)
+            self.assertEqual(len(made), 9)
+            self.assertEqual(len(command.measure(PLAN, used, Path(folder) / "record", 190.0)), 18)
 
 
 class MachineTest(unittest.TestCase):
@@ -392,9 +487,17 @@ class ProgramTest(unittest.TestCase):
     def test_both_programs_read_every_set(self) -> None:
         """The parser of the program accepts what cells.parse() accepts; it complains of the missing option alone."""
         program = str(self.libraries["system"].program)
-        done = subprocess.run([program, *cells.SETS["all"]], capture_output=True, text=True, timeout=60, check=False)
-        self.assertEqual(done.returncode, 2)
-        self.assertIn("rank 0: needs --meeting, --samples and at least one cell", done.stderr)
+        every = [cell for texts in cells.SETS.values() for cell in texts]
+        largest, above = (f"all_reduce/fp32/{cells.MOST_BYTES + more}/in/1" for more in (0, 4))
+        self.assertIsNotNone(cells.parse(largest))
+        self.assertIsNone(cells.parse(above))
+        for asked, why in (
+            ([*every, largest], "needs --meeting, --samples and at least one cell"),
+            ([above], f"{above}: "),
+        ):
+            done = subprocess.run([program, *asked], capture_output=True, text=True, timeout=60, check=False)
+            self.assertEqual(done.returncode, 2)
+            self.assertIn(f"rank 0: {why}", done.stderr)
 
 
 class Call(ctypes.Structure):
