@@ -23,6 +23,7 @@ from synthetic_store import REPOSITORY
 from collpeers import __main__ as command
 from collpeers import cells, judge, libraries, machine, page, record, samples
 from collpeers.record import Launch, Plan
+from hvdb import coll_results
 from hvdb.errors import HvdbError
 
 ENGINE = Path(os.environ.get("HVD_BENCH", "hvd_bench")).with_name("engine_collectives")
@@ -162,7 +163,8 @@ class JudgeTest(unittest.TestCase):
         found = judge.judge(CELL, rounds(*[2.0] * 11), {"peer": rounds(*[1.0] * 11)})
         self.assertEqual((found.rounds, found.low, found.high), (5, 0.0, math.inf))
         self.assertEqual(found.verdict, judge.UNDECIDED)
-        self.assertIsNone(judge.share_not_slower([found]))
+        self.assertFalse(found.bounded)
+        self.assertEqual(judge.counts([found], 1).verdicts[judge.NOT_JUDGED], 1)
 
     def test_a_peer_of_few_rounds_is_not_the_best(self) -> None:
         self.assertEqual(judge.best_peer({"rare": {0: 0.1}, "often": rounds(*[1.0] * 12)}), "often")
@@ -175,7 +177,20 @@ class JudgeTest(unittest.TestCase):
 
         found = [one("a", 0.5, 0.4, 0.6), one("b", 1.2, 1.1, 1.3), one("c", 1.0, 0.9, 1.1), one("d", 3.0, 2.0, 4.0)]
         self.assertEqual([j.cell for j in judge.losses_first(found)], ["d", "b", "c", "a"])
-        self.assertEqual(judge.share_not_slower(found), 0.5)
+        counts = judge.counts(found, 10)  # of the other six ours was wrong, say
+        self.assertEqual(list(counts.verdicts.values()), [1, 0, 1, 2, 6])
+        self.assertAlmostEqual(counts.share_not_above(), 0.2)
+        self.assertAlmostEqual(counts.share_shown(), 0.1)
+        self.assertEqual(one("e", 1.0, 0.97, 1.05).verdict, judge.WITHIN)
+        self.assertEqual(one("e", 1.02, 1.01, 1.03).verdict, judge.SLOWER)
+        self.assertAlmostEqual(judge.counts([one("e", 1.0, 0.9, 1.01)], 2).share_shown(), 0.5)
+
+    def test_the_median_has_an_interval_from_six_values_on(self) -> None:
+        self.assertIsNone(judge.median_interval([]))
+        self.assertIsNone(judge.median_interval([1.0] * 5))
+        self.assertEqual(judge.median_interval([6.0, 1.0, 2.0, 3.0, 4.0, 5.0]), (1.0, 6.0))
+        # Conover, Practical Nonparametric Statistics: the third of twelve misses the median in 1.9 % on each side.
+        self.assertEqual(judge.median_interval(map(float, range(1, 13))), (3.0, 10.0))
 
 
 class RecordTest(unittest.TestCase):
@@ -283,8 +298,65 @@ class PageTest(unittest.TestCase):
 
     def test_the_summary_counts_verdicts(self) -> None:
         given = launches("ours", rounds(*[2.0] * 24)) + launches("mpich", rounds(*[1.0] * 24))
-        self.assertIn("cells with an interval: 1 (1 slower, 0 undecided, 0 faster); 0 % are", page.text(PLAN, given))
-        self.assertIn("2.00 [2.00, 2.00]", page.text(PLAN, given))
+        text = page.text(PLAN, given)
+        self.assertIn(
+            "faster 0, not slower within 5 % 0, undecided 0, slower 1, not judged 0, of 1 planned cells", text
+        )
+        self.assertIn("2.00 [2.00, 2.00]", text)
+        self.assertIn("Of all planned cells 0 % have an interval that does not lie above 1", text)
+
+    def test_a_cell_where_ours_was_wrong_stays_in_the_denominator(self) -> None:
+        plan = Plan(**{**vars(PLAN), "cells": [CELL, "all_reduce/fp32/8/in/100"]})
+        fast, slow = rounds(*[1.0] * 24), rounds(*[2.0] * 24)
+        given = [*launches("ours", fast), *launches("mpich", slow)]
+        for one in given:
+            one.results["all_reduce/fp32/8/in/100"] = samples.Result((1.0,), int(one.library == "ours"))
+        text = page.text(plan, given)
+        self.assertIn(
+            "faster 1, not slower within 5 % 0, undecided 0, slower 0, not judged 1, of 2 planned cells", text
+        )
+        self.assertIn("50 % have an interval that does not lie above 1", text)
+        self.assertIn("50 % are shown to be not slower", text)
+        self.assertIn("not judged: all_reduce/fp32/8/in/100: ours was wrong", text)
+
+    def test_bands_and_gradients(self) -> None:
+        sizes = {8: 0.5, 4096: 2.0, 262_144: 3.0, cells.GRADIENTS["vgg16"]: 0.25}
+        texts = {cells.cell("all_reduce", "fp32", size, "in"): ratio for size, ratio in sizes.items()}
+        plan = Plan(**{**vars(PLAN), "cells": list(texts)})
+        given = []
+        for i in range(24):
+            for name in ("ours", "mpich"):
+                found = {c: samples.Result((r if name == "ours" else 1.0,), 0) for c, r in texts.items()}
+                given.append(Launch(i, "cores", name, None, found))
+        text = page.text(plan, given)
+        for name, *figures in (
+            ("up to 4 KiB", "2", "1.00", "0.50", "2.00", "1", "0", "0", "1"),
+            ("up to 256 KiB", "1", "3.00", "3.00", "3.00", "0", "0", "0", "1"),
+            ("above", "1", "0.25", "0.25", "0.25", "1", "0", "0", "0"),
+        ):
+            self.assertRegex(text, rf"(?m)^{name} +{' +'.join(figures)}$")
+        self.assertIn(
+            "vgg16's gradients as one flat call: ours / mpich = 0.25 [0.25, 0.25], 250.0 ms beside 1000.0", text
+        )
+
+    def test_json_has_every_library_as_a_curve(self) -> None:
+        given = launches("ours", rounds(*[1.0] * 12)) + launches("mpich", rounds(*[2.0] * 12))
+        given += launches("gloo", rounds(3.0, 3.0))
+        made = json.loads(json.dumps(page.document(PLAN, given), allow_nan=False))
+        self.assertEqual([(s["library"], s["seconds"], s["rounds"]) for s in made["series"]], [
+            ("ours", 1.0, 12), ("mpich", 2.0, 12), ("gloo", 3.0, 2)])  # fmt: skip
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "peers.json"
+            file.write_text(json.dumps(made))
+            curves = {one.name: one.points for one in coll_results.read([file]).series}
+            self.assertEqual(list(curves), ["ours, cores", "mpich, cores", "gloo, cores"])
+            self.assertEqual(curves["mpich, cores"], [coll_results.Point(1024, 2e4, 2e4, 2e4)])
+            self.assertEqual(curves["gloo, cores"], [coll_results.Point(1024, 3e4)])
+            for spoil in ({"low": 4.0, "high": 5.0}, {"low": None}, {"seconds": 0}, {"library": 1}, {"cell": "x"}):
+                hostile = {**made, "series": [{**made["series"][0], **spoil}]}
+                file.write_text(json.dumps(hostile))
+                with self.subTest(spoil=spoil), self.assertRaises(HvdbError):
+                    coll_results.read([file])
 
     def test_json_holds_no_infinity(self) -> None:
         few = rounds(1.0, 1.0)
