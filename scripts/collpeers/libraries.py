@@ -232,12 +232,15 @@ def build(library: Library) -> None:
             raise HvdbError(f"{library.title}: its program does not compile: {why[:200]}") from error
 
 
+def is_told(line: str) -> bool:
+    """Whether a line of a launch's output may tell why it failed."""
+    return not line.startswith("{") and re.search(r"\w", line) is not None and re.search("warn", line, re.I) is None
+
+
 def last_words(text: str) -> str:
     """The line of a launch's output that tells best why it failed: the last one of a measuring program that does not
-    blame another rank, else the last one of anybody. Empty without a line; results are not lines of this kind."""
-    lines = [
-        " ".join(line.split()) for line in text.splitlines() if not line.startswith("{") and re.search(r"\w", line)
-    ]
+    blame another rank, else the last one of anybody that is neither a result nor a warning. Empty without a line."""
+    lines = [" ".join(line.split()) for line in text.splitlines() if is_told(line)]
     programs = [line for line in lines if re.match(r"(rank \d+|\w+_collectives): ", line)]
     first_hand = [line for line in programs if not line.endswith("another rank failed")]
     return next((found[-1][:LONGEST_WORDS] for found in (first_hand, programs, lines) if found), "")
