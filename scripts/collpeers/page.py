@@ -138,6 +138,16 @@ def _gradients(found: Sequence[Judgement]) -> list[str]:
     return lines
 
 
+def _not_judged_lines(found: Sequence[tuple[str, str]], planned: int) -> list[str]:
+    """A line per reason; the table has the cells with too few rounds already."""
+    reasons: dict[str, list[str]] = {}
+    for cell, why in found:
+        if not why.startswith("too few"):
+            reasons.setdefault(why, []).append(cell)
+    named = ((why, "all cells" if len(these) == planned else ", ".join(these)) for why, these in reasons.items())
+    return [f"not judged: {why}: {these}" for why, these in named]
+
+
 def text(plan: Plan, launches: Sequence[Launch]) -> str:
     """Lines for a terminal: a table per class and memory of ours, then wrong results and failures. The caller makes
     them printable."""
@@ -151,9 +161,7 @@ def text(plan: Plan, launches: Sequence[Launch]) -> str:
             if found:
                 lines += [*tables.text_table(BANDS_HEADER, _band_rows(found)).splitlines(), *_gradients(found), ""]
                 lines += tables.text_table(HEADER, [_row(one) for one in found]).splitlines()
-            for cell, why in not_judged(plan, launches, kind, ours, found):
-                if not why.startswith("too few"):  # the table says so
-                    lines.append(f"not judged: {cell}: {why}")
+            lines += _not_judged_lines(not_judged(plan, launches, kind, ours, found), len(plan.cells))
     lines += [""]
     for (kind, library, cell), wrong in wrong_results(launches).items():
         lines.append(f"WRONG: {library}, {kind}, {cell}: {wrong} elements; not compared")

@@ -67,6 +67,10 @@ class LibraryTest(unittest.TestCase):
         ):
             self.assertEqual(libraries.last_words(printed), words)
         program = Path("/bin/sh")
+        late = libraries.Library("", "", ["/bin/sh", "-c", "echo ended; exec sleep 60"], {libraries.CORES: []}, program)
+        self.assertEqual(
+            libraries.launch(late, libraries.CORES, 2, [], [], 0.5), ({}, "took longer than 0 s and was ended")
+        )
         library = libraries.Library("", "", ["/bin/sh", "-c", f"echo '{said}'; exit 3"], {libraries.CORES: []}, program)
         self.assertEqual(
             libraries.launch(library, libraries.CORES, 2, [], [], 20.0), ({}, f"ended with exit code 3: {said}")

@@ -321,7 +321,7 @@ class PageTest(unittest.TestCase):
         )
         self.assertIn("50 % have an interval that does not lie above 1", text)
         self.assertIn("50 % are shown to be not slower", text)
-        self.assertIn("not judged: all_reduce/fp32/8/in/100: ours was wrong", text)
+        self.assertIn("not judged: ours was wrong: all_reduce/fp32/8/in/100", text)
 
     def test_bands_and_gradients(self) -> None:
         sizes = {8: 0.5, 4096: 2.0, 262_144: 3.0, cells.GRADIENTS["vgg16"]: 0.25}
