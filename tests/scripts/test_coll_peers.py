@@ -16,7 +16,7 @@ from unittest import mock
 import synthetic_store  # noqa: F401  (sets the path)
 
 from collpeers import __main__ as command
-from collpeers import cells, judge, libraries, page, record, samples
+from collpeers import cells, judge, libraries, machine, page, record, samples
 from collpeers.record import Launch, Plan
 from hvdb import coll_results
 from hvdb.errors import HvdbError
@@ -415,6 +415,21 @@ class CommandTest(unittest.TestCase):
             HvdbError, "the buffers need .* MiB, more than half of the .* MiB that are available"
         ):
             command.require_memory(Plan(**{**vars(PLAN), "pool_bytes": 1 << 45}))
+
+    def test_broad_loses_its_largest_cell_where_memory_is_short(self) -> None:
+        for free, words, there in (
+            (64 << 30, ["broad"], True),
+            (2 << 30, ["broad"], False),
+            (2 << 30, ["broad", cells.BROADEST], True),  # require_memory() then refuses the plan
+        ):
+            given = command.parser().parse_args(["run", "--out", "file", "--cells", *words])
+            with (
+                self.subTest(words=words, free=free),
+                mock.patch.object(machine, "available_bytes", lambda free=free: free),
+                contextlib.redirect_stdout(io.StringIO()) as said,
+            ):
+                self.assertEqual(cells.BROADEST in command.chosen_cells(given, 4), there)
+                self.assertEqual("left out: all_reduce/fp32/536870912/in/1" in said.getvalue(), not there)
 
     def test_the_judgements_must_be_writable_before_hours_of_measuring(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
