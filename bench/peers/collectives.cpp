@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <cstring>
 #include <memory>
 #include <numeric>
 #include <stdexcept>
@@ -31,7 +32,9 @@ std::size_t stride_of(const Cell& cell, int size) {
   return (bytes + kAlign - 1) / kAlign * kAlign;
 }
 
-/// Memory for the buffers of all cells: the library's own, or zeroed pages.
+/// Memory for the buffers of all cells: the library's own, or ordinary pages. Every page is there before a sample
+/// begins: else the first lap would time the page faults of result buffers, for those libraries whose memory is not
+/// populated when it is allocated.
 class Pool {
  public:
   Pool(const Library& library, std::size_t bytes) : bytes_(bytes) {
@@ -39,12 +42,11 @@ class Pool {
       data_ = static_cast<std::byte*>(library.allocate(library.self, bytes));
       if (data_ == nullptr)
         throw std::runtime_error("the library has no memory of " + std::to_string(bytes) + " bytes");
-      return;
+    } else {
+      data_ = map(bytes);
+      owned_ = true;
     }
-    void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (memory == MAP_FAILED) throw std::runtime_error("no memory of " + std::to_string(bytes) + " bytes");
-    data_ = static_cast<std::byte*>(memory);
-    owned_ = true;
+    std::memset(data_, 0, bytes);
   }
   ~Pool() {
     if (owned_) munmap(data_, bytes_);
@@ -53,19 +55,24 @@ class Pool {
   Pool& operator=(const Pool&) = delete;
 
   [[nodiscard]] std::byte* data() const { return data_; }
-  [[nodiscard]] std::size_t bytes() const { return bytes_; }
 
  private:
+  static std::byte* map(std::size_t bytes) {
+    void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) throw std::runtime_error("no memory of " + std::to_string(bytes) + " bytes");
+    return static_cast<std::byte*>(memory);
+  }
+
   std::byte* data_ = nullptr;
   std::size_t bytes_;
   bool owned_ = false;
 };
 
-/// Buffers of one cell, which rotate through the pools. They are filled once per lap, before the lap: by the time a
-/// buffer is used, the rest of the pool has passed through the caches.
+/// Buffers of one cell, which rotate through `rotated` bytes of each pool, or more if a sample needs more. They are
+/// filled once per lap, before the lap: by the time a buffer is used, the others have passed through the caches.
 class Buffers {
  public:
-  Buffers(const Cell& cell, const Library& library, const Pool& in, const Pool* out)
+  Buffers(const Cell& cell, const Library& library, std::size_t rotated, const Pool& in, const Pool* out)
       : cell_(cell), library_(library), in_(in.data()), out_(out ? out->data() : nullptr) {
     const auto size = static_cast<std::size_t>(library.size);
     const std::size_t count = cell.bytes / size_of(cell.type);
@@ -73,7 +80,7 @@ class Buffers {
     starts_.resize(size);
     std::exclusive_scan(counts_.begin(), counts_.end(), starts_.begin(), std::size_t{0});
     stride_ = stride_of(cell, library.size);
-    slots_ = in.bytes() / stride_;
+    slots_ = std::max(rotated / stride_, cell.calls);
     next_ = slots_;
   }
 
@@ -180,17 +187,18 @@ void print(const Cell& cell, int size, const Measured& measured) {
 }
 
 int measure_all(const Library& library, Meeting& meeting, const Request& request) {
-  std::size_t bytes = request.pool_bytes;
-  bool out_of_place = false;
+  std::size_t in_bytes = request.pool_bytes;
+  std::size_t out_bytes = 0;
   for (const Cell& cell : request.cells) {
-    bytes = std::max(bytes, cell.calls * stride_of(cell, library.size));
-    out_of_place |= !cell.in_place;
+    const std::size_t bytes = std::max(request.pool_bytes, cell.calls * stride_of(cell, library.size));
+    in_bytes = std::max(in_bytes, bytes);
+    if (!cell.in_place) out_bytes = std::max(out_bytes, bytes);
   }
-  const Pool in(library, bytes);
-  const std::unique_ptr<Pool> out = out_of_place ? std::make_unique<Pool>(library, bytes) : nullptr;
+  const Pool in(library, in_bytes);
+  const std::unique_ptr<Pool> out = out_bytes > 0 ? std::make_unique<Pool>(library, out_bytes) : nullptr;
   bool wrong = false;
   for (const Cell& cell : request.cells) {
-    Buffers buffers(cell, library, in, out.get());
+    Buffers buffers(cell, library, request.pool_bytes, in, out.get());
     const Measured measured = measure_cell(library, meeting, request, buffers);
     if (library.rank == 0) print(cell, library.size, measured);
     wrong |= measured.wrong != 0;  // known to rank 0 alone, whose exit code the launcher passes on

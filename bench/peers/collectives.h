@@ -34,7 +34,7 @@ struct Library {
   std::int32_t rank;
   std::int32_t size;
   void* self;
-  /// Returns zeroed memory that the library works on fastest, which lives until measure() has returned. Collective.
+  /// Returns memory that the library works on fastest, which lives until measure() has returned. Collective.
   /// A null function: ordinary memory is used.
   void* (*allocate)(void* self, std::size_t bytes);
   /// Performs the call; the result is there when it returns. kUnsupported must be the answer of all ranks.

@@ -8,22 +8,22 @@ Exit code: 0 done, 1 ours gave wrong results or failed, 2 usage, input or output
 from __future__ import annotations
 
 import argparse
+import errno
 import json
-import os
-import platform
+import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from . import cells, libraries, page, record
+from . import cells, libraries, machine, page, record
 from .record import Launch, Plan
 from .samples import Malformed
 from hvdb import edge, process, progress, whole_file
 from hvdb.errors import EXIT_CHECK_FAILED, EXIT_GOOD, HvdbError
 
 ENGINE = libraries.ROOT / "build" / "release" / "bin" / "engine_collectives"
-CACHE = Path("/sys/devices/system/cpu/cpu0/cache/index3/size")
-CACHE_BYTES = 32 << 20  # where the system does not say
-LAUNCH_SECONDS = 60.0
+MOST_MINUTES = 100_000
+ROUND_RESERVE = 1.1  # a round may take so many times as long as the longest one before it
 
 
 def parser() -> argparse.ArgumentParser:
@@ -36,6 +36,14 @@ def parser() -> argparse.ArgumentParser:
     running.add_argument("--rounds", type=int, default=24, help="launches of each library (default: 24, at least 12)")
     running.add_argument("--samples", type=int, default=9, help="per cell and launch (default: 9)")
     running.add_argument("--cell-seconds", type=int, default=3, help="no sample begins later (default: 3)")
+    running.add_argument(
+        "--launch-seconds",
+        type=int,
+        default=0,
+        metavar="N",
+        help="end a launch after N seconds, and keep the cells that it had measured (default: by the cells)",
+    )
+    running.add_argument("--minutes", type=float, help="begin no round that is not expected to end in this time")
     running.add_argument("--seed", type=int, default=1, help="of all orders (default: 1)")
     running.add_argument("--classes", nargs="+", choices=(libraries.CORES, libraries.OVERSUBSCRIBED))
     running.add_argument("--libraries", nargs="+", metavar="NAME", help="(default: all that are installed)")
@@ -47,32 +55,36 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
-def cache_bytes() -> int:
-    """Of the last-level cache."""
-    try:
-        text = CACHE.read_text(encoding="ascii").strip()
-        return int(text.removesuffix("K")) << 10
-    except (OSError, ValueError):
-        return CACHE_BYTES
-
-
-def machine(cores: int) -> str:
-    """The processor, its cores and its cache, in words."""
-    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-    models = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return f"{next(models, platform.machine())[:100]}, {cores} cores, {cache_bytes() >> 20} MiB of last-level cache"
-
-
 def require_memory(plan: Plan) -> None:
-    """Errors: HvdbError if the ranks' two pools of buffers could take more than half of the memory that is free."""
-    parsed = [cells.parse(cell) for cell in plan.cells]
-    largest = max([plan.pool_bytes, *(one[2] * one[4] for one in parsed if one)])
-    need = 2 * largest * max(plan.classes.values())
-    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    """Errors: HvdbError if the ranks' pools of buffers could take more than half of the memory that is available."""
+    need = cells.pool_bytes(plan.cells, plan.pool_bytes) * max(plan.classes.values())
+    free = machine.available_bytes()
     if 2 * need > free:
         raise HvdbError(
-            f"the buffers need {need >> 20} MiB of {free >> 20} MiB that are free; name smaller cells, or one class"
+            f"the buffers need {need >> 20} MiB, more than half of the {free >> 20} MiB that are available; "
+            "name smaller cells, or one class"
         )
+
+
+def require_writable(file: Path) -> None:
+    """Errors: OSError where `file` cannot be written at the end."""
+    if file.is_dir():
+        raise IsADirectoryError(errno.EISDIR, "is a directory", str(file))
+    try:
+        with tempfile.TemporaryFile(dir=file.parent):
+            pass
+    except OSError as error:
+        raise OSError(error.errno or errno.EIO, error.strerror or str(error), str(file)) from error
+
+
+def chosen_cells(arguments: argparse.Namespace, most_ranks: int) -> list[str]:
+    """The set broad loses its largest cell where it would take too much memory. Errors: HvdbError."""
+    found = cells.chosen(arguments.cells, most_ranks)
+    need = cells.pool_bytes([cells.BROADEST], 2 * machine.cache_bytes()) * most_ranks
+    if "broad" in arguments.cells and cells.BROADEST not in arguments.cells and 2 * need > machine.available_bytes():
+        found.remove(cells.BROADEST)
+        edge.tell("coll_peers", f"left out: {cells.BROADEST}: its buffers need {need >> 20} MiB")
+    return found
 
 
 def planned(arguments: argparse.Namespace) -> tuple[Plan, dict[str, libraries.Library]]:
@@ -95,21 +107,22 @@ def planned(arguments: argparse.Namespace) -> tuple[Plan, dict[str, libraries.Li
                 reason = str(error)
         if reason is not None:
             edge.tell("coll_peers", f"left out: {name}: {reason}")
-    cores = len(os.sched_getaffinity(0))
+    cores = len(machine.cores())
     ranks = {libraries.CORES: cores, libraries.OVERSUBSCRIBED: 2 * cores}
     kinds = arguments.classes or list(ranks)
     if cores < 2 and libraries.CORES in kinds:
         raise HvdbError("there is one core, and a comparison needs two ranks: --classes oversubscribed")
     plan = Plan(
-        machine(cores),
+        machine.described(cores),
         {kind: ranks[kind] for kind in ranks if kind in kinds},
-        {name: library.version for name, library in used.items()},
-        cells.chosen(arguments.cells),
+        {name: libraries.version(library) for name, library in used.items()},
+        chosen_cells(arguments, max(ranks[kind] for kind in kinds)),
         arguments.rounds,
         arguments.samples,
         arguments.cell_seconds,
-        2 * cache_bytes(),
+        2 * machine.cache_bytes(),
         arguments.seed,
+        arguments.launch_seconds,
     )
     try:
         record.plan_of({"format": record.FORMAT, **vars(plan)})
@@ -119,24 +132,52 @@ def planned(arguments: argparse.Namespace) -> tuple[Plan, dict[str, libraries.Li
     return plan, used
 
 
-def measure(plan: Plan, used: dict[str, libraries.Library], file: Path) -> list[Launch]:
-    """Makes the launches that the file does not hold yet; returns all. Errors: HvdbError, OSError."""
-    launches = record.begin(file, plan)
-    done = {(one.round, one.kind, one.library) for one in launches}
-    todo = [turn for turn in record.turns(plan) if (turn.round, turn.kind, turn.library) not in done]
+def measure(
+    plan: Plan, used: dict[str, libraries.Library], file: Path, end_seconds: float | None = None
+) -> list[Launch]:
+    """Makes the launches that the file does not hold yet; returns all. Errors: HvdbError, OSError.
+
+    end_seconds: of time.monotonic(). A round begins only if it is expected to end by then, by the longest one of this
+    run; the first one begins always.
+    """
     options = ["--samples", str(plan.samples), "--cell-seconds", str(plan.cell_seconds)]
     options += ["--pool-bytes", str(plan.pool_bytes)]
-    # A sample that began in time, its checks, and filling the pool before it may take as long again.
-    seconds = LAUNCH_SECONDS + 2 * (plan.cell_seconds + 5) * len(plan.cells)
-    with progress.shown("measuring collectives") as step:
-        for number, turn in enumerate(todo):
-            step(number, len(todo))
-            words = [*options, "--seed", str(turn.seed)]
-            ranks = plan.classes[turn.kind]
-            results, failure = libraries.launch(used[turn.library], turn.kind, ranks, words, plan.cells, seconds)
-            launches.append(Launch(turn.round, turn.kind, turn.library, failure, results))
-            record.append(file, launches[-1])
+    seconds = record.limit_seconds(plan)
+    at_most = None if end_seconds is None else end_seconds - time.monotonic()
+    with record.locked(file):
+        launches = record.begin(file, plan)
+        done = {(one.round, one.kind, one.library) for one in launches}
+        todo = [turn for turn in record.turns(plan) if (turn.round, turn.kind, turn.library) not in done]
+        clock = Rounds(end_seconds)
+        with progress.shown("measuring collectives", at_most) as step:
+            for number, turn in enumerate(todo):
+                if not clock.may_begin(turn.round, time.monotonic()):
+                    break
+                step(number, len(todo))
+                words = [*options, "--seed", str(turn.seed)]
+                ranks = plan.classes[turn.kind]
+                results, failure = libraries.launch(used[turn.library], turn.kind, ranks, words, plan.cells, seconds)
+                launches.append(Launch(turn.round, turn.kind, turn.library, failure, results))
+                record.append(file, launches[-1])
     return launches
+
+
+class Rounds:
+    """Decides which rounds still begin. Pure."""
+
+    def __init__(self, end_seconds: float | None) -> None:
+        self._end = end_seconds
+        self._round: int | None = None
+        self._begun = self._longest = 0.0
+
+    def may_begin(self, number: int, now: float) -> bool:
+        """Whether a launch of round `number` may begin; a round that has begun is completed."""
+        if number == self._round:
+            return True
+        if self._round is not None:
+            self._longest = max(self._longest, now - self._begun)
+        first, self._round, self._begun = self._round is None, number, now
+        return first or self._end is None or now + ROUND_RESERVE * self._longest <= self._end
 
 
 def exit_code(launches: Sequence[Launch]) -> int:
@@ -153,8 +194,15 @@ def run(arguments: argparse.Namespace) -> int:
     """Errors: HvdbError, OSError."""
     if arguments.command == "run":
         process.end_in_order_when_told()
+        end_seconds = None
+        if arguments.minutes is not None:
+            if not 0 < arguments.minutes < MOST_MINUTES:
+                raise HvdbError(f"--minutes is no number above 0 and below {MOST_MINUTES}")
+            end_seconds = time.monotonic() + 60 * arguments.minutes
+        if arguments.json:
+            require_writable(arguments.json)
         plan, used = planned(arguments)
-        launches = measure(plan, used, arguments.out)
+        launches = measure(plan, used, arguments.out, end_seconds)
     else:
         plan, launches = record.read(arguments.file)
     for line in page.text(plan, launches).splitlines():

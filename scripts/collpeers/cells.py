@@ -17,10 +17,13 @@ _EITHER_PLACE = ("all_reduce", "all_gather")
 _IN_PLACE = ("broadcast", "barrier")
 _CELL = re.compile(rf"({'|'.join(OPERATIONS)})/({'|'.join(TYPE_BYTES)})/(\d{{1,10}})/(in|out)/([1-9]\d{{0,4}})")
 LONGEST_CELL = 60
+MOST_BYTES = 1 << 33  # bench/peers/cell.cpp, kMostBytes
 
 # Parameters in fp32: models/zoo, torchvision's published figures.
 GRADIENTS = {"inception3": 4 * 23_834_568, "resnet101": 4 * 44_549_160, "vgg16": 4 * 138_357_544}
 SIZES = (8, 1 << 10, 32 << 10, 1 << 20, 16 << 20)
+_WHOLE = ("all_reduce", "broadcast")  # each rank has all elements: one element is enough
+BROAD_SIZES = (64, 1 << 10, 16 << 10, 256 << 10, 4 << 20, 64 << 20)
 UNEVEN_BYTES = 1_000_012  # 250,003 elements of 4 bytes: not divisible by 2 or 4 ranks
 
 
@@ -34,14 +37,28 @@ def cell(operation: str, data_type: str, size: int, place: str) -> str:
     return f"{operation}/{data_type}/{size}/{place}/{calls_for(size)}"
 
 
-def _sizes() -> list[str]:
-    found = [cell("barrier", "fp32", 0, "in")]
+BROADEST = cell("all_reduce", "fp32", 512 << 20, "in")  # of the set broad, where memory allows
+
+
+def _each_operation(sizes: Sequence[int]) -> list[str]:
+    """All operations but barrier, in fp32, in their usual place."""
+    found = []
     for operation in OPERATIONS[:-1]:
         place = "in" if operation in ("all_reduce", *_IN_PLACE) else "out"
-        found += [cell(operation, "fp32", size, place) for size in (*SIZES, UNEVEN_BYTES)]
+        found += [cell(operation, "fp32", size, place) for size in sizes]
+    return found
+
+
+def _sizes() -> list[str]:
+    found = [cell("barrier", "fp32", 0, "in"), *_each_operation((*SIZES, UNEVEN_BYTES))]
     found += [cell("all_reduce", data_type, 1 << 20, "in") for data_type in ("fp64", "int32", "int64")]
     found += [cell("all_reduce", "fp32", 1 << 20, "out"), cell("all_gather", "fp32", 1 << 20, "in")]
     return found
+
+
+def _broad() -> list[str]:
+    small = [cell(operation, "fp32", 4, "in") for operation in _WHOLE]
+    return [*small, *_each_operation(BROAD_SIZES), BROADEST]
 
 
 SETS = {
@@ -49,7 +66,9 @@ SETS = {
     "sizes": _sizes(),
     "gradients": [cell("all_reduce", "fp32", size, "in") for size in GRADIENTS.values()],
     "many": ["all_reduce/fp32/1024/in/1000"],
+    "broad": _broad(),
 }
+SETS["core"] = [SETS["sizes"][0], *_each_operation(SIZES), *SETS["gradients"], *SETS["many"]]
 SETS["all"] = [text for name in ("sizes", "gradients", "many") for text in SETS[name]]
 
 
@@ -59,13 +78,18 @@ def parse(text: str) -> tuple[str, str, int, str, int] | None:
     if not found:
         return None
     operation, data_type, size, place, calls = found[1], found[2], int(found[3]), found[4], int(found[5])
+    if size > MOST_BYTES:
+        return None
     whole = size % TYPE_BYTES[data_type] == 0 and (size == 0) == (operation == "barrier")
     placed = operation in _EITHER_PLACE or (place == "in") == (operation in _IN_PLACE)
     return (operation, data_type, size, place, calls) if whole and placed else None
 
 
-def chosen(words: Sequence[str]) -> list[str]:
-    """The cells of sets and cells by name, each once. Errors: HvdbError that names a word that is neither."""
+def chosen(words: Sequence[str], most_ranks: int = 2) -> list[str]:
+    """The cells of sets and cells by name, each once. Errors: HvdbError that names a word that is neither.
+
+    Those of the set broad give each of `most_ranks` ranks an element.
+    """
     found: dict[str, None] = {}
     for word in words:
         if word not in SETS and parse(word) is None:
@@ -73,8 +97,23 @@ def chosen(words: Sequence[str]) -> list[str]:
                 f"'{word}' is neither a set of cells ({', '.join(SETS)}) nor a cell OPERATION/TYPE/BYTES/in|out/CALLS, "
                 "for example all_reduce/fp32/1048576/in/4"
             )
-        found.update(dict.fromkeys(SETS.get(word, [word])))
+        texts = SETS.get(word, [word])
+        found.update(dict.fromkeys(text for text in texts if word != "broad" or has_shares(text, most_ranks)))
     return list(found)
+
+
+def has_shares(text: str, ranks: int) -> bool:
+    """Whether each rank has at least one element of a call."""
+    parsed = parse(text)
+    return parsed is not None and (parsed[0] in (*_WHOLE, "barrier") or parsed[2] >= ranks * TYPE_BYTES[parsed[1]])
+
+
+def pool_bytes(texts: Sequence[str], rotated: int) -> int:
+    """Bytes of a rank's two pools of buffers, in and out; bench/peers/collectives.cpp, measure_all()."""
+    parsed = [one for one in map(parse, texts) if one]
+    size_in = max([rotated, *(size * calls for _, _, size, _, calls in parsed)])
+    out = [max(rotated, size * calls) for _, _, size, place, calls in parsed if place == "out"]
+    return size_in + max(out, default=0)
 
 
 def title(text: str) -> str:

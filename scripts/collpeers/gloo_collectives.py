@@ -1,9 +1,9 @@
 """The collectives of PyTorch's Gloo, measured by the rules of bench/peers, which it loads as a library.
 
-    python gloo_collectives.py RULES RANKS cores|any --meeting FILE ...
+    python gloo_collectives.py RULES RANKS any|PROCESSORS --meeting FILE ...
 
-It forks RANKS processes, with `cores` each on a core of its own. Runs in the Python of build/peers/torch, which has no
-hvdb. Exit code: that of the first rank that fails, else 0.
+It forks RANKS processes, each on one of the PROCESSORS, say 0,2,4; with `any` they are not bound. Runs in the
+Python of build/peers/torch, which has no hvdb. Exit code: that of the first rank that fails, else 0.
 """
 
 from __future__ import annotations
@@ -92,6 +92,8 @@ class Gloo:
             dist.reduce_scatter_tensor(out, given)
         elif call.operation == ALL_GATHER:
             dist.all_gather_into_tensor(out, given)
+        elif call.count % self._size == 0:
+            dist.all_to_all_single(out, given)
         else:
             dist.all_to_all_single(out, given, [mine] * self._size, call.counts[: self._size])
 
@@ -140,11 +142,11 @@ def fork(work: Callable[[], int]) -> int:
 def main() -> int:
     """Returns the exit code."""
     rules, size, placing, *words = sys.argv[1:]
-    available = sorted(os.sched_getaffinity(0))
+    processors = [] if placing == "any" else [int(number) for number in placing.split(",")]
 
     def rank_work(rank: int) -> int:
-        if placing == "cores":
-            os.sched_setaffinity(0, {available[rank % len(available)]})
+        if processors:
+            os.sched_setaffinity(0, {processors[rank % len(processors)]})
         return run_rank(rank, int(size), [rules, *words])
 
     children = {fork(lambda rank=rank: rank_work(rank)) for rank in range(int(size))}

@@ -17,8 +17,10 @@ import numpy as np
 from hvdb import exact
 
 CONFIDENCE = 0.95
-FASTER, UNDECIDED, SLOWER = "faster", "undecided", "slower"
-ORDER = (SLOWER, UNDECIDED, FASTER)  # losses first
+MARGIN = 1.05  # a cell whose interval ends below it is shown to be no more than 5 % slower
+FASTER, WITHIN, UNDECIDED, SLOWER = "faster", "not slower within 5 %", "undecided", "slower"
+NOT_JUDGED = "not judged"
+ORDER = (SLOWER, UNDECIDED, WITHIN, FASTER)  # losses first
 
 Rounds = Mapping[int, float]
 """Round -> seconds of a sample, the median over the samples of that round's launch."""
@@ -39,8 +41,15 @@ class Judgement:
 
     @property
     def verdict(self) -> str:
-        """Decided by the interval alone: it lies below 1, above 1, or holds 1."""
-        return FASTER if self.high < 1 else SLOWER if self.low > 1 else UNDECIDED
+        """Decided by the interval alone: it lies below 1, above 1, or holds 1 and ends below the margin or not."""
+        if self.high < 1 or self.low > 1:
+            return FASTER if self.high < 1 else SLOWER
+        return WITHIN if self.high <= MARGIN else UNDECIDED
+
+    @property
+    def bounded(self) -> bool:
+        """Whether there were rounds enough for an interval."""
+        return math.isfinite(self.high)
 
 
 def best_peer(peers: Mapping[str, Rounds]) -> str | None:
@@ -72,7 +81,43 @@ def losses_first(judgements: Iterable[Judgement]) -> list[Judgement]:
     return sorted(judgements, key=lambda j: (ORDER.index(j.verdict), -j.ratio, j.cell))
 
 
-def share_not_slower(judgements: Iterable[Judgement]) -> float | None:
-    """The share of cells whose interval does not lie above 1; None without cells that have an interval."""
-    bounded = [j for j in judgements if math.isfinite(j.high)]
-    return sum(j.verdict != SLOWER for j in bounded) / len(bounded) if bounded else None
+@dataclass(frozen=True)
+class Counts:
+    """Cells by verdict. planned: all of them, so that a cell that was wrong, failed or has no interval stays in."""
+
+    verdicts: Mapping[str, int]
+    planned: int
+
+    def share_not_above(self) -> float:
+        """The share of the planned cells that have an interval which does not lie above 1."""
+        return self.share_shown() + self.verdicts[UNDECIDED] / self.planned
+
+    def share_shown(self) -> float:
+        """The share of the planned cells that are shown to be not slower: faster, or within the margin."""
+        return (self.verdicts[FASTER] + self.verdicts[WITHIN]) / self.planned
+
+
+def counts(judgements: Iterable[Judgement], planned: int) -> Counts:
+    """planned: above 0."""
+    bounded = [one.verdict for one in judgements if one.bounded]
+    verdicts = {verdict: bounded.count(verdict) for verdict in reversed(ORDER)}
+    return Counts({**verdicts, NOT_JUDGED: planned - len(bounded)}, planned)
+
+
+def mean_ratio(judgements: Iterable[Judgement]) -> float | None:
+    """The geometric mean of ours / best peer; None without cells."""
+    logs = [math.log(one.ratio) for one in judgements]
+    return math.exp(sum(logs) / len(logs)) if logs else None
+
+
+def median_interval(values: Iterable[float]) -> tuple[float, float] | None:
+    """The interval of the median from ordered values, which assumes no distribution; None with fewer than six.
+
+    The k-th lowest and the k-th highest of n values miss the median if fewer than k lie on a side of it.
+    """
+    ordered = sorted(values)
+    count, outside, below = len(ordered), 0, 0.0
+    while 2 * (below + math.comb(count, outside) / 2**count) <= 1 - CONFIDENCE:
+        below += math.comb(count, outside) / 2**count
+        outside += 1
+    return (ordered[outside - 1], ordered[-outside]) if outside else None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
 import shutil
 import subprocess
 import tempfile
@@ -9,23 +11,33 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from . import samples
+from . import machine, samples
 from hvdb import process
 from hvdb.errors import HvdbError
 
 ROOT = Path(__file__).resolve().parents[2]
 PEERS = ROOT / "build" / "peers"  # scripts/install_deps --peers
+PROGRAMS = ROOT / "build" / "peer_programs"  # this checkout's; build/peers may be another's
 SOURCES = ROOT / "bench" / "peers"
 RULES = ("collectives.cpp", "cell.cpp", "exact.cpp", "meeting.cpp")
 OURS = ("ours", "ours_plain")  # in registered memory, in ordinary memory
 COMPILE_SECONDS = 600.0
 START_SECONDS = 60.0
 LONGEST_OUTPUT = 64 << 20
+LONGEST_WORDS = 160
 
 CORES, OVERSUBSCRIBED = "cores", "oversubscribed"
 OPEN_MPI = {CORES: ["--bind-to", "core"], OVERSUBSCRIBED: ["--oversubscribe", "--bind-to", "none"]}
 MPICH = {CORES: ["-bind-to", "core"], OVERSUBSCRIBED: []}
 INTEL = {CORES: ["-genv", "I_MPI_PIN", "1"], OVERSUBSCRIBED: ["-genv", "I_MPI_PIN", "0"]}
+
+# Libraries that differ from another by a setting which gives the core away while a rank waits. The setting pays only
+# where ranks share cores. The others have none: Open MPI yields there by default (mpi_yield_when_idle), Gloo sleeps in
+# its sockets. MPICH's MPIR_CVAR_POLLS_BEFORE_YIELD and MPIR_CVAR_ENABLE_HEAVY_YIELD left its times as they were.
+YIELDING = {
+    "intelmpi_yield": {"I_MPI_THREAD_YIELD": "3"},  # sleeps; by default it yields already
+    "oneccl_yield": {"CCL_YIELD": "sched_yield"},  # default: pause; others are none and sleep
+}
 
 
 @dataclass(frozen=True)
@@ -46,6 +58,11 @@ class Library:
     link: Sequence[str] = ()
     variables: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def measured(self) -> Sequence[Path]:
+        """The files that decide what is measured."""
+        return [self.program]
+
     def command(self, kind: str, ranks: int, arguments: Sequence[str]) -> list[str]:
         """The words that start `ranks` ranks of the measuring program, in a class of CORES or OVERSUBSCRIBED."""
         started = [*self.launcher, "-np", str(ranks), *self.placing[kind], str(self.program)]
@@ -56,10 +73,31 @@ class Library:
 class Gloo(Library):
     """Starts its ranks itself."""
 
+    script = Path(__file__).with_name("gloo_collectives.py")
+
+    @property
+    def measured(self) -> Sequence[Path]:
+        return [self.program, self.script]
+
     def command(self, kind: str, ranks: int, arguments: Sequence[str]) -> list[str]:
-        script = str(Path(__file__).with_name("gloo_collectives.py"))
-        placing = "cores" if kind == CORES else "any"
-        return [*self.launcher, script, str(self.program), str(ranks), placing, *arguments]
+        placing = ",".join(map(str, machine.cores())) if kind == CORES else "any"
+        return [*self.launcher, str(self.script), str(self.program), str(ranks), placing, *arguments]
+
+
+def is_measured_in(name: str, kind: str) -> bool:
+    """Whether a library takes part in a class: those that yield only do where ranks share cores."""
+    return kind == OVERSUBSCRIBED or name not in YIELDING
+
+
+def version(library: Library) -> str:
+    """Its version, and the beginning of the SHA-256 of what is measured, which must be built. Errors: HvdbError."""
+    digest = hashlib.sha256()
+    for file in library.measured:
+        try:
+            digest.update(file.read_bytes())
+        except OSError as error:
+            raise HvdbError(f"{file}: {error.strerror}") from error
+    return f"{library.version}; program {digest.hexdigest()[:12]}"
 
 
 def _first_line(words: Sequence[str]) -> str:
@@ -84,7 +122,7 @@ def _mpi(name: str, title: str, placing: Mapping[str, Sequence[str]], wrapper: s
         _installed(name),
         [str(folder / "bin" / "mpirun")],
         placing,
-        folder / "collectives",
+        PROGRAMS / name,
         source="mpi_collectives.cpp",
         compiler=[str(folder / "bin" / wrapper)],
         variables=variables,
@@ -104,7 +142,14 @@ def _gloo() -> Library:
     compiler = ["g++", "-shared", "-fPIC"]
     python = [str(folder / "bin" / "python"), "-B"]
     version = _installed("torch")
-    return Gloo("Gloo (PyTorch)", version, python, {}, folder / "librules.so", source="", compiler=compiler)
+    return Gloo("Gloo (PyTorch)", version, python, {}, PROGRAMS / "librules.so", source="", compiler=compiler)
+
+
+def _yielding(name: str, base: Library) -> Library:
+    settings = YIELDING[name]
+    version = f"{base.version}, {' '.join(f'{key}={value}' for key, value in settings.items())}"
+    changed = {"title": f"{base.title}, yielding", "version": version, "variables": {**base.variables, **settings}}
+    return Library(**{**vars(base), **changed})
 
 
 def _system_mpirun() -> str:
@@ -123,7 +168,7 @@ def _open_mpi_4(forced_ring: bool) -> Library:
         _first_line([mpirun, "--version"]),
         [mpirun],
         OPEN_MPI,
-        PEERS / "system" / "collectives",
+        PROGRAMS / "system",
         source="mpi_collectives.cpp",
         compiler=[str(Path(mpirun).with_name("mpicxx"))],
         variables=ring if forced_ring else {},
@@ -131,9 +176,9 @@ def _open_mpi_4(forced_ring: bool) -> Library:
 
 
 def _ours(program: Path, memory: str) -> Library:
-    version = _first_line(["git", "describe", "--always", "--dirty"])
+    commit = _first_line(["git", "describe", "--always", "--dirty"])
     title = "ours" if memory == "registered" else "ours, ordinary memory"
-    return Library(title, version, [_system_mpirun()], OPEN_MPI, program, options=[memory])
+    return Library(title, commit, [_system_mpirun()], OPEN_MPI, program, options=[memory])
 
 
 def found(ours: Path) -> tuple[dict[str, Library], dict[str, str]]:
@@ -156,6 +201,12 @@ def found(ours: Path) -> tuple[dict[str, Library], dict[str, str]]:
             made[name] = make()
         except FileNotFoundError:
             missing[name] = "not installed; scripts/install_deps --peers fetches it"
+    for name in YIELDING:
+        base = name.removesuffix("_yield")
+        if base in made:
+            made[name] = _yielding(name, made[base])
+        else:
+            missing[name] = missing[base]
     return made, missing
 
 
@@ -181,6 +232,20 @@ def build(library: Library) -> None:
             raise HvdbError(f"{library.title}: its program does not compile: {why[:200]}") from error
 
 
+def is_told(line: str) -> bool:
+    """Whether a line of a launch's output may tell why it failed."""
+    return not line.startswith("{") and re.search(r"\w", line) is not None and re.search("warn", line, re.I) is None
+
+
+def last_words(text: str) -> str:
+    """The line of a launch's output that tells best why it failed: the last one of a measuring program that does not
+    blame another rank, else the last one of anybody that is neither a result nor a warning. Empty without a line."""
+    lines = [" ".join(line.split()) for line in text.splitlines() if is_told(line)]
+    programs = [line for line in lines if re.match(r"(rank \d+|\w+_collectives): ", line)]
+    first_hand = [line for line in programs if not line.endswith("another rank failed")]
+    return next((found[-1][:LONGEST_WORDS] for found in (first_hand, programs, lines) if found), "")
+
+
 def launch(
     library: Library, kind: str, ranks: int, words: Sequence[str], cells: Sequence[str], seconds: float
 ) -> tuple[dict[str, samples.Result], str | None]:
@@ -203,6 +268,10 @@ def launch(
                 failure = f"cannot be started: {error.strerror}"
         with printed.open("rb") as output:
             text = output.read(LONGEST_OUTPUT).decode(errors="replace")
+        words = last_words(text)
+        late = failure is not None and failure.startswith("took longer")  # the last line is then about being ended
+        if failure is not None and words and not late:
+            failure = f"{failure[:100]}: {words}"
         try:
             return samples.printed(text, cells, ranks), failure
         except samples.Malformed as error:

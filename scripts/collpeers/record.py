@@ -1,11 +1,13 @@
 """The file of a comparison: a line of JSON that says what was planned, and one per launch, in the order of launches.
 
 Launches are appended, so a comparison that was stopped goes on where it was. The file may come from a stranger:
-every field is checked. One writer at a time.
+every field is checked. A writer holds the file's lock.
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
 import random
@@ -14,7 +16,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from . import samples
+from . import cells, libraries, samples
 from .samples import Result
 from hvdb import strict_json
 from hvdb.errors import HvdbError
@@ -22,12 +24,18 @@ from hvdb.strict_json import Malformed
 
 FORMAT = "hvd coll_peers 1"
 LONGEST_TEXT = 300
-MOST_ROUNDS = 10_000
+MOST_ROUNDS = 1_000  # the exact intervals of more would keep a reader waiting
+MOST_NAMES = 100
+LAUNCH_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
 class Plan:
-    """classes: name -> ranks. libraries: name -> version. pool_bytes: the buffers rotate through at least so much."""
+    """classes: name -> ranks. libraries: name -> version. pool_bytes: the buffers rotate through at least so much.
+
+    launch_seconds: a launch that takes longer is ended, and keeps the cells that it had measured; 0: see
+    limit_seconds().
+    """
 
     machine: str
     classes: dict[str, int]
@@ -38,6 +46,7 @@ class Plan:
     cell_seconds: int
     pool_bytes: int
     seed: int
+    launch_seconds: int = 0
 
 
 @dataclass(frozen=True)
@@ -61,12 +70,26 @@ class Launch:
     results: dict[str, Result] = field(default_factory=dict)
 
 
+def limit_seconds(plan: Plan) -> float:
+    """How long a launch may take. By default a sample that began in time, its checks, and filling the buffers before
+    it may take as long again."""
+    return plan.launch_seconds or LAUNCH_SECONDS + 2 * (plan.cell_seconds + 5) * len(plan.cells)
+
+
+def block_of(plan: Plan) -> list[tuple[str, str]]:
+    """(class, library) of each launch of a round. Pure."""
+    return [(kind, name) for kind in plan.classes for name in plan.libraries if libraries.is_measured_in(name, kind)]
+
+
 def turns(plan: Plan) -> list[Turn]:
-    """All launches of a plan: each round has every class and library once, in an order drawn from the seed. Pure."""
+    """All launches of a plan: each round has every class and its libraries once, in an order drawn from the seed.
+
+    Pure.
+    """
     made = []
     for number in range(plan.rounds):
         drawn = random.Random(f"{plan.seed} {number}")
-        block = [(kind, library) for kind in plan.classes for library in plan.libraries]
+        block = block_of(plan)
         drawn.shuffle(block)
         made += [Turn(number, kind, library, drawn.getrandbits(32)) for kind, library in block]
     return made
@@ -76,31 +99,33 @@ def _text(value: object, what: str, longest: int = LONGEST_TEXT) -> str:
     return strict_json.text(value, what, longest)
 
 
-def _named(value: object, what: str) -> dict[str, Any]:
-    if not isinstance(value, dict) or not value or len(value) > 100:
-        raise Malformed(f"{what} names nothing")
-    return {_text(name, f"a name in {what}", 40): entry for name, entry in value.items()}
+def _named(value: object, what: str, most: int = MOST_NAMES, longest: int = 40) -> dict[str, Any]:
+    if not isinstance(value, dict) or not 0 < len(value) <= most:
+        raise Malformed(f"{what} is no table of 1 to {most} names")
+    return {_text(name, f"a name in {what}", longest): entry for name, entry in value.items()}
 
 
 def plan_of(row: dict[str, Any]) -> Plan:
     """Errors: Malformed."""
     if row.pop("format", None) != FORMAT:
         raise Malformed(f"another format than {FORMAT}")
+    row.setdefault("launch_seconds", 0)  # records of before 2026-11-24 lack it
     if set(row) != set(Plan.__dataclass_fields__):
         raise Malformed("other keys than those of a plan")
-    cells = row["cells"]
-    if not isinstance(cells, list) or not 0 < len(cells) <= samples.MOST_CELLS or not all(map(samples.is_cell, cells)):
+    texts = row["cells"]
+    if not isinstance(texts, list) or not 0 < len(texts) <= samples.MOST_CELLS or not all(map(samples.is_cell, texts)):
         raise Malformed("cells is no list of cells")
     return Plan(
         _text(row["machine"], "machine"),
         {name: samples.whole(n, 1, 1 << 20, "ranks") for name, n in _named(row["classes"], "classes").items()},
         {name: _text(v, "a version") for name, v in _named(row["libraries"], "libraries").items()},
-        cells,
+        texts,
         samples.whole(row["rounds"], 1, MOST_ROUNDS, "rounds"),
         samples.whole(row["samples"], 1, samples.MOST_SAMPLES, "samples"),
         samples.whole(row["cell_seconds"], 0, 3600, "cell_seconds"),
-        samples.whole(row["pool_bytes"], 0, 1 << 40, "pool_bytes"),
+        samples.whole(row["pool_bytes"], 0, cells.MOST_BYTES, "pool_bytes"),
         samples.whole(row["seed"], 0, 1 << 62, "seed"),
+        samples.whole(row["launch_seconds"], 0, 1 << 20, "launch_seconds"),
     )
 
 
@@ -114,7 +139,8 @@ def launch_of(row: dict[str, Any], plan: Plan) -> Launch:
         raise Malformed("a launch that was not planned")
     failure = None if row["failure"] is None else _text(row["failure"], "failure")
     results = {}
-    for cell, found in (_named(row["results"], "results") if row["results"] else {}).items():
+    given = _named(row["results"], "results", samples.MOST_CELLS, cells.LONGEST_CELL) if row["results"] else {}
+    for cell, found in given.items():
         if cell not in plan.cells or not isinstance(found, dict) or set(found) != {"seconds", "wrong"}:
             raise Malformed("a result that was not planned")
         results[cell] = samples.result(found["seconds"], found["wrong"])
@@ -156,6 +182,17 @@ def _append(file: Path, row: dict[str, Any]) -> None:
         opened.write(json.dumps(row) + "\n")
         opened.flush()
         os.fsync(opened.fileno())
+
+
+@contextlib.contextmanager
+def locked(file: Path) -> Iterator[None]:
+    """Keeps other writers from the file, and makes it if it is missing. Errors: HvdbError where one has it; OSError."""
+    with file.open("a", encoding="utf-8") as opened:
+        try:
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise HvdbError(f"{file}: another run writes it; wait for its end, or name another file") from error
+        yield
 
 
 def begin(file: Path, plan: Plan) -> list[Launch]:

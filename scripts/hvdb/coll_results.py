@@ -138,6 +138,7 @@ class _Gathered:
         self.into, self.source = into, source
         self.known: dict[tuple[Panel, str], Series] = {}
         self.cells: set[tuple[Panel, str, int]] = set()
+        self.lines: set[str] = set()
 
     def add(self, panel: Panel, name: str, point: Point) -> None:
         if (panel, name, point.size) in self.cells:
@@ -149,7 +150,10 @@ class _Gathered:
         self.known[panel, name].points.append(point)
 
     def leave_out(self, panel: Panel, size: int, why: str) -> None:
-        self.into.left_out.append(f"{panel.title()}, {size} bytes: {why}")
+        line = f"{panel.title()}, {size} bytes: {why}"
+        if line not in self.lines:  # several libraries have the cell
+            self.lines.add(line)
+            self.into.left_out.append(line)
 
 
 def _own_rows(found: dict[str, Any], gathered: _Gathered) -> None:
@@ -180,38 +184,56 @@ def _own_rows(found: dict[str, Any], gathered: _Gathered) -> None:
                 gathered.add(panel, variant or plane, _point(size, form))
 
 
+def _peer_cell(row: dict[str, Any], classes: dict[str, Any]) -> tuple[Panel, str, int, int]:
+    """(panel, class, bytes of a call, calls of a sample) of a row. Errors: Malformed."""
+    parts = strict_json.text(row.get("cell"), "cell", LONGEST_TEXT).split("/")
+    if len(parts) != 5 or not all(part.isascii() and part.isdigit() for part in (parts[2], parts[4])):
+        raise Malformed("cell is not OPERATION/TYPE/BYTES/in|out/CALLS")
+    kind = strict_json.text(row.get("class"), "class", LONGEST_TEXT)
+    operation = _one_of(parts[0], OPERATIONS, "the operation of a cell")
+    panel = Panel(
+        operation,
+        _PEER_TYPES[_one_of(parts[1], list(_PEER_TYPES), "the type of a cell")],
+        "sum" if operation in ("all_reduce", "reduce_scatter") else "none",
+        _PEER_PLACES[_one_of(parts[3], list(_PEER_PLACES), "the place of a cell")],
+        strict_json.whole(classes.get(kind), 1, MOST_RANKS, "the ranks of a class"),
+    )
+    size = strict_json.whole(int(parts[2][:20]), 0, 1 << 60, "the bytes of a cell")
+    return panel, kind, size, strict_json.whole(int(parts[4][:20]), 1, 1 << 20, "the calls of a cell")
+
+
 def _peer_rows(found: dict[str, Any], gathered: _Gathered) -> None:
-    first_calls: dict[tuple[Panel, str, str, int], int] = {}
+    """Draws each library's own times where the file has them (`series`), else ours and the best peer's of each cell."""
     classes = _table(_table(found["plan"], "plan").get("classes"), "classes")
-    for row in _list(found.get("cells"), "cells"):
-        parts = strict_json.text(row.get("cell"), "cell", LONGEST_TEXT).split("/")
-        if len(parts) != 5 or not all(part.isascii() and part.isdigit() for part in (parts[2], parts[4])):
-            raise Malformed("cell is not OPERATION/TYPE/BYTES/in|out/CALLS")
-        kind = strict_json.text(row.get("class"), "class", LONGEST_TEXT)
-        operation = _one_of(parts[0], OPERATIONS, "the operation of a cell")
-        panel = Panel(
-            operation,
-            _PEER_TYPES[_one_of(parts[1], list(_PEER_TYPES), "the type of a cell")],
-            "sum" if operation in ("all_reduce", "reduce_scatter") else "none",
-            _PEER_PLACES[_one_of(parts[3], list(_PEER_PLACES), "the place of a cell")],
-            strict_json.whole(classes.get(kind), 1, MOST_RANKS, "the ranks of a class"),
-        )
-        size = strict_json.whole(int(parts[2][:20]), 0, 1 << 60, "the bytes of a cell")
-        calls = strict_json.whole(int(parts[4][:20]), 1, 1 << 20, "the calls of a cell")
-        ours = strict_json.text(row.get("ours"), "ours", LONGEST_TEXT)
-        peer = strict_json.text(row.get("peer"), "peer", LONGEST_TEXT)
-        times = [1e6 * strict_json.above_zero(row.get(key), 1e6, key) for key in ("ours_seconds", "peer_seconds")]
-        if operation == "barrier":
+    own = found.get("series") is not None
+    first_calls: dict[tuple[Panel, str, str, int], int] = {}
+    for row in _list(found.get("series" if own else "cells"), "series" if own else "cells"):
+        panel, kind, size, calls = _peer_cell(row, classes)
+        name = strict_json.text(row.get("library" if own else "ours"), "a library", LONGEST_TEXT)
+        points = {}
+        if own:
+            low, high = (_end(row.get(key), key) for key in ("low", "high"))
+            seconds = strict_json.above_zero(row.get("seconds"), 1e6, "seconds")
+            if (low is None) != (high is None) or (low is not None and high is not None and not low <= seconds <= high):
+                raise Malformed("seconds does not lie between low and high")
+            scaled = [None if end is None else 1e6 * end / calls for end in (low, high)]
+            points[f"{name}, {kind}"] = Point(size, 1e6 * seconds / calls, *(scaled if low else (None, None)))
+        else:
+            peer = strict_json.text(row.get("peer"), "peer", LONGEST_TEXT)
+            times = [1e6 * strict_json.above_zero(row.get(key), 1e6, key) for key in ("ours_seconds", "peer_seconds")]
+            points[f"{name}, {kind}"] = Point(size, times[0] / calls)
+            points[f"{peer}, beside {name}, {kind}"] = Point(size, times[1] / calls)
+        if panel.operation == "barrier":
             gathered.leave_out(panel, size, "has no size to draw it against")
             continue
         if size == 0:
-            raise Malformed(f"{operation} of 0 bytes")
-        one_number = first_calls.setdefault((panel, ours, kind, size), calls)
+            raise Malformed(f"{panel.operation} of 0 bytes")
+        one_number = first_calls.setdefault((panel, name, kind, size), calls)
         if calls != one_number:
             gathered.leave_out(panel, size, f"{calls} calls a sample; drawn with {one_number}")
             continue
-        gathered.add(panel, f"{ours}, {kind}", Point(size, times[0] / calls))
-        gathered.add(panel, f"{peer}, beside {ours}, {kind}", Point(size, times[1] / calls))
+        for curve, point in points.items():
+            gathered.add(panel, curve, point)
 
 
 def read(files: Sequence[Path]) -> Read:

@@ -122,10 +122,15 @@ class ReadTest(FolderTest):
         drawn = {(s.panel.operation, s.panel.type, s.name): s.points[0].time for s in found.series}
         ours = libraries.OURS[0]
         self.assertAlmostEqual(drawn["all_reduce", "float", f"{ours}, cores"], 1e4)
-        self.assertAlmostEqual(drawn["all_reduce", "float", f"mpich, beside {ours}, cores"], 2e4)
+        self.assertAlmostEqual(drawn["all_reduce", "float", "mpich, cores"], 2e4)
         self.assertAlmostEqual(drawn["broadcast", "double", f"{ours}, cores"], 1e5)
         self.assertEqual(len(drawn), 4)
         self.assertEqual(len(found.left_out), 1)
+
+    def test_peers_of_a_file_without_curves(self) -> None:
+        """Files of before 2026-11-24 hold ours and the best peer of each cell only."""
+        found = self.read({**peers("all_reduce/fp32/1024/in/100"), "series": None})
+        self.assertEqual([one.name for one in found.series], ["ours, cores", "mpich, beside ours, cores"])
 
     def test_one_size_with_two_numbers_of_calls_is_drawn_once(self) -> None:
         found = self.read(peers("all_reduce/fp32/1024/in/100", "all_reduce/fp32/1024/in/1000"))
@@ -176,7 +181,7 @@ class ReadTest(FolderTest):
 
     def test_hostile_files(self) -> None:
         made = [(DOCUMENT, spoil) for spoil in self.HOSTILE]
-        made += [(peers("all_reduce/fp32/1024/in/1"), spoil) for spoil in self.HOSTILE_PEERS]
+        made += [({**peers("all_reduce/fp32/1024/in/1"), "series": None}, spoil) for spoil in self.HOSTILE_PEERS]
         for number, (good, spoil) in enumerate(made):
             bad = copy.deepcopy(good)
             spoil(bad)
