@@ -9,6 +9,7 @@
 
 #include "bench/cli/environment.h"
 #include "bench/cli/launch.h"
+#include "bench/crossovers.h"
 #include "bench/provenance.h"
 #include "bench/ranks.h"
 #include "bench/train/agreement.h"
@@ -208,8 +209,19 @@ void choose_schedule(Session& session, comm::Communicator& communicator) {
   session.setup.fusion_threshold_bytes = session.options.engine.negotiation.fusion.threshold_bytes;
 }
 
+// Collective: takes what `hvd_bench coll --find-crossovers` has kept for a world like this one.
+void recall_crossovers(Session& session, comm::Communicator& communicator) {
+  const std::optional<comm::Thresholds> kept = kept_crossovers(communicator, session.options.gpu.tuning_folder,
+                                                               session.options.startup_deadline.from_now());
+  if (!kept) return;
+  session.options.comm_options.thresholds = *kept;
+  communicator.data().choose(session.options.comm_options);
+  session.facts.gpus.notes.push_back("between hosts, as kept in --tuning-folder: " + crossover_text(*kept));
+}
+
 // One rank from start to end. Rank 0 fills `result`.
 void run_rank(Session session, std::unique_ptr<comm::Communicator> communicator, SessionResult& result) {
+  if (session.setup.device != Device::kCuda) recall_crossovers(session, *communicator);
   if (session.setup.tuning.on) choose_schedule(session, *communicator);
   EngineOptions engine_options = session.options.engine;
   engine_options.schedule = session.setup.schedule;
@@ -278,8 +290,8 @@ SessionResult run_session(const Options& options, const SessionObserver& observe
   Session session{options, observer, prepare, settle(options, gpus), {}, {}, gpus, {}};
   session.process.stop_requested = observer.stop_requested;
   SessionResult result;
-  comm::CommOptions comm_options = options.comm_options;
-  comm_options.wire = session.setup.wire();
+  session.options.comm_options.wire = session.setup.wire();
+  const comm::CommOptions& comm_options = session.options.comm_options;
   const Launch launch = detect_launch(process_environment());
   switch (world_of(options, launch)) {
     case WorldKind::kSolo: {

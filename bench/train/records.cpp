@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <utility>
 
+#include "bench/crossovers.h"
 #include "bench/measure/median.h"
 #include "bench/train/agreement.h"
 #include "engine/base/hash.h"
@@ -90,6 +91,9 @@ void add_provenance(RunRecord& run, const Options& options, const Setup& setup, 
     if (run.device == "cpu" && !options.winograd) add("compute.winograd", "no", true);
     add("comm.algorithm", std::string(comm::name(options.comm_options.algorithm)), true);
     add("comm.segment_bytes", std::to_string(options.comm_options.segment_bytes), true);
+    if (const comm::Thresholds& at = options.comm_options.thresholds; at != comm::Thresholds{}) {
+      add("comm.crossovers", crossover_text(at), true);
+    }
   }
   run.provenance.insert(facts.gpus.provenance.begin(), facts.gpus.provenance.end());
   add("engine.bucket_bytes", std::to_string(engine.buckets.bucket_bytes), true);

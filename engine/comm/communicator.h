@@ -107,6 +107,7 @@ struct Thresholds {
   std::size_t rabenseifner_bytes = 0;                  ///< all_reduce: then Rabenseifner's, above that a ring
   /// reduce_scatter, all_gather: direct or by halving and doubling, above that a ring.
   std::size_t direct_bytes = std::size_t{32} << 10;
+  bool operator==(const Thresholds&) const = default;
 };
 
 struct CommOptions {

@@ -13,6 +13,7 @@
 #include <sstream>
 #include <thread>
 
+#include "bench/crossovers.h"
 #include "bench/train/message.h"
 #include "engine/base/error.h"
 #include "models/replay/replay.h"
@@ -409,6 +410,34 @@ TEST_F(SessionTest, TuneScheduleOnCpusIsKeptAndTakenAgain) {
   for (const char* const key : {"schedule.chosen", "comm.algorithm", "comm.segment_bytes", "engine.bucket_bytes"}) {
     EXPECT_EQ(kept.provenance.at(key).value, searched.provenance.at(key).value) << key;
   }
+}
+
+TEST_F(SessionTest, ASearchKeepsTheTypeOnTheWire) {
+  Options options = replay_options(2);
+  options.comm_options.ranks_per_node = 1;
+  options.allreduce = DataType::kF16;
+  options.tuning.on = true;
+  const RunRecord record = run(options).runs.at(0);
+  EXPECT_NE(record.data_plane.find("fp16 on the wire"), std::string::npos) << record.data_plane;
+}
+
+TEST_F(SessionTest, CrossoversBetweenHostsComeFromTheTuningFolder) {
+  Options options = replay_options(2);
+  options.comm_options.ranks_per_node = 1;
+  options.gpu.tuning_folder = (folder_ / "winners").string();
+  EXPECT_EQ(run(options).runs.at(0).provenance.count("comm.crossovers"), 0U);
+  const comm::Thresholds never{.doubling_bytes = 0, .rabenseifner_bytes = std::size_t{1} << 40, .direct_bytes = 0};
+  {
+    auto world = comm::make_loopback(2, options.comm_options);
+    keep_crossovers(options.gpu.tuning_folder, crossover_case(world[0]->topology(), world[0]->library()), never);
+  }
+  const SessionResult result = run(options);
+  const RunRecord& record = result.runs.at(0);
+  EXPECT_EQ(record.provenance.at("comm.crossovers").value, crossover_text(never));
+  EXPECT_NE(record.data_plane.find("rabenseifner"), std::string::npos) << record.data_plane;
+  EXPECT_TRUE(any_contains(result.notes, "between hosts, as kept in --tuning-folder: all_reduce: rabenseifner up to "));
+  options.comm_options.ranks_per_node = 0;  // one host
+  EXPECT_EQ(run(options).runs.at(0).provenance.count("comm.crossovers"), 0U);
 }
 
 TEST_F(SessionTest, TuneScheduleTurnsTheKnobsOfTheNegotiatedSchedule) {

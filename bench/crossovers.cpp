@@ -1,0 +1,143 @@
+#include "bench/crossovers.h"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <span>
+#include <sstream>
+#include <string_view>
+
+#include "bench/build_info.h"
+#include "bench/host_facts.h"
+#include "bench/train/key_lines.h"
+#include "engine/base/files.h"
+#include "engine/base/hash.h"
+
+namespace hvd::bench {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kChosen = "thresholds";
+
+std::string size_text(std::size_t bytes) {
+  constexpr std::size_t kMebi = std::size_t{1} << 20;
+  if (bytes >= kMebi && bytes % kMebi == 0) return std::to_string(bytes / kMebi) + " MiB";
+  if (bytes >= 1024 && bytes % 1024 == 0) return std::to_string(bytes / 1024) + " KiB";
+  return std::to_string(bytes) + " B";
+}
+
+/// 0: never.
+std::string range_text(std::string_view algorithm, std::size_t up_to) {
+  return up_to == 0 ? std::string() : std::string(algorithm) + " up to " + size_text(up_to) + ", ";
+}
+
+}  // namespace
+
+CrossoverCase crossover_case(const comm::Topology& world, const std::string& library) {
+  const Processor here = processor();
+  return {{"ranks", std::to_string(world.size)},
+          {"hosts", std::to_string(world.nodes)},
+          {"ranks on the first host", std::to_string(world.local_size)},
+          {"processor", here.model},
+          {"processor cores", std::to_string(here.cores)},
+          {"library", library},
+          {"hvd_bench", std::string(build_info().version)}};
+}
+
+comm::Thresholds best_thresholds(std::vector<AllReduceTimes> reductions, std::vector<ShareTimes> shares) {
+  const auto by_size = [](const auto& a, const auto& b) { return a.bytes < b.bytes; };
+  std::sort(reductions.begin(), reductions.end(), by_size);
+  std::sort(shares.begin(), shares.end(), by_size);
+  comm::Thresholds best;
+  double least = std::numeric_limits<double>::infinity();
+  for (std::size_t first = 0; first <= reductions.size(); ++first) {
+    for (std::size_t second = first; second <= reductions.size(); ++second) {
+      double sum = 0;
+      for (std::size_t i = 0; i < reductions.size(); ++i) {
+        const AllReduceTimes& at = reductions[i];
+        sum += std::log(i < first ? at.doubling : i < second ? at.rabenseifner : at.ring);
+      }
+      if (sum >= least) continue;
+      least = sum;
+      best.doubling_bytes = first == 0 ? 0 : reductions[first - 1].bytes;
+      best.rabenseifner_bytes = second == first ? 0 : reductions[second - 1].bytes;
+    }
+  }
+  least = std::numeric_limits<double>::infinity();
+  // The two operations share a threshold, so a size may stand here twice: a cut lies between different sizes.
+  for (std::size_t cut = 0; cut <= shares.size(); ++cut) {
+    if (cut > 0 && cut < shares.size() && shares[cut].bytes == shares[cut - 1].bytes) continue;
+    double sum = 0;
+    for (std::size_t i = 0; i < shares.size(); ++i) sum += std::log(i < cut ? shares[i].direct : shares[i].ring);
+    if (sum >= least) continue;
+    least = sum;
+    best.direct_bytes = cut == 0 ? 0 : shares[cut - 1].bytes;
+  }
+  return best;
+}
+
+std::string crossover_text(const comm::Thresholds& thresholds) {
+  const std::string reductions = range_text("doubling", thresholds.doubling_bytes) +
+                                 range_text("rabenseifner", thresholds.rabenseifner_bytes);
+  const std::string shares = range_text("direct", thresholds.direct_bytes);
+  return "all_reduce: " + (reductions.empty() ? "ring" : reductions + "above that ring") +
+         "; reduce_scatter and all_gather: " + (shares.empty() ? "ring" : shares + "above that ring");
+}
+
+std::string crossover_path(const std::string& folder, const CrossoverCase& of) {
+  return (fs::path(folder) / ("between-hosts-" + hex64(Hasher().text(key_lines(of)).value()) + ".crossovers")).string();
+}
+
+std::string crossover_file(const CrossoverCase& of, const comm::Thresholds& thresholds) {
+  CrossoverCase lines = of;
+  lines.emplace_back(kChosen, std::to_string(thresholds.doubling_bytes) + " " +
+                                  std::to_string(thresholds.rabenseifner_bytes) + " " +
+                                  std::to_string(thresholds.direct_bytes));
+  return key_lines(lines);
+}
+
+std::optional<comm::Thresholds> parse_crossovers(const std::string& text, const CrossoverCase& of) {
+  const std::string key = key_lines(of);
+  if (!text.starts_with(key)) return std::nullopt;
+  std::string_view rest = std::string_view(text).substr(key.size());
+  const auto [name, values] = split_line(take_line(rest));
+  if (name != kChosen) return std::nullopt;
+  std::istringstream in{std::string(values)};
+  comm::Thresholds thresholds;
+  in >> thresholds.doubling_bytes >> thresholds.rabenseifner_bytes >> thresholds.direct_bytes;
+  // Written again it must be the same: nothing more, nothing else.
+  return in && crossover_file(of, thresholds) == text ? std::optional(thresholds) : std::nullopt;
+}
+
+std::string keep_crossovers(const std::string& folder, const CrossoverCase& of, const comm::Thresholds& thresholds) {
+  std::error_code trouble;  // without a folder, writing says so
+  fs::create_directories(folder, trouble);
+  std::string path = crossover_path(folder, of);
+  replace_file(path, crossover_file(of, thresholds));
+  return path;
+}
+
+std::optional<comm::Thresholds> kept_crossovers(comm::Communicator& communicator, const std::string& folder,
+                                                Deadline deadline) {
+  const comm::Topology& world = communicator.topology();
+  if (world.nodes == 1 || folder.empty()) return std::nullopt;
+  std::string text;
+  CrossoverCase of;
+  if (world.rank == 0) {
+    of = crossover_case(world, communicator.library());
+    std::ostringstream read;
+    read << std::ifstream(crossover_path(folder, of), std::ios::binary).rdbuf();
+    text = read.str();
+    if (!parse_crossovers(text, of)) text.clear();
+  }
+  // The case is rank 0's: its processor and library may be spelled differently elsewhere.
+  const std::string told =
+      text.empty() ? text : crossover_file({}, *parse_crossovers(text, of));
+  return parse_crossovers(
+      comm::text_of(communicator.control().broadcast(std::as_bytes(std::span(told)), 0, deadline)), {});
+}
+
+}  // namespace hvd::bench
