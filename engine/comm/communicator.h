@@ -209,9 +209,17 @@ std::unique_ptr<Communicator> borrow(Communicator& lender);
 
 /// Whether this build has MPI.
 bool mpi_available() noexcept;
+
+// The functions make_mpi*() are collective and block in MPI. Concurrent calls in one process can deadlock: one thread
+// at a time may be in them, and every rank must call them in the same order.
+
+/// How long a rank waits for the others to call, unless told otherwise: as long as start-up may take.
+inline constexpr Patience kMeetPatience = std::chrono::minutes(5);
+
 /// Initialises MPI (once per process) if need be and finalises it when the last MPI Communicator goes.
-/// Errors: unsupported without MPI; backend when MPI fails.
-std::unique_ptr<Communicator> make_mpi(const CommOptions& options = {});
+/// Errors: unsupported without MPI; backend when MPI fails; timeout if not all ranks call within `patience`, after
+/// which MPI is not finalised any more.
+std::unique_ptr<Communicator> make_mpi(const CommOptions& options = {}, const Patience& patience = kMeetPatience);
 /// Collective over all of MPI's ranks: those that give the same `group` become a world of their own, in their order,
 /// with planes of its own that another thread may use. `one_per_node`: they run on different nodes, really or as
 /// CommOptions::ranks_per_node pretends. Errors: as make_mpi().
@@ -222,10 +230,12 @@ std::unique_ptr<Communicator> make_mpi_subset(int group, bool one_per_node);
 // for a peer in one set keeps nothing in another set from going on. Order matters within a set only.
 
 /// Collective over all of MPI's ranks, which give the same `ranks`: rank ranks[i] is rank i of the new world. Null for
-/// ranks that are not in it. Engines of this process may be at work meanwhile.
-/// Errors: as make_mpi(); on all ranks alike: invalid_argument for a list that is empty, repeats a rank or names one
-/// that is not there; mismatch where the lists differ.
-std::unique_ptr<Communicator> make_mpi_set(std::span<const int> ranks, const CommOptions& options = {});
+/// ranks that are not in it. Engines of this process may be at work meanwhile. Does not start MPI: the program has done
+/// so, or holds a communicator of the world.
+/// Errors: as make_mpi(); on all ranks alike: invalid_argument where MPI has not been started, and for a list that is
+/// empty, repeats a rank or names one that is not there; mismatch where the lists differ.
+std::unique_ptr<Communicator> make_mpi_set(std::span<const int> ranks, const CommOptions& options = {},
+                                           const Patience& patience = kMeetPatience);
 /// The same for a loopback world of `size` ranks: [rank], null for those that are not in the set.
 std::vector<std::unique_ptr<Communicator>> make_loopback_set(int size, std::span<const int> ranks,
                                                              const CommOptions& options = {});
