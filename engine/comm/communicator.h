@@ -52,14 +52,19 @@ struct StalledWait {
 };
 using OnStall = std::function<void(const StalledWait&)>;
 
+/// Longest message of one rank to ControlPlane::gather() and broadcast(), with any number of ranks and nodes.
+inline constexpr std::size_t kLongestMessage = std::size_t{1} << 30;
+
 class ControlPlane {
  public:
   virtual ~ControlPlane() = default;
   /// Bitwise AND or OR over ranks, in place; same length everywhere.
   virtual void all_reduce_bits(std::span<std::uint64_t> words, BitOp op, Deadline deadline) = 0;
   /// Rank 0 gets one message per rank, in rank order; the others get an empty vector. Lengths may differ.
+  /// Errors: invalid_argument, on the rank that gives it and before anything is sent, for more than kLongestMessage.
   virtual std::vector<Bytes> gather(std::span<const std::byte> message, Deadline deadline) = 0;
   /// Returns rank `root`'s message on every rank. Length need not be known elsewhere.
+  /// Errors: as gather(), for the message of the root; invalid_argument unless `root` is a rank.
   virtual Bytes broadcast(std::span<const std::byte> message, int root, Deadline deadline) = 0;
   virtual void barrier(Deadline deadline) = 0;
   /// Best effort, after something went wrong: tells the other ranks `status` ("step 17, waiting for bucket
