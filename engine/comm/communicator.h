@@ -105,8 +105,8 @@ std::string_view name(Algorithm algorithm) noexcept;
 /// "rabenseifner").
 Algorithm parse_algorithm(std::string_view text);
 
-/// Sizes of the whole message up to which `auto` takes an algorithm between nodes. Equal on all ranks. Nothing but the
-/// crossovers' place is decided here: docs/algorithms.md gives the terms that they weigh against one another.
+/// Sizes of the whole message up to which `auto` takes an algorithm between nodes. Equal on all ranks.
+/// docs/algorithms.md explains the trade-off.
 struct Thresholds {
   std::size_t doubling_bytes = std::size_t{32} << 10;  ///< all_reduce: recursive doubling; latency counts most
   std::size_t rabenseifner_bytes = 0;                  ///< all_reduce: then Rabenseifner's, above that a ring
@@ -130,7 +130,8 @@ using Counts = std::span<const std::size_t>;
 /// calls in the same order. Work is done in that order, and asynchronously on a device plane: a call returns when its
 /// work is enqueued, and complete() waits for it. On a host plane a call returns when its work is done.
 /// Errors of all operations: invalid_argument, before anything is sent, for counts that do not fit the world; mismatch
-/// where ranks are found to disagree; those of Watch. A count of 0 is no error: nothing is done, on all ranks.
+/// where ranks are found to disagree; those of Watch. If only some ranks can find a disagreement, they abort, so that
+/// the others end at once with peer_lost and the same text. A count of 0 is no error: nothing is done, on all ranks.
 class DataPlane {
  public:
   virtual ~DataPlane() = default;

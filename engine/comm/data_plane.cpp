@@ -319,7 +319,7 @@ void GroupData::reduce_scatter(void* out, const void* in, Counts counts, DataTyp
     case Shares::kRing: note("ring"); return share_ring_->reduce_scatter(everybody(), to, from, offsets, share, wait);
     case Shares::kPairwise:
       note("pairwise");
-      return pairwise_reduce_scatter(*core_.transport, everybody(), to, from, offsets, share, wait);
+      return pairwise_reduce_scatter(*core_.transport, everybody(), to, from, offsets, share, scratch_, wait);
     case Shares::kHalving:
       note("halving");
       scratch_.assign(from, from + wait.bytes);

@@ -92,8 +92,9 @@ void NodeExchange::check_same_counts(std::size_t entries, const Wait& wait) cons
     const auto [mine, theirs] = std::mismatch(first.begin(), first.end(), other.begin());
     if (mine == first.end()) continue;
     const std::string whose = rank_name(group_, static_cast<int>(mine - first.begin()));
-    throw_disagreement(wait, rank_name(group_, 0) + " gives " + whose + " a share of " + std::to_string(*mine) +
-                                 " elements, " + rank_name(group_, r) + " one of " + std::to_string(*theirs));
+    throw_disagreement(group_, wait,
+                       rank_name(group_, 0) + " gives " + whose + " a share of " + std::to_string(*mine) +
+                           " elements, " + rank_name(group_, r) + " one of " + std::to_string(*theirs));
   }
 }
 
@@ -248,9 +249,10 @@ void NodeExchange::all_to_all(std::byte* out, Offsets to, const std::byte* in, O
     for (std::size_t r = 0; r < n; ++r) {
       const std::size_t wanted = posted_table(static_cast<int>(r), 2 * n)[n + s];
       if (sent[r] != wanted) {
-        throw_disagreement(wait, rank_name(group_, static_cast<int>(s)) + " sends " + std::to_string(sent[r]) +
-                                     " elements to " + rank_name(group_, static_cast<int>(r)) + ", which expects " +
-                                     std::to_string(wanted));
+        throw_disagreement(group_, wait,
+                           rank_name(group_, static_cast<int>(s)) + " sends " + std::to_string(sent[r]) +
+                               " elements to " + rank_name(group_, static_cast<int>(r)) + ", which expects " +
+                               std::to_string(wanted));
       }
       if (r == static_cast<std::size_t>(group_.rank())) plan.wanted.push_back({begin, wanted});
       begin += wanted;
@@ -292,8 +294,9 @@ void NodeExchange::check_same_roots(const Wait& wait) const {
   for (int r = 1; r < group_.size(); ++r) {
     const std::size_t other = posted_table(r, 1).front();
     if (other == first) continue;
-    throw_disagreement(wait, rank_name(group_, 0) + " names rank " + std::to_string(first) + " as the root, " +
-                                 rank_name(group_, r) + " names rank " + std::to_string(other));
+    throw_disagreement(group_, wait,
+                       rank_name(group_, 0) + " names rank " + std::to_string(first) + " as the root, " +
+                           rank_name(group_, r) + " names rank " + std::to_string(other));
   }
 }
 
