@@ -200,7 +200,7 @@ std::unique_ptr<Communicator> make(MPI_Comm ranks, const CommOptions& options, b
     const MutexLock lock(environment->calls());
     world.comm() = duplicate(ranks);
     notices.comm() = duplicate(ranks);
-    const MPI_Comm all = world.comm().get();
+    MPI_Comm all = world.comm().get();
     int rank = 0;
     check(MPI_Comm_rank(all, &rank), "MPI_Comm_rank");
     const MpiComm node = split_by_node(all, rank, options.ranks_per_node);
