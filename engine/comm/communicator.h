@@ -52,14 +52,19 @@ struct StalledWait {
 };
 using OnStall = std::function<void(const StalledWait&)>;
 
+/// Longest message of one rank to ControlPlane::gather() and broadcast(), with any number of ranks and nodes.
+inline constexpr std::size_t kLongestMessage = std::size_t{1} << 30;
+
 class ControlPlane {
  public:
   virtual ~ControlPlane() = default;
   /// Bitwise AND or OR over ranks, in place; same length everywhere.
   virtual void all_reduce_bits(std::span<std::uint64_t> words, BitOp op, Deadline deadline) = 0;
   /// Rank 0 gets one message per rank, in rank order; the others get an empty vector. Lengths may differ.
+  /// Errors: invalid_argument, on the rank that gives it and before anything is sent, for more than kLongestMessage.
   virtual std::vector<Bytes> gather(std::span<const std::byte> message, Deadline deadline) = 0;
   /// Returns rank `root`'s message on every rank. Length need not be known elsewhere.
+  /// Errors: as gather(), for the message of the root; invalid_argument unless `root` is a rank.
   virtual Bytes broadcast(std::span<const std::byte> message, int root, Deadline deadline) = 0;
   virtual void barrier(Deadline deadline) = 0;
   /// Best effort, after something went wrong: tells the other ranks `status` ("step 17, waiting for bucket
@@ -100,8 +105,8 @@ std::string_view name(Algorithm algorithm) noexcept;
 /// "rabenseifner").
 Algorithm parse_algorithm(std::string_view text);
 
-/// Sizes of the whole message up to which `auto` takes an algorithm between nodes. Equal on all ranks. Nothing but the
-/// crossovers' place is decided here: docs/algorithms.md gives the terms that they weigh against one another.
+/// Sizes of the whole message up to which `auto` takes an algorithm between nodes. Equal on all ranks.
+/// docs/algorithms.md explains the trade-off.
 struct Thresholds {
   std::size_t doubling_bytes = std::size_t{32} << 10;  ///< all_reduce: recursive doubling; latency counts most
   std::size_t rabenseifner_bytes = 0;                  ///< all_reduce: then Rabenseifner's, above that a ring
@@ -126,7 +131,8 @@ using Counts = std::span<const std::size_t>;
 /// calls in the same order. Work is done in that order, and asynchronously on a device plane: a call returns when its
 /// work is enqueued, and complete() waits for it. On a host plane a call returns when its work is done.
 /// Errors of all operations: invalid_argument, before anything is sent, for counts that do not fit the world; mismatch
-/// where ranks are found to disagree; those of Watch. A count of 0 is no error: nothing is done, on all ranks.
+/// where ranks are found to disagree; those of Watch. If only some ranks can find a disagreement, they abort, so that
+/// the others end at once with peer_lost and the same text. A count of 0 is no error: nothing is done, on all ranks.
 class DataPlane {
  public:
   virtual ~DataPlane() = default;
@@ -210,9 +216,17 @@ std::unique_ptr<Communicator> borrow(Communicator& lender);
 
 /// Whether this build has MPI.
 bool mpi_available() noexcept;
+
+// The functions make_mpi*() are collective and block in MPI. Concurrent calls in one process can deadlock: one thread
+// at a time may be in them, and every rank must call them in the same order.
+
+/// How long a rank waits for the others to call, unless told otherwise: as long as start-up may take.
+inline constexpr Patience kMeetPatience = std::chrono::minutes(5);
+
 /// Initialises MPI (once per process) if need be and finalises it when the last MPI Communicator goes.
-/// Errors: unsupported without MPI; backend when MPI fails.
-std::unique_ptr<Communicator> make_mpi(const CommOptions& options = {});
+/// Errors: unsupported without MPI; backend when MPI fails; timeout if not all ranks call within `patience`, after
+/// which MPI is not finalised any more.
+std::unique_ptr<Communicator> make_mpi(const CommOptions& options = {}, const Patience& patience = kMeetPatience);
 /// Collective over all of MPI's ranks: those that give the same `group` become a world of their own, in their order,
 /// with planes of its own that another thread may use. `one_per_node`: they run on different nodes, really or as
 /// CommOptions::ranks_per_node pretends. Errors: as make_mpi().
@@ -223,10 +237,12 @@ std::unique_ptr<Communicator> make_mpi_subset(int group, bool one_per_node);
 // for a peer in one set keeps nothing in another set from going on. Order matters within a set only.
 
 /// Collective over all of MPI's ranks, which give the same `ranks`: rank ranks[i] is rank i of the new world. Null for
-/// ranks that are not in it. Engines of this process may be at work meanwhile.
-/// Errors: as make_mpi(); on all ranks alike: invalid_argument for a list that is empty, repeats a rank or names one
-/// that is not there; mismatch where the lists differ.
-std::unique_ptr<Communicator> make_mpi_set(std::span<const int> ranks, const CommOptions& options = {});
+/// ranks that are not in it. Engines of this process may be at work meanwhile. Does not start MPI: the program has done
+/// so, or holds a communicator of the world.
+/// Errors: as make_mpi(); on all ranks alike: invalid_argument where MPI has not been started, and for a list that is
+/// empty, repeats a rank or names one that is not there; mismatch where the lists differ.
+std::unique_ptr<Communicator> make_mpi_set(std::span<const int> ranks, const CommOptions& options = {},
+                                           const Patience& patience = kMeetPatience);
 /// The same for a loopback world of `size` ranks: [rank], null for those that are not in the set.
 std::vector<std::unique_ptr<Communicator>> make_loopback_set(int size, std::span<const int> ranks,
                                                              const CommOptions& options = {});

@@ -6,6 +6,7 @@
 
 #include "engine/base/error.h"
 #include "engine/comm/algorithm/tree_broadcast.h"
+#include "engine/comm/arguments.h"
 #include "engine/comm/chunks.h"
 
 namespace hvd::comm {
@@ -19,17 +20,6 @@ void combine_bits(std::uint64_t* into, const std::uint64_t* other, std::size_t c
 
 std::span<std::byte> bytes_of(std::uint64_t& value) { return std::as_writable_bytes(std::span(&value, 1)); }
 
-/// Between nodes. A length beyond this is damaged, and must not become an allocation.
-constexpr std::uint64_t kLongestMessage = std::uint64_t{1} << 30;
-
-/// Errors: mismatch if `length` cannot be that of a message.
-void check_length(std::uint64_t length, std::uint64_t most, const std::string& from, const Wait& wait) {
-  if (length <= most) return;
-  throw Error(Errc::kMismatch, "a message of " + from + " in " + wait.text() + " claims " + std::to_string(length) +
-                                   " bytes, but can have " + std::to_string(most) +
-                                   " at most: it is damaged, or the ranks are not in the same operation");
-}
-
 void append(Bytes& to, std::span<const std::byte> what) { to.insert(to.end(), what.begin(), what.end()); }
 
 }  // namespace
@@ -38,6 +28,14 @@ GroupControl::GroupControl(Core& core) : core_(core) {
   for (const auto& node : core.layout.members) leaders_.push_back(node.front());
   leader_members_ = {leaders_, static_cast<std::size_t>(core.layout.topology.node)};
   if (core.transport != nullptr) doubling_.emplace(*core.transport);
+  lengths_.resize(leaders_.size());
+}
+
+void GroupControl::check_length(std::uint64_t length, std::uint64_t most, int from, const Wait& wait) {
+  if (length <= most) return;
+  core_.faults.throw_mismatch("a message of " + core_.layout.describe(from) + " in " + wait.text() + " claims " +
+                              std::to_string(length) + " bytes, but can have " + std::to_string(most) +
+                              " at most: it is damaged, or the ranks are not in the same operation");
 }
 
 void GroupControl::all_reduce_bits(std::span<std::uint64_t> words, BitOp op, Deadline deadline) {
@@ -57,7 +55,7 @@ void GroupControl::reduce_block(std::span<std::uint64_t> words, BitOp op, const 
   for (int r = 0; r < group.size(); ++r) {
     const Slot& slot = group.slot(r);
     if (slot.descriptor.count != words.size() || slot.descriptor.op != static_cast<std::uint32_t>(op)) {
-      throw Error(Errc::kMismatch, "ranks disagree on the length or kind of " + wait.text());
+      group.throw_mismatch("ranks disagree on the length or kind of " + wait.text());
     }
   }
   if (core_.one_node() || core_.leader()) {
@@ -109,13 +107,13 @@ std::vector<Bytes> GroupControl::gather_in_node(std::span<const std::byte> messa
 
 void GroupControl::send_message(int to, std::span<const std::byte> message, const Wait& wait) {
   std::uint64_t length = message.size();
-  check_length(length, kLongestMessage, "this node", wait);
   Transport& transport = *core_.transport;
   transport.wait(transport.send(to, bytes_of(length)), wait);
   if (length > 0) transport.wait(transport.send(to, message), wait);
 }
 
 std::vector<Bytes> GroupControl::gather(std::span<const std::byte> message, Deadline deadline) {
+  check_message("gather", message.size(), kLongestMessage);
   const Wait wait = core_.begin("gather", message.size(), deadline);
   const Layout& layout = core_.layout;
   std::vector<Bytes> local = gather_in_node(message, wait);
@@ -136,24 +134,22 @@ std::vector<Bytes> GroupControl::gather(std::span<const std::byte> message, Dead
   for (std::size_t r = 0; r < local.size(); ++r)
     result[static_cast<std::size_t>(layout.members[0][r])] = std::move(local[r]);
   Transport& transport = *core_.transport;
-  std::vector<std::uint64_t> lengths(leaders_.size());
   std::vector<Transport::Ticket> tickets(leaders_.size());
   for (std::size_t node = 1; node < leaders_.size(); ++node) {
-    tickets[node] = transport.receive(leaders_[node], bytes_of(lengths[node]));
+    tickets[node] = transport.receive(leaders_[node], bytes_of(lengths_[node]));
   }
   for (std::size_t node = 1; node < leaders_.size(); ++node) {
     transport.wait(tickets[node], wait);
-    const std::string from = layout.describe(leaders_[node]);
-    check_length(lengths[node], kLongestMessage, from, wait);
-    Bytes packed(lengths[node]);
     const std::vector<int>& members = layout.members[node];
     std::size_t offset = members.size() * sizeof(std::uint64_t);
-    if (packed.size() < offset) throw Error(Errc::kMismatch, "ranks are not in the same operation: " + wait.text());
+    check_length(lengths_[node], offset + members.size() * kLongestMessage, leaders_[node], wait);
+    Bytes packed(lengths_[node]);
+    if (packed.size() < offset) core_.faults.throw_mismatch("ranks are not in the same operation: " + wait.text());
     transport.wait(transport.receive(leaders_[node], packed), wait);
     for (std::size_t r = 0; r < members.size(); ++r) {
       std::uint64_t length = 0;
       std::memcpy(&length, packed.data() + r * sizeof length, sizeof length);
-      check_length(length, packed.size() - offset, from, wait);
+      check_length(length, packed.size() - offset, leaders_[node], wait);
       const auto its = std::span(packed).subspan(offset, length);
       result[static_cast<std::size_t>(members[r])].assign(its.begin(), its.end());
       offset += length;
@@ -185,10 +181,8 @@ void GroupControl::broadcast_in_node(Bytes& message, int root, const Wait& wait)
 
 Bytes GroupControl::broadcast(std::span<const std::byte> message, int root, Deadline deadline) {
   const Layout& layout = core_.layout;
-  if (root < 0 || root >= layout.topology.size) {
-    throw Error(Errc::kInvalidArgument, "broadcast from rank " + std::to_string(root) + " in a world of " +
-                                            std::to_string(layout.topology.size));
-  }
+  check_root("broadcast", root, layout.topology.size);
+  if (layout.topology.rank == root) check_message("broadcast", message.size(), kLongestMessage);
   const Wait wait = core_.begin("broadcast", 0, deadline);
   Bytes result;
   if (layout.topology.rank == root) result.assign(message.begin(), message.end());
@@ -201,7 +195,7 @@ Bytes GroupControl::broadcast(std::span<const std::byte> message, int root, Dead
     const Members members{speakers, static_cast<std::size_t>(layout.topology.node)};
     std::uint64_t length = result.size();
     tree_broadcast(*core_.transport, members, root_node, bytes_of(length), wait);
-    check_length(length, kLongestMessage, layout.describe(root), wait);
+    check_length(length, kLongestMessage, root, wait);
     result.resize(length);
     tree_broadcast(*core_.transport, members, root_node, result, wait);
   }

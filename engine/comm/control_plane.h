@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "engine/comm/algorithm/recursive_doubling.h"
 #include "engine/comm/core.h"
@@ -30,11 +31,15 @@ class GroupControl final : public ControlPlane {
   /// From local rank `root` to the others.
   void broadcast_in_node(Bytes& message, int root, const Wait& wait);
   void send_message(int to, std::span<const std::byte> message, const Wait& wait);
+  /// Before memory of that length is allocated for a message between nodes. Errors: mismatch, of which the peers are
+  /// told, if `length` is more than `most`: it cannot be right.
+  void check_length(std::uint64_t length, std::uint64_t most, int from, const Wait& wait);
 
   Core& core_;
   std::vector<int> leaders_;  ///< [node]
   Members leader_members_;
   std::optional<RecursiveDoubling> doubling_;  ///< between leaders; none on one node
+  std::vector<std::uint64_t> lengths_;         ///< [node] received by gather(); outlives a call that fails
 };
 
 }  // namespace hvd::comm

@@ -11,6 +11,7 @@
 #include "engine/base/error.h"
 #include "engine/comm/algorithm/pairwise.h"
 #include "engine/comm/algorithm/tree_broadcast.h"
+#include "engine/comm/arguments.h"
 #include "engine/comm/chunks.h"
 #include "engine/comm/reduce.h"
 
@@ -38,29 +39,6 @@ class NodeRegistered final : public RegisteredMemory {
   std::uint64_t number_;
   std::span<std::byte> bytes_;
 };
-
-/// Errors: invalid_argument if a buffer of `count` elements would be beyond the address space.
-std::size_t bytes_of(std::string_view operation, std::size_t count, DataType dtype) {
-  if (count <= SIZE_MAX / 2 / size_of(dtype)) return count * size_of(dtype);
-  throw Error(Errc::kInvalidArgument, std::string(operation) + " of " + std::to_string(count) + " " +
-                                          std::string(name(dtype)) +
-                                          ": no memory is that large; is the count negative?");
-}
-
-/// Errors: invalid_argument if `out` and `in` overlap.
-void check_apart(std::string_view operation, std::span<const std::byte> out, std::span<const std::byte> in) {
-  const auto begin = [](std::span<const std::byte> of) { return reinterpret_cast<std::uintptr_t>(of.data()); };
-  if (out.empty() || in.empty()) return;
-  if (begin(out) >= begin(in) + in.size() || begin(in) >= begin(out) + out.size()) return;
-  throw Error(Errc::kInvalidArgument, std::string(operation) + ": input (" + std::to_string(in.size()) +
-                                          " bytes) and output (" + std::to_string(out.size()) +
-                                          " bytes) overlap; give separate buffers, or exactly the place of the rank's "
-                                          "own share where the operation allows that");
-}
-
-void copy_share(std::byte* to, const std::byte* from, std::size_t bytes) {
-  if (to != from && bytes > 0) std::memcpy(to, from, bytes);
-}
 
 }  // namespace
 
@@ -153,7 +131,7 @@ Reduction GroupData::reduction_of(std::size_t count, DataType dtype, ReduceOp op
 }
 
 void GroupData::all_reduce(void* data, std::size_t count, DataType dtype, ReduceOp op, Deadline deadline) {
-  const Wait wait = core_.begin("all_reduce", bytes_of("all_reduce", count, dtype), deadline, dtype);
+  const Wait wait = core_.begin("all_reduce", buffer_bytes("all_reduce", count, dtype), deadline, dtype);
   if (count == 0 || core_.layout.topology.size == 1) return;
   auto* bytes = static_cast<std::byte*>(data);
   const Reduction reduction = reduction_of(count, dtype, op);
@@ -173,12 +151,12 @@ void GroupData::all_reduce(void* data, std::size_t count, DataType dtype, Reduce
 
 void GroupData::all_reduce_into(void* out, const void* in, std::size_t count, DataType dtype, ReduceOp op,
                                 Deadline deadline) {
-  const std::size_t bytes = bytes_of("all_reduce_into", count, dtype);
+  const std::size_t bytes = buffer_bytes("all_reduce_into", count, dtype);
   const std::span to(static_cast<std::byte*>(out), bytes);
   const std::span from(static_cast<const std::byte*>(in), bytes);
   check_apart("all_reduce_into", to, from);
   if (!use_shared_memory() || options_.algorithm == Algorithm::kMpiAllreduce) {
-    copy_share(to.data(), from.data(), bytes);
+    copy_bytes(to.data(), from.data(), bytes);
     return all_reduce(out, count, dtype, op, deadline);
   }
   const Wait wait = core_.begin("all_reduce_into", bytes, deadline, dtype);
@@ -326,7 +304,7 @@ void GroupData::reduce_scatter(void* out, const void* in, Counts counts, DataTyp
                                Deadline deadline) {
   check_counts("reduce_scatter", counts, core_.layout.topology.size);
   const auto offsets = offsets_of(counts);
-  const std::size_t bytes = bytes_of("reduce_scatter", offsets.back(), dtype);
+  const std::size_t bytes = buffer_bytes("reduce_scatter", offsets.back(), dtype);
   const auto me = static_cast<std::size_t>(core_.layout.topology.rank);
   const std::size_t element = size_of(dtype);
   auto* to = static_cast<std::byte*>(out);
@@ -341,19 +319,19 @@ void GroupData::reduce_scatter(void* out, const void* in, Counts counts, DataTyp
     case Shares::kRing: note("ring"); return share_ring_->reduce_scatter(everybody(), to, from, offsets, share, wait);
     case Shares::kPairwise:
       note("pairwise");
-      return pairwise_reduce_scatter(*core_.transport, everybody(), to, from, offsets, share, wait);
+      return pairwise_reduce_scatter(*core_.transport, everybody(), to, from, offsets, share, scratch_, wait);
     case Shares::kHalving:
       note("halving");
       scratch_.assign(from, from + wait.bytes);
       halving_->reduce_scatter(everybody(), scratch_.data(), offsets, reduction_of(offsets.back(), dtype, op), wait);
-      copy_share(to, scratch_.data() + offsets[me] * element, share.count * element);
+      copy_bytes(to, scratch_.data() + offsets[me] * element, share.count * element);
   }
 }
 
 void GroupData::all_gather(void* out, const void* in, Counts counts, DataType dtype, Deadline deadline) {
   check_counts("all_gather", counts, core_.layout.topology.size);
   const auto offsets = offsets_of(counts);
-  const std::size_t bytes = bytes_of("all_gather", offsets.back(), dtype);
+  const std::size_t bytes = buffer_bytes("all_gather", offsets.back(), dtype);
   const auto me = static_cast<std::size_t>(core_.layout.topology.rank);
   const std::size_t element = size_of(dtype);
   auto* to = static_cast<std::byte*>(out);
@@ -370,7 +348,7 @@ void GroupData::all_gather(void* out, const void* in, Counts counts, DataType dt
       return pairwise_all_gather(*core_.transport, everybody(), to, from, offsets, element, wait);
     case Shares::kHalving:
       note("doubling");
-      copy_share(own_place, from, counts[me] * element);
+      copy_bytes(own_place, from, counts[me] * element);
       return halving_->all_gather(everybody(), to, offsets, element, wait);
   }
 }
@@ -381,16 +359,13 @@ void GroupData::all_to_all(void* out, Counts receive_counts, const void* in, Cou
   check_counts("all_to_all", receive_counts, core_.layout.topology.size);
   const auto to = offsets_of(receive_counts);
   const auto from = offsets_of(send_counts);
-  const std::size_t bytes = bytes_of("all_to_all", from.back(), dtype);
+  const std::size_t bytes = buffer_bytes("all_to_all", from.back(), dtype);
   auto* target = static_cast<std::byte*>(out);
   const auto* source = static_cast<const std::byte*>(in);
-  check_apart("all_to_all", {target, bytes_of("all_to_all", to.back(), dtype)}, {source, bytes});
+  check_apart("all_to_all", {target, buffer_bytes("all_to_all", to.back(), dtype)}, {source, bytes});
   const auto me = static_cast<std::size_t>(core_.layout.topology.rank);
-  if (!use_shared_memory() && send_counts[me] != receive_counts[me]) {  // through shared memory all ranks see it
-    throw Error(Errc::kInvalidArgument, "all_to_all: rank " + std::to_string(me) + " sends itself " +
-                                            std::to_string(send_counts[me]) + " elements, but expects " +
-                                            std::to_string(receive_counts[me]));
-  }
+  // Through shared memory all ranks see it.
+  if (!use_shared_memory()) check_own_block(me, send_counts[me], receive_counts[me]);
   const Wait wait = core_.begin("all_to_all", bytes, deadline, dtype);
   if (use_shared_memory()) {
     ran_.insert("shm");
@@ -402,10 +377,7 @@ void GroupData::all_to_all(void* out, Counts receive_counts, const void* in, Cou
 
 void GroupData::broadcast(void* data, std::size_t bytes, int root, Deadline deadline) {
   const Layout& layout = core_.layout;
-  if (root < 0 || root >= layout.topology.size) {
-    throw Error(Errc::kInvalidArgument, "broadcast from rank " + std::to_string(root) + " in a world of " +
-                                            std::to_string(layout.topology.size));
-  }
+  check_root("broadcast", root, layout.topology.size);
   const Wait wait = core_.begin("broadcast", bytes, deadline);
   if (bytes == 0 || layout.topology.size == 1) return;
   const std::span<std::byte> all(static_cast<std::byte*>(data), bytes);

@@ -38,7 +38,7 @@ class GroupData final : public DataPlane {
  private:
   /// How shares of all ranks are reduced or gathered.
   enum class Shares : std::uint8_t { kSharedMemory, kRing, kHalving, kPairwise };
-  /// The decisions, apart from the deeds. They depend only on what is equal on all ranks.
+  /// Pure decisions from values that are equal on all ranks.
   [[nodiscard]] Algorithm choose(std::size_t bytes) const;
   [[nodiscard]] Algorithm choose_between_nodes(std::size_t bytes) const;
   [[nodiscard]] bool use_shared_memory() const;

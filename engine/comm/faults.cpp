@@ -27,6 +27,9 @@ constexpr auto kBetweenLooks = 40ms;
 /// early enough for somebody to look.
 constexpr int kStallShare = 4;
 
+/// The engine's words (Engine::Impl::kGaveUp), by which a rank knows that it need not look for who is to blame.
+constexpr std::string_view kGaveUp = " gave up: ";
+
 std::string seconds_since(Clock::time_point start) {
   std::array<char, 32> text{};
   std::snprintf(text.data(), text.size(), "%.1f s", std::chrono::duration<double>(Clock::now() - start).count());
@@ -40,6 +43,10 @@ bool Faults::on_my_node(int rank) const {
 }
 
 void Faults::throw_if_aborted() {
+  if (out_of_step_) {
+    const MutexLock lock(mutex_);
+    throw Error(Errc::kMismatch, node_mismatch_);
+  }
   if (!aborted()) return;
   const Header& header = segment_.header();
   // The writer holds state 1 for well under a microsecond, unless it died there.
@@ -202,18 +209,44 @@ bool Faults::raise_here(std::string_view reason) noexcept {
   header.abort_state.store(2, std::memory_order_release);
   for (int r = 0; r < segment_.size(); ++r) {
     Cell& cell = segment_.cell(r);
-    for (Counter* counter : {&cell.arrived, &cell.filled, &cell.reduced}) futex_wake_all(counter->value);
+    for (Counter* counter : {&cell.arrived, &cell.told, &cell.filled, &cell.reduced}) futex_wake_all(counter->value);
   }
   for (Work& work : header.work) futex_wake_all(work.done.value);
   return true;
 }
 
 void Faults::abort(std::string_view reason) noexcept {
-  if (!raise_here(reason) || transport_ == nullptr) return;
-  // Every rank of the other nodes: the leader of a node may be the very one that hangs.
+  if (raise_here(reason)) tell_other_nodes(reason);
+}
+
+void Faults::tell_other_nodes(std::string_view reason) noexcept {
+  if (transport_ == nullptr) return;
   for (int r = 0; r < layout_.topology.size; ++r) {
     if (!on_my_node(r)) transport_->notify(r, {Notice::Kind::kAbort, layout_.topology.rank, std::string(reason)});
   }
+}
+
+void Faults::tell_mismatch(std::string_view text) noexcept {
+  abort(layout_.describe(layout_.topology.rank) + std::string(kGaveUp) + std::string(text));
+}
+
+void Faults::throw_mismatch(const std::string& text) {
+  tell_mismatch(text);
+  throw Error(Errc::kMismatch, text);
+}
+
+void Faults::throw_node_mismatch(const std::string& text) {
+  if (layout_.topology.nodes > 1) {
+    {
+      const MutexLock lock(mutex_);
+      node_mismatch_ = text;
+    }
+    out_of_step_ = true;
+    if (layout_.topology.local_rank == 0) {
+      tell_other_nodes(layout_.describe(layout_.topology.rank) + std::string(kGaveUp) + text);
+    }
+  }
+  throw Error(Errc::kMismatch, text);
 }
 
 template <class Status>

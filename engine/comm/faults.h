@@ -40,9 +40,15 @@ class Faults final : public Watch {
   void check(const Wait& wait, int awaited) override;
   [[noreturn]] void give_up(const Wait& wait, std::span<const int> missing, bool direct,
                             std::string_view detail) override;
+  void tell_mismatch(std::string_view text) noexcept override;
+  /// For a disagreement that this rank finds and others may not. Errors: mismatch, always; the peers are told first.
+  [[noreturn]] void throw_mismatch(const std::string& text);
+  /// For a disagreement that all ranks of this node find at one synchronisation. Each of them throws on its own; the
+  /// other nodes are told. Errors: mismatch, always; on several nodes, also from all later collectives of this rank.
+  [[noreturn]] void throw_node_mismatch(const std::string& text);
   /// Whether this rank has reported a fault: the communicator is of no more use then.
-  [[nodiscard]] bool failed() const noexcept { return failed_.load() || aborted(); }
-  /// Throws peer_lost with the reason if somebody has aborted.
+  [[nodiscard]] bool failed() const noexcept { return failed_.load() || out_of_step_.load() || aborted(); }
+  /// Throws peer_lost with the reason if somebody has aborted; mismatch after throw_node_mismatch() on several nodes.
   void throw_if_aborted();
 
   /// The processes of this node's other ranks that this one can see, once all ranks have met. Any thread.
@@ -73,6 +79,8 @@ class Faults final : public Watch {
   /// `status` and the collective that this rank entered last.
   [[nodiscard]] std::string with_flight(std::string_view status) const;
   bool raise_here(std::string_view reason) noexcept;
+  /// To every rank of the other nodes: the leader of a node may be the very one that hangs.
+  void tell_other_nodes(std::string_view reason) noexcept;
   /// Reads what other nodes have sent. `status()` answers their roll calls.
   template <class Status>
   void take_notices(Status status);
@@ -87,12 +95,14 @@ class Faults final : public Watch {
   Segment segment_;
   Transport* transport_ = nullptr;
   std::atomic<bool> failed_{false};
-  Clock::time_point next_look_;     ///< for dead processes
-  int suspect_ = -1;                ///< the rank whose process had ended at the last look
-  std::uint64_t suspected_in_ = 0;  ///< operation
+  std::atomic<bool> out_of_step_{false};  ///< this node's ranks disagreed, and the other nodes have given up
+  Clock::time_point next_look_;           ///< for dead processes
+  int suspect_ = -1;                      ///< the rank whose process had ended at the last look
+  std::uint64_t suspected_in_ = 0;        ///< operation
   OnStall on_stall_;
   std::uint64_t warned_in_ = 0;  ///< operation
   mutable Mutex mutex_;
+  std::string node_mismatch_ HVD_GUARDED_BY(mutex_);                         ///< the text, if out_of_step_
   std::vector<std::optional<std::string>> statuses_ HVD_GUARDED_BY(mutex_);  ///< [rank] heard since the last roll call
   std::vector<std::string> said_ HVD_GUARDED_BY(mutex_);                     ///< [rank] the last answer to a roll call
   std::uint32_t seen_call_ HVD_GUARDED_BY(mutex_) = 0;  ///< answers up to this call belong to earlier roll calls

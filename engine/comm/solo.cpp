@@ -7,6 +7,7 @@
 #include <new>
 
 #include "engine/base/error.h"
+#include "engine/comm/arguments.h"
 #include "engine/comm/chunks.h"
 #include "engine/comm/communicator.h"
 
@@ -17,11 +18,12 @@ class SoloControl final : public ControlPlane {
  public:
   void all_reduce_bits(std::span<std::uint64_t> /*words*/, BitOp /*op*/, Deadline /*deadline*/) override {}
   std::vector<Bytes> gather(std::span<const std::byte> message, Deadline /*deadline*/) override {
+    check_message("gather", message.size(), kLongestMessage);
     return {Bytes(message.begin(), message.end())};
   }
   Bytes broadcast(std::span<const std::byte> message, int root, Deadline /*deadline*/) override {
-    if (root != 0)
-      throw Error(Errc::kInvalidArgument, "broadcast from rank " + std::to_string(root) + " in a world of 1");
+    check_root("broadcast", root, 1);
+    check_message("broadcast", message.size(), kLongestMessage);
     return {message.begin(), message.end()};
   }
   void barrier(Deadline /*deadline*/) override {}
@@ -61,29 +63,41 @@ class SoloData final : public DataPlane {
   }
   void all_reduce(void* /*data*/, std::size_t /*count*/, DataType /*dtype*/, ReduceOp /*op*/,
                   Deadline /*deadline*/) override {}
+  void all_reduce_into(void* out, const void* in, std::size_t count, DataType dtype, ReduceOp /*op*/,
+                       Deadline /*deadline*/) override {
+    copy_apart("all_reduce_into", out, in, count, dtype);
+  }
   void reduce_scatter(void* out, const void* in, Counts counts, DataType dtype, ReduceOp /*op*/,
                       Deadline /*deadline*/) override {
-    take(out, in, counts, dtype);
+    take("reduce_scatter", out, in, counts, dtype);
   }
   void all_gather(void* out, const void* in, Counts counts, DataType dtype, Deadline /*deadline*/) override {
-    take(out, in, counts, dtype);
+    take("all_gather", out, in, counts, dtype);
   }
   void all_to_all(void* out, Counts receive_counts, const void* in, Counts send_counts, DataType dtype,
                   Deadline /*deadline*/) override {
     check_counts("all_to_all", send_counts, 1);
-    if (send_counts.front() != receive_counts.front()) {
-      throw Error(Errc::kMismatch, "all_to_all: this rank sends itself " + std::to_string(send_counts.front()) +
-                                       " elements and expects " + std::to_string(receive_counts.front()));
-    }
-    take(out, in, receive_counts, dtype);
+    check_counts("all_to_all", receive_counts, 1);
+    check_own_block(0, send_counts.front(), receive_counts.front());
+    copy_apart("all_to_all", out, in, send_counts.front(), dtype);
   }
-  void broadcast(void* /*data*/, std::size_t /*bytes*/, int /*root*/, Deadline /*deadline*/) override {}
+  void broadcast(void* /*data*/, std::size_t /*bytes*/, int root, Deadline /*deadline*/) override {
+    check_root("broadcast", root, 1);
+  }
   [[nodiscard]] std::string description() const override { return "none"; }
 
  private:
-  static void take(void* out, const void* in, Counts counts, DataType dtype) {
-    check_counts("a collective", counts, 1);
-    if (out != in && counts.front() > 0) std::memcpy(out, in, counts.front() * size_of(dtype));
+  /// `out` may be `in`: it is the place of the rank's own share.
+  static void take(const char* operation, void* out, const void* in, Counts counts, DataType dtype) {
+    check_counts(operation, counts, 1);
+    if (out != in) copy_apart(operation, out, in, counts.front(), dtype);
+  }
+  static void copy_apart(std::string_view operation, void* out, const void* in, std::size_t count, DataType dtype) {
+    const std::size_t bytes = buffer_bytes(operation, count, dtype);
+    auto* const to = static_cast<std::byte*>(out);
+    const auto* const from = static_cast<const std::byte*>(in);
+    check_apart(operation, {to, bytes}, {from, bytes});
+    copy_bytes(to, from, bytes);
   }
 };
 

@@ -36,7 +36,8 @@ class Transport {
   /// True when the operation is over; the ticket is then spent. Never blocks.
   virtual bool test(Ticket ticket) = 0;
   /// Sleeps until the operation is over. Errors: those of Watch::check and Watch::give_up; the transport is
-  /// then unusable except for notices.
+  /// then unusable except for notices. After any error no receive is open any more, so that its memory may be freed.
+  /// The peers are told of a mismatch (Watch::tell_mismatch), because only the receiver finds it.
   virtual void wait(Ticket ticket, const Wait& wait) = 0;
 
   /// Best effort, never waits.

@@ -40,6 +40,8 @@ class Watch {
   /// yet another; then the roll is called, and who does not answer is to blame. `detail` is appended.
   [[noreturn]] virtual void give_up(const Wait& wait, std::span<const int> missing, bool direct,
                                     std::string_view detail) = 0;
+  /// This rank has found that ranks disagree, as `text` says, and its peers may not find it: makes their waits fail.
+  virtual void tell_mismatch(std::string_view text) noexcept = 0;
 };
 
 }  // namespace hvd::comm

@@ -263,7 +263,7 @@ void Engine::Impl::fail(Errc code, std::string text) noexcept {
     text += kBlameMark;
     text += "it failed";
   }
-  // Of a mismatch all ranks know, by the same words.
+  // All ranks know of a mismatch: they compared the same values, or the plane that found it alone has aborted.
   if (code != Errc::kMismatch) communicator_->control().abort(told.empty() ? text : told);
   {
     const MutexLock lock(mutex_);

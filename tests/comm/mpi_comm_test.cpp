@@ -3,11 +3,15 @@
 //   library what the library's own all-reduce can do, and the recorded fall-back where it cannot
 //   levels  the worlds of a reduction in two levels, one of them used by a thread beside the others
 //   allocate  more shared memory than there is fails on all ranks with the figures
+//   sets    a set is refused before MPI has started; a rank outside of one goes on
+//   alone   only rank 0 makes a set: it gives up after its patience, and ends without MPI_Finalize
+//   unequal the last rank expects less than is sent to it: all end at once
 //   kill    the last rank dies by SIGKILL in mid-run     } the others print what they saw
 //   stop    the last rank stops answering (SIGSTOP)      }
 // A program of its own and not GoogleTest: one failing rank must still take part in every collective.
 #include <unistd.h>
 
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -108,6 +112,71 @@ int check_allocation(Communicator& c) {
              test::check_all_reduce(c, {100003, DataType::kF32, ReduceOp::kSum, test::Memory::kRegistered}));
 }
 
+std::string set_problem(const std::vector<int>& ranks, Patience patience = comm::kMeetPatience) {
+  try {
+    const auto set = comm::make_mpi_set(ranks, {}, patience);
+    if (set == nullptr) return "not in it";
+    float value = 1;
+    set->data().all_reduce(&value, 1, DataType::kF32, ReduceOp::kSum, Deadline::after(20s));
+    return value == static_cast<float>(ranks.size()) ? "" : "wrong sum";
+  } catch (const Error& error) {
+    return std::string(name(error.code())) + ": " + error.what();
+  }
+}
+
+/// Before the process has started MPI.
+int check_sets() {
+  const std::string refused =
+      "invalid_argument: make_mpi_set: MPI has not been started; make a communicator of the world (make_mpi) first, "
+      "and keep it";
+  const std::string early = set_problem({0});
+  const auto world = comm::make_mpi();
+  int failures = early == refused ? 0 : say(*world, "before MPI", "'" + early + "'");
+  const bool member = world->topology().rank == 0;
+  for (int round = 0; round < 3; ++round) {
+    const std::string problem = set_problem({0});
+    if (problem != (member ? "" : "not in it")) failures += say(*world, "set", problem);
+    failures += say(*world, "set of all", set_problem({1, 0}));
+    if (set_problem({0, 9}).find("rank 9 is not one of") == std::string::npos)
+      failures += say(*world, "bad list", "no");
+  }
+  return failures + say(*world, "world after it", test::check_control_plane(*world));
+}
+
+int meet_alone(Communicator& world) {
+  if (world.topology().rank != 0) {
+    std::this_thread::sleep_for(3s);
+    return 0;
+  }
+  std::printf("rank 0 saw %s\n", set_problem({0, 1}, 300ms).c_str());
+  std::fflush(stdout);
+  return 0;
+}
+
+int send_unequal(Communicator& c) {
+  std::signal(SIGTERM, SIG_IGN);  // as in lose_a_rank()
+  const auto start = Clock::now();
+  const bool last = c.topology().rank == c.topology().size - 1;
+  std::vector<std::byte> data(8192);
+  const auto text = [&] {
+    try {
+      // The last rank's receive is too short for what comes; the others are right.
+      c.data().broadcast(data.data(), last ? 4096 : 8192, 0, Deadline::after(60s));
+      c.control().barrier(Deadline::after(60s));
+    } catch (const Error& error) {
+      return std::string(name(error.code())) + ": " + error.what();
+    }
+    return std::string("no error");
+  }();
+  const char* const expected = last ? "mismatch: MPI_Test" : "peer_lost: rank 2 ";
+  const bool good = text.find(expected) == 0 && Clock::now() - start < 30s;
+  std::printf("rank %d saw %s\n", c.topology().rank, text.c_str());
+  if (!good) return say(c, "unequal", text);
+  std::fflush(stdout);
+  std::this_thread::sleep_for(2s);  // the launcher ends the others once a rank has left without MPI_Finalize
+  return 0;
+}
+
 /// Reduces until the last rank is lost. Exit code 5, as the program's own main() would give.
 int lose_a_rank(Communicator& c, int signal_number) {
   std::signal(SIGTERM, SIG_IGN);  // the launcher's reaction must not cut the report short
@@ -139,12 +208,19 @@ int main(int argc, char** argv) {
   try {
     if (argc > 2) options.algorithm = comm::parse_algorithm(argv[2]);
     if (argc > 3) options.ranks_per_node = std::atoi(argv[3]);
+    if (mode == "sets") {
+      const int failures = check_sets();
+      if (failures == 0) std::printf("good: sets\n");
+      return failures == 0 ? 0 : 1;
+    }
     auto c = comm::make_mpi(options);
     if (mode == "levels") return check_levels(std::move(c)) == 0 ? 0 : 1;
     int result = 2;
     if (mode == "all") result = check_everything(*c);
     if (mode == "library") result = check_library(*c);
     if (mode == "allocate") result = check_allocation(*c);
+    if (mode == "alone") return meet_alone(*c);
+    if (mode == "unequal") return send_unequal(*c);
     if (mode == "kill") return lose_a_rank(*c, SIGKILL);
     if (mode == "stop") return lose_a_rank(*c, SIGSTOP);
     if (result == 0 && c->topology().rank == 0) {

@@ -66,27 +66,26 @@ TEST(Notes, TheirSenderDoesNotWait) {
   std::atomic<bool> sent{false};
   const auto results = run_loopback(2, {}, 0, [&](Communicator& c) -> std::string {
     int value = c.topology().rank == 0 ? 5 : 0;
-    if (c.topology().rank == 1) sent.wait(false);
+    if (c.topology().rank == 1) {
+      const Deadline deadline = soon();
+      while (!sent && !deadline.passed()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      if (!sent) return "the sender waits for its reader";
+    }
     c.data().broadcast(&value, sizeof value, 0, soon());
     sent = true;
-    sent.notify_all();
     return value == 5 ? "" : "wrong";
   });
   for (const auto& result : results) EXPECT_EQ(result, "");
 }
 
-TEST(Notes, ADifferentSizeIsFoundByTheReaderAndThenByAll) {
+TEST(Notes, ADifferentSizeIsFoundByAllAtTheirNextSynchronisation) {
   const auto results = run_loopback(3, {}, 0, [](Communicator& c) -> std::string {
     std::vector<std::uint8_t> data(16);
     const bool last = c.topology().rank == 2;
     const std::string first = error_of([&] { c.data().broadcast(data.data(), last ? 16 : 8, 1, soon()); });
-    const std::string expected = last ? "mismatch: broadcast 1: rank 1 (host node0) has 8 bytes from rank 1, rank 2 "
-                                        "(host node0) has 16 bytes from rank 1; all ranks must make the same calls "
-                                        "with the same arguments"
-                                      : "";
-    if (first != expected) return "first: " + first;
-    const std::string second = error_of([&] { c.control().barrier(soon()); });
-    return second + in_step(c);
+    if (first.empty() == last) return "first: " + first;
+    const std::string second = last ? "" : error_of([&] { c.control().barrier(soon()); });
+    return first + second + in_step(c);
   });
   for (const auto& result : results) {
     EXPECT_EQ(result,
@@ -99,10 +98,8 @@ TEST(Notes, DifferentRootsAreFoundWithoutADeadline) {
   const auto results = run_loopback(2, {}, 0, [](Communicator& c) -> std::string {
     int value = 0;
     const int other = 1 - c.topology().rank;
-    const std::string first = error_of([&] { c.data().broadcast(&value, sizeof value, other, soon()); });
-    if (first.find("has 4 bytes from rank ") == std::string::npos) return "first: " + first;
-    const std::string second = error_of([&] { c.control().barrier(soon()); });
-    return second + in_step(c);
+    const std::string text = error_of([&] { c.data().broadcast(&value, sizeof value, other, soon()); });
+    return text + in_step(c);
   });
   for (const auto& result : results) {
     EXPECT_EQ(result,

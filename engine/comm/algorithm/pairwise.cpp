@@ -62,10 +62,11 @@ void pairwise_all_gather(Transport& transport, const Members& members, std::byte
 }
 
 void pairwise_reduce_scatter(Transport& transport, const Members& members, std::byte* out, const std::byte* in,
-                             Offsets offsets, const Reduction& share, const Wait& wait) {
+                             Offsets offsets, const Reduction& share, std::vector<std::byte>& scratch,
+                             const Wait& wait) {
   const std::size_t element = size_of(share.dtype);
   const std::size_t bytes = share.count * element;
-  std::vector<std::byte> scratch(bytes * members.size());  // [member], the own one unused
+  if (scratch.size() < bytes * members.size()) scratch.resize(bytes * members.size());  // [member], own unused
   exchange(
       transport, members,
       [&](std::size_t p) { return std::span(in + offsets[p] * element, (offsets[p + 1] - offsets[p]) * element); },

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <span>
+#include <vector>
 
 #include "engine/comm/algorithm/ring.h"
 #include "engine/comm/chunks.h"
@@ -21,7 +22,9 @@ void pairwise_all_gather(Transport& transport, const Members& members, std::byte
 
 /// Element e of a share is combined in the order of members 0, 1, ..., n - 1.
 /// Shapes: in (offsets.back()), out (share.count): the own share, of which `out` may be the place in `in`.
+/// `scratch` grows to one share per member. The caller keeps it after an error too: MPI may still write to it.
 void pairwise_reduce_scatter(Transport& transport, const Members& members, std::byte* out, const std::byte* in,
-                             Offsets offsets, const Reduction& share, const Wait& wait);
+                             Offsets offsets, const Reduction& share, std::vector<std::byte>& scratch,
+                             const Wait& wait);
 
 }  // namespace hvd::comm

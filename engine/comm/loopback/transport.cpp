@@ -74,12 +74,19 @@ bool ThreadTransport::test(Ticket ticket) {
 void ThreadTransport::wait(Ticket ticket, const Wait& wait) {
   try {
     await(ticket, wait);
+  } catch (const Error& error) {
+    forget_receives();
+    if (error.code() == Errc::kMismatch) watch_.tell_mismatch(error.what());  // only the receiver knows
+    throw;
   } catch (...) {
-    // What is still open may be freed while the error travels up; a late message must not land there.
-    for (auto& receives : posted_) receives.clear();
-    open_.clear();
+    forget_receives();
     throw;
   }
+}
+
+void ThreadTransport::forget_receives() {
+  for (auto& receives : posted_) receives.clear();
+  open_.clear();
 }
 
 void ThreadTransport::await(Ticket ticket, const Wait& wait) {

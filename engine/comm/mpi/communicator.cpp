@@ -37,6 +37,25 @@ class MpiCommunicator final : public GroupCommunicator {
   std::shared_ptr<MpiEnvironment> environment_;
 };
 
+/// A communicator that is freed under the environment's lock: other engines of this process may be inside MPI.
+class LockedComm {
+ public:
+  explicit LockedComm(MpiEnvironment& environment) : environment_(environment) {}
+  ~LockedComm() {
+    const MutexLock lock(environment_.calls());
+    if (environment_.abandoned()) static_cast<void>(comm_.release());  // freeing it would wait for a lost peer
+    comm_.reset();
+  }
+  LockedComm(const LockedComm&) = delete;
+  LockedComm& operator=(const LockedComm&) = delete;
+  /// Use it with the lock held.
+  [[nodiscard]] MpiComm& comm() { return comm_; }
+
+ private:
+  MpiEnvironment& environment_;
+  MpiComm comm_;
+};
+
 /// Ranks that share memory; or, for tests, `ranks_per_node` consecutive ones.
 MpiComm split_by_node(MPI_Comm world, int rank, int ranks_per_node) {
   MpiComm node;
@@ -122,12 +141,13 @@ std::shared_ptr<SharedMemory> make_segment(MPI_Comm node) {
   return memory;
 }
 
-/// Returns once every rank of `ranks` has come here. What follows are calls that block and exclude all other engines of
-/// this process from MPI; they end, because by now no rank can be kept from them by an engine that waits.
-void meet(MPI_Comm ranks, Mutex& calls) {
-  constexpr Patience kPatience = std::chrono::minutes(5);  // as long as start-up may take
+/// Returns when every rank has called. The caller then blocks in MPI while holding `calls`; this ends because no rank
+/// still needs another engine to get there.
+/// Errors: timeout; the environment is then abandoned, because the barrier stays open.
+void meet(MPI_Comm ranks, MpiEnvironment& environment, const Patience& patience) {
   constexpr auto kNap = std::chrono::microseconds(200);
-  const Deadline deadline = kPatience.from_now();
+  const Deadline deadline = patience.from_now();
+  Mutex& calls = environment.calls();
   MPI_Request request = MPI_REQUEST_NULL;
   {
     const MutexLock lock(calls);
@@ -139,9 +159,10 @@ void meet(MPI_Comm ranks, Mutex& calls) {
       check(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Test");
     }
     if (done != 0) return;
-    if (deadline.passed()) {  // the request is left to MPI: a barrier cannot be cancelled
+    if (deadline.passed()) {
+      environment.abandon();  // a barrier cannot be cancelled: MPI_Finalize would wait for it
       throw Error(Errc::kTimeout, "not all ranks came to make an engine's communicator within " +
-                                      std::to_string(kPatience.timeout.count()) +
+                                      std::to_string(patience.timeout.count()) +
                                       " ms; making one is collective: every rank of it must call");
     }
     std::this_thread::sleep_for(kNap);
@@ -167,50 +188,50 @@ void compare_lists(std::span<const int> list, Mutex& calls) {
                                    " gave other lists of ranks; give the same on all ranks");
 }
 
-std::unique_ptr<Communicator> make(MPI_Comm ranks, const CommOptions& options, bool pretended) {
+std::unique_ptr<Communicator> make(MPI_Comm ranks, const CommOptions& options, bool pretended,
+                                   const Patience& patience) {
   auto environment = MpiEnvironment::acquire();
-  MpiComm world;
-  MpiComm notices;
+  LockedComm world(*environment);
+  LockedComm notices(*environment);
   std::optional<Layout> layout;
   std::shared_ptr<SharedMemory> memory;
-  meet(ranks, environment->calls());
+  meet(ranks, *environment, patience);
   {
     const MutexLock lock(environment->calls());
-    world = duplicate(ranks);
-    notices = duplicate(ranks);
+    world.comm() = duplicate(ranks);
+    notices.comm() = duplicate(ranks);
+    MPI_Comm all = world.comm().get();
     int rank = 0;
-    check(MPI_Comm_rank(world.get(), &rank), "MPI_Comm_rank");
-    const MpiComm node = split_by_node(world.get(), rank, options.ranks_per_node);
-    layout.emplace(find_layout(world.get(), node.get(), pretended));
+    check(MPI_Comm_rank(all, &rank), "MPI_Comm_rank");
+    const MpiComm node = split_by_node(all, rank, options.ranks_per_node);
+    layout.emplace(find_layout(all, node.get(), pretended));
     memory = make_segment(node.get());
   }
   auto core = std::make_unique<Core>(std::move(*layout), std::move(memory), NodeGroup::Kind::kProcesses);
-  core->set_transport(std::make_unique<MpiTransport>(environment, std::move(world), std::move(notices), core->faults,
-                                                     core->group.crowded()));
-  return std::make_unique<MpiCommunicator>(std::move(environment), std::move(core), options);
+  core->set_transport(std::make_unique<MpiTransport>(environment, std::move(world.comm()), std::move(notices.comm()),
+                                                     core->faults, core->group.crowded()));
+  return std::make_unique<MpiCommunicator>(environment, std::move(core), options);
 }
 
-MpiComm split_world(int group, int key, Mutex& calls) {
-  meet(MPI_COMM_WORLD, calls);
-  const MutexLock lock(calls);
-  MpiComm ranks;
-  check(MPI_Comm_split(MPI_COMM_WORLD, group, key, ranks.out()), "MPI_Comm_split");
-  return ranks;
+void split_world(int group, int key, LockedComm& ranks, MpiEnvironment& environment, const Patience& patience) {
+  meet(MPI_COMM_WORLD, environment, patience);
+  const MutexLock lock(environment.calls());
+  check(MPI_Comm_split(MPI_COMM_WORLD, group, key, ranks.comm().out()), "MPI_Comm_split");
 }
 
 }  // namespace
 
 bool mpi_available() noexcept { return true; }
 
-std::unique_ptr<Communicator> make_mpi(const CommOptions& options) {
+std::unique_ptr<Communicator> make_mpi(const CommOptions& options, const Patience& patience) {
   const auto environment = MpiEnvironment::acquire();  // MPI_COMM_WORLD is none before
-  return make(MPI_COMM_WORLD, options, options.ranks_per_node > 0);
+  return make(MPI_COMM_WORLD, options, options.ranks_per_node > 0, patience);
 }
 
-std::unique_ptr<Communicator> make_mpi(MPI_Comm ranks, const CommOptions& options) {
+std::unique_ptr<Communicator> make_mpi(MPI_Comm ranks, const CommOptions& options, const Patience& patience) {
   if (ranks == MPI_COMM_NULL) throw Error(Errc::kInvalidArgument, "make_mpi: MPI_COMM_NULL has no ranks");
   const auto environment = MpiEnvironment::acquire();
-  return make(ranks, options, options.ranks_per_node > 0);
+  return make(ranks, options, options.ranks_per_node > 0, patience);
 }
 
 bool mpi_threads_supported() {
@@ -223,14 +244,16 @@ bool mpi_threads_supported() {
 
 std::unique_ptr<Communicator> make_mpi_subset(int group, bool one_per_node) {
   const auto environment = MpiEnvironment::acquire();
-  const MpiComm ranks = split_world(group, 0, environment->calls());
-  return make(ranks.get(), {.ranks_per_node = one_per_node ? 1 : 0}, false);
+  LockedComm ranks(*environment);
+  split_world(group, 0, ranks, *environment, kMeetPatience);
+  return make(ranks.comm().get(), {.ranks_per_node = one_per_node ? 1 : 0}, false, kMeetPatience);
 }
 
-std::unique_ptr<Communicator> make_mpi_set(std::span<const int> ranks, const CommOptions& options) {
-  const auto environment = MpiEnvironment::acquire();
+std::unique_ptr<Communicator> make_mpi_set(std::span<const int> ranks, const CommOptions& options,
+                                           const Patience& patience) {
+  const auto environment = MpiEnvironment::acquire_started("make_mpi_set");
   Mutex& calls = environment->calls();
-  meet(MPI_COMM_WORLD, calls);
+  meet(MPI_COMM_WORLD, *environment, patience);
   compare_lists(ranks, calls);
   int size = 0;
   int rank = 0;
@@ -242,8 +265,9 @@ std::unique_ptr<Communicator> make_mpi_set(std::span<const int> ranks, const Com
   check_set(ranks, size);
   const auto place = std::find(ranks.begin(), ranks.end(), rank);
   const bool member = place != ranks.end();
-  const MpiComm set = split_world(member ? 0 : MPI_UNDEFINED, static_cast<int>(place - ranks.begin()), calls);
-  return member ? make(set.get(), options, options.ranks_per_node > 0) : nullptr;
+  LockedComm set(*environment);
+  split_world(member ? 0 : MPI_UNDEFINED, static_cast<int>(place - ranks.begin()), set, *environment, patience);
+  return member ? make(set.comm().get(), options, options.ranks_per_node > 0, patience) : nullptr;
 }
 
 }  // namespace hvd::comm

@@ -22,6 +22,17 @@ std::shared_ptr<MpiEnvironment> MpiEnvironment::acquire() {
   return environment;
 }
 
+std::shared_ptr<MpiEnvironment> MpiEnvironment::acquire_started(const char* caller) {
+  int initialized = 0;
+  check(MPI_Initialized(&initialized), "MPI_Initialized");
+  if (initialized == 0) {
+    throw Error(Errc::kInvalidArgument, std::string(caller) +
+                                            ": MPI has not been started; make a communicator of the "
+                                            "world (make_mpi) first, and keep it");
+  }
+  return acquire();
+}
+
 MpiEnvironment::MpiEnvironment() {
   int finalized = 0;
   check(MPI_Finalized(&finalized), "MPI_Finalized");

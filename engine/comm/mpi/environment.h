@@ -17,6 +17,9 @@ class MpiEnvironment {
   /// The process' one environment; initialises MPI unless somebody else has, who then finalises it too.
   /// Errors: backend if MPI fails or cannot be called from another thread than the one that started it.
   static std::shared_ptr<MpiEnvironment> acquire();
+  /// The same for `caller`, which must not start MPI: it may return with nothing that keeps MPI alive.
+  /// Errors: invalid_argument if MPI has not been started; as acquire().
+  static std::shared_ptr<MpiEnvironment> acquire_started(const char* caller);
   ~MpiEnvironment();
   MpiEnvironment(const MpiEnvironment&) = delete;
   MpiEnvironment& operator=(const MpiEnvironment&) = delete;

@@ -12,8 +12,10 @@ namespace hvd::comm {
 
 /// Collective over `ranks`; engines of this process that exist already may be at work meanwhile. The program must have
 /// started MPI with MPI_THREAD_SERIALIZED at least, and ends it itself, after the Communicator.
-/// Errors: invalid_argument for MPI_COMM_NULL; timeout if not all ranks come; backend when MPI fails.
-std::unique_ptr<Communicator> make_mpi(MPI_Comm ranks, const CommOptions& options = {});
+/// Concurrent calls can deadlock: see make_mpi() in communicator.h.
+/// Errors: invalid_argument for MPI_COMM_NULL; timeout if not all ranks come within `patience`; backend when MPI fails.
+std::unique_ptr<Communicator> make_mpi(MPI_Comm ranks, const CommOptions& options = {},
+                                       const Patience& patience = kMeetPatience);
 
 /// Returns true if the program may call MPI while an engine lives (MPI_THREAD_MULTIPLE). Otherwise it may call MPI only
 /// before its first engine and after its last. Call it after MPI has started. Any thread.

@@ -133,10 +133,13 @@ Transport::Ticket MpiTransport::receive(int from, std::span<std::byte> bytes) {
 }
 
 bool MpiTransport::test_locked(Operation& operation) {
-  int done = 0;
-  check(MPI_Testall(static_cast<int>(operation.requests.size()), operation.requests.data(), &done, MPI_STATUSES_IGNORE),
-        "MPI_Testall");
-  return done != 0;
+  // One by one, because MPI_Testall says MPI_ERR_IN_STATUS for every error.
+  for (MPI_Request& request : operation.requests) {
+    int done = 0;
+    check(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Test");
+    if (done == 0) return false;
+  }
+  return true;
 }
 
 bool MpiTransport::test(Ticket ticket) {
@@ -162,8 +165,8 @@ void MpiTransport::wait_for(Operation& operation, const Wait& wait) {
     const MutexLock lock(mutex_);
     return test_locked(operation);
   };
-  if (done()) return;
   try {
+    if (done()) return;
     const auto start = Clock::now();
     while (!crowded_ && Clock::now() - start < kSpin) {
       if (done()) return;
@@ -186,6 +189,10 @@ void MpiTransport::wait_for(Operation& operation, const Wait& wait) {
         watch_.give_up(wait, std::span<const int>(missing).first(operation.peer >= 0 ? 1 : 0), false, "");
       }
     }
+  } catch (const Error& error) {
+    cancel_all();
+    if (error.code() == Errc::kMismatch) watch_.tell_mismatch(error.what());  // only the receiver knows
+    throw;
   } catch (...) {
     cancel_all();
     throw;

@@ -1,6 +1,5 @@
 #include "engine/comm/shm/agreement.h"
 
-#include "engine/base/error.h"
 #include "engine/base/types.h"
 
 namespace hvd::comm {
@@ -21,9 +20,9 @@ std::string rank_name(const NodeGroup& group, int local_rank) {
   return layout.describe(layout.my_node()[static_cast<std::size_t>(local_rank)]);
 }
 
-void throw_disagreement(const Wait& wait, const std::string& facts) {
-  throw Error(Errc::kMismatch, std::string(wait.operation) + " " + std::to_string(wait.sequence) + ": " + facts +
-                                   "; all ranks must make the same calls with the same arguments");
+void throw_disagreement(const NodeGroup& group, const Wait& wait, const std::string& facts) {
+  group.throw_mismatch(std::string(wait.operation) + " " + std::to_string(wait.sequence) + ": " + facts +
+                       "; all ranks must make the same calls with the same arguments");
 }
 
 void check_same_arguments(const NodeGroup& group, const Wait& wait) {
@@ -32,7 +31,8 @@ void check_same_arguments(const NodeGroup& group, const Wait& wait) {
     const Descriptor& other = group.slot(r).descriptor;
     if (other.count == first.count && other.dtype == first.dtype && other.op == first.op) continue;
     throw_disagreement(
-        wait, rank_name(group, 0) + " has " + text_of(first) + ", " + rank_name(group, r) + " has " + text_of(other));
+        group, wait,
+        rank_name(group, 0) + " has " + text_of(first) + ", " + rank_name(group, r) + " has " + text_of(other));
   }
 }
 

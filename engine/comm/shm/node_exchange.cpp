@@ -6,6 +6,7 @@
 
 #include "engine/base/assert.h"
 #include "engine/base/error.h"
+#include "engine/comm/arguments.h"
 #include "engine/comm/shm/agreement.h"
 
 namespace hvd::comm {
@@ -44,10 +45,6 @@ void append_counts(std::vector<std::size_t>& counts, Offsets offsets) {
   for (std::size_t p = 0; p + 1 < offsets.size(); ++p) counts.push_back(share_at(offsets, p).count);
 }
 
-void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) {
-  if (to != from && bytes > 0) std::memcpy(to, from, bytes);
-}
-
 }  // namespace
 
 NodeExchange::NodeExchange(NodeGroup& group, const Regions& regions, std::size_t segment_bytes)
@@ -59,7 +56,7 @@ NodeExchange::NodeExchange(NodeGroup& group, const Regions& regions, std::size_t
 }
 
 void NodeExchange::post(std::span<const std::byte> in, const Arguments& arguments, std::span<const std::size_t> table,
-                        const Wait& wait, bool in_place) {
+                        const Wait& wait, Input input) {
   if (table.size_bytes() > kSlotBytes) {
     throw Error(Errc::kUnsupported, std::string(wait.operation) + " between " + std::to_string(group_.size()) +
                                         " ranks of one host: their counts do not fit; use algorithm ring");
@@ -73,7 +70,8 @@ void NodeExchange::post(std::span<const std::byte> in, const Arguments& argument
   slot.descriptor.offset = place.offset;
   const auto entries = std::as_bytes(table);
   copy_bytes(slot.payload.data(), entries.data(), entries.size());
-  if (in.size() <= most_posted(in_place ? place.region : 0, entries.size()))
+  const std::uint64_t region = input == Input::kCopied ? 0 : place.region;
+  if (input != Input::kUnread && in.size() <= most_posted(region, entries.size()))
     copy_bytes(slot.payload.data() + entries.size(), in.data(), in.size());
   group_.sync(wait);
   check_same_arguments(group_, wait);
@@ -94,8 +92,9 @@ void NodeExchange::check_same_counts(std::size_t entries, const Wait& wait) cons
     const auto [mine, theirs] = std::mismatch(first.begin(), first.end(), other.begin());
     if (mine == first.end()) continue;
     const std::string whose = rank_name(group_, static_cast<int>(mine - first.begin()));
-    throw_disagreement(wait, rank_name(group_, 0) + " gives " + whose + " a share of " + std::to_string(*mine) +
-                                 " elements, " + rank_name(group_, r) + " one of " + std::to_string(*theirs));
+    throw_disagreement(group_, wait,
+                       rank_name(group_, 0) + " gives " + whose + " a share of " + std::to_string(*mine) +
+                           " elements, " + rank_name(group_, r) + " one of " + std::to_string(*theirs));
   }
 }
 
@@ -250,9 +249,10 @@ void NodeExchange::all_to_all(std::byte* out, Offsets to, const std::byte* in, O
     for (std::size_t r = 0; r < n; ++r) {
       const std::size_t wanted = posted_table(static_cast<int>(r), 2 * n)[n + s];
       if (sent[r] != wanted) {
-        throw_disagreement(wait, rank_name(group_, static_cast<int>(s)) + " sends " + std::to_string(sent[r]) +
-                                     " elements to " + rank_name(group_, static_cast<int>(r)) + ", which expects " +
-                                     std::to_string(wanted));
+        throw_disagreement(group_, wait,
+                           rank_name(group_, static_cast<int>(s)) + " sends " + std::to_string(sent[r]) +
+                               " elements to " + rank_name(group_, static_cast<int>(r)) + ", which expects " +
+                               std::to_string(wanted));
       }
       if (r == static_cast<std::size_t>(group_.rank())) plan.wanted.push_back({begin, wanted});
       begin += wanted;
@@ -274,7 +274,7 @@ void NodeExchange::all_reduce(std::byte* out, const std::byte* in, const Reducti
   const auto n = static_cast<std::size_t>(group_.size());
   const std::size_t bytes = whole.count * size_of(whole.dtype);
   if (bytes <= kSlotBytes) {
-    post({in, bytes}, {whole.count, whole.dtype, static_cast<std::uint32_t>(whole.op)}, {}, wait, false);
+    post({in, bytes}, {whole.count, whole.dtype, static_cast<std::uint32_t>(whole.op)}, {}, wait, Input::kCopied);
     inputs_.resize(n);
     for (std::size_t r = 0; r < n; ++r) inputs_[r] = posted_input(static_cast<int>(r), 0);
     return reduce_many(inputs_, std::span<std::byte* const>(&out, 1), whole.count, whole.dtype, whole.op,
@@ -294,8 +294,9 @@ void NodeExchange::check_same_roots(const Wait& wait) const {
   for (int r = 1; r < group_.size(); ++r) {
     const std::size_t other = posted_table(r, 1).front();
     if (other == first) continue;
-    throw_disagreement(wait, rank_name(group_, 0) + " names rank " + std::to_string(first) + " as the root, " +
-                                 rank_name(group_, r) + " names rank " + std::to_string(other));
+    throw_disagreement(group_, wait,
+                       rank_name(group_, 0) + " names rank " + std::to_string(first) + " as the root, " +
+                           rank_name(group_, r) + " names rank " + std::to_string(other));
   }
 }
 
@@ -309,7 +310,8 @@ void NodeExchange::broadcast(std::byte* data, std::size_t bytes, int root, const
   if (bytes <= kNoteBytes) return group_.tell({data, bytes}, root, wait);
   const auto n = static_cast<std::size_t>(group_.size());
   const auto from = static_cast<std::size_t>(root);
-  post({data, bytes}, {bytes, DataType::kU8, kNoReduction}, {&from, 1}, wait);
+  post({data, bytes}, {bytes, DataType::kU8, kNoReduction}, {&from, 1}, wait,
+       group_.rank() == root ? Input::kShown : Input::kUnread);
   check_same_roots(wait);
   Plan& plan = new_plan(data, 1, 1);
   plan.lanes.push_back({0, group_.rank() == root ? bytes : 0});

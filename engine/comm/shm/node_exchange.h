@@ -70,9 +70,14 @@ class NodeExchange {
   };
   enum class Way : std::uint8_t { kSlots, kRegistered, kStaged };
 
-  /// `in_place`: registered input that is large enough stays where it is.
+  /// What post() does with an input that fits into the slot.
+  enum class Input : std::uint8_t {
+    kShown,   ///< copies it, unless it is registered and large enough to be read where it lies
+    kCopied,  ///< copies it
+    kUnread   ///< posts only where it lies: no rank reads it
+  };
   void post(std::span<const std::byte> in, const Arguments& arguments, std::span<const std::size_t> table,
-            const Wait& wait, bool in_place = true);
+            const Wait& wait, Input input = Input::kShown);
   [[nodiscard]] std::span<const std::size_t> posted_table(int local_rank, std::size_t entries) const;
   [[nodiscard]] const std::byte* posted_input(int local_rank, std::size_t entries) const;
   void check_same_counts(std::size_t entries, const Wait& wait) const;

@@ -157,19 +157,19 @@ void NodeGroup::sync(const Wait& wait) {
 void NodeGroup::check_same_operation(const Wait& wait) const {
   const Descriptor& mine = slot(rank()).descriptor;
   for (int r = 0; r < size(); ++r) {
-    const Descriptor& other = slot(r).descriptor;
-    if (other.notes != mine.notes) throw_different_notes();
-    if (other.operation == mine.operation) continue;
+    if (slot(r).descriptor.notes != mine.notes) throw_different_notes();
+  }
+  for (int r = 0; r < size(); ++r) {
+    if (slot(r).descriptor.operation == mine.operation) continue;
     const auto its = segment_.cell(r).flights.last(1);
-    throw Error(Errc::kMismatch, layout_.describe(global(rank())) + " is in " + wait.text() + ", but " +
-                                     layout_.describe(global(r)) + " is in " +
-                                     (its.empty() ? "another operation" : its.front().text()) +
-                                     ": all ranks must make the same calls in the same order");
+    throw_mismatch(layout_.describe(global(rank())) + " is in " + wait.text() + ", but " + layout_.describe(global(r)) +
+                   " is in " + (its.empty() ? "another operation" : its.front().text()) +
+                   ": all ranks must make the same calls in the same order");
   }
 }
 
-// Notes have places of their own until the next synchronisation but one, so their sender waits for nobody: whoever
-// arrives at a synchronisation has read all before it, and whoever arrives at the next one has compared them.
+// A note's slot is reused only after two more synchronisations, so the sender need not wait: arriving at the first
+// means all its notes are read, arriving at the second means they are compared.
 void NodeGroup::tell(std::span<std::byte> message, int sender, const Wait& wait) {
   if (notes_ == kNotes) sync(wait);
   faults_.throw_if_aborted();
@@ -193,25 +193,33 @@ void NodeGroup::tell(std::span<std::byte> message, int sender, const Wait& wait)
       [&] {
         blame({&sender, 1}, wait);
       });
-  if (!told()) {
-    sync(wait);          // the sender waits for all in another call: they find out there that they differ
-    HVD_ASSERT(told());  // not reached
-  }
-  if (its.bytes != mine.bytes || its.sender != mine.sender) throw_different(sender, rank(), sequence_, index);
+  // Without a note, the sender waits for all in another call.
+  if (!told() || its.bytes != mine.bytes || its.sender != mine.sender) meet_over_note(sender, index, wait);
   std::memcpy(message.data(), its.payload.data(), message.size());
+}
+
+void NodeGroup::meet_over_note(int sender, std::size_t index, const Wait& wait) {
+  const std::uint32_t set = sequence_;
+  try {
+    sync(wait);
+  } catch (const Error& error) {
+    if (error.code() == Errc::kMismatch || faults_.aborted()) throw;
+    faults_.throw_mismatch(difference(sender, rank(), set, index));  // the deadline has passed
+  }
+  HVD_ASSERT(false);  // sync() compares the hashes of the notes
 }
 
 void NodeGroup::throw_different_notes() const {
   const std::uint32_t set = sequence_ - 1;
   for (std::size_t index = 0; index < kNotes; ++index) {
     for (int r = 1; r < size(); ++r) {
-      if (!same(note_of(0, set, index), note_of(r, set, index))) throw_different(0, r, set, index);
+      if (!same(note_of(0, set, index), note_of(r, set, index))) throw_mismatch(difference(0, r, set, index));
     }
   }
-  throw Error(Errc::kMismatch, "the ranks of " + layout_.describe(global(0)) + "'s host made different broadcasts");
+  throw_mismatch("the ranks of " + layout_.describe(global(0)) + "'s host made different broadcasts");
 }
 
-void NodeGroup::throw_different(int one, int other, std::uint32_t set, std::size_t index) const {
+std::string NodeGroup::difference(int one, int other, std::uint32_t set, std::size_t index) const {
   const Note* const its = note_of(one, set, index);
   const Note* const others = note_of(other, set, index);
   const auto text = [&](int local_rank, const Note* note) {
@@ -221,9 +229,8 @@ void NodeGroup::throw_different(int one, int other, std::uint32_t set, std::size
                                                      std::to_string(global(static_cast<int>(note->sender))));
   };
   const std::uint64_t operation = (its != nullptr ? its : others)->sequence;
-  throw Error(Errc::kMismatch, "broadcast " + std::to_string(operation) + ": " + text(one, its) + ", " +
-                                   text(other, others) +
-                                   "; all ranks must make the same calls with the same arguments");
+  return "broadcast " + std::to_string(operation) + ": " + text(one, its) + ", " + text(other, others) +
+         "; all ranks must make the same calls with the same arguments";
 }
 
 void NodeGroup::prepare_work() {

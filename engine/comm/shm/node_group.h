@@ -73,8 +73,10 @@ class NodeGroup {
   /// Errors: mismatch; those of Watch.
   void sync(const Wait& wait);
 
-  /// Sends `message` of local rank `sender` to all others; it returns before they have come. A message that places
-  /// differ on is found by its readers at once, and by all ranks at their next sync(). Shape: up to kNoteBytes.
+  /// Sends `message` of local rank `sender` to all others; the sender returns before they have come. If ranks disagree
+  /// about size or sender, a reader that sees it waits for the next sync() of the others, where all ranks throw one
+  /// text. If the others do not come before the deadline, the reader aborts and throws that text alone.
+  /// Shape: up to kNoteBytes. All ranks of the world must be on this node.
   /// Errors: mismatch, naming two ranks and what they have; those of Watch.
   void tell(std::span<std::byte> message, int sender, const Wait& wait);
 
@@ -94,6 +96,10 @@ class NodeGroup {
   void await_one(Counter Cell::*counter, int local_rank, std::uint32_t target, const Wait& wait);
   void await_all(Counter Cell::*counter, std::uint32_t target, const Wait& wait);
 
+  /// For a disagreement that all local ranks find in what they posted for the last synchronisation.
+  /// Errors: mismatch, always; see Faults::throw_node_mismatch().
+  [[noreturn]] void throw_mismatch(const std::string& text) const { faults_.throw_node_mismatch(text); }
+
   /// Collective. Zeroed memory, page-aligned parts. Errors: out_of_memory, on all local ranks alike.
   NodeMemory allocate(std::size_t bytes_per_rank, const Wait& wait);
 
@@ -107,7 +113,7 @@ class NodeGroup {
   /// Blames the local ranks whose `counter` has not reached `target`, if there are any.
   void blame_late(Counter Cell::*counter, std::uint32_t target, const Wait& wait);
   void check_same_operation(const Wait& wait) const;
-  /// A set of notes is the value of sequence_ while they were written.
+  /// `set`: value of sequence_ when the notes were written.
   [[nodiscard]] Note& note(int local_rank, std::uint32_t set, std::size_t index) const {
     return segment_.cell(local_rank).notes[set % 2][index];
   }
@@ -121,7 +127,10 @@ class NodeGroup {
   }
   /// Errors: mismatch. The notes are those before the synchronisation that has just ended.
   [[noreturn]] void throw_different_notes() const;
-  [[noreturn]] void throw_different(int one, int other, std::uint32_t set, std::size_t index) const;
+  /// "broadcast 3: rank 0 (host a) has 8 bytes from rank 1, rank 2 ...".
+  [[nodiscard]] std::string difference(int one, int other, std::uint32_t set, std::size_t index) const;
+  /// For a reader whose note number `index` differs from that of `sender`. Errors: as tell().
+  [[noreturn]] void meet_over_note(int sender, std::size_t index, const Wait& wait);
   NodeMemory allocate_for_processes(std::size_t stride, const Wait& wait);
   NodeMemory allocate_for_threads(std::size_t stride, const Wait& wait);
 

@@ -48,8 +48,8 @@ inline constexpr std::size_t kNoteBytes = std::size_t{2} << 10;
 /// Notes between two synchronisations.
 inline constexpr std::size_t kNotes = 8;
 
-/// A message from one rank to all others, for which nobody has to wait but they. All ranks say in their own cell what
-/// they take it for; its sender adds the message.
+/// A small broadcast; only its readers wait. Each rank records size and sender in its own cell; the sender adds the
+/// payload.
 struct alignas(kCacheUnit) Note {
   std::atomic<std::uint64_t> number{0};  ///< from 1, of this note; stored last
   std::uint64_t sequence = 0;            ///< of the operation

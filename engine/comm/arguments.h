@@ -1,0 +1,62 @@
+// Checks of the arguments of collectives that one rank can make alone, before anything is sent. Pure; any thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "engine/base/error.h"
+#include "engine/base/types.h"
+
+namespace hvd::comm {
+
+/// Returns the size of a buffer of `count` elements. Errors: invalid_argument if it would be beyond the address space.
+inline std::size_t buffer_bytes(std::string_view operation, std::size_t count, DataType dtype) {
+  if (count <= SIZE_MAX / 2 / size_of(dtype)) return count * size_of(dtype);
+  throw Error(Errc::kInvalidArgument, std::string(operation) + " of " + std::to_string(count) + " " +
+                                          std::string(name(dtype)) +
+                                          ": no memory is that large; is the count negative?");
+}
+
+/// Errors: invalid_argument if `out` and `in` overlap.
+inline void check_apart(std::string_view operation, std::span<const std::byte> out, std::span<const std::byte> in) {
+  const auto begin = [](std::span<const std::byte> of) { return reinterpret_cast<std::uintptr_t>(of.data()); };
+  if (out.empty() || in.empty()) return;
+  if (begin(out) >= begin(in) + in.size() || begin(in) >= begin(out) + out.size()) return;
+  throw Error(Errc::kInvalidArgument, std::string(operation) + ": input (" + std::to_string(in.size()) +
+                                          " bytes) and output (" + std::to_string(out.size()) +
+                                          " bytes) overlap; give separate buffers, or exactly the place of the rank's "
+                                          "own share where the operation allows that");
+}
+
+/// Errors: invalid_argument if rank `rank` sends itself another number of elements than it expects.
+inline void check_own_block(std::size_t rank, std::size_t sent, std::size_t expected) {
+  if (sent == expected) return;
+  throw Error(Errc::kInvalidArgument, "all_to_all: rank " + std::to_string(rank) + " sends itself " +
+                                          std::to_string(sent) + " elements, but expects " + std::to_string(expected));
+}
+
+/// Errors: invalid_argument unless `root` is one of `ranks` ranks.
+inline void check_root(std::string_view operation, int root, int ranks) {
+  if (root >= 0 && root < ranks) return;
+  throw Error(Errc::kInvalidArgument, std::string(operation) + " from rank " + std::to_string(root) +
+                                          " in a world of " + std::to_string(ranks));
+}
+
+/// Errors: invalid_argument if a message of the control plane is longer than `most` bytes.
+inline void check_message(std::string_view operation, std::size_t bytes, std::size_t most) {
+  if (bytes <= most) return;
+  throw Error(Errc::kInvalidArgument, std::string(operation) + ": a message of " + std::to_string(bytes) +
+                                          " bytes; a rank's message can have " + std::to_string(most) +
+                                          " at most: send it in parts, or through the data plane");
+}
+
+/// Copies unless both are the same place.
+inline void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) {
+  if (to != from && bytes > 0) std::memcpy(to, from, bytes);
+}
+
+}  // namespace hvd::comm
