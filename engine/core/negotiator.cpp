@@ -270,8 +270,9 @@ std::vector<Batch> Negotiator::take_responses(std::vector<Response> responses, A
     const bool here = pending != uncached_.end() && pending->second.sent;
     if (!here && response.kind == Response::Kind::kOrphaned) continue;
     if (!here || (response.kind == Response::Kind::kAgreed && !answers(response, pending->second.request))) {
-      throw Error(Errc::kMismatch, "rank 0 answered for tensor '" + response.request.name + "', which rank " +
-                                       std::to_string(rank_) + " has not asked for in that form");
+      // Not a mismatch, which all ranks would find: the peers have to be told.
+      throw Error(Errc::kInvalidArgument, "rank 0 answered for tensor '" + response.request.name + "', which rank " +
+                                              std::to_string(rank_) + " has not asked for in that form");
     }
     // An all_gather has this rank's own number of rows, which the cache compares with the next submission.
     const Uncached mine = std::move(pending->second);
