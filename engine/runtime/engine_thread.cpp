@@ -17,8 +17,6 @@ constexpr std::chrono::milliseconds kAnswerInterval{1000};
 constexpr std::chrono::milliseconds kLookInterval{20};
 /// A little longer than the interval at which an idle peer looks.
 constexpr std::chrono::milliseconds kRollCallPatience{1250};
-/// Elements: no cache line has two owners.
-constexpr std::size_t kShareAlign = 64;
 
 bool lost_peer(Errc code) { return code == Errc::kTimeout || code == Errc::kPeerLost; }
 
@@ -115,7 +113,8 @@ void Engine::Impl::run_cycle() {
 }
 
 comm::Range Engine::Impl::share(const core::Bucket& bucket, int rank) const {
-  return comm::share_of(bucket.count, static_cast<std::size_t>(size_), static_cast<std::size_t>(rank), kShareAlign);
+  return comm::share_of(bucket.count, static_cast<std::size_t>(size_), static_cast<std::size_t>(rank),
+                        comm::kShareAlign);
 }
 
 std::vector<std::size_t> Engine::Impl::share_counts(const core::Bucket& bucket) const {
@@ -247,7 +246,7 @@ void Engine::Impl::fail(Errc code, std::string text) noexcept {
     }
     text = investigate(code, text);
     if (lost_peer(code) && text.find(kGaveUp) == std::string::npos) flights = communicator_->flight_record();
-    // What went wrong on this rank alone does not name the rank.
+    // A local error does not name its rank, so add the name.
     if (!lost_peer(code) && text.find(kGaveUp) == std::string::npos) told = here() + std::string(kGaveUp) + text;
   } catch (...) {  // the roll call failed too: tell what is known
     text += kBlameMark;
@@ -269,7 +268,7 @@ void Engine::Impl::warn_of_stall(const comm::StalledWait& stalled) {
   const comm::Topology& where = communicator_->topology();
   const auto answers = communicator_->control().roll_call(status(), kRollCallPatience);
   if (where.rank > 0 && answers.front()) {
-    // Rank 0 tells of it, unless it is silent, or works while this rank waits.
+    // Rank 0 reports the stall unless it is silent or is not waiting itself.
     const auto root = RankStatus::parse(*answers.front());
     if (!root || root->waits) return;
   }
