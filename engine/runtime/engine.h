@@ -56,8 +56,8 @@ struct EngineOptions {
   /// Rank is put before the extension; empty: no trace. All ranks trace or none does.
   std::string timeline_filename;
   /// Gets one line when a collective or a tensor has waited for a quarter of `deadline`: for whom, and what they do.
-  /// Rank 0's is called; rank 1's where rank 0 is the one that is missing. From the engine's thread, once per stall;
-  /// must not throw. May be null.
+  /// Called on rank 0, or on rank 1 if rank 0 is missing. From the engine's thread, once per stall; must not throw. May
+  /// be null.
   std::function<void(std::string_view line)> warn;
 };
 
@@ -111,9 +111,10 @@ class Engine {
   // -- any buffers -------------------------------------------------------------------------------------
   // Ranks match by `name`, in whatever order each submits. All memory must stay valid and untouched until wait()
   // returns. Errors: invalid_argument for the caller's mistakes, and inside a step of the static schedule; unsupported
-  // on a device for all but all_reduce (in place, unscaled), broadcast and barrier. Where ranks disagree (kind of
-  // operation, shape, type, operation, root, factors), the ticket fails on all of them with the same text, and the
-  // engine stays usable. "Rows" are the first dimension: a shape of [5, 3] has 5 rows of 3 elements.
+  // on a device for all but all_reduce (in place, unscaled), broadcast and barrier, and for all_reduce of int16 there.
+  // Where ranks disagree (kind of operation, shape, type, operation, root, factors), the ticket fails on all of them
+  // with the same text, and the engine stays usable. "Rows" are the first dimension: a shape of [5, 3] has 5 rows of 3
+  // elements.
   /// In place.
   Ticket all_reduce_async(std::string_view name, void* data, std::span<const std::int64_t> shape, DataType dtype,
                           ReduceOp op, Scale scale = {});
@@ -183,8 +184,9 @@ class Engine {
   void reduce_shares(const core::Bucket& bucket);
 
   // -- small collectives on the engine's thread, in program order with nothing else in flight -----------
-  // They wait for all tickets issued before. Errors: invalid_argument inside a step, and for arguments that cannot be
-  // meant, which leave the engine usable: nothing has been sent. Other errors fail the engine.
+  // They wait for all tickets issued before. Errors: invalid_argument inside a step and for arguments that cannot be
+  // meant, unsupported for what the data plane cannot do. Both leave the engine usable, because nothing has been sent.
+  // Other errors fail the engine.
   void barrier();
   void broadcast(void* data, std::size_t bytes, int root);
   /// Rank 0 gets one message per rank; the others get an empty vector.
