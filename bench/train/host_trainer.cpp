@@ -6,6 +6,7 @@
 #include <cstring>
 #include <exception>
 #include <new>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -72,11 +73,17 @@ void HostTrainer::take_share() {
   follow_plan();
   const std::size_t weights = sharded_->weight_arena().size();
   const models::MemoryReport memory = step_->memory();
+  std::size_t most_momentum = memory.momentum;
+  for (const comm::Bytes& bytes : engine_.gather(std::as_bytes(std::span(&memory.momentum, 1)))) {
+    std::size_t momentum = 0;
+    std::memcpy(&momentum, bytes.data(), sizeof momentum);
+    most_momentum = std::max(most_momentum, momentum);
+  }
   const auto mebibytes_of = [](std::size_t bytes) { return static_cast<double>(bytes) / (1 << 20); };
-  std::array<char, 200> text{};
+  std::array<char, 240> text{};
   std::snprintf(text.data(), text.size(),
-                "sharded: rank 0 holds %.2f MiB of gradients, %.2f of weights, %.2f of momentum%s",
-                mebibytes_of(memory.gradients), mebibytes_of(weights), mebibytes_of(memory.momentum),
+                "sharded: each rank holds %.2f MiB of gradients, %.2f of weights, and at most %.2f of momentum%s",
+                mebibytes_of(memory.gradients), mebibytes_of(weights), mebibytes_of(most_momentum),
                 setup_.interleaved ? " (all of it: phases solo and none update all weights)" : "");
   std::string note = text.data();
   facts_.notes.push_back(std::move(note));

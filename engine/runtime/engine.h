@@ -68,7 +68,7 @@ struct StepReport {
   std::chrono::nanoseconds control{0};  ///< engine thread inside the control plane (0 when static)
   std::chrono::nanoseconds copy{0};     ///< into and out of the fusion buffer (0 when contiguous)
   std::size_t batches = 0;
-  std::size_t bytes = 0;
+  std::size_t bytes = 0;  ///< payload of the batches; of an all_to_all what this rank received
 };
 
 using Ticket = std::uint64_t;
@@ -152,7 +152,8 @@ class Engine {
   /// Collective. Zeroed memory for the arena, shared or registered where the data plane has such.
   std::span<std::byte> allocate(std::size_t bytes);
   /// Collective, once. Plans the buckets and compares the plan's hash over ranks.
-  /// Errors: mismatch naming a rank that differs, its host and the first tensor that differs.
+  /// Errors: mismatch naming a rank that differs, its host and the first tensor that differs; unsupported for int16 on
+  /// a device.
   void set_gradients(std::vector<core::GradientInfo> gradients, std::byte* arena, DataType dtype, ReduceOp op);
   /// Collective, between steps, after set_gradients(): plans the buckets anew. Errors: as set_gradients().
   void set_buckets(const core::BucketOptions& buckets);

@@ -184,7 +184,7 @@ Ticket Engine::Impl::submit(core::Request request, PendingTensor tensor) {
     refuse(request, Errc::kUnsupported,
            ": on a device there are all_reduce (in place, without factors), broadcast and barrier only");
   }
-  if (on_device_ && !solo() && reduces(request.terms.kind) && request.dtype == DataType::kI16) {
+  if (reduces(request.terms.kind) && !can_reduce(request.dtype)) {
     refuse(request, Errc::kUnsupported, ": NCCL cannot reduce int16; reduce int32, or memory of the host");
   }
   if (const Schedule schedule = step_schedule_.load(); in_step_.load() && by_bucket(schedule)) {
@@ -252,6 +252,7 @@ void Engine::Impl::set_gradients(std::vector<core::GradientInfo> gradients, std:
                                  ReduceOp op) {
   if (!gradients_.empty()) throw Error(Errc::kInvalidArgument, "set_gradients: the gradients are set already");
   if (arena == nullptr) throw Error(Errc::kInvalidArgument, "set_gradients: no arena");
+  if (!can_reduce(dtype)) throw Error(Errc::kUnsupported, "set_gradients: NCCL cannot reduce int16");
   core::BucketPlan plan = core::plan_buckets(gradients, dtype, op, options_.buckets);
   std::unordered_set<std::string> names;
   std::vector<core::Request> requests;

@@ -454,7 +454,6 @@ TEST(DeviceEngine, WhatThePlaneCannotDoLeavesTheEngineUsable) {
     const GpuOutcome outcome = on_gpu_ranks(2, options, [&](GpuRank& rank) {
       DeviceEngine engine(rank.connect(), small_buckets(Schedule::kStatic), {});
       Engine& plain = engine.engine();
-      Network network(rank, engine);
       std::byte* const data = plain.allocate(4096).data();
       const auto refused = [](const char* part, const auto& body) {
         try {
@@ -468,6 +467,8 @@ TEST(DeviceEngine, WhatThePlaneCannotDoLeavesTheEngineUsable) {
       const std::vector<std::int64_t> shape{8};
       const std::vector<GroupTensor> group{{data, shape}};
       const std::vector<std::size_t> counts(2, 4);
+      refused("int16", [&] { plain.set_gradients({{"w", 0, 8}}, data, DataType::kI16, ReduceOp::kSum); });
+      Network network(rank, engine);
       refused("int16", [&] { plain.all_reduce_async("a", data, shape, DataType::kI16, ReduceOp::kSum); });
       refused("int16", [&] { plain.grouped_all_reduce_async("a", group, DataType::kI16, ReduceOp::kSum); });
       refused("int16", [&] { plain.all_reduce(data, 8, DataType::kI16, ReduceOp::kSum); });
