@@ -91,6 +91,7 @@ struct OperationProfile {
 /// Elements of the arenas.
 struct ArenaRange {
   std::size_t begin = 0, count = 0;
+  bool operator==(const ArenaRange&) const = default;
 };
 
 /// A TrainStep whose weights can be updated in parts, by different ranks.

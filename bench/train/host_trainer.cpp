@@ -6,6 +6,7 @@
 #include <cstring>
 #include <exception>
 #include <new>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -69,19 +70,32 @@ HostTrainer::HostTrainer(const Setup& setup, Engine& engine, int threads) : Trai
 void HostTrainer::take_share() {
   sharded_ = step_->sharded();
   HVD_ASSERT(sharded_ != nullptr);  // every step on a CPU
-  for (const comm::Range& range : engine_.shares()) share_.push_back({range.begin, range.count});
-  // Phases solo and none update all weights.
-  if (!setup_.interleaved) sharded_->keep_momentum(share_);
+  follow_plan();
   const std::size_t weights = sharded_->weight_arena().size();
   const models::MemoryReport memory = step_->memory();
+  std::size_t most_momentum = memory.momentum;
+  for (const comm::Bytes& bytes : engine_.gather(std::as_bytes(std::span(&memory.momentum, 1)))) {
+    std::size_t momentum = 0;
+    std::memcpy(&momentum, bytes.data(), sizeof momentum);
+    most_momentum = std::max(most_momentum, momentum);
+  }
   const auto mebibytes_of = [](std::size_t bytes) { return static_cast<double>(bytes) / (1 << 20); };
-  std::array<char, 200> text{};
+  std::array<char, 240> text{};
   std::snprintf(text.data(), text.size(),
-                "sharded: rank 0 holds %.2f MiB of gradients, %.2f of weights, %.2f of momentum%s",
-                mebibytes_of(memory.gradients), mebibytes_of(weights), mebibytes_of(memory.momentum),
+                "sharded: each rank holds %.2f MiB of gradients, %.2f of weights, and at most %.2f of momentum%s",
+                mebibytes_of(memory.gradients), mebibytes_of(weights), mebibytes_of(most_momentum),
                 setup_.interleaved ? " (all of it: phases solo and none update all weights)" : "");
   std::string note = text.data();
   facts_.notes.push_back(std::move(note));
+}
+
+void HostTrainer::follow_plan() {
+  std::vector<models::ArenaRange> now;
+  for (const comm::Range& range : engine_.shares()) now.push_back({range.begin, range.count});
+  if (now == share_) return;
+  share_ = std::move(now);
+  // Phases solo and none update all weights.
+  if (!setup_.interleaved) sharded_->keep_momentum(share_);
 }
 
 void HostTrainer::set_schedule(Schedule schedule) {
@@ -97,6 +111,7 @@ void HostTrainer::update(const models::SgdOptions& sgd, StepTimes& times) {
     times.update = seconds(Clock::now() - begin);
     return;
   }
+  follow_plan();
   sharded_->update_share(sgd, share_);
   const auto updated = Clock::now();
   engine_.set_activity("gathering the weights", steps_);

@@ -29,6 +29,9 @@ class HostTrainer final : public Trainer {
 
   /// Sharded schedule: takes this rank's share of the weights and of the momentum.
   void take_share();
+  /// Takes the shares of the engine's present plan, which Engine::set_buckets() changes. Momentum of weights that
+  /// another rank updated until then starts at zero here.
+  void follow_plan();
   /// The update, and what follows it under the sharded schedule. Adds to `times`.
   void update(const models::SgdOptions& sgd, StepTimes& times);
 

@@ -64,6 +64,22 @@ std::vector<std::string> parts_of(const ScheduleSetting& setting) {
           setting.register_memory ? "registered memory" : "memory not registered"};
 }
 
+/// `setting` with `knob` where it is in `position`.
+ScheduleSetting with_position(ScheduleSetting setting, Knob knob, const ScheduleSetting& position) {
+  switch (knob) {
+    case Knob::kGraph: setting.graph = position.graph; break;
+    case Knob::kOverlap: setting.overlap = position.overlap; break;
+    case Knob::kBuckets: setting.bucket_bytes = position.bucket_bytes; break;
+    case Knob::kCtas: setting.max_ctas = position.max_ctas; break;
+    case Knob::kRegistration: setting.register_memory = position.register_memory; break;
+    case Knob::kAlgorithm: setting.algorithm = position.algorithm; break;
+    case Knob::kSegment: setting.segment_bytes = position.segment_bytes; break;
+    case Knob::kThreshold: setting.threshold_bytes = position.threshold_bytes; break;
+    case Knob::kCycle: setting.cycle_time = position.cycle_time; break;
+  }
+  return setting;
+}
+
 }  // namespace
 
 ScheduleSetting gpu_setting(const EngineOptions& engine, const GpuOptions& gpu) {
@@ -187,25 +203,43 @@ std::optional<std::size_t> replacement(const std::vector<Visits>& settings) {
   return apart && enough ? std::optional(best) : std::nullopt;
 }
 
-ScheduleSearch::ScheduleSearch(const ScheduleSetting& start, std::vector<Knob> knobs, std::size_t gradient_bytes)
-    : knobs_(std::move(knobs)), gradient_bytes_(gradient_bytes), chosen_(start), start_(start) {
+ScheduleSearch::ScheduleSearch(const ScheduleSetting& start, const std::vector<Knob>& knobs, std::size_t gradient_bytes)
+    : gradient_bytes_(gradient_bytes), chosen_(start), start_(start) {
+  for (const Knob knob : knobs) knobs_.push_back({.knob = knob});
   begin_knob();
+}
+
+std::vector<ScheduleSetting> ScheduleSearch::others(Knob knob) const {
+  std::vector<ScheduleSetting> positions = alternatives(start_, knob, gradient_bytes_);
+  positions.insert(positions.begin(), start_);
+  std::vector<ScheduleSetting> others;
+  for (const ScheduleSetting& position : positions) {
+    const ScheduleSetting other = with_position(chosen_, knob, position);
+    if (other != chosen_) others.push_back(other);
+  }
+  return others;
 }
 
 void ScheduleSearch::begin_knob() {
   visit_ = 0;
   at_hand_.clear();
-  for (; !knobs_.empty(); knobs_.erase(knobs_.begin())) {
-    const std::vector<ScheduleSetting> others = alternatives(chosen_, knobs_.front(), gradient_bytes_);
-    if (others.empty()) continue;
-    at_hand_.push_back({.setting = chosen_, .seconds = {}});
-    for (const ScheduleSetting& other : others) at_hand_.push_back({.setting = other, .seconds = {}});
-    return;
+  for (std::size_t turns = 0; turns < kMostTurns; ++turns) {
+    for (present_ = 0; present_ < knobs_.size(); ++present_) {
+      if (!knobs_[present_].due || knobs_[present_].turns != turns) continue;
+      const std::vector<ScheduleSetting> settings = others(knobs_[present_].knob);
+      if (settings.empty()) {
+        knobs_[present_].due = false;
+        continue;
+      }
+      at_hand_.push_back({.setting = chosen_, .seconds = {}});
+      for (const ScheduleSetting& other : settings) at_hand_.push_back({.setting = other, .seconds = {}});
+      return;
+    }
   }
   confirm();
 }
 
-/// Several gains were each found beside another setting: what they add up to is held against the start once more.
+/// Each gain was measured from a different setting, so measure the result against the start once more.
 void ScheduleSearch::confirm() {
   if (confirming_ || gains_.size() < 2) return;
   confirming_ = true;
@@ -217,8 +251,10 @@ std::size_t ScheduleSearch::visits_of_new_knob() const { return visit_ == 0 ? kR
 
 void ScheduleSearch::leave_out_the_rest() {
   if (confirming_ || at_hand_.empty()) return;
-  left_out_ = true;
-  knobs_.clear();
+  for (Turn& turn : knobs_) {
+    left_out_ = left_out_ || (turn.due && turn.turns == 0);
+    turn.due = false;
+  }
   begin_knob();
 }
 
@@ -255,6 +291,7 @@ void ScheduleSearch::decide() {
   const std::size_t kept = replacement(seconds).value_or(0);
   at_hand_[kept].chosen = true;
   if (kept != 0) {
+    for (Turn& turn : knobs_) turn.due = true;  // what was best beside the old position may not be beside the new one
     chosen_ = at_hand_[kept].setting;
     gains_.push_back({.from = at_hand_[0].setting,
                       .to = chosen_,
@@ -262,15 +299,17 @@ void ScheduleSearch::decide() {
                       .to_seconds = median(seconds[kept])});
   }
   trials_.insert(trials_.end(), at_hand_.begin(), at_hand_.end());
-  knobs_.erase(knobs_.begin());
+  knobs_[present_].due = false;
+  ++knobs_[present_].turns;
   begin_knob();
 }
 
 std::size_t ScheduleSearch::visits_left() const {
   std::size_t left = kRounds * at_hand_.size() - visit_;
-  for (std::size_t k = 1; k < knobs_.size(); ++k) {
-    const std::size_t others = alternatives(chosen_, knobs_[k], gradient_bytes_).size();
-    if (others > 0) left += kRounds * (1 + others);
+  for (std::size_t k = 0; k < knobs_.size(); ++k) {
+    if (k == present_ || !knobs_[k].due || knobs_[k].turns == kMostTurns) continue;
+    const std::size_t settings = others(knobs_[k].knob).size();
+    if (settings > 0) left += kRounds * (1 + settings);
   }
   return left;
 }

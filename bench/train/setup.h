@@ -23,7 +23,7 @@ struct Setup {
   models::ModelSpec model;  ///< canonical name, batch and image size filled in
   Device device = Device::kCpu;
   DataType compute = DataType::kF32;
-  DataType allreduce = DataType::kF32;  ///< as asked for: on a GPU of the whole all-reduce, else between nodes
+  DataType allreduce = DataType::kF32;  ///< As requested. GPU: type of the whole all-reduce. CPU: type between nodes.
   DataType gradient = DataType::kF32;   ///< of the gradient arena
   std::uint64_t seed = 1;
   models::SgdOptions sgd;  ///< for one rank, as given

@@ -31,6 +31,10 @@ void for_each_chunk(std::size_t total, std::size_t limit, Visit&& visit) {
   for (std::size_t begin = 0; begin < total; begin += limit) visit(Range{begin, std::min(limit, total - begin)});
 }
 
+/// Shares of ranks begin at multiples of this many elements, so that no cache line has two owners. An all-reduce, a
+/// reduce-scatter and the sharded schedule cut alike, which is why their sums have the same bits.
+inline constexpr std::size_t kShareAlign = 64;
+
 /// Part `index` of `parts` near-equal parts; boundaries are multiples of `align` (the last part takes the
 /// rest), so that two ranks never write one cache line.
 constexpr Range share_of(std::size_t total, std::size_t parts, std::size_t index, std::size_t align) {

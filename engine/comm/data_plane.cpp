@@ -20,7 +20,6 @@ namespace {
 
 /// Broadcasts between nodes go down the tree in pieces of this size.
 constexpr std::size_t kBroadcastBytes = std::size_t{1} << 20;
-constexpr std::size_t kAlign = 64;
 /// An all-reduce on one node of so many bytes copies them even if they lie in registered memory: the synchronisation
 /// that this saves costs more (two cores of an AMD EPYC: 16 KiB in place 1.09 of the time of copies, 32 KiB 0.67).
 constexpr std::size_t kCopiedBytes = std::size_t{16} << 10;
@@ -72,6 +71,7 @@ void GroupData::choose(const CommOptions& options) {
   options_ = options;
   options_.segment_bytes = std::max<std::size_t>(options.segment_bytes, 1024);
   reducer_.set_segment(options_.segment_bytes);
+  exchange_.set_segment(options_.segment_bytes);
   if (core_.transport == nullptr) return;
   ring_.emplace(*core_.transport, options_.segment_bytes);
   share_ring_.emplace(*core_.transport, options_.segment_bytes);
@@ -282,7 +282,7 @@ void GroupData::hierarchical_block(std::span<std::byte* const> parts, const Redu
   const auto carriers = static_cast<std::size_t>(core_.layout.min_local_size);
   if (me < carriers) {
     const std::size_t element = size_of(reduction.dtype);
-    const Range range = share_of(reduction.count, carriers, me, kAlign);
+    const Range range = share_of(reduction.count, carriers, me, kShareAlign);
     std::vector<std::byte*> mine;
     mine.reserve(parts.size());
     for (std::byte* part : parts) mine.push_back(part + range.begin * element);

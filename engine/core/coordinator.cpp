@@ -13,8 +13,10 @@
 namespace hvd::core {
 namespace {
 
-constexpr std::uint8_t kRequestsTag = 0xA1;
-constexpr std::uint8_t kResponsesTag = 0xA2;
+// Change both when the layout of a message changes, so that ranks of different versions refuse each other's messages.
+// 0xA1 and 0xA2 were messages without kinds of operation and scale factors.
+constexpr std::uint8_t kRequestsTag = 0xA3;
+constexpr std::uint8_t kResponsesTag = 0xA4;
 constexpr std::size_t kSmallestRequest = 4 + 1 + 1 + 1 + 4;
 // An error names at most this many differing values: 512 ranks with 512 shapes must still give one line.
 constexpr std::size_t kMostValues = 6;
@@ -140,7 +142,7 @@ std::vector<std::byte> encode_requests(std::span<const Request* const> requests,
 
 std::vector<Response> decode_responses(std::span<const std::byte> message) {
   WireReader in(message, "the coordinator's answer");
-  if (in.u8() != kResponsesTag) in.fail("it is not an answer");
+  if (in.u8() != kResponsesTag) in.fail("it is not an answer, or one of another version of this program");
   std::vector<Response> responses(in.count(1 + kSmallestRequest));
   for (Response& response : responses) {
     const std::uint8_t kind = in.u8();
@@ -161,7 +163,7 @@ std::vector<Response> decode_responses(std::span<const std::byte> message) {
 void Coordinator::add(int rank, std::span<const std::byte> message) {
   const std::string what = "the request message of rank " + std::to_string(rank);
   WireReader in(message, what);
-  if (in.u8() != kRequestsTag) in.fail("it is not a request message");
+  if (in.u8() != kRequestsTag) in.fail("it is not a request message, or one of another version of this program");
   const std::uint8_t shutdown = in.u8();
   if (shutdown > 1) in.fail("unknown flag " + std::to_string(shutdown));
   if (shutdown == 1) stopped_.insert(rank);

@@ -8,7 +8,7 @@
 namespace hvd::core {
 namespace {
 
-// The kind of a request shares its byte with what follows the shape, so that a plain all_reduce pays nothing.
+// Set in the kind's byte if two scale factors follow the shape.
 constexpr std::uint8_t kScaled = 0x40;
 
 }  // namespace

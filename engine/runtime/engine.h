@@ -56,8 +56,8 @@ struct EngineOptions {
   /// Rank is put before the extension; empty: no trace. All ranks trace or none does.
   std::string timeline_filename;
   /// Gets one line when a collective or a tensor has waited for a quarter of `deadline`: for whom, and what they do.
-  /// Rank 0's is called; rank 1's where rank 0 is the one that is missing. From the engine's thread, once per stall;
-  /// must not throw. May be null.
+  /// Called on rank 0, or on rank 1 if rank 0 is missing. From the engine's thread, once per stall; must not throw. May
+  /// be null.
   std::function<void(std::string_view line)> warn;
 };
 
@@ -68,7 +68,7 @@ struct StepReport {
   std::chrono::nanoseconds control{0};  ///< engine thread inside the control plane (0 when static)
   std::chrono::nanoseconds copy{0};     ///< into and out of the fusion buffer (0 when contiguous)
   std::size_t batches = 0;
-  std::size_t bytes = 0;
+  std::size_t bytes = 0;  ///< payload of the batches; of an all_to_all what this rank received
 };
 
 using Ticket = std::uint64_t;
@@ -111,9 +111,10 @@ class Engine {
   // -- any buffers -------------------------------------------------------------------------------------
   // Ranks match by `name`, in whatever order each submits. All memory must stay valid and untouched until wait()
   // returns. Errors: invalid_argument for the caller's mistakes, and inside a step of the static schedule; unsupported
-  // on a device for all but all_reduce (in place, unscaled), broadcast and barrier. Where ranks disagree (kind of
-  // operation, shape, type, operation, root, factors), the ticket fails on all of them with the same text, and the
-  // engine stays usable. "Rows" are the first dimension: a shape of [5, 3] has 5 rows of 3 elements.
+  // on a device for all but all_reduce (in place, unscaled), broadcast and barrier, and for all_reduce of int16 there.
+  // Where ranks disagree (kind of operation, shape, type, operation, root, factors), the ticket fails on all of them
+  // with the same text, and the engine stays usable. "Rows" are the first dimension: a shape of [5, 3] has 5 rows of 3
+  // elements.
   /// In place.
   Ticket all_reduce_async(std::string_view name, void* data, std::span<const std::int64_t> shape, DataType dtype,
                           ReduceOp op, Scale scale = {});
@@ -151,7 +152,8 @@ class Engine {
   /// Collective. Zeroed memory for the arena, shared or registered where the data plane has such.
   std::span<std::byte> allocate(std::size_t bytes);
   /// Collective, once. Plans the buckets and compares the plan's hash over ranks.
-  /// Errors: mismatch naming a rank that differs, its host and the first tensor that differs.
+  /// Errors: mismatch naming a rank that differs, its host and the first tensor that differs; unsupported for int16 on
+  /// a device.
   void set_gradients(std::vector<core::GradientInfo> gradients, std::byte* arena, DataType dtype, ReduceOp op);
   /// Collective, between steps, after set_gradients(): plans the buckets anew. Errors: as set_gradients().
   void set_buckets(const core::BucketOptions& buckets);
@@ -183,8 +185,9 @@ class Engine {
   void reduce_shares(const core::Bucket& bucket);
 
   // -- small collectives on the engine's thread, in program order with nothing else in flight -----------
-  // They wait for all tickets issued before. Errors: invalid_argument inside a step, and for arguments that cannot be
-  // meant, which leave the engine usable: nothing has been sent. Other errors fail the engine.
+  // They wait for all tickets issued before. Errors: invalid_argument inside a step and for arguments that cannot be
+  // meant, unsupported for what the data plane cannot do. Both leave the engine usable, because nothing has been sent.
+  // Other errors fail the engine.
   void barrier();
   void broadcast(void* data, std::size_t bytes, int root);
   /// Rank 0 gets one message per rank; the others get an empty vector.

@@ -46,6 +46,11 @@ bool needs_host(const core::Terms& terms) {
   return host_result || terms.prescale != 1 || terms.postscale != 1;
 }
 
+bool reduces(core::Collective kind) {
+  return kind == core::Collective::kAllReduce || kind == core::Collective::kGroupedAllReduce ||
+         kind == core::Collective::kReduceScatter;
+}
+
 }  // namespace
 
 Engine::Impl::Impl(std::unique_ptr<comm::Communicator> communicator, const EngineOptions& options)
@@ -144,7 +149,7 @@ void Engine::Impl::on_plane(const char* what,
     try {
       operation(plane, deadline);
     } catch (const Error& error) {
-      if (error.code() != Errc::kInvalidArgument) throw;
+      if (error.code() != Errc::kInvalidArgument && error.code() != Errc::kUnsupported) throw;
       refused = std::current_exception();  // nothing has been sent: the caller may call again
       return;
     }
@@ -178,6 +183,9 @@ Ticket Engine::Impl::submit(core::Request request, PendingTensor tensor) {
       (needs_host(request.terms) || (tensor.operands && request.terms.kind != core::Collective::kGroupedAllReduce))) {
     refuse(request, Errc::kUnsupported,
            ": on a device there are all_reduce (in place, without factors), broadcast and barrier only");
+  }
+  if (reduces(request.terms.kind) && !can_reduce(request.dtype)) {
+    refuse(request, Errc::kUnsupported, ": NCCL cannot reduce int16; reduce int32, or memory of the host");
   }
   if (const Schedule schedule = step_schedule_.load(); in_step_.load() && by_bucket(schedule)) {
     refuse(request, Errc::kInvalidArgument,
@@ -244,6 +252,7 @@ void Engine::Impl::set_gradients(std::vector<core::GradientInfo> gradients, std:
                                  ReduceOp op) {
   if (!gradients_.empty()) throw Error(Errc::kInvalidArgument, "set_gradients: the gradients are set already");
   if (arena == nullptr) throw Error(Errc::kInvalidArgument, "set_gradients: no arena");
+  if (!can_reduce(dtype)) throw Error(Errc::kUnsupported, "set_gradients: NCCL cannot reduce int16");
   core::BucketPlan plan = core::plan_buckets(gradients, dtype, op, options_.buckets);
   std::unordered_set<std::string> names;
   std::vector<core::Request> requests;

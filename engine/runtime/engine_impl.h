@@ -73,6 +73,10 @@ class Engine::Impl {
   void gather_shares(std::byte* data, DataType dtype);
   void reduce_shares(const core::Bucket& bucket);
   [[nodiscard]] bool solo() const noexcept { return size_ == 1; }
+  /// DevicePlane: NCCL has no int16.
+  [[nodiscard]] bool can_reduce(DataType dtype) const noexcept {
+    return !on_device_ || solo() || dtype != DataType::kI16;
+  }
 
   const std::unique_ptr<comm::Communicator> communicator_;
   EngineOptions options_;  // `deadline` is the thread's

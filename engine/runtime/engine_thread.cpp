@@ -22,8 +22,6 @@ constexpr std::chrono::milliseconds kRollCallPatience{1250};
 /// the thread pauses, so that more of them travel together. It never pauses once all gradients are marked.
 constexpr std::size_t kSmallCycleBytes = std::size_t{256} << 10;
 constexpr std::chrono::microseconds kPauseAfterSmallCycle{20};
-/// Elements: no cache line has two owners.
-constexpr std::size_t kShareAlign = 64;
 
 bool lost_peer(Errc code) { return code == Errc::kTimeout || code == Errc::kPeerLost; }
 
@@ -125,7 +123,8 @@ void Engine::Impl::run_cycle() {
 }
 
 comm::Range Engine::Impl::share(const core::Bucket& bucket, int rank) const {
-  return comm::share_of(bucket.count, static_cast<std::size_t>(size_), static_cast<std::size_t>(rank), kShareAlign);
+  return comm::share_of(bucket.count, static_cast<std::size_t>(size_), static_cast<std::size_t>(rank),
+                        comm::kShareAlign);
 }
 
 std::vector<std::size_t> Engine::Impl::share_counts(const core::Bucket& bucket) const {
@@ -257,7 +256,7 @@ void Engine::Impl::fail(Errc code, std::string text) noexcept {
     }
     text = investigate(code, text);
     if (lost_peer(code) && text.find(kGaveUp) == std::string::npos) flights = communicator_->flight_record();
-    // What went wrong on this rank alone does not name the rank.
+    // A local error does not name its rank, so add the name.
     if (!lost_peer(code) && text.find(kGaveUp) == std::string::npos) told = here() + std::string(kGaveUp) + text;
   } catch (...) {  // the roll call failed too: tell what is known
     text += kBlameMark;
@@ -279,7 +278,7 @@ void Engine::Impl::warn_of_stall(const comm::StalledWait& stalled) {
   const comm::Topology& where = communicator_->topology();
   const auto answers = communicator_->control().roll_call(status(), kRollCallPatience);
   if (where.rank > 0 && answers.front()) {
-    // Rank 0 tells of it, unless it is silent, or works while this rank waits.
+    // Rank 0 reports the stall unless it is silent or is not waiting itself.
     const auto root = RankStatus::parse(*answers.front());
     if (!root || root->waits) return;
   }

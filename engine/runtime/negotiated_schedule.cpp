@@ -131,14 +131,15 @@ void NegotiatedSchedule::execute(const core::Batch& batch, StepReport& report, c
         if (tensor.gradient != PendingTensor::kNoGradient) gate_(tensor.gradient);
       }
     }
+    std::size_t bytes = batch.bytes;
     if (batch.terms.kind != core::Collective::kAllReduce && batch.terms.kind != core::Collective::kGroupedAllReduce) {
-      perform(batch, members_.front(), report);
+      bytes = perform(batch, members_.front(), report);
     } else {
       gradients ? reduce_gradients(batch, report) : reduce_fused(batch, report);
     }
     if (!gradients) communicator_.data().complete("tensors with tickets", options_.deadline.from_now());
     report.batches += 1;
-    report.bytes += batch.bytes;
+    report.bytes += bytes;
   }
   for (PendingTensor& tensor : members_) finished(tensor, batch.error);
 }
@@ -185,6 +186,7 @@ void NegotiatedSchedule::reduce_fused(const core::Batch& batch, StepReport& repo
     }
   }
   const std::size_t bytes = lay_out(pieces_, options_.negotiation.fusion.align_bytes);
+  if (bytes == 0) return;    // tensors without elements, on all ranks alike
   if (pieces_.size() > 1) {  // also where this rank's own tensors lie in place already: growing is collective
     buffer_.reserve(bytes, options_.negotiation.fusion.threshold_bytes, communicator_.data(),
                     options_.deadline.from_now());
@@ -222,7 +224,7 @@ void NegotiatedSchedule::reduce(const core::Batch& batch, std::byte* data, std::
   if (trace_ != nullptr) trace_->add_reduce(title(batch), begin, end, bytes, batch.names.size());
 }
 
-void NegotiatedSchedule::perform(const core::Batch& batch, PendingTensor& tensor, StepReport& report) {
+std::size_t NegotiatedSchedule::perform(const core::Batch& batch, PendingTensor& tensor, StepReport& report) {
   const auto begin = Clock::now();
   comm::DataPlane& plane = communicator_.data();
   const Deadline deadline = options_.deadline.from_now();
@@ -238,8 +240,12 @@ void NegotiatedSchedule::perform(const core::Batch& batch, PendingTensor& tensor
     case core::Collective::kGroupedAllReduce: break;
   }
   const auto end = Clock::now();
+  // An all_to_all is agreed upon by the shape of one row; the numbers of rows are exchanged as it runs.
+  const std::size_t bytes =
+      batch.terms.kind == core::Collective::kAllToAll ? tensor.operands->output.bytes.size() : batch.bytes;
   report.reduce += end - begin;
-  if (trace_ != nullptr) trace_->add_reduce(title(batch), begin, end, batch.bytes, 1);
+  if (trace_ != nullptr) trace_->add_reduce(title(batch), begin, end, bytes, 1);
+  return bytes;
 }
 
 /// A tensor that some rank never submits would be negotiated for ever: each cycle succeeds, and moves nothing.

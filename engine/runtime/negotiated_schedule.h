@@ -75,7 +75,8 @@ class NegotiatedSchedule {
   void execute(const core::Batch& batch, StepReport& report, const Finished& finished);
   void reduce_gradients(const core::Batch& batch, StepReport& report);
   void reduce_fused(const core::Batch& batch, StepReport& report);
-  void perform(const core::Batch& batch, PendingTensor& tensor, StepReport& report);
+  /// Runs an operation that is no all-reduce. Returns the bytes of its result; all_to_all: what this rank received.
+  std::size_t perform(const core::Batch& batch, PendingTensor& tensor, StepReport& report);
   void reduce(const core::Batch& batch, std::byte* data, std::size_t bytes, StepReport& report);
   void look_for_stalled();
   [[nodiscard]] core::Tag free_slot();

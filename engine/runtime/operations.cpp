@@ -1,5 +1,7 @@
 #include "engine/runtime/operations.h"
 
+#include <bit>
+#include <cmath>
 #include <cstring>
 #include <numeric>
 #include <utility>
@@ -17,10 +19,21 @@ void scale_all(std::byte* data, std::size_t count, double factor) {
   for (std::size_t i = 0; i < count; ++i) values[i] = static_cast<T>(values[i] * factor);
 }
 
+/// Rounds to odd: cuts off what a float cannot hold and sets the last bit if anything was cut off. Rounding the result
+/// to a type of at most 22 significant bits gives what rounding `value` directly gives. Source: Boldo and Melquiond,
+/// "When double rounding is odd", 2005.
+float to_odd_float(double value) {
+  const auto nearest = static_cast<float>(value);
+  if (static_cast<double>(nearest) == value || std::isnan(value)) return nearest;
+  auto bits = std::bit_cast<std::uint32_t>(nearest);
+  if (std::abs(static_cast<double>(nearest)) > std::abs(value)) --bits;
+  return std::bit_cast<float>(bits | 1U);
+}
+
 template <auto kWiden, auto kRound>
 void scale_halves(std::byte* data, std::size_t count, double factor) {
   auto* const values = reinterpret_cast<std::uint16_t*>(data);
-  for (std::size_t i = 0; i < count; ++i) values[i] = kRound(static_cast<float>(kWiden(values[i]) * factor));
+  for (std::size_t i = 0; i < count; ++i) values[i] = kRound(to_odd_float(kWiden(values[i]) * factor));
 }
 
 /// Elements of one row of `shape`.

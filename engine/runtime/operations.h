@@ -18,7 +18,8 @@ namespace hvd {
 /// Divides `rows` among `ranks`: as evenly as can be, the first ranks get one more. [rank]
 std::vector<std::int64_t> share_rows(std::int64_t rows, int ranks);
 
-/// Multiplies `count` elements of a floating-point type by `factor`, rounded once. Nothing for 1.
+/// Multiplies `count` elements of a floating-point type by `factor` in double precision and rounds each product once to
+/// the type. Nothing for 1.
 void scale(std::byte* data, std::size_t count, DataType dtype, double factor);
 
 /// The result goes to operands.output. Shapes: rank r contributes batch.rows[r] rows; output: all of them, in the order

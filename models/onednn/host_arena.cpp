@@ -1,8 +1,10 @@
 #include "models/onednn/host_arena.h"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <cstdint>
+#include <cstring>
 #include <string>
 
 #include "engine/base/align.h"
@@ -11,7 +13,6 @@
 namespace hvd::models::onednn {
 namespace {
 
-constexpr std::size_t kPage = 4096;
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
 // MADV_COLLAPSE of Linux 6.1, which not every C library knows.
 constexpr int kCollapse = 25;
@@ -47,10 +48,14 @@ HostArena::~HostArena() {
   if (mapped_ > 0) munmap(memory_.data(), mapped_);
 }
 
-void HostArena::give_back(std::size_t from, std::size_t to) noexcept {
-  const std::size_t begin = align_up(from, kPage);
-  const std::size_t end = to / kPage * kPage;
-  if (begin < end) (void)madvise(memory_.data() + begin, end - begin, MADV_DONTNEED);
+std::size_t HostArena::give_back(std::size_t from, std::size_t to) noexcept {
+  const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  const std::size_t begin = align_up(from, page);
+  const std::size_t end = to / page * page;
+  if (begin >= end) return 0;
+  if (madvise(memory_.data() + begin, end - begin, MADV_DONTNEED) == 0) return end - begin;
+  std::memset(memory_.data() + begin, 0, end - begin);  // locked memory, for example, stays
+  return 0;
 }
 
 void require_address_space() {

@@ -25,8 +25,9 @@ class HostArena {
   ~HostArena();
 
   [[nodiscard]] std::span<std::byte> bytes() const noexcept { return memory_; }
-  /// The pages within bytes [from, to) become zeros that take no memory until they are written to.
-  void give_back(std::size_t from, std::size_t to) noexcept;
+  /// The pages within bytes [from, to) become zeros. Returns how many bytes take no memory until they are written to: 0
+  /// where the system refuses, else those of all these pages.
+  std::size_t give_back(std::size_t from, std::size_t to) noexcept;
 
  private:
   std::span<std::byte> memory_;

@@ -109,13 +109,12 @@ void Parameters::update_share(const SgdOptions& options, std::span<const ArenaRa
 
 void Parameters::keep_momentum(std::span<const ArenaRange> share) {
   std::size_t at = 0;
-  momentum_bytes_ = 0;
+  momentum_bytes_ = momentum_.bytes().size();
   for (const ArenaRange& range : share) {
-    momentum_bytes_ += range.count * sizeof(float);
-    momentum_.give_back(at * sizeof(float), range.begin * sizeof(float));
+    momentum_bytes_ -= momentum_.give_back(at * sizeof(float), range.begin * sizeof(float));
     at = range.begin + range.count;
   }
-  momentum_.give_back(at * sizeof(float), momentum_.bytes().size());
+  momentum_bytes_ -= momentum_.give_back(at * sizeof(float), momentum_.bytes().size());
 }
 
 void Parameters::update_piece(std::size_t parameter, std::size_t from, std::size_t to, const SgdFactors& factors) {

@@ -80,7 +80,7 @@ class ReplayStep final : public TrainStep, public ShardedUpdate {
     const double part = static_cast<double>(elements * size_of(type_)) / static_cast<double>(gradients_.size());
     std::this_thread::sleep_until(Clock::now() + to_duration(profile_.update_seconds * part));
   }
-  // Zeros, as many as there are weights, so that gathering them is real.
+  // Zeros the size of the weights, so that gathering moves real bytes.
   std::span<std::byte> weight_arena() override {
     weights_.resize(gradients_.size() / size_of(type_) * sizeof(float));
     return weights_;

@@ -86,7 +86,7 @@ TEST(ScheduleTrials, TheSlowestRankCountsAndAllTakeTheSame) {
       << tried;
   ASSERT_EQ(root.notes.size(), 1U);
   EXPECT_EQ(root.notes[0].find("--tune-schedule found buckets of 100 MiB (90.000 ms a step instead of 100.000 ms), "
-                               "which is to say --bucket-mb 100, in 15 visits to 5 settings that took "),
+                               "which is to say --bucket-mb 100, in 21 visits to 7 settings that took "),
             0U)
       << root.notes[0];
   EXPECT_TRUE(searched.ranks[1].notes.empty());

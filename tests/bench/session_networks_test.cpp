@@ -113,11 +113,17 @@ struct Trained {
   std::vector<std::vector<float>> before, after;
 };
 
-Trained train(const Options& options, int ranks, int steps) {
+/// How ranks are connected, and the size of buckets from the middle of the training on (0: as before).
+struct TrainingWorld {
+  test::LoopbackOptions loopback = {};
+  std::size_t later_bucket_bytes = 0;
+};
+
+Trained train(const Options& options, int ranks, int steps, const TrainingWorld& world = {}) {
   bench::Setup setup = settle(options);
   setup.rate_scaling.warm_up_steps = 0;
   Trained out;
-  test::expect_all_good(test::on_ranks(ranks, test::patient_options(Schedule::kStatic), [&](Engine& engine, int rank) {
+  const auto body = [&](Engine& engine, int rank) {
     HostTrainer trainer(setup, engine, 1);
     trainer.start();
     const auto read = [&](std::vector<std::vector<float>>& into) {
@@ -128,9 +134,16 @@ Trained train(const Options& options, int ranks, int steps) {
       }
     };
     if (rank == 0) read(out.before);
-    for (int step = 0; step < steps; ++step) trainer.step(Phase::kFull);
+    for (int step = 0; step < steps; ++step) {
+      if (step == steps / 2 && world.later_bucket_bytes > 0) {
+        const std::size_t bytes = world.later_bucket_bytes;
+        engine.set_buckets({.bucket_bytes = bytes, .first_bucket_bytes = bytes});
+      }
+      trainer.step(Phase::kFull);
+    }
     if (rank == 0) read(out.after);
-  }));
+  };
+  test::expect_all_good(test::on_ranks(ranks, test::patient_options(Schedule::kStatic), body, world.loopback));
   return out;
 }
 
@@ -143,6 +156,30 @@ TEST(Training, ShardedWeightsAreThoseOfTheStaticScheduleBitForBit) {
     EXPECT_NE(fixed.after, fixed.before);
     for (std::size_t p = 0; p < fixed.after.size(); ++p) EXPECT_EQ(sharded.after[p], fixed.after[p]) << fixed.names[p];
   }
+}
+
+/// The search for a schedule changes buckets between steps, and with them what each rank updates.
+TEST(Training, ShardedWeightsStayThoseOfTheStaticScheduleWhenTheBucketsChange) {
+  Options options = small_options(1);
+  options.momentum = 0;  // its owner alone has the momentum of a weight, so a new owner would begin with none
+  const Trained fixed = train(options, 3, 4);
+  options.engine.schedule = Schedule::kSharded;
+  const Trained sharded = train(options, 3, 4, {.later_bucket_bytes = std::size_t{1} << 20});
+  EXPECT_NE(fixed.after, fixed.before);
+  for (std::size_t p = 0; p < fixed.after.size(); ++p) EXPECT_EQ(sharded.after[p], fixed.after[p]) << fixed.names[p];
+}
+
+/// Over several nodes a ring has the same bits either way (docs/algorithms.md).
+TEST(Training, ShardedWeightsAreThoseOfTheStaticScheduleInARingOverNodes) {
+  TrainingWorld world;
+  world.loopback.ranks_per_node = 2;
+  world.loopback.comm.algorithm = comm::Algorithm::kRing;
+  Options options = small_options(1);
+  const Trained fixed = train(options, 4, 3, world);
+  options.engine.schedule = Schedule::kSharded;
+  const Trained sharded = train(options, 4, 3, world);
+  EXPECT_NE(fixed.after, fixed.before);
+  for (std::size_t p = 0; p < fixed.after.size(); ++p) EXPECT_EQ(sharded.after[p], fixed.after[p]) << fixed.names[p];
 }
 
 double norm_of_difference(const std::vector<float>& a, const std::vector<float>& b) {

@@ -204,7 +204,8 @@ TEST_F(SessionTest, ShardedScheduleGathersAndTellsItsMemory) {
   const SessionResult result = run(options);
   EXPECT_EQ(result.runs[0].schedule, "sharded");
   EXPECT_NE(result.runs[0].checks.find("100 %"), std::string::npos) << "the shares are gathered for the check";
-  EXPECT_TRUE(any_contains(result.notes, "sharded: rank 0 holds 0.12 MiB of gradients, 0.12 of weights"));
+  EXPECT_TRUE(any_contains(
+      result.notes, "sharded: each rank holds 0.12 MiB of gradients, 0.12 of weights, and at most 0.00 of momentum"));
 }
 
 TEST_F(SessionTest, GradientsTravelIn16BitsBetweenNodesOnly) {

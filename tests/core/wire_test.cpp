@@ -208,6 +208,25 @@ TEST(Fuzz, GradientLists) {
   fuzz(bytes, 13, [](const Message& message) { deserialize_gradients(message); });
 }
 
+/// 0xA1 and 0xA2 began the messages of versions whose requests had neither kinds nor scale factors.
+TEST(Coordinator, MessagesOfAnEarlierVersionAreNamedAndNotParsed) {
+  const auto told = [](Message message, std::uint8_t tag, const auto& read) {
+    message.front() = std::byte{tag};
+    try {
+      read(message);
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string("no error");
+  };
+  Coordinator coordinator(2);
+  const std::string request = told(some_requests(), 0xA1, [&](const Message& message) { coordinator.add(1, message); });
+  EXPECT_NE(request.find("of rank 1"), std::string::npos) << request;
+  EXPECT_NE(request.find("another version of this program"), std::string::npos) << request;
+  const std::string answer = told(some_responses(), 0xA2, [](const Message& message) { decode_responses(message); });
+  EXPECT_NE(answer.find("another version of this program"), std::string::npos) << answer;
+}
+
 TEST(Coordinator, ARepeatedRequestNamesTheRank) {
   Coordinator coordinator(2);
   const Request a{"a", DataType::kF32, ReduceOp::kSum, {4}};

@@ -446,6 +446,43 @@ TEST(DeviceEngine, CallersMistakesAreNamed) {
   EXPECT_EQ(std::count(outcome.log.begin(), outcome.log.end(), "abort 0"), 1) << outcome.text();
 }
 
+/// What a GPU's plane cannot do is refused before anything is sent, so the engine goes on.
+TEST(DeviceEngine, WhatThePlaneCannotDoLeavesTheEngineUsable) {
+  for (const int ranks_per_node : {0, 1}) {
+    GpuWorldOptions options;
+    options.ranks_per_node = ranks_per_node;
+    const GpuOutcome outcome = on_gpu_ranks(2, options, [&](GpuRank& rank) {
+      DeviceEngine engine(rank.connect(), small_buckets(Schedule::kStatic), {});
+      Engine& plain = engine.engine();
+      std::byte* const data = plain.allocate(4096).data();
+      const auto refused = [](const char* part, const auto& body) {
+        try {
+          body();
+          ADD_FAILURE() << "no error: " << part;
+        } catch (const Error& error) {
+          EXPECT_EQ(error.code(), Errc::kUnsupported) << error.what();
+          EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
+        }
+      };
+      const std::vector<std::int64_t> shape{8};
+      const std::vector<GroupTensor> group{{data, shape}};
+      const std::vector<std::size_t> counts(2, 4);
+      refused("int16", [&] { plain.set_gradients({{"w", 0, 8}}, data, DataType::kI16, ReduceOp::kSum); });
+      Network network(rank, engine);
+      refused("int16", [&] { plain.all_reduce_async("a", data, shape, DataType::kI16, ReduceOp::kSum); });
+      refused("int16", [&] { plain.grouped_all_reduce_async("a", group, DataType::kI16, ReduceOp::kSum); });
+      refused("int16", [&] { plain.all_reduce(data, 8, DataType::kI16, ReduceOp::kSum); });
+      if (ranks_per_node > 0) {
+        refused("two levels", [&] { plain.reduce_scatter(data, data + 64, counts, DataType::kF32, ReduceOp::kSum); });
+        refused("two levels", [&] { plain.all_gather(data, data + 64, counts, DataType::kF32); });
+      }
+      plain.wait(plain.all_reduce_async("a", data, shape, DataType::kI32, ReduceOp::kSum));
+      network.step();
+    });
+    EXPECT_TRUE(outcome.good()) << outcome.text().substr(0, 3000);
+  }
+}
+
 TEST(DeviceEngine, AWorkThatDoesNotJoinItsStreamsIsRefused) {
   const GpuOutcome outcome = on_gpu_ranks(1, {}, [](GpuRank& rank) {
     DeviceEngine engine(rank.connect(), small_buckets(Schedule::kStatic), {.eager_steps = 0});

@@ -7,8 +7,10 @@
 #include <array>
 #include <atomic>
 #include <cmath>
+#include <functional>
 #include <numeric>
 #include <random>
+#include <utility>
 
 #include "tests/runtime/ranks.h"
 
@@ -130,11 +132,21 @@ TEST(Engine, TheScheduleMayChangeBetweenSteps) {
   }));
 }
 
-/// What the static schedule gives all ranks, the sharded one gives each rank in its shares, and gather_shares() all.
+/// What the static schedule gives all ranks, the sharded one gives each rank in its shares, and gather_shares() all: on
+/// one node, and over pretended nodes where the algorithm is ring (docs/algorithms.md).
 TEST(Engine, SharedOutBucketsHaveTheBitsOfTheStaticSchedule) {
-  for (const int size : {1, 2, 3, 5}) {
+  struct World {
+    int size;
+    int ranks_per_node = 0;
+  };
+  for (const auto& [size, ranks_per_node] :
+       {World{1}, World{2}, World{3}, World{5}, World{2, 1}, World{4, 2}, World{5, 2}, World{6, 3}}) {
+    SCOPED_TRACE(std::to_string(size) + " ranks, " + std::to_string(ranks_per_node) + " per node");
+    test::LoopbackOptions loopback;
+    loopback.ranks_per_node = ranks_per_node;
+    if (ranks_per_node > 0) loopback.comm.algorithm = comm::Algorithm::kRing;
     std::vector<std::vector<std::size_t>> owners(static_cast<std::size_t>(size));
-    expect_all_good(on_ranks(size, many_batches(Schedule::kStatic), [&](Engine& engine, int rank) {
+    const auto body = [&, size = size](Engine& engine, int rank) {
       const auto gradients = make_gradients(41);
       const std::size_t elements = arena_elements(gradients);
       const auto memory = engine.allocate(elements * sizeof(float));
@@ -166,11 +178,78 @@ TEST(Engine, SharedOutBucketsHaveTheBitsOfTheStaticSchedule) {
           ASSERT_EQ(arena[i], 2 * whole[i]) << "element " << i << " on rank " << rank;
         }
       }
-    }));
+    };
+    expect_all_good(on_ranks(size, many_batches(Schedule::kStatic), body, loopback));
     std::vector<std::size_t> all;
     for (const auto& of : owners) all.insert(all.end(), of.begin(), of.end());
     std::sort(all.begin(), all.end());
     EXPECT_EQ(std::adjacent_find(all.begin(), all.end()), all.end()) << "an element has two owners";
+  }
+}
+
+/// Engine::shares() follows the plan, and so do the reduction and the gathering.
+TEST(Engine, SharesFollowANewPlan) {
+  expect_all_good(on_ranks(3, many_batches(Schedule::kSharded), [](Engine& engine, int rank) {
+    const auto gradients = make_gradients(41);
+    const std::size_t elements = arena_elements(gradients);
+    const auto memory = engine.allocate(elements * sizeof(float));
+    auto* const arena = reinterpret_cast<float*>(memory.data());
+    engine.set_gradients(gradients, memory.data(), DataType::kF32, ReduceOp::kSum);
+    const std::size_t before = engine.shares().size();
+    for (const std::size_t bytes : {std::size_t{1} << 20, std::size_t{512}}) {
+      engine.set_buckets({.bucket_bytes = bytes, .first_bucket_bytes = bytes});
+      const auto shares = engine.shares();
+      EXPECT_EQ(shares.size(), engine.plan().buckets.size());
+      EXPECT_NE(shares.size(), before);
+      for (std::size_t i = 0; i < elements; ++i) arena[i] = contribution(rank, bytes, i);
+      engine.begin_step();
+      for (std::size_t g = 0; g < gradients.size(); ++g) engine.gradient_ready(g);
+      engine.finish_step();
+      for (const comm::Range& share : shares) {
+        for (std::size_t i = share.begin; i < share.end(); ++i) ASSERT_EQ(arena[i], expected_sum(3, bytes, i)) << i;
+      }
+      engine.gather_shares(memory.data(), DataType::kF32);
+      for (const core::GradientInfo& gradient : gradients) {
+        ASSERT_EQ(arena[gradient.offset], expected_sum(3, bytes, gradient.offset)) << gradient.name;
+      }
+    }
+  }));
+}
+
+/// The ranks of a node divide their staging memory by the segment, so a rank with another one would read wrong places.
+TEST(Engine, RanksOfOneNodeWithDifferentSegmentsAreToldApart) {
+  using Act = std::function<void(Engine&, float* data, float* other)>;
+  constexpr std::size_t kCount = std::size_t{1} << 16;
+  const std::vector<std::size_t> counts(2, kCount / 2);
+  const std::array<std::pair<const char*, Act>, 4> operations{{
+      {"all_reduce",
+       [](Engine& engine, float* data, float*) { engine.all_reduce(data, kCount, DataType::kF32, ReduceOp::kSum); }},
+      {"all_gather",
+       [&](Engine& engine, float* data, float* other) { engine.all_gather(other, data, counts, DataType::kF32); }},
+      {"reduce_scatter",
+       [&](Engine& engine, float* data, float* other) {
+         engine.reduce_scatter(other, data, counts, DataType::kF32, ReduceOp::kSum);
+       }},
+      {"broadcast", [](Engine& engine, float* data, float*) { engine.broadcast(data, kCount * sizeof(float), 0); }},
+  }};
+  for (const auto& [name, act] : operations) {
+    const auto run = [&, act = act](std::size_t second_segment) {
+      return on_ranks(2, patient_options(Schedule::kStatic), [&](Engine& engine, int rank) {
+        std::vector<float> data(kCount, 1), other(kCount);
+        act(engine, data.data(), other.data());  // staging memory is there, of the default size
+        comm::CommOptions options;
+        options.segment_bytes = rank == 0 ? std::size_t{64} << 10 : second_segment;
+        engine.set_reduction(options);
+        act(engine, data.data(), other.data());
+      });
+    };
+    expect_all_good(run(std::size_t{64} << 10));
+    const auto outcomes = run(std::size_t{128} << 10);
+    for (const test::Outcome& outcome : outcomes) {
+      EXPECT_EQ(outcome.code, Errc::kMismatch) << name << ": " << outcome.text;
+      EXPECT_NE(outcome.text.find("bytes at a time"), std::string::npos) << name << ": " << outcome.text;
+    }
+    EXPECT_EQ(outcomes[0].text, outcomes[1].text);
   }
 }
 

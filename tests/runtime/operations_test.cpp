@@ -157,6 +157,43 @@ TEST(Operations, AGroupIsReducedTogetherAndOnlyTogether) {
   });
 }
 
+/// In a fresh engine, whose fusion buffer has no memory yet.
+TEST(Operations, EmptyTensorsAreDoneWithoutAFusionBuffer) {
+  on_worlds([](Engine& engine, int rank) {
+    std::vector<float> a(3, 1), b(3, 2);
+    const Shape none{0}, rows{0, 4}, three{3};
+    const std::array<GroupTensor, 2> group{{{a.data(), none}, {b.data(), rows}}};
+    engine.wait(engine.grouped_all_reduce_async("empty group", group, DataType::kF32, ReduceOp::kSum));
+    std::vector<Ticket> tickets;
+    for (const auto& [name, data] : {std::pair{"x", a.data()}, std::pair{"y", b.data()}}) {
+      tickets.push_back(engine.all_reduce_async(name, data, none, DataType::kF32, ReduceOp::kSum));
+    }
+    for (const Ticket ticket : tickets) engine.wait(ticket);
+    EXPECT_EQ(a, std::vector<float>(3, 1));
+    EXPECT_EQ(b, std::vector<float>(3, 2));
+    a.assign(3, static_cast<float>(rank));
+    engine.wait(engine.all_reduce_async("full", a.data(), three, DataType::kF32, ReduceOp::kMax));
+    EXPECT_EQ(a, std::vector<float>(3, static_cast<float>(engine.size() - 1)));
+  });
+}
+
+TEST(Operations, AStepCountsTheBytesThatAnAllToAllReceives) {
+  expect_all_good(on_ranks(3, patient_options(Schedule::kNegotiated), [](Engine& engine, int rank) {
+    const auto memory = engine.allocate(4 * sizeof(float));
+    engine.set_gradients({{"weight", 0, 4}}, memory.data(), DataType::kF32, ReduceOp::kSum);
+    const Shape splits{1, 2, 3};  // so rank r gets 3 * (r + 1) rows of 5 elements
+    const std::vector<float> rows(6 * 5);
+    engine.begin_step();
+    const Output output =
+        engine.take_output(engine.all_to_all_async("x", rows.data(), Shape{6, 5}, splits, DataType::kF32));
+    engine.gradient_ready(0);
+    const StepReport report = engine.finish_step();
+    const std::size_t received = static_cast<std::size_t>(3 * (rank + 1)) * 5 * sizeof(float);
+    EXPECT_EQ(output.bytes.size(), received);
+    EXPECT_EQ(report.bytes, received + 4 * sizeof(float));
+  }));
+}
+
 TEST(Operations, OutOfPlaceKeepsTheInputAlsoWhereTensorsAreFused) {
   on_worlds([](Engine& engine, int rank) {
     for (const std::size_t tensors : {std::size_t{1}, std::size_t{9}}) {
@@ -200,6 +237,34 @@ TEST(Operations, ScalingRoundsOnce) {
   std::array<std::uint16_t, 1> brain{float_to_bf16(1.5F)};
   scale(reinterpret_cast<std::byte*>(brain.data()), 1, DataType::kBF16, 3);
   EXPECT_EQ(bf16_to_float(brain[0]), 4.5F);
+}
+
+/// Products just beside the middle of two neighbours: rounded to float first, they would be the middle itself, which
+/// goes to the even neighbour.
+TEST(Operations, ScalingOfHalvesDoesNotRoundToFloatFirst) {
+  constexpr double kLittle = 0x1p-40;
+  const auto fp16 = [](double factor) {
+    std::uint16_t value = float_to_fp16(1);
+    scale(reinterpret_cast<std::byte*>(&value), 1, DataType::kF16, factor);
+    return fp16_to_float(value);
+  };
+  const auto bf16 = [](double factor) {
+    std::uint16_t value = float_to_bf16(1);
+    scale(reinterpret_cast<std::byte*>(&value), 1, DataType::kBF16, factor);
+    return bf16_to_float(value);
+  };
+  for (const double sign : {1.0, -1.0}) {
+    const auto expected = [sign](double value) { return static_cast<float>(sign * value); };
+    EXPECT_EQ(fp16(sign * (1 + 0x1p-11 + kLittle)), expected(1 + 0x1p-10));
+    EXPECT_EQ(fp16(sign * (1 + 0x1p-11)), expected(1)) << "the middle goes to the even one";
+    EXPECT_EQ(fp16(sign * (1 + 0x3p-11 - kLittle)), expected(1 + 0x1p-10));
+    EXPECT_EQ(fp16(sign * (0x1p-25 + 0x1p-60)), expected(0x1p-24)) << "just above half of the smallest value";
+    EXPECT_EQ(fp16(sign * 1e300), expected(std::numeric_limits<float>::infinity()));
+    EXPECT_EQ(bf16(sign * (1 + 0x1p-8 + kLittle)), expected(1 + 0x1p-7));
+    EXPECT_EQ(bf16(sign * (1 + 0x3p-8 - kLittle)), expected(1 + 0x1p-7));
+    EXPECT_EQ(bf16(sign * 1e300), expected(std::numeric_limits<float>::infinity()));
+  }
+  EXPECT_TRUE(std::isnan(fp16(std::nan(""))));
 }
 
 /// Every operation on 2 ranks, one of which asks for something else; afterwards all works.

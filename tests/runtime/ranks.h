@@ -22,10 +22,17 @@ struct Outcome {
   std::string text;
 };
 
+/// How the ranks of a test reach one another. `ranks_per_node` > 0: on pretended nodes of so many ranks.
+struct LoopbackOptions {
+  comm::CommOptions comm = {};
+  int ranks_per_node = 0;
+};
+
 /// Runs body(engine, rank) on `size` ranks and returns how each ended, the engine's destructor included.
 inline std::vector<Outcome> on_ranks(int size, const EngineOptions& options,
-                                     const std::function<void(Engine&, int)>& body) {
-  auto communicators = comm::make_loopback(size);
+                                     const std::function<void(Engine&, int)>& body,
+                                     const LoopbackOptions& loopback = {}) {
+  auto communicators = comm::make_loopback(size, loopback.comm, loopback.ranks_per_node);
   std::vector<Outcome> outcomes(static_cast<std::size_t>(size));
   {
     std::vector<std::jthread> threads;

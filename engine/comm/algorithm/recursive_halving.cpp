@@ -5,12 +5,6 @@
 #include "engine/comm/algorithm/folding.h"
 
 namespace hvd::comm {
-namespace {
-
-/// Pieces start at multiples of this many elements: no cache line has two writers.
-constexpr std::size_t kPieceAlign = 64;
-
-}  // namespace
 
 std::span<std::byte> RecursiveHalving::scratch(std::size_t bytes) {
   if (scratch_.size() < bytes) scratch_.resize(bytes);
@@ -76,7 +70,7 @@ void RecursiveHalving::all_reduce(const Members& members, std::byte* data, const
   if (folding.acts()) {
     std::vector<std::size_t> offsets;
     for (std::size_t p = 0; p < places.size(); ++p) {
-      offsets.push_back(share_of(whole.count, places.size(), p, kPieceAlign).begin);
+      offsets.push_back(share_of(whole.count, places.size(), p, kShareAlign).begin);
     }
     offsets.push_back(whole.count);
     reduce_scatter(places, data, offsets, whole, wait);

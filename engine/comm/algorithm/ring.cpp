@@ -10,8 +10,6 @@ namespace {
 
 /// Receives posted ahead of the one being reduced: enough to keep the wire busy meanwhile.
 constexpr std::size_t kAhead = 4;
-/// Pieces start at multiples of this many elements: no cache line has two writers.
-constexpr std::size_t kAlign = 64;
 
 }  // namespace
 
@@ -31,7 +29,7 @@ struct Ring::Schedule {
   [[nodiscard]] std::size_t items() const { return steps() * segments; }
   /// Piece that `me - back` owns at the start of a half, `offset` further for the second one.
   [[nodiscard]] Range piece(std::size_t index) const {
-    return share_of(reduction.count, members.size(), index, kAlign);
+    return share_of(reduction.count, members.size(), index, kShareAlign);
   }
   [[nodiscard]] Range elements(std::size_t piece_index, std::size_t item) const {
     const Range whole = piece(piece_index % members.size());

@@ -12,8 +12,6 @@
 namespace hvd::comm::nccl {
 namespace {
 
-/// Shares are multiples of this many elements, so that NCCL and the copies meet aligned addresses.
-constexpr std::size_t kShareElements = 64;
 /// Broadcasts pass through the host in pieces of this size.
 constexpr std::size_t kBroadcastBytes = std::size_t{16} << 20;
 
@@ -26,7 +24,7 @@ constexpr std::size_t kBroadcastBytes = std::size_t{16} << 20;
 
 Pieces cut(std::size_t count, int local_size, bool even) {
   const auto ranks = static_cast<std::size_t>(local_size);
-  const std::size_t share = even ? count / ranks / kShareElements * kShareElements : 0;
+  const std::size_t share = even ? count / ranks / kShareAlign * kShareAlign : 0;
   return {share, count - share * ranks};
 }
 

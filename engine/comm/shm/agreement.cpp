@@ -29,10 +29,16 @@ void check_same_arguments(const NodeGroup& group, const Wait& wait) {
   const Descriptor& first = group.slot(0).descriptor;
   for (int r = 1; r < group.size(); ++r) {
     const Descriptor& other = group.slot(r).descriptor;
-    if (other.count == first.count && other.dtype == first.dtype && other.op == first.op) continue;
-    throw_disagreement(
-        group, wait,
-        rank_name(group, 0) + " has " + text_of(first) + ", " + rank_name(group, r) + " has " + text_of(other));
+    if (other.count != first.count || other.dtype != first.dtype || other.op != first.op) {
+      throw_disagreement(
+          group, wait,
+          rank_name(group, 0) + " has " + text_of(first) + ", " + rank_name(group, r) + " has " + text_of(other));
+    }
+    if (other.block == first.block) continue;
+    throw_disagreement(group, wait,
+                       rank_name(group, 0) + " moves " + std::to_string(first.block) + " bytes at a time, " +
+                           rank_name(group, r) + " " + std::to_string(other.block) +
+                           ": give all ranks one segment size and the same number of processors");
   }
 }
 

@@ -20,7 +20,7 @@ std::string rank_name(const NodeGroup& group, int local_rank);
 /// "all_gather 17: `facts`; all ranks must make the same calls with the same arguments".
 [[noreturn]] void throw_disagreement(const NodeGroup& group, const Wait& wait, const std::string& facts);
 
-/// Errors: mismatch unless all local ranks posted the same count, type and operation.
+/// Errors: mismatch unless all local ranks posted the same count, type, operation and block.
 void check_same_arguments(const NodeGroup& group, const Wait& wait);
 
 }  // namespace hvd::comm

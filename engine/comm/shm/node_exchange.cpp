@@ -14,10 +14,7 @@ namespace {
 
 /// Lanes begin at multiples of this many bytes: no cache line has two readers that wait for different ranks.
 constexpr std::size_t kLaneAlign = 64;
-/// Shares of an all-reduce begin at multiples of this many elements: no cache line has two writers.
-constexpr std::size_t kShareAlign = 64;
-/// Bytes per staging block, which stay in the second-level cache. Two ranks on two cores took 0.77 to 0.87 of the time
-/// of blocks of 4 MiB for 16 MiB in ordinary memory. With more ranks than cores every synchronisation costs a wake-up.
+/// Segments per staging block when ranks outnumber cores, because each synchronisation costs a wake-up there.
 constexpr std::size_t kCrowdedSegments = 16;
 /// A broadcast goes through smaller blocks, because its root and its readers only overlap from block to block. 256 KiB
 /// took 0.47 of the time of one block, 1 MiB 0.82 of the time of four.
@@ -49,10 +46,18 @@ void append_counts(std::vector<std::size_t>& counts, Offsets offsets) {
 
 NodeExchange::NodeExchange(NodeGroup& group, const Regions& regions, std::size_t segment_bytes)
     : group_(group), regions_(regions) {
-  const auto n = static_cast<std::size_t>(group.size());
-  const std::size_t wanted = std::max(
-      std::min((group.crowded() ? kCrowdedSegments : 1) * segment_bytes, kMostStagedBytes / n), n * kLaneAlign);
+  set_segment(segment_bytes);
+}
+
+void NodeExchange::set_segment(std::size_t bytes) {
+  const auto n = static_cast<std::size_t>(group_.size());
+  const std::size_t most = kMostStagedBytes / n;
+  const std::size_t segments = group_.crowded() ? kCrowdedSegments : 1;
+  const std::size_t wanted = std::max(bytes < most / segments ? segments * bytes : most, n * kLaneAlign);
   block_bytes_ = wanted / kLaneAlign * kLaneAlign;
+  // Allocated anew by the next operation that stages, on all ranks alike. A peer that still reads its last block has a
+  // hold of its own on the memory.
+  staging_.reset();
 }
 
 void NodeExchange::post(std::span<const std::byte> in, const Arguments& arguments, std::span<const std::size_t> table,
@@ -68,6 +73,7 @@ void NodeExchange::post(std::span<const std::byte> in, const Arguments& argument
   slot.descriptor.op = arguments.op;
   slot.descriptor.region = place.region;
   slot.descriptor.offset = place.offset;
+  slot.descriptor.block = block_bytes_;
   const auto entries = std::as_bytes(table);
   copy_bytes(slot.payload.data(), entries.data(), entries.size());
   const std::uint64_t region = input == Input::kCopied ? 0 : place.region;

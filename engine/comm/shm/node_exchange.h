@@ -28,6 +28,8 @@ class NodeExchange {
  public:
   /// Staging blocks are a fixed number of segments long, or shorter if the node has many ranks.
   NodeExchange(NodeGroup& group, const Regions& regions, std::size_t segment_bytes);
+  /// Equal on all ranks, between operations; every operation compares what follows from it. Errors: none.
+  void set_segment(std::size_t bytes);
 
   /// Elements are combined in the order of ranks 0, 1, ..., n - 1, as the all-reduce of NodeReducer does.
   /// Shapes: in (offsets.back()), out (share.count): the own share, of which `out` may be the place in `in`.
@@ -57,7 +59,7 @@ class NodeExchange {
     const std::byte* in = nullptr;   ///< the own input
     std::size_t element = 1;         ///< bytes
     std::size_t table = 0;           ///< entries that every rank posted in front of its input
-    std::vector<Range> lanes;        ///< of the own input: one that all read, or [local rank] what that one reads
+    std::vector<Range> lanes;        ///< Parts of the own input: one that all ranks read, or one per reader.
     std::vector<Range> wanted;       ///< [source] what this rank reads of its input
     std::vector<std::size_t> given;  ///< [source] its whole input
     std::size_t longest = 0;         ///< lane of any rank
@@ -97,7 +99,9 @@ class NodeExchange {
 
   NodeGroup& group_;
   const Regions& regions_;
-  std::size_t block_bytes_;
+  /// Bytes per staging block, which stay in the second-level cache between the copy in and the copy out. Two ranks on
+  /// two cores took 0.77 to 0.87 of the time of blocks of 4 MiB for 16 MiB in ordinary memory.
+  std::size_t block_bytes_ = 0;
   std::optional<NodeMemory> staging_;  ///< two blocks per rank
   std::size_t blocks_ = 0;             ///< staged so far, equal on all ranks
   Plan plan_;

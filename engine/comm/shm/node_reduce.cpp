@@ -11,8 +11,6 @@
 namespace hvd::comm {
 namespace {
 
-/// Shares and chunks begin at multiples of this many elements: no cache line has two writers.
-constexpr std::size_t kAlign = 64;
 /// Claims are atomic operations on one line; below this, they would show.
 constexpr std::size_t kMinChunkBytes = std::size_t{16} << 10;
 /// Half of a second-level cache of today, shared out over the buffers that are live at a time.
@@ -35,6 +33,7 @@ void NodeReducer::post(std::byte* data, const Reduction& reduction, const Wait& 
   slot.descriptor.count = reduction.count;
   slot.descriptor.dtype = static_cast<std::uint32_t>(reduction.dtype);
   slot.descriptor.op = static_cast<std::uint32_t>(reduction.op);
+  slot.descriptor.block = 0;
   std::memcpy(slot.payload.data(), data, reduction.count * size_of(reduction.dtype));
   group_.sync(wait);
   check_same_arguments(group_, wait);
@@ -73,6 +72,7 @@ std::span<const NodeReducer::Place> NodeReducer::exchange_places(Place mine, con
   descriptor.op = static_cast<std::uint32_t>(reduction.op);
   descriptor.region = mine.region;
   descriptor.offset = mine.offset;
+  descriptor.block = segment_bytes_;
   if (group_.rank() == 0) group_.prepare_work();
   group_.sync(wait);
   check_same_arguments(group_, wait);
@@ -95,7 +95,7 @@ void NodeReducer::reduce_in_place(std::span<std::byte* const> parts, const Reduc
   const std::size_t bytes = reduction.count * element;
   const std::size_t chunk_bytes =
       std::clamp(bytes / (4 * parts.size()), std::min(kMinChunkBytes, segment_bytes_), segment_bytes_);
-  const std::size_t chunk = std::max(kAlign, chunk_bytes / element / kAlign * kAlign);
+  const std::size_t chunk = std::max(kShareAlign, chunk_bytes / element / kShareAlign * kShareAlign);
   const std::size_t total = chunk_count(reduction.count, chunk);
   if (total > UINT32_MAX / 2) {
     throw Error(Errc::kInvalidArgument,
@@ -141,7 +141,7 @@ void NodeReducer::reduce_staged(std::byte* data, const Reduction& reduction, con
   staging(0, 0, wait);
   const auto half = [&](std::size_t k) { return (before + k) % 2; };
   const auto shares = [&](std::size_t k, std::size_t r) {
-    return share_of(chunk_range(reduction.count, block, k).count, n, r, kAlign);
+    return share_of(chunk_range(reduction.count, block, k).count, n, r, kShareAlign);
   };
   const auto own = [&](std::size_t k, Range share) { return data + (k * block + share.begin) * element; };
   const auto input = [&](std::size_t r, std::size_t k) { return staging(static_cast<int>(r), half(k), wait); };

@@ -35,6 +35,7 @@ struct Descriptor {
   std::uint64_t region = 0;  ///< registered memory: its number, from 1; 0 if not registered
   std::uint64_t offset = 0;  ///< bytes from the region's start
   std::uint64_t notes = 0;   ///< hash of the notes since the last synchronisation
+  std::uint64_t block = 0;   ///< bytes at a time, of a staging block or of a claimed chunk; 0: the message is one piece
 };
 
 inline constexpr std::size_t kSlotBytes = std::size_t{32} << 10;
