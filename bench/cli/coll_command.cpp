@@ -180,8 +180,9 @@ void register_sizes(Registrar add, coll::CollOptions& o, CollGiven& given) {
 
 void register_precision(Registrar add, coll::CollOptions& o) {
   add.group("How it is measured");
-  add.integer("-n,--iters", "Samples of each cell at the least (default: 20; never fewer than 10)", 1, 1 << 30,
-              o.least_samples);
+  add.integer("-n,--iters",
+              "Samples of each cell, at least (default: 20; never fewer than 10; --max-time may end earlier)", 1,
+              100'000, o.least_samples);
   add.integer("-w,--warmup_iters", "Samples of each cell that are discarded first (default: 5)", 0, 1 << 20, o.warmup);
   add.number("--target-interval", "X", "Relative half width of the median's interval (default: 0.02)", 1e-4, 1,
              [&o](double x) { o.target_interval = x; });
@@ -190,8 +191,8 @@ void register_precision(Registrar add, coll::CollOptions& o) {
   add.value("-z,--blocking", "0..3",
             "0 (default): one after the other; 1: a barrier after each; 2: each is waited for; 3: one a sample",
             [&o](const std::string& text) { o.pace = static_cast<coll::Pace>(parse_integer("-z", text, 0, 3)); });
-  add.value("-c,--check", "0|1", "Check every element of a result on every rank (default: 1)",
-            [&o](const std::string& text) { o.check = parse_integer("-c", text, 0, 1) == 1; });
+  add.integer("-c,--check", "Passes of the check of every element of a result on every rank; 0: no check (default: 1)",
+              0, 1 << 20, o.checks);
   add.flag("--no-bound", "Do not measure the bare copy or reduction beside each cell", [&o] { o.bound = false; });
   add.number("--link-gbit", "X", "Of ranks on several hosts: rate of one rank's link, the bound there", 1e-3, 1e6,
              [&o](double x) { o.link_gbit = x; });

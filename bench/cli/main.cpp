@@ -91,7 +91,8 @@ class Program {
   [[noreturn]] void end_stuck(const Error& error);
   [[noreturn]] void leave_now(const std::string& reason, Errc code, std::chrono::milliseconds for_the_store);
   bool say(const Error& error);
-  static std::string what_is_kept(const RecordKeeper* keeper);
+  std::string what_is_kept(const RecordKeeper* keeper) const;
+  void await_coll_output(Deadline deadline) const;
   void let_the_root_leave_first() const;
 
   const std::vector<std::string> argv_;
@@ -111,6 +112,8 @@ class Program {
   std::atomic<bool> leaving_ = false;  // the world of the ranks
   std::atomic<bool> ending_ = false;   // one thread says how it ended
   bool closing_ = false;               // and it is the main thread, in close()
+  std::atomic<bool> is_coll_ = false;
+  std::atomic<bool> coll_written_ = false;  // the results of `coll` are printed and in their files
   bool world_announced_ = false;
   std::optional<NcclLog> nccl_log_;
   std::unique_ptr<Console> console_;
@@ -168,6 +171,7 @@ int Program::train(Options options) {
 int Program::coll(const CollCommand& command) {
   watch_signals();
   console_ = std::make_unique<Console>(Console::Settings{});
+  is_coll_ = true;
   Options world = command.world;
   check_launch(launch_, world, comm::mpi_available());
   stage_ = Stage::kHost;
@@ -175,7 +179,12 @@ int Program::coll(const CollCommand& command) {
   stage_ = Stage::kSession;
   arm_join(world);
   const CollOutput output{command.options, argv_, environment_, *console_};
-  const coll::CollResult result = coll::run_coll(world, command.options, coll_observer(observer(world), output), gpus_.get());
+  coll::CollObserver observer = coll_observer(this->observer(world), output);
+  observer.finished = [this, write = observer.finished](const coll::CollResult& result) {
+    write(result);
+    coll_written_ = true;
+  };
+  const coll::CollResult result = coll::run_coll(world, command.options, observer, gpus_.get());
   join_.reset();
   return result.exit_code();
 }
@@ -309,13 +318,16 @@ int Program::close(const Options& options, const SessionResult& result) {
 void Program::end_now(const std::string& reason) {
   const bool first = !ending_.exchange(true);
   RecordKeeper* const keeper = keeper_to_close_;
+  const std::chrono::milliseconds for_the_store = launch_.prrte ? kForcedClosePrrte : kForcedClose;
+  if (is_coll_ && launch_.rank == 0) await_coll_output(Deadline::after(for_the_store));
   // The line first, because it takes no time: the launcher may not leave enough for the disk. While the ranks
   // have not met, a launcher that ends this one does so because of another, which has said why.
   if (first && launch_.rank == 0 && (launch_.size == 1 || ranks_have_met_)) {
-    say_error(lost_ + "stopped by " + reason + " before the step in progress could end; " + what_is_kept(keeper));
+    const char* const work = is_coll_ ? "operations" : "step";
+    say_error(lost_ + "stopped by " + reason + " before the " + work + " in progress could end; " +
+              what_is_kept(keeper));
   }
-  leave_now(lost_ + reason, lost_.empty() ? Errc::kInterrupted : Errc::kPeerLost,
-            launch_.prrte ? kForcedClosePrrte : kForcedClose);
+  leave_now(lost_ + reason, lost_.empty() ? Errc::kInterrupted : Errc::kPeerLost, for_the_store);
 }
 
 /// When the first signal arrives: a launcher sends one because a rank has ended, and this rank may be in no wait that
@@ -378,11 +390,21 @@ void Program::let_the_root_leave_first() const {
 }
 
 /// For the line that says how a session ended early.
-std::string Program::what_is_kept(const RecordKeeper* keeper) {
+std::string Program::what_is_kept(const RecordKeeper* keeper) const {
+  if (is_coll_) {
+    return coll_written_ ? "what was measured is printed and written, marked incomplete"
+                         : "what was measured is lost, because coll prints and writes at the end of a session";
+  }
   if (keeper != nullptr && keeper->has_saved()) {
     return "what was measured goes to " + keeper->file() + ", marked incomplete";
   }
   return keeper != nullptr && keeper->file().empty() ? "nothing is stored (--no-db)" : "nothing was measured yet";
+}
+
+/// The main thread may be about to print and write what was measured.
+void Program::await_coll_output(Deadline deadline) const {
+  constexpr std::chrono::milliseconds kNap(5);
+  while (!coll_written_ && !deadline.passed()) std::this_thread::sleep_for(kNap);
 }
 
 /// Whether it was for this rank to say.
@@ -390,7 +412,7 @@ bool Program::say(const Error& error) {
   // What all ranks were told by rank 0, it has said.
   if (launch_.rank != 0 && dynamic_cast<const AgreedError*>(&error) != nullptr) return false;
   std::string text = error.what();
-  const bool saved = keeper_ != nullptr && keeper_->has_saved() && !closing_;
+  const bool saved = coll_written_ || (keeper_ != nullptr && keeper_->has_saved() && !closing_);
   if (saved || (error.code() == Errc::kInterrupted && launch_.rank == 0)) text += "; " + what_is_kept(keeper_.get());
   if (launch_.rank != 0) text = "rank " + std::to_string(launch_.rank) + " on " + host_name() + ": " + text;
   switch (voice(launch_, error, stage_)) {

@@ -94,10 +94,10 @@ void for_each_part(const Piece& piece, std::size_t element, Each&& each) {
 
 void Arena::Free::operator()(std::byte* memory) const noexcept { std::free(memory); }
 
-Arena::Arena(comm::DataPlane& plane, std::size_t bytes, Deadline deadline)
-    : registered_(plane.allocate(bytes, deadline)), bytes_(registered_->bytes()) {}
+Arena::Arena(comm::DataPlane& plane, std::size_t bytes, Places places, Deadline deadline)
+    : places_(places), registered_(plane.allocate(bytes, deadline)), bytes_(registered_->bytes()) {}
 
-Arena::Arena(std::size_t bytes) {
+Arena::Arena(std::size_t bytes, Places places) : places_(places) {
   const std::size_t rounded = align_up(std::max(bytes, kPage), kPage);
   plain_.reset(static_cast<std::byte*>(std::aligned_alloc(kPage, rounded)));
   if (!plain_) {
@@ -109,7 +109,7 @@ Arena::Arena(std::size_t bytes) {
 
 Buffers Arena::next(const Problem& problem, const comm::Topology& topology) {
   const std::size_t footprint = problem.footprint(topology.size);
-  if (at_ + footprint > bytes_.size()) at_ = 0;
+  if (places_ == Places::kFixed || at_ + footprint > bytes_.size()) at_ = 0;
   std::byte* const begin = bytes_.data() + at_;
   at_ += footprint;
   if (!problem.in_place) {

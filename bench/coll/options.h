@@ -43,7 +43,7 @@ struct CollOptions {
   double target_interval = 0.02;  ///< half width of the median's interval, relative
   double max_seconds = 5;         ///< of one cell
   Pace pace = Pace::kStream;
-  bool check = true;
+  std::size_t checks = 1;           ///< passes of the check of each cell
   bool warm = false;                ///< buffers may stay in caches
   bool bound = true;                ///< measure the bare kernel beside each cell
   std::optional<double> link_gbit;  ///< rate of one rank's link, Gbit/s, of a world that is not one host

@@ -63,7 +63,7 @@ std::string nccl_columns(const CellResult* cell) {
 std::string our_columns(const CellResult* cell) {
   if (!measured(cell)) return format("  | %6s  %6s  %8s  %9s", "-", "-", "-", "-");
   std::string width = cell->seconds.has_interval() ? format("%.1f", 100 * relative_half_width(cell->seconds)) : "?";
-  if (!cell->settled()) width += "!";
+  if (!cell->settled) width += "!";
   const std::string bound = cell->bound ? format("%.0f", 100 * *cell->bound) : "-";
   const std::string late = format("%d (%.0f%%)", cell->last_rank, 100 * cell->last_share);
   return format("  | %6s  %6s  %8s  %9s", width.c_str(), bound.c_str(), figure(cell->skew * kMicro).c_str(),
@@ -122,7 +122,7 @@ double average_bus_rate(const CollResult& result) {
 
 std::string footer(const CollResult& result) {
   std::size_t open = 0;
-  for (const CellResult& cell : result.cells) open += cell.settled() ? 0 : 1;
+  for (const CellResult& cell : result.cells) open += cell.settled ? 0 : 1;
   const std::uint64_t wrong = wrong_in_all(result);
   std::string text = format("# Out of bounds values : %llu %s\n", static_cast<unsigned long long>(wrong),
                             wrong == 0 ? "OK" : "FAILED");
@@ -164,9 +164,29 @@ void write_form(JsonWriter& row, std::string_view key, const CellResult* cell) {
     form.number("ratio_high", cell->ratio ? std::optional(cell->ratio->high) : unknown);
     form.integer("samples", static_cast<std::int64_t>(cell->samples));
     form.integer("operations_per_sample", static_cast<std::int64_t>(cell->batch));
+    form.truth("settled", cell->settled);
     form.text("stop_reason", cell->stop_reason);
   });
 }
+
+/// The keys of nccl-tests' -I, without its list of times.
+void write_spread(JsonWriter& row, std::string_view key, const CellResult* cell) {
+  if (!measured(cell)) return;
+  row.object(key, [&](JsonWriter& out) {
+    const Spread& spread = cell->spread;
+    out.number("min_us", spread.minimum * kMicro);
+    out.number("max_us", spread.maximum * kMicro);
+    out.number("avg_us", spread.mean * kMicro);
+    out.number("p50_us", cell->seconds.value * kMicro);
+    out.number("p95_us", spread.percentile_95 * kMicro);
+    out.number("p99_us", spread.percentile_99 * kMicro);
+    out.number("stdev_us", spread.deviation * kMicro);
+    out.number("cv_pct", 100 * spread.variation());
+  });
+}
+
+/// nccl-tests writes truths as text.
+std::string_view truth_text(bool value) { return value ? "true" : "false"; }
 
 void write_row(JsonWriter& rows, const CollResult& result, const Row& row) {
   const CellResult& any = *(row[0] != nullptr ? row[0] : row[1]);
@@ -176,11 +196,13 @@ void write_row(JsonWriter& rows, const CollResult& result, const Row& row) {
     out.integer("count", static_cast<std::int64_t>(problem.count));
     out.text("type", nccl_name(problem.type));
     out.text("redop", op_of(problem));
-    out.integer("root", root_of(problem));
+    out.text("root", std::to_string(root_of(problem)));
     write_form(out, "out_of_place", row[0]);
+    write_spread(out, "out_of_place_per_iter", row[0]);
     write_form(out, "in_place", row[1]);
-    std::size_t operations = 0;
-    for (const CellResult* cell : row) operations += measured(cell) ? cell->samples * cell->batch : 0;
+    write_spread(out, "in_place_per_iter", row[1]);
+    std::size_t operations = 0;  // of one form, the last one: nccl-tests has the iterations of either
+    for (const CellResult* cell : row) operations = measured(cell) ? cell->samples * cell->batch : operations;
     out.integer("actual_iterations", static_cast<std::int64_t>(operations));
     out.text("experiment_name", name(problem.collective));
     out.text("variant", result.variants[static_cast<std::size_t>(any.cell.variant)]);
@@ -193,8 +215,9 @@ void write_config(JsonWriter& config, const CollOptions& options, const CollResu
   config.integer("maximum_bytes", static_cast<std::int64_t>(options.sizes.back()));
   config.integer("warmup_iters", static_cast<std::int64_t>(options.warmup));
   config.integer("iterations", static_cast<std::int64_t>(options.least_samples));
-  config.integer("validation", options.check ? 1 : 0);
-  config.integer("blocking_collectives", static_cast<std::int64_t>(options.pace));
+  config.integer("validation", static_cast<std::int64_t>(options.checks));
+  config.text("blocking_collectives", truth_text(options.pace != Pace::kStream));
+  config.integer("blocking", static_cast<std::int64_t>(options.pace));
   config.text("model", options.model);
   config.truth("warm", options.warm);
   config.integer("buffer_bytes", static_cast<std::int64_t>(result.arena_bytes));
@@ -213,6 +236,13 @@ void write_config(JsonWriter& config, const CollOptions& options, const CollResu
       });
     }
   });
+}
+
+/// For fields that may hold a comma or a quotation mark.
+std::string quoted(const std::string& text) {
+  std::string field = "\"";
+  for (const char each : text) field.append(each == '"' ? 2 : 1, each);
+  return field + "\"";
 }
 
 std::string csv_number(std::optional<double> value) { return value ? json_number(*value) : std::string(); }
@@ -266,7 +296,7 @@ std::string json(const CollOptions& options, const CollResult& result, const std
   const std::uint64_t wrong = wrong_in_all(result);
   top.object("out_of_bounds", [&](JsonWriter& found) {
     found.integer("count", static_cast<std::int64_t>(wrong));
-    found.truth("okay", wrong == 0);
+    found.text("okay", truth_text(wrong == 0));
   });
   top.object("average_bus_bandwidth", [&](JsonWriter& found) {
     found.number("bandwidth", average_bus_rate(result));
@@ -281,28 +311,45 @@ std::string json(const CollOptions& options, const CollResult& result, const std
 
 std::string csv(const CollResult& result) {
   std::string text =
-      "collective,variant,data_plane,size,count,type,redop,in_place,time_us,time_low_us,time_high_us,transfer_us,skew_"
-      "us,"
-      "last_rank,last_rank_share,algbw,busbw,bound,ratio,ratio_low,ratio_high,wrong,samples,operations_per_sample,"
+      "collective,variant,data_plane,size,count,type,redop,in_place,time_us,time_low_us,time_high_us,time_min_us,"
+      "time_max_us,time_p99_us,cv_pct,transfer_us,skew_us,last_rank,last_rank_share,algbw,busbw,bound,ratio,ratio_low,"
+      "ratio_high,wrong,samples,operations_per_sample,"
       "stop_reason\n";
   for (const CellResult& cell : result.cells) {
     if (cell.samples == 0) continue;
     const Problem& problem = cell.cell.problem;
     const bool interval = cell.seconds.has_interval();
     const auto time = [&](double seconds) { return csv_number(seconds * kMicro); };
-    const std::array<std::string, 25> fields{
-        std::string(name(problem.collective)), result.variants[static_cast<std::size_t>(cell.cell.variant)],
-        // The one field that may hold a comma.
-        "\"" + cell.plane + "\"", std::to_string(cell.bytes), std::to_string(problem.count),
-        std::string(nccl_name(problem.type)), std::string(op_of(problem)), problem.in_place ? "1" : "0",
-        time(cell.seconds.value), interval ? time(cell.seconds.low) : "", interval ? time(cell.seconds.high) : "",
-        time(cell.transfer), time(cell.skew), std::to_string(cell.last_rank), csv_number(cell.last_share),
-        csv_number(cell.algorithm_rate * kGiga), csv_number(cell.bus_rate * kGiga), csv_number(cell.bound),
+    const std::array<std::string, 29> fields{
+        std::string(name(problem.collective)),
+        result.variants[static_cast<std::size_t>(cell.cell.variant)],
+        quoted(cell.plane),
+        std::to_string(cell.bytes),
+        std::to_string(problem.count),
+        std::string(nccl_name(problem.type)),
+        std::string(op_of(problem)),
+        problem.in_place ? "1" : "0",
+        time(cell.seconds.value),
+        interval ? time(cell.seconds.low) : "",
+        interval ? time(cell.seconds.high) : "",
+        time(cell.spread.minimum),
+        time(cell.spread.maximum),
+        time(cell.spread.percentile_99),
+        csv_number(100 * cell.spread.variation()),
+        time(cell.transfer),
+        time(cell.skew),
+        std::to_string(cell.last_rank),
+        csv_number(cell.last_share),
+        csv_number(cell.algorithm_rate * kGiga),
+        csv_number(cell.bus_rate * kGiga),
+        csv_number(cell.bound),
         csv_number(cell.ratio ? std::optional(cell.ratio->value) : std::nullopt),
         csv_number(cell.ratio && cell.ratio->has_interval() ? std::optional(cell.ratio->low) : std::nullopt),
         csv_number(cell.ratio && cell.ratio->has_interval() ? std::optional(cell.ratio->high) : std::nullopt),
-        cell.wrong ? std::to_string(*cell.wrong) : "", std::to_string(cell.samples), std::to_string(cell.batch),
-        cell.stop_reason};
+        cell.wrong ? std::to_string(*cell.wrong) : "",
+        std::to_string(cell.samples),
+        std::to_string(cell.batch),
+        quoted(cell.stop_reason)};
     for (std::size_t i = 0; i < fields.size(); ++i) text.append(i > 0 ? "," : "").append(fields[i]);
     text += "\n";
   }

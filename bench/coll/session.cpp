@@ -19,7 +19,7 @@ namespace {
 /// Rank 0 asks for work in parcels of about this long, and looks for a signal between them.
 constexpr double kParcelSeconds = 0.05;
 
-/// Of a cell. More would take longer to resample than to measure.
+/// Samples of a cell, unless -n asks for more. Resampling more would take longer than measuring them.
 constexpr std::size_t kMostSamples = 5000;
 
 /// Rank 0.
@@ -34,7 +34,8 @@ class Conductor {
     result_.world = std::move(world);
   }
 
-  CollResult run() {
+  /// Measures until all cells have ended or the session is told to stop. Errors: those of the communicators.
+  void run() {
     result_.started_utc = utc_now();
     std::size_t clock_round = 0;
     read_clocks();
@@ -43,10 +44,22 @@ class Conductor {
       if (visits.empty()) break;
       if (result_.world.nodes > 1 && std::exchange(clock_round, schedule_.round()) != schedule_.round()) read_clocks();
       sample(visits);
-      if (options_.check) check_finished();
+      if (options_.checks > 0) check_finished();
       narrate(visits.back());
     }
     rank_.ask({Task::kEnd, {}}, 0);
+  }
+
+  [[nodiscard]] bool has_samples() const {
+    for (std::size_t cell = 0; cell < rank_.cells().size(); ++cell) {
+      if (!schedule_.samples(cell).empty()) return true;
+    }
+    return false;
+  }
+
+  /// What was measured, also after run() has thrown. `error`: what it threw, or empty.
+  CollResult take_result(const std::string& error) {
+    if (!error.empty()) result_.interrupted = error;
     result_.finished_utc = utc_now();
     result_.cells =
         results_of(rank_.cells(), schedule_, wrong_, result_.world, options_.link_gbit, result_.interrupted);
@@ -61,9 +74,10 @@ class Conductor {
     ScheduleRule rule;
     rule.stop.minimum_samples = std::max(options.least_samples, kFewestToBelieve);
     rule.stop.target_half_width = options.target_interval;
-    rule.stop.maximum_samples = kMostSamples;
+    rule.stop.maximum_samples = std::max(kMostSamples, rule.stop.minimum_samples);
     rule.stop.maximum_seconds = options.max_seconds;
     rule.warmup = options.warmup;
+    rule.untimed_first = options.warm;
     rule.may_batch = options.pace != Pace::kBarrierOutside;
     rule.seed = options.seed;
     return rule;
@@ -101,14 +115,14 @@ class Conductor {
         times.end.push_back(of_rank[2 * i + 1]);
       }
       schedule_.add(visits[i], times);
-      finished_or_sampled_.push_back(visits[i].cell);
     }
   }
 
-  /// Only cells that were just sampled can have become finished.
+  /// A group of cells ends as a whole, so that cells other than the sampled ones may have ended.
   void check_finished() {
+    if (schedule_.finished() == std::exchange(finished_, schedule_.finished())) return;
     Order order{Task::kCheck, {}};
-    for (const std::uint32_t cell : std::exchange(finished_or_sampled_, {})) {
+    for (std::uint32_t cell = 0; cell < rank_.cells().size(); ++cell) {
       const Cell& of = rank_.cells()[cell];
       const bool has_result = of.variant != kBare && of.problem.collective != Collective::kBarrier;
       if (has_result && !wrong_[cell] && !schedule_.stop_reason(cell).empty()) order.visits.push_back({cell, 1});
@@ -127,7 +141,7 @@ class Conductor {
   const CollObserver& observer_;
   Schedule schedule_;
   std::vector<std::optional<std::uint64_t>> wrong_;  // [cell]
-  std::vector<std::uint32_t> finished_or_sampled_;   // since the last check_finished()
+  std::size_t finished_ = 0;                         // cells, at the last check_finished()
   std::optional<Clock::time_point> narrated_;
   CollResult result_;
 };
@@ -140,6 +154,22 @@ std::exception_ptr hand_over(const CollResult& result, const CollObserver& obser
     return std::current_exception();
   }
   return nullptr;
+}
+
+/// Throws `first`, with the text of `second` too where that is not null.
+[[noreturn]] void rethrow_both(const std::exception_ptr& first, const std::exception_ptr& second) {
+  if (!second) std::rethrow_exception(first);
+  std::string more;
+  try {
+    std::rethrow_exception(second);
+  } catch (const Error& error) {
+    more = error.what();
+  }
+  try {
+    std::rethrow_exception(first);
+  } catch (const Error& error) {
+    throw Error(error.code(), std::string(error.what()) + "; what was measured is lost: " + more);
+  }
 }
 
 std::vector<std::vector<std::unique_ptr<comm::Communicator>>> loopback_ranks(int count, const CollOptions& options) {
@@ -213,11 +243,22 @@ CollResult run_coll_rank(const CollOptions& options, Variants variants, const Co
                   topology.hosts,
                   0,
                   gpu == nullptr ? std::string() : gpu->device().name};
-      result = Conductor(rank, options, observer, std::move(world)).run();
-      for (CellResult& cell : result.cells) {
-        cell.plane = variants[static_cast<std::size_t>(cell.cell.variant)]->data().description();
+      Conductor conductor(rank, options, observer, std::move(world));
+      const auto take = [&](const std::string& error) {
+        result = conductor.take_result(error);
+        for (CellResult& cell : result.cells) {
+          cell.plane = variants[static_cast<std::size_t>(cell.cell.variant)]->data().description();
+        }
+        return hand_over(result, observer);
+      };
+      try {
+        conductor.run();
+      } catch (const std::exception& error) {
+        abort_all(variants, error.what());  // first, because the peers wait
+        if (conductor.has_samples()) rethrow_both(std::current_exception(), take(error.what()));
+        throw;
       }
-      problem = hand_over(result, observer);
+      problem = take({});
     } else {
       rank.follow();
     }

@@ -23,7 +23,8 @@ struct CollObserver {
   std::function<std::string()> stop_requested;           ///< name of the signal that asked to stop, or empty
   std::function<void(const std::string& line)> narrate;  ///< how far the session is, every half minute
   /// The result, on rank 0, while the ranks are still together: leaving MPI's world may take longer than a launcher
-  /// waits after a signal. What it throws is thrown once the ranks have parted.
+  /// waits after a signal. What it throws is thrown once the ranks have parted. If the session fails after the first
+  /// sample, it is called with what was measured, whose `interrupted` is the error's text, before the error is thrown.
   std::function<void(const CollResult&)> finished;
   std::function<void()> joined, leaving;
   std::function<void(std::vector<comm::Neighbour> neighbours)> met;

@@ -128,7 +128,10 @@ def _point(size: int, form: dict[str, Any]) -> Point:
     bound = form.get("bound")
     bound_time = None if bound is None else time * strict_json.above_zero(bound, 1e6, "bound")
     reason = strict_json.text(form.get("stop_reason"), "stop_reason", LONGEST_TEXT)
-    return Point(size, time, low, high, bound_time, reason == SETTLED)
+    settled = form.get("settled", reason == SETTLED)  # files of hvd_bench of 2026-11-24 and before lack the key
+    if not isinstance(settled, bool):
+        raise Malformed("settled is no truth value")
+    return Point(size, time, low, high, bound_time, settled)
 
 
 class _Gathered:

@@ -9,6 +9,7 @@
 #include <map>
 #include <set>
 #include <sstream>
+#include <utility>
 
 #include "bench/cli/coll_command.h"
 #include "bench/coll/cells.h"
@@ -17,6 +18,7 @@
 #include "bench/coll/report.h"
 #include "bench/coll/result.h"
 #include "bench/coll/schedule.h"
+#include "bench/measure/median.h"
 #include "engine/base/error.h"
 #include "engine/comm/reduce.h"
 
@@ -55,7 +57,7 @@ TEST(CollCommandLine, DefaultsNeedNothing) {
   EXPECT_EQ(options.sizes.back(), std::size_t{64} << 20);
   EXPECT_EQ(options.variants.size(), 1U);
   EXPECT_TRUE(options.variants[0].registered);
-  EXPECT_TRUE(options.check);
+  EXPECT_EQ(options.checks, 1U);
 }
 
 TEST(CollCommandLine, NcclTestsLetters) {
@@ -64,7 +66,7 @@ TEST(CollCommandLine, NcclTestsLetters) {
   EXPECT_EQ(options.sizes, (std::vector<std::size_t>{8, 16, 32, 64, 128, 256, 512, 1024}));
   EXPECT_EQ(options.least_samples, 30U);
   EXPECT_EQ(options.warmup, 2U);
-  EXPECT_FALSE(options.check);
+  EXPECT_EQ(options.checks, 0U);
   EXPECT_EQ(options.types, (std::vector{DataType::kF16, DataType::kF64}));
   EXPECT_EQ(options.ops, std::vector{ReduceOp::kProduct});
   EXPECT_EQ(options.pace, Pace::kBarrierOutside);
@@ -277,11 +279,11 @@ TEST(CollCells, BuffersRotateThroughTwiceTheCache) {
 
 TEST(CollCells, MemoryThatDoesNotFitIsRefusedWithASizeThatWould) {
   CollOptions options = small_options();
-  options.sizes = {1U << 20};
+  options.sizes = {65536, 1U << 20};
   options.warm = true;
   options.bound = false;
   const auto objection = [&](std::size_t free_bytes) {
-    return memory_objection(options, make_cells(options, 2, true), 2, 2, 0, free_bytes);
+    return memory_objection(options, make_cells(options, 2, true), 2, 0, {"this host", 2, 1, free_bytes});
   };
   EXPECT_EQ(objection(8 << 20), "");
   EXPECT_EQ(objection(0), "") << "unknown";
@@ -289,7 +291,42 @@ TEST(CollCells, MemoryThatDoesNotFitIsRefusedWithASizeThatWould) {
   options.sizes = {524288};
   EXPECT_EQ(objection(2 << 20), "") << "what was advised is taken";
   options.warm = false;
-  EXPECT_TRUE(says(memory_objection(options, make_cells(options, 2, true), 2, 2, 1 << 30, 2 << 20), "--warm"));
+  EXPECT_TRUE(says(memory_objection(options, make_cells(options, 2, true), 2, 1 << 30, {"this host", 2, 1, 2 << 20}),
+                   "-e 524288 with --warm"));
+}
+
+TEST(CollCells, TheAdviceOfARefusalCanBeFollowed) {
+  CollOptions options = small_options();
+  options.bound = false;
+  options.sizes = {1U << 20, 2U << 20};
+  const auto objection = [&](std::size_t cache_bytes, std::size_t free_bytes) {
+    return memory_objection(options, make_cells(options, 2, true), 2, cache_bytes,
+                            {"this host in /dev/shm", 2, 1, free_bytes});
+  };
+  const std::string below_b = objection(0, 1 << 20);
+  EXPECT_TRUE(says(below_b, "a smaller -b: up to 262144 bytes would fit"));
+  EXPECT_TRUE(says(below_b, "of this host in /dev/shm"));
+  EXPECT_EQ(below_b.find("-e"), std::string::npos) << "-e would be below -b: " << below_b;
+  options.model = "vgg16";
+  EXPECT_TRUE(says(objection(1 << 20, 8 << 20), "; --warm would fit")) << "-e is refused beside --from-model";
+  EXPECT_TRUE(says(objection(1 << 20, 1 << 20), "instead of --from-model -e 262144, which would fit with --warm"));
+  EXPECT_TRUE(says(objection(1 << 20, 64), "fewer ranks"));
+}
+
+/// Where the buffers of `operations` operations begin, bytes from those of the first.
+std::vector<std::ptrdiff_t> places_of(Places places, const Problem& problem, int operations) {
+  Arena arena(1 << 16, places);
+  comm::Topology topology;
+  topology.size = 2;
+  std::vector<std::ptrdiff_t> offsets;
+  for (int i = 0; i < operations; ++i) offsets.push_back(arena.next(problem, topology).in - arena.bytes().data());
+  return offsets;
+}
+
+TEST(CollArena, WarmOperationsStayInOnePlaceAndOthersRotate) {
+  const Problem problem{Collective::kAllReduce, 4096, DataType::kF32, ReduceOp::kSum, true};  // 16 KiB of 64 KiB
+  EXPECT_EQ(places_of(Places::kFixed, problem, 3), (std::vector<std::ptrdiff_t>{0, 0, 0}));
+  EXPECT_EQ(places_of(Places::kRotating, problem, 5), (std::vector<std::ptrdiff_t>{0, 16384, 32768, 49152, 0}));
 }
 
 TEST(CollSample, ArrivalAndTransferAreApart) {
@@ -358,7 +395,7 @@ TEST(CollSchedule, ShortOperationsAreBatchedUntilTheClockIsFineEnough) {
   const std::vector<Cell> cells{{Problem{}, 0, 0}};
   Schedule schedule(cells, rule());
   play(schedule, {1e-6});
-  EXPECT_EQ(schedule.batch(0), 256U) << "4 to the power that makes 200 us of 1 us";
+  EXPECT_EQ(schedule.batch(0), 1024U) << "4 to the power that makes 1 ms of 1 us";
   EXPECT_NEAR(schedule.samples(0)[0].seconds, 1e-6, 1e-8);
   ScheduleRule one = rule();
   one.may_batch = false;
@@ -378,15 +415,59 @@ TEST(CollSchedule, TheTimeCapEndsACellAndSaysSo) {
   EXPECT_LE(schedule.samples(0).size(), 8U);
 }
 
-TEST(CollSchedule, CellsThatAreComparedGoOnTogether) {
+TEST(CollSchedule, TheTimeCapOfOneCellEndsItsGroup) {
   ScheduleRule capped = rule();
   capped.stop.maximum_seconds = 2;
   capped.stop.target_half_width = 1e-9;
-  // Two variants of one problem, and another problem.
+  // Two variants of one problem, the second far faster, and another problem.
   Schedule schedule({{Problem{}, 0, 0}, {Problem{}, 1, 0}, {Problem{}, 0, 1}}, capped);
-  const auto visits = play(schedule, {0.1, 0.01, 0.1});
+  const auto visits = play(schedule, {0.1, 0.001, 0.1});
   EXPECT_EQ(visits.at(0), visits.at(1));
-  EXPECT_LT(visits.at(2), visits.at(1));
+  EXPECT_LE(visits.at(0), 21U) << "2 s of 0.1 s";
+  EXPECT_EQ(visits.at(2), visits.at(0));
+  for (std::size_t cell = 0; cell < 3; ++cell) EXPECT_EQ(schedule.stop_reason(cell), "time cap");
+}
+
+TEST(CollSchedule, CellsThatAreComparedGoOnUntilAllAreNarrow) {
+  Schedule schedule({{Problem{}, 0, 0}, {Problem{}, 1, 0}, {Problem{}, 0, 1}}, rule());
+  std::map<std::uint32_t, std::size_t> visits;
+  for (std::vector<Visit> next = schedule.next(0.05); !next.empty(); next = schedule.next(0.05)) {
+    for (const Visit& visit : next) {
+      const bool scattered = visit.cell == 1 && visits[visit.cell] % 2 == 0 && visits[visit.cell] < 40;
+      ++visits[visit.cell];
+      schedule.add(visit, times_of(scattered ? 0.03 : 0.01));
+    }
+  }
+  EXPECT_EQ(schedule.samples(0).size(), schedule.samples(1).size());
+  EXPECT_GT(schedule.samples(0).size(), schedule.samples(2).size());
+  EXPECT_EQ(schedule.samples(2).size(), 10U);
+  EXPECT_EQ(schedule.stop_reason(0), "interval narrow enough");
+  EXPECT_EQ(schedule.stop_reason(1), "interval narrow enough");
+}
+
+TEST(CollSchedule, CellsThatAreComparedHaveOneBatch) {
+  Schedule schedule({{Problem{}, 0, 0}, {Problem{}, kBare, 0}, {Problem{}, 0, 1}}, rule());
+  play(schedule, {10e-6, 2e-6, 10e-6});
+  EXPECT_EQ(schedule.batch(0), 1024U) << "2 us need 1024 operations for 1 ms, and 10 us get as many";
+  EXPECT_EQ(schedule.batch(1), schedule.batch(0));
+  EXPECT_EQ(schedule.batch(2), 256U);
+  ScheduleRule short_of_time = rule();
+  short_of_time.stop.maximum_seconds = 0.1;  // 5 ms for each of 2 x 10 samples
+  Schedule capped({{Problem{}, 0, 0}, {Problem{}, kBare, 0}}, short_of_time);
+  play(capped, {10e-6, 1e-6});
+  EXPECT_EQ(capped.batch(0), 256U) << "1024 operations of 10 us take more than 5 ms";
+}
+
+TEST(CollSchedule, AColdFirstVisitDoesNotDecideTheBatch) {
+  ScheduleRule eager = rule();
+  eager.warmup = 0;
+  Schedule schedule({{Problem{}, 0, 0}}, eager);
+  bool first = true;
+  for (std::vector<Visit> next = schedule.next(0.05); !next.empty(); next = schedule.next(0.05)) {
+    schedule.add(next[0], times_of(std::exchange(first, false) ? 0.01 : 10e-6 * next[0].batch));
+  }
+  EXPECT_EQ(schedule.batch(0), 256U);
+  EXPECT_NEAR(schedule.samples(0).front().seconds, 10e-6, 1e-9);
 }
 
 TEST(CollSchedule, AnUnknownDurationGoesAloneSoThatASignalIsSeen) {
@@ -424,6 +505,7 @@ TEST(CollResultFigures, NoIntervalOfATimeReachesBelowZero) {
   ScheduleRule ten = rule();
   ten.warmup = 0;
   ten.stop.maximum_samples = 10;
+  ten.may_batch = false;
   Schedule schedule({{Problem{}, 0, 0}}, ten);
   int turn = 0;
   for (auto next = schedule.next(0.05); !next.empty(); next = schedule.next(0.05)) {
@@ -432,6 +514,47 @@ TEST(CollResultFigures, NoIntervalOfATimeReachesBelowZero) {
   ASSERT_LT(quick_interval(seconds_of(schedule.samples(0))).low, 0) << "no test of anything";
   const auto results = results_of({{Problem{}, 0, 0}}, schedule, {std::nullopt}, {}, std::nullopt, "");
   EXPECT_EQ(results.at(0).seconds.low, 0);
+}
+
+TEST(CollResultFigures, TheMarkOfAWideIntervalIsThatOfAllSamples) {
+  ScheduleRule twenty = rule();
+  twenty.stop.minimum_samples = 10;
+  twenty.stop.maximum_samples = 40;
+  // Cell 0 is steady at first and scattered later, while cell 1 of its group is scattered at first.
+  Schedule schedule({{Problem{}, 0, 0}, {Problem{}, 1, 0}}, twenty);
+  std::map<std::uint32_t, std::size_t> visits;
+  for (auto next = schedule.next(0.05); !next.empty(); next = schedule.next(0.05)) {
+    for (const Visit& visit : next) {
+      const std::size_t turn = visits[visit.cell]++;
+      const bool scattered = turn % 2 == 0 && (visit.cell == 0 ? turn >= 13 : turn < 20);
+      schedule.add(visit, times_of(scattered ? 0.03 : 0.01));
+    }
+  }
+  const auto results =
+      results_of({{Problem{}, 0, 0}, {Problem{}, 1, 0}}, schedule, {std::nullopt, std::nullopt}, {}, std::nullopt, "");
+  for (const CellResult& cell : results) {
+    EXPECT_EQ(cell.settled, relative_half_width(cell.seconds) <= twenty.stop.target_half_width);
+  }
+}
+
+TEST(CollResultFigures, TheSpreadIsThatOfNcclTests) {
+  ScheduleRule one_each = rule();
+  one_each.warmup = 0;
+  one_each.may_batch = false;
+  one_each.stop.minimum_samples = one_each.stop.maximum_samples = 200;
+  Schedule schedule({{Problem{}, 0, 0}}, one_each);
+  int turn = 0;
+  for (auto next = schedule.next(0.05); !next.empty(); next = schedule.next(0.05)) {
+    schedule.add(next[0], times_of(0.001 * ++turn));
+  }
+  const auto results = results_of({{Problem{}, 0, 0}}, schedule, {std::nullopt}, {}, std::nullopt, "");
+  const Spread& spread = results.at(0).spread;
+  EXPECT_DOUBLE_EQ(spread.minimum, 0.001);
+  EXPECT_DOUBLE_EQ(spread.maximum, 0.2);
+  EXPECT_DOUBLE_EQ(spread.percentile_99, 0.198) << "198 of 200";
+  EXPECT_DOUBLE_EQ(spread.percentile_95, 0.19);
+  EXPECT_NEAR(spread.mean, 0.1005, 1e-9);
+  EXPECT_NEAR(spread.variation(), std::sqrt((200.0 * 200 - 1) / 12) / 100.5, 1e-9) << "of whole numbers from 1 to 200";
 }
 
 TEST(CollResultFigures, RatesBoundAndRatio) {
@@ -486,21 +609,46 @@ TEST(CollReport, CsvHasAFieldForEachColumn) {
   std::istringstream lines(text);
   std::size_t count = 0;
   for (std::string line; std::getline(lines, line); ++count) {
-    EXPECT_EQ(std::count(line.begin(), line.end(), ','), 24) << line;
+    EXPECT_EQ(std::count(line.begin(), line.end(), ','), 28) << line;
   }
   EXPECT_EQ(count, 3U);
+}
+
+TEST(CollReport, CsvQuotesTheErrorThatEndedASession) {
+  Measured all = measured({0, 0, std::nullopt});
+  all.result.cells[0].stop_reason = R"(rank 1 is lost, after "all_reduce")";
+  EXPECT_TRUE(says(csv(all.result), R"(,"rank 1 is lost, after ""all_reduce""")"));
 }
 
 TEST(CollReport, JsonHasNcclTestsKeysAndOnlyTheGivenEnvironment) {
   const Measured all = measured({0, 0, std::nullopt});
   const std::string text = json(all.options, all.result, {"hvd_bench", "coll"}, {{"env.OMP_NUM_THREADS", {"1", true}}});
-  for (const char* key : {"\"version\"", "\"start_time\"", "\"args\"", "\"config\"", "\"devices\"", "\"results\"",
-                          "\"size\"", "\"redop\"", "\"out_of_place\"", "\"in_place\": null", "\"alg_bw\"", "\"bus_bw\"",
-                          "\"nwrong\"", "\"out_of_bounds\"", "\"average_bus_bandwidth\""}) {
+  for (const char* key : {"\"version\"",
+                          "\"start_time\"",
+                          "\"args\"",
+                          "\"config\"",
+                          "\"devices\"",
+                          "\"results\"",
+                          "\"size\"",
+                          "\"redop\"",
+                          "\"out_of_place\"",
+                          "\"in_place\": null",
+                          "\"alg_bw\"",
+                          "\"bus_bw\"",
+                          "\"nwrong\"",
+                          "\"out_of_bounds\"",
+                          "\"average_bus_bandwidth\"",
+                          "\"root\": \"-1\"",
+                          "\"okay\": \"true\"",
+                          "\"blocking_collectives\": \"false\"",
+                          "\"out_of_place_per_iter\"",
+                          "\"cv_pct\""}) {
     EXPECT_TRUE(says(text, key));
   }
   EXPECT_TRUE(says(text, "env.OMP_NUM_THREADS=1"));
   EXPECT_TRUE(says(text, R"("hostname": "a\"b")"));
+  const CellResult& first = all.result.cells[0];
+  EXPECT_TRUE(says(text, "\"actual_iterations\": " + std::to_string(first.samples * first.batch)));
 }
 
 }  // namespace

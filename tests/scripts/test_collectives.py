@@ -84,6 +84,12 @@ class ReadTest(FolderTest):
         self.assertEqual(point.bound, 10.0)
         self.assertTrue(point.settled)
 
+    def test_the_interval_of_all_samples_decides_whether_a_cell_is_settled(self) -> None:
+        for settled in (True, False):
+            form = {**FORM, "settled": settled, "stop_reason": "time cap" if settled else "interval narrow enough"}
+            (series,) = self.read({**DOCUMENT, "results": [{**ROW, "in_place": form}]}).series
+            self.assertEqual(series.points[0].settled, settled)
+
     def test_rates(self) -> None:
         for operation, ranks, expected in (
             ("all_reduce", 4, 1.5),
