@@ -28,7 +28,7 @@ std::vector<Problem> make_problems(const CollOptions& options, int ranks) {
       for (const ReduceOp op : options.ops) {
         for (const std::size_t bytes : options.sizes) {
           for (const bool in_place : places(collective, options.place)) {
-            add(problem_of(collective, bytes, type, op, in_place, ranks));
+            add(problem_of(collective, bytes, type, op, {in_place, options.ragged}, ranks));
           }
         }
       }

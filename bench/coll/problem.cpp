@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
 #include <utility>
 
 #include "bench/cli/values.h"
@@ -79,14 +80,37 @@ std::string_view nccl_name(ReduceOp op) noexcept { return find_name(kOpNames, op
 DataType parse_type(std::string_view where, std::string_view text) { return parse_name(kTypeNames, where, text); }
 ReduceOp parse_op(std::string_view where, std::string_view text) { return parse_name(kOpNames, where, text); }
 
+bool has_shares(Collective collective) noexcept {
+  return collective == Collective::kReduceScatter || collective == Collective::kAllGather ||
+         collective == Collective::kAllToAll;
+}
+
+std::size_t Problem::share(int rank) const { return ragged ? count * static_cast<std::size_t>(rank + 1) : count; }
+
+std::size_t Problem::total(int ranks) const {
+  const auto world = static_cast<std::size_t>(ranks);
+  return count * (ragged ? world * (world + 1) / 2 : world);
+}
+
+std::vector<std::size_t> Problem::shares(int ranks) const {
+  std::vector<std::size_t> each;
+  each.reserve(static_cast<std::size_t>(ranks));
+  for (int rank = 0; rank < ranks; ++rank) each.push_back(share(rank));
+  return each;
+}
+
+std::size_t Problem::message(int from, int to, int ranks) const { return share((from + to) % ranks); }
+
 std::size_t Problem::in_count(int ranks) const {
   const bool all = collective == Collective::kReduceScatter || collective == Collective::kAllToAll;
-  return all ? count * static_cast<std::size_t>(ranks) : count;
+  if (all) return total(ranks);
+  return collective == Collective::kAllGather ? share(ranks - 1) : count;
 }
 
 std::size_t Problem::out_count(int ranks) const {
   const bool all = collective == Collective::kAllGather || collective == Collective::kAllToAll;
-  return all ? count * static_cast<std::size_t>(ranks) : count;
+  if (all) return total(ranks);
+  return collective == Collective::kReduceScatter ? share(ranks - 1) : count;
 }
 
 std::size_t Problem::bytes(int ranks) const { return std::max(in_count(ranks), out_count(ranks)) * size_of(type); }
@@ -97,12 +121,14 @@ std::size_t Problem::footprint(int ranks) const {
   return in_place ? std::max(in, out) : in + out;
 }
 
-Problem problem_of(Collective collective, std::size_t bytes, DataType type, ReduceOp op, bool in_place, int ranks) {
-  if (collective == Collective::kBarrier) return {collective, 0, DataType::kU8, ReduceOp::kSum, false};
-  const bool whole = collective == Collective::kAllReduce || collective == Collective::kBroadcast;
-  const std::size_t shares = whole ? 1 : static_cast<std::size_t>(ranks);
-  const std::size_t count = std::max<std::size_t>(1, bytes / size_of(type) / shares);
-  return {collective, count, type, reduces(collective) ? op : ReduceOp::kSum, in_place};
+Problem problem_of(Collective collective, std::size_t bytes, DataType type, ReduceOp op, ProblemForm form, int ranks) {
+  if (collective == Collective::kBarrier) return {collective, 0, DataType::kU8, ReduceOp::kSum, false, false};
+  Problem problem{collective,    1,
+                  type,          reduces(collective) ? op : ReduceOp::kSum,
+                  form.in_place, form.ragged && has_shares(collective)};
+  const std::size_t units = has_shares(collective) ? problem.total(ranks) : 1;
+  problem.count = std::max<std::size_t>(1, bytes / size_of(type) / units);
+  return problem;
 }
 
 double bus_factor(Collective collective, int ranks) noexcept {
@@ -143,7 +169,7 @@ std::vector<std::size_t> sizes_of(const SizeRange& range) {
   return sizes;
 }
 
-std::vector<std::size_t> bucket_sizes(const std::string& model) {
+BucketSizes bucket_sizes(const std::string& model, DataType type, const core::BucketOptions& options) {
   const models::Graph graph = models::differentiate(models::build_model({.model = model, .batch_size = 1}));
   std::vector<core::GradientInfo> gradients;
   std::size_t offset = 0;
@@ -153,13 +179,16 @@ std::vector<std::size_t> bucket_sizes(const std::string& model) {
     constexpr std::size_t kSlotElements = 32;  // as models/onednn lays out its arenas
     offset = align_up(offset + count, kSlotElements);
   }
-  std::vector<std::size_t> sizes;
-  for (const core::Bucket& bucket : core::plan_buckets(gradients, DataType::kF32, ReduceOp::kSum, {}).buckets) {
-    sizes.push_back(bucket.count * sizeof(float));
+  std::map<std::size_t, std::size_t> repeats;  // by size
+  for (const core::Bucket& bucket : core::plan_buckets(gradients, type, ReduceOp::kSum, options).buckets) {
+    ++repeats[bucket.count * size_of(type)];
   }
-  std::sort(sizes.begin(), sizes.end());
-  sizes.erase(std::unique(sizes.begin(), sizes.end()), sizes.end());
-  return sizes;
+  BucketSizes buckets;
+  for (const auto& [size, times] : repeats) {
+    buckets.sizes.push_back(size);
+    buckets.repeats.push_back(times);
+  }
+  return buckets;
 }
 
 }  // namespace hvd::bench::coll

@@ -80,6 +80,7 @@ Wishes wishes_of(const CollOptions& options) {
           {"-o", list_of(options.ops, [](ReduceOp each) { return nccl_name(each); })},
           {"--place", number(static_cast<std::size_t>(options.place))},
           {"-z", number(static_cast<std::size_t>(options.pace))},
+          {"--ragged", options.ragged ? "on" : "off"},
           {"-c", number(options.checks)},
           {"--warm", options.warm ? "on" : "off"},
           {"--device", options.gpus ? "cuda" : "cpu"},

@@ -102,6 +102,92 @@ std::string header(bool compared) {
          "\n";
 }
 
+/// The buckets of one step of a network, one after the other, in one form: seconds.
+struct ModelStep {
+  Collective collective = Collective::kAllReduce;
+  int variant = 0;
+  ReduceOp op = ReduceOp::kSum;
+  std::array<std::optional<double>, 2> seconds{0.0, 0.0};  ///< out of place, in place; nothing: not all was measured
+};
+
+std::vector<ModelStep> model_steps(const CollOptions& options, const CollResult& result) {
+  std::vector<ModelStep> steps;
+  if (options.repeats.size() != options.sizes.size()) return steps;
+  for (const Collective collective : options.collectives) {
+    if (collective == Collective::kBarrier) continue;
+    for (int variant = 0; variant < static_cast<int>(result.variants.size()); ++variant) {
+      for (const ReduceOp op : reduces(collective) ? options.ops : std::vector{ReduceOp::kSum}) {
+        ModelStep step{collective, variant, op};
+        for (std::size_t form = 0; form < 2; ++form) {
+          for (std::size_t i = 0; i < options.sizes.size(); ++i) {
+            const Problem wanted = problem_of(collective, options.sizes[i], options.types.front(), op,
+                                              {form == 1, options.ragged}, result.world.ranks);
+            const auto cell = std::find_if(result.cells.begin(), result.cells.end(), [&](const CellResult& each) {
+              return each.cell.variant == variant && each.cell.problem == wanted && each.samples > 0;
+            });
+            std::optional<double>& sum = step.seconds[form];
+            if (cell == result.cells.end()) sum.reset();
+            if (sum) *sum += static_cast<double>(options.repeats[i]) * cell->seconds.value;
+          }
+        }
+        if (step.seconds[0] || step.seconds[1]) steps.push_back(step);
+      }
+    }
+  }
+  return steps;
+}
+
+struct ModelTotal {
+  std::size_t buckets = 0, bytes = 0;
+};
+
+ModelTotal model_total(const CollOptions& options) {
+  ModelTotal total;
+  for (std::size_t i = 0; i < options.repeats.size(); ++i) {
+    total.buckets += options.repeats[i];
+    total.bytes += options.repeats[i] * options.sizes[i];
+  }
+  return total;
+}
+
+std::string steps_text(const CollOptions& options, const CollResult& result) {
+  const ModelTotal total = model_total(options);
+  std::string text;
+  for (const ModelStep& step : model_steps(options, result)) {
+    const std::string& label = result.variants[static_cast<std::size_t>(step.variant)];
+    text += "# One step of " + options.model + ", " + std::to_string(total.buckets) + " buckets of " +
+            bytes_text(static_cast<double>(total.bytes)) + ": " + std::string(name(step.collective)) +
+            (reduces(step.collective) ? " " + std::string(nccl_name(step.op)) : "") +
+            (label.empty() ? "" : ", " + label) + ": ";
+    if (step.seconds[0]) text += figure(*step.seconds[0] * kMicro) + " us out of place";
+    if (step.seconds[0] && step.seconds[1]) text += ", ";
+    if (step.seconds[1]) text += figure(*step.seconds[1] * kMicro) + " us in place";
+    text += "\n";
+  }
+  return text;
+}
+
+void write_steps(JsonWriter& top, const CollOptions& options, const CollResult& result) {
+  const ModelTotal total = model_total(options);
+  top.array("model_steps", [&](JsonWriter& steps) {
+    for (const ModelStep& step : model_steps(options, result)) {
+      steps.object({}, [&](JsonWriter& out) {
+        const auto time = [](std::optional<double> seconds) {
+          return seconds ? std::optional(*seconds * kMicro) : std::nullopt;
+        };
+        out.text("model", options.model);
+        out.integer("buckets", static_cast<std::int64_t>(total.buckets));
+        out.integer("bytes", static_cast<std::int64_t>(total.bytes));
+        out.text("experiment_name", name(step.collective));
+        out.text("redop", reduces(step.collective) ? nccl_name(step.op) : std::string_view("none"));
+        out.text("variant", result.variants[static_cast<std::size_t>(step.variant)]);
+        out.number("out_of_place_time", time(step.seconds[0]));
+        out.number("in_place_time", time(step.seconds[1]));
+      });
+    }
+  });
+}
+
 std::uint64_t wrong_in_all(const CollResult& result) {
   std::uint64_t wrong = 0;
   for (const CellResult& cell : result.cells) wrong += cell.wrong.value_or(0);
@@ -205,6 +291,7 @@ void write_row(JsonWriter& rows, const CollResult& result, const Row& row) {
     for (const CellResult* cell : row) operations = measured(cell) ? cell->samples * cell->batch : operations;
     out.integer("actual_iterations", static_cast<std::int64_t>(operations));
     out.text("experiment_name", name(problem.collective));
+    out.truth("ragged", problem.ragged);
     out.text("variant", result.variants[static_cast<std::size_t>(any.cell.variant)]);
     out.text("data_plane", any.plane);
   });
@@ -263,13 +350,15 @@ std::string table(const CollOptions& options, const CollResult& result) {
       const std::vector<Row> rows = rows_of(result, collective, variant);
       if (rows.empty()) continue;
       const std::string& label = result.variants[static_cast<std::size_t>(variant)];
-      text += "#\n# " + std::string(name(collective)) + (label.empty() ? "" : ", " + label);
+      const bool ragged = options.ragged && has_shares(collective);
+      text +=
+          "#\n# " + std::string(name(collective)) + (ragged ? ", ragged" : "") + (label.empty() ? "" : ", " + label);
       const std::string plane = plane_of(result, variant);
       text += (plane.empty() ? "" : ", over " + plane) + "\n" + header(compared);
       for (const Row& row : rows) text += row_text(row, compared);
     }
   }
-  return text + footer(result);
+  return text + steps_text(options, result) + footer(result);
 }
 
 std::string json(const CollOptions& options, const CollResult& result, const std::vector<std::string>& argv,
@@ -293,6 +382,7 @@ std::string json(const CollOptions& options, const CollResult& result, const std
       }
     }
   });
+  if (!options.model.empty()) write_steps(top, options, result);
   const std::uint64_t wrong = wrong_in_all(result);
   top.object("out_of_bounds", [&](JsonWriter& found) {
     found.integer("count", static_cast<std::int64_t>(wrong));
@@ -311,7 +401,8 @@ std::string json(const CollOptions& options, const CollResult& result, const std
 
 std::string csv(const CollResult& result) {
   std::string text =
-      "collective,variant,data_plane,size,count,type,redop,in_place,time_us,time_low_us,time_high_us,time_min_us,"
+      "collective,variant,data_plane,size,count,type,redop,in_place,ragged,time_us,time_low_us,time_high_us,time_min_"
+      "us,"
       "time_max_us,time_p99_us,cv_pct,transfer_us,skew_us,last_rank,last_rank_share,algbw,busbw,bound,ratio,ratio_low,"
       "ratio_high,wrong,samples,operations_per_sample,"
       "stop_reason\n";
@@ -320,7 +411,7 @@ std::string csv(const CollResult& result) {
     const Problem& problem = cell.cell.problem;
     const bool interval = cell.seconds.has_interval();
     const auto time = [&](double seconds) { return csv_number(seconds * kMicro); };
-    const std::array<std::string, 29> fields{
+    const std::array<std::string, 30> fields{
         std::string(name(problem.collective)),
         result.variants[static_cast<std::size_t>(cell.cell.variant)],
         quoted(cell.plane),
@@ -329,6 +420,7 @@ std::string csv(const CollResult& result) {
         std::string(nccl_name(problem.type)),
         std::string(op_of(problem)),
         problem.in_place ? "1" : "0",
+        problem.ragged ? "1" : "0",
         time(cell.seconds.value),
         interval ? time(cell.seconds.low) : "",
         interval ? time(cell.seconds.high) : "",

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstring>
 #include <map>
+#include <numeric>
 #include <set>
 #include <sstream>
 #include <utility>
@@ -98,6 +99,9 @@ TEST(CollCommandLine, BadInputIsOneLineThatSaysWhatIsRight) {
   EXPECT_TRUE(says(error_of("--compare colour=red,blue"), "one of algorithm, memory, segment"));
   EXPECT_TRUE(says(error_of("--from-model vgg61"), "unknown model"));
   EXPECT_TRUE(says(error_of("--from-model vgg16 -b 1K"), "leave one out"));
+  EXPECT_TRUE(says(error_of("--from-model vgg16 -d half,float"), "name one with -d"));
+  EXPECT_TRUE(says(error_of("--bucket-mb 5"), "--from-model"));
+  EXPECT_TRUE(says(error_of("-n 100001"), "-n"));
   EXPECT_TRUE(says(error_of("-J x --csv x"), "name one file"));
   EXPECT_TRUE(says(error_of("-J ./x --csv folder/../x"), "name one file"));
   EXPECT_TRUE(says(error_of("-b 1 -e 64M -i 1"), "-i 1 gives more than 4096 sizes from -b 1 to -e 67108864"));
@@ -119,6 +123,16 @@ TEST(CollCommandLine, OtherLettersOfNcclTestsAreAnswered) {
   EXPECT_TRUE(says(error_of("--agg_iters=4"), "put together until a sample is long enough"));
   EXPECT_TRUE(says(error_of("-a1"), "the slowest rank's"));
   EXPECT_FALSE(says(error_of("--ngpu"), "nccl-tests"));
+  // All of nccl-tests 2.19.6 that are no options here.
+  for (const char* letter : {"-t", "-g", "-m", "-N", "-p", "-r", "-y", "-T", "-G", "-C",
+                             "-S", "-a", "-R", "-x", "-D", "-V", "-M", "-u", "-I", "-K"}) {
+    EXPECT_TRUE(says(error_of(std::string(letter) + " 1"), "of nccl-tests: ")) << letter;
+  }
+  for (const char* name : {"--per_iter_timing", "--per_iter_skip", "--local_register"}) {
+    EXPECT_TRUE(says(error_of(std::string(name) + " 1"), "of nccl-tests: ")) << name;
+  }
+  EXPECT_EQ(parse("--output_file a.json").options.json_file, "a.json");
+  EXPECT_EQ(parse("-c 3").options.checks, 3U);
 }
 
 TEST(CollCommandLine, CompareMakesOneVariantAValue) {
@@ -144,25 +158,54 @@ TEST(CollProblem, BusFactors) {
 }
 
 TEST(CollProblem, SharesAreEqualAndWhole) {
-  const Problem gather = problem_of(Collective::kAllGather, 100, DataType::kF32, ReduceOp::kMax, false, 3);
+  const Problem gather = problem_of(Collective::kAllGather, 100, DataType::kF32, ReduceOp::kMax, {}, 3);
   EXPECT_EQ(gather.count, 8U);  // 100 / 4 / 3
   EXPECT_EQ(gather.in_count(3), 8U);
   EXPECT_EQ(gather.out_count(3), 24U);
   EXPECT_EQ(gather.bytes(3), 96U);
   EXPECT_EQ(gather.op, ReduceOp::kSum) << "no reduction: all of its operations are one cell";
   EXPECT_EQ(gather.footprint(3), 64U + 128U);
-  const Problem small = problem_of(Collective::kAllToAll, 1, DataType::kF64, ReduceOp::kSum, false, 5);
+  const Problem small = problem_of(Collective::kAllToAll, 1, DataType::kF64, ReduceOp::kSum, {}, 5);
   EXPECT_EQ(small.bytes(5), 40U) << "at least one element a share";
 }
 
+TEST(CollProblem, RaggedSharesGrowWithTheRank) {
+  const Problem scatter =
+      problem_of(Collective::kReduceScatter, 100, DataType::kF32, ReduceOp::kSum, {.ragged = true}, 3);
+  EXPECT_EQ(scatter.count, 4U) << "25 elements are 4 times 1 + 2 + 3 units";
+  EXPECT_EQ(scatter.shares(3), (std::vector<std::size_t>{4, 8, 12}));
+  EXPECT_EQ(scatter.in_count(3), 24U);
+  EXPECT_EQ(scatter.out_count(3), 12U) << "of the last rank";
+  EXPECT_EQ(scatter.before(2), 12U);
+  const Problem exchange = problem_of(Collective::kAllToAll, 100, DataType::kF32, ReduceOp::kSum, {.ragged = true}, 3);
+  for (int rank = 0; rank < 3; ++rank) {
+    std::size_t sent = 0, received = 0;
+    for (int other = 0; other < 3; ++other) {
+      sent += exchange.message(rank, other, 3);
+      received += exchange.message(other, rank, 3);
+    }
+    EXPECT_EQ(sent, exchange.in_count(3));
+    EXPECT_EQ(received, exchange.out_count(3));
+  }
+  EXPECT_FALSE(problem_of(Collective::kAllReduce, 100, DataType::kF32, ReduceOp::kSum, {.ragged = true}, 3).ragged);
+}
+
 TEST(CollProblem, SizesOfAModelAreItsBuckets) {
-  const std::vector<std::size_t> sizes = bucket_sizes("resnet50");
-  ASSERT_FALSE(sizes.empty());
-  EXPECT_TRUE(std::is_sorted(sizes.begin(), sizes.end()));
+  const BucketSizes buckets = bucket_sizes("resnet50", DataType::kF32, {});
+  ASSERT_FALSE(buckets.sizes.empty());
+  EXPECT_TRUE(std::is_sorted(buckets.sizes.begin(), buckets.sizes.end()));
   // 25,557,032 parameters in fp32, in buckets of 25 MiB at the least but for the first and the last.
   const std::size_t all = std::size_t{25557032} * sizeof(float);
-  EXPECT_LE(sizes.back(), all);
-  EXPECT_GE(sizes.back(), std::size_t{25} << 20);
+  EXPECT_GE(buckets.sizes.back(), std::size_t{25} << 20);
+  const auto sum = [](const BucketSizes& of) {
+    return std::inner_product(of.sizes.begin(), of.sizes.end(), of.repeats.begin(), std::size_t{0});
+  };
+  EXPECT_GE(sum(buckets), all);
+  EXPECT_LE(sum(buckets), all + all / 100) << "but for alignment";
+  const BucketSizes half = bucket_sizes("resnet50", DataType::kF16, {});
+  EXPECT_NEAR(static_cast<double>(sum(half)), static_cast<double>(sum(buckets)) / 2, 1e4) << "half the bytes";
+  EXPECT_GE(half.sizes.back(), std::size_t{25} << 20) << "in as large buckets";
+  EXPECT_GT(bucket_sizes("resnet50", DataType::kF32, {.bucket_bytes = 1 << 20}).sizes.size(), buckets.sizes.size());
 }
 
 std::vector<std::byte> filled(const Pattern& pattern, DataType type, std::size_t count, std::size_t phase = 0) {
@@ -604,12 +647,23 @@ TEST(CollReport, TheTableBeginsAsNcclTests) {
   EXPECT_TRUE(says(text, "all_reduce, algorithm=shm"));
 }
 
+TEST(CollReport, AStepOfAModelIsTheSumOfItsBuckets) {
+  Measured all = measured({0, 0, std::nullopt});
+  all.options.model = "vgg16";
+  all.options.repeats = {3};
+  const std::string text = table(all.options, all.result);
+  EXPECT_TRUE(says(text, "# One step of vgg16, 3 buckets of 3.00 MiB: all_reduce sum, algorithm=ring: 600"));
+  EXPECT_TRUE(says(text, "algorithm=shm: 300"));
+  EXPECT_TRUE(says(text, " us out of place\n"));
+  EXPECT_TRUE(says(json(all.options, all.result, {}, {}), "\"in_place_time\": null"));
+}
+
 TEST(CollReport, CsvHasAFieldForEachColumn) {
   const std::string text = csv(measured({0, 0, std::nullopt}).result);
   std::istringstream lines(text);
   std::size_t count = 0;
   for (std::string line; std::getline(lines, line); ++count) {
-    EXPECT_EQ(std::count(line.begin(), line.end(), ','), 28) << line;
+    EXPECT_EQ(std::count(line.begin(), line.end(), ','), 29) << line;
   }
   EXPECT_EQ(count, 3U);
 }
