@@ -127,7 +127,7 @@ Problem problem_of(Collective collective, std::size_t bytes, DataType type, Redu
                   type,          reduces(collective) ? op : ReduceOp::kSum,
                   form.in_place, form.ragged && has_shares(collective)};
   const std::size_t units = has_shares(collective) ? problem.total(ranks) : 1;
-  problem.count = std::max<std::size_t>(1, bytes / size_of(type) / units);
+  problem.count = bytes == 0 ? 0 : std::max<std::size_t>(1, bytes / size_of(type) / units);
   return problem;
 }
 
@@ -145,7 +145,6 @@ double bus_factor(Collective collective, int ranks) noexcept {
 }
 
 std::vector<std::size_t> sizes_of(const SizeRange& range) {
-  if (range.first == 0) throw Error(Errc::kInvalidArgument, "-b: a size of 0 bytes moves nothing; give at least 1");
   if (range.first > range.last) {
     throw Error(Errc::kInvalidArgument, "-b " + std::to_string(range.first) + " is above -e " +
                                             std::to_string(range.last) + " (bytes); give -b at most -e");
@@ -153,6 +152,9 @@ std::vector<std::size_t> sizes_of(const SizeRange& range) {
   if (range.step == 0 && range.factor < 2) {
     throw Error(Errc::kInvalidArgument,
                 "-f " + std::to_string(range.factor) + ": sizes grow by a factor of at least 2, or by -i bytes");
+  }
+  if (range.first == 0 && range.last > 0 && range.step == 0) {
+    throw Error(Errc::kInvalidArgument, "-b 0 does not grow by a factor; give -i BYTES, or -b of at least 1");
   }
   std::vector<std::size_t> sizes{range.first};
   while (sizes.back() < range.last) {

@@ -77,7 +77,8 @@ struct ProblemForm {
   bool in_place = false;
   bool ragged = false;  ///< where the operation has shares
 };
-/// The problem of about `bytes`: rounded down to shares of whole elements, at least one element a share.
+/// The problem of about `bytes`: rounded down to shares of whole elements, at least one element a share. Of 0 bytes
+/// the ranks only meet.
 Problem problem_of(Collective collective, std::size_t bytes, DataType type, ReduceOp op, ProblemForm form, int ranks);
 
 /// Bus bandwidth over algorithm bandwidth: all_reduce 2 (n - 1) / n, broadcast 1, barrier 0, others (n - 1) / n.
@@ -89,8 +90,8 @@ struct SizeRange {
   std::size_t step = 0;    ///< bytes; used where it is not 0
   std::size_t factor = 0;  ///< else at least 2
 };
-/// The sizes of a sweep, ascending. Errors: invalid_argument for first > last, first = 0, a factor below 2,
-/// or thousands of sizes.
+/// The sizes of a sweep, ascending. Errors: invalid_argument for first > last, first = 0 with a factor, a factor below
+/// 2, or thousands of sizes.
 std::vector<std::size_t> sizes_of(const SizeRange& range);
 
 /// The gradient buckets of a network: each size once, in bytes and ascending, and how many buckets have it.

@@ -61,8 +61,8 @@ class Conductor {
   CollResult take_result(const std::string& error) {
     if (!error.empty()) result_.interrupted = error;
     result_.finished_utc = utc_now();
-    result_.cells =
-        results_of(rank_.cells(), schedule_, wrong_, result_.world, options_.link_gbit, result_.interrupted);
+    const std::string reason = error.empty() ? result_.interrupted : "the session failed";
+    result_.cells = results_of(rank_.cells(), schedule_, wrong_, result_.world, options_.link_gbit, reason);
     result_.arena_bytes = rank_.arena_bytes();
     result_.cache_bytes = rank_.cache_bytes();
     for (const Variant& variant : options_.variants) result_.variants.push_back(variant.name);

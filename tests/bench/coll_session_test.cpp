@@ -55,6 +55,21 @@ TEST(CollSession, EveryCollectiveIsMeasuredAndRight) {
   }
 }
 
+TEST(CollSession, NothingToMoveIsLegal) {
+  CollOptions options = quick();
+  options.sizes = {0};
+  for (const bool ragged : {false, true}) {
+    options.ragged = ragged;
+    const CollResult result = run_coll(world_of_threads(3), options, {});
+    EXPECT_EQ(result.exit_code(), 0);
+    for (const CellResult& cell : result.cells) {
+      EXPECT_EQ(cell.bytes, 0U);
+      EXPECT_GT(cell.samples, 0U);
+      EXPECT_EQ(cell.bus_rate, 0);
+    }
+  }
+}
+
 TEST(CollSession, RaggedSharesAreMeasuredAndRight) {
   for (const int ranks : {1, 2, 3}) {
     CollOptions options = quick();
@@ -294,6 +309,7 @@ TEST(CollSession, ALostRankLeavesWhatWasMeasured) {
   EXPECT_NE(thrown.find("rank 1 is lost"), std::string::npos) << thrown;
   EXPECT_EQ(kept->interrupted, thrown);
   ASSERT_EQ(kept->cells.size(), 1U);
+  EXPECT_EQ(kept->cells[0].stop_reason, "the session failed");
   EXPECT_GT(kept->cells[0].samples, 0U);
   EXPECT_GT(kept->cells[0].seconds.value, 0);
 }

@@ -73,6 +73,7 @@ TEST(CollCommandLine, NcclTestsLetters) {
   EXPECT_EQ(options.pace, Pace::kBarrierOutside);
   EXPECT_EQ(options.json_file, "a.json");
   EXPECT_EQ(parse("-b 100 -e 350 -i 100").options.sizes, (std::vector<std::size_t>{100, 200, 300}));
+  EXPECT_EQ(parse("-b 0 -e 200 -i 100").options.sizes, (std::vector<std::size_t>{0, 100, 200}));
   EXPECT_EQ(parse("-d all -o all --collective all").options.types.size(), std::size_t{kDataTypes});
 }
 
@@ -89,7 +90,7 @@ TEST(CollCommandLine, Bytes) {
 TEST(CollCommandLine, BadInputIsOneLineThatSaysWhatIsRight) {
   EXPECT_TRUE(says(error_of("-b 2M -e 1M"), "-b 2097152 is above -e 1048576"));
   EXPECT_TRUE(says(error_of("-f 1"), "-f: '1'"));
-  EXPECT_TRUE(says(error_of("-b 0"), "at least 1"));
+  EXPECT_TRUE(says(error_of("-b 0"), "-b 0 does not grow by a factor; give -i"));
   EXPECT_TRUE(says(error_of("-d flaot"), "did you mean float"));
   EXPECT_TRUE(says(error_of("-o median"), "one of sum, prod"));
   EXPECT_TRUE(says(error_of("--collective reduce"), "one of all_reduce"));

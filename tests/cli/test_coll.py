@@ -4,6 +4,7 @@ import csv
 import json
 import os
 import pathlib
+import shlex
 import signal
 import tempfile
 import unittest
@@ -16,6 +17,7 @@ from program import (
     Running,
     again_where_mpirun_kills_early,
     execute,
+    may_mount,
     mpirun_is_hasty,
     needs_mpi,
     per_rank,
@@ -115,6 +117,7 @@ class Coll(ProgramTest):
         sizes = [int(row[0]) for row in rows(result.out)]
         self.assertEqual(sizes, sorted(sizes))
         self.assertGreater(sum(size >= 25 << 20 for size in sizes), 0, sizes)
+        self.assertRegex(result.out, r"(?m)^# One step of resnet50, \d+ buckets of .*: all_reduce sum: .* us in place$")
 
     def test_solo(self) -> None:
         result = execute([PROGRAM, "coll", *QUICK])
@@ -127,6 +130,16 @@ class Coll(ProgramTest):
         self.assertEqual(result.code, 0, result)
         self.assertEqual(len(rows(result.out)), 4)
         self.assertIn("2 ranks on 1 node(s), mpi", result.out)
+
+    @needs_mpi
+    def test_ragged_shares_and_no_bytes(self) -> None:
+        operations = ["--collective", "all", "--ragged", "-c", "2"]
+        command = [str(MPIRUN), "-n", "3", PROGRAM, "coll", "--warm", "--max-time", "0.02", "-b", "0", "-i", "5000"]
+        result = execute([*command, "-e", "10000", *operations])
+        self.assertEqual(result.code, 0, result)
+        self.assertIn("# reduce_scatter, ragged", result.out)
+        self.assertIn("# all_reduce, over", result.out)
+        self.assertIn("# Out of bounds values : 0 OK", result.out)
 
     @needs_mpi
     def test_ranks_that_want_different_sizes(self) -> None:
@@ -211,6 +224,15 @@ class Coll(ProgramTest):
 
     def test_memory_that_is_not_there(self) -> None:
         self.refused(coll("-e", "500T", "-b", "1K"), 2, "would fit")
+
+    @needs_mpi
+    @unittest.skipUnless(may_mount(), "a small disk needs user namespaces")
+    def test_shared_memory_that_is_too_small(self) -> None:
+        command = shlex.join([str(MPIRUN), "-n", "2", PROGRAM, "coll", "--warm", "-b", "1K", "-e", "64M"])
+        small = f"mount -t tmpfs -o size=48m none /dev/shm && exec {command}"
+        result = execute(["unshare", "-rm", "sh", "-c", small])
+        self.assertEqual(result.code, 2, result)
+        self.assertRegex(result.err, r"rank\(s\) of this host in /dev/shm, and .* is free; -e [0-9]+ would fit")
 
     def test_bad_input(self) -> None:
         self.refused(coll("-b", "2M", "-e", "1M"), 2, "-b 2097152 is above -e 1048576")
