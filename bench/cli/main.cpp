@@ -8,7 +8,9 @@
 #include <csignal>
 #include <cstdlib>
 #include <exception>
+#include <functional>
 #include <memory>
+#include <mutex>
 #include <new>
 #include <optional>
 #include <sstream>
@@ -92,7 +94,7 @@ class Program {
   [[noreturn]] void leave_now(const std::string& reason, Errc code, std::chrono::milliseconds for_the_store);
   bool say(const Error& error);
   std::string what_is_kept(const RecordKeeper* keeper) const;
-  void await_coll_output(Deadline deadline) const;
+  void write_coll_now(const std::string& reason, std::chrono::milliseconds patience);
   void let_the_root_leave_first() const;
 
   const std::vector<std::string> argv_;
@@ -113,6 +115,9 @@ class Program {
   std::atomic<bool> ending_ = false;   // one thread says how it ended
   bool closing_ = false;               // and it is the main thread, in close()
   std::atomic<bool> is_coll_ = false;
+  std::timed_mutex coll_output_;  // one thread writes the results of `coll`; guards the next two
+  coll::Snapshot coll_snapshot_;
+  std::function<void(const coll::CollResult&)> write_coll_;
   std::atomic<bool> coll_written_ = false;  // the results of `coll` are printed and in their files
   bool world_announced_ = false;
   std::optional<NcclLog> nccl_log_;
@@ -180,9 +185,16 @@ int Program::coll(const CollCommand& command) {
   arm_join(world);
   const CollOutput output{command.options, argv_, environment_, *console_};
   coll::CollObserver observer = coll_observer(this->observer(world), output);
-  observer.finished = [this, write = observer.finished](const coll::CollResult& result) {
-    write(result);
+  write_coll_ = observer.finished;  // no other thread knows of it before there is a snapshot
+  observer.finished = [this](const coll::CollResult& result) {
+    const std::lock_guard lock(coll_output_);
+    if (coll_written_) return;
+    write_coll_(result);
     coll_written_ = true;
+  };
+  observer.snapshot = [this](coll::Snapshot snapshot) {
+    const std::lock_guard lock(coll_output_);
+    coll_snapshot_ = std::move(snapshot);
   };
   const coll::CollResult result = coll::run_coll(world, command.options, observer, gpus_.get());
   join_.reset();
@@ -319,7 +331,7 @@ void Program::end_now(const std::string& reason) {
   const bool first = !ending_.exchange(true);
   RecordKeeper* const keeper = keeper_to_close_;
   const std::chrono::milliseconds for_the_store = launch_.prrte ? kForcedClosePrrte : kForcedClose;
-  if (is_coll_ && launch_.rank == 0) await_coll_output(Deadline::after(for_the_store));
+  if (first && is_coll_ && launch_.rank == 0) write_coll_now(lost_ + reason, for_the_store);
   // The line first, because it takes no time: the launcher may not leave enough for the disk. While the ranks
   // have not met, a launcher that ends this one does so because of another, which has said why.
   if (first && launch_.rank == 0 && (launch_.size == 1 || ranks_have_met_)) {
@@ -392,8 +404,7 @@ void Program::let_the_root_leave_first() const {
 /// For the line that says how a session ended early.
 std::string Program::what_is_kept(const RecordKeeper* keeper) const {
   if (is_coll_) {
-    return coll_written_ ? "what was measured is printed and written, marked incomplete"
-                         : "what was measured is lost, because coll prints and writes at the end of a session";
+    return coll_written_ ? "what was measured is printed and written" : "nothing is printed or written";
   }
   if (keeper != nullptr && keeper->has_saved()) {
     return "what was measured goes to " + keeper->file() + ", marked incomplete";
@@ -401,10 +412,18 @@ std::string Program::what_is_kept(const RecordKeeper* keeper) const {
   return keeper != nullptr && keeper->file().empty() ? "nothing is stored (--no-db)" : "nothing was measured yet";
 }
 
-/// The main thread may be about to print and write what was measured.
-void Program::await_coll_output(Deadline deadline) const {
-  constexpr std::chrono::milliseconds kNap(5);
-  while (!coll_written_ && !deadline.passed()) std::this_thread::sleep_for(kNap);
+/// For the main thread, which waits for a peer or is at work on this.
+void Program::write_coll_now(const std::string& reason, std::chrono::milliseconds patience) {
+  const std::unique_lock lock(coll_output_, patience);
+  if (!lock || coll_written_ || !coll_snapshot_) return;
+  const std::optional<coll::CollResult> result = coll_snapshot_(reason);
+  if (!result) return;
+  try {
+    write_coll_(*result);
+    coll_written_ = true;
+  } catch (const Error& error) {
+    say_error(error.what());
+  }
 }
 
 /// Whether it was for this rank to say.

@@ -12,6 +12,7 @@
 #include "bench/result_store.h"
 #include "bench/train/agreement.h"
 #include "engine/base/error.h"
+#include "engine/base/mutex.h"
 
 namespace hvd::bench::coll {
 namespace {
@@ -25,8 +26,11 @@ constexpr std::size_t kMostSamples = 5000;
 /// Rank 0.
 class Conductor {
  public:
-  Conductor(Rank& rank, const CollOptions& options, const CollObserver& observer, World world)
-      : rank_(rank),
+  /// `planes`: DataPlane::description() of each variant.
+  Conductor(Rank& rank, const CollOptions& options, const CollObserver& observer, World world,
+            std::vector<std::string> planes)
+      : planes_(std::move(planes)),
+        rank_(rank),
         options_(options),
         observer_(observer),
         schedule_(rank.cells(), rule_of(options)),
@@ -36,11 +40,11 @@ class Conductor {
 
   /// Measures until all cells have ended or the session is told to stop. Errors: those of the communicators.
   void run() {
-    result_.started_utc = utc_now();
+    set_begin();
     std::size_t clock_round = 0;
     read_clocks();
     while (!stopped()) {
-      const std::vector<Visit> visits = schedule_.next(kParcelSeconds);
+      const std::vector<Visit> visits = next_visits();
       if (visits.empty()) break;
       if (result_.world.nodes > 1 && std::exchange(clock_round, schedule_.round()) != schedule_.round()) read_clocks();
       sample(visits);
@@ -50,23 +54,28 @@ class Conductor {
     rank_.ask({Task::kEnd, {}}, 0);
   }
 
-  [[nodiscard]] bool has_samples() const {
+  /// What was measured; any thread. `interrupted`: the signal or the error that ended it; empty: as run() found.
+  CollResult result(const std::string& interrupted, const std::string& reason_of_cells) {
+    const MutexLock lock(mutex_);
+    CollResult result = result_;
+    if (!interrupted.empty()) result.interrupted = interrupted;
+    result.finished_utc = utc_now();
+    result.cells = results_of(rank_.cells(), schedule_, wrong_, result.world, options_.link_gbit,
+                              reason_of_cells.empty() ? result.interrupted : reason_of_cells);
+    for (CellResult& cell : result.cells) cell.plane = planes_[static_cast<std::size_t>(cell.cell.variant)];
+    result.arena_bytes = rank_.arena_bytes();
+    result.cache_bytes = rank_.cache_bytes();
+    for (const Variant& variant : options_.variants) result.variants.push_back(variant.name);
+    return result;
+  }
+
+  /// Any thread.
+  bool has_samples() {
+    const MutexLock lock(mutex_);
     for (std::size_t cell = 0; cell < rank_.cells().size(); ++cell) {
       if (!schedule_.samples(cell).empty()) return true;
     }
     return false;
-  }
-
-  /// What was measured, also after run() has thrown. `error`: what it threw, or empty.
-  CollResult take_result(const std::string& error) {
-    if (!error.empty()) result_.interrupted = error;
-    result_.finished_utc = utc_now();
-    const std::string reason = error.empty() ? result_.interrupted : "the session failed";
-    result_.cells = results_of(rank_.cells(), schedule_, wrong_, result_.world, options_.link_gbit, reason);
-    result_.arena_bytes = rank_.arena_bytes();
-    result_.cache_bytes = rank_.cache_bytes();
-    for (const Variant& variant : options_.variants) result_.variants.push_back(variant.name);
-    return std::move(result_);
   }
 
  private:
@@ -83,9 +92,22 @@ class Conductor {
     return rule;
   }
 
+  void set_begin() {
+    const MutexLock lock(mutex_);
+    result_.started_utc = utc_now();
+  }
+
+  std::vector<Visit> next_visits() {
+    const MutexLock lock(mutex_);
+    return schedule_.next(kParcelSeconds);
+  }
+
   bool stopped() {
-    if (observer_.stop_requested) result_.interrupted = observer_.stop_requested();
-    return !result_.interrupted.empty();
+    if (!observer_.stop_requested) return false;
+    const std::string signal = observer_.stop_requested();
+    const MutexLock lock(mutex_);
+    result_.interrupted = signal;
+    return !signal.empty();
   }
 
   /// Once there is a sample, and every half minute.
@@ -100,7 +122,9 @@ class Conductor {
   }
 
   void read_clocks() {
-    for (const auto& uncertainty : rank_.ask({Task::kClock, {}}, 1)) {
+    const auto answers = rank_.ask({Task::kClock, {}}, 1);
+    const MutexLock lock(mutex_);
+    for (const auto& uncertainty : answers) {
       result_.world.clock_uncertainty =
           std::max(result_.world.clock_uncertainty, 1e-9 * static_cast<double>(uncertainty[0]));
     }
@@ -108,6 +132,7 @@ class Conductor {
 
   void sample(const std::vector<Visit>& visits) {
     const auto answers = rank_.ask({Task::kSample, visits}, 2 * visits.size());
+    const MutexLock lock(mutex_);
     for (std::size_t i = 0; i < visits.size(); ++i) {
       VisitTimes times;
       for (const std::vector<std::int64_t>& of_rank : answers) {
@@ -128,22 +153,48 @@ class Conductor {
       if (has_result && !wrong_[cell] && !schedule_.stop_reason(cell).empty()) order.visits.push_back({cell, 1});
     }
     if (order.visits.empty()) return;
+    const auto answers = rank_.ask(order, order.visits.size());
+    const MutexLock lock(mutex_);
     for (const Visit& visit : order.visits) wrong_[visit.cell] = 0;
-    for (const std::vector<std::int64_t>& of_rank : rank_.ask(order, order.visits.size())) {
+    for (const std::vector<std::int64_t>& of_rank : answers) {
       for (std::size_t i = 0; i < order.visits.size(); ++i) {
         *wrong_[order.visits[i].cell] += static_cast<std::uint64_t>(of_rank[i]);
       }
     }
   }
 
+  const std::vector<std::string> planes_;  // [variant]
   Rank& rank_;
   const CollOptions& options_;
   const CollObserver& observer_;
+  // The session's thread alone changes schedule_, wrong_ and result_, under this, and reads them without. It is not
+  // held while the thread waits for other ranks.
+  Mutex mutex_;
   Schedule schedule_;
   std::vector<std::optional<std::uint64_t>> wrong_;  // [cell]
   std::size_t finished_ = 0;                         // cells, at the last check_finished()
   std::optional<Clock::time_point> narrated_;
   CollResult result_;
+};
+
+/// While it lives, the observer has a snapshot function.
+class Offer {
+ public:
+  Offer(const CollObserver& observer, Conductor& conductor) : observer_(observer) {
+    if (!observer_.snapshot) return;
+    observer_.snapshot([&conductor](const std::string& reason) -> std::optional<CollResult> {
+      if (!conductor.has_samples()) return std::nullopt;
+      return conductor.result(reason, reason);
+    });
+  }
+  ~Offer() {
+    if (observer_.snapshot) observer_.snapshot({});
+  }
+  Offer(const Offer&) = delete;
+  Offer& operator=(const Offer&) = delete;
+
+ private:
+  const CollObserver& observer_;
 };
 
 /// What CollObserver::finished threw, or null.
@@ -243,22 +294,22 @@ CollResult run_coll_rank(const CollOptions& options, Variants variants, const Co
                   topology.hosts,
                   0,
                   gpu == nullptr ? std::string() : gpu->device().name};
-      Conductor conductor(rank, options, observer, std::move(world));
-      const auto take = [&](const std::string& error) {
-        result = conductor.take_result(error);
-        for (CellResult& cell : result.cells) {
-          cell.plane = variants[static_cast<std::size_t>(cell.cell.variant)]->data().description();
-        }
-        return hand_over(result, observer);
-      };
+      std::vector<std::string> planes;
+      for (const auto& variant : variants) planes.push_back(variant->data().description());
+      Conductor conductor(rank, options, observer, std::move(world), std::move(planes));
+      const Offer offer(observer, conductor);
       try {
         conductor.run();
       } catch (const std::exception& error) {
         abort_all(variants, error.what());  // first, because the peers wait
-        if (conductor.has_samples()) rethrow_both(std::current_exception(), take(error.what()));
+        if (conductor.has_samples()) {
+          rethrow_both(std::current_exception(),
+                       hand_over(conductor.result(error.what(), "the session failed"), observer));
+        }
         throw;
       }
-      problem = take({});
+      result = conductor.result({}, {});
+      problem = hand_over(result, observer);
     } else {
       rank.follow();
     }

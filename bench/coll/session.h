@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,10 @@
 
 namespace hvd::bench::coll {
 
+/// Makes a result of what was measured so far, with `reason` as `interrupted`; nothing where there is no sample yet.
+/// Any thread may call it, also while the session's thread waits for another rank.
+using Snapshot = std::function<std::optional<CollResult>(const std::string& reason)>;
+
 /// Calls from rank 0's thread between samples, but for joined, met and leaving, which are SessionObserver's. Any may be
 /// null.
 struct CollObserver {
@@ -26,6 +31,9 @@ struct CollObserver {
   /// waits after a signal. What it throws is thrown once the ranks have parted. If the session fails after the first
   /// sample, it is called with what was measured, whose `interrupted` is the error's text, before the error is thrown.
   std::function<void(const CollResult&)> finished;
+  /// On rank 0, before the first sample: for an end that cannot wait for the session's thread. When the session is
+  /// over, it is called with an empty function, and must return only once the former one is out of use.
+  std::function<void(Snapshot)> snapshot;
   std::function<void()> joined, leaving;
   std::function<void(std::vector<comm::Neighbour> neighbours)> met;
 };

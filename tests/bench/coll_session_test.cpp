@@ -1,7 +1,9 @@
 // Whole sessions of hvd_bench coll on loopback ranks, and on planes that go wrong.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
+#include <mutex>
 #include <optional>
 #include <set>
 #include <thread>
@@ -157,6 +159,39 @@ TEST(CollSession, ASignalKeepsWhatWasMeasured) {
   std::size_t samples = 0;
   for (const CellResult& cell : result.cells) samples += cell.samples;
   EXPECT_GT(samples, 0U);
+}
+
+TEST(CollSession, ASnapshotHasWhatWasMeasuredSoFar) {
+  CollOptions options = quick();
+  options.collectives = {Collective::kAllReduce};
+  options.sizes = {4096};
+  options.max_seconds = 1000;
+  options.target_interval = 1e-9;
+  options.least_samples = 100'000;
+  std::mutex mutex;
+  Snapshot snapshot;
+  std::optional<CollResult> seen;
+  std::atomic<bool> done = false;
+  CollObserver observer;
+  observer.snapshot = [&](Snapshot given) {
+    const std::lock_guard lock(mutex);
+    snapshot = std::move(given);
+  };
+  observer.stop_requested = [&] { return done ? std::string("SIGTERM") : std::string(); };
+  std::thread watch([&] {
+    while (!done) {
+      const std::lock_guard lock(mutex);
+      if (snapshot) seen = snapshot("SIGTERM, forced");
+      done = seen.has_value();
+    }
+  });
+  run_coll(world_of_threads(2), options, observer);
+  watch.join();
+  ASSERT_TRUE(seen);
+  EXPECT_EQ(seen->interrupted, "SIGTERM, forced");
+  EXPECT_EQ(seen->cells.size(), 2U);
+  EXPECT_TRUE(std::any_of(seen->cells.begin(), seen->cells.end(), [](const CellResult& c) { return c.samples > 0; }));
+  EXPECT_FALSE(snapshot) << "withdrawn when the session is over";
 }
 
 TEST(CollSession, AFileThatCannotBeWrittenIsToldWhenTheRanksHaveParted) {

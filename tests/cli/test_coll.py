@@ -7,6 +7,7 @@ import pathlib
 import shlex
 import signal
 import tempfile
+import time
 import unittest
 
 from program import (
@@ -221,6 +222,22 @@ class Coll(ProgramTest):
         self.assertEqual(found["status"], "incomplete")
         self.assertIn("rank 1", found["status_reason"])
         self.assertTrue(any(row["out_of_place"] and row["out_of_place"]["samples"] for row in found["results"]))
+
+    @needs_mpi
+    @unittest.skipIf(mpirun_is_hasty(), "mpirun of Open MPI 5 forwards nothing after a signal")
+    @again_where_mpirun_kills_early
+    def test_a_forced_end_leaves_what_was_measured(self) -> None:
+        file = self.folder / "coll.json"
+        sweep = ["--warm", "-b", "1K", "-e", "4K", "--max-time", "600", "--target-interval", "1e-4"]
+        running = Running([str(MPIRUN), "-n", "2", PROGRAM, "coll", *sweep, "-J", str(file)])
+        running.wait_for("coll: measuring")
+        os.kill(running.rank_pid(1), signal.SIGSTOP)
+        time.sleep(0.5)  # rank 0 waits for it by now, and sees no signal
+        os.kill(running.rank_pid(0), signal.SIGTERM)
+        result = running.finish(timeout=30)
+        self.assertIn("before the operations in progress could end; what was measured is printed", result.err)
+        self.assertIn("# INCOMPLETE           : stopped by SIGTERM", result.out)
+        self.assertEqual(json.loads(file.read_text())["status"], "incomplete")
 
     def test_memory_that_is_not_there(self) -> None:
         self.refused(coll("-e", "500T", "-b", "1K"), 2, "would fit")
