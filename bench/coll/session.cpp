@@ -26,10 +26,8 @@ constexpr std::size_t kMostSamples = 5000;
 /// Rank 0.
 class Conductor {
  public:
-  /// `planes`: DataPlane::description() of each variant.
-  Conductor(Rank& rank, const CollOptions& options, const CollObserver& observer, World world,
-            std::vector<std::string> planes)
-      : planes_(std::move(planes)),
+  Conductor(Rank& rank, const CollOptions& options, const CollObserver& observer, World world, Variants variants)
+      : variants_(variants),
         rank_(rank),
         options_(options),
         observer_(observer),
@@ -62,7 +60,10 @@ class Conductor {
     result.finished_utc = utc_now();
     result.cells = results_of(rank_.cells(), schedule_, wrong_, result.world, options_.link_gbit,
                               reason_of_cells.empty() ? result.interrupted : reason_of_cells);
-    for (CellResult& cell : result.cells) cell.plane = planes_[static_cast<std::size_t>(cell.cell.variant)];
+    for (CellResult& cell : result.cells) {
+      const auto variant = static_cast<std::size_t>(cell.cell.variant);
+      if (variant < planes_.size()) cell.plane = planes_[variant];
+    }
     result.arena_bytes = rank_.arena_bytes();
     result.cache_bytes = rank_.cache_bytes();
     for (const Variant& variant : options_.variants) result.variants.push_back(variant.name);
@@ -141,6 +142,8 @@ class Conductor {
       }
       schedule_.add(visits[i], times);
     }
+    planes_.clear();
+    for (const auto& variant : variants_) planes_.push_back(variant->data().description());
   }
 
   /// A group of cells ends as a whole, so that cells other than the sampled ones may have ended.
@@ -163,13 +166,14 @@ class Conductor {
     }
   }
 
-  const std::vector<std::string> planes_;  // [variant]
+  const Variants variants_;
   Rank& rank_;
   const CollOptions& options_;
   const CollObserver& observer_;
-  // The session's thread alone changes schedule_, wrong_ and result_, under this, and reads them without. It is not
-  // held while the thread waits for other ranks.
+  // The session's thread alone changes planes_, schedule_, wrong_ and result_, under this, and reads them without. It
+  // is not held while the thread waits for other ranks.
   Mutex mutex_;
+  std::vector<std::string> planes_;  // [variant]: DataPlane::description(), which is known once there was an operation
   Schedule schedule_;
   std::vector<std::optional<std::uint64_t>> wrong_;  // [cell]
   std::size_t finished_ = 0;                         // cells, at the last check_finished()
@@ -294,9 +298,7 @@ CollResult run_coll_rank(const CollOptions& options, Variants variants, const Co
                   topology.hosts,
                   0,
                   gpu == nullptr ? std::string() : gpu->device().name};
-      std::vector<std::string> planes;
-      for (const auto& variant : variants) planes.push_back(variant->data().description());
-      Conductor conductor(rank, options, observer, std::move(world), std::move(planes));
+      Conductor conductor(rank, options, observer, std::move(world), variants);
       const Offer offer(observer, conductor);
       try {
         conductor.run();
