@@ -36,7 +36,7 @@ std::vector<Piece> inputs(const Problem& problem, Buffers at, int rank, int rank
       return {{at.in, problem.in_count(ranks), reduction_input(rank, ranks, problem.type, problem.op)}};
     case Collective::kAllGather: return {{at.in, problem.share(rank), message(rank, 0, problem.type)}};
     case Collective::kBroadcast:
-      // Of a broadcast, the others begin with patterns of their own, so that one that does nothing is wrong.
+      // Every rank begins with a pattern of its own, so that a broadcast that does nothing is found to be wrong.
       return {{at.in, problem.count, message(rank, 0, problem.type)}};
     case Collective::kAllToAll: {
       std::vector<Piece> pieces;
@@ -176,7 +176,7 @@ void run_bare(const Problem& problem, Buffers at, const comm::Topology& topology
     return;
   }
   const bool everywhere = problem.collective == Collective::kAllReduce;
-  // Of ragged shares the mean: all ranks could do as much each.
+  // The mean of ragged shares: the ranks could divide the work evenly.
   const std::size_t share = everywhere ? problem.count / ranks : problem.in_count(topology.size) / ranks;
   if (share == 0) return;
   std::vector<const std::byte*> from(ranks);

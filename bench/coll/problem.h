@@ -77,8 +77,8 @@ struct ProblemForm {
   bool in_place = false;
   bool ragged = false;  ///< where the operation has shares
 };
-/// The problem of about `bytes`: rounded down to shares of whole elements, at least one element a share. Of 0 bytes
-/// the ranks only meet.
+/// The problem of about `bytes`: rounded down to shares of whole elements, at least one element a share. 0 bytes make a
+/// problem without elements.
 Problem problem_of(Collective collective, std::size_t bytes, DataType type, ReduceOp op, ProblemForm form, int ranks);
 
 /// Bus bandwidth over algorithm bandwidth: all_reduce 2 (n - 1) / n, broadcast 1, barrier 0, others (n - 1) / n.

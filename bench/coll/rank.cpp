@@ -138,7 +138,7 @@ std::string Rank::memory_objection() {
   const auto of_host = static_cast<std::size_t>(std::max<std::int64_t>(0, available_bytes()));
   const std::string host = objection({"this host", topology_.local_size, arenas, of_host});
   if (!host.empty() || variants_[0]->backend() != "mpi" || topology_.local_size == 1) return host;
-  // Processes share memory through files there, which take none of the host's elsewhere.
+  // Processes share memory through files in /dev/shm, which has a limit of its own.
   const auto shared =
       static_cast<std::size_t>(std::count_if(options_.variants.begin(), options_.variants.end(),
                                              [&](const Variant& variant) { return from_plane(options_, variant); }));
