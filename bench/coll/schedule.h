@@ -39,10 +39,10 @@ struct ScheduleRule {
   StoppingRule stop;           ///< of each cell; maximum_seconds is its own time, warm-up included
   std::size_t warmup = 5;      ///< first visits of a cell that are discarded, at least
   bool may_batch = true;       ///< several operations a sample
-  bool untimed_first = false;  ///< every visit does one more operation, which is not timed but takes time
+  bool untimed_first = false;  ///< every visit begins with an operation that is not timed
   double least_sample = 1e-3;  ///< seconds: the batch of a group grows until the samples of all its cells are as long,
                                ///< so that the clock and the ranks' arrival weigh little
-  double longest_sample = 0.02;  ///< seconds: but not beyond the batch whose longest sample takes this long
+  double longest_sample = 0.02;  ///< seconds: no batch may make the samples of the group's slowest cell longer
   std::uint64_t seed = 1;
 };
 

@@ -31,8 +31,9 @@ struct CollObserver {
   /// waits after a signal. What it throws is thrown once the ranks have parted. If the session fails after the first
   /// sample, it is called with what was measured, whose `interrupted` is the error's text, before the error is thrown.
   std::function<void(const CollResult&)> finished;
-  /// On rank 0, before the first sample: for an end that cannot wait for the session's thread. When the session is
-  /// over, it is called with an empty function, and must return only once the former one is out of use.
+  /// Called on rank 0 before the first sample. The snapshot is for an end that cannot wait for the session's thread.
+  /// When the session is over, this is called with an empty function; it must return only once the snapshot is out of
+  /// use.
   std::function<void(Snapshot)> snapshot;
   std::function<void()> joined, leaving;
   std::function<void(std::vector<comm::Neighbour> neighbours)> met;
