@@ -6,11 +6,13 @@
 #include <filesystem>
 #include <limits>
 #include <optional>
+#include <utility>
 
 #include "bench/cli/command_line.h"
 #include "bench/cli/registrar.h"
 #include "bench/cli/values.h"
 #include "engine/base/error.h"
+#include "engine/core/bucket_plan.h"
 
 namespace hvd::bench {
 namespace {
@@ -126,12 +128,15 @@ std::string instead_of(std::string_view option) {
       Known{"-x", "--cta_policy", "NCCL's own variables, such as NCCL_CTA_POLICY"},
       Known{"-D", "--device_implementation", "operations are NCCL's"},
       Known{"-V", "--device_cta_count", "operations are NCCL's"},
-      Known{"-M", "--memory_report", "-J has buffer_bytes"},
+      Known{"-M", "", "-J has buffer_bytes"},  // its long name, --memory, is an option of ours
+      Known{"-I", "--per_iter_timing", "-J and --csv always have the spread of the samples"},
+      Known{"-K", "--per_iter_skip", "-w discards the first samples"},
       Known{"-u", "--unalign", "buffers begin at multiples of 64 bytes"}};
   const std::string_view word = option.substr(0, option.find('='));
   for (const Known& known : kKnown) {
     const bool is_letter = option.starts_with(known.letter) && !option.starts_with("--");
-    if (is_letter || word == known.name) return " of nccl-tests: " + std::string(known.instead);
+    if (is_letter || (!known.name.empty() && word == known.name))
+      return " of nccl-tests: " + std::string(known.instead);
   }
   return {};
 }
@@ -139,6 +144,7 @@ std::string instead_of(std::string_view option) {
 /// What is judged once all is read.
 struct CollGiven {
   coll::SizeRange range{1024, std::size_t{64} << 20, 0, 4};
+  std::optional<double> bucket_mebibytes;
   bool sizes = false, algorithm = false;
   std::string compare;
 };
@@ -161,6 +167,10 @@ void register_sizes(Registrar add, coll::CollOptions& o, CollGiven& given) {
   });
   add.value("--from-model", "NAME", "Sizes of this network's gradient buckets (inception3, resnet50, resnet101, vgg16)",
             [&o](const std::string& text) { o.model = text; });
+  add.number("--bucket-mb", "MIB", "With --from-model: size of the buckets (default: 25)", 0, 1 << 20,
+             [&given](double x) { given.bucket_mebibytes = x; });
+  add.flag("--ragged", "Shares of the ranks differ: 1, 2, 3, ... units (reduce_scatter, all_gather, all_to_all)",
+           [&o] { o.ragged = true; });
   add.value("--collective", "NAMES",
             "all_reduce (default), reduce_scatter, all_gather, all_to_all, broadcast, barrier, several with commas, or "
             "all",
@@ -180,8 +190,9 @@ void register_sizes(Registrar add, coll::CollOptions& o, CollGiven& given) {
 
 void register_precision(Registrar add, coll::CollOptions& o) {
   add.group("How it is measured");
-  add.integer("-n,--iters", "Samples of each cell at the least (default: 20; never fewer than 10)", 1, 1 << 30,
-              o.least_samples);
+  add.integer("-n,--iters",
+              "Samples of each cell, at least (default: 20; never fewer than 10; --max-time may end earlier)", 1,
+              100'000, o.least_samples);
   add.integer("-w,--warmup_iters", "Samples of each cell that are discarded first (default: 5)", 0, 1 << 20, o.warmup);
   add.number("--target-interval", "X", "Relative half width of the median's interval (default: 0.02)", 1e-4, 1,
              [&o](double x) { o.target_interval = x; });
@@ -190,8 +201,8 @@ void register_precision(Registrar add, coll::CollOptions& o) {
   add.value("-z,--blocking", "0..3",
             "0 (default): one after the other; 1: a barrier after each; 2: each is waited for; 3: one a sample",
             [&o](const std::string& text) { o.pace = static_cast<coll::Pace>(parse_integer("-z", text, 0, 3)); });
-  add.value("-c,--check", "0|1", "Check every element of a result on every rank (default: 1)",
-            [&o](const std::string& text) { o.check = parse_integer("-c", text, 0, 1) == 1; });
+  add.integer("-c,--check", "Passes of the check of every element of a result on every rank; 0: no check (default: 1)",
+              0, 1 << 20, o.checks);
   add.flag("--no-bound", "Do not measure the bare copy or reduction beside each cell", [&o] { o.bound = false; });
   add.number("--link-gbit", "X", "Of ranks on several hosts: rate of one rank's link, the bound there", 1e-3, 1e6,
              [&o](double x) { o.link_gbit = x; });
@@ -210,7 +221,7 @@ void register_world(Registrar add, Options& world, coll::CollOptions& o, CollGiv
               constexpr std::array kBackends{CommBackend::kAuto, CommBackend::kMpi, CommBackend::kLoopback};
               world.comm = kBackends[parse_word("--comm", text, {"auto", "mpi", "loopback"})];
             });
-  add.value("--algorithm", "NAME", "auto (default), shm, ring, hierarchical, mpi or doubling",
+  add.value("--algorithm", "NAME", "auto (default), shm, ring, hierarchical, mpi, doubling or rabenseifner",
             [&o, &given](const std::string& text) {
               o.variants[0].comm.algorithm = comm::parse_algorithm(text);
               given.algorithm = true;
@@ -229,7 +240,7 @@ void register_world(Registrar add, Options& world, coll::CollOptions& o, CollGiv
 
 void register_files(Registrar add, coll::CollOptions& o) {
   add.group("Where results go");
-  add.file("-J,--json", "JSON with the keys of nccl-tests", o.json_file);
+  add.file("-J,--json,--output_file", "JSON with the keys of nccl-tests", o.json_file);
   add.file("--csv", "One line per cell", o.csv_file);
 }
 
@@ -238,7 +249,22 @@ void settle_coll(CollCommand& command, const CollGiven& given) {
   if (!o.model.empty() && given.sizes) {
     throw Error(Errc::kInvalidArgument, "--from-model gives the sizes, and so do -b, -e, -f and -i; leave one out");
   }
-  o.sizes = o.model.empty() ? coll::sizes_of(given.range) : coll::bucket_sizes(o.model);
+  if (o.model.empty() && given.bucket_mebibytes) {
+    throw Error(Errc::kInvalidArgument, "--bucket-mb is of the buckets of --from-model; give both or neither");
+  }
+  if (!o.model.empty() && o.types.size() > 1) {
+    throw Error(Errc::kInvalidArgument, "--from-model: buckets are of one type; name one with -d");
+  }
+  if (o.model.empty()) {
+    o.sizes = coll::sizes_of(given.range);
+  } else {
+    core::BucketOptions options;
+    if (given.bucket_mebibytes) options.bucket_bytes = static_cast<std::size_t>(*given.bucket_mebibytes * 0x1p20);
+    options.first_bucket_bytes = std::min(options.first_bucket_bytes, options.bucket_bytes);
+    coll::BucketSizes buckets = coll::bucket_sizes(o.model, o.types.front(), options);
+    o.sizes = std::move(buckets.sizes);
+    o.repeats = std::move(buckets.repeats);
+  }
   if (!given.compare.empty()) o.variants = parse_compare(given.compare, o.variants[0]);
   if (o.gpus && (given.algorithm || (!given.compare.empty() && !given.compare.starts_with("memory=")))) {
     throw Error(

@@ -8,7 +8,9 @@
 #include <csignal>
 #include <cstdlib>
 #include <exception>
+#include <functional>
 #include <memory>
+#include <mutex>
 #include <new>
 #include <optional>
 #include <sstream>
@@ -91,7 +93,8 @@ class Program {
   [[noreturn]] void end_stuck(const Error& error);
   [[noreturn]] void leave_now(const std::string& reason, Errc code, std::chrono::milliseconds for_the_store);
   bool say(const Error& error);
-  static std::string what_is_kept(const RecordKeeper* keeper);
+  std::string what_is_kept(const RecordKeeper* keeper) const;
+  void write_coll_now(const std::string& reason, std::chrono::milliseconds patience);
   void let_the_root_leave_first() const;
 
   const std::vector<std::string> argv_;
@@ -111,6 +114,11 @@ class Program {
   std::atomic<bool> leaving_ = false;  // the world of the ranks
   std::atomic<bool> ending_ = false;   // one thread says how it ended
   bool closing_ = false;               // and it is the main thread, in close()
+  std::atomic<bool> is_coll_ = false;
+  std::timed_mutex coll_output_;  // one thread writes the results of `coll`; guards the next two
+  coll::Snapshot coll_snapshot_;
+  std::function<void(const coll::CollResult&)> write_coll_;
+  std::atomic<bool> coll_written_ = false;  // the results of `coll` are printed and in their files
   bool world_announced_ = false;
   std::optional<NcclLog> nccl_log_;
   std::unique_ptr<Console> console_;
@@ -168,6 +176,7 @@ int Program::train(Options options) {
 int Program::coll(const CollCommand& command) {
   watch_signals();
   console_ = std::make_unique<Console>(Console::Settings{});
+  is_coll_ = true;
   Options world = command.world;
   check_launch(launch_, world, comm::mpi_available());
   stage_ = Stage::kHost;
@@ -175,7 +184,19 @@ int Program::coll(const CollCommand& command) {
   stage_ = Stage::kSession;
   arm_join(world);
   const CollOutput output{command.options, argv_, environment_, *console_};
-  const coll::CollResult result = coll::run_coll(world, command.options, coll_observer(observer(world), output), gpus_.get());
+  coll::CollObserver observer = coll_observer(this->observer(world), output);
+  write_coll_ = observer.finished;  // no other thread knows of it before there is a snapshot
+  observer.finished = [this](const coll::CollResult& result) {
+    const std::lock_guard lock(coll_output_);
+    if (coll_written_) return;
+    write_coll_(result);
+    coll_written_ = true;
+  };
+  observer.snapshot = [this](coll::Snapshot snapshot) {
+    const std::lock_guard lock(coll_output_);
+    coll_snapshot_ = std::move(snapshot);
+  };
+  const coll::CollResult result = coll::run_coll(world, command.options, observer, gpus_.get());
   join_.reset();
   return result.exit_code();
 }
@@ -309,13 +330,16 @@ int Program::close(const Options& options, const SessionResult& result) {
 void Program::end_now(const std::string& reason) {
   const bool first = !ending_.exchange(true);
   RecordKeeper* const keeper = keeper_to_close_;
+  const std::chrono::milliseconds for_the_store = launch_.prrte ? kForcedClosePrrte : kForcedClose;
+  if (first && is_coll_ && launch_.rank == 0) write_coll_now(lost_ + reason, for_the_store);
   // The line first, because it takes no time: the launcher may not leave enough for the disk. While the ranks
   // have not met, a launcher that ends this one does so because of another, which has said why.
   if (first && launch_.rank == 0 && (launch_.size == 1 || ranks_have_met_)) {
-    say_error(lost_ + "stopped by " + reason + " before the step in progress could end; " + what_is_kept(keeper));
+    const char* const work = is_coll_ ? "operations" : "step";
+    say_error(lost_ + "stopped by " + reason + " before the " + work + " in progress could end; " +
+              what_is_kept(keeper));
   }
-  leave_now(lost_ + reason, lost_.empty() ? Errc::kInterrupted : Errc::kPeerLost,
-            launch_.prrte ? kForcedClosePrrte : kForcedClose);
+  leave_now(lost_ + reason, lost_.empty() ? Errc::kInterrupted : Errc::kPeerLost, for_the_store);
 }
 
 /// When the first signal arrives: a launcher sends one because a rank has ended, and this rank may be in no wait that
@@ -378,11 +402,28 @@ void Program::let_the_root_leave_first() const {
 }
 
 /// For the line that says how a session ended early.
-std::string Program::what_is_kept(const RecordKeeper* keeper) {
+std::string Program::what_is_kept(const RecordKeeper* keeper) const {
+  if (is_coll_) {
+    return coll_written_ ? "what was measured is printed and written" : "nothing is printed or written";
+  }
   if (keeper != nullptr && keeper->has_saved()) {
     return "what was measured goes to " + keeper->file() + ", marked incomplete";
   }
   return keeper != nullptr && keeper->file().empty() ? "nothing is stored (--no-db)" : "nothing was measured yet";
+}
+
+/// For the main thread, which waits for a peer or is at work on this.
+void Program::write_coll_now(const std::string& reason, std::chrono::milliseconds patience) {
+  const std::unique_lock lock(coll_output_, patience);
+  if (!lock || coll_written_ || !coll_snapshot_) return;
+  const std::optional<coll::CollResult> result = coll_snapshot_(reason);
+  if (!result) return;
+  try {
+    write_coll_(*result);
+    coll_written_ = true;
+  } catch (const Error& error) {
+    say_error(error.what());
+  }
 }
 
 /// Whether it was for this rank to say.
@@ -390,7 +431,7 @@ bool Program::say(const Error& error) {
   // What all ranks were told by rank 0, it has said.
   if (launch_.rank != 0 && dynamic_cast<const AgreedError*>(&error) != nullptr) return false;
   std::string text = error.what();
-  const bool saved = keeper_ != nullptr && keeper_->has_saved() && !closing_;
+  const bool saved = coll_written_ || (keeper_ != nullptr && keeper_->has_saved() && !closing_);
   if (saved || (error.code() == Errc::kInterrupted && launch_.rank == 0)) text += "; " + what_is_kept(keeper_.get());
   if (launch_.rank != 0) text = "rank " + std::to_string(launch_.rank) + " on " + host_name() + ": " + text;
   switch (voice(launch_, error, stage_)) {

@@ -28,7 +28,7 @@ std::vector<Problem> make_problems(const CollOptions& options, int ranks) {
       for (const ReduceOp op : options.ops) {
         for (const std::size_t bytes : options.sizes) {
           for (const bool in_place : places(collective, options.place)) {
-            add(problem_of(collective, bytes, type, op, in_place, ranks));
+            add(problem_of(collective, bytes, type, op, {in_place, options.ragged}, ranks));
           }
         }
       }
@@ -93,25 +93,42 @@ std::size_t arena_count(const CollOptions& options, const std::vector<Cell>& cel
   return of_planes + (plain ? 1 : 0);
 }
 
-std::string memory_objection(const CollOptions& options, const std::vector<Cell>& cells, int ranks, int ranks_here,
-                             std::size_t cache_bytes, std::size_t free_bytes) {
-  if (free_bytes == 0) return {};
-  const std::size_t arenas =
-      std::max<std::size_t>(1, arena_count(options, cells) * static_cast<std::size_t>(ranks_here));
+std::string memory_objection(const CollOptions& options, const std::vector<Cell>& cells, int ranks,
+                             std::size_t cache_bytes, const MemoryBudget& budget) {
+  const std::size_t arenas = budget.arenas * static_cast<std::size_t>(budget.ranks);
+  if (budget.free_bytes == 0 || arenas == 0) return {};
   const std::size_t each = arena_bytes(options, cells, ranks, cache_bytes);
-  if (each <= free_bytes / arenas) return {};
-  const std::size_t budget = free_bytes / arenas;
+  const std::size_t available = budget.free_bytes / arenas;
+  if (each <= available) return {};
   const std::size_t cold = options.warm ? 0 : 2 * cache_bytes;
   const std::size_t largest = std::max<std::size_t>(1, options.sizes.empty() ? 1 : options.sizes.back());
+  const std::size_t smallest = std::max<std::size_t>(1, options.sizes.empty() ? 1 : options.sizes.front());
   const auto buffers_per_byte =
       std::max<std::size_t>(1, align_up(largest_footprint(cells, ranks), largest) / largest);  // in and out
   const std::string need = std::to_string(arenas) + " buffers of " + bytes_text(static_cast<double>(each)) + " on " +
-                           std::to_string(ranks_here) + " rank(s) of this " + (options.gpus ? "GPU" : "host") +
-                           ", and " + bytes_text(static_cast<double>(free_bytes)) + " is free; ";
-  const bool keep_cold = budget > cold + kBufferAlignment * buffers_per_byte;
-  const std::size_t fits = std::min(largest, (keep_cold ? budget - cold : budget) / buffers_per_byte);
-  return "coll: these sizes need " + need + "-e " + std::to_string(fits) +
-         (keep_cold || options.warm ? " would fit" : " with --warm would fit (--warm keeps buffers in caches)");
+                           std::to_string(budget.ranks) + " rank(s) of " + budget.place + ", and " +
+                           bytes_text(static_cast<double>(budget.free_bytes)) + " is free; ";
+  const auto largest_size = [&](std::size_t kept_cold) {
+    return available > kept_cold ? std::min(largest, (available - kept_cold) / buffers_per_byte) : 0;
+  };
+  const bool sweep = options.model.empty();
+  const std::size_t least = std::max(sweep ? smallest : largest, kBufferAlignment);
+  const std::size_t fits_cold = largest_size(cold);
+  const std::size_t fits_warm = largest_size(0);
+  const bool keep_cold = fits_cold >= least;
+  const std::string warm = options.warm ? "" : " with --warm (which keeps buffers in caches)";
+  std::string advice;
+  if (!keep_cold && fits_warm < least) {
+    advice = sweep ? "use fewer ranks on this host, or a smaller -b: up to " + std::to_string(fits_warm) +
+                         " bytes would fit" + warm
+                   : "use fewer ranks on this host, or instead of --from-model -e " + std::to_string(fits_warm) +
+                         ", which would fit" + warm;
+  } else if (!sweep) {
+    advice = "--warm would fit (it keeps buffers in caches)";
+  } else {
+    advice = "-e " + std::to_string(keep_cold ? fits_cold : fits_warm) + (keep_cold ? "" : warm) + " would fit";
+  }
+  return "coll: these sizes need " + need + advice;
 }
 
 }  // namespace hvd::bench::coll

@@ -34,9 +34,17 @@ std::size_t arena_bytes(const CollOptions& options, const std::vector<Cell>& cel
 /// Arenas of one rank: one for each variant that has its plane's, and one of plain memory if any cell needs it.
 std::size_t arena_count(const CollOptions& options, const std::vector<Cell>& cells);
 
-/// Why `ranks_here` ranks that share `free_bytes`, of a host or of a GPU, cannot have their arenas, with the -e that
-/// would fit; empty: they can, or `free_bytes` is 0 (unknown).
-std::string memory_objection(const CollOptions& options, const std::vector<Cell>& cells, int ranks, int ranks_here,
-                             std::size_t cache_bytes, std::size_t free_bytes);
+/// Memory that ranks share: of a host, of its /dev/shm, or of a GPU.
+struct MemoryBudget {
+  std::string place;           ///< "this host"
+  int ranks = 1;               ///< that share it
+  std::size_t arenas = 0;      ///< of each rank, in this memory
+  std::size_t free_bytes = 0;  ///< 0: unknown
+};
+
+/// Why the arenas do not fit into `budget`, with the -e or another change that would help; empty: they fit, or how much
+/// is free is unknown. `ranks`: of the whole world.
+std::string memory_objection(const CollOptions& options, const std::vector<Cell>& cells, int ranks,
+                             std::size_t cache_bytes, const MemoryBudget& budget);
 
 }  // namespace hvd::bench::coll

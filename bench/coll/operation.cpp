@@ -20,10 +20,6 @@ constexpr std::byte kOrdinary{0x3c};
 constexpr std::size_t kStagingElements = kPeriod * 256;  // a multiple of the period
 static_assert(kStagingElements * sizeof(double) == kStagingBytes);
 
-std::vector<std::size_t> equal_counts(const Problem& problem, int ranks) {
-  return std::vector<std::size_t>(static_cast<std::size_t>(ranks), problem.count);
-}
-
 /// A run of elements that follows one pattern.
 struct Piece {
   std::byte* begin;
@@ -34,21 +30,22 @@ struct Piece {
 
 /// Inputs and outputs of `rank`. The pattern of a message starts at the message's first element.
 std::vector<Piece> inputs(const Problem& problem, Buffers at, int rank, int ranks) {
-  const std::size_t share = problem.count * size_of(problem.type);
   switch (problem.collective) {
     case Collective::kAllReduce:
     case Collective::kReduceScatter:
       return {{at.in, problem.in_count(ranks), reduction_input(rank, ranks, problem.type, problem.op)}};
-    case Collective::kAllGather:
+    case Collective::kAllGather: return {{at.in, problem.share(rank), message(rank, 0, problem.type)}};
     case Collective::kBroadcast:
-      // Of a broadcast, the others begin with patterns of their own, so that one that does nothing is wrong.
+      // Every rank begins with a pattern of its own, so that a broadcast that does nothing is found to be wrong.
       return {{at.in, problem.count, message(rank, 0, problem.type)}};
     case Collective::kAllToAll: {
       std::vector<Piece> pieces;
       pieces.reserve(static_cast<std::size_t>(ranks));
+      std::byte* next = at.in;
       for (int to = 0; to < ranks; ++to) {
-        pieces.push_back(
-            {at.in + static_cast<std::size_t>(to) * share, problem.count, message(rank, to, problem.type)});
+        const std::size_t count = problem.message(rank, to, ranks);
+        pieces.push_back({next, count, message(rank, to, problem.type)});
+        next += count * size_of(problem.type);
       }
       return pieces;
     }
@@ -58,21 +55,21 @@ std::vector<Piece> inputs(const Problem& problem, Buffers at, int rank, int rank
 }
 
 std::vector<Piece> results(const Problem& problem, Buffers at, int rank, int ranks) {
-  const std::size_t share = problem.count * size_of(problem.type);
-  const auto me = static_cast<std::size_t>(rank);
   switch (problem.collective) {
     case Collective::kAllReduce: return {{at.out, problem.count, reduction_result(ranks, problem.type, problem.op)}};
     case Collective::kReduceScatter:
-      return {{at.out, problem.count, reduction_result(ranks, problem.type, problem.op), me * problem.count}};
+      return {{at.out, problem.share(rank), reduction_result(ranks, problem.type, problem.op), problem.before(rank)}};
     case Collective::kBroadcast: return {{at.out, problem.count, message(0, 0, problem.type)}};
     case Collective::kAllGather:
     case Collective::kAllToAll: {
       const bool to_me = problem.collective == Collective::kAllToAll;
       std::vector<Piece> pieces;
       pieces.reserve(static_cast<std::size_t>(ranks));
+      std::byte* next = at.out;
       for (int from = 0; from < ranks; ++from) {
-        pieces.push_back({at.out + static_cast<std::size_t>(from) * share, problem.count,
-                          message(from, to_me ? rank : 0, problem.type)});
+        const std::size_t count = to_me ? problem.message(from, rank, ranks) : problem.share(from);
+        pieces.push_back({next, count, message(from, to_me ? rank : 0, problem.type)});
+        next += count * size_of(problem.type);
       }
       return pieces;
     }
@@ -94,10 +91,10 @@ void for_each_part(const Piece& piece, std::size_t element, Each&& each) {
 
 void Arena::Free::operator()(std::byte* memory) const noexcept { std::free(memory); }
 
-Arena::Arena(comm::DataPlane& plane, std::size_t bytes, Deadline deadline)
-    : registered_(plane.allocate(bytes, deadline)), bytes_(registered_->bytes()) {}
+Arena::Arena(comm::DataPlane& plane, std::size_t bytes, Places places, Deadline deadline)
+    : places_(places), registered_(plane.allocate(bytes, deadline)), bytes_(registered_->bytes()) {}
 
-Arena::Arena(std::size_t bytes) {
+Arena::Arena(std::size_t bytes, Places places) : places_(places) {
   const std::size_t rounded = align_up(std::max(bytes, kPage), kPage);
   plain_.reset(static_cast<std::byte*>(std::aligned_alloc(kPage, rounded)));
   if (!plain_) {
@@ -109,13 +106,13 @@ Arena::Arena(std::size_t bytes) {
 
 Buffers Arena::next(const Problem& problem, const comm::Topology& topology) {
   const std::size_t footprint = problem.footprint(topology.size);
-  if (at_ + footprint > bytes_.size()) at_ = 0;
+  if (places_ == Places::kFixed || at_ + footprint > bytes_.size()) at_ = 0;
   std::byte* const begin = bytes_.data() + at_;
   at_ += footprint;
   if (!problem.in_place) {
     return {begin, begin + align_up(problem.in_count(topology.size) * size_of(problem.type), kBufferAlignment)};
   }
-  const std::size_t own = static_cast<std::size_t>(topology.rank) * problem.count * size_of(problem.type);
+  const std::size_t own = problem.before(topology.rank) * size_of(problem.type);
   Buffers buffers{begin, begin};
   if (problem.collective == Collective::kReduceScatter) buffers.out += own;
   if (problem.collective == Collective::kAllGather) buffers.in += own;
@@ -147,17 +144,25 @@ void start(comm::Communicator& communicator, const Problem& problem, Buffers at,
     case Collective::kAllGather:
     case Collective::kAllToAll: break;
   }
-  const std::vector<std::size_t> counts = equal_counts(problem, communicator.topology().size);
-  if (problem.collective == Collective::kReduceScatter) {
-    return plane.reduce_scatter(at.out, at.in, counts, type, problem.op, deadline);
+  const comm::Topology& topology = communicator.topology();
+  if (problem.collective == Collective::kAllToAll) {
+    std::vector<std::size_t> send, receive;
+    send.reserve(topology.hosts.size());
+    receive.reserve(topology.hosts.size());
+    for (int other = 0; other < topology.size; ++other) {
+      send.push_back(problem.message(topology.rank, other, topology.size));
+      receive.push_back(problem.message(other, topology.rank, topology.size));
+    }
+    return plane.all_to_all(at.out, receive, at.in, send, type, deadline);
   }
+  const std::vector<std::size_t> counts = problem.shares(topology.size);
   if (problem.collective == Collective::kAllGather) return plane.all_gather(at.out, at.in, counts, type, deadline);
-  plane.all_to_all(at.out, counts, at.in, counts, type, deadline);
+  plane.reduce_scatter(at.out, at.in, counts, type, problem.op, deadline);
 }
 
 Problem bare_shape(const Problem& problem, int ranks) {
   if (reduces(problem.collective)) return problem;
-  return {Collective::kAllReduce, problem.out_count(ranks), problem.type, ReduceOp::kSum, false};
+  return {Collective::kAllReduce, problem.out_count(ranks), problem.type, ReduceOp::kSum, false, false};
 }
 
 void run_bare(const Problem& problem, Buffers at, const comm::Topology& topology) {
@@ -166,12 +171,13 @@ void run_bare(const Problem& problem, Buffers at, const comm::Topology& topology
   if (!reduces(problem.collective)) {
     const bool root = problem.collective == Collective::kBroadcast && topology.rank == 0;
     const bool has_own = problem.collective == Collective::kAllGather && problem.in_place;
-    const std::size_t there = root || has_own ? problem.count : 0;
+    const std::size_t there = root || has_own ? problem.share(topology.rank) : 0;
     std::memcpy(at.out, at.in, (problem.out_count(topology.size) - there) * element);
     return;
   }
   const bool everywhere = problem.collective == Collective::kAllReduce;
-  const std::size_t share = everywhere ? problem.count / ranks : problem.count;
+  // The mean of ragged shares: the ranks could divide the work evenly.
+  const std::size_t share = everywhere ? problem.count / ranks : problem.in_count(topology.size) / ranks;
   if (share == 0) return;
   std::vector<const std::byte*> from(ranks);
   std::vector<std::byte*> to(everywhere ? ranks : 1);

@@ -21,16 +21,21 @@ struct Buffers {
   std::byte* out = nullptr;
 };
 
-/// Memory in which successive operations take successive places, so that an operation finds none of its data in a cache
-/// when the arena is larger than the cache.
+/// Where successive operations find their buffers.
+enum class Places : std::uint8_t {
+  kRotating,  ///< in successive places, so that an operation finds none of its data in a cache smaller than the arena
+  kFixed      ///< at the beginning of the arena, so that the data may stay in caches
+};
+
+/// The memory of the buffers.
 class Arena {
  public:
   /// Collective, from the plane, registered. Errors: those of DataPlane::allocate().
-  Arena(comm::DataPlane& plane, std::size_t bytes, Deadline deadline);
+  Arena(comm::DataPlane& plane, std::size_t bytes, Places places, Deadline deadline);
   /// Plain memory of this process. Errors: out_of_memory.
-  explicit Arena(std::size_t bytes);
-  /// The next place for `problem`; the same on all ranks that ask in the same order. Needs an arena of at least the
-  /// problem's footprint.
+  Arena(std::size_t bytes, Places places);
+  /// The buffers of the next operation of `problem`; the same places on all ranks that ask in the same order. Needs an
+  /// arena of at least the problem's footprint.
   Buffers next(const Problem& problem, const comm::Topology& topology);
   [[nodiscard]] std::span<std::byte> bytes() const { return bytes_; }
 
@@ -38,10 +43,11 @@ class Arena {
   struct Free {
     void operator()(std::byte* memory) const noexcept;
   };
+  const Places places_;
   std::unique_ptr<comm::RegisteredMemory> registered_;
   std::unique_ptr<std::byte, Free> plain_;
   std::span<std::byte> bytes_;
-  std::size_t at_ = 0;
+  std::size_t at_ = 0;  // where the next buffers begin
 };
 
 /// Bytes of memory of the host through which buffers are filled and checked. A GPU wants it pinned.

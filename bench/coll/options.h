@@ -43,12 +43,14 @@ struct CollOptions {
   double target_interval = 0.02;  ///< half width of the median's interval, relative
   double max_seconds = 5;         ///< of one cell
   Pace pace = Pace::kStream;
-  bool check = true;
-  bool warm = false;                ///< buffers may stay in caches
-  bool bound = true;                ///< measure the bare kernel beside each cell
-  std::optional<double> link_gbit;  ///< rate of one rank's link, Gbit/s, of a world that is not one host
-  std::uint64_t seed = 1;           ///< of the order of cells
-  std::string model;                ///< --from-model; empty: sizes are the sweep's
+  std::size_t checks = 1;            ///< passes of the check of each cell
+  bool warm = false;                 ///< buffers may stay in caches
+  bool bound = true;                 ///< measure the bare kernel beside each cell
+  std::optional<double> link_gbit;   ///< rate of one rank's link, Gbit/s, of a world that is not one host
+  std::uint64_t seed = 1;            ///< of the order of cells
+  bool ragged = false;               ///< the ranks' shares differ, where an operation has shares
+  std::string model;                 ///< --from-model; empty: sizes are the sweep's
+  std::vector<std::size_t> repeats;  ///< [size], with a model: how many of its buckets have this size
   std::string json_file, csv_file;
 };
 

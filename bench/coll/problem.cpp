@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
 #include <utility>
 
 #include "bench/cli/values.h"
@@ -79,14 +80,37 @@ std::string_view nccl_name(ReduceOp op) noexcept { return find_name(kOpNames, op
 DataType parse_type(std::string_view where, std::string_view text) { return parse_name(kTypeNames, where, text); }
 ReduceOp parse_op(std::string_view where, std::string_view text) { return parse_name(kOpNames, where, text); }
 
+bool has_shares(Collective collective) noexcept {
+  return collective == Collective::kReduceScatter || collective == Collective::kAllGather ||
+         collective == Collective::kAllToAll;
+}
+
+std::size_t Problem::share(int rank) const { return ragged ? count * static_cast<std::size_t>(rank + 1) : count; }
+
+std::size_t Problem::total(int ranks) const {
+  const auto world = static_cast<std::size_t>(ranks);
+  return count * (ragged ? world * (world + 1) / 2 : world);
+}
+
+std::vector<std::size_t> Problem::shares(int ranks) const {
+  std::vector<std::size_t> each;
+  each.reserve(static_cast<std::size_t>(ranks));
+  for (int rank = 0; rank < ranks; ++rank) each.push_back(share(rank));
+  return each;
+}
+
+std::size_t Problem::message(int from, int to, int ranks) const { return share((from + to) % ranks); }
+
 std::size_t Problem::in_count(int ranks) const {
   const bool all = collective == Collective::kReduceScatter || collective == Collective::kAllToAll;
-  return all ? count * static_cast<std::size_t>(ranks) : count;
+  if (all) return total(ranks);
+  return collective == Collective::kAllGather ? share(ranks - 1) : count;
 }
 
 std::size_t Problem::out_count(int ranks) const {
   const bool all = collective == Collective::kAllGather || collective == Collective::kAllToAll;
-  return all ? count * static_cast<std::size_t>(ranks) : count;
+  if (all) return total(ranks);
+  return collective == Collective::kReduceScatter ? share(ranks - 1) : count;
 }
 
 std::size_t Problem::bytes(int ranks) const { return std::max(in_count(ranks), out_count(ranks)) * size_of(type); }
@@ -97,12 +121,14 @@ std::size_t Problem::footprint(int ranks) const {
   return in_place ? std::max(in, out) : in + out;
 }
 
-Problem problem_of(Collective collective, std::size_t bytes, DataType type, ReduceOp op, bool in_place, int ranks) {
-  if (collective == Collective::kBarrier) return {collective, 0, DataType::kU8, ReduceOp::kSum, false};
-  const bool whole = collective == Collective::kAllReduce || collective == Collective::kBroadcast;
-  const std::size_t shares = whole ? 1 : static_cast<std::size_t>(ranks);
-  const std::size_t count = std::max<std::size_t>(1, bytes / size_of(type) / shares);
-  return {collective, count, type, reduces(collective) ? op : ReduceOp::kSum, in_place};
+Problem problem_of(Collective collective, std::size_t bytes, DataType type, ReduceOp op, ProblemForm form, int ranks) {
+  if (collective == Collective::kBarrier) return {collective, 0, DataType::kU8, ReduceOp::kSum, false, false};
+  Problem problem{collective,    1,
+                  type,          reduces(collective) ? op : ReduceOp::kSum,
+                  form.in_place, form.ragged && has_shares(collective)};
+  const std::size_t units = has_shares(collective) ? problem.total(ranks) : 1;
+  problem.count = bytes == 0 ? 0 : std::max<std::size_t>(1, bytes / size_of(type) / units);
+  return problem;
 }
 
 double bus_factor(Collective collective, int ranks) noexcept {
@@ -119,7 +145,6 @@ double bus_factor(Collective collective, int ranks) noexcept {
 }
 
 std::vector<std::size_t> sizes_of(const SizeRange& range) {
-  if (range.first == 0) throw Error(Errc::kInvalidArgument, "-b: a size of 0 bytes moves nothing; give at least 1");
   if (range.first > range.last) {
     throw Error(Errc::kInvalidArgument, "-b " + std::to_string(range.first) + " is above -e " +
                                             std::to_string(range.last) + " (bytes); give -b at most -e");
@@ -127,6 +152,9 @@ std::vector<std::size_t> sizes_of(const SizeRange& range) {
   if (range.step == 0 && range.factor < 2) {
     throw Error(Errc::kInvalidArgument,
                 "-f " + std::to_string(range.factor) + ": sizes grow by a factor of at least 2, or by -i bytes");
+  }
+  if (range.first == 0 && range.last > 0 && range.step == 0) {
+    throw Error(Errc::kInvalidArgument, "-b 0 does not grow by a factor; give -i BYTES, or -b of at least 1");
   }
   std::vector<std::size_t> sizes{range.first};
   while (sizes.back() < range.last) {
@@ -143,7 +171,7 @@ std::vector<std::size_t> sizes_of(const SizeRange& range) {
   return sizes;
 }
 
-std::vector<std::size_t> bucket_sizes(const std::string& model) {
+BucketSizes bucket_sizes(const std::string& model, DataType type, const core::BucketOptions& options) {
   const models::Graph graph = models::differentiate(models::build_model({.model = model, .batch_size = 1}));
   std::vector<core::GradientInfo> gradients;
   std::size_t offset = 0;
@@ -153,13 +181,16 @@ std::vector<std::size_t> bucket_sizes(const std::string& model) {
     constexpr std::size_t kSlotElements = 32;  // as models/onednn lays out its arenas
     offset = align_up(offset + count, kSlotElements);
   }
-  std::vector<std::size_t> sizes;
-  for (const core::Bucket& bucket : core::plan_buckets(gradients, DataType::kF32, ReduceOp::kSum, {}).buckets) {
-    sizes.push_back(bucket.count * sizeof(float));
+  std::map<std::size_t, std::size_t> repeats;  // by size
+  for (const core::Bucket& bucket : core::plan_buckets(gradients, type, ReduceOp::kSum, options).buckets) {
+    ++repeats[bucket.count * size_of(type)];
   }
-  std::sort(sizes.begin(), sizes.end());
-  sizes.erase(std::unique(sizes.begin(), sizes.end()), sizes.end());
-  return sizes;
+  BucketSizes buckets;
+  for (const auto& [size, times] : repeats) {
+    buckets.sizes.push_back(size);
+    buckets.repeats.push_back(times);
+  }
+  return buckets;
 }
 
 }  // namespace hvd::bench::coll

@@ -1,5 +1,6 @@
 #include "bench/coll/rank.h"
 
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -45,6 +46,13 @@ std::size_t last_level_cache() {
   return 0;
 }
 
+/// Bytes that /dev/shm has left: 64 MiB in a container of Docker, unless --shm-size says more. 0: unknown.
+std::size_t shared_memory_left() {
+  struct statvfs found = {};
+  if (::statvfs("/dev/shm", &found) != 0) return 0;
+  return std::max<std::size_t>(1, std::size_t{found.f_bavail} * found.f_frsize);
+}
+
 /// Collective. The largest over ranks, so that all rotate through buffers of one size.
 std::size_t agreed_cache(comm::ControlPlane& control, std::size_t own, Deadline deadline) {
   std::vector<std::uint64_t> mine{own};
@@ -72,6 +80,8 @@ Wishes wishes_of(const CollOptions& options) {
           {"-o", list_of(options.ops, [](ReduceOp each) { return nccl_name(each); })},
           {"--place", number(static_cast<std::size_t>(options.place))},
           {"-z", number(static_cast<std::size_t>(options.pace))},
+          {"--ragged", options.ragged ? "on" : "off"},
+          {"-c", number(options.checks)},
           {"--warm", options.warm ? "on" : "off"},
           {"--device", options.gpus ? "cuda" : "cpu"},
           {"--no-bound", options.bound ? "off" : "on"},
@@ -95,13 +105,15 @@ void Rank::prepare() {
   cache_bytes_ = agreed_cache(first.control(), gpu_ ? kGpuCacheBytes : last_level_cache(), patience_.from_now());
   require_no_objection(first, memory_objection(), patience_.from_now());
   arena_bytes_ = coll::arena_bytes(options_, cells_, topology_.size, cache_bytes_);
+  const Places places = options_.warm ? Places::kFixed : Places::kRotating;
   std::size_t of_planes = 0;
   for (const std::unique_ptr<comm::Communicator>& variant : variants_) {
     const bool wanted = from_plane(options_, options_.variants[arenas_.size()]);
-    arenas_.push_back(!wanted ? nullptr : std::make_unique<Arena>(variant->data(), arena_bytes_, patience_.from_now()));
+    arenas_.push_back(!wanted ? nullptr
+                              : std::make_unique<Arena>(variant->data(), arena_bytes_, places, patience_.from_now()));
     of_planes += wanted ? 1 : 0;
   }
-  if (arena_count(options_, cells_) > of_planes) plain_ = std::make_unique<Arena>(arena_bytes_);
+  if (arena_count(options_, cells_) > of_planes) plain_ = std::make_unique<Arena>(arena_bytes_, places);
   if (gpu_ != nullptr) {
     pinned_ = gpu_->allocate_pinned(kStagingBytes, "the buffers' staging memory");
     staging_ = pinned_->bytes;
@@ -118,11 +130,19 @@ void Rank::prepare() {
 }
 
 std::string Rank::memory_objection() {
-  const std::size_t free_bytes = gpu_ != nullptr
-                                     ? gpu_->memory().free_bytes
-                                     : static_cast<std::size_t>(std::max<std::int64_t>(0, available_bytes()));
-  const int sharing = gpu_ != nullptr ? 1 : topology_.local_size;  // NCCL wants a GPU for each rank
-  return coll::memory_objection(options_, cells_, topology_.size, sharing, cache_bytes_, free_bytes);
+  const std::size_t arenas = arena_count(options_, cells_);
+  const auto objection = [&](const MemoryBudget& budget) {
+    return coll::memory_objection(options_, cells_, topology_.size, cache_bytes_, budget);
+  };
+  if (gpu_ != nullptr) return objection({"this GPU", 1, arenas, gpu_->memory().free_bytes});  // NCCL: one rank a GPU
+  const auto of_host = static_cast<std::size_t>(std::max<std::int64_t>(0, available_bytes()));
+  const std::string host = objection({"this host", topology_.local_size, arenas, of_host});
+  if (!host.empty() || variants_[0]->backend() != "mpi" || topology_.local_size == 1) return host;
+  // Processes share memory through files in /dev/shm, which has a limit of its own.
+  const auto shared =
+      static_cast<std::size_t>(std::count_if(options_.variants.begin(), options_.variants.end(),
+                                             [&](const Variant& variant) { return from_plane(options_, variant); }));
+  return objection({"this host in /dev/shm", topology_.local_size, shared, shared_memory_left()});
 }
 
 void Rank::fill(Arena& arena) { fill_ordinary(variants_[0]->data(), arena.bytes(), staging_, patience_.from_now()); }
@@ -206,6 +226,13 @@ void Rank::run(const Cell& cell, std::uint32_t batch, Deadline deadline) {
 void Rank::sample(const Visit& visit, std::vector<std::int64_t>& answer) {
   const Cell& cell = cells_.at(visit.cell);
   const Deadline deadline = patience_.from_now();
+  if (options_.warm) {
+    // Since this cell's last visit, other cells have taken its place in the caches.
+    run(cell, 1, deadline);
+    if (cell.variant != kBare) {
+      variants_[static_cast<std::size_t>(cell.variant)]->data().complete(name(cell.problem.collective), deadline);
+    }
+  }
   barrier();
   const Clock::time_point begin = Clock::now();
   Clock::time_point end;
@@ -228,7 +255,10 @@ std::uint64_t Rank::check_cell(std::uint32_t index) {
   const Cell& cell = cells_.at(index);
   comm::Communicator& communicator = *variants_[static_cast<std::size_t>(cell.variant)];
   const Buffers at = arena_of(cell).next(cell.problem, topology_);
-  const std::uint64_t wrong = check(communicator, cell.problem, at, staging_, patience_.from_now());
+  std::uint64_t wrong = 0;
+  for (std::size_t pass = 0; pass < options_.checks; ++pass) {
+    wrong += check(communicator, cell.problem, at, staging_, patience_.from_now());
+  }
   // Small integers of one type are denormal numbers of another, which would slow the cells of that type.
   fill_ordinary(communicator.data(), {std::min(at.in, at.out), cell.problem.footprint(topology_.size)}, staging_,
                 patience_.from_now());

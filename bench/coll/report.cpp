@@ -63,7 +63,7 @@ std::string nccl_columns(const CellResult* cell) {
 std::string our_columns(const CellResult* cell) {
   if (!measured(cell)) return format("  | %6s  %6s  %8s  %9s", "-", "-", "-", "-");
   std::string width = cell->seconds.has_interval() ? format("%.1f", 100 * relative_half_width(cell->seconds)) : "?";
-  if (!cell->settled()) width += "!";
+  if (!cell->settled) width += "!";
   const std::string bound = cell->bound ? format("%.0f", 100 * *cell->bound) : "-";
   const std::string late = format("%d (%.0f%%)", cell->last_rank, 100 * cell->last_share);
   return format("  | %6s  %6s  %8s  %9s", width.c_str(), bound.c_str(), figure(cell->skew * kMicro).c_str(),
@@ -102,6 +102,92 @@ std::string header(bool compared) {
          "\n";
 }
 
+/// The buckets of one step of a network, one after the other, in one form: seconds.
+struct ModelStep {
+  Collective collective = Collective::kAllReduce;
+  int variant = 0;
+  ReduceOp op = ReduceOp::kSum;
+  std::array<std::optional<double>, 2> seconds{0.0, 0.0};  ///< out of place, in place; nothing: not all was measured
+};
+
+std::vector<ModelStep> model_steps(const CollOptions& options, const CollResult& result) {
+  std::vector<ModelStep> steps;
+  if (options.repeats.size() != options.sizes.size()) return steps;
+  for (const Collective collective : options.collectives) {
+    if (collective == Collective::kBarrier) continue;
+    for (int variant = 0; variant < static_cast<int>(result.variants.size()); ++variant) {
+      for (const ReduceOp op : reduces(collective) ? options.ops : std::vector{ReduceOp::kSum}) {
+        ModelStep step{collective, variant, op};
+        for (std::size_t form = 0; form < 2; ++form) {
+          for (std::size_t i = 0; i < options.sizes.size(); ++i) {
+            const Problem wanted = problem_of(collective, options.sizes[i], options.types.front(), op,
+                                              {form == 1, options.ragged}, result.world.ranks);
+            const auto cell = std::find_if(result.cells.begin(), result.cells.end(), [&](const CellResult& each) {
+              return each.cell.variant == variant && each.cell.problem == wanted && each.samples > 0;
+            });
+            std::optional<double>& sum = step.seconds[form];
+            if (cell == result.cells.end()) sum.reset();
+            if (sum) *sum += static_cast<double>(options.repeats[i]) * cell->seconds.value;
+          }
+        }
+        if (step.seconds[0] || step.seconds[1]) steps.push_back(step);
+      }
+    }
+  }
+  return steps;
+}
+
+struct ModelTotal {
+  std::size_t buckets = 0, bytes = 0;
+};
+
+ModelTotal model_total(const CollOptions& options) {
+  ModelTotal total;
+  for (std::size_t i = 0; i < options.repeats.size(); ++i) {
+    total.buckets += options.repeats[i];
+    total.bytes += options.repeats[i] * options.sizes[i];
+  }
+  return total;
+}
+
+std::string steps_text(const CollOptions& options, const CollResult& result) {
+  const ModelTotal total = model_total(options);
+  std::string text;
+  for (const ModelStep& step : model_steps(options, result)) {
+    const std::string& label = result.variants[static_cast<std::size_t>(step.variant)];
+    text += "# One step of " + options.model + ", " + std::to_string(total.buckets) + " buckets of " +
+            bytes_text(static_cast<double>(total.bytes)) + ": " + std::string(name(step.collective)) +
+            (reduces(step.collective) ? " " + std::string(nccl_name(step.op)) : "") +
+            (label.empty() ? "" : ", " + label) + ": ";
+    if (step.seconds[0]) text += figure(*step.seconds[0] * kMicro) + " us out of place";
+    if (step.seconds[0] && step.seconds[1]) text += ", ";
+    if (step.seconds[1]) text += figure(*step.seconds[1] * kMicro) + " us in place";
+    text += "\n";
+  }
+  return text;
+}
+
+void write_steps(JsonWriter& top, const CollOptions& options, const CollResult& result) {
+  const ModelTotal total = model_total(options);
+  top.array("model_steps", [&](JsonWriter& steps) {
+    for (const ModelStep& step : model_steps(options, result)) {
+      steps.object({}, [&](JsonWriter& out) {
+        const auto time = [](std::optional<double> seconds) {
+          return seconds ? std::optional(*seconds * kMicro) : std::nullopt;
+        };
+        out.text("model", options.model);
+        out.integer("buckets", static_cast<std::int64_t>(total.buckets));
+        out.integer("bytes", static_cast<std::int64_t>(total.bytes));
+        out.text("experiment_name", name(step.collective));
+        out.text("redop", reduces(step.collective) ? nccl_name(step.op) : std::string_view("none"));
+        out.text("variant", result.variants[static_cast<std::size_t>(step.variant)]);
+        out.number("out_of_place_time", time(step.seconds[0]));
+        out.number("in_place_time", time(step.seconds[1]));
+      });
+    }
+  });
+}
+
 std::uint64_t wrong_in_all(const CollResult& result) {
   std::uint64_t wrong = 0;
   for (const CellResult& cell : result.cells) wrong += cell.wrong.value_or(0);
@@ -122,7 +208,7 @@ double average_bus_rate(const CollResult& result) {
 
 std::string footer(const CollResult& result) {
   std::size_t open = 0;
-  for (const CellResult& cell : result.cells) open += cell.settled() ? 0 : 1;
+  for (const CellResult& cell : result.cells) open += cell.settled ? 0 : 1;
   const std::uint64_t wrong = wrong_in_all(result);
   std::string text = format("# Out of bounds values : %llu %s\n", static_cast<unsigned long long>(wrong),
                             wrong == 0 ? "OK" : "FAILED");
@@ -164,9 +250,29 @@ void write_form(JsonWriter& row, std::string_view key, const CellResult* cell) {
     form.number("ratio_high", cell->ratio ? std::optional(cell->ratio->high) : unknown);
     form.integer("samples", static_cast<std::int64_t>(cell->samples));
     form.integer("operations_per_sample", static_cast<std::int64_t>(cell->batch));
+    form.truth("settled", cell->settled);
     form.text("stop_reason", cell->stop_reason);
   });
 }
+
+/// The keys of nccl-tests' -I, without its list of times.
+void write_spread(JsonWriter& row, std::string_view key, const CellResult* cell) {
+  if (!measured(cell)) return;
+  row.object(key, [&](JsonWriter& out) {
+    const Spread& spread = cell->spread;
+    out.number("min_us", spread.minimum * kMicro);
+    out.number("max_us", spread.maximum * kMicro);
+    out.number("avg_us", spread.mean * kMicro);
+    out.number("p50_us", cell->seconds.value * kMicro);
+    out.number("p95_us", spread.percentile_95 * kMicro);
+    out.number("p99_us", spread.percentile_99 * kMicro);
+    out.number("stdev_us", spread.deviation * kMicro);
+    out.number("cv_pct", 100 * spread.variation());
+  });
+}
+
+/// nccl-tests writes truths as text.
+std::string_view truth_text(bool value) { return value ? "true" : "false"; }
 
 void write_row(JsonWriter& rows, const CollResult& result, const Row& row) {
   const CellResult& any = *(row[0] != nullptr ? row[0] : row[1]);
@@ -176,13 +282,16 @@ void write_row(JsonWriter& rows, const CollResult& result, const Row& row) {
     out.integer("count", static_cast<std::int64_t>(problem.count));
     out.text("type", nccl_name(problem.type));
     out.text("redop", op_of(problem));
-    out.integer("root", root_of(problem));
+    out.text("root", std::to_string(root_of(problem)));
     write_form(out, "out_of_place", row[0]);
+    write_spread(out, "out_of_place_per_iter", row[0]);
     write_form(out, "in_place", row[1]);
-    std::size_t operations = 0;
-    for (const CellResult* cell : row) operations += measured(cell) ? cell->samples * cell->batch : 0;
+    write_spread(out, "in_place_per_iter", row[1]);
+    std::size_t operations = 0;  // of one form, the last one: nccl-tests has the iterations of either
+    for (const CellResult* cell : row) operations = measured(cell) ? cell->samples * cell->batch : operations;
     out.integer("actual_iterations", static_cast<std::int64_t>(operations));
     out.text("experiment_name", name(problem.collective));
+    out.truth("ragged", problem.ragged);
     out.text("variant", result.variants[static_cast<std::size_t>(any.cell.variant)]);
     out.text("data_plane", any.plane);
   });
@@ -193,8 +302,9 @@ void write_config(JsonWriter& config, const CollOptions& options, const CollResu
   config.integer("maximum_bytes", static_cast<std::int64_t>(options.sizes.back()));
   config.integer("warmup_iters", static_cast<std::int64_t>(options.warmup));
   config.integer("iterations", static_cast<std::int64_t>(options.least_samples));
-  config.integer("validation", options.check ? 1 : 0);
-  config.integer("blocking_collectives", static_cast<std::int64_t>(options.pace));
+  config.integer("validation", static_cast<std::int64_t>(options.checks));
+  config.text("blocking_collectives", truth_text(options.pace != Pace::kStream));
+  config.integer("blocking", static_cast<std::int64_t>(options.pace));
   config.text("model", options.model);
   config.truth("warm", options.warm);
   config.integer("buffer_bytes", static_cast<std::int64_t>(result.arena_bytes));
@@ -215,6 +325,13 @@ void write_config(JsonWriter& config, const CollOptions& options, const CollResu
   });
 }
 
+/// For fields that may hold a comma or a quotation mark.
+std::string quoted(const std::string& text) {
+  std::string field = "\"";
+  for (const char each : text) field.append(each == '"' ? 2 : 1, each);
+  return field + "\"";
+}
+
 std::string csv_number(std::optional<double> value) { return value ? json_number(*value) : std::string(); }
 
 }  // namespace
@@ -233,13 +350,15 @@ std::string table(const CollOptions& options, const CollResult& result) {
       const std::vector<Row> rows = rows_of(result, collective, variant);
       if (rows.empty()) continue;
       const std::string& label = result.variants[static_cast<std::size_t>(variant)];
-      text += "#\n# " + std::string(name(collective)) + (label.empty() ? "" : ", " + label);
+      const bool ragged = options.ragged && has_shares(collective);
+      text +=
+          "#\n# " + std::string(name(collective)) + (ragged ? ", ragged" : "") + (label.empty() ? "" : ", " + label);
       const std::string plane = plane_of(result, variant);
       text += (plane.empty() ? "" : ", over " + plane) + "\n" + header(compared);
       for (const Row& row : rows) text += row_text(row, compared);
     }
   }
-  return text + footer(result);
+  return text + steps_text(options, result) + footer(result);
 }
 
 std::string json(const CollOptions& options, const CollResult& result, const std::vector<std::string>& argv,
@@ -263,10 +382,11 @@ std::string json(const CollOptions& options, const CollResult& result, const std
       }
     }
   });
+  if (!options.model.empty()) write_steps(top, options, result);
   const std::uint64_t wrong = wrong_in_all(result);
   top.object("out_of_bounds", [&](JsonWriter& found) {
     found.integer("count", static_cast<std::int64_t>(wrong));
-    found.truth("okay", wrong == 0);
+    found.text("okay", truth_text(wrong == 0));
   });
   top.object("average_bus_bandwidth", [&](JsonWriter& found) {
     found.number("bandwidth", average_bus_rate(result));
@@ -281,28 +401,47 @@ std::string json(const CollOptions& options, const CollResult& result, const std
 
 std::string csv(const CollResult& result) {
   std::string text =
-      "collective,variant,data_plane,size,count,type,redop,in_place,time_us,time_low_us,time_high_us,transfer_us,skew_"
+      "collective,variant,data_plane,size,count,type,redop,in_place,ragged,time_us,time_low_us,time_high_us,time_min_"
       "us,"
-      "last_rank,last_rank_share,algbw,busbw,bound,ratio,ratio_low,ratio_high,wrong,samples,operations_per_sample,"
+      "time_max_us,time_p99_us,cv_pct,transfer_us,skew_us,last_rank,last_rank_share,algbw,busbw,bound,ratio,ratio_low,"
+      "ratio_high,wrong,samples,operations_per_sample,"
       "stop_reason\n";
   for (const CellResult& cell : result.cells) {
     if (cell.samples == 0) continue;
     const Problem& problem = cell.cell.problem;
     const bool interval = cell.seconds.has_interval();
     const auto time = [&](double seconds) { return csv_number(seconds * kMicro); };
-    const std::array<std::string, 25> fields{
-        std::string(name(problem.collective)), result.variants[static_cast<std::size_t>(cell.cell.variant)],
-        // The one field that may hold a comma.
-        "\"" + cell.plane + "\"", std::to_string(cell.bytes), std::to_string(problem.count),
-        std::string(nccl_name(problem.type)), std::string(op_of(problem)), problem.in_place ? "1" : "0",
-        time(cell.seconds.value), interval ? time(cell.seconds.low) : "", interval ? time(cell.seconds.high) : "",
-        time(cell.transfer), time(cell.skew), std::to_string(cell.last_rank), csv_number(cell.last_share),
-        csv_number(cell.algorithm_rate * kGiga), csv_number(cell.bus_rate * kGiga), csv_number(cell.bound),
+    const std::array<std::string, 30> fields{
+        std::string(name(problem.collective)),
+        result.variants[static_cast<std::size_t>(cell.cell.variant)],
+        quoted(cell.plane),
+        std::to_string(cell.bytes),
+        std::to_string(problem.count),
+        std::string(nccl_name(problem.type)),
+        std::string(op_of(problem)),
+        problem.in_place ? "1" : "0",
+        problem.ragged ? "1" : "0",
+        time(cell.seconds.value),
+        interval ? time(cell.seconds.low) : "",
+        interval ? time(cell.seconds.high) : "",
+        time(cell.spread.minimum),
+        time(cell.spread.maximum),
+        time(cell.spread.percentile_99),
+        csv_number(100 * cell.spread.variation()),
+        time(cell.transfer),
+        time(cell.skew),
+        std::to_string(cell.last_rank),
+        csv_number(cell.last_share),
+        csv_number(cell.algorithm_rate * kGiga),
+        csv_number(cell.bus_rate * kGiga),
+        csv_number(cell.bound),
         csv_number(cell.ratio ? std::optional(cell.ratio->value) : std::nullopt),
         csv_number(cell.ratio && cell.ratio->has_interval() ? std::optional(cell.ratio->low) : std::nullopt),
         csv_number(cell.ratio && cell.ratio->has_interval() ? std::optional(cell.ratio->high) : std::nullopt),
-        cell.wrong ? std::to_string(*cell.wrong) : "", std::to_string(cell.samples), std::to_string(cell.batch),
-        cell.stop_reason};
+        cell.wrong ? std::to_string(*cell.wrong) : "",
+        std::to_string(cell.samples),
+        std::to_string(cell.batch),
+        quoted(cell.stop_reason)};
     for (std::size_t i = 0; i < fields.size(); ++i) text.append(i > 0 ? "," : "").append(fields[i]);
     text += "\n";
   }

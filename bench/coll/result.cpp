@@ -1,7 +1,9 @@
 #include "bench/coll/result.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
+#include <numeric>
 
 #include "bench/measure/median.h"
 #include "engine/base/error.h"
@@ -28,6 +30,22 @@ void name_latest(const std::vector<Sample>& samples, CellResult& result) {
   result.last_share = static_cast<double>(most->second) / static_cast<double>(samples.size());
 }
 
+Spread spread_of(std::vector<double> seconds) {
+  std::sort(seconds.begin(), seconds.end());
+  const auto percentile = [&](std::size_t per_cent) { return seconds[(seconds.size() * per_cent + 99) / 100 - 1]; };
+  const auto count = static_cast<double>(seconds.size());
+  Spread spread;
+  spread.minimum = seconds.front();
+  spread.maximum = seconds.back();
+  spread.percentile_95 = percentile(95);
+  spread.percentile_99 = percentile(99);
+  spread.mean = std::accumulate(seconds.begin(), seconds.end(), 0.0) / count;
+  double squares = 0;
+  for (const double each : seconds) squares += (each - spread.mean) * (each - spread.mean);
+  spread.deviation = std::sqrt(squares / count);
+  return spread;
+}
+
 /// Of times and ratios, which are not below zero, whereas the interval of a few scattered values may reach there.
 Estimate interval_from_zero(const std::vector<double>& values) {
   Estimate estimate = quick_interval(values);
@@ -48,16 +66,19 @@ std::optional<Estimate> ratio_of(const std::vector<Sample>& samples, const std::
   return interval_from_zero(ratios);
 }
 
-CellResult result_of(const Cell& cell, const std::vector<Sample>& samples, int ranks) {
+CellResult result_of(const Cell& cell, const std::vector<Sample>& samples, int ranks, const StoppingRule& rule) {
   CellResult result;
   result.cell = cell;
   result.bytes = cell.problem.bytes(ranks);
   result.samples = samples.size();
   if (samples.empty()) return result;
   result.seconds = interval_from_zero(seconds_of(samples));
+  result.settled = samples.size() >= rule.minimum_samples && result.seconds.has_interval() &&
+                   relative_half_width(result.seconds) <= rule.target_half_width;
   result.transfer = median_of(samples, [](const Sample& sample) { return sample.transfer; });
   result.skew = median_of(samples, [](const Sample& sample) { return sample.skew; });
   name_latest(samples, result);
+  result.spread = spread_of(seconds_of(samples));
   if (result.seconds.value > 0) {
     result.algorithm_rate = static_cast<double>(result.bytes) / result.seconds.value;
     result.bus_rate = result.algorithm_rate * bus_factor(cell.problem.collective, ranks);
@@ -86,7 +107,7 @@ std::vector<CellResult> results_of(const std::vector<Cell>& cells, const Schedul
     const Cell& cell = cells[i];
     if (cell.variant == kBare) continue;
     const std::vector<Sample>& samples = schedule.samples(i);
-    CellResult result = result_of(cell, samples, world.ranks);
+    CellResult result = result_of(cell, samples, world.ranks, schedule.rule().stop);
     result.batch = schedule.batch(i);
     result.wrong = wrong[i];
     result.stop_reason = schedule.stop_reason(i).empty() ? interrupted : schedule.stop_reason(i);

@@ -12,6 +12,14 @@
 
 namespace hvd::bench::coll {
 
+/// How the samples of a cell differ, as nccl-tests' -I has it: seconds of one operation, each the mean over a batch.
+struct Spread {
+  double minimum = 0, maximum = 0, mean = 0;
+  double percentile_95 = 0, percentile_99 = 0;  ///< by nearest rank: the maximum, where there are few samples
+  double deviation = 0;                         ///< standard deviation, of the samples as a population
+  [[nodiscard]] double variation() const { return mean > 0 ? deviation / mean : 0; }
+};
+
 /// One cell's figures. Times are seconds of one operation.
 struct CellResult {
   Cell cell;
@@ -27,9 +35,10 @@ struct CellResult {
   std::optional<double> bound;         ///< fraction: the bound's time over this one, or the bus rate over the link's
   std::optional<Estimate> ratio;       ///< of time to the first variant's, round by round; not for the first
   std::optional<std::uint64_t> wrong;  ///< elements over all ranks; nothing: not checked
-  std::string stop_reason;             ///< "interval narrow enough", "time cap", "SIGTERM", ...
-  std::string plane;                   ///< DataPlane::description() of its communicator
-  [[nodiscard]] bool settled() const { return stop_reason == "interval narrow enough"; }
+  Spread spread;
+  bool settled = false;     ///< the interval of all samples is as narrow as was asked for
+  std::string stop_reason;  ///< "interval narrow enough", "time cap", "SIGTERM", ...
+  std::string plane;        ///< DataPlane::description() of its communicator
 };
 
 struct World {
@@ -44,7 +53,7 @@ struct CollResult {
   World world;
   std::vector<CellResult> cells;  ///< without the bare kernels, in the order of make_cells()
   std::vector<std::string> variants;
-  std::string interrupted;  ///< name of the signal; empty: all was measured
+  std::string interrupted;  ///< name of the signal, or the error, that ended it; empty: all was measured
   std::string started_utc, finished_utc;
   std::size_t arena_bytes = 0;  ///< of one rank and variant
   std::size_t cache_bytes = 0;  ///< last-level cache; 0: unknown

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <set>
+#include <string_view>
 
 #include "bench/measure/median.h"
 #include "bench/measure/resample.h"
@@ -15,6 +15,9 @@ namespace {
 constexpr std::uint32_t kLargestBatch = 4096;
 constexpr std::uint32_t kBatchGrowth = 4;
 constexpr double kNanosecond = 1e-9;
+constexpr std::string_view kNarrowEnough = "interval narrow enough";  // of reason_to_stop()
+/// The first visit finds cold caches, and one of two more may be disturbed.
+constexpr std::size_t kVisitsBeforeBatch = 3;
 
 }  // namespace
 
@@ -33,22 +36,24 @@ Sample sample_of(const VisitTimes& times, std::size_t batch, std::size_t round) 
           .last_rank = static_cast<int>(last - times.begin.begin())};
 }
 
-Schedule::Schedule(const std::vector<Cell>& cells, const ScheduleRule& rule) : rule_(rule) {
-  for (const Cell& cell : cells) {
-    State state;
-    state.group = cell.group;
-    state.next_look = rule.stop.minimum_samples;
-    states_.push_back(std::move(state));
+Schedule::Schedule(const std::vector<Cell>& cells, const ScheduleRule& rule) : rule_(rule), cells_(cells.size()) {
+  for (std::size_t cell = 0; cell < cells.size(); ++cell) {
+    cells_[cell].group = cells[cell].group;
+    if (cells[cell].group >= groups_.size()) groups_.resize(cells[cell].group + 1);
+    groups_[cells[cell].group].cells.push_back(cell);
+  }
+  for (Group& group : groups_) {
+    group.batch_is_final = !rule.may_batch;
+    group.next_look = rule.stop.minimum_samples;
   }
 }
 
 void Schedule::begin_round() {
-  std::set<std::size_t> open;
-  for (const State& state : states_) {
-    if (state.stop_reason.empty()) open.insert(state.group);
-  }
-  for (std::size_t cell = 0; cell < states_.size(); ++cell) {
-    if (open.contains(states_[cell].group)) waiting_.push_back(static_cast<std::uint32_t>(cell));
+  for (std::size_t cell = 0; cell < cells_.size(); ++cell) {
+    Group& group = groups_[cells_[cell].group];
+    if (group.ended) continue;
+    waiting_.push_back(static_cast<std::uint32_t>(cell));
+    ++group.waiting;
   }
   Draws draws(rule_.seed, round_);
   for (std::size_t i = waiting_.size(); i > 1; --i) std::swap(waiting_[i - 1], waiting_[draws.below(i)]);
@@ -59,49 +64,87 @@ std::vector<Visit> Schedule::next(double seconds) {
   if (waiting_.empty()) begin_round();
   std::vector<Visit> visits;
   for (double planned = 0; !waiting_.empty();) {
-    const State& state = states_[waiting_.back()];
+    const State& state = cells_[waiting_.back()];
+    const Group& group = groups_[state.group];
     planned += state.last_seconds;
-    if (!visits.empty() && (planned > seconds || state.visits == 0)) break;  // an unknown duration goes alone
-    visits.push_back({waiting_.back(), state.batch});
+    if (!visits.empty() && (planned > seconds || group.visits == 0)) break;  // an unknown duration goes alone
+    visits.push_back({waiting_.back(), group.batch});
     waiting_.pop_back();
   }
   return visits;
 }
 
 void Schedule::add(const Visit& visit, const VisitTimes& times) {
-  State& state = states_[visit.cell];
+  State& state = cells_[visit.cell];
+  Group& group = groups_[state.group];
   const Sample sample = sample_of(times, visit.batch, round_);
-  state.last_seconds = sample.seconds * visit.batch + sample.skew;
+  state.last_seconds = sample.seconds * (visit.batch + (rule_.untimed_first ? 1 : 0)) + sample.skew;
   state.elapsed += state.last_seconds;
-  ++state.visits;
-  const bool too_short = sample.seconds * visit.batch < rule_.least_sample && visit.batch < kLargestBatch;
-  if (rule_.may_batch && state.samples.empty() && too_short) {
-    state.batch = visit.batch * kBatchGrowth;
-    return;
-  }
-  if (state.visits <= rule_.warmup) return;
-  state.samples.push_back(sample);
-  look(state);
+  if (group.visits > 0) state.shortest = group.visits > 1 ? std::min(state.shortest, sample.seconds) : sample.seconds;
+  if (group.batch_is_final && group.visits >= rule_.warmup) state.samples.push_back(sample);
+  HVD_ASSERT(group.waiting > 0);
+  if (--group.waiting == 0) end_round(group);
 }
 
-void Schedule::look(State& state) const {
-  if (!state.stop_reason.empty()) return;
-  MeasurementState measured{.samples = state.samples.size(),
-                            .rounds = state.samples.size(),
-                            .half_width = std::numeric_limits<double>::infinity(),
-                            .elapsed_seconds = state.elapsed,
-                            .next_seconds = state.last_seconds};
-  if (measured.samples >= state.next_look) {
-    const Estimate estimate = quick_interval(seconds_of(state.samples));
-    if (estimate.has_interval()) measured.half_width = relative_half_width(estimate);
-    state.next_look = measured.samples + std::max<std::size_t>(1, measured.samples / 4);
+void Schedule::end_round(Group& group) {
+  ++group.visits;
+  if (!group.batch_is_final) {
+    if (group.visits >= kVisitsBeforeBatch) choose_batch(group);
+  } else {
+    look(group);
   }
-  if (auto reason = reason_to_stop(rule_.stop, measured)) state.stop_reason = std::move(*reason);
+}
+
+void Schedule::choose_batch(Group& group) const {
+  double shortest = std::numeric_limits<double>::infinity();
+  double longest = 0;
+  for (const std::size_t cell : group.cells) {
+    shortest = std::min(shortest, cells_[cell].shortest);
+    longest = std::max(longest, cells_[cell].shortest);
+  }
+  // The cap must leave room for the samples that are wanted at the least.
+  const double cap = rule_.stop.maximum_seconds / static_cast<double>(2 * rule_.stop.minimum_samples);
+  const std::uint32_t larger = group.batch * kBatchGrowth;
+  const bool grows = group.batch < kLargestBatch && shortest * group.batch < rule_.least_sample &&
+                     longest * larger <= std::min(rule_.longest_sample, cap);
+  if (grows) group.batch = larger;
+  group.batch_is_final = !grows;
+}
+
+/// Ends the group when its cells have enough. All of them have as many samples.
+void Schedule::look(Group& group) {
+  const std::size_t count = cells_[group.cells.front()].samples.size();
+  const bool due = count >= group.next_look;
+  if (due) group.next_look = count + std::max<std::size_t>(1, count / 4);
+  bool all_narrow = true;
+  std::string cap;
+  std::vector<bool> narrow;
+  for (const std::size_t cell : group.cells) {
+    const State& state = cells_[cell];
+    MeasurementState measured{.samples = count,
+                              .rounds = count,
+                              .half_width = std::numeric_limits<double>::infinity(),
+                              .elapsed_seconds = state.elapsed,
+                              .next_seconds = state.last_seconds};
+    if (due) {
+      const Estimate estimate = quick_interval(seconds_of(state.samples));
+      if (estimate.has_interval()) measured.half_width = relative_half_width(estimate);
+    }
+    const std::string reason = reason_to_stop(rule_.stop, measured).value_or("");
+    narrow.push_back(reason == kNarrowEnough);
+    all_narrow = all_narrow && narrow.back();
+    if (!narrow.back() && !reason.empty()) cap = reason;
+  }
+  if (!all_narrow && cap.empty()) return;
+  group.ended = true;
+  for (std::size_t i = 0; i < group.cells.size(); ++i) {
+    cells_[group.cells[i]].stop_reason = narrow[i] ? std::string(kNarrowEnough) : cap;
+  }
 }
 
 std::size_t Schedule::finished() const {
   return static_cast<std::size_t>(
-      std::count_if(states_.begin(), states_.end(), [](const State& state) { return !state.stop_reason.empty(); }));
+      std::count_if(cells_.begin(), cells_.end(), [](const State& state) { return !state.stop_reason.empty(); }));
 }
 
 std::vector<double> seconds_of(const std::vector<Sample>& samples) {

@@ -39,43 +39,58 @@ struct ScheduleRule {
   StoppingRule stop;           ///< of each cell; maximum_seconds is its own time, warm-up included
   std::size_t warmup = 5;      ///< first visits of a cell that are discarded, at least
   bool may_batch = true;       ///< several operations a sample
-  double least_sample = 2e-4;  ///< seconds: shorter samples get a larger batch, so that the clock and the arrival weigh
-                               ///< little
+  bool untimed_first = false;  ///< every visit begins with an operation that is not timed
+  double least_sample = 1e-3;  ///< seconds: the batch of a group grows until the samples of all its cells are as long,
+                               ///< so that the clock and the ranks' arrival weigh little
+  double longest_sample = 0.02;  ///< seconds: no batch may make the samples of the group's slowest cell longer
   std::uint64_t seed = 1;
 };
 
+/// Cells of a group are compared with one another. They are visited in the same rounds with the same batch, and the
+/// group ends as a whole: when all of its cells have a narrow interval, or when one of them reaches a cap.
 class Schedule {
  public:
   Schedule(const std::vector<Cell>& cells, const ScheduleRule& rule);
-  /// The next visits, as many as take about `seconds`, at least one; none when every cell has enough. Cells of a group
-  /// go on until all of them have enough.
+  /// The next visits, as many as take about `seconds`, at least one; none when every group has ended.
   std::vector<Visit> next(double seconds);
-  /// What became of a visit that next() gave.
+  /// Takes the times of a visit that next() gave.
   void add(const Visit& visit, const VisitTimes& times);
 
-  [[nodiscard]] const std::vector<Sample>& samples(std::size_t cell) const { return states_[cell].samples; }
-  [[nodiscard]] std::size_t batch(std::size_t cell) const { return states_[cell].batch; }
-  /// Why the cell has enough ("interval narrow enough", "time cap", "iteration cap"); empty: it has not.
-  [[nodiscard]] const std::string& stop_reason(std::size_t cell) const { return states_[cell].stop_reason; }
+  [[nodiscard]] const ScheduleRule& rule() const { return rule_; }
+  [[nodiscard]] const std::vector<Sample>& samples(std::size_t cell) const { return cells_[cell].samples; }
+  [[nodiscard]] std::size_t batch(std::size_t cell) const { return groups_[cells_[cell].group].batch; }
+  /// Why the cell has ended ("interval narrow enough", "time cap", "iteration cap"); empty: it has not.
+  [[nodiscard]] const std::string& stop_reason(std::size_t cell) const { return cells_[cell].stop_reason; }
   [[nodiscard]] std::size_t round() const { return round_; }
+  /// Cells that have ended.
   [[nodiscard]] std::size_t finished() const;
 
  private:
   struct State {
     std::size_t group = 0;
-    std::uint32_t batch = 1;
-    std::size_t visits = 0;
-    std::size_t next_look = 0;  ///< samples at which the interval is computed again, which takes time
-    double elapsed = 0;         ///< seconds in its visits
-    double last_seconds = 0;    ///< of its last visit
+    double shortest = 0;      ///< seconds of one operation, the least over its visits but the first
+    double elapsed = 0;       ///< seconds in its visits
+    double last_seconds = 0;  ///< of its last visit
     std::vector<Sample> samples;
     std::string stop_reason;
   };
+  struct Group {
+    std::vector<std::size_t> cells;
+    std::uint32_t batch = 1;
+    bool batch_is_final = false;
+    std::size_t visits = 0;     ///< of each of its cells
+    std::size_t waiting = 0;    ///< of its cells, in this round
+    std::size_t next_look = 0;  ///< samples at which the intervals are computed again, which takes time
+    bool ended = false;
+  };
   void begin_round();
-  void look(State& state) const;
+  void end_round(Group& group);
+  void choose_batch(Group& group) const;
+  void look(Group& group);
 
   const ScheduleRule rule_;
-  std::vector<State> states_;
+  std::vector<State> cells_;
+  std::vector<Group> groups_;
   std::vector<std::uint32_t> waiting_;  // of this round, next one last
   std::size_t round_ = 0;
 };

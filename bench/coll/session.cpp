@@ -12,6 +12,7 @@
 #include "bench/result_store.h"
 #include "bench/train/agreement.h"
 #include "engine/base/error.h"
+#include "engine/base/mutex.h"
 
 namespace hvd::bench::coll {
 namespace {
@@ -19,14 +20,15 @@ namespace {
 /// Rank 0 asks for work in parcels of about this long, and looks for a signal between them.
 constexpr double kParcelSeconds = 0.05;
 
-/// Of a cell. More would take longer to resample than to measure.
+/// Samples of a cell, unless -n asks for more. Resampling more would take longer than measuring them.
 constexpr std::size_t kMostSamples = 5000;
 
 /// Rank 0.
 class Conductor {
  public:
-  Conductor(Rank& rank, const CollOptions& options, const CollObserver& observer, World world)
-      : rank_(rank),
+  Conductor(Rank& rank, const CollOptions& options, const CollObserver& observer, World world, Variants variants)
+      : variants_(variants),
+        rank_(rank),
         options_(options),
         observer_(observer),
         schedule_(rank.cells(), rule_of(options)),
@@ -34,26 +36,47 @@ class Conductor {
     result_.world = std::move(world);
   }
 
-  CollResult run() {
-    result_.started_utc = utc_now();
+  /// Measures until all cells have ended or the session is told to stop. Errors: those of the communicators.
+  void run() {
+    set_begin();
     std::size_t clock_round = 0;
     read_clocks();
     while (!stopped()) {
-      const std::vector<Visit> visits = schedule_.next(kParcelSeconds);
+      const std::vector<Visit> visits = next_visits();
       if (visits.empty()) break;
       if (result_.world.nodes > 1 && std::exchange(clock_round, schedule_.round()) != schedule_.round()) read_clocks();
       sample(visits);
-      if (options_.check) check_finished();
+      if (options_.checks > 0) check_finished();
       narrate(visits.back());
     }
     rank_.ask({Task::kEnd, {}}, 0);
-    result_.finished_utc = utc_now();
-    result_.cells =
-        results_of(rank_.cells(), schedule_, wrong_, result_.world, options_.link_gbit, result_.interrupted);
-    result_.arena_bytes = rank_.arena_bytes();
-    result_.cache_bytes = rank_.cache_bytes();
-    for (const Variant& variant : options_.variants) result_.variants.push_back(variant.name);
-    return std::move(result_);
+  }
+
+  /// What was measured; any thread. `interrupted`: the signal or the error that ended it; empty: as run() found.
+  CollResult result(const std::string& interrupted, const std::string& reason_of_cells) {
+    const MutexLock lock(mutex_);
+    CollResult result = result_;
+    if (!interrupted.empty()) result.interrupted = interrupted;
+    result.finished_utc = utc_now();
+    result.cells = results_of(rank_.cells(), schedule_, wrong_, result.world, options_.link_gbit,
+                              reason_of_cells.empty() ? result.interrupted : reason_of_cells);
+    for (CellResult& cell : result.cells) {
+      const auto variant = static_cast<std::size_t>(cell.cell.variant);
+      if (variant < planes_.size()) cell.plane = planes_[variant];
+    }
+    result.arena_bytes = rank_.arena_bytes();
+    result.cache_bytes = rank_.cache_bytes();
+    for (const Variant& variant : options_.variants) result.variants.push_back(variant.name);
+    return result;
+  }
+
+  /// Any thread.
+  bool has_samples() {
+    const MutexLock lock(mutex_);
+    for (std::size_t cell = 0; cell < rank_.cells().size(); ++cell) {
+      if (!schedule_.samples(cell).empty()) return true;
+    }
+    return false;
   }
 
  private:
@@ -61,17 +84,31 @@ class Conductor {
     ScheduleRule rule;
     rule.stop.minimum_samples = std::max(options.least_samples, kFewestToBelieve);
     rule.stop.target_half_width = options.target_interval;
-    rule.stop.maximum_samples = kMostSamples;
+    rule.stop.maximum_samples = std::max(kMostSamples, rule.stop.minimum_samples);
     rule.stop.maximum_seconds = options.max_seconds;
     rule.warmup = options.warmup;
+    rule.untimed_first = options.warm;
     rule.may_batch = options.pace != Pace::kBarrierOutside;
     rule.seed = options.seed;
     return rule;
   }
 
+  void set_begin() {
+    const MutexLock lock(mutex_);
+    result_.started_utc = utc_now();
+  }
+
+  std::vector<Visit> next_visits() {
+    const MutexLock lock(mutex_);
+    return schedule_.next(kParcelSeconds);
+  }
+
   bool stopped() {
-    if (observer_.stop_requested) result_.interrupted = observer_.stop_requested();
-    return !result_.interrupted.empty();
+    if (!observer_.stop_requested) return false;
+    const std::string signal = observer_.stop_requested();
+    const MutexLock lock(mutex_);
+    result_.interrupted = signal;
+    return !signal.empty();
   }
 
   /// Once there is a sample, and every half minute.
@@ -86,7 +123,9 @@ class Conductor {
   }
 
   void read_clocks() {
-    for (const auto& uncertainty : rank_.ask({Task::kClock, {}}, 1)) {
+    const auto answers = rank_.ask({Task::kClock, {}}, 1);
+    const MutexLock lock(mutex_);
+    for (const auto& uncertainty : answers) {
       result_.world.clock_uncertainty =
           std::max(result_.world.clock_uncertainty, 1e-9 * static_cast<double>(uncertainty[0]));
     }
@@ -94,6 +133,7 @@ class Conductor {
 
   void sample(const std::vector<Visit>& visits) {
     const auto answers = rank_.ask({Task::kSample, visits}, 2 * visits.size());
+    const MutexLock lock(mutex_);
     for (std::size_t i = 0; i < visits.size(); ++i) {
       VisitTimes times;
       for (const std::vector<std::int64_t>& of_rank : answers) {
@@ -101,35 +141,64 @@ class Conductor {
         times.end.push_back(of_rank[2 * i + 1]);
       }
       schedule_.add(visits[i], times);
-      finished_or_sampled_.push_back(visits[i].cell);
     }
+    planes_.clear();
+    for (const auto& variant : variants_) planes_.push_back(variant->data().description());
   }
 
-  /// Only cells that were just sampled can have become finished.
+  /// A group of cells ends as a whole, so that cells other than the sampled ones may have ended.
   void check_finished() {
+    if (schedule_.finished() == std::exchange(finished_, schedule_.finished())) return;
     Order order{Task::kCheck, {}};
-    for (const std::uint32_t cell : std::exchange(finished_or_sampled_, {})) {
+    for (std::uint32_t cell = 0; cell < rank_.cells().size(); ++cell) {
       const Cell& of = rank_.cells()[cell];
       const bool has_result = of.variant != kBare && of.problem.collective != Collective::kBarrier;
       if (has_result && !wrong_[cell] && !schedule_.stop_reason(cell).empty()) order.visits.push_back({cell, 1});
     }
     if (order.visits.empty()) return;
+    const auto answers = rank_.ask(order, order.visits.size());
+    const MutexLock lock(mutex_);
     for (const Visit& visit : order.visits) wrong_[visit.cell] = 0;
-    for (const std::vector<std::int64_t>& of_rank : rank_.ask(order, order.visits.size())) {
+    for (const std::vector<std::int64_t>& of_rank : answers) {
       for (std::size_t i = 0; i < order.visits.size(); ++i) {
         *wrong_[order.visits[i].cell] += static_cast<std::uint64_t>(of_rank[i]);
       }
     }
   }
 
+  const Variants variants_;
   Rank& rank_;
   const CollOptions& options_;
   const CollObserver& observer_;
+  // The session's thread alone changes planes_, schedule_, wrong_ and result_, under this, and reads them without. It
+  // is not held while the thread waits for other ranks.
+  Mutex mutex_;
+  std::vector<std::string> planes_;  // [variant]: DataPlane::description(), which is known once there was an operation
   Schedule schedule_;
   std::vector<std::optional<std::uint64_t>> wrong_;  // [cell]
-  std::vector<std::uint32_t> finished_or_sampled_;   // since the last check_finished()
+  std::size_t finished_ = 0;                         // cells, at the last check_finished()
   std::optional<Clock::time_point> narrated_;
   CollResult result_;
+};
+
+/// While it lives, the observer has a snapshot function.
+class Offer {
+ public:
+  Offer(const CollObserver& observer, Conductor& conductor) : observer_(observer) {
+    if (!observer_.snapshot) return;
+    observer_.snapshot([&conductor](const std::string& reason) -> std::optional<CollResult> {
+      if (!conductor.has_samples()) return std::nullopt;
+      return conductor.result(reason, reason);
+    });
+  }
+  ~Offer() {
+    if (observer_.snapshot) observer_.snapshot({});
+  }
+  Offer(const Offer&) = delete;
+  Offer& operator=(const Offer&) = delete;
+
+ private:
+  const CollObserver& observer_;
 };
 
 /// What CollObserver::finished threw, or null.
@@ -140,6 +209,22 @@ std::exception_ptr hand_over(const CollResult& result, const CollObserver& obser
     return std::current_exception();
   }
   return nullptr;
+}
+
+/// Throws `first`, with the text of `second` too where that is not null.
+[[noreturn]] void rethrow_both(const std::exception_ptr& first, const std::exception_ptr& second) {
+  if (!second) std::rethrow_exception(first);
+  std::string more;
+  try {
+    std::rethrow_exception(second);
+  } catch (const Error& error) {
+    more = error.what();
+  }
+  try {
+    std::rethrow_exception(first);
+  } catch (const Error& error) {
+    throw Error(error.code(), std::string(error.what()) + "; what was measured is lost: " + more);
+  }
 }
 
 std::vector<std::vector<std::unique_ptr<comm::Communicator>>> loopback_ranks(int count, const CollOptions& options) {
@@ -213,10 +298,19 @@ CollResult run_coll_rank(const CollOptions& options, Variants variants, const Co
                   topology.hosts,
                   0,
                   gpu == nullptr ? std::string() : gpu->device().name};
-      result = Conductor(rank, options, observer, std::move(world)).run();
-      for (CellResult& cell : result.cells) {
-        cell.plane = variants[static_cast<std::size_t>(cell.cell.variant)]->data().description();
+      Conductor conductor(rank, options, observer, std::move(world), variants);
+      const Offer offer(observer, conductor);
+      try {
+        conductor.run();
+      } catch (const std::exception& error) {
+        abort_all(variants, error.what());  // first, because the peers wait
+        if (conductor.has_samples()) {
+          rethrow_both(std::current_exception(),
+                       hand_over(conductor.result(error.what(), "the session failed"), observer));
+        }
+        throw;
       }
+      result = conductor.result({}, {});
       problem = hand_over(result, observer);
     } else {
       rank.follow();

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,14 +18,23 @@
 
 namespace hvd::bench::coll {
 
+/// Makes a result of what was measured so far, with `reason` as `interrupted`; nothing where there is no sample yet.
+/// Any thread may call it, also while the session's thread waits for another rank.
+using Snapshot = std::function<std::optional<CollResult>(const std::string& reason)>;
+
 /// Calls from rank 0's thread between samples, but for joined, met and leaving, which are SessionObserver's. Any may be
 /// null.
 struct CollObserver {
   std::function<std::string()> stop_requested;           ///< name of the signal that asked to stop, or empty
   std::function<void(const std::string& line)> narrate;  ///< how far the session is, every half minute
   /// The result, on rank 0, while the ranks are still together: leaving MPI's world may take longer than a launcher
-  /// waits after a signal. What it throws is thrown once the ranks have parted.
+  /// waits after a signal. What it throws is thrown once the ranks have parted. If the session fails after the first
+  /// sample, it is called with what was measured, whose `interrupted` is the error's text, before the error is thrown.
   std::function<void(const CollResult&)> finished;
+  /// Called on rank 0 before the first sample. The snapshot is for an end that cannot wait for the session's thread.
+  /// When the session is over, this is called with an empty function; it must return only once the snapshot is out of
+  /// use.
+  std::function<void(Snapshot)> snapshot;
   std::function<void()> joined, leaving;
   std::function<void(std::vector<comm::Neighbour> neighbours)> met;
 };

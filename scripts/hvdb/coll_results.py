@@ -128,7 +128,10 @@ def _point(size: int, form: dict[str, Any]) -> Point:
     bound = form.get("bound")
     bound_time = None if bound is None else time * strict_json.above_zero(bound, 1e6, "bound")
     reason = strict_json.text(form.get("stop_reason"), "stop_reason", LONGEST_TEXT)
-    return Point(size, time, low, high, bound_time, reason == SETTLED)
+    settled = form.get("settled", reason == SETTLED)  # files of hvd_bench of 2026-11-24 and before lack the key
+    if not isinstance(settled, bool):
+        raise Malformed("settled is no truth value")
+    return Point(size, time, low, high, bound_time, settled)
 
 
 class _Gathered:
@@ -156,6 +159,13 @@ class _Gathered:
             self.into.left_out.append(line)
 
 
+def _name(side: str, row: dict[str, Any]) -> str:
+    ragged = row.get("ragged", False)  # files of hvd_bench of 2026-11-24 and before lack the key
+    if not isinstance(ragged, bool):
+        raise Malformed("ragged is no truth value")
+    return f"{side}, ragged" if ragged else side
+
+
 def _own_rows(found: dict[str, Any], gathered: _Gathered) -> None:
     ranks = strict_json.whole(_table(found.get("config"), "config").get("ranks"), 1, MOST_RANKS, "ranks")
     for row in _list(found["results"], "results"):
@@ -176,12 +186,10 @@ def _own_rows(found: dict[str, Any], gathered: _Gathered) -> None:
             wrong = form.get("nwrong")
             if wrong is not None and strict_json.whole(wrong, 0, 1 << 62, "nwrong"):
                 gathered.leave_out(panel, size, f"{wrong} wrong elements")
-            elif panel.operation == "barrier":
+            elif size == 0:
                 gathered.leave_out(panel, size, "has no size to draw it against")
             else:
-                if size == 0:
-                    raise Malformed(f"{panel.operation} of 0 bytes")
-                gathered.add(panel, variant or plane, _point(size, form))
+                gathered.add(panel, _name(variant or plane, row), _point(size, form))
 
 
 def _peer_cell(row: dict[str, Any], classes: dict[str, Any]) -> tuple[Panel, str, int, int]:

@@ -90,8 +90,8 @@ def draw(panels: Mapping[Panel, Sequence[Series]], names: Mapping[int, str], pat
     figure.headline(
         fig,
         f"{operation} against size",
-        "medians of the slowest rank's time; bars: 95 % intervals; dashed: the bound; hollow: its interval is wider "
-        "than asked",
+        "medians of the slowest rank's time; bars: nominal 95 % intervals (coverage: docs/coll.md); dashed: the bound; "
+        "hollow: its interval is wider than asked",
     )
     shown = [printable.terminal(name) for name in names.values()]
     return figure.write(fig, path, f"hvd_bench: {operation}", f"from {', '.join(shown)}", f"from {', '.join(shown)}")

@@ -1,7 +1,10 @@
 // Whole sessions of hvd_bench coll on loopback ranks, and on planes that go wrong.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
+#include <mutex>
+#include <optional>
 #include <set>
 #include <thread>
 
@@ -51,6 +54,38 @@ TEST(CollSession, EveryCollectiveIsMeasuredAndRight) {
     }
     EXPECT_EQ(result.exit_code(), 0);
     EXPECT_TRUE(result.interrupted.empty());
+  }
+}
+
+TEST(CollSession, NothingToMoveIsLegal) {
+  CollOptions options = quick();
+  options.sizes = {0};
+  for (const bool ragged : {false, true}) {
+    options.ragged = ragged;
+    const CollResult result = run_coll(world_of_threads(3), options, {});
+    EXPECT_EQ(result.exit_code(), 0);
+    for (const CellResult& cell : result.cells) {
+      EXPECT_EQ(cell.bytes, 0U);
+      EXPECT_GT(cell.samples, 0U);
+      EXPECT_EQ(cell.bus_rate, 0);
+    }
+  }
+}
+
+TEST(CollSession, RaggedSharesAreMeasuredAndRight) {
+  for (const int ranks : {1, 2, 3}) {
+    CollOptions options = quick();
+    options.collectives = {Collective::kReduceScatter, Collective::kAllGather, Collective::kAllToAll};
+    options.ragged = true;
+    options.checks = 2;
+    const CollResult result = run_coll(world_of_threads(ranks), options, {});
+    EXPECT_EQ(result.cells.size(), 2U * (2 * 2 + 1));
+    for (const CellResult& cell : result.cells) {
+      const Problem& problem = cell.cell.problem;
+      EXPECT_TRUE(problem.ragged);
+      EXPECT_EQ(cell.wrong, std::optional<std::uint64_t>(0))
+          << name(problem.collective) << (problem.in_place ? ", in place, " : ", ") << cell.bytes << " on " << ranks;
+    }
   }
 }
 
@@ -109,12 +144,13 @@ TEST(CollSession, VariantsAreComparedRoundByRound) {
 
 TEST(CollSession, ASignalKeepsWhatWasMeasured) {
   CollOptions options = quick();
+  options.collectives = {Collective::kAllReduce};
   options.max_seconds = 1000;
   options.target_interval = 1e-9;
   std::atomic<int> looks = 0;
   bool handed_over = false;
   CollObserver observer;
-  observer.stop_requested = [&] { return ++looks > 200 ? std::string("SIGTERM") : std::string(); };
+  observer.stop_requested = [&] { return ++looks > 60 ? std::string("SIGTERM") : std::string(); };
   observer.finished = [&](const CollResult& result) { handed_over = result.interrupted == "SIGTERM"; };
   const CollResult result = run_coll(world_of_threads(2), options, observer);
   EXPECT_EQ(result.interrupted, "SIGTERM");
@@ -123,6 +159,39 @@ TEST(CollSession, ASignalKeepsWhatWasMeasured) {
   std::size_t samples = 0;
   for (const CellResult& cell : result.cells) samples += cell.samples;
   EXPECT_GT(samples, 0U);
+}
+
+TEST(CollSession, ASnapshotHasWhatWasMeasuredSoFar) {
+  CollOptions options = quick();
+  options.collectives = {Collective::kAllReduce};
+  options.sizes = {4096};
+  options.max_seconds = 1000;
+  options.target_interval = 1e-9;
+  options.least_samples = 100'000;
+  std::mutex mutex;
+  Snapshot snapshot;
+  std::optional<CollResult> seen;
+  std::atomic<bool> done = false;
+  CollObserver observer;
+  observer.snapshot = [&](Snapshot given) {
+    const std::lock_guard lock(mutex);
+    snapshot = std::move(given);
+  };
+  observer.stop_requested = [&] { return done ? std::string("SIGTERM") : std::string(); };
+  std::thread watch([&] {
+    while (!done) {
+      const std::lock_guard lock(mutex);
+      if (snapshot) seen = snapshot("SIGTERM, forced");
+      done = seen.has_value();
+    }
+  });
+  run_coll(world_of_threads(2), options, observer);
+  watch.join();
+  ASSERT_TRUE(seen);
+  EXPECT_EQ(seen->interrupted, "SIGTERM, forced");
+  EXPECT_EQ(seen->cells.size(), 2U);
+  EXPECT_TRUE(std::any_of(seen->cells.begin(), seen->cells.end(), [](const CellResult& c) { return c.samples > 0; }));
+  EXPECT_FALSE(snapshot) << "withdrawn when the session is over";
 }
 
 TEST(CollSession, AFileThatCannotBeWrittenIsToldWhenTheRanksHaveParted) {
@@ -152,7 +221,7 @@ TEST(CollSession, MemoryThatIsNotThereIsRefusedBeforeItIsTaken) {
 }
 
 /// A plane that passes everything on and spoils one element of every result on its rank.
-class SpoiledPlane final : public comm::DataPlane {
+class SpoiledPlane : public comm::DataPlane {
  public:
   SpoiledPlane(comm::DataPlane& real, const comm::Topology& topology) : real_(real), topology_(topology) {}
   std::unique_ptr<comm::RegisteredMemory> allocate(std::size_t bytes, Deadline deadline) override {
@@ -190,9 +259,11 @@ class SpoiledPlane final : public comm::DataPlane {
   const comm::Topology& topology_;
 };
 
-class SpoiledCommunicator final : public comm::Communicator {
+/// A communicator whose data plane is a Plane over the real one.
+template <class Plane>
+class WrappedCommunicator final : public comm::Communicator {
  public:
-  explicit SpoiledCommunicator(std::unique_ptr<comm::Communicator> real)
+  explicit WrappedCommunicator(std::unique_ptr<comm::Communicator> real)
       : real_(std::move(real)), plane_(real_->data(), real_->topology()) {}
   [[nodiscard]] const comm::Topology& topology() const override { return real_->topology(); }
   [[nodiscard]] comm::ControlPlane& control() override { return real_->control(); }
@@ -202,7 +273,7 @@ class SpoiledCommunicator final : public comm::Communicator {
 
  private:
   std::unique_ptr<comm::Communicator> real_;
-  SpoiledPlane plane_;
+  Plane plane_;
 };
 
 TEST(CollSession, AWrongElementOnOneRankIsFoundInEveryCollective) {
@@ -215,7 +286,8 @@ TEST(CollSession, AWrongElementOnOneRankIsFoundInEveryCollective) {
       kRanks,
       [&](int rank) {
         std::vector<std::unique_ptr<comm::Communicator>> own;
-        own.push_back(std::make_unique<SpoiledCommunicator>(std::move(real[static_cast<std::size_t>(rank)])));
+        own.push_back(
+            std::make_unique<WrappedCommunicator<SpoiledPlane>>(std::move(real[static_cast<std::size_t>(rank)])));
         CollResult found = run_coll_rank(options, own, {}, 20s);
         if (rank == 0) result = std::move(found);
       },
@@ -225,6 +297,56 @@ TEST(CollSession, AWrongElementOnOneRankIsFoundInEveryCollective) {
     EXPECT_EQ(cell.wrong, std::optional<std::uint64_t>(1))
         << name(cell.cell.problem.collective) << (cell.cell.problem.in_place ? ", in place" : "") << ", " << cell.bytes;
   }
+}
+
+/// A spoiled plane that spoils nothing, and after `left` all-reduces fails as if its rank were lost.
+class FailingPlane final : public SpoiledPlane {
+ public:
+  FailingPlane(comm::DataPlane& real, const comm::Topology& topology) : SpoiledPlane(real, topology), real_(real) {}
+  void all_reduce(void* data, std::size_t count, DataType type, ReduceOp op, Deadline deadline) override {
+    if (--left_ < 0) throw Error(Errc::kPeerLost, "rank 1 is lost");
+    real_.all_reduce(data, count, type, op, deadline);
+  }
+
+ private:
+  comm::DataPlane& real_;
+  int left_ = 20'000;  // more than warm-up and the search for a batch take
+};
+
+TEST(CollSession, ALostRankLeavesWhatWasMeasured) {
+  CollOptions options = quick();
+  options.collectives = {Collective::kAllReduce};
+  options.place = Place::kInPlace;
+  options.least_samples = 100'000;
+  options.max_seconds = 1000;
+  options.target_interval = 1e-9;
+  options.sizes = {4096};
+  auto real = comm::make_loopback(2);
+  std::optional<CollResult> kept;
+  CollObserver observer;
+  observer.finished = [&](const CollResult& result) { kept = result; };
+  std::string thrown;
+  run_rank_threads(
+      2,
+      [&](int rank) {
+        std::vector<std::unique_ptr<comm::Communicator>> own;
+        auto& plain = real[static_cast<std::size_t>(rank)];
+        if (rank == 1) own.push_back(std::make_unique<WrappedCommunicator<FailingPlane>>(std::move(plain)));
+        if (rank == 0) own.push_back(std::move(plain));
+        try {
+          run_coll_rank(options, own, rank == 0 ? observer : CollObserver{}, 20s);
+        } catch (const Error& error) {
+          if (rank == 0) thrown = error.what();
+        }
+      },
+      [](const std::string&) {});
+  ASSERT_TRUE(kept) << thrown;
+  EXPECT_NE(thrown.find("rank 1 is lost"), std::string::npos) << thrown;
+  EXPECT_EQ(kept->interrupted, thrown);
+  ASSERT_EQ(kept->cells.size(), 1U);
+  EXPECT_EQ(kept->cells[0].stop_reason, "the session failed");
+  EXPECT_GT(kept->cells[0].samples, 0U);
+  EXPECT_GT(kept->cells[0].seconds.value, 0);
 }
 
 TEST(CollSession, RanksThatWantDifferentThingsAllGetTheSameError) {

@@ -84,6 +84,22 @@ class ReadTest(FolderTest):
         self.assertEqual(point.bound, 10.0)
         self.assertTrue(point.settled)
 
+    def test_the_interval_of_all_samples_decides_whether_a_cell_is_settled(self) -> None:
+        for settled in (True, False):
+            form = {**FORM, "settled": settled, "stop_reason": "time cap" if settled else "interval narrow enough"}
+            (series,) = self.read({**DOCUMENT, "results": [{**ROW, "in_place": form}]}).series
+            self.assertEqual(series.points[0].settled, settled)
+
+    def test_ragged_shares_are_a_side_of_their_own(self) -> None:
+        ragged = {**ROW, "experiment_name": "all_gather", "redop": "none", "ragged": True}
+        (series,) = self.read({**DOCUMENT, "results": [ragged]}).series
+        self.assertEqual(series.name, "shm, ragged")
+
+    def test_a_cell_of_no_bytes_is_left_out(self) -> None:
+        found = self.read({**DOCUMENT, "results": [{**ROW, "size": 0}]})
+        self.assertEqual(found.series, [])
+        self.assertIn("0 bytes: has no size", found.left_out[0])
+
     def test_rates(self) -> None:
         for operation, ranks, expected in (
             ("all_reduce", 4, 1.5),
@@ -145,7 +161,7 @@ class ReadTest(FolderTest):
         lambda d: d.update(config=[]),
         lambda d: d["config"].update(ranks=0),
         lambda d: d["config"].update(ranks=1 << 40),
-        lambda d: d["results"][0].update(size=0),
+        lambda d: d["results"][0].update(size=-1),
         lambda d: d["results"][0].update(size=-4),
         lambda d: d["results"][0].update(size=True),
         lambda d: d["results"][0].update(type="\x1b[2J"),
