@@ -80,8 +80,8 @@ comm::Thresholds best_thresholds(std::vector<AllReduceTimes> reductions, std::ve
 }
 
 std::string crossover_text(const comm::Thresholds& thresholds) {
-  const std::string reductions = range_text("doubling", thresholds.doubling_bytes) +
-                                 range_text("rabenseifner", thresholds.rabenseifner_bytes);
+  const std::string reductions =
+      range_text("doubling", thresholds.doubling_bytes) + range_text("rabenseifner", thresholds.rabenseifner_bytes);
   const std::string shares = range_text("direct", thresholds.direct_bytes);
   return "all_reduce: " + (reductions.empty() ? "ring" : reductions + "above that ring") +
          "; reduce_scatter and all_gather: " + (shares.empty() ? "ring" : shares + "above that ring");
@@ -134,10 +134,9 @@ std::optional<comm::Thresholds> kept_crossovers(comm::Communicator& communicator
     if (!parse_crossovers(text, of)) text.clear();
   }
   // The case is rank 0's: its processor and library may be spelled differently elsewhere.
-  const std::string told =
-      text.empty() ? text : crossover_file({}, *parse_crossovers(text, of));
-  return parse_crossovers(
-      comm::text_of(communicator.control().broadcast(std::as_bytes(std::span(told)), 0, deadline)), {});
+  const std::string told = text.empty() ? text : crossover_file({}, *parse_crossovers(text, of));
+  return parse_crossovers(comm::text_of(communicator.control().broadcast(std::as_bytes(std::span(told)), 0, deadline)),
+                          {});
 }
 
 }  // namespace hvd::bench

@@ -11,6 +11,7 @@
 #include "bench/cli/command_line.h"
 #include "bench/cli/registrar.h"
 #include "bench/cli/values.h"
+#include "bench/coll/result.h"
 #include "engine/base/error.h"
 #include "engine/core/bucket_plan.h"
 
@@ -229,6 +230,13 @@ void register_world(Registrar add, Options& world, coll::CollOptions& o, CollGiv
   add.value("--compare", "KEY=A,B",
             "Measure sides in turn: algorithm=ring,shm, memory=registered,plain or segment=64K,1M",
             [&given](const std::string& text) { given.compare = text; });
+  add.flag(
+      "--find-crossovers",
+      "Between hosts: measure doubling, rabenseifner and ring from 1K to 4M in turn, and say up to which size each "
+      "is the fastest",
+      [&o] { o.find_crossovers = true; });
+  add.folder("--tuning-folder", "Where --find-crossovers keeps what it found, and other runs between hosts look for it",
+             o.tuning_folder);
   add.number("--deadline-seconds", "S", "Of every wait for another rank (default: 60)", 0.1, 86400, [&world](double x) {
     world.engine.deadline.timeout = std::chrono::milliseconds(static_cast<std::int64_t>(1000 * x));
   });
@@ -242,6 +250,23 @@ void register_files(Registrar add, coll::CollOptions& o) {
   add.group("Where results go");
   add.file("-J,--json,--output_file", "JSON with the keys of nccl-tests", o.json_file);
   add.file("--csv", "One line per cell", o.csv_file);
+}
+
+/// Sizes up to 4 MiB: above that a step's latency no longer counts.
+void settle_crossovers(coll::CollOptions& o, const CollGiven& given) {
+  if (!given.compare.empty() || given.algorithm || !o.model.empty() || o.ragged || o.gpus) {
+    throw Error(Errc::kInvalidArgument,
+                "--find-crossovers says itself what is measured, on CPUs; leave out --compare, --algorithm, "
+                "--from-model, --ragged and --device");
+  }
+  using coll::Collective;
+  o.collectives = {Collective::kAllReduce, Collective::kReduceScatter, Collective::kAllGather};
+  o.types = {DataType::kF32};
+  o.ops = {ReduceOp::kSum};
+  o.place = coll::Place::kInPlace;
+  o.bound = false;
+  o.variants = coll::crossover_variants(o.variants[0]);
+  if (!given.sizes) o.sizes = coll::sizes_of({1024, std::size_t{4} << 20, 0, 2});
 }
 
 void settle_coll(CollCommand& command, const CollGiven& given) {
@@ -265,6 +290,7 @@ void settle_coll(CollCommand& command, const CollGiven& given) {
     o.sizes = std::move(buckets.sizes);
     o.repeats = std::move(buckets.repeats);
   }
+  if (o.find_crossovers) settle_crossovers(o, given);
   if (!given.compare.empty()) o.variants = parse_compare(given.compare, o.variants[0]);
   if (o.gpus && (given.algorithm || (!given.compare.empty() && !given.compare.starts_with("memory=")))) {
     throw Error(

@@ -51,6 +51,10 @@ struct CollOptions {
   bool ragged = false;               ///< the ranks' shares differ, where an operation has shares
   std::string model;                 ///< --from-model; empty: sizes are the sweep's
   std::vector<std::size_t> repeats;  ///< [size], with a model: how many of its buckets have this size
+  /// Find where `auto` should change its algorithm between hosts: variants are those of crossover_variants().
+  bool find_crossovers = false;
+  /// Crossovers are kept there, or taken from there by variants whose thresholds are the default ones; empty: nowhere.
+  std::string tuning_folder;
   std::string json_file, csv_file;
 };
 

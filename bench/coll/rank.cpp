@@ -85,6 +85,8 @@ Wishes wishes_of(const CollOptions& options) {
           {"--warm", options.warm ? "on" : "off"},
           {"--device", options.gpus ? "cuda" : "cpu"},
           {"--no-bound", options.bound ? "off" : "on"},
+          {"--find-crossovers", options.find_crossovers ? "on" : "off"},
+          {"--tuning-folder", options.tuning_folder.empty() ? "not given" : "given"},
           {"the communicators", list_of(options.variants, [](const Variant& each) {
              return each.name + ":" + std::string(comm::name(each.comm.algorithm)) + ":" +
                     std::to_string(each.comm.segment_bytes) + (each.registered ? ":registered" : ":plain");

@@ -9,6 +9,7 @@
 #include "bench/build_info.h"
 #include "bench/cli/json_writer.h"
 #include "bench/cli/report.h"
+#include "bench/crossovers.h"
 #include "bench/measure/median.h"
 
 namespace hvd::bench::coll {
@@ -219,6 +220,7 @@ std::string footer(const CollResult& result) {
   if (result.world.clock_uncertainty > 0) {
     text += format("# Clocks of hosts      : skew may be wrong by %.1f us\n", result.world.clock_uncertainty * kMicro);
   }
+  if (result.crossovers) text += "# Between hosts        : " + crossover_text(*result.crossovers) + "\n";
   if (!result.interrupted.empty()) text += "# INCOMPLETE           : stopped by " + result.interrupted + "\n";
   return text;
 }
@@ -312,6 +314,7 @@ void write_config(JsonWriter& config, const CollOptions& options, const CollResu
   config.integer("seed", static_cast<std::int64_t>(options.seed));
   config.integer("ranks", result.world.ranks);
   config.integer("nodes", result.world.nodes);
+  if (result.crossovers) config.text("crossovers", crossover_text(*result.crossovers));
   config.text("comm", result.world.comm);
   config.text("library", result.world.library);
   config.text("gpu", result.world.gpu);

@@ -1,10 +1,14 @@
 #include "bench/coll/result.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <cstdint>
 #include <map>
 #include <numeric>
+#include <utility>
 
+#include "bench/crossovers.h"
 #include "bench/measure/median.h"
 #include "engine/base/error.h"
 
@@ -121,6 +125,46 @@ std::vector<CellResult> results_of(const std::vector<Cell>& cells, const Schedul
     results.push_back(std::move(result));
   }
   return results;
+}
+
+std::vector<Variant> crossover_variants(const Variant& base) {
+  constexpr std::size_t kAllSizes = SIZE_MAX;
+  const auto side = [&base](const char* name, const comm::Thresholds& thresholds) {
+    Variant variant = base;
+    variant.name = std::string("between=") + name;
+    variant.comm.thresholds = thresholds;
+    return variant;
+  };
+  return {side("doubling", {kAllSizes, 0, kAllSizes}), side("rabenseifner", {0, kAllSizes, 0}),
+          side("ring", {0, 0, 0})};
+}
+
+comm::Thresholds crossovers_of(const std::vector<CellResult>& cells) {
+  struct Group {
+    Collective collective{};
+    std::size_t bytes = 0;
+    std::array<double, 3> seconds{};  // [variant]; 0: not measured
+  };
+  std::map<std::size_t, Group> groups;
+  for (const CellResult& cell : cells) {
+    Group& group = groups[cell.cell.group];
+    group.collective = cell.cell.problem.collective;
+    group.bytes = cell.bytes;
+    const int variant = cell.cell.variant;
+    if (cell.samples > 0 && variant >= 0) group.seconds.at(static_cast<std::size_t>(variant)) = cell.seconds.value;
+  }
+  std::vector<AllReduceTimes> reductions;
+  std::vector<ShareTimes> shares;
+  for (const auto& [number, group] : groups) {
+    const auto [doubling, rabenseifner, ring] = group.seconds;
+    if (std::min({doubling, rabenseifner, ring}) <= 0) continue;
+    if (group.collective == Collective::kAllReduce) {
+      reductions.push_back({group.bytes, doubling, rabenseifner, ring});
+    } else {
+      shares.push_back({group.bytes, doubling, ring});
+    }
+  }
+  return best_thresholds(std::move(reductions), std::move(shares));
 }
 
 }  // namespace hvd::bench::coll

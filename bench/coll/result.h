@@ -7,8 +7,10 @@
 #include <vector>
 
 #include "bench/coll/cells.h"
+#include "bench/coll/options.h"
 #include "bench/coll/schedule.h"
 #include "bench/run_record.h"
+#include "engine/comm/communicator.h"
 
 namespace hvd::bench::coll {
 
@@ -54,6 +56,7 @@ struct CollResult {
   std::vector<CellResult> cells;  ///< without the bare kernels, in the order of make_cells()
   std::vector<std::string> variants;
   std::string interrupted;  ///< name of the signal, or the error, that ended it; empty: all was measured
+  std::optional<comm::Thresholds> crossovers;  ///< with find_crossovers: found; else: taken from the folder
   std::string started_utc, finished_utc;
   std::size_t arena_bytes = 0;  ///< of one rank and variant
   std::size_t cache_bytes = 0;  ///< last-level cache; 0: unknown
@@ -65,5 +68,11 @@ struct CollResult {
 std::vector<CellResult> results_of(const std::vector<Cell>& cells, const Schedule& schedule,
                                    const std::vector<std::optional<std::uint64_t>>& wrong, const World& world,
                                    std::optional<double> link_gbit, const std::string& interrupted);
+
+/// The three sides of a search for crossovers, from `base`: doubling (the direct exchange for operations on shares),
+/// rabenseifner and ring (both the ring for operations on shares), for all sizes.
+std::vector<Variant> crossover_variants(const Variant& base);
+/// `cells`: those of a session with these variants. Cells without samples are left out.
+comm::Thresholds crossovers_of(const std::vector<CellResult>& cells);
 
 }  // namespace hvd::bench::coll

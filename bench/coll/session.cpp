@@ -8,6 +8,7 @@
 #include "bench/coll/gpu_rank.h"
 #include "bench/coll/rank.h"
 #include "bench/coll/schedule.h"
+#include "bench/crossovers.h"
 #include "bench/ranks.h"
 #include "bench/result_store.h"
 #include "bench/train/agreement.h"
@@ -279,6 +280,34 @@ CollResult run_processes(const Options& world, const Launch& launch, const CollO
   }
 }
 
+/// Collective. Errors: invalid_argument, on all ranks, where there is nothing between hosts.
+std::optional<comm::Thresholds> recall_crossovers(const CollOptions& options, Variants variants, Patience patience) {
+  comm::Communicator& first = *variants[0];
+  if (options.find_crossovers) {
+    if (first.topology().nodes > 1) return std::nullopt;
+    throw Error(
+        Errc::kInvalidArgument,
+        "--find-crossovers compares algorithms between hosts, and all ranks are on one; start ranks on several");
+  }
+  const auto kept = kept_crossovers(first, options.tuning_folder, patience.from_now());
+  for (std::size_t i = 0; kept && i < variants.size(); ++i) {
+    comm::CommOptions with = options.variants[i].comm;
+    if (with.thresholds != comm::Thresholds{}) continue;
+    with.thresholds = *kept;
+    variants[i]->data().choose(with);
+  }
+  return kept;
+}
+
+/// Rank 0, with what was measured.
+void keep_found(const CollOptions& options, const comm::Communicator& communicator, CollResult& result) {
+  if (!options.find_crossovers || !result.interrupted.empty()) return;
+  result.crossovers = crossovers_of(result.cells);
+  if (options.tuning_folder.empty()) return;
+  keep_crossovers(options.tuning_folder, crossover_case(communicator.topology(), communicator.library()),
+                  *result.crossovers);
+}
+
 }  // namespace
 
 CollResult run_coll_rank(const CollOptions& options, Variants variants, const CollObserver& observer, Patience patience,
@@ -287,6 +316,8 @@ CollResult run_coll_rank(const CollOptions& options, Variants variants, const Co
   std::exception_ptr problem;
   std::optional<Rank> own;  // after a fault, its memory goes only when nothing on the GPU waits for a peer any more
   try {
+    std::optional<comm::Thresholds> kept;
+    if (gpu == nullptr) kept = recall_crossovers(options, variants, patience);
     Rank& rank = own.emplace(options, variants, patience, gpu);
     rank.prepare();
     const comm::Topology& topology = variants[0]->topology();
@@ -311,7 +342,13 @@ CollResult run_coll_rank(const CollOptions& options, Variants variants, const Co
         throw;
       }
       result = conductor.result({}, {});
-      problem = hand_over(result, observer);
+      result.crossovers = kept;
+      try {
+        keep_found(options, *variants[0], result);
+      } catch (const Error&) {
+        problem = std::current_exception();
+      }
+      if (const std::exception_ptr other = hand_over(result, observer)) problem = other;
     } else {
       rank.follow();
     }

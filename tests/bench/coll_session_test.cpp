@@ -3,11 +3,13 @@
 
 #include <algorithm>
 #include <atomic>
+#include <filesystem>
 #include <mutex>
 #include <optional>
 #include <set>
 #include <thread>
 
+#include "bench/coll/report.h"
 #include "bench/coll/session.h"
 #include "bench/ranks.h"
 #include "engine/base/error.h"
@@ -69,6 +71,53 @@ TEST(CollSession, NothingToMoveIsLegal) {
       EXPECT_GT(cell.samples, 0U);
       EXPECT_EQ(cell.bus_rate, 0);
     }
+  }
+}
+
+CollOptions crossovers(int ranks_per_node) {
+  CollOptions options = quick();
+  options.collectives = {Collective::kAllReduce, Collective::kReduceScatter, Collective::kAllGather};
+  options.place = Place::kInPlace;
+  options.bound = false;
+  options.variants[0].comm.ranks_per_node = ranks_per_node;
+  options.variants = crossover_variants(options.variants[0]);
+  options.find_crossovers = true;
+  return options;
+}
+
+TEST(CollSession, CrossoversAreFoundKeptAndTaken) {
+  const std::filesystem::path folder = std::filesystem::path(testing::TempDir()) / "coll_crossovers";
+  std::filesystem::remove_all(folder);
+  CollOptions options = crossovers(1);
+  options.tuning_folder = folder.string();
+  const CollResult found = run_coll(world_of_threads(3), options, {});
+  EXPECT_EQ(found.exit_code(), 0);
+  ASSERT_TRUE(found.crossovers);
+  EXPECT_EQ(*found.crossovers, crossovers_of(found.cells));
+  EXPECT_NE(table(options, found).find("# Between hosts        : all_reduce: "), std::string::npos);
+  for (const CellResult& cell : found.cells) {
+    const bool reduction = cell.cell.problem.collective == Collective::kAllReduce;
+    if (!reduction) continue;
+    const std::string& side = options.variants[static_cast<std::size_t>(cell.cell.variant)].name;
+    EXPECT_TRUE(cell.plane.starts_with(side.substr(side.find('=') + 1))) << side << " ran " << cell.plane;
+  }
+
+  CollOptions later = quick();
+  later.variants[0].comm.ranks_per_node = 1;
+  EXPECT_EQ(run_coll(world_of_threads(3), later, {}).crossovers, std::nullopt);  // no folder
+  later.tuning_folder = folder.string();
+  EXPECT_EQ(run_coll(world_of_threads(3), later, {}).crossovers, found.crossovers);
+  EXPECT_EQ(run_coll(world_of_threads(2), later, {}).crossovers, std::nullopt);  // another world
+}
+
+TEST(CollSession, OnOneHostThereAreNoCrossovers) {
+  try {
+    run_coll(world_of_threads(2), crossovers(0), {});
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), Errc::kInvalidArgument);
+    EXPECT_EQ(error.what(), std::string("--find-crossovers compares algorithms between hosts, and all ranks are on "
+                                        "one; start ranks on several"));
   }
 }
 

@@ -112,6 +112,21 @@ TEST(CollCommandLine, Gpus) {
   }
 }
 
+TEST(CollCommandLine, ASearchForCrossoversSaysItselfWhatIsMeasured) {
+  const CollOptions options = parse("--find-crossovers --tuning-folder kept").options;
+  EXPECT_TRUE(options.find_crossovers);
+  EXPECT_EQ(options.tuning_folder, "kept");
+  EXPECT_EQ(options.sizes.front(), 1024U);
+  EXPECT_EQ(options.sizes.back(), std::size_t{4} << 20);
+  ASSERT_EQ(options.variants.size(), 3U);
+  EXPECT_EQ(options.variants[2].comm.thresholds, (comm::Thresholds{0, 0, 0}));
+  EXPECT_EQ(parse("--find-crossovers -b 8 -e 32 -f 2").options.sizes, (std::vector<std::size_t>{8, 16, 32}));
+  for (const char* const other :
+       {"--compare memory=registered,plain", "--algorithm ring", "--from-model vgg16", "--ragged", "--device cuda"}) {
+    EXPECT_TRUE(says(error_of("--find-crossovers " + std::string(other)), "--find-crossovers says itself"));
+  }
+}
+
 TEST(CollCommandLine, OtherLettersOfNcclTestsAreAnswered) {
   EXPECT_TRUE(
       says(error_of("-g 8"), "'-g': 'hvd_bench coll' takes no such option of nccl-tests: each rank has one GPU"));

@@ -78,7 +78,8 @@ TEST(Crossovers, AFileOfAnotherCaseOrADamagedOneIsNotTaken) {
   const std::string text = crossover_file(of, at);
   EXPECT_EQ(parse_crossovers(text, of), at);
   EXPECT_EQ(parse_crossovers(text, {{"ranks", "4"}, {"hosts", "3"}}), std::nullopt);
-  for (std::size_t cut = 0; cut < text.size(); ++cut) EXPECT_EQ(parse_crossovers(text.substr(0, cut), of), std::nullopt);
+  for (std::size_t cut = 0; cut < text.size(); ++cut)
+    EXPECT_EQ(parse_crossovers(text.substr(0, cut), of), std::nullopt);
   for (const char* const damaged : {"thresholds=400 4000 -7\n", "thresholds=400 4000 7 8\n", "thresholds=400 4000\n",
                                     "thresholds=400 4000 99999999999999999999999\n", "other=400 4000 7\n"}) {
     EXPECT_EQ(parse_crossovers("ranks=4\nhosts=2\n" + std::string(damaged), of), std::nullopt) << damaged;
