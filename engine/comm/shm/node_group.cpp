@@ -1,5 +1,6 @@
 #include "engine/comm/shm/node_group.h"
 
+#include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -91,6 +92,10 @@ void NodeGroup::await(Counter& counter, int awaited, const Wait& wait, Ready rea
         if (ready()) return;
       }
     } while (!faults_.aborted() && Clock::now() < until);
+  } else {
+    // The awaited rank may need this very processor. Once is enough: small all-reduces of 4 ranks on 2 cores took 0.82
+    // of the time without, and as long with 4 or 16 yields.
+    sched_yield();
   }
   while (!ready()) {
     faults_.check(wait, awaited >= 0 ? global(awaited) : -1);
