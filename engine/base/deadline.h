@@ -1,12 +1,22 @@
 // A point in time after which a wait gives up. Every wait in the engine takes one.
 #pragma once
 
+#include <time.h>  // NOLINT(modernize-deprecated-headers): clock_gettime()
+
 #include <algorithm>
 #include <chrono>
 
 namespace hvd {
 
 using Clock = std::chrono::steady_clock;
+
+/// The time of Clock at the last tick of the kernel's timer: up to 10 ms ago. Reading it takes 3 ns where Clock::now()
+/// takes 21, which shows in a collective of 150 ns.
+inline Clock::time_point coarse_now() noexcept {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+  return Clock::time_point(std::chrono::seconds(now.tv_sec) + std::chrono::nanoseconds(now.tv_nsec));
+}
 
 class Deadline {
  public:

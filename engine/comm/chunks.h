@@ -55,14 +55,21 @@ inline void check_counts(const char* operation, std::span<const std::size_t> cou
 /// `offsets[p]` is the first element of share p; the last entry is the end of the last share.
 using Offsets = std::span<const std::size_t>;
 
-/// Where each rank's share begins when they lie side by side. Errors: invalid_argument if the sum is beyond 64 bits.
-inline std::vector<std::size_t> offsets_of(std::span<const std::size_t> counts) {
-  std::vector<std::size_t> offsets{0};
-  offsets.reserve(counts.size() + 1);
+/// Where each rank's share begins when they lie side by side; `memory` holds it. Errors: invalid_argument if the sum is
+/// beyond 64 bits.
+inline Offsets offsets_of(std::span<const std::size_t> counts, std::vector<std::size_t>& memory) {
+  memory.assign(1, 0);
+  memory.reserve(counts.size() + 1);
   for (const std::size_t count : counts) {
-    if (count > ~offsets.back()) throw Error(Errc::kInvalidArgument, "the counts of a collective add up beyond 2^64");
-    offsets.push_back(offsets.back() + count);
+    if (count > ~memory.back()) throw Error(Errc::kInvalidArgument, "the counts of a collective add up beyond 2^64");
+    memory.push_back(memory.back() + count);
   }
+  return memory;
+}
+/// The same in memory of its own.
+inline std::vector<std::size_t> offsets_of(std::span<const std::size_t> counts) {
+  std::vector<std::size_t> offsets;
+  offsets_of(counts, offsets);
   return offsets;
 }
 

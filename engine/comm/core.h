@@ -31,7 +31,7 @@ struct Core {
   /// rank would go on until it has to wait.
   Wait begin(std::string_view operation, std::size_t bytes, Deadline deadline, std::optional<DataType> dtype = {}) {
     faults.throw_if_aborted();
-    const Clock::time_point now = Clock::now();
+    const Clock::time_point now = coarse_now();
     flights.enter(operation, ++operations, bytes, dtype, now);
     return Wait{operation, operations, bytes, deadline, now, InFlight(flights, operations)};
   }

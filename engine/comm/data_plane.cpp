@@ -161,7 +161,7 @@ void GroupData::all_reduce_into(void* out, const void* in, std::size_t count, Da
   }
   const Wait wait = core_.begin("all_reduce_into", bytes, deadline, dtype);
   if (count == 0) return;
-  ran_.insert("shm");
+  note_shared_memory();
   exchange_.all_reduce(to.data(), from.data(), reduction_of(count, dtype, op), wait);
 }
 
@@ -229,7 +229,7 @@ std::vector<std::byte*> GroupData::parts_of(std::byte* data, const Reduction& re
 }
 
 void GroupData::shared_memory(std::byte* data, const Reduction& reduction, const Wait& wait) {
-  ran_.insert("shm");
+  note_shared_memory();
   if (wait.bytes <= kCopiedBytes) return reducer_.reduce_small(data, reduction, wait);
   const auto parts = parts_of(data, reduction, wait);
   if (!parts.empty()) return reducer_.reduce_in_place(parts, reduction, wait);
@@ -303,7 +303,7 @@ void GroupData::hierarchical_block(std::span<std::byte* const> parts, const Redu
 void GroupData::reduce_scatter(void* out, const void* in, Counts counts, DataType dtype, ReduceOp op,
                                Deadline deadline) {
   check_counts("reduce_scatter", counts, core_.layout.topology.size);
-  const auto offsets = offsets_of(counts);
+  const Offsets offsets = offsets_of(counts, offsets_);
   const std::size_t bytes = buffer_bytes("reduce_scatter", offsets.back(), dtype);
   const auto me = static_cast<std::size_t>(core_.layout.topology.rank);
   const std::size_t element = size_of(dtype);
@@ -315,7 +315,7 @@ void GroupData::reduce_scatter(void* out, const void* in, Counts counts, DataTyp
   if (wait.bytes == 0) return;
   const Reduction share = reduction_of(counts[me], dtype, op);
   switch (choose_shares(wait.bytes)) {
-    case Shares::kSharedMemory: ran_.insert("shm"); return exchange_.reduce_scatter(to, from, offsets, share, wait);
+    case Shares::kSharedMemory: note_shared_memory(); return exchange_.reduce_scatter(to, from, offsets, share, wait);
     case Shares::kRing: note("ring"); return share_ring_->reduce_scatter(everybody(), to, from, offsets, share, wait);
     case Shares::kPairwise:
       note("pairwise");
@@ -330,7 +330,7 @@ void GroupData::reduce_scatter(void* out, const void* in, Counts counts, DataTyp
 
 void GroupData::all_gather(void* out, const void* in, Counts counts, DataType dtype, Deadline deadline) {
   check_counts("all_gather", counts, core_.layout.topology.size);
-  const auto offsets = offsets_of(counts);
+  const Offsets offsets = offsets_of(counts, offsets_);
   const std::size_t bytes = buffer_bytes("all_gather", offsets.back(), dtype);
   const auto me = static_cast<std::size_t>(core_.layout.topology.rank);
   const std::size_t element = size_of(dtype);
@@ -341,7 +341,7 @@ void GroupData::all_gather(void* out, const void* in, Counts counts, DataType dt
   const Wait wait = core_.begin("all_gather", bytes, deadline, dtype);
   if (wait.bytes == 0) return;
   switch (choose_shares(wait.bytes)) {
-    case Shares::kSharedMemory: ran_.insert("shm"); return exchange_.all_gather(to, from, offsets, dtype, wait);
+    case Shares::kSharedMemory: note_shared_memory(); return exchange_.all_gather(to, from, offsets, dtype, wait);
     case Shares::kRing: note("ring"); return share_ring_->all_gather(everybody(), to, from, offsets, element, wait);
     case Shares::kPairwise:
       note("pairwise");
@@ -357,8 +357,8 @@ void GroupData::all_to_all(void* out, Counts receive_counts, const void* in, Cou
                            Deadline deadline) {
   check_counts("all_to_all", send_counts, core_.layout.topology.size);
   check_counts("all_to_all", receive_counts, core_.layout.topology.size);
-  const auto to = offsets_of(receive_counts);
-  const auto from = offsets_of(send_counts);
+  const Offsets to = offsets_of(receive_counts, receive_offsets_);
+  const Offsets from = offsets_of(send_counts, offsets_);
   const std::size_t bytes = buffer_bytes("all_to_all", from.back(), dtype);
   auto* target = static_cast<std::byte*>(out);
   const auto* source = static_cast<const std::byte*>(in);
@@ -368,7 +368,7 @@ void GroupData::all_to_all(void* out, Counts receive_counts, const void* in, Cou
   if (!use_shared_memory()) check_own_block(me, send_counts[me], receive_counts[me]);
   const Wait wait = core_.begin("all_to_all", bytes, deadline, dtype);
   if (use_shared_memory()) {
-    ran_.insert("shm");
+    note_shared_memory();
     return exchange_.all_to_all(target, to, source, from, dtype, wait);
   }
   note("pairwise");

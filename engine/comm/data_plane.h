@@ -5,6 +5,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/comm/algorithm/recursive_doubling.h"
@@ -76,7 +77,12 @@ class GroupData final : public DataPlane {
   // These outlive a failed call: a late message may still land in them.
   std::vector<std::byte> scratch_;
   std::vector<std::byte> wire_;  ///< a message in CommOptions::wire
+  void note_shared_memory() {
+    if (!std::exchange(ran_shared_memory_, true)) ran_.insert("shm");
+  }
   std::set<std::string> ran_;
+  bool ran_shared_memory_ = false;
+  std::vector<std::size_t> offsets_, receive_offsets_;  // of the operation at hand; kept to save allocations
 };
 
 }  // namespace hvd::comm

@@ -85,7 +85,7 @@ std::vector<Flight> FlightRecord::last(std::size_t most) const {
 }
 
 InFlight::~InFlight() {
-  if (record_ != nullptr && std::uncaught_exceptions() == 0) record_->leave(sequence_, Clock::now());
+  if (record_ != nullptr && std::uncaught_exceptions() == 0) record_->leave(sequence_, coarse_now());
 }
 
 std::string flight_table(std::span<const RankFlights> ranks, Clock::time_point now) {

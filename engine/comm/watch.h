@@ -19,7 +19,7 @@ struct Wait {
   std::uint64_t sequence;      ///< counts the operations of this communicator, equal on all ranks
   std::size_t bytes;
   Deadline deadline;
-  Clock::time_point start = Clock::now();
+  Clock::time_point start = Clock::now();  ///< may be some milliseconds early
   InFlight in_flight{};
 
   /// "all_reduce 17 (26214400 bytes)".
