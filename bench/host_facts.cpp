@@ -114,6 +114,29 @@ Processor parse_cpuinfo(std::string_view cpuinfo) {
 
 Processor processor() { return parse_cpuinfo(whole("/proc/cpuinfo")); }
 
+std::size_t last_level_cache(const std::filesystem::path& folder) {
+  int last = 0;
+  std::size_t bytes = 0;
+  std::error_code none;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, none)) {
+    int level = 0;
+    std::size_t kibibytes = 0;  // the kernel writes all sizes so: "32768K"
+    const std::string level_text = first_line(entry.path() / "level");
+    const std::string size_text = first_line(entry.path() / "size");
+    const auto end = [](const std::string& text) { return text.data() + text.size(); };
+    if (std::from_chars(level_text.data(), end(level_text), level).ec != std::errc()) continue;
+    const auto [rest, trouble] = std::from_chars(size_text.data(), end(size_text), kibibytes);
+    if (trouble != std::errc() || rest == end(size_text) || *rest != 'K' || level <= last) continue;
+    last = level;
+    bytes = kibibytes << 10;
+  }
+  if (bytes > 0) return bytes;
+  for (const int level : {_SC_LEVEL4_CACHE_SIZE, _SC_LEVEL3_CACHE_SIZE, _SC_LEVEL2_CACHE_SIZE}) {
+    if (const long found = ::sysconf(level); found > 0) return static_cast<std::size_t>(found);
+  }
+  return 0;
+}
+
 std::vector<int> affinity() {
   std::vector<int> cpus;
   cpu_set_t set;

@@ -29,6 +29,10 @@ Processor processor();
 /// For tests: the same from text.
 Processor parse_cpuinfo(std::string_view cpuinfo);
 
+/// Bytes of the last-level cache that the first processor has a part in; 0 if unknown. As the kernel lists it in
+/// `folder`, else as the C library does, whose figure is that of a whole socket on some processors.
+std::size_t last_level_cache(const std::filesystem::path& folder = "/sys/devices/system/cpu/cpu0/cache");
+
 /// Processors that this process may run on, ascending.
 std::vector<int> affinity();
 /// {0,1,2,5} is "0-2,5".

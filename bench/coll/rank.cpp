@@ -1,12 +1,12 @@
 #include "bench/coll/rank.h"
 
 #include <sys/statvfs.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
 #include <string>
 
+#include "bench/host_facts.h"
 #include "bench/train/memory.h"
 #include "engine/base/error.h"
 #include "engine/comm/device_communicator.h"
@@ -38,13 +38,6 @@ std::int64_t nanoseconds(Clock::time_point time) {
 
 /// Above the second-level caches of today's GPUs. Source: NVIDIA's H100 white paper, 50 MB; a B200 has 126 MB.
 constexpr std::size_t kGpuCacheBytes = std::size_t{128} << 20;
-
-std::size_t last_level_cache() {
-  for (const int level : {_SC_LEVEL4_CACHE_SIZE, _SC_LEVEL3_CACHE_SIZE, _SC_LEVEL2_CACHE_SIZE}) {
-    if (const long bytes = ::sysconf(level); bytes > 0) return static_cast<std::size_t>(bytes);
-  }
-  return 0;
-}
 
 /// Bytes that /dev/shm has left: 64 MiB in a container of Docker, unless --shm-size says more. 0: unknown.
 std::size_t shared_memory_left() {

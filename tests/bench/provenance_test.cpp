@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 
 #include <cstdio>
+#include <filesystem>
+#include <fstream>
 #include <memory>
 
 #include "bench/host_facts.h"
@@ -138,6 +140,27 @@ TEST(HostFacts, ThisHost) {
   EXPECT_GT(memory().available_bytes, 0);
   EXPECT_GT(resident_set().now, 1 << 20);
   EXPECT_GE(resident_set().peak, resident_set().now);
+}
+
+TEST(HostFacts, TheLastLevelCacheIsTheKernels) {
+  namespace fs = std::filesystem;
+  const fs::path folder = fs::path(testing::TempDir()) / "caches";
+  fs::remove_all(folder);
+  const auto write = [&](const std::string& index, const std::string& level, const std::string& size) {
+    fs::create_directories(folder / index);
+    std::ofstream(folder / index / "level") << level << "\n";
+    std::ofstream(folder / index / "size") << size << "\n";
+  };
+  const std::size_t of_library = last_level_cache(folder);  // there is no such folder
+  write("index0", "1", "48K");
+  write("index3", "3", "32768K");
+  write("index2", "2", "1024K");
+  EXPECT_EQ(last_level_cache(folder), std::size_t{32} << 20);
+  write("index4", "4", "a lot");
+  EXPECT_EQ(last_level_cache(folder), std::size_t{32} << 20);
+  fs::remove_all(folder);
+  fs::create_directories(folder);
+  EXPECT_EQ(last_level_cache(folder), of_library);
 }
 
 }  // namespace
