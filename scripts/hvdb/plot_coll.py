@@ -13,8 +13,13 @@ from hvdb.coll_results import Panel, Point, Series, bus_factor, bus_rate
 
 WIDTH, PANEL_HEIGHT = 11.5, 2.9  # inches
 HEAD, FOOT = 0.95, 0.75
-# Told apart by form too.
-LOOKS = tuple(zip(figure.CYCLE, ("o", "s", "^", "D", "v", "P"), strict=True))
+# Told apart by form too: when the colours come round again, lines are dash-dotted and markers are others.
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", "p", ">", "h", "*")
+LOOKS = tuple(
+    (figure.CYCLE[i % len(figure.CYCLE)], marker, "-" if i < len(figure.CYCLE) else "-.")
+    for i, marker in enumerate(MARKERS)
+)
+Look = tuple[str, str, str]
 UNITS = ("", "K", "M", "G", "T", "P")
 
 Value = Callable[[int, float], float]
@@ -29,9 +34,10 @@ def size_text(size: float) -> str:
     return f"{size:.3g}{UNITS[power]}"
 
 
-def _line(axes: Axes, points: Sequence[Point], value: Value, colour: str, marker: str, name: str) -> None:
+def _line(axes: Axes, points: Sequence[Point], value: Value, look: Look, name: str) -> None:
+    colour, marker, line = look
     sizes = [point.size for point in points]
-    axes.plot(sizes, [value(p.size, p.time) for p in points], color=colour, linewidth=1.2, alpha=0.8)
+    axes.plot(sizes, [value(p.size, p.time) for p in points], color=colour, linestyle=line, linewidth=1.2, alpha=0.8)
     for settled in (True, False):
         some = [p for p in points if p.settled == settled]
         fill = colour if settled else "white"
@@ -40,7 +46,7 @@ def _line(axes: Axes, points: Sequence[Point], value: Value, colour: str, marker
     known = [(p.size, value(p.size, p.low), value(p.size, p.high)) for p in points if p.low and p.high]
     if known:
         axes.vlines(*zip(*known, strict=True), color=colour, linewidth=1.6, alpha=0.5)
-    axes.plot([], [], marker, color=colour, linestyle="-", markersize=4.5, label=printable.label(name))
+    axes.plot([], [], marker, color=colour, linestyle=line, markersize=4.5, label=printable.label(name))
 
 
 def _bound(axes: Axes, points: Sequence[Point], value: Value, colour: str, name: str) -> None:
@@ -52,13 +58,17 @@ def _bound(axes: Axes, points: Sequence[Point], value: Value, colour: str, name:
 def _draw(axes: Axes, members: Sequence[Series], names: Mapping[int, str], value: Value) -> None:
     bounded: set[int] = set()  # sides of one file have one bound
     for number, series in enumerate(members):
-        colour, marker = LOOKS[number % len(LOOKS)]
-        start = f"{names[series.source]}: " if len(names) > 1 else ""
+        look = LOOKS[number % len(LOOKS)]
+        # A panel whose sides all have names of their own needs no files' names.
+        twice = sum(other.name == series.name for other in members) > 1
+        start = f"{names[series.source]}: " if twice else ""
         points = sorted(series.points, key=lambda point: point.size)
-        _line(axes, points, value, colour, marker, start + series.name)
+        _line(axes, points, value, look, start + series.name)
         if series.source not in bounded:
             bounded.add(series.source)
-            _bound(axes, points, value, colour if start else figure.INK, f"{start}bound")
+            several = len({other.source for other in members if any(p.bound for p in other.points)}) > 1
+            of_file = f"{names[series.source]}: " if several else ""
+            _bound(axes, points, value, look[0] if several else figure.INK, f"{of_file}bound")
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_locator(LogLocator(base=2, numticks=9))
     axes.xaxis.set_minor_locator(NullLocator())
