@@ -29,6 +29,11 @@ std::string size_text(std::size_t bytes) {
   return std::to_string(bytes) + " B";
 }
 
+/// The default threshold, as far as it is below the smallest size that was measured: of smaller ones nothing is known.
+std::size_t below(std::size_t smallest, std::size_t default_bytes) {
+  return std::min(default_bytes, smallest > 0 ? smallest - 1 : 0);
+}
+
 /// 0: never.
 std::string range_text(std::string_view algorithm, std::size_t up_to) {
   return up_to == 0 ? std::string() : std::string(algorithm) + " up to " + size_text(up_to) + ", ";
@@ -51,9 +56,10 @@ comm::Thresholds best_thresholds(std::vector<AllReduceTimes> reductions, std::ve
   const auto by_size = [](const auto& a, const auto& b) { return a.bytes < b.bytes; };
   std::sort(reductions.begin(), reductions.end(), by_size);
   std::sort(shares.begin(), shares.end(), by_size);
+  const comm::Thresholds defaults;
   comm::Thresholds best;
   double least = std::numeric_limits<double>::infinity();
-  for (std::size_t first = 0; first <= reductions.size(); ++first) {
+  for (std::size_t first = 0; !reductions.empty() && first <= reductions.size(); ++first) {
     for (std::size_t second = first; second <= reductions.size(); ++second) {
       double sum = 0;
       for (std::size_t i = 0; i < reductions.size(); ++i) {
@@ -62,19 +68,20 @@ comm::Thresholds best_thresholds(std::vector<AllReduceTimes> reductions, std::ve
       }
       if (sum >= least) continue;
       least = sum;
-      best.doubling_bytes = first == 0 ? 0 : reductions[first - 1].bytes;
+      best.doubling_bytes =
+          first == 0 ? below(reductions.front().bytes, defaults.doubling_bytes) : reductions[first - 1].bytes;
       best.rabenseifner_bytes = second == first ? 0 : reductions[second - 1].bytes;
     }
   }
   least = std::numeric_limits<double>::infinity();
   // The two operations share a threshold, so a size may stand here twice: a cut lies between different sizes.
-  for (std::size_t cut = 0; cut <= shares.size(); ++cut) {
+  for (std::size_t cut = 0; !shares.empty() && cut <= shares.size(); ++cut) {
     if (cut > 0 && cut < shares.size() && shares[cut].bytes == shares[cut - 1].bytes) continue;
     double sum = 0;
     for (std::size_t i = 0; i < shares.size(); ++i) sum += std::log(i < cut ? shares[i].direct : shares[i].ring);
     if (sum >= least) continue;
     least = sum;
-    best.direct_bytes = cut == 0 ? 0 : shares[cut - 1].bytes;
+    best.direct_bytes = cut == 0 ? below(shares.front().bytes, defaults.direct_bytes) : shares[cut - 1].bytes;
   }
   return best;
 }

@@ -28,9 +28,9 @@ struct ShareTimes {
   std::size_t bytes = 0;
   double direct = 0, ring = 0;
 };
-/// The thresholds that lose least: of all ways to cut the sizes into ranges, the one with the smallest sum over the
-/// sizes of log(time of the range's algorithm). One disturbed size therefore moves a threshold by little. Thresholds
-/// are sizes that were measured, or 0. Pure. Shapes: sizes in any order.
+/// Picks the cuts between ranges of sizes with the smallest sum of log(time) over all sizes, so that one disturbed size
+/// moves a threshold by little. Below the smallest size the default thresholds stay; with no sizes all of them do.
+/// Pure. Shapes: sizes in any order.
 comm::Thresholds best_thresholds(std::vector<AllReduceTimes> reductions, std::vector<ShareTimes> shares);
 
 /// "all_reduce: doubling up to 64 KiB, rabenseifner up to 1 MiB, above that ring; reduce_scatter and all_gather: direct

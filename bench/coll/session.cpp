@@ -290,18 +290,20 @@ std::optional<comm::Thresholds> recall_crossovers(const CollOptions& options, Va
         "--find-crossovers compares algorithms between hosts, and all ranks are on one; start ranks on several");
   }
   const auto kept = kept_crossovers(first, options.tuning_folder, patience.from_now());
+  bool taken = false;
   for (std::size_t i = 0; kept && i < variants.size(); ++i) {
     comm::CommOptions with = options.variants[i].comm;
-    if (with.thresholds != comm::Thresholds{}) continue;
+    if (with.algorithm != comm::Algorithm::kAuto || with.thresholds != comm::Thresholds{}) continue;
     with.thresholds = *kept;
     variants[i]->data().choose(with);
+    taken = true;
   }
-  return kept;
+  return taken ? kept : std::nullopt;
 }
 
 /// Rank 0, with what was measured.
 void keep_found(const CollOptions& options, const comm::Communicator& communicator, CollResult& result) {
-  if (!options.find_crossovers || !result.interrupted.empty()) return;
+  if (!options.find_crossovers || result.exit_code() != 0) return;  // interrupted, or wrong somewhere
   result.crossovers = crossovers_of(result.cells);
   if (options.tuning_folder.empty()) return;
   keep_crossovers(options.tuning_folder, crossover_case(communicator.topology(), communicator.library()),

@@ -237,9 +237,10 @@ void GroupData::shared_memory(std::byte* data, const Reduction& reduction, const
   reducer_.reduce_staged(data, reduction, wait);
 }
 
-void GroupData::between_nodes(std::byte* data, const Reduction& share, std::size_t carriers, const Wait& wait) {
+void GroupData::between_nodes(std::byte* data, const Reduction& share, const Wait& wait) {
   const Members members{carriers_, static_cast<std::size_t>(core_.layout.topology.node)};
-  const Algorithm algorithm = choose_between_nodes(share.count * size_of(share.dtype) * carriers);
+  // By the whole message, also where this is a block of it: thresholds are of messages.
+  const Algorithm algorithm = choose_between_nodes(wait.bytes);
   note("hierarchical(shm+" + std::string(name(algorithm)), wire_text(share) + ")");
   over_transport(algorithm, members, data, share, wait);
 }
@@ -248,7 +249,7 @@ void GroupData::hierarchical(std::byte* data, const Reduction& reduction, const 
   if (core_.one_node()) return shared_memory(data, reduction, wait);
   if (core_.group.size() == 1 && core_.layout.min_local_size == 1 &&
       core_.layout.topology.size == core_.layout.topology.nodes) {
-    return between_nodes(data, reduction, 1, wait);
+    return between_nodes(data, reduction, wait);
   }
   if (wait.bytes <= kSlotBytes) return hierarchical_small(data, reduction, wait);
   if (const auto parts = parts_of(data, reduction, wait); !parts.empty()) {
@@ -271,7 +272,7 @@ void GroupData::hierarchical(std::byte* data, const Reduction& reduction, const 
 
 void GroupData::hierarchical_small(std::byte* data, const Reduction& reduction, const Wait& wait) {
   reducer_.reduce_small_to_leader(data, reduction, wait);
-  if (core_.leader()) between_nodes(data, reduction, 1, wait);
+  if (core_.leader()) between_nodes(data, reduction, wait);
   reducer_.broadcast_small(data, wait.bytes, 0, wait);
 }
 
@@ -291,7 +292,7 @@ void GroupData::hierarchical_block(std::span<std::byte* const> parts, const Redu
     share.count = range.count;
     if (range.count > 0) {
       reduce_many(inputs, std::span<std::byte* const>(&mine[me], 1), range.count, reduction.dtype, reduction.op);
-      between_nodes(mine[me], share, carriers, wait);
+      between_nodes(mine[me], share, wait);
       for (std::size_t r = 0; r < mine.size(); ++r) {
         if (r != me) std::memcpy(mine[r], mine[me], range.count * element);
       }

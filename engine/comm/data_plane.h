@@ -55,7 +55,7 @@ class GroupData final : public DataPlane {
   void hierarchical(std::byte* data, const Reduction& reduction, const Wait& wait);
   void hierarchical_small(std::byte* data, const Reduction& reduction, const Wait& wait);
   void hierarchical_block(std::span<std::byte* const> parts, const Reduction& reduction, const Wait& wait);
-  void between_nodes(std::byte* data, const Reduction& share, std::size_t carriers, const Wait& wait);
+  void between_nodes(std::byte* data, const Reduction& share, const Wait& wait);
   void library(std::byte* data, const Reduction& reduction, const Wait& wait);
   void over_transport(Algorithm algorithm, const Members& members, std::byte* data, const Reduction& reduction,
                       const Wait& wait);

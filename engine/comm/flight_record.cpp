@@ -8,7 +8,9 @@
 namespace hvd::comm {
 namespace {
 
+/// Both ends were read from a clock that ticks every 10 ms or more often.
 std::string seconds(Clock::duration time) {
+  if (time < std::chrono::milliseconds(10)) return "under 0.010 s";
   std::array<char, 32> text{};
   std::snprintf(text.data(), text.size(), "%.3f s", std::chrono::duration<double>(time).count());
   return text.data();

@@ -46,10 +46,12 @@ std::uint64_t digest_of(const NegotiatorOptions& options) {
       .value();
 }
 
-[[noreturn]] void caches_differ(const std::string& how) {
-  throw Error(Errc::kMismatch, "the ranks' negotiations have diverged (" + how +
-                                   "): fusion threshold and cache capacity must be the same on every rank; check "
-                                   "HOROVOD_FUSION_THRESHOLD and HOROVOD_CACHE_CAPACITY");
+/// `code`: kMismatch for what all ranks find at once. Otherwise this rank alone knows, and its peers have to be told,
+/// which a mismatch is not.
+[[noreturn]] void caches_differ(const std::string& how, Errc code = Errc::kInvalidArgument) {
+  throw Error(code, "the ranks' negotiations have diverged (" + how +
+                        "): fusion threshold and cache capacity must be the same on every rank; check "
+                        "HOROVOD_FUSION_THRESHOLD and HOROVOD_CACHE_CAPACITY");
 }
 
 }  // namespace
@@ -200,7 +202,7 @@ Action Negotiator::on_bits(std::span<const std::uint64_t> reduced) {
 
 Action Negotiator::on_status(std::span<const std::uint64_t> reduced) {
   if (reduced.size() != kHeaderWords + hit_words_.size()) caches_differ("another number of cache bits");
-  if (reduced[1] != digest()) caches_differ("another digest");
+  if (reduced[1] != digest()) caches_differ("another digest", Errc::kMismatch);
   const std::uint64_t status = reduced[0];
   any_shutdown_ = (status & kNoShutdown) == 0;
   all_shutdown_ = (status & kAllShutdown) != 0;
@@ -270,7 +272,7 @@ std::vector<Batch> Negotiator::take_responses(std::vector<Response> responses, A
     const bool here = pending != uncached_.end() && pending->second.sent;
     if (!here && response.kind == Response::Kind::kOrphaned) continue;
     if (!here || (response.kind == Response::Kind::kAgreed && !answers(response, pending->second.request))) {
-      // Not a mismatch, which all ranks would find: the peers have to be told.
+      // Other ranks cannot see this error, so it must not be a mismatch, which aborts nobody.
       throw Error(Errc::kInvalidArgument, "rank 0 answered for tensor '" + response.request.name + "', which rank " +
                                               std::to_string(rank_) + " has not asked for in that form");
     }

@@ -84,8 +84,9 @@ struct Stall {
 class Coordinator;
 struct Response;
 
-/// Errors of the on_*() methods: invalid_argument for a corrupt message, mismatch when ranks have other
-/// options or other caches. After one, this rank must leave the world: the negotiation cannot go on.
+/// Errors of the on_*() methods: invalid_argument for a corrupt message and for what this rank alone can see, mismatch
+/// when ranks have other options or other caches. After one, this rank must leave the world: the negotiation cannot go
+/// on.
 class Negotiator {
  public:
   Negotiator(int rank, int size, const NegotiatorOptions& options);
@@ -146,9 +147,9 @@ class Negotiator {
   [[nodiscard]] bool holds(std::size_t bit) const;
   /// A tensor whose name is cached becomes pending. `other`: the request, unless it equals the cache entry.
   void hold(std::size_t bit, Tag tag, std::optional<Request> other);
-  /// What is held at `bit` is no longer.
+  /// Stops holding the tensor at `bit` and returns it.
   [[nodiscard]] Uncached take(std::size_t bit);
-  /// The entry at `bit` goes away: what is pending there must go through rank 0.
+  /// The entry at `bit` is about to go: moves a tensor that is held there to uncached_.
   void forget(std::size_t bit);
   void miss(Uncached&& pending);
   Action on_status(std::span<const std::uint64_t> reduced);
@@ -171,7 +172,7 @@ class Negotiator {
   std::vector<std::uint64_t> hit_words_;            // held and valid, one bit each
   std::vector<std::uint64_t> invalid_words_;        // held and not valid
   std::vector<Tag> tags_;                           // [bit], of what is held
-  std::unordered_map<std::size_t, Request> other_;  // of what is held and not valid, by bit
+  std::unordered_map<std::size_t, Request> other_;  // requests that differ from the cache entry of their name, by bit
   std::size_t next_bit_ = 0;  // where the next submission is looked for first: a program repeats its order
   std::size_t held_count_ = 0;
   std::size_t invalid_count_ = 0;

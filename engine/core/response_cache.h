@@ -19,8 +19,7 @@
 
 namespace hvd::core {
 
-/// Where a cache holds a request. The entry's number tells whether it still does: no two entries of a cache have one
-/// number.
+/// Where a cache holds a request. The entry's number tells whether it still does: numbers are never reused.
 struct CachedAt {
   std::uint64_t entry = 0;  ///< from 1
   std::size_t bit = 0;
@@ -43,7 +42,7 @@ class ResponseCache {
   [[nodiscard]] std::optional<std::size_t> bit(const std::string& name, std::size_t guess = kNoGuess) const;
   [[nodiscard]] bool holds(std::size_t bit) const { return bit < entries_.size() && entries_[bit] != 0; }
   [[nodiscard]] bool holds(const CachedAt& at) const { return holds(at.bit) && entries_[at.bit] == at.entry; }
-  // All that follow and take a bit: it must be in use.
+  // Methods below that take a bit need one in use.
   [[nodiscard]] const Request& at(std::size_t bit) const;
   [[nodiscard]] CachedAt place(std::size_t bit) const;
   /// Stays readable after the entry has gone, until forget_erased().

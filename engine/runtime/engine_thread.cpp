@@ -92,6 +92,7 @@ void Engine::Impl::collect() {
 void Engine::Impl::run_cycle() {
   bool tickets = false;
   const bool in_step = active_ == Schedule::kNegotiated;
+  const std::size_t left_before = left_;
   const std::size_t bytes_before = in_step ? report_.bytes : 0;  // between steps the report is the caller's
   const bool moved =
       negotiated_.cycle(in_step ? report_ : no_step_, [&](PendingTensor& tensor, const std::string& error) {
@@ -116,7 +117,8 @@ void Engine::Impl::run_cycle() {
   }
   if (!in_step) return;
   if (left_ == 0) return complete_step();
-  const bool small = moved && report_.bytes - bytes_before < kSmallCycleBytes;
+  // Not after a ticket alone: its caller waits for it.
+  const bool small = left_ < left_before && report_.bytes - bytes_before < kSmallCycleBytes;
   if (small && marks_.first_missing(0, marks_.size()) != ReadyMarks::kNone) {
     std::this_thread::sleep_for(kPauseAfterSmallCycle);
   }

@@ -100,7 +100,7 @@ class NegotiatedSchedule {
   };
   std::vector<core::Request> gradients_;
   std::vector<core::CachedAt> cached_;  // [gradient], as far as the negotiator has found it
-  // [tag]: pending tensors. The first are the gradients'.
+  // Indexed by tag. Tags below gradients_.size() are gradients.
   std::vector<Slot> slots_;
   std::vector<core::Tag> free_;
   std::vector<PendingTensor> members_;  // of the batch at hand; kept to save allocations

@@ -364,5 +364,33 @@ TEST(CollReport, JsonHasNcclTestsKeysAndOnlyTheGivenEnvironment) {
   EXPECT_TRUE(says(text, "\"actual_iterations\": " + std::to_string(first.samples * first.batch)));
 }
 
+TEST(CollFigures, CrossoversAreOfTheGroupsWithAllThreeSides) {
+  std::vector<CellResult> cells;
+  std::size_t group = 0;
+  const auto add = [&](Collective collective, std::size_t bytes, std::vector<double> seconds) {
+    for (std::size_t variant = 0; variant < seconds.size(); ++variant) {
+      CellResult cell;
+      cell.cell.problem.collective = collective;
+      cell.cell.variant = static_cast<int>(variant);
+      cell.cell.group = group;
+      cell.bytes = bytes;
+      cell.samples = 10;
+      cell.seconds.value = seconds[variant];
+      cells.push_back(cell);
+    }
+    ++group;
+  };
+  add(Collective::kAllReduce, 1024, {1, 2, 3});
+  add(Collective::kAllReduce, 2048, {3, 2, 4});
+  add(Collective::kAllReduce, 4096, {5, 4, 3});
+  add(Collective::kAllReduce, 8192, {1, 9});  // interrupted before the ring
+  add(Collective::kReduceScatter, 1024, {1, 2, 2});
+  add(Collective::kAllGather, 1024, {1, 2, 2});
+  add(Collective::kAllGather, 2048, {2, 1, 1});
+  EXPECT_EQ(crossovers_of(cells), (comm::Thresholds{1024, 2048, 1024}));
+  cells.front().samples = 0;  // doubling at 1024: unknown, and with it the size
+  EXPECT_EQ(crossovers_of(cells).doubling_bytes, 2047U);
+}
+
 }  // namespace
 }  // namespace hvd::bench::coll_figures_test

@@ -53,7 +53,9 @@ TEST(Crossovers, OneDisturbedSizeMovesNothing) {
 TEST(Crossovers, AnAlgorithmThatNeverWinsGetsNoSizes) {
   std::vector<AllReduceTimes> times;
   for (const std::size_t bytes : {kKi, 2 * kKi, 4 * kKi}) times.push_back({bytes, 2, 3, 1});
-  EXPECT_EQ(best_thresholds(times, {{kKi, 2, 1}}), (comm::Thresholds{0, 0, 0}));
+  EXPECT_EQ(best_thresholds(times, {{kKi, 2, 1}}), (comm::Thresholds{kKi - 1, 0, kKi - 1})) << "smaller: unknown";
+  EXPECT_EQ(best_thresholds({{1024 * kKi, 2, 3, 1}}, {{1024 * kKi, 2, 1}}), comm::Thresholds{}) << "the defaults";
+  EXPECT_EQ(best_thresholds({}, {}), comm::Thresholds{});
   for (AllReduceTimes& each : times) each = {each.bytes, 1, 3, 2};
   EXPECT_EQ(best_thresholds(times, {{kKi, 1, 2}}), (comm::Thresholds{4 * kKi, 0, kKi}));
 }

@@ -141,8 +141,8 @@ TEST(ResponseCache, NamesOfErasedEntriesStayReadable) {
   cache.insert(tensor("b"));
   EXPECT_EQ(name, "a name that does not fit into a string's own memory");
   EXPECT_EQ(cache.name(0), "b");
-  cache.forget_erased();
-  EXPECT_EQ(cache.size(), 1U);
+  cache.forget_erased();  // under AddressSanitizer a later read of `name` would be an error
+  EXPECT_EQ(cache.name(0), "b");
 }
 
 TEST(ResponseCache, UseOfAFreeBitIsAnAssertion) {

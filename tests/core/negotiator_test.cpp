@@ -487,6 +487,26 @@ TEST(Negotiator, SubmissionsInTheMiddleOfACycleWaitForTheNext) {
   EXPECT_EQ(step(world), "b");
 }
 
+TEST(Negotiator, AnAnswerThatNobodyAskedForIsNoMismatch) {
+  // A mismatch is found by all ranks at once, so the engine tells nobody of it. This one rank 1 alone can see.
+  Negotiator zero(0, 2, options());
+  Negotiator other(1, 2, options());
+  Negotiator mine(1, 2, options());
+  zero.submit(tensor("other"));
+  other.submit(tensor("other"));
+  mine.submit(tensor("mine"));
+  const auto gather = [](Negotiator& rank) {
+    const auto words = std::get<AllReduceBits>(rank.begin_cycle()).words;
+    return std::get<Gather>(rank.on_bits(words)).message;
+  };
+  const std::vector<Bytes> messages{gather(zero), gather(other)};
+  const Bytes answer = std::get<Broadcast>(zero.on_gathered(messages)).message;
+  gather(mine);
+  static_cast<void>(mine.on_gathered({}));
+  EXPECT_EQ(message_of(Errc::kInvalidArgument, [&] { static_cast<void>(mine.on_broadcast(answer)); }),
+            "rank 0 answered for tensor 'other', which rank 1 has not asked for in that form");
+}
+
 TEST(Negotiator, CorruptMessagesAreErrorsOnEveryPath) {
   for (std::uint64_t seed = 1; seed <= 3000; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
