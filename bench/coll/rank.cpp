@@ -131,7 +131,7 @@ std::string Rank::memory_objection() {
   };
   if (gpu_ != nullptr) return objection({"this GPU", 1, arenas, gpu_->memory().free_bytes});  // NCCL: one rank a GPU
   const auto of_host = static_cast<std::size_t>(std::max<std::int64_t>(0, available_bytes()));
-  const std::string host = objection({"this host", topology_.local_size, arenas, of_host});
+  std::string host = objection({"this host", topology_.local_size, arenas, of_host});
   if (!host.empty() || variants_[0]->backend() != "mpi" || topology_.local_size == 1) return host;
   // Processes share memory through files in /dev/shm, which has a limit of its own.
   const auto shared =
