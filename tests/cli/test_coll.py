@@ -24,7 +24,7 @@ from program import (
     per_rank,
 )
 
-QUICK = ["-b", "1K", "-e", "64K", "-f", "64", "--max-time", "0.02", "-w", "1", "--warm"]
+QUICK = ["-b", "1K", "-e", "64K", "-f", "64", "--max-time", "0.1", "-w", "1", "--warm"]
 
 
 def coll(*arguments: str, ranks: int = 2) -> Result:
@@ -94,7 +94,9 @@ class Coll(ProgramTest):
         for row in found["results"]:
             form = row["in_place"] or row["out_of_place"]
             self.assertEqual(form["nwrong"], None if row["experiment_name"] == "barrier" else 0)
-            self.assertGreaterEqual(form["time_high"], form["time_low"])
+            low, high = form["time_low"], form["time_high"]
+            # On a busy machine the cap may leave too few samples for an interval.
+            self.assertTrue((low is None and high is None) or low <= form["time"] <= high, form)
             self.assertGreaterEqual(form["skew"], 0)
             spread = row["in_place_per_iter" if row["in_place"] else "out_of_place_per_iter"]
             self.assertLessEqual(spread["min_us"], spread["p50_us"])
@@ -107,7 +109,8 @@ class Coll(ProgramTest):
         self.assertEqual({row["wrong"] for row in table if row["collective"] != "barrier"}, {"0"})
 
     def test_comparison(self) -> None:
-        result = coll(*QUICK, "--compare", "algorithm=ring,shm", "--place", "out")
+        # Long enough for a ratio with an interval on a busy machine, too.
+        result = coll(*QUICK, "--max-time", "2", "--compare", "algorithm=ring,shm", "--place", "out")
         self.assertEqual(result.code, 0, result)
         self.assertIn("all_reduce, algorithm=ring, over ring", result.out)
         self.assertIn("all_reduce, algorithm=shm, over shm", result.out)
