@@ -92,8 +92,8 @@ void Engine::Impl::collect() {
 void Engine::Impl::run_cycle() {
   bool tickets = false;
   const bool in_step = active_ == Schedule::kNegotiated;
-  const std::size_t left_before = left_;
-  const std::size_t bytes_before = in_step ? report_.bytes : 0;  // between steps the report is the caller's
+  const std::size_t left_before = in_step ? left_ : 0;
+  const std::size_t bytes_before = in_step ? report_.bytes : 0;  // between steps both are the caller's
   const bool moved =
       negotiated_.cycle(in_step ? report_ : no_step_, [&](PendingTensor& tensor, const std::string& error) {
         if (tensor.gradient != PendingTensor::kNoGradient) {
