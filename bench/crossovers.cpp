@@ -131,17 +131,14 @@ std::optional<comm::Thresholds> kept_crossovers(comm::Communicator& communicator
                                                 Deadline deadline) {
   const comm::Topology& world = communicator.topology();
   if (world.nodes == 1 || folder.empty()) return std::nullopt;
-  std::string text;
-  CrossoverCase of;
+  std::string told;
   if (world.rank == 0) {
-    of = crossover_case(world, communicator.library());
-    std::ostringstream read;
-    read << std::ifstream(crossover_path(folder, of), std::ios::binary).rdbuf();
-    text = read.str();
-    if (!parse_crossovers(text, of)) text.clear();
+    const CrossoverCase of = crossover_case(world, communicator.library());
+    std::ostringstream text;
+    text << std::ifstream(crossover_path(folder, of), std::ios::binary).rdbuf();
+    // Without the case, which other ranks may spell differently: their processor and library may be others.
+    if (const auto found = parse_crossovers(text.str(), of)) told = crossover_file({}, *found);
   }
-  // The case is rank 0's: its processor and library may be spelled differently elsewhere.
-  const std::string told = text.empty() ? text : crossover_file({}, *parse_crossovers(text, of));
   return parse_crossovers(comm::text_of(communicator.control().broadcast(std::as_bytes(std::span(told)), 0, deadline)),
                           {});
 }

@@ -14,7 +14,7 @@ namespace hvd::bench {
 
 enum class WorldKind : std::uint8_t { kSolo, kThreads, kProcesses };
 
-/// Of options that check_launch() has settled. Pure.
+/// Returns how the ranks come together. check_launch() must have settled the options. Pure.
 WorldKind world_of(const Options& options, const Launch& launch);
 
 /// Runs body(r) for each of `count` ranks, rank 0 on the calling thread and each other on a thread of its own; returns

@@ -142,7 +142,7 @@ std::string instead_of(std::string_view option) {
   return {};
 }
 
-/// What is judged once all is read.
+/// Options that are checked together, after all of them have been read.
 struct CollGiven {
   coll::SizeRange range{1024, std::size_t{64} << 20, 0, 4};
   std::optional<double> bucket_mebibytes;

@@ -16,7 +16,7 @@ namespace hvd::bench {
 /// Before anything is measured. Errors: io when a file could not be put where -J or --csv say.
 void check_coll_outputs(const coll::CollOptions& options);
 
-/// What is written and where. Borrows all of it.
+/// Arguments of put_coll_outputs(), all borrowed.
 struct CollOutput {
   const coll::CollOptions& options;
   const std::vector<std::string>& argv;

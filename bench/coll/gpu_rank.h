@@ -28,8 +28,8 @@ struct GpuRank {
 GpuRank connect(const CollOptions& options, std::vector<std::unique_ptr<comm::Communicator>>& hosts, GpuBackend* gpus,
                 Patience patience);
 
-/// After a fault: the peers' waits end with `reason`, and so does what this rank's GPU waits for, so that its memory
-/// can be freed. Waits some seconds at most for NCCL.
+/// Call after a fault. Ends the peers' waits with `reason`, and the work that this rank's GPU waits for, so that its
+/// memory can be freed. Waits some seconds at most for NCCL.
 void abort_all(Variants variants, std::string_view reason) noexcept;
 
 }  // namespace hvd::bench::coll

@@ -53,7 +53,8 @@ class Conductor {
     rank_.ask({Task::kEnd, {}}, 0);
   }
 
-  /// What was measured; any thread. `interrupted`: the signal or the error that ended it; empty: as run() found.
+  /// Returns what was measured so far. Any thread. `interrupted`: the signal or error that ended the session; if empty,
+  /// the one that run() has found.
   CollResult result(const std::string& interrupted, const std::string& reason_of_cells) {
     const MutexLock lock(mutex_);
     CollResult result = result_;

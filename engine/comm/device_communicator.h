@@ -52,11 +52,11 @@ class DevicePlane : public DataPlane {
   /// What the ranks spent together to be able to reduce; no part of any step.
   [[nodiscard]] virtual std::chrono::nanoseconds creation_time() const = 0;
 
-  // Of DataPlane, here: allocate() gives device memory, 4096-byte aligned, and waits until it is zeroed. broadcast()
-  // waits for its end; the caller has waited for what made the data. All other operations enqueue, and so does copy().
-  // Ranks that disagree about counts wait for one another until the deadline of complete(). A rank that finds its own
-  // counts or types unfit throws before it has enqueued anything: unsupported for reductions of int16, which NCCL lacks
-  // (int16 is moved like any other type).
+  // How DataPlane behaves on a device: allocate() gives device memory, 4096-byte aligned, and waits until it is zeroed.
+  // broadcast() waits for its end; the caller has waited for what made the data. All other operations enqueue, and so
+  // does copy(). Ranks that disagree about counts wait for one another until the deadline of complete(). A rank that
+  // finds its own counts or types unfit throws before it has enqueued anything: unsupported for reductions of int16,
+  // which NCCL lacks (int16 is moved like any other type).
 };
 
 /// Calls of ncclCommAbort() in this process that have not returned. While there are any, end the process without

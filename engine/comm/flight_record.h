@@ -82,7 +82,7 @@ class InFlight {
   std::uint64_t sequence_ = 0;
 };
 
-/// What is known of one rank.
+/// One rank's part of a flight table.
 struct RankFlights {
   std::string rank;             ///< "rank 3 (host b)"
   std::vector<Flight> flights;  ///< the last one first

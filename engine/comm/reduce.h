@@ -14,7 +14,7 @@
 
 namespace hvd::comm {
 
-/// What is reduced, equal on all ranks that take part.
+/// The arguments of a reduction, equal on all ranks that take part.
 struct Reduction {
   std::size_t count;
   DataType dtype;

@@ -26,7 +26,7 @@ inline constexpr std::uint8_t kCollectives = 7;
 /// "all_reduce", "grouped_all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "barrier".
 std::string_view name(Collective kind) noexcept;
 
-/// What is done with a tensor, beside its type and operation. Tensors of one batch have equal terms.
+/// Parameters of an operation other than data type and reduction. Tensors of one batch have equal terms.
 struct Terms {
   Collective kind = Collective::kAllReduce;
   std::int32_t root = 0;  ///< broadcast; 0 for all others

@@ -49,7 +49,7 @@ class ThreadTransport final : public Transport {
   };
   [[nodiscard]] Inbox& inbox(int rank) const { return *(*inboxes_)[static_cast<std::size_t>(rank)]; }
   void await(Ticket ticket, const Wait& wait);
-  /// What is still open may be freed while an error travels up; a late message must not land there.
+  /// Drops the receives that are still open: an error may free their memory, and a late message must not land there.
   void forget_receives();
   /// Gives what has come from `from` to the receives posted for it, in order.
   void deliver(int from, Inbox& mine) HVD_REQUIRES(mine.mutex);
