@@ -327,11 +327,16 @@ void Engine::Impl::gradient_ready(std::size_t index) {
                     (index < marks_.size() ? "no step has begun"
                                            : "there are " + std::to_string(marks_.size()) + " gradients"));
   }
-  const ReadyMarks::Marked marked = marks_.mark(index);
+  ReadyMarks::Marked marked;
+  if (schedule == Schedule::kNegotiated) {
+    marked.again = !marks_.mark_fresh(index);
+  } else {
+    marked = marks_.mark(index);
+  }
   if (marked.again) {
     throw Error(Errc::kInvalidArgument, "gradient_ready: '" + gradients_[index].name + "' was ready already");
   }
-  // A bucket that is not the next will be found when its turn comes.
+  // If a bucket is complete but not the next one, the engine's thread finds it when its turn comes.
   if (schedule == Schedule::kNegotiated || marked.completed == next_bucket_.load()) ring();
 }
 

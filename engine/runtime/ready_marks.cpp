@@ -26,13 +26,28 @@ void ReadyMarks::reset() noexcept {
 }
 
 ReadyMarks::Marked ReadyMarks::mark(std::size_t gradient) noexcept {
+  std::atomic<std::uint64_t>& word = marks_[gradient / 64];
   const std::uint64_t bit = std::uint64_t{1} << (gradient % 64);
-  Marked marked;
-  marked.again = (marks_[gradient / 64].fetch_or(bit) & bit) != 0;
-  if (marked.again) return marked;
-  const std::uint32_t bucket = bucket_of_[gradient];
-  if (missing_[bucket].fetch_sub(1) == 1) marked.completed = bucket;
-  return marked;
+  const std::uint64_t before = word.load(std::memory_order_relaxed);
+  if ((before & bit) != 0) return {.again = true};
+  word.store(before | bit, std::memory_order_relaxed);
+  std::atomic<std::uint32_t>& missing = missing_[bucket_of_[gradient]];
+  const std::uint32_t left = missing.load(std::memory_order_relaxed) - 1;
+  if (left != 0) {
+    missing.store(left, std::memory_order_relaxed);
+    return {};
+  }
+  missing.store(0);
+  return {.completed = bucket_of_[gradient]};
+}
+
+bool ReadyMarks::mark_fresh(std::size_t gradient) noexcept {
+  std::atomic<std::uint64_t>& word = marks_[gradient / 64];
+  const std::uint64_t bit = std::uint64_t{1} << (gradient % 64);
+  const std::uint64_t before = word.load(std::memory_order_relaxed);
+  if ((before & bit) != 0) return false;
+  word.store(before | bit);
+  return true;
 }
 
 std::size_t ReadyMarks::first_missing(std::size_t first, std::size_t last) const noexcept {

@@ -1,6 +1,6 @@
-// Which gradients of the step are final, shared between the thread that computes them and the engine's
-// thread without a lock: one bit per gradient and one countdown per bucket. The caller marks; the engine
-// reads. configure() and reset() belong to the caller, while no step runs.
+// Which gradients of the step are final, shared without a lock between the caller, who computes and marks them, and the
+// engine's thread, which reads: one bit per gradient and one countdown per bucket. The caller is one thread at a time,
+// so marking needs no atomic read-modify-write. The caller calls configure() and reset() while no step runs.
 #pragma once
 
 #include <atomic>
@@ -26,8 +26,12 @@ class ReadyMarks {
     bool again = false;             ///< it was marked before in this step: the caller's mistake
     std::size_t completed = kNone;  ///< the bucket that this gradient completed
   };
-  /// Any thread, any order.
+  /// For a schedule by bucket. Caller, any order. ready() becomes true when the bucket's last gradient is marked; a
+  /// thread in take() or fresh() may see the mark late.
   Marked mark(std::size_t gradient) noexcept;
+  /// For the negotiated schedule. Caller, any order: fresh() and take() see the mark at once. Buckets are not counted.
+  /// Returns false if the gradient was marked before in this step.
+  bool mark_fresh(std::size_t gradient) noexcept;
 
   [[nodiscard]] std::size_t size() const noexcept { return gradients_; }
   [[nodiscard]] std::size_t buckets() const noexcept { return members_.size(); }
@@ -51,8 +55,9 @@ class ReadyMarks {
   }
 
  private:
-  // All sequentially consistent: the engine's sleep protocol (engine_impl.h) relies on one total order of
-  // marks and the engine's "I am asleep" flag.
+  // The engine's sleep protocol (engine_impl.h) needs one total order of the engine's "I am asleep" flag and of each
+  // store that the engine waits for: the countdown that reaches 0, and every mark_fresh(). These stores are sequentially
+  // consistent; the others need no order.
   std::size_t gradients_ = 0;
   std::size_t words_ = 0;
   std::unique_ptr<std::atomic<std::uint64_t>[]> marks_;
