@@ -76,8 +76,8 @@ class Installed:
             "PYTHONDONTWRITEBYTECODE": "1",
         }
 
-    def run(self, *words: object, code: int = 0, **environment: str) -> subprocess.CompletedProcess[str]:
-        """A program in self.work. Errors: AssertionError with what it said if its exit code is not `code`."""
+    def run(self, *words: object, code: int | None = 0, **environment: str) -> subprocess.CompletedProcess[str]:
+        """A program in self.work. Errors: AssertionError with what it said if its exit code is not `code` (None: any)."""
         done = subprocess.run(
             list(map(str, words)),
             cwd=self.work,
@@ -87,7 +87,7 @@ class Installed:
             timeout=300,
             check=False,
         )
-        assert done.returncode == code, f"{words} ended with {done.returncode}\n{done.stdout}\n{done.stderr}"
+        assert code in (None, done.returncode), f"{words} ended with {done.returncode}\n{done.stdout}\n{done.stderr}"
         return done
 
     def install(self) -> None:
@@ -174,10 +174,12 @@ class CommandTest(unittest.TestCase):
             words = ["--b", "--seed 2", "--cell", cell, "--pairs", "5", "--threshold", "99", "--db", folder / "gate.db"]
             said = HERE.run(hvdb, "gate", *words, "--dry-run").stderr
             self.assertIn("at most 5 pairs, 10 runs of at most 5 s each", said)
-            verdict = HERE.run(hvdb, "gate", *words, "--json", folder / "v.json").stdout
-            self.assertRegex(verdict, r"cell-1 .* 5 pairs +PASS")
-            again = HERE.run(hvdb, "compare", folder / "gate.db").stdout
-            self.assertIn(verdict.split("\n\n")[0], again)
+            # On a busy machine one of five runs may take twice as long as its pair: then the verdict is open.
+            gated = HERE.run(hvdb, "gate", *words, "--json", folder / "v.json", code=None)
+            verdict = {0: "PASS", 3: "INCONCLUSIVE"}[gated.returncode]
+            self.assertRegex(gated.stdout, rf"cell-1 .* 5 pairs +{verdict}")
+            again = HERE.run(hvdb, "compare", folder / "gate.db", code=gated.returncode).stdout
+            self.assertIn(gated.stdout.split("\n\n")[0], again)
             installed = next(hvdb.parents[1].rglob("verdict.schema.json"))
             jsonschema.validate(json.loads((folder / "v.json").read_text()), json.loads(installed.read_text()))
 
