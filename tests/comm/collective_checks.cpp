@@ -15,8 +15,8 @@ using comm::Bytes;
 using comm::Communicator;
 
 std::string same_everywhere(Communicator& communicator, std::uint64_t value) {
-  std::array<std::uint64_t, 2> words{value, ~value};  // if two ranks differ in a bit, the AND clears it in one of the
-                                                      // halves
+  // Where two ranks differ in a bit, the AND clears the bit in one of the halves.
+  std::array<std::uint64_t, 2> words{value, ~value};
   communicator.control().all_reduce_bits(words, BitOp::kAnd, soon());
   return words[0] == value && words[1] == ~value ? "" : "ranks have different bits";
 }

@@ -1,4 +1,5 @@
-// Engines on subsets of ranks, several at once: no order between sets, sums over the members alone.
+// Several engines at once, each on a subset of ranks. Sets have no order among them, and sums are over the members
+// only.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -18,7 +19,8 @@ TEST(ProcessSets, OverlappingSetsDoNotWaitForOneAnother) {
   std::vector<std::jthread> threads;
   for (std::size_t rank = 0; rank < kRanks; ++rank) {
     threads.emplace_back([&, rank] {
-      // Rank r submits to set r first, then to its other set: one thread for all sets would wait in a circle.
+      // Rank r submits to set r first, then to its other set. If one thread served all sets, the ranks would wait in a
+      // circle.
       std::array<std::unique_ptr<Engine>, 3> engines;
       for (std::size_t s = 0; s < sets.size(); ++s) {
         if (communicators[s][rank]) {
