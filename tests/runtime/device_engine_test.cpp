@@ -551,8 +551,8 @@ TEST_P(DeviceFaults, ALostPeerEndsTheRunWithItsName) {
     EXPECT_EQ(outcome.errors[rank].find('\n'), std::string::npos);
   }
   EXPECT_TRUE(outcome.violations.empty()) << outcome.text();
-  for (int rank = 0; rank < (GetParam().ranks_per_node > 0 ? GetParam().ranks_per_node : 3); ++rank) {  // the ranks
-                                                                                                        // that use NCCL
+  // These are the ranks that use NCCL.
+  for (int rank = 0; rank < (GetParam().ranks_per_node > 0 ? GetParam().ranks_per_node : 3); ++rank) {
     EXPECT_EQ(std::count(outcome.log.begin(), outcome.log.end(), "abort " + std::to_string(rank)), 1) << outcome.text();
   }
 }
