@@ -14,8 +14,7 @@
 namespace hvd::float16_test {
 namespace {
 
-/// A binary floating-point format: stored bits of the significand (without the hidden one), and the exponents of the
-/// smallest and the largest normal number.
+/// A binary floating-point format: stored significand bits, and exponents of the smallest and largest normal numbers.
 struct Format {
   int mantissa_bits;
   int min_exponent;
@@ -103,8 +102,7 @@ TEST_P(Float16, RoundsToNearestEvenAroundEveryValueAndMidpoint) {
     const auto bits = static_cast<std::uint16_t>(i);
     if (is_nan(bits, format) || is_infinite(bits, format)) continue;
     const double here = slow_decode(bits, format);
-    // Where `bits` is the largest finite value, `next` is infinity's pattern decoded as a number, one step beyond
-    // `here`.
+    // Above the largest finite value, `next` is infinity's pattern decoded as a number.
     const double next = slow_decode(static_cast<std::uint16_t>(bits + 1), format);
     for (const double point : {here, (here + next) / 2}) {
       const auto centre = static_cast<float>(point);

@@ -1,5 +1,4 @@
-// Tests with planted differences. The vote must name each rank that differs from the majority, with the first snapshot
-// in which it differs, and no other rank.
+// Plants differences. The vote must name each outvoted rank, with its first different snapshot, and no other rank.
 #include "bench/measure/bit_vote.h"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,4 @@
-// hvd_bench coll: the schedule of samples, the figures computed from them, and the output. Expected values are computed
-// by hand.
+// hvd_bench coll: the schedule of samples, the figures from them, and the output. Values are computed by hand.
 #include <gtest/gtest.h>
 
 #include <algorithm>

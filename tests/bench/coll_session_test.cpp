@@ -44,8 +44,7 @@ TEST(CollSession, EveryCollectiveIsMeasuredAndRight) {
   for (const int ranks : {1, 2, 3}) {
     const CollResult result = run_coll(world_of_threads(ranks), quick(), {});
     EXPECT_EQ(result.world.ranks, ranks);
-    // Two sizes of all_reduce, reduce_scatter and all_gather in and out of place, of all_to_all and broadcast out of
-    // place, and one barrier.
+    // Two sizes of three operations in and out of place and of two operations in one place, and one barrier.
     EXPECT_EQ(result.cells.size(), 2U * (3 * 2 + 2) + 1);
     for (const CellResult& cell : result.cells) {
       const Problem& problem = cell.cell.problem;

@@ -79,8 +79,7 @@ std::vector<float> weights_of(DeviceTrainer& trainer) {
 TEST(DeviceTrainer, PhasesTrainAsTheyDoOnTheHost) {
   constexpr int kRanks = 3;
   const bench::Setup setup = make_setup();
-  // Three steps full, two steps none (weights held still), two steps full, the first of them without momentum from
-  // none.
+  // 3 steps full, 2 steps none (weights held still), 2 steps full; the first of these has no momentum from none.
   constexpr std::array kPhases{Phase::kFull, Phase::kFull, Phase::kFull, Phase::kNone,
                                Phase::kNone, Phase::kFull, Phase::kFull};
 

@@ -201,7 +201,7 @@ TEST_F(Signals, AllThatSchedulersAndTerminalsSend) {
   }
 }
 
-// As under nohup, or in a job that a shell starts in the background.
+// nohup ignores the signal, and a shell ignores it for a job in the background.
 TEST_F(Signals, WhatTheParentIgnoredIsIgnored) {
   std::signal(SIGHUP, SIG_IGN);
   {

@@ -1,6 +1,5 @@
-// GPUs for a session on a machine without any: fake runtimes and a fake NCCL over one FakeWorld, and a DeviceStep with
-// a few small tensors, whose kernels are a line of arithmetic each. expected_parameters() computes its results
-// independently.
+// GPUs for a machine without any: fake runtimes and a fake NCCL over one FakeWorld, and a DeviceStep with a few small
+// tensors, whose kernels are a line of arithmetic. expected_parameters() computes its results again.
 #pragma once
 
 #include <algorithm>
@@ -33,8 +32,7 @@ struct FakeStepFaults {
   std::string out_of_memory;     ///< if not empty, making the step throws kOutOfMemory with this text
   bool first_overflows = false;  ///< the first step's gradients are infinite, and its update does nothing
   bool deaf = false;             ///< all GPUs but the first keep their own fastest engines
-  std::vector<double> losses;    ///< losses of the first steps; later steps repeat the last. empty: the number of the
-                                 ///< step
+  std::vector<double> losses;    ///< by step; later steps repeat the last. empty: the number of the step
 };
 
 class FakeStep final : public models::DeviceStep {
@@ -171,8 +169,7 @@ class FakeStep final : public models::DeviceStep {
   [[nodiscard]] models::MemoryReport memory() const override {
     return {.parameters = kElements * sizeof(float), .gradients = kElements * sizeof(float)};
   }
-  /// 2 ms of convolution, twice what an H200 would take in fp32 (67 TFLOP/s), and 3 ms of ReLU, three times what it
-  /// would take (4.8 TB/s).
+  /// 2 ms of convolution, twice the time of an H200 in fp32 (67 TFLOP/s); 3 ms of ReLU, three times it (4.8 TB/s).
   [[nodiscard]] std::vector<models::OperationProfile> profile() const override {
     if (!profile_) return {};
     return {{.node = "a", .kind = "conv", .implementation = {}, .library = true, .seconds = 2e-3, .flops = 67e9},

@@ -25,8 +25,7 @@ using namespace std::chrono_literals;
 
 constexpr const char* kStore = "HVD_TEST_STUCK_STORE";
 
-/// Rank 0 does not return from its 60th launch, and rank 1 notices at the deadline. Returns only if the test has
-/// failed.
+/// Rank 0 does not return from its 60th launch; rank 1 notices at the deadline. Returns only if the test has failed.
 void train_until_stuck(const std::string& store) {
   const std::string session = new_uuid();
   RecordKeeper keeper(std::make_unique<ResultStore>(store, session, "hvd_bench"), [](std::string_view) {});

@@ -1,4 +1,4 @@
-// What a session reports about its losses.
+// LossWatch: the cautions and errors for the losses of a session.
 #include "bench/train/loss_watch.h"
 
 #include <gtest/gtest.h>

@@ -76,8 +76,7 @@ TEST(Resample, PercentilesAreSymmetric) {
 }
 
 TEST(Bootstrap, WidensFromTheValueAndStopsAtTheFloor) {
-  // Deviations -2, 2, -1, 1 are doubled. 10 - 4 = 6 is below the floor 7, so the replicates are 7, 14, 8, 12. Cutting a
-  // quarter off each end leaves 8 to 12.
+  // Deviations -2, 2, -1, 1 are doubled; 10 - 4 = 6 is raised to the floor, 7. A quarter off each end leaves 8 to 12.
   const Bootstrap found = bootstrap_of(10, {8, 12, 9, 11}, {.factor = 2, .floor = 7}, 0.5);
   EXPECT_EQ(found.replicates, (Series{7, 14, 8, 12})) << "in the order of drawing";
   EXPECT_EQ(found.estimate.low, 8);
@@ -273,8 +272,7 @@ TEST(StoppingRule, MissingSamplesFollowTheSquareRoot) {
 }
 
 TEST(OverlapModel, QueueOfBuckets) {
-  // The buckets are ready at 1, 2, 4 and take 2 s each, so they run 1-3, 3-5, 5-7. Backward ends at 4.5: 3.5 s run
-  // beside backward, 2.5 s after.
+  // Ready at 1, 2, 4; each takes 2 s: 1-3, 3-5, 5-7. Backward ends at 4.5, so 3.5 s run beside it and 2.5 s after.
   const std::array<BucketTiming, 3> buckets{{{1, 2}, {2, 2}, {4, 2}}};
   const OverlapModel model = expected_overlap(buckets, 4.5);
   EXPECT_DOUBLE_EQ(model.exposed_seconds, 2.5);
@@ -304,9 +302,8 @@ RankSamples rank_samples(std::size_t steps, double compute, double exposed, doub
   return s;
 }
 
-// Solo takes 10. None: ranks take 10.6 and 11.0 (mean 10.8, slowest 11). Full: ranks compute 10.4 and 10.8 (in none
-// 10.0 and 10.4), wait 0.8 and 0.4, and update 0.8 (in none 0.6). Steps take 12.0 and 12.0; a quarter of the wait is
-// control.
+// Solo: 10. None: ranks take 10.6 and 11.0 (mean 10.8, slowest 11). Full: they compute 10.4 and 10.8 (none: 10.0 and
+// 10.4), wait 0.8 and 0.4, update 0.8 (none: 0.6); steps take 12.0 and 12.0. A quarter of the wait is control.
 Round round_by_hand(std::size_t steps) {
   Round round;
   round.solo = {rank_samples(steps, 9.5, 0, 0.5)};

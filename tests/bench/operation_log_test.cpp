@@ -12,8 +12,7 @@ std::vector<models::OperationProfile> profile_of(double conv, double relu) {
 }
 
 TEST(OperationLog, OnlyStepsThatCount) {
-  // Profiles are means over all steps so far: two warm-up steps of 9 s, two measured steps of 1 and 3 s, one other step
-  // of 100 s, one measured step of 5 s.
+  // Means over all steps so far: two warm-up steps of 9 s, two measured of 1 and 3 s, another of 100 s, one measured.
   OperationLog log;
   EXPECT_TRUE(log.rows().empty());
   log.begin(profile_of(9, 9), 2);

@@ -60,9 +60,8 @@ TEST(ScheduleSearch, TakesWhatIsFasterKnobByKnob) {
   EXPECT_DOUBLE_EQ(search.gains()[0].to_seconds, 0.097);
   EXPECT_EQ(setting_change(search.gains()[1].from, search.gains()[1].to), "buckets of 100 MiB");
   EXPECT_EQ(setting_change(search.gains()[2].from, search.gains()[2].to), "at most 8 CTAs");
-  // Graph has 2 positions, overlap 2, buckets 3, CTAs 4, registration 2; each is visited three times. Graph, overlap
-  // and buckets are then tried again, because a knob after them gained something. Last come the start and the sum of
-  // the three gains, three times each.
+  // Positions: graph 2, overlap 2, buckets 3, CTAs 4, registration 2, three visits each. Then graph, overlap, buckets
+  // again, because a later knob gained something. Then the start and the sum of three gains, three visits each.
   EXPECT_EQ(search.trials().size(), 22U);
   EXPECT_EQ(search.visits(), 66U);
   const auto kept = std::count_if(search.trials().begin(), search.trials().end(),

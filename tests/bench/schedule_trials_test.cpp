@@ -182,8 +182,7 @@ TEST(ScheduleTrials, ASessionTrainsWithTheFastestAndSaysSo) {
   EXPECT_EQ(said, 1);
   EXPECT_EQ(session.stages.count("trying schedules"), 1U);
 
-  // A run with the found setting on its command line must give the same record: the search changes neither weights nor
-  // fingerprint.
+  // With the found setting on its command line a run must give the same record, without traces of the search.
   Options told = session_options(2);
   told.tuning.on = false;
   told.gpu.nccl.max_ctas = 8;

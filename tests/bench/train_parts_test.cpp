@@ -169,8 +169,7 @@ TEST(PhaseLog, FirstSamplesOfVisitsCanBeTakenOut) {
 
 // -- rounds -------------------------------------------------------------------------------------------------------
 
-/// Logs of three phases and the plan that they follow. Every step takes a second, except the first step of a visit,
-/// which takes `first` seconds.
+/// Logs of three phases and their plan. A step takes a second; the first step of a visit takes `first` seconds.
 class Rounds {
  public:
   Rounds(const RoundPlan& empty, double first) : plan(empty), first_(first), left_(75) {}

@@ -38,7 +38,7 @@ Options validation_options(int ranks) {
   return options;
 }
 
-/// What a faulty rank does before it carries out a directive, and how it changes its answer.
+/// The actions of a faulty rank: before it carries out a directive, and on its answer.
 struct Fault {
   std::function<void(Trainer&, const Directive&)> before = [](Trainer&, const Directive&) {};
   std::function<void(Answer&)> after = [](Answer&) {};

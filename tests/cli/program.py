@@ -212,8 +212,7 @@ class Running:
 
 
 def processes_of(mark: str) -> list[str]:
-    """Finds other processes with `mark` in their command line or environment. Returns the first 200 bytes of both for
-    each."""
+    """Other processes with `mark` in their command line or environment: the first 200 bytes of both for each."""
     found = []
     for process in pathlib.Path("/proc").glob("[0-9]*"):
         try:
@@ -253,8 +252,7 @@ class ProgramTest(unittest.TestCase):
         self.db = self.folder / "runs.db"
 
     def refused(self, result: Result, code: int, *texts: str) -> str:
-        """Asserts that the run printed exactly one error line, which contains all of `texts`, and ended with exit code
-        `code`. Returns the line."""
+        """Asserts exit code `code` and exactly one error line, which contains all of `texts`. Returns the line."""
         self.assertEqual(result.code, code, result)
         self.assertEqual(len(result.errors), 1, result)
         for text in texts:

@@ -1,5 +1,4 @@
-"""Odd surroundings of a run: paths that are not files, vanishing folders, closed streams, ignored signals, odd names.
-"""
+"""Odd surroundings of a run: paths that are no files, vanishing folders, closed streams, ignored signals, odd names."""
 
 import os
 import pathlib
@@ -38,8 +37,7 @@ class Files(ProgramTest):
         self.refused(run(*TINY, "--db", str(self.db)), 2, "runs.db", "use another --db")
 
     def test_a_name_that_is_too_long(self) -> None:
-        # A name of 300 bytes is too long for any file, one of 250 for the .partial file that is written while
-        # measuring.
+        # 300 bytes are too many for any file, 250 for the .partial file that is written while measuring.
         for length in (300, 250):
             self.refused(run(*TINY, "--db", str(self.folder / ("n" * length))), 2, "File name too long")
         self.assertEqual(list(self.folder.iterdir()), [])
@@ -146,8 +144,7 @@ class Files(ProgramTest):
 
 class Memory(ProgramTest):
     def test_too_little_address_space(self) -> None:
-        # The limits range from hardly enough to load the program to enough for one rank's network and a part of the
-        # other's.
+        # From hardly enough to load the program to enough for one rank's network and a part of the other's.
         limits = [90_000, 110_000, 120_000, 160_000, 240_000, 300_000, 600_000]
         if shell(f'ulimit -v {limits[0]}; exec "$@"', "--version").code != 0:
             self.skipTest("the program does not load under a limit on its address space (a sanitizer's)")

@@ -61,8 +61,7 @@ class Campaign:
         self._call("cancel", str(self.folder))
 
     def cells_in(self, state: str) -> int:
-        """The number of cells that `scripts/campaign status` reports in `state`. Its exit code says whether a cell has
-        failed; that is left to the tests."""
+        """Cells that `scripts/campaign status` reports in `state`. Its exit code is left to the tests."""
         shown = self._cluster.run(scripts("campaign"), "status", str(self.folder), "--json")
         return json.loads(shown.out)["counts"][state]
 
@@ -109,8 +108,7 @@ class Campaign:
         self.wait_until(idle, "an empty queue", seconds)
 
     def wait_until_done(self, cells: int, seconds: float = 120) -> None:
-        """Waits until all `cells` are done, then asserts that each has exactly one session: none lost, none
-        repeated."""
+        """Waits until all `cells` are done, and asserts one session for each: none lost, none repeated."""
         self.wait_until(lambda: self.finished_cells() >= cells, f"{cells} cells done", seconds)
         self.wait_until_idle()
         assert self.cells_in("done") == cells, self.events()

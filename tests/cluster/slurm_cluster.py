@@ -4,8 +4,7 @@
         result = cluster.srun("-N2", "--ntasks-per-node=2", "hostname")
 
 Needs slurmctld, slurmd, srun and munged (Debian: slurm-wlm, munge). As root with the right to make namespaces, every
-node has its own host name and /dev/shm, and everything runs in a PID namespace. Otherwise the nodes share this
-machine's host name and /dev/shm.
+node has its own host name and /dev/shm, and everything runs in a PID namespace; else nodes share those of the machine.
 """
 
 from __future__ import annotations
@@ -83,8 +82,7 @@ def _free_ports(count: int) -> int:
 
 
 def _make_gpus(folder: Path, count: int) -> tuple[str, ...]:
-    """Makes character devices (copies of /dev/null); where mknod is not allowed, returns some that every machine
-    has."""
+    """Makes copies of /dev/null; where mknod is not allowed, returns devices that every machine has."""
     try:
         for i in range(count):
             os.mknod(folder / f"nvidia{i}", stat.S_IFCHR | 0o666, os.makedev(1, 3))
@@ -197,8 +195,7 @@ class Cluster:
         self._tell({"start": name, "argv": argv})
 
     def signal_daemon(self, name: str, number: int) -> None:
-        """Sends a signal to 'munged', 'slurmctld', or a node's slurmd. SIGKILL on a slurmd leaves its tasks running, as
-        a crash does."""
+        """Signals 'munged', 'slurmctld', or a node's slurmd. SIGKILL on a slurmd leaves its tasks running."""
         self._tell({"signal": name, "number": int(number)})
 
     def _until(self, ready: Callable[[], bool], what: str) -> None:
@@ -255,7 +252,7 @@ class Cluster:
         return done.out.strip().split(";")[0]
 
     def job(self, job_id: str) -> dict[str, str]:
-        """What scontrol reports of a job: JobState, ExitCode, Reason, Restarts, ..."""
+        """The facts that scontrol reports of a job: JobState, ExitCode, Reason, Restarts, ..."""
         shown = self.run("scontrol", "show", "job", "-o", job_id)
         return dict(re.findall(r"(\S+?)=(\S*)", shown.out))
 

@@ -12,9 +12,8 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Shape:
-    """The size of a cluster: `nodes` nodes with `cpus` CPUs and `gpus` counted GPUs each. low_priority: tasks run at
-    nice 19. Use it for clusters with far more tasks than cores, so that the step daemons get processor time, but never
-    when measuring."""
+    """A cluster of `nodes` nodes, each with `cpus` CPUs and `gpus` counted GPUs. low_priority: tasks run at nice 19, so
+    that step daemons get a turn where tasks outnumber the cores by far; never for measuring."""
 
     nodes: int = 2
     cpus: int = 4
@@ -52,8 +51,7 @@ def _range(prefix: str, first: int, last: int) -> str:
 
 
 def slurm_conf(shape: Shape, place: Place) -> str:
-    """Two partitions over the same nodes: `batch`, and `urgent`, which preempts jobs of `batch` (SIGTERM, after 10 s
-    requeued)."""
+    """Two partitions over the same nodes: `urgent` preempts jobs of `batch` (SIGTERM, requeued after 10 s)."""
     f = place.folder
     names = _range("n", 1, shape.nodes)
     ports = _range("", place.first_port + 1, place.first_port + shape.nodes)
@@ -118,7 +116,7 @@ def gres_conf(shape: Shape, place: Place) -> str:
 
 
 def task_prolog(shape: Shape, place: Place) -> str:
-    """What a site would set for its tasks. slurmd runs this script before each task and applies its `export` lines."""
+    """Settings that a site would make for its tasks. slurmd runs this before each task and applies `export` lines."""
     lines = [
         "#!/bin/sh",
         # By default Open MPI spins while it waits, but here there are more tasks than cores.
@@ -130,13 +128,11 @@ def task_prolog(shape: Shape, place: Place) -> str:
         "echo export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
     ]
     if shape.low_priority:
-        # The second line is for kernels that schedule by session first, where a nice value counts only within a
-        # session.
+        # The second is for kernels that schedule by session first: there, nice values count within a session.
         lines.append("renice -n 19 -p $PPID >/dev/null 2>&1")
         lines.append("echo 19 2>/dev/null >/proc/$PPID/autogroup")
     if not place.isolated:
-        # Open MPI names its shared-memory files by host, job and local rank. Two nodes on one host would use the same
-        # names.
+        # Open MPI names shared-memory files by host, job and local rank: nodes on one host would collide.
         lines.append(f"echo export OMPI_MCA_btl_vader_backing_directory={place.folder}/tmp/$SLURMD_NODENAME")
     return "\n".join([*lines, "exit 0", ""])
 
@@ -150,8 +146,7 @@ def config_files(shape: Shape, place: Place) -> dict[str, str]:
         # PMIx's other fences let some ranks leave the barrier of MPI_Init before others have entered it. From about 32
         # nodes on, Open MPI 4.1 then crashes (seen with Slurm 22.05; never with a ring).
         "mpi.conf": "PMIxCollFence=ring\n",
-        # slurmd looks for a cgroup file system even if no plugin uses one, and exits if there is none. It does not look
-        # if a plugin is named.
+        # slurmd exits if there is no cgroup file system, even if no plugin uses one, unless a plugin is named.
         "cgroup.conf": "CgroupPlugin=cgroup/v1\n",
         "hosts": "127.0.0.1 localhost " + " ".join([place.host, *node_names(shape)]) + "\n",
     }

@@ -33,9 +33,8 @@ def die_with_parent() -> None:
 
 
 def get_through() -> None:
-    """Raises this process's priority where that is allowed, because daemons that get no turn among hundreds of busy
-    tasks miss their deadlines. Children inherit both settings. The second is for kernels that schedule by session
-    before they look at nice values."""
+    """Raises this process's priority if allowed: daemons without a turn among hundreds of tasks miss their deadlines.
+    Children inherit both settings; the second is for kernels that schedule by session before nice values."""
     try:
         os.nice(-5)
         Path("/proc/self/autogroup").write_text("-5")

@@ -1,4 +1,4 @@
-"""Tests the cluster that the other tests use: it is as described, and it leaves nothing behind."""
+"""Tests the cluster that the other tests use: its properties, and that it leaves nothing behind."""
 
 import os
 import signal

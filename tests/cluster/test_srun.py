@@ -39,9 +39,8 @@ def submit(cluster: Cluster, name: str, *options: str, forward: str = "") -> Job
 
 
 def start_limited(cluster: Cluster) -> dict[str, Job]:
-    """Starts jobs that reach their time limits while other tests run, because Slurm counts in minutes. They do not use
-    n1 and n2. A --signal reaches the tasks; with B: it reaches the script. It comes up to 30 s early, because Slurm
-    checks every 30 s."""
+    """Starts jobs that reach their time limits, which Slurm counts in minutes, while other tests run, not on n1 and n2.
+    A --signal reaches the tasks; with B: the script. It may come 30 s early, because Slurm checks every 30 s."""
     limit, warning = ("--exclude=n[1-2]", "--time=1"), 10
     return {
         "tasks": submit(cluster, "tasks", *limit, f"--signal=USR1@{warning}"),
@@ -133,8 +132,7 @@ class Steps(ClusterTest):
         raise AssertionError(f"nothing measured after {seconds:.0f} s\n{job.error_text}")
 
     def ended(self, job: Job, reason: str, *, state: str, code: str = "", timeout: float = 60) -> None:
-        """Asserts that the job has ended in `state`, that one line says `reason`, and that samples are stored, marked
-        incomplete."""
+        """Asserts the job's end, one line that says `reason`, and stored samples that are marked incomplete."""
         found = self.cluster.finished(job.number, timeout)
         self.assertEqual(found["JobState"], state, job.error_text)
         if code:

@@ -65,8 +65,7 @@ std::string check_all_reduce_matrix(Communicator& communicator, bool large) {
     for (const std::size_t count : {0U, 1U, 7U, 1000U, 20011U}) {
       for (std::size_t type = 0; type < kDataTypes; ++type) {
         for (std::size_t op = 0; op < kReduceOps; ++op) {
-          // With 7 elements, every pair of type and operation is tested. For other lengths one operation per type is
-          // enough.
+          // All pairs of type and operation have 7 elements. Other lengths need one operation per type.
           if (count != 7 && op != (type + count) % kReduceOps) continue;
           cases.push_back({count, static_cast<DataType>(type), static_cast<ReduceOp>(op), memory});
         }

@@ -32,8 +32,7 @@ struct FakeNcclOptions {
   bool fail_unique_id = false;
   int fail_register_code = 0;  ///< if not 0, enroll() fails with this code
   int wrong_sums = 0;          ///< this many reductions give a wrong result
-  /// cancel() does not return before this is set, whether graphs hold the communicator or not. null: it does not wait
-  /// for this.
+  /// cancel() also waits until this is set. null: cancel() waits for graphs only.
   std::shared_ptr<std::atomic<bool>> lets_go;
   /// Number of turns of the world that a collective takes, given the communicator's limit of CTAs. null: 0.
   std::function<int(int max_ctas)> turns;
@@ -48,8 +47,8 @@ class FakeNcclHub {
   /// From now on all communicators report a remote error, and their collectives never end.
   void lose_a_rank();
   [[nodiscard]] std::vector<std::string> log();
-  /// Ends calls of cancel() that would wait for ever, as the end of the process does, and waits until nobody owns
-  /// `libraries` any more. Returns the number of such calls.
+  /// Ends calls of cancel() that would wait for ever, as the end of the process does, and waits until `libraries` have
+  /// no owner. Returns the number of such calls.
   int end(const std::vector<std::weak_ptr<FakeNccl>>& libraries);
   /// Number of calls of cancel() that have not returned.
   [[nodiscard]] int aborting() const { return aborting_.load(); }

@@ -28,8 +28,7 @@ struct FakeNcclHub::End {
 struct FakeNcclHub::Lane {
   std::deque<std::shared_ptr<End>> sends, receives;
 
-  /// Moves the messages that have both ends. Errors, which break the GPU: the two ends differ. `label` is used in the
-  /// text.
+  /// Moves the messages that have both ends. Errors, which break the GPU and name `label`: the ends differ.
   void meet(const std::string& label);
 };
 

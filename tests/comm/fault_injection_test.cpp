@@ -1,7 +1,6 @@
 // Worlds of threads in which one thing goes wrong at a random point of random collectives. Every rank must return in
 // time, with the right answer or an Error. A seed decides the world, the collectives and the fault; the threads still
-// race. HVD_FAULT_SEED is the first seed (default 1), HVD_FAULT_RUNS the number of seeds (300; 10,000 in the nightly
-// test).
+// race. HVD_FAULT_SEED is the first seed (default 1), HVD_FAULT_RUNS the number of seeds (300; nightly 10,000).
 //
 // Not found: a message whose content changes while its length stays. The engine has no checksums and relies on those of
 // TCP, InfiniBand and memory. For such a message the test asserts only that no rank crashes or hangs.

@@ -38,8 +38,7 @@ struct Killed {};
 struct RankFaults {
   FaultKind kind = FaultKind::kNone;
   Notices notices = Notices::kArrive;
-  std::uint64_t point = 0;  ///< number of calls of pass() (kill) or of messages sent (cut, truncate, lengthen, flip)
-                            ///< before the fault
+  std::uint64_t point = 0;  ///< calls of pass() (kill), or messages sent (cut, truncate, lengthen, flip), before it
   std::uint64_t seed = 0;
   std::optional<std::size_t> bit;  ///< the bit to invert; none: the seed chooses
   bool happened = false;

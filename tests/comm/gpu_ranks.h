@@ -20,13 +20,12 @@ struct GpuWorldOptions {
   std::vector<FakeNcclOptions> nccl;  ///< [rank]; ranks beyond its end get the default
   std::vector<std::string> uuids;     ///< [rank]; ranks beyond its end get their own
   comm::NcclOptions communicator;
-  /// If > 0, the ranks form pretended nodes of this many ranks, and connect() makes the communicator that reduces in
-  /// two levels.
+  /// > 0: pretended nodes of this many ranks; connect() makes the communicator that reduces in two levels.
   int ranks_per_node = 0;
   std::chrono::milliseconds deadline{20000};
 };
 
-/// What a rank's body gets. The body may turn `host` into a DeviceCommunicator with connect().
+/// The arguments of a rank's body. The body may turn `host` into a DeviceCommunicator with connect().
 struct GpuRank {
   int rank = 0;
   FakeRuntime& gpu;

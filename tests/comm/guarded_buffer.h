@@ -23,8 +23,7 @@ class GuardedBuffer {
   static constexpr std::byte kGuard{0xa5};
   static constexpr std::size_t kGuardBytes = 64;
 
-  /// Collective if registered. `capacity` is the largest `bytes` of any rank, since registered memory has the same size
-  /// on all ranks.
+  /// Collective if registered: registered memory has one size, `capacity`, the largest `bytes` of any rank.
   GuardedBuffer(comm::Communicator& communicator, Memory memory, std::size_t bytes, std::size_t capacity)
       : bytes_(bytes) {
     if (memory == Memory::kRegistered) {

@@ -342,8 +342,7 @@ TEST(Hierarchical, ARankThatNeverComesInsideANodeHoldsUpItsPeersUntilTheDeadline
   const auto begin = Clock::now();
   const GpuOutcome outcome = without_rank_3({4, 2}, 500ms);
   EXPECT_LT(Clock::now() - begin, 15s);
-  // Rank 2 waits for rank 3 inside the node; ranks 0 and 1 wait for ranks 2 and 3 between nodes. Each error may come
-  // from the rank itself or from the first rank that gave up.
+  // Rank 2 waits for rank 3 inside the node, ranks 0 and 1 between nodes. The first of them to give up may be quoted.
   for (const std::size_t rank : {0U, 1U, 2U}) {
     const std::string& error = outcome.errors[rank];
     EXPECT_TRUE(error.find("the GPU of host node1 has not reduced inside the node by the deadline") !=

@@ -332,8 +332,7 @@ TEST(LoopbackDisagreement, IsOneTextOnAllRanksAndTheNextOperationWorks) {
       } catch (const Error& error) {
         text = std::string(name(error.code())) + ": " + error.what();
       }
-      // All ranks are still in step after the faulty call, both with data that fits the slots and with data sent in
-      // blocks.
+      // After the faulty call all ranks are still in step, for data in slots and for data in blocks.
       for (const std::size_t count : {100U, 50000U}) {
         const std::string after = check_all_reduce(c, {count, DataType::kF32, ReduceOp::kSum, Memory::kPlain});
         if (!after.empty()) return "after '" + text + "': " + after;

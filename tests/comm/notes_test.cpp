@@ -1,5 +1,4 @@
-// Small broadcasts on one node. Their root does not wait for the others, so a disagreement between ranks is found later
-// than for other operations.
+// Small broadcasts on one node. Their root does not wait, so a disagreement is found later than in other operations.
 #include <gtest/gtest.h>
 
 #include <atomic>

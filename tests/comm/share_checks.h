@@ -1,6 +1,5 @@
-// Checks of reduce-scatter, all-gather and all-to-all that run over any Communicator, with ranks as threads or
-// processes. Each returns an empty string or a description of the fault, on all ranks. Every rank of the world must
-// make the same calls.
+// Checks of reduce-scatter, all-gather and all-to-all over any Communicator, with ranks as threads or processes. Every
+// rank of the world must make the same calls. Each returns an empty string or a description of the fault, on all ranks.
 #pragma once
 
 #include <cstddef>

@@ -13,8 +13,7 @@
 
 namespace hvd::test {
 
-/// Collective: every rank gives a message of the same length and gets the messages of all ranks, [rank]. Also a
-/// barrier.
+/// Collective: every rank gives a message of one length and gets the messages of all, [rank]. Also a barrier.
 using Exchange = std::function<std::vector<comm::Bytes>(std::span<const std::byte>, Deadline)>;
 Exchange exchange_over(comm::Communicator& host);
 
@@ -42,9 +41,8 @@ class SharedGpu {
   /// Borrows `runtime` and `peers`.
   SharedGpu(Place place, gpu::Runtime& runtime, PeerMemory& peers, Exchange exchange);
 
-  /// Collective, in place. `memory` must be a whole allocation of `dtype` elements, and writes to it must have
-  /// finished. Returns when this rank's memory holds the result. Errors: those of PeerMemory, the exchange and the
-  /// Runtime; timeout.
+  /// Collective, in place. `memory` is a whole allocation of `dtype` elements whose writes have finished. Returns when
+  /// it holds the result. Errors: those of PeerMemory, the exchange and the Runtime; timeout.
   void all_reduce(std::span<std::byte> memory, DataType dtype, ReduceOp op, Deadline deadline);
 
  private:

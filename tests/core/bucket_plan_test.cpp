@@ -41,8 +41,7 @@ std::string message_of(const std::vector<GradientInfo>& gradients, DataType dtyp
 }
 
 TEST(BucketPlan, ClosesABucketWhenItHasEnoughGapsIncluded) {
-  // 40 bytes of fc fill the first bucket. The second, conv2 and bias, covers elements 16-52: 37 elements, 148 bytes >=
-  // 140.
+  // 40 bytes of fc fill the first bucket. conv2 and bias, elements 16-52, have 148 bytes, more than 140.
   EXPECT_EQ(ranges(plan(four(), 140, 40)), "0-1@0+10 1-3@16+37 3-4@64+100 ");
   // With a first bucket of one byte more, fc alone is too small: fc and conv2 cover 36 elements.
   EXPECT_EQ(ranges(plan(four(), 140, 41)), "0-2@0+36 2-4@48+116 ");

@@ -275,8 +275,7 @@ class Scenario {
     });
   }
 
-  /// Compares the histories of all ranks with rank 0's, but the contents of only one random rank: comparing all
-  /// contents would take most of the test's time.
+  /// Compares the histories of all ranks, but the contents of one random rank only: all would take most of the time.
   void compare_caches() {
     const ResponseCache& first = world_[0].cache();
     ASSERT_LE(first.size(), params_.capacity);

@@ -488,8 +488,7 @@ TEST(Negotiator, SubmissionsInTheMiddleOfACycleWaitForTheNext) {
 }
 
 TEST(Negotiator, AnAnswerThatNobodyAskedForIsNoMismatch) {
-  // All ranks find a real mismatch at the same time, so the engine need not tell the others. Only rank 1 sees this
-  // error.
+  // All ranks find a real mismatch at once, so the engine tells no other rank. This error only rank 1 sees.
   Negotiator zero(0, 2, options());
   Negotiator other(1, 2, options());
   Negotiator mine(1, 2, options());

@@ -8,8 +8,7 @@
 namespace hvd::test {
 namespace {
 
-// A query lets the world take at most this many turns. Sometimes it takes none, so the asker does not always see at
-// once that work is over.
+// Most turns that a query lets the world take. With none, the asker does not see at once that work is over.
 constexpr std::uint64_t kMostTurns = 16;
 // Some streams are slow, so that streams end in an order far from the one in which they got their work.
 constexpr std::uint64_t kSlow = 1, kFast = 40;

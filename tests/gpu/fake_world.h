@@ -33,8 +33,7 @@ struct Work {
   std::function<Poll()> start;
 };
 
-/// A vector clock: [line of work] number of its pieces that are over. `a` happened before `b` if the clock of b covers
-/// all of a.
+/// [line of work] number of pieces that are over. `a` happened before `b` if b's clock covers all of a.
 using VectorClock = std::vector<std::uint64_t>;
 
 struct Op {

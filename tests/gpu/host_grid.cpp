@@ -33,8 +33,7 @@ void leave_for(Place& from, Place& to) {
   }
   swapcontext(&from.context, &to.context);
 }
-/// Call on arrival at `here`. Stores in `whence` where the stack that was left lies; for the thread's own stack only
-/// this call knows it.
+/// Call on arrival at `here`. Stores the bounds of the left stack in `whence`: the thread's own Place learns them here.
 void arrived(const Place& here, Place& whence) {
   if (__sanitizer_finish_switch_fiber != nullptr) {
     __sanitizer_finish_switch_fiber(here.fake_stack, &whence.stack, &whence.stack_bytes);

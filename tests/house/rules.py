@@ -1,5 +1,4 @@
-"""The code rules of this repository as functions that take text and return violations. docs/architecture.md gives the
-reasons."""
+"""The repository's code rules as functions from text to violations. docs/architecture.md gives the reasons."""
 
 from __future__ import annotations
 
@@ -82,8 +81,7 @@ MAX_CODE_LINES = 600
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*([<"])([^>"\n]+)[>"]', re.MULTILINE)
 BLOCK_COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
 STRING = re.compile(r'"(?:[^"\\\n]|\\.)*"')
-# Also matches std::exit and ::abort. Does not match members (x.abort(), x->abort(), T::abort()) or declarations (void
-# abort()).
+# Matches std::exit and ::abort too, but no members (x.abort(), x->abort(), T::abort()) or declarations (void abort()).
 EXIT_CALL = re.compile(r"(?<![\w.>:~])(?:std::|::)?(?:_exit|_Exit|quick_exit|exit|abort|terminate)\s*\(")
 GETENV = re.compile(r"\b(?:secure_)?getenv\s*\(|\benviron\b|\b(?:un)?setenv\s*\(")
 
@@ -231,8 +229,7 @@ URL = re.compile(r"https?://\S+")
 
 
 def check_references(path: str, text: str, exists: Callable[[str], bool]) -> list[Violation]:
-    """Checks that pages name only Markdown files that are in the repository or that the build makes (build/), and no
-    absolute path of one machine."""
+    """Checks that pages name only Markdown files that exist or are built (build/), and no path of one machine."""
     found = []
     plain = URL.sub(_blank, text)
     for match in MARKDOWN_NAME.finditer(plain):

@@ -11,9 +11,8 @@ namespace {
 
 using testing::expect_error;
 
-// images -> stem -> relu -+-> left ----+-> add -> concat -> mean -> fc -> loss
+// images -> stem -> relu -+-> left ----+-> add -> concat with images -> mean -> fc -> loss
 //                         +-> (identity) ^
-// The concat also takes the images.
 Graph branching() {
   GraphBuilder b("branching", 2, 4, 5);
   const TensorId stem = b.relu("relu", b.conv("stem", b.images(), 3, {}, false));

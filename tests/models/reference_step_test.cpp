@@ -130,8 +130,7 @@ TEST(ReferenceStep, RanksTogetherEqualOneRankWithTheWholeBatch) {
     }
     EXPECT_NEAR(mean_loss, whole_loss, 1e-13);
   }
-  // The only differences are roundings: sums of at most 8 * 64 products per gradient, five steps of a five-layer
-  // network.
+  // Only roundings differ: sums of at most 8 * 64 products per gradient, five steps of a five-layer network.
   const double bound = 5 * 5 * std::sqrt(8.0 * 64) * 2.2e-16;
   for (std::size_t i = 0; i < whole.parameters().size(); ++i) {
     ASSERT_NEAR(ranks[0]->parameters()[i], whole.parameters()[i], bound);

@@ -13,7 +13,7 @@
 
 namespace hvd::models::testing {
 
-/// What an operation depends on besides its inputs.
+/// The conditions that an operation depends on besides its inputs.
 struct Circumstances {
   DataType compute = DataType::kF32;
   std::uint64_t seed = 0;  ///< of dropout, for step 0 and samples from 0 on

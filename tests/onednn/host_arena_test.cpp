@@ -1,5 +1,4 @@
-// Memory that an arena gives back must read as zero, even if the system keeps the pages. give_back() must then return
-// 0.
+// Memory that an arena gives back must read as zero. give_back() returns 0 if the system keeps the pages.
 #include "models/onednn/host_arena.h"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,4 @@
-// Compares this project's 3 x 3 average pool with its definition in double precision, and its gradient with the pool's
-// transpose.
+// Compares this project's 3 x 3 average pool with its definition in double, and its gradient with the transpose.
 #include <gtest/gtest.h>
 
 #include <algorithm>

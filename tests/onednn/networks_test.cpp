@@ -42,9 +42,9 @@ constexpr DataType kF32 = DataType::kF32;
 constexpr DataType kBF16 = DataType::kBF16;
 
 /// Convolutions over images as large as in the whole networks, because only then are bf16 weight gradients computed in
-/// bands of rows: one with stride 2 and a kernel that covers several rows of padding, one with stride 1 and a bias. The
-/// graph has no average pool above them: its gradients repeat one number, and the rounding errors of such a long sum do
-/// not cancel as the bound assumes (bounds.h).
+/// bands of rows: one with stride 2 and a kernel that covers several rows of padding, one with stride 1 and a bias. No
+/// average pool follows them: its gradients repeat one number, and the rounding errors of such a sum do not cancel as
+/// the bound assumes (bounds.h).
 Graph large_images() {
   using testing::square;
   GraphBuilder b("large_images", 2, 320, 10);

@@ -241,8 +241,7 @@ TEST(OnednnStep, ABroadcastStateContinuesAlike) {
   for (std::size_t i = 0; i < a.step->slots().size(); ++i) EXPECT_EQ(a.gradient(i), b.gradient(i));
 }
 
-// The update writes the bf16 copies of the weights piece by piece. state_changed() writes each copy as a whole. Both
-// must give the same copies.
+// The update writes bf16 copies of the weights in pieces, state_changed() as a whole. Both must be equal.
 void expect_copies_of_the_update_to_be_whole(const ModelSpec& spec, int threads) {
   if (const std::string reason = onednn_unsupported_reason(DataType::kBF16); !reason.empty()) GTEST_SKIP() << reason;
   Trainer trained(spec, {.compute = DataType::kBF16, .threads = threads, .seed = 1});

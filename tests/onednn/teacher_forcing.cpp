@@ -114,8 +114,7 @@ class Comparer {
     return values;
   }
 
-  /// If the library keeps this tensor, compares it with the reference and continues with the library's values.
-  /// Otherwise continues with the reference's values and their bound.
+  /// Compares the tensor if the library keeps it, and continues with the library's values; else with the reference's.
   void check(const Node& of, Expected given) {
     const TensorId id = given.id;
     Tensor& expected = given.tensor;

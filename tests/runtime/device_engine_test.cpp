@@ -151,7 +151,7 @@ TEST(DeviceEngine, ARankThatCannotConnectAnewEndsAll) {
   EXPECT_TRUE(outcome.violations.empty()) << outcome.text();
 }
 
-/// What rank 0 did last, as positions in the log.
+/// The last events of rank 0 in the log, with their positions.
 std::map<std::string, std::size_t> last_step_of_rank_0(const std::vector<std::string>& log) {
   std::map<std::string, std::size_t> positions;
   for (std::size_t i = 0; i < log.size(); ++i) {
@@ -241,8 +241,7 @@ TEST(DeviceEngine, NegotiatedGradientsAreCopiedOnlyWhereTheyComeOutOfOrder) {
   }
 }
 
-// Gradients out of order are reduced in runs, and one batch hands over all its runs together. NCCL then starts a thread
-// for each batch, not for each run.
+// A batch of gradients out of order hands over all its runs together. NCCL starts a thread per batch, not per run.
 TEST(DeviceEngine, NegotiatedRunsOfABatchAreHandedOverTogether) {
   constexpr std::size_t kLong = 40000, kCount = 6;  // 160 kB each: large enough for a reduction of its own
   constexpr int kSteps = 4;
@@ -360,7 +359,7 @@ TEST(DeviceEngine, LaunchesOneStepAheadAndNoMore) {
   EXPECT_TRUE(outcome.good()) << outcome.text();
 }
 
-// As in phase solo, rank 0 trains alone in between. Graphs of the same step must still belong together.
+// Rank 0 trains alone in between, as in phase solo. Graphs of the same step must still belong together.
 TEST(DeviceEngine, ARankMayTakeStepsAloneInBetween) {
   const GpuOutcome outcome = on_gpu_ranks(2, {}, [](GpuRank& rank) {
     DeviceEngine engine(rank.connect(), small_buckets(Schedule::kStatic), {});
@@ -375,7 +374,7 @@ TEST(DeviceEngine, ARankMayTakeStepsAloneInBetween) {
   EXPECT_TRUE(outcome.good()) << outcome.text();
 }
 
-// As in phase solo, the steps that a rank took alone must not count when the engine names the rank that is behind.
+// The steps that a rank took alone, as in phase solo, must not count when the engine names the rank that is behind.
 TEST(DeviceEngine, ARankThatHasTakenStepsAloneIsNamedAllTheSame) {
   const GpuOutcome outcome = on_gpu_ranks(3, {}, [](GpuRank& rank) {
     DeviceEngine engine(rank.connect(), small_buckets(Schedule::kStatic, 1500ms), {});
@@ -450,7 +449,7 @@ TEST(DeviceEngine, CallersMistakesAreNamed) {
   EXPECT_EQ(std::count(outcome.log.begin(), outcome.log.end(), "abort 0"), 1) << outcome.text();
 }
 
-/// What a GPU's plane cannot do is refused before anything is sent, so the engine can go on.
+/// The plane refuses unsupported operations before it sends anything, so the engine can go on.
 TEST(DeviceEngine, WhatThePlaneCannotDoLeavesTheEngineUsable) {
   for (const int ranks_per_node : {0, 1}) {
     GpuWorldOptions options;

@@ -41,8 +41,7 @@ std::vector<std::size_t> shuffled(std::size_t count, std::uint32_t seed) {
   return order;
 }
 
-/// Runs `steps` steps with gradients that become ready in each rank's own order and at its own times. Returns the
-/// arena.
+/// Runs `steps` steps. Gradients become ready in the rank's own order, at its own times. Returns the arena.
 std::vector<float> run_steps(Engine& engine, int rank, int steps, std::size_t gradient_count) {
   const auto gradients = make_gradients(gradient_count);
   const std::size_t elements = arena_elements(gradients);
@@ -133,9 +132,8 @@ TEST(Engine, TheScheduleMayChangeBetweenSteps) {
   }));
 }
 
-/// The sharded schedule must give each rank's shares the same bits as the static schedule gives all ranks, and
-/// gather_shares() must then give them to all ranks: on one node, and over pretended nodes where the algorithm is ring
-/// (docs/algorithms.md).
+/// The sharded schedule gives each rank's shares the bits of the static one, and gather_shares() gives them to all: on
+/// one node, and over pretended nodes where the algorithm is ring (docs/algorithms.md).
 TEST(Engine, SharedOutBucketsHaveTheBitsOfTheStaticSchedule) {
   struct World {
     int size;
@@ -218,8 +216,7 @@ TEST(Engine, SharesFollowANewPlan) {
   }));
 }
 
-/// The ranks of a node divide their staging memory by the segment size, so a rank with another size would read the
-/// wrong places.
+/// The ranks of a node divide staging memory by the segment size, so a rank with another size would misread it.
 TEST(Engine, RanksOfOneNodeWithDifferentSegmentsAreToldApart) {
   using Act = std::function<void(Engine&, float* data, float* other)>;
   constexpr std::size_t kCount = std::size_t{1} << 16;
@@ -274,8 +271,7 @@ TEST(Engine, TheReportCountsBytesAndBatches) {
   }));
 }
 
-/// The gradients that a negotiated step reduces in one batch form a contiguous range of the arena, so nothing is
-/// copied.
+/// The gradients of a negotiated batch form a contiguous range of the arena here, so nothing is copied.
 TEST(Engine, ContiguousNegotiatedGradientsAreNotCopied) {
   expect_all_good(on_ranks(2, patient_options(Schedule::kNegotiated), [](Engine& engine, int) {
     const auto gradients = make_gradients(20);
@@ -347,8 +343,7 @@ TEST(Engine, TensorsMeetByNameWhateverTheOrderOfSubmission) {
   }));
 }
 
-/// One rank's tensors lie side by side, the other's do not. Both must use the same batch and layout, without a
-/// deadlock.
+/// One rank's tensors lie side by side, the other's do not. Batch and layout must be the same, without a deadlock.
 TEST(Engine, APackedAndAnInPlaceRankUnderstandEachOther) {
   expect_all_good(on_ranks(2, patient_options(Schedule::kNegotiated), [](Engine& engine, int rank) {
     std::vector<float> memory(4096, static_cast<float>(rank + 1));

@@ -421,7 +421,7 @@ TEST(Faults, AbortWorksWhileTheThreadWaitsForAPeer) {
   for (const Outcome& outcome : outcomes) expect_contains(outcome.text, "rank 0 (host ");
 }
 
-/// The destructor reduces what was submitted, although nobody waited for it.
+/// The destructor reduces submitted tensors even if no rank has waited for them.
 TEST(Faults, TheDestructorFinishesWhatIsInFlight) {
   std::array<float, 2> data{1, 2};
   test::expect_all_good(on_ranks(2, patient_options(Schedule::kNegotiated), [&](Engine& engine, int rank) {

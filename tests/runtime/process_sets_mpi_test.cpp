@@ -73,8 +73,7 @@ TEST(ProcessSetsOverMpi, OverlappingAndDisjointSetsAtOnce) {
   }
 }
 
-/// Rank 0 comes late to the set, because it waits for another engine. The calls of the other ranks must not block that
-/// engine.
+/// Rank 0 comes late, because it waits for another engine, which the calls of the other ranks must not block.
 TEST(ProcessSetsOverMpi, ASetIsMadeWhileAnotherEngineWorks) {
   const int rank = world_rank();
   Engine all = negotiated(comm::make_mpi());

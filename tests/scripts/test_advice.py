@@ -1,5 +1,4 @@
-"""A report must advise what the evidence shows, and nothing without evidence. Runs are made by hand; expected texts are
-computed by hand."""
+"""A report advises what the evidence shows, and nothing without evidence. Expected texts are computed by hand."""
 
 from __future__ import annotations
 

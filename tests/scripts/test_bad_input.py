@@ -127,8 +127,7 @@ class BadInput(unittest.TestCase):
             os.kill(int(note.read_text()), 0)
 
     def test_a_rerun_that_is_ended_leaves_nobody_behind(self) -> None:
-        """After the signals of an ending job or connection, neither the program nor the script's scratch folder may be
-        left."""
+        """When a job or a connection ends, neither the program nor the script's scratch folder may be left."""
         note, scratch = self.record_of_a_sleeper(), self.folder / "scratch"
         scratch.mkdir()
         command = [str(REPOSITORY / "scripts" / "rerun"), self.runs["full"], str(self.db), "--execute"]

@@ -55,8 +55,7 @@ def sessions(
 
 class ModelTest(unittest.TestCase):
     def test_by_hand(self) -> None:
-        # 100 M parameters are 400 MB; 8 Gbit/s are 1 GB/s; 2 x 3/4 x 0.4 s = 0.6 s. 64 images at 64/s take 1 s,
-        # backward 0.5 s.
+        # 100 M parameters are 400 MB; 8 Gbit/s are 1 GB/s: 2 x 3/4 x 0.4 s. 64 images at 64/s: 1 s, backward 0.5 s.
         found = ring_model.bounds(ring_model.Inputs(4, 100_000_000, 8.0, 64.0, 64, 0.5))
         self.assertAlmostEqual(found.ring_seconds, 0.6)
         self.assertAlmostEqual(found.step_seconds, 1.0)

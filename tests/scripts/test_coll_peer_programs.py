@@ -89,8 +89,7 @@ ALL_OPERATIONS = [
 
 @unittest.skipUnless(shutil.which("mpirun") and shutil.which("mpicxx"), "needs an MPI with its compiler wrapper")
 class ProgramTest(unittest.TestCase):
-    """The measuring programs of the system's MPI and of the engine. Results must be exact, and wrong ones must be
-    found."""
+    """The measuring programs of the system's MPI and of the engine give exact results and find wrong ones."""
 
     @classmethod
     def setUpClass(cls) -> None:

@@ -183,8 +183,7 @@ class JudgeTest(unittest.TestCase):
         self.assertIsNone(judge.median_interval([]))
         self.assertIsNone(judge.median_interval([1.0] * 5))
         self.assertEqual(judge.median_interval([6.0, 1.0, 2.0, 3.0, 4.0, 5.0]), (1.0, 6.0))
-        # Conover, Practical Nonparametric Statistics: the third of twelve misses the median in 1.9 % of cases on each
-        # side.
+        # Conover, Practical Nonparametric Statistics: the third of twelve misses the median in 1.9 % on each side.
         self.assertEqual(judge.median_interval(map(float, range(1, 13))), (3.0, 10.0))
 
 

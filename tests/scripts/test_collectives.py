@@ -49,7 +49,7 @@ PANEL = Panel("all_reduce", "float", "sum", "in place", 4)
 
 
 def peers(*cells: str) -> dict[str, Any]:
-    """What `coll_peers report --json` writes. A sample takes 1 s with ours and 2 s with the peer."""
+    """A document as `coll_peers report --json` writes it. A sample takes 1 s with ours and 2 s with the peer."""
     ours = libraries.OURS[0]
     plan = Plan("a machine", {"cores": 2}, {ours: "1", "mpich": "5"}, list(cells), 24, 3, 1, 0, 7)
     launches = [

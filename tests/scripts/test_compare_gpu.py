@@ -28,9 +28,8 @@ import serving  # noqa: E402
 
 OURS = Path(os.environ.get("HVD_BENCH", "hvd_bench")).with_name("train_step_bench")
 SYNTHETIC = "synthetic GPU of the tests"
-# Stands in for both sides of a comparison. It trains nothing; told.json gives the time of its steps by name and batch.
-# A batch that is not in told.json does not fit into memory. A text instead of batches is the error with which the
-# server fails to start; "late" means that it never starts.
+# Stands in for both sides and trains nothing. told.json gives the time of a step by name and batch; a batch that is
+# missing there needs too much memory. A text instead is the error at the start; "late": it never starts.
 FAKE = """#!{python}
 import json, pathlib, sys, time
 told = json.loads((pathlib.Path(__file__).parent / "told.json").read_text())
@@ -127,7 +126,7 @@ def turns(name: str, batch: int, seconds: list[float], last_loss: float = 6.0) -
 
 
 def pair(ours: float, peer: float, spread: float = 0.001, batch: int = 256, peer_name: str = "graph") -> gpu_rows.Pair:
-    """Eight turns with these seconds per step. Those of ours vary by a few times `spread`, relatively."""
+    """Eight turns of both sides with these seconds per step. Times of `ours` vary by up to 3 `spread`, relatively."""
     wave = [1 + spread * k for k in (-3, 1, -1, 3, 2, -2, 0, 0)]
     sides = (turns("ours", batch, [ours * w for w in wave]), turns(f"torch {peer_name}", 256, [peer] * 8))
     return gpu_rows.Pair(*sides, 8)

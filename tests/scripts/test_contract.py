@@ -114,8 +114,7 @@ class ContractTest(unittest.TestCase):
             self.assertAlmostEqual(shown, full.columns[f"images_per_second{name}"], places=9)
 
     def test_pooled_replicates_vary_as_the_program_s_interval_says(self) -> None:
-        """Five equal sessions: the pooled interval comes from their replicates alone and is no wider than the stored
-        one."""
+        """The pooled interval of five equal sessions comes from their replicates, and is no wider than the stored."""
         full = self.phase("full")
         session = efficiency.step_time(full)
         pooled = bootstrap.pool([session] * bootstrap.MIN_SESSIONS)

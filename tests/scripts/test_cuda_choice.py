@@ -61,7 +61,7 @@ class CudaChoiceTest(unittest.TestCase):
         return cmake("-P", file)
 
     def configure(self, *arguments: str) -> str:
-        """What CMake prints for a project that asks for CUDA, all on one line."""
+        """Configures a project that asks for CUDA. Returns CMake's output as one line."""
         (self.folder / "CMakeLists.txt").write_text(PROJECT.replace("MODULE", str(MODULE)))
         done = cmake("-S", self.folder, "-B", self.folder / "out", "-G", "Ninja", *arguments)
         return " ".join((done.stdout + done.stderr).split())

@@ -167,8 +167,7 @@ class EntryPointTest(unittest.TestCase):
         self.program("id", f"#!/bin/sh\necho {user}\n")
         self.program("pivot_root", "#!/bin/sh\nexit 1\n")
         self.program("debootstrap", '#!/bin/sh\necho "$@" >>"$LOG"; mkdir -p "$4/etc"; exit ${DEBOOTSTRAP_FAILS:-0}\n')
-        # Called as unshare OPTION... bash -c SCRIPT enter FOLDER CCACHE COMMAND, or as unshare OPTION... debootstrap
-        # ...
+        # unshare OPTION... bash -c SCRIPT enter FOLDER CCACHE COMMAND, or unshare OPTION... debootstrap ...
         stand_in = """#!/bin/bash
 while [[ $1 == --* || $1 == private ]]; do shift; done
 if [ "$1" = debootstrap ]; then exec "$@"; fi
@@ -230,8 +229,7 @@ esac
         root, log = self.folder / "root", self.folder / "log.txt"
         ours = Path(f"{root}.log")
         ours.write_text("not of try_debian")
-        # bash uses this function instead of its kill. try_debian must not kill the id of a process that has ended,
-        # because another process may have got this id.
+        # bash calls this instead of its kill. A process that has ended may have given its id to another one.
         done = self.try_debian(
             "trixie", "--folder", str(root), **{"BASH_FUNC_kill%%": '() { echo "killed $*" >>"$LOG"; }'}
         )

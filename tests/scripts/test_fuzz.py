@@ -1,5 +1,4 @@
-"""Damaged and hostile stores, made from seeds, go through every reader. A reader must give a valid exit code and one
-line, and must write nowhere else.
+"""Every reader of damaged or hostile stores, made from seeds, must give an exit code and one line, and write nowhere.
 
 HVD_FUZZ_DAMAGED and HVD_FUZZ_HOSTILE give the number of each (nightly: 2000 and 500, ctest -C nightly -L nightly);
 HVD_FUZZ_SEED is the first seed. A failure names its seed: HVD_FUZZ_SEED=<seed> HVD_FUZZ_DAMAGED=1 repeats it.
@@ -104,7 +103,7 @@ class Fuzz(unittest.TestCase):
         os.chdir(cls.top / "here")
         cls.addClassCleanup(os.chdir, directory)
         for setting in ("figure.dpi", "savefig.dpi"):
-            figure.plt.rcParams[setting] = 20  # nobody looks at the plots
+            figure.plt.rcParams[setting] = 20  # plots may be small: nothing reads them
 
     def files(self) -> dict[str, int]:
         """Every file outside of the output folder except self.db, with its size."""

@@ -1,5 +1,4 @@
-"""scripts/gpu_check over several calls: each goes on where the last one stopped. Finished parts are kept, however a
-call ends."""
+"""scripts/gpu_check over several calls: each goes on where the last one stopped, and finished parts are kept."""
 
 from __future__ import annotations
 

@@ -43,8 +43,7 @@ sys.exit(told["code"])
 """
 
 
-# Stands in for mpirun. In the run that does not end by itself, rank 1 is a sleep, and this script, as rank 0, waits
-# until rank 1 has been stopped.
+# Stands in for mpirun. In the run that does not end by itself, rank 1 is a sleep, whose stop this script awaits.
 ENDS_WELL = 'echo "hvd_bench: error: rank 0 waited for rank 1"; exit 5'
 FAKE_MPIRUN = f"""#!/bin/sh
 echo "$NCCL_MULTI_RANK_GPU_ENABLE" "$@"

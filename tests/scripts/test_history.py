@@ -52,7 +52,7 @@ class HistoryCase(unittest.TestCase):
         self.file = self.folder / "expected.toml"
 
     def history(self, *words: object, code: int) -> str:
-        """What the command printed, on both streams together."""
+        """Runs the command. Returns its output on both streams."""
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
             try:
@@ -63,7 +63,7 @@ class HistoryCase(unittest.TestCase):
         return printed.getvalue()
 
     def document(self, *words: object, code: int) -> dict:
-        """The JSON document. Asserts that it fits its schema and holds exit code `code`."""
+        """Runs the command. Returns its JSON document, which must fit the schema and hold exit code `code`."""
         file = self.folder / "history.json"
         self.history(*words, "--json", file, code=code)
         document = json.loads(file.read_text())

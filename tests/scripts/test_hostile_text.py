@@ -1,5 +1,4 @@
-"""A store from a stranger: its text is shown as plain text in a terminal, in Markdown and in plots, and names no
-file."""
+"""A stranger's store: its text is shown as plain text in a terminal, in Markdown and in plots, and names no file."""
 
 from __future__ import annotations
 
@@ -62,7 +61,7 @@ class HostileStore(unittest.TestCase):
         connection.close()
 
     def run_script(self, *words: object, code: int = 0) -> str:
-        """What the command printed. Asserts that it has no control characters for a terminal."""
+        """Runs the command. Returns its output, which must have no control characters for a terminal."""
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
             returned = main(list(map(str, words)))

@@ -77,8 +77,7 @@ class Installed:
         }
 
     def run(self, *words: object, code: int = 0, **environment: str) -> subprocess.CompletedProcess[str]:
-        """Runs a program in self.work. Errors: AssertionError with the program's output if its exit code is not
-        `code`."""
+        """Runs a program in self.work. Errors: AssertionError with its output if its exit code is not `code`."""
         done = subprocess.run(
             list(map(str, words)),
             cwd=self.work,

@@ -97,8 +97,7 @@ class WhileJobsWriteTest(Folder):
         writer.execute("ROLLBACK")
 
     def test_a_running_job_that_takes_no_locks(self) -> None:
-        """hvd_bench writes its working file without locks. If merge is given this file, it must read one state or
-        refuse."""
+        """hvd_bench writes its working file without locks. If merge is given it, it reads one state or refuses."""
         working = self.folder / "job.db.00000000-1111.partial"
         make(working, SessionSpec(status="running"), seed=9)
         script = (
@@ -146,7 +145,7 @@ class WhileJobsWriteTest(Folder):
         self.assertLess(time.monotonic() - begun, 5, "nobody waits for a running job")
 
     def test_a_file_that_changes_without_locks_is_refused(self) -> None:
-        """As on a cluster file system without locks between nodes: the file changes after it was read."""
+        """The file changes after it was read, as on a cluster file system without locks between nodes."""
         absorb = merge.absorb
 
         def meddle(*arguments: object) -> object:
@@ -308,8 +307,7 @@ class StatesOfOneRunTest(Folder):
 
 
 class KilledTest(Folder):
-    """scripts/merge is killed at many points. The output must be as before or complete, and the next merge must
-    complete it."""
+    """scripts/merge is killed at many points. Its output is as before or complete; the next merge completes it."""
 
     STEPS = """
 import os, signal, sqlite3, sys

@@ -162,7 +162,7 @@ class PlotTest(unittest.TestCase):
 
 
 class ScalingTest(unittest.TestCase):
-    """What the scaling figure shows, and where."""
+    """The contents of the scaling figure, and their places."""
 
     def cells(self, *specs: SessionSpec) -> list[efficiency.Cell]:
         with tempfile.TemporaryDirectory() as folder:

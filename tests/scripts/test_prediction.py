@@ -72,8 +72,7 @@ class PredictionTest(unittest.TestCase):
         self.assertEqual((judged["short"].verdict, judged["short"].missing), (Verdict.INCONCLUSIVE, 19))
 
     def test_false_alarms(self) -> None:
-        """At most 5 % of trials may have a REGRESSION without a change, or a PASS with a change of exactly the
-        threshold."""
+        """REGRESSION without a change, or PASS with a change of exactly the threshold: at most 5 % of trials."""
         rng = np.random.default_rng(2)
         trials = 4000
         for name, draw in {
@@ -100,8 +99,7 @@ class PredictionTest(unittest.TestCase):
                         self.assertGreaterEqual(min(worse, fine), 2 * trials // 20 - most)
 
     def test_power(self) -> None:
-        """Sessions spread by 0.5 %, and the threshold is 2 %: sessions 4 % slower must be found, equal ones must
-        pass."""
+        """Sessions spread by 0.5 %; the threshold is 2 %. 4 % slower ones are found, equal ones pass."""
         rng = np.random.default_rng(3)
         found = passed = 0
         for _ in range(1000):

@@ -255,8 +255,7 @@ class StoreTest(unittest.TestCase):
     def make(
         self, world: int = 8, steps: int = 60, slow: Sequence[int] = (), factor: float = 1.05, **spec: object
     ) -> str:
-        """Makes a store with one full run of `world` ranks, of which those in `slow` are slower by `factor`. Returns
-        the run's UUID."""
+        """Makes a store with one full run; the ranks in `slow` are slower by `factor`. Returns the run's UUID."""
         spec = {"phases": ("full",), "columns": {"nodes": -(-world // 4)}, **spec}
         made = make(self.db, SessionSpec(ranks=world, steps=steps, **spec))
         seconds = healthy(np.random.default_rng(5), "common noise", (world, steps), 0.001)
@@ -302,8 +301,7 @@ class StoreTest(unittest.TestCase):
         self.assertRegex(self.call()[0], r"2 % or more, as far as can be told: intervals reach up to \d\.\d %\n")
 
     def test_a_rank_that_may_be_slow(self) -> None:
-        """The lower end of the rank's interval is below the threshold, so the rank is neither called slow nor
-        healthy."""
+        """The interval reaches below the threshold, so the rank is neither called slow nor healthy."""
         self.make(slow=[2], factor=1.025)
         out, _ = self.call(code=3)
         line = (
@@ -452,8 +450,7 @@ class StoreTest(unittest.TestCase):
         self.assertIn(uuid, files[1].read_text(encoding="utf-8"))
 
     def test_many_ranks_and_samples(self) -> None:
-        """512 ranks with 1000 samples must take no more memory and time than a login node allows, the picture
-        included."""
+        """512 ranks with 1000 samples, drawn within the memory and time that a login node allows."""
         self.make(world=512, steps=1000, slow=[77, 300])
         code = (
             "import resource, sys; sys.path.insert(0, 'scripts'); from hvdb.__main__ import main\n"

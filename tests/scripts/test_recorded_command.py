@@ -126,8 +126,7 @@ class RecordedCommand(unittest.TestCase):
         self.assertEqual(parse("env OMPI_MCA_hwloc_base_binding_policy=file=hosts hvd_bench").variables, {})
 
     def test_no_value_is_a_word_of_its_own(self) -> None:
-        """mpirun takes ":" as the start of another program, as in `mpirun hvd_bench --model : --tune --label
-        /tmp/evil`."""
+        """For mpirun ":" starts another program: `mpirun hvd_bench --model : --tune --label /tmp/evil`."""
         line = "mpirun -n 1 hvd_bench --model : --tune --label /tmp/evil --algorithm : --no-check"
         for word in command(parse(line), HERE, DB, {})[4:]:
             self.assertRegex(word, "^--[a-z]")

@@ -201,8 +201,7 @@ class AnswerTest(StoreTest):
 
 class SectionsTest(StoreTest):
     def test_operations_beside_their_bounds(self) -> None:
-        """2e9 operations and 1e6 bytes take 10 ms. At peaks of 1e12 and 1e9 per second the bounds are 2 and 1 ms, hence
-        2 ms."""
+        """10 ms for 2e9 operations and 1e6 bytes. Peaks of 1e12 and 1e9 per second give 2 and 1 ms: bound 2 ms."""
         work = {"kind": "conv", "implementation": "jit", "library": 1, "flops": 2e9, "bytes": 1e6, "seconds": 0.01}
         facts = {"bound.peak_flops": ("1e12", 0), "bound.peak_bytes_per_second": ("1e9", 0)}
         operations = [{"seq": 0, "node": "layer.conv", **work}]

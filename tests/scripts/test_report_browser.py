@@ -91,7 +91,7 @@ class BrowserTest(unittest.TestCase):
         cls.harness.write_text(HARNESS.replace("REPORT", json.dumps(cls.page.as_uri())), encoding="utf-8")
 
     def chromium(self, page: Path, *options: str) -> tuple[str, list[str]]:
-        """What Chromium prints (with --dump-dom: the page), and the messages on its console."""
+        """Runs Chromium. Returns its output (with --dump-dom: the page) and the messages on its console."""
         profile = self.folder / "profile"
         done = subprocess.run(
             [str(CHROMIUM), *OPTIONS, f"--user-data-dir={profile}", *options, page.as_uri()],

@@ -99,8 +99,7 @@ class PoolTest(unittest.TestCase):
     def test_coverage_over_sessions(self) -> None:
         """Sessions differ by 2 %. Each is known to 1 %, with and without replicates.
 
-        The limits are three standard errors of 400 experiments around the results of 3,000 others
-        (docs/measurement.md).
+        Limits: three standard errors of 400 experiments around the results of 3,000 (docs/measurement.md).
         """
         rng = np.random.default_rng(13)
         for count, with_replicates, said in ((5, True, 0.952), (7, True, 0.966), (5, False, 0.931), (7, False, 0.870)):
@@ -115,8 +114,7 @@ class PoolTest(unittest.TestCase):
             self.assertAlmostEqual(hits / 400, said, delta=error, msg=f"{count} sessions, {with_replicates}")
 
     def test_sessions_without_replicates_count_with_their_values(self) -> None:
-        """Sessions of older programs have no replicates, so they count without noise inside a session, alone or in a
-        pool."""
+        """Sessions of older programs have no replicates and count without noise inside a session."""
         old = [Session(value) for value in (1.0, 2.0, 3.0, 4.0, 5.0)]
         figure = bootstrap.pool(old)
         self.assertEqual((figure.low, figure.value, figure.high), (1.0, 3.0, 5.0))
@@ -132,7 +130,7 @@ class PoolTest(unittest.TestCase):
         self.assertTrue(figure.low < 1.0 < figure.high)
 
     def test_sessions_that_disagree_give_the_spread_between_sessions(self) -> None:
-        # There is almost no noise within a session and 10 % between sessions. The interval must show the latter.
+        # There is almost no noise within a session and 10 % between sessions. The interval must show the 10 %.
         rng = np.random.default_rng(3)
         sessions = [noisy(base, 1e-4, rng) for base in np.linspace(0.95, 1.05, 8)]
         pooled, single = bootstrap.pool(sessions), bootstrap.pool(sessions[:1])
@@ -240,8 +238,7 @@ class EfficiencyTest(unittest.TestCase):
         self.assertIsNone(full.images_per_second.low)
 
     def test_the_baseline_is_that_of_the_same_session(self) -> None:
-        # The second allocation is half as fast but scales equally. Baselines pooled over sessions would give a wrong
-        # efficiency.
+        # The second allocation is half as fast but scales equally, so a baseline of both would be wrong.
         cells = self.cells(SessionSpec(solo=1.0, full=1.25, noise=0), SessionSpec(solo=2.0, full=2.5, noise=0))
         full = cells[1]
         self.assertEqual(full.sessions, 2)

@@ -1,5 +1,4 @@
-"""Runs of `hvd_bench validate`: hvdb ranks must find in the store what the program printed, and no command pools these
-runs.
+"""Runs of `hvd_bench validate`: hvdb ranks finds in the store what the program printed. No command pools such runs.
 
 Needs HVD_BENCH, the program (ctest sets it). Skipped, with a reason, if it is not built.
 """

@@ -54,8 +54,7 @@ class Stores(unittest.TestCase):
         self.runs = make(self.good, SessionSpec(steps=5, operations=[operation], replicates=0.01))[0]
 
     def change(self, *statements: str, values: tuple = (), afresh: bool = True) -> None:
-        """Makes the bad store from the good one, or changes the bad store once more (afresh=False). Ignores its
-        schema."""
+        """Makes the bad store from the good one, or with afresh=False changes it again. Ignores the schema."""
         if afresh:
             shutil.copyfile(self.good, self.bad)
         connection = sqlite3.connect(self.bad, isolation_level=None)
@@ -66,8 +65,7 @@ class Stores(unittest.TestCase):
         connection.close()
 
     def refused(self, message: str) -> None:
-        """Asserts that efficiency, report and merge refuse the bad store with one line, and that merge leaves it
-        out."""
+        """Asserts that efficiency, report and merge refuse the bad store with one line; merge leaves it out."""
         for words in (("efficiency", self.bad), ("report", self.bad), ("merge", "-o", self.out, self.bad)):
             code, _, err = call(*words)
             self.assertEqual(code, 2, err)
@@ -284,8 +282,7 @@ class SchemaTest(Stores):
         self.assertEqual(sorted(p.name for p in self.folder.iterdir()), ["bad.db", "good.db"])
 
     def test_a_journal_that_names_another_file(self) -> None:
-        """When SQLite rolls back, it deletes the super-journal that a journal names. In a stranger's store this may be
-        any file."""
+        """When SQLite rolls back, it deletes the file that a journal names: in a stranger's store, any file."""
         shutil.copyfile(self.good, self.bad)
         journal = self.folder / "bad.db-journal"
         journal.write_bytes(b"\0" * 512 + untrusted.SUPER_JOURNAL_MAGIC)

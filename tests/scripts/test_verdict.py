@@ -162,8 +162,7 @@ class ErrorRateTest(unittest.TestCase):
     GATES = 800
 
     def gates(self, cells: int, cap: int, slowdown: float, draw: Draw, spread: float) -> tuple[int, int, int]:
-        """The numbers of the GATES gates with any REGRESSION, with any PASS, and with REGRESSION only. The threshold is
-        2 %."""
+        """Numbers of gates with any REGRESSION, with any PASS, and with REGRESSION only. The threshold is 2 %."""
         rng = np.random.default_rng(5)
         looks = verdict.plan_looks(cells, cap)
         worse = fine = all_worse = 0
@@ -195,8 +194,7 @@ class ErrorRateTest(unittest.TestCase):
                 self.assertLessEqual(fine, at_most(nominal, self.GATES) * self.GATES)
 
     def test_pairs_that_follow_each_other_closely_break_the_promise(self) -> None:
-        """Neighbouring pairs correlated by 0.5 give 10 to 20 % of wrong verdicts instead of 5 %, as docs/gate.md
-        says."""
+        """Neighbouring pairs correlated by 0.5 are wrong in 10 to 20 % instead of 5 %, as docs/gate.md says."""
         worse, fine, _ = self.gates(1, 12, 0.02, correlated, 0.008)
         for share in (worse / self.GATES, fine / self.GATES):
             self.assertTrue(0.1 < share < 0.2, share)

@@ -1,7 +1,6 @@
 """A scheduler for tests: job records in a folder, and programs (stand_ins/) that read and write them.
 
-It queues, refuses and reports as Slurm and LSF do, with their messages. The test decides which job runs, and when it is
-killed.
+It queues, refuses and reports as Slurm and LSF do, in their words. The test decides what runs and when it is killed.
 """
 
 from __future__ import annotations
@@ -59,8 +58,7 @@ class FakeCluster:
         ]
 
     def ready(self) -> list[Task]:
-        """Pending tasks whose dependencies have succeeded. Removes tasks whose dependencies have failed, as the jobs'
-        flags ask."""
+        """Pending tasks whose dependencies have succeeded. Cancels those whose dependencies have failed."""
         found = []
         for task in self.tasks():
             record = self.record(task.job)

@@ -94,8 +94,7 @@ def parse(arguments: list[str]) -> Request:
 
 
 def _packed_cores(request: Request, tasks: int, cores: tuple[int, ...]) -> list[tuple[int, ...]]:
-    """The cores of each rank of a set. With -b packed:N each rank gets N cores of its own, else all cores of the
-    set."""
+    """The cores of each rank of a set: with -b packed:N each rank gets N of its own, else all of the set."""
     bind = request.words.get("bind", "packed:1")
     match = re.fullmatch(r"packed:(\d+)", bind)
     if not match:

@@ -1,5 +1,4 @@
-"""Bad input and failures of the surroundings: each gives one line and the right exit code, and no job is lost because
-nobody reads the output."""
+"""Bad input and failing surroundings: one line, the right exit code, and no job lost if nobody reads the output."""
 
 from __future__ import annotations
 

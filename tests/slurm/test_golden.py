@@ -1,5 +1,4 @@
-"""Compares job scripts byte for byte. After an intended change, run python3 tests/slurm/test_golden.py --update and
-read the diff."""
+"""Compares job scripts byte for byte. After an intended change: tests/slurm/test_golden.py --update; read the diff."""
 
 from __future__ import annotations
 

@@ -187,8 +187,7 @@ class KilledCallerTest(KillTest):
                 self.check_queue(3)
 
     def test_generate(self) -> None:
-        """If generate is killed while it writes, a second generate can finish the folder, and no job script is
-        incomplete."""
+        """If generate is killed while it writes, another generate finishes, and no job script is incomplete."""
         self.generate()
         whole = {path: path.read_bytes() for path in self.folder.rglob("*") if path.is_file()}
         program = counting_lines("folder.py")
@@ -210,8 +209,7 @@ class KilledCallerTest(KillTest):
 
 class RunningCampaignTest(KillTest):
     def test_a_job_that_still_runs_is_left_alone(self) -> None:
-        """If resume runs while a job of the campaign runs, it submits nothing for this job and leaves its file
-        alone."""
+        """While a job of the campaign runs, resume submits nothing for this job and leaves its file alone."""
         self.fresh()
         self.good("submit")
         child = self.cluster.start(Task(101, 1), FAKE_SLOW="30", **self.stored)

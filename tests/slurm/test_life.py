@@ -88,8 +88,7 @@ class LifeTest(unittest.TestCase):
         return runs
 
     def sessions(self) -> dict[str, int]:
-        """Number of complete sessions per cell, over all stores and the partial files of killed jobs. A session that is
-        in two files counts once."""
+        """Complete sessions by cell, over all stores and leftovers of killed jobs, each session counted once."""
         found: set[tuple[str, str]] = set()
         for path in [*self.folder.glob("stores/*.db"), *self.folder.glob("stores/*.partial")]:
             connection = sqlite3.connect(path)

@@ -1,8 +1,6 @@
-"""LSF: compares the stand-in for jsrun with the documented forms, and runs a campaign through bsub, bjobs and bkill and
-with real ranks.
+"""LSF: the stand-in for jsrun against the documented forms, campaigns through bsub, bjobs and bkill, and real ranks.
 
-No LSF was at hand. These tests show that the generated scripts follow the documentation, not that a real jsrun accepts
-them.
+No LSF was at hand. The tests show that the scripts follow the documentation, not that a real jsrun accepts them.
 """
 
 from __future__ import annotations
@@ -159,8 +157,7 @@ device = "cpu"
 
 @unittest.skipUnless(PROGRAM.is_file() and MPIRUN, "needs hvd_bench and mpirun")
 class RealRanksTest(LifeTest):
-    """The generated script with the stand-ins for bsub and jsrun, and the real program with real MPI ranks on the
-    CPU."""
+    """The generated script, the stand-ins for bsub and jsrun, and the real program with MPI ranks on the CPU."""
 
     SCHEDULER_SITE = f"""
 base = "summit"

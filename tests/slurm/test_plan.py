@@ -185,8 +185,7 @@ class TimeTest(unittest.TestCase):
     def test_walltime_is_the_sum_with_margin_and_warning(self) -> None:
         study = spec_of(MINIMAL + "[options]\nmax-time = 100", ranks="[8]")
         made = plan_of(study)
-        # 60 s start-up and 0.2 s per rank, for three cells of 1, 4 and 8 ranks; margin 1.2; 120 s warning; whole
-        # minutes
+        # start-up 60 s + 0.2 s per rank, cells of 1, 4 and 8 ranks; margin 1.2; warning 120 s; whole minutes
         seconds = 3 * 160 + 0.2 * (1 + 4 + 8)
         self.assertAlmostEqual(made.jobs[0].seconds, seconds)
         self.assertEqual(made.jobs[0].walltime_seconds, 60 * -(-(1.2 * seconds + 120) // 60))

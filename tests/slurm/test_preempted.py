@@ -1,5 +1,4 @@
-"""A preempted job ends in good order, so Slurm takes it for finished. It has to ask to be requeued; other jobs must
-not."""
+"""A preempted job ends in order, which Slurm takes for its end. It must ask to be requeued; other jobs must not."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Reading stores: sessions they hold, files that a kill left, unreadable files, the times of a pilot. The program must
-read them alike."""
+"""Reading stores: their sessions, leftovers of kills, unreadable files, a pilot's times. The program must agree."""
 
 from __future__ import annotations
 
@@ -174,8 +173,7 @@ class StoresTest(unittest.TestCase):
             self.assertIn("b.db: damaged: a session has no start and end", fault(stores.pilot, [self.folder / "b.db"]))
 
     def test_a_journal_that_names_another_file(self) -> None:
-        """When SQLite rolls back, it deletes the super-journal that a journal names. In a stranger's store this may be
-        any file."""
+        """When SQLite rolls back, it deletes the file that a journal names: in a stranger's store, any file."""
         add_session(self.a, "good", "complete")
         journal = self.a.with_name("a.db-journal")
         journal.write_bytes(b"\0" * 512 + bytes.fromhex("d9d505f920a163d7"))
@@ -192,7 +190,7 @@ class StoresTest(unittest.TestCase):
         self.assertIn("a.db-journal: is not a file", self.held_elsewhere())
 
     def held_elsewhere(self) -> str:
-        """What held() returns for a.db, as text, in a separate process without numpy."""
+        """Runs held() on a.db in a process without numpy. Returns its result as text."""
         script = (
             "import sys; sys.path.insert(0, sys.argv[2]); sys.modules['numpy'] = None\n"
             "from hvdb.campaign import stores\nfrom pathlib import Path\nprint(stores.held([Path(sys.argv[1])]))"
