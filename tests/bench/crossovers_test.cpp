@@ -61,7 +61,7 @@ TEST(Crossovers, AnAlgorithmThatNeverWinsGetsNoSizes) {
 }
 
 TEST(Crossovers, TheTwoOperationsOfSharesHaveOneCut) {
-  // At 2 KiB, direct makes one operation faster by 2 and the other slower by 1.1, so both use direct there.
+  // At 2 KiB, direct makes one operation 2 times as fast and the other 1.1 times as slow, so both use direct there.
   const comm::Thresholds at =
       best_thresholds({}, {{2 * kKi, 1, 2}, {2 * kKi, 1.1, 1}, {kKi, 1, 2}, {kKi, 1, 2}, {4 * kKi, 2, 1}});
   EXPECT_EQ(at.direct_bytes, 2 * kKi);

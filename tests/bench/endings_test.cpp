@@ -201,7 +201,7 @@ TEST_F(Signals, AllThatSchedulersAndTerminalsSend) {
   }
 }
 
-// nohup ignores the signal, and a shell ignores it for a job in the background.
+// nohup and shells (for background jobs) start programs with signals ignored.
 TEST_F(Signals, WhatTheParentIgnoredIsIgnored) {
   std::signal(SIGHUP, SIG_IGN);
   {

@@ -221,7 +221,7 @@ BothWays train_both_ways(std::uint64_t seed, int steps) {
 //
 // This bound holds if rounding changes no decision. A rectifier near zero, or a pool with two values near its maximum,
 // may decide differently, and then all gradients from there down to the images differ: on an EPYC for 4 of 12 seeds, by
-// 0.2 to 3 % of the change. So one of several seeds has to hold the bound, and each has to hold a tenth of the change.
+// 0.2 to 3 % of the change. So one of several seeds must stay within the bound, and each within a tenth of the change.
 // A wrong average, rate or sample would be further off for all seeds.
 TEST(Training, FourRanksOfTwoEqualOneRankOfEight) {
   constexpr int kSteps = 2;

@@ -192,7 +192,7 @@ class Ranks(ProgramTest):
 class Joining(ProgramTest):
     def test_one_never_joins(self) -> None:
         first = [PROGRAM, *ENDLESS, "--startup-deadline-seconds", "5", "--db", str(self.db)]
-        with ThreadPoolExecutor() as both:  # run side by side: MPI's start has at least 30 s
+        with ThreadPoolExecutor() as both:  # side by side, because MPI's start-up may take 30 s
             results = both.map(execute, (per_rank(first, second) for second in (["true"], ["sleep", "100"])))
         for result in results:
             self.refused(result, 5, "not all of these processes joined", "OMPI_COMM_WORLD_SIZE=2")

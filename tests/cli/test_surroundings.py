@@ -172,7 +172,7 @@ class Streams(ProgramTest):
 
     def test_closed_standard_error_takes_no_descriptor_of_ours(self) -> None:
         running = Running(["bash", "-c", 'exec "$@" 2>&-', "bash", PROGRAM, *ENDLESS, "--db", str(self.db)])
-        while not list(self.folder.glob("*.partial")):  # measuring begins; no line says so
+        while not list(self.folder.glob("*.partial")):  # no line tells that measuring has begun
             self.assertIsNone(running.process.poll())
             time.sleep(0.05)
         time.sleep(3)

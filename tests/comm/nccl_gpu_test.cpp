@@ -1,6 +1,6 @@
-// The checks of all operations on device memory, which also run on the fakes, on real GPUs with the real NCCL. Ranks
-// are threads. The test needs one GPU per rank, or one GPU for two ranks with NCCL 2.30 and
-// NCCL_MULTI_RANK_GPU_ENABLE=1 in the environment; without these it is skipped and gives the reason.
+// Runs the checks of device memory operations, which also run on the fakes, on real GPUs with the real NCCL. Ranks are
+// threads. The test needs one GPU per rank, or one GPU for two ranks with NCCL 2.30 and NCCL_MULTI_RANK_GPU_ENABLE=1 in
+// the environment; without these it is skipped and gives the reason.
 #include <gtest/gtest.h>
 
 #include <algorithm>

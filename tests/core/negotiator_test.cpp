@@ -488,7 +488,7 @@ TEST(Negotiator, SubmissionsInTheMiddleOfACycleWaitForTheNext) {
 }
 
 TEST(Negotiator, AnAnswerThatNobodyAskedForIsNoMismatch) {
-  // All ranks find a real mismatch at once, so the engine tells no other rank. This error only rank 1 sees.
+  // All ranks find a real mismatch at once, so the engine tells no other rank. Only rank 1 sees this error.
   Negotiator zero(0, 2, options());
   Negotiator other(1, 2, options());
   Negotiator mine(1, 2, options());

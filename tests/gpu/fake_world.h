@@ -82,7 +82,7 @@ class FakeWorld {
     std::string label;
   };
   struct Device {
-    VectorClock seen;  // what its host has seen finish
+    VectorClock seen;  // work that its host has seen finish
     std::string broken;
   };
 

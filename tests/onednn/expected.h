@@ -32,7 +32,7 @@ struct Expected {
 std::vector<Expected> expected_outputs(const Graph& graph, const Node& node, const std::map<TensorId, Tensor>& known,
                                        const Circumstances& with);
 
-/// x|, elementwise, without a bound.
+/// The absolute values of `of`, elementwise, without a bound.
 Tensor absolute(const Tensor& of);
 
 }  // namespace hvd::models::testing

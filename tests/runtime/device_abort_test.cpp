@@ -20,7 +20,7 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr DeviceOptions kCapturedFromTheStart{.eager_steps = 0};
-constexpr auto kSoon = 5s;  // for what takes milliseconds on an idle machine
+constexpr auto kSoon = 5s;  // limit for events that take milliseconds on an idle machine
 
 TEST(NcclAbort, ReturnsAtOnceAndEndsWhenTheGraphIsGone) {
   const GpuOutcome outcome = on_gpu_ranks(2, {}, [](GpuRank& rank) {

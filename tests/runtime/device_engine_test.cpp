@@ -263,7 +263,7 @@ TEST(DeviceEngine, NegotiatedRunsOfABatchAreHandedOverTogether) {
       rank.gpu.fill(arena.data(), std::byte{0}, arena.size(), compute);
       engine.run_step(compute, {[&] {
                                   for (const std::size_t i : {0, 2, 4}) engine.gradient_ready(i);
-                                  std::this_thread::sleep_for(100ms);  // these gradients are negotiated alone
+                                  std::this_thread::sleep_for(100ms);  // lets these be negotiated alone
                                   for (const std::size_t i : {1, 3, 5}) engine.gradient_ready(i);
                                 },
                                 [] {}});

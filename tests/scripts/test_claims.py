@@ -170,7 +170,7 @@ class StoreTest(unittest.TestCase):
         )
 
     def verdicts(self, *specs: SessionSpec, arguments: tuple = ()) -> tuple[int, dict]:
-        """Exit code and JSON document of a store with these sessions."""
+        """Makes a store with these sessions. Returns exit code and JSON document of the command."""
         make(self.db, *specs)
         done = self.run_it("horovod-512", "--db", self.db, "--json", *arguments)
         self.assertEqual(done.stderr, "")

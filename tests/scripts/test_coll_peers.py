@@ -45,7 +45,7 @@ class CellTest(unittest.TestCase):
 
     def test_what_is_no_cell(self) -> None:
         for text in (
-            "all_reduce/fp32/1023/in/1",  # is no whole number of elements
+            "all_reduce/fp32/1023/in/1",  # not a whole number of elements
             "all_reduce/fp32/0/in/1",
             "barrier/fp32/4/in/1",
             "broadcast/fp32/4/out/1",

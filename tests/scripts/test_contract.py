@@ -114,7 +114,7 @@ class ContractTest(unittest.TestCase):
             self.assertAlmostEqual(shown, full.columns[f"images_per_second{name}"], places=9)
 
     def test_pooled_replicates_vary_as_the_program_s_interval_says(self) -> None:
-        """The pooled interval of five equal sessions comes from their replicates, and is no wider than the stored."""
+        """The interval pooled over five equal sessions comes from replicates and is no wider than the stored one."""
         full = self.phase("full")
         session = efficiency.step_time(full)
         pooled = bootstrap.pool([session] * bootstrap.MIN_SESSIONS)

@@ -97,7 +97,7 @@ class EntryPointTest(unittest.TestCase):
         self.assertNotIn("GPU code", shell("scripts/test --quick", copy).stdout)
 
     def test_a_failing_build_beside_the_tests_is_counted(self) -> None:
-        # The build fails, or kills the lane of tests beside it.
+        # The build fails, or kills its own lane of the test run.
         for build in ("echo no compiler\nexit 1\n", "echo no compiler\nkill -9 $PPID\n"):
             copy = self.checkout_with_build(build)
             done = shell("scripts/test --only asan", copy)

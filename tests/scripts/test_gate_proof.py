@@ -25,7 +25,7 @@ from hvdb.verdict import Verdict
 
 class GatesTest(unittest.TestCase):
     def test_no_pair_serves_two_gates(self) -> None:
-        # Looks are at 6, 9 and 12 pairs. Six pairs without a difference pass; six slow ones are a REGRESSION.
+        # The gate looks at 6, 9 and 12 pairs: six equal pairs pass, six slow pairs are a REGRESSION.
         ratios = np.concatenate((np.full(6, 0.0), np.full(6, 0.1), np.full(12, 0.0)))
         self.assertEqual(evaluate.gates(ratios), [Verdict.PASS, Verdict.REGRESSION, Verdict.PASS])  # six pairs are left
 

@@ -114,7 +114,7 @@ class CommandTest(unittest.TestCase):
         with table.open("wb") as output, subprocess.Popen(words, stdout=output, stderr=theirs) as running:
             os.close(theirs)
             said = ""
-            with contextlib.suppress(OSError):  # EIO: the other end is closed everywhere
+            with contextlib.suppress(OSError):  # EIO: no process has the other end any more
                 while piece := os.read(ours, 1 << 16):
                     said += piece.decode()
         self.assertEqual(running.returncode, 0)

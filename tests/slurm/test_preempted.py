@@ -1,4 +1,4 @@
-"""A preempted job ends in order, which Slurm takes for its end. It must ask to be requeued; other jobs must not."""
+"""A preempted job exits normally, so Slurm counts it as finished unless it asks to be requeued. Other jobs must not."""
 
 from __future__ import annotations
 
