@@ -139,7 +139,7 @@ TEST_F(UniqueHandleTest, MovesLeaveTheSourceEmpty) {
     c = std::move(b);
     EXPECT_EQ(FakeTraits::destroyed(), List{2});
     FakeHandle& same = c;
-    c = std::move(same);  // to itself: keeps it
+    c = std::move(same);  // a self-move keeps the handle
     EXPECT_EQ(c.get(), 1);
     EXPECT_EQ(FakeTraits::destroyed(), List{2});
   }

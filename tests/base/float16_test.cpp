@@ -1,4 +1,4 @@
-// The 16-bit conversions against a slow implementation in double precision that knows nothing of bit tricks.
+// Compares the 16-bit conversions with a slow implementation in double precision that uses no bit tricks.
 #include "engine/base/float16.h"
 
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@
 namespace hvd::float16_test {
 namespace {
 
-/// A binary format by its numbers: `digits` significant bits (hidden one included), exponents [min, max].
+/// A binary floating-point format: stored significand bits, and exponents of the smallest and largest normal numbers.
 struct Format {
   int mantissa_bits;
   int min_exponent;
@@ -23,7 +23,7 @@ struct Format {
 constexpr Format kFp16{10, -14, 15};
 constexpr Format kBf16{7, -126, 127};
 
-/// Value of a finite pattern, exactly.
+/// The exact value of a finite bit pattern.
 double slow_decode(std::uint16_t bits, const Format& format) {
   const int mantissa = bits & ((1 << format.mantissa_bits) - 1);
   const int exponent = (bits & 0x7fff) >> format.mantissa_bits;
@@ -33,7 +33,7 @@ double slow_decode(std::uint16_t bits, const Format& format) {
   return (bits & 0x8000) != 0 ? -magnitude : magnitude;
 }
 
-/// Nearest, ties to even; beyond the largest finite value by half a step or more: infinity.
+/// Rounds to nearest, ties to even. Returns infinity from half a step beyond the largest finite value on.
 std::uint16_t slow_encode(double value, const Format& format) {
   const auto sign = static_cast<std::uint16_t>(std::signbit(value) ? 0x8000 : 0);
   const double magnitude = std::fabs(value);
@@ -46,7 +46,7 @@ std::uint16_t slow_encode(double value, const Format& format) {
   double whole = std::floor(steps);
   const double rest = steps - whole;
   if (rest > 0.5 || (rest == 0.5 && std::fmod(whole, 2.0) != 0.0)) whole += 1;
-  // A carry out of the mantissa lands in the exponent by itself.
+  // If rounding carries out of the mantissa, this addition adds the carry to the exponent.
   const double pattern = whole + (exponent - format.min_exponent) * std::ldexp(1.0, format.mantissa_bits);
   return sign | (pattern >= infinity ? infinity : static_cast<std::uint16_t>(pattern));
 }
@@ -95,14 +95,15 @@ TEST_P(Float16, EveryPatternDecodesExactlyAndRoundTrips) {
   }
 }
 
-/// Every value of the format, every midpoint between neighbours, and the floats on both sides of each.
+/// Tests every value of the format, every midpoint between neighbours, and the floats next to each of them.
 TEST_P(Float16, RoundsToNearestEvenAroundEveryValueAndMidpoint) {
   const auto& [name, format, decode, encode] = GetParam();
   for (std::uint32_t i = 0; i < 0x10000; ++i) {
     const auto bits = static_cast<std::uint16_t>(i);
     if (is_nan(bits, format) || is_infinite(bits, format)) continue;
     const double here = slow_decode(bits, format);
-    const double next = slow_decode(static_cast<std::uint16_t>(bits + 1), format);  // infinity: one step beyond
+    // Above the largest finite value, `next` is infinity's pattern decoded as a number.
+    const double next = slow_decode(static_cast<std::uint16_t>(bits + 1), format);
     for (const double point : {here, (here + next) / 2}) {
       const auto centre = static_cast<float>(point);
       for (const float value : {std::nextafter(centre, -std::numeric_limits<float>::infinity()), centre,
@@ -146,7 +147,7 @@ TEST_P(Float16, TheEdges) {
 INSTANTIATE_TEST_SUITE_P(Formats, Float16, ::testing::ValuesIn(kConversions),
                          [](const auto& test) { return std::string(test.param.name); });
 
-TEST(SlowFloat16, KnownPatterns) {  // the yardstick itself
+TEST(SlowFloat16, KnownPatterns) {  // checks the slow implementation itself
   EXPECT_EQ(slow_encode(1.0, kFp16), 0x3c00);
   EXPECT_EQ(slow_encode(65504.0, kFp16), 0x7bff);
   EXPECT_EQ(slow_encode(65520.0, kFp16), 0x7c00);

@@ -1,4 +1,4 @@
-// Ranks that were not started alike are found out before they train.
+// Ranks that were not started with the same options must be found before they train.
 #include "bench/train/agreement.h"
 
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@ namespace {
 
 Wishes wishes(const Options& options) { return wishes_of(options, settle(options)); }
 
-/// What `body` throws on each rank, with this code; empty where it throws nothing.
+/// The errors with code `code` that `body` throws, by rank; empty where it throws none.
 template <class Body>
 std::vector<std::string> on_ranks(std::size_t ranks, Errc code, Body&& body) {
   std::vector<std::string> thrown(ranks);
@@ -41,7 +41,7 @@ std::vector<std::string> meet(const std::vector<Wishes>& ranks) {
                   });
 }
 
-/// The texts with which ranks that store their parameters so are refused.
+/// The errors, by rank, when the ranks compare these layouts of their parameters.
 std::vector<std::string> compare(const std::vector<StoredLayouts>& ranks) {
   auto communicators = comm::make_loopback(static_cast<int>(ranks.size()));
   std::vector<std::string> thrown(ranks.size());
@@ -84,7 +84,7 @@ TEST(Agreement, EqualRanksGoOn) {
   for (const std::string& text : meet({same})) EXPECT_EQ(text, "");
 }
 
-// The plan of the reduction is the same for both, so that nothing else would tell.
+// Both batch sizes give the same reduction plan, so only the comparison of options finds the difference.
 TEST(Agreement, ASmallerBatchIsNamedOnAllRanks) {
   Options small;
   small.batch_size = 4;

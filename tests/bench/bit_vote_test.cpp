@@ -1,4 +1,4 @@
-// Planted differences: whoever is outvoted is named, with the first snapshot in which it differs, and nobody else.
+// Plants differences. The vote must name each outvoted rank, with its first different snapshot, and no other rank.
 #include "bench/measure/bit_vote.h"
 
 #include <gtest/gtest.h>
@@ -22,7 +22,7 @@ Checksums equal(std::size_t members) {
   return Checksums(members, one);
 }
 
-/// Whoever goes wrong stays wrong: from `snapshot` on, in a way of its own, or in that of all of one `way`.
+/// Makes a member differ from `snapshot` on. Members with the same `way` get the same wrong checksums.
 void go_wrong(Checksums& all, std::size_t member, std::size_t snapshot, std::uint64_t way) {
   for (std::size_t s = snapshot; s < kSnapshots; ++s) all[member][s] ^= way << 32;
 }
@@ -102,10 +102,10 @@ TEST(BitVote, TwoOrThreeDiffer) {
   }
 }
 
-// From the bits of a tensor to the name of the member: each bit of a tensor's end and beginning, where the checksum
-// goes by other paths than in between, and random ones.
+// From a flipped bit of a tensor to the name of the member. Flips each bit at the tensor's beginning and end, where the
+// checksum takes other code paths than in between, and random bits.
 TEST(BitVote, EveryPlantedBitFlipIsNamed) {
-  constexpr std::size_t kBytes = 1004;  // no multiple of the checksum's stride
+  constexpr std::size_t kBytes = 1004;  // not a multiple of the checksum's stride
   std::vector<std::byte> tensor(kBytes);
   const Philox noise(7);
   for (std::size_t i = 0; i < kBytes; ++i) tensor[i] = static_cast<std::byte>(noise.block(i)[0]);

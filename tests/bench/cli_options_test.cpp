@@ -1,4 +1,4 @@
-// The command line and the environment: every name that scripts rely on, and what bad values say.
+// The command line and the environment: every name that scripts rely on, and the errors for bad values.
 #include <gtest/gtest.h>
 
 #include <sstream>

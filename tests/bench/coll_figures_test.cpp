@@ -1,4 +1,4 @@
-// hvd_bench coll: the schedule of samples, the figures from them, and what is printed and written. Expected by hand.
+// hvd_bench coll: the schedule of samples, the figures from them, and the output. Values are computed by hand.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -32,7 +32,7 @@ CollOptions small_options() {
 }
 
 TEST(CollSample, ArrivalAndTransferAreApart) {
-  // Rank 1 comes 300 ns late; all end at 1000 and 1100.
+  // Rank 1 starts 300 ns late. The ranks end at 1000 and 1100 ns.
   const Sample sample = sample_of({{0, 300}, {1000, 1100}}, 2, 5);
   EXPECT_DOUBLE_EQ(sample.seconds, 500e-9) << "the slowest rank's time, of one of two operations";
   EXPECT_DOUBLE_EQ(sample.skew, 300e-9);
@@ -53,7 +53,7 @@ ScheduleRule rule() {
   return rule;
 }
 
-/// Plays a session in which cell c takes seconds[c]; returns how often each was visited.
+/// Runs a session in which cell c takes seconds[c]. Returns how often each cell was visited.
 std::map<std::uint32_t, std::size_t> play(Schedule& schedule, const std::vector<double>& seconds,
                                           std::vector<std::vector<std::uint32_t>>* orders = nullptr) {
   std::map<std::uint32_t, std::size_t> visits;
@@ -121,7 +121,7 @@ TEST(CollSchedule, TheTimeCapOfOneCellEndsItsGroup) {
   ScheduleRule capped = rule();
   capped.stop.maximum_seconds = 2;
   capped.stop.target_half_width = 1e-9;
-  // Two variants of one problem, the second far faster, and another problem.
+  // Two variants of one problem, the second far faster, and a second problem.
   Schedule schedule({{Problem{}, 0, 0}, {Problem{}, 1, 0}, {Problem{}, 0, 1}}, capped);
   const auto visits = play(schedule, {0.1, 0.001, 0.1});
   EXPECT_EQ(visits.at(0), visits.at(1));
@@ -177,7 +177,7 @@ TEST(CollSchedule, AnUnknownDurationGoesAloneSoThatASignalIsSeen) {
   EXPECT_EQ(schedule.next(0.05).size(), 1U);
 }
 
-/// Two variants of one problem of 1 MiB with a bare kernel; variant 1 takes half the time of variant 0.
+/// Two variants of a problem of 1 MiB, and a bare kernel. Variant 1 takes half the time of variant 0.
 struct Measured {
   std::vector<Cell> cells;
   CollOptions options;
@@ -222,7 +222,7 @@ TEST(CollResultFigures, TheMarkOfAWideIntervalIsThatOfAllSamples) {
   ScheduleRule twenty = rule();
   twenty.stop.minimum_samples = 10;
   twenty.stop.maximum_samples = 40;
-  // Cell 0 is steady at first and scattered later, while cell 1 of its group is scattered at first.
+  // Cell 0 is steady at first and scattered later. Cell 1 of its group is scattered at first.
   Schedule schedule({{Problem{}, 0, 0}, {Problem{}, 1, 0}}, twenty);
   std::map<std::uint32_t, std::size_t> visits;
   for (auto next = schedule.next(0.05); !next.empty(); next = schedule.next(0.05)) {
@@ -383,12 +383,13 @@ TEST(CollFigures, CrossoversAreOfTheGroupsWithAllThreeSides) {
   add(Collective::kAllReduce, 1024, {1, 2, 3});
   add(Collective::kAllReduce, 2048, {3, 2, 4});
   add(Collective::kAllReduce, 4096, {5, 4, 3});
-  add(Collective::kAllReduce, 8192, {1, 9});  // interrupted before the ring
+  add(Collective::kAllReduce, 8192, {1, 9});  // interrupted before the ring was measured
   add(Collective::kReduceScatter, 1024, {1, 2, 2});
   add(Collective::kAllGather, 1024, {1, 2, 2});
   add(Collective::kAllGather, 2048, {2, 1, 1});
   EXPECT_EQ(crossovers_of(cells), (comm::Thresholds{1024, 2048, 1024}));
-  cells.front().samples = 0;  // doubling at 1024: unknown, and with it the size
+  // Doubling at 1024 becomes unknown, so this size counts no more.
+  cells.front().samples = 0;
   EXPECT_EQ(crossovers_of(cells).doubling_bytes, 2047U);
 }
 

@@ -1,4 +1,4 @@
-// Sessions of hvd_bench coll on fake GPUs with fake NCCL.
+// Sessions of hvd_bench coll on fake GPUs with a fake NCCL.
 #include <gtest/gtest.h>
 
 #include "bench/coll/session.h"
@@ -32,7 +32,7 @@ CollOptions quick() {
   return options;
 }
 
-/// The error of a session that has one.
+/// The error of a session that must fail.
 Error error_of(int ranks, const CollOptions& options, test::FakeGpus* gpus) {
   try {
     run_coll(world_of_threads(ranks), options, {}, gpus);

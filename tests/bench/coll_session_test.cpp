@@ -1,4 +1,4 @@
-// Whole sessions of hvd_bench coll on loopback ranks, and on planes that go wrong.
+// Whole sessions of hvd_bench coll on loopback ranks, and on data planes with faults.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -29,7 +29,7 @@ Options world_of_threads(int ranks) {
   return world;
 }
 
-/// A few samples of each cell, whatever their spread.
+/// Options that take a few samples of each cell, whatever their spread.
 CollOptions quick() {
   CollOptions options;
   options.collectives = {kCollectives.begin(), kCollectives.end()};
@@ -44,7 +44,7 @@ TEST(CollSession, EveryCollectiveIsMeasuredAndRight) {
   for (const int ranks : {1, 2, 3}) {
     const CollResult result = run_coll(world_of_threads(ranks), quick(), {});
     EXPECT_EQ(result.world.ranks, ranks);
-    // Two sizes of all_reduce, reduce_scatter, all_gather both ways, all_to_all and broadcast one way; one barrier.
+    // Two sizes of three operations in and out of place and of two operations in one place, and one barrier.
     EXPECT_EQ(result.cells.size(), 2U * (3 * 2 + 2) + 1);
     for (const CellResult& cell : result.cells) {
       const Problem& problem = cell.cell.problem;
@@ -104,12 +104,12 @@ TEST(CollSession, CrossoversAreFoundKeptAndTaken) {
 
   CollOptions later = quick();
   later.variants[0].comm.ranks_per_node = 1;
-  EXPECT_EQ(run_coll(world_of_threads(3), later, {}).crossovers, std::nullopt);  // no folder
+  EXPECT_EQ(run_coll(world_of_threads(3), later, {}).crossovers, std::nullopt);  // no folder given
   later.tuning_folder = folder.string();
   EXPECT_EQ(run_coll(world_of_threads(3), later, {}).crossovers, found.crossovers);
-  EXPECT_EQ(run_coll(world_of_threads(2), later, {}).crossovers, std::nullopt);  // another world
+  EXPECT_EQ(run_coll(world_of_threads(2), later, {}).crossovers, std::nullopt);  // another world size
 
-  // What the folder says is what runs.
+  // The crossovers in the folder must be used.
   const comm::Thresholds never{.doubling_bytes = 0, .rabenseifner_bytes = std::size_t{1} << 40, .direct_bytes = 0};
   {
     auto world = comm::make_loopback(3, {}, 1);
@@ -284,7 +284,7 @@ TEST(CollSession, MemoryThatIsNotThereIsRefusedBeforeItIsTaken) {
   }
 }
 
-/// A plane that passes everything on and spoils one element of every result on its rank.
+/// A plane that passes every operation on and then spoils one element of each result on its rank.
 class SpoiledPlane : public comm::DataPlane {
  public:
   SpoiledPlane(comm::DataPlane& real, const comm::Topology& topology) : real_(real), topology_(topology) {}
@@ -323,7 +323,7 @@ class SpoiledPlane : public comm::DataPlane {
   const comm::Topology& topology_;
 };
 
-/// A communicator whose data plane is a Plane over the real one.
+/// A communicator whose data plane is a Plane over that of the real communicator.
 template <class Plane>
 class WrappedCommunicator final : public comm::Communicator {
  public:
@@ -363,7 +363,7 @@ TEST(CollSession, AWrongElementOnOneRankIsFoundInEveryCollective) {
   }
 }
 
-/// A spoiled plane that spoils nothing, and after `left` all-reduces fails as if its rank were lost.
+/// A SpoiledPlane that spoils nothing. After `left_` all-reduces it fails as if its rank were lost.
 class FailingPlane final : public SpoiledPlane {
  public:
   FailingPlane(comm::DataPlane& real, const comm::Topology& topology) : SpoiledPlane(real, topology), real_(real) {}
@@ -374,7 +374,7 @@ class FailingPlane final : public SpoiledPlane {
 
  private:
   comm::DataPlane& real_;
-  int left_ = 20'000;  // more than warm-up and the search for a batch take
+  int left_ = 20'000;  // more than warm-up and the search for a batch size take
 };
 
 TEST(CollSession, ALostRankLeavesWhatWasMeasured) {

@@ -1,5 +1,5 @@
-// hvd_bench coll in its pure parts: the command line, problems and their bandwidths, exact inputs, the list of cells,
-// and where buffers lie. Expected by hand.
+// The pure parts of hvd_bench coll: the command line, problems and their bandwidths, exact inputs, the list of cells,
+// and the places of buffers. Expected values are computed by hand.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -133,7 +133,7 @@ TEST(CollCommandLine, OtherLettersOfNcclTestsAreAnswered) {
   EXPECT_TRUE(says(error_of("--agg_iters=4"), "put together until a sample is long enough"));
   EXPECT_TRUE(says(error_of("-a1"), "the slowest rank's"));
   EXPECT_FALSE(says(error_of("--ngpu"), "nccl-tests"));
-  // All of nccl-tests 2.19.6 that are no options here.
+  // All options of nccl-tests 2.19.6 that hvd_bench coll does not have.
   for (const char* letter : {"-t", "-g", "-m", "-N", "-p", "-r", "-y", "-T", "-G", "-C",
                              "-S", "-a", "-R", "-x", "-D", "-V", "-M", "-u", "-I", "-K"}) {
     EXPECT_TRUE(says(error_of(std::string(letter) + " 1"), "of nccl-tests: ")) << letter;
@@ -157,7 +157,7 @@ TEST(CollCommandLine, CompareMakesOneVariantAValue) {
   EXPECT_EQ(memory.variants[1].comm.algorithm, comm::Algorithm::kSharedMemory);
 }
 
-// The page on performance of NVIDIA's nccl-tests.
+// Source: NVIDIA's page on the performance of nccl-tests.
 TEST(CollProblem, BusFactors) {
   EXPECT_DOUBLE_EQ(bus_factor(Collective::kAllReduce, 4), 1.5);
   EXPECT_DOUBLE_EQ(bus_factor(Collective::kReduceScatter, 4), 0.75);
@@ -169,7 +169,7 @@ TEST(CollProblem, BusFactors) {
 
 TEST(CollProblem, SharesAreEqualAndWhole) {
   const Problem gather = problem_of(Collective::kAllGather, 100, DataType::kF32, ReduceOp::kMax, {}, 3);
-  EXPECT_EQ(gather.count, 8U);  // 100 / 4 / 3
+  EXPECT_EQ(gather.count, 8U);  // 100 bytes / 4 / 3 ranks
   EXPECT_EQ(gather.in_count(3), 8U);
   EXPECT_EQ(gather.out_count(3), 24U);
   EXPECT_EQ(gather.bytes(3), 96U);
@@ -204,7 +204,7 @@ TEST(CollProblem, SizesOfAModelAreItsBuckets) {
   const BucketSizes buckets = bucket_sizes("resnet50", DataType::kF32, {});
   ASSERT_FALSE(buckets.sizes.empty());
   EXPECT_TRUE(std::is_sorted(buckets.sizes.begin(), buckets.sizes.end()));
-  // 25,557,032 parameters in fp32, in buckets of 25 MiB at the least but for the first and the last.
+  // 25,557,032 parameters in fp32. Buckets have at least 25 MiB, except the first and the last.
   const std::size_t all = std::size_t{25557032} * sizeof(float);
   EXPECT_GE(buckets.sizes.back(), std::size_t{25} << 20);
   const auto sum = [](const BucketSizes& of) {
@@ -232,7 +232,7 @@ struct World {
 
 class CollPattern : public testing::TestWithParam<World> {};
 
-// The engine's own kernels, which compute in the element type, in two orders.
+// Reduces with the engine's own kernels, which compute in the element type, in two orders.
 TEST_P(CollPattern, IsExactInTheType) {
   const auto [type, op, ranks] = GetParam();
   constexpr std::size_t kCount = kPeriod + 100;
@@ -306,7 +306,7 @@ CollOptions small_options() {
 
 TEST(CollCells, EachProblemOnceWithItsBareKernel) {
   CollOptions options = small_options();
-  options.sizes.push_back(4097);  // the same elements
+  options.sizes.push_back(4097);  // has as many elements as 4096 bytes
   EXPECT_EQ(make_cells(options, 2, true).size(), 2U * 2 * 2) << "sizes, places, bare kernel";
   EXPECT_EQ(make_cells(options, 2, false).size(), 2U * 2) << "no bare kernel for several hosts";
   options.ops = {ReduceOp::kSum, ReduceOp::kMax};
@@ -366,7 +366,7 @@ TEST(CollCells, TheAdviceOfARefusalCanBeFollowed) {
   EXPECT_TRUE(says(objection(1 << 20, 64), "fewer ranks"));
 }
 
-/// Where the buffers of `operations` operations begin, bytes from those of the first.
+/// The offsets of the buffers of `operations` operations, in bytes from the first.
 std::vector<std::ptrdiff_t> places_of(Places places, const Problem& problem, int operations) {
   Arena arena(1 << 16, places);
   comm::Topology topology;

@@ -1,4 +1,4 @@
-// The crossovers between hosts: which sizes they are put at, and what is taken from a file.
+// The crossovers between hosts: at which sizes they are set, and what is read from a file.
 #include "bench/crossovers.h"
 
 #include <gtest/gtest.h>
@@ -20,12 +20,12 @@ namespace fs = std::filesystem;
 
 constexpr std::size_t kKi = 1024;
 
-/// Latency and rate of an algorithm: seconds = steps * latency + bytes * share / rate.
+/// Model of an algorithm: seconds = steps * latency + bytes * share / rate.
 double seconds(std::size_t bytes, double steps, double share) {
   return steps * 20e-6 + static_cast<double>(bytes) * share / 3e9;
 }
 
-/// 16 ranks.
+/// Times of all-reduces on 16 ranks.
 std::vector<AllReduceTimes> reductions() {
   std::vector<AllReduceTimes> times;
   for (std::size_t bytes = kKi; bytes <= 4096 * kKi; bytes *= 2) {
@@ -35,7 +35,7 @@ std::vector<AllReduceTimes> reductions() {
 }
 
 TEST(Crossovers, AreWhereTheTimesCross) {
-  // 4 l + 4 x = 8 l + 1.9 x at x = 1.905 l = 114 KB. The ring has less to send, but by 1 % and with 30 steps.
+  // 4 l + 4 x = 8 l + 1.9 x at x = 1.905 l = 114 KB. The ring sends only 1 % less, and takes 30 steps.
   const comm::Thresholds at = best_thresholds(reductions(), {{kKi, 1, 2}, {2 * kKi, 2, 2.5}, {4 * kKi, 4, 3}});
   EXPECT_EQ(at.doubling_bytes, 64 * kKi);
   EXPECT_EQ(at.rabenseifner_bytes, 4096 * kKi);
@@ -45,7 +45,7 @@ TEST(Crossovers, AreWhereTheTimesCross) {
 TEST(Crossovers, OneDisturbedSizeMovesNothing) {
   std::vector<AllReduceTimes> times = reductions();
   times[1].doubling *= 1.5;   // 2 KiB
-  times[10].doubling *= 0.7;  // 1 MiB, by far not the fastest there
+  times[10].doubling *= 0.7;  // 1 MiB, where doubling is far from the fastest
   const comm::Thresholds at = best_thresholds(times, {});
   EXPECT_EQ(at.doubling_bytes, 64 * kKi);
 }
@@ -61,7 +61,7 @@ TEST(Crossovers, AnAlgorithmThatNeverWinsGetsNoSizes) {
 }
 
 TEST(Crossovers, TheTwoOperationsOfSharesHaveOneCut) {
-  // One operation wins by 2 at 2 KiB, the other loses by 1.1: direct is taken there by both.
+  // At 2 KiB, direct makes one operation 2 times as fast and the other 1.1 times as slow, so both use direct there.
   const comm::Thresholds at =
       best_thresholds({}, {{2 * kKi, 1, 2}, {2 * kKi, 1.1, 1}, {kKi, 1, 2}, {kKi, 1, 2}, {4 * kKi, 2, 1}});
   EXPECT_EQ(at.direct_bytes, 2 * kKi);

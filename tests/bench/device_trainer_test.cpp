@@ -1,4 +1,4 @@
-// The trainer on fake GPUs, step by step: that phases train as they should, and what can be looked at.
+// The trainer on fake GPUs, step by step: each phase trains as it should, and probes see the right data.
 #include "bench/train/device_trainer.h"
 
 #include <gtest/gtest.h>
@@ -33,14 +33,14 @@ Options options() {
   return options;
 }
 
-/// What a FakeStep makes of the batch of `step`.
+/// The input that a FakeStep computes from the batch of `step`.
 float input_of(int rank, int ranks, const bench::Setup& setup, int count, std::uint64_t step) {
   SyntheticBatches batches({setup.seed, 3 * kImageSize * kImageSize, setup.model.classes}, kBatch, count,
                            {rank, ranks});
   return FakeStep::input_of(batches.at(step));
 }
 
-/// `ranks` trainers on as many fake GPUs.
+/// Runs `body` with `ranks` trainers, each on its own fake GPU.
 void with_trainers(int ranks, const bench::Setup& setup, const std::function<void(DeviceTrainer&, GpuRank&)>& body) {
   test::GpuWorldOptions world;
   world.seed = 5;
@@ -57,7 +57,7 @@ void with_trainers(int ranks, const bench::Setup& setup, const std::function<voi
   EXPECT_TRUE(outcome.good()) << outcome.text();
 }
 
-/// Each rank trains on one batch of its own.
+/// Each rank always trains on one batch of its own.
 bench::Setup make_setup() {
   FakeGpus gpus(1);
   bench::Setup setup = settle(options(), &gpus);
@@ -79,7 +79,7 @@ std::vector<float> weights_of(DeviceTrainer& trainer) {
 TEST(DeviceTrainer, PhasesTrainAsTheyDoOnTheHost) {
   constexpr int kRanks = 3;
   const bench::Setup setup = make_setup();
-  // full three times, none twice (weights held still), full twice: the first of them without the momentum of none.
+  // 3 steps full, 2 steps none (weights held still), 2 steps full; the first of these has no momentum from none.
   constexpr std::array kPhases{Phase::kFull, Phase::kFull, Phase::kFull, Phase::kNone,
                                Phase::kNone, Phase::kFull, Phase::kFull};
 
@@ -91,7 +91,7 @@ TEST(DeviceTrainer, PhasesTrainAsTheyDoOnTheHost) {
     float inputs = 0;
     for (int r = 0; r < kRanks; ++r) inputs += input_of(r, kRanks, setup, 1, s);
     for (std::size_t k = 0; k < expected.size(); ++k) {
-      // The mean of the ranks' gradients, at the learning rate of one rank times their number.
+      // The update uses the mean of the ranks' gradients and the learning rate of one rank times the number of ranks.
       const float gradient = FakeStep::gradient_of(inputs / kRanks, expected[k], k);
       momentum[k] = (after_none ? 0.0F : 0.5F) * momentum[k] + gradient;
       expected[k] -= 0.125F * kRanks * momentum[k];
@@ -101,7 +101,7 @@ TEST(DeviceTrainer, PhasesTrainAsTheyDoOnTheHost) {
     for (const Phase phase : kPhases) trainer.step(phase);
     EXPECT_EQ(trainer.steps_done(), kPhases.size());
     const std::vector<float> got = weights_of(trainer);
-    // Some ten operations per step in another order of summation: 10 u each, relative to the largest weight.
+    // Each step has some ten operations in another order of summation: 10 u each, relative to the largest weight.
     float largest = 0;
     for (const float value : expected) largest = std::max(largest, std::abs(value));
     const float bound = static_cast<float>(kPhases.size()) * 10 * std::ldexp(1.0F, -24) * largest;
@@ -131,8 +131,8 @@ TEST(DeviceTrainer, StepsLaunchedAheadTrainAsStepsOneByOne) {
       const std::vector<StepTimes> times = trainer.steps(phase, steps);
       EXPECT_EQ(times.size(), static_cast<std::size_t>(steps));
       for (std::size_t i = 0; i < times.size(); ++i) {
-        EXPECT_EQ(times[i].loss, ++number);  // a FakeStep's is the step's number
-        // Two eager steps and a capture of each schedule, and a step of each batch, are waited for.
+        EXPECT_EQ(times[i].loss, ++number);  // the loss of a FakeStep is the number of the step
+        // The first steps are waited for: two eager steps and a capture of each schedule, and one step of each batch.
         EXPECT_EQ(times[i].ahead, i > (number < 13 ? 2U : 0U)) << "step " << number;
       }
     }
@@ -165,7 +165,7 @@ TEST(DeviceTrainer, SeveralBatchesAreLoadedInTurn) {
 TEST(DeviceTrainer, AProbeSeesGradientsBeforeAndAfterTheReductionInAnyStep) {
   const bench::Setup setup = make_setup();
   with_trainers(2, setup, [&](DeviceTrainer& trainer, GpuRank& rank) {
-    for (int step = 0; step < 4; ++step) trainer.step(Phase::kFull);  // a graph by now
+    for (int step = 0; step < 4; ++step) trainer.step(Phase::kFull);  // the last of these steps runs a graph
     const std::vector<float> weights = weights_of(trainer);
     const std::vector<GradientPiece> pieces{{0, 2, 3}, {1, 7, 1}, {4, FakeStep::kElements - 1, 1}};
     std::vector<std::byte> local(5 * sizeof(float));
@@ -185,7 +185,7 @@ TEST(DeviceTrainer, AProbeSeesGradientsBeforeAndAfterTheReductionInAnyStep) {
       EXPECT_EQ(got, FakeStep::gradient_of(mine, weights[k], k)) << k;
       EXPECT_FLOAT_EQ(reduced[k], got + FakeStep::gradient_of(other, weights[k], k)) << k;
     }
-    trainer.step(Phase::kFull);  // captured anew, without the copies
+    trainer.step(Phase::kFull);  // captures a new graph, without the copies
     EXPECT_EQ(trainer.gradient_checksums().size(), FakeStep::kCounts.size());
   });
 }

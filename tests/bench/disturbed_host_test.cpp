@@ -1,6 +1,6 @@
-// Do the parts of the decomposition hold the truth on a host that others use too? Seeded sessions of two ranks on a
-// simulated machine: slow spells of the whole host (several steps to several rounds), spells of one core, heavy tails.
-// What a step consists of on a quiet machine is known, so the truth of every row is known.
+// Do the intervals of the decomposition hold the truth on a host that is shared with others? Seeded sessions of two
+// ranks on a simulated machine, with slow spells of the whole host (several steps to several rounds), slow spells of
+// one core, and heavy tails. The parts of a step on a quiet machine are known, so the true value of every row is known.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::size_t kRanks = 2;
 
-/// One step on a quiet machine, in units of the solo step.
+/// The parts of one step on a quiet machine, in units of the solo step.
 struct Parts {
   double interference = 0, overlap = 0, communication = 0, update = 0;
   [[nodiscard]] double full() const { return 1 + interference + overlap + communication + update; }
@@ -28,13 +28,13 @@ struct Case {
   const char* name;
   std::size_t rounds, steps;  ///< steps per visit
   Parts parts;
-  double host_share;  ///< of the time, in spells that slow all cores
-  double core_share;  ///< of the time, in spells that slow one core
+  double host_share;  ///< share of the time in spells that slow all cores
+  double core_share;  ///< share of the time in spells that slow one core
 };
 
 void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
 
-/// Stretches of time in which something runs slower.
+/// Random intervals of time in which the host or a core runs slower.
 class Spells {
  public:
   Spells(const Philox& noise, std::uint64_t& next, double share, double shortest, double longest) {
@@ -43,7 +43,8 @@ class Spells {
     for (double t = 0; t < kHorizon;) {
       t += -std::log(noise.uniform(next++)) * mean * (1 - share) / share;
       const double length = shortest * std::pow(longest / shortest, noise.uniform(next++));
-      const double slower = 1 + 0.15 * std::pow(noise.uniform(next++), -0.6);  // Pareto: now and then several times
+      // Pareto-distributed: sometimes several times as slow.
+      const double slower = 1 + 0.15 * std::pow(noise.uniform(next++), -0.6);
       spells_.push_back({t, t + length, std::min(slower, 4.0)});
       t += length;
     }
@@ -98,7 +99,7 @@ class Session {
 
   void step(Phase phase, std::vector<RankSamples>& ranks) {
     const Parts& parts = case_.parts;
-    // What both cores share: noise near the fastest, and now and then a hiccup.
+    // Both cores share this factor: noise near the fastest time, and sometimes a pause.
     const double common = host_.factor(now_) * std::exp(0.01 * std::abs(static_cast<double>(noise_.normal(next_++))) +
                                                         (uniform() < 0.05 ? -0.2 * std::log(uniform()) : 0));
     double work = 1 - kUpdate;
@@ -150,7 +151,7 @@ class DisturbedHost : public testing::TestWithParam<Case> {};
 TEST_P(DisturbedHost, IntervalsHoldTheTruthAndFiguresAreNearIt) {
   constexpr int kSessions = 300;
   constexpr double kClaim = 0.93;
-  constexpr double kTypicalError = 0.015;  // of the step, root mean square
+  constexpr double kTypicalError = 0.015;  // root mean square, as a share of the step
   constexpr double kRounding = 1e-12;
   const Case& c = GetParam();
   std::map<std::string, int> covered;
@@ -166,7 +167,7 @@ TEST_P(DisturbedHost, IntervalsHoldTheTruthAndFiguresAreNearIt) {
   for (const auto& [component, exact] : truth_of(c.parts)) {
     const double coverage = static_cast<double>(covered[component]) / kSessions;
     const double error = std::sqrt(square[component] / kSessions);
-    const double claim = exact == 0 ? 0.95 : kClaim;  // a part that is not there must not be reported
+    const double claim = exact == 0 ? 0.95 : kClaim;  // a part that is zero must not be reported
     EXPECT_GE(coverage, claim - 3 * std::sqrt(claim * (1 - claim) / kSessions)) << component << " of " << exact;
     EXPECT_LE(error, kTypicalError) << component << " of " << exact;
     RecordProperty("covered_percent_" + component, static_cast<int>(std::lround(100 * coverage)));

@@ -1,4 +1,4 @@
-// What doctor makes of what it measured.
+// How doctor judges what it measured.
 #include "bench/doctor.h"
 
 #include <gtest/gtest.h>

@@ -1,6 +1,6 @@
 // Does the 95 % interval of the efficiency hold the truth as often as decomposition.h says? 300 seeded sessions per
-// case, of rounds whose step times share what the host did during the round (which cancels in a ratio), what it did
-// during one visit (which does not), and noise of their own. The bands are what the header promises, less three
+// case. The step times of a round share a disturbance of the whole round (which cancels in a ratio) and have a
+// disturbance of each visit (which does not) and noise of their own. The limits are those of the header, less three
 // standard errors of 300 sessions.
 #include <gtest/gtest.h>
 
@@ -24,7 +24,7 @@ void PrintTo(const Case& c, std::ostream* out) {
 
 class EfficiencyCoverage : public testing::TestWithParam<Case> {};
 
-/// Skewed as step times are: mostly near the fastest, sometimes much slower.
+/// Step times are skewed: mostly near the fastest, sometimes much slower.
 class Session {
  public:
   Session(const Case& c, std::uint64_t stream) : case_(c), noise_(20261121, stream) {}
@@ -65,7 +65,7 @@ TEST_P(EfficiencyCoverage, IsWhatTheHeaderPromises) {
     Session session(c, i);
     std::vector<Round> rounds;
     while (rounds.size() < c.rounds) rounds.push_back(session.round());
-    // The phases are alike, so the true efficiency is 1.
+    // The phases have the same step times, so the true efficiency is 1.
     const Estimate found = analyse_efficiency(rounds, {.resamples = 300, .seed = i}).efficiency;
     if (found.low <= 1 && 1 <= found.high) ++covered;
   }

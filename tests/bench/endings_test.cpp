@@ -1,5 +1,5 @@
-// How a session ends when it does not end well: saves that fail and are made good, a store closed by another
-// thread, and signals that are heeded, overdue, or repeated.
+// How a session ends when something goes wrong: saves that fail and are repeated, a store that another thread closes,
+// and signals that are handled, overdue, or repeated.
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -56,7 +56,7 @@ class Endings : public testing::Test {
   std::string session_;
 };
 
-/// No file may grow beyond `bytes` while it lives.
+/// While it exists, no file may grow beyond `bytes`.
 class FileSizeLimit {
  public:
   explicit FileSizeLimit(rlim_t bytes) {
@@ -111,7 +111,7 @@ TEST_F(Endings, ClosedByAnotherThread) {
   std::thread([&] { problem = keeper.close_now("SIGTERM", Deadline::after(milliseconds(500))); }).join();
   EXPECT_EQ(problem, "");
   EXPECT_EQ(stored("SELECT status || ' ' || status_reason FROM run"), "incomplete SIGTERM");
-  keeper.save(run(4));  // too late, and harmless
+  keeper.save(run(4));  // too late, and has no effect
   keeper.finish();
   EXPECT_EQ(stored("SELECT count FROM sample"), "3");
 }
@@ -156,7 +156,7 @@ TEST(JoinWatch, EndsAWaitThatTakesTooLong) {
   EXPECT_EQ(passed.wait_for(milliseconds(5000)), std::future_status::ready) << "the last deadline counts";
 }
 
-/// A watch in a thread of its own, whose blocked signals leave the test's main thread as it was.
+/// A watch whose signals are blocked in its own thread only, not in the test's main thread.
 struct Watched {
   explicit Watched(milliseconds grace)
       : watch({[grace](int) { return grace; }, [this](const std::string& reason) { overdue.set_value(reason); }}) {}
@@ -201,7 +201,7 @@ TEST_F(Signals, AllThatSchedulersAndTerminalsSend) {
   }
 }
 
-// nohup, and what a shell starts in the background.
+// nohup and shells (for background jobs) start programs with signals ignored.
 TEST_F(Signals, WhatTheParentIgnoredIsIgnored) {
   std::signal(SIGHUP, SIG_IGN);
   {
@@ -209,7 +209,7 @@ TEST_F(Signals, WhatTheParentIgnoredIsIgnored) {
     ::kill(::getpid(), SIGHUP);
     EXPECT_FALSE(watched.watch.wait(milliseconds(50)));
   }
-  std::signal(SIGHUP, SIG_IGN);  // drops the pending one
+  std::signal(SIGHUP, SIG_IGN);  // drops the pending signal
   std::signal(SIGHUP, SIG_DFL);
 }
 

@@ -1,5 +1,5 @@
-// GPUs for a session without any: fake runtimes and fake NCCL over one FakeWorld, and a DeviceStep of a few small
-// tensors whose kernels are a line of arithmetic each. What it computes, expected_parameters() computes again, simply.
+// GPUs for a machine without any: fake runtimes and a fake NCCL over one FakeWorld, and a DeviceStep with a few small
+// tensors, whose kernels are a line of arithmetic. expected_parameters() computes its results again.
 #pragma once
 
 #include <algorithm>
@@ -19,20 +19,20 @@
 
 namespace hvd::test {
 
-/// What goes wrong in a FakeStep.
+/// The faults to inject into a FakeStep.
 struct FakeStepFaults {
-  bool writes_late = false;     ///< gradients change after they were said to be ready
-  bool weights_drift = false;   ///< each GPU's update is its own
-  int drifts_on = -1;           ///< GPU whose update is its own
-  std::uint64_t breaks_at = 0;  ///< launch in which a kernel fails; 0: never
-  int load_fails_at = 0;        ///< call of load() that throws; 0: none
-  int load_fails_on = 0;        ///< on which GPU
-  int fails_on = -1;            ///< GPU whose kernels fail from when `fails_now` is set
+  bool writes_late = false;     ///< gradients change after they were marked ready
+  bool weights_drift = false;   ///< each GPU updates in its own way
+  int drifts_on = -1;           ///< the GPU that updates in its own way; -1: none
+  std::uint64_t breaks_at = 0;  ///< number of the launch in which a kernel fails; 0: none
+  int load_fails_at = 0;        ///< number of the call of load() that throws; 0: none
+  int load_fails_on = 0;        ///< the GPU on which load() throws
+  int fails_on = -1;            ///< the GPU whose kernels fail once `fails_now` is set; -1: none
   std::shared_ptr<std::atomic<bool>> fails_now = std::make_shared<std::atomic<bool>>(false);
-  std::string out_of_memory;     ///< what making it says instead
+  std::string out_of_memory;     ///< if not empty, making the step throws kOutOfMemory with this text
   bool first_overflows = false;  ///< the first step's gradients are infinite, and its update does nothing
-  bool deaf = false;             ///< GPUs but the first keep the engines that they found to be the fastest
-  std::vector<double> losses;    ///< of the first steps, the last of them from then on; empty: the number of the step
+  bool deaf = false;             ///< all GPUs but the first keep their own fastest engines
+  std::vector<double> losses;    ///< by step; later steps repeat the last. empty: the number of the step
 };
 
 class FakeStep final : public models::DeviceStep {
@@ -47,7 +47,7 @@ class FakeStep final : public models::DeviceStep {
         profile_(options.profile),
         prescale_(static_cast<float>(options.gradient_prescale)),
         stream_(gpu.make_stream(gpu::Priority::kNormal)) {
-    if (cudnn.tune) {  // each GPU measures something else
+    if (cudnn.tune) {  // each GPU finds its own engine to be the fastest
       engines_ = "engine " + std::to_string(gpu.device().index);
       const std::string agreed = cudnn.agree ? cudnn.agree(engines_) : engines_;
       if (!faults_.deaf) engines_ = agreed;
@@ -76,9 +76,9 @@ class FakeStep final : public models::DeviceStep {
   FakeStep(const FakeStep&) = delete;
   FakeStep& operator=(const FakeStep&) = delete;
   ~FakeStep() override {
-    try {  // kernels on the way use this object
+    try {  // kernels that still run use this object
       gpu_.synchronize(stream_, Deadline::after(std::chrono::seconds(5)), "the last step");
-    } catch (const Error&) {  // the GPU has failed: nothing runs any more
+    } catch (const Error&) {  // the GPU has failed, so no kernel runs any more
       return;
     }
   }
@@ -90,7 +90,7 @@ class FakeStep final : public models::DeviceStep {
   void state_changed() override {}
   [[nodiscard]] gpu::StreamView compute_stream() const override { return stream_; }
 
-  /// What a step makes of its batch: a number that depends on the images and on the labels.
+  /// The input of a step: a number that depends on the batch's images and labels.
   static float input_of(const models::Batch& batch) {
     double sum = 0, labels = 0;
     for (const float value : batch.images) sum += static_cast<double>(value);
@@ -102,7 +102,7 @@ class FakeStep final : public models::DeviceStep {
     if (++loads_ == faults_.load_fails_at && gpu_.device().index == faults_.load_fails_on) {
       throw Error(Errc::kBackend, "the copy of batch " + std::to_string(loads_) + " failed");
     }
-    from_ = 1 - from_;  // the copy of the step before may be on its way
+    from_ = 1 - from_;  // the previous step's copy may still be reading the other
     pinned().input = input_of(batch);
     send(offsetof(Numbers, input), sizeof(float));
   }
@@ -151,7 +151,7 @@ class FakeStep final : public models::DeviceStep {
     });
   }
   void keep_loss_in(std::size_t place) override { place_ = place; }
-  /// FakeStepFaults::losses, or the number of the step, from 1.
+  /// The loss from FakeStepFaults::losses, or the number of the step, from 1.
   [[nodiscard]] double loss(std::size_t place) const override {
     double value = 0;
     std::memcpy(&value, &losses_->bytes[place * sizeof value], sizeof value);
@@ -169,7 +169,7 @@ class FakeStep final : public models::DeviceStep {
   [[nodiscard]] models::MemoryReport memory() const override {
     return {.parameters = kElements * sizeof(float), .gradients = kElements * sizeof(float)};
   }
-  /// 2 ms of convolution, twice what an H200 would take in fp32 (67 TFLOP/s), and 3 ms of ReLU, thrice (4.8 TB/s).
+  /// 2 ms of convolution, twice the time of an H200 in fp32 (67 TFLOP/s); 3 ms of ReLU, three times it (4.8 TB/s).
   [[nodiscard]] std::vector<models::OperationProfile> profile() const override {
     if (!profile_) return {};
     return {{.node = "a", .kind = "conv", .implementation = {}, .library = true, .seconds = 2e-3, .flops = 67e9},
@@ -186,7 +186,7 @@ class FakeStep final : public models::DeviceStep {
   struct Sgd {
     float learning_rate = 0, momentum = 0, scale = 1;
   };
-  /// The gradient of element `k` (from the arena's start).
+  /// The gradient of element `k`, counted from the start of the arena.
   static float gradient_of(float input, float weight, std::size_t k) {
     return input * static_cast<float>(k % 5 + 1) + 0.5F * weight;
   }
@@ -226,12 +226,12 @@ class FakeStep final : public models::DeviceStep {
   std::vector<std::string> reports_;  // of all ranks
   std::vector<models::ArenaSlot> slots_;
   gpu::Stream stream_;
-  std::span<std::byte> gradients_;  // the allocator's
+  std::span<std::byte> gradients_;  // owned by the allocator
   gpu::DeviceMemory parameters_, momentum_, numbers_, launches_;
   gpu::PinnedMemory host_, losses_;
   int loads_ = 0;
-  std::size_t from_ = 0;   // of the two in host_
-  std::size_t place_ = 0;  // of the losses
+  std::size_t from_ = 0;   // which half of host_ is used
+  std::size_t place_ = 0;  // the place in losses_
 };
 
 class FakeGpus final : public bench::GpuBackend {
@@ -283,7 +283,7 @@ class FakeGpus final : public bench::GpuBackend {
     if (runtime.device().index == 0) asked = cudnn;
     return std::make_unique<FakeStep>(dynamic_cast<FakeRuntime&>(runtime), allocate, faults, options, cudnn);
   }
-  /// Races, memory freed in use, calls out of turn.
+  /// Races, memory freed in use, calls in a wrong order.
   [[nodiscard]] std::vector<std::string> violations() { return world_.violations(); }
   [[nodiscard]] FakeNcclHub& hub() { return hub_; }
 
@@ -292,7 +292,7 @@ class FakeGpus final : public bench::GpuBackend {
   std::string missing, no_nccl;
   int broken_gpu = -1;
   std::function<void(int gpu)> on_launch;  ///< FakeRuntime::on_launch
-  models::CudnnOptions asked;              ///< of rank 0's step
+  models::CudnnOptions asked;              ///< options of rank 0's step
 
  private:
   FakeWorld world_;

@@ -1,4 +1,4 @@
-// Which device a session takes, and what is said where it cannot have the one that was asked for.
+// Which device a session takes, and the error if it cannot have the one that was asked for.
 #include <gtest/gtest.h>
 
 #include "bench/cli/command_line.h"
@@ -62,7 +62,7 @@ TEST(GpuChoice, CudaWithoutOneIsRefusedInOneLine) {
             std::string::npos);
 }
 
-/// What two processes of mpirun that were given `words` settle on.
+/// The set-up of two processes of mpirun whose options are `words`.
 bench::Setup settled(const std::vector<std::string>& words, FakeGpus& gpus) {
   Options options = parse_command_line(words, {}).options;
   check_launch(detect_launch({{"OMPI_COMM_WORLD_SIZE", "2"}, {"OMPI_COMM_WORLD_RANK", "0"}}), options, true);

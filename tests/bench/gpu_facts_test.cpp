@@ -56,7 +56,7 @@ TEST(GpuFacts, DifferencesAreSaid) {
             "slowest");
 }
 
-// A management library of a test: what a real one would fill in, and one question that it cannot answer.
+// A fake management library. It answers as a real one would, but fails one query.
 int init() { return 0; }
 int find_device(const char* uuid, void** device) {
   static int one;

@@ -1,5 +1,5 @@
-// Whole sessions on fake GPUs: N ranks as threads, fake NCCL, a fake network. Every test also asks the fakes what they
-// have to complain of: races, memory freed in use, objects that outlive their GPU.
+// Whole sessions on fake GPUs: N ranks as threads, a fake NCCL, a fake network. Every test also checks the faults that
+// the fakes report: races, memory freed in use, objects that outlive their GPU.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -28,7 +28,7 @@ using test::gpu_options;
 struct Outcome {
   SessionResult result;
   std::map<std::string, RunRecord> saved;  ///< the last save of every run
-  std::string error;                       ///< "code: text"
+  std::string error;                       ///< "code: text"; empty if the session ended well
 };
 
 Outcome run(const Options& options, FakeGpus& gpus) {
@@ -45,7 +45,7 @@ Outcome run(const Options& options, FakeGpus& gpus) {
   return outcome;
 }
 
-/// The same, for sessions that are to end well.
+/// Runs a session that must end well.
 SessionResult good(const Options& options, FakeGpus& gpus) {
   Outcome outcome = run(options, gpus);
   EXPECT_EQ(outcome.error, "");
@@ -109,11 +109,11 @@ TEST(GpuSession, AnOverflowWhileTheLossScaleSettlesIsNoFault) {
 
   FakeGpus others(2);
   others.faults.first_overflows = true;
-  options.gpu.loss_scale = 1024;  // that step is lost for good
+  options.gpu.loss_scale = 1024;  // with a given scale the step cannot be repeated
   EXPECT_NE(run(options, others).error.find("is not a finite number on rank"), std::string::npos);
 }
 
-// In fp16 a sum could overflow, and NCCL's mean is not served by NVLS.
+// In fp16 a sum could overflow, so the loss is divided first. NCCL's own mean is not offloaded to NVLS.
 TEST(GpuSession, Fp16DividesInTheLossAndSums) {
   std::string weights;
   for (const DataType compute : {DataType::kF32, DataType::kF16}) {
@@ -345,13 +345,13 @@ TEST(GpuSession, AReplayProfileComesFromEvents) {
   EXPECT_GT(profile.update_seconds, 0);
 }
 
-// -- what must be found out -----------------------------------------------------------------------------------
+// -- faults that must be found --------------------------------------------------------------------------------
 
 TEST(GpuSession, GradientsThatChangeAfterTheyWereReadyFailTheCheck) {
   FakeGpus gpus(2);
   gpus.faults.writes_late = true;
   Options options = gpu_options(2);
-  options.gpu.schedule.overlap = false;  // else it is a race, with any outcome
+  options.gpu.schedule.overlap = false;  // with overlap this is a race, with any outcome
   const Outcome outcome = run(options, gpus);
   EXPECT_EQ(outcome.error.find("check_failed: rank 0: gradient of layer0, from its element 0"), 0U) << outcome.error;
 }
@@ -398,7 +398,7 @@ TEST(GpuSession, WithoutNcclOneGpuTrainsAndTwoAreRefused) {
   EXPECT_EQ(run(gpu_options(2), gpus).error, "unsupported: NCCL could not be loaded");
 }
 
-// With a step in flight, which the error must not leave behind.
+// The error must also end the step that is in flight.
 TEST(GpuSession, ABatchThatCannotBeLoadedIsSaidOnAllRanks) {
   for (const int ranks : {1, 2}) {
     FakeGpus gpus(ranks);
@@ -415,7 +415,7 @@ TEST(GpuSession, ABatchThatCannotBeLoadedIsSaidOnAllRanks) {
 TEST(GpuSession, AGpuThatFailsInAStepLosesNothingMeasured) {
   for (const int ranks : {1, 2}) {
     FakeGpus gpus(ranks);
-    gpus.faults.breaks_at = 40;  // check, warm-up and recorded steps are some 20
+    gpus.faults.breaks_at = 40;  // after the check, warm-up and recorded steps, which take some 20 launches
     Options options = gpu_options(ranks);
     options.num_iters = 1000;
     const Outcome outcome = run(options, gpus);
@@ -425,7 +425,7 @@ TEST(GpuSession, AGpuThatFailsInAStepLosesNothingMeasured) {
   }
 }
 
-// Rank 1's GPU fails while samples are taken: rank 0 has those of both up to there, and stores them.
+// Rank 1's GPU fails while samples are taken. Rank 0 must store the samples that both ranks have taken before.
 TEST(GpuSession, APeerThatFailsLosesNothingThatBothHaveMeasured) {
   FakeGpus gpus(2);
   gpus.faults.fails_on = 1;
@@ -435,7 +435,7 @@ TEST(GpuSession, APeerThatFailsLosesNothingThatBothHaveMeasured) {
   std::map<std::string, RunRecord> saved;
   SessionObserver observer;
   observer.save = [&](const RunRecord& record) { saved[record.uuid] = record; };
-  int visits = 0;  // of a phase, each ends with a sample of all its ranks
+  int visits = 0;  // visits of phases; each ends with a sample of every rank
   observer.progress = [&](const Progress& progress) {
     if (progress.stage == "measuring" && ++visits == 5) *gpus.faults.fails_now = true;
   };

@@ -1,4 +1,4 @@
-// Options of a short session on fake GPUs, `ranks` threads of one process.
+// Options of a short session on fake GPUs, with `ranks` threads of one process.
 #pragma once
 
 #include "bench/options.h"

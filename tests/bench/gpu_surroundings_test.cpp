@@ -15,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The texts are those of NCCL's sources (init.cc, net_ib.cc, net_socket.cc, transport/*.cc), 2.18.5 and 2.28.9; no log
+// These texts come from NCCL's sources (init.cc, net_ib.cc, net_socket.cc, transport/*.cc), 2.18.5 and 2.28.9. No log
 // of a cluster was at hand.
 constexpr const char* kInfiniband = R"(a01:7:9 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.1<0>
 a01:7:9 [0] NCCL INFO NET/Plugin : No plugin found (libnccl-net.so), using internal implementation
@@ -70,7 +70,7 @@ TEST_F(Sys, LinksAreThoseOfTheAdapters) {
   EXPECT_DOUBLE_EQ(network_link(parse_nccl_log(kInfiniband), 1, root_).gigabytes_per_second, 25)
       << "one rank on the host uses one adapter, maybe the slower one";
   put("class/net/eth0/speed", "25000");
-  put("class/net/eth1/speed", "-1");  // as a virtual one says
+  put("class/net/eth1/speed", "-1");  // as a virtual device reports
   EXPECT_EQ(network_link(parse_nccl_log(kSockets), 4, root_).gigabytes_per_second, 0);
   put("class/net/eth1/speed", "10000");
   EXPECT_DOUBLE_EQ(network_link(parse_nccl_log(kSockets), 4, root_).gigabytes_per_second, 4.375);
@@ -151,7 +151,7 @@ TEST(NcclLog, KeepsTheUsersSettings) {
   EXPECT_EQ(::getenv("NCCL_DEBUG_FILE"), nullptr);
 }
 
-// As NCCL does it: opens the file by its name, and writes lines.
+// Writes as NCCL does: opens the file by its name and appends lines.
 TEST(NcclLog, IsReadWhileItIsWritten) {
   const NcclLog log(Environment{});
   ASSERT_STREQ(::getenv("NCCL_DEBUG"), "INFO");

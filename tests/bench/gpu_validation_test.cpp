@@ -1,4 +1,4 @@
-// `hvd_bench validate` as whole sessions on fake GPUs: N ranks as threads, one of them with another update.
+// `hvd_bench validate` as whole sessions on fake GPUs: N ranks as threads, one of which updates differently.
 #include <gtest/gtest.h>
 
 #include "bench/cli/validate_options.h"
@@ -14,7 +14,7 @@ using Kind = ValidationFinding::Kind;
 
 Options validation_options(int ranks) {
   Options options = test::gpu_options(ranks);
-  // Times as slow: no pause of a busy machine makes a rank so slow in every step.
+  // The threshold is a factor. No pause of a busy machine makes a rank this much slower in every step.
   options.validate = ValidateOptions{.steps = 10, .threshold = 900};
   settle_validation(options);
   return options;

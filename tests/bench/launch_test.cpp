@@ -1,4 +1,4 @@
-// Launch detection: from recorded environments of mpirun 4.1, srun, salloc and jsrun to who is what.
+// Launch detection: finds rank and world from recorded environments of mpirun 4.1, srun, salloc and jsrun.
 #include "bench/cli/launch.h"
 
 #include <gtest/gtest.h>

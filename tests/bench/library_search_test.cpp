@@ -1,4 +1,4 @@
-// That the environment's variables reach the search for libraries; what it makes of them: tests/gpu.
+// Environment variables must reach the search for libraries. tests/gpu tests the search itself.
 #include "bench/cli/library_search.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// What becomes of sessions whose loss goes wrong, on fake GPUs that say what the loss is.
+// How sessions end whose loss goes wrong, on fake GPUs with given losses.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -18,10 +18,10 @@ struct Ending {
   std::map<Phase, RunRecord> saved;  ///< the last save of every run
   std::vector<std::string> notes;
   std::string error;
-  Errc code = Errc::kInterrupted;  ///< unless there was an error
+  Errc code = Errc::kInterrupted;  ///< kInterrupted: the session threw no error
 };
 
-/// A session on `ranks` fake GPUs that have `losses` in their first steps, and the last of them from then on.
+/// Runs a session on `ranks` fake GPUs. Its first steps have the losses `losses`, later steps the last of them.
 Ending session(Options options, const std::vector<double>& losses, int ranks = 1) {
   test::FakeGpus gpus(ranks);
   gpus.faults.losses = losses;
@@ -41,7 +41,7 @@ Ending session(Options options, const std::vector<double>& losses, int ranks = 1
   return ending;
 }
 
-/// `good` losses of 7, then `bad`.
+/// `good` losses of 7, then the loss `bad`.
 std::vector<double> after(std::size_t good, double bad) {
   std::vector<double> losses(good, 7.0);
   losses.push_back(bad);
@@ -49,8 +49,8 @@ std::vector<double> after(std::size_t good, double bad) {
 }
 
 TEST(Loss, OneThatIsNotFiniteIsAFailedCheckAndNothingMeasuredIsLost) {
-  // 4 steps of warm-up, 10 and 3 that are recorded apart, then 200 samples. They are measured in segments of half a
-  // second, so that the time of the failure is known and the number of its step is not.
+  // There are 4 steps of warm-up, 10 and 3 recorded steps, then 200 samples, measured in segments of half a second. The
+  // segment of the failure is therefore known, but not its step.
   Options options = test::gpu_options(1);
   options.num_iters = 200;
   const Ending ending = session(options, after(30, kNan));
@@ -92,7 +92,7 @@ TEST(Loss, AGoodOneCarriesNone) {
   EXPECT_EQ(ending.saved.at(Phase::kFull).checks.find("failed"), std::string::npos);
 }
 
-// A collapsed network is what phases solo and none run as well.
+// Phases solo and none run the collapsed network too.
 TEST(Loss, ACautionHoldsForAllPhasesOfASession) {
   Options options = test::gpu_options(2);
   options.efficiency = true;
@@ -103,7 +103,7 @@ TEST(Loss, ACautionHoldsForAllPhasesOfASession) {
   }
 }
 
-// Records from before there was a choice have no such fact: they are comparable with labels that cycle.
+// Older records have no such fact. They are comparable with records whose labels are cycled.
 TEST(Loss, TheRuleOfTheLabelsIsAFactOfTheRecord) {
   Options options = test::gpu_options(2);
   const RunRecord fresh = session(options, {7.0}, 2).saved.at(Phase::kFull);

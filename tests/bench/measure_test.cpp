@@ -1,4 +1,4 @@
-// Hand-computed values of the statistics.
+// Compares the statistics with values computed by hand.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -33,14 +33,14 @@ TEST(MaxOverRanks, SampleBySample) {
 }
 
 TEST(Autocorrelation, OfRanksWithBiasCorrection) {
-  // 1..10: centred ranks -4.5 .. 4.5; sum of squares 82.5; sum of neighbours' products 57.75 (by hand:
-  // sum of (k - 4.5)(k - 3.5), k = 0..8). (10 * 0.7 + 1) / 7 = 1.14, cut at 0.9.
+  // 1..10: the centred ranks are -4.5 .. 4.5, the sum of squares is 82.5, and the sum of neighbours' products is 57.75
+  // (by hand: sum of (k - 4.5)(k - 3.5), k = 0..8). (10 * 0.7 + 1) / 7 = 1.14, limited to 0.9.
   Series rising(10);
   std::iota(rising.begin(), rising.end(), 1.0);
   EXPECT_DOUBLE_EQ(lag_one_autocorrelation(rising), 0.9);
-  // Alternating: negative correlation counts as none.
+  // The series alternates. A negative correlation counts as none.
   EXPECT_EQ(lag_one_autocorrelation(Series{1, 2, 1, 2, 1, 2, 1, 2, 1, 2}), 0);
-  // Ranks minus 3.5: -0.5 -2.5 -1.5 0.5 -3.5 1.5 3.5 2.5; neighbours' products sum to 11.25, squares to 42.
+  // Ranks minus 3.5 are -0.5 -2.5 -1.5 0.5 -3.5 1.5 3.5 2.5. Neighbours' products sum to 11.25, squares to 42.
   const Series mixed{13, 11, 12, 14, 10, 15, 1000, 16};
   EXPECT_NEAR(lag_one_autocorrelation(mixed), (8 * (11.25 / 42) + 1) / 5, 1e-12);
   EXPECT_EQ(lag_one_autocorrelation(Series{1, 2, 3}), 0) << "too few to tell";
@@ -61,7 +61,7 @@ TEST(Resample, BlocksWrapAround) {
   for (int repeat = 0; repeat < 20; ++repeat) {
     resample_blocks(samples, 3, draws, out);
     ASSERT_EQ(out.size(), 5U);
-    for (const std::size_t i : {1U, 2U, 4U}) {  // inside a block: the successor, modulo five
+    for (const std::size_t i : {1U, 2U, 4U}) {  // inside a block, the next sample, modulo five
       EXPECT_EQ(out[i], static_cast<double>((static_cast<int>(out[i - 1]) + 1) % 5));
     }
   }
@@ -76,7 +76,7 @@ TEST(Resample, PercentilesAreSymmetric) {
 }
 
 TEST(Bootstrap, WidensFromTheValueAndStopsAtTheFloor) {
-  // Deviations -2, 2, -1, 1 doubled: 6, which is below 7, 14, 8, 12. A quarter off each end leaves 8 to 12.
+  // Deviations -2, 2, -1, 1 are doubled; 10 - 4 = 6 is raised to the floor, 7. A quarter off each end leaves 8 to 12.
   const Bootstrap found = bootstrap_of(10, {8, 12, 9, 11}, {.factor = 2, .floor = 7}, 0.5);
   EXPECT_EQ(found.replicates, (Series{7, 14, 8, 12})) << "in the order of drawing";
   EXPECT_EQ(found.estimate.low, 8);
@@ -101,7 +101,7 @@ TEST(MedianTime, StoredReplicatesGiveTheInterval) {
 }
 
 TEST(MedianTime, ReplicatesAreTimes) {
-  // A resample with two of the first is widened to 1 - 0.99 sqrt(3 / 2), below zero.
+  // A resample with two of the first sample is widened to 1 - 0.99 sqrt(3 / 2), which is below zero.
   const Bootstrap found = median_time(Series{0.01, 1, 1});
   EXPECT_LT(found.estimate.low, 0);
   EXPECT_EQ(*std::min_element(found.replicates.begin(), found.replicates.end()), 1e-3);
@@ -143,7 +143,7 @@ TEST(MedianInterval, HalfWidthAndRate) {
 
 TEST(SteadyState, DriftIgnoresAnOutlier) {
   EXPECT_EQ(relative_drift(Series{1, 1, 1, 9, 1, 1}), 0);
-  // 1.0, 0.9, ... 0.5: slope -0.1 over five steps, median 0.75.
+  // 1.0, 0.9, ... 0.5 have slope -0.1 over five steps and median 0.75.
   EXPECT_NEAR(relative_drift(Series{1.0, 0.9, 0.8, 0.7, 0.6, 0.5}), -0.5 / 0.75, 1e-12);
   EXPECT_EQ(drift_noise(Series{1, 1, 1, 1}), 0);
 }
@@ -272,7 +272,7 @@ TEST(StoppingRule, MissingSamplesFollowTheSquareRoot) {
 }
 
 TEST(OverlapModel, QueueOfBuckets) {
-  // Ready at 1, 2, 4; 2 s each: runs 1-3, 3-5, 5-7. Backward ends at 4.5: 3.5 s beside it, 2.5 s after it.
+  // Ready at 1, 2, 4; each takes 2 s: 1-3, 3-5, 5-7. Backward ends at 4.5, so 3.5 s run beside it and 2.5 s after.
   const std::array<BucketTiming, 3> buckets{{{1, 2}, {2, 2}, {4, 2}}};
   const OverlapModel model = expected_overlap(buckets, 4.5);
   EXPECT_DOUBLE_EQ(model.exposed_seconds, 2.5);
@@ -302,8 +302,8 @@ RankSamples rank_samples(std::size_t steps, double compute, double exposed, doub
   return s;
 }
 
-// Solo 10. None: ranks 10.6 and 11.0 (mean 10.8, slowest 11). Full: computes 10.4 and 10.8 (against 10.0 and
-// 10.4), waits 0.8 and 0.4, update 0.8 (against 0.6): steps 12.0 and 12.0; a quarter of the wait is control.
+// Solo: 10. None: ranks take 10.6 and 11.0 (mean 10.8, slowest 11). Full: they compute 10.4 and 10.8 (none: 10.0 and
+// 10.4), wait 0.8 and 0.4, update 0.8 (none: 0.6); steps take 12.0 and 12.0. A quarter of the wait is control.
 Round round_by_hand(std::size_t steps) {
   Round round;
   round.solo = {rank_samples(steps, 9.5, 0, 0.5)};
@@ -334,7 +334,7 @@ TEST(Decomposition, ByHand) {
   EXPECT_NEAR(analysis.against_independent.value, (2 / 12.0) / (1 / 10.6 + 1 / 11.0), 1e-12);
 }
 
-// A slow spell that lasts for whole rounds cancels, and one that meets a visit of one round does not move the middle.
+// A slow spell that lasts for whole rounds cancels. A spell that covers a visit of one round does not move the median.
 TEST(Decomposition, WhatARoundSharesCancels) {
   std::vector<Round> rounds(9, round_by_hand(2));
   const auto slow = [](std::vector<RankSamples>& ranks, double factor) {

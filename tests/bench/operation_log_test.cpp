@@ -1,4 +1,4 @@
-// The profile of the measured steps, taken from means over all steps.
+// The profile of the measured steps, computed from means over all steps.
 #include "bench/train/operation_log.h"
 
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@ std::vector<models::OperationProfile> profile_of(double conv, double relu) {
 }
 
 TEST(OperationLog, OnlyStepsThatCount) {
-  // Means over all steps so far. Two of warm-up at 9 s; two measured, at 1 and 3 s; one more at 100 s; one measured.
+  // Means over all steps so far: two warm-up steps of 9 s, two measured of 1 and 3 s, another of 100 s, one measured.
   OperationLog log;
   EXPECT_TRUE(log.rows().empty());
   log.begin(profile_of(9, 9), 2);

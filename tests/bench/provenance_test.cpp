@@ -1,4 +1,4 @@
-// Provenance: what is taken from the environment and what never is, what enters the fingerprint, and command
+// Provenance: which environment variables are stored and which never are, what enters the fingerprint, and command
 // lines that a shell can run again.
 #include "bench/provenance.h"
 
@@ -151,7 +151,8 @@ TEST(HostFacts, TheLastLevelCacheIsTheKernels) {
     std::ofstream(folder / index / "level") << level << "\n";
     std::ofstream(folder / index / "size") << size << "\n";
   };
-  const std::size_t of_library = last_level_cache(folder);  // there is no such folder
+  // The folder does not exist yet, so this is the C library's value.
+  const std::size_t of_library = last_level_cache(folder);
   write("index0", "1", "48K");
   write("index3", "3", "32768K");
   write("index2", "2", "1024K");

@@ -1,4 +1,4 @@
-// What a person reads, and what a program reads: the closing table and the JSON document.
+// The output for a person and for a program: the closing table and the JSON document.
 #include "bench/cli/report.h"
 
 #include <gtest/gtest.h>
@@ -182,7 +182,7 @@ TEST(Report, Plan) {
   options.num_iters = 3;
   options.num_warmup_batches = 1;
   options.db_file.clear();
-  struct Setup setup;  // gtest keeps the bare name for itself
+  struct Setup setup;  // gtest uses the name Setup itself
   setup.model = {"vgg16", 2, 32, 10, false};
   const std::string text = plan_text(options, setup);
   EXPECT_TRUE(contains(text, "vgg16, batch 2 per rank, images 32 x 32, fp32 on cpu")) << text;

@@ -5,7 +5,7 @@
 namespace hvd::bench::roofline_test {
 namespace {
 
-constexpr DeviceRates kRates{.flops = 100, .bytes = 10};  // turns from traffic to arithmetic at 10 FLOPs per byte
+constexpr DeviceRates kRates{.flops = 100, .bytes = 10};  // ridge point: 10 FLOPs per byte
 
 TEST(Roofline, ABoundIsTheLongerOfArithmeticAndTraffic) {
   EXPECT_DOUBLE_EQ(bound_seconds(200, 5, kRates), 2);
@@ -48,7 +48,7 @@ TEST(Roofline, KnowsTheGpusOfTheDataSheets) {
   EXPECT_DOUBLE_EQ(published_rates("NVIDIA GH200 480GB", DataType::kF16, false)->bytes, 4.0e12);
   EXPECT_DOUBLE_EQ(published_rates("NVIDIA A100-SXM4-80GB", DataType::kF32, true)->flops, 156e12);
   EXPECT_DOUBLE_EQ(published_rates("NVIDIA A100-SXM4-40GB", DataType::kF32, false)->bytes, 1.555e12);
-  EXPECT_FALSE(published_rates("Tesla V100-SXM2-16GB", DataType::kBF16, false));  // has none
+  EXPECT_FALSE(published_rates("Tesla V100-SXM2-16GB", DataType::kBF16, false));  // has no bf16
   EXPECT_FALSE(published_rates("NVIDIA GeForce 9", DataType::kF32, false));
 }
 

@@ -1,4 +1,4 @@
-// What the search for a schedule tries and takes, with scripted costs, and what is kept of it in a file.
+// Which settings the search for a schedule tries and chooses, with scripted costs, and what it keeps in a file.
 #include "bench/train/schedule_search.h"
 
 #include <gtest/gtest.h>
@@ -32,7 +32,7 @@ ScheduleSetting defaults() { return {.bucket_bytes = 25 * kMebi}; }
 
 using Cost = std::function<double(const ScheduleSetting& setting, std::size_t visit)>;
 
-/// A search that is over.
+/// A finished search.
 ScheduleSearch searched(const Cost& cost, const std::vector<Knob>& knobs = kAll,
                         const ScheduleSetting& start = defaults()) {
   ScheduleSearch search(start, knobs, kGradients);
@@ -60,8 +60,8 @@ TEST(ScheduleSearch, TakesWhatIsFasterKnobByKnob) {
   EXPECT_DOUBLE_EQ(search.gains()[0].to_seconds, 0.097);
   EXPECT_EQ(setting_change(search.gains()[1].from, search.gains()[1].to), "buckets of 100 MiB");
   EXPECT_EQ(setting_change(search.gains()[2].from, search.gains()[2].to), "at most 8 CTAs");
-  // Graph 2, overlap 2, buckets 3, CTAs 4, registration 2; each three times. Then graph, overlap and buckets again,
-  // because a knob gained something after them. Then the start and the sum of three gains, three times each.
+  // Positions: graph 2, overlap 2, buckets 3, CTAs 4, registration 2, three visits each. Then graph, overlap, buckets
+  // again, because a later knob gained something. Then the start and the sum of three gains, three visits each.
   EXPECT_EQ(search.trials().size(), 22U);
   EXPECT_EQ(search.visits(), 66U);
   const auto kept = std::count_if(search.trials().begin(), search.trials().end(),
@@ -74,7 +74,7 @@ TEST(ScheduleSearch, DefaultsStayUnlessTheGainIsBeyondSpreadAndMargin) {
   EXPECT_EQ(searched(equal).chosen(), defaults());
   const auto hardly = [](const ScheduleSetting& s, std::size_t) { return s.overlap ? 0.1 : 0.0995; };
   EXPECT_EQ(searched(hardly).chosen(), defaults());
-  // 3 % faster in two visits of three.
+  // Without overlap, two visits of three are 3 % faster.
   std::size_t visits = 0;
   const auto noisy = [&](const ScheduleSetting& s, std::size_t) {
     return s.overlap || ++visits % 3 == 0 ? 0.1 : 0.097;
@@ -84,7 +84,7 @@ TEST(ScheduleSearch, DefaultsStayUnlessTheGainIsBeyondSpreadAndMargin) {
   EXPECT_EQ(searched(clear).chosen().overlap, false);
 }
 
-// Clocks that fall while the search goes on must not favour what is visited first.
+// Clocks that fall during the search must not favour the settings that are visited first.
 TEST(ScheduleSearch, ADriftChoosesNothing) {
   for (const double drift : {0.01, -0.01}) {
     const auto drifting = [drift](const ScheduleSetting&, std::size_t visit) {
@@ -197,7 +197,7 @@ TEST(ScheduleSearch, KnobsOfACpuAreTurned) {
   EXPECT_EQ(search.chosen(), start);
 }
 
-// Small buckets are slow by themselves and fast without overlap, which is turned later.
+// Small buckets are slow with overlap and fast without overlap. Overlap is tried after buckets.
 TEST(ScheduleSearch, AKnobIsTurnedAgainWhenALaterOneGains) {
   const ScheduleSearch search = searched(
       [](const ScheduleSetting& s, std::size_t) {
@@ -210,8 +210,8 @@ TEST(ScheduleSearch, AKnobIsTurnedAgainWhenALaterOneGains) {
   EXPECT_EQ(search.chosen().bucket_bytes, 25 * kMebi / 4);
 }
 
-/// A cost per position of each knob, which changes the step by up to 8 %, and one per pair of positions, up to
-/// `coupling`. Any start is as good as another.
+/// The cost has a factor per position of each knob, which changes the step by up to 8 %, and a factor per pair of
+/// positions, up to `coupling`. No start is better than another.
 class Model {
  public:
   Model(std::uint32_t seed, double coupling) : random_(seed), coupling_(coupling) {}
@@ -230,7 +230,7 @@ class Model {
     }
     return cost;
   }
-  /// A visit with 1 % of noise.
+  /// The cost that a visit measures, with 1 % of noise.
   double measured(const ScheduleSetting& s) {
     const double exact = cost(s);
     return exact * (1 + std::normal_distribution(0.0, 0.01)(random_));
@@ -250,7 +250,7 @@ class Model {
   std::map<Pair, double> factors_;
 };
 
-/// All combinations of positions of `knobs`.
+/// All combinations of the positions of `knobs`.
 std::vector<ScheduleSetting> space(const ScheduleSetting& start, const std::vector<Knob>& knobs) {
   std::vector<ScheduleSetting> all{start};
   for (const Knob knob : knobs) {
@@ -264,7 +264,7 @@ std::vector<ScheduleSetting> space(const ScheduleSetting& start, const std::vect
   return all;
 }
 
-/// Part of the searches, one per synthetic cost, that end within 3 % of the best setting of the whole space.
+/// Share of searches, one per synthetic cost, that end within 3 % of the best setting of the whole space.
 double part_near_the_best(const ScheduleSetting& start, const std::vector<Knob>& knobs, double coupling) {
   constexpr std::uint32_t kModels = 200;
   const std::vector<ScheduleSetting> all = space(start, knobs);
@@ -285,8 +285,8 @@ double part_near_the_best(const ScheduleSetting& start, const std::vector<Knob>&
   return part;
 }
 
-/// Against an exhaustive search of the same space. Seeds are fixed, so the parts are always the same; the limits leave
-/// room for another standard library's distributions.
+/// Compares with an exhaustive search of the same space. Seeds are fixed, so the shares are always the same; the limits
+/// leave room for another standard library's distributions.
 TEST(ScheduleSearch, ComesNearTheBestSettingOfTheWholeSpace) {
   const std::vector<Knob> on_cpus{Knob::kBuckets, Knob::kAlgorithm, Knob::kSegment};
   const std::vector<Knob> on_gpus{Knob::kGraph, Knob::kOverlap, Knob::kBuckets, Knob::kCtas};
@@ -299,7 +299,7 @@ TEST(ScheduleSearch, ComesNearTheBestSettingOfTheWholeSpace) {
   EXPECT_GE(part_near_the_best(defaults(), on_gpus, 0.03), 0.8);
 }
 
-// Each gain is real beside the setting before it, and together they are slower than the start.
+// Each gain is real compared with the setting before it, but all gains together are slower than the start.
 TEST(ScheduleSearch, GainsThatDoNotAddUpAreTakenBack) {
   std::size_t visits_of_the_start = 0;
   const ScheduleSearch search = searched(

@@ -1,5 +1,5 @@
-// The search for a schedule over N ranks: what they agree on though each sees other times, and how it ends when one of
-// them fails; then in whole sessions on fake GPUs.
+// The search for a schedule over N ranks: the ranks must agree although each measures other times, and must all end
+// when one of them fails. Then the search in whole sessions on fake GPUs.
 #include "bench/train/schedule_trials.h"
 
 #include <gtest/gtest.h>
@@ -57,7 +57,7 @@ Searched search_on(int size, const RankCost& cost, const std::function<std::stri
 }
 
 TEST(ScheduleTrials, TheSlowestRankCountsAndAllTakeTheSame) {
-  // Rank 0 by itself would take 'no overlap', rank 2 small buckets; together they lose by both.
+  // Rank 0 alone would choose 'no overlap', rank 2 small buckets. For all ranks together both are slower.
   const Searched searched = search_on(3, [](int rank, const ScheduleSetting& s) {
     double cost = 0.1;
     if (!s.overlap) cost += rank == 0 ? -0.02 : 0.01;
@@ -127,7 +127,7 @@ TEST(ScheduleTrials, ASignalEndsAllAlike) {
 
 // -- whole sessions -------------------------------------------------------------------------------------------------
 
-/// Everything but the CTAs is given, so that the fakes' script decides.
+/// All knobs but the CTAs are given, so that turns_of() decides the outcome.
 Options session_options(int ranks) {
   Options options = test::gpu_options(ranks);
   options.tuning.on = true;
@@ -157,7 +157,7 @@ Session run(const Options& options, FakeGpus& gpus) {
   return session;
 }
 
-/// Eight CTAs are the fastest, by far more than what the fakes' turns vary.
+/// Eight CTAs are the fastest, by far more than the random order of the fake world changes the times.
 int turns_of(int max_ctas) { return max_ctas == 8 ? 0 : 400; }
 
 std::string fact(const RunRecord& run, const std::string& key) { return run.provenance.at(key).value; }
@@ -182,7 +182,7 @@ TEST(ScheduleTrials, ASessionTrainsWithTheFastestAndSaysSo) {
   EXPECT_EQ(said, 1);
   EXPECT_EQ(session.stages.count("trying schedules"), 1U);
 
-  // The same run, with what was found on the command line: the search leaves no trace in weights and fingerprint.
+  // With the found setting on its command line a run must give the same record, without traces of the search.
   Options told = session_options(2);
   told.tuning.on = false;
   told.gpu.nccl.max_ctas = 8;
@@ -254,10 +254,10 @@ TEST(ScheduleTrials, EveryKnobIsTurnedWhereNoneIsGiven) {
   for (const char* part : {"enqueued steps, ", ", no overlap, ", "at most 4 CTAs", ", memory not registered"}) {
     EXPECT_NE(tried.find(part), std::string::npos) << part << ": " << tried;
   }
-  // 13 settings, and two more where several knobs gained and their sum is held against the start.
+  // There are 13 settings, and two more if several knobs gained and their sum is compared with the start.
   const auto others = std::count(tried.begin(), tried.end(), ';');
   EXPECT_TRUE(others == 12 || others == 14) << tried;
-  // Whatever the fakes' turns chose is in effect, and stored as such.
+  // The chosen setting must be in effect and stored. Which setting is chosen depends on the turns of the fake world.
   const std::string chosen = fact(record, "gpu.schedule.chosen");
   EXPECT_EQ(chosen.starts_with("CUDA graph"), fact(record, "gpu.option.graph") == "yes") << chosen;
   EXPECT_EQ(chosen.find("no overlap") == std::string::npos, fact(record, "gpu.option.overlap") == "yes") << chosen;

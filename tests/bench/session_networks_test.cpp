@@ -1,4 +1,4 @@
-// Real networks, small images, loopback ranks: does it train, and does how it is divided not matter?
+// Real networks with small images on loopback ranks. Does training work, and does the division among ranks not matter?
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -37,7 +37,7 @@ TEST(SessionNetworks, OneSeedIsBitIdenticalAndSchedulesAgree) {
   EXPECT_TRUE(std::isfinite(first.final_loss.value()));
   EXPECT_GT(first.flops_per_image, 1e8);
 
-  // The checks name the checksums of gradients and weights.
+  // The checks contain the checksums of gradients and weights.
   EXPECT_EQ(full_run(small_options(2)).checks, first.checks);
 
   Options negotiated = small_options(2);
@@ -83,19 +83,20 @@ TEST(SessionNetworks, ProfileMakesTheRunTraced) {
   EXPECT_FALSE(run.operations.empty());
 }
 
-// Plain descent with a step small enough that the loss falls from the first step on: at 64 x 64 and batch 4 the
-// last stages normalise over 16 values only, which makes large gradients.
+// Plain descent with a rate so small that the loss falls from the first step on. At 64 x 64 and batch 4 the last stages
+// normalise over 16 values only, which makes large gradients.
 TEST(Training, LossFallsOnAFixedBatch) {
   Options options = small_options(2);
   options.batch_size = 4;
   options.image_size = 64;
-  options.learning_rate = 1e-5 / 2;  // scaled by the two ranks
+  options.learning_rate = 1e-5 / 2;  // multiplied by the two ranks
   options.momentum = 0;
   options.label_rule = models::LabelRule::kCycled;
-  auto setup = settle(options);  // gtest keeps the name Setup for itself
+  auto setup = settle(options);  // gtest uses the name Setup itself
   setup.rate_scaling.warm_up_steps = 0;
   setup.batches = 1;
-  std::vector<double> losses;  // mean over both ranks is what is minimised; either rank's loss falls with it
+  // Training minimises the mean over both ranks; the loss of either rank falls with it.
+  std::vector<double> losses;
   test::expect_all_good(test::on_ranks(2, test::patient_options(Schedule::kStatic), [&](Engine& engine, int rank) {
     HostTrainer trainer(setup, engine, 1);
     trainer.start();
@@ -107,13 +108,13 @@ TEST(Training, LossFallsOnAFixedBatch) {
   EXPECT_LT(losses.back(), 0.5 * losses.front()) << testing::PrintToString(losses);
 }
 
-// Weights after `steps` of training on `ranks` ranks, and before it. [parameter][element]
+// Weights before training and after `steps` steps on `ranks` ranks. [parameter][element]
 struct Trained {
   std::vector<std::string> names;
   std::vector<std::vector<float>> before, after;
 };
 
-/// How ranks are connected, and the size of buckets from the middle of the training on (0: as before).
+/// How ranks are connected, and the bucket size from the middle of the training on (0: unchanged).
 struct TrainingWorld {
   test::LoopbackOptions loopback = {};
   std::size_t later_bucket_bytes = 0;
@@ -158,10 +159,11 @@ TEST(Training, ShardedWeightsAreThoseOfTheStaticScheduleBitForBit) {
   }
 }
 
-/// The search for a schedule changes buckets between steps, and with them what each rank updates.
+/// The search for a schedule changes buckets between steps. This also changes which weights each rank updates.
 TEST(Training, ShardedWeightsStayThoseOfTheStaticScheduleWhenTheBucketsChange) {
   Options options = small_options(1);
-  options.momentum = 0;  // its owner alone has the momentum of a weight, so a new owner would begin with none
+  // Only its owner has the momentum of a weight, so a new owner would begin without momentum.
+  options.momentum = 0;
   const Trained fixed = train(options, 3, 4);
   options.engine.schedule = Schedule::kSharded;
   const Trained sharded = train(options, 3, 4, {.later_bucket_bytes = std::size_t{1} << 20});
@@ -169,7 +171,7 @@ TEST(Training, ShardedWeightsStayThoseOfTheStaticScheduleWhenTheBucketsChange) {
   for (std::size_t p = 0; p < fixed.after.size(); ++p) EXPECT_EQ(sharded.after[p], fixed.after[p]) << fixed.names[p];
 }
 
-/// Over several nodes a ring has the same bits either way (docs/algorithms.md).
+/// Over several nodes a ring gives the same bits under both schedules (docs/algorithms.md).
 TEST(Training, ShardedWeightsAreThoseOfTheStaticScheduleInARingOverNodes) {
   TrainingWorld world;
   world.loopback.ranks_per_node = 2;
@@ -191,7 +193,7 @@ double norm_of_difference(const std::vector<float>& a, const std::vector<float>&
   return std::sqrt(sum);
 }
 
-/// What four ranks of two and one rank of eight have made of the same images.
+/// The results of four ranks with batch 2 and of one rank with batch 8 on the same images.
 struct BothWays {
   Trained one, four;
 };
@@ -204,23 +206,23 @@ BothWays train_both_ways(std::uint64_t seed, int steps) {
   options.learning_rate = 0.01;
   BothWays trained{.one = train(options, 1, steps), .four = {}};
   options.batch_size = 2;
-  options.learning_rate = 0.01 / 4;  // scaled by the four ranks
+  options.learning_rate = 0.01 / 4;  // multiplied by the four ranks
   trained.four = train(options, 4, steps);
   return trained;
 }
 
-// VGG-16 has no batch normalisation, so that the gradient of a batch is the mean of its parts' gradients, and
-// its dropout goes by global sample.
+// VGG-16 has no batch normalisation, so the gradient of a batch is the mean of its parts' gradients, and its dropout
+// depends on the global sample.
 //
-// Bound, per tensor: the two ways add the same numbers in another order. A sum of K terms rounds by about
-// sqrt(K) u relative to its terms' norm; the longest is the weight gradient of the first layers, over
-// 8 x 32 x 32 positions. Through 16 layers forward and 16 backward the errors add up: 32 sqrt(8192) 2^-24 of
-// the change of the weights. Storing a weight rounds it by u, once per step.
+// Bound, per tensor: the two ways add the same numbers in another order. A sum of K terms rounds by about sqrt(K) u
+// relative to its terms' norm. The longest sum is the weight gradient of the first layers, over 8 x 32 x 32 positions.
+// Through 16 layers forward and 16 backward the errors add up to 32 sqrt(8192) 2^-24 of the change of the weights.
+// Storing a weight rounds it by u, once per step.
 //
-// That holds where both ways decide alike. A rectifier near zero, or a pool with two values near its maximum, may
-// decide otherwise, and from there down to the images all gradients differ by what went another way: on an EPYC at 4
-// seeds of 12, by 0.2 to 3 % of the change. So one seed of several has to hold, and each to a tenth. A wrong average,
-// rate or sample would be further off at all of them.
+// This bound holds if rounding changes no decision. A rectifier near zero, or a pool with two values near its maximum,
+// may decide differently, and then all gradients from there down to the images differ: on an EPYC for 4 of 12 seeds, by
+// 0.2 to 3 % of the change. So one of several seeds must stay within the bound, and each within a tenth of the change.
+// A wrong average, rate or sample would be further off for all seeds.
 TEST(Training, FourRanksOfTwoEqualOneRankOfEight) {
   constexpr int kSteps = 2;
   constexpr std::uint64_t kMostSeeds = 4;

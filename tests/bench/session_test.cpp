@@ -1,5 +1,5 @@
-// Whole sessions on loopback ranks. Most play back a small profile, so that milliseconds are enough to see
-// every turn a session can take; session_networks_test.cpp beside this trains real ones.
+// Whole sessions on loopback ranks. Most replay a small profile, so that milliseconds are enough for every course that
+// a session can take. session_networks_test.cpp trains real networks.
 #include "bench/session.h"
 
 #include <gtest/gtest.h>
@@ -62,7 +62,7 @@ class SessionTest : public testing::Test {
     return options;
   }
 
-  /// What a session told its observer, the last save of every run.
+  /// Runs a session. saved_ then holds the last save of every run.
   SessionResult run(const Options& options) {
     observer_.save = [this](const RunRecord& record) { saved_[record.uuid] = record; };
     int runs = 0;
@@ -312,8 +312,8 @@ TEST_F(SessionTest, AFailingObserverEndsAllRanks) {
 
 class StartUp : public SessionTest {
  protected:
-  /// Rank 0 sleeps while the other waits for it: before the network is built, and before the first sample. Returns the
-  /// error.
+  /// Rank 0 sleeps while the other rank waits for it: for `building` before the network is built, and for `measuring`
+  /// before the first sample. Returns the error.
   std::string error_when_late(std::chrono::milliseconds building, std::chrono::milliseconds measuring,
                               const Options& options) {
     observer_.progress = [=](const Progress& progress) {
@@ -391,7 +391,7 @@ TEST_F(SessionTest, AnUnwritableReplayFileTakesNoResultWithIt) {
   EXPECT_EQ(result.runs.back().status, RunStatus::kComplete);
 }
 
-// On pretended nodes the algorithm is tried as well. The second run takes what the first one kept.
+// On pretended nodes the search also tries the algorithm. The second run takes the setting that the first run kept.
 TEST_F(SessionTest, TuneScheduleOnCpusIsKeptAndTakenAgain) {
   Options options = replay_options(2);
   options.comm_options.ranks_per_node = 1;

@@ -1,6 +1,6 @@
-// How often noise misleads: seeded synthetic runs of as many steps as `hvd_bench validate` takes. A rank that is 5 %
-// slower is found in at least 95 % of runs, and at most one healthy rank in a hundred is accused: the requirement, not
-// a fit to what came out. Healthy ranks differ by 0.3 % for no reason, as in tests/scripts/test_ranks.py.
+// How often noise misleads: seeded synthetic runs with as many steps as `hvd_bench validate` takes. A rank that is 5 %
+// slower must be found in at least 95 % of runs, and at most one healthy rank in a hundred may be accused. These limits
+// are the requirement, not a fit to the results. Healthy ranks differ by 0.3 %, as in tests/scripts/test_ranks.py.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -15,7 +15,7 @@
 namespace hvd::bench::slow_ranks_coverage_test {
 namespace {
 
-constexpr double kNoise = 0.01;    // of a step
+constexpr double kNoise = 0.01;    // as a share of the step
 constexpr double kSpread = 0.003;  // between healthy ranks
 constexpr double kThreshold = ValidateOptions{}.threshold;
 constexpr std::size_t kSteps = ValidateOptions{}.steps;
@@ -34,7 +34,7 @@ std::string name_of(Noise noise) {
 
 constexpr std::array kNoises{Noise::kNormal, Noise::kAutocorrelated, Noise::kCommon, Noise::kPauses};
 
-/// [rank][step], seconds.
+/// The step times of healthy ranks, [rank][step], in seconds.
 std::vector<std::vector<double>> healthy(Noise noise, std::size_t ranks, std::uint64_t seed, double spread) {
   const Philox common(seed, 0);
   std::vector<std::vector<double>> times(ranks, std::vector<double>(kSteps));
@@ -77,8 +77,8 @@ TEST(SlowRanksCoverage, ARankThatIs5PercentSlowerIsFound) {
   }
 }
 
-// Mean and standard deviation over 16 seeds of critical_score() in scripts/hvdb/slow_ranks.py, which draws other
-// numbers: four standard deviations of the difference.
+// Known values: mean and standard deviation over 16 seeds of critical_score() in scripts/hvdb/slow_ranks.py, which
+// draws other numbers. The tolerance is four standard deviations of the difference.
 TEST(SlowRanksCoverage, CriticalScoresAreThoseOfTheScripts) {
   struct Known {
     std::size_t ranks;
@@ -90,7 +90,7 @@ TEST(SlowRanksCoverage, CriticalScoresAreThoseOfTheScripts) {
   }
 }
 
-// Also of outliers alone, without a threshold that hides them.
+// The second threshold is almost zero, so that outliers alone decide.
 TEST(SlowRanksCoverage, AtMostOneHealthyRankInAHundredIsAccused) {
   for (const std::size_t ranks : {4, 8, 32}) {
     const double critical = critical_score(ranks, 1);

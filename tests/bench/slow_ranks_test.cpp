@@ -1,5 +1,5 @@
-// Expected by hand: times without noise, so that intervals are points. How often noise misleads is judged in
-// slow_ranks_coverage_test.cpp; tests/scripts compares the figures with those of hvdb ranks.
+// Times without noise, so that intervals are points; expected values are computed by hand. slow_ranks_coverage_test.cpp
+// tests how often noise misleads; tests/scripts compares the figures with those of hvdb ranks.
 #include "bench/measure/slow_ranks.h"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// The store: what is saved can be read back, what is published merges, and every fault leaves the target
-// untouched and the session's rows in the partial file.
+// The store: saved runs can be read back, published runs are merged, and every fault leaves the target untouched and
+// the session's rows in the partial file.
 #include <gtest/gtest.h>
 #include <sys/mount.h>
 #include <sys/resource.h>
@@ -137,7 +137,7 @@ TEST(Store, TwoSessionsOfOneFileAreMerged) {
   const Folder folder;
   const std::string first = new_uuid(), second = new_uuid();
   ResultStore a(folder / "a.db", first, "first");
-  ResultStore b(folder / "a.db", second, "second");  // at the same time: neither sees a target yet
+  ResultStore b(folder / "a.db", second, "second");  // neither session sees a target yet
   a.save(example(first));
   b.save(example(second));
   a.finish();
@@ -276,7 +276,7 @@ TEST(Store, RefusesAStoreThatIsCutOff) {
 
 TEST(Store, RefusesADirectoryThatCannotBeWritten) {
   if (::geteuid() == 0) {
-    // Root may write anywhere but where the kernel says no.
+    // Root may write everywhere except where the kernel refuses.
     const std::string text = message_of([] { ResultStore("/proc/a.db", new_uuid(), "x"); });
     EXPECT_NE(text.find("/proc"), std::string::npos);
     return;
@@ -307,7 +307,7 @@ TEST(Store, ALockedTargetKeepsThePartialAndSaysSo) {
     other.run("ROLLBACK");
   }
   EXPECT_EQ(count(store.partial(), "SELECT count(*) FROM run"), 1);
-  store.finish();  // the lock is gone
+  store.finish();  // the lock has been released
   EXPECT_EQ(count(folder / "a.db", "SELECT count(*) FROM run"), 2);
   EXPECT_FALSE(fs::exists(store.partial()));
 }
@@ -324,8 +324,8 @@ TEST(Store, ATargetReplacedByAnotherProgramsFileIsLeftAlone) {
   EXPECT_EQ(fs::file_size(folder / "a.db"), 15U);
 }
 
-/// Lowers RLIMIT_FSIZE while it lives: writes beyond fail with EFBIG, as the program arranges it (SIGXFSZ
-/// ignored).
+/// While it exists, RLIMIT_FSIZE is lower: writes beyond the limit fail with EFBIG, because SIGXFSZ is ignored, as in
+/// the program.
 class FileSizeLimit {
  public:
   explicit FileSizeLimit(rlim_t bytes) : before_handler_(std::signal(SIGXFSZ, SIG_IGN)) {

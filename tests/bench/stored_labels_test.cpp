@@ -1,4 +1,4 @@
-// What a job script is told is done: labels of sessions that ended well, wherever a kill left them.
+// The labels that a job script is told are done: those of sessions that ended well, in whichever file a kill left them.
 #include "bench/stored_labels.h"
 
 #include <gtest/gtest.h>
@@ -37,7 +37,7 @@ class StoredLabelsTest : public testing::Test {
 
   [[nodiscard]] fs::path file(const std::string& name) const { return folder_ / name; }
 
-  /// One session with a run for each of `states`, all labelled cell=`cell`.
+  /// Adds one session with a run for each of `states`, all labelled cell=`cell`.
   void add(ResultStore& store, const std::string& session, const std::string& cell,
            const std::vector<RunStatus>& states) const {
     for (const RunStatus status : states) {
@@ -80,7 +80,7 @@ TEST_F(StoredLabelsTest, OnlySessionsWhoseRunsAreAllComplete) {
   publish(file("b.db"), "other", {RunStatus::kComplete});
   EXPECT_EQ(values({file("a.db")}), Values{"good"});
   EXPECT_EQ(values({file("a.db"), file("b.db")}), (Values{"good", "other"}));
-  // a cell that was cut short once and succeeded later
+  // A later session completes the cell whose first session was cut short.
   publish(file("b.db"), "cut", {RunStatus::kComplete});
   EXPECT_EQ(values({file("a.db"), file("b.db")}), (Values{"cut", "good", "other"}));
   EXPECT_TRUE(stored_labels("nothing", {file("a.db").string()}).values.empty());
@@ -91,7 +91,7 @@ TEST_F(StoredLabelsTest, WhatAKilledJobLeftCounts) {
   {
     ResultStore store(file("a.db"), session, "hvd_bench");
     add(store, session, "unpublished", {RunStatus::kComplete});
-  }  // no finish()
+  }  // destroyed without finish()
   const fs::path partial = file("a.db." + session + ".partial");
   EXPECT_EQ(values({partial}), Values{"unpublished"});
 }
@@ -101,7 +101,7 @@ TEST_F(StoredLabelsTest, AJournalIsRolledBackOnACopy) {
   publish(store, "kept", {RunStatus::kComplete});
   const fs::path frozen = file("frozen.db"), journal = file("frozen.db-journal");
   {
-    // A transaction that spills into the file before it is committed, frozen in the middle as SIGKILL would.
+    // A transaction that writes to the file before it is committed, copied in the middle, as SIGKILL would leave it.
     Database writer(store, Locking::kShared, false);
     writer.run("PRAGMA journal_mode = DELETE; PRAGMA cache_size = 1; BEGIN IMMEDIATE; DELETE FROM provenance;");
     writer.run(

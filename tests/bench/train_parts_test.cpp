@@ -1,4 +1,4 @@
-// The parts of the training loop that need no ranks: hand-computed values.
+// Compares the parts of the training loop that need no ranks with values computed by hand.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -169,7 +169,7 @@ TEST(PhaseLog, FirstSamplesOfVisitsCanBeTakenOut) {
 
 // -- rounds -------------------------------------------------------------------------------------------------------
 
-/// Logs of three phases and a plan that they follow; every step takes a second, first ones `first` seconds.
+/// Logs of three phases and their plan. A step takes a second; the first step of a visit takes `first` seconds.
 class Rounds {
  public:
   Rounds(const RoundPlan& empty, double first) : plan(empty), first_(first), left_(75) {}
@@ -313,11 +313,11 @@ TEST(ComparePiece, SumAndAverage) {
 }
 
 TEST(ComparePiece, AllowsRoundingAndNoMore) {
-  // Three values of 1: bound (3 + 2) * 2^-24 * 3 = 8.9e-7; a float of 3 has steps of 2.4e-7.
+  // For three values of 1 the bound is (3 + 2) * 2^-24 * 3 = 8.9e-7; floats near 3 are 2.4e-7 apart.
   const float up = std::nextafter(3.0F, 4.0F);
   EXPECT_EQ(compare({{1}, {1}, {1}}, {up}, ReduceOp::kSum), "");
   EXPECT_NE(compare({{1}, {1}, {1}}, {3.000001F}, ReduceOp::kSum), "");
-  // Cancellation: the magnitudes bound the error, not the sum.
+  // If values cancel, their magnitudes bound the error, not the sum.
   EXPECT_EQ(compare({{1e6F}, {-1e6F}}, {0.1F}, ReduceOp::kSum), "");
   EXPECT_NE(compare({{1e6F}, {-1e6F}}, {1.0F}, ReduceOp::kSum), "");
   EXPECT_NE(compare({{0}, {0}}, {1e-30F}, ReduceOp::kSum), "");
@@ -339,7 +339,7 @@ TEST(ComparePiece, Bf16) {
 }
 
 TEST(ComparePiece, SumsThatTravelInBf16) {
-  // Two values of 1 + 2^-9: bound (2 + 2) * 2^-8 * 2 = 0.031; bf16 has steps of 2^-6 at 2.
+  // For two values of 1 + 2^-9 the bound is (2 + 2) * 2^-8 * 2 = 0.031; bf16 values near 2 are 2^-6 apart.
   const std::vector<std::byte> local = bytes_of(std::vector<float>{1.001953125F});
   const std::vector<std::span<const std::byte>> ranks{local, local};
   const auto compared = [&](float sum, DataType sum_type) {
@@ -383,8 +383,8 @@ std::vector<std::int32_t> labels_at(SyntheticBatches& batches, std::uint64_t ste
   return {batch.labels.begin(), batch.labels.end()};
 }
 
-// Sample k of the data set has label k, in whatever step and on whatever rank it comes: 4 ranks x batch 2 see the
-// labels of 1 rank x batch 8, although the images of later steps are those of earlier ones.
+// Sample k of the data set has label k, in whichever step and on whichever rank it comes. 4 ranks x batch 2 therefore
+// see the labels of 1 rank x batch 8, although later steps repeat the images of earlier ones.
 TEST(Batches, LabelsAreNewInEveryStepAndFollowTheSample) {
   const models::SyntheticSpec spec{.seed = 3, .image_elements = 12, .classes = 1000};
   std::vector<std::int32_t> expected(8 * 6);
@@ -467,7 +467,7 @@ Errc refused(const Options& options) {
 
 TEST(Setup, DefaultsAndRefusals) {
   Options options;
-  const auto setup = settle(options);  // gtest keeps the name Setup for itself
+  const auto setup = settle(options);  // gtest uses the name Setup itself
   EXPECT_EQ(setup.model.model, "resnet101");
   EXPECT_EQ(setup.model.batch_size, 8);
   EXPECT_EQ(setup.model.image_size, 224);

@@ -1,4 +1,4 @@
-// Whole validations of real networks on loopback ranks, with faults planted in the weights and the times of one rank.
+// Whole validations of real networks on loopback ranks, with faults planted in one rank's weights and times.
 #include "bench/train/validator.h"
 
 #include <gtest/gtest.h>
@@ -19,7 +19,8 @@ namespace hvd::bench::validator_test {
 namespace {
 
 constexpr int kSteps = 10;
-constexpr double kNobodyIsSlow = 900;  // times as slow: no pause of a busy machine makes a rank so slow in every step
+// A factor. No pause of a busy machine makes a rank this much slower in every step.
+constexpr double kNobodyIsSlow = 900;
 
 Options validation_options(int ranks) {
   Options options;
@@ -28,7 +29,8 @@ Options validation_options(int ranks) {
   options.batch_size = 2;
   options.classes = 10;
   options.threads = 1;
-  options.learning_rate = 1e-5;  // so that no class's probability becomes 0, where its bias would change nothing
+  // If a class's probability became 0, a change of its bias would have no effect.
+  options.learning_rate = 1e-5;
   options.comm = CommBackend::kLoopback;
   options.ranks = ranks;
   options.validate = ValidateOptions{.steps = kSteps, .threshold = kNobodyIsSlow};
@@ -36,7 +38,7 @@ Options validation_options(int ranks) {
   return options;
 }
 
-/// What a faulty rank does before it carries out a directive, and to its answer.
+/// The actions of a faulty rank: before it carries out a directive, and on its answer.
 struct Fault {
   std::function<void(Trainer&, const Directive&)> before = [](Trainer&, const Directive&) {};
   std::function<void(Answer&)> after = [](Answer&) {};
@@ -47,7 +49,7 @@ struct Validated {
   RunRecord run;
 };
 
-/// A validation whose rank r > 0 has faults[r]; rank 0's weights are changed by `at_start`.
+/// Validates with faults[r] on rank r > 0. `at_start` changes rank 0's weights.
 Validated validate(const Options& options, const std::map<int, Fault>& faults, int ranks_at_once,
                    const std::function<void(Trainer&)>& at_start = {}) {
   const bench::Setup setup = settle(options);
@@ -102,7 +104,7 @@ void flip_bit(Trainer& trainer, const std::string& name, std::uint32_t bit) {
   trainer.train_step().write_parameter(parameter, values);
 }
 
-/// Flips a bit of weight 0 of `name` before the directive of `task` with number `number`, from 1.
+/// Flips a bit of weight 0 of `name` before the directive of kind `task` with number `number`, counted from 1.
 Fault flipped_before(Task task, int number, std::string name, std::uint32_t bit) {
   Fault fault;
   fault.before = [=, seen = 0](Trainer& trainer, const Directive& directive) mutable {
@@ -113,7 +115,7 @@ Fault flipped_before(Task task, int number, std::string name, std::uint32_t bit)
 
 using Kind = ValidationFinding::Kind;
 
-// A flipped exponent of the last layer's bias changes the loss of every image.
+// Flipping an exponent bit in the last layer's bias changes the loss of every image.
 TEST(Validator, NamesTheRankWithTheFlippedBitAndTheStep) {
   const Validated found = validate(validation_options(4), {{2, flipped_before(Task::kSumStep, 3, "fc.bias", 30)}}, 4);
   ASSERT_EQ(found.validation.findings.size(), 1U);
@@ -163,7 +165,7 @@ TEST(Validator, TwoRanksDisagreeAndNeitherIsNamed) {
   EXPECT_EQ(found.validation.exit_code(), 1);
 }
 
-// Ranks 1 to 5 answer with times that were made up; rank 0's own are far below them.
+// Ranks 1 to 5 answer with given times. Rank 0's real times are far below them.
 TEST(Validator, NamesTheSlowRank) {
   Options options = validation_options(6);
   options.validate->threshold = 0.02;

@@ -1,6 +1,6 @@
-"""Runs the hvd_bench program under test; shared by the test files beside this one.
+"""Runs the hvd_bench program under test. The test files in this folder share this module.
 
-The program's path comes in HVD_BENCH. Standard library only: any Python 3.9 will do.
+The environment variable HVD_BENCH holds the program's path. The module needs Python 3.9 and its standard library only.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from dataclasses import dataclass
 PROGRAM = os.environ.get("HVD_BENCH", "hvd_bench")
 MPIRUN = shutil.which("mpirun") if os.environ.get("HVD_TEST_MPI", "1") == "1" else None
 
-# Some tens of milliseconds a step, so that a whole run takes a second or two.
+# A step takes some tens of milliseconds, so a whole run takes a second or two.
 NETWORK = ["--model", "vgg16", "--image-size", "32", "--batch-size", "2", "--classes", "10", "--threads", "1"]
 TINY = [*NETWORK, "--num-warmup-batches", "1", "--num-iters", "3"]
 ENDLESS = [*NETWORK, "--num-warmup-batches", "1", "--num-iters", "1000000", "--max-time", "600"]
 
-# By how much longer than usual everything may take (sanitizers).
+# Factor for every timeout; larger than 1 in builds with sanitizers.
 PATIENCE = float(os.environ.get("HVD_TEST_PATIENCE", "1"))
 
 _FOREIGN = ("SLURM_", "OMPI_", "PRTE_", "PMI_", "PMIX_", "LSB_", "JSM_", "HOROVOD_", "DNNL_", "ONEDNN_", "OMP_")
 
 
 def environment(extra: dict[str, str] | None = None) -> dict[str, str]:
-    """This process's environment without what launchers and libraries read, plus `extra`."""
+    """This process's environment without the variables that launchers and libraries read, plus `extra`."""
     clean = {k: v for k, v in os.environ.items() if not k.startswith(_FOREIGN)}
     clean.update(
         OMPI_ALLOW_RUN_AS_ROOT="1",
@@ -45,8 +45,8 @@ def environment(extra: dict[str, str] | None = None) -> dict[str, str]:
         # Open MPI 4 reads the first name, Open MPI 5 the second.
         OMPI_MCA_rmaps_base_oversubscribe="1",
         PRTE_MCA_rmaps_default_mapping_policy=":oversubscribe",
-        # Between SIGTERM and SIGKILL, seconds (default 1): a test host can be too busy to wake a thread in one. mpirun
-        # always waits that long, and twice, so that a longer time would make every test of a lost rank longer.
+        # Seconds from SIGTERM to SIGKILL (default 1): on a busy test host a thread may get no processor time within
+        # 1 s. mpirun always waits this long, twice, so a longer time would lengthen every test of a lost rank.
         OMPI_MCA_odls_base_sigkill_timeout="3",
         PRTE_MCA_odls_base_sigkill_timeout="3",
     )
@@ -63,7 +63,7 @@ class Result:
 
     @property
     def errors(self) -> list[str]:
-        """The lines with which hvd_bench says that it failed (mpirun's own are left out)."""
+        """The lines in which hvd_bench reports an error. Lines of mpirun are left out."""
         return [line for line in self.err.splitlines() if line.startswith("hvd_bench: error: ")]
 
     def __str__(self) -> str:
@@ -85,7 +85,7 @@ def execute(command: list[str], env: dict[str, str] | None = None, timeout: floa
 
 
 def run(*arguments: str, env: dict[str, str] | None = None, timeout: float = 120) -> Result:
-    """hvd_bench with `arguments`, nothing stored unless they say --db."""
+    """Runs hvd_bench with `arguments`. The run stores nothing unless they contain --db."""
     stored = [] if "--db" in arguments or "doctor" in arguments else ["--no-db"]
     return execute([PROGRAM, *arguments, *stored], env, timeout)
 
@@ -96,23 +96,23 @@ def mpirun(ranks: int, *arguments: str, env: dict[str, str] | None = None, timeo
 
 
 def per_rank(*commands: list[str]) -> list[str]:
-    """One mpirun in which rank N runs the Nth of `commands`. `mpirun a : b` would do the same, but mpirun of Open MPI
-    5.0.7 as Debian 13 has it ends there with a segmentation fault."""
+    """The command of one mpirun in which rank N runs the Nth of `commands`. `mpirun a : b` would do the same, but
+    mpirun of Open MPI 5.0.7 in Debian 13 then ends with a segmentation fault."""
     cases = " ".join(f"{rank}) exec {shlex.join(command)} ;;" for rank, command in enumerate(commands))
     return [str(MPIRUN), "-n", str(len(commands)), "sh", "-c", f"case $OMPI_COMM_WORLD_RANK in {cases} esac"]
 
 
 def mpirun_is_hasty() -> bool:
-    """Whether it is Open MPI 5's: once told to end, it forwards no more output of its ranks, and kills them 250 ms
-    after SIGTERM."""
+    """Whether mpirun is Open MPI 5's. After SIGTERM it forwards no more output of its ranks, and it kills them 250 ms
+    later."""
     return MPIRUN is not None and re.search(r"\(Open MPI\) [5-9]", execute([MPIRUN, "--version"]).out) is not None
 
 
 def again_where_mpirun_kills_early(test: Callable[[ProgramTest], None]) -> Callable[[ProgramTest], None]:
-    """Runs a failed `test` again, twice at most.
+    """Repeats a failed `test`, at most twice.
 
     mpirun kills the other ranks 250 ms (Open MPI 5) or 3 s after SIGTERM, and on a busy machine a rank may get no
-    processor time until then.
+    processor time before that.
     """
 
     @functools.wraps(test)
@@ -123,7 +123,7 @@ def again_where_mpirun_kills_early(test: Callable[[ProgramTest], None]) -> Calla
             except AssertionError:
                 if left == 0:
                     raise
-            case.setUp()  # another folder
+            case.setUp()  # makes a new folder
         return None
 
     return tried
@@ -135,7 +135,7 @@ def takes_two_commands() -> bool:
 
 
 def may_mount() -> bool:
-    """Whether a small disk can be made: mount namespaces may be switched off."""
+    """Whether the test can mount a small disk. Mount namespaces may be switched off."""
     if shutil.which("unshare") is None:
         return False
     probe = ["unshare", "-rm", "mount", "-t", "tmpfs", "none", "/mnt"]
@@ -143,7 +143,7 @@ def may_mount() -> bool:
 
 
 class Running:
-    """A program in progress, whose standard error can be waited on."""
+    """A running program. The test can wait for text on its standard error."""
 
     def __init__(self, command: list[str], env: dict[str, str] | None = None) -> None:
         self._begin = time.monotonic()
@@ -160,7 +160,7 @@ class Running:
             self._lines.append(line)
 
     def wait_for(self, text: str, timeout: float = 120) -> None:
-        """Until a line of standard error holds `text`; "measuring" comes after the first sample."""
+        """Waits until a line of standard error contains `text`. "measuring" is printed after the first sample."""
         end = time.monotonic() + timeout * PATIENCE
         while not any(text in line for line in self._lines):
             if self.process.poll() is not None or time.monotonic() > end:
@@ -176,7 +176,7 @@ class Running:
             pipe.close()
 
     def rank_pid(self, rank: int, wait: float = 0) -> int:
-        """Process id of one rank below mpirun, which may take `wait` seconds to start it."""
+        """Process id of a rank that mpirun started. Waits up to `wait` seconds for mpirun to start the rank."""
         end = time.monotonic() + wait * PATIENCE
         while (found := self._find_rank(rank)) is None and time.monotonic() < end:
             time.sleep(0.01)
@@ -196,7 +196,7 @@ class Running:
         self.process.send_signal(number)
 
     def finish(self, timeout: float) -> Result:
-        """Waits for the end; too late is a failure, with everything killed."""
+        """Waits until the program has ended. After the timeout, kills it and raises AssertionError."""
         begin = time.monotonic()
         try:
             self.process.wait(timeout * PATIENCE)
@@ -212,7 +212,7 @@ class Running:
 
 
 def processes_of(mark: str) -> list[str]:
-    """Processes, this one apart, that have `mark` in their command line or environment: the beginnings of these."""
+    """Other processes with `mark` in their command line or environment: the first 200 bytes of both for each."""
     found = []
     for process in pathlib.Path("/proc").glob("[0-9]*"):
         try:
@@ -234,7 +234,7 @@ def eventually(condition: Callable[[], bool], seconds: float = 15) -> bool:
 
 
 def query(sql: str, file: pathlib.Path) -> list[tuple]:
-    """All rows, from a store that is only read."""
+    """All rows that `sql` yields. The store is opened read-only."""
     connection = sqlite3.connect(f"file:{file}?mode=ro", uri=True)
     try:
         return connection.execute(sql).fetchall()
@@ -252,7 +252,7 @@ class ProgramTest(unittest.TestCase):
         self.db = self.folder / "runs.db"
 
     def refused(self, result: Result, code: int, *texts: str) -> str:
-        """Exactly one clear line that holds all of `texts`, and this exit code. Returns the line."""
+        """Asserts exit code `code` and exactly one error line, which contains all of `texts`. Returns the line."""
         self.assertEqual(result.code, code, result)
         self.assertEqual(len(result.errors), 1, result)
         for text in texts:
@@ -275,18 +275,18 @@ class ProgramTest(unittest.TestCase):
         return partials[0]
 
     def wait_until_saved(self, timeout: float = 60) -> None:
-        """Until the running session has samples on the disk: it saves every 5 s."""
+        """Waits until the running session has saved samples to disk. It saves every 5 s."""
         end = time.monotonic() + timeout * PATIENCE
         while time.monotonic() < end:
             time.sleep(0.25)
             for file in self.folder.glob("*.partial"):
-                with contextlib.suppress(sqlite3.OperationalError):  # it is being written
+                with contextlib.suppress(sqlite3.OperationalError):  # the store is being written
                     if self.query("SELECT 1 FROM sample LIMIT 1", file):
                         return
         self.fail("nothing was saved")
 
     def assert_incomplete_with_samples(self, reason: str) -> None:
-        """What was measured is in the store, marked incomplete for `reason`."""
+        """Asserts that the store holds the samples taken so far and marks the run incomplete for `reason`."""
         self.assertEqual(list(self.folder.glob("*.partial*")), [])
         rows = self.query("SELECT status, status_reason, measured_steps, finished_utc FROM run")
         self.assertEqual([row[0] for row in rows], ["incomplete"], rows)

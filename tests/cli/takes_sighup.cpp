@@ -1,4 +1,4 @@
-// A library that installs a handler for SIGHUP when it is loaded, before main(), as UCX does.
+// Like UCX, this library installs a handler for SIGHUP when it is loaded, before main().
 #include <unistd.h>
 
 #include <csignal>

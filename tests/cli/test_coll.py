@@ -1,4 +1,4 @@
-"""hvd_bench coll from outside: the collective operations timed and checked, on threads and processes."""
+"""Runs hvd_bench coll, which times and checks the collective operations, on threads and processes."""
 
 import csv
 import json
@@ -32,7 +32,7 @@ def coll(*arguments: str, ranks: int = 2) -> Result:
 
 
 def rows(text: str) -> list[list[str]]:
-    """The lines of the table, as scripts for nccl-tests read them."""
+    """The lines of the table, split into columns as scripts for nccl-tests split them."""
     return [line.split() for line in text.splitlines() if line and not line.startswith("#")]
 
 
@@ -56,7 +56,7 @@ class Coll(ProgramTest):
             self.assertGreater(microseconds, 0)
             rounding = 0.005 * (1 + algbw / microseconds)  # both have two decimals
             self.assertAlmostEqual(algbw, size / microseconds / 1e3, delta=rounding * 1.1)
-            self.assertEqual(algbw, busbw)  # 2 (n - 1) / n of two ranks
+            self.assertEqual(algbw, busbw)  # the factor 2 (n - 1) / n is 1 for two ranks
             self.assertEqual((row[8], row[12]), ("0", "0"))
         self.assertIn("# Out of bounds values : 0 OK", result.out)
 
@@ -109,12 +109,13 @@ class Coll(ProgramTest):
         self.assertEqual({row["wrong"] for row in table if row["collective"] != "barrier"}, {"0"})
 
     def test_comparison(self) -> None:
-        # Long enough for a ratio with an interval on a busy machine, too.
+        # 2 s are enough for a ratio with an interval even on a busy machine.
         result = coll(*QUICK, "--max-time", "2", "--compare", "algorithm=ring,shm", "--place", "out")
         self.assertEqual(result.code, 0, result)
         self.assertIn("all_reduce, algorithm=ring, over ring", result.out)
         self.assertIn("all_reduce, algorithm=shm, over shm", result.out)
-        self.assertEqual(result.out.count("["), 2, result)  # ratio of each size of the second side
+        # Each of the two sizes has one ratio with an interval, that of the second side to the first.
+        self.assertEqual(result.out.count("["), 2, result)
 
     def test_a_models_buckets(self) -> None:
         result = coll("--from-model", "resnet50", "--max-time", "0.02", "--warm", "--place", "in", "--no-bound")
@@ -236,7 +237,7 @@ class Coll(ProgramTest):
         running = Running([str(MPIRUN), "-n", "2", PROGRAM, "coll", *sweep, "-J", str(file)])
         running.wait_for("coll: measuring")
         os.kill(running.rank_pid(1), signal.SIGSTOP)
-        time.sleep(0.5)  # rank 0 waits for it by now, and sees no signal
+        time.sleep(0.5)  # by now rank 0 waits for rank 1 and does not look for signals
         os.kill(running.rank_pid(0), signal.SIGTERM)
         result = running.finish(timeout=30)
         self.assertIn("before the operations in progress could end; what was measured is printed", result.err)

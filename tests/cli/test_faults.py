@@ -1,5 +1,5 @@
-"""Ranks that die, hang or disagree, and signals: each ends the run everywhere, in time, with what was measured
-kept and marked incomplete."""
+"""Ranks die, hang or disagree, or a signal arrives. Each of these must end the run on all ranks in time. The samples
+taken so far must be stored, marked incomplete."""
 
 import os
 import pathlib
@@ -26,7 +26,7 @@ from program import (
 
 
 def gone(pid: int) -> bool:
-    """Whether the process has ended, if need be after a moment; a zombie has."""
+    """Whether the process has ended; a zombie has. Waits a moment if it has not."""
     for _ in range(50):
         try:
             state = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
@@ -68,7 +68,7 @@ class Signals(ProgramTest):
     def test_sigterm_to_mpirun(self) -> None:
         running = Running([str(MPIRUN), "-n", "2", PROGRAM, *ENDLESS, "--db", str(self.db)])
         running.wait_for("measuring")
-        self.wait_until_saved()  # a rank that the launcher gives no time loses what came after
+        self.wait_until_saved()  # if the launcher kills a rank at once, unsaved samples are lost
         running.send(signal.SIGTERM)
         result = running.finish(timeout=15)
         self.assertNotEqual(result.code, 0, result)
@@ -89,7 +89,7 @@ class Ranks(ProgramTest):
     @again_where_mpirun_kills_early
     def test_one_is_killed(self) -> None:
         running = self.two_ranks()
-        self.wait_until_saved()  # a rank that the launcher gives no time loses what came after
+        self.wait_until_saved()  # if the launcher kills a rank at once, unsaved samples are lost
         os.kill(running.rank_pid(1), signal.SIGKILL)
         result = running.finish(timeout=15)
         self.assertNotEqual(result.code, 0, result)
@@ -115,7 +115,7 @@ class Ranks(ProgramTest):
         os.kill(running.rank_pid(1), signal.SIGKILL)
         result = running.finish(timeout=15)
         if mpirun_is_hasty() and not result.errors:
-            # Rank 0 does not wait for anybody yet: it looks round when it is told to end, when its words go nowhere.
+            # Rank 0 is still building and waits for no rank. It notices the loss when told to end, too late to print.
             self.assertRegex(result.err, r"process rank 1 with PID [0-9]+ on node \S+ exited on\s+signal 9")
             return
         self.assertEqual(len(result.errors), 1, result)
@@ -150,12 +150,12 @@ class Ranks(ProgramTest):
         self.assert_incomplete_with_samples("rank 1")
         self.assertTrue(gone(pid), "nobody is left behind")
         self.assertRegex(result.errors[0], r"rank 1 \(host \S+\), which did not come; it (left|entered) \w+ \d+")
-        # Well before the deadline, once.
+        # The warning comes once, well before the deadline.
         warnings = [line for line in result.err.splitlines() if line.startswith("hvd_bench: warning: ")]
         self.assertEqual(len(warnings), 1, result)
         self.assertRegex(warnings[0], r"rank 0 \(host \S+\) has waited 1\.\d s in .* for rank 1 ")
         self.assertIn("rank 1 (host", warnings[0].split("roll call: ")[1])
-        # Behind the error, and in the store.
+        # The table follows the error on standard error, and is in the store.
         behind = result.err.split(result.errors[0])[1]
         self.assertIn("\ncollectives that the ranks entered last:\nrank 0 (host ", behind)
         self.assertRegex(behind, r"\nrank 1 \(host \S+\): \w+ \d+.*, entered [0-9.]+ s ago, ")
@@ -192,7 +192,7 @@ class Ranks(ProgramTest):
 class Joining(ProgramTest):
     def test_one_never_joins(self) -> None:
         first = [PROGRAM, *ENDLESS, "--startup-deadline-seconds", "5", "--db", str(self.db)]
-        with ThreadPoolExecutor() as both:  # MPI's start is given 30 s at least
+        with ThreadPoolExecutor() as both:  # side by side, because MPI's start-up may take 30 s
             results = both.map(execute, (per_rank(first, second) for second in (["true"], ["sleep", "100"])))
         for result in results:
             self.refused(result, 5, "not all of these processes joined", "OMPI_COMM_WORLD_SIZE=2")
@@ -215,7 +215,7 @@ class Disagreement(ProgramTest):
         self.refused(result, 6, "rank 1")
 
     def test_batches_differ(self) -> None:
-        # The gradients are alike, so that only the options can tell.
+        # Both ranks have the same gradients, so only the comparison of options finds the difference.
         result = execute(self.apart([], ["--batch-size", "3"]))
         self.refused(result, 6, "--batch-size is 2 on rank 0", "3 on rank 1")
 
@@ -225,7 +225,7 @@ class Disagreement(ProgramTest):
         self.refused(result, 6, "--fusion-threshold-mb", "HOROVOD_* variables")
 
     def test_layouts_differ(self) -> None:
-        # 1024 classes: with blocks of 8 and of 16, all parameters have as many elements.
+        # With 1024 classes every parameter has the same number of elements in blocks of 8 as in blocks of 16.
         command = [PROGRAM, "--model", "resnet50", "--image-size", "64", "--batch-size", "2", "--classes", "1024"]
         command += ["--threads", "1", "--num-iters", "1", "--no-db"]
         narrow = ["env", "ONEDNN_MAX_CPU_ISA=AVX2", "DNNL_MAX_CPU_ISA=AVX2"]

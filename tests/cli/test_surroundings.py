@@ -1,4 +1,4 @@
-"""What surrounds a run: files that are none, folders that vanish, closed streams, ignored signals, odd names."""
+"""Odd surroundings of a run: paths that are no files, vanishing folders, closed streams, ignored signals, odd names."""
 
 import os
 import pathlib
@@ -12,7 +12,7 @@ from program import ENDLESS, MPIRUN, PATIENCE, PROGRAM, TINY, ProgramTest, Resul
 
 
 def shell(script: str, *arguments: str) -> Result:
-    """`script` with hvd_bench and `arguments` as "$@"."""
+    """Runs `script`, in which "$@" is hvd_bench with `arguments`."""
     return execute(["bash", "-c", script, "bash", PROGRAM, *arguments])
 
 
@@ -37,7 +37,8 @@ class Files(ProgramTest):
         self.refused(run(*TINY, "--db", str(self.db)), 2, "runs.db", "use another --db")
 
     def test_a_name_that_is_too_long(self) -> None:
-        for length in (300, 250):  # for any file; for the one that is written while measuring
+        # 300 bytes are too many for any file, 250 for the .partial file that is written while measuring.
+        for length in (300, 250):
             self.refused(run(*TINY, "--db", str(self.folder / ("n" * length))), 2, "File name too long")
         self.assertEqual(list(self.folder.iterdir()), [])
 
@@ -63,7 +64,7 @@ class Files(ProgramTest):
             other.unlink()
 
     def test_outputs_that_are_one_file(self) -> None:
-        """By any spelling and any link, before anything is measured."""
+        """Outputs that are one file by any spelling or link are refused before anything is measured."""
         (self.folder / "sub").mkdir()
         (self.folder / "link").symlink_to(self.db.name)
         for replay in (str(self.db), f"{self.folder}/sub/../{self.db.name}", str(self.folder / "link")):
@@ -136,13 +137,14 @@ class Files(ProgramTest):
         result = shell(f'cd {shlex.quote(str(self.folder))}/caf* && exec "$@"', *TINY, "--quiet")
         self.assertEqual(result.code, 0, result)
         (odd / "hvd_bench.db").rename(self.db)
-        ((line,),) = self.query("SELECT command_line FROM session")  # Python refuses text that is not UTF-8
+        # Reading the value also shows that it is UTF-8: Python's sqlite3 refuses other text.
+        ((line,),) = self.query("SELECT command_line FROM session")
         self.assertIn("caf\ufffd", line)
 
 
 class Memory(ProgramTest):
     def test_too_little_address_space(self) -> None:
-        # From what hardly loads the program to what holds the network of one rank and a part of the other's.
+        # From hardly enough to load the program to enough for one rank's network and a part of the other's.
         limits = [90_000, 110_000, 120_000, 160_000, 240_000, 300_000, 600_000]
         if shell(f'ulimit -v {limits[0]}; exec "$@"', "--version").code != 0:
             self.skipTest("the program does not load under a limit on its address space (a sanitizer's)")
@@ -170,7 +172,7 @@ class Streams(ProgramTest):
 
     def test_closed_standard_error_takes_no_descriptor_of_ours(self) -> None:
         running = Running(["bash", "-c", 'exec "$@" 2>&-', "bash", PROGRAM, *ENDLESS, "--db", str(self.db)])
-        while not list(self.folder.glob("*.partial")):  # measuring: there are no lines to wait for
+        while not list(self.folder.glob("*.partial")):  # no line tells that measuring has begun
             self.assertIsNone(running.process.poll())
             time.sleep(0.05)
         time.sleep(3)

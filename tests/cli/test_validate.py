@@ -1,11 +1,11 @@
-"""hvd_bench validate from outside: do all ranks compute the same bits, equally fast?"""
+"""Runs hvd_bench validate: do all ranks compute the same bits, equally fast?"""
 
 import json
 import unittest
 
 from program import PROGRAM, ProgramTest, execute, mpirun, needs_mpi, per_rank, query, run
 
-# A threshold that no pause of a busy machine reaches in every step: bits are judged, times are only printed.
+# No pause of a busy machine reaches this threshold in every step. The tests judge bits; times are only printed.
 STEPS = ["--model", "resnet50", "--image-size", "32", "--batch-size", "2", "--classes", "10", "--threads", "1"]
 VALIDATE = ["validate", *STEPS, "--steps", "10", "--threshold", "999"]
 

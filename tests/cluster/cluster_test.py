@@ -1,4 +1,4 @@
-"""A test case on a Slurm of its own, shared by the cases of one class."""
+"""A test case with its own Slurm, which the cases of one class share."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from slurm_cluster import Cluster, Shape, missing_programs
 from program import PROGRAM, ProgramTest, Result
 
 ROOT = Path(__file__).resolve().parents[2]
-SLEEPING_STEPS = 8  # gradients of profile()
+SLEEPING_STEPS = 8  # number of gradients in profile()
 
 
 def profile(folder: Path, *, step_seconds: float = 0.1, batch_size: int = 4) -> Path:
-    """A replay profile that sleeps: runs of known length that leave the processor alone. 8 gradients of 4 KB."""
+    """A replay profile that sleeps, with 8 gradients of 4 KB. Runs have a known length and leave the processor idle."""
     lines = [
         "hvd-replay 1",
         "model resnet50",
@@ -43,7 +43,7 @@ def scripts(name: str) -> str:
 
 @unittest.skipIf(missing_programs(), missing_programs())
 class ClusterTest(ProgramTest):
-    """self.cluster is up; self.folder is seen by all nodes."""
+    """self.cluster is running; all nodes see self.folder."""
 
     shape = Shape()
     cluster: Cluster
@@ -55,12 +55,12 @@ class ClusterTest(ProgramTest):
         cls.addClassCleanup(cls.cluster.stop)
 
     def need_hosts(self) -> None:
-        """Skips where all nodes are one host for MPI and for hvd_bench."""
+        """Skips the test where MPI and hvd_bench see all nodes as one host."""
         if not self.cluster.place.isolated:
             self.skipTest("no right to make namespaces here: all nodes are this host")
 
     def bench(self, *arguments: str, tasks: tuple[str, ...] = ("-n1",), timeout: float = 120) -> Result:
-        """hvd_bench as the tasks of a step, joined by PMIx."""
+        """Runs hvd_bench as the tasks of a Slurm step, joined by PMIx."""
         return self.cluster.srun("--mpi=pmix", *tasks, PROGRAM, *arguments, timeout=timeout)
 
     def script(self, name: str, *arguments: str, timeout: float = 120) -> Result:

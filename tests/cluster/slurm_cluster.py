@@ -1,10 +1,10 @@
-"""A real Slurm on this machine, for tests: several slurmd, a controller, a munge key of its own, under one folder.
+"""A real Slurm on this machine, for tests: several slurmd, a controller and a munge key, all under one folder.
 
     with Cluster(Shape(nodes=2, cpus=2, gpus=2)) as cluster:
         result = cluster.srun("-N2", "--ntasks-per-node=2", "hostname")
 
 Needs slurmctld, slurmd, srun and munged (Debian: slurm-wlm, munge). As root with the right to make namespaces, every
-node has its own host name and /dev/shm, and everything lives in a PID namespace; else the nodes share this machine's.
+node has its own host name and /dev/shm, and everything runs in a PID namespace; else nodes share those of the machine.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ _PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "sinfo")
 _SBIN = ("/usr/local/sbin", "/usr/sbin", "/sbin")
 _SUPERVISOR = Path(__file__).with_name("supervisor.py")
 _NAMESPACES = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
-# Character devices that stand in for GPUs where none may be made.
+# Character devices that stand in for GPUs where mknod is not allowed.
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty", "/dev/ptmx")
 
-# A node in its own namespaces; $1 its name, $2 the folder.
+# Runs a node in its own namespaces. $1 is its name, $2 the folder.
 _ISOLATED_NODE = """set -e
 hostname "$1"
 mount -t tmpfs -o size=2g,mode=1777 tmpfs /dev/shm
@@ -73,7 +73,7 @@ def _is_free(port: int) -> bool:
 
 
 def _free_ports(count: int) -> int:
-    """First of `count` neighbouring free ports, below those that the kernel hands out itself."""
+    """Returns the first of `count` neighbouring free ports, below the range that the kernel hands out itself."""
     for _ in range(1000):
         first = random.randrange(10000, 32000 - count)
         if all(_is_free(first + i) for i in range(count)):
@@ -82,7 +82,7 @@ def _free_ports(count: int) -> int:
 
 
 def _make_gpus(folder: Path, count: int) -> tuple[str, ...]:
-    """Character devices of our own (copies of /dev/null), else some that every machine has."""
+    """Makes copies of /dev/null; where mknod is not allowed, returns devices that every machine has."""
     try:
         for i in range(count):
             os.mknod(folder / f"nvidia{i}", stat.S_IFCHR | 0o666, os.makedev(1, 3))
@@ -95,9 +95,9 @@ def _make_gpus(folder: Path, count: int) -> tuple[str, ...]:
 
 
 class Cluster:
-    """Starts on entering, ends on leaving, and also if this process dies. One thread uses it."""
+    """Starts on entering and ends on leaving, and also if this process dies. One thread uses it."""
 
-    start_seconds = 120  # at most, for all daemons
+    start_seconds = 120  # most seconds that all daemons may take to start
 
     def __init__(self, shape: Shape, *, isolated: bool | None = None) -> None:
         self.shape = shape
@@ -135,7 +135,7 @@ class Cluster:
 
     @property
     def work(self) -> Path:
-        """A folder for the jobs, visible to all nodes; goes with the cluster."""
+        """A folder for the jobs, visible to all nodes. It is removed with the cluster."""
         return self.folder / "work"
 
     def _write_files(self) -> None:
@@ -159,7 +159,7 @@ class Cluster:
             stdout=subprocess.PIPE,
             stderr=self._log,
             text=True,
-            start_new_session=True,  # a Control-C is for the test alone
+            start_new_session=True,  # a Control-C must reach the test only
             cwd="/",
         )
         run, etc, log = self.folder / "run", self.folder / "etc", self.folder / "log"
@@ -195,7 +195,7 @@ class Cluster:
         self._tell({"start": name, "argv": argv})
 
     def signal_daemon(self, name: str, number: int) -> None:
-        """To 'munged', 'slurmctld', or a node's slurmd. SIGKILL on a node leaves its tasks running, as a crash does."""
+        """Signals 'munged', 'slurmctld', or a node's slurmd. SIGKILL on a slurmd leaves its tasks running."""
         self._tell({"signal": name, "number": int(number)})
 
     def _until(self, ready: Callable[[], bool], what: str) -> None:
@@ -206,7 +206,7 @@ class Cluster:
             time.sleep(0.1)
 
     def logs(self, lines: int = 15) -> str:
-        """The ends of the controller's, the supervisor's and the first node's logs."""
+        """The last lines of the logs of the supervisor, the controller and the first node."""
         text = ""
         for name in ("supervisor.log", "slurmctld.log", "slurmd.n1.log"):
             file = self.folder / "log" / name
@@ -226,10 +226,10 @@ class Cluster:
             self._supervisor = None
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    # --- as a user of the cluster ------------------------------------------------------------------------------------
+    # --- calls by a user of the cluster -----------------------------------------------------------------------------
 
     def run(self, *command: str, env: dict[str, str] | None = None, timeout: float = 120) -> Result:
-        """A command of the user on the login node."""
+        """Runs a command as the user on the login node."""
         return execute(list(command), {**self.env, **(env or {})}, timeout)
 
     def srun(self, *arguments: str, env: dict[str, str] | None = None, timeout: float = 120) -> Result:
@@ -252,12 +252,12 @@ class Cluster:
         return done.out.strip().split(";")[0]
 
     def job(self, job_id: str) -> dict[str, str]:
-        """What scontrol knows of a job: JobState, ExitCode, Reason, Restarts, ..."""
+        """The facts that scontrol reports of a job: JobState, ExitCode, Reason, Restarts, ..."""
         shown = self.run("scontrol", "show", "job", "-o", job_id)
         return dict(re.findall(r"(\S+?)=(\S*)", shown.out))
 
     def wait_for_state(self, job_id: str, *states: str, timeout: float = 120) -> dict[str, str]:
-        """Polls until the job is in one of `states`. `sbatch --wait` lags by up to minutes."""
+        """Polls until the job is in one of `states`. `sbatch --wait` would lag by up to minutes."""
         end = time.monotonic() + timeout
         while (job := self.job(job_id)).get("JobState") not in states:
             if time.monotonic() > end:

@@ -1,7 +1,7 @@
-"""The configuration files of a Slurm that lives in one folder on one machine. Pure: a shape in, texts out.
+"""The configuration files of a Slurm in one folder on one machine. Pure functions: they take a shape and return texts.
 
 Tried with Slurm 22.05 (Debian 12). Every daemon runs as the calling user, over the loopback device, without cgroups,
-without accounting storage, with GPUs that are counted but not there.
+without accounting storage. GPUs are counted but not there.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Shape:
-    """nodes, each with `cpus` CPUs and `gpus` counted GPUs. low_priority: tasks run at nice 19, for clusters whose
-    tasks outnumber the cores by far (the step daemons that they wait for must get a turn), never when measuring."""
+    """A cluster of `nodes` nodes, each with `cpus` CPUs and `gpus` counted GPUs. low_priority: tasks run at nice 19, so
+    that step daemons get a turn where tasks outnumber the cores by far; never for measuring."""
 
     nodes: int = 2
     cpus: int = 4
@@ -24,7 +24,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a cluster lives. isolated: every node has its own host name and /dev/shm (namespaces)."""
+    """Where a cluster runs. isolated: every node has its own host name and /dev/shm (namespaces)."""
 
     folder: Path
     user: str
@@ -51,7 +51,7 @@ def _range(prefix: str, first: int, last: int) -> str:
 
 
 def slurm_conf(shape: Shape, place: Place) -> str:
-    """Two partitions over the same nodes: `batch`, and `urgent`, which preempts it (SIGTERM, 10 s, then requeued)."""
+    """Two partitions over the same nodes: `urgent` preempts jobs of `batch` (SIGTERM, requeued after 10 s)."""
     f = place.folder
     names = _range("n", 1, shape.nodes)
     ports = _range("", place.first_port + 1, place.first_port + shape.nodes)
@@ -110,43 +110,43 @@ PartitionName=urgent Nodes={names} MaxTime=1:00:00 DefaultTime=10 PriorityTier=1
 
 
 def gres_conf(shape: Shape, place: Place) -> str:
-    """File= must name character devices, or CUDA_VISIBLE_DEVICES is not set; without cgroups nothing opens them."""
+    """File= must name character devices, or CUDA_VISIBLE_DEVICES is not set. Without cgroups nothing opens them."""
     lines = [f"Name=gpu File={file}" for file in place.gpu_files[: shape.gpus]]
     return "\n".join(["AutoDetect=off", *lines, ""]) if lines else ""
 
 
 def task_prolog(shape: Shape, place: Place) -> str:
-    """What a site would set for its tasks: slurmd runs this before each one, and its `export` lines count."""
+    """Settings that a site would make for its tasks. slurmd runs this before each task and applies `export` lines."""
     lines = [
         "#!/bin/sh",
-        # Open MPI's waits spin by default; here tasks outnumber the cores.
+        # By default Open MPI spins while it waits, but here there are more tasks than cores.
         "echo export OMPI_MCA_mpi_yield_when_idle=1",
         "echo export OMPI_MCA_pml=ob1",
-        # All nodes are this machine.
+        # All nodes are on this machine.
         "echo export OMPI_MCA_btl_tcp_if_include=127.0.0.0/8",
         "echo export OMPI_ALLOW_RUN_AS_ROOT=1",
         "echo export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
     ]
     if shape.low_priority:
-        # The second for kernels that schedule by session first: there a nice value counts only within one.
+        # The second is for kernels that schedule by session first: there, nice values count within a session.
         lines.append("renice -n 19 -p $PPID >/dev/null 2>&1")
         lines.append("echo 19 2>/dev/null >/proc/$PPID/autogroup")
     if not place.isolated:
-        # Open MPI names its shared-memory files by host, job and local rank: two nodes of one host would collide.
+        # Open MPI names shared-memory files by host, job and local rank: nodes on one host would collide.
         lines.append(f"echo export OMPI_MCA_btl_vader_backing_directory={place.folder}/tmp/$SLURMD_NODENAME")
     return "\n".join([*lines, "exit 0", ""])
 
 
 def config_files(shape: Shape, place: Place) -> dict[str, str]:
-    """File name in <folder>/etc -> text."""
+    """Maps file names in <folder>/etc to texts."""
     return {
         "slurm.conf": slurm_conf(shape, place),
         "gres.conf": gres_conf(shape, place),
         "task_prolog.sh": task_prolog(shape, place),
-        # PMIx's other fences let some ranks leave the barrier of MPI_Init before others have entered it: from some 32
+        # PMIx's other fences let some ranks leave the barrier of MPI_Init before others have entered it. From about 32
         # nodes on, Open MPI 4.1 then crashes (seen with Slurm 22.05; never with a ring).
         "mpi.conf": "PMIxCollFence=ring\n",
-        # slurmd looks for a cgroup file system even if no plugin uses one, and exits without; a named plugin skips it.
+        # slurmd exits if there is no cgroup file system, even if no plugin uses one, unless a plugin is named.
         "cgroup.conf": "CgroupPlugin=cgroup/v1\n",
         "hosts": "127.0.0.1 localhost " + " ".join([place.host, *node_names(shape)]) + "\n",
     }

@@ -1,13 +1,12 @@
-"""Holds the daemons of a test cluster, and leaves nothing behind.
+"""Starts the daemons of a test cluster and ends them all.
 
-Reads one JSON command per line on standard input: {"start": NAME, "argv": [...]} or {"signal": NAME, "number": N};
-answers each with one JSON line. When standard input ends, because the test closed it or because the test died in
-whatever way, it kills everything that descends from it, reaps it, removes the folder given as the first argument
-(if any), and ends.
+Reads one JSON command per line on standard input: {"start": NAME, "argv": [...]} or {"signal": NAME, "number": N}.
+Answers each with one JSON line. Standard input ends when the test closes it or dies. The supervisor then kills and
+reaps all its descendants, removes the folder given as the first argument (if any), and ends.
 
-Slurm's daemons start step daemons that detach from them. As a child subreaper (prctl(2)) this process inherits
-those, so that walking its descendants finds them all. Inside a PID namespace of its own (see slurm_cluster.py) the
-kernel does the same even if this process is killed.
+Slurm's daemons start step daemons that detach from them. This process is a child subreaper (prctl(2)), so it inherits
+those, and walking its descendants finds them all. In its own PID namespace (see slurm_cluster.py) the kernel kills all
+processes even if this process is killed.
 """
 
 from __future__ import annotations
@@ -29,13 +28,13 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def die_with_parent() -> None:
-    """In a child between fork and exec: the kernel kills it when this process ends."""
+    """Call in a child between fork and exec. The kernel then kills the child when this process ends."""
     _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def get_through() -> None:
-    """Where it is allowed, ahead of hundreds of busy tasks: daemons that get no turn miss their deadlines. Both are
-    inherited; the second is for kernels that schedule by session before they look at nice values."""
+    """Raises this process's priority if allowed: daemons without a turn among hundreds of tasks miss their deadlines.
+    Children inherit both settings; the second is for kernels that schedule by session before nice values."""
     try:
         os.nice(-5)
         Path("/proc/self/autogroup").write_text("-5")
@@ -44,7 +43,7 @@ def get_through() -> None:
 
 
 def children_of(pid: int) -> list[int]:
-    """Direct children, by every thread of `pid`; empty if it is gone."""
+    """Direct children of all threads of `pid`; empty if the process is gone."""
     found: list[int] = []
     for task in Path(f"/proc/{pid}/task").glob("*/children"):
         try:
@@ -57,13 +56,13 @@ def children_of(pid: int) -> list[int]:
 def descendants(pid: int) -> list[int]:
     """All processes below `pid`, nearest first."""
     found = children_of(pid)
-    for child in found:  # grows while it is walked
+    for child in found:  # the list grows during the loop
         found += children_of(child)
     return found
 
 
 def reap(names: dict[int, str]) -> None:
-    """Collects ended children: the daemons, and orphans that were handed to us."""
+    """Collects the exit codes of ended children: the daemons, and orphans that this process inherited."""
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)
@@ -77,7 +76,7 @@ def reap(names: dict[int, str]) -> None:
 
 class Supervisor:
     def __init__(self) -> None:
-        self._names: dict[int, str] = {}  # of running daemons
+        self._names: dict[int, str] = {}  # of the running daemons
         self._lock = threading.Lock()
         threading.Thread(target=self._reap_for_ever, daemon=True).start()
 
@@ -104,16 +103,16 @@ class Supervisor:
         except OSError as error:
             return {"error": f"{argv[0]}: {error.strerror}"}
         self._names[process.pid] = name
-        process.returncode = 0  # reaped by reap(), not by subprocess
+        process.returncode = 0  # reap() has collected the exit code, not subprocess
         return {"pid": process.pid}
 
     def end(self) -> None:
-        """Kills every descendant, again until none is left: some start others while they are being killed."""
+        """Kills every descendant, and repeats this until none is left, because some start others meanwhile."""
         with self._lock:
             self._names.clear()
             if os.getpid() == 1:
                 try:
-                    os.kill(-1, signal.SIGKILL)  # all of our PID namespace, in one call
+                    os.kill(-1, signal.SIGKILL)  # the whole PID namespace, in one call
                 except ProcessLookupError:
                     return
             while left := descendants(os.getpid()):
@@ -128,7 +127,7 @@ class Supervisor:
 
 def main() -> int:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # a Control-C reaches the test, which then closes our input
+        signal.signal(number, signal.SIG_IGN)  # a Control-C reaches the test, which then closes standard input
     _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     get_through()
     supervisor = Supervisor()

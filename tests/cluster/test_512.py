@@ -1,9 +1,9 @@
-"""512 tasks on 128 nodes of a real Slurm, into one store and into the efficiency table.
+"""Runs 512 tasks on 128 nodes of a real Slurm, with one store and the efficiency table as results.
 
-One machine has neither the memory nor the cores to train in 512 processes: compute is played back from a recording
-made here at the start, and every gradient is cut to 1/4096 (--replay-shrink), the buckets with them. What
-is real is all the rest: the launch, 512 processes that find one another, the reductions and their check, the
-gathering of every rank's samples, one complete store. The times say nothing about a network of 512 GPUs.
+One machine has neither the memory nor the cores to train in 512 processes. Compute is therefore replayed from a
+recording made here at the start, and every gradient is cut to 1/4096 (--replay-shrink), and so are the buckets. All the
+rest is real: the launch, 512 processes that find one another, the reductions and their check, the gathering of every
+rank's samples, one complete store. The times say nothing about a network of 512 GPUs.
 """
 
 import re
@@ -17,11 +17,11 @@ from program import PROGRAM, execute
 NODES, PER_NODE = 128, 4
 SHRINK = 4096
 BUCKET_MIB = 0.02  # 20 KiB: two or three buckets, reduced in the nodes, then by doubling between their leaders
-NEEDED_GIB = 8  # 512 processes of some 7 MB of their own each, 128 slurmd, gradients
+NEEDED_GIB = 8  # 512 processes with some 7 MB each, 128 slurmd, gradients
 
 
 def available_gib() -> float:
-    """Memory that programs can have, page cache included."""
+    """Memory that programs can get, page cache included."""
     (kib,) = re.findall(r"^MemAvailable: *(\d+) kB$", Path("/proc/meminfo").read_text(), re.MULTILINE)
     return int(kib) / 2**20
 
@@ -31,7 +31,7 @@ class FiveHundredAndTwelve(ClusterTest):
     shape = Shape(nodes=NODES, cpus=PER_NODE, gpus=PER_NODE, low_priority=True)
 
     def record(self) -> str:
-        """A step of ResNet-101 on this machine, some hundred milliseconds long."""
+        """Records a step of ResNet-101 on this machine, some hundred milliseconds long. Returns the file."""
         file = str(self.folder / "resnet101.replay")
         small = ["--model", "resnet101", "--image-size", "64", "--batch-size", "4", "--threads", "1"]
         steps = ["--num-warmup-batches", "1", "--num-iters", "3", "--no-db", "--record-replay", file]

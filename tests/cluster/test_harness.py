@@ -1,4 +1,4 @@
-"""The cluster that the other tests stand on: it is what it says, and nothing of it is left behind."""
+"""Tests the cluster that the other tests use: its properties, and that it leaves nothing behind."""
 
 import os
 import signal
@@ -92,7 +92,7 @@ class Endings(unittest.TestCase):
 
     def test_a_cluster_that_cannot_start_says_why_and_leaves_nothing(self) -> None:
         cluster = Cluster(Shape(nodes=1))
-        cluster._write_files = lambda: None  # no configuration
+        cluster._write_files = lambda: None  # writes no configuration
         cluster.start_seconds = 1
         with self.assertRaisesRegex(RuntimeError, "munged's socket"):
             cluster.__enter__()

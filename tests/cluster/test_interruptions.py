@@ -1,7 +1,7 @@
-"""A campaign that is interrupted in every way that Slurm knows loses no finished run, repeats none, and gets done.
+"""A campaign that is interrupted in every way that Slurm knows loses no finished run, repeats none, and completes.
 
-Compute is a sleep, so that interruptions fall where the tests want them and cost no processor time. All interruptions
-happen at the same time, each to a campaign on two nodes of its own: Slurm's delays are waited for once.
+Compute is a sleep, so that interruptions come when the tests want them and cost no processor time. All interruptions
+happen at the same time, each to a campaign on its own two nodes, so that the tests wait for Slurm's delays only once.
 """
 
 import signal
@@ -36,7 +36,7 @@ NODES = {case: f"n[{2 * i + 1}-{2 * i + 2}]" for i, case in enumerate(CASES)}
 
 
 class Interrupted(ClusterTest):
-    """case_x does what its name says, in a thread; test_x waits for it."""
+    """case_x interrupts a campaign as its name says, in a thread; test_x waits for its result."""
 
     shape = Shape(nodes=2 * len(CASES), cpus=2, kill_wait_seconds=10)
     outcomes: dict[str, Future]
@@ -49,8 +49,8 @@ class Interrupted(ClusterTest):
         cls.outcomes = {case: pool.submit(getattr(cls, f"case_{case}"), cls()) for case in CASES}
 
     def begun(self, case: str, steps: int = 60) -> tuple[Campaign, str]:
-        """A campaign of cells of `steps` steps, one done and one begun; and its job's number. What is launched from
-        now on runs twenty times as fast."""
+        """A campaign whose cells have `steps` steps, with one cell done and one begun, and its job's number. Sessions
+        launched from now on run twenty times as fast."""
         folder = Path(tempfile.mkdtemp(prefix=case, dir=self.cluster.work))
         replay = profile(folder, step_seconds=0.1)
         campaign = Campaign(self.cluster, folder, SPEC.format(replay=replay, steps=steps), nodes=NODES[case])
@@ -64,20 +64,20 @@ class Interrupted(ClusterTest):
 
     @staticmethod
     def has_a_run_begun(campaign: Campaign) -> bool:
-        """Behind its warm-up. Until then there is nothing to store."""
+        """Whether a run has passed its warm-up. Before that there is nothing to store."""
         try:
             begun = "SELECT uuid FROM run WHERE status = 'running'"
             return any(query(begun, partial) for partial in campaign.folder.glob("stores/*.partial"))
         except sqlite3.OperationalError:
-            return False  # just being written
+            return False  # the store is being written
 
     def control(self, *words: str) -> None:
-        """scontrol, which must succeed."""
+        """Runs scontrol, which must succeed."""
         done = self.cluster.run("scontrol", *words)
         self.assertEqual(done.code, 0, done)
 
     def start_at_once(self, campaign: Campaign, job: str) -> None:
-        """Slurm makes a requeued job wait for two minutes before it may start again; an administrator need not."""
+        """Starts a requeued job at once, as an administrator may. Slurm would make it wait for two minutes."""
         self.cluster.wait_for_state(job, "PENDING", "RUNNING", timeout=60)
         self.cluster.run("scontrol", "update", f"jobid={job}", "starttime=now")
         campaign.wait_until_done(CELLS)
@@ -96,7 +96,7 @@ class Interrupted(ClusterTest):
         campaign.wait_until_done(CELLS)
 
     def case_time_limit(self) -> None:
-        """Slurm's shortest limit is a minute, of which two cells take two thirds."""
+        """Slurm's shortest limit is a minute. Two cells take two thirds of it."""
         campaign, job = self.begun("time_limit", steps=200)
         self.control("update", f"jobid={job}", "timelimit=1")
         campaign.wait_until_idle(150)
@@ -133,7 +133,7 @@ class Interrupted(ClusterTest):
         self.cluster.signal_daemon(f"n{node}", signal.SIGKILL)
         self.control("update", f"nodename=n{node}", "state=down", "reason=test")
         self.cluster.wait_for_state(job, "PENDING", timeout=60)
-        self.cluster.start_node(f"n{node}")  # it registers, and may be used again
+        self.cluster.start_node(f"n{node}")  # the node registers and may be used again
         self.start_at_once(campaign, job)
 
     def test_the_warning_signal(self) -> None:

@@ -1,4 +1,4 @@
-"""scripts/network_bench: the formula, and one small case on a real shaped network."""
+"""scripts/network_bench: its formula, and one small case on a real shaped network."""
 
 import json
 import os
@@ -23,7 +23,7 @@ class Formula(unittest.TestCase):
     link = Link(bits_per_second=8e6 / PAYLOAD_SHARE, latency_seconds=0.01)  # 1 MB/s of payload
 
     def test_ring(self) -> None:
-        # 4 ranks: 6 steps of 250 KB, 0.25 s and 0.01 s each
+        # 4 ranks take 6 steps of 250 KB: 0.25 s and 0.01 s each
         self.assertAlmostEqual(ring_seconds(self.link, 4, 1e6), 6 * 0.26)
         self.assertEqual(ring_seconds(self.link, 1, 1e6), 0)
 
@@ -54,7 +54,7 @@ class Formula(unittest.TestCase):
 
 
 def names_outside() -> list[str]:
-    """Network devices and named namespaces as everybody on this machine sees them."""
+    """Network devices and named namespaces that are visible to every process on this machine."""
     return [str(path) for folder in ("/sys/class/net", "/run/netns") for path in sorted(Path(folder).glob("*"))]
 
 
@@ -77,7 +77,7 @@ class Network(unittest.TestCase):
         slow, fast = self.cases("--rate-mbit", "50,200", "--latency-us", "0", "--overlap", "no")
         for case in (slow, fast):
             got, want = case["measured"], case["formula"]
-            # Nobody is faster than the wire, but for the shapers' burst of 128 kB on the way of some 3 MB.
+            # No rank may be faster than the wire, except for the shapers' burst: 128 kB of some 3 MB.
             self.assertGreater(got["exposed_seconds"], 0.9 * want["exposed_seconds"])
             self.assertLess(got["efficiency"], 1.1 * want["efficiency"])
             self.assertGreaterEqual(got["solo_seconds"], 0.2, "the sleep")
@@ -91,7 +91,7 @@ class Network(unittest.TestCase):
         self.assertLess(case["calibration"]["latency_seconds"], 0.030)
 
     def ended_by(self, number: signal.Signals) -> None:
-        """In the middle of measuring; nothing of it is left."""
+        """Sends a signal in the middle of measuring. Nothing of the network may be left."""
         mark = f"HVD_NETWORK_TEST={os.getpid()}"
         with tempfile.TemporaryDirectory(prefix="hvd_network_test_") as folder:
             before = names_outside()
@@ -135,7 +135,7 @@ class Network(unittest.TestCase):
         self.assertRegex(done.stderr, rf"^network_bench: skipped: ({not_permitted}|{missing})\n$")
 
     def refused(self, text: str, *arguments: str) -> None:
-        """Before the network is up, with a last line that has `text`."""
+        """Asserts that these arguments are refused before the network is up. The last line of the error has `text`."""
         with self.subTest(arguments):
             command = [BENCH, "--bench", PROGRAM, *arguments]
             done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)

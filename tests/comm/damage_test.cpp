@@ -1,4 +1,4 @@
-// What the fault injection has found, each with a test that does not race.
+// A test without races for each fault that the fault injection found.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -20,7 +20,7 @@ namespace {
 using namespace std::chrono_literals;
 using comm::Communicator;
 
-/// What rank 0 of two nodes says when bit `bit` of the `message`-th message of rank 1 is inverted.
+/// The error of rank 0, of two nodes, when bit `bit` of message number `message` of rank 1 is inverted.
 std::string error_after_flip(std::uint64_t message, std::size_t bit,
                              const std::function<void(Communicator&)>& collective) {
   std::array<RankFaults, 2> faults;
@@ -30,7 +30,7 @@ std::string error_after_flip(std::uint64_t message, std::size_t bit,
   auto world = comm::make_wrapped_loopback(2, {}, 1, [&](int rank, std::unique_ptr<comm::Transport> inner) {
     return std::make_unique<FaultyTransport>(std::move(inner), faults[static_cast<std::size_t>(rank)]);
   });
-  const std::jthread other([&] { collective(*world[1]); });  // its sends end at once
+  const std::jthread other([&] { collective(*world[1]); });  // does not wait: a send returns at once
   try {
     collective(*world[0]);
   } catch (const Error& error) {
@@ -42,7 +42,7 @@ std::string error_after_flip(std::uint64_t message, std::size_t bit,
 bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 TEST(DamagedLength, OfAMessageIsAMismatchAndNotAnAllocation) {
-  const std::string gathered = error_after_flip(0, 60, [](Communicator& c) {  // 2^60 bytes more
+  const std::string gathered = error_after_flip(0, 60, [](Communicator& c) {  // adds 2^60 bytes to the length
     c.control().gather(comm::Bytes(5), Deadline::after(10s));
   });
   EXPECT_TRUE(has(gathered, "mismatch: a message of rank 1 (host node1) in gather 1")) << gathered;
@@ -52,14 +52,14 @@ TEST(DamagedLength, OfAMessageIsAMismatchAndNotAnAllocation) {
 }
 
 TEST(DamagedLength, InsideAPackedMessageIsAMismatchAndNotAReadBeyondIt) {
-  const std::string error = error_after_flip(1, 20, [](Communicator& c) {  // 1 MiB more
+  const std::string error = error_after_flip(1, 20, [](Communicator& c) {  // adds 1 MiB to the length
     c.control().gather(comm::Bytes(5), Deadline::after(10s));
   });
   EXPECT_TRUE(has(error, "claims 1048581 bytes, but can have 5 at most")) << error;
 }
 
 TEST(Abort, FailsCollectivesThatNeedNobody) {
-  // Rank 0 only sends: without a look at the abort, it would not find out.
+  // Rank 0 only sends, so it notices the abort only if the collective checks for one.
   auto world = comm::make_loopback(2, {}, 1);
   world[0]->control().abort("over");
   std::vector<int> data(2);
@@ -77,7 +77,7 @@ TEST(FailedWait, LeavesNoReceiveBehindThatALateMessageCouldFill) {
   };
   std::array<int, 2> first{1, 0}, second{2, 0}, others{0, 7};
   EXPECT_THROW(gather(0, first, Deadline::after(10ms)), Error);
-  gather(1, others, Deadline::after(10s));  // rank 0's message is there
+  gather(1, others, Deadline::after(10s));  // rank 0's message has arrived
   gather(0, second, Deadline::after(10s));
   EXPECT_EQ(first[1], 0);
   EXPECT_EQ(second[1], 7);

@@ -1,5 +1,5 @@
-// Operations of a device plane, on fake GPUs or real ones, against values computed one by one in double precision. One
-// rank's thread owns a Bench.
+// Checks the operations of a device plane, on fake or real GPUs, against values computed one by one in double
+// precision. A Bench is owned by its rank's thread.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@
 namespace hvd::test::device {
 
 using Counts = std::vector<std::size_t>;
-/// Of element i.
+/// Gives the value of element i.
 using Values = std::function<double(std::size_t)>;
 
 inline Deadline soon() { return Deadline::after(std::chrono::seconds(20)); }
@@ -69,7 +69,7 @@ inline double load(const std::byte* from, DataType type) {
   return 0;
 }
 
-/// 0 for integers.
+/// The type's epsilon; 0 for integers.
 inline double epsilon(DataType type) {
   switch (type) {
     case DataType::kF32: return std::numeric_limits<float>::epsilon();
@@ -80,10 +80,10 @@ inline double epsilon(DataType type) {
   }
 }
 
-/// Magnitude of value_of() in floating point.
+/// The largest magnitude that value_of() gives for floating-point types.
 inline constexpr double kLargest = 5;
 
-/// Small, so that sums and products over five ranks are exact in all types.
+/// Small values, so that sums and products over five ranks are exact in all types.
 inline double value_of(int rank, std::size_t i, DataType type, ReduceOp op) {
   const auto r = static_cast<std::size_t>(rank);
   if (op == ReduceOp::kProduct) return static_cast<double>(1 + (r + i) % 2);
@@ -117,11 +117,11 @@ inline std::size_t offset(const Counts& counts, int rank) {
   return sum(Counts(counts.begin(), counts.begin() + static_cast<std::ptrdiff_t>(rank)));
 }
 
-/// Makes inputs on a stream of its own, enqueues operations behind them, and looks at the results when all are over.
-/// Allocates all memory before anything is enqueued: an allocation may wait for the GPU, whose work waits for a peer.
+/// Makes inputs on its own stream, enqueues operations after them, and checks the results when all have finished.
+/// Allocates all memory before it enqueues anything: an allocation may wait for the GPU, whose work waits for a peer.
 class Bench {
  public:
-  /// Collective.
+  /// Collective: every rank must construct its Bench.
   Bench(comm::DeviceCommunicator& communicator, DataType type)
       : gpu_(communicator.runtime()),
         plane_(communicator.device()),
@@ -134,7 +134,7 @@ class Bench {
     communicator.control().barrier(soon());
   }
 
-  /// `count` elements of device memory, with bytes behind them that must stay as they are.
+  /// `count` elements of device memory. check() fails if the guard bytes behind them change.
   std::byte* filled(std::size_t count, const Values& values) {
     const std::size_t bytes = count * size_of(type_), all = align_up(bytes + kGuardBytes, kAlign), begin = used_;
     used_ += all;
@@ -153,7 +153,7 @@ class Bench {
   std::byte* empty(std::size_t count) {
     return filled(count, [](std::size_t) { return 99.0; });
   }
-  /// `count` elements at `at`, which is in memory of filled().
+  /// Adds a check of `count` elements at `at`, which must lie in memory from filled().
   void expect(const std::string& what, const std::byte* at, std::size_t count, const Values& values,
               double tolerance = 0) {
     const std::byte* const from = result_->bytes.data() + (at - device_->bytes.data());
@@ -165,7 +165,7 @@ class Bench {
       }
     });
   }
-  /// Memory may be filled anew afterwards.
+  /// Waits for the operations and runs all checks. filled() may then reuse the memory.
   void check() {
     plane_.copy(result_->bytes.data(), device_->bytes.data(), used_);
     plane_.complete("the test's operations", soon());
@@ -200,8 +200,8 @@ inline Values mine(const Bench& bench, int rank, ReduceOp op = ReduceOp::kSum) {
   return [=, type = bench.type()](std::size_t i) { return value_of(rank, i, type, op); };
 }
 
-/// A mean's error at most: NCCL multiplies every addend by the rounded reciprocal and sums, each step to half an
-/// epsilon of what is at most kLargest.
+/// The largest error of an average: NCCL multiplies every addend by the rounded reciprocal and sums. Each step is off
+/// by at most half an epsilon of a value of at most kLargest.
 inline double tolerance_of(const Bench& bench, World world, ReduceOp op) {
   return op == ReduceOp::kAverage ? (world.size + 1) / 2.0 * epsilon(bench.type()) * kLargest : 0;
 }
@@ -249,7 +249,7 @@ inline void all_gather(Bench& bench, World world, const Counts& counts, bool in_
   }
 }
 
-/// `counts(from, to)`: elements.
+/// `counts(from, to)` gives the number of elements that rank `from` sends to rank `to`.
 inline void all_to_all(Bench& bench, World world, const std::function<std::size_t(int, int)>& counts) {
   const auto sent_by = [&](int rank) {
     Counts all;
@@ -271,7 +271,7 @@ inline void all_to_all(Bench& bench, World world, const std::function<std::size_
   }
 }
 
-/// 1, 4, 0, 3, 6.
+/// Unequal counts: 1, 4, 0, 3, 6.
 inline Counts ragged(int size) {
   Counts counts;
   for (int rank = 0; rank < size; ++rank) counts.push_back(static_cast<std::size_t>(3 * rank + 1) % 7);
@@ -285,8 +285,8 @@ inline constexpr DataType kAllTypes[] = {DataType::kF32,  DataType::kF64, DataTy
 inline constexpr ReduceOp kAllOps[] = {ReduceOp::kSum, ReduceOp::kAverage, ReduceOp::kMin, ReduceOp::kMax,
                                        ReduceOp::kProduct};
 
-/// Every operation on elements of `type`: equal, unequal and no counts, in place and not. All are enqueued before any
-/// is waited for.
+/// Runs every operation on elements of `type`: with equal, unequal and no counts, in place and not. All operations are
+/// enqueued before the check waits for any.
 inline void check_all(comm::DeviceCommunicator& communicator, DataType type) {
   const World world{communicator.topology().rank, communicator.topology().size};
   Bench bench(communicator, type);
@@ -307,8 +307,8 @@ inline void check_all(comm::DeviceCommunicator& communicator, DataType type) {
   bench.check();
 }
 
-/// Ragged operations, each on the results of the one before it, in a graph that is launched again
-/// and again. Among three ranks or more, rank 2 has nothing to give.
+/// Captures ragged operations, each on the results of the one before it, in a graph and launches it several times. With
+/// three ranks or more, rank 2 has no elements to give.
 inline void check_graph(comm::DeviceCommunicator& communicator) {
   const World world{communicator.topology().rank, communicator.topology().size};
   gpu::Runtime& gpu = communicator.runtime();
@@ -324,7 +324,7 @@ inline void check_graph(comm::DeviceCommunicator& communicator) {
   Counts sent(ranks, 0), received(ranks, 0);
   sent[(r + 1) % ranks] = counts[r];
   received[left] = counts[left];
-  communicator.control().barrier(soon());  // nobody allocates any more
+  communicator.control().barrier(soon());  // from here on no rank allocates
   const auto enqueue = [&] {
     plane.reduce_scatter(device(1), device(0), counts, kType, ReduceOp::kSum, soon());
     plane.all_to_all(device(2), received, device(1), sent, kType, soon());
@@ -345,7 +345,7 @@ inline void check_graph(comm::DeviceCommunicator& communicator) {
     }
     ASSERT_EQ(load(element(3, r), kType), whole(r)) << "launch " << factor;
   };
-  launch(1, enqueue);  // libraries connect before they are captured
+  launch(1, enqueue);  // the first run connects the libraries, which a capture does not allow
   gpu::Capture capture(gpu, plane.stream());
   enqueue();
   const gpu::Graph graph = capture.finish();
@@ -353,7 +353,7 @@ inline void check_graph(comm::DeviceCommunicator& communicator) {
   communicator.control().barrier(soon());
 }
 
-/// What `call` throws, "code: text"; empty if nothing.
+/// The error that `call` throws, as "code: text"; empty if it throws none.
 inline std::string error_of(const std::function<void()>& call) {
   try {
     call();

@@ -60,7 +60,7 @@ std::vector<std::string> FakeNcclHub::log() {
 }
 
 int FakeNcclHub::end(const std::vector<std::weak_ptr<FakeNccl>>& libraries) {
-  // One that nothing holds any more is about to return.
+  // A call that neither a graph nor `lets_go` holds up is about to return.
   for (int i = 0; aborting() > 0 && i < 20; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(5));
   const int left = aborting();
   ended_ = true;
@@ -186,7 +186,7 @@ Result FakeNccl::cancel(Comm comm) {
   if (member == nullptr) return failed(kInvalidUsage);
   hub_.note("abort " + std::to_string(member->rank));
   hub_.aborting_.fetch_add(1);
-  *member->aborted = true;  // the kernels see it at once
+  *member->aborted = true;  // kernels on the GPU stop at once
   const auto stays = [&] { return options_.lets_go != nullptr && !*options_.lets_go; };
   while (!hub_.ended_ && (member->held_by_graphs.use_count() > 1 || stays())) {
     hub_.world().advance();

@@ -1,10 +1,10 @@
-// NCCL's shape without NCCL: N ranks of one process, each with a fake GPU. Collectives are work on the fake streams
-// that is over when all ranks have come to it. Like the real one, a communicator is non-blocking, the first collective
-// may be in progress for a while and is enqueued only then, peers' faults show in state(), and destroying a
-// communicator that a graph still holds is an error (the real one hangs). Aborting one ends its collectives at once but
-// returns only when no graph holds it, as commDestroySync() of NCCL 2.18 to 2.30 does. A collective in a graph must
-// come from the same capture on all ranks. Messages move when both ends are there: those of one group side by side,
-// others one after another, so that a send without its receive holds up the stream for ever.
+// A fake NCCL for N ranks of one process, each with a fake GPU. A collective is work on the fake streams that is over
+// when all ranks have reached it. As with the real NCCL, a communicator is non-blocking; the first collective may be in
+// progress for a while and is enqueued only after that; state() shows faults of peers. Destroying a communicator that a
+// graph still holds is an error (the real one hangs). Aborting a communicator ends its collectives at once, but returns
+// only when no graph holds it, as commDestroySync() of NCCL 2.18 to 2.30 does. A collective in a graph must come from
+// the same capture on all ranks. A message moves when both ends are there. Messages of one group move side by side,
+// others one after another, so a send without its receive blocks the stream for ever.
 #pragma once
 
 #include <atomic>
@@ -28,31 +28,31 @@ void store_element(std::byte* to, float value, DataType type);
 struct FakeNcclOptions {
   comm::nccl::Version version{.major = 2, .minor = 28, .patch = 9};
   bool can_register = true;
-  int polls_in_progress = 3;  ///< how often state() says so before a call is over
+  int polls_in_progress = 3;  ///< how often state() reports "in progress" before a call is over
   bool fail_unique_id = false;
-  int fail_register_code = 0;  ///< not 0: enroll() fails with it
-  int wrong_sums = 0;          ///< so many reductions give a wrong result
-  /// cancel() does not return before this is set, graphs or none; null: nothing is waited for.
+  int fail_register_code = 0;  ///< if not 0, enroll() fails with this code
+  int wrong_sums = 0;          ///< this many reductions give a wrong result
+  /// cancel() also waits until this is set. null: cancel() waits for graphs only.
   std::shared_ptr<std::atomic<bool>> lets_go;
-  /// Of how many turns of the world a collective takes, by the communicator's limit of CTAs; null: what comes.
+  /// Number of turns of the world that a collective takes, given the communicator's limit of CTAs. null: 0.
   std::function<int(int max_ctas)> turns;
 };
 
 class FakeNccl;
 
-/// What the ranks share.
+/// State that the ranks share.
 class FakeNcclHub {
  public:
   explicit FakeNcclHub(FakeWorld& world) : world_(world) {}
-  /// All communicators report a remote error from now on; their collectives never end.
+  /// From now on all communicators report a remote error, and their collectives never end.
   void lose_a_rank();
   [[nodiscard]] std::vector<std::string> log();
-  /// Ends calls of cancel() that wait for ever, as the end of the process does, and waits for those who own
-  /// `libraries`. Returns how many there were.
+  /// Ends calls of cancel() that would wait for ever, as the end of the process does, and waits until `libraries` have
+  /// no owner. Returns the number of such calls.
   int end(const std::vector<std::weak_ptr<FakeNccl>>& libraries);
-  /// Calls of cancel() that have not returned.
+  /// Number of calls of cancel() that have not returned.
   [[nodiscard]] int aborting() const { return aborting_.load(); }
-  /// Times that a rank's NCCL 2.28 would have started a thread to enqueue collectives.
+  /// How often NCCL 2.28 would have started a thread on some rank to enqueue collectives.
   [[nodiscard]] int threads_started() const { return threads_started_.load(); }
   [[nodiscard]] FakeWorld& world() noexcept { return world_; }
 
@@ -77,7 +77,7 @@ class FakeNcclHub {
 
 class FakeNccl final : public comm::nccl::Api {
  public:
-  /// One per rank. Borrows both.
+  /// One per rank. Borrows `hub` and `gpu`.
   FakeNccl(FakeNcclHub& hub, FakeRuntime& gpu, FakeNcclOptions options = {});
   ~FakeNccl() override;
 
@@ -121,11 +121,11 @@ class FakeNccl final : public comm::nccl::Api {
     gpu::StreamView stream;
   };
   static const char* name_of(Kind kind);
-  /// On all ranks at once, when all have come to it.
+  /// Performs an operation for all ranks at once, when all have reached it.
   static void perform(Kind kind, const std::vector<comm::nccl::Operation>& parts, bool wrong);
   comm::nccl::Result take(comm::nccl::Comm comm, const Call& call);
   Member* find(comm::nccl::Comm comm);
-  /// A group, or one call alone: its collectives one by one, its messages side by side.
+  /// Enqueues a group, or a call outside a group: collectives one after another, messages side by side.
   void enqueue(Member& member, const std::vector<Call>& calls);
   void enqueue_collective(Member& member, const Call& call);
   void enqueue_messages(Member& member, const std::vector<Call>& messages);
@@ -133,8 +133,8 @@ class FakeNccl final : public comm::nccl::Api {
   FakeNcclHub& hub_;
   FakeRuntime& gpu_;
   FakeNcclOptions options_;
-  bool grouping_ = false;    // the owner's
-  Member* group_ = nullptr;  // likewise: whose collectives are grouped; null: none yet
+  bool grouping_ = false;    // used by the owner's thread only
+  Member* group_ = nullptr;  // used by the owner's thread only: the communicator of the group; null: none yet
   Mutex mutex_;
   std::map<void*, std::unique_ptr<Member>> members_ HVD_GUARDED_BY(mutex_);
   std::map<void*, gpu::DeviceMemory> memory_ HVD_GUARDED_BY(mutex_);

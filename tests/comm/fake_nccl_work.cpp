@@ -1,4 +1,4 @@
-// Collectives and messages of fake NCCL, as work on the fake streams.
+// The collectives and messages of the fake NCCL, as work on the fake streams.
 #include <algorithm>
 #include <cstring>
 #include <stdexcept>
@@ -13,7 +13,7 @@ using comm::nccl::Operation;
 
 std::size_t bytes_of(const Operation& part) { return part.count * size_of(part.dtype); }
 
-/// Share `index` of memory that holds one share per rank.
+/// Share `index` of memory that holds one share for each rank.
 const std::byte* share_of(const Operation& part, std::size_t index) {
   return static_cast<const std::byte*>(part.in) + index * bytes_of(part);
 }
@@ -21,7 +21,7 @@ const std::byte* share_of(const Operation& part, std::size_t index) {
 /// Overwrites memory that real reductions leave undefined.
 void spoil(void* memory, std::size_t bytes) { std::memset(memory, 0x5A, bytes); }
 
-/// In rank order, as every ring does it for a given world: inputs[r] is rank r's, all flat (count of `what`).
+/// Combines in rank order, as every ring does for a given world. Shapes: inputs[r] is rank r's, all flat (what.count).
 void combine(const std::vector<const std::byte*>& inputs, const std::vector<std::byte*>& outputs, const Operation& what,
              bool wrong) {
   const int divisor = what.op == ReduceOp::kAverage ? static_cast<int>(inputs.size()) : 1;
@@ -132,7 +132,7 @@ void FakeNccl::enqueue_collective(Member& member, const Call& call) {
     reads.emplace_back(static_cast<const std::byte*>(what.in), scattered ? all : bytes);
   }
   if (in_place) {
-    writes = reads;  // the other shares end undefined
+    writes = reads;  // the other shares become undefined
   } else if (what.out != nullptr) {
     writes.emplace_back(static_cast<const std::byte*>(what.out), kind == Kind::kAllGather ? all : bytes);
   }
@@ -162,7 +162,7 @@ void FakeNccl::enqueue_collective(Member& member, const Call& call) {
     return [group, aborted, round = slot, rank, label, kind, wrong] {
       const MutexLock poll_lock(group->mutex);
       if (*aborted) {
-        round->here[rank] = false;  // its memory may go
+        round->here[rank] = false;  // the caller may now free its memory
         return true;
       }
       if (group->lost) return false;
@@ -216,7 +216,7 @@ void FakeNccl::enqueue_messages(Member& member, const std::vector<Call>& message
     return [group, aborted, ends, label] {
       const MutexLock poll_lock(group->mutex);
       if (*aborted) {
-        for (const auto& [lane, end] : ends) {  // their memory may go
+        for (const auto& [lane, end] : ends) {  // the caller may now free their memory
           std::erase(lane->sends, end);
           std::erase(lane->receives, end);
         }

@@ -1,9 +1,9 @@
 // Worlds of threads in which one thing goes wrong at a random point of random collectives. Every rank must return in
 // time, with the right answer or an Error. A seed decides the world, the collectives and the fault; the threads still
-// race. HVD_FAULT_SEED is the first seed (1), HVD_FAULT_RUNS how many follow (300; the nightly test has 10,000).
+// race. HVD_FAULT_SEED is the first seed (default 1), HVD_FAULT_RUNS the number of seeds (300; nightly 10,000).
 //
-// What is not found: a message whose content changes while its length stays. The engine has no checksums and relies on
-// those of TCP, InfiniBand and memory. There, only that nobody crashes or hangs is asserted.
+// Not found: a message whose content changes while its length stays. The engine has no checksums and relies on those of
+// TCP, InfiniBand and memory. For such a message the test asserts only that no rank crashes or hangs.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -29,14 +29,14 @@ namespace {
 using namespace std::chrono_literals;
 using comm::Communicator;
 
-/// Of worlds in which some rank has to wait for one that never comes. Where a machine is so busy that a healthy rank
-/// misses it, that rank is an error of the others, which is no failure of the test.
+/// Deadline for worlds in which some rank waits for a message that never comes. On a busy machine a healthy rank may
+/// miss it; the other ranks then report that rank, which is no failure of the test.
 constexpr auto kShortDeadline = 50ms;
 constexpr auto kLongDeadline = 60s;
-/// Two roll calls (faults.cpp), and what a busy machine with sanitizers adds. No rank may need longer than the short
-/// deadline and this. The long deadline is far beyond it.
+/// The time of two roll calls (faults.cpp), plus a reserve for busy machines with sanitizers. A rank may need at most
+/// the short deadline plus this. The long deadline is far longer.
 constexpr auto kSlack = 15s;
-/// Worlds at a time: most of them sleep.
+/// Number of worlds at a time. Most of them sleep.
 constexpr int kWorldsAtOnce = 16;
 
 enum class Kind : std::uint8_t {
@@ -81,7 +81,7 @@ struct Plan {
   int victim = 0;
   std::uint64_t point = 0;
 
-  /// A rank may wait for what never comes.
+  /// Whether a rank may wait for a message that never comes.
   [[nodiscard]] bool somebody_waits() const {
     return fault == FaultKind::kKill || fault == FaultKind::kCut || fault == FaultKind::kFlip ||
            (notices == Notices::kSomeLost && fault >= FaultKind::kTruncate);
@@ -123,16 +123,17 @@ Plan plan_of(std::uint64_t seed) {
   plan.fault = static_cast<FaultKind>(below(kFaultKinds));
   plan.notices = static_cast<Notices>(below(3));
   plan.victim = static_cast<int>(below(static_cast<std::uint64_t>(plan.ranks)));
-  plan.point = below(1U << below(7));  // early ones more often: a world has from 3 to some hundred points
+  // Small numbers are more likely, because a world has from 3 to some hundred points.
+  plan.point = below(1U << below(7));
   return plan;
 }
 
-/// Small integers, so that every type has all results exactly, in any order.
+/// Small integers, so that every type holds all results exactly, in any order of summation.
 int value(int rank, std::size_t step, std::size_t i) {
   return static_cast<int>((static_cast<std::size_t>(rank) * 31 + step * 17 + i * 7) % 23) - 11;
 }
 
-/// Returns what is wrong with the answer.
+/// Returns a description of the wrong answer, or an empty string.
 template <class T>
 std::string run_data(Communicator& c, const Plan& plan, std::size_t index) {
   const Step& step = plan.steps[index];
@@ -259,10 +260,10 @@ std::string run_step(Communicator& c, const Plan& plan, std::size_t index) {
   }
 }
 
-/// What became of one rank.
+/// How one rank ended.
 struct Outcome {
-  std::string error;  ///< an Error's text
-  std::string fault;  ///< what must not happen
+  std::string error;  ///< the text of its Error, if it got one
+  std::string fault;  ///< a failure of the test, if there was one
 };
 
 Outcome run_rank(Communicator& c, const Plan& plan, RankFaults& faults) {
@@ -287,11 +288,11 @@ Outcome run_rank(Communicator& c, const Plan& plan, RankFaults& faults) {
       c.control().abort(error.what());
       return outcome;
     }
-    // Where every wait must end before its deadline, a rank that waits for it has not been told of the fault.
+    // A rank that needs longer than this was not told of the fault and waited for its deadline.
     const auto limit = (plan.somebody_waits() ? kShortDeadline : 0ms) + kSlack;
     if (Clock::now() - start > 2 * limit) outcome.fault = in("took too long");  // a step has up to two collectives
   }
-  if (!outcome.error.empty()) {  // a world that has failed says so at once, whatever is tried
+  if (!outcome.error.empty()) {  // in a failed world every further collective must fail at once
     try {
       run_step(c, plan, 0);
       outcome.fault = "a collective succeeded after " + outcome.error;
@@ -304,7 +305,7 @@ Outcome run_rank(Communicator& c, const Plan& plan, RankFaults& faults) {
   return outcome;
 }
 
-/// Ends the test with the seed if the ranks do not return: their threads cannot be ended otherwise.
+/// Ends the process and names the seed if the ranks do not return, because their threads cannot be ended otherwise.
 class Watchdog {
  public:
   explicit Watchdog(std::string what)
@@ -336,7 +337,7 @@ class Watchdog {
 };
 
 struct Verdict {
-  std::string problem;  ///< empty: all is as it should be
+  std::string problem;  ///< empty: all is well
   bool happened = false;
 };
 
@@ -403,7 +404,7 @@ TEST(FaultInjection, EveryRankReturnsInTimeWithTheRightAnswerOrAnError) {
       });
     }
   }
-  // Faults that never happen would find nothing.
+  // The test would find nothing if a kind of fault never happened.
   for (std::size_t kind = 1; kind < kFaultKinds && runs >= 300; ++kind) {
     EXPECT_GE(happened[kind], static_cast<int>(runs / 50)) << kFaultNames[kind];
   }

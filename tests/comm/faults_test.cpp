@@ -1,4 +1,4 @@
-// Deadlines, aborts, roll calls and disagreements over ranks that are threads.
+// Deadlines, aborts, roll calls and disagreements, with ranks as threads.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -22,7 +22,7 @@ double seconds_of(const std::function<void()>& body) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-/// Runs `body`; returns the Error it threw as "<code>: <text>".
+/// Runs `body`. Returns the Error that it threw as "<code>: <text>".
 std::string error_of(const std::function<void()>& body) {
   try {
     body();
@@ -43,7 +43,7 @@ TEST_P(MissingRank, EndsTheOthersAtTheDeadlineAndIsNamed) {
   const double elapsed = seconds_of([&] {
     std::vector<std::jthread> threads;
     for (std::size_t r = 0; r < 4; ++r) {
-      if (r == 3) continue;  // never comes
+      if (r == 3) continue;  // rank 3 never comes
       threads.emplace_back([&, r] {
         std::vector<float> data(100000);
         results[r] = error_of([&] {
@@ -54,8 +54,8 @@ TEST_P(MissingRank, EndsTheOthersAtTheDeadlineAndIsNamed) {
     }
   });
   EXPECT_LT(elapsed, 5.0);
-  // Whomever a rank waited for itself, the one that is missing is named: by itself, or by the peer whose
-  // report reached it first.
+  // Every rank names the missing rank, even if it waited for another: it finds out itself, or hears it from the peer
+  // whose report reached it first.
   for (std::size_t r = 0; r < 3; ++r) {
     EXPECT_TRUE(has(results[r], "peer_lost: ")) << results[r];
     EXPECT_TRUE(has(results[r], "all_reduce 1 (400000 bytes) for rank 3 (host ")) << results[r];
@@ -96,7 +96,7 @@ TEST(Abort, WakesSleepersOfAllNodesFastWithTheReason) {
     elapsed += std::chrono::duration<double>(Clock::now().time_since_epoch()).count();
     EXPECT_LT(elapsed, 1.0);
     for (std::size_t r = 0; r < 3; ++r) EXPECT_EQ(results[r], "peer_lost: loss is not a number on rank 3");
-    // Future waits fail at once too.
+    // Later waits fail at once too.
     EXPECT_EQ(error_of([&] { world[0]->control().barrier(Deadline::after(60s)); }),
               "peer_lost: loss is not a number on rank 3");
   }
@@ -115,10 +115,10 @@ TEST(RollCall, CollectsWhatTheOthersDo) {
           std::this_thread::sleep_for(1ms);
         }
       });
-      threads.emplace_back([&] {  // rank 2 waits inside an operation: the wait answers for it
+      threads.emplace_back([&] {  // rank 2 waits inside a collective, and the wait answers for it
         error_of([&] { world[2]->control().barrier(Deadline::after(60s)); });
       });
-      answers = world[0]->control().roll_call("step 18, waiting for bucket 3", 700ms);  // rank 3 is gone
+      answers = world[0]->control().roll_call("step 18, waiting for bucket 3", 700ms);  // rank 3 does not answer
       over = true;
       world[0]->control().abort("done");
     }
@@ -177,7 +177,7 @@ TEST(FlightRecord, KeepsTheLastCollectivesOfAllRanksOfTheNode) {
   EXPECT_EQ(world[0]->flight_record(), "");
   const auto collectives = [&](std::size_t rank) {
     std::vector<float> data(4);
-    for (int i = 0; i < 100; ++i) world[rank]->control().barrier(Deadline::after(5s));  // more than are kept
+    for (int i = 0; i < 100; ++i) world[rank]->control().barrier(Deadline::after(5s));  // more than the record keeps
     world[rank]->data().all_reduce(data.data(), 4, DataType::kF32, ReduceOp::kSum, Deadline::after(5s));
   };
   {

@@ -27,7 +27,7 @@ comm::Transport::Ticket FaultyTransport::send(int to, std::span<const std::byte>
   const bool now = sent_++ == faults_.point && faults_.kind >= FaultKind::kCut;
   faults_.happened = faults_.happened || now;
   if (now && faults_.kind == FaultKind::kCut) cut_off_ = to;
-  if (to == cut_off_) return 0;  // ThreadTransport's ticket of what is over
+  if (to == cut_off_) return 0;  // ThreadTransport's ticket for a finished send
   if (!now) return inner_->send(to, bytes);
   // ThreadTransport copies what it sends.
   std::vector<std::byte> changed(bytes.begin(), bytes.end());

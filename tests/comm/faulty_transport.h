@@ -1,5 +1,5 @@
-// A transport that does one thing wrong, at a point that its owner chose. Owned by the rank's Communicator, used on the
-// rank's thread; notices may come from any thread.
+// A transport that does one thing wrong, at a point that its owner chose. The rank's Communicator owns the transport
+// and uses it on the rank's thread. Notices may come from any thread.
 #pragma once
 
 #include <atomic>
@@ -16,36 +16,36 @@
 
 namespace hvd::test {
 
-/// What goes wrong.
+/// The fault to inject.
 enum class FaultKind : std::uint8_t {
   kNone,
-  kDelay,     ///< short sleeps at random calls of all ranks: nothing is wrong, only late
-  kKill,      ///< the rank ends without a word
-  kCut,       ///< from one message on, nothing reaches one peer any more
+  kDelay,     ///< short sleeps at random calls of all ranks; messages are late, but right
+  kKill,      ///< the rank ends without a notice
+  kCut,       ///< from some message on, one peer receives nothing more
   kTruncate,  ///< one message arrives shorter
   kLengthen,  ///< one message arrives longer
   kFlip,      ///< one bit of one message arrives inverted
 };
 inline constexpr std::uint32_t kFaultKinds = 7;
 
-/// What becomes of notices about faults, which are best effort.
+/// How notices about faults are delivered. Their delivery is best effort.
 enum class Notices : std::uint8_t { kArrive, kSomeLost, kTwice };
 
-/// Thrown in a rank that is killed. Not an Error: nothing may catch it on its way out of the rank's thread.
+/// Thrown on a rank that is killed. Not an Error, so that nothing catches it before the rank's thread ends.
 struct Killed {};
 
-/// The misfortune of one rank, shared between its transport and the loop that calls its collectives.
+/// The fault of one rank, shared between its transport and the loop that calls its collectives.
 struct RankFaults {
   FaultKind kind = FaultKind::kNone;
   Notices notices = Notices::kArrive;
-  std::uint64_t point = 0;  ///< calls of pass() (kill) or messages sent (cut, truncate, lengthen, flip) before it
+  std::uint64_t point = 0;  ///< calls of pass() (kill), or messages sent (cut, truncate, lengthen, flip), before it
   std::uint64_t seed = 0;
-  std::optional<std::size_t> bit;  ///< that flips; none: the seed chooses
+  std::optional<std::size_t> bit;  ///< the bit to invert; none: the seed chooses
   bool happened = false;
 
-  /// Before each collective and each call of the transport. Errors: Killed.
+  /// Call before each collective; the transport calls it too, before each of its calls. Errors: Killed.
   void pass();
-  /// A number that depends on the seed and `counter` alone.
+  /// A random number that depends only on the seed and `counter`.
   [[nodiscard]] std::uint64_t draw(std::uint64_t counter) const;
 
  private:
@@ -74,7 +74,7 @@ class FaultyTransport final : public comm::Transport {
   RankFaults& faults_;
   std::uint64_t sent_ = 0;
   std::atomic<std::uint64_t> notified_{0};
-  int cut_off_ = -1;  ///< the peer that nothing reaches any more
+  int cut_off_ = -1;  ///< the peer that receives nothing more
 };
 
 }  // namespace hvd::test

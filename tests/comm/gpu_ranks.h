@@ -1,4 +1,4 @@
-// N ranks as threads of the test, each with a fake GPU and fake NCCL over a loopback communicator.
+// N ranks as threads of the test. Each has a fake GPU and a fake NCCL over a loopback communicator.
 #pragma once
 
 #include <algorithm>
@@ -17,15 +17,15 @@ namespace hvd::test {
 
 struct GpuWorldOptions {
   std::uint64_t seed = 1;
-  std::vector<FakeNcclOptions> nccl;  ///< [rank]; shorter: the default
-  std::vector<std::string> uuids;     ///< [rank]; shorter: one of its own
+  std::vector<FakeNcclOptions> nccl;  ///< [rank]; ranks beyond its end get the default
+  std::vector<std::string> uuids;     ///< [rank]; ranks beyond its end get their own
   comm::NcclOptions communicator;
-  /// > 0: pretended nodes of so many ranks, and connect() makes the communicator that reduces in two levels.
+  /// > 0: pretended nodes of this many ranks; connect() makes the communicator that reduces in two levels.
   int ranks_per_node = 0;
   std::chrono::milliseconds deadline{20000};
 };
 
-/// What a rank's body gets. `host` is to be made into a DeviceCommunicator by connect(), or not.
+/// The arguments of a rank's body. The body may turn `host` into a DeviceCommunicator with connect().
 struct GpuRank {
   int rank = 0;
   FakeRuntime& gpu;
@@ -33,7 +33,7 @@ struct GpuRank {
   std::unique_ptr<comm::Communicator> host;
   const GpuWorldOptions& options;
   FakeNcclHub& hub;
-  std::unique_ptr<comm::Communicator> node, across;  ///< with ranks_per_node
+  std::unique_ptr<comm::Communicator> node, across;  ///< set if ranks_per_node > 0
 
   std::unique_ptr<comm::DeviceCommunicator> connect() {
     if (options.ranks_per_node > 0) {
@@ -45,10 +45,10 @@ struct GpuRank {
 };
 
 struct GpuOutcome {
-  std::vector<std::string> errors;      ///< [rank] "code: text", empty if it ended well
-  std::vector<std::string> violations;  ///< what the fake GPUs and NCCL complain of
-  std::vector<std::string> log;         ///< of fake NCCL
-  int left_behind = 0;                  ///< aborts that had not come back at the end
+  std::vector<std::string> errors;      ///< [rank] "code: text"; empty if the rank ended well
+  std::vector<std::string> violations;  ///< faults that the fake GPUs and the fake NCCL reported
+  std::vector<std::string> log;         ///< the fake NCCL's log
+  int left_behind = 0;                  ///< number of aborts that had not returned at the end
   [[nodiscard]] std::string text() const {
     std::string all;
     for (const auto* lines : {&errors, &violations, &log}) {
@@ -56,14 +56,14 @@ struct GpuOutcome {
     }
     return all;
   }
-  /// No rank failed and nothing is to be complained of.
+  /// Whether no rank failed and no fault was reported.
   [[nodiscard]] bool good() const {
     return violations.empty() && left_behind == 0 &&
            std::all_of(errors.begin(), errors.end(), [](const std::string& error) { return error.empty(); });
   }
 };
 
-/// Operations of NCCL that `rank` began, in order. The first is the trial.
+/// The NCCL operations that `rank` began, in order. The first is the trial.
 [[nodiscard]] inline std::vector<std::string> begun(const GpuOutcome& outcome, int rank) {
   const std::string prefix = "rank " + std::to_string(rank) + " begins ";
   std::vector<std::string> lines;
@@ -73,7 +73,7 @@ struct GpuOutcome {
   return lines;
 }
 
-/// [rank] its ends of the loopback worlds of its node, and of its local rank on all nodes.
+/// [rank] The rank's communicators: `node` among the ranks of its node, `across` among its local rank on all nodes.
 struct LoopbackLevels {
   LoopbackLevels(int size, int ranks_per_node) {
     for (int first = 0; first < size; first += ranks_per_node) {

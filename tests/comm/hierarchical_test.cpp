@@ -1,5 +1,5 @@
-// All-reduce in two levels over fake GPUs, a fake NCCL and loopback: sums, their order, and how it ends when a rank is
-// lost inside the node or between nodes.
+// All-reduce in two levels over fake GPUs, a fake NCCL and loopback: the sums, their order, and how all ranks end when
+// one is lost inside a node or between nodes.
 #include "engine/comm/nccl/hierarchical.h"
 
 #include <gtest/gtest.h>
@@ -37,9 +37,9 @@ struct World {
   int size, ranks_per_node;
 };
 
-/// Small integers and halves, whose sums and means are exact in all types.
+/// Small integers. Their sums and means are exact in all types.
 float exact_value(int rank, std::size_t i) { return static_cast<float>(static_cast<int>(i % 9) - 4 * rank); }
-/// Whose sums depend on their order.
+/// Values whose sums depend on the order of summation.
 float rough_value(int rank, std::size_t i) {
   return std::sin(static_cast<float>(17 * i + 1) * static_cast<float>(rank + 3));
 }
@@ -63,7 +63,7 @@ class TwoLevels : public ::testing::TestWithParam<std::tuple<World, DataType, Re
 
 TEST_P(TwoLevels, ReduceAnyCountInStreamOrder) {
   const auto [world, type, op] = GetParam();
-  const std::vector<std::size_t> counts{1, 63, 300, 130, 1000};  // the host's memory grows on the way
+  const std::vector<std::size_t> counts{1, 63, 300, 130, 1000};  // the host's buffer has to grow between them
   for (std::uint64_t seed = 0; seed < 3; ++seed) {
     const GpuOutcome outcome =
         on_gpu_ranks(world.size, world_options(world, seed), [&, world = world, type = type, op = op](GpuRank& rank) {
@@ -73,7 +73,7 @@ TEST_P(TwoLevels, ReduceAnyCountInStreamOrder) {
           const auto compute = rank.gpu.make_stream(gpu::Priority::kNormal);
           std::vector<std::unique_ptr<comm::RegisteredMemory>> all;
           std::vector<gpu::Event> ready;
-          for (const std::size_t count : counts) {  // all enqueued before anything is waited for
+          for (const std::size_t count : counts) {  // all are enqueued before the rank waits for any
             const std::span<std::byte> memory =
                 all.emplace_back(plane.allocate(count * size_of(type), deadline))->bytes();
             produce(rank.gpu, memory, type, compute, [&rank](std::size_t i) { return exact_value(rank.rank, i); });
@@ -102,7 +102,7 @@ TEST_P(TwoLevels, ReduceAnyCountInStreamOrder) {
   }
 }
 
-// Means of three are not exact, so that world sums only.
+// Means over three ranks are not exact, so worlds of three only sum.
 INSTANTIATE_TEST_SUITE_P(Even, TwoLevels,
                          ::testing::Combine(::testing::Values(World{1, 1}, World{2, 2}, World{2, 1}, World{4, 4},
                                                               World{4, 2}, World{4, 1}),
@@ -130,7 +130,7 @@ TEST(Hierarchical, MeansInFp16DoNotOverflow) {
 }
 
 TEST(Hierarchical, TheOrderOfSumsIsTheSameInEveryRunAndOnEveryRank) {
-  constexpr std::size_t kCount = 20000;  // both ways between nodes: doubling and ring
+  constexpr std::size_t kCount = 20000;  // large enough to use both algorithms between nodes, doubling and ring
   for (const World world : {World{4, 2}, World{3, 2}, World{4, 1}}) {
     std::mutex mutex;
     std::vector<std::vector<std::byte>> results;
@@ -221,7 +221,7 @@ TEST(Hierarchical, AWrongSumIsFoundBeforeTraining) {
   EXPECT_TRUE(outcome.violations.empty()) << outcome.text();
 }
 
-/// A node's leader whose reductions between nodes last until release(), whatever happens.
+/// The leader of a node. Its reductions between nodes last until release(), whatever else happens.
 class SlowReductions final : public comm::Communicator, private comm::DataPlane {
  public:
   [[nodiscard]] const comm::Topology& topology() const override { return solo_->topology(); }
@@ -263,7 +263,7 @@ TEST(Crossing, GivesTheMemoryInItsHandsBackWhenItHasLetGoOfIt) {
   between.await_begin();
   crossing.abort("step 3: lost");
   EXPECT_TRUE(queued->is_open());
-  EXPECT_FALSE(inside->is_open());  // the GPU would write what is being reduced
+  EXPECT_FALSE(inside->is_open());  // if open, the GPU would overwrite memory that is being reduced
   between.release();
   inside->await_open();
 }
@@ -287,7 +287,7 @@ TEST(Hierarchical, ALostRankInsideANodeEndsAll) {
         ADD_FAILURE() << "reduced without rank 3";
       } catch (const Error& error) {
         EXPECT_EQ(error.code(), Errc::kPeerLost) << error.what();
-        // Its own view, or that of the first who gave up.
+        // The rank found the loss itself, or heard it from the first rank that gave up.
         EXPECT_NE(std::string(error.what()).find(" (host node"), std::string::npos) << error.what();
       }
       plane.abort();
@@ -300,7 +300,7 @@ TEST(Hierarchical, ALostRankInsideANodeEndsAll) {
   }
 }
 
-/// Rank 3 never comes to a reduction; what the others say.
+/// Rank 3 never comes to a reduction. The outcome holds the errors of the other ranks.
 GpuOutcome without_rank_3(const World& world, std::chrono::milliseconds deadline) {
   return on_gpu_ranks(world.size, world_options(world, 1), [&](GpuRank& rank) {
     const auto communicator = rank.connect();
@@ -315,7 +315,7 @@ GpuOutcome without_rank_3(const World& world, std::chrono::milliseconds deadline
       plane.all_reduce(memory->bytes().data(), 1000, DataType::kF32, ReduceOp::kSum, Deadline::after(deadline));
       plane.complete("step 3", Deadline::after(2 * deadline));
     } catch (const Error&) {
-      plane.abort();  // what is on the stream still uses the memory
+      plane.abort();  // work on the stream still uses the memory
       rank.gpu.synchronize(plane.stream(), Deadline::after(5s), "what was aborted");
       throw;
     }
@@ -342,7 +342,7 @@ TEST(Hierarchical, ARankThatNeverComesInsideANodeHoldsUpItsPeersUntilTheDeadline
   const auto begin = Clock::now();
   const GpuOutcome outcome = without_rank_3({4, 2}, 500ms);
   EXPECT_LT(Clock::now() - begin, 15s);
-  // Rank 2 waits inside the node with it; ranks 0 and 1 for ranks 2 and 3 between nodes. Who speaks first is heard.
+  // Rank 2 waits for rank 3 inside the node, ranks 0 and 1 between nodes. The first of them to give up may be quoted.
   for (const std::size_t rank : {0U, 1U, 2U}) {
     const std::string& error = outcome.errors[rank];
     EXPECT_TRUE(error.find("the GPU of host node1 has not reduced inside the node by the deadline") !=
@@ -355,7 +355,7 @@ TEST(Hierarchical, ARankThatNeverComesInsideANodeHoldsUpItsPeersUntilTheDeadline
   EXPECT_TRUE(outcome.violations.empty()) << outcome.text();
 }
 
-/// Empty: nothing has.
+/// The reason of the abort; empty if the world has not been aborted.
 std::string what_ended(comm::Communicator& communicator) {
   try {
     communicator.control().throw_if_aborted();
@@ -365,7 +365,7 @@ std::string what_ended(comm::Communicator& communicator) {
   return {};
 }
 
-// Of any rank, on whatever node.
+// Any rank may abort the world, on any node.
 TEST(Hierarchical, WhatEndsTheWorldIsHeardInItsParts) {
   constexpr int kWhoTells = 3;
   const GpuOutcome outcome = on_gpu_ranks(4, world_options({4, 2}, 1), [&](GpuRank& rank) {
@@ -390,14 +390,14 @@ TEST(Hierarchical, WhatEndsTheWorldIsHeardInItsParts) {
   EXPECT_TRUE(outcome.good()) << outcome.text();
 }
 
-// A rank that leaves on its own has not yet asked what other nodes said.
+// A rank that leaves by itself may not yet have asked for messages of other nodes.
 TEST(Hierarchical, WhoLeavesHasLookedWhatTheOthersSaid) {
   const GpuOutcome outcome = on_gpu_ranks(2, world_options({2, 1}, 1), [&](GpuRank& rank) {
     comm::nccl::HierarchicalPlane plane({.world = *rank.host, .node = *rank.node, .across = *rank.across}, rank.gpu,
                                         rank.nccl, {}, Deadline::after(20s));
     rank.host->control().barrier(Deadline::after(20s));
     if (rank.rank == 1) {
-      rank.across->control().barrier(Deadline::after(20s));  // rank 0 has spoken
+      rank.across->control().barrier(Deadline::after(20s));  // rank 0 has aborted by now
       plane.abort();
       EXPECT_EQ(what_ended(*rank.node), "the disk is full");
     } else {
@@ -412,7 +412,7 @@ TEST(Hierarchical, ARankThatFailsWhileConnectingEndsAllNodes) {
   FakeNcclOptions broken;
   broken.fail_unique_id = true;
   GpuWorldOptions options = world_options({4, 2}, 1);
-  options.nccl = {{}, {}, broken, {}};  // the first of the second node
+  options.nccl = {{}, {}, broken, {}};  // rank 2 is the first rank of the second node
   const auto begin = Clock::now();
   const GpuOutcome outcome = on_gpu_ranks(4, options, [](GpuRank& rank) { (void)rank.connect(); });
   EXPECT_LT(Clock::now() - begin, 10s);

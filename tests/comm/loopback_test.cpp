@@ -1,4 +1,4 @@
-// Every algorithm over ranks that are threads, on one node and on pretended ones.
+// Every algorithm, with ranks as threads, on one node and on pretended nodes.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -41,7 +41,8 @@ class LoopbackWorld : public ::testing::TestWithParam<World> {
 };
 
 TEST_P(LoopbackWorld, AllReduceMatrix) {
-  const bool large = GetParam().size == 3;  // not a power of two, and quick enough under ThreadSanitizer
+  // Three ranks: not a power of two, and quick enough under ThreadSanitizer.
+  const bool large = GetParam().size == 3;
   expect_good([&](comm::Communicator& c) { return check_all_reduce_matrix(c, large); });
 }
 
@@ -58,8 +59,8 @@ TEST_P(LoopbackWorld, DataBroadcast) {
   });
 }
 
-/// Every algorithm in every world of 1 to 9 ranks that it can run in: one node, one rank a node, equal and ragged
-/// nodes.
+/// Every algorithm in every world of 1 to 9 ranks that it supports: on one node, with one rank per node, and with nodes
+/// of equal and unequal sizes.
 std::vector<World> worlds() {
   std::vector<World> result;
   for (int size = 1; size <= 9; ++size) {
@@ -73,14 +74,14 @@ std::vector<World> worlds() {
   }
   result.push_back({4, 0, Algorithm::kAuto});
   result.push_back({3, 1, Algorithm::kHierarchical});
-  // Segments as small as they get: many blocks and many rounds where there are few otherwise.
+  // With the smallest segments there are many blocks and many rounds, where other sizes need few.
   for (const Algorithm algorithm : {Algorithm::kSharedMemory, Algorithm::kRing}) {
     for (const int size : {2, 3, 5}) result.push_back({size, 0, algorithm, 1024});
   }
   return result;
 }
 
-/// For operations on shares, "rabenseifner" chooses what "doubling" does.
+/// The worlds for operations on shares, for which "rabenseifner" chooses the same algorithm as "doubling".
 std::vector<World> worlds_of_shares() {
   std::vector<World> result = worlds();
   std::erase_if(result, [](const World& world) { return world.algorithm == Algorithm::kRabenseifner; });
@@ -229,7 +230,7 @@ TEST(Loopback, RegisteredMemoryIsZeroedAlignedAndReducedAtAnOffset) {
     for (const std::byte b : bytes) {
       if (b != std::byte{0}) return "not zeroed";
     }
-    // Different offsets on different ranks are allowed, only slower in theory; the sum must not care.
+    // Ranks may use different offsets. This may be slower, but the sum must be the same.
     const std::size_t offset = 64 * static_cast<std::size_t>(c.topology().rank);
     auto* values = reinterpret_cast<float*>(bytes.data() + offset);
     for (std::size_t i = 0; i < 100000; ++i) values[i] = static_cast<float>(c.topology().rank + 1);
@@ -248,7 +249,7 @@ TEST(Loopback, MixedRegisteredAndPlainBuffersAgree) {
     const auto first = c.data().allocate(1 << 20, deadline);
     const auto second = c.data().allocate(1 << 20, deadline);
     std::vector<float> plain(100000, 1.0F);
-    // Rank 0 uses plain memory, then another region than rank 1.
+    // In round 0, rank 0 uses plain memory; in round 1, ranks 0 and 1 use different registered regions.
     for (int round = 0; round < 2; ++round) {
       float* registered = reinterpret_cast<float*>((c.topology().rank == 0 ? first : second)->bytes().data());
       float* data = round == 0 && c.topology().rank == 0 ? plain.data() : registered;
@@ -263,7 +264,7 @@ TEST(Loopback, MixedRegisteredAndPlainBuffersAgree) {
   for (const auto& result : results) EXPECT_EQ(result, "");
 }
 
-/// A call that the last rank makes differently, and what all ranks have to say about it.
+/// A call that the last rank makes differently, and the error that all ranks must report.
 struct Disagreement {
   const char* text;
   std::function<void(comm::DataPlane& data, bool last, Deadline deadline)> call;
@@ -281,7 +282,7 @@ std::vector<Disagreement> disagreements() {
   return {
       {"all_reduce 1: rank 0 (host node0) has 100 fp32 (sum), rank 2 (host node0) has 101 fp32 (sum)",
        [=](auto& data, bool last, auto deadline) { data.all_reduce(out(), last ? 101 : 100, f32, sum, deadline); }},
-      {"has 100 fp32 (sum), rank 2 (host node0) has 100000 fp32 (sum)",  // another way of moving the data
+      {"has 100 fp32 (sum), rank 2 (host node0) has 100000 fp32 (sum)",  // these sizes move by different algorithms
        [=](auto& data, bool last, auto deadline) { data.all_reduce(out(), last ? 100000 : 100, f32, sum, deadline); }},
       {"has 50000 fp32 (sum), rank 2 (host node0) has 50000 fp32 (product)",
        [=](auto& data, bool last, auto deadline) {
@@ -331,7 +332,7 @@ TEST(LoopbackDisagreement, IsOneTextOnAllRanksAndTheNextOperationWorks) {
       } catch (const Error& error) {
         text = std::string(name(error.code())) + ": " + error.what();
       }
-      // In the slots and in blocks, and after the faulty call everybody is in step.
+      // After the faulty call all ranks are still in step, for data in slots and for data in blocks.
       for (const std::size_t count : {100U, 50000U}) {
         const std::string after = check_all_reduce(c, {count, DataType::kF32, ReduceOp::kSum, Memory::kPlain});
         if (!after.empty()) return "after '" + text + "': " + after;
@@ -371,7 +372,7 @@ TEST(Loopback, RefusesBuffersThatOverlapAndCountsThatNoMemoryHolds) {
       };
       const auto sum = ReduceOp::kSum;
       const auto f32 = DataType::kF32;
-      // Not the own share's place: one element beside it.
+      // `beside` is one element after the place of the rank's own share.
       float* const beside = data.data() + 100 * c.topology().rank + 1;
       if (!refused([&] { plane.reduce_scatter(beside, data.data(), counts, f32, sum, deadline); }, "overlap") ||
           !refused([&] { plane.all_gather(data.data(), beside, counts, f32, deadline); }, "overlap") ||

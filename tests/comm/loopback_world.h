@@ -1,4 +1,4 @@
-// Runs a function on every rank of a loopback world, one thread each.
+// Runs a function on every rank of a loopback world, with one thread per rank.
 #pragma once
 
 #include <functional>
@@ -12,7 +12,7 @@
 
 namespace hvd::test {
 
-/// What became of each rank: the returned text, or "error <code>: <what>" if it threw.
+/// Returns one text per rank: what the body returned, or "error <code>: <what>" if it threw.
 inline std::vector<std::string> run_loopback(int size, const comm::CommOptions& options, int ranks_per_node,
                                              const std::function<std::string(comm::Communicator&)>& body) {
   auto world = comm::make_loopback(size, options, ranks_per_node);
@@ -25,7 +25,7 @@ inline std::vector<std::string> run_loopback(int size, const comm::CommOptions& 
           results[r] = body(*world[r]);
         } catch (const Error& error) {
           results[r] = "error " + std::string(name(error.code())) + ": " + error.what();
-          // As the engine does. All ranks know of a mismatch, or the plane has aborted.
+          // Aborts as the engine does. Not after a mismatch: all ranks know of it, or the plane has already aborted.
           if (error.code() != Errc::kMismatch) world[r]->control().abort(error.what());
         }
       });

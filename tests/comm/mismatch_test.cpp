@@ -1,5 +1,5 @@
-// Ranks that disagree where only some of them can find it: all must end at once, though the engine aborts for no
-// mismatch. Planes and engines over ranks as threads; deadlines are far longer than a rank may take.
+// Disagreements that only some ranks can find. All ranks must still end at once, although the engine does not abort
+// after a mismatch. Planes and engines run with ranks as threads; deadlines are far longer than a rank may take.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -22,9 +22,9 @@ namespace {
 using namespace std::chrono_literals;
 using comm::Communicator;
 
-/// Nobody may wait for it.
+/// A deadline that no rank may have to wait for.
 Deadline far_off() { return Deadline::after(60s); }
-/// What a busy machine may take for worlds that end at once.
+/// The most that a busy machine may take for worlds that end at once.
 constexpr auto kQuick = 25s;
 
 class Mismatch : public testing::Test {
@@ -58,7 +58,7 @@ TEST_F(Mismatch, AReaderWhoseSenderDoesNotComeAgainThrowsAtItsDeadline) {
     const bool reader = c.topology().rank == 1;
     c.data().broadcast(data.data(), reader ? 16 : 8, 0, Deadline::after(reader ? 300ms : 60s));
     const Deadline deadline = far_off();
-    while (!deadline.passed()) {  // it hears of the abort without another collective
+    while (!deadline.passed()) {  // the sender must learn of the abort without another collective
       c.control().throw_if_aborted();
       std::this_thread::sleep_for(1ms);
     }
@@ -101,7 +101,7 @@ TEST_F(Mismatch, AMessageOfAnotherLengthThanExpectedEndsAllNodes) {
 
 TEST_F(Mismatch, AMessageThatIsTooLongIsRefusedByItsOwnRankOnOneNodeAndOnSeveral) {
   const std::byte nothing{};
-  const std::span<const std::byte> too_long(&nothing, comm::kLongestMessage + 1);  // its size alone is looked at
+  const std::span<const std::byte> too_long(&nothing, comm::kLongestMessage + 1);  // only its size is read
   const std::string expected =
       ": a message of 1073741825 bytes; a rank's message can have 1073741824 at most: send it in parts, or through the "
       "data plane";

@@ -1,14 +1,14 @@
-// Ranks as processes. Run by ctest as: mpirun -np N mpi_comm_test <mode> [algorithm] [ranks per node]
-//   all     every collective, checked against a serial computation
-//   library what the library's own all-reduce can do, and the recorded fall-back where it cannot
-//   levels  the worlds of a reduction in two levels, one of them used by a thread beside the others
-//   allocate  more shared memory than there is fails on all ranks with the figures
-//   sets    a set is refused before MPI has started; a rank outside of one goes on
-//   alone   only rank 0 makes a set: it gives up after its patience, and ends without MPI_Finalize
-//   unequal the last rank expects less than is sent to it: all end at once
-//   kill    the last rank dies by SIGKILL in mid-run     } the others print what they saw
-//   stop    the last rank stops answering (SIGSTOP)      }
-// A program of its own and not GoogleTest: one failing rank must still take part in every collective.
+// Tests with ranks as processes. ctest runs: mpirun -np N mpi_comm_test <mode> [algorithm] [ranks per node]
+//   all       every collective, checked against a serial computation
+//   library   the library's own all-reduce, and the recorded fall-back for what the library cannot do
+//   levels    the worlds of a reduction in two levels; a second thread uses one of them
+//   allocate  an allocation of more shared memory than there is fails on all ranks and gives the figures
+//   sets      make_mpi_set() is refused before MPI has started; a rank outside of a set goes on
+//   alone     only rank 0 makes a set: it gives up after its patience, and ends without MPI_Finalize
+//   unequal   the last rank expects fewer bytes than it is sent: all end at once
+//   kill      the last rank dies by SIGKILL in mid-run     } the others print what they saw
+//   stop      the last rank stops answering (SIGSTOP)      }
+// This is a program without GoogleTest, because a rank that fails must still take part in every collective.
 #include <unistd.h>
 
 #include <chrono>
@@ -106,7 +106,7 @@ int check_allocation(Communicator& c) {
     const bool good = error.code() == Errc::kOutOfMemory && text.find("MiB; /dev/shm has ") != std::string::npos;
     if (!good) return say(c, "allocate", text);
   }
-  // It failed on all ranks alike, so they are still in step.
+  // The allocation failed on all ranks alike, so they are still in step.
   c.control().barrier(Deadline::after(20s));
   return say(c, "after it",
              test::check_all_reduce(c, {100003, DataType::kF32, ReduceOp::kSum, test::Memory::kRegistered}));
@@ -124,7 +124,7 @@ std::string set_problem(const std::vector<int>& ranks, Patience patience = comm:
   }
 }
 
-/// Before the process has started MPI.
+/// Call before the process has started MPI.
 int check_sets() {
   const std::string refused =
       "invalid_argument: make_mpi_set: MPI has not been started; make a communicator of the world (make_mpi) first, "
@@ -160,7 +160,7 @@ int send_unequal(Communicator& c) {
   std::vector<std::byte> data(8192);
   const auto text = [&] {
     try {
-      // The last rank's receive is too short for what comes; the others are right.
+      // The last rank's receive is too short. The arguments of the other ranks are right.
       c.data().broadcast(data.data(), last ? 4096 : 8192, 0, Deadline::after(60s));
       c.control().barrier(Deadline::after(60s));
     } catch (const Error& error) {
@@ -173,13 +173,14 @@ int send_unequal(Communicator& c) {
   std::printf("rank %d saw %s\n", c.topology().rank, text.c_str());
   if (!good) return say(c, "unequal", text);
   std::fflush(stdout);
-  std::this_thread::sleep_for(2s);  // the launcher ends the others once a rank has left without MPI_Finalize
+  // Once a rank has left without MPI_Finalize, the launcher ends the others; they may still have to print.
+  std::this_thread::sleep_for(2s);
   return 0;
 }
 
-/// Reduces until the last rank is lost. Exit code 5, as the program's own main() would give.
+/// Reduces until the last rank is lost. Returns exit code 5, as the program's main() would.
 int lose_a_rank(Communicator& c, int signal_number) {
-  std::signal(SIGTERM, SIG_IGN);  // the launcher's reaction must not cut the report short
+  std::signal(SIGTERM, SIG_IGN);  // if the launcher ends this rank, it must still print its report
   const auto memory = c.data().allocate(8 << 20, Deadline::after(20s));
   for (int step = 1; step <= 1000; ++step) {
     if (step == 20 && c.topology().rank == c.topology().size - 1) {

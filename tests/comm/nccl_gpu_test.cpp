@@ -1,6 +1,6 @@
-// All operations of device memory on real GPUs with the real NCCL, ranks as threads: the same checks as on the fakes.
-// One GPU per rank, or one for two with NCCL 2.30 and NCCL_MULTI_RANK_GPU_ENABLE=1 in the environment. Skipped with the
-// reason otherwise.
+// Runs the checks of device memory operations, which also run on the fakes, on real GPUs with the real NCCL. Ranks are
+// threads. The test needs one GPU per rank, or one GPU for two ranks with NCCL 2.30 and NCCL_MULTI_RANK_GPU_ENABLE=1 in
+// the environment; without these it is skipped and gives the reason.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -18,7 +18,7 @@ using namespace device;
 
 constexpr std::size_t kRanksAtMost = 4;
 
-/// Runs `body` as two ranks or more, or says why this machine cannot.
+/// Runs `body` with two ranks or more, or skips the test and gives the reason.
 void on_gpus(const std::function<void(comm::DeviceCommunicator&)>& body) {
   const gpu::DeviceList list = gpu::list_devices();
   if (list.devices.empty()) GTEST_SKIP() << list.reason;
@@ -41,7 +41,7 @@ void on_gpus(const std::function<void(comm::DeviceCommunicator&)>& body) {
         const auto runtime = gpu::make_cuda_runtime(share_gpus ? 0 : rank);
         comm::NcclOptions options;
         options.share_gpus = share_gpus;
-        if (share_gpus) options.max_ctas = 4;  // the kernels of both must be on the GPU at the same time
+        if (share_gpus) options.max_ctas = 4;  // the kernels of both ranks must be on the GPU at the same time
         const auto communicator = comm::make_nccl(std::move(host), *runtime, comm::nccl::load({}), options,
                                                   Deadline::after(std::chrono::seconds(60)));
         body(*communicator);

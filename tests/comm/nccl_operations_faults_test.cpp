@@ -1,4 +1,4 @@
-// Operations of device memory that are refused, and how each of them ends when a rank stays away or is lost.
+// Operations on device memory that are refused, and how each operation ends when a rank stays away or is lost.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -173,7 +173,7 @@ TEST(NcclOperations, AMessageThatNobodyReceivesHoldsUpItsSenderUntilTheDeadline)
     const auto memory = plane.allocate(1000, soon());
     std::byte *const in = memory->bytes().data(), *const out = in + 500;
     const Counts one{1, 1}, nothing = rank.rank == 0 ? Counts{1, 0} : Counts{0, 1};
-    // Rank 0 sends rank 1 an element, and rank 1 expects none.
+    // Rank 0 sends rank 1 an element, but rank 1 expects none.
     const std::string error = error_of([&] {
       plane.all_to_all(out, nothing, in, rank.rank == 0 ? one : nothing, DataType::kF32, soon());
       plane.complete("the exchange", Deadline::after(200ms));
@@ -186,7 +186,7 @@ TEST(NcclOperations, AMessageThatNobodyReceivesHoldsUpItsSenderUntilTheDeadline)
   EXPECT_TRUE(outcome.good()) << outcome.text();
 }
 
-// The fake waits where NCCL would: a plane that sent without a group would not pass the tests above.
+// The fake must block where NCCL would. Only then do the tests above fail for a plane that sends without a group.
 TEST(FakeNccl, MessagesThatAreNotGroupedGoOneByOne) {
   for (const bool grouped : {false, true}) {
     const GpuOutcome outcome = on_gpu_ranks(2, {}, [grouped](GpuRank& rank) {

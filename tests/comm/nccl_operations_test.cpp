@@ -1,4 +1,4 @@
-// Reduce-scatter, all-gather, all-to-all and all-reduce of device memory: are the numbers right, which calls of NCCL
+// Reduce-scatter, all-gather, all-to-all and all-reduce on device memory: are the numbers right, which calls of NCCL
 // are made, and can a graph hold them?
 #include <gtest/gtest.h>
 

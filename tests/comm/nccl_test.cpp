@@ -1,4 +1,4 @@
-// The NCCL data plane over fake GPUs and a fake NCCL: who waits for what, and what is said when something is wrong.
+// The NCCL data plane over fake GPUs and a fake NCCL: what waits for what, and what the errors say.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -18,10 +18,10 @@ using namespace std::chrono_literals;
 
 constexpr std::size_t kCount = 300;
 
-/// Small integers and halves, whose sums and means over four ranks are exact in all types.
+/// Small integers. Their sums and means over four ranks are exact in all types.
 float value_of(int rank, std::size_t i) { return static_cast<float>(static_cast<int>(i % 9) - 4 * rank); }
 
-/// Fills device memory on `stream` by a fake kernel.
+/// Fills device memory with a fake kernel on `stream`.
 void produce(FakeRuntime& gpu, std::span<std::byte> memory, int rank, DataType type, gpu::StreamView stream) {
   gpu.kernel(stream, "produce", {}, {memory}, [memory, rank, type] {
     const std::size_t element = size_of(type);
@@ -61,7 +61,7 @@ TEST_P(NcclReduction, IsRightAndInStreamOrder) {
       }
     });
     EXPECT_TRUE(outcome.good()) << outcome.text();
-    // Each finalises, then destroys; nobody aborts.
+    // Each rank finalises and then destroys its communicator; no rank aborts.
     const auto ended = [&](const char* how) {
       return std::count_if(outcome.log.begin(), outcome.log.end(),
                            [&](const auto& line) { return line.starts_with(how); });
@@ -94,7 +94,7 @@ TEST(Nccl, BroadcastAndDescription) {
   EXPECT_TRUE(outcome.good()) << outcome.text();
 }
 
-// NCCL 2.28.9 starts a thread for every call on a non-blocking communicator, but one for a group.
+// On a non-blocking communicator, NCCL 2.28.9 starts a thread for every call, but only one for a group.
 TEST(Nccl, ReductionsThatAreMadeTogetherStartOneThread) {
   constexpr std::size_t kPieces = 5;
   for (const bool together : {false, true}) {
@@ -273,7 +273,7 @@ TEST(Nccl, ARankThatNeverComesIsWaitedForUntilTheDeadline) {
       (void)rank.connect();
       return;
     }
-    // Gets as far as the id, then hangs.
+    // Rank 1 takes part until the id is broadcast, then hangs.
     comm::nccl::take_census(*rank.host, {"GPU-x", "GPU 1 (fake)", 1, "2.28.9"}, false, Deadline::after(5s));
     (void)rank.host->control().broadcast({}, 0, Deadline::after(5s));
     std::this_thread::sleep_for(700ms);
@@ -335,7 +335,7 @@ TEST(Nccl, APeersReasonIsHeardInsteadOfADeadline) {
     communicator->device().complete("bucket 0", Deadline::after(20s));
   });
   EXPECT_NE(outcome.errors[0].find("the disk is full"), std::string::npos) << outcome.text();
-  // The memory of the first goes while its reduction waits for ever; a communicator that is aborted lets it end.
+  // Rank 0 frees its memory while its reduction waits for ever. Aborting the communicator ends the reduction.
   EXPECT_NE(std::find(outcome.log.begin(), outcome.log.end(), "abort 0"), outcome.log.end()) << outcome.text();
 }
 
@@ -374,7 +374,7 @@ gpu::LibrarySearch nccl_in(const std::string& root) {
   return search;
 }
 
-/// What load() says; empty if it could.
+/// The error that load() throws; empty if it succeeds.
 std::string load_error(const gpu::LibrarySearch& search) {
   try {
     (void)comm::nccl::load(search);
@@ -390,7 +390,7 @@ TEST(NcclLibrary, VersionsAreRead) {
   EXPECT_LT(comm::nccl::version_from_number(21602), comm::nccl::kOldestVersion);
 }
 
-// Before those that load others: they stay loaded, and go by the same name.
+// Must run before the tests that load other libraries, because those stay loaded under the same name.
 TEST(NcclLibrary, TheOneHereIsNewEnoughAndGivesAnId) {
   std::unique_ptr<comm::nccl::Api> api;
   try {

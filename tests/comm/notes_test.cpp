@@ -1,4 +1,4 @@
-// Small broadcasts on one node: their root does not wait, so what ranks disagree on is found later than elsewhere.
+// Small broadcasts on one node. Their root does not wait, so a disagreement is found later than in other operations.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -21,7 +21,7 @@ using comm::Communicator;
 
 Deadline soon() { return Deadline::after(std::chrono::seconds(20)); }
 
-/// What `call` throws, or nothing.
+/// The error that `call` throws; empty if it throws none.
 template <class Call>
 std::string error_of(const Call& call) {
   try {
@@ -32,7 +32,7 @@ std::string error_of(const Call& call) {
   return "";
 }
 
-/// "" if all ranks are in step and compute rightly.
+/// Empty if all ranks are in step and compute the right result.
 std::string in_step(Communicator& c) {
   return check_all_reduce(c, {100, DataType::kF32, ReduceOp::kSum, Memory::kPlain});
 }

@@ -1,4 +1,4 @@
-// Kernels and index arithmetic, against values worked out independently.
+// Compares reduction kernels and index arithmetic with values computed independently.
 #include "engine/comm/reduce.h"
 
 #include <gtest/gtest.h>
@@ -42,7 +42,7 @@ TEST(Reduce, HandComputedValues) {
 TEST(Reduce, ProductsAndNarrowIntegers) {
   EXPECT_EQ(reduce<float>({{1.5F, -2}, {4, 0.5F}, {2, 3}}, DataType::kF32, ReduceOp::kProduct),
             (std::vector<float>{12, -3}));
-  // 3 * 1.0078125 = 3.0234375 lies between the bf16 values 3.015625 and 3.03125, in the middle: to even.
+  // 3 * 1.0078125 = 3.0234375 is halfway between the bf16 values 3.015625 and 3.03125, and is rounded to even.
   EXPECT_EQ(reduce<std::uint16_t>({{0x4040}, {0x3f81}}, DataType::kBF16, ReduceOp::kProduct),
             (std::vector<std::uint16_t>{0x4042}));
   EXPECT_EQ(reduce<std::int8_t>({{100, -100}, {100, -100}}, DataType::kI8, ReduceOp::kSum),
@@ -64,7 +64,7 @@ TEST(Reduce, IntegersWrapWithoutUndefinedBehaviour) {
             (std::vector<std::int64_t>{std::numeric_limits<std::int64_t>::min()}));
 }
 
-// One input with divisor 1 is load and store: all 65536 patterns must survive, NaN as some NaN.
+// One input with divisor 1 is only loaded and stored. All 65536 patterns must survive; a NaN may become another NaN.
 TEST(Reduce, EveryHalfPrecisionPatternSurvivesConversion) {
   std::vector<std::uint16_t> all(65536);
   for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<std::uint16_t>(i);
@@ -76,7 +76,7 @@ TEST(Reduce, EveryHalfPrecisionPatternSurvivesConversion) {
   }
 }
 
-// a + b over many pairs covers rounding ties, subnormal and infinite results of the vectorised store.
+// Sums of many pairs cover rounding ties, subnormal results and infinite results of the vectorised store.
 TEST(Reduce, HalfPrecisionSumsRoundLikeTheScalarConversions) {
   std::vector<std::uint16_t> a;
   std::vector<std::uint16_t> b;
@@ -85,7 +85,7 @@ TEST(Reduce, HalfPrecisionSumsRoundLikeTheScalarConversions) {
     state = state * 1664525U + 1013904223U;
     a.push_back(static_cast<std::uint16_t>(state >> 16));
     state = state * 1664525U + 1013904223U;
-    // Every other pair has nearby exponents, so that ties and cancellations are common.
+    // Half of the pairs have close exponents, so that ties and cancellations are common.
     b.push_back(i % 2 == 0 ? static_cast<std::uint16_t>(state >> 16)
                            : static_cast<std::uint16_t>((a.back() ^ 0x8000U) + (state >> 30)));
   }

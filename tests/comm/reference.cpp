@@ -32,7 +32,7 @@ T get(const std::byte* at, std::size_t i) {
   return value;
 }
 
-/// Factors of a product keep a magnitude between 1/2 and 2, so that no partial product leaves the range of fp16.
+/// For products, values have magnitudes between 1/2 and 2, so that no partial product leaves the range of fp16.
 double random_real(ReduceOp op, int rank, std::size_t i) {
   const double unit = random_unit(rank, i);
   return op == ReduceOp::kProduct ? std::copysign(std::exp2(std::fmod(8 * unit, 1.0)), unit) : unit;
@@ -47,7 +47,7 @@ long double read_float(const std::byte* at, std::size_t i, DataType dtype) {
   }
 }
 
-/// Unit roundoff.
+/// The type's unit roundoff.
 long double roundoff(DataType dtype) {
   switch (dtype) {
     case DataType::kF64: return 0x1p-53L;
@@ -57,7 +57,7 @@ long double roundoff(DataType dtype) {
   }
 }
 
-/// Half the spacing of subnormals: what a rounding costs at least, however small the value.
+/// Half the spacing of subnormals: the largest error of rounding a subnormal value.
 long double underflow(DataType dtype) { return dtype == DataType::kF16 ? 0x1p-25L : 0.0L; }
 
 template <class T>
@@ -71,7 +71,7 @@ std::string compare_integers(const std::byte* result, Elements of, const Reduced
     T expected = value(0);
     for (int r = 1; r < c.ranks; ++r) {
       const T next = value(r);
-      // 64 bits and unsigned: wraps as the narrow type does, and is never promoted to int.
+      // Computes in unsigned 64 bits, which wraps as the narrow type does and is never promoted to int.
       const auto x = static_cast<std::uint64_t>(expected);
       const auto y = static_cast<std::uint64_t>(next);
       switch (c.op) {
@@ -88,10 +88,10 @@ std::string compare_integers(const std::byte* result, Elements of, const Reduced
   return {};
 }
 
-// Bound of sums: each of the (n - 1) additions, the two roundings of the average (reciprocal and product) and one
+// Bound of sums: each of the (n - 1) additions, the two roundings of the average (reciprocal and product) and the
 // rounding of the stored result is off by at most u relative to a partial result, which is at most sum |x|. Bound of
-// products: each of the (n - 1) products and its rounding to the stored type is off by at most (1 + u) (1 + u32), and
-// partial products are normal numbers, so the relative errors multiply: (n + 2) factors of 1 + u are more than that.
+// products: each of the (n - 1) products, stored, changes the result by a factor of at most (1 + u) (1 + u32). Partial
+// products are normal numbers, so these factors multiply; (n + 2) factors of 1 + u are larger.
 std::string compare_floats(const std::byte* result, Elements of, const Reduced& c) {
   const long double roundings = c.ranks + 2;
   const long double relative = std::pow(1.0L + roundoff(c.dtype), roundings) - 1.0L;
@@ -142,7 +142,7 @@ std::string compare_floats(const std::byte* result, Elements of, const Reduced& 
 
 std::uint64_t random_bits(int rank, std::size_t i) { return mix(static_cast<std::uint64_t>(rank) * 1000003U + i); }
 
-/// A word at a time, because ThreadSanitizer looks at every access.
+/// Reads a word at a time, because ThreadSanitizer checks every access.
 std::uint64_t digest(std::span<const std::byte> bytes) {
   std::uint64_t state = bytes.size();
   for (std::size_t i = 0; i < bytes.size(); i += sizeof(state)) {

@@ -27,7 +27,7 @@ std::string agreed(Communicator& communicator, const ShareCase& c, const char* o
   return std::string(operation) + " of " + c.text() + ": " + (problem.empty() ? "another rank is wrong" : problem);
 }
 
-/// Bytes that rank `from` has for rank `to`.
+/// Writes the bytes that rank `from` sends to rank `to`.
 void write_block(std::span<std::byte> block, int from, int to) {
   for (std::size_t i = 0; i < block.size(); i += sizeof(std::uint64_t)) {
     const std::uint64_t word = random_bits(from * 64 + to, i);
@@ -99,7 +99,7 @@ std::string check_all_gather(Communicator& communicator, const ShareCase& c) {
         continue;
       problem = "share of rank " + std::to_string(r);
     }
-    // The next run writes the input, which a peer that is late may still have to read if the operation returned early.
+    // The next run overwrites the input. If the operation returned too early, a late peer would read the new input.
   }
   return agreed(communicator, c, "all_gather", problem);
 }
@@ -115,7 +115,7 @@ std::string check_all_to_all(Communicator& communicator, const ShareCase& c) {
     sent.push_back(count(static_cast<std::size_t>(rank), r));
     received.push_back(count(r, static_cast<std::size_t>(rank)));
   }
-  // A block is at most 3/2 of its sender's count.
+  // A block has at most 3/2 of its sender's count.
   const std::size_t most = *std::max_element(c.counts.begin(), c.counts.end()) * n * 3 / 2;
   const auto from = offsets_of(sent);
   const auto to = offsets_of(received);
@@ -154,7 +154,7 @@ std::string check_same_bits_as_all_reduce(Communicator& communicator, const Shar
 }
 
 std::string check_share_matrix(Communicator& communicator) {
-  constexpr std::size_t kLarge = 40009;  // elements in all: one byte each, they do not fit into a slot
+  constexpr std::size_t kLarge = 40009;  // total elements; even of one byte each, they do not fit into a slot
   const auto n = static_cast<std::size_t>(communicator.topology().size);
   std::vector<std::size_t> ragged;
   std::vector<std::size_t> large;
@@ -184,7 +184,7 @@ std::string check_share_matrix(Communicator& communicator) {
   }
   for (const ShareCase& one : cases) {
     std::string problem = check_reduce_scatter(communicator, one);
-    // Operations of copies know no ReduceOp.
+    // All-gather and all-to-all take no ReduceOp, so they run for one operation only.
     const bool first_op = one.op == ReduceOp::kSum || one.counts.front() != 5;
     if (problem.empty() && first_op) problem = check_all_gather(communicator, one);
     if (problem.empty() && first_op && !one.in_place) problem = check_all_to_all(communicator, one);

@@ -1,5 +1,5 @@
-// Checks of reduce-scatter, all-gather and all-to-all that run over any Communicator, as threads or as processes. Each
-// returns an empty string or what is wrong; every rank of the world makes the same calls, and all learn of a fault.
+// Checks of reduce-scatter, all-gather and all-to-all over any Communicator, with ranks as threads or processes. Every
+// rank of the world must make the same calls. Each returns an empty string or a description of the fault, on all ranks.
 #pragma once
 
 #include <cstddef>
@@ -20,17 +20,17 @@ struct ShareCase {
   [[nodiscard]] std::string text() const;
 };
 
-/// Each runs twice on known data and compares with a naive reference, the two runs with each other, and looks for
-/// writes past the end and into the input.
+/// Each check runs twice on known data, compares with a naive reference, compares the two runs with each other, and
+/// looks for writes past the end and into the input.
 std::string check_reduce_scatter(comm::Communicator& communicator, const ShareCase& one);
 std::string check_all_gather(comm::Communicator& communicator, const ShareCase& one);
-/// `counts[r]` scales what rank r sends; every pair differs.
+/// counts[r] scales the blocks that rank r sends. The blocks of all pairs of ranks differ.
 std::string check_all_to_all(comm::Communicator& communicator, const ShareCase& one);
 
-/// The own share has the bits that an all-reduce of the same input has there.
+/// A rank's share must have the same bits as that part of an all-reduce of the same input.
 std::string check_same_bits_as_all_reduce(comm::Communicator& communicator, const ShareCase& one);
 
-/// Every type and operation over equal, ragged, zero and one-sided shares, plain and registered, in place and not.
+/// Runs every type and operation over equal, ragged, zero and one-sided shares, plain and registered, in place and not.
 std::string check_share_matrix(comm::Communicator& communicator);
 
 }  // namespace hvd::test

@@ -1,4 +1,4 @@
-// The test double for two ranks on one GPU: its sums on a fake GPU, and the processes that it runs in.
+// Tests the test double for two ranks on one GPU: its sums on a fake GPU, and the two processes that it runs in.
 #include "tests/comm/shared_gpu.h"
 
 #include <gtest/gtest.h>
@@ -29,7 +29,7 @@ TEST_P(SharedGpuSums, AreThoseOfBothRanks) {
   for (const std::size_t count : {std::size_t{1}, std::size_t{301}}) {
     FakeWorld world(count);
     {
-      FakeRuntime gpu(world, 0);  // one for both
+      FakeRuntime gpu(world, 0);  // both ranks use it
       auto hosts = comm::make_loopback(2);
       std::vector<std::jthread> ranks;
       for (int rank = 0; rank < 2; ++rank) {

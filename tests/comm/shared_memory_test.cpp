@@ -1,4 +1,4 @@
-// Names in /dev/shm: what a process that ends early leaves behind.
+// Tests the names in /dev/shm that a process leaves behind when it ends early.
 #include "engine/comm/shm/shared_memory.h"
 
 #include <gtest/gtest.h>
@@ -24,7 +24,7 @@ bool there(const std::string& name) {
 TEST(SharedMemory, AProcessRemovesItsOwnNamesAndNoOthers) {
   const std::string pid = std::to_string(::getpid());
   const std::string mine = "/hvd_bench." + pid + ".a";
-  const std::string another = "/hvd_bench." + pid + "0.a";  // of a process whose number begins with ours
+  const std::string another = "/hvd_bench." + pid + "0.a";  // of another process, whose id begins with ours
   const SharedMemory first = SharedMemory::create(mine, 4096);
   const SharedMemory second = SharedMemory::create(another, 4096);
   remove_shared_names();

@@ -50,7 +50,7 @@ void send_all(int socket, std::span<const std::byte> bytes) {
   }
 }
 
-/// Up to `bytes` of them, fewer at the end of the stream. Errors: timeout.
+/// Receives `bytes` bytes, or fewer at the end of the stream. Errors: timeout.
 comm::Bytes receive(int socket, std::size_t bytes, Deadline deadline) {
   comm::Bytes got;
   std::array<std::byte, 4096> piece{};
@@ -68,7 +68,7 @@ comm::Bytes receive(int socket, std::size_t bytes, Deadline deadline) {
 }
 
 std::vector<comm::Bytes> exchange(int rank, int socket, std::span<const std::byte> message, Deadline deadline) {
-  // Its length is a greeting, so that an empty message is a barrier as well.
+  // The length is sent first, so that an empty message is also a barrier.
   const std::uint64_t length = message.size();
   send_all(socket, std::as_bytes(std::span(&length, 1)));
   send_all(socket, message);
@@ -83,7 +83,7 @@ std::vector<comm::Bytes> exchange(int rank, int socket, std::span<const std::byt
   return all;
 }
 
-/// The child's whole life.
+/// Runs the child process; does not return.
 [[noreturn]] void live(int rank, const RankBody& body, const Socket& peer, const Socket& parent) {
   std::string outcome;
   try {
@@ -98,10 +98,10 @@ std::vector<comm::Bytes> exchange(int rank, int socket, std::span<const std::byt
   } catch (const Error&) {
     ::_exit(1);
   }
-  ::_exit(0);  // the test's own destructors and reports are the parent's
+  ::_exit(0);  // skips the test's destructors and reports, which belong to the parent
 }
 
-/// The child's text, or how it ended without one.
+/// The text that the child sent, or how it ended if it sent none.
 std::string outcome_of(pid_t child, const Socket& from, Deadline deadline) {
   std::string text;
   bool late = false;
@@ -132,7 +132,7 @@ std::array<std::string, 2> run_two_processes(const RankBody& body, std::chrono::
     children[r] = ::fork();
     if (children[r] < 0) throw Error(Errc::kIo, std::string("fork: ") + std::strerror(errno));
     if (children[r] == 0) {
-      between[1 - r] = Socket();  // so that the end of the peer is seen
+      between[1 - r] = Socket();  // closed here, so that each child sees when its peer ends
       pair[0] = Socket();
       live(rank, body, between[r], pair[1]);
     }

@@ -1,5 +1,5 @@
-// Two ranks as forked processes of a test that has not touched CUDA itself: a process that has cannot be forked into
-// one that uses it. They exchange messages over a socket.
+// Two ranks as forked processes of a test that has not used CUDA itself: after a process has used CUDA, its forked
+// children cannot. The ranks exchange messages over a socket.
 #pragma once
 
 #include <array>
@@ -11,11 +11,11 @@
 
 namespace hvd::test {
 
-/// What a rank does; returns its outcome as text.
+/// The body of a rank; returns its outcome as text.
 using RankBody = std::function<std::string(int rank, const Exchange& exchange)>;
 
-/// [rank] what `body` returned, "error: ..." for what it threw, "ended by signal 9" and the like if the process did not
-/// come to its end. A process that runs longer than `patience` is killed.
+/// Returns, per [rank], what `body` returned, "error: ..." if it threw, or "ended by signal 9" and the like if the
+/// process ended early. A process that runs longer than `patience` is killed.
 std::array<std::string, 2> run_two_processes(const RankBody& body, std::chrono::milliseconds patience);
 
 }  // namespace hvd::test

@@ -1,5 +1,5 @@
-// Sums that travel in 16 bits between nodes: how far they may be off, that all ranks hold the same bits, and that
-// nothing is rounded where nothing travels.
+// Sums that are sent between nodes in 16 bits: their largest error, that all ranks hold the same bits, and that nothing
+// is rounded where nothing is sent.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -25,7 +25,7 @@ float rounded(float value, DataType half) {
   return half == DataType::kF16 ? fp16_to_float(float_to_fp16(value)) : bf16_to_float(float_to_bf16(value));
 }
 
-/// From -1 to 1; some are subnormal in fp16.
+/// Values from -1 to 1, some of them subnormal in fp16.
 float value_of(int rank, std::size_t index) {
   const Philox chance(7, static_cast<std::uint64_t>(rank));
   const float value = 2.0F * chance.uniform(index) - 1.0F;
@@ -71,9 +71,9 @@ void expect_equal_bits(const std::vector<float>& one, const std::vector<float>& 
 
 class WireBound : public ::testing::TestWithParam<World> {};
 
-// docs/algorithms.md, Arithmetic: a ring of m members rounds each element m times on its way, doubling once per round
-// and once before the first. Each rounding is off by at most u of its value, or by 2^-25 where fp16 is subnormal;
-// fp32 adds its own roundings.
+// From docs/algorithms.md, Arithmetic: a ring of m members rounds each element m times on its way. Doubling rounds it
+// once per round and once before the first round. Each rounding is off by at most u of its value, or by 2^-25 where
+// fp16 is subnormal. fp32 adds its own roundings.
 TEST_P(WireBound, HoldsAndAllRanksHaveTheSameBits) {
   const World& world = GetParam();
   const bool whole_sums =
@@ -81,7 +81,7 @@ TEST_P(WireBound, HoldsAndAllRanksHaveTheSameBits) {
   const bool flat = world.algorithm == Algorithm::kRing || whole_sums;
   const int members = flat ? world.size : (world.size + world.ranks_per_node - 1) / world.ranks_per_node;
   const auto places = static_cast<unsigned>(members);
-  const int rounds = std::bit_width(std::bit_ceil(places));  // and one before the first
+  const int rounds = std::bit_width(std::bit_ceil(places));  // number of rounds, and one rounding before the first
   const double on_the_way = world.algorithm == Algorithm::kRing ? members
                             : whole_sums                        ? rounds
                                                                 : std::max(members, rounds);
@@ -126,7 +126,7 @@ INSTANTIATE_TEST_SUITE_P(Worlds, WireBound,
                                            World{8, 3, Algorithm::kAuto, 60001},
                                            World{8, 4, Algorithm::kHierarchical, 100000}));
 
-// In fp16, 1 + 2^-11 - 2^-20 is rounded to 1, but an addend that stays at home is not rounded before it is added.
+// In fp16, 1 + 2^-11 - 2^-20 is rounded to 1, but an addend that is not sent is not rounded before it is added.
 TEST(Wire, ARingRoundsWhatTravelsAndAddsInFp32) {
   const float first = 1.0F + 0x1p-10F;
   const float second = 1.0F + 0x1p-11F - 0x1p-20F;
@@ -206,10 +206,10 @@ TEST(Convert, EqualsTheScalarConversionsInBothDirections) {
       const float expected = half == DataType::kF16 ? fp16_to_float(all[i]) : bf16_to_float(all[i]);
       if (std::isnan(expected)) {
         ASSERT_TRUE(std::isnan(wide[i])) << i;
-        wide[i] = 0;  // which NaN is stored is not promised
+        wide[i] = 0;  // the conversion may store any NaN
       } else {
         ASSERT_EQ(std::bit_cast<std::uint32_t>(wide[i]), std::bit_cast<std::uint32_t>(expected)) << i;
-        wide[i] *= 1.0F + 0x1p-9F * chance.uniform(i);  // between two of them
+        wide[i] *= 1.0F + 0x1p-9F * chance.uniform(i);  // moves the value between two representable ones
       }
     }
     std::vector<std::uint16_t> narrow(all.size());

@@ -13,7 +13,7 @@ namespace hvd::core::bucket_plan_test {
 namespace {
 
 std::vector<GradientInfo> four() {
-  // Elements 0-9, 16-35, 48-52, 64-163: gaps of 6, 12 and 11.
+  // The gradients hold elements 0-9, 16-35, 48-52 and 64-163, with gaps of 6, 12 and 11 elements.
   return {{"fc", 0, 10}, {"conv2", 16, 20}, {"bias", 48, 5}, {"conv1", 64, 100}};
 }
 
@@ -41,9 +41,9 @@ std::string message_of(const std::vector<GradientInfo>& gradients, DataType dtyp
 }
 
 TEST(BucketPlan, ClosesABucketWhenItHasEnoughGapsIncluded) {
-  // First bucket: 40 bytes of fc are enough. Then conv2..bias is elements 16-52 = 37 = 148 bytes >= 140.
+  // 40 bytes of fc fill the first bucket. conv2 and bias, elements 16-52, have 148 bytes, more than 140.
   EXPECT_EQ(ranges(plan(four(), 140, 40)), "0-1@0+10 1-3@16+37 3-4@64+100 ");
-  // One byte more wanted of the first: fc and conv2, 36 elements.
+  // With a first bucket of one byte more, fc alone is too small: fc and conv2 cover 36 elements.
   EXPECT_EQ(ranges(plan(four(), 140, 41)), "0-2@0+36 2-4@48+116 ");
 }
 
@@ -54,7 +54,7 @@ TEST(BucketPlan, OneBucketWhenAllFitsAndOneEachWhenNothingDoes) {
 
 TEST(BucketPlan, ElementSizeCounts) {
   const auto half = plan_buckets(four(), DataType::kF16, ReduceOp::kSum, {140, 40});
-  EXPECT_EQ(ranges(half), "0-2@0+36 2-4@48+116 ");  // 20 bytes of fc are not 40
+  EXPECT_EQ(ranges(half), "0-2@0+36 2-4@48+116 ");  // in F16, fc has 20 bytes, less than 40
 }
 
 TEST(BucketPlan, StartsWhereTheFirstGradientStarts) {
@@ -79,7 +79,7 @@ TEST(BucketPlan, HashCoversEverything) {
 }
 
 TEST(BucketPlan, HashIsStableAcrossMachinesAndReleases) {
-  // FNV-1a over the fields in the order that bucket_plan.h lists, computed by an independent program.
+  // This FNV-1a hash over the fields, in the order that bucket_plan.h lists, was computed by an independent program.
   EXPECT_EQ(plan({{"w", 0, 3}}, 4, 4).hash, 0x61c64ad14f172c96ULL);
 }
 
@@ -119,7 +119,7 @@ TEST(BucketPlan, RandomPlansCoverEveryGradientOnceInContiguousRanges) {
       if (bucket.last < gradients.size()) {
         ASSERT_GE(bucket.count * 4, enough);
       }
-      if (bucket.last - bucket.first > 1) {  // without its last member it was not enough
+      if (bucket.last - bucket.first > 1) {  // without its last member the bucket was too small
         const GradientInfo& before = gradients[bucket.last - 2];
         ASSERT_LT((before.offset + before.count - bucket.offset) * 4, enough);
       }

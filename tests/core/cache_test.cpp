@@ -34,7 +34,7 @@ TEST(ResponseCache, BitsAreTheOrderOfInsertionAndAreReusedFromTheSmallest) {
   EXPECT_EQ(cache.bit("a"), std::nullopt);
   EXPECT_FALSE(cache.holds(0));
   EXPECT_EQ(cache.size(), 2U);
-  EXPECT_EQ(cache.bit_count(), 4U);  // the width never shrinks
+  EXPECT_EQ(cache.bit_count(), 4U);  // the bit vector never shrinks
   cache.insert(tensor("e"));
   cache.insert(tensor("f"));
   cache.insert(tensor("g"));
@@ -67,7 +67,7 @@ TEST(ResponseCache, EvictsTheLeastRecentlyUsed) {
   EXPECT_EQ(cache.bit("b"), std::nullopt);
   EXPECT_EQ(cache.bit("d"), 1U);
   EXPECT_EQ(cache.bit("a"), 0U);
-  cache.insert(tensor("e"));  // c, not a
+  cache.insert(tensor("e"));  // evicts c, not a
   EXPECT_EQ(cache.bit("c"), std::nullopt);
   EXPECT_EQ(cache.bit("a"), 0U);
   EXPECT_EQ(cache.size(), 3U);

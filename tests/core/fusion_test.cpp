@@ -16,7 +16,7 @@ Request tensor(const std::string& name, std::int64_t bytes, DataType dtype = Dat
   return {name, dtype, op, {bytes / static_cast<std::int64_t>(size_of(dtype))}};
 }
 
-/// "a+b c": the names of each batch.
+/// The names of each batch, such as "a+b c".
 std::string plan(const std::vector<Request>& agreed, std::size_t threshold, bool look_ahead = true,
                  std::size_t align = 1) {
   std::string text;
@@ -46,16 +46,16 @@ TEST(Fusion, ATensorBeyondTheThresholdGoesAlone) {
 }
 
 TEST(Fusion, LookAheadPassesOverAnotherTypeWhileFusedPlusSkippedFits) {
-  // a=30, h=20 skipped (50), b=30 fused (60 + 20 <= 100), then c=30 fits 90 fused.
+  // a has 30 bytes. h (20) is skipped: 50 in all. b (30) is fused: 60 + 20 <= 100. Then c (30) fits: 90 are fused.
   EXPECT_EQ(plan({tensor("a", 30), tensor("h", 20, kF16), tensor("b", 30), tensor("c", 30)}, 100), "a+b+c h");
-  // Skipping h=80 would make 30 + 80 > 100: stop there.
+  // Skipping h (80) would make 30 + 80 > 100, so the search stops there.
   EXPECT_EQ(plan({tensor("a", 30), tensor("h", 80, kF16), tensor("b", 30)}, 100), "a h b");
-  // Exactly the threshold still skips.
+  // If fused and skipped bytes add up to exactly the threshold, h is still skipped.
   EXPECT_EQ(plan({tensor("a", 30), tensor("h", 70, kF16), tensor("b", 30)}, 100), "a+b h");
 }
 
 TEST(Fusion, LookAheadNeverPassesATensorThatDoesNotFit) {
-  // b does not fit, and fused + skipped = 60 + 50 > 100, although c would fit.
+  // b does not fit, and 60 fused + 50 skipped > 100, so c is not reached although it would fit.
   EXPECT_EQ(plan({tensor("a", 60), tensor("b", 50), tensor("c", 10)}, 100), "a b+c");
 }
 
@@ -75,7 +75,7 @@ TEST(Fusion, MixedTypesAndOperationsUnweave) {
 }
 
 TEST(Fusion, AlignmentCounts) {
-  // Starts at 0, 64, 128: the last ends at 129.
+  // The tensors start at 0, 64 and 128, so the last one ends at 129.
   const std::vector<Request> agreed{tensor("a", 1), tensor("b", 1), tensor("c", 1)};
   EXPECT_EQ(plan(agreed, 129, true, 64), "a+b+c");
   EXPECT_EQ(plan(agreed, 128, true, 64), "a+b c");
@@ -102,7 +102,7 @@ TEST(Fusion, HugeSizesDoNotOverflow) {
   }
 }
 
-// The rule written down naively, with a list that really shrinks: Horovod's formulation.
+// A naive version of the rule, as Horovod formulates it: tensors are removed from the list as they are fused.
 std::vector<std::vector<std::string>> naive(std::vector<Request> left, std::size_t threshold, bool look_ahead) {
   std::vector<std::vector<std::string>> batches;
   while (!left.empty()) {

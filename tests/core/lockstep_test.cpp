@@ -1,5 +1,5 @@
-// Random worlds in lockstep. What every rank is going to submit is drawn beforehand, so that the outcome of
-// every tensor is known without running the protocol; the test then checks that the protocol gives it.
+// Random worlds in lockstep. The test draws in advance what every rank will submit, so the outcome of every tensor is
+// known without running the protocol. It then checks that the protocol gives this outcome.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -17,12 +17,12 @@ namespace {
 struct Params {
   int ranks = 1;
   std::size_t names = 8;   ///< tensors
-  std::size_t rounds = 4;  ///< how often each is submitted
+  std::size_t rounds = 4;  ///< how often each tensor is submitted
   std::size_t capacity = 1024;
   std::uint64_t seed = 0;
-  bool deviate = true;      ///< some ranks submit in another form now and then
+  bool deviate = true;      ///< some ranks now and then submit a tensor in another form
   bool stop_early = false;  ///< some ranks shut down before they have submitted everything
-  bool mid_cycle = false;   ///< submissions between the phases of a cycle
+  bool mid_cycle = false;   ///< ranks also submit between the phases of a cycle
 };
 
 std::string describe(const Params& p) {
@@ -31,7 +31,7 @@ std::string describe(const Params& p) {
          (p.deviate ? ", deviate" : "") + (p.stop_early ? ", stop early" : "") + (p.mid_cycle ? ", mid cycle" : "");
 }
 
-/// The random world of one seed and what must come out of it.
+/// A random world drawn from one seed, and the outcome that it must have.
 class Scenario {
  public:
   explicit Scenario(const Params& params)
@@ -45,7 +45,7 @@ class Scenario {
   }
 
   void run() {
-    // Each submission and each completion takes some ticks; a world that needs more than this hangs.
+    // Each submission and each completion takes a few ticks. A world that needs more ticks than this hangs.
     const std::size_t most_ticks = 200 * (params_.names * params_.rounds + 10);
     for (std::size_t tick = 0; !finished_; ++tick) {
       ASSERT_LT(tick, most_ticks) << "hangs";
@@ -74,7 +74,7 @@ class Scenario {
  private:
   static constexpr std::size_t kAll = static_cast<std::size_t>(-1);
   struct Rank {
-    std::vector<std::size_t> next_round;  // [name]: the round it submits next
+    std::vector<std::size_t> next_round;  // [name]: the round that the rank submits next
     std::vector<bool> pending;            // [name]
     std::map<std::size_t, std::pair<Request, CachedAt>> cached;
     std::size_t submissions_left = kAll;
@@ -96,7 +96,7 @@ class Scenario {
     static constexpr DataType kTypes[] = {DataType::kF32, DataType::kF32, DataType::kF16};
     static constexpr ReduceOp kOps[] = {ReduceOp::kSum, ReduceOp::kSum, ReduceOp::kAverage, ReduceOp::kMax};
     Request request{"tensor_" + std::to_string(name), kTypes[below(3)], ReduceOp::kSum, {}};
-    // Half of all are a plain all_reduce, so that there is something to fuse.
+    // Half of all requests are a plain all_reduce, so that there is something to fuse.
     if (below(2) == 0) request.terms.kind = static_cast<Collective>(below(kCollectives));
     const Collective kind = request.terms.kind;
     const bool by_rows = kind == Collective::kAllGather || kind == Collective::kReduceScatter;
@@ -117,7 +117,7 @@ class Scenario {
     return request;
   }
 
-  /// The ranks of an all_gather have different numbers of rows, now and then.
+  /// In half of all rounds, the ranks of an all_gather get different numbers of rows.
   void draw_rows(std::vector<Request>& forms) {
     if (below(2) == 0) return;
     for (Request& form : forms) {
@@ -129,7 +129,7 @@ class Scenario {
     for (std::size_t n = 0; n < params_.names; ++n) {
       Request form = draw(n);
       for (std::size_t round = 0; round < params_.rounds; ++round) {
-        if (params_.deviate && below(5) == 0) form = draw(n);  // all ranks change together
+        if (params_.deviate && below(5) == 0) form = draw(n);  // all ranks change form together
         auto& forms = forms_[{n, round}];
         forms.assign(ranks_.size(), form);
         if (params_.deviate && below(6) == 0) {
@@ -140,7 +140,7 @@ class Scenario {
     }
   }
 
-  /// What rank `r` does in one tick, in the middle of a cycle too.
+  /// Lets rank `r` submit or shut down at random; called once per tick and also in the middle of a cycle.
   void act(std::size_t r) {
     Rank& rank = ranks_[r];
     if (rank.stopped) return;
@@ -164,7 +164,7 @@ class Scenario {
     }
   }
 
-  /// As the engine does it: by the place in the cache where there is one and the form is that of the time before. The
+  /// Submits as the engine does: by the place in the cache if there is one and the form is the same as last time. The
   /// tag is the tensor's number.
   void submit(std::size_t r, std::size_t n) {
     Rank& rank = ranks_[r];
@@ -192,7 +192,7 @@ class Scenario {
     if (params_.mid_cycle) {
       between = [this] { act(below(ranks_.size())); };
     }
-    // Nothing that is pending on all ranks when the cycle begins may be left over by it.
+    // A cycle must complete every tensor that is pending on all ranks when it begins.
     std::vector<bool> ready(params_.names, true);
     for (const Rank& rank : ranks_) {
       for (std::size_t n = 0; n < params_.names; ++n) ready[n] = ready[n] && rank.pending[n];
@@ -268,14 +268,14 @@ class Scenario {
     ASSERT_EQ(batch.rows, rows);
   }
 
-  /// Whether a rank has stopped that never submitted (or never will) round `round` of tensor `n`.
+  /// Whether some rank stopped without submitting round `round` of tensor `n`.
   [[nodiscard]] bool somebody_stopped_without(std::size_t n, std::size_t round) const {
     return std::any_of(ranks_.begin(), ranks_.end(), [&](const Rank& rank) {
       return rank.stopped && !rank.pending[n] && rank.next_round[n] <= round;
     });
   }
 
-  /// Histories of all ranks, contents of one: every one in turn would be most of the test's time.
+  /// Compares the histories of all ranks, but the contents of one random rank only: all would take most of the time.
   void compare_caches() {
     const ResponseCache& first = world_[0].cache();
     ASSERT_LE(first.size(), params_.capacity);
@@ -298,7 +298,7 @@ class Scenario {
 
   Params params_;
   std::mt19937_64 random_;
-  std::size_t threshold_bytes_ = 0;  // before world_, whose construction sets it
+  std::size_t threshold_bytes_ = 0;  // declared before world_, because constructing world_ sets it
   test::LockstepWorld world_;
   std::vector<Rank> ranks_;
   std::map<std::pair<std::size_t, std::size_t>, std::vector<Request>> forms_;  // (name, round) -> [rank]
@@ -344,7 +344,7 @@ TEST_P(Lockstep, EveryRankExecutesTheSameAndNobodyHangs) {
     coordinated += scenario.stats().coordinated;
     invalidated += scenario.stats().invalidated;
   }
-  // The test must have met what it is for.
+  // The seeds must have produced every case that this test is for.
   EXPECT_GT(gathers, 0U);
   EXPECT_GT(by_place, 0U);
   EXPECT_GT(fast, 0U);
@@ -358,7 +358,7 @@ TEST_P(Lockstep, EveryRankExecutesTheSameAndNobodyHangs) {
 
 INSTANTIATE_TEST_SUITE_P(Ranks, Lockstep, ::testing::Values(1, 2, 7, 64, 512));
 
-// A training run: the same tensors every step, all of them, in another order on every rank.
+// A training run: every step submits the same tensors, in a different order on every rank.
 TEST(LockstepTraining, AfterTheFirstStepNoCycleNeedsTheCoordinator) {
   constexpr std::size_t kTensors = 300;
   constexpr std::uint64_t kSeed = 42;

@@ -1,5 +1,5 @@
-// N negotiators in one process, moved through a cycle together; what the ranks would do with the control
-// plane is done here on plain vectors.
+// N negotiators in one process, moved through a cycle together. Plain vectors take the place of the control plane
+// between the ranks.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -32,9 +32,9 @@ class LockstepWorld {
     return true;
   }
 
-  /// One whole cycle; `between` runs after each phase, to submit in the middle of things.
-  /// A protocol in which ranks ask for different collectives, or for bits of different length, would hang
-  /// in reality: std::bad_variant_access or a failure here.
+  /// Runs one whole cycle. `between` runs after each phase and may submit tensors there. If ranks ask for different
+  /// collectives, or for bits of different length, real ranks would hang. Here std::bad_variant_access or a test
+  /// failure shows this.
   std::vector<CycleDone> cycle(const std::function<void()>& between = {}) {
     std::vector<Action> actions;
     for (Negotiator& rank : ranks_) actions.push_back(rank.begin_cycle());

@@ -1,4 +1,4 @@
-// Hand-written stories of two or three ranks; lockstep_test.cpp has the random ones.
+// Hand-written scenarios of two or three ranks; lockstep_test.cpp has the random ones.
 #include "engine/core/negotiator.h"
 
 #include <gtest/gtest.h>
@@ -73,7 +73,7 @@ TEST(Negotiator, OrderIsRankZerosOnFirstSightAndTheSameForAllWhateverTheyDo) {
   EXPECT_EQ(step(world), "b+a+c");
   for (const char* name : {"a", "c", "b"}) world[0].submit(tensor(name));
   for (const char* name : {"c", "a", "b"}) world[1].submit(tensor(name));
-  EXPECT_EQ(step(world), "b+a+c");  // by cache bits: the order of insertion
+  EXPECT_EQ(step(world), "b+a+c");  // in the order of insertion, because both are cached
 }
 
 TEST(Negotiator, TheFirstExchangeIsTwoHeaderWordsAndOneBitPerEntry) {
@@ -96,18 +96,18 @@ TEST(Negotiator, WhatIsReadyDoesNotWaitForWhatIsNot) {
   LockstepWorld world(2, options());
   for (const char* name : {"a", "b"}) world.submit_everywhere(tensor(name));
   EXPECT_EQ(step(world), "a+b");
-  // Cached: a on both, b on rank 0 only. Uncached: c on rank 1 only, d on both.
+  // Cached: a is submitted on both ranks, b on rank 0 only. Uncached: c on rank 1 only, d on both.
   world.submit_everywhere(tensor("a"));
   world[0].submit(tensor("b"));
   world[1].submit(tensor("c"));
   world.submit_everywhere(tensor("d"));
   EXPECT_EQ(step(world), "a+d");
-  EXPECT_EQ(step(world), "");  // both still wait: an empty cycle, without the coordinator
+  EXPECT_EQ(step(world), "");  // b and c still wait: the cycle does nothing and needs no coordinator
   EXPECT_EQ(world[0].stats().coordinated, 2U);
   world[1].submit(tensor("b"));
   EXPECT_EQ(step(world), "b");
   EXPECT_FALSE(world[0].wants_cycle());
-  world[0].submit(tensor("c"));  // rank 1 sent it three cycles ago, and only once
+  world[0].submit(tensor("c"));  // rank 1 sent its request for c three cycles ago, and only once
   EXPECT_EQ(step(world), "c");
 }
 
@@ -115,7 +115,7 @@ TEST(Negotiator, ACachedRequestIsSubmittedByItsPlaceUntilTheEntryChanges) {
   LockstepWorld world(2, options(2));
   world.submit_everywhere(tensor("a"));
   step(world);
-  EXPECT_FALSE(world[0].submit_cached({}));  // no place yet
+  EXPECT_FALSE(world[0].submit_cached({}));  // has no place in the cache yet
   std::vector<CachedAt> at;
   for (std::size_t r = 0; r < 2; ++r) at.push_back(world[r].submit(tensor("a")).value());
   step(world);
@@ -131,12 +131,12 @@ TEST(Negotiator, ACachedRequestIsSubmittedByItsPlaceUntilTheEntryChanges) {
   at[0] = world[0].submit(tensor("a", {5})).value();
   at[1] = world[1].submit(tensor("a", {5})).value();
   step(world);
-  for (const char* name : {"b", "c"}) {  // evict it
+  for (const char* name : {"b", "c"}) {  // evicts a
     world.submit_everywhere(tensor(name));
     step(world);
   }
   EXPECT_FALSE(world[0].submit_cached(at[0]));
-  EXPECT_EQ(world[0].submit(tensor("c")).value().bit, at[0].bit);  // the bit is another's
+  EXPECT_EQ(world[0].submit(tensor("c")).value().bit, at[0].bit);  // c now has a's bit
   EXPECT_FALSE(world[1].submit_cached(at[1]));
   at[1] = world[1].submit(tensor("c")).value();
   step(world);
@@ -210,7 +210,7 @@ TEST(Negotiator, WhatRanksDisagreeAboutIsNamedWithNumbers) {
   };
   struct Case {
     Request usual;
-    Request other;  // rank 1's
+    Request other;  // what rank 1 submits
     std::string text;
   };
   const Case cases[] = {
@@ -228,7 +228,7 @@ TEST(Negotiator, WhatRanksDisagreeAboutIsNamedWithNumbers) {
   };
   for (const Case& one : cases) {
     LockstepWorld world(3, options());
-    for (int round = 0; round < 2; ++round) {  // by requests, and from the cache
+    for (int round = 0; round < 2; ++round) {  // first by requests, then from the cache
       for (std::size_t r = 0; r < 3; ++r) world[r].submit(r == 1 ? one.other : one.usual);
       for (const CycleDone& rank : world.cycle()) {
         ASSERT_EQ(rank.batches.size(), 1U);
@@ -268,7 +268,7 @@ TEST(Negotiator, RowsThatNobodyCanCountFailOnAllRanks) {
   }
 }
 
-// The known hang of the protocol without the "my entry is still valid" bit.
+// Without the "my entry is still valid" bit, the protocol is known to hang here.
 TEST(Negotiator, ResubmissionInAnotherFormOnOneRankDoesNotHangTheOthers) {
   const Request variants[] = {
       tensor("a", {2, 2}), {"a", DataType::kF16, ReduceOp::kSum, {4}}, {"a", DataType::kF32, ReduceOp::kMax, {4}}};
@@ -294,7 +294,7 @@ TEST(Negotiator, ResubmissionInAnotherFormOnOneRankDoesNotHangTheOthers) {
       EXPECT_EQ(rank.batches[1].error, texts[i]);
     }
     EXPECT_EQ(world[2].stats().invalidated, 1U);
-    world.submit_everywhere(variants[i]);  // all in the new form: fine
+    world.submit_everywhere(variants[i]);  // all ranks take the new form, which is allowed
     EXPECT_EQ(step(world), "a");
     world.submit_everywhere(variants[i]);
     EXPECT_EQ(step(world), "a");
@@ -350,7 +350,7 @@ TEST(Negotiator, MoreNewTensorsInOneCycleThanTheCacheHolds) {
   LockstepWorld world(2, options(1));
   for (int round = 0; round < 2; ++round) {
     for (const char* name : {"a", "b", "c"}) world.submit_everywhere(tensor(name));
-    EXPECT_EQ(step(world), round == 0 ? "a+b+c" : "c+a+b");  // c is what the cache still holds
+    EXPECT_EQ(step(world), round == 0 ? "a+b+c" : "c+a+b");  // the cache still holds c alone
     EXPECT_EQ(world[0].cache().size(), 1U);
   }
 }
@@ -383,7 +383,7 @@ TEST(Negotiator, ShutdownEndsWhenAllAskedAndWhatIsPendingStillCompletes) {
   auto done = world.cycle();
   EXPECT_FALSE(done[0].shutdown);
   EXPECT_EQ(done[0].batches, done[1].batches);
-  ASSERT_EQ(done[0].batches.size(), 1U);  // a; b may still come from rank 1, which is alive
+  ASSERT_EQ(done[0].batches.size(), 1U);  // the batch is a; b may still come from rank 1, which is alive
   world[1].submit(tensor("b"));
   world[1].request_shutdown();
   done = world.cycle();
@@ -488,7 +488,7 @@ TEST(Negotiator, SubmissionsInTheMiddleOfACycleWaitForTheNext) {
 }
 
 TEST(Negotiator, AnAnswerThatNobodyAskedForIsNoMismatch) {
-  // A mismatch is found by all ranks at once, so the engine tells nobody of it. This one rank 1 alone can see.
+  // All ranks find a real mismatch at once, so the engine tells no other rank. Only rank 1 sees this error.
   Negotiator zero(0, 2, options());
   Negotiator other(1, 2, options());
   Negotiator mine(1, 2, options());
@@ -535,7 +535,7 @@ TEST(Negotiator, CorruptMessagesAreErrorsOnEveryPath) {
           for (std::size_t i = 0; i < words.size(); ++i) {
             words[i] = bits->op == BitOp::kAnd ? words[i] & theirs[i] : words[i] | theirs[i];
           }
-          // Flipped status bits may lead ranks apart, so both see the same wrong words.
+          // Flipped status bits may send ranks different ways, so both ranks get the same corrupt words.
           corrupt(words, 3);
           mine = world[0].on_bits(words);
           other = world[1].on_bits(words);
@@ -551,7 +551,7 @@ TEST(Negotiator, CorruptMessagesAreErrorsOnEveryPath) {
           mine = world[0].on_broadcast(answer);
         }
       }
-    } catch (const Error&) {  // what it should be
+    } catch (const Error&) {  // expected
     } catch (const std::exception& error) {
       FAIL() << "not an Error: " << error.what();
     }

@@ -1,4 +1,4 @@
-// What arrives from another rank may be truncated or wrong: an Error, never anything else.
+// Messages from another rank may be truncated or wrong. Parsing them must give an Error and nothing else.
 #include "engine/core/wire.h"
 
 #include <gtest/gtest.h>
@@ -86,7 +86,7 @@ TEST(Request, CountAndBytes) {
   EXPECT_THROW(static_cast<void>(Request{"z", DataType::kF32, ReduceOp::kSum, {0, kMax, kMax, kMax}}.count()), Error);
 }
 
-/// What submit() would refuse is corrupt on the wire.
+/// A request that submit() would refuse is a corrupt message.
 TEST(Wire, RequestsThatMakeNoSenseAreRefused) {
   constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
   const Request bad[] = {
@@ -159,7 +159,7 @@ Message some_responses() {
   return coordinator.respond();
 }
 
-/// Truncations must throw; flips may yield another message, but nothing except an Error may come out.
+/// Every truncation must throw an Error. A flipped bit may give another valid message or an Error, nothing else.
 void fuzz(const Message& good, std::uint64_t seed, const std::function<void(const Message&)>& read) {
   SCOPED_TRACE("seed " + std::to_string(seed));
   read(good);
@@ -208,7 +208,7 @@ TEST(Fuzz, GradientLists) {
   fuzz(bytes, 13, [](const Message& message) { deserialize_gradients(message); });
 }
 
-/// 0xA1 and 0xA2 began the messages of versions whose requests had neither kinds nor scale factors.
+/// Messages of versions without kinds and scale factors in their requests began with 0xA1 and 0xA2.
 TEST(Coordinator, MessagesOfAnEarlierVersionAreNamedAndNotParsed) {
   const auto told = [](Message message, std::uint8_t tag, const auto& read) {
     message.front() = std::byte{tag};

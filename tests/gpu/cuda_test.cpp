@@ -1,4 +1,4 @@
-// The CUDA Runtime: on a machine without a GPU, that it says so; with one, that it does what the fake does.
+// The CUDA Runtime. Without a GPU it must say that there is none; with a GPU it must behave as the fake does.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -33,7 +33,7 @@ TEST(DeviceList, NamesADriverThatIsTooOld) {
       gpu::no_device_reason(12040, 13000, "insufficient"),
       "the NVIDIA driver knows CUDA 12.4, this program needs 13.0: install a newer driver, or a program built with "
       "an older CUDA");
-  EXPECT_EQ(gpu::no_device_reason(13000, 13010, "in exclusive use"), "in exclusive use");  // same major: compatible
+  EXPECT_EQ(gpu::no_device_reason(13000, 13010, "in exclusive use"), "in exclusive use");  // same major: usable
 }
 
 class OnGpu : public ::testing::Test {

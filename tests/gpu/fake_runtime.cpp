@@ -16,7 +16,7 @@ constexpr std::byte kGarbage{0xCD};
 
 }  // namespace
 
-/// A capture in progress: work by number, with what each waits for.
+/// A capture in progress: numbered work, and for each piece the numbers of the work that it waits for.
 struct FakeRuntime::Recording {
   struct Node {
     std::shared_ptr<const Work> work;
@@ -33,7 +33,7 @@ struct FakeRuntime::Recording {
 struct FakeRuntime::FakeStream {
   std::size_t line = 0;
   bool high_priority = false;
-  std::vector<OpRef> tail;  // what the next work waits for
+  std::vector<OpRef> tail;  // the work that the next work waits for
   std::shared_ptr<Recording> recording;
   std::vector<std::size_t> recorded_tail;
 };
@@ -41,7 +41,7 @@ struct FakeRuntime::FakeStream {
 struct FakeRuntime::FakeEvent {
   bool timing = false;
   OpRef op;
-  std::weak_ptr<Recording> recording;  // that it is an edge of
+  std::weak_ptr<Recording> recording;  // the capture in which it was last recorded
   bool edge = false;                   // its last recording was inside a capture
   std::vector<std::size_t> recorded;
 };
@@ -49,8 +49,8 @@ struct FakeRuntime::FakeEvent {
 struct FakeRuntime::FakeGraph {
   std::vector<Recording::Node> nodes;
   std::size_t lines = 0;
-  std::vector<std::size_t> line_of;  // [line of the graph] of the world
-  OpRef last;                        // end of the last launch
+  std::vector<std::size_t> line_of;  // [line of the graph] its line in the world
+  OpRef last;                        // the end of the last launch
 };
 
 FakeRuntime::FakeRuntime(FakeWorld& world, int index, FakeOptions options) : world_(world), id_(world.add_device()) {
@@ -189,7 +189,8 @@ void FakeRuntime::destroy(gpu::EventView event) noexcept {
   events_.erase(found);
 }
 void FakeRuntime::destroy(gpu::GraphView graph) noexcept {
-  std::unique_ptr<FakeGraph> gone;  // its work may own what locks
+  // Destroyed after the lock is released: the graph's work may own objects whose destructors lock.
+  std::unique_ptr<FakeGraph> gone;
   const MutexLock lock(mutex_);
   const auto found = graphs_.find(graph.native);
   if (found == graphs_.end()) return;
@@ -314,7 +315,7 @@ std::chrono::nanoseconds FakeRuntime::elapsed(gpu::EventView begin, gpu::EventVi
     const MutexLock lock(mutex_);
     if (!find(event).timing) refuse("elapsed time of an event without timing");
   }
-  // A turn of the world counts as a microsecond.
+  // One turn of the world counts as a microsecond.
   const auto turns = static_cast<std::int64_t>(world_.done_at(last_recording(end))) -
                      static_cast<std::int64_t>(world_.done_at(last_recording(begin)));
   return std::chrono::microseconds(turns);
@@ -356,7 +357,8 @@ gpu::Graph FakeRuntime::end_capture(gpu::StreamView stream) {
   std::set<std::size_t> joined(its.recorded_tail.begin(), its.recorded_tail.end());
   for (auto node = joined.rbegin(); node != joined.rend(); ++node) {
     const auto& before = recording->nodes[*node].waits_for;
-    joined.insert(before.begin(), before.end());  // all smaller: the walk goes on through them
+    // The inserted numbers are all smaller than *node, so this loop visits them too.
+    joined.insert(before.begin(), before.end());
   }
   std::string missing;
   for (const auto& [other, line] : recording->lines) {

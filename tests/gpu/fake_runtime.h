@@ -1,6 +1,6 @@
-// A gpu::Runtime without a GPU: streams, events and graphs over a FakeWorld. It is stricter than CUDA where being so
-// finds mistakes: addresses must lie in its own memory, streams of one GPU must not be used with another, an event must
-// have been recorded before it is waited for in a capture.
+// A gpu::Runtime without a GPU: streams, events and graphs over a FakeWorld. To find mistakes it is stricter than CUDA:
+// addresses must lie in its own memory, a stream must be used with its own GPU, and an event must have been recorded
+// before a capture waits for it.
 #pragma once
 
 #include <cstddef>
@@ -17,29 +17,29 @@ namespace hvd::test {
 
 struct FakeOptions {
   std::size_t memory_bytes = std::size_t{64} << 20;
-  std::string uuid;           ///< empty: one of its own
-  std::string name = "fake";  ///< as a driver would say
-  int visible = 1;            ///< GPUs that this process is said to see
+  std::string uuid;           ///< if empty, the GPU gets its own uuid
+  std::string name = "fake";  ///< the name that the driver would report
+  int visible = 1;            ///< number of GPUs that the process is said to see
 };
 
 class FakeRuntime final : public gpu::Runtime {
  public:
-  /// The world outlives it.
+  /// Borrows `world`, which must outlive this object.
   FakeRuntime(FakeWorld& world, int index, FakeOptions options = {});
   ~FakeRuntime() override;
 
-  /// What a kernel does, in place of one.
+  /// Enqueues `work` in place of a kernel.
   void enqueue(gpu::StreamView stream, Work work);
-  /// The same for work that is over once `body` has run.
+  /// Enqueues work that is over once `body` has run.
   void kernel(gpu::StreamView stream, std::string label, std::vector<Range> reads, std::vector<Range> writes,
               std::function<void()> body);
   [[nodiscard]] bool capturing(gpu::StreamView stream);
   [[nodiscard]] FakeWorld& world() noexcept { return world_; }
-  /// Every later question and every wait fails, as after a kernel's illegal access.
+  /// Every later query and wait fails, as after an illegal access in a kernel.
   void break_down(std::string why) { world_.break_device(id_, std::move(why)); }
-  /// What launch() does first, for a call of CUDA that does not return; null: nothing.
+  /// launch() calls this first, so that a test can let it not return. May be null.
   std::function<void()> on_launch;
-  /// Streams, events, graphs and blocks that are still owned.
+  /// Number of streams, events, graphs and memory blocks that still have an owner.
   [[nodiscard]] std::size_t objects();
 
   [[nodiscard]] const gpu::Device& device() const noexcept override { return device_; }
@@ -61,7 +61,7 @@ class FakeRuntime final : public gpu::Runtime {
   void begin_capture(gpu::StreamView stream) override;
   [[nodiscard]] gpu::Graph end_capture(gpu::StreamView stream) override;
   void abandon_capture(gpu::StreamView stream) noexcept override;
-  /// What is no copy, fill or event is a kernel.
+  /// Counts everything that is no copy, fill or event as a kernel.
   [[nodiscard]] std::optional<gpu::GraphShape> shape(gpu::GraphView graph) override;
   void launch(gpu::GraphView graph, gpu::StreamView stream) override;
   void destroy(const gpu::DeviceBlock& block) noexcept override;

@@ -1,4 +1,4 @@
-// The fake GPU must be adversarial where a real one is free, and lawful where a real one is bound.
+// Where a real GPU is free to choose, the fake must choose the harmful order; where a real GPU is bound, it must obey.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -21,7 +21,7 @@ Deadline soon() { return Deadline::after(5s); }
 
 int& as_int(const gpu::DeviceMemory& memory) { return *reinterpret_cast<int*>(memory->bytes.data()); }
 
-/// What `body` throws, as "code: text"; empty if nothing.
+/// The error that `body` throws, as "code: text"; empty if it throws none.
 template <class Body>
 std::string error_of(Body&& body) {
   try {
@@ -117,14 +117,14 @@ TEST(FakeGpu, CopiesReadTheirSourceLate) {
   const int before = 1, after = 2;
   std::memcpy(host->bytes.data(), &before, sizeof before);
   one.gpu.copy(device->bytes.data(), host->bytes.data(), sizeof(int), stream);
-  std::memcpy(host->bytes.data(), &after, sizeof after);  // the mistake: the copy has not run
+  std::memcpy(host->bytes.data(), &after, sizeof after);  // the mistake: the copy has not run yet
   one.gpu.synchronize(stream.view(), soon(), "copy");
   EXPECT_EQ(as_int(device), 2);
 }
 
 enum class Ending : std::uint8_t { kOpen, kJoined, kJoinedAndMore /**< work behind both */ };
 
-/// Fork, work on both streams, join.
+/// Captures a fork, work on both streams, and the join unless `ending` is kOpen.
 gpu::Graph capture_fork(OneGpu& one, const gpu::Stream& first, const gpu::Stream& second, const gpu::DeviceMemory& a,
                         const gpu::DeviceMemory& b, Ending ending) {
   const auto fork = one.gpu.make_event(gpu::Timing::kOff);
@@ -152,7 +152,7 @@ TEST(FakeGpu, AGraphReplaysWhatWasCaptured) {
     EXPECT_FALSE(one.gpu.capturing(first) || one.gpu.capturing(second));
     EXPECT_EQ(one.gpu.shape(graph)->text(), "one graph of 2 nodes in a row: 2 kernels (1 of high priority)");
     one.gpu.synchronize(first.view(), soon(), "set");
-    EXPECT_EQ(as_int(b), 0);  // capturing ran nothing
+    EXPECT_EQ(as_int(b), 0);  // capturing runs nothing
     for (int i = 0; i < 3; ++i) one.gpu.launch(graph, first);
     one.gpu.synchronize(first.view(), soon(), "launches");
     EXPECT_EQ(as_int(b), 15) << "seed " << seed;
@@ -233,7 +233,7 @@ TEST(FakeGpu, AnEventThatGoesBeforeItsGraphIsReported) {
   one.gpu.record(other, stream);
   one.gpu.record_outside(recorded, stream);
   gpu::Graph graph = capture.finish();
-  other.reset();  // nothing but the capture needed it
+  other.reset();  // only the capture needed this event
   EXPECT_TRUE(one.world.violations().empty());
   recorded.reset();
   EXPECT_EQ(one.world.violations(), std::vector<std::string>{"an event was destroyed before a graph that records it"});
@@ -256,7 +256,7 @@ TEST(FakeGpu, CaptureRefusesWhatCudaRefuses) {
     one.gpu.record(event, first);
     EXPECT_NE(error_of([&] { (void)one.gpu.finished(event.view()); }).find("recorded in a capture"), std::string::npos);
   }
-  EXPECT_FALSE(one.gpu.capturing(first));  // abandoned
+  EXPECT_FALSE(one.gpu.capturing(first));  // the capture was abandoned
   EXPECT_NE(error_of([&] { one.gpu.wait(second, event); }).find("a capture which is over"), std::string::npos);
 }
 
@@ -319,7 +319,7 @@ TEST(Owners, MoveAndReleaseOnce) {
     FakeRuntime gpu(world, 0);
     gpu::Stream first = gpu.make_stream(gpu::Priority::kNormal);
     gpu::Stream second = std::move(first);
-    EXPECT_FALSE(first);  // NOLINT(bugprone-use-after-move): that is the question
+    EXPECT_FALSE(first);  // NOLINT(bugprone-use-after-move): tests the moved-from stream
     EXPECT_EQ(gpu.objects(), 1U);
     second = gpu.make_stream(gpu::Priority::kHigh);
     EXPECT_EQ(gpu.objects(), 1U);

@@ -8,9 +8,9 @@
 namespace hvd::test {
 namespace {
 
-// How many turns a question gives: none at times, so that what is over on the GPU is not always seen at once.
+// Most turns that a query lets the world take. With none, the asker does not see at once that work is over.
 constexpr std::uint64_t kMostTurns = 16;
-// Some streams are slow: the order in which they end is then far from the order in which they were fed.
+// Some streams are slow, so that streams end in an order far from the one in which they got their work.
 constexpr std::uint64_t kSlow = 1, kFast = 40;
 
 void merge(VectorClock& into, const VectorClock& other) {
@@ -18,7 +18,7 @@ void merge(VectorClock& into, const VectorClock& other) {
   for (std::size_t i = 0; i < other.size(); ++i) into[i] = std::max(into[i], other[i]);
 }
 
-/// Whether the first `count` pieces of work on `line` are seen by `later`.
+/// Whether `later` is ordered after the first `count` pieces of work on `line`.
 bool seen(std::size_t line, std::uint64_t count, const VectorClock& later) {
   return line < later.size() && later[line] >= count;
 }
@@ -84,12 +84,12 @@ void FakeWorld::check_races(const OpRef& op) {
   const auto touch = [&](Range range, bool write) {
     for (const Access& earlier : accesses_) {
       if (!overlap(earlier.range, range) || !(write || earlier.write)) continue;
-      if (seen(earlier.line, earlier.count, op->clock)) continue;  // also this very work
+      if (seen(earlier.line, earlier.count, op->clock)) continue;  // also true if both are the same work
       violations_.push_back("race: '" + earlier.label + "' " + (earlier.write ? "writes" : "reads") + " and '" +
                             op->work->label + "' " + (write ? "writes" : "reads") +
                             " the same memory, and neither waits for the other");
     }
-    // What all later work is ordered after by way of this one need not be kept.
+    // Later work that is ordered after `op` is also ordered after these accesses, so they need not be kept.
     std::erase_if(accesses_, [&](const Access& earlier) {
       return contains(range, earlier.range) && (write || (!earlier.write && earlier.line == op->line)) &&
              seen(earlier.line, earlier.count, op->clock);

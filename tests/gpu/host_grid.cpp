@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-// AddressSanitizer wants to know which stack is in use; null in other builds.
+// AddressSanitizer must be told which stack is in use. These functions are null in builds without it.
 extern "C" {
 [[gnu::weak]] void __sanitizer_start_switch_fiber(void** fake_stack_save, const void* bottom, std::size_t size);
 [[gnu::weak]] void __sanitizer_finish_switch_fiber(void* fake_stack_save, const void** old_bottom,
@@ -19,12 +19,12 @@ extern "C" {
 namespace hvd::test {
 namespace {
 
-/// A place to run on: its context while it is away, and its stack.
+/// An execution context: the registers while it is suspended, and its stack.
 struct Place {
   ucontext_t context{};
   const void* stack = nullptr;
   std::size_t stack_bytes = 0;
-  void* fake_stack = nullptr;  // of AddressSanitizer
+  void* fake_stack = nullptr;  // used by AddressSanitizer
 };
 
 void leave_for(Place& from, Place& to) {
@@ -33,7 +33,7 @@ void leave_for(Place& from, Place& to) {
   }
   swapcontext(&from.context, &to.context);
 }
-/// On arrival at `here`; `whence` is told where its stack lies, which the thread's own does not know.
+/// Call on arrival at `here`. Stores the bounds of the left stack in `whence`: the thread's own Place learns them here.
 void arrived(const Place& here, Place& whence) {
   if (__sanitizer_finish_switch_fiber != nullptr) {
     __sanitizer_finish_switch_fiber(here.fake_stack, &whence.stack, &whence.stack_bytes);
@@ -42,15 +42,16 @@ void arrived(const Place& here, Place& whence) {
 
 struct Fiber {
   static constexpr std::size_t kStackBytes = std::size_t{128} << 10;
-  std::unique_ptr<std::byte[]> memory{new std::byte[kStackBytes]};  // not cleared: 256 of them
+  // Not cleared, since a block may need 256 of these stacks.
+  std::unique_ptr<std::byte[]> memory{new std::byte[kStackBytes]};
   Place place;
-  bool waits = false;  // in the middle of a thread
-  dim3 thread;         // which one
-  int line = 0;        // of the barrier
+  bool waits = false;  // at a barrier, in the middle of a thread
+  dim3 thread;         // the waiting thread's index
+  int line = 0;        // source line of the barrier
 };
 
-/// Runs the threads of one block after another. A fiber takes threads until one has to wait; the next takes over then,
-/// so that kernels without barriers need one fiber.
+/// Runs the threads of one block after another. One fiber runs threads until a thread has to wait; then another fiber
+/// goes on with the next thread. A kernel without barriers therefore needs one fiber.
 class Scheduler {
  public:
   ThreadOrder order = ThreadOrder::kUp;
@@ -64,7 +65,7 @@ class Scheduler {
     while (!waiting.empty()) {
       if (const std::string wrong = misuse(waiting); !wrong.empty()) {
         idle_.clear();
-        fibers_.clear();  // with the threads that wait there
+        fibers_.clear();  // also drops the threads that wait in these fibers
         throw std::logic_error(std::string("kernel ") + what + ": " + wrong);
       }
       for (Fiber* fiber : std::exchange(waiting, {})) enter(*fiber, waiting);

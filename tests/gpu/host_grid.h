@@ -1,8 +1,8 @@
-// A CUDA grid on the host: blocks one after another, and the threads of a block as fibers of the calling thread that
-// take turns at barriers. The order is fixed, so that results are the same on every run; a second order shows what was
-// not ordered by a barrier. Not emulated: warps (none of our kernels knows of them), and blocks at one time.
+// A CUDA grid on the host. Blocks run one after another. The threads of a block are fibers of the calling thread that
+// take turns at barriers. The order is fixed, so every run gives the same results; running with the second order shows
+// what no barrier orders. Not emulated: warps (no kernel of this project uses them), and blocks that run concurrently.
 //
-// Threads: any; each has grids of its own.
+// Threads: any; each calling thread has its own grids.
 #pragma once
 
 #include <cstdint>
@@ -18,10 +18,10 @@ struct dim3 {
 };
 inline constinit thread_local dim3 threadIdx, blockIdx, blockDim, gridDim;
 
-/// Which thread goes first from one barrier to the next.
+/// Whether threads run in increasing or decreasing order between two barriers.
 enum class ThreadOrder : std::uint8_t { kUp, kDown };
 
-/// For grids that this thread runs while it lives.
+/// Sets the order for grids that this thread runs during the object's lifetime.
 class WithThreadOrder {
  public:
   explicit WithThreadOrder(ThreadOrder order);
@@ -33,11 +33,11 @@ class WithThreadOrder {
   ThreadOrder before_;
 };
 
-/// Calls `thread` once for every thread of the grid, with its indices set. Errors: std::logic_error, naming `what`, for
-/// a barrier that not all threads of a block reach, or at which they stand in different lines.
+/// Calls `thread` once for every thread of the grid, with its indices set. Errors: std::logic_error, naming `what`, if
+/// not all threads of a block reach a barrier, or if they wait at different source lines.
 void run_grid(const char* what, dim3 blocks, unsigned threads, const std::function<void()>& thread);
 
-/// __syncthreads(). Inside run_grid() only.
+/// Stands for __syncthreads(). Call only inside run_grid(). `line` is the source line.
 void synchronize_threads(int line);
 
 }  // namespace hvd::test

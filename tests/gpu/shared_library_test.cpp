@@ -1,4 +1,4 @@
-// The one order in which NVIDIA's libraries are looked for, and what is said when one is not there or will not do.
+// Tests in which order NVIDIA's libraries are searched, and the messages for a missing or unsuitable library.
 #include "engine/gpu/shared_library.h"
 
 #include <gtest/gtest.h>
@@ -24,7 +24,7 @@ gpu::WantedLibrary wanted() {
           .how_to_get = "install Maths 9"};
 }
 
-/// A new folder of this name, empty.
+/// A new, empty folder of this name.
 fs::path fresh_folder(const char* name) {
   fs::path folder = fs::path(::testing::TempDir()) / name;
   fs::remove_all(folder);
@@ -32,7 +32,7 @@ fs::path fresh_folder(const char* name) {
   return folder;
 }
 
-/// A library that can be loaded: the C library's maths under another name.
+/// Puts a loadable library at `file`: a link to the C library's libm.
 void put_library(const fs::path& file) {
   fs::create_directories(file.parent_path());
   fs::create_symlink("/lib/x86_64-linux-gnu/libm.so.6", file);
@@ -139,12 +139,12 @@ TEST(LibrarySearch, FindsThePackagesOfEveryPython) {
                  user = home / ".local/lib/python3.12/site-packages";
   for (const fs::path& folder : {here, debian, numbered, user}) fs::create_directories(folder);
   fs::create_directories(venv / "lib/other/site-packages");
-  fs::create_directories(conda / "lib/python3.12");  // none inside
+  fs::create_directories(conda / "lib/python3.12");  // has no site-packages
   fs::create_directories(system / "bin");
   std::ofstream(system / "bin/python3") << "#!/bin/sh\n";
   fs::permissions(system / "bin/python3", fs::perms::owner_all);
   fs::create_directories(extra / "bin");
-  fs::create_symlink(system / "bin/python3", extra / "bin/python3");  // a link into the prefix proper
+  fs::create_symlink(system / "bin/python3", extra / "bin/python3");  // a link to the program in the real prefix
   const auto search = search_of({{"HVD_CUDNN_ROOT", "/opt/cudnn"},
                                  {"HVD_CUBLAS_ROOT", "/opt/cublas"},
                                  {"HVD_NCCL_ROOT", "/opt/nccl"},

@@ -1,4 +1,4 @@
-// How a host waits for a GPU, by a clock of the test's.
+// How a host thread waits for a GPU, with simulated time.
 #include "engine/gpu/vigil.h"
 
 #include <gtest/gtest.h>
@@ -12,17 +12,17 @@ namespace {
 using namespace std::chrono_literals;
 using std::chrono::microseconds;
 
-constexpr microseconds kSlack = 60us;  // a nap is that much longer
+constexpr microseconds kSlack = 60us;  // a nap takes this much longer than asked for
 constexpr microseconds kLook = 2us;
-constexpr microseconds kFirst = 52us;  // that any wait is awake
+constexpr microseconds kFirst = 52us;  // every wait is awake for this long at first
 
 struct Wait {
-  microseconds late;   // noticed after the end
-  microseconds awake;  // looking all the time
+  microseconds late;   // from the end of the work until it is noticed
+  microseconds awake;  // time spent polling without naps
   int looks = 0;
 };
 
-/// A wait for work that ends `end` after its begin.
+/// Simulates a wait for work that ends `end` after its begin.
 Wait wait_for(microseconds end, std::optional<microseconds> expected) {
   const Clock::time_point begin{};
   gpu::Vigil vigil(begin, expected ? std::optional(begin + *expected) : std::nullopt);

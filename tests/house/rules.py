@@ -1,4 +1,4 @@
-"""The rules of the house as pure functions: text in, violations out. docs/architecture.md says why they are."""
+"""The repository's code rules as functions from text to violations. docs/architecture.md gives the reasons."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-# Arrows of docs/architecture.md: a layer may include itself and what can be reached from it.
+# The arrows of docs/architecture.md: a layer may include itself and every layer that its arrows reach.
 ARROWS = {
     "engine/base": (),
     "engine/core": ("engine/base",),
@@ -64,16 +64,16 @@ CORE_FORBIDDEN_HEADERS = (
     "pthread.h",
 )
 CORE_FORBIDDEN_WORDS = r"\b(?:steady_clock|system_clock|high_resolution_clock|utc_clock|rand|srand|time)\b\s*(?:::|\()"
-# Functions that <algorithm> declares. Another header often brings them along, but not in every standard library, and
-# not where a source is compiled apart from its folder's others.
+# Functions that <algorithm> declares. Other headers include <algorithm> too, but not in every standard library, and in
+# a unity build another source file may have included it. A file must therefore include it itself.
 ALGORITHM = re.compile(
     r"\bstd::(?:ranges::)?((?:(?:all|any|none)_of|copy(?:_if|_n|_backward)?|count(?:_if)?|equal|fill(?:_n)?|find(?:_if(?:_not)?|"
     r"_first_of)?|for_each|generate(?:_n)?|is_sorted|(?:lower|upper)_bound|equal_range|lexicographical_compare|"
     r"(?:min|max|minmax)(?:_element)?|clamp|mismatch|nth_element|partition|(?:partial_|stable_)?sort|remove_if|replace(?:_if)?|"
     r"reverse|rotate|search|shuffle|transform|unique|adjacent_find|binary_search))\("
 )
-# Environment variables are read once, at the edge: the command line, and what is recorded about a run. The last one
-# only tells which transport MPI was forced to, which is such a record.
+# Environment variables are read by the command line, and where facts about a run are recorded. The last file records
+# which transport MPI was forced to use.
 GETENV_OWNERS = ("bench/cli/", "bench/provenance", "bench/host_facts", "engine/comm/mpi/environment.cpp")
 EXIT_OWNERS = ("bench/main.cpp", "bench/cli/main.cpp")
 MAX_CODE_LINES = 600
@@ -81,14 +81,14 @@ MAX_CODE_LINES = 600
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*([<"])([^>"\n]+)[>"]', re.MULTILINE)
 BLOCK_COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
 STRING = re.compile(r'"(?:[^"\\\n]|\\.)*"')
-# Also std::exit, ::abort. Not members (x.abort(), x->abort(), T::abort()) and not declarations (void abort()).
+# Matches std::exit and ::abort too, but no members (x.abort(), x->abort(), T::abort()) or declarations (void abort()).
 EXIT_CALL = re.compile(r"(?<![\w.>:~])(?:std::|::)?(?:_exit|_Exit|quick_exit|exit|abort|terminate)\s*\(")
 GETENV = re.compile(r"\b(?:secure_)?getenv\s*\(|\benviron\b|\b(?:un)?setenv\s*\(")
 
 
 @dataclass(frozen=True)
 class Violation:
-    """Where, and what is wrong with it."""
+    """The place where a rule is broken, and what is wrong there."""
 
     file: str
     line: int
@@ -99,7 +99,7 @@ class Violation:
 
 
 def reachable(layer: str) -> set[str]:
-    """`layer` and all layers that its arrows lead to."""
+    """`layer` and all layers that its arrows reach."""
     found = {layer}
     for target in ARROWS[layer]:
         found |= reachable(target)
@@ -107,7 +107,7 @@ def reachable(layer: str) -> set[str]:
 
 
 def layer_of(path: str) -> str | None:
-    """The layer that a repository path belongs to, or None (tests, docs, a vendor's header)."""
+    """The layer that a repository path belongs to, or None for tests, docs and vendor headers."""
     for layer in ARROWS:
         if path.startswith(layer + "/"):
             return layer
@@ -123,7 +123,7 @@ def _blank(match: re.Match[str]) -> str:
 
 
 def code_only(text: str) -> str:
-    """C++ text with comments and the insides of strings blanked out, lines and columns kept."""
+    """Returns C++ text with comments and the contents of strings blanked out. Lines and columns are kept."""
     text = BLOCK_COMMENT.sub(_blank, text)
     text = "\n".join(re.sub(r"//.*$", "", line) if '"' not in line else line for line in text.split("\n"))
     text = STRING.sub(lambda match: '"' + " " * (len(match[0]) - 2) + '"', text)
@@ -131,7 +131,7 @@ def code_only(text: str) -> str:
 
 
 def check_layers(path: str, text: str) -> list[Violation]:
-    """Project includes go along the arrows only."""
+    """Checks that files include other layers only along the arrows."""
     layer = layer_of(path)
     if layer is None:
         return []
@@ -152,7 +152,7 @@ def check_layers(path: str, text: str) -> list[Violation]:
 
 
 def check_vendor_headers(path: str, text: str) -> list[Violation]:
-    """Vendor headers stand only in the files that own their handles."""
+    """Checks that only the files that own a vendor's handles include its headers."""
     found = []
     for match in INCLUDE.finditer(text):
         for pattern, owners in VENDOR_OWNERS.items():
@@ -163,7 +163,7 @@ def check_vendor_headers(path: str, text: str) -> list[Violation]:
 
 
 def check_core_is_pure(path: str, text: str) -> list[Violation]:
-    """engine/core knows no threads, clocks, randomness, input or output."""
+    """Checks that engine/core uses no threads, clocks, randomness, input or output."""
     if not path.startswith("engine/core/"):
         return []
     found = []
@@ -178,7 +178,7 @@ def check_core_is_pure(path: str, text: str) -> list[Violation]:
 
 
 def check_algorithm(path: str, text: str) -> list[Violation]:
-    """A file that calls an algorithm of the standard library includes <algorithm> itself."""
+    """Checks that a file that calls a function of <algorithm> includes <algorithm> itself."""
     code = code_only(text)
     first = ALGORITHM.search(code)
     if first is None or any(match[2] == "algorithm" for match in INCLUDE.finditer(text)):
@@ -198,27 +198,27 @@ def _check_calls(path: str, text: str, pattern: re.Pattern[str], owners: tuple[s
 
 
 def check_environment(path: str, text: str) -> list[Violation]:
-    """Environment variables are read at the edge only."""
+    """Checks that only GETENV_OWNERS read environment variables."""
     return _check_calls(path, text, GETENV, GETENV_OWNERS, "environment variables are read in bench/cli")
 
 
 def check_no_exit(path: str, text: str) -> list[Violation]:
-    """Only main() ends the process."""
-    # a member's own abort(), called from inside its class, is no exit: those files declare one
+    """Checks that only main() ends the process."""
+    # A class that declares a member abort() may call it by its bare name, which does not end the process.
     declares_abort = re.search(r"\bvoid\s+(?:\w+::)*abort\s*\(", code_only(text)) is not None
     found = _check_calls(path, text, EXIT_CALL, EXIT_OWNERS, "only main() ends the process")
     return [v for v in found if not (declares_abort and v.text.endswith(": abort("))]
 
 
 def code_lines(path: str, text: str) -> int:
-    """Lines that are neither blank nor comment."""
+    """Counts the lines that are neither blank nor a comment."""
     if PurePosixPath(path).suffix in (".cpp", ".h"):
         return sum(1 for line in code_only(text).split("\n") if line.strip())
     return sum(1 for line in text.split("\n") if line.strip() and not line.lstrip().startswith("#"))
 
 
 def check_size(path: str, text: str) -> list[Violation]:
-    """One idea per file: none above 600 lines of code."""
+    """Checks that no file has more than 600 lines of code."""
     lines = code_lines(path, text)
     return [Violation(path, 1, f"{lines} lines of code, more than {MAX_CODE_LINES}")] if lines > MAX_CODE_LINES else []
 
@@ -229,7 +229,7 @@ URL = re.compile(r"https?://\S+")
 
 
 def check_references(path: str, text: str, exists: Callable[[str], bool]) -> list[Violation]:
-    """Texts name only Markdown pages that are here or that the program makes (build/), and no path of one machine."""
+    """Checks that pages name only Markdown files that exist or are built (build/), and no path of one machine."""
     found = []
     plain = URL.sub(_blank, text)
     for match in MARKDOWN_NAME.finditer(plain):
@@ -243,24 +243,24 @@ def check_references(path: str, text: str, exists: Callable[[str], bool]) -> lis
 
 
 OPTION = re.compile(r"(?<![\w-])--[a-z][\w-]*")
-# Programs whose options are not ours.
+# Lines with these programs are skipped, because the options there are not hvd_bench's.
 FOREIGN = re.compile(r"\b(?:cmake|ctest|apt-get|git|docker|pip|sbatch|bsub|ninja|perf|taskset|numactl)\b")
 
 
 def options_named(readme: str) -> set[str]:
-    """Options of ours that a page names: in command lines of hvd_bench and scripts/, and in `--code` spans."""
+    """Options of this project that a page names in command lines of hvd_bench and scripts/ or in `--code` spans."""
     found: set[str] = set()
     for line in readme.replace("\\\n", " ").split("\n"):
         if FOREIGN.search(line):
             continue
-        # what stands before the program is the launcher's
+        # options that precede the program belong to the launcher
         line = re.sub(r"\b(?:mpirun|mpiexec|srun|jsrun|salloc)\b.*?(hvd_bench|`|$)", r"\1", line)
         found |= {match[0] for match in OPTION.finditer(line)}
     return found
 
 
 def violations(files: Iterable[tuple[str, str]], exists: Callable[[str], bool]) -> list[Violation]:
-    """All violations of all rules in `files`, (path from the root, text) each."""
+    """All violations of all rules in `files`, given as pairs (path from the root, text)."""
     found: list[Violation] = []
     for path, text in files:
         suffix = PurePosixPath(path).suffix

@@ -11,8 +11,8 @@ namespace {
 
 using testing::expect_error;
 
-// images -> stem -> relu -+-> left ----+-> add -> mean -> fc -> loss
-//                         +-> (identity) ^   and a concat with the images on the way
+// images -> stem -> relu -+-> left ----+-> add -> concat with images -> mean -> fc -> loss
+//                         +-> (identity) ^
 Graph branching() {
   GraphBuilder b("branching", 2, 4, 5);
   const TensorId stem = b.relu("relu", b.conv("stem", b.images(), 3, {}, false));
@@ -55,7 +55,7 @@ TEST(Differentiate, AddSharesTheDiffAndImagesGetNone) {
   const Node concat = find("concat.backward");
   ASSERT_EQ(concat.outputs.size(), 2U);
   EXPECT_EQ(concat.outputs[1], kNoTensor);
-  // The diff of the sum feeds the left branch and the accumulation, without a copy.
+  // The gradient of the sum goes to the left branch and to the accumulation without a copy.
   const TensorId sum_diff = concat.outputs[0];
   EXPECT_EQ(find("left.backward_weights").inputs[1], sum_diff);
   const Node accumulate = find("relu.accumulate");
@@ -77,7 +77,7 @@ TEST(Differentiate, RefusesToRunTwice) {
   expect_error(Errc::kInvalidArgument, {"branching", "already"}, [] { differentiate(differentiate(branching())); });
 }
 
-// Properties of every network: nothing is read before it is written, every gradient is made exactly once.
+// For every network: nothing is read before it is written, and every gradient is produced exactly once.
 class DifferentiatedNetwork : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(DifferentiatedNetwork, IsWellFormed) {

@@ -25,7 +25,7 @@ NodeCost cost_of(const Graph& graph, const std::string& name) {
 
 TEST(Cost, OfConvolutionsByHand) {
   const Graph graph = tiny();
-  // Output 2x4x4x6; each element takes 3*3*3 multiply-adds, taps on padding included, and one bias.
+  // The output is 2x4x4x6. Each element takes 3*3*3 multiply-adds, including those on padding, and one bias.
   const double macs = 2 * 4 * 4 * 6 * 27;
   const double in = 2 * 8 * 8 * 3;
   const double out = 2 * 4 * 4 * 6;
@@ -35,7 +35,7 @@ TEST(Cost, OfConvolutionsByHand) {
   EXPECT_EQ(cost_of(graph, "conv.backward_weights").flops, 2 * macs + out);
   EXPECT_EQ(cost_of(graph, "conv.backward_weights").bytes, 4 * (in + out + weights + 6));
   EXPECT_EQ(cost_of(graph, "fc.backward_data").flops, 2.0 * 2 * 5 * 96);
-  // Running statistics are read and written: 2 states x 2; gamma, beta, mean, inv_std once.
+  // 2 running statistics are read and written (4 x 6 values); gamma, beta, mean and inv_std are accessed once each.
   EXPECT_EQ(cost_of(graph, "bn").bytes, 4 * (out + 2 * 6 + 4 * 6 + out + 2 * 6));
 }
 
@@ -43,7 +43,7 @@ TEST(Cost, OfAForwardPassCountsConvolutionsAndFullyConnectedOnly) {
   EXPECT_EQ(forward_macs_per_image(tiny()), 4 * 4 * 6 * 27 + 96 * 5);
 }
 
-// A step is three forward passes in multiply-adds, less the first layer's data gradient; the rest is small.
+// A step has three times the multiply-adds of a forward pass, less the first layer's data gradient, and few others.
 TEST(Cost, OfAStepIsThreeForwardPasses) {
   for (const ModelInfo& model : model_catalogue()) {
     const Graph graph = differentiate(build_model({.model = model.name, .batch_size = 2}));

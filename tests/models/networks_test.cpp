@@ -1,4 +1,4 @@
-// The four networks through the reference backend at reduced image size.
+// Runs the networks through the reference backend at reduced image size.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -30,7 +30,7 @@ double norm(std::span<const double> values) {
   return std::sqrt(squares);
 }
 
-// All gradients at once: the derivative along a direction d is g . d.
+// Checks all gradients at once: the derivative along a direction d is g . d.
 TEST_P(ReducedNetwork, GradientEqualsTheDirectionalDerivative) {
   const Graph forward = build_model({.model = GetParam().model,
                                      .batch_size = GetParam().batch_size,
@@ -41,7 +41,7 @@ TEST_P(ReducedNetwork, GradientEqualsTheDirectionalDerivative) {
   ASSERT_TRUE(std::isfinite(loss));
   EXPECT_EQ(rank.sink.ready.size(), forward.parameters.size());
 
-  // Every tensor moves along its own gradient plus as much noise, so that none is drowned by another.
+  // Every tensor moves along its own gradient plus noise of the same norm, so that no tensor is drowned by another.
   const auto gradients = rank.gradients();
   std::vector<float> noise(gradients.size());
   fill_normal(Philox(5), 0, noise);
@@ -58,8 +58,8 @@ TEST_P(ReducedNetwork, GradientEqualsTheDirectionalDerivative) {
       slope += gradient[i] * d;
     }
   }
-  // Untrained deep networks are steep: along direction / slope the loss rises by 1 per unit, so that the step
-  // of the difference quotient moves it by 1e-5 whatever the network.
+  // Untrained deep networks are steep. Along direction / slope the loss rises by 1 per unit, so the step of the
+  // difference quotient changes the loss by 1e-5 for every network.
   double move = 0;
   const auto parameters = rank.parameters();
   const std::vector<double> start(parameters.begin(), parameters.end());
@@ -68,24 +68,24 @@ TEST_P(ReducedNetwork, GradientEqualsTheDirectionalDerivative) {
     const double value = rank.forward_backward();
     return testing::Scalar{.value = value, .magnitude = std::max(1.0, value)};
   };
-  // A thousand roundings in a row at most. Kinks (ReLU and maximum change sides for a few of a million values)
-  // make an error of first order, which D(2h) - D(h) shows but does not bound: hence the factor.
+  // At most a thousand roundings follow one another. For a few of a million values, ReLU or maximum changes sides.
+  // These kinks cause a first-order error, which D(2h) - D(h) shows but does not bound; hence the factor 10.
   const testing::Derivative numeric = testing::derivative(move, along, static_cast<double>(forward.nodes.size()));
   EXPECT_NEAR(numeric.value, 1.0, 10 * numeric.error);
-  // One tensor of three hundred is some 3e-3 of the slope: a bound as wide as that would miss it.
+  // One tensor of three hundred contributes about 3e-3 of the slope. A bound as wide as that would miss an error in it.
   EXPECT_LT(10 * numeric.error, 1e-3);
   ::testing::Test::RecordProperty("relative_error", std::to_string(numeric.value - 1.0));
 }
 
 std::string model_name(const ::testing::TestParamInfo<Reduced>& info) { return info.param.model; }
 
-// Sizes that leave the last batch normalisations several values per channel.
+// These sizes leave several values per channel to the last batch normalisations.
 INSTANTIATE_TEST_SUITE_P(Zoo, ReducedNetwork,
                          ::testing::Values(Reduced{"vgg16", 1, 32}, Reduced{"resnet101", 2, 64},
                                            Reduced{"inception3", 4, 75}),
                          model_name);
 
-// VGG-16 has no batch normalisation, so 4 ranks x batch 2 with averaged gradients is 1 rank x batch 8.
+// VGG-16 has no batch normalisation, so 4 ranks x batch 2 with averaged gradients equal 1 rank x batch 8.
 TEST(Vgg16, FourRanksTimesTwoEqualOneRankTimesEight) {
   const auto vgg = [](std::int64_t batch) {
     return build_model({.model = "vgg16", .batch_size = batch, .image_size = 32, .classes = 10});
@@ -102,7 +102,7 @@ TEST(Vgg16, FourRanksTimesTwoEqualOneRankTimesEight) {
   }
   Rank whole(vgg(8), kOptions);
   const double loss = whole.forward_backward();
-  // A loss is some ten layers of sums of at most K = 4608 products, rounding errors adding up at random.
+  // The loss goes through some ten layers of sums of at most K = 4608 products; rounding errors add up at random.
   constexpr double kLayers = 16;
   EXPECT_NEAR(mean_loss, loss, kLayers * std::sqrt(4608.0) * kEpsilon * loss);
   for (const ArenaSlot& slot : whole.step->slots()) {

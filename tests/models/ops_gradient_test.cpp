@@ -1,5 +1,5 @@
-// Every backward operation against central finite differences of its forward operation, in double precision.
-// The scalar is f = sum of r * y with random r, so that dy = r.
+// Compares every backward operation with central finite differences of its forward operation, in double precision. The
+// scalar is f = sum of r * y with random r, so dy = r.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -28,7 +28,7 @@ Scalar weighted_sum(const Values& r, const Values& y) {
   return sum;
 }
 
-// Distinct values 0.05 apart in random order: no maximum and no sign changes within a finite-difference step.
+// Distinct values 0.05 apart, in random order: a finite-difference step changes no maximum and no sign.
 Values well_separated(const Shape& shape, std::uint64_t stream) {
   Values values = zeros(shape);
   for (std::size_t i = 0; i < values.size(); ++i)
@@ -145,7 +145,7 @@ TEST(OpGradient, BatchNorm) {
   Values dgamma = zeros(cs);
   Values dbeta = zeros(cs);
   batch_norm_backward({{x, xs}, {gamma, cs}, {mean, cs}, {inv_std, cs}, {r, xs}}, {dx, xs}, {dgamma, cs}, {dbeta, cs});
-  Values dgamma_alone = zeros(cs);  // the first layer of a graph wants no dx
+  Values dgamma_alone = zeros(cs);  // the first layer of a graph needs no dx
   batch_norm_backward({{x, xs}, {gamma, cs}, {mean, cs}, {inv_std, cs}, {r, xs}}, {}, {dgamma_alone, cs}, {dbeta, cs});
   EXPECT_EQ(dgamma_alone, dgamma);
   expect_gradient("x", x, dx, f, 2 * 12);
@@ -225,7 +225,7 @@ TEST(OpGradient, AddConcatAndAccumulate) {
   expect_gradient("concat, first", a, da, joined, 2);
   expect_gradient("concat, second", b, db, joined, 2);
 
-  // y = (a + a) with weights r: both inputs of add share dy, and accumulate sums the two.
+  // y = a + a with weights r: both inputs of add get the same dy, and accumulate sums the two.
   const Values ra = random_values(as.count(), 4);
   const auto doubled = [&] {
     Values y = zeros(as);

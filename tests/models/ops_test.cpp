@@ -1,4 +1,4 @@
-// The reference operations against values computed by hand and against loops written out plainly.
+// Compares the reference operations with values computed by hand and with plain loops.
 #include "models/reference/ops.h"
 
 #include <cmath>
@@ -13,7 +13,7 @@ using testing::random_values;
 
 using Values = std::vector<double>;
 
-// A convolution as its definition says, one product at a time, for every element of the padded input.
+// A convolution by its definition, one product at a time, for every element of the padded input.
 Values plain_conv(const Window& w, const In& x, const In& k, const Shape& y) {
   Values out;
   for (std::int64_t n = 0; n < y[0]; ++n) {
@@ -73,7 +73,7 @@ TEST(ReferenceConv, EqualsItsDefinition) {
     Values y(static_cast<std::size_t>(c.y.count()));
     conv(c.window, {x, c.x}, {w, weights}, {}, {y, c.y});
     const Values expected = plain_conv(c.window, {x, c.x}, {w, weights}, c.y);
-    // K products of order 1, summed in another order: sqrt(K) roundings of values of order sqrt(K).
+    // K products of order 1 are summed in another order: sqrt(K) roundings of values of order sqrt(K).
     const double k = static_cast<double>(weights.count() / c.y[3]);
     for (std::size_t i = 0; i < y.size(); ++i) EXPECT_NEAR(y[i], expected[i], 8 * k * 2.2e-16);
   }
@@ -152,7 +152,7 @@ TEST(ReferenceConcat, JoinsAndSplitsChannels) {
   concat(std::vector<In>{{a, a_shape}, {b, b_shape}}, {y, y_shape});
   EXPECT_EQ(y, (Values{1, 2, 5, 3, 4, 6}));
   Values db(2);
-  concat_backward({y, y_shape}, std::vector<Out>{{{}, a_shape}, {db, b_shape}});  // the first wants no diff
+  concat_backward({y, y_shape}, std::vector<Out>{{{}, a_shape}, {db, b_shape}});  // the first input needs no gradient
   EXPECT_EQ(db, b);
 }
 
@@ -161,7 +161,7 @@ TEST(ReferenceLoss, IsTheMeanOfMinusLogProbability) {
   const std::vector<std::int32_t> labels{1, 0};
   Values probabilities(4);
   const double loss = softmax_cross_entropy({logits, {2, 2}}, labels, {probabilities, {2, 2}});
-  EXPECT_DOUBLE_EQ(loss, std::log(2.0) / 2);  // the second sample is certain, and does not overflow
+  EXPECT_DOUBLE_EQ(loss, std::log(2.0) / 2);  // the second sample is certain and does not overflow
   EXPECT_EQ(probabilities, (Values{0.5, 0.5, 1, 0}));
 }
 

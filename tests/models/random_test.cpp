@@ -1,4 +1,4 @@
-// Everything drawn from the counter-based generator: initial weights, images, labels, dropout masks.
+// Tests everything drawn from the counter-based generator: initial weights, images, labels, dropout masks.
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -27,7 +27,7 @@ TEST(FillNormal, IsStandardNormal) {
   std::vector<float> values(100'000);
   fill_normal(Philox(3, 4), 0, values);
   const auto [mean, deviation] = moments(values);
-  // Five standard errors: 1 / sqrt(n) of the mean, 1 / sqrt(2 n) of the deviation.
+  // Five standard errors: 1 / sqrt(n) for the mean, 1 / sqrt(2 n) for the deviation.
   EXPECT_NEAR(mean, 0, 5 / std::sqrt(1e5));
   EXPECT_NEAR(deviation, 1, 5 / std::sqrt(2e5));
   const auto beyond_two = std::count_if(values.begin(), values.end(), [](float v) { return std::abs(v) > 2; });
@@ -58,7 +58,7 @@ TEST(InitialValue, HasTheScaleOfItsRule) {
   const auto deviation = [&](Init init) { return moments(initial({.name = "w", .init = init}, conv, 1)).deviation; };
   EXPECT_NEAR(deviation(Init::kHeNormal) / std::sqrt(2.0 / 288), 1, error);
   EXPECT_NEAR(deviation(Init::kNormal001) / 0.01, 1, error);
-  // A uniform distribution on [-limit, limit] deviates by limit / sqrt(3).
+  // The standard deviation of a uniform distribution on [-limit, limit] is limit / sqrt(3).
   EXPECT_NEAR(deviation(Init::kGlorotUniform) / std::sqrt(6.0 / (288 + 576) / 3), 1, error);
   for (const float v : initial({.name = "w", .init = Init::kZero}, {9}, 1)) EXPECT_EQ(v, 0);
   for (const float v : initial({.name = "w", .init = Init::kOne}, {9}, 1)) EXPECT_EQ(v, 1);

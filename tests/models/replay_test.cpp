@@ -58,7 +58,7 @@ TEST(ReplayText, RoundTripsExactly) {
   expect_equal(parse_replay(to_text(bare), "x"), bare);
 }
 
-// Every line in turn is damaged; the error must name the file and that line.
+// Damages one line after another. The error must name the file and the damaged line.
 TEST(ReplayText, ErrorsNameFileAndLine) {
   const std::string text = to_text(sample());
   const auto with = [&](const std::string& from, const std::string& to) {
@@ -158,7 +158,7 @@ TEST(ReplayStep, NeverReportsEarlyAndNeverSpins) {
   EXPECT_GE(backward, 0.05);
   step->update({});
   EXPECT_GE(std::chrono::duration<double>(Clock::now() - sink.start).count(), 0.06);
-  // Sleeping takes microseconds of processor time; a spin would take the whole 60 ms.
+  // Sleeping takes microseconds of processor time. Spinning would take the whole 60 ms.
   EXPECT_LT(processor_seconds() - processor_start, 0.03);
 }
 
@@ -176,7 +176,7 @@ TEST(ReplayStep, GradientsAreKnownAndFreshInEveryStep) {
           ASSERT_EQ(values[i], replay_gradient_value(p, i)) << "gradient " << p << " element " << i;
         }
       }
-      const auto bytes = step->gradient_arena();  // as a reduction would: other values in place
+      const auto bytes = step->gradient_arena();  // as a reduction would, replaces the values in place
       std::fill(bytes.begin(), bytes.end(), std::byte{0x11});
     }
     EXPECT_EQ(sink.ready, (std::vector<std::size_t>{0, 1, 2, 0, 1, 2}));
@@ -221,7 +221,7 @@ TEST(ReplayRecorder, TakesTheMedianAndLeavesTheWaitOutOfTheUpdate) {
     sleep_seconds(0.01);
     recorder.gradient_ready(1);
     recorder.end_backward();
-    sleep_seconds(0.1);  // the wait for the reduction
+    sleep_seconds(0.1);  // stands for the wait for the reduction
     recorder.begin_update();
     sleep_seconds(0.005);
     recorder.end_update();
@@ -266,7 +266,7 @@ TEST(ReplayRecorder, TakesTimesThatWereMeasuredElsewhere) {
   });
 }
 
-// A recording of the reference backend replays: same gradients, same sizes, same order.
+// A recording of the reference backend replays with the same gradients, sizes and order.
 TEST(ReplayRecorder, RecordsARealStep) {
   testing::Rank rank(testing::tiny_vgg(2), {});
   class Forward final : public GradientSink {

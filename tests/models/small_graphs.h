@@ -18,7 +18,7 @@ inline Window square(int kernel, int stride, int pad) {
           .pad_right = pad};
 }
 
-/// Every kind of operation once or more, a residual, a concat, an activation used three times, two losses.
+/// Has every kind of operation at least once, a residual, a concat, an activation used three times, and two losses.
 inline Graph every_operation(std::int64_t batch) {
   constexpr std::int64_t kClasses = 4;
   GraphBuilder b("every_operation", batch, 9, kClasses);
@@ -38,7 +38,7 @@ inline Graph every_operation(std::int64_t batch) {
   return std::move(b).build();
 }
 
-/// VGG in small: no batch normalisation, so that the batch may be split over ranks; dropout in the middle.
+/// A small VGG. It has no batch normalisation, so the batch may be split over ranks, and dropout in the middle.
 inline Graph tiny_vgg(std::int64_t batch) {
   GraphBuilder b("tiny_vgg", batch, 8, 5);
   TensorId x = b.relu("relu1", b.conv("conv1", b.images(), 6, square(3, 1, 1), true));

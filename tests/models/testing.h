@@ -1,4 +1,4 @@
-// What the model tests share: random values, a sink that records, a one-rank step, error checks.
+// Shared by the model tests: random values, a recording sink, a one-rank step, error checks.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@
 
 namespace hvd::models::testing {
 
-/// Standard normal values; equal for equal (count, stream).
+/// Standard normal values; the same (count, stream) gives the same values.
 inline std::vector<double> random_values(std::int64_t count, std::uint64_t stream) {
   const Philox generator(20240611, stream);
   std::vector<double> values(static_cast<std::size_t>(count));
@@ -32,7 +32,7 @@ class RecordingSink final : public GradientSink {
   std::vector<std::size_t> ready;
 };
 
-/// A reference step with its memory and a batch of the synthetic data set.
+/// A reference step with its memory, and a batch of the synthetic data set.
 struct Rank {
   Rank(const Graph& forward, const StepOptions& options, std::uint64_t first_sample = 0)
       : arena(make_heap_arena()),
@@ -54,7 +54,7 @@ struct Rank {
     const auto bytes = step->state_to_broadcast().at(0);
     return {reinterpret_cast<double*>(bytes.data()), bytes.size() / sizeof(double)};
   }
-  /// For options.gradient = kF64.
+  /// Call only if options.gradient = kF64.
   [[nodiscard]] std::span<double> gradients() const {
     const auto bytes = step->gradient_arena();
     return {reinterpret_cast<double*>(bytes.data()), bytes.size() / sizeof(double)};
@@ -68,7 +68,7 @@ struct Rank {
   RecordingSink sink;
 };
 
-/// Runs `call`, expects an Error of `code` whose text holds every one of `parts`.
+/// Runs `call` and expects an Error of `code` whose text contains all of `parts`.
 inline void expect_error(Errc code, const std::vector<std::string>& parts, const std::function<void()>& call) {
   try {
     call();

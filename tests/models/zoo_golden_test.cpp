@@ -1,7 +1,7 @@
-// The networks against published counts.
-// Parameters and GMACs: torchvision model metadata (num_params, _ops: multiply-adds of convolutions and fully
-// connected layers of one forward pass, taps on padding included, batch normalisation and pooling left out),
-// https://pytorch.org/vision/stable/models.html. Tensor counts: the length of torchvision's parameters().
+// Compares the networks with published counts. Parameters and GMACs: torchvision model metadata (num_params, _ops:
+// multiply-adds of convolutions and fully connected layers of one forward pass, including those on padding, without
+// batch normalisation and pooling), https://pytorch.org/vision/stable/models.html. Tensor counts: the length of
+// torchvision's parameters().
 #include <cmath>
 #include <set>
 
@@ -20,7 +20,8 @@ struct Published {
   bool auxiliary_head;
   std::int64_t parameters;
   std::size_t tensors;
-  double gmac;  // two decimals; the auxiliary head is training only and not in the published figure
+  // Two decimals. The auxiliary head is used in training only and is not in the published figure.
+  double gmac;
 };
 
 class PublishedCounts : public ::testing::TestWithParam<Published> {};
@@ -126,9 +127,9 @@ TEST(Zoo, RefusesWhatItCannotBuild) {
                [] { build_model({.model = "resnet50", .batch_size = 1, .auxiliary_head = true}); });
 }
 
-// The stated minimum is the true one: one pixel less does not fit the layers themselves.
+// The stated minimum is exact: with one pixel less, the layers do not fit.
 TEST(Zoo, InceptionsMinimumIsWhatItsLayersNeed) {
-  const auto grid = [](std::int64_t x) {  // the valid 3x3 layers and poolings, as in the paper's table 1
+  const auto grid = [](std::int64_t x) {  // 3x3 layers without padding and poolings, as in table 1 of the paper
     x = (x - 3) / 2 + 1;                  // Conv2d_1a
     x = x - 2;                            // Conv2d_2a
     x = (x - 3) / 2 + 1;                  // maxpool1
@@ -136,9 +137,9 @@ TEST(Zoo, InceptionsMinimumIsWhatItsLayersNeed) {
     x = (x - 3) / 2 + 1;                  // maxpool2
     return (x - 3) / 2 + 1;               // Mixed_6a
   };
-  EXPECT_EQ(grid(75), 3);  // Mixed_7a's stride-2 3x3 just fits
+  EXPECT_EQ(grid(75), 3);  // Mixed_7a's stride-2 3x3 window just fits
   EXPECT_EQ(grid(74), 2);
-  EXPECT_EQ(grid(299), 17);  // (17 - 5) / 3 + 1 = 5: the auxiliary 5x5 just fits
+  EXPECT_EQ(grid(299), 17);  // (17 - 5) / 3 + 1 = 5: the auxiliary head's 5x5 window just fits
   EXPECT_EQ(grid(298), 16);
 }
 

@@ -1,4 +1,4 @@
-// What computes bf16, by the instruction sets of a processor.
+// Which unit computes bf16, given the instruction sets of a processor.
 #include <gtest/gtest.h>
 
 #include "models/onednn/compat.h"

@@ -20,10 +20,11 @@ std::vector<double> sum_bound(double terms, const Tensor& magnitude, double epsi
 
 double winograd_amplification() {
   constexpr std::array<double, 5> kPoints{0, 0.625, -0.625, 1.5, -1.5};
-  // Row norms of the filter transform G and the data transform B^T, finite points first, infinity last.
+  // Row norms of the filter transform G and the data transform B^T. Finite points come first, infinity last.
   std::array<double, 6> product{};
   const auto polynomial_norm = [&](std::size_t skipped) {
-    std::vector<double> c{1};  // coefficients of the product of (x - q) over the points but `skipped`
+    // Coefficients of the product of (x - q) over all points q except number `skipped`.
+    std::vector<double> c{1};
     for (std::size_t j = 0; j < kPoints.size(); ++j) {
       if (j == skipped) continue;
       std::vector<double> next(c.size() + 1);
@@ -56,7 +57,7 @@ double winograd_amplification() {
     }
     largest = std::max(largest, sum / 3);
   }
-  return largest;  // of one dimension squared, which is that of two dimensions
+  return largest;  // the square for one dimension equals the value for two dimensions
 }
 
 std::vector<double> winograd_bound(double terms, const Tensor& magnitude) {
@@ -67,7 +68,7 @@ std::vector<double> winograd_bound(double terms, const Tensor& magnitude) {
 
 namespace {
 
-/// What rounding does to the statistics of one channel.
+/// The error that rounding causes in the statistics of one channel.
 struct ChannelError {
   double mean = 0;      ///< absolute
   double variance = 0;  ///< relative to variance + epsilon
@@ -85,7 +86,7 @@ ChannelError channel_error(const Tensor& x, std::size_t channels, std::size_t c,
   const auto n = static_cast<double>(samples);
   ChannelError error;
   error.mean = std::sqrt(n) * kEpsilon * magnitude / n;
-  // The variance is a sum of squares of (x - mean), each with the error of its two operands.
+  // The variance is a sum of squares of (x - mean). Each square has the error of its two operands.
   const double deviation = std::sqrt(squares / n);
   const double operand = error.mean + kEpsilon * (magnitude / n + deviation);
   error.variance =
@@ -138,8 +139,8 @@ BatchNormDiffs batch_norm_backward(const Tensor& x, const Tensor& gamma, const T
   for (std::size_t c = 0; c < channels; ++c) {
     const ChannelError error = channel_error(x, channels, c, mean.data[c], inv_std.data[c]);
     double sum_dy = 0;
-    double sum_product = 0;    // |dy xhat|
-    double operand_error = 0;  // |dy| |error of xhat|
+    double sum_product = 0;    // sum of |dy xhat|
+    double operand_error = 0;  // sum of |dy| |error of xhat|
     const auto normal_error = [&](double normal) {
       return inv_std.data[c] * (error.mean + kEpsilon * std::abs(mean.data[c])) +
              std::abs(normal) * (0.5 * error.variance + 3 * kEpsilon);

@@ -13,7 +13,7 @@ bool is_conv(OpKind kind) {
   return kind == OpKind::kConv || kind == OpKind::kConvBackwardWeights || kind == OpKind::kConvBackwardData;
 }
 
-/// Products in the sum behind one element of the first output of a convolution or a fully connected layer.
+/// Number of products in the sum for one element of the first output of a convolution or a fully connected layer.
 double terms_of(const Graph& graph, const Node& of) {
   const auto shape = [&](TensorId id) -> const Shape& { return graph.tensor(id).shape; };
   switch (of.kind) {
@@ -27,7 +27,7 @@ double terms_of(const Graph& graph, const Node& of) {
       return static_cast<double>(weights.count() / weights[3]);
     }
     case OpKind::kFullyConnectedBackwardData: return static_cast<double>(shape(of.inputs[0])[0]);
-    default: {  // a weight gradient: a sum over images and pixels
+    default: {  // a weight gradient is a sum over images and pixels
       const Shape& dy = shape(of.inputs[1]);
       return static_cast<double>(dy.count() / dy[dy.rank() - 1]);
     }
@@ -47,13 +47,13 @@ class Recomputation {
   [[nodiscard]] Tensor output(std::size_t index = 0) const { return zeros(graph_.tensor(node_.outputs[index]).shape); }
   [[nodiscard]] const Window& window() const { return std::get<Window>(node_.attr); }
   [[nodiscard]] double window_size() const { return static_cast<double>(window().kernel_h * window().kernel_w); }
-  /// Of what the library adds up in a tensor itself, in that tensor's type.
+  /// Epsilon for sums that the library accumulates in a tensor itself, and therefore in that tensor's type.
   [[nodiscard]] double storage_epsilon() const { return with_.compute == DataType::kBF16 ? kEpsilonBf16 : kEpsilon; }
 
   void give(std::size_t output, Tensor tensor, bool stored_in_compute_type = true) {
     expected_.push_back({node_.outputs[output], std::move(tensor), stored_in_compute_type});
   }
-  /// apply(In, Out), linear in its input: the bound is the same operation on absolute values.
+  /// `apply(In, Out)` is linear in its input, so the bound is the same operation on absolute values.
   template <class Apply>
   void linear(const Tensor& x, double terms, double epsilon, const Apply& apply) {
     Tensor exact = output(), magnitude = output();
@@ -158,7 +158,7 @@ void Recomputation::weighted_once(const Tensor& a, const Tensor& b, const Tensor
   }
 }
 
-/// Linear in each operand: the bound is the same operation on absolute values.
+/// The operation is linear in each operand, so the bound is the same operation on absolute values.
 void Recomputation::weighted() {
   const Tensor bias = node_.inputs.size() > 2 ? in(2) : Tensor{};
   std::vector<Tensor> exact;
@@ -188,7 +188,7 @@ void Recomputation::norm_backward() {
   give(2, std::move(r.dbeta), false);
 }
 
-/// Input `of_diff` where the first input is positive; forward they are the same one.
+/// Passes on input `of_diff` where the first input is positive. In the forward pass both are the same input.
 void Recomputation::rectifier(std::size_t of_diff) {
   Tensor out = output();
   if (of_diff == 0) {
@@ -252,7 +252,7 @@ void Recomputation::softmax() {
     const auto values = std::span(logits.data).subspan(row * classes, classes);
     const auto [smallest, largest] = std::minmax_element(values.begin(), values.end());
     const double widest = *largest - *smallest;
-    // exp of (x - max), whose rounding is an absolute error of the exponent; then the sum and the quotient.
+    // Rounding (x - max) gives exp an absolute error in its exponent. The sum and the quotient round too.
     for (std::size_t i = row * classes; i < (row + 1) * classes; ++i)
       p.bound[i] = p.data[i] * kEpsilon * (2 * widest + 4);
   }
@@ -263,7 +263,7 @@ void Recomputation::softmax_backward() {
   const double weight = std::get<LossAttr>(node_.attr).weight;
   Tensor dx = output();
   reference::softmax_cross_entropy_backward(weight, in(0).in(), with_.labels, dx.out());
-  // p - 1 rounds once in units of 1, then the factor twice.
+  // p - 1 rounds once in units of 1; the factor rounds twice.
   dx.bound.assign(dx.data.size(), 2 * kEpsilon * weight / static_cast<double>(dx.shape[0]));
   give(0, std::move(dx));
 }

@@ -1,5 +1,5 @@
-// What one operation must give: its outputs in double precision with the error bounds of bounds.h, recomputed by
-// the reference from the inputs that the library itself read. Pure.
+// The outputs that one operation must give, in double precision with the error bounds of bounds.h. The reference
+// computes them from the inputs that the library itself read. Pure functions.
 #pragma once
 
 #include <cstdint>
@@ -13,26 +13,26 @@
 
 namespace hvd::models::testing {
 
-/// What an operation depends on besides its inputs.
+/// The conditions that an operation depends on besides its inputs.
 struct Circumstances {
   DataType compute = DataType::kF32;
-  std::uint64_t seed = 0;  ///< of dropout; step 0, samples from 0 on
+  std::uint64_t seed = 0;  ///< of dropout, for step 0 and samples from 0 on
   std::span<const std::int32_t> labels;
-  bool winograd = false;  ///< a convolution that the library computes by Winograd's algorithm
+  bool winograd = false;  ///< whether the library computes this convolution by Winograd's algorithm
 };
 
 struct Expected {
   TensorId id = kNoTensor;
   Tensor tensor;
-  bool stored_in_compute_type = true;  ///< else in fp32 whatever the compute type
+  bool stored_in_compute_type = true;  ///< if false, stored in fp32 for every compute type
 };
 
-/// Every output of `node` that is a tensor with values worth comparing. `known` holds its inputs; where one of
-/// them carries a bound (it was fused away), a rectifier hands that on.
+/// Returns every output of `node` that is a tensor with values worth comparing. `known` holds its inputs. If an input
+/// has a bound (because it was fused away), a rectifier passes the bound on.
 std::vector<Expected> expected_outputs(const Graph& graph, const Node& node, const std::map<TensorId, Tensor>& known,
                                        const Circumstances& with);
 
-/// |x|, elementwise; without a bound.
+/// The absolute values of `of`, elementwise, without a bound.
 Tensor absolute(const Tensor& of);
 
 }  // namespace hvd::models::testing

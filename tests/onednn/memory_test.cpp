@@ -1,5 +1,5 @@
-// The memory report against what the operating system sees. A program of its own: the peak of a process
-// cannot be reset, so nothing else may run in it before.
+// Compares the memory report with what the operating system measures. This is a separate program, because the peak of a
+// process cannot be reset, so nothing else may run in it before.
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
@@ -18,7 +18,7 @@ namespace {
 std::size_t peak_bytes() {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
-  return static_cast<std::size_t>(usage.ru_maxrss) * 1024;  // Linux counts KiB
+  return static_cast<std::size_t>(usage.ru_maxrss) * 1024;  // Linux counts in KiB
 }
 
 class NoSink final : public GradientSink {

@@ -1,4 +1,4 @@
-// Every operation of every network against the double-precision reference, at reduced image size.
+// Compares every operation of every network with the double-precision reference, at reduced image size.
 #include <gtest/gtest.h>
 
 #include <iostream>
@@ -41,10 +41,10 @@ TEST_P(NetworkOperations, AgreeWithTheReferenceWithinTheirRounding) {
 constexpr DataType kF32 = DataType::kF32;
 constexpr DataType kBF16 = DataType::kBF16;
 
-/// Convolutions over images as large as only the whole networks have: their bf16 weight gradients are made in bands
-/// of rows. Stride 2 with a kernel that looks over several rows of padding; stride 1 with a bias. No average pool
-/// above: its diffs are one number over and over, whose roundings in a long sum do not cancel as the bound has it
-/// (bounds.h).
+/// Convolutions over images as large as in the whole networks, because only then are bf16 weight gradients computed in
+/// bands of rows: one with stride 2 and a kernel that covers several rows of padding, one with stride 1 and a bias. No
+/// average pool follows them: its gradients repeat one number, and the rounding errors of such a sum do not cancel as
+/// the bound assumes (bounds.h).
 Graph large_images() {
   using testing::square;
   GraphBuilder b("large_images", 2, 320, 10);
@@ -65,7 +65,7 @@ TEST_P(LargeImages, WeightGradientsInBandsAgreeWithTheReference) {
                   << failure.bound;
   }
 
-  // That there are bands shows in the sums of their gradients.
+  // If the gradients were computed in bands, the profile has operations that sum them.
   const HeapArena arena = make_heap_arena();
   const auto step =
       make_onednn_step(large_images(), {.compute = kBF16, .gradient = GetParam(), .profile = true}, arena.allocate);

@@ -1,4 +1,4 @@
-// The oneDNN TrainStep as its callers see it: arenas, order of gradients, update, determinism, memory, errors.
+// Tests the oneDNN TrainStep through its interface: arenas, order of gradients, update, determinism, memory, errors.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -103,7 +103,7 @@ TEST(OnednnStep, TellsEachGradientOnceInOrder) {
   for (std::size_t i = 0; i < sink.order.size(); ++i) EXPECT_EQ(sink.order[i], i);
 }
 
-// A gradient that was announced must not change afterwards: it may be on its way to other ranks.
+// An announced gradient must not change, because other ranks may already receive it.
 TEST(OnednnStep, AnAnnouncedGradientIsFinal) {
   Trainer trainer(kSmall);
   const auto slots = trainer.step->slots();
@@ -139,7 +139,7 @@ TEST(OnednnStep, ReadsBackWhatWasWritten) {
   }
 }
 
-// Two updates, so that momentum counts; against the formula in double.
+// Runs two updates, so that momentum counts, and compares with the formula in double.
 void check_update(DataType compute, DataType gradient) {
   if (const std::string reason = onednn_unsupported_reason(compute); !reason.empty()) GTEST_SKIP() << reason;
   Trainer trainer(kSmall, {.compute = compute, .gradient = gradient});
@@ -165,7 +165,7 @@ void check_update(DataType compute, DataType gradient) {
         const double g = sgd.gradient_scale * gradients[i][k] + decay * before[i][k];
         momentum[i][k] = sgd.momentum * momentum[i][k] + g;
         const double expected = before[i][k] - sgd.learning_rate * momentum[i][k];
-        // Roundings: three of the momentum, each of at most its terms' size, and one of the weight.
+        // The momentum rounds three times, each time by at most the size of its terms, and the weight rounds once.
         const double terms = std::abs(sgd.gradient_scale * gradients[i][k]) + std::abs(decay * before[i][k]) +
                              2 * std::abs(momentum[i][k]);
         const double bound =
@@ -186,7 +186,7 @@ TEST(OnednnStep, UpdateIsSgdWithMomentumAndDecayBf16WithBf16Gradients) {
   check_update(DataType::kBF16, DataType::kBF16);
 }
 
-// The parts of a layout that no element of the tensor occupies must stay zero, or sums over the arena drift.
+// The parts of a layout that hold no element of the tensor must stay zero. Otherwise sums over the arena drift.
 TEST(OnednnStep, PaddingStaysZero) {
   Trainer trainer(kSmall);
   (void)trainer.run();
@@ -217,7 +217,7 @@ void check_identical(const ModelSpec& spec, const StepOptions& options) {
   ASSERT_EQ(left.size(), right.size());
   for (std::size_t i = 0; i < left.size(); ++i) {
     ASSERT_EQ(left[i].size(), right[i].size());
-    if (left[i].empty()) continue;  // no running statistics: memcmp takes no null pointer
+    if (left[i].empty()) continue;  // has no running statistics; memcmp takes no null pointer
     EXPECT_EQ(std::memcmp(left[i].data(), right[i].data(), left[i].size()), 0);
   }
 }
@@ -241,7 +241,7 @@ TEST(OnednnStep, ABroadcastStateContinuesAlike) {
   for (std::size_t i = 0; i < a.step->slots().size(); ++i) EXPECT_EQ(a.gradient(i), b.gradient(i));
 }
 
-// The update writes the bf16 copies of the weights piece by piece; state_changed() makes them anew, whole.
+// The update writes bf16 copies of the weights in pieces, state_changed() as a whole. Both must be equal.
 void expect_copies_of_the_update_to_be_whole(const ModelSpec& spec, int threads) {
   if (const std::string reason = onednn_unsupported_reason(DataType::kBF16); !reason.empty()) GTEST_SKIP() << reason;
   Trainer trained(spec, {.compute = DataType::kBF16, .threads = threads, .seed = 1});
@@ -256,7 +256,7 @@ void expect_copies_of_the_update_to_be_whole(const ModelSpec& spec, int threads)
   const auto made = trained.step->gradient_arena(), expected = copied.step->gradient_arena();
   EXPECT_TRUE(std::equal(made.begin(), made.end(), expected.begin(), expected.end()));
 }
-// Three threads: their shares begin in the middle of a strip.
+// With three threads, a thread's share begins in the middle of a strip.
 TEST(OnednnStep, TheUpdateWritesWholeCopies) { expect_copies_of_the_update_to_be_whole(kSmall, 1); }
 TEST(OnednnStep, TheUpdateWritesWholeCopiesOnThreeThreads) { expect_copies_of_the_update_to_be_whole(kSmall, 3); }
 TEST(OnednnStep, TheUpdateWritesWholeCopiesOfVgg) {
@@ -264,8 +264,8 @@ TEST(OnednnStep, TheUpdateWritesWholeCopiesOfVgg) {
       {.model = "vgg16", .batch_size = 2, .image_size = 32, .classes = 10, .auxiliary_head = false}, 1);
 }
 
-// The first loss, which has no history, against the reference: forward errors grow by at most the condition of
-// the network, and VGG-16 has no batch norm to amplify them. Depth 16, sums of up to 4608 terms.
+// Compares the first loss with the reference; no earlier step adds errors. Forward errors grow by at most the condition
+// of the network, and VGG-16 has no batch norm to amplify them. The depth is 16, and sums have up to 4608 terms.
 TEST(OnednnStep, TheLossEqualsTheReferences) {
   const ModelSpec spec{.model = "vgg16", .batch_size = 4, .image_size = 32, .classes = 10, .auxiliary_head = false};
   Trainer ours(spec);
@@ -274,7 +274,7 @@ TEST(OnednnStep, TheLossEqualsTheReferences) {
   RecordingSink sink;
   const double expected = reference->forward_backward(ours.data.batch(), sink);
   EXPECT_NEAR(ours.run(), expected, 16 * std::sqrt(4608.0) * 0x1p-23 * 8.2 * std::abs(expected));
-  // In-place operations and shared buffers must not change a gradient: each within the same relative distance.
+  // In-place operations and shared buffers must not change a gradient. All gradients have the same relative bound.
   for (std::size_t i = 0; i < ours.step->slots().size(); ++i) {
     const std::vector<float> got = ours.gradient(i);
     std::vector<float> wanted(got.size());
@@ -285,7 +285,7 @@ TEST(OnednnStep, TheLossEqualsTheReferences) {
       difference += std::pow(static_cast<double>(got[k]) - wanted[k], 2);
       norm += std::pow(static_cast<double>(wanted[k]), 2);
     }
-    // Forward and backward: twice the depth.
+    // Forward and backward together have twice the depth.
     EXPECT_LE(std::sqrt(difference), 2 * 16 * std::sqrt(4608.0) * 0x1p-23 * 8.2 * std::sqrt(norm))
         << ours.step->slots()[i].name;
   }
@@ -326,7 +326,7 @@ TEST(OnednnStep, ProfileNamesEveryOperationAndIsMostlyTheLibrarys) {
       EXPECT_FALSE(operation.library) << operation.node;
     }
     EXPECT_GE(operation.seconds, 0) << operation.node;
-    // A slow fallback of the library would cost more than everything else together.
+    // A slow fallback implementation in the library would take longer than everything else together.
     EXPECT_EQ(operation.implementation.find("ref"), std::string::npos) << operation.node << operation.implementation;
   }
   EXPECT_TRUE(Trainer(kSmall).step->profile().empty());

@@ -59,7 +59,7 @@ class Comparer {
     for (const Parameter& parameter : graph_.parameters) read_parameter(parameter);
     Tensor& first = known_[graph_.images] = zeros(images);
     std::copy(pixels.begin(), pixels.end(), first.data.begin());
-    // The library rounds the images to its own type first.
+    // The library first rounds the images to its own type.
     if (compute_ == DataType::kBF16) round_to_bf16(first);
     for (const Node& node : graph_.nodes) compare(node);
     return result_;
@@ -97,12 +97,12 @@ class Comparer {
     std::vector<float> values(tensor.data.size());
     parameters_.read(static_cast<std::size_t>(&parameter - graph_.parameters.data()), values);
     std::copy(values.begin(), values.end(), tensor.data.begin());
-    // Matrices are multiplied in the compute type; vectors stay fp32.
+    // The library multiplies matrices in the compute type; vectors stay in fp32.
     if (compute_ == DataType::kBF16 && tensor.shape.rank() > 1) round_to_bf16(tensor);
     known_[parameter.value] = std::move(tensor);
   }
 
-  /// The library's values of a tensor that exists.
+  /// Reads the library's values of a tensor that the library keeps.
   std::vector<float> library_values(const Value& value, const Shape& shape) {
     std::vector<float> values(static_cast<std::size_t>(shape.count()));
     const Md plain = shape.rank() == 2 ? Md({shape[0], shape[1]}, Type::f32, Tag::nc)
@@ -114,7 +114,7 @@ class Comparer {
     return values;
   }
 
-  /// Compares what the reference says with what the library has, where it has it, and goes on with the latter.
+  /// Compares the tensor if the library keeps it, and continues with the library's values; else with the reference's.
   void check(const Node& of, Expected given) {
     const TensorId id = given.id;
     Tensor& expected = given.tensor;
@@ -129,7 +129,7 @@ class Comparer {
       actual = library_values(value, desc.shape);
       stored_in_compute_type = stored_in_compute_type && compute_ == DataType::kBF16;
     } else {
-      known_[id] = std::move(expected);  // fused away: carried on with its bound
+      known_[id] = std::move(expected);  // fused away: continues with its bound
       return;
     }
     Disagreement worst{.node = of.name, .tensor = desc.name, .error = 0, .bound = 0};

@@ -1,4 +1,4 @@
-// What Winograd's algorithm costs in accuracy, and that it can be left out.
+// Measures what Winograd's algorithm costs in accuracy, and checks that it can be left out.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -15,7 +15,7 @@
 namespace hvd::models::winograd_test {
 namespace {
 
-/// VGG-16's first layers on a small scale. With 6 images, 32 x 32 and 16 x 16 pixels are enough tiles for Winograd.
+/// A small version of VGG-16's first layers. 6 images of 32 x 32 and 16 x 16 pixels give enough tiles for Winograd.
 Graph small_vgg() {
   using testing::square;
   GraphBuilder b("small_vgg", 6, 32, 10);
@@ -29,11 +29,11 @@ Graph small_vgg() {
   return std::move(b).build();
 }
 constexpr int kLayers = 5;
-constexpr double kLongestSum = 6 * 32 * 32;  // of a weight gradient of the first layers
+constexpr double kLongestSum = 6 * 32 * 32;  // terms of a weight gradient of the first layers
 
 struct Gradients {
-  std::vector<double> values;  ///< all parameters', one behind the other
-  bool winograd = false;       ///< whether an operation used the algorithm
+  std::vector<double> values;  ///< the values of all parameters, one parameter after another
+  bool winograd = false;       ///< whether an operation used Winograd's algorithm
 };
 
 Gradients onednn_gradients(const testing::Rank& rank, bool winograd) {
@@ -73,9 +73,9 @@ double relative_error(const std::vector<double>& got, const std::vector<double>&
   return std::sqrt(error / size);
 }
 
-// Whole gradients are compared at several batches, because of rectifiers near zero and pools with two values near their
-// maximum: where rounding decides one otherwise, all gradients below it differ by far more than by rounding, with
-// Winograd's algorithm and without it. The median batch has no such place.
+// Compares whole gradients for several batches. A rectifier's input near zero, or two values near the maximum of a
+// pool, may be decided differently by rounding; then all gradients below differ by far more than by rounding, with and
+// without Winograd's algorithm. The median batch has no such place.
 TEST(Winograd, WholeGradientsWithItAndWithoutItAgreeWithTheReference) {
   constexpr std::size_t kBatches = 9;
   std::vector<double> with, without;
@@ -97,7 +97,7 @@ TEST(Winograd, WholeGradientsWithItAndWithoutItAgreeWithTheReference) {
   const double bound = 2 * kLayers * std::sqrt(kLongestSum) * 0x1.0p-24;
   EXPECT_LT(without[kBatches / 2], bound);
   if (!used) GTEST_SKIP() << "this oneDNN or processor has no Winograd: the two are one";
-  // The transforms of F(4x4, 3x3) amplify rounding errors 8.2 times at the most (tests/onednn/bounds.cpp).
+  // The transforms of F(4x4, 3x3) amplify rounding errors at most 8.2 times (tests/onednn/bounds.cpp).
   EXPECT_LT(with[kBatches / 2], 8.2 * bound);
   EXPECT_GT(with[kBatches / 2], without[kBatches / 2]);
 }

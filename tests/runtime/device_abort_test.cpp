@@ -1,4 +1,4 @@
-// How a rank leaves a step that has failed: NCCL comes back from aborting only when no captured graph holds the
+// How a rank leaves a step that has failed. NCCL returns from an abort only when no captured graph holds the
 // communicator, and the training thread, which owns the graphs, may be stuck in a call of CUDA.
 #include <gtest/gtest.h>
 
@@ -20,7 +20,7 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr DeviceOptions kCapturedFromTheStart{.eager_steps = 0};
-constexpr auto kSoon = 5s;  // for what takes milliseconds, on a busy machine
+constexpr auto kSoon = 5s;  // limit for events that take milliseconds on an idle machine
 
 TEST(NcclAbort, ReturnsAtOnceAndEndsWhenTheGraphIsGone) {
   const GpuOutcome outcome = on_gpu_ranks(2, {}, [](GpuRank& rank) {
@@ -39,7 +39,7 @@ TEST(NcclAbort, ReturnsAtOnceAndEndsWhenTheGraphIsGone) {
     EXPECT_FALSE(plane.await_abort(Deadline::after(100ms)));
     EXPECT_GE(rank.hub.aborting(), 1);
     EXPECT_GE(comm::unfinished_aborts(), 1);
-    // Meanwhile other threads may ask: no lock is held over the abort.
+    // Other threads may use the plane during the abort, because the abort holds no lock.
     EXPECT_THROW(plane.check(), Error);
     EXPECT_THROW(plane.all_reduce(memory->bytes.data(), 16, DataType::kF32, ReduceOp::kSum, Deadline::after(kSoon)),
                  Error);
@@ -51,10 +51,10 @@ TEST(NcclAbort, ReturnsAtOnceAndEndsWhenTheGraphIsGone) {
   EXPECT_EQ(comm::unfinished_aborts(), 0);
 }
 
-/// Two ranks; in step 4, with a graph in flight on both, rank 1 fails as `fault` says. What rank 0's StuckRank heard.
+/// The outcome of two ranks. Before step 4, with a graph in flight on both, rank 1 runs `fault` and rank 0 `prepare`.
 struct Course {
   GpuOutcome outcome;
-  std::vector<std::string> left;  // by both ranks
+  std::vector<std::string> left;  // errors that StuckRank::leave was called with, on both ranks
 };
 Course run(const std::vector<FakeNcclOptions>& nccl, StuckRank stuck, const std::function<void(GpuRank&)>& prepare,
            const std::function<void(GpuRank&, DeviceEngine&)>& fault,
@@ -96,7 +96,7 @@ const auto kNothing = [](GpuRank&) {};
 TEST(DeviceAbort, TheTrainingThreadThatGivesUpDropsItsGraphs) {
   const auto begin = Clock::now();
   const Course course = run({}, {}, kNothing, [](GpuRank& rank, DeviceEngine& engine) {
-    engine.abandon("the disk is full");  // this thread aborts, and owns the graphs
+    engine.abandon("the disk is full");  // this thread aborts, and it owns the graphs
     EXPECT_EQ(engine.in_flight(), 0U);
     EXPECT_TRUE(engine.plane().await_abort(Deadline::after(0ms)));
     EXPECT_EQ(engine.graph_shape(), std::nullopt);
@@ -136,7 +136,7 @@ TEST(DeviceAbort, ATrainingThreadThatIsStuckInCudaIsLeftBehind) {
         engine.abandon("the disk is full");
         throw Error(Errc::kIo, "the disk is full");
       },
-      [&](GpuRank& rank, DeviceEngine* engine) {  // on the engine's thread
+      [&](GpuRank& rank, DeviceEngine* engine) {  // runs on the engine's thread
         EXPECT_GE(rank.hub.aborting(), 1);        // NCCL waits for the graphs of the training thread
         const auto begin = Clock::now();
         EXPECT_THROW(engine->plane().check(), Error);
@@ -150,7 +150,7 @@ TEST(DeviceAbort, ATrainingThreadThatIsStuckInCudaIsLeftBehind) {
   EXPECT_TRUE(course.outcome.violations.empty()) << course.outcome.text();
 }
 
-// The training thread can leave, and does: what was measured is saved as after any error.
+// The training thread is not stuck, so it leaves, and samples are saved as after any error.
 TEST(DeviceAbort, ALibraryThatDoesNotComeBackHoldsNobodyUp) {
   FakeNcclOptions stays;
   stays.lets_go = std::make_shared<std::atomic<bool>>(false);
@@ -163,7 +163,7 @@ TEST(DeviceAbort, ALibraryThatDoesNotComeBackHoldsNobodyUp) {
   EXPECT_EQ(course.outcome.errors[0].find("peer_lost: "), 0U) << course.outcome.text();
 }
 
-// But if it is stuck in freeing memory of the GPU, the process is told to end.
+// If the training thread is stuck in freeing GPU memory, the process is told to end.
 TEST(DeviceAbort, ATrainingThreadThatIsStuckBehindTheLibraryIsLeftBehind) {
   FakeNcclOptions stays;
   stays.lets_go = std::make_shared<std::atomic<bool>>(false);
@@ -182,7 +182,7 @@ TEST(DeviceAbort, ATrainingThreadThatIsStuckBehindTheLibraryIsLeftBehind) {
       }
     } catch (const Error&) {
       for (const Deadline patience = Deadline::after(kSoon); rank.rank == 0 && !told && !patience.passed();) {
-        std::this_thread::sleep_for(1ms);  // cudaFree
+        std::this_thread::sleep_for(1ms);  // stands for cudaFree
       }
       throw;
     }

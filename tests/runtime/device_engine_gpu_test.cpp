@@ -1,6 +1,6 @@
-// DeviceEngine on real GPUs with the real NCCL, ranks as threads, one GPU each. Gradients are copies of what lies on
-// the device already, so no kernels of ours are needed. On a machine with one GPU it takes NCCL 2.30 or newer and
-// NCCL_MULTI_RANK_GPU_ENABLE=1 in the environment. Skipped with the reason otherwise.
+// DeviceEngine on real GPUs with the real NCCL. Ranks are threads with one GPU each. Gradients are copies of data on
+// the device, so the test needs no kernels of this project. With one GPU it needs NCCL 2.30 or newer and
+// NCCL_MULTI_RANK_GPU_ENABLE=1 in the environment. Otherwise it is skipped and gives the reason.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -20,7 +20,7 @@ using namespace std::chrono_literals;
 
 constexpr int kRanks = 2;
 
-/// Why this machine cannot run it; empty: it can.
+/// Why this machine cannot run the test; empty if it can.
 std::string missing(bool share_gpus) {
   const gpu::DeviceList list = gpu::list_devices();
   if (list.devices.empty()) return list.reason;
@@ -40,7 +40,7 @@ void train(int rank, std::unique_ptr<comm::Communicator> host, bool share_gpus, 
   const Deadline deadline = Deadline::after(60s);
   comm::NcclOptions nccl;
   nccl.share_gpus = share_gpus;
-  if (share_gpus) nccl.max_ctas = 4;  // the kernels of both must be on the GPU at the same time
+  if (share_gpus) nccl.max_ctas = 4;  // the kernels of both ranks must be on the GPU at the same time
   EngineOptions options = patient_options(schedule);
   options.buckets = {.bucket_bytes = 600, .first_bucket_bytes = 200};
   DeviceEngine engine(comm::make_nccl(std::move(host), *runtime, comm::nccl::load({}), nccl, deadline), options, {});
@@ -80,8 +80,8 @@ void train(int rank, std::unique_ptr<comm::Communicator> host, bool share_gpus, 
   }
 }
 
-// Each step turns a ring of numbers by one place, in copies, and copies the first to a place of its slot: a step that
-// overtakes another, is lost, or shares its slot with one in flight shows.
+// Each step rotates a ring of numbers by one place, with copies, and copies the first number to the step's slot on the
+// host. This shows a step that overtakes another, is lost, or shares its slot with one in flight.
 TEST(DeviceEngineOnAGpu, StepsLaunchedAheadComeInOrder) {
   const gpu::DeviceList list = gpu::list_devices();
   if (list.devices.empty()) GTEST_SKIP() << list.reason;
@@ -124,7 +124,7 @@ TEST(DeviceEngineOnAGpu, StepsLaunchedAheadComeInOrder) {
     EXPECT_GT(report.step.count(), 0);
     EXPECT_EQ(values[kNumbers + report.slot], static_cast<float>(finished % kNumbers)) << "step " << finished;
   }
-  EXPECT_EQ(ahead, kSteps - 3);  // but for two eager ones and a capture
+  EXPECT_EQ(ahead, kSteps - 3);  // all but two eager steps and a capture
 }
 
 class DeviceEngineOnGpus : public ::testing::TestWithParam<Schedule> {};

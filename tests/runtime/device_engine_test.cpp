@@ -1,5 +1,5 @@
-// Steps on fake GPUs: that nothing overtakes anything, that a captured step is the eager one, and how it ends when a
-// rank is lost. Every test also asks the fakes what they have to complain of: races, wrong orders of destruction.
+// Steps on fake GPUs: nothing overtakes anything, a captured step computes the same as an eager one, and all ranks end
+// when one is lost. Every test also checks the faults that the fakes report: races, wrong orders of destruction.
 #include "engine/runtime/device_engine.h"
 
 #include <gtest/gtest.h>
@@ -24,7 +24,7 @@ using namespace std::chrono_literals;
 struct Way {
   Schedule schedule;
   bool overlap, graph;
-  int ranks_per_node = 0;  ///< > 0: in two levels
+  int ranks_per_node = 0;  ///< > 0: reduces in two levels
 };
 
 class DeviceSteps : public ::testing::TestWithParam<std::tuple<int, Way>> {};
@@ -85,7 +85,8 @@ TEST(DeviceEngine, SaysWhyReductionsInTwoLevelsAreNotCaptured) {
               "hierarchical reductions pass through the host, which no CUDA graph can hold: every step is enqueued");
     Network network(rank, engine);
     for (int step = 0; step < 3; ++step) EXPECT_FALSE(network.step().graph);
-    engine.set_schedule(Schedule::kNone);  // nothing is reduced, so the step alone can be captured
+    // Under kNone nothing is reduced through the host, so the step can be captured.
+    engine.set_schedule(Schedule::kNone);
     for (int step = 0; step < 3; ++step) EXPECT_EQ(network.step().graph, step > 0);
   });
   EXPECT_TRUE(outcome.good()) << outcome.text();
@@ -95,11 +96,11 @@ TEST(DeviceEngine, SaysWhyReductionsInTwoLevelsAreNotCaptured) {
   EXPECT_TRUE(one_level.good()) << one_level.text();
 }
 
-/// Way::ranks_per_node.
+/// The parameter is Way::ranks_per_node.
 class DeviceChanges : public ::testing::TestWithParam<int> {};
 
 TEST_P(DeviceChanges, BetweenStepsLoseNothing) {
-  constexpr int kSteps = 4;  // of each kind: two eager ones, a capture, a launch
+  constexpr int kSteps = 4;  // steps per setting: two eager ones, a capture, a launch
   GpuWorldOptions options;
   options.ranks_per_node = GetParam();
   const GpuOutcome outcome = on_gpu_ranks(4, options, [&](GpuRank& rank) {
@@ -110,7 +111,8 @@ TEST_P(DeviceChanges, BetweenStepsLoseNothing) {
       for (int step = 0; step < kSteps; ++step) {
         const DeviceReport report = network.step();
         EXPECT_EQ(report.graph, graph && GetParam() == 0 && step >= 2) << "step " << step;
-        const bool after_capture = report.graph && step == 3;  // whose time says nothing of a launch's
+        // The time of a capture does not predict the time of a launch.
+        const bool after_capture = report.graph && step == 3;
         EXPECT_EQ(report.expected.count() > 0, step > 0 && !after_capture) << "step " << step;
         EXPECT_GE(report.batches, fewest);
         EXPECT_LE(report.batches, most);
@@ -149,7 +151,7 @@ TEST(DeviceEngine, ARankThatCannotConnectAnewEndsAll) {
   EXPECT_TRUE(outcome.violations.empty()) << outcome.text();
 }
 
-/// Of the log, what rank 0 did in its last step, as positions in it.
+/// The last events of rank 0 in the log, with their positions.
 std::map<std::string, std::size_t> last_step_of_rank_0(const std::vector<std::string>& log) {
   std::map<std::string, std::size_t> positions;
   for (std::size_t i = 0; i < log.size(); ++i) {
@@ -158,7 +160,7 @@ std::map<std::string, std::size_t> last_step_of_rank_0(const std::vector<std::st
   return positions;
 }
 
-/// Seeds in which the first bucket's reduction began before the last gradient was made.
+/// Number of seeds in which the first bucket's reduction began before the last gradient was made.
 int seeds_with_overlap(bool overlap, bool graph) {
   int seen = 0;
   for (std::uint64_t seed = 0; seed < 12; ++seed) {
@@ -196,7 +198,8 @@ TEST(DeviceEngine, BucketsAreReducedInTheirOrderWhateverThatOfBackward) {
     network.step();
     EXPECT_EQ(network.parameters(), expected_parameters(2, 1, network.gradients()));
   });
-  EXPECT_TRUE(outcome.good()) << outcome.text();  // ranks that reduce different buckets together would break the GPUs
+  // If ranks reduced different buckets together, the fake GPUs would break.
+  EXPECT_TRUE(outcome.good()) << outcome.text();
 }
 
 TEST(DeviceEngine, NegotiatesWhateverTheOrderOnEachRank) {
@@ -214,7 +217,7 @@ TEST(DeviceEngine, NegotiatesWhateverTheOrderOnEachRank) {
   }
 }
 
-// What a kernel that packs many gradients in one launch could save on a GPU: docs/gpu.md.
+// docs/gpu.md says what a kernel that packs many gradients in one launch could save on a GPU.
 TEST(DeviceEngine, NegotiatedGradientsAreCopiedOnlyWhereTheyComeOutOfOrder) {
   for (const bool in_order : {true, false}) {
     std::atomic<bool> copied = false;
@@ -222,7 +225,7 @@ TEST(DeviceEngine, NegotiatedGradientsAreCopiedOnlyWhereTheyComeOutOfOrder) {
       DeviceEngine engine(rank.connect(), small_buckets(Schedule::kNegotiated), {});
       Network network(rank, engine);
       if (!in_order) {
-        // Every other one first, and time to negotiate these alone.
+        // Every other gradient comes first, with enough time to negotiate these alone.
         std::stable_partition(network.order_.begin(), network.order_.end(), [](std::size_t i) { return i % 2 == 0; });
         network.before_gradient_ = [](std::size_t i) {
           if (i == 1) std::this_thread::sleep_for(200ms);
@@ -238,9 +241,9 @@ TEST(DeviceEngine, NegotiatedGradientsAreCopiedOnlyWhereTheyComeOutOfOrder) {
   }
 }
 
-// Gradients out of order are reduced run by run, together: NCCL starts a thread for each batch, not for each run.
+// A batch of gradients out of order hands over all its runs together. NCCL starts a thread per batch, not per run.
 TEST(DeviceEngine, NegotiatedRunsOfABatchAreHandedOverTogether) {
-  constexpr std::size_t kLong = 40000, kCount = 6;  // 160 kB each: worth a reduction of its own
+  constexpr std::size_t kLong = 40000, kCount = 6;  // 160 kB each: large enough for a reduction of its own
   constexpr int kSteps = 4;
   std::atomic<int> started = 0;
   std::atomic<std::size_t> batches = 0;
@@ -260,7 +263,7 @@ TEST(DeviceEngine, NegotiatedRunsOfABatchAreHandedOverTogether) {
       rank.gpu.fill(arena.data(), std::byte{0}, arena.size(), compute);
       engine.run_step(compute, {[&] {
                                   for (const std::size_t i : {0, 2, 4}) engine.gradient_ready(i);
-                                  std::this_thread::sleep_for(100ms);  // so that these are negotiated alone
+                                  std::this_thread::sleep_for(100ms);  // lets these be negotiated alone
                                   for (const std::size_t i : {1, 3, 5}) engine.gradient_ready(i);
                                 },
                                 [] {}});
@@ -271,7 +274,7 @@ TEST(DeviceEngine, NegotiatedRunsOfABatchAreHandedOverTogether) {
     rank.gpu.synchronize(compute, Deadline::after(20s), "the steps");
   });
   ASSERT_TRUE(outcome.good()) << outcome.text();
-  EXPECT_EQ(static_cast<std::size_t>(started), batches.load());  // both ranks'
+  EXPECT_EQ(static_cast<std::size_t>(started), batches.load());  // counts both ranks
   EXPECT_LT(batches, 2 * kSteps * kCount) << "one thread for each run, as without a group";
 }
 
@@ -309,7 +312,7 @@ TEST_P(DeviceStepsAhead, GiveTheSumsOfAllRanks) {
       ASSERT_EQ(reports.size(), kSteps);
       const bool captured = way.graph && engine.graph_refusal().empty();
       for (std::size_t step = 0; step < kSteps; ++step) {
-        // Two eager steps and a capture, before which nothing is in flight.
+        // The first three steps, two eager ones and a capture, do not run ahead.
         EXPECT_EQ(reports[step].ahead, captured && step >= 3) << "step " << step;
         EXPECT_EQ(reports[step].slot, step % kFlights);
         EXPECT_EQ(reports[step].graph, captured && step >= 2) << "step " << step;
@@ -336,7 +339,7 @@ TEST(DeviceEngine, LaunchesOneStepAheadAndNoMore) {
       EXPECT_FALSE(engine.may_run_ahead());
       EXPECT_THROW(network.launch(), Error);
     };
-    for (int step = 0; step < 2; ++step) {  // eager
+    for (int step = 0; step < 2; ++step) {  // these steps are eager
       network.launch();
       launch_is_refused();
       engine.finish_step();
@@ -356,7 +359,7 @@ TEST(DeviceEngine, LaunchesOneStepAheadAndNoMore) {
   EXPECT_TRUE(outcome.good()) << outcome.text();
 }
 
-// As in phase solo, where rank 0 trains alone: graphs of the same step belong together all the same.
+// Rank 0 trains alone in between, as in phase solo. Graphs of the same step must still belong together.
 TEST(DeviceEngine, ARankMayTakeStepsAloneInBetween) {
   const GpuOutcome outcome = on_gpu_ranks(2, {}, [](GpuRank& rank) {
     DeviceEngine engine(rank.connect(), small_buckets(Schedule::kStatic), {});
@@ -371,7 +374,7 @@ TEST(DeviceEngine, ARankMayTakeStepsAloneInBetween) {
   EXPECT_TRUE(outcome.good()) << outcome.text();
 }
 
-// As in phase solo: the steps that a rank has taken alone say nothing of who is behind.
+// The steps that a rank took alone, as in phase solo, must not count when the engine names the rank that is behind.
 TEST(DeviceEngine, ARankThatHasTakenStepsAloneIsNamedAllTheSame) {
   const GpuOutcome outcome = on_gpu_ranks(3, {}, [](GpuRank& rank) {
     DeviceEngine engine(rank.connect(), small_buckets(Schedule::kStatic, 1500ms), {});
@@ -436,17 +439,17 @@ TEST(DeviceEngine, CallersMistakesAreNamed) {
     try {
       network.step();
       ADD_FAILURE() << "no error";
-    } catch (const Error& error) {  // the later rank may hear of it from the other first
+    } catch (const Error& error) {  // the later rank may hear of the error from the other rank first
       if (error.what() == forgotten) ++named;
       EXPECT_TRUE(std::string(error.what()).ends_with(forgotten)) << error.what();
     }
   });
   EXPECT_GE(named, 1);
-  // The step that was left open is given up on both ranks.
+  // Both ranks give up the open step.
   EXPECT_EQ(std::count(outcome.log.begin(), outcome.log.end(), "abort 0"), 1) << outcome.text();
 }
 
-/// What a GPU's plane cannot do is refused before anything is sent, so the engine goes on.
+/// The plane refuses unsupported operations before it sends anything, so the engine can go on.
 TEST(DeviceEngine, WhatThePlaneCannotDoLeavesTheEngineUsable) {
   for (const int ranks_per_node : {0, 1}) {
     GpuWorldOptions options;
@@ -499,13 +502,13 @@ struct FaultWay {
   std::string name;
   bool graph = false;
   int ranks_per_node = 0;
-  bool ahead = false;  ///< captured from the first step on, and two in flight
+  bool ahead = false;  ///< captures from the first step on, and keeps two steps in flight
 };
 
 class DeviceFaults : public ::testing::TestWithParam<FaultWay> {
  protected:
-  /// Steps until rank 1 does `fault` before step 4 and leaves; how long the others took to notice.
-  /// `deadline` is set after the first steps, which start-up's deadline covers.
+  /// Runs steps on three ranks. Rank 1 calls `fault` before step 4 and leaves. `deadline` holds from the first step on;
+  /// start-up's deadline holds before.
   static GpuOutcome run(const std::function<void(GpuRank&)>& fault, Patience deadline,
                         const std::function<void(GpuRank&)>& linger = {}) {
     GpuWorldOptions options;
@@ -520,7 +523,7 @@ class DeviceFaults : public ::testing::TestWithParam<FaultWay> {
           try {
             fault(rank);
           } catch (const Error& error) {
-            engine.abandon(error.what());  // nothing, but with a step in flight
+            engine.abandon(error.what());  // only has an effect with a step in flight
             throw;
           }
           if (linger) linger(rank);
@@ -540,14 +543,15 @@ TEST_P(DeviceFaults, ALostPeerEndsTheRunWithItsName) {
         throw Error(Errc::kIo, "the disk is full");
       },
       20s);
-  EXPECT_LT(Clock::now() - begin, 15s);  // no deadline was waited for
+  EXPECT_LT(Clock::now() - begin, 15s);  // no rank waited for its deadline
   EXPECT_EQ(outcome.errors[1], "io: the disk is full");
   for (const std::size_t rank : {0U, 2U}) {
     EXPECT_EQ(outcome.errors[rank].find("peer_lost: rank "), 0U) << outcome.text();
     EXPECT_EQ(outcome.errors[rank].find('\n'), std::string::npos);
   }
   EXPECT_TRUE(outcome.violations.empty()) << outcome.text();
-  for (int rank = 0; rank < (GetParam().ranks_per_node > 0 ? GetParam().ranks_per_node : 3); ++rank) {  // who has NCCL
+  // These are the ranks that use NCCL.
+  for (int rank = 0; rank < (GetParam().ranks_per_node > 0 ? GetParam().ranks_per_node : 3); ++rank) {
     EXPECT_EQ(std::count(outcome.log.begin(), outcome.log.end(), "abort " + std::to_string(rank)), 1) << outcome.text();
   }
 }

@@ -1,4 +1,4 @@
-// A network of kernels on a fake GPU, for tests of DeviceEngine, and what its weights are after some steps.
+// A network of kernels on a fake GPU for tests of DeviceEngine, and the weights that it must have after some steps.
 #pragma once
 
 #include <chrono>
@@ -16,8 +16,8 @@ namespace hvd::test {
 
 inline constexpr std::size_t kGradients = 12;
 
-/// A network of kernels: each step writes gradients that depend on rank and step, and adds the reduced ones to the
-/// parameters. The step's number lies on the device, as in a captured step it must.
+/// A network of kernels. Each step writes gradients that depend on rank and step, and adds the reduced gradients to the
+/// parameters. The step's number lies on the device, because the host's value would be frozen in a captured step.
 class Network {
  public:
   Network(GpuRank& rank, DeviceEngine& engine)
@@ -43,7 +43,7 @@ class Network {
     return engine_.finish_step();
   }
   void launch() { engine_.run_step(stream_, work()); }
-  /// The same number of steps, each launched as soon as it may be.
+  /// Runs `count` steps and launches each as early as the engine allows.
   std::vector<DeviceReport> steps_ahead(int count) {
     std::vector<DeviceReport> reports;
     for (int launched = 0; launched < count || engine_.in_flight() > 0;) {
@@ -56,7 +56,7 @@ class Network {
     }
     return reports;
   }
-  /// Parameter elements; the work is over.
+  /// The parameters. Call only when the work on the GPU is over.
   [[nodiscard]] std::vector<float> parameters() const {
     std::vector<float> values(arena_.size() / sizeof(float));
     std::memcpy(values.data(), parameters_->bytes.data(), arena_.size());
@@ -64,10 +64,10 @@ class Network {
   }
   [[nodiscard]] const std::vector<core::GradientInfo>& gradients() const { return gradients_; }
 
-  std::vector<std::size_t> order_;      ///< in which backward makes the gradients
-  std::size_t forgotten_ = kGradients;  ///< not marked
-  std::size_t premature_ = kGradients;  ///< marked before its work is enqueued: a bug
-  bool unjoined_ = false;               ///< leaves a stream of its own behind
+  std::vector<std::size_t> order_;      ///< order in which backward makes the gradients
+  std::size_t forgotten_ = kGradients;  ///< a gradient that is never marked ready
+  std::size_t premature_ = kGradients;  ///< a gradient that is marked ready before its work is enqueued, which is a bug
+  bool unjoined_ = false;               ///< leaves a second stream unjoined
   std::function<void(std::size_t)> before_gradient_;
 
  private:

@@ -1,4 +1,4 @@
-// The engine over MPI: run by mpirun with two ranks. Every rank runs every test; a failure on any fails the run.
+// The engine over MPI. mpirun starts two ranks; every rank runs every test, and a failure on any rank fails the run.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -11,7 +11,7 @@
 namespace hvd::engine_mpi_test {
 namespace {
 
-/// MPI can be initialised once per process only: this communicator keeps it alive from test to test.
+/// MPI can be initialised once per process only, so this communicator keeps it alive from test to test.
 class MpiEnvironment : public testing::Environment {
  public:
   void SetUp() override { keeper_ = comm::make_mpi(); }
@@ -20,7 +20,7 @@ class MpiEnvironment : public testing::Environment {
  private:
   std::unique_ptr<comm::Communicator> keeper_;
 };
-// GoogleTest's own way to run something around all tests, owned by it.
+// GoogleTest owns the environment and runs it around all tests.
 [[maybe_unused]] const auto* const environment = testing::AddGlobalTestEnvironment(new MpiEnvironment);
 
 class EngineOverMpi : public testing::TestWithParam<Schedule> {};

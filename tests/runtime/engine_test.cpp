@@ -1,4 +1,4 @@
-// The engine over loopback: right sums under every schedule, in any order of readiness.
+// The engine over loopback: sums must be right under every schedule, for any order in which gradients become ready.
 #include "engine/runtime/engine.h"
 
 #include <gtest/gtest.h>
@@ -41,7 +41,7 @@ std::vector<std::size_t> shuffled(std::size_t count, std::uint32_t seed) {
   return order;
 }
 
-/// `steps` steps with gradients ready in an order of the rank's own, at times of its own. Returns the arena.
+/// Runs `steps` steps. Gradients become ready in the rank's own order, at its own times. Returns the arena.
 std::vector<float> run_steps(Engine& engine, int rank, int steps, std::size_t gradient_count) {
   const auto gradients = make_gradients(gradient_count);
   const std::size_t elements = arena_elements(gradients);
@@ -132,7 +132,7 @@ TEST(Engine, TheScheduleMayChangeBetweenSteps) {
   }));
 }
 
-/// What the static schedule gives all ranks, the sharded one gives each rank in its shares, and gather_shares() all: on
+/// The sharded schedule gives each rank's shares the bits of the static one, and gather_shares() gives them to all: on
 /// one node, and over pretended nodes where the algorithm is ring (docs/algorithms.md).
 TEST(Engine, SharedOutBucketsHaveTheBitsOfTheStaticSchedule) {
   struct World {
@@ -169,7 +169,7 @@ TEST(Engine, SharedOutBucketsHaveTheBitsOfTheStaticSchedule) {
         for (std::size_t i = share.begin; i < share.end(); ++i) {
           ASSERT_EQ(arena[i], whole[i]) << "element " << i << " of rank " << rank;
           owners[static_cast<std::size_t>(rank)].push_back(i);
-          arena[i] = 2 * whole[i];  // gather_shares() must take what the owner holds now
+          arena[i] = 2 * whole[i];  // gather_shares() must send this new value
         }
       }
       engine.gather_shares(memory.data(), DataType::kF32);
@@ -187,7 +187,7 @@ TEST(Engine, SharedOutBucketsHaveTheBitsOfTheStaticSchedule) {
   }
 }
 
-/// Engine::shares() follows the plan, and so do the reduction and the gathering.
+/// With a new plan, Engine::shares(), the reduction and the gathering must all follow the plan.
 TEST(Engine, SharesFollowANewPlan) {
   expect_all_good(on_ranks(3, many_batches(Schedule::kSharded), [](Engine& engine, int rank) {
     const auto gradients = make_gradients(41);
@@ -216,7 +216,7 @@ TEST(Engine, SharesFollowANewPlan) {
   }));
 }
 
-/// The ranks of a node divide their staging memory by the segment, so a rank with another one would read wrong places.
+/// The ranks of a node divide staging memory by the segment size, so a rank with another size would misread it.
 TEST(Engine, RanksOfOneNodeWithDifferentSegmentsAreToldApart) {
   using Act = std::function<void(Engine&, float* data, float* other)>;
   constexpr std::size_t kCount = std::size_t{1} << 16;
@@ -236,7 +236,7 @@ TEST(Engine, RanksOfOneNodeWithDifferentSegmentsAreToldApart) {
     const auto run = [&, act = act](std::size_t second_segment) {
       return on_ranks(2, patient_options(Schedule::kStatic), [&](Engine& engine, int rank) {
         std::vector<float> data(kCount, 1), other(kCount);
-        act(engine, data.data(), other.data());  // staging memory is there, of the default size
+        act(engine, data.data(), other.data());  // makes staging memory of the default size
         comm::CommOptions options;
         options.segment_bytes = rank == 0 ? std::size_t{64} << 10 : second_segment;
         engine.set_reduction(options);
@@ -271,7 +271,7 @@ TEST(Engine, TheReportCountsBytesAndBatches) {
   }));
 }
 
-/// All gradients of a negotiated step marked before the step's end are one contiguous range of the arena.
+/// The gradients of a negotiated batch form a contiguous range of the arena here, so nothing is copied.
 TEST(Engine, ContiguousNegotiatedGradientsAreNotCopied) {
   expect_all_good(on_ranks(2, patient_options(Schedule::kNegotiated), [](Engine& engine, int) {
     const auto gradients = make_gradients(20);
@@ -286,7 +286,7 @@ TEST(Engine, ContiguousNegotiatedGradientsAreNotCopied) {
   }));
 }
 
-/// Values whose sum depends on the order of addition, reduced twice from scratch.
+/// Reduces values whose sum depends on the order of addition twice, each time in new engines.
 TEST(Engine, ResultsAreBitIdenticalOnAllRanksAndRunAfterRun) {
   for (const Schedule schedule : {Schedule::kStatic, Schedule::kNegotiated}) {
     std::vector<std::vector<float>> results;
@@ -302,7 +302,7 @@ TEST(Engine, ResultsAreBitIdenticalOnAllRanksAndRunAfterRun) {
         engine.begin_step();
         for (std::size_t g = 0; g < gradients.size(); ++g) engine.gradient_ready(g);
         engine.finish_step();
-        // Alignment gaps belong to nobody: whether they are summed along depends on the batches.
+        // The gaps between gradients do not count. Whether they are summed too depends on the batches.
         for (const core::GradientInfo& gradient : gradients) {
           const float* const begin = arena + gradient.offset;
           of_rank[static_cast<std::size_t>(rank)].insert(of_rank[static_cast<std::size_t>(rank)].end(), begin,
@@ -343,7 +343,7 @@ TEST(Engine, TensorsMeetByNameWhateverTheOrderOfSubmission) {
   }));
 }
 
-/// One rank's tensors lie side by side, the other's do not: the same batch, the same layout, no deadlock.
+/// One rank's tensors lie side by side, the other's do not. Batch and layout must be the same, without a deadlock.
 TEST(Engine, APackedAndAnInPlaceRankUnderstandEachOther) {
   expect_all_good(on_ranks(2, patient_options(Schedule::kNegotiated), [](Engine& engine, int rank) {
     std::vector<float> memory(4096, static_cast<float>(rank + 1));
@@ -351,7 +351,7 @@ TEST(Engine, APackedAndAnInPlaceRankUnderstandEachOther) {
       std::fill(memory.begin(), memory.end(), static_cast<float>(rank + 1));
       std::vector<Ticket> tickets;
       for (std::size_t t = 0; t < 16; ++t) {
-        const std::size_t place = rank == 0 ? t : 31 - 2 * t;  // 64 elements each
+        const std::size_t place = rank == 0 ? t : 31 - 2 * t;  // in units of 64 elements
         const std::array<std::int64_t, 1> shape{64};
         tickets.push_back(engine.all_reduce_async("t" + std::to_string(t), memory.data() + 64 * place, shape,
                                                   DataType::kF32, ReduceOp::kSum));
@@ -423,7 +423,7 @@ TEST(Engine, SmallCollectives) {
   }
 }
 
-/// A command waits for the tickets before it, on every rank, although nobody waited for them.
+/// A command waits for the tickets before it, on every rank, even if no rank has waited for them.
 TEST(Engine, ACommandFollowsTheTicketsBeforeIt) {
   expect_all_good(on_ranks(2, patient_options(Schedule::kNegotiated), [](Engine& engine, int rank) {
     std::vector<float> data(8, static_cast<float>(rank));
@@ -437,7 +437,7 @@ TEST(Engine, ACommandFollowsTheTicketsBeforeIt) {
   }));
 }
 
-/// Nobody waits between the calls, so that the ranks' threads meet them at different times.
+/// No rank waits between the calls, so the ranks' threads reach them at different times.
 TEST(Engine, TicketsStepsAndCommandsKeepTheCallersOrder) {
   expect_all_good(on_ranks(2, patient_options(Schedule::kStatic), [](Engine& engine, int) {
     const auto gradients = make_gradients(1);
@@ -515,7 +515,7 @@ TEST(Engine, CallersMistakesAreToldAndHarmless) {
     engine.gradient_ready(2);
     throws("layer1.weight' was never marked", [&] { engine.finish_step(); });
     engine.gradient_ready(1);
-    engine.finish_step();  // the step was still open
+    engine.finish_step();  // after the refused calls the step is still open
     float x = 0;
     const std::array<std::int64_t, 1> one{1};
     throws("name of a gradient",

@@ -1,6 +1,6 @@
-# Installs the library into a fresh prefix, builds docs/examples/EXAMPLE against it, as a user would, and runs
-# it. Variables: EXAMPLE, BUILD_DIR, SOURCE_DIR, WORK_DIR, CXX, CXX_FLAGS, LAUNCH (a list: mpirun and its options, or
-# empty), EXPECTED (the line that it must print).
+# Installs the library into a fresh prefix, builds docs/examples/EXAMPLE against it as a user would, and runs the
+# program. Variables: EXAMPLE, BUILD_DIR, SOURCE_DIR, WORK_DIR, CXX, CXX_FLAGS, LAUNCH (a list: mpirun and its options,
+# or empty), EXPECTED (the line that the program must print).
 function(run what)
   execute_process(COMMAND ${ARGN} RESULT_VARIABLE status OUTPUT_VARIABLE output ERROR_VARIABLE output)
   if(NOT status EQUAL 0)

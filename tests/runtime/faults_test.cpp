@@ -1,4 +1,4 @@
-// What happens when ranks disagree, hang, leave or give up: an error on every rank, in time, that names who.
+// When ranks disagree, hang, leave or give up, every rank must get an error in time that names the rank at fault.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -28,7 +28,7 @@ EngineOptions impatient_options(Schedule schedule) {
   return options;
 }
 
-/// Longest time from a missed deadline to the error: the roll call, and loaded cores.
+/// Longest time from a missed deadline to the error: a roll call, and delays on loaded cores.
 constexpr milliseconds kSlack{4000};
 
 std::span<std::byte> start(Engine& engine, const std::vector<core::GradientInfo>& gradients) {
@@ -43,8 +43,8 @@ struct Submission {
   ReduceOp op;
 };
 
-/// Rank r submits one tensor as submissions[r] says. Returns what wait() threw, rank by rank; the engines must
-/// be usable afterwards.
+/// Rank r submits one tensor as submissions[r] says. Returns what wait() threw on each rank. The engines must be usable
+/// afterwards.
 std::vector<Outcome> submit_differently(const std::vector<Submission>& submissions) {
   std::vector<Outcome> tickets(submissions.size());
   test::expect_all_good(on_ranks(
@@ -135,7 +135,7 @@ TEST(Faults, AFaultOfOneRankIsToldToThePeersWithItsName) {
 
 class Hang : public testing::TestWithParam<Schedule> {};
 
-/// Rank 1's compute hangs in backward: its engine still answers for it.
+/// Rank 1's training thread hangs in backward. Its engine still answers roll calls.
 TEST_P(Hang, ARankThatNeverBecomesReadyIsNamedWithItsActivity) {
   for (const int size : {2, 4}) {
     std::latch others(size - 1);
@@ -176,19 +176,19 @@ TEST_P(Hang, ARankThatNeverBecomesReadyIsNamedWithItsActivity) {
 INSTANTIATE_TEST_SUITE_P(Faults, Hang, testing::Values(Schedule::kStatic, Schedule::kNegotiated),
                          [](const auto& instance) { return std::string(name(instance.param)); });
 
-/// The lines that engines give to EngineOptions::warn.
+/// Collects the lines that engines pass to EngineOptions::warn.
 class Warnings {
  public:
   [[nodiscard]] EngineOptions options(Schedule schedule) {
     EngineOptions options = patient_options(schedule);
-    options.deadline = milliseconds(8000);  // a warning after 2 s; a late rank has as long again to come
+    options.deadline = milliseconds(8000);  // the warning comes after 2 s; the late rank then has 6 s left
     options.warn = [this](std::string_view line) {
       const MutexLock lock(mutex_);
       lines_.emplace_back(line);
     };
     return options;
   }
-  /// For the late rank: until there is one, or none came in time.
+  /// For the late rank: waits until there is a warning, or until 6 s have passed.
   void await() {
     for (const auto until = Clock::now() + milliseconds(6000); lines().empty() && Clock::now() < until;) {
       std::this_thread::sleep_for(milliseconds(10));
@@ -238,7 +238,7 @@ TEST(Faults, AStalledTensorIsToldWithTheRanksThatDidNotSubmitIt) {
       return engine.all_reduce_async("tensor" + std::to_string(tensor), &ones[tensor], scalar, DataType::kF32,
                                      ReduceOp::kSum);
     };
-    // Each has something that the other has not, so that both negotiate on and nothing comes of it.
+    // Each rank has a tensor that the other has not, so both go on negotiating and nothing completes.
     const Ticket first = submit(static_cast<std::size_t>(rank));
     warnings.await();
     const Ticket second = submit(static_cast<std::size_t>(1 - rank));
@@ -274,11 +274,11 @@ TEST(Faults, AfterALostPeerTheFlightRecordTellsWhereEachRankIs) {
   expect_contains(record, "\nrank 1 (host node0): barrier 1, entered ");
 }
 
-/// Start-up may take longer than a step: the deadline of what follows is set when it is over.
+/// Start-up may take longer than a step. The deadline of the steps is set when start-up is over.
 TEST(Faults, ADeadlineSetLaterHoldsFromThenOnAndIsNamed) {
   const auto outcomes = on_ranks(2, patient_options(Schedule::kStatic), [](Engine& engine, int rank) {
     if (rank == 1) std::this_thread::sleep_for(milliseconds(900));
-    engine.barrier();  // longer than the deadline that follows
+    engine.barrier();  // takes longer than the deadline that follows
     engine.set_deadline({milliseconds(600), "--patience"});
     if (rank == 1) {
       std::this_thread::sleep_for(milliseconds(3000));
@@ -298,7 +298,7 @@ TEST(Faults, ADeadlineSetLaterHoldsFromThenOnAndIsNamed) {
   expect_contains(outcomes[0].text, "or raise --patience");
 }
 
-/// Both ranks negotiate happily, about different tensors.
+/// Both ranks take part in the negotiation, but with different tensors.
 TEST(Faults, ATensorThatNoOtherRankSubmitsRunsIntoTheDeadline) {
   const auto outcomes = on_ranks(2, impatient_options(Schedule::kNegotiated), [](Engine& engine, int rank) {
     float x = 1;
@@ -317,7 +317,7 @@ TEST(Faults, AbortReachesAPeerThatWaitsLongBeforeItsDeadline) {
     if (rank == 1) {
       std::this_thread::sleep_for(milliseconds(50));
       engine.abort("loss is not a number");
-      for (;;) engine.barrier();  // until the abort has been seen
+      for (;;) engine.barrier();  // until this rank sees the abort
     }
     engine.barrier();
   });
@@ -332,7 +332,7 @@ TEST(Faults, AbortReachesAPeerThatWaitsLongBeforeItsDeadline) {
   }
 }
 
-/// An exception unwinds rank 1 in mid-step, past its engine.
+/// An exception ends rank 1 in the middle of a step and destroys its engine.
 TEST(Faults, ARankThatLeavesInAStepReleasesItsPeersAtOnce) {
   const auto begin = Clock::now();
   const auto outcomes = on_ranks(2, patient_options(Schedule::kStatic), [](Engine& engine, int rank) {
@@ -375,7 +375,7 @@ TEST(Faults, AfterTheFirstErrorEveryCallThrowsItAndTheDestructorReturns) {
     float x = 0;
     const std::array<std::int64_t, 1> one{1};
     expect_same([&] { engine.all_reduce_async("x", &x, one, DataType::kF32, ReduceOp::kSum); });
-    EXPECT_FALSE(engine.data_plane().empty());  // provenance of a failed run is still there
+    EXPECT_FALSE(engine.data_plane().empty());  // after a failure, the provenance of the run is still there
     engine.abort("once more");
   });
   test::expect_all_good(outcomes);
@@ -397,7 +397,7 @@ TEST(Faults, ATicketInFlightIsReleasedByAFailure) {
   expect_contains(outcomes[0].text, "enough");
 }
 
-/// The thread of rank 0 is itself waiting for rank 1 when its caller gives up.
+/// Rank 0's engine thread is waiting for rank 1 when rank 0 aborts.
 TEST(Faults, AbortWorksWhileTheThreadWaitsForAPeer) {
   const auto begin = Clock::now();
   std::latch aborted(1);
@@ -421,7 +421,7 @@ TEST(Faults, AbortWorksWhileTheThreadWaitsForAPeer) {
   for (const Outcome& outcome : outcomes) expect_contains(outcome.text, "rank 0 (host ");
 }
 
-/// What was submitted is reduced before the engine goes, although nobody waited for it.
+/// The destructor reduces submitted tensors even if no rank has waited for them.
 TEST(Faults, TheDestructorFinishesWhatIsInFlight) {
   std::array<float, 2> data{1, 2};
   test::expect_all_good(on_ranks(2, patient_options(Schedule::kNegotiated), [&](Engine& engine, int rank) {
@@ -433,7 +433,7 @@ TEST(Faults, TheDestructorFinishesWhatIsInFlight) {
   EXPECT_EQ(data[1], 3.0F);
 }
 
-/// The destructor of an idle engine must not wait for anybody.
+/// The destructor of an idle engine must not wait for other ranks.
 TEST(Faults, AnIdleEngineGoesAtOnce) {
   const auto begin = Clock::now();
   test::expect_all_good(on_ranks(4, patient_options(Schedule::kNegotiated), [](Engine&, int) {}));

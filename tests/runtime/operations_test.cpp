@@ -1,4 +1,4 @@
-// Operations with tickets over loopback: results, ragged sizes, groups, factors, and what happens when ranks disagree.
+// Operations with tickets over loopback: results, ragged sizes, groups, factors, and disagreements between ranks.
 #include "engine/runtime/operations.h"
 
 #include <gtest/gtest.h>
@@ -50,7 +50,7 @@ void expect_error(Errc code, const char* part, Act act) {
 TEST(Operations, GatherTakesRowsOfEveryLength) {
   on_worlds([](Engine& engine, int rank) {
     for (int round = 0; round < 6; ++round) {
-      // The same twice, so that the second comes from the cache; rank 1 has no rows now and then.
+      // Every size comes in two rounds, so that the second comes from the cache. Rank 1 sometimes has no rows.
       const auto rows_of = [round](int r) { return (r * 3 + round / 2) % 4; };
       const std::vector<std::int32_t> mine(static_cast<std::size_t>(rows_of(rank)) * 2, rank * 10 + round);
       const Output output =
@@ -123,7 +123,7 @@ TEST(Operations, AllToAllWithSplitsThatNobodyElseKnows) {
       }
       EXPECT_EQ(values_of<std::int16_t>(output), expected);
     }
-    // Without splits: the same to all.
+    // Without splits, every rank gets the same number of rows.
     std::vector<std::int64_t> each(static_cast<std::size_t>(size));
     std::iota(each.begin(), each.end(), rank * 100);
     const Output even =
@@ -148,7 +148,7 @@ TEST(Operations, AGroupIsReducedTogetherAndOnlyTogether) {
       EXPECT_EQ(b[0], static_cast<float>(engine.size() - 1 + round) * 2);
     }
     if (engine.size() == 1) return;
-    // One tensor of rank 1's group has another shape: none of the two is touched.
+    // One tensor of rank 1's group has another shape, so neither tensor may be changed.
     std::fill(a.begin(), a.end(), 7.0F);
     const std::array<GroupTensor, 2> other{{{a.data(), rank == 1 ? scalar : five}, {b.data(), scalar}}};
     const Ticket ticket = engine.grouped_all_reduce_async("pair", other, DataType::kF32, ReduceOp::kMax);
@@ -157,7 +157,7 @@ TEST(Operations, AGroupIsReducedTogetherAndOnlyTogether) {
   });
 }
 
-/// In a fresh engine, whose fusion buffer has no memory yet.
+/// Runs in a fresh engine, whose fusion buffer has no memory yet.
 TEST(Operations, EmptyTensorsAreDoneWithoutAFusionBuffer) {
   on_worlds([](Engine& engine, int rank) {
     std::vector<float> a(3, 1), b(3, 2);
@@ -181,7 +181,7 @@ TEST(Operations, AStepCountsTheBytesThatAnAllToAllReceives) {
   expect_all_good(on_ranks(3, patient_options(Schedule::kNegotiated), [](Engine& engine, int rank) {
     const auto memory = engine.allocate(4 * sizeof(float));
     engine.set_gradients({{"weight", 0, 4}}, memory.data(), DataType::kF32, ReduceOp::kSum);
-    const Shape splits{1, 2, 3};  // so rank r gets 3 * (r + 1) rows of 5 elements
+    const Shape splits{1, 2, 3};  // rank r gets 3 * (r + 1) rows of 5 elements
     const std::vector<float> rows(6 * 5);
     engine.begin_step();
     const Output output =
@@ -239,8 +239,8 @@ TEST(Operations, ScalingRoundsOnce) {
   EXPECT_EQ(bf16_to_float(brain[0]), 4.5F);
 }
 
-/// Products just beside the middle of two neighbours: rounded to float first, they would be the middle itself, which
-/// goes to the even neighbour.
+/// The products lie just beside the middle of two neighbours. Rounded to float first, they would become the middle
+/// itself, which is then rounded to the even neighbour.
 TEST(Operations, ScalingOfHalvesDoesNotRoundToFloatFirst) {
   constexpr double kLittle = 0x1p-40;
   const auto fp16 = [](double factor) {
@@ -267,7 +267,7 @@ TEST(Operations, ScalingOfHalvesDoesNotRoundToFloatFirst) {
   EXPECT_TRUE(std::isnan(fp16(std::nan(""))));
 }
 
-/// Every operation on 2 ranks, one of which asks for something else; afterwards all works.
+/// Runs every operation on 2 ranks, one of which asks for something else. Afterwards every operation must work.
 TEST(Operations, RanksThatDisagreeGetTheSameErrorAndGoOn) {
   std::array<std::vector<std::string>, 2> texts;
   expect_all_good(on_ranks(2, patient_options(Schedule::kNegotiated), [&](Engine& engine, int rank) {
@@ -338,7 +338,7 @@ TEST(Operations, CallersMistakesAreRefusedBeforeAnythingIsSent) {
     const std::array<std::size_t, 2> too_many{~std::size_t{0} / 4, 1};
     invalid("1 counts for 2 ranks", [&] { engine.all_gather(p, p, one_count, kF32); });
     invalid("beyond 64 bits", [&] { engine.reduce_scatter(p, p, too_many, kF32, ReduceOp::kSum); });
-    const Ticket ticket = engine.all_gather_async("a", p, eight, kF32);  // the name was not taken by any of these
+    const Ticket ticket = engine.all_gather_async("a", p, eight, kF32);  // the calls above did not use up the name
     EXPECT_EQ(engine.take_output(ticket).bytes.size(), 64U);
     invalid("waited for already", [&] { static_cast<void>(engine.take_output(ticket)); });
   }));
@@ -369,7 +369,7 @@ TEST(Operations, PlainOnesFollowTheTicketsBeforeThem) {
   });
 }
 
-/// Everything at once, in an order of each rank's own.
+/// Submits all kinds of operations at once, in a different order on each rank.
 TEST(Operations, AllKindsMixInAnyOrder) {
   constexpr std::uint32_t kSeed = 20;
   SCOPED_TRACE("seed " + std::to_string(kSeed));

@@ -1,4 +1,4 @@
-// The parts of the engine that need no peers: marks, tickets, the queue, fusion layout, roll call, file names.
+// The parts of the engine that need no peers: marks, tickets, queue, fusion layout, roll call, file names.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -73,8 +73,8 @@ std::vector<std::string> names_in(const WorkQueue::Taken& taken) {
   return names;
 }
 
-/// The interleaving that made ranks disagree: a tensor and a command are asked for after the engine's thread has looked
-/// for tensors and before it looks for a command.
+/// An order of events that once made ranks disagree: after the engine's thread has looked for tensors, and before it
+/// looks for a command, a tensor and a command are pushed.
 TEST(WorkQueue, ACommandIsNotTakenBeforeATensorThatTheThreadHasNotSeen) {
   WorkQueue queue;
   WorkQueue::Taken taken;
@@ -116,7 +116,7 @@ TEST(WorkQueue, WhatIsBehindACommandWaitsForIt) {
   EXPECT_TRUE(queue.empty());
 }
 
-/// A step is taken together with the tensors before it, which are then done first.
+/// A step is taken together with the tensors before it. The engine reduces these tensors first.
 TEST(WorkQueue, AStepDoesNotOvertakeATensor) {
   WorkQueue queue;
   WorkQueue::Taken taken;
@@ -157,11 +157,11 @@ TEST(Fusion, InPlaceOnlyWhereTensorsTouchAndLieAsLaidOut) {
   std::array<Piece, 2> swapped{{{memory.data() + 64, 64, 0}, {memory.data(), 64, 0}}};
   lay_out(swapped, 64);
   EXPECT_FALSE(in_place(swapped));
-  // The bytes between belong to somebody else.
+  // The bytes between the two tensors are not the engine's.
   std::array<Piece, 2> gap{{{memory.data(), 60, 0}, {memory.data() + 64, 10, 0}}};
   lay_out(gap, 64);
   EXPECT_FALSE(in_place(gap));
-  // Another rank packs with a gap where these touch.
+  // These tensors touch, but another rank that packs leaves a gap here.
   std::array<Piece, 2> tight{{{memory.data(), 60, 0}, {memory.data() + 60, 10, 0}}};
   lay_out(tight, 64);
   EXPECT_FALSE(in_place(tight));
@@ -249,7 +249,7 @@ TEST(Timeline, AnUnwritablePathIsAnErrorAtOnce) {
 TEST(Timeline, AFullDiskIsToldWhenClosing) {
   comm::Topology topology;
   topology.hosts = {"here"};
-  // timeline_path() yields /dev/full for this rank's name only through a link.
+  // timeline_path() gives this rank a name that can only lead to /dev/full through a link.
   const std::string link = testing::TempDir() + "full.0.json";
   std::remove(link.c_str());
   ASSERT_EQ(symlink("/dev/full", link.c_str()), 0);

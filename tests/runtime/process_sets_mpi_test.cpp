@@ -1,4 +1,4 @@
-// Process sets over MPI: run by mpirun with four ranks. Every rank runs every test; a failure on any fails the run.
+// Process sets over MPI. mpirun starts four ranks; every rank runs every test, and a failure on any rank fails the run.
 #include <gtest/gtest.h>
 #include <mpi.h>
 
@@ -14,7 +14,7 @@
 namespace hvd::process_sets_mpi_test {
 namespace {
 
-/// The program's own MPI.
+/// The program initialises MPI itself, before the engine does.
 class MpiEnvironment : public testing::Environment {
  public:
   void SetUp() override {
@@ -24,7 +24,7 @@ class MpiEnvironment : public testing::Environment {
   }
   void TearDown() override { MPI_Finalize(); }
 };
-// GoogleTest's own way to run something around all tests, owned by it.
+// GoogleTest owns the environment and runs it around all tests.
 [[maybe_unused]] const auto* const environment = testing::AddGlobalTestEnvironment(new MpiEnvironment);
 
 int world_rank() {
@@ -55,7 +55,7 @@ TEST(ProcessSetsOverMpi, OverlappingAndDisjointSetsAtOnce) {
                      : nullptr);
   }
   for (int round = 0; round < 5; ++round) {
-    // Each rank submits to its own set first: one thread for all sets would wait in a circle.
+    // Each rank submits to its own set first. If one thread served all sets, the ranks would wait in a circle.
     const std::array<int, 2> order{rank, (rank + 3) % 4};
     std::array<float, 2> values{};
     std::array<Ticket, 2> tickets{};
@@ -73,7 +73,7 @@ TEST(ProcessSetsOverMpi, OverlappingAndDisjointSetsAtOnce) {
   }
 }
 
-/// Rank 0 comes late to the set, because it waits for another engine, which the others' calls must not block.
+/// Rank 0 comes late, because it waits for another engine, which the calls of the other ranks must not block.
 TEST(ProcessSetsOverMpi, ASetIsMadeWhileAnotherEngineWorks) {
   const int rank = world_rank();
   Engine all = negotiated(comm::make_mpi());
@@ -116,7 +116,7 @@ TEST(ProcessSetsOverMpi, ACommunicatorOfTheProgramsOwn) {
     MPI_Comm_free(&half);
     Engine engine = negotiated(std::move(communicator));
     EXPECT_EQ(engine.size(), 2);
-    EXPECT_EQ(engine.rank(), rank < 2 ? 1 : 0);  // in the communicator's order
+    EXPECT_EQ(engine.rank(), rank < 2 ? 1 : 0);  // in the order of the communicator
     EXPECT_EQ(sum_over(engine, static_cast<float>(rank)), rank % 2 == 0 ? 2.0F : 4.0F);
     if (comm::mpi_threads_supported()) {
       int one = 1;

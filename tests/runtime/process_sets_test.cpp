@@ -1,4 +1,4 @@
-// Engines on subsets of ranks, several at once: no order between sets, sums over the members alone.
+// Several engines at once, on subsets of ranks. Sets are not ordered, and sums are over the members only.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -18,7 +18,7 @@ TEST(ProcessSets, OverlappingSetsDoNotWaitForOneAnother) {
   std::vector<std::jthread> threads;
   for (std::size_t rank = 0; rank < kRanks; ++rank) {
     threads.emplace_back([&, rank] {
-      // Rank r submits to set r first, then to its other set: one thread for all sets would wait in a circle.
+      // Rank r submits to set r first, then to its other set. One thread for all sets would wait in a circle.
       std::array<std::unique_ptr<Engine>, 3> engines;
       for (std::size_t s = 0; s < sets.size(); ++s) {
         if (communicators[s][rank]) {

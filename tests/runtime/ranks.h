@@ -1,4 +1,4 @@
-// N ranks as threads of the test, each with its own engine over loopback communicators.
+// N ranks as threads of the test. Each has its own engine over loopback communicators.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -16,19 +16,19 @@
 
 namespace hvd::test {
 
-/// How a rank ended: nothing, or the Error that left its body.
+/// How a rank ended: empty if well, else the Error that its body threw.
 struct Outcome {
   std::optional<Errc> code;
   std::string text;
 };
 
-/// How the ranks of a test reach one another. `ranks_per_node` > 0: on pretended nodes of so many ranks.
+/// How the ranks of a test reach one another. With `ranks_per_node` > 0 they form pretended nodes of this many ranks.
 struct LoopbackOptions {
   comm::CommOptions comm = {};
   int ranks_per_node = 0;
 };
 
-/// Runs body(engine, rank) on `size` ranks and returns how each ended, the engine's destructor included.
+/// Runs body(engine, rank) on `size` ranks. Returns how each rank ended, including its engine's destructor.
 inline std::vector<Outcome> on_ranks(int size, const EngineOptions& options,
                                      const std::function<void(Engine&, int)>& body,
                                      const LoopbackOptions& loopback = {}) {
@@ -59,7 +59,7 @@ inline void expect_all_good(const std::vector<Outcome>& outcomes) {
   }
 }
 
-/// Short, so that a test of a lost peer is over soon; long enough for two loaded cores under TSan.
+/// The deadline is short enough that a test of a lost peer ends soon, and long enough for two loaded cores under TSan.
 inline EngineOptions patient_options(Schedule schedule) {
   EngineOptions options;
   options.schedule = schedule;
@@ -67,7 +67,7 @@ inline EngineOptions patient_options(Schedule schedule) {
   return options;
 }
 
-/// Gradients of uneven sizes, each start aligned to 16 elements as in a real arena.
+/// Gradients of unequal sizes. Each start is aligned to 16 elements, as in a real arena.
 inline std::vector<core::GradientInfo> make_gradients(std::size_t count) {
   std::vector<core::GradientInfo> gradients;
   std::size_t offset = 0;
@@ -83,7 +83,7 @@ inline std::size_t arena_elements(const std::vector<core::GradientInfo>& gradien
   return gradients.back().offset + gradients.back().count;
 }
 
-/// What rank `rank` contributes to element `index` of the arena in `step`: small integers, whose sums are
+/// The value that rank `rank` contributes to element `index` of the arena in `step`: small integers, whose sums are
 /// exact in any order.
 inline float contribution(int rank, std::uint64_t step, std::size_t index) {
   return static_cast<float>(Philox(step + 1, static_cast<std::uint64_t>(rank)).block(index)[0] % 64) - 31.0F;

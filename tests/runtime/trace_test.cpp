@@ -1,4 +1,4 @@
-// The timeline of a run, read back: valid JSON with the events that the run must have.
+// Reads back the timeline of a run. It must be valid JSON and hold the events of the run.
 #include "engine/runtime/trace.h"
 
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@
 namespace hvd::trace_test {
 namespace {
 
-/// Accepts exactly the JSON grammar (RFC 8259), nothing of its meaning.
+/// Checks the JSON grammar (RFC 8259) only, not the meaning.
 class JsonChecker {
  public:
   explicit JsonChecker(std::string_view text) : text_(text) {}
@@ -113,7 +113,7 @@ TEST(JsonChecker, TellsGoodFromBad) {
   }
 }
 
-/// Runs three steps on two ranks with a timeline; returns the two files.
+/// Runs three steps on two ranks with a timeline. Returns the texts of the two files.
 std::array<std::string, 2> traced_run(Schedule schedule) {
   const std::string filename = testing::TempDir() + "timeline_" + std::string(name(schedule)) + ".json";
   EngineOptions options = test::patient_options(schedule);
@@ -165,7 +165,7 @@ TEST(Trace, ANegotiatedRunShowsItsCycles) {
   }
 }
 
-/// The ranks of this test share a clock, so the estimate must not find another offset than its uncertainty.
+/// The ranks of this test share a clock, so the estimated offset must not exceed its uncertainty.
 TEST(Trace, TheClockOffsetOfOneClockIsZeroWithinItsUncertainty) {
   const std::string text = traced_run(Schedule::kStatic)[1];
   const auto number = [&](const std::string& key) { return std::stoll(text.substr(text.find(key) + key.size())); };

@@ -1,4 +1,4 @@
-"""A bundle of shell scripts that scripts/gpu_check visits, for its tests."""
+"""For the tests of scripts/gpu_check: a fake bundle whose programs are shell scripts."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Folder(unittest.TestCase):
 
 
 class Visited(Folder):
-    """A bundle of shell scripts."""
+    """A test case with a fake bundle of shell scripts, which it can visit with gpu_check."""
 
     device = "cpu"
     gpu: host.Gpu | None = None

@@ -1,4 +1,4 @@
-"""What an HTML report may hold: the tags, attributes and addresses that its writer makes, and nothing else."""
+"""Checks that an HTML report holds only the tags, attributes and addresses that its writer makes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 
 PAGE = "html head meta title style body header h1 h2 h3 p nav ul li a main section div table thead tbody tr th td code"
 TAGS = frozenset(f"{PAGE} pre figure figcaption".split())
-# html.parser makes names small: clipPath, viewBox
+# html.parser turns names into lower case: clipPath, viewBox
 DRAWING = frozenset("svg g path defs clippath rect use text image".split())
 ATTRIBUTES = {
     "html": {"lang"},
@@ -26,7 +26,7 @@ ADDRESS = re.compile(r"#[a-z0-9-]+|data:image/png;base64,[A-Za-z0-9+/=\s]+")
 
 
 class Page(HTMLParser):
-    """Reads a page. wrong: whatever is not known. text: what a reader sees, headings: of all levels."""
+    """Reads a page. wrong: everything that is not allowed. text: what a reader sees. headings: of all levels."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -76,7 +76,7 @@ class Page(HTMLParser):
         self.wrong.append(f"<!--{data[:40]!a}")
 
     def faults(self) -> list[str]:
-        """All that is wrong with the page; empty if nothing is."""
+        """Everything that is wrong with the page; empty if nothing is."""
         found = list(self.wrong)
         if self.styles != 1:
             found.append(f"{self.styles} <style>")

@@ -1,4 +1,4 @@
-"""How far a rate that a test counts may be from the true one."""
+"""Bounds of the rates that a test counts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stores with known answers, made with results/schema.sql, for the tests of scripts/hvdb."""
+"""Makes stores with known values, using results/schema.sql, for the tests of scripts/hvdb."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def new_uuid(rng: np.random.Generator) -> str:
 
 @dataclass
 class SessionSpec:
-    """One session as hvd_bench --efficiency writes it: solo, none, full. Times in seconds per step."""
+    """One session, as hvd_bench --efficiency writes it: phases solo, none, full. Times are in seconds per step."""
 
     model: str = "resnet101"
     ranks: int = 2
@@ -46,13 +46,13 @@ class SessionSpec:
     operations: list = field(default_factory=list)
     reduce_seconds: float = 0.1
     ranks_per_host: int = 1 << 20
-    slow_rank: int | None = None  # whose compute takes 10 % longer
-    # Relative standard deviation of the bootstrap replicates. None: stores none, as older programs did.
+    slow_rank: int | None = None  # the rank whose compute takes 10 % longer
+    # Relative standard deviation of the bootstrap replicates. None: the store has none, as those of older programs.
     replicates: float | None = None
 
 
 def insert(connection: sqlite3.Connection, table: str, **row: object) -> None:
-    """One row, column by column."""
+    """Inserts one row; keywords are column names."""
     marks = ", ".join("?" * len(row))
     connection.execute(f"INSERT INTO {table} ({', '.join(row)}) VALUES ({marks})", tuple(row.values()))
 
@@ -64,7 +64,7 @@ def _add_samples(connection: sqlite3.Connection, run: str, rank: int, kinds: dic
 
 
 def add_session(connection: sqlite3.Connection, spec: SessionSpec, rng: np.random.Generator) -> dict[str, str]:
-    """Adds one session; returns phase -> run UUID. The median step time over samples is near the spec's."""
+    """Adds one session and returns {phase: UUID of the run}. The median step time of the samples is near the spec's."""
     session = new_uuid(rng)
     command = f"mpirun -n {spec.ranks} hvd_bench --model {spec.model} --efficiency --db results.db"
     insert(connection, "session", uuid=session, started_utc=spec.started, command_line=command)
@@ -168,7 +168,7 @@ def _add_decomposition(connection: sqlite3.Connection, run: str, spec: SessionSp
 
 
 def make(path: Path, *specs: SessionSpec, seed: int = 1) -> list[dict[str, str]]:
-    """A store at `path` with one session per spec; returns phase -> run UUID for each."""
+    """Makes a store at `path` with one session per spec. Returns {phase: UUID of the run} for each."""
     rng = np.random.default_rng(seed)
     connection = store.create(path)
     with connection:

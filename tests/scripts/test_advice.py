@@ -1,4 +1,4 @@
-"""What a report advises, and that it does not without evidence. Runs are made by hand, expected texts by arithmetic."""
+"""A report advises what the evidence shows, and nothing without evidence. Expected texts are computed by hand."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def evidence(
 
 
 def examined(slow: int | None) -> rank_work.Examined:
-    """Eight ranks whose steps vary by 1 %, of which one may be 10 % slower."""
+    """The examination of eight ranks whose steps vary by 1 %. Rank `slow` is 10 % slower."""
     seconds = 1 + 0.01 * np.random.default_rng(1).standard_normal((8, 100))
     if slow is not None:
         seconds[slow] *= 1.1
@@ -70,7 +70,7 @@ def examined(slow: int | None) -> rank_work.Examined:
 
 
 class RulesTest(unittest.TestCase):
-    """Each rule with its evidence, and without one part of it."""
+    """Tests each rule with its evidence, and with one part of the evidence missing."""
 
     def test_latency_bound_buckets(self) -> None:
         """2 ms per bucket and 0.01 ms per MiB: 8 buckets of 25 MiB take 16 + 2 ms, 89 % of which is latency."""
@@ -84,7 +84,7 @@ class RulesTest(unittest.TestCase):
         self.assertTrue(said.endswith("try --bucket-mb 64"), said)
 
     def test_bandwidth_bound_buckets(self) -> None:
-        """0.1 ms per bucket and 1 ms per MiB: 0.8 + 200 ms."""
+        """0.1 ms per bucket and 1 ms per MiB: 8 buckets of 25 MiB take 0.8 + 200 ms."""
         exposed = {"exposed_communication": part(0.31)}
         other = make_run(reduce_seconds=0.2002, buckets=2)
         run = make_run(exposed, reduce_seconds=0.2008)
@@ -114,9 +114,9 @@ class RulesTest(unittest.TestCase):
 
     def test_communication_without_evidence(self) -> None:
         for run in (
-            make_run({"exposed_communication": part(0.31)}),  # its reductions were not timed
-            make_run({"exposed_communication": part(0.31, half=0.4)}, reduce_seconds=0.1),  # not resolved
-            make_run({"exposed_communication": part(0.015)}, reduce_seconds=0.1),  # too little to be worth it
+            make_run({"exposed_communication": part(0.31)}),  # reductions were not timed
+            make_run({"exposed_communication": part(0.31, half=0.4)}, reduce_seconds=0.1),  # the interval holds 0
+            make_run({"exposed_communication": part(0.015)}, reduce_seconds=0.1),  # too little to be worth advice
             make_run({"exposed_communication": Component(0.3, 0.3, None, None)}, reduce_seconds=0.1),  # no interval
             make_run({"exposed_communication": part(0.31)}, reduce_seconds=0.1, schedule="negotiated"),
             make_run({"exposed_communication": part(0.31)}, reduce_seconds=0.1, buckets=0),
@@ -180,7 +180,7 @@ class RulesTest(unittest.TestCase):
 
     def test_memory(self) -> None:
         run = make_run(None, {"memory.total_bytes": 1000 * MIB})
-        shared = run.gradient_bytes or 0  # each of the two holds its neighbour's as well
+        shared = run.gradient_bytes or 0  # memory shared by both ranks, which counts in the peak of each
         self.assertGreater(shared, 0)
         run.ranks = [{"rank": i, "host": "n1", "peak_bytes": 475 * MIB + shared} for i in range(2)]
         self.assertIn("950 MiB at their peaks, of 1000 MiB", advice.full_memory(evidence(run)) or "")
@@ -215,7 +215,7 @@ class RulesTest(unittest.TestCase):
 
 
 class ReductionCostTest(unittest.TestCase):
-    """Costs of a bucket and of a byte that made the times are found again."""
+    """The costs per bucket and per byte must be recovered from times made with known costs."""
 
     def runs(self, *shapes: tuple[int, int], per_bucket: float = 1e-3, per_byte: float = 1e-9) -> list[Run]:
         return [
@@ -241,7 +241,7 @@ class ReductionCostTest(unittest.TestCase):
         self.assertIsNone(advice.reduction_cost([*found, slow]))
 
     def test_a_cost_below_zero_is_none(self) -> None:
-        """More buckets of the same bytes in less time."""
+        """More buckets with the same bytes take less time."""
         found = [make_run(buckets=8, reduce_seconds=0.1), make_run(buckets=2, reduce_seconds=0.2)]
         self.assertIsNone(advice.reduction_cost(found))
 

@@ -1,4 +1,4 @@
-"""scripts/reproduce: the model by hand, the rule at its edges, its error rates, and what must never count."""
+"""scripts/reproduce: the model by hand, the rule at its limits, its error rates, and runs that must never count."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TRUE_512 = {"inception3": 0.90, "resnet101": 0.90, "vgg16": 0.68}
 def sessions(
     model: str, efficiency: float, *, ranks: int = 512, count: int = 5, spread: float = 0.002, **columns: object
 ) -> list[SessionSpec]:
-    """Specs of `count` jobs as the claim wants them, their efficiencies spread evenly over +- `spread`."""
+    """Specs of `count` jobs in the form of the claim. Their efficiencies are spread evenly over +- `spread`."""
     form = {
         "batch_size": 64,
         "image_size": claims.INPUT_SIZE[model],
@@ -55,7 +55,7 @@ def sessions(
 
 class ModelTest(unittest.TestCase):
     def test_by_hand(self) -> None:
-        # 100 M parameters: 400 MB; 8 Gbit/s: 1 GB/s; 2 x 3/4 x 0.4 s = 0.6 s. 64 images at 64/s: 1 s, backward 0.5 s.
+        # 100 M parameters are 400 MB; 8 Gbit/s are 1 GB/s: 2 x 3/4 x 0.4 s. 64 images at 64/s: 1 s, backward 0.5 s.
         found = ring_model.bounds(ring_model.Inputs(4, 100_000_000, 8.0, 64.0, 64, 0.5))
         self.assertAlmostEqual(found.ring_seconds, 0.6)
         self.assertAlmostEqual(found.step_seconds, 1.0)
@@ -69,7 +69,7 @@ class ModelTest(unittest.TestCase):
     def test_vgg_on_512_gpus(self) -> None:
         point = POINTS["vgg16", 512]
         found = ring_model.bounds(claims.model_inputs(CLAIM, point, PUBLISHED, Options()))
-        # 2 x 511/512 x 4 x 138,357,544 B / 3.125 GB/s, and 64 / 130.9 s
+        # The ring takes 2 x 511/512 x 4 x 138,357,544 B / 3.125 GB/s, the step 64 / 130.9 s.
         self.assertAlmostEqual(found.ring_seconds, 0.353503, places=5)
         self.assertAlmostEqual(found.step_seconds, 0.488923, places=5)
         self.assertTrue(found.at_least < point.efficiency_stated < found.at_most)
@@ -91,7 +91,7 @@ class ModelTest(unittest.TestCase):
 
 
 class RuleTest(unittest.TestCase):
-    """The claim of 90 % with 2 points of margin stands for 87.5 .. 92.5 %."""
+    """The claim of 90 % with a margin of 2 points stands for 87.5 .. 92.5 %."""
 
     def verdict(self, low: float | None, high: float | None, count: int = 5, **options: object) -> str:
         measured = Estimate(0.9, low, high)
@@ -115,7 +115,7 @@ class RuleTest(unittest.TestCase):
         self.assertEqual(self.verdict(0.8951, 0.9049, margin=1e-9), REPRODUCED)
         self.assertEqual(self.verdict(0.8949, 0.9049, margin=1e-9), INCONCLUSIVE)
         self.assertEqual(self.verdict(0.86, 0.94, margin=0.05), REPRODUCED)
-        sharper = POINTS["resnet101", 16]  # "91.4": a tenth of the rounding
+        sharper = POINTS["resnet101", 16]  # stated as "91.4", so a tenth of the rounding
         self.assertEqual(claims.judge(sharper, Estimate(0.914, 0.9136, 0.9144), 5, Options(margin=1e-9))[0], REPRODUCED)
         self.assertEqual(
             claims.judge(sharper, Estimate(0.914, 0.9134, 0.9144), 5, Options(margin=1e-9))[0], INCONCLUSIVE
@@ -132,10 +132,10 @@ class RuleTest(unittest.TestCase):
         self.assertEqual(claims.judge(POINTS["vgg16", 512], None, 0, Options())[0], NOT_MEASURED)
 
     def test_error_rates(self) -> None:
-        """Jobs that vary by 0.5 points around a true efficiency: how often is the verdict wrong?
+        """How often is the verdict wrong, for jobs that vary by 0.5 points around a true efficiency?
 
-        Expected by the interval's coverage: in at most 5 % of all cases (2.5 on each side) plus what 150 cases leave
-        open (three standard deviations: 5.3 points).
+        The interval's coverage allows 5 % of all cases (2.5 % on each side), plus three standard deviations of 150
+        cases (5.3 points).
         """
         rng = np.random.default_rng(7)
 
@@ -170,7 +170,7 @@ class StoreTest(unittest.TestCase):
         )
 
     def verdicts(self, *specs: SessionSpec, arguments: tuple = ()) -> tuple[int, dict]:
-        """Exit code and JSON document of a store with these sessions."""
+        """Makes a store with these sessions. Returns exit code and JSON document of the command."""
         make(self.db, *specs)
         done = self.run_it("horovod-512", "--db", self.db, "--json", *arguments)
         self.assertEqual(done.stderr, "")
@@ -215,7 +215,7 @@ class StoreTest(unittest.TestCase):
         self.assertTrue(any("more sessions" in r["reason"] for r in found["lines"]))
 
     def test_what_never_counts(self) -> None:
-        """Perfect figures that are no measurement of the claim."""
+        """Good figures of runs that do not measure what was claimed."""
         impostors = {
             "simulated": {"origin": "simulated"},
             "replayed": {"device": "replay"},
@@ -316,7 +316,7 @@ class StoreTest(unittest.TestCase):
 
 
 class SelectionTest(unittest.TestCase):
-    """Which runs say anything about the program's speed."""
+    """Which runs tell something about the program's speed."""
 
     def test_replayed_runs_are_left_out(self) -> None:
         trained, replayed = (
@@ -329,7 +329,7 @@ class SelectionTest(unittest.TestCase):
 
 
 class PageTest(unittest.TestCase):
-    """What a person with 512 GPUs reads first."""
+    """The page that a person with 512 GPUs reads first."""
 
     def test_the_first_lines_say_what_to_run(self) -> None:
         done = subprocess.run(

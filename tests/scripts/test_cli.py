@@ -1,4 +1,4 @@
-"""The entry points as a person runs them: exit codes, one clear line per fault, rerun end to end."""
+"""The entry points as a user runs them: exit codes, one clear line per fault, and a whole rerun."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from synthetic_store import REPOSITORY, SessionSpec, make
 
 from hvdb import recorded_command
 
-# Stands in for hvd_bench: writes a store to --db, as fast and by the processor that its options say.
+# Stands in for hvd_bench: writes a store to --db with the speed and the processor that its options give.
 FAKE_BENCH = """#!{python}
     import os, sys
     sys.path.insert(0, {tests!r})
@@ -127,11 +127,11 @@ class CommandTest(unittest.TestCase):
         connection.close()
 
     def fact(self, key: str, value: str) -> None:
-        """Of all runs; it is not in the fingerprint."""
+        """Adds a fact, outside of the fingerprint, to all runs."""
         self.change("INSERT INTO provenance SELECT uuid, ?, ?, 0 FROM run", key, value)
 
     def record(self, full: float, cpu: str) -> str:
-        """A store whose session is to be made again by the stand-in, self.program; returns the id of its full run."""
+        """Makes a store whose session the stand-in, self.program, can repeat. Returns the id of its full run."""
         text = textwrap.dedent(FAKE_BENCH.format(python=sys.executable, tests=str(Path(__file__).parent)))
         self.program = self.script("fake bench", text.replace("\n    ", "\n"))
         command = (
@@ -161,7 +161,7 @@ class CommandTest(unittest.TestCase):
         self.assertIn("\nleft out: variable LD_AUDIT=/x.so: set it yourself if you trust it\n", done.stdout)
 
     def test_a_record_is_never_given_to_a_shell(self) -> None:
-        """Neither with --program nor without."""
+        """The shell must not see the record, with --program or without."""
         run_id = self.record(1.25, "Test CPU")
         touched = self.folder / "touched"
         for command in (f"touch {touched}; true", f"hvd_bench --seed 3; touch {touched}", f"sh -c 'touch {touched}'"):
@@ -178,7 +178,7 @@ class CommandTest(unittest.TestCase):
         self.assertIn("--execute does not run it: ", shown.stdout)
 
     def test_a_record_from_before_new_labels_cycles_them(self) -> None:
-        """A program that is as old as the record does not know the option."""
+        """Older records have cycled labels. A program as old as the record does not know --labels."""
         run_id = self.record(1.25, "Test CPU")
         for text, cycles in (("--seed N", False), ("--labels RULE", True)):
             program = self.script("some bench", f"#!/bin/sh\n# {text}\n")
@@ -228,7 +228,7 @@ class CommandTest(unittest.TestCase):
         self.assert_fault(run("rerun", "c6eb28e8", db, "--program", "/none"), 2, "--program: no program at /none: ")
 
     def test_every_recorded_command_line_is_read(self) -> None:
-        """As hvd_bench wrote them so far, on CPUs and GPUs."""
+        """Reads all command lines that hvd_bench has written so far, on CPUs and GPUs."""
         lines = set()
         for db in (REPOSITORY / "results" / "recorded").glob("**/*.db"):
             connection = sqlite3.connect(f"{db.as_uri()}?mode=ro", uri=True)

@@ -30,7 +30,7 @@ class MachineTest(unittest.TestCase):
                 (topology / "core_id").write_text(f"{core}\n")
             self.assertEqual(machine.one_per_core({0, 1, 2, 4, 5, 10}, Path(folder)), [0, 1, 2])
             self.assertEqual(machine.one_per_core({4, 5, 10, 1}, Path(folder)), [1, 4, 10])
-            self.assertEqual(machine.one_per_core({7, 8}, Path(folder)), [7, 8])  # the system does not say
+            self.assertEqual(machine.one_per_core({7, 8}, Path(folder)), [7, 8])  # the system does not name their cores
 
     def test_the_page_cache_is_available(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
@@ -78,7 +78,7 @@ class LibraryTest(unittest.TestCase):
 
 
 ALL_OPERATIONS = [
-    *(f"{operation}/fp32/4004/out/3" for operation in cells.OPERATIONS[:4]),  # uneven shares of 2 ranks
+    *(f"{operation}/fp32/4004/out/3" for operation in cells.OPERATIONS[:4]),  # unequal shares of 2 ranks
     *(f"{operation}/int64/8000/out/2" for operation in cells.OPERATIONS[:4]),
     "all_reduce/fp64/4000/in/2",
     "all_gather/int32/4004/in/2",
@@ -89,7 +89,7 @@ ALL_OPERATIONS = [
 
 @unittest.skipUnless(shutil.which("mpirun") and shutil.which("mpicxx"), "needs an MPI with its compiler wrapper")
 class ProgramTest(unittest.TestCase):
-    """The measuring programs of the system's MPI and of the engine: results are exact, and wrong ones are found."""
+    """The measuring programs of the system's MPI and of the engine give exact results and find wrong ones."""
 
     @classmethod
     def setUpClass(cls) -> None:
@@ -132,7 +132,7 @@ class ProgramTest(unittest.TestCase):
             self.assertIn(f": {cell}: " if "/" in cell else ": x: not OPERATION", failure or "", cell)
 
     def test_both_programs_read_every_set(self) -> None:
-        """The parser of the program accepts what cells.parse() accepts; it complains of the missing option alone."""
+        """The program's parser must accept what cells.parse() accepts, and then complain only of the missing option."""
         program = str(self.libraries["system"].program)
         every = [cell for texts in cells.SETS.values() for cell in texts]
         largest, above = (f"all_reduce/fp32/{cells.MOST_BYTES + more}/in/1" for more in (0, 4))
@@ -148,7 +148,7 @@ class ProgramTest(unittest.TestCase):
 
 
 class Call(ctypes.Structure):
-    """bench/peers/collectives.h, Call, as far as RulesTest reads it."""
+    """The fields of Call in bench/peers/collectives.h that RulesTest reads."""
 
     _fields_ = (
         ("operation", ctypes.c_int32),
@@ -164,7 +164,7 @@ PERFORM = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.POINTER(Call)
 
 
 class Rules(ctypes.Structure):
-    """bench/peers/collectives.h, Library."""
+    """The fields of Library in bench/peers/collectives.h."""
 
     _fields_ = (
         ("rank", ctypes.c_int32),
@@ -177,12 +177,12 @@ class Rules(ctypes.Structure):
 
 @unittest.skipUnless(shutil.which("g++"), "needs g++")
 class RulesTest(unittest.TestCase):
-    """The measuring code with a library of one rank that is written here."""
+    """Runs the measuring code with a library for one rank that this test defines."""
 
     POOL = 8 << 20
 
     def resident_share(self, address: int, length: int) -> float:
-        """The share of the pages that are in memory: those of which the first use is a page fault are not."""
+        """The share of the pages that are in memory. The first use of any other page would be a page fault."""
         state = (ctypes.c_ubyte * (length // mmap.PAGESIZE))()
         libc = ctypes.CDLL(None, use_errno=True)
         self.assertEqual(libc.mincore(ctypes.c_void_p(address), ctypes.c_size_t(length), state), 0)
@@ -193,7 +193,7 @@ class RulesTest(unittest.TestCase):
 
         def perform(_: object, call: ctypes._Pointer) -> int:
             shares.extend(self.resident_share(at, self.POOL) for at in (call.contents.input, call.contents.out))
-            return 1  # unsupported: ends the cell
+            return 1  # reports "unsupported", which ends the cell
 
         with tempfile.TemporaryDirectory() as folder:
             rules, meeting = Path(folder) / "rules.so", Path(folder) / "meeting"
@@ -222,7 +222,7 @@ INSTALLED = {
     for name, library in libraries.found(ENGINE)[0].items()
     if name not in libraries.OURS and not name.startswith("system")
 }
-LACKING = {  # operations of libraries that do not take uneven shares
+LACKING = {  # cells that a library lacks because it takes no unequal shares
     "oneccl": {"reduce_scatter/fp32/4004/out/3"},
     "gloo": {"reduce_scatter/fp32/4004/out/3", "all_gather/fp32/4004/out/3", "all_gather/int32/4004/in/2"},
 }

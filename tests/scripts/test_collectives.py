@@ -1,4 +1,4 @@
-"""Figures of collective operations: what is read of the files, what is refused, and what is drawn."""
+"""Figures of collective operations: what is read from the files, what is refused, and what is drawn."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ PANEL = Panel("all_reduce", "float", "sum", "in place", 4)
 
 
 def peers(*cells: str) -> dict[str, Any]:
-    """What `coll_peers report --json` writes: ours takes 1 s a sample, the peer 2 s."""
+    """A document as `coll_peers report --json` writes it. A sample takes 1 s with ours and 2 s with the peer."""
     ours = libraries.OURS[0]
     plan = Plan("a machine", {"cores": 2}, {ours: "1", "mpich": "5"}, list(cells), 24, 3, 1, 0, 7)
     launches = [
@@ -144,7 +144,7 @@ class ReadTest(FolderTest):
         self.assertEqual(len(found.left_out), 1)
 
     def test_peers_of_a_file_without_curves(self) -> None:
-        """Files of before 2026-11-24 hold ours and the best peer of each cell only."""
+        """Files from before 2026-11-24 hold only ours and the best peer of each cell."""
         found = self.read({**peers("all_reduce/fp32/1024/in/100"), "series": None})
         self.assertEqual([one.name for one in found.series], ["ours, cores", "mpich, beside ours, cores"])
 

@@ -1,6 +1,6 @@
-"""The contract between the program and these scripts: hvd_bench writes a store, hvdb reads it and agrees with it.
+"""The contract between the program and these scripts: hvd_bench writes a store, and hvdb reads it with equal results.
 
-Needs HVD_BENCH, the program (ctest sets it); skipped with a reason where it is not built.
+Needs HVD_BENCH, the program (ctest sets it). Skipped, with a reason, if it is not built.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class ContractTest(unittest.TestCase):
         for run in self.runs:
             replicates = run.replicates["step_seconds"]
             self.assertEqual(len(replicates), values.REPLICATES)
-            # the interval is of 1,000 replicates, of which these are the first 200
+            # the interval comes from 1,000 replicates; these are the first 200 of them
             self.assertTrue(run.step_seconds_low <= np.median(replicates) <= run.step_seconds_high)
             self.assertEqual("efficiency" in run.replicates, run.phase == "full")
         full = self.phase("full")
@@ -114,7 +114,7 @@ class ContractTest(unittest.TestCase):
             self.assertAlmostEqual(shown, full.columns[f"images_per_second{name}"], places=9)
 
     def test_pooled_replicates_vary_as_the_program_s_interval_says(self) -> None:
-        """Of five equal sessions: it is made of their replicates alone, and no wider than the stored interval."""
+        """The interval pooled over five equal sessions comes from replicates and is no wider than the stored one."""
         full = self.phase("full")
         session = efficiency.step_time(full)
         pooled = bootstrap.pool([session] * bootstrap.MIN_SESSIONS)
@@ -168,7 +168,7 @@ class ContractTest(unittest.TestCase):
         self.assertGreater(len(run.operations), 100)
         self.assertEqual([o.seq for o in run.operations], sorted(o.seq for o in run.operations))
         self.assertGreater(layer_profile.library_fraction(run.operations), 0.0)
-        # Of the measured steps and of no others, so the operations fit into them.
+        # Operations are timed in the measured steps only, so their sum is below the mean step time.
         total = sum(o.seconds for o in run.operations)
         mean = float(np.mean(run.step_seconds_series()))
         self.assertLess(total, mean)

@@ -1,4 +1,4 @@
-"""cmake/Cuda.cmake: which CUDA Toolkit is taken, what is said of one that will not do, which GPUs are compiled for."""
+"""cmake/Cuda.cmake: which CUDA Toolkit is chosen, the message for an unsuitable one, and the GPUs to compile for."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def cmake(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 def toolkit(root: Path, version: str) -> Path:
-    """A folder that CMake takes for a CUDA Toolkit; its nvcc compiles nothing."""
+    """Makes a folder that CMake takes for a CUDA Toolkit. Its nvcc compiles nothing."""
     for folder in ("bin", "include", "lib64"):
         (root / folder).mkdir(parents=True)
     nvcc = root / "bin" / "nvcc"
@@ -61,7 +61,7 @@ class CudaChoiceTest(unittest.TestCase):
         return cmake("-P", file)
 
     def configure(self, *arguments: str) -> str:
-        """What a project that asks for CUDA says, all on one line."""
+        """Configures a project that asks for CUDA. Returns CMake's output as one line."""
         (self.folder / "CMakeLists.txt").write_text(PROJECT.replace("MODULE", str(MODULE)))
         done = cmake("-S", self.folder, "-B", self.folder / "out", "-G", "Ninja", *arguments)
         return " ".join((done.stdout + done.stderr).split())

@@ -1,4 +1,4 @@
-"""The shell entry points: a failed check fails the whole, the right Python is found, other systems get advice."""
+"""The shell entry points: a failed check fails the whole run, the right Python is found, other systems get advice."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class EntryPointTest(unittest.TestCase):
         self.folder = Path(scratch.name)
 
     def checkout(self) -> Path:
-        """A copy of the scripts in a repository of their own."""
+        """Copies the scripts into a repository of their own."""
         copy = self.folder / "checkout"
         shutil.copytree(REPOSITORY / "scripts", copy / "scripts")
         shutil.copytree(REPOSITORY / ".ci", copy / ".ci")
@@ -60,7 +60,7 @@ class EntryPointTest(unittest.TestCase):
         return copy
 
     def program(self, name: str, text: str) -> None:
-        """An executable in self.folder / bin."""
+        """Makes an executable in self.folder / bin."""
         path = self.folder / "bin" / name
         path.parent.mkdir(exist_ok=True)
         path.write_text(text, encoding="utf-8")
@@ -97,7 +97,8 @@ class EntryPointTest(unittest.TestCase):
         self.assertNotIn("GPU code", shell("scripts/test --quick", copy).stdout)
 
     def test_a_failing_build_beside_the_tests_is_counted(self) -> None:
-        for build in ("echo no compiler\nexit 1\n", "echo no compiler\nkill -9 $PPID\n"):  # and a lane that dies
+        # The build fails, or kills its own lane of the test run.
+        for build in ("echo no compiler\nexit 1\n", "echo no compiler\nkill -9 $PPID\n"):
             copy = self.checkout_with_build(build)
             done = shell("scripts/test --only asan", copy)
             self.assertEqual(done.returncode, 1)
@@ -124,7 +125,7 @@ class EntryPointTest(unittest.TestCase):
         self.fail("not within 30 s")
 
     def checkout_with_build(self, script: str) -> Path:
-        """A checkout whose scripts/build does this, and which has nothing to install."""
+        """A checkout whose scripts/build is `script`, and whose scripts/install_deps does nothing."""
         copy = self.checkout()
         (copy / "scripts" / "install_deps").write_text("#!/usr/bin/env bash\n", encoding="utf-8")
         (copy / "scripts" / "build").write_text("#!/usr/bin/env bash\n" + script, encoding="utf-8")
@@ -137,7 +138,7 @@ class EntryPointTest(unittest.TestCase):
         self.program("cmake", f'#!/bin/sh\necho "$@" >>{log}\n')
         path = f"{self.folder / 'bin'}:{os.environ['PATH']}"
         for command, configured, built in (
-            ("scripts/quickstart", "release", "release --target hvd_bench"),  # and ends: there is no program
+            ("scripts/quickstart", "release", "release --target hvd_bench"),  # ends there: the program was not built
             ("scripts/build", "release", "release"),
             ("scripts/build dev -DX=Y", "dev -DX=Y", "dev"),
             ("scripts/build dev --target a_test -DX=Y", "dev -DX=Y", "dev --target a_test"),
@@ -161,8 +162,8 @@ class EntryPointTest(unittest.TestCase):
         self.assertIn("train_step_bench: run scripts/build", done.stderr)
 
     def try_debian(self, *arguments: str, user: int = 0, **environment: str) -> subprocess.CompletedProcess[str]:
-        """scripts/try_debian with stand-ins for what needs root: debootstrap fills the folder, unshare runs a Debian's
-        commands here and now."""
+        """Runs scripts/try_debian with stand-ins for what needs root. debootstrap fills the folder; unshare runs the
+        commands for the Debian on this system."""
         self.program("id", f"#!/bin/sh\necho {user}\n")
         self.program("pivot_root", "#!/bin/sh\nexit 1\n")
         self.program("debootstrap", '#!/bin/sh\necho "$@" >>"$LOG"; mkdir -p "$4/etc"; exit ${DEBOOTSTRAP_FAILS:-0}\n')
@@ -228,7 +229,7 @@ esac
         root, log = self.folder / "root", self.folder / "log.txt"
         ours = Path(f"{root}.log")
         ours.write_text("not of try_debian")
-        # bash takes this function for its kill; whatever has ended may have given its number to another process.
+        # bash calls this instead of its kill. A process that has ended may have given its id to another one.
         done = self.try_debian(
             "trixie", "--folder", str(root), **{"BASH_FUNC_kill%%": '() { echo "killed $*" >>"$LOG"; }'}
         )
@@ -347,7 +348,7 @@ esac
 
         shutil.rmtree(copy / "build")
         self.program("nvcc", "#!/bin/sh\necho Cuda compilation tools, release 12.4, V12.4.131\n")
-        # What the machine itself has must not count here.
+        # CUDA libraries of this machine must not count here.
         asks = "source scripts/lib/cuda_wheels.sh; hvd_system_prefixes=(); hvd_machine_has_cuda"
         for header in ("cudnn_backend.h", "nccl.h"):
             alone = shell(asks, copy, PATH=path)

@@ -1,6 +1,6 @@
-"""Damaged and hostile stores, from seeds, through every reader: an exit code, one line, and nothing anywhere else.
+"""Every reader of damaged or hostile stores, made from seeds, must give an exit code and one line, and write nowhere.
 
-HVD_FUZZ_DAMAGED and HVD_FUZZ_HOSTILE say how many of each (nightly: 2000 and 500, ctest -C nightly -L nightly);
+HVD_FUZZ_DAMAGED and HVD_FUZZ_HOSTILE give the number of each (nightly: 2000 and 500, ctest -C nightly -L nightly);
 HVD_FUZZ_SEED is the first seed. A failure names its seed: HVD_FUZZ_SEED=<seed> HVD_FUZZ_DAMAGED=1 repeats it.
 """
 
@@ -36,7 +36,7 @@ except ImportError:  # Python 3.10 has no tomllib
 FIRST = int(os.environ.get("HVD_FUZZ_SEED", "0"))
 DAMAGED = int(os.environ.get("HVD_FUZZ_DAMAGED", "60"))
 HOSTILE = int(os.environ.get("HVD_FUZZ_HOSTILE", "40"))
-SECONDS = 60.0  # of processor time, for all readers of one store; reading a small one takes a tenth of a second
+SECONDS = 60.0  # limit of processor time for all readers of one store; a small store takes a tenth of a second
 VERDICTS = {"compare": {1, 3}, "history": {1, 3}, "ranks": {1, 3}, "reproduce": {1, 3}}
 FENCED = re.compile(r"^(`{3,})\n.*?^\1$", re.MULTILINE | re.DOTALL)
 CODE = re.compile(r"(`+)(?!`).*?(?<!`)\1(?!`)")
@@ -44,11 +44,11 @@ SPEC = 'name = "fuzz"\nmodels = ["vgg16"]\nranks = [1]\nrepetitions = 1\n[weak]\
 
 
 class Finding(Exception):
-    """What a reader did wrong."""
+    """A fault of a reader."""
 
 
 def call(main: Callable[[list[str]], int], *words: object) -> tuple[int, str, str]:
-    """A command in this process: exit code, standard output and standard error."""
+    """Runs a command in this process. Returns exit code, standard output and standard error."""
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
@@ -59,7 +59,7 @@ def call(main: Callable[[list[str]], int], *words: object) -> tuple[int, str, st
 
 
 def judge(words: tuple, code: int, out: str, err: str) -> None:
-    """Errors: Finding."""
+    """Checks the exit code and the output of a command. Errors: Finding."""
     command = words[0]
     shown = f"{command}: exit code {code}: {err.strip()[-300:]!a}"
     if code not in {0, 2, 4} | VERDICTS.get(command, set()):
@@ -94,18 +94,19 @@ class Fuzz(unittest.TestCase):
             spec.write_text(SPEC, encoding="utf-8")
             words = ("generate", spec, "--site", "laptop", "--out", cls.top / "campaign")
             assert call(program.main, "campaign", *words)[0] == 0
-            assert call(program.main, "campaign", "resume", cls.top / "campaign", "--dry-run")[0] == 0  # makes its lock
-        no_wait = unittest.mock.patch("os.fsync")  # nothing here has to outlive a power failure
+            # This makes the campaign's lock.
+            assert call(program.main, "campaign", "resume", cls.top / "campaign", "--dry-run")[0] == 0
+        no_wait = unittest.mock.patch("os.fsync")  # nothing here has to survive a power failure
         no_wait.start()
         cls.addClassCleanup(no_wait.stop)
         directory = Path.cwd()
         os.chdir(cls.top / "here")
         cls.addClassCleanup(os.chdir, directory)
         for setting in ("figure.dpi", "savefig.dpi"):
-            figure.plt.rcParams[setting] = 20  # what is drawn is not looked at
+            figure.plt.rcParams[setting] = 20  # plots may be small: nothing reads them
 
     def files(self) -> dict[str, int]:
-        """Every file outside of the output folder, with its size."""
+        """Every file outside of the output folder except self.db, with its size."""
         return {
             str(path.relative_to(self.top)): path.stat().st_size
             for path in self.top.rglob("*")
@@ -113,7 +114,7 @@ class Fuzz(unittest.TestCase):
         }
 
     def read(self, draw: bool) -> None:
-        """Every reader on self.db. Errors: Finding."""
+        """Runs every reader on self.db. Errors: Finding."""
         before, content = self.files(), self.db.read_bytes()
         merged = self.out / "merged.db"
         merged.unlink(missing_ok=True)
@@ -186,7 +187,7 @@ class Fuzz(unittest.TestCase):
                     raise Finding(f"took {took:.0f} s")
             except Finding as finding:
                 findings.append(f"seed {seed} ({what[:200]!a}): {finding}")
-            except Exception as error:  # a traceback is a finding like any other; the sweep goes on
+            except Exception as error:  # a traceback is a finding too; the sweep goes on
                 findings.append(f"seed {seed} ({what[:200]!a}): raises {error!r:.300}")
             refused += call(program.main, "efficiency", self.db)[0] == 2
         self.assertEqual(findings[:20], [], f"{len(findings)} findings in {count} stores")
@@ -200,7 +201,7 @@ class Fuzz(unittest.TestCase):
         self.sweep(fuzzed_stores.hostile, HOSTILE, draw_each=2)
 
     def test_the_scripts_themselves(self) -> None:
-        """The same exit codes as in this process, for a few."""
+        """For a few seeds, the scripts must give the same exit codes as in this process."""
         for seed, make in ((FIRST + 1, fuzzed_stores.damaged), (FIRST + 2, fuzzed_stores.hostile)):
             make(self.base, self.db, seed)
             here = call(program.main, "efficiency", self.db)[0]

@@ -1,4 +1,4 @@
-"""scripts/gpu_check: what fits into the time, what the host has, and what the programs understand of what they get."""
+"""scripts/gpu_check: which parts fit into the time, what the host has, and whether programs accept their arguments."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class ScheduleTest(unittest.TestCase):
 
     def test_what_does_not_fit_makes_room_for_the_next(self) -> None:
         self.assertEqual(plan(self.PARTS, None), ["a", "b", "c"])
-        self.assertEqual(plan(self.PARTS, 60), ["a", "c"])  # 15 s are for the closing
+        self.assertEqual(plan(self.PARTS, 60), ["a", "c"])  # 15 s are kept for closing
         self.assertEqual(plan(self.PARTS, 156), ["a", "b", "c"])
         self.assertEqual(plan(self.PARTS, 20), [])
 
@@ -53,9 +53,10 @@ class ScheduleTest(unittest.TestCase):
             return chosen and chosen.part
 
         self.assertEqual(following(["a", "b", "c"], math.inf), "a")
-        self.assertEqual(following(["b"], 60), "b")  # planned: half of its time may be enough
-        self.assertEqual(following(["b"], 49), "a")  # less is not, and then others may have it
-        self.assertEqual(following(["c"], 125), "a")  # others were early: a fits, b would take the time of c
+        self.assertEqual(following(["b"], 60), "b")  # "b" was planned, so half of its time may be enough
+        self.assertEqual(following(["b"], 49), "a")  # less than half is not enough, so others get the time
+        # Earlier parts were quick: "a" fits, but "b" would take the time of "c".
+        self.assertEqual(following(["c"], 125), "a")
         self.assertEqual(following(["c"], 35), "c")
         self.assertIsNone(following(["c"], 9))
 
@@ -112,7 +113,7 @@ class CommandTest(Folder):
         with self.assertRaises(ProcessLookupError):
             for _ in range(100):
                 os.kill(int(child.read_text()), 0)
-                time.sleep(0.05)  # init has to reap it
+                time.sleep(0.05)  # init has to reap it first
 
     def test_a_program_that_is_not_there(self) -> None:
         done = commands.run([str(self.folder / "none")], self.folder / "log", 10)
@@ -128,7 +129,7 @@ class HostTest(Folder):
 
     @unittest.skipUnless(shutil.which("cc"), "needs a C compiler")
     def test_what_a_driver_says(self) -> None:
-        """A libcuda of our own: the calls and their arguments, as cuda.h declares them."""
+        """Builds a fake libcuda with the calls and arguments that cuda.h declares."""
         source = self.script("fake.c", FAKE_DRIVER)
         library = str(self.folder / "libcuda.so.1")
         subprocess.run(["cc", "-shared", "-fPIC", "-o", library, str(source)], check=True, timeout=60)
@@ -152,7 +153,7 @@ class HostTest(Folder):
         self.assertIn(sysconfig.get_path("purelib"), host._site_packages(sys.executable))
 
     def test_folders_that_pytorch_uses_come_first(self) -> None:
-        """It may have loaded others than its wheels'; links are resolved in what it says."""
+        """PyTorch may have loaded other libraries than those of its wheels. It reports them with links resolved."""
         for name in ("own/libcudnn.so.9", "site/nvidia/cudnn/lib/libcudnn.so.9"):
             self.script(name, "")
         python = self.script(
@@ -210,13 +211,13 @@ HVD_BENCH = Path(os.environ.get("HVD_BENCH", "hvd_bench"))
 
 @unittest.skipUnless(HVD_BENCH.exists(), f"needs {HVD_BENCH}")
 class RealProgramTest(Folder):
-    """What the parts give to hvd_bench, read by the program itself."""
+    """hvd_bench itself must accept what the parts pass to it."""
 
     def visit(self, sizes: visit.Sizes) -> visit.Visit:
         place = Place(self.folder, HVD_BENCH.resolve().parent, None)
         here = visit.Visit(place, self.folder, sizes, None, "no PyTorch", [], None, lambda _: None)
         here.part, here.part_ends = "here", time.monotonic() + 100
-        here.environment["CUDA_VISIBLE_DEVICES"] = ""  # a host with GPUs has none here
+        here.environment["CUDA_VISIBLE_DEVICES"] = ""  # hides the GPUs of the host
         return here
 
     def test_every_option_is_understood_and_only_the_gpu_is_missing(self) -> None:
@@ -250,7 +251,7 @@ class RealProgramTest(Folder):
 @unittest.skipUnless(HVD_BENCH.exists() and shutil.which("mpirun"), f"needs {HVD_BENCH} and mpirun")
 class StoppedRankTest(unittest.TestCase):
     def test_the_other_rank_is_seen_to_end(self) -> None:
-        """On the CPU, with the real program."""
+        """Runs on the CPU with the real program."""
         command = [
             sys.executable,
             str(REPOSITORY / "scripts" / "gpucheck" / "stop_a_rank.py"),
@@ -356,7 +357,7 @@ class EntryTest(unittest.TestCase):
         self.assertEqual(third, [*expected, "autotune-bf16-vgg16", "quick-tf32-resnet101", "quick-bf16-resnet101"])
 
     def test_estimates_are_what_was_measured(self) -> None:
-        """On the H200 of the second visit, with room for a slower host."""
+        """Compares with times on the H200 of the second visit. Estimates leave room for a slower host."""
         file = REPOSITORY / "results" / "recorded" / "2026-11-22-h200-second" / "summary.json"
         measured = {row["part"]: row["seconds"] for row in json.loads(file.read_text()) if row["result"] == "good"}
         estimates = {part.estimate.part: part.estimate.seconds for part in parts_for(visit.ON_THE_GPU)}

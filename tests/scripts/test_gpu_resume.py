@@ -1,4 +1,4 @@
-"""scripts/gpu_check over several calls: it goes on where it stopped; whatever ends a call, what is finished stays."""
+"""scripts/gpu_check over several calls: each goes on where the last one stopped, and finished parts are kept."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from gpucheck.ledger import Ledger
 from gpucheck.schedule import Estimate, Outcome, Result
 from hvdb import whole_file
 
-# gpu_check on the bundle of the test, in a process that can be killed; arguments: bundle, then those of gpu_check.
-# The PyTorch of its Python is a fake.
+# Runs gpu_check on the test's bundle in a process that can be killed. Arguments: the bundle, then those of gpu_check.
+# It believes that its Python has PyTorch.
 ALONE = """
 import pathlib, sys
 sys.path.insert(0, {scripts!r})
@@ -35,7 +35,7 @@ program.ROOT = pathlib.Path(sys.argv.pop(1))
 host.find_torch = lambda given: (sys.executable, "fake")
 sys.exit(program.main())
 """
-# In place of gpu_torch.py: busy with its first answer; argument: where it says who it is.
+# Stands in for gpu_torch.py: its first answer takes very long. It writes its process id to `child`.
 BUSY = """
 import os, pathlib, time
 print("ready synthetic", flush=True)
@@ -55,7 +55,8 @@ class LedgerTest(Visited):
         self.assertEqual([o.part for o in again.outcomes()], ["a", "quick", "sweep"])
         self.assertEqual(again.outcomes()[0].seconds, 7.5)
         (row, *_) = json.loads((self.folder / "summary.json").read_text())
-        self.assertEqual((row["seconds"], row["estimate_seconds"]), (7.5, 10))  # measured beside estimated
+        # The measured time stands beside the estimate.
+        self.assertEqual((row["seconds"], row["estimate_seconds"]), (7.5, 10))
 
     def test_what_was_not_asked_for_this_time_is_kept(self) -> None:
         Ledger(self.folder, self.PARTS).put(Outcome("a", Result.GOOD))
@@ -71,7 +72,7 @@ class LedgerTest(Visited):
 
 class ResumeTest(Visited):
     def calls(self) -> list[str]:
-        """The commands of hvd_bench so far."""
+        """The commands that hvd_bench was called with so far."""
         file = self.folder / "calls"
         return [line.split()[0] for line in file.read_text().splitlines()] if file.exists() else []
 
@@ -106,7 +107,7 @@ class ResumeTest(Visited):
         self.assertEqual(self.calls(), ["doctor"])
 
     def test_what_the_end_of_the_call_cut_off_is_done_again(self) -> None:
-        """The part has a limit of 60 s, but the call only some 15 s left for it."""
+        """The part may take 60 s, but the call has only about 15 s left for it."""
         self.bench("sleep 60")
         part = parts.Part(Estimate("doctor", 0.1, 60), "hangs", checks.doctor)
         with (
@@ -142,7 +143,7 @@ class ResumeTest(Visited):
         self.kill_when_busy("quick-*")
 
     def test_ended_in_the_tests_it_ends_them_and_keeps_what_is_finished(self) -> None:
-        """They run in threads, which a signal does not reach."""
+        """The tests run in threads, which a signal does not reach."""
         self.script("bundle/tests/x", f"#!/bin/sh\necho $$ >{self.folder}/child; exec sleep 60\n")
         ctest.write([ctest.GpuTest("x", ["{root}/tests/x"], 60.0)], self.root / "tests" / "tests.json")
         begun = time.monotonic()
@@ -153,7 +154,7 @@ class ResumeTest(Visited):
         self.assertTrue((self.folder / "out.tar.gz").exists())
 
     def kill_when_busy(self, *arguments: str, with_signal: int = signal.SIGKILL) -> None:
-        """Ends gpu_check once there is a process that wrote its id to self.folder / child, which must end too."""
+        """Ends gpu_check once a child has written its process id to self.folder / child. The child must end too."""
         script = ALONE.format(scripts=str(REPOSITORY / "scripts"))
         command = [sys.executable, "-B", "-c", script, str(self.root), str(self.folder / "out"), *arguments]
         process = subprocess.Popen([*command, "--device", "cpu"], stdout=subprocess.DEVNULL)
@@ -172,9 +173,9 @@ class ResumeTest(Visited):
         self.fail("not within 60 s")
 
     def refused(self, words: str) -> None:
-        """A call now is refused with one line that has these words."""
+        """Asserts that a call is refused with one line that has these words."""
         with contextlib.redirect_stderr(io.StringIO()) as said, self.assertRaises(OSError):
-            self.visit("doctor")  # its summary cannot be read: there is none
+            self.visit("doctor")  # the call leaves no summary, so visit() cannot read it
         self.assertEqual(len(said.getvalue().splitlines()), 1)
         self.assertIn(words, said.getvalue())
 
@@ -192,7 +193,7 @@ class ResumeTest(Visited):
         code, rows, _ = self.visit("doctor")
         self.assertEqual((code, rows["doctor"]["result"]), (0, "good"))
         self.assertFalse(left.exists())
-        left.write_text("[")  # a later call, killed
+        left.write_text("[")  # as after a later call that was killed
         self.assertEqual(self.visit("doctor")[0], 0)
         self.assertFalse(left.exists())
 
@@ -209,7 +210,7 @@ class ResumeTest(Visited):
 
     def test_a_directory_that_is_none(self) -> None:
         out = self.folder / "out"
-        out.symlink_to("out")  # a loop
+        out.symlink_to("out")  # a link to itself
         self.refused("out is no directory: name another")
         out.unlink()
         out.write_text("")
@@ -238,11 +239,11 @@ class ResumeTest(Visited):
         self.assertFalse((self.folder / "out").exists())
 
     def test_interrupted_before_the_parts_it_says_so_in_one_line(self) -> None:
-        """While it looks for PyTorch, which takes seconds."""
+        """A signal arrives while gpu_check looks for PyTorch, which takes seconds."""
         with (
             contextlib.redirect_stderr(io.StringIO()) as said,
             mock.patch.object(program, "make_visit", side_effect=lambda *_: os.kill(os.getpid(), signal.SIGTERM)),
-            self.assertRaises(FileNotFoundError),  # there is no summary
+            self.assertRaises(FileNotFoundError),  # raised because there is no summary
         ):
             self.visit("doctor")
         self.assertEqual(said.getvalue(), "gpu_check: interrupted; what is finished stays in the directory\n")
@@ -273,7 +274,7 @@ def alive(pid: int) -> bool:
         state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
     except (ProcessLookupError, FileNotFoundError):
         return False
-    return state != "Z"  # a zombie, until init reaps it, is dead
+    return state != "Z"  # a zombie counts as dead
 
 
 if __name__ == "__main__":

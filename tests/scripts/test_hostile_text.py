@@ -1,4 +1,4 @@
-"""A store from a stranger: its text is shown as text, in a terminal, in Markdown and in plots, and names no file."""
+"""A stranger's store: its text is shown as plain text in a terminal, in Markdown and in plots, and names no file."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class HostileStore(unittest.TestCase):
         connection.close()
 
     def run_script(self, *words: object, code: int = 0) -> str:
-        """What the command printed, after a check that nothing of it steers a terminal."""
+        """Runs the command. Returns its output, which must have no control characters for a terminal."""
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
             returned = main(list(map(str, words)))
@@ -105,7 +105,7 @@ class HostileStore(unittest.TestCase):
         self.assertEqual(read.drawings, 3)
 
     def test_plots_show_formulas_as_text_and_lie_in_their_folder(self) -> None:
-        """`$\\frac$` is no formula that matplotlib can draw, and the model's name is no path."""
+        """matplotlib cannot draw the formula `$\\frac$`, and the model's name must not become a path."""
         out = self.folder / "deep" / "plots"
         said = self.run_script("plot", self.db, "--out", out)
         self.assertEqual(said.count("plots/profile_"), 1)
@@ -152,7 +152,7 @@ class HostileStore(unittest.TestCase):
 
 
 class Printable(unittest.TestCase):
-    """Expected by hand."""
+    """Expected values are written by hand."""
 
     def test_terminal(self) -> None:
         self.assertEqual(

@@ -1,6 +1,6 @@
-"""The Python side, installed by cmake --install and by pip from a copy of the sources that is then deleted.
+"""hvdb, installed by cmake --install and by pip from a copy of the sources that is then deleted.
 
-Every command does its work in both installations, on stores that the installed hvd_bench wrote. Nothing is downloaded.
+Every command runs in both installations, on stores that the installed hvd_bench wrote. Nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ num-warmup-batches = 1
 num-batches-per-iter = 1
 num-iters = 2
 """
-# A launcher that only drops its own words (-n RANKS): one rank needs no MPI.
+# A launcher that only drops its own option (-n RANKS), because one rank needs no MPI.
 LAUNCH = """launch.command=["bash", "-c", 'shift 2; exec "$@"', "-"]"""
-# Prints what bash offers behind the words that follow the file with the completion.
+# Prints what bash offers to complete after the words that follow the file with the completion.
 COMPLETE = """
 source "$1"
 shift
@@ -58,7 +58,7 @@ printf '%s\\n' "${COMPREPLY[@]}"
 
 
 class Installed:
-    """Both installations and what is beside them in one scratch folder."""
+    """Both installations, and the folders that their tests need, in one scratch folder."""
 
     def __init__(self, top: Path) -> None:
         self.top = top
@@ -77,7 +77,10 @@ class Installed:
         }
 
     def run(self, *words: object, code: int | None = 0, **environment: str) -> subprocess.CompletedProcess[str]:
-        """A program in self.work. Errors: AssertionError with what it said if its exit code is not `code` (None: any)."""
+        """Runs a program in self.work. code: the exit code that it must have, or None for any.
+
+        Errors: AssertionError with the program's output for another exit code.
+        """
         done = subprocess.run(
             list(map(str, words)),
             cwd=self.work,
@@ -104,7 +107,7 @@ class Installed:
         options = ("-DHVD_BUILD_TESTS=OFF", "-DHVD_BUILD_MICROBENCH=OFF", "-DHVD_WITH_CUDA=OFF")
         self.run("cmake", "-S", source, "--preset", "release", "-B", build, *options)
         (build / "bin").mkdir(exist_ok=True)
-        shutil.copy(PROGRAM, build / "bin" / "hvd_bench")  # the one that is tested, instead of building it again
+        shutil.copy(PROGRAM, build / "bin" / "hvd_bench")  # uses the program under test instead of building it again
         self.run("cmake", "--install", build, "--prefix", self.prefix, "--component", "program")
         self.run(sys.executable, "-m", "venv", "--system-site-packages", self.venv)
         self.run(sys.executable, "-m", "venv", "--without-pip", self.plain)
@@ -137,14 +140,14 @@ def setUpModule() -> None:
 
 
 class CommandTest(unittest.TestCase):
-    """Each command, as installed below a prefix and in a virtual environment."""
+    """Tests each command as installed below a prefix and in a virtual environment."""
 
     def test_every_command_has_a_test(self) -> None:
         for command in cli.COMMANDS:
             self.assertTrue(hasattr(self, f"test_{command}"), command)
 
     def both(self, check: Callable[[Path, Path], None]) -> None:
-        """check(program, an empty folder) for both installations."""
+        """Calls check(program, an empty folder) for both installations."""
         for place in (HERE.prefix, HERE.venv):
             with self.subTest(place.name), tempfile.TemporaryDirectory(dir=HERE.work) as folder:
                 check(place / "bin" / "hvdb", Path(folder))
@@ -365,7 +368,7 @@ class LauncherTest(unittest.TestCase):
         self.assertIn("no hvd_bench beside hvdb rerun or on the PATH: build or install it, or name one", done.stderr)
 
     def test_nothing_in_the_current_folder_is_imported(self) -> None:
-        """It may have come with a stranger's store."""
+        """Files in the current folder may have come with a stranger's store."""
         for place in (HERE.prefix, HERE.venv):
             with self.subTest(place.name), tempfile.TemporaryDirectory(dir=HERE.work) as folder:
                 for name in ("hvdb", "numpy", "json", "types", "runpy", "shtab"):
@@ -374,7 +377,7 @@ class LauncherTest(unittest.TestCase):
                 self.assertIn("ResNet-50", done.stdout)
 
     def test_a_login_node_has_python_alone(self) -> None:
-        """No numpy: hvdb campaign works, and the others say in one line what they lack."""
+        """Without numpy, hvdb campaign works, and the other commands name in one line what is missing."""
         python = HERE.plain / "bin" / "python"
         words = (HERE.prefix / "bin" / "hvdb", "campaign", "generate", "horovod-512", "--site", "slurm-8gpu")
         self.assertIn("n0064", HERE.run(*words, "--dry-run", HVD_PYTHON=str(python)).stdout)

@@ -34,7 +34,7 @@ class RatioIntervalTest(unittest.TestCase):
         self.assertAlmostEqual(high, 1.5)
 
     def test_steps_of_one_turn_stay_together(self) -> None:
-        # Three steps a turn, all alike within it: 18 numbers that are six draws.
+        # Each turn has three equal steps, so the 18 numbers count as six draws.
         ours = [seconds for seconds in (1.0, 1.1, 1.2, 1.3, 1.4, 1.5) for _ in range(3)]
         few = serving.ratio_interval(ours, [2.0] * 18, turns=6)
         many = serving.ratio_interval(ours, [2.0] * 18, turns=18)
@@ -47,7 +47,7 @@ class RatioIntervalTest(unittest.TestCase):
 class ChoiceOfThePeerTest(unittest.TestCase):
     @staticmethod
     def process(*seconds: float) -> list[str]:
-        """Answers with these seconds, then ends with exit code 3."""
+        """The command of a server that answers with these seconds and then ends with exit code 3."""
         return ["sh", "-c", "echo ready x; " + "".join(f"read n && echo {s}; " for s in seconds) + "exit 3"]
 
     def test_the_fastest_form_by_its_median(self) -> None:
@@ -71,7 +71,7 @@ class ChoiceOfThePeerTest(unittest.TestCase):
             compare_torch.choose({"a": ["/none"]}, threads=1, turns=3, steps=1)
 
     def test_what_failed_takes_nothing_with_it(self) -> None:
-        """The first comparison is kept, the second fails, and the third is done."""
+        """The first comparison is kept, the second fails, and the third still runs."""
         row = compare_torch.Row("m", "fp32", 1, 1.0, 1.0, "torch", 1.0, None, None, {}, {}, {"b": "why"}, {})
         answers = [row, serving.PeerError("broken"), row]
         with tempfile.TemporaryDirectory() as folder, mock.patch.object(compare_torch, "compare", side_effect=answers):
@@ -85,7 +85,7 @@ class ChoiceOfThePeerTest(unittest.TestCase):
 
 
 class FakeTrainer:
-    """Trains nothing: steps take 1 ms, and a batch above 128 has no memory."""
+    """Trains nothing: steps take 1 ms, and a batch above 128 does not fit into memory."""
 
     def __init__(self) -> None:
         self.images = 32
@@ -171,7 +171,7 @@ class OursTest(unittest.TestCase):
 )
 class OnTheCpuTest(unittest.TestCase):
     def test_the_whole_comparison_against_itself(self) -> None:
-        """PyTorch plays both sides, at a size for a CPU."""
+        """PyTorch is on both sides, with a network small enough for a CPU."""
         with tempfile.TemporaryDirectory() as scratch:
             folder = Path(scratch)
             ours = folder / "ours"
@@ -192,7 +192,7 @@ class OnTheCpuTest(unittest.TestCase):
                 check=False,
             )
             log = (folder / "log").read_text()
-            self.assertEqual(done.returncode, 3, done.stdout + done.stderr + log)  # 3: no graphs on a CPU
+            self.assertEqual(done.returncode, 3, done.stdout + done.stderr + log)  # there are no graphs on a CPU
             self.assertIn("there are no CUDA graphs on a CPU", log)
             (row,) = json.loads((folder / "x.json").read_text())
             self.assertEqual(row["troubles"], [])
@@ -206,7 +206,7 @@ class OnTheCpuTest(unittest.TestCase):
 
 @unittest.skipUnless(importlib.util.find_spec("torch"), "needs PyTorch in this Python (scripts/install_deps --peers)")
 class TrainerTest(unittest.TestCase):
-    """What the peers train: as models/init.cpp, bench/train/batches.cpp and bench/micro/training_bench.h have it."""
+    """The peers must train as models/init.cpp, bench/train/batches.cpp and bench/micro/training_bench.h define."""
 
     BATCH = 16
 
@@ -221,7 +221,7 @@ class TrainerTest(unittest.TestCase):
         return trainer
 
     def network(self, *_: object) -> object:
-        """Small: what it learns is of no interest here."""
+        """A small network; what it learns does not matter."""
         from torch import nn
 
         return nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 1000))
@@ -259,7 +259,7 @@ class TrainerTest(unittest.TestCase):
             self.assertEqual(len(set(self.seen(make("cycled")))), 1)
 
     def test_a_captured_step_reads_labels_that_are_uploaded_before_it(self) -> None:
-        """With a graph of our imagination: a replay sees what lies at the place that the capture read."""
+        """Uses a fake graph: a replay sees the values at the address that the capture read."""
         import torch
 
         trainer = self.gpu_trainer("fresh")
@@ -305,14 +305,14 @@ class TrainerTest(unittest.TestCase):
                     expected = math.sqrt(2 / fan_in)  # He, arXiv:1502.01852, equation 10
                 elif isinstance(module, torch.nn.Linear) and model == "vgg16":
                     expected = 0.01
-                elif isinstance(module, torch.nn.Linear):  # Glorot and Bengio: uniform, whose deviation this is
+                elif isinstance(module, torch.nn.Linear):  # Glorot and Bengio: uniform, with this deviation
                     expected = math.sqrt(2 / (module.in_features + module.out_features))
                     limit = math.sqrt(6 / (module.in_features + module.out_features))
                     self.assertLessEqual(float(module.weight.detach().abs().max()), limit)
                 else:
                     continue
                 weight = module.weight.detach()
-                # Six standard errors of a deviation estimated from so many values.
+                # Six standard errors of a deviation that is estimated from this many values.
                 tolerance = 6 * expected / math.sqrt(2 * weight.numel())
                 self.assertAlmostEqual(float(weight.std()), expected, delta=tolerance, msg=f"{model} {name}")
                 self.assertAlmostEqual(float(weight.mean()), 0, delta=6 * expected / math.sqrt(weight.numel()))
@@ -327,7 +327,7 @@ class TrainerTest(unittest.TestCase):
 
 @unittest.skipUnless(importlib.util.find_spec("torch"), "needs PyTorch in this Python (scripts/install_deps --peers)")
 class CompileTest(unittest.TestCase):
-    """Why torch.compile cannot work is a reason and no traceback."""
+    """If torch.compile cannot work, the report has a reason and no traceback."""
 
     def setUp(self) -> None:
         import gpu_torch
@@ -356,7 +356,7 @@ class CompileTest(unittest.TestCase):
         trainer.batch.side_effect = KeyError("Python.h:\nno such file")
         with self.assertRaisesRegex(ValueError, r"^torch.compile: KeyError: .*Python.h:.*no such file"):
             self.program.build(trainer, SimpleNamespace(variant="autotune", batch=8))
-        with self.assertRaises(KeyError):  # of another variant it is a defect
+        with self.assertRaises(KeyError):  # for any other variant this is a defect
             self.program.build(trainer, SimpleNamespace(variant="eager", batch=8))
 
 

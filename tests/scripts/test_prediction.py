@@ -1,4 +1,4 @@
-"""The prediction interval and the change points: hand-computed cases, and error rates over many simulated series."""
+"""The prediction interval and the change points: cases by hand, and error rates over many simulated series."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class PredictionTest(unittest.TestCase):
         self.assertEqual({level: prediction.fewest(level) for level in needs}, needs)
 
     def test_the_interval_by_hand(self) -> None:
-        earlier = np.arange(1.0, 20.0)  # 19: each end is passed by one in twenty
+        earlier = np.arange(1.0, 20.0)  # with 19 values, a new one lies beyond each end in one of twenty cases
         self.assertEqual(prediction.interval(earlier, 0.05), (1.0, 19.0))
         self.assertEqual(prediction.interval(earlier[1:], 0.05), (-math.inf, math.inf))
-        self.assertEqual(prediction.interval(np.arange(1.0, 60.0), 0.05), (3.0, 57.0))  # 3 of 60
+        self.assertEqual(prediction.interval(np.arange(1.0, 60.0), 0.05), (3.0, 57.0))  # 3 of 60 cases
 
     def test_p_values_are_those_of_the_rank_sum_test_of_one(self) -> None:
         rng = np.random.default_rng(1)
@@ -42,11 +42,11 @@ class PredictionTest(unittest.TestCase):
         earlier = np.linspace(-0.004, 0.004, 19)
         for new, threshold, expected in (
             (0.0, 0.02, Verdict.PASS),
-            (0.015, 0.02, Verdict.PASS),  # outside of the interval, and tolerated
-            (0.018, 0.02, Verdict.INCONCLUSIVE),  # beside the fastest of the earlier ones it is more than 2 %
+            (0.015, 0.02, Verdict.PASS),  # outside of the interval, but tolerated
+            (0.018, 0.02, Verdict.INCONCLUSIVE),  # more than 2 % slower than the fastest of the earlier sessions
             (0.021, 0.02, Verdict.REGRESSION),
-            (0.003, 0.005, Verdict.INCONCLUSIVE),  # they spread more than the threshold
-            (0.0039, 0.001, Verdict.INCONCLUSIVE),  # slower than tolerated, but not than the slowest of them
+            (0.003, 0.005, Verdict.INCONCLUSIVE),  # the earlier sessions spread more than the threshold
+            (0.0039, 0.001, Verdict.INCONCLUSIVE),  # slower than tolerated, but not than the slowest session
             (-0.5, 0.001, Verdict.PASS),
         ):
             with self.subTest(new=new, threshold=threshold):
@@ -72,7 +72,7 @@ class PredictionTest(unittest.TestCase):
         self.assertEqual((judged["short"].verdict, judged["short"].missing), (Verdict.INCONCLUSIVE, 19))
 
     def test_false_alarms(self) -> None:
-        """Without a change, any REGRESSION; with one of exactly the threshold, any PASS: 5 % at most."""
+        """REGRESSION without a change, or PASS with a change of exactly the threshold: at most 5 % of trials."""
         rng = np.random.default_rng(2)
         trials = 4000
         for name, draw in {
@@ -95,11 +95,11 @@ class PredictionTest(unittest.TestCase):
                     most = trials * at_most(trials // 20, trials)
                     self.assertLessEqual(worse, most)
                     self.assertLessEqual(fine, most)
-                    if count == 19:  # where 1 / 20 is the level itself
+                    if count == 19:  # for 19 sessions the rate is exactly the level
                         self.assertGreaterEqual(min(worse, fine), 2 * trials // 20 - most)
 
     def test_power(self) -> None:
-        """Sessions that spread by 0.5 %: 4 % slower is found, and no change passes, at a threshold of 2 %."""
+        """Sessions spread by 0.5 %; the threshold is 2 %. 4 % slower ones are found, equal ones pass."""
         rng = np.random.default_rng(3)
         found = passed = 0
         for _ in range(1000):

@@ -1,4 +1,4 @@
-"""The published figures: whole, sourced, and consistent with themselves."""
+"""The published figures are complete, have sources, and are consistent."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class PublishedTest(unittest.TestCase):
         checked = 0
         for point in self.points:
             if point.efficiency_stated is not None and point.images_per_second is not None:
-                # stated with one decimal of a percent; one source truncates where others round
+                # Efficiencies are stated with one decimal of a percent; one source truncates where others round.
                 self.assertAlmostEqual(point.efficiency, point.efficiency_stated, delta=0.001, msg=str(point))
                 checked += 1
         self.assertEqual(checked, 6)

@@ -1,4 +1,4 @@
-"""Slow ranks: found where one was planted, nobody else accused, and said clearly where a store does not tell."""
+"""Slow ranks: a planted one is found, no other is accused, and a store without enough data gives a clear message."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ PROGRAM = Path(os.environ.get("HVD_BENCH", "hvd_bench"))
 
 
 def correlated(rng: np.random.Generator, shape: tuple[int, int], rho: float) -> np.ndarray:
-    """AR(1) series along the last axis, of variance 1."""
+    """AR(1) series of variance 1 along the last axis."""
     noise = rng.standard_normal(shape)
     for step in range(1, shape[1]):
         noise[:, step] = rho * noise[:, step - 1] + np.sqrt(1 - rho * rho) * noise[:, step]
     return noise
 
 
-# The logarithm of each time (ranks, steps), without what healthy ranks differ by.
+# The logarithm of each time (ranks, steps), without the differences between healthy ranks.
 NOISE: dict[str, Callable[[np.random.Generator, tuple[int, int]], np.ndarray]] = {
     "normal": lambda rng, shape: 0.01 * rng.standard_normal(shape),
     "heavy tails": lambda rng, shape: 0.01 * rng.standard_t(2, shape).clip(-500, 500),
@@ -52,17 +52,17 @@ NOISE: dict[str, Callable[[np.random.Generator, tuple[int, int]], np.ndarray]] =
 
 
 def healthy(rng: np.random.Generator, noise: str, shape: tuple[int, int], spread: float) -> np.ndarray:
-    """Seconds (ranks, steps) of ranks that differ by `spread` (standard deviation) for no reason."""
+    """Seconds (ranks, steps) of healthy ranks, which differ at random by `spread` (standard deviation)."""
     return 0.1 * np.exp(NOISE[noise](rng, shape) + spread * rng.standard_normal((shape[0], 1)))
 
 
 class PureTest(unittest.TestCase):
-    """Expected by hand, or by the plainest arithmetic."""
+    """Expected values are computed by hand, or by the plainest arithmetic."""
 
     def test_a_time_is_compared_with_the_median_of_the_others(self) -> None:
         for times, others in (
-            ([1, 2, 4, 8], [4, 4, 2, 2]),  # of 2, 4, 8; of 1, 4, 8; of 1, 2, 8; of 1, 2, 4
-            ([1, 4, 16], [8, 4, 2]),  # the middle of two is the geometric mean
+            ([1, 2, 4, 8], [4, 4, 2, 2]),  # medians of 2, 4, 8; of 1, 4, 8; of 1, 2, 8; of 1, 2, 4
+            ([1, 4, 16], [8, 4, 2]),  # the median of two is their geometric mean
             ([1, 3], [3, 1]),
             ([5, 5, 5, 5], [5, 5, 5, 5]),
         ):
@@ -80,13 +80,13 @@ class PureTest(unittest.TestCase):
                 np.testing.assert_allclose(found[member], np.log(seconds[member]) - others, atol=1e-12)
 
     def test_scores(self) -> None:
-        """Median 2; deviations 2, 1, 0, 1, 98, of which the median is 1."""
+        """The median is 2. The deviations are 2, 1, 0, 1, 98, and their median is 1."""
         values = np.array([0.0, 1.0, 2.0, 3.0, 100.0])
         np.testing.assert_allclose(slow_ranks.scores(values), np.array([-2, -1, 0, 1, 98]) / 1.4826)
         np.testing.assert_allclose(slow_ranks.scores(values, 10.0), np.array([-0.2, -0.1, 0, 0.1, 9.8]))
 
     def test_ranks_without_noise_have_finite_scores(self) -> None:
-        """Equal times have a MAD of 0: 0.01 % stands in its place."""
+        """Equal times have a MAD of 0, which is replaced by 0.01 %."""
         seconds = np.ones((8, 20))
         found = slow_ranks.compare(seconds, 0.02)
         self.assertEqual([(f.slower, f.low, f.high, f.score) for f in found], [(0.0, 0.0, 0.0, 0.0)] * 8)
@@ -138,13 +138,13 @@ class PureTest(unittest.TestCase):
 
     def test_one_slow_rank_is_no_slow_node(self) -> None:
         seconds = healthy(np.random.default_rng(13), "normal", (4, 200), 0.001)
-        seconds[3] *= 1.08  # the median of its node of two is 4 % slower
+        seconds[3] *= 1.08  # so the median of its node of two is 4 % slower
         found = slow_ranks.examine(seconds, ["a", "a", "b", "b"], 0.02)
         self.assertTrue(found.nodes["b"].slow)
         self.assertEqual((found.slow_nodes, found.slow_ranks), ([], [3]))
 
     def test_one_of_two_nodes(self) -> None:
-        """Half of the ranks are slow, so that none of them is an outlier; the node is."""
+        """Half of the ranks are slow, so none of them is an outlier, but their node is slow."""
         seconds = healthy(np.random.default_rng(14), "normal", (8, 200), 0.001)
         seconds[4:] *= 1.05
         found = slow_ranks.examine(seconds, ["a"] * 4 + ["b"] * 4, 0.02)
@@ -161,7 +161,7 @@ class StatisticsTest(unittest.TestCase):
     """Simulated runs with fixed seeds."""
 
     def test_the_largest_score_of_healthy_members_passes_the_critical_one_as_rarely_as_it_says(self) -> None:
-        """3 % of 4000 are 120, with a standard error of 11."""
+        """The expected number is 120, 3 % of 4000, with a standard error of 11."""
         for members in (4, 5, 16):
             rng = np.random.default_rng(members)
             seconds = np.exp(0.01 * rng.standard_normal((members, 4000)))
@@ -169,7 +169,7 @@ class StatisticsTest(unittest.TestCase):
             self.assertAlmostEqual(np.sum(largest > slow_ranks.critical_score(members)), 120, delta=40)
 
     def test_an_interval_holds_the_truth_as_often_as_it_says(self) -> None:
-        """Two ranks that differ by 3 %; 1000 series, so that 99 % have a standard error of 0.3 %."""
+        """Two ranks differ by 3 %. Over 1000 series, 99 % have a standard error of 0.3 %."""
         for noise in ("normal", "heavy tails", "autocorrelation", "common noise", "pauses"):
             for steps in (10, 60):
                 rng = np.random.default_rng(steps)
@@ -178,7 +178,8 @@ class StatisticsTest(unittest.TestCase):
                     seconds = healthy(rng, noise, (2, steps), 0.0) * np.array([[1.03], [1.0]])
                     found = slow_ranks.compare(seconds, 0.02)[0]
                     held += found.low <= 0.03 <= found.high
-                least = 935 if (noise, steps) == ("autocorrelation", 10) else 980  # too short to see that it is
+                # A series of 10 steps is too short to show its autocorrelation.
+                least = 935 if (noise, steps) == ("autocorrelation", 10) else 980
                 self.assertGreaterEqual(held, least, f"{noise}, {steps} steps")
 
     def test_a_rank_that_is_5_percent_slower_is_found(self) -> None:
@@ -196,9 +197,9 @@ class StatisticsTest(unittest.TestCase):
                 self.assertLessEqual(beside, members, f"{noise}, {members} ranks")
 
     def test_at_most_one_healthy_rank_in_a_hundred_is_accused(self) -> None:
-        """At the usual threshold, and without one: the share of accused outliers alone is bounded, too.
+        """Tests the usual threshold, and almost none: accused outliers alone are limited too.
 
-        Without a threshold, four ranks are expected to give 0.75 in a hundred: 37 of the 4900 simulated here.
+        Without a threshold, four ranks are expected to give 0.75 accused in a hundred: 37 of the 4900 simulated here.
         """
         for members in (4, 8, 32):
             accused = {0.02: 0, 1e-9: 0}
@@ -226,7 +227,7 @@ class StatisticsTest(unittest.TestCase):
 
 
 class StoreTest(unittest.TestCase):
-    """The command on stores with known ranks."""
+    """The command on stores with known slow ranks."""
 
     def setUp(self) -> None:
         scratch = tempfile.TemporaryDirectory()
@@ -242,7 +243,7 @@ class StoreTest(unittest.TestCase):
         connection.close()
 
     def put(self, seconds: np.ndarray, kind: str = "compute_seconds") -> None:
-        """Makes the samples of `kind` of every run these, and puts four ranks on each node."""
+        """Replaces the samples of `kind` of every run by these, and puts four ranks on each node."""
         samples = [(values.astype("<f8").tobytes(), len(values), kind, rank) for rank, values in enumerate(seconds)]
         places = [(f"n{rank // 4}", rank % 4, rank) for rank in range(len(seconds))]
         connection = sqlite3.connect(self.db)
@@ -254,7 +255,7 @@ class StoreTest(unittest.TestCase):
     def make(
         self, world: int = 8, steps: int = 60, slow: Sequence[int] = (), factor: float = 1.05, **spec: object
     ) -> str:
-        """A store with one full run of `world` ranks, those in `slow` slower by `factor`; returns its UUID."""
+        """Makes a store with one full run; the ranks in `slow` are slower by `factor`. Returns the run's UUID."""
         spec = {"phases": ("full",), "columns": {"nodes": -(-world // 4)}, **spec}
         made = make(self.db, SessionSpec(ranks=world, steps=steps, **spec))
         seconds = healthy(np.random.default_rng(5), "common noise", (world, steps), 0.001)
@@ -300,7 +301,7 @@ class StoreTest(unittest.TestCase):
         self.assertRegex(self.call()[0], r"2 % or more, as far as can be told: intervals reach up to \d\.\d %\n")
 
     def test_a_rank_that_may_be_slow(self) -> None:
-        """The lower end of its interval is below the threshold: neither slow nor as the others."""
+        """The interval reaches below the threshold, so the rank is neither called slow nor healthy."""
         self.make(slow=[2], factor=1.025)
         out, _ = self.call(code=3)
         line = (
@@ -375,7 +376,7 @@ class StoreTest(unittest.TestCase):
         self.refused("one rank has no others", "--phase", "solo", code=3)
 
     def test_step_times_alone_tell_only_where_nothing_is_reduced(self) -> None:
-        """Waiting makes the steps of all ranks equally long."""
+        """In phase full, waiting makes the steps of all ranks equally long."""
         make(self.db, SessionSpec(ranks=4, phases=("none", "full")))
         self.change("DELETE FROM sample WHERE kind = 'compute_seconds'")
         self.put(healthy(np.random.default_rng(5), "normal", (4, 60), 0.001), "step_seconds")
@@ -410,7 +411,7 @@ class StoreTest(unittest.TestCase):
         self.refused("of 2147483641 of its 2147483647 ranks is missing", code=3)
 
     def test_a_rank_with_fewer_samples(self) -> None:
-        """As a killed job leaves them: what all ranks have is used."""
+        """A killed job leaves ranks with unequal numbers of samples. Only those that all ranks have are used."""
         self.make(slow=[5], status="incomplete")
         self.change("UPDATE sample SET data = substr(data, 1, 320), count = 40 WHERE rank = 3")
         out, _ = self.call("--incomplete", code=1)
@@ -449,7 +450,7 @@ class StoreTest(unittest.TestCase):
         self.assertIn(uuid, files[1].read_text(encoding="utf-8"))
 
     def test_many_ranks_and_samples(self) -> None:
-        """512 ranks of 1000 samples: the picture included, within the memory and time of a login node."""
+        """512 ranks with 1000 samples, drawn within the memory and time that a login node allows."""
         self.make(world=512, steps=1000, slow=[77, 300])
         code = (
             "import resource, sys; sys.path.insert(0, 'scripts'); from hvdb.__main__ import main\n"
@@ -484,7 +485,7 @@ class PictureTest(unittest.TestCase):
 @unittest.skipUnless(PROGRAM.is_file(), f"the program is not built ({PROGRAM})")
 class ProgramTest(unittest.TestCase):
     def test_a_run_of_the_program(self) -> None:
-        """A replay computes nothing, so that four ranks on few cores are equally fast."""
+        """A replay computes nothing, so four ranks are equally fast even on few cores."""
         with tempfile.TemporaryDirectory() as folder:
             step, db = Path(folder) / "a.replay", Path(folder) / "a.db"
             lines = ["hvd-replay 1", "model tiny", "batch_size 1", "image_size 8", "device test", "compute_type fp32"]

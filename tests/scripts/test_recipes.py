@@ -1,4 +1,4 @@
-"""docs/recipes: checked as far as the tools at hand allow. What stays unchecked stands in docs/recipes/README.md."""
+"""Checks docs/recipes as far as the available tools allow. docs/recipes/README.md lists what is not checked."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ MODULES = next(
 
 
 def instructions(path: Path) -> list[tuple[str, str]]:
-    """(instruction, argument) of a Dockerfile; continued lines are joined."""
+    """(instruction, argument) pairs of a Dockerfile, with continued lines joined."""
     joined = re.sub(r"\\\n", " ", path.read_text(encoding="utf-8"))
     lines = [line.strip() for line in joined.splitlines() if line.strip() and not line.startswith("#")]
     return [(line.split()[0], line.split(None, 1)[1]) for line in lines]
 
 
 def sections(path: Path) -> list[tuple[str, str]]:
-    """(section, body) of an Apptainer definition, in order; the header of each stage is section 'header'."""
+    """(section, body) pairs of an Apptainer definition, in order. The header of each stage is section 'header'."""
     found: list[tuple[str, list[str]]] = []
     for line in path.read_text(encoding="utf-8").splitlines():
         if line.startswith("#"):
@@ -260,7 +260,7 @@ class ModulefileTest(unittest.TestCase):
 
 
 class Recorded:
-    """Stands in for Spack's package API and keeps what a package says."""
+    """Stands in for Spack's package API and records the calls of a package."""
 
     def __init__(self) -> None:
         self.said: dict[str, list[tuple]] = {}
@@ -270,7 +270,7 @@ class Recorded:
 
 
 class SpackTest(unittest.TestCase):
-    """The package against a stand-in for Spack: it says that it is well-formed, not that Spack can build it."""
+    """Loads the package with a stand-in for Spack. This shows that it is well-formed, not that Spack can build it."""
 
     def setUp(self) -> None:
         self.repo = RECIPES / "spack" / "spack_repo" / "hvd_bench"
@@ -335,8 +335,9 @@ class SpackTest(unittest.TestCase):
 
 
 def gate_command(text: str) -> list[str]:
-    """The words of the call of scripts/gate in a CI recipe, with every variable's value HEAD."""
-    text = text.replace("\\\\\n", "\\\n").replace("\\\n", " ")  # in Groovy a backslash is written twice
+    """The words of the call of scripts/gate in a CI recipe, with HEAD for every variable."""
+    # Groovy writes a backslash twice.
+    text = text.replace("\\\\\n", "\\\n").replace("\\\n", " ")
     lines = text.splitlines()
     first = next(number for number, line in enumerate(lines) if "scripts/gate " in line)
     call = lines[first]
@@ -381,7 +382,7 @@ class ContinuousIntegrationTest(unittest.TestCase):
                 self.assertIn(word, text, name)
 
     def test_what_a_stranger_writes_reaches_no_shell(self) -> None:
-        """GitHub puts ${{ }} into a script as text, so that a branch's name could be code."""
+        """GitHub inserts ${{ }} into a script as text, so a branch's name could become code."""
         text = (RECIPES / "ci" / "github.yml").read_text(encoding="utf-8")
         for script in re.findall(r"run: (?:\|\n((?: {10,}.*\n)+)|(.*)\n)", text):
             self.assertNotIn("${{", "".join(script))

@@ -1,4 +1,4 @@
-"""The report: what it answers, that both forms say the same, that its HTML is known, and that it stays small."""
+"""The report: its answers, that both forms say the same, that its HTML is allowed, and that it stays small."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def page_of(*blocks: document.Block) -> Document:
 
 
 class FormsTest(unittest.TestCase):
-    """A document by hand, and what both writers make of it."""
+    """A document made by hand, and the output of both writers."""
 
     def test_markdown(self) -> None:
         page = page_of(
@@ -144,7 +144,7 @@ class StoreTest(unittest.TestCase):
 
 
 class AnswerTest(StoreTest):
-    """The questions, and answers whose figures are those of the store."""
+    """The questions and the answers. The figures must be those of the store."""
 
     def test_a_question_for_each_configuration_on_its_most_ranks(self) -> None:
         specs = [SessionSpec(ranks=ranks, noise=0.0) for ranks in (2, 4)]
@@ -201,7 +201,7 @@ class AnswerTest(StoreTest):
 
 class SectionsTest(StoreTest):
     def test_operations_beside_their_bounds(self) -> None:
-        """10 ms for 2e9 operations and 1e6 bytes, at peaks of 1e12 and 1e9 per second: 2 and 1 ms, a bound of 2 ms."""
+        """10 ms for 2e9 operations and 1e6 bytes. Peaks of 1e12 and 1e9 per second give 2 and 1 ms: bound 2 ms."""
         work = {"kind": "conv", "implementation": "jit", "library": 1, "flops": 2e9, "bytes": 1e6, "seconds": 0.01}
         facts = {"bound.peak_flops": ("1e12", 0), "bound.peak_bytes_per_second": ("1e9", 0)}
         operations = [{"seq": 0, "node": "layer.conv", **work}]
@@ -274,7 +274,7 @@ class SectionsTest(StoreTest):
         )
 
     def test_what_differs_within_a_configuration_makes_systems_too(self) -> None:
-        """Without a letter for each, efficiencies of two commits would be pooled or refused."""
+        """If different commits did not count as different systems, their efficiencies would be pooled or refused."""
         facts = {"cpu.model": ("Test CPU", 1), "git.commit": ("abc", 1), "os.load": ("0.1", 0)}
         new = {"cpu.model": ("Test CPU", 1), "git.commit": ("def", 1), "os.load": ("0.2", 0)}
         make(
@@ -318,7 +318,7 @@ class SectionsTest(StoreTest):
 
 
 class FileTest(StoreTest):
-    """What is written where."""
+    """Which files the report writes."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -356,7 +356,7 @@ class FileTest(StoreTest):
                     self.assertIn(cell, read.text)
 
     def test_equal_input_gives_equal_files(self) -> None:
-        """In a new process, so that what the first figure imports cannot change the second."""
+        """Runs in a new process, because imports for the first figure could change the second."""
         one, two = self.folder / "1.html", self.folder / "2.html"
         script = str(REPOSITORY / "scripts" / "report")
         subprocess.run([script, self.db, "-o", one, "-o", two], capture_output=True, check=True, timeout=120)
@@ -372,7 +372,7 @@ class FileTest(StoreTest):
 class SizeTest(unittest.TestCase):
     """A study of 512 ranks x 9 scales x 3 networks with a slow rank in each run, plainly marked as simulated.
 
-    Memory and size are judged, the time is printed.
+    Memory and size are limited; the time is only printed.
     """
 
     SCRIPT = """

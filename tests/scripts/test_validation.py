@@ -1,6 +1,6 @@
-"""Runs of `hvd_bench validate`: hvdb ranks finds in the store what the program printed, and nobody pools them.
+"""Runs of `hvd_bench validate`: hvdb ranks finds in the store what the program printed. No command pools such runs.
 
-Needs HVD_BENCH, the program (ctest sets it); skipped with a reason where it is not built.
+Needs HVD_BENCH, the program (ctest sets it). Skipped, with a reason, if it is not built.
 """
 
 from __future__ import annotations

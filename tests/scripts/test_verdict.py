@@ -1,4 +1,4 @@
-"""The exact tests and the verdicts: hand-computed cases, scipy's tests, and error rates over many simulated gates."""
+"""The exact tests and the verdicts: cases by hand, scipy's tests, and error rates over many simulated gates."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class ExactTest(unittest.TestCase):
                     self.assertLessEqual(missed / 4000, at_most(200, 4000))
 
     def test_a_bootstrap_over_few_pairs_is_too_narrow(self) -> None:
-        """docs/gate.md says so: why intervals are exact ones."""
+        """Shows why intervals are exact ones, as docs/gate.md says."""
         rng = np.random.default_rng(9)
         held = 0
         for pairs in rng.normal(size=(600, 6)):
@@ -157,12 +157,12 @@ def correlated(rng: np.random.Generator, cells: int, pairs: int) -> np.ndarray:
 
 
 class ErrorRateTest(unittest.TestCase):
-    """Whole gates with pairs drawn from known distributions. Seeds are fixed; bounds are at 99.9 %."""
+    """Whole gates with pairs drawn from known distributions. Seeds are fixed; limits are at 99.9 %."""
 
     GATES = 800
 
     def gates(self, cells: int, cap: int, slowdown: float, draw: Draw, spread: float) -> tuple[int, int, int]:
-        """How many of GATES have any REGRESSION, any PASS, and nothing but REGRESSION; threshold 2 %."""
+        """Numbers of gates with any REGRESSION, with any PASS, and with REGRESSION only. The threshold is 2 %."""
         rng = np.random.default_rng(5)
         looks = verdict.plan_looks(cells, cap)
         worse = fine = all_worse = 0
@@ -181,7 +181,8 @@ class ErrorRateTest(unittest.TestCase):
         return worse, fine, all_worse
 
     def setUp(self) -> None:
-        resamples, verdict.RESAMPLES = verdict.RESAMPLES, 5  # what could have been seen is not looked at here
+        # These tests do not look at the smallest slowdown that could have been seen.
+        resamples, verdict.RESAMPLES = verdict.RESAMPLES, 5
         self.addCleanup(setattr, verdict, "RESAMPLES", resamples)
 
     def test_false_alarms_at_a_slowdown_of_exactly_the_threshold(self) -> None:
@@ -193,7 +194,7 @@ class ErrorRateTest(unittest.TestCase):
                 self.assertLessEqual(fine, at_most(nominal, self.GATES) * self.GATES)
 
     def test_pairs_that_follow_each_other_closely_break_the_promise(self) -> None:
-        """Neighbouring pairs correlated by 0.5 give 10 to 20 % instead of 5 %, as docs/gate.md says."""
+        """Neighbouring pairs correlated by 0.5 are wrong in 10 to 20 % instead of 5 %, as docs/gate.md says."""
         worse, fine, _ = self.gates(1, 12, 0.02, correlated, 0.008)
         for share in (worse / self.GATES, fine / self.GATES):
             self.assertTrue(0.1 < share < 0.2, share)
@@ -214,7 +215,7 @@ class ErrorRateTest(unittest.TestCase):
             judged = verdict.judge_unpaired({"same": (a, b), "slower": (a, b + 0.03)}, {"same": 0.02, "slower": 0.02})
             wrong += judged["same"].verdict is not Verdict.INCONCLUSIVE
             found += judged["slower"].verdict is Verdict.REGRESSION
-        self.assertLessEqual(wrong, at_most(40, 400) * 400)  # REGRESSION and PASS may each be wrong in 5 %
+        self.assertLessEqual(wrong, at_most(40, 400) * 400)  # REGRESSION and PASS may each be wrong in 5 % of cases
         self.assertGreaterEqual(found, 380)
         few = verdict.judge_unpaired({"few": (np.zeros(2), np.ones(2))}, {"few": 0.02})["few"]
         self.assertEqual((few.verdict, few.detectable), (Verdict.INCONCLUSIVE, None))

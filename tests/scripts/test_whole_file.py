@@ -1,4 +1,4 @@
-"""A file that a script writes is the new one or the old one, whatever ends the writing; the message names it."""
+"""A file that a script writes must be the new one or the old one, whatever ends the writing. The message names it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from hvdb.cli import main
 
 @contextlib.contextmanager
 def full_disk(size: int) -> Iterator[None]:
-    """No file may grow beyond `size` bytes."""
+    """While this context lasts, no file may grow beyond `size` bytes."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:
@@ -81,7 +81,7 @@ class WholeFile(unittest.TestCase):
         self.assertEqual(self.files(), {"old.txt": "old"})
 
     def test_a_file_that_waits_under_the_new_name_is_not_written(self) -> None:
-        """Somebody else who may write to the folder could put a link there."""
+        """Another user who may write to the folder could put a link under the new file's name."""
         victim = self.folder / "victim"
         victim.write_text("untouched")
         with mock.patch.object(whole_file, "_fresh_name", lambda target: target.with_name(".x.unfinished")):

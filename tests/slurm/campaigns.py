@@ -1,4 +1,4 @@
-"""What the tests of hvdb.campaign share: where things are, and how to make specs, sites and plans in one line."""
+"""Shared by the tests of hvdb.campaign: paths, and functions that make specs, sites and plans in one line."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ batch_size = 4
 
 
 def spec_of(text: str = MINIMAL, **more: str) -> spec.Spec:
-    """The spec in TOML `text`, with `more` top-level keys, their values in TOML."""
+    """The spec in TOML `text`, with `more` top-level keys, whose values are TOML."""
     head = "".join(f"{key} = {value}\n" for key, value in more.items())
     return spec.from_data(fields.parse(head + text, "spec.toml"), "spec.toml")
 
@@ -55,7 +55,7 @@ def fault(act: object, *arguments: object) -> str:
 
 
 def campaign_here(*arguments: object, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    """The same in this process, which is quicker."""
+    """Runs `hvdb campaign` in this process, which is quicker than campaign()."""
     out, err = io.StringIO(), io.StringIO()
     with (
         unittest.mock.patch.dict(os.environ, environment or {}),
@@ -67,7 +67,7 @@ def campaign_here(*arguments: object, environment: dict[str, str] | None = None)
 
 
 def campaign(*arguments: object, timeout: float = 120, **environment: str) -> subprocess.CompletedProcess[str]:
-    """scripts/campaign as a person calls it."""
+    """Runs scripts/campaign in a process, as a user does."""
     return subprocess.run(
         [str(REPOSITORY / "scripts" / "campaign"), *map(str, arguments)],
         capture_output=True,

@@ -1,6 +1,6 @@
 """A scheduler for tests: job records in a folder, and programs (stand_ins/) that read and write them.
 
-It queues, refuses and reports as Slurm and LSF do, in their words; what runs, and when it is killed, the test decides.
+It queues, refuses and reports as Slurm and LSF do, in their words. The test decides what runs and when it is killed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Task:
 
 
 class FakeCluster:
-    """The jobs of one test. folder: where the records are; the stand-ins get it in FAKE_CLUSTER."""
+    """The jobs of one test. folder: where the records are; the stand-ins find it in FAKE_CLUSTER."""
 
     def __init__(self, folder: Path, **limits: object) -> None:
         self.folder = folder
@@ -39,7 +39,7 @@ class FakeCluster:
     def environment(self) -> dict[str, str]:
         foreign = ("SLURM_", "LSB_", "JSM_", "OMPI_", "PMIX_", "PMI_")
         clean = {key: value for key, value in os.environ.items() if not key.startswith(foreign)}
-        # This Python before others: the first python3 of a PATH may be a slow shim.
+        # This Python comes first, because the first python3 on a PATH may be a slow wrapper.
         path = f"{STAND_INS}:{Path(sys.executable).parent}:{clean['PATH']}"
         return {**clean, "FAKE_CLUSTER": str(self.folder), "PATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
 
@@ -58,7 +58,7 @@ class FakeCluster:
         ]
 
     def ready(self) -> list[Task]:
-        """Pending tasks whose dependencies have succeeded; those that never can are removed, as the flags ask."""
+        """Pending tasks whose dependencies have succeeded. Cancels those whose dependencies have failed."""
         found = []
         for task in self.tasks():
             record = self.record(task.job)
@@ -75,7 +75,7 @@ class FakeCluster:
         save(self.folder, record)
 
     def start(self, task: Task, restart: int = 0, **environment: str) -> subprocess.Popen[str]:
-        """Runs the task's script as its scheduler would, in a session of its own."""
+        """Runs the task's script in its own session, as its scheduler would."""
         record = self.record(task.job)
         self.set_state(task, "RUNNING")
         log = self.folder / f"{task.job}.{task.index}.out"
@@ -91,7 +91,7 @@ class FakeCluster:
             )
 
     def run(self, task: Task, restart: int = 0, timeout: float = 60, **environment: str) -> int:
-        """Runs the task to its end, however that comes; its state is then COMPLETED or FAILED."""
+        """Runs the task until it ends. Its state is then COMPLETED or FAILED. Returns its exit code."""
         child = self.start(task, restart, **environment)
         try:
             code = child.wait(timeout)
@@ -102,7 +102,7 @@ class FakeCluster:
         return code
 
     def run_all(self, timeout: float = 60, **environment: str) -> None:
-        """Runs what is ready until nothing is."""
+        """Runs ready tasks until no task is ready."""
         while ready := self.ready():
             self.run(ready[0], timeout=timeout, **environment)
 
@@ -111,14 +111,14 @@ class FakeCluster:
 
 
 def kill_group(child: subprocess.Popen[str]) -> None:
-    """SIGKILL for a task and all that it started, as a failing node would."""
+    """Sends SIGKILL to a task and all processes that it started, as a failing node would end them."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(child.pid, signal.SIGKILL)
     child.wait()
 
 
 def wait_until(what: object, seconds: float = 30) -> None:
-    """Until `what()` is true. Errors: AssertionError."""
+    """Waits until `what()` is true. Errors: AssertionError."""
     end = time.monotonic() + seconds
     while not what():  # type: ignore[operator]
         if time.monotonic() > end:
@@ -141,7 +141,7 @@ def _variables(record: dict, task: Task, restart: int) -> dict[str, str]:
     return found if restart else {key: value for key, value in found.items() if key != "SLURM_RESTART_COUNT"}
 
 
-# ---- What the stand-ins use.
+# ---- Used by the stand-ins.
 
 
 def path_of(folder: Path, job: int) -> Path:
@@ -173,7 +173,7 @@ def indices(text: str) -> list[int]:
 
 
 def add(folder: Path, kind: str, name: str, script: str, array: list[int] | None, after: list[int], nodes: int) -> int:
-    """A new pending job; its script is copied, as schedulers do. Returns its number."""
+    """Adds a pending job and copies its script, as schedulers do. Returns its number."""
     number = 1 + max((int(re.search(r"\d+", p.name)[0]) for p in folder.glob("job-*.json")), default=100)
     copy = folder / f"script-{number}.sh"
     copy.write_text(script, encoding="utf-8")

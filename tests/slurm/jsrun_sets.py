@@ -1,7 +1,7 @@
-"""What jsrun makes of its options: resource sets, ranks, cores and GPUs, or a refusal. Pure.
+"""Computes what jsrun makes of its options: resource sets, ranks, cores and GPUs, or a refusal. Pure functions.
 
-Source: IBM Spectrum LSF/JSM, "Job Step Manager: jsrun" (-n -r -a -c -g -p -b -d), and OLCF's Summit user guide for
-the examples in test_lsf.py. A stand-in: no real jsrun was at hand to compare it with.
+Source: IBM Spectrum LSF/JSM, "Job Step Manager: jsrun" (-n -r -a -c -g -p -b -d), and OLCF's Summit user guide for the
+examples in test_lsf.py. No real jsrun was at hand to compare with.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ WORDS = ("bind", "launch_distribution", "latency_priority", "smpiargs", "env", "
 
 
 class Refused(Exception):
-    """jsrun's own refusal: nothing is launched."""
+    """jsrun refuses the options, and launches nothing."""
 
 
 @dataclass(frozen=True)
 class Machine:
-    """What the allocation holds: compute nodes, and of each its usable cores and GPUs."""
+    """The allocation: its compute nodes, and the usable cores and GPUs of each."""
 
     nodes: int
     cores: int
@@ -43,7 +43,7 @@ class Machine:
 
 @dataclass(frozen=True)
 class Rank:
-    """Where one rank runs, and what it sees."""
+    """Where one rank runs, and the cores and GPUs that it sees."""
 
     node: int
     local_rank: int
@@ -94,7 +94,7 @@ def parse(arguments: list[str]) -> Request:
 
 
 def _packed_cores(request: Request, tasks: int, cores: tuple[int, ...]) -> list[tuple[int, ...]]:
-    """The cores of each rank of a set: -b packed:N gives each N of its own, else all of the set."""
+    """The cores of each rank of a set: with -b packed:N each rank gets N of its own, else all of the set."""
     bind = request.words.get("bind", "packed:1")
     match = re.fullmatch(r"packed:(\d+)", bind)
     if not match:
@@ -108,7 +108,7 @@ def _packed_cores(request: Request, tasks: int, cores: tuple[int, ...]) -> list[
 
 
 def place(request: Request, machine: Machine) -> list[Rank]:
-    """Where every rank goes, by rank: sets node by node, ranks set by set (-d packed). Errors: Refused."""
+    """Where each rank runs, [rank]: sets are placed node by node, ranks set by set (-d packed). Errors: Refused."""
     counts = request.counts
     tasks, cores, gpus = (counts.get(n, d) for n, d in (("tasks_per_rs", 1), ("cpu_per_rs", 1), ("gpu_per_rs", 0)))
     if "np" in counts:

@@ -1,4 +1,4 @@
-"""Bad input and bad days: one line, the right exit code, and no job that is not run because nobody reads."""
+"""Bad input and failing surroundings: one line, the right exit code, and no job lost if nobody reads the output."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ repetitions = 3
 [weak]
 batch_size = 4
 """
-# Jobs run here, and the launcher is one that only drops its own words (-n RANKS).
+# Jobs run on this machine. The launcher only drops its own option (-n RANKS).
 SITE = f"""
 base = "laptop"
 name = "here"
@@ -41,12 +41,12 @@ class HereTest(LifeTest):
         (self.top / "spec.toml").write_text(SPEC, encoding="utf-8")
 
     def run_with(self, *words: object, **more: object) -> subprocess.CompletedProcess[str]:
-        """scripts/campaign as a person calls it, with `more` for subprocess.run."""
+        """Runs scripts/campaign as a user does, with `more` passed to subprocess.run."""
         streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "env": self.cluster.environment(), **more}
         return subprocess.run([PROGRAM, *map(str, words)], text=True, timeout=60, check=False, **streams)
 
     def nobody(self) -> int:
-        """The end of a pipe to write to whose reader is gone."""
+        """The writing end of a pipe whose reader is gone."""
         read, write = os.pipe()
         os.close(read)
         self.addCleanup(os.close, write)
@@ -155,7 +155,7 @@ class DamagedTest(HereTest):
 
 
 class EndTest(HereTest):
-    """However a command ends, it is one line."""
+    """Every way in which a command ends must give one line."""
 
     def ended_by(self, fault: BaseException) -> subprocess.CompletedProcess[str]:
         self.generate()

@@ -1,4 +1,4 @@
-"""Job scripts, byte for byte. After an intended change: python3 tests/slurm/test_golden.py --update; read the diff."""
+"""Compares job scripts byte for byte. After an intended change: tests/slurm/test_golden.py --update; read the diff."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hvdb.campaign import plan, script, site, spec
 
 HVD_BENCH = Path("/opt/hvd bench/bin/hvd_bench")
 GOLDEN = Path(__file__).resolve().parent / "golden"
-# site -> jobs whose scripts are kept
+# maps a site to the jobs whose scripts are kept
 KEPT = {
     "slurm": ("n0128",),
     "slurm-4gpu": ("n0001", "n0128"),
@@ -29,12 +29,12 @@ KEPT = {
 
 
 def scripts() -> dict[str, str]:
-    """File name -> text of all golden scripts, as they are generated now."""
+    """Maps file names to the texts of all golden scripts, generated now."""
     found = {}
     for name, jobs in KEPT.items():
         machine = site.read(name)
         study = spec.read(GOLDEN / "study.toml")
-        if machine.name == "ours":  # ragged: 3 + 3 + 2
+        if machine.name == "ours":  # 8 ranks on nodes of 3: 3 + 3 + 2
             study = spec.from_data({**_data("study.toml"), "ranks": [2, 8], "allow_ragged": True}, "study.toml")
         made = plan.make(study, machine)
         for job in made.jobs:
@@ -95,7 +95,7 @@ class GoldenTest(unittest.TestCase):
 
 class SpeedTest(unittest.TestCase):
     def test_all_sites_in_under_a_second(self) -> None:
-        """1 to 512 ranks, three networks, two schedules, every site, written out."""
+        """Covers 1 to 512 ranks, three networks, two schedules and every site, and writes the scripts."""
         begin = time.process_time()
         jobs = 0
         for name in site.known():

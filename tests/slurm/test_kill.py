@@ -1,8 +1,8 @@
 """A campaign that is killed at any point loses no finished run, and resumes without repeating one.
 
-Three things can be killed: the job (by a failing node, between any two commands of its script and at every step of
-hvd_bench's storing), and scripts/campaign itself (between any two of its own lines, and while sbatch is at work).
-HVD_KILL_STEP=1 takes every point; by default some are left out to save time, others with each step.
+Three things are killed: a job (by a failing node, between any two commands of its script and at every step in which
+hvd_bench stores), scripts/campaign itself (between any two of its own lines), and scripts/campaign while sbatch runs.
+With HVD_KILL_STEP=1 the tests take every point. By default they skip some to save time; each value skips others.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from campaigns import SCRIPTS
 from fake_cluster import Task, kill_group, wait_until
 from test_life import SPEC, LifeTest
 
-# Counts the commands of a job's script, functions included, and kills its process group before the n-th one.
+# Counts the commands of a job's script, also inside functions, and kills its process group before the n-th one.
 COUNT_COMMANDS = """
 case $0 in */script-*.sh)
   set -T
@@ -25,7 +25,7 @@ case $0 in */script-*.sh)
   trap 'hvd_test_n=$((hvd_test_n + 1)); if [ "$hvd_test_n" = "${KILL_AT-}" ]; then kill -9 0; fi' DEBUG
 esac
 """
-# Runs scripts/campaign's main and kills it before the n-th line of its own modules that act on the world.
+# Runs scripts/campaign's main() and kills it before the n-th line of the given modules, which act on the system.
 COUNT_LINES = """
     import os, signal, sys
     sys.path.insert(0, {scripts!r})
@@ -49,7 +49,7 @@ ONE = SPEC.replace("ranks = [1, 2, 4, 8]", "ranks = [4]").replace("repetitions =
 
 
 def counting_lines(*modules: str) -> str:
-    """A program that is scripts/campaign and counts the lines of these modules."""
+    """A program that runs scripts/campaign and counts the lines of these modules."""
     return textwrap.dedent(COUNT_LINES).format(scripts=SCRIPTS, modules=modules)
 
 
@@ -60,7 +60,7 @@ class KillTest(LifeTest):
         self.stored = {"FAKE_LEDGER": str(self.ledger)}
 
     def durable(self) -> list[str]:
-        """Cells whose results had reached the disk, in the order in which they did."""
+        """Cells whose results have reached the disk, in that order."""
         return self.ledger.read_text().split() if self.ledger.exists() else []
 
     def check_nothing_lost_or_repeated(self) -> None:
@@ -69,7 +69,7 @@ class KillTest(LifeTest):
         self.assertEqual(set(self.sessions().values()) | {1}, {1}, "a cell is stored twice")
 
     def fresh(self, spec: str = ONE) -> None:
-        """The next kill finds everything as at the start: generated, nothing submitted."""
+        """Restores the state before the first kill: the campaign is generated and nothing is submitted."""
         if not hasattr(self, "generated"):
             self.generate(spec)
             self.generated = {path: path.read_bytes() for path in self.folder.rglob("*") if path.is_file()}
@@ -91,7 +91,7 @@ class KillTest(LifeTest):
 
 class KilledJobTest(KillTest):
     def killed_at(self, number: int, environment: dict[str, str]) -> bool:
-        """One life with a kill at point `number`; whether the job got that far."""
+        """Runs the job with a kill at point `number`. Returns whether the job got that far."""
         self.fresh()
         self.good("submit")
         code = self.cluster.run(Task(101, 1), **environment, **self.stored)
@@ -99,7 +99,7 @@ class KilledJobTest(KillTest):
             return False
         self.assertEqual(code, -9)
         self.check_nothing_lost_or_repeated()
-        if number % 2:  # a node has failed: the scheduler starts the job again
+        if number % 2:  # the node has failed: the scheduler starts the job again
             self.cluster.set_state(Task(101, 1), "PENDING")
             self.assertEqual(self.cluster.run(Task(101, 1), restart=1, **self.stored), 0)
         self.finish(3)
@@ -124,7 +124,7 @@ class KilledJobTest(KillTest):
         self.assertGreater(points, 20, "the stand-in did not count")
 
     def test_killed_again_and_again(self) -> None:
-        """Every attempt gets a little further; nothing is ever done twice."""
+        """Every attempt gets a little further, and nothing is done twice."""
         self.fresh()
         self.good("submit")
         attempts = 0
@@ -152,7 +152,7 @@ class KilledCallerTest(KillTest):
         return done.returncode
 
     def check_queue(self, jobs: int) -> None:
-        """After resume every job is in the queue exactly once."""
+        """Asserts that after resume every job is in the queue exactly once."""
         # a submission whose caller was killed may still hold the lock for a moment
         wait_until(lambda: self.call("resume", self.folder).returncode == 0)
         names = [record["name"] for record in self.cluster.records()]
@@ -187,7 +187,7 @@ class KilledCallerTest(KillTest):
                 self.check_queue(3)
 
     def test_generate(self) -> None:
-        """Killed while it writes, generate leaves a folder that it can finish, and no job script by halves."""
+        """If generate is killed while it writes, another generate finishes, and no job script is incomplete."""
         self.generate()
         whole = {path: path.read_bytes() for path in self.folder.rglob("*") if path.is_file()}
         program = counting_lines("folder.py")
@@ -209,7 +209,7 @@ class KilledCallerTest(KillTest):
 
 class RunningCampaignTest(KillTest):
     def test_a_job_that_still_runs_is_left_alone(self) -> None:
-        """resume while a job of the campaign is at work: nothing is submitted for it, and its file is not touched."""
+        """While a job of the campaign runs, resume submits nothing for this job and leaves its file alone."""
         self.fresh()
         self.good("submit")
         child = self.cluster.start(Task(101, 1), FAKE_SLOW="30", **self.stored)
@@ -223,7 +223,7 @@ class RunningCampaignTest(KillTest):
 
 
 def load_tests(loader: unittest.TestLoader, _: object, __: object) -> unittest.TestSuite:
-    # not LifeTest's own cases, which come in with its name
+    # Leaves out LifeTest's own cases, which the import brings in.
     cases = (KilledJobTest, KilledCallerTest, RunningCampaignTest)
     return unittest.TestSuite(loader.loadTestsFromTestCase(case) for case in cases)
 

@@ -1,7 +1,6 @@
-"""LSF: the stand-in for jsrun against the documented forms, a campaign through bsub, bjobs and bkill, and real ranks.
+"""LSF: the stand-in for jsrun against the documented forms, campaigns through bsub, bjobs and bkill, and real ranks.
 
-No LSF was at hand: these tests show that the generated scripts say what the documentation asks for, not that a real
-jsrun agrees.
+No LSF was at hand. The tests show that the scripts follow the documentation, not that a real jsrun accepts them.
 """
 
 from __future__ import annotations
@@ -107,7 +106,7 @@ device = "cpu"
 
     def test_from_submit_to_complete(self) -> None:
         self.generate(None, "--set", "submit.account=abc123")
-        # 1, 2 and 4 ranks on one node; 8 on two, with two baselines; two repetitions
+        # 1, 2 and 4 ranks on one node; 8 ranks on two nodes, with two baselines; two repetitions
         self.assertEqual(self.counts(), {"lacking": 12})
         self.assertIn("n0002: job 102, 6 cells in repetitions 1, 2, after 101", self.good("submit"))
         self.assertEqual(self.counts(), {"queued": 12})
@@ -158,7 +157,7 @@ device = "cpu"
 
 @unittest.skipUnless(PROGRAM.is_file() and MPIRUN, "needs hvd_bench and mpirun")
 class RealRanksTest(LifeTest):
-    """The generated script, bsub's and jsrun's stand-ins, and the real program with real MPI ranks on the CPU."""
+    """The generated script, the stand-ins for bsub and jsrun, and the real program with MPI ranks on the CPU."""
 
     SCHEDULER_SITE = f"""
 base = "summit"
@@ -202,7 +201,8 @@ options = []
 
 
 def load_tests(loader: unittest.TestLoader, _: object, __: object) -> unittest.TestSuite:
-    cases = (ResourceSetsTest, LsfLifeTest, RealRanksTest)  # LifeTest comes in with its name
+    # Leaves out LifeTest's own cases, which the import brings in.
+    cases = (ResourceSetsTest, LsfLifeTest, RealRanksTest)
     return unittest.TestSuite(loader.loadTestsFromTestCase(case) for case in cases)
 
 

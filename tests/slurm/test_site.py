@@ -1,4 +1,4 @@
-"""Sites: bases, --set, and that every mistake is one line that says what is right."""
+"""Sites: bases and --set. Every mistake must give one line that says what is right."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading stores: what is held, what a kill left, what cannot be read, what a pilot says. And the program agrees."""
+"""Reading stores: their sessions, leftovers of kills, unreadable files, a pilot's times. The program must agree."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PROGRAM = Path(os.environ.get("HVD_BENCH", "hvd_bench"))
 
 
 def add_session(path: Path, cell: str, *statuses: str, seconds: int = 10, **columns: object) -> None:
-    """One session with a run for each status, into the store `path`, which is made if it is not there."""
+    """Adds one session, with a run for each status, to the store `path`. Makes the store if it does not exist."""
     fresh = not path.exists()
     connection = sqlite3.connect(path)
     if fresh:
@@ -78,7 +78,7 @@ class StoresTest(unittest.TestCase):
         return cells
 
     def agrees(self, cells: set[str]) -> None:
-        """hvd_bench stored says the same of the same files."""
+        """Asserts that `hvd_bench stored` finds the same cells in the same files."""
         if PROGRAM.is_file():
             command = [PROGRAM, "stored", "cell", *stores.of_campaign(self.folder)]
             done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
@@ -139,7 +139,7 @@ class StoresTest(unittest.TestCase):
             self.assertIn(words, said)
 
     def change(self, name: str, *statements: str) -> None:
-        """A copy of the store with one cell, changed."""
+        """Copies the store with one cell and changes the copy."""
         path = self.folder / f"{name}.db"
         shutil.copyfile(self.a, path)
         connection = sqlite3.connect(path, isolation_level=None)
@@ -150,7 +150,7 @@ class StoresTest(unittest.TestCase):
     def test_a_damaged_or_forged_store_holds_nothing(self) -> None:
         add_session(self.a, "good", "complete")
         self.change("norank", "DROP TABLE rank")
-        # SQLite's own message quotes the schema, so that it is no UTF-8 either.
+        # SQLite's own message quotes the schema, so that the message is not UTF-8 either.
         self.change(
             "schema", "UPDATE sqlite_schema SET sql = CAST(x'43524541544520ff1b5b' AS TEXT) WHERE name = 'rank'"
         )
@@ -173,7 +173,7 @@ class StoresTest(unittest.TestCase):
             self.assertIn("b.db: damaged: a session has no start and end", fault(stores.pilot, [self.folder / "b.db"]))
 
     def test_a_journal_that_names_another_file(self) -> None:
-        """SQLite deletes the super-journal that a journal names when it rolls back; a stranger may name any file."""
+        """When SQLite rolls back, it deletes the file that a journal names: in a stranger's store, any file."""
         add_session(self.a, "good", "complete")
         journal = self.a.with_name("a.db-journal")
         journal.write_bytes(b"\0" * 512 + bytes.fromhex("d9d505f920a163d7"))
@@ -190,7 +190,7 @@ class StoresTest(unittest.TestCase):
         self.assertIn("a.db-journal: is not a file", self.held_elsewhere())
 
     def held_elsewhere(self) -> str:
-        """What held() returns of a.db in a process of its own without numpy, as text."""
+        """Runs held() on a.db in a process without numpy. Returns its result as text."""
         script = (
             "import sys; sys.path.insert(0, sys.argv[2]); sys.modules['numpy'] = None\n"
             "from hvdb.campaign import stores\nfrom pathlib import Path\nprint(stores.held([Path(sys.argv[1])]))"

@@ -1,4 +1,4 @@
-// In place of engine/gpu/launch.cuh, where tests compile our kernels' sources for the host.
+// Takes the place of engine/gpu/launch.cuh where tests compile the kernel sources for the host.
 #pragma once
 
 #include "tests/gpu/host_grid.h"
