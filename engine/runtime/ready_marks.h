@@ -1,6 +1,6 @@
-// Which gradients of the step are final, shared between the thread that computes them and the engine's
-// thread without a lock: one bit per gradient and one countdown per bucket. The caller marks; the engine
-// reads. configure() and reset() belong to the caller, while no step runs.
+// Records which gradients of the step are complete, with one bit per gradient and one countdown per bucket. The
+// training thread sets marks and the engine's thread reads them, without a lock. The training thread calls configure()
+// and reset() while no step runs.
 #pragma once
 
 #include <atomic>
@@ -23,22 +23,22 @@ class ReadyMarks {
   void reset() noexcept;
 
   struct Marked {
-    bool again = false;             ///< it was marked before in this step: the caller's mistake
-    std::size_t completed = kNone;  ///< the bucket that this gradient completed
+    bool again = false;             ///< true if the gradient was already marked in this step, a mistake of the caller
+    std::size_t completed = kNone;  ///< the bucket that this gradient completed; kNone: none
   };
-  /// Any thread, any order.
+  /// Marks a gradient as complete. Any thread, in any order.
   Marked mark(std::size_t gradient) noexcept;
 
   [[nodiscard]] std::size_t size() const noexcept { return gradients_; }
   [[nodiscard]] std::size_t buckets() const noexcept { return members_.size(); }
-  /// Whether every gradient of `bucket` is final.
+  /// Returns true if every gradient of `bucket` is complete.
   [[nodiscard]] bool ready(std::size_t bucket) const noexcept { return missing_[bucket].load() == 0; }
-  /// First gradient without a mark in [first, last), or kNone.
+  /// Returns the first gradient without a mark in [first, last), or kNone.
   [[nodiscard]] std::size_t first_missing(std::size_t first, std::size_t last) const noexcept;
 
-  /// Engine's thread: whether take() would visit anything.
+  /// For the engine's thread. Returns true if take() would visit a gradient.
   [[nodiscard]] bool fresh() const noexcept;
-  /// Engine's thread: visits each marked gradient once per step, in index order.
+  /// For the engine's thread. Visits the gradients marked since the last call, in index order.
   template <class Visit>
   void take(Visit&& visit) {
     for (std::size_t word = 0; word < words_; ++word) {
@@ -51,14 +51,14 @@ class ReadyMarks {
   }
 
  private:
-  // All sequentially consistent: the engine's sleep protocol (engine_impl.h) relies on one total order of
-  // marks and the engine's "I am asleep" flag.
+  // All accesses are sequentially consistent, except in first_missing(). The engine's sleep protocol (engine_impl.h)
+  // relies on one total order of the marks and the engine's flag sleeping_.
   std::size_t gradients_ = 0;
   std::size_t words_ = 0;
   std::unique_ptr<std::atomic<std::uint64_t>[]> marks_;
-  std::unique_ptr<std::atomic<std::uint32_t>[]> missing_;  // [bucket] gradients not yet marked
-  std::vector<std::uint64_t> taken_;                       // engine's thread, during a step
-  std::vector<std::uint32_t> members_;                     // [bucket] gradients
+  std::unique_ptr<std::atomic<std::uint32_t>[]> missing_;  // [bucket]: number of gradients not yet marked
+  std::vector<std::uint64_t> taken_;                       // marks that take() has visited; engine's thread in a step
+  std::vector<std::uint32_t> members_;                     // [bucket]: number of gradients
   std::vector<std::uint32_t> bucket_of_;                   // [gradient]
 };
 
