@@ -28,9 +28,8 @@ macro(hvd_find_cuda)
   endif()
 endmacro()
 
-# hvd_cuda_architectures(RESULT VERSION): default if neither CMAKE_CUDA_ARCHITECTURES nor CUDAARCHS is set: P100 and
-# V100 (if this CUDA version still compiles for them), A100 and H100. On a newer GPU the driver compiles the H100's PTX
-# when the program starts.
+# hvd_cuda_architectures(RESULT VERSION): default without CMAKE_CUDA_ARCHITECTURES and CUDAARCHS: P100 and V100 (if this
+# CUDA version supports them), A100 and H100. On a newer GPU the driver compiles the H100's PTX at program start.
 function(hvd_cuda_architectures result version)
   set(architectures 80 90)
   if(version VERSION_LESS 13)

@@ -1,5 +1,4 @@
-# Runs at installation. Writes the completions of hvdb for bash and zsh if hvdb's Python has shtab; otherwise prints
-# what is missing.
+# Runs at installation. Writes hvdb's completions for bash and zsh if its Python has shtab; else prints what is missing.
 set(prefix "$ENV{DESTDIR}${CMAKE_INSTALL_PREFIX}")
 foreach(entry "bash:bash-completion/completions/hvdb" "zsh:zsh/site-functions/_hvdb")
   string(REPLACE ":" ";" entry "${entry}")

@@ -62,17 +62,16 @@ class DeviceStep : public TrainStep {
 
   /// Forward, loss and backward of the batch that load() put on the device. Only enqueues; may be captured.
   virtual void enqueue_forward_backward(GradientSink& sink) = 0;
-  /// The update with the contents of gradient_arena() at the time when the stream runs it. Only enqueues; may be
-  /// captured.
+  /// The update, with the gradients that are in gradient_arena() when it runs. Only enqueues; may be captured.
   virtual void enqueue_update() = 0;
 
-  /// Sets the place, 0 (default) or 1, for the losses of forward passes that are enqueued from now on. A captured
-  /// forward pass keeps its place.
+  /// Sets the place, 0 (default) or 1, for the losses of forward passes enqueued from now on. A captured one keeps its
+  /// place.
   virtual void keep_loss_in(std::size_t place) = 0;
   /// Returns the mean loss of the last finished step with this place. Call after waiting for the step.
   [[nodiscard]] virtual double loss(std::size_t place) const = 0;
-  /// Number of finished steps whose gradients overflowed and whose update was skipped (dynamic loss scale). Call while
-  /// no step is in flight.
+  /// Number of steps whose update was skipped because gradients overflowed (dynamic loss scale). Call while no step is
+  /// in flight.
   [[nodiscard]] virtual std::uint64_t skipped_updates() const { return 0; }
   /// Names the library's engine for each kind of operation, in one line, for provenance; empty if there is no choice.
   /// Equal texts mean equal engines.

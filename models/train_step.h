@@ -130,8 +130,7 @@ class TrainStep {
   /// Returns null if the backend can only update all weights together. The object lives as long as the step.
   [[nodiscard]] virtual ShardedUpdate* sharded() { return nullptr; }
 
-  /// Copy parameters and gradients as fp32 in logical row-major order, for tests and checks. Errors: invalid_argument
-  /// for a wrong size.
+  /// Copy values as fp32 in logical row-major order, for tests and checks. Errors: invalid_argument for a wrong size.
   virtual void read_parameter(std::size_t parameter, std::span<float> out) = 0;
   virtual void write_parameter(std::size_t parameter, std::span<const float> in) = 0;
   virtual void read_gradient(std::size_t parameter, std::span<float> out) = 0;
@@ -146,8 +145,7 @@ class TrainStep {
 /// Makes the naive double-precision reference backend; slow, for tests. `graph` must be differentiated.
 std::unique_ptr<TrainStep> make_reference_step(Graph graph, const StepOptions& options, const ArenaAllocator& allocate);
 
-/// Makes the oneDNN backend for the CPU. Errors: unsupported if the build has no oneDNN or the processor lacks the
-/// type.
+/// Makes the oneDNN backend for the CPU. Errors: unsupported if this build or processor cannot do it.
 std::unique_ptr<TrainStep> make_onednn_step(Graph graph, const StepOptions& options, const ArenaAllocator& allocate);
 
 /// Returns the reason why this build or processor cannot run oneDNN in type `compute`; empty if it can.

@@ -22,8 +22,7 @@ class Deadline {
  public:
   static constexpr const char* kUnnamed = "the deadline";
 
-  /// Returns the deadline `timeout` from now. nanoseconds::max() means "never" and does not overflow into the past.
-  /// `set_by`: see Patience.
+  /// Returns the deadline `timeout` from now; nanoseconds::max() means "never". `set_by`: see Patience.
   static Deadline after(std::chrono::nanoseconds timeout, const char* set_by = kUnnamed) {
     const Clock::time_point now = Clock::now();
     return Deadline(

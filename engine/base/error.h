@@ -16,7 +16,7 @@ enum class Errc {
   kTimeout,          ///< a deadline passed and no single rank could be blamed
   kPeerLost,         ///< a rank died, hangs or aborted
   kMismatch,         ///< ranks disagree (bucket plan, tensor shape, type, operation, checksum)
-  kInterrupted,      ///< a signal of the scheduler or the user
+  kInterrupted,      ///< the scheduler or the user sent a signal
   kCheckFailed,      ///< a result is wrong or a regression was found
   kInconclusive,     ///< too few or too noisy data for a verdict
   kNotComparable,    ///< the runs have different fingerprints

@@ -1,7 +1,6 @@
 // Communication between ranks: each rank has one Communicator, with a control plane for small host messages and a data
-// plane for reductions. Implementations: solo (one rank), loopback (N ranks as threads of one process), mpi
-// (processes), nccl (device memory, on top of one of the others; device_communicator.h). The layers above do not depend
-// on which implementation they use.
+// plane for reductions. Implementations, which the layers above need not tell apart: solo (one rank), loopback (N ranks
+// as threads of one process), mpi (processes), nccl (device memory, on top of another one; device_communicator.h).
 //
 // Threads: a Communicator is used by one thread at a time (in the program: the engine's thread).
 // Errors: every wait has a Deadline. If it passes: Error{kTimeout or kPeerLost}, whose text names the operation and the
@@ -60,8 +59,7 @@ class ControlPlane {
   /// Bitwise AND or OR over ranks, in place. All ranks give the same length.
   virtual void all_reduce_bits(std::span<std::uint64_t> words, BitOp op, Deadline deadline) = 0;
   /// Rank 0 gets one message per rank, in rank order; the others get an empty vector. Lengths may differ.
-  /// Errors: invalid_argument for a message longer than kLongestMessage, on the rank that gives it and before anything
-  /// is sent.
+  /// Errors: invalid_argument on the rank whose message is longer than kLongestMessage, before anything is sent.
   virtual std::vector<Bytes> gather(std::span<const std::byte> message, Deadline deadline) = 0;
   /// Returns rank `root`'s message on every rank. The other ranks need not know its length.
   /// Errors: those of gather(), for the message of the root; invalid_argument unless `root` is a rank.
@@ -118,8 +116,7 @@ struct Thresholds {
 struct CommOptions {
   Algorithm algorithm = Algorithm::kAuto;
   std::size_t segment_bytes = std::size_t{256} << 10;  ///< pipelining unit of ring and shared memory
-  /// fp16 or bf16: fp32 sums and averages are sent between nodes in this type, which halves the bytes. Within a node
-  /// nothing is rounded.
+  /// fp16 or bf16: fp32 sums and averages are sent between nodes in this type. Within a node nothing is rounded.
   DataType wire = DataType::kF32;
   int ranks_per_node = 0;  ///< > 0: this many consecutive ranks pretend to be a node, for tests on one host
   Thresholds thresholds = {};
@@ -197,9 +194,8 @@ class Communicator {
   [[nodiscard]] virtual std::string_view backend() const = 0;
   /// Library and transport for provenance, e.g. "Open MPI v4.1.4, btl vader,tcp".
   [[nodiscard]] virtual std::string library() const = 0;
-  /// Returns a table of the last collectives that the ranks entered: for the ranks of this host as recorded, for other
-  /// ranks as they answered the last roll call. Lines end with a newline; empty if no collective was entered. Any
-  /// thread.
+  /// Returns a table of the last collectives that the ranks entered: as recorded by the ranks of this host, and as
+  /// other ranks answered the last roll call. Lines end with a newline; empty if there are no collectives. Any thread.
   [[nodiscard]] virtual std::string flight_record() const { return {}; }
   /// The other ranks of this host whose process ids are known. After the first collective call these are all of them.
   [[nodiscard]] virtual std::vector<Neighbour> neighbours() const { return {}; }

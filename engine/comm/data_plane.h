@@ -59,8 +59,7 @@ class GroupData final : public DataPlane {
   void library(std::byte* data, const Reduction& reduction, const Wait& wait);
   void over_transport(Algorithm algorithm, const Members& members, std::byte* data, const Reduction& reduction,
                       const Wait& wait);
-  /// Returns the addresses of all local ranks' buffers in this process, [local rank], if all buffers are registered;
-  /// else an empty vector.
+  /// Returns the local ranks' buffers as mapped here, [local rank]; empty unless all of them are registered.
   std::vector<std::byte*> parts_of(std::byte* data, const Reduction& reduction, const Wait& wait);
   [[nodiscard]] Members everybody() const;
 

@@ -24,9 +24,8 @@ struct NcclOptions {
   Patience deadline{std::chrono::minutes(1)};  ///< for finalisation; other waits get their deadline as an argument
 };
 
-/// Calls enqueue work on stream() in order. Unless capture_refusal() gives a reason, the work may be captured: a
-/// capture that this stream has joined records it. The caller must order stream() with other streams. The host waits
-/// only where a docstring says so.
+/// Calls enqueue work on stream() in order. Unless capture_refusal() gives a reason, a capture that stream() has joined
+/// records the work. The caller must order stream() with other streams. The host waits only where a docstring says so.
 class DevicePlane : public DataPlane {
  public:
   /// The stream has high priority, so that communication does not wait for multiprocessors that the compute uses.
@@ -72,11 +71,9 @@ class DeviceCommunicator : public Communicator {
 
 /// Collective. The result uses the control plane and the topology of `host` and the GPU of `runtime`, which must
 /// outlive the result. Before the ranks start NCCL, they compare GPUs and NCCL versions, so that a wrong launch gives
-/// one clear error line. Then they try a reduction and check its result. A world of one rank needs no NCCL: `api` may
-/// be null.
+/// one clear error line. Then they try a reduction and check its result. For a world of one rank, `api` may be null.
 /// Errors, with the same text on all ranks: invalid_argument for two ranks on one GPU; mismatch for different versions.
-/// Other errors: backend, peer_lost, timeout, check_failed, naming this rank and the step that failed; the peers get
-/// them too.
+/// Other errors, also sent to the peers: backend, peer_lost, timeout, check_failed, naming this rank and what failed.
 std::unique_ptr<DeviceCommunicator> make_nccl(std::unique_ptr<Communicator> host, gpu::Runtime& runtime,
                                               std::shared_ptr<nccl::Api> api, const NcclOptions& options,
                                               Deadline deadline);
@@ -91,10 +88,9 @@ struct HostLevels {
 /// several nodes and is not an MPI communicator; those of make_mpi().
 HostLevels split_levels(std::unique_ptr<Communicator> world);
 
-/// Collective. Like make_nccl(), but NCCL reduces only within a node, and the host's messages reduce between nodes.
-/// This is for comparison; see docs/gpu.md. With one node, the result is that of make_nccl(). The ranks of a node may
-/// be processes or threads. Ranks of different nodes must be different processes, because their streams wait for one
-/// another; tests with fakes may use threads.
+/// Collective. Like make_nccl(), but NCCL reduces only within a node, and the host's messages reduce between nodes; for
+/// comparison, see docs/gpu.md. With one node, the same as make_nccl(). Ranks of one node may be processes or threads.
+/// Those of different nodes must be processes, because their streams wait for one another (tests with fakes: threads).
 /// Errors: those of make_nccl().
 std::unique_ptr<DeviceCommunicator> make_hierarchical(HostLevels hosts, gpu::Runtime& runtime,
                                                       std::shared_ptr<nccl::Api> api, const NcclOptions& options,

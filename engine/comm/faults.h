@@ -43,17 +43,15 @@ class Faults final : public Watch {
   void tell_mismatch(std::string_view text) noexcept override;
   /// For a disagreement that this rank detects and others may not. Aborts the peers, then throws mismatch.
   [[noreturn]] void throw_mismatch(const std::string& text);
-  /// For a disagreement that all ranks of this node detect in the same synchronisation. Each rank calls this and throws
-  /// mismatch; the node's leader aborts the other nodes. With several nodes, all later collectives of this rank also
-  /// throw mismatch.
+  /// For a disagreement that all ranks of this node detect in the same synchronisation. Each of them throws mismatch,
+  /// and the leader aborts the other nodes. With several nodes, this rank's later collectives throw mismatch, too.
   [[noreturn]] void throw_node_mismatch(const std::string& text);
   /// Returns true if this rank has reported a fault. The communicator cannot be used any more then.
   [[nodiscard]] bool failed() const noexcept { return failed_.load() || out_of_step_.load() || aborted(); }
   /// Throws peer_lost with the reason if a rank has aborted; mismatch after throw_node_mismatch() on several nodes.
   void throw_if_aborted();
 
-  /// Returns the other ranks of this node whose processes this rank can see; complete once all ranks have met. Any
-  /// thread.
+  /// Returns the other ranks of this node whose processes are visible; complete once all ranks have met. Any thread.
   [[nodiscard]] std::vector<Neighbour> neighbours() const;
 
   /// Registers `told`, which is called once for each collective in which this rank has waited for a quarter of the time
@@ -75,7 +73,7 @@ class Faults final : public Watch {
   /// Checks whether the process of `awaited` has ended, if it is on this node; checks all ranks of this node if it is
   /// -1. Errors: peer_lost, naming the rank, if two checks in a row find its process ended.
   void look_for_dead(const Wait& wait, int awaited);
-  /// Returns a rank among these whose process has ended, or -1.
+  /// Returns one of the ranks that look_for_dead() checks whose process has ended; -1 if there is none.
   [[nodiscard]] int dead_neighbour(int awaited) const;
   void warn_of_stall(const Wait& wait, int awaited);
   /// Returns `status` followed by the collective that this rank entered last.

@@ -1,7 +1,6 @@
 // Records the collectives that one rank entered last, for messages about lost and hanging peers. A FlightRecord lies in
-// the rank's cell of the node's shared segment, so that the other ranks of the node can read it after the rank's
-// process has ended. All-zero bytes are an empty record. The rank's own thread writes; any thread of the node may read
-// at any time.
+// the rank's cell of the node's shared segment, so that the node's other ranks can read it after the process has ended.
+// All-zero bytes are an empty record. The rank's own thread writes; any thread of the node may read at any time.
 #pragma once
 
 #include <array>

@@ -24,8 +24,7 @@ struct Reduction {
 
 /// Sets out[i] = op(...op(op(in[0][i], in[1][i]), in[2][i])...) / divisor for every out in `outputs`.
 /// Shapes: all buffers flat (count), `inputs` not empty. An output may be the same buffer as an input, but not overlap
-/// it partly.
-/// `divisor` is the world size for the last step of kAverage, else 1.
+/// it partly. `divisor` is the world size for the last step of kAverage, else 1.
 void reduce_many(std::span<const std::byte* const> inputs, std::span<std::byte* const> outputs, std::size_t count,
                  DataType dtype, ReduceOp op, int divisor = 1);
 
@@ -33,9 +32,8 @@ void reduce_many(std::span<const std::byte* const> inputs, std::span<std::byte* 
 void reduce_pair(std::byte* out, const std::byte* first, const std::byte* second, std::size_t count, DataType dtype,
                  ReduceOp op);
 
-/// Converts `in` to the type of `out`. One of the types must be fp32, the other fp16 or bf16. Conversion to 16 bits
-/// rounds to nearest even, and to infinity beyond fp16's range; conversion to fp32 is exact. Shapes: flat (count). The
-/// buffers must not overlap.
+/// Converts `in` to the type of `out`. One type must be fp32, the other fp16 or bf16. Conversion to 16 bits rounds to
+/// nearest even, beyond fp16's range to infinity; conversion to fp32 is exact. Shapes: flat (count), no overlap.
 void convert(std::byte* out, DataType out_type, const std::byte* in, DataType in_type, std::size_t count);
 
 /// Sets data /= divisor, as the last step of kAverage.

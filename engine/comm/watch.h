@@ -1,5 +1,4 @@
-// A waiting loop uses a Watch to check for other events: a peer has aborted, a peer holds a roll call, the deadline has
-// passed.
+// A waiting loop uses a Watch to check for other events: an abort of a peer, a roll call, a passed deadline.
 #pragma once
 
 #include <cstddef>
@@ -29,8 +28,7 @@ struct Wait {
 class Watch {
  public:
   virtual ~Watch() = default;
-  /// Returns true if a rank has aborted; check() throws in this case. Cheap enough for each iteration of a spinning
-  /// loop.
+  /// Returns true if a rank has aborted; check() then throws. Cheap enough for each iteration of a spinning loop.
   [[nodiscard]] virtual bool aborted() const noexcept = 0;
   /// Call this between sleeps while waiting for `awaited` (a rank, or -1 for any). Answers roll calls.
   /// Errors: peer_lost with the peer's reason if a peer has aborted; peer_lost if the process of `awaited` has ended,
@@ -41,8 +39,7 @@ class Watch {
   /// rank. give_up() then holds a roll call, and ranks that do not answer are to blame. `detail` is appended.
   [[noreturn]] virtual void give_up(const Wait& wait, std::span<const int> missing, bool direct,
                                     std::string_view detail) = 0;
-  /// Call this if this rank detects a disagreement, described by `text`, that its peers may not detect. Makes their
-  /// waits fail.
+  /// Makes the waits of the peers fail. For a disagreement, described by `text`, that the peers may not detect.
   virtual void tell_mismatch(std::string_view text) noexcept = 0;
 };
 

@@ -1,6 +1,5 @@
-// Bucket plan of the static schedule. A bucket holds consecutive gradients, and is one contiguous range of the gradient
-// arena. Each rank computes the plan once from the order in which backward produces gradients. At start the ranks
-// compare the hashes of their plans.
+// Bucket plan of the static schedule. A bucket holds consecutive gradients: one contiguous range of the gradient arena.
+// Each rank computes the plan once, from the order in which backward produces gradients. The ranks compare its hash.
 #pragma once
 
 #include <cstddef>
@@ -35,9 +34,8 @@ struct BucketOptions {
   std::size_t first_bucket_bytes = std::size_t{1} << 20;  ///< smaller, so that communication starts early
 };
 
-/// Fills each bucket with gradients until it has at least the bytes that `options` asks for. The last bucket may have
-/// fewer. Errors: invalid_argument if offsets overlap or do not ascend, if there is no gradient, or if a gradient has
-/// no elements.
+/// Fills each bucket with gradients until it has at least the bytes in `options`; the last bucket may have fewer.
+/// Errors: invalid_argument if offsets overlap or do not ascend, if there is no gradient, or if one has no elements.
 BucketPlan plan_buckets(const std::vector<GradientInfo>& gradients, DataType dtype, ReduceOp op,
                         const BucketOptions& options);
 

@@ -63,8 +63,7 @@ class Coordinator {
   /// Records the requests in the message of `rank`.
   /// Errors: invalid_argument, naming the rank, if the message is corrupt or repeats a request.
   void add(int rank, std::span<const std::byte> message);
-  /// Encodes the answers for all tensors that are decided, and forgets these tensors. The answers are in the order in
-  /// which the tensors first arrived, rank 0's first.
+  /// Encodes the answers for all decided tensors, and forgets these tensors. Order: first arrival, rank 0's first.
   std::vector<std::byte> respond();
 
   struct Waiting {

@@ -277,8 +277,7 @@ std::vector<Batch> Negotiator::take_responses(std::vector<Response> responses, A
       throw Error(Errc::kInvalidArgument, "rank 0 answered for tensor '" + response.request.name + "', which rank " +
                                               std::to_string(rank_) + " has not asked for in that form");
     }
-    // Keep this rank's own request: for an all_gather it has this rank's number of rows, which the cache compares with
-    // the next submission.
+    // The cache needs this rank's own request: an all_gather's number of rows is compared with the next submission.
     const Uncached mine = std::move(pending->second);
     uncached_.erase(pending);
     const std::string_view name = answered_.emplace_back(mine.request.name);

@@ -12,9 +12,9 @@
 // that re-submits a cached name with another shape clears its "my entry is still valid" bit in the same
 // exchange. Without this bit the other ranks would count a hit and wait for ever.
 //
-// The second word of the exchange holds a digest of options and cache history, and the complement of this digest. If
-// the thresholds or caches of two ranks differ, the AND of these words differs from every rank's own word. The ranks
-// then report an error instead of fusing differently.
+// The second word of the exchange holds a digest of options and cache history, and its complement. If the options or
+// caches of ranks differ, the AND differs from every rank's word, and the ranks report an error instead of fusing
+// differently.
 //
 // Shutdown: once a rank has announced its shutdown, the OR also carries every entry that is pending and not agreed,
 // so that rank 0 learns of all pending tensors. A tensor that a stopped rank has not submitted fails on the
@@ -50,8 +50,7 @@ struct AllReduceBits {
   std::vector<std::uint64_t> words;  ///< equal length on all ranks
 };
 struct Gather {
-  /// Goes to rank 0. Rank 0 passes the messages of all ranks, its own included, to on_gathered(); other ranks call
-  /// on_gathered({}).
+  /// Goes to rank 0, which passes the messages of all ranks to on_gathered(). Other ranks call on_gathered({}).
   Bytes message;
 };
 struct Broadcast {
@@ -88,8 +87,7 @@ class Coordinator;
 struct Response;
 
 /// Errors of the on_*() methods: invalid_argument for a corrupt message and for a fault that only this rank detects;
-/// mismatch if the options or caches of the ranks differ. After such an error the negotiation cannot go on, and this
-/// rank must leave the world.
+/// mismatch if the ranks' options or caches differ. After an error this rank must leave the world.
 class Negotiator {
  public:
   Negotiator(int rank, int size, const NegotiatorOptions& options);
@@ -97,8 +95,7 @@ class Negotiator {
   Negotiator(Negotiator&&) noexcept;
   Negotiator& operator=(Negotiator&&) noexcept;
 
-  /// Call between cycles, with the same options on all ranks. If a rank has other options, the next cycle fails with a
-  /// mismatch.
+  /// Call between cycles, with the same options on all ranks; otherwise the next cycle fails with a mismatch.
   void set_fusion(const FusionOptions& fusion);
   /// Submits a local tensor that became ready. A tensor submitted during a cycle takes part in the next one. Returns
   /// the place of an identical request in the cache, for submit_cached(); nullopt if there is none.
@@ -113,9 +110,8 @@ class Negotiator {
   [[nodiscard]] bool has_pending() const { return pending_count() > 0; }
   [[nodiscard]] std::size_t pending_count() const { return held_count_ + uncached_.size(); }
   [[nodiscard]] bool wants_cycle() const { return !finished_ && (has_pending() || shutdown_requested_); }
-  /// Makes the next cycle tell rank 0 about every tensor that is pending here, cached or not, so that stalls() on
-  /// rank 0 can name it. A caller that has waited too long calls this between cycles. The cache loses the entries of
-  /// these tensors.
+  /// Makes the next cycle tell rank 0 about every pending tensor, cached or not, so that stalls() on rank 0 can name
+  /// it. For a caller that has waited too long; call between cycles. The cache loses the entries of these tensors.
   void surface_pending();
 
   Action begin_cycle();

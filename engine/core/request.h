@@ -46,14 +46,12 @@ struct Request {
   std::vector<std::int64_t> shape;
   Terms terms = {};
 
-  /// Number of elements. Errors of count(), bytes() and check(): invalid_argument for a negative extent or a product
-  /// beyond 64 bits.
+  /// Errors of count(), bytes() and check(): invalid_argument for a negative extent or a product beyond 64 bits.
   [[nodiscard]] std::size_t count() const;
   [[nodiscard]] std::size_t bytes() const { return count() * size_of(dtype); }
   /// Checks this request. Errors: also invalid_argument for values that the kind of operation does not allow.
   void check() const;
-  /// Returns true if another rank's request `other` may be executed together with this one: both are equal, except for
-  /// the rows of an all_gather.
+  /// Returns true if another rank's `other` may be executed with this one: equal except for the rows of an all_gather.
   [[nodiscard]] bool matches(const Request& other) const;
   bool operator==(const Request&) const = default;
 };

@@ -19,7 +19,7 @@
 
 namespace hvd::core {
 
-/// The place of a request in a cache. If the entry at `bit` has another number, the cache no longer holds the request:
+/// The place of a request in a cache. The cache no longer holds the request if the entry at `bit` has another number:
 /// numbers are never reused.
 struct CachedAt {
   std::uint64_t entry = 0;  ///< number of the entry, from 1
@@ -39,8 +39,7 @@ class ResponseCache {
   ResponseCache& operator=(ResponseCache&&) noexcept = default;
 
   [[nodiscard]] Lookup lookup(const Request& request) const;
-  /// Returns the bit of a cached name; nullopt on a miss. Compares with the entry at `guess` first, which avoids the
-  /// hash if the guess is right.
+  /// Returns the bit of a cached name; nullopt on a miss. Tries the entry at `guess` first, which needs no hash.
   [[nodiscard]] std::optional<std::size_t> bit(const std::string& name, std::size_t guess = kNoGuess) const;
   [[nodiscard]] bool holds(std::size_t bit) const { return bit < entries_.size() && entries_[bit] != 0; }
   [[nodiscard]] bool holds(const CachedAt& at) const { return holds(at.bit) && entries_[at.bit] == at.entry; }

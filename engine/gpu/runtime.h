@@ -1,6 +1,5 @@
 // The interface to one GPU for all layers above: memory, streams, events, graphs, and work that is put on streams in
-// order. This header includes no vendor header. make_cuda_runtime() gives the implementation that uses CUDA; the tests
-// have one that runs on the CPU.
+// order. It needs no vendor header. make_cuda_runtime() makes the CUDA implementation; the tests have one for the CPU.
 //
 // Owners are move-only and release the object that they own; all other code passes views. A Runtime outlives all owners
 // that it made. Threads: any thread may call any method. Only one thread at a time uses an object (stream, event,
@@ -117,8 +116,8 @@ class Runtime {
   /// library with a stream of this Runtime. The methods below do not need it.
   virtual void make_current() = 0;
 
-  /// `what` names the memory in errors: "the gradient arena". Errors: out_of_memory, with the bytes requested and the
-  /// bytes free; invalid_argument for zero bytes.
+  /// `what` names the memory in errors: "the gradient arena".
+  /// Errors: out_of_memory, with the bytes requested and free; invalid_argument for zero bytes.
   [[nodiscard]] virtual DeviceMemory allocate(std::size_t bytes, std::string_view what) = 0;
   [[nodiscard]] virtual PinnedMemory allocate_pinned(std::size_t bytes, std::string_view what) = 0;
   /// The new stream does not synchronise with the legacy default stream.
@@ -137,8 +136,8 @@ class Runtime {
   /// Outside a capture, the same as record(). Inside a capture, each launch of the graph records the event, so that the
   /// host can wait for it and read times. The event is then no dependency inside the graph, and must outlive the graph.
   virtual void record_outside(EventView event, StreamView stream) = 0;
-  /// Enqueues: later work on `stream` starts when the event's last recording is finished. The host does not wait. An
-  /// event that was never recorded delays nothing.
+  /// Enqueues: later work on `stream` starts when the event's last recording, if there is one, is finished. The host
+  /// does not wait.
   virtual void wait(StreamView stream, EventView event) = 0;
   /// Enqueues: later work on `stream` starts when the host has opened the gate (host_gate.h). The gate records when the
   /// stream reaches it. Errors: invalid_argument while `stream` is captured, because a gate opens only once.
@@ -173,8 +172,7 @@ class Runtime {
   /// Enqueues all work of the graph as one piece of work of `stream`.
   virtual void launch(GraphView graph, StreamView stream) = 0;
 
-  // Only the owners call these. If work still uses the object, the call waits for it or the driver frees the object
-  // later.
+  // Only the owners call these. If work still uses the object, the call waits, or the driver frees the object later.
   virtual void destroy(const DeviceBlock& block) noexcept = 0;
   virtual void destroy(const PinnedBlock& block) noexcept = 0;
   virtual void destroy(StreamView stream) noexcept = 0;

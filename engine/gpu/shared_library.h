@@ -70,12 +70,10 @@ struct WantedLibrary {
 };
 
 /// Returns the file names and paths to try, in order. If the user named a root, only that folder is searched.
-/// Otherwise: the dynamic loader's own search path (the host's library), the file that CMake found, and Python's
-/// wheels.
+/// Otherwise: the dynamic loader's search path (the host's library), the file that CMake found, Python's wheels.
 std::vector<std::string> candidates(const WantedLibrary& wanted, const LibrarySearch& search);
 
-/// Loads the first candidate that can be loaded. Errors: unsupported, in one line that lists the files tried and says
-/// what to do.
+/// Loads the first candidate that can be loaded. Errors: unsupported, in one line with the files tried and an advice.
 SharedLibrary load_library(const WantedLibrary& wanted, const LibrarySearch& search);
 
 /// Rejects a library that was loaded but is not usable. Throws unsupported: "<library> <trouble>: <what to do>".

@@ -54,8 +54,8 @@ class DeviceWatch final : public EngineObserver {
   DeviceWatch(comm::DeviceCommunicator& communicator, Patience deadline, StuckRank stuck);
 
   // -- for the training thread ---------------------------------------------------------------------------
-  /// Makes the events. Call between steps, while the engine's thread does not call look(). `titles` [bucket] are the
-  /// buckets' names in messages.
+  /// Makes the events. Call between steps, while the engine's thread does not call look(). `titles`: [bucket], for
+  /// messages.
   void configure(std::vector<std::string> titles, std::size_t gradients);
   [[nodiscard]] StepEvents& events(std::size_t slot) { return events_.at(slot); }
   /// Event on the compute stream for the negotiated schedule, which has only one step in flight.

@@ -65,7 +65,7 @@ class NegotiatedSchedule {
   /// Submits the gradient with this index, which is ready at `data`.
   void submit_gradient(std::size_t gradient, std::byte* data, std::size_t bytes, Clock::time_point now);
   [[nodiscard]] bool pending() const { return negotiator_.has_pending(); }
-  /// Runs one negotiation and the batches that it agreed on; adds to `report`. Returns true if a tensor left.
+  /// Runs one negotiation and the batches that it agreed on; adds to `report`. Returns true if there was a batch.
   /// Errors: those of the planes; timeout if a tensor has waited for a rank beyond the deadline.
   bool cycle(StepReport& report, const Finished& finished);
   [[nodiscard]] const core::CycleStats& stats() const { return negotiator_.stats(); }
@@ -75,8 +75,7 @@ class NegotiatedSchedule {
   void execute(const core::Batch& batch, StepReport& report, const Finished& finished);
   void reduce_gradients(const core::Batch& batch, StepReport& report);
   void reduce_fused(const core::Batch& batch, StepReport& report);
-  /// Runs an operation that is no all-reduce. Returns the bytes of its result; all_to_all: bytes that this rank
-  /// received.
+  /// Runs an operation that is no all-reduce. Returns the bytes of its result (all_to_all: that this rank received).
   std::size_t perform(const core::Batch& batch, PendingTensor& tensor, StepReport& report);
   void reduce(const core::Batch& batch, std::byte* data, std::size_t bytes, StepReport& report);
   void look_for_stalled();

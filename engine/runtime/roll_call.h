@@ -1,6 +1,5 @@
 // Finds the rank to blame when a wait for a peer times out. Every rank reports its last activity; the rank that does
-// not answer, or that is furthest behind, is named. This file only formats and parses the texts; ControlPlane exchanges
-// them.
+// not answer, or is furthest behind, is named. This file handles only the texts; ControlPlane exchanges them.
 #pragma once
 
 #include <cstdint>

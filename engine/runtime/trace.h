@@ -2,8 +2,7 @@
 // thread's role. Events are kept in memory and written when the engine is idle or at the end, never inside a step.
 // Times are converted to rank 0's clock, so that the files of all ranks can be overlaid.
 //
-// Threads: any thread may call add*(). Call set_clock() before the first add*(). Only one thread at a time may call the
-// other methods.
+// Threads: any thread may call add*(), after set_clock(). Only one thread at a time may call the other methods.
 // Source: "Trace Event Format", https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
 #pragma once
 
@@ -63,8 +62,7 @@ class TraceWriter {
   [[nodiscard]] bool wants_writing() const;
   /// Writes the events so far. A failure does not end the run: the events are dropped, and close() reports it.
   void write();
-  /// Writes the remaining events and completes the file; later events are dropped. Errors: io, e.g. if the disk is
-  /// full.
+  /// Writes the remaining events and completes the file; later events are dropped. Errors: io, e.g. for a full disk.
   void close();
 
  private:

@@ -1,5 +1,4 @@
-// Decides which operations of the graph are fused. The decisions depend only on the graph, and are made before any
-// operation is compiled.
+// Decides which operations are fused. The decisions depend only on the graph, and precede the compilation.
 #include <algorithm>
 
 #include "models/onednn/compiler.h"
@@ -8,8 +7,7 @@
 namespace hvd::models::onednn {
 namespace {
 
-/// Returns the tensors that the compiled node reads. The backward pass of a max pool reads its workspace instead of x
-/// and y.
+/// Returns the tensors that the compiled node reads. A max pool's backward reads its workspace instead of x and y.
 std::vector<TensorId> read_by(const Node& node) {
   if (node.kind == OpKind::kMaxPoolBackward) return {node.inputs[2]};
   return node.inputs;

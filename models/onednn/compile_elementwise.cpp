@@ -23,8 +23,7 @@ struct ChannelCopy {
   RowCopy shape;
 };
 
-/// Returns the runs of a tensor. In a blocked layout all channels of a sample form one run; with channels last, each
-/// pixel is a run.
+/// In a blocked layout all channels of a sample form one run; with channels last, each pixel is a run.
 ChannelRuns channel_runs(const Shape& of, Tag tag, std::size_t element_bytes) {
   const auto n = static_cast<std::size_t>(of[0]);
   const auto pixels = static_cast<std::size_t>(of[1] * of[2]);

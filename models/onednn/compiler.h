@@ -74,8 +74,7 @@ class Compiler {
   [[nodiscard]] Md preferred(const Shape& of) const;
   /// Returns true if no operation reads `buffer` after node `at`.
   [[nodiscard]] bool last_use(const Buffer* buffer, NodeId at) const;
-  /// Returns a place for output `id` of node `at`: the first of `reusable` that is not read afterwards, or a new
-  /// buffer.
+  /// Returns a place for output `id` of node `at`: the first of `reusable` that is not read later, or a new buffer.
   Value output(TensorId id, const Md& desc, const std::vector<Value>& reusable, NodeId at);
   [[nodiscard]] std::size_t elements(const Md& desc) const;  ///< number of elements of the compute type, with padding
   void reorder(const Value& from, const Value& to, const std::string& node_name);
@@ -123,8 +122,7 @@ class Compiler {
   void masked_by_sign(NodeId id, const Value& y, const Value& diff, const Value& into);
   void add_node(NodeId id);
   void accumulate(NodeId id);
-  /// Appends an operation that sets output = sum of the parts where the mask keeps it, else 0. The output overwrites a
-  /// part if possible.
+  /// Appends an operation: output = sum of the parts where `mask` keeps it, else 0. It overwrites a part if possible.
   struct SumMask {
     Buffer* bits = nullptr;  ///< bit mask of an add + relu, in layout `layout`
     Md layout;

@@ -39,8 +39,7 @@ HostArena::HostArena(std::size_t bytes, const char* what) {
   mapped_ = wanted;
   advise_huge_pages({base + head, wanted});
 #ifdef MADV_POPULATE_WRITE
-  // Populate the pages now, so that the first step is not slower than the others. Errors are ignored: Linux before 5.14
-  // refuses this call.
+  // Populate the pages now, so that the first step is not slower. Errors are ignored: Linux before 5.14 refuses this.
   (void)madvise(memory_.data(), bytes, MADV_POPULATE_WRITE);
 #endif
 }
@@ -75,8 +74,7 @@ void advise_huge_pages(std::span<std::byte> memory) noexcept {
   if (memory.size() < head + kHugePage) return;
   const std::size_t whole = (memory.size() - head) / kHugePage * kHugePage;
   (void)madvise(memory.data() + head, whole, MADV_HUGEPAGE);
-  // The memory may already have small pages, if its allocator has written to it. Collapse them into huge pages. Linux
-  // before 6.1 refuses this call.
+  // If its allocator has written to the memory, it has small pages: collapse them. Linux before 6.1 refuses this.
   (void)madvise(memory.data() + head, whole, kCollapse);
 }
 

@@ -34,8 +34,7 @@ class HostArena {
   std::size_t mapped_ = 0;
 };
 
-/// Call before oneDNN compiles an operation: oneDNN 2.6 writes through a null pointer if it gets no memory for a
-/// kernel.
+/// Call before oneDNN compiles an operation: oneDNN 2.6 writes to a null pointer if it gets no memory for a kernel.
 /// Errors: out_of_memory if a limit (ulimit -v) leaves too little address space.
 void require_address_space();
 

@@ -58,8 +58,7 @@ HVD_VECTOR_CLONES void convert_to_f32(const std::uint16_t* from, float* to, std:
   for (std::size_t i = 0; i < n; ++i) to[i] = load(from, i);
 }
 
-// The pixels (or rows) before, at and after a position, and their factors in the mean; the factor is 0 outside the
-// image.
+// The pixels (or rows) before, at and after a position, and their factors in the mean: 0 outside the image.
 struct Taps {
   std::array<std::size_t, 3> at{};
   std::array<float, 3> factor{};

@@ -19,8 +19,7 @@ constexpr std::size_t mask_bytes(std::size_t count) noexcept { return (count + 6
 /// Sets y = max(a + b, 0), and bit i of `mask` to y[i] > 0. y may be a or b. `type` is kF32 or kBF16.
 void add_relu(DataType type, const void* a, const void* b, void* y, std::byte* mask, std::size_t count);
 
-/// Selects the elements of a sum that are kept: all, those whose bit in `mask` is set, or those where the tensor
-/// `positive` is greater than 0.
+/// Selects the elements of a sum that are kept: all, those with a set bit in `mask`, or those where `positive` > 0.
 struct Survivors {
   const std::byte* mask = nullptr;
   const void* positive = nullptr;
@@ -55,10 +54,9 @@ void gather_pixels(const std::byte* from, std::byte* to, const PixelGather& shap
 struct Pixels {
   std::size_t images = 0, height = 0, width = 0, channels = 0;
 };
-/// Sets each pixel of y to the mean of the 3 x 3 pixels of x around it; pixels outside the image do not count. y must
-/// not be x.
+/// Sets each pixel of y to the mean of those of the 3 x 3 pixels of x around it that are in the image. y must not be x.
 void mean_3x3(const std::uint16_t* x, std::uint16_t* y, const Pixels& shape);
-/// Backward of mean_3x3(): each pixel of diff_y adds its part to the pixels of x that it averages. diff_x must not be
+/// Backward of mean_3x3(): each pixel of diff_y adds its part to the pixels that it averages. diff_x must not be
 /// diff_y.
 void mean_3x3_backward(const std::uint16_t* diff_y, std::uint16_t* diff_x, const Pixels& shape);
 
@@ -87,8 +85,7 @@ struct SgdRange {
 struct SgdFactors {
   float learning_rate = 0, momentum = 0, decay = 0, scale = 1;
 };
-/// Computes g = scale * gradient + decay * w; m = momentum * m + g; w -= learning_rate * m. Runs on the calling thread
-/// only, for its share.
+/// Computes g = scale * gradient + decay * w; m = momentum * m + g; w -= learning_rate * m, on the calling thread only.
 void sgd(DataType gradient_type, const SgdRange& range, const SgdFactors& factors, std::size_t count);
 
 }  // namespace hvd::models::onednn

@@ -13,8 +13,7 @@
 namespace hvd::models::onednn {
 namespace {
 
-// Elements. A slot starts at a multiple of 64 bytes in both gradient types, so that the offsets of all arenas are
-// equal.
+// Elements. Slots start at multiples of 64 bytes in both gradient types, so that the offsets of all arenas are equal.
 constexpr std::size_t kSlotAlign = 32;
 
 std::size_t slot_count(const Md& desc) { return desc.get_size() / sizeof(float); }

@@ -9,8 +9,7 @@
 
 namespace hvd::models::onednn {
 
-/// A band: some rows of an image's diff, the input rows that they depend on, and the primitive for their weight
-/// gradient.
+/// Some rows of an image's diff, the input rows that they depend on, and the primitive for their weight gradient.
 struct Compiler::Band {
   ConvBackwardWeights backward_weights;
   std::int64_t first_input = 0, first_output = 0, outputs = 0;  ///< in rows

@@ -94,8 +94,7 @@ HVD_AVX512_BF16 void interleave_rows(const float* from, std::size_t row, std::ui
   }
 }
 
-/// Writes a tile whose pairs are within rows: row p of the copy holds elements 2p and 2p + 1 of each of the 16 stored
-/// rows.
+/// Writes a tile whose pairs are within rows: row p of the copy holds elements 2p and 2p + 1 of the 16 stored rows.
 HVD_AVX512_BF16 void transpose_pairs(const float* from, std::size_t row, std::uint16_t* to, std::size_t pair) {
   // From here on a pair is one 32-bit word. v[r] holds the 8 words of row r and those of row r + 8. The code makes two
   // 8 x 8 transposes at once: first 4 x 4 within 128 bits, then of these 128-bit parts.

@@ -136,8 +136,7 @@ class ReferenceStep final : public TrainStep, public ShardedUpdate {
     }
   }
 
-  // The arena holds the parameters in order and without gaps. Initial values are rounded to single precision, as in
-  // every backend.
+  // The arena holds the parameters in order without gaps. Initial values are in single precision, as in every backend.
   void place_parameters() {
     parameter_offset_.assign(graph_.tensors.size(), 0);
     std::size_t offset = 0;

@@ -28,14 +28,12 @@ Range valid_outputs(std::int64_t outputs, std::int64_t inputs, int stride, int t
 }
 
 // One run of a convolution: `columns` neighbouring output columns of one image row with one kernel tap. `x` and `y` are
-// the element offsets of the first column. The next columns follow at distances of stride_w * channels (input) and
-// channels (output).
+// the element offsets of the first column; from column to column, x grows by stride_w * channels and y by channels.
 struct Run {
   std::int64_t columns = 0, x = 0, y = 0, tap = 0;
 };
 
-// Calls visit(Run) for all (sample, output row, tap). Runs cover only real elements, because padding contributes
-// nothing.
+// Calls visit(Run) for all (sample, output row, tap). Runs leave out padding, which contributes nothing.
 template <class Visit>
 void for_each_run(const Window& window, const Shape& x, const Shape& y, const Visit& visit) {
   for (int kh = 0; kh < window.kernel_h; ++kh) {
@@ -57,8 +55,7 @@ void for_each_run(const Window& window, const Shape& x, const Shape& y, const Vi
   }
 }
 
-// Calls visit(x offset, y offset) for all pairs of an output position and a tap on a real element. Taps come in
-// row-major order.
+// Calls visit(x offset, y offset) for all pairs of an output position and a tap on a real element, taps row-major.
 template <class Visit>
 void for_each_tap(const Window& window, const Shape& x, const Shape& y, const Visit& visit) {
   for (std::int64_t n = 0; n < y[0]; ++n) {

@@ -85,9 +85,8 @@ double replay_gradient_value(std::size_t parameter, std::size_t element) noexcep
 
 /// Makes a step that sleeps (never spins) until each recorded ready time and then reports the gradient, which is filled
 /// with replay_gradient_value() in each step. update() sleeps for update_seconds. There are no weights:
-/// state_to_broadcast() is empty, and reading or writing a parameter throws unsupported. A step that is behind its
-/// recorded times does not sleep. `gradient` is the arena's type. Errors: invalid_argument for a profile without
-/// gradients.
+/// state_to_broadcast() is empty, and access to a parameter throws unsupported. A step that is behind its recorded
+/// times does not sleep. `gradient` is the arena's type. Errors: invalid_argument for a profile without gradients.
 std::unique_ptr<TrainStep> make_replay_step(ReplayProfile profile, DataType gradient, const ArenaAllocator& allocate);
 
 }  // namespace hvd::models

@@ -1,5 +1,5 @@
-// The text form of a replay profile: "key value" lines, then one line per gradient, then the number of gradients, which
-// reveals a truncated file.
+// The text form of a replay profile: "key value" lines, one line per gradient, and the number of gradients, which shows
+// whether the file is complete.
 #include <charconv>
 #include <cmath>
 #include <functional>

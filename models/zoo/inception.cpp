@@ -96,8 +96,7 @@ class Inception {
     return b_.concat(name, std::array{b1, b3a, b3b, dbl_a, dbl_b, pooled(name, x, 192)});
   }
 
-  // With 299-pixel images the pooled grid is 5x5, which the kernel of size 5 covers. Larger grids are averaged, as in
-  // torchvision.
+  // The kernel of size 5 covers the pooled 5x5 grid of 299-pixel images. Larger grids are averaged, as in torchvision.
   TensorId auxiliary_logits(TensorId grid, std::int64_t classes) {
     TensorId x = b_.avg_pool("AuxLogits.avgpool", grid, window(5, 5, 3, false));
     x = same("AuxLogits.conv0", x, 128, 1, 1);

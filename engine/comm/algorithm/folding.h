@@ -28,8 +28,7 @@ class Folding {
   [[nodiscard]] Members places() const { return {ranks_, place_}; }
   [[nodiscard]] bool acts() const { return acts_; }
 
-  /// Combines each pair's `data` into the even member's `data` with combine(into, first, second). `scratch` is as long
-  /// as `data`.
+  /// Combines each pair's data into the even member's `data`: combine(into, first, second). `scratch`: same size.
   template <class Combine>
   void fold_in(Transport& transport, std::span<std::byte> data, std::span<std::byte> scratch, Combine&& combine,
                const Wait& wait) const {

@@ -20,7 +20,7 @@ class RecursiveDoubling {
   explicit RecursiveDoubling(Transport& transport) : transport_(transport) {}
 
   /// Works in place on every member. The operand of the lower place comes first, so that all members get the same bits.
-  /// The number of members need not be a power of two: folding.h pairs the members beyond it with a neighbour.
+  /// Works for any number of members: folding.h pairs those beyond a power of two with a neighbour.
   void all_reduce(const Members& members, std::span<std::byte> data, const Combine& combine, const Wait& wait);
   void all_reduce(const Members& members, std::byte* data, std::size_t count, DataType dtype, ReduceOp op, int divisor,
                   const Wait& wait);

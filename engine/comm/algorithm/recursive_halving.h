@@ -23,11 +23,10 @@ class RecursiveHalving {
   /// of two. Members n/2 apart combine first, then n/4, ..., 1; the lower member's operand comes first.
   void reduce_scatter(const Members& members, std::byte* data, Offsets offsets, const Reduction& whole,
                       const Wait& wait);
-  /// Works in place: `data` holds this member's share before, and all shares afterwards. The number of members must be
-  /// a power of two.
+  /// Works in place: `data` holds this member's share before, all shares afterwards. Only for a power of two of
+  /// members.
   void all_gather(const Members& members, std::byte* data, Offsets offsets, std::size_t element, const Wait& wait);
-  /// Works in place. The number of members need not be a power of two: folding.h pairs the members beyond it with a
-  /// neighbour.
+  /// Works in place, for any number of members: folding.h pairs those beyond a power of two with a neighbour.
   void all_reduce(const Members& members, std::byte* data, const Reduction& whole, const Wait& wait);
 
  private:

@@ -15,8 +15,7 @@ constexpr std::size_t kAhead = 4;
 
 // The schedule of one all-reduce. Each half (reduce-scatter, all-gather) is a stream of items: item i is segment
 // i % segments of step i / segments. All ranks use the number of segments of the largest piece, so that their streams
-// match. Segments past the end of a shorter piece are empty, and are neither sent nor received: both ends know the
-// sizes.
+// match. Segments past the end of a shorter piece are empty and are not sent: both ends know the sizes.
 struct Ring::Schedule {
   const Members& members;
   std::byte* data;

@@ -41,9 +41,8 @@ struct Stream {
 
 }  // namespace
 
-// Sends `source(i)` to the right neighbour and receives item i from the left neighbour into `target(i)`. `source(i)`
-// may be the data that arrived as item i - kGroup. Item i is posted once item i - kGroup is received, combined and
-// sent.
+// Sends `source(i)` to the right neighbour and receives item i from the left one into `target(i)`. Item i is posted
+// once item i - kGroup is received, combined and sent; `source(i)` may be the data of that item.
 template <class Source, class Target, class Arrived>
 void ShareRing::travel(const Members& members, std::size_t items, Source source, Target target, Arrived arrived,
                        const Wait& wait) {
