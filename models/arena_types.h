@@ -1,5 +1,4 @@
-// Converts between the element type of a gradient arena and double, in which the reference and replay backends compute.
-// Pure.
+// Converts between the element type of a gradient arena and double, for the reference and replay backends. Pure.
 #pragma once
 
 #include <cstddef>

@@ -35,13 +35,11 @@ class DeviceStep : public TrainStep {
   // Differences from TrainStep:
   //  - gradient_arena() and state_to_broadcast() return device addresses, which the host must not read.
   //  - the ArenaAllocator gives zeroed device memory, 4096-byte aligned (registered with the communication library).
-  //  - GradientSink::gradient_ready(i) means: the work that writes gradient i has been enqueued on compute_stream().
-  // The
+  //  - GradientSink::gradient_ready(i) means: all work that writes gradient i is enqueued on compute_stream(). The
   //    gradient is final once the stream has finished this work. The calls come in parameter order, one for each
   //    gradient per enqueue_forward_backward().
-  //  - forward_backward() is load(), enqueue_forward_backward(), and a host wait for the loss; update() is set_sgd()
-  // and
-  //    enqueue_update(). Tests use them to compare backends; a training loop uses the functions below.
+  //  - forward_backward() is load(), enqueue_forward_backward(), and a host wait for the loss. update() is set_sgd()
+  //    and enqueue_update(). Tests use them to compare backends; a training loop uses the functions below.
   //  - read_parameter(), write_parameter(), read_gradient() wait for the stream.
   //  - state_changed() enqueues on compute_stream().
 
@@ -56,8 +54,7 @@ class DeviceStep : public TrainStep {
   /// before last have left the pinned memory. Must not be captured. Errors: invalid_argument for a batch of another
   /// size; timeout.
   virtual void load(const Batch& batch, Deadline deadline) = 0;
-  /// Sets the options of updates that are enqueued or launched from now on. Enqueues a copy if a value has changed.
-  /// Must not be captured.
+  /// Sets the options of later updates, enqueued or launched. Enqueues a copy if a value changed. Must not be captured.
   virtual void set_sgd(const SgdOptions& options) = 0;
 
   /// Forward, loss and backward of the batch that load() put on the device. Only enqueues; may be captured.
@@ -65,13 +62,11 @@ class DeviceStep : public TrainStep {
   /// The update, with the gradients that are in gradient_arena() when it runs. Only enqueues; may be captured.
   virtual void enqueue_update() = 0;
 
-  /// Sets the place, 0 (default) or 1, for the losses of forward passes enqueued from now on. A captured one keeps its
-  /// place.
+  /// Sets the place, 0 (default) or 1, of the losses of later forward passes. A captured pass keeps its place.
   virtual void keep_loss_in(std::size_t place) = 0;
   /// Returns the mean loss of the last finished step with this place. Call after waiting for the step.
   [[nodiscard]] virtual double loss(std::size_t place) const = 0;
-  /// Number of steps whose update was skipped because gradients overflowed (dynamic loss scale). Call while no step is
-  /// in flight.
+  /// Steps whose update was skipped because gradients overflowed (dynamic loss scale). Call with no step in flight.
   [[nodiscard]] virtual std::uint64_t skipped_updates() const { return 0; }
   /// Names the library's engine for each kind of operation, in one line, for provenance; empty if there is no choice.
   /// Equal texts mean equal engines.

@@ -82,7 +82,7 @@ class GroupData final : public DataPlane {
   }
   std::set<std::string> ran_;
   bool ran_shared_memory_ = false;
-  std::vector<std::size_t> offsets_, receive_offsets_;  // of the current operation; members to save allocations
+  std::vector<std::size_t> offsets_, receive_offsets_;  // of the current operation; kept to save allocations
 };
 
 }  // namespace hvd::comm

@@ -12,9 +12,8 @@
 // that re-submits a cached name with another shape clears its "my entry is still valid" bit in the same
 // exchange. Without this bit the other ranks would count a hit and wait for ever.
 //
-// The second word of the exchange holds a digest of options and cache history, and its complement. If the options or
-// caches of ranks differ, the AND differs from every rank's word, and the ranks report an error instead of fusing
-// differently.
+// The second word of the exchange holds a digest of options and cache history, and its complement. If ranks differ in
+// these, the AND differs from every rank's word, and the ranks report an error instead of fusing differently.
 //
 // Shutdown: once a rank has announced its shutdown, the OR also carries every entry that is pending and not agreed,
 // so that rank 0 learns of all pending tensors. A tensor that a stopped rank has not submitted fails on the

@@ -2,8 +2,7 @@
 // finished, and starts no later work before the host opens the gate. The host makes the gate and puts it on a stream
 // with Runtime::hold(); host and stream share ownership.
 //
-// Any thread may call any method. The maker of a gate must open it, even after an error: else the stream waits for
-// ever.
+// Any thread may call any method. The maker of a gate must open it, also after an error: nothing else ends the wait.
 #pragma once
 
 #include "engine/base/mutex.h"

@@ -73,7 +73,7 @@ struct WantedLibrary {
 /// Otherwise: the dynamic loader's search path (the host's library), the file that CMake found, Python's wheels.
 std::vector<std::string> candidates(const WantedLibrary& wanted, const LibrarySearch& search);
 
-/// Loads the first candidate that can be loaded. Errors: unsupported, in one line with the files tried and an advice.
+/// Loads the first candidate that can be loaded. Errors: unsupported, in one line: the files tried, and what to do.
 SharedLibrary load_library(const WantedLibrary& wanted, const LibrarySearch& search);
 
 /// Rejects a library that was loaded but is not usable. Throws unsupported: "<library> <trouble>: <what to do>".

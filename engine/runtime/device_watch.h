@@ -54,8 +54,7 @@ class DeviceWatch final : public EngineObserver {
   DeviceWatch(comm::DeviceCommunicator& communicator, Patience deadline, StuckRank stuck);
 
   // -- for the training thread ---------------------------------------------------------------------------
-  /// Makes the events. Call between steps, while the engine's thread does not call look(). `titles`: [bucket], for
-  /// messages.
+  /// Makes the events; `titles` [bucket] is for messages. Call between steps, while no other thread calls look().
   void configure(std::vector<std::string> titles, std::size_t gradients);
   [[nodiscard]] StepEvents& events(std::size_t slot) { return events_.at(slot); }
   /// Event on the compute stream for the negotiated schedule, which has only one step in flight.

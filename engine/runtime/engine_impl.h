@@ -44,7 +44,7 @@ class Engine::Impl {
   Impl& operator=(const Impl&) = delete;
 
   // -- callers' side -----------------------------------------------------------------------------------
-  /// Runs `work` on the thread that may use the Communicator, after all tickets in flight, and waits until it is done.
+  /// Runs `work` on the thread (with one rank: on the caller's), after all tickets in flight, and waits for its end.
   /// Errors: those of `work`, which fail the engine; invalid_argument inside a step.
   void execute(const char* what, const std::function<void()>& work);
   /// Like execute(), for one operation of the data plane; waits until the operation is complete.
@@ -143,8 +143,8 @@ class Engine::Impl {
   Ticket admit(const core::Request& request, PendingTensor& tensor) HVD_REQUIRES(mutex_);
 
   Mutex mutex_;
-  CondVar work_;  // the thread waits
-  CondVar done_;  // callers wait
+  CondVar work_;  // the thread waits here for work
+  CondVar done_;  // callers wait here for results
   WorkQueue queue_ HVD_GUARDED_BY(mutex_);
   TicketTable tickets_ HVD_GUARDED_BY(mutex_);
   std::unordered_set<std::string> gradient_names_ HVD_GUARDED_BY(mutex_);

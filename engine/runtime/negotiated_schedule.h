@@ -103,7 +103,7 @@ class NegotiatedSchedule {
   // Indexed by tag. Tags below gradients_.size() are gradients.
   std::vector<Slot> slots_;
   std::vector<core::Tag> free_;
-  std::vector<PendingTensor> members_;  // tensors of the current batch; a member to save allocations
+  std::vector<PendingTensor> members_;  // tensors of the current batch; kept between batches to save allocations
   std::vector<Piece> pieces_;
 };
 

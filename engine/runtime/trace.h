@@ -23,8 +23,7 @@ namespace hvd {
 /// Inserts the rank into the file name: "timeline.json", 3 -> "timeline.3.json".
 std::string timeline_path(const std::string& filename, int rank);
 
-/// Errors: io if `path` exists and is neither an empty file nor a trace of TraceWriter, because it would be
-/// overwritten.
+/// Errors: io if `path` exists and is neither empty nor a trace of TraceWriter, because it would be overwritten.
 void check_trace_target(const std::string& path);
 
 enum class TraceTrack : std::uint8_t { kCompute = 1, kEngine = 2 };

@@ -15,8 +15,7 @@ struct NodeCost {
 /// Cost of one node if every element takes `element_bytes`.
 NodeCost cost(const Graph& graph, const Node& node, double element_bytes);
 
-/// Multiply-accumulates of the forward convolutions and fully connected layers, per image, counted as in published
-/// GMAC.
+/// Multiply-accumulates of forward convolutions and fully connected layers per image, counted as in published GMAC.
 double forward_macs_per_image(const Graph& graph);
 
 /// Floating-point operations of all nodes of one step, per image.

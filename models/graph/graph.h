@@ -51,8 +51,8 @@ enum class TensorRole : std::uint8_t {
   kActivation,  ///< produced by forward
   kStatistic,   ///< saved batch mean and inverse standard deviation
   kLoss,        ///< scalar
-  kGradient,    ///< derivative of the loss by a parameter
-  kDiff,        ///< derivative of the loss by an activation
+  kGradient,    ///< derivative of the loss with respect to a parameter
+  kDiff,        ///< derivative of the loss with respect to an activation
 };
 
 struct TensorDesc {

@@ -56,8 +56,7 @@ struct Pixels {
 };
 /// Sets each pixel of y to the mean of those of the 3 x 3 pixels of x around it that are in the image. y must not be x.
 void mean_3x3(const std::uint16_t* x, std::uint16_t* y, const Pixels& shape);
-/// Backward of mean_3x3(): each pixel of diff_y adds its part to the pixels that it averages. diff_x must not be
-/// diff_y.
+/// Backward of mean_3x3(): a pixel of diff_y adds its part to each pixel that it averages. diff_x must not be diff_y.
 void mean_3x3_backward(const std::uint16_t* diff_y, std::uint16_t* diff_x, const Pixels& shape);
 
 /// Sets y[i] = keep[i] ? x[i] * scale : 0; y may be x.

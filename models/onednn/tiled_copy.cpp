@@ -79,8 +79,7 @@ bool multiples_of(const std::vector<std::size_t>& values, std::size_t unit) {
   return std::all_of(values.begin(), values.end(), [unit](std::size_t value) { return value % unit == 0; });
 }
 
-/// Writes a tile whose pairs are across rows: row p of the copy holds, for each j, the pair of element j of stored rows
-/// 2p and 2p + 1.
+/// Writes a tile whose pairs are across rows: row p of the copy holds pairs (stored row 2p, stored row 2p + 1).
 HVD_AVX512_BF16 void interleave_rows(const float* from, std::size_t row, std::uint16_t* to, std::size_t pair) {
   alignas(64) static constexpr std::uint16_t kOrder[32] = {0,  16, 1,  17, 2,  18, 3,  19, 4,  20, 5,
                                                            21, 6,  22, 7,  23, 8,  24, 9,  25, 10, 26,
@@ -128,7 +127,7 @@ std::optional<TiledCopy> TiledCopy::plan(const Md& stored, const Md& wanted) {
   const std::optional<Axes> from = axes_of(stored, Type::f32), to = axes_of(wanted, Type::bf16);
   if (!from || !to || from->pixel.size() != to->pixel.size()) return std::nullopt;
   if (from->o.size() % kTile != 0 || from->i.size() % kTile != 0) return std::nullopt;
-  // The copy may have more padding than the stored weights. It is never written.
+  // The copy may have more padding than the stored weights. Padding is never written.
   if (to->o.size() < from->o.size() || to->i.size() < from->i.size()) return std::nullopt;
   if (to->o.size() % kTile != 0 || to->i.size() % kTile != 0) return std::nullopt;
 

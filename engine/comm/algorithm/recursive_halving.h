@@ -1,5 +1,5 @@
 // Recursive halving (reduce-scatter), recursive doubling of shares (all-gather), and Rabenseifner's all-reduce, which
-// runs one after the other. Each half takes log2(n) exchanges and sends as many bytes as a ring.
+// runs both in turn. Each of the two takes log2(n) exchanges and sends no more bytes than a ring.
 // See docs/algorithms.md. Source: Thakur, Rabenseifner, Gropp, "Optimization of Collective Communication Operations in
 // MPICH", 2005, https://doi.org/10.1177/1094342005051521.
 #pragma once
@@ -23,8 +23,7 @@ class RecursiveHalving {
   /// of two. Members n/2 apart combine first, then n/4, ..., 1; the lower member's operand comes first.
   void reduce_scatter(const Members& members, std::byte* data, Offsets offsets, const Reduction& whole,
                       const Wait& wait);
-  /// Works in place: `data` holds this member's share before, all shares afterwards. Only for a power of two of
-  /// members.
+  /// Works in place: `data` holds this member's share before, all shares afterwards. Members: a power of two.
   void all_gather(const Members& members, std::byte* data, Offsets offsets, std::size_t element, const Wait& wait);
   /// Works in place, for any number of members: folding.h pairs those beyond a power of two with a neighbour.
   void all_reduce(const Members& members, std::byte* data, const Reduction& whole, const Wait& wait);

@@ -134,7 +134,7 @@ std::shared_ptr<SharedMemory> make_segment(MPI_Comm node) {
   }
   int failed = problem.empty() ? 0 : 1;
   check(MPI_Allreduce(MPI_IN_PLACE, &failed, 1, MPI_INT, MPI_MAX, node), "MPI_Allreduce");
-  if (local_rank == 0) SharedMemory::unlink(name.data());  // all ranks are attached: a crash now leaves no name behind
+  if (local_rank == 0) SharedMemory::unlink(name.data());  // now that all are attached: a crash leaves nothing behind
   if (failed != 0) {
     throw Error(Errc::kOutOfMemory, problem.empty() ? "a peer on this host could not attach shared memory" : problem);
   }
