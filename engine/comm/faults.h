@@ -73,7 +73,7 @@ class Faults final : public Watch {
   /// Checks whether the process of `awaited` has ended, if it is on this node; checks all ranks of this node if it is
   /// -1. Errors: peer_lost, naming the rank, if two checks in a row find its process ended.
   void look_for_dead(const Wait& wait, int awaited);
-  /// Returns one of the ranks that look_for_dead() checks whose process has ended; -1 if there is none.
+  /// Returns a rank whose process has ended, out of those that look_for_dead() checks; -1: none.
   [[nodiscard]] int dead_neighbour(int awaited) const;
   void warn_of_stall(const Wait& wait, int awaited);
   /// Returns `status` followed by the collective that this rank entered last.

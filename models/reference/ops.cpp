@@ -180,7 +180,7 @@ double softmax_cross_entropy(const In& logits, std::span<const std::int32_t> lab
     }
     const auto in = logits.data.subspan(row * classes, classes);
     const auto out = probabilities.data.subspan(row * classes, classes);
-    const double maximum = *std::max_element(in.begin(), in.end());  // exp() of a large logit would overflow
+    const double maximum = *std::max_element(in.begin(), in.end());  // subtracted, so that exp() does not overflow
     double sum = 0;
     for (std::size_t k = 0; k < classes; ++k) sum += out[k] = std::exp(in[k] - maximum);
     for (double& probability : out) probability /= sum;
