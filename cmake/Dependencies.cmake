@@ -1,5 +1,4 @@
-# Third-party libraries. An absent library switches its feature off; if HVD_WITH_<NAME> is ON, it is an error that says
-# how to get the library.
+# Third-party libraries. If one is absent, its feature is off; with HVD_WITH_<NAME>=ON, an error says how to get it.
 find_package(Threads REQUIRED)
 
 # hvd_feature(NAME FOUND HOW): sets HVD_HAVE_<NAME> from HVD_WITH_<NAME> and FOUND. HOW is the error's advice.

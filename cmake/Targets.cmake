@@ -57,8 +57,7 @@ function(hvd_add_test name)
   target_link_libraries(${name} PRIVATE ${arg_LIBRARIES} GTest::gtest GTest::gtest_main)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/tests"
     HVD_IS_TEST ON UNITY_BUILD "${CMAKE_UNITY_BUILD}" UNITY_BUILD_BATCH_SIZE 0)
-  # The libraries under test stay optimised. The test's own code compiles in two thirds of the time at -O1, and in a
-  # sanitizer build in 40 % of the time at -O0.
+  # For the test's own code only, which compiles in two thirds of the time at -O1, and with sanitizers in 40 % at -O0.
   if(HVD_SANITIZE)
     target_compile_options(${name} PRIVATE -O0)
   elseif(NOT CMAKE_BUILD_TYPE STREQUAL "Debug")

@@ -30,8 +30,8 @@ class DevicePlane : public DataPlane {
  public:
   /// The stream has high priority, so that communication does not wait for multiprocessors that the compute uses.
   [[nodiscard]] virtual gpu::StreamView stream() const = 0;
-  /// For the watchdog. Errors: peer_lost or backend, naming this rank and the library's message, if communication has
-  /// failed; interrupted after abort().
+  /// For the watchdog. Errors: peer_lost or backend, with this rank and the library's message, if communication failed;
+  /// interrupted after abort().
   virtual void check() = 0;
   /// Ends the communication in flight on the device, so that streams and graphs that wait for it continue, with wrong
   /// numbers. Returns at once: another thread calls the library, because that call returns only when no graph holds a

@@ -23,8 +23,8 @@ constexpr auto kAnswerTime = 300ms;
 constexpr auto kSecondAnswerTime = 700ms;
 /// Time between two checks for dead processes. A check takes some 40 us per rank. Shorter waits make no check.
 constexpr auto kBetweenLooks = 40ms;
-/// A stall is reported after 1/kStallShare of the time to the deadline: a rank that is only slow is not reported, and a
-/// person still has time to investigate.
+/// A stall is reported after 1/kStallShare of the time to the deadline: late enough not to report a rank that is only
+/// slow, early enough for a person to investigate.
 constexpr int kStallShare = 4;
 
 /// Same text as Engine::Impl::kGaveUp. A rank that finds it in an abort's reason does not look for the guilty rank.

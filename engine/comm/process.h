@@ -5,8 +5,7 @@
 
 namespace hvd::comm {
 
-/// Returns the state letter of /proc/<pid>/stat ('R' running, 'S' asleep, 'T' stopped, 'Z' zombie); 0 if there is no
-/// such process; '?' if the file cannot be read.
+/// Returns the state letter in /proc/<pid>/stat ('T': stopped, 'Z': zombie); 0: no such process; '?': not readable.
 char process_state(std::uint32_t process) noexcept;
 
 /// Returns true if `process` no longer exists or is a zombie.

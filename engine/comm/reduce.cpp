@@ -12,8 +12,7 @@
 namespace hvd::comm {
 namespace {
 
-// Element types: inputs are stored as `T`, outputs as `Out`, and arithmetic uses `Acc`. Conversions have no branches,
-// so that the loops vectorise.
+// Element types: `T` of inputs, `Out` of outputs, `Acc` in arithmetic. The loops vectorise: conversions do not branch.
 template <class Type>
 struct Plain {
   using T = Type;
@@ -124,8 +123,7 @@ template <class Acc>
   }
 }
 
-// Accumulates a tile that stays in the first-level cache, then writes it out. Every input is read once and every output
-// is written once, for any number of inputs.
+// Accumulates a tile in the first-level cache, then writes it out: each input is read and each output is written once.
 template <class E, class Op>
 [[gnu::always_inline]] inline void kernel(const Problem& problem) {
   using T = typename E::T;

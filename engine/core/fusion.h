@@ -48,8 +48,7 @@ struct FusionGroups {
 /// Source: arXiv:1802.05799, Tensor Fusion; look-ahead as in horovod/common/controller.cc FuseResponses.
 FusionGroups group(std::span<const FusionItem> items, const FusionOptions& options);
 
-/// Groups the items like group() and returns batches. names[i] and tags[i] belong to items[i]. The caller keeps
-/// ownership of the names' text.
+/// Like group(), but returns batches. names[i] and tags[i] belong to items[i]. The caller keeps owning the names' text.
 std::vector<Batch> fuse_names(std::span<const FusionItem> items, std::span<const std::string_view> names,
                               std::span<const Tag> tags, const FusionOptions& options);
 /// Like fuse_names(), without tags. The names of the batches point into `agreed`, which must outlive the batches.

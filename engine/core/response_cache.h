@@ -19,8 +19,7 @@
 
 namespace hvd::core {
 
-/// The place of a request in a cache. The cache no longer holds the request if the entry at `bit` has another number:
-/// numbers are never reused.
+/// The place of a request in a cache. Entry numbers are never reused: if `bit` has another one, the request is gone.
 struct CachedAt {
   std::uint64_t entry = 0;  ///< number of the entry, from 1
   std::size_t bit = 0;

@@ -135,8 +135,7 @@ bool may_be_capturing(cudaStream_t stream) noexcept {
   return cudaStreamIsCapturing(stream, &state) != cudaSuccess || state != cudaStreamCaptureStatusNone;
 }
 
-/// CUDA calls this on a thread of its own, in the stream's order. It must not call CUDA. CUDA does not call it once
-/// work on the GPU has failed.
+/// CUDA calls this on its own thread, in stream order, unless work on the GPU has failed. Must not call CUDA.
 void CUDART_CB stand_at_gate(void* data) {
   const std::unique_ptr<std::shared_ptr<HostGate>> gate(static_cast<std::shared_ptr<HostGate>*>(data));
   (*gate)->reach();

@@ -136,14 +136,12 @@ class Runtime {
   /// Outside a capture, the same as record(). Inside a capture, each launch of the graph records the event, so that the
   /// host can wait for it and read times. The event is then no dependency inside the graph, and must outlive the graph.
   virtual void record_outside(EventView event, StreamView stream) = 0;
-  /// Enqueues: later work on `stream` starts when the event's last recording, if there is one, is finished. The host
-  /// does not wait.
+  /// Enqueues: later work on `stream` starts when the event's last recording, if any, is finished. Does not wait.
   virtual void wait(StreamView stream, EventView event) = 0;
   /// Enqueues: later work on `stream` starts when the host has opened the gate (host_gate.h). The gate records when the
   /// stream reaches it. Errors: invalid_argument while `stream` is captured, because a gate opens only once.
   virtual void hold(StreamView stream, std::shared_ptr<HostGate> gate) = 0;
-  /// Returns true if the work is finished; never waits. Errors: backend if work on the GPU failed; invalid_argument
-  /// during a capture.
+  /// Returns true if the work is finished. Never waits. Errors: backend if work failed; invalid_argument if captured.
   [[nodiscard]] virtual bool finished(EventView event) = 0;
   [[nodiscard]] virtual bool finished(StreamView stream) = 0;
   /// Returns the time from `begin` to `end`. Both events must have timing and be finished. Resolution about 0.5 us.

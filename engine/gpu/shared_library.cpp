@@ -22,8 +22,7 @@ std::string advice(const WantedLibrary& wanted) {
 std::string explain(std::span<const SharedLibrary::Refusal> refusals) {
   std::string absent, broken;
   for (const auto& [name, why] : refusals) {
-    // The loader names the file that is absent: the library itself, or a library that it needs. Only the first case
-    // means that this library is absent.
+    // The loader names the absent file. This library is absent only if it is named, not a library that it needs.
     if (why.starts_with(name + ": ") && why.find("No such file") != std::string::npos) {
       absent.append(absent.empty() ? "; there is no " : ", ").append(name);
     } else {

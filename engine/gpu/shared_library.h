@@ -1,5 +1,4 @@
-// Finds and loads a vendor's library at run time, because the program must start on machines that have none of these
-// libraries. Any thread may call these functions.
+// Finds and loads vendors' libraries at run time, because the program must start on machines without them. Any thread.
 #pragma once
 
 #include <functional>
@@ -27,8 +26,7 @@ class SharedLibrary {
   [[nodiscard]] std::string path() const;
   /// The names that could not be loaded, with the reason.
   [[nodiscard]] const std::vector<Refusal>& refusals() const noexcept { return refusals_; }
-  /// Sets `function` to the symbol's address and returns true; sets it to null and returns false if the library lacks
-  /// the symbol. Call only if loaded().
+  /// Sets `function` to the symbol's address. If the library lacks it: sets null, returns false. Call only if loaded().
   template <class Function>
   bool find(const char* symbol, Function& function) const {
     function = reinterpret_cast<Function>(address(symbol));

@@ -397,8 +397,7 @@ std::string Engine::Impl::data_plane() {
   return data_plane_;
 }
 
-/// Closes the file on the engine's thread, because only that thread writes to it. An error is rethrown here and does
-/// not fail the engine.
+/// Only the engine's thread writes to the file, so it also closes it. An error goes to the caller, not to the engine.
 void Engine::Impl::close_trace() {
   if (!trace_) return;
   std::exception_ptr error;

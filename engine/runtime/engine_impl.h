@@ -1,9 +1,8 @@
 // The engine's implementation, shared by engine_impl.cpp (the callers' side) and engine_thread.cpp (the side of the
 // engine's thread). Below, "the thread" is the engine's thread.
 //
-// Fields are guarded by mutex_, or are atomic, or belong to one of the two sides. The caller writes the fields that a
-// step needs (marks_, plan_, ...) while no step is active, and the thread reads them after it has taken the step from
-// the queue.
+// Fields are guarded by mutex_, or are atomic, or belong to one of the two sides. The caller writes what a step needs
+// (marks_, plan_, ...) while no step is active, and the thread reads it after it has taken the step from the queue.
 //
 // To sleep, the thread sets sleeping_, checks for work, and waits. A caller stores its work and then checks sleeping_.
 // Both sides write before they read, in one total order (sequentially consistent), so at least one of them sees the

@@ -1,6 +1,5 @@
-// Records which gradients of the step are complete, with one bit per gradient and one countdown per bucket. The
-// training thread sets marks and the engine's thread reads them, without a lock. The training thread calls configure()
-// and reset() while no step runs.
+// Records which gradients of the step are complete: one bit per gradient, one countdown per bucket. The training thread
+// marks, and calls configure() and reset() while no step runs. The engine's thread reads. No lock is needed.
 #pragma once
 
 #include <atomic>

@@ -24,8 +24,8 @@ struct Survivors {
   const std::byte* mask = nullptr;
   const void* positive = nullptr;
 };
-/// Sets out = sum of `parts` where `survivors` keeps the element, else 0. There are 1 to kMaxSummands parts, which are
-/// summed in order in fp32. out may be a part.
+/// Sets out = sum of `parts` where `survivors` keeps the element, else 0. The 1 to kMaxSummands parts are summed in
+/// order in fp32. out may be a part.
 void sum_survivors(DataType type, std::span<const void* const> parts, const Survivors& survivors, void* out,
                    std::size_t count);
 

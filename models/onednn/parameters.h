@@ -32,12 +32,10 @@ class Parameters {
 
   /// Lays out the slots and allocates the arenas. Call when every layout is set.
   void allocate(const ArenaAllocator& allocator);
-  /// Sets the weights to their initial values from `seed`, the running variance to 1, and everything else to 0. Uses
-  /// the momentum arena as temporary memory.
+  /// Sets weights to their initial values, running variance to 1, all else to 0. Uses the momentum arena as scratch.
   void initialise(std::uint64_t seed);
-  /// Updates all weights in one pass over the arenas (update.cpp), on the calling thread's OpenMP team. The same pass
-  /// makes the copies that TiledCopy supports, while the new weights are in cache. Program::refresh_after_update()
-  /// makes the other copies.
+  /// Updates all weights in one pass (update.cpp), on the calling thread's OpenMP team. The pass also makes the copies
+  /// that TiledCopy supports, with the new weights in cache; Program::refresh_after_update() makes the others.
   void update(const SgdOptions& options);
   /// Updates only `share`, without copies.
   void update_share(const SgdOptions& options, std::span<const ArenaRange> share);

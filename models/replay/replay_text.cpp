@@ -1,5 +1,4 @@
-// The text form of a replay profile: "key value" lines, one line per gradient, and the number of gradients, which shows
-// whether the file is complete.
+// The text form of a replay profile: "key value" lines, one line per gradient, and the number of gradients as a check.
 #include <charconv>
 #include <cmath>
 #include <functional>

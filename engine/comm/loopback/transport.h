@@ -49,8 +49,7 @@ class ThreadTransport final : public Transport {
   };
   [[nodiscard]] Inbox& inbox(int rank) const { return *(*inboxes_)[static_cast<std::size_t>(rank)]; }
   void await(Ticket ticket, const Wait& wait);
-  /// Drops the receives that are still open. After an error the caller may free their memory, so that a late message
-  /// must not be written to it.
+  /// Drops the open receives. After an error the caller may free their memory: no late message may be written to it.
   void forget_receives();
   /// Copies the messages that have arrived from `from` to the receives posted for that rank, in order.
   void deliver(int from, Inbox& mine) HVD_REQUIRES(mine.mutex);
