@@ -1,7 +1,7 @@
-# Makes build_info.cpp: version, commit, compiler, flags, and the schema of the store as text.
+# Makes build_info.cpp, which holds version, commit, compiler, flags, and the schema of the store as text.
 #
-# Included, it offers hvd_add_build_info(TARGET). As a script (cmake -P, in every build), it looks the commit
-# up and rewrites the file only when something changed, so that nothing is compiled in vain.
+# include() of this file defines hvd_add_build_info(TARGET). Every build also runs this file as a script (cmake -P): the
+# script looks up the commit, and rewrites build_info.cpp only if something changed, to avoid a needless recompilation.
 if(CMAKE_SCRIPT_MODE_FILE)
   set(git_commit unknown)
   set(git_state unknown)

@@ -1,4 +1,4 @@
-# `cmake --build --target bundle`: a folder and a tar that run on a host without our libraries (docs/gpu_check.md).
+# `cmake --build --target bundle` makes a folder and a tar that run on hosts without our libraries (docs/gpu_check.md).
 find_program(HVD_PATCHELF patchelf)
 find_package(Python3 3.10 COMPONENTS Interpreter QUIET)
 if(NOT HVD_PATCHELF OR NOT Python3_Interpreter_FOUND)

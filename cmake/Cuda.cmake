@@ -1,13 +1,14 @@
-# The CUDA Toolkit and its compiler: which versions will do, and which GPUs kernels are compiled for.
+# Finds the CUDA Toolkit and its compiler, checks their versions, and chooses the GPUs that kernels are compiled for.
 set(HVD_OLDEST_CUDA 12.0)
 
-# Sets CUDAToolkit_FOUND and its kin: the one that the user named (CUDAToolkit_ROOT), the one that he had installed into
-# this checkout (scripts/install_deps --cuda), or the machine's. HVD_CUDA_TROUBLE: why it will not do.
+# Sets CUDAToolkit_FOUND and the other CUDAToolkit_ variables. The first of these toolkits is used: the one that the
+# user names (CUDAToolkit_ROOT), the one that scripts/install_deps --cuda put into this checkout, the machine's.
+# Sets HVD_CUDA_TROUBLE to the reason if no toolkit is usable.
 macro(hvd_find_cuda)
   set(own_toolkit "${PROJECT_SOURCE_DIR}/build/cuda-toolkit")
   if(NOT DEFINED CUDAToolkit_ROOT AND NOT DEFINED ENV{CUDAToolkit_ROOT} AND EXISTS "${own_toolkit}/wheels.txt")
     set(CUDAToolkit_ROOT "${own_toolkit}")
-    if(NOT CUDAToolkit_BIN_DIR STREQUAL "${own_toolkit}/bin")  # configured before it was there
+    if(NOT CUDAToolkit_BIN_DIR STREQUAL "${own_toolkit}/bin")  # cached before the checkout had its own toolkit
       foreach(entry NVCC_EXECUTABLE BIN_DIR SENTINEL_FILE INCLUDE_DIR)
         unset(CUDAToolkit_${entry} CACHE)
       endforeach()
@@ -27,8 +28,8 @@ macro(hvd_find_cuda)
   endif()
 endmacro()
 
-# hvd_cuda_architectures(RESULT VERSION): what is compiled unless CMAKE_CUDA_ARCHITECTURES or CUDAARCHS says otherwise.
-# P100 and V100 as long as there is a compiler for them, A100, H100; newer GPUs compile the last one's PTX when started.
+# hvd_cuda_architectures(RESULT VERSION): default without CMAKE_CUDA_ARCHITECTURES and CUDAARCHS: P100 and V100 (if this
+# CUDA version supports them), A100 and H100. On a newer GPU the driver compiles the H100's PTX at program start.
 function(hvd_cuda_architectures result version)
   set(architectures 80 90)
   if(version VERSION_LESS 13)
@@ -37,8 +38,8 @@ function(hvd_cuda_architectures result version)
   set(${result} ${architectures} PARENT_SCOPE)
 endfunction()
 
-# hvd_refuse_cuda_architectures(VERSION ARCHITECTURE...): an error that names those that this CUDA Toolkit has given up.
-# Its compiler would only fail, which looks as if there were none.
+# hvd_refuse_cuda_architectures(VERSION ARCHITECTURE...): stops with an error that names an architecture that this CUDA
+# Toolkit no longer supports. Otherwise check_language() would fail and report that there is no compiler.
 function(hvd_refuse_cuda_architectures version)
   if(version VERSION_LESS 13)
     return()
@@ -51,7 +52,7 @@ function(hvd_refuse_cuda_architectures version)
   endforeach()
 endfunction()
 
-# An error where the compiler and the toolkit whose headers and runtime are used are of different major versions.
+# Stops with an error if the compiler and the toolkit whose headers and runtime are used have different major versions.
 function(hvd_refuse_mixed_cuda)
   string(REGEX MATCH "^[0-9]+" compiler "${CMAKE_CUDA_COMPILER_VERSION}")
   if(CMAKE_CUDA_COMPILER_ID STREQUAL "NVIDIA" AND NOT compiler EQUAL CUDAToolkit_VERSION_MAJOR)
@@ -60,13 +61,13 @@ function(hvd_refuse_mixed_cuda)
   endif()
 endfunction()
 
-# Sets HVD_HAVE_CUDA_KERNELS where there is a compiler that works: the toolkit's own, or the one that the user named
-# (CMAKE_CUDA_COMPILER, CUDACXX). Not what else lies in PATH: a toolkit without nvcc would be given another one's.
+# Sets HVD_HAVE_CUDA_KERNELS if there is a compiler that works: the toolkit's own, or the one that the user named
+# (CMAKE_CUDA_COMPILER, CUDACXX). An nvcc in PATH is not used, because it may belong to another toolkit.
 macro(hvd_enable_cuda_compiler)
   if(NOT CMAKE_CUDA_COMPILER AND NOT DEFINED ENV{CUDACXX} AND CUDAToolkit_NVCC_EXECUTABLE)
     set(ENV{CUDACXX} "${CUDAToolkit_NVCC_EXECUTABLE}")
   endif()
-  # A default that an earlier configuration set is no choice of the user's: the toolkit may be another one now.
+  # If the cached value is the default of an earlier configuration, compute it again: the toolkit may have changed.
   if((NOT CMAKE_CUDA_ARCHITECTURES AND NOT DEFINED ENV{CUDAARCHS})
      OR (CMAKE_CUDA_ARCHITECTURES AND CMAKE_CUDA_ARCHITECTURES STREQUAL "${HVD_DEFAULT_CUDA_ARCHITECTURES}"))
     hvd_cuda_architectures(architectures "${CUDAToolkit_VERSION}")
@@ -84,7 +85,7 @@ macro(hvd_enable_cuda_compiler)
   if(CMAKE_CUDA_COMPILER)
     enable_language(CUDA)
     hvd_refuse_mixed_cuda()
-    if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake 3.25 does not know that nvcc 12 and 13 speak C++20
+    if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake 3.25 does not know that nvcc 12 and 13 compile C++20
       set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")
       set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION "-std=c++20")
     endif()

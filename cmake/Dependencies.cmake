@@ -1,8 +1,7 @@
-# Third parties. Each absent one is an option switched off, or, where it was asked for with ON, an error
-# that says how to get it.
+# Third-party libraries. If one is absent, its feature is off; with HVD_WITH_<NAME>=ON, an error says how to get it.
 find_package(Threads REQUIRED)
 
-# hvd_feature(NAME FOUND HOW): sets HVD_HAVE_<NAME> from HVD_WITH_<NAME> and what was found.
+# hvd_feature(NAME FOUND HOW): sets HVD_HAVE_<NAME> from HVD_WITH_<NAME> and FOUND. HOW is the error's advice.
 function(hvd_feature name found how)
   set(wanted ${HVD_WITH_${name}})
   if(wanted STREQUAL "ON" AND NOT found)
@@ -45,7 +44,7 @@ endif()
 hvd_feature(NCCL "${NCCL_FOUND}"
             "It needs the CUDA Toolkit, and NCCL 2.18 or newer with its header; point HVD_NCCL_ROOT at it, or set HVD_WITH_NCCL=OFF.")
 
-# Kernels of our own need the CUDA compiler as well; without one that works here they are left out.
+# Our own kernels also need a CUDA compiler. They are left out if no compiler works.
 if(HVD_HAVE_CUDNN)
   hvd_enable_cuda_compiler()
 endif()

@@ -1,7 +1,8 @@
-# Finds oneDNN by its header and library: DNNL::dnnl, OneDNN_FOUND, OneDNN_VERSION. Hint: HVD_ONEDNN_ROOT.
+# Finds oneDNN by its header and library. Sets OneDNN_FOUND and OneDNN_VERSION and makes the target DNNL::dnnl.
+# Hint: HVD_ONEDNN_ROOT.
 #
-# Not by its own package file: Debian's (2.6) demands the OpenCL headers, which a CPU user does not need,
-# and Python wheels carry no package file that finds itself and sometimes versioned library names only.
+# oneDNN's own CMake package file is not used: Debian's (2.6) demands the OpenCL headers, which a CPU user does not
+# need. In Python wheels the package file does not find its own files, and some have only versioned library names.
 find_path(OneDNN_INCLUDE_DIR oneapi/dnnl/dnnl.hpp HINTS ${HVD_ONEDNN_ROOT} PATH_SUFFIXES include)
 find_library(OneDNN_LIBRARY NAMES dnnl libdnnl.so.3 libdnnl.so.2 HINTS ${HVD_ONEDNN_ROOT} PATH_SUFFIXES lib lib64)
 

@@ -1,5 +1,5 @@
-# hvd_header_version(RESULT PREFIX PATCH HEADER...): "MAJOR.MINOR.PATCH" from the first HEADER that is there and defines
-# <PREFIX>MAJOR, <PREFIX>MINOR and <PREFIX><PATCH>; else RESULT is left alone.
+# hvd_header_version(RESULT PREFIX PATCH HEADER...): sets RESULT to "MAJOR.MINOR.PATCH" from the first HEADER that
+# exists and defines <PREFIX>MAJOR, <PREFIX>MINOR and <PREFIX><PATCH>. Without such a header RESULT stays unchanged.
 function(hvd_header_version result prefix patch)
   foreach(header ${ARGN})
     if(NOT EXISTS "${header}")

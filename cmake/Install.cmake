@@ -1,5 +1,5 @@
-# Installation and the exported package: find_package(hvd_bench CONFIG) gives hvd::engine and what it stands on.
-# Component `engine` is the library alone; `program` is the benchmark.
+# Installation and the exported package: find_package(hvd_bench CONFIG) defines hvd::engine and the targets it needs.
+# Component `engine` is the library; component `program` is the benchmark.
 include(CMakePackageConfigHelpers)
 include(GNUInstallDirs)
 
@@ -35,7 +35,7 @@ install(FILES "${CMAKE_CURRENT_BINARY_DIR}/hvd_bench-config.cmake"
 install(FILES "${PROJECT_SOURCE_DIR}/LICENSE" DESTINATION "${CMAKE_INSTALL_DATADIR}/licenses/hvd_bench"
         COMPONENT engine)
 
-# The program's target, whatever its name: hvd_bench may be the library of the folder bench.
+# The program's target has one of these two names: hvd_bench may be the library target of the folder bench.
 foreach(program hvd_bench hvd_bench_program)
   if(TARGET ${program})
     get_target_property(type ${program} TYPE)

@@ -1,5 +1,5 @@
-# The Python side: bin/hvdb, and the package hvdb in share/hvd_bench/python with its data files where hvdb/data.py looks
-# for them. scripts/pyproject.toml puts the same files into a wheel.
+# Installs the Python part: bin/hvdb, and the package hvdb in share/hvd_bench/python. The package's data files go where
+# hvdb/data.py looks for them. scripts/pyproject.toml puts the same files into a wheel.
 set(python_dir "${CMAKE_INSTALL_DATADIR}/hvd_bench/python")
 
 install(DIRECTORY "${PROJECT_SOURCE_DIR}/scripts/hvdb" DESTINATION "${python_dir}" COMPONENT program
@@ -12,12 +12,12 @@ install(FILES "${PROJECT_SOURCE_DIR}/results/schema.sql" "${PROJECT_SOURCE_DIR}/
 install(DIRECTORY "${PROJECT_SOURCE_DIR}/slurm/sites" "${PROJECT_SOURCE_DIR}/slurm/specs"
         DESTINATION "${python_dir}/hvdb/data" COMPONENT program)
 
-# From the folder of the launcher to the package, so that the prefix can be moved.
+# The launcher finds the package by a path relative to its own folder, so that the installed prefix can be moved.
 file(RELATIVE_PATH python_from_bin "${CMAKE_INSTALL_FULL_BINDIR}" "${CMAKE_INSTALL_FULL_DATADIR}/hvd_bench/python")
 configure_file("${PROJECT_SOURCE_DIR}/cmake/hvdb.in" "${CMAKE_CURRENT_BINARY_DIR}/hvdb" @ONLY)
 install(PROGRAMS "${CMAKE_CURRENT_BINARY_DIR}/hvdb" DESTINATION "${CMAKE_INSTALL_BINDIR}" COMPONENT program)
 
-# The installed hvdb prints its own completion.
+# The completions are printed by the installed hvdb itself.
 install(CODE "set(hvdb_bindir \"${CMAKE_INSTALL_BINDIR}\")\nset(hvdb_datadir \"${CMAKE_INSTALL_DATADIR}\")"
         COMPONENT program)
 install(SCRIPT "${PROJECT_SOURCE_DIR}/cmake/InstallCompletion.cmake" COMPONENT program)

@@ -1,4 +1,4 @@
-# Options of the build. HVD_WITH_* are AUTO (use it if it is there), ON (fail without it) or OFF.
+# Options of the build. HVD_WITH_* is AUTO (use the library if it is found), ON (fail without it) or OFF.
 if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
   set(CMAKE_BUILD_TYPE Release CACHE STRING "Build type" FORCE)
 endif()
@@ -8,7 +8,7 @@ foreach(feature MPI ONEDNN CUDA CUDNN NCCL)
 endforeach()
 option(HVD_BUILD_TESTS "Build the tests" ON)
 option(HVD_BUILD_MICROBENCH "Build the Google Benchmark micro-benchmarks" ON)
-# Another compiler has other warnings: they stop our checks (scripts/test), never a user's build.
+# A user's compiler may have warnings that ours lacks. Warnings stop our checks (scripts/test), never a user's build.
 option(HVD_WERROR "Warnings of our own code are errors" OFF)
 option(HVD_CLANG_TIDY "Run clang-tidy while compiling" OFF)
 set(HVD_SANITIZE "" CACHE STRING "Sanitizers, e.g. address,undefined or thread")

@@ -9,14 +9,15 @@ add_library(hvd_strict INTERFACE)
 target_compile_options(hvd_strict INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor
   -Woverloaded-virtual -Wnull-dereference -Wimplicit-fallthrough $<$<BOOL:${HVD_WERROR}>:-Werror>
   $<$<CXX_COMPILER_ID:Clang>:-Wthread-safety>
-  # What bugprone-reserved-identifier finds, without the sixth of clang-tidy's time that it takes.
+  # Finds the same as clang-tidy's bugprone-reserved-identifier, which would take a sixth of clang-tidy's time.
   $<$<CXX_COMPILER_ID:Clang>:-Wreserved-identifier>
-  # False positives of g++ 12 on std::string concatenation at -O3: https://gcc.gnu.org/bugzilla/show_bug.cgi?id=105651
+  # -Wrestrict of g++ 12 has false positives on std::string concatenation at -O3:
+  # https://gcc.gnu.org/bugzilla/show_bug.cgi?id=105651
   $<$<AND:$<CXX_COMPILER_ID:GNU>,$<VERSION_LESS:$<CXX_COMPILER_VERSION>,13>>:-Wno-restrict>)
 if(HVD_SANITIZE)
-  # g++ 12 finds null pointers in the standard library's strings once they are instrumented.
+  # With sanitizers on, g++ 12 warns about null pointers in the standard library's strings.
   target_compile_options(hvd_strict INTERFACE $<$<CXX_COMPILER_ID:GNU>:-Wno-null-dereference>)
-  # Tests do not look for undefined behaviour in themselves, which takes a third of the time to compile them.
+  # The tests' own code is not checked for undefined behaviour: the check takes a third of its compile time.
   target_compile_options(hvd_strict INTERFACE -fsanitize=${HVD_SANITIZE} -fno-omit-frame-pointer
     $<$<BOOL:$<TARGET_PROPERTY:HVD_IS_TEST>>:-fno-sanitize=undefined>)
   target_link_options(hvd_strict INTERFACE -fsanitize=${HVD_SANITIZE})
@@ -28,7 +29,7 @@ function(hvd_add_library name)
   add_library(hvd::${name} ALIAS hvd_${name})
   set_target_properties(hvd_${name} PROPERTIES EXPORT_NAME ${name})
   target_link_libraries(hvd_${name} PUBLIC hvd_settings PRIVATE $<BUILD_INTERFACE:hvd_strict>)
-  # Where CMAKE_UNITY_BUILD is on, one translation unit per folder (sources with options of their own stay alone).
+  # If CMAKE_UNITY_BUILD is on, each folder is one translation unit; sources with their own options stay separate.
   set_target_properties(hvd_${name} PROPERTIES UNITY_BUILD_MODE GROUP)
   foreach(source ${ARGN})
     get_filename_component(folder "${source}" DIRECTORY)
@@ -40,24 +41,23 @@ function(hvd_add_library name)
   endif()
 endfunction()
 
-# hvd_add_executable(NAME SOURCES...): strict, in bin/.
+# hvd_add_executable(NAME SOURCES...): a program in bin/, compiled with hvd_strict.
 function(hvd_add_executable name)
   add_executable(${name} ${ARGN})
   target_link_libraries(${name} PRIVATE hvd_settings hvd_strict)
   set_target_properties(${name} PROPERTIES UNITY_BUILD OFF)
 endfunction()
 
-# hvd_add_test(NAME LABEL <label> SOURCES ... LIBRARIES ... [TIMEOUT s]): a GoogleTest program, one ctest entry. Where
-# CMAKE_UNITY_BUILD is on, its sources are one translation unit, so that GoogleTest and the headers of ours are parsed
-# once: each source has a namespace of its own.
+# hvd_add_test(NAME LABEL <label> SOURCES ... LIBRARIES ... [TIMEOUT s]): a GoogleTest program and its ctest entry. If
+# CMAKE_UNITY_BUILD is on, its sources form one translation unit, so that the compiler parses GoogleTest and our headers
+# once. For this reason each source has a namespace of its own.
 function(hvd_add_test name)
   cmake_parse_arguments(arg "" "LABEL;TIMEOUT" "SOURCES;LIBRARIES" ${ARGN})
   hvd_add_executable(${name} ${arg_SOURCES})
   target_link_libraries(${name} PRIVATE ${arg_LIBRARIES} GTest::gtest GTest::gtest_main)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/tests"
     HVD_IS_TEST ON UNITY_BUILD "${CMAKE_UNITY_BUILD}" UNITY_BUILD_BATCH_SIZE 0)
-  # What is tested stays optimised. The test itself compiles in two thirds of the time at -O1, and in a sanitizer build
-  # in 40 % of it at -O0.
+  # For the test's own code only, which compiles in two thirds of the time at -O1, and with sanitizers in 40 % at -O0.
   if(HVD_SANITIZE)
     target_compile_options(${name} PRIVATE -O0)
   elseif(NOT CMAKE_BUILD_TYPE STREQUAL "Debug")
@@ -72,14 +72,14 @@ function(hvd_add_test name)
   add_test(NAME ${name} COMMAND ${name})
   set_tests_properties(${name} PROPERTIES LABELS "${arg_LABEL}" TIMEOUT ${arg_TIMEOUT})
   if(arg_LABEL STREQUAL "gpu")
-    set_property(GLOBAL APPEND PROPERTY HVD_GPU_TESTS ${name})  # the bundle takes them along
+    set_property(GLOBAL APPEND PROPERTY HVD_GPU_TESTS ${name})  # the bundle contains these tests
   endif()
   if(arg_LABEL MATCHES "^(gpu|golden|slow)$")
     hvd_not_sanitized(${name})
   endif()
 endfunction()
 
-# hvd_mark_slow(NAME...): tests of whole networks, minutes in a sanitized build.
+# hvd_mark_slow(NAME...): marks tests of whole networks, which take minutes in a sanitizer build.
 function(hvd_mark_slow)
   foreach(name ${ARGN})
     set_property(TEST ${name} APPEND PROPERTY LABELS slow)
@@ -87,7 +87,7 @@ function(hvd_mark_slow)
   endforeach()
 endfunction()
 
-# Not built by sanitizer presets unless by name: what it would show there, shorter tests of the same code do.
+# Sanitizer presets do not build this test unless it is named: shorter tests cover the same code.
 function(hvd_not_sanitized name)
   if(HVD_SANITIZE)
     set_target_properties(${name} PROPERTIES EXCLUDE_FROM_ALL TRUE)
@@ -95,8 +95,8 @@ function(hvd_not_sanitized name)
   endif()
 endfunction()
 
-# hvd_add_stand_in(NAME FOLDER FILE SOURCE): FILE ("libcudnn.so.9") in tests/stand_ins/FOLDER of the build: a library that
-# a test has its program load.
+# hvd_add_stand_in(NAME FOLDER FILE SOURCE): builds FILE ("libcudnn.so.9") in tests/stand_ins/FOLDER of the build, a
+# library that the program under test loads instead of the real one.
 function(hvd_add_stand_in name folder file source)
   add_library(${name} SHARED ${source})
   target_link_libraries(${name} PRIVATE hvd_strict)

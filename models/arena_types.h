@@ -1,5 +1,4 @@
-// Conversion between a gradient arena's element type and the doubles that the backends without a vendor
-// library compute with. Pure.
+// Converts between the element type of a gradient arena and double, for the reference and replay backends. Pure.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +14,7 @@ void require_floating(DataType type);
 /// Writes `values` as `type` into `out`, rounded to nearest even. out.size() >= values.size() * size_of(type).
 void store(DataType type, std::span<const double> values, std::span<std::byte> out);
 
-/// Element `index` of an array of `type`.
+/// Returns element `index` of an array of `type`.
 [[nodiscard]] double load(DataType type, std::span<const std::byte> array, std::size_t index);
 
 }  // namespace hvd::models

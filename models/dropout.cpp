@@ -7,7 +7,7 @@ namespace hvd::models {
 
 void dropout_mask(const DropoutAttr& attr, const DropoutPoint& point, std::span<std::uint8_t> keep) {
   const Philox generator(point.seed, Hasher().text("dropout").number(attr.stream).number(point.step).value());
-  // Compared as integers, so that the mask does not depend on floating-point rounding anywhere.
+  // The comparison below is on integers, so that the mask does not depend on floating-point rounding.
   const auto dropped_below = static_cast<std::uint64_t>(attr.rate * 0x1.0p32);
   std::uint64_t index = point.first_sample * point.features;
   auto words = generator.block(index / 4);

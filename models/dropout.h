@@ -1,5 +1,5 @@
-// The dropout mask as a pure function of (seed, step, layer, global sample, feature): every backend draws the
-// same one, and any split of a global batch over ranks keeps it.
+// The dropout mask is a pure function of (seed, step, layer, global sample, feature). Every backend draws the same
+// mask, and the mask does not depend on how the global batch is split over ranks.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ struct DropoutPoint {
   std::uint64_t features = 0;      ///< elements per sample: count of {h, w, c} or {features}
 };
 
-/// keep[i] = 1 or 0 for element i of a row-major {n, features} block whose row 0 is sample `first_sample`.
+/// Sets keep[i] to 1 or 0 for element i of a row-major {n, features} block whose row 0 is sample `first_sample`.
 /// Forward and backward multiply kept elements by dropout_scale() and zero the rest.
 void dropout_mask(const DropoutAttr& attr, const DropoutPoint& point, std::span<std::uint8_t> keep);
 

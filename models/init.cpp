@@ -15,8 +15,8 @@ struct Fan {
   double in = 0, out = 0;
 };
 
-// Weights are {out, features} or {out, h, w, in}: an output sums over all but the first dimension, and in a
-// convolution an input feeds h * w * out sums.
+// Weights are {out, features} or {out, h, w, in}. An output is a sum over all dimensions except the first. In a
+// convolution an input contributes to h * w * out sums.
 Fan fan(const Shape& shape) {
   const auto out = static_cast<double>(shape[0]);
   const double in = static_cast<double>(shape.count()) / out;

@@ -1,4 +1,4 @@
-// Initial weights: a pure function of (seed, parameter name, shape), equal for every backend and rank.
+// Initial weights are a pure function of (seed, parameter name, shape), and equal for every backend and rank.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Bulk standard normal values from Philox, for initial weights and synthetic images. Pure.
+// Fills arrays with standard normal values from Philox, for initial weights and synthetic images. Pure.
 #pragma once
 
 #include <cstdint>
@@ -8,9 +8,9 @@
 
 namespace hvd::models {
 
-/// out[i] = standard normal element `first_index + i` of the generator's stream: any split of a range into
-/// pieces gives the same values. Four elements cost one Philox block and two Box-Muller pairs in single
-/// precision, because VGG-16 has 138 million weights to draw.
+/// Sets out[i] to standard normal element `first_index + i` of the generator's stream. Any split of a range into pieces
+/// gives the same values. Four elements take one Philox block and two Box-Muller pairs in single precision, which is
+/// fast enough for the 138 million weights of VGG-16.
 void fill_normal(const Philox& generator, std::uint64_t first_index, std::span<float> out);
 
 }  // namespace hvd::models

@@ -1,5 +1,5 @@
-// Synthetic images and labels from a counter-based generator: sample k of the data set is the same on
-// whatever rank draws it, so 4 ranks x batch 2 see the same data as 1 rank x batch 8.
+// Synthetic images and labels from a counter-based generator. Sample k of the data set is the same on every rank, so
+// that 4 ranks with batch 2 see the same data as 1 rank with batch 8.
 #pragma once
 
 #include <cstdint>
@@ -8,10 +8,10 @@
 
 namespace hvd::models {
 
-/// Which labels the batches of a run have. Images cycle in either case.
+/// Rule for the labels of a run's batches. Images repeat in cycles under both rules.
 enum class LabelRule : std::uint8_t {
   kFresh,   ///< new labels in every step, so that no network can memorise its batches
-  kCycled,  ///< each batch of images keeps its labels, as in records before there was a choice
+  kCycled,  ///< each batch of images keeps its labels, as in all records made before this option existed
 };
 /// "fresh", "cycled".
 std::string_view name(LabelRule rule) noexcept;
@@ -22,12 +22,12 @@ struct SyntheticSpec {
   std::int64_t classes = 1000;
 };
 
-/// Images as standard normal values {n, h, w, c} and labels in [0, classes) of the global samples
+/// Fills in images {n, h, w, c} as standard normal values, and labels in [0, classes), for the global samples
 /// first_sample, first_sample + 1, ... n = labels.size(); images.size() == n * image_elements.
 void synthetic_batch(const SyntheticSpec& spec, std::uint64_t first_sample, std::span<float> images,
                      std::span<std::int32_t> labels);
 
-/// The labels of synthetic_batch() alone.
+/// Fills in only the labels of synthetic_batch().
 void synthetic_labels(const SyntheticSpec& spec, std::uint64_t first_sample, std::span<std::int32_t> labels);
 
 }  // namespace hvd::models

@@ -1,8 +1,8 @@
-// What a compute backend offers: one training step of one rank, gradient by gradient. Implemented by
+// The interface of a compute backend: one training step of one rank, gradient by gradient. Implementations are
 // reference/ (naive, double), onednn/ (CPU), replay/ (recorded timings, no compute) and cudnn/ (GPU, device_step.h).
-// It does not know that the engine exists: it tells a GradientSink and is told when to update.
+// A TrainStep does not know the engine: it reports gradients to a GradientSink, and the caller says when to update.
 //
-// One thread owns a TrainStep and makes all calls; it may use worker threads inside (options.threads).
+// One thread owns a TrainStep and makes all calls. A TrainStep may use worker threads inside (options.threads).
 #pragma once
 
 #include <cstddef>
@@ -18,26 +18,26 @@
 
 namespace hvd::models {
 
-/// One parameter's place in the arenas. Index i is graph.parameters[i]: gradient-production order.
+/// One parameter's place in the arenas. Slot i belongs to graph.parameters[i], which is in gradient-production order.
 struct ArenaSlot {
   std::string name;
   std::size_t offset = 0;  ///< elements from the start of the arena
   std::size_t count = 0;   ///< elements, layout padding included (padding is zero and stays zero)
-  Shape shape;             ///< logical
-  /// Order of the elements in memory where the backend chooses one, e.g. "Acdb16a"; else empty. It can depend on the
-  /// processor, and ranks whose layouts differ must not add up their gradients.
+  Shape shape;             ///< logical shape
+  /// Order of the elements in memory if the backend chooses one, e.g. "Acdb16a"; else empty. The order may depend on
+  /// the processor. Ranks with different layouts must not sum their gradients.
   std::string layout = {};
 };
 
-/// Memory for the gradient arena comes from whoever reduces it (shared or registered memory).
-/// Must return zeroed memory of at least `bytes`, 4096-byte aligned, that outlives the TrainStep.
+/// Allocates the gradient arena. The code that reduces gradients provides it, to place the arena in shared or
+/// registered memory. Must return zeroed memory of at least `bytes`, 4096-byte aligned, that outlives the TrainStep.
 using ArenaAllocator = std::function<std::span<std::byte>(std::size_t bytes)>;
 
 class GradientSink {
  public:
   virtual ~GradientSink() = default;
-  /// Gradient `parameter` is final and will not be touched until update(). Called in parameter order
-  /// 0, 1, ..., from the thread inside forward_backward(); must not block for long and must not throw.
+  /// Called when gradient `parameter` is final; the TrainStep does not access it again until update(). The calls come
+  /// in parameter order 0, 1, ..., from the thread inside forward_backward(). Must not block for long; must not throw.
   virtual void gradient_ready(std::size_t parameter) = 0;
 };
 
@@ -47,32 +47,32 @@ struct Batch {
   std::span<const std::int32_t> labels;  ///< {n}
   std::uint64_t first_sample = 0;        ///< global index of sample 0 (dropout)
   std::uint64_t step = 0;                ///< training step (dropout)
-  /// Not 0: batches of equal number hold the same images, so that a device may keep them. Labels may differ.
+  /// If not 0: batches with an equal number hold the same images, so that a device may keep them. Labels may differ.
   std::uint64_t content = 0;
 };
 
 struct SgdOptions {
   double learning_rate = 0.01;
   double momentum = 0.9;
-  double weight_decay = 1e-4;   ///< L2, on parameters with decay = true
-  double gradient_scale = 1.0;  ///< applied to the reduced gradient first (1/world when the engine summed)
+  double weight_decay = 1e-4;   ///< L2, for parameters with decay = true
+  double gradient_scale = 1.0;  ///< factor of the reduced gradient, before decay (1/world if the engine summed)
 };
 
 struct StepOptions {
   DataType compute = DataType::kF32;   ///< fp32 or bf16; on GPUs also fp16
   DataType gradient = DataType::kF32;  ///< element type of the gradient arena (--allreduce-dtype)
-  int threads = 1;                     ///< that compute; on a GPU those that compile its kernels, before the first step
+  int threads = 1;                     ///< compute threads; on a GPU: threads that compile kernels at start
   std::uint64_t seed = 1;              ///< initial weights and dropout
   bool profile = false;                ///< time every operation (never mixed with measured runs)
-  bool winograd = true;                ///< oneDNN in fp32: Winograd's algorithm where it is faster (docs/onednn.md)
-  /// On GPUs: multiplied into the gradient of the loss, and so into every gradient. 1 / world where gradients are
-  /// summed in fp16, whose sum could overflow.
+  bool winograd = true;                ///< oneDNN in fp32: use Winograd's algorithm where it is faster (docs/onednn.md)
+  /// On GPUs: factor of the gradient of the loss, and therefore of every gradient. It is 1 / world if gradients are
+  /// summed in fp16, because the sum could overflow.
   double gradient_prescale = 1.0;
 };
 
 struct MemoryReport {  ///< bytes
   std::size_t parameters = 0, gradients = 0, momentum = 0, master = 0;
-  std::size_t activations = 0;  ///< the arena reused by liveness
+  std::size_t activations = 0;  ///< arena in which activations share memory if their lifetimes do not overlap
   std::size_t workspace = 0;    ///< library scratchpads, weight copies in other layouts, input staging
   [[nodiscard]] std::size_t total() const {
     return parameters + gradients + momentum + master + activations + workspace;
@@ -82,28 +82,28 @@ struct MemoryReport {  ///< bytes
 struct OperationProfile {
   std::string node;            ///< graph node (or nodes fused into it, joined by '+')
   std::string kind;            ///< OpKind name, or "reorder", "update", "input"
-  std::string implementation;  ///< library's own description, e.g. "brgconv:avx512_core_amx_bf16"
+  std::string implementation;  ///< the library's description, e.g. "brgconv:avx512_core_amx_bf16"
   bool library = false;        ///< time spent inside the library's compute primitives (reorders are not compute)
   double seconds = 0;          ///< mean per step
   double flops = 0, bytes = 0;
 };
 
-/// Elements of the arenas.
+/// A range of elements of the arenas.
 struct ArenaRange {
   std::size_t begin = 0, count = 0;
   bool operator==(const ArenaRange&) const = default;
 };
 
-/// A TrainStep whose weights can be updated in parts, by different ranks.
+/// A TrainStep of which each rank can update a part of the weights.
 class ShardedUpdate {
  public:
   virtual ~ShardedUpdate() = default;
-  /// Memory of momentum outside `share` is given back; it is zero when it is next used. `share` ascends.
+  /// Frees the memory of momentum outside `share`; this momentum is zero when it is next used. `share` ascends.
   virtual void keep_momentum(std::span<const ArenaRange> share) = 0;
-  /// TrainStep::update() of `share` alone. The rest of weight_arena() is to be overwritten with what its owners have,
-  /// and TrainStep::state_changed() called, before the next step.
+  /// TrainStep::update() for `share` only. Before the next step, the caller must overwrite the rest of weight_arena()
+  /// with the values of the ranks that own it, and call TrainStep::state_changed().
   virtual void update_share(const SgdOptions& options, std::span<const ArenaRange> share) = 0;
-  /// The weights that are trained, laid out as the gradient arena.
+  /// The trained weights, laid out like the gradient arena.
   [[nodiscard]] virtual std::span<std::byte> weight_arena() = 0;
   [[nodiscard]] virtual DataType weight_type() const = 0;
 };
@@ -112,25 +112,25 @@ class TrainStep {
  public:
   virtual ~TrainStep() = default;
 
-  /// The slots, in parameter order; the same for parameters, gradients, momentum. Plain data of this
-  /// backend and options: equal on all ranks, part of the plan hash.
+  /// The slots in parameter order, which are the same for parameters, gradients and momentum. They depend only on the
+  /// backend and its options, are equal on all ranks, and are part of the plan hash.
   [[nodiscard]] virtual std::span<const ArenaSlot> slots() const = 0;
   [[nodiscard]] virtual DataType gradient_type() const = 0;
   [[nodiscard]] virtual std::span<std::byte> gradient_arena() = 0;
-  /// The trained weights that rank 0 broadcasts at start, plus batch-norm running statistics: raw bytes.
+  /// The bytes that rank 0 broadcasts at start: trained weights and batch-norm running statistics.
   [[nodiscard]] virtual std::vector<std::span<std::byte>> state_to_broadcast() = 0;
-  /// Call after state_to_broadcast() memory was overwritten (refreshes derived copies).
+  /// Call after the memory of state_to_broadcast() was overwritten. Refreshes copies of the weights.
   virtual void state_changed() = 0;
 
-  /// Forward, loss, backward. Returns the (weighted) mean loss over the batch. Tells `sink` each gradient.
+  /// Runs forward, loss and backward. Returns the weighted mean loss over the batch. Reports each gradient to `sink`.
   virtual double forward_backward(const Batch& batch, GradientSink& sink) = 0;
   /// SGD with momentum: g = scale * grad + decay * w; m = momentum * m + g; w -= lr * m.
   virtual void update(const SgdOptions& options) = 0;
 
-  /// Null if all weights can only be updated together. Lives as long as the step.
+  /// Returns null if the backend can only update all weights together. The object lives as long as the step.
   [[nodiscard]] virtual ShardedUpdate* sharded() { return nullptr; }
 
-  /// Logical row-major copies as fp32, for tests and checks. Errors: invalid_argument on a wrong size.
+  /// Copy values as fp32 in logical row-major order, for tests and checks. Errors: invalid_argument for a wrong size.
   virtual void read_parameter(std::size_t parameter, std::span<float> out) = 0;
   virtual void write_parameter(std::size_t parameter, std::span<const float> in) = 0;
   virtual void read_gradient(std::size_t parameter, std::span<float> out) = 0;
@@ -142,19 +142,19 @@ class TrainStep {
   [[nodiscard]] virtual std::string description() const = 0;
 };
 
-/// Naive double-precision reference; slow, for tests. `graph` must be differentiated.
+/// Makes the naive double-precision reference backend; slow, for tests. `graph` must be differentiated.
 std::unique_ptr<TrainStep> make_reference_step(Graph graph, const StepOptions& options, const ArenaAllocator& allocate);
 
-/// oneDNN on the CPU. Errors: unsupported when built without oneDNN or the processor lacks the type.
+/// Makes the oneDNN backend for the CPU. Errors: unsupported if this build or processor cannot do it.
 std::unique_ptr<TrainStep> make_onednn_step(Graph graph, const StepOptions& options, const ArenaAllocator& allocate);
 
-/// Whether this build and processor can run oneDNN in `compute` type; the reason if not (empty: it can).
+/// Returns the reason why this build or processor cannot run oneDNN in type `compute`; empty if it can.
 std::string onednn_unsupported_reason(DataType compute);
 
-/// Why oneDNN is slow in `compute` type on this processor, and what to do; empty: it is not.
+/// Returns the reason why oneDNN is slow in type `compute` on this processor, and what to do; empty if it is not slow.
 std::string onednn_slow_reason(DataType compute);
 
-/// An allocator that owns plain memory, for tests and single-rank use. Keep the shared_ptr alive.
+/// An allocator of plain memory, for tests and single-rank use. The memory lives as long as `blocks`.
 struct HeapArena {
   std::shared_ptr<std::vector<std::span<std::byte>>> blocks;
   ArenaAllocator allocate;

@@ -5,7 +5,7 @@
 
 namespace hvd {
 
-/// The smallest multiple of `to`, which is not 0, that is at least `value`.
+/// Returns the smallest multiple of `to` that is at least `value`. `to` must not be 0.
 constexpr std::size_t align_up(std::size_t value, std::size_t to) noexcept { return (value + to - 1) / to * to; }
 
 }  // namespace hvd

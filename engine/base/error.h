@@ -1,5 +1,5 @@
-// The one error type of the project. Thrown for bad input, a lost peer, a device or disk fault; broken
-// invariants use HVD_ASSERT (assert.h). Only main() turns an Error into an exit code.
+// The only error type of the project. Code throws it for bad input, a lost peer, or a device or disk fault. Broken
+// invariants use HVD_ASSERT (assert.h) instead. Only main() turns an Error into an exit code.
 #pragma once
 
 #include <stdexcept>
@@ -11,15 +11,15 @@ namespace hvd {
 enum class Errc {
   kInvalidArgument,  ///< bad option, bad shape, bad file content: the caller can fix it
   kIo,               ///< a file, a directory, a database
-  kUnsupported,      ///< this build, processor or device cannot do it
+  kUnsupported,      ///< this build, processor or device lacks the feature
   kOutOfMemory,      ///< host, shared or device memory
   kTimeout,          ///< a deadline passed and no single rank could be blamed
   kPeerLost,         ///< a rank died, hangs or aborted
   kMismatch,         ///< ranks disagree (bucket plan, tensor shape, type, operation, checksum)
-  kInterrupted,      ///< a signal of the scheduler or the user
+  kInterrupted,      ///< the scheduler or the user sent a signal
   kCheckFailed,      ///< a result is wrong or a regression was found
-  kInconclusive,     ///< the data do not decide
-  kNotComparable,    ///< runs with different fingerprints
+  kInconclusive,     ///< too few or too noisy data for a verdict
+  kNotComparable,    ///< the runs have different fingerprints
   kBackend,          ///< a library (oneDNN, cuDNN, NCCL, MPI, SQLite) failed
 };
 

@@ -14,7 +14,7 @@
 namespace hvd {
 
 void require_replaceable(const std::string& path) {
-  std::error_code unknown;  // what cannot be looked at cannot be written either, and is told of then
+  std::error_code unknown;  // ignored: if status() fails, writing fails as well and reports the reason
   const auto status = std::filesystem::status(path, unknown);
   if (!std::filesystem::exists(status) || std::filesystem::is_regular_file(status)) return;
   throw Error(Errc::kIo, path +

@@ -1,4 +1,4 @@
-// Files that are there whole or not at all.
+// Replaces files atomically: a reader sees the old content or the new content, never a part.
 #pragma once
 
 #include <string>
@@ -6,12 +6,13 @@
 
 namespace hvd {
 
-/// Puts `text` in the place of what is in `path`: written beside it and renamed, so that nobody reads half of it and
-/// several processes may do so at once. Errors: io, naming the file; that of require_replaceable().
+/// Makes `text` the content of the file `path`. The text is written to a temporary file in the same folder, which is
+/// then renamed to `path`. A reader never sees half a file, and several processes may call this at once.
+/// Errors: io, naming the file; the error of require_replaceable().
 void replace_file(const std::string& path, std::string_view text);
 
-/// Errors: io if `path` is a folder, a device, a pipe or a socket: a program with the rights to do so would rename its
-/// file over it, and /dev/null would be gone for everybody.
+/// Errors: io if `path` is a folder, a device, a pipe or a socket. Without this check a program run by root could
+/// rename its file over /dev/null and remove the device for everybody.
 void require_replaceable(const std::string& path);
 
 }  // namespace hvd

@@ -1,4 +1,4 @@
-// Conversions between float and the 16-bit types, round to nearest even, NaN kept.
+// Conversions between float and the 16-bit types. They round to nearest even, and NaN stays NaN.
 #pragma once
 
 #include <bit>

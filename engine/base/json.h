@@ -1,4 +1,4 @@
-// Writing JSON: escaping and numbers. Reading JSON is Python's job; nothing here parses but UTF-8.
+// Helpers to write JSON: strings and numbers. The C++ code never reads JSON; the Python scripts do.
 #pragma once
 
 #include <string>
@@ -6,14 +6,14 @@
 
 namespace hvd {
 
-/// `text` with U+FFFD for each byte that is not UTF-8 (file names and environments may hold any).
+/// Returns `text` with U+FFFD for each byte that is not UTF-8. File names and environment variables may hold any bytes.
 std::string well_formed_utf8(std::string_view text);
 
-/// `text` as a JSON string, quotes included; control characters escaped. A byte that is not UTF-8 becomes
-/// U+FFFD, since no JSON reader would take it.
+/// Returns `text` as a JSON string with its quotes. Control characters are escaped. A byte that is not UTF-8 becomes
+/// U+FFFD, because JSON readers reject other bytes.
 std::string json_string(std::string_view text);
 
-/// Shortest round-trip decimal; "null" for NaN and infinity, which JSON does not have.
+/// Returns the shortest decimal that reads back as `value`; "null" for NaN and infinity, which JSON does not have.
 std::string json_number(double value);
 
 }  // namespace hvd

@@ -1,5 +1,5 @@
-// Philox4x32-10, a counter-based random generator: the value at (seed, stream, counter) needs no state,
-// so any rank, thread or device can draw any element. Same input, same bits, everywhere.
+// Philox4x32-10, a counter-based random generator. The value at (seed, stream, counter) needs no state, so any rank,
+// thread or device can compute any element. The same input gives the same bits on every machine.
 // Source: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC11.
 #pragma once
 
@@ -30,12 +30,12 @@ class Philox {
     return c;
   }
 
-  /// Uniform in [0, 1), 24 bits, element `index` of the stream.
+  /// Returns element `index` of the stream as a uniform number in [0, 1), with 24 random bits.
   [[nodiscard]] constexpr float uniform(std::uint64_t index) const noexcept {
     return static_cast<float>(block(index / 4)[index % 4] >> 8) * 0x1.0p-24F;
   }
 
-  /// Standard normal (Box-Muller), element `index` of the stream.
+  /// Returns element `index` of the stream as a standard normal number (Box-Muller).
   [[nodiscard]] float normal(std::uint64_t index) const noexcept {
     const auto words = block(index / 2);
     const auto pair = (index % 2) * 2;

@@ -1,5 +1,5 @@
-// Owner of one C handle. `Traits` has `using Handle`, `static Handle null()` and
-// `static void destroy(Handle) noexcept`. Everyone else borrows with get().
+// Owns one C handle. `Traits` has `using Handle`, `static Handle null()` and
+// `static void destroy(Handle) noexcept`. Code that does not own the handle borrows it with get().
 #pragma once
 
 #include <utility>
@@ -28,7 +28,7 @@ class UniqueHandle {
   void reset(Handle handle = Traits::null()) noexcept {
     if (Handle old = std::exchange(handle_, handle); old != Traits::null() && old != handle) Traits::destroy(old);
   }
-  /// Address for C functions that write a handle; must be empty.
+  /// Destroys the handle held so far and returns the address for a C function that writes a new one.
   [[nodiscard]] Handle* out() noexcept {
     reset();
     return &handle_;

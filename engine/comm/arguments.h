@@ -1,4 +1,4 @@
-// Checks of the arguments of collectives that one rank can make alone, before anything is sent. Pure; any thread.
+// Checks of the arguments of collectives. One rank makes them alone, before anything is sent. Pure; any thread.
 #pragma once
 
 #include <cstddef>
@@ -32,7 +32,7 @@ inline void check_apart(std::string_view operation, std::span<const std::byte> o
                                           "own share where the operation allows that");
 }
 
-/// Errors: invalid_argument if rank `rank` sends itself another number of elements than it expects.
+/// Errors: invalid_argument if `rank` sends itself a number of elements other than it expects.
 inline void check_own_block(std::size_t rank, std::size_t sent, std::size_t expected) {
   if (sent == expected) return;
   throw Error(Errc::kInvalidArgument, "all_to_all: rank " + std::to_string(rank) + " sends itself " +
@@ -54,7 +54,7 @@ inline void check_message(std::string_view operation, std::size_t bytes, std::si
                                           " at most: send it in parts, or through the data plane");
 }
 
-/// Copies unless both are the same place.
+/// Copies unless `to` and `from` are the same address.
 inline void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) {
   if (to != from && bytes > 0) std::memcpy(to, from, bytes);
 }

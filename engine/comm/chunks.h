@@ -1,4 +1,4 @@
-// Cuts 64-bit counts into pieces: for libraries whose counts are int, for pipelines, for shares of ranks.
+// Cuts 64-bit counts into pieces, for libraries whose counts are int, for pipelines, and for the shares of ranks.
 #pragma once
 
 #include <algorithm>
@@ -19,7 +19,7 @@ struct Range {
 
 constexpr std::size_t chunk_count(std::size_t total, std::size_t chunk) { return total / chunk + (total % chunk != 0); }
 
-/// The `index`-th piece of `total` things in pieces of `chunk`; the last one may be shorter.
+/// Returns piece `index` of `total` elements cut into pieces of `chunk` elements; the last piece may be shorter.
 constexpr Range chunk_range(std::size_t total, std::size_t chunk, std::size_t index) {
   const std::size_t begin = std::min(total, chunk * index);
   return {begin, std::min(chunk, total - begin)};
@@ -31,12 +31,12 @@ void for_each_chunk(std::size_t total, std::size_t limit, Visit&& visit) {
   for (std::size_t begin = 0; begin < total; begin += limit) visit(Range{begin, std::min(limit, total - begin)});
 }
 
-/// Shares of ranks begin at multiples of this many elements, so that no cache line has two owners. An all-reduce, a
-/// reduce-scatter and the sharded schedule cut alike, which is why their sums have the same bits.
+/// The shares of ranks begin at multiples of this many elements, so that no cache line has two owners. All-reduce,
+/// reduce-scatter and the sharded schedule cut shares in the same way, so that their sums have the same bits.
 inline constexpr std::size_t kShareAlign = 64;
 
-/// Part `index` of `parts` near-equal parts; boundaries are multiples of `align` (the last part takes the
-/// rest), so that two ranks never write one cache line.
+/// Returns part `index` of `parts` nearly equal parts of `total`. Boundaries are multiples of `align`, so that two
+/// ranks never write to the same cache line; the last part takes the rest.
 constexpr Range share_of(std::size_t total, std::size_t parts, std::size_t index, std::size_t align) {
   const std::size_t units = total / align;
   const auto boundary = [&](std::size_t i) {
@@ -55,8 +55,8 @@ inline void check_counts(const char* operation, std::span<const std::size_t> cou
 /// `offsets[p]` is the first element of share p; the last entry is the end of the last share.
 using Offsets = std::span<const std::size_t>;
 
-/// Where each rank's share begins when they lie side by side; `memory` holds it. Errors: invalid_argument if the sum is
-/// beyond 64 bits.
+/// Returns the offset of each rank's share if the shares lie side by side. The result points into `memory`.
+/// Errors: invalid_argument if the sum is beyond 64 bits.
 inline Offsets offsets_of(std::span<const std::size_t> counts, std::vector<std::size_t>& memory) {
   memory.assign(1, 0);
   memory.reserve(counts.size() + 1);
@@ -66,7 +66,7 @@ inline Offsets offsets_of(std::span<const std::size_t> counts, std::vector<std::
   }
   return memory;
 }
-/// The same in memory of its own.
+/// Returns the same offsets as a vector.
 inline std::vector<std::size_t> offsets_of(std::span<const std::size_t> counts) {
   std::vector<std::size_t> offsets;
   offsets_of(counts, offsets);

@@ -69,7 +69,7 @@ void GroupControl::reduce_block(std::span<std::uint64_t> words, BitOp op, const 
     doubling_->all_reduce(
         leader_members_, std::as_writable_bytes(words),
         [&](std::byte* into, const std::byte* first, const std::byte* second) {
-          // `into` is one of the operands; the bits commute.
+          // `into` is one of the operands. Their order does not matter for AND and OR.
           const std::byte* other = into == first ? second : first;
           combine_bits(reinterpret_cast<std::uint64_t*>(into), reinterpret_cast<const std::uint64_t*>(other),
                        words.size(), op);
@@ -119,7 +119,7 @@ std::vector<Bytes> GroupControl::gather(std::span<const std::byte> message, Dead
   std::vector<Bytes> local = gather_in_node(message, wait);
   if (core_.one_node() || !core_.leader()) return local;
 
-  // A leader's message: the lengths of its ranks' messages, then these back to back.
+  // A leader sends the lengths of its ranks' messages, followed by the messages back to back.
   if (layout.topology.rank != 0) {
     Bytes packed;
     for (const Bytes& one : local) {
@@ -190,7 +190,7 @@ Bytes GroupControl::broadcast(std::span<const std::byte> message, int root, Dead
   const bool on_root_node = static_cast<std::size_t>(layout.topology.node) == root_node;
   const int local_root = on_root_node ? layout.local_rank_of[static_cast<std::size_t>(root)] : 0;
   if (!core_.one_node() && layout.topology.local_rank == local_root) {
-    std::vector<int> speakers = leaders_;  // one per node, the root for its own
+    std::vector<int> speakers = leaders_;  // [node]: the root on its own node, the leader on the others
     speakers[root_node] = root;
     const Members members{speakers, static_cast<std::size_t>(layout.topology.node)};
     std::uint64_t length = result.size();

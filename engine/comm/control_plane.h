@@ -1,4 +1,4 @@
-// ControlPlane over a node's shared segment and, between nodes, messages of the node leaders.
+// A ControlPlane that uses the node's shared segment within a node, and messages of the node leaders between nodes.
 #pragma once
 
 #include <optional>
@@ -26,20 +26,20 @@ class GroupControl final : public ControlPlane {
 
  private:
   void reduce_block(std::span<std::uint64_t> words, BitOp op, const Wait& wait);
-  /// Messages of this node's ranks, on its leader; empty elsewhere.
+  /// On the node's leader: returns the messages of this node's ranks. On other ranks: returns an empty vector.
   std::vector<Bytes> gather_in_node(std::span<const std::byte> message, const Wait& wait);
-  /// From local rank `root` to the others.
+  /// Copies `message` of local rank `root` to the other ranks of the node.
   void broadcast_in_node(Bytes& message, int root, const Wait& wait);
   void send_message(int to, std::span<const std::byte> message, const Wait& wait);
-  /// Before memory of that length is allocated for a message between nodes. Errors: mismatch, of which the peers are
-  /// told, if `length` is more than `most`: it cannot be right.
+  /// Call before memory of `length` bytes is allocated for a message between nodes. Errors: mismatch, also sent to the
+  /// peers, if `length` is more than `most` and therefore wrong.
   void check_length(std::uint64_t length, std::uint64_t most, int from, const Wait& wait);
 
   Core& core_;
   std::vector<int> leaders_;  ///< [node]
   Members leader_members_;
   std::optional<RecursiveDoubling> doubling_;  ///< between leaders; none on one node
-  std::vector<std::uint64_t> lengths_;         ///< [node] received by gather(); outlives a call that fails
+  std::vector<std::uint64_t> lengths_;         ///< [node], received by gather(); kept after a call that fails
 };
 
 }  // namespace hvd::comm

@@ -1,4 +1,4 @@
-// The parts that a rank's control and data plane stand on. Owned by its Communicator; one thread.
+// The parts that the control plane and the data plane of a rank share. Owned by its Communicator; used by one thread.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,8 @@
 namespace hvd::comm {
 
 struct Core {
-  /// `memory` holds the segment of this rank's node. The transport is set afterwards, because it is built
-  /// with `faults`; it may stay empty on one node.
+  /// `the_memory` holds the segment of this rank's node. Call set_transport() afterwards, because the transport's
+  /// constructor needs `faults`. The transport may stay empty if there is only one node.
   Core(Layout the_layout, std::shared_ptr<SharedMemory> the_memory, NodeGroup::Kind kind)
       : layout(std::move(the_layout)),
         memory(std::move(the_memory)),
@@ -26,9 +26,9 @@ struct Core {
   Core(const Core&) = delete;
   Core& operator=(const Core&) = delete;
 
-  /// Enters a collective, which ends with the result. `dtype`: of its elements, if they have one.
-  /// Errors: peer_lost if a rank has aborted. Small messages may still be there after an abort: without this look, a
-  /// rank would go on until it has to wait.
+  /// Starts a collective; the collective ends when the returned Wait is destroyed. `dtype`: type of the elements, if
+  /// they have one. Errors: peer_lost if a rank has aborted. This check is needed because a rank that finds all
+  /// messages already there does not wait, and would not notice the abort.
   Wait begin(std::string_view operation, std::size_t bytes, Deadline deadline, std::optional<DataType> dtype = {}) {
     faults.throw_if_aborted();
     const Clock::time_point now = coarse_now();
@@ -47,7 +47,7 @@ struct Core {
   Faults faults;
   NodeGroup group;
   std::unique_ptr<Transport> transport;
-  FlightRecord& flights;  ///< this rank's, in its cell
+  FlightRecord& flights;  ///< this rank's record, in its cell of the segment
   std::uint64_t operations = 0;
 };
 

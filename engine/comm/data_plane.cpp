@@ -18,10 +18,10 @@
 namespace hvd::comm {
 namespace {
 
-/// Broadcasts between nodes go down the tree in pieces of this size.
+/// A broadcast between nodes sends pieces of this size down the tree.
 constexpr std::size_t kBroadcastBytes = std::size_t{1} << 20;
-/// An all-reduce on one node of so many bytes copies them even if they lie in registered memory: the synchronisation
-/// that this saves costs more (two cores of an AMD EPYC: 16 KiB in place 1.09 of the time of copies, 32 KiB 0.67).
+/// On one node, an all-reduce of up to this many bytes copies even registered memory, because the copy saves a longer
+/// synchronisation (time in place / with copies on two cores of an AMD EPYC: 1.09 at 16 KiB, 0.67 at 32 KiB).
 constexpr std::size_t kCopiedBytes = std::size_t{16} << 10;
 
 class NodeRegistered final : public RegisteredMemory {
@@ -105,7 +105,7 @@ bool GroupData::use_shared_memory() const {
     case Algorithm::kAuto:
     case Algorithm::kSharedMemory:
     case Algorithm::kHierarchical:
-    case Algorithm::kMpiAllreduce: return true;  // the library's all-reduce has no say in the other operations
+    case Algorithm::kMpiAllreduce: return true;  // `mpi` only replaces all_reduce(), not the other operations
     case Algorithm::kRing:
     case Algorithm::kRecursiveDoubling:
     case Algorithm::kRabenseifner: return core_.layout.topology.size == 1;
@@ -179,8 +179,7 @@ void GroupData::over_transport(Algorithm algorithm, const Members& members, std:
                                const Wait& wait) {
   const DataType wire = wire_of(reduction);
   if (algorithm == Algorithm::kRing) return ring_->all_reduce(members, data, reduction, wire, wait);
-  // Doubling and halving exchange sums that both ends make, so what travels is all there is: they run in the wire's
-  // type.
+  // Doubling and halving run entirely in the wire's type: both ends of an exchange combine the values that were sent.
   const bool rounds = wire != reduction.dtype;
   const Reduction travels = rounds ? Reduction{reduction.count, wire, reduction.op, 1} : reduction;
   std::byte* values = data;
@@ -200,7 +199,7 @@ void GroupData::over_transport(Algorithm algorithm, const Members& members, std:
 }
 
 void GroupData::library(std::byte* data, const Reduction& reduction, const Wait& wait) {
-  // fp16 and bf16 are no MPI types; description() tells.
+  // MPI has no fp16 and bf16: the ring takes over, and description() says so.
   if (wire_of(reduction) != reduction.dtype ||
       !core_.transport->library_all_reduce(data, reduction.count, reduction.dtype, reduction.op, wait)) {
     note("ring", wire_text(reduction));
@@ -213,8 +212,8 @@ void GroupData::library(std::byte* data, const Reduction& reduction, const Wait&
 std::vector<std::byte*> GroupData::parts_of(std::byte* data, const Reduction& reduction, const Wait& wait) {
   const NodeReducer::Place mine = regions_->locate(data, wait.bytes, core_.group.rank());
   const auto places = reducer_.exchange_places(mine, data, reduction, wait);
-  // All ranks must come to the same decision, so it may rest only on what was exchanged: a rank that names a
-  // region has not freed it, hence one region named by all is known to all.
+  // All ranks must decide alike, so the decision uses only the values that they exchanged. A rank that names a region
+  // has not freed it. So if all ranks name the same region, all of them have it.
   const std::uint64_t number = places.front().region;
   const bool same = std::all_of(places.begin(), places.end(), [&](const auto& p) { return p.region == number; });
   if (number == 0 || !same) return {};
@@ -239,7 +238,7 @@ void GroupData::shared_memory(std::byte* data, const Reduction& reduction, const
 
 void GroupData::between_nodes(std::byte* data, const Reduction& share, const Wait& wait) {
   const Members members{carriers_, static_cast<std::size_t>(core_.layout.topology.node)};
-  // By the whole message, also where this is a block of it: thresholds are of messages.
+  // The thresholds are for whole messages: choose by the size of the whole message, even if `share` is a block of it.
   const Algorithm algorithm = choose_between_nodes(wait.bytes);
   note("hierarchical(shm+" + std::string(name(algorithm)), wire_text(share) + ")");
   over_transport(algorithm, members, data, share, wait);
@@ -276,8 +275,8 @@ void GroupData::hierarchical_small(std::byte* data, const Reduction& reduction, 
   reducer_.broadcast_small(data, wait.bytes, 0, wait);
 }
 
-// Every carrier (as many per node as the smallest node has ranks) reduces its share of all local buffers,
-// takes it through its own ring over the nodes, and writes the result into all local buffers.
+// Each node has as many carriers as the smallest node has ranks. A carrier reduces its share of all local buffers,
+// reduces the result with the carriers of the other nodes, and writes it into all local buffers.
 void GroupData::hierarchical_block(std::span<std::byte* const> parts, const Reduction& reduction, const Wait& wait) {
   const auto me = static_cast<std::size_t>(core_.group.rank());
   const auto carriers = static_cast<std::size_t>(core_.layout.min_local_size);
@@ -365,7 +364,7 @@ void GroupData::all_to_all(void* out, Counts receive_counts, const void* in, Cou
   const auto* source = static_cast<const std::byte*>(in);
   check_apart("all_to_all", {target, buffer_bytes("all_to_all", to.back(), dtype)}, {source, bytes});
   const auto me = static_cast<std::size_t>(core_.layout.topology.rank);
-  // Through shared memory all ranks see it.
+  // With shared memory all ranks see the counts and detect the error together.
   if (!use_shared_memory()) check_own_block(me, send_counts[me], receive_counts[me]);
   const Wait wait = core_.begin("all_to_all", bytes, deadline, dtype);
   if (use_shared_memory()) {
@@ -387,7 +386,7 @@ void GroupData::broadcast(void* data, std::size_t bytes, int root, Deadline dead
   const auto root_node = static_cast<std::size_t>(layout.node_of[static_cast<std::size_t>(root)]);
   const bool on_root_node = static_cast<std::size_t>(layout.topology.node) == root_node;
   const int speaker = on_root_node ? layout.local_rank_of[static_cast<std::size_t>(root)] : 0;
-  std::vector<int> speakers;  // one per node
+  std::vector<int> speakers;  // [node]: the root on its own node, the leader on the others
   for (const auto& node : layout.members) speakers.push_back(node.front());
   speakers[root_node] = root;
   for_each_chunk(bytes, kBroadcastBytes, [&](Range range) {

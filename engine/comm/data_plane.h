@@ -1,4 +1,4 @@
-// DataPlane that picks and runs an algorithm: shared memory within a node, messages between nodes.
+// A DataPlane that chooses and runs an algorithm. It uses shared memory within a node, and messages between nodes.
 #pragma once
 
 #include <memory>
@@ -37,18 +37,18 @@ class GroupData final : public DataPlane {
   [[nodiscard]] std::string description() const override;
 
  private:
-  /// How shares of all ranks are reduced or gathered.
+  /// Algorithms of reduce_scatter() and all_gather().
   enum class Shares : std::uint8_t { kSharedMemory, kRing, kHalving, kPairwise };
-  /// Pure decisions from values that are equal on all ranks.
+  // Pure functions of values that are equal on all ranks, so that all ranks choose alike.
   [[nodiscard]] Algorithm choose(std::size_t bytes) const;
   [[nodiscard]] Algorithm choose_between_nodes(std::size_t bytes) const;
   [[nodiscard]] bool use_shared_memory() const;
   [[nodiscard]] Shares choose_shares(std::size_t bytes) const;
-  /// What ran, for description().
+  /// Records the algorithm that ran, for description().
   void note(std::string_view algorithm, std::string_view detail = "");
-  /// The type that `reduction` travels in between nodes: its own, or CommOptions::wire.
+  /// Returns the type in which the values of `reduction` are sent between nodes: its own, or CommOptions::wire.
   [[nodiscard]] DataType wire_of(const Reduction& reduction) const;
-  /// ", bf16 on the wire", or nothing where `reduction` travels in its own type.
+  /// Returns ", bf16 on the wire"; empty if the values of `reduction` are sent in their own type.
   [[nodiscard]] std::string wire_text(const Reduction& reduction) const;
   [[nodiscard]] Reduction reduction_of(std::size_t count, DataType dtype, ReduceOp op) const;
   void shared_memory(std::byte* data, const Reduction& reduction, const Wait& wait);
@@ -59,7 +59,7 @@ class GroupData final : public DataPlane {
   void library(std::byte* data, const Reduction& reduction, const Wait& wait);
   void over_transport(Algorithm algorithm, const Members& members, std::byte* data, const Reduction& reduction,
                       const Wait& wait);
-  /// Everybody's buffer mapped here, if all are registered; else empty.
+  /// Returns the local ranks' buffers as mapped here, [local rank]; empty unless all of them are registered.
   std::vector<std::byte*> parts_of(std::byte* data, const Reduction& reduction, const Wait& wait);
   [[nodiscard]] Members everybody() const;
 
@@ -69,20 +69,20 @@ class GroupData final : public DataPlane {
   std::shared_ptr<Regions> regions_;
   NodeExchange exchange_;
   std::vector<int> all_ranks_;
-  std::vector<int> carriers_;  ///< [node] rank of my local rank there, if I carry a share between nodes
+  std::vector<int> carriers_;  ///< [node]: rank with my local rank; empty if this rank reduces no share between nodes
   std::optional<Ring> ring_;
   std::optional<ShareRing> share_ring_;
   std::optional<RecursiveDoubling> doubling_;
   std::optional<RecursiveHalving> halving_;
-  // These outlive a failed call: a late message may still land in them.
+  // These are kept after a failed call: a late message may still be written to them.
   std::vector<std::byte> scratch_;
-  std::vector<std::byte> wire_;  ///< a message in CommOptions::wire
+  std::vector<std::byte> wire_;  ///< a message converted to CommOptions::wire
   void note_shared_memory() {
     if (!std::exchange(ran_shared_memory_, true)) ran_.insert("shm");
   }
   std::set<std::string> ran_;
   bool ran_shared_memory_ = false;
-  std::vector<std::size_t> offsets_, receive_offsets_;  // of the operation at hand; kept to save allocations
+  std::vector<std::size_t> offsets_, receive_offsets_;  // of the current operation; kept to save allocations
 };
 
 }  // namespace hvd::comm

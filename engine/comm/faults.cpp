@@ -16,18 +16,18 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr auto kNap = 2ms;
-/// Time to answer the roll call that finds out who holds up a chain of waiting ranks. They look round every 50 ms (the
-/// longest slice of NodeGroup) or more often.
+/// Time that ranks have to answer the roll call which finds the rank that the others wait for. Waiting ranks check for
+/// roll calls at least every 50 ms (the longest slice of NodeGroup).
 constexpr auto kAnswerTime = 300ms;
-/// For a second call, where several ranks were silent: on a machine that is busy with other work their turn comes late.
+/// Time to answer the second roll call, which is held if several ranks were silent: a busy machine may run them late.
 constexpr auto kSecondAnswerTime = 700ms;
-/// Between two looks for dead processes, each of which costs some 40 us a rank. Waits that are shorter have none.
+/// Time between two checks for dead processes. A check takes some 40 us per rank. Shorter waits make no check.
 constexpr auto kBetweenLooks = 40ms;
-/// A stall is told of after this part of the time that the deadline leaves: late enough for a rank that is only slow,
-/// early enough for somebody to look.
+/// A stall is reported after 1/kStallShare of the time to the deadline: late enough not to report a rank that is only
+/// slow, early enough for a person to investigate.
 constexpr int kStallShare = 4;
 
-/// The engine's words (Engine::Impl::kGaveUp), by which a rank knows that it need not look for who is to blame.
+/// Same text as Engine::Impl::kGaveUp. A rank that finds it in an abort's reason does not look for the guilty rank.
 constexpr std::string_view kGaveUp = " gave up: ";
 
 std::string seconds_since(Clock::time_point start) {
@@ -49,7 +49,7 @@ void Faults::throw_if_aborted() {
   }
   if (!aborted()) return;
   const Header& header = segment_.header();
-  // The writer holds state 1 for well under a microsecond, unless it died there.
+  // The writer leaves state 1 in well under a microsecond, unless its process died in this state.
   for (int i = 0; i < 100 && header.abort_state.load(std::memory_order_acquire) != 2; ++i) {
     std::this_thread::sleep_for(100us);
   }
@@ -98,7 +98,7 @@ std::string Faults::with_flight(std::string_view status) const {
 }
 
 std::string Faults::flight_record() const {
-  // A crowded node gets one line a rank.
+  // On a node with more than kFewRanks ranks, each rank gets one line.
   constexpr int kFewRanks = 8;
   constexpr std::size_t kEach = 3;
   std::vector<RankFlights> ranks;
@@ -132,7 +132,7 @@ void Faults::look_for_dead(const Wait& wait, int awaited) {
   next_look_ = now + kBetweenLooks;
   const int before = std::exchange(suspect_, dead_neighbour(awaited));
   const std::uint64_t in = std::exchange(suspected_in_, wait.sequence);
-  // Only at the second look: it may have done its part, and ended while that part was on its way here.
+  // Report only at the second check: a rank may end normally while its last message is still under way.
   if (suspect_ < 0 || suspect_ != before || in != wait.sequence) return;
   failed_ = true;
   const int local = layout_.local_rank_of[static_cast<std::size_t>(suspect_)];
@@ -269,7 +269,7 @@ void Faults::take_notices(Status status) {
 }
 
 void Faults::post_status(std::uint32_t call, std::string_view status) {
-  const MutexLock lock(mutex_);  // one writer at a time
+  const MutexLock lock(mutex_);  // only one thread at a time may write the status
   my_cell().status.write(status);
   my_cell().answered.store(call, std::memory_order_release);
 }
@@ -312,7 +312,7 @@ std::vector<std::optional<std::string>> Faults::call_roll(std::string_view statu
     }
   }
   while (true) {
-    answer_roll_call(status);  // peers may call at the same time
+    answer_roll_call(status);  // peers may hold a roll call at the same time
     collect_local(since);
     {
       const MutexLock lock(mutex_);

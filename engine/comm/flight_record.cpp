@@ -8,7 +8,7 @@
 namespace hvd::comm {
 namespace {
 
-/// Both ends were read from a clock that ticks every 10 ms or more often.
+/// Formats the difference of two times of coarse_now(), whose clock ticks at least every 10 ms.
 std::string seconds(Clock::duration time) {
   if (time < std::chrono::milliseconds(10)) return "under 0.010 s";
   std::array<char, 32> text{};
@@ -36,7 +36,7 @@ std::string Flight::story(Clock::time_point now) const {
 
 void FlightRecord::enter(std::string_view operation, std::uint64_t sequence, std::size_t bytes,
                          std::optional<DataType> dtype, Clock::time_point now) noexcept {
-  // As in SharedText: a release per field keeps the order without a fence, and costs nothing on x86.
+  // As in SharedText: a release store per field keeps the order without a fence, and is free on x86.
   constexpr auto kRelease = std::memory_order_release;
   std::array<std::uint64_t, kNameBytes / 8> words{};
   std::memcpy(words.data(), operation.data(), std::min(operation.size(), kNameBytes));

@@ -1,6 +1,6 @@
-// The collectives that one rank entered last, for messages about lost and hanging peers. It lies in the rank's cell of
-// the node's shared segment, so that its neighbours can read it after the rank's process has ended. All-zero bytes are
-// an empty record. The rank's own thread writes; any thread of the node reads at any time.
+// Records the collectives that one rank entered last, for messages about lost and hanging peers. A FlightRecord lies in
+// the rank's cell of the node's shared segment, so that the node's other ranks can read it after the process has ended.
+// All-zero bytes are an empty record. The rank's own thread writes; any thread of the node may read at any time.
 #pragma once
 
 #include <array>
@@ -19,12 +19,12 @@
 
 namespace hvd::comm {
 
-/// One collective, as its rank entered it.
+/// One collective that a rank entered.
 struct Flight {
-  std::uint64_t sequence = 0;  ///< counts the collectives of the communicator, equal on all ranks
+  std::uint64_t sequence = 0;  ///< number of the collective in its communicator; equal on all ranks
   std::string operation;
   std::size_t bytes = 0;
-  std::optional<DataType> dtype;  ///< none: bytes without a type
+  std::optional<DataType> dtype;  ///< none if the collective moves bytes without a type
   Clock::time_point entered;
   std::optional<Clock::time_point> left;  ///< none: the rank is still inside, or an error ended the collective
 
@@ -34,7 +34,7 @@ struct Flight {
   [[nodiscard]] std::string story(Clock::time_point now) const;
 };
 
-/// "all_reduce 17 (26214400 bytes of fp32)": how every message names a collective.
+/// Returns the text by which every message names a collective: "all_reduce 17 (26214400 bytes of fp32)".
 std::string collective_text(std::string_view operation, std::uint64_t sequence, std::size_t bytes,
                             std::optional<DataType> dtype);
 
@@ -48,17 +48,17 @@ class FlightRecord {
              Clock::time_point now) noexcept;
   void leave(std::uint64_t sequence, Clock::time_point now) noexcept;
 
-  /// Up to `most` collectives, the last one first. Leaves out what is being overwritten meanwhile.
+  /// Returns up to `most` collectives, the last one first. Skips entries that are being overwritten.
   [[nodiscard]] std::vector<Flight> last(std::size_t most) const;
 
  private:
-  /// One cache line. Guarded by `sequence`, which is 0 while the others change.
+  /// One cache line. `sequence` is 0 while the writer changes the other fields, so that readers skip the entry.
   struct alignas(64) Entry {
     std::atomic<std::uint64_t> sequence{0};
     std::array<std::atomic<std::uint64_t>, kNameBytes / 8> name{};
     std::atomic<std::uint64_t> bytes{0};
     std::atomic<Clock::rep> entered{0};
-    std::atomic<Clock::rep> left{0};      ///< 0: not left
+    std::atomic<Clock::rep> left{0};      ///< 0: not left yet
     std::atomic<std::uint64_t> dtype{0};  ///< 1 + DataType; 0: none
   };
   [[nodiscard]] std::optional<Flight> read(std::uint64_t sequence) const;
@@ -67,7 +67,7 @@ class FlightRecord {
   std::array<Entry, kKept> entries_;
 };
 
-/// Marks a collective as left when it goes out of scope, unless an exception takes the rank out of it.
+/// Marks a collective as left in its destructor, except while an exception propagates.
 class InFlight {
  public:
   InFlight() = default;
@@ -82,15 +82,15 @@ class InFlight {
   std::uint64_t sequence_ = 0;
 };
 
-/// One rank's part of a flight table.
+/// The entries of one rank in a flight table.
 struct RankFlights {
   std::string rank;             ///< "rank 3 (host b)"
   std::vector<Flight> flights;  ///< the last one first
-  std::string says;             ///< its last answer to a roll call, for a rank of another node
+  std::string says;             ///< for a rank of another node: its last answer to a roll call
 };
 
-/// One line per rank and collective, each ended by a newline; empty if no rank has entered any. Times are seconds
-/// before `now`.
+/// Returns one line per rank and collective, each with a newline at its end; empty if no rank has entered a collective.
+/// Times are in seconds before `now`.
 std::string flight_table(std::span<const RankFlights> ranks, Clock::time_point now);
 
 }  // namespace hvd::comm

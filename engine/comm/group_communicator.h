@@ -1,5 +1,4 @@
-// A Communicator made of a Core and the two planes over it: all that loopback and MPI differ in is how the
-// Core comes about.
+// A Communicator made of a Core and the two planes that use it. Loopback and MPI differ only in how they make the Core.
 #pragma once
 
 #include <memory>

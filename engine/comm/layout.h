@@ -1,4 +1,4 @@
-// Which rank sits on which node: everything that the collectives need to know about placement. Pure data.
+// The placement of ranks on nodes, as the collectives need it. Pure data.
 #pragma once
 
 #include <cstddef>
@@ -10,15 +10,15 @@
 namespace hvd::comm {
 
 struct Layout {
-  /// `node_of[rank]` may be any numbers; nodes are renumbered by lowest rank.
+  /// `node_of[rank]` may be any number; nodes are renumbered in the order of their lowest ranks.
   Layout(int rank, const std::vector<int>& node_of, std::vector<std::string> hosts);
 
   Topology topology;
   std::vector<int> node_of;               ///< [rank]
   std::vector<int> local_rank_of;         ///< [rank]
   std::vector<std::vector<int>> members;  ///< [node][local rank] -> rank
-  int min_local_size = 1;                 ///< over nodes
-  int max_local_size = 1;
+  int min_local_size = 1;                 ///< ranks of the node with the fewest ranks
+  int max_local_size = 1;                 ///< ranks of the node with the most ranks
 
   [[nodiscard]] const std::vector<int>& my_node() const { return members[static_cast<std::size_t>(topology.node)]; }
   /// "rank 3 (host b)".

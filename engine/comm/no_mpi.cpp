@@ -1,4 +1,4 @@
-// In place of mpi/ where the build has no MPI.
+// Replaces mpi/ in a build without MPI.
 #include "engine/base/error.h"
 #include "engine/comm/communicator.h"
 

@@ -1,18 +1,17 @@
-// Other processes of this host, as /proc shows them. Any thread.
+// Queries other processes of this host through /proc. Any thread.
 #pragma once
 
 #include <cstdint>
 
 namespace hvd::comm {
 
-/// Letter of /proc/<pid>/stat ('R', 'S', 'T' stopped, 'Z' dead), 0 if there is no such process, '?' if it cannot be
-/// read.
+/// Returns the state letter in /proc/<pid>/stat ('T': stopped, 'Z': zombie); 0: no such process; '?': not readable.
 char process_state(std::uint32_t process) noexcept;
 
-/// Whether `process` runs no more. A zombie does not.
+/// Returns true if `process` no longer exists or is a zombie.
 bool has_ended(std::uint32_t process) noexcept;
 
-/// Process ids mean the same where this is equal; 0 where it is not known.
+/// Returns an id of this process's pid namespace; 0 if unknown. Processes with the same id can compare process ids.
 std::uint64_t my_pid_namespace() noexcept;
 
 }  // namespace hvd::comm

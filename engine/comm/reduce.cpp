@@ -12,8 +12,7 @@
 namespace hvd::comm {
 namespace {
 
-// Element types: storage `T` of inputs and `Out` of outputs, arithmetic `Acc`. Conversions are branch-free so that the
-// loops vectorise.
+// Element types: `T` of inputs, `Out` of outputs, `Acc` in arithmetic. The loops vectorise: conversions do not branch.
 template <class Type>
 struct Plain {
   using T = Type;
@@ -31,7 +30,7 @@ struct BF16 {
   static T store(Acc value) { return float_to_bf16(value); }
 };
 
-// The same values as engine/base/float16.h (a test compares all of them), with selects for branches.
+// Converts to the same values as engine/base/float16.h (a test compares all of them), with selects instead of branches.
 // Source of the method: F. Giesen, "float->half variants", https://gist.github.com/rygorous/2156668
 struct FP16 {
   using T = std::uint16_t;
@@ -55,7 +54,7 @@ struct FP16 {
   }
 };
 
-// For convert(): fp32 in and `Half` out, and the other way.
+// Element types for convert(): Narrowing has fp32 inputs and `Half` outputs, Widening the reverse.
 template <class Half>
 struct Narrowing {
   using T = float;
@@ -76,7 +75,7 @@ struct Widening {
 struct Sum {
   template <class A>
   static A apply(A a, A b) {
-    if constexpr (std::is_integral_v<A>) {  // wraps: unsigned, and wide enough not to be promoted to int
+    if constexpr (std::is_integral_v<A>) {  // wraps: Wide is unsigned, and wide enough not to be promoted to int
       using Wide = std::conditional_t<sizeof(A) == 8, std::uint64_t, std::uint32_t>;
       return static_cast<A>(static_cast<Wide>(a) + static_cast<Wide>(b));
     } else {
@@ -87,7 +86,7 @@ struct Sum {
 struct Product {
   template <class A>
   static A apply(A a, A b) {
-    if constexpr (std::is_integral_v<A>) {  // wraps, as Sum
+    if constexpr (std::is_integral_v<A>) {  // wraps like Sum
       using Wide = std::conditional_t<sizeof(A) == 8, std::uint64_t, std::uint32_t>;
       return static_cast<A>(static_cast<Wide>(a) * static_cast<Wide>(b));
     } else {
@@ -124,8 +123,7 @@ template <class Acc>
   }
 }
 
-// Sums a tile that stays in the first-level cache, then writes it out: every input is read once and every
-// output written once, whatever their number.
+// Accumulates a tile in the first-level cache, then writes it out: each input is read and each output is written once.
 template <class E, class Op>
 [[gnu::always_inline]] inline void kernel(const Problem& problem) {
   using T = typename E::T;
@@ -157,8 +155,8 @@ template <class E, class Op>
   }
 }
 
-// One instance of the same loop per instruction set. The attribute needs a function, and the loop is forced
-// inline into it; target_clones would need ifuncs, which ThreadSanitizer cannot start with.
+// One instance of the same loop per instruction set. The target attribute applies to a function, so the loop is forced
+// inline into one function per set. target_clones would use ifuncs, with which ThreadSanitizer cannot start.
 template <class E, class Op>
 void generic(const Problem& problem) {
   kernel<E, Op>(problem);
@@ -166,7 +164,7 @@ void generic(const Problem& problem) {
 #if defined(__x86_64__)
 #if defined(__clang__)
 #define HVD_AVX512_TARGET "avx512f,avx512bw,avx512dq,avx512vl"
-#else  // GCC would stay at 256 bits, for old processors that lower their clock; clang knows no such word
+#else  // GCC uses 256-bit vectors unless told otherwise; clang does not know prefer-vector-width
 #define HVD_AVX512_TARGET "avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=512"
 #endif
 template <class E, class Op>

@@ -1,4 +1,4 @@
-// One rank: every collective is the identity, so that callers need no special case for a world of one.
+// A world of one rank. Every collective leaves or copies the data unchanged, so that callers need no special case.
 #include <unistd.h>
 
 #include <algorithm>
@@ -87,7 +87,7 @@ class SoloData final : public DataPlane {
   [[nodiscard]] std::string description() const override { return "none"; }
 
  private:
-  /// `out` may be `in`: it is the place of the rank's own share.
+  /// `out` may be equal to `in`, because the only share is the rank's own.
   static void take(const char* operation, void* out, const void* in, Counts counts, DataType dtype) {
     check_counts(operation, counts, 1);
     if (out != in) copy_apart(operation, out, in, counts.front(), dtype);

@@ -1,5 +1,4 @@
-// What a waiting loop has to look at besides the thing it waits for: has a peer aborted, does a peer call
-// the roll, has the deadline passed.
+// A waiting loop uses a Watch to check for other events: an abort of a peer, a roll call, a passed deadline.
 #pragma once
 
 #include <cstddef>
@@ -13,10 +12,10 @@
 
 namespace hvd::comm {
 
-/// One collective operation, as far as an error message needs it.
+/// One collective operation, with the facts that an error message needs.
 struct Wait {
   std::string_view operation;  ///< "all_reduce"
-  std::uint64_t sequence;      ///< counts the operations of this communicator, equal on all ranks
+  std::uint64_t sequence;      ///< number of the operation in this communicator; equal on all ranks
   std::size_t bytes;
   Deadline deadline;
   Clock::time_point start = Clock::now();  ///< may be some milliseconds early
@@ -29,18 +28,18 @@ struct Wait {
 class Watch {
  public:
   virtual ~Watch() = default;
-  /// Cheap enough for every turn of a spinning loop. True: call check(), it will throw.
+  /// Returns true if a rank has aborted; check() then throws. Cheap enough for each iteration of a spinning loop.
   [[nodiscard]] virtual bool aborted() const noexcept = 0;
-  /// To be called between naps while waiting for `awaited` (a rank, or -1). Answers roll calls.
-  /// Errors: peer_lost with the peer's reason, if one has aborted; peer_lost if the process of `awaited`, or of any
-  /// rank of this node where that is -1, has ended.
+  /// Call this between sleeps while waiting for `awaited` (a rank, or -1 for any). Answers roll calls.
+  /// Errors: peer_lost with the peer's reason if a peer has aborted; peer_lost if the process of `awaited` has ended,
+  /// or if `awaited` is -1 and the process of any rank of this node has ended.
   virtual void check(const Wait& wait, int awaited) = 0;
-  /// The deadline has passed while waiting for `missing`. Throws peer_lost if one rank is to blame, else
-  /// timeout. `direct`: these ranks are known not to have come. Otherwise they may be waiting themselves, for
-  /// yet another; then the roll is called, and who does not answer is to blame. `detail` is appended.
+  /// Call this when the deadline has passed while waiting for `missing`. Throws peer_lost if one rank is to blame, else
+  /// timeout. `direct`: it is known that these ranks did not arrive. If false, these ranks may be waiting for another
+  /// rank. give_up() then holds a roll call, and ranks that do not answer are to blame. `detail` is appended.
   [[noreturn]] virtual void give_up(const Wait& wait, std::span<const int> missing, bool direct,
                                     std::string_view detail) = 0;
-  /// This rank has found that ranks disagree, as `text` says, and its peers may not find it: makes their waits fail.
+  /// Makes the waits of the peers fail. For a disagreement, described by `text`, that the peers may not detect.
   virtual void tell_mismatch(std::string_view text) noexcept = 0;
 };
 

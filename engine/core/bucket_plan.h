@@ -1,5 +1,5 @@
-// The static schedule: buckets of consecutive gradients, computed once from the gradient-production order,
-// hashed, and compared across ranks at start. A bucket is one contiguous range of the gradient arena.
+// Bucket plan of the static schedule. A bucket holds consecutive gradients: one contiguous range of the gradient arena.
+// Each rank computes the plan once, from the order in which backward produces gradients. The ranks compare its hash.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@ namespace hvd::core {
 
 struct GradientInfo {
   std::string name;
-  std::size_t offset = 0;  ///< elements from the start of the arena; ascending, gaps allowed (alignment)
+  std::size_t offset = 0;  ///< elements from the start of the arena; ascending, with gaps for alignment
   std::size_t count = 0;   ///< elements
 };
 
@@ -26,26 +26,25 @@ struct BucketPlan {
   DataType dtype = DataType::kF32;
   ReduceOp op = ReduceOp::kSum;
   std::vector<Bucket> buckets;  ///< in execution order
-  std::uint64_t hash = 0;       ///< over dtype, op, every name, offset, count and every bucket
+  std::uint64_t hash = 0;       ///< of dtype, op, each gradient's name, offset and count, and each bucket
 };
 
 struct BucketOptions {
-  std::size_t bucket_bytes = std::size_t{25} << 20;       ///< close a bucket when it has at least this
+  std::size_t bucket_bytes = std::size_t{25} << 20;       ///< a bucket is closed once it has this many bytes
   std::size_t first_bucket_bytes = std::size_t{1} << 20;  ///< smaller, so that communication starts early
 };
 
-/// Every bucket but the last has at least the bytes asked for, and no more members than that takes.
-/// Errors: invalid_argument when offsets overlap or are not ascending, when there is no gradient, or one
-/// without elements.
+/// Fills each bucket with gradients until it has at least the bytes in `options`; the last bucket may have fewer.
+/// Errors: invalid_argument if offsets overlap or do not ascend, if there is no gradient, or if one has no elements.
 BucketPlan plan_buckets(const std::vector<GradientInfo>& gradients, DataType dtype, ReduceOp op,
                         const BucketOptions& options);
 
-/// First difference between two ranks' gradient lists, as one line that names the tensor and both values;
-/// empty if equal. For the error after a hash mismatch.
+/// Describes the first difference between two ranks' gradient lists in one line that names the tensor and both values;
+/// empty if they are equal. Used in the error after a hash mismatch.
 std::string first_difference(const std::vector<GradientInfo>& mine, const std::vector<GradientInfo>& theirs);
 
-/// Compact bytes of a gradient list, and back, for the exchange after a hash mismatch.
-/// Errors: invalid_argument when `bytes` are not what serialize() wrote.
+/// Convert a gradient list to bytes and back, for the exchange after a hash mismatch.
+/// Errors: invalid_argument if serialize() did not write `bytes`.
 std::vector<std::byte> serialize(const std::vector<GradientInfo>& gradients);
 std::vector<GradientInfo> deserialize_gradients(const std::vector<std::byte>& bytes);
 

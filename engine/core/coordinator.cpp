@@ -14,11 +14,11 @@ namespace hvd::core {
 namespace {
 
 // Change both when the layout of a message changes, so that ranks of different versions refuse each other's messages.
-// 0xA1 and 0xA2 were messages without kinds of operation and scale factors.
+// 0xA1 and 0xA2 marked earlier messages, which had no kind of operation and no scale factors.
 constexpr std::uint8_t kRequestsTag = 0xA3;
 constexpr std::uint8_t kResponsesTag = 0xA4;
 constexpr std::size_t kSmallestRequest = 4 + 1 + 1 + 1 + 4;
-// An error names at most this many differing values: 512 ranks with 512 shapes must still give one line.
+// An error names at most this many differing values, so that 512 ranks with 512 shapes still give one readable line.
 constexpr std::size_t kMostValues = 6;
 
 struct Value {
@@ -32,7 +32,7 @@ void append(std::vector<Value>& values, std::string text, const RankSet& ranks) 
   for (const int rank : ranks.to_vector()) found->ranks.insert(rank);
 }
 
-/// "shape [2, 3] on ranks 0-5, 7, [4] on rank 6; operation ...": only what differs.
+/// Lists the attributes that differ between ranks: "shape [2, 3] on ranks 0-5, 7, [4] on rank 6; operation ...".
 std::string describe(std::initializer_list<std::pair<const char*, std::vector<Value>>> attributes) {
   std::string text;
   for (const auto& [what, values] : attributes) {
@@ -56,7 +56,7 @@ std::string shape_text(const Request& request) {
   return "[*" + to_text(request.shape).substr(std::to_string(request.shape.front()).size() + 1);
 }
 
-/// The fewest digits that give this number and no other.
+/// Returns the shortest decimal that reads back as `value`.
 std::string shortest_text(double value) {
   std::array<char, 32> text{};
   const auto end = std::to_chars(text.data(), text.data() + text.size(), value).ptr;
@@ -168,7 +168,7 @@ void Coordinator::add(int rank, std::span<const std::byte> message) {
   if (shutdown > 1) in.fail("unknown flag " + std::to_string(shutdown));
   if (shutdown == 1) stopped_.insert(rank);
   Request request;
-  // Ranks mostly ask in the same order: guess the next entry before hashing the name.
+  // Most ranks send their requests in the same order, so try the next entry before hashing the name.
   auto guess = table_.begin();
   for (std::uint32_t left = in.count(kSmallestRequest); left > 0; --left) {
     in.request(request);
@@ -252,7 +252,7 @@ std::vector<std::byte> Coordinator::respond() {
   std::uint32_t answered = 0;
   for (auto entry = table_.begin(); entry != table_.end();) {
     if (entry->ranks.count() < size_ && entry->ranks.contains(stopped_)) {
-      ++entry;  // somebody may still ask
+      ++entry;  // a rank that has not stopped may still request this tensor
       continue;
     }
     const Response response = answer(*entry);

@@ -1,5 +1,5 @@
-// Rank 0's half of the negotiation: which ranks have asked for which tensor, and what to answer when all
-// have. A detail of Negotiator, which owns one on rank 0; pure, one thread.
+// Rank 0's half of the negotiation. The Coordinator records which ranks have requested which tensor, and builds the
+// answer once all ranks have. Pure; used by one thread. Only rank 0's Negotiator owns one.
 #pragma once
 
 #include <cstddef>
@@ -15,11 +15,11 @@
 
 namespace hvd::core {
 
-/// Some ranks of a world.
+/// A subset of the ranks of a world.
 class RankSet {
  public:
   explicit RankSet(int size) : words_((static_cast<std::size_t>(size) + 63) / 64), size_(size) {}
-  /// Returns false if `rank` was in already.
+  /// Returns false if the set already contains `rank`.
   bool insert(int rank);
   [[nodiscard]] bool contains(int rank) const;
   [[nodiscard]] bool contains(const RankSet& others) const;
@@ -36,22 +36,22 @@ class RankSet {
   int count_ = 0;
 };
 
-/// What the coordinator decided about one tensor.
+/// The coordinator's decision about one tensor.
 struct Response {
   enum class Kind : std::uint8_t {
-    kAgreed,    ///< all ranks asked, alike
-    kMismatch,  ///< all ranks asked, not alike: fails on all
-    kOrphaned,  ///< a rank shut down without asking: fails on those that did
+    kAgreed,    ///< all ranks sent matching requests
+    kMismatch,  ///< all ranks sent requests, but they differ: the tensor fails on all ranks
+    kOrphaned,  ///< a rank shut down without a request: the tensor fails on the ranks that sent one
   };
   Kind kind = Kind::kAgreed;
   Request request;
-  std::vector<std::int64_t> rows;  ///< all_gather that is agreed: [rank]
+  std::vector<std::int64_t> rows;  ///< [rank] for an all_gather that is agreed; else empty
   std::string error;               ///< empty for kAgreed
 };
 
-/// The message that every rank sends: `requests` that it has not sent before, and whether it wants to stop.
+/// Encodes the message that every rank sends: the `requests` that it has not sent before, and whether it wants to stop.
 std::vector<std::byte> encode_requests(std::span<const Request* const> requests, bool shutdown);
-/// Errors: invalid_argument when `message` is not what Coordinator::respond() wrote.
+/// Decodes the message that Coordinator::respond() made. Errors: invalid_argument if `message` is no such message.
 std::vector<Response> decode_responses(std::span<const std::byte> message);
 
 class Coordinator {
@@ -60,9 +60,10 @@ class Coordinator {
   Coordinator(const Coordinator&) = delete;  // by_name_ points into table_
   Coordinator& operator=(const Coordinator&) = delete;
 
-  /// Errors: invalid_argument when the message is corrupt or repeats a request; names the rank.
+  /// Records the requests in the message of `rank`.
+  /// Errors: invalid_argument, naming the rank, if the message is corrupt or repeats a request.
   void add(int rank, std::span<const std::byte> message);
-  /// Answers, and forgets, every tensor that is decided. In order of first arrival, rank 0's order first.
+  /// Encodes the answers for all decided tensors, and forgets these tensors. Order: first arrival, rank 0's first.
   std::vector<std::byte> respond();
 
   struct Waiting {
@@ -72,16 +73,16 @@ class Coordinator {
   [[nodiscard]] std::vector<Waiting> waiting() const;
 
  private:
-  /// Ranks whose requests match.
+  /// One form of a request, and the ranks that sent it.
   struct Variant {
     Request request;
     RankSet ranks;
   };
   struct Entry {
     std::string name;
-    RankSet ranks;                   // all that asked
-    std::vector<Variant> variants;   // one unless ranks disagree
-    std::vector<std::int64_t> rows;  // [rank] once somebody has asked for an all_gather
+    RankSet ranks;                   // all ranks that sent a request
+    std::vector<Variant> variants;   // one element unless ranks disagree
+    std::vector<std::int64_t> rows;  // [rank] if a rank has requested an all_gather; else empty
   };
   using Table = std::list<Entry>;
 

@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::uint32_t kEnd = 0xffffffffU;
 
-/// Bytes of the fusion buffer in use, and whether one more tensor fits.
+/// Counts the bytes in use in the fusion buffer and decides whether one more tensor fits.
 class Buffer {
  public:
   Buffer(const FusionOptions& options, std::size_t first_bytes)
@@ -18,7 +18,7 @@ class Buffer {
 
   [[nodiscard]] bool add(std::size_t bytes) {
     const std::size_t padding = padding_of(used_);
-    // Subtractions, so that no sum overflows.
+    // These comparisons subtract instead of adding, so that no sum overflows.
     if (used_ > options_.threshold_bytes || padding > options_.threshold_bytes - used_ ||
         bytes > options_.threshold_bytes - used_ - padding) {
       return false;
@@ -27,7 +27,7 @@ class Buffer {
     return true;
   }
 
-  /// Whether the look-ahead may pass over one more tensor of `bytes`.
+  /// Returns true if the look-ahead may pass over one more tensor of `bytes`.
   [[nodiscard]] bool skip(std::size_t bytes) {
     if (!options_.look_ahead || used_ > options_.threshold_bytes) return false;
     const std::size_t room = options_.threshold_bytes - used_;
@@ -38,7 +38,7 @@ class Buffer {
 
  private:
   [[nodiscard]] std::size_t padding_of(std::size_t bytes) const {
-    if (std::has_single_bit(align_)) return -bytes & (align_ - 1);  // divisions would be a third of a cycle's time
+    if (std::has_single_bit(align_)) return -bytes & (align_ - 1);  // a division here would take a third of a cycle
     const std::size_t over = bytes % align_;
     return over == 0 ? 0 : align_ - over;
   }
@@ -60,7 +60,7 @@ FusionGroups group(std::span<const FusionItem> items, const FusionOptions& optio
   FusionGroups groups;
   const auto count = static_cast<std::uint32_t>(items.size());
   groups.members.reserve(count);
-  // Items not yet placed, as a chain, so that taking one from the middle is cheap.
+  // Items not yet placed, as a linked list, so that removing one from the middle is cheap.
   std::vector<std::uint32_t> next(count);
   for (std::uint32_t i = 0; i < count; ++i) next[i] = i + 1 < count ? i + 1 : kEnd;
 

@@ -1,4 +1,4 @@
-// Tensor fusion: which of the agreed tensors travel together. Pure.
+// Tensor fusion decides which of the agreed tensors are reduced together in one collective. Pure.
 #pragma once
 
 #include <cstddef>
@@ -14,13 +14,13 @@ namespace hvd::core {
 struct FusionOptions {
   /// Horovod's default since 2020 (64 MB before). 0: no fusion.
   std::size_t threshold_bytes = std::size_t{128} << 20;
-  /// Keep looking past a tensor that does not fit or match, while fused + skipped <= threshold.
+  /// Look past a tensor that does not fit or match, as long as fused + skipped bytes <= threshold_bytes.
   bool look_ahead = true;
   /// Each tensor's start in the fusion buffer is a multiple of this; 0 and 1: no alignment.
   std::size_t align_bytes = 64;
 };
 
-/// What fusion needs to know of a tensor; equal on all ranks.
+/// The properties of a tensor that fusion depends on; equal on all ranks.
 struct FusionItem {
   DataType dtype = DataType::kF32;
   ReduceOp op = ReduceOp::kSum;
@@ -42,16 +42,16 @@ struct FusionGroups {
   }
 };
 
-/// Order of first appearance is kept; tensors of one group share dtype, op and terms; with alignment they fit
-/// into threshold_bytes, except that a tensor larger than the threshold goes alone. Only all_reduce is fused: other
-/// operations go alone. Linear in the number of items for each of the (type, operation, terms) triples present.
+/// Groups the items for execution in order of first appearance. The tensors of one group share dtype, op and terms, and
+/// with alignment they fit into threshold_bytes. A tensor larger than the threshold is a group of its own, and so is
+/// every operation except all_reduce. Time: linear in the number of items for each (type, operation, terms) triple.
 /// Source: arXiv:1802.05799, Tensor Fusion; look-ahead as in horovod/common/controller.cc FuseResponses.
 FusionGroups group(std::span<const FusionItem> items, const FusionOptions& options);
 
-/// The same as batches; names[i] and tags[i] belong to items[i]. The names' text stays the caller's.
+/// Like group(), but returns batches. names[i] and tags[i] belong to items[i]. The caller keeps owning the names' text.
 std::vector<Batch> fuse_names(std::span<const FusionItem> items, std::span<const std::string_view> names,
                               std::span<const Tag> tags, const FusionOptions& options);
-/// The same without tags. The batches' names are those of `agreed`, which must outlive them.
+/// Like fuse_names(), without tags. The names of the batches point into `agreed`, which must outlive the batches.
 std::vector<Batch> fuse(const std::vector<Request>& agreed, const FusionOptions& options);
 std::vector<Batch> fuse(std::vector<Request>&& agreed, const FusionOptions& options) = delete;
 

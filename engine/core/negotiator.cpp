@@ -12,12 +12,13 @@
 namespace hvd::core {
 namespace {
 
-// Word 0 of the exchange. Three are inverted: their AND is 0 as soon as any rank says so.
+// Bits of word 0 of the exchange. The three kNo... bits are inverted: their AND over ranks is 0 as soon as one rank
+// has a shutdown, an uncached tensor or an invalid entry.
 constexpr std::uint64_t kNoShutdown = 1;
 constexpr std::uint64_t kNoUncached = 2;
 constexpr std::uint64_t kNoInvalid = 4;
 constexpr std::uint64_t kAllShutdown = 8;
-// Word 1: digest and complement. Then one bit per cache entry.
+// Word 1 holds the digest and its complement. The words after it hold one bit per cache entry.
 constexpr std::size_t kHeaderWords = 2;
 
 template <class Visit>
@@ -46,8 +47,8 @@ std::uint64_t digest_of(const NegotiatorOptions& options) {
       .value();
 }
 
-/// `code`: kMismatch for what all ranks find at once. Otherwise this rank alone knows, and its peers have to be told,
-/// which a mismatch is not.
+/// `code`: kMismatch if all ranks detect the difference in the same cycle. If only this rank detects it, use another
+/// code, so that the engine aborts the peers: a mismatch aborts nobody.
 [[noreturn]] void caches_differ(const std::string& how, Errc code = Errc::kInvalidArgument) {
   throw Error(code, "the ranks' negotiations have diverged (" + how +
                         "): fusion threshold and cache capacity must be the same on every rank; check "
@@ -153,7 +154,7 @@ Negotiator::Uncached Negotiator::take(std::size_t bit) {
 }
 
 void Negotiator::forget(std::size_t bit) {
-  // An entry may be evicted in the very cycle that inserted it, before hit_words_ has its bit.
+  // An entry may be evicted in the same cycle that inserted it, before hit_words_ is long enough for its bit.
   if (bit < tags_.size() && holds(bit)) miss(take(bit));
 }
 
@@ -194,7 +195,7 @@ Action Negotiator::on_bits(std::span<const std::uint64_t> reduced) {
     if (!cache_.holds(bit)) caches_differ("an invalid bit without an entry");
     forget(bit);
     cache_.erase(bit);
-    // What shutdown erases was not another shape.
+    // An entry that a shutdown erases had no other shape, so it does not count as invalidated.
     if (!any_shutdown_) ++stats_.invalidated;
   });
   return after_bits();
@@ -266,17 +267,17 @@ void Negotiator::take_agreed_bits(Agreed& agreed) {
 
 std::vector<Batch> Negotiator::take_responses(std::vector<Response> responses, Agreed& agreed) {
   std::vector<Batch> failed;
-  answered_.reserve(responses.size());  // names are read where they lie
+  answered_.reserve(responses.size());  // a reallocation would invalidate the string_views of these names
   for (Response& response : responses) {
     const auto pending = uncached_.find(response.request.name);
     const bool here = pending != uncached_.end() && pending->second.sent;
     if (!here && response.kind == Response::Kind::kOrphaned) continue;
     if (!here || (response.kind == Response::Kind::kAgreed && !answers(response, pending->second.request))) {
-      // Other ranks cannot see this error, so it must not be a mismatch, which aborts nobody.
+      // Only this rank detects the error. A mismatch would not abort the other ranks, so it must be another code.
       throw Error(Errc::kInvalidArgument, "rank 0 answered for tensor '" + response.request.name + "', which rank " +
                                               std::to_string(rank_) + " has not asked for in that form");
     }
-    // An all_gather has this rank's own number of rows, which the cache compares with the next submission.
+    // The cache needs this rank's own request: an all_gather's number of rows is compared with the next submission.
     const Uncached mine = std::move(pending->second);
     uncached_.erase(pending);
     const std::string_view name = answered_.emplace_back(mine.request.name);
@@ -310,7 +311,7 @@ Action Negotiator::finish(std::vector<Response> responses) {
   invalid_words_.resize(hit_words_.size());
 
   CycleDone done{fuse_names(agreed.items, agreed.names, agreed.tags, options_.fusion), all_shutdown_};
-  // Gathers go alone, in the order in which they were agreed.
+  // Each all_gather is a batch of its own, in the order in which the ranks agreed on them.
   auto rows = agreed.rows.begin();
   for (Batch& batch : done.batches) {
     if (batch.terms.kind == Collective::kAllGather) batch.rows = std::move(*rows++);

@@ -10,17 +10,17 @@
 //
 // The status bits are inverted so that one AND finds "any rank ...": shutdown, uncached, invalid. A rank
 // that re-submits a cached name with another shape clears its "my entry is still valid" bit in the same
-// exchange; without it, the others would hit and wait for ever.
+// exchange. Without this bit the other ranks would count a hit and wait for ever.
 //
-// A second word of the exchange is a digest of options and cache history beside its complement, so that the
-// same AND tells ranks whose thresholds or caches differ, rather than let them fuse differently.
+// The second word of the exchange holds a digest of options and cache history, and its complement. If ranks differ in
+// these, the AND differs from every rank's word, and the ranks report an error instead of fusing differently.
 //
-// Shutdown: once some rank has announced it, the OR also carries every entry that is pending and not agreed,
-// so that rank 0 learns of all that is pending. A tensor that a stopped rank has not submitted fails on the
+// Shutdown: once a rank has announced its shutdown, the OR also carries every entry that is pending and not agreed,
+// so that rank 0 learns of all pending tensors. A tensor that a stopped rank has not submitted fails on the
 // ranks that hold it. The last cycle is the one in which every rank has announced its shutdown.
 //
-// Rule of participation: a rank enters a cycle iff it has something pending or wants to shut down. Nothing
-// can complete while some rank has nothing pending, so nobody idles in cycles and nobody deadlocks.
+// A rank enters a cycle if and only if it has a pending tensor or wants to shut down. No tensor can complete while a
+// rank has nothing pending, so no rank runs idle cycles and no rank deadlocks.
 //
 // One thread owns a Negotiator.
 #pragma once
@@ -49,17 +49,18 @@ struct AllReduceBits {
   std::vector<std::uint64_t> words;  ///< equal length on all ranks
 };
 struct Gather {
-  Bytes message;  ///< to rank 0, which feeds all (its own included) to on_gathered(), others call on_gathered({})
+  /// Goes to rank 0, which passes the messages of all ranks to on_gathered(). Other ranks call on_gathered({}).
+  Bytes message;
 };
 struct Broadcast {
-  Bytes message;  ///< from rank 0; empty elsewhere. Feed what arrives to on_broadcast(), rank 0 too.
+  Bytes message;  ///< set on rank 0, else empty. Every rank, rank 0 too, passes the message to on_broadcast().
 };
 struct CycleDone {
-  /// Execute in this order; may be empty (somebody is not ready yet). The same on all ranks but for the tags, with one
-  /// exception: what fails because a rank shut down is listed only on the ranks that hold it. The names can be read
-  /// until the next begin_cycle() or the Negotiator's end.
+  /// Execute these batches in this order. The list is empty if no tensor is ready on all ranks yet. It is the same on
+  /// all ranks except for the tags, and except for a tensor that fails because a rank shut down: only the ranks that
+  /// hold this tensor list it. The names are valid until the next begin_cycle() or the Negotiator's end.
   std::vector<Batch> batches;
-  bool shutdown = false;  ///< all ranks have agreed to stop: no further cycle
+  bool shutdown = false;  ///< all ranks have agreed to stop; there is no further cycle
 };
 using Action = std::variant<AllReduceBits, Gather, Broadcast, CycleDone>;
 
@@ -69,9 +70,9 @@ struct NegotiatorOptions {
 };
 
 struct CycleStats {
-  std::uint64_t cycles = 0;       ///< finished
-  std::uint64_t fast_cycles = 0;  ///< all hits, no coordinator
-  std::uint64_t coordinated = 0;  ///< went through rank 0
+  std::uint64_t cycles = 0;       ///< finished cycles
+  std::uint64_t fast_cycles = 0;  ///< cycles with cache hits only, without the coordinator
+  std::uint64_t coordinated = 0;  ///< cycles with a gather to rank 0 and its answer
   std::uint64_t invalidated = 0;  ///< cache entries erased because of another shape, type or operation
 };
 
@@ -84,9 +85,8 @@ struct Stall {
 class Coordinator;
 struct Response;
 
-/// Errors of the on_*() methods: invalid_argument for a corrupt message and for what this rank alone can see, mismatch
-/// when ranks have other options or other caches. After one, this rank must leave the world: the negotiation cannot go
-/// on.
+/// Errors of the on_*() methods: invalid_argument for a corrupt message and for a fault that only this rank detects;
+/// mismatch if the ranks' options or caches differ. After an error this rank must leave the world.
 class Negotiator {
  public:
   Negotiator(int rank, int size, const NegotiatorOptions& options);
@@ -94,24 +94,23 @@ class Negotiator {
   Negotiator(Negotiator&&) noexcept;
   Negotiator& operator=(Negotiator&&) noexcept;
 
-  /// Between cycles, with the same on all ranks: a rank that has another meets a mismatch in its next cycle.
+  /// Call between cycles, with the same options on all ranks; otherwise the next cycle fails with a mismatch.
   void set_fusion(const FusionOptions& fusion);
-  /// A local tensor became ready. In the middle of a cycle, too: it takes part in the next one. Returns where the cache
-  /// holds this very request, for submit_cached(); nullopt if it does not.
-  /// Errors: invalid_argument if `request.name` is already pending here, if its shape makes no sense, or
+  /// Submits a local tensor that became ready. A tensor submitted during a cycle takes part in the next one. Returns
+  /// the place of an identical request in the cache, for submit_cached(); nullopt if there is none.
+  /// Errors: invalid_argument if `request.name` is already pending on this rank, if its shape makes no sense, or
   /// after request_shutdown().
   std::optional<CachedAt> submit(const Request& request, Tag tag = 0);
-  /// The same for a request that submit() has found at `at`, in a few nanoseconds. Returns false, and does nothing, if
-  /// the cache has dropped or replaced the entry: then submit() it. Errors: those of submit().
+  /// Submits the request that submit() found in the cache at `at`; takes a few nanoseconds. Returns false, and does
+  /// nothing, if the cache has dropped or replaced the entry; call submit() in this case. Errors: those of submit().
   bool submit_cached(const CachedAt& at, Tag tag = 0);
   /// After this, the rank takes part in cycles until CycleDone::shutdown.
   void request_shutdown() { shutdown_requested_ = true; }
   [[nodiscard]] bool has_pending() const { return pending_count() > 0; }
   [[nodiscard]] std::size_t pending_count() const { return held_count_ + uncached_.size(); }
   [[nodiscard]] bool wants_cycle() const { return !finished_ && (has_pending() || shutdown_requested_); }
-  /// Makes the next cycle tell rank 0 about everything that is pending here, cached or not, so that stalls()
-  /// there can name it. For a caller that has waited too long, between cycles; costs the cache entries
-  /// concerned.
+  /// Makes the next cycle tell rank 0 about every pending tensor, cached or not, so that stalls() on rank 0 can name
+  /// it. For a caller that has waited too long; call between cycles. The cache loses the entries of these tensors.
   void surface_pending();
 
   Action begin_cycle();
@@ -122,8 +121,8 @@ class Negotiator {
 
   [[nodiscard]] const CycleStats& stats() const { return stats_; }
   [[nodiscard]] const ResponseCache& cache() const { return cache_; }
-  /// Rank 0 only: tensors that at least one but not every rank has submitted, as far as rank 0 was told:
-  /// those that all ranks hit in the cache are not among them, see surface_pending().
+  /// Rank 0 only: the tensors that some ranks, but not all, have requested from rank 0. Ranks do not request a cached
+  /// tensor from rank 0 unless they call surface_pending().
   [[nodiscard]] std::vector<Stall> stalls() const;
 
  private:
@@ -133,32 +132,32 @@ class Negotiator {
     Tag tag = 0;
     bool sent = false;
   };
-  /// What finish() has found to be agreed, in order. Arrays of equal length.
+  /// The tensors that finish() found agreed, in order. Arrays of equal length except `rows`.
   struct Agreed {
     std::vector<FusionItem> items;
     std::vector<std::string_view> names;
     std::vector<Tag> tags;
-    std::vector<std::vector<std::int64_t>> rows;  // of the all_gathers alone, in their order
+    std::vector<std::vector<std::int64_t>> rows;  // [all_gather, rank]: one element per all_gather, in order
   };
 
   [[nodiscard]] std::uint64_t digest() const;
   void check_open(const std::string& name) const;
   [[noreturn]] void already_pending(std::string_view name) const;
   [[nodiscard]] bool holds(std::size_t bit) const;
-  /// A tensor whose name is cached becomes pending. `other`: the request, unless it equals the cache entry.
+  /// Makes the tensor whose name is cached at `bit` pending. `other`: the request if it differs from the cache entry.
   void hold(std::size_t bit, Tag tag, std::optional<Request> other);
   /// Stops holding the tensor at `bit` and returns it.
   [[nodiscard]] Uncached take(std::size_t bit);
-  /// The entry at `bit` is about to go: moves a tensor that is held there to uncached_.
+  /// Call before the entry at `bit` is erased. Moves a tensor that is held there to uncached_.
   void forget(std::size_t bit);
   void miss(Uncached&& pending);
   Action on_status(std::span<const std::uint64_t> reduced);
   Action after_bits();
   Action finish(std::vector<Response> responses);
   void take_agreed_bits(Agreed& agreed);
-  /// Adds what rank 0 agreed to; returns what failed.
+  /// Adds the tensors that rank 0 agreed to; returns the tensors that failed.
   std::vector<Batch> take_responses(std::vector<Response> responses, Agreed& agreed);
-  /// Returns true if rank 0's answer is one to what this rank asked.
+  /// Returns true if rank 0's answer matches this rank's own request.
   [[nodiscard]] bool answers(const Response& response, const Request& own) const;
 
   int rank_;
@@ -169,22 +168,22 @@ class Negotiator {
   std::unique_ptr<Coordinator> coordinator_;  // on rank 0
 
   // Pending tensors: each is either held at its cache bit or in uncached_.
-  std::vector<std::uint64_t> hit_words_;            // held and valid, one bit each
-  std::vector<std::uint64_t> invalid_words_;        // held and not valid
-  std::vector<Tag> tags_;                           // [bit], of what is held
+  std::vector<std::uint64_t> hit_words_;            // one bit per cache entry: held, equal to the entry
+  std::vector<std::uint64_t> invalid_words_;        // one bit per cache entry: held, different from the entry
+  std::vector<Tag> tags_;                           // [bit]; valid where a tensor is held
   std::unordered_map<std::size_t, Request> other_;  // requests that differ from the cache entry of their name, by bit
-  std::size_t next_bit_ = 0;  // where the next submission is looked for first: a program repeats its order
+  std::size_t next_bit_ = 0;  // first guess for the next submission: a program submits in the same order every step
   std::size_t held_count_ = 0;
   std::size_t invalid_count_ = 0;
   std::unordered_map<std::string, Uncached> uncached_;
-  std::vector<Uncached*> to_send_;  // those in uncached_ that rank 0 does not know yet, oldest first
+  std::vector<Uncached*> to_send_;  // elements of uncached_ that rank 0 does not know yet, oldest first
 
   bool shutdown_requested_ = false;
   bool finished_ = false;
 
-  // One cycle.
+  // State of the current cycle.
   Phase phase_ = Phase::kIdle;
-  bool announced_shutdown_ = false;  // what this rank said when the cycle began
+  bool announced_shutdown_ = false;  // shutdown_requested_ at the start of the cycle, which this rank sent
   bool any_shutdown_ = false;
   bool all_shutdown_ = false;
   bool coordinate_ = false;

@@ -9,7 +9,7 @@
 namespace hvd::core {
 namespace {
 
-// 8 bytes is the largest element, so that bytes() cannot overflow either.
+// The largest element has 8 bytes: with this limit on the count, bytes() cannot overflow either.
 constexpr std::size_t kLargest = std::numeric_limits<std::size_t>::max() / 8;
 
 [[noreturn]] void too_many(std::string_view name, const std::string& shape) {
@@ -93,7 +93,7 @@ std::size_t Request::count() const {
 }
 
 void Request::check() const {
-  static_cast<void>(bytes());  // throws where the shape makes no sense
+  static_cast<void>(bytes());  // throws if the shape makes no sense
   if (terms == Terms{}) return;
   const auto refuse = [&](const std::string& why) {
     throw Error(Errc::kInvalidArgument, std::string(hvd::core::name(terms.kind)) + " '" + name + "': " + why);

@@ -1,5 +1,5 @@
-// What ranks agree about: requests for a collective operation, and the batches they execute. Plain data; engine/core
-// is pure: no threads, clocks, I/O or vendor headers, same input, same bytes out.
+// Requests for a collective operation, which the ranks agree on, and the batches that they execute. Plain data.
+// engine/core is pure: it has no threads, clocks, I/O or vendor headers, and the same input gives the same bytes.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@ namespace hvd::core {
 
 enum class Collective : std::uint8_t {
   kAllReduce,
-  kGroupedAllReduce,  ///< several tensors as one request: they are reduced together, or none is
+  kGroupedAllReduce,  ///< several tensors in one request: either all of them are reduced, or none
   kAllGather,
   kReduceScatter,
   kBroadcast,
@@ -29,8 +29,8 @@ std::string_view name(Collective kind) noexcept;
 /// Parameters of an operation other than data type and reduction. Tensors of one batch have equal terms.
 struct Terms {
   Collective kind = Collective::kAllReduce;
-  std::int32_t root = 0;  ///< broadcast; 0 for all others
-  double prescale = 1;    ///< all_reduce, reduce_scatter: each rank's addend is multiplied by this
+  std::int32_t root = 0;  ///< rank that broadcasts; 0 for all other operations
+  double prescale = 1;    ///< all_reduce, reduce_scatter: each rank multiplies its input by this
   double postscale = 1;   ///< all_reduce, reduce_scatter: the result is multiplied by this
   bool operator==(const Terms&) const = default;
 };
@@ -39,30 +39,29 @@ struct Terms {
 struct Request {
   std::string name;
   DataType dtype = DataType::kF32;
-  ReduceOp op = ReduceOp::kSum;  ///< kSum where nothing is reduced
+  ReduceOp op = ReduceOp::kSum;  ///< kSum if the operation has no reduction
   /// Empty: a scalar. all_gather: the first extent (rows) may differ between ranks. all_to_all: the shape of one row;
-  /// the numbers of rows are exchanged when the operation runs. grouped_all_reduce: of each tensor the number of
-  /// extents, then its extents; see append_shape().
+  /// the ranks exchange the numbers of rows when the operation runs. grouped_all_reduce: for each tensor the number of
+  /// its extents, then the extents; see append_shape().
   std::vector<std::int64_t> shape;
   Terms terms = {};
 
-  /// Errors (all): invalid_argument for a negative extent or a product beyond 64 bits.
+  /// Errors of count(), bytes() and check(): invalid_argument for a negative extent or a product beyond 64 bits.
   [[nodiscard]] std::size_t count() const;
   [[nodiscard]] std::size_t bytes() const { return count() * size_of(dtype); }
-  /// Errors: invalid_argument, too, for values that do not make sense for the kind of operation.
+  /// Checks this request. Errors: also invalid_argument for values that the kind of operation does not allow.
   void check() const;
-  /// Returns true if another rank's `other` may be executed together with this: equal but for the rows of an
-  /// all_gather.
+  /// Returns true if another rank's `other` may be executed with this one: equal except for the rows of an all_gather.
   [[nodiscard]] bool matches(const Request& other) const;
   bool operator==(const Request&) const = default;
 };
 
-/// Elements of a tensor `name`. Errors: those of Request::count().
+/// Number of elements of the tensor `name`. Errors: those of Request::count().
 std::size_t count_of(const std::vector<std::int64_t>& shape, std::string_view name);
 
-/// Adds one tensor's shape to that of a grouped_all_reduce.
+/// Appends one tensor's shape to `group`, the shape of a grouped_all_reduce.
 void append_shape(std::vector<std::int64_t>& group, std::span<const std::int64_t> shape);
-/// The shapes of a group's tensors. Errors: invalid_argument if append_shape() cannot have made `group`.
+/// Returns the shapes of a group's tensors. Errors: invalid_argument if append_shape() cannot have made `group`.
 std::vector<std::vector<std::int64_t>> shapes_of(const std::vector<std::int64_t>& group);
 
 /// Bytes of the result of the all_gather `request`, to which rank r contributes rows[r].
@@ -72,20 +71,20 @@ std::size_t gathered_bytes(const Request& request, std::span<const std::int64_t>
 /// "[64, 3, 7, 7]"
 std::string to_text(const std::vector<std::int64_t>& shape);
 
-/// What a rank calls a tensor; it comes back in Batch::tags and is told to nobody.
+/// A number that the submitter chooses for a tensor. Batch::tags returns it; it is not sent to other ranks.
 using Tag = std::uint32_t;
 
-/// Tensors that every rank executes together, in one agreed order. `error` empty: execute. Not empty: do
-/// not, but fail these tensors with this text, the same on all ranks. Only all_reduce has more than one name.
+/// Tensors that every rank executes together, in one agreed order. If `error` is empty, execute the batch. Otherwise
+/// fail these tensors with this text, which is the same on all ranks. Only all_reduce has more than one name.
 struct Batch {
-  std::vector<std::string_view> names;  ///< owned by who made the batch: CycleDone::batches, fuse()
+  std::vector<std::string_view> names;  ///< text not owned: see CycleDone::batches and fuse()
   DataType dtype = DataType::kF32;
   ReduceOp op = ReduceOp::kSum;
-  std::size_t bytes = 0;  ///< payload, without alignment; all_gather: of all ranks
+  std::size_t bytes = 0;  ///< payload without alignment; all_gather: sum over all ranks
   std::string error = {};
   Terms terms = {};
-  std::vector<std::int64_t> rows = {};  ///< all_gather: [rank]
-  std::vector<Tag> tags = {};           ///< [name], this rank's own
+  std::vector<std::int64_t> rows = {};  ///< [rank] for an all_gather; else empty
+  std::vector<Tag> tags = {};           ///< [name]; local to this rank
   bool operator==(const Batch&) const = default;
 };
 

@@ -13,7 +13,7 @@
 namespace hvd::core {
 namespace {
 
-/// What is equal on all ranks: all of `request` but the rows of an all_gather, and the rows of all ranks.
+/// Hashes the values that are equal on all ranks: `request` without its own rows of an all_gather, and all ranks' rows.
 std::uint64_t shared_hash(const Request& request, std::span<const std::int64_t> rows) {
   Hasher hasher;
   const auto extents = [&hasher](std::span<const std::int64_t> values) {
@@ -75,7 +75,7 @@ const std::vector<std::int64_t>& ResponseCache::rows(std::size_t bit) const {
 
 std::optional<std::size_t> ResponseCache::next_victim() const {
   if (capacity_ == 0 || size() < capacity_) return std::nullopt;
-  // Evictions are rare, touches are not: a search here for a number there.
+  // Evictions are rare and touches are frequent. A touch therefore only stores a number, and an eviction searches.
   std::size_t victim = 0;
   std::uint64_t oldest = std::numeric_limits<std::uint64_t>::max();
   for (std::size_t bit = 0; bit < entries_.size(); ++bit) {

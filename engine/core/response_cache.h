@@ -1,8 +1,8 @@
 // LRU cache of agreed requests. Every rank inserts and erases in the same order, so that bit positions are
 // equal everywhere. Source: Horovod, horovod/common/response_cache.cc (behaviour; own code).
 //
-// What a cycle reads of an entry lies in arrays by bit, apart from its request: an all-hit cycle of 314 tensors reads
-// some 20 KB, in order, and no string.
+// The fields of an entry that a cycle reads lie in arrays indexed by bit, apart from the entry's request. A cycle in
+// which all of 314 tensors hit reads some 20 KB in order, and no string.
 #pragma once
 
 #include <cstddef>
@@ -19,9 +19,9 @@
 
 namespace hvd::core {
 
-/// Where a cache holds a request. The entry's number tells whether it still does: numbers are never reused.
+/// The place of a request in a cache. Entry numbers are never reused: if `bit` has another one, the request is gone.
 struct CachedAt {
-  std::uint64_t entry = 0;  ///< from 1
+  std::uint64_t entry = 0;  ///< number of the entry, from 1
   std::size_t bit = 0;
 };
 
@@ -31,41 +31,41 @@ class ResponseCache {
   enum class Lookup : std::uint8_t { kMiss, kHit, kInvalid };  ///< kInvalid: same name, other shape/type/op
 
   explicit ResponseCache(std::size_t capacity);  ///< 0 switches the cache off
-  // Names point into by_name_: a copy's would point into the original.
+  // Not copyable: names_ points into by_name_, so the names of a copy would point into the original.
   ResponseCache(const ResponseCache&) = delete;
   ResponseCache& operator=(const ResponseCache&) = delete;
   ResponseCache(ResponseCache&&) noexcept = default;
   ResponseCache& operator=(ResponseCache&&) noexcept = default;
 
   [[nodiscard]] Lookup lookup(const Request& request) const;
-  /// Bit of a cached name; nullopt on a miss. Looks at `guess` first, which needs no hash if it is right.
+  /// Returns the bit of a cached name; nullopt on a miss. Tries the entry at `guess` first, which needs no hash.
   [[nodiscard]] std::optional<std::size_t> bit(const std::string& name, std::size_t guess = kNoGuess) const;
   [[nodiscard]] bool holds(std::size_t bit) const { return bit < entries_.size() && entries_[bit] != 0; }
   [[nodiscard]] bool holds(const CachedAt& at) const { return holds(at.bit) && entries_[at.bit] == at.entry; }
-  // Methods below that take a bit need one in use.
+  // The methods below that take a bit require that the bit is in use.
   [[nodiscard]] const Request& at(std::size_t bit) const;
   [[nodiscard]] CachedAt place(std::size_t bit) const;
-  /// Stays readable after the entry has gone, until forget_erased().
+  /// The text stays valid after the entry is erased, until forget_erased().
   [[nodiscard]] std::string_view name(std::size_t bit) const;
   [[nodiscard]] const FusionItem& item(std::size_t bit) const;
   /// The rows of every rank of a cached all_gather, [rank]; empty for other operations.
   [[nodiscard]] const std::vector<std::int64_t>& rows(std::size_t bit) const;
-  /// Takes the smallest free bit, or, when full, the one that next_victim() told; most recently used
-  /// afterwards. A name that is there already keeps its bit. Does nothing when the cache is off.
-  /// all_gather: `request` is this rank's own, and `rows` are all ranks'.
+  /// Puts `request` at the smallest free bit, or at next_victim() if the cache is full, and marks the entry as most
+  /// recently used. A name that is already cached keeps its bit. Does nothing if the cache is off.
+  /// all_gather: `request` is this rank's own request, and `rows` holds the rows of all ranks, [rank].
   void insert(const Request& request, std::vector<std::int64_t> rows = {});
-  /// The bit whose entry an insert of a new name would evict; nullopt while there is room.
+  /// Returns the bit whose entry an insert of a new name would evict; nullopt if there is room.
   [[nodiscard]] std::optional<std::size_t> next_victim() const;
-  /// Marks as most recently used: one entry, or all whose bits are set in `words`, in ascending order.
+  /// Mark one entry, or all entries whose bits are set in `words` in ascending order, as most recently used.
   void touch(std::size_t bit);
   void touch_all(std::span<const std::uint64_t> words);
   void erase(std::size_t bit);
   void forget_erased() { erased_.clear(); }
   [[nodiscard]] std::size_t size() const { return by_name_.size(); }
   [[nodiscard]] std::size_t capacity() const { return capacity_; }
-  /// One past the highest bit ever in use: the width of the exchanged bit vector.
+  /// One more than the highest bit ever in use: the width of the exchanged bit vector.
   [[nodiscard]] std::size_t bit_count() const { return entries_.size(); }
-  /// A hash of everything that was ever inserted, touched and erased, in order: equal on ranks whose caches are.
+  /// A hash of all inserts, touches and erasures, in order. Ranks with equal caches have equal hashes.
   [[nodiscard]] std::uint64_t history() const { return history_; }
 
  private:
@@ -76,9 +76,9 @@ class ResponseCache {
   [[nodiscard]] std::size_t new_bit();
 
   std::size_t capacity_;
-  // [bit]
+  // The following arrays are indexed by bit.
   std::vector<std::uint64_t> entries_;  // number of the entry; 0: free
-  std::vector<std::uint64_t> used_;     // number of the last touch: the smallest is the least recently used
+  std::vector<std::uint64_t> used_;     // number of the last touch; the least recently used entry has the smallest
   std::vector<FusionItem> items_;
   std::vector<std::string_view> names_;  // keys of by_name_
   std::vector<Request> requests_;
@@ -88,7 +88,7 @@ class ResponseCache {
   std::uint64_t touches_ = 0;
   std::uint64_t last_entry_ = 0;
   Names by_name_;
-  std::vector<Names::node_type> erased_;  // their names are still read
+  std::vector<Names::node_type> erased_;  // keeps the names of erased entries valid until forget_erased()
   std::uint64_t history_ = 0;
 };
 

@@ -8,7 +8,7 @@
 namespace hvd::core {
 namespace {
 
-// Set in the kind's byte if two scale factors follow the shape.
+// This bit is set in the byte of the kind if two scale factors follow the shape.
 constexpr std::uint8_t kScaled = 0x40;
 
 }  // namespace

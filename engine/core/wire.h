@@ -1,6 +1,6 @@
-// Little-endian bytes of the control plane's messages. Writing cannot fail; reading checks every length and
-// every value against what is left, and throws Error{kInvalidArgument}: never undefined behaviour, and never
-// an allocation larger than the message.
+// Writes and reads the little-endian messages of the control plane. Writing cannot fail. Reading checks every length
+// and value against the bytes that are left, and throws Error{kInvalidArgument}. A corrupt message never causes
+// undefined behaviour, nor an allocation larger than the message.
 #pragma once
 
 #include <cstddef>
@@ -19,12 +19,12 @@ class WireWriter {
   void u8(std::uint8_t value) { out_.push_back(static_cast<std::byte>(value)); }
   void u32(std::uint32_t value) { little_endian(value, 4); }
   void u64(std::uint64_t value) { little_endian(value, 8); }
-  /// Length first.
+  /// Writes the length, then the characters.
   void text(std::string_view value);
-  /// Count first, then each extent.
+  /// Writes the number of extents, then each extent.
   void extents(std::span<const std::int64_t> values);
   void request(const Request& value);
-  /// Overwrites the u32 at byte `position`: for a count that is known only afterwards.
+  /// Overwrites the u32 at byte `position`, for a count that is known only after its items are written.
   void patch_u32(std::size_t position, std::uint32_t value);
   [[nodiscard]] std::size_t size() const { return out_.size(); }
   [[nodiscard]] std::vector<std::byte> take() { return std::move(out_); }
@@ -42,16 +42,17 @@ class WireReader {
   std::uint8_t u8() { return static_cast<std::uint8_t>(little_endian(1)); }
   std::uint32_t u32() { return static_cast<std::uint32_t>(little_endian(4)); }
   std::uint64_t u64() { return little_endian(8); }
-  /// A count of items that take at least `item_bytes` each, so that no reader reserves more than was sent.
+  /// Reads a count of items that take at least `item_bytes` each. Fails if the rest of the message is too short for
+  /// them, so that no reader allocates more than was sent.
   std::uint32_t count(std::size_t item_bytes);
-  /// Valid as long as the message.
+  /// The returned text points into the message.
   std::string_view text();
-  /// Into `out`, whose memory is reused. The values may be negative.
+  /// Reads into `out` and reuses its memory. The values may be negative.
   void extents(std::vector<std::int64_t>& out);
-  /// Into `out`, whose memory is reused: rank 0 reads hundreds of thousands of these when a large world starts.
+  /// Reads into `out` and reuses its memory: rank 0 reads hundreds of thousands of requests when a large world starts.
   /// Errors: invalid_argument for an unknown type, operation or kind, and those of Request::check().
   void request(Request& out);
-  /// Errors: invalid_argument when bytes are left.
+  /// Call after the last field. Errors: invalid_argument if bytes are left.
   void finish() const;
   [[noreturn]] void fail(std::string_view why) const;
 

@@ -35,7 +35,7 @@ DeviceList list_devices() {
   int count = 0;
   if (const cudaError_t status = cudaGetDeviceCount(&count); status != cudaSuccess) {
     list.reason = no_device_reason(list.driver_version, list.runtime_version, cudaGetErrorString(status));
-    static_cast<void>(cudaGetLastError());  // clear it: this is an answer, not a fault
+    static_cast<void>(cudaGetLastError());  // clear the error: having no device is not a fault here
     return list;
   }
   for (int i = 0; i < count; ++i) {

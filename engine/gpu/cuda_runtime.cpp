@@ -1,4 +1,4 @@
-// The Runtime of a real GPU. Everything here is one call of the CUDA runtime and its errors in our words.
+// The Runtime of a real GPU. Each method makes one call of the CUDA runtime and translates its errors.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -33,7 +33,7 @@ struct GraphExecTraits {
   static void destroy(Handle graph) noexcept { static_cast<void>(cudaGraphExecDestroy(graph)); }
 };
 
-/// What a GraphView shows.
+/// The object that GraphView::native points to.
 struct CudaGraph {
   UniqueHandle<GraphExecTraits> launched;
   std::optional<GraphShape> shape;
@@ -48,7 +48,8 @@ bool among(const std::array<cudaError, N>& known, cudaError_t status) {
 
 std::string bytes_text(std::size_t bytes) { return std::to_string(bytes >> 20U) + " MiB"; }
 
-#if CUDART_VERSION >= 12030  // which knows edges of kinds; with 13 the function that tells them has the plain name
+// CUDA 12.3 added edge types. CUDA 12 returns them from cudaGraphGetEdges_v2(), CUDA 13 from cudaGraphGetEdges().
+#if CUDART_VERSION >= 12030
 using EdgeData = cudaGraphEdgeData;
 bool starts_early(const EdgeData& edge) {
   return edge.type == static_cast<unsigned char>(cudaGraphDependencyTypeProgrammatic);
@@ -91,7 +92,7 @@ bool any_twice(std::vector<cudaGraphNode_t> nodes) {
   return std::adjacent_find(nodes.begin(), nodes.end()) != nodes.end();
 }
 
-/// Counts `node` in `shape`. Whether it could be asked.
+/// Counts `node` in `shape`. Returns false if the driver cannot report the node's attributes.
 bool count_node(cudaGraphNode_t node, GraphShape& shape) {
   cudaGraphNodeType type{};
   if (cudaGraphNodeGetType(node, &type) != cudaSuccess) return false;
@@ -111,7 +112,7 @@ bool count_node(cudaGraphNode_t node, GraphShape& shape) {
   return true;
 }
 
-/// Nothing where CUDA does not say.
+/// Returns nullopt if CUDA does not report the nodes and edges.
 std::optional<GraphShape> shape_of(cudaGraph_t graph) {
   std::size_t count = 0;
   bool known = cudaGraphGetNodes(graph, nullptr, &count) == cudaSuccess;
@@ -124,17 +125,17 @@ std::optional<GraphShape> shape_of(cudaGraph_t graph) {
     shape.in_a_row = edges->from.size() + 1 >= count && !any_twice(edges->from) && !any_twice(edges->to);
     return shape;
   }
-  static_cast<void>(cudaGetLastError());  // an answer, not a fault
+  static_cast<void>(cudaGetLastError());  // clear the error: an unknown shape is not a fault
   return std::nullopt;
 }
 
-/// Also if CUDA does not say.
+/// Returns true if `stream` is captured, or if CUDA does not report whether it is.
 bool may_be_capturing(cudaStream_t stream) noexcept {
   cudaStreamCaptureStatus state = cudaStreamCaptureStatusNone;
   return cudaStreamIsCapturing(stream, &state) != cudaSuccess || state != cudaStreamCaptureStatusNone;
 }
 
-/// On a thread of CUDA's, in the stream's order; must not call CUDA. Never called once work on the GPU has failed.
+/// CUDA calls this on its own thread, in stream order, unless work on the GPU has failed. Must not call CUDA.
 void CUDART_CB stand_at_gate(void* data) {
   const std::unique_ptr<std::shared_ptr<HostGate>> gate(static_cast<std::shared_ptr<HostGate>*>(data));
   (*gate)->reach();
@@ -145,7 +146,7 @@ class CudaRuntime final : public Runtime {
  public:
   explicit CudaRuntime(Device device) : device_(std::move(device)) {
     make_current();
-    check(cudaFree(nullptr), "cudaFree", "making this process's context");  // the first call makes it
+    check(cudaFree(nullptr), "cudaFree", "making this process's context");  // the first CUDA call creates the context
     int least = 0;
     check(cudaDeviceGetStreamPriorityRange(&least, &high_priority_), "cudaDeviceGetStreamPriorityRange", "");
   }
@@ -204,14 +205,14 @@ class CudaRuntime final : public Runtime {
     check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, native(stream)), "cudaMemcpyAsync", "");
   }
   void fill(void* to, std::byte value, std::size_t bytes, StreamView stream) override {
-    make_current();  // copies do without
+    make_current();  // cudaMemsetAsync() needs the current device; cudaMemcpyAsync() does not
     check(cudaMemsetAsync(to, std::to_integer<int>(value), bytes, native(stream)), "cudaMemsetAsync", "");
   }
   void record(EventView event, StreamView stream) override {
     check(cudaEventRecord(native(event), native(stream)), "cudaEventRecord", "");
   }
   void record_outside(EventView event, StreamView stream) override {
-    // The flag is an error outside a capture.
+    // Outside a capture, CUDA rejects cudaEventRecordExternal.
     const unsigned flags = capturing(stream) ? cudaEventRecordExternal : cudaEventRecordDefault;
     check(cudaEventRecordWithFlags(native(event), native(stream), flags), "cudaEventRecordWithFlags", "");
   }
@@ -224,7 +225,7 @@ class CudaRuntime final : public Runtime {
     make_current();
     auto owner = std::make_unique<std::shared_ptr<HostGate>>(std::move(gate));
     check(cudaLaunchHostFunc(native(stream), stand_at_gate, owner.get()), "cudaLaunchHostFunc", "");
-    static_cast<void>(owner.release());  // the stream's now
+    static_cast<void>(owner.release());  // stand_at_gate() deletes it
   }
   [[nodiscard]] bool finished(EventView event) override {
     return finished(cudaEventQuery(native(event)), "cudaEventQuery");
@@ -240,12 +241,12 @@ class CudaRuntime final : public Runtime {
   }
 
   void begin_capture(StreamView stream) override {
-    // Of this thread alone: others may allocate and ask for events meanwhile.
+    // The capture is limited to this thread, so that other threads may allocate and query events meanwhile.
     check(cudaStreamBeginCapture(native(stream), cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture", "");
   }
   [[nodiscard]] Graph end_capture(StreamView stream) override {
-    // Without their priorities the nodes have that of the stream that the graph is launched into, which will do where
-    // no other took part: such a graph may take the host less long to launch.
+    // Without node priorities, all nodes run at the priority of the stream that the graph is launched into. This is
+    // enough if no stream of high priority took part, and the host may launch such a graph faster.
     const bool prioritised = captures_high_priority();
     UniqueHandle<GraphTraits> recorded;
     check(cudaStreamEndCapture(native(stream), recorded.out()), "cudaStreamEndCapture", "");
@@ -284,7 +285,7 @@ class CudaRuntime final : public Runtime {
  private:
   void check(cudaError_t status, const char* call, std::string_view what) const {
     if (status == cudaSuccess) return;
-    static_cast<void>(cudaGetLastError());  // cleared where it can be: it is reported here
+    static_cast<void>(cudaGetLastError());  // clear the error if CUDA allows it: this call reports it
     std::string text = label() + ": " + call + (what.empty() ? "" : " for " + std::string(what)) + ": " +
                        cudaGetErrorString(status) + " (" + cudaGetErrorName(status) + ")";
     if (among(kKernelsFaults, status)) {
@@ -292,18 +293,18 @@ class CudaRuntime final : public Runtime {
     } else if (status == cudaErrorDevicesUnavailable) {
       text += "; another process has this GPU for itself (nvidia-smi)";
     }
-    if (status == cudaErrorMemoryAllocation) throw Error(Errc::kOutOfMemory, text);  // of a graph, for one
+    if (status == cudaErrorMemoryAllocation) throw Error(Errc::kOutOfMemory, text);  // for example for a graph
     throw Error(among(kCallersFaults, status) ? Errc::kInvalidArgument : Errc::kBackend, text);
   }
   [[nodiscard]] bool finished(cudaError_t status, const char* call) const {
     if (status == cudaErrorNotReady) {
-      static_cast<void>(cudaGetLastError());  // an answer, not a fault
+      static_cast<void>(cudaGetLastError());  // clear the status: unfinished work is not a fault
       return false;
     }
     check(status, call, "");
     return true;
   }
-  /// Whether a stream of high priority takes part in a capture, this one or that of another thread, or may do so.
+  /// Returns true if a stream of high priority takes part, or may take part, in a capture of this or another thread.
   [[nodiscard]] bool captures_high_priority() noexcept {
     const MutexLock lock(mutex_);
     return std::any_of(high_priority_streams_.begin(), high_priority_streams_.end(), may_be_capturing);

@@ -3,7 +3,7 @@
 namespace hvd::gpu {
 namespace {
 
-// 1000 * major + 10 * minor: "13.0".
+// Turns 1000 * major + 10 * minor into "major.minor", for example "13.0".
 std::string version_text(int version) {
   return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
 }

@@ -1,5 +1,5 @@
-// Which NVIDIA GPUs this process can see. Never fails: on a machine without a driver, or in a build without
-// CUDA, there are none and the reason says why.
+// Lists the NVIDIA GPUs that this process can see. Never fails: on a machine without a driver, or in a build without
+// CUDA, the list is empty and `reason` says why.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@ struct Device {
   int compute_major = 0, compute_minor = 0;
   std::size_t memory_bytes = 0;
   int multiprocessors = 0;
-  int visible = 1;              ///< GPUs that this process sees, this one among them
+  int visible = 1;              ///< number of GPUs that this process sees, including this one
   std::string pci_bus_id = {};  ///< "0000:1B:00.0"; empty: unknown
 };
 
@@ -26,10 +26,11 @@ struct DeviceList {
   int runtime_version = 0;  ///< CUDA version of this build; 0: built without CUDA
 };
 
-/// Any thread. Source: CUDA Runtime API, device management.
+/// Any thread may call this. Source: CUDA Runtime API, device management.
 DeviceList list_devices();
 
-/// Why there are no devices, from the versions (as in DeviceList) and the CUDA runtime's own words. Pure.
+/// Returns the reason why there are no devices. Versions are as in DeviceList; `words` is the CUDA runtime's own error
+/// text, which is returned if the versions explain nothing. Pure.
 std::string no_device_reason(int driver_version, int runtime_version, const std::string& words);
 
 }  // namespace hvd::gpu

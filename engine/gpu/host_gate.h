@@ -1,8 +1,8 @@
-// A place in a stream where the GPU waits for the host: everything before it is over when it is reached, and nothing
-// behind it begins before it is opened. Made by the host, put on a stream by Runtime::hold(), shared by both.
+// A gate is a point in a stream where the GPU waits for the host. The stream reaches the gate when all earlier work is
+// finished, and starts no later work before the host opens the gate. The host makes the gate and puts it on a stream
+// with Runtime::hold(); host and stream share ownership.
 //
-// Threads: any. Who makes a gate sees to it that it is opened, also when things go wrong: nothing else ends the wait
-// of the stream.
+// Any thread may call any method. The maker of a gate must open it, also after an error: nothing else ends the wait.
 #pragma once
 
 #include "engine/base/mutex.h"
@@ -11,13 +11,13 @@ namespace hvd::gpu {
 
 class HostGate {
  public:
-  /// The GPU's side: the stream has got here.
+  /// Called on the GPU's side when the stream reaches the gate.
   void reach() {
     const MutexLock lock(mutex_);
     reached_ = true;
     changed_.notify_all();
   }
-  /// Sleeps until open(), which has no deadline of its own: see above.
+  /// Called on the GPU's side. Sleeps until open(), without a deadline.
   void await_open() {
     const MutexLock lock(mutex_);
     while (!open_) changed_.wait(mutex_);
@@ -27,7 +27,7 @@ class HostGate {
     return open_;
   }
 
-  /// The host's side: whether the stream gets here before `until`.
+  /// Called by the host. Returns true if the stream reaches the gate before `until`.
   bool await_reached(std::chrono::steady_clock::time_point until) {
     const MutexLock lock(mutex_);
     while (!reached_) {

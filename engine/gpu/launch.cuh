@@ -1,5 +1,5 @@
-// Launching a kernel of our own. Tests that compile kernels for the host find another file of this name first
-// (tests/gpu/host), in which the threads of a block take turns.
+// Launches our own kernels. Tests that compile kernels for the host include another file of this name
+// (tests/gpu/host), which runs the threads of a block in turn.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -10,10 +10,10 @@
 
 namespace hvd::gpu {
 
-inline constexpr int kThreads = 256;  ///< of a block
+inline constexpr int kThreads = 256;  ///< per block
 
-/// Enqueues kernel(arguments...) on `blocks` blocks of kThreads. Errors: backend, with `what` and CUDA's words, when
-/// the launch is refused.
+/// Enqueues kernel(arguments...) on `blocks` blocks of kThreads. Errors: backend, with `what` and CUDA's message, if
+/// CUDA refuses the launch.
 template <class... Parameters, class... Arguments>
 void launch_blocks(const char* what, void (*kernel)(Parameters...), dim3 blocks, CUstream_st* stream,
                    const Arguments&... arguments) {

@@ -1,4 +1,4 @@
-// Where Python keeps packages on this machine, found without starting it.
+// Finds the folders in which Python keeps packages on this machine, without starting Python.
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,7 +11,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Calls visit(part) for the parts of a PATH that are not empty, until it returns true.
+/// Calls visit(part) for each non-empty part of a PATH, until visit() returns true.
 template <class Visit>
 void for_each_part(std::string_view path, Visit&& visit) {
   while (!path.empty()) {
@@ -21,7 +21,7 @@ void for_each_part(std::string_view path, Visit&& visit) {
   }
 }
 
-/// Existing folders, each once, in the order in which they are added.
+/// A list of existing folders without duplicates, in the order in which they are added.
 class Folders {
  public:
   void add(const fs::path& folder) {
@@ -30,7 +30,7 @@ class Folders {
       all_.push_back(folder);
     }
   }
-  /// PREFIX/lib/python3*/{site,dist}-packages, in alphabetical order. dist-packages are Debian's.
+  /// Adds PREFIX/lib/python3*/{site,dist}-packages in alphabetical order. Debian's Python uses dist-packages.
   void add_prefix(const fs::path& prefix) {
     if (prefix.empty()) return;
     std::vector<fs::path> found;
@@ -43,7 +43,7 @@ class Folders {
     std::sort(found.begin(), found.end());
     for (const fs::path& folder : found) add(folder);
   }
-  /// Those of PREFIX/bin/python3, also where that is a link into the prefix proper.
+  /// Adds the folders of PREFIX, for a program PREFIX/bin/python3; if it is a link, also those of the target's prefix.
   void add_program(const fs::path& program) {
     add_prefix(program.parent_path().parent_path());
     std::error_code dangling;

@@ -9,7 +9,7 @@
 namespace hvd::gpu {
 namespace {
 
-constexpr std::chrono::seconds kDry(5);  // work may wait for what never comes
+constexpr std::chrono::seconds kDry(5);  // a limit, because the work may wait for a peer that is gone
 
 template <class View>
 void wait_until_finished(Runtime& runtime, View view, Deadline deadline, std::string_view what,
@@ -68,7 +68,7 @@ void Runtime::synchronize(StreamView stream, Deadline deadline, std::string_view
 void Runtime::run_dry(StreamView stream) noexcept {
   try {
     synchronize(stream, Deadline::after(kDry), "what was left");
-  } catch (...) {  // NOLINT(bugprone-empty-catch): the GPU has failed, and with it all that it was doing
+  } catch (...) {  // NOLINT(bugprone-empty-catch): the GPU has failed or hangs; there is no more to wait for
   }
 }
 

@@ -1,11 +1,11 @@
-// One GPU, as everything above sees it: memory, streams, events, graphs, and work put on streams in order. No vendor
-// header: the implementations are CUDA's (make_cuda_runtime) and, in the tests, one that runs on the CPU.
+// The interface to one GPU for all layers above: memory, streams, events, graphs, and work that is put on streams in
+// order. It needs no vendor header. make_cuda_runtime() makes the CUDA implementation; the tests have one for the CPU.
 //
-// Owners are move-only and release what they own; everyone else passes views. A Runtime outlives all owners that it
-// made. Threads: any thread may call any method; one object (stream, event, graph) is used by one thread at a time,
-// but that any thread may ask whether an event is finished().
-// Errors: every failure is an hvd::Error that names the GPU, the call and what it was for. Work on a stream fails
-// later: the next call that asks (finished, synchronize, copy, ...) throws backend, and then every one does.
+// Owners are move-only and release the object that they own; all other code passes views. A Runtime outlives all owners
+// that it made. Threads: any thread may call any method. Only one thread at a time uses an object (stream, event,
+// graph), except that any thread may ask whether an event is finished().
+// Errors: every failure is an hvd::Error that names the GPU, the call and its purpose. Work on a stream fails later:
+// the next call that checks (finished, synchronize, copy, ...) throws backend, and every later call throws it as well.
 #pragma once
 
 #include <chrono>
@@ -27,7 +27,7 @@ namespace hvd::gpu {
 
 class Runtime;
 
-/// What kernels and libraries want: `native` is a cudaStream_t.
+/// The form in which kernels and libraries take a stream: `native` is a cudaStream_t.
 struct StreamView {
   void* native = nullptr;
   bool operator==(const StreamView&) const = default;
@@ -36,16 +36,16 @@ struct EventView {
   void* native = nullptr;  ///< cudaEvent_t
 };
 struct GraphView {
-  void* native = nullptr;  ///< the Runtime's own
+  void* native = nullptr;  ///< private to the Runtime
 };
 struct DeviceBlock {
-  std::span<std::byte> bytes;  ///< device addresses, 256-byte aligned; what they hold at first is undefined
+  std::span<std::byte> bytes;  ///< device addresses, 256-byte aligned; not initialised
 };
 struct PinnedBlock {
-  std::span<std::byte> bytes;  ///< host addresses that the device can copy from and to without the host's help
+  std::span<std::byte> bytes;  ///< host addresses that the device can copy from and to without help from the CPU
 };
 
-/// Owns what `View` shows. Empty when made without arguments or moved from.
+/// Owns the object that `View` refers to. Empty after default construction and after a move.
 template <class View>
 class Owned {
  public:
@@ -65,7 +65,7 @@ class Owned {
 
   explicit operator bool() const noexcept { return runtime_ != nullptr; }
   [[nodiscard]] const View& view() const noexcept { return view_; }
-  operator View() const noexcept { return view_; }  // NOLINT(google-explicit-constructor): a view is a borrow
+  operator View() const noexcept { return view_; }  // NOLINT(google-explicit-constructor): a view borrows
   const View* operator->() const noexcept { return &view_; }
   void reset() noexcept;
 
@@ -78,12 +78,12 @@ using DeviceMemory = Owned<DeviceBlock>;
 using PinnedMemory = Owned<PinnedBlock>;
 using Stream = Owned<StreamView>;
 using Event = Owned<EventView>;
-/// Instantiated: ready to be launched any number of times. Launches of one graph never overlap.
+/// An instantiated graph, which can be launched any number of times. Launches of one graph never overlap.
 using Graph = Owned<GraphView>;
 
 enum class Priority : std::uint8_t {
   kNormal,
-  kHigh,  ///< its kernels get free multiprocessors first: for communication
+  kHigh,  ///< for communication: kernels of this stream get free multiprocessors first
 };
 enum class Timing : std::uint8_t { kOff, kOn };
 
@@ -91,11 +91,11 @@ struct MemoryState {
   std::size_t free_bytes = 0, total_bytes = 0;
 };
 
-/// What a graph holds, which decides how long the host takes to launch it.
+/// The kinds and numbers of a graph's nodes, which decide how long the host takes to launch it.
 struct GraphShape {
   std::size_t kernels = 0, copies = 0, fills = 0, events = 0, others = 0;
-  std::size_t high_priority = 0;  ///< of the kernels, those from a stream of Priority::kHigh
-  std::size_t early_edges = 0;    ///< whose later node may start before the earlier is over (programmatic launch)
+  std::size_t high_priority = 0;  ///< number of kernels from a stream of Priority::kHigh
+  std::size_t early_edges = 0;    ///< edges whose second node may start before the first ends (programmatic launch)
   bool in_a_row = true;           ///< each node waits for the one before it, and for no other
   /// "one graph of 9 nodes in a row: 5 kernels (1 of high priority), 2 copies, 1 fill, 1 event; 2 may start early".
   [[nodiscard]] std::string text() const;
@@ -109,69 +109,68 @@ class Runtime {
   virtual ~Runtime() = default;
 
   [[nodiscard]] virtual const Device& device() const noexcept = 0;
-  /// "GPU 0 (NVIDIA H200)": how errors name it.
+  /// The name of this GPU in errors: "GPU 0 (NVIDIA H200)".
   [[nodiscard]] std::string label() const;
   [[nodiscard]] virtual MemoryState memory() = 0;
-  /// Makes this the calling thread's GPU. Before a thread launches kernels or calls a library with a stream of this
-  /// Runtime; the methods below do it themselves where it matters.
+  /// Makes this GPU the calling thread's current one. A thread must call this before it launches kernels or calls a
+  /// library with a stream of this Runtime. The methods below do not need it.
   virtual void make_current() = 0;
 
-  /// `what` is for the message: "the gradient arena". Errors: out_of_memory with the bytes asked for and free;
-  /// invalid_argument for zero bytes.
+  /// `what` names the memory in errors: "the gradient arena".
+  /// Errors: out_of_memory, with the bytes requested and free; invalid_argument for zero bytes.
   [[nodiscard]] virtual DeviceMemory allocate(std::size_t bytes, std::string_view what) = 0;
   [[nodiscard]] virtual PinnedMemory allocate_pinned(std::size_t bytes, std::string_view what) = 0;
-  /// Does not synchronise with the legacy default stream.
+  /// The new stream does not synchronise with the legacy default stream.
   [[nodiscard]] virtual Stream make_stream(Priority priority) = 0;
   [[nodiscard]] virtual Event make_event(Timing timing) = 0;
 
-  /// Enqueues; any direction. Both ranges lie in memory of this Runtime or registered with this GPU: copies from
-  /// other host memory would make the host wait.
+  /// Enqueues a copy in any direction. Both ranges must lie in memory of this Runtime or memory registered with this
+  /// GPU, because a copy from other host memory makes the host wait.
   virtual void copy(void* to, const void* from, std::size_t bytes, StreamView stream) = 0;
-  /// Enqueues; every byte becomes `value`.
+  /// Enqueues: sets every byte to `value`.
   virtual void fill(void* to, std::byte value, std::size_t bytes, StreamView stream) = 0;
 
-  /// Enqueues: the event is over when all work before it on `stream` is. While `stream` is captured, this is a
-  /// dependency inside the graph: nobody outside may wait for the event or ask about it.
+  /// Enqueues: the event is finished when all earlier work on `stream` is. While `stream` is captured, the event is a
+  /// dependency inside the graph: no code outside the graph may wait for the event or query it.
   virtual void record(EventView event, StreamView stream) = 0;
-  /// The same outside a capture. Inside one, each launch of the graph records the event, so that the host can wait and
-  /// time; it is no dependency inside the graph. The event outlives the graph.
+  /// Outside a capture, the same as record(). Inside a capture, each launch of the graph records the event, so that the
+  /// host can wait for it and read times. The event is then no dependency inside the graph, and must outlive the graph.
   virtual void record_outside(EventView event, StreamView stream) = 0;
-  /// Enqueues: later work on `stream` starts when the event's last recording is over. The host does not wait. An event
-  /// that was never recorded holds nothing up.
+  /// Enqueues: later work on `stream` starts when the event's last recording, if any, is finished. Does not wait.
   virtual void wait(StreamView stream, EventView event) = 0;
-  /// Enqueues: later work on `stream` starts when the host has opened the gate (host_gate.h), which knows when the
-  /// stream gets there. Errors: invalid_argument while `stream` is captured: a gate opens once.
+  /// Enqueues: later work on `stream` starts when the host has opened the gate (host_gate.h). The gate records when the
+  /// stream reaches it. Errors: invalid_argument while `stream` is captured, because a gate opens only once.
   virtual void hold(StreamView stream, std::shared_ptr<HostGate> gate) = 0;
-  /// Whether the work is over; never waits. Errors: backend if work on the GPU failed; invalid_argument while captured.
+  /// Returns true if the work is finished. Never waits. Errors: backend if work failed; invalid_argument if captured.
   [[nodiscard]] virtual bool finished(EventView event) = 0;
   [[nodiscard]] virtual bool finished(StreamView stream) = 0;
-  /// From one event to the other, both recorded with timing and over. Resolution some 0.5 us.
+  /// Returns the time from `begin` to `end`. Both events must have timing and be finished. Resolution about 0.5 us.
   [[nodiscard]] virtual std::chrono::nanoseconds elapsed(EventView begin, EventView end) = 0;
 
-  /// The host sleeps until the work is over. `between` is called between looks, and may throw to end the wait. At about
-  /// the time `expected` the host is awake (vigil.h).
+  /// Waits until the work is finished. The host sleeps between polls, except around the time `expected`, where it polls
+  /// without sleeping (vigil.h). `between` is called after each poll, and may throw to end the wait.
   /// Errors: timeout at the deadline, with `what` ("step 17") in the text.
   void synchronize(EventView event, Deadline deadline, std::string_view what, const std::function<void()>& between = {},
                    std::optional<Clock::time_point> expected = {});
   void synchronize(StreamView stream, Deadline deadline, std::string_view what,
                    const std::function<void()>& between = {});
-  /// Waits until nothing is left on the stream, 5 s at most, whatever became of it: before memory goes.
+  /// Waits until no work is left on the stream, at most 5 s, and ignores errors. For use before memory is freed.
   void run_dry(StreamView stream) noexcept;
 
-  /// What this thread enqueues on `stream` from now on, and on streams that wait for an event of it, is recorded
-  /// instead of run. Use Capture below, which cannot be forgotten.
+  /// From now on, work that this thread enqueues on `stream`, or on streams that wait for an event of `stream`, is
+  /// recorded instead of run. Prefer the class Capture below, whose destructor ends a capture that was not finished.
   virtual void begin_capture(StreamView stream) = 0;
-  /// Errors: invalid_argument if another stream took part and `stream` did not wait for all its work (a missing join)
-  /// or if something was done that cannot be captured; the capture is over then, too.
+  /// Errors: invalid_argument if another stream took part and `stream` did not wait for all its work (a missing join),
+  /// or if an operation was enqueued that cannot be captured. The capture ends in these cases, too.
   [[nodiscard]] virtual Graph end_capture(StreamView stream) = 0;
   /// Ends a capture, if there is one, and throws away what it recorded.
   virtual void abandon_capture(StreamView stream) noexcept = 0;
-  /// Of what was captured; nothing where that cannot be found out.
+  /// Returns the shape of the captured graph; nullopt if the driver does not report it.
   [[nodiscard]] virtual std::optional<GraphShape> shape(GraphView graph) = 0;
   /// Enqueues all work of the graph as one piece of work of `stream`.
   virtual void launch(GraphView graph, StreamView stream) = 0;
 
-  // For the owners. Work that still uses the object is finished first, or the object outlives it in secret.
+  // Only the owners call these. If work still uses the object, the call waits, or the driver frees the object later.
   virtual void destroy(const DeviceBlock& block) noexcept = 0;
   virtual void destroy(const PinnedBlock& block) noexcept = 0;
   virtual void destroy(StreamView stream) noexcept = 0;
@@ -184,7 +183,7 @@ void Owned<View>::reset() noexcept {
   if (Runtime* const runtime = std::exchange(runtime_, nullptr); runtime != nullptr) runtime->destroy(view_);
 }
 
-/// A capture in progress; leaving the scope without finish() abandons it.
+/// A capture in progress. The destructor abandons the capture unless finish() was called.
 class Capture {
  public:
   Capture(Runtime& runtime, StreamView stream) : runtime_(runtime), stream_(stream) { runtime.begin_capture(stream); }
@@ -204,8 +203,8 @@ class Capture {
   bool open_ = true;
 };
 
-/// The GPU with this index in list_devices(). Errors: unsupported without CUDA, driver or such a GPU, with the reason;
-/// backend if it cannot be used (in use exclusively by another process, fallen off the bus).
+/// Opens the GPU with this index in list_devices(). Errors: unsupported, with the reason, if CUDA, the driver or this
+/// GPU is absent; backend if the GPU cannot be used (another process uses it exclusively, or it is off the bus).
 std::unique_ptr<Runtime> make_cuda_runtime(int index);
 
 }  // namespace hvd::gpu

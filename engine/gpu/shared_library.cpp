@@ -13,16 +13,16 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// What to do about a library that is absent or will not do.
+/// Says what to do about a library that is absent or not usable.
 std::string advice(const WantedLibrary& wanted) {
   return wanted.how_to_get + ", or name its folder in LD_LIBRARY_PATH or " + wanted.root_variable;
 }
 
-/// Says once that files are not there: many places are looked at.
+/// Lists the absent files in one phrase, because many places are searched, and the reason for each broken file.
 std::string explain(std::span<const SharedLibrary::Refusal> refusals) {
   std::string absent, broken;
   for (const auto& [name, why] : refusals) {
-    // The loader names the file that is not there: this one, or one that this one needs.
+    // The loader names the absent file. This library is absent only if it is named, not a library that it needs.
     if (why.starts_with(name + ": ") && why.find("No such file") != std::string::npos) {
       absent.append(absent.empty() ? "; there is no " : ", ").append(name);
     } else {
@@ -68,7 +68,7 @@ std::vector<std::string> candidates(const WantedLibrary& wanted, const LibrarySe
   };
   if (const std::string& root = search.*wanted.root; !root.empty()) {
     for (const char* const below : {"lib", "lib64", ""}) add(fs::path(root) / below);
-    return paths;  // who names one wants no other
+    return paths;  // a user who names a folder wants no library from elsewhere
   }
   paths = wanted.files;
   if (!wanted.build_path.empty()) paths.push_back(wanted.build_path);

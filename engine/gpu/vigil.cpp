@@ -8,9 +8,10 @@ namespace {
 using namespace std::chrono_literals;
 using std::chrono::microseconds;
 
-constexpr auto kFirstLooks = 50us;  // what takes no longer is not worth a nap
+constexpr auto kFirstLooks = 50us;  // a wait polls for this long before its first sleep
 constexpr microseconds kShortNap = 20us, kLongNap = 500us;
-/// Awake for so long before and after the end that is expected: a part of the wait, as steps differ by a part.
+/// The host polls without sleeping from this margin before the expected end until this margin after it. The margin is
+/// 1/kPart of the expected wait, within [kLeast, kMost], because the times of steps vary in proportion to their length.
 constexpr int kPart = 32;
 constexpr microseconds kLeast = 200us, kMost = 1000us;
 
@@ -31,7 +32,7 @@ microseconds Vigil::nap(Clock::time_point now) {
   nap_ = std::min(nap_ * 2, kLongNap);
   if (wake_ && now < *wake_) {
     nap = std::min(nap, std::chrono::duration_cast<microseconds>(*wake_ - now) + 1us);
-    if (now + nap >= *wake_) nap_ = kShortNap;  // after it, the end is late
+    if (now + nap >= *wake_) nap_ = kShortNap;  // if the work is late, start again with short sleeps after doze_
   }
   return nap;
 }

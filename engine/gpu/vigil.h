@@ -1,4 +1,4 @@
-// How a host waits for a GPU: asleep, and awake when the end is near.
+// Decides how a host thread waits for a GPU: it sleeps between polls, and polls without sleeping near the expected end.
 #pragma once
 
 #include <chrono>
@@ -8,19 +8,20 @@
 
 namespace hvd::gpu {
 
-/// One wait. A look at an event costs a microsecond or two, a nap some 60 us (timer slack) whatever one asks for. Who
-/// only naps notices the end of a step up to half a millisecond late, in which the GPU has nothing to do; who only
-/// looks takes a core from whoever feeds the GPU. So one naps until shortly before the end that is expected.
+/// The schedule of one wait. A poll of an event takes one or two microseconds; a sleep takes at least some 60 us
+/// because of timer slack. A thread that only sleeps notices the end of a step up to half a millisecond late, and the
+/// GPU is idle meanwhile. A thread that only polls takes a core away from the threads that feed the GPU. A Vigil
+/// therefore sleeps until shortly before the expected end.
 class Vigil {
  public:
-  /// `expected`: about when the work will be over; none: nobody knows.
+  /// `expected`: the approximate time at which the work will be finished; none if unknown.
   explicit Vigil(Clock::time_point begin, std::optional<Clock::time_point> expected = {});
-  /// What to sleep before the next look, at `now`; zero: look again at once.
+  /// Returns how long to sleep before the next poll if the time is `now`; zero: poll again at once.
   [[nodiscard]] std::chrono::microseconds nap(Clock::time_point now);
 
  private:
   Clock::time_point begin_;
-  std::optional<Clock::time_point> wake_, doze_;  // awake in between
+  std::optional<Clock::time_point> wake_, doze_;  // no sleep from wake_ until doze_
   std::chrono::microseconds nap_;
 };
 

@@ -29,7 +29,7 @@ void DeviceWatch::configure(std::vector<std::string> titles, std::size_t gradien
   gradients_.clear();
   for (std::size_t i = 0; i < gradients; ++i) gradients_.push_back(runtime_.make_event(gpu::Timing::kOff));
   const MutexLock lock(mutex_);
-  state_.flights[0].buckets = 0;  // of the last step, in another plan
+  state_.flights[0].buckets = 0;  // the count of the last step is that of the old plan
 }
 
 void DeviceWatch::begin(const Step& step) {
@@ -82,13 +82,13 @@ void DeviceWatch::look() {
   }
   if (!now.active()) return;
   Flight flight = current(now);
-  if (flight.step != now.flights[0].step) {  // it runs since the oldest was over, and that was about now
+  if (flight.step != now.flights[0].step) {  // this step started when the oldest ended, which was about now
     if (behind_ != flight.step) behind_since_ = Clock::now();
     behind_ = flight.step;
     flight.since = behind_since_;
   }
   if (Clock::now() - flight.since < deadline_.timeout) return;
-  // Then it is the host that has not come back.
+  // The GPU has finished the step and only the host has not noticed yet: this is not a timeout of the GPU.
   if (flight.enqueued && runtime_.finished(events(flight.slot).end)) return;
   throw Error(Errc::kTimeout, here() + ": " + in_flight(now) + " after " + std::to_string(deadline_.timeout.count()) +
                                   " ms (" + deadline_.set_by + ")");
@@ -97,7 +97,7 @@ void DeviceWatch::look() {
 bool DeviceWatch::over(const Flight& flight) noexcept {
   try {
     return flight.enqueued && runtime_.finished(events(flight.slot).end);
-  } catch (...) {  // the GPU has failed: nothing more is known
+  } catch (...) {  // the GPU has failed: its progress is unknown
     return false;
   }
 }
@@ -109,11 +109,11 @@ DeviceWatch::Flight DeviceWatch::current(const State& state) noexcept {
 }
 
 std::size_t DeviceWatch::done_as_far_as_known(const Flight& flight) noexcept {
-  if (!flight.enqueued) return 0;  // the events still tell of an earlier step
+  if (!flight.enqueued) return 0;  // the events were last recorded by an earlier step
   std::size_t count = 0;
   try {
     while (count < flight.buckets && runtime_.finished(events(flight.slot).buckets[count].done)) ++count;
-  } catch (...) {  // the GPU has failed: nothing more is known
+  } catch (...) {  // the GPU has failed: its further progress is unknown
   }
   return count;
 }
@@ -144,7 +144,8 @@ std::optional<RankStatus> DeviceWatch::status() {
   return status;
 }
 
-/// Ends the wait of the training thread, which then drops its graphs, without which the library does not come back.
+/// The abort ends the training thread's wait. That thread then destroys its graphs, which NCCL needs to return from the
+/// abort. If the training thread does not leave the step in time, calls stuck_.leave().
 void DeviceWatch::failed(const Error& why) noexcept {
   communicator_.device().abort();
   if (!stuck_.leave) return;
@@ -157,7 +158,7 @@ void DeviceWatch::failed(const Error& why) noexcept {
   }
   try {
     stuck_.leave(why);
-  } catch (...) {  // NOLINT(bugprone-empty-catch): nobody is left who could do better
+  } catch (...) {  // NOLINT(bugprone-empty-catch): nothing else can end the process
   }
 }
 

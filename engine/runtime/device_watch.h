@@ -1,5 +1,5 @@
-// What is in flight on the GPU, and for how long: written by the training thread, looked at by the engine's thread,
-// which is the watchdog. Owns the events by which both see how far the GPU is.
+// Tracks which steps are in flight on the GPU, and for how long. The training thread reports steps; the engine's thread
+// is the watchdog and checks them. A DeviceWatch owns the events by which both threads follow the GPU's progress.
 #pragma once
 
 #include <array>
@@ -21,29 +21,29 @@
 
 namespace hvd {
 
-/// Steps that may be in flight: the one that runs, and the one that is launched behind it.
+/// Maximum number of steps in flight: the running step, and the step that is launched behind it.
 inline constexpr std::size_t kFlights = 2;
 
-/// Of one step; recorded anew by a later one, which is not in flight beside it.
+/// The events of one step. A later step records the same events again once this step is no longer in flight.
 struct StepEvents {
-  gpu::Event begin, end;            ///< compute stream, around the step
-  gpu::Event backward_end, joined;  ///< compute stream, around its wait for the reductions
+  gpu::Event begin, end;            ///< compute stream: before and after the step
+  gpu::Event backward_end, joined;  ///< compute stream: before and after its wait for the reductions
   struct Bucket {
-    gpu::Event ready;        ///< compute stream: its gradients are there
-    gpu::Event begin, done;  ///< communication stream, around its reduction
+    gpu::Event ready;        ///< compute stream: the bucket's gradients are complete
+    gpu::Event begin, done;  ///< communication stream: before and after the bucket's reduction
   };
   std::vector<Bucket> buckets;
-  gpu::Event all_reduced;  ///< communication stream: nothing of the step is left
+  gpu::Event all_reduced;  ///< communication stream: the step's last work is finished
 };
 
-/// Says what to do when a rank cannot leave a step that has failed. Its training thread is stuck in a call of CUDA, or
-/// NCCL has not returned from the abort and the training thread is stuck freeing GPU memory. The process has to end as
-/// it is.
+/// Says what to do if a rank cannot leave a step that has failed: its training thread is stuck in a CUDA call, or NCCL
+/// has not returned from the abort and the training thread is stuck freeing GPU memory. The process must then end
+/// without clean-up.
 struct StuckRank {
-  /// Called by the engine's thread, at most once, with what failed. Null: nothing is done.
+  /// The engine's thread calls this at most once, with the error that failed the engine. Null: nothing is done.
   std::function<void(const Error& why)> leave;
-  /// How long the training thread may take to leave the step after the engine has failed. If NCCL does not come back:
-  /// how long it may take to destroy the DeviceEngine. Longer than DeviceEngine::give_up().
+  /// How long the training thread may take to leave the step after the engine has failed or, if NCCL does not return,
+  /// to destroy the DeviceEngine. Must be longer than DeviceEngine::give_up() takes.
   std::chrono::milliseconds patience{40000};
   /// How long give_up() waits for NCCL to return from the abort after all graphs are gone.
   std::chrono::milliseconds library_patience{5000};
@@ -53,31 +53,29 @@ class DeviceWatch final : public EngineObserver {
  public:
   DeviceWatch(comm::DeviceCommunicator& communicator, Patience deadline, StuckRank stuck);
 
-  // -- the training thread's -----------------------------------------------------------------------------
-  /// Makes the events; between steps, and with the engine's thread not looking. `titles` [bucket] name the buckets for
-  /// messages.
+  // -- for the training thread ---------------------------------------------------------------------------
+  /// Makes the events; `titles` [bucket] is for messages. Call between steps, while no other thread calls look().
   void configure(std::vector<std::string> titles, std::size_t gradients);
   [[nodiscard]] StepEvents& events(std::size_t slot) { return events_.at(slot); }
-  /// Compute stream, negotiated schedule, which has one step in flight.
+  /// Event on the compute stream for the negotiated schedule, which has only one step in flight.
   [[nodiscard]] gpu::EventView gradient_event(std::size_t gradient) const { return gradients_[gradient]; }
-  /// What is begun.
   struct Step {
-    std::uint64_t step = 0;   ///< its number, which ranks are compared by
-    std::size_t slot = 0;     ///< whose events it records
-    std::size_t buckets = 0;  ///< that the communication stream reduces; 0 while that is not known
+    std::uint64_t step = 0;   ///< number of the step, by which the progress of ranks is compared
+    std::size_t slot = 0;     ///< index of the StepEvents that the step records
+    std::size_t buckets = 0;  ///< number of buckets that the communication stream reduces; 0 while unknown
   };
   void begin(const Step& step);
-  /// All of the step begun last is enqueued, its event `end` after it.
+  /// Call when all work of the step begun last is enqueued, including its event `end`.
   void enqueued();
-  /// The oldest step in flight; the one behind it, if there is one, runs from now on.
+  /// Call when the oldest step in flight is finished. If another step is in flight, its time starts now.
   void finished();
-  /// Nothing is in flight any more.
+  /// Call when a failed step is left: no step is in flight any more.
   void gave_up();
   [[nodiscard]] std::chrono::milliseconds patience_with_library() const { return stuck_.library_patience; }
   /// "rank 1 (host b, GPU 0 (NVIDIA H200))".
   [[nodiscard]] std::string here() const;
 
-  // -- the engine's thread's -------------------------------------------------------------------------------
+  // -- for the engine's thread -----------------------------------------------------------------------------
   /// Sets how long a step may take on the GPU.
   void set_deadline(Patience deadline) { deadline_ = deadline; }
   void before_gradient(std::size_t gradient) override;
@@ -91,31 +89,31 @@ class DeviceWatch final : public EngineObserver {
     Clock::time_point since{};
   };
   struct State {
-    bool begun = false;  // any step at all
+    bool begun = false;  // true once a step has begun
     std::size_t in_flight = 0;
-    std::array<Flight, kFlights> flights;  // those in flight, the oldest first; first the last that was, where none is
+    std::array<Flight, kFlights> flights;  // steps in flight, oldest first; if none is, flights[0] is the last step
     [[nodiscard]] bool active() const { return in_flight > 0; }
   };
   State state();
-  /// On the GPU, as far as is known; the host may not have noticed.
+  /// Returns true if the GPU is known to have finished the step. The training thread may not have noticed yet.
   bool over(const Flight& flight) noexcept;
-  /// The step to speak of: the oldest in flight that is not over, or the last.
+  /// Returns the oldest step in flight that is not over; the last step if all are over.
   Flight current(const State& state) noexcept;
-  /// Reductions of a step in flight that are over.
+  /// Number of finished reductions of a step in flight.
   std::size_t done_as_far_as_known(const Flight& flight) noexcept;
   std::string in_flight(const State& state);
 
   comm::DeviceCommunicator& communicator_;
   gpu::Runtime& runtime_;
-  Patience deadline_;  // the engine's thread's
+  Patience deadline_;  // used by the engine's thread
   const StuckRank stuck_;
-  std::array<StepEvents, kFlights> events_;  // made between steps
-  std::vector<gpu::Event> gradients_;        // likewise
-  std::vector<std::string> titles_;          // likewise
-  std::optional<std::uint64_t> behind_;      // the engine's thread's: a step that was seen to be the only one left
-  Clock::time_point behind_since_;           // likewise: since when
+  std::array<StepEvents, kFlights> events_;  // changed only between steps
+  std::vector<gpu::Event> gradients_;        // changed only between steps
+  std::vector<std::string> titles_;          // changed only between steps
+  std::optional<std::uint64_t> behind_;      // engine's thread: the step that was seen to run after the oldest ended
+  Clock::time_point behind_since_;           // engine's thread: when it was first seen
   Mutex mutex_;
-  CondVar changed_;  // fewer steps are in flight
+  CondVar changed_;  // notified when fewer steps are in flight
   State state_ HVD_GUARDED_BY(mutex_);
 };
 

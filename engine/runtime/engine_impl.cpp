@@ -12,7 +12,7 @@
 namespace hvd {
 namespace {
 
-/// Starts `body` on a thread that takes no signals: they are for the program's own threads.
+/// Starts `body` on a thread that blocks all signals, so that the program's own threads receive them.
 template <class Body>
 std::thread start_quiet_thread(Body body) {
   sigset_t all, before;
@@ -39,7 +39,7 @@ std::unique_ptr<TraceWriter> open_trace(comm::Communicator& communicator, const 
   }
 }
 
-/// Returns true for operations whose results and scaling are made by the processor.
+/// Returns true for operations whose result memory or scaling needs the CPU.
 bool needs_host(const core::Terms& terms) {
   const bool host_result = terms.kind == core::Collective::kAllGather ||
                            terms.kind == core::Collective::kReduceScatter || terms.kind == core::Collective::kAllToAll;
@@ -67,7 +67,7 @@ Engine::Impl::Impl(std::unique_ptr<comm::Communicator> communicator, const Engin
   if (solo()) return;
   try {
     thread_ = start_quiet_thread([this] { run(); });
-  } catch (const std::exception& error) {  // the system refuses another thread
+  } catch (const std::exception& error) {  // the system cannot start another thread
     communicator_->control().abort(here() + std::string(kGaveUp) + error.what());
     throw;
   }
@@ -75,7 +75,7 @@ Engine::Impl::Impl(std::unique_ptr<comm::Communicator> communicator, const Engin
 
 Engine::Impl::~Impl() {
   if (thread_.joinable()) {
-    // Peers may be waiting for what will not come; they should not have to wait for their deadline.
+    // Peers may wait for this rank. The abort ends their waits before the deadline.
     if (std::uncaught_exceptions() > exceptions_at_birth_) {
       abort("it is leaving because of an error of its own");
     } else if (in_step_.load()) {
@@ -92,7 +92,7 @@ Engine::Impl::~Impl() {
 
 void Engine::Impl::ring() noexcept {
   if (!sleeping_.load() || !sleeping_.exchange(false)) return;
-  { const MutexLock lock(mutex_); }  // the thread is between its look for work and its wait no longer
+  { const MutexLock lock(mutex_); }  // once this lock is held, the thread is not between its check and its wait
   work_.notify_one();
 }
 
@@ -135,7 +135,7 @@ void Engine::Impl::execute(const char* what, const std::function<void()>& work) 
   throw_failure();
   queue_.push(command);
   work_.notify_one();
-  // Ends: every wait of the thread has a deadline, and a failed thread sets failure_.
+  // This loop ends, because every wait of the thread has a deadline, and a thread that fails sets failure_.
   while (!command.finished && !failure_) done_.wait(mutex_);
   if (!command.finished) throw_failure();
 }
@@ -312,7 +312,7 @@ void Engine::Impl::begin_step() {
   steps_.fetch_add(1);
   const MutexLock lock(mutex_);
   step_done_ = false;
-  queue_.push(schedule);  // once the thread takes it, it reads what was written above
+  queue_.push(schedule);  // the thread reads the fields written above only after it has taken the step
 }
 
 void Engine::Impl::gradient_ready(std::size_t index) {
@@ -336,7 +336,7 @@ void Engine::Impl::gradient_ready(std::size_t index) {
   if (marked.again) {
     throw Error(Errc::kInvalidArgument, "gradient_ready: '" + gradients_[index].name + "' was ready already");
   }
-  // If a bucket is complete but not the next one, the engine's thread finds it when its turn comes.
+  // If another bucket than the next is complete, the thread finds it when its turn comes, so no wake-up is needed.
   if (schedule == Schedule::kNegotiated || marked.completed == next_bucket_.load()) ring();
 }
 
@@ -371,7 +371,7 @@ StepReport Engine::Impl::finish_step() {
   return report;
 }
 
-/// Straight to the peers, past the thread, which may be waiting for one of them.
+/// Tells the peers directly instead of through the thread, which may be waiting for one of them.
 void Engine::Impl::abort(std::string_view reason) noexcept {
   try {
     const std::string text = here() + std::string(kGaveUp) + std::string(reason);
@@ -386,7 +386,7 @@ void Engine::Impl::abort(std::string_view reason) noexcept {
     }
     communicator_->control().abort(text);
     work_.notify_one();
-  } catch (...) {  // no memory for the reason: the peers' deadlines must do
+  } catch (...) {  // no memory for the reason: the peers' waits end at their deadlines
     return;
   }
 }
@@ -402,7 +402,7 @@ std::string Engine::Impl::data_plane() {
   return data_plane_;
 }
 
-/// On the engine's thread, which alone writes the file; an error of the file is the caller's, not the engine's.
+/// Only the engine's thread writes to the file, so it also closes it. An error goes to the caller, not to the engine.
 void Engine::Impl::close_trace() {
   if (!trace_) return;
   std::exception_ptr error;

@@ -1,12 +1,12 @@
-// The engine's inside, shared by engine_impl.cpp (the callers' side) and engine_thread.cpp (the thread's side).
+// The engine's implementation, shared by engine_impl.cpp (the callers' side) and engine_thread.cpp (the side of the
+// engine's thread). Below, "the thread" is the engine's thread.
 //
-// Who touches what: fields are either guarded by mutex_, or atomic, or belong to one of the two sides. What a
-// step needs (marks_, plan_, ...) is written by the caller while no step is active and read by the thread
-// once it has taken the step from the queue.
+// Fields are guarded by mutex_, or are atomic, or belong to one of the two sides. The caller writes what a step needs
+// (marks_, plan_, ...) while no step is active, and the thread reads it after it has taken the step from the queue.
 //
-// How the thread sleeps: it sets sleeping_, looks for work, and waits. A caller leaves its work, then looks
-// at sleeping_. Both sides write before they read, in one total order (sequentially consistent), so one of
-// them sees the other: no wake-up is lost, and a thread that is awake costs its callers one load.
+// To sleep, the thread sets sleeping_, checks for work, and waits. A caller stores its work and then checks sleeping_.
+// Both sides write before they read, in one total order (sequentially consistent), so at least one of them sees the
+// other's write. No wake-up is lost, and while the thread is awake, a caller pays only for one load.
 #pragma once
 
 #include <atomic>
@@ -43,12 +43,12 @@ class Engine::Impl {
   Impl& operator=(const Impl&) = delete;
 
   // -- callers' side -----------------------------------------------------------------------------------
-  /// Runs `work` where the Communicator may be used, after all tickets in flight, and waits for it.
+  /// Runs `work` on the thread (with one rank: on the caller's), after all tickets in flight, and waits for its end.
   /// Errors: those of `work`, which fail the engine; invalid_argument inside a step.
   void execute(const char* what, const std::function<void()>& work);
-  /// The same for one operation of the data plane, until it is complete.
+  /// Like execute(), for one operation of the data plane; waits until the operation is complete.
   void on_plane(const char* what, const std::function<void(comm::DataPlane& plane, Deadline deadline)>& operation);
-  /// `tensor` says where the memory is, which is checked already; ticket and time are filled in.
+  /// `tensor` gives the memory, which the caller has checked. This method sets its ticket and time.
   Ticket submit(core::Request request, PendingTensor tensor);
   Output take_output(Ticket ticket);
   std::optional<Error> error_of(Ticket ticket);
@@ -67,29 +67,29 @@ class Engine::Impl {
   void throw_if_failed();
   std::string flight_record();
   void observe(EngineObserver* observer);
-  /// Rank `rank`'s part of a bucket under the sharded schedule, from the bucket's start.
+  /// Returns the share of `rank` in a bucket under the sharded schedule, in elements from the bucket's start.
   [[nodiscard]] comm::Range share(const core::Bucket& bucket, int rank) const;
-  // On the thread.
+  // Called on the thread.
   void gather_shares(std::byte* data, DataType dtype);
   void reduce_shares(const core::Bucket& bucket);
   [[nodiscard]] bool solo() const noexcept { return size_ == 1; }
-  /// DevicePlane: NCCL has no int16.
+  /// Returns false for int16 on a device, because NCCL cannot reduce it.
   [[nodiscard]] bool can_reduce(DataType dtype) const noexcept {
     return !on_device_ || solo() || dtype != DataType::kI16;
   }
 
   const std::unique_ptr<comm::Communicator> communicator_;
-  EngineOptions options_;  // `deadline` is the thread's
+  EngineOptions options_;  // only the thread uses `deadline`
   const int size_;
   const bool on_device_;
   const std::string library_;
   std::unique_ptr<TraceWriter> trace_;  // null: no trace
 
-  // What the caller is doing, for roll calls.
+  // The caller's current activity, for roll calls.
   std::atomic<const char*> activity_{nullptr};
   std::atomic<std::uint64_t> activity_step_{0};
 
-  // Caller's, between steps.
+  // The caller changes these between steps.
   Schedule schedule_;
   core::BucketPlan plan_;
   std::vector<core::GradientInfo> gradients_;
@@ -100,26 +100,26 @@ class Engine::Impl {
   struct Failure {
     Errc code;
     std::string text;
-    std::string flights = {};  ///< flight record, where a peer was lost
+    std::string flights = {};  ///< flight record, if a peer was lost
   };
-  /// Of a rank that ended the run on its own account; its peers need not ask who is to blame.
+  /// Part of the error text of a rank that ended the run because of its own error. Its peers then hold no roll call.
   static constexpr std::string_view kGaveUp = " gave up: ";
 
   enum class WakeFor : std::uint8_t { kAnything, kTensors };
 
   // -- the thread's side (engine_thread.cpp) -------------------------------------------------------------
   void run() noexcept;
-  /// Runs `body`; what it throws is the engine's failure.
+  /// Runs `body`; an exception from it fails the engine.
   void guard(const std::function<void()>& body) noexcept;
   void loop();
   void collect();
   void run_cycle();
   void reduce_bucket(std::size_t bucket);
-  /// Elements per rank of a bucket, [rank].
+  /// Number of elements in each rank's share of a bucket, [rank].
   [[nodiscard]] std::vector<std::size_t> share_counts(const core::Bucket& bucket) const;
   bool run_command();
   void complete_step();
-  /// Until there is work or `until` has passed; returns whether there is work.
+  /// Sleeps until there is work or `until` has passed. Returns true if there is work.
   bool sleep(Clock::time_point until, WakeFor what);
   bool has_work(WakeFor what) HVD_REQUIRES(mutex_);
   bool next_bucket_ready() const noexcept;
@@ -132,16 +132,18 @@ class Engine::Impl {
   std::string here() const;
 
   // -- callers' side -----------------------------------------------------------------------------------
-  /// Collective: takes `plan`, of `gradients`, if the ranks have the same. Errors: mismatch.
+  /// Collective. Compares `plan`, made from `gradients`, with the plans of all ranks, and uses it from now on.
+  /// Errors: mismatch if the plans differ.
   void adopt(core::BucketPlan plan, const std::vector<core::GradientInfo>& gradients);
   void ring() noexcept;
   void throw_failure() HVD_REQUIRES(mutex_);
-  /// Issues and stamps a ticket. Errors: invalid_argument for a gradient's name; the engine's failure.
+  /// Issues a ticket, and sets the ticket and time of `tensor`. Errors: invalid_argument if the request has the name of
+  /// a gradient; the engine's failure.
   Ticket admit(const core::Request& request, PendingTensor& tensor) HVD_REQUIRES(mutex_);
 
   Mutex mutex_;
-  CondVar work_;  // the thread waits
-  CondVar done_;  // callers wait
+  CondVar work_;  // the thread waits here for work
+  CondVar done_;  // callers wait here for results
   WorkQueue queue_ HVD_GUARDED_BY(mutex_);
   TicketTable tickets_ HVD_GUARDED_BY(mutex_);
   std::unordered_set<std::string> gradient_names_ HVD_GUARDED_BY(mutex_);
@@ -152,31 +154,32 @@ class Engine::Impl {
   StepReport finished_report_ HVD_GUARDED_BY(mutex_);
   core::CycleStats stats_ HVD_GUARDED_BY(mutex_);
   std::string data_plane_ HVD_GUARDED_BY(mutex_);
-  Mutex solo_mutex_;  // with one rank there is no thread; callers take turns
+  Mutex solo_mutex_;  // serialises callers in a world of one rank, which has no thread
 
   std::atomic<bool> sleeping_{false};
-  std::atomic<bool> failed_{false};                       // failure_ is set
-  std::atomic<Schedule> step_schedule_{Schedule::kNone};  // of the step that the caller is in
-  std::atomic<std::size_t> next_bucket_{0};               // the thread's; the caller resets it between steps
+  std::atomic<bool> failed_{false};                       // true if failure_ is set
+  std::atomic<Schedule> step_schedule_{Schedule::kNone};  // schedule of the caller's current step
+  std::atomic<std::size_t> next_bucket_{0};               // the thread advances it; the caller resets it between steps
   std::atomic<std::uint64_t> steps_{0};
-  std::atomic<std::uint64_t> moved_{0};  // batches of the step
+  std::atomic<std::uint64_t> moved_{0};  // batches reduced in the current step
 
-  // Written between steps, read by the thread in a step.
+  // The caller writes these between steps; during a step they belong to the thread.
   ReadyMarks marks_;
   std::byte* arena_ = nullptr;
-  std::size_t left_ = 0;  // gradients of a negotiated step not yet reduced
-  StepReport report_;     // the thread's, of the step at hand
-  StepReport no_step_;    // the thread's, of tickets outside a step; nobody reads it
+  std::size_t left_ = 0;  // gradients of a negotiated step that are not yet reduced
+  StepReport report_;     // of the current step
 
-  Schedule active_ = Schedule::kNone;   // the thread's: of the step that it works on; kNone: no step
-  EngineObserver* observer_ = nullptr;  // the thread's
-  bool in_command_ = false;             // the thread's
-  NegotiatedSchedule negotiated_;       // the thread's
-  WorkQueue::Taken taken_;              // the thread's
-  std::vector<std::unique_ptr<comm::RegisteredMemory>> memory_;  // the thread's
+  // Only the thread uses these.
+  StepReport no_step_;                 // takes the figures of tickets outside a step; never read
+  Schedule active_ = Schedule::kNone;  // schedule of the step that the thread works on; kNone: no step
+  EngineObserver* observer_ = nullptr;
+  bool in_command_ = false;
+  NegotiatedSchedule negotiated_;
+  WorkQueue::Taken taken_;
+  std::vector<std::unique_ptr<comm::RegisteredMemory>> memory_;
 
   const int exceptions_at_birth_;
-  std::thread thread_;  // last: it uses everything above
+  std::thread thread_;  // the last member, because the thread uses all members above
 };
 
 }  // namespace hvd

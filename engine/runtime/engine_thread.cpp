@@ -1,4 +1,4 @@
-// The engine's thread: the only one that talks to peers. It sleeps unless there is something to do.
+// The engine's thread. Only this thread communicates with peers. It sleeps while there is no work.
 #include <pthread.h>
 
 #include <exception>
@@ -12,14 +12,14 @@
 namespace hvd {
 namespace {
 
-/// How often an idle thread looks whether a peer asks what this rank is doing. Costs some 10 us a second.
+/// Interval at which an idle thread checks for roll calls of peers. The checks take some 10 us per second.
 constexpr std::chrono::milliseconds kAnswerInterval{1000};
-/// With an observer, who watches a device: a peer's abort must end what hangs there.
+/// The same interval with an observer, which watches a device: a peer's abort must soon end work that hangs there.
 constexpr std::chrono::milliseconds kLookInterval{20};
-/// A little longer than the interval at which an idle peer looks.
+/// A little longer than kAnswerInterval, so that idle peers can answer.
 constexpr std::chrono::milliseconds kRollCallPatience{1250};
-/// A cycle costs some 10 us whatever it moves. After one that moved less than this, while gradients are still to come,
-/// the thread pauses, so that more of them travel together. It never pauses once all gradients are marked.
+/// A cycle takes some 10 us for any number of bytes. If a cycle reduced less than this and gradients are still missing,
+/// the thread pauses, so that the next cycle reduces more gradients. It never pauses once all gradients are marked.
 constexpr std::size_t kSmallCycleBytes = std::size_t{256} << 10;
 constexpr std::chrono::microseconds kPauseAfterSmallCycle{20};
 
@@ -37,7 +37,7 @@ void Engine::Impl::run() noexcept {
     if (trace_) trace_->set_clock(estimate_clock_offset(*communicator_, options_.deadline));
     loop();
   });
-  control.on_stall({});  // a borrowed communicator outlives this engine
+  control.on_stall({});  // remove the callback, because a borrowed communicator outlives this engine
 }
 
 void Engine::Impl::guard(const std::function<void()>& body) noexcept {
@@ -55,8 +55,8 @@ void Engine::Impl::guard(const std::function<void()>& body) noexcept {
 void Engine::Impl::loop() {
   for (;;) {
     collect();
-    // The queue keeps the callers' order, which is the same on all ranks. Tensors that were taken are done before the
-    // buckets of a static step that began after them, and a command waits for all that is before it.
+    // The queue keeps the callers' order, which is the same on all ranks. Tensors that were taken from the queue are
+    // reduced before the buckets of a static step that began after them. A command waits for all entries before it.
     if (negotiated_.pending()) {
       run_cycle();
     } else if (next_bucket_ready()) {
@@ -68,7 +68,7 @@ void Engine::Impl::loop() {
   }
 }
 
-/// Takes what callers have left before their next command: tickets, a step, and gradients of a negotiated step.
+/// Takes the callers' work that precedes their next command: tickets, a step, and gradients of a negotiated step.
 void Engine::Impl::collect() {
   {
     const MutexLock lock(mutex_);
@@ -93,7 +93,7 @@ void Engine::Impl::run_cycle() {
   bool tickets = false;
   const bool in_step = active_ == Schedule::kNegotiated;
   const std::size_t left_before = in_step ? left_ : 0;
-  const std::size_t bytes_before = in_step ? report_.bytes : 0;  // between steps both are the caller's
+  const std::size_t bytes_before = in_step ? report_.bytes : 0;  // between steps left_ and report_ belong to the caller
   const bool moved =
       negotiated_.cycle(in_step ? report_ : no_step_, [&](PendingTensor& tensor, const std::string& error) {
         if (tensor.gradient != PendingTensor::kNoGradient) {
@@ -117,7 +117,7 @@ void Engine::Impl::run_cycle() {
   }
   if (!in_step) return;
   if (left_ == 0) return complete_step();
-  // Not after a ticket alone: its caller waits for it.
+  // No pause if the cycle reduced only tickets, because their callers may wait for the next one.
   const bool small = left_ < left_before && report_.bytes - bytes_before < kSmallCycleBytes;
   if (small && marks_.first_missing(0, marks_.size()) != ReadyMarks::kNone) {
     std::this_thread::sleep_for(kPauseAfterSmallCycle);
@@ -197,7 +197,7 @@ bool Engine::Impl::run_command() {
   }
   if (command == nullptr) return false;
   in_command_ = true;
-  command->work();  // what it throws is the engine's failure, which releases the caller too
+  command->work();  // an exception fails the engine, which also ends the caller's wait
   in_command_ = false;
   {
     const MutexLock lock(mutex_);
@@ -215,7 +215,7 @@ bool Engine::Impl::finished_for_good() {
 void Engine::Impl::idle() {
   if (trace_ && active_ == Schedule::kNone && trace_->wants_writing()) trace_->write();
   if (sleep(Clock::now() + (observer_ != nullptr ? kLookInterval : kAnswerInterval), WakeFor::kAnything)) return;
-  collect();  // a step that has begun, of which no gradient is ready: status() tells of it
+  collect();  // a step may have begun without a ready gradient; status() must report it
   communicator_->control().answer_roll_call(status());
   if (observer_ == nullptr) return;
   communicator_->control().throw_if_aborted();
@@ -246,10 +246,10 @@ bool Engine::Impl::next_bucket_ready() const noexcept {
 
 void Engine::Impl::fail(Errc code, std::string text) noexcept {
   std::string flights;
-  std::string told;  // to the peers, where it is not `text`
+  std::string told;  // reason for the peers, if it differs from `text`
   try {
     {
-      // A wait that this rank's own abort() ended ends with what that said.
+      // If this rank's own abort() ended the wait, report the reason given to abort().
       const MutexLock lock(mutex_);
       if (abort_reason_) {
         code = Errc::kInterrupted;
@@ -260,11 +260,11 @@ void Engine::Impl::fail(Errc code, std::string text) noexcept {
     if (lost_peer(code) && text.find(kGaveUp) == std::string::npos) flights = communicator_->flight_record();
     // A local error does not name its rank, so add the name.
     if (!lost_peer(code) && text.find(kGaveUp) == std::string::npos) told = here() + std::string(kGaveUp) + text;
-  } catch (...) {  // the roll call failed too: tell what is known
+  } catch (...) {  // the roll call failed too: report the error as it is
     text += kBlameMark;
     text += "it failed";
   }
-  // All ranks know of a mismatch: they compared the same values, or the plane that found it alone has aborted.
+  // A mismatch needs no abort: either all ranks compared the same values, or the plane that detected it has aborted.
   if (code != Errc::kMismatch) communicator_->control().abort(told.empty() ? text : told);
   {
     const MutexLock lock(mutex_);
@@ -275,7 +275,7 @@ void Engine::Impl::fail(Errc code, std::string text) noexcept {
   if (observer_ != nullptr) observer_->failed(Error(code, text));
 }
 
-/// Inside the wait that takes so long; the roll call is over at once where all ranks answer.
+/// Called inside the stalled wait. The roll call ends at once if all ranks answer.
 void Engine::Impl::warn_of_stall(const comm::StalledWait& stalled) {
   const comm::Topology& where = communicator_->topology();
   const auto answers = communicator_->control().roll_call(status(), kRollCallPatience);
@@ -289,7 +289,7 @@ void Engine::Impl::warn_of_stall(const comm::StalledWait& stalled) {
                 std::to_string(seconds) + " s (" + stalled.deadline.set_by() + ")");
 }
 
-/// Adds who is to blame, where a peer was waited for in vain and nobody has said it yet.
+/// If a wait for a peer failed and `text` names no guilty rank yet, holds a roll call and adds its result.
 std::string Engine::Impl::investigate(Errc& code, const std::string& text) {
   if (!lost_peer(code) || text.find(kBlameMark) != std::string::npos || text.find(kGaveUp) != std::string::npos)
     return text;

@@ -29,10 +29,10 @@ bool in_place(std::span<const Piece> pieces) noexcept {
 
 void FusionBuffer::reserve(std::size_t bytes, std::size_t limit_bytes, comm::DataPlane& data, Deadline deadline) {
   if (bytes <= capacity()) return;
-  // Small enough that a job of small tensors stays small; large enough to grow a few times only.
+  // Small enough that a job with small tensors needs little memory, large enough that the buffer rarely grows.
   constexpr std::size_t kSmallest = std::size_t{1} << 20;
   if (memory_) data.complete("the last batches in the fusion buffer", deadline);
-  memory_.reset();  // before the next is mapped: the old contents are of no use
+  memory_.reset();  // free the old memory before new memory is mapped: its contents are not needed any more
   const std::size_t wanted = std::min(std::max(kSmallest, std::bit_ceil(bytes)), limit_bytes);
   memory_ = data.allocate(std::max(wanted, bytes), deadline);
   HVD_ASSERT(capacity() >= bytes);

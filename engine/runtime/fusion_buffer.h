@@ -1,5 +1,5 @@
-// Copies the tensors of a batch side by side, so that they travel in one reduction. The layout depends on
-// the batch alone and is therefore equal on all ranks. The engine's thread owns it.
+// Copies the tensors of a batch side by side, so that one reduction reduces them all. The layout depends only on the
+// batch, and is therefore equal on all ranks. The engine's thread owns the buffer.
 #pragma once
 
 #include <cstddef>
@@ -11,27 +11,27 @@
 
 namespace hvd {
 
-/// One tensor of a batch: where it lies, and where it lies in the fusion buffer.
+/// One tensor of a batch: its address, and its place in the fusion buffer.
 struct Piece {
   std::byte* data = nullptr;
   std::size_t bytes = 0;
   std::size_t offset = 0;
-  const std::byte* from = nullptr;  ///< null: the operand is `data`; else the operand is here and the result goes there
+  const std::byte* from = nullptr;  ///< the operand, if it is not at `data`; the result always goes to `data`
 };
 
-/// Fills in the offsets, each a multiple of `align_bytes` (0 and 1: packed). Returns the bytes in use.
+/// Sets the offsets, each a multiple of `align_bytes` (0 and 1: no padding). Returns the bytes in use.
 std::size_t lay_out(std::span<Piece> pieces, std::size_t align_bytes) noexcept;
 
-/// Returns true if the results lie as lay_out() wants them, with nothing between them: then the batch is
-/// reduced where it is.
+/// Returns true if the results lie at the offsets that lay_out() set, without gaps. The batch is then reduced in place.
 bool in_place(std::span<const Piece> pieces) noexcept;
 
 class FusionBuffer {
  public:
-  /// Collective, for the memory may be shared between ranks: call it with the same `bytes` on all of them,
-  /// whether or not this rank is going to copy. Grows by powers of two, to at most max(bytes, limit_bytes).
+  /// Makes room for `bytes`. Collective, because ranks may share the memory: call it with the same `bytes` on all
+  /// ranks, even on a rank that copies nothing. The buffer grows by powers of two, to at most max(bytes, limit_bytes).
   void reserve(std::size_t bytes, std::size_t limit_bytes, comm::DataPlane& data, Deadline deadline);
-  /// By copies of `data`: on a device they are enqueued, in the order of its reductions.
+  /// pack() copies the pieces into the buffer, unpack() copies the results out, both with data.copy(). On a device the
+  /// copies are enqueued, in order with the reductions of `data`.
   std::byte* pack(std::span<const Piece> pieces, comm::DataPlane& data);
   void unpack(std::span<const Piece> pieces, comm::DataPlane& data) const;
   [[nodiscard]] std::size_t capacity() const noexcept { return memory_ ? memory_->bytes().size() : 0; }

@@ -13,12 +13,12 @@
 namespace hvd {
 namespace {
 
-/// Gradients that do not lie side by side are reduced run by run where they are when the mean run is at
-/// least this long: copying so much in and out costs more than the latency of one more reduction (10 us
-/// against some 20 us at 10 GB/s). Shorter runs are packed.
+/// A run is a series of gradients that lie side by side. If the runs of a batch have at least this many bytes on
+/// average, each run is reduced in place: copying it in and out takes some 20 us at 10 GB/s, more than the 10 us
+/// latency of one more reduction. Shorter runs are packed.
 constexpr std::size_t kWorthItsOwnReduction = std::size_t{128} << 10;
 
-/// A stall is told of after this part of the deadline, as in waits of the planes.
+/// A stall is reported after 1/kStallShare of the deadline, as in the waits of the planes.
 constexpr int kStallShare = 4;
 
 std::size_t runs_of(const std::vector<PendingTensor>& sorted) {
@@ -77,7 +77,7 @@ void NegotiatedSchedule::submit_gradient(std::size_t gradient, std::byte* data, 
   slot.tensor.bytes = bytes;
   slot.tensor.gradient = gradient;
   slot.tensor.since = now;
-  // A program repeats its gradients in every step: no name is looked at from the third step on.
+  // A program has the same gradients in every step, so that from the third step on no name is looked up.
   core::CachedAt& at = cached_[gradient];
   if (!negotiator_.submit_cached(at, tag)) {
     at = negotiator_.submit(gradients_[gradient], tag).value_or(core::CachedAt{});
@@ -144,8 +144,8 @@ void NegotiatedSchedule::execute(const core::Batch& batch, StepReport& report, c
   for (PendingTensor& tensor : members_) finished(tensor, batch.error);
 }
 
-/// The ranks compared their gradient lists at start, so that what is decided here from gradient indices
-/// is decided alike everywhere, and the gaps between neighbours belong to nobody and may be summed along.
+/// The ranks compared their gradient lists at start, so that decisions from gradient indices are the same on all ranks.
+/// The gaps between neighbouring gradients hold no data and may be summed with them.
 void NegotiatedSchedule::reduce_gradients(const core::Batch& batch, StepReport& report) {
   const auto in_order = [](const PendingTensor& a, const PendingTensor& b) { return a.gradient < b.gradient; };
   if (!std::is_sorted(members_.begin(), members_.end(), in_order)) {
@@ -173,7 +173,7 @@ void NegotiatedSchedule::reduce_gradients(const core::Batch& batch, StepReport& 
   const auto reduced_before = report.reduce;
   const auto begin = Clock::now();
   communicator_.data().together(each_run, options_.deadline.from_now());
-  report.reduce = reduced_before + (Clock::now() - begin);  // a plane may do it all at the end
+  report.reduce = reduced_before + (Clock::now() - begin);  // a plane may do all the work at the end of together()
 }
 
 void NegotiatedSchedule::reduce_fused(const core::Batch& batch, StepReport& report) {
@@ -186,8 +186,8 @@ void NegotiatedSchedule::reduce_fused(const core::Batch& batch, StepReport& repo
     }
   }
   const std::size_t bytes = lay_out(pieces_, options_.negotiation.fusion.align_bytes);
-  if (bytes == 0) return;    // tensors without elements, on all ranks alike
-  if (pieces_.size() > 1) {  // also where this rank's own tensors lie in place already: growing is collective
+  if (bytes == 0) return;    // the tensors have no elements, on any rank
+  if (pieces_.size() > 1) {  // reserve() is collective: call it even if this rank's tensors can be reduced in place
     buffer_.reserve(bytes, options_.negotiation.fusion.threshold_bytes, communicator_.data(),
                     options_.deadline.from_now());
   }
@@ -214,7 +214,7 @@ void NegotiatedSchedule::reduce_fused(const core::Batch& batch, StepReport& repo
 
 void NegotiatedSchedule::reduce(const core::Batch& batch, std::byte* data, std::size_t bytes, StepReport& report) {
   const std::size_t count = bytes / size_of(batch.dtype);
-  if (count == 0) return;  // tensors without elements
+  if (count == 0) return;  // the tensors have no elements
   const auto begin = Clock::now();
   scale(data, count, batch.dtype, batch.terms.prescale);
   communicator_.data().all_reduce(data, count, batch.dtype, batch.op, options_.deadline.from_now());
@@ -235,12 +235,12 @@ std::size_t NegotiatedSchedule::perform(const core::Batch& batch, PendingTensor&
       reduce_scatter_rows(plane, communicator_.topology(), batch, *tensor.operands, deadline);
       break;
     case core::Collective::kAllToAll: exchange_rows(plane, batch, *tensor.operands, deadline); break;
-    case core::Collective::kBarrier:    // all ranks have agreed: that was it
-    case core::Collective::kAllReduce:  // execute() takes the other two itself
+    case core::Collective::kBarrier:    // nothing left to do: all ranks have agreed
+    case core::Collective::kAllReduce:  // execute() handles the all-reduces
     case core::Collective::kGroupedAllReduce: break;
   }
   const auto end = Clock::now();
-  // An all_to_all is agreed upon by the shape of one row; the numbers of rows are exchanged as it runs.
+  // The ranks agree on an all_to_all by the shape of one row. They exchange the numbers of rows when it runs.
   const std::size_t bytes =
       batch.terms.kind == core::Collective::kAllToAll ? tensor.operands->output.bytes.size() : batch.bytes;
   report.reduce += end - begin;
@@ -248,7 +248,8 @@ std::size_t NegotiatedSchedule::perform(const core::Batch& batch, PendingTensor&
   return bytes;
 }
 
-/// A tensor that some rank never submits would be negotiated for ever: each cycle succeeds, and moves nothing.
+/// If a rank never submits a tensor, each cycle succeeds without reducing it, so that no wait times out. This function
+/// reports such a tensor and throws timeout at the deadline.
 void NegotiatedSchedule::look_for_stalled() {
   const PendingTensor* oldest = nullptr;
   for (const Slot& slot : slots_) {

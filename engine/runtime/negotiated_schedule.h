@@ -1,5 +1,5 @@
-// The negotiated schedule: drives core::Negotiator over the control plane and reduces what the ranks agreed
-// upon, fused. Owned and called by the engine's thread.
+// The negotiated schedule: runs core::Negotiator over the control plane, and reduces the fused batches that the ranks
+// agreed on. Owned and called by the engine's thread.
 #pragma once
 
 #include <chrono>
@@ -23,16 +23,16 @@ namespace hvd {
 
 class TraceWriter;
 
-/// Operands and results of what is not one tensor in place.
+/// Operands and results of an operation that is not on one tensor in place.
 struct Operands {
   std::vector<Piece> pieces;             ///< all_reduce: a group, or one tensor out of place
-  const std::byte* data = nullptr;       ///< what all_gather, reduce_scatter and all_to_all read
-  std::vector<std::int64_t> shape;       ///< of `data`
-  std::vector<std::int64_t> split_rows;  ///< all_to_all: rows for each rank
+  const std::byte* data = nullptr;       ///< input of all_gather, reduce_scatter and all_to_all
+  std::vector<std::int64_t> shape;       ///< shape of `data`
+  std::vector<std::int64_t> split_rows;  ///< all_to_all: number of rows for each rank, [rank]
   Output output;
 };
 
-/// Where a submitted tensor lies, and who waits for it: a ticket, or the step (gradient).
+/// A submitted tensor: its memory, and the ticket or the gradient that it belongs to.
 struct PendingTensor {
   static constexpr std::size_t kNoGradient = ~std::size_t{0};
 
@@ -40,33 +40,33 @@ struct PendingTensor {
   std::size_t bytes = 0;
   std::size_t gradient = kNoGradient;
   Ticket ticket = 0;
-  std::string name;  ///< of a ticket's tensor; set by NegotiatedSchedule::submit()
+  std::string name;  ///< set by NegotiatedSchedule::submit() for a ticket's tensor
   Clock::time_point since;
   std::unique_ptr<Operands> operands;  ///< null: one tensor in place, at `data`
 };
 
 class NegotiatedSchedule {
  public:
-  /// Called for every tensor that left the schedule; `error` is empty when its operation was done.
+  /// Called for every tensor that leaves the schedule. `error` is empty if its operation succeeded.
   using Finished = std::function<void(PendingTensor& tensor, const std::string& error)>;
 
   NegotiatedSchedule(comm::Communicator& communicator, const EngineOptions& options, TraceWriter* trace);
 
-  /// Called before the memory of a gradient is touched: what is enqueued on the data plane from then on must wait until
-  /// the gradient is there. None on hosts, where "ready" means there.
+  /// Called before the memory of a gradient is read. Work that is enqueued on the data plane afterwards must wait until
+  /// the gradient is complete. Not needed on hosts, where a ready gradient is complete.
   using Gate = std::function<void(std::size_t gradient)>;
   void set_gate(Gate gate) { gate_ = std::move(gate); }
 
-  /// With nothing pending, on all ranks alike.
+  /// Call while nothing is pending, with the same options on all ranks.
   void set_fusion(const core::FusionOptions& fusion) { negotiator_.set_fusion(fusion); }
-  /// The gradients of steps to come, in their order. With nothing pending.
+  /// Sets the gradients of the following steps, in order. Call while nothing is pending.
   void set_gradients(std::vector<core::Request> requests);
   void submit(const core::Request& request, PendingTensor tensor);
-  /// The gradient of this index is ready at `data`.
+  /// Submits the gradient with this index, which is ready at `data`.
   void submit_gradient(std::size_t gradient, std::byte* data, std::size_t bytes, Clock::time_point now);
   [[nodiscard]] bool pending() const { return negotiator_.has_pending(); }
-  /// One negotiation and the batches that it agreed upon; adds to `report`. Returns whether a tensor left.
-  /// Errors: those of the planes; timeout when a tensor has been waiting for a rank beyond the deadline.
+  /// Runs one negotiation and the batches that it agreed on; adds to `report`. Returns true if there was a batch.
+  /// Errors: those of the planes; timeout if a tensor has waited for a rank beyond the deadline.
   bool cycle(StepReport& report, const Finished& finished);
   [[nodiscard]] const core::CycleStats& stats() const { return negotiator_.stats(); }
 
@@ -75,7 +75,7 @@ class NegotiatedSchedule {
   void execute(const core::Batch& batch, StepReport& report, const Finished& finished);
   void reduce_gradients(const core::Batch& batch, StepReport& report);
   void reduce_fused(const core::Batch& batch, StepReport& report);
-  /// Runs an operation that is no all-reduce. Returns the bytes of its result; all_to_all: what this rank received.
+  /// Runs an operation that is no all-reduce. Returns the bytes of its result (all_to_all: that this rank received).
   std::size_t perform(const core::Batch& batch, PendingTensor& tensor, StepReport& report);
   void reduce(const core::Batch& batch, std::byte* data, std::size_t bytes, StepReport& report);
   void look_for_stalled();
@@ -83,8 +83,8 @@ class NegotiatedSchedule {
   [[nodiscard]] const std::string& name_of(const PendingTensor& tensor) const {
     return tensor.gradient == PendingTensor::kNoGradient ? tensor.name : gradients_[tensor.gradient].name;
   }
-  /// "tensor 'conv1' was submitted by rank 0 but not by every rank within 15000 ms; missing: rank 1 (host b)". Rank 0
-  /// knows who is missing; `known` tells whether it has heard.
+  /// Returns "tensor 'conv1' was submitted by rank 0 but not by every rank within 15000 ms; missing: rank 1 (host b)".
+  /// Only rank 0 can know the missing ranks; `known` is set to true if it does.
   std::string stall_text(const std::string& tensor, std::chrono::milliseconds within, bool& known) const;
 
   comm::Communicator& communicator_;
@@ -99,11 +99,11 @@ class NegotiatedSchedule {
     bool used = false;
   };
   std::vector<core::Request> gradients_;
-  std::vector<core::CachedAt> cached_;  // [gradient], as far as the negotiator has found it
+  std::vector<core::CachedAt> cached_;  // [gradient]: place in the negotiator's cache; default if not found yet
   // Indexed by tag. Tags below gradients_.size() are gradients.
   std::vector<Slot> slots_;
   std::vector<core::Tag> free_;
-  std::vector<PendingTensor> members_;  // of the batch at hand; kept to save allocations
+  std::vector<PendingTensor> members_;  // tensors of the current batch; kept between batches to save allocations
   std::vector<Piece> pieces_;
 };
 

@@ -1,4 +1,4 @@
-// What the engine's thread does for a schedule that runs beside it, on a device: it orders negotiated batches after the
+// Callbacks by which the engine's thread serves a schedule on a device: it orders negotiated batches after the
 // gradients, and it is the watchdog. Not part of the installed interface.
 #pragma once
 
@@ -10,17 +10,17 @@
 
 namespace hvd {
 
-/// All are called on the engine's thread. A world of one has none: nothing is called then.
+/// The engine's thread calls all methods. In a world of one rank there is no such thread, and nothing is called.
 class EngineObserver {
  public:
   virtual ~EngineObserver() = default;
-  /// Work enqueued on the data plane from now on must wait until this gradient is there.
+  /// Makes work that is enqueued on the data plane from now on wait until this gradient is complete.
   virtual void before_gradient(std::size_t gradient) = 0;
-  /// Every 20 ms or so while the thread has nothing else to do. What it throws fails the engine.
+  /// Called about every 20 ms while the thread has nothing else to do. An exception fails the engine.
   virtual void look() = 0;
-  /// How far this rank is, for a roll call; nothing: as far as the engine says.
+  /// Returns this rank's progress for a roll call; nullopt: use the engine's own status.
   virtual std::optional<RankStatus> status() = 0;
-  /// The engine has failed with `why` and says so to whoever asks. Whoever waits on the device is to be released.
+  /// Called after the engine has failed with `why`. Must release threads that wait for the device.
   virtual void failed(const Error& why) noexcept = 0;
 };
 

@@ -11,7 +11,7 @@
 namespace hvd {
 namespace {
 
-/// What travels to rank 0 when hashes differ: this, then the gradient list.
+/// Start of the message that each rank sends to rank 0 if hashes differ; the gradient list follows.
 struct Header {
   std::uint64_t dtype, op, buckets, hash;
 };
@@ -49,7 +49,7 @@ std::string difference(const core::BucketPlan& plan, const std::vector<core::Gra
 void compare_plans(comm::Communicator& communicator, const core::BucketPlan& plan,
                    const std::vector<core::GradientInfo>& gradients, Deadline deadline) {
   comm::ControlPlane& control = communicator.control();
-  // The AND of all hashes and the AND of their complements are complements only if all hashes are equal.
+  // The AND of all hashes is the complement of the AND of all complements only if all hashes are equal.
   std::array<std::uint64_t, 2> words{plan.hash, ~plan.hash};
   control.all_reduce_bits(words, BitOp::kAnd, deadline);
   if (words[0] == ~words[1]) return;

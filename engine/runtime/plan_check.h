@@ -1,4 +1,4 @@
-// Whether all ranks planned the same buckets. Run by the engine's thread.
+// Checks that all ranks planned the same buckets. Called by the engine's thread.
 #pragma once
 
 #include <vector>
@@ -9,8 +9,8 @@
 
 namespace hvd {
 
-/// Collective. Errors: mismatch, with the same text on every rank, naming the first rank that differs from
-/// rank 0, its host, and the first tensor or property that differs with both values.
+/// Collective. Errors: mismatch if the plans differ, with the same text on every rank. The text names the first rank
+/// that differs from rank 0, its host, and the first tensor or property that differs, with both values.
 void compare_plans(comm::Communicator& communicator, const core::BucketPlan& plan,
                    const std::vector<core::GradientInfo>& gradients, Deadline deadline);
 

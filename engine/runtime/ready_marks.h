@@ -1,6 +1,6 @@
-// Which gradients of the step are final, shared without a lock between the caller, who computes and marks them, and the
-// engine's thread, which reads: one bit per gradient and one countdown per bucket. The caller is one thread at a time,
-// so marking needs no atomic read-modify-write. The caller calls configure() and reset() while no step runs.
+// Records which gradients of the step are complete: one bit per gradient, one countdown per bucket. The caller marks,
+// and calls configure() and reset() while no step runs. The engine's thread reads. No lock is needed. One thread at a
+// time calls, so marking needs no atomic read-modify-write.
 #pragma once
 
 #include <atomic>
@@ -23,26 +23,26 @@ class ReadyMarks {
   void reset() noexcept;
 
   struct Marked {
-    bool again = false;             ///< it was marked before in this step: the caller's mistake
-    std::size_t completed = kNone;  ///< the bucket that this gradient completed
+    bool again = false;             ///< true if the gradient was already marked in this step, a mistake of the caller
+    std::size_t completed = kNone;  ///< the bucket that this gradient completed; kNone: none
   };
-  /// For a schedule by bucket. Caller, any order. ready() becomes true when the bucket's last gradient is marked; a
-  /// thread in take() or fresh() may see the mark late.
+  /// Marks a gradient under a schedule by bucket; caller, in any order. ready() becomes true when the last gradient of the
+  /// bucket is marked. fresh() and take() may see the mark late.
   Marked mark(std::size_t gradient) noexcept;
-  /// For the negotiated schedule. Caller, any order: fresh() and take() see the mark at once. Buckets are not counted.
-  /// Returns false if the gradient was marked before in this step.
+  /// Marks a gradient under the negotiated schedule; caller, in any order. fresh() and take() see the mark at once, and
+  /// ready() does not change. Returns false if the gradient was already marked in this step.
   bool mark_fresh(std::size_t gradient) noexcept;
 
   [[nodiscard]] std::size_t size() const noexcept { return gradients_; }
   [[nodiscard]] std::size_t buckets() const noexcept { return members_.size(); }
-  /// Whether every gradient of `bucket` is final.
+  /// Returns true if every gradient of `bucket` is complete.
   [[nodiscard]] bool ready(std::size_t bucket) const noexcept { return missing_[bucket].load() == 0; }
-  /// First gradient without a mark in [first, last), or kNone.
+  /// Returns the first gradient without a mark in [first, last), or kNone.
   [[nodiscard]] std::size_t first_missing(std::size_t first, std::size_t last) const noexcept;
 
-  /// Engine's thread: whether take() would visit anything.
+  /// For the engine's thread. Returns true if take() would visit a gradient.
   [[nodiscard]] bool fresh() const noexcept;
-  /// Engine's thread: visits each marked gradient once per step, in index order.
+  /// For the engine's thread. Visits the gradients marked since the last call, in index order.
   template <class Visit>
   void take(Visit&& visit) {
     for (std::size_t word = 0; word < words_; ++word) {
@@ -55,15 +55,15 @@ class ReadyMarks {
   }
 
  private:
-  // The engine's sleep protocol (engine_impl.h) needs one total order of the engine's "I am asleep" flag and of each
-  // store that the engine waits for: the countdown that reaches 0, and every mark_fresh(). These stores are sequentially
-  // consistent; the others need no order.
+  // The engine's sleep protocol (engine_impl.h) relies on one total order of the flag sleeping_ and of the stores that
+  // the engine's thread waits for: a countdown that reaches 0, and every mark_fresh(). These stores are sequentially
+  // consistent; the other stores need no order.
   std::size_t gradients_ = 0;
   std::size_t words_ = 0;
   std::unique_ptr<std::atomic<std::uint64_t>[]> marks_;
-  std::unique_ptr<std::atomic<std::uint32_t>[]> missing_;  // [bucket] gradients not yet marked
-  std::vector<std::uint64_t> taken_;                       // engine's thread, during a step
-  std::vector<std::uint32_t> members_;                     // [bucket] gradients
+  std::unique_ptr<std::atomic<std::uint32_t>[]> missing_;  // [bucket]: number of gradients not yet marked
+  std::vector<std::uint64_t> taken_;                       // marks that take() has visited; engine's thread in a step
+  std::vector<std::uint32_t> members_;                     // [bucket]: number of gradients
   std::vector<std::uint32_t> bucket_of_;                   // [gradient]
 };
 

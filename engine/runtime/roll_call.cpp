@@ -8,14 +8,14 @@
 namespace hvd {
 namespace {
 
-/// Ranks named in one message; a job of 512 must not print 500 of them.
+/// Maximum number of ranks named in one message, so that a job of 512 ranks does not print 500 names.
 constexpr std::size_t kMostNamed = 4;
 
 std::string rank_at(std::size_t rank, const std::vector<std::string>& hosts) {
   return "rank " + std::to_string(rank) + " (host " + (rank < hosts.size() ? hosts[rank] : "unknown") + ")";
 }
 
-/// Reads one number and the space behind it.
+/// Reads one number and the space after it.
 bool take_number(std::string_view& text, std::uint64_t& value) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc{} || end == text.data() + text.size() || *end != ' ') return false;

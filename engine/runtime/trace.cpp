@@ -11,7 +11,7 @@
 namespace hvd {
 namespace {
 
-/// Some 1 MB of events: seldom enough that a short run writes once, at the end.
+/// Number of events, some 1 MB, after which they are written. It is so large that a short run writes only at the end.
 constexpr std::size_t kWriteAbove = 1 << 13;
 constexpr int kClockRounds = 8;
 
@@ -19,7 +19,7 @@ std::int64_t nanoseconds(Clock::time_point time) {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();
 }
 
-/// Chrome counts in microseconds.
+/// Chrome's times are in microseconds.
 std::string microseconds(std::chrono::nanoseconds time) { return json_number(static_cast<double>(time.count()) / 1e3); }
 
 constexpr std::string_view kBegin = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n";
@@ -42,7 +42,7 @@ void check_trace_target(const std::string& path) {
   std::error_code ignored;
   const std::filesystem::file_status status = std::filesystem::status(path, ignored);
   if (!std::filesystem::exists(status)) return;
-  if (std::filesystem::is_regular_file(status)) {  // to open a pipe would wait for its other end
+  if (std::filesystem::is_regular_file(status)) {  // do not open a pipe: that would wait for its other end
     if (std::filesystem::file_size(path, ignored) == 0) return;
     std::string begin(kBegin.size(), '\0');
     if (std::ifstream(path, std::ios::binary).read(begin.data(), static_cast<std::streamsize>(begin.size())) &&
@@ -100,7 +100,7 @@ TraceWriter::TraceWriter(const std::string& filename, const comm::Topology& topo
 TraceWriter::~TraceWriter() {
   try {
     close();
-  } catch (...) {  // nobody is left to tell; callers who care call close()
+  } catch (...) {  // a destructor cannot report the error; callers that need it call close()
     return;
   }
 }

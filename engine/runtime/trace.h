@@ -1,8 +1,8 @@
-// A rank's timeline as Chrome trace events, for ui.perfetto.dev or chrome://tracing: pid is the rank, tid
-// the thread's role. Events are kept in memory and written when the engine is idle or at the end, never
-// inside a step. Times are put on rank 0's clock, so that the ranks' files can be laid over one another.
+// Writes a rank's timeline as Chrome trace events, for ui.perfetto.dev or chrome://tracing. pid is the rank, tid is the
+// thread's role. Events are kept in memory and written when the engine is idle or at the end, never inside a step.
+// Times are converted to rank 0's clock, so that the files of all ranks can be overlaid.
 //
-// Threads: add*() from any thread; set_clock() before the first of them; the rest from one thread at a time.
+// Threads: any thread may call add*(), after set_clock(). Only one thread at a time may call the other methods.
 // Source: "Trace Event Format", https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
 #pragma once
 
@@ -20,31 +20,30 @@
 
 namespace hvd {
 
-/// "timeline.json", 3 -> "timeline.3.json".
+/// Inserts the rank into the file name: "timeline.json", 3 -> "timeline.3.json".
 std::string timeline_path(const std::string& filename, int rank);
 
-/// Errors: io when there is something at `path` that is neither empty nor a trace that TraceWriter began: it would be
-/// overwritten.
+/// Errors: io if `path` exists and is neither empty nor a trace of TraceWriter, because it would be overwritten.
 void check_trace_target(const std::string& path);
 
 enum class TraceTrack : std::uint8_t { kCompute = 1, kEngine = 2 };
 
-/// Rank 0's clock minus this rank's, and how wrong that may be.
+/// Rank 0's clock minus this rank's clock, with its uncertainty.
 struct ClockOffset {
   std::chrono::nanoseconds offset{0};
   std::chrono::nanoseconds uncertainty{0};
-  Clock::time_point origin;  ///< rank 0's, on rank 0's clock: zero of the timeline
+  Clock::time_point origin;  ///< zero of the timeline, on rank 0's clock; equal on all ranks
 };
 
-/// Collective. The tightest of a few exchanges with rank 0 (Cristian's algorithm): rank 0 reads its clock
-/// after it has heard of everybody and before anybody hears of it.
+/// Collective. Exchanges clocks with rank 0 a few times (Cristian's algorithm) and returns the result with the smallest
+/// uncertainty. Rank 0 reads its clock after it has received a message of every rank and before it sends its answer.
 ClockOffset estimate_clock_offset(comm::Communicator& communicator, Patience patience);
 
 class TraceWriter {
  public:
-  /// Errors: io when the file cannot be written, or as check_trace_target().
+  /// Errors: io if the file cannot be written; those of check_trace_target().
   TraceWriter(const std::string& filename, const comm::Topology& topology);
-  /// Writes what is left, as far as the disk takes it.
+  /// Calls close() and ignores its errors.
   ~TraceWriter();
   TraceWriter(const TraceWriter&) = delete;
   TraceWriter& operator=(const TraceWriter&) = delete;
@@ -56,13 +55,13 @@ class TraceWriter {
                   std::size_t tensors);
   void add_instant(TraceTrack track, std::string_view name, Clock::time_point when);
 
-  /// What ran the reductions from here on: DataPlane::description().
+  /// Sets the algorithm that is written with the reductions: DataPlane::description().
   void set_algorithm(std::string algorithm);
-  /// Whether enough has gathered that an idle moment should be used to write it.
+  /// Returns true if there are enough events that an idle thread should write them.
   [[nodiscard]] bool wants_writing() const;
-  /// What the disk does not take is dropped, and close() tells of it: a run is worth more than its timeline.
+  /// Writes the events so far. A failure does not end the run: the events are dropped, and close() reports it.
   void write();
-  /// Writes the rest and completes the file; later events are dropped. Errors: io, e.g. the disk was full.
+  /// Writes the remaining events and completes the file; later events are dropped. Errors: io, e.g. for a full disk.
   void close();
 
  private:

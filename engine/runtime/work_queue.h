@@ -1,6 +1,5 @@
-// Keeps what callers ask of the engine's thread in the order in which they ask: tensors, steps and commands. The order
-// must be the same on every rank, because each of the three is a collective of its own. Not synchronised: the owner
-// guards it.
+// Queue of the callers' work for the engine's thread, in the order of their calls: tensors, steps and commands. The
+// order must be the same on every rank, because each entry is a collective. Not synchronised: the owner guards it.
 #pragma once
 
 #include <cstdint>
@@ -17,12 +16,12 @@ namespace hvd {
 
 class WorkQueue {
  public:
-  /// One *_async().
+  /// One call of an *_async() function.
   struct Submission {
     core::Request request;
     PendingTensor tensor;
   };
-  /// Its caller waits for it and owns it.
+  /// Owned by the caller, which waits until it is finished.
   struct Command {
     const std::function<void()>& work;
     bool finished = false;
@@ -30,7 +29,7 @@ class WorkQueue {
   /// Entries that come before the first command.
   struct Taken {
     std::vector<Submission> submissions;
-    Schedule step = Schedule::kNone;  ///< schedule of a step that has begun; kNone: none has
+    Schedule step = Schedule::kNone;  ///< schedule of a step that has begun; kNone: no step has begun
   };
 
   void push(Submission submission) { entries_.emplace_back(std::move(submission)); }
@@ -40,7 +39,7 @@ class WorkQueue {
 
   /// Adds everything before the first command to `taken`.
   void take_up_to_command(Taken& taken);
-  /// Null unless a command comes first: whatever was asked for before it has to be taken, and done, first.
+  /// Returns null unless a command comes first. Entries before a command must be taken, and completed, first.
   Command* take_command();
   [[nodiscard]] bool empty() const noexcept { return entries_.empty(); }
   /// Returns true if the first entry is not a command.

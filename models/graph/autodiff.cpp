@@ -22,7 +22,7 @@ class Differentiator {
   Graph run() && {
     for (const NodeId loss : graph_.losses) loss_backward(loss);
     for (auto id = static_cast<NodeId>(forward_nodes_) - 1; id >= 0; --id) {
-      // Copied: new backward nodes reallocate the vector.
+      // The node is copied, because new backward nodes reallocate the vector.
       const Node node = graph_.node(id);
       if (node.kind == OpKind::kSoftmaxCrossEntropy || !trained(node.outputs[0])) continue;
       backward(id, node, diff_of(id, node.outputs[0]));
@@ -32,8 +32,7 @@ class Differentiator {
   }
 
  private:
-  // A tensor needs a diff when a parameter lies upstream of it: the images and what is computed from them
-  // alone need none.
+  // A tensor needs a diff if it depends on a parameter. The images, and tensors computed only from them, need none.
   void find_trained_tensors() {
     for (const Node& node : graph_.nodes) {
       bool any = false;
@@ -51,7 +50,7 @@ class Differentiator {
     return static_cast<TensorId>(graph_.tensors.size() - 1);
   }
 
-  /// A new diff of activation `id`, registered as one contribution; kNoTensor where none is needed.
+  /// Makes a diff of activation `id` and records it as a contribution; returns kNoTensor if `id` needs no diff.
   TensorId new_diff(TensorId id, const Node& consumer) {
     if (!trained(id)) return kNoTensor;
     const TensorDesc of = graph_.tensor(id);
@@ -82,7 +81,8 @@ class Differentiator {
                             .forward = forward});
   }
 
-  /// The total diff of `activation`: complete, because all its consumers come later and were done before.
+  /// Returns the total diff of `activation`. It is complete, because all consumers of `activation` come later in
+  /// forward order and were therefore differentiated before.
   TensorId diff_of(NodeId producer, TensorId activation) {
     const std::vector<TensorId> parts = contributions_[activation];
     if (parts.empty()) {
@@ -102,7 +102,7 @@ class Differentiator {
     emit(OpKind::kSoftmaxCrossEntropyBackward, id, ".backward", {node.outputs[1], node.inputs[1]}, {dlogits});
   }
 
-  /// Weights and bias first, then the data gradient unless nothing upstream is trained.
+  /// Emits the gradients of weights and bias first, then the data gradient if the input needs one.
   void weighted_backward(NodeId id, const Node& node, TensorId dy, OpKind weights_kind, OpKind data_kind) {
     std::vector<TensorId> gradients{new_gradient(node.inputs[1])};
     if (node.inputs.size() > 2) gradients.push_back(new_gradient(node.inputs[2]));
@@ -175,8 +175,8 @@ class Differentiator {
 
   Graph graph_;
   std::size_t forward_nodes_;
-  std::vector<bool> trained_;                                // of forward tensors
-  std::map<TensorId, std::size_t> parameter_of_;             // value tensor -> index, in creation order
+  std::vector<bool> trained_;                                // [forward tensor]: depends on a parameter
+  std::map<TensorId, std::size_t> parameter_of_;             // value tensor -> parameter index, in creation order
   std::map<TensorId, std::vector<TensorId>> contributions_;  // activation -> its diffs so far
 };
 

@@ -5,8 +5,8 @@
 
 namespace hvd::models {
 
-/// `forward` extended with its backward nodes, in execution order: losses first, then forward nodes in
-/// reverse, for each the weight gradients before the data gradient (so that communication starts early).
+/// Returns `forward` with its backward nodes appended in execution order: losses first, then forward nodes in reverse.
+/// The weight gradients of a node come before its data gradient, so that communication starts early.
 /// - No data gradient is made for the images.
 /// - An activation used k > 1 times gets one kAccumulate node over its k diffs.
 /// - kAdd needs no node: both inputs share the output's diff tensor.

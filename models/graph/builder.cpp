@@ -11,7 +11,7 @@
 namespace hvd::models {
 namespace {
 
-// Far above any machine's memory, and low enough that no element count below can overflow 63 bits.
+// These limits are far above any machine's memory, and low enough that no element count can overflow 63 bits.
 constexpr std::int64_t kMaxBatch = 65536;
 constexpr std::int64_t kMaxImageSize = 16384;
 constexpr std::int64_t kMaxChannels = std::int64_t{1} << 20;
@@ -37,13 +37,13 @@ std::string geometry(const Window& w) {
          std::to_string(w.pad_right);
 }
 
-// Output {n, oh, ow, channels} of a window that slides over `x`, rounded down as every framework does by default.
+// Returns the output shape {n, oh, ow, channels} of a window that slides over `x`, rounded down as in every framework.
 Shape windowed(std::string_view node, const Shape& x, const Window& w, std::int64_t channels) {
   require_image(node, x);
   if (w.kernel_h < 1 || w.kernel_w < 1 || w.stride_h < 1 || w.stride_w < 1) {
     refuse(node, "kernel and stride must be positive: " + geometry(w));
   }
-  // A window must hold at least one real element: an average of nothing and a maximum of nothing do not exist.
+  // A window must cover at least one real element, because the average and maximum of no elements are undefined.
   if (std::min({w.pad_top, w.pad_bottom, w.pad_left, w.pad_right}) < 0 ||
       std::max(w.pad_top, w.pad_bottom) >= w.kernel_h || std::max(w.pad_left, w.pad_right) >= w.kernel_w) {
     refuse(node, "padding must be at least 0 and smaller than the kernel: " + geometry(w));

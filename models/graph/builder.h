@@ -1,6 +1,6 @@
 // Builds a forward Graph with shape inference. One builder makes one graph; not thread-safe.
-// Every method throws Error{kInvalidArgument} naming the node and the shapes when they do not fit,
-// e.g. an image too small for the network.
+// Every method throws Error{kInvalidArgument} if shapes do not fit, for example if an image is too small for the
+// network. The text names the node and the shapes.
 #pragma once
 
 #include <span>
@@ -13,7 +13,7 @@ namespace hvd::models {
 
 class GraphBuilder {
  public:
-  /// Images {batch, size, size, 3} and labels {batch}.
+  /// Makes the images {batch, size, size, 3} and the labels {batch}.
   GraphBuilder(std::string model, std::int64_t batch_size, std::int64_t image_size, std::int64_t classes);
 
   [[nodiscard]] TensorId images() const { return graph_.images; }
@@ -34,7 +34,7 @@ class GraphBuilder {
   /// The first call makes the main loss.
   void softmax_cross_entropy(std::string_view name, TensorId logits, double weight = 1.0);
 
-  /// The finished graph; checks that there is a loss and that every activation is used.
+  /// Returns the finished graph. Checks that there is a loss and that every activation is used.
   Graph build() &&;
 
  private:

@@ -3,8 +3,8 @@
 namespace hvd::models {
 namespace {
 
-// Operations per element of the bandwidth-bound kinds, counted from the formulas in reference/ops.cpp.
-// They are a percent of a step's total; what decides their time is `bytes`.
+// Floating-point operations per element of the bandwidth-bound kinds, counted from the formulas in reference/ops.cpp.
+// They are one percent of a step's total, and the time of these kinds depends on `bytes`.
 constexpr double kBatchNormFlops = 7;           // sum; difference, square, sum; normalise, scale, shift
 constexpr double kBatchNormBackwardFlops = 11;  // x-hat (2), two sums (3), dx (6)
 constexpr double kSoftmaxFlops = 4;             // difference, exponential (as one), sum, division
@@ -18,8 +18,8 @@ double window_area(const Node& node) {
   return static_cast<double>(window.kernel_h) * window.kernel_w;
 }
 
-// Multiply-accumulates of the forward convolution or fully connected node: every output element takes one
-// per weight of its channel. Taps that fall on padding count, as in the published figures.
+// Returns the multiply-accumulates of a forward convolution or fully connected node: one for each output element and
+// each weight of its channel. Taps that fall on padding count, as in the published figures.
 double macs(const Graph& graph, const Node& forward) {
   const Shape& weight = graph.tensor(forward.inputs[1]).shape;
   return count(graph, forward.outputs[0]) * static_cast<double>(weight.count()) / static_cast<double>(weight[0]);
@@ -54,7 +54,7 @@ double flops(const Graph& graph, const Node& node) {
     case OpKind::kGlobalAvgPoolBackward:
     case OpKind::kDropoutBackward: return out;
     case OpKind::kConcat:
-    case OpKind::kConcatBackward: return 0;  // moves bytes, computes nothing
+    case OpKind::kConcatBackward: return 0;  // only moves bytes
   }
   return 0;
 }
@@ -62,7 +62,7 @@ double flops(const Graph& graph, const Node& node) {
 double bytes_of(const Graph& graph, TensorId id, double element_bytes) {
   if (id == kNoTensor) return 0;
   const TensorDesc& tensor = graph.tensor(id);
-  if (tensor.role == TensorRole::kLabel) return 4 * count(graph, id);  // int32 whatever the compute type
+  if (tensor.role == TensorRole::kLabel) return 4 * count(graph, id);  // int32 for every compute type
   const double touched = tensor.role == TensorRole::kState ? 2 : 1;    // running statistics: read and written
   return touched * element_bytes * count(graph, id);
 }

@@ -1,4 +1,4 @@
-// Arithmetic and traffic of a graph: what the bounds and the per-layer profile stand on. Pure.
+// Floating-point operations and memory traffic of a graph, for the bounds and the per-layer profile. Pure.
 #pragma once
 
 #include <cstdint>
@@ -8,14 +8,14 @@
 namespace hvd::models {
 
 struct NodeCost {
-  double flops = 0;  ///< multiply and add count as two
-  double bytes = 0;  ///< compulsory traffic: every input read once, every output written once
+  double flops = 0;  ///< a multiply and an add count as two
+  double bytes = 0;  ///< minimum traffic: every input is read once and every output is written once
 };
 
-/// Cost of one node when every element takes `element_bytes`.
+/// Cost of one node if every element takes `element_bytes`.
 NodeCost cost(const Graph& graph, const Node& node, double element_bytes);
 
-/// Multiply-accumulates of convolutions and fully connected layers, forward, per image (GMAC as published).
+/// Multiply-accumulates of forward convolutions and fully connected layers per image, counted as in published GMAC.
 double forward_macs_per_image(const Graph& graph);
 
 /// Floating-point operations of all nodes of one step, per image.

@@ -12,7 +12,7 @@ Shape::Shape(std::initializer_list<std::int64_t> dims) : rank_(static_cast<int>(
 }
 
 std::int64_t Shape::count() const noexcept {
-  if (rank_ == 0) return 0;  // no scalars here: rank 0 is a shape that was never set
+  if (rank_ == 0) return 0;  // graphs have no scalars: rank 0 is a shape that was never set
   std::int64_t product = 1;
   for (int axis = 0; axis < rank_; ++axis) product *= dims_[static_cast<std::size_t>(axis)];
   return product;

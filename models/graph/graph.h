@@ -1,6 +1,6 @@
-// The network as plain data: tensors, nodes, attributes. Built by GraphBuilder (builder.h), extended with
-// explicit backward nodes by differentiate() (autodiff.h), executed by the backends. Immutable once built;
-// any thread may read it. It knows no library, no layout and no element type: those are the backend's.
+// The network as plain data: tensors, nodes, attributes. GraphBuilder (builder.h) builds a Graph, differentiate()
+// (autodiff.h) adds explicit backward nodes, and the backends execute it. A Graph is immutable once built; any thread
+// may read it. It has no library, layout or element type: the backend chooses these.
 //
 // Logical shapes (all row-major, last dimension fastest):
 //   activation        {n, h, w, c} or {n, features}
@@ -46,20 +46,20 @@ class Shape {
 enum class TensorRole : std::uint8_t {
   kInput,       ///< images
   kLabel,       ///< class indices, int32
-  kParameter,   ///< trained
-  kState,       ///< running statistics: updated by forward, not trained
+  kParameter,   ///< trained weights
+  kState,       ///< running statistics, which forward updates; not trained
   kActivation,  ///< produced by forward
   kStatistic,   ///< saved batch mean and inverse standard deviation
   kLoss,        ///< scalar
-  kGradient,    ///< of a parameter
-  kDiff,        ///< of an activation
+  kGradient,    ///< derivative of the loss with respect to a parameter
+  kDiff,        ///< derivative of the loss with respect to an activation
 };
 
 struct TensorDesc {
   std::string name;
   Shape shape;
   TensorRole role = TensorRole::kActivation;
-  NodeId producer = kNoNode;  ///< node that writes it; kNoNode for inputs, labels, parameters, states
+  NodeId producer = kNoNode;  ///< node that writes the tensor; kNoNode for inputs, labels, parameters, states
 };
 
 enum class OpKind : std::uint8_t {
@@ -87,7 +87,7 @@ enum class OpKind : std::uint8_t {
   kConcatBackward,         // dy                                        dx0, dx1, ...
   kDropoutBackward,        // dy                                        dx
   kSoftmaxCrossEntropyBackward,    // probabilities, labels             dlogits (includes loss_weight / n)
-  kAccumulate,             // d0, d1, ...                               sum of them: an activation used more than once
+  kAccumulate,             // d0, d1, ...                               their sum, for an activation used several times
 };
 
 std::string_view name(OpKind kind) noexcept;
@@ -117,8 +117,8 @@ struct Node {
   std::string name;  ///< unique; a backward node has its forward node's name plus a suffix
   std::vector<TensorId> inputs;
   std::vector<TensorId> outputs;
-  Attr attr;                  ///< of the forward node, copied to its backward nodes
-  NodeId forward = kNoNode;   ///< backward nodes: the node that this one differentiates
+  Attr attr;                 ///< attributes of the forward node, copied to its backward nodes
+  NodeId forward = kNoNode;  ///< backward nodes: the node that this one differentiates
 };
 
 enum class Init : std::uint8_t { kHeNormal, kGlorotUniform, kNormal001, kZero, kOne };
@@ -128,7 +128,7 @@ struct Parameter {
   TensorId value = kNoTensor;
   TensorId gradient = kNoTensor;  ///< kNoTensor before differentiate()
   Init init = Init::kHeNormal;
-  bool decay = true;  ///< weight decay applies (weights, not biases and batch-norm parameters)
+  bool decay = true;  ///< true for weights, to which weight decay applies; false for biases and batch-norm parameters
 };
 
 struct Graph {
@@ -138,8 +138,8 @@ struct Graph {
   std::int64_t classes = 0;
   std::vector<TensorDesc> tensors;
   std::vector<Node> nodes;  ///< in execution order: forward, then backward
-  /// Before differentiate(): in order of creation. After it: **in the order in which backward produces
-  /// their gradients**, which is the order of the arenas.
+  /// Before differentiate(), in order of creation. Afterwards **in the order in which backward produces their
+  /// gradients**, which is the order of the arenas.
   std::vector<Parameter> parameters;
   TensorId images = kNoTensor;
   TensorId labels = kNoTensor;

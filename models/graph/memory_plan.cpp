@@ -15,7 +15,7 @@ namespace {
 
 bool live_together(const BufferUse& a, const BufferUse& b) { return a.first <= b.last && b.first <= a.last; }
 
-// Largest sum of (aligned) live bytes over all steps, from the changes at each buffer's birth and death.
+// Returns the largest sum of live (aligned) bytes over all steps, from the changes where lifetimes start and end.
 std::size_t peak_live_bytes(const std::vector<BufferUse>& buffers, const std::vector<std::size_t>& bytes) {
   std::map<int, std::int64_t> change;
   for (std::size_t i = 0; i < buffers.size(); ++i) {
@@ -35,8 +35,8 @@ struct Placed {
   std::size_t index = 0, begin = 0, end = 0;
 };
 
-// Offset of the smallest gap that holds `bytes` between the buffers of `placed` (sorted by begin) which live at
-// the same time as `buffer`; after the last of them when no gap does.
+// Considers the buffers of `placed` (sorted by begin) that are live at the same time as `buffer`. Returns the offset of
+// the smallest gap between them that holds `bytes`; the end of the last one if there is no such gap.
 std::size_t best_fit(const std::vector<BufferUse>& buffers, const BufferUse& buffer, std::size_t bytes,
                      const std::vector<Placed>& placed) {
   std::size_t best = std::numeric_limits<std::size_t>::max();

@@ -1,4 +1,4 @@
-// Which operations of the graph become one: decided from the graph alone, before anything is compiled.
+// Decides which operations are fused. The decisions depend only on the graph, and precede the compilation.
 #include <algorithm>
 
 #include "models/onednn/compiler.h"
@@ -7,7 +7,7 @@
 namespace hvd::models::onednn {
 namespace {
 
-/// What a node reads, less what the library does not need: a max pool's backward works from its workspace.
+/// Returns the tensors that the compiled node reads. A max pool's backward reads its workspace instead of x and y.
 std::vector<TensorId> read_by(const Node& node) {
   if (node.kind == OpKind::kMaxPoolBackward) return {node.inputs[2]};
   return node.inputs;
@@ -50,13 +50,13 @@ void Compiler::analyse() {
       }
     }
     if (relu_fusion_[i] == ReluFusion::kAdd) {
-      skipped_[static_cast<std::size_t>(producer)] = true;  // done at the relu
+      skipped_[static_cast<std::size_t>(producer)] = true;  // the relu's operation does the add
     } else if (relu_fusion_[i] != ReluFusion::kNone) {
-      skipped_[i] = true;  // done at its producer
+      skipped_[i] = true;  // the producer's operation does the relu
       fused_relu_[static_cast<std::size_t>(producer)] = id;
     }
-    // Where a max pool is the only reader, its diff reaches only elements that equal the pooled maximum: it
-    // may be masked by that maximum's sign before it is spread out, instead of after.
+    // If a max pool is the only reader, its diff reaches only elements that equal the pooled maximum. The sign of this
+    // maximum can therefore mask the pooled diff, before the pool's backward spreads it to the larger tensor.
     const NodeId reader = only_forward_consumer(relu.outputs[0]);
     const bool by_sign = relu_fusion_[i] == ReluFusion::kPostOperation || relu_fusion_[i] == ReluFusion::kNone;
     mask_at_pool_[i] = by_sign && reader != kNoNode && node(reader).kind == OpKind::kMaxPool;
@@ -78,7 +78,7 @@ void Compiler::analyse() {
     for (const TensorId input : reads) consumers_[static_cast<std::size_t>(input)].push_back(id);
   }
 
-  // A sum of diffs that only a rectifier's backward reads is formed there.
+  // If only a ReLU's backward reads a sum of diffs, the operation of that backward node computes the sum.
   for (std::size_t i = graph_.first_backward; i < nodes; ++i) {
     const Node& sum = graph_.nodes[i];
     if (sum.kind != OpKind::kAccumulate) continue;

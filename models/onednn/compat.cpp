@@ -12,7 +12,7 @@ namespace {
 
 using Kind = dnnl::prop_kind;
 
-// Decides by its result, which is kept anyway.
+// The backward pass of this algorithm uses the ReLU's result, which is kept in any case.
 constexpr auto kRelu = dnnl::algorithm::eltwise_relu_use_dst_for_bwd;
 
 dnnl::normalization_flags norm_flags(bool fuse_relu) {
@@ -22,8 +22,8 @@ dnnl::normalization_flags norm_flags(bool fuse_relu) {
 
 }  // namespace
 
-// What differs. describe() and describe_backward() make a primitive descriptor from the arguments that both
-// interfaces take, in the same order.
+// Code that differs between the versions. describe() and describe_backward() make a primitive descriptor from the
+// arguments that both interfaces take, in the same order.
 
 #if DNNL_VERSION_MAJOR >= 3
 
@@ -181,7 +181,7 @@ std::optional<Blocking> blocking_of(const Md& desc) {
 
 #endif
 
-// What does not differ.
+// Code that is the same for both versions.
 
 ConvForward conv_forward(const dnnl::engine& engine, dnnl::algorithm algorithm, const Operands& operands,
                          const Geometry& geometry, const dnnl::primitive_attr& attr) {
@@ -243,7 +243,7 @@ Tag activation_tag(const Md& desc, Type type) {
 }
 
 Bf16Units bf16_units(dnnl::cpu_isa isa) noexcept {
-  const auto has = [isa](dnnl::cpu_isa wanted) {  // instruction sets are bit masks of what they include
+  const auto has = [isa](dnnl::cpu_isa wanted) {  // an instruction set is a bit mask of the sets that it includes
     return (static_cast<unsigned>(isa) & static_cast<unsigned>(wanted)) == static_cast<unsigned>(wanted);
   };
   if (has(dnnl::cpu_isa::avx512_core_amx)) return Bf16Units::kTiles;

@@ -1,6 +1,6 @@
-// The one place that knows oneDNN's two C++ interfaces: 2.x builds a primitive descriptor from an operation
-// descriptor, 3.x directly. Everything else in this folder is written against these functions. They throw
-// dnnl::error; onednn_step.cpp turns it into Error{kBackend}. Thread-safe: they share nothing.
+// Hides the difference between oneDNN's two C++ interfaces: 2.x builds a primitive descriptor from an operation
+// descriptor, 3.x directly. The other files of this folder use these functions. They throw dnnl::error, which
+// onednn_step.cpp turns into Error{kBackend}. Thread-safe: they share no state.
 #pragma once
 
 #include <cstdint>
@@ -15,13 +15,13 @@ using Dims = dnnl::memory::dims;
 using Type = dnnl::memory::data_type;
 using Tag = dnnl::memory::format_tag;
 
-/// Geometry of a convolution or a pooling, in the library's terms: spatial dimensions only, {h, w}.
+/// Geometry of a convolution or a pooling, in the library's form: only the spatial dimensions {h, w}.
 struct Geometry {
   Dims kernel, strides, pad_low, pad_high;
 };
 
-/// Descriptors of a convolution's or a fully connected layer's tensors; `bias` is null without one.
-/// For backward passes they are those of the differences (diff_src and so on).
+/// Descriptors of the tensors of a convolution or a fully connected layer; `bias` is null if there is none.
+/// In backward passes, those that are differentiated describe the diffs (diff_src and so on).
 struct Operands {
   Md src, weights;
   const Md* bias = nullptr;
@@ -56,13 +56,13 @@ LinearBackwardData linear_backward_data(const dnnl::engine& engine, const Operan
 LinearBackwardWeights linear_backward_weights(const dnnl::engine& engine, const Operands& operands,
                                               const dnnl::primitive_attr& attr, const LinearForward& hint);
 
-/// Training mode with scale and shift; `fuse_relu` adds a rectifier behind and a workspace for backward.
+/// Training mode with scale and shift. `fuse_relu` adds a ReLU after the normalisation, and a workspace for backward.
 NormForward norm_forward(const dnnl::engine& engine, const Md& data, float epsilon, bool fuse_relu,
                          const dnnl::primitive_attr& attr);
 NormBackward norm_backward(const dnnl::engine& engine, const Md& diff, const Md& data, float epsilon, bool fuse_relu,
                            const dnnl::primitive_attr& attr, const NormForward& hint);
 
-/// 2.x wants the shift as an input of the backward pass, 3.x refuses it.
+/// Returns true for 2.x, whose backward pass needs the shift as an input; 3.x refuses it.
 bool norm_backward_reads_shift() noexcept;
 
 /// c = a * b.
@@ -74,44 +74,46 @@ PoolBackward pool_backward(const dnnl::engine& engine, dnnl::algorithm algorithm
                            const Md& diff_dst, const Geometry& geometry, const dnnl::primitive_attr& attr,
                            const PoolForward& hint);
 
-/// The diff where the rectifier's result is positive, else 0; result and both diffs are laid out as `data`, and the
-/// diffs may be one tensor.
+/// Computes the diff where the ReLU's result is positive, else 0. The result and both diffs have the layout `data`.
+/// Both diffs may be the same tensor.
 ReluBackward relu_backward(const dnnl::engine& engine, const Md& data, const dnnl::primitive_attr& attr);
 
 /// Appends max(x, 0) to `attr`'s post-operations.
 void append_relu(dnnl::primitive_attr& attr);
 
-/// The layout of `desc` with elements of `type`. Errors: Error{kUnsupported} for a layout without a name (3.x).
+/// Returns the layout of `desc` with elements of `type`. Errors: Error{kUnsupported} for a layout without a name (3.x).
 Md with_type(const Md& desc, Type type);
-/// Name of the layout of a plain or blocked activation {n, c, h, w}; `undef` when it is none of those we copy in.
+/// Returns the name of the layout of an activation {n, c, h, w}, if it is one of the plain or blocked layouts that our
+/// concatenation and pools support; else `undef`.
 Tag activation_tag(const Md& desc, Type type);
 Dims dims_of(const Md& desc);
 
-/// A blocked layout: per axis a stride between blocks (elements) and the size with padding; inside a block,
-/// `inner_blocks[k]` elements of axis `inner_axes[k]`, the last k beside each other.
+/// A blocked layout. Each axis has a stride between blocks (in elements) and a padded size. Inside a block there are
+/// `inner_blocks[k]` elements of axis `inner_axes[k]`; those of the last k are adjacent in memory.
 struct Blocking {
   Type type;
   Dims strides, padded, inner_blocks, inner_axes;
 };
-/// Empty for a layout of another kind.
+/// Returns nullopt for a layout of another kind.
 std::optional<Blocking> blocking_of(const Md& desc);
 
-/// The units of a processor that multiply numbers in bf16.
+/// The processor's unit that multiplies numbers in bf16.
 enum class Bf16Units : std::uint8_t {
   kNone,
   kVectors,  ///< AVX-512 BF16
   kTiles,    ///< AMX
 };
-/// For a processor with instruction sets `isa`. Pure.
+/// Returns the unit of a processor with instruction sets `isa`. Pure.
 Bf16Units bf16_units(dnnl::cpu_isa isa) noexcept;
 
-/// The order of the elements in memory, in the notation of format tags: "Acdb16a", slowest axis first, blocked axes in
-/// capitals, then the blocks. Axes with one element or one block are left out. Other kinds of layout: "opaque, 64 bytes".
+/// Returns the order of the elements in memory in the notation of format tags, "Acdb16a": slowest axis first, blocked
+/// axes in capitals, then the blocks. Axes with one element or one block are omitted. Layouts of another kind give
+/// "opaque, 64 bytes".
 std::string layout_text(const Md& desc);
 
 /// "2.6.3".
 std::string library_version();
-/// Best instruction set that the library uses here, e.g. "avx512_core_amx".
+/// Best instruction set that the library uses on this processor, e.g. "avx512_core_amx".
 std::string library_isa();
 
 }  // namespace hvd::models::onednn

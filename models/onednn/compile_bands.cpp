@@ -1,10 +1,13 @@
-// Weight gradients of convolutions over large images, in bf16: one band of rows of one image at a time.
+// Weight gradients of convolutions over large images, in bf16, computed for one band of rows of one image at a time.
 //
-// The library's matrix-unit kernel first rearranges a whole image and its diff, 13 MB for VGG's second layer, and then
-// multiplies them out of whatever cache still has them. In bands that fit the second-level cache it takes, in ms of one
-// core with batch 8 (oneDNN 2.6), the image whole / in bands of 28 rows: 3 to 64 channels of 224 x 224 25 / 16,
-// 64 to 64 of 224 x 224 70 / 50, 64 to 128 of 112 x 112 28 / 21, 128 to 128 of 112 x 112 52 / 37. The partial
-// gradients are summed in fp32 in a fixed order.
+// The library's matrix-unit kernel first rearranges a whole image and its diff, which are 13 MB for VGG's second layer
+// and no longer in the cache when it multiplies them. Bands that fit the second-level cache are faster. Time in ms on
+// one core with batch 8 (oneDNN 2.6), whole image / bands of 28 rows:
+//   3 to 64 channels of 224 x 224     25 / 16
+//   64 to 64 channels of 224 x 224    70 / 50
+//   64 to 128 channels of 112 x 112   28 / 21
+//   128 to 128 channels of 112 x 112  52 / 37
+// The partial gradients are summed in fp32 in a fixed order.
 #include <algorithm>
 #include <string_view>
 #include <utility>
@@ -17,12 +20,12 @@ namespace hvd::models::onednn {
 namespace {
 
 constexpr std::size_t kElement = sizeof(std::uint16_t);
-/// Of a band and its diff. Every processor with a matrix unit so far has 2 MiB of second-level cache.
+/// Maximum bytes of a band and its diff. All processors with a matrix unit so far have 2 MiB of second-level cache.
 constexpr std::size_t kBandBytes = std::size_t{7} << 18;
-/// An image and its diff must be larger than this: the partial gradients have to be summed, which costs layers with
-/// many channels (256 of 56 x 56, 3.1 MiB) what their bands gain.
+/// Bands are used only if an image and its diff are larger than this. In smaller layers with many channels (256 of
+/// 56 x 56, 3.1 MiB) the sum of the partial gradients takes as long as the bands save.
 constexpr std::size_t kLargeBytes = std::size_t{1} << 22;
-/// The kernel pads channels to these.
+/// The kernel pads channels to a multiple of this.
 constexpr std::int64_t kChannels = 16;
 
 std::size_t band_bytes(const Shape& x, const Shape& y, const Window& w, std::int64_t outputs) {

@@ -1,4 +1,4 @@
-// Rectifiers, sums, concatenation, dropout and the loss: our own kernels.
+// ReLUs, sums, concatenation, dropout and the loss, with our own kernels.
 #include <array>
 #include <cstring>
 
@@ -11,7 +11,7 @@
 namespace hvd::models::onednn {
 namespace {
 
-/// How the channels of one tensor lie in memory: `rows` runs of bytes, `stride` apart.
+/// How the channels of one tensor lie in memory: `rows` runs of `run_bytes` contiguous bytes.
 struct ChannelRuns {
   std::size_t rows = 0, run_bytes = 0;
 };
@@ -19,11 +19,11 @@ struct ChannelRuns {
 /// One input of a concatenation, or one output of its backward.
 struct ChannelCopy {
   Buffer* buffer = nullptr;
-  std::size_t offset = 0;  ///< bytes into each of the whole tensor's runs
+  std::size_t offset = 0;  ///< byte offset of this part in each run of the whole tensor
   RowCopy shape;
 };
 
-/// A blocked layout has all of a sample's channels in one run; channels last has one run per pixel.
+/// In a blocked layout all channels of a sample form one run; with channels last, each pixel is a run.
 ChannelRuns channel_runs(const Shape& of, Tag tag, std::size_t element_bytes) {
   const auto n = static_cast<std::size_t>(of[0]);
   const auto pixels = static_cast<std::size_t>(of[1] * of[2]);
@@ -106,7 +106,7 @@ void Compiler::relu_backward(NodeId id) {
   const auto relu_id = static_cast<std::size_t>(of.forward);
   const ReluFusion fusion = relu_fusion_[relu_id];
   if (fusion == ReluFusion::kNorm || mask_at_pool_[relu_id]) {
-    // The diff passes through: a pool has masked it already, or a batch norm is going to.
+    // The diff stays unchanged: either a pool has masked it already, or a batch norm will mask it.
     set_value(of.outputs[0], value(of.inputs[1]));
     if (mask_at_pool_[relu_id]) {
       unfinished_[static_cast<std::size_t>(of.inputs[1])] = true;
@@ -125,7 +125,7 @@ void Compiler::relu_backward(NodeId id) {
   SumMask mask;
   if (fusion == ReluFusion::kAdd) {
     mask.bits = relu_masks_.at(of.forward);
-    // The mask is in the layout of the forward sum.
+    // The mask has the layout of the forward sum.
     mask.layout = value(node(of.forward).outputs[0]).desc;
   } else if (parts.size() == 1) {
     const Value y = value(of.inputs[0]);
@@ -211,7 +211,7 @@ void Compiler::dropout_node(NodeId id) {
   const Node& of = node(id);
   const auto attr = std::get<DropoutAttr>(of.attr);
   const Shape& s = shape(of.inputs[0]);
-  // The mask is defined on row-major elements.
+  // The dropout mask is defined on row-major elements.
   const Value x = in_layout(of.inputs[0], channels_last(s, type_));
   const Value y = output(of.outputs[0], x.desc, {x}, id);
   const auto count = static_cast<std::size_t>(s.count());

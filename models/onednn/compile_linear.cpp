@@ -4,12 +4,13 @@
 namespace hvd::models::onednn {
 namespace {
 
-/// With few images the weight gradient is a rank-`images` update whose cost is the writing of the result. The
-/// library's fp32 product writes VGG's first layer (411 MB) at the speed of memset, its bf16 ones take twice that
-/// (oneDNN 2.6: 34 against 74 ms with 8 images, 42 against 77 with 32); widening the inputs is exact and costs
-/// nothing beside it.
+/// Up to this many images, the weight gradient of a bf16 layer is computed in fp32. The time of such a low-rank product
+/// is that of writing the result. For VGG's first layer (411 MB) the library's fp32 product is as fast as memset, and
+/// its bf16 products take twice as long (oneDNN 2.6: 34 and 74 ms with 8 images, 42 and 77 ms with 32). Widening the
+/// inputs to fp32 is exact, and its time is negligible.
 constexpr std::int64_t kWideGradientImages = 32;
-/// Plain rows of other sizes would leave the copies for the forward pass to a slow reorder (tiled_copy.h).
+/// The fp32 gradient is used only if both sizes are multiples of this. With other sizes, a slow reorder would have to
+/// make the copies for the forward pass (tiled_copy.h).
 constexpr std::int64_t kTiled = 16;
 
 }  // namespace
@@ -29,7 +30,7 @@ void Compiler::linear(NodeId id) {
   const Md bias = row_major(shape(of.inputs[2]));
   const NodeId relu = fused_relu_[static_cast<std::size_t>(id)];
   const TensorId result = relu == kNoNode ? of.outputs[0] : node(relu).outputs[0];
-  // The loss wants full precision.
+  // The loss needs logits in full precision.
   const NodeId reader = only_forward_consumer(result);
   const bool logits = reader != kNoNode && node(reader).kind == OpKind::kSoftmaxCrossEntropy;
   const Md dst({y[0], y[1]}, logits ? Type::f32 : type_, Tag::nc);
@@ -45,8 +46,7 @@ void Compiler::linear(NodeId id) {
       linear_forward(engine, {.src = from.desc, .weights = weights_any, .bias = &bias, .dst = dst}, attr);
   const bool f32 = type_ == Type::f32;
   const Type arena = parameters_.gradient_type() == DataType::kBF16 ? Type::bf16 : Type::f32;
-  // fp32: all three passes share one layout: a copy of VGG's first layer alone would be 411 MB. bf16 needs
-  // copies anyway.
+  // fp32: all passes share one layout: a copy of VGG's first layer would take 411 MB. bf16 needs copies in any case.
   const bool wide = !f32 && arena == Type::f32 && y[0] <= kWideGradientImages && dims_of(from.desc).size() == 2 &&
                     weight_dims[0] % kTiled == 0 && weight_dims[1] % kTiled == 0;
   Md diff_weights(weight_dims, arena, Tag::any);

@@ -198,7 +198,7 @@ void Compiler::finish_gradients(NodeId id, const std::vector<std::pair<TensorId,
   for (const auto& [gradient, from] : written) {
     const Value slot = parameters_.gradient(gradient, from.desc);
     if (slot.buffer == from.buffer) continue;
-    // Only ever fp32 made, bf16 wanted: nothing here produces bf16 for an fp32 arena.
+    // The gradient is fp32 and the arena is bf16. The reverse does not occur.
     const std::size_t count = from.desc.get_size() / sizeof(float);
     Buffer* source = from.buffer;
     Buffer* target = slot.buffer;

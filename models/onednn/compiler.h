@@ -1,12 +1,12 @@
-// Compiles a differentiated graph into a Program (program.h): chooses primitives, layouts and fusions once,
-// at construction. Nothing of it is needed when the program runs.
+// Compiles a differentiated graph into a Program (program.h): chooses primitives, layouts and fusions once, at
+// construction. The compiler is not needed when the program runs.
 //
-// Fusions, decided in analyse() from the graph alone:
-//   conv + bias + relu        one primitive (post-operation); its backward masks by the output's sign
-//   batch norm + relu         one primitive; the mask lives in the primitive's workspace, so that the
-//                             rectifier's backward costs nothing
-//   add + relu                one kernel, which leaves a bit mask for backward
-//   relu before a max pool    the mask is applied to the pooled diff, which is several times smaller
+// Fusions, which analyse() derives from the graph alone:
+//   conv + bias + relu          one primitive (post-operation); backward masks by the sign of the output
+//   batch norm + relu           one primitive; the mask is in the primitive's workspace, so that the backward pass of
+//                               the ReLU takes no time of its own
+//   add + relu                  one kernel, which writes a bit mask for backward
+//   relu before a max pool      the mask is applied to the pooled diff, which is several times smaller
 //   accumulate + relu backward  one kernel
 #pragma once
 
@@ -23,27 +23,27 @@ namespace hvd::models::onednn {
 
 struct CompileOptions {
   DataType compute = DataType::kF32;
-  std::uint64_t seed = 1;  ///< dropout
-  bool winograd = true;    ///< as StepOptions
-  /// Every tensor keeps its own memory to the end of the step, so that a test can look at it.
+  std::uint64_t seed = 1;  ///< for dropout
+  bool winograd = true;    ///< as in StepOptions
+  /// Every tensor keeps its own memory to the end of the step, so that a test can read it.
   bool keep_tensors = false;
 };
 
 class Compiler {
  public:
-  /// All references must outlive the compiler; `program` and `parameters` are filled by compile().
+  /// The arguments must outlive the compiler. compile() fills `program` and `parameters`.
   Compiler(const Graph& graph, const CompileOptions& options, Program& program, Parameters& parameters);
 
-  /// Appends every operation. Errors: unsupported for what the library has no implementation of;
-  /// dnnl::error from the library.
+  /// Appends all operations of the graph to the program. Errors: unsupported for an operation that the library does not
+  /// implement; dnnl::error from the library.
   void compile();
 
-  /// Where the caller's images {n, h, w, c} fp32 go; set it with Program::set_external before each step.
+  /// The buffer of the caller's images {n, h, w, c} in fp32; set it with Program::set_external before each step.
   [[nodiscard]] Buffer* images() const noexcept { return images_; }
 
-  /// Where tensor `id` is and in which layout; empty if a fusion left it out. With keep_tensors.
+  /// Returns the place and layout of tensor `id`; empty if a fusion does not compute it. Use with keep_tensors.
   [[nodiscard]] Value tensor(TensorId id) const;
-  /// Whether convolution `forward` computes by Winograd's algorithm, whose rounding errors are larger.
+  /// Returns true if convolution `forward` uses Winograd's algorithm, whose rounding errors are larger.
   [[nodiscard]] bool is_winograd(NodeId forward) const;
 
   ~Compiler();
@@ -58,25 +58,25 @@ class Compiler {
   struct PoolPlan;
   enum class ReluFusion : std::uint8_t { kNone, kPostOperation, kNorm, kAdd };
 
-  // analyse.cpp: what is fused with what.
+  // analyse.cpp: decides the fusions.
   void analyse();
-  /// The one forward node that reads `id`, or kNoNode if there are more or none.
+  /// Returns the only forward node that reads `id`; kNoNode if several nodes or none read it.
   [[nodiscard]] NodeId only_forward_consumer(TensorId id) const;
 
   // Values and layouts.
   Value& value(TensorId id);
   void set_value(TensorId id, const Value& value);
-  /// The tensor in layout `wanted`: itself, or a copy by a reorder (cached).
+  /// Returns the tensor in layout `wanted`: the tensor itself, or a copy that a reorder makes. Copies are reused.
   Value in_layout(TensorId id, const Md& wanted);
   [[nodiscard]] Md any_layout(const Shape& of, Type type) const;
   [[nodiscard]] Md channels_last(const Shape& of, Type type) const;
-  /// What activations are asked to be: the library's choice in fp32, channels last in bf16.
+  /// Requested layout of an activation: the library's choice in fp32, channels last in bf16.
   [[nodiscard]] Md preferred(const Shape& of) const;
-  /// Whether nobody reads `buffer` after node `at`.
+  /// Returns true if no operation reads `buffer` after node `at`.
   [[nodiscard]] bool last_use(const Buffer* buffer, NodeId at) const;
-  /// A place for output `id` of node `at`: the first of `reusable` that nobody needs afterwards, or a new one.
+  /// Returns a place for output `id` of node `at`: the first of `reusable` that is not read later, or a new buffer.
   Value output(TensorId id, const Md& desc, const std::vector<Value>& reusable, NodeId at);
-  [[nodiscard]] std::size_t elements(const Md& desc) const;  ///< padding included, of the compute type
+  [[nodiscard]] std::size_t elements(const Md& desc) const;  ///< number of elements of the compute type, with padding
   void reorder(const Value& from, const Value& to, const std::string& node_name);
   [[nodiscard]] dnnl::primitive_attr attributes() const;
   Operation& describe(Operation& operation, NodeId id) const;
@@ -86,7 +86,7 @@ class Compiler {
   [[nodiscard]] const Node& node(NodeId id) const { return graph_.node(id); }
   [[nodiscard]] const Shape& shape(TensorId id) const { return graph_.tensor(id).shape; }
 
-  // Gradients: straight into the arena where the types agree, else by way of fp32.
+  // Gradients are written directly to the arena if the types agree; otherwise to fp32 first, and then converted.
   Value gradient_target(TensorId gradient, const Md& desc, Type type);
   void finish_gradients(NodeId id, const std::vector<std::pair<TensorId, Value>>& written);
 
@@ -97,13 +97,13 @@ class Compiler {
   void conv_backward_weights_as_product(NodeId id);
   void conv_backward_data_node(NodeId id);
   // compile_bands.cpp
-  /// Bands of one image of convolution `id`; empty where the weight gradient of the whole is as fast.
+  /// Returns the bands of one image of convolution `id`; empty if the weight gradient of the whole image is as fast.
   [[nodiscard]] std::vector<Band> weight_gradient_bands(NodeId id, const ConvPlan& plan) const;
   void conv_backward_weights_in_bands(NodeId id);
   // compile_linear.cpp
-  /// What a fully connected layer reads. Channels-last images in bf16 are seen as the matrix {n, h * w * c} that
-  /// they are: for that the library has its matrix-unit kernels, 1.6 to 1.9 times as fast for VGG's first layer
-  /// (oneDNN 2.6, batch 8).
+  /// Returns the input of a fully connected layer. Channels-last images in bf16 are treated as a matrix {n, h * w * c},
+  /// because the library has matrix-unit kernels only for matrices. They are 1.6 to 1.9 times as fast for VGG's first
+  /// layer (oneDNN 2.6, batch 8).
   Value linear_input(TensorId id);
   void linear(NodeId id);
   void linear_backward_weights_node(NodeId id);
@@ -118,15 +118,15 @@ class Compiler {
   // compile_elementwise.cpp
   void relu_node(NodeId id);
   void relu_backward(NodeId id);
-  /// Appends into = diff where y > 0, else 0; all in one layout, `into` may be `diff`.
+  /// Appends an operation that sets into = diff where y > 0, else 0. All have the same layout; `into` may be `diff`.
   void masked_by_sign(NodeId id, const Value& y, const Value& diff, const Value& into);
   void add_node(NodeId id);
   void accumulate(NodeId id);
-  /// Appends output = sum of the parts where they survive; in place of a part if it can be.
+  /// Appends an operation: output = sum of the parts where `mask` keeps it, else 0. It overwrites a part if possible.
   struct SumMask {
-    Buffer* bits = nullptr;  ///< of an add + relu, in layout `layout`
+    Buffer* bits = nullptr;  ///< bit mask of an add + relu, in layout `layout`
     Md layout;
-    TensorId sign = kNoTensor;  ///< tensor whose sign decides
+    TensorId sign = kNoTensor;  ///< without `bits`: elements are kept where this tensor is positive
   };
   void sum_into(NodeId id, TensorId output, const std::vector<TensorId>& parts, const SumMask& mask);
   void concat(NodeId id);
@@ -142,21 +142,21 @@ class Compiler {
   Parameters& parameters_;
   Type type_;
 
-  std::vector<Value> values_;                      // by TensorId
-  std::vector<bool> unfinished_;                   // by TensorId: a neighbour does the rest of its work
+  std::vector<Value> values_;                      // [TensorId]
+  std::vector<bool> unfinished_;                   // [TensorId]: a fused operation elsewhere completes the tensor
   std::map<TensorId, std::vector<Value>> copies_;  // the same tensor in other layouts
-  std::vector<std::vector<NodeId>> consumers_;     // by TensorId, real uses only
-  std::vector<ReluFusion> relu_fusion_;            // by NodeId of the relu
-  std::vector<bool> skipped_;                      // by NodeId: done as part of another node
-  std::vector<bool> mask_at_pool_;                 // by NodeId of the relu
-  std::vector<NodeId> fused_relu_;                 // by NodeId of its producer: the relu done there, or kNoNode
-  std::map<const Buffer*, std::vector<TensorId>> holders_;  // tensors that live or lived in a buffer
+  std::vector<std::vector<NodeId>> consumers_;     // [TensorId]: nodes whose compiled operations read the tensor
+  std::vector<ReluFusion> relu_fusion_;            // [NodeId of the relu]
+  std::vector<bool> skipped_;                      // [NodeId]: the operation of another node does the work
+  std::vector<bool> mask_at_pool_;                 // [NodeId of the relu]
+  std::vector<NodeId> fused_relu_;                 // [NodeId of the producer]: the relu fused into it, or kNoNode
+  std::map<const Buffer*, std::vector<TensorId>> holders_;  // tensors that are or were in a buffer
   std::map<NodeId, std::unique_ptr<ConvPlan>> convs_;
   std::map<NodeId, std::unique_ptr<LinearPlan>> linears_;
   std::map<NodeId, std::unique_ptr<NormPlan>> norms_;
   std::map<NodeId, std::unique_ptr<PoolPlan>> pools_;
-  std::map<NodeId, Buffer*> relu_masks_;  // by relu node: bit mask of an add + relu
-  std::map<NodeId, Buffer*> drop_masks_;  // by dropout node
+  std::map<NodeId, Buffer*> relu_masks_;  // [relu node]: bit mask of an add + relu
+  std::map<NodeId, Buffer*> drop_masks_;  // [dropout node]
   Buffer* images_ = nullptr;
 };
 

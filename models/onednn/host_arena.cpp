@@ -14,16 +14,16 @@ namespace hvd::models::onednn {
 namespace {
 
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
-// MADV_COLLAPSE of Linux 6.1, which not every C library knows.
+// MADV_COLLAPSE of Linux 6.1, which older C libraries do not define.
 constexpr int kCollapse = 25;
-// More than oneDNN takes while it compiles one operation.
+// More address space than oneDNN needs to compile one operation.
 constexpr std::size_t kRoom = std::size_t{64} << 20;
 
 }  // namespace
 
 HostArena::HostArena(std::size_t bytes, const char* what) {
   if (bytes == 0) return;
-  // One huge page more than needed, cut off again, so that the start is aligned.
+  // Map one huge page more than needed and unmap the excess, so that the start is aligned to a huge page.
   const std::size_t wanted = align_up(bytes, kHugePage);
   void* raw = mmap(nullptr, wanted + kHugePage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (raw == MAP_FAILED) {
@@ -39,7 +39,7 @@ HostArena::HostArena(std::size_t bytes, const char* what) {
   mapped_ = wanted;
   advise_huge_pages({base + head, wanted});
 #ifdef MADV_POPULATE_WRITE
-  // Now, so that the first step is no slower than the others. A hint as well: kernels before 5.14 refuse it.
+  // Populate the pages now, so that the first step is not slower. Errors are ignored: Linux before 5.14 refuses this.
   (void)madvise(memory_.data(), bytes, MADV_POPULATE_WRITE);
 #endif
 }
@@ -54,7 +54,7 @@ std::size_t HostArena::give_back(std::size_t from, std::size_t to) noexcept {
   const std::size_t end = to / page * page;
   if (begin >= end) return 0;
   if (madvise(memory_.data() + begin, end - begin, MADV_DONTNEED) == 0) return end - begin;
-  std::memset(memory_.data() + begin, 0, end - begin);  // locked memory, for example, stays
+  std::memset(memory_.data() + begin, 0, end - begin);  // the system refuses, for example for locked memory
   return 0;
 }
 
@@ -74,7 +74,7 @@ void advise_huge_pages(std::span<std::byte> memory) noexcept {
   if (memory.size() < head + kHugePage) return;
   const std::size_t whole = (memory.size() - head) / kHugePage * kHugePage;
   (void)madvise(memory.data() + head, whole, MADV_HUGEPAGE);
-  // Whoever allocated it may have written to it, so that it has small pages already. Refused by kernels before 6.1.
+  // If its allocator has written to the memory, it has small pages: collapse them. Linux before 6.1 refuses this.
   (void)madvise(memory.data() + head, whole, kCollapse);
 }
 

@@ -1,5 +1,5 @@
-// Zeroed memory of the backend's own, on huge pages where the system lends them: a step walks over
-// gigabytes, and 4 KiB pages cost it several percent in TLB misses.
+// Zeroed memory for the backend, on huge pages if the system provides them. A step reads gigabytes, and with 4 KiB
+// pages TLB misses would take several percent of its time.
 #pragma once
 
 #include <cstddef>
@@ -25,8 +25,8 @@ class HostArena {
   ~HostArena();
 
   [[nodiscard]] std::span<std::byte> bytes() const noexcept { return memory_; }
-  /// The pages within bytes [from, to) become zeros. Returns how many bytes take no memory until they are written to: 0
-  /// where the system refuses, else those of all these pages.
+  /// Returns the pages within bytes [from, to) to the system; they read as zeros afterwards. Returns the number of
+  /// bytes that take no memory until they are written again; 0 if the system refuses.
   std::size_t give_back(std::size_t from, std::size_t to) noexcept;
 
  private:
@@ -34,11 +34,11 @@ class HostArena {
   std::size_t mapped_ = 0;
 };
 
-/// To be called before oneDNN compiles an operation: oneDNN 2.6 writes through a null pointer where it gets no memory
-/// for a kernel. Errors: out_of_memory where a limit (ulimit -v) leaves little.
+/// Call before oneDNN compiles an operation: oneDNN 2.6 writes to a null pointer if it gets no memory for a kernel.
+/// Errors: out_of_memory if a limit (ulimit -v) leaves too little address space.
 void require_address_space();
 
-/// Asks the system for huge pages on the whole pages inside `memory`; a hint, never fails.
+/// Asks the system to use huge pages for `memory`. This is a hint and never fails.
 void advise_huge_pages(std::span<std::byte> memory) noexcept;
 
 }  // namespace hvd::models::onednn

@@ -12,7 +12,7 @@ struct Isa {
   unsigned bits;
   std::string_view name;
 };
-// Each ascending; a set's bits include those of the sets that it extends.
+// Both lists are in ascending order. The bits of a set include those of the sets that it extends.
 constexpr std::array kVersion2{Isa{0x1, "sse41"},
                                Isa{0x3, "avx"},
                                Isa{0x7, "avx2"},

@@ -1,13 +1,13 @@
-// Names of the instruction sets that oneDNN reports, whatever version made the number.
+// Names of the instruction sets that oneDNN reports, for versions 2 and 3 of the library.
 #pragma once
 
 #include <string>
 
 namespace hvd::models::onednn {
 
-/// The name of `isa`, a value of dnnl_cpu_isa_t: "avx512_core_amx". A value that is newer than this program is named
-/// after the largest known set within it and the bits beyond: "avx512_core_amx+0x2000". The bits of versions 2 and 3
-/// differ, so `library_major` says whose they are.
+/// Returns the name of `isa`, a value of dnnl_cpu_isa_t: "avx512_core_amx". For a value that this program does not
+/// know, the name is that of the largest known set within it, followed by the other bits: "avx512_core_amx+0x2000". The
+/// bits of versions 2 and 3 differ; `library_major` is the version that reported `isa`.
 /// Source: dnnl_types.h of oneDNN 2.6 and 3.7.
 std::string isa_name(unsigned isa, int library_major);
 

@@ -12,28 +12,28 @@
 #include "engine/base/float16.h"
 #include "models/onednn/threads.h"
 
-// Compiled once more for AVX-512 and for AVX2 and chosen by the processor when the program starts: by what it can
-// do (x86-64-v4 and v3), not by its name, which is all that "arch=skylake-avx512" would compare. Only serial loops
-// carry it: the body of a parallel region is outlined and would not be cloned. All versions round alike
-// (-ffp-contract=off), and so do a loop's vectors and its remainder.
+// Compiles a function for AVX-512, for AVX2 and for any x86-64. The version is chosen when the program starts, by the
+// processor's features (x86-64-v4, v3); "arch=skylake-avx512" would compare the processor's name instead. Only serial
+// loops have this attribute, because the body of a parallel region is outlined and not cloned. All versions round in
+// the same way (-ffp-contract=off), and so do the vectors of a loop and its remainder.
 #if defined(__x86_64__)
 #define HVD_VECTOR_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #else
 #define HVD_VECTOR_CLONES
 #endif
-// What the clones call must be part of them.
+// Functions that the clones call must be inlined into them.
 #define HVD_INLINE inline __attribute__((always_inline))
 
 namespace hvd::models::onednn {
 namespace {
 
-constexpr std::size_t kUnit = 64;  // elements: the unit in which work is cut
+constexpr std::size_t kUnit = 64;  // elements; the shares of threads begin at multiples of this
 
 HVD_INLINE float load(const float* p, std::size_t i) { return p[i]; }
 HVD_INLINE float load(const std::uint16_t* p, std::size_t i) { return bf16_to_float(p[i]); }
 HVD_INLINE void store(float* p, std::size_t i, float value) { p[i] = value; }
-// Rounds to nearest even like float_to_bf16, without its branch for NaN: a NaN stays one except the few
-// whose payload overflows, and these loops then still vectorise.
+// Rounds to nearest even like float_to_bf16, but without its branch for NaN, so that the loops vectorise. A NaN stays a
+// NaN, except for the few whose payload overflows.
 HVD_INLINE void store(std::uint16_t* p, std::size_t i, float value) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
   p[i] = static_cast<std::uint16_t>((bits + 0x7fffU + ((bits >> 16) & 1U)) >> 16);
@@ -58,7 +58,7 @@ HVD_VECTOR_CLONES void convert_to_f32(const std::uint16_t* from, float* to, std:
   for (std::size_t i = 0; i < n; ++i) to[i] = load(from, i);
 }
 
-// A pixel's (or row's) neighbours before, at and after it, and what each counts; outside the image nothing.
+// The pixels (or rows) before, at and after a position, and their factors in the mean: 0 outside the image.
 struct Taps {
   std::array<std::size_t, 3> at{};
   std::array<float, 3> factor{};
@@ -91,7 +91,7 @@ HVD_VECTOR_CLONES void sum_columns(const float* sums, const Taps* columns, std::
   }
 }
 
-// Both directions: sums over rows, then over columns.
+// Computes the forward or backward pass: sums over rows first, then over columns.
 void means(const std::uint16_t* from, std::uint16_t* to, const Pixels& shape, bool backward) {
   const std::size_t row = shape.width * shape.channels;
   if (row == 0 || shape.height == 0) return;
@@ -210,7 +210,7 @@ double softmax_cross_entropy(const float* logits, std::span<const std::int32_t> 
     const float* in = logits + row * classes;
     float* out = probabilities + row * classes;
     const float largest = *std::max_element(in, in + classes);
-    const double of_label = in[label];  // read now: probabilities may overwrite the logits
+    const double of_label = in[label];  // read this first, because the probabilities may overwrite the logits
     double sum = 0;
     for (std::size_t i = 0; i < classes; ++i) {
       out[i] = std::exp(in[i] - largest);

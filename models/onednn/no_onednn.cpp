@@ -1,4 +1,4 @@
-// Stands in for the oneDNN backend in builds without the library.
+// Replaces the oneDNN backend in builds without the library.
 #include <memory>
 #include <string>
 

@@ -1,4 +1,4 @@
-// TrainStep on oneDNN: compiles the graph at construction, then runs it.
+// The TrainStep that uses oneDNN: it compiles the graph at construction, and runs the compiled program in each step.
 #include <chrono>
 #include <map>
 #include <memory>
@@ -18,7 +18,7 @@
 namespace hvd::models {
 namespace {
 
-using namespace onednn;  // NOLINT(google-build-using-namespace): this file is that folder's face
+using namespace onednn;  // NOLINT(google-build-using-namespace): this file is the folder's interface to the outside
 
 class OnednnStep final : public TrainStep, public ShardedUpdate {
  public:
@@ -51,7 +51,7 @@ class OnednnStep final : public TrainStep, public ShardedUpdate {
   double forward_backward(const Batch& batch, GradientSink& sink) override {
     check(batch);
     const ThreadScope threads(options_.threads);
-    // The library takes no pointer to const; it only reads the images.
+    // The library does not accept a pointer to const, but it only reads the images.
     program_.set_external(images_, const_cast<float*>(batch.images.data()));
     StepInput input{.batch = &batch, .loss = 0};
     program_.run(input, sink, options_.profile);
@@ -134,7 +134,7 @@ class OnednnStep final : public TrainStep, public ShardedUpdate {
 std::vector<OperationProfile> OnednnStep::profile() const {
   if (!options_.profile) return {};
   std::vector<OperationProfile> result;
-  // What was cut into parts is one operation again.
+  // Parts of the same operation (bands) are summed to one entry.
   std::map<std::tuple<std::string, std::string, std::string, bool>, std::size_t> found;
   const auto add = [&](const Operation& operation, std::int64_t times) {
     const auto [at, is_new] =
@@ -157,7 +157,7 @@ std::vector<OperationProfile> OnednnStep::profile() const {
   for (const Operation& operation : program_.refresh_operations()) {
     if (!operation.done_by_update) add(operation, updates_);
   }
-  // Weight and momentum read and written, gradient read; copies of the weights written.
+  // The update reads and writes weights and momentum, reads the gradients, and writes copies of the weights.
   const auto elements = static_cast<double>(parameters_.momentum_arena().size()) / sizeof(float);
   const double bytes = elements * (4 * sizeof(float) + static_cast<double>(size_of(gradient_type()))) +
                        static_cast<double>(parameters_.bytes_copied_by_update());
@@ -207,7 +207,7 @@ std::unique_ptr<TrainStep> make_onednn_step(Graph graph, const StepOptions& opti
   if (graph.first_backward == graph.nodes.size()) {
     throw Error(Errc::kInvalidArgument, graph.model + ": the graph must be differentiated first");
   }
-  // Primitives are made for the thread count that is in force when they are made.
+  // oneDNN makes a primitive for the number of threads that is set at that time.
   const ThreadScope threads(options.threads);
   try {
     return std::make_unique<OnednnStep>(std::move(graph), options, allocate);

@@ -13,7 +13,7 @@
 namespace hvd::models::onednn {
 namespace {
 
-// Elements: 64 bytes in either gradient type, so that the offsets of all arenas are equal.
+// Elements. Slots start at multiples of 64 bytes in both gradient types, so that the offsets of all arenas are equal.
 constexpr std::size_t kSlotAlign = 32;
 
 std::size_t slot_count(const Md& desc) { return desc.get_size() / sizeof(float); }
@@ -167,7 +167,7 @@ void Parameters::transfer(std::size_t parameter, float* stored, float* logical, 
   const dnnl::engine& engine = program_.engine();
   dnnl::memory in_slot(entries_[parameter].desc, engine, stored);
   const Shape& shape = slots_[parameter].shape;
-  // A fully connected layer on images may be stored as a matrix over their pixels and channels.
+  // The weights of a fully connected layer on images may be stored as a matrix over pixels and channels.
   const Dims dims = dims_of(entries_[parameter].desc);
   const bool flat = dims.size() == 2 && shape.rank() == 4;
   dnnl::memory outside(flat ? Md(dims, Type::f32, Tag::ab) : row_major(shape), engine, logical);
@@ -184,7 +184,7 @@ void Parameters::read(std::size_t parameter, std::span<float> out) {
 
 void Parameters::write(std::size_t parameter, std::span<const float> in) {
   check_size(parameter, in.size());
-  // The library takes no pointer to const; this side of the reorder only reads.
+  // The library does not accept a pointer to const, but this reorder only reads `in`.
   transfer(parameter, reinterpret_cast<float*>(entries_[parameter].weight->data), const_cast<float*>(in.data()), false);
 }
 

@@ -1,5 +1,5 @@
-// The arenas of one rank: weights, gradients, momentum, running statistics, each one block in gradient-
-// production order; and the copies of the weights that primitives want in another layout or type.
+// The arenas of one rank: weights, gradients, momentum and running statistics. Each is one block in gradient-production
+// order. Parameters also has the copies of the weights that primitives need in another layout or type.
 #pragma once
 
 #include <map>
@@ -18,26 +18,26 @@ class Parameters {
  public:
   Parameters(const Graph& graph, DataType gradient_type, Program& program);
 
-  /// Fixes the layout in which parameter tensor `value` is stored, as fp32. Once per parameter.
+  /// Sets the layout in which parameter tensor `value` is stored in fp32. Call once per parameter.
   void set_layout(TensorId value, const Md& desc);
-  /// The stored weights: fp32, in the layout that was set.
+  /// Returns the stored weights: fp32, in the layout that was set.
   [[nodiscard]] Value stored(TensorId value) const;
-  /// The weights as `desc` wants them: stored() itself, or a persistent copy refreshed after updates.
+  /// Returns the weights in layout and type `desc`: stored() itself, or a copy that is refreshed after each update.
   Value derived(TensorId value, const Md& desc);
-  /// The slot in the gradient arena, as a tensor of `desc` (same layout, the arena's type).
+  /// Returns the slot in the gradient arena as a tensor of `desc` (same layout, the arena's type).
   [[nodiscard]] Value gradient(TensorId gradient, const Md& desc) const;
   [[nodiscard]] std::size_t index_of_gradient(TensorId gradient) const;
-  /// Running mean or variance {c}.
+  /// Returns the running mean or variance {c}.
   [[nodiscard]] Value state(TensorId id) const;
 
-  /// Call when every layout is set: lays out the slots and allocates.
+  /// Lays out the slots and allocates the arenas. Call when every layout is set.
   void allocate(const ArenaAllocator& allocator);
-  /// Initial weights from `seed`; running variance 1; everything else 0. Uses the momentum arena as staging.
+  /// Sets weights to their initial values, running variance to 1, all else to 0. Uses the momentum arena as scratch.
   void initialise(std::uint64_t seed);
-  /// One pass over the arenas (update.cpp), shared by the calling thread's team. Copies that TiledCopy can make are
-  /// made on the way, while the new weights are in cache; Program::refresh_after_update() does the rest.
+  /// Updates all weights in one pass (update.cpp), on the calling thread's OpenMP team. The pass also makes the copies
+  /// that TiledCopy supports, with the new weights in cache; Program::refresh_after_update() makes the others.
   void update(const SgdOptions& options);
-  /// The same for `share` alone, without copies.
+  /// Updates only `share`, without copies.
   void update_share(const SgdOptions& options, std::span<const ArenaRange> share);
   void keep_momentum(std::span<const ArenaRange> share);
   [[nodiscard]] std::size_t bytes_copied_by_update() const noexcept;
@@ -51,7 +51,7 @@ class Parameters {
   [[nodiscard]] std::span<std::byte> gradient_arena() const noexcept { return gradient_arena_; }
   [[nodiscard]] std::span<std::byte> weight_arena() const noexcept { return weights_.bytes(); }
   [[nodiscard]] std::span<std::byte> momentum_arena() const noexcept { return momentum_.bytes(); }
-  /// Without what keep_momentum() gave back and no update() has used since.
+  /// Bytes of momentum in use: without the memory that keep_momentum() returned and that no update() has used since.
   [[nodiscard]] std::size_t momentum_bytes() const noexcept { return momentum_bytes_; }
   [[nodiscard]] std::span<std::byte> state_arena() const noexcept { return states_.bytes(); }
 
@@ -62,11 +62,12 @@ class Parameters {
     Buffer* weight = nullptr;
     Buffer* gradient = nullptr;
     std::vector<Value> copies;
-    std::vector<std::pair<TiledCopy, const Buffer*>> tiled;  // those of `copies` that update() makes
+    std::vector<std::pair<TiledCopy, const Buffer*>> tiled;  // the subset of `copies` that update() makes
   };
   [[nodiscard]] Entry& entry(TensorId value);
   [[nodiscard]] const Entry& entry(TensorId value) const;
-  /// SGD and tiled copies of the strips that start in elements [from, to) of a slot, or of those elements.
+  /// Updates a part of a slot: without tiled copies, elements [from, to); with tiled copies, all strips that start in
+  /// [from, to), whose copies it also makes.
   void update_piece(std::size_t parameter, std::size_t from, std::size_t to, const SgdFactors& factors);
   /// Calls visit(parameter, from, to) for the elements [from, to) of each slot that lie in [begin, end) of the arena.
   template <class Visit>
@@ -87,7 +88,7 @@ class Parameters {
   std::span<std::byte> gradient_arena_;
 };
 
-/// Library dimensions of a parameter, {o, i, h, w}, {o, i} or {c}, and its logical row-major layout in them.
+/// Returns a parameter's logical row-major layout in the library's dimensions {o, i, h, w}, {o, i} or {c}.
 Md row_major(const Shape& shape);
 
 }  // namespace hvd::models::onednn

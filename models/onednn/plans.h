@@ -1,4 +1,4 @@
-// What the forward pass of a layer leaves for its backward pass while compiling.
+// While a layer's forward pass is compiled, it stores here the descriptors and values that its backward pass needs.
 #pragma once
 
 #include <cstdint>
@@ -9,10 +9,10 @@
 
 namespace hvd::models::onednn {
 
-/// Rows of an image's diff, the rows of the input that they look at, and the weight gradient of the two.
+/// Some rows of an image's diff, the input rows that they depend on, and the primitive for their weight gradient.
 struct Compiler::Band {
   ConvBackwardWeights backward_weights;
-  std::int64_t first_input = 0, first_output = 0, outputs = 0;  ///< rows
+  std::int64_t first_input = 0, first_output = 0, outputs = 0;  ///< in rows
 };
 
 struct Compiler::ConvPlan {
@@ -20,9 +20,9 @@ struct Compiler::ConvPlan {
   std::optional<ConvBackwardData> backward_data;
   ConvBackwardWeights backward_weights;
   std::optional<Md> bias;
-  /// In place of backward_weights where it is faster.
+  /// Used instead of backward_weights if it is faster.
   std::optional<MatmulDesc> weights_as_product;
-  std::vector<Band> bands;  ///< of one image
+  std::vector<Band> bands;  ///< bands of one image, used instead of backward_weights; empty: none
 };
 
 struct Compiler::LinearPlan {
@@ -44,7 +44,7 @@ struct Compiler::PoolPlan {
   Value workspace;
 };
 
-/// Geometry of a graph window in the library's terms.
+/// Converts a graph window to the library's form.
 inline Geometry geometry_of(const Window& window) {
   return {.kernel = {window.kernel_h, window.kernel_w},
           .strides = {window.stride_h, window.stride_w},

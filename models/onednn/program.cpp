@@ -11,7 +11,7 @@
 namespace hvd::models::onednn {
 namespace {
 
-// Two cache lines: neighbouring buffers never share one with the adjacent-line prefetcher.
+// Two cache lines, so that the adjacent-line prefetcher does not fetch lines of a neighbouring buffer.
 constexpr std::size_t kAlign = 128;
 
 std::size_t aligned(std::size_t bytes) { return align_up(bytes, kAlign); }
@@ -105,7 +105,7 @@ void Program::execute(Operation& operation, StepInput& input, bool profile) {
   using Clock = std::chrono::steady_clock;
   const auto start = profile ? Clock::now() : Clock::time_point{};
   if (operation.primitive) {
-    // The C call: the C++ one builds a hash map and a vector on every execution.
+    // Use the C function, because the C++ one builds a hash map and a vector in each call.
     const dnnl_status_t status = dnnl_primitive_execute(
         operation.primitive.get(), stream_.get(), static_cast<int>(operation.bound.size()), operation.bound.data());
     if (status != dnnl_success) {

@@ -1,6 +1,6 @@
-// What a differentiated graph is compiled into: buffers and a list of operations on them. The compiler
-// (compiler.h) appends; bind() then places the buffers and freezes everything, after which running it
-// allocates nothing. Owned and called by one thread.
+// The compiled form of a differentiated graph: buffers and a list of operations on them. The compiler (compiler.h)
+// appends operations. bind() then places the buffers; afterwards the program is fixed, and running it allocates no
+// memory. Owned and called by one thread.
 #pragma once
 
 #include <cstddef>
@@ -19,33 +19,33 @@
 
 namespace hvd::models::onednn {
 
-/// A piece of memory. Its address is known after Program::bind().
+/// A block of memory. Its address is known after Program::bind().
 struct Buffer {
   enum class Home : std::uint8_t {
-    kPlanned,     ///< in the activation arena, shared with others by liveness
-    kPersistent,  ///< kept between steps (weight copies, running statistics)
-    kScratchpad,  ///< the one scratchpad that all primitives share
-    kExternal,    ///< whoever made it sets `data`: parameter and gradient slots, the caller's images
+    kPlanned,     ///< in the activation arena; shares memory with buffers that are not live at the same time
+    kPersistent,  ///< kept between steps (weight copies)
+    kScratchpad,  ///< the scratchpad that all primitives share
+    kExternal,    ///< its owner sets `data`: parameter and gradient slots, running statistics, the caller's images
   };
   std::string name;
   std::size_t bytes = 0;
   Home home = Home::kPlanned;
   std::byte* data = nullptr;
-  int first = -1, last = -1;  ///< operations that touch it (kPlanned)
+  int first = -1, last = -1;  ///< kPlanned: indices of the first and last operation that use it
 };
 
-/// The elements of a buffer of fp32.
+/// Returns the elements of a buffer as fp32.
 inline const float* floats(const Buffer* buffer) { return reinterpret_cast<const float*>(buffer->data); }
 
-/// A tensor's place and layout.
+/// The place and layout of a tensor.
 struct Value {
   Buffer* buffer = nullptr;
   Md desc;
-  std::size_t offset = 0;  ///< bytes into the buffer, of a part of a tensor; 0 in external buffers set after bind()
+  std::size_t offset = 0;  ///< byte offset in the buffer, for a part of a tensor; 0 if the buffer is set after bind()
   explicit operator bool() const noexcept { return buffer != nullptr; }
 };
 
-/// What changes from step to step; own kernels read it.
+/// The values that change from step to step; our own kernels use them.
 struct StepInput {
   const Batch* batch = nullptr;
   double loss = 0;
@@ -57,7 +57,7 @@ struct Argument {
 };
 
 struct Operation {
-  std::string node{};  ///< graph nodes, joined by '+'
+  std::string node{};  ///< names of the graph nodes, joined by '+'
   std::string kind{};
   std::string implementation{};
   bool library = false;
@@ -65,11 +65,11 @@ struct Operation {
   dnnl::primitive primitive{};  ///< empty: `kernel` does the work
   std::vector<Argument> arguments{};
   std::function<void(StepInput&)> kernel{};
-  std::vector<Buffer*> touches{};              ///< of the kernel; those of a primitive are its arguments
-  std::vector<std::size_t> final_gradients{};  ///< parameters whose gradients are final after it
-  bool done_by_update = false;                 ///< of a refresh: Parameters::update() does the same on its way
+  std::vector<Buffer*> touches{};              ///< buffers of `kernel`; those of a primitive are in `arguments`
+  std::vector<std::size_t> final_gradients{};  ///< parameters whose gradients are final after this operation
+  bool done_by_update = false;                 ///< refresh operation whose work Parameters::update() also does
 
-  double seconds = 0;  ///< summed over the steps, when profiling
+  double seconds = 0;  ///< sum over the steps, if profiling
   std::vector<dnnl::memory> memories{};
   std::vector<dnnl_exec_arg_t> bound{};
 };
@@ -80,29 +80,29 @@ class Program {
 
   Buffer* new_buffer(std::string name, std::size_t bytes, Buffer::Home home = Buffer::Home::kPlanned);
   Value new_value(std::string name, const Md& desc, Buffer::Home home = Buffer::Home::kPlanned);
-  /// The buffer that every primitive gets as its scratchpad; grows to the largest demand.
+  /// Returns the buffer that all primitives use as scratchpad, and makes it large enough for `desc`.
   Value scratchpad(const Md& desc);
 
-  /// Operations of one step, in order.
+  /// Appends an operation to the step.
   Operation& append(Operation operation);
   /// The operation that was appended last.
   Operation& last() { return operations_.back(); }
-  /// Operations that rebuild derived weights after an update.
+  /// Appends an operation that refreshes a copy of the weights after an update.
   Operation& append_refresh(Operation operation);
 
-  /// No buffer shares memory with another.
+  /// If true, no buffer shares memory with another.
   void keep_all(bool keep) noexcept { keep_all_ = keep; }
 
   /// Plans and allocates memory, and binds every argument to its address. External buffers must be set.
   void bind();
-  /// Points an external buffer somewhere else, after bind(): the caller's images.
+  /// Changes the address of an external buffer after bind(): the caller's images.
   void set_external(Buffer* buffer, void* data);
 
-  /// Runs one step; calls `sink` after the operations that make gradients final. `profile`: time each one.
+  /// Runs one step; calls `sink` after each operation that makes gradients final. `profile`: time each operation.
   void run(StepInput& input, GradientSink& sink, bool profile);
-  /// Rebuilds derived weights from whatever is stored now.
+  /// Makes all copies of the weights anew from the stored weights.
   void refresh();
-  /// The part of it that Parameters::update() leaves to do.
+  /// Makes those copies of the weights anew that Parameters::update() does not make.
   void refresh_after_update(bool profile);
 
   [[nodiscard]] const dnnl::engine& engine() const noexcept { return engine_; }
@@ -111,7 +111,7 @@ class Program {
   [[nodiscard]] std::span<const Operation> refresh_operations() const noexcept { return refresh_; }
   [[nodiscard]] std::size_t activation_bytes() const noexcept { return activations_.bytes().size(); }
   [[nodiscard]] std::size_t scratchpad_bytes() const noexcept { return scratchpad_.bytes; }
-  /// Persistent buffers: weight copies in other layouts.
+  /// Bytes of persistent buffers: weight copies in other layouts.
   [[nodiscard]] std::size_t persistent_bytes() const noexcept { return persistent_.bytes().size(); }
 
  private:
@@ -122,11 +122,11 @@ class Program {
   bool keep_all_ = false;
   dnnl::engine engine_;
   dnnl::stream stream_;
-  std::deque<Buffer> buffers_;  // deque: addresses stay
+  std::deque<Buffer> buffers_;  // a deque, so that addresses stay valid
   Buffer scratchpad_{.name = "scratchpad", .home = Buffer::Home::kScratchpad};
   std::vector<Operation> operations_;
   std::vector<Operation> refresh_;
-  std::multimap<const Buffer*, dnnl_memory_t> moving_;  // arguments in external buffers unset at bind()
+  std::multimap<const Buffer*, dnnl_memory_t> moving_;  // arguments in external buffers that had no address at bind()
   HostArena activations_, persistent_, scratch_;
 };
 

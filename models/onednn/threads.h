@@ -1,5 +1,5 @@
-// The OpenMP threads that the library and our own kernels share. The count is a property of the calling
-// thread (OpenMP's nthreads-var), so ranks that are threads of one process do not disturb each other.
+// The OpenMP threads that the library and our own kernels share. Each calling thread has its own thread count (OpenMP's
+// nthreads-var), so that ranks which are threads of one process do not disturb each other.
 #pragma once
 
 #include <omp.h>
@@ -9,7 +9,7 @@
 
 namespace hvd::models::onednn {
 
-/// Sets the calling thread's OpenMP thread count for its lifetime.
+/// Sets the calling thread's OpenMP thread count for the lifetime of this object.
 class ThreadScope {
  public:
   explicit ThreadScope(int threads) : before_(omp_get_max_threads()) { omp_set_num_threads(threads); }
@@ -21,11 +21,11 @@ class ThreadScope {
   int before_;
 };
 
-/// Calls body(begin, end) on each thread with its share of [0, count), cut at multiples of `unit`: the same
-/// cuts for the same thread count. body must not throw.
+/// Calls body(begin, end) on each thread with its share of [0, count). Shares begin at multiples of `unit`, and depend
+/// only on the arguments and the thread count. body must not throw.
 template <class Body>
 void parallel_ranges(std::size_t count, std::size_t unit, const Body& body) {
-  constexpr std::size_t kWorthATeam = 16384;  // elements; below, waking the others costs more than it saves
+  constexpr std::size_t kWorthATeam = 16384;  // elements; for fewer, waking the other threads is not worth it
   if (omp_get_max_threads() == 1 || count < kWorthATeam) {
     if (count > 0) body(std::size_t{0}, count);
     return;

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <utility>
 
-// The callers check for the instructions: bf16 is refused without them.
+// The callers check that the processor has these instructions: without them the backend refuses bf16.
 #define HVD_AVX512_BF16 __attribute__((target("avx512f,avx512bw,avx512vl,avx512bf16")))
 
 namespace hvd::models::onednn {
@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::size_t kTile = TiledCopy::kTile;
 
-/// Where the elements of a blocked layout are. Its offset is a sum over the axes: one table for each.
+/// The element offsets of a blocked layout. An element's offset is the sum of one table entry for each axis.
 struct Axes {
   std::vector<std::size_t> o, i, pixel;
   std::size_t block_o = 1, block_i = 1;  // product of the inner blocks
@@ -57,8 +57,8 @@ std::optional<Axes> axes_of(const Md& desc, Type type) {
   return axes;
 }
 
-/// The constant step between groups of `group` neighbours inside every tile of an axis; in a group, elements
-/// are next to each other. 0 if there is none.
+/// Splits every tile of an axis into groups of `group` adjacent elements. Returns the step from one group to the next
+/// if it is the same everywhere and the elements of each group are adjacent in memory; else 0.
 std::size_t step_of(const std::vector<std::size_t>& offsets, std::size_t group) {
   const std::size_t step = offsets[group] - offsets[0];
   for (std::size_t at = 0; at < offsets.size(); ++at) {
@@ -68,7 +68,7 @@ std::size_t step_of(const std::vector<std::size_t>& offsets, std::size_t group) 
   return step;
 }
 
-/// The offset of every tile's first element.
+/// Returns the offset of every tile's first element.
 std::vector<std::size_t> tile_starts(const std::vector<std::size_t>& offsets) {
   std::vector<std::size_t> starts;
   for (std::size_t at = 0; at < offsets.size(); at += kTile) starts.push_back(offsets[at]);
@@ -79,7 +79,7 @@ bool multiples_of(const std::vector<std::size_t>& values, std::size_t unit) {
   return std::all_of(values.begin(), values.end(), [unit](std::size_t value) { return value % unit == 0; });
 }
 
-/// Row pair p of the copy: element j of stored rows 2p and 2p + 1 beside each other.
+/// Writes a tile whose pairs are across rows: row p of the copy holds pairs (stored row 2p, stored row 2p + 1).
 HVD_AVX512_BF16 void interleave_rows(const float* from, std::size_t row, std::uint16_t* to, std::size_t pair) {
   alignas(64) static constexpr std::uint16_t kOrder[32] = {0,  16, 1,  17, 2,  18, 3,  19, 4,  20, 5,
                                                            21, 6,  22, 7,  23, 8,  24, 9,  25, 10, 26,
@@ -93,10 +93,10 @@ HVD_AVX512_BF16 void interleave_rows(const float* from, std::size_t row, std::ui
   }
 }
 
-/// Row pair p of the copy: elements 2p and 2p + 1 of the 16 stored rows.
+/// Writes a tile whose pairs are within rows: row p of the copy holds elements 2p and 2p + 1 of the 16 stored rows.
 HVD_AVX512_BF16 void transpose_pairs(const float* from, std::size_t row, std::uint16_t* to, std::size_t pair) {
-  // Pairs are 32-bit words now. v[r] holds the 8 words of row r and those of row r + 8: two 8 x 8 transposes
-  // side by side, first within 128 bits (4 x 4), then of those quarters.
+  // From here on a pair is one 32-bit word. v[r] holds the 8 words of row r and those of row r + 8. The code makes two
+  // 8 x 8 transposes at once: first 4 x 4 within 128 bits, then of these 128-bit parts.
   __m512i v[8], half[8];
   for (std::size_t r = 0; r < 8; ++r) {
     v[r] = reinterpret_cast<__m512i>(
@@ -127,7 +127,7 @@ std::optional<TiledCopy> TiledCopy::plan(const Md& stored, const Md& wanted) {
   const std::optional<Axes> from = axes_of(stored, Type::f32), to = axes_of(wanted, Type::bf16);
   if (!from || !to || from->pixel.size() != to->pixel.size()) return std::nullopt;
   if (from->o.size() % kTile != 0 || from->i.size() % kTile != 0) return std::nullopt;
-  // The copy's padding may go further than that of the stored weights: nobody writes it.
+  // The copy may have more padding than the stored weights. Padding is never written.
   if (to->o.size() < from->o.size() || to->i.size() < from->i.size()) return std::nullopt;
   if (to->o.size() % kTile != 0 || to->i.size() % kTile != 0) return std::nullopt;
 
@@ -143,13 +143,13 @@ std::optional<TiledCopy> TiledCopy::plan(const Md& stored, const Md& wanted) {
 
   copy.from_ = {tile_starts(from->o), tile_starts(from->i), from->pixel};
   copy.to_ = {tile_starts(to->o), tile_starts(to->i), to->pixel};
-  // Whole cache lines are written.
+  // The stores write whole cache lines, so that all offsets must be multiples of one.
   if (!multiples_of(copy.to_.o, 2 * kTile) || !multiples_of(copy.to_.i, 2 * kTile) ||
       !multiples_of(copy.to_.pixel, 2 * kTile)) {
     return std::nullopt;
   }
 
-  // A strip: one block of o and one of i with all pixels, or whole rows of a plain matrix.
+  // A strip is one block of o and one block of i with all pixels, or whole rows of a plain matrix.
   const std::size_t strip_o = std::max(from->block_o, kTile);
   const std::size_t strip_i = from->block_i == 1 ? from->i.size() : from->block_i;
   if (strip_o % kTile != 0 || strip_i % kTile != 0) return std::nullopt;
@@ -172,7 +172,7 @@ std::optional<TiledCopy> TiledCopy::plan(const Md& stored, const Md& wanted) {
 
 void TiledCopy::pack(const float* stored, std::uint16_t* copy, std::size_t strip, std::size_t first,
                      std::size_t last) const {
-  // Tiles of a strip in the order {pixel, o, i}.
+  // The tiles of a strip are numbered in the order {pixel, o, i}.
   const std::size_t o0 = strip / strips_i_ * tiles_o_, i0 = strip % strips_i_ * tiles_i_;
   std::size_t i = first % tiles_i_, o = first / tiles_i_ % tiles_o_, pixel = first / tiles_i_ / tiles_o_;
   for (std::size_t tile = first; tile < last; ++tile) {

@@ -1,6 +1,7 @@
-// A bf16 copy of fp32 weights in the layout of a matrix unit: pairs of one channel axis beside each other,
-// the other axis across the vector. The library's reorder does it too, but only for a whole tensor, and from
-// memory; this one takes any run of the stored weights, so that the update can do it while they are in cache.
+// Makes a bf16 copy of fp32 weights in the layout of a matrix unit: pairs of elements of one channel axis are adjacent,
+// and a vector holds such pairs along the other axis. The library's reorder can do the same, but only for a whole
+// tensor that it reads from memory. TiledCopy works on any part of the stored weights, so that the update can make the
+// copy while the weights are in cache.
 #pragma once
 
 #include <cstddef>
@@ -16,39 +17,39 @@ class TiledCopy {
  public:
   static constexpr std::size_t kTile = 16;
 
-  /// From fp32 weights laid out as `stored` {o, i} or {o, i, h, w} to bf16 as `wanted`. Empty when the two are
-  /// not both made of 16 x 16 tiles (plain rows or blocks on one side, pairs on the other).
+  /// Plans the copy of fp32 weights with layout `stored` {o, i} or {o, i, h, w} to bf16 with layout `wanted`. Returns
+  /// nullopt unless both layouts consist of 16 x 16 tiles (plain rows or blocks in `stored`, pairs in `wanted`).
   static std::optional<TiledCopy> plan(const Md& stored, const Md& wanted);
 
-  /// Elements of the unit of work: strip s is the stored elements [s * strip(), (s + 1) * strip()).
+  /// Number of elements of a strip, the unit of work. Strip s is the stored elements [s * strip(), (s + 1) * strip()).
   [[nodiscard]] std::size_t strip() const noexcept { return strip_; }
   [[nodiscard]] std::size_t strips() const noexcept { return strips_; }
-  /// Tiles of one strip.
+  /// Number of tiles in a strip.
   [[nodiscard]] std::size_t tiles() const noexcept { return strip_ / (kTile * kTile); }
-  /// How a strip lies in memory: rows() rows of strip() / rows() elements. One for a blocked layout. The 16 of a tile
-  /// for a plain matrix, whose tile t then is the columns [t * kTile, (t + 1) * kTile).
+  /// A strip is stored as rows() rows of strip() / rows() elements. rows() is 1 for a blocked layout, and 16 for a
+  /// plain matrix, in which tile t is the columns [t * kTile, (t + 1) * kTile).
   [[nodiscard]] std::size_t rows() const noexcept { return rows_; }
 
-  /// Writes tiles [first, last) of a strip; `stored` and `copy` are the whole tensors, `copy` aligned to 64 bytes
-  /// and, before the first call, zero (padding is never written). Rounds to nearest even. Wants avx512_core_bf16,
-  /// as all bf16 computation of this backend does. Tiles may be written by different threads; each must call
-  /// finish() before another one reads.
+  /// Writes tiles [first, last) of a strip. `stored` and `copy` are the whole tensors. `copy` must be aligned to 64
+  /// bytes and zero before the first call, because padding is never written. Rounds to nearest even. Needs
+  /// avx512_core_bf16, like all bf16 computation of this backend. Different threads may write different tiles; each
+  /// thread must call finish() before another thread reads the copy.
   void pack(const float* stored, std::uint16_t* copy, std::size_t strip, std::size_t first, std::size_t last) const;
-  /// Orders what pack() wrote past the cache before what the calling thread does next.
+  /// Completes the non-temporal stores of pack() before later stores of the calling thread.
   static void finish() noexcept;
 
  private:
-  /// Element offsets of tile (o, i, pixel) are the sums of the three.
+  /// The element offset of tile (o, i, pixel) is o[o] + i[i] + pixel[pixel].
   struct Offsets {
     std::vector<std::size_t> o, i, pixel;
   };
   Offsets from_, to_;
   std::size_t strip_ = 0, strips_ = 0, rows_ = 1;
-  std::size_t tiles_o_ = 1, tiles_i_ = 1;  // of one strip
+  std::size_t tiles_o_ = 1, tiles_i_ = 1;  // tiles of one strip along o and i
   std::size_t strips_i_ = 1;               // strips along i
   std::size_t row_ = 0;                    // stored elements from one row of a tile to the next
   std::size_t pair_ = 0;                   // copied elements from one row of pairs to the next
-  bool pairs_across_rows_ = false;         // else the pairs are beside each other in the stored rows
+  bool pairs_across_rows_ = false;         // true: the elements of a pair are in two stored rows; false: in one row
 };
 
 }  // namespace hvd::models::onednn

@@ -6,11 +6,11 @@
 namespace hvd::models::reference {
 namespace {
 
-// Kept in registers: 4 x 4 doubles are eight SSE2 registers, which every x86-64 has.
+// A tile of 4 x 4 doubles fits in eight SSE2 registers, which every x86-64 processor has.
 constexpr int kRows = 4;
 constexpr int kColumns = 4;
 
-// A tile of Rows x Columns; the sums stay in registers over the whole of k.
+// Computes one tile of Rows x Columns; its sums stay in registers for all k.
 template <int Rows, int Columns>
 void tile(std::int64_t k, const MatrixA& a, const MatrixB& b, const MatrixC& c) {
   std::array<std::array<double, Columns>, Rows> sum{};

@@ -1,4 +1,4 @@
-// The one hot loop of the reference backend: a small matrix product in double precision. Pure.
+// A small matrix product in double precision, the only hot loop of the reference backend. Pure.
 #pragma once
 
 #include <cstdint>
@@ -21,8 +21,8 @@ struct GemmSize {
   std::int64_t m = 0, n = 0, k = 0;
 };
 
-/// C += A B. The strides are what lets convolutions use it without copies: neighbouring output columns of one
-/// image row are matrix rows `stride * channels` apart.
+/// Computes C += A B. Thanks to the strides, convolutions need no copies: neighbouring output columns of one image row
+/// are matrix rows that are `stride * channels` apart.
 void gemm(const GemmSize& size, const MatrixA& a, const MatrixB& b, const MatrixC& c);
 
 }  // namespace hvd::models::reference

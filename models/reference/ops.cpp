@@ -14,7 +14,7 @@ namespace {
 
 std::size_t size(std::int64_t value) { return static_cast<std::size_t>(value); }
 
-// {rows, columns} transposed.
+// Returns the transpose of a {rows, columns} matrix.
 std::vector<double> transposed(std::span<const double> in, std::int64_t rows, std::int64_t columns) {
   std::vector<double> out(in.size());
   for (std::int64_t r = 0; r < rows; ++r) {
@@ -29,7 +29,7 @@ void fully_connected(const In& x, const In& w, const In& bias, const Out& y) {
   const std::int64_t n = y.shape[0];
   const std::int64_t out = y.shape[1];
   const std::int64_t features = w.shape.count() / out;
-  // y^T = w x^T: reads the weights, the large operand, once and in order.
+  // Compute y^T = w x^T, which reads the weights, the large operand, once and in order.
   const std::vector<double> x_t = transposed(x.data, n, features);
   std::vector<double> y_t(y.data.size(), 0.0);
   gemm({.m = out, .n = n, .k = features}, {.data = w.data.data(), .row_stride = features, .column_stride = 1},
@@ -55,7 +55,7 @@ void fully_connected_backward_data(const In& w, const In& dy, const Out& dx) {
   const std::int64_t out = dy.shape[1];
   const std::int64_t features = w.shape.count() / out;
   fill(dx, 0.0);
-  // A few rows of weights at a time, so that the strided walk down a column of tiles stays in the cache.
+  // Use a few rows of the weights at a time, so that the strided accesses to a column of tiles stay in the cache.
   constexpr std::int64_t kRowsAtOnce = 32;
   for (std::int64_t first = 0; first < out; first += kRowsAtOnce) {
     gemm({.m = n, .n = features, .k = std::min(kRowsAtOnce, out - first)},
@@ -180,7 +180,7 @@ double softmax_cross_entropy(const In& logits, std::span<const std::int32_t> lab
     }
     const auto in = logits.data.subspan(row * classes, classes);
     const auto out = probabilities.data.subspan(row * classes, classes);
-    const double maximum = *std::max_element(in.begin(), in.end());  // exp() of a large logit would overflow
+    const double maximum = *std::max_element(in.begin(), in.end());  // subtracted, so that exp() does not overflow
     double sum = 0;
     for (std::size_t k = 0; k < classes; ++k) sum += out[k] = std::exp(in[k] - maximum);
     for (double& probability : out) probability /= sum;

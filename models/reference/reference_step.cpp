@@ -1,5 +1,5 @@
-// Runs a differentiated graph node by node with the pure functions of ops.h. Every tensor has its own memory
-// for the whole step: nothing is reused, so that nothing can be overwritten too early.
+// Runs a differentiated graph node by node with the pure functions of ops.h. Every tensor has its own memory for the
+// whole step, so that no tensor can be overwritten too early.
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -136,7 +136,7 @@ class ReferenceStep final : public TrainStep, public ShardedUpdate {
     }
   }
 
-  // Arena order is parameter order, without gaps. Initial values are single precision, as in every backend.
+  // The arena holds the parameters in order without gaps. Initial values are in single precision, as in every backend.
   void place_parameters() {
     parameter_offset_.assign(graph_.tensors.size(), 0);
     std::size_t offset = 0;
@@ -199,7 +199,7 @@ class ReferenceStep final : public TrainStep, public ShardedUpdate {
     return std::span(parameters_).subspan(slot(parameter, count).offset, count);
   }
 
-  /// View of any tensor for reading.
+  /// Returns a view of any tensor for reading.
   [[nodiscard]] In in(TensorId id) {
     const TensorDesc& tensor = graph_.tensor(id);
     const auto index = static_cast<std::size_t>(id);
@@ -211,7 +211,7 @@ class ReferenceStep final : public TrainStep, public ShardedUpdate {
     return index < node.inputs.size() ? in(node.inputs[index]) : In{};
   }
 
-  /// View for writing; empty for kNoTensor. Gradients get memory here and lose it once published.
+  /// Returns a view for writing; empty for kNoTensor. A gradient gets its memory here; publish_gradients() frees it.
   [[nodiscard]] Out out(TensorId id) {
     if (id == kNoTensor) return {};
     const TensorDesc& tensor = graph_.tensor(id);
@@ -226,7 +226,7 @@ class ReferenceStep final : public TrainStep, public ShardedUpdate {
   void publish_gradients(const Node& node, GradientSink& sink) {
     for (const TensorId output : node.outputs) {
       if (output == kNoTensor || graph_.tensor(output).role != TensorRole::kGradient) continue;
-      // Parameters are in gradient-production order, so the next one to publish is the one just made.
+      // Parameters are in gradient-production order, so the next gradient to publish is the one that was just made.
       HVD_ASSERT(graph_.parameters.at(published_).gradient == output);
       auto& values = values_[static_cast<std::size_t>(output)];
       const std::size_t element = size_of(options_.gradient);
@@ -329,7 +329,7 @@ class ReferenceStep final : public TrainStep, public ShardedUpdate {
     return inputs;
   }
 
-  // An input without a diff (the images) still takes its channels of dy.
+  // An input without a diff (the images) still needs its shape, because it takes up channels of dy.
   std::vector<Out> concat_diffs(const Node& node) {
     const std::vector<TensorId>& inputs = graph_.node(node.forward).inputs;
     std::vector<Out> diffs;
@@ -344,10 +344,10 @@ class ReferenceStep final : public TrainStep, public ShardedUpdate {
   Graph graph_;
   StepOptions options_;
   std::vector<ArenaSlot> slots_;
-  std::vector<std::size_t> parameter_offset_;  // by tensor; elements of parameters_
+  std::vector<std::size_t> parameter_offset_;  // [tensor]: first element in parameters_
   std::vector<double> parameters_, momentum_;
-  std::span<std::byte> gradients_;           // the allocator's memory
-  std::vector<std::vector<double>> values_;  // by tensor
+  std::span<std::byte> gradients_;           // memory from the allocator
+  std::vector<std::vector<double>> values_;  // [tensor]
   std::vector<std::uint8_t> mask_;
   std::size_t published_ = 0;
   std::vector<double> node_seconds_;

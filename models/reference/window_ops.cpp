@@ -17,7 +17,8 @@ struct Range {
   std::int64_t begin = 0, end = 0;
 };
 
-// Output positions o in [0, outputs) whose tap `tap` falls on a real element: 0 <= o * stride + tap - pad < inputs.
+// Returns the output positions o in [0, outputs) for which the kernel's tap `tap` falls on a real element:
+// 0 <= o * stride + tap - pad < inputs.
 Range valid_outputs(std::int64_t outputs, std::int64_t inputs, int stride, int tap, int pad) {
   const std::int64_t shift = std::int64_t{pad} - tap;
   const std::int64_t begin = shift <= 0 ? 0 : (shift + stride - 1) / stride;
@@ -26,13 +27,13 @@ Range valid_outputs(std::int64_t outputs, std::int64_t inputs, int stride, int t
   return {.begin = std::min(begin, end), .end = end};
 }
 
-// One run of a convolution: output columns [0, columns) of one image row against one kernel tap. Element offsets
-// of the first; the next ones are stride_w * channels (input) and channels (output) further.
+// One run of a convolution: `columns` neighbouring output columns of one image row with one kernel tap. `x` and `y` are
+// the element offsets of the first column; from column to column, x grows by stride_w * channels and y by channels.
 struct Run {
   std::int64_t columns = 0, x = 0, y = 0, tap = 0;
 };
 
-// Calls visit(Run) for all (sample, output row, tap); only real elements, padding contributes nothing.
+// Calls visit(Run) for all (sample, output row, tap). Runs leave out padding, which contributes nothing.
 template <class Visit>
 void for_each_run(const Window& window, const Shape& x, const Shape& y, const Visit& visit) {
   for (int kh = 0; kh < window.kernel_h; ++kh) {
@@ -54,7 +55,7 @@ void for_each_run(const Window& window, const Shape& x, const Shape& y, const Vi
   }
 }
 
-// Calls visit(x offset, y offset) for all (output position, tap) pairs on real elements, taps row-major.
+// Calls visit(x offset, y offset) for all pairs of an output position and a tap on a real element, taps row-major.
 template <class Visit>
 void for_each_tap(const Window& window, const Shape& x, const Shape& y, const Visit& visit) {
   for (std::int64_t n = 0; n < y[0]; ++n) {
@@ -74,7 +75,7 @@ void for_each_tap(const Window& window, const Shape& x, const Shape& y, const Vi
   }
 }
 
-// {out, kh, kw, in} as {kh, kw, in, out}: the forward product wants the output channels contiguous.
+// Returns the weights {out, kh, kw, in} as {kh, kw, in, out}: the forward product needs contiguous output channels.
 std::vector<double> output_channels_last(const In& w) {
   const std::int64_t out = w.shape[0];
   const std::int64_t rest = w.shape.count() / out;
@@ -87,7 +88,7 @@ std::vector<double> output_channels_last(const In& w) {
   return transposed;
 }
 
-// Real elements under each output position of a pooling window, {oh, ow}.
+// Returns the number of real elements under each output position of a pooling window, {oh, ow}.
 std::vector<double> window_counts(const Window& window, const Shape& x, const Shape& y) {
   const Shape one_x{1, x[1], x[2], 1};
   const Shape one_y{1, y[1], y[2], 1};
@@ -155,7 +156,7 @@ void max_pool(const Window& window, const In& x, const Out& y) {
 void max_pool_backward(const Window& window, const In& x, const In& y, const In& dy, const Out& dx) {
   fill(dx, 0.0);
   const std::int64_t channels = x.shape[3];
-  std::vector<bool> given(y.data.size(), false);  // the first maximum takes the diff, later equal ones nothing
+  std::vector<bool> given(y.data.size(), false);  // the first maximum gets the diff, later equal elements get none
   for_each_tap(window, x.shape, y.shape, [&](std::int64_t from, std::int64_t to) {
     for (std::int64_t c = 0; c < channels; ++c) {
       const auto source = static_cast<std::size_t>(from + c);

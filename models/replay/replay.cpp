@@ -12,7 +12,7 @@
 namespace hvd::models {
 namespace {
 
-constexpr std::size_t kPeriod = 7;  // of replay_gradient_value() along a gradient
+constexpr std::size_t kPeriod = 7;  // period of replay_gradient_value() along a gradient
 
 double median(std::vector<double> values) {
   const std::size_t middle = values.size() / 2;
@@ -43,7 +43,7 @@ class ReplayStep final : public TrainStep, public ShardedUpdate {
       offset += entry.count;
     }
     gradients_ = allocate(offset * size_of(type_));
-    // One stretch of the pattern, long enough that filling is a few large copies.
+    // A piece of the pattern that is long enough to fill a gradient with a few large copies.
     std::vector<double> values(kPatternElements + kPeriod);
     for (std::size_t i = 0; i < values.size(); ++i) values[i] = replay_gradient_value(0, i);
     pattern_.resize(values.size() * size_of(type_));
@@ -64,7 +64,7 @@ class ReplayStep final : public TrainStep, public ShardedUpdate {
       sink.gradient_ready(i);
     }
     std::this_thread::sleep_until(start + to_duration(profile_.backward_end_seconds));
-    return 0;  // nothing was computed, so there is no loss
+    return 0;  // a replay computes nothing and has no loss
   }
 
   void update(const SgdOptions& /*options*/) override {
@@ -73,14 +73,14 @@ class ReplayStep final : public TrainStep, public ShardedUpdate {
 
   ShardedUpdate* sharded() override { return this; }
   void keep_momentum(std::span<const ArenaRange> /*share*/) override {}
-  // The recorded time, in proportion.
+  // Sleeps for a part of the recorded time that is proportional to the share's size.
   void update_share(const SgdOptions& /*options*/, std::span<const ArenaRange> share) override {
     std::size_t elements = 0;
     for (const ArenaRange& range : share) elements += range.count;
     const double part = static_cast<double>(elements * size_of(type_)) / static_cast<double>(gradients_.size());
     std::this_thread::sleep_until(Clock::now() + to_duration(profile_.update_seconds * part));
   }
-  // Zeros the size of the weights, so that gathering moves real bytes.
+  // Returns zeros in the size of the weights, so that gathering them moves as many bytes as in a real run.
   std::span<std::byte> weight_arena() override {
     weights_.resize(gradients_.size() / size_of(type_) * sizeof(float));
     return weights_;
@@ -119,7 +119,7 @@ class ReplayStep final : public TrainStep, public ShardedUpdate {
     throw Error(Errc::kUnsupported, "replay of " + profile_.model + " has no weights; it plays back times only");
   }
 
-  // Anew each step, because the reduction replaced the values by their sums.
+  // Fills a gradient anew in each step, because the reduction replaced its values by their sums.
   void fill(std::size_t parameter) {
     const std::size_t element = size_of(type_);
     const std::size_t phase =
@@ -137,9 +137,9 @@ class ReplayStep final : public TrainStep, public ShardedUpdate {
   ReplayProfile profile_;
   DataType type_;
   std::vector<ArenaSlot> slots_;
-  std::span<std::byte> gradients_;  // the allocator's memory
+  std::span<std::byte> gradients_;  // memory from the allocator
   std::vector<std::byte> pattern_;
-  std::vector<std::byte> weights_;  // empty unless they are gathered
+  std::vector<std::byte> weights_;  // empty until weight_arena() is called
 };
 
 }  // namespace

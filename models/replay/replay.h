@@ -1,5 +1,5 @@
-// Replay: a TrainStep that computes nothing and plays back the recorded times of a real run, with real
-// gradients arenas and so with real communication. The profile is a small text file.
+// Replay is a TrainStep that computes nothing and plays back the recorded times of a real run. Its gradient arena has
+// the real size, so that communication is real. The profile is a small text file.
 #pragma once
 
 #include <memory>
@@ -11,13 +11,13 @@
 
 namespace hvd::models {
 
-/// Times in seconds from the start of the step, the median over the recorded steps. `submit` is when the
-/// host handed the gradient over, `ready` when the device had finished it; equal on a CPU.
+/// Times are in seconds from the start of the step, and medians over the recorded steps. `submit` is the time at which
+/// the host reported the gradient, `ready` the time at which the device had finished it; they are equal on a CPU.
 struct ReplayProfile {
   std::string model;
   std::int64_t batch_size = 0;
   std::int64_t image_size = 0;
-  std::string device;        ///< processor or GPU it was recorded on
+  std::string device;        ///< processor or GPU on which the run was recorded
   std::string compute_type;  ///< "fp32", ...
   std::string source_run;    ///< uuid of the recorded run
   double forward_seconds = 0;
@@ -32,21 +32,21 @@ struct ReplayProfile {
   std::vector<Gradient> gradients;
 };
 
-/// Text form, one record a line, versioned ("hvd-replay 1"); write(read(x)) == x.
+/// Returns the text form, with one record per line and a version line ("hvd-replay 1"). parse_replay(to_text(p)) == p.
 std::string to_text(const ReplayProfile& profile);
 /// Errors: invalid_argument naming `origin` (the file) and the line.
 ReplayProfile parse_replay(const std::string& text, const std::string& origin);
 
-/// The same times with every gradient cut to 1/`divisor` of its elements (rounded up), so that worlds of hundreds of
-/// ranks fit into one machine. The model's name tells ("resnet101-div64"): what is measured with it can never be
-/// taken for a result of the whole network. A divisor of 1 changes nothing.
+/// Returns the profile with the same times and with every gradient cut to 1/`divisor` of its elements (rounded up), so
+/// that hundreds of ranks fit into one machine. The model's name gets a suffix ("resnet101-div64"), so that its results
+/// cannot be mistaken for those of the whole network. A divisor of 1 changes nothing.
 /// Errors: invalid_argument for a divisor below 1.
 ReplayProfile shrink_gradients(ReplayProfile profile, std::int64_t divisor);
 
-/// Builds a profile from per-step samples taken by the training loop, which calls, in this order, begin_step,
-/// gradient_ready for every parameter, end_backward, begin_update (once the reduced gradients are there; the
-/// wait for them is not part of the profile) and end_update. One thread. `header` supplies what times do not:
-/// model, sizes, device, type, run, and forward_seconds, which a loop around forward_backward() cannot see.
+/// Builds a profile from per-step samples. The training loop calls, in this order, begin_step, gradient_ready for every
+/// parameter, end_backward, begin_update (once the reduced gradients are there; the wait for them is not part of the
+/// profile) and end_update. Used by one thread. `header` gives the fields that are not measured here: model, sizes,
+/// device, type, run, and forward_seconds, which a loop around forward_backward() cannot measure.
 class ReplayRecorder {
  public:
   ReplayRecorder(std::vector<ArenaSlot> slots, ReplayProfile header);
@@ -56,8 +56,8 @@ class ReplayRecorder {
   void begin_update();
   void end_update();
 
-  /// A step whose times were taken elsewhere (a GPU's events), seconds from its start. Per parameter: when the host
-  /// handed the gradient over, and when it was final.
+  /// A step whose times were measured elsewhere (by a GPU's events), in seconds from its start. `submit` [parameter]:
+  /// when the host reported the gradient. `ready` [parameter]: when the gradient was final.
   struct Step {
     std::vector<double> submit, ready;
     double backward_end = 0, update = 0;
@@ -74,19 +74,19 @@ class ReplayRecorder {
   ReplayProfile header_;
   std::vector<std::vector<double>> submit_, ready_;  // [parameter][step]
   std::vector<double> backward_end_, update_;        // [step], complete steps only
-  std::vector<double> current_ready_;                // [parameter], of the step being recorded
+  std::vector<double> current_ready_;                // [parameter] for the step being recorded
   double current_backward_end_ = 0, update_start_ = 0;
   Clock::time_point step_start_;
 };
 
-/// What a replayed gradient holds before reduction, equal on all ranks: element `element` of gradient
-/// `parameter`. Multiples of 1/4 in [-3/4, 3/4], so that sums over hundreds of ranks are exact in 16-bit types.
+/// Returns the value of element `element` of replayed gradient `parameter` before the reduction; equal on all ranks.
+/// The values are multiples of 1/4 in [-3/4, 3/4], so that sums over hundreds of ranks are exact in 16-bit types.
 double replay_gradient_value(std::size_t parameter, std::size_t element) noexcept;
 
-/// Sleeps (never spins) until each recorded ready time, then reports the gradient, filled anew each step with
-/// replay_gradient_value(). update() sleeps for update_seconds. There are no weights: state_to_broadcast() is
-/// empty, reading or writing a parameter is an error (unsupported). A step that falls behind its recorded times
-/// does not wait. `gradient` is the arena's type. Errors: invalid_argument for a profile without gradients.
+/// Makes a step that sleeps (never spins) until each recorded ready time and then reports the gradient, which is filled
+/// with replay_gradient_value() in each step. update() sleeps for update_seconds. There are no weights:
+/// state_to_broadcast() is empty, and access to a parameter throws unsupported. A step that is behind its recorded
+/// times does not sleep. `gradient` is the arena's type. Errors: invalid_argument for a profile without gradients.
 std::unique_ptr<TrainStep> make_replay_step(ReplayProfile profile, DataType gradient, const ArenaAllocator& allocate);
 
 }  // namespace hvd::models

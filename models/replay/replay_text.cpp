@@ -1,5 +1,4 @@
-// The text form of a replay profile: "key value" lines, then one line per gradient, then the number of
-// gradients, so that a truncated file is noticed.
+// The text form of a replay profile: "key value" lines, one line per gradient, and the number of gradients as a check.
 #include <charconv>
 #include <cmath>
 #include <functional>
@@ -14,14 +13,15 @@ namespace hvd::models {
 namespace {
 
 constexpr std::string_view kVersionLine = "hvd-replay 1";
-// No step of ours takes longer or has more; beyond, sums and clocks would overflow.
+// No real step exceeds these limits. Larger values could overflow sums and clocks.
 constexpr double kLongestSeconds = 86400;
 constexpr std::int64_t kMostElements = std::int64_t{1} << 40;
 constexpr std::int64_t kLargestBatch = 1 << 20, kLargestImage = 1 << 20;
 
 std::string number_text(double value) {
   char buffer[32];
-  const auto result = std::to_chars(std::begin(buffer), std::end(buffer), value);  // shortest that reads back equal
+  // to_chars() writes the shortest text that reads back as the same value.
+  const auto result = std::to_chars(std::begin(buffer), std::end(buffer), value);
   return {std::begin(buffer), result.ptr};
 }
 
@@ -133,7 +133,7 @@ class Parser {
     if (value.empty()) fail("the gradient has no name");
     if (!names_.emplace(value).second) fail("gradient '" + std::string(value) + "' appears twice");
     const std::int64_t count = positive(fields[0], kMostElements);
-    elements_ += count;  // of at most as many lines as a file can have
+    elements_ += count;  // cannot overflow: both terms are at most kMostElements
     if (elements_ > kMostElements) fail("more than " + std::to_string(kMostElements) + " elements in all");
     profile_.gradients.push_back({.name = std::string(value),
                                   .count = static_cast<std::size_t>(count),

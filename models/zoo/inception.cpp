@@ -20,7 +20,7 @@ Window window(int kernel_h, int kernel_w, int stride, bool same) {
           .pad_right = pad_w};
 }
 
-// Blocks are named as in torchvision; the letter is its class (InceptionA ... InceptionE).
+// Blocks are named as in torchvision. The letters are those of torchvision's classes InceptionA to InceptionE.
 class Inception {
  public:
   explicit Inception(GraphBuilder& builder) : b_(builder) {}
@@ -83,7 +83,7 @@ class Inception {
     return b_.concat(name, std::array{b3, b7, b_.max_pool(name + ".maxpool", x, window(3, 3, 2, false))});
   }
 
-  // torchvision concatenates the halves of the two split branches first; one flat concat gives the same tensor.
+  // torchvision first concatenates the two halves of each split branch. One concat of all parts gives the same tensor.
   TensorId block_e(const std::string& name, TensorId x) {
     const TensorId b1 = same(name + ".branch1x1", x, 320, 1, 1);
     const TensorId b3 = same(name + ".branch3x3_1", x, 384, 1, 1);
@@ -96,7 +96,7 @@ class Inception {
     return b_.concat(name, std::array{b1, b3a, b3b, dbl_a, dbl_b, pooled(name, x, 192)});
   }
 
-  // Kernel 5 on the pooled 5x5 grid of 299-pixel images; larger grids are averaged, as torchvision does.
+  // The kernel of size 5 covers the pooled 5x5 grid of 299-pixel images. Larger grids are averaged, as in torchvision.
   TensorId auxiliary_logits(TensorId grid, std::int64_t classes) {
     TensorId x = b_.avg_pool("AuxLogits.avgpool", grid, window(5, 5, 3, false));
     x = same("AuxLogits.conv0", x, 128, 1, 1);
@@ -136,7 +136,7 @@ void inception3(GraphBuilder& builder, std::int64_t classes, bool auxiliary_head
   x = builder.dropout("dropout", x, 0.5);
   builder.softmax_cross_entropy("loss", builder.fully_connected("fc", x, classes));
   if (auxiliary_head) {
-    // Last, so that its gradients come first and their all-reduce overlaps the whole backward pass.
+    // The head comes last in forward, so that its gradients come first and their all-reduce overlaps all of backward.
     constexpr double kAuxiliaryWeight = 0.4;  // torchvision's training reference and TF-slim
     builder.softmax_cross_entropy("AuxLogits.loss", net.auxiliary_logits(grid, classes), kAuxiliaryWeight);
   }

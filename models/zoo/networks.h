@@ -1,5 +1,5 @@
-// The networks' bodies, one file each; build_model() in zoo.h checks the arguments and picks one.
-// Node names follow torchvision's module paths, so that tensors can be compared with it by name.
+// The networks, in one file each. build_model() in zoo.h checks the arguments and calls one of these functions.
+// Node names follow torchvision's module paths, so that tensors can be compared with torchvision's by name.
 #pragma once
 
 #include "models/graph/builder.h"
@@ -9,7 +9,7 @@ namespace hvd::models {
 /// VGG configuration D (16 weight layers). Source: Simonyan and Zisserman, arXiv:1409.1556, table 1.
 void vgg16(GraphBuilder& builder, std::int64_t classes);
 
-/// Bottleneck residual networks, version 1.5: the stride sits in the 3x3 convolution, as in torchvision.
+/// Bottleneck residual networks, version 1.5: the 3x3 convolution has the stride, as in torchvision.
 /// Source: He et al., arXiv:1512.03385, table 1; torchvision/models/resnet.py.
 void resnet50(GraphBuilder& builder, std::int64_t classes);
 void resnet101(GraphBuilder& builder, std::int64_t classes);

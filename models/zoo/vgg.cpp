@@ -14,7 +14,7 @@ void vgg16(GraphBuilder& builder, std::int64_t classes) {
   constexpr Stage kStages[] = {{2, 64}, {2, 128}, {3, 256}, {3, 512}, {3, 512}};
   constexpr std::int64_t kHidden = 4096;
 
-  int module = 0;  // torchvision numbers convolutions, activations and pools of "features" through
+  int module = 0;  // torchvision numbers all convolutions, activations and pools of "features" consecutively
   const auto next = [&module] { return "features." + std::to_string(module++); };
   TensorId x = builder.images();
   for (const Stage& stage : kStages) {
@@ -24,7 +24,7 @@ void vgg16(GraphBuilder& builder, std::int64_t classes) {
     }
     x = builder.max_pool(next(), x, kPool);
   }
-  // The first fully connected layer takes the h/32 x w/32 x 512 grid as it is: any image size works.
+  // The first fully connected layer takes the h/32 x w/32 x 512 grid directly, so that any image size works.
   x = builder.fully_connected("classifier.0", x, kHidden, Init::kNormal001);
   x = builder.relu("classifier.1", x);
   x = builder.dropout("classifier.2", x, 0.5);

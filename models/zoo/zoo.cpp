@@ -8,7 +8,7 @@
 namespace hvd::models {
 namespace {
 
-// The auxiliary head's 5x5 convolution needs a 17x17 grid, which 299 pixels just give.
+// The auxiliary head's 5x5 convolution needs a 17x17 grid. Images of 299 pixels are the smallest that give one.
 constexpr std::int64_t kAuxiliaryMinimumImageSize = 299;
 
 std::vector<ModelInfo> make_catalogue() {
@@ -48,7 +48,7 @@ std::vector<ModelInfo> make_catalogue() {
 }  // namespace
 
 const std::vector<ModelInfo>& model_catalogue() {
-  static const std::vector<ModelInfo> catalogue = make_catalogue();  // constant, built once
+  static const std::vector<ModelInfo> catalogue = make_catalogue();  // built once, never changed
   return catalogue;
 }
 

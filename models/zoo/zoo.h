@@ -1,4 +1,4 @@
-// The networks. Each function is pure and returns a forward graph ready for differentiate().
+// The list of networks, and the function that builds their forward graphs for differentiate(). Pure.
 #pragma once
 
 #include <cstdint>
@@ -25,16 +25,16 @@ struct ModelInfo {
   std::int64_t minimum_image_size = 32;
   std::int64_t published_parameters = 0;  ///< at 1000 classes, without the auxiliary head
   double published_forward_gmac = 0;      ///< at the default image size
-  std::string source;                     ///< where the published counts come from
+  std::string source;                     ///< source of the published counts
 };
 
 const std::vector<ModelInfo>& model_catalogue();
 
-/// Canonical entry for a name or alias. Errors: invalid_argument that lists the known names.
+/// Returns the entry for a name or alias. Errors: invalid_argument that lists the known names.
 const ModelInfo& find_model(std::string_view name);
 
-/// Forward graph of the network. Errors: invalid_argument for an unknown model, a batch below 1 or an
-/// image size that the network cannot take (says the minimum).
+/// Builds the forward graph of a network. Errors: invalid_argument for an unknown model, for a batch below 1, and for
+/// an image size below the network's minimum, which the text names.
 Graph build_model(const ModelSpec& spec);
 
 }  // namespace hvd::models

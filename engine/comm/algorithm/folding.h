@@ -1,5 +1,6 @@
-// Any number of members seen as a power of two of places, for algorithms that exchange at distances 1, 2, 4, ...:
-// members 2p and 2p + 1 of the first pairs share place p. The even one acts for both. Owned by one operation.
+// Maps any number of members to a power of two of places, for algorithms that exchange at distances 1, 2, 4, ...
+// With n members and m places, the first n - m places hold two members each: place p holds members 2p and 2p + 1, and
+// the even member acts for both. Every other place holds one member. One operation owns a Folding.
 #pragma once
 
 #include <bit>
@@ -23,11 +24,11 @@ class Folding {
     if (me < 2 * pairs) partner_ = members.ranks[me ^ 1U];
   }
 
-  /// The places, and this member's among them. Only who acts() uses them.
+  /// The ranks that act, by place, and this member's place. Only for a member that acts().
   [[nodiscard]] Members places() const { return {ranks_, place_}; }
   [[nodiscard]] bool acts() const { return acts_; }
 
-  /// Pairs combine into the even member's `data`: combine(into, first, second). `scratch` is as long as `data`.
+  /// Combines each pair's data into the even member's `data`: combine(into, first, second). `scratch`: same size.
   template <class Combine>
   void fold_in(Transport& transport, std::span<std::byte> data, std::span<std::byte> scratch, Combine&& combine,
                const Wait& wait) const {
@@ -36,17 +37,17 @@ class Folding {
     transport.wait(transport.receive(partner_, scratch), wait);
     combine(data.data(), data.data(), scratch.data());
   }
-  /// The odd member of a pair gets the result.
+  /// Sends the result from the even to the odd member of each pair.
   void fold_out(Transport& transport, std::span<std::byte> data, const Wait& wait) const {
     if (partner_ < 0) return;
     transport.wait(acts_ ? transport.send(partner_, data) : transport.receive(partner_, data), wait);
   }
 
  private:
-  std::vector<int> ranks_;  ///< [place] who acts there
+  std::vector<int> ranks_;  ///< [place]: the rank that acts there
   std::size_t place_ = 0;
   bool acts_ = true;
-  int partner_ = -1;  ///< the other member of this one's pair
+  int partner_ = -1;  ///< rank of the other member of the pair; -1: this member has a place of its own
 };
 
 }  // namespace hvd::comm

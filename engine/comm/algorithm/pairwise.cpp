@@ -9,12 +9,12 @@
 namespace hvd::comm {
 namespace {
 
-/// Peers that a rank exchanges with at a time: enough to hide one that is late, few enough that a large world does not
-/// fill every rank with messages that nobody waits for yet.
+/// Number of peers that a rank exchanges with at a time. It is large enough to hide a late peer, and small enough that
+/// in a large world a rank does not buffer many messages before it waits for them.
 constexpr std::size_t kWindow = 16;
 
-/// Sends `source(peer)` to every other member and receives `target(peer)` from it. Each member starts at its right
-/// neighbour, so that no member is everybody's first target. Empty messages are not sent: both ends know the sizes.
+/// Sends `source(peer)` to every other member and receives `target(peer)` from it. Each member starts with its right
+/// neighbour, so that no member is the first target of all. Both ends know the sizes, so empty messages are not sent.
 template <class Source, class Target>
 void exchange(Transport& transport, const Members& members, Source source, Target target, const Wait& wait) {
   using Tickets = std::array<std::optional<Transport::Ticket>, kWindow>;
@@ -66,7 +66,8 @@ void pairwise_reduce_scatter(Transport& transport, const Members& members, std::
                              const Wait& wait) {
   const std::size_t element = size_of(share.dtype);
   const std::size_t bytes = share.count * element;
-  if (scratch.size() < bytes * members.size()) scratch.resize(bytes * members.size());  // [member], own unused
+  // scratch: [member] share; this member's own part is unused.
+  if (scratch.size() < bytes * members.size()) scratch.resize(bytes * members.size());
   exchange(
       transport, members,
       [&](std::size_t p) { return std::span(in + offsets[p] * element, (offsets[p + 1] - offsets[p]) * element); },

@@ -1,5 +1,5 @@
-// Direct exchanges: every rank sends every other rank what is meant for it. n - 1 messages per rank, a bounded number
-// of them at a time. See docs/algorithms.md.
+// Direct exchanges: every rank sends its data straight to every other rank, in n - 1 messages per rank. A bounded
+// number of them is under way at a time. See docs/algorithms.md.
 #pragma once
 
 #include <cstddef>
@@ -12,17 +12,18 @@
 
 namespace hvd::comm {
 
-/// Block p of `in` goes to member p. Shapes, in elements of `element` bytes: in (from.back()), out (to.back()).
+/// Sends block p of `in` to member p. Shapes, in elements of `element` bytes: in (from.back()), out (to.back()).
 void pairwise_all_to_all(Transport& transport, const Members& members, std::byte* out, Offsets to, const std::byte* in,
                          Offsets from, std::size_t element, const Wait& wait);
 
-/// Shapes: in (own share), out (offsets.back()). `in` may be the own share of `out`.
+/// Gathers the shares of all members into `out`, in the order of members.
+/// Shapes: in (this member's share), out (offsets.back()). `in` may be this member's share within `out`.
 void pairwise_all_gather(Transport& transport, const Members& members, std::byte* out, const std::byte* in,
                          Offsets offsets, std::size_t element, const Wait& wait);
 
-/// Element e of a share is combined in the order of members 0, 1, ..., n - 1.
-/// Shapes: in (offsets.back()), out (share.count): the own share, of which `out` may be the place in `in`.
-/// `scratch` grows to one share per member. The caller keeps it after an error too: MPI may still write to it.
+/// Reduces all members' inputs; each member gets its own share of the result. The inputs are combined in the order of
+/// members 0, 1, ..., n - 1. Shapes: in (offsets.back()), out (share.count). `out` may be this member's share within
+/// `in`. `scratch` grows to one share per member. The caller must keep it after an error: MPI may still write to it.
 void pairwise_reduce_scatter(Transport& transport, const Members& members, std::byte* out, const std::byte* in,
                              Offsets offsets, const Reduction& share, std::vector<std::byte>& scratch,
                              const Wait& wait);

@@ -1,4 +1,4 @@
-// Recursive doubling: log2(n) exchanges of the whole message, for messages that latency dominates.
+// Recursive doubling: log2(n) exchanges of the whole message. Best for small messages, where latency dominates.
 // See docs/algorithms.md.
 #pragma once
 
@@ -14,13 +14,13 @@ namespace hvd::comm {
 
 class RecursiveDoubling {
  public:
-  /// into = op(first, second), bytes.
+  /// Sets into = op(first, second); the message's size in bytes is known to the function.
   using Combine = std::function<void(std::byte* into, const std::byte* first, const std::byte* second)>;
 
   explicit RecursiveDoubling(Transport& transport) : transport_(transport) {}
 
-  /// In place on every member. Operands are combined lower place first, so that all get the same bits.
-  /// Any number of members: those beyond a power of two are folded into a neighbour first.
+  /// Works in place on every member. The operand of the lower place comes first, so that all members get the same bits.
+  /// Works for any number of members: folding.h pairs those beyond a power of two with a neighbour.
   void all_reduce(const Members& members, std::span<std::byte> data, const Combine& combine, const Wait& wait);
   void all_reduce(const Members& members, std::byte* data, std::size_t count, DataType dtype, ReduceOp op, int divisor,
                   const Wait& wait);

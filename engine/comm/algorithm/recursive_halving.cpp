@@ -27,7 +27,7 @@ void RecursiveHalving::reduce_scatter(const Members& members, std::byte* data, O
   const auto shares = [&](std::size_t from, std::size_t to) {
     return std::span(data + offsets[from] * element, (offsets[to] - offsets[from]) * element);
   };
-  std::size_t begin = 0;  // shares [begin, begin + 2 * distance) are still combined here
+  std::size_t begin = 0;  // this member still combines shares [begin, begin + 2 * distance)
   for (std::size_t distance = members.size() / 2; distance > 0; distance /= 2) {
     const std::size_t middle = begin + distance;
     const bool low = members.me < middle;

@@ -1,5 +1,5 @@
-// Recursive halving (reduce-scatter), recursive doubling of shares (all-gather), and the all-reduce made of the two,
-// which is known as Rabenseifner's: log2(n) exchanges each, and no more bytes than a ring sends.
+// Recursive halving (reduce-scatter), recursive doubling of shares (all-gather), and Rabenseifner's all-reduce, which
+// runs both in turn. Each of the two takes log2(n) exchanges and sends no more bytes than a ring.
 // See docs/algorithms.md. Source: Thakur, Rabenseifner, Gropp, "Optimization of Collective Communication Operations in
 // MPICH", 2005, https://doi.org/10.1177/1094342005051521.
 #pragma once
@@ -18,14 +18,14 @@ class RecursiveHalving {
  public:
   explicit RecursiveHalving(Transport& transport) : transport_(transport) {}
 
-  /// In place: afterwards the own share of `data` is the reduction of all members' and the rest is undefined.
-  /// Shapes: data (offsets.back()). A power of two of members. `whole.count` is offsets.back().
-  /// Every element is combined in one tree: places n/2 apart first, then n/4, ..., 1, the lower place first.
+  /// Works in place: afterwards this member's share of `data` holds the reduction over all members, and the rest is
+  /// undefined. Shapes: data (offsets.back()); `whole.count` is offsets.back(). The number of members must be a power
+  /// of two. Members n/2 apart combine first, then n/4, ..., 1; the lower member's operand comes first.
   void reduce_scatter(const Members& members, std::byte* data, Offsets offsets, const Reduction& whole,
                       const Wait& wait);
-  /// In place: `data` holds the own share, afterwards all. A power of two of members.
+  /// Works in place: `data` holds this member's share before, all shares afterwards. Members: a power of two.
   void all_gather(const Members& members, std::byte* data, Offsets offsets, std::size_t element, const Wait& wait);
-  /// In place, any number of members: those beyond a power of two are folded into a neighbour first.
+  /// Works in place, for any number of members: folding.h pairs those beyond a power of two with a neighbour.
   void all_reduce(const Members& members, std::byte* data, const Reduction& whole, const Wait& wait);
 
  private:
@@ -34,7 +34,7 @@ class RecursiveHalving {
   std::span<std::byte> scratch(std::size_t bytes);
 
   Transport& transport_;
-  std::vector<std::byte> scratch_;  ///< outlives a failed call: a late message may still land here
+  std::vector<std::byte> scratch_;  ///< kept after a failed call: a late message may still be written here
 };
 
 }  // namespace hvd::comm

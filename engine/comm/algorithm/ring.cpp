@@ -8,26 +8,25 @@
 namespace hvd::comm {
 namespace {
 
-/// Receives posted ahead of the one being reduced: enough to keep the wire busy meanwhile.
+/// Number of receives that are posted ahead of the segment being reduced, to keep the network busy meanwhile.
 constexpr std::size_t kAhead = 4;
 
 }  // namespace
 
-// Both halves are one stream of items: item i is segment i % segments of step i / segments. All ranks use
-// the segment number of the largest piece, so that the streams match; segments past a shorter piece's end
-// are empty and are neither sent nor received (both ends know the sizes).
+// The schedule of one all-reduce. Each half (reduce-scatter, all-gather) is a stream of items: item i is segment
+// i % segments of step i / segments. All ranks use the number of segments of the largest piece, so that their streams
+// match. Segments past the end of a shorter piece are empty and are not sent: both ends know the sizes.
 struct Ring::Schedule {
   const Members& members;
   std::byte* data;
   Reduction reduction;
-  std::byte* wire;  ///< what travels, laid out as `data`; the same memory where nothing is rounded
+  std::byte* wire;  ///< the values that are sent, laid out as `data`; equal to `data` if nothing is rounded
   DataType wire_type;
   std::size_t segment;   ///< elements
   std::size_t segments;  ///< per step
 
   [[nodiscard]] std::size_t steps() const { return members.size() - 1; }
   [[nodiscard]] std::size_t items() const { return steps() * segments; }
-  /// Piece that `me - back` owns at the start of a half, `offset` further for the second one.
   [[nodiscard]] Range piece(std::size_t index) const {
     return share_of(reduction.count, members.size(), index, kShareAlign);
   }
@@ -37,7 +36,7 @@ struct Ring::Schedule {
     return {whole.begin + part.begin, part.count};
   }
   // Reduce-scatter: in step s a rank sends piece me - s and receives piece me - s - 1.
-  // All-gather: in step s it sends piece me + 1 - s and receives piece me - s.
+  // All-gather: in step s a rank sends piece me + 1 - s and receives piece me - s.
   [[nodiscard]] std::size_t back(std::size_t by) const { return members.me + 2 * members.size() - by; }
   [[nodiscard]] Range scatter_send(std::size_t i) const { return elements(back(i / segments), i); }
   [[nodiscard]] Range scatter_receive(std::size_t i) const { return elements(back(i / segments + 1), i); }
@@ -59,7 +58,7 @@ struct Ring::Schedule {
 
 namespace {
 
-/// Tickets in order; spent ones are retired from the front.
+/// A queue of tickets in the order in which they were posted. Completed ones are removed at the front.
 class Tickets {
  public:
   explicit Tickets(Transport& transport) : transport_(transport) {}
@@ -117,7 +116,7 @@ void Ring::reduce_scatter(const Schedule& s, const Wait& wait) {
     s.narrow(range);
     sends.push(transport_.send(s.members.right(), s.on_wire(range)));
   };
-  // The incoming partial sum in the reduction's type.
+  // Returns the partial sum that arrived as item i, converted to the reduction's type.
   const auto arrived = [&](std::size_t i, std::size_t count) -> const std::byte* {
     if (!s.rounds()) return slot(i);
     auto* wide = reinterpret_cast<std::byte*>(widened_.data());
@@ -134,14 +133,14 @@ void Ring::reduce_scatter(const Schedule& s, const Wait& wait) {
       if (i / s.segments == s.steps() - 1) {
         divide(sum, mine.count, s.reduction.dtype, s.reduction.divisor);
         s.narrow(mine);
-        s.widen(mine);  // the owner, too, takes what the others get
+        s.widen(mine);  // the owner of the piece uses the rounded values, like all other ranks
       }
     }
     post_receive(i + kAhead);
-    post_send(i + s.segments);  // what was just reduced goes on in the next step
+    post_send(i + s.segments);  // the segment just reduced is sent in the next step
     sends.retire();
   }
-  sends.wait_all(wait);  // the all-gather writes over what is being sent
+  sends.wait_all(wait);  // the all-gather overwrites the memory of these sends
 }
 
 void Ring::all_gather(const Schedule& s, const Wait& wait) {

@@ -11,7 +11,7 @@
 
 namespace hvd::comm {
 
-/// Some ranks in an agreed order, and this rank's place among them.
+/// The ranks that take part, in an order that all of them know, and this rank's place in it.
 struct Members {
   std::span<const int> ranks;
   std::size_t me = 0;
@@ -25,10 +25,10 @@ class Ring {
   /// Borrows `transport`. `segment_bytes` is the pipelining unit.
   Ring(Transport& transport, std::size_t segment_bytes) : transport_(transport), segment_bytes_(segment_bytes) {}
 
-  /// In place, equal arguments on all members. Element e of piece c is summed in the order c, c+1, ..., c-1 of the
-  /// ring, whatever the segment size. The divisor is applied once, by the piece's last.
-  /// `wire`: the type that travels; either the reduction's, or fp16 or bf16 where the reduction's is fp32. Then partial
-  /// sums are rounded at each hop and added in fp32, and all members end with the rounded result.
+  /// Works in place, with equal arguments on all members. Piece c is summed in the order of members c, c+1, ..., c-1,
+  /// for every segment size. The last of these members applies the divisor.
+  /// `wire`: the type of the values that are sent. It is the reduction's type, or fp16 or bf16 if that is fp32. With
+  /// fp16 or bf16, partial sums are rounded at each hop and added in fp32, and all members get the rounded result.
   /// Errors: those of Transport.
   void all_reduce(const Members& members, std::byte* data, const Reduction& reduction, DataType wire, const Wait& wait);
 
@@ -39,10 +39,10 @@ class Ring {
 
   Transport& transport_;
   std::size_t segment_bytes_;
-  // These outlive a failed call: a late message may still land in them.
+  // These are kept after a failed call: a late message may still be written to them.
   std::vector<std::byte> scratch_;  ///< segments that have arrived
-  std::vector<std::byte> wire_;     ///< the whole message in the wire's type, where that is not the reduction's
-  std::vector<float> widened_;      ///< one segment
+  std::vector<std::byte> wire_;     ///< the whole message in the wire's type, if that is not the reduction's type
+  std::vector<float> widened_;      ///< one segment, converted to fp32
 };
 
 }  // namespace hvd::comm

@@ -1,5 +1,5 @@
-// Ring reduce-scatter and all-gather of shares that may differ in size. Both hold a few segments, however large the
-// shares are. See docs/algorithms.md. One object per rank, used by one thread; borrows the transport.
+// Ring reduce-scatter and all-gather of shares that may differ in size. Both need memory for a few segments only, for
+// shares of any size. See docs/algorithms.md. Each rank has one object, used by one thread; it borrows the transport.
 #pragma once
 
 #include <cstddef>
@@ -17,11 +17,11 @@ class ShareRing {
   ShareRing(Transport& transport, std::size_t segment_bytes) : transport_(transport), segment_bytes_(segment_bytes) {}
 
   /// Share c is combined in the order of members c, c + 1, ..., c - 1, as Ring::all_reduce combines its piece c.
-  /// Shapes: in (offsets.back()), out (share.count): the own share, of which `out` may be the place in `in`.
-  /// Errors (of both): those of Transport.
+  /// Shapes: in (offsets.back()), out (share.count). `out` may be this member's share within `in`.
+  /// Errors of both functions: those of Transport.
   void reduce_scatter(const Members& members, std::byte* out, const std::byte* in, Offsets offsets,
                       const Reduction& share, const Wait& wait);
-  /// Shapes: in (own share), out (offsets.back()). `in` may be the own share of `out`.
+  /// Shapes: in (this member's share), out (offsets.back()). `in` may be this member's share within `out`.
   void all_gather(const Members& members, std::byte* out, const std::byte* in, Offsets offsets, std::size_t element,
                   const Wait& wait);
 
@@ -32,7 +32,7 @@ class ShareRing {
 
   Transport& transport_;
   std::size_t segment_bytes_;
-  std::vector<std::byte> scratch_;  ///< outlives a failed call: a late message may still land here
+  std::vector<std::byte> scratch_;  ///< kept after a failed call: a late message may still be written here
 };
 
 }  // namespace hvd::comm

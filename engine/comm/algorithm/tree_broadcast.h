@@ -8,7 +8,7 @@
 
 namespace hvd::comm {
 
-/// `data` of place `root` reaches everybody; equal sizes everywhere.
+/// Sends `data` of the member at place `root` to all members. All members give the same size.
 void tree_broadcast(Transport& transport, const Members& members, std::size_t root, std::span<std::byte> data,
                     const Wait& wait);
 

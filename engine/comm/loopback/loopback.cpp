@@ -1,4 +1,4 @@
-// N ranks as threads of one process. Pretended nodes have a segment each and talk through inboxes.
+// N ranks as threads of one process. Each pretended node has its own segment; nodes communicate through inboxes.
 #include <algorithm>
 #include <string>
 #include <utility>

@@ -13,15 +13,15 @@
 
 namespace hvd::comm {
 
-/// What has been sent to one rank and not yet been taken.
+/// Messages and notices that were sent to one rank and not yet received.
 struct Inbox {
   Mutex mutex;
   CondVar arrived;
-  std::vector<std::deque<std::vector<std::byte>>> messages HVD_GUARDED_BY(mutex);  ///< [from]
+  std::vector<std::deque<std::vector<std::byte>>> messages HVD_GUARDED_BY(mutex);  ///< [sender]
   std::deque<Notice> notices HVD_GUARDED_BY(mutex);
 };
 
-/// Shared by the transports of a world. [rank]
+/// The inboxes of all ranks of a world, [rank], shared by its transports.
 using Inboxes = std::vector<std::unique_ptr<Inbox>>;
 std::shared_ptr<Inboxes> make_inboxes(int size);
 
@@ -49,17 +49,17 @@ class ThreadTransport final : public Transport {
   };
   [[nodiscard]] Inbox& inbox(int rank) const { return *(*inboxes_)[static_cast<std::size_t>(rank)]; }
   void await(Ticket ticket, const Wait& wait);
-  /// Drops the receives that are still open: an error may free their memory, and a late message must not land there.
+  /// Drops the open receives. After an error the caller may free their memory: no late message may be written to it.
   void forget_receives();
-  /// Gives what has come from `from` to the receives posted for it, in order.
+  /// Copies the messages that have arrived from `from` to the receives posted for that rank, in order.
   void deliver(int from, Inbox& mine) HVD_REQUIRES(mine.mutex);
 
   std::shared_ptr<Inboxes> inboxes_;
   int rank_;
   Watch& watch_;
-  Ticket next_ = 1;                          // 0 is a send, which is over at once
-  std::vector<std::deque<Receive>> posted_;  ///< [from]
-  std::map<Ticket, int> open_;               ///< receives not delivered yet, and from whom
+  Ticket next_ = 1;                          // ticket 0 stands for any send, which completes at once
+  std::vector<std::deque<Receive>> posted_;  ///< [sender]
+  std::map<Ticket, int> open_;               ///< sender of each receive that is not delivered yet
 };
 
 }  // namespace hvd::comm

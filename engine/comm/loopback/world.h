@@ -1,4 +1,4 @@
-// A loopback world whose ranks' transports may be wrapped, for tests that inject faults. Used where a world is made.
+// Makes a loopback world in which each rank's transport is wrapped, for tests that inject faults.
 #pragma once
 
 #include <functional>
@@ -10,10 +10,10 @@
 
 namespace hvd::comm {
 
-/// Returns the transport that `rank` uses, which owns `inner`.
+/// Returns the transport for `rank`; it owns `inner`.
 using WrapTransport = std::function<std::unique_ptr<Transport>(int rank, std::unique_ptr<Transport> inner)>;
 
-/// As make_loopback(), with every transport wrapped. Errors: as make_loopback().
+/// Like make_loopback(), with `wrap` applied to every transport. Errors: those of make_loopback().
 std::vector<std::unique_ptr<Communicator>> make_wrapped_loopback(int size, const CommOptions& options,
                                                                  int ranks_per_node, const WrapTransport& wrap);
 

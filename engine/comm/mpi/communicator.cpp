@@ -1,4 +1,4 @@
-// Ranks as MPI processes: finds out who shares a host, gives each host its segment, and builds the Core.
+// Ranks as MPI processes: determines which ranks share a host, makes the segment of each host, and builds the Core.
 #include <mpi.h>
 #include <unistd.h>
 
@@ -37,7 +37,7 @@ class MpiCommunicator final : public GroupCommunicator {
   std::shared_ptr<MpiEnvironment> environment_;
 };
 
-/// A communicator that is freed under the environment's lock: other engines of this process may be inside MPI.
+/// A communicator whose destructor holds the environment's lock, because other engines of this process may call MPI.
 class LockedComm {
  public:
   explicit LockedComm(MpiEnvironment& environment) : environment_(environment) {}
@@ -48,7 +48,7 @@ class LockedComm {
   }
   LockedComm(const LockedComm&) = delete;
   LockedComm& operator=(const LockedComm&) = delete;
-  /// Use it with the lock held.
+  /// Hold the environment's lock while you use the result.
   [[nodiscard]] MpiComm& comm() { return comm_; }
 
  private:
@@ -56,7 +56,7 @@ class LockedComm {
   MpiComm comm_;
 };
 
-/// Ranks that share memory; or, for tests, `ranks_per_node` consecutive ones.
+/// Splits `world` into nodes: ranks that share memory, or for tests `ranks_per_node` consecutive ranks.
 MpiComm split_by_node(MPI_Comm world, int rank, int ranks_per_node) {
   MpiComm node;
   if (ranks_per_node > 0) {
@@ -81,7 +81,7 @@ Layout find_layout(MPI_Comm world, MPI_Comm node, bool pretended) {
   int size = 0;
   check(MPI_Comm_rank(world, &rank), "MPI_Comm_rank");
   check(MPI_Comm_size(world, &size), "MPI_Comm_size");
-  int leader = rank;  // the node's lowest rank stands for the node
+  int leader = rank;  // the lowest rank of a node identifies the node
   check(MPI_Bcast(&leader, 1, MPI_INT, 0, node), "MPI_Bcast");
   std::vector<int> node_of(static_cast<std::size_t>(size));
   check(MPI_Allgather(&leader, 1, MPI_INT, node_of.data(), 1, MPI_INT, world), "MPI_Allgather");
@@ -100,7 +100,7 @@ Layout find_layout(MPI_Comm world, MPI_Comm node, bool pretended) {
   return {rank, node_of, std::move(hosts)};
 }
 
-/// The node's control segment. Collective over the node; fails on all of its ranks or on none.
+/// Makes the node's control segment. Collective over the node; fails on all of its ranks or on none.
 std::shared_ptr<SharedMemory> make_segment(MPI_Comm node) {
   int local_rank = 0;
   int local_size = 0;
@@ -134,16 +134,16 @@ std::shared_ptr<SharedMemory> make_segment(MPI_Comm node) {
   }
   int failed = problem.empty() ? 0 : 1;
   check(MPI_Allreduce(MPI_IN_PLACE, &failed, 1, MPI_INT, MPI_MAX, node), "MPI_Allreduce");
-  if (local_rank == 0) SharedMemory::unlink(name.data());  // all are attached: nothing is left behind, however we end
+  if (local_rank == 0) SharedMemory::unlink(name.data());  // now that all are attached: a crash leaves nothing behind
   if (failed != 0) {
     throw Error(Errc::kOutOfMemory, problem.empty() ? "a peer on this host could not attach shared memory" : problem);
   }
   return memory;
 }
 
-/// Returns when every rank has called. The caller then blocks in MPI while holding `calls`; this ends because no rank
-/// still needs another engine to get there.
-/// Errors: timeout; the environment is then abandoned, because the barrier stays open.
+/// Waits until every rank has called meet(). Afterwards the caller may block in MPI while it holds the environment's
+/// mutex: all ranks have arrived, so that none of them needs another engine to make progress first.
+/// Errors: timeout. The environment is then abandoned, because the barrier cannot be completed.
 void meet(MPI_Comm ranks, MpiEnvironment& environment, const Patience& patience) {
   constexpr auto kNap = std::chrono::microseconds(200);
   const Deadline deadline = patience.from_now();
@@ -160,7 +160,7 @@ void meet(MPI_Comm ranks, MpiEnvironment& environment, const Patience& patience)
     }
     if (done != 0) return;
     if (deadline.passed()) {
-      environment.abandon();  // a barrier cannot be cancelled: MPI_Finalize would wait for it
+      environment.abandon();  // MPI_Finalize would wait for the barrier, which cannot be cancelled
       throw Error(Errc::kTimeout, "not all ranks came to make an engine's communicator within " +
                                       std::to_string(patience.timeout.count()) +
                                       " ms; making one is collective: every rank of it must call");
@@ -224,7 +224,7 @@ void split_world(int group, int key, LockedComm& ranks, MpiEnvironment& environm
 bool mpi_available() noexcept { return true; }
 
 std::unique_ptr<Communicator> make_mpi(const CommOptions& options, const Patience& patience) {
-  const auto environment = MpiEnvironment::acquire();  // MPI_COMM_WORLD is none before
+  const auto environment = MpiEnvironment::acquire();  // MPI_COMM_WORLD is valid only after MPI is initialised
   return make(MPI_COMM_WORLD, options, options.ranks_per_node > 0, patience);
 }
 

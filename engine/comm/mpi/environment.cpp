@@ -10,7 +10,7 @@
 namespace hvd::comm {
 
 std::shared_ptr<MpiEnvironment> MpiEnvironment::acquire() {
-  // The one piece of process-wide state: MPI itself is process-wide and starts only once.
+  // This state is process-wide because MPI itself is process-wide and can be initialised only once.
   static std::mutex mutex;
   static std::weak_ptr<MpiEnvironment> current;
   const std::lock_guard lock(mutex);

@@ -1,4 +1,4 @@
-// MPI's life in this process: initialised once, finalised when the last owner goes.
+// Owns MPI's initialisation in this process: MPI is initialised once, and finalised when the last owner is destroyed.
 #pragma once
 
 #include <mpi.h>
@@ -14,24 +14,23 @@ namespace hvd::comm {
 
 class MpiEnvironment {
  public:
-  /// The process' one environment; initialises MPI unless somebody else has, who then finalises it too.
-  /// Errors: backend if MPI fails or cannot be called from another thread than the one that started it.
+  /// Returns the only environment of this process. Initialises MPI unless the program has done so; in that case the
+  /// program must also finalise it. Errors: backend if MPI fails, or if only the thread that started MPI may call it.
   static std::shared_ptr<MpiEnvironment> acquire();
-  /// The same for `caller`, which must not start MPI: it may return with nothing that keeps MPI alive.
-  /// Errors: invalid_argument if MPI has not been started; as acquire().
+  /// Like acquire(), for a `caller` that must not start MPI because it may return no object that keeps MPI initialised.
+  /// Errors: invalid_argument if MPI has not been started; those of acquire().
   static std::shared_ptr<MpiEnvironment> acquire_started(const char* caller);
   ~MpiEnvironment();
   MpiEnvironment(const MpiEnvironment&) = delete;
   MpiEnvironment& operator=(const MpiEnvironment&) = delete;
 
-  /// After a fault: MPI_Finalize would wait for the lost peer for ever, so it is left out. The launcher then
-  /// ends the job, which is what a fault calls for.
+  /// Call after a fault. MPI_Finalize is then not called, because it would wait for the lost peer for ever. The
+  /// launcher ends the job, as it should after a fault.
   void abandon() noexcept { abandoned_ = true; }
   [[nodiscard]] bool abandoned() const noexcept { return abandoned_; }
   /// "Open MPI v4.1.4, pml default, btl tcp,self".
   [[nodiscard]] std::string library() const;
-  /// Held around every call that may come while another communicator of this process is in use by another thread:
-  /// MPI_THREAD_SERIALIZED is all that we ask for.
+  /// Hold this mutex around MPI calls while other threads may make MPI calls: we request only MPI_THREAD_SERIALIZED.
   [[nodiscard]] Mutex& calls() noexcept { return calls_; }
 
  private:
@@ -48,7 +47,7 @@ struct MpiCommTraits {
 };
 using MpiComm = UniqueHandle<MpiCommTraits>;
 
-/// A duplicate of `comm` that reports errors by return code. Collective.
+/// Returns a duplicate of `comm` that reports errors by return code. Collective.
 MpiComm duplicate(MPI_Comm comm);
 
 }  // namespace hvd::comm

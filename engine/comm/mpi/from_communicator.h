@@ -1,5 +1,5 @@
-// For programs with MPI calls of their own: a Communicator over ranks that the program has chosen. Only where the build
-// has MPI. The caller owns `ranks`, which may be freed once the function has returned: the engine has a duplicate.
+// For programs that call MPI themselves: makes a Communicator over ranks that the program chooses. Only in builds with
+// MPI. The caller owns `ranks`, and may free it once the function has returned: the engine keeps a duplicate.
 #pragma once
 
 #include <mpi.h>
@@ -10,15 +10,15 @@
 
 namespace hvd::comm {
 
-/// Collective over `ranks`; engines of this process that exist already may be at work meanwhile. The program must have
-/// started MPI with MPI_THREAD_SERIALIZED at least, and ends it itself, after the Communicator.
+/// Collective over `ranks`; existing engines of this process may run meanwhile. The program must have started MPI with
+/// at least MPI_THREAD_SERIALIZED, and must finalise MPI itself after the Communicator is destroyed.
 /// Concurrent calls can deadlock: see make_mpi() in communicator.h.
-/// Errors: invalid_argument for MPI_COMM_NULL; timeout if not all ranks come within `patience`; backend when MPI fails.
+/// Errors: invalid_argument for MPI_COMM_NULL; timeout if not all ranks call within `patience`; backend if MPI fails.
 std::unique_ptr<Communicator> make_mpi(MPI_Comm ranks, const CommOptions& options = {},
                                        const Patience& patience = kMeetPatience);
 
-/// Returns true if the program may call MPI while an engine lives (MPI_THREAD_MULTIPLE). Otherwise it may call MPI only
-/// before its first engine and after its last. Call it after MPI has started. Any thread.
+/// Returns true if the program may call MPI while an engine exists (MPI_THREAD_MULTIPLE). Otherwise it may call MPI
+/// only before it makes its first engine and after it destroys the last. Call after MPI has started. Any thread.
 bool mpi_threads_supported();
 
 }  // namespace hvd::comm

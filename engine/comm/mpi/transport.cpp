@@ -20,19 +20,20 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr int kTag = 1;
-/// MPI counts are int; a power of two below keeps pieces aligned.
+/// Longest piece of a message: MPI counts are int, and a power of two keeps the pieces aligned.
 constexpr std::size_t kMaxCount = std::size_t{1} << 30;
 static_assert(kMaxCount <= INT_MAX);
 
 constexpr auto kSpin = 10us;
 constexpr auto kFirstNap = 5us;
 constexpr auto kLongNap = 200us;
-/// Who has waited longer than 50 ms naps for 1/256 of that, so that it is no later than that: each look goes through
-/// all of MPI's connections. Where ranks share processors, such looks are what the awaited one would need its time for.
+/// A rank that has waited longer than 50 ms sleeps for 1/256 of that time between polls, because each poll goes through
+/// all of MPI's connections. The rank then notices the message late by at most 1/256 of its wait. If ranks share
+/// processors, it polls less often (1/16), because the polls take processor time from the rank that it waits for.
 constexpr std::int64_t kNapShare = 256;
 constexpr std::int64_t kCrowdedNapShare = 16;
 constexpr auto kLongestNap = 5ms;
-/// Between two looks at notices and the deadline; MPI_Improbe is not free.
+/// Time between two checks of notices and the deadline, because MPI_Improbe takes time.
 constexpr auto kLookRound = 2ms;
 
 std::optional<MPI_Datatype> mpi_type(DataType dtype) {
@@ -61,8 +62,9 @@ MPI_Op mpi_op(ReduceOp op) {
   return MPI_OP_NULL;
 }
 
-/// Naps of some microseconds need timer slack below the default of 50 us. Put back at the end: the thread is
-/// the caller's. Source: prctl(2), PR_SET_TIMERSLACK.
+/// Sets the timer slack of this thread to its minimum: sleeps of a few microseconds need less than the default of 50
+/// us. The destructor restores the old value, because the thread belongs to the caller.
+/// Source: prctl(2), PR_SET_TIMERSLACK.
 class FineTimer {
  public:
   FineTimer() : before_(prctl(PR_GET_TIMERSLACK)) { prctl(PR_SET_TIMERSLACK, 1UL); }
@@ -90,17 +92,17 @@ MpiTransport::MpiTransport(std::shared_ptr<MpiEnvironment> environment, MpiComm 
 MpiTransport::~MpiTransport() {
   const MutexLock lock(mutex_);
   if (environment_->abandoned()) {
-    // Freeing a communicator is collective: with a lost peer, it would wait. The process ends soon.
+    // Freeing a communicator is collective and would wait for a lost peer. The leak is harmless: the process ends soon.
     static_cast<void>(data_.release());
     static_cast<void>(notices_.release());
-    static_cast<void>(outgoing_.release());  // MPI may still read these: leaked on purpose
+    static_cast<void>(outgoing_.release());  // leaked on purpose: MPI may still read these buffers
     return;
   }
   for (Outgoing& one : *outgoing_) {
     // The analyser does not follow requests through containers; notify() started it.
     MPI_Wait(&one.request, MPI_STATUS_IGNORE);  // NOLINT(clang-analyzer-optin.mpi.MPI-Checker)
   }
-  data_.reset();  // while the mutex is held: other engines of this process may be at work
+  data_.reset();  // this needs the mutex, because other engines of this process may call MPI
   notices_.reset();
 }
 
@@ -133,7 +135,7 @@ Transport::Ticket MpiTransport::receive(int from, std::span<std::byte> bytes) {
 }
 
 bool MpiTransport::test_locked(Operation& operation) {
-  // One by one, because MPI_Testall says MPI_ERR_IN_STATUS for every error.
+  // Test the requests one by one, because MPI_Testall returns MPI_ERR_IN_STATUS for every error.
   for (MPI_Request& request : operation.requests) {
     int done = 0;
     check(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Test");
@@ -191,7 +193,7 @@ void MpiTransport::wait_for(Operation& operation, const Wait& wait) {
     }
   } catch (const Error& error) {
     cancel_all();
-    if (error.code() == Errc::kMismatch) watch_.tell_mismatch(error.what());  // only the receiver knows
+    if (error.code() == Errc::kMismatch) watch_.tell_mismatch(error.what());  // only the receiver detects it
     throw;
   } catch (...) {
     cancel_all();
@@ -200,7 +202,7 @@ void MpiTransport::wait_for(Operation& operation, const Wait& wait) {
 }
 
 void MpiTransport::cancel_all() noexcept {
-  // Buffers of what is still open may be freed while the error travels up; a late message must not land there.
+  // The caller may free the buffers of open operations after the error, so that no late message may be written to them.
   const MutexLock lock(mutex_);
   for (auto& [ticket, operation] : operations_) {
     for (MPI_Request& request : operation.requests) {
@@ -224,7 +226,7 @@ void MpiTransport::notify(int to, const Notice& notice) noexcept {
   next.bytes.push_back(static_cast<std::byte>(notice.kind));
   next.bytes.insert(next.bytes.end(), text.begin(),
                     text.begin() + static_cast<std::ptrdiff_t>(std::min<std::size_t>(text.size(), 1024)));
-  // Waited for by the next notify() or by the destructor, which the analyser cannot see.
+  // The next notify() or the destructor waits for this request, which the analyser cannot see.
   // NOLINTBEGIN(clang-analyzer-optin.mpi.MPI-Checker)
   if (MPI_Isend(next.bytes.data(), static_cast<int>(next.bytes.size()), MPI_BYTE, to, kTag, notices_.get(),
                 &next.request) != MPI_SUCCESS) {
@@ -252,7 +254,7 @@ bool MpiTransport::library_all_reduce(std::byte* data, std::size_t count, DataTy
                                       const Wait& wait) {
   const auto type = mpi_type(dtype);
   if (!type) return false;
-  // Non-blocking, because a blocking call could not be left when a peer is lost.
+  // The call is non-blocking, because a rank could not leave a blocking call if a peer is lost.
   for_each_chunk(count, kMaxCount, [&](Range piece) {
     Operation operation{-1, {MPI_REQUEST_NULL}};
     {

@@ -1,5 +1,5 @@
-// Messages over MPI. Waiting polls MPI_Test and naps in between, because MPI's own waits spin and the cores
-// belong to the compute. A mutex serialises the calls, so that notices may be sent from any thread.
+// Messages over MPI. A wait polls MPI_Test and sleeps between polls, because MPI's own waits spin and the cores
+// belong to the compute. A mutex serialises the calls, so that any thread may send notices.
 #pragma once
 
 #include <mpi.h>
@@ -21,8 +21,8 @@ namespace hvd::comm {
 
 class MpiTransport final : public Transport {
  public:
-  /// Borrows `watch`. The communicators span the world; `notices` is used for nothing else. `crowded`: the ranks of
-  /// this node share processors, so that waiting for one must leave it the time to come.
+  /// Borrows `watch`. Both communicators span the world; `notices` is used for notices only. `crowded`: ranks of this
+  /// node share processors, so that a waiting rank must leave processor time to the others.
   MpiTransport(std::shared_ptr<MpiEnvironment> environment, MpiComm data, MpiComm notices, Watch& watch, bool crowded);
   ~MpiTransport() override;
   MpiTransport(const MpiTransport&) = delete;
@@ -40,7 +40,7 @@ class MpiTransport final : public Transport {
  private:
   struct Operation {
     int peer = -1;
-    std::vector<MPI_Request> requests;  ///< several where a message exceeds MPI's int counts
+    std::vector<MPI_Request> requests;  ///< several if the message exceeds MPI's int counts
   };
   struct Outgoing {
     std::vector<std::byte> bytes;
@@ -58,7 +58,7 @@ class MpiTransport final : public Transport {
   const bool crowded_;
   Mutex& mutex_;  ///< the environment's: one for all transports of the process
   Ticket next_ = 1;
-  std::map<Ticket, Operation> operations_;  ///< owner thread only
+  std::map<Ticket, Operation> operations_;  ///< only the owner's thread uses this
   std::unique_ptr<std::list<Outgoing>> outgoing_ HVD_GUARDED_BY(mutex_) = std::make_unique<std::list<Outgoing>>();
 };
 
