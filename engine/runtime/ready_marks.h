@@ -23,7 +23,7 @@ class ReadyMarks {
   void reset() noexcept;
 
   struct Marked {
-    bool again = false;             ///< true if the gradient was already marked in this step, a mistake of the caller
+    bool again = false;             ///< true if the gradient was already marked in this step: the caller's mistake
     std::size_t completed = kNone;  ///< the bucket that this gradient completed; kNone: none
   };
   /// Marks a gradient under a schedule by bucket; caller, in any order. ready() becomes true when the last gradient of the
