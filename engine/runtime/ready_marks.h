@@ -26,8 +26,8 @@ class ReadyMarks {
     bool again = false;             ///< true if the gradient was already marked in this step: the caller's mistake
     std::size_t completed = kNone;  ///< the bucket that this gradient completed; kNone: none
   };
-  /// Marks a gradient under a schedule by bucket; caller, in any order. ready() becomes true when the last gradient of the
-  /// bucket is marked. fresh() and take() may see the mark late.
+  /// Marks a gradient under a schedule by bucket; caller, in any order. ready() becomes true when the last gradient of
+  /// the bucket is marked. fresh() and take() may see the mark late.
   Marked mark(std::size_t gradient) noexcept;
   /// Marks a gradient under the negotiated schedule; caller, in any order. fresh() and take() see the mark at once, and
   /// ready() does not change. Returns false if the gradient was already marked in this step.
