@@ -35,12 +35,6 @@ install(FILES "${CMAKE_CURRENT_BINARY_DIR}/hvd_bench-config.cmake"
 install(FILES "${PROJECT_SOURCE_DIR}/LICENSE" DESTINATION "${CMAKE_INSTALL_DATADIR}/licenses/hvd_bench"
         COMPONENT engine)
 
-# The program's target has one of these two names: hvd_bench may be the library target of the folder bench.
-foreach(program hvd_bench hvd_bench_program)
-  if(TARGET ${program})
-    get_target_property(type ${program} TYPE)
-    if(type STREQUAL "EXECUTABLE")
-      install(TARGETS ${program} RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}" COMPONENT program)
-    endif()
-  endif()
-endforeach()
+if(TARGET hvd_bench)
+  install(TARGETS hvd_bench RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}" COMPONENT program)
+endif()

@@ -5,7 +5,7 @@
 
 namespace hvd::comm {
 
-/// Returns the state letter in /proc/<pid>/stat ('T': stopped, 'Z': zombie); 0: no such process; '?': not readable.
+/// Returns the state letter in /proc/PID/stat ('T': stopped, 'Z': zombie); 0: no such process; '?': not readable.
 char process_state(std::uint32_t process) noexcept;
 
 /// Returns true if `process` no longer exists or is a zombie.

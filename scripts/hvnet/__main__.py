@@ -3,6 +3,9 @@
 Makes network namespaces with shaped links on this machine, runs hvd_bench across them with sleeping for compute, and
 prints what was measured beside what the ring formula gives, with the ratio. The communication is real; the compute is
 not, so that two cores can stand for eight nodes.
+
+With `-- PROGRAM ARGUMENT ...` this program runs instead, under mpirun on every node of each network; {bench} stands
+for hvd_bench: scripts/network_bench --nodes 4 --rate-mbit 1000 -- {bench} coll --find-crossovers
 """
 
 from __future__ import annotations
@@ -96,7 +99,11 @@ def _arguments(argv: list[str]) -> argparse.Namespace:
     add("--json", action="store_true", help="one JSON document instead of the table")
     add("--bench", type=Path, default=None, help="hvd_bench (default HVD_BENCH or build/release/bin/hvd_bench)")
     add("--inside", action="store_true", help=argparse.SUPPRESS)
-    arguments = parser.parse_args(argv)
+    split = argv.index("--") if "--" in argv else len(argv)
+    arguments = parser.parse_args(argv[:split])
+    arguments.command = argv[split + 1 :]
+    if split < len(argv) and not arguments.command:
+        parser.error("name a program behind --")
     if arguments.bench is None:
         arguments.bench = Path(os.environ.get("HVD_BENCH") or _ROOT / "build/release/bin/hvd_bench")
     if arguments.mib * _MIB / arguments.buckets < 4096:
@@ -246,6 +253,19 @@ def _measure_all(arguments: argparse.Namespace, folder: Path) -> int:
     return EXIT_FAILED if failures else EXIT_GOOD
 
 
+def _run_command(arguments: argparse.Namespace, folder: Path) -> int:
+    """Runs the user's program on each network. Returns the first exit code that is not 0. Errors: HvdbError."""
+    command = [str(arguments.bench) if word == "{bench}" else word for word in arguments.command]
+    code = 0
+    for wires in itertools.product(arguments.nodes, arguments.rate_mbit, arguments.latency_us):
+        wiring = Wiring(*wires)
+        with Network(wiring, arguments.bench.with_name("delay_switch"), folder) as net:
+            print(_calibration_line(wiring, calibrate(net)), flush=True)
+            done = subprocess.run([*net.mpirun(arguments.ranks_per_node), *command], check=False)
+            code = code or done.returncode
+    return code
+
+
 def main(argv: list[str]) -> int:
     """Returns the exit code. A fault is one line on standard error."""
     return edge.run("network_bench", lambda: _main(argv))
@@ -261,7 +281,9 @@ def _main(argv: list[str]) -> int:
             return EXIT_SKIPPED
         if sum(max(arguments.nodes) * [max(arguments.rate_mbit)]) > _USABLE_MBIT * (os.cpu_count() or 1) / 2:
             print("network_bench: so many nodes at such a rate may be more than this machine carries", file=sys.stderr)
-        return network.enter([sys.executable, "-B", "-m", "hvnet", *argv, "--inside"])
+        return network.enter([sys.executable, "-B", "-m", "hvnet", "--inside", *argv])
+    if arguments.command:
+        return _run_command(arguments, network.prepare())
     return _measure_all(arguments, network.prepare())
 
 

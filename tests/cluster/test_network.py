@@ -90,6 +90,14 @@ class Network(unittest.TestCase):
         self.assertGreater(case["calibration"]["latency_seconds"], 0.003)
         self.assertLess(case["calibration"]["latency_seconds"], 0.030)
 
+    def test_a_program_of_the_user_runs_on_every_node(self) -> None:
+        command = ["--nodes", "2", "--latency-us", "0", "--", "sh", "-c", "hostname; [ $(hostname) != net2 ] || exit 3"]
+        done = subprocess.run([BENCH, "--bench", PROGRAM, *command], capture_output=True, text=True, check=False)
+        if "skipped" in done.stderr:
+            self.skipTest(done.stderr.strip())
+        self.assertEqual(done.returncode, 3, done.stderr)
+        self.assertEqual({"net1", "net2"}, {"net1", "net2"} & set(done.stdout.splitlines()), done.stdout)
+
     def ended_by(self, number: signal.Signals) -> None:
         """Sends a signal in the middle of measuring. Nothing of the network may be left."""
         mark = f"HVD_NETWORK_TEST={os.getpid()}"
@@ -161,6 +169,7 @@ class Network(unittest.TestCase):
             (["--compute-ms", "nan"], "--compute-ms: 'nan'"),
             (["--algorithms", "auto,tree"], "'tree': choose from"),
             (["--iterations", "0"], "--iterations"),
+            (["--nodes", "2", "--"], "name a program behind --"),
             (["--bench", "/none"], "no program at /none"),
             (["--bench", "/bin/true", "--json"], "is no hvd_bench"),
         ):

@@ -36,7 +36,7 @@ VENDOR_OWNERS = {
     r"cudnn.*": ("models/cudnn/", "tests/cudnn/"),
     r"nccl.*": ("engine/comm/nccl/",),
     r"sqlite3\.h": ("bench/sqlite_handle", "bench/result_store", "bench/provenance", "tests/bench/"),
-    r"CLI/.*": ("bench/cli/", "bench/main.cpp", "bench/micro/"),
+    r"CLI/.*": ("bench/cli/", "bench/micro/"),
     r"benchmark/.*": ("bench/micro/",),
     r"gtest/.*|gmock/.*": ("tests/",),
     r"omp\.h": ("models/onednn/", "bench/"),
@@ -75,7 +75,7 @@ ALGORITHM = re.compile(
 # Environment variables are read by the command line, and where facts about a run are recorded. The last file records
 # which transport MPI was forced to use.
 GETENV_OWNERS = ("bench/cli/", "bench/provenance", "bench/host_facts", "engine/comm/mpi/environment.cpp")
-EXIT_OWNERS = ("bench/main.cpp", "bench/cli/main.cpp")
+EXIT_OWNERS = ("bench/cli/main.cpp",)
 MAX_CODE_LINES = 600
 
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*([<"])([^>"\n]+)[>"]', re.MULTILINE)

@@ -123,7 +123,7 @@ class RulesTest(unittest.TestCase):
             self.assert_found(rules.check_no_exit("engine/comm/a.cpp", f"void f() {{ {call} }}"), "only main()")
         for harmless in ("engine.abort(why);", "peer->abort(why);", "// exit(1)", 'say("exit(1)");', "on_exit(1);"):
             self.assertEqual(rules.check_no_exit("engine/comm/a.cpp", f"void f() {{ {harmless} }}"), [], harmless)
-        self.assertEqual(rules.check_no_exit("bench/main.cpp", "int main() { std::exit(1); }"), [])
+        self.assertEqual(rules.check_no_exit("bench/cli/main.cpp", "int main() { std::exit(1); }"), [])
 
     def test_size(self) -> None:
         line = "int x;  // why\n"
