@@ -291,7 +291,7 @@ class CudaRuntime final : public Runtime {
     if (among(kKernelsFaults, status)) {
       text += "; a kernel enqueued earlier caused it: run under compute-sanitizer to see which";
     } else if (status == cudaErrorDevicesUnavailable) {
-      text += "; another process has this GPU for itself (nvidia-smi)";
+      text += "; another process uses this GPU exclusively (see nvidia-smi)";
     }
     if (status == cudaErrorMemoryAllocation) throw Error(Errc::kOutOfMemory, text);  // for example for a graph
     throw Error(among(kCallersFaults, status) ? Errc::kInvalidArgument : Errc::kBackend, text);

@@ -77,7 +77,7 @@ Engine::Impl::~Impl() {
   if (thread_.joinable()) {
     // Peers may wait for this rank. The abort ends their waits before the deadline.
     if (std::uncaught_exceptions() > exceptions_at_birth_) {
-      abort("it is leaving because of an error of its own");
+      abort("it ends because of an error of its own");
     } else if (in_step_.load()) {
       abort("its engine was destroyed inside a step");
     }

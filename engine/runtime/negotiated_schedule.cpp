@@ -263,7 +263,7 @@ void NegotiatedSchedule::look_for_stalled() {
   bool known = false;
   if (waited >= patience) {
     const std::string text = stall_text(tensor, patience, known);
-    throw Error(Errc::kTimeout, text + "; see what holds it up, or raise " + options_.deadline.set_by);
+    throw Error(Errc::kTimeout, text + "; find out what blocks it, or raise " + options_.deadline.set_by);
   }
   if (waited < patience / kStallShare) return;
   if (std::exchange(surfaced_, pending.since) != pending.since) return negotiator_.surface_pending();
