@@ -1,6 +1,6 @@
 """Reads the logs that jobs write while they run: events/<job>.r<repetition>.<attempt>.log, one line per event.
 
-slurm/campaign/job_body.sh writes each line with one write, so that a kill at any moment leaves whole lines. Only the
+slurm/job_body.sh writes each line with one write, so that a kill at any moment leaves whole lines. Only the
 last line may be cut off; it is then ignored.
 """
 
