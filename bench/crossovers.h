@@ -14,8 +14,7 @@
 
 namespace hvd::bench {
 
-/// What the crossovers depend on, as name and value: hosts and ranks, processor, MPI and its transport, version of
-/// hvd_bench.
+/// Names and values of what crossovers depend on: hosts, ranks, processor, MPI, transport, version of hvd_bench.
 using CrossoverCase = std::vector<std::pair<std::string, std::string>>;
 CrossoverCase crossover_case(const comm::Topology& world, const std::string& library);
 

@@ -17,8 +17,7 @@ struct BoardFacts {
   int pcie_generation = 0, pcie_width = 0;
 };
 
-/// The functions of NVML that are called, as declared in nvml.h (NVML API reference). They return 0 for success. Any of
-/// them may be null.
+/// The functions of NVML that are called, as in nvml.h (NVML API reference). 0 means success. Any of them may be null.
 struct NvmlFunctions {
   int (*init)() = nullptr;
   int (*shutdown)() = nullptr;

@@ -115,8 +115,7 @@ void conduct(const Session& session, Trainer& trainer, Worker& worker, SessionRe
   if (trainer.facts().bound) result.operations = bound_table(runs.back(), *trainer.facts().bound);
 }
 
-// Collective. Rank 0 collects the errors of all ranks, so that no rank leaves with an error while rank 0 still stores
-// and prints.
+// Collective. Rank 0 collects the errors of all ranks: no rank may fail alone while rank 0 still stores and prints.
 void close_traces(Engine& engine, SessionResult& result) {
   std::string mine;
   try {

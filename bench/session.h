@@ -34,14 +34,12 @@ struct SessionObserver {
   /// Called when a run has started (status running), has grown (every few seconds), or has ended (complete or
   /// incomplete). The observer saves the record, which holds all samples so far of the ranks that this process can see.
   std::function<void(const RunRecord&)> save;
-  /// Returns the name of the signal with which the scheduler or the user asked to stop (SIGTERM, SIGINT, SIGUSR1, ...),
-  /// or "".
+  /// Returns the name of the signal that asked the program to stop (SIGTERM, SIGINT, SIGUSR1, ...), or "".
   std::function<std::string()> stop_requested;
   /// Called on every rank of a run of several processes. `joined`: the processes have become one world, whose waits
   /// have deadlines. `leaving`: they are about to leave it, which every process must do. Either may be null.
   std::function<void()> joined, leaving;
-  /// Called in a run of several processes, once all ranks have agreed on their options, with the other ranks of this
-  /// host. May be null.
+  /// Called in a run of several processes, once all ranks have agreed, with this host's other ranks. May be null.
   std::function<void(std::vector<comm::Neighbour> neighbours)> met;
   /// EngineOptions::warn for the ranks of this process. May be null.
   std::function<void(std::string_view line)> warn;
@@ -51,8 +49,7 @@ struct SessionObserver {
   /// (StuckRank). It has to end the process. May be null: then nothing is done.
   std::function<void(const Error& error)> stuck;
   std::chrono::milliseconds stuck_patience{20000};  ///< StuckRank::patience
-  /// Returns the lines that NCCL has logged so far in this process (cli/nccl_log.h). May be null: then they are
-  /// unknown.
+  /// Returns NCCL's log so far in this process (cli/nccl_log.h). May be null: then it is unknown.
   std::function<std::string()> nccl_log;
 };
 

@@ -19,8 +19,7 @@ constexpr const char* kCompleteSessions =
     "SELECT fact.value FROM run JOIN provenance AS fact ON fact.run_uuid = run.uuid AND fact.key = ?"
     " GROUP BY run.session_uuid, fact.value HAVING sum(run.status <> 'complete') = 0";
 
-// Refuses a store that has a view in place of a table, because the view would run SQL of the file's author, and a
-// damaged store that lacks a table.
+// Refuses a damaged store, and one with a view in place of a table: the view would run SQL of the file's author.
 constexpr const char* kRealTables =
     "SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND rootpage > 0 AND name IN"
     " ('session', 'run', 'provenance', 'rank', 'sample', 'decomposition', 'operation')";

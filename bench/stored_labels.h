@@ -18,8 +18,7 @@ struct StoredLabels {
 /// `.partial` files, and files with a journal that must be rolled back (which is done on a private copy).
 StoredLabels stored_labels(const std::string& key, const std::vector<std::string>& files);
 
-/// Prints the values to `out`, one per line, and the problems to standard error. Returns the exit code: 0, or 2 if
-/// there are problems.
+/// Prints the values, one per line, and the problems on standard error. Returns the exit code: 2 if there are problems.
 int print_stored_labels(const StoredLabels& labels, std::ostream& out);
 
 }  // namespace hvd::bench

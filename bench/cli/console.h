@@ -21,8 +21,7 @@ class Console {
 
   /// Prints a message about the session on standard error.
   void narrate(std::string_view text);
-  /// On a terminal, updates the line a few times a second at most. Elsewhere, prints a line when the stage changes and
-  /// every half minute.
+  /// On a terminal, updates the line at most a few times a second. Elsewhere, prints a line per stage and half minute.
   void show(const Progress& progress);
   /// Prints on standard output. Errors: io if the text cannot be written.
   void print(std::string_view text);

@@ -53,8 +53,7 @@ namespace hvd::bench {
 namespace {
 
 constexpr int kDefect = 9;  // exit code for an exception that is not an hvd::Error
-// mpirun (Open MPI 4.1) ends the other ranks one second after the first one has left. The rest of this time is a margin
-// for a busy host.
+// mpirun (Open MPI 4.1) ends the other ranks one second after the first one has left; the rest is a margin.
 constexpr std::chrono::milliseconds kWaitForLauncher(1500);
 constexpr std::chrono::milliseconds kWaitBeforeTheRanksMeet(5000);  // no other rank waits for this one yet
 /// How long rank 1 waits for rank 0 to report that ranks never joined. mpirun wakes a stopped rank some seconds before
@@ -372,8 +371,7 @@ void Program::end_stuck(const Error& error) {
   leave_now(error.what(), error.code(), kForcedEnd);
 }
 
-/// Ends the process when other ranks never joined or never left MPI's world. Every rank finds out by itself; one
-/// reports it.
+/// Ends the process when other ranks never joined or never left MPI's world. Every rank finds out; one reports it.
 void Program::end_alone(Patience waited) {
   if (ending_.exchange(true)) std::this_thread::sleep_for(kForcedEnd);
   const Error error(
@@ -413,8 +411,7 @@ std::string Program::what_is_kept(const RecordKeeper* keeper) const {
   return keeper != nullptr && keeper->file().empty() ? "nothing is stored (--no-db)" : "nothing was measured yet";
 }
 
-/// Writes the results of `coll` in place of the main thread, if that one waits for a peer. Waits up to `patience` if
-/// the main thread is writing them.
+/// Writes the results of `coll` if the main thread waits for a peer. If that thread is writing, waits up to `patience`.
 void Program::write_coll_now(const std::string& reason, std::chrono::milliseconds patience) {
   const std::unique_lock lock(coll_output_, patience);
   if (!lock || coll_written_ || !coll_snapshot_) return;
@@ -466,8 +463,7 @@ int Program::fail(const Error& error) {
   return exit_code(error.code());
 }
 
-/// Call at the end of main(). If an abort of NCCL has not returned, its thread still uses the library, so the process
-/// ends without destructors.
+/// Ends main(). If an abort of NCCL has not returned, its thread still uses the library, so no destructors may run.
 int leave(int code) {
   if (comm::unfinished_aborts() > 0) std::_Exit(code);
   return code;

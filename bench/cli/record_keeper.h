@@ -38,8 +38,7 @@ class RecordKeeper {
 
   /// Returns the absolute path of the target, or "" without a store.
   [[nodiscard]] std::string file() const;
-  /// Returns the path of the file beside the target that holds the rows until the end, or "" without a store. Call it
-  /// before any save.
+  /// Returns the file beside the target that holds the rows until the end; "" without a store. Call before any save.
   [[nodiscard]] std::string partial() const;
   /// Returns true if a run is on the disk. Any thread may call it; it does not wait.
   [[nodiscard]] bool has_saved() const noexcept { return saved_any_; }

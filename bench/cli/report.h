@@ -20,8 +20,7 @@ struct StoredIn {
 /// Says what will run, for how long, and where it will be stored. All of this is known before anything is built.
 /// `partial`: the file that holds the rows until the end, named so that a user can find it; empty: none.
 std::string plan_text(const Options& options, const Setup& setup, const std::string& partial = {});
-/// Says which ranks and hosts train, and how gradients travel. This is known when the runs begin. `run`: the run of the
-/// session's main phase.
+/// Says which ranks and hosts train, and how gradients travel; known when the runs begin. `run`: of the main phase.
 std::string world_text(const Options& options, const RunRecord& run);
 
 /// One line, no newline: "measuring full: step 12, 4.96 images/s +- 1.2 %, about 40 s left".

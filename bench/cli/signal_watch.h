@@ -12,8 +12,7 @@
 
 namespace hvd::bench {
 
-/// Returns true for signals that precede the one that ends the job: Slurm's --signal, LSF's -wa, the soft limit on
-/// processor time.
+/// True for signals that precede the end of the job: Slurm's --signal, LSF's -wa, the soft limit on processor time.
 bool is_announcement(int signal_number);
 
 class SignalWatch {

@@ -11,8 +11,7 @@
 namespace hvd::bench {
 namespace {
 
-/// Counts the edits (insert, delete, replace, swap of neighbours) that turn one word into the other: optimal string
-/// alignment.
+/// Number of edits (insert, delete, replace, swap of neighbours) from one word to the other: optimal string alignment.
 std::size_t distance(std::string_view a, std::string_view b) {
   std::vector<std::size_t> before(b.size() + 1);
   std::vector<std::size_t> above(b.size() + 1);

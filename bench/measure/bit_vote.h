@@ -1,5 +1,4 @@
-// Finds the members (ranks) whose bits differ from the majority. Members that compute the same bits have equal
-// checksums. Pure.
+// Finds members (ranks) whose bits differ from the majority. Equal bits have equal checksums. Pure.
 #pragma once
 
 #include <cstddef>

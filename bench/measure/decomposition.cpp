@@ -57,8 +57,7 @@ struct Waits {
   double stragglers = 0, exposed = 0, control = 0;
 };
 
-// The rank that waited least arrived last, so it waited for communication only. The other ranks also waited for that
-// rank.
+// The rank that waited least arrived last, so it waited for communication only; the others also waited for that rank.
 Waits waits_of(const std::vector<RankSamples>& ranks) {
   std::vector<double> stragglers, shortest, control;
   for (std::size_t step = 0; step < ranks.at(0).step.size(); ++step) {

@@ -26,8 +26,7 @@ struct EfficiencyAnalysis {
   /// Throughput of the reducing ranks, divided by the sum of the ranks' throughputs when each trains by itself. This is
   /// the cost of the engine, without interference.
   Estimate against_independent;
-  /// The rows below. Their fractions of the full run's step time sum to 1. `seconds` is the fraction times the median
-  /// step time of full.
+  /// The rows below; their fractions of the full run's step time sum to 1. `seconds`: the fraction of the median step.
   std::vector<DecompositionRow> rows;
   /// Bootstrap replicates of the efficiency, as in Bootstrap. Empty if the efficiency has no interval.
   std::vector<double> efficiency_replicates;

@@ -20,8 +20,7 @@ double median(std::span<const double> samples);
 /// out[i] = max over ranks of ranks[r][i]: the time of a synchronous step. All ranks have equally many samples.
 std::vector<double> max_over_ranks(std::span<const std::vector<double>> ranks);
 
-/// out[i] = min over ranks. For waits, this is the wait of the rank that arrived last: it waited for communication
-/// only.
+/// out[i] = min over ranks. The rank with the shortest wait arrived last, so it waited for communication only.
 std::vector<double> min_over_ranks(std::span<const std::vector<double>> ranks);
 
 /// Lag-one autocorrelation of the samples' ranks (in the statistical sense, so that outliers do not hide it). It is

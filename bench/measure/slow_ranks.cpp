@@ -65,8 +65,7 @@ MedianInterval median_interval_of_steps(std::vector<double> series) {
           series[static_cast<std::size_t>(std::ceil(std::min(middle + reach, steps - 1)))], reach <= middle};
 }
 
-/// Modified z-scores: deviation of values[m] from the median, divided by the larger of errors[m] and the standard
-/// deviation that the MAD estimates.
+/// Modified z-scores: deviation from the median over the larger of errors[m] and the deviation that the MAD estimates.
 std::vector<double> scores(const std::vector<double>& values, std::span<const double> errors) {
   const double middle = median(values);
   std::vector<double> deviations(values.size());

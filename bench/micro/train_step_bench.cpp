@@ -80,8 +80,7 @@ std::string ready_line(const TrainingBench& bench, const Options& options) {
          std::to_string(options.training.model.batch_size);
 }
 
-/// Replaces `bench` by one with `images` images per step and returns "ready ...", or returns "no ..." and leaves no
-/// bench.
+/// Replaces `bench` by one with `images` per step and returns "ready ...", or returns "no ..." and leaves no bench.
 std::string change_batch(std::unique_ptr<TrainingBench>& bench, Options& options, std::int64_t images) {
   bench.reset();  // first, because there may not be memory for both
   options.training.model.batch_size = images;

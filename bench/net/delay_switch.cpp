@@ -74,8 +74,7 @@ class Port {
 
   [[nodiscard]] int descriptor() const { return descriptor_; }
 
-  /// Queues a frame. The sender's own limit already spaces the frames of one sender; `on_wire` spaces frames of several
-  /// senders that meet at this port.
+  /// Queues a frame. `on_wire` spaces frames of several senders; those of one sender are spaced by its own limit.
   void enqueue(std::span<const std::byte> bytes, Clock::time_point earliest, nanoseconds on_wire) {
     free_at_ = std::max(earliest, free_at_ + on_wire);
     queue_.push_back({free_at_, {bytes.begin(), bytes.end()}});

@@ -120,8 +120,7 @@ class Buffers {
   std::uint32_t lap_ = 0;
 };
 
-/// Runs one sample on this rank. Returns the seconds from the barrier to the end of the last call, and the number of
-/// wrong elements.
+/// Runs one sample on this rank. Returns the seconds from the barrier to the last call's end, and the wrong elements.
 Result sample(const Library& library, Meeting& meeting, Buffers& buffers, bool corrupt_first) {
   const std::vector<Call> calls = buffers.next_sample();
   Answer answer = Answer::kDone;

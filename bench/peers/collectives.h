@@ -1,5 +1,4 @@
-// Measures the collectives of one library by rules that are the same for every library: this engine, MPIs, oneCCL,
-// Gloo.
+// Measures one library's collectives, by the same rules for every library: this engine, MPIs, oneCCL, Gloo.
 //
 // Each library has a program that starts its ranks, fills in a Library, and calls measure(). All ranks run on one host
 // and synchronise through a file that they map, so that the measurement uses no library's own barrier or reduction. The

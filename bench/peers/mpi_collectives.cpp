@@ -15,8 +15,7 @@ using hvd::peers::Library;
 using hvd::peers::Operation;
 using hvd::peers::Type;
 
-/// Holds counts and displacements as ints, which MPI requires; take_counts() fills them before a call with uneven
-/// shares.
+/// Counts and displacements as ints, which MPI requires; take_counts() fills them before a call with uneven shares.
 struct World {
   int rank = 0;
   int size = 1;

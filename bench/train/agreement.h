@@ -38,8 +38,7 @@ struct StoredLayouts {
 };
 StoredLayouts stored_layouts(const models::TrainStep& step);
 
-/// Collective, on the engine. Ranks must agree because gradients and weights are exchanged byte by byte as they lie in
-/// memory.
+/// Collective, on the engine. Gradients and weights are exchanged as bytes, so their layouts must be equal.
 /// Errors: mismatch on all ranks; the text names the parameter, both layouts, the ranks, hosts and processors.
 void require_equal_layouts(Engine& engine, const StoredLayouts& mine);
 

@@ -419,8 +419,7 @@ void Conductor::give_up(const Error& error) {
   }
 }
 
-// Only the phase that trains has a loss. A replay computes nothing, and if the session has a phase full, phases solo
-// and none keep the weights constant.
+// Only the phase that trains has a loss. A replay computes nothing; beside phase full, solo and none keep the weights.
 bool Conductor::has_loss(const Course& course) const { return !setup_.replay && course.phase == setup_.main_phase(); }
 
 void Conductor::fill(Course& course) {

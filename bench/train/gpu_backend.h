@@ -26,8 +26,7 @@ class GpuBackend {
   [[nodiscard]] virtual std::string unsupported_reason() = 0;
   /// Opens the GPU with this index in list(). Errors: unsupported; backend.
   [[nodiscard]] virtual std::unique_ptr<gpu::Runtime> open(int index) = 0;
-  /// Loads NCCL for communication between GPUs; `runtime` is this rank's. Errors: unsupported; the text says where NCCL
-  /// was searched.
+  /// Loads NCCL; `runtime` is this rank's. Errors: unsupported; the text says where NCCL was searched.
   [[nodiscard]] virtual std::shared_ptr<comm::nccl::Api> load_nccl(gpu::Runtime& runtime) = 0;
   /// Errors: those of models::make_cudnn_step().
   [[nodiscard]] virtual std::unique_ptr<models::DeviceStep> make_step(models::Graph graph,

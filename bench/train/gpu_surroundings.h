@@ -48,8 +48,7 @@ std::string distance(const std::vector<int>& mine, const std::string& near);
 /// is known. `bytes` and `seconds`: [bucket], each reduced alone. Pure.
 std::string bandwidth_caution(const Link& link, int ranks, const std::vector<double>& bytes,
                               const std::vector<double>& seconds);
-/// Bus bandwidth of the bucket that was reduced fastest, defined as in nccl-tests: 2 (n - 1) / n x bytes / seconds.
-/// Pure.
+/// Bus bandwidth of the bucket that was reduced fastest, as in nccl-tests: 2 (n - 1) / n x bytes / seconds. Pure.
 double bus_gigabytes_per_second(int ranks, const std::vector<double>& bytes, const std::vector<double>& seconds);
 
 }  // namespace hvd::bench

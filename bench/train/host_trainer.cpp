@@ -139,8 +139,7 @@ void HostTrainer::build(const models::StepOptions& options, const models::ArenaA
   models::Graph graph = models::differentiate(models::build_model(setup_.model));
   facts_ = {graph.parameter_count(), models::step_flops_per_image(graph)};
   const MemoryForecast forecast = forecast_memory(graph, options);
-  // Check before anything is allocated: a kernel that overcommits would grant all of the memory and kill the rank
-  // later.
+  // Check before anything is allocated: a kernel that overcommits would grant the memory and kill the rank later.
   refuse_if_too_big(forecast, engine_.topology().local_size, available_bytes());
   engine_.barrier();  // no rank of this host allocates while another one still reads how much memory is free
   try {

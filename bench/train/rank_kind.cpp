@@ -50,8 +50,7 @@ RankKind kind_of_rank(const models::TrainStep& step, const GpuDescription& gpu) 
   const std::map<std::string, std::string> libraries = loaded_libraries();
   for (const char* library : kComputingLibraries) {
     const auto found = libraries.find(library);
-    // The file's name contains the version. A missing library still gets a line, so that lines of different ranks match
-    // up.
+    // The file's name contains the version. A missing library gets a line too, so that the ranks' lines match up.
     lines.emplace_back(
         library, found == libraries.end() ? std::string() : std::filesystem::path(found->second).filename().string());
   }

@@ -1,5 +1,4 @@
-// The properties that must be equal for two ranks to compute the same bits in the same time: processor or GPU, program,
-// libraries.
+// What must be equal for two ranks to compute equal bits in equal time: processor or GPU, program, libraries.
 #pragma once
 
 #include <cstddef>

@@ -44,8 +44,7 @@ std::string milliseconds(std::chrono::microseconds time) {
   return text;
 }
 
-/// Describes each knob that exists for this kind of device and schedule. The number is equal for all settings of a
-/// search.
+/// Describes each knob of this kind of device and schedule. Equally many for all settings of a search.
 std::vector<std::string> parts_of(const ScheduleSetting& setting) {
   if (!setting.on_gpu) {
     std::vector<std::string> parts;

@@ -47,8 +47,7 @@ class Rank {
  public:
   Rank(Engine& engine, const TrialBench& bench) : engine_(engine), bench_(bench) {}
 
-  /// Called on rank 0: all ranks train. Returns the median over steps of the slowest rank's step time, in seconds.
-  /// Errors: interrupted.
+  /// On rank 0: all ranks train. Returns the median over steps of the slowest rank's seconds. Errors: interrupted.
   double visit(const ScheduleSetting& setting, std::int64_t steps) {
     send({.kind = Order::Kind::kTry, .setting = setting, .steps = steps}, {});
     std::vector<Answer> answers;

@@ -26,8 +26,7 @@ struct ScheduleChoice {
 
 /// The functions of a rank that the search calls. All except the first may be null.
 struct TrialBench {
-  /// Trains with `setting` until step times have settled, then for `steps` more steps, and returns the seconds of
-  /// these.
+  /// Trains with `setting` until step times have settled, then takes `steps` more steps and returns their seconds.
   std::function<std::vector<double>(const ScheduleSetting& setting, std::int64_t steps)> time_steps;
   /// Called on rank 0 after a visit: median step time of the slowest rank, and most seconds until the search is over.
   std::function<void(double step_seconds, double seconds_left)> progress;
@@ -40,11 +39,9 @@ struct TrialBench {
 /// of the engine and of `bench`, with a text that says what was being tried.
 ScheduleChoice run_search(Engine& engine, ScheduleSearch search, const TrialBench& bench);
 
-/// Collective: returns the choice that an earlier search kept in `folder` for this case. Returns nothing if `folder` is
-/// empty. Only rank 0's `of` is used.
+/// Collective: returns the choice kept in `folder` for rank 0's case `of`. Returns nothing if `folder` is empty.
 std::optional<ScheduleChoice> recall_schedule(Engine& engine, const std::string& folder, const ScheduleCase& of);
-/// Called on rank 0: keeps the choice in `folder`. If that fails, a note in `choice` says why. Does nothing if `folder`
-/// is empty.
+/// On rank 0: keeps the choice in `folder`, if that is not empty. If it fails, a note in `choice` says why.
 void remember_schedule(const std::string& folder, const ScheduleCase& of, ScheduleChoice& choice);
 
 /// Collective: runs run_search() with `parts` and `trainer`. Do not use them for a run afterwards, because they have

@@ -87,12 +87,10 @@ class Trainer {
   /// weights stay equal. The ranks' momentum then differs, so the first step of full after another phase uses momentum
   /// 0.
   StepTimes step(Phase phase, const StepProbe* probe = nullptr);
-  /// Runs `count` steps in `phase`, one after another; a GPU may get the next step before the previous one is over.
-  /// Returns their times in order.
+  /// Runs `count` steps in `phase` and returns their times in order. A GPU may get the next step before one is over.
   virtual std::vector<StepTimes> steps(Phase phase, std::int64_t count);
 
-  /// Called on a rank that sleeps while others take `steps` steps in `phase`: advances its data and its momentum
-  /// history as theirs.
+  /// For a rank that sleeps while others take `steps` steps in `phase`: advances its data and momentum history.
   virtual void sit_out(Phase phase, std::uint64_t steps);
 
   /// If not null, `recorder` takes the times of the following steps; the caller keeps it alive. If

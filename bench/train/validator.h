@@ -26,8 +26,7 @@ class Validator {
   Validator(const Options& options, const Setup& setup, const SessionFacts& facts, Trainer& trainer, Crew& crew,
             const SessionObserver& observer, const std::function<void(RunRecord&)>& prepare);
 
-  /// Runs the whole session. Errors: thrown after the run was saved as incomplete; AgreedError if the other ranks know
-  /// it.
+  /// Runs the session. Errors: thrown after the run was saved as incomplete; AgreedError if the other ranks know it.
   void run();
 
   [[nodiscard]] RunRecord take_run() { return std::move(record_); }

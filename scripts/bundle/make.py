@@ -30,8 +30,7 @@ from gpucheck import ctest  # noqa: E402
 GLIBC = re.compile(r"(ld-linux.*|lib(c|m|dl|rt|pthread|resolv|util|nsl|anl|BrokenLocale))\.so(\.\d+)?$")
 # These belong to the host, because they fit its driver.
 HOST = re.compile(r"lib(cuda|cudart|cudnn|nccl|cublas|cufft|curand|cusolver|cusparse|cupti|nv)")
-# Libraries of Open MPI that only its plugins need. Plugins that need anything else (UCX, libfabric, verbs, PSM) are
-# left out.
+# Libraries that only Open MPI's plugins need. Plugins that need others (UCX, libfabric, verbs, PSM) are left out.
 PLUGIN_HELPER = re.compile(r"libmca_common_")
 GLIBC_FILES = ("ld-linux-x86-64.so.2", "libc.so.6", "libm.so.6", "libdl.so.2", "librt.so.1", "libpthread.so.0")
 GLIBC_FILES += ("libresolv.so.2", "libutil.so.1")
@@ -133,8 +132,7 @@ class Bundle:
         return needed
 
     def licences(self) -> list[str]:
-        """Copies the copyright files of the Debian packages that own the libraries. Returns libraries without such a
-        file."""
+        """Copies the copyright files of the libraries' Debian packages. Returns libraries without such a file."""
         if shutil.which("dpkg-query") is None:
             return [str(path) for path in self.objects]
         without = []
@@ -155,8 +153,7 @@ class Bundle:
 
 
 def mpi_of(mpirun: Path | None) -> tuple[Path, Path, Path] | None:
-    """Returns the folders of plugins, help texts and configuration of this machine's Open MPI; None without Open
-    MPI."""
+    """Returns the folders of plugins, help texts and configuration of the Open MPI here; None without Open MPI."""
     if mpirun is None or not mpirun.exists():
         return None
     info = output_of(mpirun.with_name("ompi_info"), "--all", "--parsable")

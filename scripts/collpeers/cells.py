@@ -28,8 +28,7 @@ UNEVEN_BYTES = 1_000_012  # 250,003 elements of 4 bytes: not divisible by 2 or 4
 
 
 def calls_for(size: int) -> int:
-    """Returns the calls per sample: enough that a sample of small messages takes much longer than the clock and the
-    barrier."""
+    """Calls per sample: enough that a sample of small messages takes much longer than the clock and the barrier."""
     return 100 if size <= 4 << 10 else 20 if size <= 64 << 10 else 4 if size <= 1 << 20 else 1
 
 
@@ -87,8 +86,7 @@ def parse(text: str) -> tuple[str, str, int, str, int] | None:
 
 
 def chosen(words: Sequence[str], most_ranks: int = 2) -> list[str]:
-    """Returns the cells that `words` name, as sets or as cells, each once. Errors: HvdbError naming a word that is
-    neither.
+    """Returns the cells that `words` name, as sets or as cells, each once. Errors: HvdbError naming an unknown word.
 
     In cells of set broad, each of `most_ranks` ranks has at least one element.
     """
@@ -120,8 +118,7 @@ def pool_bytes(texts: Sequence[str], rotated: int) -> int:
 
 
 def title(text: str) -> str:
-    """Returns a cell as shown in tables: "all_reduce fp32 1,024 B x 1000"; "inception3" for the size of its
-    gradients."""
+    """A cell for tables: "all_reduce fp32 1,024 B x 1000"; "inception3" if the size is that of its gradients."""
     parsed = parse(text)
     if parsed is None:
         return text

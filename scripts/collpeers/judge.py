@@ -28,8 +28,7 @@ Rounds = Mapping[int, float]
 
 @dataclass(frozen=True)
 class Judgement:
-    """The ratio ours / peer with its 95 % interval. rounds: number of rounds compared. seconds: medians over these
-    rounds."""
+    """ours / peer with its 95 % interval. rounds: how many were compared. seconds: medians over these rounds."""
 
     cell: str
     peer: str
@@ -85,8 +84,7 @@ def losses_first(judgements: Iterable[Judgement]) -> list[Judgement]:
 
 @dataclass(frozen=True)
 class Counts:
-    """Number of cells by verdict. planned: all cells, so that cells that were wrong, failed or have no interval
-    count."""
+    """Cells by verdict. planned: all cells; those that were wrong, failed or have no interval count as well."""
 
     verdicts: Mapping[str, int]
     planned: int
@@ -114,8 +112,7 @@ def mean_ratio(judgements: Iterable[Judgement]) -> float | None:
 
 
 def median_interval(values: Iterable[float]) -> tuple[float, float] | None:
-    """Returns the order-statistics interval of the median, which assumes no distribution; None for fewer than six
-    values.
+    """The order-statistics interval of the median, without any distribution; None for fewer than six values.
 
     The k-th lowest and the k-th highest of n values miss the median if fewer than k values lie on one side of it.
     """

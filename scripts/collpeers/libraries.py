@@ -90,7 +90,7 @@ def is_measured_in(name: str, kind: str) -> bool:
 
 
 def version(library: Library) -> str:
-    """Returns the library's version and the first digits of the SHA-256 of its files, which must be built. Errors:
+    """The version, and the first digits of the SHA-256 of the library's files, which must be built. Errors:
     HvdbError."""
     digest = hashlib.sha256()
     for file in library.measured:

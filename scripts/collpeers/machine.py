@@ -21,8 +21,7 @@ def _read(file: Path) -> str:
 
 
 def one_per_core(processors: Iterable[int], folder: Path = PROCESSORS) -> list[int]:
-    """Returns one hardware thread of each core of `processors`: the first. A processor of unknown core counts as a
-    core."""
+    """The first hardware thread of each core of `processors`. A processor of unknown core counts as a core."""
     first: dict[tuple[str, str], int] = {}
     for number in sorted(processors):
         topology = folder / f"cpu{number}" / "topology"

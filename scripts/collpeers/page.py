@@ -19,8 +19,7 @@ HEADER = ("cell", "ours us", "best peer us", "best peer", "ours / peer [95 %]", 
 
 
 def rounds_of(launches: Sequence[Launch], kind: str, library: str, cell: str) -> dict[int, float]:
-    """Returns round -> median seconds of a sample. Empty if any result of the cell was wrong: it is then not
-    compared."""
+    """Round -> median seconds of a sample. Empty if any result of the cell was wrong: it is then not compared."""
     found = [
         (one.round, one.results[cell])
         for one in launches
@@ -185,8 +184,7 @@ def series(plan: Plan, launches: Sequence[Launch]) -> list[dict[str, Any]]:
 
 
 def document(plan: Plan, launches: Sequence[Launch]) -> dict[str, Any]:
-    """Returns the document for JSON. seconds: per sample of CALLS calls. An infinite end of an interval becomes
-    null."""
+    """The document for JSON. seconds: per sample of CALLS calls. An infinite end of an interval becomes null."""
     rows, summaries = [], []
     for kind in plan.classes:
         for ours in (name for name in libraries.OURS if name in plan.libraries):

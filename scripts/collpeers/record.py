@@ -31,8 +31,7 @@ LAUNCH_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class Plan:
-    """classes: name -> ranks. libraries: name -> version. pool_bytes: least number of bytes that buffers rotate
-    through.
+    """classes: name -> ranks. libraries: name -> version. pool_bytes: buffers rotate through at least this many bytes.
 
     launch_seconds: a launch that takes longer is ended and keeps the cells that it has measured; 0: see
     limit_seconds().
@@ -83,8 +82,7 @@ def block_of(plan: Plan) -> list[tuple[str, str]]:
 
 
 def turns(plan: Plan) -> list[Turn]:
-    """Returns all launches of a plan. Each round has every class and its libraries once, in an order drawn from the
-    seed.
+    """Returns all launches. Each round has every class and its libraries once, in an order drawn from the seed.
 
     Pure.
     """
@@ -150,8 +148,7 @@ def launch_of(row: dict[str, Any], plan: Plan) -> Launch:
 
 
 def read(file: Path) -> tuple[Plan, list[Launch]]:
-    """Reads the file. A last line that was cut off by a kill is left out. Errors: HvdbError naming the line;
-    OSError."""
+    """Reads the file, without a last line that a kill cut off. Errors: HvdbError naming the line; OSError."""
     plan, launches, seen = None, [], set()
     for number, line in enumerate(_lines(file), start=1):
         try:
@@ -189,8 +186,7 @@ def _append(file: Path, row: dict[str, Any]) -> None:
 
 @contextlib.contextmanager
 def locked(file: Path) -> Iterator[None]:
-    """Locks the file against other writers, and creates it if it is missing. Errors: HvdbError if it is locked;
-    OSError."""
+    """Locks the file against other writers; creates it if missing. Errors: HvdbError if it is locked; OSError."""
     with file.open("a", encoding="utf-8") as opened:
         try:
             fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -42,8 +42,7 @@ def result(seconds: object, wrong: object) -> Result:
 
 
 def printed(text: str, asked: Collection[str], ranks: int) -> dict[str, Result]:
-    """Reads what a launch printed: cell -> its result. Skips lines that do not begin with a brace; a launcher wrote
-    them.
+    """Reads what a launch printed: cell -> its result. Skips lines of the launcher, which do not begin with a brace.
 
     Errors: Malformed, also for a cell that was not asked for or that occurs twice.
     """

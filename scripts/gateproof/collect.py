@@ -92,8 +92,7 @@ def sources(folder: Path, slowed: bool) -> list[Source]:
 def collect(
     program: Path, folder: Path, seconds: float, slowed: bool = True, clock: Callable[[], float] = time.monotonic
 ) -> int:
-    """Measures whole rounds in `folder`, which holds the recorded steps, until `seconds` have passed. Returns their
-    number.
+    """Measures whole rounds in `folder`, which holds the recorded steps, for `seconds`. Returns their number.
 
     Adds to stores that exist already. Errors: HvdbError if a run fails or another process uses a store.
     """

@@ -63,7 +63,7 @@ class Rate:
 
 
 def gate(ratios: np.ndarray, pairs: int = PAIRS) -> tuple[Verdict, int]:
-    """Runs one gate on the first of `ratios`, with at most `pairs` pairs. Returns its verdict and how many pairs it
+    """Runs one gate on the first of `ratios`, at most `pairs` of them. Returns its verdict and the pairs that it
     used."""
     looks = verdict.plan_looks(1, pairs)
     trial = Trial({"cell": THRESHOLD}, len(looks))
@@ -85,8 +85,7 @@ def gates(ratios: np.ndarray, pairs: int = PAIRS) -> list[Verdict]:
 
 
 def windows(ratios: np.ndarray, pairs: int, largest_spread: float) -> list[np.ndarray]:
-    """Cuts the ratios into groups of `pairs` consecutive pairs. Returns groups with a standard deviation of at most
-    `largest_spread`."""
+    """Groups of `pairs` consecutive pairs whose standard deviation is at most `largest_spread`."""
     cut = [ratios[begin : begin + pairs] for begin in range(0, len(ratios) - pairs + 1, pairs)]
     return [some for some in cut if np.std(some, ddof=1) <= largest_spread]
 
@@ -109,8 +108,7 @@ def _named(level: float) -> str:
 
 
 def _spread(ratios: np.ndarray) -> str:
-    """Returns the standard deviation, and in brackets the value without outliers (from the quartiles, for normal
-    ratios)."""
+    """The standard deviation, and in brackets the value without outliers (from the quartiles, for normal ratios)."""
     quartiles = np.percentile(ratios, [25, 75])
     return f"{100 * np.std(ratios, ddof=1):.1f} ({100 * (quartiles[1] - quartiles[0]) / 1.349:.1f})"
 
@@ -156,8 +154,7 @@ def errors_table(series: Sequence[Series]) -> str:
 
 
 def power_table(series: Sequence[Series], injected: Sequence[tuple[float, Series]]) -> str:
-    """Tabulates REGRESSION among gates whose pairs were shifted by log(1 + x), and among gates whose sides really
-    differ."""
+    """REGRESSION among gates whose pairs were shifted by log(1 + x), and among gates whose sides really differ."""
     header = (
         "machine, cell",
         "slowdown",
@@ -183,8 +180,7 @@ def power_table(series: Sequence[Series], injected: Sequence[tuple[float, Series
 
 
 def shape_table(series: Sequence[Series]) -> str:
-    """Tabulates the power against the distance of the slowdown from the threshold, in standard deviations of each
-    gate's pairs."""
+    """The power against the distance of the slowdown from the threshold, in standard deviations of a gate's pairs."""
     header = ("pairs", "example", "standard deviations above the threshold", "REGRESSION")
     rows = []
     for pairs, level, spread in ((12, 0.03, 0.008), (10, 0.05, 0.015)):

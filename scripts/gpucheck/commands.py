@@ -96,8 +96,7 @@ except (OSError, AttributeError):  # not Linux
 
 
 def _end_with_parent() -> None:
-    """Called in the child: requests SIGTERM for when gpu_check is killed, so that nothing stays on the GPU (Linux
-    only)."""
+    """In the child: requests SIGTERM for when gpu_check is killed, so that nothing stays on the GPU (Linux only)."""
     pr_set_pdeathsig = 1  # linux/prctl.h
     if _prctl is not None:
         _prctl(pr_set_pdeathsig, signal.SIGTERM)

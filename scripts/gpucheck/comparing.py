@@ -102,8 +102,7 @@ def _row(file: Path) -> dict | None:
 
 
 def _said(done: commands.Done, row: dict | None, shortened: bool) -> str:
-    """Returns the result as text. Errors: PartFailed with the reason, CannotRun if no variant of PyTorch ran,
-    CutShort."""
+    """The result as text. Errors: PartFailed with the reason, CannotRun if no variant of PyTorch ran, CutShort."""
     missing = "; ".join(row["missing_variants"]) if row else ""
     if done.code not in (0, 3) or row is None:
         raise PartFailed("; ".join(row["troubles"]) if row and row["troubles"] else done.last_line())

@@ -37,7 +37,7 @@ def parse(listing: str) -> list[GpuTest]:
 
 
 def of_build(build: Path, ctest: str = "ctest") -> list[GpuTest]:
-    """Returns the tests of a build folder. Errors: OSError without ctest, subprocess.CalledProcessError, ValueError as
+    """The tests of a build folder. Errors: OSError without ctest, subprocess.CalledProcessError, ValueError as
     parse()."""
     command = [ctest, "--test-dir", str(build), "--show-only=json-v1", "-L", f"^{LABEL}$"]
     return parse(subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout)

@@ -1,5 +1,4 @@
-"""Finds what the host has: a GPU, folders with NVIDIA's libraries, a Python with PyTorch, tools. Uses no network and no
-packages."""
+"""Finds what the host has: a GPU, NVIDIA's libraries, a Python with PyTorch, tools. Uses no network and no packages."""
 
 from __future__ import annotations
 
@@ -91,8 +90,7 @@ def says(command: list[str], seconds: float = 60.0) -> str:
 
 
 def find_torch(given: str | None) -> tuple[str, str] | str:
-    """Returns a Python with PyTorch and PyTorch's version, or one line that says why there is none. If `given`, tries
-    only that."""
+    """A Python with PyTorch and its version, or one line that says why there is none. If `given`, tries only that."""
     names = [given] if given else [*filter(None, [os.environ.get("HVD_PYTHON")]), sys.executable, *PYTHONS]
     pythons = dict.fromkeys(path for name in names if (path := shutil.which(name)))
     for python in pythons:
@@ -111,8 +109,7 @@ def _site_packages(python: str) -> list[str]:
 
 
 def _folders_in_use(python: str) -> list[str]:
-    """Returns the folders of the libraries that `python`'s PyTorch has loaded. Empty if it has none or links them
-    statically."""
+    """Folders of the libraries that `python`'s PyTorch has loaded. Empty if it has none or links them statically."""
     files = [Path(line) for line in says([python, "-c", LOADED], 120.0).splitlines() if line.startswith("/")]
     return list(dict.fromkeys(str(file.parent) for file in files if IN_USE.match(file.name)))
 
@@ -142,8 +139,7 @@ def find_sanitizer(pythons: list[str]) -> str | None:
 
 
 def compile_cache() -> Path:
-    """Returns this user's folder for the results of torch.compile. It outlives the call and is not part of the
-    results."""
+    """This user's folder for the results of torch.compile. It outlives the call and is not part of the results."""
     folder = Path(tempfile.gettempdir()) / f"hvd_bench-torch-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     if folder.is_symlink() or folder.stat().st_uid != os.getuid():  # unsafe, because programs are loaded from it

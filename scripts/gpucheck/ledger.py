@@ -38,8 +38,7 @@ class Ledger:
         return {part: outcome.result for part, outcome in self._known.items()}
 
     def outcomes(self, not_yet: str = "") -> list[Outcome]:
-        """Returns the requested parts in their order, and other parts of earlier calls. `not_yet`: why some did not
-        run."""
+        """The requested parts in their order, and other parts of earlier calls. `not_yet`: why some did not run."""
         asked = [self._known.get(e.part, Outcome(e.part, Result.NOT_YET, 0.0, not_yet, e.seconds)) for e in self._parts]
         names = {outcome.part for outcome in asked}
         return [o for o in self._known.values() if o.part not in names] + asked

@@ -1,5 +1,4 @@
-"""The part that runs two ranks on one GPU with the real NCCL, which needs NCCL 2.30: tests its capture and its
-abort."""
+"""The part that runs two ranks on one GPU with the real NCCL (2.30 or newer), and tests its capture and its abort."""
 
 from __future__ import annotations
 
@@ -40,8 +39,7 @@ def version_text(version: int) -> str:
 
 
 def unpacked(given: Path, scratch: Path) -> Path:
-    """Returns the folder with the library: `given` itself, or `scratch` with the library from a wheel. Errors:
-    CannotRun."""
+    """The folder with the library: `given` itself, or `scratch` with the library from a wheel. Errors: CannotRun."""
     if given.is_dir():
         return given
     try:
@@ -83,8 +81,7 @@ def two_ranks_on_one_gpu(visit: Visit) -> str:
             raise CannotRun("this build has no tests of the engine with label gpu")
         shared = [GpuTest(f"nccl-{t.name}", t.command, t.seconds, {**t.environment, **environment}) for t in tests]
         tested = checks.run_all(visit, shared, skips=False)
-        # Two processes train with a captured graph. Then one of them is stopped, and the other must abort and report
-        # that.
+        # Two processes train with a captured graph. Then one of them is stopped; the other must abort and report it.
         launcher = visit.place.program("mpirun") or shutil.which("mpirun")
         if launcher is None:
             raise PartFailed(f"NCCL {version}: tests {tested}; there is no mpirun for two processes")

@@ -1,5 +1,4 @@
-"""The parts of a visit of three calls, in their order. Each part stores its texts in the folder and returns one
-line."""
+"""The parts of a visit of three calls, in order. Each part stores its texts in the folder and returns one line."""
 
 from __future__ import annotations
 

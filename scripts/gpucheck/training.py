@@ -51,8 +51,7 @@ def speed(done: Done, said: str = r"total images/sec: ([0-9.]+)") -> str:
 
 
 def training(dtype: str, model: str, batch: int | None = None) -> Callable[[Visit], str]:
-    """Returns a part that trains as a user does, at `batch` or the visit's batch size. The bound is stored with the
-    run."""
+    """A part that trains as a user does, at `batch` or the visit's batch size. The bound is stored with the run."""
 
     def run(visit: Visit) -> str:
         images = str(batch or visit.sizes.batch)
@@ -65,8 +64,7 @@ def training(dtype: str, model: str, batch: int | None = None) -> Callable[[Visi
 
 
 def resnet50(batch: int) -> Callable[[Visit], str]:
-    """Returns a part like training() for the network of MLPerf's result, which used 8 H200, data loading and
-    all-reduce."""
+    """Like training(), for the network of MLPerf's result, which used 8 H200, data loading and all-reduce."""
 
     def run(visit: Visit) -> str:
         return f"{training(visit.sizes.main_dtype, 'resnet50', batch)(visit)}; {MLPERF}"
@@ -125,8 +123,7 @@ def profile(dtype: str, model: str) -> Callable[[Visit], str]:
 
 
 def choices(dtype: str, model: str) -> Callable[[Visit], str]:
-    """Returns a part that times a step with each of CHOICES in turn, because only whole steps show whether a choice
-    pays."""
+    """A part that times a step with each of CHOICES in turn, because only whole steps show whether a choice pays."""
 
     def run(visit: Visit) -> str:
         said = []

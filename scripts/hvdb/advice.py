@@ -62,8 +62,7 @@ class ReductionCost:
 
 
 def reduce_seconds(run: Run) -> float | None:
-    """Returns the median over steps of the time in reductions, on the rank that waits least for others. None if not
-    measured."""
+    """Median over steps of the seconds in reductions, on the rank that waits least for others. None if not measured."""
     samples = run.lowest("reduce_seconds")
     return float(np.median(samples)) if len(samples) and np.any(samples > 0) else None
 

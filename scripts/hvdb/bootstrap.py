@@ -1,4 +1,4 @@
-"""Pools the figures of sessions. No distribution is assumed; the seed is an argument, so equal input gives equal
+"""Pools the figures of sessions. It assumes no distribution, and takes the seed as an argument: equal input, equal
 output.
 
 Within one session the program computes the interval of a figure by a bootstrap and stores it with bootstrap replicates
@@ -55,13 +55,12 @@ class Session:
 
     @property
     def bounded(self) -> bool:
-        """Whether there is an interval above zero. The interval of a time may reach below zero if there are few
-        samples."""
+        """Whether there is an interval above zero. That of a time may reach below zero if there are few samples."""
         return self.low is not None and self.high is not None and self.low > 0
 
     def rate(self, work: float) -> Session:
-        """Converts a time in seconds to `work` per second. The result has an interval only if that of the time lies
-        above zero."""
+        """Converts a time in seconds to `work` per second. There is an interval only if that of the time is above
+        zero."""
         ends = (work / self.high, work / self.low) if self.bounded else (None, None)
         return Session(work / self.value, *ends, work / self.replicates)
 

@@ -64,8 +64,7 @@ def _standard_ranks(values: np.ndarray) -> np.ndarray:
 
 @cache
 def penalty(count: int) -> float:
-    """Returns the gain of the best single change point that a fraction OF_ONE of series of `count` without a change
-    exceeds."""
+    """The gain of the best change point that a fraction OF_ONE of series of `count` without a change exceeds."""
     rng = np.random.default_rng(1)
     ranks = _standard_ranks(np.arange(count))
     before = np.cumsum(rng.permuted(np.tile(ranks, (SIMULATED, 1)), axis=1), axis=1)
@@ -75,8 +74,7 @@ def penalty(count: int) -> float:
 
 
 def find(values: np.ndarray) -> list[Change]:
-    """Returns the change points of `values` (n,) in order, searching only the newest MOST. Errors:
-    ModuleNotFoundError."""
+    """The change points of `values` (n,) in order, among the newest MOST. Errors: ModuleNotFoundError."""
     skipped = max(0, len(values) - MOST)
     values = values[skipped:]
     if len(values) < 2 * LEAST:

@@ -39,8 +39,7 @@ TRANSPORTS = ("nccl", "mpi")
 # Horovod negotiates, so if both schedules were measured, the first of these decides.
 SCHEDULES = ("negotiated", "static")
 INPUT_SIZE = {"inception3": 299, "resnet101": 224, "vgg16": 224}
-# Parameter counts without Inception's auxiliary head, as published. tests/models/zoo_golden_test.cpp checks that the
-# networks have them.
+# Parameters without Inception's auxiliary head, as published; tests/models/zoo_golden_test.cpp checks the networks.
 PARAMETERS = {"inception3": 23_834_568, "resnet101": 44_549_160, "vgg16": 138_357_544}
 
 
@@ -167,8 +166,7 @@ def mismatches(configuration: dict[str, Any], ranks: int, point: PublishedPoint,
 
 
 def model_inputs(claim: Claim, point: PublishedPoint, published: Sequence[PublishedPoint], options: Options) -> Inputs:
-    """Returns the inputs of the ring model: published ones unless `options` override them. Errors: HvdbError if one is
-    missing."""
+    """Inputs of the ring model: published ones unless `options` override them. Errors: HvdbError if one is missing."""
     setup = point.baseline_setup or claim.baseline_setup
     rates = {p.model: p.images_per_second for p in published if p.setup == setup}
     rate = dict(options.one_gpu_rates).get(point.model, rates.get(point.model))

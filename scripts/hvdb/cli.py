@@ -36,8 +36,7 @@ COMMANDS = {
 
 
 def module(command: str) -> ModuleType:
-    """Imports hvdb.commands.<command>. Errors: ModuleNotFoundError if this Python lacks a module that the command
-    needs."""
+    """Imports hvdb.commands.<command>. Errors: ModuleNotFoundError if this Python lacks a module that it needs."""
     return importlib.import_module(f"hvdb.commands.{command}")
 
 

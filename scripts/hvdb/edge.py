@@ -28,8 +28,7 @@ def tell(program: str, line: str, stream: TextIO | None = None) -> None:
 
 
 def _drop_what_cannot_be_written() -> None:
-    """Discards output that cannot be written. Otherwise Python would write it at its end and change the exit code to
-    120."""
+    """Discards output that cannot be written; else Python would write it at its end and change the exit code to 120."""
     try:
         if sys.stdout is not None:
             sys.stdout.flush()

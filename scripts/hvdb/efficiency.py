@@ -147,8 +147,7 @@ def ring_bound(full: Run, solo: Run | None) -> float | None:
 
 
 def cells(runs: Sequence[Run], *, mix_fingerprints: bool = False, step: progress.Step = progress.silent) -> list[Cell]:
-    """Returns rows by configuration, then ranks. Sessions of one configuration and world are pooled; the unit is the
-    run.
+    """Rows by configuration, then ranks. Sessions of one configuration and world are pooled; the unit is the run.
 
     step: called with (cells done, cells in all) after each cell.
     Errors: NotComparable if the runs of one row differ in fingerprint (unless allowed), or if kinds are mixed.
@@ -194,8 +193,7 @@ def cautions(runs: Sequence[Run]) -> list[str]:
 
 
 def curve_notes(runs: Sequence[Run]) -> list[str]:
-    """Returns one line per curve whose points were measured under different conditions (facts that can change a
-    result).
+    """One line per curve whose points were measured under different conditions (facts that can change a result).
 
     Each point has its own baseline, so each efficiency is valid. A line drawn through the points may not be.
     """
@@ -237,8 +235,7 @@ def precision_notes(cells: Sequence[Cell], runs: Sequence[Run]) -> list[str]:
 
 
 def _by_launch(members: list[Run]) -> list[dict[str, Run]]:
-    """Returns one dict phase -> run per full run of the session. If there are several, they share its solo and none
-    runs."""
+    """One dict phase -> run per full run of the session. If there are several, they share its solo and none runs."""
     by_phase: dict[str, list[Run]] = {}
     for run in members:
         by_phase.setdefault(run.phase, []).append(run)

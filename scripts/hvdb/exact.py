@@ -29,8 +29,7 @@ class Effect:
 
 
 def doubled_ranks(values: np.ndarray) -> np.ndarray:
-    """Returns twice the ranks of `values` (n,) as integers; 2 is the lowest. Equal values share the mean of their
-    ranks."""
+    """Twice the ranks of `values` (n,) as integers; 2 is the lowest. Equal values share the mean of their ranks."""
     _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
     last = np.cumsum(counts)
     return (2 * last - counts + 1)[place]
@@ -48,8 +47,7 @@ def _sums_of_signs(doubled: np.ndarray) -> np.ndarray:
 
 
 def signed_rank_p(differences: np.ndarray) -> float:
-    """The exact sign-flip test on ranks. Returns the one-sided p-value of "the differences (n,) are centred on 0 or
-    below".
+    """The exact sign-flip test on ranks: one-sided p-value of "the differences (n,) are centred on 0 or below".
 
     A difference of exactly 0 keeps its rank but has no sign. Without differences, returns 1.
     """
@@ -60,8 +58,7 @@ def signed_rank_p(differences: np.ndarray) -> float:
 
 @cache
 def _most_outside(count: int, tail: float) -> int | None:
-    """Returns the largest c with P(sum of the positive ranks <= c) <= tail for `count` differences; None if there is
-    none."""
+    """The largest c with P(sum of the positive ranks <= c) <= tail for `count` differences; None if there is none."""
     below = np.cumsum(_sums_of_signs(np.arange(1, count + 1)))
     return _last_within(below, tail)
 
@@ -72,15 +69,13 @@ def _last_within(below: np.ndarray, tail: float) -> int | None:
 
 
 def walsh_averages(differences: np.ndarray) -> np.ndarray:
-    """Returns the sorted means of all pairs of `differences` (..., n), including each with itself: (..., n (n + 1) /
-    2)."""
+    """The sorted means of all pairs of `differences` (..., n), each also with itself: (..., n (n + 1) / 2)."""
     first, second = np.triu_indices(differences.shape[-1])
     return np.sort((differences[..., first] + differences[..., second]) / 2, axis=-1)
 
 
 def paired_lower_bounds(differences: np.ndarray, tail: float) -> np.ndarray:
-    """Returns, for each row of `differences` (..., n), the highest shift that the sign-flip test rejects at level
-    `tail`."""
+    """For each row of `differences` (..., n), the highest shift that the sign-flip test rejects at level `tail`."""
     outside = _most_outside(differences.shape[-1], tail)
     if outside is None:
         return np.full(differences.shape[:-1], -math.inf)
@@ -88,8 +83,7 @@ def paired_lower_bounds(differences: np.ndarray, tail: float) -> np.ndarray:
 
 
 def paired_effect(differences: np.ndarray, confidence: float) -> Effect:
-    """Returns the Hodges-Lehmann estimate of the centre of `differences` (n,), n >= 1, with its two-sided exact
-    interval."""
+    """The Hodges-Lehmann estimate of the centre of `differences` (n,), n >= 1, with its two-sided exact interval."""
     tail = (1 - confidence) / 2
     return Effect(
         float(np.median(walsh_averages(differences))),
@@ -121,8 +115,7 @@ def rank_sum_p(first: np.ndarray, second: np.ndarray) -> float:
 
 @cache
 def _most_pairs_outside(first: int, second: int, tail: float) -> int | None:
-    """Returns the largest c with P(pairs in which the second is above the first <= c) <= tail; None if there is
-    none."""
+    """The largest c with P(pairs in which the second is above the first <= c) <= tail; None if there is none."""
     sums = _sums_of_choices(np.arange(1, first + second + 1), second)
     return _last_within(np.cumsum(sums[second * (second + 1) // 2 :]), tail)
 

@@ -65,8 +65,7 @@ def _require_drawable(width: float, height: float) -> None:
 
 
 def new(rows: int, columns: int, width: float, height: float, **kwargs: object) -> tuple[Figure, list[list[Axes]]]:
-    """Returns a figure of `rows` x `columns` axes in our style; width and height in inches. Errors: HvdbError if too
-    large."""
+    """A figure of `rows` x `columns` axes in our style; width and height in inches. Errors: HvdbError if too large."""
     _require_drawable(width, height)
     figure, axes = plt.subplots(rows, columns, figsize=(width, height), squeeze=False, **kwargs)
     return figure, axes.tolist()

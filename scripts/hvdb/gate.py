@@ -19,15 +19,13 @@ from hvdb.side_command import Side
 from hvdb.sides import Cell
 from hvdb.verdict_report import Outcome
 
-# Default --target-interval of each run. On most machines, runs differ from one another by more, so longer runs gain
-# little.
+# Default --target-interval of each run. Runs mostly differ from one another by more, so longer runs gain little.
 TARGET_INTERVAL = 0.005
 
 
 @dataclass(frozen=True)
 class Bench:
-    """How to make runs. programs: side -> its hvd_bench. launch: words before the program. lock: the lock of the
-    store."""
+    """How to make runs. programs: side -> hvd_bench. launch: words before the program. lock: that of the store."""
 
     plan: Plan
     sides: Mapping[str, Side]
@@ -63,8 +61,7 @@ class Bench:
 
 @contextmanager
 def locked(db: Path) -> Iterator[int]:
-    """Locks `db` against other gates; yields the open lock. A run inherits the lock and keeps it if it outlives the
-    gate.
+    """Locks `db` against other gates; yields the open lock. A run that outlives the gate inherits and keeps the lock.
 
     Errors: HvdbError if another gate, or a run of one, holds the lock; OSError.
     """

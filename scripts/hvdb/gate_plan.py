@@ -85,8 +85,7 @@ def order(plan: Plan, pair: int) -> tuple[str, str]:
 
 
 def cells_in_turn(names: Sequence[str], plan: Plan, pair: int) -> list[str]:
-    """Returns `names` in an order that differs from round to round, so that no cell always follows the same other
-    one."""
+    """`names` in an order that differs from round to round, so that no cell always follows the same other one."""
     return random.Random(f"{plan.seed} cells {pair}").sample(list(names), len(names))
 
 

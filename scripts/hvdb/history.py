@@ -74,8 +74,7 @@ class Outcome:
 
 
 def log_cost(run: Run, metric: str) -> float | None:
-    """Returns the log of the seconds per image, or of the inverse of the run's stored efficiency; None if it has
-    none."""
+    """Log of the seconds per image, or of the inverse of the run's stored efficiency; None if it has none."""
     if metric == COST:
         return sides.log_cost(run)
     stored = run.decomposition.get("efficiency")
@@ -127,8 +126,7 @@ def _begins(
 
 
 def _judged(series: Series, new: Collection[str] | None) -> int | None:
-    """Returns the session to judge: the one in `new` (UUIDs of sessions), or the last one if the series is not
-    closed."""
+    """The session to judge: the one in `new` (UUIDs of sessions), or the last one if the series is not closed."""
     if new is None:
         return None if series.closed else len(series.runs) - 1
     named = [index for index, run in enumerate(series.runs) if run.session_uuid in new]

@@ -94,8 +94,8 @@ def percent(ratio: float | None) -> str:
 
 
 def number(value: float) -> str:
-    """Returns a value above 0 with at least four significant digits and no exponent. tables.number() would be too
-    coarse for the narrow intervals."""
+    """A value above 0 with four or more significant digits, no exponent; tables.number() is too coarse for
+    intervals."""
     return f"{value:.{max(0, 3 - math.floor(math.log10(value)))}f}"
 
 
@@ -156,8 +156,7 @@ def expectation(entry: Expected) -> str:
 
 
 def details(each: Outcome) -> list[str]:
-    """Returns lines on one series: the differences that opened it, expected changes, change points, and the basis of
-    its verdict."""
+    """Lines on one series: what opened it, expected changes, change points, and the basis of its verdict."""
     series, known = each.series, each.judgement
     lines = []
     lines += [] if series.opened is None else [f"a new series: {opening(series.opened)}"]

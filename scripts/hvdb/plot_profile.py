@@ -1,5 +1,4 @@
-"""Plots a per-layer profile: the step in execution order, the share of each kind of operation, the costliest
-operations."""
+"""Plots a per-layer profile: the step in execution order, the share of each kind of operation, the costliest ones."""
 
 from __future__ import annotations
 

@@ -55,8 +55,7 @@ def columns(ratios: np.ndarray, most: int = MOST_COLUMNS) -> np.ndarray:
 
 
 def limit(percent: np.ndarray, threshold: float) -> float:
-    """Returns the end of the colour scale in %: nearly all of `percent` lie within it, and it is at least twice the
-    threshold."""
+    """The end of the colour scale in %: nearly all of `percent` lie within it; at least twice the threshold."""
     return float(max(200 * threshold, np.percentile(np.abs(percent), 99)))
 
 

@@ -30,8 +30,7 @@ HOLLOW = {
 # the highest point, and leaves ROOM. Values above the axis become an arrow with a number, so that one wide interval
 # does not flatten the other curves. All in %.
 LEAST_TOP, MOST_TOP, SHOWN_OF_BOUND, ROOM = 106.0, 200.0, 25.0, 6.0
-# Heights of the figure's parts in inches: title, both rows of panels, ticks and label of the axis, footer, and one
-# additional line under the title.
+# Heights in inches: title, both rows of panels, ticks and label of the axis, footer, one more line under the title.
 HEAD_INCHES, PANELS_INCHES, TICKS_INCHES, FOOTER_INCHES, LINE_INCHES = 1.0, 4.6, 0.6, 0.3, 0.17
 # (colour, marker) of the configurations, in order; after the last one, the first is used again.
 CURVE_STYLES = [(colour, marker) for marker in ("o", "v", "X") for colour in figure.CYCLE]
@@ -49,8 +48,7 @@ DISTINCTIONS: dict[str, Callable[[Any], str]] = {
 
 
 def _curves(cells: Sequence[Cell]) -> dict[tuple, list[Cell]]:
-    """Groups cells by configuration and sorts them by ranks. If one rank both reduced and ran alone, the baseline is
-    kept."""
+    """Cells by configuration, sorted by ranks. If one rank both reduced and ran alone, the baseline is kept."""
     curves: dict[tuple, dict[int, Cell]] = {}
     for cell in cells:
         points = curves.setdefault(tuple(cell.configuration.values()), {})
@@ -79,8 +77,7 @@ def styles(names: Iterable[str]) -> dict[str, tuple[str, str]]:
 
 
 def efficiency_axis(cells: Sequence[Cell], points: Sequence[PublishedPoint]) -> tuple[float, float]:
-    """Returns bottom and top of the axis of the efficiency in %: includes all points and bounds, within LEAST_TOP and
-    MOST_TOP."""
+    """Bottom and top of the axis of the efficiency in %: all points and bounds, within LEAST_TOP and MOST_TOP."""
     ours = [cell.efficiency for cell in cells if cell.efficiency is not None]
     values = [100.0, *(100.0 * e.value for e in ours), *(_percent(p) for p in points if p.efficiency is not None)]
     lowest = min([*values, *(100.0 * e.low for e in ours if e.low is not None)])
@@ -177,8 +174,7 @@ def _name_efficiency(axes: Axes, cell: Cell, top: float, beside: dict[str, Any],
 
 
 def _arrange(fig: Figure, handles: dict[str, Line2D], head: float) -> None:
-    """Puts the legend under the panels, in as many columns as fit, and makes the figure higher by the legend's
-    height."""
+    """Puts the legend under the panels in as many columns as fit; the figure grows by the legend's height."""
     for columns in (3, 2, 1):
         legend = fig.legend(
             list(handles.values()),

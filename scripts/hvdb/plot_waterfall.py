@@ -30,8 +30,7 @@ def levels(run: Run) -> list[tuple[str, float, float]]:
     """
     height = 100.0
     fall = []
-    # a component that this program does not know comes before the residual, so that the steps still end at the
-    # efficiency
+    # an unknown component comes before the residual, so that the steps still end at the efficiency
     unknown = [name for name in run.decomposition if name not in STEPS and name != "efficiency"]
     for name in [*list(STEPS)[:-1], *unknown, "residual"]:
         part = run.decomposition.get(name)
@@ -121,8 +120,7 @@ def _panel(axes: Axes, run: Run) -> None:
 
 
 def draw(runs: Sequence[Run], path: Path) -> Path:
-    """Draws the figure and writes it to `path`, which it returns. There must be a run, and each needs an 'efficiency'
-    part."""
+    """Writes the figure to `path` and returns it. At least one run; each must have an 'efficiency' part."""
     columns = 2 if len(runs) > 1 else 1
     rows = -(-len(runs) // columns)
     width = 7.3 * columns if columns > 1 else 8.6

@@ -62,8 +62,7 @@ def p_above(earlier: np.ndarray, new: float) -> float:
 
 
 def interval(earlier: np.ndarray, level: float) -> tuple[float, float]:
-    """Returns bounds, each of which a new observation passes with a probability of at most `level`; infinite if n is
-    too small."""
+    """Bounds, each passed by a new observation with a probability of at most `level`; infinite if n is too small."""
     place = math.floor(level * (len(earlier) + 1) * _ROUNDING)
     if place < 1:
         return -math.inf, math.inf

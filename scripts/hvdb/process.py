@@ -76,8 +76,7 @@ def run(
 
 
 def _end(process: subprocess.Popen) -> None:
-    """Ends the processes of the group that still run: by SIGTERM, so that the store is closed, and by SIGKILL after 15
-    s.
+    """Ends the group's processes: by SIGTERM, so that the store is closed, and by SIGKILL after 15 s.
 
     An interrupt during this time kills them at once.
     """

@@ -37,8 +37,7 @@ class PublishedPoint:
 
 
 def load(path: Path = data.PUBLISHED) -> list[PublishedPoint]:
-    """Returns all rows in file order. The efficiency is recomputed from the rates of the baseline set-up if both
-    exist."""
+    """All rows in file order. The efficiency is recomputed from the rates of the baseline set-up if both exist."""
     with path.open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     rate = {(row["setup"], row["model"]): _number(row["images_per_second"]) for row in rows}

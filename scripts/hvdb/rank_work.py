@@ -82,8 +82,7 @@ def matrix(run: Run, kind: str, by_rank: dict[int, np.ndarray]) -> np.ndarray:
 
 
 def require_equal_devices(run: Run) -> None:
-    """Raises NotComparable if the ranks' GPUs are of several models, because the store does not say which rank has
-    which."""
+    """Raises NotComparable if the GPUs are of several models: the store does not say which rank has which."""
     for key in DEVICE_FACTS:
         if BETWEEN_RANKS in run.fact(key):
             raise NotComparable(
@@ -127,8 +126,7 @@ def examine(run: Run, kind: str, by_rank: dict[int, np.ndarray], threshold: floa
 def examine_all(
     wanted: Sequence[Run], threshold: float, seed: int = 1
 ) -> Iterator[tuple[Run, Examined | CannotTell | NotComparable]]:
-    """Yields each run with the result of examine(), or with the error that says why there is none. Errors:
-    StoreError."""
+    """Yields each run with the result of examine(), or with the error why there is none. Errors: StoreError."""
     kinds: dict[str, str] = {}
     for run in wanted:
         try:

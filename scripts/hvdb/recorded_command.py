@@ -215,8 +215,8 @@ def _options(rest: Iterator[str]) -> tuple[tuple[str, ...], dict[str, str]]:
 
 
 def command(recorded: Recorded, program: Path, store_file: Path, files: Mapping[str, Path]) -> list[str]:
-    """Returns the words to run. files: option in FILES -> the file of the person who runs it again. A trace goes beside
-    the store.
+    """The words to run. files: option in FILES -> the file to use instead of the recorded one. A trace goes beside the
+    store.
 
     Errors: HvdbError if --replay was recorded and `files` does not have it.
     """

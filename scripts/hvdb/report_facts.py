@@ -98,8 +98,7 @@ def _timeline(command_line: str) -> str | None:
 
 
 def timelines(found: Sequence[Run]) -> list[Section]:
-    """Lists where traces were written. The names may come from a stranger, so they are shown as text and never as
-    links."""
+    """Lists where traces were written. The names may come from a stranger, so they are text and never links."""
     named = {run.session_uuid: (run, _timeline(run.session["command_line"])) for run in found}
     rows = [(run.short_id, name(run), file) for run, file in named.values() if file]
     if not rows:

@@ -1,5 +1,4 @@
-"""Renders a published claim, its measurements, the prediction of a simple model, and the verdict as text and plain
-data."""
+"""A published claim, its measurements, the prediction of a simple model, and the verdict, as text and plain data."""
 
 from __future__ import annotations
 
@@ -93,8 +92,7 @@ INPUT_HEADER = (
 
 
 def others(claim: Claim, cells: Sequence[Cell], found: Sequence[Line], device: str) -> list[str]:
-    """Returns one line for each measured efficiency of the claim's networks that is no test of the claim, with the
-    reason."""
+    """One line for each measured efficiency of the claim's networks that is no test of the claim, and why."""
     used = {line.run_ids for line in found}
     points = claims.points_of(claim, [line.point for line in found])
     said = []

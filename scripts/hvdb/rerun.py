@@ -110,15 +110,13 @@ def command_at(place: Place, run: Run, store_file: Path) -> Command:
 
 
 def _labels_cycled(run: Run, recorded: recorded_command.Recorded) -> bool:
-    """Returns whether the run dates from before labels could be new in every step; such records do not mention
-    labels."""
+    """Whether the run dates from before labels could be new in every step; such records do not mention labels."""
     said = run.fact("data.labels") or any(option.startswith("--labels=") for option in recorded.options)
     return not said and run.columns["device"] != "replay"
 
 
 def _has_option(program: Path, option: str) -> bool:
-    """Returns whether the file `program`, which may be older than this file, contains the text `option`. Does not run
-    it."""
+    """Whether the file `program`, which may be older than this file, contains the text `option`. Does not run it."""
     try:
         return option.encode() in program.read_bytes()
     except OSError:
@@ -126,8 +124,7 @@ def _has_option(program: Path, option: str) -> bool:
 
 
 def counterpart(run: Run, candidates: list[Run]) -> Run:
-    """Returns the run of a new session that repeats `run`: same phase, model and world. Errors: HvdbError if there is
-    none."""
+    """The run of a new session that repeats `run`: same phase, model and world. Errors: HvdbError if there is none."""
     for other in candidates:
         if (other.phase, other.model, other.world_size) == (run.phase, run.model, run.world_size):
             return other
@@ -139,8 +136,7 @@ def counterpart(run: Run, candidates: list[Run]) -> Run:
 
 
 def _steps(run: Run, session: list[Run]) -> str:
-    """Returns the steps of every phase of the run's session. All phases count, because they share one set of
-    weights."""
+    """The steps of every phase of the run's session; all phases count, because they share one set of weights."""
     phases = sorted((other for other in session if other.session_uuid == run.session_uuid), key=lambda r: r.phase)
     return ", ".join(f"{other.phase} {other.warmup_steps + other.measured_steps}" for other in phases)
 
@@ -151,8 +147,7 @@ def compare(first: Run, first_store: list[Run], second: Run, second_store: list[
     Errors: NotComparable if only one is traced, or only one is simulated.
     """
     comparable.require_same_kind([first, second], "rerun")
-    # images/s is proportional to 1 / step time; a difference in batch size is also reported as a configuration
-    # difference
+    # images/s is proportional to 1 / step time; a difference in batch size is reported as well
     images = second.columns["batch_size"] / first.columns["batch_size"]
     faster = pool([ratio(step_time(first), step_time(second))]).scaled(images)
     steps = (_steps(first, first_store), _steps(second, second_store))

@@ -115,8 +115,7 @@ class Run:
         return value if 0 < value < math.inf else None
 
     def step_seconds_series(self) -> np.ndarray:
-        """Returns the step time per sample in seconds: the maximum over ranks, sample by sample. Empty without
-        samples."""
+        """Step time per sample in seconds: the maximum over ranks, sample by sample. Empty without samples."""
         return self.highest("step_seconds")
 
     def highest(self, kind: str) -> np.ndarray:

@@ -113,8 +113,7 @@ def in_surroundings(side: Side, words: Sequence[str]) -> list[str]:
         words = ["env", *(f"{name}={value}" for name, value in side.variables.items()), *words]
     if not side.modules:
         return list(words)
-    # `module` is a function of the login shell. Names and words are passed as arguments; the shell does not read them
-    # as code.
+    # `module` is a function of the login shell. Names and words are arguments, so the shell does not read them as code.
     load = 'count=$1; shift; module load "${@:1:count}" && shift "$count" && exec "$@"'
     return ["bash", "-lc", load, "hvdb", str(len(side.modules)), *side.modules, *words]
 

@@ -38,8 +38,7 @@ class Cell:
 
 
 def log_cost(run: Run) -> float:
-    """Returns the log of one rank's seconds per image: median step time / batch size. Errors: HvdbError without
-    samples."""
+    """Log of one rank's seconds per image: median step time / batch size. Errors: HvdbError without samples."""
     return math.log(efficiency.step_time(run).value / run.columns["batch_size"])
 
 
@@ -176,8 +175,7 @@ def _require_poolable_sides(cell: Cell) -> None:
 
 
 def _require_same_work(cell: Cell) -> None:
-    """Errors: NotComparable if the runs of both sides did not do the same work per image, or if kinds of runs are
-    mixed."""
+    """Errors: NotComparable if the two sides did not do the same work per image, or if kinds of runs are mixed."""
     for run in (*cell.a, *cell.b):
         for column in WORK_COLUMNS:
             first = cell.a[0]
@@ -189,8 +187,7 @@ def _require_same_work(cell: Cell) -> None:
 
 
 def moved(cell: Cell, confidence: float) -> dict[str, Effect]:
-    """Returns how much each term of the decomposition grew from A to B, as a fraction of A's median step time, with its
-    interval.
+    """Growth of each term of the decomposition from A to B, as a fraction of A's median step time, with its interval.
 
     Largest growth first; 'alone' is the step time of one rank by itself. Empty unless all runs were measured with
     --efficiency.
@@ -228,8 +225,7 @@ def first(cell: Cell, pairs: int) -> Cell:
 
 
 def newest(cell: Cell, most: int) -> Cell:
-    """Returns `cell` with the newest `most` runs of each side of an unpaired cell; left_out says how many were
-    dropped."""
+    """`cell` with the newest `most` runs of each side of an unpaired cell; left_out says how many were dropped."""
     left_out = [
         f"{len(side_runs) - most} older runs of {name}"
         for name, side_runs in (("A", cell.a), ("B", cell.b))

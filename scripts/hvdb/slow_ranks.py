@@ -71,8 +71,7 @@ class Findings:
 
 
 def _medians_of_others(values: np.ndarray) -> np.ndarray:
-    """Returns, for each entry of `values` (members, steps), the median over the other members in the same step. Same
-    shape."""
+    """For each entry of `values` (members, steps), the median over the other members in the same step. Same shape."""
     members = len(values)
     low = (members - 2) // 2
     # Only three positions are needed in sorted order, which is much faster than sorting everything.
@@ -132,8 +131,7 @@ def _median_intervals(series: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.nd
 
 
 def scores(values: np.ndarray, errors: np.ndarray | float = 0.0) -> np.ndarray:
-    """Returns modified z-scores along the last axis: deviation from the median over the standard deviation that the MAD
-    estimates.
+    """Modified z-scores along the last axis: deviation from the median, over the deviation that the MAD estimates.
 
     errors: standard errors of `values`. The divisor is at least this large, so that equal members have no large scores.
     """

@@ -22,8 +22,7 @@ from hvdb.untrusted import APPLICATION_ID, DAMAGE, SCHEMA_VERSION, SCHEMAS, jour
 SQLITE_MAGIC = b"SQLite format 3\x00"
 # How long a reader waits for a program that is writing the file at this moment.
 WAIT_SECONDS = 10.0
-# Limit on the processor time of the check of a store, plus an amount in proportion to its size. Measured: at least
-# 100 MB per second.
+# Limit on the processor time of a store's check: a constant, and more by its size. Measured: 100 MB/s and more.
 CHECK_SECONDS, CHECK_BYTES_PER_SECOND = 60.0, 5e6
 
 
@@ -183,8 +182,7 @@ def changed(path: Path) -> InUse:
 
 
 def state(path: Path) -> tuple[int, int, int] | None:
-    """Returns inode, size and modification time, which change when anybody writes to the file. None if there is no
-    file."""
+    """Inode, size and modification time, which change when anybody writes to the file. None if there is no file."""
     try:
         status = path.stat()
     except FileNotFoundError:

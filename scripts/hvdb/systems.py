@@ -22,8 +22,7 @@ SHOWN_FACTS = 3
 
 @dataclass(frozen=True)
 class System:
-    """letter: names the system. besides: facts other than those of the machine that distinguish it from other
-    systems."""
+    """letter: names the system. besides: facts that distinguish it from others, without those of the machine."""
 
     letter: str
     runs: list[Run]
@@ -77,8 +76,7 @@ def of(runs: Sequence[Run], *, pooled: bool = False) -> list[System]:
 
 
 def alike(first: System, second: System) -> tuple[Run, Run]:
-    """Returns one run of each that are as similar as possible: if possible of one configuration, phase and number of
-    ranks."""
+    """Two runs that are as similar as possible: if possible of one configuration, phase and number of ranks."""
 
     def key(run: Run, columns: Sequence[str]) -> tuple:
         return tuple(run.columns[name] for name in columns)

@@ -47,8 +47,7 @@ def title(model: str) -> str:
 
 
 def marks(configuration: Mapping[str, Any]) -> list[str]:
-    """Returns the properties that make a row more than an ordinary measurement of training. Every table and plot shows
-    them."""
+    """Properties that make a row more than an ordinary measurement of training. Every table and plot shows them."""
     device = configuration["device"]
     found = {
         "traced": configuration["traced"],
@@ -67,8 +66,7 @@ def number(value: float) -> str:
 
 
 def estimate(figure: Estimate | None, scale: float = 1.0, form: Any = number) -> str:
-    """Returns `value [low, high]`; `value (lowest .. highest)` if there are too few sessions for an interval; `value`;
-    or '-'."""
+    """`value [low, high]`; `value (lowest .. highest)` with too few sessions for an interval; `value`; or '-'."""
     if figure is None:
         return "-"
     figure = figure.scaled(scale)
@@ -161,8 +159,7 @@ def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, first_is_code: bool = False) -> str:
-    """Returns a Markdown table that shows the text of `rows` unchanged; with `first_is_code`, the first column as
-    code."""
+    """A Markdown table that shows the text of `rows` unchanged; with `first_is_code`, the first column as code."""
     lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
     for row in rows:
         cells = [printable.markdown(cell) for cell in row]

@@ -22,8 +22,7 @@ from hvdb import toml_tables
 from hvdb.runs import Run
 
 DEFAULT = 0.02
-# "cost": seconds per image. "efficiency": the ratio of that to the seconds per image of one rank alone, which is the
-# inverse of the efficiency.
+# "cost": seconds per image. "efficiency": that over the seconds per image of one rank alone, so 1 / efficiency.
 COST, EFFICIENCY = METRICS = ("cost", "efficiency")
 _MOST_RULES = 100
 

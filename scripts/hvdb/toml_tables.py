@@ -51,8 +51,7 @@ def tables(text: str, name: str) -> list[dict[str, Any]]:
 
 
 def check_types(entry: Mapping[str, Any], kinds: Mapping[str, type | tuple[type, ...]], where: str) -> None:
-    """Errors: ValueError for a key that is not in `kinds`, and for a value of another type. None is allowed
-    everywhere."""
+    """Errors: ValueError for a key that is not in `kinds`, or a value of another type. None is always allowed."""
     if unknown := set(entry) - set(kinds):
         raise ValueError(f"{where}: unknown key {sorted(unknown)[0]!r}")
     for key, kind in kinds.items():

@@ -262,8 +262,7 @@ def _relations(connection: sqlite3.Connection, database: str) -> str | None:
 
 
 def _samples(connection: sqlite3.Connection, database: str) -> str | None:
-    """Describes a sample that is no time or not finite. A loss may have any value, because the run records its own loss
-    check."""
+    """Describes a sample that is no time or not finite. A loss may have any value: the run records its own check."""
     rows = connection.execute(f"SELECT run_uuid, rank, kind, data FROM {database}.sample WHERE kind <> 'loss'")
     piece: dict[str, list[tuple]] = {}
     size = 0

@@ -134,8 +134,7 @@ def judge_unpaired(
 def _decide(measured: Mapping[str, Judgement], level: float) -> dict[str, Judgement]:
     """Adds verdicts by Holm's procedure, once for each direction. Judgements with a verdict keep it.
 
-    A hypothesis that was rejected at an earlier look counts as p = 0, because the earlier look has accounted for its
-    error.
+    A hypothesis that was rejected at an earlier look counts as p = 0; that look has accounted for its error.
     """
 
     def p_value(each: Judgement, direction: Verdict) -> float:
@@ -229,8 +228,7 @@ def detectable(ratios: np.ndarray, threshold: float, level: float, seed: int = 1
 
 
 def exit_code(verdicts: Sequence[Verdict]) -> int:
-    """Returns 1 if any cell is a REGRESSION, else 3 if any is INCONCLUSIVE, else 0. Errors: ValueError without
-    cells."""
+    """1 if any cell is a REGRESSION, else 3 if any is INCONCLUSIVE, else 0. Errors: ValueError without cells."""
     if not verdicts:
         raise ValueError("a verdict on no cell would pass whatever happened")
     if Verdict.REGRESSION in verdicts:

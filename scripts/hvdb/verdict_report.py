@@ -60,8 +60,7 @@ class Outcome:
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """The result of a command. title: the command. missing: lines about cells that one side lacks; they have no
-    outcome."""
+    """The result of a command. title: the command. missing: lines about cells that one side lacks (no outcomes)."""
 
     title: str
     outcomes: Sequence[Outcome]
@@ -223,8 +222,7 @@ def json_text(report: Report) -> str:
 
 
 def junit(report: Report) -> str:
-    """Returns JUnit XML with one test case per cell. REGRESSION is a failure; INCONCLUSIVE and a missing side are
-    errors."""
+    """JUnit XML with one test case per cell. REGRESSION is a failure; INCONCLUSIVE and a missing side are errors."""
     found, kind = report.verdicts, f"hvdb.{report.title}"
     suite = ElementTree.Element(
         "testsuite",

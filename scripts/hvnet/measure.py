@@ -23,8 +23,7 @@ class RunFailed(HvdbError):
 
 @dataclass(frozen=True)
 class Calibration:
-    """The link as measured with plain sockets. latency_seconds: one way, idle. bytes_per_second: payload of one TCP
-    stream."""
+    """The link, by plain sockets. latency_seconds: one way, idle. bytes_per_second: payload of one TCP stream."""
 
     latency_seconds: float
     bytes_per_second: float

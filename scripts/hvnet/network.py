@@ -100,8 +100,7 @@ def _die_with_parent() -> None:
 
 
 def enter(command: list[str]) -> int:
-    """Runs `command` inside the outer namespaces. Returns its exit code. SIGINT and SIGTERM end it with everything
-    inside.
+    """Runs `command` inside the outer namespaces. Returns its exit code. SIGINT and SIGTERM end everything inside.
 
     unshare itself ignores both signals, but all processes inside end when it is killed.
     """
@@ -141,8 +140,7 @@ def address(node: int) -> str:
 
 
 class Network:
-    """The network exists inside the `with`. Nodes are named net1, net2, ...; `folder` is for the network's own
-    files."""
+    """The network exists inside the `with`. Nodes are named net1, net2, ...; `folder` holds its own files."""
 
     def __init__(self, wiring: Wiring, switch: Path, folder: Path) -> None:
         self.wiring = wiring
@@ -174,8 +172,7 @@ class Network:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Removes the network for the next one inside the same outer namespaces. The kernel would remove the last one
-        anyway."""
+        """Removes the network for the next one inside the same namespaces. The kernel would remove the last one."""
         quiet = {"check": False, "stderr": subprocess.DEVNULL}
         if self._switch is not None:
             self._switch.kill()

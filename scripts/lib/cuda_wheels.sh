@@ -40,8 +40,7 @@ hvd_machine_has_cuda() {
   echo "$nvcc"
 }
 
-# hvd_cuda_header NVCC HEADER ROOT_VARIABLE PREFIX...: like hvd_has_header, and prints a message if the header is
-# missing.
+# hvd_cuda_header NVCC HEADER ROOT_VARIABLE PREFIX...: like hvd_has_header, with a message if the header is missing.
 hvd_cuda_header() {
   local nvcc=$1 header=$2 root=$3
   shift 3

@@ -2,8 +2,7 @@
 # Background steps of scripts/test: builds and clang-tidy, one after another. At idle priority they use only the
 # processor time that the tests leave; tests mostly wait, while these steps compute.
 #
-# lane.sh LOGS idle|normal STEP...: writes output to LOGS/STEP.log and, when a step ends, "STATUS SECONDS" to
-# LOGS/STEP.end.
+# lane.sh LOGS idle|normal STEP...: writes output to LOGS/STEP.log, and "STATUS SECONDS" to LOGS/STEP.end at its end.
 set -euo pipefail
 # shellcheck source=scripts/lib/shell.sh
 source "$(dirname "${BASH_SOURCE[0]}")/shell.sh"

@@ -133,8 +133,7 @@ class Comparison:
     def _search(
         self, make: Callable[[int], Server], batches: Sequence[int], found: Found, running: ExitStack
     ) -> Server:
-        """Returns a server at the best of `batches`. If memory is too small for the first, tries half of it, and so
-        on."""
+        """A server at the best of `batches`. If memory is too small for the first, tries half of it, and so on."""
         first = batches[0]
         while True:
             try:

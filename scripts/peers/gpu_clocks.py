@@ -60,7 +60,7 @@ class Sample:
 
 
 def parse(raw: str, turns: Sequence[tuple[str, float, float]]) -> list[Sample]:
-    """Parses samples. `raw`: lines of nvidia-smi; a broken last line is ignored. `turns`: side, begin, end (Unix
+    """Parses samples. `raw`: lines of nvidia-smi, maybe with a broken last one. `turns`: side, begin, end (Unix
     time)."""
     samples = []
     for line in raw.splitlines():

@@ -76,8 +76,7 @@ class Pair:
         return ratio_of(self.ours.seconds_per_image(), self.peer.seconds_per_image(), self.turns)
 
     def share_of(self, seconds_per_image: float) -> Ratio:
-        """Returns the ratio of our speed to a speed that was not measured, such as a bound. The interval comes from
-        ours alone."""
+        """Ratio of our speed to a speed that was not measured, such as a bound. The interval comes from ours alone."""
         ours = self.ours.seconds_per_image()
         return ratio_of(ours, [seconds_per_image] * len(ours), self.turns)
 
@@ -97,8 +96,7 @@ class Row:
     missing_variants: list[str] = field(default_factory=list)
 
     def judge_losses(self) -> None:
-        """Adds to `troubles` what the stored losses show. This also covers rows that were stored under an older
-        rule."""
+        """Adds to `troubles` what the stored losses show, also for rows that were stored under an older rule."""
         sides = [side for pair in (self.best, self.same) if pair for side in (pair.ours, pair.peer)]
         self.troubles += [text for side in sides if (text := side.loss_trouble()) and text not in self.troubles]
 

@@ -24,8 +24,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import IO, Protocol
 
-# The lowest and highest of five values contain the median in 94 % of cases, so 95 % intervals need more than five
-# turns.
+# The lowest and highest of five values contain the median in 94 % of cases, so a 95 % interval needs six turns.
 FEWEST_TURNS = 6
 START_SECONDS = 600.0
 ANSWER_SECONDS = 600.0

@@ -82,8 +82,7 @@ def _take(attempt: Attempt, line: str) -> None:
 
 
 def parse(path: Path, text: str) -> Attempt | None:
-    """Returns the attempt that `text`, the content of `path`, describes; None if the file name has another form.
-    Pure."""
+    """The attempt that `text`, the content of `path`, describes; None if the file name has another form. Pure."""
     match = NAME.fullmatch(path.name)
     if not match:
         return None
@@ -97,8 +96,7 @@ def parse(path: Path, text: str) -> Attempt | None:
 
 
 def read(folder: Path) -> list[Attempt]:
-    """Returns all attempts in `folder`, oldest first. Ignores pipes and the like, because reading one would wait for
-    ever."""
+    """All attempts in `folder`, oldest first. Ignores pipes and the like, because reading one would wait for ever."""
     found: list[Attempt] = []
     for path in sorted(filter(Path.is_file, folder.glob("*.log"))):
         attempt = parse(path, path.read_text(encoding="utf-8", errors="replace"))

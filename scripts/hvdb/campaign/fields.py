@@ -1,5 +1,4 @@
-"""Reads TOML tables with types: every key must be known and every value of the right type, or one line says where
-not."""
+"""Reads TOML tables: every key must be known and every value of the right type, or one line says where not."""
 
 from __future__ import annotations
 
@@ -44,8 +43,7 @@ def parse(text: str, source: str) -> dict[str, Any]:
 
 
 def document(text: str) -> dict[str, Any]:
-    """Returns the TOML document in `text`. Errors: ValueError, also for integers beyond the 64 bits that TOML
-    promises."""
+    """Returns the TOML document in `text`. Errors: ValueError, also for integers beyond 64 bits, TOML's promise."""
     try:
         data = tomllib.loads(text)
         _require_64_bits(data, "")
@@ -72,8 +70,7 @@ def nearest(word: str, known: Sequence[str]) -> str:
 
 
 class Table:
-    """A TOML table that is being read. Ask for every key, then call close(), which refuses keys that were not asked
-    for.
+    """A TOML table that is being read. Ask for every key, then call close(), which refuses all other keys.
 
     Errors of all methods: CampaignError naming the file, the key, what was found and what is allowed.
     """

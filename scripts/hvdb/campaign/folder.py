@@ -112,22 +112,19 @@ def _manifest_data(plan: Plan, layout: Layout, hvd_bench: Path) -> dict[str, Any
 
 
 def files(plan: Plan, layout: Layout, hvd_bench: Path) -> dict[Path, str]:
-    """Returns all files that generate writes. The manifest comes last, because without it the folder is no campaign.
-    Pure."""
+    """All files that generate writes. The manifest is last, because without it the folder is no campaign. Pure."""
     found = {layout.script(job.name): script.text(plan, job, layout, hvd_bench) for job in plan.jobs}
     found[layout.manifest] = json.dumps(_manifest_data(plan, layout, hvd_bench), indent=1) + "\n"
     return found
 
 
 def resolved(folder: Path) -> Path:
-    """Returns the resolved path, like folder.resolve(), but does not raise if a link names itself; opening it will fail
-    later."""
+    """The resolved path. Unlike folder.resolve() it does not raise if a link names itself; opening it fails later."""
     return Path(os.path.realpath(folder))
 
 
 def write(plan: Plan, layout: Layout, hvd_bench: Path, spec_text: str, *, replace: bool) -> None:
-    """Writes the folder; each file appears whole or not at all. hvd_bench: absolute path of the program that the jobs
-    run.
+    """Writes the folder; each file appears whole or not at all. hvd_bench: absolute path of the jobs' program.
 
     Errors: CampaignError when the folder holds another campaign and not `replace`, or cannot be written.
     """

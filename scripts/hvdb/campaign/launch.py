@@ -27,8 +27,7 @@ def _srun(site: Site, shape: Shape) -> list[str]:
 
 
 def _jsrun(site: Site, shape: Shape) -> list[str]:
-    """Builds the command with resource sets: -n is their number, -r the number on a host; -a, -c, -g are ranks, cores,
-    GPUs of each.
+    """Builds resource sets: -n is their number, -r the number on a host; -a, -c, -g are ranks, cores, GPUs of each.
 
     Normally there is one set per node with all its ranks, so that ranks see one another's GPUs. This cannot describe a
     last node with fewer ranks. In that case, or if the site asks for it, there is one set per rank.

@@ -1,5 +1,4 @@
-"""Turns (spec, site) into jobs and their cells. Pure: no files, no clock, no randomness except the spec's order
-seed."""
+"""Turns (spec, site) into jobs and their cells. Pure: no files, no clock; the spec's order seed fixes all order."""
 
 from __future__ import annotations
 
@@ -164,7 +163,7 @@ class _CellMaker:
     def cell(
         self, role: str, shape: Shape, batch: int, model: str, dtype: str, seed: int, allreduce: str, schedule: str
     ) -> Cell:
-        """Returns one cell of repetition 1. A single rank reduces nothing, so it gets the first schedule and all-reduce
+        """One cell of repetition 1. A single rank reduces nothing, so it gets the first schedule and all-reduce
         type."""
         spec = self._spec
         alone = shape.ranks == 1
@@ -261,8 +260,7 @@ def _new(cells: Iterable[Cell], seen: set[str]) -> list[Cell]:
 def _packed(
     spec: Spec, site: Site, nodes: int, blocks: list[list[Cell]], time: CellTime
 ) -> list[tuple[list[list[Cell]], float]]:
-    """Splits `blocks`, in order, into as few parts as the site's longest walltime allows. Returns each part with its
-    seconds."""
+    """Splits `blocks`, in order, into as few parts as the longest walltime allows; each part with its seconds."""
     parts: list[tuple[list[list[Cell]], float]] = []
     for block in blocks:
         seconds = sum(time.seconds(cell) for cell in block)
@@ -281,8 +279,7 @@ def _packed(
 
 
 def _ordered(spec: Spec, name: str, blocks: list[list[Cell]], repetition: int) -> tuple[Cell, ...]:
-    """Puts the blocks, and the cells of each block, in random order, so that a drift of the machine affects all kinds
-    of cells alike.
+    """Shuffles the blocks, and the cells of each, so that a drift of the machine affects all kinds of cells alike.
 
     Blocks stay whole, so that a job that is cut short has baselines for the cells that it ran.
     """

@@ -225,8 +225,7 @@ def known() -> list[str]:
 
 
 def merged(over: dict[str, Any], under: dict[str, Any]) -> dict[str, Any]:
-    """Returns `under` with values replaced by those of `over`, table by table; program.environment is merged
-    likewise."""
+    """`under` with values replaced by those of `over`, table by table; program.environment is merged likewise."""
     result = dict(under)
     for key, value in over.items():
         beneath = result.get(key)
@@ -235,8 +234,7 @@ def merged(over: dict[str, Any], under: dict[str, Any]) -> dict[str, Any]:
 
 
 def _path(name: str, beside: Path | None) -> Path:
-    """Returns the file of a site: one that is part of hvd_bench, or a file (relative to the file that names it as its
-    base)."""
+    """The file of a site: one that is part of hvd_bench, or a path (relative to `beside`, if the site is a base)."""
     if name in known():
         return SITES / f"{name}.toml"
     path = Path(name) if beside is None else beside / name
@@ -285,8 +283,7 @@ def assigned(data: dict[str, Any], assignment: str) -> dict[str, Any]:
 
 
 def read(name: str, assignments: Sequence[str] = ()) -> Site:
-    """Returns the site called `name`, or in the file `name`, with the `assignments` of --set applied. Errors:
-    CampaignError."""
+    """The site called `name`, or in the file `name`, with the `assignments` of --set. Errors: CampaignError."""
     data, source = _with_base(name, load)
     for assignment in assignments:
         data = assigned(data, assignment)

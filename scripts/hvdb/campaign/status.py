@@ -43,8 +43,7 @@ class UnitState:
 
 @dataclass(frozen=True)
 class Standing:
-    """The whole campaign. counts: cells by state. seconds and node_hours: the most that cells that are not done
-    need."""
+    """The whole campaign. counts: cells by state. seconds and node_hours: most that the unfinished cells need."""
 
     name: str
     site: str

@@ -89,8 +89,7 @@ def _print_plan(made: plan.Plan) -> None:
 
 
 def _program(name: str) -> Path:
-    """Returns the absolute path of the program that the jobs run, from the site's program.hvd_bench. Errors:
-    CampaignError."""
+    """The absolute path of the jobs' program, from the site's program.hvd_bench. Errors: CampaignError."""
     if name == data.BENCH:
         if found := data.hvd_bench():
             return found

@@ -1,5 +1,4 @@
-"""hvdb completion: prints the shell completion of all commands, options and files, which shtab makes from the
-parsers."""
+"""hvdb completion: the shell completion of all commands, options and files, which shtab makes from the parsers."""
 
 from __future__ import annotations
 

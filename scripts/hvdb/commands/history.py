@@ -63,8 +63,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _require_sense(arguments: argparse.Namespace) -> None:
-    """Checks the options. Errors: HvdbError for options that contradict one another and for files that cannot be
-    written."""
+    """Errors: HvdbError for options that contradict one another and for files that cannot be written."""
     outputs = [file for file in (arguments.json, arguments.plot) if file]
     inputs = [file for file in (*arguments.stores, arguments.annotations, arguments.thresholds) if file]
     judging.require_free_outputs(outputs, inputs)
@@ -80,8 +79,7 @@ def _require_sense(arguments: argparse.Namespace) -> None:
 
 
 def _sessions(found: Sequence[Run], arguments: argparse.Namespace) -> list[Run]:
-    """Returns the run of each session that belongs to a series, and prints what is left out. Errors: HvdbError,
-    NotComparable."""
+    """The run of each session that belongs to a series; prints what is left out. Errors: HvdbError, NotComparable."""
 
     def leave_out(kept: list[Run], before: Sequence[Run], what: str) -> list[Run]:
         if lost := len(before) - len(kept):
@@ -105,8 +103,7 @@ def _sessions(found: Sequence[Run], arguments: argparse.Namespace) -> list[Run]:
 
 
 def _named(arguments: argparse.Namespace, store: Path | None, sessions: Sequence[Run]) -> set[str] | None:
-    """Returns the UUIDs of the sessions that --new names; None without --new. Errors: HvdbError if it names none or
-    several."""
+    """UUIDs of the sessions that --new names; None without --new. Errors: HvdbError if it names none or several."""
     if arguments.new is None:
         return None
     if store:

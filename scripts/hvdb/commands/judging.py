@@ -91,8 +91,7 @@ def show(report: Report, arguments: argparse.Namespace) -> int:
 
 
 def load(paths: Sequence[Path], command: str = "compare") -> list[Run]:
-    """Returns the runs of `paths` that may be compared, and prints what is left out. Errors: HvdbError if none is
-    left."""
+    """The runs of `paths` that may be compared; prints what is left out. Errors: HvdbError if none is left."""
     chosen = efficiency.select(selection.load(paths))
     for line in chosen.left_out:
         edge.tell(command, f"left out: {re.sub(r' [(]--.*?[)]', '', line)}")

@@ -82,8 +82,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def newest(found: Sequence[Run]) -> list[Run]:
-    """Returns the newest of `found` (oldest first) for each configuration, phase and number of ranks, in the same
-    order."""
+    """The newest of `found` (oldest first) for each configuration, phase and number of ranks, in the same order."""
     columns = (*comparable.CURVE_COLUMNS, "phase", "world_size", "allocation_size", "nodes")
     last: dict[tuple, Run] = {}
     for run in found:
@@ -94,8 +93,7 @@ def newest(found: Sequence[Run]) -> list[Run]:
 
 
 def select(found: Sequence[Run], arguments: argparse.Namespace) -> efficiency.Selection:
-    """Returns the runs to examine, and a line for each reason why others are left out. Errors: HvdbError if none are
-    left."""
+    """The runs to examine, and a line for each reason why others are left out. Errors: HvdbError if none are left."""
     if arguments.run:
         return efficiency.Selection([runs.find(list(found), prefix) for prefix in arguments.run], [])
     wanted = [run for run in found if arguments.phase in (None, run.phase)]

@@ -111,8 +111,7 @@ def _kinds(runs: Sequence[Run]) -> list[list[Run]]:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints the verdict as text or JSON and returns the exit code. Without a store, the verdict is "not measured
-    here"."""
+    """Prints the verdict as text or JSON; returns the exit code. Without a store: "not measured here"."""
     claim = claims.find(arguments.claim)
     stores = arguments.db or data.recorded_stores()
     options = Options(
