@@ -14,7 +14,7 @@
 
 namespace hvd::bench {
 
-/// Names and values of what crossovers depend on: hosts, ranks, processor, MPI, transport, version of hvd_bench.
+/// The properties that crossovers depend on, as name and value: hosts, ranks, processor, MPI, version of hvd_bench.
 using CrossoverCase = std::vector<std::pair<std::string, std::string>>;
 CrossoverCase crossover_case(const comm::Topology& world, const std::string& library);
 

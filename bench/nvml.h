@@ -32,7 +32,7 @@ struct NvmlFunctions {
   int (*nvlink_state)(void* device, unsigned link, int* active) = nullptr;
   int (*nvlink_version)(void* device, unsigned link, unsigned* version) = nullptr;
   int (*pcie_generation)(void* device, unsigned* generation) = nullptr;  ///< highest that both GPU and slot support
-  int (*pcie_width)(void* device, unsigned* lanes) = nullptr;            ///< likewise
+  int (*pcie_width)(void* device, unsigned* lanes) = nullptr;            ///< widest that both GPU and slot support
 };
 
 /// Facts of the GPU with this UUID ("GPU-...").

@@ -1,5 +1,5 @@
-// What the user asked for: plain data that is filled once from the command line and the environment, and is stored
-// with the run. Parsed by cli/, consumed by session.h.
+// The user's options: plain data that is filled once from the command line and the environment, and is stored with the
+// run. Parsed by cli/, consumed by session.h.
 #pragma once
 
 #include <chrono>
@@ -35,7 +35,7 @@ enum class CommBackend : std::uint8_t {
 /// Options for runs on GPUs. A run on the CPU ignores most of them.
 struct GpuOptions {
   bool tf32 = false;           ///< --dtype tf32: compute is fp32, with products of rounded inputs
-  int fusion_level = 2;        ///< models/cudnn/cudnn_step.h
+  int fusion_level = 2;        ///< see models/cudnn/cudnn_step.h
   bool deterministic = false;  ///< only engines that add in a fixed order
   double loss_scale = 0;       ///< used with fp16 only; 0: dynamic
   bool tune = false;           ///< time the engines of each operation before training

@@ -220,7 +220,7 @@ void recall_crossovers(Session& session, comm::Communicator& communicator) {
   session.facts.gpus.notes.push_back("between hosts, as kept in --tuning-folder: " + crossover_text(*kept));
 }
 
-// One rank from start to end. Rank 0 fills `result`.
+// Runs one rank from start to end. Rank 0 fills `result`.
 void run_rank(Session session, std::unique_ptr<comm::Communicator> communicator, SessionResult& result) {
   if (session.setup.device != Device::kCuda) recall_crossovers(session, *communicator);
   if (session.setup.tuning.on) choose_schedule(session, *communicator);

@@ -28,7 +28,7 @@ std::string_view name(ValidationFinding::Kind kind) noexcept;
 
 struct ValidatedRank {
   std::string host;
-  std::string gpu;                 ///< identifies it; empty on a CPU
+  std::string gpu;                 ///< identifies the GPU; empty on a CPU
   std::size_t group = 0;           ///< index into Validation::groups
   double seconds = 0;              ///< median time of forward and backward together
   std::optional<Slowness> time;    ///< compared with the other ranks of its group; none if it is alone there

@@ -40,7 +40,7 @@ class Registrar {
   /// Refuses an empty name, which is most likely an unset shell variable.
   void file(const char* name, const char* help, std::string& target) { path(name, "FILE", "file", help, target); }
   void folder(const char* name, const char* help, std::string& target) { path(name, "FOLDER", "folder", help, target); }
-  /// May be given several times, with one value each.
+  /// Registers an option that may be given several times, with one value each.
   void each(const char* name, const char* placeholder, const char* help, std::function<void(const std::string&)> set) {
     app_.add_option_function<std::vector<std::string>>(
             name,

@@ -15,8 +15,8 @@ CoreSet available_cores();
 
 struct CoreShare {
   int threads = 1;          ///< compute threads of every rank: the smallest share over ranks, at least 1
-  bool spare_core = false;  ///< every host has a core for the engines beside threads x ranks
-  int ranks_at_once = 1;    ///< ranks of a host that find a core for each thread: least over hosts, at least 1
+  bool spare_core = false;  ///< besides threads x ranks cores, every host has a core for the engines
+  int ranks_at_once = 1;    ///< ranks of a host that can run at once with a core per thread: least over hosts, >= 1
 };
 
 /// `cores[r]` may be used by rank r on host `nodes[r]`. A core that k ranks of a host may use counts 1/k for each of

@@ -76,7 +76,7 @@ class DeviceTrainer final : public Trainer {
 
   DeviceEngine& device_;
   gpu::Runtime& runtime_;
-  models::DeviceStep* on_device_ = nullptr;  // step_
+  models::DeviceStep* on_device_ = nullptr;  // step_ as a DeviceStep
   std::int64_t used_before_ = 0;             // bytes used on the GPU before the network was built
   std::optional<SyntheticBatches> batches_;
   std::vector<bool> loaded_;  // [batch]: loaded at least once

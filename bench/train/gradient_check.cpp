@@ -65,7 +65,7 @@ std::string difference(std::size_t index, double got, double wanted, double boun
   return text;
 }
 
-// Elements of a message that holds the pieces back to back.
+// Number of elements in a message that holds the pieces back to back.
 std::size_t total_elements(std::span<const GradientPiece> pieces) {
   std::size_t total = 0;
   for (const GradientPiece& piece : pieces) total += piece.count;

@@ -7,8 +7,8 @@
 namespace hvd::bench {
 
 struct RateScaling {
-  /// Steps from one rank's rate to the scaled rate. Goyal et al., arXiv:1706.02677, section 2.2, use 5 epochs of
-  /// ImageNet's 1.28 million images: 195 steps at 32,768 images per step (512 ranks of 64).
+  /// Steps in which the rate grows from one rank's rate to the scaled rate. Goyal et al., arXiv:1706.02677, section
+  /// 2.2, use 5 epochs of ImageNet's 1.28 million images: 195 steps at 32,768 images per step (512 ranks of 64).
   std::uint64_t warm_up_steps = 200;
   /// Largest scaled rate, unless one rank's rate is already higher.
   double bound = 0.02;

@@ -1,4 +1,4 @@
-// What must be equal for two ranks to compute equal bits in equal time: processor or GPU, program, libraries.
+// The properties that make two ranks compute equal bits in equal time: processor or GPU, program, libraries.
 #pragma once
 
 #include <cstddef>

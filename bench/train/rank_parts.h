@@ -47,12 +47,13 @@ class RankParts {
   [[nodiscard]] std::int64_t images_per_step() { return engine().size() * setup_.model.batch_size; }
   /// The setting that steps use now.
   [[nodiscard]] const ScheduleSetting& setting() const { return setting_; }
-  /// What the speed of a setting depends on: the GPU as described by gpu(), or the processor and `threads` of compute.
+  /// The hardware that decides a setting's speed: the GPU as described by gpu(), or the processor and compute
+  /// `threads`.
   [[nodiscard]] GpuDescription device(int threads);
   /// Knobs that the search may turn: those that the user left at their defaults and that matter here.
   [[nodiscard]] std::vector<Knob> knobs();
   /// Collective; call it between steps. The following steps use `setting`.
-  /// Errors: those of the engine's methods for it.
+  /// Errors: those of the engine's setters.
   void apply(const ScheduleSetting& setting);
   /// Collective. `threads`: compute threads on the CPU. Destroy the trainer before this object. Errors: those of the
   /// trainers.

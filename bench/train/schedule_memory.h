@@ -14,7 +14,7 @@
 
 namespace hvd::bench {
 
-/// What the fastest setting depends on, as name and value: network, types, world, device, versions, options. Pure.
+/// The properties that decide which setting is fastest, as name and value: network, world, device, options, ... Pure.
 using ScheduleCase = std::vector<std::pair<std::string, std::string>>;
 ScheduleCase schedule_case(const Setup& setup, const comm::Topology& world, const std::string& library,
                            const GpuDescription& device, const ScheduleSetting& start, const std::vector<Knob>& knobs);

@@ -13,7 +13,7 @@
 
 namespace hvd::bench {
 
-/// What a worker knows about its process.
+/// Facts about the worker's process.
 struct ProcessFacts {
   int ranks_here = 1;                           ///< ranks of the session in this process (loopback: all)
   bool peers_are_processes = false;             ///< other ranks live in other processes

@@ -2,7 +2,7 @@
 
 `run` launches every library in turn, in random order, and stores all samples in FILE. Started again with the same
 arguments, it continues. `report` judges a file.
-Exit code: 0 done, 1 ours gave wrong results or failed, 2 usage, input or output, 7 interrupted.
+Exit code: 0 done, 1 the engine gave wrong results or failed, 2 usage, input or output, 7 interrupted.
 """
 
 from __future__ import annotations

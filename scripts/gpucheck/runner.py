@@ -59,7 +59,7 @@ def run_part(visit: Visit, part: Part, seconds: float) -> tuple[Result, float, s
 
 
 def plan_text(chosen: Sequence[Estimate], budget: float | None) -> str:
-    """What a call is about to do."""
+    """Says in one line which parts a call is about to run."""
     total = sum(estimate.seconds for estimate in chosen)
     of = "" if budget is None else f" of {duration(budget)}"
     names = ", ".join(f"{estimate.part} {estimate.seconds:.0f} s" for estimate in chosen)
@@ -69,7 +69,7 @@ def plan_text(chosen: Sequence[Estimate], budget: float | None) -> str:
 def run_parts(
     visit: Visit, parts: list[Part], budget: float | None, progress: Progress, ledger: Ledger, again: bool
 ) -> None:
-    """The parts that are not finished and fit, in order; the ledger has each as soon as it begins, and as it ends."""
+    """Runs the unfinished parts that fit, in order. The ledger records each one when it begins and when it ends."""
     rest = to_do([part.estimate for part in parts], ledger.results(), again)
     planned = plan(rest, budget)
     progress.say(plan_text([estimate for estimate in rest if estimate.part in planned], budget))

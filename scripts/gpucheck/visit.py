@@ -1,4 +1,4 @@
-"""What the parts share: where files are, how much time is left, and where results go."""
+"""State that the parts share: where files are, how much time is left, and where results go."""
 
 from __future__ import annotations
 

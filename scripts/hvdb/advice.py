@@ -31,10 +31,10 @@ DIFFERENT_SIZES, MISFIT = 1.5, 0.2
 
 @dataclass(frozen=True)
 class Evidence:
-    """What is known about one configuration on its most ranks.
+    """The evidence about one configuration, from its runs on the largest number of ranks.
 
-    run: of phase full, if possible with a decomposition. cell: its row of the efficiency table. peers: runs of phase
-    full over the same ranks, nodes and transport, `run` included. examined: the work of its own ranks, if known.
+    run: a run of phase full, with a decomposition if there is one. cell: its row of the efficiency table. peers: runs
+    of phase full over the same ranks, nodes and transport, `run` included. examined: its ranks compared, if known.
     """
 
     run: Run

@@ -32,8 +32,8 @@ class Judgement:
     earlier: number of earlier observations. missing: how many more a verdict needs at least; 0 if there are enough.
     median: of the earlier ones, None if there are none. low, high: prediction interval; an unchanged series passes each
     end in ALPHA of cases at most, and an end is infinite if there are too few earlier ones.
-    slowdown: against that median (0.03: 3 % more cost), with its interval: the shifts of the earlier observations that
-    would put the new one inside the prediction interval.
+    slowdown: compared with `median` (0.03: 3 % more cost), with its interval: the shifts of the earlier observations
+    that would put the newest one inside the prediction interval.
     p_worse, p_fine: of "no slower than earlier ones" and "slower by the threshold", before Holm's correction.
     """
 

@@ -42,7 +42,7 @@ _USABLE_MBIT = 2000
 _ROW = "{:>5} {:>7} {:>9} {:>10} {:>8} {:>17} {:>6} {:>18} {:>6} {:>17} {:>6}"
 
 
-_ALGORITHMS = ("auto", "ring", "doubling", "hierarchical", "mpi")  # of hvd_bench that work between hosts
+_ALGORITHMS = ("auto", "ring", "doubling", "hierarchical", "mpi")  # the options of --algorithm that work between hosts
 
 
 def _number(low: float, high: float) -> Callable[[str], float]:

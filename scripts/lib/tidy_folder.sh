@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# clang-tidy on one translation unit of a folder, for the lane of scripts/test: tidy_folder.sh BUILD_DIR UNIT.
+# Runs clang-tidy on one translation unit of a folder, for the lane of scripts/test: tidy_folder.sh BUILD_DIR UNIT.
 set -euo pipefail
 # A folder's unit includes the folder's sources, so these count as headers. The analyzer must follow paths through them,
 # but not through the standard library's headers, which would take most of its time.

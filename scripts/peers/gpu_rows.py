@@ -83,7 +83,7 @@ class Pair:
 
 @dataclass
 class Row:
-    """One network in one type. `quick`: at one batch, beside the first variant that ran."""
+    """One network in one type. `quick`: measured at one batch size only, beside the first variant that ran."""
 
     model: str
     dtype: str

@@ -226,7 +226,7 @@ class Labels:
         self._upload()
 
     def draw(self) -> None:
-        """Provides the labels for the next step, in the order of the current stream."""
+        """Uploads the labels of the next step on the current stream, if labels are new in every step."""
         if self._fresh:
             self._upload()
 

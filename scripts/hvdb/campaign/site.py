@@ -44,7 +44,7 @@ class Submit:
     """How to submit a job, and what it requests. Empty texts are left out of the directives."""
 
     command: tuple[str, ...]
-    by: str  # argument, stdin
+    by: str  # how the script is passed: argument or stdin
     account: str
     partition: str
     qos: str
