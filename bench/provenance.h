@@ -33,7 +33,7 @@ std::string fingerprint(const RunRecord& run);
 
 /// Quotes `argv` so that a shell can run it again, with the working directory and a launcher command as a hint.
 std::string quoted_command_line(const std::vector<std::string>& argv);
-/// The pure part: "cd /home/me && env OMP_NUM_THREADS=1 mpirun -n 2 hvd_bench --model vgg16".
+/// The pure variant: returns "cd /home/me && env OMP_NUM_THREADS=1 mpirun -n 2 hvd_bench --model vgg16".
 std::string quoted_command_line(const std::vector<std::string>& argv, const Environment& environment,
                                 std::string_view directory);
 

@@ -47,7 +47,7 @@ struct EfficiencyAnalysis {
 /// round with one disturbed visit has little weight. Intervals resample rounds. Few rounds understate how much rounds
 /// differ, so the deviations are widened. From five rounds on the intervals contain the true value in at least 93 % of
 /// cases (simulated in tests/bench/efficiency_coverage_test.cpp, on disturbed hosts in disturbed_host_test.cpp). There
-/// is no interval for a single round, or if a phase has fewer than kFewestForInterval samples.
+/// is no interval for a single round, or if phase full has fewer than kFewestForInterval samples.
 EfficiencyAnalysis analyse_efficiency(std::span<const Round> rounds, const IntervalOptions& options = {});
 
 }  // namespace hvd::bench

@@ -24,7 +24,7 @@ using namespace std::chrono_literals;
 constexpr double kSegmentSeconds = 0.5;         // time between two directives; a signal is noticed after this time
 constexpr std::size_t kRecordedSteps = 64;      // gradient-ready times are medians over this many steps,
 constexpr std::int64_t kRecordedApart = 10;     // or over this many if recorded steps must not be measured
-constexpr std::int64_t kSettle = kFlights + 1;  // steps after these: new graphs are launched for the first time
+constexpr std::int64_t kSettle = kFlights + 1;  // steps after these: first launches of new graphs, and one more
 constexpr double kWarmUpShare = 0.2;            // largest fraction of the session's time
 constexpr auto kSaveEvery = 5s;
 constexpr auto kProgressEvery = 250ms;

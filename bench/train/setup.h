@@ -42,7 +42,7 @@ struct Setup {
   bool interleaved = false;    ///< measure phases solo, none and full in rounds
   bool equal_batches = false;  ///< every rank trains on the batches that a world of one rank would have
   std::optional<models::ReplayProfile> replay;
-  std::vector<std::string> notes;  ///< choices made for the user
+  std::vector<std::string> notes;  ///< describe choices made for the user
 
   /// Type in which gradients are sent between nodes if they lie in host memory.
   [[nodiscard]] DataType wire() const { return device == Device::kCuda ? DataType::kF32 : allreduce; }

@@ -27,7 +27,7 @@ def world(run: Run) -> str:
 
 
 def name(run: Run) -> str:
-    """Returns the network's name and the properties that make the run more than an ordinary measurement."""
+    """Returns the network's name and the properties that set the run apart from ordinary measurements."""
     return ", ".join([tables.title(run.model), *tables.marks(run.columns)])
 
 

@@ -197,7 +197,7 @@ def load(paths: Iterable[Path | str], step: progress.Step = progress.silent) -> 
 
 
 def samples_of_ranks(wanted: Iterable[tuple[Run, str]]) -> Iterator[tuple[Run, dict[int, np.ndarray]]]:
-    """Yields each (run, kind of sample) as the run, and rank -> its samples as stored, (count,) of float64.
+    """Yields for each (run, kind of sample) the run, and rank -> its samples as stored, (count,) of float64.
 
     Unlike load(), it keeps the ranks apart; only one run is in memory at a time. Runs come store by store, because
     every store is opened once. Units: as Samples. Errors: StoreError, also for a store that has changed since it was

@@ -47,7 +47,7 @@ def title(model: str) -> str:
 
 
 def marks(configuration: Mapping[str, Any]) -> list[str]:
-    """Properties that make a row more than an ordinary measurement of training. Every table and plot shows them."""
+    """Properties that set a row apart from ordinary measurements of training; every table and plot shows them."""
     device = configuration["device"]
     found = {
         "traced": configuration["traced"],

@@ -82,7 +82,7 @@ def _settings(plan: Plan, job: Job, layout: Layout, hvd_bench: Path) -> list[str
 
 
 def _set_up(plan: Plan) -> list[str]:
-    """Returns a function with the site's set-up lines. It fails if one of them does."""
+    """Returns the lines of a shell function that sets up the site. The function fails if one of its lines does."""
     program = plan.site.program
     lines = []
     if program.modules:
