@@ -24,9 +24,8 @@ class Crew {
   /// Every rank carries out `directive`. Returns the answers, [rank]. Errors: interrupted if a rank was asked to stop
   /// (every rank then waits for the next directive); errors of the engine and of rank 0's own work.
   std::vector<Answer> perform(const Directive& directive);
-  /// Runs `course`, which is what rank 0 does with all ranks, and ends the session on every rank. On an error, calls
-  /// `give_up` before it tells the ranks. Errors: those of `course`, as AgreedError if every rank throws the same
-  /// error.
+  /// Runs `course`, the work of rank 0 with all ranks, and ends the session on every rank. On an error, calls `give_up`
+  /// before it tells the ranks. Errors: those of `course`, as AgreedError if every rank throws the same error.
   void lead(const std::function<void()>& course, const std::function<void(const Error&)>& give_up);
 
  private:

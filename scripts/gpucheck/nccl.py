@@ -34,7 +34,7 @@ def version_of(library: Path) -> int:
 
 
 def version_text(version: int) -> str:
-    """ "2.30.7" """
+    """Returns a text such as "2.30.7"."""
     return f"{version // 10000}.{version // 100 % 100}.{version % 100}" if version else "one that cannot be loaded"
 
 

@@ -90,7 +90,7 @@ def exit_code(outcomes: Sequence[Outcome]) -> int:
 
 
 def duration(seconds: float) -> str:
-    """ "1:05" """
+    """Returns a text such as "1:05" (minutes and seconds)."""
     whole = max(0, round(seconds))
     return f"{whole // 60}:{whole % 60:02d}"
 
