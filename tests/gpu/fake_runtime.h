@@ -20,6 +20,18 @@ struct FakeOptions {
   std::string uuid;           ///< empty: one of its own
   std::string name = "fake";  ///< as a driver would say
   int visible = 1;            ///< GPUs that this process is said to see
+  /// Memory holds zeroes and takes none of the host's until it is written; copies and fills move nothing. For logs of
+  /// the calls of steps that are too large to be computed here.
+  bool dry = false;
+};
+
+/// One call that changed something on the GPU, or a question of the host's that was answered with yes.
+struct FakeCall {
+  std::string what;              ///< "allocate", "record"; for work its label
+  const void* stream = nullptr;  ///< null: the call has none
+  const void* object = nullptr;  ///< the event or graph; for "make stream" and the like, what was made
+  std::vector<Range> reads = {}, writes = {};
+  std::string detail = {};  ///< for people: what memory is for
 };
 
 class FakeRuntime final : public gpu::Runtime {
@@ -37,6 +49,9 @@ class FakeRuntime final : public gpu::Runtime {
   [[nodiscard]] FakeWorld& world() noexcept { return world_; }
   /// Every later question and every wait fails, as after a kernel's illegal access.
   void break_down(std::string why) { world_.break_device(id_, std::move(why)); }
+  /// Is told of every call, in order, before it takes effect or, where something is made, after it. Null: nobody is.
+  /// Set before other threads use the GPU; must not call it.
+  std::function<void(const FakeCall&)> on_call;
   /// What launch() does first, for a call of CUDA that does not return; null: nothing.
   std::function<void()> on_launch;
   /// Streams, events, graphs and blocks that are still owned.
@@ -76,11 +91,14 @@ class FakeRuntime final : public gpu::Runtime {
   struct FakeGraph;
   struct Recording;
   struct Block {
-    std::unique_ptr<std::byte[]> storage;
+    std::shared_ptr<std::byte> storage;
     std::size_t bytes = 0;
     bool device = false;
   };
 
+  void tell(FakeCall call) const {
+    if (on_call) on_call(call);
+  }
   std::span<std::byte> make_block(std::size_t bytes, bool device, std::string_view what);
   void free_block(std::span<std::byte> bytes) noexcept;
   FakeStream& find(gpu::StreamView stream) HVD_REQUIRES(mutex_);
@@ -94,6 +112,7 @@ class FakeRuntime final : public gpu::Runtime {
 
   FakeWorld& world_;
   const std::size_t id_;
+  const bool dry_;
   gpu::Device device_;
   Mutex mutex_;
   std::size_t used_ HVD_GUARDED_BY(mutex_) = 0;
