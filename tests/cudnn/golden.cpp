@@ -28,20 +28,20 @@ std::string shortened(std::string line) {
   return line;
 }
 
-/// Lines `begin` to `end` - 1, as far as they are there.
+/// Hashes lines `begin` to `end` - 1; lines behind the end of the text are left out.
 std::uint64_t hash_of(const std::vector<std::string>& text, std::size_t begin, std::size_t end) {
   Hasher hasher;
   for (std::size_t i = begin; i < std::min(end, text.size()); ++i) hasher.text(without_remark(text[i]));
   return hasher.value();
 }
 
-/// Where the parts of a text of `lines` lines begin and end. The last holds what is behind it, too.
+/// A text of `lines` lines is cut into kParts parts at these lines. The last part is open: a longer text differs there.
 std::size_t part_begin(std::size_t lines, std::size_t part) { return lines * part / kParts; }
 std::size_t part_end(std::size_t lines, std::size_t part) {
   return part + 1 == kParts ? static_cast<std::size_t>(-1) : part_begin(lines, part + 1);
 }
 
-/// `lines`: of the text that it is to be compared with.
+/// Cuts `text` where a text of `lines` lines, which it is compared with, was cut.
 std::array<std::string, kParts> parts_of(const std::vector<std::string>& text, std::size_t lines) {
   std::array<std::string, kParts> parts;
   for (std::size_t i = 0; i < kParts; ++i) {
@@ -58,7 +58,7 @@ std::string digest_of(const std::string& figures, const std::vector<std::string>
   return digest;
 }
 
-/// Figures by name, lines and hash among them; and the digests of the parts.
+/// One line of the file, read: figures by name, with lines and hash among them, and the digests of the parts.
 struct Digest {
   std::vector<std::pair<std::string, std::string>> figures;
   std::vector<std::string> parts;
@@ -162,6 +162,7 @@ std::string Golden::where(const std::string& name, const std::string& old, const
       return i < before->size() && i < text.size() && without_remark((*before)[i]) == without_remark(text[i]);
     };
     while (i < most && equal()) ++i;
+    if (i == most) return message + "\n  the text is the same: " + now;
     return message + "\n  first difference in line " + std::to_string(i + 1) + " of " + now + ":\n  was " +
            line_or_end(*before, i) + "\n  is  " + line_or_end(text, i);
   }

@@ -1,6 +1,6 @@
 // A text file of digests of long texts: one line per text, "NAME: FIGURE NUMBER ... lines 812 hash 0123456789abcdef
-// parts 0123 4567 ...". The parts are digests of sixteen pieces of the text, so that a difference can be shown without
-// the text that it is a difference to. Owned by the test that checks against it; one thread.
+// parts 0123 4567 ...". The parts are digests of sixteen pieces of the text: they say in which piece a text differs
+// first, although the old text is not there. Owned by the test that checks against it; one thread.
 #pragma once
 
 #include <map>
@@ -23,15 +23,15 @@ class Golden {
   explicit Golden(GoldenOptions options);
   Golden(const Golden&) = delete;
   Golden& operator=(const Golden&) = delete;
-  /// Writes the file, if that is wanted. Does not throw: what cannot be written is printed.
+  /// Writes the file if `write` is set. Prints an error instead of throwing one.
   ~Golden();
 
   /// Why there is nothing to compare with; empty: there is.
   [[nodiscard]] const std::string& unusable() const noexcept { return unusable_; }
-  /// What differs from the line `name`, for people; empty: nothing does. `figures`: words and numbers in turn. What
-  /// follows "   # " in a line of the text does not count.
+  /// Returns how `figures` and `text` differ from the file's line `name`, for people; empty: they do not. `figures` are
+  /// words and numbers in turn. In a line of `text`, what follows "   # " is not compared.
   std::string check(const std::string& name, const std::string& figures, const std::vector<std::string>& text);
-  /// Lines of the file that begin with `prefix` and were not checked.
+  /// Returns the names in the file that begin with `prefix` and were not checked.
   [[nodiscard]] std::vector<std::string> unchecked(const std::string& prefix) const;
 
  private:

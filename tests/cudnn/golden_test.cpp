@@ -83,6 +83,8 @@ TEST_F(GoldenTest, TheVeryLineIsShownWhereTheTextOfBeforeIsThere) {
   const std::string found = golden.check("a case", "groups 5 bytes 640", text);
   EXPECT_TRUE(holds(found, "first difference in line 57 of ")) << found;
   EXPECT_TRUE(holds(found, "\n  was line 57\n  is  another line")) << found;
+  const std::string figure = golden.check("a case", "groups 6 bytes 640", lines(100));
+  EXPECT_TRUE(holds(figure, "a case: groups was 5, is 6;\n  the text is the same: ")) << figure;
 }
 
 TEST_F(GoldenTest, UnknownNamesAndOtherVersionsAreSaid) {

@@ -1,11 +1,11 @@
-// Holds plans and steps against what they were when they ran on an H200 and an A100, so that code which nobody can try
-// on a GPU now can be moved and renamed. For the four networks at batch 256 in every type, at every level, as columns
-// and padded: the plan for the recorded properties of both GPUs (launches, engines, order, places and bytes), every
-// call that the step makes on a fake GPU (streams, order, ranges, events), and how many of the winners recorded on the
-// H200 are found again. Digests are in golden/guard.txt (golden.h), which names the version of cuDNN whose heuristics
-// they are of; with another, or without one, the test is skipped with the reason.
+// Compares plans and steps with those of the code that ran on GPUs, so that this code can be moved and renamed where
+// nobody has one. For the four networks at batch 256, every type and level, images as columns and padded, it compares
+// the plan for the properties of an H200 and an A100 (launches, engines, order, places and bytes), every call that the
+// step makes on a fake GPU (streams, order, ranges, events), and how many of the winners recorded on the H200 are
+// found. The digests are in golden/guard.txt (golden.h). Its first line names the version of cuDNN whose heuristics
+// made them; with another version, or without cuDNN, the test is skipped with the reason.
 //
-//   ctest -R cudnn_guard_test                          some cases, within a minute
+//   ctest -R cudnn_guard_test                          the defaults
 //   ctest -C nightly -R cudnn_guard_nightly            all
 //   HVD_GUARD_ALL=1 HVD_GUARD_WRITE=1 (environment)    all, and their digests into golden/guard.txt: only where plans
 //                                                      were meant to change, with the reason in the commit
@@ -13,7 +13,8 @@
 //   which
 //                                                      another commit left in its build folder, tests/cudnn/guard
 //
-// Prologues, batch norms of cuDNN's and unpadded images in 16 bits or tf32 are not in it: no default uses them.
+// Prologues, cuDNN's own batch norms, and images without padding in types other than fp32 are left out: no default uses
+// them, and they are to be deleted.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 
@@ -64,7 +65,7 @@ Graph network(const std::string& model) {
   return graph;
 }
 
-// Padded images from level 1 on are asked for; below, columns are not.
+// At level 0 images are padded whether they are asked for as columns or not.
 std::string case_name(const std::string& device, const Graph& graph, const PlanOptions& options) {
   const Fusion& fusion = options.fusion;
   return device + " " + graph.model + " " + std::string(name(options.compute)) + ", gradients " +
@@ -95,8 +96,8 @@ std::vector<PlanOptions> every_option() {
   return list;
 }
 
-// Launches of cuDNN's without a convolution are batch norms, which kernels of ours run at every level but 0. There they
-// are struck out, for that code is to go: what is left is the step as it will be then.
+// A launch of cuDNN's without a convolution is a batch norm. The defaults have one at level 0 alone, and that code is
+// to be deleted: here its engines are struck out, so that kernels of ours run it, as they will then.
 Plan plan_of(Planner& planner, const Graph& graph, PlanOptions options) {
   for (;;) {
     Plan plan = planner.plan(graph, options);
@@ -127,8 +128,8 @@ class Sink final : public GradientSink {
   test::CallLog& log_;
 };
 
-/// What a step does on a fake GPU from when it is made to its end: eager, captured, with images that are new, kept and
-/// there already. Nothing is computed.
+/// Returns the calls of a step on a fake GPU, from its construction to its destruction: an eager step, a captured one,
+/// and loads of images that are new, kept, and there already. Nothing is computed.
 std::vector<std::string> step_lines(const Graph& graph, const Planning& planning, const ExecutorOptions& options) {
   test::FakeWorld world(1);
   test::FakeRuntime gpu(world, 0, {.memory_bytes = std::size_t{1} << 40, .uuid = {}, .dry = true});
@@ -186,7 +187,7 @@ std::vector<std::string> step_lines(const Graph& graph, const Planning& planning
   return log.lines();
 }
 
-/// The step of `plan`, and of no other.
+/// The same for a given plan.
 std::vector<std::string> step_lines(const Graph& graph, const Plan& plan) {
   const Planning planning{.fusions = {plan.options.fusion},
                           .plan = [&](const Graph&, const Fusion&, const EngineFailures& failed) {
@@ -196,7 +197,7 @@ std::vector<std::string> step_lines(const Graph& graph, const Plan& plan) {
   return step_lines(graph, planning, {});
 }
 
-/// One planner per GPU, and one file of digests, for all tests: what one of them asked cuDNN, the others know.
+/// All tests share one planner per GPU, which remembers cuDNN's answers, and one file of digests.
 class Guard : public ::testing::Test {
  protected:
   static void TearDownTestSuite() {
@@ -234,7 +235,8 @@ class Guard : public ::testing::Test {
     return file;
   }
   static void check(const std::string& name, const std::string& figures, const std::vector<std::string>& lines) {
-    EXPECT_EQ(golden()->check(name, figures, lines), "");
+    const std::string difference = golden()->check(name, figures, lines);
+    EXPECT_TRUE(difference.empty()) << difference;
   }
   static void check_plan(const std::string& device, const Graph& graph, const PlanOptions& options, bool step) {
     const Plan plan = plan_of(planner(device), graph, options);
@@ -264,7 +266,7 @@ TEST_F(Guard, EveryPlanAndStepIsWhatItWas) {
     for (const std::string& model : kNetworks) {
       const Graph graph = network(model);
       for (const PlanOptions& options : every_option()) {
-        // Another GPU has other engines, and the same calls.
+        // Calls follow from the plan in one way for both GPUs: the defaults are enough on the second.
         const bool step = device == "h200" || options.fusion == Fusion{};
         check_plan(device, graph, options, step);
       }
@@ -274,9 +276,8 @@ TEST_F(Guard, EveryPlanAndStepIsWhatItWas) {
   }
 }
 
-// What an earlier run of the same program finds in its folder: signatures, names of files, texts of ways to fuse and of
-// engines are what they were. (Not every winner is among the candidates here: without a driver cuDNN leaves out some
-// engines.)
+/// How many of the recorded winners a plan finds by signature, name of file, and texts of engines and ways to fuse.
+/// Not every winner is among the candidates here: without a driver cuDNN leaves out some engines.
 struct Found {
   std::size_t own = 0, borrowed = 0;         ///< winners in the plan's own file, and of use in those of other programs
   std::size_t asked = 0, known = 0;          ///< signatures of cuDNN's groups, and those that a winner is for

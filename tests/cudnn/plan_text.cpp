@@ -27,7 +27,7 @@ std::string place(const Plan& plan, ValueId id) {
   return " " + std::string(arena(plan.program.value(id).home)) + "+" + std::to_string(offset);
 }
 
-// What signature() leaves out: an argument of the launch.
+// Arguments of the launch, which signature() leaves out.
 std::string argument(const Attr& attr) {
   std::ostringstream text;
   if (const auto* norm = std::get_if<BatchNormAttr>(&attr)) text << " e" << norm->epsilon << " m" << norm->momentum;

@@ -1,5 +1,6 @@
-// A plan as lines of text, for tests that hold it against what it was: launches in order with their work, engines and
-// places in memory. Names of types and numbers of enumerations are not in it; what the files of winners name is.
+// Writes a plan as lines of text, for tests that compare it with an earlier one: launches in order with their work,
+// engines and places in memory. Names of C++ types and numbers of enumerations are not in it. signature() is: files of
+// winners are keyed by it. Pure.
 #pragma once
 
 #include <string>

@@ -32,7 +32,7 @@ void CallLog::take(const FakeCall& call) {
   lines_.push_back(std::move(line));
 }
 
-// An address that was freed may come back as another object, which has another number.
+// take() forgets the names of destroyed objects, so a new object at an old address gets a new number.
 std::string CallLog::name(char kind, const void* object) {
   const auto [found, first] = names_.try_emplace({kind, object});
   if (first) found->second = kind + std::to_string(used_[kind]++);

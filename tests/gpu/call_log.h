@@ -1,6 +1,6 @@
-// All calls of a FakeRuntime as lines of text that are equal for equal work, whatever addresses it has: streams,
-// events, graphs and blocks of memory have numbers, in the order in which they appear. Lives as long as the calls that
-// it is to see; one thread.
+// Writes down all calls of a FakeRuntime as lines of text. Equal work gives equal lines, whatever its addresses:
+// streams, events, graphs and blocks of memory are numbered in the order in which they appear. The test owns it; one
+// thread.
 #pragma once
 
 #include <cstddef>
@@ -14,18 +14,18 @@
 
 namespace hvd::test {
 
-/// What follows it in a line is for people, and no part of the log.
+/// Separates a line from a remark for people, which is not compared.
 inline constexpr std::string_view kRemark = "   # ";
 
 class CallLog {
  public:
-  /// From now on. `gpu` outlives it.
+  /// Listens to `gpu`, which outlives it, until it is destroyed.
   explicit CallLog(FakeRuntime& gpu);
   CallLog(const CallLog&) = delete;
   CallLog& operator=(const CallLog&) = delete;
   ~CallLog();
 
-  /// What the caller does, between the calls.
+  /// Adds a line of the caller's.
   void say(std::string line) { lines_.push_back(std::move(line)); }
   /// "copy s0: p1+0:400 > d7+256:400"; d and p are blocks of device memory and of pinned memory.
   [[nodiscard]] const std::vector<std::string>& lines() const noexcept { return lines_; }

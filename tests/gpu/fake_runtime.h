@@ -20,16 +20,16 @@ struct FakeOptions {
   std::string uuid;           ///< empty: one of its own
   std::string name = "fake";  ///< as a driver would say
   int visible = 1;            ///< GPUs that this process is said to see
-  /// Memory holds zeroes and takes none of the host's until it is written; copies and fills move nothing. For logs of
-  /// the calls of steps that are too large to be computed here.
+  /// Memory is address space that the host backs only where it is written, and copies and fills move nothing: for logs
+  /// of the calls of steps that are too large to be computed here.
   bool dry = false;
 };
 
-/// One call that changed something on the GPU, or a question of the host's that was answered with yes.
+/// One call that changes something on the GPU, or a finished() that returns true.
 struct FakeCall {
   std::string what;              ///< "allocate", "record"; for work its label
   const void* stream = nullptr;  ///< null: the call has none
-  const void* object = nullptr;  ///< the event or graph; for "make stream" and the like, what was made
+  const void* object = nullptr;  ///< the event or graph, or the stream that is made or destroyed
   std::vector<Range> reads = {}, writes = {};
   std::string detail = {};  ///< for people: what memory is for
 };
@@ -49,8 +49,8 @@ class FakeRuntime final : public gpu::Runtime {
   [[nodiscard]] FakeWorld& world() noexcept { return world_; }
   /// Every later question and every wait fails, as after a kernel's illegal access.
   void break_down(std::string why) { world_.break_device(id_, std::move(why)); }
-  /// Is told of every call, in order, before it takes effect or, where something is made, after it. Null: nobody is.
-  /// Set before other threads use the GPU; must not call it.
+  /// Called with every call, in order. Null: nobody listens. Set it before other threads use the GPU; it must not call
+  /// the GPU.
   std::function<void(const FakeCall&)> on_call;
   /// What launch() does first, for a call of CUDA that does not return; null: nothing.
   std::function<void()> on_launch;
