@@ -37,6 +37,16 @@ function(hvd_cuda_architectures result version)
   set(${result} ${architectures} PARENT_SCOPE)
 endfunction()
 
+# hvd_oldest_cuda_architecture(RESULT): the oldest of "80;90", "75-real;80-virtual", ...: what older GPUs are refused
+# with. 0 for "native" and the like.
+function(hvd_oldest_cuda_architecture result)
+  string(REGEX MATCHALL "[0-9]+" architectures "${CMAKE_CUDA_ARCHITECTURES}")
+  list(SORT architectures COMPARE NATURAL)
+  list(APPEND architectures 0)
+  list(GET architectures 0 oldest)
+  set(${result} ${oldest} PARENT_SCOPE)
+endfunction()
+
 # hvd_refuse_cuda_architectures(VERSION ARCHITECTURE...): an error that names those that this CUDA Toolkit has given up.
 # Its compiler would only fail, which looks as if there were none.
 function(hvd_refuse_cuda_architectures version)

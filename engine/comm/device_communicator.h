@@ -31,6 +31,7 @@ class DevicePlane : public DataPlane {
  public:
   /// High priority: communication starts when it can, not when the compute leaves room.
   [[nodiscard]] virtual gpu::StreamView stream() const = 0;
+  [[nodiscard]] virtual gpu::Runtime& runtime() const = 0;
   /// The watchdog's look. Errors: peer_lost or backend, naming this rank and what the library says, if communication
   /// has failed; interrupted after abort().
   virtual void check() = 0;
@@ -43,6 +44,8 @@ class DevicePlane : public DataPlane {
   virtual bool await_abort(Deadline deadline) noexcept = 0;
   /// Why a capture cannot hold all_reduce(), in one line; empty: it can.
   [[nodiscard]] virtual std::string_view capture_refusal() const { return {}; }
+  /// Why reduce_scatter(), all_gather() and all_to_all() are unsupported, in one line; empty: they work.
+  [[nodiscard]] virtual std::string_view shares_refusal() const { return {}; }
   /// Collective, with nothing enqueued and no graph that holds reductions: the ranks part and connect anew as `options`
   /// says (deadline and share_gpus stay). Memory that allocate() gave stays, registered or not as they say; what was
   /// plain remains so. Errors: as make_nccl(); nothing but destruction is of use afterwards.

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "engine/base/error.h"
+#include "engine/base/scale.h"
 
 namespace hvd::test {
 namespace {
@@ -236,6 +237,12 @@ void FakeRuntime::copy(void* to, const void* from, std::size_t bytes, gpu::Strea
 void FakeRuntime::fill(void* to, std::byte value, std::size_t bytes, gpu::StreamView stream) {
   kernel(stream, "fill", {}, {{static_cast<const std::byte*>(to), bytes}},
          [to, value, bytes] { std::memset(to, std::to_integer<int>(value), bytes); });
+}
+
+void FakeRuntime::scale(void* data, std::size_t count, DataType dtype, double factor, gpu::StreamView stream) {
+  if (!no_scaling.empty()) throw Error(Errc::kUnsupported, label() + ": scaling: " + no_scaling);
+  const Range range{static_cast<const std::byte*>(data), count * size_of(dtype)};
+  kernel(stream, "scale", {range}, {range}, [=] { hvd::scale(static_cast<std::byte*>(data), count, dtype, factor); });
 }
 
 void FakeRuntime::record(gpu::EventView event, gpu::StreamView stream) {

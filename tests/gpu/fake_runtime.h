@@ -39,6 +39,8 @@ class FakeRuntime final : public gpu::Runtime {
   void break_down(std::string why) { world_.break_device(id_, std::move(why)); }
   /// What launch() does first, for a call of CUDA that does not return; null: nothing.
   std::function<void()> on_launch;
+  /// What scale_refusal() says.
+  std::string no_scaling;
   /// Streams, events, graphs and blocks that are still owned.
   [[nodiscard]] std::size_t objects();
 
@@ -51,6 +53,8 @@ class FakeRuntime final : public gpu::Runtime {
   [[nodiscard]] gpu::Event make_event(gpu::Timing timing) override;
   void copy(void* to, const void* from, std::size_t bytes, gpu::StreamView stream) override;
   void fill(void* to, std::byte value, std::size_t bytes, gpu::StreamView stream) override;
+  void scale(void* data, std::size_t count, DataType dtype, double factor, gpu::StreamView stream) override;
+  [[nodiscard]] std::string scale_refusal() const override { return no_scaling; }
   void record(gpu::EventView event, gpu::StreamView stream) override;
   void record_outside(gpu::EventView event, gpu::StreamView stream) override;
   void wait(gpu::StreamView stream, gpu::EventView event) override;
