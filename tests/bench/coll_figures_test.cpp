@@ -106,6 +106,16 @@ TEST(CollSchedule, ShortOperationsAreBatchedUntilTheClockIsFineEnough) {
   EXPECT_EQ(single.batch(0), 1U);
 }
 
+TEST(CollSchedule, ABatchThatIsLaunchedSeveralTimesIsSoManyOperations) {
+  ScheduleRule launched = rule();
+  launched.launches = 16;
+  Schedule schedule({{Problem{}, 0, 0}}, launched);
+  play(schedule, {16e-6});  // 16 times 1 us for each operation of the batch
+  EXPECT_EQ(schedule.batch(0), 64U) << "4 to the power that makes 1 ms of 16 us";
+  EXPECT_EQ(schedule.operations(0), 1024U);
+  EXPECT_NEAR(schedule.samples(0)[0].seconds, 1e-6, 1e-8);
+}
+
 TEST(CollSchedule, TheTimeCapEndsACellAndSaysSo) {
   ScheduleRule capped = rule();
   capped.stop.maximum_seconds = 1;

@@ -335,6 +335,7 @@ bool FakeRuntime::capturing(gpu::StreamView stream) {
 }
 
 void FakeRuntime::begin_capture(gpu::StreamView stream) {
+  if (on_capture) on_capture();
   const MutexLock lock(mutex_);
   FakeStream& its = find(stream);
   if (its.recording) refuse("a stream that is captured already");
