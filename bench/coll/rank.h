@@ -72,7 +72,7 @@ class Rank {
   [[nodiscard]] comm::DeviceCommunicator& on_gpu(const Cell& cell);
   /// Why the variants' operations cannot be captured; empty: they can, or nobody asks.
   [[nodiscard]] std::string graph_objection() const;
-  /// A graph of what `enqueue` puts on the stream of the cell's communicator.
+  /// Returns a graph that holds what `enqueue` puts on the stream of the cell's communicator.
   [[nodiscard]] gpu::Graph capture(const Cell& cell, const std::function<void()>& enqueue);
   /// Enqueues the operations of a sample.
   void enqueue_sample(const Visit& visit, Deadline deadline);

@@ -1,4 +1,4 @@
-// Multiplying elements by a factor: in double precision, each product rounded once to the type. A host and a kernel
+// Multiplies elements by a factor, in double precision, and rounds each product to the type. A host and a kernel
 // (engine/gpu/scale.cu) compute with the same functions and get the same bits. Pure; any thread.
 #pragma once
 

@@ -18,7 +18,7 @@ namespace hvd {
 /// Divides `rows` among `ranks`: as evenly as can be, the first ranks get one more. [rank]
 std::vector<std::int64_t> share_rows(std::int64_t rows, int ranks);
 
-/// What an operation works with.
+/// The communicator, the memory and the deadline of an operation.
 struct Workplace {
   comm::Communicator& communicator;
   const TensorMemory& memory;

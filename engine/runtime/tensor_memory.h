@@ -1,4 +1,4 @@
-// Where the tensors of tickets lie, in host memory or on a GPU: results are made there and factors applied there. The
+// Memory of the tensors of tickets, on the host or on a GPU: makes results there, and applies factors there. The
 // engine's thread owns it.
 #pragma once
 

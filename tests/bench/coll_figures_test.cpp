@@ -374,6 +374,16 @@ TEST(CollReport, JsonHasNcclTestsKeysAndOnlyTheGivenEnvironment) {
   EXPECT_TRUE(says(text, "\"actual_iterations\": " + std::to_string(first.samples * first.batch)));
 }
 
+TEST(CollReport, AGraphsLaunchesAreInTheTableAndInJson) {
+  Measured all = measured({0, 0, std::nullopt});
+  const std::string line = "# a sample is 8 launch(es) of a CUDA graph of operations (-G)\n";
+  EXPECT_TRUE(says(json(all.options, all.result, {"hvd_bench", "coll"}, {}), "\"graph\": 0"));
+  EXPECT_FALSE(says(table(all.options, all.result), line));
+  all.options.graph_launches = 8;
+  EXPECT_TRUE(says(json(all.options, all.result, {"hvd_bench", "coll"}, {}), "\"graph\": 8"));
+  EXPECT_TRUE(says(table(all.options, all.result), line));
+}
+
 TEST(CollFigures, CrossoversAreOfTheGroupsWithAllThreeSides) {
   std::vector<CellResult> cells;
   std::size_t group = 0;

@@ -39,9 +39,9 @@ class FakeRuntime final : public gpu::Runtime {
   void break_down(std::string why) { world_.break_device(id_, std::move(why)); }
   /// What launch() does first, for a call of CUDA that does not return; null: nothing.
   std::function<void()> on_launch;
-  /// What begin_capture() does first; null: nothing.
+  /// begin_capture() calls this first; null: nothing.
   std::function<void()> on_capture;
-  /// What scale_refusal() says.
+  /// scale_refusal() returns this.
   std::string no_scaling;
   /// Streams, events, graphs and blocks that are still owned.
   [[nodiscard]] std::size_t objects();
