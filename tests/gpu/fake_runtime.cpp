@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "engine/base/error.h"
+#include "engine/base/scale.h"
 
 namespace hvd::test {
 namespace {
@@ -266,6 +267,12 @@ void FakeRuntime::fill(void* to, std::byte value, std::size_t bytes, gpu::Stream
   });
 }
 
+void FakeRuntime::scale(void* data, std::size_t count, DataType dtype, double factor, gpu::StreamView stream) {
+  if (!no_scaling.empty()) throw Error(Errc::kUnsupported, label() + ": scaling: " + no_scaling);
+  const Range range{static_cast<const std::byte*>(data), count * size_of(dtype)};
+  kernel(stream, "scale", {range}, {range}, [=] { hvd::scale(static_cast<std::byte*>(data), count, dtype, factor); });
+}
+
 void FakeRuntime::record(gpu::EventView event, gpu::StreamView stream) {
   {
     const MutexLock lock(mutex_);
@@ -366,6 +373,7 @@ bool FakeRuntime::capturing(gpu::StreamView stream) {
 }
 
 void FakeRuntime::begin_capture(gpu::StreamView stream) {
+  if (on_capture) on_capture();
   tell({.what = "begin capture", .stream = stream.native});
   const MutexLock lock(mutex_);
   FakeStream& its = find(stream);

@@ -54,6 +54,10 @@ class FakeRuntime final : public gpu::Runtime {
   std::function<void(const FakeCall&)> on_call;
   /// launch() calls this first, so that a test can let it not return. May be null.
   std::function<void()> on_launch;
+  /// begin_capture() calls this first; null: nothing.
+  std::function<void()> on_capture;
+  /// scale_refusal() returns this.
+  std::string no_scaling;
   /// Number of streams, events, graphs and memory blocks that still have an owner.
   [[nodiscard]] std::size_t objects();
 
@@ -66,6 +70,8 @@ class FakeRuntime final : public gpu::Runtime {
   [[nodiscard]] gpu::Event make_event(gpu::Timing timing) override;
   void copy(void* to, const void* from, std::size_t bytes, gpu::StreamView stream) override;
   void fill(void* to, std::byte value, std::size_t bytes, gpu::StreamView stream) override;
+  void scale(void* data, std::size_t count, DataType dtype, double factor, gpu::StreamView stream) override;
+  [[nodiscard]] std::string scale_refusal() const override { return no_scaling; }
   void record(gpu::EventView event, gpu::StreamView stream) override;
   void record_outside(gpu::EventView event, gpu::StreamView stream) override;
   void wait(gpu::StreamView stream, gpu::EventView event) override;
