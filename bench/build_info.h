@@ -1,5 +1,5 @@
-// What this program was built from and with. Filled in by the build: the commit is looked up every time that
-// something is built, so that it cannot go stale (cmake/BuildInfo.cmake).
+// The version, commit and compiler that this program was built with. The build looks up the commit each time it builds
+// something, so that the stored commit is never out of date (cmake/BuildInfo.cmake).
 #pragma once
 
 #include <string>
@@ -18,7 +18,7 @@ struct BuildInfo {
 
 const BuildInfo& build_info();
 
-/// results/schema.sql, embedded.
+/// The text of results/schema.sql, embedded in the program.
 std::string_view schema_sql();
 
 /// "hvd_bench 0.1.0 (commit 42bcb1278b, dirty)".

@@ -29,12 +29,12 @@ std::string size_text(std::size_t bytes) {
   return std::to_string(bytes) + " B";
 }
 
-/// The default threshold, as far as it is below the smallest size that was measured: of smaller ones nothing is known.
+/// Returns the default threshold, but less than the smallest measured size: nothing was measured for smaller sizes.
 std::size_t below(std::size_t smallest, std::size_t default_bytes) {
   return std::min(default_bytes, smallest > 0 ? smallest - 1 : 0);
 }
 
-/// 0: never.
+/// `up_to` 0 means that the algorithm is never used.
 std::string range_text(std::string_view algorithm, std::size_t up_to) {
   return up_to == 0 ? std::string() : std::string(algorithm) + " up to " + size_text(up_to) + ", ";
 }
@@ -74,7 +74,7 @@ comm::Thresholds best_thresholds(std::vector<AllReduceTimes> reductions, std::ve
     }
   }
   least = std::numeric_limits<double>::infinity();
-  // The two operations share a threshold, so a size may stand here twice: a cut lies between different sizes.
+  // Two operations share this threshold, so a size may occur twice. A cut lies between different sizes.
   for (std::size_t cut = 0; !shares.empty() && cut <= shares.size(); ++cut) {
     if (cut > 0 && cut < shares.size() && shares[cut].bytes == shares[cut - 1].bytes) continue;
     double sum = 0;
@@ -115,12 +115,12 @@ std::optional<comm::Thresholds> parse_crossovers(const std::string& text, const 
   std::istringstream in{std::string(values)};
   comm::Thresholds thresholds;
   in >> thresholds.doubling_bytes >> thresholds.rabenseifner_bytes >> thresholds.direct_bytes;
-  // Written again it must be the same: nothing more, nothing else.
+  // Writing the values again must give the same text, so that extra or other text is refused.
   return in && crossover_file(of, thresholds) == text ? std::optional(thresholds) : std::nullopt;
 }
 
 std::string keep_crossovers(const std::string& folder, const CrossoverCase& of, const comm::Thresholds& thresholds) {
-  std::error_code trouble;  // without a folder, writing says so
+  std::error_code trouble;  // ignored: without a folder, writing the file fails below
   fs::create_directories(folder, trouble);
   std::string path = crossover_path(folder, of);
   replace_file(path, crossover_file(of, thresholds));
@@ -136,7 +136,7 @@ std::optional<comm::Thresholds> kept_crossovers(comm::Communicator& communicator
     const CrossoverCase of = crossover_case(world, communicator.library());
     std::ostringstream text;
     text << std::ifstream(crossover_path(folder, of), std::ios::binary).rdbuf();
-    // Without the case, which other ranks may spell differently: their processor and library may be others.
+    // Send the file without its case, because other ranks may have another processor or library and so another case.
     if (const auto found = parse_crossovers(text.str(), of)) told = crossover_file({}, *found);
   }
   return parse_crossovers(comm::text_of(communicator.control().broadcast(std::as_bytes(std::span(told)), 0, deadline)),

@@ -1,6 +1,6 @@
-// Where the host planes change their algorithm between hosts: found from measured times (`hvd_bench coll
-// --find-crossovers`), kept in a folder per case, and taken by later runs with --tuning-folder. Rank 0 alone reads and
-// writes files.
+// Message sizes at which the host data planes switch algorithms between hosts. `hvd_bench coll --find-crossovers` finds
+// them from measured times and keeps them in a folder, one file per case. Later runs with --tuning-folder use them.
+// Only rank 0 reads and writes files.
 #pragma once
 
 #include <cstddef>
@@ -14,22 +14,22 @@
 
 namespace hvd::bench {
 
-/// What the crossovers depend on, by name: hosts and ranks, processor, MPI and its transport, version of hvd_bench.
+/// The properties that crossovers depend on, as name and value: hosts, ranks, processor, MPI, version of hvd_bench.
 using CrossoverCase = std::vector<std::pair<std::string, std::string>>;
 CrossoverCase crossover_case(const comm::Topology& world, const std::string& library);
 
-/// Seconds of one operation of `bytes` with each algorithm, > 0.
+/// Seconds that one operation of `bytes` takes with each algorithm, > 0.
 struct AllReduceTimes {
   std::size_t bytes = 0;
   double doubling = 0, rabenseifner = 0, ring = 0;
 };
-/// reduce_scatter or all_gather: the exchange for small messages, and the ring.
+/// Seconds of a reduce_scatter or all_gather with the direct exchange for small messages, and with the ring.
 struct ShareTimes {
   std::size_t bytes = 0;
   double direct = 0, ring = 0;
 };
-/// Picks the cuts between ranges of sizes with the smallest sum of log(time) over all sizes, so that one disturbed size
-/// moves a threshold by little. Below the smallest size the default thresholds stay; with no sizes all of them do.
+/// Picks the thresholds for which the sum of log(time) over all sizes is smallest, so that one disturbed size moves a
+/// threshold only a little. Below the smallest measured size, and if there are no sizes, the default thresholds stay.
 /// Pure. Shapes: sizes in any order.
 comm::Thresholds best_thresholds(std::vector<AllReduceTimes> reductions, std::vector<ShareTimes> shares);
 
@@ -40,13 +40,13 @@ std::string crossover_text(const comm::Thresholds& thresholds);
 /// "FOLDER/between-hosts-9f0c2d11a4b3e877.crossovers".
 std::string crossover_path(const std::string& folder, const CrossoverCase& of);
 std::string crossover_file(const CrossoverCase& of, const comm::Thresholds& thresholds);
-/// Nothing where the text is of another case, or damaged.
+/// Returns nothing if the text belongs to another case or is damaged.
 std::optional<comm::Thresholds> parse_crossovers(const std::string& text, const CrossoverCase& of);
 
-/// Makes the folder; written beside and renamed into place. Returns the file. Errors: io, naming the file.
+/// Creates the folder if needed, writes a temporary file and renames it. Returns the path. Errors: io, naming the file.
 std::string keep_crossovers(const std::string& folder, const CrossoverCase& of, const comm::Thresholds& thresholds);
-/// Collective: what rank 0 finds in `folder` for this world, on all ranks. Nothing on one host, with an empty `folder`,
-/// or where there is no such file.
+/// Collective: rank 0 reads the file in `folder` for this world and broadcasts it to all ranks. Returns nothing on one
+/// host, if `folder` is empty, or if there is no such file.
 std::optional<comm::Thresholds> kept_crossovers(comm::Communicator& communicator, const std::string& folder,
                                                 Deadline deadline);
 

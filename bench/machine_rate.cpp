@@ -19,7 +19,7 @@ namespace {
 
 double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
 
-/// Runs `work` on `threads` threads at once, starting together; returns the seconds until the last was done.
+/// Runs `work` on `threads` threads that start together. Returns the seconds until the last one is done.
 double timed(int threads, const std::function<void(int thread)>& work) {
   std::barrier start(threads + 1);
   std::vector<std::jthread> crew;
@@ -32,14 +32,14 @@ double timed(int threads, const std::function<void(int thread)>& work) {
   }
   start.arrive_and_wait();
   const Clock::time_point begin = Clock::now();
-  crew.clear();  // joins
+  crew.clear();  // joins the threads
   return seconds_since(begin);
 }
 
-typedef float Vector __attribute__((vector_size(64)));  // split by the compiler where registers are narrower
-constexpr int kChains = 12;                             // more than latency x units: 4 x 2
+typedef float Vector __attribute__((vector_size(64)));  // the compiler splits it where registers are narrower
+constexpr int kChains = 12;                             // more than latency x units (4 x 2), to keep all units busy
 
-/// `rounds` multiply-adds in each of kChains independent chains of 16 floats.
+/// Does `rounds` multiply-adds in each of kChains independent chains of 16 floats.
 [[gnu::always_inline]] inline float multiply_add(long rounds) {
   Vector chain[kChains];
   for (int c = 0; c < kChains; ++c) chain[c] = Vector{} + static_cast<float>(c);
@@ -67,7 +67,7 @@ float (*widest_multiply_add())(long) {
   return multiply_add_portable;
 }
 
-/// One convolution between a narrow one, which only makes its input, and a loss.
+/// A graph with the timed convolution between a narrow convolution, which only makes its input, and a loss.
 models::Graph convolution_graph() {
   constexpr std::int64_t kBatch = 4, kSize = 28, kChannels = 256;
   models::GraphBuilder builder("convolution", kBatch, kSize, 8);
@@ -109,7 +109,7 @@ double copy_bandwidth(int threads) {
   const std::size_t share = kBlock / static_cast<std::size_t>(threads);
   const auto from = std::make_unique<char[]>(kBlock), to = std::make_unique<char[]>(kBlock);
   double best = 0;
-  for (int repeat = 0; repeat < 4; ++repeat) {  // the first one touches the pages
+  for (int repeat = 0; repeat < 4; ++repeat) {  // the first repeat only touches the pages
     const double seconds = timed(threads, [&](int thread) {
       const std::size_t offset = share * static_cast<std::size_t>(thread);
       std::memcpy(to.get() + offset, from.get() + offset, share);

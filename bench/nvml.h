@@ -1,5 +1,5 @@
-// What NVIDIA's management library says about a GPU: clocks, limits, modes. The library comes with the driver and is
-// loaded at run time; where it is not there or says nothing, fields are empty or zero. Any thread.
+// Facts about a GPU from NVIDIA's management library: clocks, limits, modes. The library comes with the driver and is
+// loaded at run time. If it is missing or does not know a fact, the field is empty or zero. Any thread.
 #pragma once
 
 #include <string>
@@ -12,12 +12,12 @@ struct BoardFacts {
   int memory_mhz = 0, max_memory_mhz = 0;
   double power_limit_watts = 0, default_power_limit_watts = 0;
   std::string persistence, ecc;  ///< "on", "off"
-  int nvlinks = 0;               ///< that are active
-  int nvlink_version = 0;        ///< nvmlNvlinkVersion_t of the first
+  int nvlinks = 0;               ///< number of active links
+  int nvlink_version = 0;        ///< nvmlNvlinkVersion_t of the first active link
   int pcie_generation = 0, pcie_width = 0;
 };
 
-/// The functions that are called, as in nvml.h (NVML API reference); 0 is success. Any may be null.
+/// The functions of NVML that are called, as in nvml.h (NVML API reference). 0 means success. Any of them may be null.
 struct NvmlFunctions {
   int (*init)() = nullptr;
   int (*shutdown)() = nullptr;
@@ -31,13 +31,13 @@ struct NvmlFunctions {
   int (*ecc)(void* device, int* now, int* pending) = nullptr;
   int (*nvlink_state)(void* device, unsigned link, int* active) = nullptr;
   int (*nvlink_version)(void* device, unsigned link, unsigned* version) = nullptr;
-  int (*pcie_generation)(void* device, unsigned* generation) = nullptr;  ///< the most that GPU and slot can
-  int (*pcie_width)(void* device, unsigned* lanes) = nullptr;            ///< likewise
+  int (*pcie_generation)(void* device, unsigned* generation) = nullptr;  ///< highest that both GPU and slot support
+  int (*pcie_width)(void* device, unsigned* lanes) = nullptr;            ///< widest that both GPU and slot support
 };
 
-/// Of the GPU with this UUID ("GPU-...").
+/// Facts of the GPU with this UUID ("GPU-...").
 BoardFacts board_facts(const NvmlFunctions& nvml, const std::string& uuid);
-/// The same from libnvidia-ml.so.1, if there is one.
+/// Does the same with libnvidia-ml.so.1, if that library exists.
 BoardFacts board_facts(const std::string& uuid);
 
 }  // namespace hvd::bench

@@ -1,5 +1,5 @@
-// What the user asked for, after the command line and the environment were read, once, at the edge. Plain
-// data; stored with the run. Parsed by cli/, consumed by session.h.
+// The user's options: plain data that is filled once from the command line and the environment, and is stored with the
+// run. Parsed by cli/, consumed by session.h.
 #pragma once
 
 #include <chrono>
@@ -32,14 +32,14 @@ enum class CommBackend : std::uint8_t {
   kNccl,  ///< between GPUs; the ranks meet as with kAuto
 };
 
-/// Of a run on GPUs; a run on the CPU reads none of it.
+/// Options for runs on GPUs. A run on the CPU ignores most of them.
 struct GpuOptions {
   bool tf32 = false;           ///< --dtype tf32: compute is fp32, with products of rounded inputs
-  int fusion_level = 2;        ///< models/cudnn/cudnn_step.h
+  int fusion_level = 2;        ///< see models/cudnn/cudnn_step.h
   bool deterministic = false;  ///< only engines that add in a fixed order
-  double loss_scale = 0;       ///< fp16 alone; 0: dynamic
+  double loss_scale = 0;       ///< used with fp16 only; 0: dynamic
   bool tune = false;           ///< time the engines of each operation before training
-  std::string tuning_folder;   ///< winners are kept here, of --tune-schedule on CPUs too; empty: nowhere
+  std::string tuning_folder;   ///< keeps the fastest engines and schedules, the latter on CPUs too; empty: keeps none
   [[nodiscard]] bool tunes() const { return tune || !tuning_folder.empty(); }
   DeviceOptions schedule;  ///< overlap, graph, ahead
   comm::NcclOptions nccl;
@@ -49,16 +49,16 @@ struct GpuOptions {
 /// --tune-schedule: tries settings before training, and trains with the fastest.
 struct ScheduleTuning {
   bool on = false;
-  bool buckets_given = false;  ///< --bucket-mb: the buckets are not tried
+  bool buckets_given = false;  ///< --bucket-mb was given: the bucket size is not searched
 };
 
 /// Options of `hvd_bench validate`, which checks that all ranks compute the same bits, equally fast.
 struct ValidateOptions {
-  int steps = 30;           ///< whose times are compared; a few more come before
-  double threshold = 0.02;  ///< a slow rank or node is slower by this fraction at least
+  int steps = 30;           ///< steps whose times are compared; a few steps run before them
+  double threshold = 0.02;  ///< a rank or node counts as slow if it is slower by at least this fraction
 };
 
-// One object per process: grouped by subject, not by size.
+// One object per process, so members are grouped by subject and not by size.
 struct Options {  // NOLINT(clang-analyzer-optin.performance.Padding)
   std::vector<std::string> argv;  ///< as given
 
@@ -74,7 +74,7 @@ struct Options {  // NOLINT(clang-analyzer-optin.performance.Padding)
   bool winograd = true;               ///< --no-winograd: fp32 convolutions on the CPU are direct
   int threads = 0;                    ///< compute threads per rank; 0: this rank's share of the cores
   std::uint64_t seed = 1;
-  std::string replay_file;         ///< --replay: play back instead of computing
+  std::string replay_file;         ///< --replay: play back recorded times instead of computing
   std::int64_t replay_shrink = 1;  ///< --replay-shrink: divides the recorded gradients' sizes
   std::string record_replay_file;  ///< --record-replay: write what this run's rank 0 measured
   models::LabelRule label_rule = models::LabelRule::kFresh;
@@ -86,32 +86,32 @@ struct Options {  // NOLINT(clang-analyzer-optin.performance.Padding)
 
   // how to reduce
   CommBackend comm = CommBackend::kAuto;
-  bool host_comm = false;  ///< --comm mpi or loopback was asked for: gradients in host memory
+  bool host_comm = false;  ///< --comm mpi or loopback was given: gradients are reduced in host memory
   int ranks = 0;           ///< loopback ranks in this process
-  EngineOptions engine;    ///< its deadline holds for every wait for another rank after the first steps
-  /// Deadline of every wait for another rank until the first steps are done: joining, agreeing, building the network,
-  /// tuning, first steps.
+  EngineOptions engine;    ///< its deadline limits every wait for another rank after the first steps
+  /// Deadline of every wait for another rank until the first steps are done: while the ranks join, compare their
+  /// options, build the network, tune and take their first steps.
   Patience startup_deadline{std::chrono::minutes(5), "--startup-deadline-seconds"};
   comm::CommOptions comm_options;
   ScheduleTuning tuning;
 
-  std::optional<ValidateOptions> validate;  ///< if set, the options below on measuring are not read
+  std::optional<ValidateOptions> validate;  ///< if set, the options below on measuring are ignored
 
   // how long to measure
-  std::optional<int> num_warmup_batches;  ///< given: exactly so many; else until steady
+  std::optional<int> num_warmup_batches;  ///< if given, exactly this many steps; else warm up until steady
   int num_batches_per_iter = 1;           ///< steps per sample (Horovod's synthetic benchmark: 10)
-  std::optional<int> num_iters;           ///< given: exactly so many samples; else until the interval is narrow
-  double target_interval = 0.02;          ///< half width of the median's interval, relative
-  std::chrono::seconds max_time{300};     ///< cap of the measurement, warm-up included
+  std::optional<int> num_iters;           ///< if given, exactly this many samples; else until the interval is narrow
+  double target_interval = 0.02;          ///< half width of the median's interval, as a fraction of the median
+  std::chrono::seconds max_time{300};     ///< limit on the time of the measurement, warm-up included
   bool efficiency = false;  ///< --efficiency: also measure solo and none, interleaved; print the decomposition
   bool profile = false;     ///< --profile: time every operation (the run is marked traced)
   bool check = true;        ///< --no-check skips the independent check of the reduced gradients
 
   // where results go
   std::string db_file = "hvd_bench.db";       ///< --db; "" (--no-db) stores nothing
-  std::map<std::string, std::string> labels;  ///< --label: stored with every run, in no fingerprint
-  bool json = false;                          ///< --json: one JSON document on standard output, nothing else there
-  bool quiet = false;                         ///< only the "total images/sec" line
+  std::map<std::string, std::string> labels;  ///< --label: stored with every run, not part of any fingerprint
+  bool json = false;                          ///< --json: print one JSON document on standard output and nothing else
+  bool quiet = false;                         ///< print only the "total images/sec" line
 };
 
 }  // namespace hvd::bench

@@ -22,13 +22,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Variables that tune a library we run on: they change results. Prefixes, so that tomorrow's are caught too.
-// Open MPI 5 reads OMPI_MCA_ for its own part and PRTE_MCA_ for the launcher's.
+// Variables that tune a library we use, and so change results. They are given as prefixes, so that future variables
+// match too. Open MPI 5 reads OMPI_MCA_ for its own part and PRTE_MCA_ for the launcher's part.
 constexpr std::array<std::string_view, 21> kTuningPrefixes{
     "OMP_",    "GOMP_",          "KMP_",         "DNNL_",         "ONEDNN_",      "UCX_",         "NCCL_",
     "MALLOC_", "GLIBC_TUNABLES", "OMPI_MCA_btl", "OMPI_MCA_coll", "OMPI_MCA_pml", "OMPI_MCA_mtl", "OMPI_MCA_hwloc",
     "FI_",     "PSM2_",          "UCC_",         "MPICH_",        "I_MPI_",       "TCMALLOC_",    "PRTE_MCA_hwloc"};
-// LD_PRELOAD: most often another malloc.
+// LD_PRELOAD usually loads another malloc.
 constexpr std::array<std::string_view, 8> kTuningNames{"OMPI_MCA_mpi_yield_when_idle",
                                                        "OMPI_MCA_mpi_leave_pinned",
                                                        "OMPI_MCA_rmaps_base_mapping_policy",
@@ -37,8 +37,8 @@ constexpr std::array<std::string_view, 8> kTuningNames{"OMPI_MCA_mpi_yield_when_
                                                        "LD_PRELOAD",
                                                        "PRTE_MCA_rmaps_default_mapping_policy",
                                                        "PRTE_MCA_rmaps_base_oversubscribe"};
-// Variables that explain: the knobs that Options has taken over already, and the job.
-// HVD_IMAGE_DIGEST: of the container image, which nothing inside it can know (docs/recipes).
+// Variables that only explain a run: settings that Options holds already, and the job.
+// HVD_IMAGE_DIGEST is the digest of the container image, which no program inside the image can find out (docs/recipes).
 constexpr std::array<std::string_view, 31> kExplainingNames{"HOROVOD_FUSION_THRESHOLD",
                                                             "HOROVOD_CYCLE_TIME",
                                                             "HOROVOD_CACHE_CAPACITY",
@@ -70,7 +70,7 @@ constexpr std::array<std::string_view, 31> kExplainingNames{"HOROVOD_FUSION_THRE
                                                             "HVD_IMAGE_DIGEST",
                                                             "OMPI_MCA_mpi_oversubscribe",
                                                             "LANG"};
-// Processor features that decide which kernels a library picks.
+// Processor features that decide which kernels a library chooses.
 constexpr std::array<std::string_view, 10> kKernelFlags{"avx2",        "fma",         "avx512f",  "avx512bw",
                                                         "avx512_vnni", "avx512_bf16", "avx_vnni", "amx_tile",
                                                         "amx_bf16",    "avx512_fp16"};
@@ -166,7 +166,7 @@ void collect_libraries(Collector& facts) {
   facts.result("lib.glibc", gnu_get_libc_version());
   facts.record("lib.sqlite", sqlite3_libversion());
   for (const auto& [library, path] : loaded_libraries()) {
-    // The file's name holds the version (libdnnl.so.2.6); where it lies does not matter to the result.
+    // The file's name contains the version (libdnnl.so.2.6). Its folder does not affect results.
     facts.add("lib.file." + library, fs::path(path).filename().string(), library != "sqlite");
     facts.record("lib.path." + library, path);
   }

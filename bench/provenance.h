@@ -1,9 +1,9 @@
-// Everything that explains a figure, collected once at the edge: command line, allow-listed environment,
-// git commit and dirt, binary hash, compiler and flags, hosts, processor, memory, kernel, library versions,
-// scheduler job. What can change a result is marked in_fingerprint.
+// Collects everything that explains a result: command line, allow-listed environment, git commit and state, hash of the
+// program, compiler and flags, hosts, processor, memory, kernel, library versions, scheduler job. Facts that can change
+// a result are marked in_fingerprint.
 //
-// The code itself (commit, binary, hash) is recorded but not in the fingerprint: two builds of this program on
-// one machine are what a regression gate compares. The machine, its libraries and their settings are in it.
+// The code itself (commit, program, hash) is recorded but not part of the fingerprint, because a regression gate
+// compares two builds on one machine. The machine, its libraries and their settings are part of the fingerprint.
 #pragma once
 
 #include <string>
@@ -18,26 +18,26 @@ namespace hvd::bench {
 /// Returns the hash of the program's file as 16 hex digits; empty if the file cannot be read.
 std::string binary_hash();
 
-/// Facts of this process and host. Reads /proc, /sys and the environment; never fails: what cannot be read
-/// is left out. `command` is argv.
+/// Facts of this process and host. Reads /proc, /sys and the environment. Never fails: facts that cannot be read are
+/// left out. `command` is argv.
 Provenance collect_provenance(const std::vector<std::string>& command);
 
-/// The environment's part of it: only variables that tune a library we use, or name the job, and never one
-/// whose name speaks of a secret. Pure.
+/// The facts from the environment: only variables that tune a library we use or that name the job, and never one whose
+/// name suggests a secret. Pure.
 Provenance environment_facts(const Environment& environment);
 
 /// Hash over the configuration fields of `run` and the provenance rows with in_fingerprint, 16 hex digits.
-/// Left out: identities, times, results, host names, the size of the allocation around a smaller run, and
-/// the seed, which changes the numbers that are multiplied and not how long that takes.
+/// It leaves out identities, times, results, host names, the size of the allocation around a smaller run, and the seed,
+/// which changes the numbers that are multiplied but not the time that takes.
 std::string fingerprint(const RunRecord& run);
 
-/// `argv` quoted so that a shell runs it again, working directory and launcher hint included.
+/// Quotes `argv` so that a shell can run it again, with the working directory and a launcher command as a hint.
 std::string quoted_command_line(const std::vector<std::string>& argv);
-/// The same, pure: "cd /home/me && env OMP_NUM_THREADS=1 mpirun -n 2 hvd_bench --model vgg16".
+/// The pure variant: returns "cd /home/me && env OMP_NUM_THREADS=1 mpirun -n 2 hvd_bench --model vgg16".
 std::string quoted_command_line(const std::vector<std::string>& argv, const Environment& environment,
                                 std::string_view directory);
 
-/// Resident set now and its peak so far (VmRSS, VmHWM), bytes; 0 where /proc lacks them.
+/// Resident set now and its peak so far (VmRSS, VmHWM) in bytes; 0 if /proc does not have them.
 struct ResidentSet {
   std::int64_t now = 0, peak = 0;
 };

@@ -28,7 +28,7 @@ void rethrow_cause(const std::vector<std::exception_ptr>& faults) {
 WorldKind world_of(const Options& options, const Launch& launch) {
   if (options.comm == CommBackend::kLoopback || options.ranks > 0) return WorldKind::kThreads;
   if (options.comm == CommBackend::kMpi) return WorldKind::kProcesses;
-  // Also with nothing to reduce (--comm none) the ranks of one launch measure together.
+  // With --comm none, too, the ranks of one launch measure together.
   return launch.size > 1 ? WorldKind::kProcesses : WorldKind::kSolo;
 }
 

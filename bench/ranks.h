@@ -1,4 +1,4 @@
-// The ranks of one process: whether they are threads, and running them as such. Used by sessions of training and of
+// Decides whether the ranks are threads of this process, and runs them as threads. Used by sessions of training and of
 // collectives.
 #pragma once
 
@@ -14,17 +14,17 @@ namespace hvd::bench {
 
 enum class WorldKind : std::uint8_t { kSolo, kThreads, kProcesses };
 
-/// Returns how the ranks come together. check_launch() must have settled the options. Pure.
+/// Decides how the ranks form a world. check_launch() must have settled the options. Pure.
 WorldKind world_of(const Options& options, const Launch& launch);
 
-/// Runs body(r) for each of `count` ranks, rank 0 on the calling thread and each other on a thread of its own; returns
-/// when all have. Where the system refuses a thread, cannot_start() gets one line for the ranks that run, which must
-/// not wait for it. Errors: those of the bodies. Of several, the first that is no peer_lost: a lost peer is the echo of
-/// what happened to another rank.
+/// Runs body(r) for each of `count` ranks, rank 0 on the calling thread and each other rank on a thread of its own.
+/// Returns when all have returned. If the system refuses to start a thread, cannot_start() is called with one line; it
+/// must make the running ranks stop waiting for the missing one. Errors: those of the bodies. If several bodies throw,
+/// the first error that is not peer_lost is thrown, because a peer_lost only follows from another rank's error.
 void run_rank_threads(int count, const std::function<void(int rank)>& body,
                       const std::function<void(const std::string& reason)>& cannot_start);
 
-/// The error for what the system refused that is nobody's bug, above all another thread.
+/// Converts a refusal by the system that is not a bug, most often to start another thread, into an Error.
 Error resource_fault(const std::system_error& error);
 
 }  // namespace hvd::bench

@@ -1,5 +1,5 @@
-// What one run is and what it measured: plain data that the training loop fills and the result store,
-// the JSON output and the closing table read. Field for field the tables of results/schema.sql.
+// One run: its configuration and its results, as plain data. The training loop fills it; the result store, the JSON
+// output and the closing table read it. Its fields match the tables of results/schema.sql.
 #pragma once
 
 #include <cstdint>
@@ -19,18 +19,18 @@ enum class Phase : std::uint8_t {
 };
 enum class RunStatus : std::uint8_t { kRunning, kComplete, kIncomplete };
 
-/// As the store and the JSON output spell them: "full", "none", "solo"; "running", "complete", "incomplete".
+/// The spelling used by the store and the JSON output: "full", "none", "solo"; "running", "complete", "incomplete".
 std::string_view name(Phase phase) noexcept;
 std::string_view name(RunStatus status) noexcept;
 
-/// Median with its bootstrap interval; where there are too few samples for one, both ends are NaN (NULL in the store).
+/// Median with its bootstrap interval. With too few samples for an interval, both ends are NaN (NULL in the store).
 struct Estimate {
   double value = 0, low = 0, high = 0;
   [[nodiscard]] bool has_interval() const { return low <= high; }
 };
 inline constexpr double kNoInterval = std::numeric_limits<double>::quiet_NaN();
 
-/// Per-step samples of one rank, seconds (loss: dimensionless); all the same length.
+/// Per-step samples of one rank in seconds (loss: dimensionless). All have equal length.
 struct RankSamples {
   std::vector<double> step, compute, exposed, reduce, control, copy, update, host, launch, loss;
 };
@@ -61,8 +61,8 @@ struct DecompositionRow {
   std::string component;
   double fraction = 0, seconds = 0;
   std::optional<double> low, high;
-  /// Its interval holds 0: the measurement does not tell whether the part is there. A part that was 0 in every round is
-  /// not there, which is known.
+  /// True if the interval contains 0: the measurement cannot tell whether the part is there. A part that was 0 in every
+  /// round is known not to be there, so it is resolved.
   [[nodiscard]] bool unresolved() const { return low && high && *low <= 0 && 0 <= *high && *low < *high; }
 };
 
@@ -89,7 +89,7 @@ struct RunRecord {
   std::int64_t warmup_steps = 0, measured_steps = 0;
   std::string stop_reason;
   std::optional<Estimate> step_seconds, images_per_second;
-  /// Bootstrap replicates of step_seconds and, in phase full of an interleaved session, of its efficiency. Empty where
+  /// Bootstrap replicates of step_seconds and, for phase full of an interleaved session, of the efficiency. Empty if
   /// the figure has no interval.
   std::vector<double> step_replicates, efficiency_replicates;
   double confidence = 0.95;

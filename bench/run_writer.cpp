@@ -16,7 +16,7 @@ namespace {
 
 std::int64_t integer(std::uint64_t value) { return static_cast<std::int64_t>(value); }
 
-/// Samples go to disk as they lie in memory, which the schema calls little-endian IEEE doubles.
+/// Samples are stored as they lie in memory; the schema specifies little-endian IEEE doubles.
 static_assert(std::endian::native == std::endian::little && sizeof(double) == 8);
 
 class RunWriter {
@@ -24,7 +24,7 @@ class RunWriter {
   RunWriter(Database& database, const RunRecord& run) : database_(database), run_(run) {}
 
   void write() {
-    Statement(database_, "DELETE FROM run WHERE uuid = ?1").bind(run_.uuid).run();  // cascades to the rest
+    Statement(database_, "DELETE FROM run WHERE uuid = ?1").bind(run_.uuid).run();  // cascades to the other tables
     write_run();
     write_provenance();
     write_ranks();
@@ -90,7 +90,7 @@ class RunWriter {
     for (const RankRecord& rank : run_.ranks) {
       const RankSamples& s = rank.samples;
       const std::vector<double> none;
-      const bool gpu = run_.device == "cuda";  // on a CPU the host's time is the step's
+      const bool gpu = run_.device == "cuda";  // on a CPU, the host's time equals the step time
       const std::array<std::pair<std::string_view, const std::vector<double>*>, 10> kinds{
           {{"step_seconds", &s.step},
            {"compute_seconds", &s.compute},

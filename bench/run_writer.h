@@ -1,4 +1,4 @@
-// One RunRecord as rows of results/schema.sql. Internal to result_store.
+// Writes one RunRecord as rows of results/schema.sql. Internal to result_store.
 #pragma once
 
 #include "bench/run_record.h"
@@ -6,7 +6,7 @@
 
 namespace hvd::bench {
 
-/// Replaces the run and all that belongs to it; inside the caller's transaction. Errors: io.
+/// Replaces the run and all rows that belong to it. Call it inside a transaction. Errors: io.
 void write_run(Database& database, const RunRecord& run);
 
 }  // namespace hvd::bench

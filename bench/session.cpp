@@ -37,9 +37,9 @@ struct Session {
   const std::function<void(RunRecord&)>& prepare;
   Setup setup;
   SessionFacts facts;
-  ScheduleChoice schedule;  // of --tune-schedule
+  ScheduleChoice schedule;  // result of --tune-schedule
   GpuBackend* gpus = nullptr;
-  ProcessFacts process;  // of rank 0 or of this process's only rank
+  ProcessFacts process;  // facts of rank 0, or of the only rank of this process
 };
 
 void write_replay(const std::string& path, const models::ReplayProfile& profile) {
@@ -48,7 +48,7 @@ void write_replay(const std::string& path, const models::ReplayProfile& profile)
   if (!out) throw Error(Errc::kIo, path + ": cannot write the replay file: " + std::strerror(errno));
 }
 
-// Collective. Every rank learns the same thread count, whatever its own binding.
+// Collective. Every rank gets the same thread count, even if ranks are bound to different cores.
 CoreShare agree_on_cores(Engine& engine, int threads) {
   std::string mine;
   for (const bool available : available_cores()) mine += available ? '1' : '0';
@@ -68,7 +68,7 @@ CoreShare agree_on_cores(Engine& engine, int threads) {
     }
     share = share_cores(cores, nodes, threads);
   }
-  // As a message: a data plane of GPUs does not reach the host's memory.
+  // Sent as a message, because the data plane of GPUs cannot reach host memory.
   const comm::Bytes agreed = engine.broadcast_message(std::as_bytes(std::span(&share, 1)), 0);
   std::memcpy(&share, agreed.data(), sizeof share);
   return share;
@@ -115,7 +115,7 @@ void conduct(const Session& session, Trainer& trainer, Worker& worker, SessionRe
   if (trainer.facts().bound) result.operations = bound_table(runs.back(), *trainer.facts().bound);
 }
 
-// Collective. Rank 0 tells of every rank's, and none leaves with an error while rank 0 stores and prints.
+// Collective. Rank 0 collects the errors of all ranks: no rank may fail alone while rank 0 still stores and prints.
 void close_traces(Engine& engine, SessionResult& result) {
   std::string mine;
   try {
@@ -133,16 +133,16 @@ void close_traces(Engine& engine, SessionResult& result) {
   if (faults > 0) result.faults.push_back(std::move(first));
 }
 
-// So that no rank's leaving cuts off a peer that has yet to hear why the session ends.
+// Keeps this rank from leaving before every peer has heard why the session ends, which would cut off that peer.
 void wait_for_the_others(Engine& engine) noexcept {
   try {
     engine.barrier();
   } catch (const std::exception&) {
-    // A peer was quicker to leave: it knew already, and so does this rank.
+    // A peer left first. It knew the reason already, and so does this rank.
   }
 }
 
-/// Runs `body`, which uses `engine`. On an error the peers are told why at once.
+/// Runs `body`, which uses `engine`. If it throws, the peers are told the reason at once.
 template <class Body>
 void with_peers_told(const Session& session, Engine& engine, Body&& body) {
   try {
@@ -170,8 +170,9 @@ void tell_building(const Session& session, Engine& engine) {
   session.observer.progress({"building", std::string(name(session.setup.main_phase())), 0, 0, 0, -1});
 }
 
-// In a world of its own, which is gone before the run's is built: the run is then what it would be if the command line
-// had said what was found. Engines of operations are not timed here (--tune); those kept in the folder are taken.
+// Tries schedules in a world of their own, which is destroyed before the run's world is built. The run then behaves as
+// if the command line had contained the chosen settings. Engines of operations are not timed here (--tune), but engines
+// kept in the folder are used.
 void choose_schedule(Session& session, comm::Communicator& communicator) {
   Setup setup = session.setup;
   setup.gpu.tune = false;
@@ -204,12 +205,12 @@ void choose_schedule(Session& session, comm::Communicator& communicator) {
   });
   put(session.schedule.setting, session.options.engine, session.options.gpu, session.options.comm_options);
   communicator.data().choose(session.options.comm_options);
-  if (uncapturable) session.options.gpu.schedule.graph = true;  // so that the run says why it has none
+  if (uncapturable) session.options.gpu.schedule.graph = true;  // so that the run reports why it has no graph
   session.setup.gpu = session.options.gpu;
   session.setup.fusion_threshold_bytes = session.options.engine.negotiation.fusion.threshold_bytes;
 }
 
-// Collective: takes what `hvd_bench coll --find-crossovers` has kept for a world like this one.
+// Collective: uses the thresholds that `hvd_bench coll --find-crossovers` kept for a world like this one.
 void recall_crossovers(Session& session, comm::Communicator& communicator) {
   const std::optional<comm::Thresholds> kept = kept_crossovers(communicator, session.options.gpu.tuning_folder,
                                                                session.options.startup_deadline.from_now());
@@ -219,14 +220,14 @@ void recall_crossovers(Session& session, comm::Communicator& communicator) {
   session.facts.gpus.notes.push_back("between hosts, as kept in --tuning-folder: " + crossover_text(*kept));
 }
 
-// One rank from start to end. Rank 0 fills `result`.
+// Runs one rank from start to end. Rank 0 fills `result`.
 void run_rank(Session session, std::unique_ptr<comm::Communicator> communicator, SessionResult& result) {
   if (session.setup.device != Device::kCuda) recall_crossovers(session, *communicator);
   if (session.setup.tuning.on) choose_schedule(session, *communicator);
   EngineOptions engine_options = session.options.engine;
   engine_options.schedule = session.setup.schedule;
   engine_options.warn = session.observer.warn;
-  engine_options.deadline = session.options.startup_deadline;  // a trainer ends it (Trainer::end_startup())
+  engine_options.deadline = session.options.startup_deadline;  // until Trainer::end_startup()
   RankParts parts(session.setup, engine_options, session.options.comm_options, session.gpus, std::move(communicator),
                   endings(session));
   Engine& engine = parts.engine();
@@ -276,7 +277,7 @@ void run_threads(const Session& session, std::vector<std::unique_ptr<comm::Commu
   const auto body = [&](int rank) {
     Session own = session;
     SessionResult nothing;
-    if (rank > 0) own.process.stop_requested = nullptr;  // rank 0 asks for the whole process
+    if (rank > 0) own.process.stop_requested = nullptr;  // rank 0 checks for stop requests for the whole process
     run_rank(std::move(own), std::move(ranks[static_cast<std::size_t>(rank)]), rank == 0 ? result : nothing);
   };
   run_rank_threads(static_cast<int>(ranks.size()), body,

@@ -19,13 +19,13 @@ constexpr const char* kCompleteSessions =
     "SELECT fact.value FROM run JOIN provenance AS fact ON fact.run_uuid = run.uuid AND fact.key = ?"
     " GROUP BY run.session_uuid, fact.value HAVING sum(run.status <> 'complete') = 0";
 
-// A view in place of a table would run what whoever made the file wrote, and a store without a table is damaged.
+// Refuses a damaged store, and one with a view in place of a table: the view would run SQL of the file's author.
 constexpr const char* kRealTables =
     "SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND rootpage > 0 AND name IN"
     " ('session', 'run', 'provenance', 'rank', 'sample', 'decomposition', 'operation')";
 constexpr int kTableCount = 7;
 
-/// A folder of its own, gone at the end of the scope.
+/// A temporary folder that is removed at the end of the scope.
 class Scratch {
  public:
   Scratch() : path_(fs::temp_directory_path() / ("hvd_bench-" + new_uuid())) { fs::create_directory(path_); }
@@ -94,8 +94,9 @@ void read_file(const fs::path& file, const std::string& key, std::set<std::strin
     query(file, file, SQLITE_OPEN_READONLY, key, values);
     return;
   }
-  // Rolling it back where it lies would write to the store, and perhaps undo what a living job is doing: a session's
-  // own file is written without locks. The file first: the journal, copied later, covers all that was being changed.
+  // Rolling back the journal in place would write to the store, and might undo the work of a running job, because a
+  // session's own file is written without locks. Copy the database file first: the journal, copied later, then covers
+  // all pages that were being changed.
   const Scratch scratch;
   const fs::path copy = scratch.path() / file.filename();
   fs::copy_file(file, copy);

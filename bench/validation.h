@@ -1,4 +1,4 @@
-// What `hvd_bench validate` found: plain data that the session fills and the closing text and the JSON output read.
+// The result of `hvd_bench validate`: plain data that the session fills. The closing text and the JSON output read it.
 #pragma once
 
 #include <cstdint>
@@ -11,11 +11,11 @@
 
 namespace hvd::bench {
 
-/// One rank, node or group that is not as the others are.
+/// One rank, node or group that differs from the others.
 struct ValidationFinding {
   enum class Kind : std::uint8_t {
     kDiffers,   ///< a rank computes other bits than the majority of its group
-    kDisagree,  ///< ranks of a group compute different bits, and there is no majority
+    kDisagree,  ///< ranks of a group compute different bits, and no value has a majority
     kSlow,      ///< a rank or node is slow
     kUnclear,   ///< a rank may be slow, or cannot be compared
   };
@@ -28,19 +28,19 @@ std::string_view name(ValidationFinding::Kind kind) noexcept;
 
 struct ValidatedRank {
   std::string host;
-  std::string gpu;                 ///< identifies it; empty on a CPU
+  std::string gpu;                 ///< identifies the GPU; empty on a CPU
   std::size_t group = 0;           ///< index into Validation::groups
-  double seconds = 0;              ///< median of forward and backward
-  std::optional<Slowness> time;    ///< compared with the others of its group; none if there are no others
+  double seconds = 0;              ///< median time of forward and backward together
+  std::optional<Slowness> time;    ///< compared with the other ranks of its group; none if it is alone there
   std::string gradients, weights;  ///< checksums of the last step, 16 hex digits
 };
 
 struct Validation {
-  std::int64_t steps = 0;           ///< with checksums, those of the warm-up included
-  std::int64_t timed_steps = 0;     ///< the last of them
-  double threshold = 0;             ///< a slow rank or node is slower by this fraction at least
-  int turns = 1;                    ///< ranks of a host took so many turns in each step
-  std::vector<std::string> groups;  ///< of equal ranks: what they are
+  std::int64_t steps = 0;           ///< steps with checksums, including the warm-up
+  std::int64_t timed_steps = 0;     ///< the last of these steps, which were timed
+  double threshold = 0;             ///< a rank or node counts as slow if it is slower by at least this fraction
+  int turns = 1;                    ///< in each step, the ranks of a host computed one after another in this many turns
+  std::vector<std::string> groups;  ///< describes each group of equal ranks
   std::vector<ValidatedRank> ranks;
   std::vector<ValidationFinding> findings;
   std::vector<std::string> notes;

@@ -38,6 +38,16 @@ function(hvd_cuda_architectures result version)
   set(${result} ${architectures} PARENT_SCOPE)
 endfunction()
 
+# hvd_oldest_cuda_architecture(RESULT): sets RESULT to the oldest architecture of "80;90", "75-real;80-virtual", ...; 0
+# for "native" and the like. Older GPUs are refused.
+function(hvd_oldest_cuda_architecture result)
+  string(REGEX MATCHALL "[0-9]+" architectures "${CMAKE_CUDA_ARCHITECTURES}")
+  list(SORT architectures COMPARE NATURAL)
+  list(APPEND architectures 0)
+  list(GET architectures 0 oldest)
+  set(${result} ${oldest} PARENT_SCOPE)
+endfunction()
+
 # hvd_refuse_cuda_architectures(VERSION ARCHITECTURE...): stops with an error that names an architecture that this CUDA
 # Toolkit no longer supports. Otherwise check_language() would fail and report that there is no compiler.
 function(hvd_refuse_cuda_architectures version)

@@ -122,7 +122,6 @@ std::string instead_of(std::string_view option) {
       Known{"-a", "--average", "time is the slowest rank's; skew and last tell how the ranks differ"},
       Known{"-y", "--stream_null", "operations have a stream of their own"},
       Known{"-T", "--timeout", "--deadline-seconds bounds every wait"},
-      Known{"-G", "--cudagraph", "operations are enqueued one by one, without a graph"},
       Known{"-C", "--report_cputime", "time is of the whole operation: by events on a GPU, else by the host's clock"},
       Known{"-S", "--report_timestamps", "-J has start_time and end_time"},
       Known{"-R", "--local_register", "--memory registered or plain"},
@@ -202,6 +201,10 @@ void register_precision(Registrar add, coll::CollOptions& o) {
   add.value("-z,--blocking", "0..3",
             "0 (default): one after the other; 1: a barrier after each; 2: each is waited for; 3: one a sample",
             [&o](const std::string& text) { o.pace = static_cast<coll::Pace>(parse_integer("-z", text, 0, 3)); });
+  add.integer("-G,--cudagraph",
+              "On GPUs: put the operations of a sample into a CUDA graph and launch it so often (default: 0, no graph; "
+              "implies --warm)",
+              0, 1 << 20, o.graph_launches);
   add.integer("-c,--check", "Passes of the check of every element of a result on every rank; 0: no check (default: 1)",
               0, 1 << 20, o.checks);
   add.flag("--no-bound", "Do not measure the bare copy or reduction beside each cell", [&o] { o.bound = false; });
@@ -269,6 +272,25 @@ void settle_crossovers(coll::CollOptions& o, const CollGiven& given) {
   if (!given.sizes) o.sizes = coll::sizes_of({1024, std::size_t{4} << 20, 0, 2});
 }
 
+/// A graph's operations have fixed places, so buffers may stay in caches.
+void settle_graphs(coll::CollOptions& o) {
+  if (o.graph_launches == 0) return;
+  if (!o.gpus) {
+    throw Error(Errc::kInvalidArgument,
+                "-G: a CUDA graph holds operations of a GPU; give --device cuda, or leave -G out");
+  }
+  if (o.pace != coll::Pace::kStream) {
+    throw Error(Errc::kInvalidArgument,
+                "-G: with -z 1, 2 and 3 the host waits for operations, which no CUDA graph can hold; leave one out");
+  }
+  for (const coll::Collective each : o.collectives) {
+    if (each != coll::Collective::kBroadcast && each != coll::Collective::kBarrier) continue;
+    throw Error(Errc::kInvalidArgument, "-G: the host takes part in " + std::string(coll::name(each)) +
+                                            ", which no CUDA graph can hold; name others with --collective");
+  }
+  o.warm = true;
+}
+
 void settle_coll(CollCommand& command, const CollGiven& given) {
   coll::CollOptions& o = command.options;
   if (!o.model.empty() && given.sizes) {
@@ -291,6 +313,7 @@ void settle_coll(CollCommand& command, const CollGiven& given) {
     o.repeats = std::move(buckets.repeats);
   }
   if (o.find_crossovers) settle_crossovers(o, given);
+  settle_graphs(o);
   if (!given.compare.empty()) o.variants = parse_compare(given.compare, o.variants[0]);
   if (o.gpus && (given.algorithm || (!given.compare.empty() && !given.compare.starts_with("memory=")))) {
     throw Error(

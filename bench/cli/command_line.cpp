@@ -45,7 +45,7 @@ std::chrono::milliseconds milliseconds(double value) {
 
 std::size_t mebibytes(double value) { return static_cast<std::size_t>(value * kMebibyte); }
 
-/// Option names with '_' read as '-': --batch_size=8 is --batch-size=8. Values are left alone.
+/// Replaces '_' in option names by '-': --batch_size=8 becomes --batch-size=8. Values stay unchanged.
 std::string canonical(std::string argument) {
   if (!argument.starts_with("--")) return argument;
   const auto end = argument.begin() + static_cast<std::ptrdiff_t>(std::min(argument.find('='), argument.size()));
@@ -53,7 +53,7 @@ std::string canonical(std::string argument) {
   return argument;
 }
 
-/// What the parser has to remember beyond Options to judge combinations of them.
+/// What the parser must remember beyond Options to check combinations of options.
 struct Given {
   bool schedule = false, startup_deadline = false, db = false, no_db = false;
 };
@@ -74,7 +74,7 @@ void read_environment(const Environment& environment, Options& options) {
   options.engine.timeline_filename = std::string(value_of(environment, "HOROVOD_TIMELINE"));
 }
 
-/// tf32 is a way to compute in fp32. Whether this machine can is judged later (settle()).
+/// tf32 computes in fp32. settle() checks later whether this machine supports tf32.
 void parse_compute_type(const std::string& text, Options& options) {
   constexpr std::array kTypes{DataType::kF32, DataType::kF32, DataType::kF16, DataType::kBF16};
   const std::size_t word = parse_word("--dtype", text, {"fp32", "tf32", "fp16", "bf16"});
@@ -92,7 +92,7 @@ Device parse_device(const std::string& text) {
   return kDevices[parse_word("--device", text, {"auto", "cpu", "cuda", "reference"})];
 }
 
-/// hierarchical is a way to use NCCL.
+/// `--comm hierarchical` uses NCCL inside a node.
 void parse_comm(const std::string& text, Options& options) {
   constexpr std::array kBackends{CommBackend::kAuto, CommBackend::kNone, CommBackend::kLoopback,
                                  CommBackend::kMpi,  CommBackend::kNccl, CommBackend::kNccl};
@@ -233,7 +233,7 @@ void register_measurement(Registrar add, Options& o) {
   add.flag("--no-check", "Do not compare the reduced gradients with an independent sum", [&o] { o.check = false; });
 }
 
-/// KEY of KEY=VALUE. Errors: invalid_argument.
+/// Returns KEY of KEY=VALUE. Errors: invalid_argument.
 std::string label_key(const std::string& text) {
   constexpr std::string_view kAllowed = "abcdefghijklmnopqrstuvwxyz0123456789_.-";
   const std::size_t end = text.find('=');
@@ -258,13 +258,13 @@ void register_output(Registrar add, Options& o, Given& given) {
            o.engine.timeline_filename);
 }
 
-/// CLI11 leaves two blank lines between groups.
+/// Removes the second of the two blank lines that CLI11 prints between groups.
 std::string without_double_gaps(std::string text) {
   for (std::size_t at = 0; (at = text.find("\n\n\n", at)) != std::string::npos;) text.erase(at, 1);
   return text;
 }
 
-/// `coll` has options of its own, and letters that training has not.
+/// Parses `hvd_bench coll`, which has options of its own, and one-letter options that training does not have.
 CommandLine parse_coll_line(const std::vector<std::string>& argv) {
   CommandLine line;
   line.coll = parse_coll(argv);
@@ -297,7 +297,7 @@ void refuse_rest(const CLI::App& app, const std::vector<std::string>& rest) {
                                           "; options begin with --, see hvd_bench --help");
 }
 
-/// `known`: the one option that the command takes, or "".
+/// Refuses options that do not belong to `command`. `known`: the one option that the command takes, or "".
 void refuse_foreign(const CLI::App& app, const std::string& command, const std::string& known) {
   for (const CLI::Option* option : app.get_options()) {
     if (option->count() > 0 && !option->check_lname(known)) {
@@ -307,7 +307,7 @@ void refuse_foreign(const CLI::App& app, const std::string& command, const std::
   }
 }
 
-/// Judges combinations, and gives what can be said in two ways one form.
+/// Checks combinations of options, and stores equivalent options in one form.
 void reconcile(Options& options, const Given& given) {
   if (options.comm == CommBackend::kNone) {
     if (given.schedule && options.engine.schedule != Schedule::kNone) {
@@ -392,14 +392,15 @@ CommandLine parse_command_line(const std::vector<std::string>& argv, const Envir
   register_measurement(add, options);
   register_output(add, options, given);
 
-  // Before the command line, which wins; but what is wrong with it is no business of --help and doctor.
+  // Read the environment first, because the command line overrides it. --help and doctor must work even if the
+  // environment holds bad values, so an error in it is thrown later.
   std::exception_ptr environment_problem;
   try {
     read_environment(environment, options);
   } catch (const Error&) {
     environment_problem = std::current_exception();
   }
-  std::vector<std::string> arguments;  // CLI11 takes them last first
+  std::vector<std::string> arguments;  // in reverse order, as CLI11 expects
   for (std::size_t i = argv.size(); i > 1; --i) arguments.push_back(canonical(argv[i - 1]));
   try {
     app.parse(std::move(arguments));
@@ -414,7 +415,7 @@ CommandLine parse_command_line(const std::vector<std::string>& argv, const Envir
   } catch (const CLI::ParseError& error) {
     throw Error(Errc::kInvalidArgument, std::string(error.what()) + "; see hvd_bench --help");
   }
-  if (coll->parsed()) {  // as the first word it does not come here
+  if (coll->parsed()) {  // `coll` as the first word was handled above
     throw Error(Errc::kInvalidArgument, "'coll' has options of its own and comes first: hvd_bench coll [options]");
   }
   refuse_rest(app, app.remaining(true));

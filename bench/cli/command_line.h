@@ -1,4 +1,4 @@
-// The command line: options and HOROVOD_* variables in, plain Options out. Pure: no I/O, no getenv, no exit.
+// Turns the command line and the HOROVOD_* variables into plain Options. Pure: no I/O, no getenv, no exit.
 #pragma once
 
 #include <string>
@@ -11,27 +11,27 @@
 namespace hvd::bench {
 
 enum class Command : std::uint8_t {
-  kTrain,  ///< also `validate`: then options.validate is set
+  kTrain,  ///< also `validate`, with options.validate set
   kDoctor,
   kStored,  ///< list the values of `label` in `files`
-  kColl,    ///< time collective operations: `coll`
-  kPrint,   ///< --help or --version: print `text` and be done
+  kColl,    ///< `coll`: time collective operations
+  kPrint,   ///< --help or --version: print `text` and end
 };
 
 struct CommandLine {
   Command command = Command::kTrain;
   Options options;
   CollCommand coll;
-  std::string label;               ///< of `stored`
-  std::vector<std::string> files;  ///< of `stored`
+  std::string label;               ///< for `stored`
+  std::vector<std::string> files;  ///< for `stored`
   std::string text;
 };
 
-/// `argv` with the program's name first. Every option of several words is known with hyphens and with
-/// underscores; a later one replaces an earlier one; the command line wins over the environment.
-/// `--comm none` and `--schedule none` are the same thing: every rank trains, nothing is reduced, and how the
-/// ranks find one another is decided as without the option. Both come back as engine.schedule kNone.
-/// Errors: invalid_argument or unsupported, naming the option or the variable, the value, and what is right.
+/// `argv` starts with the program's name. Option names of several words may have hyphens or underscores. A later option
+/// replaces an earlier one, and the command line overrides the environment.
+/// `--comm none` and `--schedule none` mean the same: every rank trains, nothing is reduced, and the ranks find one
+/// another as they would without the option. Both are returned as engine.schedule kNone.
+/// Errors: invalid_argument or unsupported; the text names the option or variable, its value, and what is allowed.
 CommandLine parse_command_line(const std::vector<std::string>& argv, const Environment& environment);
 
 }  // namespace hvd::bench

@@ -28,13 +28,13 @@ void put(int descriptor, std::string_view text) noexcept {
 
 std::string escape(char32_t code) {
   constexpr std::string_view kDigits = "0123456789abcdef";
-  const bool short_form = code < 0x20;  // what follows a "\\u" is JSON, too
+  const bool short_form = code < 0x20;  // the characters after "\\u" are the escape that JSON uses
   std::string out = short_form ? "\\x" : "\\u";
   for (int shift = short_form ? 4 : 12; shift >= 0; shift -= 4) out += kDigits[(code >> shift) & 0xf];
   return out;
 }
 
-/// Control characters (C0, DEL, C1), and format characters that no terminal shows.
+/// Returns true for control characters (C0, DEL, C1) and for format characters that no terminal shows.
 bool is_hidden(char32_t code) {
   return code < 0x20 || (code >= 0x7f && code < 0xa0) || code == 0x61c || (code >= 0x200b && code <= 0x200f) ||
          (code >= 0x2028 && code <= 0x202e) || (code >= 0x2060 && code <= 0x206f) || code == 0xfeff;
@@ -48,7 +48,7 @@ void say_as(std::string_view what, std::string_view text) noexcept {
   }
 }
 
-/// The text, line by line printable.
+/// Makes each line of the text printable and keeps the newlines.
 std::string layout(std::string_view text) {
   std::string out;
   for (std::size_t end = 0; (end = text.find('\n')) != std::string_view::npos; text.remove_prefix(end + 1)) {
@@ -125,7 +125,7 @@ void say_error(std::string_view text) noexcept { say_as("hvd_bench: error: ", te
 
 void occupy_standard_descriptors() {
   while (true) {
-    const int descriptor = ::open("/dev/null", O_RDONLY);  // not writable: standard output stays unusable, and says so
+    const int descriptor = ::open("/dev/null", O_RDONLY);  // read-only, so that writing to a closed stdout still fails
     if (descriptor < 0) return;
     if (descriptor > STDERR_FILENO) {
       ::close(descriptor);

@@ -1,6 +1,6 @@
-// Standard output and standard error of rank 0. Results go to standard output, everything on the way there to
-// standard error, so that a pipe gets results only. Used by one thread at a time; the forced end after a signal
-// (main.cpp) is the one exception, and writes its line with say_error() alone.
+// Writes to standard output and standard error on rank 0. Only results go to standard output, so that a pipe gets
+// results only; all other text goes to standard error. Used by one thread at a time. One exception: the thread that
+// forces an end after a signal (main.cpp) writes its line with say_error() alone.
 #pragma once
 
 #include <chrono>
@@ -14,16 +14,16 @@ namespace hvd::bench {
 class Console {
  public:
   struct Settings {
-    bool quiet = false;     ///< nothing but results and errors
-    bool terminal = false;  ///< standard error is one: the progress line is rewritten in place
+    bool quiet = false;     ///< print only results and errors
+    bool terminal = false;  ///< standard error is a terminal: the progress line is rewritten in place
   };
   explicit Console(Settings settings) : settings_(settings) {}
 
-  /// Of the session, on standard error.
+  /// Prints a message about the session on standard error.
   void narrate(std::string_view text);
-  /// At most a few times a second on a terminal, else when the stage changes and every half minute.
+  /// On a terminal, updates the line at most a few times a second. Elsewhere, prints a line per stage and half minute.
   void show(const Progress& progress);
-  /// On standard output. Errors: io when it cannot be written.
+  /// Prints on standard output. Errors: io if the text cannot be written.
   void print(std::string_view text);
   void warn(std::string_view text);
 
@@ -37,17 +37,17 @@ class Console {
 };
 
 /// Returns `text` as one printable line. Control characters, hidden characters and direction marks become escapes
-/// (\x1b, \n, \u202e); invalid UTF-8 becomes U+FFFD. Console and say_error() do this to all that they print. Console
-/// keeps newlines, so call this for each stored value that goes into a text of several lines.
+/// (\x1b, \n, \u202e); invalid UTF-8 becomes U+FFFD. Console and say_error() apply it to all text that they print, but
+/// Console keeps newlines: call this for each stored value that becomes part of a text of several lines.
 std::string printable(std::string_view text);
 
-/// "hvd_bench: error: ..." as one write, so that lines of several ranks do not mix. Any thread.
+/// Prints "hvd_bench: error: ..." in one write, so that lines of several ranks do not mix. Any thread may call it.
 void say_error(std::string_view text) noexcept;
-/// The same for a warning from another thread than the Console's.
+/// Prints a warning in one write. Any thread may call it.
 void say_warning(std::string_view text) noexcept;
 
-/// Opens /dev/null for those of the descriptors 0 to 2 that the parent closed: they would be given to the next files
-/// that are opened, and what is meant for the terminal would go into them.
+/// Opens /dev/null for each of the descriptors 0 to 2 that the parent closed. Otherwise the next opened files would get
+/// these descriptors, and text for the terminal would go into those files.
 void occupy_standard_descriptors();
 
 }  // namespace hvd::bench

@@ -11,10 +11,10 @@ namespace hvd::bench {
 
 using Environment = std::map<std::string, std::string, std::less<>>;
 
-/// A copy of this process's environment.
+/// Returns a copy of this process's environment.
 Environment process_environment();
 
-/// Value of `name`, or an empty string.
+/// Returns the value of `name`, or an empty string.
 std::string_view value_of(const Environment& environment, std::string_view name);
 
 }  // namespace hvd::bench

@@ -1,5 +1,5 @@
-// A deadline for what MPI does before the ranks can talk and after they have: starting and finalising wait for every
-// process of the launch, and know no deadline of their own.
+// A deadline for starting and finalising MPI, before and after the ranks can talk to one another. Both calls wait for
+// every process of the launch and have no deadline of their own.
 #pragma once
 
 #include <chrono>
@@ -14,14 +14,14 @@ namespace hvd::bench {
 
 class JoinWatch {
  public:
-  /// `overdue` is called on a thread of its own, at most once, when an armed deadline has passed. It has to end the
-  /// process: the waiting thread cannot be woken.
+  /// `overdue` is called on a thread of its own, at most once, when an armed deadline has passed. It must end the
+  /// process, because the waiting thread cannot be woken.
   explicit JoinWatch(std::function<void()> overdue);
   ~JoinWatch();
   JoinWatch(const JoinWatch&) = delete;
   JoinWatch& operator=(const JoinWatch&) = delete;
 
-  /// Any thread; the last call counts.
+  /// Sets the deadline, replacing an earlier one. Any thread may call it.
   void arm(std::chrono::milliseconds patience);
   void disarm();
 
@@ -36,7 +36,7 @@ class JoinWatch {
   std::thread thread_;
 };
 
-/// How long the ranks may take to leave MPI's world, which is more than one wait.
+/// Time limit for leaving MPI's world, which takes longer than a single wait.
 Patience patience_to_leave(const Options& options);
 
 }  // namespace hvd::bench

@@ -37,7 +37,7 @@ void write_configuration(JsonWriter& out, const RunRecord& run) {
   out.integer("allocation_size", run.allocation_size);
   out.integer("nodes", run.nodes);
   out.integer("threads", run.threads);
-  out.text("seed", std::to_string(run.seed));  // 64 bits do not fit into JSON's numbers
+  out.text("seed", std::to_string(run.seed));  // as text: JSON numbers cannot hold every 64-bit integer
   out.truth("traced", run.traced);
   out.integer("batches_per_iter", run.batches_per_iter);
 }

@@ -1,5 +1,5 @@
-// The session as one JSON document for --json: the run records field for field as results/schema.sql names
-// them, without the samples, which are in the store. Numbers that JSON does not have are null.
+// Renders the session as one JSON document for --json. The fields of run records have the names that
+// results/schema.sql gives them. Samples are omitted; the store has them. NaN and infinities become null.
 #pragma once
 
 #include <string>

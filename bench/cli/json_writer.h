@@ -11,7 +11,7 @@
 
 namespace hvd::bench {
 
-/// Writes one object or array, commas in between, two spaces per level.
+/// Writes one object or array: adds commas, and indents by two spaces per level.
 class JsonWriter {
  public:
   explicit JsonWriter(std::string& out, int depth = 0) : out_(out), depth_(depth) {}

@@ -9,7 +9,7 @@
 namespace hvd::bench {
 namespace {
 
-constexpr std::string_view kInteractiveStep = "4294967290";  // SLURM_INTERACTIVE_STEP: the shell of salloc
+constexpr std::string_view kInteractiveStep = "4294967290";  // SLURM_INTERACTIVE_STEP: the shell that salloc starts
 
 int number(const Environment& environment, std::string_view name, int fallback) {
   const std::string_view text = value_of(environment, name);
@@ -24,7 +24,7 @@ std::string evidence(const Environment& environment, std::string_view name) {
   return std::string(name) + "=" + std::string(value_of(environment, name));
 }
 
-/// mpirun a : b numbers the processes of a, then those of b; OMPI_APP_CTX_NUM_PROCS is "3 5".
+/// `mpirun a : b` numbers the processes of a first, then those of b. OMPI_APP_CTX_NUM_PROCS is then, say, "3 5".
 bool first_of_application(const Environment& environment, int rank) {
   std::istringstream counts{std::string(value_of(environment, "OMPI_APP_CTX_NUM_PROCS"))};
   int first = 0;
@@ -62,7 +62,7 @@ bool in_process(const Options& options) {
   return options.comm == CommBackend::kLoopback || (options.comm != CommBackend::kMpi && options.ranks > 0);
 }
 
-/// Whether a peer's loss, as engine/comm words it, is that of rank 0, which then cannot speak for itself:
+/// Returns true if engine/comm's text says that rank 0 was lost. Rank 0 then cannot report the error itself:
 /// "rank 3 (host b) waited 5.0 s in gather 2 for rank 0 (host a), ..." or "rank 0 (host a) is lost: ...".
 bool blames_root(std::string_view text) {
   if (text.starts_with("rank 0 (")) return text.substr(std::min(text.find(')'), text.size())).starts_with(") is lost");
@@ -73,7 +73,7 @@ bool blames_root(std::string_view text) {
 
 Launch detect_launch(const Environment& environment) {
   Launch launch;
-  // The innermost launcher counts: mpirun inside an allocation knows its own number of processes.
+  // The innermost launcher decides: mpirun inside an allocation knows its own number of processes.
   if (has(environment, "OMPI_COMM_WORLD_SIZE")) {
     take(environment, {Launcher::kMpirun, "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"},
          launch);
@@ -91,7 +91,7 @@ Launch detect_launch(const Environment& environment) {
     launch.wired = has(environment, "PMIX_RANK") || has(environment, "PMI_RANK");
   } else if (has(environment, "PMI_SIZE")) {
     take(environment, {Launcher::kPmi, "PMI_SIZE", "PMI_RANK", "PMI_LOCAL_RANK"}, launch);
-    launch.wired = true;  // whether this MPI speaks that PMI shows only when it starts: check_world()
+    launch.wired = true;  // check_world() finds out later whether this MPI understands the launcher's PMI
   } else {
     for (const std::string_view name : {"SLURM_NTASKS", "SLURM_NPROCS", "LSB_DJOB_NUMPROC"}) {
       if (!has(environment, name)) continue;
@@ -165,7 +165,7 @@ std::string rank_objection(const Launch& launch, int world_rank) {
 Voice voice(const Launch& launch, const Error& error, Stage stage) {
   if (launch.size <= 1 || launch.rank >= launch.size) return Voice::kNow;
   if (launch.rank == 0) {
-    // Rank 0 may hear that it was thought lost (it was stopped, and goes on): rank 1 says so.
+    // Rank 0 may hear that the others thought it lost, if it was stopped and then continued. Rank 1 reports that.
     return error.code() == Errc::kPeerLost && blames_root(error.what()) ? Voice::kSilent : Voice::kNow;
   }
   const bool usage = stage == Stage::kUsage || (stage == Stage::kHost && error.code() == Errc::kInvalidArgument);
@@ -173,21 +173,21 @@ Voice voice(const Launch& launch, const Error& error, Stage stage) {
   switch (error.code()) {
     case Errc::kPeerLost:
     case Errc::kTimeout:
-      // Every survivor knows the same. Rank 0 says it; when rank 0 is the one that is lost, rank 1 does.
+      // Every surviving rank knows the same. Rank 0 reports the error. If rank 0 itself is lost, rank 1 does.
       return launch.rank == 1 && blames_root(error.what()) ? Voice::kUnlessStopped : Voice::kSilent;
     case Errc::kMismatch:
     case Errc::kInterrupted:
     case Errc::kCheckFailed:
     case Errc::kInconclusive:
-    case Errc::kNotComparable: return Voice::kSilent;  // agreed by all ranks
+    case Errc::kNotComparable: return Voice::kSilent;  // all ranks agreed on this error
     case Errc::kInvalidArgument:
     case Errc::kUnsupported:
     case Errc::kIo:
     case Errc::kOutOfMemory:
     case Errc::kBackend: break;
   }
-  // This rank's own fault, or this host's, or one that all ranks have alike. mpirun ends the others when the
-  // first one leaves; srun need not, so that there one rank per host has to do (rank 0 has the reason from it).
+  // The fault is this rank's, this host's, or the same on all ranks. mpirun ends the other ranks when the first one
+  // leaves. srun may not, so one rank per host reports, and rank 0 learns the reason from that rank.
   return launch.launcher == Launcher::kMpirun || launch.local_rank == 0 ? Voice::kUnlessStopped : Voice::kSilent;
 }
 

@@ -1,4 +1,4 @@
-// Where NVIDIA's libraries may lie on this machine, from the environment.
+// Finds out from the environment where NVIDIA's libraries may lie on this machine.
 #pragma once
 
 #include "bench/cli/environment.h"
@@ -6,7 +6,7 @@
 
 namespace hvd::bench {
 
-/// For NCCL, cuDNN and cuBLASLt alike: see gpu::library_search().
+/// Used for NCCL, cuDNN and cuBLASLt: see gpu::library_search().
 gpu::LibrarySearch library_search(const Environment& environment);
 
 }  // namespace hvd::bench

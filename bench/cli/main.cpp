@@ -1,5 +1,5 @@
-// hvd_bench: builds the parts from the command line, runs the session, prints and stores what it measured.
-// The only place that turns an Error into an exit code, and the only one that ends the process.
+// hvd_bench: builds the parts from the command line, runs the session, prints and stores the results.
+// Only this file turns an Error into an exit code and ends the process.
 #include <unistd.h>
 
 #include <algorithm>
@@ -52,18 +52,17 @@
 namespace hvd::bench {
 namespace {
 
-constexpr int kDefect = 9;  // an exception that is not ours
-// mpirun (Open MPI 4.1) ends the others a second after the first has left, so that half a second is left for a busy
-// host.
+constexpr int kDefect = 9;  // exit code for an exception that is not an hvd::Error
+// mpirun (Open MPI 4.1) ends the other ranks one second after the first one has left; the rest is a margin.
 constexpr std::chrono::milliseconds kWaitForLauncher(1500);
-constexpr std::chrono::milliseconds kWaitBeforeTheRanksMeet(5000);  // nobody waits for this rank yet
+constexpr std::chrono::milliseconds kWaitBeforeTheRanksMeet(5000);  // no other rank waits for this one yet
 /// How long rank 1 waits for rank 0 to report that ranks never joined. mpirun wakes a stopped rank some seconds before
-/// it ends it (odls_base_sigkill_timeout), and that rank's deadline has passed by then.
+/// it ends that rank (odls_base_sigkill_timeout), and the stopped rank's deadline has passed by then.
 constexpr std::chrono::milliseconds kWaitForTheRoot(5000);
 constexpr std::chrono::milliseconds kLetTheRootLeave(2500);
 constexpr std::chrono::seconds kForcedEnd(10);
-constexpr std::chrono::milliseconds kForcedClose(250);       // of the second that mpirun leaves after SIGTERM
-constexpr std::chrono::milliseconds kForcedClosePrrte(120);  // of the quarter of a second that Open MPI 5 leaves
+constexpr std::chrono::milliseconds kForcedClose(250);       // mpirun of Open MPI 4 kills 1 s after SIGTERM
+constexpr std::chrono::milliseconds kForcedClosePrrte(120);  // mpirun of Open MPI 5 kills 0.25 s after SIGTERM
 
 class Program {
  public:
@@ -74,7 +73,7 @@ class Program {
         gpus_(make_cuda_backend(environment_)) {}
 
   int run();
-  /// Says what went wrong, keeps what was measured, returns the exit code.
+  /// Reports the error, keeps what was measured, returns the exit code.
   int fail(const Error& error);
 
  private:
@@ -103,29 +102,29 @@ class Program {
   const std::unique_ptr<GpuBackend> gpus_;
   std::string session_uuid_;
   Provenance provenance_;
-  std::exception_ptr store_problem_;  // thrown once the other ranks can learn of it
+  std::exception_ptr store_problem_;  // thrown later, when the other ranks can be told
   Stage stage_ = Stage::kUsage;
   std::atomic<bool> ranks_have_met_ = false;
   Mutex mutex_;
   std::vector<comm::Neighbour> neighbours_ HVD_GUARDED_BY(mutex_);
   std::string flights_ HVD_GUARDED_BY(mutex_);  // SessionObserver::flight_record
-  bool looked_ = false;                         // this and the next: on the signal watch's thread
-  std::string lost_;                   // begins the message where a rank of this host had ended before the signal came
-  std::atomic<bool> leaving_ = false;  // the world of the ranks
-  std::atomic<bool> ending_ = false;   // one thread says how it ended
-  bool closing_ = false;               // and it is the main thread, in close()
+  bool looked_ = false;                         // used on the signal watch's thread only
+  std::string lost_;                            // used there too; begins the error if a rank of this host ended first
+  std::atomic<bool> leaving_ = false;           // this rank is leaving MPI's world
+  std::atomic<bool> ending_ = false;            // a thread has begun to report how the session ended
+  bool closing_ = false;                        // that thread is the main thread, in close()
   std::atomic<bool> is_coll_ = false;
-  std::timed_mutex coll_output_;  // one thread writes the results of `coll`; guards the next two
+  std::timed_mutex coll_output_;  // held by the thread that writes the results of `coll`; guards the next two members
   coll::Snapshot coll_snapshot_;
   std::function<void(const coll::CollResult&)> write_coll_;
-  std::atomic<bool> coll_written_ = false;  // the results of `coll` are printed and in their files
+  std::atomic<bool> coll_written_ = false;  // the results of `coll` are printed and written to their files
   bool world_announced_ = false;
   std::optional<NcclLog> nccl_log_;
   std::unique_ptr<Console> console_;
   std::unique_ptr<RecordKeeper> keeper_;
-  std::atomic<RecordKeeper*> keeper_to_close_ = nullptr;  // the same, for the watch's thread
-  std::unique_ptr<SignalWatch> watch_;                    // last: its thread uses the members above
-  std::unique_ptr<JoinWatch> join_;                       // and its, the watch
+  std::atomic<RecordKeeper*> keeper_to_close_ = nullptr;  // keeper_, for the signal watch's thread
+  std::unique_ptr<SignalWatch> watch_;  // destroyed before the members above, because its thread uses them
+  std::unique_ptr<JoinWatch> join_;     // destroyed first, because its thread uses watch_
 };
 
 int Program::run() {
@@ -163,7 +162,7 @@ int Program::train(Options options) {
   if (launch_.rank == 0) open_store(options);
   if (launch_.rank == 0) announce(options, plan_text(options, setup, keeper_->partial()));
   stage_ = Stage::kSession;
-  // After the environment was recorded.
+  // After the environment was recorded, because NcclLog changes it.
   if (setup.device == Device::kCuda && (launch_.size > 1 || options.ranks > 1)) nccl_log_.emplace(environment_);
   arm_join(options);
   const SessionResult result = run_session(
@@ -185,7 +184,7 @@ int Program::coll(const CollCommand& command) {
   arm_join(world);
   const CollOutput output{command.options, argv_, environment_, *console_};
   coll::CollObserver observer = coll_observer(this->observer(world), output);
-  write_coll_ = observer.finished;  // no other thread knows of it before there is a snapshot
+  write_coll_ = observer.finished;  // no other thread reads write_coll_ before it has a snapshot
   observer.finished = [this](const coll::CollResult& result) {
     const std::lock_guard lock(coll_output_);
     if (coll_written_) return;
@@ -202,7 +201,7 @@ int Program::coll(const CollCommand& command) {
 }
 
 void Program::watch_signals() {
-  SignalWatch::block();  // before any thread is started
+  SignalWatch::block();  // before any thread starts
   watch_ =
       std::make_unique<SignalWatch>(SignalWatch::Callbacks{[this](int signal_number) {
                                                              look_for_lost_neighbour();
@@ -229,8 +228,8 @@ void Program::open_store(const Options& options) {
       store = std::make_unique<ResultStore>(options.db_file, session_uuid_, quoted_command_line(argv_));
     }
   } catch (const Error&) {
-    // Alone, or where mpirun ends the others: now. Else they would wait for this rank inside MPI's start, so the
-    // session has to tell them.
+    // Throw now if this rank is alone or if mpirun ends the others. Otherwise the other ranks would wait for this rank
+    // inside MPI's start, so the session tells them later.
     if (launch_.size == 1 || launch_.launcher == Launcher::kMpirun) throw;
     store_problem_ = std::current_exception();
   }
@@ -258,16 +257,16 @@ SessionObserver Program::observer(const Options& options) {
   observer.warn = [](std::string_view line) { say_warning(line); };
   observer.flight_record = [this](std::string table) {
     const MutexLock lock(mutex_);
-    if (flights_.empty()) flights_ = std::move(table);  // that of the first rank of this process
+    if (flights_.empty()) flights_ = std::move(table);  // keeps the table of the first rank of this process
   };
   if (launch_.rank != 0) return observer;
   observer.progress = [this](const Progress& progress) {
-    // Not while building: the ranks can be told, and end with the same code, only once they follow rank 0.
+    // Not during "building": the ranks can be told, and end with the same exit code, only once they follow rank 0.
     if (store_problem_ && progress.stage != "building") std::rethrow_exception(store_problem_);
     console_->show(progress);
   };
   observer.save = [this, &options](const RunRecord& run) {
-    // Of the session's main phase: a baseline has one rank's hosts, and no transport.
+    // Announce the session's main phase only: a baseline phase runs on the host of one rank and uses no transport.
     const bool main = !options.efficiency || run.phase == Phase::kFull;
     if (main && !std::exchange(world_announced_, true)) announce(options, world_text(options, run));
     keeper_->save(run);
@@ -332,8 +331,8 @@ void Program::end_now(const std::string& reason) {
   RecordKeeper* const keeper = keeper_to_close_;
   const std::chrono::milliseconds for_the_store = launch_.prrte ? kForcedClosePrrte : kForcedClose;
   if (first && is_coll_ && launch_.rank == 0) write_coll_now(lost_ + reason, for_the_store);
-  // The line first, because it takes no time: the launcher may not leave enough for the disk. While the ranks
-  // have not met, a launcher that ends this one does so because of another, which has said why.
+  // Print the line first, because printing takes no time; the launcher may not leave enough time for the disk. If the
+  // ranks have not met, the launcher ends this rank because another one failed and has already said why.
   if (first && launch_.rank == 0 && (launch_.size == 1 || ranks_have_met_)) {
     const char* const work = is_coll_ ? "operations" : "step";
     say_error(lost_ + "stopped by " + reason + " before the " + work + " in progress could end; " +
@@ -342,10 +341,10 @@ void Program::end_now(const std::string& reason) {
   leave_now(lost_ + reason, lost_.empty() ? Errc::kInterrupted : Errc::kPeerLost, for_the_store);
 }
 
-/// When the first signal arrives: a launcher sends one because a rank has ended, and this rank may be in no wait that
-/// would notice. Later, other ranks end because of the signal.
+/// Called when the first signal arrives. A launcher sends a signal because a rank has ended, and this rank may be in no
+/// wait that would notice that. Later signals are not examined: other ranks then end because of the first signal.
 void Program::look_for_lost_neighbour() {
-  if (std::exchange(looked_, true) || leaving_ || ending_) return;  // ranks that leave have not been lost
+  if (std::exchange(looked_, true) || leaving_ || ending_) return;  // ranks that are leaving are not lost
   const MutexLock lock(mutex_);
   for (const comm::Neighbour& other : neighbours_) {
     if (!comm::has_ended(other.process)) continue;
@@ -362,17 +361,17 @@ void Program::leave_now(const std::string& reason, Errc code, std::chrono::milli
   }
   let_the_root_leave_first();
   comm::remove_shared_names();
-  std::_Exit(exit_code(code));  // other threads may be anywhere: no destructors
+  std::_Exit(exit_code(code));  // runs no destructors, because other threads may still use the objects
 }
 
-/// This rank's training thread does not come back from its GPU.
+/// Ends the process when this rank's training thread does not return from its GPU.
 void Program::end_stuck(const Error& error) {
   if (ending_.exchange(true)) std::this_thread::sleep_for(kForcedEnd);
   say(error);
   leave_now(error.what(), error.code(), kForcedEnd);
 }
 
-/// The others never came, or never left. Every rank finds out for itself; one says so.
+/// Ends the process when other ranks never joined or never left MPI's world. Every rank finds out; one reports it.
 void Program::end_alone(Patience waited) {
   if (ending_.exchange(true)) std::this_thread::sleep_for(kForcedEnd);
   const Error error(
@@ -383,7 +382,7 @@ void Program::end_alone(Patience waited) {
           waited.set_by);
   RecordKeeper* const keeper = keeper_to_close_;
   const bool saved = leaving_ && keeper != nullptr && keeper->has_saved();
-  // Rank 0, or, if that is the one, the next.
+  // Rank 0 reports it. If rank 0 itself is missing, rank 1 does.
   if (launch_.rank == 0 || (launch_.rank == 1 && !watch_->wait(kWaitForTheRoot))) {
     say_error(error.what() + (saved ? "; the results are in " + keeper->file() : std::string()));
   }
@@ -391,8 +390,8 @@ void Program::end_alone(Patience waited) {
 }
 
 void Program::let_the_root_leave_first() const {
-  // mpirun kills all ranks as soon as one has left: not before rank 0 has spoken and stored. Its own timeout
-  // bounds this wait; ours is for the case that it is gone.
+  // mpirun kills all ranks as soon as one has left, so rank 0 must print and store first. If rank 0 is alive, mpirun's
+  // SIGTERM usually ends this wait; kLetTheRootLeave limits it if rank 0 is gone.
   if (launch_.rank == 0 || launch_.launcher != Launcher::kMpirun || !watch_) return;
   if (watch_->requested().empty()) {
     [[maybe_unused]] const bool told_to_leave = watch_->wait(kLetTheRootLeave);
@@ -401,7 +400,7 @@ void Program::let_the_root_leave_first() const {
   }
 }
 
-/// For the line that says how a session ended early.
+/// Text for the line that says how a session ended early.
 std::string Program::what_is_kept(const RecordKeeper* keeper) const {
   if (is_coll_) {
     return coll_written_ ? "what was measured is printed and written" : "nothing is printed or written";
@@ -412,7 +411,7 @@ std::string Program::what_is_kept(const RecordKeeper* keeper) const {
   return keeper != nullptr && keeper->file().empty() ? "nothing is stored (--no-db)" : "nothing was measured yet";
 }
 
-/// For the main thread, which waits for a peer or is at work on this.
+/// Writes the results of `coll` if the main thread waits for a peer. If that thread is writing, waits up to `patience`.
 void Program::write_coll_now(const std::string& reason, std::chrono::milliseconds patience) {
   const std::unique_lock lock(coll_output_, patience);
   if (!lock || coll_written_ || !coll_snapshot_) return;
@@ -426,9 +425,9 @@ void Program::write_coll_now(const std::string& reason, std::chrono::millisecond
   }
 }
 
-/// Whether it was for this rank to say.
+/// Prints the error if this rank is the one to report it. Returns true if it did.
 bool Program::say(const Error& error) {
-  // What all ranks were told by rank 0, it has said.
+  // An AgreedError came from rank 0, which has reported it.
   if (launch_.rank != 0 && dynamic_cast<const AgreedError*>(&error) != nullptr) return false;
   std::string text = error.what();
   const bool saved = coll_written_ || (keeper_ != nullptr && keeper_->has_saved() && !closing_);
@@ -446,7 +445,7 @@ bool Program::say(const Error& error) {
 
 int Program::fail(const Error& error) {
   if (!closing_ && ending_.exchange(true)) {
-    std::this_thread::sleep_for(kForcedEnd);  // end_now() is at work, and ends the process
+    std::this_thread::sleep_for(kForcedEnd);  // end_now() runs on another thread and ends the process
   }
   const bool said = say(error);
   if (said && console_) {
@@ -464,7 +463,7 @@ int Program::fail(const Error& error) {
   return exit_code(error.code());
 }
 
-/// The end of main(). If an abort of NCCL has not returned, its thread still uses the library: end without destructors.
+/// Ends main(). If an abort of NCCL has not returned, its thread still uses the library, so no destructors may run.
 int leave(int code) {
   if (comm::unfinished_aborts() > 0) std::_Exit(code);
   return code;
@@ -476,7 +475,7 @@ int leave(int code) {
 int main(int argc, char** argv) {
   using hvd::bench::leave;
   using hvd::bench::Program;
-  // A closed pipe and a limit on file sizes are errors of one call, not the end of a run.
+  // Writing to a closed pipe, or beyond a limit on file sizes, must fail that one call and not end the process.
   std::signal(SIGPIPE, SIG_IGN);
   std::signal(SIGXFSZ, SIG_IGN);
   hvd::bench::occupy_standard_descriptors();

@@ -14,7 +14,7 @@ NcclLog::NcclLog(const Environment& environment) {
   file_ = ::memfd_create("nccl-log", MFD_CLOEXEC);
   if (file_ < 0) return;
   const std::string path = "/proc/self/fd/" + std::to_string(file_);
-  // NOLINTBEGIN(concurrency-mt-unsafe): no thread of ours reads the environment later; NCCL does, when it is loaded
+  // NOLINTBEGIN(concurrency-mt-unsafe): none of our threads reads the environment later; only NCCL does, when it loads
   ::setenv("NCCL_DEBUG", "INFO", 1);
   ::setenv("NCCL_DEBUG_SUBSYS", "INIT,NET", 1);
   ::setenv("NCCL_DEBUG_FILE", path.c_str(), 1);

@@ -1,7 +1,7 @@
-// Keeps the log of NCCL's start for the facts of a run, since no function of NCCL 2.18 to 2.30 tells which network it
-// chose. The log goes to a file in memory.
+// Keeps the log of NCCL's start for the facts of a run, because no function of NCCL 2.18 to 2.30 tells which network
+// NCCL chose. The log goes to a file in memory.
 //
-// One per process, made at the program's edge before NCCL is loaded.
+// main() makes one per process, before NCCL is loaded.
 #pragma once
 
 #include <string>
@@ -12,14 +12,14 @@ namespace hvd::bench {
 
 class NcclLog {
  public:
-  /// Sets NCCL_DEBUG, NCCL_DEBUG_SUBSYS and NCCL_DEBUG_FILE of this process, unless `environment` has one of them: the
-  /// user's settings stay, and text() is empty.
+  /// Sets NCCL_DEBUG, NCCL_DEBUG_SUBSYS and NCCL_DEBUG_FILE of this process. If `environment` already has one of them,
+  /// the user's settings stay and text() is empty.
   explicit NcclLog(const Environment& environment);
   ~NcclLog();
   NcclLog(const NcclLog&) = delete;
   NcclLog& operator=(const NcclLog&) = delete;
 
-  /// So far, its beginning if it is long. Any thread.
+  /// Returns the log so far, or only its beginning if it is long. Any thread may call it.
   [[nodiscard]] std::string text() const;
 
  private:

@@ -39,7 +39,7 @@ void check_model_name(const std::string& model) {
 
 /// Returns the file that `path` names, with all links followed. The file need not exist.
 fs::path resolved(const std::string& path) {
-  constexpr int kMostLinks = 40;  // as Linux
+  constexpr int kMostLinks = 40;  // Linux has the same limit
   std::error_code problem;
   fs::path target = fs::absolute(path, problem);
   for (int link = 0; link < kMostLinks && fs::is_symlink(target, problem); ++link) {
@@ -96,7 +96,7 @@ void check_replay_target(const std::string& path) {
       throw Error(Errc::kIo, path + ": is not a replay file; it was left untouched, give --record-replay another name");
     }
   }
-  // O_NONBLOCK: a pipe that nobody reads is refused instead of waited for.
+  // With O_NONBLOCK, opening a pipe without a reader fails instead of waiting for a reader.
   const int descriptor = ::open(path.c_str(), O_WRONLY | O_CREAT | O_NONBLOCK | O_CLOEXEC, 0666);
   if (descriptor < 0) {
     throw Error(Errc::kIo,
@@ -111,7 +111,7 @@ void check_replay_target(const std::string& path) {
 Setup check_model(const Options& options, GpuBackend* gpus) {
   if (options.replay_file.empty()) check_model_name(options.model);
   Setup setup = settle(options, gpus);
-  if (!setup.replay) models::build_model(setup.model);  // for what it refuses; plain data, milliseconds
+  if (!setup.replay) models::build_model(setup.model);  // only for the errors it throws; takes milliseconds
   return setup;
 }
 
@@ -125,7 +125,7 @@ void check_outputs(const Options& options, int ranks) {
   const std::string& timeline = options.engine.timeline_filename;
   if (!timeline.empty()) add("--timeline-filename", timeline_path(timeline, 0));
   require_files_of_their_own(outputs);
-  for (int rank = 1; rank < ranks && !timeline.empty(); ++rank) {  // traces differ from one another by their names
+  for (int rank = 1; rank < ranks && !timeline.empty(); ++rank) {  // the names of traces differ, so no two are compared
     const std::string trace = timeline_path(timeline, rank);
     for (const Output& output : outputs) {
       if (!same_file(trace, output.path)) continue;

@@ -1,4 +1,4 @@
-// What can be judged before MPI starts and memory is taken: the model, its image size, the processor.
+// Checks that need neither MPI nor much memory: the model, its image size, the processor.
 #pragma once
 
 #include "bench/options.h"
@@ -6,14 +6,14 @@
 
 namespace hvd::bench {
 
-/// The settled wishes, for the header.
+/// Returns the options as this machine can run them, for the header.
 /// Errors: invalid_argument for an unknown model (with the name that was probably meant) or an image size that
 /// the network cannot take; unsupported for a type that the processor lacks; io for an unreadable replay file.
 Setup check_model(const Options& options, GpuBackend* gpus = nullptr);
 
-/// On rank 0, before anything is written, for a world of `ranks`.
-/// Errors: io when a file of --record-replay or --timeline-filename cannot be written or holds something else, which is
-/// left untouched; invalid_argument when two outputs are one file, or one is where standard output goes.
+/// Call on rank 0 before anything is written. `ranks`: the size of the world.
+/// Errors: io if a file of --record-replay or --timeline-filename cannot be written or holds something else, which
+/// stays untouched; invalid_argument if two outputs are the same file, or one is where standard output goes.
 void check_outputs(const Options& options, int ranks);
 
 }  // namespace hvd::bench

@@ -7,10 +7,10 @@
 
 namespace hvd::bench {
 
-/// The right to work on the store, without holding a mutex during slow disk operations.
+/// The exclusive right to use the store. Unlike a mutex, waiting for a turn can end at a deadline.
 class RecordKeeper::Turn {
  public:
-  /// Waits for it without limit (`until` null) or until then; check taken().
+  /// Waits without limit if `until` is null, else until that deadline; check taken().
   Turn(RecordKeeper& keeper, const Deadline* until) : keeper_(keeper) {
     const MutexLock lock(keeper_.mutex_);
     while (keeper_.busy_) {
@@ -75,7 +75,7 @@ void RecordKeeper::publish(const std::string& reason, std::chrono::milliseconds 
     problem = std::current_exception();
     why = std::string("its last samples could not be saved: ") + error.what();
   }
-  // Neither needs room on the disk to speak of: statuses are rewritten in place, and a file is renamed.
+  // These two need almost no room on the disk: statuses are rewritten in place, and a file is renamed.
   store_->mark_incomplete(why);
   store_->finish(patience);
   published_ = true;

@@ -1,5 +1,5 @@
-// Registers options on a CLI11 app; each is handed over as text and converted by values.h. Used while the command line
-// is parsed, by one thread.
+// Registers options on a CLI11 app. CLI11 hands over each value as text, and values.h converts it. Used by one thread
+// while the command line is parsed.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -37,10 +37,10 @@ class Registrar {
         ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast)
         ->group(group_);
   }
-  /// An empty name is a shell variable that is not set, not a wish.
+  /// Refuses an empty name, which is most likely an unset shell variable.
   void file(const char* name, const char* help, std::string& target) { path(name, "FILE", "file", help, target); }
   void folder(const char* name, const char* help, std::string& target) { path(name, "FOLDER", "folder", help, target); }
-  /// May be given several times, with one value each.
+  /// Registers an option that may be given several times, with one value each.
   void each(const char* name, const char* placeholder, const char* help, std::function<void(const std::string&)> set) {
     app_.add_option_function<std::vector<std::string>>(
             name,

@@ -102,7 +102,7 @@ std::string component_title(const std::string& component) {
   return component;
 }
 
-/// Each row's share of the step, as a bar of at most 40 columns, unless its interval holds 0.
+/// Shows each row's share of the step as a bar of at most 40 columns, but no bar if the row's interval holds 0.
 std::string decomposition_table(const RunRecord& run) {
   if (run.decomposition.empty()) return {};
   constexpr double kColumns = 40;
@@ -124,7 +124,7 @@ std::string decomposition_table(const RunRecord& run) {
   return text;
 }
 
-/// images/s beside what perfect scaling of the same allocation's one rank would give.
+/// Shows images/s beside the images/s of perfect scaling: the world size times one rank alone in the same allocation.
 std::string bound_line(const SessionResult& result, const RunRecord& full) {
   const auto solo = std::find_if(result.runs.begin(), result.runs.end(), [](const RunRecord& run) {
     return run.phase == Phase::kSolo && run.images_per_second;
@@ -202,7 +202,7 @@ std::string plan_text(const Options& options, const Setup& setup, const std::str
 
 namespace {
 
-/// "fp32", "bf16", "fp32, bf16 between nodes".
+/// Returns "fp32", "bf16", or "fp32, bf16 between nodes".
 std::string gradient_type_text(const RunRecord& run) {
   if (run.device == "cuda" || run.allreduce_type == "fp32") return run.allreduce_type;
   return "fp32, " + run.allreduce_type + " between nodes" + (run.nodes > 1 ? "" : ", of which there is one");

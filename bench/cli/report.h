@@ -1,4 +1,4 @@
-// What a person reads: the header before, the progress line during, and the closing table after a session.
+// The texts that a person reads: the header before a session, the progress line during it, the closing table after it.
 // Pure functions from records to text; console.h prints them.
 #pragma once
 
@@ -11,31 +11,31 @@
 
 namespace hvd::bench {
 
-/// Where the session's runs are: the store's file, or empty with --no-db.
+/// Says where the session's runs are stored: in a file, or nowhere with --no-db.
 struct StoredIn {
   std::string file;
-  std::string problem;  ///< why they are not there, if they are not
+  std::string problem;  ///< why the runs are not in the file; empty if they are
 };
 
-/// What is going to run, for how long, and where it will be stored; known before anything is built.
-/// `partial`: the file that holds what is stored until the end, for whoever has to look for it; empty: none.
+/// Says what will run, for how long, and where it will be stored. All of this is known before anything is built.
+/// `partial`: the file that holds the rows until the end, named so that a user can find it; empty: none.
 std::string plan_text(const Options& options, const Setup& setup, const std::string& partial = {});
-/// On what it runs, and how gradients travel; known when the runs begin. `run`: of the session's main phase.
+/// Says which ranks and hosts train, and how gradients travel; known when the runs begin. `run`: of the main phase.
 std::string world_text(const Options& options, const RunRecord& run);
 
 /// One line, no newline: "measuring full: step 12, 4.96 images/s +- 1.2 %, about 40 s left".
 std::string progress_text(const Progress& progress);
 
-/// The tables after the run, without the total line.
+/// Returns the tables after the run, without the total line.
 std::string closing_text(const SessionResult& result, const StoredIn& stored);
 
-/// The run that the session is about: phase full if it was measured, else the last. Null when there is none.
+/// Returns the main run of the session: the run of phase full if there is one, else the last. Null if there is no run.
 const RunRecord* headline(const SessionResult& result);
 
-/// "total images/sec: 1234.56": scripts look for exactly this.
+/// "total images/sec: 1234.56". Scripts look for exactly this line.
 std::string total_line(double images_per_second);
 
-/// "1.23 GiB". "123 MiB".
+/// "1.23 GiB", "123 MiB".
 std::string bytes_text(double bytes);
 /// "45 s", "3 min", "2 h 10 min".
 std::string duration_text(double seconds);

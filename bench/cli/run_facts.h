@@ -1,4 +1,4 @@
-// Provenance of one run: the process's facts, and the options that Options holds and RunRecord does not.
+// Provenance of one run: facts about the process, and the options that RunRecord has no field for.
 #pragma once
 
 #include "bench/options.h"
@@ -7,7 +7,7 @@
 
 namespace hvd::bench {
 
-/// Adds to `run.provenance` what is not there yet. The session itself adds the knobs of the engine.
+/// Adds the facts that `run.provenance` does not have yet. The session adds the options of the engine.
 void add_run_facts(const Options& options, const Provenance& process, RunRecord& run);
 
 }  // namespace hvd::bench

@@ -31,19 +31,19 @@ sigset_t ignored_now() {
   return set;
 }
 
-/// The signals that the parent ignored: nohup ignores SIGHUP, a shell ignores SIGINT for a background job. Read once,
-/// before any library runs: UCX, which Open MPI loads, installs a handler for SIGHUP when it is loaded.
+/// Signals that the parent process ignored: nohup ignores SIGHUP, and a shell ignores SIGINT for a background job. They
+/// are read once, before any library runs, because UCX, which Open MPI loads, installs a handler for SIGHUP.
 const sigset_t& ignored_by_parent() {
   static const sigset_t set = ignored_now();
   return set;
 }
 
 void ask_first(int /*argc*/, char** /*argv*/, char** /*environment*/) { ignored_by_parent(); }
-// The dynamic linker calls what this section points to before the constructors of the shared libraries.
+// The dynamic linker calls the functions of this section before the constructors of the shared libraries.
 [[gnu::section(".preinit_array"), gnu::used]] void (*const kAskFirst)(int, char**, char**) = ask_first;
 
-/// The signals that the program waits for: all but the ignored ones. A blocked signal would arrive although it is
-/// ignored.
+/// Signals that the program waits for: all but the ignored ones. An ignored signal must not be blocked, because a
+/// blocked signal would still be delivered to the descriptor.
 sigset_t watched() {
   const sigset_t ignored = ignored_now();
   sigset_t set;
@@ -80,7 +80,7 @@ bool is_announcement(int signal_number) {
 
 void SignalWatch::block() {
   for (const int number : kSignals) {
-    if (sigismember(&ignored_by_parent(), number) == 1) std::signal(number, SIG_IGN);  // not the handler of a library
+    if (sigismember(&ignored_by_parent(), number) == 1) std::signal(number, SIG_IGN);  // removes a library's handler
   }
   const sigset_t set = watched();
   pthread_sigmask(SIG_BLOCK, &set, nullptr);
@@ -125,13 +125,13 @@ void SignalWatch::note(int signal_number) {
 }
 
 void SignalWatch::watch() {
-  std::optional<Deadline> deadline;  // since the first signal
-  bool threatened = false;           // by more than an announcement
+  std::optional<Deadline> deadline;  // starts with the first signal
+  bool threatened = false;           // a signal other than an announcement has come
   std::string again;
   while (true) {
     std::array<pollfd, 2> descriptors{{{signals_, POLLIN, 0}, {wake_, POLLIN, 0}}};
     const int ready = ::poll(descriptors.data(), descriptors.size(), poll_time(deadline));
-    if (ready < 0) continue;  // EINTR: a debugger
+    if (ready < 0) continue;  // EINTR, for example from a debugger
     if (descriptors[1].revents != 0) return;
     if (ready == 0) break;  // the time is over
     signalfd_siginfo info{};

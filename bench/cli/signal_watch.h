@@ -1,6 +1,6 @@
-// The signals that ask a program to stop, as plain facts: SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2 and SIGXCPU, but
-// for those that the parent had ignored. They are blocked in every thread; one thread waits for them, so that no code
-// ever runs in a signal handler.
+// Turns the signals that ask a program to stop into values: SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2 and SIGXCPU,
+// except those that the parent ignored. They are blocked in every thread and one thread waits for them, so that no code
+// runs in a signal handler.
 #pragma once
 
 #include <chrono>
@@ -12,7 +12,7 @@
 
 namespace hvd::bench {
 
-/// Sent ahead of the signal that ends the job: Slurm's --signal, LSF's -wa, the soft limit on processor time.
+/// True for signals that precede the end of the job: Slurm's --signal, LSF's -wa, the soft limit on processor time.
 bool is_announcement(int signal_number);
 
 class SignalWatch {
@@ -20,23 +20,23 @@ class SignalWatch {
   struct Callbacks {
     /// How long the program may take to stop by itself after this signal.
     std::function<std::chrono::milliseconds(int signal_number)> grace;
-    /// Called on the watching thread, at most once, when that time is over or a second signal has come.
+    /// Called on the watching thread, at most once, when the grace time is over or a second signal has come.
     /// `reason`: "SIGTERM", or "SIGINT, twice".
     std::function<void(const std::string& reason)> overdue;
   };
 
-  /// Blocks the signals in the calling thread and in all that it will start: call first thing in main().
+  /// Blocks the signals in the calling thread and in all threads that it starts later. Call it first in main().
   static void block();
 
-  /// Errors: io when the kernel refuses its descriptors.
+  /// Errors: io if the kernel refuses to create the descriptors.
   explicit SignalWatch(Callbacks callbacks);
   ~SignalWatch();
   SignalWatch(const SignalWatch&) = delete;
   SignalWatch& operator=(const SignalWatch&) = delete;
 
-  /// Name of the first signal that came, or empty. Any thread.
+  /// Returns the name of the first signal that came, or "". Any thread may call it.
   [[nodiscard]] std::string requested() const;
-  /// Waits for a signal at most `time`; whether one has come.
+  /// Waits for a signal for at most `time`. Returns true if one has come.
   [[nodiscard]] bool wait(std::chrono::milliseconds time) const;
 
  private:
@@ -45,7 +45,7 @@ class SignalWatch {
 
   Callbacks callbacks_;
   int signals_ = -1;  // signalfd
-  int wake_ = -1;     // eventfd: the destructor
+  int wake_ = -1;     // eventfd with which the destructor wakes the thread
   mutable Mutex mutex_;
   mutable CondVar arrived_;
   std::string requested_ HVD_GUARDED_BY(mutex_);

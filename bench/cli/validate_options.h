@@ -1,4 +1,4 @@
-// The command line of `hvd_bench validate`: its own options, and those of training that it cannot heed.
+// The command line of `hvd_bench validate`: its own options, and the options of training that it refuses.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -7,14 +7,14 @@
 
 namespace hvd::bench {
 
-/// `options` has to live until the command line is parsed.
+/// `options` must live until the command line is parsed.
 void register_validation(CLI::App& command, ValidateOptions& options);
 
-/// `app` has parsed the options of training. Errors: invalid_argument for the first that was given and means nothing
-/// here: a validation reduces nothing, computes each step, and takes as many as it is told to.
+/// Call after `app` has parsed the options of training. Errors: invalid_argument for the first given option that has no
+/// meaning here: a validation reduces nothing, computes each step, and takes a fixed number of steps.
 void refuse_training_only(const CLI::App& app);
 
-/// What a validation is, whatever else was asked for. `options.validate` is set.
+/// Sets the options that every validation needs, replacing the user's values. `options.validate` must be set.
 void settle_validation(Options& options);
 
 }  // namespace hvd::bench

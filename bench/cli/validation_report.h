@@ -1,4 +1,4 @@
-// What a person reads after `hvd_bench validate`. Pure: from plain data to text.
+// The text that a person reads after `hvd_bench validate`. Pure: from plain data to text.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace hvd::bench {
 
-/// A table of the ranks, the slowest first, and a line per finding. Of many ranks only some are shown.
+/// A table of the ranks, the slowest first, and one line per finding. If there are many ranks, only some are shown.
 std::string validation_text(const Validation& validation);
 
 }  // namespace hvd::bench

@@ -11,7 +11,7 @@
 namespace hvd::bench {
 namespace {
 
-/// Edits (insert, delete, replace, swap of neighbours) between two words: optimal string alignment.
+/// Number of edits (insert, delete, replace, swap of neighbours) from one word to the other: optimal string alignment.
 std::size_t distance(std::string_view a, std::string_view b) {
   std::vector<std::size_t> before(b.size() + 1);
   std::vector<std::size_t> above(b.size() + 1);
@@ -31,7 +31,7 @@ std::size_t distance(std::string_view a, std::string_view b) {
 
 std::string decimal(double value) {
   std::ostringstream out;
-  out.precision(10);  // as many digits as our bounds have, and no exponent
+  out.precision(10);  // enough digits for our bounds, without an exponent
   out << value;
   return out.str();
 }

@@ -45,15 +45,19 @@ GpuRank connect(const CollOptions& options, std::vector<std::unique_ptr<comm::Co
   return rank;
 }
 
-void abort_all(Variants variants, std::string_view reason) noexcept {
-  for (const auto& variant : variants) variant->control().abort(reason);
+void abort_all(Variants variants, std::string_view reason, const std::function<void()>& at_rest) noexcept {
+  std::vector<comm::DeviceCommunicator*> devices;
   for (const auto& variant : variants) {
-    auto* const device = dynamic_cast<comm::DeviceCommunicator*>(variant.get());
-    if (device == nullptr) continue;
+    variant->control().abort(reason);
+    if (auto* const device = dynamic_cast<comm::DeviceCommunicator*>(variant.get())) devices.push_back(device);
+  }
+  for (comm::DeviceCommunicator* const device : devices) {
     device->device().abort();
     device->runtime().run_dry(device->device().stream());
-    static_cast<void>(device->device().await_abort(Deadline::after(kLetGo)));
   }
+  if (at_rest) at_rest();
+  const Deadline patience = Deadline::after(kLetGo);
+  for (comm::DeviceCommunicator* const device : devices) static_cast<void>(device->device().await_abort(patience));
 }
 
 }  // namespace hvd::bench::coll

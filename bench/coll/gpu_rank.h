@@ -3,6 +3,7 @@
 // Threads: one, the rank's.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string_view>
 #include <vector>
@@ -29,7 +30,8 @@ GpuRank connect(const CollOptions& options, std::vector<std::unique_ptr<comm::Co
                 Patience patience);
 
 /// Call after a fault. Ends the peers' waits with `reason`, and the work that this rank's GPU waits for, so that its
-/// memory can be freed. Waits some seconds at most for NCCL.
-void abort_all(Variants variants, std::string_view reason) noexcept;
+/// memory can be freed. `at_rest` is called when no work is left, and drops the graphs that hold operations; it must
+/// not throw. Waits some seconds at most for NCCL.
+void abort_all(Variants variants, std::string_view reason, const std::function<void()>& at_rest = {}) noexcept;
 
 }  // namespace hvd::bench::coll

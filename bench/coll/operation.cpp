@@ -188,7 +188,7 @@ void run_bare(const Problem& problem, Buffers at, const comm::Topology& topology
 }
 
 std::uint64_t check(comm::Communicator& communicator, const Problem& problem, Buffers at, std::span<std::byte> staging,
-                    Deadline deadline) {
+                    Deadline deadline, const std::function<void()>& once) {
   comm::DataPlane& plane = communicator.data();
   const int rank = communicator.topology().rank;
   const int ranks = communicator.topology().size;
@@ -201,7 +201,11 @@ std::uint64_t check(comm::Communicator& communicator, const Problem& problem, Bu
     });
   }
   communicator.control().barrier(deadline);
-  start(communicator, problem, at, deadline);
+  if (once) {
+    once();
+  } else {
+    start(communicator, problem, at, deadline);
+  }
   plane.complete(name(problem.collective), deadline);
   std::uint64_t wrong = 0;
   for (const Piece& piece : results(problem, at, rank, ranks)) {

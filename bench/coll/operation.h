@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 
@@ -72,9 +73,9 @@ void run_bare(const Problem& problem, Buffers buffers, const comm::Topology& top
 /// What Arena::next() is asked for run_bare(): as large a problem, with room to copy from.
 Problem bare_shape(const Problem& problem, int ranks);
 
-/// Collective. Fills the inputs, does the operation once, and returns how many elements of this rank's output are
-/// wrong. `staging` has kStagingBytes.
+/// Collective. Fills the inputs, does the operation once with `once`, and returns how many elements of this rank's
+/// output are wrong. `once` calls start() or launches a graph of it; null: start(). `staging` has kStagingBytes.
 std::uint64_t check(comm::Communicator& communicator, const Problem& problem, Buffers buffers,
-                    std::span<std::byte> staging, Deadline deadline);
+                    std::span<std::byte> staging, Deadline deadline, const std::function<void()>& once = {});
 
 }  // namespace hvd::bench::coll

@@ -44,6 +44,9 @@ struct CollOptions {
   double target_interval = 0.02;  ///< half width of the median's interval, relative
   double max_seconds = 5;         ///< of one cell
   Pace pace = Pace::kStream;
+  /// nccl-tests' -G: the operations of a sample are captured in a CUDA graph, which is launched so often; 0: no graph.
+  /// Needs `gpus`, `warm`, Pace::kStream and operations that the host takes no part in.
+  std::uint32_t graph_launches = 0;
   std::size_t checks = 1;            ///< passes of the check of each cell
   bool warm = false;                 ///< buffers may stay in caches
   bool bound = true;                 ///< measure the bare kernel beside each cell

@@ -9,7 +9,6 @@
 #include "bench/host_facts.h"
 #include "bench/train/memory.h"
 #include "engine/base/error.h"
-#include "engine/comm/device_communicator.h"
 #include "engine/runtime/trace.h"
 
 namespace hvd::bench::coll {
@@ -73,6 +72,7 @@ Wishes wishes_of(const CollOptions& options) {
           {"-o", list_of(options.ops, [](ReduceOp each) { return nccl_name(each); })},
           {"--place", number(static_cast<std::size_t>(options.place))},
           {"-z", number(static_cast<std::size_t>(options.pace))},
+          {"-G", number(options.graph_launches)},
           {"--ragged", options.ragged ? "on" : "off"},
           {"-c", number(options.checks)},
           {"--warm", options.warm ? "on" : "off"},
@@ -98,6 +98,7 @@ void Rank::prepare() {
   comm::Communicator& first = *variants_[0];
   require_agreement(first, wishes_of(options_), patience_.from_now());
   cache_bytes_ = agreed_cache(first.control(), gpu_ ? kGpuCacheBytes : last_level_cache(), patience_.from_now());
+  require_no_objection(first, graph_objection(), patience_.from_now());
   require_no_objection(first, memory_objection(), patience_.from_now());
   arena_bytes_ = coll::arena_bytes(options_, cells_, topology_.size, cache_bytes_);
   const Places places = options_.warm ? Places::kFixed : Places::kRotating;
@@ -114,6 +115,7 @@ void Rank::prepare() {
     staging_ = pinned_->bytes;
     first_ = gpu_->make_event(gpu::Timing::kOn);
     last_ = gpu_->make_event(gpu::Timing::kOn);
+    graphs_.resize(options_.graph_launches > 0 ? cells_.size() : 0);
   } else {
     pageable_.resize(kStagingBytes);
     staging_ = pageable_;
@@ -122,6 +124,16 @@ void Rank::prepare() {
     if (arena) fill(*arena);
   }
   if (plain_) fill(*plain_);
+}
+
+std::string Rank::graph_objection() const {
+  if (options_.graph_launches == 0) return {};
+  for (const auto& variant : variants_) {
+    const auto* const device = dynamic_cast<const comm::DevicePlane*>(&variant->data());
+    if (device == nullptr) return "-G: a CUDA graph holds operations of a GPU; leave -G out";
+    if (const auto why = device->capture_refusal(); !why.empty()) return "-G: " + std::string(why);
+  }
+  return {};
 }
 
 std::string Rank::memory_objection() {
@@ -216,6 +228,24 @@ void Rank::run(const Cell& cell, std::uint32_t batch, Deadline deadline) {
   }
 }
 
+comm::DeviceCommunicator& Rank::on_gpu(const Cell& cell) {
+  return dynamic_cast<comm::DeviceCommunicator&>(*variants_[static_cast<std::size_t>(cell.variant)]);
+}
+
+gpu::Graph Rank::capture(const Cell& cell, const std::function<void()>& enqueue) {
+  gpu::Capture capture(*gpu_, on_gpu(cell).device().stream());
+  enqueue();
+  return capture.finish();
+}
+
+void Rank::enqueue_sample(const Visit& visit, Deadline deadline) {
+  const Cell& cell = cells_[visit.cell];
+  if (graphs_.empty()) return run(cell, visit.batch, deadline);
+  for (std::uint32_t i = 0; i < options_.graph_launches; ++i) {
+    gpu_->launch(graphs_[visit.cell].graph, on_gpu(cell).device().stream());
+  }
+}
+
 // The host notices the end of a GPU's work up to half a millisecond late (engine/gpu/vigil.h), so there events around
 // the operations say how long they took. The stream is idle at the first one, which is over at once.
 void Rank::sample(const Visit& visit, std::vector<std::int64_t>& answer) {
@@ -228,13 +258,17 @@ void Rank::sample(const Visit& visit, std::vector<std::int64_t>& answer) {
       variants_[static_cast<std::size_t>(cell.variant)]->data().complete(name(cell.problem.collective), deadline);
     }
   }
+  if (!graphs_.empty() && graphs_[visit.cell].batch != visit.batch) {
+    // NCCL has connected in the untimed operation above, which it could not do inside a capture.
+    graphs_[visit.cell] = {visit.batch, capture(cell, [&] { run(cell, visit.batch, deadline); })};
+  }
   barrier();
   const Clock::time_point begin = Clock::now();
   Clock::time_point end;
   if (gpu_ != nullptr) {
-    auto& communicator = dynamic_cast<comm::DeviceCommunicator&>(*variants_[static_cast<std::size_t>(cell.variant)]);
+    comm::DeviceCommunicator& communicator = on_gpu(cell);
     gpu_->record(first_, communicator.device().stream());
-    run(cell, visit.batch, deadline);
+    enqueue_sample(visit, deadline);
     gpu_->record(last_, communicator.device().stream());
     communicator.data().complete(name(cell.problem.collective), deadline);
     end = begin + gpu_->elapsed(first_, last_);
@@ -250,9 +284,16 @@ std::uint64_t Rank::check_cell(std::uint32_t index) {
   const Cell& cell = cells_.at(index);
   comm::Communicator& communicator = *variants_[static_cast<std::size_t>(cell.variant)];
   const Buffers at = arena_of(cell).next(cell.problem, topology_);
+  std::function<void()> once;
+  gpu::Graph graph;  // of one operation: those of a sample in place would work on one another's results
+  if (!graphs_.empty()) {
+    graphs_[index] = {};  // the cell has all of its samples
+    graph = capture(cell, [&] { start(communicator, cell.problem, at, patience_.from_now()); });
+    once = [&] { gpu_->launch(graph, on_gpu(cell).device().stream()); };
+  }
   std::uint64_t wrong = 0;
   for (std::size_t pass = 0; pass < options_.checks; ++pass) {
-    wrong += check(communicator, cell.problem, at, staging_, patience_.from_now());
+    wrong += check(communicator, cell.problem, at, staging_, patience_.from_now(), once);
   }
   // Small integers of one type are denormal numbers of another, which would slow the cells of that type.
   fill_ordinary(communicator.data(), {std::min(at.in, at.out), cell.problem.footprint(topology_.size)}, staging_,

@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -18,6 +19,7 @@
 #include "bench/train/agreement.h"
 #include "engine/base/deadline.h"
 #include "engine/comm/communicator.h"
+#include "engine/comm/device_communicator.h"
 #include "engine/gpu/runtime.h"
 
 namespace hvd::bench::coll {
@@ -50,6 +52,8 @@ class Rank {
   std::vector<std::vector<std::int64_t>> ask(const Order& order, std::size_t values);
   /// Collective.
   void barrier();
+  /// Call after a fault, when nothing is left on the GPU: NCCL's abort waits for the graphs that hold its operations.
+  void drop_graphs() noexcept { graphs_.clear(); }
 
   [[nodiscard]] const std::vector<Cell>& cells() const { return cells_; }
   [[nodiscard]] std::size_t cache_bytes() const { return cache_bytes_; }
@@ -65,6 +69,13 @@ class Rank {
   Arena& arena_of(const Cell& cell);
   void sample(const Visit& visit, std::vector<std::int64_t>& answer);
   void run(const Cell& cell, std::uint32_t batch, Deadline deadline);
+  [[nodiscard]] comm::DeviceCommunicator& on_gpu(const Cell& cell);
+  /// Why the variants' operations cannot be captured; empty: they can, or nobody asks.
+  [[nodiscard]] std::string graph_objection() const;
+  /// Returns a graph that holds what `enqueue` puts on the stream of the cell's communicator.
+  [[nodiscard]] gpu::Graph capture(const Cell& cell, const std::function<void()>& enqueue);
+  /// Enqueues the operations of a sample.
+  void enqueue_sample(const Visit& visit, Deadline deadline);
   std::uint64_t check_cell(std::uint32_t index);
 
   const CollOptions& options_;
@@ -79,7 +90,12 @@ class Rank {
   gpu::PinnedMemory pinned_;         // behind staging_, on a GPU
   std::vector<std::byte> pageable_;  // else
   std::span<std::byte> staging_;
-  gpu::Event first_, last_;             // of a sample on a GPU
+  gpu::Event first_, last_;  // of a sample on a GPU
+  struct CellGraph {
+    std::uint32_t batch = 0;  // operations in the graph; 0: there is none
+    gpu::Graph graph;
+  };
+  std::vector<CellGraph> graphs_;       // [cell], with graph_launches; before the communicators go
   std::chrono::nanoseconds offset_{0};  // to rank 0's clock
 };
 

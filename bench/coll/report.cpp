@@ -306,6 +306,7 @@ void write_config(JsonWriter& config, const CollOptions& options, const CollResu
   config.integer("iterations", static_cast<std::int64_t>(options.least_samples));
   config.integer("validation", static_cast<std::int64_t>(options.checks));
   config.text("blocking_collectives", truth_text(options.pace != Pace::kStream));
+  config.integer("graph", static_cast<std::int64_t>(options.graph_launches));
   config.integer("blocking", static_cast<std::int64_t>(options.pace));
   config.text("model", options.model);
   config.truth("warm", options.warm);
@@ -337,6 +338,11 @@ std::string quoted(const std::string& text) {
 
 std::string csv_number(std::optional<double> value) { return value ? json_number(*value) : std::string(); }
 
+std::string graph_line(const CollOptions& options) {
+  if (options.graph_launches == 0) return {};
+  return "# a sample is " + std::to_string(options.graph_launches) + " launch(es) of a CUDA graph of operations (-G)\n";
+}
+
 }  // namespace
 
 std::string table(const CollOptions& options, const CollResult& result) {
@@ -347,7 +353,7 @@ std::string table(const CollOptions& options, const CollResult& result) {
   text += "# buffers rotate through " + bytes_text(static_cast<double>(result.arena_bytes)) +
           " a rank, the cache holds " +
           (result.cache_bytes > 0 ? bytes_text(static_cast<double>(result.cache_bytes)) : "an unknown size") +
-          (options.warm ? " (--warm)" : "") + "\n";
+          (options.warm ? " (--warm)" : "") + "\n" + graph_line(options);
   for (const Collective collective : options.collectives) {
     for (int variant = 0; variant < static_cast<int>(result.variants.size()); ++variant) {
       const std::vector<Row> rows = rows_of(result, collective, variant);

@@ -112,7 +112,7 @@ std::vector<CellResult> results_of(const std::vector<Cell>& cells, const Schedul
     if (cell.variant == kBare) continue;
     const std::vector<Sample>& samples = schedule.samples(i);
     CellResult result = result_of(cell, samples, world.ranks, schedule.rule().stop);
-    result.batch = schedule.batch(i);
+    result.batch = schedule.operations(i);
     result.wrong = wrong[i];
     result.stop_reason = schedule.stop_reason(i).empty() ? interrupted : schedule.stop_reason(i);
     if (cell.variant > 0) result.ratio = ratio_of(samples, schedule.samples(first.at(cell.group)));

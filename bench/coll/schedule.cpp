@@ -21,14 +21,14 @@ constexpr std::size_t kVisitsBeforeBatch = 3;
 
 }  // namespace
 
-Sample sample_of(const VisitTimes& times, std::size_t batch, std::size_t round) {
+Sample sample_of(const VisitTimes& times, std::size_t operations, std::size_t round) {
   HVD_ASSERT(!times.begin.empty() && times.begin.size() == times.end.size());
   std::int64_t slowest = 0;
   for (std::size_t r = 0; r < times.begin.size(); ++r) slowest = std::max(slowest, times.end[r] - times.begin[r]);
   const auto last = std::max_element(times.begin.begin(), times.begin.end());
   const std::int64_t first = *std::min_element(times.begin.begin(), times.begin.end());
   const std::int64_t end = *std::max_element(times.end.begin(), times.end.end());
-  const double each = kNanosecond / static_cast<double>(batch);
+  const double each = kNanosecond / static_cast<double>(operations);
   return {.round = round,
           .seconds = static_cast<double>(slowest) * each,
           .transfer = static_cast<double>(std::max<std::int64_t>(0, end - *last)) * each,
@@ -77,8 +77,9 @@ std::vector<Visit> Schedule::next(double seconds) {
 void Schedule::add(const Visit& visit, const VisitTimes& times) {
   State& state = cells_[visit.cell];
   Group& group = groups_[state.group];
-  const Sample sample = sample_of(times, visit.batch, round_);
-  state.last_seconds = sample.seconds * (visit.batch + (rule_.untimed_first ? 1 : 0)) + sample.skew;
+  const std::size_t operations = std::size_t{visit.batch} * rule_.launches;
+  const Sample sample = sample_of(times, operations, round_);
+  state.last_seconds = sample.seconds * static_cast<double>(operations + (rule_.untimed_first ? 1 : 0)) + sample.skew;
   state.elapsed += state.last_seconds;
   if (group.visits > 0) state.shortest = group.visits > 1 ? std::min(state.shortest, sample.seconds) : sample.seconds;
   if (group.batch_is_final && group.visits >= rule_.warmup) state.samples.push_back(sample);
@@ -105,8 +106,9 @@ void Schedule::choose_batch(Group& group) const {
   // The cap must leave room for the samples that are wanted at the least.
   const double cap = rule_.stop.maximum_seconds / static_cast<double>(2 * rule_.stop.minimum_samples);
   const std::uint32_t larger = group.batch * kBatchGrowth;
-  const bool grows = group.batch < kLargestBatch && shortest * group.batch < rule_.least_sample &&
-                     longest * larger <= std::min(rule_.longest_sample, cap);
+  const double launches = rule_.launches;
+  const bool grows = group.batch < kLargestBatch && shortest * launches * group.batch < rule_.least_sample &&
+                     longest * launches * larger <= std::min(rule_.longest_sample, cap);
   if (grows) group.batch = larger;
   group.batch_is_final = !grows;
 }

@@ -12,7 +12,7 @@
 
 namespace hvd::bench::coll {
 
-/// One sample to take: `batch` operations of a cell, one after the other.
+/// One sample to take: `batch` operations of a cell, one after the other; all of them ScheduleRule::launches times.
 struct Visit {
   std::uint32_t cell = 0;
   std::uint32_t batch = 1;
@@ -32,13 +32,14 @@ struct Sample {
   int last_rank = 0;    ///< the rank that arrived last
 };
 
-/// Errors: HVD_ASSERT for an empty world.
-Sample sample_of(const VisitTimes& times, std::size_t batch, std::size_t round);
+/// `operations`: of the visit. Errors: HVD_ASSERT for an empty world.
+Sample sample_of(const VisitTimes& times, std::size_t operations, std::size_t round);
 
 struct ScheduleRule {
   StoppingRule stop;           ///< of each cell; maximum_seconds is its own time, warm-up included
   std::size_t warmup = 5;      ///< first visits of a cell that are discarded, at least
   bool may_batch = true;       ///< several operations a sample
+  std::uint32_t launches = 1;  ///< a visit does its batch so often: a graph of the batch is launched so often
   bool untimed_first = false;  ///< every visit begins with an operation that is not timed
   double least_sample = 1e-3;  ///< seconds: the batch of a group grows until the samples of all its cells are as long,
                                ///< so that the clock and the ranks' arrival weigh little
@@ -59,6 +60,8 @@ class Schedule {
   [[nodiscard]] const ScheduleRule& rule() const { return rule_; }
   [[nodiscard]] const std::vector<Sample>& samples(std::size_t cell) const { return cells_[cell].samples; }
   [[nodiscard]] std::size_t batch(std::size_t cell) const { return groups_[cells_[cell].group].batch; }
+  /// Operations of a sample of the cell.
+  [[nodiscard]] std::size_t operations(std::size_t cell) const { return batch(cell) * rule_.launches; }
   /// Why the cell has ended ("interval narrow enough", "time cap", "iteration cap"); empty: it has not.
   [[nodiscard]] const std::string& stop_reason(std::size_t cell) const { return cells_[cell].stop_reason; }
   [[nodiscard]] std::size_t round() const { return round_; }

@@ -91,6 +91,7 @@ class Conductor {
     rule.warmup = options.warmup;
     rule.untimed_first = options.warm;
     rule.may_batch = options.pace != Pace::kBarrierOutside;
+    rule.launches = std::max<std::uint32_t>(1, options.graph_launches);
     rule.seed = options.seed;
     return rule;
   }
@@ -318,6 +319,11 @@ CollResult run_coll_rank(const CollOptions& options, Variants variants, const Co
   CollResult result;
   std::exception_ptr problem;
   std::optional<Rank> own;  // after a fault, its memory goes only when nothing on the GPU waits for a peer any more
+  const auto give_up = [&](std::string_view reason) {
+    abort_all(variants, reason, [&] {
+      if (own) own->drop_graphs();
+    });
+  };
   try {
     std::optional<comm::Thresholds> kept;
     if (gpu == nullptr) kept = recall_crossovers(options, variants, patience);
@@ -337,7 +343,7 @@ CollResult run_coll_rank(const CollOptions& options, Variants variants, const Co
       try {
         conductor.run();
       } catch (const std::exception& error) {
-        abort_all(variants, error.what());  // first, because the peers wait
+        give_up(error.what());  // first, because the peers wait
         if (conductor.has_samples()) {
           rethrow_both(std::current_exception(),
                        hand_over(conductor.result(error.what(), "the session failed"), observer));
@@ -358,10 +364,10 @@ CollResult run_coll_rank(const CollOptions& options, Variants variants, const Co
     rank.barrier();
   } catch (const Error& error) {
     // These two are the same on all ranks, which know already.
-    if (error.code() != Errc::kInvalidArgument && error.code() != Errc::kMismatch) abort_all(variants, error.what());
+    if (error.code() != Errc::kInvalidArgument && error.code() != Errc::kMismatch) give_up(error.what());
     throw;
   } catch (const std::exception& error) {
-    abort_all(variants, error.what());
+    give_up(error.what());
     throw;
   }
   if (problem) std::rethrow_exception(problem);

@@ -1,4 +1,4 @@
-// Finds the members whose bits differ from the majority. Equal members make equal checksums in equal order. Pure.
+// Finds members (ranks) whose bits differ from the majority. Equal bits have equal checksums. Pure.
 #pragma once
 
 #include <cstddef>
@@ -11,24 +11,24 @@ namespace hvd::bench {
 
 struct Deviation {
   std::size_t member = 0;
-  std::size_t snapshot = 0;  ///< the first in which it differs
+  std::size_t snapshot = 0;  ///< the first snapshot in which the member differs
 };
 
-/// From this snapshot on nobody can tell who is right: there is no strict majority, or there are too few members.
+/// From this snapshot on it is unknown who is right: there is no strict majority, or there are too few members.
 struct Disagreement {
   std::size_t snapshot = 0;
-  std::vector<std::vector<std::size_t>> parties;  ///< members that agree, those not named before; the largest first
+  std::vector<std::vector<std::size_t>> parties;  ///< groups of equal members, without named ones; the largest first
 };
 
 struct BitVote {
-  std::vector<Deviation> named;  ///< by snapshot, then by member
+  std::vector<Deviation> named;  ///< ordered by snapshot, then by member
   std::optional<Disagreement> disagreement;
   std::size_t reference = 0;  ///< a member that is not named
 };
 
-/// `checksums[member][snapshot]`: one member or more, all of the same length. A member that differs from the value of a
-/// strict majority of all members is named and left out of later snapshots, because its weights stay wrong. With fewer
-/// than kMajority members (slow_ranks.h) nobody is named.
+/// `checksums[member][snapshot]`: one member or more, all with the same number of snapshots. A member that differs from
+/// a strict majority of all members is named and left out of later snapshots, because its weights stay wrong. With
+/// fewer than kMajority members (slow_ranks.h) nobody is named.
 BitVote vote(std::span<const std::vector<std::uint64_t>> checksums);
 
 }  // namespace hvd::bench

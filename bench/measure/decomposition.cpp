@@ -27,7 +27,7 @@ constexpr std::array<const char*, kRows> kNames{
     "efficiency",    "interference",     "stragglers", "exposed_communication",
     "control_plane", "overlap_slowdown", "update",     "residual"};
 
-// Parts of the step of phase full, in one round or in several. They sum to 1.
+// Parts of a step of phase full, as fractions of the step, for one round or the middle of several. They sum to 1.
 struct Shares {
   std::array<double, kRows> rows{};
   double against_independent = 0;
@@ -57,7 +57,7 @@ struct Waits {
   double stragglers = 0, exposed = 0, control = 0;
 };
 
-// The rank that waited least arrived last and waited for communication alone. The others waited for that rank too.
+// The rank that waited least arrived last, so it waited for communication only; the others also waited for that rank.
 Waits waits_of(const std::vector<RankSamples>& ranks) {
   std::vector<double> stragglers, shortest, control;
   for (std::size_t step = 0; step < ranks.at(0).step.size(); ++step) {
@@ -98,7 +98,7 @@ Shares shares_of(const Round& round) {
   return out;
 }
 
-constexpr double kNear = 1e-4;  // rounds closer to the middle than a hundredth of a percent of the step count alike
+constexpr double kNear = 1e-4;  // rounds closer to the middle than 1e-4 of the step get equal weights
 
 double distance(const Shares& a, const Shares& b) {
   double square = kNear * kNear;
@@ -119,9 +119,9 @@ Shares weighted_mean(std::span<const Shares> rounds, std::span<const double> wei
   return mean;
 }
 
-// The geometric median: the point with the smallest sum of distances to the rounds, of which round r counts copies[r]
-// times. It is a weighted mean, so its rows sum to 1 as each round's do, and rounds far from the others pull at it with
-// no more force than those nearby. Source: Weiszfeld, Tohoku Mathematical Journal 43 (1937).
+// Geometric median: the point with the smallest sum of distances to the rounds, where round r counts copies[r] times.
+// It is a weighted mean of the rounds, so its rows also sum to 1. Rounds far from the others pull at it no harder than
+// rounds nearby. Source: Weiszfeld, Tohoku Mathematical Journal 43 (1937).
 Shares middle_of(std::span<const Shares> rounds, std::span<const double> copies) {
   constexpr int kMostTurns = 100;
   constexpr double kClose = 1e-6;
@@ -144,8 +144,8 @@ bool enough_for_intervals(std::span<const Round> rounds) {
   return rounds.size() >= 2 && samples >= kFewestForInterval;
 }
 
-// Few rounds understate how much rounds differ by sqrt(n / (n - 1)), and leave that difference itself uncertain: by
-// about as much as Student's distribution is wider than the normal one.
+// With n rounds, a resampled interval is too narrow for two reasons. The spread of few rounds is too small by
+// sqrt(n / (n - 1)), and the spread itself is uncertain: Student's distribution is wider than the normal one.
 // Source: Abramowitz and Stegun, 26.7.5, the first two terms of the quantile's expansion.
 double widening(std::size_t rounds) {
   constexpr double kNormal = 1.959964;  // the 97.5 % quantile
@@ -156,7 +156,7 @@ double widening(std::size_t rounds) {
   return student * std::sqrt((freedom + 1) / freedom);
 }
 
-// Times cannot be negative; differences of times can.
+// A row that is a time cannot be negative; a row that is a difference of times can.
 bool is_time(std::size_t row) { return row == kEfficiency || row == kStragglers || row == kExposed || row == kControl; }
 
 double median_full_seconds(std::span<const Round> rounds) {
@@ -186,7 +186,7 @@ EfficiencyAnalysis analyse_efficiency(std::span<const Round> rounds, const Inter
   out.against_independent = {measured.against_independent, kNoInterval, kNoInterval};
   if (!enough_for_intervals(rounds)) return out;
 
-  constexpr std::size_t kRoundBudget = 2'000'000;  // some seconds
+  constexpr std::size_t kRoundBudget = 2'000'000;  // resampled rounds in total, which takes some seconds
   const std::size_t resamples = std::min(options.resamples, std::max(kStoredReplicates, kRoundBudget / count));
   Draws draws(options.seed, 1);
   std::array<std::vector<double>, kRows> resampled;

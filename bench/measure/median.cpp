@@ -43,7 +43,7 @@ std::vector<double> over_ranks(std::span<const std::vector<double>> ranks, Choos
   return out;
 }
 
-constexpr double kLeastReplicate = 1e-3;  // of the median: a widened deviation may pass zero
+constexpr double kLeastReplicate = 1e-3;  // fraction of the median: a widened deviation could fall below zero
 
 Bootstrap bootstrap_median(std::span<const double> samples, const IntervalOptions& options) {
   const std::size_t n = samples.size();
@@ -102,7 +102,7 @@ double lag_one_autocorrelation(std::span<const double> samples) {
     square += centred[i] * centred[i];
     if (i > 0) product += centred[i] * centred[i - 1];
   }
-  // The sample autocorrelation is low by some (1 + 3 rho) / n. Source: Kendall, Biometrika 41 (1954).
+  // The sample autocorrelation is too low by about (1 + 3 rho) / n. Source: Kendall, Biometrika 41 (1954).
   const auto count = static_cast<double>(n);
   return std::clamp((count * product / square + 1) / (count - 3), 0.0, 0.9);
 }
@@ -130,7 +130,7 @@ double relative_half_width(const Estimate& estimate) {
 
 Estimate images_per_second(const Estimate& step_seconds, double images) {
   if (!step_seconds.has_interval()) return {images / step_seconds.value, kNoInterval, kNoInterval};
-  // A very uncertain interval may reach down to zero seconds; the rate is then unbounded above.
+  // A very wide interval may reach down to zero seconds; the rate then has no upper bound.
   return {images / step_seconds.value, images / step_seconds.high,
           step_seconds.low > 0 ? images / step_seconds.low : HUGE_VAL};
 }

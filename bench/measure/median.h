@@ -1,4 +1,4 @@
-// Medians of step times and their intervals. Pure: same samples and seed, same answer, on every machine.
+// Medians of step times and their intervals. Pure: the same samples and seed give the same answer on every machine.
 //
 // Step times are skewed and autocorrelated (a slow step is often followed by another), so the interval is a
 // bootstrap over blocks of consecutive samples and assumes no distribution.
@@ -14,26 +14,26 @@
 
 namespace hvd::bench {
 
-/// Middle value; the mean of the two middle ones for an even count. Errors: HVD_ASSERT on an empty span.
+/// Middle value, or the mean of the two middle values if the count is even. Errors: HVD_ASSERT on an empty span.
 double median(std::span<const double> samples);
 
-/// out[i] = max over ranks of ranks[r][i]: the time of a synchronous step. All ranks have the same length.
+/// out[i] = max over ranks of ranks[r][i]: the time of a synchronous step. All ranks have equally many samples.
 std::vector<double> max_over_ranks(std::span<const std::vector<double>> ranks);
 
-/// out[i] = min over ranks: of waits, that of the rank which arrived last and waited for communication only.
+/// out[i] = min over ranks. The rank with the shortest wait arrived last, so it waited for communication only.
 std::vector<double> min_over_ranks(std::span<const std::vector<double>> ranks);
 
-/// Autocorrelation at lag one of the samples' ranks (so that outliers do not hide it), corrected for its bias
-/// at small n, within [0, 0.9]; 0 below 8 samples.
+/// Lag-one autocorrelation of the samples' ranks (in the statistical sense, so that outliers do not hide it). It is
+/// corrected for the bias at small n and clamped to [0, 0.9]; 0 for fewer than 8 samples.
 double lag_one_autocorrelation(std::span<const double> samples);
 
 /// Block length of the bootstrap for `n` samples whose lag-one autocorrelation is `rho`; at most n / 4.
 /// Source: Carlstein, Annals of Statistics 14 (1986), the AR(1) rule.
 std::size_t block_length(std::size_t n, double rho);
 
-/// Fewer samples have no interval at all: of two, the median may lie anywhere beyond either.
+/// Fewer samples have no interval: the median of the distribution may lie beyond either of two samples.
 inline constexpr std::size_t kFewestForInterval = 3;
-/// Of fewer samples the interval is printed with a warning, and no measurement ends because it is narrow.
+/// With fewer samples the interval is printed with a warning, and no measurement ends because it is narrow.
 inline constexpr std::size_t kFewestToBelieve = 10;
 
 struct IntervalOptions {
@@ -42,21 +42,21 @@ struct IntervalOptions {
   std::uint64_t seed = 1;
 };
 
-/// Median with its percentile interval from a circular block bootstrap. Blocks shorter than the correlation
-/// understate the variance: the deviations are widened by what an AR(1) series of that block length loses,
-/// and by the usual n / (n - 1) of the effective sample size.
-/// Covers the true median in 93 to 96 % of independent series of 10 and more samples, 90 to 95 % at lag-one
-/// correlation 0.3 from 20 samples and at 0.6 from 100 (simulated in tests/bench/measure_coverage_test.cpp).
-/// Fewer than kFewestForInterval samples: no interval.
+/// Median with its percentile interval from a circular block bootstrap. Blocks that are shorter than the correlation
+/// understate the variance. The deviations are therefore widened by the variance that an AR(1) series loses at that
+/// block length, and by the usual n / (n - 1) of the effective sample size.
+/// The interval contains the true median in 93 to 96 % of independent series of 10 and more samples, and in 90 to 95 %
+/// at lag-one correlation 0.3 from 20 samples and at 0.6 from 100 (simulated in tests/bench/measure_coverage_test.cpp).
+/// There is no interval for fewer than kFewestForInterval samples.
 Estimate median_interval(std::span<const double> samples, const IntervalOptions& options = {});
 
-/// As median_interval() for times, with the replicates, all of them above zero; none where there is no interval.
+/// Like median_interval(), for times. Also returns the replicates, all above zero, or none if there is no interval.
 Bootstrap median_time(std::span<const double> seconds, const IntervalOptions& options = {});
 
-/// Half the interval's width over the value; 0 for a value of 0 or where there is no interval.
+/// Half the interval's width over the value; 0 if the value is 0 or there is no interval.
 double relative_half_width(const Estimate& estimate);
 
-/// Images per second of `images` images a step: the interval's ends change places.
+/// Converts seconds per step to images per second, for `images` images per step. The interval's ends are swapped.
 Estimate images_per_second(const Estimate& step_seconds, double images);
 
 }  // namespace hvd::bench

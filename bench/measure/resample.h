@@ -1,5 +1,5 @@
-// What the intervals of medians and of the decomposition share: drawing blocks of consecutive samples, and reading an
-// interval off the resampled values, the replicates. Pure.
+// Resampling for the intervals of medians and of the decomposition: draws blocks of consecutive samples, and computes
+// an interval from the resampled values, called replicates. Pure.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@
 
 namespace hvd::bench {
 
-/// A sequence of random numbers, fixed by (seed, stream).
+/// A sequence of random numbers that (seed, stream) determines.
 class Draws {
  public:
   Draws(std::uint64_t seed, std::uint64_t stream) : generator_(seed, stream) {}
@@ -25,17 +25,17 @@ class Draws {
   std::uint64_t counter_ = 0;
 };
 
-/// Start indices of the blocks of one resample of `n` samples: ceil(n / length) of them in [0, n).
+/// Start indices of the blocks of one resample of `n` samples: ceil(n / length) indices in [0, n).
 /// Sample `i` of the resample is sample (starts[i / length] + i % length) % n.
 std::vector<std::size_t> block_starts(std::size_t n, std::size_t length, Draws& draws);
 
-/// One resample of the same size into `out`, from blocks that wrap around the end.
+/// Writes one resample of the same size into `out`. Blocks wrap around the end of the samples.
 void resample_blocks(std::span<const double> samples, std::size_t length, Draws& draws, std::vector<double>& out);
 
-/// Central interval that holds `confidence` of `values`. Sorts them.
+/// Central interval that contains the fraction `confidence` of `values`. Sorts `values`.
 std::pair<double, double> percentile_interval(std::vector<double>& values, double confidence);
 
-/// This many replicates are stored with a figure, so that sessions can be pooled. Every stored figure has as many.
+/// Every stored figure with an interval has this many replicates, so that sessions can be pooled.
 inline constexpr std::size_t kStoredReplicates = 200;
 
 /// A figure with its interval, and the first kStoredReplicates of its replicates, in the order in which they were
@@ -45,13 +45,13 @@ struct Bootstrap {
   std::vector<double> replicates;
 };
 
-/// Factor by which resamples understate the deviations, and the lowest value of a widened replicate.
+/// `factor`: by how much resamples understate the deviations. `floor`: the lowest value of a widened replicate.
 struct Widening {
   double factor = 1, floor = 0;
 };
 
-/// Widens the deviations of `replicates` from `value`, and reads the interval off the result. The interval holds
-/// `value`.
+/// Multiplies the deviations of `replicates` from `value` by the factor, and computes the interval of the result. The
+/// interval always contains `value`.
 Bootstrap bootstrap_of(double value, std::vector<double> replicates, Widening wider, double confidence);
 
 /// Like median(), but reorders `samples` instead of copying.

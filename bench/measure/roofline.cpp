@@ -10,13 +10,13 @@ namespace hvd::bench {
 namespace {
 
 struct Sheet {
-  std::string_view name;  // part of the driver's name; the first that fits is taken
+  std::string_view name;  // part of the name that the driver gives; the first match in the table is used
   double tera_16bit, tera_tf32, tera_fp32, tera_bytes;
 };
 
-// Dense, SXM boards unless said otherwise. Sources: NVIDIA's data sheets "H200 Tensor Core GPU", "H100 Tensor Core
-// GPU", "A100 Tensor Core GPU", "GH200 Grace Hopper Superchip", "V100 Tensor Core GPU", "Tesla P100". Their sparse
-// figures halved.
+// Dense rates, for SXM boards unless the name says otherwise. Sources: NVIDIA's data sheets "H200 Tensor Core GPU",
+// "H100 Tensor Core GPU", "A100 Tensor Core GPU", "GH200 Grace Hopper Superchip", "V100 Tensor Core GPU", "Tesla P100".
+// Figures that a sheet gives for sparse matrices are halved.
 constexpr std::array<Sheet, 11> kSheets{{{"GH200", 989.5, 494.5, 67, 4.0},
                                          {"H200 NVL", 835.5, 417.5, 60, 4.8},
                                          {"H200", 989.5, 494.5, 67, 4.8},
@@ -46,7 +46,7 @@ std::optional<DeviceRates> published_rates(std::string_view gpu, DataType comput
   const auto found = std::find_if(kSheets.begin(), kSheets.end(),
                                   [&](const Sheet& sheet) { return gpu.find(sheet.name) != std::string_view::npos; });
   if (found == kSheets.end()) return std::nullopt;
-  const bool has_bf16 = found->tera_tf32 > 0;  // both came with the same generation
+  const bool has_bf16 = found->tera_tf32 > 0;  // the same GPU generation introduced both
   double tera = 0;
   switch (compute) {
     case DataType::kF32: tera = tf32 ? found->tera_tf32 : found->tera_fp32; break;
@@ -64,7 +64,7 @@ double bound_seconds(double flops, double bytes, const DeviceRates& rates) {
 
 std::vector<BoundRow> bounds_by_kind(std::span<const models::OperationProfile> operations, const DeviceRates& rates) {
   std::map<std::string, BoundRow> by_kind;
-  std::map<std::string, double> arithmetic;  // seconds of the bound that arithmetic decides
+  std::map<std::string, double> arithmetic;  // bound in seconds of the operations that arithmetic limits
   for (const models::OperationProfile& operation : operations) {
     BoundRow& row = by_kind[operation.kind];
     const double bound = bound_seconds(operation.flops, operation.bytes, rates);

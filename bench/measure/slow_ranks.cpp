@@ -12,14 +12,14 @@
 namespace hvd::bench {
 namespace {
 
-constexpr double kDeviate = 2.5758293035489004;  // of the normal distribution, for a 99 % interval
-constexpr double kFalseAlarms = 0.03;            // share of healthy runs with any accusation
-constexpr double kMadToDeviation = 1.4826;       // of a normal distribution
-constexpr double kLeastError = 1e-4;             // standard error below which differences do not count
+constexpr double kDeviate = 2.5758293035489004;  // quantile of the normal distribution for a 99 % interval
+constexpr double kFalseAlarms = 0.03;            // fraction of healthy runs in which some rank is accused
+constexpr double kMadToDeviation = 1.4826;       // standard deviation over MAD of a normal distribution
+constexpr double kLeastError = 1e-4;             // standard errors below this value are raised to it
 constexpr std::size_t kFewestRuns = std::size_t{1} << 13, kMostRuns = std::size_t{1} << 16;
-constexpr std::size_t kDrawn = std::size_t{1} << 22;  // numbers drawn for a critical score, about
+constexpr std::size_t kDrawn = std::size_t{1} << 22;  // random numbers drawn for a critical score, approximately
 
-/// out[m]: the median of `values` without values[m].
+/// out[m]: the median of all `values` except values[m].
 std::vector<double> medians_of_others(const std::vector<double>& values) {
   const std::size_t members = values.size();
   std::vector<std::size_t> order(members);
@@ -35,7 +35,7 @@ std::vector<double> medians_of_others(const std::vector<double>& values) {
   return out;
 }
 
-/// [member][step]: the logarithm of each time over the median of the other members in the same step.
+/// [member][step]: the logarithm of (time / median time of the other members in the same step).
 std::vector<std::vector<double>> log_ratios(std::span<const std::vector<double>> seconds) {
   std::vector<std::vector<double>> ratios(seconds.begin(), seconds.end());
   std::vector<double> step(seconds.size());
@@ -49,10 +49,11 @@ std::vector<std::vector<double>> log_ratios(std::span<const std::vector<double>>
 
 struct MedianInterval {
   double low = 0, high = 0;
-  bool long_enough = false;  // the series, for an interval
+  bool long_enough = false;  // the series has enough steps for an interval
 };
 
-/// The sign test's interval, for as many independent steps as an AR(1) series of this lag-one autocorrelation is worth.
+/// Interval of the sign test. The number of steps is reduced to the number of independent steps that an AR(1) series
+/// with this lag-one autocorrelation is worth.
 MedianInterval median_interval_of_steps(std::vector<double> series) {
   const double steps = static_cast<double>(series.size());
   const auto [least, most] = std::minmax_element(series.begin(), series.end());
@@ -64,7 +65,7 @@ MedianInterval median_interval_of_steps(std::vector<double> series) {
           series[static_cast<std::size_t>(std::ceil(std::min(middle + reach, steps - 1)))], reach <= middle};
 }
 
-/// Modified z-scores: deviations from the median in units of the MAD as standard deviation, or of errors[m] if larger.
+/// Modified z-scores: deviation from the median over the larger of errors[m] and the deviation that the MAD estimates.
 std::vector<double> scores(const std::vector<double>& values, std::span<const double> errors) {
   const double middle = median(values);
   std::vector<double> deviations(values.size());
@@ -85,7 +86,7 @@ double linear_quantile(std::vector<double> values, double share) {
   return values[below] + (at - static_cast<double>(below)) * (values[above] - values[below]);
 }
 
-/// `host` with its ranks, in the order of their first ranks.
+/// Groups the ranks by host, in the order of each host's first rank.
 std::vector<NodeSlowness> nodes_of(std::span<const std::string> hosts) {
   std::vector<NodeSlowness> nodes;
   for (std::size_t r = 0; r < hosts.size(); ++r) {

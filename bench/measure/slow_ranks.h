@@ -1,8 +1,8 @@
-// Which ranks or nodes are slower than the others. The same rules as in scripts/hvdb/slow_ranks.py, which judges stored
-// runs; tests/scripts compares the two. Pure: same times and seed, same answer.
+// Finds the ranks or nodes that are slower than the others. scripts/hvdb/slow_ranks.py applies the same rules to stored
+// runs; tests/scripts compares the two. Pure: the same times and seed give the same answer.
 //
-// Every time is compared with the median of the other members in the same step, so that a disturbance of all members
-// cancels. The median of these ratios over the steps is how much slower a member is.
+// Every time is compared with the median of the other members (ranks or nodes) in the same step, so that a disturbance
+// of all members cancels. A member's slowness is the median of these ratios over the steps.
 // Sources: B. Iglewicz and D. Hoaglin, How to Detect and Handle Outliers, 1993 (the modified z-score); P. Westfall and
 // S. Young, Resampling-Based Multiple Testing, 1993 (the largest score of a healthy run as reference for every score);
 // H. David and H. Nagaraja, Order Statistics, 2003, section 7.1 (the interval of a median).
@@ -17,9 +17,9 @@
 
 namespace hvd::bench {
 
-/// Fewer members have no majority: nobody can tell which of them is usual.
+/// With fewer members there is no majority, so nobody can tell which of them is the usual one.
 inline constexpr std::size_t kMajority = 4;
-/// Fewer steps have no interval.
+/// With fewer steps there is no interval.
 inline constexpr int kFewestSteps = 10;
 
 /// How one rank or node compares with the others, as fractions: 0.05 is 5 % slower.
@@ -27,14 +27,14 @@ struct Slowness {
   double slower = 0;
   double low = 0, high = 0;     ///< 99 % interval of `slower`
   std::optional<double> score;  ///< modified z-score; none with fewer than kMajority members
-  bool slow = false;            ///< it is accused
-  bool unclear = false;         ///< slower by the threshold or more, and not accused
+  bool slow = false;            ///< the member is accused of being slow
+  bool unclear = false;         ///< slower by at least the threshold, but not accused
 };
 
-/// `seconds[member][step]`: times above 0 of two members or more, all of the same length, kFewestSteps at least.
-/// `threshold`: fraction by which a slow member is slower at least. `critical`: critical_score() of so many members.
-/// With fewer than kMajority members the slowest is accused if its interval lies above the threshold and above all
-/// others, and `critical` is not read.
+/// `seconds[member][step]`: times above 0 of two or more members, all with equally many steps, at least kFewestSteps.
+/// `threshold`: a slow member is slower by at least this fraction. `critical`: critical_score() for this many members.
+/// With fewer than kMajority members, the slowest one is accused if its interval lies above the threshold and above the
+/// intervals of all others; `critical` is then not used.
 std::vector<Slowness> compare_times(std::span<const std::vector<double>> seconds, double threshold, double critical);
 
 struct NodeSlowness {
@@ -45,19 +45,19 @@ struct NodeSlowness {
 
 struct SlowRanks {
   std::vector<Slowness> ranks;      ///< [rank]
-  std::vector<NodeSlowness> nodes;  ///< slow nodes; every rank of a slow node is slower by the threshold or more
-  std::vector<std::size_t> slow;    ///< slow ranks of other nodes
+  std::vector<NodeSlowness> nodes;  ///< slow nodes; every rank of a slow node is slower by at least the threshold
+  std::vector<std::size_t> slow;    ///< slow ranks that are not on slow nodes
   std::vector<std::size_t> unclear;
 };
 
-/// As compare_times(), and compares the nodes where some have several ranks. A node's time is the median over its
+/// Like compare_times(). Also compares the nodes if some have several ranks: the time of a node is the median over its
 /// ranks, step by step. `hosts`: [rank].
 SlowRanks find_slow_ranks(std::span<const std::vector<double>> seconds, std::span<const std::string> hosts,
                           double threshold, std::uint64_t seed);
 
-/// The score that the largest of `members` healthy members exceeds in 3 % of runs. Found by simulation: healthy members
-/// differ by a normal distribution of any width. At most one healthy member in a hundred is accused, because four
-/// members are the fewest to be scored.
+/// Score that the largest of `members` healthy members exceeds in 3 % of runs. It is found by simulation; healthy
+/// members differ by a normal distribution of any width. At least four members are scored, so at most one healthy
+/// member in a hundred is accused.
 double critical_score(std::size_t members, std::uint64_t seed);
 
 }  // namespace hvd::bench

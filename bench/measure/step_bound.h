@@ -1,5 +1,5 @@
-// The bound of a whole training step on a device: what its graph must compute and move, operation by operation, at the
-// device's rates (roofline.h). Pure.
+// Least time of a whole training step on a device: the work and traffic of each operation of the graph at the device's
+// rates (roofline.h). Pure.
 #pragma once
 
 #include <optional>
@@ -12,24 +12,24 @@
 
 namespace hvd::bench {
 
-/// One rank's step, of the graph as it is: every operation alone, inputs read and outputs written once. Fused
-/// operations move less, so that a step can come below `seconds`; it cannot come below flops / peak.
+/// The step of one rank, for the graph as it is: every operation runs alone, reads its inputs and writes its outputs
+/// once. Fused operations move less, so a step can be faster than `seconds`; it cannot be faster than flops / peak.
 struct StepBound {
-  std::string device;  ///< as its driver names it
-  DeviceRates rates;   ///< its data sheet's
+  std::string device;  ///< the name that its driver gives
+  DeviceRates rates;   ///< from its data sheet
   double flops = 0, bytes = 0;
   double seconds = 0;  ///< sum over the operations of the longer of arithmetic and traffic
 };
 
-/// `graph` is differentiated; its tensors are of type `compute`. None for a device that roofline.h does not
-/// know in this type.
+/// `graph` must be differentiated; its tensors have type `compute`. Returns nothing if roofline.h does not know the
+/// device or its rate in this type.
 std::optional<StepBound> step_bound(const models::Graph& graph, const std::string& device, DataType compute, bool tf32);
 
-/// What is stored with the run: work, data sheet, bound. In no fingerprint.
+/// The facts stored with the run: work, data sheet, bound. They are not part of the fingerprint.
 Provenance bound_facts(const StepBound& bound);
-/// The line beside a result, of one rank; empty if `run` has none.
+/// The line printed beside the result of one rank; empty if `run` has no result.
 std::string bound_line(const RunRecord& run, const StepBound& bound);
-/// The measured operations beside their bounds; empty if none were measured.
+/// A table of the measured operations beside their bounds; empty if no operations were measured.
 std::string bound_table(const RunRecord& run, const StepBound& bound);
 
 }  // namespace hvd::bench

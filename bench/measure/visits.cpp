@@ -10,7 +10,7 @@
 namespace hvd::bench {
 namespace {
 
-constexpr double kExcessThatCounts = 0.005;  // less would shift all phases alike, by less than intervals are wide
+constexpr double kExcessThatCounts = 0.005;  // a smaller excess shifts all phases alike, by less than their intervals
 
 std::vector<double> log_excess(const PhaseVisits& phase) {
   std::vector<double> excess;
@@ -35,7 +35,7 @@ std::int64_t visit_samples(const VisitBudget& budget) {
   const std::size_t missing = kRoundsToAimFor - std::min(kRoundsToAimFor - 1, budget.rounds_done);
   const double affordable = std::floor(budget.seconds_left / (static_cast<double>(missing) * budget.round_seconds));
   const double wanted = std::min(affordable, std::ceil(budget.target_seconds / budget.sample_seconds));
-  // Clamped as a floating point number: very short samples give counts that no integer holds.
+  // Clamp as a floating-point number, because very short samples give counts that no integer type can hold.
   return static_cast<std::int64_t>(
       std::clamp(wanted, static_cast<double>(budget.shortest), static_cast<double>(budget.longest)));
 }

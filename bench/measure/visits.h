@@ -1,5 +1,5 @@
-// How long a session stays in a phase before it changes to another, and whether the first step after a change counts.
-// Pure.
+// Decides how many steps a session spends in a phase before it changes to another (a visit), and whether the first step
+// after a change counts. Pure.
 #pragma once
 
 #include <cstdint>
@@ -10,28 +10,28 @@
 
 namespace hvd::bench {
 
-/// A session tries to measure this many rounds: what a round shares cancels, so that more and shorter rounds give
+/// A session tries to measure this many rounds. Disturbances of a whole round cancel, so more and shorter rounds give
 /// narrower intervals than fewer and longer ones.
 inline constexpr std::size_t kRoundsToAimFor = 20;
-/// A session on CPUs does not end before so many rounds because an interval is narrow, only at a cap.
+/// A session on CPUs that has fewer rounds does not end because an interval is narrow, only at a cap.
 inline constexpr std::size_t kFewestRounds = 10;
-/// Visits of a phase that it takes to judge its first steps.
+/// Least number of visits of a phase that is needed to judge its first steps.
 inline constexpr std::size_t kVisitsToJudge = 5;
 
 struct VisitBudget {
-  double sample_seconds = 0;  ///< in the slowest phase; 0: unknown
-  double round_seconds = 0;   ///< a round of one sample per visit
+  double sample_seconds = 0;  ///< seconds per sample in the slowest phase; 0: unknown
+  double round_seconds = 0;   ///< seconds of a round with one sample per visit
   double seconds_left = 0;    ///< until the time cap
   std::size_t rounds_done = 0;
-  double target_seconds = 1;  ///< a visit is no longer where its samples are short
+  double target_seconds = 1;  ///< a visit takes no longer than this if its samples are short
   std::int64_t shortest = 1, longest = 100;
 };
 
-/// Samples of the next round's visits: as many as take `target_seconds`, but so few that kRoundsToAimFor rounds fit the
-/// time left, within [shortest, longest].
+/// Samples per visit in the next round: as many as take `target_seconds`, but few enough that kRoundsToAimFor rounds
+/// fit into the time left. Clamped to [shortest, longest].
 std::int64_t visit_samples(const VisitBudget& budget);
 
-/// One phase's visits: [visit][sample] seconds, of the slowest rank.
+/// The visits of one phase: [visit][sample], seconds of the slowest rank.
 struct PhaseVisits {
   std::string_view phase;
   std::vector<std::vector<double>> visits;
@@ -39,16 +39,16 @@ struct PhaseVisits {
 
 struct FirstStepVerdict {
   bool discard = false;
-  /// Says what was decided, and from which figures.
+  /// Says what was decided, and on which figures the decision rests.
   std::string text = "kept: too few visits to tell whether they take longer than the others";
 };
 
-/// Compares the first sample of every visit with the median of the others of that visit. First samples are to be
-/// discarded if in one phase they take longer: by half a percent or more, with a 95 % interval above 0.
-/// Simulated, with five to twenty visits of each phase: 3 to 11 % of sessions discard where nothing takes longer; an
-/// excess of twice a step's noise is found in all, one of half of it in 45 to 90 %.
-/// Visits of a single sample have nothing to compare with and are left out; fewer than kVisitsToJudge others in a phase
-/// decide nothing.
+/// Compares the first sample of every visit with the median of the visit's other samples. First samples are discarded
+/// if in some phase they take longer by half a percent or more and the 95 % interval of the excess lies above 0.
+/// Simulated with five to twenty visits of each phase: 3 to 11 % of sessions discard although nothing takes longer. An
+/// excess of twice a step's noise is found in all sessions, an excess of half the noise in 45 to 90 %.
+/// Visits with a single sample are left out because they have nothing to compare with. If a phase has fewer than
+/// kVisitsToJudge other visits, nothing is discarded.
 FirstStepVerdict judge_first_steps(std::span<const PhaseVisits> phases, std::uint64_t seed);
 
 }  // namespace hvd::bench

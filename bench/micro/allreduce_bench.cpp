@@ -3,9 +3,9 @@
 //
 //   mpirun -np 2 build/release/bin/allreduce_bench [repetitions]
 //
-// The ways are interleaved (A B C D, A B C D, ...), so that a noisy machine disturbs all alike; printed are
-// the median over repetitions of the slowest rank's time, an order-statistics interval of that median, and
-// the median of the per-repetition ratios to the flat call. Every result is checked element by element.
+// The ways to reduce are interleaved (A B C D, A B C D, ...), so that a noisy machine disturbs all of them alike. The
+// program prints the median over repetitions of the slowest rank's time, an order-statistics interval of that median,
+// and the median of the ratios to the flat call within each repetition. It checks every element of every result.
 #include <mpi.h>
 
 #include <algorithm>
@@ -37,12 +37,12 @@ struct Problem {
   const char* name;
   std::size_t count;
 };
-// Parameter counts: models/zoo, torchvision's published figures.
+// Parameter counts from models/zoo; they equal torchvision's published figures.
 constexpr std::array<Problem, 2> kProblems{{{"ResNet-101", 44549160}, {"VGG-16", 138357544}}};
 
 Deadline soon() { return Deadline::after(std::chrono::seconds(60)); }
 
-/// Exact in fp32, different on every rank.
+/// Input of element i: exact in fp32, and different on every rank.
 float value(int rank, std::size_t i) { return static_cast<float>((i % 1021) * static_cast<std::size_t>(rank + 1)); }
 
 void fill(std::span<float> data, int rank) {
@@ -77,7 +77,7 @@ double median(std::vector<double> values) {
   return n % 2 == 1 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
 }
 
-/// Order statistics that hold the median with about 95 %: ranks n/2 -+ 0.98 sqrt(n).
+/// Interval between order statistics that contains the median with about 95 %: ranks n/2 -+ 0.98 sqrt(n).
 std::array<double, 2> interval(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   const auto n = static_cast<double>(values.size());
@@ -90,7 +90,7 @@ std::array<double, 2> interval(std::vector<double> values) {
 void measure(Communicator& comm, std::vector<Way>& ways, int repetitions, const char* title) {
   const int rank = comm.topology().rank;
   const int size = comm.topology().size;
-  for (int repetition = -1; repetition < repetitions; ++repetition) {  // the first one warms up
+  for (int repetition = -1; repetition < repetitions; ++repetition) {  // repetition -1 warms up
     for (Way& way : ways) {
       fill(way.data, rank);
       MPI_Barrier(MPI_COMM_WORLD);

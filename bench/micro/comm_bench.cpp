@@ -1,6 +1,6 @@
-// What moving and summing gradients costs on one host, without a launcher: the reduction kernels, conversion between
-// element types, packing into the fusion buffer, and the planes between threads. Every case checks its answer and
-// reports an error instead of a time if it is wrong. Rates count the bytes of one buffer.
+// Measures what moving and summing gradients costs on one host, without a launcher: the reduction kernels, conversion
+// between element types, packing into the fusion buffer, and the data planes between threads. Every case checks its
+// answer and reports an error instead of a time if it is wrong. Rates count the bytes of one buffer.
 //
 //   build/release/bin/comm_bench --benchmark_filter=plane
 #include <benchmark/benchmark.h>
@@ -37,7 +37,7 @@ constexpr std::int64_t kMiB = 1024 * kKiB;
 
 Deadline soon() { return Deadline::after(std::chrono::seconds(60)); }
 
-/// Small whole numbers, exact in every type, that do not repeat with the vector width.
+/// Small whole numbers that are exact in every type. Their period differs from any vector width.
 float value(std::size_t i, std::size_t of) { return static_cast<float>((i % 7) + of); }
 
 std::vector<std::byte> filled(DataType dtype, std::size_t count, std::size_t of) {
@@ -53,7 +53,7 @@ std::vector<std::byte> filled(DataType dtype, std::size_t count, std::size_t of)
   return bytes;
 }
 
-/// range(0): bytes of a buffer; range(1): buffers that are summed.
+/// range(0): bytes of a buffer; range(1): number of buffers that are summed.
 void reduce(benchmark::State& state, DataType dtype) {
   const std::size_t count = static_cast<std::size_t>(state.range(0)) / hvd::size_of(dtype);
   const auto buffers = static_cast<std::size_t>(state.range(1));
@@ -86,7 +86,7 @@ BENCHMARK_CAPTURE(reduce, fp32, DataType::kF32)->ArgsProduct({{4 * kKiB, kMiB, 6
 BENCHMARK_CAPTURE(reduce, fp16, DataType::kF16)->ArgsProduct({{4 * kKiB, kMiB, 64 * kMiB}, {2, 8}});
 BENCHMARK_CAPTURE(reduce, bf16, DataType::kBF16)->ArgsProduct({{4 * kKiB, kMiB, 64 * kMiB}, {2, 8}});
 
-/// fp32 to 16 bits and back. range(0): bytes of the fp32 buffer.
+/// Converts fp32 to 16 bits and back. range(0): bytes of the fp32 buffer.
 void round_trip(benchmark::State& state, DataType to) {
   const std::size_t count = static_cast<std::size_t>(state.range(0)) / sizeof(float);
   const std::vector<std::byte> from = filled(DataType::kF32, count, 1);
@@ -102,7 +102,7 @@ void round_trip(benchmark::State& state, DataType to) {
 BENCHMARK_CAPTURE(round_trip, fp16, DataType::kF16)->Arg(kMiB)->Arg(64 * kMiB);
 BENCHMARK_CAPTURE(round_trip, bf16, DataType::kBF16)->Arg(kMiB)->Arg(64 * kMiB);
 
-/// Tensors of range(0) bytes, 32 MiB in all, into the fusion buffer and out again.
+/// Packs tensors of range(0) bytes, 32 MiB in total, into the fusion buffer and unpacks them.
 void pack_and_unpack(benchmark::State& state) {
   const auto bytes = static_cast<std::size_t>(state.range(0));
   const std::size_t tensors = static_cast<std::size_t>(32 * kMiB) / bytes;
@@ -133,7 +133,7 @@ class TwoRanks {
  public:
   using Operation = std::function<void(Communicator&, std::span<float>)>;
 
-  /// `registered`: buffers in memory that both see. Shape of each: (count).
+  /// `registered`: the buffers lie in memory that both ranks see. Shape of each buffer: (count).
   TwoRanks(std::size_t count, bool registered, Operation operation)
       : world_(hvd::comm::make_loopback(2)), operation_(std::move(operation)), plain_{std::vector<float>(count), {}} {
     plain_[1].resize(count);
@@ -157,7 +157,7 @@ class TwoRanks {
   TwoRanks(const TwoRanks&) = delete;
   TwoRanks& operator=(const TwoRanks&) = delete;
 
-  /// Seconds of rank 0 for `calls` operations on inputs that start as value(i, rank).
+  /// Returns rank 0's seconds for `calls` operations on inputs that start as value(i, rank).
   double run(std::size_t calls) {
     calls_ = calls;
     start(data_, 0);
@@ -189,8 +189,8 @@ class TwoRanks {
   std::jthread other_;
 };
 
-/// 1 MiB in calls of the given size, or one call. The maximum of both ranks, which further calls leave as it is.
-/// range(0): bytes; range(1): registered memory.
+/// Reduces 1 MiB in calls of range(0) bytes each, at least one call. The operation is the maximum over both ranks, so
+/// that repeating it does not change the data. range(1): whether the memory is registered.
 void plane_all_reduce(benchmark::State& state) {
   const std::size_t count = static_cast<std::size_t>(state.range(0)) / sizeof(float);
   const std::size_t calls = std::max<std::size_t>(1, static_cast<std::size_t>(kMiB / state.range(0)));
@@ -211,7 +211,7 @@ BENCHMARK(plane_all_reduce)
     ->UseManualTime()
     ->Unit(benchmark::kMicrosecond);
 
-/// 1 MiB in calls of the given size, or one call. range(0): bytes of a call; range(1): registered memory.
+/// Broadcasts 1 MiB in calls of range(0) bytes each, at least one call. range(1): whether the memory is registered.
 void plane_broadcast(benchmark::State& state) {
   const std::size_t count = static_cast<std::size_t>(state.range(0)) / sizeof(float);
   const std::size_t calls = std::max<std::size_t>(1, static_cast<std::size_t>(kMiB / state.range(0)));

@@ -1,6 +1,6 @@
-// What the control plane costs the processor, without any communication: the pure negotiation, the fusion
-// planner and the static plan. Every case checks its answer and reports an error instead of a time if it is
-// wrong. Source of the yardstick: a thousand small tensors a step, which Horovod negotiates in 5 to 8 ms.
+// Measures the processor time of the control plane without any communication: the pure negotiation, the fusion planner
+// and the static plan. Every case checks its answer and reports an error instead of a time if it is wrong. Compare with
+// Horovod, which negotiates a thousand small tensors per step in 5 to 8 ms.
 #include <benchmark/benchmark.h>
 
 #include <chrono>
@@ -23,9 +23,9 @@ using hvd::DataType;
 using hvd::ReduceOp;
 
 constexpr std::size_t kTensors = 1000;
-constexpr std::size_t kResNet101 = 314;  // its parameters
+constexpr std::size_t kResNet101 = 314;  // number of its parameters
 
-std::string name_of(std::size_t i) {  // as long as real ones: no small-string luck
+std::string name_of(std::size_t i) {  // as long as real names, so that no string fits into its own object
   return "model/stage3/block" + std::to_string(i / 6) + "/conv" + std::to_string(i % 6) + "/weight/gradient";
 }
 
@@ -44,7 +44,7 @@ class World {
     cached_.resize(ranks_.size());
   }
 
-  /// Submits everything on every rank and negotiates one cycle; what each rank did is left in done().
+  /// Submits everything on every rank and negotiates one cycle. done_ then holds the result of each rank.
   void step(const std::vector<std::vector<Request>>& requests) {
     for (std::size_t r = 0; r < ranks_.size(); ++r) submit(r, requests[r]);
     std::vector<Action> actions;
@@ -54,7 +54,7 @@ class World {
     for (Action& action : actions) done_.push_back(std::get<CycleDone>(std::move(action)));
   }
 
-  /// All ranks execute the same batches, which hold every tensor once.
+  /// True if all ranks execute the same batches and these hold every tensor once.
   [[nodiscard]] bool right(std::size_t tensors) const {
     std::size_t names = 0;
     for (const Batch& batch : done_.front().batches) names += batch.error.empty() ? batch.names.size() : 0;
@@ -64,11 +64,11 @@ class World {
     return names == tensors;
   }
   [[nodiscard]] const CycleStats& stats() const { return ranks_.front().stats(); }
-  /// Rank 0 in on_gathered(), last time.
+  /// Time that rank 0 spent in on_gathered() in the last step.
   [[nodiscard]] std::chrono::nanoseconds coordinator() const { return coordinator_; }
 
  private:
-  /// As the engine submits the gradients of a step.
+  /// Submits the gradients of a step in the way the engine does.
   void submit(std::size_t r, const std::vector<Request>& requests) {
     Negotiator& rank = ranks_[r];
     cached_[r].resize(requests.size());
@@ -119,7 +119,7 @@ void negotiate_cached(benchmark::State& state) {
   const std::vector<std::vector<Request>> requests(ranks, requests_of(tensors));
   World world(static_cast<int>(ranks), {});
   world.step(requests);  // fills the caches
-  world.step(requests);  // finds where they hold each request
+  world.step(requests);  // learns the place of each request in the caches
   for (auto _ : state) {
     const auto started = std::chrono::steady_clock::now();
     world.step(requests);
@@ -131,7 +131,7 @@ void negotiate_cached(benchmark::State& state) {
   state.SetItemsProcessed(state.iterations() * static_cast<std::int64_t>(tensors));
 }
 BENCHMARK(negotiate_cached)->Args({2, kResNet101})->Args({2, kTensors})->UseManualTime()->Unit(benchmark::kMicrosecond);
-// A fixed count: an iteration of 512 ranks lasts 512 times what is reported.
+// A fixed count of iterations, because one with 512 ranks lasts 512 times as long as the reported time.
 BENCHMARK(negotiate_cached)
     ->Args({512, kResNet101})
     ->Args({512, kTensors})
@@ -139,7 +139,7 @@ BENCHMARK(negotiate_cached)
     ->UseManualTime()
     ->Unit(benchmark::kMicrosecond);
 
-/// Rank 0's part of the first cycle, which nobody has cached: all requests of all ranks.
+/// Rank 0's part of the first cycle, when no rank has anything cached: it handles all requests of all ranks.
 void coordinate_first_cycle(benchmark::State& state) {
   const auto ranks = static_cast<std::size_t>(state.range(0));
   const std::vector<std::vector<Request>> requests(ranks, requests_of(kTensors));
@@ -154,7 +154,7 @@ void coordinate_first_cycle(benchmark::State& state) {
 BENCHMARK(coordinate_first_cycle)->Arg(2)->UseManualTime()->Unit(benchmark::kMicrosecond);
 BENCHMARK(coordinate_first_cycle)->Arg(512)->Iterations(4)->UseManualTime()->Unit(benchmark::kMicrosecond);
 
-/// range(0): 0 one type, 1 two types interleaved (look-ahead), 2 a threshold that makes many batches.
+/// range(0): 0 for one type, 1 for two types interleaved (look-ahead), 2 for a threshold that makes many batches.
 void fuse_thousand(benchmark::State& state) {
   auto requests = requests_of(kTensors);
   FusionOptions options;
@@ -180,11 +180,11 @@ BENCHMARK(fuse_thousand)->Arg(0)->Arg(1)->Arg(2)->Unit(benchmark::kMicrosecond);
 void plan_thousand_buckets(benchmark::State& state) {
   std::vector<GradientInfo> gradients;
   for (std::size_t i = 0; i < kTensors; ++i) gradients.push_back({name_of(i), i * 1024, 1000});
-  const BucketOptions options{40960, 4096};  // ten gradients, the first bucket two
+  const BucketOptions options{40960, 4096};  // ten gradients per bucket, two in the first bucket
   const std::uint64_t hash = plan_buckets(gradients, DataType::kF32, ReduceOp::kSum, options).hash;
   for (auto _ : state) {
     const BucketPlan plan = plan_buckets(gradients, DataType::kF32, ReduceOp::kSum, options);
-    // 1 + 998 / 11: (10 x 1024 - 24) x 4 bytes are 96 short of 40960, so that it takes eleven.
+    // A bucket takes eleven gradients, because ten ((10 x 1024 - 24) x 4 bytes) are 96 bytes short of 40960.
     if (plan.hash != hash || plan.buckets.size() != 1 + (998 + 10) / 11) state.SkipWithError("wrong plan");
   }
   state.SetItemsProcessed(state.iterations() * static_cast<std::int64_t>(kTensors));

@@ -1,8 +1,8 @@
-// Prints a GPU's properties as cuDNN describes them (JSON), in the form of tests/cudnn/devices: with such a file, plans
-// for that GPU are checked on machines that have none.
+// Prints a GPU's properties as cuDNN describes them (JSON), in the form of tests/cudnn/devices. With this file, plans
+// for the GPU are checked on machines without it.
 //
-//   cudnn_device [INDEX]       of a GPU of this machine (default 0)
-//   cudnn_device --read FILE   of a file, as cuDNN understood it: whether it is of use
+//   cudnn_device [INDEX]       properties of a GPU of this machine (default 0)
+//   cudnn_device --read FILE   properties in a file as cuDNN understands them: shows whether the file is usable
 #include <charconv>
 #include <cstdio>
 #include <cstring>
@@ -19,7 +19,7 @@ namespace {
 using namespace hvd;
 using namespace hvd::models::cudnn;
 
-/// CUDNN_ATTR_DEVICEPROP_DEVICE_ID of headers since 9.8; descriptor.h has the others.
+/// CUDNN_ATTR_DEVICEPROP_DEVICE_ID, which headers have since 9.8; descriptor.h has the other attributes.
 constexpr auto kAttrDevicePropId = static_cast<cudnnBackendAttributeName_t>(2700);
 
 std::string text_of(Descriptor& properties) {
@@ -65,7 +65,7 @@ int run(int argc, char** argv) {
   }
   const std::string text =
       from_file ? properties_of_text(*library, content_of(argv[2])) : properties_of_gpu(*library, index);
-  // What it says must be of use to the planner, which sets it so.
+  // Check that the planner can use the text: the planner sets these properties in the same way.
   if (!from_file) static_cast<void>(properties_of_text(*library, text));
   std::printf("%s\n", text.c_str());
   return 0;

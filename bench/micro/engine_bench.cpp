@@ -1,14 +1,14 @@
-// What the engine costs: one step of a set of gradients under each schedule, beside one flat MPI_Allreduce of the
-// same bytes, called directly, interleaved in one run in an order drawn anew for every round. Ready marks follow one
-// another without compute between them, so all of a step is exposed.
+// Measures what the engine costs: the time of one step for a set of gradients under each schedule, beside one flat
+// MPI_Allreduce of the same bytes. All variants are interleaved in one run, in an order drawn anew for every round.
+// Gradients become ready one after another without compute between them, so the whole step is exposed.
 //
 //   mpirun -np 2 engine_bench                        1,000 tensors of 1 KB, 300 rounds
-//   mpirun -np 2 engine_bench one                    one number, 300 rounds
+//   mpirun -np 2 engine_bench one                    a single number, 300 rounds
 //   mpirun -np 2 engine_bench resnet101 30           a network's gradients, in the order of backward; 30 rounds
 //
-// A sample is the slowest rank's time of one step, started together after a barrier. Printed: median, its
-// 95 % interval (order statistics, no distribution assumed), and the ratio of medians to the flat all-reduce.
-// Every variant's sums are checked; exit code 1 if one is wrong.
+// A sample is the slowest rank's time of one step; ranks start together after a barrier. The program prints the median,
+// its 95 % interval (order statistics, no distribution assumed), and the ratio of medians to the flat all-reduce.
+// It checks the sums of every variant and returns exit code 1 if one is wrong.
 #include <mpi.h>
 
 #include <algorithm>
@@ -39,7 +39,7 @@ struct Options {
   int warmup = 30;
 };
 
-/// Element counts of the tensors, fp32.
+/// Element counts of the tensors, which are fp32.
 std::vector<std::size_t> tensor_counts(const std::string& set) {
   if (set == "small") return std::vector<std::size_t>(1000, 256);
   if (set == "one") return {1};
@@ -61,7 +61,7 @@ std::vector<core::GradientInfo> lay_out(const std::vector<std::size_t>& counts) 
   return gradients;
 }
 
-/// Rank r's element i; sums over any number of ranks below 2^16 are exact.
+/// Element i of rank `rank`. Sums are exact for up to 2^16 ranks.
 float value(int rank, std::size_t i) { return static_cast<float>((static_cast<std::size_t>(rank) * 7 + i) % 64); }
 
 /// A way to reduce all tensors once.
@@ -115,7 +115,7 @@ struct Interval {
   double median, low, high;
 };
 
-/// The order statistics that enclose the median with 95 %: n/2 -+ 0.98 sqrt(n) (normal limit of the binomial).
+/// Median and the order statistics that enclose it with 95 %: n/2 -+ 0.98 sqrt(n) (normal limit of the binomial).
 Interval median_interval(std::vector<double> samples) {
   std::sort(samples.begin(), samples.end());
   const auto n = static_cast<double>(samples.size());
@@ -136,7 +136,7 @@ void print(const Engine& engine, const std::string& data_plane, std::size_t tens
   }
 }
 
-/// A permutation of 0 .. count - 1, the same on every rank: no variant always follows the same other one.
+/// A permutation of 0 .. count - 1, the same on every rank, so that no variant always follows the same other one.
 std::vector<std::size_t> drawn_order(std::size_t count, std::uint64_t round) {
   std::vector<std::size_t> order(count);
   std::iota(order.begin(), order.end(), std::size_t{0});
@@ -155,8 +155,8 @@ int run(const Options& options) {
   engine.set_gradients(gradients, memory.data(), DataType::kF32, ReduceOp::kSum);
   Steps steps(engine, arena, gradients);
 
-  // The same bytes once more, anywhere in memory and by name, as a user of the library has them. An engine of
-  // their own, because 2,000 names do not fit into one response cache of the default capacity.
+  // The same bytes once more, as a user of the library has them: separate allocations, submitted by name. This needs an
+  // engine of its own, because 2,000 names do not fit into one response cache of the default capacity.
   Engine ticket_engine(comm::make_mpi(), {});
   std::vector<std::vector<float>> loose;
   for (const std::size_t count : counts) loose.emplace_back(count);
@@ -187,7 +187,7 @@ int run(const Options& options) {
                           return true;
                         }};
 
-  // The engines' threads are asleep meanwhile, so that MPI has one caller at a time.
+  // The engines' threads sleep during this variant, so that MPI has one caller at a time.
   const Variant flat{"one flat MPI_Allreduce", [&] { steps.fill(); },
                      [&] {
                        MPI_Allreduce(MPI_IN_PLACE, arena.data(), static_cast<int>(elements), MPI_FLOAT, MPI_SUM,

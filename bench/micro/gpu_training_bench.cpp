@@ -14,9 +14,9 @@ using namespace hvd::models;
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
-// Of one call of steps(): a hang, not a slow GPU.
+// Deadline of one call of steps(). It is meant to detect a hang, not a slow GPU.
 constexpr auto kLongest = 600s;
-// cuDNN and cuBLASLt load code at the first use, which must not happen in a capture.
+// Steps that run before the graph is captured: cuDNN and cuBLASLt load code at the first use, which a capture forbids.
 constexpr int kEagerSteps = 2;
 
 StepOptions step_options(const TrainingOptions& options) {
@@ -70,7 +70,7 @@ class GpuBench final : public TrainingBench {
     input_.generate(count);
     const auto start = Clock::now();
     for (int i = 0; i < count; ++i) {
-      // The images are there; labels and numbers are copied from pinned memory between two steps.
+      // The images are on the GPU already; only labels and numbers are copied, from pinned memory, between two steps.
       step_->load(input_.batch(i), Deadline::after(kLongest));
       if (graph_) {
         runtime_->launch(graph_, step_->compute_stream());
@@ -111,7 +111,7 @@ class GpuBench final : public TrainingBench {
   TrainingInput input_;
   gpu::DeviceMemory gradients_;
   std::unique_ptr<DeviceStep> step_;
-  gpu::Graph graph_;  // destroyed before what it uses
+  gpu::Graph graph_;  // destroyed before the objects that it uses
   NoSink sink_;
 };
 

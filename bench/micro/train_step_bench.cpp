@@ -1,9 +1,9 @@
-// Times single training steps, without communication: what the peer comparisons in scripts/peers measure against, and
-// where a step's time goes (--profile).
+// Times single training steps without communication. scripts/peers compares them with other systems; --profile shows
+// where the time of a step goes.
 //
-// With --serve it answers lines from standard input, so that a script can interleave it with another system without
-// paying for start-up: "N" with the seconds of N steps, "loss" with the last one's, "batch N" with "ready ..." or
-// "no ..." (scripts/peers/serving.py).
+// With --serve it answers lines from standard input, so that a script can alternate between it and another system
+// without restarting either. It answers "N" with the seconds of N steps, "loss" with the loss of the last step, and
+// "batch N" with "ready ..." or "no ..." (scripts/peers/serving.py).
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -31,7 +31,7 @@ struct Options {
   TrainingOptions training;
   std::string device = "cpu", labels = "fresh";
   int steps = 3;
-  std::size_t rows = 30;  // of single operations, the slowest first
+  std::size_t rows = 30;  // single operations to print, the slowest first
   bool serve = false;
 };
 
@@ -80,9 +80,9 @@ std::string ready_line(const TrainingBench& bench, const Options& options) {
          std::to_string(options.training.model.batch_size);
 }
 
-/// "ready ..." with a bench of `images` in place of `bench`, or "no ..." and no bench.
+/// Replaces `bench` by one with `images` per step and returns "ready ...", or returns "no ..." and leaves no bench.
 std::string change_batch(std::unique_ptr<TrainingBench>& bench, Options& options, std::int64_t images) {
-  bench.reset();  // there is not memory for both
+  bench.reset();  // first, because there may not be memory for both
   options.training.model.batch_size = images;
   try {
     bench = make_bench(options);
@@ -95,7 +95,7 @@ std::string change_batch(std::unique_ptr<TrainingBench>& bench, Options& options
   }
 }
 
-/// Errors: invalid_argument for a line that is no question, or one about steps where there is no bench.
+/// Errors: invalid_argument if the line is not a known question, or asks for steps while there is no bench.
 std::string answer(const std::string& question, std::unique_ptr<TrainingBench>& bench, Options& options) {
   std::istringstream words(question);
   std::string word;
@@ -191,7 +191,7 @@ int main(int argc, char** argv) {
   CLI11_PARSE(app, argc, argv);
   const auto given = [&](const char* option) { return app.count(option) > 0; };
   options.training.other_fusions = !given("--fusion") && !given("--prologues") && !given("--own-norms") &&
-                                   !given("--images");  // who asks for one way gets it
+                                   !given("--images");  // if the user chose a way to fuse, no other is tried
   options.training.labels = options.labels == "fresh" ? LabelRule::kFresh : LabelRule::kCycled;
   try {
     return run(options);

@@ -1,6 +1,6 @@
-// Training steps to be timed: on the CPU step by step, on a GPU as one captured graph per step. The images stay where
-// they are. Labels are new in every step, so that the network cannot memorise its batch and train on vanishing
-// gradients; they are generated before the clock starts. One thread.
+// Training steps to time: step by step on the CPU, one captured graph per step on a GPU. The images stay in memory.
+// Labels are new in every step, so that the network cannot memorise its batch and train on vanishing gradients; they
+// are generated before the clock starts. Used by one thread.
 #pragma once
 
 #include <memory>
@@ -16,36 +16,36 @@ namespace hvd::bench {
 struct TrainingOptions {
   models::ModelSpec model{
       .model = "resnet101", .batch_size = 8, .image_size = 0, .classes = 1000, .auxiliary_head = false};
-  std::string dtype = "fp32";            ///< also bf16; on a GPU fp16 and tf32
-  std::string gradient_dtype;            ///< empty: fp32, or on a GPU the 16-bit type that is computed in
-  int threads = 1;                       ///< CPU; on a GPU as many as there are processors compile
-  bool profile = false;                  ///< time every operation; on a GPU each step is enqueued
+  std::string dtype = "fp32";            ///< also bf16; on a GPU also fp16 and tf32
+  std::string gradient_dtype;            ///< empty: fp32, or on a GPU the 16-bit type of the compute
+  int threads = 1;                       ///< CPU only; on a GPU, one thread per processor compiles kernels
+  bool profile = false;                  ///< time every operation; on a GPU, steps then run without a graph
   int fusion_level = 2;                  ///< GPU: models/cudnn/analyse.h
-  std::string prologues = "none";        ///< GPU: at level 2, of which convolutions: none, 1x1 or all
-  std::string own_norms = "rectifying";  ///< GPU: which passes of batch norms kernels of ours run (OwnNorms)
-  std::string images = "columns";        ///< GPU: how the first convolution reads them (cudnn::Images)
+  std::string prologues = "none";        ///< GPU: at level 2, convolutions that get a prologue: none, 1x1 or all
+  std::string own_norms = "rectifying";  ///< GPU: batch norm passes that run on our own kernels (OwnNorms)
+  std::string images = "columns";        ///< GPU: how the first convolution reads the images (cudnn::Images)
   bool other_fusions = false;            ///< GPU: with `tune`, also time whole steps fused in other ways
   bool winograd = true;                  ///< CPU: models::StepOptions
   models::LabelRule labels = models::LabelRule::kFresh;
   bool tune = true;            ///< GPU: time the best engines of each operation first
-  std::string winners_folder;  ///< GPU: where the fastest engines are kept; empty: nowhere
+  std::string winners_folder;  ///< GPU: folder that keeps the fastest engines; empty: they are not kept
 };
 
 class TrainingBench {
  public:
   virtual ~TrainingBench() = default;
-  /// Seconds per step of `count` steps of forward, backward and update: each step's, or on a GPU their mean alone, from
-  /// an idle GPU to an idle GPU.
+  /// Runs `count` steps of forward, backward and update. Returns the seconds of each step; on a GPU only their mean,
+  /// from an idle GPU to an idle GPU.
   virtual std::vector<double> steps(int count) = 0;
-  /// Of the last step.
+  /// Loss of the last step.
   [[nodiscard]] virtual double loss() const = 0;
   [[nodiscard]] virtual const models::TrainStep& train_step() const = 0;
   [[nodiscard]] virtual double flops_per_image() const = 0;
   [[nodiscard]] virtual std::vector<std::string> notes() const { return {}; }
 };
 
-/// Errors of both: out_of_memory; unsupported for a type or device that is not there. Warm: memory has been touched,
-/// and everything has run once.
+/// Errors of both: out_of_memory; unsupported if the type or device is not available. The returned bench is warm: its
+/// memory has been touched and everything has run once.
 std::unique_ptr<TrainingBench> make_cpu_bench(const TrainingOptions& options);
 std::unique_ptr<TrainingBench> make_gpu_bench(const TrainingOptions& options);
 
@@ -54,9 +54,9 @@ class TrainingInput {
  public:
   TrainingInput(const models::ModelSpec& model, models::LabelRule rule);
 
-  /// Generates the batches of the next `count` steps. Invalidates those that were generated before.
+  /// Generates the batches of the next `count` steps. Invalidates batches that were generated before.
   void generate(int count);
-  /// Batch `i` of those that were generated last.
+  /// Returns batch `i` of the last generate().
   [[nodiscard]] models::Batch batch(int i) const;
 
   models::Graph graph;
@@ -67,8 +67,8 @@ class TrainingInput {
   models::LabelRule rule_;
   std::size_t batch_size_;
   std::vector<float> images_;
-  std::vector<std::int32_t> labels_;   // of one batch behind the other
-  std::uint64_t first_ = 0, end_ = 0;  // steps that they belong to
+  std::vector<std::int32_t> labels_;   // of all generated batches, one after another
+  std::uint64_t first_ = 0, end_ = 0;  // range of steps that have generated batches
 };
 
 inline constexpr models::SgdOptions kBenchSgd{

@@ -1,8 +1,8 @@
 // delay_switch PORTS DELAY_US RATE_MBIT PREFIX: an Ethernet switch in user space that adds latency, for kernels
-// without sch_netem. Makes TAP devices PREFIX1 .. PREFIXn with the addresses 02:00:00:00:hh:ll (port number), prints
-// "ready", and forwards until it is killed. Every frame leaves DELAY_US after it came, and each output port sends no
-// faster than RATE_MBIT (0: no limit), so that frames for one port queue; nothing is ever lost. What a sender may put
-// onto the wire is limited where it sends (tc tbf), which also pushes back on TCP. Frames of up to 64 KiB pass whole
+// without sch_netem. Creates TAP devices PREFIX1 .. PREFIXn with the addresses 02:00:00:00:hh:ll (port number), prints
+// "ready", and forwards until it is killed. Every frame leaves at least DELAY_US after it arrived. Each output port
+// sends no faster than RATE_MBIT (0: no limit), so frames for one port queue; nothing is ever lost. The rate of a
+// sender is limited at the sender (tc tbf), which also pushes back on TCP. Frames of up to 64 KiB pass unsplit
 // (segmentation offload). One thread; run by scripts/network_bench inside its own namespaces.
 #include <fcntl.h>
 #include <linux/if_tun.h>
@@ -39,7 +39,7 @@ using std::chrono::nanoseconds;
 constexpr std::size_t kVirtioHeader = 10;     // IFF_VNET_HDR: struct virtio_net_hdr before every frame
 constexpr std::size_t kLargestFrame = 70000;  // 64 KiB of payload and its headers
 constexpr std::size_t kShortestFrame = kVirtioHeader + 14;
-constexpr int kFramesPerTurn = 16;  // of one port, before the others get theirs
+constexpr int kFramesPerTurn = 16;  // frames of one port before the other ports get their turn
 
 [[noreturn]] void fail(const std::string& what) { throw std::runtime_error(what + ": " + std::strerror(errno)); }
 
@@ -74,17 +74,17 @@ class Port {
 
   [[nodiscard]] int descriptor() const { return descriptor_; }
 
-  /// The sender's own limit has spaced the frames of one sender already; `on_wire` matters where several meet here.
+  /// Queues a frame. `on_wire` spaces frames of several senders; those of one sender are spaced by its own limit.
   void enqueue(std::span<const std::byte> bytes, Clock::time_point earliest, nanoseconds on_wire) {
     free_at_ = std::max(earliest, free_at_ + on_wire);
     queue_.push_back({free_at_, {bytes.begin(), bytes.end()}});
   }
 
-  /// Sends what is due; returns when the next one is.
+  /// Sends all frames that are due. Returns when the next frame is due.
   std::optional<Clock::time_point> send_due(Clock::time_point now) {
     while (!queue_.empty() && queue_.front().due <= now) {
       const std::vector<std::byte>& bytes = queue_.front().bytes;
-      // EIO and EINVAL: the device is down, or not yet up. A switch drops such frames too.
+      // EIO and EINVAL mean that the device is down or not up yet. A hardware switch drops such frames too.
       if (::write(descriptor_, bytes.data(), bytes.size()) < 0 && errno != EIO && errno != EINVAL) fail("write");
       queue_.pop_front();
     }
@@ -175,7 +175,7 @@ int main(int argc, char** argv) {
   }
   try {
     ::prctl(PR_SET_TIMERSLACK, 1UL);
-    // Above the ranks that it serves; where that is not allowed, latencies scatter more.
+    // Run with a higher priority than the ranks that use the switch. If that is not allowed, latencies vary more.
     sched_param priority{};
     priority.sched_priority = 10;
     ::sched_setscheduler(0, SCHED_FIFO, &priority);

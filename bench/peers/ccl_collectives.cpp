@@ -1,5 +1,5 @@
-// The collectives of oneCCL on host memory, measured; compiled against build/peers/oneccl (scripts/coll_peers does so).
-// oneCCL is started through the MPI that it brings.
+// Measures the collectives of oneCCL on host memory. scripts/coll_peers compiles it against build/peers/oneccl. oneCCL
+// is started through the MPI that it ships with.
 #include <mpi.h>
 
 #include <cstdio>
@@ -55,7 +55,7 @@ ccl::event call_ccl(World& world, const Call& call) {
 Answer perform(void* self, const Call* call) {
   auto& world = *static_cast<World*>(self);
   const bool even = call->count % static_cast<std::size_t>(world.size) == 0;
-  if (call->operation == Operation::kReduceScatter && !even) return Answer::kUnsupported;  // it takes one count
+  if (call->operation == Operation::kReduceScatter && !even) return Answer::kUnsupported;  // all shares must be equal
   try {
     call_ccl(world, *call).wait();
     return Answer::kDone;
@@ -87,14 +87,14 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   int level = MPI_THREAD_SINGLE;
-  if (MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &level) != MPI_SUCCESS) return 2;  // oneCCL asks for it
+  if (MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &level) != MPI_SUCCESS) return 2;  // oneCCL needs this level
   int code = 2;
   try {
     code = run(argc, argv);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "ccl_collectives: %s\n", error.what());
   }
-  if (code == 2) MPI_Abort(MPI_COMM_WORLD, code);  // the others may wait inside a collective
+  if (code == 2) MPI_Abort(MPI_COMM_WORLD, code);  // other ranks may wait inside a collective
   MPI_Finalize();
   return code;
 }

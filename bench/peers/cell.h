@@ -1,4 +1,4 @@
-// What one measurement is of, as text and as values, and how the samples of a launch are asked for. Pure.
+// One cell (configuration) to measure, as text and as values, and the arguments that request samples of it. Pure.
 #pragma once
 
 #include <cstddef>
@@ -14,19 +14,19 @@ struct Cell {
   std::string text;  ///< OPERATION/TYPE/BYTES/in|out/CALLS
   Operation operation = Operation::kAllReduce;
   Type type = Type::kF32;
-  std::size_t bytes = 0;  ///< of the larger side; 0 for barrier
+  std::size_t bytes = 0;  ///< of the larger of input and output; 0 for barrier
   bool in_place = false;
-  std::size_t calls = 1;  ///< operations per sample, each on a buffer of its own
+  std::size_t calls = 1;  ///< operations per sample, each on its own buffer
 };
 
-/// Errors: std::invalid_argument that names the cell and what is wrong with it.
+/// Errors: std::invalid_argument; the text names the cell and its fault.
 Cell parse_cell(const std::string& text);
 
 struct Request {
   std::string meeting;
   std::size_t samples = 0;
-  double cell_seconds = 0;     ///< no sample of a cell begins later
-  std::size_t pool_bytes = 0;  ///< buffers rotate through at least so much
+  double cell_seconds = 0;     ///< no sample of a cell starts after this time
+  std::size_t pool_bytes = 0;  ///< buffers rotate through at least this many bytes
   std::uint64_t seed = 0;
   bool corrupt = false;
   std::vector<Cell> cells;  ///< in the order in which they are measured

@@ -21,20 +21,20 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::size_t kAlign = 64;  // a cache line: two buffers never share one
+constexpr std::size_t kAlign = 64;  // bytes of a cache line, so that two buffers never share one
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-/// Bytes from one buffer of the cell to the next. An all_to_all of uneven counts receives up to one element per rank
-/// more than it sends.
+/// Distance in bytes between two buffers of the cell. With uneven counts, an all_to_all receives up to one element per
+/// rank more than it sends.
 std::size_t stride_of(const Cell& cell, int size) {
   const std::size_t bytes = cell.bytes + static_cast<std::size_t>(size) * size_of(cell.type);
   return (bytes + kAlign - 1) / kAlign * kAlign;
 }
 
-/// Memory for the buffers of all cells: the library's own, or ordinary pages. Every page is there before a sample
-/// begins: else the first lap would time the page faults of result buffers, for those libraries whose memory is not
-/// populated when it is allocated.
+/// Memory for the buffers of all cells, allocated by the library or as ordinary pages. Every page is touched before the
+/// first sample. Otherwise the first lap would include page faults on result buffers, for libraries whose memory is not
+/// populated on allocation.
 class Pool {
  public:
   Pool(const Library& library, std::size_t bytes) : bytes_(bytes) {
@@ -68,8 +68,8 @@ class Pool {
   bool owned_ = false;
 };
 
-/// Buffers of one cell, which rotate through `rotated` bytes of each pool, or more if a sample needs more. They are
-/// filled once per lap, before the lap: by the time a buffer is used, the others have passed through the caches.
+/// Buffers of one cell, which rotate through `rotated` bytes of each pool, or more if a sample needs more. All buffers
+/// are filled before each lap. By the time a buffer is used, the other buffers have evicted it from the caches.
 class Buffers {
  public:
   Buffers(const Cell& cell, const Library& library, std::size_t rotated, const Pool& in, const Pool* out)
@@ -84,7 +84,7 @@ class Buffers {
     next_ = slots_;
   }
 
-  /// The calls of the next sample, with their inputs in place.
+  /// Returns the calls of the next sample. Their inputs are filled in.
   std::vector<Call> next_sample() {
     if (next_ + cell_.calls > slots_) {
       ++lap_;
@@ -120,7 +120,7 @@ class Buffers {
   std::uint32_t lap_ = 0;
 };
 
-/// One sample of this rank: its seconds from the barrier to the end of its last call, and the elements that are wrong.
+/// Runs one sample on this rank. Returns the seconds from the barrier to the last call's end, and the wrong elements.
 Result sample(const Library& library, Meeting& meeting, Buffers& buffers, bool corrupt_first) {
   const std::vector<Call> calls = buffers.next_sample();
   Answer answer = Answer::kDone;
@@ -139,12 +139,12 @@ Result sample(const Library& library, Meeting& meeting, Buffers& buffers, bool c
 }
 
 struct Measured {
-  std::vector<double> seconds;  ///< of the slowest rank, per sample
-  std::int64_t wrong = 0;       ///< elements, over all ranks and samples
+  std::vector<double> seconds;  ///< [sample], of the slowest rank
+  std::int64_t wrong = 0;       ///< wrong elements, summed over ranks and samples
   bool unsupported = false;
 };
 
-/// The slowest rank's time and all ranks' wrong elements. Only rank 0 calls it, between two barriers.
+/// Adds the slowest rank's time and the wrong elements of all ranks. Only rank 0 calls it, between two barriers.
 void collect(const Meeting& meeting, int size, bool warm_up, Measured& measured) {
   double slowest = 0;
   for (int rank = 0; rank < size; ++rank) {
@@ -156,7 +156,7 @@ void collect(const Meeting& meeting, int size, bool warm_up, Measured& measured)
   if (!warm_up && !measured.unsupported) measured.seconds.push_back(slowest);
 }
 
-/// The first sample warms up: it is checked, not counted.
+/// The first sample warms up: it is checked but not counted.
 Measured measure_cell(const Library& library, Meeting& meeting, const Request& request, Buffers& buffers) {
   Measured measured;
   const Clock::time_point start = Clock::now();
@@ -201,7 +201,7 @@ int measure_all(const Library& library, Meeting& meeting, const Request& request
     Buffers buffers(cell, library, request.pool_bytes, in, out.get());
     const Measured measured = measure_cell(library, meeting, request, buffers);
     if (library.rank == 0) print(cell, library.size, measured);
-    wrong |= measured.wrong != 0;  // known to rank 0 alone, whose exit code the launcher passes on
+    wrong |= measured.wrong != 0;  // only rank 0 knows this; the launcher passes on rank 0's exit code
   }
   return wrong ? 1 : 0;
 }

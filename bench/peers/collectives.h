@@ -1,8 +1,8 @@
-// Measures the collectives of one library, by rules that are the same for every library: ours, MPIs, oneCCL, Gloo.
+// Measures one library's collectives, by the same rules for every library: this engine, MPIs, oneCCL, Gloo.
 //
-// A program per library starts its ranks, fills in a Library, and calls measure(). All ranks run on one host and meet
-// in a file that they map, so that no library's own barrier or reduction takes part in the measurement. The struct has
-// a C layout, for programs in other languages. measure() and the Library belong to one thread.
+// Each library has a program that starts its ranks, fills in a Library, and calls measure(). All ranks run on one host
+// and synchronise through a file that they map, so that the measurement uses no library's own barrier or reduction. The
+// struct has a C layout, for programs in other languages. One thread uses measure() and the Library.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@ namespace hvd::peers {
 enum class Operation : std::int32_t { kAllReduce, kReduceScatter, kAllGather, kAllToAll, kBroadcast, kBarrier };
 enum class Type : std::int32_t { kF32, kF64, kI32, kI64 };
 
-/// One collective call: reductions are sums, a broadcast comes from rank 0.
+/// One collective call. Reductions are sums; a broadcast comes from rank 0.
 /// Shapes, with `count` the sum of counts: all_reduce in and out (count); reduce_scatter in (count), out
 /// (counts[rank]); all_gather in (counts[rank]), out (count); all_to_all in (count), of which rank r gets counts[r],
 /// and out (size * counts[rank]); broadcast out (count); barrier none.
@@ -22,10 +22,10 @@ struct Call {
   Type type;
   bool in_place;
   void* out;
-  const void* in;  ///< in place: equal to `out`; for all_gather the rank's share of `out`
+  const void* in;  ///< if in place, equal to `out`, or for all_gather the rank's share of `out`
   std::size_t count;
-  const std::size_t* counts;  ///< [rank]; they differ by 1 at most
-  const std::size_t* starts;  ///< [rank], sums of the counts before
+  const std::size_t* counts;  ///< [rank]; they differ by at most 1
+  const std::size_t* starts;  ///< [rank]; sums of the counts of lower ranks
 };
 
 enum class Answer : std::int32_t { kDone, kUnsupported, kFailed };
@@ -34,17 +34,17 @@ struct Library {
   std::int32_t rank;
   std::int32_t size;
   void* self;
-  /// Returns memory that the library works on fastest, which lives until measure() has returned. Collective.
-  /// A null function: ordinary memory is used.
+  /// Returns the memory with which the library works fastest. It must live until measure() has returned. Collective. If
+  /// the function is null, ordinary memory is used.
   void* (*allocate)(void* self, std::size_t bytes);
-  /// Performs the call; the result is there when it returns. kUnsupported must be the answer of all ranks.
+  /// Performs the call and returns when the result is complete. If one rank answers kUnsupported, all ranks must.
   Answer (*perform)(void* self, const Call* call);
 };
 
 /// Arguments: --meeting FILE --samples N --cell-seconds S --pool-bytes B --seed S [--corrupt] CELL...
 /// CELL: OPERATION/TYPE/BYTES/in|out/CALLS. Rank 0 prints a line of JSON per cell, in an order drawn from the seed.
 /// --corrupt changes one element of the first result of each cell, which the check must then report.
-/// Returns 0, 1 where a result was wrong, 2 after an error, which it prints.
+/// Returns 0; 1 if a result was wrong; 2 after an error, which it prints.
 int measure(const Library& library, int argc, const char* const* argv);
 
 }  // namespace hvd::peers

@@ -1,4 +1,4 @@
-// The collectives of this engine, measured: mpirun -np N bin/engine_collectives registered|plain ...
+// Measures the collectives of this engine: mpirun -np N bin/engine_collectives registered|plain ...
 // "registered": buffers that the data plane allocated. "plain": ordinary memory.
 #include <cstdio>
 #include <memory>
@@ -26,7 +26,7 @@ using hvd::peers::Type;
 struct World {
   std::unique_ptr<Communicator> communicator;
   std::vector<std::unique_ptr<hvd::comm::RegisteredMemory>> memory;
-  std::vector<std::size_t> received;  // of an all_to_all; kept to save allocations
+  std::vector<std::size_t> received;  // counts of an all_to_all; kept to save allocations
 };
 
 Deadline soon() { return Deadline::after(std::chrono::seconds(60)); }

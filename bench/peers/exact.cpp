@@ -3,12 +3,12 @@
 namespace hvd::peers {
 namespace {
 
-/// 0..15, from the high bits of Knuth's multiplicative hash: neighbours and equal places of two laps differ.
+/// 0..15, from the high bits of Knuth's multiplicative hash. Neighbours differ, and so do equal places of two laps.
 std::uint32_t digit(std::size_t element, std::uint32_t lap) {
   return ((static_cast<std::uint32_t>(element) + lap * 977U) * 2654435761U) >> 28U;
 }
 
-/// Element i of a run of elements is factor * digit(begin + i) + addend.
+/// Element i of a run of elements has the value factor * digit(begin + i) + addend.
 struct Run {
   std::size_t begin;
   std::size_t count;
@@ -32,7 +32,7 @@ std::int64_t wrong_in_run(const T* data, const Run& run, std::uint32_t lap) {
   return wrong;
 }
 
-/// Calls visit(T*) with `data` as what it points to.
+/// Calls visit(T*), where T* is `data` as a pointer to its element type.
 template <class Visit>
 auto typed(Type type, const void* data, Visit&& visit) {
   void* memory = const_cast<void*>(data);
@@ -61,7 +61,7 @@ void fill(const Call& call, const Place& place) {
 std::int64_t count_wrong(const Call& call, const Place& place) {
   return typed(call.type, call.out, [&](const auto* out) -> std::int64_t {
     const std::uint32_t size = unsigned_of(place.size);
-    const std::uint32_t ranks = size * (size - 1) / 2;  // the sum of all ranks' numbers
+    const std::uint32_t ranks = size * (size - 1) / 2;  // sum of all rank numbers
     const std::size_t begin = call.starts[place.rank];
     const std::size_t mine = call.counts[place.rank];
     std::int64_t wrong = 0;

@@ -28,7 +28,7 @@ Meeting::Meeting(const std::string& file, int rank, int size) : rank_(rank), siz
   void* memory = sized ? mmap(nullptr, sizeof(Page), PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0) : MAP_FAILED;
   close(descriptor);
   check(memory != MAP_FAILED);
-  page_ = static_cast<Page*>(memory);  // zeros are the initial values of all its fields
+  page_ = static_cast<Page*>(memory);  // the file's zeros are the initial values of all fields
 }
 
 Meeting::~Meeting() { munmap(page_, sizeof(Page)); }

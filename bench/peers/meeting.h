@@ -1,5 +1,5 @@
 // A page of memory that the ranks of one host share: a barrier and one result per rank, independent of any library.
-// Each rank owns its Meeting; one thread uses it. The file holds zeros when the first rank maps it.
+// Each rank owns its Meeting and uses it from one thread. The file must hold zeros when the first rank maps it.
 #pragma once
 
 #include <atomic>
@@ -18,18 +18,18 @@ struct Result {
 
 class Meeting {
  public:
-  /// Errors: std::runtime_error where the file cannot be mapped.
+  /// Errors: std::runtime_error if the file cannot be mapped.
   Meeting(const std::string& file, int rank, int size);
   ~Meeting();
   Meeting(const Meeting&) = delete;
   Meeting& operator=(const Meeting&) = delete;
 
-  /// Errors: std::runtime_error where a rank failed, or does not come within a minute.
+  /// Errors: std::runtime_error if another rank failed or does not arrive within a minute.
   void barrier();
-  /// Leaves this rank's result for rank 0, to read after the next barrier().
+  /// Leaves this rank's result; rank 0 reads it after the next barrier().
   void post(const Result& result);
   [[nodiscard]] Result posted(int rank) const;
-  /// Rank 0 decides between two barriers; the others read it after the second.
+  /// Rank 0 calls it between two barriers; the other ranks read the decision after the second barrier.
   void decide(bool stop);
   [[nodiscard]] bool stopped() const;
   /// Makes the waits of the other ranks fail. Never throws.

@@ -1,4 +1,4 @@
-// The collectives of an MPI, measured; compiled by each MPI's own wrapper (scripts/coll_peers does so).
+// Measures the collectives of an MPI. scripts/coll_peers compiles it with each MPI's own compiler wrapper.
 #include <mpi.h>
 
 #include <climits>
@@ -15,7 +15,7 @@ using hvd::peers::Library;
 using hvd::peers::Operation;
 using hvd::peers::Type;
 
-/// Counts and places as ints, which MPI takes; take_counts() fills them before a call with uneven shares.
+/// Counts and displacements as ints, which MPI requires; take_counts() fills them before a call with uneven shares.
 struct World {
   int rank = 0;
   int size = 1;
@@ -87,7 +87,7 @@ int main(int argc, char** argv) {
   for (auto* list : {&world.counts, &world.starts, &world.mine, &world.places}) list->resize(world.size);
   const Library library{world.rank, world.size, &world, nullptr, perform};
   const int code = hvd::peers::measure(library, argc, argv);
-  if (code == 2) MPI_Abort(MPI_COMM_WORLD, code);  // the others may wait inside a collective
+  if (code == 2) MPI_Abort(MPI_COMM_WORLD, code);  // other ranks may wait inside a collective
   MPI_Finalize();
   return code;
 }

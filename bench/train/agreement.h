@@ -1,6 +1,6 @@
-// Whether the ranks of a launch want the same run. They can differ: `mpirun a : b`, HOROVOD_* variables that were
-// not forwarded to every host, an old program on one of them. Nothing else would notice a smaller batch or another
-// image size, and the throughput would be wrong.
+// Checks that all ranks of a launch want the same run. They can differ by `mpirun a : b`, by HOROVOD_* variables that
+// were not forwarded to every host, or by an old program on one host. Nothing else would notice a smaller batch or
+// another image size, and the throughput would be wrong.
 #pragma once
 
 #include <string>
@@ -16,29 +16,30 @@
 
 namespace hvd::bench {
 
-/// What must be equal everywhere, by the option's name. What rank 0 alone decides (how long to measure, where to
-/// store) is not among it. Pure.
+/// The settings that must be equal on all ranks, by option name. Settings that only rank 0 uses (how long to measure,
+/// where to store) are left out. Pure.
 using Wishes = std::vector<std::pair<std::string, std::string>>;
 Wishes wishes_of(const Options& options, const Setup& setup);
 
-/// Collective, before an engine has the communicator. Errors: mismatch on all ranks alike, which names the option,
-/// the ranks and their values; those of the communicator.
+/// Collective; call it before an engine owns the communicator. Errors: mismatch on all ranks, with a text that names
+/// the option, the ranks and their values; errors of the communicator.
 void require_agreement(comm::Communicator& communicator, const Wishes& mine, Deadline deadline);
 
-/// Collective, likewise. `objection` is this rank's, empty for none.
-/// Errors: invalid_argument on all ranks alike, with the objection of the lowest rank that has one; the communicator's.
+/// Collective; call it before an engine owns the communicator. `objection`: this rank's reason not to run, or "".
+/// Errors: invalid_argument on all ranks, with the objection of the lowest rank that has one; errors of the
+/// communicator.
 void require_no_objection(comm::Communicator& communicator, const std::string& objection, Deadline deadline);
 
-/// How a rank stores its parameters.
+/// The memory layouts in which a rank stores its parameters.
 struct StoredLayouts {
   std::string maker;  ///< processor and library: "Intel Xeon Platinum 8481C, onednn 2.6.0 avx512_core_bf16"
-  Wishes layouts;     ///< parameter and layout; empty where the backend stores rows
+  Wishes layouts;     ///< parameter and layout; empty if the backend stores plain rows
   [[nodiscard]] std::uint64_t hash() const;
 };
 StoredLayouts stored_layouts(const models::TrainStep& step);
 
-/// Collective, on the engine. Gradients are summed, and weights are broadcast, as they lie in memory.
-/// Errors: mismatch on all ranks alike, which names the parameter, both layouts, the ranks, hosts and processors.
+/// Collective, on the engine. Gradients and weights are exchanged as bytes, so their layouts must be equal.
+/// Errors: mismatch on all ranks; the text names the parameter, both layouts, the ranks, hosts and processors.
 void require_equal_layouts(Engine& engine, const StoredLayouts& mine);
 
 }  // namespace hvd::bench

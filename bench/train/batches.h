@@ -1,6 +1,6 @@
-// The mini-batches of one rank. Images are generated before the timed region and cycled, as tf_cnn_benchmarks does with
-// its synthetic data, because input pipelines are not what is measured. Labels are new in every step: a network that
-// has memorised its batches computes with vanishing gradients, and that is not what is to be measured either.
+// The mini-batches of one rank. Images are generated before the timed region and reused in a cycle, as
+// tf_cnn_benchmarks does, because input pipelines are not measured. Labels are new in every step: a network that has
+// memorised its batches computes with vanishing gradients, which would change the measurement.
 #pragma once
 
 #include <cstdint>
@@ -11,19 +11,19 @@
 
 namespace hvd::bench {
 
-struct BatchPlace {  ///< whose batches these are
+struct BatchPlace {  ///< the rank that the batches belong to
   int rank = 0, world_size = 1;
 };
 
 class SyntheticBatches {
  public:
-  /// `count` batches of `batch_size` images; batch k holds the images of the global samples from
-  /// (k * world_size + rank) * batch_size, so that the world sees the same samples however they are divided.
+  /// Makes `count` batches of `batch_size` images. Batch k holds the images of the global samples from (k * world_size
+  /// + rank) * batch_size on, so that the world sees the same samples for any number of ranks.
   SyntheticBatches(const models::SyntheticSpec& spec, std::int64_t batch_size, int count, BatchPlace place,
                    models::LabelRule rule = models::LabelRule::kFresh);
 
-  /// The batch of training step `step`: images cycle, first_sample (labels, dropout) does not. Labels are good until
-  /// the next call. Call it outside of what is timed: it generates them.
+  /// Returns the batch of training step `step`. Images repeat in a cycle; first_sample, which seeds labels and dropout,
+  /// does not. The labels are valid until the next call. Call it outside the timed region, because it generates labels.
   [[nodiscard]] models::Batch at(std::uint64_t step);
   [[nodiscard]] std::size_t bytes() const;
   [[nodiscard]] int count() const { return static_cast<int>(images_.size()); }
@@ -33,10 +33,10 @@ class SyntheticBatches {
   BatchPlace place_;
   models::LabelRule rule_;
   std::vector<std::vector<float>> images_;  // [batch], each {n, h, w, c}
-  std::vector<std::int32_t> labels_;        // {n}, of the step that was asked for last
+  std::vector<std::int32_t> labels_;        // {n}, of the step that was requested last
 };
 
-/// Batches to cycle: 4, fewer where they would take more than 128 MiB, at least 1.
+/// Number of batches to cycle through: 4, or fewer (at least 1) if they would take more than 128 MiB.
 int batches_to_cycle(std::int64_t batch_size, std::int64_t image_elements);
 
 }  // namespace hvd::bench

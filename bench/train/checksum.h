@@ -1,6 +1,6 @@
-// A fast 64-bit checksum over gigabytes of gradients: eight bytes at a time in four independent lanes, where
-// engine/base/hash.h goes byte by byte. Equal bytes, equal sum; not for adversarial input, not for storage
-// across versions.
+// A fast 64-bit checksum for gigabytes of gradients. It reads eight bytes at a time in four independent lanes;
+// engine/base/hash.h reads byte by byte. Equal bytes give equal sums. It does not resist adversarial input and is not
+// stable across versions.
 #pragma once
 
 #include <algorithm>
@@ -40,8 +40,8 @@ class Checksum {
   }
 
  private:
-  // Rotate, then multiply by the golden ratio's odd 64-bit fraction: every step is a bijection of the state, so
-  // one changed word always changes the sum.
+  // Rotate, then multiply by the golden ratio's odd 64-bit fraction. Every step is a bijection of the state, so
+  // changing one word always changes the sum.
   static constexpr std::uint64_t mix(std::uint64_t state, std::uint64_t word) noexcept {
     return std::rotl(state ^ word, 29) * 0x9E3779B97F4A7C15ULL;
   }
@@ -51,7 +51,7 @@ class Checksum {
   std::uint64_t length_ = 0;
 };
 
-/// One checksum over those of many tensors.
+/// Combines the checksums of many tensors into one.
 inline std::uint64_t combined(std::span<const std::uint64_t> checksums) noexcept {
   return Checksum().add(std::as_bytes(checksums)).value();
 }

@@ -21,11 +21,11 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr double kSegmentSeconds = 0.5;         // between two directives: how soon a signal is heeded
-constexpr std::size_t kRecordedSteps = 64;      // gradient-ready times are medians over so many
-constexpr std::int64_t kRecordedApart = 10;     // or over so many, where they must not be measured
-constexpr std::int64_t kSettle = kFlights + 1;  // steps after those: the first launches of new graphs, and one
-constexpr double kWarmUpShare = 0.2;            // of the session's time, at most
+constexpr double kSegmentSeconds = 0.5;         // time between two directives; a signal is noticed after this time
+constexpr std::size_t kRecordedSteps = 64;      // gradient-ready times are medians over this many steps,
+constexpr std::int64_t kRecordedApart = 10;     // or over this many if recorded steps must not be measured
+constexpr std::int64_t kSettle = kFlights + 1;  // steps after these: first launches of new graphs, and one more
+constexpr double kWarmUpShare = 0.2;            // largest fraction of the session's time
 constexpr auto kSaveEvery = 5s;
 constexpr auto kProgressEvery = 250ms;
 
@@ -84,15 +84,15 @@ void Conductor::run() {
 
 void Conductor::conduct() {
   begin_ = Clock::now();
-  tell_progress("warm-up", courses_.back(), 0, -1);  // also the first chance to learn that nothing can be stored
-  // A dynamic loss scale begins high: early steps may overflow on purpose.
+  tell_progress("warm-up", courses_.back(), 0, -1);  // also the first time that a problem of the store can be reported
+  // A dynamic loss scale starts high on purpose, so that early steps may overflow.
   const bool scale_settles =
       setup_.device == Device::kCuda && setup_.compute == DataType::kF16 && setup_.gpu.loss_scale == 0;
   const bool check = options_.check && setup_.reduces();
   if (check && !scale_settles) check_reduction();
   warm_up();
   if (loss_.failed()) {
-    start_runs();  // so that the store says why nothing was measured
+    start_runs();  // so that the store has a run that says why nothing was measured
     require_finite_loss();
   }
   if (check && scale_settles) check_reduction();
@@ -233,7 +233,7 @@ void Conductor::require_finite_loss() {
   throw Error(Errc::kCheckFailed, loss_.problem());
 }
 
-// The time cap is looked at between samples or rounds: the first must not take longer than all of it.
+// The time cap is checked between samples or rounds, so the first sample or round must fit into the time cap.
 void Conductor::require_time_for_samples(double step_seconds) const {
   const std::int64_t per_sample = options_.num_batches_per_iter;
   if (per_sample == 1) return;
@@ -255,7 +255,7 @@ std::string Conductor::measure_one_phase() {
       const auto missing = static_cast<std::int64_t>(*rule_.exact_samples - course.log.samples()) * per_sample;
       steps = std::min(steps, missing);
     }
-    // A whole number of samples where they are short, else step by step.
+    // If samples are shorter than a segment, train a whole number of samples; else train part of a sample.
     if (steps > per_sample) steps -= steps % per_sample;
     train(course, steps, 0);
     const MeasurementState state = judge(course.step_seconds * static_cast<double>(per_sample));
@@ -321,7 +321,7 @@ void Conductor::visit(Course& course, std::int64_t samples) {
   save_if_due();
 }
 
-// The interval costs a little, so it is computed anew only when there is a twentieth more to know.
+// Computing the interval costs some time, so it is computed anew only when there are 5 % more samples.
 void Conductor::judge(Course& course) {
   const std::size_t samples = course.log.samples();
   if (samples == 0 || (course.judged_at > 0 && samples < course.judged_at + 1 + course.judged_at / 20)) return;
@@ -400,7 +400,7 @@ void Conductor::complete(const std::string& stop_reason) {
     run.finished_utc = utc_now();
   }
   if (!rule_.exact_samples) findings_.target_half_width = rule_.target_half_width;
-  // Ready times without reduction, where they were measured: with the other ranks at work beside.
+  // Use the ready times of phase none if it was measured: without reduction, but with the other ranks at work.
   const Course& undisturbed = courses_.size() > 1 ? courses_[1] : courses_.front();
   if (undisturbed.log.samples() > 0) findings_.ready = undisturbed.recorder->profile();
   for (Course& course : courses_) save(course);
@@ -414,12 +414,12 @@ void Conductor::give_up(const Error& error) {
     try {
       save(course);
     } catch (const std::exception&) {
-      // The error at hand is the one to report; the store keeps what was saved before.
+      // Report the error at hand; the store keeps what was saved before.
     }
   }
 }
 
-// A replay computes nothing, and phases solo and none of a session with phase full hold the weights still.
+// Only the phase that trains has a loss. A replay computes nothing; beside phase full, solo and none keep the weights.
 bool Conductor::has_loss(const Course& course) const { return !setup_.replay && course.phase == setup_.main_phase(); }
 
 void Conductor::fill(Course& course) {
@@ -428,7 +428,7 @@ void Conductor::fill(Course& course) {
 }
 
 void Conductor::save(Course& course) {
-  // All phases run with the weights of the one that trains.
+  // All phases use the weights of the phase that trains, so a collapsed loss affects each of them.
   if (std::string caution = loss_.caution(); !caution.empty()) {
     add_caution(course.record.provenance, "collapsed_loss", std::move(caution));
   }
@@ -443,7 +443,7 @@ void Conductor::save_if_due() {
     save(course);
   }
   last_save_ = Clock::now();
-  save_pause_ = 20 * (last_save_ - begin);  // a slow disk must not slow the run
+  save_pause_ = 20 * (last_save_ - begin);  // saving takes at most 5 % of the time, even on a slow disk
 }
 
 void Conductor::tell_progress(const char* stage, const Course& course, double half_width, double seconds_left) {

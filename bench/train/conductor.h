@@ -1,7 +1,7 @@
-// Rank 0's course of a session: check, warm up, measure (one phase, or solo, none and full in interleaved
-// rounds), check again, write the records. It decides; the workers act (crew.h).
+// The sequence of a session, on rank 0: check, warm up, measure (one phase, or solo, none and full in interleaved
+// rounds), check again, write the records. The Conductor decides; the workers act (crew.h).
 //
-// One thread, rank 0's, owns a Conductor.
+// Rank 0's thread owns a Conductor.
 #pragma once
 
 #include <array>
@@ -23,13 +23,13 @@
 
 namespace hvd::bench {
 
-/// What the closing notes are written from (notes.h).
+/// Data for the closing notes (notes.h).
 struct Findings {
   std::string warm_up;
-  double target_half_width = 0;                ///< asked for, relative; 0: so many samples were asked for instead
-  std::size_t rounds = 0;                      ///< behind `efficiency`
-  std::string first_steps;                     ///< after a change of phase: whether they count, and why
-  std::vector<double> bucket_seconds;          ///< stand-alone reductions; empty: not measured
+  double target_half_width = 0;                ///< relative half width asked for; 0: a number of samples was asked for
+  std::size_t rounds = 0;                      ///< number of rounds from which `efficiency` was computed
+  std::string first_steps;                     ///< whether the first steps after a change of phase count, and why
+  std::vector<double> bucket_seconds;          ///< [bucket], reduced alone; empty: not measured
   std::optional<models::ReplayProfile> ready;  ///< when gradients became ready, without reduction
   std::optional<EfficiencyAnalysis> efficiency;
 };
@@ -39,13 +39,13 @@ class Conductor {
   Conductor(const Options& options, const Setup& setup, const SessionFacts& facts, Trainer& trainer, Crew& crew,
             const SessionObserver& observer, const std::function<void(RunRecord&)>& prepare);
 
-  /// The whole session. Errors: after the runs that had begun were saved as incomplete; AgreedError when the
-  /// other ranks know.
+  /// Runs the whole session. Errors: thrown after the runs that had begun were saved as incomplete; AgreedError if the
+  /// other ranks know the error.
   void run();
 
   [[nodiscard]] std::vector<RunRecord> take_runs();  ///< phase full last
   [[nodiscard]] const Findings& findings() const { return findings_; }
-  /// When rank 0's gradients became ready, for a replay: in phase solo where there is one.
+  /// Times at which rank 0's gradients became ready, for a replay. Taken from phase solo if the session has it.
   [[nodiscard]] models::ReplayProfile recorded() const { return courses_.front().recorder->profile(); }
 
  private:
@@ -57,42 +57,42 @@ class Conductor {
     RunRecord record;
     OperationLog operations;
     std::unique_ptr<models::ReplayRecorder> recorder;
-    double step_seconds = 0;    ///< of a recent segment, slowest rank; 0: unknown
-    double half_width = 0;      ///< relative, when last computed
-    std::size_t judged_at = 0;  ///< samples when half_width was computed
+    double step_seconds = 0;    ///< seconds per step in a recent segment, slowest rank; 0: unknown
+    double half_width = 0;      ///< relative half width of the interval when last computed
+    std::size_t judged_at = 0;  ///< number of samples when half_width was computed
   };
 
   void conduct();
   void check_reduction();
   void warm_up();
   void time_buckets();
-  /// Stand-alone reductions on GPUs beside the link that they use.
+  /// Compares the bandwidth of stand-alone reductions on GPUs with the link that they use, and adds a caution if it is
+  /// far lower.
   void judge_bandwidth(RunRecord& run) const;
   void start_runs();
-  /// Where it would disturb measured steps: a few steps of the phase, for the replay profile alone.
+  /// If recording would disturb measured steps, runs a few more steps of the phase for the replay profile only.
   void record_apart(Course& course);
   std::string measure_one_phase();
   std::string measure_rounds();
   void measure_round(std::int64_t samples_per_visit, std::uint64_t number);
   void visit(Course& course, std::int64_t samples);
   [[nodiscard]] RoundPlan::Logs logs();
-  [[nodiscard]] double round_step_seconds() const;  ///< one step of each phase
-  [[nodiscard]] std::int64_t next_visit();          ///< samples
-  /// Looks at the losses of steps of `course`. Errors: check_failed, once the runs have begun, for one that is not
-  /// finite.
+  [[nodiscard]] double round_step_seconds() const;  ///< seconds of one step of each phase
+  [[nodiscard]] std::int64_t next_visit();          ///< samples of the next visit
+  /// Checks the losses of steps of `course`. Errors: check_failed if the runs have begun and a loss is not finite.
   void follow_loss(const Course& course, const std::vector<Answer>& answers);
   void require_finite_loss();
   [[nodiscard]] bool has_loss(const Course& course) const;
-  void fill(Course& course);  ///< its record, with the samples so far
+  void fill(Course& course);  ///< puts the samples so far into its record
   void check_at_the_end();
   void settle_rounds();
   void complete(const std::string& stop_reason);
   void give_up(const Error& error);
 
-  /// Trains `steps` in segments of about half a second and logs them, the first `discard` left out.
+  /// Trains `steps` in segments of about half a second and logs them, except the first `discard` steps.
   void train(Course& course, std::int64_t steps, std::int64_t discard);
   [[nodiscard]] std::int64_t segment_steps(double step_seconds) const;
-  /// Errors: inconclusive, when samples of this many seconds a step cannot be had within the time cap.
+  /// Errors: inconclusive if samples that take this many seconds per step do not fit into the time cap.
   void require_time_for_samples(double step_seconds) const;
   [[nodiscard]] MeasurementState judge(double next_seconds);
   void judge(Course& course);
@@ -108,15 +108,15 @@ class Conductor {
   Crew& crew_;
   const SessionObserver& observer_;
   const std::function<void(RunRecord&)>& prepare_;
-  StoppingRule rule_;            // before rounds_, which is made from it
-  std::vector<Course> courses_;  // solo, none, full; or one
+  StoppingRule rule_;            // declared before rounds_, which is made from it
+  std::vector<Course> courses_;  // solo, none, full; or the only phase
   RoundPlan rounds_;
   std::string checks_;
   LossWatch loss_;
   Findings findings_;
   std::int64_t warm_up_steps_ = 0;
-  std::int64_t last_phase_ = -1;  // index into courses_; -1: the warm-up's
-  bool started_ = false;          // the runs
+  std::int64_t last_phase_ = -1;  // index into courses_ of the phase that ran last; -1: the warm-up
+  bool started_ = false;          // the runs have started
   Clock::time_point begin_ = Clock::now();
   Clock::time_point last_save_ = Clock::now();
   std::chrono::nanoseconds save_pause_{0};

@@ -15,7 +15,7 @@ namespace hvd::bench {
 CoreSet available_cores() {
   cpu_set_t set;
   CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof set, &set) != 0) {  // more cores than a cpu_set_t holds
+  if (sched_getaffinity(0, sizeof set, &set) != 0) {  // fails if there are more cores than a cpu_set_t holds
     return CoreSet(std::max(1U, std::thread::hardware_concurrency()), true);
   }
   CoreSet cores;
@@ -29,8 +29,8 @@ CoreSet available_cores() {
 
 CoreShare share_cores(std::span<const CoreSet> cores, std::span<const int> nodes, int threads) {
   HVD_ASSERT(!cores.empty() && cores.size() == nodes.size());
-  std::map<int, std::vector<int>> users;  // [node][cpu]: ranks that may use it
-  std::map<int, int> ranks;               // [node]
+  std::map<int, std::vector<int>> users;  // [node][cpu]: number of ranks that may use the cpu
+  std::map<int, int> ranks;               // [node]: number of ranks
   for (std::size_t r = 0; r < cores.size(); ++r) {
     std::vector<int>& host = users[nodes[r]];
     host.resize(std::max(host.size(), cores[r].size()), 0);

@@ -1,5 +1,5 @@
-// How many cores does a rank have for its compute? From the affinity masks of all ranks. Pure, but for the
-// first function.
+// Computes the number of cores that each rank has for its compute, from the affinity masks of all ranks. Pure, except
+// for the first function.
 #pragma once
 
 #include <cstddef>
@@ -8,20 +8,20 @@
 
 namespace hvd::bench {
 
-using CoreSet = std::vector<bool>;  ///< [cpu]: may be used
+using CoreSet = std::vector<bool>;  ///< [cpu]: true if it may be used
 
-/// The cores that the scheduler or a launcher's binding leave to the calling thread.
+/// The cores that the scheduler or a launcher's binding allows the calling thread to use.
 CoreSet available_cores();
 
 struct CoreShare {
-  int threads = 1;          ///< for every rank: the smallest share, at least 1
-  bool spare_core = false;  ///< on every host a core is left over for the engines beside threads x ranks
-  int ranks_at_once = 1;    ///< of one host; they find a core for each thread. The least over hosts, at least 1
+  int threads = 1;          ///< compute threads of every rank: the smallest share over ranks, at least 1
+  bool spare_core = false;  ///< besides threads x ranks cores, every host has a core for the engines
+  int ranks_at_once = 1;    ///< ranks of a host that can run at once with a core per thread: least over hosts, >= 1
 };
 
-/// `cores[r]` may be used by rank r on host `nodes[r]`. A core that k ranks of a host may use counts 1/k for
-/// each of them: ranks bound to cores of their own and ranks that share all cores are treated alike.
-/// `threads` > 0 is what the user asked for, and is kept.
+/// `cores[r]` may be used by rank r on host `nodes[r]`. A core that k ranks of a host may use counts 1/k for each of
+/// them, so ranks that are bound to separate cores and ranks that share all cores get the same shares.
+/// `threads` > 0 is the user's choice and is returned unchanged.
 CoreShare share_cores(std::span<const CoreSet> cores, std::span<const int> nodes, int threads);
 
 }  // namespace hvd::bench

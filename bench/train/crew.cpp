@@ -45,7 +45,7 @@ bool Crew::end(const Error& error) noexcept {
     tell(directive);
     return true;
   } catch (const std::exception&) {
-    return false;  // the engine has failed too, and its peers know
+    return false;  // the engine has failed too, so the peers know already
   }
 }
 

@@ -1,4 +1,4 @@
-// Rank 0's hand on all ranks, itself included: one directive to all, all answers back, nothing in between.
+// Rank 0 sends one directive to all ranks, itself included, and collects all answers before it sends the next.
 #pragma once
 
 #include <functional>
@@ -11,7 +11,7 @@
 
 namespace hvd::bench {
 
-/// An error that every rank has been told of and throws alike: nobody needs to be torn out of a wait.
+/// An error that every rank knows and throws, so no rank's wait needs to be aborted.
 class AgreedError : public Error {
  public:
   using Error::Error;
@@ -21,16 +21,16 @@ class Crew {
  public:
   Crew(Engine& engine, Worker& own) : engine_(engine), own_(own) {}
 
-  /// Every rank carries out `directive`; [rank] answers. Errors: interrupted when a rank was asked to stop
-  /// (every rank waits for the next directive then); those of the engine and of rank 0's own work.
+  /// Every rank carries out `directive`. Returns the answers, [rank]. Errors: interrupted if a rank was asked to stop
+  /// (every rank then waits for the next directive); errors of the engine and of rank 0's own work.
   std::vector<Answer> perform(const Directive& directive);
-  /// Runs `course`, what rank 0 does with all ranks, and ends the session on every rank. On an error `give_up` is
-  /// called before the ranks are told. Errors: those of `course`, as AgreedError where every rank throws the same.
+  /// Runs `course`, the work of rank 0 with all ranks, and ends the session on every rank. On an error, calls `give_up`
+  /// before it tells the ranks. Errors: those of `course`, as AgreedError if every rank throws the same error.
   void lead(const std::function<void()>& course, const std::function<void(const Error&)>& give_up);
 
  private:
-  /// Tells every rank to throw `error` (AgreedError). Returns false when a directive was under way, so that the
-  /// ranks cannot be told and must be torn out of their waits.
+  /// Tells every rank to throw `error` (AgreedError). Returns false if a directive was being carried out: the ranks
+  /// then cannot be told, and their waits must be aborted.
   [[nodiscard]] bool end(const Error& error) noexcept;
   void tell(const Directive& directive);
 

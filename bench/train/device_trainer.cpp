@@ -14,8 +14,8 @@
 namespace hvd::bench {
 static_assert(models::DeviceStep::kLossPlaces >= kFlights, "a step's slot is its loss's place");
 
-// Hears of gradients while the step is enqueued or captured, then once for each slot. Nothing may be thrown there: a
-// fault is kept for after.
+// Called for each gradient while the step is enqueued or captured, and then once for each slot. Its methods must not
+// throw, so an error is kept and thrown later.
 class DeviceTrainer::Sink final : public models::GradientSink {
  public:
   Sink(DeviceTrainer& trainer, const StepProbe* probe) : trainer_(trainer), probe_(probe) {
@@ -48,7 +48,7 @@ class DeviceTrainer::Sink final : public models::GradientSink {
   [[nodiscard]] const std::vector<double>& submit() const { return submit_; }
 
  private:
-  /// Before the reduction, which waits for the stream to get here.
+  /// Called before the reduction, which waits until the stream has reached this point.
   void copy_pieces(std::size_t parameter, gpu::StreamView stream) {
     const std::size_t element = size_of(trainer_.step_->gradient_type());
     for (; !pieces_.empty() && pieces_.front().parameter == parameter; pieces_ = pieces_.subspan(1)) {
@@ -62,9 +62,9 @@ class DeviceTrainer::Sink final : public models::GradientSink {
   DeviceTrainer& trainer_;
   const StepProbe* probe_;
   Clock::time_point begin_;
-  std::span<const GradientPiece> pieces_;  // what is left of them
+  std::span<const GradientPiece> pieces_;  // pieces that are not copied yet
   std::size_t copied_ = 0;
-  std::vector<double> submit_;  // [parameter], host; empty: not recorded
+  std::vector<double> submit_;  // [parameter], host time in seconds; empty: not recorded
   std::exception_ptr fault_;
 };
 
@@ -82,13 +82,13 @@ DeviceTrainer::DeviceTrainer(const Setup& setup, DeviceEngine& device, gpu::Runt
   for (std::size_t i = 0; i < step_->slots().size(); ++i) ready_.push_back(runtime_.make_event(gpu::Timing::kOn));
   batches_.emplace(make_batches());
   loaded_.resize(static_cast<std::size_t>(batches_->count()));
-  wait(on_device_->compute_stream(), "the weights");  // start() sends them to the other ranks
+  wait(on_device_->compute_stream(), "the weights");  // start() sends the weights to the other ranks
 }
 
 DeviceTrainer::~DeviceTrainer() {
-  device_.drop_graphs();  // they record events and use memory that go now
+  device_.drop_graphs();  // first, because graphs use events and memory that are destroyed next
   if (!reducing_) return;
-  device_.plane().abort();  // or the bucket would wait for its peers for ever
+  device_.plane().abort();  // otherwise the bucket would wait for its peers for ever
   runtime_.run_dry(device_.plane().stream());
 }
 
@@ -137,7 +137,7 @@ models::AgreeOnWinners DeviceTrainer::agreement() const {
 models::ShareWithRanks DeviceTrainer::sharing() const {
   if (engine_.size() == 1) return {};
   return [&engine = engine_](const std::string& mine) {
-    std::string all;  // each with its end
+    std::string all;  // the texts of all ranks, each ended by '\0'
     for (const comm::Bytes& one : engine.gather(std::as_bytes(std::span(mine)))) {
       all.append(comm::text_of(one)).push_back('\0');
     }
@@ -212,7 +212,7 @@ DeviceTrainer::Finished DeviceTrainer::finish() {
 StepTimes DeviceTrainer::run(const models::SgdOptions& sgd, const StepProbe* probe) {
   const bool copies = probe != nullptr && !probe->pieces.empty();
   if (copies) {
-    device_.drop_graphs();  // this step enqueues more than others do
+    device_.drop_graphs();  // this step enqueues copies that other steps do not have
     landing(probe->local.size());
   }
   engine_.set_activity("a step on the GPU", steps_);
@@ -228,7 +228,7 @@ StepTimes DeviceTrainer::run(const models::SgdOptions& sgd, const StepProbe* pro
     std::memcpy(probe->local.data(), landing_->bytes.data(), probe->local.size());
     device_.drop_graphs();
   }
-  if (probe != nullptr && probe->reduced) probe->reduced();  // the update has read the arena only
+  if (probe != nullptr && probe->reduced) probe->reduced();  // the update does not change the gradient arena
   return times;
 }
 
@@ -246,7 +246,7 @@ std::uint64_t DeviceTrainer::settling_steps() const {
 void DeviceTrainer::apply_deadline() { device_.set_deadline(deadline_); }
 
 std::vector<StepTimes> DeviceTrainer::steps(Phase phase, std::int64_t count) {
-  if (recorder_ != nullptr) return Trainer::steps(phase, count);  // its events are one set
+  if (recorder_ != nullptr) return Trainer::steps(phase, count);  // one by one: there is one set of recording events
   std::vector<StepTimes> times;
   leave_nothing_in_flight([&] {
     const std::uint64_t first = steps_;
@@ -270,7 +270,7 @@ void DeviceTrainer::record_times(const Sink& sink, const DeviceReport& report) {
   const Marks& marks = marks_.at(report.slot);
   models::ReplayRecorder::Step step;
   step.submit = sink.submit();
-  // One launch hands over everything; what the sink saw was the capture, if there was one.
+  // One graph launch hands over all gradients at once; the times in the sink would be those of the capture.
   if (report.graph) std::fill(step.submit.begin(), step.submit.end(), 0);
   for (const gpu::Event& event : ready_) step.ready.push_back(between(marks.begin, event));
   step.backward_end = between(marks.begin, marks.backward_end);
@@ -300,7 +300,7 @@ double DeviceTrainer::reduce_bucket(const core::Bucket& bucket) {
   std::byte* const data = step_->gradient_arena().data() + bucket.offset * element;
   engine_.barrier();
   reducing_ = true;
-  // The ranks meet on their GPUs before the clock starts.
+  // This small reduction makes the ranks meet on their GPUs before the clock starts.
   plane.all_reduce(data, 1, step_->gradient_type(), kReduction, deadline);
   runtime_.record(reduce_begin_, plane.stream());
   plane.all_reduce(data, bucket.count, step_->gradient_type(), kReduction, deadline);

@@ -28,7 +28,7 @@ class CudaBackend final : public GpuBackend {
   }
 
  private:
-  /// Read from folders when first asked for: most programs have no GPU.
+  /// Looks for libraries on the first call, because most programs use no GPU.
   const gpu::LibrarySearch& libraries() {
     std::call_once(once_, [this] { libraries_ = library_search(environment_); });
     return libraries_;

@@ -1,7 +1,7 @@
-// What a session needs of GPUs: which there are, one of them opened, the library that reduces between them, and the
-// step that trains on one. main() hands over CUDA's, a test its own.
+// The GPU functions that a session uses: it lists GPUs, opens one, loads the library that reduces between GPUs, and
+// makes the step that trains on a GPU. main() passes in CUDA's implementation; a test passes in its own.
 //
-// Threads: any; what it returns belongs to the caller's thread.
+// Threads: any thread may call it. The returned objects belong to the caller's thread.
 #pragma once
 
 #include <memory>
@@ -20,13 +20,13 @@ class GpuBackend {
  public:
   virtual ~GpuBackend() = default;
 
-  /// GPUs that this process may use. Never fails.
+  /// Lists the GPUs that this process may use. Never fails.
   [[nodiscard]] virtual gpu::DeviceList list() = 0;
-  /// Why no step could be computed on a GPU that is there (a library is missing or too old); empty: it could.
+  /// Returns why no step can be computed on a GPU that is present (a library is missing or too old), or "" if it can.
   [[nodiscard]] virtual std::string unsupported_reason() = 0;
-  /// The GPU with this index in list(). Errors: unsupported; backend.
+  /// Opens the GPU with this index in list(). Errors: unsupported; backend.
   [[nodiscard]] virtual std::unique_ptr<gpu::Runtime> open(int index) = 0;
-  /// For communication between GPUs; `runtime` is this rank's. Errors: unsupported, with where it was looked for.
+  /// Loads NCCL; `runtime` is this rank's. Errors: unsupported; the text says where NCCL was searched.
   [[nodiscard]] virtual std::shared_ptr<comm::nccl::Api> load_nccl(gpu::Runtime& runtime) = 0;
   /// Errors: those of models::make_cudnn_step().
   [[nodiscard]] virtual std::unique_ptr<models::DeviceStep> make_step(models::Graph graph,
@@ -36,17 +36,17 @@ class GpuBackend {
                                                                       const models::ArenaAllocator& allocate) = 0;
 };
 
-/// NVIDIA's, in any build: in one without CUDA there are no GPUs, and the reason says so. `environment`: where its
-/// libraries are looked for.
+/// Makes the backend for NVIDIA GPUs. Every build has it; without CUDA it lists no GPUs and says why. `environment`
+/// says where NVIDIA's libraries are searched.
 std::unique_ptr<GpuBackend> make_cuda_backend(const Environment& environment);
 
-/// Why no GPU can be used, in one line; empty: one can. A null backend has none.
+/// Returns in one line why no GPU can be used, or "" if one can. A null backend has no GPUs.
 std::string gpu_absence(GpuBackend* backend);
-/// The same of a list. Pure.
+/// Does the same for a list of GPUs. Pure.
 std::string gpu_absence(const gpu::DeviceList& list);
 
-/// Index of the GPU that a rank takes: its local rank's, or the one that the launcher left it
-/// (CUDA_VISIBLE_DEVICES). Whether two ranks have the same one is found out when they have met. Pure.
+/// Index of the GPU that a rank uses: its local rank modulo the number of visible GPUs, because the launcher may leave
+/// each rank only one (CUDA_VISIBLE_DEVICES). Ranks that share a GPU are found later, when the ranks have met. Pure.
 int gpu_of_rank(int local_rank, std::size_t visible);
 
 }  // namespace hvd::bench

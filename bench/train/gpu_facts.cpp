@@ -15,8 +15,8 @@ namespace {
 
 struct Fact {
   std::string_view key;
-  bool in_fingerprint;  // it changes a result
-  bool alike;           // ranks should have equal values; else a note says that all wait for the slowest
+  bool in_fingerprint;  // the fact can change a result
+  bool alike;           // should be equal on all ranks; if not, a note says that all ranks wait for the slowest
 };
 constexpr std::array kFacts{Fact{"gpu.name", true, true},
                             Fact{"gpu.uuid", false, false},
@@ -39,7 +39,7 @@ constexpr std::array kFacts{Fact{"gpu.name", true, true},
                             Fact{"nccl.network", false, true},
                             Fact{"nccl.paths", false, false},
                             Fact{"gpu.link", false, true}};
-// Ranks tell rank 0 these for its cautions alone.
+// Ranks send these to rank 0 for its cautions only; they are not stored.
 constexpr const char* kRanksOnHost = "ranks_on_host";
 constexpr const char* kDistance = "distance";
 constexpr const char* kLinkRate = "link_gigabytes_per_second";
@@ -61,7 +61,7 @@ std::string value_of(const GpuDescription& gpu, const char* key) {
   return found == gpu.end() ? "" : found->second;
 }
 
-/// "3 ranks, the first rank 1: <what it said>".
+/// Says that a problem affects several ranks: "3 ranks, the first rank 1: <text of the first rank>".
 struct Complaint {
   std::size_t ranks = 0, first = 0;
   std::string text;
@@ -101,7 +101,7 @@ void add_place_cautions(const std::vector<GpuDescription>& ranks, Provenance& pr
   }
 }
 
-/// Values of `key` in rank order, each once, with the first rank that has it.
+/// Returns the different values of `key` in rank order, each with the first rank that has it.
 std::vector<std::pair<std::string, std::size_t>> values_of(const std::vector<GpuDescription>& ranks,
                                                            const std::string& key) {
   std::vector<std::pair<std::string, std::size_t>> values;

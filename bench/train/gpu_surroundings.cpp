@@ -14,9 +14,10 @@
 namespace hvd::bench {
 namespace {
 
-/// Below this part of the link, something other than the link is used. Rings over PCIe reach about half of it.
+/// A reduction with less than this fraction of the link's bandwidth must use something other than the link. Rings over
+/// PCIe reach about half of the link's bandwidth.
 constexpr double kFarBelow = 0.25;
-/// Reductions that are smaller, or whose share of each rank is, are bound by latency.
+/// A smaller reduction, or one whose share per rank is smaller, is limited by latency.
 constexpr double kBandwidthBytes = double{4 << 20}, kBandwidthShareBytes = double{1 << 20};
 
 std::string_view behind(std::string_view line, std::string_view mark) {
@@ -30,7 +31,7 @@ void add_once(std::vector<std::string>& list, std::string_view text) {
   if (!text.empty() && std::find(list.begin(), list.end(), text) == list.end()) list.emplace_back(text);
 }
 
-/// " [0]mlx5_0:1/IB [1]mlx5_1:1/IB [RO]; OOB eth0:10.0.0.1<0>"
+/// Parses " [0]mlx5_0:1/IB [1]mlx5_1:1/IB [RO]; OOB eth0:10.0.0.1<0>" and adds the adapters in it.
 void add_adapters(std::vector<std::string>& adapters, std::string_view text) {
   text = text.substr(0, text.find(';'));
   for (std::size_t at = text.find('['); at != std::string_view::npos; at = text.find('[', at + 1)) {
@@ -49,14 +50,14 @@ std::string joined(const std::vector<std::string>& list, const char* between) {
   return text;
 }
 
-/// The number that `text` begins with; 0: none.
+/// Returns the number at the beginning of `text`, or 0 if there is none.
 double leading_number(std::string_view text) {
   double value = 0;
   std::from_chars(text.data(), text.data() + text.size(), value);
   return value > 0 ? value : 0;
 }
 
-/// GB/s of "mlx5_0:1/IB" or "eth0:10.0.0.1<0>".
+/// Returns the GB/s of an adapter such as "mlx5_0:1/IB" or "eth0:10.0.0.1<0>", or 0 if unknown.
 double adapter_rate(std::string_view adapter, const std::filesystem::path& sys) {
   const std::string name(adapter.substr(0, adapter.find(':')));
   if (name.empty() || name.find('/') != std::string::npos || name.front() == '.') return 0;
@@ -96,7 +97,7 @@ NcclNetwork parse_nccl_log(std::string_view log) {
     }
   }
   if (network.name == "IB") network.adapters = infiniband;
-  if (network.name == "Socket") {  // without their addresses, which are each host's own
+  if (network.name == "Socket") {  // names without addresses, which differ between hosts
     for (const std::string& socket : sockets) add_once(network.adapters, socket.substr(0, socket.find(':')));
   }
   std::sort(network.paths.begin(), network.paths.end());
@@ -107,22 +108,22 @@ Link network_link(const NcclNetwork& network, int ranks_on_host, const std::file
   std::vector<double> rates;
   for (const std::string& adapter : network.adapters) {
     rates.push_back(adapter_rate(adapter, sys));
-    if (rates.back() == 0) return {network.text(), 0};  // then the sum is unknown too
+    if (rates.back() == 0) return {network.text(), 0};  // one unknown rate makes the sum unknown
   }
-  std::sort(rates.begin(), rates.end());  // the slowest first: NCCL may choose any
+  std::sort(rates.begin(), rates.end());  // the slowest first, because NCCL may choose any of them
   rates.resize(std::min(rates.size(), static_cast<std::size_t>(std::max(0, ranks_on_host))));
   return {network.text(), std::accumulate(rates.begin(), rates.end(), 0.0)};
 }
 
 Link gpu_link(const BoardFacts& board) {
-  // nvmlNvlinkVersion_t: 1.0 is 1, 2.0 to 4.0 are 2 to 6, 5.0 is 7. GB/s of one link in one direction.
+  // By nvmlNvlinkVersion_t (1: NVLink 1.0, 2 to 6: 2.0 to 4.0, 7: 5.0): GB/s of one link in one direction.
   constexpr std::array kPerLink{0, 20, 25, 25, 25, 25, 25, 50};
   const auto version = static_cast<std::size_t>(std::max(0, board.nvlink_version));
   if (board.nvlinks > 0) {
     return {std::to_string(board.nvlinks) + " NVLinks",
             version < kPerLink.size() ? static_cast<double>(board.nvlinks * kPerLink.at(version)) : 0};
   }
-  // GB/s of one lane in one direction, by generation.
+  // By PCIe generation: GB/s of one lane in one direction.
   constexpr std::array kPerLane{0.0, 0.25, 0.5, 0.985, 1.969, 3.938, 7.563};
   const auto generation = static_cast<std::size_t>(std::max(0, board.pcie_generation));
   return {"PCIe " + std::to_string(generation) + " x" + std::to_string(board.pcie_width),

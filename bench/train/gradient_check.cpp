@@ -27,7 +27,7 @@ double unit_roundoff(DataType type) {
   }
 }
 
-// Below the smallest normal number roundings are absolute.
+// Distance between subnormal numbers. Below the smallest normal number, rounding errors are absolute.
 double smallest_step(DataType type) {
   switch (type) {
     case DataType::kF64: return std::numeric_limits<double>::denorm_min();
@@ -65,14 +65,14 @@ std::string difference(std::size_t index, double got, double wanted, double boun
   return text;
 }
 
-// Where the pieces lie one behind the other in a message.
+// Number of elements in a message that holds the pieces back to back.
 std::size_t total_elements(std::span<const GradientPiece> pieces) {
   std::size_t total = 0;
   for (const GradientPiece& piece : pieces) total += piece.count;
   return total;
 }
 
-// Compares the pieces of one message. Returns what is wrong with the first bad one.
+// Compares the pieces of one message. Describes the first bad piece, or returns "".
 std::string compare_message(std::span<const GradientPiece> pieces, const std::vector<comm::Bytes>& ranks,
                             Trainer& trainer) {
   const models::TrainStep& step = trainer.train_step();
@@ -95,7 +95,7 @@ std::string compare_message(std::span<const GradientPiece> pieces, const std::ve
   return {};
 }
 
-// Collective. Gathers the local pieces, a few at a time; rank 0 compares. Returns what is wrong, on rank 0.
+// Collective. Gathers the local pieces, a few at a time. Rank 0 compares them and returns what is wrong, or "".
 std::string compare_on_root(Trainer& trainer, std::span<const GradientPiece> pieces, std::span<const std::byte> rest) {
   Engine& engine = trainer.engine();
   const std::size_t element = size_of(trainer.train_step().gradient_type());

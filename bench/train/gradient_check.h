@@ -1,7 +1,7 @@
-// Is the reduction right? One step's gradients are copied before the engine gets them, summed a second,
-// independent way (serially, in double precision, on rank 0), and compared with what the engine made of them.
-// What is compared are pieces of the arena: all of it where that is affordable, else a random choice that
-// holds the two ends of every tensor.
+// Checks that the reduction is right. The gradients of one step are copied before the engine reduces them, summed by an
+// independent method (serially, in double precision, on rank 0), and compared with the engine's result. Pieces of the
+// arena are compared: the whole arena if that is affordable, else a random choice that contains both ends of every
+// tensor.
 #pragma once
 
 #include <cstddef>
@@ -16,20 +16,20 @@
 
 namespace hvd::bench {
 
-/// Pieces of at most `piece_elements`, in ascending order, together about `budget_elements` (more where the
-/// ends of the tensors alone are more). Pure: equal on all ranks.
+/// Chooses pieces of at most `piece_elements`, in ascending order, with about `budget_elements` in total (more if the
+/// ends of the tensors alone need more). Pure: equal on all ranks.
 std::vector<GradientPiece> choose_pieces(std::span<const models::ArenaSlot> slots, std::size_t budget_elements,
                                          std::uint64_t seed, std::size_t piece_elements = 4096);
 
-/// Value of element `index` of `data`.
+/// Returns the value of element `index` of `data`.
 double element_value(std::span<const std::byte> data, DataType type, std::size_t index);
 
-/// Elements of one piece from all ranks against the reduced ones. Returns one line that names the first
-/// element out of bounds, or an empty string. Pure.
+/// Compares one piece of all ranks with the reduced piece. Returns one line that names the first element outside the
+/// bound, or "". Pure.
 ///
-/// Bound: n values added in any order with every partial sum rounded to `sum_type` are off by at most
-/// (n - 1) u sum|g| to first order (u: unit roundoff; Higham, Accuracy and Stability, section 4.2), an average
-/// by one rounding more; two more cover the second order and the rounding of the result.
+/// Bound: if n values are added in any order and every partial sum is rounded to `sum_type`, the error is at most
+/// (n - 1) u sum|g| to first order (u: unit roundoff; Higham, Accuracy and Stability, section 4.2). An average adds one
+/// more rounding. Two more cover the second order and the rounding of the result.
 std::string compare_piece(std::span<const std::span<const std::byte>> local, std::span<const std::byte> reduced,
                           DataType type, DataType sum_type, ReduceOp op);
 
@@ -38,12 +38,12 @@ struct CheckOutcome {
   std::string text;  ///< "gradients equal an independent sum (100 % of 44549160 elements)", or what is wrong
 };
 
-/// Collective: one training step of phase full, checked. Rank 0's outcome counts; the others' is good.
+/// Collective: checks one training step of phase full. Only rank 0's outcome counts; on other ranks it is good.
 /// Memory: at most 256 MiB per rank and 1 GiB on rank 0 for a while, less where the arena is smaller.
 CheckOutcome check_reduction(Trainer& trainer, std::uint64_t seed);
 
-/// Compares per-parameter checksums of all ranks. Returns which ranks differ from rank 0 and in which parameter
-/// first ("ranks 2 and 3 differ from rank 0 in conv1.weight"), or an empty string. Pure.
+/// Compares per-parameter checksums of all ranks. Says which ranks differ from rank 0 and in which parameter they do
+/// first ("ranks 2 and 3 differ from rank 0 in conv1.weight"); "" if none differ. Pure.
 std::string checksum_difference(std::span<const std::vector<std::uint64_t>> ranks,
                                 std::span<const models::ArenaSlot> slots);
 

@@ -20,7 +20,7 @@
 
 namespace hvd::bench {
 
-// Hands gradients to the engine from inside backward, where nothing may be thrown: a fault is kept for after.
+// Passes gradients to the engine from inside backward, where nothing may be thrown: an error is kept and thrown later.
 class HostTrainer::Sink final : public models::GradientSink {
  public:
   Sink(HostTrainer& trainer, const StepProbe* probe) : trainer_(trainer) {
@@ -54,7 +54,7 @@ class HostTrainer::Sink final : public models::GradientSink {
   }
 
   HostTrainer& trainer_;
-  StepProbe probe_;  // what is left of it
+  StepProbe probe_;  // with the pieces that are not copied yet
   std::exception_ptr fault_;
 };
 
@@ -69,7 +69,7 @@ HostTrainer::HostTrainer(const Setup& setup, Engine& engine, int threads) : Trai
 
 void HostTrainer::take_share() {
   sharded_ = step_->sharded();
-  HVD_ASSERT(sharded_ != nullptr);  // every step on a CPU
+  HVD_ASSERT(sharded_ != nullptr);  // every step on a CPU supports the sharded update
   follow_plan();
   const std::size_t weights = sharded_->weight_arena().size();
   const models::MemoryReport memory = step_->memory();
@@ -94,7 +94,7 @@ void HostTrainer::follow_plan() {
   for (const comm::Range& range : engine_.shares()) now.push_back({range.begin, range.count});
   if (now == share_) return;
   share_ = std::move(now);
-  // Phases solo and none update all weights.
+  // Phases solo and none update all weights, so an interleaved session keeps the momentum of all weights.
   if (!setup_.interleaved) sharded_->keep_momentum(share_);
 }
 
@@ -131,7 +131,7 @@ void HostTrainer::build(const models::StepOptions& options, const models::ArenaA
     for (const auto& gradient : setup_.replay->gradients) elements += gradient.count;
     refuse_profile_too_big(static_cast<std::int64_t>(elements * size_of(setup_.gradient)),
                            engine_.topology().local_size, available_bytes());
-    engine_.barrier();  // as below
+    engine_.barrier();  // for the same reason as the barrier below
     step_ = models::make_replay_step(*setup_.replay, setup_.gradient, allocate);
     facts_.parameters = static_cast<std::int64_t>(elements);
     return;
@@ -139,15 +139,15 @@ void HostTrainer::build(const models::StepOptions& options, const models::ArenaA
   models::Graph graph = models::differentiate(models::build_model(setup_.model));
   facts_ = {graph.parameter_count(), models::step_flops_per_image(graph)};
   const MemoryForecast forecast = forecast_memory(graph, options);
-  // Before anything is allocated: an overcommitting kernel would hand it all out and kill the rank later.
+  // Check before anything is allocated: a kernel that overcommits would grant the memory and kill the rank later.
   refuse_if_too_big(forecast, engine_.topology().local_size, available_bytes());
-  engine_.barrier();  // no rank of this host allocates while another still looks at what is free
+  engine_.barrier();  // no rank of this host allocates while another one still reads how much memory is free
   try {
     step_ = setup_.device == Device::kReference ? models::make_reference_step(std::move(graph), options, allocate)
                                                 : models::make_onednn_step(std::move(graph), options, allocate);
     batches_.emplace(make_batches());
   } catch (const std::bad_alloc&) {
-    // What is free now, after unwinding, is what there was to share.
+      // The memory that is free now, after unwinding, is what the ranks had to share.
     refuse_if_too_big(forecast, engine_.topology().local_size, available_bytes());
     throw Error(Errc::kOutOfMemory, "batch " + std::to_string(setup_.model.batch_size) +
                                         ": no memory for the network on " +
@@ -157,7 +157,7 @@ void HostTrainer::build(const models::StepOptions& options, const models::ArenaA
 }
 
 StepTimes HostTrainer::run(const models::SgdOptions& sgd, const StepProbe* probe) {
-  const models::Batch batch = batches_ ? batches_->at(steps_) : models::Batch{};  // a replay reads none
+  const models::Batch batch = batches_ ? batches_->at(steps_) : models::Batch{};  // a replay needs no batch
   Sink sink(*this, probe);
 
   engine_.set_activity("forward and backward", steps_);

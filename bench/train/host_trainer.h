@@ -1,5 +1,5 @@
-// A trainer for steps on the CPU: a TrainStep (oneDNN, reference, replay) that tells its gradients from inside
-// backward, and an Engine whose thread reduces them meanwhile. Times are the host's.
+// A trainer for steps on the CPU: a TrainStep (oneDNN, reference, replay) that reports gradients from inside backward,
+// and an Engine whose thread reduces them meanwhile. Times are measured by the host's clock.
 #pragma once
 
 #include <optional>
@@ -11,8 +11,8 @@ namespace hvd::bench {
 
 class HostTrainer final : public Trainer {
  public:
-  /// Builds the network and plans the reduction. `threads`: for the compute.
-  /// Errors: those of the model, the backend and the engine; out_of_memory with the batch that would fit.
+  /// Builds the network and plans the reduction. `threads`: number of compute threads.
+  /// Errors: those of the model, the backend and the engine; out_of_memory, with the batch that would fit.
   HostTrainer(const Setup& setup, Engine& engine, int threads);
 
   void clear_gradients() override;
@@ -27,18 +27,18 @@ class HostTrainer final : public Trainer {
   void set_schedule(Schedule schedule) override;
   void build(const models::StepOptions& options, const models::ArenaAllocator& allocate);
 
-  /// Sharded schedule: takes this rank's share of the weights and of the momentum.
+  /// For the sharded schedule: makes this rank keep only its share of the weights' update and of the momentum.
   void take_share();
-  /// Takes the shares of the engine's present plan, which Engine::set_buckets() changes. Momentum of weights that
-  /// another rank updated until then starts at zero here.
+  /// Adopts the shares of the engine's current plan, which Engine::set_buckets() changes. The momentum of weights that
+  /// another rank updated before starts at zero on this rank.
   void follow_plan();
-  /// The update, and what follows it under the sharded schedule. Adds to `times`.
+  /// Updates the weights and, under the sharded schedule, gathers them. Adds to `times`.
   void update(const models::SgdOptions& sgd, StepTimes& times);
 
   std::optional<SyntheticBatches> batches_;   // none for replay
-  models::ShardedUpdate* sharded_ = nullptr;  // null: no sharded schedule, or one rank
+  models::ShardedUpdate* sharded_ = nullptr;  // null if the schedule is not sharded or there is one rank
   std::vector<models::ArenaRange> share_;
-  bool in_shares_ = false;  // the steps that follow
+  bool in_shares_ = false;  // the following steps update this rank's share only
 };
 
 }  // namespace hvd::bench

@@ -1,5 +1,5 @@
-// Names and values as text between ranks, a line each: "name=value". No name holds a '=', and neither holds a line
-// break. Pure.
+// Encodes names and values as text to send between ranks, one "name=value" per line. Names contain no '=', and neither
+// names nor values contain line breaks. Pure.
 #pragma once
 
 #include <algorithm>
@@ -17,14 +17,14 @@ std::string key_lines(const Pairs& pairs) {
   return text;
 }
 
-/// Cuts the first line off, without its end.
+/// Removes the first line and returns it without its line break.
 inline std::string_view take_line(std::string_view& text) {
   const std::string_view line = text.substr(0, text.find('\n'));
   text.remove_prefix(std::min(line.size() + 1, text.size()));
   return line;
 }
 
-/// Name and value of a line.
+/// Splits a line into name and value.
 inline std::pair<std::string_view, std::string_view> split_line(std::string_view line) {
   const std::size_t equals = std::min(line.find('='), line.size());
   return {line.substr(0, equals), line.substr(std::min(equals + 1, line.size()))};

@@ -1,5 +1,5 @@
-// The learning rate of a step. It grows with the number of ranks, as Horovod's guide says, but gradually and not
-// without end, so that training stays finite at 512 ranks. The update does the same work at any rate. Pure.
+// The learning rate of a step. It grows with the number of ranks, as Horovod's guide says, but gradually and up to a
+// bound, so that training stays finite at 512 ranks. The update does the same work at any rate. Pure.
 #pragma once
 
 #include <cstdint>
@@ -7,14 +7,14 @@
 namespace hvd::bench {
 
 struct RateScaling {
-  /// Steps from one rank's rate to the scaled rate. Goyal et al., arXiv:1706.02677, section 2.2, take 5 epochs:
-  /// 195 steps at 32,768 images a step (512 ranks of 64), of ImageNet's 1.28 million.
+  /// Steps in which the rate grows from one rank's rate to the scaled rate. Goyal et al., arXiv:1706.02677, section
+  /// 2.2, use 5 epochs of ImageNet's 1.28 million images: 195 steps at 32,768 images per step (512 ranks of 64).
   std::uint64_t warm_up_steps = 200;
-  /// The scaled rate is at most this, unless one rank's rate is higher already.
+  /// Largest scaled rate, unless one rank's rate is already higher.
   double bound = 0.02;
 };
 
-/// The rate that `ranks` ranks train at after the warm-up: `one_rank` times their number, at most `scaling.bound`.
+/// The rate after the warm-up: `one_rank` times the number of ranks, but at most `scaling.bound`.
 double scaled_learning_rate(double one_rank, int ranks, const RateScaling& scaling);
 
 /// The rate of step `step` (from 0): grows linearly from `one_rank` to the scaled rate.

@@ -7,10 +7,10 @@
 namespace hvd::bench {
 namespace {
 
-constexpr double kCollapsed = 1e-3;  // of the first step's loss
+constexpr double kCollapsed = 1e-3;  // fraction of the first step's loss
 
 std::string loss_text(double value) {
-  if (std::isnan(value)) return "nan";  // printf would print its sign
+  if (std::isnan(value)) return "nan";  // printf would also print the sign
   std::array<char, 40> text{};
   std::snprintf(text.data(), text.size(), "%.4g", value);
   return text.data();

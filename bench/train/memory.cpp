@@ -27,7 +27,7 @@ std::int64_t host_available() {
   return 0;
 }
 
-// -1: no limit, or not readable.
+// Bytes that the control group may still use; -1: no limit, or it cannot be read.
 std::int64_t group_left() {
   const auto number_in = [](const char* path) -> std::int64_t {
     std::ifstream in(path);
@@ -60,8 +60,8 @@ bool reset_peak_resident_set() {
 }
 
 void release_free_memory() {
-  // One thread at a time: where another allocator has taken malloc's place, glibc's is set up by its first malloc_trim,
-  // without a lock.
+  // One thread at a time. If another allocator replaces malloc, the first malloc_trim() initialises glibc's own
+  // allocator, without a lock.
   static std::mutex one_at_a_time;
   const std::lock_guard lock(one_at_a_time);
   malloc_trim(0);
@@ -74,7 +74,7 @@ double MemoryForecast::total_bytes() const {
 MemoryForecast forecast_memory(const models::Graph& graph, const models::StepOptions& options) {
   const auto element = static_cast<std::int64_t>(size_of(options.compute));
   const bool master = options.compute != DataType::kF32 && options.compute != DataType::kF64;
-  // Weights in the compute type, momentum and (16-bit types) master weights in fp32, gradients in theirs.
+  // Weights in the compute type, momentum and (for 16-bit types) master weights in fp32, gradients in their own type.
   const std::int64_t per_parameter =
       element + 4 + (master ? 4 : 0) + static_cast<std::int64_t>(size_of(options.gradient));
   const models::MemoryPlan plan = models::plan_memory(models::lifetimes(graph, size_of(options.compute)));
@@ -98,7 +98,7 @@ void refuse_if_too_big(const MemoryForecast& forecast, int ranks, std::int64_t f
   const double needed = forecast.total_bytes() * ranks;
   if (free_bytes <= 0 || needed <= static_cast<double>(free_bytes)) return;
   const double for_images = static_cast<double>(free_bytes) / ranks - static_cast<double>(forecast.fixed_bytes);
-  // A tenth is left for what the forecast does not know: workspaces, the batches themselves, the program.
+  // Leave a tenth for memory that the forecast does not include: workspaces, the batches themselves, the program.
   const auto fits = static_cast<std::int64_t>(0.9 * for_images /
                                               static_cast<double>(std::max<std::int64_t>(1, forecast.per_image_bytes)));
   const std::string ranks_here =

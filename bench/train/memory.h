@@ -1,4 +1,4 @@
-// Memory of this process and host: what is free before a model is built, and how high it went.
+// Memory of this process and host: how much is free before a model is built, and the peak use.
 #pragma once
 
 #include <cstdint>
@@ -8,15 +8,15 @@
 
 namespace hvd::bench {
 
-/// Bytes that this process may still take: the smaller of the host's free memory (MemAvailable) and what the
-/// control group has left. 0 where neither can be read.
+/// Bytes that this process may still allocate: the smaller of the host's free memory (MemAvailable) and what the
+/// control group has left. 0 if neither can be read.
 std::int64_t available_bytes();
 
-/// Forgets the peak of the resident set so far; returns whether the kernel did (it may not be permitted).
+/// Resets the peak of the resident set. Returns false if the kernel does not permit it.
 /// Source: proc(5), /proc/[pid]/clear_refs, value 5.
 bool reset_peak_resident_set();
 
-/// Gives freed memory back to the system, so that the resident set shows what is in use.
+/// Returns freed memory to the system, so that the resident set shows the memory in use.
 void release_free_memory();
 
 struct MemoryForecast {
@@ -26,14 +26,14 @@ struct MemoryForecast {
   [[nodiscard]] double total_bytes() const;
 };
 
-/// What training `graph` (differentiated) takes at least, before any library is asked. Pure.
+/// Least memory for training `graph` (differentiated), without the needs of libraries. Pure.
 MemoryForecast forecast_memory(const models::Graph& graph, const models::StepOptions& options);
 
-/// Errors: out_of_memory with the bytes needed, those free, and the batch that would fit, when `ranks` ranks of
-/// this host cannot have what each needs. `free_bytes` 0: unknown, nothing is refused.
+/// Errors: out_of_memory if `ranks` ranks of this host together need more than `free_bytes`. The text gives the bytes
+/// needed, the bytes free, and the batch that would fit. `free_bytes` 0: unknown, nothing is refused.
 void refuse_if_too_big(const MemoryForecast& forecast, int ranks, std::int64_t free_bytes);
 
-/// The same for a replay, which needs `gradient_bytes` per rank whatever the batch.
+/// Does the same for a replay, which needs `gradient_bytes` per rank for any batch size.
 void refuse_profile_too_big(std::int64_t gradient_bytes, int ranks, std::int64_t free_bytes);
 
 }  // namespace hvd::bench

@@ -9,7 +9,7 @@
 namespace hvd::bench {
 namespace {
 
-// One list of fields serves both directions: `Archive` is a Writer or a Reader.
+// One list of fields serves both encoding and decoding: `Archive` is a Writer or a Reader.
 class Writer {
  public:
   template <class T>

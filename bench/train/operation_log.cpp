@@ -13,7 +13,7 @@ void OperationLog::begin(std::vector<models::OperationProfile> profile, std::uin
 
 void OperationLog::end(const std::vector<models::OperationProfile>& profile, std::uint64_t steps) {
   HVD_ASSERT(profile.size() == before_.size() ||
-             steps_before_ == 0);  // a backend may say nothing before its first step
+             steps_before_ == 0);  // a backend may have no profile before its first step
   HVD_ASSERT(steps >= steps_before_);
   if (sums_.empty()) {
     for (const models::OperationProfile& operation : profile) {

@@ -1,5 +1,5 @@
-// The per-operation profile of the steps that are measured, and of no others: a TrainStep reports means over all its
-// steps, those of the warm-up and of the checks among them. Rank 0 only.
+// The per-operation profile of the measured steps only. A TrainStep reports means over all its steps, including those
+// of the warm-up and of the checks; this class subtracts them. Rank 0 only.
 #pragma once
 
 #include <cstdint>
@@ -12,18 +12,18 @@ namespace hvd::bench {
 
 class OperationLog {
  public:
-  /// Around steps that count: what `profile` says before and after them, and how many steps it is the mean of.
-  /// Both calls of a pair see the same operations. Errors: HVD_ASSERT where they do not.
+  /// Call these around the steps that count. `profile` is the mean over all `steps` so far. Both calls of a pair must
+  /// have the same operations. Errors: HVD_ASSERT if they differ.
   void begin(std::vector<models::OperationProfile> profile, std::uint64_t steps);
   void end(const std::vector<models::OperationProfile>& profile, std::uint64_t steps);
 
-  /// In execution order, mean seconds per step that counted; empty without such steps, or without a profile.
+  /// Rows in execution order, with mean seconds per step that counted. Empty if no step counted or there is no profile.
   [[nodiscard]] std::vector<OperationRow> rows() const;
 
  private:
   std::vector<models::OperationProfile> before_;
   std::uint64_t steps_before_ = 0;
-  std::vector<OperationRow> sums_;  // seconds: of all steps that counted
+  std::vector<OperationRow> sums_;  // seconds summed over all steps that counted
   std::uint64_t steps_ = 0;
 };
 

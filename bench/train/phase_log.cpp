@@ -8,7 +8,7 @@
 namespace hvd::bench {
 namespace {
 
-// Means of the first `count` steps of `pending`, which are taken out.
+// Removes the first `count` steps from `pending` and appends their means to `into`.
 void fold(RankSamples& pending, std::size_t count, RankSamples& into) {
   for (const auto series : kSampleSeries) {
     std::vector<double>& from = pending.*series;

@@ -1,4 +1,4 @@
-// The samples of one phase as they come in, segment by segment, from all ranks.
+// Collects the samples of one phase from all ranks, segment by segment.
 #pragma once
 
 #include <cstddef>
@@ -11,24 +11,24 @@ namespace hvd::bench {
 
 class PhaseLog {
  public:
-  /// `ranks` take part in the phase; a sample is the mean of `steps_per_sample` consecutive steps.
+  /// `ranks` ranks take part in the phase. A sample is the mean of `steps_per_sample` consecutive steps.
   PhaseLog(std::size_t ranks, int steps_per_sample);
 
-  /// Appends what ranks 0 .. ranks-1 measured; all of the same length.
+  /// Appends the samples of ranks 0 .. ranks-1. All must have equal length.
   void add(const std::vector<Answer>& answers);
-  /// Steps that did not fill a sample are dropped: other work comes next. The samples since the last call are a visit.
+  /// Ends a visit: the samples since the last call. Drops steps that did not fill a sample, because other work follows.
   void end_of_visit();
-  /// Takes the first sample out of every visit that has others. Returns how many that were.
+  /// Removes the first sample of every visit that has more than one. Returns how many were removed.
   std::size_t discard_first_samples();
 
   [[nodiscard]] std::size_t samples() const { return ranks_.front().step.size(); }
   [[nodiscard]] const std::vector<RankSamples>& ranks() const { return ranks_; }
   [[nodiscard]] std::size_t visits() const { return visits_.size(); }
-  /// All ranks' samples of one visit.
+  /// Returns the samples of all ranks in one visit.
   [[nodiscard]] std::vector<RankSamples> visit(std::size_t index) const;
-  /// As slowest(), of one visit.
+  /// Returns slowest() for one visit.
   [[nodiscard]] std::vector<double> slowest_of_visit(std::size_t index) const;
-  /// Step times, maximum over ranks, sample by sample.
+  /// Step time of each sample, maximum over ranks.
   [[nodiscard]] const std::vector<double>& slowest() const { return slowest_; }
 
  private:
@@ -38,7 +38,7 @@ class PhaseLog {
   std::vector<RankSamples> ranks_;    // [rank]
   std::vector<RankSamples> pending_;  // [rank], steps of an unfinished sample
   std::vector<double> slowest_;
-  std::vector<std::size_t> visits_;  // samples of each
+  std::vector<std::size_t> visits_;  // number of samples in each visit
 };
 
 }  // namespace hvd::bench

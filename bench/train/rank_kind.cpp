@@ -20,7 +20,7 @@ constexpr std::array kGpuFacts{"gpu.name",   "gpu.compute_capability", "gpu.mult
                                "gpu.driver", "gpu.cuda_driver",        "gpu.cuda_runtime",    "gpu.engines"};
 constexpr std::array kComputingLibraries{"onednn", "gomp", "omp", "iomp", "tbb"};
 
-/// "NAME is A, not B" for the first line that differs.
+/// Returns "NAME is A, not B" for the first line that differs.
 std::string first_difference(std::string_view lines, std::string_view first) {
   while (!lines.empty() || !first.empty()) {
     const std::string_view mine = take_line(lines), theirs = take_line(first);
@@ -50,7 +50,7 @@ RankKind kind_of_rank(const models::TrainStep& step, const GpuDescription& gpu) 
   const std::map<std::string, std::string> libraries = loaded_libraries();
   for (const char* library : kComputingLibraries) {
     const auto found = libraries.find(library);
-    // The file's name holds the version. A library that is missing keeps its line, so that lines of ranks correspond.
+    // The file's name contains the version. A missing library gets a line too, so that the ranks' lines match up.
     lines.emplace_back(
         library, found == libraries.end() ? std::string() : std::filesystem::path(found->second).filename().string());
   }

@@ -1,4 +1,4 @@
-// What has to be equal for two ranks to compute the same bits in the same time: processor or GPU, program, libraries.
+// The properties that make two ranks compute equal bits in equal time: processor or GPU, program, libraries.
 #pragma once
 
 #include <cstddef>
@@ -13,17 +13,17 @@
 namespace hvd::bench {
 
 struct RankKind {
-  std::string gpu;    ///< which one of its kind: UUID; empty on a CPU
+  std::string gpu;    ///< UUID of the GPU; empty on a CPU
   std::string lines;  ///< names and values (key_lines.h), the device's name first; equal for ranks of one kind
 };
 
 /// Returns the kind of this rank. `gpu` is empty on a CPU.
 RankKind kind_of_rank(const models::TrainStep& step, const GpuDescription& gpu);
 
-/// Collective. Rank 0 gets the kinds of all ranks, the others nothing.
+/// Collective. Rank 0 gets the kinds of all ranks; the other ranks get nothing.
 std::vector<RankKind> gather_kinds(Engine& engine, const RankKind& mine);
 
-/// Ranks of one kind, in ascending order; groups in the order of their first ranks. Pure.
+/// Groups the ranks by kind. Ranks ascend within a group; groups are ordered by their first rank. Pure.
 std::vector<std::vector<std::size_t>> groups_of(std::span<const RankKind> kinds);
 
 /// Returns a title for each group: its device and, from the second group on, the first difference from group 0: "Intel

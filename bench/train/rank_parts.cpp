@@ -46,11 +46,11 @@ void RankParts::open_gpu(const EngineOptions& options, std::unique_ptr<comm::Com
     notes_.emplace_back("--comm hierarchical on one node is NCCL alone: there is no second level");
   }
   DeviceOptions device = setup_.gpu.schedule;
-  device.graph = device.graph && !setup_.profile;  // a profiled step is waited for, operation by operation
+  device.graph = device.graph && !setup_.profile;  // a profiled step waits after every operation
   device_ = std::make_unique<DeviceEngine>(std::move(gpus), options, device, endings.stuck);
   if (const std::string_view refusal = device_->graph_refusal(); !refusal.empty()) {
     notes_.emplace_back(refusal);
-    device_->enqueue_every_step();  // phases are compared: what the main one cannot have, none has
+    device_->enqueue_every_step();  // phases are compared, so if the main phase cannot use graphs, no phase does
   }
   setting_.graph = device_->graphs();
 }
@@ -61,7 +61,7 @@ std::unique_ptr<comm::DeviceCommunicator> RankParts::connect(std::unique_ptr<com
   if (!setup_.gpu.two_levels) {
     return comm::make_nccl(std::move(communicator), *runtime_, std::move(nccl), setup_.gpu.nccl, deadline);
   }
-  communicator->control().barrier(deadline);  // splitting waits for ever for a rank that has no GPU
+  communicator->control().barrier(deadline);  // first, because splitting would wait for ever for a rank without a GPU
   return comm::make_hierarchical(comm::split_levels(std::move(communicator)), *runtime_, std::move(nccl),
                                  setup_.gpu.nccl, deadline);
 }

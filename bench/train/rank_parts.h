@@ -1,5 +1,5 @@
-// What one rank trains with: the engine over its communicator, on the CPU, or a GPU with the engine that drives it. Who
-// trains is made from them. One thread, the rank's.
+// The parts with which one rank trains: the engine over its communicator on the CPU, or a GPU and the engine that
+// drives it. The trainer is made from them. Used by the rank's thread only.
 #pragma once
 
 #include <functional>
@@ -28,34 +28,35 @@ struct RankEndings {
 
 class RankParts {
  public:
-  /// Collective. `gpus` is not null where `setup` is to run on GPUs. Errors: those of opening this rank's GPU and of
-  /// NCCL; the peers are told.
-  /// `comm`: how `communicator` reduces in the host's memory.
+  /// Collective. `gpus` must not be null if `setup` runs on GPUs. `comm`: how `communicator` reduces in host memory.
+  /// Errors: those of opening this rank's GPU and of NCCL; the peers are told.
   RankParts(const Setup& setup, const EngineOptions& options, const comm::CommOptions& comm, GpuBackend* gpus,
             std::unique_ptr<comm::Communicator> communicator, const RankEndings& endings);
 
   [[nodiscard]] bool on_gpu() const { return device_ != nullptr; }
   [[nodiscard]] Engine& engine() { return device_ ? device_->engine() : *host_; }
-  /// Only where on_gpu(): "nccl" or "hierarchical", as it came to be.
+  /// Call only if on_gpu(): "nccl" or "hierarchical", depending on which one is used.
   [[nodiscard]] const std::string& comm() const { return comm_; }
-  /// Whether steps become CUDA graphs, in every phase alike.
+  /// Returns true if steps become CUDA graphs. It is the same in every phase.
   [[nodiscard]] bool graphs() const { return device_ && device_->graphs(); }
-  /// What is not as was asked for, one line each.
+  /// Lists where the parts differ from what the user asked for, one line each.
   [[nodiscard]] const std::vector<std::string>& notes() const { return notes_; }
-  /// Only where on_gpu(). `engines`: NetworkFacts::engines; `nccl_log`: what NCCL has logged in this process.
+  /// Call only if on_gpu(). `engines`: NetworkFacts::engines; `nccl_log`: what NCCL has logged in this process.
   [[nodiscard]] GpuDescription gpu(const std::string& engines, const std::string& nccl_log = {});
-  /// Of all ranks.
+  /// Images per step, summed over all ranks.
   [[nodiscard]] std::int64_t images_per_step() { return engine().size() * setup_.model.batch_size; }
-  /// Of the steps as they are.
+  /// The setting that steps use now.
   [[nodiscard]] const ScheduleSetting& setting() const { return setting_; }
-  /// What the speed of a setting depends on here: the GPU as gpu() says it, or the processor and `threads` of compute.
+  /// The hardware that decides a setting's speed: the GPU as described by gpu(), or the processor and compute
+  /// `threads`.
   [[nodiscard]] GpuDescription device(int threads);
-  /// Knobs that the search may turn, because nobody asked for a position and they matter here.
+  /// Knobs that the search may turn: those that the user left at their defaults and that matter here.
   [[nodiscard]] std::vector<Knob> knobs();
-  /// Between steps. Collective: the steps that follow are as `setting` says.
-  /// Errors: those of the engine's methods for it.
+  /// Collective; call it between steps. The following steps use `setting`.
+  /// Errors: those of the engine's setters.
   void apply(const ScheduleSetting& setting);
-  /// Collective. `threads`: for compute on the CPU. What it returns must go first. Errors: those of the trainers.
+  /// Collective. `threads`: compute threads on the CPU. Destroy the trainer before this object. Errors: those of the
+  /// trainers.
   [[nodiscard]] std::unique_ptr<Trainer> make_trainer(int threads);
 
  private:
@@ -68,7 +69,7 @@ class RankParts {
   const EngineOptions options_;
   const comm::CommOptions comm_options_;
   GpuBackend* const gpus_;
-  gpu::DeviceList list_;  // of this process
+  gpu::DeviceList list_;  // GPUs that this process sees
   std::unique_ptr<Engine> host_;
   std::unique_ptr<gpu::Runtime> runtime_;
   std::string comm_;

@@ -41,7 +41,7 @@ RunRecord describe_run(const Options& options, const Setup& setup, const Session
   run.compute_type = setup.compute_name();
   run.allreduce_type = hvd::name(setup.allreduce);
   run.schedule = hvd::name(reduces ? setup.schedule : Schedule::kNone);
-  run.comm = phase == Phase::kSolo ? "solo" : facts.comm;  // it talks to nobody
+  run.comm = phase == Phase::kSolo ? "solo" : facts.comm;  // phase solo communicates with no other rank
   run.data_plane = reduces ? engine.data_plane() : "none";
   run.world_size = phase == Phase::kSolo ? 1 : topology.size;
   run.allocation_size = topology.size;
@@ -77,7 +77,7 @@ void add_provenance(RunRecord& run, const Options& options, const Setup& setup, 
   const EngineOptions& engine = options.engine;
   add("compute.backend", trainer.train_step().description(), true);
   if (const StoredLayouts stored = stored_layouts(trainer.train_step()); !stored.layouts.empty()) {
-    // Follows from the processor and the library, which are in the fingerprint; records before 2026-11-23 lack it.
+    // Not in the fingerprint, because processor and library determine it. Records before 2026-11-23 lack it.
     add("compute.layouts", hex64(stored.hash()), false);
   }
   if (options.replay_shrink > 1) add("replay.gradient_divisor", std::to_string(options.replay_shrink), true);
@@ -87,7 +87,7 @@ void add_provenance(RunRecord& run, const Options& options, const Setup& setup, 
     if (options.gpu.tunes()) add("gpu.winners", trainer.facts().engines, false);
     if (trainer.facts().bound) run.provenance.merge(bound_facts(*trainer.facts().bound));
   } else {
-    // Records without this fact may have used Winograd's algorithm, where the library has it.
+    // Records without this fact may have used Winograd's algorithm, if the library has it.
     if (run.device == "cpu" && !options.winograd) add("compute.winograd", "no", true);
     add("comm.algorithm", std::string(comm::name(options.comm_options.algorithm)), true);
     add("comm.segment_bytes", std::to_string(options.comm_options.segment_bytes), true);
@@ -106,7 +106,7 @@ void add_provenance(RunRecord& run, const Options& options, const Setup& setup, 
       add_caution(run.provenance, "bf16_without_amx", std::move(slow));
     }
   }
-  // Records without this fact had labels that cycled, and are comparable with runs of --labels cycled.
+  // Records without this fact have labels that cycle, and are comparable with runs of --labels cycled.
   if (run.device != "replay") {
     add("data.labels", std::string(models::name(options.label_rule)), options.label_rule == models::LabelRule::kFresh);
   }

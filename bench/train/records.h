@@ -1,4 +1,4 @@
-// Turns what a session knows and measured into run records. Rank 0 only.
+// Turns the facts and measurements of a session into run records. Rank 0 only.
 #pragma once
 
 #include <string>
@@ -16,31 +16,31 @@
 
 namespace hvd::bench {
 
-/// What holds for every run of the session.
+/// Facts that hold for every run of the session.
 struct SessionFacts {
   std::string comm;  ///< "solo", "loopback", "mpi", "nccl", "hierarchical"
   int threads = 1;
   bool spare_core = false;
   bool traced = false;
-  bool graphs = false;          ///< steps on GPUs are CUDA graphs
+  bool graphs = false;          ///< steps on GPUs are launched as CUDA graphs
   int ranks_at_once = 1;        ///< CoreShare::ranks_at_once; GPUs are not shared
-  std::vector<RankKind> kinds;  ///< [rank]; of rank 0 in a validation
-  GpuFacts gpus;                ///< of all ranks; rank 0's alone is filled in
+  std::vector<RankKind> kinds;  ///< [rank]; filled in on rank 0 of a validation
+  GpuFacts gpus;                ///< facts of all ranks; filled in on rank 0
 };
 
-/// A record with everything but samples, identity and provenance of the host.
+/// Returns a record with everything except samples, identity and provenance of the host.
 RunRecord describe_run(const Options& options, const Setup& setup, const SessionFacts& facts, Trainer& trainer,
                        Phase phase);
 
-/// What only a session knows of its provenance: backend, transport, knobs of engine and optimiser. Keys that
-/// `run` has already are kept.
+/// Adds the provenance that only a session knows: backend, transport, options of engine and optimiser. Keys that `run`
+/// already has are kept.
 void add_provenance(RunRecord& run, const Options& options, const Setup& setup, const SessionFacts& facts,
                     Trainer& trainer);
 
-/// Makes `run` an incomplete one because of `error`; after a lost peer, with the flight record in its provenance.
+/// Marks `run` as incomplete because of `error`. After a lost peer, the flight record becomes part of its provenance.
 void mark_incomplete(RunRecord& run, const Error& error, const Engine& engine);
 
-/// Samples so far, the median with its interval and replicates, the throughput.
+/// Fills in the samples so far, the median with its interval and replicates, and the throughput.
 void fill_samples(RunRecord& run, const PhaseLog& log);
 
 }  // namespace hvd::bench

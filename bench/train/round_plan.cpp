@@ -7,8 +7,8 @@ namespace hvd::bench {
 namespace {
 
 constexpr double kGpuVisitSeconds = 1.0;
-constexpr double kCpuVisitSeconds = 0.5;     // less: slow spells of a host cancel within short rounds
-constexpr std::int64_t kGpuExactRounds = 3;  // at least, where there are so many samples
+constexpr double kCpuVisitSeconds = 0.5;     // short, so that slow spells of a host affect whole rounds and cancel
+constexpr std::int64_t kGpuExactRounds = 3;  // least number of rounds, if that many samples are asked for
 constexpr std::int64_t kLongestVisit = 100;  // samples
 constexpr std::array<const char*, 3> kPhases{"solo", "none", "full"};
 
@@ -17,7 +17,7 @@ constexpr std::array<const char*, 3> kPhases{"solo", "none", "full"};
 bool RoundPlan::compares_first_steps(const Times& times) const {
   if (!on_trial() || single_samples_) return false;
   if (rounds_ >= kVisitsToJudge) return verdict_.discard;
-  // Visits of two samples until there are enough to judge by, of one sample then: only if ten rounds fit.
+  // Visits have two samples until there are enough to judge, and one sample after that. Compare only if all rounds fit.
   const auto missing = static_cast<double>(kVisitsToJudge - rounds_ + kFewestRounds - rounds_);
   return times.seconds_left >= missing * times.round_seconds;
 }

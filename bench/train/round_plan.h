@@ -1,5 +1,5 @@
-// The rounds of an interleaved session: how long its visits of a phase are, and whether the first step after a change
-// of phase counts. It decides; the Conductor acts. One thread, rank 0's, owns it.
+// Plans the rounds of an interleaved session: how many samples a visit to a phase has, and whether the first step after
+// a change of phase counts. It decides; the Conductor acts. Rank 0's thread owns it.
 #pragma once
 
 #include <array>
@@ -16,7 +16,7 @@ namespace hvd::bench {
 
 class RoundPlan {
  public:
-  /// `exact_samples`: asked for by the user, per phase.
+  /// `exact_samples`: number of samples per phase that the user asked for.
   RoundPlan(bool gpu, std::optional<std::size_t> exact_samples, std::uint64_t seed)
       : gpu_(gpu), exact_samples_(exact_samples), seed_(seed) {}
 
@@ -24,42 +24,43 @@ class RoundPlan {
   using Logs = std::array<PhaseLog*, 3>;
 
   struct Times {
-    double sample_seconds = 0;  ///< of phase full
-    double round_seconds = 0;   ///< of a round of one sample per visit
+    double sample_seconds = 0;  ///< seconds per sample in phase full
+    double round_seconds = 0;   ///< seconds of a round with one sample per visit
     double seconds_left = 0;    ///< until the time cap
-    std::size_t samples = 0;    ///< of each phase so far
+    std::size_t samples = 0;    ///< samples of each phase so far
   };
   [[nodiscard]] std::int64_t next_visit(const Times& times) const;
-  /// No whole visit has fewer samples.
+  /// Least number of samples of a complete visit.
   [[nodiscard]] std::int64_t shortest_visit() const { return gpu_ && !exact_samples_ ? kGpuVisitSamples : 1; }
-  /// Steps that every visit begins with and that are never measured. On CPUs 0: the first is measured and judged by
-  /// what it shows. A GPU's visits are long, and samples that were asked for are not taken away at the end: 1 there.
+  /// Number of steps at the start of every visit that are never measured. On CPUs 0: the first step is measured, and
+  /// its time decides whether it counts. Otherwise 1: a GPU's visits are long, and if the user asked for a number of
+  /// samples, none may be discarded at the end.
   [[nodiscard]] std::int64_t unmeasured_steps() const { return on_trial() ? 0 : 1; }
-  /// Before so many rounds no session ends because an interval is narrow.
+  /// Least number of rounds before a session may end because an interval is narrow.
   [[nodiscard]] std::size_t minimum_rounds() const { return gpu_ ? 0 : kFewestRounds; }
 
-  /// Every phase was visited once more, for `samples_per_visit` samples.
+  /// Call when every phase was visited once more, for `samples_per_visit` samples each.
   void end_of_round(std::int64_t samples_per_visit, const Logs& logs);
   [[nodiscard]] std::size_t rounds() const { return rounds_; }
 
-  /// Takes the first samples of visits out of `logs` if they take longer. Returns how many of each phase.
+  /// Removes the first samples of visits from `logs` if they take longer. Returns how many were removed per phase.
   [[nodiscard]] std::size_t settle(const Logs& logs) const;
-  /// Says what was decided about first steps, and why.
+  /// Says what was decided about first steps and why.
   [[nodiscard]] std::string first_steps() const;
   [[nodiscard]] std::vector<Round> measured(const Logs& logs) const;
 
  private:
-  static constexpr std::int64_t kGpuVisitSamples = 3;  // at least, because one step of a visit is not measured
+  static constexpr std::int64_t kGpuVisitSamples = 3;  // least number, because the first step is not measured
 
   [[nodiscard]] bool on_trial() const { return !gpu_ && !exact_samples_; }
-  /// Whether first steps are to be compared with others of their visits, and `times` allows it.
+  /// Returns true if first steps should be compared with the others of their visits and `times` allows that.
   [[nodiscard]] bool compares_first_steps(const Times& times) const;
 
   bool gpu_;
   std::optional<std::size_t> exact_samples_;
   std::uint64_t seed_;
   std::size_t rounds_ = 0;
-  bool single_samples_ = false;  // some visits had one sample: first steps are no longer judged
+  bool single_samples_ = false;  // a visit had one sample, so first steps are no longer judged
   FirstStepVerdict verdict_;
 };
 

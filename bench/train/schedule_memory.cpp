@@ -18,7 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// What a setting's speed depends on, of a GPU or of a CPU.
+/// The facts about a GPU or a CPU on which a setting's speed depends.
 constexpr std::array kDeviceKeys{"gpu.name",  "gpu.driver",      "gpu.cuda_runtime", "gpu.power_limit_watts",
                                  "processor", "processor.cores", "threads",          "replay"};
 constexpr std::string_view kChosen = "chosen";
@@ -94,7 +94,7 @@ std::optional<ScheduleSetting> parse_schedule(const std::string& text, const Sch
   std::istringstream in{std::string(values)};
   ScheduleSetting setting;
   in >> setting.graph >> setting.overlap >> setting.bucket_bytes >> setting.max_ctas >> setting.register_memory;
-  if (in && !in.eof()) {  // of a CPU
+  if (in && !in.eof()) {  // a setting for CPUs has more fields
     setting.on_gpu = false;
     std::string algorithm;
     std::chrono::microseconds::rep cycle_time = 0;
@@ -106,7 +106,7 @@ std::optional<ScheduleSetting> parse_schedule(const std::string& text, const Sch
     }
     setting.cycle_time = std::chrono::microseconds(cycle_time);
   }
-  // Written again it must be the same: nothing more, nothing else.
+  // Writing the values again must give the same text, so that extra or other text is refused.
   return in && schedule_text(of, setting) == text ? std::optional(setting) : std::nullopt;
 }
 
@@ -118,7 +118,7 @@ std::optional<ScheduleSetting> kept_schedule(const std::string& folder, const Sc
 }
 
 void keep_schedule(const std::string& folder, const ScheduleCase& of, const ScheduleSetting& setting) {
-  std::error_code trouble;  // without a folder, writing says so
+  std::error_code trouble;  // ignored: without a folder, writing the file fails below
   fs::create_directories(folder, trouble);
   replace_file(schedule_path(folder, of), schedule_text(of, setting));  // jobs may share the folder
 }

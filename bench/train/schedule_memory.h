@@ -1,5 +1,5 @@
-// Choices of --tune-schedule kept in --tuning-folder, so that later runs of the same case need not search: one text
-// file per case, whose lines say of what. Rank 0 alone reads and writes.
+// Keeps choices of --tune-schedule in --tuning-folder, so that later runs of the same case need not search. There is
+// one text file per case, and its lines describe the case. Only rank 0 reads and writes the files.
 #pragma once
 
 #include <optional>
@@ -14,7 +14,7 @@
 
 namespace hvd::bench {
 
-/// What the fastest setting depends on, by name: network, types, world, device, versions, and what was given. Pure.
+/// The properties that decide which setting is fastest, as name and value: network, world, device, options, ... Pure.
 using ScheduleCase = std::vector<std::pair<std::string, std::string>>;
 ScheduleCase schedule_case(const Setup& setup, const comm::Topology& world, const std::string& library,
                            const GpuDescription& device, const ScheduleSetting& start, const std::vector<Knob>& knobs);
@@ -22,12 +22,12 @@ ScheduleCase schedule_case(const Setup& setup, const comm::Topology& world, cons
 /// "FOLDER/resnet101-9f0c2d11a4b3e877.schedule".
 std::string schedule_path(const std::string& folder, const ScheduleCase& of);
 std::string schedule_text(const ScheduleCase& of, const ScheduleSetting& setting);
-/// Nothing where the text is of another case, or damaged: a reason to search.
+/// Returns nothing if the text belongs to another case or is damaged. The caller then searches.
 std::optional<ScheduleSetting> parse_schedule(const std::string& text, const ScheduleCase& of);
 
-/// Nothing where there is no such file in `folder` that can be used.
+/// Returns nothing if `folder` has no usable file for the case.
 std::optional<ScheduleSetting> kept_schedule(const std::string& folder, const ScheduleCase& of);
-/// Makes the folder; written beside and renamed into place. Errors: io, naming the file.
+/// Creates the folder if needed, writes a temporary file and renames it. Errors: io, naming the file.
 void keep_schedule(const std::string& folder, const ScheduleCase& of, const ScheduleSetting& setting);
 
 }  // namespace hvd::bench

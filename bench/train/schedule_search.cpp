@@ -11,17 +11,17 @@
 namespace hvd::bench {
 namespace {
 
-/// Buckets, segments, thresholds and cycle times are tried this much smaller and larger.
+/// Factor by which buckets, segments, thresholds and cycle times are made smaller and larger.
 constexpr std::size_t kSizeFactor = 4;
-/// Thread blocks per reduction. NCCL takes up to 32 by itself (NCCL_MAX_CTAS, NCCL 2.28's documentation); each takes a
-/// multiprocessor from the compute.
+/// Thread blocks per reduction to try. By default NCCL uses up to 32 (NCCL_MAX_CTAS, NCCL 2.28's documentation); each
+/// occupies a multiprocessor that the compute could use.
 constexpr std::array kCtas{4, 8, 16};
 
-/// Algorithms that can reduce over any number of nodes and that are not the library's own, which is for comparison.
+/// Algorithms that can reduce over any number of nodes. The library's own algorithm is left out; it is for comparison.
 constexpr std::array kBetweenNodes{comm::Algorithm::kRing, comm::Algorithm::kRabenseifner,
                                    comm::Algorithm::kHierarchical};
 
-/// Sizes to try instead of `bytes`. Sizes of `all` and more make no difference.
+/// Returns sizes to try instead of `bytes`. All sizes from `all` on have the same effect.
 std::vector<std::size_t> around(std::size_t bytes, std::size_t all) {
   std::vector<std::size_t> sizes;
   for (const std::size_t other : {bytes / kSizeFactor, bytes * kSizeFactor}) {
@@ -44,7 +44,7 @@ std::string milliseconds(std::chrono::microseconds time) {
   return text;
 }
 
-/// One per knob that can be turned where `setting` is used; as many for all settings of one search.
+/// Describes each knob of this kind of device and schedule. Equally many for all settings of a search.
 std::vector<std::string> parts_of(const ScheduleSetting& setting) {
   if (!setting.on_gpu) {
     std::vector<std::string> parts;
@@ -64,7 +64,7 @@ std::vector<std::string> parts_of(const ScheduleSetting& setting) {
           setting.register_memory ? "registered memory" : "memory not registered"};
 }
 
-/// `setting` with `knob` where it is in `position`.
+/// Returns `setting` with `knob` set as in `position`.
 ScheduleSetting with_position(ScheduleSetting setting, Knob knob, const ScheduleSetting& position) {
   switch (knob) {
     case Knob::kGraph: setting.graph = position.graph; break;
@@ -291,7 +291,7 @@ void ScheduleSearch::decide() {
   const std::size_t kept = replacement(seconds).value_or(0);
   at_hand_[kept].chosen = true;
   if (kept != 0) {
-    for (Turn& turn : knobs_) turn.due = true;  // what was best beside the old position may not be beside the new one
+    for (Turn& turn : knobs_) turn.due = true;  // the best positions of other knobs may have changed
     chosen_ = at_hand_[kept].setting;
     gains_.push_back({.from = at_hand_[0].setting,
                       .to = chosen_,

@@ -17,18 +17,18 @@
 namespace hvd::bench {
 namespace {
 
-/// On CPUs, so that a cluster's ranks do not search for longer than they train.
+/// Limit on CPUs, so that a cluster's ranks do not search for longer than they train.
 constexpr double kLimitSeconds = 60;
-constexpr std::int64_t kFewestTrialSteps = 3;  // that are timed in a visit
-constexpr std::int64_t kMostTrialSteps = 50;   // likewise
-constexpr double kTrialSeconds = 0.5;          // for so long, between these bounds
+constexpr std::int64_t kFewestTrialSteps = 3;  // least number of timed steps in a visit
+constexpr std::int64_t kMostTrialSteps = 50;   // largest number
+constexpr double kTrialSeconds = 0.5;          // time of a visit, between these bounds
 
-/// "gpu.schedule.chosen" and "gpu.schedule.tried", without "gpu." on CPUs.
+/// Returns "gpu.schedule.chosen" or "gpu.schedule.tried", or the same without "gpu." on CPUs.
 std::string key_of(const ScheduleSetting& setting, const char* what) {
   return std::string(setting.on_gpu ? "gpu." : "") + "schedule." + what;
 }
 
-/// What rank 0 tells the ranks; a reason to stop follows as text.
+/// Message from rank 0 to all ranks. With kStop, the reason follows as text.
 struct Order {
   enum class Kind : std::uint8_t { kTry, kTake, kStop };
   Kind kind = Kind::kTry;
@@ -47,7 +47,7 @@ class Rank {
  public:
   Rank(Engine& engine, const TrialBench& bench) : engine_(engine), bench_(bench) {}
 
-  /// Rank 0: all ranks train. Median step, seconds, of the slowest rank in each. Errors: interrupted.
+  /// On rank 0: all ranks train. Returns the median over steps of the slowest rank's seconds. Errors: interrupted.
   double visit(const ScheduleSetting& setting, std::int64_t steps) {
     send({.kind = Order::Kind::kTry, .setting = setting, .steps = steps}, {});
     std::vector<Answer> answers;
@@ -61,10 +61,10 @@ class Rank {
     send({.kind = Order::Kind::kStop, .setting = setting}, stopped);
     throw AgreedError(Errc::kInterrupted, stopped);
   }
-  /// Rank 0: the search is over.
+  /// Called on rank 0: ends the search with `setting` on all ranks.
   void take(const ScheduleSetting& setting) { send({.kind = Order::Kind::kTake, .setting = setting}, {}); }
 
-  /// The others: what rank 0 takes in the end.
+  /// Called on the other ranks: follows rank 0's orders. Returns the setting that rank 0 takes in the end.
   ScheduleSetting follow() {
     for (;;) {
       const comm::Bytes bytes = engine_.broadcast_message({}, 0);
@@ -142,7 +142,7 @@ ScheduleChoice run_search(Engine& engine, ScheduleSearch search, const TrialBenc
       const double step = rank.visit(*setting, kFewestTrialSteps);
       steps = std::clamp<std::int64_t>(std::llround(kTrialSeconds / std::max(step, 1e-9)), kFewestTrialSteps,
                                        kMostTrialSteps);
-      rank.visit(*setting, steps);  // clocks rise, libraries load
+      rank.visit(*setting, steps);  // not recorded: clocks rise and libraries load during this visit
     }
     const double step = rank.visit(*setting, steps);
     search.add(step);

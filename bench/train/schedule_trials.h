@@ -1,5 +1,5 @@
-// The search for a schedule at work (schedule_search.h decides): every rank trains a few steps with what rank 0 says,
-// and the slowest rank's times count. One thread per rank, the one that trains.
+// Runs the search for a schedule (schedule_search.h decides): every rank trains a few steps with the setting that rank
+// 0 sends, and the slowest rank's times count. Each rank's training thread uses it.
 #pragma once
 
 #include <cstdint>
@@ -19,32 +19,32 @@
 namespace hvd::bench {
 
 struct ScheduleChoice {
-  ScheduleSetting setting;         ///< on all ranks
-  Provenance provenance;           ///< rank 0: gpu.schedule.*, what was chosen and what was tried
-  std::vector<std::string> notes;  ///< rank 0: one line
+  ScheduleSetting setting;         ///< set on all ranks
+  Provenance provenance;           ///< set on rank 0: gpu.schedule.*, the settings chosen and tried
+  std::vector<std::string> notes;  ///< set on rank 0: one line
 };
 
-/// What the search needs of a rank. All but the first may be null.
+/// The functions of a rank that the search calls. All except the first may be null.
 struct TrialBench {
-  /// Trains with `setting` until steps are as they will be, then so many more: their seconds.
+  /// Trains with `setting` until step times have settled, then takes `steps` more steps and returns their seconds.
   std::function<std::vector<double>(const ScheduleSetting& setting, std::int64_t steps)> time_steps;
-  /// Of rank 0, after a visit: median step of the slowest rank, and seconds until the search is over, at most.
+  /// Called on rank 0 after a visit: median step time of the slowest rank, and most seconds until the search is over.
   std::function<void(double step_seconds, double seconds_left)> progress;
   std::function<std::string()> stop_requested;
-  /// Seconds after which no further knob is begun; 0: no limit.
+  /// Seconds after which no other knob is begun; 0: no limit.
   double limit_seconds = 0;
 };
 
-/// Collective. `search`: rank 0's; the others' is not looked at. Errors: interrupted, as AgreedError, where a rank was
-/// asked to stop; those of the engine and of `bench`, saying what was being tried.
+/// Collective. Only rank 0's `search` is used. Errors: interrupted, as AgreedError, if a rank was asked to stop; errors
+/// of the engine and of `bench`, with a text that says what was being tried.
 ScheduleChoice run_search(Engine& engine, ScheduleSearch search, const TrialBench& bench);
 
-/// Collective: what an earlier search kept in `folder` for this case; empty `folder`: nothing. `of`: rank 0's.
+/// Collective: returns the choice kept in `folder` for rank 0's case `of`. Returns nothing if `folder` is empty.
 std::optional<ScheduleChoice> recall_schedule(Engine& engine, const std::string& folder, const ScheduleCase& of);
-/// Rank 0: keeps what was chosen; where that fails, a note in `choice` says why. Nothing with an empty `folder`.
+/// On rank 0: keeps the choice in `folder`, if that is not empty. If it fails, a note in `choice` says why.
 void remember_schedule(const std::string& folder, const ScheduleCase& of, ScheduleChoice& choice);
 
-/// Collective: run_search() with `parts` and `trainer`, which are of no use for a run afterwards: they have
+/// Collective: runs run_search() with `parts` and `trainer`. Do not use them for a run afterwards, because they have
 /// trained. `progress` and `stop_requested` as in SessionObserver.
 ScheduleChoice try_schedules(RankParts& parts, Trainer& trainer, const std::function<void(const Progress&)>& progress,
                              const std::function<std::string()>& stop_requested);

@@ -14,7 +14,7 @@ namespace hvd::bench {
 namespace {
 
 constexpr std::int64_t kDefaultBatchCpu = 8;
-constexpr std::int64_t kDefaultBatchGpu = 64;  // Horovod's published figures were taken with it
+constexpr std::int64_t kDefaultBatchGpu = 64;  // as in Horovod's published figures
 
 std::string read_file(const std::string& path) {
   std::error_code ignored;
@@ -29,7 +29,7 @@ std::string read_file(const std::string& path) {
   return text.str();
 }
 
-/// Whether the user wrote `option` himself; what he did not write follows the replay file.
+/// Returns true if the user gave `option`. Options that he did not give follow the replay file.
 bool given(const Options& options, std::string_view option) {
   return std::any_of(options.argv.begin(), options.argv.end(), [&](const std::string& argument) {
     return argument == option || argument.starts_with(std::string(option) + "=");
@@ -90,8 +90,8 @@ void take_model(const Options& options, Setup& setup) {
   }
 }
 
-/// Whether the session is to run on GPUs, and, in a note, why not where that was left open.
-/// Errors: unsupported where it was asked for and cannot be.
+/// Decides whether the session runs on GPUs. If the user left that open and no GPU can be used, a note says why.
+/// Errors: unsupported if the user asked for a GPU and none can be used.
 bool takes_gpu(const Options& options, GpuBackend* gpus, Setup& setup) {
   const bool nccl = options.comm == CommBackend::kNccl;
   const std::string comm = options.gpu.two_levels ? "--comm hierarchical" : "--comm nccl";
@@ -119,11 +119,11 @@ bool takes_gpu(const Options& options, GpuBackend* gpus, Setup& setup) {
     throw Error(Errc::kUnsupported, "--device cuda: " + absence + " (or compute on the CPU: --device cpu)");
   }
   if (nccl) throw Error(Errc::kUnsupported, comm + ": " + absence + "; use --comm mpi or --comm auto");
-  if (gpus != nullptr) setup.notes.push_back("computing on the CPU: " + absence);  // else nobody thought of GPUs
+  if (gpus != nullptr) setup.notes.push_back("computing on the CPU: " + absence);  // without a backend, no note
   return false;
 }
 
-/// Types that no CPU backend computes in. `setup.device` is settled.
+/// Refuses types in which no CPU backend computes. `setup.device` is settled.
 void refuse_types(const Options& options, const Setup& setup) {
   if (setup.device == Device::kCuda) return;
   if (options.replay_file.empty() && (options.gpu.tf32 || options.compute == DataType::kF16)) {
@@ -133,7 +133,7 @@ void refuse_types(const Options& options, const Setup& setup) {
   }
 }
 
-/// What the sharded schedule cannot serve. `setup` is settled.
+/// Refuses options that the sharded schedule does not support. `setup` is settled.
 void refuse_sharded(const Options& options, const Setup& setup) {
   if (setup.schedule != Schedule::kSharded) return;
   if (setup.device == Device::kCuda) {
@@ -152,7 +152,7 @@ void refuse_sharded(const Options& options, const Setup& setup) {
   }
 }
 
-/// What the search for a schedule cannot serve. `setup` is settled.
+/// Refuses options that the search for a schedule does not support. `setup` is settled.
 void refuse_search(const Setup& setup) {
   if (!setup.tuning.on) return;
   if (!setup.reduces()) {

@@ -1,9 +1,9 @@
-// One rank's training: network, data, weights, and the engine that averages its gradients; one step at a time, timed.
-// This is the place where models and the engine meet. What a step is depends on where the network runs
-// (host_trainer.h, device_trainer.h); what trains in which phase, and how it is looked into, does not.
+// One rank's training: network, data, weights, and the engine that averages its gradients. Runs and times one step at a
+// time. Models and the engine meet here. Derived classes implement a step for the place where the network runs
+// (host_trainer.h, device_trainer.h); the phases and the probes are the same for both.
 //
-// One thread owns a Trainer and makes all calls. Construction, start(), reduce_bucket() and, but for phase solo, step()
-// and steps() are collective: every rank calls them in the same order.
+// One thread owns a Trainer and makes all calls. Construction, start() and reduce_bucket() are collective, and so are
+// step() and steps() except in phase solo: every rank calls them in the same order.
 #pragma once
 
 #include <chrono>
@@ -31,29 +31,29 @@ namespace hvd::bench {
 struct StepTimes {
   double step = 0;                           ///< forward to update
   double compute = 0;                        ///< forward and backward, without waits
-  double exposed = 0;                        ///< waited for the engine
-  double reduce = 0, control = 0, copy = 0;  ///< the engine's thread, overlapping with compute
+  double exposed = 0;                        ///< wait for the engine
+  double reduce = 0, control = 0, copy = 0;  ///< time of the engine's thread, overlapping with compute
   double update = 0;
-  /// By the host's clock, from the end of the step before, or from when it was asked for if it is the first of several
-  /// or alone, to its end as the host noticed it. Loading its batch is part of it. On a CPU the same as `step`.
+  /// Host clock: from the end of the previous step, or from the request for the first of several steps, until the host
+  /// noticed the end of this step. Includes loading the batch. On a CPU equal to `step`.
   double host = 0;
-  double launch = 0;  ///< by the host's clock: until all was launched or enqueued on the GPU; 0 on a CPU
+  double launch = 0;  ///< host clock: time until all work was launched or enqueued on the GPU; 0 on a CPU
   double loss = 0;
-  bool ahead = false;  ///< launched on the GPU while the step before it ran
+  bool ahead = false;  ///< the step was launched on the GPU while the previous one ran
 };
 
-/// What does not depend on the step, for the run record.
+/// Facts for the run record that do not depend on the step.
 struct NetworkFacts {
   std::int64_t parameters = 0;
   double flops_per_image = 0;
-  std::optional<StepBound> bound = {};  ///< of a GPU that we have the data sheet of
-  std::string engines = {};             ///< of a GPU: models::DeviceStep::engines()
-  std::vector<std::string> notes = {};  ///< of a GPU: models::DeviceStep::notes(), and why there is no bound
+  std::optional<StepBound> bound = {};  ///< set for a GPU whose data sheet is known
+  std::string engines = {};             ///< set for a GPU: models::DeviceStep::engines()
+  std::vector<std::string> notes = {};  ///< set for a GPU: models::DeviceStep::notes(), and why there is no bound
 };
 
-/// Of a GPU's memory, bytes, whoever uses it.
+/// Bytes of a GPU's memory in use by all processes.
 struct MemoryUse {
-  std::int64_t before = 0;  ///< the network was built
+  std::int64_t before = 0;  ///< before the network was built
   std::int64_t now = 0;
 };
 
@@ -64,11 +64,11 @@ struct GradientPiece {
   std::size_t count = 0;   ///< elements
 };
 
-/// Looks into an untimed step; for the check of the reduction.
+/// Inspects an untimed step, to check the reduction.
 struct StepProbe {
   std::span<const GradientPiece> pieces;  ///< ascending; copied when they are final and before they are reduced,
-  std::span<std::byte> local;             ///< one behind the other, to here
-  std::function<void()> reduced;          ///< all are reduced and still in the arena; may use the engine
+  std::span<std::byte> local;             ///< back to back into `local`
+  std::function<void()> reduced;  ///< called when all gradients are reduced and still in the arena; may use the engine
 };
 
 class Trainer {
@@ -77,47 +77,47 @@ class Trainer {
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;
 
-  /// Every rank takes rank 0's weights.
+  /// Copies rank 0's weights to every rank.
   void start();
 
-  /// One training step in `phase`; `probe` (may be null) looks into it.
+  /// Runs one training step in `phase`. `probe` (may be null) inspects it.
   ///
-  /// Phase full trains: learning rate scaled by the world size (learning_rate.h), gradients averaged. A session with
-  /// phase full runs none and solo at learning rate 0: the same work, but the ranks' weights stay equal.
-  /// Their momentum does not, so the first step in full after another phase runs with momentum 0.
+  /// Phase full trains: the learning rate is scaled by the world size (learning_rate.h), and gradients are averaged. In
+  /// a session with phase full, phases none and solo run at learning rate 0: they do the same work, but the ranks'
+  /// weights stay equal. The ranks' momentum then differs, so the first step of full after another phase uses momentum
+  /// 0.
   StepTimes step(Phase phase, const StepProbe* probe = nullptr);
-  /// `count` steps in `phase`, one after the other; a GPU may be given the next before one is over. Their times, in
-  /// order.
+  /// Runs `count` steps in `phase` and returns their times in order. A GPU may get the next step before one is over.
   virtual std::vector<StepTimes> steps(Phase phase, std::int64_t count);
 
-  /// This rank sleeps while others take `steps` steps in `phase`: its data and its momentum's history go on with
-  /// theirs.
+  /// For a rank that sleeps while others take `steps` steps in `phase`: advances its data and momentum history.
   virtual void sit_out(Phase phase, std::uint64_t steps);
 
-  /// Takes the times of the steps that follow, when not null; the caller keeps it alive. Where recording disturbs,
-  /// every rank calls drop_graphs() before the next step: a graph that reduces is of one capture on all of them.
+  /// If not null, `recorder` takes the times of the following steps; the caller keeps it alive. If
+  /// recording_disturbs(), every rank must call drop_graphs() before the next step, because a graph that reduces must
+  /// be captured on all ranks at once.
   virtual void record_into(models::ReplayRecorder* recorder) { recorder_ = recorder; }
-  /// Whether steps that are recorded take longer, so that they are not to be measured.
+  /// Returns true if recorded steps take longer, so that they must not be measured.
   [[nodiscard]] virtual bool recording_disturbs() const { return false; }
-  /// Captured steps are captured anew. Nothing where there are none.
+  /// Makes captured steps be captured anew. Does nothing if there are none.
   virtual void drop_graphs() {}
-  /// Of the graph that steps of the last phase are launched as, if they are.
+  /// Shape of the graph of the last phase's steps, if they are launched as a graph.
   [[nodiscard]] virtual std::optional<gpu::GraphShape> graph_shape() const { return std::nullopt; }
   [[nodiscard]] std::unique_ptr<models::ReplayRecorder> make_recorder(const std::string& source_run) const;
 
-  /// All gradients become zero.
+  /// Sets all gradients to zero.
   virtual void clear_gradients() = 0;
-  /// Seconds that the reduction of `bucket` takes when nothing else goes on.
+  /// Reduces `bucket` while nothing else runs. Returns the seconds.
   virtual double reduce_bucket(const core::Bucket& bucket) = 0;
 
-  /// Bytes of the gradient arena as the host can read them; good until the next call.
+  /// Returns bytes of the gradient arena that the host can read; valid until the next call.
   virtual std::span<const std::byte> gradients(std::size_t first_byte, std::size_t bytes) = 0;
-  /// Of each gradient's part of the arena, as reduced; for StepProbe::reduced.
+  /// Checksum of each reduced gradient in the arena; for StepProbe::reduced.
   [[nodiscard]] std::vector<std::uint64_t> gradient_checksums();
-  /// Of each parameter as fp32; empty for replay, which has none.
+  /// Checksum of each parameter as fp32; empty for a replay, which has no parameters.
   [[nodiscard]] std::vector<std::uint64_t> parameter_checksums();
 
-  /// The type that partial sums of gradients are rounded to on their way through the ranks.
+  /// Type to which partial sums of gradients are rounded while they travel through the ranks.
   [[nodiscard]] DataType sum_type() const {
     return engine_.topology().nodes > 1 && setup_.wire() != DataType::kF32 ? setup_.wire() : setup_.gradient;
   }
@@ -126,19 +126,19 @@ class Trainer {
   [[nodiscard]] Engine& engine() { return engine_; }
   [[nodiscard]] const NetworkFacts& facts() const { return facts_; }
   [[nodiscard]] std::uint64_t steps_done() const { return steps_; }
-  /// Steps that this rank itself has begun in the session's main phase.
+  /// Number of steps that this rank itself has begun in the session's main phase.
   [[nodiscard]] std::uint64_t main_steps() const { return main_steps_; }
-  /// Steps that may take far longer than those behind them, because something is done for the first time.
+  /// Number of first steps that may take far longer than later ones, because something happens for the first time.
   [[nodiscard]] virtual std::uint64_t settling_steps() const { return 1; }
-  /// From now on, waits for other ranks have the deadline of a step.
+  /// From now on, waits for other ranks have the deadline of a step instead of that of start-up.
   void end_startup();
-  /// Steps of this rank that were launched on a GPU while the step before ran.
+  /// Number of this rank's steps that were launched on a GPU while the previous step ran.
   [[nodiscard]] std::uint64_t steps_ahead() const { return steps_ahead_; }
-  /// Memory plan of this rank where it trains: the step's arenas and workspaces, the batches, and the engine's
-  /// buffers: the fusion buffer, and, between processes of one host (`processes`), its peers' arenas: shared memory
-  /// that this rank reduces parts of, no more of the host's memory, but counted in the resident set of every rank.
+  /// Bytes that this rank plans to use where it trains: the step's arenas and workspaces, the batches, and the engine's
+  /// fusion buffer. Between processes of one host (`processes`) it includes the peers' arenas: this rank reduces parts
+  /// of that shared memory, so it counts in every rank's resident set without using more of the host's memory.
   [[nodiscard]] virtual std::int64_t planned_bytes(bool processes) const = 0;
-  /// Of the GPU that it trains on, if it does.
+  /// Memory use of the GPU on which the rank trains; nothing on a CPU.
   [[nodiscard]] virtual std::optional<MemoryUse> device_memory() { return std::nullopt; }
   /// Gradients are summed. The update divides them by the number of ranks; in fp16, where a sum could overflow, the
   /// gradient of the loss is divided instead (prescale()).
@@ -147,26 +147,26 @@ class Trainer {
  protected:
   Trainer(const Setup& setup, Engine& engine) : setup_(setup), engine_(engine), deadline_(setup.startup_deadline) {}
 
-  /// What must be done before a step in `phase` is begun: sets the schedule, and says with what numbers it updates.
+  /// Call before a step in `phase`: sets the schedule, and returns the numbers for the update.
   models::SgdOptions enter(Phase phase);
-  /// One step of what `phase` asks for; the schedule is set.
+  /// Runs one step; the schedule is set.
   virtual StepTimes run(const models::SgdOptions& sgd, const StepProbe* probe) = 0;
-  /// Of the steps that follow.
+  /// Sets the schedule of the following steps.
   virtual void set_schedule(Schedule schedule) = 0;
-  /// Hands `deadline_` to whoever waits for other ranks.
+  /// Passes `deadline_` to the objects that wait for other ranks.
   virtual void apply_deadline();
 
   static double seconds(std::chrono::nanoseconds time) { return std::chrono::duration<double>(time).count(); }
-  /// StepOptions of the setup; threads are left to the caller.
+  /// StepOptions from the setup; the caller sets the threads.
   [[nodiscard]] models::StepOptions step_options() const;
   [[nodiscard]] SyntheticBatches make_batches() const;
-  /// The slots of step_ as the engine wants them.
+  /// The slots of step_ in the form that the engine needs.
   [[nodiscard]] std::vector<core::GradientInfo> gradient_infos() const;
 
   const Setup& setup_;
   Engine& engine_;
   Patience deadline_;
-  std::unique_ptr<models::TrainStep> step_;  // by the constructor of who derives
+  std::unique_ptr<models::TrainStep> step_;  // made by the derived class's constructor
   NetworkFacts facts_;
   models::ReplayRecorder* recorder_ = nullptr;
   std::uint64_t steps_ = 0, main_steps_ = 0, steps_ahead_ = 0;

@@ -12,8 +12,8 @@
 namespace hvd::bench {
 namespace {
 
-constexpr std::int64_t kWarmUp = 1;         // beside the steps that settle
-constexpr std::size_t kNamedOfAParty = 16;  // ranks
+constexpr std::int64_t kWarmUp = 1;         // steps in addition to Trainer::settling_steps()
+constexpr std::size_t kNamedOfAParty = 16;  // most ranks that a finding names
 
 std::string percent(double fraction) {
   std::array<char, 32> text{};
@@ -86,7 +86,7 @@ void Validator::run() {
 }
 
 void Validator::validate() {
-  tell_progress();  // also the first chance to learn that nothing can be stored
+  tell_progress();  // also the first time that a problem of the store can be reported
   start_run();
   sum_weights();
   while (steps_done_ < result_.steps) {
@@ -104,7 +104,7 @@ void Validator::start_run() {
   if (prepare_) prepare_(record_);
   if (record_.started_utc.empty()) record_.started_utc = utc_now();
   add_provenance(record_, options_, setup_, facts_, trainer_);
-  // Readers leave runs with this fact out of figures: in a validation all ranks train on the same batches.
+  // Readers ignore the figures of runs with this fact, because in a validation all ranks train on the same batches.
   record_.provenance["validate.turns"] = {std::to_string(result_.turns), true};
   started_ = true;
   save();
@@ -226,7 +226,7 @@ void Validator::judge_times(const std::vector<std::size_t>& group) {
 
 void Validator::complete() {
   fill_samples(record_, log_);
-  record_.images_per_second.reset();  // no figure of training: ranks may have taken turns
+  record_.images_per_second.reset();  // not a result of training, because ranks may have taken turns
   record_.status = RunStatus::kComplete;
   record_.stop_reason = "steps asked for";
   record_.finished_utc = utc_now();
@@ -246,7 +246,7 @@ void Validator::give_up(const Error& error) {
   try {
     save();
   } catch (const std::exception&) {
-    // The error at hand is the one to report.
+    // Report the error at hand instead of this one.
   }
 }
 

@@ -1,8 +1,8 @@
-// Rank 0's course of a validation: every rank trains the same batches from the same weights, without reductions, and
-// the checksums of its gradients and weights and the times of its steps are compared with those of equal ranks. It
+// The sequence of a validation, on rank 0. Every rank trains the same batches from the same weights without reductions.
+// The checksums of its gradients and weights and its step times are compared with those of equal ranks. The Validator
 // decides; the workers act (crew.h).
 //
-// One thread, rank 0's, owns a Validator.
+// Rank 0's thread owns a Validator.
 #pragma once
 
 #include <functional>
@@ -22,11 +22,11 @@ namespace hvd::bench {
 
 class Validator {
  public:
-  /// `facts` holds the kinds of all ranks.
+  /// `facts` must hold the kinds of all ranks.
   Validator(const Options& options, const Setup& setup, const SessionFacts& facts, Trainer& trainer, Crew& crew,
             const SessionObserver& observer, const std::function<void(RunRecord&)>& prepare);
 
-  /// The whole session. Errors: after the run was saved as incomplete; AgreedError when the other ranks know.
+  /// Runs the session. Errors: thrown after the run was saved as incomplete; AgreedError if the other ranks know it.
   void run();
 
   [[nodiscard]] RunRecord take_run() { return std::move(record_); }
@@ -50,7 +50,7 @@ class Validator {
   [[nodiscard]] std::size_t ranks() const { return result_.ranks.size(); }
   [[nodiscard]] std::string name_of(std::size_t rank) const;
   [[nodiscard]] std::string snapshot_name(std::size_t snapshot) const;
-  /// In which tensors the snapshots of the two ranks differ. Collective.
+  /// Names the tensors in which the two ranks' snapshots differ. Collective.
   [[nodiscard]] std::string tensors_that_differ(std::size_t one, std::size_t other, std::size_t snapshot);
 
   const Options& options_;
@@ -65,9 +65,9 @@ class Validator {
   RunRecord record_;
   PhaseLog log_;
   std::vector<std::vector<std::uint64_t>> checksums_;   // [rank][snapshot]: weights, gradients of each step, weights
-  std::map<std::size_t, std::vector<Answer>> tensors_;  // of snapshots that were asked for
+  std::map<std::size_t, std::vector<Answer>> tensors_;  // per-tensor checksums of the snapshots requested so far
   std::int64_t steps_done_ = 0;
-  bool started_ = false;  // the run
+  bool started_ = false;  // the run has started
   Clock::time_point begin_ = Clock::now();
 };
 

@@ -34,7 +34,7 @@ Worker::Worker(Trainer& trainer, ProcessFacts process, std::uint64_t seed)
     : trainer_(trainer), process_(std::move(process)), seed_(seed) {}
 
 void Worker::leave_startup(const Directive& directive) {
-  if (directive.turn.number > 0) return;  // ranks of this turn have not taken the step yet
+  if (directive.turn.number > 0) return;  // ranks of this turn have not taken that step yet
   if (started_up_ || trainer_.main_steps() < trainer_.settling_steps()) return;
   trainer_.end_startup();
   started_up_ = true;
@@ -56,7 +56,7 @@ Answer Worker::execute(const Directive& directive) {
     case Task::kMeasureMemory: answer = measure_memory(); break;
     case Task::kRelease:
       release_free_memory();
-      // Where the kernel does not permit it, the copies of the check count as part of the peak.
+      // If the kernel does not permit the reset, the copies made by the check count as part of the peak.
       if (!reset_peak_resident_set()) peak_before_check_ = 0;
       break;
     case Task::kSumWeights: answer = sum_weights(); break;
@@ -84,7 +84,7 @@ void Worker::follow() {
 Answer Worker::train(const Directive& directive) {
   Answer answer;
   if (directive.new_graphs) trainer_.drop_graphs();
-  // Phase solo: the others sleep in the engine until the next directive.
+  // In phase solo the other ranks sleep in the engine until the next directive.
   if (directive.phase == Phase::kSolo && trainer_.engine().rank() != 0) {
     trainer_.sit_out(directive.phase, static_cast<std::uint64_t>(directive.steps));
     return answer;
@@ -98,7 +98,7 @@ Answer Worker::train(const Directive& directive) {
 
 Answer Worker::time_buckets() {
   const core::BucketPlan& plan = trainer_.engine().plan();
-  trainer_.clear_gradients();  // repeated sums of real gradients could overflow
+  trainer_.clear_gradients();  // because repeated sums of real gradients could overflow
 
   std::vector<std::vector<double>> seconds(plan.buckets.size());
   for (int repeat = 0; repeat < kBucketRepeats; ++repeat) {
@@ -122,10 +122,10 @@ Answer Worker::final_check() {
 Answer Worker::sum_weights() { return keep(trainer_.parameter_checksums()); }
 
 Answer Worker::sum_step(const Turn& turn) {
-  // The others sleep in the engine until the next directive.
+  // Ranks whose turn it is not sleep in the engine until the next directive.
   if (!turn.is_of(trainer_.engine().topology().local_rank)) return {};
   const StepTimes times = trainer_.step(Phase::kNone);
-  Answer answer = keep(trainer_.gradient_checksums());  // the update has only read them
+  Answer answer = keep(trainer_.gradient_checksums());  // still valid, because the update only reads the gradients
   push(answer.samples, times);
   return answer;
 }
@@ -142,10 +142,10 @@ Answer Worker::measure_memory() {
   answer.planned_bytes = trainer_.planned_bytes(process_.peers_are_processes);
   if (const std::optional<MemoryUse> used = trainer_.device_memory()) {
     answer.baseline_bytes = used->before;
-    answer.peak_bytes = used->now;  // nothing is freed in between
+    answer.peak_bytes = used->now;  // equals the peak, because nothing is freed in between
     return answer;
   }
-  // Ranks that share a process share its resident set.
+  // Ranks in one process share its resident set, so each counts an equal part.
   answer.baseline_bytes = process_.baseline_bytes / process_.ranks_here;
   answer.peak_bytes = std::max(peak_before_check_, resident_set().peak) / process_.ranks_here;
   return answer;

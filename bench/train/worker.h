@@ -13,7 +13,7 @@
 
 namespace hvd::bench {
 
-/// What a worker knows of the process it runs in.
+/// Facts about the worker's process.
 struct ProcessFacts {
   int ranks_here = 1;                           ///< ranks of the session in this process (loopback: all)
   bool peers_are_processes = false;             ///< other ranks live in other processes
@@ -27,12 +27,12 @@ class Worker {
 
   /// Carries out one directive. Errors: those of training and of the engine.
   Answer execute(const Directive& directive);
-  /// Ranks other than 0: obeys until the session ends. Errors: those of execute(), and, as AgreedError, the one that
-  /// rank 0 ends the session with.
+  /// Called on ranks other than 0: carries out directives until the session ends. Errors: those of execute(), and, as
+  /// AgreedError, the error with which rank 0 ends the session.
   void follow();
 
  private:
-  /// A directive has come, so all ranks have answered the one before: start-up is over if the first steps are.
+  /// Ends start-up if the first steps are done. A new directive shows that all ranks have answered the previous one.
   void leave_startup(const Directive& directive);
   Answer train(const Directive& directive);
   Answer time_buckets();
@@ -40,14 +40,14 @@ class Worker {
   Answer measure_memory();
   Answer sum_weights();
   Answer sum_step(const Turn& turn);
-  /// Keeps `checksums`, one per parameter, as a snapshot.
+  /// Keeps `checksums` (one per parameter) as a snapshot.
   Answer keep(std::vector<std::uint64_t> checksums);
 
   Trainer& trainer_;
   ProcessFacts process_;
   std::uint64_t seed_;
   std::int64_t peak_before_check_ = 0;
-  std::vector<std::vector<std::uint64_t>> snapshots_;  // of Task::kSumWeights and kSumStep, one per parameter
+  std::vector<std::vector<std::uint64_t>> snapshots_;  // [snapshot][parameter], from Task::kSumWeights and kSumStep
   bool started_up_ = false;
 };
 

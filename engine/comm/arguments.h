@@ -28,8 +28,8 @@ inline void check_apart(std::string_view operation, std::span<const std::byte> o
   if (begin(out) >= begin(in) + in.size() || begin(in) >= begin(out) + out.size()) return;
   throw Error(Errc::kInvalidArgument, std::string(operation) + ": input (" + std::to_string(in.size()) +
                                           " bytes) and output (" + std::to_string(out.size()) +
-                                          " bytes) overlap; give separate buffers, or exactly the place of the rank's "
-                                          "own share where the operation allows that");
+                                          " bytes) overlap; use separate buffers or, if the operation allows it, exactly "
+                                          "the place of the rank's own share");
 }
 
 /// Errors: invalid_argument if `rank` sends itself a number of elements other than it expects.

@@ -30,6 +30,7 @@ class DevicePlane : public DataPlane {
  public:
   /// The stream has high priority, so that communication does not wait for multiprocessors that the compute uses.
   [[nodiscard]] virtual gpu::StreamView stream() const = 0;
+  [[nodiscard]] virtual gpu::Runtime& runtime() const = 0;
   /// For the watchdog. Errors: peer_lost or backend, with this rank and the library's message, if communication failed;
   /// interrupted after abort().
   virtual void check() = 0;
@@ -42,6 +43,9 @@ class DevicePlane : public DataPlane {
   virtual bool await_abort(Deadline deadline) noexcept = 0;
   /// Returns the reason why a capture cannot hold all_reduce(), in one line; empty if it can.
   [[nodiscard]] virtual std::string_view capture_refusal() const { return {}; }
+  /// Returns the reason why reduce_scatter(), all_gather() and all_to_all() are unsupported, in one line; empty if they
+  /// work.
+  [[nodiscard]] virtual std::string_view shares_refusal() const { return {}; }
   /// Collective. Disconnects the ranks and connects them again with `options`, except that deadline and share_gpus
   /// stay. Nothing may be enqueued, and no graph may hold a reduction. Memory that allocate() returned stays valid. It
   /// is registered or not as `options` says; memory that did not come from NCCL stays unregistered.

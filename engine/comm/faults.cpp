@@ -159,7 +159,7 @@ void Faults::give_up(const Wait& wait, std::span<const int> missing, bool direct
   const std::string me = layout_.describe(layout_.topology.rank);
   const std::string waited = me + " waited " + seconds_since(wait.start) + " in " + wait.text() + " for ";
   std::vector<int> guilty(missing.begin(), missing.end());
-  std::string outcome = ", which did not come";
+  std::string outcome = ", which did not arrive";
   if (!direct) {
     const std::string status = "waiting in " + wait.text() + " for " + names(guilty);
     auto answers = call_roll(status, kAnswerTime, OnAbort::kStop);
@@ -177,7 +177,7 @@ void Faults::give_up(const Wait& wait, std::span<const int> missing, bool direct
     }
     if (!silent.empty()) {
       guilty = silent;
-      outcome = ", which did not come and does not answer";
+      outcome = ", which did not arrive and does not answer";
     } else if (guilty.size() == 1) {
       outcome += "; it says: " + *answers[static_cast<std::size_t>(guilty.front())];
     }
@@ -186,7 +186,7 @@ void Faults::give_up(const Wait& wait, std::span<const int> missing, bool direct
     if (const std::string last = last_flight(guilty.front()); !last.empty()) outcome += "; it " + last;
   }
   if (!detail.empty()) outcome += "; " + std::string(detail);
-  outcome += std::string("; see what holds it up, or raise ") + wait.deadline.set_by();
+  outcome += std::string("; find out what blocks it, or raise ") + wait.deadline.set_by();
   failed_ = true;
   throw Error(guilty.size() == 1 ? Errc::kPeerLost : Errc::kTimeout, waited + names(guilty) + outcome);
 }

@@ -142,7 +142,7 @@ std::vector<std::byte> encode_requests(std::span<const Request* const> requests,
 
 std::vector<Response> decode_responses(std::span<const std::byte> message) {
   WireReader in(message, "the coordinator's answer");
-  if (in.u8() != kResponsesTag) in.fail("it is not an answer, or one of another version of this program");
+  if (in.u8() != kResponsesTag) in.fail("it is not an answer of this version of the program");
   std::vector<Response> responses(in.count(1 + kSmallestRequest));
   for (Response& response : responses) {
     const std::uint8_t kind = in.u8();
@@ -163,7 +163,7 @@ std::vector<Response> decode_responses(std::span<const std::byte> message) {
 void Coordinator::add(int rank, std::span<const std::byte> message) {
   const std::string what = "the request message of rank " + std::to_string(rank);
   WireReader in(message, what);
-  if (in.u8() != kRequestsTag) in.fail("it is not a request message, or one of another version of this program");
+  if (in.u8() != kRequestsTag) in.fail("it is not a request message of this version of the program");
   const std::uint8_t shutdown = in.u8();
   if (shutdown > 1) in.fail("unknown flag " + std::to_string(shutdown));
   if (shutdown == 1) stopped_.insert(rank);

@@ -190,7 +190,7 @@ Action Negotiator::on_bits(std::span<const std::uint64_t> reduced) {
   HVD_ASSERT(phase_ == Phase::kBits || phase_ == Phase::kInvalidBits);
   if (phase_ == Phase::kBits) return on_status(reduced);
 
-  if (reduced.size() != hit_words_.size()) caches_differ("another number of invalid bits");
+  if (reduced.size() != hit_words_.size()) caches_differ("the number of invalid bits differs");
   for_each_bit(reduced, [this](std::size_t bit) {
     if (!cache_.holds(bit)) caches_differ("an invalid bit without an entry");
     forget(bit);
@@ -202,8 +202,8 @@ Action Negotiator::on_bits(std::span<const std::uint64_t> reduced) {
 }
 
 Action Negotiator::on_status(std::span<const std::uint64_t> reduced) {
-  if (reduced.size() != kHeaderWords + hit_words_.size()) caches_differ("another number of cache bits");
-  if (reduced[1] != digest()) caches_differ("another digest", Errc::kMismatch);
+  if (reduced.size() != kHeaderWords + hit_words_.size()) caches_differ("the number of cache bits differs");
+  if (reduced[1] != digest()) caches_differ("the digest differs", Errc::kMismatch);
   const std::uint64_t status = reduced[0];
   any_shutdown_ = (status & kNoShutdown) == 0;
   all_shutdown_ = (status & kAllShutdown) != 0;
@@ -212,7 +212,7 @@ Action Negotiator::on_status(std::span<const std::uint64_t> reduced) {
 
   const auto agreed = reduced.subspan(kHeaderWords);
   for (std::size_t i = 0; i < agreed.size(); ++i) {
-    if ((agreed[i] & ~hit_words_[i]) != 0) caches_differ("an agreed bit that was not set");
+    if ((agreed[i] & ~hit_words_[i]) != 0) caches_differ("a bit was agreed on that this rank did not set");
   }
   agreed_.assign(agreed.begin(), agreed.end());
   if ((!any_invalid && !any_shutdown_) || hit_words_.empty()) return after_bits();

@@ -13,6 +13,7 @@
 #include "engine/base/error.h"
 #include "engine/base/mutex.h"
 #include "engine/base/unique_handle.h"
+#include "engine/gpu/kernels.h"
 #include "engine/gpu/runtime.h"
 
 namespace hvd::gpu {
@@ -208,6 +209,14 @@ class CudaRuntime final : public Runtime {
     make_current();  // cudaMemsetAsync() needs the current device; cudaMemcpyAsync() does not
     check(cudaMemsetAsync(to, std::to_integer<int>(value), bytes, native(stream)), "cudaMemsetAsync", "");
   }
+  void scale(void* data, std::size_t count, DataType dtype, double factor, StreamView stream) override {
+    if (const std::string why = scale_refusal(); !why.empty()) {
+      throw Error(Errc::kUnsupported, label() + ": scaling: " + why);
+    }
+    make_current();
+    scale_on_gpu(static_cast<std::byte*>(data), count, dtype, factor, native(stream));
+  }
+  [[nodiscard]] std::string scale_refusal() const override { return kernels_refusal(device_); }
   void record(EventView event, StreamView stream) override {
     check(cudaEventRecord(native(event), native(stream)), "cudaEventRecord", "");
   }
@@ -291,7 +300,7 @@ class CudaRuntime final : public Runtime {
     if (among(kKernelsFaults, status)) {
       text += "; a kernel enqueued earlier caused it: run under compute-sanitizer to see which";
     } else if (status == cudaErrorDevicesUnavailable) {
-      text += "; another process has this GPU for itself (nvidia-smi)";
+      text += "; another process uses this GPU exclusively (see nvidia-smi)";
     }
     if (status == cudaErrorMemoryAllocation) throw Error(Errc::kOutOfMemory, text);  // for example for a graph
     throw Error(among(kCallersFaults, status) ? Errc::kInvalidArgument : Errc::kBackend, text);

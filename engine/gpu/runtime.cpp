@@ -21,8 +21,8 @@ void wait_until_finished(Runtime& runtime, View view, Deadline deadline, std::st
     if (deadline.passed()) {
       const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
       throw Error(Errc::kTimeout,
-                  runtime.label() + ": " + std::string(what) + " is not over after " + std::to_string(seconds) +
-                      " s: a kernel hangs, or waits for a peer that is gone; see which, or raise " + deadline.set_by());
+                  runtime.label() + ": " + std::string(what) + " did not finish within " + std::to_string(seconds) +
+                      " s: a kernel hangs or waits for a lost peer; find out which, or raise " + deadline.set_by());
     }
     if (const auto nap = vigil.nap(Clock::now()); nap.count() > 0) {
       std::this_thread::sleep_for(nap);
@@ -67,7 +67,7 @@ void Runtime::synchronize(StreamView stream, Deadline deadline, std::string_view
 
 void Runtime::run_dry(StreamView stream) noexcept {
   try {
-    synchronize(stream, Deadline::after(kDry), "what was left");
+    synchronize(stream, Deadline::after(kDry), "the remaining work of the stream");
   } catch (...) {  // NOLINT(bugprone-empty-catch): the GPU has failed or hangs; there is no more to wait for
   }
 }

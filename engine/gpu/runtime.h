@@ -20,6 +20,7 @@
 #include <utility>
 
 #include "engine/base/deadline.h"
+#include "engine/base/types.h"
 #include "engine/gpu/device.h"
 #include "engine/gpu/host_gate.h"
 
@@ -129,6 +130,11 @@ class Runtime {
   virtual void copy(void* to, const void* from, std::size_t bytes, StreamView stream) = 0;
   /// Enqueues: sets every byte to `value`.
   virtual void fill(void* to, std::byte value, std::size_t bytes, StreamView stream) = 0;
+  /// Enqueues: `count` elements of device memory are multiplied by `factor`, with the bits of hvd::scale()
+  /// (engine/base/scale.h). Errors: invalid_argument for integers; unsupported where scale_refusal() says why.
+  virtual void scale(void* data, std::size_t count, DataType dtype, double factor, StreamView stream) = 0;
+  /// Why scale() is unsupported, in one line; empty: it works.
+  [[nodiscard]] virtual std::string scale_refusal() const { return {}; }
 
   /// Enqueues: the event is finished when all earlier work on `stream` is. While `stream` is captured, the event is a
   /// dependency inside the graph: no code outside the graph may wait for the event or query it.

@@ -123,7 +123,7 @@ std::string DeviceWatch::in_flight(const State& state) {
   std::string text = "step " + std::to_string(flight.step);
   if (!state.active()) return "after " + text + ", nothing in flight on its GPU";
   if (!flight.enqueued) return text + " is still being enqueued";
-  if (over(flight)) return text + " is over on its GPU, and the host has not come back from it";
+  if (over(flight)) return text + " has finished on its GPU, but the training thread has not continued";
   text += " is in flight on the GPU";
   if (flight.buckets == 0) return text;
   const std::size_t done = done_as_far_as_known(flight);

@@ -30,6 +30,7 @@
 #include "engine/comm/communicator.h"
 #include "engine/core/bucket_plan.h"
 #include "engine/core/negotiator.h"
+#include "engine/gpu/runtime.h"
 
 namespace hvd {
 
@@ -80,10 +81,18 @@ struct Scale {
   double after = 1;
 };
 
-/// The result of an operation whose size the engine determines; see Engine::take_output().
+/// The result of an operation whose size the engine determines; see Engine::take_output(). It lies where the operands
+/// do: in host memory, or on a device in memory that the engine allocates for it and the caller frees with this object.
+/// Freeing device memory may wait for all work on the GPU. The object may outlive the engine, but not the gpu::Runtime.
 struct Output {
-  std::vector<std::byte> bytes;
+  std::vector<std::byte> bytes;    ///< empty on a device
+  gpu::DeviceMemory device;        ///< exactly as large as the result; empty on a host, and for a result of no bytes
   std::vector<std::int64_t> rows;  ///< [rank]
+
+  /// The result, wherever it lies.
+  [[nodiscard]] std::span<const std::byte> data() const {
+    return device ? std::span<const std::byte>(device->bytes) : std::span<const std::byte>(bytes);
+  }
 };
 
 /// One tensor of a grouped all-reduce.
@@ -110,11 +119,14 @@ class Engine {
 
   // -- any buffers -------------------------------------------------------------------------------------
   // Ranks match by `name`, in whatever order each submits. All memory must stay valid and untouched until wait()
-  // returns. Errors: invalid_argument for the caller's mistakes, and inside a step of the static schedule; unsupported
-  // on a device for all but all_reduce (in place, unscaled), broadcast and barrier, and for all_reduce of int16 there.
-  // Where ranks disagree (kind of operation, shape, type, operation, root, factors), the ticket fails on all of them
-  // with the same text, and the engine stays usable. "Rows" are the first dimension: a shape of [5, 3] has 5 rows of 3
-  // elements.
+  // returns. On a device all of it is device memory, and what makes the operands is over on the GPU before the call;
+  // when wait() returns, so is the operation. Shapes, splits and rows are the host's.
+  // Errors: invalid_argument for the caller's mistakes, and inside a step of the static schedule; unsupported on a
+  // device for reductions of int16, for factors where gpu::Runtime::scale_refusal() says why, and for all_gather,
+  // reduce_scatter and all_to_all where DevicePlane::shares_refusal() does. Where ranks disagree (kind of operation,
+  // shape, type, operation, root, factors), the ticket fails on all of them with the same text, and the engine stays
+  // usable. A device that has no memory for an output fails the engine. "Rows" are the first dimension: a shape of
+  // [5, 3] has 5 rows of 3 elements.
   /// In place.
   Ticket all_reduce_async(std::string_view name, void* data, std::span<const std::int64_t> shape, DataType dtype,
                           ReduceOp op, Scale scale = {});
@@ -141,7 +153,7 @@ class Engine {
   /// Waits, throws the ticket's error if it has one, and forgets the ticket and its output.
   /// Errors (also those of the next three): invalid_argument for a ticket that was never issued or is forgotten.
   void wait(Ticket ticket);
-  /// As wait(), and returns the output: bytes, and rows per rank that they came from (reduce_scatter: rows that each
+  /// As wait(), and returns the output: its memory, and rows per rank that it came from (reduce_scatter: rows that each
   /// rank got). Empty where the result is in the caller's memory.
   Output take_output(Ticket ticket);
   [[nodiscard]] bool done(Ticket ticket) const;

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "engine/base/error.h"
-#include "engine/comm/device_communicator.h"
 #include "engine/runtime/plan_check.h"
 
 namespace hvd {
@@ -39,11 +38,10 @@ std::unique_ptr<TraceWriter> open_trace(comm::Communicator& communicator, const 
   }
 }
 
-/// Returns true for operations whose result memory or scaling needs the CPU.
-bool needs_host(const core::Terms& terms) {
-  const bool host_result = terms.kind == core::Collective::kAllGather ||
-                           terms.kind == core::Collective::kReduceScatter || terms.kind == core::Collective::kAllToAll;
-  return host_result || terms.prescale != 1 || terms.postscale != 1;
+/// Returns true for operations that divide rows among the ranks.
+bool shares_rows(core::Collective kind) {
+  return kind == core::Collective::kAllGather || kind == core::Collective::kReduceScatter ||
+         kind == core::Collective::kAllToAll;
 }
 
 bool reduces(core::Collective kind) {
@@ -57,7 +55,7 @@ Engine::Impl::Impl(std::unique_ptr<comm::Communicator> communicator, const Engin
     : communicator_(std::move(communicator)),
       options_(options),
       size_(communicator_->topology().size),
-      on_device_(dynamic_cast<const comm::DevicePlane*>(&communicator_->data()) != nullptr),
+      device_(dynamic_cast<comm::DevicePlane*>(&communicator_->data())),
       library_(communicator_->library()),
       trace_(open_trace(*communicator_, options.timeline_filename)),
       schedule_(options.schedule),
@@ -77,7 +75,7 @@ Engine::Impl::~Impl() {
   if (thread_.joinable()) {
     // Peers may wait for this rank. The abort ends their waits before the deadline.
     if (std::uncaught_exceptions() > exceptions_at_birth_) {
-      abort("it is leaving because of an error of its own");
+      abort("it ends because of an error of its own");
     } else if (in_step_.load()) {
       abort("its engine was destroyed inside a step");
     }
@@ -88,6 +86,8 @@ Engine::Impl::~Impl() {
     work_.notify_one();
     thread_.join();
   }
+  // What is left on the stream uses memory that goes with this engine.
+  if (device_ != nullptr && failed_.load()) device_->runtime().run_dry(device_->stream());
 }
 
 void Engine::Impl::ring() noexcept {
@@ -177,16 +177,27 @@ Ticket Engine::Impl::admit(const core::Request& request, PendingTensor& tensor) 
   return tensor.ticket;
 }
 
-Ticket Engine::Impl::submit(core::Request request, PendingTensor tensor) {
-  request.check();
-  if (on_device_ &&
-      (needs_host(request.terms) || (tensor.operands && request.terms.kind != core::Collective::kGroupedAllReduce))) {
-    refuse(request, Errc::kUnsupported,
-           ": on a device there are all_reduce (in place, without factors), broadcast and barrier only");
-  }
-  if (reduces(request.terms.kind) && !can_reduce(request.dtype)) {
+void Engine::Impl::refuse_unsupported(const core::Request& request) const {
+  if (device_ == nullptr) return;
+  const core::Terms& terms = request.terms;
+  if (reduces(terms.kind) && !can_reduce(request.dtype)) {
     refuse(request, Errc::kUnsupported, ": NCCL cannot reduce int16; reduce int32, or memory of the host");
   }
+  if (shares_rows(terms.kind)) {
+    if (const auto why = device_->shares_refusal(); !why.empty()) {
+      refuse(request, Errc::kUnsupported, ": " + std::string(why));
+    }
+  }
+  if (terms.prescale != 1 || terms.postscale != 1) {
+    if (const auto why = device_->runtime().scale_refusal(); !why.empty()) {
+      refuse(request, Errc::kUnsupported, " has factors, and " + why);
+    }
+  }
+}
+
+Ticket Engine::Impl::submit(core::Request request, PendingTensor tensor) {
+  request.check();
+  refuse_unsupported(request);
   if (const Schedule schedule = step_schedule_.load(); in_step_.load() && by_bucket(schedule)) {
     refuse(request, Errc::kInvalidArgument,
            " inside a step of the " + std::string(name(schedule)) + " schedule, which has no control plane");

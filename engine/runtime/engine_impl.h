@@ -24,6 +24,7 @@
 #include "engine/base/deadline.h"
 #include "engine/base/error.h"
 #include "engine/base/mutex.h"
+#include "engine/comm/device_communicator.h"
 #include "engine/runtime/engine.h"
 #include "engine/runtime/negotiated_schedule.h"
 #include "engine/runtime/observer.h"
@@ -75,13 +76,13 @@ class Engine::Impl {
   [[nodiscard]] bool solo() const noexcept { return size_ == 1; }
   /// Returns false for int16 on a device, because NCCL cannot reduce it.
   [[nodiscard]] bool can_reduce(DataType dtype) const noexcept {
-    return !on_device_ || solo() || dtype != DataType::kI16;
+    return device_ == nullptr || solo() || dtype != DataType::kI16;
   }
 
   const std::unique_ptr<comm::Communicator> communicator_;
   EngineOptions options_;  // only the thread uses `deadline`
   const int size_;
-  const bool on_device_;
+  comm::DevicePlane* const device_;  // null: the data plane is the host's
   const std::string library_;
   std::unique_ptr<TraceWriter> trace_;  // null: no trace
 
@@ -137,6 +138,8 @@ class Engine::Impl {
   void adopt(core::BucketPlan plan, const std::vector<core::GradientInfo>& gradients);
   void ring() noexcept;
   void throw_failure() HVD_REQUIRES(mutex_);
+  /// Errors: unsupported if the data plane cannot perform the request.
+  void refuse_unsupported(const core::Request& request) const;
   /// Issues a ticket, and sets the ticket and time of `tensor`. Errors: invalid_argument if the request has the name of
   /// a gradient; the engine's failure.
   Ticket admit(const core::Request& request, PendingTensor& tensor) HVD_REQUIRES(mutex_);

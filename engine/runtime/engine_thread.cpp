@@ -266,6 +266,11 @@ void Engine::Impl::fail(Errc code, std::string text) noexcept {
   }
   // A mismatch needs no abort: either all ranks compared the same values, or the plane that detected it has aborted.
   if (code != Errc::kMismatch) communicator_->control().abort(told.empty() ? text : told);
+  if (device_ != nullptr && observer_ == nullptr) {
+    // The memory of tickets may be freed once their callers hear of the failure.
+    device_->abort();
+    device_->runtime().run_dry(device_->stream());
+  }
   {
     const MutexLock lock(mutex_);
     failure_ = Failure{code, text, std::move(flights)};

@@ -39,7 +39,8 @@ NegotiatedSchedule::NegotiatedSchedule(comm::Communicator& communicator, const E
     : communicator_(communicator),
       options_(options),
       trace_(trace),
-      negotiator_(communicator.topology().rank, communicator.topology().size, options.negotiation) {}
+      negotiator_(communicator.topology().rank, communicator.topology().size, options.negotiation),
+      memory_(communicator.data()) {}
 
 void NegotiatedSchedule::set_gradients(std::vector<core::Request> requests) {
   HVD_ASSERT(!pending());
@@ -142,6 +143,7 @@ void NegotiatedSchedule::execute(const core::Batch& batch, StepReport& report, c
     report.bytes += bytes;
   }
   for (PendingTensor& tensor : members_) finished(tensor, batch.error);
+  members_.clear();
 }
 
 /// The ranks compared their gradient lists at start, so that decisions from gradient indices are the same on all ranks.
@@ -216,9 +218,9 @@ void NegotiatedSchedule::reduce(const core::Batch& batch, std::byte* data, std::
   const std::size_t count = bytes / size_of(batch.dtype);
   if (count == 0) return;  // the tensors have no elements
   const auto begin = Clock::now();
-  scale(data, count, batch.dtype, batch.terms.prescale);
+  memory_.scale(data, count, batch.dtype, batch.terms.prescale);
   communicator_.data().all_reduce(data, count, batch.dtype, batch.op, options_.deadline.from_now());
-  scale(data, count, batch.dtype, batch.terms.postscale);
+  memory_.scale(data, count, batch.dtype, batch.terms.postscale);
   const auto end = Clock::now();
   report.reduce += end - begin;
   if (trace_ != nullptr) trace_->add_reduce(title(batch), begin, end, bytes, batch.names.size());
@@ -226,15 +228,15 @@ void NegotiatedSchedule::reduce(const core::Batch& batch, std::byte* data, std::
 
 std::size_t NegotiatedSchedule::perform(const core::Batch& batch, PendingTensor& tensor, StepReport& report) {
   const auto begin = Clock::now();
-  comm::DataPlane& plane = communicator_.data();
   const Deadline deadline = options_.deadline.from_now();
+  const Workplace here{.communicator = communicator_, .memory = memory_, .deadline = deadline};
   switch (batch.terms.kind) {
-    case core::Collective::kBroadcast: plane.broadcast(tensor.data, tensor.bytes, batch.terms.root, deadline); break;
-    case core::Collective::kAllGather: gather_rows(plane, batch, *tensor.operands, deadline); break;
-    case core::Collective::kReduceScatter:
-      reduce_scatter_rows(plane, communicator_.topology(), batch, *tensor.operands, deadline);
+    case core::Collective::kBroadcast:
+      communicator_.data().broadcast(tensor.data, tensor.bytes, batch.terms.root, deadline);
       break;
-    case core::Collective::kAllToAll: exchange_rows(plane, batch, *tensor.operands, deadline); break;
+    case core::Collective::kAllGather: gather_rows(here, batch, *tensor.operands); break;
+    case core::Collective::kReduceScatter: reduce_scatter_rows(here, batch, *tensor.operands); break;
+    case core::Collective::kAllToAll: exchange_rows(here, batch, *tensor.operands); break;
     case core::Collective::kBarrier:    // nothing left to do: all ranks have agreed
     case core::Collective::kAllReduce:  // execute() handles the all-reduces
     case core::Collective::kGroupedAllReduce: break;
@@ -242,7 +244,7 @@ std::size_t NegotiatedSchedule::perform(const core::Batch& batch, PendingTensor&
   const auto end = Clock::now();
   // The ranks agree on an all_to_all by the shape of one row. They exchange the numbers of rows when it runs.
   const std::size_t bytes =
-      batch.terms.kind == core::Collective::kAllToAll ? tensor.operands->output.bytes.size() : batch.bytes;
+      batch.terms.kind == core::Collective::kAllToAll ? tensor.operands->output.data().size() : batch.bytes;
   report.reduce += end - begin;
   if (trace_ != nullptr) trace_->add_reduce(title(batch), begin, end, bytes, 1);
   return bytes;
@@ -263,7 +265,7 @@ void NegotiatedSchedule::look_for_stalled() {
   bool known = false;
   if (waited >= patience) {
     const std::string text = stall_text(tensor, patience, known);
-    throw Error(Errc::kTimeout, text + "; see what holds it up, or raise " + options_.deadline.set_by);
+    throw Error(Errc::kTimeout, text + "; find out what blocks it, or raise " + options_.deadline.set_by);
   }
   if (waited < patience / kStallShare) return;
   if (std::exchange(surfaced_, pending.since) != pending.since) return negotiator_.surface_pending();

@@ -17,6 +17,7 @@
 #include "engine/core/negotiator.h"
 #include "engine/runtime/engine.h"
 #include "engine/runtime/fusion_buffer.h"
+#include "engine/runtime/tensor_memory.h"
 #include "engine/runtime/tickets.h"
 
 namespace hvd {
@@ -30,6 +31,7 @@ struct Operands {
   std::vector<std::int64_t> shape;       ///< shape of `data`
   std::vector<std::int64_t> split_rows;  ///< all_to_all: number of rows for each rank, [rank]
   Output output;
+  Output scaled;  ///< copy of `data` times Scale::before, while the operation runs
 };
 
 /// A submitted tensor: its memory, and the ticket or the gradient that it belongs to.
@@ -94,6 +96,7 @@ class NegotiatedSchedule {
   core::Negotiator negotiator_;
   Clock::time_point surfaced_, warned_;  ///< PendingTensor::since of the last tensor that stalled
   FusionBuffer buffer_;
+  TensorMemory memory_;
   struct Slot {
     PendingTensor tensor;
     bool used = false;

@@ -1,40 +1,13 @@
 #include "engine/runtime/operations.h"
 
-#include <bit>
-#include <cmath>
 #include <cstring>
 #include <numeric>
-#include <utility>
+#include <string>
 
 #include "engine/base/assert.h"
-#include "engine/base/error.h"
-#include "engine/base/float16.h"
 
 namespace hvd {
 namespace {
-
-template <class T>
-void scale_all(std::byte* data, std::size_t count, double factor) {
-  auto* const values = reinterpret_cast<T*>(data);
-  for (std::size_t i = 0; i < count; ++i) values[i] = static_cast<T>(values[i] * factor);
-}
-
-/// Rounds to odd: cuts off what a float cannot hold and sets the last bit if anything was cut off. Rounding the result
-/// to a type of at most 22 significant bits gives what rounding `value` directly gives. Source: Boldo and Melquiond,
-/// "When double rounding is odd", 2005.
-float to_odd_float(double value) {
-  const auto nearest = static_cast<float>(value);
-  if (static_cast<double>(nearest) == value || std::isnan(value)) return nearest;
-  auto bits = std::bit_cast<std::uint32_t>(nearest);
-  if (std::abs(static_cast<double>(nearest)) > std::abs(value)) --bits;
-  return std::bit_cast<float>(bits | 1U);
-}
-
-template <auto kWiden, auto kRound>
-void scale_halves(std::byte* data, std::size_t count, double factor) {
-  auto* const values = reinterpret_cast<std::uint16_t*>(data);
-  for (std::size_t i = 0; i < count; ++i) values[i] = kRound(to_odd_float(kWiden(values[i]) * factor));
-}
 
 /// Elements of one row of `shape`.
 std::size_t row_count(const std::vector<std::int64_t>& shape) {
@@ -52,6 +25,39 @@ std::size_t sum(const std::vector<std::size_t>& counts) {
   return std::accumulate(counts.begin(), counts.end(), std::size_t{0});
 }
 
+std::string input_of(const core::Batch& batch) { return "tensor '" + std::string(batch.names.front()) + "'"; }
+std::string output_of(const core::Batch& batch) {
+  return "the output of " + std::string(core::name(batch.terms.kind)) + " of " + input_of(batch);
+}
+
+/// Passes `split_rows` of all ranks through rank 0: the data plane of a device moves device memory only.
+std::vector<std::int64_t> rows_by_control(const Workplace& here, const std::vector<std::int64_t>& split_rows) {
+  comm::ControlPlane& control = here.communicator.control();
+  comm::Bytes all;
+  for (const comm::Bytes& one : control.gather(std::as_bytes(std::span(split_rows)), here.deadline)) {
+    all.insert(all.end(), one.begin(), one.end());
+  }
+  all = control.broadcast(all, 0, here.deadline);
+  const std::size_t ranks = split_rows.size();
+  HVD_ASSERT(all.size() == ranks * ranks * sizeof(std::int64_t));
+  const auto rank = static_cast<std::size_t>(here.communicator.topology().rank);
+  std::vector<std::int64_t> rows(ranks);
+  for (std::size_t from = 0; from < ranks; ++from) {
+    std::memcpy(&rows[from], &all[(from * ranks + rank) * sizeof(std::int64_t)], sizeof(std::int64_t));
+  }
+  return rows;
+}
+
+/// [rank] rows that each rank sends here.
+std::vector<std::int64_t> rows_sent_here(const Workplace& here, const std::vector<std::int64_t>& split_rows) {
+  if (here.memory.on_device()) return rows_by_control(here, split_rows);
+  std::vector<std::int64_t> rows(split_rows.size());
+  const std::vector<std::size_t> one_each(rows.size(), 1);
+  here.communicator.data().all_to_all(rows.data(), one_each, split_rows.data(), one_each, DataType::kI64,
+                                      here.deadline);
+  return rows;
+}
+
 }  // namespace
 
 std::vector<std::int64_t> share_rows(std::int64_t rows, int ranks) {
@@ -60,51 +66,37 @@ std::vector<std::int64_t> share_rows(std::int64_t rows, int ranks) {
   return shares;
 }
 
-void scale(std::byte* data, std::size_t count, DataType dtype, double factor) {
-  if (factor == 1) return;
-  switch (dtype) {
-    case DataType::kF32: scale_all<float>(data, count, factor); return;
-    case DataType::kF64: scale_all<double>(data, count, factor); return;
-    case DataType::kF16: scale_halves<fp16_to_float, float_to_fp16>(data, count, factor); return;
-    case DataType::kBF16: scale_halves<bf16_to_float, float_to_bf16>(data, count, factor); return;
-    default: HVD_ASSERT(false);  // Request::check() refuses integers
-  }
-}
-
-void gather_rows(comm::DataPlane& plane, const core::Batch& batch, Operands& operands, Deadline deadline) {
+void gather_rows(const Workplace& here, const core::Batch& batch, Operands& operands) {
   const auto counts = counts_of(batch.rows, row_count(operands.shape));
   operands.output.rows = batch.rows;
-  operands.output.bytes.resize(batch.bytes);
-  plane.all_gather(operands.output.bytes.data(), operands.data, counts, batch.dtype, deadline);
+  std::byte* const out = here.memory.make(operands.output, batch.bytes, output_of(batch));
+  here.communicator.data().all_gather(out, operands.data, counts, batch.dtype, here.deadline);
 }
 
-void reduce_scatter_rows(comm::DataPlane& plane, const comm::Topology& topology, const core::Batch& batch,
-                         Operands& operands, Deadline deadline) {
+void reduce_scatter_rows(const Workplace& here, const core::Batch& batch, Operands& operands) {
+  const comm::Topology& topology = here.communicator.topology();
   operands.output.rows = share_rows(operands.shape.front(), topology.size);
   const auto counts = counts_of(operands.output.rows, row_count(operands.shape));
   const std::size_t mine = counts[static_cast<std::size_t>(topology.rank)];
-  operands.output.bytes.resize(mine * size_of(batch.dtype));
+  std::byte* const out = here.memory.make(operands.output, mine * size_of(batch.dtype), output_of(batch));
   const std::byte* in = operands.data;
-  std::vector<std::byte> scaled;
-  if (batch.terms.prescale != 1) {
-    scaled.assign(in, in + batch.bytes);
-    scale(scaled.data(), sum(counts), batch.dtype, batch.terms.prescale);
-    in = scaled.data();
+  if (batch.terms.prescale != 1 && batch.bytes > 0) {
+    std::byte* const scaled = here.memory.make(operands.scaled, batch.bytes, "a scaled copy of " + input_of(batch));
+    here.communicator.data().copy(scaled, in, batch.bytes);
+    here.memory.scale(scaled, sum(counts), batch.dtype, batch.terms.prescale);
+    in = scaled;
   }
-  plane.reduce_scatter(operands.output.bytes.data(), in, counts, batch.dtype, batch.op, deadline);
-  scale(operands.output.bytes.data(), mine, batch.dtype, batch.terms.postscale);
+  here.communicator.data().reduce_scatter(out, in, counts, batch.dtype, batch.op, here.deadline);
+  here.memory.scale(out, mine, batch.dtype, batch.terms.postscale);
 }
 
-void exchange_rows(comm::DataPlane& plane, const core::Batch& batch, Operands& operands, Deadline deadline) {
-  const std::vector<std::size_t> one_each(operands.split_rows.size(), 1);
-  operands.output.rows.resize(operands.split_rows.size());
-  plane.all_to_all(operands.output.rows.data(), one_each, operands.split_rows.data(), one_each, DataType::kI64,
-                   deadline);
+void exchange_rows(const Workplace& here, const core::Batch& batch, Operands& operands) {
+  operands.output.rows = rows_sent_here(here, operands.split_rows);
   const std::size_t each = row_count(operands.shape);
   const auto receive = counts_of(operands.output.rows, each);
-  operands.output.bytes.resize(sum(receive) * size_of(batch.dtype));
-  plane.all_to_all(operands.output.bytes.data(), receive, operands.data, counts_of(operands.split_rows, each),
-                   batch.dtype, deadline);
+  std::byte* const out = here.memory.make(operands.output, sum(receive) * size_of(batch.dtype), output_of(batch));
+  here.communicator.data().all_to_all(out, receive, operands.data, counts_of(operands.split_rows, each), batch.dtype,
+                                      here.deadline);
 }
 
 }  // namespace hvd

@@ -51,8 +51,8 @@ void check_trace_target(const std::string& path) {
     }
   }
   throw Error(Errc::kIo, "timeline " + path +
-                             ": is there and is not a trace of hvd_bench; it was left untouched, choose another file "
-                             "name (--timeline-filename)");
+                             " exists and is not a trace of hvd_bench; it was not changed: choose another file name "
+                             "(--timeline-filename)");
 }
 
 ClockOffset estimate_clock_offset(comm::Communicator& communicator, Patience patience) {

@@ -88,7 +88,7 @@ Md with_type(const Md& desc, Type type) {
     const Md candidate(dims, desc.get_data_type(), tag, true);
     if (candidate && candidate == desc) return {dims, type, tag};
   }
-  throw Error(Errc::kUnsupported, "oneDNN chose a weight layout without a name; use another oneDNN version");
+  throw Error(Errc::kUnsupported, "oneDNN chose a weight layout that has no format tag; use another oneDNN version");
 }
 
 Dims dims_of(const Md& desc) { return desc.get_dims(); }

@@ -62,8 +62,8 @@ void require_address_space() {
   void* const room = mmap(nullptr, kRoom, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (room == MAP_FAILED) {
     throw Error(Errc::kOutOfMemory, "fewer than " + std::to_string(kRoom >> 20) +
-                                        " MiB of address space are left to compile the network in; raise ulimit -v, "
-                                        "or use fewer --ranks or a smaller --batch-size");
+                                        " MiB of address space are left, but compiling the network needs them; raise "
+                                        "ulimit -v, or use fewer --ranks or a smaller --batch-size");
   }
   munmap(room, kRoom);
 }

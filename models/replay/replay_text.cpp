@@ -38,7 +38,7 @@ class Parser {
 
   ReplayProfile run() {
     if (next_line() != kVersionLine) {
-      fail("is not a replay profile of a version that this program knows (first line must be '" +
+      fail("is not a replay profile that this program can read (the first line must be '" +
            std::string(kVersionLine) + "')");
     }
     bool ended = false;

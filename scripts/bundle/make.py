@@ -28,9 +28,9 @@ sys.path.insert(0, str(SOURCE / "scripts"))
 from gpucheck import ctest  # noqa: E402
 
 GLIBC = re.compile(r"(ld-linux.*|lib(c|m|dl|rt|pthread|resolv|util|nsl|anl|BrokenLocale))\.so(\.\d+)?$")
-# The host's own: they fit its driver.
+# These belong to the host, because they fit its driver.
 HOST = re.compile(r"lib(cuda|cudart|cudnn|nccl|cublas|cufft|curand|cusolver|cusparse|cupti|nv)")
-# Open MPI's own helpers of its plugins. What needs anything else (UCX, libfabric, verbs, PSM) stays behind.
+# Libraries that only Open MPI's plugins need. Plugins that need others (UCX, libfabric, verbs, PSM) are left out.
 PLUGIN_HELPER = re.compile(r"libmca_common_")
 GLIBC_FILES = ("ld-linux-x86-64.so.2", "libc.so.6", "libm.so.6", "libdl.so.2", "librt.so.1", "libpthread.so.0")
 GLIBC_FILES += ("libresolv.so.2", "libutil.so.1")
@@ -40,11 +40,11 @@ FOLDERS = ("scripts/gpucheck", "scripts/peers", "scripts/lib")
 
 
 class BundleError(RuntimeError):
-    """Something is missing here; the text says what."""
+    """A file or library is missing on this machine; the text names it."""
 
 
 def output_of(*command: str | Path) -> str:
-    """Standard output. Errors: BundleError with what the command said."""
+    """Returns the standard output of a command. Errors: BundleError with the command's message."""
     done = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False, timeout=120)
     if done.returncode != 0:
         raise BundleError(f"{' '.join(str(word) for word in command)}: {done.stderr.strip() or done.stdout.strip()}")
@@ -52,7 +52,7 @@ def output_of(*command: str | Path) -> str:
 
 
 def libraries_of(file: Path) -> dict[str, Path]:
-    """All shared libraries that the loader here finds for `file`, by the name under which they are asked for."""
+    """Returns all shared libraries that the loader of this machine finds for `file`, by the name that `file` gives."""
     found = {}
     for line in output_of("ldd", file).splitlines():
         name, arrow, rest = line.strip().partition(" => ")
@@ -65,12 +65,12 @@ def libraries_of(file: Path) -> dict[str, Path]:
 
 
 def foreign(libraries: dict[str, Path]) -> dict[str, Path]:
-    """Those that are neither glibc's nor the GPU's."""
+    """Returns the libraries that belong neither to glibc nor to the GPU's driver."""
     return {name: path for name, path in libraries.items() if not GLIBC.match(name) and not HOST.match(name)}
 
 
 def glibc_version_of(file: Path) -> tuple[int, ...]:
-    """The newest glibc that `file` asks for; (0,) for none."""
+    """Returns the newest glibc version that `file` needs; (0,) if it needs none."""
     versions = re.findall(r"Name: GLIBC_([0-9.]+)", output_of("readelf", "-V", "-W", file))
     return max((tuple(int(n) for n in version.split(".")) for version in versions), default=(0,))
 
@@ -79,19 +79,19 @@ class Bundle:
     def __init__(self, folder: Path, patchelf: str) -> None:
         self.folder = folder
         self._patchelf = patchelf
-        self.objects: list[Path] = []  # where they came from
+        self.objects: list[Path] = []  # the original files of everything that was copied
         shutil.rmtree(folder, ignore_errors=True)
         for name in ("bin", "tests", "libexec", "lib", "glibc", "licenses"):
             (folder / name).mkdir(parents=True)
         shutil.copy2(SOURCE / "scripts/bundle/run", folder / "bin/run")
 
     def binary(self, source: Path, target: str, rpath: str) -> None:
-        """Copies a program or a library, without symbols, looking for its libraries in `rpath`."""
+        """Copies a program or a library without its symbols, and makes it look for its libraries in `rpath`."""
         copy = self.folder / target
         shutil.copy2(source.resolve(), copy)
         copy.chmod(0o755)
         output_of("strip", "--strip-unneeded", copy)
-        # RPATH and not RUNPATH: it holds for what plugins need, too.
+        # RPATH, because unlike RUNPATH it also applies to libraries that plugins need.
         output_of(self._patchelf, "--force-rpath", "--set-rpath", rpath, copy)
         self.objects.append(source.resolve())
 
@@ -107,7 +107,7 @@ class Bundle:
                 self.binary(path, f"lib/{name}", "$ORIGIN")
 
     def plugins(self, source: Path, target: str) -> list[str]:
-        """The plugins in `source` that need nothing beyond what is there; returns the names of those left behind."""
+        """Copies the plugins in `source` whose libraries are all in the bundle. Returns the names of those left out."""
         have = {path.name for path in (self.folder / "lib").iterdir()}
         (self.folder / target).mkdir()
         left = []
@@ -121,7 +121,7 @@ class Bundle:
         return left
 
     def glibc(self, example: Path) -> str:
-        """glibc itself; returns the version that the bundle's programs and libraries need."""
+        """Copies glibc. Returns the version that the bundle's programs and libraries need."""
         home = libraries_of(example)["libc.so.6"].parent
         self._glibc_home = home
         for name in GLIBC_FILES:
@@ -132,12 +132,12 @@ class Bundle:
         return needed
 
     def licences(self) -> list[str]:
-        """The copyright files of the Debian packages that the libraries came from; those without one."""
+        """Copies the copyright files of the libraries' Debian packages. Returns libraries without such a file."""
         if shutil.which("dpkg-query") is None:
             return [str(path) for path in self.objects]
         without = []
         for source in [*self.objects, (self._glibc_home / "libc.so.6").resolve()]:
-            # /lib is a link to /usr/lib, and the package may know either
+            # /lib is a link to /usr/lib, and the package may list either path.
             names = {str(source), str(source).removeprefix("/usr")}
             owners = [
                 subprocess.run(["dpkg-query", "-S", n], capture_output=True, text=True, check=False) for n in names
@@ -153,7 +153,7 @@ class Bundle:
 
 
 def mpi_of(mpirun: Path | None) -> tuple[Path, Path, Path] | None:
-    """Folders of plugins, help texts and configuration of the Open MPI here; None without one."""
+    """Returns the folders of plugins, help texts and configuration of the Open MPI here; None without Open MPI."""
     if mpirun is None or not mpirun.exists():
         return None
     info = output_of(mpirun.with_name("ompi_info"), "--all", "--parsable")
@@ -162,7 +162,7 @@ def mpi_of(mpirun: Path | None) -> tuple[Path, Path, Path] | None:
 
 
 def add_mpi(bundle: Bundle, mpirun: Path | None) -> list[str]:
-    """Open MPI: launcher, plugins, texts, settings. Returns the plugins left behind."""
+    """Adds Open MPI: launcher, plugins, texts, settings. Returns the plugins that were left out."""
     places = mpi_of(mpirun)
     if places is None or mpirun is None:
         return []
@@ -173,7 +173,7 @@ def add_mpi(bundle: Bundle, mpirun: Path | None) -> list[str]:
     shutil.copytree(texts, bundle.folder / "share/openmpi")
     shutil.copytree(settings, bundle.folder / "etc/openmpi")
     left = []
-    if (client := plugins / "mca_pmix_ext3x.so").exists():  # an Open MPI with PMIx from outside
+    if (client := plugins / "mca_pmix_ext3x.so").exists():  # this Open MPI uses a separate PMIx library
         pmix = libraries_of(client)
         bundle.libraries(foreign(pmix))
         home = pmix["libpmix.so.2"].resolve().parent
@@ -183,7 +183,7 @@ def add_mpi(bundle: Bundle, mpirun: Path | None) -> list[str]:
 
 
 def add_tests(bundle: Bundle, tests: Iterable[ctest.GpuTest], mpirun: Path | None) -> None:
-    """The programs of the tests, and tests/tests.json with how to start them."""
+    """Adds the programs of the tests, and tests/tests.json with the commands that start them."""
     kept = []
     for test in tests:
         command = []
@@ -203,7 +203,7 @@ def add_tests(bundle: Bundle, tests: Iterable[ctest.GpuTest], mpirun: Path | Non
 
 
 def add_scripts(bundle: Bundle) -> None:
-    """What runs on the host: gpu_check, the peers, and a page that explains them."""
+    """Adds the scripts for the host: gpu_check, the comparisons with PyTorch, and a page that explains them."""
     ignore = shutil.ignore_patterns("__pycache__", "*.pyc")
     for name in FOLDERS:
         shutil.copytree(SOURCE / name, bundle.folder / name, ignore=ignore)
@@ -213,7 +213,7 @@ def add_scripts(bundle: Bundle) -> None:
 
 
 def commit() -> str:
-    """Of the sources, with -dirty if they were changed."""
+    """Returns the commit of the sources, with -dirty if they were changed."""
     done = subprocess.run(
         ["git", "-C", str(SOURCE), "describe", "--always", "--dirty"], capture_output=True, text=True, check=False
     )
@@ -221,7 +221,7 @@ def commit() -> str:
 
 
 def pack(folder: Path) -> Path:
-    """folder.tar.gz beside it; the same bytes for the same files."""
+    """Writes folder.tar.gz beside the folder. Equal files give equal bytes."""
 
     def plain(entry: tarfile.TarInfo) -> tarfile.TarInfo:
         entry.uid = entry.gid = entry.mtime = 0
@@ -236,7 +236,7 @@ def pack(folder: Path) -> Path:
 
 
 def main() -> int:
-    """0, or 2 with one line on what is missing."""
+    """Returns 0, or 2 after printing one line that says what is missing."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", type=Path, required=True, help="build folder, whose tests ctest knows")
     parser.add_argument("--output", type=Path, required=True, help="the folder to make; the tar comes beside it")

@@ -1,8 +1,8 @@
 """Measures the engine's collectives beside those of MPIs, oneCCL and Gloo: docs/peers.md.
 
-`run` launches every library in turn, in random order, and stores all samples in FILE; started again with the same
-words, it goes on where it was. `report` judges a file.
-Exit code: 0 done, 1 ours gave wrong results or failed, 2 usage, input or output, 7 interrupted.
+`run` launches every library in turn, in random order, and stores all samples in FILE. Started again with the same
+arguments, it continues. `report` judges a file.
+Exit code: 0 done, 1 the engine gave wrong results or failed, 2 usage, input or output, 7 interrupted.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from hvdb.errors import EXIT_CHECK_FAILED, EXIT_GOOD, HvdbError
 
 ENGINE = libraries.ROOT / "build" / "release" / "bin" / "engine_collectives"
 MOST_MINUTES = 100_000
-ROUND_RESERVE = 1.1  # a round may take so many times as long as the longest one before it
+ROUND_RESERVE = 1.1  # a round is expected to take at most this many times as long as the longest earlier one
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command's options."""
+    """Returns the parser of the command's options."""
     made = argparse.ArgumentParser(prog="coll_peers", description=__doc__.partition("\n")[0])
     commands = made.add_subparsers(dest="command", required=True, metavar="run | report")
     running = commands.add_parser("run", help="measure, or go on measuring")
@@ -67,7 +67,7 @@ def require_memory(plan: Plan) -> None:
 
 
 def require_writable(file: Path) -> None:
-    """Errors: OSError where `file` cannot be written at the end."""
+    """Checks that `file` can be written at the end. Errors: OSError if it cannot."""
     if file.is_dir():
         raise IsADirectoryError(errno.EISDIR, "is a directory", str(file))
     try:
@@ -78,7 +78,10 @@ def require_writable(file: Path) -> None:
 
 
 def chosen_cells(arguments: argparse.Namespace, most_ranks: int) -> list[str]:
-    """The set broad loses its largest cell where it would take too much memory. Errors: HvdbError."""
+    """Returns the cells to measure. Set broad loses its largest cell if that would take too much memory.
+
+    Errors: HvdbError.
+    """
     found = cells.chosen(arguments.cells, most_ranks)
     need = cells.pool_bytes([cells.BROADEST], 2 * machine.cache_bytes()) * most_ranks
     if "broad" in arguments.cells and cells.BROADEST not in arguments.cells and 2 * need > machine.available_bytes():
@@ -88,7 +91,7 @@ def chosen_cells(arguments: argparse.Namespace, most_ranks: int) -> list[str]:
 
 
 def planned(arguments: argparse.Namespace) -> tuple[Plan, dict[str, libraries.Library]]:
-    """Errors: HvdbError."""
+    """Returns the plan and the libraries that take part. Errors: HvdbError."""
     there, missing = libraries.found(arguments.engine.resolve())
     wanted = arguments.libraries or [*there, *missing]
     for name in wanted:
@@ -135,10 +138,10 @@ def planned(arguments: argparse.Namespace) -> tuple[Plan, dict[str, libraries.Li
 def measure(
     plan: Plan, used: dict[str, libraries.Library], file: Path, end_seconds: float | None = None
 ) -> list[Launch]:
-    """Makes the launches that the file does not hold yet; returns all. Errors: HvdbError, OSError.
+    """Makes the launches that the file does not hold yet. Returns all launches. Errors: HvdbError, OSError.
 
-    end_seconds: of time.monotonic(). A round begins only if it is expected to end by then, by the longest one of this
-    run; the first one begins always.
+    end_seconds: a time of time.monotonic(). A round begins only if it is expected to end before that time, judging by
+    the longest round of this run so far. The first round always begins.
     """
     options = ["--samples", str(plan.samples), "--cell-seconds", str(plan.cell_seconds)]
     options += ["--pool-bytes", str(plan.pool_bytes)]
@@ -163,7 +166,7 @@ def measure(
 
 
 class Rounds:
-    """Decides which rounds still begin. Pure."""
+    """Decides whether another round may begin. Pure."""
 
     def __init__(self, end_seconds: float | None) -> None:
         self._end = end_seconds
@@ -171,7 +174,7 @@ class Rounds:
         self._begun = self._longest = 0.0
 
     def may_begin(self, number: int, now: float) -> bool:
-        """Whether a launch of round `number` may begin; a round that has begun is completed."""
+        """Returns whether a launch of round `number` may begin. A round that has begun is always completed."""
         if number == self._round:
             return True
         if self._round is not None:
@@ -181,7 +184,7 @@ class Rounds:
 
 
 def exit_code(launches: Sequence[Launch]) -> int:
-    """1 if ours failed or was wrong anywhere."""
+    """Returns 1 if the engine failed or was wrong in any launch."""
     bad = any(
         one.failure is not None or any(result.wrong for result in one.results.values())
         for one in launches
@@ -191,7 +194,7 @@ def exit_code(launches: Sequence[Launch]) -> int:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Errors: HvdbError, OSError."""
+    """Carries out the command. Errors: HvdbError, OSError."""
     if arguments.command == "run":
         process.end_in_order_when_told()
         end_seconds = None
@@ -213,7 +216,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Returns the exit code."""
+    """Runs the program. Returns the exit code."""
     arguments = parser().parse_args(words)
     return edge.run("coll_peers", lambda: run(arguments))
 

@@ -1,7 +1,7 @@
-"""What is measured: cells as text, OPERATION/TYPE/BYTES/in|out/CALLS, and lists of them. Pure.
+"""The cells to measure, as text OPERATION/TYPE/BYTES/in|out/CALLS, and lists of cells. Pure.
 
-BYTES are those of the larger side of one call, CALLS how many calls make a sample, each on a buffer of its own.
-bench/peers/cell.cpp reads the same text.
+BYTES is the size of the larger of input and output of one call. CALLS is the number of calls that make one sample; each
+call has its own buffer. bench/peers/cell.cpp reads the same text.
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ _CELL = re.compile(rf"({'|'.join(OPERATIONS)})/({'|'.join(TYPE_BYTES)})/(\d{{1,1
 LONGEST_CELL = 60
 MOST_BYTES = 1 << 33  # bench/peers/cell.cpp, kMostBytes
 
-# Parameters in fp32: models/zoo, torchvision's published figures.
+# Bytes of the parameters in fp32; parameter counts from models/zoo, which equal torchvision's published figures.
 GRADIENTS = {"inception3": 4 * 23_834_568, "resnet101": 4 * 44_549_160, "vgg16": 4 * 138_357_544}
 SIZES = (8, 1 << 10, 32 << 10, 1 << 20, 16 << 20)
-_WHOLE = ("all_reduce", "broadcast")  # each rank has all elements: one element is enough
+_WHOLE = ("all_reduce", "broadcast")  # each rank has all elements, so one element is enough
 BROAD_SIZES = (64, 1 << 10, 16 << 10, 256 << 10, 4 << 20, 64 << 20)
 UNEVEN_BYTES = 1_000_012  # 250,003 elements of 4 bytes: not divisible by 2 or 4 ranks
 
 
 def calls_for(size: int) -> int:
-    """Calls per sample: enough that a sample of a small message is long beside the clock and the barrier."""
+    """Calls per sample: enough that a sample of small messages takes much longer than the clock and the barrier."""
     return 100 if size <= 4 << 10 else 20 if size <= 64 << 10 else 4 if size <= 1 << 20 else 1
 
 
 def cell(operation: str, data_type: str, size: int, place: str) -> str:
-    """The text of a cell."""
+    """Returns the text of a cell."""
     return f"{operation}/{data_type}/{size}/{place}/{calls_for(size)}"
 
 
-BROADEST = cell("all_reduce", "fp32", 512 << 20, "in")  # of the set broad, where memory allows
+BROADEST = cell("all_reduce", "fp32", 512 << 20, "in")  # part of set broad if there is enough memory
 
 
 def _each_operation(sizes: Sequence[int]) -> list[str]:
-    """All operations but barrier, in fp32, in their usual place."""
+    """Returns cells for all operations except barrier, in fp32 and in their usual place."""
     found = []
     for operation in OPERATIONS[:-1]:
         place = "in" if operation in ("all_reduce", *_IN_PLACE) else "out"
@@ -73,7 +73,7 @@ SETS["all"] = [text for name in ("sizes", "gradients", "many") for text in SETS[
 
 
 def parse(text: str) -> tuple[str, str, int, str, int] | None:
-    """(operation, type, bytes, place, calls) of a cell's text; None if it is no cell."""
+    """Parses a cell's text to (operation, type, bytes, place, calls). Returns None if it is not a cell."""
     found = _CELL.fullmatch(text)
     if not found:
         return None
@@ -86,9 +86,9 @@ def parse(text: str) -> tuple[str, str, int, str, int] | None:
 
 
 def chosen(words: Sequence[str], most_ranks: int = 2) -> list[str]:
-    """The cells of sets and cells by name, each once. Errors: HvdbError that names a word that is neither.
+    """Returns the cells that `words` name, as sets or as cells, each once. Errors: HvdbError naming an unknown word.
 
-    Those of the set broad give each of `most_ranks` ranks an element.
+    In cells of set broad, each of `most_ranks` ranks has at least one element.
     """
     found: dict[str, None] = {}
     for word in words:
@@ -103,13 +103,14 @@ def chosen(words: Sequence[str], most_ranks: int = 2) -> list[str]:
 
 
 def has_shares(text: str, ranks: int) -> bool:
-    """Whether each rank has at least one element of a call."""
+    """Returns whether each rank has at least one element of a call."""
     parsed = parse(text)
     return parsed is not None and (parsed[0] in (*_WHOLE, "barrier") or parsed[2] >= ranks * TYPE_BYTES[parsed[1]])
 
 
 def pool_bytes(texts: Sequence[str], rotated: int) -> int:
-    """Bytes of a rank's two pools of buffers, in and out; bench/peers/collectives.cpp, measure_all()."""
+    """Returns the bytes of a rank's two pools of buffers, in and out, as measure_all() in
+    bench/peers/collectives.cpp."""
     parsed = [one for one in map(parse, texts) if one]
     size_in = max([rotated, *(size * calls for _, _, size, _, calls in parsed)])
     out = [max(rotated, size * calls) for _, _, size, place, calls in parsed if place == "out"]
@@ -117,7 +118,7 @@ def pool_bytes(texts: Sequence[str], rotated: int) -> int:
 
 
 def title(text: str) -> str:
-    """A cell for a table: "all_reduce fp32 1,024 B x 1000"; "inception3" for the size of a network's gradients."""
+    """A cell for tables: "all_reduce fp32 1,024 B x 1000"; "inception3" if the size is that of its gradients."""
     parsed = parse(text)
     if parsed is None:
         return text

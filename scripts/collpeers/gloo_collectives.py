@@ -1,9 +1,9 @@
-"""The collectives of PyTorch's Gloo, measured by the rules of bench/peers, which it loads as a library.
+"""Measures the collectives of PyTorch's Gloo by the rules of bench/peers, which it loads as a shared library.
 
     python gloo_collectives.py RULES RANKS any|PROCESSORS --meeting FILE ...
 
-It forks RANKS processes, each on one of the PROCESSORS, say 0,2,4; with `any` they are not bound. Runs in the
-Python of build/peers/torch, which has no hvdb. Exit code: that of the first rank that fails, else 0.
+It forks RANKS processes, each bound to one of the PROCESSORS, for example 0,2,4; with `any` they are not bound. It runs
+in the Python of build/peers/torch, which has no hvdb. Exit code: that of the first rank that fails, else 0.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TYPES = (torch.float32, torch.float64, torch.int32, torch.int64)
 
 
 class Call(ctypes.Structure):
-    """bench/peers/collectives.h, Call."""
+    """The struct Call of bench/peers/collectives.h."""
 
     _fields_ = (
         ("operation", ctypes.c_int32),
@@ -44,7 +44,7 @@ PERFORM = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.POINTER(Call)
 
 
 class Library(ctypes.Structure):
-    """bench/peers/collectives.h, Library."""
+    """The struct Library of bench/peers/collectives.h."""
 
     _fields_ = (
         ("rank", ctypes.c_int32),
@@ -56,7 +56,7 @@ class Library(ctypes.Structure):
 
 
 class Gloo:
-    """One rank: its pools of memory, and the calls. One thread."""
+    """One rank: owns its pools of memory and performs the calls. Used by one thread."""
 
     def __init__(self, rank: int, size: int) -> None:
         self._rank, self._size = rank, size
@@ -86,7 +86,7 @@ class Gloo:
         given = self._view(call.input, mine if call.operation == ALL_GATHER else call.count, dtype)
         if call.operation == ALL_REDUCE:
             if not call.in_place:
-                out.copy_(given)  # there is no call with two buffers
+                out.copy_(given)  # Gloo has no call with separate input and output
             dist.all_reduce(out)
         elif call.operation == REDUCE_SCATTER:
             dist.reduce_scatter_tensor(out, given)
@@ -98,10 +98,10 @@ class Gloo:
             dist.all_to_all_single(out, given, [mine] * self._size, call.counts[: self._size])
 
     def perform(self, _: object, call: ctypes._Pointer) -> int:
-        """No exception may leave a callback."""
+        """Performs one call. Catches all exceptions, because none may leave a callback from C."""
         even = call.contents.count % self._size == 0
         if call.contents.operation in (REDUCE_SCATTER, ALL_GATHER) and not even:
-            return UNSUPPORTED  # these calls take equal shares
+            return UNSUPPORTED  # Gloo requires equal shares here
         try:
             self._run(call.contents)
         except Exception:
@@ -111,7 +111,7 @@ class Gloo:
 
 
 def run_rank(rank: int, size: int, words: list[str]) -> int:
-    """Returns the exit code of measure()."""
+    """Measures on one rank. Returns the exit code of measure()."""
     rules = ctypes.CDLL(words[0])
     arguments = ["gloo_collectives", *words[1:]]
     store = arguments[arguments.index("--meeting") + 1] + ".store"
@@ -125,7 +125,7 @@ def run_rank(rank: int, size: int, words: list[str]) -> int:
 
 
 def fork(work: Callable[[], int]) -> int:
-    """The process id of a child that ends with what `work` returns."""
+    """Forks a child that ends with the result of `work`. Returns its process id."""
     child = os.fork()
     if child:
         return child
@@ -140,7 +140,7 @@ def fork(work: Callable[[], int]) -> int:
 
 
 def main() -> int:
-    """Returns the exit code."""
+    """Runs the ranks. Returns the exit code."""
     rules, size, placing, *words = sys.argv[1:]
     processors = [] if placing == "any" else [int(number) for number in placing.split(",")]
 
@@ -157,7 +157,7 @@ def main() -> int:
         code = os.waitstatus_to_exitcode(status)
         if code != 0 and worst == 0:
             worst = abs(code)
-        if code not in (0, 1):  # the others wait for a rank that is gone
+        if code not in (0, 1):  # the other ranks would wait for a rank that is gone
             for other in children:
                 os.kill(other, signal.SIGKILL)
     return worst

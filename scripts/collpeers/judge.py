@@ -1,9 +1,9 @@
-"""Decides which peer is the best of a cell, and whether ours is slower than it. Pure.
+"""Decides which peer is the best in a cell, and whether the engine ("ours") is slower than that peer. Pure.
 
-The unit is the round: one launch of each library, in which the median over its samples is one number. The best peer of
-a cell is chosen on the even rounds and judged on the odd ones: a choice and a judgement on the same rounds would count
-the luck of the chosen peer against ours. The ratio of a round is ours / peer; the interval over rounds is exact (the
-sign-flip test on ranks, hvdb.exact) and infinite with fewer than six odd rounds.
+The unit is the round: one launch of each library, with the median over its samples as result. The best peer of a cell
+is chosen on the even rounds and compared on the odd ones. Choosing and comparing on the same rounds would count the
+luck of the chosen peer against ours. The ratio of a round is ours / peer. Its interval over rounds is exact (sign-flip
+test on ranks, hvdb.exact), and infinite with fewer than six odd rounds.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ import numpy as np
 from hvdb import exact
 
 CONFIDENCE = 0.95
-MARGIN = 1.05  # a cell whose interval ends below it is shown to be no more than 5 % slower
+MARGIN = 1.05  # a cell whose interval ends below this ratio is at most 5 % slower
 FASTER, WITHIN, UNDECIDED, SLOWER = "faster", "not slower within 5 %", "undecided", "slower"
 NOT_JUDGED = "not judged"
-ORDER = (SLOWER, UNDECIDED, WITHIN, FASTER)  # losses first
+ORDER = (SLOWER, UNDECIDED, WITHIN, FASTER)  # order of display: losses first
 
 Rounds = Mapping[int, float]
 """Round -> seconds of a sample, the median over the samples of that round's launch."""
@@ -28,7 +28,7 @@ Rounds = Mapping[int, float]
 
 @dataclass(frozen=True)
 class Judgement:
-    """ours / peer with its 95 % interval; rounds: how many it was judged on. seconds: medians over those rounds."""
+    """ours / peer with its 95 % interval. rounds: how many were compared. seconds: medians over these rounds."""
 
     cell: str
     peer: str
@@ -41,19 +41,20 @@ class Judgement:
 
     @property
     def verdict(self) -> str:
-        """Decided by the interval alone: it lies below 1, above 1, or holds 1 and ends below the margin or not."""
+        """The verdict from the interval alone: FASTER below 1, SLOWER above 1, else WITHIN if it ends below MARGIN."""
         if self.high < 1 or self.low > 1:
             return FASTER if self.high < 1 else SLOWER
         return WITHIN if self.high <= MARGIN else UNDECIDED
 
     @property
     def bounded(self) -> bool:
-        """Whether there were rounds enough for an interval."""
+        """Whether there were enough rounds for an interval."""
         return math.isfinite(self.high)
 
 
 def best_peer(peers: Mapping[str, Rounds]) -> str | None:
-    """The lowest median over the even rounds, of those peers that have at least half as many of them as any has."""
+    """Returns the peer with the lowest median over the even rounds, among peers with at least half as many even rounds
+    as any other has."""
     even = {name: [s for i, s in rounds.items() if i % 2 == 0] for name, rounds in peers.items()}
     most = max((len(seconds) for seconds in even.values()), default=0)
     medians = {name: float(np.median(s)) for name, s in even.items() if s and 2 * len(s) >= most}
@@ -61,7 +62,7 @@ def best_peer(peers: Mapping[str, Rounds]) -> str | None:
 
 
 def judge(cell: str, ours: Rounds, peers: Mapping[str, Rounds]) -> Judgement | None:
-    """None where no peer has the cell, or no odd round has both."""
+    """Compares ours with the best peer. Returns None if no peer has the cell, or if no odd round has both."""
     peer = best_peer(peers)
     if peer is None:
         return None
@@ -83,37 +84,37 @@ def losses_first(judgements: Iterable[Judgement]) -> list[Judgement]:
 
 @dataclass(frozen=True)
 class Counts:
-    """Cells by verdict. planned: all of them, so that a cell that was wrong, failed or has no interval stays in."""
+    """Cells by verdict. planned: all cells; those that were wrong, failed or have no interval count as well."""
 
     verdicts: Mapping[str, int]
     planned: int
 
     def share_not_above(self) -> float:
-        """The share of the planned cells that have an interval which does not lie above 1."""
+        """Returns the fraction of the planned cells whose interval exists and does not lie above 1."""
         return self.share_shown() + self.verdicts[UNDECIDED] / self.planned
 
     def share_shown(self) -> float:
-        """The share of the planned cells that are shown to be not slower: faster, or within the margin."""
+        """Returns the fraction of the planned cells that are shown to be not slower: faster, or within the margin."""
         return (self.verdicts[FASTER] + self.verdicts[WITHIN]) / self.planned
 
 
 def counts(judgements: Iterable[Judgement], planned: int) -> Counts:
-    """planned: above 0."""
+    """Counts the cells by verdict. planned: number of planned cells, above 0."""
     bounded = [one.verdict for one in judgements if one.bounded]
     verdicts = {verdict: bounded.count(verdict) for verdict in reversed(ORDER)}
     return Counts({**verdicts, NOT_JUDGED: planned - len(bounded)}, planned)
 
 
 def mean_ratio(judgements: Iterable[Judgement]) -> float | None:
-    """The geometric mean of ours / best peer; None without cells."""
+    """Returns the geometric mean of ours / best peer; None if there are no cells."""
     logs = [math.log(one.ratio) for one in judgements]
     return math.exp(sum(logs) / len(logs)) if logs else None
 
 
 def median_interval(values: Iterable[float]) -> tuple[float, float] | None:
-    """The interval of the median from ordered values, which assumes no distribution; None with fewer than six.
+    """The order-statistics interval of the median, without any distribution; None for fewer than six values.
 
-    The k-th lowest and the k-th highest of n values miss the median if fewer than k lie on a side of it.
+    The k-th lowest and the k-th highest of n values miss the median if fewer than k values lie on one side of it.
     """
     ordered = sorted(values)
     count, outside, below = len(ordered), 0, 0.0

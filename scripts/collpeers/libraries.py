@@ -1,4 +1,4 @@
-"""The libraries that are measured: where each is, how its program is compiled, and how its ranks are started."""
+"""The libraries that are measured: where each one is, how to compile its program, and how to start its ranks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hvdb.errors import HvdbError
 
 ROOT = Path(__file__).resolve().parents[2]
 PEERS = ROOT / "build" / "peers"  # scripts/install_deps --peers
-PROGRAMS = ROOT / "build" / "peer_programs"  # this checkout's; build/peers may be another's
+PROGRAMS = ROOT / "build" / "peer_programs"  # belongs to this checkout; build/peers may be a link to another's
 SOURCES = ROOT / "bench" / "peers"
 RULES = ("collectives.cpp", "cell.cpp", "exact.cpp", "meeting.cpp")
 OURS = ("ours", "ours_plain")  # in registered memory, in ordinary memory
@@ -31,20 +31,20 @@ OPEN_MPI = {CORES: ["--bind-to", "core"], OVERSUBSCRIBED: ["--oversubscribe", "-
 MPICH = {CORES: ["-bind-to", "core"], OVERSUBSCRIBED: []}
 INTEL = {CORES: ["-genv", "I_MPI_PIN", "1"], OVERSUBSCRIBED: ["-genv", "I_MPI_PIN", "0"]}
 
-# Libraries that differ from another by a setting which gives the core away while a rank waits. The setting pays only
-# where ranks share cores. The others have none: Open MPI yields there by default (mpi_yield_when_idle), Gloo sleeps in
-# its sockets. MPICH's MPIR_CVAR_POLLS_BEFORE_YIELD and MPIR_CVAR_ENABLE_HEAVY_YIELD left its times as they were.
+# Variants of a library with a setting that makes a waiting rank give up its core. The setting helps only where ranks
+# share cores. Other libraries have no variant: Open MPI yields there by default (mpi_yield_when_idle), Gloo sleeps in
+# its sockets, and MPICH's MPIR_CVAR_POLLS_BEFORE_YIELD and MPIR_CVAR_ENABLE_HEAVY_YIELD did not change its times.
 YIELDING = {
-    "intelmpi_yield": {"I_MPI_THREAD_YIELD": "3"},  # sleeps; by default it yields already
-    "oneccl_yield": {"CCL_YIELD": "sched_yield"},  # default: pause; others are none and sleep
+    "intelmpi_yield": {"I_MPI_THREAD_YIELD": "3"},  # sleeps; the default only yields
+    "oneccl_yield": {"CCL_YIELD": "sched_yield"},  # default: pause; other values: none and sleep
 }
 
 
 @dataclass(frozen=True)
 class Library:
-    """launcher: the words before the number of ranks; placing: class -> the launcher's words for it.
+    """launcher: the words before the number of ranks. placing: class -> the launcher's words that place the ranks.
 
-    source: of bench/peers, compiled into `program` by `compiler`; None: the program is there, or is missing.
+    source: file of bench/peers that `compiler` compiles into `program`. None: the program must exist already.
     """
 
     title: str
@@ -60,18 +60,18 @@ class Library:
 
     @property
     def measured(self) -> Sequence[Path]:
-        """The files that decide what is measured."""
+        """The files that determine the result."""
         return [self.program]
 
     def command(self, kind: str, ranks: int, arguments: Sequence[str]) -> list[str]:
-        """The words that start `ranks` ranks of the measuring program, in a class of CORES or OVERSUBSCRIBED."""
+        """Returns the command that starts `ranks` ranks of the measuring program in class CORES or OVERSUBSCRIBED."""
         started = [*self.launcher, "-np", str(ranks), *self.placing[kind], str(self.program)]
         return [*started, *self.options, *arguments]
 
 
 @dataclass(frozen=True)
 class Gloo(Library):
-    """Starts its ranks itself."""
+    """A library without a launcher: its script starts the ranks."""
 
     script = Path(__file__).with_name("gloo_collectives.py")
 
@@ -85,12 +85,13 @@ class Gloo(Library):
 
 
 def is_measured_in(name: str, kind: str) -> bool:
-    """Whether a library takes part in a class: those that yield only do where ranks share cores."""
+    """Returns whether a library is measured in a class: variants that yield only where ranks share cores."""
     return kind == OVERSUBSCRIBED or name not in YIELDING
 
 
 def version(library: Library) -> str:
-    """Its version, and the beginning of the SHA-256 of what is measured, which must be built. Errors: HvdbError."""
+    """The version, and the first digits of the SHA-256 of the library's files, which must be built. Errors:
+    HvdbError."""
     digest = hashlib.sha256()
     for file in library.measured:
         try:
@@ -101,7 +102,7 @@ def version(library: Library) -> str:
 
 
 def _first_line(words: Sequence[str]) -> str:
-    """What a program says first; "unknown" if it does not run."""
+    """Returns the first line that a program prints; "unknown" if the program does not run."""
     try:
         done = subprocess.run(words, capture_output=True, text=True, errors="replace", timeout=30, check=True, cwd=ROOT)
     except (OSError, subprocess.SubprocessError):
@@ -110,7 +111,7 @@ def _first_line(words: Sequence[str]) -> str:
 
 
 def _installed(name: str) -> str:
-    """The wheels that build/peers/NAME holds. Errors: FileNotFoundError where it is not installed."""
+    """Returns the names of the wheels in build/peers/NAME. Errors: FileNotFoundError if it is not installed."""
     return (PEERS / name / "wheels.txt").read_text(encoding="utf-8").strip()[:200]
 
 
@@ -160,7 +161,7 @@ def _system_mpirun() -> str:
 
 
 def _open_mpi_4(forced_ring: bool) -> Library:
-    """Debian's. Its segmented ring is the faster choice where ranks share cores."""
+    """Returns Debian's Open MPI. The variant with a forced segmented ring is faster where ranks share cores."""
     mpirun = _system_mpirun()
     ring = {"OMPI_MCA_coll_tuned_use_dynamic_rules": "1", "OMPI_MCA_coll_tuned_allreduce_algorithm": "5"}
     return Library(
@@ -182,7 +183,7 @@ def _ours(program: Path, memory: str) -> Library:
 
 
 def found(ours: Path) -> tuple[dict[str, Library], dict[str, str]]:
-    """The libraries that are there by name, and why each of the others is not."""
+    """Returns the installed libraries by name, and for each other library why it is missing."""
     made: dict[str, Library] = {}
     missing: dict[str, str] = {}
     makers = {
@@ -233,13 +234,13 @@ def build(library: Library) -> None:
 
 
 def is_told(line: str) -> bool:
-    """Whether a line of a launch's output may tell why it failed."""
+    """Returns whether a line of a launch's output can explain why the launch failed."""
     return not line.startswith("{") and re.search(r"\w", line) is not None and re.search("warn", line, re.I) is None
 
 
 def last_words(text: str) -> str:
-    """The line of a launch's output that tells best why it failed: the last one of a measuring program that does not
-    blame another rank, else the last one of anybody that is neither a result nor a warning. Empty without a line."""
+    """Returns the line of a launch's output that explains best why it failed: the last line of a measuring program that
+    does not blame another rank, else the last line that is neither a result nor a warning. Empty if there is none."""
     lines = [" ".join(line.split()) for line in text.splitlines() if is_told(line)]
     programs = [line for line in lines if re.match(r"(rank \d+|\w+_collectives): ", line)]
     first_hand = [line for line in programs if not line.endswith("another rank failed")]
@@ -249,7 +250,7 @@ def last_words(text: str) -> str:
 def launch(
     library: Library, kind: str, ranks: int, words: Sequence[str], cells: Sequence[str], seconds: float
 ) -> tuple[dict[str, samples.Result], str | None]:
-    """One launch within `seconds`: what it measured, as far as it came, and why it failed (None: it did not).
+    """Makes one launch of at most `seconds`. Returns the results so far, and why it failed (None if it did not).
 
     words: options of bench/peers/collectives.h, without --meeting.
     """
@@ -269,7 +270,7 @@ def launch(
         with printed.open("rb") as output:
             text = output.read(LONGEST_OUTPUT).decode(errors="replace")
         words = last_words(text)
-        late = failure is not None and failure.startswith("took longer")  # the last line is then about being ended
+        late = failure is not None and failure.startswith("took longer")  # its last line then says only that
         if failure is not None and words and not late:
             failure = f"{failure[:100]}: {words}"
         try:

@@ -1,4 +1,4 @@
-"""The machine that measures: its processor, its cores, its cache and its memory (Linux)."""
+"""Facts about the measuring machine: its processor, cores, cache and memory (Linux)."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Iterable
 from pathlib import Path
 
 PROCESSORS = Path("/sys/devices/system/cpu")
-CACHE_BYTES = 32 << 20  # where the system does not say
+CACHE_BYTES = 32 << 20  # used if the system does not tell
 MEMORY = Path("/proc/meminfo")
 
 
 def _read(file: Path) -> str:
-    """Empty where the system does not say."""
+    """Returns the text of a file of the system; empty if it cannot be read."""
     try:
         return file.read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
@@ -21,7 +21,7 @@ def _read(file: Path) -> str:
 
 
 def one_per_core(processors: Iterable[int], folder: Path = PROCESSORS) -> list[int]:
-    """The first hardware thread of each core that `processors` belong to; one of an unknown core counts as a core."""
+    """The first hardware thread of each core of `processors`. A processor of unknown core counts as a core."""
     first: dict[tuple[str, str], int] = {}
     for number in sorted(processors):
         topology = folder / f"cpu{number}" / "topology"
@@ -31,18 +31,18 @@ def one_per_core(processors: Iterable[int], folder: Path = PROCESSORS) -> list[i
 
 
 def cores() -> list[int]:
-    """A hardware thread of each core that this process may use."""
+    """Returns one hardware thread of each core that this process may use."""
     return one_per_core(os.sched_getaffinity(0))
 
 
 def cache_bytes() -> int:
-    """Of the last-level cache."""
+    """Returns the size of the last-level cache."""
     text = _read(PROCESSORS / "cpu0" / "cache" / "index3" / "size")
     return int(text[:-1]) << 10 if text.endswith("K") and text[:-1].isdecimal() else CACHE_BYTES
 
 
 def available_bytes(file: Path = MEMORY) -> int:
-    """Memory that programs can get without swapping: MemAvailable, which counts the page cache as free."""
+    """Returns the memory that programs can get without swapping: MemAvailable, which counts the page cache as free."""
     for line in _read(file).splitlines():
         name, _, value = line.partition(":")
         if name == "MemAvailable" and value.strip().removesuffix("kB").strip().isdecimal():
@@ -51,7 +51,7 @@ def available_bytes(file: Path = MEMORY) -> int:
 
 
 def described(count: int) -> str:
-    """The processor, `count` cores and the cache, in words."""
+    """Describes the processor, `count` cores and the cache in words."""
     models = (line.partition(":")[2] for line in _read(Path("/proc/cpuinfo")).splitlines() if "model name" in line)
     name = next(models, platform.machine()).strip()[:100]
     return f"{name}, {count} cores, {cache_bytes() >> 20} MiB of last-level cache"

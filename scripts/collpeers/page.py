@@ -1,4 +1,4 @@
-"""The judgements of a comparison as tables and as JSON. Pure."""
+"""Renders the judgements of a comparison as tables and as JSON. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HEADER = ("cell", "ours us", "best peer us", "best peer", "ours / peer [95 %]", 
 
 
 def rounds_of(launches: Sequence[Launch], kind: str, library: str, cell: str) -> dict[int, float]:
-    """Round -> median seconds of a sample. Empty if one result of the cell was wrong: it is then not compared."""
+    """Round -> median seconds of a sample. Empty if any result of the cell was wrong: it is then not compared."""
     found = [
         (one.round, one.results[cell])
         for one in launches
@@ -31,7 +31,7 @@ def rounds_of(launches: Sequence[Launch], kind: str, library: str, cell: str) ->
 
 
 def judgements(plan: Plan, launches: Sequence[Launch], kind: str, ours: str) -> list[Judgement]:
-    """Of each cell that ours and a peer have, losses first."""
+    """Judges each cell that both ours and a peer have. Losses come first."""
     peers = [name for name in plan.libraries if name not in libraries.OURS]
     made = []
     for cell in plan.cells:
@@ -43,7 +43,7 @@ def judgements(plan: Plan, launches: Sequence[Launch], kind: str, ours: str) -> 
 def not_judged(
     plan: Plan, launches: Sequence[Launch], kind: str, ours: str, found_there: Sequence[Judgement]
 ) -> list[tuple[str, str]]:
-    """(cell, why) of each cell that has no interval. found_there: judgements() of the same class and memory."""
+    """Returns (cell, why) for each cell without an interval. found_there: judgements() of the same class and memory."""
     judged = {one.cell: one for one in found_there}
     wrong = wrong_results(launches)
     found = []
@@ -61,7 +61,7 @@ def not_judged(
 
 
 def wrong_results(launches: Sequence[Launch]) -> dict[tuple[str, str, str], int]:
-    """(class, library, cell) -> wrong elements, for those that had some."""
+    """Returns (class, library, cell) -> number of wrong elements, where it is not 0."""
     found: dict[tuple[str, str, str], int] = {}
     for one in launches:
         for cell, result in one.results.items():
@@ -72,7 +72,7 @@ def wrong_results(launches: Sequence[Launch]) -> dict[tuple[str, str, str], int]
 
 
 def failures(launches: Sequence[Launch]) -> dict[tuple[str, str], list[str]]:
-    """(class, library) -> why its launches failed."""
+    """Returns (class, library) -> why its launches failed."""
     found: dict[tuple[str, str], list[str]] = {}
     for one in launches:
         if one.failure is not None:
@@ -97,7 +97,7 @@ def _size(cell: str) -> int:
 
 
 def bands(found: Sequence[Judgement]) -> list[tuple[str, list[Judgement]]]:
-    """The judgements by the bytes of a call; a barrier has none, and stands in the first band."""
+    """Groups the judgements by the bytes of a call. A barrier has no bytes and goes into the first group."""
     made, above = [], -1
     for name, most in BANDS:
         made.append((name, [one for one in found if above < _size(one.cell) <= most]))
@@ -128,7 +128,7 @@ def _headline(found: Sequence[Judgement], planned: int) -> str:
 
 
 def _gradients(found: Sequence[Judgement]) -> list[str]:
-    """A line per network: ours beside one flat call of the best peer."""
+    """Returns a line per network: ours beside one flat call of the best peer."""
     lines = []
     for network, size in cells.GRADIENTS.items():
         for one in found:
@@ -139,7 +139,7 @@ def _gradients(found: Sequence[Judgement]) -> list[str]:
 
 
 def _not_judged_lines(found: Sequence[tuple[str, str]], planned: int) -> list[str]:
-    """A line per reason; the table has the cells with too few rounds already."""
+    """Returns a line per reason. Cells with too few rounds are left out, because the table has them."""
     reasons: dict[str, list[str]] = {}
     for cell, why in found:
         if not why.startswith("too few"):
@@ -149,8 +149,8 @@ def _not_judged_lines(found: Sequence[tuple[str, str]], planned: int) -> list[st
 
 
 def text(plan: Plan, launches: Sequence[Launch]) -> str:
-    """Lines for a terminal: a table per class and memory of ours, then wrong results and failures. The caller makes
-    them printable."""
+    """Returns lines for a terminal: a table per class and memory of ours, then wrong results and failures. The caller
+    must make them printable."""
     block = len(block_of(plan))
     lines = [f"{plan.machine}; {len(launches)} of {block * plan.rounds} launches, {block} a round"]
     lines += [f"{name}: {version}" for name, version in plan.libraries.items()]
@@ -171,7 +171,7 @@ def text(plan: Plan, launches: Sequence[Launch]) -> str:
 
 
 def series(plan: Plan, launches: Sequence[Launch]) -> list[dict[str, Any]]:
-    """Each library's median over all its rounds in each cell, with the interval of the median, None without one."""
+    """Returns each library's median over all its rounds in each cell, and the median's interval (None without one)."""
     made = []
     for kind, library in block_of(plan):
         for cell in plan.cells:
@@ -184,7 +184,7 @@ def series(plan: Plan, launches: Sequence[Launch]) -> list[dict[str, Any]]:
 
 
 def document(plan: Plan, launches: Sequence[Launch]) -> dict[str, Any]:
-    """For JSON: seconds are of a sample of CALLS calls; an end of an interval that is infinite is null."""
+    """The document for JSON. seconds: per sample of CALLS calls. An infinite end of an interval becomes null."""
     rows, summaries = [], []
     for kind in plan.classes:
         for ours in (name for name in libraries.OURS if name in plan.libraries):

@@ -1,7 +1,7 @@
-"""The file of a comparison: a line of JSON that says what was planned, and one per launch, in the order of launches.
+"""The file of a comparison: a line of JSON with the plan, then one line per launch, in the order of launches.
 
-Launches are appended, so a comparison that was stopped goes on where it was. The file may come from a stranger:
-every field is checked. A writer holds the file's lock.
+Launches are appended, so a comparison that was stopped can continue. The file may come from a stranger, so every field
+is checked. A writer holds the file's lock.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from hvdb.strict_json import Malformed
 
 FORMAT = "hvd coll_peers 1"
 LONGEST_TEXT = 300
-MOST_ROUNDS = 1_000  # the exact intervals of more would keep a reader waiting
+MOST_ROUNDS = 1_000  # with more rounds, computing the exact intervals would take too long
 MOST_NAMES = 100
 LAUNCH_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
 class Plan:
-    """classes: name -> ranks. libraries: name -> version. pool_bytes: the buffers rotate through at least so much.
+    """classes: name -> ranks. libraries: name -> version. pool_bytes: buffers rotate through at least this many bytes.
 
-    launch_seconds: a launch that takes longer is ended, and keeps the cells that it had measured; 0: see
+    launch_seconds: a launch that takes longer is ended and keeps the cells that it has measured; 0: see
     limit_seconds().
     """
 
@@ -51,7 +51,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Turn:
-    """A launch that is to be made. seed: of its order of cells."""
+    """A launch to make. seed: determines its order of cells."""
 
     round: int
     kind: str
@@ -61,7 +61,7 @@ class Turn:
 
 @dataclass(frozen=True)
 class Launch:
-    """A launch that was made; failure: why it did not come to its end, None if it did."""
+    """A launch that was made. failure: why it did not complete, or None if it did."""
 
     round: int
     kind: str
@@ -71,18 +71,18 @@ class Launch:
 
 
 def limit_seconds(plan: Plan) -> float:
-    """How long a launch may take. By default a sample that began in time, its checks, and filling the buffers before
-    it may take as long again."""
+    """Returns the most seconds that a launch may take. By default, the time of the samples is doubled: checks, filling
+    the buffers and a sample that began in time may take as long again."""
     return plan.launch_seconds or LAUNCH_SECONDS + 2 * (plan.cell_seconds + 5) * len(plan.cells)
 
 
 def block_of(plan: Plan) -> list[tuple[str, str]]:
-    """(class, library) of each launch of a round. Pure."""
+    """Returns (class, library) of each launch of a round. Pure."""
     return [(kind, name) for kind in plan.classes for name in plan.libraries if libraries.is_measured_in(name, kind)]
 
 
 def turns(plan: Plan) -> list[Turn]:
-    """All launches of a plan: each round has every class and its libraries once, in an order drawn from the seed.
+    """Returns all launches. Each round has every class and its libraries once, in an order drawn from the seed.
 
     Pure.
     """
@@ -106,10 +106,10 @@ def _named(value: object, what: str, most: int = MOST_NAMES, longest: int = 40) 
 
 
 def plan_of(row: dict[str, Any]) -> Plan:
-    """Errors: Malformed."""
+    """Reads the first line. Errors: Malformed."""
     if row.pop("format", None) != FORMAT:
         raise Malformed(f"another format than {FORMAT}")
-    row.setdefault("launch_seconds", 0)  # records of before 2026-11-24 lack it
+    row.setdefault("launch_seconds", 0)  # records from before 2026-11-24 lack it
     if set(row) != set(Plan.__dataclass_fields__):
         raise Malformed("other keys than those of a plan")
     texts = row["cells"]
@@ -130,7 +130,7 @@ def plan_of(row: dict[str, Any]) -> Plan:
 
 
 def launch_of(row: dict[str, Any], plan: Plan) -> Launch:
-    """Errors: Malformed."""
+    """Reads the line of a launch. Errors: Malformed."""
     if set(row) != set(Launch.__dataclass_fields__):
         raise Malformed("other keys than those of a launch")
     number = samples.whole(row["round"], 0, plan.rounds - 1, "round")
@@ -148,7 +148,7 @@ def launch_of(row: dict[str, Any], plan: Plan) -> Launch:
 
 
 def read(file: Path) -> tuple[Plan, list[Launch]]:
-    """A last line that a kill cut short is left out. Errors: HvdbError that names the line; OSError."""
+    """Reads the file, without a last line that a kill cut off. Errors: HvdbError naming the line; OSError."""
     plan, launches, seen = None, [], set()
     for number, line in enumerate(_lines(file), start=1):
         try:
@@ -186,7 +186,7 @@ def _append(file: Path, row: dict[str, Any]) -> None:
 
 @contextlib.contextmanager
 def locked(file: Path) -> Iterator[None]:
-    """Keeps other writers from the file, and makes it if it is missing. Errors: HvdbError where one has it; OSError."""
+    """Locks the file against other writers; creates it if missing. Errors: HvdbError if it is locked; OSError."""
     with file.open("a", encoding="utf-8") as opened:
         try:
             fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -196,9 +196,9 @@ def locked(file: Path) -> Iterator[None]:
 
 
 def begin(file: Path, plan: Plan) -> list[Launch]:
-    """Makes the file, or returns the launches that it holds already, without a last line that was cut short.
+    """Creates the file, or returns the launches that it holds already, without a last line that was cut off.
 
-    Errors: HvdbError where the file holds another plan; OSError.
+    Errors: HvdbError if the file holds another plan; OSError.
     """
     if not file.exists() or file.stat().st_size == 0:
         _append(file, {"format": FORMAT, **asdict(plan)})
@@ -214,5 +214,5 @@ def begin(file: Path, plan: Plan) -> list[Launch]:
 
 
 def append(file: Path, launch: Launch) -> None:
-    """Errors: OSError."""
+    """Appends a launch to the file. Errors: OSError."""
     _append(file, asdict(launch))

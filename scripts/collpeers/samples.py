@@ -1,5 +1,5 @@
-"""Reads what the measuring programs print, and the record of launches. Both are a stranger's data: every field is
-checked, nothing unknown is kept, and what is wrong is said without quoting it. Pure.
+"""Reads the output of the measuring programs and the record of launches. Both may come from a stranger: every field is
+checked, unknown fields are refused, and error texts do not quote wrong values. Pure.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from hvdb.strict_json import Malformed, above_zero, whole
 
 MOST_SAMPLES = 1000
 MOST_CELLS = 1000
-LONGEST_LINE = 32 << 20  # a launch with so many cells and samples has room
+LONGEST_LINE = 32 << 20  # enough for a launch with the most cells and samples
 
 
 @dataclass(frozen=True)
 class Result:
-    """One cell of one launch. seconds: of the slowest rank, per sample; empty where the library lacks the operation.
+    """One cell of one launch. seconds: of the slowest rank, per sample; empty if the library lacks the operation.
 
-    wrong: elements of results that were not exact, over all ranks and samples.
+    wrong: number of wrong elements in all results, over all ranks and samples.
     """
 
     seconds: tuple[float, ...]
@@ -29,12 +29,12 @@ class Result:
 
 
 def load(line: str) -> dict[str, Any]:
-    """A JSON object. Errors: Malformed."""
+    """Parses a line as a JSON object. Errors: Malformed."""
     return strict_json.load(line, LONGEST_LINE)
 
 
 def result(seconds: object, wrong: object) -> Result:
-    """Errors: Malformed."""
+    """Checks the values of a result. Errors: Malformed."""
     if not isinstance(seconds, list) or len(seconds) > MOST_SAMPLES:
         raise Malformed("seconds is no list of samples")
     times = tuple(above_zero(value, 1e6, "a number of seconds") for value in seconds)
@@ -42,9 +42,9 @@ def result(seconds: object, wrong: object) -> Result:
 
 
 def printed(text: str, asked: Collection[str], ranks: int) -> dict[str, Result]:
-    """What a launch printed: cell -> its result. Lines that do not begin with a brace are a launcher's, and skipped.
+    """Reads what a launch printed: cell -> its result. Skips lines of the launcher, which do not begin with a brace.
 
-    Errors: Malformed, also for a cell that was not asked for, or that stands twice.
+    Errors: Malformed, also for a cell that was not asked for or that occurs twice.
     """
     found: dict[str, Result] = {}
     for line in text.splitlines():
@@ -64,5 +64,5 @@ def printed(text: str, asked: Collection[str], ranks: int) -> dict[str, Result]:
 
 
 def is_cell(text: object) -> bool:
-    """Whether a value of a record is the text of a cell."""
+    """Returns whether a value of a record is the text of a cell."""
     return isinstance(text, str) and len(text) <= cells.LONGEST_CELL and cells.parse(text) is not None

@@ -1,1 +1,1 @@
-"""How often a gate is wrong, measured on real pairs: docs/gate.md."""
+"""Measures how often a gate is wrong, on real pairs: docs/gate.md."""

@@ -1,7 +1,7 @@
 """Measures how often gates are wrong, and how small a slowdown they find: docs/gate.md, "Error rates".
 
-`collect` measures pairs of equal sides, and of sides that differ by a known share, `pack` makes their stores small
-enough to keep, and `evaluate` draws gates from them.
+`collect` measures pairs of equal sides, and pairs of sides that differ by a known fraction. `pack` makes their stores
+small enough to keep. `evaluate` draws gates from the pairs.
 Exit code: 0 done, 2 usage, input or output, 7 interrupted.
 """
 
@@ -22,7 +22,7 @@ RECORDED = ROOT / "results/recorded/2026-11-22-h200-second/replay/resnet101-fp16
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command's options."""
+    """Returns the parser of the command's options."""
     made = argparse.ArgumentParser(prog="gate_proof", description=__doc__.partition("\n")[0])
     commands = made.add_subparsers(dest="command", required=True, metavar="collect | pack | evaluate")
     collecting = commands.add_parser("collect", help="measure pairs")
@@ -42,7 +42,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Errors: HvdbError, OSError."""
+    """Carries out the command. Errors: HvdbError, OSError."""
     if arguments.command == "evaluate":
         if arguments.output:
             stores = [store for folder in arguments.folders for store in packed.stores(folder).values()]
@@ -67,7 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Returns the exit code."""
+    """Runs the program. Returns the exit code."""
     arguments = parser().parse_args(words)
     return edge.run("gate_proof", lambda: run(arguments))
 

@@ -1,8 +1,8 @@
-"""Measures pairs of equal sides, and pairs whose side B is slower by a known share, for as long as it is told.
+"""Measures pairs of equal sides, and pairs whose side B is slower by a known fraction, for a given time.
 
-A round has several pairs of each cell with equal sides and one pair for each level of slowdown, so that all of them
-meet the same machine. Real slowdowns lengthen the update of a recorded step, which nothing hides: backward and the
-engine's thread are over by then.
+A round has several pairs of each cell with equal sides and one pair for each level of slowdown, so that all of them see
+the same state of the machine. Slowdowns are made by lengthening the update of a recorded step, because nothing overlaps
+with the update: backward and the engine's thread are done by then.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hvdb.thresholds import Thresholds
 LEVELS = (0.01, 0.02, 0.03, 0.05, 0.10)
 PAIRS = 12
 TIMEOUT_SECONDS = 120.0
-# Pairs of equal sides per round: of the replayed cell, and of the cell that computes and takes longer.
+# Pairs of equal sides per round, for the replayed cell and for the cell that really computes, which takes longer.
 REPLAYED, COMPUTED = 6, 1
 REPLAY_FILE = "step.txt"
 REPLAY = f"--replay {REPLAY_FILE} --model resnet101 --ranks 2 --replay-shrink 16 --num-warmup-batches 2 --num-iters 14"
@@ -30,7 +30,7 @@ SMALL = "--model resnet50 --image-size 32 --batch-size 1 --classes 10 --threads 
 
 @dataclass(frozen=True)
 class Source:
-    """Pairs of one plan. pairs: of each cell in one round."""
+    """Pairs with one plan. pairs: number of pairs of each cell in one round."""
 
     plan: Plan
     store: Path
@@ -38,19 +38,19 @@ class Source:
 
 
 def slow_replay(level: float) -> str:
-    """The name of the recorded step that is slower by `level`."""
+    """Returns the file name of the recorded step that is slower by `level`."""
     return f"step-plus-{100 * level:.0f}.txt"
 
 
 def slow_store(level: float) -> str:
-    """The name of the store for sides that differ by `level`, without its extension."""
+    """Returns the name of the store for sides that differ by `level`, without its extension."""
     return f"plus-{100 * level:.0f}"
 
 
 def write_replays(recorded: Path, folder: Path) -> None:
-    """Writes the step of `recorded` into `folder`, and one that is slower for each of LEVELS.
+    """Writes the step in `recorded` into `folder`, and a slower copy for each of LEVELS.
 
-    Errors: HvdbError if it is no recorded step; OSError.
+    Errors: HvdbError if the file is not a recorded step; OSError.
     """
     lines = recorded.read_text(encoding="utf-8").splitlines()
     try:
@@ -69,7 +69,7 @@ def write_replays(recorded: Path, folder: Path) -> None:
 
 
 def sources(folder: Path, slowed: bool) -> list[Source]:
-    """What a round measures. slowed: sides that differ as well as equal ones."""
+    """Returns what a round measures. slowed: include sides that differ, besides equal ones."""
 
     def source(name: str, b: str, pairs: Mapping[str, int]) -> Source:
         plan = Plan(
@@ -92,9 +92,9 @@ def sources(folder: Path, slowed: bool) -> list[Source]:
 def collect(
     program: Path, folder: Path, seconds: float, slowed: bool = True, clock: Callable[[], float] = time.monotonic
 ) -> int:
-    """Measures whole rounds in `folder`, which holds the recorded steps, until `seconds` are over; returns how many.
+    """Measures whole rounds in `folder`, which holds the recorded steps, for `seconds`. Returns their number.
 
-    Stores that are there already are added to. Errors: HvdbError if a run fails, or another process has a store.
+    Adds to stores that exist already. Errors: HvdbError if a run fails or another process uses a store.
     """
     program = program.absolute()
     begun, rounds = clock(), 0

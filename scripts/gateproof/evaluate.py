@@ -1,7 +1,7 @@
-"""Error rates and power of gates, from recorded pairs.
+"""Computes error rates and power of gates from recorded pairs.
 
-Gates are drawn one after the other from the pairs in their order of time: each judges its pairs as `hvdb gate` does,
-ends at the look that decides, and the next one begins with the next pair. No pair serves two gates of one rate, so
+Gates are drawn one after another from the pairs in their order of time. Each gate judges its pairs as `hvdb gate` does
+and ends at the look that decides; the next gate begins with the next pair. No pair is used by two gates of one rate, so
 gates are as independent as pairs are.
 """
 
@@ -28,7 +28,7 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True)
 class Series:
-    """Log ratios B / A of the cost per image (pairs,), in the order of time. state: name of the folder."""
+    """Log ratios B / A of the cost per image, shape (pairs,), in the order of time. state: name of the folder."""
 
     state: str
     cell: str
@@ -37,7 +37,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Rate:
-    """`hits` of `count` gates."""
+    """A fraction of gates: `hits` of `count`."""
 
     hits: int
     count: int
@@ -47,7 +47,7 @@ class Rate:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """The exact two-sided interval of the probability. Source: Clopper and Pearson, Biometrika 26 (1934)."""
+        """The exact two-sided 95 % interval of the probability. Source: Clopper and Pearson, Biometrika 26 (1934)."""
         found = stats.binomtest(self.hits, self.count).proportion_ci(CONFIDENCE)
         return float(found.low), float(found.high)
 
@@ -63,7 +63,8 @@ class Rate:
 
 
 def gate(ratios: np.ndarray, pairs: int = PAIRS) -> tuple[Verdict, int]:
-    """The verdict of one gate of at most `pairs` pairs, the first of `ratios`, and how many pairs it used."""
+    """Runs one gate on the first of `ratios`, at most `pairs` of them. Returns its verdict and the pairs that it
+    used."""
     looks = verdict.plan_looks(1, pairs)
     trial = Trial({"cell": THRESHOLD}, len(looks))
     for look in looks:
@@ -74,7 +75,7 @@ def gate(ratios: np.ndarray, pairs: int = PAIRS) -> tuple[Verdict, int]:
 
 
 def gates(ratios: np.ndarray, pairs: int = PAIRS) -> list[Verdict]:
-    """The verdicts of gates of at most `pairs` pairs, drawn from `ratios` one after the other."""
+    """Returns the verdicts of gates of at most `pairs` pairs, drawn from `ratios` one after another."""
     found, begin = [], 0
     while begin + pairs <= len(ratios):
         judged, used = gate(ratios[begin:], pairs)
@@ -84,7 +85,7 @@ def gates(ratios: np.ndarray, pairs: int = PAIRS) -> list[Verdict]:
 
 
 def windows(ratios: np.ndarray, pairs: int, largest_spread: float) -> list[np.ndarray]:
-    """Groups of `pairs` pairs one after the other, those whose standard deviation is at most `largest_spread`."""
+    """Groups of `pairs` consecutive pairs whose standard deviation is at most `largest_spread`."""
     cut = [ratios[begin : begin + pairs] for begin in range(0, len(ratios) - pairs + 1, pairs)]
     return [some for some in cut if np.std(some, ddof=1) <= largest_spread]
 
@@ -94,7 +95,7 @@ def _share(verdicts: Sequence[Verdict], wanted: Verdict) -> Rate:
 
 
 def read(folder: Path, name: str) -> list[Series]:
-    """The pairs of each cell in store `name` of `folder`, packed or not. Errors: HvdbError."""
+    """Reads the pairs of each cell from store `name` of `folder`, packed or not. Errors: HvdbError."""
     if name not in (found := packed.stores(folder)):
         raise HvdbError(f"{folder}: there is no {name}.db; measure with `gate_proof collect`")
     with packed.unpacked(found[name]) as plain:
@@ -107,13 +108,14 @@ def _named(level: float) -> str:
 
 
 def _spread(ratios: np.ndarray) -> str:
-    """Standard deviation, and what it would be without outliers (from the quartiles, for normal ratios)."""
+    """The standard deviation, and in brackets the value without outliers (from the quartiles, for normal ratios)."""
     quartiles = np.percentile(ratios, [25, 75])
     return f"{100 * np.std(ratios, ddof=1):.1f} ({100 * (quartiles[1] - quartiles[0]) / 1.349:.1f})"
 
 
 def errors_table(series: Sequence[Series]) -> str:
-    """Verdicts on equal sides: as they are, and with B slowed by exactly the threshold, where both are wrong.
+    """Tabulates the verdicts on equal sides, and on sides with B slowed by exactly the threshold, where PASS and
+    REGRESSION are both wrong.
 
     The last column counts gates that begin at every pair. They share pairs, so it has no interval.
     """
@@ -152,7 +154,7 @@ def errors_table(series: Sequence[Series]) -> str:
 
 
 def power_table(series: Sequence[Series], injected: Sequence[tuple[float, Series]]) -> str:
-    """REGRESSION among gates whose pairs were shifted by log(1 + x), and among gates of sides that really differ."""
+    """REGRESSION among gates whose pairs were shifted by log(1 + x), and among gates whose sides really differ."""
     header = (
         "machine, cell",
         "slowdown",
@@ -178,7 +180,7 @@ def power_table(series: Sequence[Series], injected: Sequence[tuple[float, Series
 
 
 def shape_table(series: Sequence[Series]) -> str:
-    """Power by how far the slowdown lies above the threshold, in standard deviations of the pairs of each gate."""
+    """The power against the distance of the slowdown from the threshold, in standard deviations of a gate's pairs."""
     header = ("pairs", "example", "standard deviations above the threshold", "REGRESSION")
     rows = []
     for pairs, level, spread in ((12, 0.03, 0.008), (10, 0.05, 0.015)):
@@ -191,7 +193,7 @@ def shape_table(series: Sequence[Series]) -> str:
 
 
 def spread_table(series: Sequence[Series]) -> str:
-    """Power as a function of the pairs' spread: groups of pairs by their standard deviation, shifted by log(1 + x)."""
+    """Tabulates the power against the spread of the pairs: groups by standard deviation, shifted by log(1 + x)."""
     header = ("pairs", "spread at most", *(f"REGRESSION at {_named(level)}" for level in LEVELS))
     rows = []
     for pairs, spread in ((12, 0.008), (10, 0.015), (12, 0.015), (12, 0.03), (12, math.inf)):
@@ -205,7 +207,7 @@ def spread_table(series: Sequence[Series]) -> str:
 
 
 def page(folders: Sequence[Path]) -> str:
-    """All tables as Markdown, from the stores of `folders`. Errors: HvdbError."""
+    """Returns all tables as Markdown, from the stores of `folders`. Errors: HvdbError."""
     series = [each for folder in folders for each in read(folder, "equal")]
     injected = [
         (level, each)

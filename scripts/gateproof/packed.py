@@ -1,4 +1,4 @@
-"""Stores of pairs in a form small enough to keep: step times only, compressed."""
+"""Keeps stores of pairs in a small form: step times only, compressed."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from hvdb.errors import HvdbError
 from hvdb.store import open_readonly
 
 SUFFIX = ".db.xz"
-MOST_BYTES = 1 << 30  # of a store that is unpacked
+MOST_BYTES = 1 << 30  # largest size of an unpacked store
 
 
 def stores(folder: Path) -> dict[str, Path]:
-    """The stores of `folder` by name, packed or not."""
+    """Returns the stores of `folder` by name, packed or not."""
     files = [*folder.glob(f"*{SUFFIX}"), *folder.glob("*.db")]
     return {file.name.partition(".")[0]: file for file in files}
 
 
 def pack(folder: Path, out: Path) -> None:
-    """Writes the stores of `folder`, without samples other than step times, and its recorded steps into `out`.
+    """Writes the recorded steps and the stores of `folder`, with step times as their only samples, into `out`.
 
     Errors: HvdbError if there is no store, or one is damaged; OSError.
     """
@@ -49,7 +49,7 @@ def pack(folder: Path, out: Path) -> None:
 
 @contextlib.contextmanager
 def unpacked(store: Path) -> Iterator[Path]:
-    """The store, or what it was before it was packed. Errors: HvdbError if it is damaged; OSError."""
+    """Yields the store, unpacked into a temporary file if it is packed. Errors: HvdbError if it is damaged; OSError."""
     if not store.name.endswith(SUFFIX):
         yield store
         return

@@ -1,1 +1,1 @@
-"""scripts/gpu_check: what one visit to a GPU host should bring home, in parts, each within its time limit."""
+"""scripts/gpu_check: the parts of a visit to a GPU host, each with its own time limit."""

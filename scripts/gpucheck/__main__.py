@@ -35,12 +35,12 @@ from .visit import ON_THE_CPU, ON_THE_GPU, Visit
 
 ROOT = Path(__file__).resolve().parents[2]
 MACHINE = "machine.json"
-WINNERS = "*.winners"  # named after network, type, cuDNN and GPU; the programs use none of another cuDNN or GPU
+WINNERS = "*.winners"  # named after network, type, cuDNN and GPU; programs ignore files of another cuDNN or GPU
 MOST_MINUTES = 1e6
 
 
 def parse_arguments() -> tuple[argparse.Namespace, list[Part]]:
-    """And the parts that were asked for. Exits with 2 on a wrong argument, as argparse does."""
+    """Returns the options and the parts that were asked for. Exits with 2 on a wrong argument, as argparse does."""
     parser = argparse.ArgumentParser(
         prog="gpu_check", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -82,12 +82,12 @@ def parse_arguments() -> tuple[argparse.Namespace, list[Part]]:
 
 
 def budget_of(options: argparse.Namespace) -> float | None:
-    """Seconds, None without a bound."""
+    """Returns the time limit of the call in seconds, or None."""
     return None if options.minutes is None else 60 * options.minutes
 
 
 def listing(parts: list[Part], ledger: Ledger | None, budget: float | None, again: bool) -> str:
-    """Every part with its estimate, what became of it, and whether the next call would run it."""
+    """Lists every part with its estimate, its result so far, and whether the next call would run it."""
     known = {o.part: o for o in ledger.outcomes()} if ledger else {}
     rest = to_do([part.estimate for part in parts], ledger.results() if ledger else {}, again)
     chosen = plan(rest, budget)
@@ -105,7 +105,7 @@ def listing(parts: list[Part], ledger: Ledger | None, budget: float | None, agai
 
 
 def make_visit(place: Place, out: Path, options: argparse.Namespace, gpu: host.Gpu | None, progress: Progress) -> Visit:
-    """Looks around on the host."""
+    """Collects the facts about the host that the parts need."""
     torch = host.find_torch(options.python)
     pythons = [torch[0]] if isinstance(torch, tuple) else [sys.executable]
     folders = host.library_folders(pythons) if options.device == "cuda" else []
@@ -123,12 +123,12 @@ def make_visit(place: Place, out: Path, options: argparse.Namespace, gpu: host.G
 
 
 def winners_to_copy(given: Path | None, ours: Path) -> list[Path]:
-    """The files of fastest engines that `ours` lacks."""
+    """Returns the files of fastest engines in `given` that `ours` lacks."""
     return [file for file in sorted(given.glob(WINNERS)) if not (ours / file.name).exists()] if given else []
 
 
 def write_machine(visit: Visit, options: argparse.Namespace, winners: int, before: list[dict]) -> None:
-    """machine.json: what was here, what was asked for, how many winners were copied; one entry per call."""
+    """Writes machine.json: the facts about the host, the options, the number of copied winners; one entry per call."""
     manifest = visit.place.root / "manifest.json"
     facts = {
         "started_utc": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
@@ -146,7 +146,8 @@ def write_machine(visit: Visit, options: argparse.Namespace, winners: int, befor
 
 
 def earlier_calls(out: Path, gpu: host.Gpu | None) -> list[dict]:
-    """The entries of machine.json. Errors: ValueError where the folder is not ours, or has another GPU's results."""
+    """Returns the entries of machine.json. Errors: ValueError if gpu_check did not make the folder, or if its results
+    are of another GPU."""
     if all(is_unfinished(path) for path in out.iterdir()):
         return []
     try:
@@ -161,7 +162,7 @@ def earlier_calls(out: Path, gpu: host.Gpu | None) -> list[dict]:
 
 
 def archive(out: Path) -> Path:
-    """A tar of the folder, beside it."""
+    """Writes a tar of the folder beside it."""
     target = out.with_name(out.name + ".tar.gz")
     with tarfile.open(target, "w:gz") as tar:
         tar.add(out, out.name)
@@ -169,9 +170,9 @@ def archive(out: Path) -> Path:
 
 
 def check(options: argparse.Namespace, place: Place, parts: list[Part]) -> int:
-    """The visit itself. Errors: OSError, ValueError; KeyboardInterrupt before and after the parts."""
-    for number in (signal.SIGTERM, signal.SIGHUP):  # the end of a job or a connection is like a user's: keep all
-        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
+    """Runs the parts. Errors: OSError, ValueError; KeyboardInterrupt before and after the parts."""
+    for number in (signal.SIGTERM, signal.SIGHUP):  # end of a job or a connection: keep results as after Ctrl-C
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores SIGHUP
             signal.signal(number, signal.default_int_handler)
     gpu = host.find_gpu() if options.device == "cuda" else None
     if isinstance(gpu, str):
@@ -186,12 +187,12 @@ def check(options: argparse.Namespace, place: Place, parts: list[Part]) -> int:
     except FileExistsError:
         raise ValueError(f"{out} is no directory: name another") from None
     calls = earlier_calls(out, gpu)
-    for left in filter(is_unfinished, list(out.iterdir())):  # of a call that was killed
+    for left in filter(is_unfinished, list(out.iterdir())):  # files of a call that was killed
         left.unlink()
     ledger = Ledger(out, [part.estimate for part in parts], call=len(calls) + 1)
     visit = make_visit(place, out, options, gpu, progress)
     winners = winners_to_copy(options.winners, visit.winners)
-    write_machine(visit, options, len(winners), calls)  # first: it says that the directory is ours
+    write_machine(visit, options, len(winners), calls)  # first, because it marks the directory as made by gpu_check
     progress.say(f"{gpu.name if gpu else 'no GPU: this tests the command alone'}, results in {out}")
     for file in winners:
         visit.winners.mkdir(exist_ok=True)
@@ -206,7 +207,7 @@ def check(options: argparse.Namespace, place: Place, parts: list[Part]) -> int:
     closing = "\n" + ledger.text(not_yet) + write_verdict(visit)
     if any(outcome.result is Result.NOT_YET for outcome in outcomes):
         closing += f"the same command again goes on with what is missing (--minutes, or all of it): {out}\n"
-    with contextlib.suppress(BrokenPipeError):  # the parts decide, not who reads
+    with contextlib.suppress(BrokenPipeError):  # the exit code depends on the parts, not on the reader of the output
         try:
             print(closing, end="", flush=True)
         finally:
@@ -217,7 +218,7 @@ def check(options: argparse.Namespace, place: Place, parts: list[Part]) -> int:
 
 
 def answer(options: argparse.Namespace, parts: list[Part]) -> int:
-    """What was asked for. Errors: as check()."""
+    """Does what the options ask for. Errors: as check()."""
     if options.libraries:
         torch = host.find_torch(options.python)
         print(":".join(host.library_folders([torch[0]] if isinstance(torch, tuple) else [sys.executable])))
@@ -236,14 +237,14 @@ def answer(options: argparse.Namespace, parts: list[Part]) -> int:
 
 
 def main() -> int:
-    """The command line."""
+    """Runs the command line. Returns the exit code."""
     options, parts = parse_arguments()
     code, fault = 0, ""
     try:
         if sys.stdout is None:
             raise ValueError("standard output is closed; redirect it to a file")
         code = answer(options, parts)
-        sys.stdout.flush()  # or a full disk shows only when the interpreter ends
+        sys.stdout.flush()  # otherwise a full disk would show only when the interpreter ends
     except KeyboardInterrupt:
         code, fault = 7, "interrupted; what is finished stays in the directory"
     except BrokenPipeError:

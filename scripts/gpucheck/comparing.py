@@ -11,55 +11,55 @@ from pathlib import Path
 from . import commands, host
 from .visit import CannotRun, CutShort, PartFailed, Visit
 
-NO_TIME = "no time"  # as compare_gpu.py says it
+NO_TIME = "no time"  # the wording of compare_gpu.py
 VERDICT_SECONDS = 60.0
 VERDICT = "verdict.txt"
 
 
 @dataclass(frozen=True)
 class Kind:
-    """One way to compare a network in a type, which makes one part."""
+    """One way to compare a network in a type. Each network and type makes one part."""
 
     name: str
     about: str
     seconds: float
     limit: float
-    variants: tuple[str, ...]  # of PyTorch
-    compile_seconds: float  # limit for one of them to start
+    variants: tuple[str, ...]  # variants of PyTorch
+    compile_seconds: float  # time limit for a variant to start
 
     def part(self, dtype: str, model: str) -> str:
-        """The part's name, and that of its files."""
+        """Returns the name of the part and of its files."""
         return f"{self.name}-{dtype}-{model}"
 
 
-# Both sides at one batch, for which 80 GB have memory twice; PyTorch in its fastest variant that runs, timing the ten
-# algorithms per convolution that are its default.
+# Both sides use one batch size, for which 80 GB have memory twice. PyTorch uses its fastest variant that runs, and
+# times ten algorithms per convolution, its default.
 QUICK_BATCH = 256
 _ALGORITHMS = ("--benchmark-limit", "10")
 _OPTIONS = (
     *("--first-variant-only", "--batches", str(QUICK_BATCH), *_ALGORITHMS),
     *"--turns 16 --turn-seconds 0.5 --search-seconds 0.5".split(),
 )
-# 34 to 51 s on an H200 with what the tests had compiled; how long max-autotune takes is a guess.
+# On an H200, 34 to 51 s with what was compiled during the tests. The time of max-autotune is a guess.
 QUICK = Kind("quick", "beside torch.compile, batch 256", 45, 300, ("compile", "graph"), 180)
 AUTOTUNE = Kind("autotune", "beside torch.compile, max-autotune, batch 256", 270, 400, ("autotune",), 300)
 KINDS = (QUICK, AUTOTUNE)
 
 
 def compile_ahead(visit: Visit, dtype: str, model: str, cache: Path, memory_bytes: float) -> bool:
-    """What torch.compile makes for the quick comparison, into its cache; whether it came to an end. Any thread."""
+    """Fills the compile cache of torch.compile for the quick comparison. Returns whether it completed. Any thread."""
     command = [visit.python(), str(visit.place.peers() / "gpu_torch.py"), "--model", model, "--dtype", dtype]
     command += ["--variant", "compile", "--batch", str(QUICK_BATCH), *_ALGORITHMS, "--compile-cache", str(cache)]
     if visit.gpu is not None:
         command += ["--memory-fraction", f"{min(1.0, memory_bytes / visit.gpu.memory_bytes):.3f}"]
     try:
         return visit.run(f"compiling/{dtype}-{model}", command, ours=False).code == 0
-    except (PartFailed, CannotRun, OSError):  # it only saves time
+    except (PartFailed, CannotRun, OSError):  # compiling ahead only saves time
         return False
 
 
 def comparison(kind: Kind, dtype: str, model: str) -> Callable[[Visit], str]:
-    """Training speed beside PyTorch's."""
+    """Returns a part that compares the training speed with PyTorch's."""
 
     def run(visit: Visit) -> str:
         name = kind.part(dtype, model)
@@ -76,14 +76,14 @@ def comparison(kind: Kind, dtype: str, model: str) -> Callable[[Visit], str]:
             command += ["--winners", str(visit.winners)]
         if visit.sizes.device == "cuda":
             command += ["--clocks", str(clocks)]
-        # PyTorch finds its libraries itself; ours is told where to look.
+        # PyTorch finds its libraries itself; our program is told where to look.
         command += ["--library-path", visit.environment.get("LD_LIBRARY_PATH", ""), *visit.sizes.comparison]
         partial.unlink(missing_ok=True)
         before = host.gpu_state()
         done = visit.run(name, command, ours=False)
         visit.note(f"{name}: {before} | {host.gpu_state()}")
         row = _row(partial)
-        if row and (row["best"] or not file.exists()):  # what an earlier call measured stays until there is better
+        if row and (row["best"] or not file.exists()):  # an earlier result stays until there is a better one
             partial.replace(file)
             if clocks.exists():
                 clocks.replace(visit.out / f"{name}.clocks.csv")
@@ -93,7 +93,7 @@ def comparison(kind: Kind, dtype: str, model: str) -> Callable[[Visit], str]:
 
 
 def _row(file: Path) -> dict | None:
-    """The only row of a comparison; None where it did not come to that."""
+    """Returns the only row of a comparison; None if the comparison did not write one."""
     try:
         (row,) = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -102,7 +102,7 @@ def _row(file: Path) -> dict | None:
 
 
 def _said(done: commands.Done, row: dict | None, shortened: bool) -> str:
-    """Errors: PartFailed with what went wrong, CannotRun where no variant of PyTorch ran, CutShort."""
+    """The result as text. Errors: PartFailed with the reason, CannotRun if no variant of PyTorch ran, CutShort."""
     missing = "; ".join(row["missing_variants"]) if row else ""
     if done.code not in (0, 3) or row is None:
         raise PartFailed("; ".join(row["troubles"]) if row and row["troubles"] else done.last_line())
@@ -118,8 +118,8 @@ def _said(done: commands.Done, row: dict | None, shortened: bool) -> str:
 
 
 def write_verdict(visit: Visit) -> str:
-    """verdict.txt: all comparisons in the folder, their bounds, and the verdicts; returns its text, empty where there
-    is no comparison."""
+    """Writes verdict.txt: all comparisons in the folder, their bounds, and the verdicts. Returns its text, or "" if
+    there is no comparison."""
     files = [str(file) for kind in KINDS for file in sorted(visit.out.glob(f"{kind.name}-*.json"))]
     if not files:
         return ""

@@ -1,4 +1,4 @@
-"""The tests of label `gpu`: of a build folder, as ctest knows them, or of a bundle, which keeps them in a file."""
+"""The tests of label `gpu`, from ctest for a build folder or from the file of a bundle."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 LABEL = "gpu"
-ROOT_MARK = "{root}"  # in a bundle's file: the folder that the bundle lies in
+ROOT_MARK = "{root}"  # stands for the bundle's folder in the bundle's file
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class GpuTest:
 
 
 def parse(listing: str) -> list[GpuTest]:
-    """From the text of `ctest --show-only=json-v1`. Errors: ValueError for a test that is not built."""
+    """Reads the text of `ctest --show-only=json-v1`. Errors: ValueError for a test that is not built."""
     tests = []
     for entry in json.loads(listing)["tests"]:
         properties = {p["name"]: p["value"] for p in entry.get("properties", [])}
@@ -37,18 +37,19 @@ def parse(listing: str) -> list[GpuTest]:
 
 
 def of_build(build: Path, ctest: str = "ctest") -> list[GpuTest]:
-    """Errors: OSError without ctest, subprocess.CalledProcessError, ValueError as parse()."""
+    """The tests of a build folder. Errors: OSError without ctest, subprocess.CalledProcessError, ValueError as
+    parse()."""
     command = [ctest, "--test-dir", str(build), "--show-only=json-v1", "-L", f"^{LABEL}$"]
     return parse(subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout)
 
 
 def write(tests: list[GpuTest], file: Path) -> None:
-    """As read() wants it."""
+    """Writes the tests in the form that read() expects."""
     file.write_text(json.dumps([asdict(test) for test in tests], indent=1) + "\n", encoding="utf-8")
 
 
 def read(file: Path, root: Path) -> list[GpuTest]:
-    """A bundle's file, with its folder put in."""
+    """Reads the tests of a bundle's file, and replaces ROOT_MARK by the bundle's folder."""
 
     def placed(text: str) -> str:
         return text.replace(ROOT_MARK, str(root))

@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all."""
+"""Functions for files that exist completely or not at all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the host has: a GPU, folders with NVIDIA's libraries, a Python with PyTorch, tools. No network, no packages."""
+"""Finds what the host has: a GPU, NVIDIA's libraries, a Python with PyTorch, tools. Uses no network and no packages."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-# Where a library of this kind lies, its folder is of use to the loader.
+# A folder with one of these libraries must be known to the loader.
 WANTED = re.compile(r"lib(cudnn|nccl|cublasLt|nvrtc)\.so\.\d+$")
-IN_USE = re.compile(WANTED.pattern.rstrip("$"))  # links are resolved there: libcudnn.so.9.19.0
+IN_USE = re.compile(WANTED.pattern.rstrip("$"))  # the name after links are resolved: libcudnn.so.9.19.0
 TOOLKITS = ("/usr/local/cuda*/lib64", "/usr/local/cuda*/lib", "/opt/nvidia/*/lib64", "/usr/lib/x86_64-linux-gnu")
-# Of a Python's site-packages: wheels of CUDA 11 and 12, those of CUDA 13, and PyTorch's own copies.
+# Folders in a Python's site-packages: wheels of CUDA 11 and 12, wheels of CUDA 13, and PyTorch's own copies.
 WHEELS = ("nvidia/*/lib", "nvidia/lib", "torch/lib")
 PYTHONS = (
     "python3",
@@ -29,7 +29,7 @@ PYTHONS = (
 )
 SITE = """import site, sys
 print("\\n".join(dict.fromkeys([*site.getsitepackages(), site.getusersitepackages(), *sys.path])))"""
-# The files that PyTorch itself has loaded, on a host with a GPU.
+# Prints the files that PyTorch itself has loaded, on a host with a GPU.
 LOADED = """import torch
 torch.backends.cudnn.version()
 torch.cuda.is_available() and torch.cuda.init()
@@ -44,16 +44,16 @@ class Gpu:
     name: str
     capability: str  # "9.0"
     memory_bytes: int
-    driver: str  # the newest CUDA that the driver serves: "13.0"
+    driver: str  # the newest CUDA version that the driver supports: "13.0"
 
     def file_name(self) -> str:
-        """As in tests/cudnn/devices: "NVIDIA H200" is h200."""
+        """Returns the name used in tests/cudnn/devices: "NVIDIA H200" is h200."""
         words = re.findall(r"[a-z0-9]+", self.name.lower().replace("nvidia", ""))
         return "-".join(words) or "gpu"
 
 
 def find_gpu(library: str = "libcuda.so.1") -> Gpu | str:
-    """The first GPU, or one line on why there is none."""
+    """Returns the first GPU, or one line that says why there is none."""
     try:
         cuda = ctypes.CDLL(library)
     except OSError:
@@ -81,7 +81,7 @@ def find_gpu(library: str = "libcuda.so.1") -> Gpu | str:
 
 
 def says(command: list[str], seconds: float = 60.0) -> str:
-    """Standard output, or nothing where it fails or is late."""
+    """Returns the standard output of a command, or "" if it fails or takes too long."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=seconds)
     except (OSError, subprocess.TimeoutExpired):
@@ -90,7 +90,7 @@ def says(command: list[str], seconds: float = 60.0) -> str:
 
 
 def find_torch(given: str | None) -> tuple[str, str] | str:
-    """A Python with PyTorch and its version; or one line on why there is none. `given` is asked alone."""
+    """A Python with PyTorch and its version, or one line that says why there is none. If `given`, tries only that."""
     names = [given] if given else [*filter(None, [os.environ.get("HVD_PYTHON")]), sys.executable, *PYTHONS]
     pythons = dict.fromkeys(path for name in names if (path := shutil.which(name)))
     for python in pythons:
@@ -100,7 +100,7 @@ def find_torch(given: str | None) -> tuple[str, str] | str:
 
 
 def _matches(pattern: str) -> list[str]:
-    """Paths that match an absolute pattern, the newest version first."""
+    """Returns the paths that match an absolute pattern, the newest version first."""
     return sorted((str(path) for path in Path("/").glob(pattern.lstrip("/"))), reverse=True)
 
 
@@ -109,14 +109,14 @@ def _site_packages(python: str) -> list[str]:
 
 
 def _folders_in_use(python: str) -> list[str]:
-    """Where the libraries lie that `python`'s PyTorch has loaded; empty where it has none, or they are in its own."""
+    """Folders of the libraries that `python`'s PyTorch has loaded. Empty if it has none or links them statically."""
     files = [Path(line) for line in says([python, "-c", LOADED], 120.0).splitlines() if line.startswith("/")]
     return list(dict.fromkeys(str(file.parent) for file in files if IN_USE.match(file.name)))
 
 
 def library_folders(pythons: list[str], patterns: tuple[str, ...] = TOOLKITS) -> list[str]:
-    """Folders with cuDNN, NCCL, cuBLASLt or NVRTC: those that PyTorch loads first, so that both sides of a comparison
-    run on the same libraries, then of the Pythons' wheels, then of the CUDA toolkits here."""
+    """Returns folders with cuDNN, NCCL, cuBLASLt or NVRTC. First come those that PyTorch loads, so that both sides of a
+    comparison run on the same libraries; then the Pythons' wheels; then the CUDA toolkits of this host."""
     sites = [site for python in pythons for site in _site_packages(python)]
     places = [f"{site}/{wheel}" for site in sites for wheel in WHEELS]
     found: dict[str, str] = {}
@@ -128,7 +128,7 @@ def library_folders(pythons: list[str], patterns: tuple[str, ...] = TOOLKITS) ->
 
 
 def find_sanitizer(pythons: list[str]) -> str | None:
-    """compute-sanitizer, of the PATH, the toolkits or the wheels."""
+    """Returns the path of compute-sanitizer, from the PATH, the toolkits or the wheels."""
     places = [shutil.which("compute-sanitizer") or ""]
     places += _matches("/usr/local/cuda*/bin/compute-sanitizer")
     places += _matches("/usr/local/cuda*/compute-sanitizer/compute-sanitizer")
@@ -139,16 +139,16 @@ def find_sanitizer(pythons: list[str]) -> str | None:
 
 
 def compile_cache() -> Path:
-    """A folder of this user for what torch.compile has compiled: it outlives the call and stays out of the results."""
+    """This user's folder for the results of torch.compile. It outlives the call and is not part of the results."""
     folder = Path(tempfile.gettempdir()) / f"hvd_bench-torch-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
-    if folder.is_symlink() or folder.stat().st_uid != os.getuid():  # programs are loaded from there
+    if folder.is_symlink() or folder.stat().st_uid != os.getuid():  # unsafe, because programs are loaded from it
         return Path(tempfile.mkdtemp(prefix="hvd_bench-torch-"))
     return folder
 
 
 def machine_facts(folders: list[str]) -> dict[str, object]:
-    """What a reader of the results must know about the machine, as far as it says so itself."""
+    """Returns the facts about the machine that a reader of the results needs, as far as the machine tells them."""
     return {
         "kernel": platform.platform(),
         "glibc": " ".join(platform.libc_ver()),
@@ -168,11 +168,11 @@ def machine_facts(folders: list[str]) -> dict[str, object]:
 
 
 def gpu_state() -> str:
-    """Clocks, temperature, power and throttling just now, one line; empty without nvidia-smi."""
+    """Returns clocks, temperature, power and throttling at this moment in one line; "" without nvidia-smi."""
     queries = "clocks.sm,clocks.mem,temperature.gpu,power.draw,utilization.gpu,clocks_throttle_reasons.active"
     return says(["nvidia-smi", f"--query-gpu={queries}", "--format=csv,noheader"], 20.0).strip()
 
 
 def smi_report() -> str:
-    """All that nvidia-smi says, and how the GPUs are connected; empty without it."""
+    """Returns the full report of nvidia-smi and how the GPUs are connected; "" without nvidia-smi."""
     return says(["nvidia-smi", "-q"]) + says(["nvidia-smi", "topo", "-m"])

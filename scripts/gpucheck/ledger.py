@@ -1,4 +1,4 @@
-"""What became of the parts, over all calls that went into one folder: summary.json, and summary.txt for people."""
+"""Results of the parts over all calls with one folder: summary.json, and summary.txt for people."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ FILE = "summary.json"
 
 
 class Ledger:
-    """Written at once after every change, so that whatever ends the call, all before it is there. One thread."""
+    """Is written after every change, so that no result is lost however the call ends. One thread."""
 
     def __init__(self, out: Path, parts: Sequence[Estimate], call: int = 1) -> None:
-        """Goes on where `out` stopped; `call` is the number of this one.
+        """Reads the results of earlier calls in `out`. `call` is the number of this call.
 
-        Errors: ValueError where its summary is not ours, OSError."""
+        Errors: ValueError if the summary was not written by gpu_check, OSError."""
         self._out = out
         self._parts = parts
         self._known: dict[str, Outcome] = {}
@@ -34,26 +34,26 @@ class Ledger:
             self._known = {o.part: o for o in outcomes if o.result is not Result.NOT_YET}
 
     def results(self) -> dict[str, Result]:
-        """Of the parts that ran, or began to."""
+        """Returns the results of the parts that ran or began to run."""
         return {part: outcome.result for part, outcome in self._known.items()}
 
     def outcomes(self, not_yet: str = "") -> list[Outcome]:
-        """Those asked for, in their order, and whatever else earlier calls did; `not_yet`: why some did not run."""
+        """The requested parts in their order, and other parts of earlier calls. `not_yet`: why some did not run."""
         asked = [self._known.get(e.part, Outcome(e.part, Result.NOT_YET, 0.0, not_yet, e.seconds)) for e in self._parts]
         names = {outcome.part for outcome in asked}
         return [o for o in self._known.values() if o.part not in names] + asked
 
     def put(self, outcome: Outcome) -> None:
-        """In place of what is known of this part."""
+        """Replaces what is known about this part."""
         self._known[outcome.part] = outcome
         self.write()
 
     def text(self, not_yet: str = "") -> str:
-        """For people."""
+        """Returns the table for people."""
         return table(self.outcomes(not_yet))
 
     def write(self, not_yet: str = "") -> None:
-        """Both files."""
+        """Writes both files."""
         rows = [{**asdict(outcome), "result": outcome.result.value} for outcome in self.outcomes(not_yet)]
         replace_text(self._out / FILE, json.dumps(rows, indent=1) + "\n")
         replace_text(self._out / "summary.txt", self.text(not_yet))

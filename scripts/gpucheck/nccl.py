@@ -1,4 +1,4 @@
-"""The part that runs two ranks on one GPU over the real NCCL, which takes NCCL 2.30: capture and abort as they are."""
+"""The part that runs two ranks on one GPU with the real NCCL (2.30 or newer), and tests its capture and its abort."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from .ctest import GpuTest
 from .training import speed
 from .visit import CannotRun, PartFailed, Visit
 
-NEEDED = 23000  # 2.30.0, as ncclGetVersion() numbers it
+NEEDED = 23000  # 2.30.0 as a number of ncclGetVersion()
 FILE = "libnccl.so.2"
-# Both ranks' kernels must be on the GPU at the same time.
+# Few thread blocks, because the kernels of both ranks must be on the GPU at the same time.
 MAX_CTAS = 4
 ENVIRONMENT = {"NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_MAX_CTAS": str(MAX_CTAS), "NCCL_DEBUG": "WARN"}
 STARTUP_SECONDS, DEADLINE_SECONDS = 60, 15
-# Longer than both deadlines and the 45 s that a stuck rank is given to leave (StuckRank), so that the program speaks.
+# Longer than both deadlines and the 45 s that a stuck rank has to leave (StuckRank), so that the program can report.
 WATCH_SECONDS = STARTUP_SECONDS + DEADLINE_SECONDS + 55.0
 _ASK = """import ctypes, sys
 version = ctypes.c_int()
@@ -28,18 +28,18 @@ print(version.value)"""
 
 
 def version_of(library: Path) -> int:
-    """As ncclGetVersion() says it: 23007 is 2.30.7. 0 where it cannot be loaded."""
+    """Returns the version as ncclGetVersion() gives it: 23007 is 2.30.7. 0 if the library cannot be loaded."""
     said = host.says([sys.executable, "-c", _ASK, str(library)]).strip()
     return int(said) if said.isdigit() else 0
 
 
 def version_text(version: int) -> str:
-    """ "2.30.7" """
+    """Returns a text such as "2.30.7"."""
     return f"{version // 10000}.{version // 100 % 100}.{version % 100}" if version else "one that cannot be loaded"
 
 
 def unpacked(given: Path, scratch: Path) -> Path:
-    """The folder with the library: `given` itself, or `scratch` with what a wheel has. Errors: CannotRun."""
+    """The folder with the library: `given` itself, or `scratch` with the library from a wheel. Errors: CannotRun."""
     if given.is_dir():
         return given
     try:
@@ -53,7 +53,7 @@ def unpacked(given: Path, scratch: Path) -> Path:
 
 
 def find(given: Path | None, folders: list[str], scratch: Path) -> Path:
-    """The folder of an NCCL that is new enough: `given` alone, or the first of `folders`. Errors: CannotRun."""
+    """Returns the folder of an NCCL that is new enough: only `given`, or the first of `folders`. Errors: CannotRun."""
     places = [unpacked(given, scratch)] if given else [Path(folder) for folder in folders]
     seen = []
     for place in places:
@@ -67,8 +67,8 @@ def find(given: Path | None, folders: list[str], scratch: Path) -> Path:
 
 
 def two_ranks_on_one_gpu(visit: Visit) -> str:
-    """The engine's tests on GPUs, training by two processes, and the end of one that has lost the other, all with an
-    NCCL that lets ranks share a GPU."""
+    """Runs the engine's tests on GPUs, trains with two processes, and checks how one process ends that has lost the
+    other, all with an NCCL that lets ranks share a GPU."""
     if visit.gpu is None:
         raise CannotRun("no GPU")
     with tempfile.TemporaryDirectory(prefix="hvd_bench-nccl-") as scratch:
@@ -81,7 +81,7 @@ def two_ranks_on_one_gpu(visit: Visit) -> str:
             raise CannotRun("this build has no tests of the engine with label gpu")
         shared = [GpuTest(f"nccl-{t.name}", t.command, t.seconds, {**t.environment, **environment}) for t in tests]
         tested = checks.run_all(visit, shared, skips=False)
-        # Two processes train, captured; then one of them is stopped, and the other must abort and say so.
+        # Two processes train with a captured graph. Then one of them is stopped; the other must abort and report it.
         launcher = visit.place.program("mpirun") or shutil.which("mpirun")
         if launcher is None:
             raise PartFailed(f"NCCL {version}: tests {tested}; there is no mpirun for two processes")

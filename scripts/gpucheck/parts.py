@@ -1,4 +1,4 @@
-"""The parts of a visit of three calls, in their order. Each leaves its texts in the folder and returns one line."""
+"""The parts of a visit of three calls, in order. Each part stores its texts in the folder and returns one line."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from .schedule import CLOSING_SECONDS, Estimate, duration
 from .visit import Sizes, Visit
 
 CALLS = (1, 2, 3)
-CALL_MINUTES = 9.0  # of a call, where a host gives ten
+CALL_MINUTES = 9.0  # of a call, on a host that allows ten
 
 _Cell = tuple[str, str]  # a type and a network
 
 
 @dataclass(frozen=True)
 class Part:
-    """`run` returns the reason column of a good part. Errors: PartFailed, CannotRun."""
+    """`run` returns the text for the reason column of a good part. Errors: PartFailed, CannotRun."""
 
     estimate: Estimate
     about: str
     run: Callable[[Visit], str]
-    call: int = 1  # the call of the visit that it belongs to
+    call: int = 1  # the call of the visit to which the part belongs
 
 
 def _compared(kind: Kind, cells: Sequence[_Cell], call: int) -> list[Part]:
@@ -46,19 +46,20 @@ def _each(
     cells: Sequence[_Cell],
     call: int = 1,
 ) -> list[Part]:
-    """One part for each cell, of `make`; `estimate`: seconds that it takes, and its limit."""
+    """Makes one part for each cell with `make`. `estimate`: expected seconds, and time limit."""
     return [
         Part(Estimate(f"{name}-{dtype}-{model}", *estimate), f"{model} in {dtype}, {about}", make(dtype, model), call)
         for dtype, model in cells
     ]
 
 
-# Measured on an H200 with 16 processors (2.8, 11.4, 2.4 s), with room; of initcheck a guess.
+# Measured on an H200 with 16 processors (2.8, 11.4, 2.4 s), with a margin; the value for initcheck is a guess.
 _SANITIZER_SECONDS = {"memcheck": 5, "racecheck": 15, "initcheck": 20, "synccheck": 5}
 
 
 def _first_call(sizes: Sizes, cells: Sequence[_Cell]) -> list[Part]:
-    """What needs no PyTorch: ours alone, then the tests, beside which torch.compile fills its cache for later calls."""
+    """Returns the parts without PyTorch: our program alone, then the tests, during which torch.compile fills its cache
+    for later calls."""
     parts = [
         Part(Estimate("devices", 1, 60), "device properties, as tests/cudnn/devices has them", checks.devices),
         Part(Estimate("doctor", 2, 60), "hvd_bench doctor", checks.doctor),
@@ -98,7 +99,7 @@ def _first_call(sizes: Sizes, cells: Sequence[_Cell]) -> list[Part]:
 
 
 def parts_for(sizes: Sizes) -> list[Part]:
-    """All parts, call by call; in each, in the order of their value."""
+    """Returns all parts, call by call. Within a call, the most valuable part comes first."""
     cells = [(dtype, model) for dtype in sizes.dtypes[:2] for model in sizes.models]
     later = [(dtype, model) for dtype in sizes.dtypes[2:] for model in sizes.models]
     parts = _first_call(sizes, cells)
@@ -117,7 +118,7 @@ def parts_of_call(parts: Sequence[Part], call: int) -> list[Part]:
 
 
 def visit_text(parts: Sequence[Part]) -> str:
-    """The whole visit: each call's command, its parts and their estimates."""
+    """Describes the whole visit: each call's command, its parts and their estimates."""
     lines = []
     width = max(len(part.estimate.part) for part in parts)
     for call in CALLS:

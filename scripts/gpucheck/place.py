@@ -1,4 +1,4 @@
-"""Where the programs lie: in a bundle, or in a build folder of the repository."""
+"""Where the programs are: in a bundle, or in a build folder of the repository."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ class Place:
     build: Path | None  # None: a bundle
 
     def program(self, name: str) -> str | None:
-        """Its path; None where it was not built."""
+        """Returns the path of a program; None if it was not built."""
         path = self.programs / name
         return str(path) if path.exists() else None
 
     def gpu_tests(self) -> list[ctest.GpuTest]:
-        """Errors: as ctest.of_build()."""
+        """Returns the tests of label gpu. Errors: as ctest.of_build()."""
         if self.build is not None:
             return ctest.of_build(self.build)
         return ctest.read(self.root / "tests" / "tests.json", self.root)
 
     def peers(self) -> Path:
-        """The folder of the comparison's scripts."""
+        """Returns the folder of the scripts for the comparison."""
         return self.root / "scripts" / "peers"
 
 
 def find_place(root: Path) -> Place | None:
-    """None where nothing has been built."""
+    """Returns the place of the programs; None if nothing has been built."""
     if (root / "bin" / "hvd_bench").exists():
         return Place(root, root / "bin", None)
     for preset in PRESETS:
         build = root / "build" / preset
-        if (build / "bin" / "train_step_bench").exists():  # scripts/quickstart builds hvd_bench alone
+        if (build / "bin" / "train_step_bench").exists():  # scripts/quickstart builds only hvd_bench
             return Place(root, build / "bin", build)
     return None

@@ -1,4 +1,4 @@
-"""Runs parts within their time limits, one after the other, and tells how far it is."""
+"""Runs parts within their time limits, one after another, and reports progress."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RUNNING = "gpu_check ended while it ran"
 
 
 class Progress:
-    """Lines with the time so far and the time that is left, by estimate."""
+    """Prints lines with the elapsed time and the estimated time left."""
 
     def __init__(self, budget: float | None) -> None:
         self._begun = time.monotonic()
@@ -25,11 +25,11 @@ class Progress:
         self.expected_end = 0.0
 
     def elapsed(self) -> float:
-        """Seconds since the start."""
+        """Returns the seconds since the start."""
         return time.monotonic() - self._begun
 
     def say(self, text: str) -> None:
-        """One line, at once. The visit goes on where nobody can read it any more."""
+        """Prints one line at once. Ignores errors, because the visit goes on even if nobody can read the output."""
         left = max(0.0, self.expected_end - self.elapsed())
         if self._budget is not None:
             left = min(left, max(0.0, self._budget - self.elapsed()))
@@ -38,7 +38,7 @@ class Progress:
 
 
 def run_part(visit: Visit, part: Part, seconds: float) -> tuple[Result, float, str]:
-    """How it ended, its seconds, and why. Never raises for what a part meets: that is its result."""
+    """Runs a part. Returns its result, its seconds and the reason. Never raises for a failure of a part."""
     begun = time.monotonic()
     visit.part, visit.part_ends, visit.shortened = part.estimate.part, begun + seconds, seconds < part.estimate.limit
     try:
@@ -49,7 +49,7 @@ def run_part(visit: Visit, part: Part, seconds: float) -> tuple[Result, float, s
         result, reason = Result.CANNOT, str(error)
     except CutShort as error:
         result, reason = Result.CUT, str(error)
-    except Exception as error:  # the others still run
+    except Exception as error:  # the other parts still run
         result, reason = Result.FAILED, f"{type(error).__name__}: {error}"
     took = time.monotonic() - begun
     if result is Result.FAILED and took >= seconds:
@@ -59,7 +59,7 @@ def run_part(visit: Visit, part: Part, seconds: float) -> tuple[Result, float, s
 
 
 def plan_text(chosen: Sequence[Estimate], budget: float | None) -> str:
-    """What a call is about to do."""
+    """Says in one line which parts a call is about to run."""
     total = sum(estimate.seconds for estimate in chosen)
     of = "" if budget is None else f" of {duration(budget)}"
     names = ", ".join(f"{estimate.part} {estimate.seconds:.0f} s" for estimate in chosen)
@@ -69,7 +69,7 @@ def plan_text(chosen: Sequence[Estimate], budget: float | None) -> str:
 def run_parts(
     visit: Visit, parts: list[Part], budget: float | None, progress: Progress, ledger: Ledger, again: bool
 ) -> None:
-    """The parts that are not finished and fit, in order; the ledger has each as soon as it begins, and as it ends."""
+    """Runs the unfinished parts that fit, in order. The ledger records each one when it begins and when it ends."""
     rest = to_do([part.estimate for part in parts], ledger.results(), again)
     planned = plan(rest, budget)
     progress.say(plan_text([estimate for estimate in rest if estimate.part in planned], budget))

@@ -1,4 +1,4 @@
-"""Which parts fit into the time that there is, and what became of each. Pure: time is a number."""
+"""Decides which parts fit into the time that is left, and holds their results. Pure: time is a number."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-CLOSING_SECONDS = 15.0  # for the tables and the archive
+CLOSING_SECONDS = 15.0  # reserved for the tables and the archive
 
 
 class Result(Enum):
@@ -16,11 +16,11 @@ class Result(Enum):
     GOOD = "good"
     FAILED = "FAILED"
     CANNOT = "cannot run"
-    CUT = "cut off"  # by the end of the call: killed, interrupted, or out of its --minutes
+    CUT = "cut off"  # the call ended first: it was killed, interrupted, or its --minutes were over
     NOT_YET = "not yet"
 
 
-FINISHED = (Result.GOOD, Result.FAILED)  # a later call does not repeat these
+FINISHED = (Result.GOOD, Result.FAILED)  # a later call does not repeat parts with these results
 
 
 @dataclass(frozen=True)
@@ -33,12 +33,12 @@ class Outcome:
     reason: str = ""
     estimate_seconds: float = 0.0
     started_utc: str = ""
-    call: int = 0  # which call of gpu_check on this folder, from 1
+    call: int = 0  # number of the call of gpu_check on this folder, from 1
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a part usually takes, and what it may take at most."""
+    """Expected time of a part and its limit, in seconds."""
 
     part: str
     seconds: float
@@ -46,14 +46,14 @@ class Estimate:
 
 
 def to_do(parts: Sequence[Estimate], before: Mapping[str, Result], again: bool) -> list[Estimate]:
-    """The parts that are not finished, in their order."""
+    """Returns the parts that are not finished, in their order."""
     return [estimate for estimate in parts if again or before.get(estimate.part) not in FINISHED]
 
 
 def plan(parts: Sequence[Estimate], budget: float | None) -> list[str]:
-    """The parts that fit, in their order, which is that of their value; one that does not fit makes room for the next.
+    """Returns the parts that fit, in their order, which is by value. A part that does not fit is skipped.
 
-    `budget` is in seconds, None for no bound.
+    `budget` is in seconds, None for no limit.
     """
     if budget is None:
         return [estimate.part for estimate in parts]
@@ -67,7 +67,7 @@ def plan(parts: Sequence[Estimate], budget: float | None) -> list[str]:
 
 
 def next_part(rest: Sequence[Estimate], planned: Collection[str], left: float) -> Estimate | None:
-    """The first of `rest` that may start with `left` seconds to go; None ends the call.
+    """Returns the first part of `rest` that may start with `left` seconds to go; None ends the call.
 
     A planned part may start if half of its estimate is left. An unplanned part may start if the planned ones still fit
     after it.
@@ -78,25 +78,25 @@ def next_part(rest: Sequence[Estimate], planned: Collection[str], left: float) -
 
 
 def seconds_left(elapsed: float, budget: float | None) -> float:
-    """For the parts."""
+    """Returns the seconds that are left for the parts."""
     return math.inf if budget is None else budget - CLOSING_SECONDS - elapsed
 
 
 def exit_code(outcomes: Sequence[Outcome]) -> int:
-    """0: every part ran and is good; 1: one failed; 3: none failed, but some did not run."""
+    """Returns 0 if every part ran and is good, 1 if one failed, 3 if none failed but some did not run."""
     if any(outcome.result is Result.FAILED for outcome in outcomes):
         return 1
     return 0 if outcomes and all(outcome.result is Result.GOOD for outcome in outcomes) else 3
 
 
 def duration(seconds: float) -> str:
-    """ "1:05" """
+    """Returns a text such as "1:05" (minutes and seconds)."""
     whole = max(0, round(seconds))
     return f"{whole // 60}:{whole % 60:02d}"
 
 
 def table(outcomes: Sequence[Outcome]) -> str:
-    """Part, result, seconds measured and estimated, reason; and what is missing."""
+    """Returns a table of part, result, measured and estimated seconds, and reason; then a line on what is missing."""
     width = max([len(outcome.part) for outcome in outcomes] + [4])
     lines = [f"{'part':<{width}}  {'result':<10}  {'seconds':>7}  {'estimate':>8}  reason"]
     lines += [
@@ -107,7 +107,7 @@ def table(outcomes: Sequence[Outcome]) -> str:
 
 
 def missing_text(outcomes: Collection[Outcome]) -> str:
-    """One line with the parts that did not run to their end; empty where all did."""
+    """Returns one line with the parts that did not run to their end; "" if all did."""
     missing = [o for o in outcomes if o.result not in FINISHED]
     if not missing:
         return ""

@@ -1,9 +1,9 @@
-"""Runs a command of two ranks under mpirun, stops rank 1 once it measures, and watches how rank 0 ends.
+"""Runs a command of two ranks under mpirun, stops rank 1 once it measures, and checks how rank 0 ends.
 
     python stop_a_rank.py SECONDS COMMAND...
 
-Exit code: 0 where the command ended by itself within SECONDS, with exit code 5 and a line that names rank 1; else 1,
-and the last line says what was seen instead. The ranks are of Open MPI, which tells each its number in its environment.
+Exit code: 0 if the command ended by itself within SECONDS, with exit code 5 and a line that names rank 1. Otherwise 1,
+and the last line says what happened instead. The ranks must run under Open MPI, which sets OMPI_COMM_WORLD_RANK.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ import time
 import uuid
 from pathlib import Path
 
-MARK = "HVD_GPU_CHECK_RUN"  # in the environment of all that was started here
+MARK = "HVD_GPU_CHECK_RUN"  # environment variable of all processes that this script starts
 MEASURES = "measuring full: step"
 LOST = 5  # the program's exit code for a lost rank
 
 
 def processes(mark: str, rank: int | None = None) -> list[int]:
-    """Returns the process ids of the run with this mark; with `rank`, only that rank's (its launcher may count too)."""
+    """Returns the process ids of the run with this mark; with `rank`, only those of that rank."""
     wanted = {f"{MARK}={mark}".encode()}
     wanted |= set() if rank is None else {f"OMPI_COMM_WORLD_RANK={rank}".encode()}
     found = []
@@ -36,14 +36,14 @@ def processes(mark: str, rank: int | None = None) -> list[int]:
 
 
 def send(number: signal.Signals, pids: list[int]) -> None:
-    """Sends it to those that still run."""
+    """Sends a signal to those processes that still run."""
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
 
 
 def watch(command: list[str], seconds: float) -> str:
-    """Empty where the command ended as it should; else what was seen."""
+    """Runs the check. Returns "" if the command ended as it should, else what happened."""
     mark = uuid.uuid4().hex
     environment = {**os.environ, MARK: mark}
     process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -61,7 +61,7 @@ def watch(command: list[str], seconds: float) -> str:
         code = process.wait()
     finally:
         killer.cancel()
-        send(signal.SIGKILL, processes(mark))  # a stopped one would stay
+        send(signal.SIGKILL, processes(mark))  # a stopped rank would otherwise remain
     if not stopped:
         return f"it did not come to measuring (exit code {code})"
     if code != LOST:
@@ -73,10 +73,10 @@ def watch(command: list[str], seconds: float) -> str:
 
 
 def main() -> int:
-    """The command line. SIGTERM raises SystemExit, so that no stopped rank is left behind."""
+    """Runs the command line. SIGTERM raises SystemExit, so that no stopped rank is left behind."""
 
     def end(*_: object) -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one must not end the clean-up
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second SIGTERM must not interrupt the clean-up
         sys.exit(1)
 
     signal.signal(signal.SIGTERM, end)

@@ -16,12 +16,12 @@ OUT_OF_MEMORY = 8  # the exit code of train_step_bench
 
 @dataclass(frozen=True)
 class Ways:
-    """Several runs of each network in the main type, one after the other, which make one part."""
+    """Several runs of each network in the main type, one after another. Together they make one part."""
 
     name: str
     about: str
-    runs: dict[str, tuple[str, ...]]  # name: options of hvd_bench
-    shared: tuple[str, ...] = ()  # options of all
+    runs: dict[str, tuple[str, ...]]  # name -> options of hvd_bench
+    shared: tuple[str, ...] = ()  # options of all runs
 
 
 _STEPS = ("--num-warmup-batches", "10", "--num-iters", "100", "--max-time", "20")
@@ -34,7 +34,7 @@ LAUNCH = Ways(
 
 
 def _hvd_bench(visit: Visit, model: str, dtype: str, *options: str) -> list[str]:
-    """A command line: the network, where and in what type."""
+    """Returns a command line of hvd_bench for a network and type on the visit's device."""
     return [visit.program("hvd_bench"), "--model", model, "--device", visit.sizes.device, "--dtype", dtype, *options]
 
 
@@ -43,7 +43,7 @@ def _stored(visit: Visit) -> list[str]:
 
 
 def speed(done: Done, said: str = r"total images/sec: ([0-9.]+)") -> str:
-    """ "1234 img/s". Errors: PartFailed with the last line where it says none."""
+    """Returns the speed as text, "1234 img/s". Errors: PartFailed with the last line if the output has no speed."""
     speed = re.search(said, done.output)
     if done.code != 0 or speed is None:
         raise PartFailed(done.last_line())
@@ -51,7 +51,7 @@ def speed(done: Done, said: str = r"total images/sec: ([0-9.]+)") -> str:
 
 
 def training(dtype: str, model: str, batch: int | None = None) -> Callable[[Visit], str]:
-    """As a user trains, at `batch` or the visit's; the bound is stored with the run."""
+    """A part that trains as a user does, at `batch` or the visit's batch size. The bound is stored with the run."""
 
     def run(visit: Visit) -> str:
         images = str(batch or visit.sizes.batch)
@@ -64,7 +64,7 @@ def training(dtype: str, model: str, batch: int | None = None) -> Callable[[Visi
 
 
 def resnet50(batch: int) -> Callable[[Visit], str]:
-    """As training(), of the network that MLPerf trained: on 8 H200, with data loading and all-reduce."""
+    """Like training(), for the network of MLPerf's result, which used 8 H200, data loading and all-reduce."""
 
     def run(visit: Visit) -> str:
         return f"{training(visit.sizes.main_dtype, 'resnet50', batch)(visit)}; {MLPERF}"
@@ -73,7 +73,7 @@ def resnet50(batch: int) -> Callable[[Visit], str]:
 
 
 def replay(model: str) -> Callable[[Visit], str]:
-    """When each gradient became ready, for --replay and predictions."""
+    """Returns a part that records when each gradient becomes ready, for --replay and predictions."""
 
     def run(visit: Visit) -> str:
         dtype = visit.sizes.main_dtype
@@ -91,10 +91,10 @@ def replay(model: str) -> Callable[[Visit], str]:
     return run
 
 
-# The first convolution reads one of these. They are measured in turns, since VGG-16's gain from columns was seen only
-# beside a collapsed loss.
+# Ways in which the first convolution reads the images. They alternate, because VGG-16's gain from "columns" was seen
+# only beside a collapsed loss.
 CHOICES = ("columns", "padded", "padded", "columns")
-SWEEP = (64, 128, 384, 512)  # beside 256, at which all else runs
+SWEEP = (64, 128, 384, 512)  # batch sizes besides 256, which all other parts use
 
 
 def _step_bench(visit: Visit, name: str, dtype: str, model: str, batch: int, *options: str) -> Done:
@@ -107,12 +107,12 @@ def _step_bench(visit: Visit, name: str, dtype: str, model: str, batch: int, *op
 
 
 def _step_speed(done: Done) -> str:
-    """As speed()."""
+    """Returns the speed as text, like speed()."""
     return speed(done, r": ([0-9.]+) img/s \(median")
 
 
 def profile(dtype: str, model: str) -> Callable[[Visit], str]:
-    """Every operation's time, in steps that are enqueued."""
+    """Returns a part that times every operation, in steps that run without a graph."""
 
     def run(visit: Visit) -> str:
         rows = ("--profile", "--profile-rows", "1000", "--steps", "8")
@@ -123,7 +123,7 @@ def profile(dtype: str, model: str) -> Callable[[Visit], str]:
 
 
 def choices(dtype: str, model: str) -> Callable[[Visit], str]:
-    """A step with each of CHOICES, one after the other: whole steps decide what a profile suggests."""
+    """A part that times a step with each of CHOICES in turn, because only whole steps show whether a choice pays."""
 
     def run(visit: Visit) -> str:
         said = []
@@ -137,7 +137,7 @@ def choices(dtype: str, model: str) -> Callable[[Visit], str]:
 
 
 def sweep(dtype: str, model: str) -> Callable[[Visit], str]:
-    """Ours alone at each batch of SWEEP, until memory ends."""
+    """Returns a part that runs our program alone at each batch size of SWEEP, until memory is exhausted."""
 
     def run(visit: Visit) -> str:
         said = []
@@ -154,7 +154,7 @@ def sweep(dtype: str, model: str) -> Callable[[Visit], str]:
 
 
 def ways(kind: Ways, model: str) -> Callable[[Visit], str]:
-    """Each of its runs, and their speeds."""
+    """Returns a part that makes each run of `kind` and reports their speeds."""
 
     def run(visit: Visit) -> str:
         if visit.sizes.device != "cuda":

@@ -1,4 +1,4 @@
-"""What the parts share: where things are, how long there is, and where results go."""
+"""State that the parts share: where files are, how much time is left, and where results go."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .place import Place
 
 
 class PartFailed(Exception):
-    """What the part is about is wrong here."""
+    """The thing that the part checks is wrong on this host."""
 
 
 class CannotRun(Exception):
@@ -22,25 +22,25 @@ class CannotRun(Exception):
 
 
 class CutShort(Exception):
-    """The part ran, but the call left it less time than all of it needs."""
+    """The part ran, but the call left it less time than it needs."""
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """What is trained. On a CPU only this script is tested, at sizes for it."""
+    """Sizes of the work. Those for a CPU are small, because they only test gpu_check itself."""
 
     device: str
     models: tuple[str, ...]
-    dtypes: tuple[str, ...]  # of the comparison, in the order of their value
-    main_dtype: str  # of what is done in one type alone
+    dtypes: tuple[str, ...]  # types to compare, the most valuable first
+    main_dtype: str  # type for parts that use only one type
     batch: int
-    resnet50_batches: tuple[int, ...]  # to be held against MLPerf
-    choices: tuple[tuple[str, str], ...]  # types and networks with ways to be compared
-    autotuned: tuple[tuple[str, str], ...]  # beside max-autotune: the first in the second call, the others in the third
+    resnet50_batches: tuple[int, ...]  # batch sizes to compare with MLPerf
+    choices: tuple[tuple[str, str], ...]  # (type, network) whose CHOICES are compared
+    autotuned: tuple[tuple[str, str], ...]  # compared with max-autotune: the first in call 2, the others in call 3
     training: tuple[str, ...]  # options of hvd_bench
     replay: tuple[str, ...]
-    comparison: tuple[str, ...]  # options of compare_gpu.py that come after all others
-    tunes: bool  # hvd_bench and train_step_bench share the fastest engines that either found
+    comparison: tuple[str, ...]  # last options of compare_gpu.py
+    tunes: bool  # hvd_bench and train_step_bench share the fastest engines that either has found
 
 
 MODELS = ("resnet101", "vgg16", "inception3")
@@ -80,17 +80,17 @@ ON_THE_CPU = Sizes(
 
 @dataclass
 class Visit:
-    """One call of gpu_check. One thread, but for run() and what it calls, while a part is on."""
+    """One call of gpu_check. Used by one thread, except run() and the functions that it calls, while a part runs."""
 
     place: Place
     out: Path
     sizes: Sizes
     gpu: Gpu | None
     torch: tuple[str, str] | str  # Python and version, or why there is none
-    folders: list[str]  # of NVIDIA's libraries
+    folders: list[str]  # with NVIDIA's libraries
     sanitizer: str | None
     say: Callable[[str], None]
-    nccl: Path | None = None  # a folder or a wheel with NCCL 2.30, as it was given
+    nccl: Path | None = None  # folder or wheel with NCCL 2.30, as given by the user
     part: str = ""
     part_ends: float = 0.0  # on the monotonic clock
     shortened: bool = False  # the part has less than its own time limit
@@ -105,29 +105,29 @@ class Visit:
 
     @property
     def store(self) -> Path:
-        """Where hvd_bench's runs go."""
+        """The store for the runs of hvd_bench."""
         return self.out / "gpu_check.db"
 
     @property
     def winners(self) -> Path:
-        """Where the fastest engines of cuDNN are kept, of all programs."""
+        """The folder in which all programs keep the fastest engines of cuDNN."""
         return self.out / "winners"
 
     def program(self, name: str) -> str:
-        """Errors: CannotRun where it was not built."""
+        """Returns the path of a program. Errors: CannotRun if it was not built."""
         path = self.place.program(name)
         if path is None:
             raise CannotRun(f"{name} is not in this build")
         return path
 
     def python(self) -> str:
-        """A Python with PyTorch. Errors: CannotRun."""
+        """Returns a Python with PyTorch. Errors: CannotRun."""
         if isinstance(self.torch, str):
             raise CannotRun(self.torch)
         return self.torch[0]
 
     def left(self) -> float:
-        """Seconds that there are for the part. Errors: PartFailed where there are none."""
+        """Returns the seconds that are left for the part. Errors: PartFailed if none are left."""
         left = self.part_ends - time.monotonic()
         if left <= 0:
             raise PartFailed("the time was over")
@@ -142,8 +142,8 @@ class Visit:
         environment: dict[str, str] | None = None,
         ours: bool = True,
     ) -> commands.Done:
-        """Runs `command` within the part's time; its output goes to `name`.txt. Ours finds NVIDIA's libraries by
-        LD_LIBRARY_PATH, others by themselves. Errors: PartFailed where the part's time is over."""
+        """Runs `command` within the part's time; its output goes to `name`.txt. If `ours`, the program finds NVIDIA's
+        libraries by LD_LIBRARY_PATH; else it finds them by itself. Errors: PartFailed if the part's time is over."""
         left = self.left()
         self.say(f"{self.part}: {name}")
         variables = {**(self.environment if ours else {}), **(environment or {})}
@@ -152,6 +152,6 @@ class Visit:
         return commands.run(command, log, min(seconds, left), variables, self.place.root)
 
     def note(self, text: str) -> None:
-        """One line of notes.txt: what happened beside the measurements."""
+        """Adds one line to notes.txt about something that happened beside the measurements."""
         with (self.out / "notes.txt").open("a", encoding="utf-8") as notes:
             notes.write(text + "\n")

@@ -1,6 +1,6 @@
-"""What to try next: each rule turns measured evidence into one sentence with its numbers, or says nothing.
+"""Suggests what to try next: each rule turns measured evidence into one sentence with its numbers, or returns nothing.
 
-A part of the step counts as evidence only if its interval does not hold 0 and it is worth the trouble (WORTHWHILE).
+A part of the step counts as evidence only if its interval does not contain 0 and the part is large enough (WORTHWHILE).
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from hvdb.efficiency import Cell
 from hvdb.rank_work import Examined
 from hvdb.runs import Component, Run
 
-WORTHWHILE = 0.02  # of the step
+WORTHWHILE = 0.02  # fraction of the step
 MIB = 1024.0 * 1024.0
-FEW_BUCKETS = 2  # with so few, reductions begin when backward is nearly over
-EXPOSED = 0.8  # share of the reductions above which backward hides next to nothing
+FEW_BUCKETS = 2  # with this few buckets, reductions begin when backward is nearly over
+EXPOSED = 0.8  # if this fraction of the reductions is exposed, backward hides almost nothing
 CORES_TO_SPARE = 4  # a node with fewer cores has none to leave to the reductions
-WIDE = 0.05  # of an interval of the efficiency, from end to end
-FULL_MEMORY = 0.9  # share of a node's memory that its ranks use together
+WIDE = 0.05  # width of an interval of the efficiency, from end to end
+FULL_MEMORY = 0.9  # fraction of a node's memory that its ranks use together
 FAR_FROM_BOUND = 1.3  # times the roofline's step
-# Sizes of buckets that must differ by this factor to tell the cost of a bucket from that of a byte, and how well two
-# costs must describe every measured time.
+# DIFFERENT_SIZES: bucket sizes must differ by this factor to separate the cost per bucket from the cost per byte.
+# MISFIT: largest relative error with which the two costs may describe a measured time.
 DIFFERENT_SIZES, MISFIT = 1.5, 0.2
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What is known about one configuration on its most ranks.
+    """The evidence about one configuration, from its runs on the largest number of ranks.
 
-    run: of phase full, with a decomposition if there is one. cell: its row of the efficiency table. peers: runs of
-    phase full over the same ranks, nodes and transport, `run` included. examined: its ranks' own work, if known.
+    run: a run of phase full, with a decomposition if there is one. cell: its row of the efficiency table. peers: runs
+    of phase full over the same ranks, nodes and transport, `run` included. examined: its ranks compared, if known.
     """
 
     run: Run
@@ -62,15 +62,15 @@ class ReductionCost:
 
 
 def reduce_seconds(run: Run) -> float | None:
-    """Median over steps of the time in reductions, on the rank that waits least for others. None if not measured."""
+    """Median over steps of the seconds in reductions, on the rank that waits least for others. None if not measured."""
     samples = run.lowest("reduce_seconds")
     return float(np.median(samples)) if len(samples) and np.any(samples > 0) else None
 
 
 def reduction_cost(runs: Sequence[Run]) -> ReductionCost | None:
-    """Least squares of time = per bucket x buckets + per byte x bytes, each run weighted by its own time.
+    """Fits time = per bucket x buckets + per byte x bytes by least squares, with each run weighted by its own time.
 
-    None unless bucket sizes differ enough and the two costs describe every run: see DIFFERENT_SIZES and MISFIT.
+    Returns None unless bucket sizes differ enough and the two costs describe every run: see DIFFERENT_SIZES and MISFIT.
     """
     points = []
     for run in runs:
@@ -97,7 +97,7 @@ def _part(run: Run, name: str) -> Component | None:
 
 
 def share(part: Component) -> str:
-    """`31.0 % [29.1, 32.9]`."""
+    """Returns the part as text: `31.0 % [29.1, 32.9]`."""
     span = "" if part.low is None or part.high is None else f" [{100 * part.low:.1f}, {100 * part.high:.1f}]"
     return f"{100 * part.fraction:.1f} %{span}"
 
@@ -107,7 +107,7 @@ def _power_of_two(value: float) -> int:
 
 
 def exposed_communication(evidence: Evidence) -> str | None:
-    """Size of the buckets, type of the reductions, or batch: whichever the cost of the reductions points to."""
+    """Suggests another bucket size, type of the reductions, or batch size, depending on the cost of the reductions."""
     run, part, seconds = evidence.run, _part(evidence.run, "exposed_communication"), reduce_seconds(evidence.run)
     if part is None or seconds is None or run.schedule != "static" or not run.buckets or not run.gradient_bytes:
         return None
@@ -142,7 +142,7 @@ def exposed_communication(evidence: Evidence) -> str | None:
 
 
 def slow_ranks(evidence: Evidence) -> str | None:
-    """A rank or node that is slower than the others, or steps that vary on all of them."""
+    """Reports a rank or node that is slower than the others, or steps that vary on all of them."""
     found = evidence.examined.findings if evidence.examined else None
     if found and (found.slow_nodes or found.slow_ranks):
         said = rank_report.conclusions(evidence.examined, rank_report.THRESHOLD)[0]
@@ -157,7 +157,7 @@ def slow_ranks(evidence: Evidence) -> str | None:
 
 
 def interference(evidence: Evidence) -> str | None:
-    """Ranks that disturb each other although nothing is reduced."""
+    """Reports ranks that disturb one another although nothing is reduced."""
     run, part, cores = evidence.run, _part(evidence.run, "interference"), evidence.run.number("cpu.cores")
     if part is None or run.device != "cpu" or not cores:
         return None
@@ -175,7 +175,7 @@ def interference(evidence: Evidence) -> str | None:
 
 
 def overlap_slowdown(evidence: Evidence) -> str | None:
-    """Reductions that take their time from cores that compute."""
+    """Reports reductions that take their time from cores that compute."""
     run, part, cores = evidence.run, _part(evidence.run, "overlap_slowdown"), evidence.run.number("cpu.cores")
     busy = evidence.ranks_per_node * run.threads
     if part is None or run.device != "cpu" or not cores or cores < CORES_TO_SPARE or busy < cores:
@@ -187,7 +187,7 @@ def overlap_slowdown(evidence: Evidence) -> str | None:
 
 
 def control_plane(evidence: Evidence) -> str | None:
-    """Negotiation that the static schedule does without."""
+    """Reports the time of negotiation, which the static schedule does not need."""
     part = _part(evidence.run, "control_plane")
     if part is None or evidence.run.schedule != "negotiated":
         return None
@@ -195,7 +195,7 @@ def control_plane(evidence: Evidence) -> str | None:
 
 
 def unexplained(evidence: Evidence) -> str | None:
-    """A residual."""
+    """Reports a residual."""
     part = _part(evidence.run, "residual")
     if part is None:
         return None
@@ -203,7 +203,7 @@ def unexplained(evidence: Evidence) -> str | None:
 
 
 def wide_interval(evidence: Evidence) -> str | None:
-    """An efficiency that is not known well."""
+    """Reports an efficiency with a wide interval."""
     found = evidence.cell.efficiency
     if found is None or found.low is None or found.high is None or found.high - found.low < WIDE:
         return None
@@ -215,19 +215,19 @@ def wide_interval(evidence: Evidence) -> str | None:
 
 
 def no_baseline(evidence: Evidence) -> str | None:
-    """An efficiency that is not known at all."""
+    """Reports that there is no efficiency because there is no baseline."""
     if evidence.cell.efficiency is not None or evidence.run.world_size == 1:
         return None
     return "there is no baseline of one rank in the session, so no efficiency: measure with --efficiency"
 
 
 def full_memory(evidence: Evidence) -> str | None:
-    """Ranks that together nearly fill the memory of their node."""
+    """Reports ranks that together nearly fill the memory of their node."""
     total = evidence.run.number("memory.total_bytes")
     per_host = Counter(rank["host"] for rank in evidence.run.ranks)
     by_host: dict[str, int] = {}
     for rank in evidence.run.ranks:
-        # Ranks of a node map each other's gradients, so every peak holds those of its neighbours too.
+        # Ranks of a node map each other's gradients, so every peak includes the gradients of the rank's neighbours too.
         shared = (per_host[rank["host"]] - 1) * (evidence.run.gradient_bytes or 0)
         by_host[rank["host"]] = by_host.get(rank["host"], 0) + max(0, (rank["peak_bytes"] or 0) - shared)
     if not total or not by_host or evidence.run.device == "cuda" or max(by_host.values()) < FULL_MEMORY * total:
@@ -239,7 +239,7 @@ def full_memory(evidence: Evidence) -> str | None:
 
 
 def untuned(evidence: Evidence) -> str | None:
-    """A GPU far from its bound, on engines that were not timed."""
+    """Reports a GPU step that is far above its bound while engines were not timed."""
     run, bound = evidence.run, evidence.run.number("bound.step_seconds")
     if not bound or not run.step_seconds or run.fact("gpu.option.tune") != "no":
         return None
@@ -266,5 +266,5 @@ RULES: tuple[Callable[[Evidence], str | None], ...] = (
 
 
 def advise(evidence: Evidence) -> list[str]:
-    """What to try, one line for each rule that has evidence."""
+    """Returns one line for each rule that has evidence."""
     return [f"{evidence.where}: {said}" for rule in RULES if (said := rule(evidence))]

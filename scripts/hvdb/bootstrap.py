@@ -1,8 +1,8 @@
-"""Figures of sessions, pooled. No distribution is assumed; the seed is an argument, so equal input gives equal output.
+"""Pools the figures of sessions. It assumes no distribution, and takes the seed as an argument: equal input, equal
+output.
 
-Within one session the program computes the interval of a figure by a bootstrap, and stores it with bootstrap replicates
-(bench/measure/resample.h). Between sessions the unit is the session: whole sessions are resampled here, and within each
-its replicates.
+Within one session the program computes the interval of a figure by a bootstrap and stores it with bootstrap replicates
+(bench/measure/resample.h). Here whole sessions are resampled, and a replicate is drawn from each resampled session.
 Source: Hoefler and Belli, Scientific Benchmarking of Parallel Computing Systems, SC15 (medians, intervals, no
 assumed normality).
 """
@@ -17,16 +17,16 @@ import numpy as np
 
 CONFIDENCE = 0.95
 REPLICATES = 2000
-# A bootstrap over fewer sessions holds the truth far less often than it says: simulated, in 60 % of cases with two and
-# 78 % with three where 95 % was asked. docs/measurement.md says how often from five on.
+# With fewer sessions, a bootstrap interval contains the true value far less often than it claims: simulated, in 60 % of
+# cases with two sessions and 78 % with three instead of 95 %. docs/measurement.md gives the values from five on.
 MIN_SESSIONS = 5
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A figure with its bootstrap interval; `low` and `high` are None where there is too little data for one.
+    """A figure with its bootstrap interval; `low` and `high` are None if there is too little data for one.
 
-    `lowest` and `highest`: of the sessions, where there are several and too few of them for an interval.
+    `lowest` and `highest`: range over the sessions, if there are several but too few for an interval.
     """
 
     value: float
@@ -43,9 +43,9 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Session:
-    """What one session says about a figure: `value` with the interval that the program stored, None without one.
+    """One session's result for a figure: `value` with the interval that the program stored; None without one.
 
-    replicates: bootstrap replicates of `value`, as many for every figure; empty where the store has none.
+    replicates: bootstrap replicates of `value`, the same number for every figure; empty if the store has none.
     """
 
     value: float
@@ -55,20 +55,22 @@ class Session:
 
     @property
     def bounded(self) -> bool:
-        """Whether there is an interval, above zero: that of a time may reach below zero where samples are few."""
+        """Whether there is an interval above zero. That of a time may reach below zero if there are few samples."""
         return self.low is not None and self.high is not None and self.low > 0
 
     def rate(self, work: float) -> Session:
-        """`work` per second, of a time in seconds. Without interval unless that of the time is above zero."""
+        """Converts a time in seconds to `work` per second. There is an interval only if that of the time is above
+        zero."""
         ends = (work / self.high, work / self.low) if self.bounded else (None, None)
         return Session(work / self.value, *ends, work / self.replicates)
 
 
 def ratio(first: Session, second: Session) -> Session:
-    """`first` / `second` of two independent figures above zero.
+    """Returns `first` / `second` for two independent figures above zero.
 
-    The interval is made of theirs: the distances of their ends from the values, as logarithms, add up in quadrature.
-    Source: Zou and Donner, Statistics in Medicine 27 (2008), the method of variance estimates recovery.
+    The distances of the interval's ends from the value, as logarithms, are the root of the sum of squares of those of
+    the two figures. Source: Zou and Donner, Statistics in Medicine 27 (2008), the method of variance estimates
+    recovery.
     """
     value = first.value / second.value
     ends = (None, None)
@@ -76,7 +78,8 @@ def ratio(first: Session, second: Session) -> Session:
         below = math.hypot(math.log(first.low / first.value), math.log(second.high / second.value))
         above = math.hypot(math.log(first.high / first.value), math.log(second.low / second.value))
         ends = (value * math.exp(-below), value * math.exp(above))
-    # The program draws the replicates of two runs with one seed: those of one index may be of the same steps.
+    # The program draws the replicates of two runs with one seed, so replicates of equal index may come from the same
+    # steps. Shift one list by one place to break that.
     replicates = np.empty(0)
     if len(first.replicates) == len(second.replicates):
         replicates = first.replicates / np.roll(second.replicates, 1)
@@ -84,9 +87,10 @@ def ratio(first: Session, second: Session) -> Session:
 
 
 def pool(sessions: Sequence[Session], confidence: float = CONFIDENCE, seed: int = 1) -> Estimate:
-    """The median over sessions. One session has its own interval, two to four have none, more a bootstrap interval.
+    """Returns the median over sessions. One session keeps its own interval; two to four have none; more have a
+    bootstrap interval.
 
-    A session without replicates counts with its value alone, which holds the noise within the session already.
+    A session without replicates counts with its value alone, which already contains the noise within the session.
     """
     values = [session.value for session in sessions]
     value = float(np.median(values))

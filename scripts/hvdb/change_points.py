@@ -1,8 +1,8 @@
-"""Where the level of a series of observations changes, found by ruptures (optional: `hvdb[history]`).
+"""Finds where the level of a series of observations changes, with ruptures (optional: `hvdb[history]`).
 
 PELT finds the partition with the least sum of squares about the segments' means plus a penalty for each change point.
-It works on ranks, so that no distribution is assumed and outliers weigh little, and what a series without a change
-would show follows from the number of observations alone: FALSE_ALARMS of such series have any change point.
+It works on ranks, so no distribution is assumed and outliers have little weight. The distribution for a series without
+a change then depends only on the number of observations; a fraction FALSE_ALARMS of such series has any change point.
 Sources: Killick, Fearnhead and Eckley, JASA 107 (2012) (PELT); Lung-Yut-Fong, Levy-Leduc and Cappe, Journal de la SFdS
 156 (2015) (ranks); Truong, Oudre and Vayatis, Signal Processing 167 (2020) (ruptures).
 """
@@ -20,22 +20,22 @@ import numpy as np
 from hvdb import exact
 
 FALSE_ALARMS = 0.05
-# Share of series whose best single change point is found. In some others two together are, where none alone would be.
-# Simulated with 30 to 500 observations: any in 3.8 to 4.6 %.
+# Fraction of series without a change in which a single change point is found. In a few more series two change points
+# are found together, though neither would be alone. Simulated with 30 to 500 observations: 3.8 to 4.6 % have any.
 OF_ONE = 0.04
 CONFIDENCE = 0.95
-LEAST = 4  # observations on each side of a change point
-MOST = 500  # newest observations that are looked at
+LEAST = 4  # least number of observations on each side of a change point
+MOST = 500  # only so many of the newest observations are examined
 SIMULATED = 10_000
-# Nearest observations on each side that the size is estimated from: the exact interval of more takes long.
+# Nearest observations on each side from which the size is estimated; the exact interval of more would take long.
 MOST_COMPARED = 50
 
 
 @dataclass(frozen=True)
 class Change:
-    """index: of the first observation behind it. size: growth of the observations, the logs of costs.
+    """index: of the first observation after the change. size: growth of the observations, which are logs of costs.
 
-    The interval of `size` does not allow for the search, which takes the place where the change looks largest.
+    The interval of `size` does not account for the search, which picks the place where the change looks largest.
     """
 
     index: int
@@ -43,19 +43,19 @@ class Change:
 
     @property
     def growth(self) -> tuple[float, float, float]:
-        """By how much the cost grew, as a ratio (0.03: 3 %), with the ends of its interval."""
+        """Growth of the cost as a ratio (0.03: 3 %), with the ends of its interval."""
         ends = (self.size.value, self.size.low, self.size.high)
         value, low, high = (end if math.isinf(end) else math.expm1(end) for end in ends)
         return value, low, high
 
 
 def available() -> bool:
-    """Whether this Python has ruptures."""
+    """Returns whether this Python has ruptures."""
     return importlib.util.find_spec("ruptures") is not None
 
 
 def _standard_ranks(values: np.ndarray) -> np.ndarray:
-    """Ranks with mean 0 and variance 1; all 0 where all values are equal."""
+    """Returns the ranks scaled to mean 0 and variance 1; all 0 if all values are equal."""
     ranks = exact.doubled_ranks(values).astype(float)
     ranks -= ranks.mean()
     spread = ranks.std()
@@ -64,7 +64,7 @@ def _standard_ranks(values: np.ndarray) -> np.ndarray:
 
 @cache
 def penalty(count: int) -> float:
-    """The gain of the best single change point that OF_ONE of series of `count` without a change exceed."""
+    """The gain of the best change point that a fraction OF_ONE of series of `count` without a change exceeds."""
     rng = np.random.default_rng(1)
     ranks = _standard_ranks(np.arange(count))
     before = np.cumsum(rng.permuted(np.tile(ranks, (SIMULATED, 1)), axis=1), axis=1)
@@ -74,7 +74,7 @@ def penalty(count: int) -> float:
 
 
 def find(values: np.ndarray) -> list[Change]:
-    """The change points of `values` (n,) in their order; of the newest MOST only. Errors: ModuleNotFoundError."""
+    """The change points of `values` (n,) in order, among the newest MOST. Errors: ModuleNotFoundError."""
     skipped = max(0, len(values) - MOST)
     values = values[skipped:]
     if len(values) < 2 * LEAST:

@@ -1,12 +1,12 @@
-"""Published claims, what was measured of them, and the verdict. Pure: stores and published figures in, lines out.
+"""Judges published claims by what was measured. Pure: stores and published figures in, lines out.
 
 The rule (docs/claims.md has the reasons and simulated error rates):
-- The claim c is rounded: it stands for [c - r, c + r], r half a unit of its last digit. With the margin m, fixed
-  before anything is measured, the band is [c - r - m, c + r + m].
-- What counts: complete, untraced measurements (origin 'measured') of real training on the claim's kind of device, of
-  its network, batch, image size and precision, on exactly its number of ranks, with the one-rank baseline of the same
-  session. Replayed compute and simulations never count.
-- The unit is the session (one job). From MIN_SESSIONS on there is a 95 % bootstrap interval over sessions:
+- The claim c is rounded, so it stands for [c - r, c + r], where r is half a unit of its last digit. With the margin m,
+  which is fixed before anything is measured, the band is [c - r - m, c + r + m].
+- These runs count: complete, untraced measurements (origin 'measured') of real training on the claim's kind of device,
+  with its network, batch, image size and precision, on exactly its number of ranks, with the one-rank baseline of the
+  same session. Replayed compute and simulations never count.
+- The unit is the session (one job). From MIN_SESSIONS on there is a 95 % bootstrap interval over sessions. If it lies
   inside the band: reproduced; outside: not reproduced; across its edge, or too few sessions: inconclusive.
 """
 
@@ -29,30 +29,30 @@ REPRODUCED = "reproduced"
 NOT_REPRODUCED = "not reproduced"
 INCONCLUSIVE = "inconclusive"
 NOT_MEASURED = "not measured here"
-# Two runs of one published set-up differ by this much for reasons that nobody recorded; and it is the project's least
-# difference that matters (docs/claims.md).
+# Two runs of one published set-up differ by this much for reasons that nobody recorded. It is also the least difference
+# that matters to this project (docs/claims.md).
 DEFAULT_MARGIN = 0.02
 # Devices on which real training is measured; 'replay' and 'reference' are not among them.
 DEVICES = ("cuda", "cpu")
 # One process per rank; 'loopback' ranks are threads of one process.
 TRANSPORTS = ("nccl", "mpi")
-# Horovod negotiates, so of two schedules this one decides.
+# Horovod negotiates, so if both schedules were measured, the first of these decides.
 SCHEDULES = ("negotiated", "static")
 INPUT_SIZE = {"inception3": 299, "resnet101": 224, "vgg16": 224}
-# Without Inception's auxiliary head, as it was published. tests/models/zoo_golden_test.cpp holds the networks to them.
+# Parameters without Inception's auxiliary head, as published; tests/models/zoo_golden_test.cpp checks the networks.
 PARAMETERS = {"inception3": 23_834_568, "resnet101": 44_549_160, "vgg16": 138_357_544}
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A published result: its points are the rows of results/published.csv that carry its name."""
+    """A published result. Its points are the rows of results/published.csv with its name."""
 
     name: str
     text: str
-    gpus: int  # the number that the overall verdict is about
+    gpus: int  # the number of GPUs that the overall verdict is about
     models: tuple[str, ...]
-    baseline_setup: str  # one-GPU rates for the model of points whose source states none
-    spec: str  # the campaign that measures it, by its name in slurm/specs
+    baseline_setup: str  # gives the one-GPU rates of points whose source states none
+    spec: str  # the name in slurm/specs of the campaign that measures it
 
 
 CLAIMS = {
@@ -70,10 +70,10 @@ CLAIMS = {
 
 @dataclass(frozen=True)
 class Line:
-    """One published point beside what was measured of it.
+    """One published point beside the measurement of it.
 
-    expected: the simple model with `inputs`. measured: efficiency 0..1 with its interval, None if not measured.
-    deciding: False for a second schedule that is shown beside the one that decides.
+    expected: from the simple model with `inputs`. measured: efficiency 0..1 with its interval, None if not measured.
+    deciding: False for a second schedule that is shown beside the deciding one.
     """
 
     point: PublishedPoint
@@ -91,7 +91,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Options:
-    """What a user may change: the margin and, for the model, inputs other than the published ones."""
+    """Values that a user may change: the margin and, for the model, inputs other than the published ones."""
 
     device: str = "cuda"
     margin: float = DEFAULT_MARGIN
@@ -102,20 +102,20 @@ class Options:
 
 
 def find(name: str) -> Claim:
-    """The claim of that name. Errors: HvdbError, with the names there are."""
+    """Returns the claim of that name. Errors: HvdbError, listing the known names."""
     if name not in CLAIMS:
         raise HvdbError(f"no claim '{name}'; there is: {', '.join(CLAIMS)}")
     return CLAIMS[name]
 
 
 def points_of(claim: Claim, published: Sequence[PublishedPoint]) -> list[PublishedPoint]:
-    """The claim's points, by model, then fewest GPUs first."""
+    """Returns the claim's points by model, then by number of GPUs, fewest first."""
     mine = [point for point in published if point.claim == claim.name]
     return sorted(mine, key=lambda point: (claim.models.index(point.model), point.gpus))
 
 
 def judge(point: PublishedPoint, measured: Estimate | None, sessions: int, options: Options) -> tuple[str, str]:
-    """(verdict, reason) by the rule above. With at_least, more than the band is reproduced as well."""
+    """Returns (verdict, reason) by the rule above. With at_least, results above the band also count as reproduced."""
     if measured is None:
         return NOT_MEASURED, ""
     if sessions < MIN_SESSIONS or measured.low is None or measured.high is None:
@@ -134,7 +134,7 @@ def judge(point: PublishedPoint, measured: Estimate | None, sessions: int, optio
 
 
 def band(point: PublishedPoint, options: Options) -> tuple[float, float]:
-    """The efficiencies (0..1) that count as the claim: its rounding and the margin on either side."""
+    """Returns the efficiencies (0..1) that count as the claim: its rounding and the margin on either side."""
     if point.efficiency_stated is None or point.rounding is None:
         raise HvdbError(f"{point.setup}, {point.model}: the source states no efficiency")
     reach = point.rounding + options.margin
@@ -142,7 +142,7 @@ def band(point: PublishedPoint, options: Options) -> tuple[float, float]:
 
 
 def mismatches(configuration: dict[str, Any], ranks: int, point: PublishedPoint, device: str) -> list[str]:
-    """What keeps a measured configuration from being a test of `point`; empty if nothing does."""
+    """Returns why a measured configuration is not a test of `point`; empty if it is one."""
     wanted = {
         "batch_size": point.batch_per_gpu,
         "image_size": INPUT_SIZE[point.model],
@@ -166,7 +166,7 @@ def mismatches(configuration: dict[str, Any], ranks: int, point: PublishedPoint,
 
 
 def model_inputs(claim: Claim, point: PublishedPoint, published: Sequence[PublishedPoint], options: Options) -> Inputs:
-    """Inputs of the ring model: published ones unless `options` say otherwise. Errors: HvdbError if one is missing."""
+    """Inputs of the ring model: published ones unless `options` override them. Errors: HvdbError if one is missing."""
     setup = point.baseline_setup or claim.baseline_setup
     rates = {p.model: p.images_per_second for p in published if p.setup == setup}
     rate = dict(options.one_gpu_rates).get(point.model, rates.get(point.model))
@@ -177,9 +177,9 @@ def model_inputs(claim: Claim, point: PublishedPoint, published: Sequence[Publis
 
 
 def lines(claim: Claim, published: Sequence[PublishedPoint], cells: Sequence[Cell], options: Options) -> list[Line]:
-    """Every point of the claim with its verdict; points measured with two schedules give two lines.
+    """Returns every point of the claim with its verdict; points measured with two schedules give two lines.
 
-    Errors: HvdbError if two different measured configurations would answer one point.
+    Errors: HvdbError if two different measured configurations match one point.
     """
     found = []
     for point in points_of(claim, published):
@@ -231,10 +231,10 @@ def _require_one_per_schedule(point: PublishedPoint, matching: Sequence[Cell]) -
 
 
 def overall(found: Sequence[Line], gpus: int) -> str:
-    """The verdict on the claim: about its points on `gpus` GPUs, one deciding line for each network.
+    """Returns the verdict on the claim, from its points on `gpus` GPUs with one deciding line for each network.
 
-    All reproduced: reproduced. One not reproduced: not reproduced. Nothing measured: not measured here. Else
-    inconclusive.
+    Not reproduced if one point is not reproduced; reproduced if all are; not measured here if nothing was measured;
+    else inconclusive.
     """
     verdicts = [line.verdict for line in found if line.deciding and line.point.gpus == gpus]
     if NOT_REPRODUCED in verdicts:
@@ -247,7 +247,7 @@ def overall(found: Sequence[Line], gpus: int) -> str:
 
 
 def real_training(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
-    """The runs that really computed, and a line about the others. Simulated ones are left to select()."""
+    """Returns the runs that really computed, and a line about the others. select() handles simulated runs."""
     kept = [run for run in runs if run.device in DEVICES or run.origin == "simulated"]
     left_out = []
     if other := len(runs) - len(kept):

@@ -1,7 +1,7 @@
-"""The program hvdb: finds the command in a table, and imports its module only then.
+"""The program hvdb: looks the command up in a table and imports only its module.
 
-numpy and matplotlib are slow to import, and `hvdb campaign` must work where there is neither: this module and
-hvdb.campaign need nothing but the standard library.
+numpy and matplotlib are slow to import, and `hvdb campaign` must work where neither is installed. This module and
+hvdb.campaign therefore use only the standard library.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from hvdb import __version__, edge
 from hvdb.data import called
 from hvdb.errors import EXIT_USAGE, HvdbError
 
-# Command -> what its line in the help says. Its module is hvdb.commands.<command>.
+# Command -> its line in the help. Its module is hvdb.commands.<command>.
 COMMANDS = {
     "efficiency": "how well training scales, with intervals, beside the published points",
     "ranks": "which rank or node of a stored run is slow",
@@ -36,12 +36,12 @@ COMMANDS = {
 
 
 def module(command: str) -> ModuleType:
-    """hvdb.commands.<command>, imported. Errors: ModuleNotFoundError if this Python lacks what the command needs."""
+    """Imports hvdb.commands.<command>. Errors: ModuleNotFoundError if this Python lacks a module that it needs."""
     return importlib.import_module(f"hvdb.commands.{command}")
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line without the commands' own options, for --help and --version."""
+    """Returns the command line without the commands' own options, for --help and --version."""
     made = argparse.ArgumentParser(
         prog="hvdb",
         usage="hvdb [--help] [--version] COMMAND ...",
@@ -61,7 +61,7 @@ def _run(command: str, argv: Sequence[str]) -> int:
         return chosen.run(chosen.parser().parse_args(argv))
     except ModuleNotFoundError as error:
         if (error.name or "hvdb").startswith("hvdb"):
-            raise  # a defect of ours
+            raise  # a bug in hvdb
         raise HvdbError(
             f"Python {platform.python_version()} ({sys.executable}) has no module {error.name}: {called('campaign')} "
             "needs Python 3.11, the other commands numpy and matplotlib; HVD_PYTHON names a Python that has them"
@@ -71,13 +71,13 @@ def _run(command: str, argv: Sequence[str]) -> int:
 def _usage(argv: Sequence[str]) -> int:
     if argv and not argv[0].startswith("-"):
         raise HvdbError(f"there is no command '{argv[0]}'; commands: {', '.join(COMMANDS)}")
-    parser().parse_args(argv)  # --help and --version end here
+    parser().parse_args(argv)  # exits for --help and --version
     parser().print_help(sys.stderr)
     return EXIT_USAGE
 
 
 def main(argv: Sequence[str]) -> int:
-    """Runs one command; returns its exit code. A fault is one line on standard error."""
+    """Runs one command and returns its exit code. An error becomes one line on standard error."""
     if argv and argv[0] in COMMANDS:
         return edge.run(called(argv[0]), lambda: _run(argv[0], argv[1:]))
     return edge.run("hvdb", lambda: _usage(argv))

@@ -1,4 +1,4 @@
-"""Which runs may stand side by side, and which may be pooled into one figure."""
+"""Decides which runs may be compared, and which may be pooled into one figure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hvdb.errors import NotComparable
 from hvdb.runs import Run
 
-# What must be equal for two runs to be points of one scaling curve.
+# Columns that must be equal for two runs to be points of one scaling curve.
 CURVE_COLUMNS = (
     "model",
     "batch_size",
@@ -23,13 +23,13 @@ CURVE_COLUMNS = (
     "origin",
     "traced",
 )
-# Other columns that the fingerprint has: what program and network made of the configuration.
+# Other columns of the fingerprint; program and network determine them from the configuration.
 MADE_COLUMNS = ("data_plane", "batches_per_iter", "parameters", "plan_hash")
 
 
 @dataclass(frozen=True)
 class Difference:
-    """One fact that two runs do not share; None where a run lacks it."""
+    """One fact in which two runs differ. A value is None if the run lacks the fact."""
 
     key: str
     first: str | None
@@ -38,7 +38,7 @@ class Difference:
 
 
 def differences(first: Run, second: Run) -> list[Difference]:
-    """Provenance facts that differ, those that can change the result first, then by key."""
+    """Returns the provenance facts that differ: first those that can change the result, then by key."""
     found = []
     for key in sorted(first.provenance.keys() | second.provenance.keys()):
         a, b = first.provenance.get(key), second.provenance.get(key)
@@ -49,7 +49,7 @@ def differences(first: Run, second: Run) -> list[Difference]:
 
 
 def configuration_differences(first: Run, second: Run) -> list[Difference]:
-    """Columns of the configuration (phase and world included) that differ."""
+    """Returns the columns of the configuration that differ, including phase and world."""
     return _column_differences(first, second, (*CURVE_COLUMNS, "phase", "world_size", "nodes"))
 
 
@@ -62,7 +62,7 @@ def _column_differences(first: Run, second: Run, columns: Sequence[str]) -> list
 
 
 def fingerprint_differences(first: Run, second: Run) -> list[Difference]:
-    """Why two fingerprints differ, as far as the runs tell: facts, then columns."""
+    """Returns why two fingerprints differ, as far as the runs tell: facts, then columns."""
     facts = [each for each in differences(first, second) if each.in_fingerprint]
     columns = _column_differences(first, second, MADE_COLUMNS)
     return [*facts, *configuration_differences(first, second), *columns]

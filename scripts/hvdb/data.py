@@ -1,4 +1,4 @@
-"""Where things are: the only module that tells a checkout from an installation.
+"""Where files are. This is the only module that distinguishes a checkout from an installation.
 
 A checkout has the data in results/ and slurm/. The wheel and `cmake --install` put the same files into hvdb/data.
 Standard library only: hvdb.campaign uses it on login nodes.
@@ -26,25 +26,25 @@ JOB_BODY = _SLURM / "job_body.sh"
 
 
 def recorded_stores() -> list[Path]:
-    """The stores of the runs that were recorded with the sources. An installation has none."""
+    """Returns the stores of the runs that were recorded with the sources. An installation has none."""
     return sorted(CHECKOUT.glob("results/recorded/*/*.db")) if CHECKOUT else []
 
 
 def named(file: Path) -> str:
-    """How texts name a file of ours: from the root of the checkout, or where it is installed."""
+    """Returns the name of one of our files for texts: relative to the checkout, or the path where it is installed."""
     return str(file.relative_to(CHECKOUT) if CHECKOUT else file)
 
 
 def called(command: str) -> str:
-    """How a person starts `command` here: "scripts/merge" in a checkout that has that script, else "hvdb merge"."""
+    """Returns how a person starts `command`: "scripts/merge" in a checkout with that script, else "hvdb merge"."""
     return f"scripts/{command}" if CHECKOUT and (CHECKOUT / "scripts" / command).is_file() else f"hvdb {command}"
 
 
 def hvd_bench() -> Path | None:
-    """The hvd_bench that belongs to this package, absolute.
+    """Returns the absolute path of the hvd_bench that belongs to this package.
 
-    Checkout: its release build, whether it was built or not. Installation: the one in bin/ of the prefix that holds
-    this package, else the first of the PATH, else None.
+    In a checkout: its release build, even if it was not built. In an installation: the one in bin/ of the prefix that
+    contains this package, else the first on the PATH, else None.
     """
     if CHECKOUT:
         return CHECKOUT / "build" / "release" / "bin" / BENCH

@@ -1,7 +1,7 @@
-"""A page as plain data, which markdown_page.py and html_page.py write, so that both say the same.
+"""A page as plain data. markdown_page.py and html_page.py write it, so that both have the same contents.
 
-Every text in it is plain text, also that of a stranger: the writers escape it, and they bound it (cut(), first()), so
-that no store makes a page too large to open.
+All text in it is plain text and may come from a stranger. The writers escape it. cut() and first() limit its length, so
+that no store makes a page that is too large to open.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import TypeVar
 
 from hvdb import printable
 
-LONGEST_TEXT = 400  # characters of a cell, a heading or an item of a list
-LONGEST_LINE = 4000  # of a listing: a command line that is run again must be whole
+LONGEST_TEXT = 400  # characters of a cell of a table, a heading or an item of a list
+LONGEST_LINE = 4000  # characters of a line of a listing: a command line to run again must be complete
 MOST_ROWS = 100
 MOST_LINES = 60
 
@@ -42,16 +42,16 @@ class Table:
 
 @dataclass(frozen=True)
 class Listing:
-    """Lines that are shown as they are: commands."""
+    """Lines that are shown unchanged: commands."""
 
     lines: Sequence[str]
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A drawing. `about`: what it shows, for a reader who does not see it. draw: writes it to a .svg file.
+    """A drawing. `about`: describes it for a reader who cannot see it. draw: writes it to a .svg file.
 
-    Markdown has no figures: their numbers are in a table beside them.
+    Markdown pages have no figures; a table beside each figure has its numbers.
     """
 
     about: str
@@ -76,12 +76,12 @@ class Document:
 
 
 def cut(text: object, longest: int = LONGEST_TEXT) -> str:
-    """`text` on one printable line of at most `longest` characters."""
+    """Returns `text` as one printable line of at most `longest` characters."""
     shown = printable.terminal(str(text)[: longest + 1])
     return shown if len(shown) <= longest else f"{shown[: longest - 1]}…"
 
 
 def first(items: Sequence[Item], most: int, what: str) -> tuple[Sequence[Item], str]:
-    """At most `most` of `items`, and the line that says how many are left out, or ""."""
+    """Returns at most `most` of `items`, and a line that says how many are left out, or ""."""
     more = len(items) - most
     return items[:most], f"{more} more {what} not shown" if more > 0 else ""

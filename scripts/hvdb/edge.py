@@ -1,4 +1,4 @@
-"""The edge of a program: whatever ends its work becomes an exit code and one line on standard error.
+"""The outer layer of a program: turns every error into an exit code and one line on standard error.
 
 Standard library only: hvdb.campaign uses it on login nodes.
 """
@@ -17,7 +17,7 @@ from hvdb.errors import EXIT_DEFECT, EXIT_GOOD, EXIT_INTERRUPTED, EXIT_USAGE, Hv
 
 
 def tell(program: str, line: str, stream: TextIO | None = None) -> None:
-    """Prints `line` (on standard output), made printable. A program does not depend on anybody reading it."""
+    """Prints `line`, made printable, on `stream` (default: standard output). Continues if nobody reads the output."""
     stream = stream or sys.stdout
     try:
         print(printable.terminal(line), file=stream, flush=True)
@@ -28,7 +28,7 @@ def tell(program: str, line: str, stream: TextIO | None = None) -> None:
 
 
 def _drop_what_cannot_be_written() -> None:
-    """Python writes pending output when it ends, and changes the exit code to 120 if that fails."""
+    """Discards output that cannot be written; else Python would write it at its end and change the exit code to 120."""
     try:
         if sys.stdout is not None:
             sys.stdout.flush()
@@ -37,9 +37,9 @@ def _drop_what_cannot_be_written() -> None:
 
 
 def run(program: str, work: Callable[[], int]) -> int:
-    """Does `work`; returns its exit code, or that of the error that ended it, which it says after `program`'s name.
+    """Does `work` and returns its exit code. On an error, prints it after `program`'s name and returns its exit code.
 
-    An HvdbError is for a person and has the exit code. An OSError that names no file is about standard output.
+    An HvdbError is meant for a person and has an exit code. An OSError without a file name is about standard output.
     """
 
     def say(text: object) -> None:
@@ -50,9 +50,9 @@ def run(program: str, work: Callable[[], int]) -> int:
             say("standard output is closed; redirect it to a file")
             return EXIT_USAGE
         if hasattr(sys.stdout, "reconfigure"):
-            sys.stdout.reconfigure(errors="backslashreplace")  # text that its encoding has no characters for
+            sys.stdout.reconfigure(errors="backslashreplace")  # for characters that its encoding lacks
         code = work()
-        sys.stdout.flush()  # or a full disk shows only when the interpreter ends
+        sys.stdout.flush()  # otherwise a full disk would show only when the interpreter ends
         return code
     except HvdbError as error:
         say(error)
@@ -60,7 +60,7 @@ def run(program: str, work: Callable[[], int]) -> int:
     except KeyboardInterrupt:
         say("interrupted")
         return EXIT_INTERRUPTED
-    except BrokenPipeError:  # the reader (head, less) has seen enough
+    except BrokenPipeError:  # the reader (head, less) closed the pipe
         return EXIT_GOOD
     except OSError as error:
         say(f"{error.filename or 'standard output'}: {error.strerror}")

@@ -1,9 +1,9 @@
 """Weak-scaling efficiency of the sessions of a store.
 
-efficiency(N) = (images/s(N) / N) / images/s(1), where images/s(1) is the solo run of the *same session*: one rank
-of the same allocation, measured in turn with the others. The work per rank is the same in both, so this is the ratio of
-the step time alone to the step time of all: as the program stored it, which pairs the phases of each round, and
-otherwise the ratio of the medians. Efficiencies are never averaged over models.
+efficiency(N) = (images/s(N) / N) / images/s(1), where images/s(1) is the solo run of the *same session*: one rank of
+the same allocation, measured in turn with the others. The work per rank is the same in both, so this equals the step
+time alone divided by the step time of all. If the program stored this ratio, which it computes round by round, that
+value is used; otherwise the ratio of the medians. Efficiencies are never averaged over models.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from hvdb.bootstrap import MIN_SESSIONS, Estimate, Session, pool, ratio
 from hvdb.errors import HvdbError, NotComparable
 from hvdb.runs import Run
 
-# Share of forward plus backward that is backward: a backward pass costs two forward passes in arithmetic (the
-# gradient of the data and that of the weights).
+# Backward as a fraction of forward plus backward. Backward costs as much arithmetic as two forward passes: one for the
+# gradient of the data and one for that of the weights.
 BACKWARD_SHARE = 2.0 / 3.0
-# Facts that say why a run's figures are to be doubted (add_caution() in bench/run_record.h).
+# Facts that say why a run's figures are doubtful (add_caution() in bench/run_record.h).
 CAUTION = "caution."
 COLLAPSED = f"{CAUTION}collapsed_loss"
 VALIDATION = "validate.turns"  # fact of every run of `hvd_bench validate`
-# As bench/measure/median: with fewer samples than this an interval is printed with a warning.
+# The value in bench/measure/median: with fewer samples, an interval is printed with a warning.
 FEW_SAMPLES = 10
 
 
@@ -36,14 +36,14 @@ class Cell:
 
     kind: 'solo' (the one-rank baseline, efficiency 1 by definition) or 'full' (all ranks, reducing).
     images_per_second: of the whole world. efficiency: against the solo run of the same session, None without one.
-    no_reduction: the same with nothing reduced (phase none): what interference alone leaves.
-    ring_bound: efficiency if reduction hid behind backward as far as it can, see ring_bound().
+    no_reduction: efficiency of phase none, in which nothing is reduced: shows the effect of interference alone.
+    ring_bound: efficiency if backward hid as much of the reduction as possible, see ring_bound().
     """
 
     configuration: dict[str, Any]
     kind: str
     ranks: int
-    allocation: int  # ranks of the launch; more than `ranks` for a solo run, beside which the others sleep
+    allocation: int  # ranks of the launch; more than `ranks` for a solo run, in which the other ranks sleep
     nodes: int
     sessions: int
     images_per_second: Estimate
@@ -59,7 +59,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Selection:
-    """Runs that were taken and a line for each reason why others were not."""
+    """The selected runs, and a line for each reason why others were left out."""
 
     runs: list[Run]
     left_out: list[str]
@@ -73,12 +73,13 @@ def select(
     incomplete: bool = False,
     validations: bool = False,
 ) -> Selection:
-    """Takes complete runs of one origin, either all traced or all untraced, so that kinds never mix.
+    """Selects complete runs of one origin, either all traced or all untraced, so that kinds never mix.
 
-    validations: also runs of `hvd_bench validate`, whose ranks take turns and train on the batches of one.
+    validations: select runs of `hvd_bench validate` too; their ranks take turns and all train on one rank's batches.
 
-    Not those that compare settings of the program (gpu_check's label `way`), which are no sessions of one cell, and not
-    those whose loss collapsed: vanishing gradients switch fewer transistors, so that such steps may be faster.
+    Leaves out runs that compare settings of the program (gpu_check's label `way`), because they are not sessions of one
+    cell. Leaves out runs whose loss collapsed, because computing with vanishing gradients needs less power, so steps
+    may be faster.
     """
     kept: list[Run] = []
     reasons: dict[str, int] = {}
@@ -106,9 +107,9 @@ def select(
 
 
 def step_time(run: Run) -> Session:
-    """Median step time in seconds as the program stored it; that of the samples where it stored none.
+    """Returns the median step time in seconds that the program stored; that of the samples if it stored none.
 
-    Errors: HvdbError if the run holds neither, as a run may that was cut short.
+    Errors: HvdbError if the run has neither, which can happen if it was cut short.
     """
     if run.step_seconds is not None:
         ends = (run.step_seconds_low, run.step_seconds_high)
@@ -120,21 +121,21 @@ def step_time(run: Run) -> Session:
 
 
 def samples(run: Run) -> int:
-    """Number of samples behind the median step time."""
+    """Returns the number of samples behind the median step time."""
     return run.measured_steps // run.batches_per_iter
 
 
 def images_per_second(run: Run) -> float:
-    """Images per second of the whole world: world_size x batch_size / median step time."""
+    """Returns images per second of the whole world: world_size x batch_size / median step time."""
     return run.world_size * run.batch_size / step_time(run).value
 
 
 def ring_bound(full: Run, solo: Run | None) -> float | None:
-    """Efficiency (0..1) if the engine's reductions overlapped backward perfectly, from stored samples; else None.
+    """Returns the efficiency (0..1) if reductions overlapped backward perfectly, from stored samples; else None.
 
     exposed = max(0, ring time - backward time), bound = T1 / (T1 + exposed). The ring time is the median over
-    steps of the engine's reduce_seconds on its fastest rank (a slower rank's figure contains waiting); backward is
-    2/3 of that run's compute_seconds. An estimate, not a law: contention can make both times longer.
+    steps of the engine's reduce_seconds on its fastest rank (that of a slower rank contains waiting). Backward is
+    2/3 of that run's compute_seconds. The bound is an estimate, because contention can make both times longer.
     """
     reduce = full.lowest("reduce_seconds")
     compute = full.highest("compute_seconds")
@@ -146,10 +147,10 @@ def ring_bound(full: Run, solo: Run | None) -> float | None:
 
 
 def cells(runs: Sequence[Run], *, mix_fingerprints: bool = False, step: progress.Step = progress.silent) -> list[Cell]:
-    """Rows by configuration, then ranks. Sessions of one configuration and world are pooled: the unit is the run.
+    """Rows by configuration, then ranks. Sessions of one configuration and world are pooled; the unit is the run.
 
     step: called with (cells done, cells in all) after each cell.
-    Errors: NotComparable if the runs of one row differ in fingerprint (unless asked), or kinds are mixed.
+    Errors: NotComparable if the runs of one row differ in fingerprint (unless allowed), or if kinds are mixed.
     """
     sessions: dict[str, list[Run]] = {}
     for run in runs:
@@ -173,12 +174,12 @@ def cells(runs: Sequence[Run], *, mix_fingerprints: bool = False, step: progress
 
 
 def notes(cells: Sequence[Cell], runs: Sequence[Run]) -> list[str]:
-    """Lines to print under `cells`, which were computed from `runs`."""
+    """Returns lines to print under `cells`, which were computed from `runs`."""
     return precision_notes(cells, runs) + curve_notes(runs) + [f"caution: {line}" for line in cautions(runs)]
 
 
 def cautions(runs: Sequence[Run]) -> list[str]:
-    """One line for each caution that runs carry: its text, and the first of the runs that it is about."""
+    """Returns one line for each caution of the runs: its text, and the first of the runs that have it."""
     about: dict[tuple[str, str], list[Run]] = {}
     for run in runs:
         for key, fact in run.provenance.items():
@@ -194,7 +195,7 @@ def cautions(runs: Sequence[Run]) -> list[str]:
 def curve_notes(runs: Sequence[Run]) -> list[str]:
     """One line per curve whose points were measured under different conditions (facts that can change a result).
 
-    Each point has its own baseline, so each efficiency stands; a line drawn through them may not.
+    Each point has its own baseline, so each efficiency is valid. A line drawn through the points may not be.
     """
     curves: dict[tuple, list[Run]] = {}
     for run in runs:
@@ -210,7 +211,7 @@ def curve_notes(runs: Sequence[Run]) -> list[str]:
 
 
 def precision_notes(cells: Sequence[Cell], runs: Sequence[Run]) -> list[str]:
-    """What a reader must know before he trusts the figures of `cells`, which were computed from `runs`."""
+    """Returns what a reader must know before trusting the figures of `cells`, which were computed from `runs`."""
     by_id = {run.uuid: run for run in runs}
     notes = []
     for cell in cells:
@@ -234,7 +235,7 @@ def precision_notes(cells: Sequence[Cell], runs: Sequence[Run]) -> list[str]:
 
 
 def _by_launch(members: list[Run]) -> list[dict[str, Run]]:
-    """One dict phase -> run per full run of the session (a session with several shares its solo and none)."""
+    """One dict phase -> run per full run of the session. If there are several, they share its solo and none runs."""
     by_phase: dict[str, list[Run]] = {}
     for run in members:
         by_phase.setdefault(run.phase, []).append(run)
@@ -246,9 +247,10 @@ def _by_launch(members: list[Run]) -> list[dict[str, Run]]:
 
 
 def _efficiency(solo: Run, full: Run) -> Session:
-    """As the program computed it round by round, so that what a round shares cancels; else the ratio of the medians.
+    """Returns the efficiency that the program computed round by round, so that disturbances of a whole round cancel;
+    else the ratio of the medians.
 
-    The samples in the store do not tell which of them belong to one round.
+    It cannot be recomputed here, because the stored samples do not tell which of them belong to one round.
     """
     part = full.decomposition.get("efficiency")
     if part is None:

@@ -1,4 +1,4 @@
-"""The faults that a command can end with, each with its exit code (the same codes as hvd_bench itself)."""
+"""The errors that end a command, each with its exit code. hvd_bench uses the same codes."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ EXIT_DEFECT = 9
 
 
 class HvdbError(Exception):
-    """A fault that a person can act on: the text says what, where, and what to do next."""
+    """An error that a person can act on: the text says what, where, and what to do next."""
 
     exit_code = EXIT_USAGE
 
 
 class StoreError(HvdbError):
-    """A file that is not a store, is damaged, is of an unknown schema, or cannot be read or written."""
+    """A file is not a store, is damaged, has an unknown schema, or cannot be read or written."""
 
 
 class NotComparable(HvdbError):
-    """Figures that must not be put side by side or pooled."""
+    """Figures that must not be compared or pooled."""
 
     exit_code = EXIT_NOT_COMPARABLE

@@ -1,12 +1,12 @@
 """Exact tests, estimates and intervals for a few observations, without a normal distribution.
 
-Paired: log ratios of runs that were measured in turn. They are assumed to be independent, and symmetric about their
-centre. The test counts all 2^n assignments of signs to the ranks of the deviations from the centre that is tested.
-Unpaired: two groups of independent runs, assumed to have distributions of one shape. The test counts all ways to choose
-the second group from the pooled ranks.
+Paired: the observations are log ratios of runs that were measured in turn. They are assumed to be independent and
+symmetric about their centre. The test counts all 2^n ways to give signs to the ranks of the deviations from the centre.
+Unpaired: the observations are two groups of independent runs, assumed to have distributions of one shape. The test
+counts all ways to choose the second group from the pooled ranks.
 
-scipy has both tests, but counts tied observations as if they were not tied, and has neither estimate nor interval.
-Those here invert the test for observations without ties.
+scipy has both tests, but treats tied observations as if they were not tied, and has neither estimates nor intervals.
+The intervals here invert the test for observations without ties.
 Source: Hodges and Lehmann, Annals of Mathematical Statistics 34 (1963); Lehmann, Nonparametrics (1975).
 """
 
@@ -21,7 +21,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Effect:
-    """An estimate with the ends of its interval. An end is infinite where too few observations can bound it."""
+    """An estimate with the ends of its interval. An end is infinite if there are too few observations to bound it."""
 
     value: float
     low: float
@@ -29,14 +29,14 @@ class Effect:
 
 
 def doubled_ranks(values: np.ndarray) -> np.ndarray:
-    """Twice the ranks of `values` (n,), 2 for the lowest; equal values share the mean of their ranks. Integers."""
+    """Twice the ranks of `values` (n,) as integers; 2 is the lowest. Equal values share the mean of their ranks."""
     _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
     last = np.cumsum(counts)
     return (2 * last - counts + 1)[place]
 
 
 def _sums_of_signs(doubled: np.ndarray) -> np.ndarray:
-    """Share of the 2^n subsets of `doubled` (n,) whose sum is s, for each s from 0 on."""
+    """Returns, for each s from 0 on, the fraction of the 2^n subsets of `doubled` (n,) whose sum is s."""
     share = np.zeros(int(doubled.sum()) + 1)
     share[0] = 1.0
     for value in map(int, doubled):
@@ -47,9 +47,9 @@ def _sums_of_signs(doubled: np.ndarray) -> np.ndarray:
 
 
 def signed_rank_p(differences: np.ndarray) -> float:
-    """The exact sign-flip test on ranks: p-value of "the differences (n,) are centred on 0 or below", one-sided.
+    """The exact sign-flip test on ranks: one-sided p-value of "the differences (n,) are centred on 0 or below".
 
-    A difference of exactly 0 keeps its rank and has no sign. 1 without differences.
+    A difference of exactly 0 keeps its rank but has no sign. Without differences, returns 1.
     """
     doubled = doubled_ranks(np.abs(differences))
     observed = int(doubled[differences > 0].sum())
@@ -69,13 +69,13 @@ def _last_within(below: np.ndarray, tail: float) -> int | None:
 
 
 def walsh_averages(differences: np.ndarray) -> np.ndarray:
-    """The means of all pairs of `differences` (..., n), each with itself too, sorted: (..., n (n + 1) / 2)."""
+    """The sorted means of all pairs of `differences` (..., n), each also with itself: (..., n (n + 1) / 2)."""
     first, second = np.triu_indices(differences.shape[-1])
     return np.sort((differences[..., first] + differences[..., second]) / 2, axis=-1)
 
 
 def paired_lower_bounds(differences: np.ndarray, tail: float) -> np.ndarray:
-    """For each row of `differences` (..., n): the highest shift that the sign-flip test at level `tail` rejects."""
+    """For each row of `differences` (..., n), the highest shift that the sign-flip test rejects at level `tail`."""
     outside = _most_outside(differences.shape[-1], tail)
     if outside is None:
         return np.full(differences.shape[:-1], -math.inf)
@@ -93,12 +93,12 @@ def paired_effect(differences: np.ndarray, confidence: float) -> Effect:
 
 
 def fewest_pairs(level: float) -> int:
-    """The fewest pairs with which the sign-flip test can reject at `level`: 2^-n <= level."""
+    """Returns the fewest pairs with which the sign-flip test can reject at `level`: 2^-n <= level."""
     return max(1, math.ceil(-math.log2(level * (1 + 1e-12))))
 
 
 def _sums_of_choices(doubled: np.ndarray, chosen: int) -> np.ndarray:
-    """Share of the subsets of `chosen` elements of `doubled` (n,) whose sum is s, for each s from 0 on."""
+    """Returns, for each s from 0 on, the fraction of subsets of `chosen` elements of `doubled` (n,) whose sum is s."""
     ways = np.zeros((chosen + 1, int(doubled.sum()) + 1))
     ways[0, 0] = 1.0
     for value in map(int, doubled):
@@ -107,7 +107,7 @@ def _sums_of_choices(doubled: np.ndarray, chosen: int) -> np.ndarray:
 
 
 def rank_sum_p(first: np.ndarray, second: np.ndarray) -> float:
-    """The exact rank-sum test: p-value of "`second` (m,) is not above `first` (n,)", one-sided."""
+    """The exact rank-sum test. Returns the one-sided p-value of "`second` (m,) is not above `first` (n,)"."""
     doubled = doubled_ranks(np.concatenate((first, second)))
     observed = int(doubled[len(first) :].sum())
     return float(_sums_of_choices(doubled, len(second))[observed:].sum())
@@ -121,7 +121,7 @@ def _most_pairs_outside(first: int, second: int, tail: float) -> int | None:
 
 
 def unpaired_effect(first: np.ndarray, second: np.ndarray, confidence: float) -> Effect:
-    """The Hodges-Lehmann estimate of `second` (m,) - `first` (n,), with its two-sided exact interval."""
+    """Returns the Hodges-Lehmann estimate of `second` (m,) - `first` (n,), with its two-sided exact interval."""
     shifts = np.sort((second[:, None] - first[None, :]).ravel())
     outside = _most_pairs_outside(len(first), len(second), (1 - confidence) / 2)
     ends = (-math.inf, math.inf) if outside is None else (shifts[outside], shifts[-1 - outside])

@@ -1,13 +1,13 @@
-"""Changes that are expected: from a session on, earlier sessions no longer count as its history.
+"""Expected changes: from the named session on, earlier sessions no longer count as history.
 
-A team keeps them in a TOML file beside its code. A baseline is refreshed by one more entry, and older ones stay:
+A team keeps them in a TOML file beside its code. To accept a new baseline, add an entry; older entries stay:
 
     [[expected]]
     model = "vgg16"         # optional: only this network
     ranks = 2               # optional: only this number of ranks
-    since = "2026-11-23"    # the first session that counts: a date (UTC, with or without a time), or the start of its
-    reason = "oneDNN 3.6"   # UUID or of that of one of its runs
-    accepted = 2026-11-24   # optional: when somebody decided that
+    since = "2026-11-23"    # first session that counts: a date (UTC, with or without a time), or the beginning of the
+    reason = "oneDNN 3.6"   # UUID of the session or of one of its runs
+    accepted = 2026-11-24   # optional: the date of this decision
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _ID = re.compile(r"[0-9A-Za-z-]{4,64}")
 
 @dataclass(frozen=True)
 class Expected:
-    """One entry. since: the start of a UUID, or a date and time as stores have them, of which the end may be missing.
+    """One entry. since: the beginning of a UUID, or of a date and time as stores write them.
 
     model, ranks: None for any. accepted: a date, or "".
     """
@@ -49,9 +49,9 @@ class Expected:
         return self.model in (None, run.model) and self.ranks in (None, run.world_size)
 
     def begin(self, runs: Sequence[Run]) -> Moment | None:
-        """A run counts from there on. None if `runs` lack the session that it names.
+        """Returns the moment from which on runs count. None if `runs` lack the named session.
 
-        Errors: HvdbError if it names several sessions.
+        Errors: HvdbError if several sessions match.
         """
         if self.dated:
             return self.since, ""
@@ -62,12 +62,12 @@ class Expected:
 
 
 def moment(run: Run) -> Moment:
-    """The place of `run` in the order of time, which the UUID decides between runs of one time."""
+    """Returns the place of `run` in the order of time. Runs with equal times are ordered by UUID."""
     return run.started_utc, run.uuid
 
 
 def is_named(run: Run, prefix: str) -> bool:
-    """Whether the UUID of `run` or of its session starts with `prefix`."""
+    """Returns whether the UUID of `run` or of its session starts with `prefix`."""
     return any(uuid.lower().startswith(prefix.lower()) for uuid in (run.session_uuid, run.uuid))
 
 
@@ -86,7 +86,7 @@ def _entry(table: dict[str, Any], number: int) -> Expected:
 
 
 def _moment(value: str | datetime.date, where: str) -> tuple[str, bool]:
-    """`since` as Expected has it, and whether it is a date. Errors: ValueError."""
+    """Returns `since` in the form of Expected.since, and whether it is a date. Errors: ValueError."""
     if isinstance(value, str) and not _DATE.match(value):
         if not _ID.fullmatch(value):
             raise ValueError(f"{where}: since '{value}' is neither a date nor four or more characters of a UUID")
@@ -102,7 +102,7 @@ def _moment(value: str | datetime.date, where: str) -> tuple[str, bool]:
 
 
 def parse(text: str) -> tuple[Expected, ...]:
-    """The entries of a TOML document. Errors: ValueError."""
+    """Returns the entries of a TOML document. Errors: ValueError."""
     found = toml_tables.tables(text, NAME)
     if len(found) > MOST:
         raise ValueError(f"{len(found)} entries; {MOST} are the most")
@@ -110,13 +110,13 @@ def parse(text: str) -> tuple[Expected, ...]:
 
 
 def read(file: Path) -> tuple[Expected, ...]:
-    """The entries of `file`. Errors: HvdbError, OSError."""
+    """Returns the entries of `file`. Errors: HvdbError, OSError."""
     with toml_tables.faults_of(file):
         return parse(toml_tables.content(file))
 
 
 def _quoted(text: str) -> str:
-    """A basic string of TOML. JSON's are the same, but for DEL."""
+    """Returns a basic string of TOML. It equals a JSON string, except that TOML also escapes DEL."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
@@ -130,9 +130,9 @@ def _text(entry: Expected) -> str:
 
 
 def append(file: Path, entries: Sequence[Expected]) -> None:
-    """Adds `entries` at the end of `file`, or makes it. What stands there stays as it is.
+    """Adds `entries` at the end of `file`, or creates it. The text that the file has stays unchanged.
 
-    Errors: HvdbError where the file, or what it would become, cannot be read; OSError.
+    Errors: HvdbError if the file cannot be parsed before or after the change; OSError.
     """
     with toml_tables.faults_of(file):
         before = toml_tables.content(file) if file.exists() else ""

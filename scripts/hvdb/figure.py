@@ -1,4 +1,4 @@
-"""What all plots share: a colour-blind-safe style, a footer with run ids, full ids in the file's metadata."""
+"""Functions that all plots share: a colour-blind-safe style, a footer with run ids, full ids in the file's metadata."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import matplotlib
 
-matplotlib.use("Agg")  # no display on a cluster
+matplotlib.use("Agg")  # because compute nodes have no display
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -19,7 +19,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from hvdb import printable, whole_file
 from hvdb.errors import HvdbError
 
-# Okabe and Ito, "Color Universal Design" (2008): distinct for all common kinds of colour blindness.
+# Okabe and Ito, "Color Universal Design" (2008): colours that differ for all common kinds of colour blindness.
 BLUE, ORANGE, GREEN, VERMILION = "#0072B2", "#E69F00", "#009E73", "#D55E00"
 SKY, PURPLE, YELLOW = "#56B4E9", "#CC79A7", "#F0E442"
 INK, MUTED, FAINT = "#222222", "#767676", "#D9D9D9"
@@ -50,10 +50,10 @@ STYLE = {
     "text.color": INK,
     "legend.frameon": False,
     "legend.fontsize": 8.5,
-    "svg.hashsalt": "hvd_bench",  # equal input, equal bytes
+    "svg.hashsalt": "hvd_bench",  # so that equal input gives equal bytes
 }
 plt.rcParams.update(STYLE)
-MOST_INCHES = 65535 / STYLE["savefig.dpi"]  # matplotlib draws at most 65,535 pixels a side
+MOST_INCHES = 65535 / STYLE["savefig.dpi"]  # matplotlib draws at most 65,535 pixels per side
 
 
 def _require_drawable(width: float, height: float) -> None:
@@ -72,14 +72,14 @@ def new(rows: int, columns: int, width: float, height: float, **kwargs: object) 
 
 
 def headline(figure: Figure, title: str, subtitle: str) -> None:
-    """Title and one explaining line, top left, a fixed distance (inches) from the top edge."""
+    """Writes a title and one line of explanation, top left, at a fixed distance (inches) from the top edge."""
     height = figure.get_figheight()
     figure.text(0.012, 1 - 0.12 / height, title, fontsize=14, fontweight="bold", va="top", color=INK)
     figure.text(0.012, 1 - 0.42 / height, subtitle, fontsize=9.5, va="top", color=MUTED)
 
 
 def log2_ranks_axis(axes: Axes, highest: int) -> None:
-    """A log-2 axis of ranks from 1 to `highest`, whole numbers as labels."""
+    """Makes the x axis a log-2 axis of ranks from 1 to `highest`, with whole numbers as labels."""
     axes.set_xscale("log", base=2)
     axes.set_xlim(0.84, max(2, highest) * 1.19)
     ticks = [2**power for power in range(20) if 2**power <= highest * 1.01]
@@ -89,7 +89,7 @@ def log2_ranks_axis(axes: Axes, highest: int) -> None:
 
 
 def log_rate_axis(axes: Axes) -> None:
-    """A log-10 axis of images per second with plain numbers as labels."""
+    """Makes the y axis a log-10 axis of images per second, with plain numbers as labels."""
     axes.set_yscale("log", base=10)
     axes.yaxis.set_major_locator(LogLocator(base=10))
     axes.yaxis.set_minor_locator(NullLocator())
@@ -97,7 +97,7 @@ def log_rate_axis(axes: Axes) -> None:
 
 
 def save(figure: Figure, path: Path, title: str, run_ids: Sequence[str]) -> Path:
-    """As write(): short run ids in the footer, full ids in the description."""
+    """Calls write() with short run ids in the footer and full ids in the description."""
     shown = [run[:8] for run in run_ids[:SHOWN_IDS]]
     more = f" and {len(run_ids) - SHOWN_IDS} more (all in the file's metadata)" if len(run_ids) > SHOWN_IDS else ""
     return write(figure, path, title, f"hvd_bench runs: {' '.join(shown)}{more}", "runs: " + " ".join(run_ids))
@@ -127,7 +127,7 @@ def write(figure: Figure, path: Path, title: str, footer: str, description: str)
 
 
 def png_text(path: Path) -> dict[str, str]:
-    """The text chunks (tEXt, zTXt, iTXt) of a PNG file: keyword -> text. Errors: ValueError if it is no PNG."""
+    """Returns the text chunks (tEXt, zTXt, iTXt) of a PNG file: keyword -> text. Errors: ValueError if it is no PNG."""
     data = path.read_bytes()
     if data[:8] != b"\x89PNG\r\n\x1a\n":
         raise ValueError(f"{path}: not a PNG file")

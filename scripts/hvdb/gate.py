@@ -19,13 +19,13 @@ from hvdb.side_command import Side
 from hvdb.sides import Cell
 from hvdb.verdict_report import Outcome
 
-# Default --target-interval of each run. On most machines runs spread by more than this, so longer runs gain little.
+# Default --target-interval of each run. Runs mostly differ from one another by more, so longer runs gain little.
 TARGET_INTERVAL = 0.005
 
 
 @dataclass(frozen=True)
 class Bench:
-    """How runs are made. programs: side -> its hvd_bench. launch: words before the program. lock: that of the store."""
+    """How to make runs. programs: side -> hvd_bench. launch: words before the program. lock: that of the store."""
 
     plan: Plan
     sides: Mapping[str, Side]
@@ -37,7 +37,7 @@ class Bench:
     lock: int
 
     def words(self, cell: str, side: str, pair: int) -> list[str]:
-        """The command of one run. Options of the side come last, and so win over those of the cell."""
+        """Returns the command of one run. Options of the side come last, so they override those of the cell."""
         own = self.sides[side]
         work = side_command.split_options(self.plan.cells[cell], "--cell")
         given = {side_command.option_of(word) for word in (*work, *own.options)}
@@ -61,9 +61,9 @@ class Bench:
 
 @contextmanager
 def locked(db: Path) -> Iterator[int]:
-    """Keeps other gates from `db`; yields the open lock. A run that outlives its gate inherits it, and keeps it.
+    """Locks `db` against other gates; yields the open lock. A run that outlives the gate inherits and keeps the lock.
 
-    Errors: HvdbError if another gate has it, or a run of one; OSError.
+    Errors: HvdbError if another gate, or a run of one, holds the lock; OSError.
     """
     with ExitStack() as stack:
         try:
@@ -76,9 +76,9 @@ def locked(db: Path) -> Iterator[int]:
 
 
 def measured(db: Path, plan: Plan) -> tuple[list[Cell], int]:
-    """The pairs that `db` holds, and the number of the next one. A pair that is not whole is not completed later.
+    """Returns the pairs in `db`, and the number of the next pair. An incomplete pair is never completed later.
 
-    Errors: HvdbError if it holds anything else.
+    Errors: HvdbError if `db` holds anything else.
     """
     stored = runs.load([db]) if db.exists() else []
     for run in stored:
@@ -105,7 +105,7 @@ def _require_one_program(cell: Cell) -> None:
 
 
 def run_side(bench: Bench, cell: str, side: str, pair: int) -> None:
-    """One run. Errors: HvdbError if it fails."""
+    """Makes one run. Errors: HvdbError if it fails."""
     words, variables = bench.words(cell, side, pair), bench.sides[side].variables
     with tempfile.TemporaryFile() as output:
         try:
@@ -121,7 +121,7 @@ def run_side(bench: Bench, cell: str, side: str, pair: int) -> None:
 
 
 def _newest_pair(bench: Bench, cells: Sequence[Cell], name: str, pair: int) -> tuple[Run, Run]:
-    """The two runs of a pair that was just measured. Errors: HvdbError if one of them is not in the store."""
+    """Returns the two runs of the pair that was measured last. Errors: HvdbError if one of them is not in the store."""
     cell = next((cell for cell in cells if cell.name == name), None)
     if cell and cell.a and sides.pair_number(cell.a[-1]) == pair:
         return cell.a[-1], cell.b[-1]
@@ -139,7 +139,7 @@ def _newest_pair(bench: Bench, cells: Sequence[Cell], name: str, pair: int) -> t
 
 
 def measure(bench: Bench) -> list[Outcome]:
-    """Measures pairs until every cell is decided or the last look is over; returns the outcomes. Errors: HvdbError."""
+    """Measures pairs until every cell is decided or the last look is done. Returns the outcomes. Errors: HvdbError."""
     plan = bench.plan
     begun, made = time.monotonic(), 0
     cells, number = measured(bench.db, plan)

@@ -1,7 +1,7 @@
-"""What a gate is about to measure and how it will judge, fixed before the first pair.
+"""The plan of a gate: what it measures and how it judges, fixed before the first pair.
 
-The plan stands with every run as a label, so that a gate goes on only with the same plan, and the verdict can be
-recomputed from the store alone: it is a function of the plan and the pairs.
+Every run carries the plan as a label, so that a gate continues only with the same plan. The verdict is a function of
+the plan and the pairs, so it can be recomputed from the store alone.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from hvdb.thresholds import Thresholds
 from hvdb.verdict import Judgement
 from hvdb.verdict_report import Outcome
 
-# Longest plan, in characters: hvd_bench gets it as one argument, and Linux limits an argument to 128 KiB.
+# Longest plan in characters: hvd_bench gets it as one argument, and Linux limits an argument to 128 KiB.
 LONGEST_TEXT = 100_000
-# More pairs tell little more, and the exact tests take time and memory.
+# More pairs add little information, and the exact tests take time and memory.
 MOST_PAIRS = 100
 
 
 @dataclass(frozen=True)
 class Plan:
-    """a, b: Side.text, in which a commit stands as its hash. launch: as the user wrote it. cells: name -> options.
+    """a, b: Side.text, with commits as hashes. launch: as the user wrote it. cells: name -> options.
 
-    looks: numbers of pairs at which cells are judged, ascending. seconds: cap on each run's measurement.
+    looks: numbers of pairs at which cells are judged, ascending. seconds: limit on each run's measurement.
     """
 
     a: str
@@ -43,12 +43,12 @@ class Plan:
     seed: int
 
     def text(self) -> str:
-        """The same text for the same plan."""
+        """Returns the plan as text; equal plans give equal texts."""
         return json.dumps(asdict(self), separators=(",", ":"))
 
 
 def read(text: str) -> Plan:
-    """The plan in a store's label. Errors: NotComparable unless Plan.text() could have written it."""
+    """Parses the plan in a store's label. Errors: NotComparable unless Plan.text() could have written it."""
     try:
         if len(text) > LONGEST_TEXT:
             raise ValueError("too long")
@@ -75,9 +75,9 @@ def read(text: str) -> Plan:
 
 
 def order(plan: Plan, pair: int) -> tuple[str, str]:
-    """The sides of pair number `pair` (1, 2, ...), first the one that runs first.
+    """Returns the sides of pair number `pair` (1, 2, ...) in the order in which they run.
 
-    A fair coin decides for each two pairs; the second of them has the reverse order.
+    Each block of two pairs draws its order at random for the first pair, and reverses it for the second.
     """
     block, second = divmod(pair - 1, 2)
     flipped = random.Random(f"{plan.seed} {block}").random() < 0.5
@@ -85,15 +85,15 @@ def order(plan: Plan, pair: int) -> tuple[str, str]:
 
 
 def cells_in_turn(names: Sequence[str], plan: Plan, pair: int) -> list[str]:
-    """`names` in an order that differs from round to round, so that no cell always follows the same one."""
+    """`names` in an order that differs from round to round, so that no cell always follows the same other one."""
     return random.Random(f"{plan.seed} cells {pair}").sample(list(names), len(names))
 
 
 def replay(plan: Plan, cells: Sequence[Cell]) -> tuple[dict[str, Judgement], list[str]]:
-    """Judges the pairs of `cells` at the plan's looks, one after the other, as far as they reach.
+    """Judges the pairs of `cells` at the plan's looks, one after another, as far as there are pairs.
 
     Returns the judgement of every cell at the last look that was reached (empty if none was), and the cells that need
-    more pairs for the next one (empty if all is decided or the last look is over).
+    more pairs for the next look (empty if all cells are decided or the last look is done).
     """
     ratios = dict.fromkeys(plan.cells, np.empty(0)) | {cell.name: sides.log_ratios(cell) for cell in cells}
     tolerated = {cell.name: plan.thresholds.rule(cell.a[0]).slowdown for cell in cells if cell.a}
@@ -107,9 +107,9 @@ def replay(plan: Plan, cells: Sequence[Cell]) -> tuple[dict[str, Judgement], lis
 
 
 def outcomes(plan: Plan, cells: Sequence[Cell]) -> list[Outcome]:
-    """The verdict on every cell of the plan.
+    """Returns the verdict on every cell of the plan.
 
-    Errors: HvdbError where pairs are lacking for any verdict; NotComparable for a cell that the plan does not have.
+    Errors: HvdbError if there are too few pairs for any verdict; NotComparable for a cell that the plan does not have.
     """
     for cell in cells:
         if cell.name not in plan.cells:

@@ -1,8 +1,8 @@
-"""The sessions of stores as series, and what is known of the newest session of each.
+"""Sorts the sessions of stores into series, and judges the newest session of each.
 
-A series has one configuration and one fingerprint: a change of a driver, a library or a processor opens another one.
-Within a series an expected change (expected.py) begins a segment: earlier sessions are no history of later ones.
-An observation is the log of a session's cost: see log_cost().
+A series has one configuration and one fingerprint: a change of a driver, a library or a processor opens a new series.
+Within a series, an expected change (expected.py) begins a segment: earlier sessions do not count as history of later
+ones. An observation is the log of a session's cost: see log_cost().
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from hvdb.prediction import Judgement
 from hvdb.runs import Run
 from hvdb.thresholds import COST, Thresholds
 
-# A stored efficiency below this is no measurement: a part in a million.
+# Stored efficiencies below this value are not measurements.
 LEAST_EFFICIENCY = 1e-6
 
 
 @dataclass(frozen=True)
 class Series:
-    """The run that speaks for each session (sides.sessions()), in the order of time, and its log cost: (sessions,).
+    """One run for each session (sides.sessions()) in the order of time, and its log cost: (sessions,).
 
-    opened: what differs from the session of this configuration before the first one; None if that is its very first.
+    opened: differences from the previous session of the configuration; None if the series has its very first session.
     closed: another series of the configuration has begun since the last session.
     begins: index of the first session of a segment -> the expected changes that begin it.
     """
@@ -47,23 +47,23 @@ class Series:
 
     @property
     def segments(self) -> list[tuple[int, int]]:
-        """(first, end) of each, as indices of sessions."""
+        """(first, end) of each segment, as indices of sessions."""
         return list(pairwise([*sorted({0, *self.begins}), len(self.runs)]))
 
     def segment_begin(self, index: int) -> int:
-        """Where the segment of session `index` begins."""
+        """Returns the first session of the segment that contains session `index`."""
         return max(begin for begin, _ in self.segments if begin <= index)
 
     def figure(self, log_cost: float) -> float:
-        """What a cost stands for: images per second of the whole world, or an efficiency in percent."""
+        """Converts a log cost to images per second of the whole world, or to an efficiency in percent."""
         return (self.runs[0].world_size if self.metric == COST else 100.0) * math.exp(-log_cost)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What is shown of one series. judged: index of the session that `judgement` is about; both None without one.
+    """The result for one series. judged: index of the session that `judgement` is about; both None if none was judged.
 
-    reason: why its threshold is what it is. changes: change points of all segments; None if nobody looked.
+    reason: why the threshold has its value. changes: change points of all segments; None if nobody searched.
     """
 
     series: Series
@@ -74,7 +74,7 @@ class Outcome:
 
 
 def log_cost(run: Run, metric: str) -> float | None:
-    """log of the seconds per image, or of the inverse of the efficiency that is stored with `run`; None without it."""
+    """Log of the seconds per image, or of the inverse of the run's stored efficiency; None if it has none."""
     if metric == COST:
         return sides.log_cost(run)
     stored = run.decomposition.get("efficiency")
@@ -82,7 +82,7 @@ def log_cost(run: Run, metric: str) -> float | None:
 
 
 def group(sessions: Sequence[Run], metric: str, expected: Sequence[tuple[Expected, Moment]]) -> list[Series]:
-    """The series of `sessions`, a run of each that has a log_cost(), by name and then in the order of time.
+    """Sorts `sessions`, one run of each that has a log_cost(), into series, by name and then in the order of time.
 
     expected: changes, each with its Expected.begin().
     """
@@ -113,9 +113,9 @@ def group(sessions: Sequence[Run], metric: str, expected: Sequence[tuple[Expecte
 def _begins(
     runs: Sequence[Run], before: Sequence[Run], expected: Sequence[tuple[Expected, Moment]]
 ) -> dict[int, list[Expected]]:
-    """Series.begins for `runs`. before: the runs of the configuration that came earlier.
+    """Returns Series.begins for `runs`. before: earlier runs of the configuration.
 
-    An entry applies only if an earlier run of the configuration exists.
+    An entry applies only if there is an earlier run of the configuration.
     """
     found: dict[int, list[Expected]] = {}
     for entry, begin in expected:
@@ -126,7 +126,7 @@ def _begins(
 
 
 def _judged(series: Series, new: Collection[str] | None) -> int | None:
-    """The session to judge: the one among `new` (UUIDs of sessions), or the last one if the series is not closed."""
+    """The session to judge: the one in `new` (UUIDs of sessions), or the last one if the series is not closed."""
     if new is None:
         return None if series.closed else len(series.runs) - 1
     named = [index for index, run in enumerate(series.runs) if run.session_uuid in new]
@@ -139,9 +139,9 @@ def _judged(series: Series, new: Collection[str] | None) -> int | None:
 
 
 def judge(found: Sequence[Series], tolerances: Thresholds, new: Collection[str] | None = None) -> list[Outcome]:
-    """One outcome for each series. new: UUIDs of the sessions to judge; None: the last one of each open series.
+    """Returns one outcome for each series. new: UUIDs of the sessions to judge; None: the last one of each open series.
 
-    Errors: HvdbError where `new` has several sessions of one series.
+    Errors: HvdbError if `new` has several sessions of one series.
     """
     chosen = [_judged(series, new) for series in found]
     rules = [tolerances.rule(series.runs[0]) for series in found]

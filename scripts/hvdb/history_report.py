@@ -1,7 +1,7 @@
-"""The history of series as a table and as JSON.
+"""Renders the history of series as a table and as JSON.
 
-Numbers: images/s of the whole world or efficiencies in percent; slowdowns and thresholds in percent in tables and as
-ratios (0.03) in JSON.
+Figures are images/s of the whole world or efficiencies in percent. Slowdowns and thresholds are in percent in tables
+and ratios (0.03) in JSON.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from hvdb.runs import Run
 from hvdb.thresholds import COST
 from hvdb.verdict import Verdict
 
-# Version of the JSON document (results/history.schema.json). A change that can break a reader gets a new number.
+# Version of the JSON document (results/history.schema.json). A change that can break a reader needs a new number.
 FORMAT_VERSION = 1
 UNITS = {COST: "images/s", "efficiency": "efficiency %"}
 NOT_JUDGED = "not judged"
@@ -34,7 +34,7 @@ SHOWN_DIFFERENCES = 6
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """What the command found. notes: lines about annotations that had no effect."""
+    """The result of the command. notes: lines about annotations that had no effect."""
 
     metric: str
     outcomes: Sequence[Outcome]
@@ -51,7 +51,7 @@ class Report:
 
 
 def header(metric: str) -> tuple[str, ...]:
-    """The columns of rows()."""
+    """Returns the columns of rows()."""
     unit = UNITS[metric]
     return (
         "series",
@@ -67,7 +67,7 @@ def header(metric: str) -> tuple[str, ...]:
 
 
 def notes(metric: str) -> tuple[str, ...]:
-    """Lines that explain rows()."""
+    """Returns lines that explain rows()."""
     what = "cost per image" if metric == COST else "step time of all ranks over that of one rank alone, 1 / efficiency"
     level = f"{100 * verdict.ALPHA:g} %"
     return (
@@ -82,19 +82,20 @@ def notes(metric: str) -> tuple[str, ...]:
 
 
 def when(run: Run) -> str:
-    """When the run was started, as its store has it."""
+    """Returns the time when the run started, as its store writes it."""
     return run.started_utc[:LONGEST_DATE]
 
 
 def percent(ratio: float | None) -> str:
-    """`+3.05`; `?` for what is not bounded, `-` for None."""
+    """Returns `+3.05`; `?` if the value is not bounded, `-` for None."""
     if ratio is None:
         return "-"
     return f"{100 * ratio:+.2f}" if math.isfinite(ratio) else "?"
 
 
 def number(value: float) -> str:
-    """Four significant digits or more, no exponent: intervals are narrower than tables.number() shows. Above 0."""
+    """A value above 0 with four or more significant digits, no exponent; tables.number() is too coarse for
+    intervals."""
     return f"{value:.{max(0, 3 - math.floor(math.log10(value)))}f}"
 
 
@@ -119,12 +120,12 @@ def _row(each: Outcome) -> tuple[str, ...]:
 
 
 def rows(outcomes: Sequence[Outcome]) -> list[tuple[str, ...]]:
-    """One tuple of strings per series, under header()."""
+    """Returns one tuple of strings per series, in the order of header()."""
     return [_row(each) for each in outcomes]
 
 
 def opening(differences: Sequence[Difference]) -> str:
-    """What opened a series, in one line."""
+    """Says in one line which differences opened a series."""
     shown = [f"{d.key}: '{d.first}' -> '{d.second}'" for d in differences[:SHOWN_DIFFERENCES]]
     more = len(differences) - len(shown)
     words = "; ".join([*shown, *([f"and {more} more"] if more > 0 else [])])
@@ -132,7 +133,7 @@ def opening(differences: Sequence[Difference]) -> str:
 
 
 def _why(known: Judgement) -> str:
-    """Why a session is INCONCLUSIVE."""
+    """Says why a session is INCONCLUSIVE."""
     if known.missing:
         sessions = "session" if known.earlier == 1 else "sessions"
         return f"{known.earlier} earlier {sessions}, and a verdict needs {known.missing} more"
@@ -150,12 +151,12 @@ def _change(series: Series, change: Change) -> str:
 
 
 def expectation(entry: Expected) -> str:
-    """An expected change in one line."""
+    """Describes an expected change in one line."""
     return f"expected since {entry.since}: {entry.reason}{f' (accepted {entry.accepted})' if entry.accepted else ''}"
 
 
 def details(each: Outcome) -> list[str]:
-    """Lines on one series: what opened it, expected changes, change points, and what its verdict rests on."""
+    """Lines on one series: what opened it, expected changes, change points, and the basis of its verdict."""
     series, known = each.series, each.judgement
     lines = []
     lines += [] if series.opened is None else [f"a new series: {opening(series.opened)}"]
@@ -172,7 +173,7 @@ def details(each: Outcome) -> list[str]:
 
 
 def without_ruptures() -> str:
-    """What to do where change points cannot be found, in one line."""
+    """Says in one line what to install if change points cannot be found."""
     return (
         f"change points: not looked for, since Python {platform.python_version()} ({sys.executable}) has no module "
         "ruptures: install hvdb[history] or ruptures for it (pip), or name another Python (HVD_PYTHON)"
@@ -180,7 +181,7 @@ def without_ruptures() -> str:
 
 
 def text(report: Report) -> str:
-    """For a terminal; made printable."""
+    """Returns the report for a terminal, made printable."""
     lines = ["", *notes(report.metric)]
     for each in report.outcomes:
         about = details(each)
@@ -252,7 +253,7 @@ def _series(each: Outcome) -> dict[str, Any]:
 
 
 def json_text(report: Report) -> str:
-    """As results/history.schema.json has it. Unbounded ends of intervals are null."""
+    """Returns the report as in results/history.schema.json. Unbounded ends of intervals are null."""
     document = {
         "format": "hvdb-history",
         "version": FORMAT_VERSION,

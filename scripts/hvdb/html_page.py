@@ -1,7 +1,7 @@
-"""Writes a document as one HTML file that needs nothing else: no script, no font, no picture from elsewhere.
+"""Writes a document as one self-contained HTML file: it has no script, and loads no font or picture.
 
-Every text goes through printable.html(). The only links are those of the table of contents, whose targets are numbers
-of sections. The content security policy forbids whatever a mistake here might let through.
+Every text goes through printable.html(). The only links are those of the table of contents, whose targets are section
+numbers. The content security policy blocks anything that a mistake in this file might let through.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from hvdb.printable import html
 
 MOST_BYTES = 2_000_000
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
-# The colours --blue to --yellow are those of figure.py. On a dark page some are lighter, to be seen on it, and yellow
-# is darker, so that intervals are seen on it.
+# The colours --blue to --yellow are those of figure.py. On a dark page some are lighter so that they stand out, and
+# yellow is darker so that intervals stand out on it.
 STYLE = """
 :root { color-scheme: light dark; --paper: #ffffff; --panel: #f5f6f8; --ink: #222222; --muted: #646464;
   --faint: #d9d9d9; --blue: #0072b2; --vermilion: #d55e00; --green: #009e73;
@@ -112,7 +112,7 @@ def _sections(sections: Iterable[Section], start: str, level: int, numbers: Iter
 
 
 def text(page: Document) -> str:
-    """The page as HTML, at most MOST_BYTES in UTF-8. Errors: HvdbError if it would be larger."""
+    """Returns the page as HTML of at most MOST_BYTES in UTF-8. Errors: HvdbError if it would be larger."""
     contents = "".join(
         f'<li><a href="#s{place}">{html(cut(section.title))}</a></li>' for place, section in enumerate(page.sections, 1)
     )

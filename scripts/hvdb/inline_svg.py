@@ -1,4 +1,4 @@
-"""A figure of matplotlib as SVG inside an HTML page: its text stays text, and its colours are those of the page."""
+"""Embeds a figure of matplotlib as SVG into an HTML page: its text stays text, and it uses the page's colours."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from xml.etree import ElementTree
 
-# Colours of figure.py -> the page's variables, which differ by light and dark.
+# Colours of figure.py -> the page's variables, which have other values on a dark page.
 COLOURS = {
     "#222222": "var(--ink)",
     "#767676": "var(--muted)",
@@ -21,11 +21,11 @@ COLOURS = {
     "#f0e442": "var(--yellow)",
 }
 _COLOUR = re.compile("|".join(COLOURS))
-# Text is placed for DejaVu Sans; Verdana is as wide.
+# matplotlib places text for DejaVu Sans; Verdana has the same widths.
 _FONT = re.compile(r"'DejaVu Sans( Mono)?'")
 _TARGET = re.compile(r"url\(#([\w-]+)\)")
 _LONG_NUMBER = re.compile(r"(\.\d\d)\d+")
-_PLACES = ("d", "x", "y")  # in points: two digits are finer than any screen
+_PLACES = ("d", "x", "y")  # attributes in points: two decimals are finer than any screen
 _DROPPED = ("metadata", "style")
 
 
@@ -35,10 +35,10 @@ def _page_style(style: str) -> str:
 
 
 def embedded(svg: str, about: str, prefix: str) -> str:
-    """An SVG file that matplotlib wrote as an element of a page. about: what a screen reader says.
+    """Turns an SVG file of matplotlib into an element of a page. about: text for screen readers.
 
-    prefix: begins its ids, which must differ from those of other figures. Ids are numbered anew, since those of
-    matplotlib differ from run to run; ids that nothing refers to are dropped.
+    prefix: begins its ids, which must differ from those of other figures. Ids are renumbered, because matplotlib's
+    differ from run to run; ids that nothing refers to are dropped.
     """
     root = ElementTree.fromstring(svg)
     for element in root.iter():
@@ -77,8 +77,8 @@ def embedded(svg: str, about: str, prefix: str) -> str:
 
 
 def drawn(draw: Callable[[Path], Path], about: str, prefix: str) -> str:
-    """What `draw` writes to a .svg file, as embedded(). Errors: those of `draw`."""
-    from hvdb import figure  # slow to import, and a page without figures needs none; sets the style of all that follows
+    """Lets `draw` write a .svg file and returns it as embedded(). Errors: those of `draw`."""
+    from hvdb import figure  # imported late: it is slow, pages without figures do not need it, and it sets styles
 
     settings = {"svg.fonttype": "none", "savefig.transparent": True}
     with figure.plt.rc_context(settings), tempfile.TemporaryDirectory(prefix="hvdb-") as folder:

@@ -1,4 +1,4 @@
-"""A profiled step as numbers: by kind of operation, and beside the bounds of the device."""
+"""A profiled step as numbers, by kind of operation and beside the bounds of the device."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from hvdb.runs import Operation, Run
 
 
 def takes_time(run: Run) -> bool:
-    """True if the run has a profile with an operation that takes time."""
+    """Returns whether the run has a profile with an operation that takes time."""
     return any(o.seconds > 0 for o in run.operations)
 
 
 def newest(runs: Sequence[Run]) -> list[Run]:
-    """The newest profiled run of each network; `runs` are oldest first."""
+    """Returns the newest profiled run of each network; `runs` are oldest first."""
     return list({run.model: run for run in runs if takes_time(run)}.values())
 
 
 @dataclass(frozen=True)
 class KindShare:
-    """All operations of one kind: seconds, flops and bytes per step, and how many."""
+    """All operations of one kind: their number, and their seconds, flops and bytes per step."""
 
     kind: str
     seconds: float
@@ -30,7 +30,7 @@ class KindShare:
 
 
 def shares(operations: Sequence[Operation]) -> list[KindShare]:
-    """By kind, costliest first."""
+    """Groups the operations by kind, the costliest first."""
     kinds: dict[str, list[Operation]] = {}
     for operation in operations:
         kinds.setdefault(operation.kind, []).append(operation)
@@ -48,13 +48,13 @@ def shares(operations: Sequence[Operation]) -> list[KindShare]:
 
 
 def library_fraction(operations: Sequence[Operation]) -> float:
-    """Share of the profiled time (0..1) inside the library's compute primitives."""
+    """Returns the fraction of the profiled time (0..1) that is spent in the library's compute primitives."""
     total = sum(o.seconds for o in operations)
     return sum(o.seconds for o in operations if o.library) / total if total > 0 else 0.0
 
 
 def rate(flops: float, moved: float, seconds: float) -> str:
-    """What the time went into: arithmetic, or, below four operations per byte, memory traffic."""
+    """Returns the rate of arithmetic or, below four operations per byte, of memory traffic."""
     if seconds <= 0 or (flops <= 0 and moved <= 0):
         return ""
     if flops < 4 * moved:
@@ -64,17 +64,17 @@ def rate(flops: float, moved: float, seconds: float) -> str:
 
 @dataclass(frozen=True)
 class Peaks:
-    """What the data sheet of a device promises: operations per second and bytes per second."""
+    """Operations per second and bytes per second from a device's data sheet."""
 
     flops: float
     bytes: float
 
     def bound(self, work: KindShare | Operation) -> float:
-        """Seconds that `work` takes at least: the longer of its arithmetic and its traffic (the roofline)."""
+        """Returns the least seconds that `work` takes: the longer of its arithmetic and its traffic (the roofline)."""
         return max(work.flops / self.flops, work.bytes / self.bytes)
 
 
 def peaks(run: Run) -> Peaks | None:
-    """The peaks that the program stored with the run; None without them, as for every CPU."""
+    """Returns the peaks that the program stored with the run; None if there are none, as for every CPU."""
     flops, moved = run.number("bound.peak_flops"), run.number("bound.peak_bytes_per_second")
     return Peaks(flops, moved) if flops and moved else None

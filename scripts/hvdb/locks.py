@@ -1,4 +1,4 @@
-"""A lock file that keeps a second program of ours away. Standard library only: hvdb.campaign uses it on login nodes."""
+"""Lock files against a second program of hvdb. Standard library only, because hvdb.campaign runs on login nodes."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from pathlib import Path
 
 @contextlib.contextmanager
 def held(path: Path) -> Iterator[int]:
-    """Holds the lock of the file `path`, which is made if need be; yields its descriptor.
+    """Holds the lock of the file `path`, which is created if needed. Yields its descriptor.
 
-    A child that inherits the descriptor holds the lock too, also after its parent was killed. On a file system without
-    locks nobody is kept out. Errors: BlockingIOError if another program holds it; OSError if it cannot be written.
+    A child process that inherits the descriptor also holds the lock, even after its parent was killed. On a file system
+    without locks, the lock excludes nobody. Errors: BlockingIOError if another program holds it; OSError if the file
+    cannot be written.
     """
     with path.open("w") as file:
         try:

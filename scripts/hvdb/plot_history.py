@@ -1,5 +1,5 @@
-"""Series in the order of time: sessions, prediction interval, change points and expected changes; a panel each
-configuration."""
+"""Plots series in the order of time: sessions, prediction interval, change points and expected changes. Each
+configuration has a panel."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WIDTH, PANEL_HEIGHT = 11.5, 3.1  # inches
 HEAD, FOOT = 0.95, 0.75
 MOST_DATES = 6
 MOST_NOTED = 12  # texts in one panel
-# Told apart by form too.
+# Series differ by marker as well as by colour.
 SERIES_LOOKS = ((figure.BLUE, "o"), (figure.PURPLE, "s"), (figure.GREEN, "^"), (figure.SKY, "D"))
 VERDICT_LOOKS = {
     Verdict.PASS: (figure.GREEN, "*"),
@@ -31,7 +31,7 @@ VERDICT_LOOKS = {
 
 
 class _Panel:
-    """One configuration. x: the number of a session among all of the configuration, in the order of time."""
+    """One configuration. x: number of a session among all sessions of the configuration, in the order of time."""
 
     def __init__(self, axes: Axes, outcomes: Sequence[Outcome]) -> None:
         self.axes = axes

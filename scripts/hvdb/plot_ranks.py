@@ -1,4 +1,4 @@
-"""The ranks of one run: their own work against time as a heat map, and how much slower each is, with its interval."""
+"""Plots the ranks of one run: a heat map of their own work over time, and each rank's slowdown with its interval."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from hvdb import figure, printable, rank_report
 from hvdb.rank_work import Examined
 from hvdb.slow_ranks import CONFIDENCE, Findings, log_ratios
 
-# Blue and vermilion are told apart with every common kind of colour blindness, see figure.py.
+# People with any common kind of colour blindness can distinguish blue and vermilion, see figure.py.
 DIVERGING = LinearSegmentedColormap.from_list("faster_slower", [figure.BLUE, "#FFFFFF", figure.VERMILION])
-MOST_COLUMNS = 1000  # of a heat map; more samples are drawn as medians of neighbours
-MOST_NAMED = 32  # ranks that have their names on the axis; nodes that have theirs beside the heat map
-NAMED_AMONG_MANY = 4  # slow ranks with a name where there are more
+MOST_COLUMNS = 1000  # columns of a heat map; more samples are drawn as medians of neighbours
+MOST_NAMED = 32  # most ranks with names on the axis, and most nodes with names beside the heat map
+NAMED_AMONG_MANY = 4  # slow ranks that are named if there are more ranks
 HEIGHT, WIDTH = 6.6, 11.5  # inches
 LOOKS = {"slow": (figure.VERMILION, "s"), "may be slow": (figure.ORANGE, "^"), "ok": (figure.BLUE, "o")}
 
 
 @dataclass(frozen=True)
 class Picture:
-    """What is drawn: own work in seconds (ranks, samples), and the host of each rank (empty: not known).
+    """The data to draw: own work in seconds (ranks, samples), and the host of each rank (empty: unknown).
 
-    threshold: fraction by which a slow rank is slower at least. most_columns: of the heat map; see columns().
+    threshold: a slow rank is slower by at least this fraction. most_columns: of the heat map; see columns().
     """
 
     title: str
@@ -40,13 +40,13 @@ class Picture:
 
 
 def picture(examined: Examined, threshold: float, most_columns: int = MOST_COLUMNS) -> Picture:
-    """What is drawn of an examined run."""
+    """Returns the data to draw for an examined run."""
     title = rank_report.title(examined)
     return Picture(title, examined.kind, examined.seconds, examined.hosts, threshold, most_columns)
 
 
 def columns(ratios: np.ndarray, most: int = MOST_COLUMNS) -> np.ndarray:
-    """`ratios` (ranks, samples) with at most `most` columns: medians of as many neighbours as that takes."""
+    """Reduces `ratios` (ranks, samples) to at most `most` columns, by taking medians of neighbours."""
     samples = ratios.shape[1]
     if samples <= most:
         return ratios
@@ -55,12 +55,12 @@ def columns(ratios: np.ndarray, most: int = MOST_COLUMNS) -> np.ndarray:
 
 
 def limit(percent: np.ndarray, threshold: float) -> float:
-    """The end of the colour scale in %: what nearly all of `percent` lie within, and twice the threshold at least."""
+    """The end of the colour scale in %: nearly all of `percent` lie within it; at least twice the threshold."""
     return float(max(200 * threshold, np.percentile(np.abs(percent), 99)))
 
 
 def _looks(findings: Findings, hosts: list[str]) -> dict[str, list[int]]:
-    """Ranks by how they are drawn (a key of LOOKS)."""
+    """Groups the ranks by how they are drawn (a key of LOOKS)."""
     slow = {rank for rank, host in enumerate(hosts) if host in findings.slow_nodes} | set(findings.slow_ranks)
     unclear = set(findings.unclear_ranks)
     others = set(range(len(findings.ranks))) - slow - unclear
@@ -134,7 +134,7 @@ def draw(picture: Picture, findings: Findings, path: Path, run_id: str) -> Path:
         *textwrap.wrap(printable.terminal(picture.title), 115)[:2],
         f"own work: {picture.kind}; lines: {100 * CONFIDENCE:g} % intervals; dashed: {100 * picture.threshold:g} %",
     ]
-    head, foot = 0.85 + 0.17 * len(words), 1.45  # in inches
+    head, foot = 0.85 + 0.17 * len(words), 1.45  # inches
     fig, ((heat, medians),) = figure.new(1, 2, WIDTH, HEIGHT, gridspec_kw={"width_ratios": (2.1, 1), "wspace": 0.32})
     fig.subplots_adjust(left=0.065, right=0.975, top=1 - head / HEIGHT, bottom=foot / HEIGHT)
     place = heat.get_position()

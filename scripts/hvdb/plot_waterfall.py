@@ -1,4 +1,4 @@
-"""Where the efficiency went: a waterfall from the ideal down to what was reached, one panel per full run."""
+"""Plots the losses of efficiency as a waterfall from the ideal down to the measured value, one panel per full run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from hvdb import figure, printable, report, tables
 from hvdb.runs import Run
 
-# component -> colour, in the order of the fall. 'efficiency' is what stands at the end.
+# component -> colour, in order from top to bottom. 'efficiency' is the bar at the end.
 STEPS = {
     "interference": figure.ORANGE,
     "stragglers": figure.PURPLE,
@@ -24,13 +24,13 @@ STEPS = {
 
 
 def levels(run: Run) -> list[tuple[str, float, float]]:
-    """(component, from %, to %) of each step of the fall, in order; the last 'to' is the efficiency, in %.
+    """Returns (component, from %, to %) of each step of the waterfall, in order; the last 'to' is the efficiency.
 
-    The fractions of a decomposition sum to 1 with the efficiency, so the fall ends exactly there.
+    The fractions of a decomposition and the efficiency sum to 1, so the waterfall ends exactly at the efficiency.
     """
     height = 100.0
     fall = []
-    # a component that we do not know yet comes before the residual, so that the fall still ends at the efficiency
+    # an unknown component comes before the residual, so that the steps still end at the efficiency
     unknown = [name for name in run.decomposition if name not in STEPS and name != "efficiency"]
     for name in [*list(STEPS)[:-1], *unknown, "residual"]:
         part = run.decomposition.get(name)
@@ -42,13 +42,13 @@ def levels(run: Run) -> list[tuple[str, float, float]]:
 
 
 def amount(percent: float, milliseconds: float) -> str:
-    """What a part loses, in % of the step and in ms, signed as in the program's table: a gain is negative in both."""
+    """Returns the loss of a part in % of the step and in ms. As in the program's table, a gain is negative."""
     shown = f"{percent:.1f}"
     return f"{'0.0' if float(shown) == 0 else shown}\n{round(milliseconds) + 0} ms"
 
 
 def tick(component: str) -> str:
-    """The component's name as the program prints it, in short lines."""
+    """Returns the component's name as the program prints it, broken into short lines."""
     name = report.COMPONENTS.get(component) or printable.terminal(component).replace("_", " ")
     return "\n".join(map(printable.label, textwrap.wrap(name, 13)))
 
@@ -63,7 +63,7 @@ def _panel(axes: Axes, run: Run) -> None:
         colour = STEPS.get(name, figure.INK)
         part = run.decomposition[name]
         axes.plot([position - 1.36, position + 0.36], [above, above], color=figure.MUTED, linewidth=0.8)
-        if part.unresolved:  # no bar; the level still moves, so that the fall ends at the efficiency
+        if part.unresolved:  # no bar, but the level still changes, so that the steps end at the efficiency
             axes.plot([position, position], [above, below], color=figure.MUTED, linewidth=0.8)
         else:
             axes.bar(position, below - above, bottom=above, color=colour, width=0.72)
@@ -101,7 +101,7 @@ def _panel(axes: Axes, run: Run) -> None:
     labels.append(tick("efficiency"))
     axes.set_xticks(range(len(labels)), labels, rotation=0, fontsize=7)
     axes.grid(axis="x", visible=False)
-    # The axis is cut so that small losses can be seen; the cut is said on the label.
+    # The axis does not start at 0, so that small losses can be seen; its label says so.
     floor = max(0.0, 10.0 * ((min(lowest, 100 * reached.fraction) - 8) // 10))
     axes.set_ylim(floor, highest + 0.18 * (highest - floor))
     step = 1000.0 * run.step_seconds if run.step_seconds is not None else None
@@ -120,7 +120,7 @@ def _panel(axes: Axes, run: Run) -> None:
 
 
 def draw(runs: Sequence[Run], path: Path) -> Path:
-    """Writes the figure; every run has a decomposition with 'efficiency'. At least one. Returns `path`."""
+    """Writes the figure to `path` and returns it. At least one run; each must have an 'efficiency' part."""
     columns = 2 if len(runs) > 1 else 1
     rows = -(-len(runs) // columns)
     width = 7.3 * columns if columns > 1 else 8.6
@@ -129,7 +129,7 @@ def draw(runs: Sequence[Run], path: Path) -> Path:
         " Numbers: lost, in % of the step and in ms; what is negative is a gain. Not resolved: the interval holds 0.",
         int(13 * width),
     )
-    head = 1.15 + 0.17 * (len(subtitle) - 1)  # in inches, as the foot
+    head = 1.15 + 0.17 * (len(subtitle) - 1)  # inches, like `foot`
     foot = 0.75
     height = 3.7 * rows - 0.9 + head + foot
     fig, axes = figure.new(rows, columns, width, height)

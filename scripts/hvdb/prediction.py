@@ -1,14 +1,14 @@
-"""One new observation against earlier ones of its series, without a distribution.
+"""Compares a new observation with earlier ones of its series, without assuming a distribution.
 
 If nothing has changed, all n + 1 observations are exchangeable: each of them is the k-th largest with the same
-probability. So a new one lies above the k-th largest of the earlier ones with a probability of k / (n + 1) at most,
-and fewer than 19 earlier ones can never bound a new one at 5 %.
+probability. So a new one lies above the k-th largest of the earlier ones with a probability of at most k / (n + 1), and
+fewer than 19 earlier ones can never bound a new one at 5 %.
 Source: H. David and H. Nagaraja, Order Statistics, 2003, section 7.3 (prediction intervals).
 
-Two one-sided questions are asked, each with Holm's procedure over all series of a call:
+There are two one-sided tests, each with Holm's procedure over all series of a call:
 REGRESSION: the new observation lies above the prediction interval, and above the earlier ones' median by more than the
-threshold. PASS: it lies below the prediction interval of earlier ones that are slower by the threshold. Otherwise
-INCONCLUSIVE.
+threshold. PASS: it lies below the prediction interval of the earlier ones after these are made slower by the threshold.
+Otherwise INCONCLUSIVE.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _ROUNDING = 1 + 1e-12
 
 @dataclass(frozen=True)
 class Judgement:
-    """What is known of the newest observation of one series; observations are logs of costs.
+    """The result for the newest observation of one series; observations are logs of costs.
 
-    earlier: how many there are before it. missing: how many more a verdict needs at least; 0 if there are enough.
-    median: of the earlier ones, None without any. low, high: prediction interval; each end may be passed in ALPHA of
-    cases, and is infinite with too few earlier ones.
-    slowdown: against that median (0.03: 3 % more cost), with its interval: the shifts of the earlier ones that would
-    put the new one inside the prediction interval.
+    earlier: number of earlier observations. missing: how many more a verdict needs at least; 0 if there are enough.
+    median: of the earlier ones, None if there are none. low, high: prediction interval; an unchanged series passes each
+    end in ALPHA of cases at most, and an end is infinite if there are too few earlier ones.
+    slowdown: compared with `median` (0.03: 3 % more cost), with its interval: the shifts of the earlier observations
+    that would put the newest one inside the prediction interval.
     p_worse, p_fine: of "no slower than earlier ones" and "slower by the threshold", before Holm's correction.
     """
 
@@ -52,17 +52,17 @@ class Judgement:
 
 
 def fewest(level: float) -> int:
-    """The fewest earlier observations that can bound a new one at `level`, one-sided: 1 / (n + 1) <= level."""
+    """Returns the fewest earlier observations that can bound a new one at `level`, one-sided: 1 / (n + 1) <= level."""
     return max(1, math.ceil(1 / (level * _ROUNDING)) - 1)
 
 
 def p_above(earlier: np.ndarray, new: float) -> float:
-    """p-value of "`new` is one of `earlier` (n,)" against "it lies above them"."""
+    """Returns the p-value of "`new` is one of `earlier` (n,)" against "it lies above them"."""
     return float(1 + np.count_nonzero(earlier >= new)) / (len(earlier) + 1)
 
 
 def interval(earlier: np.ndarray, level: float) -> tuple[float, float]:
-    """Bounds that a new observation passes with a probability of `level` at most each; infinite if n is too small."""
+    """Bounds, each passed by a new observation with a probability of at most `level`; infinite if n is too small."""
     place = math.floor(level * (len(earlier) + 1) * _ROUNDING)
     if place < 1:
         return -math.inf, math.inf
@@ -71,9 +71,9 @@ def interval(earlier: np.ndarray, level: float) -> tuple[float, float]:
 
 
 def judgeable(counts: Mapping[str, int], alpha: float = ALPHA) -> list[str]:
-    """The largest set of series that have enough earlier observations (`counts`) to be judged together.
+    """Returns the largest set of series that have enough earlier observations (`counts`) to be judged together.
 
-    The choice depends on the counts alone, so it leaves the error rates as they are.
+    The choice depends only on the counts, so it does not change the error rates.
     """
     longest_first = sorted(counts, key=lambda name: -counts[name])
     return [name for place, name in enumerate(longest_first, 1) if counts[name] >= fewest(alpha / place)]
@@ -82,7 +82,7 @@ def judgeable(counts: Mapping[str, int], alpha: float = ALPHA) -> list[str]:
 def judge(
     observed: Mapping[str, tuple[np.ndarray, float]], thresholds: Mapping[str, float], alpha: float = ALPHA
 ) -> dict[str, Judgement]:
-    """One judgement for each series.
+    """Returns one judgement for each series.
 
     observed: series -> log costs of the earlier sessions (n,), n >= 0, and of the new one; finite.
     thresholds: series -> slowdown that is tolerated, above 0.

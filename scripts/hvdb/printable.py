@@ -1,4 +1,4 @@
-"""Makes text that somebody else wrote (in a store, as the name of a file) fit for the place where it is shown.
+"""Makes text from others (in a store, or a file name) safe for the place where it is shown.
 
 A store may come from a stranger: its text must not move the cursor of a terminal, break a Markdown table, become HTML
 or be read as a formula by matplotlib. There is one function for each place.
@@ -17,11 +17,11 @@ from typing import TextIO
 
 from hvdb.errors import HvdbError
 
-# The longest text in a plot: the bitmap of a longer one needs memory without end.
+# Longest text in a plot; a longer one could need a bitmap of any size.
 LONGEST_LABEL = 120
 LONGEST_FILE_NAME = 60
 
-# "_" between letters or digits is no emphasis; "://", "www." and "@" become links without any markup.
+# "_" between letters or digits is not emphasis; "://", "www." and "@" become links without any markup.
 _MARKUP = re.compile(r"[\\`*\[\]<>&|~$@]|(?<![^\W_])_|_(?![^\W_])|://|www\.")
 _ENTITIES = {"<": "&lt;", ">": "&gt;", "&": "&amp;", "@": "&#64;", "://": "&#58;//", "www.": "www&#46;"}
 _PLAIN_CODE = re.compile(r"[A-Za-z0-9_.,:;/=+%(){}-]+")
@@ -36,29 +36,29 @@ def _escape(character: str) -> str:
 
 
 def terminal(text: object) -> str:
-    """`text` on one line, each character that does not print (ESC, newline, NUL) as its escape: \\x1b, \\n, \\x00."""
+    """Returns `text` on one line, with unprintable characters (ESC, newline, NUL) as escapes: \\x1b, \\n, \\x00."""
     text = str(text)
     return text if text.isprintable() else "".join(map(_escape, text))
 
 
 def say(line: object, stream: TextIO | None = None) -> None:
-    """Prints a line that may hold text of a store or the name of a file. Errors: OSError if it cannot be written."""
+    """Prints a line that may contain text of a store or a file name. Errors: OSError if it cannot be written."""
     print(terminal(line), file=stream)
 
 
 def markdown(text: object) -> str:
-    """`text` as one line of Markdown that shows exactly that text: no markup, HTML, formula or link."""
+    """Returns `text` as one line of Markdown that shows exactly that text: no markup, HTML, formula or link."""
     return _MARKUP.sub(lambda found: _ENTITIES.get(found[0], f"\\{found[0]}"), terminal(text))
 
 
 def code(text: object) -> str:
-    """As markdown(), as a code span where the text has only characters that a code span takes in a table, too."""
+    """Returns `text` as a code span if all its characters are safe in one, also within a table; else as markdown()."""
     text = terminal(text)
     return f"`{text}`" if _PLAIN_CODE.fullmatch(text) else markdown(text)
 
 
 def code_block(lines: Iterable[object]) -> list[str]:
-    """The lines of a Markdown code block, whose fence is longer than any run of backticks in `lines`."""
+    """Returns the lines of a Markdown code block, whose fence is longer than any run of backticks in `lines`."""
     shown = [terminal(line) for line in lines]
     runs = [len(run) for line in shown for run in re.findall("`+", line)]
     fence = "`" * max([3, *(1 + run for run in runs)])
@@ -66,12 +66,12 @@ def code_block(lines: Iterable[object]) -> list[str]:
 
 
 def html(text: object) -> str:
-    """`text` as one line of HTML that shows exactly that text, in an element or in a quoted attribute."""
+    """Returns `text` as one line of HTML that shows exactly that text, in an element or in a quoted attribute."""
     return escape(terminal(text), quote=True)
 
 
 def label(text: object) -> str:
-    """`text` for a plot: one line, not too long, and no "$" that begins a formula."""
+    """Returns `text` for a plot: one line of limited length, without a "$" that would begin a formula."""
     text = terminal(text)
     if len(text) > LONGEST_LABEL:
         text = f"{text[: LONGEST_LABEL - 1]}…"
@@ -79,9 +79,9 @@ def label(text: object) -> str:
 
 
 def file_in(folder: Path, start: str, text: str, suffix: str) -> Path:
-    """The file `start` + `text` + `suffix` of `folder`.
+    """Returns the file `start` + `text` + `suffix` in `folder`.
 
-    Characters that are not letters, digits, '_' or '-' become '_', and a digest of `text` then keeps names apart.
+    Characters other than letters, digits, '_' and '-' become '_'; a digest of `text` then keeps names distinct.
     Errors: HvdbError if the file would not lie directly in `folder`.
     """
     name = re.sub(r"[^A-Za-z0-9_-]", "_", text)[:LONGEST_FILE_NAME]

@@ -1,4 +1,4 @@
-"""Runs hvd_bench under its launcher, and ends launcher and ranks together."""
+"""Runs hvd_bench under its launcher, and ends the launcher and its ranks together."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from hvdb.errors import HvdbError
 
 
 def end_in_order_when_told() -> None:
-    """From now on SIGTERM and SIGHUP are an interrupt, which run() and its caller clean up after."""
+    """From now on, SIGTERM and SIGHUP raise KeyboardInterrupt, after which run() and its caller clean up."""
     for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores SIGHUP
             signal.signal(number, signal.default_int_handler)
 
 
 def shown(words: Sequence[str], variables: Mapping[str, str]) -> str:
-    """The command as a shell would take it."""
+    """Returns the command in the form that a shell takes."""
     settings = [f"{name}={shlex.quote(value)}" for name, value in variables.items()]
     return " ".join([*settings, shlex.join(words)])
 
@@ -44,10 +44,10 @@ def run(
     output: IO[bytes] | None = None,
     inherited: Sequence[int] = (),
 ) -> None:
-    """Runs `words`, without a shell and without input, with `variables` set besides the caller's own.
+    """Runs `words` without a shell and without input. Adds `variables` to the caller's environment.
 
-    output: takes standard output and standard error (default: the caller's). inherited: files that it keeps open.
-    Errors: RunFailed if it fails or takes longer than `timeout_seconds`; OSError if it cannot be started.
+    output: receives standard output and standard error (default: the caller's). inherited: descriptors that the process
+    keeps open. Errors: RunFailed if it fails or takes longer than `timeout_seconds`; OSError if it cannot be started.
     """
     environment = {**os.environ, **variables}
     if os.geteuid() == 0:
@@ -76,11 +76,11 @@ def run(
 
 
 def _end(process: subprocess.Popen) -> None:
-    """Ends what still runs of the process's group: in order (the store is closed), or after 15 s anyhow.
+    """Ends the group's processes: by SIGTERM, so that the store is closed, and by SIGKILL after 15 s.
 
-    An interrupt meanwhile ends it at once.
+    An interrupt during this time kills them at once.
     """
-    with contextlib.suppress(ProcessLookupError):  # nobody is left
+    with contextlib.suppress(ProcessLookupError):  # raised when no process is left
         try:
             _signal(process, signal.SIGTERM, 15.0)
         except KeyboardInterrupt:
@@ -90,10 +90,10 @@ def _end(process: subprocess.Popen) -> None:
 
 
 def _signal(process: subprocess.Popen, number: int, patience_seconds: float) -> None:
-    """Errors: ProcessLookupError as soon as the process's group is empty."""
+    """Sends the signal and waits. Errors: ProcessLookupError as soon as the process's group is empty."""
     os.killpg(process.pid, number)
     end = time.monotonic() + patience_seconds
     while time.monotonic() < end:
-        process.poll()  # a zombie is a member of its group
+        process.poll()  # reaps the process, because a zombie still belongs to its group
         os.killpg(process.pid, 0)
         time.sleep(0.05)

@@ -1,7 +1,7 @@
-"""Says on a terminal what takes long, how much of it is done and how much time is left. Standard library only.
+"""Shows progress on a terminal: what is being done, how much of it, and the time left. Standard library only.
 
 The line goes to standard error if that is a terminal, appears after two seconds, and is removed at the end. Other
-output must not be written while a line may be shown: end the `with` first.
+output must not be written while the line may be shown: end the `with` first.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from typing import TextIO
 
 BEGIN_SECONDS = 2.0
 REDRAW_SECONDS = 0.5
-ERASE = "\r\x1b[K"  # to the line's begin, and nothing behind it
+ERASE = "\r\x1b[K"  # moves to the beginning of the line and clears it
 
 Step = Callable[[float, float], None]
 """Called with (done, total) in any unit that both have, from any thread."""
 
 
 def silent(done: float, total: float) -> None:
-    """A Step for callers that show no progress."""
+    """A Step for callers that do not show progress."""
 
 
 def duration(seconds: float) -> str:
-    """ "45 s", "3 min 20 s", "2 h 5 min"."""
+    """Returns "45 s", "3 min 20 s", "2 h 5 min"."""
     whole = max(0, round(seconds))
     if whole < 60:
         return f"{whole} s"
@@ -36,9 +36,9 @@ def duration(seconds: float) -> str:
 
 
 def text(what: str, elapsed: float, done: float, total: float, at_most: float | None = None) -> str:
-    """The line after `elapsed` seconds. Pure.
+    """Returns the line after `elapsed` seconds. Pure.
 
-    at_most: how many seconds all of it takes at most. Without it the time left follows from the part that is done.
+    at_most: most seconds that the whole work takes. Without it, the time left is computed from the part that is done.
     """
     words = [what]
     if total > 0:
@@ -54,7 +54,7 @@ def text(what: str, elapsed: float, done: float, total: float, at_most: float | 
 
 @contextmanager
 def shown(what: str, at_most: float | None = None, stream: TextIO | None = None) -> Iterator[Step]:
-    """Yields a Step that keeps the line about `what` up to date; `what` is text of ours, not of a store.
+    """Yields a Step that updates the line. `what` is a text of this program, never of a store.
 
     at_most: as for text(). stream: standard error by default.
     """

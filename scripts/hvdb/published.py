@@ -1,4 +1,4 @@
-"""The published results that ours are shown beside, from results/published.csv. Each row names its source."""
+"""Published results that are shown beside ours, from results/published.csv. Each row names its source."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from hvdb import data
 class PublishedPoint:
     """One published figure. images_per_second: of the whole world; efficiency: 0..1.
 
-    `efficiency_stated` is what the source says, `rounding` half a unit of its last digit (0..1: 0.005 where it says
-    "90 %"); `efficiency` falls back to what follows from its own rates. `link_gbit`: line rate of a node's network.
-    `claim`: the claim that the figure belongs to (hvdb reproduce), or "".
+    `efficiency_stated` is the value in the source; `rounding` is half a unit of its last digit (0.005 for "90 %").
+    `efficiency` is the stated value, or else computed from the source's rates. `link_gbit`: line rate of a node's
+    network. `claim`: the claim that the figure belongs to (hvdb reproduce), or "".
     """
 
     setup: str
@@ -37,7 +37,7 @@ class PublishedPoint:
 
 
 def load(path: Path = data.PUBLISHED) -> list[PublishedPoint]:
-    """All rows, in file order; efficiency is recomputed from the rates of the baseline set-up where both exist."""
+    """All rows in file order. The efficiency is recomputed from the rates of the baseline set-up if both exist."""
     with path.open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     rate = {(row["setup"], row["model"]): _number(row["images_per_second"]) for row in rows}
@@ -71,7 +71,7 @@ def load(path: Path = data.PUBLISHED) -> list[PublishedPoint]:
 
 
 def headline(points: list[PublishedPoint], model: str) -> list[PublishedPoint]:
-    """The scaling points of `model` whose source states an efficiency, fewest GPUs first."""
+    """Returns the scaling points of `model` whose source states an efficiency, fewest GPUs first."""
     return sorted(
         (point for point in points if point.model == model and point.efficiency_stated is not None),
         key=lambda point: point.gpus,
@@ -79,7 +79,7 @@ def headline(points: list[PublishedPoint], model: str) -> list[PublishedPoint]:
 
 
 def _half_a_digit(percent: str) -> float | None:
-    """Half a unit of the last digit of a percentage, as a fraction: "90" gives 0.005, "94.1" gives 0.0005."""
+    """Returns half a unit of the last digit of a percentage, as a fraction: "90" gives 0.005, "94.1" gives 0.0005."""
     return 0.005 * 10.0 ** -len(percent.partition(".")[2]) if percent else None
 
 

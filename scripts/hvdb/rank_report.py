@@ -1,4 +1,4 @@
-"""What the ranks of a run are like, in words and as rows of a table: for hvdb ranks and for the report."""
+"""Describes the ranks of a run in words and as rows of a table, for hvdb ranks and for the report."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from hvdb.bootstrap import Estimate
 from hvdb.rank_work import Examined
 from hvdb.slow_ranks import CONFIDENCE, Finding
 
-THRESHOLD = 0.02  # by which a rank must be slower to be called slow, unless a person says otherwise
+THRESHOLD = 0.02  # default: a rank is called slow if it is slower by at least this fraction
 SHOWN_RANKS = 16
 LONGEST_HOST = 48  # characters shown of the name of a host
 HEADER = ("rank", "host", "node", "device", "ms", f"slower % [{100 * CONFIDENCE:g} %]", "verdict")
 
 
 def verdict(examined: Examined, rank: int) -> str:
-    """One word or two about a rank, for a table."""
+    """Returns one or two words about a rank, for a table."""
     found = examined.findings
     if examined.hosts and examined.hosts[rank] in found.slow_nodes:
         return "slow node"
@@ -26,25 +26,25 @@ def verdict(examined: Examined, rank: int) -> str:
 
 
 def short(host: str) -> str:
-    """The name of a host, made printable and cut if it is very long."""
+    """Returns the name of a host, made printable and cut if it is very long."""
     name = printable.terminal(host)
     return name if len(name) <= LONGEST_HOST else f"{name[: LONGEST_HOST - 1]}…"
 
 
 def slower(finding: Finding) -> str:
-    """`5.1 [4.6, 5.7]`, in %."""
+    """Returns the slowdown in % as `5.1 [4.6, 5.7]`."""
     return tables.estimate(
         Estimate(finding.slower, finding.low, finding.high), 100.0, lambda value: f"{round(value, 1) + 0:.1f}"
     )
 
 
 def amount(finding: Finding) -> str:
-    """`5.1 % [4.6, 5.7]`."""
+    """Returns the slowdown as `5.1 % [4.6, 5.7]`."""
     return slower(finding).replace(" [", " % [", 1)
 
 
 def title(examined: Examined) -> str:
-    """The run in one line."""
+    """Describes the run in one line."""
     run, samples = examined.run, examined.seconds.shape[1]
     words = [tables.title(run.model), *tables.marks(run.columns), f"batch {run.batch_size}", run.compute_type]
     if models := run.fact("gpu.name"):
@@ -57,7 +57,7 @@ def title(examined: Examined) -> str:
 
 
 def rows(examined: Examined) -> list[tuple[str, ...]]:
-    """One tuple of strings per rank, under HEADER, the slowest first. ms: the median of its own work."""
+    """Returns one tuple of strings per rank, under HEADER, the slowest first. ms: the median of its own work."""
     nodes = {host: str(number) for number, host in enumerate(dict.fromkeys(examined.hosts))}
     medians = 1000.0 * np.median(examined.seconds, axis=1)
     made = []
@@ -78,20 +78,20 @@ def rows(examined: Examined) -> list[tuple[str, ...]]:
 
 
 def _doubt(finding: Finding, threshold: float) -> str:
-    """Why a rank that is slower by `threshold` or more is not accused."""
+    """Says why a rank that is slower by `threshold` or more is not accused."""
     if finding.low < threshold:
         return f"its interval reaches below {100 * threshold:g} %; more samples may tell"
     return "the others differ from each other too much, or too few of its samples are independent"
 
 
 def _some(lines: Sequence[str], what: str) -> list[str]:
-    """At most SHOWN_RANKS of `lines`, and how many more there are."""
+    """Returns at most SHOWN_RANKS of `lines`, and a line that says how many more there are."""
     more = len(lines) - SHOWN_RANKS
     return [*lines[:SHOWN_RANKS], *([f"and {more} more {what}"] if more > 0 else [])]
 
 
 def conclusions(examined: Examined, threshold: float) -> list[str]:
-    """The closing lines: who is slow, who may be, or that nobody is."""
+    """Returns the closing lines: which ranks are slow or may be slow, or that none is."""
     found = examined.findings
 
     def name(rank: int) -> str:

@@ -1,4 +1,4 @@
-"""A rank's own work in a stored run, as far as the store tells, and what it says about slow ranks and nodes."""
+"""Extracts each rank's own work from a stored run, and finds slow ranks and nodes in it."""
 
 from __future__ import annotations
 
@@ -12,29 +12,30 @@ from hvdb.errors import EXIT_CHECK_FAILED, EXIT_GOOD, EXIT_INCONCLUSIVE, HvdbErr
 from hvdb.runs import Run
 from hvdb.slow_ranks import FEWEST_STEPS, MAJORITY, Findings
 
-# The kinds of samples that hold a rank's own work, and why they do.
+# The kinds of samples that contain only a rank's own work, and why they do.
 OWN_WORK = {
     "compute_seconds": "forward and backward, which wait for no other rank; the steps of all ranks take equally long "
     "where each waits for the slowest",
     "step_seconds": "whole steps, which wait for no other rank in phase none",
 }
-# Facts about GPUs that make two of them different devices, and those that may be why one of equal GPUs is slow.
+# DEVICE_FACTS: GPUs are different devices if one of these facts differs. REASON_FACTS may explain why one of several
+# equal GPUs is slow.
 DEVICE_FACTS = ("gpu.name", "gpu.compute_capability", "gpu.multiprocessors", "gpu.memory_bytes")
 REASON_FACTS = ("gpu.power_limit_watts", "gpu.max_sm_mhz", "gpu.max_memory_mhz", "gpu.ecc", "gpu.driver", "gpu.engines")
-BETWEEN_RANKS = "; "  # in such a fact, between the values of ranks that differ
+BETWEEN_RANKS = "; "  # separates the values of different ranks in one fact
 
 
 class CannotTell(HvdbError):
-    """A run that does not say whether one of its ranks is slow."""
+    """The run does not show whether one of its ranks is slow."""
 
     exit_code = EXIT_INCONCLUSIVE
 
 
 @dataclass(frozen=True)
 class Examined:
-    """A run, the own work of its ranks, seconds (ranks, samples), and what was found in it.
+    """A run, the own work of its ranks in seconds (ranks, samples), and the findings about it.
 
-    hosts, devices: of each rank; hosts is empty if the store lacks one. notes: what a reader must know besides.
+    hosts, devices: of each rank; hosts is empty if the store lacks one. notes: further facts that a reader must know.
     """
 
     run: Run
@@ -53,7 +54,7 @@ class Examined:
 
 
 def kind_of(run: Run) -> str:
-    """The kind of samples that holds a rank's own work. Errors: CannotTell if the run has none."""
+    """Returns the kind of samples that contains a rank's own work. Errors: CannotTell if the run has none."""
     if "compute_seconds" in run.samples:
         return "compute_seconds"
     if "step_seconds" not in run.samples:
@@ -67,7 +68,7 @@ def kind_of(run: Run) -> str:
 
 
 def matrix(run: Run, kind: str, by_rank: dict[int, np.ndarray]) -> np.ndarray:
-    """Samples of all ranks, seconds (ranks, samples), cut to the shortest rank. Errors: CannotTell."""
+    """Returns the samples of all ranks in seconds (ranks, samples), cut to the shortest rank. Errors: CannotTell."""
     if missing := run.world_size - len(by_rank):
         first = next(rank for rank in range(run.world_size) if rank not in by_rank)
         raise CannotTell(f"{kind} of {missing} of its {run.world_size} ranks is missing, the first is rank {first}")
@@ -81,7 +82,7 @@ def matrix(run: Run, kind: str, by_rank: dict[int, np.ndarray]) -> np.ndarray:
 
 
 def require_equal_devices(run: Run) -> None:
-    """Raises NotComparable if the ranks' GPUs are of several models: the store does not say which rank has which."""
+    """Raises NotComparable if the GPUs are of several models: the store does not say which rank has which."""
     for key in DEVICE_FACTS:
         if BETWEEN_RANKS in run.fact(key):
             raise NotComparable(
@@ -91,7 +92,7 @@ def require_equal_devices(run: Run) -> None:
 
 
 def examine(run: Run, kind: str, by_rank: dict[int, np.ndarray], threshold: float, seed: int) -> Examined:
-    """What the samples `by_rank` of `kind` say about the ranks of `run`. threshold: a fraction.
+    """Examines the ranks of `run` by the samples `by_rank` of `kind`. threshold: a fraction.
 
     Errors: CannotTell, NotComparable.
     """
@@ -125,7 +126,7 @@ def examine(run: Run, kind: str, by_rank: dict[int, np.ndarray], threshold: floa
 def examine_all(
     wanted: Sequence[Run], threshold: float, seed: int = 1
 ) -> Iterator[tuple[Run, Examined | CannotTell | NotComparable]]:
-    """Each run with what examine() returns, or with the reason why it does not tell. Errors: StoreError."""
+    """Yields each run with the result of examine(), or with the error why there is none. Errors: StoreError."""
     kinds: dict[str, str] = {}
     for run in wanted:
         try:

@@ -1,8 +1,8 @@
-"""Reads the command line of a stored run. It is data: what may be taken from it stands in the lists below.
+"""Reads the command line of a stored run. The line may come from a stranger; only words in the lists below are used.
 
 bench/provenance.cpp writes: [cd FOLDER &&] [env NAME=value ...] [launcher and its options] hvd_bench options.
-parse() takes the launcher's name and the listed options and variables. None of them can name a file. Everything that
-names a program or a file comes from whoever runs it again. There is no shell.
+parse() takes the launcher's name and the listed options and variables. None of them can name a file. The person who
+runs it again names the program and all files. No shell is used.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ FLAGS = frozenset(
     "auxiliary-head no-winograd fp16-allreduce no-cuda-graph no-launch-ahead no-overlap deterministic tune "
     "tune-schedule no-nccl-registration share-gpus efficiency profile no-check".split()
 )
-# Options that say where results go: whoever runs it again decides that. -> whether a value follows
+# Options for output, which the person who runs it again chooses -> whether a value follows.
 OUTPUTS = {"db": True, "no-db": False, "json": False, "quiet": False, "record-replay": True}
-# Options that name a file that a rerun needs: it has to name its own.
+# Options that name a file that a rerun needs; the person who runs it again names a file of his own.
 FILES = ("replay", "tuning-folder", "timeline-filename")
 
 _NUMBER = re.compile(r"[1-9][0-9]{0,3}")
 _NOTHING = re.compile(r"")
-# Where ranks are placed, word by word: mpirun also has words that read a file (rankfile:file=..., seq), and takes any
-# beginning of a word, in any case.
+# Words that say where to place ranks. They are listed, because mpirun also has words that read a file
+# (rankfile:file=..., seq), and accepts any abbreviation of a word, in upper or lower case.
 _OBJECT = "(?:slot|core|hwthread|l[123]cache|numa|package|socket|node|board|none|fill)"
 _MODIFIER = (
     "(?:pe=[1-9][0-9]{0,3}|span|(?:no)?oversubscribe|overload-allowed|no-overload|if-supported|(?:no)?inherit|"
@@ -64,7 +64,7 @@ _MPIRUN = {
     **dict.fromkeys(("--map-by", "--bind-to", "--rank-by"), _PLACE),
     **dict.fromkeys(("--report-bindings", "--use-hwthread-cpus"), _NOTHING),
 }
-# Launcher -> its options -> what the value may be; _NOTHING: it takes none.
+# Launcher -> its options -> pattern of the value; _NOTHING: the option takes no value.
 LAUNCHERS = {
     "mpirun": _MPIRUN,
     "mpiexec": _MPIRUN,
@@ -86,7 +86,7 @@ LAUNCHERS = {
     },
 }
 
-# Variables that are taken from a record: they tune a library, and name no file, plug-in or program.
+# Variables that are taken from a record: they tune a library, and cannot name a file, plug-in or program.
 VARIABLES = frozenset(
     "CUDA_VISIBLE_DEVICES DNNL_DEFAULT_FPMATH_MODE DNNL_MAX_CPU_ISA DNNL_PRIMITIVE_CACHE_CAPACITY FI_PROVIDER "
     "GLIBC_TUNABLES GOMP_CPU_AFFINITY GOMP_SPINCOUNT HOROVOD_CACHE_CAPACITY HOROVOD_CYCLE_TIME "
@@ -102,9 +102,9 @@ VARIABLES = frozenset(
     "PRTE_MCA_rmaps_default_mapping_policy "
     "UCX_NET_DEVICES UCX_TLS".split()
 )
-# No "/" but in a network (10.0.0.0/16), so that even a listed variable names no file.
+# A "/" is allowed only in a network (10.0.0.0/16), so that even a listed variable cannot name a file.
 _VALUE = re.compile(r"(?:[A-Za-z0-9_.,:;=^+*{}()@% \[\]-]|(?<=[0-9])/(?=[0-9]))*")
-# Variables that say what an option of mpirun says, and could name a file as it could.
+# Variables with the meaning of an option of mpirun, which could name a file in the same way.
 _PLACES = frozenset(
     "OMPI_MCA_hwloc_base_binding_policy OMPI_MCA_rmaps_base_mapping_policy "
     "PRTE_MCA_rmaps_default_mapping_policy".split()
@@ -112,24 +112,24 @@ _PLACES = frozenset(
 
 
 class Unknown(ValueError):
-    """The text says what of a command line is not known."""
+    """A part of the command line is not known; the text says which."""
 
 
 @dataclass(frozen=True)
 class Recorded:
-    """The parts of a command line that are used. Each option is one word, so that no option can start a new part of
-    mpirun's line (`:`). left_out: a line for each variable that is not taken.
+    """The used parts of a command line. Each option is one word, so that no option can start a new part of mpirun's
+    command line (`:`). left_out: a line for each variable that is not used.
     """
 
     launcher: tuple[str, ...] = ()
     options: tuple[str, ...] = ()
     variables: Mapping[str, str] = field(default_factory=dict)
-    files: Mapping[str, str] = field(default_factory=dict)  # FILES -> the name in the record
+    files: Mapping[str, str] = field(default_factory=dict)  # option in FILES -> the name in the record
     left_out: tuple[str, ...] = ()
 
 
 def parse(command_line: str) -> Recorded:
-    """Errors: Unknown."""
+    """Parses a recorded command line. Errors: Unknown."""
     if "\0" in command_line:
         raise Unknown("it holds a NUL character")
     try:
@@ -148,7 +148,7 @@ def parse(command_line: str) -> Recorded:
 
 
 def _variables(words: list[str]) -> tuple[dict[str, str], list[str], tuple[str, ...]]:
-    """The variables that are taken, the words behind them, and a line for each variable that is left out."""
+    """Returns the variables that are taken, the words after them, and a line for each variable that is left out."""
     count = 1 if words[:1] == ["env"] else 0
     taken, left_out = {}, []
     while count < len(words) and (match := re.fullmatch(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", words[count], re.DOTALL)):
@@ -163,7 +163,7 @@ def _variables(words: list[str]) -> tuple[dict[str, str], list[str], tuple[str, 
 
 
 def _launcher(words: list[str], rest: Iterator[str]) -> tuple[str, ...]:
-    """The launcher with its options, or (), up to the name of the program; `rest` is then behind that."""
+    """Returns the launcher with its options, or (). Reads `rest` up to and including the program's name."""
     first = next(rest, "")
     if PurePosixPath(first).name == PROGRAM:
         return ()
@@ -189,7 +189,7 @@ def _launcher(words: list[str], rest: Iterator[str]) -> tuple[str, ...]:
 
 
 def _options(rest: Iterator[str]) -> tuple[tuple[str, ...], dict[str, str]]:
-    """The program's options that are taken, and those that name files."""
+    """Returns the program's options that are taken, and those that name files."""
     taken, files = [], {}
     for word in rest:
         name, equals, value = word.partition("=")
@@ -215,9 +215,10 @@ def _options(rest: Iterator[str]) -> tuple[tuple[str, ...], dict[str, str]]:
 
 
 def command(recorded: Recorded, program: Path, store_file: Path, files: Mapping[str, Path]) -> list[str]:
-    """The words to run. files: FILES -> whoever runs it again's own; a trace goes beside the store.
+    """The words to run. files: option in FILES -> the file to use instead of the recorded one. A trace goes beside the
+    store.
 
-    Errors: HvdbError for a recorded --replay that `files` has nothing for.
+    Errors: HvdbError if --replay was recorded and `files` does not have it.
     """
     if "replay" in recorded.files and "replay" not in files:
         raise HvdbError(f"the run replays the file '{recorded.files['replay']}': name your copy of it with --replay")

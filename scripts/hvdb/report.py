@@ -1,4 +1,4 @@
-"""The report of one or more stores as a document: question and answer first, then the evidence, then the records."""
+"""Builds the report on one or more stores as a document: questions and answers first, then evidence, then records."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hvdb.report_facts import bullets, name, world
 from hvdb.runs import Run
 from hvdb.systems import System
 
-# Components of table decomposition in the order of the fall, as the program names them (bench/cli/report.cpp).
+# Components of table decomposition in the order of the waterfall, named as in bench/cli/report.cpp.
 COMPONENTS = {
     "interference": "interference of the ranks",
     "stragglers": "waiting for stragglers",
@@ -27,18 +27,18 @@ COMPONENTS = {
     "residual": "residual",
     "efficiency": "efficiency",
 }
-MOST_SUBJECTS = 12  # configurations that are asked about; the tables have all of them
-MOST_PANELS = 6  # of a figure
+MOST_SUBJECTS = 12  # configurations with questions and answers; the tables have all configurations
+MOST_PANELS = 6  # panels of a figure
 SHOWN_RANKS = 8
-# The figure of 512 ranks takes 0.4 MB with 100 columns, most of which is the heat map.
+# A figure of 512 ranks takes 0.4 MB with 100 columns, most of it for the heat map.
 MOST_HEAT_MAPS, HEAT_MAP_COLUMNS = 3, 100
-# Facts that a run must share with another for their reductions to be of one kind.
+# Columns that must be equal for two runs to be compared by the cost of their reductions.
 REDUCTION_COLUMNS = ("device", "allreduce_type", "schedule", "comm", "data_plane", "world_size", "nodes", "traced")
 
 
 @dataclass(frozen=True)
 class Measured:
-    """One system, the rows of its efficiency table, and for each configuration its row on the most ranks."""
+    """One system, the rows of its efficiency table, and for each configuration the row with the most ranks."""
 
     system: System
     cells: Sequence[Cell]
@@ -54,7 +54,7 @@ class Measured:
         return list(found.values())
 
     def newest(self, cell: Cell) -> Run:
-        """The last run of the cell's own phase."""
+        """Returns the newest run of the cell that has the cell's own phase."""
         ids = set(cell.run_ids)
         return [run for run in self.system.runs if run.uuid in ids and run.phase == cell.kind][-1]
 
@@ -203,7 +203,7 @@ def _decomposition(run: Run) -> Section:
 
 
 def _others(runs: Sequence[Run]) -> list[Block]:
-    """One row for each run, without intervals."""
+    """Returns one row for each run, without intervals."""
     if not runs:
         return []
     rows = []
@@ -297,10 +297,10 @@ def _lead(runs: Sequence[Run], parts: Sequence[Measured]) -> str:
 def document(
     found: Sequence[Run], selection: Selection, parts: Sequence[Measured], ranks: Ranks, profiled: Sequence[Run]
 ) -> Document:
-    """The report.
+    """Returns the report.
 
-    found: all runs of the stores, which are listed. selection: those that count, `parts`: by system. ranks: the
-    examined runs. profiled: runs whose operations may be shown.
+    found: all runs of the stores, which are listed. selection: the runs that count; `parts`: the same by system.
+    ranks: the examined runs. profiled: runs whose operations may be shown.
     """
     evidence = [one for measured in parts for one in _evidence(measured, ranks)]
     sections = [_answers(parts), _next(evidence)]

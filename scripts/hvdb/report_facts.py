@@ -15,19 +15,19 @@ from hvdb.systems import System
 MIB = 1024.0 * 1024.0
 MOST_PROFILES = 4
 COSTLIEST = 15
-MOST_VALUES = 3  # of a fact that differs between runs
+MOST_VALUES = 3  # values that are shown for a fact that differs between runs
 TIMELINE_OPTION, TIMELINE_VARIABLE = "--timeline-filename", "HOROVOD_TIMELINE"
 WORK_HEADER = ("ms", "% of profile", "rate")
 BOUND_HEADER = ("bound ms", "x bound")
 
 
 def world(run: Run) -> str:
-    """`8 ranks on 2 nodes`."""
+    """Returns `8 ranks on 2 nodes`."""
     return f"{run.world_size} rank{'s' if run.world_size > 1 else ''} on {run.nodes} node{'s' if run.nodes > 1 else ''}"
 
 
 def name(run: Run) -> str:
-    """The network, and what keeps the run from being an ordinary measurement."""
+    """Returns the network's name and the properties that set the run apart from ordinary measurements."""
     return ", ".join([tables.title(run.model), *tables.marks(run.columns)])
 
 
@@ -75,7 +75,7 @@ def _profile(run: Run, *, with_figure: bool) -> Section:
 
 
 def operations(found: Sequence[Run]) -> list[Section]:
-    """The newest profile of each network, beside the bounds of the device where they are known."""
+    """Returns the newest profile of each network, beside the bounds of the device if they are known."""
     profiled = layer_profile.newest(found)
     if not profiled:
         return []
@@ -84,7 +84,7 @@ def operations(found: Sequence[Run]) -> list[Section]:
 
 
 def _timeline(command_line: str) -> str | None:
-    """The file of the trace that the command line of a session names."""
+    """Returns the trace file that the command line of a session names."""
     try:
         words = shlex.split(command_line[:LONGEST_LINE])
     except ValueError:
@@ -98,7 +98,7 @@ def _timeline(command_line: str) -> str | None:
 
 
 def timelines(found: Sequence[Run]) -> list[Section]:
-    """Where traces were written. The names are a stranger's: they are text, never links."""
+    """Lists where traces were written. The names may come from a stranger, so they are text and never links."""
     named = {run.session_uuid: (run, _timeline(run.session["command_line"])) for run in found}
     rows = [(run.short_id, name(run), file) for run, file in named.values() if file]
     if not rows:
@@ -111,7 +111,7 @@ def timelines(found: Sequence[Run]) -> list[Section]:
 
 
 def differences(found: Sequence[System]) -> list[Section]:
-    """What differs between the first system and each other one."""
+    """Lists the differences between the first system and each other one."""
     parts = []
     for other in found[1:]:
         one, two, differing = systems.differences(found[0], other)
@@ -132,7 +132,7 @@ def differences(found: Sequence[System]) -> list[Section]:
 
 
 def memory(found: Sequence[Run]) -> list[Section]:
-    """For each run, its rank with the highest peak over the baseline."""
+    """Lists, for each run, the rank with the highest peak over the baseline."""
     rows = []
     for run in found:
         known = [rank for rank in run.ranks if rank["planned_bytes"] and rank["peak_bytes"]]
@@ -159,7 +159,7 @@ def memory(found: Sequence[Run]) -> list[Section]:
 
 
 def runs(found: Sequence[Run]) -> Section:
-    """All runs, and how each ended."""
+    """Lists all runs and how each ended."""
     header = (
         "run",
         "model",
@@ -195,7 +195,7 @@ def runs(found: Sequence[Run]) -> Section:
 
 
 def provenance(found: Sequence[Run]) -> Section:
-    """Every fact, with the values that the runs have."""
+    """Lists every fact with the values that the runs have."""
     rows = []
     for key in sorted({key for run in found for key in run.provenance}):
         facts = [run.provenance[key] for run in found if key in run.provenance]
@@ -207,10 +207,10 @@ def provenance(found: Sequence[Run]) -> Section:
 
 
 def commands(found: Sequence[Run]) -> Section:
-    """The command line of every session."""
+    """Lists the command line of every session."""
     return Section("Command lines", [Listing(list(dict.fromkeys(run.session["command_line"] for run in found)))])
 
 
 def bullets(lines: Sequence[str]) -> list[Bullets]:
-    """No block for no lines."""
+    """Returns one block with the lines, or no block if there are none."""
     return [Bullets(lines)] if lines else []

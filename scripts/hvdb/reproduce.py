@@ -1,4 +1,4 @@
-"""A published claim, what was measured of it, what a simple model expects, and the verdict, as text and plain data."""
+"""A published claim, its measurements, the prediction of a simple model, and the verdict, as text and plain data."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HEADER = ("model", "GPUs", "claim %", "model expects %", "measured % [95 %]", "j
 
 
 def commands(claim: Claim) -> list[str]:
-    """What somebody with that many GPUs has to run, from the checkout's root or, if this is installed, anywhere."""
+    """Returns the commands to run on that many GPUs, from the checkout's root or, if hvdb is installed, anywhere."""
     folder = f"runs/{claim.name}"
     campaign, merge, reproduce = map(data.called, ("campaign", "merge", "reproduce"))
     return [
@@ -92,7 +92,7 @@ INPUT_HEADER = (
 
 
 def others(claim: Claim, cells: Sequence[Cell], found: Sequence[Line], device: str) -> list[str]:
-    """One line for each measured efficiency of the claim's networks that is no test of it, with the reason."""
+    """One line for each measured efficiency of the claim's networks that is no test of the claim, and why."""
     used = {line.run_ids for line in found}
     points = claims.points_of(claim, [line.point for line in found])
     said = []
@@ -114,7 +114,7 @@ def others(claim: Claim, cells: Sequence[Cell], found: Sequence[Line], device: s
 
 
 def text(claim: Claim, found: Sequence[Line], notes: Sequence[str], left_out: Sequence[str], options: Options) -> str:
-    """The page. Its first lines say what to run."""
+    """Returns the page. Its first lines say what to run."""
     verdict = claims.overall(found, claim.gpus)
     edge = "at least" if options.at_least else "within"
     out = [
@@ -159,7 +159,7 @@ def document(
     options: Options,
     stores: Sequence[Path],
 ) -> dict:
-    """The same as plain data: efficiencies 0..1, seconds, Gbit/s, images/s."""
+    """Returns the page as plain data: efficiencies 0..1, seconds, Gbit/s, images/s."""
     rows = []
     for line in found:
         row = dataclasses.asdict(line)

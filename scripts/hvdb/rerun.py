@@ -1,4 +1,4 @@
-"""Runs a stored run again from its record, and compares."""
+"""Runs a stored run again from its record and compares the two."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from hvdb.runs import Run
 
 @dataclass(frozen=True)
 class Comparison:
-    """Second run against the first: `ratio` of images per second (1: as fast), and what differs besides."""
+    """The second run compared with the first: `ratio` of images per second (1: equally fast), and the differences."""
 
     ratio: Estimate
     configuration: list[Difference]
     provenance: list[Difference]
-    same_answer: bool | None  # equal gradient checksums; None where the steps differ, so that it says nothing
-    steps: tuple[str, str]  # of each phase of either session
+    same_answer: bool | None  # gradient checksums are equal; None if the steps differ, because then it means nothing
+    steps: tuple[str, str]  # steps of each phase, for each of the two sessions
 
     @property
     def comparable(self) -> bool:
@@ -34,10 +34,10 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Place:
-    """Where and with what a run is made again. All files are named by whoever runs it, none by the record.
+    """Where and with what to run again. The person who runs it names all files; the record names none.
 
-    program: hvd_bench; None: HVD_BENCH, that of this package (data.hvd_bench), or the first of the PATH.
-    replay, tuning_folder: for a run whose record names such a file.
+    program: hvd_bench; None: HVD_BENCH, that of this package (data.hvd_bench), or the first on the PATH.
+    replay, tuning_folder: needed for a run whose record names such a file.
     """
 
     directory: Path | None = None
@@ -48,7 +48,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Command:
-    """What is run: words and the variables that are set for them. left_out: what the record has besides."""
+    """The command to run: words, and the variables to set. left_out: parts of the record that are not used."""
 
     words: list[str]
     variables: Mapping[str, str]
@@ -59,16 +59,16 @@ class Command:
 
 
 def built_from(run: Run) -> str:
-    """One line on the sources of the run's program."""
+    """Returns one line on the sources of the run's program."""
     commit, state = run.fact("git.commit"), run.fact("git.state")
-    if not re.fullmatch("[0-9a-f]{7,64}", commit):  # for a command that somebody copies
+    if not re.fullmatch("[0-9a-f]{7,64}", commit):  # checked because a person may copy the command
         return "built from: no commit is recorded"
     how = f"git checkout {commit} && scripts/build release" if state == "clean" else "files of it had been changed"
     return f"built from: commit {commit}, {state or 'unknown state'} ({how})"
 
 
 def find_program(named: Path | None = None) -> Path:
-    """The hvd_bench to run: `named`, or the installed one. Errors: HvdbError if there is none."""
+    """Returns the hvd_bench to run: `named`, or the installed one. Errors: HvdbError if there is none."""
     if named:
         if not (named.is_file() and os.access(named, os.X_OK)):
             raise HvdbError(f"--program: no program at {named}: run scripts/build, or name another")
@@ -82,9 +82,9 @@ def find_program(named: Path | None = None) -> Path:
 
 
 def command_at(place: Place, run: Run, store_file: Path) -> Command:
-    """What runs the record's command line again at `place`, results into `store_file`.
+    """Returns the command that runs the record's command line again at `place`, with results in `store_file`.
 
-    Errors: HvdbError if it holds anything that is not known to be safe, or `place` has not all that it needs.
+    Errors: HvdbError if the record contains anything that is not known to be safe, or if `place` lacks a file.
     """
     line = run.session["command_line"]
     try:
@@ -110,13 +110,13 @@ def command_at(place: Place, run: Run, store_file: Path) -> Command:
 
 
 def _labels_cycled(run: Run, recorded: recorded_command.Recorded) -> bool:
-    """Whether the run was made before labels could be new in every step, when nothing said so."""
+    """Whether the run dates from before labels could be new in every step; such records do not mention labels."""
     said = run.fact("data.labels") or any(option.startswith("--labels=") for option in recorded.options)
     return not said and run.columns["device"] != "replay"
 
 
 def _has_option(program: Path, option: str) -> bool:
-    """Whether `program`, which may be older than this file, has the text `option` in it. It is not run for that."""
+    """Whether the file `program`, which may be older than this file, contains the text `option`. Does not run it."""
     try:
         return option.encode() in program.read_bytes()
     except OSError:
@@ -124,7 +124,7 @@ def _has_option(program: Path, option: str) -> bool:
 
 
 def counterpart(run: Run, candidates: list[Run]) -> Run:
-    """The run of a new session that repeats `run`: same phase, model and world. Errors: HvdbError if none does."""
+    """The run of a new session that repeats `run`: same phase, model and world. Errors: HvdbError if there is none."""
     for other in candidates:
         if (other.phase, other.model, other.world_size) == (run.phase, run.model, run.world_size):
             return other
@@ -136,18 +136,18 @@ def counterpart(run: Run, candidates: list[Run]) -> Run:
 
 
 def _steps(run: Run, session: list[Run]) -> str:
-    """Of every phase of the run's session: the phases take turns with one set of weights."""
+    """The steps of every phase of the run's session; all phases count, because they share one set of weights."""
     phases = sorted((other for other in session if other.session_uuid == run.session_uuid), key=lambda r: r.phase)
     return ", ".join(f"{other.phase} {other.warmup_steps + other.measured_steps}" for other in phases)
 
 
 def compare(first: Run, first_store: list[Run], second: Run, second_store: list[Run]) -> Comparison:
-    """`second` against `first`, each with the runs of its store.
+    """Compares `second` with `first`. Each comes with the runs of its store.
 
-    Errors: NotComparable for traced against untraced, or simulated against measured.
+    Errors: NotComparable if only one is traced, or only one is simulated.
     """
     comparable.require_same_kind([first, second], "rerun")
-    # images/s goes as 1 / step time; batch sizes that differ show up as a configuration difference
+    # images/s is proportional to 1 / step time; a difference in batch size is reported as well
     images = second.columns["batch_size"] / first.columns["batch_size"]
     faster = pool([ratio(step_time(first), step_time(second))]).scaled(images)
     steps = (_steps(first, first_store), _steps(second, second_store))

@@ -1,4 +1,4 @@
-"""The runs of one or more stores as plain data. Field for field the tables of results/schema.sql."""
+"""The runs of one or more stores as plain data. The fields match the tables of results/schema.sql."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hvdb.errors import HvdbError, NotComparable
 
 @dataclass(frozen=True)
 class Fact:
-    """One row of provenance. `in_fingerprint`: a change of it can change the result."""
+    """One row of provenance. `in_fingerprint`: a change of the fact can change the result."""
 
     value: str
     in_fingerprint: bool
@@ -39,7 +39,7 @@ class Operation:
 
 @dataclass(frozen=True)
 class Component:
-    """One part of the full run's step time: `fraction` of it (0..1), with its interval, and `seconds`."""
+    """One part of the full run's step time: the `fraction` of the step (0..1) with its interval, and its `seconds`."""
 
     fraction: float
     seconds: float
@@ -48,14 +48,15 @@ class Component:
 
     @property
     def unresolved(self) -> bool:
-        """Its interval holds 0: the run does not tell whether the part is there. 0 in every round is known to be 0."""
+        """Whether the interval contains 0, so that the run does not show whether the part is there. A part that was 0
+        in every round is resolved: it is not there."""
         return self.low is not None and self.high is not None and self.low <= 0 <= self.high and self.low < self.high
 
 
 @dataclass
 class Samples:
-    """Samples of one kind: the highest and lowest of the ranks taken so far, float64, seconds per step (loss:
-    dimensionless). Cut to the shortest rank: a killed job may hold unequal counts.
+    """Samples of one kind: the highest and lowest over the ranks added so far, float64, in seconds per step (loss:
+    dimensionless). Cut to the shortest rank, because ranks of a killed job may have unequal counts.
     """
 
     highest: np.ndarray
@@ -74,7 +75,7 @@ class Run:
     """One row of table run with everything that belongs to it.
 
     columns: the row, by column name (units as in the schema).
-    samples: kind -> its samples over ranks; of 512 ranks no more is kept than of one.
+    samples: kind -> its samples over ranks. Memory does not grow with the number of ranks.
     replicates: figure ("step_seconds", "efficiency") -> its bootstrap replicates, float64, in the figure's unit.
     """
 
@@ -89,7 +90,7 @@ class Run:
     operations: list[Operation] = field(default_factory=list)
 
     def __getattr__(self, name: str) -> Any:
-        # Reached only where normal lookup fails: run.model is run.columns["model"].
+        # Called only if normal lookup fails: run.model is run.columns["model"].
         columns = self.__dict__.get("columns", {})
         if name in columns:
             return columns[name]
@@ -101,12 +102,12 @@ class Run:
         return self.columns["uuid"][:8]
 
     def fact(self, key: str) -> str:
-        """The value of one row of provenance, or ""."""
+        """Returns the value of one row of provenance, or ""."""
         found = self.provenance.get(key)
         return found.value if found else ""
 
     def number(self, key: str) -> float | None:
-        """The value of one row of provenance if it is a number above zero, else None."""
+        """Returns the value of one row of provenance if it is a number above zero, else None."""
         try:
             value = float(self.fact(key))
         except ValueError:
@@ -118,15 +119,15 @@ class Run:
         return self.highest("step_seconds")
 
     def highest(self, kind: str) -> np.ndarray:
-        """Sample-wise maximum over ranks. Empty without samples of that kind."""
+        """Returns the sample-wise maximum over ranks. Empty without samples of that kind."""
         return self.samples[kind].highest if kind in self.samples else np.empty(0)
 
     def lowest(self, kind: str) -> np.ndarray:
-        """Sample-wise minimum over ranks. Empty without samples of that kind."""
+        """Returns the sample-wise minimum over ranks. Empty without samples of that kind."""
         return self.samples[kind].lowest if kind in self.samples else np.empty(0)
 
     def replicates_of(self, figure: str) -> np.ndarray:
-        """Bootstrap replicates of a figure. Empty without any."""
+        """Returns the bootstrap replicates of a figure. Empty if there are none."""
         return self.replicates.get(figure, np.empty(0))
 
 
@@ -163,7 +164,7 @@ def _read_run(connection: sqlite3.Connection, row: sqlite3.Row, sessions: dict[s
 
 
 def _size(path: Path) -> int:
-    """Bytes; 0 if that cannot be seen: opening the file says why."""
+    """Returns the size in bytes, or 0 if it cannot be read; opening the file then reports why."""
     try:
         return path.stat().st_size
     except OSError:
@@ -171,11 +172,11 @@ def _size(path: Path) -> int:
 
 
 def load(paths: Iterable[Path | str], step: progress.Step = progress.silent) -> list[Run]:
-    """All runs of the stores, oldest first; a run that stands in several stores comes once.
+    """Returns all runs of the stores, oldest first. A run that is in several stores is returned once.
 
     step: called with (bytes done, bytes in all) after each run.
-    Errors: StoreError for a file that is no whole store of our schema; NotComparable where one UUID has two
-    contents.
+    Errors: StoreError for a file that is no complete store of our schema; NotComparable if two runs with one UUID have
+    different contents.
     """
     found: dict[str, Run] = {}
     files = list(map(Path, paths))
@@ -196,10 +197,11 @@ def load(paths: Iterable[Path | str], step: progress.Step = progress.silent) -> 
 
 
 def samples_of_ranks(wanted: Iterable[tuple[Run, str]]) -> Iterator[tuple[Run, dict[int, np.ndarray]]]:
-    """For each (run, kind of sample): the run, and rank -> its samples as stored, (count,) of float64.
+    """Yields for each (run, kind of sample) the run, and rank -> its samples as stored, (count,) of float64.
 
-    Unlike load(), it keeps the ranks apart; only one run is in memory at a time. Every store is opened once, so runs
-    come store by store. Units: as Samples. Errors: StoreError, also for a store that is no longer what it was.
+    Unlike load(), it keeps the ranks apart; only one run is in memory at a time. Runs come store by store, because
+    every store is opened once. Units: as Samples. Errors: StoreError, also for a store that has changed since it was
+    loaded.
     """
     by_source: dict[Path, list[tuple[Run, str]]] = {}
     for run, kind in wanted:
@@ -214,7 +216,7 @@ def samples_of_ranks(wanted: Iterable[tuple[Run, str]]) -> Iterator[tuple[Run, d
 
 
 def find(runs: list[Run], prefix: str) -> Run:
-    """The one run whose UUID starts with `prefix`. Errors: HvdbError if none or several do."""
+    """Returns the only run whose UUID starts with `prefix`. Errors: HvdbError if there is none, or more than one."""
     matches = [run for run in runs if run.uuid.startswith(prefix.lower())]
     if len(matches) == 1:
         return matches[0]

@@ -1,8 +1,8 @@
-"""The two sides of a comparison as observations: what one run says, and what a pair of runs says.
+"""The two sides of a comparison as observations, from one run or from a pair of runs.
 
-A gate labels what it runs: label.gate.cell, label.gate.side (a or b) and label.gate.pair (a number). Runs without
-these labels are compared by side as a whole: they were not measured in turn, so whatever drifted between is in the
-figure.
+A gate labels its runs: label.gate.cell, label.gate.side (a or b) and label.gate.pair (a number). Runs without these
+labels are compared as two groups. Since these were not measured in turn, any drift of the machine between the groups
+is part of the result.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from hvdb.exact import Effect, paired_effect, unpaired_effect
 from hvdb.runs import Run
 
 CELL, SIDE, PAIR, PLAN = "label.gate.cell", "label.gate.side", "label.gate.pair", "label.gate.plan"
-# Facts that differ between any two runs and say nothing about the sides.
+# Facts that differ between any two runs, so that a difference means nothing.
 VOLATILE = ("label.", "command.", "measurement.", "os.load", "memory.available_bytes")
-# Both sides of a cell must share these, or a ratio of their costs per image says nothing.
+# Columns that must be equal on both sides of a cell; otherwise the ratio of costs per image means nothing.
 WORK_COLUMNS = ("model", "image_size", "auxiliary_head", "world_size", "phase", "origin", "traced")
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One configuration on both sides. paired: a[i] and b[i] were measured in turn; otherwise counts may differ."""
+    """One configuration on both sides. paired: a[i] and b[i] were measured in turn; otherwise the counts may differ."""
 
     name: str
     a: list[Run]
@@ -38,19 +38,19 @@ class Cell:
 
 
 def log_cost(run: Run) -> float:
-    """log of the seconds per image of one rank: median step time / batch size. Errors: HvdbError without samples."""
+    """Log of one rank's seconds per image: median step time / batch size. Errors: HvdbError without samples."""
     return math.log(efficiency.step_time(run).value / run.columns["batch_size"])
 
 
 def log_ratios(cell: Cell) -> np.ndarray:
-    """log(cost per image of b / of a) of each pair of a paired cell (pairs,); positive: b is slower."""
+    """Returns log(cost per image of b / that of a) for each pair of a paired cell, (pairs,). Positive: b is slower."""
     return np.array([log_cost(b) - log_cost(a) for a, b in zip(cell.a, cell.b, strict=True)])
 
 
 def sessions(runs: Iterable[Run]) -> list[Run]:
-    """The run that speaks for each session, in the order of time: that of phase full, else its only one.
+    """Returns the main run of each session in the order of time: that of phase full, else the only run.
 
-    Errors: NotComparable for a session with several of them.
+    Errors: NotComparable for a session with several such runs.
     """
     members: dict[str, list[Run]] = {}
     for run in runs:
@@ -65,10 +65,10 @@ def sessions(runs: Iterable[Run]) -> list[Run]:
 
 
 def labelled(stored: Iterable[Run]) -> list[Cell]:
-    """Paired cells from the gate's labels, in the order in which they were first measured.
+    """Returns paired cells from the gate's labels, in the order in which they were first measured.
 
     A pair counts if each side was measured once and completely; left_out says how many others there are, by side.
-    Errors: NotComparable where the two sides of a cell did other work, or the runs of one side differ in fingerprint.
+    Errors: NotComparable if the two sides of a cell did different work, or the runs of one side differ in fingerprint.
     """
     made = [run for run in stored if CELL in run.provenance]
     usable = {run.uuid for run in efficiency.select(made).runs}
@@ -104,14 +104,14 @@ def _paired(name: str, pairs: dict[int, dict[str, list[Run]]]) -> Cell:
 
 
 def pair_number(run: Run) -> int:
-    """Errors: NotComparable if the run's label is no number."""
+    """Returns the number of the run's pair. Errors: NotComparable if its label is no number."""
     if not re.fullmatch("[0-9]{1,6}", run.fact(PAIR)):
         raise NotComparable(f"run {run.short_id}: {PAIR} '{run.fact(PAIR)}' is no number of a pair")
     return int(run.fact(PAIR))
 
 
 def by_configuration(a: Sequence[Run], b: Sequence[Run]) -> tuple[list[Cell], list[str]]:
-    """Unpaired cells of the configurations that both sides have, and a line for each that one side lacks.
+    """Returns unpaired cells of the configurations that both sides have, and a line for each that one side lacks.
 
     Errors: NotComparable if the runs of one side of a cell differ in fingerprint.
     """
@@ -134,7 +134,7 @@ def by_configuration(a: Sequence[Run], b: Sequence[Run]) -> tuple[list[Cell], li
 
 
 _KEY = (*comparable.CURVE_COLUMNS, "world_size", "nodes", "phase")
-# Units and words around the columns that every name has; the others are named where configurations differ in them.
+# Columns that every name contains, with unit or words. Other columns are added if configurations differ in them.
 _NAMED = {
     "model": "{}",
     "batch_size": "batch {}",
@@ -147,7 +147,7 @@ _NAMED = {
 
 
 def configurations(runs: Sequence[Run]) -> dict[tuple, list[Run]]:
-    """The run that speaks for each session, by configuration (values of _KEY), in the order of time.
+    """Returns the main run of each session, by configuration (values of _KEY), in the order of time.
 
     Errors: as sessions().
     """
@@ -158,7 +158,7 @@ def configurations(runs: Sequence[Run]) -> dict[tuple, list[Run]]:
 
 
 def names(keys: Sequence[tuple]) -> dict[tuple, str]:
-    """A name for each of `keys`, those of configurations(), that no other one of them has."""
+    """Returns a unique name for each of `keys`, which come from configurations()."""
     differing = [name for index, name in enumerate(_KEY) if len({key[index] for key in keys}) > 1]
     found = {}
     for key in keys:
@@ -175,7 +175,7 @@ def _require_poolable_sides(cell: Cell) -> None:
 
 
 def _require_same_work(cell: Cell) -> None:
-    """Errors: NotComparable if the runs of both sides did not do the same work per image, or mix kinds of runs."""
+    """Errors: NotComparable if the two sides did not do the same work per image, or if kinds of runs are mixed."""
     for run in (*cell.a, *cell.b):
         for column in WORK_COLUMNS:
             first = cell.a[0]
@@ -187,7 +187,7 @@ def _require_same_work(cell: Cell) -> None:
 
 
 def moved(cell: Cell, confidence: float) -> dict[str, Effect]:
-    """By how much each term of the decomposition grew from A to B: share of A's median step time, with its interval.
+    """Growth of each term of the decomposition from A to B, as a fraction of A's median step time, with its interval.
 
     Largest growth first; 'alone' is the step time of one rank by itself. Empty unless all runs were measured with
     --efficiency.
@@ -210,7 +210,7 @@ def _seconds(run: Run) -> dict[str, float]:
 
 
 def differences(cell: Cell) -> list[comparable.Difference]:
-    """What differs between the sides: facts and columns of the first run of each, those of the fingerprint first.
+    """Returns the facts and columns in which the first runs of the two sides differ, those of the fingerprint first.
 
     Facts that differ between any two runs are left out (VOLATILE).
     """
@@ -220,12 +220,12 @@ def differences(cell: Cell) -> list[comparable.Difference]:
 
 
 def first(cell: Cell, pairs: int) -> Cell:
-    """`cell` with its first `pairs` pairs, those that a verdict is about."""
+    """Returns `cell` with its first `pairs` pairs, on which a verdict rests."""
     return replace(cell, a=cell.a[:pairs], b=cell.b[:pairs])
 
 
 def newest(cell: Cell, most: int) -> Cell:
-    """`cell` with the newest `most` runs of each side of an unpaired cell; says what was left out."""
+    """`cell` with the newest `most` runs of each side of an unpaired cell; left_out says how many were dropped."""
     left_out = [
         f"{len(side_runs) - most} older runs of {name}"
         for name, side_runs in (("A", cell.a), ("B", cell.b))

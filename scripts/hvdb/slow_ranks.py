@@ -1,10 +1,10 @@
-"""Which ranks or nodes are slower than the others: arrays of times in, findings out.
+"""Finds the ranks or nodes that are slower than the others: arrays of times in, findings out.
 
-Every time is compared with the median of the other members in the same step, so that noise common to all cancels. The
-median of these ratios over the steps is how much slower a member is. A member is accused only if
+Every time is compared with the median of the other members (ranks or nodes) in the same step, so that noise common to
+all cancels. A member's slowness is the median of these ratios over the steps. A member is accused only if both hold:
 
-- it is an outlier: its modified z-score (median and MAD over members) is above what healthy members reach;
-- and it matters: the lower end of its interval is at or above a threshold.
+- It is an outlier: its modified z-score (median and MAD over members) is above the score that healthy members reach.
+- The slowness matters: the lower end of its interval is at or above a threshold.
 
 Sources: B. Iglewicz and D. Hoaglin, How to Detect and Handle Outliers, 1993 (the modified z-score); P. Westfall and
 S. Young, Resampling-Based Multiple Testing, 1993 (the largest score of a healthy run as reference for every score);
@@ -22,25 +22,25 @@ import numpy as np
 
 CONFIDENCE = 0.99
 DEVIATE = NormalDist().inv_cdf(0.5 + CONFIDENCE / 2)
-# Share of healthy runs with any accusation. Four members are the fewest to be scored, so that at most one healthy
+# Fraction of healthy runs in which any member is accused. At least four members are scored, so at most one healthy
 # member in a hundred is accused.
 FALSE_ALARMS = 0.03
 MAJORITY = 4
 FEWEST_STEPS = 10
-PIECE = 2**20  # numbers compared at once: a million steps need little more memory than their times
-# Runs simulated for critical_score(), fewer for many members; FALSE_ALARMS of them lie beyond it.
+PIECE = 2**20  # numbers compared at once, so that a million steps need little more memory than their times
+# Bounds on the number of runs that critical_score() simulates, and how many random numbers it draws in total.
 FEWEST_RUNS, MOST_RUNS, DRAWN = 2**13, 2**16, 2**22
-MAD_TO_DEVIATION = 1.4826  # of a normal distribution
-# Standard error below which differences do not count: 0.01 %. Only times without any noise are that close.
+MAD_TO_DEVIATION = 1.4826  # standard deviation over MAD of a normal distribution
+# Standard errors below 0.01 % are raised to it. Only times without any noise have such small errors.
 LEAST_ERROR = 1e-4
 
 
 @dataclass(frozen=True)
 class Finding:
-    """How one rank or node compares with the others. `slower`, `low` and `high` are fractions: 0.05 is 5 % slower.
+    """Compares one rank or node with the others. `slower`, `low` and `high` are fractions: 0.05 is 5 % slower.
 
-    low, high: interval of `slower`, of CONFIDENCE. score: modified z-score, None with fewer than MAJORITY members.
-    slow: it is accused. unclear: it is slower by the threshold or more, and yet not accused.
+    low, high: interval of `slower` with CONFIDENCE. score: modified z-score, None with fewer than MAJORITY members.
+    slow: the member is accused. unclear: it is slower by the threshold or more, but not accused.
     """
 
     slower: float
@@ -53,10 +53,9 @@ class Finding:
 
 @dataclass(frozen=True)
 class Findings:
-    """What was found in one run. `ranks`: in the order of the ranks. `nodes`: by host; empty if there is only one, or
-    if each has one rank.
+    """The findings about one run. `ranks`: [rank]. `nodes`: by host; empty if there is one node, or one rank per node.
 
-    slow_nodes: hosts all of whose ranks are slow. slow_ranks and unclear_ranks: those of the other hosts.
+    slow_nodes: hosts on which all ranks are slow. slow_ranks and unclear_ranks: such ranks on the other hosts.
     """
 
     ranks: list[Finding]
@@ -72,10 +71,10 @@ class Findings:
 
 
 def _medians_of_others(values: np.ndarray) -> np.ndarray:
-    """For each entry of `values` (members, steps), the median over the other members of its step; the same shape."""
+    """For each entry of `values` (members, steps), the median over the other members in the same step. Same shape."""
     members = len(values)
     low = (members - 2) // 2
-    # Sorted at the three places that count, which is much faster than sorting all.
+    # Only three positions are needed in sorted order, which is much faster than sorting everything.
     ordered = np.partition(values, range(low, min(low + 3, members)), axis=0)
 
     def among_others(position: int) -> np.ndarray:
@@ -85,7 +84,7 @@ def _medians_of_others(values: np.ndarray) -> np.ndarray:
 
 
 def log_ratios(seconds: np.ndarray) -> np.ndarray:
-    """The logarithm of each time over the median of the other members in the same step; shape of `seconds`.
+    """Returns log(time / median time of the other members in the same step), with the shape of `seconds`.
 
     seconds: (members, steps), above zero; two members or more.
     """
@@ -98,9 +97,10 @@ def log_ratios(seconds: np.ndarray) -> np.ndarray:
 
 
 def _lag_one_autocorrelation(series: np.ndarray) -> float:
-    """Autocorrelation at lag one of the ranks of `series` (steps,) (outliers do not hide it), in [0, 0.9]; 0 below 8.
+    """Returns the lag-one autocorrelation of the ranks of `series` (steps,), in [0, 0.9]; 0 for fewer than 8 steps.
 
-    Corrected for its bias at small counts. Source: Kendall, Biometrika 41 (1954).
+    Ranks (in the statistical sense) are used so that outliers do not hide it. Corrected for the bias at small counts.
+    Source: Kendall, Biometrika 41 (1954).
     """
     count = len(series)
     if count < 8:
@@ -112,11 +112,12 @@ def _lag_one_autocorrelation(series: np.ndarray) -> float:
 
 
 def _median_intervals(series: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Lower and upper end of the interval of each row's median, and whether the row is long enough for one.
+    """Returns lower and upper end of the interval of each row's median, and whether the row is long enough for one.
 
-    The ends are order statistics (the sign test's interval, whatever the distribution), as far apart as for the number
-    of independent steps that an AR(1) series of the same lag-one autocorrelation is worth. Simulated: 99 % intervals
-    hold the true median in 98 % of series and more, but in 94 % of series of only ten steps at autocorrelation 0.6.
+    The ends are order statistics (the interval of the sign test, which assumes no distribution). The number of steps is
+    reduced to the number of independent steps that an AR(1) series with the same lag-one autocorrelation is worth.
+    Simulated: 99 % intervals contain the true median in at least 98 % of series, but in 94 % of series of only ten
+    steps at autocorrelation 0.6.
     """
     steps = series.shape[1]
     rho = np.array([0.0 if row.min() == row.max() else _lag_one_autocorrelation(row) for row in series])
@@ -130,9 +131,9 @@ def _median_intervals(series: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.nd
 
 
 def scores(values: np.ndarray, errors: np.ndarray | float = 0.0) -> np.ndarray:
-    """Modified z-scores along the last axis: deviations from the median in units of the MAD as standard deviation.
+    """Modified z-scores along the last axis: deviation from the median, over the deviation that the MAD estimates.
 
-    errors: standard errors of `values`. A unit is no smaller than that, so that equal members have no large scores.
+    errors: standard errors of `values`. The divisor is at least this large, so that equal members have no large scores.
     """
     deviations = values - np.median(values, axis=-1, keepdims=True)
     spread = MAD_TO_DEVIATION * np.median(np.abs(deviations), axis=-1, keepdims=True)
@@ -141,9 +142,9 @@ def scores(values: np.ndarray, errors: np.ndarray | float = 0.0) -> np.ndarray:
 
 @cache
 def critical_score(members: int, seed: int = 1) -> float:
-    """The score that the largest of `members` healthy members exceeds in FALSE_ALARMS of runs.
+    """Returns the score that the largest of `members` healthy members exceeds in a fraction FALSE_ALARMS of runs.
 
-    Found by simulation: healthy members differ by a normal distribution of any width.
+    Found by simulation; healthy members differ by a normal distribution of any width.
     """
     rng = np.random.default_rng(seed)
     runs = min(MOST_RUNS, max(FEWEST_RUNS, DRAWN // members))
@@ -156,10 +157,11 @@ def critical_score(members: int, seed: int = 1) -> float:
 
 
 def compare(seconds: np.ndarray, threshold: float, seed: int = 1) -> list[Finding]:
-    """One finding for each row of `seconds` (members, steps): times above zero, two members or more.
+    """Returns one finding for each row of `seconds` (members, steps): times above zero, two members or more.
 
-    threshold: fraction by which a slow member is slower at least. With fewer than MAJORITY members there is no
-    telling what is usual: the slowest is accused if its interval lies above the threshold and above all others.
+    threshold: a slow member is slower by at least this fraction. With fewer than MAJORITY members nobody can tell which
+    is the usual one; then the slowest is accused if its interval lies above the threshold and above the intervals of
+    all others.
     """
     series = log_ratios(seconds)
     middle = np.median(series, axis=1)
@@ -187,9 +189,9 @@ def compare(seconds: np.ndarray, threshold: float, seed: int = 1) -> list[Findin
 
 
 def examine(seconds: np.ndarray, hosts: Sequence[str], threshold: float, seed: int = 1) -> Findings:
-    """Compares the ranks of `seconds` (ranks, steps), and their nodes where some have several ranks.
+    """Compares the ranks of `seconds` (ranks, steps), and their nodes if some have several ranks.
 
-    hosts: that of each rank; empty if they are not known. A node's time is the median over its ranks, step by step.
+    hosts: [rank]; empty if unknown. The time of a node is the median over its ranks, step by step.
     """
     ranks = compare(seconds, threshold, seed)
     members: dict[str, list[int]] = {}

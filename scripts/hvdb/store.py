@@ -1,6 +1,6 @@
-"""Opens a store file read-only, after checking that it is one, that it is whole and that we know its schema.
+"""Opens a store file read-only, after checking that it is a store, that it is complete and that its schema is known.
 
-Standard library only, but for the check of the values: hvdb.campaign uses it on login nodes.
+Standard library only, except for the check of the values, because hvdb.campaign runs on login nodes.
 """
 
 from __future__ import annotations
@@ -20,21 +20,22 @@ from hvdb.errors import StoreError
 from hvdb.untrusted import APPLICATION_ID, DAMAGE, SCHEMA_VERSION, SCHEMAS, journal_of
 
 SQLITE_MAGIC = b"SQLite format 3\x00"
-# How long a reader waits for a program that is just writing the file.
+# How long a reader waits for a program that is writing the file at this moment.
 WAIT_SECONDS = 10.0
-# Processor time that the check of a store may take: this, and more for a large one. Seen: 100 MB and more per second.
+# Limit on the processor time of a store's check: a constant, and more by its size. Measured: 100 MB/s and more.
 CHECK_SECONDS, CHECK_BYTES_PER_SECOND = 60.0, 5e6
 
 
 class InUse(StoreError):
-    """Another program holds the file: a job that still runs."""
+    """Another program uses the file: a job that still runs."""
 
 
 @dataclass(frozen=True)
 class Header:
-    """What the first 100 bytes of a store say. `bytes`: the size that the file should have, 0 if it does not say.
+    """The facts in the first 100 bytes of a store. `bytes`: the size that the file should have, 0 if not stored.
 
-    plain: written with a rollback journal and in UTF-8, as hvd_bench does. Reading others may make files beside them.
+    plain: written with a rollback journal and in UTF-8, as hvd_bench does. Reading other kinds may create files beside
+    them.
     """
 
     application_id: int
@@ -44,12 +45,12 @@ class Header:
 
 
 def is_partial(path: Path) -> bool:
-    """True for `<store>.<session uuid>.partial`, the working file of a job that has not published its runs."""
+    """Returns true for `<store>.<session uuid>.partial`, the working file of a job that has not published its runs."""
     return path.suffix == ".partial"
 
 
 def is_database(path: Path) -> bool:
-    """True for a file that begins as an SQLite file does. Errors: OSError if it is there and cannot be read."""
+    """Returns true for a file that begins as an SQLite file does. Errors: OSError if it exists and cannot be read."""
     if not path.is_file():
         return False
     with path.open("rb") as file:
@@ -57,15 +58,15 @@ def is_database(path: Path) -> bool:
 
 
 def read_header(path: Path) -> Header:
-    """The header of an SQLite file. Never call it while this process has the file open: closing a file drops the
-    POSIX locks that SQLite holds on it.
+    """Returns the header of an SQLite file. Never call it while this process has the file open, because closing a file
+    drops the POSIX locks that SQLite holds on it.
 
     Errors: StoreError if there is no such file, or it is empty, unreadable or not an SQLite file.
     Source: https://www.sqlite.org/fileformat.html, "The Database Header".
     """
     try:
         if not stat.S_ISREG(path.stat().st_mode):
-            raise StoreError(f"{path}: not a file")  # a pipe would be waited for
+            raise StoreError(f"{path}: not a file")  # reading a pipe would wait for a writer
         with path.open("rb") as file:
             head = file.read(100)
     except FileNotFoundError as error:
@@ -83,21 +84,21 @@ def read_header(path: Path) -> Header:
         return int.from_bytes(head[offset : offset + size], "big")
 
     page = 65536 if number(16, 2) == 1 else number(16, 2)
-    sized = number(24) == number(92)  # else an old library wrote it, and the page count is not to be trusted
+    sized = number(24) == number(92)  # if not, an old library wrote the file, and the page count may be wrong
     plain = head[18:20] == b"\x01\x01" and number(56) in (0, 1)
     return Header(number(68), number(60), page * number(28) if sized else 0, plain)
 
 
 def require_ours(path: Path) -> None:
-    """Reads the header only, so that a thousand files are looked through in no time.
+    """Checks a store by its header only, so that a thousand files take little time.
 
-    Errors: StoreError unless `path` is a store of a schema that we know, and as long as it says.
+    Errors: StoreError unless `path` is a store with a known schema and has the size that it states.
     """
     header = require_safe_to_open(path)
-    journal = journal_of(path).exists()  # looked for first, so that a transaction that ends just now is no fault
+    journal = journal_of(path).exists()  # before the size, so that a transaction that ends now is no error
     seen = state(path)
     if seen is None:
-        raise StoreError(f"{path}: no such file")  # renamed just now
+        raise StoreError(f"{path}: no such file")  # it was renamed a moment ago
     size = seen[1]
     if size < header.bytes and not journal:
         raise StoreError(
@@ -107,7 +108,7 @@ def require_ours(path: Path) -> None:
 
 
 def require_safe_to_open(path: Path) -> Header:
-    """As require_ours(), for a file that others may be writing to: its length is not checked. Returns the header."""
+    """Like require_ours(), for a file that others may be writing: does not check its length. Returns the header."""
     header = read_header(path)
     _require_known(header.application_id, header.version, path)
     if not header.plain:
@@ -134,12 +135,12 @@ def _require_own_journal(path: Path) -> None:
 
 
 def check(connection: sqlite3.Connection, path: Path, database: str = "main", *, thorough: bool = True) -> None:
-    """Raises StoreError unless `database` of `connection`, which is `path`, holds a whole store of a schema we know,
-    with values that can be true (values.py). Every reader and merge come through here, so they refuse the same files.
+    """Raises StoreError unless `database` of `connection`, which is `path`, holds a complete store with a known schema
+    and possible values (values.py). Every reader and merge call this function, so they refuse the same files.
 
-    thorough=False: the tables only, which takes milliseconds whatever the size, and no numpy.
+    thorough=False: checks the tables only, which takes milliseconds for any size and does not need numpy.
     """
-    seen = state(path)  # None: its job has just renamed it
+    seen = state(path)  # None if its job has just renamed it
     seconds = CHECK_SECONDS + (seen[1] if seen else 0) / CHECK_BYTES_PER_SECOND
     try:
         with untrusted.deadline(connection, seconds):
@@ -162,13 +163,13 @@ def check(connection: sqlite3.Connection, path: Path, database: str = "main", *,
 
 
 def fault(path: Path, error: Exception) -> StoreError:
-    """What SQLite says of `path` (one of DAMAGE), as an error of ours with the way out."""
+    """Turns an error of SQLite about `path` (one of DAMAGE) into an error that says what to do."""
     text = untrusted.in_words(error)
     if needs_rollback(error):
-        return changed(path)  # opened without a journal, and now there is one: somebody began to write
+        return changed(path)  # there was no journal when the file was opened, so somebody began to write since
     if "locked" in text or "busy" in text:
         return InUse(f"{path}: in use ({text}): its job still writes; try again when it has ended")
-    if "unable to open" in text:  # SQLite says so of a damaged schema, too
+    if "unable to open" in text:  # SQLite also says this about a damaged schema
         if not os.access(path, os.R_OK):
             return StoreError(f"{path}: cannot be opened: {text}; check its permissions")
         text = "SQLite cannot open it"
@@ -176,12 +177,12 @@ def fault(path: Path, error: Exception) -> StoreError:
 
 
 def changed(path: Path) -> InUse:
-    """The error for a file that somebody wrote to while it was read."""
+    """Returns the error for a file that was written to while it was read."""
     return InUse(f"{path}: changed while it was read; try again when its job has ended")
 
 
 def state(path: Path) -> tuple[int, int, int] | None:
-    """Inode, size and modification time: they change when anybody writes to the file. None if there is no file."""
+    """Inode, size and modification time, which change when anybody writes to the file. None if there is no file."""
     try:
         status = path.stat()
     except FileNotFoundError:
@@ -190,19 +191,19 @@ def state(path: Path) -> tuple[int, int, int] | None:
 
 
 def needs_rollback(error: Exception) -> bool:
-    """Whether SQLite met a hot journal, which a read-only connection cannot roll back."""
-    name = getattr(error, "sqlite_errorname", None)  # from Python 3.11 on
+    """Returns whether SQLite found a hot journal, which a read-only connection cannot roll back."""
+    name = getattr(error, "sqlite_errorname", None)  # exists since Python 3.11
     return name == "SQLITE_READONLY_ROLLBACK" if name else "readonly database" in str(error)
 
 
 @contextmanager
 def _readable(path: Path, open_it: Callable[[str], None]) -> Iterator[None]:
-    """Calls open_it(URI) for `path`, read-only; the file itself is never touched.
+    """Calls open_it(URI) for `path`, read-only; the file itself is never changed.
 
-    A job killed in the middle of a write leaves a hot journal. SQLite must roll that back before it can read, which
-    is a write: then, and only then, a private copy of both files is opened instead. SQLite itself tells a hot
-    journal from that of a program that is just writing: by the locks. A job that still runs takes none on its own
-    working file (cluster file systems may have none), so a copy counts only if nothing changed while it was made.
+    A job that was killed while it wrote leaves a hot journal. SQLite must roll the journal back before it can read,
+    which is a write. Only in this case, a private copy of both files is opened instead. SQLite distinguishes a hot
+    journal from that of a program that is writing by the locks. A running job takes no locks on its own working file
+    (cluster file systems may have none), so a copy is used only if nothing changed while it was made.
     """
     with ExitStack() as stack:
         try:
@@ -233,7 +234,7 @@ def _readable(path: Path, open_it: Callable[[str], None]) -> Iterator[None]:
 
 @contextmanager
 def open_readonly(path: Path | str, *, thorough: bool = True) -> Iterator[sqlite3.Connection]:
-    """Yields a checked connection that cannot write. The file itself is never touched. thorough: see check().
+    """Yields a checked connection that cannot write. The file itself is never changed. thorough: see check().
 
     Errors: StoreError; InUse if another program holds the file for longer than WAIT_SECONDS.
     """
@@ -247,12 +248,12 @@ def open_readonly(path: Path | str, *, thorough: bool = True) -> Iterator[sqlite
             connection.close()
         connection = sqlite3.connect(uri, uri=True, timeout=WAIT_SECONDS)
         untrusted.harden(connection)
-        connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()  # takes the lock, meets a hot journal
+        connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()  # takes the lock; fails on a hot journal
 
     try:
         with _readable(path, connect):
             connection.row_factory = sqlite3.Row
-            # one snapshot for the check and for what is read after it
+            # one snapshot for the check and for the reads after it
             connection.isolation_level = None
             connection.execute("BEGIN")
             check(connection, path, thorough=thorough)
@@ -272,13 +273,13 @@ def attached(
     """Attaches the store `path` read-only as `name` and checks it; detaches it at the end.
 
     The connection must be in autocommit mode, opened with uri=True, and outside a transaction. Inside the `with` it is
-    in a transaction, so that the check and the reading see one state; the caller commits or rolls back. Yields a
-    function that raises InUse if the file has been written to since, in spite of that: before what was read counts.
+    in a transaction, so that the check and the reads see one state; the caller commits or rolls back. Yields a function
+    that raises InUse if the file was nevertheless written to since; call it before using what was read.
     Errors: as open_readonly().
     """
     require_ours(path)
     connection.execute(f"PRAGMA busy_timeout = {int(1000 * wait_seconds)}")
-    _detach(connection, path, name)  # what could not be detached before
+    _detach(connection, path, name)  # if an earlier detach failed
     with _readable(path, lambda uri: connection.execute(f"ATTACH ? AS {name}", (uri,))):
         try:
             begun = _begin(connection, path, name)
@@ -290,7 +291,7 @@ def attached(
             try:
                 check(connection, path, name)
             except StoreError:
-                require_unchanged()  # half of a write looks like damage
+                require_unchanged()  # because half of a write looks like damage
                 raise
             yield require_unchanged
         finally:
@@ -300,7 +301,7 @@ def attached(
 
 
 def _detach(connection: sqlite3.Connection, path: Path, name: str) -> None:
-    """Detaches `name`, if there is one. Since SQLite 3.46 that fails while somebody writes to the file: InUse."""
+    """Detaches `name`, if it is attached. Since SQLite 3.46 this fails while somebody writes to the file: InUse."""
     if name not in (row[1] for row in connection.execute("PRAGMA database_list")):
         return
     try:
@@ -310,7 +311,7 @@ def _detach(connection: sqlite3.Connection, path: Path, name: str) -> None:
 
 
 def _begin(connection: sqlite3.Connection, path: Path, name: str) -> tuple[int, int, int] | None:
-    """Begins to read, at a moment when nobody writes; returns the file's state at that moment."""
+    """Begins to read at a moment when nobody writes. Returns the file's state at that moment."""
     for _ in range(20):
         before = state(path)
         connection.execute("BEGIN")
@@ -325,7 +326,7 @@ def _begin(connection: sqlite3.Connection, path: Path, name: str) -> tuple[int, 
 
 
 def create(path: Path, page_bytes: int = 4096) -> sqlite3.Connection:
-    """A new, empty store at `path`, which must not exist. The caller closes the connection."""
+    """Creates an empty store at `path`, which must not exist. The caller closes the connection."""
     connection = sqlite3.connect(path, uri=True)
     connection.row_factory = sqlite3.Row
     connection.execute(f"PRAGMA page_size = {page_bytes}")

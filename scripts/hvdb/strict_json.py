@@ -1,4 +1,4 @@
-"""Reads JSON that a stranger may have written. Each function checks one value, and quotes none that is wrong.
+"""Reads JSON that may come from a stranger. Each function checks one value. Error texts never quote a wrong value.
 
 Standard library only. Pure.
 """
@@ -10,7 +10,7 @@ from typing import Any
 
 
 class Malformed(ValueError):
-    """A value that our programs do not write; the text says what is wrong with it."""
+    """A value that our programs do not write. The text says what is wrong with it."""
 
 
 def _reject(word: str) -> None:
@@ -25,7 +25,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def load(text: str, longest: int) -> dict[str, Any]:
-    """A JSON object of at most `longest` characters. Errors: Malformed."""
+    """Parses a JSON object of at most `longest` characters. Errors: Malformed."""
     if len(text) > longest:
         raise Malformed("a line that is too long")
     try:
@@ -40,21 +40,21 @@ def load(text: str, longest: int) -> dict[str, Any]:
 
 
 def whole(value: object, low: int, high: int, what: str) -> int:
-    """`value` if it is a whole number within the limits. Errors: Malformed."""
+    """Returns `value` if it is a whole number within the limits. Errors: Malformed."""
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
         raise Malformed(f"{what} is no whole number from {low} to {high}")
     return value
 
 
 def above_zero(value: object, highest: float, what: str) -> float:
-    """`value` if it is a number above 0 and below `highest`. Errors: Malformed."""
+    """Returns `value` if it is a number above 0 and below `highest`. Errors: Malformed."""
     if isinstance(value, bool) or not isinstance(value, float | int) or not 0 < value < highest:
         raise Malformed(f"{what} is no number above 0 and below {highest:g}")
     return float(value)
 
 
 def text(value: object, what: str, longest: int) -> str:
-    """`value` if it is a text of at most `longest` characters. Errors: Malformed."""
+    """Returns `value` if it is a text of at most `longest` characters. Errors: Malformed."""
     if not isinstance(value, str) or len(value) > longest:
         raise Malformed(f"{what} is no text of at most {longest} characters")
     return value

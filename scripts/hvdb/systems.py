@@ -1,7 +1,7 @@
-"""The systems that runs were measured on, and what differs between two of them.
+"""Groups runs by the systems on which they were measured, and finds the differences between two systems.
 
-A system is a kind of machine, and whatever else can change a result where runs of one configuration differ in it: a
-library, a commit, a variable. Runs of two systems are never pooled.
+A system is a kind of machine. If runs of one configuration differ in anything else that can change a result (a library,
+a commit, a variable), they also belong to different systems. Runs of two systems are never pooled.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from hvdb.runs import Run
 
 MACHINE_FACTS = ("cpu.model", "cpu.sockets", "cpu.cores", "gpu.name", "os.machine")
 LETTERS = "ABCDEFGH"
-PHASES = ("solo", "none", "full")  # a session is of the system of its last phase
+PHASES = ("solo", "none", "full")  # the run of a session's last phase decides its system
 SHOWN_FACTS = 3
 
 
 @dataclass(frozen=True)
 class System:
-    """letter: names it beside others. besides: facts that set it apart from others, the machine's excepted."""
+    """letter: names the system. besides: facts that distinguish it from others, without those of the machine."""
 
     letter: str
     runs: list[Run]
@@ -30,7 +30,7 @@ class System:
 
     @property
     def description(self) -> str:
-        """Processor, GPU and what else sets it apart, as far as the store says."""
+        """Processor, GPU and the facts that distinguish the system, as far as the store has them."""
         run = self.runs[-1]
         cores = run.fact("cpu.cores")
         machine = [run.fact("cpu.model"), f"{cores} cores" if cores else "", run.fact("gpu.name")]
@@ -41,7 +41,7 @@ class System:
 
 
 def _setting_apart(leads: Sequence[Run]) -> list[str]:
-    """Facts that can change a result and differ between runs of one configuration and number of ranks."""
+    """Returns facts that can change a result and that differ between runs of one configuration and number of ranks."""
     first: dict[tuple, Run] = {}
     found: set[str] = set()
     for lead in leads:
@@ -52,9 +52,9 @@ def _setting_apart(leads: Sequence[Run]) -> list[str]:
 
 
 def of(runs: Sequence[Run], *, pooled: bool = False) -> list[System]:
-    """The systems of `runs`, by first appearance; one only if `pooled`, whatever differs.
+    """Returns the systems of `runs`, by first appearance; if `pooled`, one system for all runs.
 
-    Errors: NotComparable if they are more than a report can name.
+    Errors: NotComparable if there are more systems than a report can name.
     """
     sessions: dict[str, list[Run]] = {}
     for run in runs:
@@ -76,7 +76,7 @@ def of(runs: Sequence[Run], *, pooled: bool = False) -> list[System]:
 
 
 def alike(first: System, second: System) -> tuple[Run, Run]:
-    """A run of each, as alike as there are: of one configuration, phase and number of ranks if both have one."""
+    """Two runs that are as similar as possible: if possible of one configuration, phase and number of ranks."""
 
     def key(run: Run, columns: Sequence[str]) -> tuple:
         return tuple(run.columns[name] for name in columns)
@@ -90,7 +90,7 @@ def alike(first: System, second: System) -> tuple[Run, Run]:
 
 
 def differences(first: System, second: System) -> tuple[Run, Run, list[Difference]]:
-    """The two runs that are compared, and what they do not share: configuration, then facts."""
+    """Returns the two runs that are compared and their differences: configuration first, then facts."""
     one, other = alike(first, second)
     found = comparable.configuration_differences(one, other) + comparable.differences(one, other)
     return one, other, found

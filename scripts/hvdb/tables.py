@@ -1,4 +1,4 @@
-"""Figures as text: aligned columns for a terminal, or Markdown. Every column says its unit."""
+"""Figures as text: aligned columns for a terminal, or Markdown. Every column names its unit."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ EFFICIENCY_HEADER = (
 )
 
 
-# "", "-", "-0.4", "12.3 GB/s", "1 of 2", "98.1 [96.5, 99.7]", "100 (baseline)"
+# Texts of figures: "", "-", "-0.4", "12.3 GB/s", "1 of 2", "98.1 [96.5, 99.7]", "100 (baseline)"
 FIGURE = re.compile(r"-?|-?\d[\d.,]*( \S+)?( \d+)?( [\[(].*)?")
 SHRUNK = re.compile(r"(.+)-div(\d+)")
 
 
 def title(model: str) -> str:
-    """The network's usual spelling; a replay of shrunken gradients keeps saying so."""
+    """Returns the network's usual spelling, and a remark if it is a replay with smaller gradients."""
     words = ""
     while shrunk := SHRUNK.fullmatch(model):
         model, words = shrunk[1], f" with 1/{shrunk[2]} of its gradients{words}"
@@ -47,7 +47,7 @@ def title(model: str) -> str:
 
 
 def marks(configuration: Mapping[str, Any]) -> list[str]:
-    """What keeps a row from being an ordinary measurement of training; every table and plot shows these words."""
+    """Properties that set a row apart from ordinary measurements of training; every table and plot shows them."""
     device = configuration["device"]
     found = {
         "traced": configuration["traced"],
@@ -59,14 +59,14 @@ def marks(configuration: Mapping[str, Any]) -> list[str]:
 
 
 def number(value: float) -> str:
-    """Three significant digits or more, no exponent: 0.412, 4.12, 41.2, 412, 4123."""
+    """Returns at least three significant digits without exponent: 0.412, 4.12, 41.2, 412, 4123."""
     size = abs(value)
     digits = 3 if size < 1 else 2 if size < 10 else 1 if size < 100 else 0
     return f"{value:.{digits}f}"
 
 
 def estimate(figure: Estimate | None, scale: float = 1.0, form: Any = number) -> str:
-    """`value [low, high]`; `value (lowest .. highest)` of sessions too few for an interval; `value` alone; or '-'."""
+    """`value [low, high]`; `value (lowest .. highest)` with too few sessions for an interval; `value`; or '-'."""
     if figure is None:
         return "-"
     figure = figure.scaled(scale)
@@ -78,7 +78,7 @@ def estimate(figure: Estimate | None, scale: float = 1.0, form: Any = number) ->
 
 
 def percent(value: float | None) -> str:
-    """0..1 as a percentage with one decimal, or '-'."""
+    """Converts 0..1 to a percentage with one decimal; '-' for None."""
     return "-" if value is None else f"{100.0 * value:.1f}"
 
 
@@ -87,7 +87,7 @@ def _percent_estimate(figure: Estimate | None) -> str:
 
 
 def efficiency_rows(cells: Sequence[Cell]) -> list[tuple[str, ...]]:
-    """One tuple of strings per cell, under EFFICIENCY_HEADER."""
+    """Returns one tuple of strings per cell, in the order of EFFICIENCY_HEADER."""
     rows = []
     for cell in cells:
         c = cell.configuration
@@ -122,7 +122,7 @@ EFFICIENCY_NOTES = (
 
 
 def published_rows(points: Sequence[PublishedPoint], models: Sequence[str]) -> list[tuple[str, ...]]:
-    """model, GPUs, images/s, efficiency %, network, reduction: the published points of these models."""
+    """Returns the published points of these models: model, GPUs, images/s, efficiency %, network, reduction."""
     return [
         (
             title(point.model),
@@ -142,12 +142,12 @@ PUBLISHED_HEADER = ("model", "GPUs", "images/s", "efficiency %", "network", "red
 
 
 def numeric_columns(rows: Sequence[Sequence[str]], columns: int) -> list[bool]:
-    """Which of the columns hold figures, which are aligned to the right."""
+    """Returns for each column whether it holds figures, which are aligned to the right."""
     return [all(FIGURE.fullmatch(row[i]) for row in rows) for i in range(columns)]
 
 
 def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Columns aligned with two spaces between them; figures to the right, words to the left. Made printable."""
+    """Returns aligned columns with two spaces between them; figures to the right, words to the left. Made printable."""
     table = [tuple(map(printable.terminal, row)) for row in (header, *rows)]
     widths = [max(len(row[i]) for row in table) for i in range(len(header))]
     right = numeric_columns(rows, len(header))
@@ -159,7 +159,7 @@ def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, first_is_code: bool = False) -> str:
-    """A Markdown table that shows the text of `rows` as it is; with `first_is_code`, the first column as code."""
+    """A Markdown table that shows the text of `rows` unchanged; with `first_is_code`, the first column as code."""
     lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
     for row in rows:
         cells = [printable.markdown(cell) for cell in row]

@@ -1,4 +1,4 @@
-"""Which slowdown is tolerated for which cell: one default, and rules from a file that a team keeps beside its code.
+"""Tolerated slowdowns: one default, and rules for some cells from a file that a team keeps beside its code.
 
     [[threshold]]
     model = "vgg16"   # optional: only this network
@@ -7,7 +7,7 @@
     percent = 5
     reason = "its first layer is bound by memory, which spreads more on our runner"
 
-The first rule that fits a cell counts. gate and compare judge the cost alone, and pass over rules of other metrics.
+The first rule that fits a cell counts. gate and compare judge only the cost and ignore rules of other metrics.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from hvdb import toml_tables
 from hvdb.runs import Run
 
 DEFAULT = 0.02
-# "cost": seconds per image. "efficiency": the same over that of one rank alone, which is the inverse of the efficiency.
+# "cost": seconds per image. "efficiency": that over the seconds per image of one rank alone, so 1 / efficiency.
 COST, EFFICIENCY = METRICS = ("cost", "efficiency")
 _MOST_RULES = 100
 
@@ -42,25 +42,25 @@ class Rule:
 
 @dataclass(frozen=True)
 class Thresholds:
-    """What is tolerated where no rule fits, and the rules."""
+    """The tolerated slowdown where no rule fits, and the rules."""
 
     default: float = DEFAULT
     rules: tuple[Rule, ...] = ()
 
     def rule(self, run: Run) -> Rule:
-        """The rule for the cell that `run` belongs to."""
+        """Returns the rule for the cell of `run`."""
         return next((rule for rule in self.rules if rule.fits(run)), Rule(self.default))
 
 
 def tolerated(value: object) -> float:
-    """`value` as a slowdown above 0, up to 1 (100 %). Errors: ValueError."""
+    """Returns `value` if it is a slowdown above 0, up to 1 (100 %). Errors: ValueError."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or not 0 < value <= 1:
         raise ValueError(f"{value!r} is no slowdown above 0, up to 100 %")
     return float(value)
 
 
 def rules(found: Sequence[Mapping[str, Any]], unit: str, metric: str = COST) -> tuple[Rule, ...]:
-    """The rules of `metric` from tables of plain values. unit: 'percent', or 'slowdown' for ratios.
+    """Returns the rules of `metric` from tables of plain values. unit: 'percent', or 'slowdown' for ratios.
 
     Errors: ValueError, also for a faulty rule of another metric.
     """
@@ -86,6 +86,6 @@ def rules(found: Sequence[Mapping[str, Any]], unit: str, metric: str = COST) -> 
 
 
 def read(file: Path, metric: str = COST) -> tuple[Rule, ...]:
-    """The rules of `metric` in a TOML file. Errors: HvdbError, OSError."""
+    """Returns the rules of `metric` in a TOML file. Errors: HvdbError, OSError."""
     with toml_tables.faults_of(file):
         return rules(toml_tables.tables(toml_tables.content(file), "threshold"), "percent", metric)

@@ -1,4 +1,4 @@
-"""Reads the TOML files that a team keeps beside its code: a list of tables of one name, whose values are checked."""
+"""Reads the TOML files that a team keeps beside its code: lists of tables with one name, whose values are checked."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LARGEST_FILE = 100_000  # bytes
 
 @contextlib.contextmanager
 def faults_of(file: Path) -> Iterator[None]:
-    """What can go wrong with the content of `file` becomes an HvdbError that names it."""
+    """Turns errors about the content of `file` into an HvdbError that names the file."""
     try:
         yield
     except (ValueError, ArithmeticError, RecursionError) as error:
@@ -22,9 +22,9 @@ def faults_of(file: Path) -> Iterator[None]:
 
 
 def content(file: Path) -> str:
-    """The text of `file`. Errors: ValueError for one that is too long or no UTF-8; OSError."""
+    """Returns the text of `file`. Errors: ValueError if it is too long or not UTF-8; OSError."""
     if file.exists() and not file.is_file():
-        raise ValueError("not a file")  # a pipe would be waited for
+        raise ValueError("not a file")  # reading a pipe would wait for a writer
     with file.open("rb") as opened:
         found = opened.read(LARGEST_FILE + 1)
     if len(found) > LARGEST_FILE:
@@ -33,7 +33,7 @@ def content(file: Path) -> str:
 
 
 def tables(text: str, name: str) -> list[dict[str, Any]]:
-    """The tables `[[name]]` of a TOML document that holds nothing else.
+    """Returns the tables `[[name]]` of a TOML document, which must contain nothing else.
 
     Errors: ValueError, also with a Python older than 3.11, which cannot read TOML.
     """
@@ -51,7 +51,7 @@ def tables(text: str, name: str) -> list[dict[str, Any]]:
 
 
 def check_types(entry: Mapping[str, Any], kinds: Mapping[str, type | tuple[type, ...]], where: str) -> None:
-    """Errors: ValueError for a key that is not in `kinds`, and for a value of another type. None is of every type."""
+    """Errors: ValueError for a key that is not in `kinds`, or a value of another type. None is always allowed."""
     if unknown := set(entry) - set(kinds):
         raise ValueError(f"{where}: unknown key {sorted(unknown)[0]!r}")
     for key, kind in kinds.items():

@@ -1,6 +1,6 @@
-"""What the values of a store must be, whoever wrote it. One rule per column; readers and merge both come through here.
+"""Checks the values of a store, whoever wrote it. There is one rule per column; all readers and merge use this module.
 
-A file brings its own CHECK constraints and column types, so none of them is relied on.
+A file brings its own CHECK constraints and column types, so these are not trusted.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import numpy as np
 from hvdb import untrusted
 
 MOST_INT32, MOST_INT64 = 2**31 - 1, 2**63 - 1
-# Seconds: no step is shorter than a picosecond, and no run lasts 30 years. Work per step: far above any machine's.
+# Seconds: no step is shorter than a picosecond, and no run lasts 30 years. Work per step: far more than any machine's.
 SHORTEST_STEP, LONGEST, MOST_WORK = 1e-12, 1e9, 1e24
-# The kind of the bootstrap replicates of a figure is its name with this end. The program stores as many of each
-# (kStoredReplicates in bench/measure/resample.h), once for all ranks.
+# The kind of a figure's bootstrap replicates is the figure's name with this suffix. The program stores this many of
+# each (kStoredReplicates in bench/measure/resample.h), once for all ranks.
 REPLICATES_OF, REPLICATES = "_replicates", 200
 # Samples are checked in pieces of this size, so that memory does not grow with the store.
 PIECE_BYTES = 8 << 20
@@ -24,7 +24,7 @@ PIECE_BYTES = 8 << 20
 
 @dataclass(frozen=True)
 class Rule:
-    """A condition in SQL on the column `{c}`, and the words for what it asks for."""
+    """A condition in SQL on the column `{c}`, and words that describe an allowed value."""
 
     sql: str
     words: str
@@ -44,7 +44,7 @@ def _one_of(*names: str) -> Rule:
 
 
 def _word(characters: str, shortest: int, words: str) -> Rule:
-    same = "length(CAST({c} AS BLOB)) = length({c})"  # no NUL, at which GLOB stops
+    same = "length(CAST({c} AS BLOB)) = length({c})"  # excludes NUL, at which GLOB stops
     return Rule(
         f"typeof({{c}}) = 'text' AND length({{c}}) BETWEEN {shortest} AND 64 AND {same}"
         f" AND {{c}} NOT GLOB '*[^{characters}]*'",
@@ -67,9 +67,9 @@ BYTES = _or_null(FROM_ZERO)
 STEP = _number(SHORTEST_STEP, LONGEST, "a time above zero in seconds")
 SECONDS = _number(0.0, LONGEST, "a time in seconds")
 WORK = _number(0.0, MOST_WORK, "a finite amount of work")
-# A share of a step may be negative (a gain); a widened interval may reach below zero.
+# A fraction of a step may be negative (a gain), and a widened interval may reach below zero.
 SHARE = _number(-LONGEST, LONGEST, "a finite number")
-# The rate has no upper end where the time's interval reaches down to zero.
+# A rate has no upper bound if the interval of the time reaches down to zero.
 RATE = Rule("typeof({c}) IN ('integer', 'real') AND {c} > 0", "above zero")
 ANY_NUMBER = Rule("typeof({c}) IN ('integer', 'real')", "a number")
 
@@ -117,7 +117,7 @@ RULES: dict[str, dict[str, Rule]] = {
         "flops_per_image": _or_null(WORK),
         "plan_hash": _or_null(TEXT),
         "buckets": BYTES,
-        "final_loss": _or_null(ANY_NUMBER),  # infinite in a run whose loss check failed
+        "final_loss": _or_null(ANY_NUMBER),  # infinite if the run's loss check failed
         "checks": TEXT,
         "fingerprint": TEXT,
     },
@@ -162,7 +162,7 @@ RULES: dict[str, dict[str, Rule]] = {
 
 
 def fault(connection: sqlite3.Connection, database: str = "main") -> str | None:
-    """What is wrong with the values of an opened or attached store, in words that are safe to print; or None.
+    """Describes what is wrong with the values of an opened or attached store, in printable words; None if nothing is.
 
     Call it after untrusted.table_fault(). Errors: untrusted.DAMAGE.
     """
@@ -191,7 +191,7 @@ def _against_rules(connection: sqlite3.Connection, database: str, table: str) ->
 
 
 def _text(connection: sqlite3.Connection, database: str, table: str) -> str | None:
-    """A column whose text is not UTF-8, or holds a NUL, at which programs in C would cut it."""
+    """Describes a column whose text is not UTF-8 or contains a NUL, at which programs in C would cut it."""
     texts = [column for column, rule in RULES[table].items() if rule in (TEXT, SHORT_TEXT, _or_null(TEXT))]
     if not texts:
         return None
@@ -216,7 +216,7 @@ def _is_utf8(value: bytes) -> bool:
 
 
 def _relations(connection: sqlite3.Connection, database: str) -> str | None:
-    """What rows of several tables say about each other."""
+    """Describes rows of different tables that contradict one another."""
 
     def first(query: str) -> tuple | None:
         return connection.execute(query).fetchone()
@@ -262,7 +262,7 @@ def _relations(connection: sqlite3.Connection, database: str) -> str | None:
 
 
 def _samples(connection: sqlite3.Connection, database: str) -> str | None:
-    """A sample that is no time, or not finite. A loss may be anything: the run says itself that its check failed."""
+    """Describes a sample that is no time or not finite. A loss may have any value: the run records its own check."""
     rows = connection.execute(f"SELECT run_uuid, rank, kind, data FROM {database}.sample WHERE kind <> 'loss'")
     piece: dict[str, list[tuple]] = {}
     size = 0
@@ -287,7 +287,7 @@ def _piece(piece: dict[str, list[tuple]]) -> str | None:
 
 
 def _bounds(kind: str) -> tuple[float, float, str]:
-    """The lowest and highest value of samples of this kind, and in words what any other is."""
+    """Returns the lowest and highest value for samples of this kind, and words that describe any other value."""
     figure = kind.removesuffix(REPLICATES_OF)
     if figure.endswith("_seconds"):
         return (SHORTEST_STEP if figure == "step_seconds" else 0.0), LONGEST, "no time"
@@ -301,7 +301,7 @@ def _first_wrong(kind: str, data: bytes) -> float | None:
     if not len(numbers):
         return None
     low, high, _ = _bounds(kind)
-    # min() and max() are NaN if any sample is, and no comparison with NaN holds
+    # min() and max() are NaN if any sample is NaN, and every comparison with NaN is false
     if np.isfinite(least := numbers.min()) and np.isfinite(most := numbers.max()) and low <= least and most <= high:
         return None
     wrong = ~np.isfinite(numbers) | (numbers < low) | (numbers > high)

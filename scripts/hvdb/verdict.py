@@ -1,12 +1,12 @@
 """Decides whether side B is slower than side A by more than a threshold, with errors bounded over all cells and looks.
 
 A cell is one configuration. Its observations are log ratios of the cost per image, B to A: positive means that B is
-slower. Two one-sided exact tests decide. REGRESSION: "B is slower by the threshold at most" is rejected. PASS: "B is
-slower by the threshold at least" is rejected. Otherwise INCONCLUSIVE.
+slower. Two one-sided exact tests decide. REGRESSION: "B is slower by at most the threshold" is rejected. PASS: "B is
+slower by at least the threshold" is rejected. Otherwise INCONCLUSIVE.
 
-More pairs may be measured for the cells that are undecided, at looks that are planned beforehand. Each look may spend
-alpha / looks, and Holm's procedure divides that over the cells. So any REGRESSION verdict is wrong with a
-probability of alpha at most, and so is any PASS verdict, if the observations meet the assumptions in exact.py.
+More pairs may be measured for undecided cells, at looks that are planned beforehand. Each look may spend alpha / looks,
+and Holm's procedure divides that among the cells. So the probability that any REGRESSION verdict is wrong is at most
+alpha, and likewise for PASS, if the observations meet the assumptions in exact.py.
 Source: Holm, Scandinavian Journal of Statistics 6 (1979); Schuirmann 1987 for two one-sided tests.
 """
 
@@ -28,7 +28,7 @@ from hvdb.errors import EXIT_CHECK_FAILED, EXIT_GOOD, EXIT_INCONCLUSIVE, HvdbErr
 ALPHA = 0.05
 CONFIDENCE = 0.95
 LOOKS = 3
-# The smallest slowdown that could have been seen is the one that is found with this probability.
+# The smallest detectable slowdown is the one that is found with this probability.
 POWER = 0.9
 RESAMPLES = 1000
 
@@ -41,13 +41,13 @@ class Verdict(Enum):
 
 @dataclass(frozen=True)
 class Judgement:
-    """What is known of one cell. Ratios are slowdowns of B: 0.03 means that B takes 3 % longer per image.
+    """The result for one cell. Ratios are slowdowns of B: 0.03 means that B takes 3 % longer per image.
 
     slowdown, low, high: Hodges-Lehmann estimate and its exact 95 % interval; an end is infinite with too few pairs.
-    p_worse, p_fine: p-values of "slower by the threshold at most" and "at least", before Holm's correction.
+    p_worse, p_fine: p-values of "slower by at most the threshold" and "at least", before Holm's correction.
     find_detectable: computes `detectable`.
     spread: standard deviation of the pairs' log ratios, None for one pair or unpaired runs.
-    observations: runs of A and of B that were used.
+    observations: number of runs of A and of B that were used.
     """
 
     verdict: Verdict
@@ -63,14 +63,14 @@ class Judgement:
 
     @cached_property
     def detectable(self) -> float | None:
-        """The smallest slowdown that would have been found with probability POWER, None if none would."""
+        """The smallest slowdown that would have been found with probability POWER; None if none would."""
         return self.find_detectable()
 
 
 def plan_looks(cells: int, cap: int, alpha: float = ALPHA, looks: int = LOOKS) -> tuple[int, ...]:
-    """Numbers of pairs at which the cells are judged, ascending; the last is `cap`.
+    """Returns the numbers of pairs at which the cells are judged, ascending; the last is `cap`.
 
-    At each of them a verdict is possible. Fewer looks are taken where `cap` leaves no room for `looks`.
+    A verdict is possible at each of them. There are fewer looks if `cap` is too small for `looks`.
     Errors: HvdbError if not even `cap` pairs can lead to a verdict.
     """
     for count in range(looks, 0, -1):
@@ -85,20 +85,20 @@ def plan_looks(cells: int, cap: int, alpha: float = ALPHA, looks: int = LOOKS) -
 
 
 def holm(p_values: Mapping[str, float], level: float) -> set[str]:
-    """The hypotheses that Holm's procedure rejects with a family-wise error of `level`."""
+    """Returns the hypotheses that Holm's procedure rejects with a family-wise error of `level`."""
     rejected: set[str] = set()
     for rank, name in enumerate(sorted(p_values, key=p_values.__getitem__)):
-        if p_values[name] > level / (len(p_values) - rank) * (1 + 1e-12):  # 1/20 is no more than 5 %
+        if p_values[name] > level / (len(p_values) - rank) * (1 + 1e-12):  # the factor lets 1/20 count as 5 %
             break
         rejected.add(name)
     return rejected
 
 
 class Trial:
-    """Judges cells look by look and keeps what was decided at earlier looks. One thread."""
+    """Judges cells look by look and remembers the decisions of earlier looks. One thread."""
 
     def __init__(self, thresholds: Mapping[str, float], looks: int, alpha: float = ALPHA) -> None:
-        """thresholds: cell -> slowdown that is tolerated, above 0 (0.02: 2 %). looks: how many there will be."""
+        """thresholds: cell -> tolerated slowdown, above 0 (0.02: 2 %). looks: number of looks that are planned."""
         self._thresholds = dict(thresholds)
         self._level = alpha / looks
         self._decided: dict[str, Judgement] = {}
@@ -109,11 +109,11 @@ class Trial:
         return [cell for cell in self._thresholds if cell not in self._decided]
 
     def look(self, ratios: Mapping[str, np.ndarray]) -> dict[str, Judgement]:
-        """Judges every cell; those that are decided already keep their judgement.
+        """Judges every cell. Cells that are decided already keep their judgement.
 
-        ratios: undecided cell -> log ratios B / A of the cost per image (pairs,), at least one and finite.
-        """
-        least = self._level / len(self._thresholds)  # what Holm's procedure leaves a cell at least
+    ratios: undecided cell -> log ratios B / A of the cost per image (pairs,), at least one and finite.
+    """
+        least = self._level / len(self._thresholds)  # the smallest level that Holm's procedure may leave a cell
         measured = {cell: _measure(ratios[cell], self._thresholds[cell], least) for cell in self.undecided}
         judged = _decide(self._decided | measured, self._level)
         self._decided = {cell: each for cell, each in judged.items() if each.verdict is not Verdict.INCONCLUSIVE}
@@ -123,7 +123,7 @@ class Trial:
 def judge_unpaired(
     costs: Mapping[str, tuple[np.ndarray, np.ndarray]], thresholds: Mapping[str, float], alpha: float = ALPHA
 ) -> dict[str, Judgement]:
-    """Judges cells whose sides were not measured in turn, at one look.
+    """Judges cells whose sides were not measured in turn, in one look.
 
     costs: cell -> log costs per image of the runs of A (n,) and of B (m,), each at least one and finite.
     """
@@ -132,9 +132,9 @@ def judge_unpaired(
 
 
 def _decide(measured: Mapping[str, Judgement], level: float) -> dict[str, Judgement]:
-    """Adds verdicts by Holm's procedure, once for each direction. Judgements that have a verdict keep it.
+    """Adds verdicts by Holm's procedure, once for each direction. Judgements with a verdict keep it.
 
-    A hypothesis rejected at an earlier look counts as p = 0: if that was wrong, the earlier look paid for it.
+    A hypothesis that was rejected at an earlier look counts as p = 0; that look has accounted for its error.
     """
 
     def p_value(each: Judgement, direction: Verdict) -> float:
@@ -160,7 +160,7 @@ def _slowdown(log_ratio: float) -> float:
 
 
 def _undecided(effect: exact.Effect, threshold: float, **others: Any) -> Judgement:
-    """effect: of the log ratios. others: the fields of Judgement that are neither ratios of it nor the verdict."""
+    """effect: of the log ratios. others: the remaining fields of Judgement."""
     return Judgement(
         verdict=Verdict.INCONCLUSIVE,
         threshold=threshold,
@@ -198,7 +198,7 @@ def _measure_unpaired(a: np.ndarray, b: np.ndarray, threshold: float, level: flo
 
 
 def _detectable_unpaired(a: np.ndarray, b: np.ndarray, threshold: float, level: float, seed: int = 1) -> float | None:
-    """As detectable(), for two groups of runs."""
+    """Like detectable(), for two groups of runs."""
     if math.isinf(exact.unpaired_effect(a, b, 1 - 2 * level).low):
         return None
     rng = np.random.default_rng(seed)
@@ -211,10 +211,10 @@ def _detectable_unpaired(a: np.ndarray, b: np.ndarray, threshold: float, level: 
 
 
 def detectable(ratios: np.ndarray, threshold: float, level: float, seed: int = 1) -> float | None:
-    """The smallest slowdown that as many pairs of the same spread show as REGRESSION with probability POWER.
+    """Returns the smallest slowdown that as many pairs with the same spread show as REGRESSION with probability POWER.
 
-    The deviations of `ratios` (pairs,) from their centre are resampled, with random signs. level: of the one-sided
-    test. None if so few pairs cannot show any.
+    The deviations of `ratios` (pairs,) from their centre are resampled with random signs. level: of the one-sided
+    test. None if so few pairs cannot show any slowdown.
     """
     count = len(ratios)
     if count < exact.fewest_pairs(level):

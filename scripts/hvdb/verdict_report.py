@@ -1,7 +1,7 @@
-"""A gate's or a comparison's verdicts as a table, Markdown, JSON and JUnit XML.
+"""Renders the verdicts of a gate or a comparison as a table, Markdown, JSON and JUnit XML.
 
-Numbers: images/s of the whole world; slowdowns, thresholds and spreads in percent in tables and as ratios (0.03) in
-JSON; terms of the decomposition in percent (JSON: share) of A's step time.
+Figures are images/s of the whole world. Slowdowns, thresholds and spreads are in percent in tables and ratios (0.03) in
+JSON. Terms of the decomposition are in percent (JSON: fraction) of A's step time.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hvdb.exact import Effect
 from hvdb.runs import Run
 from hvdb.verdict import Judgement, Verdict
 
-# Version of the JSON document (results/verdict.schema.json). A change that can break a reader gets a new number.
+# Version of the JSON document (results/verdict.schema.json). A change that can break a reader needs a new number.
 FORMAT_VERSION = 1
 HEADER = (
     "cell",
@@ -46,9 +46,9 @@ NOTES = (
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """Everything that is shown of one cell. terms: see sides.moved(); differences: see sides.differences().
+    """Everything that is shown about one cell. terms: see sides.moved(); differences: see sides.differences().
 
-    reason: why its threshold is what it is, if a rule says so.
+    reason: why its threshold has its value, if a rule gives a reason.
     """
 
     cell: sides.Cell
@@ -60,7 +60,7 @@ class Outcome:
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """What a command found. title: the command. missing: lines about cells that one side lacks, which have none."""
+    """The result of a command. title: the command. missing: lines about cells that one side lacks (no outcomes)."""
 
     title: str
     outcomes: Sequence[Outcome]
@@ -68,7 +68,7 @@ class Report:
 
     @property
     def verdicts(self) -> list[Verdict]:
-        """One for each cell. A cell that one side lacks is INCONCLUSIVE."""
+        """One verdict for each cell. A cell that one side lacks is INCONCLUSIVE."""
         return [each.judgement.verdict for each in self.outcomes] + [Verdict.INCONCLUSIVE] * len(self.missing)
 
     @property
@@ -83,14 +83,14 @@ class Report:
 
 
 def summary(title: str, verdicts: Sequence[Verdict]) -> str:
-    """All verdicts in a few words: the worst one, and how many there are of each."""
+    """Summarises all verdicts: the worst one, and the number of each."""
     worst = next(v for v in (Verdict.REGRESSION, Verdict.INCONCLUSIVE, Verdict.PASS) if v in verdicts)
     counts = ", ".join(f"{verdicts.count(v)} {v.value}" for v in Verdict if v in verdicts)
     return f"{title}: {worst.value} ({counts})"
 
 
 def outcome(cell: sides.Cell, judgement: Judgement, reason: str) -> Outcome:
-    """The judgement of `cell` with what else its runs say."""
+    """Returns the judgement of `cell` with the other results of its runs."""
     return Outcome(cell, judgement, sides.moved(cell, verdict.CONFIDENCE), sides.differences(cell), reason)
 
 
@@ -108,7 +108,7 @@ def _interval(effect: Effect | Judgement, value: float) -> str:
 
 
 def rows(outcomes: Sequence[Outcome]) -> list[tuple[str, ...]]:
-    """One tuple of strings per cell, under HEADER."""
+    """Returns one tuple of strings per cell, in the order of HEADER."""
     return [
         (
             each.cell.name,
@@ -131,12 +131,12 @@ def _runs(each: Outcome) -> str:
 
 
 def resolved(terms: dict[str, Effect]) -> dict[str, Effect]:
-    """The terms whose interval does not hold 0."""
+    """Returns the terms whose interval does not contain 0."""
     return {name: effect for name, effect in terms.items() if effect.low > 0 or effect.high < 0}
 
 
 def details(each: Outcome) -> list[str]:
-    """Lines on one cell: which terms moved, what differs between the sides, what was left out."""
+    """Returns lines on one cell: which terms moved, how the sides differ, what was left out."""
     lines = [f"threshold: {each.reason}"] if each.reason else []
     moved = resolved(each.terms)
     for name, effect in moved.items():
@@ -157,7 +157,7 @@ def details(each: Outcome) -> list[str]:
 
 
 def text(report: Report) -> str:
-    """For a terminal; made printable."""
+    """Returns the report for a terminal, made printable."""
     lines = ["", *NOTES]
     for each in report.outcomes:
         lines += ["", f"{each.cell.name}:", *(f"  {line}" for line in details(each))]
@@ -166,7 +166,7 @@ def text(report: Report) -> str:
 
 
 def markdown(report: Report) -> str:
-    """For a comment on a merge request; shows text of stores as it is."""
+    """Returns the report for a comment on a merge request. Text of stores is shown unchanged."""
     lines = [f"### {report.summary}", "", tables.markdown_table(HEADER, rows(report.outcomes)), ""]
     lines += [f"- {printable.markdown(line)}" for line in report.missing]
     for each in report.outcomes:
@@ -182,7 +182,7 @@ def _finite(value: float | None) -> float | None:
 
 
 def document(report: Report) -> dict[str, Any]:
-    """As results/verdict.schema.json has it. Unbounded ends of intervals are null."""
+    """Returns the document as in results/verdict.schema.json. Unbounded ends of intervals are null."""
     return {
         "format": "hvdb-verdict",
         "version": FORMAT_VERSION,
@@ -217,12 +217,12 @@ def _cell(each: Outcome) -> dict[str, Any]:
 
 
 def json_text(report: Report) -> str:
-    """document() as text."""
+    """Returns document() as text."""
     return json.dumps(document(report), indent=2, allow_nan=False) + "\n"
 
 
 def junit(report: Report) -> str:
-    """JUnit XML: one test case per cell; REGRESSION is a failure, INCONCLUSIVE and a missing side are errors."""
+    """JUnit XML with one test case per cell. REGRESSION is a failure; INCONCLUSIVE and a missing side are errors."""
     found, kind = report.verdicts, f"hvdb.{report.title}"
     suite = ElementTree.Element(
         "testsuite",

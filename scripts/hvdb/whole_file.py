@@ -1,7 +1,7 @@
-"""Writes files that are there whole or not at all: beside the old one first, then renamed into its place.
+"""Writes files that exist completely or not at all: writes a new file beside the old one and renames it.
 
-A full disk or a kill leaves the old file as it was. Standard library only, and nothing of hvdb: the bundle for GPU
-hosts (scripts/bundle) has this module alone.
+A full disk or a kill leaves the old file unchanged. This module uses only the standard library and nothing else of
+hvdb, because the bundle for GPU hosts (scripts/bundle) has only this module of it.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ _UNFINISHED = ".unfinished"
 
 
 def _fresh_name(target: Path) -> Path:
-    """Beside `target`; another one each time."""
+    """Returns a new name beside `target`, different each time."""
     return target.with_name(f".{target.name[:100]}.{secrets.token_hex(4)}{_UNFINISHED}")
 
 
 def is_unfinished(file: Path) -> bool:
-    """Whether `file` has the name of a file that replacing() writes: without a writer it is the rest of a kill."""
+    """Returns whether `file` has a name as replacing() uses. Unless it is being written, such a file was left by a
+    kill."""
     return file.name.startswith(".") and file.suffix == _UNFINISHED
 
 
@@ -32,12 +33,11 @@ def is_unfinished(file: Path) -> bool:
 def replacing(file: Path, mode: int | None = None) -> Iterator[Path]:
     """Yields the name of a new, empty file to write; it becomes `file` at the end of the `with`.
 
-    A link is followed, and a device or a pipe is written to directly. `mode`: the permissions of the file (default:
-    those of the file that was there). Errors: OSError, whose filename is `file`; those about other files stay as they
-    are.
+    Follows links; writes directly to a device or a pipe. `mode`: the permissions of the file (default: those of the
+    previous file). Errors: OSError, whose filename is `file`; errors about other files stay unchanged.
     """
     target = Path(os.path.realpath(file))
-    if target.is_symlink():  # realpath() ends there where links form a loop
+    if target.is_symlink():  # realpath() returns a link only if links form a loop
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(file))
     fresh = _fresh_name(target)
     try:
@@ -46,7 +46,7 @@ def replacing(file: Path, mode: int | None = None) -> Iterator[Path]:
                 yield target
                 return
             mode = stat.S_IMODE(target.stat().st_mode) if mode is None else mode
-        # With O_EXCL neither a file nor a link that waits under this name is written to.
+        # With O_EXCL, the call fails if a file or a link with this name exists already.
         os.close(os.open(fresh, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666 if mode is None else 0o600))
         try:
             yield fresh
@@ -63,7 +63,7 @@ def replacing(file: Path, mode: int | None = None) -> Iterator[Path]:
 
 
 def _sync(file: Path) -> None:
-    """Some file systems report a full disk only here."""
+    """Flushes the file to disk, because some file systems report a full disk only then."""
     descriptor = os.open(file, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -72,17 +72,17 @@ def _sync(file: Path) -> None:
 
 
 def write_bytes(file: Path, content: bytes, mode: int | None = None) -> None:
-    """Arguments and errors: as replacing()."""
+    """Writes `content` as `file`. Arguments and errors: as replacing()."""
     with replacing(file, mode) as fresh:
         fresh.write_bytes(content)
 
 
 def write_text(file: Path, text: str) -> None:
-    """In UTF-8. Errors: as replacing(); UnicodeEncodeError."""
+    """Writes `text` in UTF-8. Errors: as replacing(); UnicodeEncodeError."""
     write_bytes(file, text.encode())
 
 
 def copy(file: Path, target: Path) -> None:
-    """The content of `file`. Errors: as replacing(); OSError of `file`."""
+    """Copies the content of `file` to `target`. Errors: as replacing(); OSError of `file`."""
     with replacing(target) as fresh:
         shutil.copyfile(file, fresh)

@@ -1,1 +1,1 @@
-"""A network of known bandwidth and latency on one machine, and what hvd_bench makes of it."""
+"""Measures hvd_bench on a network of known bandwidth and latency, which is made on one machine."""

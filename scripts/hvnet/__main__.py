@@ -34,22 +34,22 @@ EXIT_USAGE = 2
 EXIT_SKIPPED = 3
 _ROOT = Path(__file__).resolve().parents[2]
 _MIB = 1 << 20
-# Of a link: a slower or farther one takes minutes to calibrate (hvnet.probe).
+# Range of a link's rate and latency: calibrating a slower or more distant link takes minutes (hvnet.probe).
 _MBIT = (0.5, 1e5)
 _MICROSECONDS = (0.0, 1e5)
 _MOST_NODES = 1000
 _MOST_MIB = 65536.0
 _MOST_MS = 1e5
-# Two cores carry some 2 Gbit/s of shaped traffic in all; beyond it the formula is held against the processor.
+# Two cores carry about 2 Gbit/s of shaped traffic in total. Beyond that, the processor and not the network limits.
 _USABLE_MBIT = 2000
 _ROW = "{:>5} {:>7} {:>9} {:>10} {:>8} {:>17} {:>6} {:>18} {:>6} {:>17} {:>6}"
 
 
-_ALGORITHMS = ("auto", "ring", "doubling", "hierarchical", "mpi")  # of hvd_bench that work between hosts
+_ALGORITHMS = ("auto", "ring", "doubling", "hierarchical", "mpi")  # the options of --algorithm that work between hosts
 
 
 def _number(low: float, high: float) -> Callable[[str], float]:
-    """Reads a number of that interval, a whole one where `low` is; nan is in none."""
+    """Returns a parser for numbers in this interval, whole numbers if `low` is one. NaN is refused."""
     kind = type(low)
 
     def parse(text: str) -> float:
@@ -66,7 +66,7 @@ def _number(low: float, high: float) -> Callable[[str], float]:
 
 
 def _list_of(parse: Callable[[str], float]) -> Callable[[str], list[float]]:
-    """With commas between."""
+    """Returns a parser for a list with commas."""
     return lambda text: [parse(word) for word in text.split(",")]
 
 
@@ -108,7 +108,7 @@ def _arguments(argv: list[str]) -> argparse.Namespace:
         arguments.bench = Path(os.environ.get("HVD_BENCH") or _ROOT / "build/release/bin/hvd_bench")
     if arguments.mib * _MIB / arguments.buckets < 4096:
         parser.error("--mib must be at least 4 KiB for each of the --buckets")
-    arguments.bench = Path(os.path.realpath(arguments.bench))  # Path.resolve() raises where a link names itself
+    arguments.bench = Path(os.path.realpath(arguments.bench))  # Path.resolve() raises if a link names itself
     if arguments.db is not None:
         arguments.db = Path(os.path.realpath(arguments.db))
     try:
@@ -129,7 +129,7 @@ def _require_outside(option: str, path: Path) -> None:
 
 
 def _require_bench(path: Path) -> None:
-    """Errors: HvdbError unless it is an hvd_bench that can be run inside."""
+    """Errors: HvdbError unless `path` is an hvd_bench that can run inside the namespaces."""
     if not (path.is_file() and os.access(path, os.X_OK)):
         raise HvdbError(f"no program at {path}: run scripts/build, or name it with --bench")
     _require_outside("--bench", path)
@@ -142,7 +142,7 @@ def _require_bench(path: Path) -> None:
 
 
 def _require_store(path: Path) -> None:
-    """Errors: HvdbError unless hvd_bench can make it or add to it, and it outlives the measurement."""
+    """Errors: HvdbError unless hvd_bench can create the file or add to it, and the file outlives the measurement."""
     _require_outside("--db", path)
     if not path.parent.is_dir():
         raise HvdbError(f"--db: there is no directory {path.parent}")
@@ -156,7 +156,7 @@ def _require_store(path: Path) -> None:
 
 
 def _pair(measured: float, wanted: float, scale: float) -> tuple[str, str]:
-    """'measured / formula' and their ratio; a ratio to nothing has no meaning."""
+    """Returns 'measured / formula' and their ratio, or '-' if the formula gives almost 0."""
     ratio = f"{measured / wanted:.2f}" if wanted > 1e-4 else "-"
     return f"{scale * measured:.1f} / {scale * wanted:.1f}", ratio
 
@@ -203,7 +203,7 @@ def _cases(arguments: argparse.Namespace) -> list[tuple[Work, str]]:
 
 
 def _measure(arguments: argparse.Namespace, wiring: Wiring, folder: Path, kept: Path, document: list[dict]) -> int:
-    """All cases on one network, which go to `document`. Returns how many failed. Errors: HvdbError."""
+    """Measures all cases on one network and adds them to `document`. Returns how many failed. Errors: HvdbError."""
     failures = 0
     with Network(wiring, arguments.bench.with_name("delay_switch"), folder) as net:
         calibration = calibrate(net)
@@ -245,7 +245,7 @@ def _measure_all(arguments: argparse.Namespace, folder: Path) -> int:
         wiring = Wiring(*wires)
         try:
             failures += _measure(arguments, wiring, folder, kept, document)
-        except HvdbError as error:  # what was measured before is printed all the same
+        except HvdbError as error:  # earlier results are printed nevertheless
             failures += 1
             edge.tell("network_bench", f"network_bench: {wiring.text}: {error}", sys.stderr)
     if arguments.json:
@@ -267,12 +267,12 @@ def _run_command(arguments: argparse.Namespace, folder: Path) -> int:
 
 
 def main(argv: list[str]) -> int:
-    """Returns the exit code. A fault is one line on standard error."""
+    """Runs the program. Returns the exit code. An error becomes one line on standard error."""
     return edge.run("network_bench", lambda: _main(argv))
 
 
 def _main(argv: list[str]) -> int:
-    """Enters the outer namespaces first, then measures inside. Returns the exit code."""
+    """Enters the outer namespaces first, then measures inside them. Returns the exit code."""
     arguments = _arguments(argv)
     if not arguments.inside:
         switch = arguments.bench.with_name("delay_switch")

@@ -1,8 +1,8 @@
-"""What a step should take on a network of known bandwidth and latency. Pure arithmetic, no measurement.
+"""Predicts the time of a step on a network of known bandwidth and latency. Pure arithmetic, no measurement.
 
-A ring all-reduce of S bytes over N ranks takes 2 (N - 1) steps of S / N bytes each; every step costs one latency and
-the time of its bytes on the wire (docs/algorithms.md). Buckets are reduced one after another, none before backward
-has made it ready; what is not done when backward ends is exposed.
+A ring all-reduce of S bytes over N ranks takes 2 (N - 1) steps of S / N bytes each. Every step costs one latency and
+the time of its bytes on the wire (docs/algorithms.md). Buckets are reduced one after another, and none before backward
+has made it ready. Reductions that are not done when backward ends are exposed.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-# Of an Ethernet frame of 1,514 bytes (14 of Ethernet, 20 of IPv4, 32 of TCP with time stamps), what carries data. The
-# shaper (tc-tbf) counts all 1,514; the preamble and gap of a real wire are not there.
+# Fraction of an Ethernet frame of 1,514 bytes (14 of Ethernet, 20 of IPv4, 32 of TCP with time stamps) that is data.
+# The shaper (tc-tbf) counts all 1,514 bytes; it has no preamble and gap as a real wire has.
 PAYLOAD_SHARE = 1448 / 1514
 
 
 @dataclass(frozen=True)
 class Link:
-    """Of every node, in each direction. latency_seconds: one way, from node to node."""
+    """The link of every node, in each direction. latency_seconds: one way, from node to node."""
 
     bits_per_second: float
     latency_seconds: float
@@ -29,8 +29,9 @@ class Link:
 
 @dataclass(frozen=True)
 class Work:
-    """A step that sleeps `compute_seconds`, two thirds of it backward, and then or meanwhile reduces `buckets` equal
-    buckets of `bucket_bytes`. overlapped: bucket i is ready after (i + 1) / buckets of backward, else at its end."""
+    """A step that sleeps `compute_seconds`, of which two thirds are backward, and reduces `buckets` equal buckets of
+    `bucket_bytes`. overlapped: bucket i is ready after (i + 1) / buckets of backward; otherwise all are ready at its
+    end."""
 
     compute_seconds: float
     bucket_bytes: int
@@ -51,7 +52,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Expected:
-    """Of one step. reduce_seconds: all buckets together, were there nothing else."""
+    """The prediction for one step. reduce_seconds: time for all buckets if there were nothing else to do."""
 
     step_seconds: float
     exposed_seconds: float
@@ -60,14 +61,14 @@ class Expected:
 
 
 def ring_seconds(link: Link, ranks: int, size: float) -> float:
-    """Ring all-reduce of `size` bytes over `ranks` nodes of one rank each."""
+    """Returns the seconds of a ring all-reduce of `size` bytes over `ranks` nodes of one rank each."""
     if ranks == 1:
         return 0.0
     return 2 * (ranks - 1) * (size / ranks / link.payload_bytes_per_second + link.latency_seconds)
 
 
 def queue_end(ready: Sequence[float], service: Sequence[float]) -> float:
-    """When the last of a queue's customers is done: each starts when it is ready and its predecessor is done."""
+    """Returns when the last job of a queue is done. Each job starts when it is ready and its predecessor is done."""
     done = 0.0
     for at, seconds in zip(ready, service, strict=True):
         done = max(done, at) + seconds
@@ -75,7 +76,7 @@ def queue_end(ready: Sequence[float], service: Sequence[float]) -> float:
 
 
 def expected(link: Link, ranks: int, work: Work) -> Expected:
-    """A step of `work` on `ranks` nodes of one rank each."""
+    """Predicts a step of `work` on `ranks` nodes of one rank each."""
     one = ring_seconds(link, ranks, work.bucket_bytes)
     end = queue_end(work.ready_seconds, [one] * work.buckets) if ranks > 1 else work.compute_seconds
     step = max(end, work.compute_seconds)
@@ -88,9 +89,9 @@ def expected(link: Link, ranks: int, work: Work) -> Expected:
 
 
 def replay_text(work: Work, name: str, network: str) -> str:
-    """The step as a profile for hvd_bench --replay (models/replay). Nobody recorded it, and it says so.
+    """Returns the step as a profile for hvd_bench --replay (models/replay). The profile says that nobody recorded it.
 
-    `network` in words: as a part of the profile it becomes a part of the run's fingerprint.
+    `network` describes the network in words. It is part of the profile, and so of the run's fingerprint.
     """
     lines = [
         "hvd-replay 1",

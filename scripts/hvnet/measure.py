@@ -1,4 +1,4 @@
-"""Runs hvd_bench across a shaped network and reads from its store what a step took."""
+"""Runs hvd_bench across a shaped network, and reads the time of a step from its store."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from hvdb.errors import HvdbError
 from hvnet.formula import Link, Work, replay_text
 from hvnet.network import Network, address, wait_until_connected
 
-_STREAM_SECONDS = 0.5  # of the calibration, at full rate
+_STREAM_SECONDS = 0.5  # duration of the calibration at full rate
 _MIB = 1 << 20
 
 
 class RunFailed(HvdbError):
-    """hvd_bench did not end well; the text is what it said."""
+    """hvd_bench failed; the text is its message."""
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """The link by plain sockets. latency_seconds: one way, idle. bytes_per_second: payload of one TCP stream."""
+    """The link, by plain sockets. latency_seconds: one way, idle. bytes_per_second: payload of one TCP stream."""
 
     latency_seconds: float
     bytes_per_second: float
@@ -31,7 +31,7 @@ class Calibration:
 
 @dataclass(frozen=True)
 class Measured:
-    """Medians over steps, the slowest rank of each. efficiency with its 95 % interval (low, high)."""
+    """Medians over steps of the slowest rank's times, and the efficiency with its 95 % interval (low, high)."""
 
     solo_seconds: float
     none_seconds: float
@@ -45,7 +45,7 @@ class Measured:
 
 
 def calibrate(network: Network) -> Calibration:
-    """Latency and rate between the first two nodes. Errors: HvdbError."""
+    """Measures latency and rate between the first two nodes. Errors: HvdbError."""
     here = [sys.executable, "-B", "-m", "hvnet.probe"]
     first, second = network.nodes[:2]
     rate = network.wiring.rate_mbit or 10000
@@ -65,13 +65,13 @@ def calibrate(network: Network) -> Calibration:
 
 
 def link_of(network: Network, calibration: Calibration) -> Link:
-    """What is known of the links: the rate as shaped, the latency as measured on the idle link."""
+    """Returns the facts about the links: the rate that was set, and the latency that was measured on the idle link."""
     return Link(network.wiring.rate_mbit * 1e6, calibration.latency_seconds)
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How hvd_bench is run on the network."""
+    """How to run hvd_bench on the network."""
 
     program: Path
     algorithm: str
@@ -81,7 +81,7 @@ class Settings:
 
 
 def run(network: Network, work: Work, settings: Settings, name: str, folder: Path, store: Path) -> Measured:
-    """One `hvd_bench --efficiency` with `work` for its compute. Adds to `store`. Raises RunFailed."""
+    """Runs `hvd_bench --efficiency` once, with `work` as its compute. Adds to `store`. Errors: RunFailed."""
     profile = folder / f"{name}.replay"
     profile.write_text(replay_text(work, name, network.wiring.text))
     command = [
@@ -100,7 +100,7 @@ def run(network: Network, work: Work, settings: Settings, name: str, folder: Pat
 
 
 def _read(store: Path, name: str) -> Measured:
-    """The newest session of `name`."""
+    """Returns the results of the newest session of `name`."""
     newest = [found for found in runs.load([store]) if found.model == name][-3:]
     phase = {found.phase: found for found in newest}
     full = phase["full"]

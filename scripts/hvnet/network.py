@@ -1,7 +1,7 @@
-"""Network namespaces on one switch, every link shaped to a rate, with a latency if asked for.
+"""Network namespaces on one switch. Every link is shaped to a rate, and has a latency if asked for.
 
-Everything lives inside one outer set of namespaces (network, mount, PID) that this program enters first: when its
-first process ends, however it ends, the kernel takes all of it away. Nothing is changed outside.
+Everything lives inside one outer set of namespaces (network, mount, PID), which this program enters first. When the
+first process in them ends, for whatever reason, the kernel removes all of them. Nothing outside is changed.
 
 Rate: tc-tbf on both ends of every link. Latency: the switch is delay_switch (bench/net) instead of a bridge, because
 many kernels lack sch_netem.
@@ -23,22 +23,23 @@ from hvdb.errors import HvdbError
 SUBNET = "10.77.0.0/16"
 _PR_SET_PDEATHSIG = 1
 COVERED = Path("/run")  # see prepare()
-_HEAD = "10.77.255.254"  # of mpirun, in the outer namespace
-# A smaller bucket makes tbf cut every offloaded segment in software (measured at 1 Gbit/s: 4 times slower with 16 kB);
-# the long queue loses nothing, like a lossless fabric.
+_HEAD = "10.77.255.254"  # address of mpirun, in the outer namespace
+# With a smaller burst, tbf splits every offloaded segment in software (measured at 1 Gbit/s: 4 times slower with 16
+# kB). The long queue loses no packets, like a lossless fabric.
 _SHAPE = ("tbf", "burst", "128kb", "limit", "16mb", "rate")
 
 _TCP = (
-    # BBR paces by what it takes for the bandwidth and misjudges a token bucket.
+    # BBR paces by its own estimate of the bandwidth, which is wrong for a token bucket.
     "net.ipv4.tcp_congestion_control=reno",
-    # Windows are wide at once and stay so while compute sleeps, so that they limit nothing.
+    # Windows are wide from the beginning and stay wide while compute sleeps, so that they limit nothing.
     "net.ipv4.tcp_slow_start_after_idle=0",
     "net.ipv4.tcp_rmem=4096 4194304 33554432",
     "net.ipv4.tcp_wmem=4096 4194304 4194304",
 )
 
-# Open MPI's remote shell: its host is a node's name. Own host name and /dev/shm, so that ranks of two nodes cannot
-# share memory. Not `ip netns exec`, which remounts /sys and so needs more rights.
+# The remote shell for Open MPI, where a host is the name of a node. Each node has its own host name and /dev/shm, so
+# that ranks of two nodes cannot share memory. It does not use `ip netns exec`, which remounts /sys and needs more
+# rights.
 _AGENT = """#!/bin/sh
 node=$1
 shift
@@ -61,7 +62,7 @@ tc qdisc add dev probe0 root tbf rate 1mbit burst 128kb limit 16mb
 
 @dataclass(frozen=True)
 class Wiring:
-    """rate_mbit 0: not limited. latency_us 0: a plain bridge, whose own latency is what it is."""
+    """rate_mbit 0: no limit. latency_us 0: a plain bridge, with its own latency."""
 
     nodes: int
     rate_mbit: float
@@ -78,7 +79,7 @@ def _unshare() -> list[str]:
 
 
 def why_not(latency: bool, switch: Path) -> str:
-    """Why there can be no such network here; empty if there can."""
+    """Says why this network cannot be made here; "" if it can."""
     missing = [name for name in ("unshare", "nsenter", "ip", "tc", "mpirun") if shutil.which(name) is None]
     if missing:
         return f"no {', '.join(missing)} here (Debian: apt-get install iproute2 util-linux openmpi-bin)"
@@ -94,14 +95,14 @@ def why_not(latency: bool, switch: Path) -> str:
 
 
 def _die_with_parent() -> None:
-    """In a child between fork and exec: the kernel kills it when this process ends. Source: prctl(2)."""
+    """Called in a child between fork and exec: the kernel kills the child when this process ends. Source: prctl(2)."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def enter(command: list[str]) -> int:
-    """Runs `command` inside the outer namespaces. Returns its exit code; SIGINT and SIGTERM end it and all inside.
+    """Runs `command` inside the outer namespaces. Returns its exit code. SIGINT and SIGTERM end everything inside.
 
-    unshare itself ignores both signals, but takes everything with it when it is killed.
+    unshare itself ignores both signals, but all processes inside end when it is killed.
     """
     with subprocess.Popen([*_unshare(), *command], preexec_fn=_die_with_parent, start_new_session=True) as inside:
         stopped: list[int] = []
@@ -117,8 +118,8 @@ def enter(command: list[str]) -> int:
 
 
 def prepare() -> Path:
-    """Once, inside: /run is a file system that goes with the mount namespace, for the names of network namespaces and
-    for all temporary files, those of Open MPI among them. Returns a folder in it."""
+    """Call once, inside: mounts a file system on /run that disappears with the mount namespace. It holds the names of
+    network namespaces and all temporary files, including those of Open MPI. Returns a folder in it."""
     _do(f"mount -t tmpfs -o mode=755 tmpfs {COVERED}")
     (COVERED / "netns").mkdir()
     folder = COVERED / "hvnet"
@@ -134,12 +135,12 @@ def _do(command: str) -> None:
 
 
 def address(node: int) -> str:
-    """Of node 1, 2, ..."""
+    """Returns the address of node 1, 2, ..."""
     return f"10.77.{node // 250}.{node % 250 + 1}"
 
 
 class Network:
-    """Up while entered. Nodes are called net1, net2, ...; `folder` is for files of its own."""
+    """The network exists inside the `with`. Nodes are named net1, net2, ...; `folder` holds its own files."""
 
     def __init__(self, wiring: Wiring, switch: Path, folder: Path) -> None:
         self.wiring = wiring
@@ -171,7 +172,7 @@ class Network:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """For the next network inside the same outer namespaces; the last one would go by itself."""
+        """Removes the network for the next one inside the same namespaces. The kernel would remove the last one."""
         quiet = {"check": False, "stderr": subprocess.DEVNULL}
         if self._switch is not None:
             self._switch.kill()
@@ -190,7 +191,7 @@ class Network:
         _do("ip link set hub up")
 
     def _start_switch(self) -> None:
-        ports = self.wiring.nodes + 1  # the last one is mpirun's
+        ports = self.wiring.nodes + 1  # the last port is for mpirun
         command = [
             str(self._switch_program),
             str(ports),
@@ -226,11 +227,11 @@ class Network:
             _do(" ".join(["tc", *where, "qdisc add dev", device, "root", *_SHAPE, f"{self.wiring.rate_mbit:g}mbit"]))
 
     def inside(self, node: str, *command: str) -> list[str]:
-        """`command` as seen from one node's network."""
+        """Returns the command that runs `command` in one node's network."""
         return ["nsenter", f"--net=/run/netns/{node}", *command]
 
     def mpirun(self, ranks_per_node: int) -> list[str]:
-        """The start of a command line that runs a program on every node."""
+        """Returns the beginning of a command line that runs a program on every node."""
         hosts = ",".join(f"{node}:{ranks_per_node}" for node in self.nodes)
         places = f"-np {ranks_per_node * self.wiring.nodes} --map-by ppr:{ranks_per_node}:node --bind-to none"
         words = f"mpirun --allow-run-as-root --host {hosts} {places}"
@@ -249,7 +250,7 @@ class Network:
 
 
 def wait_until_connected(network: Network, probe: list[str], seconds: float = 10) -> None:
-    """Until `probe` (a command) succeeds: a bridge's port forwards a moment after it came up."""
+    """Waits until `probe` (a command) succeeds, because a bridge's port forwards only a moment after it came up."""
     end = time.monotonic() + seconds
     while subprocess.run(probe, capture_output=True, check=False).returncode != 0:
         if time.monotonic() > end:

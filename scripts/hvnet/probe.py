@@ -1,7 +1,7 @@
-"""Measures a link with plain sockets, independently of MPI and of our engine.
+"""Measures a link with plain sockets, independently of MPI and of the engine.
 
-python -m hvnet.probe serve               on one node: echoes UDP, swallows TCP
-python -m hvnet.probe measure HOST BYTES  on another: one JSON line {latency_seconds, bytes_per_second}
+python -m hvnet.probe serve               on one node: echoes UDP datagrams, reads and discards TCP streams
+python -m hvnet.probe measure HOST BYTES  on another: prints one JSON line {latency_seconds, bytes_per_second}
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import time
 
 _PORT = 7077
 _PINGS = 200
-_UNCOUNTED = 20  # the first ones find addresses and wake processors
+_UNCOUNTED = 20  # first pings, which are slower: addresses are resolved and processors wake up
 
 
 def serve() -> None:
-    """For ever: echoes datagrams; for each stream, reads to its end and answers one byte."""
+    """Runs for ever: echoes datagrams; reads each stream to its end and answers with one byte."""
     listener = socket.create_server(("", _PORT))
     threading.Thread(target=_swallow, args=(listener,), daemon=True).start()
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as echo:
@@ -39,7 +39,7 @@ def _swallow(listener: socket.socket) -> None:
 
 
 def one_way_seconds(host: str) -> float:
-    """Half the median round trip of a small datagram on an idle link."""
+    """Returns half the median round trip of a small datagram on an idle link."""
     trips = []
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as ping:
         ping.settimeout(1)
@@ -52,7 +52,7 @@ def one_way_seconds(host: str) -> float:
 
 
 def bytes_per_second(host: str, size: int) -> float:
-    """Payload rate of one TCP stream of `size` bytes, until the other side has read the last."""
+    """Returns the payload rate of one TCP stream of `size` bytes, until the other side has read the last byte."""
     block = bytes(1 << 16)
     with socket.create_connection((host, _PORT), timeout=60) as stream:
         begin = time.perf_counter()
@@ -66,7 +66,7 @@ def bytes_per_second(host: str, size: int) -> float:
 
 
 def main(arguments: list[str]) -> int:
-    """Serves or measures; returns the exit code."""
+    """Serves or measures. Returns the exit code."""
     if arguments == ["serve"]:
         serve()
     host, size = arguments[1], int(arguments[2])

@@ -1,10 +1,10 @@
 """How fast scripts/merge is, and how much memory it takes: makes job files, merges them, checks the result, prints.
 
-The job files are SYNTHETIC and say so in every place that a reader looks at: origin 'simulated', the command line,
-the host names, the checks, a provenance fact. They lie in a folder that is removed at the end.
+The job files are SYNTHETIC and say so everywhere a reader may look: origin 'simulated', the command line, the host
+names, the checks, a provenance fact. They are written to a folder that is removed at the end.
 
 The files' pages are dropped from the operating system's cache before the merge, so that they are read from the disk.
-Needs nothing but Python 3.10; the merge itself runs in the Python that scripts/merge chooses.
+Needs only Python 3.10; the merge itself runs in the Python that scripts/merge chooses.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ sys.dont_write_bytecode = True
 from hvdb import store  # noqa: E402  (the path must be set first)
 
 MARK = "synthetic: made by scripts/bench_merge, nothing was measured"
-# What hvd_bench stores per rank.
+# The kinds of samples that hvd_bench stores per rank.
 KINDS = (
     "step_seconds",
     "compute_seconds",
@@ -42,13 +42,13 @@ KINDS = (
     "update_seconds",
     "loss",
 )
-PROVENANCE_ROWS = 80  # about what hvd_bench records
+PROVENANCE_ROWS = 80  # hvd_bench records about this many
 MIB = 1 << 20
 
 
 @dataclass(frozen=True)
 class Merged:
-    """What one merge took: wall and processor seconds, peak resident set of its process in MiB."""
+    """Cost of one merge: wall and processor seconds, peak resident set of its process in MiB."""
 
     seconds: float
     processor_seconds: float
@@ -56,7 +56,7 @@ class Merged:
 
 
 def make_template(path: Path, ranks: int, steps: int) -> None:
-    """Samples of one run, to copy from: (ranks x kinds) blobs of `steps` doubles."""
+    """Writes the samples of one run, from which job files are copied: (ranks x kinds) blobs of `steps` doubles."""
     numbers = random.Random(1)
     connection = store.create(path)
     with connection:
@@ -72,7 +72,7 @@ def make_template(path: Path, ranks: int, steps: int) -> None:
 
 
 def make_job(path: Path, template: Path, number: int, ranks: int, steps: int) -> str:
-    """One job file with one session and one run of `ranks`; returns the run's UUID."""
+    """Writes one job file with one session and one run of `ranks`. Returns the run's UUID."""
     numbers = random.Random(1000 + number)
     session, run = (str(uuid.UUID(int=numbers.getrandbits(128), version=4)) for _ in range(2))
     connection = store.create(path)
@@ -125,14 +125,14 @@ def make_job(path: Path, template: Path, number: int, ranks: int, steps: int) ->
             " FROM template.sample",
             (run,),
         )
-        # so that a mix-up of two files would be seen
+        # makes the files differ, so that a mix-up of two files would be found
         connection.execute("UPDATE sample SET data = ? WHERE run_uuid = ? AND rank = 0 AND kind = 'loss'", (loss, run))
     connection.close()
     return run
 
 
 def drop_from_cache(paths: Sequence[Path]) -> None:
-    """Writes the files out and asks the operating system to forget their pages (it may not, on some file systems)."""
+    """Flushes the files and asks the operating system to drop their pages (it may not, on some file systems)."""
     for path in paths:
         descriptor = os.open(path, os.O_RDONLY)
         try:
@@ -160,7 +160,7 @@ def run_merge(output: Path, jobs: Path) -> Merged:
 
 
 def faults_of(output: Path, expected: dict[str, int], ranks: int, steps: int) -> list[str]:
-    """What is wrong with the merged store; empty if nothing is."""
+    """Describes what is wrong with the merged store; empty if nothing is."""
     with store.open_readonly(output) as connection:
         found = {row[0]: row[1] for row in connection.execute("SELECT uuid, seed FROM run")}
         if found != expected:
@@ -182,7 +182,7 @@ def faults_of(output: Path, expected: dict[str, int], ranks: int, steps: int) ->
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
-    """The command line."""
+    """Parses the command line."""
     parser = argparse.ArgumentParser(
         prog="scripts/bench_merge",
         description=__doc__.split("\n", 1)[0],
@@ -202,7 +202,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Makes, merges, checks, prints; returns the exit code."""
+    """Makes files, merges, checks and prints. Returns the exit code."""
     arguments = parse(argv)
     raw = 8 * arguments.files * arguments.ranks * arguments.steps * len(KINDS)
     free = shutil.disk_usage(arguments.folder or tempfile.gettempdir()).free

@@ -1,7 +1,7 @@
-"""Counts test cases in ctest's JUnit file: prints `passed failed skipped` and, on standard error, what failed.
+"""Counts test cases in ctest's JUnit file. Prints `passed failed skipped` and, on standard error, the failed entries.
 
-ctest sees one entry per program; GoogleTest and unittest say in their output how many cases it held. An entry whose
-output says nothing counts as one. An entry that ctest calls failed counts at least one failure, whatever it printed.
+ctest has one entry per program; the output of GoogleTest and unittest says how many cases the program ran. An entry
+without this output counts as one case. An entry that ctest calls failed counts as at least one failure.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ UNITTEST_RESULT = re.compile(r"^(?:OK|FAILED)(?: \((.*)\))?$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Counts:
-    """Test cases."""
+    """Numbers of test cases."""
 
     passed: int = 0
     failed: int = 0
@@ -32,13 +32,13 @@ class Counts:
 
 
 def _first(pattern: re.Pattern[str], text: str) -> int:
-    # The first match only: a program under mpirun may print its summary once per rank.
+    # Use the first match only, because a program under mpirun may print its summary once per rank.
     match = pattern.search(text)
     return int(match[1]) if match else 0
 
 
 def count_output(output: str) -> Counts | None:
-    """What GoogleTest or unittest says of itself in `output`; None if neither does."""
+    """Returns the counts that GoogleTest or unittest printed in `output`; None if neither did."""
     if GTEST_RAN.search(output):
         ran, failed = _first(GTEST_RAN, output), _first(GTEST_FAILED, output)
         skipped = _first(GTEST_SKIPPED, output)

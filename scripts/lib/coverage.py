@@ -23,17 +23,18 @@ from hvdb.runs import Component
 class Coverage:
     """One part of the step time. median, spread and half_width are fractions of it."""
 
-    held: int  # intervals that hold the median of the other sessions
-    sessions: int  # that have an interval
+    held: int  # number of intervals that contain the median of the other sessions
+    sessions: int  # number of sessions with an interval
     median: float
     spread: float  # standard deviation over sessions
     half_width: float  # median over sessions
 
 
 def coverage(parts: Sequence[Component]) -> Coverage | None:
-    """`parts`: the same part of each session. Those without an interval do not count.
+    """Computes the coverage of `parts`: the same part of each session. Parts without an interval do not count.
 
-    Returns None where fewer than two count, or all are one value without a width: that cannot be missed.
+    Returns None if fewer than two count, or if all are the same value with intervals of zero width, because such
+    intervals always contain it.
     """
     known = [(part.low, part.fraction, part.high) for part in parts if part.low is not None and part.high is not None]
     if len(known) < 2 or (len({value for _, value, _ in known}) == 1 and all(low == high for low, _, high in known)):
@@ -48,7 +49,7 @@ def coverage(parts: Sequence[Component]) -> Coverage | None:
 
 
 def main() -> int:
-    """The command line."""
+    """Runs the command line. Returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("store", type=Path, help="of sessions with --efficiency, all with the same options")
     store = parser.parse_args().store

@@ -1,11 +1,11 @@
-# Sourced by install_deps --cuda. A CUDA Toolkit with cuDNN and NCCL made of NVIDIA's wheels on PyPI, for machines that
-# have none: enough to compile and link the GPU code and to run its tests without a GPU.
+# Sourced by install_deps --cuda. Makes a CUDA Toolkit with cuDNN and NCCL from NVIDIA's wheels on PyPI, for machines
+# without a toolkit. It is enough to compile and link the GPU code and to run its tests without a GPU.
 # shellcheck shell=bash
 
-# The versions that the GPU code is tested with. Python wheels, so that no repository of NVIDIA's has to be set up.
+# The versions that the GPU code is tested with. Python wheels are used so that NVIDIA's repository need not be set up.
 hvd_cuda_wheels=(
   nvidia-cuda-nvcc==13.0.88 nvidia-nvvm==13.0.88 nvidia-cuda-crt==13.0.88  # the compiler
-  nvidia-cuda-runtime==13.0.96 nvidia-cuda-cccl==13.0.85                   # headers, the runtime that is linked
+  nvidia-cuda-runtime==13.0.96 nvidia-cuda-cccl==13.0.85                   # headers and the runtime library
   nvidia-cublas==13.1.0.3 nvidia-cuda-nvrtc==13.0.88
   nvidia-cudnn-cu13==9.19.0.56 nvidia-nccl-cu13==2.28.9
 )
@@ -14,7 +14,7 @@ hvd_cuda_size="1.2 GB to download, 1.7 GB on disk"
 
 hvd_system_prefixes=(/usr/local /usr)
 
-# hvd_has_header HEADER PREFIX...: whether it is below one of them, as CMake looks.
+# hvd_has_header HEADER PREFIX...: succeeds if the header is below one of the prefixes, searched as CMake does.
 hvd_has_header() {
   local header=$1 prefix file
   shift
@@ -26,8 +26,8 @@ hvd_has_header() {
   return 1
 }
 
-# hvd_machine_has_cuda: prints the nvcc of CUDA 12 or newer that CMake would find, if there is one, with the headers of
-# cuDNN and NCCL; says what of these is missing.
+# hvd_machine_has_cuda: prints the nvcc of CUDA 12 or newer that CMake would find, if the headers of cuDNN and NCCL are
+# there too. Otherwise says which of these is missing.
 hvd_machine_has_cuda() {
   local nvcc release prefixes
   nvcc=$(command -v nvcc || command -v /usr/local/cuda/bin/nvcc) || return 1
@@ -40,7 +40,7 @@ hvd_machine_has_cuda() {
   echo "$nvcc"
 }
 
-# hvd_cuda_header NVCC HEADER ROOT_VARIABLE PREFIX...: as hvd_has_header, and says so where it is not.
+# hvd_cuda_header NVCC HEADER ROOT_VARIABLE PREFIX...: like hvd_has_header, with a message if the header is missing.
 hvd_cuda_header() {
   local nvcc=$1 header=$2 root=$3
   shift 3
@@ -49,11 +49,11 @@ hvd_cuda_header() {
   return 1
 }
 
-# hvd_cuda_is_there FOLDER: whether these very wheels were installed there.
+# hvd_cuda_is_there FOLDER: succeeds if exactly these wheels were installed there.
 hvd_cuda_is_there() { [ "$(cat "$1/wheels.txt" 2>/dev/null)" = "${hvd_cuda_wheels[*]}" ]; }
 
-# hvd_flatten_wheels SITE_PACKAGES FOLDER: the folders of the wheels as one toolkit, with the names that a linker looks
-# for (wheels carry libcudart.so.13 alone).
+# hvd_flatten_wheels SITE_PACKAGES FOLDER: merges the folders of the wheels into one toolkit, and adds the library names
+# that a linker looks for (wheels contain only libcudart.so.13, for example).
 hvd_flatten_wheels() {
   local package file
   for package in cu13 cudnn nccl; do cp -al "$1/nvidia/$package/." "$2/" || return 1; done
@@ -62,7 +62,7 @@ hvd_flatten_wheels() {
   for file in "$2"/lib/lib*.so.*; do ln -s "${file##*/}" "${file%%.so.*}.so" || return 1; done
 }
 
-# hvd_install_cuda FOLDER: all or nothing. Needs python3 with venv, and no root.
+# hvd_install_cuda FOLDER: installs everything or nothing. Needs python3 with venv, but no root.
 hvd_install_cuda() {
   local folder=$1 partial=$1.partial
   rm -rf "$partial"

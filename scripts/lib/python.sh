@@ -1,12 +1,12 @@
-# Sourced. Sets HVD_PYTHON to a Python 3.10 or newer that has numpy and matplotlib: the one in HVD_PYTHON if it is
-# set, else that of build/python in a checkout (scripts/install_deps --tests), else the first good one of the PATH and
-# the system. The first python3 on a PATH is often another one (pyenv, conda, a module) without them.
+# Sourced. Sets HVD_PYTHON to a Python 3.10 or newer that has numpy and matplotlib: the one in HVD_PYTHON if it is set,
+# else that of build/python in a checkout (scripts/install_deps --tests), else the first suitable one on the PATH and in
+# the system's folders. The first python3 on a PATH often lacks them (pyenv, conda, a module).
 # shellcheck shell=bash
 
-# Python looks for modules in the current folder first, which may hold files of a stranger: that entry is dropped.
+# Python looks for modules in the current folder first, which may hold a stranger's files, so this entry is removed.
 HVD_PYTHON_PATH='import sys; sys.path[:] = filter(None, sys.path)'
 
-# Found, not imported: importing matplotlib takes a second.
+# The packages are only searched, because importing matplotlib takes a second.
 HVD_PYTHON_CHECK="$HVD_PYTHON_PATH"'; import importlib.util as u
 sys.exit(sys.version_info < (3, 10) or not (u.find_spec("numpy") and u.find_spec("matplotlib")))'
 
@@ -29,8 +29,8 @@ hvd_choose_python() {
   return 2
 }
 
-# hvd_exec_with PYTHON MODULE ARGS...: becomes `PYTHON -m MODULE ARGS...`, with the folder above this one on its path
-# instead of the current one.
+# hvd_exec_with PYTHON MODULE ARGS...: replaces the shell by `PYTHON -m MODULE ARGS...`. The folder above this one is on
+# the module path instead of the current folder.
 hvd_exec_with() {
   local packages python=$1
   packages=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -40,13 +40,13 @@ hvd_exec_with() {
   PYTHONPATH="$packages${PYTHONPATH:+:$PYTHONPATH}" PYTHONDONTWRITEBYTECODE=1 exec "$python" -c "$start" "$@"
 }
 
-# hvd_exec_module MODULE ARGS...: in a Python with numpy and matplotlib.
+# hvd_exec_module MODULE ARGS...: runs the module in a Python with numpy and matplotlib.
 hvd_exec_module() {
   hvd_choose_python || exit 2
   hvd_exec_with "$HVD_PYTHON" "$@"
 }
 
-# hvd_exec_plain VERSION MODULE ARGS...: in any Python 3.VERSION or newer, which needs no packages.
+# hvd_exec_plain VERSION MODULE ARGS...: runs a module that needs no packages in any Python 3.VERSION or newer.
 hvd_exec_plain() {
   local minor=$1 candidate
   shift
@@ -61,8 +61,8 @@ hvd_exec_plain() {
   exit 2
 }
 
-# hvd_exec COMMAND ARGS...: becomes `python -m hvdb COMMAND ARGS...`. Login nodes have little, so a campaign needs
-# nothing but Python 3.11 (tomllib), and hvdb without a command any Python.
+# hvd_exec COMMAND ARGS...: replaces the shell by `python -m hvdb COMMAND ARGS...`. Login nodes have few packages, so
+# `campaign` needs only Python 3.11 (tomllib), and hvdb without a command needs any Python 3.10 or newer.
 hvd_exec() {
   case ${1:-} in
     campaign) hvd_exec_plain 11 hvdb "$@" ;;

@@ -1,13 +1,13 @@
-# Sourced by the shell entry points: where things are, how to talk, how to launch MPI here.
+# Sourced by the shell entry points: the root of the checkout, functions that print, settings for MPI.
 # shellcheck shell=bash
 
-# shellcheck disable=SC2034  # used by those who source this
+# shellcheck disable=SC2034  # used by scripts that source this file
 hvd_root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 
 hvd_say() { printf '\033[1m==> %s\033[0m\n' "$*"; }
 [ -t 1 ] || hvd_say() { printf '==> %s\n' "$*"; }
 
-# hvd_fail MESSAGE [CODE]: one line on standard error, then out.
+# hvd_fail MESSAGE [CODE]: prints one line on standard error and exits.
 hvd_fail() {
   printf '%s: %s\n' "${0##*/}" "$1" >&2
   exit "${2:-2}"
@@ -23,8 +23,8 @@ hvd_duration() {
 }
 
 # Open MPI refuses to run as root and to start more ranks than cores; both are normal in a container and on a laptop.
-# Open MPI 5 places ranks through PRRTE, which reads its own variables. Set only what is needed: variables that tune MPI
-# are part of a run's fingerprint.
+# Open MPI 5 places ranks through PRRTE, which reads its own variables. Set only the necessary variables, because those
+# that tune MPI are part of a run's fingerprint.
 hvd_prepare_mpi() {
   if [ "$(id -u)" -eq 0 ]; then
     export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1

@@ -34,14 +34,14 @@ from gpu_rows import Found, Pair, Row, Turns, read_rows, write_rows
 from serving import PeerError, Server, take_turns
 
 HERE = Path(__file__).resolve().parent
-LEAST_GAIN = 1.02  # of a larger batch, in images per second
+LEAST_GAIN = 1.02  # least ratio of images per second by which a larger batch must win
 OUT_OF_MEMORY = 8  # the exit code of both sides
 SMALLEST_BATCH = 8
 BATCHES = (64, 128, 256, 512)
 MODELS = ("resnet101", "vgg16", "inception3")
 DTYPES = ("fp32", "tf32", "fp16", "bf16")
 VARIANTS = ("eager", "graph", "compile", "autotune")
-RESERVE_SECONDS = 90.0  # of --seconds, at most, for what comes behind PyTorch's variants: our search, and the turns
+RESERVE_SECONDS = 90.0  # part of --seconds that is reserved for the steps after PyTorch's variants: search and turns
 
 
 def steps_for(seconds: float, per_step: float) -> int:
@@ -51,15 +51,16 @@ def steps_for(seconds: float, per_step: float) -> int:
 def best_batch(
     server: Server, batches: Sequence[int], seconds: float, found: Found, left: Callable[[], float] = lambda: 1e9
 ) -> None:
-    """Goes through `batches`, at the first of which the server stands, and leaves it at the best one; fills `found`.
+    """Tries `batches` one after another, beginning with the first, which the server already uses. Leaves the server at
+    the best batch and fills `found`.
 
-    `left` gives the seconds that there are for it. Errors: PeerError if the server ends, or cannot return to a batch
-    that it had.
+    `left` returns the seconds that are left. Errors: PeerError if the server ends, or cannot return to a batch that it
+    had.
     """
     begun, standing = left(), 0
     for batch in batches:
         now = left()
-        if standing and now < begun - now:  # a larger one takes as long as all before it, or longer
+        if standing and now < begun - now:  # a larger batch takes at least as long as all earlier ones together
             found.stopped = f"no time for batch {batch}"
             break
         if standing and (refusal := server.batch(batch)):
@@ -83,11 +84,11 @@ def best_batch(
     if found.batch != standing:
         if refusal := server.batch(found.batch):
             raise PeerError(f"{server.name} cannot return to batch {found.batch}: {refusal}")
-        found.first_loss = server.loss()  # a batch starts with new weights
+        found.first_loss = server.loss()  # a change of batch starts with new weights
 
 
 class Comparison:
-    """The processes of one network in one type, and what they gave. `row` fills up as `run()` goes on."""
+    """The processes of one network in one type, and their results. `run()` fills `row` step by step."""
 
     def __init__(self, options: argparse.Namespace, model: str, dtype: str, log: IO[bytes] | None) -> None:
         self._options = options
@@ -132,7 +133,7 @@ class Comparison:
     def _search(
         self, make: Callable[[int], Server], batches: Sequence[int], found: Found, running: ExitStack
     ) -> Server:
-        """A server at the best of `batches`; where there is no memory for the first, at half of it, and so on."""
+        """A server at the best of `batches`. If memory is too small for the first, tries half of it, and so on."""
         first = batches[0]
         while True:
             try:
@@ -148,10 +149,10 @@ class Comparison:
         return server
 
     def _fastest_peer(self, running: ExitStack) -> tuple[Server, Found] | None:
-        """Every variant in turn, alone on the GPU, of which the fastest is left running; None where none runs.
+        """Runs every variant in turn, alone on the GPU, and leaves the fastest running; None if none runs.
 
-        The first searches its best batch; the others stay at it: each batch costs them minutes of compiling, or the
-        search for algorithms once more."""
+        The first variant searches its best batch, and the others use the same one, because each batch costs them
+        minutes of compiling, or another search for algorithms."""
         options, row = self._options, self.row
         best: Found | None = None
         kept: Server | None = None
@@ -161,7 +162,7 @@ class Comparison:
                 kept = None
             found = Found(f"torch {variant}")
             row.variants.append(found)
-            alone = running.enter_context(ExitStack())  # ends a server that did not end itself
+            alone = running.enter_context(ExitStack())  # ends the server if it does not end by itself
             try:
                 batches = (best.batch,) if best else options.batches
                 server = self._search(lambda batch, v=variant: self._torch(v, batch), batches, found, alone)
@@ -184,11 +185,11 @@ class Comparison:
         return kept, best
 
     def run(self, save: Callable[[], None]) -> None:
-        """Fills the row, and saves after each result: what comes later may be cut off."""
+        """Fills the row. Saves after each result, because later steps may be cut off."""
         row, options = self.row, self._options
         with ExitStack() as running:
             try:
-                # First the peer, whose share of the memory is bounded, then ours in what is left.
+                # Start the peer first, because its share of the memory is limited; ours uses what is left.
                 if (fastest := self._fastest_peer(running)) is None:
                     return
                 peer, best = fastest
@@ -275,7 +276,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def measure(options: argparse.Namespace, bounds: list[Bound]) -> list[Row]:
-    """All rows, printed one by one."""
+    """Measures all rows and prints them one by one."""
     rows: list[Row] = []
 
     def save() -> None:
@@ -298,7 +299,7 @@ def measure(options: argparse.Namespace, bounds: list[Bound]) -> list[Row]:
 
 def main() -> int:
     options = parse_arguments()
-    # Unwinds, so that no server is left on the GPU.
+    # Raises SystemExit, so that no server is left on the GPU.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     expected = [(model, dtype) for model in options.models or () for dtype in options.dtypes or ()]
     try:

@@ -33,7 +33,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.append(str(HERE.parent))
 from hvdb import whole_file  # noqa: E402
 
-INSTALLED = HERE.parents[1] / "build" / "peers" / "torch" / "bin" / "python"  # by scripts/install_deps --peers
+INSTALLED = HERE.parents[1] / "build" / "peers" / "torch" / "bin" / "python"  # from scripts/install_deps --peers
 
 
 @dataclass
@@ -45,20 +45,20 @@ class Row:
     peer_img_s: float
     peer: str
     ratio: float
-    low: float | None  # of a 95 % interval; None: too few turns for one
+    low: float | None  # of a 95 % interval; None: too few turns for an interval
     high: float | None
-    seconds: dict[str, list[float]]  # per step of each process, by its name, in order of the turns
-    chosen_from: dict[str, list[float]]  # the same of each form of PyTorch, from the turns that chose the peer
+    seconds: dict[str, list[float]]  # process -> seconds per step, in order of the turns
+    chosen_from: dict[str, list[float]]  # form of PyTorch -> the same, from the turns that chose the peer
     missing: dict[str, str]  # forms of PyTorch that failed, and why
-    versions: dict[str, str]  # what each process says of itself
+    versions: dict[str, str]  # the description that each process gives of itself
     direct_img_s: float | None = None  # ours without Winograd; None: not measured
-    direct_ratio: float | None = None  # the same over the peer
+    direct_ratio: float | None = None  # ours without Winograd over the peer
     direct_low: float | None = None
     direct_high: float | None = None
 
 
 OURS, DIRECT = "ours", "ours without Winograd"
-FORMS = {  # of PyTorch: the name, and the options of torch_train.py
+FORMS = {  # forms of PyTorch: name -> options of torch_train.py
     "torch": [],
     "torch channels_last": ["--channels-last"],
     "torch.compile": ["--compile"],
@@ -67,8 +67,8 @@ FORMS = {  # of PyTorch: the name, and the options of torch_train.py
 
 
 def start(name: str, command: list[str], threads: int) -> Server:
-    """Errors: PeerError."""
-    # Passive waiting: a process that is not having its turn must not spin on the others' cores.
+    """Starts a process. Errors: PeerError."""
+    # Passive waiting, so that a process that is not having its turn does not spin on the others' cores.
     try:
         return Server(name, command, {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "passive"})
     except OSError as error:
@@ -77,20 +77,20 @@ def start(name: str, command: list[str], threads: int) -> Server:
 
 @contextlib.contextmanager
 def running(commands: dict[str, list[str]], threads: int) -> Iterator[list[Server]]:
-    """The processes, one after the other started. An error inside kills them: they may be busy for minutes."""
+    """Starts the processes one after another. An error inside kills them, because they may be busy for minutes."""
     with contextlib.ExitStack() as stack:
         yield [stack.enter_context(start(name, command, threads)) for name, command in commands.items()]
 
 
 @dataclass
 class Choice:
-    name: str  # of the form with the lowest median step
-    seconds: dict[str, list[float]]  # per step of each form that ran to the end
-    missing: dict[str, str]  # the others, and why
+    name: str  # the form with the lowest median step time
+    seconds: dict[str, list[float]]  # seconds per step of each form that completed
+    missing: dict[str, str]  # the other forms, and why they failed
 
 
 def choose(forms: dict[str, list[str]], threads: int, turns: int, steps: int) -> Choice:
-    """Measures the forms, which run at the same time and compute in turns. Errors: PeerError if all of them fail."""
+    """Measures the forms, which run at the same time but compute in turns. Errors: PeerError if all of them fail."""
     seconds: dict[str, list[float]] = {}
     missing: dict[str, str] = {}
     servers: dict[str, Server] = {}
@@ -114,7 +114,7 @@ def choose(forms: dict[str, list[str]], threads: int, turns: int, steps: int) ->
 
 
 def compare(options: argparse.Namespace, model: str, dtype: str, threads: int) -> Row:
-    """Chooses the peer first, then measures ours beside it in turns of their own. Errors: PeerError."""
+    """Chooses the peer first, then measures ours beside it in separate turns. Errors: PeerError."""
     shared = ["--model", model, "--batch", str(options.batch), "--threads", str(threads)]
     if options.image:
         shared += ["--image", str(options.image)]

@@ -18,7 +18,7 @@ ORDER BY run.started_utc"""
 
 @dataclass(frozen=True)
 class Bound:
-    """Of one GPU's training step at one batch: its operations, unfused, at the data sheet's rates."""
+    """The bound of one GPU's training step at one batch: its unfused operations at the rates of the data sheet."""
 
     model: str
     dtype: str
@@ -29,16 +29,16 @@ class Bound:
     peak_flops: float  # per second
 
     def img_s(self) -> float:
-        """The roofline's images per second."""
+        """Returns the roofline's images per second."""
         return 1 / self.seconds_per_image
 
     def peak_seconds_per_image(self) -> float:
-        """What the arithmetic alone takes at the peak: seconds per image that would be a FLOP utilisation of one."""
+        """Returns the seconds per image that the arithmetic takes at the peak, which is a FLOP utilisation of one."""
         return self.flops_per_image / self.peak_flops
 
 
 def read_bounds(store: Path) -> list[Bound]:
-    """Of all runs in the store that have one. Errors: ValueError where it is no store of hvd_bench."""
+    """Reads the bounds of all runs in the store that have one. Errors: ValueError if it is no store of hvd_bench."""
     try:
         connection = sqlite3.connect(f"{store.resolve().as_uri()}?mode=ro", uri=True)
         try:
@@ -68,7 +68,7 @@ def _bound(model: str, dtype: str, batch: int, fact: dict[str, str]) -> Bound:
 
 
 def nearest(bounds: Sequence[Bound], model: str, dtype: str, batch: int) -> Bound | None:
-    """The one at this batch or, failing that, at the nearest: weights are read once a step, so that the bound per image
-    depends a little on it."""
+    """Returns the bound at this batch, or else at the nearest one. Weights are read once a step, so the bound per image
+    depends only a little on the batch."""
     fitting = [bound for bound in bounds if (bound.model, bound.dtype) == (model, dtype)]
     return min(fitting, key=lambda bound: abs(math.log(bound.batch / batch)), default=None)

@@ -1,5 +1,5 @@
-"""Clocks, power and throttling of the GPU, every 100 ms while two sides take turns on it: nvidia-smi writes, and here
-each sample is put down to the side whose turn it was. A faster side may just have been given the higher clock."""
+"""Logs clocks, power and throttling of the GPU every 100 ms while two sides take turns on it. nvidia-smi writes the
+samples; each is assigned to the side whose turn it was. A faster side may only have had a higher clock."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from serving import end_with_parent
 PERIOD_MS = 100
 COLUMNS = ("sm_mhz", "memory_mhz", "power_w", "celsius", "utilization_percent", "throttle_reasons")
 _FIELDS = "timestamp,clocks.sm,clocks.mem,{power},temperature.gpu,utilization.gpu,clocks_throttle_reasons.active"
-# power.draw.instant is the present power. power.draw is a one-second average on newer GPUs; older drivers know only
-# this one.
+# power.draw.instant is the present power. power.draw is an average over one second on newer GPUs; older drivers know
+# only power.draw.
 POWER = ("power.draw.instant", "power.draw")
-# nvml.h, nvmlClocksEventReason*. Not: idle, and a clock that was set by hand.
+# Bits of nvmlClocksEventReason* in nvml.h, without "idle" and "clocks set by hand".
 REASONS = {
     0x4: "power cap",
     0x8: "hardware slowdown",
@@ -36,12 +36,12 @@ REASONS = {
 
 
 def _device() -> str:
-    """The GPU that both sides use, as nvidia-smi -i takes it: its number or its UUID."""
+    """Returns the GPU that both sides use, as nvidia-smi -i takes it: number or UUID."""
     return os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0].strip() or "0"
 
 
 def _asked(query: str) -> str:
-    """nvidia-smi's answer; empty where it is missing or does not know a field."""
+    """Returns nvidia-smi's answer; "" if it is missing or does not know a field."""
     command = ["nvidia-smi", "-i", _device(), f"--query-gpu={query}", "--format=csv,noheader,nounits"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=20)
@@ -52,7 +52,7 @@ def _asked(query: str) -> str:
 
 @dataclass(frozen=True)
 class Sample:
-    """`side`: whose turn it was, empty between turns. `values`: in the order of COLUMNS, as nvidia-smi wrote them."""
+    """`side`: whose turn it was, "" between turns. `values`: in the order of COLUMNS, as nvidia-smi wrote them."""
 
     side: str
     timestamp: str  # the host's local time
@@ -60,7 +60,8 @@ class Sample:
 
 
 def parse(raw: str, turns: Sequence[tuple[str, float, float]]) -> list[Sample]:
-    """`raw`: lines of nvidia-smi, of which a broken last one is left out. `turns`: side, begin, end (Unix time)."""
+    """Parses samples. `raw`: lines of nvidia-smi, maybe with a broken last one. `turns`: side, begin, end (Unix
+    time)."""
     samples = []
     for line in raw.splitlines():
         stamp, *values = (word.strip() for word in line.split(","))
@@ -84,7 +85,7 @@ def _numbers(samples: Sequence[Sample], column: str) -> list[float]:
 
 
 def summary(samples: Sequence[Sample], side: str) -> str:
-    """One line; empty where there is no sample of that side."""
+    """Summarises the samples of a side in one line; "" if there are none."""
     own = [sample for sample in samples if sample.side == side]
     if not own:
         return ""
@@ -105,7 +106,7 @@ def summary(samples: Sequence[Sample], side: str) -> str:
 
 
 class ClockLog:
-    """Samples while it is entered. Without a file, or without nvidia-smi, it does nothing. One thread."""
+    """Takes samples inside the `with`. Without a file or without nvidia-smi it does nothing. One thread."""
 
     def __init__(self, file: Path | None, model: str, dtype: str) -> None:
         self._file, self._model, self._dtype = file, model, dtype
@@ -132,7 +133,7 @@ class ClockLog:
 
     @contextlib.contextmanager
     def turn(self, side: str) -> Iterator[None]:
-        """Around a turn of `side`."""
+        """Marks a turn of `side` for the duration of the `with`."""
         begin = time.time()
         yield
         self._turns.append((side, begin, time.time()))
@@ -152,7 +153,7 @@ class ClockLog:
         self._write()
 
     def _write(self) -> None:
-        """Adds the samples to the file, below a line on where they are from."""
+        """Adds the samples to the file, below a line that says where they come from."""
         assert self._file is not None
         started = datetime.datetime.fromtimestamp(self._turns[0][1], datetime.timezone.utc) if self._turns else "-"
         gpu = _asked("name,uuid,driver_version,power.limit,clocks.max.sm")

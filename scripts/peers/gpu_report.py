@@ -1,4 +1,4 @@
-"""The text of a comparison on a GPU: rows, their bounds, and a verdict per network and type. Pure."""
+"""Renders a comparison on a GPU as text: rows, their bounds, and a verdict per network and type. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ HEADING = "model      type      ours img/s batch    peer img/s batch   ratio  95
 
 
 def verdict(ratio: Ratio, target: float) -> str:
-    """By the interval alone: a ratio whose interval holds the target decides nothing."""
+    """Decides by the interval alone: if it contains the target, the result is undecided."""
     if ratio.low is None or ratio.high is None:
         return "undecided"
     if ratio.low >= target:
@@ -27,7 +27,7 @@ def _percent(ratio: Ratio) -> str:
 
 
 def bound_text(pair: Pair, model: str, dtype: str, bounds: Sequence[Bound]) -> str:
-    """Ours beside its bound."""
+    """Compares our speed with its bound, in words."""
     bound = nearest(bounds, model, dtype, pair.ours.batch)
     if bound is None:
         return "no bound: hvd_bench has stored none of this network in this type (--store)"
@@ -47,7 +47,7 @@ def _refusals(found: Found) -> list[str]:
 
 
 def row_lines(row: Row, bounds: Sequence[Bound]) -> list[str]:
-    """One line under HEADING, and indented ones that explain it."""
+    """Returns one line under HEADING, and indented lines that explain it."""
     pair = row.best
     found = pair.ratio() if pair else None
     ratio = f"{found.ratio:>8.2f}  {found.interval_text():<15}" if found else f"{'-':>8}  {'':<15}"
@@ -70,16 +70,17 @@ def row_lines(row: Row, bounds: Sequence[Bound]) -> list[str]:
 
 
 def decisive(rows: Iterable[Row]) -> Row | None:
-    """Of the rows of one network and type, the one with the fastest peer; quick ones only where there are no others.
+    """Returns the row with the fastest peer among the rows of one network and type. Quick rows count only if there are
+    no others.
 
-    A row with trouble (a loss that collapsed, say) decides nothing."""
+    A row with trouble (for example a loss that collapsed) is not used."""
     measured = [row for row in rows if row.best and not row.troubles]
     thorough = [row for row in measured if not row.quick] or measured
     return max(thorough, key=lambda row: row.best.peer.img_s() if row.best else 0.0, default=None)
 
 
 def verdict_lines(rows: Sequence[Row], expected: Sequence[tuple[str, str]], target: float) -> list[str]:
-    """One line for each (network, type): of `expected`, and whatever else was measured."""
+    """Returns one line for each (network, type) in `expected`, and for any other that was measured."""
     cells = list(dict.fromkeys([*expected, *((row.model, row.dtype) for row in rows)]))
     lines = [f"against {target:.2f} x the fastest peer, by the 95 % interval (undecided: it holds {target:.2f}):"]
     for model, dtype in cells:

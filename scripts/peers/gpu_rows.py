@@ -1,5 +1,5 @@
-"""What compare_gpu.py measures, as it stores it: one row per network and type. Read back, ratios are computed anew from
-the stored samples."""
+"""The results of compare_gpu.py in their stored form: one row per network and type. When rows are read, ratios are
+computed anew from the stored samples."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from serving import Ratio, ratio_of
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 from hvdb import whole_file
 
-COLLAPSED = 1e-3  # of the first loss: such gradients vanish, and a GPU may then run faster
+COLLAPSED = 1e-3  # fraction of the first loss: gradients then vanish, and a GPU may run faster
 
 
 @dataclass
 class Found:
-    """The best batch of one server, and the images per second at every batch tried."""
+    """The best batch of one server, and the images per second at every batch that was tried."""
 
     name: str
     batch: int = 0
     img_s: float = 0.0
-    first_loss: float | None = None  # at that batch, as soon as the server stood at it
+    first_loss: float | None = None  # at the best batch, directly after the server changed to it
     tried: dict[int, float] = field(default_factory=dict)
-    refused: dict[int, str] = field(default_factory=dict)  # no memory, in the server's words
+    refused: dict[int, str] = field(default_factory=dict)  # batch -> the server's message that memory is too small
     stopped: str = ""  # why the search ended, or why there was none
 
 
@@ -42,18 +42,18 @@ class Turns:
     first_loss: float | None
     last_loss: float | None
     seconds_per_step: list[float]
-    clocks: str = ""  # of the GPU in these turns, in words; empty: not logged
+    clocks: str = ""  # clocks of the GPU in these turns, in words; "" if not logged
 
     def img_s(self) -> float:
-        """Images per second, by the median of the turns."""
+        """Returns the images per second, from the median of the turns."""
         return self.batch / statistics.median(self.seconds_per_step)
 
     def seconds_per_image(self) -> list[float]:
-        """In order of the turns."""
+        """Returns the seconds per image, in order of the turns."""
         return [seconds / self.batch for seconds in self.seconds_per_step]
 
     def loss_trouble(self) -> str:
-        """What forbids to count these turns: a loss that is not finite, or has collapsed. Empty: nothing."""
+        """Says why these turns do not count: a loss is not finite or has collapsed. "" if they count."""
         first, last = (math.nan if loss is None else loss for loss in (self.first_loss, self.last_loss))
         for when, loss in (("first", first), ("last", last)):
             if not math.isfinite(loss):
@@ -65,25 +65,25 @@ class Turns:
 
 @dataclass
 class Pair:
-    """Ours and the peer, measured in turns."""
+    """Results of ours and of the peer, measured in turns."""
 
     ours: Turns
     peer: Turns
     turns: int
 
     def ratio(self) -> Ratio:
-        """Of the images per second, ours to the peer's."""
+        """Returns the ratio of images per second, ours to the peer's."""
         return ratio_of(self.ours.seconds_per_image(), self.peer.seconds_per_image(), self.turns)
 
     def share_of(self, seconds_per_image: float) -> Ratio:
-        """What share ours has of a speed that is not measured, a bound's; the interval is of ours alone."""
+        """Ratio of our speed to a speed that was not measured, such as a bound. The interval comes from ours alone."""
         ours = self.ours.seconds_per_image()
         return ratio_of(ours, [seconds_per_image] * len(ours), self.turns)
 
 
 @dataclass
 class Row:
-    """One network in one type. `quick`: at one batch, beside the first variant that ran."""
+    """One network in one type. `quick`: measured at one batch size only, beside the first variant that ran."""
 
     model: str
     dtype: str
@@ -91,18 +91,18 @@ class Row:
     variants: list[Found] = field(default_factory=list)
     ours_search: Found | None = None
     best: Pair | None = None  # each side at its own best batch
-    same: Pair | None = None  # both at the peer's best batch; None where that is `best`, or ours has no memory for it
+    same: Pair | None = None  # both at the peer's best batch; None if equal to `best`, or if ours lacks memory for it
     troubles: list[str] = field(default_factory=list)
     missing_variants: list[str] = field(default_factory=list)
 
     def judge_losses(self) -> None:
-        """Adds to `troubles` what the stored losses say: also those of a row that was stored under another rule."""
+        """Adds to `troubles` what the stored losses show, also for rows that were stored under an older rule."""
         sides = [side for pair in (self.best, self.same) if pair for side in (pair.ours, pair.peer)]
         self.troubles += [text for side in sides if (text := side.loss_trouble()) and text not in self.troubles]
 
 
 def _plain(value: object) -> object:
-    """As JSON has it: no NaN and no infinity, which it does not know."""
+    """Returns the value in a form that JSON has: NaN and infinity become None."""
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, dict):
@@ -113,7 +113,7 @@ def _plain(value: object) -> object:
 
 
 def write_rows(rows: Sequence[Row], file: Path) -> None:
-    """In place of what was there, at once: a reader never sees half of it. Errors: OSError."""
+    """Replaces the file at once, so that a reader never sees half of it. Errors: OSError."""
     plain = []
     for row in rows:
         data = asdict(row)
@@ -134,7 +134,7 @@ def _pair(data: dict | None) -> Pair | None:
 
 
 def read_rows(file: Path) -> list[Row]:
-    """Errors: ValueError where `file` is not of write_rows(), OSError."""
+    """Reads the rows of a file. Errors: ValueError if write_rows() did not write `file`; OSError."""
     try:
         rows = [
             Row(

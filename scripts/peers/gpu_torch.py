@@ -35,29 +35,29 @@ from torch import Tensor, nn
 
 COMPILE_MODES = {"compile": "reduce-overhead", "autotune": "max-autotune"}
 AUTOCAST = {"fp16": torch.float16, "bf16": torch.bfloat16}
-# Enough for cudnn.benchmark, the optimiser's buffers and the scaler's first halvings; PyTorch's notes on CUDA graphs
-# ask for at least three, and eleven with DistributedDataParallel.
+# Enough steps for cudnn.benchmark, the optimiser's buffers and the scaler's first halvings. PyTorch's notes on CUDA
+# graphs ask for at least three, and for eleven with DistributedDataParallel.
 WARM_UP_STEPS = 11
 
-# Not 65536: the fused optimiser makes its momentum in the first step, and one that overflows would leave it unwritten.
+# Smaller than the default 65536: if the first step overflowed, the fused optimiser would leave its momentum unwritten.
 FIRST_SCALE = 1024.0
-# What PyTorch and cuDNN say where memory ends.
+# Texts in the errors of PyTorch and cuDNN when memory is exhausted.
 NO_MEMORY = ("out of memory", "ALLOC_FAILED", "Unable to find a valid cuDNN algorithm")
 
 
 def make_sgd(parameters: list[nn.Parameter], learning_rate: float) -> tuple[torch.optim.Optimizer, str]:
-    """SGD with momentum in the fastest form that this version has, and the form's name."""
+    """Returns SGD with momentum in the fastest form that this version has, and the name of the form."""
     for form in ("fused", "foreach"):
         try:
             extra = {form: True}
             return torch.optim.SGD(parameters, lr=learning_rate, momentum=0.9, weight_decay=1e-4, **extra), form
-        except (TypeError, RuntimeError, ValueError):  # an argument that this version does not know or not for these
+        except (TypeError, RuntimeError, ValueError):  # not supported by this version or these tensors
             continue
     return torch.optim.SGD(parameters, lr=learning_rate, momentum=0.9, weight_decay=1e-4), "plain"
 
 
 def set_precision(dtype: str, algorithms: int) -> None:
-    """`algorithms`: how many of cuDNN's are timed for each convolution; 0: all."""
+    """Sets the precision. `algorithms`: number of cuDNN's algorithms that are timed for each convolution; 0: all."""
     torch.backends.cuda.matmul.allow_tf32 = dtype == "tf32"
     torch.backends.cudnn.allow_tf32 = dtype == "tf32"
     torch.backends.cudnn.benchmark = True
@@ -66,14 +66,14 @@ def set_precision(dtype: str, algorithms: int) -> None:
 
 
 def make_scaler(enabled: bool) -> object:
-    """A GradScaler: `torch.amp` has it since 2.3, where the older name warns."""
+    """Returns a GradScaler. `torch.amp` has it since 2.3; newer versions warn about the older name."""
     if hasattr(torch.amp, "GradScaler"):
         return torch.amp.GradScaler("cuda", init_scale=FIRST_SCALE, enabled=enabled)
     return torch.cuda.amp.GradScaler(init_scale=FIRST_SCALE, enabled=enabled)
 
 
 class GpuTrainer:
-    """Training steps of one variant. Everything is made anew for another batch."""
+    """Runs training steps of one variant. Another batch size makes everything anew."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self._options = options
@@ -90,7 +90,7 @@ class GpuTrainer:
             if not any(words in str(error) for words in NO_MEMORY):
                 raise
             reason = str(error).split(". ")[0]
-        self._release()  # not inside the handler, where the error's frames still hold the tensors
+        self._release()  # after the handler, because inside it the error's frames still hold the tensors
         return reason
 
     def loss(self) -> float:
@@ -149,7 +149,7 @@ class GpuTrainer:
         lower = AUTOCAST.get(self._options.dtype)
         if lower is None:
             return contextlib.nullcontext()
-        # Without the cache of weights cast to 16 bit: it must not live on inside a captured graph.
+        # Without the cache of weights that were cast to 16 bit, because it must not live on inside a captured graph.
         return torch.autocast(self._device.type, dtype=lower, cache_enabled=False)
 
     def _forward_backward(self) -> None:
@@ -169,7 +169,7 @@ class GpuTrainer:
         self._update()
 
     def _capture(self, whole: bool) -> str:
-        """Captures a step into one CUDA graph; returns a note of what stayed outside."""
+        """Captures a step into one CUDA graph. Returns a note on what stayed outside the graph."""
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
@@ -182,7 +182,7 @@ class GpuTrainer:
             if whole:
                 self._update()
 
-        def step() -> None:  # writes into the tensors of the capture, self._loss among them
+        def step() -> None:  # writes into the tensors of the capture, including self._loss
             self._labels.draw()
             self._graph.replay()
             if not whole:
@@ -211,7 +211,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def missing_for_compile(device: str) -> str:
-    """What torch.compile lacks here, as far as it shows beforehand; empty: nothing."""
+    """Says what torch.compile lacks here, as far as that is known beforehand; "" if nothing."""
     if not hasattr(torch, "compile"):
         return f"PyTorch {torch.__version__} does not have it"
     if device == "cuda" and importlib.util.find_spec("triton") is None:
@@ -222,17 +222,17 @@ def missing_for_compile(device: str) -> str:
 
 
 def build(trainer: GpuTrainer, options: argparse.Namespace) -> str | None:
-    """As GpuTrainer.batch(). Errors: ValueError, also for whatever torch.compile stumbles over."""
+    """Builds the trainer as GpuTrainer.batch() does. Errors: ValueError, also for any error of torch.compile."""
     if options.variant not in COMPILE_MODES:
         return trainer.batch(options.batch)
     try:
         return trainer.batch(options.batch)
-    except Exception as error:  # compilers fail in every way
+    except Exception as error:  # compilers raise errors of many types
         raise ValueError(f"torch.compile: {type(error).__name__}: {' '.join(str(error).split())}") from error
 
 
 def obstacle(options: argparse.Namespace) -> str:
-    """Why this variant cannot run here; empty: it can."""
+    """Says why this variant cannot run here; "" if it can."""
     if options.device == "cuda" and not torch.cuda.is_available():
         return f"PyTorch {torch.__version__} finds no GPU"
     if options.variant == "graph" and options.device == "cpu":
@@ -246,7 +246,7 @@ def obstacle(options: argparse.Namespace) -> str:
 
 def main() -> int:
     options = parse_arguments()
-    # Libraries print; the protocol's lines go where nobody else writes.
+    # Libraries print to standard output, so the protocol uses a descriptor of its own.
     protocol = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     if reason := obstacle(options):

@@ -1,5 +1,5 @@
-"""The networks of models/zoo in PyTorch, defined here because torchvision is often missing where PyTorch is there, and
-the labels that they train.
+"""The networks of models/zoo in PyTorch, and the labels that they train with. They are defined here because torchvision
+is often missing where PyTorch is installed.
 
 Their parameter counts are checked against the published ones before anything is timed.
 """
@@ -20,8 +20,8 @@ PUBLISHED_PARAMETERS = {
 DEFAULT_IMAGE = {"vgg16": 224, "resnet50": 224, "resnet101": 224, "inception3": 299}
 CLASSES = 1000
 LEARNING_RATE = 1e-3  # bench/micro/training_bench.h
-LABELS = ("fresh", "cycled")  # new in every step, or those of the one batch, which a network then learns by heart
-SLOTS = 16  # of labels on their way to a GPU
+LABELS = ("fresh", "cycled")  # new in every step, or the same in every step, which a network then memorises
+SLOTS = 16  # number of label batches that may be on their way to a GPU
 
 
 def vgg16(image: int, classes: int) -> nn.Module:
@@ -40,7 +40,7 @@ def vgg16(image: int, classes: int) -> nn.Module:
 
 
 class Bottleneck(nn.Module):
-    """1x1, 3x3 (with the stride), 1x1 convolutions and a shortcut."""
+    """1x1, 3x3 (with the stride) and 1x1 convolutions, and a shortcut."""
 
     def __init__(self, inputs: int, width: int, stride: int) -> None:
         super().__init__()
@@ -105,7 +105,7 @@ def pooled(inputs: int, outputs: int) -> nn.Module:
 
 
 def chain(inputs: int, *steps: tuple[int, int | tuple[int, int], int]) -> nn.Sequential:
-    """Units one after the other: (outputs, kernel, stride) each."""
+    """Returns units one after another, each given as (outputs, kernel, stride)."""
     layers = []
     for outputs, kernel, stride in steps:
         layers.append(unit(inputs, outputs, kernel, stride))
@@ -174,8 +174,9 @@ def parameter_count(network: nn.Module) -> int:
 
 @torch.no_grad()
 def initialise(network: nn.Module, model: str) -> None:
-    """The distributions of models/init.cpp: He normal for convolutions; for fully connected layers Glorot uniform, in
-    VGG-16 normal with a deviation of 0.01; biases 0. Batch norms begin at 1 and 0 by themselves."""
+    """Initialises with the distributions of models/init.cpp: He normal for convolutions; for fully connected layers
+    Glorot uniform, but in VGG-16 normal with a deviation of 0.01; biases 0. PyTorch initialises batch norms to 1 and
+    0."""
     for module in network.modules():
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
@@ -190,8 +191,8 @@ def initialise(network: nn.Module, model: str) -> None:
 
 
 def checked_network(model: str, image: int, classes: int = CLASSES) -> nn.Module:
-    """The network in training mode, initialised as ours. Errors: ValueError if its parameter count is not the published
-    one."""
+    """Returns the network in training mode, initialised like ours. Errors: ValueError if its parameter count differs
+    from the published one."""
     network = build(model, image, classes).train()
     count = parameter_count(network)
     if (image, classes) == (DEFAULT_IMAGE[model], CLASSES) and count != PUBLISHED_PARAMETERS[model]:
@@ -201,7 +202,7 @@ def checked_network(model: str, image: int, classes: int = CLASSES) -> nn.Module
 
 
 def add_shared_options(parser: argparse.ArgumentParser) -> None:
-    """What both training programs are asked for."""
+    """Adds the options that both training programs have."""
     parser.add_argument("--model", choices=sorted(PUBLISHED_PARAMETERS), required=True)
     parser.add_argument("--image", type=int, default=0, help="image side; 0: the network's own")
     parser.add_argument("--labels", choices=LABELS, default="fresh", help="new in every step, or the same ones")
@@ -210,8 +211,8 @@ def add_shared_options(parser: argparse.ArgumentParser) -> None:
 class Labels:
     """One batch of labels at a fixed place on the device. One thread.
 
-    draw() uploads new ones in front of each step, outside captured graphs, as our trainers do: a network that sees the
-    same labels again learns them by heart, and with vanishing gradients its steps may be faster on a GPU."""
+    draw() uploads new labels before each step, outside captured graphs, as our trainers do. A network that sees the
+    same labels again memorises them, and with vanishing gradients its steps may be faster on a GPU."""
 
     def __init__(self, images: int, device: torch.device, rule: str) -> None:
         """`rule` is one of LABELS."""
@@ -225,7 +226,7 @@ class Labels:
         self._upload()
 
     def draw(self) -> None:
-        """Labels for the next step, in the order of the current stream."""
+        """Uploads the labels of the next step on the current stream, if labels are new in every step."""
         if self._fresh:
             self._upload()
 
@@ -233,7 +234,7 @@ class Labels:
         slot = self._steps % SLOTS
         self._steps += 1
         if uploaded := self._uploaded[slot]:
-            uploaded.synchronize()  # of SLOTS steps ago
+            uploaded.synchronize()  # waits for the upload of SLOTS steps ago
         new = torch.randint(0, CLASSES, self.tensor.shape, generator=self._generator, out=self._slots[slot])
         self.tensor.copy_(new, non_blocking=True)
         if self._on_gpu:

@@ -1,12 +1,12 @@
-"""How a comparison drives training processes: both ends of the protocol, turns, and the ratio with its interval.
+"""Drives the training processes of a comparison: both ends of the protocol, turns, and the ratio with its interval.
 
 A training process writes one line "ready TEXT", then answers each line of its standard input with one line:
 
-    N         the seconds of N training steps: one number per step, or one mean per step for all of them
+    N         the seconds of N training steps: one number per step, or one mean for all of them
     loss      the loss of the last step
     batch N   "ready TEXT" once it trains batches of N images, or "no REASON" (no memory)
 
-It ends when its input does. bench/micro/train_step_bench.cpp is the C++ side.
+A process ends when its input does. bench/micro/train_step_bench.cpp implements the protocol in C++.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import IO, Protocol
 
-# The lowest and the highest of five hold a median in 94 % of cases: fewer turns cannot give an interval of 95 %.
+# The lowest and highest of five values contain the median in 94 % of cases, so a 95 % interval needs six turns.
 FEWEST_TURNS = 6
 START_SECONDS = 600.0
 ANSWER_SECONDS = 600.0
 
 
 class PeerError(RuntimeError):
-    """A training process ended, or did not answer in time. `code` is its exit code, None where it was late."""
+    """A training process ended or did not answer in time. `code` is its exit code, None if it was late."""
 
     def __init__(self, text: str, code: int | None = None) -> None:
         super().__init__(text)
@@ -39,10 +39,10 @@ class PeerError(RuntimeError):
 
 
 class Server:
-    """A training process that is driven from here. One thread.
+    """A training process that this program drives. One thread.
 
-    Errors: PeerError if it ends or is late; it has been killed by then. With a `log`, which takes its standard error,
-    the text has the last line that it wrote there.
+    Errors: PeerError if the process ends or is late; by then it has been killed. If there is a `log`, which takes its
+    standard error, the text contains the last line of the log.
     """
 
     def __init__(
@@ -87,20 +87,20 @@ class Server:
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(f"{question}\n".encode())
-        except (BrokenPipeError, ValueError):  # it ended, or was ended from here before
+        except (BrokenPipeError, ValueError):  # the process ended, or this program ended it before
             raise self._ended() from None
         return self._line(seconds)
 
     def steps(self, count: int) -> list[float]:
-        """Seconds per step of `count` steps: `count` numbers, or their mean alone."""
+        """Returns the seconds per step of `count` steps: `count` numbers, or only their mean."""
         return [float(word) for word in self._ask(str(count)).split()]
 
     def loss(self) -> float:
-        """Of the last step."""
+        """Returns the loss of the last step."""
         return float(self._ask("loss"))
 
     def batch(self, images: int, seconds: float = START_SECONDS) -> str | None:
-        """Trains batches of so many images from now on; None, or why it cannot."""
+        """Makes the process train batches of this many images from now on. Returns None, or why it cannot."""
         answer = self._ask(f"batch {images}", seconds)
         if answer.startswith("no "):
             return answer.removeprefix("no ")
@@ -112,7 +112,7 @@ class Server:
         return PeerError(f"{self.name} ended with exit code {code}{f': {words}' if words else ''}", code)
 
     def _last_words(self) -> str:
-        """The last line of its log; empty without one."""
+        """Returns the last line of the process's log; "" if there is no log."""
         if self._log is None:
             return ""
         with open(self._log.name, "rb") as log:  # noqa: PTH123  (the name is what it was opened with)
@@ -121,7 +121,7 @@ class Server:
         return next((line.strip()[:300] for line in reversed(lines) if line.strip()), "")
 
     def _end(self) -> int:
-        """Its exit code. Its input ends; it is killed if it does not end within a minute."""
+        """Closes the process's input, kills it if it does not end within a minute, and returns its exit code."""
         for pipe in (self._process.stdin, self._process.stdout):
             assert pipe is not None
             pipe.close()
@@ -136,7 +136,7 @@ class Server:
         self._end()
 
     def close(self) -> None:
-        """Ends it, at once if it is not busy."""
+        """Ends the process; this takes no time if it is not busy."""
         self._end()
 
     def __enter__(self) -> Server:
@@ -145,19 +145,20 @@ class Server:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             self.close()
-        else:  # it may be busy for minutes
+        else:  # the process may be busy for minutes
             self.kill()
 
 
 def end_with_parent() -> None:
-    """In the child: SIGTERM when the comparison is killed: the end of its input it may read minutes later (Linux)."""
+    """Called in the child: requests SIGTERM for when the comparison is killed, because the child may read the end of
+    its input only minutes later (Linux)."""
     pr_set_pdeathsig = 1  # linux/prctl.h
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGTERM)
 
 
 class Trainer(Protocol):
-    """What a training process in Python offers to answer()."""
+    """The interface of a training process in Python that answer() uses."""
 
     description: str
 
@@ -167,7 +168,7 @@ class Trainer(Protocol):
 
 
 def answer(trainer: Trainer, questions: Iterable[str], out: IO[str]) -> None:
-    """The training process's end of the protocol, until the questions end."""
+    """Runs the training process's end of the protocol until the questions end."""
 
     def say(text: str) -> None:
         out.write(text + "\n")
@@ -193,8 +194,8 @@ def take_turns(
     steps: list[int],
     around: Callable[[str], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
 ) -> list[list[float]]:
-    """Seconds per step of each server, in order of the turns: A B, B A, A B, ... with `steps` each. `around` is entered
-    with the name of the server that has its turn."""
+    """Returns the seconds per step of each server, in order of the turns: A B, B A, A B, ... with `steps` each.
+    `around` is entered for each turn, with the name of its server."""
     seconds: list[list[float]] = [[] for _ in servers]
     order = list(range(len(servers)))
     for turn in range(turns):
@@ -206,7 +207,7 @@ def take_turns(
 
 @dataclass
 class Ratio:
-    """How many times as fast ours is as the peer; `low`, `high` of a 95 % interval, None with too few turns."""
+    """How many times faster ours is than the peer; `low` and `high` of a 95 % interval, None with too few turns."""
 
     ratio: float
     low: float | None
@@ -219,10 +220,10 @@ class Ratio:
 def ratio_interval(
     ours: list[float], peer: list[float], turns: int, draws: int = 4000, seed: int = 1
 ) -> tuple[float | None, float | None]:
-    """95 % bootstrap interval of median(peer) / median(ours), both in seconds, in order of their turns.
+    """Returns the 95 % bootstrap interval of median(peer) / median(ours), both in seconds, in order of their turns.
 
-    Whole turns are resampled, both sides together, so that what slows down a turn cancels. (None, None) where there
-    are fewer than FEWEST_TURNS.
+    Whole turns are resampled, both sides together, so that disturbances of a turn cancel. Returns (None, None) for
+    fewer than FEWEST_TURNS.
     """
     if turns < FEWEST_TURNS:
         return None, None
@@ -241,5 +242,5 @@ def ratio_interval(
 
 
 def ratio_of(ours: list[float], peer: list[float], turns: int) -> Ratio:
-    """Of the medians of two lists of seconds, with its interval."""
+    """Returns the ratio of the medians of two lists of seconds, with its interval."""
     return Ratio(statistics.median(peer) / statistics.median(ours), *ratio_interval(ours, peer, turns))

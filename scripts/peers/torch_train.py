@@ -21,7 +21,7 @@ SLOWEST_BLAS_GFLOPS = 15.0
 
 
 def matrix_gflops() -> float:
-    """Speed per core of one fp32 matrix product, by processor time: a busy machine does not make a BLAS look slow."""
+    """Returns the GFLOP/s per core of an fp32 matrix product, by processor time, so that other load does not matter."""
     n = 768
     a = torch.randn(n, n)
     seconds = []
@@ -33,7 +33,7 @@ def matrix_gflops() -> float:
 
 
 class CpuTrainer:
-    """Training steps on synthetic images that stay in memory."""
+    """Runs training steps on synthetic images that stay in memory."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self._image = options.image or DEFAULT_IMAGE[options.model]
@@ -41,7 +41,7 @@ class CpuTrainer:
         self._bf16 = options.dtype == "bf16"
         self._network = checked_network(options.model, self._image).to(memory_format=self._layout)
         self._forward = torch.compile(self._network) if options.compile else self._network
-        fused = {"fused": True} if "fused" in inspect.signature(torch.optim.SGD).parameters else {}  # one pass; 2.3
+        fused = {"fused": True} if "fused" in inspect.signature(torch.optim.SGD).parameters else {}  # since 2.3
         rates = {"lr": LEARNING_RATE, "momentum": 0.9, "weight_decay": 1e-4}
         self._optimiser = torch.optim.SGD(self._network.parameters(), **rates, **fused)
         self._loss_function = nn.CrossEntropyLoss()
@@ -53,7 +53,7 @@ class CpuTrainer:
     def batch(self, images: int) -> str | None:
         self._images = torch.randn(images, 3, self._image, self._image).to(memory_format=self._layout)
         self._labels = Labels(images, torch.device("cpu"), self._rule)
-        self._step()  # memory, primitives
+        self._step()  # touches memory and creates primitives
         return None
 
     def loss(self) -> float:
@@ -89,8 +89,8 @@ def main() -> int:
     options = parse_arguments()
     torch.set_num_threads(options.threads)
     torch.manual_seed(1)
-    # With one thread and a batch below 16 PyTorch 1.13 computes 1x1 convolutions with BLAS. Under Debian's reference
-    # BLAS it is ten times slower, and no peer to compare with.
+    # With one thread and a batch below 16, PyTorch 1.13 computes 1x1 convolutions with BLAS. Debian's reference BLAS
+    # makes it ten times slower, so that it would be no fair peer.
     if (gflops := matrix_gflops()) < SLOWEST_BLAS_GFLOPS:
         print(
             f"this PyTorch multiplies matrices at {gflops:.1f} GFLOP/s per core: take one with a fast BLAS "

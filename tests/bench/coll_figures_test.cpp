@@ -106,6 +106,16 @@ TEST(CollSchedule, ShortOperationsAreBatchedUntilTheClockIsFineEnough) {
   EXPECT_EQ(single.batch(0), 1U);
 }
 
+TEST(CollSchedule, ABatchThatIsLaunchedSeveralTimesIsSoManyOperations) {
+  ScheduleRule launched = rule();
+  launched.launches = 16;
+  Schedule schedule({{Problem{}, 0, 0}}, launched);
+  play(schedule, {16e-6});  // 16 times 1 us for each operation of the batch
+  EXPECT_EQ(schedule.batch(0), 64U) << "4 to the power that makes 1 ms of 16 us";
+  EXPECT_EQ(schedule.operations(0), 1024U);
+  EXPECT_NEAR(schedule.samples(0)[0].seconds, 1e-6, 1e-8);
+}
+
 TEST(CollSchedule, TheTimeCapEndsACellAndSaysSo) {
   ScheduleRule capped = rule();
   capped.stop.maximum_seconds = 1;
@@ -362,6 +372,16 @@ TEST(CollReport, JsonHasNcclTestsKeysAndOnlyTheGivenEnvironment) {
   EXPECT_TRUE(says(text, R"("hostname": "a\"b")"));
   const CellResult& first = all.result.cells[0];
   EXPECT_TRUE(says(text, "\"actual_iterations\": " + std::to_string(first.samples * first.batch)));
+}
+
+TEST(CollReport, AGraphsLaunchesAreInTheTableAndInJson) {
+  Measured all = measured({0, 0, std::nullopt});
+  const std::string line = "# a sample is 8 launch(es) of a CUDA graph of operations (-G)\n";
+  EXPECT_TRUE(says(json(all.options, all.result, {"hvd_bench", "coll"}, {}), "\"graph\": 0"));
+  EXPECT_FALSE(says(table(all.options, all.result), line));
+  all.options.graph_launches = 8;
+  EXPECT_TRUE(says(json(all.options, all.result, {"hvd_bench", "coll"}, {}), "\"graph\": 8"));
+  EXPECT_TRUE(says(table(all.options, all.result), line));
 }
 
 TEST(CollFigures, CrossoversAreOfTheGroupsWithAllThreeSides) {

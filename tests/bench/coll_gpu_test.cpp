@@ -1,9 +1,15 @@
 // Sessions of hvd_bench coll on fake GPUs with a fake NCCL.
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <memory>
+#include <string>
+#include <vector>
+
 #include "bench/coll/session.h"
 #include "engine/base/error.h"
 #include "tests/bench/fake_gpus.h"
+#include "tests/comm/gpu_ranks.h"
 
 namespace hvd::bench::coll_gpu_test {
 namespace {
@@ -85,6 +91,96 @@ TEST(CollOnGpus, ALostRankEndsTheSessionOnAllRanks) {
   }
   EXPECT_LT(Clock::now() - begin, 15s) << "nobody waits for the deadline";
   EXPECT_EQ(gpus.hub().aborting(), 0);
+}
+
+CollOptions in_graphs(std::uint32_t launches) {
+  CollOptions options = quick();
+  options.collectives = {Collective::kAllReduce, Collective::kReduceScatter, Collective::kAllGather,
+                         Collective::kAllToAll};
+  options.graph_launches = launches;
+  return options;
+}
+
+TEST(CollOnGpus, AGraphOfACellIsCapturedOnceAndItsResultIsChecked) {
+  constexpr std::uint32_t kLaunches = 7;
+  for (const int ranks : {1, 2, 3}) {
+    SCOPED_TRACE(std::to_string(ranks) + " ranks");
+    test::FakeGpus gpus(ranks);
+    std::vector<std::atomic<std::size_t>> launches(static_cast<std::size_t>(ranks)), captures(launches.size());
+    gpus.on_launch = [&](int gpu) { ++launches.at(static_cast<std::size_t>(gpu)); };
+    gpus.on_capture = [&](int gpu) { ++captures.at(static_cast<std::size_t>(gpu)); };
+    CollOptions options = in_graphs(kLaunches);
+    options.max_seconds = 1e-6;  // no sample may have more than one operation a launch
+    options.checks = 2;
+    const CollResult result = run_coll(world_of_threads(ranks), options, {}, &gpus);
+    const std::size_t cells = result.cells.size();
+    EXPECT_EQ(cells, 2U * 2 * (3 * 2 + 1));
+    std::size_t sampled = 0;
+    for (const CellResult& cell : result.cells) {
+      EXPECT_EQ(cell.batch, kLaunches) << "operations a sample";
+      EXPECT_EQ(cell.wrong, std::optional<std::uint64_t>(0));
+      sampled += cell.samples;
+    }
+    for (std::size_t gpu = 0; gpu < launches.size(); ++gpu) {
+      EXPECT_EQ(captures[gpu], 2 * cells) << "for the samples, and for the check of one operation";
+      ASSERT_GT(launches[gpu], kLaunches * sampled);
+      EXPECT_EQ((launches[gpu] - options.checks * cells) % kLaunches, 0U);
+    }
+    EXPECT_EQ(gpus.violations(), std::vector<std::string>{});
+  }
+}
+
+/// Every operation takes 300 turns of the fake GPUs and a few more, whoever launches it.
+TEST(CollOnGpus, TimeOfAGraphIsThatOfOneOperation) {
+  const auto median_of = [](std::uint32_t launches) {
+    test::FakeGpus gpus(2);
+    gpus.nccl.turns = [](int) { return 300; };
+    CollOptions options = in_graphs(launches);
+    options.collectives = {Collective::kAllReduce};
+    options.sizes = {64};
+    options.types = {DataType::kF32};
+    options.place = Place::kInPlace;
+    options.max_seconds = 1e-2;
+    return run_coll(world_of_threads(2), options, {}, &gpus).cells.at(0).seconds.value;
+  };
+  const double plain = median_of(0), graph = median_of(10);
+  EXPECT_GT(graph, plain / 2);
+  EXPECT_LT(graph, plain * 2);
+}
+
+/// NCCL's abort comes back only when the graphs are gone.
+TEST(CollOnGpus, ALostRankEndsASessionWithGraphs) {
+  test::FakeGpus gpus(2);
+  CollOptions options = in_graphs(3);
+  options.max_seconds = 1000;
+  options.target_interval = 1e-9;
+  int looks = 0;
+  CollObserver observer;
+  observer.stop_requested = [&] {
+    if (++looks == 5) gpus.hub().lose_a_rank();  // four cells have graphs
+    return std::string();
+  };
+  const auto begin = Clock::now();
+  EXPECT_THROW(run_coll(world_of_threads(2), options, observer, &gpus), Error);
+  EXPECT_LT(Clock::now() - begin, 9s) << "as long as a rank waits for NCCL to come back";
+  EXPECT_EQ(gpus.hub().aborting(), 0);
+  EXPECT_EQ(gpus.violations(), std::vector<std::string>{});
+}
+
+TEST(CollOnGpus, APlaneThatNoGraphCanHoldIsRefused) {
+  test::GpuWorldOptions world;
+  world.ranks_per_node = 1;
+  const test::GpuOutcome outcome = test::on_gpu_ranks(2, world, [](test::GpuRank& rank) {
+    std::vector<std::unique_ptr<comm::Communicator>> variants;
+    variants.push_back(rank.connect());
+    CollOptions options = in_graphs(3);
+    options.collectives = {Collective::kAllReduce};
+    run_coll_rank(options, variants, {}, Patience(20s), &rank.gpu);
+  });
+  for (const std::string& error : outcome.errors) {
+    EXPECT_TRUE(error.starts_with("invalid_argument: -G: hierarchical reductions pass through the host")) << error;
+  }
+  EXPECT_EQ(outcome.violations, std::vector<std::string>{});
 }
 
 TEST(CollOnGpus, RegisteredMemoryIsComparedWithPlain) {

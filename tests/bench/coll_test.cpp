@@ -134,8 +134,8 @@ TEST(CollCommandLine, OtherLettersOfNcclTestsAreAnswered) {
   EXPECT_TRUE(says(error_of("-a1"), "the slowest rank's"));
   EXPECT_FALSE(says(error_of("--ngpu"), "nccl-tests"));
   // All options of nccl-tests 2.19.6 that hvd_bench coll does not have.
-  for (const char* letter : {"-t", "-g", "-m", "-N", "-p", "-r", "-y", "-T", "-G", "-C",
-                             "-S", "-a", "-R", "-x", "-D", "-V", "-M", "-u", "-I", "-K"}) {
+  for (const char* letter : {"-t", "-g", "-m", "-N", "-p", "-r", "-y", "-T", "-C", "-S", "-a", "-R", "-x", "-D", "-V",
+                             "-M", "-u", "-I", "-K"}) {
     EXPECT_TRUE(says(error_of(std::string(letter) + " 1"), "of nccl-tests: ")) << letter;
   }
   for (const char* name : {"--per_iter_timing", "--per_iter_skip", "--local_register"}) {
@@ -143,6 +143,20 @@ TEST(CollCommandLine, OtherLettersOfNcclTestsAreAnswered) {
   }
   EXPECT_EQ(parse("--output_file a.json").options.json_file, "a.json");
   EXPECT_EQ(parse("-c 3").options.checks, 3U);
+}
+
+TEST(CollCommandLine, AGraphHoldsWhatAGpuDoesWithoutTheHost) {
+  const CollOptions options = parse("-G 8 --device cuda --collective all_reduce,all_to_all").options;
+  EXPECT_EQ(options.graph_launches, 8U);
+  EXPECT_TRUE(options.warm) << "the operations of a graph have fixed places";
+  EXPECT_EQ(parse("--cudagraph 3 --device cuda").options.graph_launches, 3U);
+  EXPECT_FALSE(parse("-G 0").options.warm);
+  EXPECT_EQ(error_of("-G 8"), "-G: a CUDA graph holds operations of a GPU; give --device cuda, or leave -G out");
+  EXPECT_TRUE(says(error_of("-G 8 --device cuda -z 2"), "the host waits for operations"));
+  EXPECT_EQ(error_of("-G 8 --device cuda --collective all"),
+            "-G: the host takes part in broadcast, which no CUDA graph can hold; name others with --collective");
+  EXPECT_TRUE(says(error_of("-G 8 --device cuda --collective barrier"), "the host takes part in barrier"));
+  EXPECT_TRUE(says(error_of("-G -1 --device cuda"), "-G"));
 }
 
 TEST(CollCommandLine, CompareMakesOneVariantAValue) {

@@ -267,6 +267,7 @@ class FakeGpus final : public bench::GpuBackend {
     options.visible = device.visible;
     auto runtime = std::make_unique<FakeRuntime>(world_, index, options);
     if (on_launch) runtime->on_launch = [this, index] { on_launch(index); };
+    if (on_capture) runtime->on_capture = [this, index] { on_capture(index); };
     return runtime;
   }
   std::shared_ptr<comm::nccl::Api> load_nccl(gpu::Runtime& runtime) override {
@@ -291,8 +292,8 @@ class FakeGpus final : public bench::GpuBackend {
   FakeNcclOptions nccl;
   std::string missing, no_nccl;
   int broken_gpu = -1;
-  std::function<void(int gpu)> on_launch;  ///< FakeRuntime::on_launch
-  models::CudnnOptions asked;              ///< options of rank 0's step
+  std::function<void(int gpu)> on_launch, on_capture;  ///< FakeRuntime's callbacks of these names
+  models::CudnnOptions asked;                          ///< options of rank 0's step
 
  private:
   FakeWorld world_;

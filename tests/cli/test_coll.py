@@ -263,12 +263,13 @@ class Coll(ProgramTest):
         self.refused(coll("--collective", "allreduce"), 2, "did you mean all_reduce?")
         self.refused(coll("-J", "/no/such/folder/x"), 2, "/no/such/folder")
         self.refused(coll("--model", "vgg16"), 2, "--model", "coll --help")
+        self.refused(coll("-G", "8"), 2, "-G: a CUDA graph holds operations of a GPU; give --device cuda")
         self.refused(execute([PROGRAM, "--ranks", "2", "coll"]), 2, "comes first")
 
     def test_help(self) -> None:
         result = execute([PROGRAM, "coll", "--help"])
         self.assertEqual(result.code, 0, result)
-        for text in ("-b,--minbytes", "--compare", "Exit codes"):
+        for text in ("-b,--minbytes", "--compare", "-G,--cudagraph", "Exit codes"):
             self.assertIn(text, result.out)
         self.assertIn("coll", execute([PROGRAM, "--help"]).out)
 

@@ -149,7 +149,7 @@ class Ranks(ProgramTest):
         self.refused(result, 5, "rank 1")
         self.assert_incomplete_with_samples("rank 1")
         self.assertTrue(gone(pid), "nobody is left behind")
-        self.assertRegex(result.errors[0], r"rank 1 \(host \S+\), which did not come; it (left|entered) \w+ \d+")
+        self.assertRegex(result.errors[0], r"rank 1 \(host \S+\), which did not arrive; it (left|entered) \w+ \d+")
         # The warning comes once, well before the deadline.
         warnings = [line for line in result.err.splitlines() if line.startswith("hvd_bench: warning: ")]
         self.assertEqual(len(warnings), 1, result)

@@ -58,7 +58,7 @@ class Files(ProgramTest):
             other = self.folder / f"thesis.{rank}.txt"
             other.write_text("my thesis")
             line = [*TINY, "--ranks", "2", "--timeline-filename", str(self.folder / "thesis.txt"), "--db", str(self.db)]
-            self.refused(run(*line), 2, f"{other}: is there and is not a trace of hvd_bench; it was left untouched")
+            self.refused(run(*line), 2, f"{other} exists and is not a trace of hvd_bench; it was not changed")
             self.assertEqual(other.read_text(), "my thesis")
             self.assertEqual(list(self.folder.iterdir()), [other])
             other.unlink()

@@ -332,7 +332,7 @@ TEST(Hierarchical, ARankThatNeverComesBetweenNodesIsNamedAtTheDeadline) {
                          std::to_string(rank) + " (fake)): between nodes (ranks counted by node): "),
               0U)
         << outcome.text();
-    EXPECT_NE(error.find("for rank 3 (host node3), which did not come"), std::string::npos) << outcome.text();
+    EXPECT_NE(error.find("for rank 3 (host node3), which did not arrive"), std::string::npos) << outcome.text();
     EXPECT_EQ(error.find('\n'), std::string::npos);
   }
   EXPECT_TRUE(outcome.violations.empty()) << outcome.text();
@@ -347,7 +347,7 @@ TEST(Hierarchical, ARankThatNeverComesInsideANodeHoldsUpItsPeersUntilTheDeadline
     const std::string& error = outcome.errors[rank];
     EXPECT_TRUE(error.find("the GPU of host node1 has not reduced inside the node by the deadline") !=
                     std::string::npos ||
-                error.find("for rank 1 (host node1), which did not come") != std::string::npos ||
+                error.find("for rank 1 (host node1), which did not arrive") != std::string::npos ||
                 error.find(" gave up") != std::string::npos)
         << outcome.text();
     EXPECT_TRUE(error.starts_with("peer_lost: ") || error.starts_with("timeout: ")) << error;

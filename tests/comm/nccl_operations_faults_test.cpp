@@ -84,7 +84,7 @@ TEST(NcclOperations, InTwoLevelsAreRefusedButForReductions) {
     const Counts counts = equal(4, 2);
     const auto refused = [](const char* operation) {
       return std::string("unsupported: ") + operation +
-             " in two levels does not exist: use plain NCCL between nodes (--comm nccl)";
+             ": in two levels there are all_reduce and broadcast only; use plain NCCL between nodes (--comm nccl)";
     };
     EXPECT_EQ(error_of([&] { plane.reduce_scatter(out, in, counts, DataType::kF32, ReduceOp::kSum, soon()); }),
               refused("reduce_scatter"));

@@ -2,10 +2,12 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "engine/base/error.h"
+#include "engine/base/scale.h"
 #include "engine/gpu/runtime.h"
 
 namespace hvd::cuda_test {
@@ -31,7 +33,7 @@ TEST(DeviceList, NamesADriverThatIsTooOld) {
   EXPECT_EQ(gpu::no_device_reason(0, 13000, "insufficient"), "no NVIDIA driver is loaded");
   EXPECT_EQ(
       gpu::no_device_reason(12040, 13000, "insufficient"),
-      "the NVIDIA driver knows CUDA 12.4, this program needs 13.0: install a newer driver, or a program built with "
+      "the NVIDIA driver supports CUDA 12.4, this program needs 13.0: install a newer driver, or a program built with "
       "an older CUDA");
   EXPECT_EQ(gpu::no_device_reason(13000, 13010, "in exclusive use"), "in exclusive use");  // same major: usable
 }
@@ -45,6 +47,38 @@ class OnGpu : public ::testing::Test {
   }
   std::unique_ptr<gpu::Runtime> runtime_;
 };
+
+TEST_F(OnGpu, ScalesWithTheBitsOfTheHost) {
+  if (const std::string why = runtime_->scale_refusal(); !why.empty()) GTEST_SKIP() << why;
+  constexpr std::size_t kCount = 100001;
+  const auto stream = runtime_->make_stream(gpu::Priority::kNormal);
+  const auto device = runtime_->allocate(kCount * sizeof(double), "elements");
+  const auto host = runtime_->allocate_pinned(kCount * sizeof(double), "elements");
+  std::byte* const data = host->bytes.data();
+  for (const DataType type : {DataType::kF32, DataType::kF64, DataType::kF16, DataType::kBF16}) {
+    const std::size_t bytes = kCount * size_of(type);
+    std::vector<std::byte> expected(bytes);
+    for (std::size_t i = 0; i < kCount; ++i) {
+      const double value = 1.0 / static_cast<double>(i + 1) - 0.01;
+      const std::span<std::byte> element(&expected[i * size_of(type)], size_of(type));
+      if (type == DataType::kF64) {
+        std::memcpy(element.data(), &value, element.size());
+      } else if (const auto single = static_cast<float>(value); type == DataType::kF32) {
+        std::memcpy(element.data(), &single, element.size());
+      } else {
+        const std::uint16_t half = type == DataType::kF16 ? float_to_fp16(single) : float_to_bf16(single);
+        std::memcpy(element.data(), &half, element.size());
+      }
+    }
+    std::memcpy(data, expected.data(), bytes);
+    runtime_->copy(device->bytes.data(), data, bytes, stream);
+    runtime_->scale(device->bytes.data(), kCount, type, 1.0 / 3, stream);
+    runtime_->copy(data, device->bytes.data(), bytes, stream);
+    runtime_->synchronize(stream.view(), soon(), "scaling");
+    scale(expected.data(), kCount, type, 1.0 / 3);
+    EXPECT_EQ(std::memcmp(data, expected.data(), bytes), 0) << name(type);
+  }
+}
 
 TEST_F(OnGpu, CopiesThroughAGraphWithAFork) {
   constexpr std::size_t kBytes = 1 << 20;

@@ -1,5 +1,7 @@
 #include "tests/gpu/fake_runtime.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <cstring>
 #include <iterator>
@@ -7,12 +9,26 @@
 #include <utility>
 
 #include "engine/base/error.h"
+#include "engine/base/scale.h"
 
 namespace hvd::test {
 namespace {
 
 constexpr std::size_t kAlign = 4096;
 constexpr std::byte kGarbage{0xCD};
+
+std::shared_ptr<std::byte> heap_storage(std::size_t bytes) {
+  std::shared_ptr<std::byte> storage(new std::byte[bytes], std::default_delete<std::byte[]>());
+  std::fill_n(storage.get(), bytes, kGarbage);
+  return storage;
+}
+
+/// Pages of zeroes that take no memory until they are written.
+std::shared_ptr<std::byte> address_space(std::size_t bytes) {
+  void* const pages = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (pages == MAP_FAILED) throw Error(Errc::kOutOfMemory, "no address space for the memory of a fake GPU");
+  return {static_cast<std::byte*>(pages), [bytes](std::byte* first) { munmap(first, bytes); }};
+}
 
 }  // namespace
 
@@ -53,7 +69,8 @@ struct FakeRuntime::FakeGraph {
   OpRef last;                        // the end of the last launch
 };
 
-FakeRuntime::FakeRuntime(FakeWorld& world, int index, FakeOptions options) : world_(world), id_(world.add_device()) {
+FakeRuntime::FakeRuntime(FakeWorld& world, int index, FakeOptions options)
+    : world_(world), id_(world.add_device()), dry_(options.dry) {
   device_.index = index;
   device_.name = options.name;
   device_.uuid = options.uuid.empty() ? "GPU-fake-" + std::to_string(id_) : std::move(options.uuid);
@@ -109,15 +126,16 @@ std::span<std::byte> FakeRuntime::make_block(std::size_t bytes, bool device, std
                                         " bytes asked for, " + std::to_string(device_.memory_bytes - used_) + " free");
   }
   if (device) used_ += bytes;
-  Block block{std::make_unique<std::byte[]>(bytes + kAlign), bytes, device};
+  Block block{dry_ ? address_space(bytes + kAlign) : heap_storage(bytes + kAlign), bytes, device};
   const auto address = reinterpret_cast<std::uintptr_t>(block.storage.get());
   std::byte* const data = block.storage.get() + (kAlign - address % kAlign);
-  std::fill_n(data, bytes, kGarbage);
   blocks_.emplace(data, std::move(block));
+  tell({.what = device ? "allocate" : "allocate pinned", .writes = {{data, bytes}}, .detail = std::string(what)});
   return {data, bytes};
 }
 
 void FakeRuntime::free_block(std::span<std::byte> bytes) noexcept {
+  tell({.what = "free", .writes = {bytes}});
   if (const std::string user = world_.user_of(bytes); !user.empty()) {
     world_.report("memory freed while '" + user + "' has yet to use it");
   }
@@ -154,6 +172,8 @@ gpu::Stream FakeRuntime::make_stream(gpu::Priority priority) {
   stream->high_priority = priority == gpu::Priority::kHigh;
   stream->line = world_.add_line();
   const gpu::StreamView view{stream.get()};
+  tell({.what = priority == gpu::Priority::kHigh ? "make stream of high priority" : "make stream",
+        .object = view.native});
   const MutexLock lock(mutex_);
   streams_.emplace(view.native, std::move(stream));
   return {*this, view};
@@ -163,12 +183,14 @@ gpu::Event FakeRuntime::make_event(gpu::Timing timing) {
   auto event = std::make_unique<FakeEvent>();
   event->timing = timing == gpu::Timing::kOn;
   const gpu::EventView view{event.get()};
+  tell({.what = timing == gpu::Timing::kOn ? "make event with timing" : "make event", .object = view.native});
   const MutexLock lock(mutex_);
   events_.emplace(view.native, std::move(event));
   return {*this, view};
 }
 
 void FakeRuntime::destroy(gpu::StreamView stream) noexcept {
+  tell({.what = "destroy stream", .object = stream.native});
   const MutexLock lock(mutex_);
   const auto found = streams_.find(stream.native);
   if (found == streams_.end()) return;
@@ -176,6 +198,7 @@ void FakeRuntime::destroy(gpu::StreamView stream) noexcept {
   streams_.erase(found);
 }
 void FakeRuntime::destroy(gpu::EventView event) noexcept {
+  tell({.what = "destroy event", .object = event.native});
   const MutexLock lock(mutex_);
   const auto found = events_.find(event.native);
   if (found == events_.end()) return;
@@ -189,6 +212,7 @@ void FakeRuntime::destroy(gpu::EventView event) noexcept {
   events_.erase(found);
 }
 void FakeRuntime::destroy(gpu::GraphView graph) noexcept {
+  tell({.what = "destroy graph", .object = graph.native});
   // Destroyed after the lock is released: the graph's work may own objects whose destructors lock.
   std::unique_ptr<FakeGraph> gone;
   const MutexLock lock(mutex_);
@@ -213,6 +237,7 @@ void FakeRuntime::enqueue_locked(FakeStream& stream, Work work, FakeEvent* outsi
 }
 
 void FakeRuntime::enqueue(gpu::StreamView stream, Work work) {
+  if (on_call) tell({.what = work.label, .stream = stream.native, .reads = work.reads, .writes = work.writes});
   const MutexLock lock(mutex_);
   for (const auto* ranges : {&work.reads, &work.writes}) {
     for (const Range range : *ranges) require_known(range, work.label.c_str());
@@ -231,12 +256,21 @@ void FakeRuntime::kernel(gpu::StreamView stream, std::string label, std::vector<
 
 void FakeRuntime::copy(void* to, const void* from, std::size_t bytes, gpu::StreamView stream) {
   kernel(stream, "copy", {{static_cast<const std::byte*>(from), bytes}}, {{static_cast<const std::byte*>(to), bytes}},
-         [to, from, bytes] { std::memcpy(to, from, bytes); });
+         [=, dry = dry_] {
+           if (!dry) std::memcpy(to, from, bytes);
+         });
 }
 
 void FakeRuntime::fill(void* to, std::byte value, std::size_t bytes, gpu::StreamView stream) {
-  kernel(stream, "fill", {}, {{static_cast<const std::byte*>(to), bytes}},
-         [to, value, bytes] { std::memset(to, std::to_integer<int>(value), bytes); });
+  kernel(stream, "fill", {}, {{static_cast<const std::byte*>(to), bytes}}, [=, dry = dry_] {
+    if (!dry) std::memset(to, std::to_integer<int>(value), bytes);
+  });
+}
+
+void FakeRuntime::scale(void* data, std::size_t count, DataType dtype, double factor, gpu::StreamView stream) {
+  if (!no_scaling.empty()) throw Error(Errc::kUnsupported, label() + ": scaling: " + no_scaling);
+  const Range range{static_cast<const std::byte*>(data), count * size_of(dtype)};
+  kernel(stream, "scale", {range}, {range}, [=] { hvd::scale(static_cast<std::byte*>(data), count, dtype, factor); });
 }
 
 void FakeRuntime::record(gpu::EventView event, gpu::StreamView stream) {
@@ -244,6 +278,7 @@ void FakeRuntime::record(gpu::EventView event, gpu::StreamView stream) {
     const MutexLock lock(mutex_);
     FakeStream& its = find(stream);
     if (its.recording) {
+      tell({.what = "record", .stream = stream.native, .object = event.native});
       FakeEvent& recorded = find(event);
       recorded.recording = its.recording;
       recorded.edge = true;
@@ -256,12 +291,14 @@ void FakeRuntime::record(gpu::EventView event, gpu::StreamView stream) {
 
 void FakeRuntime::record_outside(gpu::EventView event, gpu::StreamView stream) {
   const MutexLock lock(mutex_);
+  tell({.what = find(stream).recording ? "record outside" : "record", .stream = stream.native, .object = event.native});
   FakeEvent& recorded = find(event);
   recorded.edge = false;
   enqueue_locked(find(stream), {"event", {}, {}, {}}, &recorded);
 }
 
 void FakeRuntime::wait(gpu::StreamView stream, gpu::EventView event) {
+  tell({.what = "wait", .stream = stream.native, .object = event.native});
   const MutexLock lock(mutex_);
   FakeStream& its = find(stream);
   FakeEvent& recorded = find(event);
@@ -296,7 +333,11 @@ OpRef FakeRuntime::last_recording(gpu::EventView event) {
   return recorded.op;
 }
 
-bool FakeRuntime::finished(gpu::EventView event) { return world_.finished(id_, last_recording(event)); }
+bool FakeRuntime::finished(gpu::EventView event) {
+  const bool over = world_.finished(id_, last_recording(event));
+  if (over) tell({.what = "finished", .object = event.native});
+  return over;
+}
 
 bool FakeRuntime::finished(gpu::StreamView stream) {
   std::vector<OpRef> tail;
@@ -306,8 +347,11 @@ bool FakeRuntime::finished(gpu::StreamView stream) {
     if (its.recording) refuse("a captured stream is asked about");
     tail = its.tail;
   }
-  if (tail.empty()) return world_.finished(id_, nullptr);
-  return std::all_of(tail.begin(), tail.end(), [&](const OpRef& op) { return world_.finished(id_, op); });
+  const bool over =
+      tail.empty() ? world_.finished(id_, nullptr)
+                   : std::all_of(tail.begin(), tail.end(), [&](const OpRef& op) { return world_.finished(id_, op); });
+  if (over) tell({.what = "finished", .stream = stream.native});
+  return over;
 }
 
 std::chrono::nanoseconds FakeRuntime::elapsed(gpu::EventView begin, gpu::EventView end) {
@@ -329,6 +373,8 @@ bool FakeRuntime::capturing(gpu::StreamView stream) {
 }
 
 void FakeRuntime::begin_capture(gpu::StreamView stream) {
+  if (on_capture) on_capture();
+  tell({.what = "begin capture", .stream = stream.native});
   const MutexLock lock(mutex_);
   FakeStream& its = find(stream);
   if (its.recording) refuse("a stream that is captured already");
@@ -350,6 +396,7 @@ void FakeRuntime::drop_recording(FakeStream& stream) {
 gpu::Graph FakeRuntime::end_capture(gpu::StreamView stream) {
   auto graph = std::make_unique<FakeGraph>();
   const gpu::GraphView view{graph.get()};
+  tell({.what = "end capture", .stream = stream.native, .object = view.native});
   const MutexLock lock(mutex_);
   FakeStream& its = find(stream);
   if (!its.recording || its.recording->origin != &its) refuse("the capture did not begin on this stream");
@@ -398,6 +445,7 @@ std::optional<gpu::GraphShape> FakeRuntime::shape(gpu::GraphView graph) {
 }
 
 void FakeRuntime::abandon_capture(gpu::StreamView stream) noexcept {
+  tell({.what = "abandon capture", .stream = stream.native});
   const MutexLock lock(mutex_);
   const auto found = streams_.find(stream.native);
   if (found != streams_.end()) drop_recording(*found->second);
@@ -405,6 +453,7 @@ void FakeRuntime::abandon_capture(gpu::StreamView stream) noexcept {
 
 void FakeRuntime::launch(gpu::GraphView graph, gpu::StreamView stream) {
   if (on_launch) on_launch();
+  tell({.what = "launch", .stream = stream.native, .object = graph.native});
   const MutexLock lock(mutex_);
   FakeStream& its = find(stream);
   FakeGraph& launched = find(graph);

@@ -20,6 +20,18 @@ struct FakeOptions {
   std::string uuid;           ///< if empty, the GPU gets its own uuid
   std::string name = "fake";  ///< the name that the driver would report
   int visible = 1;            ///< number of GPUs that the process is said to see
+  /// Memory is address space that the host backs only where it is written, and copies and fills move nothing: for logs
+  /// of the calls of steps that are too large to be computed here.
+  bool dry = false;
+};
+
+/// One call that changes something on the GPU, or a finished() that returns true.
+struct FakeCall {
+  std::string what;              ///< "allocate", "record"; for work its label
+  const void* stream = nullptr;  ///< null: the call has none
+  const void* object = nullptr;  ///< the event or graph, or the stream that is made or destroyed
+  std::vector<Range> reads = {}, writes = {};
+  std::string detail = {};  ///< for people: what memory is for
 };
 
 class FakeRuntime final : public gpu::Runtime {
@@ -37,8 +49,15 @@ class FakeRuntime final : public gpu::Runtime {
   [[nodiscard]] FakeWorld& world() noexcept { return world_; }
   /// Every later query and wait fails, as after an illegal access in a kernel.
   void break_down(std::string why) { world_.break_device(id_, std::move(why)); }
+  /// Called with every call, in order. Null: nobody listens. Set it before other threads use the GPU; it must not call
+  /// the GPU.
+  std::function<void(const FakeCall&)> on_call;
   /// launch() calls this first, so that a test can let it not return. May be null.
   std::function<void()> on_launch;
+  /// begin_capture() calls this first; null: nothing.
+  std::function<void()> on_capture;
+  /// scale_refusal() returns this.
+  std::string no_scaling;
   /// Number of streams, events, graphs and memory blocks that still have an owner.
   [[nodiscard]] std::size_t objects();
 
@@ -51,6 +70,8 @@ class FakeRuntime final : public gpu::Runtime {
   [[nodiscard]] gpu::Event make_event(gpu::Timing timing) override;
   void copy(void* to, const void* from, std::size_t bytes, gpu::StreamView stream) override;
   void fill(void* to, std::byte value, std::size_t bytes, gpu::StreamView stream) override;
+  void scale(void* data, std::size_t count, DataType dtype, double factor, gpu::StreamView stream) override;
+  [[nodiscard]] std::string scale_refusal() const override { return no_scaling; }
   void record(gpu::EventView event, gpu::StreamView stream) override;
   void record_outside(gpu::EventView event, gpu::StreamView stream) override;
   void wait(gpu::StreamView stream, gpu::EventView event) override;
@@ -76,11 +97,14 @@ class FakeRuntime final : public gpu::Runtime {
   struct FakeGraph;
   struct Recording;
   struct Block {
-    std::unique_ptr<std::byte[]> storage;
+    std::shared_ptr<std::byte> storage;
     std::size_t bytes = 0;
     bool device = false;
   };
 
+  void tell(FakeCall call) const {
+    if (on_call) on_call(call);
+  }
   std::span<std::byte> make_block(std::size_t bytes, bool device, std::string_view what);
   void free_block(std::span<std::byte> bytes) noexcept;
   FakeStream& find(gpu::StreamView stream) HVD_REQUIRES(mutex_);
@@ -94,6 +118,7 @@ class FakeRuntime final : public gpu::Runtime {
 
   FakeWorld& world_;
   const std::size_t id_;
+  const bool dry_;
   gpu::Device device_;
   Mutex mutex_;
   std::size_t used_ HVD_GUARDED_BY(mutex_) = 0;

@@ -293,7 +293,7 @@ TEST(FakeGpu, AHangEndsAtTheDeadlineAndNamesTheWait) {
   const auto stream = one.gpu.make_stream(gpu::Priority::kNormal);
   one.gpu.enqueue(stream, {"spin", {}, {}, [] { return Work::Poll([] { return false; }); }});
   const std::string text = error_of([&] { one.gpu.synchronize(stream.view(), Deadline::after(20ms), "step 17"); });
-  EXPECT_NE(text.find("timeout: GPU 0 (fake): step 17 is not over after 0.0"), std::string::npos) << text;
+  EXPECT_NE(text.find("timeout: GPU 0 (fake): step 17 did not finish within 0.0"), std::string::npos) << text;
   int looks = 0;
   EXPECT_EQ(error_of([&] {
               one.gpu.synchronize(stream.view(), soon(), "step 18", [&] {

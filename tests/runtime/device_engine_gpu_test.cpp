@@ -5,6 +5,7 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -35,15 +36,57 @@ std::string missing(bool share_gpus) {
   return {};
 }
 
-void train(int rank, std::unique_ptr<comm::Communicator> host, bool share_gpus, Schedule schedule) {
-  const auto runtime = gpu::make_cuda_runtime(share_gpus ? 0 : rank);
-  const Deadline deadline = Deadline::after(60s);
+std::unique_ptr<comm::DeviceCommunicator> connect(std::unique_ptr<comm::Communicator> host, gpu::Runtime& runtime,
+                                                  bool share_gpus, Deadline deadline) {
   comm::NcclOptions nccl;
   nccl.share_gpus = share_gpus;
   if (share_gpus) nccl.max_ctas = 4;  // the kernels of both ranks must be on the GPU at the same time
+  return comm::make_nccl(std::move(host), runtime, comm::nccl::load({}), nccl, deadline);
+}
+
+/// Tickets whose outputs the engine allocates, and factors, where this build has the kernel for them.
+void check_tickets(int rank, std::unique_ptr<comm::Communicator> host, bool share_gpus) {
+  const auto runtime = gpu::make_cuda_runtime(share_gpus ? 0 : rank);
+  const Deadline deadline = Deadline::after(60s);
+  Engine engine(connect(std::move(host), *runtime, share_gpus, deadline), patient_options(Schedule::kNegotiated));
+  runtime->make_current();
+  using Shape = std::vector<std::int64_t>;
+  constexpr std::size_t kCount = 6, kBytes = kCount * sizeof(float);
+  constexpr auto kF32 = DataType::kF32;
+  const gpu::Stream stream = runtime->make_stream(gpu::Priority::kNormal);
+  const gpu::DeviceMemory memory = runtime->allocate(2 * kBytes, "tensors");
+  const gpu::PinnedMemory staging = runtime->allocate_pinned(2 * kBytes, "tensors");
+  auto* const values = reinterpret_cast<float*>(staging->bytes.data());
+  std::byte* const in = memory->bytes.data();
+  std::byte* const out = in + kBytes;
+  for (std::size_t i = 0; i < kCount; ++i) values[i] = static_cast<float>(10 * rank) + static_cast<float>(i);
+  runtime->copy(in, values, kBytes, stream);
+  runtime->synchronize(stream, deadline, "the tensor");
+  const auto read = [&](std::span<const std::byte> result) {
+    runtime->copy(values, result.data(), result.size(), stream);
+    runtime->synchronize(stream, deadline, "the result");
+    return std::vector<float>(values, values + result.size() / sizeof(float));
+  };
+  const Scale scale = runtime->scale_refusal().empty() ? Scale{2, 0.5} : Scale{};
+  engine.wait(engine.all_reduce_into_async("sum", out, in, Shape{6}, kF32, ReduceOp::kSum, scale));
+  EXPECT_EQ(read({out, kBytes}), (std::vector<float>{10, 12, 14, 16, 18, 20}));
+  const Output share =
+      engine.take_output(engine.reduce_scatter_async("share", in, Shape{3, 2}, kF32, ReduceOp::kMax, scale));
+  EXPECT_EQ(read(share.data()), rank == 0 ? (std::vector<float>{10, 11, 12, 13}) : (std::vector<float>{14, 15}));
+  const Output gathered = engine.take_output(engine.all_gather_async("rows", in, Shape{rank + 1}, kF32));
+  EXPECT_EQ(read(gathered.data()), (std::vector<float>{0, 10, 11}));
+  const Shape splits = rank == 0 ? Shape{1, 2} : Shape{0, 3};
+  const Output exchanged = engine.take_output(engine.all_to_all_async("exchange", in, Shape{3}, splits, kF32));
+  EXPECT_EQ(read(exchanged.data()), rank == 0 ? (std::vector<float>{0}) : (std::vector<float>{1, 2, 10, 11, 12}));
+  EXPECT_EQ(read({in, kBytes}).front(), static_cast<float>(10 * rank));
+}
+
+void train(int rank, std::unique_ptr<comm::Communicator> host, bool share_gpus, Schedule schedule) {
+  const auto runtime = gpu::make_cuda_runtime(share_gpus ? 0 : rank);
+  const Deadline deadline = Deadline::after(60s);
   EngineOptions options = patient_options(schedule);
   options.buckets = {.bucket_bytes = 600, .first_bucket_bytes = 200};
-  DeviceEngine engine(comm::make_nccl(std::move(host), *runtime, comm::nccl::load({}), nccl, deadline), options, {});
+  DeviceEngine engine(connect(std::move(host), *runtime, share_gpus, deadline), options, {});
   runtime->make_current();
 
   const auto gradients = make_gradients(12);
@@ -127,9 +170,8 @@ TEST(DeviceEngineOnAGpu, StepsLaunchedAheadComeInOrder) {
   EXPECT_EQ(ahead, kSteps - 3);  // all but two eager steps and a capture
 }
 
-class DeviceEngineOnGpus : public ::testing::TestWithParam<Schedule> {};
-
-TEST_P(DeviceEngineOnGpus, ReducesEagerAndCaptured) {
+/// Skips where this machine cannot run it.
+void on_gpus(const std::function<void(int rank, std::unique_ptr<comm::Communicator> host, bool share_gpus)>& body) {
   const char* const shared = std::getenv("NCCL_MULTI_RANK_GPU_ENABLE");
   const bool share_gpus = shared != nullptr && std::string(shared) == "1";
   if (const std::string reason = missing(share_gpus); !reason.empty()) GTEST_SKIP() << reason;
@@ -138,12 +180,22 @@ TEST_P(DeviceEngineOnGpus, ReducesEagerAndCaptured) {
   for (int rank = 0; rank < kRanks; ++rank) {
     ranks.emplace_back([&, rank, host = std::move(hosts[static_cast<std::size_t>(rank)])]() mutable {
       try {
-        train(rank, std::move(host), share_gpus, GetParam());
+        body(rank, std::move(host), share_gpus);
       } catch (const Error& error) {
         ADD_FAILURE() << "rank " << rank << ": " << error.what();
       }
     });
   }
+}
+
+TEST(DeviceTicketsOnGpus, AreOfDeviceMemory) { on_gpus(check_tickets); }
+
+class DeviceEngineOnGpus : public ::testing::TestWithParam<Schedule> {};
+
+TEST_P(DeviceEngineOnGpus, ReducesEagerAndCaptured) {
+  on_gpus([](int rank, std::unique_ptr<comm::Communicator> host, bool share_gpus) {
+    train(rank, std::move(host), share_gpus, GetParam());
+  });
 }
 
 INSTANTIATE_TEST_SUITE_P(Schedules, DeviceEngineOnGpus, ::testing::Values(Schedule::kStatic, Schedule::kNegotiated));

@@ -572,7 +572,7 @@ TEST_P(DeviceFaults, AFaultOfTheLibraryNamesRankAndStep) {
 TEST_P(DeviceFaults, APeerThatGivesUpIsHeardWithoutTheLibrary) {
   const GpuOutcome outcome = run([](GpuRank&) { throw Error(Errc::kIo, "the disk is full"); }, 20s);
   for (const std::size_t rank : {0U, 2U}) {
-    const std::string why = GetParam().ahead ? "the disk is full" : "it is leaving because of an error of its own";
+    const std::string why = GetParam().ahead ? "the disk is full" : "it ends because of an error of its own";
     EXPECT_NE(outcome.errors[rank].find("rank 1 (host node0) gave up: " + why), std::string::npos) << outcome.text();
   }
   EXPECT_TRUE(outcome.violations.empty()) << outcome.text();
@@ -589,7 +589,7 @@ TEST_P(DeviceFaults, AHangingPeerIsNamedAtTheDeadline) {
               std::string::npos)
         << outcome.text();
     EXPECT_NE(outcome.errors[rank].find("--patience"), std::string::npos) << outcome.text();
-    const std::string idle = GetParam().ahead ? "step 3 is over on its GPU, and the host has not come back from it"
+    const std::string idle = GetParam().ahead ? "step 3 has finished on its GPU, but the training thread has not continued"
                                               : "after step 3, nothing in flight on its GPU";
     EXPECT_NE(outcome.errors[rank].find("rank 1 (host node0) is furthest behind: " + idle), std::string::npos)
         << outcome.text();

@@ -265,7 +265,7 @@ TEST(Faults, AfterALostPeerTheFlightRecordTellsWhereEachRankIs) {
       engine.barrier();
     } catch (const Error& error) {
       record = engine.flight_record();
-      expect_contains(error.what(), "in barrier 2 for rank 1 (host node0), which did not come; it left barrier 1 ");
+      expect_contains(error.what(), "in barrier 2 for rank 1 (host node0), which did not arrive; it left barrier 1 ");
     }
     over = true;
   });

@@ -11,6 +11,7 @@
 #include <random>
 
 #include "engine/base/float16.h"
+#include "engine/base/scale.h"
 #include "tests/runtime/ranks.h"
 
 namespace hvd::operations_test {

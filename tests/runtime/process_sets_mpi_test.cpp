@@ -102,7 +102,7 @@ TEST(ProcessSetsOverMpi, BadListsAreErrorsOnAllRanks) {
   };
   expect(Errc::kInvalidArgument, "at least one", {});
   expect(Errc::kInvalidArgument, "rank 4 is not one of the 4 ranks", {0, 4});
-  expect(Errc::kMismatch, "ranks 0 and 2 gave other lists",
+  expect(Errc::kMismatch, "ranks 0 and 2 gave different lists",
          world_rank() == 2 ? std::vector<int>{0} : std::vector<int>{0, 2});
 }
 

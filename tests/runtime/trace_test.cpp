@@ -190,7 +190,7 @@ TEST(Trace, WhatIsNoTraceIsLeftAsItIs) {
       return false;
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), Errc::kIo);
-      EXPECT_NE(std::string(error.what()).find(path + ": is there and is not a trace of hvd_bench"), std::string::npos);
+      EXPECT_NE(std::string(error.what()).find(path + " exists and is not a trace of hvd_bench"), std::string::npos);
       return true;
     }
   };

@@ -161,9 +161,9 @@ void meet(MPI_Comm ranks, MpiEnvironment& environment, const Patience& patience)
     if (done != 0) return;
     if (deadline.passed()) {
       environment.abandon();  // MPI_Finalize would wait for the barrier, which cannot be cancelled
-      throw Error(Errc::kTimeout, "not all ranks came to make an engine's communicator within " +
+      throw Error(Errc::kTimeout, "not all ranks called make_mpi() or make_mpi_set() within " +
                                       std::to_string(patience.timeout.count()) +
-                                      " ms; making one is collective: every rank of it must call");
+                                      " ms; the call is collective: every rank must make it");
     }
     std::this_thread::sleep_for(kNap);
   }
@@ -185,7 +185,7 @@ void compare_lists(std::span<const int> list, Mutex& calls) {
   const auto other = std::find_if(all.begin(), all.end(), [&](std::uint64_t hash) { return hash != all.front(); });
   if (other == all.end()) return;
   throw Error(Errc::kMismatch, "process set: ranks 0 and " + std::to_string(other - all.begin()) +
-                                   " gave other lists of ranks; give the same on all ranks");
+                                   " gave different lists of ranks; give the same list on all ranks");
 }
 
 std::unique_ptr<Communicator> make(MPI_Comm ranks, const CommOptions& options, bool pretended,

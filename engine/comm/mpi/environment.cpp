@@ -52,7 +52,7 @@ MpiEnvironment::MpiEnvironment() {
   }
   if (provided < MPI_THREAD_SERIALIZED) {
     throw Error(Errc::kBackend,
-                "this MPI does not let another thread make its calls (MPI_THREAD_SERIALIZED); "
+                "this MPI accepts calls only from the thread that started it, but MPI_THREAD_SERIALIZED is needed; "
                 "initialise it with MPI_Init_thread or use a build with thread support");
   }
 }

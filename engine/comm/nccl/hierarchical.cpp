@@ -15,9 +15,11 @@ namespace {
 /// Broadcasts pass through the host in pieces of this size.
 constexpr std::size_t kBroadcastBytes = std::size_t{16} << 20;
 
+constexpr const char* kSharesRefusal =
+    "in two levels there are all_reduce and broadcast only; use plain NCCL between nodes (--comm nccl)";
+
 [[noreturn]] void refuse(const char* operation) {
-  throw Error(Errc::kUnsupported,
-              std::string(operation) + " in two levels does not exist: use plain NCCL between nodes (--comm nccl)");
+  throw Error(Errc::kUnsupported, std::string(operation) + ": " + kSharesRefusal);
 }
 
 }  // namespace
@@ -182,6 +184,8 @@ std::string HierarchicalPlane::description() const {
 std::string_view HierarchicalPlane::capture_refusal() const {
   return "hierarchical reductions pass through the host, which no CUDA graph can hold: every step is enqueued";
 }
+
+std::string_view HierarchicalPlane::shares_refusal() const { return kSharesRefusal; }
 
 void HierarchicalPlane::check() {
   if (aborted_) throw Error(Errc::kInterrupted, here_ + ": communication was aborted");

@@ -54,7 +54,9 @@ class HierarchicalPlane final : public DevicePlane {
   void complete(std::string_view what, Deadline deadline) override;
   [[nodiscard]] std::string description() const override;
   [[nodiscard]] gpu::StreamView stream() const override { return inside_->stream(); }
+  [[nodiscard]] gpu::Runtime& runtime() const override { return runtime_; }
   [[nodiscard]] std::string_view capture_refusal() const override;
+  [[nodiscard]] std::string_view shares_refusal() const override;
   void check() override;
   void abort() noexcept override;
   bool await_abort(Deadline deadline) noexcept override { return !inside_ || inside_->await_abort(deadline); }

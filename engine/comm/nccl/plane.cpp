@@ -261,7 +261,7 @@ void Plane::settle(Result result, const std::string& what, Deadline deadline) {
     host_.control().answer_roll_call(doing(what));
     host_.control().throw_if_aborted();
     if (deadline.passed()) {
-      throw Error(Errc::kTimeout, doing(what + " is not over after " + seconds_text(begin) +
+      throw Error(Errc::kTimeout, doing(what + " did not finish within " + seconds_text(begin) +
                                         ": a rank is not there, or the network between them does not work "
                                         "(NCCL_DEBUG=INFO, NCCL_SOCKET_IFNAME); or raise " +
                                         deadline.set_by()));

@@ -44,6 +44,7 @@ class Plane final : public DevicePlane {
   void together(const std::function<void()>& calls, Deadline deadline) override;
   [[nodiscard]] std::string description() const override;
   [[nodiscard]] gpu::StreamView stream() const override { return stream_; }
+  [[nodiscard]] gpu::Runtime& runtime() const override { return runtime_; }
   void check() override;
   void abort() noexcept override;
   bool await_abort(Deadline deadline) noexcept override;

@@ -62,7 +62,7 @@ FLAGS = (
     "no-nccl-registration",
     "share-gpus",
 )
-# Option -> where the campaign takes it from.
+# Option -> the part of the spec from which the campaign takes its value.
 DECIDED = {
     "model": "models",
     "batch-size": "weak.batch_size or strong.global_batch",
@@ -82,17 +82,17 @@ DECIDED = {
     "record-replay": "nothing: one file cannot hold many cells",
     "timeline-filename": "nothing: one file cannot hold many cells",
 }
-# hvd_bench --max-time: what it is otherwise, and what it may be.
+# hvd_bench --max-time: its default and its range.
 DEFAULT_MAX_TIME_SECONDS = 300
 MAX_TIME_SECONDS = (1, 10_000_000)
-NUMBER = r"([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?"  # as hvd_bench reads it: no signs, spaces or underscores
+NUMBER = r"([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?"  # as hvd_bench parses it: no signs, spaces or underscores
 
 
 def read(table: Table) -> tuple[tuple[str, str], ...]:
-    """The spec's [options] as (name, value) in the order of the spec; a flag has the value "".
+    """Returns the spec's [options] as (name, value) in the order of the spec; a flag has the value "".
 
-    Errors: CampaignError for an option that hvd_bench does not have, or that the campaign decides, and for a value
-    that cannot be one.
+    Errors: CampaignError for an option that hvd_bench does not have or that the campaign decides, and for an impossible
+    value.
     """
     found: dict[str, str] = {}
     seen: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""Hashes and order from plain data: equal input gives equal bytes on every machine and Python."""
+"""Hashes and shuffles plain data: equal input gives equal bytes on every machine and Python."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ Item = TypeVar("Item")
 
 
 def digest(data: Any, length: int = 16) -> str:
-    """The first `length` hexadecimal digits of SHA-256 over `data` as JSON with sorted keys and no spaces."""
+    """Returns the first `length` hexadecimal digits of SHA-256 over `data` as JSON with sorted keys and no spaces."""
     text = json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()[:length]
 
 
 def shuffled(items: Sequence[Item], *key: object) -> list[Item]:
-    """`items` in an order that looks random and is a function of their number and `key` alone."""
+    """Returns `items` in an order that looks random and depends only on their number and `key`."""
     return [item for _, item in sorted(enumerate(items), key=lambda pair: digest([*map(str, key), pair[0]], 64))]

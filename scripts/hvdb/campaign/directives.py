@@ -8,13 +8,13 @@ from hvdb.campaign.site import Site
 
 
 def lines(site: Site, job: Job, layout: Layout) -> list[str]:
-    """All of them, in one order; empty without a scheduler."""
+    """Returns all directives, in a fixed order; empty if there is no scheduler."""
     builders = {"slurm": _sbatch, "lsf": _bsub, "none": lambda *_: []}
     return builders[site.scheduler](site, job, layout)
 
 
 def array_text(repetitions: list[int], limit: int) -> str:
-    """The indices of an array: "1-3", "2,5", "1-9%2" (Slurm's and LSF's notation alike)."""
+    """Returns the indices of a job array: "1-3", "2,5", "1-9%2" (the notation is the same for Slurm and LSF)."""
     spans: list[list[int]] = []
     for index in sorted(repetitions):
         if spans and spans[-1][1] == index - 1:
@@ -46,7 +46,7 @@ def _sbatch(site: Site, job: Job, layout: Layout) -> list[str]:
     words += [f"--{name}={value}" for name, value in named.items() if value]
     words += [f"--nodes={job.nodes}", f"--ntasks-per-node={ranks}"]
     if site.node.gpus:
-        # Of the whole node where it is ours, so that ranks see all GPUs whatever their number.
+        # If the job has the node to itself, request all its GPUs, so that ranks see all of them whatever their number.
         words.append(f"--gpus-per-node={site.node.gpus if submit.exclusive else ranks}")
     if site.launch.cores_per_rank:
         words.append(f"--cpus-per-task={site.launch.cores_per_rank}")
@@ -54,7 +54,7 @@ def _sbatch(site: Site, job: Job, layout: Layout) -> list[str]:
         words.append("--exclusive")
     words.append(f"--time={_slurm_time(job.walltime_seconds)}")
     if site.walltime.warning_seconds:
-        # B: to the script, which passes it on and starts nothing more.
+        # "B:" sends the signal to the script, which forwards it and starts no further cell.
         words.append(f"--signal=B:USR1@{site.walltime.warning_seconds}")
     if submit.array:
         words.append(f"--array={array_text(list(job.cells), submit.array_limit)}")

@@ -1,4 +1,4 @@
-"""The faults that a person can act on."""
+"""Errors that a person can act on."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from hvdb.errors import EXIT_CHECK_FAILED, HvdbError
 
 
 class CampaignError(HvdbError):
-    """Bad input, or the world refusing: one line that says what, where, and what to do next."""
+    """Bad input, or an operation that the system refused. One line says what, where, and what to do next."""
 
 
 class SubmissionStopped(CampaignError):
-    """A scheduler took some jobs and then refused one: part of the campaign is on its way."""
+    """A scheduler accepted some jobs and then refused one: only a part of the campaign was submitted."""
 
     exit_code = EXIT_CHECK_FAILED

@@ -1,7 +1,7 @@
-"""What jobs wrote about themselves while they ran: events/<job>.r<repetition>.<attempt>.log, one line per event.
+"""Reads the logs that jobs write while they run: events/<job>.r<repetition>.<attempt>.log, one line per event.
 
-Written by slurm/campaign/job_body.sh with one write per line, so that a kill at any moment leaves whole lines, but
-for the last one perhaps, which is then passed over.
+slurm/job_body.sh writes each line with one write, so that a kill at any moment leaves whole lines. Only the
+last line may be cut off; it is then ignored.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ NAME = re.compile(r"(?P<job>n\d+(?:-p\d+)?(?:-r\d+)?)\.r(?P<repetition>\d+)\.(?P
 class Attempt:
     """One start of one repetition of a job.
 
-    codes: cell -> exit code of its last launch here. running: the cell that was begun and has not ended.
-    finished: the fields of the last line, or None while it runs and when it was killed.
+    codes: cell -> exit code of its last launch in this attempt. running: the cell that has begun and not ended.
+    finished: the fields of the last line; None while the attempt runs, and if it was killed.
     """
 
     job: str
@@ -34,10 +34,10 @@ class Attempt:
     running: str | None = None
     signals: list[str] = field(default_factory=list)
     finished: dict[str, str] | None = None
-    words: str = ""  # what the last line says beside its fields
+    words: str = ""  # the text of the last line besides its fields
 
     def how_it_ended(self) -> str:
-        """In words, for an attempt that no scheduler knows any more."""
+        """Says in words how the attempt ended, for an attempt that no scheduler knows any more."""
         if self.finished is None:
             during = f" during cell {self.running}" if self.running else ""
             warned = f" after {self.signals[-1]}" if self.signals else ""
@@ -82,7 +82,7 @@ def _take(attempt: Attempt, line: str) -> None:
 
 
 def parse(path: Path, text: str) -> Attempt | None:
-    """The attempt that `text`, the content of `path`, tells of; None where the name is not one of ours. Pure."""
+    """The attempt that `text`, the content of `path`, describes; None if the file name has another form. Pure."""
     match = NAME.fullmatch(path.name)
     if not match:
         return None
@@ -91,12 +91,12 @@ def parse(path: Path, text: str) -> Attempt | None:
         try:
             _take(attempt, line)
         except (ValueError, IndexError, KeyError):
-            continue  # cut off by a kill
+            continue  # a kill cut this line off
     return attempt
 
 
 def read(folder: Path) -> list[Attempt]:
-    """All attempts in `folder`, oldest first. Pipes and the like are passed over: reading one would wait for ever."""
+    """All attempts in `folder`, oldest first. Ignores pipes and the like, because reading one would wait for ever."""
     found: list[Attempt] = []
     for path in sorted(filter(Path.is_file, folder.glob("*.log"))):
         attempt = parse(path, path.read_text(encoding="utf-8", errors="replace"))
@@ -106,5 +106,5 @@ def read(folder: Path) -> list[Attempt]:
 
 
 def latest(attempts: Iterable[Attempt]) -> dict[tuple[str, int], Attempt]:
-    """The last attempt of each (job, repetition)."""
+    """Returns the last attempt of each (job, repetition)."""
     return {(attempt.job, attempt.repetition): attempt for attempt in attempts}

@@ -1,4 +1,4 @@
-"""Typed reading of TOML tables: every key is known, every value has the right type, or one line says where not."""
+"""Reads TOML tables: every key must be known and every value of the right type, or one line says where not."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ KINDS = {
 
 
 def load(path: Path) -> dict[str, Any]:
-    """The TOML document in `path`. Errors: CampaignError."""
+    """Returns the TOML document in `path`. Errors: CampaignError."""
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
@@ -35,7 +35,7 @@ def load(path: Path) -> dict[str, Any]:
 
 
 def parse(text: str, source: str) -> dict[str, Any]:
-    """The TOML document in `text`; `source` names it in errors."""
+    """Returns the TOML document in `text`; `source` names it in errors."""
     try:
         return document(text)
     except ValueError as error:
@@ -43,7 +43,7 @@ def parse(text: str, source: str) -> dict[str, Any]:
 
 
 def document(text: str) -> dict[str, Any]:
-    """The TOML document in `text`. Errors: ValueError, also where it goes beyond what TOML promises (64 bits)."""
+    """Returns the TOML document in `text`. Errors: ValueError, also for integers beyond 64 bits, TOML's promise."""
     try:
         data = tomllib.loads(text)
         _require_64_bits(data, "")
@@ -64,15 +64,15 @@ def _require_64_bits(value: Any, name: str) -> None:
 
 
 def nearest(word: str, known: Sequence[str]) -> str:
-    """ " (did you mean X?)" for the word in `known` that is nearest to `word`, or nothing."""
+    """Returns " (did you mean X?)" for the word in `known` that is nearest to `word`, or ""."""
     found = difflib.get_close_matches(word, known, n=1)
     return f" (did you mean {found[0]}?)" if found else ""
 
 
 class Table:
-    """One TOML table being read. Ask for every key, then call close(), which refuses the ones nobody asked for.
+    """A TOML table that is being read. Ask for every key, then call close(), which refuses all other keys.
 
-    Errors of all methods: CampaignError naming the file, the key, what was found and what is right.
+    Errors of all methods: CampaignError naming the file, the key, what was found and what is allowed.
     """
 
     def __init__(self, data: dict[str, Any], source: str, path: str = "") -> None:
@@ -85,7 +85,7 @@ class Table:
         return key in self._data
 
     def fail(self, key: str, what: str) -> CampaignError:
-        """The error to raise about `key`."""
+        """Returns the error to raise about `key`."""
         return CampaignError(f"{self._source}: {self._name(key)}: {what}")
 
     def _name(self, key: str) -> str:
@@ -107,7 +107,7 @@ class Table:
         return value
 
     def text(self, key: str, default: Any = REQUIRED, *, pattern: str = "", means: str = "") -> str:
-        """A string; with `pattern`, one that matches it wholly, which `means` puts into words."""
+        """Returns a string. With `pattern`, all of it must match; `means` describes the pattern in words."""
         value = self._take(key, str, default)
         if "\n" in value:
             raise self.fail(key, "holds a line break")
@@ -116,7 +116,7 @@ class Table:
         return value
 
     def word(self, key: str, words: Sequence[str], default: Any = REQUIRED) -> str:
-        """One of `words`."""
+        """Returns one of `words`."""
         value = self._take(key, str, default)
         if value not in words:
             raise self.fail(key, f"'{value}' is not one of {', '.join(words)}{nearest(value, words)}")
@@ -126,7 +126,7 @@ class Table:
         return self._take(key, bool, default)
 
     def integer(self, key: str, default: Any = REQUIRED, *, low: int = 0, high: int = 2**31 - 1) -> int:
-        """A whole number from `low` to `high`."""
+        """Returns a whole number from `low` to `high`."""
         return self._in_range(key, self._take(key, int, default), low, high)
 
     def _in_range(self, key: str, value: int, low: int, high: int) -> int:
@@ -135,14 +135,14 @@ class Table:
         return value
 
     def number(self, key: str, default: Any = REQUIRED, *, low: float = 0.0, high: float = 1e6) -> float:
-        """A number from `low` to `high`."""
+        """Returns a number from `low` to `high`."""
         value = self._take(key, float, default)
         if not low <= value <= high:
             raise self.fail(key, f"{value} is not a number from {low:g} to {high:g}")
         return value
 
     def duration(self, key: str, default: Any = REQUIRED) -> int:
-        """Seconds, from "HH:MM:SS"."""
+        """Returns seconds, from "HH:MM:SS"."""
         value = self._take(key, str, default)
         match = re.fullmatch(r"(\d{1,3}):([0-5]\d):([0-5]\d)", value)
         if not match or not (seconds := 3600 * int(match[1]) + 60 * int(match[2]) + int(match[3])):
@@ -150,7 +150,7 @@ class Table:
         return seconds
 
     def texts(self, key: str, default: Any = REQUIRED, *, words: Sequence[str] | None = None) -> tuple[str, ...]:
-        """A list of strings; with `words`, a non-empty list of different ones of them."""
+        """Returns a list of strings. With `words`, the list must be non-empty and hold different ones of them."""
         values = tuple(self._typed(key, value, str) for value in self._take(key, list, default))
         if any("\n" in value for value in values):
             raise self.fail(key, "holds a line break")
@@ -162,7 +162,7 @@ class Table:
         return values
 
     def integers(self, key: str, default: Any = REQUIRED, *, low: int = 0, high: int = 2**31 - 1) -> tuple[int, ...]:
-        """A non-empty list of different whole numbers from `low` to `high`."""
+        """Returns a non-empty list of different whole numbers from `low` to `high`."""
         values = tuple(self._typed(key, value, int) for value in self._take(key, list, default))
         self._all_different(key, values)
         return tuple(self._in_range(key, value, low, high) for value in values)
@@ -175,12 +175,12 @@ class Table:
             raise self.fail(key, f"holds {twice[0]!r} twice")
 
     def table(self, key: str, *, required: bool = False) -> Table:
-        """A table inside this one; an empty one where it is not there."""
+        """Returns a table inside this one; an empty one if it is missing."""
         data = self._take(key, dict, REQUIRED if required else {})
         return Table(data, self._source, self._name(key))
 
     def per_model(self, key: str, models: Sequence[str], *, low: int = 1, high: int = 2**31 - 1) -> dict[str, int]:
-        """One whole number for all `models`, or a table with one for each of them."""
+        """Returns a number for each model, from one whole number for all or from a table with one for each."""
         if key in self._data and isinstance(self._data[key], dict):
             inner = self.table(key)
             values = {model: inner.integer(model, low=low, high=high) for model in models}
@@ -189,7 +189,7 @@ class Table:
         return dict.fromkeys(models, self.integer(key, low=low, high=high))
 
     def scalars(self) -> dict[str, str | int | float | bool]:
-        """Everything in this table: strings, numbers and flags only."""
+        """Returns everything in this table, which may hold strings, numbers and flags only."""
         for key, value in self._data.items():
             self._asked.append(key)
             if not isinstance(value, str | int | float | bool):
@@ -197,7 +197,7 @@ class Table:
         return dict(self._data)
 
     def close(self) -> None:
-        """Refuses keys that nobody has asked for."""
+        """Refuses keys that were not asked for."""
         for key in self._data:
             if key not in self._asked:
                 known = ", ".join(dict.fromkeys(self._asked))

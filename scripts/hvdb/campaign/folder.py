@@ -1,4 +1,4 @@
-"""A campaign's folder on disk: what generate writes into it, and what the other commands read back."""
+"""A campaign's folder on disk: the files that generate writes and that the other commands read."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ PROGRAM = called("campaign")
 
 @dataclass(frozen=True)
 class CellEntry:
-    """One cell as the manifest keeps it. seconds: at most."""
+    """One cell in the manifest. seconds: the most that it may take."""
 
     hash: str
     role: str
     ranks: int
-    what: str  # "vgg16 batch 64 fp32 static", for people
+    what: str  # "vgg16 batch 64 fp32 static", for a person
     seconds: float
 
 
 @dataclass(frozen=True)
 class JobEntry:
-    """One job script. cells: repetition -> cells. gate: the others wait for it."""
+    """One job script. cells: repetition -> cells. gate: the other jobs wait for this one."""
 
     name: str
     nodes: int
@@ -47,7 +47,7 @@ class JobEntry:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What submit, status, resume and cancel need to know."""
+    """The facts that submit, status, resume and cancel need."""
 
     name: str
     site: str
@@ -60,7 +60,7 @@ class Manifest:
     jobs: tuple[JobEntry, ...]
 
     def units(self) -> Iterator[tuple[JobEntry, int]]:
-        """Every job with each of its repetitions: what the scheduler runs as one."""
+        """Yields every job with each of its repetitions; the scheduler runs each of these as one unit."""
         for job in self.jobs:
             for repetition in job.cells:
                 yield job, repetition
@@ -112,19 +112,19 @@ def _manifest_data(plan: Plan, layout: Layout, hvd_bench: Path) -> dict[str, Any
 
 
 def files(plan: Plan, layout: Layout, hvd_bench: Path) -> dict[Path, str]:
-    """Everything that generate writes, the manifest last: without it the folder is no campaign. Pure."""
+    """All files that generate writes. The manifest is last, because without it the folder is no campaign. Pure."""
     found = {layout.script(job.name): script.text(plan, job, layout, hvd_bench) for job in plan.jobs}
     found[layout.manifest] = json.dumps(_manifest_data(plan, layout, hvd_bench), indent=1) + "\n"
     return found
 
 
 def resolved(folder: Path) -> Path:
-    """As folder.resolve(), which raises where a link names itself; here whoever opens it is told."""
+    """The resolved path. Unlike folder.resolve() it does not raise if a link names itself; opening it fails later."""
     return Path(os.path.realpath(folder))
 
 
 def write(plan: Plan, layout: Layout, hvd_bench: Path, spec_text: str, *, replace: bool) -> None:
-    """Writes the folder; each file appears whole or not at all. hvd_bench: the program that the jobs run, absolute.
+    """Writes the folder; each file appears whole or not at all. hvd_bench: absolute path of the jobs' program.
 
     Errors: CampaignError when the folder holds another campaign and not `replace`, or cannot be written.
     """
@@ -132,7 +132,7 @@ def write(plan: Plan, layout: Layout, hvd_bench: Path, spec_text: str, *, replac
         contents = {
             path: text.encode() for path, text in {layout.spec: spec_text, **files(plan, layout, hvd_bench)}.items()
         }
-    except UnicodeEncodeError as error:  # what the system names by other bytes
+    except UnicodeEncodeError as error:  # a path whose bytes are not UTF-8
         raise CampaignError(
             f"{layout.folder}: cannot be written: job scripts are UTF-8, and {error.object[error.start]!r} in a path "
             "or a --set is not; use another one"
@@ -173,7 +173,7 @@ def _load(path: Path) -> dict[str, Any]:
 
 
 def read(folder: Path) -> Manifest:
-    """The campaign in `folder`. Errors: CampaignError (not one, damaged, moved)."""
+    """Returns the campaign in `folder`. Errors: CampaignError (no campaign, damaged, moved)."""
     folder = resolved(folder)
     path = folder / "campaign.json"
     data = _load(path)
@@ -215,10 +215,10 @@ def _manifest(data: dict[str, Any], folder: Path) -> Manifest:
 
 @contextlib.contextmanager
 def locked(layout: Layout) -> Iterator[int]:
-    """Only one submit or resume of a campaign at a time. Errors: CampaignError when another is at work.
+    """Holds a lock so that only one submit or resume of a campaign runs at a time. Errors: CampaignError if it is held.
 
-    Yields the descriptor that holds the lock. A child that has it holds the lock as well: a submission whose caller
-    was killed keeps others out until the scheduler has answered it.
+    Yields the descriptor that holds the lock. A child process with this descriptor holds the lock as well: if the
+    caller of a submission is killed, others stay locked out until the scheduler has answered.
     """
     path = layout.folder / "lock"
     with contextlib.ExitStack() as stack:
@@ -230,4 +230,4 @@ def locked(layout: Layout) -> Iterator[int]:
             ) from None
         except OSError as error:
             raise CampaignError(f"{path}: cannot be written: {error.strerror}") from None
-        yield lock  # without locks, jobs are known by name all the same
+        yield lock  # where locks do not work, job names still prevent double submission

@@ -10,7 +10,7 @@ from hvdb.campaign.site import Site
 
 
 def command(site: Site, shape: Shape) -> list[str]:
-    """The words before `hvd_bench`."""
+    """Returns the words before `hvd_bench`."""
     builders = {"slurm": _srun, "lsf": _jsrun, "none": _mpirun}
     return builders[site.scheduler](site, shape)
 
@@ -19,18 +19,18 @@ def _srun(site: Site, shape: Shape) -> list[str]:
     words = [*site.launch.command, f"--nodes={shape.nodes}", f"--ntasks={shape.ranks}"]
     words.append(f"--ntasks-per-node={shape.ranks_per_node}")
     if shape.ragged:
-        words.append("--distribution=block,Pack")  # full nodes first, the rest on the last one
+        words.append("--distribution=block,Pack")  # fills nodes one after another; the last one gets the rest
     if site.launch.cores_per_rank:
-        # Since Slurm 22.05 srun does not take it over from the job.
+        # Since Slurm 22.05, srun does not inherit this from the job.
         words.append(f"--cpus-per-task={site.launch.cores_per_rank}")
     return [*words, *site.launch.options, *site.launch.binding]
 
 
 def _jsrun(site: Site, shape: Shape) -> list[str]:
-    """Resource sets: -n of them, -r on a host, each with -a ranks, -c cores, -g GPUs.
+    """Builds resource sets: -n is their number, -r the number on a host; -a, -c, -g are ranks, cores, GPUs of each.
 
-    One per node holds all ranks of it, which see one another's GPUs. A ragged last node cannot be said so: then,
-    and where the site says so, there is one resource set per rank.
+    Normally there is one set per node with all its ranks, so that ranks see one another's GPUs. This cannot describe a
+    last node with fewer ranks. In that case, or if the site asks for it, there is one set per rank.
     """
     cores, gpus = site.launch.cores_per_rank, 1 if site.node.gpus else 0
     if shape.ragged or site.launch.resource_sets == "rank":

@@ -1,4 +1,4 @@
-"""Where the files of a campaign are, and what its jobs are called. Pure: paths are only put together here."""
+"""Where the files of a campaign are, and how its jobs are named. Pure: only builds paths."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hvdb.campaign.site import Site
 
 @dataclass(frozen=True)
 class Layout:
-    """folder: of the campaign, absolute."""
+    """folder: the campaign's folder, absolute."""
 
     folder: Path
 
@@ -49,13 +49,13 @@ class Layout:
 
     @property
     def job_prefix(self) -> str:
-        """What the names of this campaign's jobs begin with: by them the scheduler is asked what became of it."""
+        """The beginning of the names of this campaign's jobs, by which the scheduler is asked about them."""
         return f"hvd-{digest(str(self.folder), 8)}-"
 
     def job_name(self, job: Job) -> str:
         return self.job_prefix + job.name
 
     def log_pattern(self, site: Site, job: Job) -> str:
-        """The file of standard output and error, with the scheduler's own place-holders."""
+        """Returns the file of standard output and error, with the scheduler's place-holders."""
         number = {"slurm": "%A.%a" if site.submit.array else "%j", "lsf": "%J.%I" if site.submit.array else "%J"}
         return f"{self.logs}/{job.name}.{number[site.scheduler]}.out"

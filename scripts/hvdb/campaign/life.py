@@ -1,4 +1,4 @@
-"""submit, resume and cancel: what is missing goes to the scheduler, once."""
+"""Commands submit, resume and cancel: hand each missing cell to the scheduler exactly once."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from hvdb.campaign.scheduler import Active, Unit
 
 @dataclass(frozen=True)
 class Order:
-    """One submission to make: a job and those of its repetitions that lack a cell and are not at work."""
+    """One submission: a job and those of its repetitions that lack a cell and are neither queued nor running."""
 
     job: JobEntry
     repetitions: tuple[int, ...]
-    lacking: int  # cells
+    lacking: int  # number of missing cells
     after_gate: bool
 
 
 def lacking_orders(manifest: Manifest, held: set[str], active: dict[Unit, Active], only: Sequence[str]) -> list[Order]:
-    """What has to be submitted, smallest jobs first. Pure.
+    """Returns what has to be submitted, smallest jobs first. Pure.
 
-    only: names of jobs; empty: all. The others wait for the gating job where that still has something to do.
+    only: names of jobs; empty: all. Other jobs wait for the gating job as long as that one still has work.
     """
     gate_open = not any(
         job.gate and (_lacks(job, repetition, held) or (job.name, repetition) in active)
@@ -52,7 +52,7 @@ def _lacks(job: JobEntry, repetition: int, held: set[str]) -> bool:
 
 
 def require_jobs(manifest: Manifest, only: Iterable[str]) -> None:
-    """Errors: CampaignError for a name in `only` that is no job."""
+    """Checks the names in `only`. Errors: CampaignError for a name that is no job."""
     names = [job.name for job in manifest.jobs]
     for name in only:
         if name not in names:
@@ -62,7 +62,7 @@ def require_jobs(manifest: Manifest, only: Iterable[str]) -> None:
 def held_cells(
     manifest: Manifest, more: Sequence[Path], step: progress.Step = progress.silent
 ) -> tuple[set[str], list[str]]:
-    """Cells in the campaign's own stores and in `more`. step: as for stores.held(), of the own stores.
+    """Returns the cells in the campaign's own stores and in `more`. step: progress of reading its own stores.
 
     Errors: CampaignError if one of `more` cannot be read.
     """
@@ -76,7 +76,7 @@ def held_cells(
 
 
 class Journal:
-    """submissions.jsonl: what was handed in, for people and for status. Nothing depends on its last line."""
+    """submissions.jsonl: what was submitted, for people and for status. Readers must tolerate a damaged last line."""
 
     def __init__(self, manifest: Manifest) -> None:
         self._path = manifest.layout.submissions
@@ -100,7 +100,7 @@ class Journal:
             ) from None
 
     def submitted(self) -> set[Unit]:
-        """Every (job, repetition) that was ever handed in."""
+        """Returns every (job, repetition) that was ever submitted."""
         if not self._path.exists():
             return set()
         found = set()
@@ -109,7 +109,7 @@ class Journal:
                 entry = json.loads(line)
                 found |= {(entry["job"], repetition) for repetition in entry["repetitions"]}
             except (ValueError, KeyError, TypeError, RecursionError):
-                continue  # cut off by a kill, or damaged
+                continue  # a line that a kill cut off, or damaged otherwise
         return found
 
 
@@ -120,10 +120,10 @@ def submit(
     lock: int,
     tell: Callable[[str], None],
 ) -> None:
-    """Hands `orders` to the scheduler, or runs them here where there is none.
+    """Submits `orders` to the scheduler, or runs them here if there is none.
 
-    lock: the descriptor of folder.locked. tell: called at once with a line about each.
-    Errors: CampaignError for the first that is rejected (SubmissionStopped once one was accepted).
+    lock: the descriptor of folder.locked. tell: called at once with a line about each order.
+    Errors: CampaignError for the first order that is refused (SubmissionStopped if one was accepted before).
     """
     if manifest.scheduler == "none":
         _run_here(manifest, orders, tell)
@@ -151,7 +151,7 @@ def submit(
 
 
 def counted(order: Order) -> str:
-    """ "3 cells in repetitions 1, 2"."""
+    """Returns a text such as "3 cells in repetitions 1, 2"."""
     repetitions = ", ".join(map(str, order.repetitions))
     return f"{order.lacking} cells in repetition{'s' if len(order.repetitions) > 1 else ''} {repetitions}"
 
@@ -173,13 +173,13 @@ def _run_here(manifest: Manifest, orders: Sequence[Order], tell: Callable[[str],
 
 
 def active_units(manifest: Manifest) -> dict[Unit, Active]:
-    """What of the campaign is queued or running. Errors: CampaignError when that cannot be known."""
+    """Returns which jobs of the campaign are queued or running. Errors: CampaignError if that cannot be found out."""
     with progress.shown("asking what is queued or running"):
         return Local(manifest).active() if manifest.scheduler == "none" else scheduler.of(manifest).active()
 
 
 def cancel(manifest: Manifest, active: dict[Unit, Active], only: Sequence[str]) -> list[str]:
-    """Ends what is queued or running (of the jobs `only`). Returns a line for each."""
+    """Cancels the jobs that are queued or running (of the names in `only`). Returns a line for each."""
     chosen = {unit: job for unit, job in active.items() if not only or unit[0] in only}
     if chosen:
         machine = Local(manifest) if manifest.scheduler == "none" else scheduler.of(manifest)

@@ -1,4 +1,4 @@
-"""A machine without a scheduler: jobs run here, one after the other, in the foreground."""
+"""A machine without a scheduler: jobs run here, one after another, in the foreground."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from hvdb.campaign.errors import CampaignError
 from hvdb.campaign.folder import JobEntry, Manifest
 from hvdb.campaign.scheduler import RUNNING, Active, Unit
 
-PATIENCE_SECONDS = 90  # for what runs to store what it has
+PATIENCE_SECONDS = 90  # time for running jobs to store their results
 
 
 def _lives(pid: int, script: Path) -> bool:
-    """Whether process `pid` is a shell at work on `script`."""
+    """Returns whether process `pid` is a shell that runs `script`."""
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:
         try:
-            os.kill(pid, 0)  # no /proc: a process of that number must do
+            os.kill(pid, 0)  # without /proc, assume that a process with this number is the one
         except OSError:
             return False
         return not Path("/proc/self/cmdline").exists()
@@ -39,7 +39,7 @@ class Local:
         self._manifest = manifest
 
     def active(self) -> dict[Unit, Active]:
-        """What runs on this host now, by what the jobs wrote about themselves."""
+        """Returns what runs on this host now, according to the jobs' own logs."""
         found = {}
         for unit, attempt in events.latest(events.read(self._manifest.layout.events)).items():
             script = self._manifest.layout.script(attempt.job)
@@ -49,7 +49,7 @@ class Local:
         return found
 
     def cancel(self, ids: Sequence[str]) -> None:
-        """Tells the running jobs to store what they have and end, and waits until they have."""
+        """Tells the running jobs to store their results and end, and waits until they have ended."""
         for pid in map(int, ids):
             try:
                 os.kill(pid, signal.SIGUSR1)
@@ -64,7 +64,7 @@ class Local:
             time.sleep(0.1)
 
     def run(self, job: JobEntry) -> tuple[int, bool]:
-        """Runs one job to its end; returns its exit code, and whether a signal to us ended it (in order)."""
+        """Runs one job to its end. Returns its exit code, and whether a signal to this program ended it in order."""
         script = self._manifest.layout.script(job.name)
         log = self._manifest.layout.logs / f"{job.name}.out"
         with log.open("ab") as output:
@@ -77,9 +77,9 @@ class Local:
 
 @contextmanager
 def _passing_on(child: subprocess.Popen[bytes]) -> Iterator[list[int]]:
-    """Ctrl-C and the like become the warning that a scheduler would send; a second one is passed on as it is.
+    """Turns the first Ctrl-C or similar signal into the warning that a scheduler sends; forwards later ones unchanged.
 
-    Yields the signals that have come.
+    Yields the list of signals that have come.
     """
     seen: list[int] = []
 

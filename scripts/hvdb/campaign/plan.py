@@ -1,4 +1,4 @@
-"""From (spec, site) to jobs and their cells. Pure: no files, no clock, no randomness but the spec's order seed."""
+"""Turns (spec, site) into jobs and their cells. Pure: no files, no clock; the spec's order seed fixes all order."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SCALE, ONE_RANK, ONE_NODE = "scale", "one_rank", "one_node"
 
 @dataclass(frozen=True)
 class Shape:
-    """How many ranks on how many nodes; the last node holds fewer where `ranks` is ragged."""
+    """Number of ranks and nodes. `ragged`: the last node holds fewer ranks than the others."""
 
     ranks: int
     nodes: int
@@ -30,7 +30,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Cell:
-    """One launch of hvd_bench. `hash` covers everything but `role`, which follows from the rest."""
+    """One launch of hvd_bench. `hash` covers all fields except `role`, which follows from the others."""
 
     role: str
     shape: Shape
@@ -50,13 +50,13 @@ class Cell:
 
     @property
     def hash(self) -> str:
-        """16 hexadecimal digits: what a store is asked for."""
+        """16 hexadecimal digits, the key of the cell in stores."""
         data = dataclasses.asdict(self)
         del data["role"]
         return digest(data)
 
     def arguments(self) -> list[str]:
-        """hvd_bench's arguments that differ from cell to cell, or may."""
+        """Returns the arguments of hvd_bench that may differ from cell to cell."""
         words = ["--model", self.model, "--batch-size", str(self.batch_size), "--dtype", self.dtype]
         words += ["--allreduce-dtype", self.allreduce_dtype, "--schedule", self.schedule]
         words += ["--seed", str(self.seed), "--device", self.device]
@@ -69,9 +69,9 @@ class Cell:
 
 @dataclass(frozen=True)
 class Job:
-    """One allocation (per repetition), and what runs in it, in order.
+    """One allocation (per repetition), and the cells that run in it.
 
-    cells: repetition -> cells, in the order in which they run. seconds: of all cells of one repetition, at most.
+    cells: repetition -> cells, in the order in which they run. seconds: most time for all cells of one repetition.
     """
 
     name: str
@@ -82,27 +82,27 @@ class Job:
 
     @property
     def node_hours(self) -> float:
-        """What it may use at most, over all repetitions."""
+        """Most node hours that all repetitions together may use."""
         return self.nodes * self.walltime_seconds * len(self.cells) / 3600
 
     def shapes(self) -> list[Shape]:
-        """Every shape that occurs, smallest first."""
+        """Returns every shape that occurs, smallest first."""
         found = {cell.shape for cells in self.cells.values() for cell in cells}
         return sorted(found, key=lambda shape: shape.ranks)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """All jobs, smallest allocation first. left_out: what the spec implies and is not run, one line each."""
+    """All jobs, smallest allocation first. left_out: one line for each thing that the spec implies but is not run."""
 
     spec: Spec
     site: Site
     jobs: tuple[Job, ...]
     left_out: tuple[str, ...]
-    cell_seconds: dict[str, float]  # by hash, at most
+    cell_seconds: dict[str, float]  # hash -> most seconds
 
     def cells(self) -> Iterator[tuple[Job, int, Cell]]:
-        """Every cell with its job and its repetition."""
+        """Yields every cell with its job and its repetition."""
         for job in self.jobs:
             for repetition, cells in job.cells.items():
                 for cell in cells:
@@ -110,7 +110,7 @@ class Plan:
 
 
 def ranks_per_node(spec: Spec, site: Site) -> int:
-    """Ranks on a full node. Errors: CampaignError if the site does not allow what the spec asks for."""
+    """Returns the ranks on a full node. Errors: CampaignError if the site does not allow the spec's number."""
     if spec.ranks_per_node == 0:
         return site.node.ranks_per_node[0]
     if spec.ranks_per_node not in site.node.ranks_per_node:
@@ -123,9 +123,9 @@ def ranks_per_node(spec: Spec, site: Site) -> int:
 
 
 def shapes(spec: Spec, site: Site) -> tuple[list[Shape], list[str]]:
-    """The shapes of the spec's rank counts on `site`, and a line per count that is left out.
+    """Returns the shapes of the spec's rank counts on `site`, and a line per count that is left out.
 
-    Errors: CampaignError for a ragged count that was not asked for, and for one that is larger than the site.
+    Errors: CampaignError for a ragged count that the spec does not allow, and for a count that exceeds the site.
     """
     full = ranks_per_node(spec, site)
     found, left_out = [], []
@@ -153,7 +153,7 @@ def shapes(spec: Spec, site: Site) -> tuple[list[Shape], list[str]]:
 
 
 class _CellMaker:
-    """Cells of one spec on one site; they differ in what the methods take."""
+    """Makes cells of one spec on one site. They differ only in the methods' arguments."""
 
     def __init__(self, spec: Spec, site: Site, allocation_nodes: int) -> None:
         self._spec = spec
@@ -163,7 +163,8 @@ class _CellMaker:
     def cell(
         self, role: str, shape: Shape, batch: int, model: str, dtype: str, seed: int, allreduce: str, schedule: str
     ) -> Cell:
-        """One cell of repetition 1. One rank reduces nothing, so that schedule and type there are the first."""
+        """One cell of repetition 1. A single rank reduces nothing, so it gets the first schedule and all-reduce
+        type."""
         spec = self._spec
         alone = shape.ranks == 1
         return Cell(
@@ -185,7 +186,7 @@ class _CellMaker:
         )
 
     def block(self, model: str, dtype: str, seed: int, batches: dict[Shape, int], one_node: Shape) -> list[Cell]:
-        """The scale cells of `batches` (shape -> images per rank) with their baselines, which stay together."""
+        """Returns the scale cells of `batches` (shape -> images per rank) and their baselines, which stay together."""
         cells = []
         for shape, batch in batches.items():
             for allreduce in self._spec.allreduce_dtypes:
@@ -204,7 +205,7 @@ class _CellMaker:
 def _strong_batches(
     spec: Spec, model: str, all_shapes: list[Shape], left_out: dict[str, None]
 ) -> tuple[dict[Shape, int], int]:
-    """Images per rank of strong scaling, by shape; and those of its one-rank baseline."""
+    """Returns the images per rank of strong scaling by shape, and those of its one-rank baseline."""
     assert spec.strong is not None
     whole, most = spec.strong.global_batch[model], spec.strong.max_batch_per_rank
     batches = {}
@@ -220,7 +221,8 @@ def _strong_batches(
 
 
 def _blocks(spec: Spec, site: Site, nodes: int, all_shapes: list[Shape], left_out: dict[str, None]) -> list[list[Cell]]:
-    """The blocks of the allocation of `nodes` nodes: cells that belong together, each cell in the first only."""
+    """Returns the blocks of the allocation of `nodes` nodes. A block holds cells that belong together; each cell is in
+    the first block that needs it."""
     maker = _CellMaker(spec, site, nodes)
     full = ranks_per_node(spec, site)
     one_node = Shape(full, 1, full)
@@ -246,7 +248,7 @@ def _blocks(spec: Spec, site: Site, nodes: int, all_shapes: list[Shape], left_ou
 
 
 def _new(cells: Iterable[Cell], seen: set[str]) -> list[Cell]:
-    """Those of `cells` that are not in `seen`, which takes them in."""
+    """Returns those of `cells` that are not in `seen`, and adds them to `seen`."""
     found = []
     for cell in cells:
         if cell.hash not in seen:
@@ -258,7 +260,7 @@ def _new(cells: Iterable[Cell], seen: set[str]) -> list[Cell]:
 def _packed(
     spec: Spec, site: Site, nodes: int, blocks: list[list[Cell]], time: CellTime
 ) -> list[tuple[list[list[Cell]], float]]:
-    """`blocks` in as few parts as the site's longest walltime allows, in order; and each part's seconds."""
+    """Splits `blocks`, in order, into as few parts as the longest walltime allows; each part with its seconds."""
     parts: list[tuple[list[list[Cell]], float]] = []
     for block in blocks:
         seconds = sum(time.seconds(cell) for cell in block)
@@ -277,9 +279,9 @@ def _packed(
 
 
 def _ordered(spec: Spec, name: str, blocks: list[list[Cell]], repetition: int) -> tuple[Cell, ...]:
-    """Blocks in random order, and the cells of each: a drift of the machine hits no kind of cell more than others.
+    """Shuffles the blocks, and the cells of each, so that a drift of the machine affects all kinds of cells alike.
 
-    Blocks stay whole, so that a job that is cut short has baselines for what it did.
+    Blocks stay whole, so that a job that is cut short has baselines for the cells that it ran.
     """
     key = (spec.order_seed, name, repetition)
     order: list[Cell] = []
@@ -289,9 +291,9 @@ def _ordered(spec: Spec, name: str, blocks: list[list[Cell]], repetition: int) -
 
 
 def make(spec: Spec, site: Site, pilot: Pilot | None = None) -> Plan:
-    """The jobs of `spec` on `site`; with `pilot`, walltimes from what was measured.
+    """Returns the jobs of `spec` on `site`; with `pilot`, walltimes follow from measured times.
 
-    Errors: CampaignError (a count that does not fit, a ragged one, a block longer than the longest job).
+    Errors: CampaignError (a rank count that does not fit, a ragged one, a block longer than the longest job).
     """
     all_shapes, left_out_counts = shapes(spec, site)
     left_out: dict[str, None] = dict.fromkeys(left_out_counts)

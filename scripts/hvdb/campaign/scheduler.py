@@ -1,7 +1,7 @@
-"""The programs of the scheduler: submit, ask, cancel. Everything that they print is parsed here, by pure functions.
+"""Calls the scheduler's programs: submit, query, cancel. Pure functions parse all of their output.
 
-Jobs are found by name, which holds the campaign and the job, so that a submission is known to the scheduler before
-it is known to us: killed at any moment, nothing is submitted twice.
+Jobs are found by name, which contains the campaign and the job. The scheduler therefore knows a submission before this
+program does: even if it is killed at any moment, no job is submitted twice.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from hvdb.campaign.directives import array_text
 from hvdb.campaign.errors import CampaignError
 from hvdb.campaign.folder import JobEntry, Manifest
 
-ANSWER_SECONDS = 120  # a busy controller takes a minute at times
+ANSWER_SECONDS = 120  # a busy controller sometimes takes a minute
 QUEUED, RUNNING = "queued", "running"
 
 
 @dataclass(frozen=True)
 class Active:
-    """One repetition of a job that the scheduler still has. id: to cancel it. seconds_left: None if not said."""
+    """One repetition of a job that the scheduler still has. id: for cancelling. seconds_left: None if unknown."""
 
     id: str
     state: str
@@ -37,20 +37,20 @@ Unit = tuple[str, int]  # job name, repetition
 
 
 class Scheduler(Protocol):
-    """What Slurm and LSF have in common. Errors of all methods: CampaignError."""
+    """The interface of Slurm and LSF. Errors of all methods: CampaignError."""
 
     def submit(self, job: JobEntry, repetitions: Sequence[int], after: Sequence[str]) -> str:
-        """Hands the job's script in; with `after`, to start once those jobs have ended well. Returns its id."""
+        """Submits the job's script; with `after`, it starts once those jobs have ended well. Returns its id."""
 
     def active(self) -> dict[Unit, Active]:
-        """What of this campaign is queued or running."""
+        """Returns which jobs of this campaign are queued or running."""
 
     def cancel(self, ids: Sequence[str]) -> None:
-        """Ends these; those that run are told first."""
+        """Cancels these jobs; running jobs are warned first."""
 
 
 def of(manifest: Manifest, lock: int | None = None) -> Scheduler:
-    """The scheduler of the campaign's site; not for scheduler "none" (local.py).
+    """Returns the scheduler of the campaign's site. Not for scheduler "none" (local.py).
 
     lock: descriptor that submissions inherit (folder.locked).
     """
@@ -92,7 +92,7 @@ def _last_line(done: subprocess.CompletedProcess[str]) -> str:
 
 
 def _hand_in(manifest: Manifest, job: JobEntry, words: Sequence[str], lock: int | None) -> str:
-    """Submits the script of `job` with more `words`, by argument or standard input; returns what was answered."""
+    """Submits the script of `job` with more `words`, by argument or standard input. Returns the scheduler's answer."""
     script = manifest.layout.script(job.name)
     by_argument = manifest.submit.by == "argument"
     command = [*manifest.submit.command, *words, *([str(script)] if by_argument else [])]
@@ -138,7 +138,7 @@ class Slurm:
 
 
 def _unit(name: str, index: str, prefix: str) -> Unit | None:
-    """The job and repetition that a scheduler's (job name, array index) mean; None for somebody else's job."""
+    """Returns the job and repetition for a scheduler's (job name, array index); None for a job of another campaign."""
     if not name.startswith(prefix):
         return None
     job = name.removeprefix(prefix)
@@ -147,7 +147,7 @@ def _unit(name: str, index: str, prefix: str) -> Unit | None:
 
 
 def _slurm_seconds(text: str) -> int | None:
-    """ "1-02:03:04", "02:03:04", "03:04", or "INVALID", "UNLIMITED", ..."""
+    """Parses "1-02:03:04", "02:03:04" or "03:04" to seconds; None for "INVALID", "UNLIMITED", ..."""
     match = re.fullmatch(r"(?:(?:(\d+)-)?(\d+):)?(\d+):(\d+)", text)
     if not match:
         return None
@@ -156,7 +156,7 @@ def _slurm_seconds(text: str) -> int | None:
 
 
 def parse_squeue(text: str, prefix: str) -> dict[Unit, Active]:
-    """What squeue --array --format='%i|%j|%T|%L|%r' says about the jobs whose names begin with `prefix`. Pure."""
+    """Parses the output of squeue --array --format='%i|%j|%T|%L|%r' for jobs whose names begin with `prefix`. Pure."""
     found = {}
     for line in text.splitlines():
         fields = line.strip().split("|")
@@ -183,11 +183,11 @@ class Lsf:
         words = []
         if self._manifest.submit.array:
             indices = array_text(list(repetitions), self._manifest.submit.array_limit)
-            # The limit stands behind the bracket: name[1-5]%2.
+            # LSF wants the limit behind the bracket: name[1-5]%2.
             span, percent, limit = indices.partition("%")
             words += ["-J", f"{self._manifest.job_prefix}{job.name}[{span}]{percent}{limit}"]
         if after:
-            # -ti: end this one when that can no longer come true.
+            # -ti ends this job when its condition can no longer become true.
             words += ["-w", " && ".join(f"done({number})" for number in after), "-ti"]
         answer = _hand_in(self._manifest, job, words, self._lock)
         match = re.search(r"Job <(\d+)> is submitted", answer)
@@ -209,7 +209,7 @@ class Lsf:
 
 
 def parse_bjobs(text: str, prefix: str) -> dict[Unit, Active]:
-    """What bjobs -o "jobid jobindex job_name stat time_left pend_reason" says about our jobs. Pure.
+    """Parses the output of bjobs -o "jobid jobindex job_name stat time_left pend_reason" for our jobs. Pure.
 
     job_name of an array's element is name[index]; time_left is "hours:minutes L", or "-".
     """

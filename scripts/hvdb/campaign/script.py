@@ -1,4 +1,4 @@
-"""The text of a job script. Pure: (plan, job, layout, program) in, text out."""
+"""Builds the text of a job script. Pure: (plan, job, layout, program) in, text out."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from hvdb.campaign.plan import Job, Plan
 
 PROGRAM = data.called("campaign")
 
-# How the script learns who it is: (scheduler id, repetition in an array, restarts). LSF's restart count does not
-# tell a first start from a rerun on all versions, so the time does.
+# How the script learns its identity: (scheduler id, repetition in an array, restarts). LSF's restart count does not
+# distinguish a first start from a rerun in all versions, so the start time is used instead.
 IDENTITY = {
     "slurm": (
         f"${{SLURM_ARRAY_JOB_ID:-${{SLURM_JOB_ID:?is not set: {PROGRAM} submits this}}}}",
@@ -31,7 +31,7 @@ IDENTITY = {
 
 
 def text(plan: Plan, job: Job, layout: Layout, hvd_bench: Path) -> str:
-    """The whole script, with a line break at its end. hvd_bench: the program that it runs, absolute."""
+    """Returns the whole script, with a line break at its end. hvd_bench: absolute path of the program that it runs."""
     site, spec = plan.site, plan.spec
     parts = [
         "#!/usr/bin/env bash",
@@ -70,7 +70,7 @@ def _settings(plan: Plan, job: Job, layout: Layout, hvd_bench: Path) -> list[str
         _assignment("folder", layout.folder),
         _assignment("hvd_bench", hvd_bench),
         _assignment("order_seed", plan.spec.order_seed),
-        # Without a scheduler nothing ends a job but itself: 0, no limit.
+        # Without a scheduler nothing limits a job, so its walltime is 0 (no limit).
         _assignment("walltime_seconds", 0 if plan.site.scheduler == "none" else job.walltime_seconds),
         _assignment("warning_seconds", plan.site.walltime.warning_seconds),
         _assignment("pass_on_term", "yes" if plan.site.scheduler == "none" else "no"),
@@ -82,7 +82,7 @@ def _settings(plan: Plan, job: Job, layout: Layout, hvd_bench: Path) -> list[str
 
 
 def _set_up(plan: Plan) -> list[str]:
-    """A function with the site's own lines; it fails where one of them does."""
+    """Returns the lines of a shell function that sets up the site. The function fails if one of its lines does."""
     program = plan.site.program
     lines = []
     if program.modules:

@@ -1,4 +1,4 @@
-"""Where to measure: a site profile as plain data. Sites that come along are in slurm/sites."""
+"""Site profiles, which say where to measure, as plain data. slurm/sites has the profiles that are part of hvd_bench."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ MAX_BASES = 8
 
 @dataclass(frozen=True)
 class Node:
-    """One node. Zeros: not known, or none; then nothing is asked for and nothing is checked."""
+    """One node. Zeros mean unknown or none: then nothing is requested and nothing is checked."""
 
     cores: int
     gpus: int
-    ranks_per_node: tuple[int, ...]  # allowed; the first is the default
-    limit: int  # nodes of one job at most; 0: no limit
+    ranks_per_node: tuple[int, ...]  # allowed values; the first is the default
+    limit: int  # most nodes of one job; 0: no limit
 
 
 @dataclass(frozen=True)
 class Program:
-    """What runs, and what it needs around it."""
+    """The program to run, and the environment that it needs."""
 
     hvd_bench: str
     device: str
@@ -41,10 +41,10 @@ class Program:
 
 @dataclass(frozen=True)
 class Submit:
-    """How a job gets to the scheduler, and what it asks for. Empty texts are left out of the directives."""
+    """How to submit a job, and what it requests. Empty texts are left out of the directives."""
 
     command: tuple[str, ...]
-    by: str  # argument, stdin
+    by: str  # how the script is passed: argument or stdin
     account: str
     partition: str
     qos: str
@@ -59,18 +59,18 @@ class Submit:
 
 @dataclass(frozen=True)
 class Launch:
-    """How ranks are started inside a job."""
+    """How to start ranks inside a job."""
 
     command: tuple[str, ...]
     options: tuple[str, ...]
     binding: tuple[str, ...]
     cores_per_rank: int
-    resource_sets: str  # LSF: one per node, or one per rank
+    resource_sets: str  # LSF only: one set per node, or one per rank
 
 
 @dataclass(frozen=True)
 class Walltime:
-    """Seconds."""
+    """Limits and estimates of walltimes, in seconds; `margin` is a factor."""
 
     maximum: int
     warning_seconds: int
@@ -81,7 +81,7 @@ class Walltime:
 
 @dataclass(frozen=True)
 class Site:
-    """One machine. Field for field the TOML file that docs/campaigns.md describes, bases merged in."""
+    """One machine. Its fields match the TOML file that docs/campaigns.md describes, with bases merged in."""
 
     name: str
     scheduler: str
@@ -93,15 +93,15 @@ class Site:
 
     @property
     def hash(self) -> str:
-        """16 hexadecimal digits over everything above."""
+        """16 hexadecimal digits over all fields above."""
         return digest(dataclasses.asdict(self))
 
     @property
     def surroundings(self) -> str:
-        """8 hexadecimal digits over what is set around a run: how ranks are started and bound, and their variables.
+        """8 hexadecimal digits over the surroundings of a run: how ranks are started and bound, and their variables.
 
-        What a job asks the scheduler for is not in it, and neither are modules: libraries are in the fingerprint that
-        hvd_bench stores.
+        Requests to the scheduler are left out. Modules are left out too, because hvd_bench stores the libraries in its
+        fingerprint.
         """
         return digest([dataclasses.asdict(self.launch), self.program.environment], 8)
 
@@ -197,7 +197,7 @@ def _walltime(table: Table) -> Walltime:
 
 
 def from_data(data: dict[str, Any], source: str) -> Site:
-    """A site from a TOML document whose base has been merged in. Errors: CampaignError."""
+    """Returns a site from a TOML document whose base has been merged in. Errors: CampaignError."""
     table = Table(data, source)
     table.text("base", "")
     scheduler = table.word("scheduler", SCHEDULERS)
@@ -220,12 +220,12 @@ def from_data(data: dict[str, Any], source: str) -> Site:
 
 
 def known() -> list[str]:
-    """The names of the sites that come along."""
+    """Returns the names of the sites that are part of hvd_bench."""
     return sorted(path.stem for path in SITES.glob("*.toml"))
 
 
 def merged(over: dict[str, Any], under: dict[str, Any]) -> dict[str, Any]:
-    """`under` with the values of `over` in their place, table by table; program.environment is joined as well."""
+    """`under` with values replaced by those of `over`, table by table; program.environment is merged likewise."""
     result = dict(under)
     for key, value in over.items():
         beneath = result.get(key)
@@ -234,7 +234,7 @@ def merged(over: dict[str, Any], under: dict[str, Any]) -> dict[str, Any]:
 
 
 def _path(name: str, beside: Path | None) -> Path:
-    """`name` is a site that comes along, or a file (beside the file that names it as its base)."""
+    """The file of a site: one that is part of hvd_bench, or a path (relative to `beside`, if the site is a base)."""
     if name in known():
         return SITES / f"{name}.toml"
     path = Path(name) if beside is None else beside / name
@@ -262,7 +262,7 @@ def _with_base(name: str, read: Callable[[Path], dict[str, Any]]) -> tuple[dict[
 
 
 def assigned(data: dict[str, Any], assignment: str) -> dict[str, Any]:
-    """`data` with one `KEY=VALUE` of --set put in: KEY has dots, VALUE is TOML, or any text where text is wanted."""
+    """Applies one `KEY=VALUE` of --set to `data`. KEY has dots; VALUE is TOML, or any text if the key holds text."""
     key, equals, text = assignment.partition("=")
     parts = key.strip().split(".")
     if not equals or not all(part.replace("_", "a").isalnum() for part in parts):
@@ -274,7 +274,7 @@ def assigned(data: dict[str, Any], assignment: str) -> dict[str, Any]:
         value = document(f"value = {text}")["value"]
     except ValueError:
         value = text
-    if isinstance(there, str) and not isinstance(value, str):  # an account of digits only, a time
+    if isinstance(there, str) and not isinstance(value, str):  # for example an account of digits only, or a time
         value = text
     over: Any = value
     for part in reversed(parts):
@@ -283,7 +283,7 @@ def assigned(data: dict[str, Any], assignment: str) -> dict[str, Any]:
 
 
 def read(name: str, assignments: Sequence[str] = ()) -> Site:
-    """The site called `name`, or in the file `name`, with --set `assignments` on top. Errors: CampaignError."""
+    """The site called `name`, or in the file `name`, with the `assignments` of --set. Errors: CampaignError."""
     data, source = _with_base(name, load)
     for assignment in assignments:
         data = assigned(data, assignment)

@@ -1,4 +1,4 @@
-"""What to measure: the user's spec as plain data. Pure: TOML text in, Spec out."""
+"""The user's spec, which says what to measure, as plain data. Pure: TOML text in, Spec out."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Weak:
 class Strong:
     """Strong scaling: images per step of all ranks together, by model, divided among the ranks.
 
-    max_batch_per_rank: what a rank's memory holds; 0: no limit. Larger batches are not run.
+    max_batch_per_rank: largest batch that fits into a rank's memory; 0: no limit. Larger batches are not run.
     """
 
     global_batch: dict[str, int]
@@ -36,12 +36,12 @@ class Strong:
 
 @dataclass(frozen=True)
 class Spec:
-    """One campaign. Field for field the TOML file that docs/campaigns.md describes."""
+    """One campaign. Its fields match the TOML file that docs/campaigns.md describes."""
 
     name: str
     models: tuple[str, ...]
     ranks: tuple[int, ...]
-    ranks_given: bool  # by the spec itself: then a count that does not fit is an error, else it is left out
+    ranks_given: bool  # the spec gives them: then a count that does not fit is an error; else it is left out
     dtypes: tuple[str, ...]
     allreduce_dtypes: tuple[str, ...]
     schedules: tuple[str, ...]
@@ -49,20 +49,20 @@ class Spec:
     seeds: tuple[int, ...]
     order_seed: int
     efficiency: bool
-    ranks_per_node: int  # 0: the site's first
+    ranks_per_node: int  # 0: the first value of the site
     allow_ragged: bool
     first_job_gates: bool
     weak: Weak | None
     strong: Strong | None
-    options: tuple[tuple[str, str], ...]  # of hvd_bench; a flag's value is empty
+    options: tuple[tuple[str, str], ...]  # options of hvd_bench; a flag's value is empty
 
     @property
     def hash(self) -> str:
-        """16 hexadecimal digits over everything above; comments and layout of the file do not matter."""
+        """16 hexadecimal digits over all fields above. Comments and layout of the file do not affect it."""
         return digest(dataclasses.asdict(self))
 
     def max_time_seconds(self) -> float:
-        """How long one launch may measure."""
+        """Returns the most seconds that one launch may measure."""
         return float(dict(self.options).get("max-time", bench_options.DEFAULT_MAX_TIME_SECONDS))
 
 
@@ -90,7 +90,7 @@ def _weak(table: Table, models: tuple[str, ...]) -> Weak:
 
 
 def from_data(data: dict[str, Any], source: str) -> Spec:
-    """A spec from a TOML document. Errors: CampaignError, naming `source`, the key and what is right."""
+    """Returns a spec from a TOML document. Errors: CampaignError, naming `source`, the key and what is allowed."""
     table = Table(data, source)
     models = _models(table)
     weak, strong, options = table.table("weak"), table.table("strong"), table.table("options")
@@ -122,15 +122,15 @@ def from_data(data: dict[str, Any], source: str) -> Spec:
 
 
 def known() -> list[str]:
-    """The names of the specs that come along."""
+    """Returns the names of the specs that are part of hvd_bench."""
     return sorted(path.stem for path in SPECS.glob("*.toml"))
 
 
 def file(name: Path) -> Path:
-    """The file of the spec that comes along under this name, else `name` itself."""
+    """Returns the file of the spec of this name that is part of hvd_bench, else `name` itself."""
     return SPECS / f"{name}.toml" if str(name) in known() else name
 
 
 def read(path: Path) -> Spec:
-    """The spec in the file `path`. Errors: CampaignError."""
+    """Returns the spec in the file `path`. Errors: CampaignError."""
     return from_data(load(path), str(path))

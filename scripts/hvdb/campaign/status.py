@@ -1,4 +1,4 @@
-"""Where a campaign stands: every cell in one state, in a table for people and as JSON for programs. Pure."""
+"""The status of a campaign: every cell in one state, as a table for people and as JSON for programs. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FAILURES_SHOWN = 20
 
 @dataclass(frozen=True)
 class Failure:
-    """A cell whose last launch ended badly. code: of hvd_bench (README), or of the launcher."""
+    """A cell whose last launch failed. code: exit code of hvd_bench (README) or of the launcher."""
 
     job: str
     repetition: int
@@ -31,7 +31,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class UnitState:
-    """One repetition of one job. state: done, running, queued, or a sentence on how it ended."""
+    """One repetition of one job. state: done, running, queued, or a sentence that says how it ended."""
 
     job: str
     repetition: int
@@ -43,7 +43,7 @@ class UnitState:
 
 @dataclass(frozen=True)
 class Standing:
-    """The campaign as a whole. counts: cells by state. seconds and node_hours: of cells not done, at most."""
+    """The whole campaign. counts: cells by state. seconds and node_hours: most that the unfinished cells need."""
 
     name: str
     site: str
@@ -53,7 +53,7 @@ class Standing:
     jobs: dict[str, dict[str, int]]
     units: list[UnitState]
     failures: list[Failure]
-    seconds_left: int | None  # of the running jobs, the longest
+    seconds_left: int | None  # longest time left of a running job
     node_hours_left: float
     notes: list[str] = field(default_factory=list)
 
@@ -94,7 +94,7 @@ def standing(
     submitted: set[Unit],
     notes: Sequence[str] = (),
 ) -> Standing:
-    """Every cell of the campaign in one state, from what stores, scheduler, events and journal say."""
+    """Puts every cell of the campaign in one state, according to stores, scheduler, events and journal."""
     totals: Counter[str] = Counter()
     jobs: dict[str, dict[str, int]] = {}
     units, failures = [], []
@@ -134,7 +134,7 @@ def standing(
 
 
 def as_data(standing: Standing) -> dict[str, object]:
-    """For --json: the fields of Standing, and whether everything is done."""
+    """Returns the data for --json: the fields of Standing, and whether everything is done."""
     return {**dataclasses.asdict(standing), "complete": standing.complete}
 
 
@@ -148,7 +148,7 @@ def _unit_text(unit: UnitState) -> str:
 
 
 def as_text(standing: Standing) -> str:
-    """For people: one line per job, what failed, the time left, and what to do next."""
+    """Returns the text for people: one line per job, failures, the time left, and what to do next."""
     lines = [f"campaign {standing.name} on {standing.site}, spec {standing.spec}, in {standing.folder}", ""]
     lines.append(f"{'job':<12}" + "".join(f"{state:>9}" for state in STATES))
     for name, counts in standing.jobs.items():

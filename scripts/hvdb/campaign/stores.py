@@ -1,4 +1,4 @@
-"""What the stores of a campaign hold: which cells are done, and how long launches took. Read-only.
+"""Reads from a campaign's stores which cells are done and how long launches took. Read-only.
 
 A cell is held when some session carries its hash (provenance 'label.cell') and every run of that session is complete.
 `hvd_bench stored cell FILE...` says the same inside a job; tests/slurm compares the two.
@@ -20,7 +20,7 @@ from hvdb.errors import StoreError
 Result = TypeVar("Result")
 
 KEY = "label.cell"
-# Processor time that the questions to one store may take; a large one takes a hundredth of it.
+# Limit on the processor time of the queries to one store; even a large store needs only a hundredth of it.
 QUERY_SECONDS = 60.0
 
 SESSIONS = """
@@ -39,18 +39,18 @@ HAVING sum(status <> 'complete') = 0
 
 
 def _query(path: Path, query: Callable[[sqlite3.Connection], Result]) -> Result:
-    """`query` on the store `path`, of which header and tables are checked, not the values. Errors: StoreError."""
+    """Runs `query` on the store `path`. Checks its header and tables, but not its values. Errors: StoreError."""
     with store.open_readonly(path, thorough=False) as connection, untrusted.deadline(connection, QUERY_SECONDS):
         return query(connection)
 
 
 def of_campaign(folder: Path) -> list[Path]:
-    """The stores in `folder`, and what killed jobs left beside them."""
+    """Returns the stores in `folder`, and the files that killed jobs left beside them."""
     return sorted(path for pattern in ("*.db", "*.partial") for path in folder.glob(pattern))
 
 
 def held(paths: Sequence[Path], step: progress.Step = progress.silent) -> tuple[set[str], list[str]]:
-    """The hashes of all cells that `paths` hold, and a line per file that cannot be read (its cells do not count).
+    """Returns the hashes of all cells that `paths` hold, and a line per unreadable file (its cells do not count).
 
     step: called with (files done, files in all) after each file.
     """
@@ -61,14 +61,14 @@ def held(paths: Sequence[Path], step: progress.Step = progress.silent) -> tuple[
             rows = _query(path, lambda opened: opened.execute(SESSIONS, (KEY,)).fetchall())
             cells |= {row[0] for row in rows if isinstance(row[0], str)}
         except StoreError as fault:
-            if path.exists():  # else its job has just renamed it
+            if path.exists():  # if not, its job has just renamed it
                 notes.append(f"{fault}; its cells count as lacking")
         step(done, len(paths))
     return cells, notes
 
 
 def _seconds(path: Path, first: object, last: object) -> float:
-    """Errors: StoreError where these are no two points in time, the second not before the first."""
+    """Returns the seconds between two times. Errors: StoreError if they are not two times in ascending order."""
     try:
         seconds = _between(str(first), str(last))
     except (ValueError, TypeError, OverflowError):
@@ -83,7 +83,7 @@ def _between(first: str, last: str) -> float:
 
 
 def pilot(paths: Iterable[Path]) -> Pilot:
-    """How long the launches in `paths` took, the longest for each kind. Errors: CampaignError."""
+    """Returns how long the launches in `paths` took, the longest time for each kind. Errors: CampaignError."""
     found: dict[PilotKey, float] = {}
     for path in paths:
         try:

@@ -1,4 +1,4 @@
-"""How long cells and jobs take: at most, by hvd_bench's own cap; or, with a pilot, as long as was measured."""
+"""Estimates how long cells and jobs take at most: from hvd_bench's own limit, or from the measured times of a pilot."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from hvdb.campaign.spec import Spec
 if TYPE_CHECKING:
     from hvdb.campaign.plan import Cell
 
-PILOT_SAFETY = 1.5  # other allocations, other node counts: the cap of hvd_bench bounds it from above
+PILOT_SAFETY = 1.5  # allows for other allocations and node counts; hvd_bench's own limit also applies
 ROUND_TO_SECONDS = 60
 
 
 @dataclass(frozen=True)
 class PilotKey:
-    """What decides how long a launch takes to be measured, beside the number of ranks."""
+    """The properties, besides the number of ranks, that decide how long a launch measures."""
 
     model: str
     batch_size: int
@@ -28,13 +28,13 @@ class PilotKey:
 
 @dataclass(frozen=True)
 class Pilot:
-    """Seconds from the first run's start to the last one's end of measured launches, the longest by key."""
+    """Measured launches by key: the most seconds from the start of the first run to the end of the last one."""
 
     seconds: dict[PilotKey, float]
 
 
 class CellTime:
-    """Seconds of cells and walltimes of jobs for one spec on one site. Pure."""
+    """Computes the seconds of cells and the walltimes of jobs for one spec on one site. Pure."""
 
     def __init__(self, spec: Spec, site: Site, pilot: Pilot | None) -> None:
         self._cap = spec.max_time_seconds()
@@ -42,7 +42,7 @@ class CellTime:
         self._pilot = pilot
 
     def seconds(self, cell: Cell) -> float:
-        """Of one launch, at most."""
+        """Returns the most seconds of one launch."""
         measuring = self._cap
         if self._pilot is not None:
             key = PilotKey(cell.model, cell.batch_size, cell.dtype, cell.shape.ranks > 1)
@@ -53,12 +53,12 @@ class CellTime:
         return startup + measuring
 
     def walltime(self, seconds: float) -> int:
-        """To ask for, for a job whose cells take `seconds`: with margin and warning, in whole minutes."""
+        """Returns the walltime to request for cells that take `seconds`: with margin and warning, in whole minutes."""
         wanted = seconds * self._site.margin + self._site.warning_seconds
         return ROUND_TO_SECONDS * math.ceil(wanted / ROUND_TO_SECONDS)
 
 
 def duration_text(seconds: float) -> str:
-    """HH:MM:SS; hours may have more than two digits."""
+    """Returns HH:MM:SS; hours may have more than two digits."""
     whole = int(seconds)
     return f"{whole // 3600:02d}:{whole // 60 % 60:02d}:{whole % 60:02d}"

@@ -25,7 +25,7 @@ EPILOG = (
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Returns the command line."""
     made = new_parser(
         "campaign",
         "A scaling study, 1 to 512 ranks: described once, run by Slurm, LSF or here, resumed until done.",
@@ -89,7 +89,7 @@ def _print_plan(made: plan.Plan) -> None:
 
 
 def _program(name: str) -> Path:
-    """The program that the jobs run, absolute, from the site's program.hvd_bench. Errors: CampaignError."""
+    """The absolute path of the jobs' program, from the site's program.hvd_bench. Errors: CampaignError."""
     if name == data.BENCH:
         if found := data.hvd_bench():
             return found
@@ -108,7 +108,7 @@ def _program(name: str) -> Path:
 
 
 def run_generate(arguments: argparse.Namespace) -> int:
-    """Writes a campaign's folder, or only prints what it would hold."""
+    """Writes a campaign's folder, or only prints what it would contain."""
     file = spec.file(arguments.spec)
     study = spec.read(file)
     machine = site.read(arguments.site, arguments.set)
@@ -122,7 +122,7 @@ def run_generate(arguments: argparse.Namespace) -> int:
     layout = Layout(folder.resolved(arguments.out))
     program = _program(machine.program.hvd_bench)
     folder.write(made, layout, program, file.read_text(encoding="utf-8"), replace=arguments.replace)
-    _print_plan(made)  # once all is written: nobody may be reading
+    _print_plan(made)  # after everything is written, because printing fails if nobody reads the output
     print(printable.terminal(f"written to {layout.folder}; next: {PROGRAM} submit {arguments.out}"))
     return EXIT_GOOD
 
@@ -133,7 +133,7 @@ def _held(manifest: folder.Manifest, arguments: argparse.Namespace) -> tuple[set
 
 
 def run_hand_in(arguments: argparse.Namespace) -> int:
-    """submit and resume."""
+    """Runs submit and resume."""
     manifest = folder.read(arguments.folder)
     life.require_jobs(manifest, arguments.only)
     with folder.locked(manifest.layout) as lock:
@@ -164,9 +164,9 @@ def _active_or_note(manifest: folder.Manifest, notes: list[str]) -> dict[Unit, A
 
 
 def run_status(arguments: argparse.Namespace) -> int:
-    """Prints where the campaign stands; 1 if cells have failed."""
+    """Prints the status of the campaign. Returns 1 if cells have failed."""
     manifest = folder.read(arguments.folder)
-    # In this order: what ends meanwhile is then seen as held, not as lost.
+    # Ask in this order: a job that ends meanwhile is then seen as done, not as lost.
     notes: list[str] = []
     active = _active_or_note(manifest, notes)
     attempts = events.latest(events.read(manifest.layout.events))
@@ -177,10 +177,10 @@ def run_status(arguments: argparse.Namespace) -> int:
 
 
 def run_cancel(arguments: argparse.Namespace) -> int:
-    """Ends what is queued or running."""
+    """Cancels the jobs that are queued or running."""
     manifest = folder.read(arguments.folder)
     life.require_jobs(manifest, arguments.only)
-    # The foreground run of a site without scheduler holds the lock for as long as it runs.
+    # Takes no lock: on a site without a scheduler, the foreground run holds the lock for as long as it runs.
     lines = life.cancel(manifest, life.active_units(manifest), arguments.only)
     print("\n".join(map(printable.terminal, lines)) if lines else "nothing is queued or running")
     return EXIT_GOOD
@@ -196,5 +196,5 @@ COMMANDS = {
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Runs one of them; returns the exit code. Errors: CampaignError."""
+    """Runs one of the commands and returns its exit code. Errors: CampaignError."""
     return COMMANDS[arguments.command](arguments)

@@ -1,4 +1,4 @@
-"""`hvdb compare`: judges what has been recorded: the pairs of a gate's store, or two stores side by side."""
+"""`hvdb compare`: judges recorded runs: the pairs of a gate's store, or two stores beside each other."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from hvdb.sides import Cell
 from hvdb.thresholds import Thresholds
 from hvdb.verdict_report import Outcome, Report
 
-# The exact test of more runs takes long and tells nothing more.
+# With more runs, the exact test takes long and gives no better answer.
 MOST_RUNS = 50
 
 
 def judge_unpaired(cells: Sequence[Cell], tolerances: Thresholds, expected: Sequence[str]) -> list[Outcome]:
-    """Judges cells whose sides were measured apart. expected: patterns of facts that may differ between the sides.
+    """Judges cells whose sides were measured separately. expected: patterns of facts that may differ between the sides.
 
-    Errors: NotComparable where anything else that can change the result differs.
+    Errors: NotComparable if anything else differs that can change the result.
     """
     for cell in cells:
         unexpected = [
@@ -45,7 +45,7 @@ def judge_unpaired(cells: Sequence[Cell], tolerances: Thresholds, expected: Sequ
 
 
 def _of_a_gate(file: Path) -> list[Outcome]:
-    """The verdicts of the gate that filled the store `file`, recomputed from its pairs. Errors: HvdbError."""
+    """Recomputes the verdicts of the gate that filled the store `file` from its pairs. Errors: HvdbError."""
     found = selection.load([file])
     plans = {run.fact(sides.PLAN) for run in found}
     if plans <= {""}:
@@ -56,7 +56,7 @@ def _of_a_gate(file: Path) -> list[Outcome]:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command's options."""
+    """Returns the command line."""
     made = new_parser(
         "compare",
         "Judges whether B is slower than A by more than a threshold, from what has been recorded: the "
@@ -79,7 +79,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints the verdicts; returns the exit code. Errors: HvdbError."""
+    """Prints the verdicts and returns the exit code. Errors: HvdbError."""
     judging.require_free_outputs(judging.outputs(arguments), [file for file in (arguments.a, arguments.b) if file])
     if arguments.b is None:
         if arguments.threshold is not None or arguments.thresholds:

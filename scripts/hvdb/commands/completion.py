@@ -1,4 +1,4 @@
-"""hvdb completion: the shell's completion of all commands, options and files, made by shtab from the parsers."""
+"""hvdb completion: the shell completion of all commands, options and files, which shtab makes from the parsers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hvdb.commands import new_parser
 from hvdb.errors import EXIT_GOOD, HvdbError
 
 SHELLS = ("bash", "zsh", "tcsh")
-# shtab 1.5.5 (Debian 12) offers only the first choice of an argument in bash. Later versions do not have this text.
+# In bash, shtab 1.5.5 (Debian 12) offers only the first choice of an argument. Later versions do not have these texts.
 REPAIRS = {
     '="${current_action}_choices"': '="${current_action}_choices[@]"',
     '$(compgen -W "${current_action_choices}"': '$(IFS=" "; compgen -W "${current_action_choices}"',
@@ -18,7 +18,7 @@ REPAIRS = {
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Returns the command line."""
     made = new_parser(
         "completion", "Prints the completion of hvdb for a shell.", 'bash: eval "$(hvdb completion bash)"'
     )
@@ -27,7 +27,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints the completion; returns the exit code. Errors: HvdbError without shtab."""
+    """Prints the completion and returns the exit code. Errors: HvdbError without shtab."""
     try:
         import shtab
     except ModuleNotFoundError as error:
@@ -42,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _whole() -> argparse.ArgumentParser:
-    """hvdb with the options of all its commands."""
+    """Returns the parser of hvdb with the options of all its commands."""
     made = cli.parser()
     commands = made.add_subparsers(metavar="COMMAND")
     for command, text in cli.COMMANDS.items():

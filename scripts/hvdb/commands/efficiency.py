@@ -12,7 +12,7 @@ from hvdb.errors import EXIT_GOOD
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Returns the command line."""
     made = new_parser("efficiency", "Weak-scaling efficiency with bootstrap intervals, beside the published points.")
     selection.add_options(made)
     made.add_argument("--json", action="store_true", help="one JSON document: rates in images/s, efficiencies 0..1")
@@ -20,7 +20,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints the table, or JSON; returns the exit code."""
+    """Prints the table or JSON and returns the exit code."""
     _, chosen, cells = selection.choose(arguments)
     selection.require_cells(cells, chosen)
     models = list(dict.fromkeys(cell.model for cell in cells))

@@ -20,7 +20,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,59}")
 
 
 def _cells(texts: Sequence[str]) -> dict[str, str]:
-    """name -> options of each --cell. Errors: HvdbError."""
+    """Returns name -> options for each --cell. Errors: HvdbError."""
     cells: dict[str, str] = {}
     for number, text in enumerate(texts, 1):
         name, options = f"cell-{number}", text
@@ -52,7 +52,7 @@ def _seconds(text: str) -> float:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Takes `--b --seed=2` as `--b=--seed=2`: argparse alone takes a value that begins with '-' for another option."""
+    """Takes `--b --seed=2` as `--b=--seed=2`: plain argparse takes a value that begins with '-' for another option."""
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:
         words = list(sys.argv[1:] if args is None else args)
@@ -63,7 +63,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command's options."""
+    """Returns the command line."""
     made = _Parser(
         prog=data.called("gate"),
         description="Measures two sides in pairs, in turn, until it can say whether B is slower than A by more than a "
@@ -105,7 +105,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Measures and prints the verdicts; returns the exit code. Errors: HvdbError."""
+    """Measures, prints the verdicts and returns the exit code. Errors: HvdbError."""
     judging.require_free_outputs(judging.outputs(arguments), [arguments.db])
     launch = side_command.split_words(arguments.launch, "--launch")
     cells = _cells(arguments.cell or [""])
@@ -125,7 +125,7 @@ def run(arguments: argparse.Namespace) -> int:
             f"the plan (sides, cells, thresholds) has {len(plan.text())} characters, and {gate_plan.LONGEST_TEXT} are "
             "the most; split the gate"
         )
-    gate.measured(arguments.db, plan)  # before anything is built
+    gate.measured(arguments.db, plan)  # checks the store before anything is built
     _say_cost(plan, arguments.db)
     programs = {name: side.program or rerun.find_program() for name, side in parsed.items() if not side.commit}
     if arguments.dry_run:

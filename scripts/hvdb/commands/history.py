@@ -1,4 +1,4 @@
-"""hvdb history: the newest session of each series against the earlier ones, and where series changed."""
+"""hvdb history: compares the newest session of each series with the earlier ones, and finds where series changed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EXIT_CODES = (
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Returns the command line."""
     made = new_parser(
         "history",
         "Judges the newest session of each series against the earlier ones by a prediction interval, and finds where "
@@ -63,7 +63,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _require_sense(arguments: argparse.Namespace) -> None:
-    """Errors: HvdbError for options that do not go together, and for files that cannot be written."""
+    """Errors: HvdbError for options that contradict one another and for files that cannot be written."""
     outputs = [file for file in (arguments.json, arguments.plot) if file]
     inputs = [file for file in (*arguments.stores, arguments.annotations, arguments.thresholds) if file]
     judging.require_free_outputs(outputs, inputs)
@@ -79,7 +79,7 @@ def _require_sense(arguments: argparse.Namespace) -> None:
 
 
 def _sessions(found: Sequence[Run], arguments: argparse.Namespace) -> list[Run]:
-    """The run of each session that belongs to a series; says what is left out. Errors: HvdbError, NotComparable."""
+    """The run of each session that belongs to a series; prints what is left out. Errors: HvdbError, NotComparable."""
 
     def leave_out(kept: list[Run], before: Sequence[Run], what: str) -> list[Run]:
         if lost := len(before) - len(kept):
@@ -103,7 +103,7 @@ def _sessions(found: Sequence[Run], arguments: argparse.Namespace) -> list[Run]:
 
 
 def _named(arguments: argparse.Namespace, store: Path | None, sessions: Sequence[Run]) -> set[str] | None:
-    """The UUIDs of the sessions that --new names; None without it. Errors: HvdbError if it names none or several."""
+    """UUIDs of the sessions that --new names; None without --new. Errors: HvdbError if it names none or several."""
     if arguments.new is None:
         return None
     if store:
@@ -119,7 +119,7 @@ def _named(arguments: argparse.Namespace, store: Path | None, sessions: Sequence
 
 
 def _accept(outcomes: Sequence[Outcome], reason: str, file: Path) -> None:
-    """One entry for each network and number of ranks that is judged, since the first of the sessions judged."""
+    """Adds one entry for each network and number of ranks that was judged, from the first of the judged sessions on."""
     judged = [each.series.runs[each.judged] for each in outcomes if each.judged is not None]
     first: dict[tuple[str, int], Run] = {}
     for run in sorted(judged, key=expected.moment):
@@ -132,14 +132,14 @@ def _accept(outcomes: Sequence[Outcome], reason: str, file: Path) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints what is known of each series; returns the exit code. Errors: HvdbError."""
+    """Prints a report on each series and returns the exit code. Errors: HvdbError."""
     _require_sense(arguments)
     tolerances = judging.tolerances(arguments, arguments.metric)
     entries: tuple[Expected, ...] = ()
     if arguments.annotations and (arguments.annotations.exists() or arguments.accept is None):
         entries = expected.read(arguments.annotations)
     store = Path(arguments.new) if arguments.new and Path(arguments.new).is_file() else None
-    # The first of several stores with one run counts as its source.
+    # If several stores hold the same run, the first store counts as its source.
     found = judging.load([*([store] if store else []), *arguments.stores], "history")
     begins = [(entry, entry.begin(found)) for entry in entries]
     sessions = _sessions(found, arguments)

@@ -1,4 +1,4 @@
-"""What gate, compare and history share: the threshold, the files that verdicts are written to, and showing them."""
+"""Functions that gate, compare and history share: options for thresholds and output files, and printing verdicts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EXIT_CODES = (
 
 
 def slowdown(text: str) -> float:
-    """'3' or '3%' as 0.03. Errors: ArgumentTypeError."""
+    """Parses '3' or '3%' to 0.03. Errors: ArgumentTypeError."""
     try:
         return thresholds.tolerated(float(text.removesuffix("%")) / 100)
     except ValueError:
@@ -31,7 +31,7 @@ def slowdown(text: str) -> float:
 
 
 def add_thresholds(parser: argparse.ArgumentParser, what: str = "slowdown of B") -> None:
-    """Options on the threshold, for tolerances()."""
+    """Adds the options on the threshold; tolerances() reads them."""
     parser.add_argument(
         "--threshold",
         type=slowdown,
@@ -44,7 +44,7 @@ def add_thresholds(parser: argparse.ArgumentParser, what: str = "slowdown of B")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Options on the threshold and on where verdicts go, which gate and compare share."""
+    """Adds the options on thresholds and output files that gate and compare share."""
     add_thresholds(parser)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the verdicts as JSON")
     parser.add_argument("--junit", type=Path, metavar="FILE", help="write them as JUnit XML")
@@ -52,13 +52,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def tolerances(arguments: argparse.Namespace, metric: str = thresholds.COST) -> Thresholds:
-    """What --threshold and --thresholds say of `metric`. Errors: HvdbError, OSError."""
+    """Returns the thresholds of `metric` from --threshold and --thresholds. Errors: HvdbError, OSError."""
     rules = thresholds.read(arguments.thresholds, metric) if arguments.thresholds else ()
     return Thresholds(thresholds.DEFAULT if arguments.threshold is None else arguments.threshold, rules)
 
 
 def require_free_outputs(outputs: Sequence[Path], inputs: Sequence[Path]) -> None:
-    """Before anything is measured. Errors: HvdbError for one of `outputs` that cannot be written, or is an input."""
+    """Call before anything is measured. Errors: HvdbError if one of `outputs` cannot be written or is an input."""
     taken = {os.path.realpath(file) for file in inputs}
     for file in outputs:
         if os.path.realpath(file) in taken:
@@ -72,12 +72,12 @@ def require_free_outputs(outputs: Sequence[Path], inputs: Sequence[Path]) -> Non
 
 
 def outputs(arguments: argparse.Namespace) -> list[Path]:
-    """The files that show() writes."""
+    """Returns the files that show() writes."""
     return [file for file in (arguments.json, arguments.junit, arguments.markdown) if file]
 
 
 def show(report: Report, arguments: argparse.Namespace) -> int:
-    """Writes the files that were asked for, prints the verdicts; returns the exit code, whoever reads them or not."""
+    """Writes the requested files, prints the verdicts and returns the exit code, even if nobody reads the output."""
     for file, text in (
         (arguments.json, verdict_report.json_text),
         (arguments.junit, verdict_report.junit),
@@ -91,7 +91,7 @@ def show(report: Report, arguments: argparse.Namespace) -> int:
 
 
 def load(paths: Sequence[Path], command: str = "compare") -> list[Run]:
-    """The runs of `paths` that may be compared; says what is left out. Errors: HvdbError if none is left."""
+    """The runs of `paths` that may be compared; prints what is left out. Errors: HvdbError if none is left."""
     chosen = efficiency.select(selection.load(paths))
     for line in chosen.left_out:
         edge.tell(command, f"left out: {re.sub(r' [(]--.*?[)]', '', line)}")

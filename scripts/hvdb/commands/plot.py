@@ -12,7 +12,7 @@ from hvdb.errors import EXIT_GOOD
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Returns the command line."""
     made = new_parser("plot", "Draws scaling, loss waterfall and per-layer profiles of one or more stores.")
     selection.add_options(made)
     made.add_argument(
@@ -24,7 +24,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Draws the figures and prints their paths; returns the exit code."""
+    """Draws the figures, prints their paths and returns the exit code."""
     from hvdb import plot_profile, plot_scaling, plot_waterfall  # matplotlib is slow to import
 
     found, chosen, cells = selection.choose(arguments)

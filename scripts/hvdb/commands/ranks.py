@@ -27,7 +27,7 @@ from hvdb.rank_work import Examined
 from hvdb.runs import Run
 from hvdb.slow_ranks import CONFIDENCE
 
-# The code of several runs is the first of these that one of them has.
+# The exit code for several runs is the first of these codes that one of the runs has.
 EXITS = (EXIT_CHECK_FAILED, EXIT_NOT_COMPARABLE, EXIT_INCONCLUSIVE, EXIT_GOOD)
 
 
@@ -46,7 +46,7 @@ def _seed(text: str) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Returns the command line."""
     made = new_parser(
         "ranks",
         "Which rank of a stored run is slow? Compares the ranks' own work step by step, and whole nodes. "
@@ -82,7 +82,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def newest(found: Sequence[Run]) -> list[Run]:
-    """The last of `found`, oldest first, of each configuration, phase and number of ranks, in the same order."""
+    """The newest of `found` (oldest first) for each configuration, phase and number of ranks, in the same order."""
     columns = (*comparable.CURVE_COLUMNS, "phase", "world_size", "allocation_size", "nodes")
     last: dict[tuple, Run] = {}
     for run in found:
@@ -118,7 +118,7 @@ def select(found: Sequence[Run], arguments: argparse.Namespace) -> efficiency.Se
 
 
 def text(examined: Examined, threshold: float, shown: int | None) -> list[str]:
-    """The lines about one run: title, table of the `shown` slowest ranks (None: of all), conclusions and notes."""
+    """Returns the lines about one run: title, table of the `shown` slowest ranks (None: all), conclusions and notes."""
     table = rank_report.rows(examined)
     said = [rank_report.title(examined), f"own work: {examined.kind} ({rank_work.OWN_WORK[examined.kind]})"]
     said += tables.text_table(rank_report.HEADER, table[:shown]).splitlines()
@@ -128,7 +128,7 @@ def text(examined: Examined, threshold: float, shown: int | None) -> list[str]:
 
 
 def document(examined: Examined) -> dict[str, Any]:
-    """One run of the JSON document; times are seconds, `slower` and its interval fractions."""
+    """Returns one run of the JSON document; times are in seconds, `slower` and its interval are fractions."""
     medians = np.median(examined.seconds, axis=1)
     found = examined.findings
     return {
@@ -167,7 +167,7 @@ def _draw(examined: Examined, threshold: float, folder: Path, forms: Sequence[st
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints what the ranks of each run are like, as text or JSON; returns the exit code."""
+    """Prints a report on the ranks of each run, as text or JSON, and returns the exit code."""
     threshold = arguments.threshold / 100
     selection = select(choice.load(arguments.stores), arguments)
     refused: dict[str, HvdbError] = {}

@@ -25,7 +25,7 @@ HTML = (".html", ".htm")
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Returns the command line."""
     made = new_parser(
         "report",
         "One or more stores as a page: answers with intervals and bounds, what to try next, tables, provenance. HTML "
@@ -45,7 +45,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def build(arguments: argparse.Namespace) -> document.Document:
-    """The report that was asked for. Errors: HvdbError, StoreError, NotComparable."""
+    """Returns the requested report. Errors: HvdbError, StoreError, NotComparable."""
     found, chosen = selection.pick(arguments)
     parts = [
         report.Measured(system, selection.cells(system.runs, arguments))
@@ -61,7 +61,7 @@ def build(arguments: argparse.Namespace) -> document.Document:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints or writes the page; returns the exit code."""
+    """Prints or writes the page and returns the exit code."""
     files = arguments.output or []
     for file in files:
         if store.is_database(file):

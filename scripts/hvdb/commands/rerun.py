@@ -1,4 +1,4 @@
-"""hvdb rerun: how a stored run was made, and the same again with a comparison."""
+"""hvdb rerun: shows how a stored run was made, or runs it again and compares."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _seconds(text: str) -> float:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Returns the command line."""
     made = new_parser(
         "rerun",
         "Shows how a stored run was made; with --execute, runs it again and compares. Of the recorded command line, "
@@ -46,7 +46,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Shows, or runs again and compares; returns the exit code."""
+    """Shows the run, or runs it again and compares. Returns the exit code."""
     stored = selection.load(arguments.stores)
     first = runs.find(stored, arguments.run)
     printable.say(f"run {first.uuid} ({first.phase}, {first.status}), session of {first.session['started_utc']}")

@@ -11,7 +11,7 @@ from hvdb.errors import HvdbError
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """STORE... and what filters its runs; choose() reads them."""
+    """Adds STORE... and the options that filter its runs; choose() reads them."""
     parser.add_argument("stores", nargs="+", type=Path, metavar="STORE", help="result store (.db, or .partial)")
     parser.add_argument("--traced", action="store_true", help="take traced and profiled runs, and only those")
     parser.add_argument("--origin", choices=("measured", "simulated"), default="measured")
@@ -31,13 +31,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def load(stores: Sequence[Path]) -> list[runs.Run]:
-    """runs.load(), with its progress on the terminal."""
+    """Calls runs.load() and shows its progress on the terminal."""
     with progress.shown(f"reading {len(stores)} store{'' if len(stores) == 1 else 's'}") as step:
         return runs.load(stores, step)
 
 
 def pick(arguments: argparse.Namespace) -> tuple[list[runs.Run], efficiency.Selection]:
-    """All runs of the stores, and those that were asked for. Errors: HvdbError, StoreError, NotComparable."""
+    """Returns all runs of the stores, and the selected ones. Errors: HvdbError, StoreError, NotComparable."""
     found = load(arguments.stores)
     models = sorted({run.model for run in found})
     for model in arguments.model or []:
@@ -54,19 +54,19 @@ def pick(arguments: argparse.Namespace) -> tuple[list[runs.Run], efficiency.Sele
 
 
 def cells(chosen: Sequence[runs.Run], arguments: argparse.Namespace) -> list[efficiency.Cell]:
-    """The rows of the efficiency table, with progress on the terminal. Errors: HvdbError, NotComparable."""
+    """Returns the rows of the efficiency table and shows progress on the terminal. Errors: HvdbError, NotComparable."""
     with progress.shown("computing intervals") as step:
         return efficiency.cells(chosen, mix_fingerprints=arguments.mix_fingerprints, step=step)
 
 
 def choose(arguments: argparse.Namespace) -> tuple[list[runs.Run], efficiency.Selection, list[efficiency.Cell]]:
-    """As pick(), and the cells of the runs that were asked for."""
+    """Returns the same as pick(), and the cells of the selected runs."""
     found, selection = pick(arguments)
     return found, selection, cells(selection.runs, arguments)
 
 
 def require_cells(cells: Sequence[efficiency.Cell], selection: efficiency.Selection) -> None:
-    """Errors: HvdbError, which says what was left out, if there are no cells."""
+    """Errors: HvdbError if there are no cells; its text says what was left out."""
     if not cells:
         reasons = "; ".join(selection.left_out) or "the stores hold no runs"
         raise HvdbError(f"nothing to show: left out {reasons}" if selection.left_out else f"nothing to show: {reasons}")

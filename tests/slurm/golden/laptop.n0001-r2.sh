@@ -46,25 +46,25 @@ run_cells() {  # in random order, from the order seed
   esac
 }
 
-# ---- From here on the same in all jobs (slurm/job_body.sh). Nothing is compiled in a job.
+# ---- From here on, all job scripts are the same (slurm/job_body.sh). A job compiles nothing.
 
 attempt=$scheduler_id
 [ "$restart" = 0 ] || attempt=$attempt.$restart
-db=$folder/stores/$job.r$repetition.$attempt.db  # of this attempt alone: nobody else ever writes to it
+db=$folder/stores/$job.r$repetition.$attempt.db  # only this attempt writes to this file
 events=$folder/events/$job.r$repetition.$attempt.log
 stop='' child='' signals=0 position=0 lacking=0 failed=0 began=$(date +%s)
 
-# One line per event, written at once: whatever ends this job, what it did can be read.
+# Writes one line per event at once, so that the log is readable however this job ends.
 event() { printf '%s %s\n' "$(date -u +%Y-%m-%dT%H:%M:%SZ)" "$*" >>"$events"; }
 
-give_up() {  # MESSAGE: nothing can run
+give_up() {  # MESSAGE: called if nothing can run
   printf '%s: %s\n' "$job" "$1" >&2
   event "finish code=2 lacking=all $1"
   exit 2
 }
 
-# The scheduler's warning (USR1), its end (TERM), or a person: nothing more is started, and what runs is told.
-# hvd_bench stores what it has, marked incomplete, and ends with 7.
+# Called for the scheduler's warning (USR1), its termination (TERM), or a person's Ctrl-C: no further cell is started,
+# and the running one is told. hvd_bench then stores its results, marked incomplete, and ends with 7.
 on_signal() {  # NAME PASS-ON
   stop=$1
   signals=$((signals + 1))
@@ -72,13 +72,13 @@ on_signal() {  # NAME PASS-ON
   if [ -n "$child" ] && [ "$2" = yes ]; then kill -s "$1" "$child" 2>/dev/null; fi
 }
 trap 'on_signal USR1 yes' USR1
-# The scheduler sends these to the ranks itself, and a second one would cut their flushing short.
+# The scheduler sends these signals to the ranks itself, and a second signal would stop them before they have stored.
 trap 'on_signal TERM "$pass_on_term"' TERM
 trap 'on_signal INT "$pass_on_term"' INT
 
 held() { case $held in *" $1 "*) return 0 ;; *) return 1 ;; esac; }
 
-# What the stores hold already, of this attempt and of all others. A store that cannot be read is named in the log.
+# Lists the cells that the stores of all attempts hold. The log names a store that cannot be read.
 list_held() {
   local stores=() file
   for file in "$folder"/stores/*.db "$folder"/stores/*.partial; do
@@ -90,7 +90,7 @@ list_held() {
   fi
 }
 
-# cell HASH ROLE RANKS SECONDS ARGUMENT...: one launch, unless the stores hold it or the time left is too short.
+# cell HASH ROLE RANKS SECONDS ARGUMENT...: makes one launch, unless the stores hold it or too little time is left.
 cell() {
   local hash=$1 role=$2 ranks=$3 seconds=$4 code seen left
   shift 4
@@ -112,7 +112,7 @@ cell() {
     --label "cell=$hash" --label "role=$role" --label "repetition=$repetition" \
     --label "order=$position/$cells" --label "order_seed=$order_seed" </dev/null &
   child=$!
-  while :; do  # a trap ends `wait` early
+  while :; do  # again after a trap, which ends `wait` early
     seen=$signals
     wait "$child"
     code=$?
@@ -122,17 +122,17 @@ cell() {
   event "end $hash code=$code"
   case $code in
     0) lacking=$((lacking - 1)) ;;
-    7) [ -n "$stop" ] || stop=interrupted ;; # the ranks had a signal that this script had not
+    7) [ -n "$stop" ] || stop=interrupted ;; # the ranks had a signal that this script did not have
     *)
       if [ -n "$stop" ]; then return; fi
       failed=$((failed + 1))
-      if [ "$code" = 5 ]; then stop=lost-rank; fi # a node may be gone: another allocation serves better
+      if [ "$code" = 5 ]; then stop=lost-rank; fi # a node may be lost, so continue in another allocation
       ;;
   esac
 }
 
-# Slurm requeues a preempted job only if that is still there after its grace time, and this one has ended in order
-# before. A cancelled job is not running any more by Slurm's record.
+# Slurm requeues a preempted job only if it still runs after its grace time, and this job ends before that. A cancelled
+# job is no longer running in Slurm's record.
 requeue_if_preempted() {
   [ "$requeue" = yes ] || return
   local record
@@ -145,7 +145,7 @@ requeue_if_preempted() {
 mkdir -p "$folder/stores" "$folder/events"
 event "start job=$scheduler_id restart=$restart host=$(hostname) pid=$$ spec=$spec order_seed=$order_seed" \
   || { printf '%s: %s cannot be written; is the disk full?\n' "$job" "$events" >&2; exit 2; }
-set +u  # what modules and set-up lines call is not ours
+set +u  # because modules and set-up lines may use unset variables
 set_up || give_up "the site's modules, environment or set-up failed (the log says why); correct the site"
 set -u
 [ -x "$hvd_bench" ] || give_up "$hvd_bench is not there; build or install it, or set program.hvd_bench of the site"

@@ -1,0 +1,356 @@
+// Compares plans and steps with those of the code that ran on GPUs, so that this code can be moved and renamed where
+// nobody has one. For the four networks at batch 256, every type and level, images as columns and padded, it compares
+// the plan for the properties of an H200 and an A100 (launches, engines, order, places and bytes), every call that the
+// step makes on a fake GPU (streams, order, ranges, events), and how many of the winners recorded on the H200 are
+// found. The digests are in golden/guard.txt (golden.h). Its first line names the version of cuDNN whose heuristics
+// made them; with another version, or without cuDNN, the test is skipped with the reason.
+//
+//   ctest -R cudnn_guard_test                          the defaults
+//   ctest -C nightly -R cudnn_guard_nightly            all
+//   HVD_GUARD_ALL=1 HVD_GUARD_WRITE=1 (environment)    all, and their digests into golden/guard.txt: only where plans
+//                                                      were meant to change, with the reason in the commit
+//   HVD_GUARD_BEFORE=FOLDER                            shows the first line that differs from the texts in FOLDER,
+//   which
+//                                                      another commit left in its build folder, tests/cudnn/guard
+//
+// Prologues, cuDNN's own batch norms, and images without padding in types other than fp32 are left out: no default uses
+// them, and they are to be deleted.
+#include <dlfcn.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <fstream>
+#include <map>
+#include <memory>
+#include <set>
+#include <sstream>
+#include <utility>
+
+#include "engine/base/hash.h"
+#include "models/cudnn/executor.h"
+#include "models/cudnn/plan_cache.h"
+#include "models/graph/autodiff.h"
+#include "models/zoo/zoo.h"
+#include "tests/cudnn/golden.h"
+#include "tests/cudnn/plan_text.h"
+#include "tests/cudnn/recorder.h"
+#include "tests/gpu/call_log.h"
+
+namespace hvd::models::cudnn::testing::guard_test {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr std::int64_t kBatch = 256;  // of the recorded winners
+
+bool wanted(const char* variable) { return std::getenv(variable) != nullptr; }
+std::string given(const char* variable) {
+  const char* const value = std::getenv(variable);
+  return value == nullptr ? "" : value;
+}
+
+std::string file_text(const std::string& path) {
+  std::ifstream file(path);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return std::move(text).str();
+}
+
+/// Weights that start at zero: no random numbers are drawn for what is not computed.
+Graph network(const std::string& model) {
+  Graph graph = differentiate(build_model({.model = model, .batch_size = kBatch}));
+  for (Parameter& parameter : graph.parameters) parameter.init = Init::kZero;
+  return graph;
+}
+
+// At level 0 images are padded whether they are asked for as columns or not.
+std::string case_name(const std::string& device, const Graph& graph, const PlanOptions& options) {
+  const Fusion& fusion = options.fusion;
+  return device + " " + graph.model + " " + std::string(name(options.compute)) + ", gradients " +
+         std::string(hvd::name(options.gradient)) + ", level " + std::to_string(fusion.level) +
+         (fusion.level > 0 && fusion.images == Images::kPadded ? ", padded" : "") +
+         (options.deterministic ? ", deterministic" : "");
+}
+
+std::vector<PlanOptions> every_option() {
+  std::vector<PlanOptions> list;
+  for (const ComputeType compute : {ComputeType::kFp32, ComputeType::kTf32, ComputeType::kFp16, ComputeType::kBf16}) {
+    for (const DataType gradient : std::set{storage(compute), DataType::kF32}) {
+      for (const int level : {0, 1, 2}) {
+        PlanOptions options{.compute = compute, .gradient = gradient, .fusion = {.level = level}};
+        list.push_back(options);
+        if (compute == ComputeType::kFp32) continue;  // no channels are added
+        if (level > 0) {
+          options.fusion.images = Images::kPadded;
+          list.push_back(options);
+          options.fusion.images = Images::kColumns;
+        }
+        if (level < 2) continue;
+        options.deterministic = true;
+        list.push_back(options);
+      }
+    }
+  }
+  return list;
+}
+
+// A launch of cuDNN's without a convolution is a batch norm. The defaults have one at level 0 alone, and that code is
+// to be deleted: here its engines are struck out, so that kernels of ours run it, as they will then.
+Plan plan_of(Planner& planner, const Graph& graph, PlanOptions options) {
+  for (;;) {
+    Plan plan = planner.plan(graph, options);
+    bool any = false;
+    for (std::size_t e = 0; e < plan.engines.size(); ++e) {
+      if (holds(first_group(plan, e), {OpType::kConv, OpType::kConvBackwardData, OpType::kConvBackwardWeights})) {
+        continue;
+      }
+      for (const EngineChoice& choice : plan.engines[e].choices) {
+        options.failed[plan.engines[e].signature][choice.text()] = "a batch norm";
+        any = true;
+      }
+    }
+    if (any) continue;
+    std::erase_if(plan.program.fallbacks, [](const Fallback& fallback) {
+      return fallback.wanted.starts_with("norm") || fallback.wanted == "dnorm";
+    });
+    return plan;
+  }
+}
+
+class Sink final : public GradientSink {
+ public:
+  explicit Sink(test::CallLog& log) : log_(log) {}
+  void gradient_ready(std::size_t parameter) override { log_.say("gradient " + std::to_string(parameter)); }
+
+ private:
+  test::CallLog& log_;
+};
+
+/// Returns the calls of a step on a fake GPU, from its construction to its destruction: an eager step, a captured one,
+/// and loads of images that are new, kept, and there already. Nothing is computed.
+std::vector<std::string> step_lines(const Graph& graph, const Planning& planning, const ExecutorOptions& options) {
+  test::FakeWorld world(1);
+  test::FakeRuntime gpu(world, 0, {.memory_bytes = std::size_t{1} << 40, .uuid = {}, .dry = true});
+  Recorder recorder(gpu);
+  recorder.dry = true;
+  const auto count = static_cast<std::size_t>(graph.tensor(graph.images).shape.count());
+  const gpu::PinnedMemory images = gpu.allocate_pinned(count * sizeof(float), "zeroes");
+  const std::vector<std::int32_t> labels(static_cast<std::size_t>(graph.batch_size));
+  Batch batch{.images = {reinterpret_cast<const float*>(images->bytes.data()), count}, .labels = labels};
+
+  test::CallLog log(gpu);
+  {
+    const Backends backends{
+        .cudnn = Library::with(fake_cudnn()), .cublaslt = CublasLt::with(fake_cublaslt()), .kernels = host_kernels()};
+    gpu::DeviceMemory gradients;
+    const auto step = make_executor(graph, planning, options, gpu, backends,
+                                    std::make_unique<EngineRoom>(gpu, backends, 1), [&](std::size_t bytes) {
+                                      gradients = gpu.allocate(bytes, "the gradients");
+                                      return gradients->bytes;
+                                    });
+    const MemoryReport memory = step->memory();
+    log.say("bytes: parameters " + std::to_string(memory.parameters) + " gradients " +
+            std::to_string(memory.gradients) + " momentum " + std::to_string(memory.momentum) + " master " +
+            std::to_string(memory.master) + " activations " + std::to_string(memory.activations) + " workspace " +
+            std::to_string(memory.workspace));
+    log.say("engines: " + step->engines());
+    Sink sink(log);
+    const auto enqueue = [&] {
+      step->enqueue_forward_backward(sink);
+      step->enqueue_update();
+    };
+    const auto wait = [&] { gpu.synchronize(step->compute_stream(), Deadline::after(60s), "the fake step"); };
+    log.say("eager");
+    step->load(batch, Deadline::after(60s));
+    step->set_sgd({.learning_rate = 0.01});
+    enqueue();
+    wait();
+    log.say("images that are kept, and the same again");
+    for (batch.content = 7; batch.step < 2; ++batch.step) step->load(batch, Deadline::after(60s));
+    step->set_sgd({.learning_rate = 0.02});
+    step->keep_loss_in(1);
+    log.say("captured");
+    gpu::Capture capture(gpu, step->compute_stream());
+    enqueue();
+    const gpu::Graph captured = capture.finish();
+    gpu.launch(captured, step->compute_stream());
+    wait();
+    log.say("weights from elsewhere");
+    step->state_changed();
+    wait();
+    log.say("the end");
+  }
+  EXPECT_EQ(world.violations(), std::vector<std::string>());
+  EXPECT_EQ(fake_cudnn_objects(), 0U);
+  return log.lines();
+}
+
+/// The same for a given plan.
+std::vector<std::string> step_lines(const Graph& graph, const Plan& plan) {
+  const Planning planning{.fusions = {plan.options.fusion},
+                          .plan = [&](const Graph&, const Fusion&, const EngineFailures& failed) {
+                            EXPECT_TRUE(failed.empty());
+                            return plan;
+                          }};
+  return step_lines(graph, planning, {});
+}
+
+/// All tests share one planner per GPU, which remembers cuDNN's answers, and one file of digests.
+class Guard : public ::testing::Test {
+ protected:
+  static void TearDownTestSuite() {
+    planners().clear();
+    golden().reset();
+  }
+  void SetUp() override {
+    if (const std::string reason = planner_unsupported_reason(); !reason.empty()) GTEST_SKIP() << reason;
+    if (dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL) == nullptr) {
+      GTEST_SKIP() << "no libcuda.so.1 (a driver, or the stub of the CUDA Toolkit): engines compiled at run time "
+                      "cannot answer";
+    }
+    if (golden() == nullptr) {
+      golden() = std::make_unique<Golden>(
+          GoldenOptions{.file = HVD_GUARD_GOLDEN,
+                        .first_line = "hvd_bench, guard of models/cudnn 1, cuDNN " + planner("h200").cudnn_version(),
+                        .texts = HVD_GUARD_TEXTS,
+                        .before = given("HVD_GUARD_BEFORE"),
+                        .write = wanted("HVD_GUARD_WRITE")});
+    }
+    if (!golden()->unusable().empty()) GTEST_SKIP() << golden()->unusable();
+  }
+
+  static Planner& planner(const std::string& device) {
+    std::unique_ptr<Planner>& its = planners()[device];
+    if (!its) its = make_planner(file_text(std::string(HVD_DEVICES) + "/" + device + ".json"));
+    return *its;
+  }
+  static std::map<std::string, std::unique_ptr<Planner>>& planners() {
+    static std::map<std::string, std::unique_ptr<Planner>> by_device;
+    return by_device;
+  }
+  static std::unique_ptr<Golden>& golden() {
+    static std::unique_ptr<Golden> file;
+    return file;
+  }
+  static void check(const std::string& name, const std::string& figures, const std::vector<std::string>& lines) {
+    const std::string difference = golden()->check(name, figures, lines);
+    EXPECT_TRUE(difference.empty()) << difference;
+  }
+  static void check_plan(const std::string& device, const Graph& graph, const PlanOptions& options, bool step) {
+    const Plan plan = plan_of(planner(device), graph, options);
+    EXPECT_EQ(violations(graph, plan.program), std::vector<std::string>());
+    const std::string name = case_name(device, graph, options);
+    check(name + ", plan", plan_figures(plan), plan_lines(graph, plan));
+    if (step) check(name + ", step", "", step_lines(graph, plan));
+  }
+};
+
+const std::vector<std::string> kNetworks{"resnet50", "resnet101", "vgg16", "inception3"};
+
+TEST_F(Guard, PlansAndStepsOfTheDefaultsAreWhatTheyWere) {
+  for (const std::string& model : kNetworks) {
+    const Graph graph = network(model);
+    for (const ComputeType compute : {ComputeType::kFp16, ComputeType::kBf16}) {
+      const PlanOptions options{.compute = compute, .gradient = DataType::kF32, .fusion = {}};
+      check_plan("h200", graph, options, true);
+      if (model == "resnet50" && compute == ComputeType::kFp16) check_plan("a100", graph, options, true);
+    }
+  }
+}
+
+TEST_F(Guard, EveryPlanAndStepIsWhatItWas) {
+  if (!wanted("HVD_GUARD_ALL")) GTEST_SKIP() << "HVD_GUARD_ALL is not set; cudnn_guard_nightly sets it";
+  for (const std::string device : {"h200", "a100"}) {
+    for (const std::string& model : kNetworks) {
+      const Graph graph = network(model);
+      for (const PlanOptions& options : every_option()) {
+        // Calls follow from the plan in one way for both GPUs: the defaults are enough on the second.
+        const bool step = device == "h200" || options.fusion == Fusion{};
+        check_plan(device, graph, options, step);
+      }
+      planners().clear();  // cuDNN's lists of one network take more than a gigabyte
+    }
+    EXPECT_EQ(golden()->unchecked(device), std::vector<std::string>()) << "no longer there";
+  }
+}
+
+/// How many of the recorded winners a plan finds by signature, name of file, and texts of engines and ways to fuse.
+/// Not every winner is among the candidates here: without a driver cuDNN leaves out some engines.
+struct Found {
+  std::size_t own = 0, borrowed = 0;         ///< winners in the plan's own file, and of use in those of other programs
+  std::size_t asked = 0, known = 0;          ///< signatures of cuDNN's groups, and those that a winner is for
+  std::size_t chosen = 0;                    ///< whose winner is a candidate
+  std::string kept_way = "none";             ///< of the ways to fuse that are tried, the one that the file names
+  std::vector<std::uint64_t> products = {};  ///< that winners are for
+};
+
+Found find_winners(Plan& plan, const std::vector<Fusion>& ways) {
+  const std::string folder = HVD_WINNERS;
+  plan.cublaslt = "13.1.0";  // that of the records
+  const Winners own = load_winners(folder + "/" + winners_file_name(plan), plan);
+  std::vector<Winner> all = borrow_winners(folder, plan, own.list);
+  Found found{.own = own.list.size(), .borrowed = all.size(), .asked = plan.engines.size()};
+  all.insert(all.end(), own.list.begin(), own.list.end());
+  std::set<std::uint64_t> signatures;
+  for (const Winner& winner : all) {
+    if (winner.algorithm.empty()) signatures.insert(winner.signature);
+    if (!winner.algorithm.empty()) found.products.push_back(winner.signature);
+  }
+  for (const EnginePlan& engine : plan.engines) found.known += signatures.count(signature_hash(engine.signature));
+  found.chosen = found.asked - choose_winners(plan, all);
+  for (std::size_t i = 0; i < ways.size(); ++i) {
+    if (own.fusion == text(ways[i])) found.kept_way = std::to_string(i);
+  }
+  return found;
+}
+
+std::vector<std::string> split(const std::string& text) {
+  std::vector<std::string> parts;
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t end = std::min(text.find("; ", at), text.size());
+    parts.push_back(text.substr(at, end - at));
+    at = end + 2;
+  }
+  return parts;
+}
+
+TEST_F(Guard, WinnersRecordedOnTheH200AreFound) {
+  for (const std::string model : {"resnet101", "vgg16", "inception3"}) {
+    const Graph graph = network(model);
+    for (const ComputeType compute : {ComputeType::kFp16, ComputeType::kBf16}) {
+      const PlanOptions options{.compute = compute, .gradient = DataType::kF32, .fusion = {}};
+      const std::vector<Fusion> ways = worth_timing(options.fusion);
+      const auto plan = [&](const Graph& of, const Fusion& fusion, const EngineFailures& failed) {
+        EXPECT_TRUE(failed.empty());
+        PlanOptions way = options;
+        way.fusion = fusion;
+        return plan_of(planner("h200"), of, way);
+      };
+      // The step loads the winners itself, and takes the way that is kept.
+      const std::vector<std::string> lines =
+          step_lines(graph, {.fusions = ways, .plan = plan}, {.winners_folder = HVD_WINNERS});
+      check("winners " + case_name("h200", graph, options) + ", step", "", lines);
+      const auto engines = std::find_if(lines.begin(), lines.end(),
+                                        [](const std::string& line) { return line.starts_with("engines: "); });
+      ASSERT_NE(engines, lines.end());
+      for (const Fusion& fusion : ways) {
+        Plan way = plan(graph, fusion, {});
+        const Found found = find_winners(way, ways);
+        const auto products = std::count_if(found.products.begin(), found.products.end(), [&](std::uint64_t product) {
+          return engines->find(hex64(product)) != std::string::npos;
+        });
+        std::ostringstream figures;
+        figures << "own " << found.own << " borrowed " << found.borrowed << " asked " << found.asked << " known "
+                << found.known << " chosen " << found.chosen << " products " << products << " kept-way "
+                << found.kept_way;
+        check("winners " + case_name("h200", graph, way.options), figures.str(), split(chosen_text(way)));
+      }
+    }
+  }
+  EXPECT_EQ(golden()->unchecked("winners"), std::vector<std::string>()) << "no longer there";
+}
+
+}  // namespace
+}  // namespace hvd::models::cudnn::testing::guard_test

@@ -1,0 +1,71 @@
+// For tests of operations with tickets on fake GPUs: one rank's engine and memory, and what results are held against.
+// The test's rank owns the object and calls it from its thread.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/runtime/engine.h"
+#include "tests/comm/device_checks.h"
+#include "tests/comm/gpu_ranks.h"
+#include "tests/runtime/ranks.h"
+
+namespace hvd::test {
+
+/// An engine of one rank whose tensors are on a fake GPU. The host may look at the memory of a fake GPU that is idle.
+class Tickets {
+ public:
+  explicit Tickets(GpuRank& rank, std::chrono::milliseconds deadline = std::chrono::seconds(20))
+      : gpu_(rank.gpu), rank_(rank.rank) {
+    EngineOptions options = patient_options(Schedule::kNegotiated);
+    options.deadline = deadline;
+    engine_ = std::make_unique<Engine>(rank.connect(), options);
+  }
+  /// `count` elements of device memory; no tensor lies at the same address as another.
+  std::byte* filled(std::size_t count, DataType type, const device::Values& values) {
+    memory_.push_back(gpu_.allocate(std::max<std::size_t>(count * size_of(type), 1), "a test"));
+    std::byte* const data = memory_.back()->bytes.data();
+    for (std::size_t i = 0; i < count; ++i) device::store(data + i * size_of(type), values(i), type);
+    return data;
+  }
+  [[nodiscard]] Engine& engine() { return *engine_; }
+  [[nodiscard]] int rank() const { return rank_; }
+  [[nodiscard]] int size() const { return engine_->size(); }
+  void end() { engine_.reset(); }
+
+ private:
+  FakeRuntime& gpu_;
+  const int rank_;
+  std::vector<gpu::DeviceMemory> memory_;
+  std::unique_ptr<Engine> engine_;  // first to go: what it has in flight uses the memory
+};
+
+struct Expected {
+  DataType type;
+  device::Values values;
+  double tolerance = 0;
+};
+
+inline void expect_values(const std::string& what, std::span<const std::byte> got, std::size_t count,
+                          const Expected& want) {
+  ASSERT_EQ(got.size(), count * size_of(want.type)) << what;
+  for (std::size_t i = 0; i < count; ++i) {
+    ASSERT_NEAR(device::load(&got[i * size_of(want.type)], want.type), want.values(i), want.tolerance)
+        << what << ", element " << i << " of " << count << " " << name(want.type);
+  }
+}
+
+/// A device's output: in device memory, or nowhere.
+inline void expect_output(const std::string& what, const Output& output, std::size_t count, const Expected& want) {
+  EXPECT_TRUE(output.bytes.empty()) << what;
+  EXPECT_EQ(static_cast<bool>(output.device), count > 0) << what;
+  expect_values(what, output.data(), count, want);
+}
+
+}  // namespace hvd::test
