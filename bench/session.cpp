@@ -212,8 +212,8 @@ void choose_schedule(Session& session, comm::Communicator& communicator) {
 
 // Collective: uses the thresholds that `hvd_bench coll --find-crossovers` kept for a world like this one.
 void recall_crossovers(Session& session, comm::Communicator& communicator) {
-  const std::optional<comm::Thresholds> kept = kept_crossovers(communicator, session.options.gpu.tuning_folder,
-                                                               session.options.startup_deadline.from_now());
+  const std::optional<comm::Thresholds> kept =
+      kept_crossovers(communicator, session.options.gpu.tuning_folder, session.options.startup_deadline.from_now());
   if (!kept) return;
   session.options.comm_options.thresholds = *kept;
   communicator.data().choose(session.options.comm_options);
