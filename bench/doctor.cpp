@@ -177,9 +177,9 @@ void examine_numa(FindingList& all, const Launch& launch, const Environment& env
   const NumaTopology topology = NumaTopology::of_machine(environment);
   constexpr std::size_t kProbeBytes = std::size_t{8} << 20;
   const std::vector<std::byte> touched(kProbeBytes, std::byte{1});
-  all.push_back(judge_numa(topology.layout(), {.cpus = allowed,
-                                               .memory_nodes = topology.nodes_of_memory(touched),
-                                               .company = launch.size > launch.nodes}));
+  all.push_back(judge_numa(
+      topology.layout(),
+      {.cpus = allowed, .memory_nodes = topology.nodes_of_memory(touched), .company = launch.size > launch.nodes}));
 }
 
 void examine_shared_memory(FindingList& all) {
@@ -349,8 +349,7 @@ Finding judge_numa(const NumaLayout& layout, const NumaPlace& place) {
   }
   std::string text = text_of(layout);
   if (!layout.this_machine) {
-    return {Level::kWarning, kSubject, std::move(text),
-            "unset the HWLOC_ variables, by which MPI may bind ranks too"};
+    return {Level::kWarning, kSubject, std::move(text), "unset the HWLOC_ variables, by which MPI may bind ranks too"};
   }
   if (layout.nodes.size() == 1) return {Level::kGood, kSubject, std::move(text), {}};
   const std::vector<int> mine = layout.nodes_of(place.cpus);
@@ -362,9 +361,8 @@ Finding judge_numa(const NumaLayout& layout, const NumaPlace& place) {
   if (layout.crosses(place.cpus)) {
     return {place.company ? Level::kWarning : Level::kNote, kSubject, std::move(text), std::string(binding_advice())};
   }
-  const bool near = std::all_of(place.memory_nodes.begin(), place.memory_nodes.end(), [&](int node) {
-    return std::find(mine.begin(), mine.end(), node) != mine.end();
-  });
+  const bool near = std::all_of(place.memory_nodes.begin(), place.memory_nodes.end(),
+                                [&](int node) { return std::find(mine.begin(), mine.end(), node) != mine.end(); });
   if (near) return {Level::kGood, kSubject, std::move(text), {}};
   return {Level::kWarning, kSubject, text + ", and its memory lies on " + node_list(place.memory_nodes),
           "is its node full (numastat), or does a policy say so (numactl --show)?"};

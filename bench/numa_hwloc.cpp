@@ -56,7 +56,8 @@ std::vector<NumaNode> read_nodes(hwloc_topology_t topology) {
 std::string redirections(const Environment& environment) {
   std::string names;
   for (const char* name : kRedirections) {
-    if (environment.find(std::string_view(name)) != environment.end()) names.append(names.empty() ? "" : ", ").append(name);
+    if (environment.find(std::string_view(name)) != environment.end())
+      names.append(names.empty() ? "" : ", ").append(name);
   }
   return names.empty() ? names : " (set: " + names + ")";
 }
@@ -74,9 +75,7 @@ NumaTopology NumaTopology::of_machine(const Environment& environment) {
     return {nullptr, std::move(layout)};
   }
   Handle handle(made);
-  // A run asks for nodes, cores and processors alone; caches and devices would take longer to find.
-  hwloc_topology_set_all_types_filter(made, HWLOC_TYPE_FILTER_KEEP_NONE);
-  hwloc_topology_set_type_filter(made, HWLOC_OBJ_CORE, HWLOC_TYPE_FILTER_KEEP_ALL);
+  // No type is filtered out: without groups and packages, hwloc gives every node the processors of the whole machine.
   hwloc_topology_set_flags(made, HWLOC_TOPOLOGY_FLAG_INCLUDE_DISALLOWED | HWLOC_TOPOLOGY_FLAG_DONT_CHANGE_BINDING);
   if (hwloc_topology_load(made) != 0) {
     layout.source += std::string(" cannot read the topology: ") + std::strerror(errno);

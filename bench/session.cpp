@@ -75,18 +75,10 @@ CoreShare agree_on_cores(Engine& engine, int threads) {
   return share;
 }
 
-// Collective. Rank 0 gets the facts of all ranks, the others nothing.
-NumaFacts gather_numa_facts(Engine& engine, const Session& session) {
-  const comm::Topology& topology = engine.topology();
-  const std::string mine = to_text(numa_report(topology.local_rank == 0, process_environment()));
-  std::vector<NumaReport> ranks;
-  for (const comm::Bytes& theirs : engine.gather(std::as_bytes(std::span(mine)))) {
-    ranks.push_back(parse_numa_report(comm::text_of(theirs)));
-  }
-  if (engine.rank() != 0) return {};
-  return judge_numa(ranks, {.hosts = topology.hosts,
-                            .threads = session.process.ranks_here > 1,
-                            .on_gpus = session.setup.device == Device::kCuda});
+NumaFacts numa_facts(Engine& engine, const Session& session) {
+  const NumaKind kind{.threads = session.process.ranks_here > 1, .on_gpus = session.setup.device == Device::kCuda};
+  return gather_numa_facts(engine.topology(), kind, process_environment(),
+                           [&](auto mine) { return engine.gather(mine); });
 }
 
 /// Returns the notes on choices that were made before the first step.
@@ -226,8 +218,8 @@ void choose_schedule(Session& session, comm::Communicator& communicator) {
 
 // Collective: takes what `hvd_bench coll --find-crossovers` has kept for a world like this one.
 void recall_crossovers(Session& session, comm::Communicator& communicator) {
-  const std::optional<comm::Thresholds> kept = kept_crossovers(communicator, session.options.gpu.tuning_folder,
-                                                               session.options.startup_deadline.from_now());
+  const std::optional<comm::Thresholds> kept =
+      kept_crossovers(communicator, session.options.gpu.tuning_folder, session.options.startup_deadline.from_now());
   if (!kept) return;
   session.options.comm_options.thresholds = *kept;
   communicator.data().choose(session.options.comm_options);
@@ -251,7 +243,7 @@ void run_rank(Session session, std::unique_ptr<comm::Communicator> communicator,
                   "validate compares ranks, and there is one; start several: mpirun -n 4, srun, or --ranks 4");
     }
     const CoreShare share = agree_on_cores(engine, session.options.threads);
-    NumaFacts numa = gather_numa_facts(engine, session);
+    NumaFacts numa = numa_facts(engine, session);
     session.facts.threads = parts.on_gpu() ? 1 : share.threads;
     session.facts.spare_core = parts.on_gpu() || share.spare_core;
     session.facts.ranks_at_once = parts.on_gpu() ? engine.size() : share.ranks_at_once;
@@ -268,8 +260,8 @@ void run_rank(Session session, std::unique_ptr<comm::Communicator> communicator,
     session.facts.graphs = parts.graphs();
     session.facts.gpus.provenance.merge(session.schedule.provenance);
     session.facts.gpus.provenance.merge(numa.provenance);
-    for (const auto* notes :
-         {&parts.notes(), &std::as_const(session.schedule.notes), &trainer->facts().notes, &std::as_const(numa.notes)}) {
+    for (const auto* notes : {&parts.notes(), &std::as_const(session.schedule.notes), &trainer->facts().notes,
+                              &std::as_const(numa.notes)}) {
       session.facts.gpus.notes.insert(session.facts.gpus.notes.end(), notes->begin(), notes->end());
     }
     if (session.options.validate) {

@@ -19,10 +19,10 @@ struct Host {
   int ranks = 0;
 };
 
-std::map<std::string, Host> hosts_of(const std::vector<NumaReport>& ranks, const NumaWorld& world) {
+std::map<std::string, Host> hosts_of(const std::vector<NumaReport>& ranks, const std::vector<std::string>& names) {
   std::map<std::string, Host> hosts;
   for (std::size_t r = 0; r < ranks.size(); ++r) {
-    Host& host = hosts[world.hosts[r]];
+    Host& host = hosts[names[r]];
     ++host.ranks;
     if (host.layout == nullptr && !ranks[r].layout.source.empty()) host.layout = &ranks[r].layout;
   }
@@ -85,22 +85,23 @@ NumaReport parse_numa_report(std::string_view text) {
   return report;
 }
 
-NumaFacts judge_numa(const std::vector<NumaReport>& ranks, const NumaWorld& world) {
+NumaFacts judge_numa(const std::vector<NumaReport>& ranks, const std::vector<std::string>& names,
+                     const NumaKind& kind) {
   NumaFacts facts;
   if (std::string text = sources(ranks); !text.empty()) facts.provenance["numa.topology"] = {std::move(text), false};
-  const std::map<std::string, Host> hosts = hosts_of(ranks, world);
+  const std::map<std::string, Host> hosts = hosts_of(ranks, names);
   std::vector<std::string> nodes_of_rank;
   std::vector<std::size_t> crossing;  // ranks with company on their host
   for (std::size_t r = 0; r < ranks.size(); ++r) {
-    const Host& host = hosts.at(world.hosts[r]);
+    const Host& host = hosts.at(names[r]);
     const bool known = host.layout != nullptr && host.layout->known();
     const std::vector<int> nodes = known ? host.layout->nodes_of(ranks[r].cpus) : std::vector<int>();
     nodes_of_rank.push_back(nodes.empty() ? "unknown" : node_list(nodes));
-    if (nodes.empty() || !host.layout->crosses(ranks[r].cpus) || world.on_gpus) continue;
+    if (nodes.empty() || !host.layout->crosses(ranks[r].cpus) || kind.on_gpus) continue;
     if (host.ranks > 1) {
       crossing.push_back(r);
     } else if (facts.notes.empty()) {
-      facts.notes.push_back(place(r, 0, nodes_of_rank[r], world.hosts[r]) +
+      facts.notes.push_back(place(r, 0, nodes_of_rank[r], names[r]) +
                             " and is the only rank there: part of its memory is far from part of its threads; compare "
                             "with one rank per node (mpirun --map-by numa --bind-to numa, srun --cpu-bind=ldoms)");
     }
@@ -112,11 +113,21 @@ NumaFacts judge_numa(const std::vector<NumaReport>& ranks, const NumaWorld& worl
   if (crossing.empty()) return facts;
   const std::size_t first = crossing.front();
   add_caution(facts.provenance, "rank_across_numa_nodes",
-              place(first, crossing.size() - 1, nodes_of_rank[first], world.hosts[first]) +
+              place(first, crossing.size() - 1, nodes_of_rank[first], names[first]) +
                   ": memory stays on the node whose processor touches it first, and processors of other nodes read it "
                   "more slowly; " +
-                  (world.threads ? "start the ranks as processes, and " : "") + std::string(binding_advice()));
+                  (kind.threads ? "start the ranks as processes, and " : "") + std::string(binding_advice()));
   return facts;
+}
+
+NumaFacts gather_numa_facts(const comm::Topology& topology, const NumaKind& kind, const Environment& environment,
+                            const GatherMessages& gather) {
+  const std::string mine = to_text(numa_report(topology.local_rank == 0, environment));
+  std::vector<NumaReport> ranks;
+  for (const comm::Bytes& theirs : gather(std::as_bytes(std::span(mine)))) {
+    ranks.push_back(parse_numa_report(comm::text_of(theirs)));
+  }
+  return topology.rank == 0 ? judge_numa(ranks, topology.hosts, kind) : NumaFacts{};
 }
 
 }  // namespace hvd::bench

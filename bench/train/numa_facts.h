@@ -2,6 +2,9 @@
 // bound to one node. Each rank reports, rank 0 judges. Also used by sessions of collectives.
 #pragma once
 
+#include <cstddef>
+#include <functional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -9,6 +12,7 @@
 #include "bench/cli/environment.h"
 #include "bench/numa.h"
 #include "bench/run_record.h"
+#include "engine/comm/communicator.h"
 
 namespace hvd::bench {
 
@@ -23,17 +27,22 @@ NumaReport numa_report(bool first_of_host, const Environment& environment);
 std::string to_text(const NumaReport& report);
 NumaReport parse_numa_report(std::string_view text);
 
-/// What the ranks are, beside their processors.
-struct NumaWorld {
-  std::vector<std::string> hosts;  ///< [rank]
-  bool threads = false;            ///< ranks are threads of one process, so that no launcher can bind them one by one
-  bool on_gpus = false;            ///< memory is the GPUs'; no caution then, gpu_surroundings.h has its own
+/// What the ranks are.
+struct NumaKind {
+  bool threads = false;  ///< ranks are threads of one process, so that no launcher can bind them one by one
+  bool on_gpus = false;  ///< memory is the GPUs'; no caution then, gpu_surroundings.h has its own
 };
 struct NumaFacts {
   Provenance provenance;           ///< numa.topology, numa.of_rank, and the caution, if there is one
   std::vector<std::string> notes;  ///< on a rank that is alone on several nodes
 };
-/// `ranks` is [rank]. Pure.
-NumaFacts judge_numa(const std::vector<NumaReport>& ranks, const NumaWorld& world);
+/// `ranks` and `hosts` are [rank]. Pure.
+NumaFacts judge_numa(const std::vector<NumaReport>& ranks, const std::vector<std::string>& hosts, const NumaKind& kind);
+
+/// Collective: every rank calls, and `gather` gives rank 0 the messages of all. Rank 0 gets the facts of all ranks, the
+/// others nothing. Errors: those of `gather`.
+using GatherMessages = std::function<std::vector<comm::Bytes>(std::span<const std::byte>)>;
+NumaFacts gather_numa_facts(const comm::Topology& topology, const NumaKind& kind, const Environment& environment,
+                            const GatherMessages& gather);
 
 }  // namespace hvd::bench
