@@ -13,9 +13,8 @@ namespace {
 
 constexpr std::string_view kCpus = "cpus";
 
-/// A host's layout, and how many ranks it has.
 struct Host {
-  const NumaLayout* layout = nullptr;
+  NumaLayout layout;
   int ranks = 0;
 };
 
@@ -24,7 +23,7 @@ std::map<std::string, Host> hosts_of(const std::vector<NumaReport>& ranks, const
   for (std::size_t r = 0; r < ranks.size(); ++r) {
     Host& host = hosts[names[r]];
     ++host.ranks;
-    if (host.layout == nullptr && !ranks[r].layout.source.empty()) host.layout = &ranks[r].layout;
+    if (host.layout.source.empty()) host.layout = ranks[r].layout;
   }
   return hosts;
 }
@@ -94,10 +93,9 @@ NumaFacts judge_numa(const std::vector<NumaReport>& ranks, const std::vector<std
   std::vector<std::size_t> crossing;  // ranks with company on their host
   for (std::size_t r = 0; r < ranks.size(); ++r) {
     const Host& host = hosts.at(names[r]);
-    const bool known = host.layout != nullptr && host.layout->known();
-    const std::vector<int> nodes = known ? host.layout->nodes_of(ranks[r].cpus) : std::vector<int>();
+    const std::vector<int> nodes = host.layout.known() ? host.layout.nodes_of(ranks[r].cpus) : std::vector<int>();
     nodes_of_rank.push_back(nodes.empty() ? "unknown" : node_list(nodes));
-    if (nodes.empty() || !host.layout->crosses(ranks[r].cpus) || kind.on_gpus) continue;
+    if (nodes.empty() || !host.layout.crosses(ranks[r].cpus) || kind.on_gpus) continue;
     if (host.ranks > 1) {
       crossing.push_back(r);
     } else if (facts.notes.empty()) {
