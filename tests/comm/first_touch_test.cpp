@@ -1,8 +1,8 @@
-// Which rank asks first for which pages of the memory that the ranks of a node share? Linux gives a page from the NUMA
-// node of the processor that asks first, so this decides where the memory lies. Run by ctest as:
+// Finds out which rank asks first for which pages of the memory that the ranks of a node share. Linux gives a page from
+// the NUMA node of the processor that asks first, so this decides where the memory lies. Run by ctest as:
 //   mpirun -np N first_touch_test [ranks per node]
-// This program has a posix_fallocate() of its own, by which SharedMemory::commit() takes pages: it counts the pages
-// that were not there before. A program of its own and not GoogleTest: a failing rank must still take part in every
+// SharedMemory::commit() takes pages with posix_fallocate(). This program defines that function itself and counts the
+// pages that were not there before. It does not use GoogleTest, because a failing rank must still take part in every
 // collective.
 #include <fcntl.h>
 #include <sys/file.h>
