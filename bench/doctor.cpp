@@ -20,6 +20,7 @@
 #include "bench/cli/report.h"
 #include "bench/host_facts.h"
 #include "bench/machine_rate.h"
+#include "bench/numa.h"
 #include "bench/result_store.h"
 #include "bench/train/gpu_backend.h"
 #include "engine/base/error.h"
@@ -156,6 +157,29 @@ void examine_memory(FindingList& all, int threads) {
   }
   good(all, "memory copy",
        rate_text(copy_bandwidth(threads), "B/s") + " read plus written, on " + std::to_string(threads) + " threads");
+}
+
+/// "2 nodes: 0 (processors 0-31, 16 core(s), 256.00 GiB), 1 (...); hwloc API 2.8"
+std::string text_of(const NumaLayout& layout) {
+  std::string text = std::to_string(layout.nodes.size()) + (layout.nodes.size() == 1 ? " node: " : " nodes: ");
+  for (const NumaNode& node : layout.nodes) {
+    if (&node != &layout.nodes.front()) text += ", ";
+    text += std::to_string(node.number) + " (processors " + (node.cpus.empty() ? "none" : cpu_list(node.cpus)) + ", " +
+            std::to_string(node.cores) + " core(s)";
+    if (node.memory_bytes > 0) text += ", " + bytes_text(static_cast<double>(node.memory_bytes));
+    text += ")";
+  }
+  return text + "; " + layout.source;
+}
+
+void examine_numa(FindingList& all, const Launch& launch, const Environment& environment,
+                  const std::vector<int>& allowed) {
+  const NumaTopology topology = NumaTopology::of_machine(environment);
+  constexpr std::size_t kProbeBytes = std::size_t{8} << 20;
+  const std::vector<std::byte> touched(kProbeBytes, std::byte{1});
+  all.push_back(judge_numa(
+      topology.layout(),
+      {.cpus = allowed, .memory_nodes = topology.nodes_of_memory(touched), .company = launch.size > launch.nodes}));
 }
 
 void examine_shared_memory(FindingList& all) {
@@ -317,6 +341,33 @@ Finding judge_bf16(double bf16, double fp32, const std::string& slow_reason) {
   return {Level::kGood, "oneDNN bf16", text, {}};
 }
 
+Finding judge_numa(const NumaLayout& layout, const NumaPlace& place) {
+  constexpr const char* kSubject = "NUMA";
+  if (layout.nodes.empty()) {
+    return {Level::kNote, kSubject, "unknown: " + layout.source,
+            "install hwloc (Debian: apt-get install libhwloc-dev) and build again"};
+  }
+  std::string text = text_of(layout);
+  if (!layout.this_machine) {
+    return {Level::kWarning, kSubject, std::move(text), "unset the HWLOC_ variables, by which MPI may bind ranks too"};
+  }
+  if (layout.nodes.size() == 1) return {Level::kGood, kSubject, std::move(text), {}};
+  const std::vector<int> mine = layout.nodes_of(place.cpus);
+  if (mine.empty()) {
+    return {Level::kWarning, kSubject, text + "; none has a processor that this process may use",
+            "compare with lscpu; unset the HWLOC_ variables, if there are any"};
+  }
+  text += "; this process may run on " + node_list(mine);
+  if (layout.crosses(place.cpus)) {
+    return {place.company ? Level::kWarning : Level::kNote, kSubject, std::move(text), std::string(binding_advice())};
+  }
+  const bool near = std::all_of(place.memory_nodes.begin(), place.memory_nodes.end(),
+                                [&](int node) { return std::find(mine.begin(), mine.end(), node) != mine.end(); });
+  if (near) return {Level::kGood, kSubject, std::move(text), {}};
+  return {Level::kWarning, kSubject, text + ", and its memory lies on " + node_list(place.memory_nodes),
+          "is its node full (numastat), or does a policy say so (numactl --show)?"};
+}
+
 std::vector<Finding> examine(const std::string& db_file, const Launch& launch) {
   FindingList mpi;  // first: the ranks beside this one are gone when it measures
   examine_mpi(mpi, launch);
@@ -334,6 +385,7 @@ std::vector<Finding> examine(const std::string& db_file, const Launch& launch) {
   examine_load(all, cpu);
   examine_backend(all, threads);
   examine_memory(all, threads);
+  examine_numa(all, launch, environment, allowed);
   examine_shared_memory(all);
   examine_launcher(all, launch, environment);
   all.insert(all.end(), mpi.begin(), mpi.end());

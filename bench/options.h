@@ -59,7 +59,7 @@ struct ValidateOptions {
 };
 
 // One object per process, so members are grouped by subject and not by size.
-struct Options {  // NOLINT(clang-analyzer-optin.performance.Padding)
+struct Options {                  // NOLINT(clang-analyzer-optin.performance.Padding)
   std::vector<std::string> argv;  ///< as given
 
   // what to train

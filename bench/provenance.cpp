@@ -39,7 +39,7 @@ constexpr std::array<std::string_view, 8> kTuningNames{"OMPI_MCA_mpi_yield_when_
                                                        "PRTE_MCA_rmaps_base_oversubscribe"};
 // Variables that only explain a run: settings that Options holds already, and the job.
 // HVD_IMAGE_DIGEST is the digest of the container image, which no program inside the image can find out (docs/recipes).
-constexpr std::array<std::string_view, 31> kExplainingNames{"HOROVOD_FUSION_THRESHOLD",
+constexpr std::array<std::string_view, 36> kExplainingNames{"HOROVOD_FUSION_THRESHOLD",
                                                             "HOROVOD_CYCLE_TIME",
                                                             "HOROVOD_CACHE_CAPACITY",
                                                             "HOROVOD_TIMELINE",
@@ -69,7 +69,12 @@ constexpr std::array<std::string_view, 31> kExplainingNames{"HOROVOD_FUSION_THRE
                                                             "PMI_SIZE",
                                                             "HVD_IMAGE_DIGEST",
                                                             "OMPI_MCA_mpi_oversubscribe",
-                                                            "LANG"};
+                                                            "LANG",
+                                                            "HWLOC_XMLFILE",
+                                                            "HWLOC_SYNTHETIC",
+                                                            "HWLOC_FSROOT",
+                                                            "HWLOC_COMPONENTS",
+                                                            "HWLOC_THISSYSTEM"};
 // Processor features that decide which kernels a library chooses.
 constexpr std::array<std::string_view, 10> kKernelFlags{"avx2",        "fma",         "avx512f",  "avx512bw",
                                                         "avx512_vnni", "avx512_bf16", "avx_vnni", "amx_tile",

@@ -18,6 +18,7 @@
 #include "bench/train/crew.h"
 #include "bench/train/gpu_facts.h"
 #include "bench/train/notes.h"
+#include "bench/train/numa_facts.h"
 #include "bench/train/rank_kind.h"
 #include "bench/train/rank_parts.h"
 #include "bench/train/schedule_trials.h"
@@ -72,6 +73,12 @@ CoreShare agree_on_cores(Engine& engine, int threads) {
   const comm::Bytes agreed = engine.broadcast_message(std::as_bytes(std::span(&share, 1)), 0);
   std::memcpy(&share, agreed.data(), sizeof share);
   return share;
+}
+
+NumaFacts numa_facts(Engine& engine, const Session& session) {
+  const NumaKind kind{.threads = session.process.ranks_here > 1, .on_gpus = session.setup.device == Device::kCuda};
+  return gather_numa_facts(engine.topology(), kind, process_environment(),
+                           [&](auto mine) { return engine.gather(mine); });
 }
 
 /// Returns the notes on choices that were made before the first step.
@@ -212,8 +219,8 @@ void choose_schedule(Session& session, comm::Communicator& communicator) {
 
 // Collective: uses the thresholds that `hvd_bench coll --find-crossovers` kept for a world like this one.
 void recall_crossovers(Session& session, comm::Communicator& communicator) {
-  const std::optional<comm::Thresholds> kept = kept_crossovers(communicator, session.options.gpu.tuning_folder,
-                                                               session.options.startup_deadline.from_now());
+  const std::optional<comm::Thresholds> kept =
+      kept_crossovers(communicator, session.options.gpu.tuning_folder, session.options.startup_deadline.from_now());
   if (!kept) return;
   session.options.comm_options.thresholds = *kept;
   communicator.data().choose(session.options.comm_options);
@@ -237,6 +244,7 @@ void run_rank(Session session, std::unique_ptr<comm::Communicator> communicator,
                   "validate compares ranks, and there is one; start several: mpirun -n 4, srun, or --ranks 4");
     }
     const CoreShare share = agree_on_cores(engine, session.options.threads);
+    NumaFacts numa = numa_facts(engine, session);
     session.facts.threads = parts.on_gpu() ? 1 : share.threads;
     session.facts.spare_core = parts.on_gpu() || share.spare_core;
     session.facts.ranks_at_once = parts.on_gpu() ? engine.size() : share.ranks_at_once;
@@ -252,7 +260,9 @@ void run_rank(Session session, std::unique_ptr<comm::Communicator> communicator,
     }
     session.facts.graphs = parts.graphs();
     session.facts.gpus.provenance.merge(session.schedule.provenance);
-    for (const auto* notes : {&parts.notes(), &std::as_const(session.schedule.notes), &trainer->facts().notes}) {
+    session.facts.gpus.provenance.merge(numa.provenance);
+    for (const auto* notes : {&parts.notes(), &std::as_const(session.schedule.notes), &trainer->facts().notes,
+                              &std::as_const(numa.notes)}) {
       session.facts.gpus.notes.insert(session.facts.gpus.notes.end(), notes->begin(), notes->end());
     }
     if (session.options.validate) {

@@ -2,7 +2,7 @@
 if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
   set(CMAKE_BUILD_TYPE Release CACHE STRING "Build type" FORCE)
 endif()
-foreach(feature MPI ONEDNN CUDA CUDNN NCCL)
+foreach(feature MPI ONEDNN CUDA CUDNN NCCL HWLOC)
   set(HVD_WITH_${feature} AUTO CACHE STRING "Use ${feature}: AUTO, ON or OFF")
   set_property(CACHE HVD_WITH_${feature} PROPERTY STRINGS AUTO ON OFF)
 endforeach()

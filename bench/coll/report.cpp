@@ -220,6 +220,7 @@ std::string footer(const CollResult& result) {
   if (result.world.clock_uncertainty > 0) {
     text += format("# Clocks of hosts      : skew may be wrong by %.1f us\n", result.world.clock_uncertainty * kMicro);
   }
+  for (const std::string& caution : result.world.cautions) text += "# " + caution + "\n";
   if (result.crossovers) text += "# Between hosts        : " + crossover_text(*result.crossovers) + "\n";
   if (!result.interrupted.empty()) text += "# INCOMPLETE           : stopped by " + result.interrupted + "\n";
   return text;
@@ -319,6 +320,10 @@ void write_config(JsonWriter& config, const CollOptions& options, const CollResu
   config.text("comm", result.world.comm);
   config.text("library", result.world.library);
   config.text("gpu", result.world.gpu);
+  config.text("numa", result.world.numa);
+  config.array("cautions", [&](JsonWriter& cautions) {
+    for (const std::string& caution : result.world.cautions) cautions.element(caution);
+  });
   config.array("devices", [&](JsonWriter& devices) {
     for (std::size_t rank = 0; rank < result.world.hosts.size(); ++rank) {
       devices.object({}, [&](JsonWriter& device) {

@@ -49,6 +49,8 @@ struct World {
   std::vector<std::string> hosts;  ///< [rank]
   double clock_uncertainty = 0;    ///< seconds by which skew and transfer may be wrong; 0: one clock
   std::string gpu;                 ///< name of rank 0's; empty: buffers are in memory of hosts
+  std::string numa;                ///< numa.of_rank: "node 0: ranks 0-3; node 1: ranks 4-7"; empty: unknown
+  std::vector<std::string> cautions;
 };
 
 struct CollResult {

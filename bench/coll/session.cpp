@@ -12,6 +12,7 @@
 #include "bench/ranks.h"
 #include "bench/result_store.h"
 #include "bench/train/agreement.h"
+#include "bench/train/numa_facts.h"
 #include "engine/base/error.h"
 #include "engine/base/mutex.h"
 
@@ -303,6 +304,12 @@ std::optional<comm::Thresholds> recall_crossovers(const CollOptions& options, Va
   return taken ? kept : std::nullopt;
 }
 
+NumaFacts numa_facts(comm::Communicator& communicator, bool on_gpus, Patience patience) {
+  const NumaKind kind{.threads = communicator.backend() == "loopback", .on_gpus = on_gpus};
+  return gather_numa_facts(communicator.topology(), kind, process_environment(),
+                           [&](auto mine) { return communicator.control().gather(mine, patience.from_now()); });
+}
+
 /// Rank 0, with what was measured.
 void keep_found(const CollOptions& options, const comm::Communicator& communicator, CollResult& result) {
   if (!options.find_crossovers || result.exit_code() != 0) return;  // interrupted, or wrong somewhere
@@ -327,6 +334,7 @@ CollResult run_coll_rank(const CollOptions& options, Variants variants, const Co
   try {
     std::optional<comm::Thresholds> kept;
     if (gpu == nullptr) kept = recall_crossovers(options, variants, patience);
+    const NumaFacts numa = numa_facts(*variants[0], gpu != nullptr, patience);
     Rank& rank = own.emplace(options, variants, patience, gpu);
     rank.prepare();
     const comm::Topology& topology = variants[0]->topology();
@@ -337,7 +345,11 @@ CollResult run_coll_rank(const CollOptions& options, Variants variants, const Co
                   variants[0]->library(),
                   topology.hosts,
                   0,
-                  gpu == nullptr ? std::string() : gpu->device().name};
+                  gpu == nullptr ? std::string() : gpu->device().name,
+                  {},
+                  caution_lines(numa.provenance)};
+      const auto placed = numa.provenance.find("numa.of_rank");
+      if (placed != numa.provenance.end()) world.numa = placed->second.value;
       Conductor conductor(rank, options, observer, std::move(world), variants);
       const Offer offer(observer, conductor);
       try {

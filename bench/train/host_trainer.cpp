@@ -147,7 +147,7 @@ void HostTrainer::build(const models::StepOptions& options, const models::ArenaA
                                                 : models::make_onednn_step(std::move(graph), options, allocate);
     batches_.emplace(make_batches());
   } catch (const std::bad_alloc&) {
-      // The memory that is free now, after unwinding, is what the ranks had to share.
+    // The memory that is free now, after unwinding, is what the ranks had to share.
     refuse_if_too_big(forecast, engine_.topology().local_size, available_bytes());
     throw Error(Errc::kOutOfMemory, "batch " + std::to_string(setup_.model.batch_size) +
                                         ": no memory for the network on " +

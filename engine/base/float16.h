@@ -1,5 +1,5 @@
-// Conversions between float, the 16-bit types and double. They round to nearest even, and NaN stays NaN. Pure; they also
-// compile for a GPU.
+// Conversions between float, the 16-bit types and double. They round to nearest even, and NaN stays NaN. Pure; they
+// also compile for a GPU.
 #pragma once
 
 #include <bit>

@@ -26,10 +26,11 @@ inline void check_apart(std::string_view operation, std::span<const std::byte> o
   const auto begin = [](std::span<const std::byte> of) { return reinterpret_cast<std::uintptr_t>(of.data()); };
   if (out.empty() || in.empty()) return;
   if (begin(out) >= begin(in) + in.size() || begin(in) >= begin(out) + out.size()) return;
-  throw Error(Errc::kInvalidArgument, std::string(operation) + ": input (" + std::to_string(in.size()) +
-                                          " bytes) and output (" + std::to_string(out.size()) +
-                                          " bytes) overlap; use separate buffers or, if the operation allows it, exactly "
-                                          "the place of the rank's own share");
+  throw Error(Errc::kInvalidArgument,
+              std::string(operation) + ": input (" + std::to_string(in.size()) + " bytes) and output (" +
+                  std::to_string(out.size()) +
+                  " bytes) overlap; use separate buffers or, if the operation allows it, exactly "
+                  "the place of the rank's own share");
 }
 
 /// Errors: invalid_argument if `rank` sends itself a number of elements other than it expects.

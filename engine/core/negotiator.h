@@ -1,5 +1,6 @@
 // Horovod's negotiation as a pure state machine, one per rank. The caller performs the collective that an Action asks
-// for and feeds the result back; the engine and the lockstep tests run this same object. Protocol (source: Horovod horovod/common/controller.cc, behaviour; own code):
+// for and feeds the result back; the engine and the lockstep tests run this same object. Protocol (source: Horovod
+// horovod/common/controller.cc, behaviour; own code):
 //
 //   begin_cycle() ─► AllReduceBits(AND over status and cache bits) ─► on_bits()
 //       any rank holds an invalid entry ─► AllReduceBits(OR over invalid bits) ─► on_bits(): erase everywhere

@@ -38,8 +38,8 @@ class Parser {
 
   ReplayProfile run() {
     if (next_line() != kVersionLine) {
-      fail("is not a replay profile that this program can read (the first line must be '" +
-           std::string(kVersionLine) + "')");
+      fail("is not a replay profile that this program can read (the first line must be '" + std::string(kVersionLine) +
+           "')");
     }
     bool ended = false;
     while (!ended) {

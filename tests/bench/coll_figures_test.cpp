@@ -206,6 +206,8 @@ Measured measured(const std::vector<std::optional<std::uint64_t>>& wrong, const 
   world.ranks = 2;
   world.comm = "loopback";
   world.hosts = {"a", "a\"b"};
+  world.numa = "node 0: ranks 0-1";
+  world.cautions = {"caution: of a test"};
   all.result.world = world;
   all.result.cells = results_of(all.cells, schedule, wrong, world, std::nullopt, interrupted);
   all.result.variants = {"algorithm=ring", "algorithm=shm"};
@@ -314,6 +316,10 @@ TEST(CollReport, TheTableBeginsAsNcclTests) {
   EXPECT_TRUE(says(text, "Out of bounds values : 3 FAILED"));
   EXPECT_TRUE(says(text, "INCOMPLETE           : stopped by SIGTERM"));
   EXPECT_TRUE(says(text, "all_reduce, algorithm=shm"));
+  EXPECT_TRUE(says(text, "\n# caution: of a test\n"));
+  const std::string file = json(all.options, all.result, {}, {});
+  EXPECT_TRUE(says(file, "\"numa\": \"node 0: ranks 0-1\""));
+  EXPECT_TRUE(says(file, "\"caution: of a test\""));
 }
 
 TEST(CollReport, AStepOfAModelIsTheSumOfItsBuckets) {

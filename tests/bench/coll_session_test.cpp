@@ -57,6 +57,8 @@ TEST(CollSession, EveryCollectiveIsMeasuredAndRight) {
     }
     EXPECT_EQ(result.exit_code(), 0);
     EXPECT_TRUE(result.interrupted.empty());
+    const std::string all = ranks == 1 ? ": rank 0" : ": ranks 0-" + std::to_string(ranks - 1);
+    EXPECT_TRUE(result.world.numa.empty() || result.world.numa.ends_with(all)) << result.world.numa;
   }
 }
 

@@ -29,12 +29,15 @@ TEST(Provenance, TheEnvironmentIsTakenByAllowListOnly) {
                                               {"OMPI_MCA_orte_hnp_uri", "123;tcp://10.0.0.1:5000"},
                                               {"AWS_SECRET_ACCESS_KEY", "s3"},
                                               {"HVD_IMAGE_DIGEST", "sha256:0f"},
+                                              {"HWLOC_XMLFILE", "/etc/machine.xml"},
+                                              {"HWLOC_PLUGINS_PATH", "/opt/plugins"},
                                               {"HOME", "/root"},
                                               {"SLURM_JWT", "s3"}});
   std::string names;
   for (const auto& [key, fact] : facts) names += key + (fact.in_fingerprint ? "! " : " ");
   EXPECT_EQ(names,
-            "env.HOROVOD_CYCLE_TIME env.HVD_IMAGE_DIGEST env.LD_PRELOAD! env.OMPI_MCA_btl! env.OMP_NUM_THREADS! "
+            "env.HOROVOD_CYCLE_TIME env.HVD_IMAGE_DIGEST env.HWLOC_XMLFILE env.LD_PRELOAD! env.OMPI_MCA_btl! "
+            "env.OMP_NUM_THREADS! "
             "env.ONEDNN_MAX_CPU_ISA! env.PRTE_MCA_hwloc_default_binding_policy! "
             "env.PRTE_MCA_rmaps_default_mapping_policy! env.SLURM_JOB_ID ");
 }

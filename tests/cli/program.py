@@ -33,7 +33,20 @@ ENDLESS = [*NETWORK, "--num-warmup-batches", "1", "--num-iters", "1000000", "--m
 # Factor for every timeout; larger than 1 in builds with sanitizers.
 PATIENCE = float(os.environ.get("HVD_TEST_PATIENCE", "1"))
 
-_FOREIGN = ("SLURM_", "OMPI_", "PRTE_", "PMI_", "PMIX_", "LSB_", "JSM_", "HOROVOD_", "DNNL_", "ONEDNN_", "OMP_")
+_FOREIGN = (
+    "SLURM_",
+    "OMPI_",
+    "PRTE_",
+    "PMI_",
+    "PMIX_",
+    "LSB_",
+    "JSM_",
+    "HOROVOD_",
+    "DNNL_",
+    "ONEDNN_",
+    "OMP_",
+    "HWLOC_",
+)
 
 
 def environment(extra: dict[str, str] | None = None) -> dict[str, str]:

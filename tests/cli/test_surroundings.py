@@ -1,14 +1,30 @@
 """Odd surroundings of a run: paths that are no files, vanishing folders, closed streams, ignored signals, odd names."""
 
+import json
 import os
 import pathlib
 import shlex
 import signal
 import stat
+import tempfile
 import time
 import unittest
+from typing import ClassVar
 
-from program import ENDLESS, MPIRUN, PATIENCE, PROGRAM, TINY, ProgramTest, Result, Running, execute, may_mount, run
+from program import (
+    ENDLESS,
+    MPIRUN,
+    PATIENCE,
+    PROGRAM,
+    TINY,
+    ProgramTest,
+    Result,
+    Running,
+    execute,
+    may_mount,
+    query,
+    run,
+)
 
 
 def shell(script: str, *arguments: str) -> Result:
@@ -223,6 +239,107 @@ class Parent(ProgramTest):
         junk = {"HOROVOD_CYCLE_TIME": "soon"}
         self.assertEqual(run("--help", env=junk).code, 0)
         self.refused(run(*TINY, env=junk), 2, "HOROVOD_CYCLE_TIME (milliseconds): 'soon'")
+
+
+class Numa(ProgramTest):
+    """What hwloc says of a machine with two NUMA nodes, which need not be here: hwloc reads variables of its own."""
+
+    # A node per processor that there may be, so that two processors are on two nodes. hwloc is told that this is true.
+    NODES: ClassVar = {"HWLOC_SYNTHETIC": "numa:64 core:1 pu:1", "HWLOC_THISSYSTEM": "1"}
+
+    hwloc = False
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            file = pathlib.Path(folder) / "runs.db"
+            run(*TINY, "--db", str(file))
+            found = query("SELECT value FROM provenance WHERE key = 'numa.topology'", file)
+            cls.hwloc = bool(found) and found[0][0].startswith("hwloc")
+
+    def setUp(self) -> None:
+        super().setUp()
+        if not self.hwloc:
+            self.skipTest("this build has no hwloc")
+        if len(os.sched_getaffinity(0)) < 2 or max(os.sched_getaffinity(0)) >= 64:
+            self.skipTest("needs two of the processors 0 to 63")
+
+    def fact(self, result: Result, key: str) -> str:
+        self.assertEqual(result.code, 0, result)
+        found = self.query(f"SELECT DISTINCT value FROM provenance WHERE key = '{key}'")
+        return found[0][0] if found else ""
+
+    def test_a_run_on_one_node_carries_no_caution(self) -> None:
+        one = {"HWLOC_SYNTHETIC": "numa:1 core:64 pu:1", "HWLOC_THISSYSTEM": "1"}
+        result = run(*TINY, "--ranks", "2", "--db", str(self.db), env=one)
+        self.assertEqual(self.fact(result, "numa.of_rank"), "node 0: ranks 0-1")
+        self.assertEqual(self.fact(result, "caution.rank_across_numa_nodes"), "")
+
+    def test_ranks_on_several_nodes_are_a_caution(self) -> None:
+        result = run(*TINY, "--ranks", "2", "--db", str(self.db), env=self.NODES)
+        self.assertIn("caution: rank 0 and 1 more may run on NUMA nodes ", result.out)
+        self.assertRegex(self.fact(result, "numa.of_rank"), r"\Anodes [0-9,-]+: ranks 0-1\Z")
+        self.assertIn("--map-by numa --bind-to numa", self.fact(result, "caution.rank_across_numa_nodes"))
+        self.assertIn(" (set: HWLOC_SYNTHETIC, HWLOC_THISSYSTEM)", self.fact(result, "numa.topology"))
+        self.assertEqual(self.fact(result, "env.HWLOC_SYNTHETIC"), self.NODES["HWLOC_SYNTHETIC"])
+        new = "key LIKE 'numa.%' OR key LIKE '%HWLOC%'"
+        marked = self.query(f"SELECT key FROM provenance WHERE in_fingerprint AND ({new})")
+        self.assertEqual({key for (key,) in marked} - {"numa.nodes"}, set())
+
+    def test_a_rank_that_is_alone_gets_a_note(self) -> None:
+        result = run(*TINY, env=self.NODES)
+        self.assertRegex(result.out, r"note +rank 0 may run on NUMA nodes .* and is the only rank there")
+        self.assertNotIn("caution: rank 0", result.out)
+
+    def test_collectives_carry_the_caution_too(self) -> None:
+        file = self.folder / "coll.json"
+        quick = ["-b", "8", "-e", "8", "--max-time", "1", "-J", str(file)]
+        result = execute([PROGRAM, "coll", "--ranks", "2", *quick], self.NODES)
+        self.assertEqual(result.code, 0, result)
+        self.assertIn("# caution: rank 0 and 1 more may run on NUMA nodes ", result.out)
+        config = json.loads(file.read_text())["config"]
+        self.assertIn(": ranks 0-1", config["numa"])
+        self.assertEqual(len(config["cautions"]), 1)
+
+    def test_doctor_says_what_to_do(self) -> None:
+        result = run("doctor", env=self.NODES)
+        self.assertRegex(result.out, r"note +NUMA +64 nodes: 0 \(processors 0, 1 core\(s\).*; this process may run on ")
+        self.assertIn("-> bind each rank to one node: srun --cpu-bind=ldoms", result.out)
+
+    def test_a_description_of_another_machine_is_said_to_be_one(self) -> None:
+        only = {"HWLOC_SYNTHETIC": self.NODES["HWLOC_SYNTHETIC"]}
+        result = run(*TINY, "--ranks", "2", "--db", str(self.db), env=only)
+        self.assertIn("(set: HWLOC_SYNTHETIC), which describes another machine", self.fact(result, "numa.topology"))
+        self.assertEqual(self.fact(result, "numa.of_rank"), "")
+        self.assertNotIn("NUMA nodes", result.out)
+
+    def test_a_kernel_that_lists_two_nodes_in_one_socket(self) -> None:
+        """As /sys has it. hwloc gives every node all processors if groups are filtered out."""
+        kernel = self.folder / "sys" / "devices" / "system"
+        for cpu in range(4):
+            topology = kernel / "cpu" / f"cpu{cpu}" / "topology"
+            topology.mkdir(parents=True)
+            own = {"core_cpus": f"{1 << cpu:x}", "core_id": str(cpu), "package_cpus": "f", "physical_package_id": "0"}
+            for name, value in own.items():
+                (topology / name).write_text(value + "\n")
+        for node in (0, 1):
+            folder = kernel / "node" / f"node{node}"
+            folder.mkdir(parents=True)
+            (folder / "cpumap").write_text(f"{3 << 2 * node:x}\n")
+            (folder / "meminfo").write_text(f"Node {node} MemTotal: 1048576 kB\n")
+        (kernel / "node" / "online").write_text("0-1\n")
+        (kernel / "cpu" / "online").write_text("0-3\n")
+        result = run("doctor", env={"HWLOC_FSROOT": str(self.folder)})
+        self.assertIn(
+            "2 nodes: 0 (processors 0-1, 2 core(s), 1.00 GiB), 1 (processors 2-3, 2 core(s), 1.00 GiB); hwloc",
+            result.out,
+        )
+
+    def test_files_that_hwloc_cannot_read(self) -> None:
+        for file in ("/nonexistent", "/etc/passwd"):
+            result = run(*TINY, "--db", str(self.db), env={"HWLOC_XMLFILE": file})
+            self.assertIn("(set: HWLOC_XMLFILE)", self.fact(result, "numa.topology"))
+            self.db.unlink()
 
 
 class Time(ProgramTest):

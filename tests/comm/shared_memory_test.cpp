@@ -1,10 +1,15 @@
-// Tests the names in /dev/shm that a process leaves behind when it ends early.
+// Tests the names in /dev/shm that a process leaves behind when it ends early, and that nobody has touched the memory
+// that a rank is given.
 #include "engine/comm/shm/shared_memory.h"
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <string>
+#include <thread>
+#include <vector>
 
 #include "engine/base/error.h"
 #include "engine/comm/communicator.h"
@@ -31,6 +36,38 @@ TEST(SharedMemory, AProcessRemovesItsOwnNamesAndNoOthers) {
   EXPECT_FALSE(there(mine));
   EXPECT_TRUE(there(another));
   SharedMemory::unlink(another);
+}
+
+/// Pages of `memory`, which begins at a page, that lie in memory.
+std::ptrdiff_t touched_pages(std::span<std::byte> memory) {
+  const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  std::vector<unsigned char> there((memory.size() + page - 1) / page);
+  EXPECT_EQ(::mincore(memory.data(), memory.size(), there.data()), 0);
+  return std::count_if(there.begin(), there.end(), [](unsigned char page_state) { return (page_state & 1U) != 0; });
+}
+
+// The rank that writes a page first decides on which NUMA node it lies, and the owner writes first. Ranks that are
+// processes: first_touch_test.
+TEST(SharedMemory, NobodyTouchesTheMemoryThatARankIsGiven) {
+  constexpr std::size_t kBytes = std::size_t{8} << 20;
+  auto ranks = make_loopback(2);
+  std::vector<std::ptrdiff_t> before(ranks.size()), after(ranks.size());
+  {
+    std::vector<std::jthread> threads;
+    for (std::size_t r = 0; r < ranks.size(); ++r) {
+      threads.emplace_back([&, r] {
+        const auto memory = ranks[r]->data().allocate(kBytes, Deadline::after(std::chrono::seconds(20)));
+        before[r] = touched_pages(memory->bytes());
+        ranks[r]->control().barrier(Deadline::after(std::chrono::seconds(20)));
+        std::fill(memory->bytes().begin(), memory->bytes().end(), std::byte{1});
+        after[r] = touched_pages(memory->bytes());
+        ranks[r]->control().barrier(Deadline::after(std::chrono::seconds(20)));
+      });
+    }
+  }
+  const auto pages = static_cast<std::ptrdiff_t>(kBytes) / ::sysconf(_SC_PAGESIZE);
+  EXPECT_EQ(before, (std::vector<std::ptrdiff_t>{0, 0}));
+  EXPECT_EQ(after, (std::vector<std::ptrdiff_t>{pages, pages}));
 }
 
 }  // namespace

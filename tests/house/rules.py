@@ -35,6 +35,7 @@ VENDOR_OWNERS = {
     r"cublas.*": ("models/cudnn/", "tests/cudnn/"),
     r"cudnn.*": ("models/cudnn/", "tests/cudnn/"),
     r"nccl.*": ("engine/comm/nccl/",),
+    r"hwloc.*": ("bench/numa_hwloc",),
     r"sqlite3\.h": ("bench/sqlite_handle", "bench/result_store", "bench/provenance", "tests/bench/"),
     r"CLI/.*": ("bench/cli/", "bench/micro/"),
     r"benchmark/.*": ("bench/micro/",),

@@ -589,8 +589,9 @@ TEST_P(DeviceFaults, AHangingPeerIsNamedAtTheDeadline) {
               std::string::npos)
         << outcome.text();
     EXPECT_NE(outcome.errors[rank].find("--patience"), std::string::npos) << outcome.text();
-    const std::string idle = GetParam().ahead ? "step 3 has finished on its GPU, but the training thread has not continued"
-                                              : "after step 3, nothing in flight on its GPU";
+    const std::string idle = GetParam().ahead
+                                 ? "step 3 has finished on its GPU, but the training thread has not continued"
+                                 : "after step 3, nothing in flight on its GPU";
     EXPECT_NE(outcome.errors[rank].find("rank 1 (host node0) is furthest behind: " + idle), std::string::npos)
         << outcome.text();
   }

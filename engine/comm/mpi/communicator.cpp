@@ -100,7 +100,8 @@ Layout find_layout(MPI_Comm world, MPI_Comm node, bool pretended) {
   return {rank, node_of, std::move(hosts)};
 }
 
-/// Makes the node's control segment. Collective over the node; fails on all of its ranks or on none.
+/// Makes the node's control segment. Every rank takes its own cell, so that the cell lies on the rank's NUMA node.
+/// Collective over the node; fails on all of its ranks, with the text of the lowest rank that failed, or on none.
 std::shared_ptr<SharedMemory> make_segment(MPI_Comm node) {
   int local_rank = 0;
   int local_size = 0;
@@ -120,25 +121,26 @@ std::shared_ptr<SharedMemory> make_segment(MPI_Comm node) {
       problem = error.what();
     }
   };
+  const auto tell = [&](int from) {
+    FixedText text = fixed_text(problem);
+    check(MPI_Bcast(text.data(), static_cast<int>(text.size()), MPI_CHAR, from, node), "MPI_Bcast");
+    problem = text.data();
+  };
   if (local_rank == 0) {
-    attempt([&] {
-      memory = std::make_shared<SharedMemory>(SharedMemory::create(name.data(), bytes));
-      memory->commit(0, bytes);
-    });
+    attempt([&] { memory = std::make_shared<SharedMemory>(SharedMemory::create(name.data(), bytes)); });
   }
-  FixedText text = fixed_text(problem);
-  check(MPI_Bcast(text.data(), static_cast<int>(text.size()), MPI_CHAR, 0, node), "MPI_Bcast");
-  problem = text.data();
+  tell(0);
   if (local_rank != 0) {
     attempt([&] { memory = std::make_shared<SharedMemory>(SharedMemory::open(name.data(), bytes)); });
   }
-  int failed = problem.empty() ? 0 : 1;
-  check(MPI_Allreduce(MPI_IN_PLACE, &failed, 1, MPI_INT, MPI_MAX, node), "MPI_Allreduce");
+  const Segment::Part mine = Segment::part_of(local_rank);
+  attempt([&] { memory->commit(mine.offset, mine.bytes); });
+  int failed = problem.empty() ? local_size : local_rank;
+  check(MPI_Allreduce(MPI_IN_PLACE, &failed, 1, MPI_INT, MPI_MIN, node), "MPI_Allreduce");
   if (local_rank == 0) SharedMemory::unlink(name.data());  // now that all are attached: a crash leaves nothing behind
-  if (failed != 0) {
-    throw Error(Errc::kOutOfMemory, problem.empty() ? "a peer on this host could not attach shared memory" : problem);
-  }
-  return memory;
+  if (failed == local_size) return memory;
+  tell(failed);
+  throw Error(Errc::kOutOfMemory, problem);
 }
 
 /// Waits until every rank has called meet(). Afterwards the caller may block in MPI while it holds the environment's

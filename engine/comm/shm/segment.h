@@ -17,6 +17,9 @@ namespace hvd::comm {
 /// Two cache lines: the adjacent-line prefetcher couples pairs.
 inline constexpr std::size_t kCacheUnit = 128;
 
+/// The smallest page of the machines that we know. Where pages are larger, neighbours share one.
+inline constexpr std::size_t kPageBytes = 4096;
+
 /// A number that only grows and that others may sleep on.
 struct alignas(kCacheUnit) Counter {
   std::atomic<std::uint32_t> value{0};
@@ -59,8 +62,8 @@ struct alignas(kCacheUnit) Note {
   std::array<std::byte, kNoteBytes> payload;
 };
 
-/// One rank's cell.
-struct alignas(kCacheUnit) Cell {
+/// One rank's cell. It begins at a page, so that its memory can lie on the NUMA node of its rank.
+struct alignas(kPageBytes) Cell {
   Counter arrived;                         ///< synchronisations reached
   Counter told;                            ///< notes sent
   Counter filled;                          ///< staging blocks copied in
@@ -81,7 +84,7 @@ struct Work {
   Counter done;
 };
 
-struct Header {
+struct alignas(kPageBytes) Header {
   std::atomic<std::uint32_t> abort_state{0};  ///< 0 none, 1 reason being written, 2 reason readable
   std::atomic<std::uint32_t> roll_call{0};    ///< number of the latest call
   std::atomic<std::uint64_t> token{0};        ///< makes names of shared memory unique
@@ -91,13 +94,22 @@ struct Header {
 
 class Segment {
  public:
-  /// Borrows `memory` of at least bytes_for(ranks), zeroed, kCacheUnit-aligned.
+  /// Borrows `memory` of at least bytes_for(ranks), zeroed, kPageBytes-aligned.
   Segment(std::span<std::byte> memory, int ranks)
       : header_(reinterpret_cast<Header*>(memory.data())),
         cells_(reinterpret_cast<Cell*>(memory.data() + sizeof(Header)), static_cast<std::size_t>(ranks)) {}
 
   static constexpr std::size_t bytes_for(int ranks) {
     return sizeof(Header) + sizeof(Cell) * static_cast<std::size_t>(ranks);
+  }
+  /// A run of the segment's memory.
+  struct Part {
+    std::size_t offset, bytes;
+  };
+  /// What `local_rank` takes memory for: its cell; rank 0 also for the header.
+  static constexpr Part part_of(int local_rank) {
+    if (local_rank == 0) return {0, bytes_for(1)};
+    return {bytes_for(local_rank), sizeof(Cell)};
   }
   [[nodiscard]] Header& header() const { return *header_; }
   [[nodiscard]] Cell& cell(int local_rank) const { return cells_[static_cast<std::size_t>(local_rank)]; }

@@ -16,6 +16,7 @@ class HvdBench(CMakePackage):
 
     variant("mpi", default=True, description="Ranks as processes, launched by mpirun, srun or jsrun")
     variant("onednn", default=True, description="Train on CPUs with oneDNN")
+    variant("hwloc", default=True, description="Tell NUMA nodes and ranks that are not bound to one")
     variant("cuda", default=False, description="Fail without the CUDA Toolkit")
 
     depends_on("c", type="build")
@@ -27,6 +28,7 @@ class HvdBench(CMakePackage):
     depends_on("sqlite@3.37:")  # STRICT tables
     depends_on("mpi", when="+mpi")
     depends_on("onednn@2.6:", when="+onednn")
+    depends_on("hwloc@2.5:", when="+hwloc")
     depends_on("cuda@12:", when="+cuda")
     depends_on("python@3.10:", type="run")  # the scripts that read the store
     depends_on("py-numpy", type="run")
@@ -41,6 +43,7 @@ class HvdBench(CMakePackage):
         return [
             self.define_from_variant("HVD_WITH_MPI", "mpi"),
             self.define_from_variant("HVD_WITH_ONEDNN", "onednn"),
+            self.define_from_variant("HVD_WITH_HWLOC", "hwloc"),
             self.define_from_variant("HVD_WITH_CUDA", "cuda"),
             self.define("HVD_BUILD_TESTS", False),
             self.define("HVD_BUILD_MICROBENCH", False),
