@@ -1,6 +1,9 @@
 // What can be judged before MPI starts and memory is taken: the model, its image size, the processor.
 #pragma once
 
+#include <string>
+#include <vector>
+
 #include "bench/options.h"
 #include "bench/train/setup.h"
 
@@ -15,5 +18,14 @@ Setup check_model(const Options& options, GpuBackend* gpus = nullptr);
 /// Errors: io when a file of --record-replay or --timeline-filename cannot be written or holds something else, which is
 /// left untouched; invalid_argument when two outputs are one file, or one is where standard output goes.
 void check_outputs(const Options& options, int ranks);
+
+/// A file that an option names.
+struct OutputFile {
+  const char* option;
+  std::string path;
+};
+
+/// Errors: invalid_argument when two of them are one file, or one is where standard output or standard error goes.
+void require_files_of_their_own(const std::vector<OutputFile>& outputs);
 
 }  // namespace hvd::bench

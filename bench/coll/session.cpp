@@ -331,7 +331,8 @@ CollResult run_coll_rank(const CollOptions& options, Variants variants, const Co
                   variants[0]->library(),
                   topology.hosts,
                   0,
-                  gpu == nullptr ? std::string() : gpu->device().name};
+                  gpu == nullptr ? std::string() : gpu->device().name,
+                  rank.oversubscribed()};
       Conductor conductor(rank, options, observer, std::move(world), variants);
       const Offer offer(observer, conductor);
       try {
