@@ -225,7 +225,8 @@ std::exception_ptr hand_over(const CollResult& result, const CollObserver& obser
   try {
     std::rethrow_exception(first);
   } catch (const Error& error) {
-    throw Error(error.code(), std::string(error.what()) + "; what was measured is lost: " + more);
+    throw Error(error.code(),
+                std::string(error.what()) + "; not everything that was measured could be written: " + more);
   }
 }
 
