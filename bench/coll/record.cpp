@@ -1,6 +1,5 @@
 #include "bench/coll/record.h"
 
-#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -10,15 +9,13 @@
 #include <vector>
 
 #include "bench/crossovers.h"
+#include "bench/run_writer.h"
 #include "bench/sqlite_handle.h"
 #include "engine/base/hash.h"
 #include "engine/base/json.h"
 
 namespace hvd::bench::coll {
 namespace {
-
-/// Samples go to disk as they lie in memory, which the schema calls little-endian IEEE doubles.
-static_assert(std::endian::native == std::endian::little && sizeof(double) == 8);
 
 std::int64_t integer(std::size_t value) { return static_cast<std::int64_t>(value); }
 
@@ -95,14 +92,6 @@ class RecordWriter {
     bind_estimate(insert, cell.ratio);
     cell.wrong ? insert.bind(static_cast<std::int64_t>(*cell.wrong)) : insert.bind_null();
     insert.bind(std::int64_t{cell.settled}).bind(cell.stop_reason).run();
-  }
-
-  static void bind_estimate(Statement& insert, const std::optional<Estimate>& estimate) {
-    if (estimate) {
-      insert.bind(estimate->value).bind(estimate->low).bind(estimate->high);  // ends that are NaN become NULL
-    } else {
-      insert.bind_null().bind_null().bind_null();
-    }
   }
 
   void write_samples(Statement& insert, std::size_t seq) {

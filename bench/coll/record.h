@@ -26,7 +26,7 @@ struct Record {
 Provenance launch_facts(const CollOptions& options, const CollResult& result);
 
 /// Hash over what the launch measured on (ranks, hosts, pace, caches) and the facts with in_fingerprint, 16 hex digits.
-/// Left out: which cells there are, identities, times and results.
+/// The cells, identities, times and results are left out.
 std::string fingerprint(const Record& record);
 
 /// Replaces the launch with all its rows; inside the caller's transaction. Cells without samples are left out.
