@@ -18,8 +18,10 @@ struct BuildInfo {
 
 const BuildInfo& build_info();
 
-/// The text of results/schema.sql, embedded in the program.
+/// The text of results/schema.sql, embedded in the program. It makes a store of schema version 1.
 std::string_view schema_sql();
+/// results/schema_2.sql, embedded: makes a store of version 1 one of version 2.
+std::string_view schema_2_sql();
 
 /// "hvd_bench 0.1.0 (commit 42bcb1278b, dirty)".
 std::string version_text();

@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "bench/build_info.h"
+#include "bench/coll/record.h"
 #include "bench/run_writer.h"
 #include "bench/sqlite_handle.h"
 #include "engine/base/error.h"
@@ -29,6 +30,8 @@ namespace fs = std::filesystem;
 
 // Parents before children.
 constexpr std::array kTables{"session", "run", "provenance", "rank", "sample", "decomposition", "operation"};
+constexpr std::array kTablesOfVersion2{"coll_session", "coll_provenance", "coll_cell", "coll_sample"};
+constexpr std::int64_t kVersionWithCollectives = 2;
 
 fs::path absolute_path(const fs::path& file) {
   std::error_code problem;
@@ -72,9 +75,8 @@ std::uint32_t big_endian(std::span<const unsigned char, 4> bytes) {
   return (std::uint32_t{bytes[0]} << 24) | (std::uint32_t{bytes[1]} << 16) | (std::uint32_t{bytes[2]} << 8) | bytes[3];
 }
 
-/// The number after `PRAGMA <name> =` in the schema, which is the one place that says it.
-std::uint32_t schema_pragma(std::string_view pragma) {
-  const std::string_view sql = schema_sql();
+/// The number after `PRAGMA <name> =` in a schema, which is the one place that says it.
+std::uint32_t schema_pragma(std::string_view sql, std::string_view pragma) {
   const std::string needle = "PRAGMA " + std::string(pragma) + " = ";
   return static_cast<std::uint32_t>(std::stoul(std::string(sql.substr(sql.find(needle) + needle.size(), 12))));
 }
@@ -109,23 +111,32 @@ class ResultStore::Impl {
   }
 
   ~Impl() {
-    if (runs_.empty()) remove_partial();
+    if (saved_.empty()) remove_partial();
   }
 
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
 
   void save(const RunRecord& run) {
-    if (!runs_.contains(run.uuid)) require_schedule(run.schedule);
+    if (!saved_.contains(run.uuid)) require_schedule(run.schedule);
     require_open();
     Transaction transaction(*database_);
     write_run(*database_, run);
     transaction.commit();
-    runs_.insert(run.uuid);
+    saved_.insert(run.uuid);
+  }
+
+  void save(const coll::Record& record) {
+    require_open();
+    Transaction transaction(*database_);
+    add_tables_of_version_2(*database_);
+    coll::write(*database_, record);
+    transaction.commit();
+    saved_.insert(record.session_uuid);
   }
 
   void mark_incomplete(const std::string& reason) {
-    if (runs_.empty()) return;
+    if (saved_.empty()) return;
     require_open();
     Statement(*database_,
               "UPDATE run SET status = 'incomplete', status_reason = ?, finished_utc = ? WHERE status = 'running'")
@@ -135,7 +146,7 @@ class ResultStore::Impl {
   }
 
   void finish(std::chrono::milliseconds patience) {
-    if (runs_.empty()) return;
+    if (saved_.empty()) return;
     require_open();
     try {
       publish(patience);
@@ -143,7 +154,7 @@ class ResultStore::Impl {
       throw Error(error.code(), std::string(error.what()) + "; this session's results are kept in " +
                                     partial_.string() + ", add them later with hvdb merge");
     }
-    runs_.clear();
+    saved_.clear();
     finished_ = true;
   }
 
@@ -188,13 +199,25 @@ class ResultStore::Impl {
     Statement(target, "ATTACH ? AS partial").bind(partial_.string()).run();
     Transaction transaction(target);
     if (target.integer("SELECT count(*) FROM sqlite_schema") == 0) target.run(std::string(schema_sql()));
-    if (target.integer("PRAGMA main.user_version") != std::int64_t{current_schema_version()}) {
+    if (!knows_schema_version(static_cast<std::uint32_t>(target.integer("PRAGMA main.user_version")))) {
       throw Error(Errc::kIo, target_.string() + ": its schema changed while this session ran; use another --db");
     }
-    for (const std::string table : kTables) {  // equal schema versions, hence equal columns in equal order
+    const auto copy = [&target](const std::string& table) {  // a table has the same columns in every schema version
       target.run(std::string("INSERT INTO main.").append(table).append(" SELECT * FROM partial.").append(table));
+    };
+    for (const char* const table : kTables) copy(table);
+    if (target.integer("PRAGMA partial.user_version") >= kVersionWithCollectives) {
+      add_tables_of_version_2(target);
+      for (const char* const table : kTablesOfVersion2) copy(table);
     }
     transaction.commit();
+  }
+
+  /// In the caller's transaction.
+  static void add_tables_of_version_2(Database& database) {
+    if (database.integer("PRAGMA main.user_version") < kVersionWithCollectives) {
+      database.run(std::string(schema_2_sql()));
+    }
   }
 
   // A store made before there was a sharded schedule does not take its name. Better told now than at the end.
@@ -210,7 +233,7 @@ class ResultStore::Impl {
   void require_open() {
     if (database_) return;
     if (finished_) throw Error(Errc::kIo, partial_.string() + ": the session has been finished already");
-    if (runs_.empty()) return create_partial();
+    if (saved_.empty()) return create_partial();
     database_.emplace(partial_, Locking::kExclusive, false);
     database_->run("PRAGMA journal_mode = DELETE; PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON;");
   }
@@ -223,7 +246,7 @@ class ResultStore::Impl {
 
   fs::path target_, partial_;
   const std::string session_uuid_, command_line_, started_utc_ = utc_now();
-  std::set<std::string> runs_;  // saved and not published
+  std::set<std::string> saved_;  // runs and launches of `coll` that are not published
   bool finished_ = false;
   std::optional<Database> database_;
 };
@@ -232,6 +255,7 @@ ResultStore::ResultStore(const fs::path& target, std::string session_uuid, const
     : impl_(std::make_unique<Impl>(target, std::move(session_uuid), command_line)) {}
 ResultStore::~ResultStore() = default;
 void ResultStore::save(const RunRecord& run) { impl_->save(run); }
+void ResultStore::save(const coll::Record& record) { impl_->save(record); }
 void ResultStore::mark_incomplete(const std::string& reason) { impl_->mark_incomplete(reason); }
 void ResultStore::finish(std::chrono::milliseconds patience) { impl_->finish(patience); }
 const fs::path& ResultStore::target() const { return impl_->target(); }
@@ -257,7 +281,7 @@ StoreHeader read_store_header(const fs::path& file) {
       got == static_cast<ssize_t>(header.size()) && std::memcmp(header.data(), kMagic.data(), kMagic.size()) == 0;
   if (!sqlite) return {StoreHeader::Kind::kNotSqlite, 0};
   const std::span bytes(header);
-  const bool ours = big_endian(bytes.subspan<kApplicationId, 4>()) == schema_pragma("application_id");
+  const bool ours = big_endian(bytes.subspan<kApplicationId, 4>()) == schema_pragma(schema_sql(), "application_id");
   const std::uint32_t page = (std::uint32_t{bytes[16]} << 8) | bytes[17];
   const bool says_size = big_endian(bytes.subspan<24, 4>()) == big_endian(bytes.subspan<92, 4>());
   const std::uint64_t size = std::uint64_t{page == 1 ? 65536 : page} * big_endian(bytes.subspan<28, 4>());
@@ -273,7 +297,15 @@ bool is_cut_off(const fs::path& file, const StoreHeader& header) {
   return !problem && size < header.bytes;
 }
 
-std::uint32_t current_schema_version() { return schema_pragma("user_version"); }
+bool knows_schema_version(std::uint32_t version) {
+  return version == schema_pragma(schema_sql(), "user_version") ||
+         version == schema_pragma(schema_2_sql(), "user_version");
+}
+
+std::string known_schema_versions() {
+  return std::to_string(schema_pragma(schema_sql(), "user_version")) + " and " +
+         std::to_string(schema_pragma(schema_2_sql(), "user_version"));
+}
 
 void check_store_header(const fs::path& file) {
   const fs::file_status status = look_at(file);
@@ -296,14 +328,14 @@ void check_store_header(const fs::path& file) {
                   file.string() + ": is another program's database (its application_id is not ours); " + other);
     case StoreHeader::Kind::kOurs: break;
   }
-  if (header.schema_version == current_schema_version()) {
+  if (knows_schema_version(header.schema_version)) {
     if (!is_cut_off(file, header)) return;
     throw Error(Errc::kIo, file.string() + ": is cut off after " + std::to_string(fs::file_size(file, ignored)) +
                                " of " + std::to_string(header.bytes) + " bytes; restore a copy, or use another --db");
   }
   throw Error(Errc::kIo, file.string() + ": has schema version " + std::to_string(header.schema_version) +
-                             ", this program writes version " + std::to_string(current_schema_version()) + "; " +
-                             other + " or the hvd_bench that wrote it");
+                             ", this program writes versions " + known_schema_versions() + "; " + other +
+                             " or the hvd_bench that wrote it");
 }
 
 std::string new_uuid() {

@@ -15,6 +15,10 @@
 
 namespace hvd::bench {
 
+namespace coll {
+struct Record;
+}
+
 class ResultStore {
  public:
   /// Opens the store for one session. Checks now, before hours of measuring, that the directory is writable
@@ -29,6 +33,8 @@ class ResultStore {
   /// Inserts or replaces one run with all its rows, in one transaction, durable when it returns.
   /// Errors: io; what was saved before is untouched, and a later save may succeed.
   void save(const RunRecord& run);
+  /// The same for the one launch of `hvd_bench coll` that the session is. Makes the store one of schema version 2.
+  void save(const coll::Record& record);
   /// Gives every saved run that is still 'running' the status 'incomplete' and `reason`. Errors: io.
   void mark_incomplete(const std::string& reason);
   /// Publishes all saved runs into the target; waits up to `patience` for another program's lock on it.
@@ -52,8 +58,10 @@ struct StoreHeader {
 StoreHeader read_store_header(const std::filesystem::path& file);
 /// Whether `file`, a store with this header, is shorter than its header says, and no journal beside it says why.
 bool is_cut_off(const std::filesystem::path& file, const StoreHeader& header);
-/// The schema version that this program writes.
-std::uint32_t current_schema_version();
+/// Whether this program can read and extend stores of that schema version.
+bool knows_schema_version(std::uint32_t version);
+/// Those that it knows, for messages: "1 and 2".
+std::string known_schema_versions();
 /// Errors: io that says what the file is and what to do, when it is not a store that this program can add to.
 void check_store_header(const std::filesystem::path& file);
 

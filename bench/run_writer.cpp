@@ -59,14 +59,6 @@ class RunWriter {
     insert.run();
   }
 
-  static void bind_estimate(Statement& insert, const std::optional<Estimate>& estimate) {
-    if (estimate) {
-      insert.bind(estimate->value).bind(estimate->low).bind(estimate->high);
-    } else {
-      insert.bind_null().bind_null().bind_null();
-    }
-  }
-
   void write_provenance() {
     Statement insert(database_, "INSERT INTO provenance (run_uuid, key, value, in_fingerprint) VALUES (?,?,?,?)");
     for (const auto& [key, fact] : run_.provenance) {
@@ -145,6 +137,14 @@ class RunWriter {
 };
 
 }  // namespace
+
+void bind_estimate(Statement& insert, const std::optional<Estimate>& estimate) {
+  if (estimate) {
+    insert.bind(estimate->value).bind(estimate->low).bind(estimate->high);
+  } else {
+    insert.bind_null().bind_null().bind_null();
+  }
+}
 
 void write_run(Database& database, const RunRecord& run) { RunWriter(database, run).write(); }
 

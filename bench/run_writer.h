@@ -1,6 +1,8 @@
 // Writes one RunRecord as rows of results/schema.sql. Internal to result_store.
 #pragma once
 
+#include <optional>
+
 #include "bench/run_record.h"
 #include "bench/sqlite_handle.h"
 
@@ -8,5 +10,8 @@ namespace hvd::bench {
 
 /// Replaces the run and all rows that belong to it. Call it inside a transaction. Errors: io.
 void write_run(Database& database, const RunRecord& run);
+
+/// Binds value, low and high, each NULL if it is unknown.
+void bind_estimate(Statement& insert, const std::optional<Estimate>& estimate);
 
 }  // namespace hvd::bench

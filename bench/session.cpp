@@ -51,24 +51,10 @@ void write_replay(const std::string& path, const models::ReplayProfile& profile)
 
 // Collective. Every rank gets the same thread count, even if ranks are bound to different cores.
 CoreShare agree_on_cores(Engine& engine, int threads) {
-  std::string mine;
-  for (const bool available : available_cores()) mine += available ? '1' : '0';
+  const std::string mine = cores_message();
   const std::vector<comm::Bytes> all = engine.gather(std::as_bytes(std::span(mine)));
   CoreShare share;
-  if (engine.rank() == 0) {
-    const comm::Topology& topology = engine.topology();
-    std::vector<CoreSet> cores;
-    std::vector<int> nodes;
-    for (std::size_t r = 0; r < all.size(); ++r) {
-      CoreSet set;
-      for (const std::byte cpu : all[r]) set.push_back(static_cast<char>(cpu) == '1');
-      cores.push_back(std::move(set));
-      std::size_t node = 0;
-      while (topology.hosts[node] != topology.hosts[r]) ++node;
-      nodes.push_back(static_cast<int>(node));
-    }
-    share = share_cores(cores, nodes, threads);
-  }
+  if (engine.rank() == 0) share = share_of_messages(all, engine.topology().hosts, threads);
   // Sent as a message, because the data plane of GPUs cannot reach host memory.
   const comm::Bytes agreed = engine.broadcast_message(std::as_bytes(std::span(&share, 1)), 0);
   std::memcpy(&share, agreed.data(), sizeof share);

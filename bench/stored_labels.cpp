@@ -58,9 +58,9 @@ void require_store(const fs::path& file) {
     case StoreHeader::Kind::kForeign: refuse(file, "another program's database");
     case StoreHeader::Kind::kOurs: break;
   }
-  if (header.schema_version != current_schema_version()) {
+  if (!knows_schema_version(header.schema_version)) {
     refuse(file, "has schema version " + std::to_string(header.schema_version) + ", this program knows " +
-                     std::to_string(current_schema_version()));
+                     known_schema_versions());
   }
   if (is_cut_off(file, header)) refuse(file, "is cut off: shorter than its header says");
 }

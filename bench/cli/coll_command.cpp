@@ -23,13 +23,13 @@ constexpr const char* kCollDescription =
     "first columns are those of NVIDIA's nccl-tests.";
 constexpr const char* kCollFooter = R"(Examples:
   mpirun -n 4 hvd_bench coll -b 1K -e 64M -f 4
-  hvd_bench coll --ranks 2 --collective all --warm -J coll.json
+  hvd_bench coll --ranks 2 --collective all --warm -J coll.json --db coll.db
   mpirun -n 8 hvd_bench coll --device cuda -b 8 -e 4G -f 2
   mpirun -n 4 hvd_bench coll --compare algorithm=ring,shm -b 1M -e 16M
   mpirun -n 2 hvd_bench coll --from-model vgg16
 
 Exit codes: 0 good, 1 a wrong result, 2 usage or I/O, 5 a rank lost or a deadline passed, 6 ranks disagree,
-  7 interrupted (what was measured is printed and written, marked), 8 out of memory or a library failed.)";
+  7 interrupted (what was measured is printed, written and stored, marked), 8 out of memory or a library failed.)";
 
 std::vector<std::string> split(const std::string& text, char separator) {
   std::vector<std::string> parts;
@@ -145,7 +145,7 @@ std::string instead_of(std::string_view option) {
 struct CollGiven {
   coll::SizeRange range{1024, std::size_t{64} << 20, 0, 4};
   std::optional<double> bucket_mebibytes;
-  bool sizes = false, algorithm = false;
+  bool sizes = false, algorithm = false, no_db = false;
   std::string compare;
 };
 
@@ -249,10 +249,12 @@ void register_world(Registrar add, Options& world, coll::CollOptions& o, CollGiv
              });
 }
 
-void register_files(Registrar add, coll::CollOptions& o) {
+void register_files(Registrar add, coll::CollOptions& o, CollGiven& given) {
   add.group("Where results go");
   add.file("-J,--json,--output_file", "JSON with the keys of nccl-tests", o.json_file);
   add.file("--csv", "One line per cell", o.csv_file);
+  add.file("--db", "SQLite store, added to if it exists: cells, samples and provenance (default: none)", o.db_file);
+  add.flag("--no-db", "Store nothing, whatever --db says", [&given] { given.no_db = true; });
 }
 
 /// Sizes up to 4 MiB: above that a step's latency no longer counts.
@@ -314,6 +316,7 @@ void settle_coll(CollCommand& command, const CollGiven& given) {
   }
   if (o.find_crossovers) settle_crossovers(o, given);
   settle_graphs(o);
+  if (given.no_db) o.db_file.clear();
   if (!given.compare.empty()) o.variants = parse_compare(given.compare, o.variants[0]);
   if (o.gpus && (given.algorithm || (!given.compare.empty() && !given.compare.starts_with("memory=")))) {
     throw Error(
@@ -365,7 +368,7 @@ CollCommand parse_coll(const std::vector<std::string>& argv) {
   register_sizes(add, command.options, given);
   register_precision(add, command.options);
   register_world(add, command.world, command.options, given);
-  register_files(add, command.options);
+  register_files(add, command.options, given);
   std::vector<std::string> arguments(argv.rbegin(), argv.rend() - 2);  // CLI11 takes them last first
   try {
     app.parse(std::move(arguments));

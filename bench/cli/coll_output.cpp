@@ -5,6 +5,8 @@
 #include <filesystem>
 #include <optional>
 
+#include "bench/cli/preflight.h"
+#include "bench/coll/record.h"
 #include "bench/coll/report.h"
 #include "bench/provenance.h"
 #include "engine/base/error.h"
@@ -29,9 +31,25 @@ void require_place(const char* option, const std::string& file) {
 void check_coll_outputs(const coll::CollOptions& options) {
   require_place("-J", options.json_file);
   require_place("--csv", options.csv_file);
+  if (options.db_file.empty()) return;
+  std::vector<OutputFile> files{{"--db", options.db_file}};
+  if (!options.json_file.empty()) files.push_back({"-J", options.json_file});
+  if (!options.csv_file.empty()) files.push_back({"--csv", options.csv_file});
+  require_files_of_their_own(files);
 }
 
-void put_coll_outputs(const CollOutput& output, const coll::CollResult& result) {
+CollStore::CollStore(const std::string& file, const std::vector<std::string>& argv)
+    : store_(file, session_uuid_, quoted_command_line(argv)), provenance_(collect_provenance(argv)) {}
+
+void CollStore::put(const coll::CollOptions& options, const coll::CollResult& result,
+                    std::chrono::milliseconds patience) {
+  coll::Record record{session_uuid_, options, result, provenance_};
+  record.provenance.merge(coll::launch_facts(options, result));
+  store_.save(record);
+  store_.finish(patience);
+}
+
+void put_coll_outputs(const CollOutput& output, const coll::CollResult& result, std::chrono::milliseconds patience) {
   const coll::CollOptions& options = output.options;
   std::optional<Error> first;
   const auto attempt = [&](auto&& write) {
@@ -47,17 +65,22 @@ void put_coll_outputs(const CollOutput& output, const coll::CollResult& result) 
   }
   if (!options.csv_file.empty()) attempt([&] { replace_file(options.csv_file, coll::csv(result)); });
   attempt([&] { output.console.print(coll::table(options, result)); });
+  if (output.store != nullptr) {  // last, because a disk may take longer than a launcher leaves
+    attempt([&] {
+      output.store->put(options, result, patience);
+      output.console.narrate("coll: stored in " + output.store->file() + "\n");
+    });
+  }
   if (first) throw Error(*first);
 }
 
-coll::CollObserver coll_observer(const SessionObserver& session, const CollOutput& output) {
+coll::CollObserver coll_observer(const SessionObserver& session, Console& console) {
   coll::CollObserver observer;
   observer.stop_requested = session.stop_requested;
   observer.joined = session.joined;
   observer.leaving = session.leaving;
   observer.met = session.met;
-  observer.narrate = [output](const std::string& line) { output.console.narrate(line); };
-  observer.finished = [output](const coll::CollResult& result) { put_coll_outputs(output, result); };
+  observer.narrate = [&console](const std::string& line) { console.narrate(line); };
   return observer;
 }
 

@@ -1,6 +1,8 @@
-// Where the results of `hvd_bench coll` go: standard output, and the files of -J and --csv. Rank 0 only.
+// Where the results of `hvd_bench coll` go: standard output, the files of -J and --csv, and the store of --db. Rank 0
+// only, one thread at a time.
 #pragma once
 
+#include <chrono>
 #include <string>
 #include <vector>
 
@@ -9,12 +11,32 @@
 #include "bench/coll/options.h"
 #include "bench/coll/result.h"
 #include "bench/coll/session.h"
+#include "bench/result_store.h"
+#include "bench/run_record.h"
 #include "bench/session.h"
 
 namespace hvd::bench {
 
-/// Before anything is measured. Errors: io when a file could not be put where -J or --csv say.
+/// Before anything is measured. Errors: io when a file could not be put where -J or --csv say; invalid_argument when
+/// the store of --db is one of these files.
 void check_coll_outputs(const coll::CollOptions& options);
+
+/// The store of --db. Nothing is written to it before put().
+class CollStore {
+ public:
+  /// Collects provenance. Errors: as ResultStore's constructor.
+  CollStore(const std::string& file, const std::vector<std::string>& argv);
+  /// Stores a session that has ended; waits up to `patience` for another program's lock. Errors: io, which says where
+  /// the results are kept instead, if anywhere.
+  void put(const coll::CollOptions& options, const coll::CollResult& result, std::chrono::milliseconds patience);
+  /// Absolute.
+  [[nodiscard]] std::string file() const { return store_.target().string(); }
+
+ private:
+  const std::string session_uuid_ = new_uuid();
+  ResultStore store_;
+  const Provenance provenance_;
+};
 
 /// Arguments of put_coll_outputs(), all borrowed.
 struct CollOutput {
@@ -22,12 +44,14 @@ struct CollOutput {
   const std::vector<std::string>& argv;
   const Environment& environment;
   Console& console;
+  CollStore* store;  ///< null: --db was not given
 };
 
-/// Prints the table and writes the files, all that can be written. Errors: io for the first that cannot.
-void put_coll_outputs(const CollOutput& output, const coll::CollResult& result);
+/// Prints the table, and writes the files and the store, all that can be written. `patience`: as CollStore::put().
+/// Errors: io for the first that cannot.
+void put_coll_outputs(const CollOutput& output, const coll::CollResult& result, std::chrono::milliseconds patience);
 
-/// The calls that both kinds of sessions share, and those that print. Borrows what `output` borrows.
-coll::CollObserver coll_observer(const SessionObserver& session, const CollOutput& output);
+/// The calls that both kinds of sessions share, and the one that narrates. Borrows `console`.
+coll::CollObserver coll_observer(const SessionObserver& session, Console& console);
 
 }  // namespace hvd::bench

@@ -61,6 +61,7 @@ constexpr std::chrono::milliseconds kWaitBeforeTheRanksMeet(5000);  // no other 
 constexpr std::chrono::milliseconds kWaitForTheRoot(5000);
 constexpr std::chrono::milliseconds kLetTheRootLeave(2500);
 constexpr std::chrono::seconds kForcedEnd(10);
+constexpr std::chrono::seconds kWaitForTheStore(30);         // while another program holds a lock on it
 constexpr std::chrono::milliseconds kForcedClose(250);       // mpirun of Open MPI 4 kills 1 s after SIGTERM
 constexpr std::chrono::milliseconds kForcedClosePrrte(120);  // mpirun of Open MPI 5 kills 0.25 s after SIGTERM
 
@@ -116,7 +117,7 @@ class Program {
   std::atomic<bool> is_coll_ = false;
   std::timed_mutex coll_output_;  // held by the thread that writes the results of `coll`; guards the next two members
   coll::Snapshot coll_snapshot_;
-  std::function<void(const coll::CollResult&)> write_coll_;
+  std::function<void(const coll::CollResult&, std::chrono::milliseconds)> write_coll_;
   std::atomic<bool> coll_written_ = false;  // the results of `coll` are printed and written to their files
   bool world_announced_ = false;
   std::optional<NcclLog> nccl_log_;
@@ -179,16 +180,24 @@ int Program::coll(const CollCommand& command) {
   Options world = command.world;
   check_launch(launch_, world, comm::mpi_available());
   stage_ = Stage::kHost;
-  if (launch_.rank == 0) check_coll_outputs(command.options);
+  std::unique_ptr<CollStore> store;
+  if (launch_.rank == 0) {
+    check_coll_outputs(command.options);
+    const std::string& file = command.options.db_file;
+    if (!file.empty()) store = std::make_unique<CollStore>(file, argv_);
+  }
   stage_ = Stage::kSession;
   arm_join(world);
-  const CollOutput output{command.options, argv_, environment_, *console_};
-  coll::CollObserver observer = coll_observer(this->observer(world), output);
-  write_coll_ = observer.finished;  // no other thread reads write_coll_ before it has a snapshot
+  const CollOutput output{command.options, argv_, environment_, *console_, store.get()};
+  coll::CollObserver observer = coll_observer(this->observer(world), *console_);
+  // No other thread reads write_coll_ before it has a snapshot.
+  write_coll_ = [output](const coll::CollResult& result, std::chrono::milliseconds for_the_store) {
+    put_coll_outputs(output, result, for_the_store);
+  };
   observer.finished = [this](const coll::CollResult& result) {
     const std::lock_guard lock(coll_output_);
     if (coll_written_) return;
-    write_coll_(result);
+    write_coll_(result, kWaitForTheStore);
     coll_written_ = true;
   };
   observer.snapshot = [this](coll::Snapshot snapshot) {
@@ -418,7 +427,7 @@ void Program::write_coll_now(const std::string& reason, std::chrono::millisecond
   const std::optional<coll::CollResult> result = coll_snapshot_(reason);
   if (!result) return;
   try {
-    write_coll_(*result);
+    write_coll_(*result, patience);
     coll_written_ = true;
   } catch (const Error& error) {
     say_error(error.what());

@@ -63,26 +63,6 @@ bool is_where_text_goes(const std::string& path) {
   return false;
 }
 
-struct Output {
-  const char* option;
-  std::string path;
-};
-
-void require_files_of_their_own(const std::vector<Output>& outputs) {
-  for (std::size_t i = 0; i < outputs.size(); ++i) {
-    const Output& output = outputs[i];
-    if (is_where_text_goes(output.path)) {
-      throw Error(Errc::kInvalidArgument, std::string(output.option) + " " + output.path +
-                                              ": standard output or standard error goes there; name another file");
-    }
-    for (std::size_t k = 0; k < i; ++k) {
-      if (!same_file(output.path, outputs[k].path)) continue;
-      throw Error(Errc::kInvalidArgument, std::string(outputs[k].option) + " and " + output.option +
-                                              " name the same file (" + output.path + "); give each its own");
-    }
-  }
-}
-
 void check_replay_target(const std::string& path) {
   struct stat before {};
   const bool there = ::stat(path.c_str(), &before) == 0;
@@ -115,8 +95,23 @@ Setup check_model(const Options& options, GpuBackend* gpus) {
   return setup;
 }
 
+void require_files_of_their_own(const std::vector<OutputFile>& outputs) {
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    const OutputFile& output = outputs[i];
+    if (is_where_text_goes(output.path)) {
+      throw Error(Errc::kInvalidArgument, std::string(output.option) + " " + output.path +
+                                              ": standard output or standard error goes there; name another file");
+    }
+    for (std::size_t k = 0; k < i; ++k) {
+      if (!same_file(output.path, outputs[k].path)) continue;
+      throw Error(Errc::kInvalidArgument, std::string(outputs[k].option) + " and " + output.option +
+                                              " name the same file (" + output.path + "); give each its own");
+    }
+  }
+}
+
 void check_outputs(const Options& options, int ranks) {
-  std::vector<Output> outputs;
+  std::vector<OutputFile> outputs;
   const auto add = [&](const char* option, const std::string& path) {
     if (!path.empty()) outputs.push_back({option, path});
   };
@@ -127,7 +122,7 @@ void check_outputs(const Options& options, int ranks) {
   require_files_of_their_own(outputs);
   for (int rank = 1; rank < ranks && !timeline.empty(); ++rank) {  // the names of traces differ, so no two are compared
     const std::string trace = timeline_path(timeline, rank);
-    for (const Output& output : outputs) {
+    for (const OutputFile& output : outputs) {
       if (!same_file(trace, output.path)) continue;
       throw Error(Errc::kInvalidArgument, std::string(output.option) + " is the file of rank " + std::to_string(rank) +
                                               "'s --timeline-filename (" + trace + "); give each its own");

@@ -60,6 +60,7 @@ struct CollOptions {
   /// Crossovers are kept there, or taken from there by variants whose thresholds are the default ones; empty: nowhere.
   std::string tuning_folder;
   std::string json_file, csv_file;
+  std::string db_file;  ///< --db; empty: nothing is stored
 };
 
 }  // namespace hvd::bench::coll

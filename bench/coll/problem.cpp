@@ -131,6 +131,12 @@ Problem problem_of(Collective collective, std::size_t bytes, DataType type, Redu
   return problem;
 }
 
+int root_of(const Problem& problem) noexcept { return problem.collective == Collective::kBroadcast ? 0 : -1; }
+
+std::string_view reduction_name(const Problem& problem) noexcept {
+  return reduces(problem.collective) ? nccl_name(problem.op) : std::string_view("none");
+}
+
 double bus_factor(Collective collective, int ranks) noexcept {
   const double share = static_cast<double>(ranks - 1) / ranks;
   switch (collective) {

@@ -72,6 +72,10 @@ struct Problem {
   bool operator==(const Problem&) const = default;
 };
 
+/// As nccl-tests prints them: the root, -1 for an operation without one; the reduction, "none" for one that has none.
+int root_of(const Problem& problem) noexcept;
+std::string_view reduction_name(const Problem& problem) noexcept;
+
 /// How to form problems from sizes.
 struct ProblemForm {
   bool in_place = false;

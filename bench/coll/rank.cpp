@@ -7,6 +7,7 @@
 #include <string>
 
 #include "bench/host_facts.h"
+#include "bench/train/cores.h"
 #include "bench/train/memory.h"
 #include "engine/base/error.h"
 #include "engine/runtime/trace.h"
@@ -100,6 +101,9 @@ void Rank::prepare() {
   cache_bytes_ = agreed_cache(first.control(), gpu_ ? kGpuCacheBytes : last_level_cache(), patience_.from_now());
   require_no_objection(first, graph_objection(), patience_.from_now());
   require_no_objection(first, memory_objection(), patience_.from_now());
+  const std::string cores = cores_message();
+  const auto all_cores = first.control().gather(std::as_bytes(std::span(cores)), patience_.from_now());
+  oversubscribed_ = topology_.rank == 0 && share_of_messages(all_cores, topology_.hosts, 1).oversubscribed;
   arena_bytes_ = coll::arena_bytes(options_, cells_, topology_.size, cache_bytes_);
   const Places places = options_.warm ? Places::kFixed : Places::kRotating;
   std::size_t of_planes = 0;

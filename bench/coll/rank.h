@@ -58,6 +58,8 @@ class Rank {
   [[nodiscard]] const std::vector<Cell>& cells() const { return cells_; }
   [[nodiscard]] std::size_t cache_bytes() const { return cache_bytes_; }
   [[nodiscard]] std::size_t arena_bytes() const { return arena_bytes_; }
+  /// Rank 0, after prepare(): whether some host has more ranks than processors that they may use.
+  [[nodiscard]] bool oversubscribed() const { return oversubscribed_; }
 
  private:
   [[nodiscard]] comm::ControlPlane& control() { return variants_[0]->control(); }
@@ -85,6 +87,7 @@ class Rank {
   const comm::Topology topology_;
   const std::vector<Cell> cells_;
   std::size_t cache_bytes_ = 0, arena_bytes_ = 0;
+  bool oversubscribed_ = false;
   std::vector<std::unique_ptr<Arena>> arenas_;  // [variant], null: plain_
   std::unique_ptr<Arena> plain_;
   gpu::PinnedMemory pinned_;         // behind staging_, on a GPU

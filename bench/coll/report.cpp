@@ -49,11 +49,6 @@ std::vector<Row> rows_of(const CollResult& result, Collective collective, int va
 
 bool measured(const CellResult* cell) { return cell != nullptr && cell->samples > 0; }
 
-int root_of(const Problem& problem) { return problem.collective == Collective::kBroadcast ? 0 : -1; }
-std::string_view op_of(const Problem& problem) {
-  return reduces(problem.collective) ? nccl_name(problem.op) : std::string_view("none");
-}
-
 std::string nccl_columns(const CellResult* cell) {
   if (!measured(cell)) return format("  %7s  %6s  %6s  %6s", "-", "-", "-", "-");
   const std::string wrong = cell->wrong ? std::to_string(*cell->wrong) : "N/A";
@@ -83,7 +78,7 @@ std::string row_text(const Row& row, bool compared) {
   const Problem& problem = any.cell.problem;
   std::string text =
       format("%12zu  %12zu  %8s  %6s  %6d", any.bytes, problem.count, std::string(nccl_name(problem.type)).c_str(),
-             std::string(op_of(problem)).c_str(), root_of(problem));
+             std::string(reduction_name(problem)).c_str(), root_of(problem));
   for (const CellResult* cell : row) text += nccl_columns(cell);
   for (const CellResult* cell : row) text += our_columns(cell);
   for (const CellResult* cell : row) text += compared ? ratio_column(cell) : "";
@@ -284,7 +279,7 @@ void write_row(JsonWriter& rows, const CollResult& result, const Row& row) {
     out.integer("size", static_cast<std::int64_t>(any.bytes));
     out.integer("count", static_cast<std::int64_t>(problem.count));
     out.text("type", nccl_name(problem.type));
-    out.text("redop", op_of(problem));
+    out.text("redop", reduction_name(problem));
     out.text("root", std::to_string(root_of(problem)));
     write_form(out, "out_of_place", row[0]);
     write_spread(out, "out_of_place_per_iter", row[0]);
@@ -432,7 +427,7 @@ std::string csv(const CollResult& result) {
         std::to_string(cell.bytes),
         std::to_string(problem.count),
         std::string(nccl_name(problem.type)),
-        std::string(op_of(problem)),
+        std::string(reduction_name(problem)),
         problem.in_place ? "1" : "0",
         problem.ragged ? "1" : "0",
         time(cell.seconds.value),

@@ -75,6 +75,7 @@ CellResult result_of(const Cell& cell, const std::vector<Sample>& samples, int r
   result.cell = cell;
   result.bytes = cell.problem.bytes(ranks);
   result.samples = samples.size();
+  result.taken = samples;
   if (samples.empty()) return result;
   result.seconds = interval_from_zero(seconds_of(samples));
   result.settled = samples.size() >= rule.minimum_samples && result.seconds.has_interval() &&

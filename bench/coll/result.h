@@ -38,9 +38,10 @@ struct CellResult {
   std::optional<Estimate> ratio;       ///< of time to the first variant's, round by round; not for the first
   std::optional<std::uint64_t> wrong;  ///< elements over all ranks; nothing: not checked
   Spread spread;
-  bool settled = false;     ///< the interval of all samples is as narrow as was asked for
-  std::string stop_reason;  ///< "interval narrow enough", "time cap", "SIGTERM", ...
-  std::string plane;        ///< DataPlane::description() of its communicator
+  bool settled = false;       ///< the interval of all samples is as narrow as was asked for
+  std::string stop_reason;    ///< "interval narrow enough", "time cap", "SIGTERM", ...
+  std::string plane;          ///< DataPlane::description() of its communicator
+  std::vector<Sample> taken;  ///< [samples], by round
 };
 
 struct World {
@@ -49,6 +50,7 @@ struct World {
   std::vector<std::string> hosts;  ///< [rank]
   double clock_uncertainty = 0;    ///< seconds by which skew and transfer may be wrong; 0: one clock
   std::string gpu;                 ///< name of rank 0's; empty: buffers are in memory of hosts
+  bool oversubscribed = false;     ///< some host has more ranks than processors that they may use
   std::string numa;                ///< numa.of_rank: "node 0: ranks 0-3; node 1: ranks 4-7"; empty: unknown
   std::vector<std::string> cautions;
 };

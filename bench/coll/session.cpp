@@ -227,7 +227,8 @@ std::exception_ptr hand_over(const CollResult& result, const CollObserver& obser
   try {
     std::rethrow_exception(first);
   } catch (const Error& error) {
-    throw Error(error.code(), std::string(error.what()) + "; what was measured is lost: " + more);
+    throw Error(error.code(),
+                std::string(error.what()) + "; not everything that was measured could be written: " + more);
   }
 }
 
@@ -346,6 +347,7 @@ CollResult run_coll_rank(const CollOptions& options, Variants variants, const Co
                   topology.hosts,
                   0,
                   gpu == nullptr ? std::string() : gpu->device().name,
+                  rank.oversubscribed(),
                   {},
                   caution_lines(numa.provenance)};
       const auto placed = numa.provenance.find("numa.of_rank");

@@ -7,6 +7,7 @@
 #include <limits>
 #include <map>
 #include <thread>
+#include <utility>
 
 #include "engine/base/assert.h"
 
@@ -52,9 +53,28 @@ CoreShare share_cores(std::span<const CoreSet> cores, std::span<const int> nodes
   for (const auto& [node, used] : users) {
     const auto available = static_cast<int>(used.size()) - static_cast<int>(std::count(used.begin(), used.end(), 0));
     out.spare_core = out.spare_core && available > ranks[node] * out.threads;
+    out.oversubscribed = out.oversubscribed || available < ranks[node] * out.threads;
     out.ranks_at_once = std::min(out.ranks_at_once, std::max(1, available / out.threads));
   }
   return out;
+}
+
+std::string cores_message() {
+  std::string mine;
+  for (const bool available : available_cores()) mine += available ? '1' : '0';
+  return mine;
+}
+
+CoreShare share_of_messages(std::span<const comm::Bytes> all, std::span<const std::string> hosts, int threads) {
+  std::vector<CoreSet> cores;
+  std::vector<int> nodes;
+  for (std::size_t r = 0; r < all.size(); ++r) {
+    CoreSet set;
+    for (const std::byte cpu : all[r]) set.push_back(static_cast<char>(cpu) == '1');
+    cores.push_back(std::move(set));
+    nodes.push_back(static_cast<int>(std::find(hosts.begin(), hosts.end(), hosts[r]) - hosts.begin()));
+  }
+  return share_cores(cores, nodes, threads);
 }
 
 }  // namespace hvd::bench

@@ -4,7 +4,10 @@
 
 #include <cstddef>
 #include <span>
+#include <string>
 #include <vector>
+
+#include "engine/comm/communicator.h"
 
 namespace hvd::bench {
 
@@ -14,14 +17,19 @@ using CoreSet = std::vector<bool>;  ///< [cpu]: true if it may be used
 CoreSet available_cores();
 
 struct CoreShare {
-  int threads = 1;          ///< compute threads of every rank: the smallest share over ranks, at least 1
-  bool spare_core = false;  ///< besides threads x ranks cores, every host has a core for the engines
-  int ranks_at_once = 1;    ///< ranks of a host that can run at once with a core per thread: least over hosts, >= 1
+  int threads = 1;              ///< compute threads of every rank: the smallest share over ranks, at least 1
+  bool spare_core = false;      ///< besides threads x ranks cores, every host has a core for the engines
+  int ranks_at_once = 1;        ///< ranks of a host that can run at once with a core per thread: least over hosts, >= 1
+  bool oversubscribed = false;  ///< on some host the ranks have more threads than cores
 };
 
 /// `cores[r]` may be used by rank r on host `nodes[r]`. A core that k ranks of a host may use counts 1/k for each of
 /// them, so ranks that are bound to separate cores and ranks that share all cores get the same shares.
 /// `threads` > 0 is the user's choice and is returned unchanged.
 CoreShare share_cores(std::span<const CoreSet> cores, std::span<const int> nodes, int threads);
+
+/// The same from messages: `all[r]` is what cores_message() of rank r returned, on host `hosts[r]`.
+std::string cores_message();
+CoreShare share_of_messages(std::span<const comm::Bytes> all, std::span<const std::string> hosts, int threads);
 
 }  // namespace hvd::bench

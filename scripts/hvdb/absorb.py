@@ -1,5 +1,6 @@
-"""Copies runs from one attached store into another, in SQL, and says what is new, what is there and what conflicts.
+"""Copies runs and sessions of collectives from one attached store into another, in SQL.
 
+It says what is new, what is there and what conflicts.
 Nothing here opens, commits or rolls back: scripts/hvdb/merge.py does. Rows never pass through Python, so that memory
 does not grow with the number of samples.
 """
@@ -12,6 +13,7 @@ from dataclasses import dataclass, field
 
 from hvdb import untrusted
 from hvdb.errors import NotComparable
+from hvdb.untrusted import RUN, Record
 
 # One fixed text, so that merging the same leftover twice, or a copy of it, gives the same run.
 LEFTOVER_REASON = "the job ended without closing its store"
@@ -45,17 +47,18 @@ PROGRESS_COLUMNS = frozenset(
 class Taken:
     """What absorbing one store did, by UUID.
 
-    superseded: runs whose unfinished state gave way to a later one. sessions: those that were copied.
+    added, present: by the table of the record. superseded: runs whose unfinished state gave way to a later one.
+    sessions: those that were copied.
     """
 
-    added: list[str] = field(default_factory=list)
-    present: list[str] = field(default_factory=list)
+    added: dict[str, list[str]] = field(default_factory=lambda: {record.table: [] for record in untrusted.RECORDS})
+    present: dict[str, list[str]] = field(default_factory=lambda: {record.table: [] for record in untrusted.RECORDS})
     superseded: list[str] = field(default_factory=list)
     sessions: list[str] = field(default_factory=list)
 
     def copied(self) -> list[str]:
-        """The runs that were copied."""
-        return [*self.added, *self.superseded]
+        """The runs and sessions that were copied."""
+        return [*(uuid for uuids in self.added.values() for uuid in uuids), *self.superseded, *self.sessions]
 
 
 @dataclass(frozen=True)
@@ -66,17 +69,17 @@ class Place:
     file_of: Callable[[str], str]
 
 
-def _stage_runs(connection: sqlite3.Connection, incoming: str) -> None:
-    """Makes temp.incoming_run, the runs of `incoming` as they are to be stored; replaces the one of the last store.
+def _stage(connection: sqlite3.Connection, incoming: str, record: Record) -> None:
+    """Makes temp.incoming, the rows of `incoming` as they are to be stored; replaces the last one.
 
     A run that is still 'running' becomes 'incomplete': its job is gone.
     """
-    shown = {column: column for column in untrusted.columns()["run"]}
+    shown = {column: column for column in untrusted.columns()[record.table]}
     shown["status"] = "CASE status WHEN 'running' THEN 'incomplete' ELSE status END"
     shown["status_reason"] = f"CASE status WHEN 'running' THEN '{LEFTOVER_REASON}' ELSE status_reason END"
     listed = ", ".join(f"{sql} AS {column}" for column, sql in shown.items())
-    connection.execute("DROP TABLE IF EXISTS temp.incoming_run")
-    connection.execute(f"CREATE TEMP TABLE incoming_run AS SELECT {listed} FROM {incoming}.run")
+    connection.execute("DROP TABLE IF EXISTS temp.staged")
+    connection.execute(f"CREATE TEMP TABLE staged AS SELECT {listed} FROM {incoming}.{record.table}")
 
 
 def _require_same_sessions(connection: sqlite3.Connection, incoming: Place, known: Place) -> None:
@@ -96,22 +99,23 @@ def _conflict(what: str, uuid: str, incoming: Place, known: Place) -> NotCompara
     )
 
 
-def _equal(connection: sqlite3.Connection, incoming: str, known: str, uuid: str) -> bool:
-    """Whether all rows of one run are equal in both databases. Blobs are compared whole, in SQL."""
-    compared = " AND ".join(f"mine.{column} IS theirs.{column}" for column in untrusted.columns()["run"])
+def _equal(connection: sqlite3.Connection, incoming: str, known: str, record: Record, uuid: str) -> bool:
+    """Whether all rows of one record are equal in both databases. Blobs are compared whole, in SQL."""
+    compared = " AND ".join(f"mine.{column} IS theirs.{column}" for column in untrusted.columns()[record.table])
     query = (
-        f"SELECT {compared} FROM {known}.run mine, temp.incoming_run theirs WHERE mine.uuid = ?1 AND theirs.uuid = ?1"
+        f"SELECT {compared} FROM {known}.{record.table} mine, temp.staged theirs"
+        " WHERE mine.uuid = ?1 AND theirs.uuid = ?1"
     )
     if not connection.execute(query, (uuid,)).fetchone()[0]:
         return False
-    for table, key in untrusted.CHILD_TABLES.items():
+    for table, key in record.children.items():
         match = " AND ".join(f"mine.{column} IS theirs.{column}" for column in untrusted.columns()[table])
-        keys = " AND ".join(f"mine.{column} = theirs.{column}" for column in ("run_uuid", *key.split(", ")))
+        keys = " AND ".join(f"mine.{column} = theirs.{column}" for column in (record.key, *key.split(", ")))
         mine, theirs, both = connection.execute(
-            f"SELECT (SELECT count(*) FROM {known}.{table} WHERE run_uuid = ?1),"
-            f" (SELECT count(*) FROM {incoming}.{table} WHERE run_uuid = ?1),"
+            f"SELECT (SELECT count(*) FROM {known}.{table} WHERE {record.key} = ?1),"
+            f" (SELECT count(*) FROM {incoming}.{table} WHERE {record.key} = ?1),"
             f" (SELECT count(*) FROM {incoming}.{table} theirs CROSS JOIN {known}.{table} mine ON {keys}"
-            f"  WHERE theirs.run_uuid = ?1 AND {match})",
+            f"  WHERE theirs.{record.key} = ?1 AND {match})",
             (uuid,),
         ).fetchone()
         if not mine == theirs == both:
@@ -119,20 +123,22 @@ def _equal(connection: sqlite3.Connection, incoming: str, known: str, uuid: str)
     return True
 
 
-def _judge(connection: sqlite3.Connection, incoming: Place, known: Place, uuid: str) -> str:
-    """'present' or 'superseded' for a run that stands in both. Errors: NotComparable for two contents.
+def _judge(connection: sqlite3.Connection, incoming: Place, known: Place, record: Record, uuid: str) -> str:
+    """'present' or 'superseded' for a record that stands in both. Errors: NotComparable for two contents.
 
     An unfinished state (a leftover's) and a later one of the same run are no conflict: the finished one counts, of
-    two unfinished ones that with more steps.
+    two unfinished ones that with more steps. A session of collectives is stored once, when it has ended.
     """
-    if _equal(connection, incoming.database, known.database, uuid):
+    if _equal(connection, incoming.database, known.database, record, uuid):
         return "present"
+    if record is not RUN:
+        raise _conflict(record.noun, uuid, incoming, known)
     same = " AND ".join(f"mine.{c} IS theirs.{c}" for c in untrusted.columns()["run"] if c not in PROGRESS_COLUMNS)
     unfinished = "{0}.status = 'incomplete' AND {0}.status_reason = ?2"
     one_run, mine_open, theirs_open, more_steps = connection.execute(
         f"SELECT {same}, {unfinished.format('mine')}, {unfinished.format('theirs')},"
         " theirs.measured_steps + theirs.warmup_steps - mine.measured_steps - mine.warmup_steps"
-        f" FROM {known.database}.run mine, temp.incoming_run theirs WHERE mine.uuid = ?1 AND theirs.uuid = ?1",
+        f" FROM {known.database}.run mine, temp.staged theirs WHERE mine.uuid = ?1 AND theirs.uuid = ?1",
         (uuid, LEFTOVER_REASON),
     ).fetchone()
     if one_run and theirs_open and (not mine_open or more_steps < 0):
@@ -148,29 +154,40 @@ def absorb(connection: sqlite3.Connection, incoming: Place, present: Sequence[Pl
     present: 'main' first; then stores that count as being there although nothing is written to them.
     In the caller's transaction, which is to be rolled back after an error. Errors: NotComparable; sqlite3.Error.
     """
-    _stage_runs(connection, incoming.database)
     for known in present:
         _require_same_sessions(connection, incoming, known)
-    taken = Taken()
-    for (uuid,) in connection.execute("SELECT uuid FROM temp.incoming_run ORDER BY started_utc, uuid").fetchall():
-        verdict = "added"
-        for known in present:
-            if connection.execute(f"SELECT 1 FROM {known.database}.run WHERE uuid = ?", (uuid,)).fetchone():
-                verdict = _judge(connection, incoming, known, uuid)
-                if verdict == "superseded" and known.database == "main":
-                    _delete_run(connection, uuid)
-                break  # what stands in 'main' was judged against the others when it came
-        getattr(taken, verdict).append(uuid)
-    taken.sessions = _copy_sessions(connection, incoming.database, present)
-    for uuid in taken.copied():
-        _copy_run(connection, incoming.database, uuid)
+    taken = Taken(sessions=_copy_sessions(connection, incoming.database, present))
+    for record in untrusted.records(connection, incoming.database):
+        _stage(connection, incoming.database, record)
+        for (uuid,) in connection.execute("SELECT uuid FROM temp.staged ORDER BY started_utc, uuid").fetchall():
+            verdict = _find(connection, incoming, present, record, uuid)
+            if verdict == "superseded":
+                taken.superseded.append(uuid)
+            else:
+                (taken.present if verdict == "present" else taken.added)[record.table].append(uuid)
+            if verdict != "present":
+                untrusted.make_tables(connection, record.version)
+                _copy(connection, incoming.database, record, uuid)
     return taken
 
 
-def _delete_run(connection: sqlite3.Connection, uuid: str) -> None:
-    for table in untrusted.CHILD_TABLES:
-        connection.execute(f"DELETE FROM main.{table} WHERE run_uuid = ?", (uuid,))
-    connection.execute("DELETE FROM main.run WHERE uuid = ?", (uuid,))
+def _find(connection: sqlite3.Connection, incoming: Place, present: Sequence[Place], record: Record, uuid: str) -> str:
+    """'added', or as _judge(). A superseded run is deleted from 'main'."""
+    for known in present:
+        if record not in untrusted.records(connection, known.database):
+            continue
+        if connection.execute(f"SELECT 1 FROM {known.database}.{record.table} WHERE uuid = ?", (uuid,)).fetchone():
+            verdict = _judge(connection, incoming, known, record, uuid)
+            if verdict == "superseded" and known.database == "main":
+                _delete(connection, record, uuid)
+            return verdict  # what stands in 'main' was judged against the others when it came
+    return "added"
+
+
+def _delete(connection: sqlite3.Connection, record: Record, uuid: str) -> None:
+    for table in record.children:
+        connection.execute(f"DELETE FROM main.{table} WHERE {record.key} = ?", (uuid,))
+    connection.execute(f"DELETE FROM main.{record.table} WHERE uuid = ?", (uuid,))
 
 
 def _copy_sessions(connection: sqlite3.Connection, incoming: str, present: Sequence[Place]) -> list[str]:
@@ -181,10 +198,10 @@ def _copy_sessions(connection: sqlite3.Connection, incoming: str, present: Seque
     return new
 
 
-def _copy_run(connection: sqlite3.Connection, incoming: str, uuid: str) -> None:
-    connection.execute(_copying("run", "temp.incoming_run", "uuid"), (uuid,))
-    for table in untrusted.CHILD_TABLES:
-        connection.execute(_copying(table, f"{incoming}.{table}", "run_uuid"), (uuid,))
+def _copy(connection: sqlite3.Connection, incoming: str, record: Record, uuid: str) -> None:
+    connection.execute(_copying(record.table, "temp.staged", "uuid"), (uuid,))
+    for table in record.children:
+        connection.execute(_copying(table, f"{incoming}.{table}", record.key), (uuid,))
 
 
 def _copying(table: str, source: str, key: str) -> str:

@@ -1,4 +1,5 @@
-"""Reads what was measured of collective operations: `hvd_bench coll -J`, and `scripts/coll_peers report --json`.
+"""Reads what was measured of collective operations: stores of `hvd_bench coll --db`, JSON of `hvd_bench coll -J` and of
+`scripts/coll_peers report --json`.
 
 The files may come from a stranger: every field that is used is checked, and all others are skipped. Nothing is drawn
 here.
@@ -6,12 +7,13 @@ here.
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hvdb import strict_json
+from hvdb import store, strict_json, untrusted
 from hvdb.errors import HvdbError
 from hvdb.strict_json import Malformed
 
@@ -61,9 +63,16 @@ class Point:
     settled: bool = True
 
 
+class Source(NamedTuple):
+    """What was measured in one go: a file, or one session of a store that holds several (its UUID, else "")."""
+
+    file: Path
+    session: str = ""
+
+
 @dataclass
 class Series:
-    """The points of one side in one panel; source: which file, by its place in the list of files."""
+    """The points of one side in one panel; source: by its place in Read.sources."""
 
     panel: Panel
     name: str
@@ -75,6 +84,7 @@ class Series:
 class Read:
     """What the files hold: series in the order of the files; left_out: a line for each cell that no series has."""
 
+    sources: list[Source] = field(default_factory=list)
     series: list[Series] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
 
@@ -135,22 +145,34 @@ def _point(size: int, form: dict[str, Any]) -> Point:
 
 
 class _Gathered:
-    """The series of one file, by panel and name."""
+    """The series of one source, by panel and name."""
 
-    def __init__(self, into: Read, source: int) -> None:
-        self.into, self.source = into, source
+    def __init__(self, into: Read, source: Source) -> None:
+        self.into, self.source = into, len(into.sources)
+        into.sources.append(source)
         self.known: dict[tuple[Panel, str], Series] = {}
         self.cells: set[tuple[Panel, str, int]] = set()
         self.lines: set[str] = set()
 
+    def has(self, panel: Panel, name: str, size: int) -> bool:
+        return (panel, name, size) in self.cells
+
     def add(self, panel: Panel, name: str, point: Point) -> None:
-        if (panel, name, point.size) in self.cells:
+        if self.has(panel, name, point.size):
             raise Malformed("a cell that stands twice")
         self.cells.add((panel, name, point.size))
         if (panel, name) not in self.known:
             self.known[panel, name] = Series(panel, name, self.source)
             self.into.series.append(self.known[panel, name])
         self.known[panel, name].points.append(point)
+
+    def may_draw(self, panel: Panel, size: int, wrong: int) -> bool:
+        """Leaves a cell out that has wrong elements, or no size."""
+        if wrong:
+            self.leave_out(panel, size, f"{wrong} wrong elements")
+        elif size == 0:
+            self.leave_out(panel, size, "has no size to draw it against")
+        return wrong == 0 and size > 0
 
     def leave_out(self, panel: Panel, size: int, why: str) -> None:
         line = f"{panel.title()}, {size} bytes: {why}"
@@ -159,8 +181,7 @@ class _Gathered:
             self.into.left_out.append(line)
 
 
-def _name(side: str, row: dict[str, Any]) -> str:
-    ragged = row.get("ragged", False)  # files of hvd_bench of 2026-11-24 and before lack the key
+def _name(side: str, ragged: object) -> str:
     if not isinstance(ragged, bool):
         raise Malformed("ragged is no truth value")
     return f"{side}, ragged" if ragged else side
@@ -184,12 +205,55 @@ def _own_rows(found: dict[str, Any], gathered: _Gathered) -> None:
             )
             form = _table(row[key], key)
             wrong = form.get("nwrong")
-            if wrong is not None and strict_json.whole(wrong, 0, 1 << 62, "nwrong"):
-                gathered.leave_out(panel, size, f"{wrong} wrong elements")
-            elif size == 0:
-                gathered.leave_out(panel, size, "has no size to draw it against")
-            else:
-                gathered.add(panel, _name(variant or plane, row), _point(size, form))
+            wrong = 0 if wrong is None else strict_json.whole(wrong, 0, 1 << 62, "nwrong")
+            if gathered.may_draw(panel, size, wrong):
+                # files of hvd_bench of 2026-11-24 and before lack "ragged"
+                gathered.add(panel, _name(variant or plane, row.get("ragged", False)), _point(size, form))
+
+
+def _stored(file: Path, wanted: Sequence[str], into: Read) -> None:
+    """Adds the sessions of a store, or those whose UUID starts with one of `wanted`. Errors: HvdbError."""
+    with store.open_readonly(file) as connection:
+        if untrusted.COLL not in untrusted.records(connection):
+            raise HvdbError(f"{file}: holds no results of collectives; hvd_bench coll --db stores them")
+        sessions = [
+            row
+            for row in connection.execute("SELECT uuid, ranks FROM coll_session ORDER BY started_utc, uuid")
+            if not wanted or row["uuid"].startswith(tuple(wanted))
+        ]
+        for session in sessions:
+            gathered = _Gathered(into, Source(file, session["uuid"] if len(sessions) > 1 else ""))
+            cells = connection.execute(
+                "SELECT * FROM coll_cell WHERE session_uuid = ? ORDER BY seq", (session["uuid"],)
+            )
+            for cell in cells:
+                _stored_cell(cell, session["ranks"], gathered)
+
+
+def in_store(path: Path) -> bool:
+    """Whether the store holds results of collectives; its values are not checked. Errors: StoreError."""
+    with store.open_readonly(path, thorough=False) as connection:
+        if untrusted.COLL not in untrusted.records(connection):
+            return False
+        return connection.execute("SELECT 1 FROM coll_session LIMIT 1").fetchone() is not None
+
+
+def _stored_cell(cell: sqlite3.Row, ranks: int, gathered: _Gathered) -> None:
+    place = PLACES["in_place" if cell["in_place"] else "out_of_place"]
+    panel = Panel(cell["operation"], cell["type"], cell["reduction"], place, ranks)
+    size, seconds = cell["bytes"], cell["seconds"]
+    name = _name(cell["side"] or cell["data_plane"], bool(cell["ragged"]))
+    if not gathered.may_draw(panel, size, cell["wrong"] or 0):
+        return
+    if seconds is None:
+        gathered.leave_out(panel, size, "took less time than the clock can tell")
+    elif gathered.has(panel, name, size):
+        gathered.leave_out(panel, size, f"stands twice as {name}")
+    else:
+        low, high = cell["seconds_low"], cell["seconds_high"]
+        ends = (1e6 * low, 1e6 * high) if low else (None, None)
+        bound = 1e6 * seconds * cell["bound"] if cell["bound"] else None
+        gathered.add(panel, name, Point(size, 1e6 * seconds, *ends, bound, bool(cell["settled"])))
 
 
 def _peer_cell(row: dict[str, Any], classes: dict[str, Any]) -> tuple[Panel, str, int, int]:
@@ -244,10 +308,16 @@ def _peer_rows(found: dict[str, Any], gathered: _Gathered) -> None:
             gathered.add(panel, curve, point)
 
 
-def read(files: Sequence[Path]) -> Read:
-    """All series of the files. Errors: HvdbError that names the file and what is wrong with it; OSError."""
+def read(files: Sequence[Path], sessions: Sequence[str] = ()) -> Read:
+    """All series of the files. sessions: starts of UUIDs; if any is given, only these sessions of stores are read.
+
+    Errors: HvdbError that names the file and what is wrong with it; OSError.
+    """
     made = Read()
-    for source, file in enumerate(files):
+    for file in files:
+        if store.is_database(file):
+            _stored(file, sessions, made)
+            continue
         try:
             with file.open("rb") as opened:
                 content = opened.read(LONGEST_FILE + 1)
@@ -255,9 +325,9 @@ def read(files: Sequence[Path]) -> Read:
                 raise Malformed(f"more than {LONGEST_FILE >> 20} MiB")
             found = strict_json.load(content.decode("utf-8", errors="replace"), LONGEST_FILE)
             if "results" in found:
-                _own_rows(found, _Gathered(made, source))
+                _own_rows(found, _Gathered(made, Source(file)))
             elif "plan" in found:
-                _peer_rows(found, _Gathered(made, source))
+                _peer_rows(found, _Gathered(made, Source(file)))
             else:
                 raise Malformed("neither results nor a plan")
         except Malformed as error:

@@ -19,6 +19,7 @@ _RESULTS = CHECKOUT / "results" if CHECKOUT else _INSTALLED
 _SLURM = CHECKOUT / "slurm" if CHECKOUT else _INSTALLED
 
 SCHEMA = _RESULTS / "schema.sql"
+SCHEMA_2 = _RESULTS / "schema_2.sql"  # what version 2 adds
 PUBLISHED = _RESULTS / "published.csv"
 SITES = _SLURM / "sites"
 SPECS = _SLURM / "specs"

@@ -51,6 +51,7 @@ class Outcome:
 
     added: new in the output; present: stood there before; incomplete: of those written, cut short; superseded:
     unfinished states that gave way to a later state of the same run; left_out: one line per file that was not taken.
+    coll_added, coll_present: as added and present, of sessions of collectives.
     """
 
     added: int
@@ -59,6 +60,8 @@ class Outcome:
     superseded: int
     notes: list[str]
     left_out: list[str]
+    coll_added: int = 0
+    coll_present: int = 0
 
 
 def plan(inputs: Sequence[Path], output: Path, now: float | None = None) -> Plan:
@@ -235,8 +238,9 @@ class _Collector:
         self._output = output
         self.output_checked: tuple[int, int, int] | None = None
         self._file_of: dict[str, str] = {}
-        self._present: set[str] = set()
-        self._added: set[str] = set()
+        # By the table of the record.
+        self._present: dict[str, set[str]] = {record.table: set() for record in untrusted.RECORDS}
+        self._added: dict[str, set[str]] = {record.table: set() for record in untrusted.RECORDS}
         self._superseded: set[str] = set()
         self._places = [Place("main", self.file_of)]
         self._connection = store.create(working, page_bytes)
@@ -278,10 +282,11 @@ class _Collector:
             # file systems have none between nodes.
             require_unchanged()
             self._connection.execute("COMMIT")
-        for uuid in (*taken.copied(), *taken.sessions):
+        for uuid in taken.copied():
             self._file_of[uuid] = str(path)
-        self._added |= set(taken.added)
-        self._present |= set(taken.present)
+        for table in self._added:
+            self._added[table].update(taken.added[table])
+            self._present[table].update(taken.present[table])
         self._superseded |= set(taken.superseded)
 
     def is_new(self) -> bool:
@@ -292,13 +297,17 @@ class _Collector:
         """What was done so far."""
         cut = "SELECT count(*) FROM main.run WHERE status = 'incomplete'"
         (incomplete,) = self._connection.execute(cut).fetchone()
+        added = {table: len(uuids) for table, uuids in self._added.items()}
+        present = {table: len(uuids - self._added[table]) for table, uuids in self._present.items()}
         return Outcome(
-            added=len(self._added),
-            present=len(self._present - self._added),
+            added=added[untrusted.RUN.table],
+            present=present[untrusted.RUN.table],
             incomplete=incomplete,
             superseded=len(self._superseded),
             notes=notes,
             left_out=left_out,
+            coll_added=added[untrusted.COLL.table],
+            coll_present=present[untrusted.COLL.table],
         )
 
     def close(self) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from hvdb import untrusted
 from hvdb.errors import StoreError
-from hvdb.untrusted import APPLICATION_ID, DAMAGE, SCHEMA_VERSION, SCHEMAS, journal_of
+from hvdb.untrusted import APPLICATION_ID, DAMAGE, journal_of
 
 SQLITE_MAGIC = b"SQLite format 3\x00"
 # How long a reader waits for a program that is writing the file at this moment.
@@ -145,7 +145,7 @@ def check(connection: sqlite3.Connection, path: Path, database: str = "main", *,
     try:
         with untrusted.deadline(connection, seconds):
             (application,) = connection.execute(f"PRAGMA {database}.application_id").fetchone()
-            (version,) = connection.execute(f"PRAGMA {database}.user_version").fetchone()
+            version = untrusted.version_of(connection, database)
             _require_known(application, version, path)
             if why := untrusted.table_fault(connection, version, database):
                 raise StoreError(f"{path}: {why}")
@@ -326,9 +326,12 @@ def _begin(connection: sqlite3.Connection, path: Path, name: str) -> tuple[int, 
 
 
 def create(path: Path, page_bytes: int = 4096) -> sqlite3.Connection:
-    """Creates an empty store at `path`, which must not exist. The caller closes the connection."""
+    """Creates an empty store at `path`, which must not exist. The caller closes the connection.
+
+    The store has the lowest schema version; untrusted.make_tables() raises it.
+    """
     connection = sqlite3.connect(path, uri=True)
     connection.row_factory = sqlite3.Row
     connection.execute(f"PRAGMA page_size = {page_bytes}")
-    connection.executescript(SCHEMAS[SCHEMA_VERSION].read_text(encoding="utf-8"))
+    untrusted.make_tables(connection, 1)
     return connection

@@ -13,24 +13,47 @@ import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from hvdb import data
 
 APPLICATION_ID = 0x68766462  # 'hvdb'
-# Every schema version that readers know, and the file that makes its tables.
-SCHEMAS = {1: data.SCHEMA}
-SCHEMA_VERSION = max(SCHEMAS)  # of the stores that are written
-# Tables that belong to one run, with the columns that order their rows.
-CHILD_TABLES = {
-    "provenance": "key",
-    "rank": "rank",
-    "sample": "rank, kind",
-    "decomposition": "component",
-    "operation": "seq",
-}
-TABLES = ("session", "run", *CHILD_TABLES)
+# Every schema version that readers know, and the file that adds its tables to those of the version before.
+SCHEMAS = {1: data.SCHEMA, 2: data.SCHEMA_2}
+
+
+@dataclass(frozen=True)
+class Record:
+    """What is stored, and merged, as one: a row of `table`, which has a `uuid`, and rows of other tables.
+
+    version: the first schema version that has the tables. key: the column of the children that names the UUID.
+    children: their tables, with the columns that order their rows.
+    """
+
+    table: str
+    noun: str
+    version: int
+    key: str
+    children: dict[str, str]
+
+
+RUN = Record(
+    "run",
+    "run",
+    1,
+    "run_uuid",
+    {"provenance": "key", "rank": "rank", "sample": "rank, kind", "decomposition": "component", "operation": "seq"},
+)
+COLL = Record(
+    "coll_session",
+    "session of collectives",
+    2,
+    "session_uuid",
+    {"coll_provenance": "key", "coll_cell": "seq", "coll_sample": "seq, kind"},
+)
+RECORDS = (RUN, COLL)
 # sqlite3 raises these for a damaged file. Its messages quote the file, and may be no UTF-8.
 DAMAGE = (sqlite3.Error, UnicodeDecodeError)
 # The longest text or blob that is read: a blob of one kind of samples of 33 million steps.
@@ -70,9 +93,46 @@ def deadline(connection: sqlite3.Connection, seconds: float) -> Iterator[None]:
         connection.set_progress_handler(None, 0)
 
 
+def tables(version: int) -> tuple[str, ...]:
+    """The tables of that schema version, parents before children."""
+    parts = ((record.table, *record.children) for record in RECORDS if record.version <= version)
+    return ("session", *(table for part in parts for table in part))
+
+
+def version_of(connection: sqlite3.Connection, database: str = "main") -> int:
+    """The schema version that an opened or attached store says it has. Errors: DAMAGE."""
+    return connection.execute(f"PRAGMA {database}.user_version").fetchone()[0]
+
+
+def records(connection: sqlite3.Connection, database: str = "main") -> tuple[Record, ...]:
+    """Those of RECORDS for which a store that was checked has tables."""
+    version = version_of(connection, database)
+    return tuple(record for record in RECORDS if record.version <= version)
+
+
+def make_tables(connection: sqlite3.Connection, version: int) -> None:
+    """Makes 'main', a store or an empty file, one of that schema version, if its own is lower. In the caller's
+    transaction. Errors: sqlite3.Error.
+    """
+    for number, file in SCHEMAS.items():
+        if version_of(connection) < number <= version:
+            for statement in _statements(file.read_text(encoding="utf-8")):
+                connection.execute(statement)
+
+
+def _statements(script: str) -> Iterator[str]:
+    """One by one: sqlite3's executescript() would commit first."""
+    piece = ""
+    for line in script.splitlines(keepends=True):
+        piece += line
+        if sqlite3.complete_statement(piece):
+            yield piece
+            piece = ""
+
+
 @cache
-def columns(version: int = SCHEMA_VERSION) -> dict[str, tuple[str, ...]]:
-    """Table -> its columns, as the schema of that version has them."""
+def columns(version: int = max(SCHEMAS)) -> dict[str, tuple[str, ...]]:
+    """Table -> its columns, as the schema of that version has them. A table is the same in all that have it."""
     return {table: tuple(column[0] for column in found) for table, found in _layout(version).items()}
 
 
@@ -80,8 +140,8 @@ def columns(version: int = SCHEMA_VERSION) -> dict[str, tuple[str, ...]]:
 def _layout(version: int) -> dict[str, tuple[tuple, ...]]:
     connection = sqlite3.connect(":memory:")
     try:
-        connection.executescript(SCHEMAS[version].read_text(encoding="utf-8"))
-        return {table: _columns(connection, "main", table) for table in TABLES}
+        make_tables(connection, version)
+        return {table: _columns(connection, "main", table) for table in tables(version)}
     finally:
         connection.close()
 

@@ -6,15 +6,19 @@ A file brings its own CHECK constraints and column types, so these are not trust
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
 from hvdb import untrusted
+from hvdb.coll_results import OPERATIONS, REDUCTIONS, TYPES
+from hvdb.untrusted import COLL, RUN
 
 MOST_INT32, MOST_INT64 = 2**31 - 1, 2**63 - 1
 # Seconds: no step is shorter than a picosecond, and no run lasts 30 years. Work per step: far more than any machine's.
 SHORTEST_STEP, LONGEST, MOST_WORK = 1e-12, 1e9, 1e24
+MOST_RATIO = 1e6
 # The kind of a figure's bootstrap replicates is the figure's name with this suffix. The program stores this many of
 # each (kStoredReplicates in bench/measure/resample.h), once for all ranks.
 REPLICATES_OF, REPLICATES = "_replicates", 200
@@ -72,6 +76,11 @@ SHARE = _number(-LONGEST, LONGEST, "a finite number")
 # A rate has no upper bound if the interval of the time reaches down to zero.
 RATE = Rule("typeof({c}) IN ('integer', 'real') AND {c} > 0", "above zero")
 ANY_NUMBER = Rule("typeof({c}) IN ('integer', 'real')", "a number")
+PACKED = Rule("typeof({c}) = 'blob' AND length({c}) = 8.0 * count", "a blob of 8 bytes for each of its count")
+# Elements and bytes of one operation: far above any memory.
+SIZE = _whole(0, 1 << 60)
+RATIO = _number(0.0, MOST_RATIO, "a ratio from zero")
+COLL_KINDS = ("seconds", "transfer_seconds", "skew_seconds", "last_rank", "round")
 
 RULES: dict[str, dict[str, Rule]] = {
     "session": {"uuid": UUID, "started_utc": TEXT, "command_line": TEXT},
@@ -137,7 +146,7 @@ RULES: dict[str, dict[str, Rule]] = {
         "rank": _whole(0, MOST_INT32),
         "kind": NAME,
         "count": FROM_ZERO,
-        "data": Rule("typeof({c}) = 'blob' AND length({c}) = 8.0 * count", "a blob of 8 bytes for each of its count"),
+        "data": PACKED,
     },
     "decomposition": {
         "run_uuid": UUID,
@@ -158,6 +167,68 @@ RULES: dict[str, dict[str, Rule]] = {
         "flops": WORK,
         "bytes": WORK,
     },
+    "coll_session": {
+        "uuid": UUID,
+        "status": _one_of("complete", "incomplete"),
+        "status_reason": TEXT,
+        "started_utc": TEXT,
+        "finished_utc": TEXT,
+        "device": _one_of("cpu", "cuda"),
+        "comm": TEXT,
+        "ranks": COUNT_OF_RANKS,
+        "nodes": COUNT_OF_RANKS,
+        "oversubscribed": YES_OR_NO,
+        "blocking": _whole(0, 3),
+        "warm": YES_OR_NO,
+        "model": SHORT_TEXT,
+        "target_interval": _number(0.0, 1.0, "a share from 0 to 1"),
+        "buffer_bytes": FROM_ZERO,
+        "cache_bytes": FROM_ZERO,
+        "clock_seconds": SECONDS,
+        "fingerprint": TEXT,
+    },
+    "coll_provenance": {"session_uuid": UUID, "key": TEXT, "value": TEXT, "in_fingerprint": YES_OR_NO},
+    "coll_cell": {
+        "session_uuid": UUID,
+        "seq": FROM_ZERO,
+        "operation": _one_of(*OPERATIONS),
+        "type": _one_of(*TYPES),
+        "reduction": _one_of(*REDUCTIONS),
+        "bytes": SIZE,
+        "count": SIZE,
+        "root": _whole(-1, MOST_INT32),
+        "in_place": YES_OR_NO,
+        "ragged": YES_OR_NO,
+        "side": TEXT,
+        "algorithm": TEXT,
+        "data_plane": TEXT,
+        "registered": YES_OR_NO,
+        "samples": ABOVE_ZERO,
+        "operations_per_sample": ABOVE_ZERO,
+        "seconds": _or_null(STEP),
+        "seconds_low": _or_null(SECONDS),
+        "seconds_high": _or_null(STEP),
+        "transfer_seconds": SECONDS,
+        "skew_seconds": SECONDS,
+        "last_rank": _whole(0, MOST_INT32),
+        "last_rank_share": _number(0.0, 1.0, "a share from 0 to 1"),
+        "algorithm_bytes_per_second": WORK,
+        "bus_bytes_per_second": WORK,
+        "bound": _or_null(RATIO),
+        "ratio": _or_null(RATIO),
+        "ratio_low": _or_null(RATIO),
+        "ratio_high": _or_null(RATIO),
+        "wrong": _or_null(FROM_ZERO),
+        "settled": YES_OR_NO,
+        "stop_reason": TEXT,
+    },
+    "coll_sample": {
+        "session_uuid": UUID,
+        "seq": FROM_ZERO,
+        "kind": _one_of(*COLL_KINDS),
+        "count": FROM_ZERO,
+        "data": PACKED,
+    },
 }
 
 
@@ -166,10 +237,14 @@ def fault(connection: sqlite3.Connection, database: str = "main") -> str | None:
 
     Call it after untrusted.table_fault(). Errors: untrusted.DAMAGE.
     """
-    for table in RULES:
+    for table in untrusted.tables(untrusted.version_of(connection, database)):
         if why := _against_rules(connection, database, table) or _text(connection, database, table):
             return why
-    return _relations(connection, database) or _samples(connection, database)
+    if why := _relations(connection, database) or _samples(connection, database):
+        return why
+    if COLL in untrusted.records(connection, database):
+        return _collectives(connection, database)
+    return None
 
 
 def _against_rules(connection: sqlite3.Connection, database: str, table: str) -> str | None:
@@ -222,12 +297,14 @@ def _relations(connection: sqlite3.Connection, database: str) -> str | None:
         return connection.execute(query).fetchone()
 
     orphan = f"WHERE NOT EXISTS (SELECT 1 FROM {database}.{{}} AS parent WHERE parent.uuid = child.{{}}) LIMIT 1"
-    for table, parent, key in (
-        ("run", "session", "session_uuid"),
-        *((table, "run", "run_uuid") for table in untrusted.CHILD_TABLES),
-    ):
-        if first(f"SELECT 1 FROM {database}.{table} AS child " + orphan.format(parent, key)):
-            return f"a row of table '{table}' belongs to no {parent}"
+    owned = {RUN.table: "session_uuid", COLL.table: "uuid"}
+    for record in untrusted.records(connection, database):
+        for table, parent, key in (
+            (record.table, "session", owned[record.table]),
+            *((table, record.table, record.key) for table in record.children),
+        ):
+            if first(f"SELECT 1 FROM {database}.{table} AS child " + orphan.format(parent, key)):
+                return f"a row of table '{table}' belongs to no {parent}"
     run = f"{database}.run AS run"
     if found := first(
         f"SELECT uuid, world_size, allocation_size FROM {run} WHERE world_size > allocation_size LIMIT 1"
@@ -264,32 +341,61 @@ def _relations(connection: sqlite3.Connection, database: str) -> str | None:
 def _samples(connection: sqlite3.Connection, database: str) -> str | None:
     """Describes a sample that is no time or not finite. A loss may have any value: the run records its own check."""
     rows = connection.execute(f"SELECT run_uuid, rank, kind, data FROM {database}.sample WHERE kind <> 'loss'")
+    return _packed(rows, "run {}, rank {}")
+
+
+def _packed(rows: Iterable[tuple], owner: str) -> str | None:
+    """What is wrong with packed samples. rows: two columns that `owner` names, kind, data."""
     piece: dict[str, list[tuple]] = {}
     size = 0
-    for run, rank, kind, data in rows:
-        piece.setdefault(kind, []).append((run, rank, data))
+    for first, second, kind, data in rows:
+        piece.setdefault(kind, []).append((first, second, data))
         size += len(data)
         if size >= PIECE_BYTES:
-            if why := _piece(piece):
+            if why := _piece(piece, owner):
                 return why
             piece, size = {}, 0
-    return _piece(piece)
+    return _piece(piece, owner)
 
 
-def _piece(piece: dict[str, list[tuple]]) -> str | None:
+def _piece(piece: dict[str, list[tuple]], owner: str) -> str | None:
     for kind, rows in piece.items():
-        if _first_wrong(kind, b"".join(data for _, _, data in rows)) is not None:
-            for run, rank, data in rows:
+        if _first_wrong(kind, b"".join(data for *_, data in rows)) is not None:
+            for first, second, data in rows:
                 value = _first_wrong(kind, data)
                 if value is not None:
-                    return f"run {run}, rank {rank}: {kind} holds {value:g}, which is {_bounds(kind)[2]}"
+                    return f"{owner.format(first, second)}: {kind} holds {value:g}, which is {_bounds(kind)[2]}"
     return None
+
+
+def _collectives(connection: sqlite3.Connection, database: str) -> str | None:
+    """What the tables of `hvd_bench coll` say about each other, and their samples."""
+    cells = f"{database}.coll_cell AS cell JOIN {database}.coll_session AS session ON session.uuid = cell.session_uuid"
+    samples = f"{database}.coll_sample AS sample LEFT JOIN {database}.coll_cell AS cell USING (session_uuid, seq)"
+    one_end = "(cell.{0}_low IS NULL) <> (cell.{0}_high IS NULL)"
+    outside = "NOT cell.{0}_low <= cell.{0} OR NOT cell.{0} <= cell.{0}_high OR (cell.{0} IS NULL AND {0}_low NOT NULL)"
+    for source, wrong, words in (
+        (cells, "session.nodes > session.ranks", "there are more hosts than ranks"),
+        (cells, "cell.last_rank >= session.ranks", "last_rank is none of the ranks"),
+        (cells, one_end.format("seconds"), "seconds has one end of an interval only"),
+        (cells, one_end.format("ratio"), "ratio has one end of an interval only"),
+        (cells, outside.format("seconds"), "seconds lies outside of its interval"),
+        (cells, outside.format("ratio"), "ratio lies outside of its interval"),
+        (samples, "cell.seq IS NULL", "there are samples, and no cell"),
+        (samples, "sample.count <> cell.samples", "the cell has another number of samples"),
+    ):
+        if found := connection.execute(f"SELECT session_uuid, seq FROM {source} WHERE {wrong} LIMIT 1").fetchone():
+            return "session {}, cell {}: {}".format(*found, words)
+    rows = connection.execute(f"SELECT session_uuid, seq, kind, data FROM {database}.coll_sample")
+    return _packed(rows, "session {}, cell {}")
 
 
 def _bounds(kind: str) -> tuple[float, float, str]:
     """Returns the lowest and highest value for samples of this kind, and words that describe any other value."""
     figure = kind.removesuffix(REPLICATES_OF)
-    if figure.endswith("_seconds"):
+    if kind in ("last_rank", "round"):
+        return 0.0, float(MOST_INT64), "no number of a rank or round"
+    if figure == "seconds" or figure.endswith("_seconds"):
         return (SHORTEST_STEP if figure == "step_seconds" else 0.0), LONGEST, "no time"
     if kind == f"efficiency{REPLICATES_OF}":
         return 0.0, LONGEST, "no efficiency"

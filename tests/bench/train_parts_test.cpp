@@ -42,7 +42,9 @@ TEST(Cores, SharedByAllRanksOfAHost) {
   const CoreShare share = share_cores(all, std::vector<int>{0, 0}, 0);
   EXPECT_EQ(share.threads, 3);
   EXPECT_FALSE(share.spare_core);
+  EXPECT_FALSE(share.oversubscribed);
   EXPECT_TRUE(share_cores(all, std::vector<int>{0, 0}, 2).spare_core);
+  EXPECT_TRUE(share_cores(all, std::vector<int>{0, 0}, 4).oversubscribed);
 }
 
 TEST(Cores, BoundRanksKeepTheirOwn) {
@@ -55,6 +57,8 @@ TEST(Cores, HostsDoNotShare) {
   const std::vector<CoreSet> all(4, cores({0, 1}));
   EXPECT_EQ(share_cores(all, std::vector<int>{0, 1, 2, 3}, 0).threads, 2);
   EXPECT_EQ(share_cores(all, std::vector<int>{0, 0, 0, 1}, 0).threads, 1) << "never none";
+  EXPECT_FALSE(share_cores(all, std::vector<int>{0, 0, 1, 1}, 1).oversubscribed);
+  EXPECT_TRUE(share_cores(all, std::vector<int>{0, 0, 0, 1}, 1).oversubscribed) << "host 0 is";
 }
 
 TEST(Cores, RanksThatShareCoresCannotAllRunAtOnce) {

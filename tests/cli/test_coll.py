@@ -1,11 +1,13 @@
 """Runs hvd_bench coll, which times and checks the collective operations, on threads and processes."""
 
+import contextlib
 import csv
 import json
 import os
 import pathlib
 import shlex
 import signal
+import sqlite3
 import tempfile
 import time
 import unittest
@@ -42,6 +44,15 @@ class Coll(ProgramTest):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.folder = pathlib.Path(folder.name)
+        self.db = self.folder / "runs.db"
+
+    def require_stored_incomplete(self, reason: str) -> None:
+        """The store has one session with samples that ended early."""
+        (found,) = self.query("SELECT status, status_reason, ranks FROM coll_session", self.stored_file())
+        self.assertEqual((found[0], found[2]), ("incomplete", 2))
+        self.assertIn(reason, found[1])
+        samples = "SELECT min(sample.count) FROM coll_sample AS sample JOIN coll_cell USING (session_uuid, seq)"
+        self.assertGreater(self.query(samples, self.stored_file())[0][0], 0)
 
     def test_rows_are_those_of_nccl_tests(self) -> None:
         result = coll(*QUICK)
@@ -172,6 +183,8 @@ class Coll(ProgramTest):
                 "1e-4",
                 "-J",
                 str(file),
+                "--db",
+                str(self.db),
             ]
         )
         running.wait_for("coll: measuring")
@@ -181,6 +194,7 @@ class Coll(ProgramTest):
         self.assertIn("# INCOMPLETE           : stopped by SIGTERM", result.out)
         found = json.loads(file.read_text())
         self.assertEqual((found["status"], found["status_reason"]), ("incomplete", "SIGTERM"))
+        self.require_stored_incomplete("SIGTERM")
 
     @needs_mpi
     @unittest.skipIf(mpirun_is_hasty(), "mpirun of Open MPI 5 forwards nothing after a signal")
@@ -217,7 +231,7 @@ class Coll(ProgramTest):
     def test_a_lost_rank_leaves_what_was_measured(self) -> None:
         file = self.folder / "coll.json"
         sweep = ["--warm", "-b", "1K", "-e", "4K", "--max-time", "600", "--target-interval", "1e-4"]
-        running = Running([str(MPIRUN), "-n", "2", PROGRAM, "coll", *sweep, "-J", str(file)])
+        running = Running([str(MPIRUN), "-n", "2", PROGRAM, "coll", *sweep, "-J", str(file), "--db", str(self.db)])
         running.wait_for("coll: measuring")
         os.kill(running.rank_pid(1), signal.SIGKILL)
         result = running.finish(timeout=30)
@@ -227,6 +241,7 @@ class Coll(ProgramTest):
         self.assertEqual(found["status"], "incomplete")
         self.assertIn("rank 1", found["status_reason"])
         self.assertTrue(any(row["out_of_place"] and row["out_of_place"]["samples"] for row in found["results"]))
+        self.require_stored_incomplete("rank 1")
 
     @needs_mpi
     @unittest.skipIf(mpirun_is_hasty(), "mpirun of Open MPI 5 forwards nothing after a signal")
@@ -234,7 +249,7 @@ class Coll(ProgramTest):
     def test_a_forced_end_leaves_what_was_measured(self) -> None:
         file = self.folder / "coll.json"
         sweep = ["--warm", "-b", "1K", "-e", "4K", "--max-time", "600", "--target-interval", "1e-4"]
-        running = Running([str(MPIRUN), "-n", "2", PROGRAM, "coll", *sweep, "-J", str(file)])
+        running = Running([str(MPIRUN), "-n", "2", PROGRAM, "coll", *sweep, "-J", str(file), "--db", str(self.db)])
         running.wait_for("coll: measuring")
         os.kill(running.rank_pid(1), signal.SIGSTOP)
         time.sleep(0.5)  # by now rank 0 waits for rank 1 and does not look for signals
@@ -243,6 +258,57 @@ class Coll(ProgramTest):
         self.assertIn("before the operations in progress could end; what was measured is printed", result.err)
         self.assertIn("# INCOMPLETE           : stopped by SIGTERM", result.out)
         self.assertEqual(json.loads(file.read_text())["status"], "incomplete")
+        self.require_stored_incomplete("SIGTERM")
+
+    def test_the_store_accumulates(self) -> None:
+        for options in (["--collective", "all"], ["--compare", "memory=registered,plain"]):
+            result = coll(*QUICK, *options, "--db", str(self.db))
+            self.assertEqual(result.code, 0, result)
+            self.assertIn(f"coll: stored in {self.db}", result.err)
+        self.assertEqual(self.query("SELECT status, ranks, comm FROM coll_session"), [("complete", 2, "loopback")] * 2)
+        self.assertEqual(self.query("SELECT count(*), sum(wrong) FROM coll_cell WHERE side <> ''"), [(8, 0)])
+        cell = "operation = 'barrier' AND bytes = 0 AND wrong IS NULL AND reduction = 'none'"
+        self.assertEqual(self.query(f"SELECT count(*) FROM coll_cell WHERE {cell}"), [(1,)])
+        self.assertEqual(self.query("SELECT count(*) FROM coll_cell WHERE ratio IS NOT NULL"), [(4,)])
+        facts = {key for (key,) in self.query("SELECT DISTINCT key FROM coll_provenance")}
+        self.assertLessEqual({"cpu.model", "git.commit", "comm.library", "world.hosts", "option.seed"}, facts)
+        self.assertEqual(os.listdir(self.folder), ["runs.db"])
+
+    @needs_mpi
+    def test_one_rank_writes_the_store(self) -> None:
+        command = [str(MPIRUN), "-n", "4", PROGRAM, "coll", *QUICK, "--no-bound", "--db", str(self.db)]
+        result = execute(command)
+        self.assertEqual(result.code, 0, result)
+        self.assertEqual(self.query("SELECT ranks, (SELECT count(*) FROM session) FROM coll_session"), [(4, 1)])
+        cores = len(os.sched_getaffinity(0))
+        self.assertEqual(self.query("SELECT oversubscribed FROM coll_session"), [(int(cores < 4),)])
+        self.assertEqual(os.listdir(self.folder), ["runs.db"])
+
+    def test_a_store_that_cannot_be_written_is_refused_before_anything_is_measured(self) -> None:
+        endless = ["--warm", "--max-time", "600", "--target-interval", "1e-4"]
+        self.refused(coll(*endless, "--db", str(self.folder / "none" / "x.db")), 2, "there is no directory")
+        self.db.write_text("somebody else's")
+        self.refused(coll(*endless, "--db", str(self.db)), 2, "is not a SQLite database")
+        self.assertEqual(self.db.read_text(), "somebody else's")
+        same = str(self.folder / "x")
+        self.refused(coll(*endless, "--db", same, "-J", f"{self.folder}/./x"), 2, "--db and -J name the same file")
+        self.assertEqual(coll(*QUICK, "--db", str(self.db), "--no-db").code, 0)
+        self.assertEqual(os.listdir(self.folder), ["runs.db"])
+
+    @needs_mpi
+    def test_a_refused_store_is_said_once(self) -> None:
+        command = [str(MPIRUN), "-n", "2", PROGRAM, "coll", "--warm", "--max-time", "600", "--db", "/no/such/folder/x"]
+        self.refused(execute(command), 2, "there is no directory")
+
+    def test_a_store_that_is_locked_at_the_end(self) -> None:
+        self.assertEqual(coll(*QUICK, "--db", str(self.db)).code, 0)
+        with contextlib.closing(sqlite3.connect(self.db)) as other:
+            other.execute("BEGIN EXCLUSIVE")
+            result = coll(*QUICK, "--db", str(self.db))
+        (partial,) = self.folder.glob("*.partial")
+        self.refused(result, 2, "holds a lock", str(partial))
+        self.assertIn("# Out of bounds values : 0 OK", result.out)
+        self.assertEqual(self.query("SELECT status FROM coll_session", partial), [("complete",)])
 
     def test_memory_that_is_not_there(self) -> None:
         self.refused(coll("-e", "500T", "-b", "1K"), 2, "would fit")
@@ -269,7 +335,7 @@ class Coll(ProgramTest):
     def test_help(self) -> None:
         result = execute([PROGRAM, "coll", "--help"])
         self.assertEqual(result.code, 0, result)
-        for text in ("-b,--minbytes", "--compare", "-G,--cudagraph", "Exit codes"):
+        for text in ("-b,--minbytes", "--compare", "-G,--cudagraph", "--db FILE", "Exit codes"):
             self.assertIn(text, result.out)
         self.assertIn("coll", execute([PROGRAM, "--help"]).out)
 

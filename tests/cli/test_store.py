@@ -57,7 +57,7 @@ class Database(ProgramTest):
         with sqlite3.connect(self.db) as other:
             other.executescript("PRAGMA application_id = 1752589410; PRAGMA user_version = 99; CREATE TABLE run (x);")
         other.close()
-        self.refused(run(*TINY, "--db", str(self.db)), 2, "schema version 99", "writes version 1")
+        self.refused(run(*TINY, "--db", str(self.db)), 2, "schema version 99", "writes versions 1 and 2")
 
     def test_not_a_database(self) -> None:
         self.db.write_text("my thesis")

@@ -8,11 +8,12 @@ import shutil
 import sqlite3
 from pathlib import Path
 
-from synthetic_store import SessionSpec, make
+from synthetic_store import CollSpec, SessionSpec, make
 
 from hvdb import untrusted
 
 PAGE = 4096
+TABLES = tuple(untrusted.columns())
 TEXTS = (
     "\x1b[2J\x1b]0;owned\x07",
     "two\nlines\r\n| a | b |",
@@ -45,6 +46,9 @@ FREE_TEXT = (
     ("rank", "host"),
     ("rank", "gradient_checksum"),
     *(("operation", name) for name in ("node", "kind", "implementation")),
+    *(("coll_session", name) for name in ("comm", "model", "status_reason", "started_utc", "fingerprint")),
+    *(("coll_cell", name) for name in ("side", "algorithm", "data_plane", "stop_reason")),
+    ("coll_provenance", "value"),
 )
 CHECKED_TEXT = (
     ("run", "uuid"),
@@ -53,6 +57,11 @@ CHECKED_TEXT = (
     ("provenance", "key"),
     ("sample", "kind"),
     ("decomposition", "component"),
+    ("coll_session", "uuid"),
+    ("coll_session", "device"),
+    ("coll_provenance", "key"),
+    *(("coll_cell", name) for name in ("operation", "type", "reduction")),
+    ("coll_sample", "kind"),
 )
 SCHEMAS = (
     "CREATE TRIGGER t AFTER INSERT ON {table} BEGIN DELETE FROM run; END",
@@ -83,7 +92,7 @@ SCHEMAS = (
 
 
 def make_base(path: Path) -> None:
-    """A store with several sessions, a profile and an unfinished run, from which all others are made."""
+    """A store with several sessions, a profile, an unfinished run and collectives, from which all others are made."""
     operations = [
         {
             "seq": seq,
@@ -103,6 +112,8 @@ def make_base(path: Path) -> None:
         SessionSpec(steps=12, model="vgg16", ranks=4),
         SessionSpec(steps=12, traced=1, operations=operations),
         SessionSpec(steps=4, status="incomplete"),
+        CollSpec(sides=("algorithm=ring", "algorithm=shm")),
+        CollSpec(ranks=4, columns={"status": "incomplete", "status_reason": "SIGTERM"}),
     )
 
 
@@ -145,7 +156,7 @@ def damaged(base: Path, path: Path, seed: int) -> str:
     elif kind == "header":
         data[rng.randrange(100)] = rng.randrange(256)
     else:
-        table = rng.choice(untrusted.TABLES)
+        table = rng.choice(TABLES)
         columns = untrusted.columns()[table]
         one, other = rng.choice(columns), rng.choice(columns)
         statement = {
@@ -171,7 +182,7 @@ def hostile(base: Path, path: Path, seed: int) -> str:
         value = _quoted(rng.choice(TEXTS))
         statements += [f"UPDATE OR REPLACE {table} SET {column} = {value}" for table, column in FREE_TEXT]
     for _ in range(rng.choice((1, 1, 2, 5))):
-        table = rng.choice(untrusted.TABLES)
+        table = rng.choice(TABLES)
         column = rng.choice(untrusted.columns()[table])
         some = rng.choice(("", " WHERE rowid % 3 = 0"))
         kind = rng.random()

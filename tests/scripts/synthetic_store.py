@@ -13,7 +13,7 @@ import numpy as np
 REPOSITORY = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(REPOSITORY / "scripts"))
 
-from hvdb import store, values  # noqa: E402  (the path must be set first)
+from hvdb import store, untrusted, values  # noqa: E402  (the path must be set first)
 
 
 def new_uuid(rng: np.random.Generator) -> str:
@@ -49,6 +49,20 @@ class SessionSpec:
     slow_rank: int | None = None  # the rank whose compute takes 10 % longer
     # Relative standard deviation of the bootstrap replicates. None: the store has none, as those of older programs.
     replicates: float | None = None
+
+
+@dataclass
+class CollSpec:
+    """One launch as hvd_bench coll --db writes it: all-reduces, a cell each size and side. Times in seconds."""
+
+    ranks: int = 2
+    sizes: tuple[int, ...] = (1024, 65536)
+    sides: tuple[str, ...] = ("",)
+    seconds: float = 1e-5  # of the smallest size
+    samples: int = 20
+    started: str = "2026-01-02T03:04:05.000Z"
+    columns: dict = field(default_factory=dict)  # of coll_session
+    cell: dict = field(default_factory=dict)  # columns of coll_cell
 
 
 def insert(connection: sqlite3.Connection, table: str, **row: object) -> None:
@@ -167,11 +181,83 @@ def _add_decomposition(connection: sqlite3.Connection, run: str, spec: SessionSp
         )
 
 
-def make(path: Path, *specs: SessionSpec, seed: int = 1) -> list[dict[str, str]]:
-    """Makes a store at `path` with one session per spec. Returns {phase: UUID of the run} for each."""
+def add_coll(connection: sqlite3.Connection, spec: CollSpec, rng: np.random.Generator) -> dict[str, str]:
+    """Adds one launch; returns "coll" -> its UUID. The median over samples is that of the spec, times the size."""
+    session = new_uuid(rng)
+    untrusted.make_tables(connection, untrusted.COLL.version)
+    command = f"hvd_bench coll --ranks {spec.ranks} --db results.db"
+    insert(connection, "session", uuid=session, started_utc=spec.started, command_line=command)
+    row = {
+        "uuid": session,
+        "status": "complete",
+        "started_utc": spec.started,
+        "finished_utc": spec.started,
+        "device": "cpu",
+        "comm": "mpi",
+        "ranks": spec.ranks,
+        "nodes": 1,
+        "oversubscribed": 0,
+        "blocking": 0,
+        "warm": 0,
+        "target_interval": 0.02,
+        "buffer_bytes": 1 << 26,
+        "cache_bytes": 1 << 25,
+        "clock_seconds": 0.0,
+        "fingerprint": "00000000000000cc",
+    }
+    insert(connection, "coll_session", **{**row, **spec.columns})
+    for key, value, weighty in (("cpu.model", "Test CPU", 1), ("world.hosts", f"n1 x {spec.ranks}", 0)):
+        insert(connection, "coll_provenance", session_uuid=session, key=key, value=value, in_fingerprint=weighty)
+    for seq, (size, side) in enumerate((size, side) for size in spec.sizes for side in spec.sides):
+        seconds = spec.seconds * size / min(spec.sizes)
+        taken = seconds * (1 + 0.01 * np.linspace(-1, 1, spec.samples))
+        cell = {
+            "operation": "all_reduce",
+            "type": "float",
+            "reduction": "sum",
+            "bytes": size,
+            "count": size // 4,
+            "root": -1,
+            "in_place": 1,
+            "ragged": 0,
+            "side": side,
+            "algorithm": "auto",
+            "data_plane": "shm",
+            "registered": 1,
+            "samples": spec.samples,
+            "operations_per_sample": 64,
+            "seconds": seconds,
+            "seconds_low": 0.99 * seconds,
+            "seconds_high": 1.01 * seconds,
+            "transfer_seconds": 0.9 * seconds,
+            "skew_seconds": 1e-7,
+            "last_rank": spec.ranks - 1,
+            "last_rank_share": 0.75,
+            "algorithm_bytes_per_second": size / seconds,
+            "bus_bytes_per_second": 2 * (spec.ranks - 1) / spec.ranks * size / seconds,
+            "bound": 0.5,
+            "wrong": 0,
+            "settled": 1,
+            "stop_reason": "interval narrow enough",
+        }
+        insert(connection, "coll_cell", session_uuid=session, seq=seq, **{**cell, **spec.cell})
+        last = np.full(spec.samples, spec.ranks - 1)
+        kinds = {"seconds": taken, "transfer_seconds": 0.9 * taken, "skew_seconds": taken, "last_rank": last}
+        for kind, numbers in {**kinds, "round": np.arange(spec.samples)}.items():
+            data = np.asarray(numbers, dtype="<f8")
+            row = {"seq": seq, "kind": kind, "count": len(data), "data": data.tobytes()}
+            insert(connection, "coll_sample", session_uuid=session, **row)
+    return {"coll": session}
+
+
+def make(path: Path, *specs: SessionSpec | CollSpec, seed: int = 1) -> list[dict[str, str]]:
+    """Makes a store at `path` with one session per spec. Returns {phase: run's UUID} or {"coll": UUID} for each."""
     rng = np.random.default_rng(seed)
     connection = store.create(path)
     with connection:
-        made = [add_session(connection, spec, rng) for spec in specs]
+        made = [
+            add_coll(connection, spec, rng) if isinstance(spec, CollSpec) else add_session(connection, spec, rng)
+            for spec in specs
+        ]
     connection.close()
     return made

@@ -21,7 +21,7 @@ from collpeers import libraries, page, samples
 from collpeers.record import Launch, Plan
 from hvdb import coll_results, figure, plot_coll
 from hvdb.cli import main
-from hvdb.coll_results import Panel
+from hvdb.coll_results import Panel, Source
 from hvdb.commands import collectives
 from hvdb.errors import HvdbError
 
@@ -243,8 +243,10 @@ class DrawTest(FolderTest):
         self.assertIn("from $\\sum$, a", figure.png_text(self.folder / "all_reduce.png")["Description"])
 
     def test_files_of_one_name_are_told_apart(self) -> None:
-        files = [Path("x/a.json"), Path("y/a.json"), Path("b.json")]
-        self.assertEqual(collectives.names_of(files), {0: "x/a.json", 1: "y/a.json", 2: "b"})
+        sources = [Source(Path(name)) for name in ("x/a.json", "y/a.json", "b.json")]
+        sources += [Source(Path("c.db"), session) for session in ("0123456789", "9876543210")]
+        names = ("x/a.json", "y/a.json", "b", "c 01234567", "c 98765432")
+        self.assertEqual(collectives.names_of(sources), dict(enumerate(names)))
 
     def test_nothing_to_draw_and_too_much(self) -> None:
         code, said = self.call(str(self.file(DOCUMENT)), "--type", "half")

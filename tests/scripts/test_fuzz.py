@@ -66,7 +66,7 @@ def judge(words: tuple, code: int, out: str, err: str) -> None:
         raise Finding(shown)
     if "Traceback" in err or "unexpected" in err:
         raise Finding(shown)
-    expected = ("a.db", "nothing to show", "no run starts with")
+    expected = ("a.db", "nothing to show", "nothing to draw", "no run starts with")
     if code in (2, 4) and (len(err.splitlines()) != 1 or (code == 2 and not any(word in err for word in expected))):
         raise Finding(f"not one line with the file's name: {shown}")
     for text in (out, err):
@@ -134,6 +134,7 @@ class Fuzz(unittest.TestCase):
         if draw:
             commands.append(("report", self.db, "--mix-fingerprints", "-o", page))
             commands.append(("plot", self.db, "--out", self.out, "--mix-fingerprints"))
+            commands.append(("collectives", self.db, "--out", self.out))
             commands.append(("ranks", self.db, "--json", "--out", self.out))
             commands.append(("history", self.db, "--plot", self.out / "history.png"))
         codes = {}

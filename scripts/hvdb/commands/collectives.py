@@ -9,10 +9,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hvdb import coll_results, printable, progress
+from hvdb.coll_results import Source
 from hvdb.commands import new_parser
 from hvdb.errors import EXIT_GOOD, HvdbError
 
 MOST_PANELS = 24  # of one figure
+MOST_SIDES = 48  # of one diagram: its legend has no room for more
+ID_LETTERS = 8  # of a UUID
 
 
 def parser() -> argparse.ArgumentParser:
@@ -28,7 +31,13 @@ def parser() -> argparse.ArgumentParser:
         nargs="+",
         type=Path,
         metavar="FILE",
-        help="JSON of 'hvd_bench coll -J' or of 'scripts/coll_peers report --json'",
+        help="store of 'hvd_bench coll --db', or JSON of 'hvd_bench coll -J' or of 'scripts/coll_peers report --json'",
+    )
+    made.add_argument(
+        "--session",
+        action="append",
+        metavar="ID",
+        help="of stores, only this launch (start of its UUID); may be given several times",
     )
     for option, known in (
         ("--collective", coll_results.OPERATIONS),
@@ -43,17 +52,23 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
-def names_of(files: Sequence[Path]) -> dict[int, str]:
-    """Place in `files` -> how the figure calls it: without folder and suffix where that is enough."""
-    stems = Counter(file.stem for file in files)
-    return {place: file.stem if stems[file.stem] == 1 else str(file) for place, file in enumerate(files)}
+def names_of(sources: Sequence[Source]) -> dict[int, str]:
+    """Place in `sources` -> how the figure calls it: without folder and suffix where that is enough, and with the start
+    of the session's UUID where a store has several.
+    """
+    stems = Counter(file.stem for file in {source.file for source in sources})
+    names = [source.file.stem if stems[source.file.stem] == 1 else str(source.file) for source in sources]
+    return {
+        place: f"{name} {source.session[:ID_LETTERS]}" if source.session else name
+        for place, (name, source) in enumerate(zip(names, sources, strict=True))
+    }
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Draws the figures and prints their paths; returns the exit code."""
     from hvdb import plot_coll  # matplotlib is slow to import
 
-    found = coll_results.read(arguments.files)
+    found = coll_results.read(arguments.files, arguments.session or ())
     for line in found.left_out:
         printable.say(f"left out: {line}", sys.stderr)
     wanted = [
@@ -64,14 +79,19 @@ def run(arguments: argparse.Namespace) -> int:
         and (not arguments.redop or series.panel.reduction in arguments.redop)
     ]
     if not wanted:
-        raise HvdbError("nothing to draw: no cell of these files fits --collective, --type and --redop")
+        raise HvdbError("nothing to draw: no cell of these files fits --collective, --type, --redop and --session")
     figures = list(coll_results.by_operation(wanted))
     for operation, panels in figures:
         if len(panels) > MOST_PANELS:
             raise HvdbError(
                 f"{operation} has {len(panels)} diagrams, and a figure holds {MOST_PANELS}: choose with --type, --redop"
             )
-    names = names_of(arguments.files)
+        most = max(len(members) for members in panels.values())
+        if most > MOST_SIDES:
+            raise HvdbError(
+                f"{operation} has {most} sides in one diagram, which holds {MOST_SIDES}: choose files, or --session"
+            )
+    names = names_of(found.sources)
     forms = arguments.format or ["png"]
     drawn = []
     with progress.shown(f"drawing {len(forms) * len(figures)} figures") as step:

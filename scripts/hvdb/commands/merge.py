@@ -37,5 +37,8 @@ def run(arguments: argparse.Namespace) -> int:
     extras = [f"{outcome.incomplete} incomplete"] if outcome.incomplete else []
     extras += [f"{outcome.superseded} completed"] if outcome.superseded else []
     cut = f" ({', '.join(extras)})" if extras else ""
-    printable.say(f"{arguments.output}: {outcome.added} runs added{cut}, {outcome.present} were there already")
+    line = f"{arguments.output}: {outcome.added} runs added{cut}, {outcome.present} were there already"
+    if outcome.coll_added or outcome.coll_present:
+        line += f"; {outcome.coll_added} sessions of collectives added, {outcome.coll_present} were there already"
+    printable.say(line)
     return EXIT_GOOD

@@ -46,7 +46,7 @@ def parser() -> argparse.ArgumentParser:
 
 def build(arguments: argparse.Namespace) -> document.Document:
     """Returns the requested report. Errors: HvdbError, StoreError, NotComparable."""
-    found, chosen = selection.pick(arguments)
+    found, chosen = selection.pick(arguments, may_be_none=True)
     parts = [
         report.Measured(system, selection.cells(system.runs, arguments))
         for system in systems.of(chosen.runs, pooled=arguments.mix_fingerprints)

@@ -123,7 +123,7 @@ def run(arguments: argparse.Namespace) -> int:
         backward_share=arguments.backward_share,
     )
     points = published.load()
-    trained, left_out = claims.real_training(selection.load(stores))
+    trained, left_out = claims.real_training(selection.load(stores, may_be_none=True))
     if not stores:
         left_out.append("recorded runs: there are none here; give your stores with --db")
     chosen = efficiency.select([run for run in trained if run.model in claim.models])

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from hvdb import efficiency, progress, runs
+from hvdb import coll_results, data, efficiency, printable, progress, runs
 from hvdb.errors import HvdbError
 
 
@@ -30,15 +31,31 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def load(stores: Sequence[Path]) -> list[runs.Run]:
-    """Calls runs.load() and shows its progress on the terminal."""
+def load(stores: Sequence[Path], *, may_be_none: bool = False) -> list[runs.Run]:
+    """Calls runs.load() and shows its progress on the terminal.
+
+    If the stores hold results of collectives and no run, raises HvdbError; with may_be_none it only prints a line on
+    standard error.
+    """
     with progress.shown(f"reading {len(stores)} store{'' if len(stores) == 1 else 's'}") as step:
-        return runs.load(stores, step)
+        found = runs.load(stores, step)
+    if not found and any(map(coll_results.in_store, stores)):
+        why = (
+            f"{', '.join(map(str, stores))}: no training runs, only results of collectives, which "
+            f"{data.called('collectives')} draws"
+        )
+        if not may_be_none:
+            raise HvdbError(why)
+        printable.say(why, sys.stderr)
+    return found
 
 
-def pick(arguments: argparse.Namespace) -> tuple[list[runs.Run], efficiency.Selection]:
-    """Returns all runs of the stores, and the selected ones. Errors: HvdbError, StoreError, NotComparable."""
-    found = load(arguments.stores)
+def pick(arguments: argparse.Namespace, *, may_be_none: bool = False) -> tuple[list[runs.Run], efficiency.Selection]:
+    """Returns all runs of the stores, and the selected ones. may_be_none: as in load().
+
+    Errors: HvdbError, StoreError, NotComparable.
+    """
+    found = load(arguments.stores, may_be_none=may_be_none)
     models = sorted({run.model for run in found})
     for model in arguments.model or []:
         if model not in models:
