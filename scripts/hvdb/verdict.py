@@ -111,8 +111,8 @@ class Trial:
     def look(self, ratios: Mapping[str, np.ndarray]) -> dict[str, Judgement]:
         """Judges every cell. Cells that are decided already keep their judgement.
 
-    ratios: undecided cell -> log ratios B / A of the cost per image (pairs,), at least one and finite.
-    """
+        ratios: undecided cell -> log ratios B / A of the cost per image (pairs,), at least one and finite.
+        """
         least = self._level / len(self._thresholds)  # the smallest level that Holm's procedure may leave a cell
         measured = {cell: _measure(ratios[cell], self._thresholds[cell], least) for cell in self.undecided}
         judged = _decide(self._decided | measured, self._level)

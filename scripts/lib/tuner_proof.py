@@ -137,7 +137,8 @@ def measure(runner: Runner, schedule: str, arguments: argparse.Namespace) -> Res
     nodes, gradient_bytes = 1, 0
     for i in range(arguments.searches):
         begun = time.monotonic()
-        document = runner.run("--schedule", schedule, "--tune-schedule", "--num-warmup-batches", "1", "--num-iters", "3")
+        options = ("--tune-schedule", "--num-warmup-batches", "1", "--num-iters", "3")
+        document = runner.run("--schedule", schedule, *options)
         (run,) = document["runs"]
         nodes, gradient_bytes = run["nodes"], run["gradient_bytes"]
         chosen = chosen_setting(run["provenance"], schedule, nodes)

@@ -14,9 +14,8 @@ ARROWS = {
     "engine/gpu": ("engine/base",),
     "engine/comm": ("engine/gpu", "engine/base"),
     "engine/runtime": ("engine/comm", "engine/core", "engine/base"),
-    "engine/sim": ("engine/core",),
     "models": ("engine/gpu", "engine/base"),
-    "bench": ("engine/runtime", "engine/sim", "models"),
+    "bench": ("engine/runtime", "models"),
 }
 # Vendor headers and the files that own their handles (path prefixes).
 VENDOR_OWNERS = {

@@ -11,8 +11,8 @@ from synthetic_store import REPOSITORY
 from hvdb.errors import HvdbError
 
 sys.path.insert(0, str(REPOSITORY / "scripts" / "lib"))
-import tuner_proof  # noqa: E402
-from tuner_proof import Result, Search, Setting  # noqa: E402
+import tuner_proof
+from tuner_proof import Result, Search, Setting
 
 MIB = 1 << 20
 
