@@ -10,6 +10,8 @@
 #include <string_view>
 #include <vector>
 
+#include "bench/step_series.h"
+
 namespace hvd::bench {
 
 enum class Phase : std::uint8_t {
@@ -29,11 +31,6 @@ struct Estimate {
   [[nodiscard]] bool has_interval() const { return low <= high; }
 };
 inline constexpr double kNoInterval = std::numeric_limits<double>::quiet_NaN();
-
-/// Per-step samples of one rank in seconds (loss: dimensionless). All have equal length.
-struct RankSamples {
-  std::vector<double> step, compute, exposed, reduce, control, copy, update, host, launch, loss;
-};
 
 struct RankRecord {
   int rank = 0;

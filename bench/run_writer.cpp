@@ -1,6 +1,5 @@
 #include "bench/run_writer.h"
 
-#include <array>
 #include <bit>
 #include <cstdint>
 #include <optional>
@@ -10,6 +9,7 @@
 #include <vector>
 
 #include "bench/provenance.h"
+#include "bench/step_series.h"
 
 namespace hvd::bench {
 namespace {
@@ -80,21 +80,10 @@ class RunWriter {
     }
     Statement sample(database_, "INSERT INTO sample (run_uuid, rank, kind, count, data) VALUES (?,?,?,?,?)");
     for (const RankRecord& rank : run_.ranks) {
-      const RankSamples& s = rank.samples;
-      const std::vector<double> none;
-      const bool gpu = run_.device == "cuda";  // on a CPU, the host's time equals the step time
-      const std::array<std::pair<std::string_view, const std::vector<double>*>, 10> kinds{
-          {{"step_seconds", &s.step},
-           {"compute_seconds", &s.compute},
-           {"exposed_seconds", &s.exposed},
-           {"reduce_seconds", &s.reduce},
-           {"control_seconds", &s.control},
-           {"copy_seconds", &s.copy},
-           {"update_seconds", &s.update},
-           {"host_seconds", gpu ? &s.host : &none},
-           {"launch_seconds", gpu ? &s.launch : &none},
-           {"loss", &s.loss}}};
-      for (const auto& [kind, values] : kinds) write_sample(sample, rank.rank, kind, *values);
+      for (const StepSeries& series : kStepSeries) {
+        if (series.gpu_only && run_.device != "cuda") continue;
+        write_sample(sample, rank.rank, series.kind, rank.samples.*series.of_rank);
+      }
     }
     write_sample(sample, 0, "step_seconds_replicates", run_.step_replicates);
     write_sample(sample, 0, "efficiency_replicates", run_.efficiency_replicates);

@@ -84,7 +84,7 @@ void each_field(Archive& archive, C& directive) requires std::is_same_v<std::rem
 template <class Archive, class A>
 void each_field(Archive& archive, A& answer) requires std::is_same_v<std::remove_const_t<A>, Answer> {
   archive(answer.signal);
-  for (const auto series : kSampleSeries) archive(answer.samples.*series);
+  for (const StepSeries& series : kStepSeries) archive(answer.samples.*series.of_rank);
   archive(answer.gradient_checksums);
   archive(answer.parameter_checksums);
   archive(answer.snapshot_checksums);
@@ -120,8 +120,10 @@ Directive decode_directive(std::span<const std::byte> bytes) { return decoded<Di
 Answer decode_answer(std::span<const std::byte> bytes) { return decoded<Answer>(bytes); }
 
 void append(RankSamples& samples, const RankSamples& more) {
-  for (const auto series : kSampleSeries) {
-    (samples.*series).insert((samples.*series).end(), (more.*series).begin(), (more.*series).end());
+  for (const StepSeries& series : kStepSeries) {
+    const std::vector<double>& from = more.*series.of_rank;
+    std::vector<double>& to = samples.*series.of_rank;
+    to.insert(to.end(), from.begin(), from.end());
   }
 }
 

@@ -2,7 +2,6 @@
 // own byte encoding. Both ends are the same program, so numbers are sent in the machine's representation.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -67,11 +66,6 @@ std::vector<std::byte> encode(const Directive& directive);
 std::vector<std::byte> encode(const Answer& answer);
 Directive decode_directive(std::span<const std::byte> bytes);
 Answer decode_answer(std::span<const std::byte> bytes);
-
-/// All series of RankSamples.
-inline constexpr std::array<std::vector<double> RankSamples::*, 10> kSampleSeries{
-    &RankSamples::step, &RankSamples::compute, &RankSamples::exposed, &RankSamples::reduce, &RankSamples::control,
-    &RankSamples::copy, &RankSamples::update,  &RankSamples::host,    &RankSamples::launch, &RankSamples::loss};
 
 /// Appends every series of `more` to `samples`.
 void append(RankSamples& samples, const RankSamples& more);

@@ -10,11 +10,11 @@ namespace {
 
 // Removes the first `count` steps from `pending` and appends their means to `into`.
 void fold(RankSamples& pending, std::size_t count, RankSamples& into) {
-  for (const auto series : kSampleSeries) {
-    std::vector<double>& from = pending.*series;
+  for (const StepSeries& series : kStepSeries) {
+    std::vector<double>& from = pending.*series.of_rank;
     double sum = 0;
     for (std::size_t i = 0; i < count; ++i) sum += from[i];
-    (into.*series).push_back(sum / static_cast<double>(count));
+    (into.*series.of_rank).push_back(sum / static_cast<double>(count));
     from.erase(from.begin(), from.begin() + static_cast<std::ptrdiff_t>(count));
   }
 }
@@ -57,7 +57,7 @@ std::size_t PhaseLog::discard_first_samples() {
     if (visits_[visit] < 2) continue;
     const auto first = static_cast<std::ptrdiff_t>(begin_of(visit));
     for (RankSamples& rank : ranks_) {
-      for (const auto series : kSampleSeries) (rank.*series).erase((rank.*series).begin() + first);
+      for (const StepSeries& series : kStepSeries) (rank.*series.of_rank).erase((rank.*series.of_rank).begin() + first);
     }
     slowest_.erase(slowest_.begin() + first);
     --visits_[visit];
@@ -71,9 +71,9 @@ std::vector<RankSamples> PhaseLog::visit(std::size_t index) const {
   const auto end = begin + static_cast<std::ptrdiff_t>(visits_.at(index));
   std::vector<RankSamples> out(ranks_.size());
   for (std::size_t r = 0; r < ranks_.size(); ++r) {
-    for (const auto series : kSampleSeries) {
-      const std::vector<double>& from = ranks_[r].*series;
-      (out[r].*series).assign(from.begin() + begin, from.begin() + end);
+    for (const StepSeries& series : kStepSeries) {
+      const std::vector<double>& from = ranks_[r].*series.of_rank;
+      (out[r].*series.of_rank).assign(from.begin() + begin, from.begin() + end);
     }
   }
   return out;

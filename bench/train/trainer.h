@@ -18,6 +18,7 @@
 
 #include "bench/measure/step_bound.h"
 #include "bench/run_record.h"
+#include "bench/step_series.h"
 #include "bench/train/batches.h"
 #include "bench/train/setup.h"
 #include "engine/gpu/runtime.h"
@@ -26,21 +27,6 @@
 #include "models/train_step.h"
 
 namespace hvd::bench {
-
-/// One step of one rank, seconds.
-struct StepTimes {
-  double step = 0;                           ///< forward to update
-  double compute = 0;                        ///< forward and backward, without waits
-  double exposed = 0;                        ///< wait for the engine
-  double reduce = 0, control = 0, copy = 0;  ///< time of the engine's thread, overlapping with compute
-  double update = 0;
-  /// Host clock: from the end of the previous step, or from the request for the first of several steps, until the host
-  /// noticed the end of this step. Includes loading the batch. On a CPU equal to `step`.
-  double host = 0;
-  double launch = 0;  ///< host clock: time until all work was launched or enqueued on the GPU; 0 on a CPU
-  double loss = 0;
-  bool ahead = false;  ///< the step was launched on the GPU while the previous one ran
-};
 
 /// Facts for the run record that do not depend on the step.
 struct NetworkFacts {

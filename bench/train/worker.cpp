@@ -16,16 +16,7 @@ namespace {
 constexpr int kBucketRepeats = 3;
 
 void push(RankSamples& samples, const StepTimes& times) {
-  samples.step.push_back(times.step);
-  samples.compute.push_back(times.compute);
-  samples.exposed.push_back(times.exposed);
-  samples.reduce.push_back(times.reduce);
-  samples.control.push_back(times.control);
-  samples.copy.push_back(times.copy);
-  samples.update.push_back(times.update);
-  samples.host.push_back(times.host);
-  samples.launch.push_back(times.launch);
-  samples.loss.push_back(times.loss);
+  for (const StepSeries& series : kStepSeries) (samples.*series.of_rank).push_back(times.*series.of_step);
 }
 
 }  // namespace

@@ -63,7 +63,7 @@ std::string weights_of(const RunRecord& run) { return run.checks.substr(run.chec
 void expect_parts_within_steps(const RunRecord& run) {
   for (const RankRecord& rank : run.ranks) {
     const RankSamples& s = rank.samples;
-    for (const auto series : kSampleSeries) ASSERT_EQ((s.*series).size(), s.step.size());
+    for (const StepSeries& series : kStepSeries) ASSERT_EQ((s.*series.of_rank).size(), s.step.size());
     for (std::size_t i = 0; i < s.step.size(); ++i) {
       EXPECT_GT(s.compute[i], 0);
       EXPECT_GT(s.update[i], 0);

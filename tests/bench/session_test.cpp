@@ -77,7 +77,9 @@ class SessionTest : public testing::Test {
 void expect_equal_lengths(const RunRecord& run, std::size_t samples) {
   ASSERT_EQ(run.ranks.size(), static_cast<std::size_t>(run.world_size));
   for (const RankRecord& rank : run.ranks) {
-    for (const auto series : kSampleSeries) EXPECT_EQ((rank.samples.*series).size(), samples) << "rank " << rank.rank;
+    for (const StepSeries& series : kStepSeries) {
+      EXPECT_EQ((rank.samples.*series.of_rank).size(), samples) << "rank " << rank.rank;
+    }
   }
 }
 

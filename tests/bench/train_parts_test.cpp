@@ -137,7 +137,7 @@ TEST(Message, AnswerRoundTripAndTruncation) {
 std::vector<Answer> answers(const std::vector<std::vector<double>>& ranks) {
   std::vector<Answer> out(ranks.size());
   for (std::size_t r = 0; r < ranks.size(); ++r) {
-    for (const auto series : kSampleSeries) out[r].samples.*series = ranks[r];
+    for (const StepSeries& series : kStepSeries) out[r].samples.*series.of_rank = ranks[r];
   }
   return out;
 }

@@ -1,0 +1,51 @@
+// The times of a training step that a run records, and the one table that names them. A new series is a member of
+// StepTimes, a member of RankSamples and a line of kStepSeries: messages between ranks, phases, the run's record and
+// the store follow. Plain data.
+#pragma once
+
+#include <array>
+#include <string_view>
+#include <vector>
+
+namespace hvd::bench {
+
+/// One step of one rank, seconds.
+struct StepTimes {
+  double step = 0;                           ///< forward to update
+  double compute = 0;                        ///< forward and backward, without waits
+  double exposed = 0;                        ///< wait for the engine
+  double reduce = 0, control = 0, copy = 0;  ///< time of the engine's thread, overlapping with compute
+  double update = 0;
+  /// Host clock: from the end of the previous step, or from the request for the first of several steps, until the host
+  /// noticed the end of this step. Includes loading the batch. On a CPU equal to `step`.
+  double host = 0;
+  double launch = 0;  ///< host clock: time until all work was launched or enqueued on the GPU; 0 on a CPU
+  double loss = 0;
+  bool ahead = false;  ///< the step was launched on the GPU while the previous one ran
+};
+
+/// Per-step samples of one rank in seconds (loss: dimensionless). All have equal length.
+struct RankSamples {
+  std::vector<double> step, compute, exposed, reduce, control, copy, update, host, launch, loss;
+};
+
+struct StepSeries {
+  std::string_view kind;  ///< in the store's table `sample`; ends with the unit, except for the loss
+  double StepTimes::*of_step;
+  std::vector<double> RankSamples::*of_rank;
+  bool gpu_only = false;  ///< not stored for a CPU, where it says nothing new
+};
+inline constexpr std::array<StepSeries, 10> kStepSeries{{
+    {"step_seconds", &StepTimes::step, &RankSamples::step},
+    {"compute_seconds", &StepTimes::compute, &RankSamples::compute},
+    {"exposed_seconds", &StepTimes::exposed, &RankSamples::exposed},
+    {"reduce_seconds", &StepTimes::reduce, &RankSamples::reduce},
+    {"control_seconds", &StepTimes::control, &RankSamples::control},
+    {"copy_seconds", &StepTimes::copy, &RankSamples::copy},
+    {"update_seconds", &StepTimes::update, &RankSamples::update},
+    {"host_seconds", &StepTimes::host, &RankSamples::host, true},
+    {"launch_seconds", &StepTimes::launch, &RankSamples::launch, true},
+    {"loss", &StepTimes::loss, &RankSamples::loss},
+}};
+
+}  // namespace hvd::bench
