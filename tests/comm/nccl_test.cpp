@@ -280,8 +280,8 @@ TEST(Nccl, ARankThatNeverComesIsWaitedForUntilTheDeadline) {
   });
   EXPECT_LT(Clock::now() - begin, 5s);
   EXPECT_EQ(
-      outcome.errors[0].find("timeout: rank 0 (host node0, GPU 0 (fake)): ncclCommInitRankConfig of 2 ranks is not "
-                             "not finish within 0."),
+      outcome.errors[0].find("timeout: rank 0 (host node0, GPU 0 (fake)): ncclCommInitRankConfig of 2 ranks did not "
+                             "finish within 0."),
       0U)
       << outcome.text();
   EXPECT_NE(outcome.errors[0].find("or raise the deadline"), std::string::npos) << outcome.text();

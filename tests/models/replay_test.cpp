@@ -72,7 +72,7 @@ TEST(ReplayText, ErrorsNameFileAndLine) {
   };
   const Case cases[] = {
       {"", "f.replay:1", "hvd-replay 1"},
-      {with("hvd-replay 1", "hvd-replay 2"), "f.replay:1", "version"},
+      {with("hvd-replay 1", "hvd-replay 2"), "f.replay:1", "the first line must be"},
       {with("model vgg16", "modell vgg16"), "f.replay:2", "unknown key 'modell'"},
       {with("batch_size 8", "batch_size 0"), "f.replay:3", "at least 1"},
       {with("batch_size 8", "batch_size 99999999999"), "f.replay:3", "at most"},
