@@ -5,8 +5,8 @@
 //   comm stream                   └► bucket 0 ─┐└► bucket 1 .. └► bucket n ─┘
 //
 //  - static schedule: once the work of all gradients of a bucket is enqueued, the reduction of the bucket is enqueued
-//    behind an event. The communication stream forks from the compute stream and joins it again, so that the whole step
-//    is captured into one graph.
+//    behind an event. The communication stream forks from the compute stream and joins it again, so that the whole
+//    step is captured into one graph.
 //  - negotiated schedule: a gradient counts as ready when its work is enqueued. The ranks agree on the host. The
 //    engine's thread then enqueues copies and reductions behind the gradients' events. These steps are never captured,
 //    because the host takes part in each.
@@ -16,8 +16,8 @@
 // launch. Consecutive steps then use different slots. Each slot() has its own graph and its own set of objects that the
 // host reads back: StepEvents here, and whatever `Work` records.
 //
-// DeviceEngine owns an Engine for everything that is not a step on the GPU: control plane, negotiation and watchdog. The
-// watchdog aborts communication when NCCL reports a fault, a peer gives up, or a step does not end by the deadline.
+// DeviceEngine owns an Engine for everything that is not a step on the GPU: control plane, negotiation and watchdog.
+// The watchdog aborts communication when NCCL reports a fault, a peer gives up, or a step misses the deadline.
 // Threads: only the thread that launches the step's work.
 #pragma once
 
@@ -88,8 +88,8 @@ class DeviceEngine {
   DeviceEngine(const DeviceEngine&) = delete;
   DeviceEngine& operator=(const DeviceEngine&) = delete;
 
-  /// For everything except steps: barrier(), messages, allocate() and broadcast() of device memory. Do not call the step
-  /// methods of Engine.
+  /// For everything except steps: barrier(), messages, allocate() and broadcast() of device memory. Do not call the
+  /// step methods of Engine.
   [[nodiscard]] Engine& engine() noexcept { return *engine_; }
   [[nodiscard]] comm::DevicePlane& plane() noexcept { return plane_; }
 
@@ -182,8 +182,9 @@ class DeviceEngine {
   void require_all_marked() const;
   /// Call only after the step has finished.
   void measure(const StepEvents& events, DeviceReport& report);
-  /// Call inside the handler of `error`. If communication failed, waits up to kExplanation for the error of the engine's
-  /// thread and throws that. Otherwise tells the peers and rethrows `error`. Gives up the step in both cases.
+  /// Call inside the handler of `error`. If communication failed, waits up to kExplanation for the error of the
+  /// engine's thread and throws that. Otherwise, or if there is none, tells the peers and rethrows `error`. Gives up
+  /// the step in all cases.
   [[noreturn]] void rethrow_explained(const Error& error);
   /// Aborts communication, waits until the step's streams are empty, and destroys the graphs. NCCL returns from the
   /// abort only after that.

@@ -154,8 +154,8 @@ class Engine {
   /// Waits, throws the ticket's error if it has one, and forgets the ticket and its output.
   /// Errors of this and the next three methods: invalid_argument for a ticket that was never issued or is forgotten.
   void wait(Ticket ticket);
-  /// Like wait(), and returns the output. Output::rows holds the rows that came from each rank (reduce_scatter: the rows
-  /// that each rank got). The output is empty if the result is in the caller's memory.
+  /// Like wait(), and returns the output. Output::rows holds the rows that came from each rank (reduce_scatter: the
+  /// rows that each rank got). The output is empty if the result is in the caller's memory.
   Output take_output(Ticket ticket);
   [[nodiscard]] bool done(Ticket ticket) const;
   /// Returns the error that wait() would throw now; nullopt if it would throw none or would wait. Does not wait, and
@@ -192,8 +192,8 @@ class Engine {
   /// Returns this rank's part of each bucket, as ranges of elements of the arena. Depends only on the plan, the rank
   /// and the world size.
   [[nodiscard]] std::vector<comm::Range> shares() const;
-  /// Collective, between steps: every rank gets the shares of all ranks, in place. `data` has the layout of the arena of
-  /// set_gradients(), and any type. Errors: those of the engine's thread; invalid_argument inside a step.
+  /// Collective, between steps: every rank gets the shares of all ranks, in place. `data` has the layout of the arena
+  /// of set_gradients(), and any type. Errors: those of the engine's thread; invalid_argument inside a step.
   void gather_shares(std::byte* data, DataType dtype);
   /// Collective, between steps: reduces `bucket` alone, like a sharded step.
   void reduce_shares(const core::Bucket& bucket);
