@@ -77,7 +77,7 @@ def _draw(axes: Axes, members: Sequence[Series], names: Mapping[int, str], value
 
 
 def draw(panels: Mapping[Panel, Sequence[Series]], names: Mapping[int, str], path: Path) -> Path:
-    """Writes the figure of one operation to `path` (.png or .svg) and returns it. names: source -> name of its file.
+    """Writes the figure of one operation to `path` (.png or .svg) and returns `path`. names: source -> its label.
 
     Errors: those of figure.write().
     """
