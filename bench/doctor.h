@@ -1,5 +1,4 @@
-// `hvd_bench doctor`: examines the host, and reports what is there, what is missing, and what would disturb
-// measurements, with advice.
+// `hvd_bench doctor`: examines the host and reports, with advice, what is missing and what would disturb measurements.
 #pragma once
 
 #include <iosfwd>

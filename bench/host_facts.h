@@ -54,8 +54,7 @@ std::string cpu_quota();
 /// Returns the quota from the text of cpu.max ("200000 100000"). Pure.
 std::string parse_cpu_max(std::string_view text);
 
-/// Returns the frequency governor of CPU 0, such as "performance"; empty if there is no frequency control (most virtual
-/// machines).
+/// Returns the frequency governor of CPU 0, such as "performance"; empty if there is none (most virtual machines).
 std::string governor();
 /// Returns "docker", "podman", "apptainer", ...; empty if no container is detected.
 std::string container();

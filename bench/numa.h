@@ -1,6 +1,5 @@
-// The NUMA nodes of a host with their processors, as plain data, and functions on them. numa_hwloc.cpp reads the nodes
-// with hwloc; a build without hwloc uses no_hwloc.cpp instead. Only one thread at a time may use a NumaTopology;
-// everything else is pure.
+// The NUMA nodes of a host with their processors, as plain data, and functions on them. numa_hwloc.cpp reads the nodes;
+// a build without hwloc has no_hwloc.cpp. One thread at a time may use a NumaTopology; everything else is pure.
 #pragma once
 
 #include <cstddef>
@@ -53,17 +52,14 @@ std::string_view binding_advice();
 class NumaTopology {
  public:
   /// Reads the topology of this machine, including processors and nodes that this process may not use. Never fails:
-  /// NumaLayout::source gives the reason if the nodes are unknown. hwloc itself reads HWLOC_XMLFILE, HWLOC_SYNTHETIC
-  /// and similar variables, and describes another machine if they are set; `environment` is used to name them in
-  /// `source`.
+  /// NumaLayout::source gives the reason if the nodes are unknown. If HWLOC_XMLFILE, HWLOC_SYNTHETIC or similar
+  /// variables are set, hwloc describes another machine; `environment` serves to name them in `source`.
   static NumaTopology of_machine(const Environment& environment);
-  /// For tests: `description` is a machine in hwloc's notation, such as "numa:2 core:4 pu:2". If it is invalid,
-  /// `source` of the layout says so.
+  /// For tests: takes a machine in hwloc's notation, such as "numa:2 core:4 pu:2". If it is invalid, `source` says so.
   static NumaTopology synthetic(const std::string& description);
 
   [[nodiscard]] const NumaLayout& layout() const { return layout_; }
-  /// Returns the numbers of the nodes on which pages of `memory` lie; empty if no page has been touched or the kernel
-  /// does not tell.
+  /// Returns the nodes on which pages of `memory` lie; empty if no page has been touched or the kernel does not tell.
   [[nodiscard]] std::vector<int> nodes_of_memory(std::span<const std::byte> memory) const;
 
  private:

@@ -220,8 +220,7 @@ class ResultStore::Impl {
     }
   }
 
-  // A store of a version without the sharded schedule rejects this schedule's name. Reports that now and not at the
-  // end.
+  // A store of a version without the sharded schedule rejects this schedule's name. Reports that before the session.
   void require_schedule(const std::string& schedule) {
     if (schedule != "sharded" || read_store_header(target_).kind != StoreHeader::Kind::kOurs) return;
     Database target(target_, Locking::kShared, false);
@@ -292,8 +291,7 @@ StoreHeader read_store_header(const fs::path& file) {
 
 bool is_cut_off(const fs::path& file, const StoreHeader& header) {
   std::error_code ignored, problem;
-  // SQLite can restore the file from a journal. Look for the journal before reading the file's size, so that a
-  // transaction that ends in between is not taken for a fault.
+  // SQLite can restore the file from a journal. The journal is checked first, because a transaction may end meanwhile.
   if (fs::exists(file.string() + "-journal", ignored)) return false;
   const std::uintmax_t size = fs::file_size(file, problem);
   return !problem && size < header.bytes;

@@ -56,15 +56,13 @@ struct StoreHeader {
 };
 /// Errors: io if the file cannot be read.
 StoreHeader read_store_header(const std::filesystem::path& file);
-/// Returns true if `file`, a store with this header, is shorter than the header says and has no journal that explains
-/// this.
+/// Returns true if `file`, a store with this header, is shorter than the header says and has no journal to restore it.
 bool is_cut_off(const std::filesystem::path& file, const StoreHeader& header);
 /// Returns true if this program can read and extend stores of this schema version.
 bool knows_schema_version(std::uint32_t version);
 /// Returns the known schema versions for messages: "1 and 2".
 std::string known_schema_versions();
-/// Errors: io if `file` exists and is not a store that this program can add to. The text says what the file is and what
-/// to do.
+/// Errors: io, with advice, if `file` exists and is not a store that this program can add to.
 void check_store_header(const std::filesystem::path& file);
 
 /// Returns a random UUID (version 4) from the system's entropy.

@@ -63,8 +63,7 @@ CREATE TABLE run (
   fingerprint     TEXT NOT NULL               -- equal fingerprints are comparable (see provenance.in_fingerprint)
 ) STRICT;
 
--- Facts that explain the figures of a run, one row per fact. in_fingerprint is 1 if a change of the fact can change the
--- result.
+-- Facts that explain the figures of a run, one per row. in_fingerprint is 1 if the fact can change the result.
 CREATE TABLE provenance (
   run_uuid       TEXT NOT NULL REFERENCES run(uuid) ON DELETE CASCADE,
   key            TEXT NOT NULL,               -- 'git.commit', 'cpu.model', 'lib.onednn', 'env.OMP_NUM_THREADS', ...

@@ -23,18 +23,15 @@ struct Cell {
 /// Returns cells sorted by collective, type, reduction, size, place and variant. A bare kernel comes last in its group.
 /// There is no bare kernel for a barrier, if the ranks are on several nodes (`one_memory` is false), on GPUs, and in
 /// place in a world of one rank, where no data move.
-/// Errors: invalid_argument if the options leave nothing to measure (all_to_all in place), and for a reduction that
-/// NCCL lacks.
+/// Errors: invalid_argument if nothing is left to measure (all_to_all in place), and for a reduction that NCCL lacks.
 std::vector<Cell> make_cells(const CollOptions& options, int ranks, bool one_memory);
 
 /// Returns true if the buffers of a variant come from its data plane. On GPUs all do.
 bool from_plane(const CollOptions& options, const Variant& variant);
 
-/// Returns the bytes of one arena: room for the largest cell and, unless `options` want warm caches, twice
-/// `cache_bytes` more.
+/// Returns the bytes of one arena: the largest cell plus, unless `options` want warm caches, twice `cache_bytes`.
 std::size_t arena_bytes(const CollOptions& options, const std::vector<Cell>& cells, int ranks, std::size_t cache_bytes);
-/// Returns the number of arenas of one rank: one for each variant whose buffers come from its data plane, and one of
-/// plain memory if any cell needs it.
+/// Returns the arenas per rank: one for each variant with from_plane(), and one of plain memory if any cell needs it.
 std::size_t arena_count(const CollOptions& options, const std::vector<Cell>& cells);
 
 /// Memory that several ranks use: that of a host, of its /dev/shm, or of a GPU.

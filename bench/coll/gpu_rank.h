@@ -29,7 +29,7 @@ struct GpuRank {
 GpuRank connect(const CollOptions& options, std::vector<std::unique_ptr<comm::Communicator>>& hosts, GpuBackend* gpus,
                 Patience patience);
 
-/// Call after a fault. Ends the peers' waits with `reason`, and ends this rank's work on the GPU, so that its memory
+/// Call after a fault. Ends the peers' waits with `reason` and this rank's work on the GPU, so that its memory
 /// can be freed. Calls `at_rest` when no work is left; `at_rest` must destroy the graphs that hold operations and must
 /// not throw. Then waits up to kLetGo for NCCL.
 void abort_all(Variants variants, std::string_view reason, const std::function<void()>& at_rest = {}) noexcept;

@@ -28,12 +28,10 @@ bool reduces(Collective collective) noexcept;
 bool has_in_place(Collective collective) noexcept;
 bool has_out_of_place(Collective collective) noexcept;
 
-/// Return nccl-tests' names: "float", "half", "bfloat16", "int8", ...; "sum", "prod", "max", "min", "avg". int16, which
-/// nccl-tests lacks, has our name.
+/// Return nccl-tests' names: "float", "half", "bfloat16", "int8", ... (and our "int16"); "sum", "prod", "max", ...
 std::string_view nccl_name(DataType type) noexcept;
 std::string_view nccl_name(ReduceOp op) noexcept;
-/// The inverse functions. They also accept our own names ("fp32", "average"). Errors: invalid_argument, which lists the
-/// names.
+/// The inverse functions. Also accept our names ("fp32", "average"). Errors: invalid_argument that lists the names.
 DataType parse_type(std::string_view where, std::string_view text);
 ReduceOp parse_op(std::string_view where, std::string_view text);
 
@@ -45,8 +43,7 @@ bool has_shares(Collective collective) noexcept;
 
 struct Problem {
   Collective collective = Collective::kAllReduce;
-  /// all_reduce, broadcast: number of elements. Barrier: 0. Others: elements of one rank's share, and of the smallest
-  /// share if ragged.
+  /// all_reduce, broadcast: number of elements. Barrier: 0. Others: elements of one share, the smallest if ragged.
   std::size_t count = 0;
   DataType type = DataType::kF32;
   ReduceOp op = ReduceOp::kSum;
@@ -104,8 +101,7 @@ std::vector<std::size_t> sizes_of(const SizeRange& range);
 struct BucketSizes {
   std::vector<std::size_t> sizes, repeats;
 };
-/// Returns the buckets that the static schedule makes of gradients in `type`. Errors: invalid_argument for an unknown
-/// model.
+/// Returns the static schedule's buckets for gradients in `type`. Errors: invalid_argument for an unknown model.
 BucketSizes bucket_sizes(const std::string& model, DataType type, const core::BucketOptions& options);
 
 }  // namespace hvd::bench::coll

@@ -38,8 +38,7 @@ Wishes wishes_of(const CollOptions& options);
 
 class Rank {
  public:
-  /// `gpu` is this rank's GPU and must outlive the object; null if buffers are in host memory. Errors: those of
-  /// make_cells().
+  /// `gpu` is this rank's GPU, which must outlive the object; null on CPUs. Errors: those of make_cells().
   Rank(const CollOptions& options, Variants variants, Patience patience, gpu::Runtime* gpu = nullptr);
   /// Collective: compares options with the other ranks and allocates memory. Errors: on all ranks, mismatch, and
   /// invalid_argument if memory does not suffice or graphs are impossible; those of the planes.
@@ -52,8 +51,7 @@ class Rank {
   std::vector<std::vector<std::int64_t>> ask(const Order& order, std::size_t values);
   /// Collective.
   void barrier();
-  /// Call after a fault, once the GPU has no work left. NCCL's abort waits until the graphs with its operations are
-  /// gone.
+  /// Call after a fault, once the GPU has no work left. NCCL's abort waits until graphs with its operations are gone.
   void drop_graphs() noexcept { graphs_.clear(); }
 
   [[nodiscard]] const std::vector<Cell>& cells() const { return cells_; }

@@ -14,8 +14,7 @@
 
 namespace hvd::bench::coll {
 
-/// How the samples of a cell differ, as in nccl-tests' -I. Each sample is the mean time of one operation over a batch,
-/// in seconds.
+/// How the samples of a cell differ, as in nccl-tests' -I. A sample is the mean of a batch, in seconds per operation.
 struct Spread {
   double minimum = 0, maximum = 0, mean = 0;
   double percentile_95 = 0, percentile_99 = 0;  ///< by nearest rank; equal to the maximum if there are few samples
@@ -35,7 +34,7 @@ struct CellResult {
   int last_rank = 0;                        ///< the rank that arrived last most often
   double last_share = 0;                    ///< share of the samples in which `last_rank` arrived last
   double algorithm_rate = 0, bus_rate = 0;  ///< bytes per second
-  std::optional<double> bound;         ///< bare kernel's time / this time, or bus rate / link rate between hosts
+  std::optional<double> bound;              ///< bare kernel's time / this time, or bus rate / link rate between hosts
   std::optional<Estimate> ratio;       ///< time / first variant's time, round by round; nullopt for the first variant
   std::optional<std::uint64_t> wrong;  ///< number of wrong elements over all ranks; nullopt: not checked
   Spread spread;

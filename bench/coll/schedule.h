@@ -41,7 +41,7 @@ struct ScheduleRule {
   bool may_batch = true;       ///< a sample may have several operations
   std::uint32_t launches = 1;  ///< how often a visit repeats its batch, by launching a graph of the batch
   bool untimed_first = false;  ///< every visit begins with an operation that is not timed
-  double least_sample = 1e-3;  ///< seconds; the batch of a group grows until the samples of all its cells last as long,
+  double least_sample = 1e-3;  ///< seconds; the batch of a group grows until no cell's sample is shorter than this,
                                ///< so that errors of the clock and the ranks' arrival times matter little
   double longest_sample = 0.02;  ///< seconds; a larger batch must not make the samples of the slowest cell longer
   std::uint64_t seed = 1;

@@ -28,8 +28,7 @@ struct CoreShare {
 /// `threads` > 0 is the user's choice and is returned unchanged.
 CoreShare share_cores(std::span<const CoreSet> cores, std::span<const int> nodes, int threads);
 
-/// share_of_messages() computes the same from messages: `all[r]` is what cores_message() returned on rank r, which runs
-/// on host `hosts[r]`.
+/// share_of_messages() computes the same from messages: all[r] is cores_message() of rank r, which runs on hosts[r].
 std::string cores_message();
 CoreShare share_of_messages(std::span<const comm::Bytes> all, std::span<const std::string> hosts, int threads);
 

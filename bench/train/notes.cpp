@@ -158,8 +158,7 @@ double mean(const std::vector<double>& values) {
   return values.empty() ? 0 : std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
 }
 
-// The time from end to end is a mean over steps. The host notices the end of a step late, by a varying delay, which
-// cancels out in the mean.
+// The host notices the ends of steps late, by a varying delay. It cancels out in the mean of the time from end to end.
 std::string launch_note(const RunRecord& run, bool ahead) {
   std::vector<std::vector<double>> launch;
   for (const RankRecord& rank : run.ranks) launch.push_back(rank.samples.launch);

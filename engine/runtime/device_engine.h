@@ -7,8 +7,8 @@
 //  - static schedule: once the work of all gradients of a bucket is enqueued, the reduction of the bucket is enqueued
 //    behind an event. The communication stream forks from the compute stream and joins it again, so that the whole
 //    step is captured into one graph.
-//  - negotiated schedule: a gradient counts as ready when its work is enqueued. The ranks agree on the host. The
-//    engine's thread then enqueues copies and reductions behind the gradients' events. These steps are never captured,
+//  - negotiated schedule: a gradient counts as ready when its work is enqueued. The engine's thread negotiates with the
+//    other ranks, and then enqueues copies and reductions behind the gradients' events. These steps are never captured,
 //    because the host takes part in each.
 //  - none: only the compute.
 //
@@ -45,8 +45,7 @@ struct DeviceOptions {
   bool overlap = true;  ///< false: reductions are enqueued after all of backward
   bool graph = true;    ///< schedules static and none: capture the step, then launch the graph
   bool ahead = true;    ///< captured steps may be launched while the previous step runs
-  /// Number of eager steps of a schedule before it is captured. On first use, libraries load kernels and connect, which
-  /// cannot be captured.
+  /// Number of eager steps of a schedule before its capture, because first-time kernel loads cannot be captured.
   int eager_steps = 2;
 
   /// Number of steps of a schedule, at the start or after a change, whose times do not represent later steps: the eager
@@ -88,8 +87,7 @@ class DeviceEngine {
   DeviceEngine(const DeviceEngine&) = delete;
   DeviceEngine& operator=(const DeviceEngine&) = delete;
 
-  /// For everything except steps: barrier(), messages, allocate() and broadcast() of device memory. Do not call the
-  /// step methods of Engine.
+  /// For everything but steps: barrier(), messages, allocate() and broadcast() of device memory. Do not run its steps.
   [[nodiscard]] Engine& engine() noexcept { return *engine_; }
   [[nodiscard]] comm::DevicePlane& plane() noexcept { return plane_; }
 
@@ -101,8 +99,7 @@ class DeviceEngine {
   /// Between steps. Sets the deadline of every later wait for a peer or for a step on the GPU.
   void set_deadline(Patience deadline);
 
-  /// Between steps. Counts `steps` steps that other ranks make without this rank, so that step numbers stay equal on
-  /// all ranks.
+  /// Between steps. Counts `steps` that other ranks make without this rank, so that step numbers stay equal on all.
   void sit_out(std::uint64_t steps);
 
   // After an error of run_step() or finish_step(), communication is aborted, the streams of the step are empty, and all
@@ -116,9 +113,8 @@ class DeviceEngine {
   [[nodiscard]] bool may_run_ahead() const;
   /// Number of steps that run_step() began and finish_step() has not finished.
   [[nodiscard]] std::size_t in_flight() const noexcept { return flights_.size(); }
-  /// For use inside Work: index (below kFlights) of the set of events and similar objects that this step, or the graph
-  /// under capture, uses. Two steps in flight use different slots. All ranks use the same slot for the same step of a
-  /// schedule.
+  /// For use inside Work: index (below kFlights) of the set of events and similar objects that this step or captured
+  /// graph uses. Two steps in flight use different slots. For one step of a schedule all ranks use the same slot.
   [[nodiscard]] std::size_t slot() const;
   /// For an error of the caller between steps. If steps are in flight, tells the peers `why`, aborts communication, and
   /// waits until the streams are empty. Otherwise does nothing.
@@ -183,11 +179,9 @@ class DeviceEngine {
   /// Call only after the step has finished.
   void measure(const StepEvents& events, DeviceReport& report);
   /// Call inside the handler of `error`. If communication failed, waits up to kExplanation for the error of the
-  /// engine's thread and throws that. Otherwise, or if there is none, tells the peers and rethrows `error`. Gives up
-  /// the step in all cases.
+  /// engine's thread and throws that; otherwise tells the peers and rethrows `error`. Gives up the step in all cases.
   [[noreturn]] void rethrow_explained(const Error& error);
-  /// Aborts communication, waits until the step's streams are empty, and destroys the graphs. NCCL returns from the
-  /// abort only after that.
+  /// Aborts communication, runs the step's streams empty, destroys the graphs, and waits for NCCL's abort to return.
   void give_up() noexcept;
 
   gpu::Runtime& runtime_;

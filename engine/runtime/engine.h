@@ -133,8 +133,7 @@ class Engine {
   /// Does not change `in` unless it equals `out`. `in` and `out` must be equal or not overlap.
   Ticket all_reduce_into_async(std::string_view name, void* out, const void* in, std::span<const std::int64_t> shape,
                                DataType dtype, ReduceOp op, Scale scale = {});
-  /// Reduces all tensors together and in place, or none of them. Groups match by `name`. The engine does not keep
-  /// `tensors`.
+  /// Reduces all tensors together and in place, or none of them. Groups match by `name`. Does not keep `tensors`.
   Ticket grouped_all_reduce_async(std::string_view name, std::span<const GroupTensor> tensors, DataType dtype,
                                   ReduceOp op, Scale scale = {});
   /// Output: the rows of all ranks, in the order of ranks. Ranks may submit different numbers of rows.
@@ -158,16 +157,15 @@ class Engine {
   /// rows that each rank got). The output is empty if the result is in the caller's memory.
   Output take_output(Ticket ticket);
   [[nodiscard]] bool done(Ticket ticket) const;
-  /// Returns the error that wait() would throw now; nullopt if it would throw none or would wait. Does not wait, and
-  /// keeps the ticket.
+  /// Returns the error that wait() would throw; nullopt if there is none or none yet. Does not wait; keeps the ticket.
   [[nodiscard]] std::optional<Error> error_of(Ticket ticket) const;
 
   // -- a fixed set of gradients ------------------------------------------------------------------------
   /// Collective. Returns zeroed memory for the arena. It is shared or registered if the data plane supports that.
   std::span<std::byte> allocate(std::size_t bytes);
   /// Collective; call it once. Plans the buckets and compares the plan's hash over ranks.
-  /// Errors: mismatch naming a rank that differs, its host and the first tensor that differs; unsupported for int16 on
-  /// a device.
+  /// Errors: mismatch, naming the first differing rank, its host and its first differing tensor; on a device,
+  /// unsupported for int16.
   void set_gradients(std::vector<core::GradientInfo> gradients, std::byte* arena, DataType dtype, ReduceOp op);
   /// Collective, between steps, after set_gradients(): plans the buckets anew. Errors: those of set_gradients().
   void set_buckets(const core::BucketOptions& buckets);
@@ -189,8 +187,7 @@ class Engine {
   StepReport finish_step();
 
   // -- the sharded schedule, host memory only -----------------------------------------------------------
-  /// Returns this rank's part of each bucket, as ranges of elements of the arena. Depends only on the plan, the rank
-  /// and the world size.
+  /// Returns this rank's range of arena elements in each bucket. Depends only on the plan, the rank and the world size.
   [[nodiscard]] std::vector<comm::Range> shares() const;
   /// Collective, between steps: every rank gets the shares of all ranks, in place. `data` has the layout of the arena
   /// of set_gradients(), and any type. Errors: those of the engine's thread; invalid_argument inside a step.
@@ -215,7 +212,7 @@ class Engine {
   /// Runs `work` like the calls above. `what` names it in messages.
   void perform(const char* what, const std::function<void()>& work);
 
-  /// Sets what the caller is doing ("step 17, backward of layer4.2.conv3"), for the errors of peers that wait for this
+  /// Sets what the caller is doing ("step 17, backward of layer4.2.conv3"), for errors of peers that wait for this
   /// rank. Cheap. `activity` must outlive the engine, like a literal.
   void set_activity(const char* activity, std::uint64_t step) noexcept;
   [[nodiscard]] core::CycleStats cycle_stats() const;
@@ -230,8 +227,7 @@ class Engine {
   void throw_if_failed() const;
   /// Returns Communicator::flight_record() of the moment when the engine lost a peer; empty if it has lost none.
   [[nodiscard]] std::string flight_record() const;
-  /// Sets the observer of a DeviceEngine, which reduces on a device beside the engine. May be null. The engine borrows
-  /// it until its own destruction.
+  /// Sets the observer of a DeviceEngine, which reduces on a device beside the engine. Borrowed; null: no observer.
   void observe(EngineObserver* observer);
 
   // -- timeline ------------------------------------------------------------------------------------------

@@ -30,8 +30,7 @@ std::string output_of(const core::Batch& batch) {
   return "the output of " + std::string(core::name(batch.terms.kind)) + " of " + input_of(batch);
 }
 
-/// Exchanges `split_rows` through rank 0 of the control plane, because the data plane of a device moves device memory
-/// only.
+/// Exchanges `split_rows` through rank 0's control plane, because a device's data plane moves only device memory.
 std::vector<std::int64_t> rows_by_control(const Workplace& here, const std::vector<std::int64_t>& split_rows) {
   comm::ControlPlane& control = here.communicator.control();
   comm::Bytes all;

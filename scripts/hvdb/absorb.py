@@ -1,8 +1,7 @@
 """Copies runs and sessions of collectives from one attached store into another, in SQL.
 
-The functions report which rows are new, which are already there and which conflict. They do not open files, commit or
-roll back; scripts/hvdb/merge.py does. Rows never pass through Python, so that memory does not grow with the number of
-samples.
+The functions report which rows are new, already there or conflicting. scripts/hvdb/merge.py opens files, commits and
+rolls back. Rows never pass through Python, so that memory does not grow with the number of samples.
 """
 
 from __future__ import annotations
@@ -126,9 +125,8 @@ def _equal(connection: sqlite3.Connection, incoming: str, known: str, record: Re
 def _judge(connection: sqlite3.Connection, incoming: Place, known: Place, record: Record, uuid: str) -> str:
     """Returns 'present' or 'superseded' for a record that both stores have. Errors: NotComparable if they conflict.
 
-    An unfinished state of a run (from a leftover) and a later state of this run do not conflict: the finished one is
-    kept, and of two unfinished ones the one with more steps. A session of collectives is stored once, at its end, so
-    any difference is a conflict.
+    An unfinished state of a run (from a leftover) and a later state do not conflict: the finished one is kept, and of
+    two unfinished ones that with more steps. A session of collectives never changes after it is stored.
     """
     if _equal(connection, incoming.database, known.database, record, uuid):
         return "present"
@@ -153,8 +151,7 @@ def absorb(connection: sqlite3.Connection, incoming: Place, present: Sequence[Pl
     """Copies into 'main' the records of `incoming` that none of `present` has.
 
     present: 'main' first, then stores whose records also count as present although nothing is written to them.
-    Runs in the caller's transaction, which the caller must roll back after an error. Errors: NotComparable;
-    sqlite3.Error.
+    The caller opens a transaction, and rolls back after an error. Errors: NotComparable; sqlite3.Error.
     """
     for known in present:
         _require_same_sessions(connection, incoming, known)
@@ -174,9 +171,7 @@ def absorb(connection: sqlite3.Connection, incoming: Place, present: Sequence[Pl
 
 
 def _find(connection: sqlite3.Connection, incoming: Place, present: Sequence[Place], record: Record, uuid: str) -> str:
-    """Returns 'added' if no store in `present` has the record; otherwise the result of _judge(). Deletes a superseded
-    run from 'main'.
-    """
+    """Returns 'added' if the record is new, otherwise the result of _judge(). Deletes a superseded run from 'main'."""
     for known in present:
         if record not in untrusted.records(connection, known.database):
             continue

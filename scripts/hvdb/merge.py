@@ -24,8 +24,7 @@ from hvdb.errors import StoreError
 
 __all__ = ["LEFTOVER_REASON", "Outcome", "Plan", "merge", "plan"]
 
-# A .partial file that changed within this time probably belongs to a job that still runs, because jobs save every few
-# seconds.
+# A .partial file that changed this recently probably belongs to a running job, because jobs save every few seconds.
 ALIVE_SECONDS = 120.0
 # A .partial file with a lock is in use, whatever its age, so the merge hardly waits for it.
 LEFTOVER_WAIT_SECONDS = 0.2
@@ -66,8 +65,7 @@ class Outcome:
 
 
 def plan(inputs: Sequence[Path], output: Path, now: float | None = None) -> Plan:
-    """Returns the files to read: `inputs` (for a folder, its .db files) and the `.partial` files of killed jobs beside
-    them.
+    """Returns the files to read: `inputs` (of a folder the .db files) and the `.partial` files of killed jobs there.
 
     A `.partial` file that changed within the last two minutes is ignored unless `inputs` names it.
     Errors: StoreError for a folder without stores, or if the output is among the inputs.
@@ -377,8 +375,7 @@ def _publish(
 
 
 def _add(working: Path, output: Path, file_of: Callable[[str], str], checked: tuple[int, int, int] | None) -> None:
-    """Adds the working file's rows to the output in one transaction. Compares them with the output's rows again,
-    because another program may have added rows meanwhile.
+    """Adds the working file's rows to the output in one transaction, unless another program has added them meanwhile.
 
     Checks the output again if it is another file than the one checked, or has been written to since.
     """
@@ -412,10 +409,7 @@ def _sync(path: Path) -> None:
 
 
 def _remove_dead_working_files(output: Path) -> list[str]:
-    """Deletes working files left by merges into `output` that were killed on this host.
-
-    Returns a note for each deleted file and for each working file of another host.
-    """
+    """Deletes working files of killed merges on this host. Returns notes on them and on those of other hosts."""
     notes = []
     start = f"{output.name}."
     for path in sorted(output.parent.iterdir()) if output.parent.is_dir() else []:

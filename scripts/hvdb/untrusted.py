@@ -1,7 +1,6 @@
 """Reads SQLite files that a stranger may have made. Evaluates no expression of a file; its tables must be ours.
 
-Uses only the standard library, because hvdb.campaign runs on login nodes. Functions that find a fault return its text,
-and the caller raises the error.
+Uses only the standard library, because hvdb.campaign runs on login nodes. Functions return a fault as text.
 Source: https://www.sqlite.org/security.html, "Untrusted SQLite Database Files".
 """
 
@@ -190,9 +189,7 @@ def table_fault(connection: sqlite3.Connection, version: int, database: str = "m
 
 
 def journal_of(path: Path) -> Path:
-    """Returns the path of the journal that SQLite looks for. It lies beside the file to which a link points, not beside
-    the link.
-    """
+    """Returns the path of SQLite's journal. It lies beside the file to which a link points, not beside the link."""
     return Path(f"{os.path.realpath(path)}-journal")
 
 

@@ -2,9 +2,8 @@
 // page from the NUMA node of the processor that first asks for it, so the allocating rank decides where the page lies.
 // ctest runs this program as:
 //   mpirun -np N first_touch_test [ranks per node]
-// SharedMemory::commit() allocates pages with posix_fallocate(). This program replaces that function with its own,
-// which counts the pages that are new. It does not use GoogleTest, because a failing rank must still take part in every
-// collective.
+// SharedMemory::commit() allocates pages with posix_fallocate(). This program defines its own posix_fallocate(), which
+// counts new pages. It does not use GoogleTest, because a failing rank must still take part in every collective.
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/stat.h>
@@ -63,8 +62,7 @@ bool is_ours(int fd) {
          std::string(target.data()).find("/dev/shm/hvd_bench.") == 0;
 }
 
-/// Expects exactly one call since the last check, for this rank's part at `offset`. Returns the fault, or an empty
-/// text.
+/// Checks that there was one call since the last check, for this rank's part at `offset`. Returns the fault or "".
 std::string check_one(std::size_t offset, std::size_t file_bytes) {
   const std::vector<Taken> calls = std::exchange(taken(), {});
   if (calls.size() != 1) return "this rank took memory " + std::to_string(calls.size()) + " times, not once";
@@ -83,8 +81,7 @@ std::string check_own_part(const comm::Topology& where) {
                    bytes * static_cast<std::size_t>(where.local_size));
 }
 
-/// Checks that all pages of `memory` lie on `node`, if the kernel allows the query. Returns the fault, or an empty
-/// text.
+/// Checks that all pages of `memory` lie on `node`, if the kernel allows the query. Returns the fault or empty text.
 std::string check_node(std::span<std::byte> memory, int node) {
   if (node < 0) return "";
   const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));

@@ -348,8 +348,7 @@ class HostileTest(unittest.TestCase):
                     if rule in (values.TEXT, values.SHORT_TEXT) and column != "key":
                         connection.execute(f"UPDATE {table} SET {column} = ?", (HOSTILE,))
             connection.execute("UPDATE coll_provenance SET key = ? || key", (HOSTILE,))
-            # Half of the sides have a path as their name. The names of the others are empty, so that readers show the
-            # data plane instead.
+            # Half of the sides have a path as name. The others have no name, so that readers show the data plane.
             sides = "CASE seq % 2 WHEN 0 THEN '' ELSE '../../../../escaped/x' END"
             connection.execute(f"UPDATE coll_cell SET side = {sides}")
         connection.close()

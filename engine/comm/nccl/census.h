@@ -21,8 +21,7 @@ struct Seat {
   static Seat parse(const Bytes& bytes);
 };
 
-/// Both functions return one line that says what is wrong and how to launch; empty if nothing is wrong. `seats` and
-/// `hosts` are [rank].
+/// Both return one line with the fault and the right launch; empty if there is no fault. Shapes: seats, hosts [rank].
 std::string double_booking(const std::vector<Seat>& seats, const std::vector<std::string>& hosts);
 std::string version_difference(const std::vector<Seat>& seats, const std::vector<std::string>& hosts);
 

@@ -68,8 +68,7 @@ class HierarchicalPlane final : public DevicePlane {
   void agree_on_evenness(Deadline deadline);
   /// Throws the reason if a rank of the world has aborted. `status` answers roll calls.
   void hear_the_world(const std::string& status);
-  /// Returns the world's reason to abort, or this rank's own if the world has none, for ranks that wait in `node` or
-  /// `across`.
+  /// Returns the world's reason to abort, else this rank's own, for ranks that wait in `node` or `across`.
   std::string reason_to_give_up();
   /// Returns pinned memory of at least `bytes`. One block suffices, because one stream uses it in order.
   std::byte* staging(std::size_t bytes);

@@ -9,8 +9,7 @@
 namespace hvd::comm::nccl {
 namespace {
 
-/// Returns the type that NCCL is given when an operation only moves data. NCCL lacks int16, so int16 travels as fp16,
-/// which also has two bytes.
+/// Returns the type to give to NCCL for moving data. NCCL lacks int16, so int16 travels as fp16, of the same size.
 DataType moved_as(DataType dtype) { return dtype == DataType::kI16 ? DataType::kF16 : dtype; }
 
 bool all_equal(Counts counts) {

@@ -20,12 +20,10 @@ using namespace std::chrono_literals;
 /// How long the aborting thread waits for the owner's current call to return. The call normally only enqueues. If it
 /// takes longer, it waits for work that only the abort ends.
 constexpr auto kCourtesy = 500ms;
-/// How long NCCL may take to return from the abort if no graph holds the communicator. In this time NCCL stops its
-/// threads and frees its memory.
+/// How long NCCL's abort may take to stop its threads and free its memory, if no graph holds the communicator.
 constexpr auto kLetGo = 5s;
 
-/// Number of aborts of this process that have not returned. It is the only mutable global, because the threads of these
-/// aborts outlive every owner.
+/// Number of aborts of this process that have not returned. The only mutable global: their threads outlive every owner.
 std::atomic<int>& running_aborts() {
   static std::atomic<int> count{0};
   return count;
@@ -130,8 +128,7 @@ Plane::~Plane() {
   } catch (...) {  // a peer has not finished; no caller can take the error
     abort();
   }
-  // The plane cannot destroy a graph that still holds the communicator. In that case the aborting thread outlives the
-  // plane.
+  // If a graph still holds the communicator, which the plane cannot destroy, the aborting thread outlives the plane.
   static_cast<void>(await_abort(Deadline::after(left_behind() ? 0s : kLetGo)));
 }
 

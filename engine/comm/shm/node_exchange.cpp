@@ -19,8 +19,7 @@ constexpr std::size_t kCrowdedSegments = 16;
 /// A broadcast divides the block by this number, because root and readers overlap only from block to block. With it, a
 /// message of 256 KiB took 0.47 of the time in one block, and 1 MiB took 0.82 of the time in four blocks.
 constexpr std::size_t kBroadcastBlocks = 8;
-/// Maximum size of each half of a node's staging memory. Both halves fit into a container's /dev/shm (64 MiB by
-/// default).
+/// Maximum size of each half of a node's staging memory. Both fit into a container's /dev/shm (64 MiB by default).
 constexpr std::size_t kMostStagedBytes = std::size_t{8} << 20;
 
 /// An input in registered memory is copied into the slot up to this size. The copy costs less than the second

@@ -7,8 +7,7 @@
 // owners from changing them too early. All other inputs go block by block through two alternating staging halves, with
 // one synchronisation per block: a rank that arrives at block k + 1 has read block k, so block k + 2 may overwrite it.
 //
-// Errors of all operations: mismatch if ranks disagree, with the same text on all ranks and before data move; those of
-// NodeGroup.
+// Errors of all operations: those of NodeGroup; mismatch if ranks disagree, with one text and before data move.
 #pragma once
 
 #include <cstddef>
@@ -28,8 +27,7 @@ class NodeExchange {
  public:
   /// Staging blocks are a fixed number of segments long, or shorter if the node has many ranks.
   NodeExchange(NodeGroup& group, const Regions& regions, std::size_t segment_bytes);
-  /// Call between operations, with the same value on all ranks. Every operation compares the block size that results.
-  /// Errors: none.
+  /// Call between operations, with the same value on all ranks: every operation compares the resulting block size.
   void set_segment(std::size_t bytes);
 
   /// Combines elements in the order of ranks 0, 1, ..., n - 1, like the all-reduce of NodeReducer.
@@ -45,8 +43,7 @@ class NodeExchange {
   /// root does not wait for the others, and reports a disagreement in its next operation.
   void broadcast(std::byte* data, std::size_t bytes, int root, const Wait& wait);
 
-  /// Takes one synchronisation. `root` is a rank of the world. Errors: mismatch unless all local ranks name the same
-  /// size and root.
+  /// Takes one synchronisation. `root` is a rank of the world. Errors: mismatch unless size and root are equal on all.
   void check_same_root(std::size_t bytes, int root, const Wait& wait);
 
  private:
@@ -56,8 +53,7 @@ class NodeExchange {
     DataType dtype;
     std::uint32_t op;
   };
-  /// Which rank reads which part of whose input, in elements. All operations use one object, because heap allocations
-  /// would slow small ones down.
+  /// Which rank reads which part of whose input, in elements. One object for all operations saves heap allocations.
   struct Plan {
     const std::byte* in = nullptr;   ///< this rank's input
     std::size_t element = 1;         ///< bytes per element

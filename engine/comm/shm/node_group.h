@@ -1,5 +1,4 @@
-// Lets the ranks of one node synchronise, send small messages and wait, through their shared segment. One object per
-// rank, used by one thread.
+// Lets the ranks of one node synchronise and send small messages through their segment. One object and thread per rank.
 //
 // Protocol. All ranks perform the same sequence of operations. For synchronisation k, a rank posts into slot (k mod 2)
 // and then arrives. When sync() returns, this rank can read every rank's slot k until it arrives at k + 1. A slot may
@@ -61,8 +60,7 @@ class NodeGroup {
   [[nodiscard]] int rank() const { return layout_.topology.local_rank; }
   [[nodiscard]] int size() const { return layout_.topology.local_size; }
   [[nodiscard]] const Layout& layout() const { return layout_; }
-  /// Returns true if there are more local ranks than processors. A rank that spins then takes processor time from the
-  /// rank that it waits for.
+  /// Returns true if there are more local ranks than processors, so that spinning takes time from the awaited rank.
   [[nodiscard]] bool crowded() const { return crowded_; }
 
   /// This rank's slot for the next synchronisation. Write it before sync().
@@ -84,8 +82,7 @@ class NodeGroup {
   /// Local rank 0 resets the work of the next synchronisation. work() returns the work of the last one.
   void prepare_work();
   [[nodiscard]] Work& work() { return segment_.header().work[sequence_ % 2]; }
-  /// Marks this rank as busy with a chunk (from 1) or idle (0), so that an error can name the ranks that hold up an
-  /// operation.
+  /// Marks this rank as busy with a chunk (from 1) or idle (0), so that an error can name the ranks that are late.
   void set_working(std::uint32_t chunk) { my_cell().working.store(chunk, std::memory_order_relaxed); }
   /// Returns when `total` chunks of work() are done.
   void await_work(std::uint32_t total, const Wait& wait);

@@ -128,10 +128,9 @@ std::byte* NodeReducer::staging(int local_rank, std::size_t half, const Wait& wa
 }
 
 // For each block k, a rank copies its data in and waits until all ranks have. Then it reduces its own share, copies in
-// block k + 1, waits until all ranks have reduced block k, and copies out the results. A rank reads its own share from
-// its own buffer and writes the result there, so this share is never staged. Block k + 2 may use the staging half of
-// block k, because a rank fills block k + 2 only after all have reduced block k, and advances `filled` for block k + 2
-// only after it has copied out block k.
+// block k + 1, waits until all ranks have reduced block k, and copies out the results. Its own share is never staged,
+// because it reads and writes that share in its own buffer. Block k + 2 may use the staging half of block k, because a
+// rank copies it in after all have reduced block k, and says so (`filled`) after it has copied block k out.
 void NodeReducer::reduce_staged(std::byte* data, const Reduction& reduction, const Wait& wait) {
   const auto n = static_cast<std::size_t>(group_.size());
   const auto me = static_cast<std::size_t>(group_.rank());

@@ -39,8 +39,7 @@ class NodeReducer {
   /// valid until this rank's next call. Data that are not registered are copied into the slot if they fit.
   std::span<const Place> exchange_places(Place mine, const std::byte* data, const Reduction& reduction,
                                          const Wait& wait);
-  /// Up to kSlotBytes. Call right after exchange_places(). Like reduce_small(), but needs no further synchronisation if
-  /// no rank's data are registered.
+  /// Like reduce_small(); call right after exchange_places(). Synchronises again only if some data are registered.
   void reduce_posted(std::byte* data, const Reduction& reduction, const Wait& wait);
 
   /// `parts[r]` is the address of local rank r's buffer in this rank's mapping. Any running rank claims chunks, so a

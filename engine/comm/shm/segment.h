@@ -1,6 +1,5 @@
-// The memory that the ranks of one node share for control: arrivals at synchronisations, small messages, faults. The
-// memory is plain for threads and POSIX shared memory for processes; the same code uses both. All-zero bytes are a
-// valid initial state.
+// The memory that the ranks of one node share for control: arrivals at synchronisations, small messages, faults. It is
+// plain memory for threads and POSIX shared memory for processes. All-zero bytes are a valid initial state.
 #pragma once
 
 #include <array>
@@ -28,8 +27,7 @@ struct alignas(kCacheUnit) Counter {
 
 /// A rank's arguments of an operation. The rank writes them before it arrives; others read them after that.
 struct Descriptor {
-  /// Number of the synchronisation; stored last. It lies in the cache line of the fields that it announces, so that a
-  /// waiting rank gets both at once.
+  /// Number of the synchronisation; stored last. It shares a cache line with the fields below, which are read with it.
   std::atomic<std::uint32_t> sequence{0};
   std::uint64_t operation = 0;  ///< hash of the operation's name, to detect ranks that are in different operations
   std::uint64_t count = 0;      ///< elements, or bytes of a message
