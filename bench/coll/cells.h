@@ -21,8 +21,8 @@ struct Cell {
 };
 
 /// Returns cells sorted by collective, type, reduction, size, place and variant. A bare kernel comes last in its group.
-/// There is no bare kernel for a barrier, if the ranks are on several nodes (`one_memory` is false), on GPUs, and in
-/// place in a world of one rank, where no data move.
+/// There is no bare kernel for a barrier, on GPUs, on several nodes (`one_memory` is false), or in place in a world of
+/// one rank, where no data move.
 /// Errors: invalid_argument if nothing is left to measure (all_to_all in place), and for a reduction that NCCL lacks.
 std::vector<Cell> make_cells(const CollOptions& options, int ranks, bool one_memory);
 

@@ -187,7 +187,7 @@ BucketSizes bucket_sizes(const std::string& model, DataType type, const core::Bu
     constexpr std::size_t kSlotElements = 32;  // alignment of gradients in the arenas of models/onednn
     offset = align_up(offset + count, kSlotElements);
   }
-  std::map<std::size_t, std::size_t> repeats;  // by size
+  std::map<std::size_t, std::size_t> repeats;  // size in bytes -> number of buckets
   for (const core::Bucket& bucket : core::plan_buckets(gradients, type, ReduceOp::kSum, options).buckets) {
     ++repeats[bucket.count * size_of(type)];
   }

@@ -256,7 +256,7 @@ void Rank::sample(const Visit& visit, std::vector<std::int64_t>& answer) {
   const Cell& cell = cells_.at(visit.cell);
   const Deadline deadline = patience_.from_now();
   if (options_.warm) {
-    // An untimed operation loads the buffers into the caches again, which other cells have used since the last visit.
+    // Other cells have used the caches since the last visit, so an untimed operation loads this cell's buffers again.
     run(cell, 1, deadline);
     if (cell.variant != kBare) {
       variants_[static_cast<std::size_t>(cell.variant)]->data().complete(name(cell.problem.collective), deadline);

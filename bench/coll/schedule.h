@@ -43,7 +43,7 @@ struct ScheduleRule {
   bool untimed_first = false;  ///< every visit begins with an operation that is not timed
   double least_sample = 1e-3;  ///< seconds; the batch of a group grows until no cell's sample is shorter than this,
                                ///< so that errors of the clock and the ranks' arrival times matter little
-  double longest_sample = 0.02;  ///< seconds; a larger batch must not make the samples of the slowest cell longer
+  double longest_sample = 0.02;  ///< seconds; the batch does not grow if samples of a cell became longer than this
   std::uint64_t seed = 1;
 };
 

@@ -55,7 +55,7 @@ class Conductor {
   }
 
   /// Returns the results so far. Any thread. `interrupted` is the signal or error that ended the session; if empty, the
-  /// signal that run() has noticed is used. Cells that have not ended get `reason_of_cells` or the same as stop_reason.
+  /// signal that run() noticed is used. Cells that have not ended get `reason_of_cells`, or if empty the same reason.
   CollResult result(const std::string& interrupted, const std::string& reason_of_cells) {
     const MutexLock lock(mutex_);
     CollResult result = result_;

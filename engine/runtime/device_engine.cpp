@@ -59,7 +59,7 @@ void DeviceEngine::give_up() noexcept {
   for (const gpu::StreamView stream : {compute_, plane_.stream()}) runtime_.run_dry(stream);
   flights_.clear();
   drop_graphs();  // NCCL returns from the abort only after this
-  // If it has not returned, the watch stays armed, because freeing GPU memory may block for ever.
+  // If NCCL has not returned, the watch stays armed, because freeing GPU memory may block for ever.
   if (plane_.await_abort(Deadline::after(watch_.patience_with_library()))) watch_.gave_up();
 }
 

@@ -127,7 +127,7 @@ class Engine {
   // type, operation, root, factors), the ticket fails on all of them with the same text, and the engine stays usable.
   // If a device has no memory for an output, the engine fails. "Rows" are the first dimension: a shape of [5, 3] has 5
   // rows of 3 elements.
-  /// In place.
+  /// Reduces `data` in place.
   Ticket all_reduce_async(std::string_view name, void* data, std::span<const std::int64_t> shape, DataType dtype,
                           ReduceOp op, Scale scale = {});
   /// Does not change `in` unless it equals `out`. `in` and `out` must be equal or not overlap.
@@ -164,7 +164,7 @@ class Engine {
   /// Collective. Returns zeroed memory for the arena. It is shared or registered if the data plane supports that.
   std::span<std::byte> allocate(std::size_t bytes);
   /// Collective; call it once. Plans the buckets and compares the plan's hash over ranks.
-  /// Errors: mismatch, naming the first differing rank, its host and its first differing tensor; on a device,
+  /// Errors: mismatch, naming a differing rank, its host and its first differing tensor; on a device,
   /// unsupported for int16.
   void set_gradients(std::vector<core::GradientInfo> gradients, std::byte* arena, DataType dtype, ReduceOp op);
   /// Collective, between steps, after set_gradients(): plans the buckets anew. Errors: those of set_gradients().

@@ -131,8 +131,8 @@ def merge(
     skip_damaged: leave out and report inputs that cannot be read, instead of merging nothing.
     step: called with (bytes done, total bytes) after each file.
     Memory: some 100 MB for any number of samples. Disk: a temporary copy of the new rows beside the output.
-    Errors: StoreError (unreadable, damaged, unknown schema, not writable, locked), NotComparable (one UUID with
-    two contents). After an error the output is unchanged.
+    Errors: StoreError (unreadable, damaged, unknown schema, not writable, locked), NotComparable (different contents
+    of one UUID). After an error the output is unchanged.
     """
     work = plan(list(inputs), output)
     work.notes += _remove_dead_working_files(output)

@@ -173,7 +173,7 @@ def table_fault(connection: sqlite3.Connection, version: int, database: str = "m
         f"SELECT name, type, rootpage, sql FROM {database}.sqlite_schema"
     ).fetchall():
         if str(name).startswith("sqlite_") and ((kind == "index" and sql is None) or (kind == "table" and page)):
-            continue  # indexes of primary keys, statistics of ANALYZE
+            continue  # SQLite's own indexes of primary keys and statistics of ANALYZE
         shown = printable(f"{kind} '{name}'")
         if kind != "table" or not page or name not in known:
             return f"holds a {shown}, which schema version {version} has not"

@@ -60,7 +60,7 @@ struct CommConfig {
 /// supports both forms of operations in place.
 struct Operation {
   const void* in = nullptr;         ///< unused by receive
-  void* out = nullptr;              ///< unused by send; reduce: may be null where this rank is not the root
+  void* out = nullptr;              ///< unused by send; reduce: may be null if this rank is not the root
   std::size_t count = 0;            ///< elements; reduce_scatter and all_gather: elements of one rank's share
   DataType dtype = DataType::kF32;  ///< not kI16, which NCCL lacks
   ReduceOp op = ReduceOp::kSum;     ///< all_reduce, reduce, reduce_scatter

@@ -13,8 +13,8 @@ namespace hvd::comm::nccl {
 struct Seat {
   std::string gpu_uuid;
   std::string gpu_label;  ///< "GPU 0 (NVIDIA H200)"
-  int visible_gpus = 0;   ///< how many this process can see
-  std::string version;    ///< of NCCL
+  int visible_gpus = 0;   ///< number of GPUs that this process can see
+  std::string version;    ///< NCCL's version
 
   [[nodiscard]] Bytes to_bytes() const;
   /// Errors: mismatch if `bytes` are not what to_bytes() wrote.

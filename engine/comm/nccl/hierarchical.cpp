@@ -60,7 +60,7 @@ HierarchicalPlane::~HierarchicalPlane() {
     abort();
   }
   crossing_.reset();
-  runtime_.run_dry(stream());  // the stream uses staging_, which is destroyed before it
+  runtime_.run_dry(stream());  // the stream may still use staging_, which is freed next
 }
 
 void HierarchicalPlane::agree_on_evenness(Deadline deadline) {

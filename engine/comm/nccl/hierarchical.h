@@ -7,7 +7,7 @@
 // If all nodes have equally many ranks, every local rank reduces its share between nodes; otherwise local rank 0
 // reduces everything. The choice and the order of every sum depend only on the world and the count.
 // broadcast() goes through the host. All other operations throw unsupported, because plain NCCL has them.
-// Threads: as nccl::Plane.
+// Threads: those of nccl::Plane.
 #pragma once
 
 #include <memory>

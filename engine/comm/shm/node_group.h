@@ -106,7 +106,7 @@ class NodeGroup {
   [[nodiscard]] Cell& my_cell() const { return segment_.cell(rank()); }
   [[nodiscard]] int global(int local_rank) const { return layout_.my_node()[static_cast<std::size_t>(local_rank)]; }
   /// Spins briefly, then sleeps, until ready() returns true. `counter` must change whenever the result of ready() may
-  /// change. `awaited` is the local rank to name in errors, or -1.
+  /// change. `awaited` is the local rank that this rank waits for, or -1 if unknown.
   template <class Ready, class OnDeadline>
   void await(Counter& counter, int awaited, const Wait& wait, Ready ready, OnDeadline on_deadline);
   [[noreturn]] void blame(std::span<const int> local_ranks, const Wait& wait);

@@ -16,7 +16,7 @@ constexpr std::size_t kMinChunkBytes = std::size_t{16} << 10;
 /// Half of a present second-level cache, divided over the buffers that are live at a time.
 constexpr std::size_t kStagingBytes = std::size_t{1} << 20;
 
-/// These tables are on the heap, because the operations that use them are large.
+/// Tables on the heap. Their allocation takes no noticeable time, because the operations that use them are large.
 using Inputs = std::vector<const std::byte*>;
 using Outputs = std::vector<std::byte*>;
 

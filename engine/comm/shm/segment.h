@@ -19,7 +19,7 @@ inline constexpr std::size_t kCacheUnit = 128;
 /// The smallest page size of common machines. Where pages are larger, neighbouring cells share a page.
 inline constexpr std::size_t kPageBytes = 4096;
 
-/// A number that only grows (modulo 2^32). Other ranks may sleep until it changes.
+/// A number that grows (modulo 2^32). Other ranks may sleep until it changes.
 struct alignas(kCacheUnit) Counter {
   std::atomic<std::uint32_t> value{0};
   std::atomic<std::uint32_t> sleepers{0};
