@@ -30,8 +30,7 @@ std::string advice(int code, int system_errno) {
   }
 }
 
-/// Returns errno of the failed call if SQLite still knows it. SQLite rolls back before it reports an error, and system
-/// calls of the roll-back may have replaced errno.
+/// Returns errno of the failed call. SQLite rolls back before it reports an error, so errno itself may have changed.
 int last_errno(sqlite3* database) {
   if (database == nullptr) return 0;
   if (const int code = sqlite3_system_errno(database); code != 0) return code;

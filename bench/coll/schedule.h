@@ -36,13 +36,13 @@ struct Sample {
 Sample sample_of(const VisitTimes& times, std::size_t operations, std::size_t round);
 
 struct ScheduleRule {
-  StoppingRule stop;           ///< for each cell; maximum_seconds limits the time of the cell, including warm-up
-  std::size_t warmup = 5;      ///< minimum number of first visits of a cell that are discarded
-  bool may_batch = true;       ///< a sample may have several operations
-  std::uint32_t launches = 1;  ///< how often a visit repeats its batch, by launching a graph of the batch
-  bool untimed_first = false;  ///< every visit begins with an operation that is not timed
-  double least_sample = 1e-3;  ///< seconds; the batch of a group grows until no cell's sample is shorter than this,
-                               ///< so that errors of the clock and the ranks' arrival times matter little
+  StoppingRule stop;             ///< for each cell; maximum_seconds limits the time of the cell, including warm-up
+  std::size_t warmup = 5;        ///< minimum number of first visits of a cell that are discarded
+  bool may_batch = true;         ///< a sample may have several operations
+  std::uint32_t launches = 1;    ///< how often a visit repeats its batch, by launching a graph of the batch
+  bool untimed_first = false;    ///< every visit begins with an operation that is not timed
+  double least_sample = 1e-3;    ///< seconds; the batch of a group grows until no cell's sample is shorter than this,
+                                 ///< so that errors of the clock and the ranks' arrival times matter little
   double longest_sample = 0.02;  ///< seconds; the batch does not grow if samples of a cell became longer than this
   std::uint64_t seed = 1;
 };

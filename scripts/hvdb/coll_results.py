@@ -211,10 +211,7 @@ def _own_rows(found: dict[str, Any], gathered: _Gathered) -> None:
 
 
 def _stored(file: Path, wanted: Sequence[str], into: Read) -> None:
-    """Adds the sessions of a store. If `wanted` is not empty, adds only those whose UUID starts with one of its texts.
-
-    Errors: HvdbError.
-    """
+    """Adds a store's sessions, or only those whose UUID starts with one of `wanted` if given. Errors: HvdbError."""
     with store.open_readonly(file) as connection:
         if untrusted.COLL not in untrusted.records(connection):
             raise HvdbError(f"{file}: holds no results of collectives; hvd_bench coll --db stores them")

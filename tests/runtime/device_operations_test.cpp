@@ -155,8 +155,7 @@ TEST_P(DeviceOperations, GiveWhatTheReferenceSays) {
 INSTANTIATE_TEST_SUITE_P(All, DeviceOperations,
                          ::testing::Combine(::testing::Values(1, 2, 3, 4), ::testing::ValuesIn(kAllTypes)));
 
-/// Reduces random values with factors that need rounding, by all-reduce and reduce-scatter. The fake NCCL adds in the
-/// same order as the host, so the bits must be equal.
+/// Reduces random values with factors that need rounding. Fake NCCL adds in the host's order, so the bits are equal.
 std::vector<std::byte> scaled_results(Engine& engine, std::byte* data, std::size_t count, DataType type) {
   const Scale scale{1 / 3.0, 0.7};
   const Shape rows{static_cast<std::int64_t>(count)};

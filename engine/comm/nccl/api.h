@@ -27,8 +27,7 @@ struct Version {
   auto operator<=>(const Version&) const = default;  // NOLINT(modernize-use-nullptr)
   [[nodiscard]] std::string text() const;            ///< "2.28.9"
 };
-/// Decodes the number from ncclGetVersion(): 1000 * major + 100 * minor + patch up to 2.8, and
-/// 10000 * major + 100 * minor + patch since 2.9.
+/// Decodes ncclGetVersion(): 1000 * major + 100 * minor + patch up to 2.8, 10000 * major + ... since 2.9.
 Version version_from_number(int number) noexcept;
 
 /// NCCL documents non-blocking communicators with maxCTAs since 2.17. This code was written for NCCL 2.18 and newer.
