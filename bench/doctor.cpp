@@ -108,7 +108,7 @@ void examine_load(FindingList& all, const Processor& cpu) {
   }
 }
 
-/// oneDNN against what the registers can do at the clock that the processor holds just now.
+/// Compares oneDNN's rates with the peak rate in registers, measured at the processor's present clock.
 void examine_rates(FindingList& all, int threads) {
   const double peak = peak_flops(threads);
   good(all, "peak fp32", rate_text(peak, "FLOP/s") + " in registers on " + std::to_string(threads) + " threads");
@@ -149,7 +149,7 @@ void examine_memory(FindingList& all, int threads) {
   std::string text = bytes_text(static_cast<double>(found.available_bytes)) + " free of " +
                      bytes_text(static_cast<double>(found.total_bytes));
   if (found.limit_bytes > 0) text += ", limited to " + bytes_text(static_cast<double>(found.limit_bytes)) + " here";
-  constexpr std::int64_t kLittle = std::int64_t{2} << 30;  // VGG-16 at batch 8 takes about that
+  constexpr std::int64_t kLittle = std::int64_t{2} << 30;  // VGG-16 at batch 8 takes about 2 GiB
   if (found.available_bytes < kLittle) {
     all.push_back({Level::kWarning, "memory", text, "use a small --batch-size, or free memory"});
   } else {
@@ -159,7 +159,7 @@ void examine_memory(FindingList& all, int threads) {
        rate_text(copy_bandwidth(threads), "B/s") + " read plus written, on " + std::to_string(threads) + " threads");
 }
 
-/// "2 nodes: 0 (processors 0-31, 16 core(s), 256.00 GiB), 1 (...); hwloc API 2.8"
+/// Returns text such as "2 nodes: 0 (processors 0-31, 16 core(s), 256.00 GiB), 1 (...); hwloc API 2.8".
 std::string text_of(const NumaLayout& layout) {
   std::string text = std::to_string(layout.nodes.size()) + (layout.nodes.size() == 1 ? " node: " : " nodes: ");
   for (const NumaNode& node : layout.nodes) {
@@ -190,7 +190,7 @@ void examine_shared_memory(FindingList& all) {
     return;
   }
   const double free = static_cast<double>(found.f_bavail) * static_cast<double>(found.f_frsize);
-  constexpr double kTwoVggRanks = 2 * 553e6;  // VGG-16's gradients in fp32, 553 MB a rank
+  constexpr double kTwoVggRanks = 2 * 553e6;  // VGG-16's gradients in fp32 take 553 MB per rank
   if (free < kTwoVggRanks) {
     all.push_back({Level::kWarning, "/dev/shm", bytes_text(free) + " free, less than the gradients of two VGG-16 ranks",
                    "enlarge it (mount -o remount,size=50% /dev/shm; containers: --shm-size), or use --algorithm ring"});
@@ -216,7 +216,7 @@ void examine_gpus(FindingList& all, const Environment& environment) {
   }
 }
 
-/// Only where there is a GPU to reduce on, or where it was asked for by name.
+/// Examines NCCL only if there is a GPU or if the user has named a folder for NCCL.
 void examine_nccl(FindingList& all, const Environment& environment) {
   const gpu::DeviceList gpus = gpu::list_devices();
   const gpu::LibrarySearch search = library_search(environment);
@@ -295,7 +295,7 @@ void examine_store(FindingList& all, const std::string& db_file) {
     good(all, "store",
          header.kind == StoreHeader::Kind::kOurs ? db_file + ", schema version " + std::to_string(header.schema_version)
                                                  : db_file + ", will be created");
-    { const ResultStore probe(file, new_uuid(), "hvd_bench doctor"); }  // its directory can be written
+    { const ResultStore probe(file, new_uuid(), "hvd_bench doctor"); }  // throws if the directory is not writable
   } catch (const Error& error) {
     all.push_back({Level::kFault, "store", error.what(), {}});
   }
@@ -314,7 +314,7 @@ void examine_store(FindingList& all, const std::string& db_file) {
   }
 }
 
-/// Of another host than rank 0's, where a healthy one is worth no line.
+/// Prints the warnings and faults of a host other than rank 0's. A host without any prints nothing.
 int print_troubles(const FindingList& findings, std::ostream& out) {
   int code = 0;
   for (const Finding& finding : findings) {
@@ -369,7 +369,7 @@ Finding judge_numa(const NumaLayout& layout, const NumaPlace& place) {
 }
 
 std::vector<Finding> examine(const std::string& db_file, const Launch& launch) {
-  FindingList mpi;  // first: the ranks beside this one are gone when it measures
+  FindingList mpi;  // examined first, because the host's other ranks exit after it, before this rank measures
   examine_mpi(mpi, launch);
   if (launch.local_rank != 0) return mpi;
   FindingList all;

@@ -1,4 +1,4 @@
-// `hvd_bench doctor`: what is here, what is missing and how to get it, and whether it is what it should be.
+// `hvd_bench doctor`: examines the host and reports, with advice, what is missing and what would disturb measurements.
 #pragma once
 
 #include <iosfwd>
@@ -13,31 +13,31 @@ namespace hvd::bench {
 struct Finding {
   enum class Level : std::uint8_t { kGood, kNote, kWarning, kFault } level = Level::kGood;
   std::string subject;  ///< "processor", "oneDNN", "NUMA", "MPI", "launcher", "/dev/shm", "clock", "store", ...
-  std::string text;     ///< what was found, with numbers
-  std::string advice;   ///< what to do; empty when good
+  std::string text;     ///< result of the check, with numbers
+  std::string advice;   ///< what to do; empty if all is good
 };
 
-/// Looks at processor (cores, SIMD, AMX, governor, throttling), memory and its measured copy bandwidth,
-/// measured fp32 and bf16 matrix rate against the processor's peak, NUMA nodes, /dev/shm, oneDNN, MPI, scheduler
-/// (Slurm, LSF, or none), affinity against the thread count, the store's file if given.
-/// Of several ranks that were launched together, the first of each host looks at it, without company on its cores;
-/// the others only join in starting MPI; rank 0 alone looks at the store.
+/// Examines the processor (cores, SIMD, AMX, governor, load), memory and its copy bandwidth, the measured fp32 and bf16
+/// matrix rates against the processor's peak, NUMA nodes, /dev/shm, oneDNN, MPI, launcher (Slurm, LSF, or none),
+/// affinity against the thread count, GPUs, and the store's file if one is given.
+/// If several ranks are launched together, the first rank of each host examines the host, after the others have left.
+/// The others only start MPI. Only rank 0 examines the store.
 std::vector<Finding> examine(const std::string& db_file, const Launch& launch);
 
-/// Judges computing in bf16 by the measured rates of convolutions in both types, in FLOP/s. `slow_reason`:
-/// models::onednn_slow_reason(). Pure.
+/// Judges computing in bf16 from the measured rates of convolutions in both types, in FLOP/s. `slow_reason` is the
+/// result of models::onednn_slow_reason(). Pure.
 Finding judge_bf16(double bf16, double fp32, const std::string& slow_reason);
 
 /// Where a process runs.
 struct NumaPlace {
-  std::vector<int> cpus;          ///< that it may use
-  std::vector<int> memory_nodes;  ///< of memory that it has just touched; empty: unknown
-  bool company = false;           ///< more ranks run on its host
+  std::vector<int> cpus;          ///< processors that the process may use
+  std::vector<int> memory_nodes;  ///< nodes of the memory that the process has just touched; empty: unknown
+  bool company = false;           ///< other ranks run on the same host
 };
 /// Judges whether `place` lies within one node. Pure.
 Finding judge_numa(const NumaLayout& layout, const NumaPlace& place);
 
-/// Prints a table; on ranks other than 0 only what is wrong with their host, each line under the host's name.
+/// Prints a table. Ranks other than 0 print only warnings and faults of their host, each line with the host's name.
 /// Returns the exit code: 0, or 1 if there is a fault.
 int print_findings(const std::vector<Finding>& findings, const Launch& launch, std::ostream& out);
 

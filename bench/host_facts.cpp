@@ -44,8 +44,8 @@ struct CgroupFolder {
   bool v2 = true;
 };
 
-/// Where limits of `controller` on this process may be written, the nearest first: versions 2 and 1, mounted at the
-/// usual places. In a container the root of the mount is the process's own group.
+/// Returns the folders that may hold limits of `controller` for this process, the process's own group first. Handles
+/// cgroup versions 2 and 1, mounted at the usual places. In a container the mount's root is the process's own group.
 std::vector<CgroupFolder> cgroup_folders(std::string_view controller) {
   std::vector<CgroupFolder> folders;
   std::istringstream groups(whole("/proc/self/cgroup"));
@@ -63,7 +63,7 @@ std::vector<CgroupFolder> cgroup_folders(std::string_view controller) {
   return folders;
 }
 
-/// Limit and use of this process's cgroup; 0: none.
+/// Returns the memory limit and the memory use of this process's cgroup in bytes; 0 if there is no limit.
 std::pair<std::int64_t, std::int64_t> cgroup_memory() {
   for (const auto& [folder, v2] : cgroup_folders("memory")) {
     const std::string limit = first_line(folder / (v2 ? "memory.max" : "memory.limit_in_bytes"));
@@ -120,7 +120,7 @@ std::size_t last_level_cache(const std::filesystem::path& folder) {
   std::error_code none;
   for (const auto& entry : std::filesystem::directory_iterator(folder, none)) {
     int level = 0;
-    std::size_t kibibytes = 0;  // the kernel writes all sizes so: "32768K"
+    std::size_t kibibytes = 0;  // the kernel writes all sizes in this form: "32768K"
     const std::string level_text = first_line(entry.path() / "level");
     const std::string size_text = first_line(entry.path() / "size");
     const auto end = [](const std::string& text) { return text.data() + text.size(); };
@@ -178,7 +178,7 @@ Memory memory() {
   const auto [limit, used] = cgroup_memory();
   if (limit > 0 && limit < result.total_bytes) {
     result.limit_bytes = limit;
-    // Page cache counts as used there but gives way, so the group's own figure is a floor: take half back.
+    // The group's use includes page cache, which the kernel would free. So count only half of the use.
     result.available_bytes = std::min(result.available_bytes, limit - used / 2);
   }
   return result;

@@ -1,4 +1,4 @@
-// What /proc, /sys and the C library say about this process and host. Nothing here fails: what cannot be read
+// Facts about this process and host from /proc, /sys and the C library. No function fails: a fact that cannot be read
 // is empty or zero. Any thread.
 #pragma once
 
@@ -11,54 +11,54 @@
 
 namespace hvd::bench {
 
-/// First line of a small file, trimmed; empty if it cannot be read.
+/// Returns the first line of a small file, trimmed; empty if it cannot be read.
 std::string first_line(const std::filesystem::path& file);
 
-/// /proc/cpuinfo of the first processor.
+/// Facts from /proc/cpuinfo: counts for the whole host, everything else for the first processor.
 struct Processor {
   std::string model;  ///< "Intel(R) Xeon(R) Platinum 8480+"
   std::string microcode;
   std::vector<std::string> flags;
-  int sockets = 0;  ///< of the host
-  int cores = 0;    ///< physical, of the host
+  int sockets = 0;  ///< sockets of the host
+  int cores = 0;    ///< physical cores of the host
   int hardware_threads = 0;
-  double base_mhz = 0;  ///< as /proc/cpuinfo has it now
+  double base_mhz = 0;  ///< "cpu MHz", the clock at the time of reading
   [[nodiscard]] bool has(std::string_view flag) const;
 };
 Processor processor();
-/// For tests: the same from text.
+/// Parses the text of /proc/cpuinfo. Pure.
 Processor parse_cpuinfo(std::string_view cpuinfo);
 
-/// Bytes of the last-level cache that the first processor has a part in; 0 if unknown. As the kernel lists it in
-/// `folder`, else as the C library does, whose figure is that of a whole socket on some processors.
+/// Returns the bytes of the last-level cache that the first processor uses; 0 if unknown. The size comes from the
+/// kernel's files in `folder`, or else from the C library, which on some processors returns that of a whole socket.
 std::size_t last_level_cache(const std::filesystem::path& folder = "/sys/devices/system/cpu/cpu0/cache");
 
 /// Processors that this process may run on, ascending.
 std::vector<int> affinity();
-/// {0,1,2,5} is "0-2,5".
+/// Returns {0,1,2,5} as "0-2,5".
 std::string cpu_list(const std::vector<int>& cpus);
 
 struct Memory {
-  std::int64_t total_bytes = 0;      ///< of the host
-  std::int64_t available_bytes = 0;  ///< to this process now: the host's, or less where a cgroup says so
-  std::int64_t limit_bytes = 0;      ///< of the cgroup; 0: none
+  std::int64_t total_bytes = 0;      ///< memory of the host
+  std::int64_t available_bytes = 0;  ///< memory that this process can still get; a cgroup may limit it
+  std::int64_t limit_bytes = 0;      ///< limit of the cgroup; 0: no limit
 };
 Memory memory();
 
-/// Value of "Key:  123 kB" in /proc/<file>, in bytes; 0 if absent.
+/// Returns the value of "Key:  123 kB" in `file` (a path such as "/proc/meminfo"), in bytes; 0 if absent.
 std::int64_t proc_bytes(const char* file, std::string_view key);
 
-/// Processors' worth of time that the cgroup allows ("2", "0.50"); empty: no quota. Affinity does not show it:
-/// threads beyond it are stopped for parts of every tenth of a second.
+/// Returns the processor time that the cgroup allows, in processors ("2", "0.50"); empty: no quota. affinity() does not
+/// show the quota: the kernel stops threads beyond it for a part of every tenth of a second.
 std::string cpu_quota();
-/// Pure: of the text of cpu.max ("200000 100000").
+/// Returns the quota from the text of cpu.max ("200000 100000"). Pure.
 std::string parse_cpu_max(std::string_view text);
 
-/// "performance" and the like of CPU 0; empty where there is no frequency control (most virtual machines).
+/// Returns the frequency governor of CPU 0, such as "performance"; empty if there is none (most virtual machines).
 std::string governor();
-/// "docker", "podman", "apptainer", ...; empty outside a container as far as can be seen.
+/// Returns "docker", "podman", "apptainer", ...; empty if no container is detected.
 std::string container();
-/// Shared libraries of interest in this process, by short name: {"onednn": "/usr/lib/.../libdnnl.so.2.6"}.
+/// Returns paths of known shared libraries in this process by short name: {"onednn": "/usr/lib/.../libdnnl.so.2.6"}.
 std::map<std::string, std::string> loaded_libraries();
 std::string host_name();
 

@@ -1,4 +1,4 @@
-// A build without hwloc: the NUMA nodes are unknown.
+// For a build without hwloc: the NUMA nodes are unknown.
 #include "bench/numa.h"
 
 namespace hvd::bench {

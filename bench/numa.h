@@ -1,6 +1,5 @@
-// The NUMA nodes of a host and the processors of each, as plain data, and the questions that a run asks about them.
-// hwloc answers in numa_hwloc.cpp; no_hwloc.cpp takes its place in a build without hwloc. A NumaTopology is used by one
-// thread at a time; everything else is pure.
+// The NUMA nodes of a host with their processors, as plain data, and functions on them. numa_hwloc.cpp reads the nodes;
+// a build without hwloc has no_hwloc.cpp. One thread at a time may use a NumaTopology; everything else is pure.
 #pragma once
 
 #include <cstddef>
@@ -18,50 +17,49 @@ struct hwloc_topology;
 namespace hvd::bench {
 
 struct NumaNode {
-  int number = 0;                 ///< the kernel's
-  std::vector<int> cpus;          ///< the kernel's numbers, ascending
-  int cores = 0;                  ///< physical
+  int number = 0;                 ///< the kernel's number of the node
+  std::vector<int> cpus;          ///< the kernel's numbers of its processors, ascending
+  int cores = 0;                  ///< number of physical cores
   std::int64_t memory_bytes = 0;  ///< 0: unknown
 };
 
 struct NumaLayout {
   std::vector<NumaNode> nodes;  ///< ascending by number; empty: unknown
-  std::string source;           ///< "hwloc API 2.8", with what is odd about it; where nodes is empty: why
-  bool this_machine = false;    ///< hwloc vouches for it; else a file or a text describes some other machine
+  std::string source;           ///< "hwloc API 2.8" and anything unusual; if `nodes` is empty, the reason
+  bool this_machine = false;    ///< false if a file or a text given to hwloc describes another machine
 
   [[nodiscard]] bool known() const { return this_machine && !nodes.empty(); }
-  /// Numbers of the nodes that have a processor among `cpus`.
+  /// Returns the numbers of the nodes that have a processor among `cpus`.
   [[nodiscard]] std::vector<int> nodes_of(const std::vector<int>& cpus) const;
-  /// Whether no node has all of `cpus`. Nodes may share their processors: HBM beside DRAM is a node of its own. Numbers
-  /// that no node has are passed over.
+  /// Returns true if no node has all of `cpus`. Several nodes may have the same processors, because HBM is a node
+  /// beside that of the DRAM. Ignores processors that no node has.
   [[nodiscard]] bool crosses(const std::vector<int>& cpus) const;
 };
 
-/// What ranks tell one another of a host: source, nodes and their processors. One "name=value" line each.
+/// Returns the layout as text for other ranks: source, nodes and their processors, one "name=value" line each.
 std::string to_text(const NumaLayout& layout);
-/// Lines that to_text() does not write are passed over.
+/// Ignores lines that to_text() does not write.
 NumaLayout parse_numa_layout(std::string_view text);
 
-/// {0} is "node 0", {0,1} is "nodes 0-1".
+/// Returns {0} as "node 0" and {0,1} as "nodes 0-1".
 std::string node_list(const std::vector<int>& nodes);
 
-/// How a launcher binds each rank to one node, as the end of a sentence.
+/// Returns advice on how a launcher binds each rank to one node, as the end of a sentence.
 /// Sources: srun(1) (--cpu-bind), mpirun(1) of Open MPI 4 and 5 (--map-by, --bind-to), IBM's "Job Step Manager: jsrun".
 std::string_view binding_advice();
 
-/// What hwloc has found.
+/// The topology that hwloc has read.
 class NumaTopology {
  public:
-  /// The machine's, processors and nodes included that this process may not use. Never fails: see NumaLayout::source.
-  /// hwloc itself reads HWLOC_XMLFILE, HWLOC_SYNTHETIC and the like from the environment and then describes what they
-  /// say; `environment` serves to name them in `source`.
+  /// Reads the topology of this machine, including processors and nodes that this process may not use. Never fails:
+  /// NumaLayout::source gives the reason if the nodes are unknown. If HWLOC_XMLFILE, HWLOC_SYNTHETIC or similar
+  /// variables are set, hwloc describes another machine; `environment` serves to name them in `source`.
   static NumaTopology of_machine(const Environment& environment);
-  /// For tests: hwloc's description of a machine, say "numa:2 core:4 pu:2". `source` of the layout says what is wrong
-  /// with it.
+  /// For tests: takes a machine in hwloc's notation, such as "numa:2 core:4 pu:2". If it is invalid, `source` says so.
   static NumaTopology synthetic(const std::string& description);
 
   [[nodiscard]] const NumaLayout& layout() const { return layout_; }
-  /// Numbers of the nodes on which pages of `memory` lie; empty if none has been touched, or the kernel does not tell.
+  /// Returns the nodes on which pages of `memory` lie; empty if no page has been touched or the kernel does not tell.
   [[nodiscard]] std::vector<int> nodes_of_memory(std::span<const std::byte> memory) const;
 
  private:

@@ -11,7 +11,7 @@
 namespace hvd::bench {
 namespace {
 
-// Variables by which hwloc looks at something else than this machine, or says that it does not.
+// Variables that make hwloc describe another machine, or make it claim that it describes this one.
 // Source: hwloc 2.9's documentation, "Environment Variables".
 constexpr std::array<const char*, 6> kRedirections{"HWLOC_XMLFILE",    "HWLOC_SYNTHETIC",  "HWLOC_FSROOT",
                                                    "HWLOC_COMPONENTS", "HWLOC_CPUID_PATH", "HWLOC_THISSYSTEM"};
@@ -23,13 +23,13 @@ using Bitmap = std::unique_ptr<hwloc_bitmap_s, FreeBitmap>;
 
 std::vector<int> numbers(hwloc_const_bitmap_t bitmap) {
   std::vector<int> found;
-  if (bitmap == nullptr || hwloc_bitmap_weight(bitmap) < 0) return found;  // a set without end is no answer
+  if (bitmap == nullptr || hwloc_bitmap_weight(bitmap) < 0) return found;  // an infinite set means unknown
   for (int next = hwloc_bitmap_first(bitmap); next >= 0; next = hwloc_bitmap_next(bitmap, next)) found.push_back(next);
   return found;
 }
 
 std::string version() {
-  const unsigned api = hwloc_get_api_version();  // 0x20800 is 2.8; hwloc does not tell its own version at run time
+  const unsigned api = hwloc_get_api_version();  // 0x20800 is 2.8; hwloc cannot report its full version at run time
   return "hwloc API " + std::to_string(api >> 16) + "." + std::to_string((api >> 8) & 0xff);
 }
 
@@ -52,7 +52,7 @@ std::vector<NumaNode> read_nodes(hwloc_topology_t topology) {
   return nodes;
 }
 
-/// " (set: HWLOC_SYNTHETIC, HWLOC_THISSYSTEM)", or nothing.
+/// Returns text such as " (set: HWLOC_SYNTHETIC, HWLOC_THISSYSTEM)"; empty if no such variable is set.
 std::string redirections(const Environment& environment) {
   std::string names;
   for (const char* name : kRedirections) {
@@ -75,7 +75,7 @@ NumaTopology NumaTopology::of_machine(const Environment& environment) {
     return {nullptr, std::move(layout)};
   }
   Handle handle(made);
-  // No type is filtered out: without groups and packages, hwloc gives every node the processors of the whole machine.
+  // Keep all object types: without groups and packages, hwloc gives every node the processors of the whole machine.
   hwloc_topology_set_flags(made, HWLOC_TOPOLOGY_FLAG_INCLUDE_DISALLOWED | HWLOC_TOPOLOGY_FLAG_DONT_CHANGE_BINDING);
   if (hwloc_topology_load(made) != 0) {
     layout.source += std::string(" cannot read the topology: ") + std::strerror(errno);

@@ -28,7 +28,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Parents before children.
+// Tables are listed in the order of insertion: parents before children.
 constexpr std::array kTables{"session", "run", "provenance", "rank", "sample", "decomposition", "operation"};
 constexpr std::array kTablesOfVersion2{"coll_session", "coll_provenance", "coll_cell", "coll_sample"};
 constexpr std::int64_t kVersionWithCollectives = 2;
@@ -41,7 +41,7 @@ fs::path absolute_path(const fs::path& file) {
                              "); cd to another one, or give --db an absolute path");
 }
 
-/// What lies at `path`, links followed. Errors: io; that nothing does is none.
+/// Returns the status of `path` and follows links. Errors: io, but not if nothing exists at `path`.
 fs::file_status look_at(const fs::path& path) {
   std::error_code problem;
   const fs::file_status status = fs::status(path, problem);
@@ -49,7 +49,7 @@ fs::file_status look_at(const fs::path& path) {
   throw Error(Errc::kIo, path.string() + ": cannot be looked at (" + problem.message() + "); use another --db");
 }
 
-/// Makes a rename durable; best effort, since some file systems refuse to sync a directory.
+/// Makes a rename durable. Ignores errors, because some file systems refuse to sync a directory.
 void sync_directory(const fs::path& directory) {
   const int descriptor = ::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (descriptor < 0) return;
@@ -57,9 +57,9 @@ void sync_directory(const fs::path& directory) {
   ::close(descriptor);
 }
 
-/// Gives `from` the name `to` unless that is taken. False: taken. Errors: io.
+/// Renames `from` to `to` and returns true. Returns false if `to` exists. Errors: io.
 bool rename_if_absent(const fs::path& from, const fs::path& to) {
-  // link() never replaces, on network file systems too; where there are no hard links, rename.
+  // link() never replaces a file, even on network file systems. If there are no hard links, use rename().
   if (::link(from.c_str(), to.c_str()) == 0) {
     ::unlink(from.c_str());
     return true;
@@ -75,7 +75,7 @@ std::uint32_t big_endian(std::span<const unsigned char, 4> bytes) {
   return (std::uint32_t{bytes[0]} << 24) | (std::uint32_t{bytes[1]} << 16) | (std::uint32_t{bytes[2]} << 8) | bytes[3];
 }
 
-/// The number after `PRAGMA <name> =` in a schema, which is the one place that says it.
+/// Returns the number after `PRAGMA <pragma> =` in a schema, so that only the schema defines it.
 std::uint32_t schema_pragma(std::string_view sql, std::string_view pragma) {
   const std::string needle = "PRAGMA " + std::string(pragma) + " = ";
   return static_cast<std::uint32_t>(std::stoul(std::string(sql.substr(sql.find(needle) + needle.size(), 12))));
@@ -104,8 +104,8 @@ class ResultStore::Impl {
       throw Error(Errc::kIo, target_.string() + ": cannot be written (" + std::strerror(errno) +
                                  "); change its permissions or use another --db");
     }
-    // What cannot be written shows now. Until there is something to keep, nothing stays on the disk: a job may be
-    // killed while it warms up.
+    // Creates the partial file, so that a write error is reported now. Removes it again until the first save, because a
+    // job that is killed while it warms up must not leave a file.
     create_partial();
     remove_partial();
   }
@@ -182,7 +182,7 @@ class ResultStore::Impl {
     if (const std::string found = database_->text("PRAGMA quick_check"); found != "ok") {
       throw Error(Errc::kIo, partial_.string() + ": SQLite finds it damaged (" + found + "); check the file system");
     }
-    database_.reset();  // on errors below, a later finish() opens it again
+    database_.reset();  // if a step below fails, a later finish() opens it again
     if (rename_if_absent(partial_, target_)) {
       sync_directory(target_.parent_path());
       return;
@@ -202,7 +202,7 @@ class ResultStore::Impl {
     if (!knows_schema_version(static_cast<std::uint32_t>(target.integer("PRAGMA main.user_version")))) {
       throw Error(Errc::kIo, target_.string() + ": its schema changed while this session ran; use another --db");
     }
-    const auto copy = [&target](const std::string& table) {  // a table has the same columns in every schema version
+    const auto copy = [&target](const std::string& table) {  // a table's columns are equal in all schema versions
       target.run(std::string("INSERT INTO main.").append(table).append(" SELECT * FROM partial.").append(table));
     };
     for (const char* const table : kTables) copy(table);
@@ -213,14 +213,14 @@ class ResultStore::Impl {
     transaction.commit();
   }
 
-  /// In the caller's transaction.
+  /// Call inside a transaction.
   static void add_tables_of_version_2(Database& database) {
     if (database.integer("PRAGMA main.user_version") < kVersionWithCollectives) {
       database.run(std::string(schema_2_sql()));
     }
   }
 
-  // A store made before there was a sharded schedule does not take its name. Better told now than at the end.
+  // A store of a version without the sharded schedule rejects this schedule's name. Reports that before the session.
   void require_schedule(const std::string& schedule) {
     if (schedule != "sharded" || read_store_header(target_).kind != StoreHeader::Kind::kOurs) return;
     Database target(target_, Locking::kShared, false);
@@ -246,7 +246,7 @@ class ResultStore::Impl {
 
   fs::path target_, partial_;
   const std::string session_uuid_, command_line_, started_utc_ = utc_now();
-  std::set<std::string> saved_;  // runs and launches of `coll` that are not published
+  std::set<std::string> saved_;  // UUIDs of runs and of `coll` sessions that are saved but not yet in the target
   bool finished_ = false;
   std::optional<Database> database_;
 };
@@ -262,12 +262,12 @@ const fs::path& ResultStore::target() const { return impl_->target(); }
 const fs::path& ResultStore::partial() const { return impl_->partial(); }
 
 StoreHeader read_store_header(const fs::path& file) {
-  // Layout: https://www.sqlite.org/fileformat.html, "The Database Header".
+  // Source of the layout: https://www.sqlite.org/fileformat.html, "The Database Header".
   constexpr std::string_view kMagic{"SQLite format 3\0", 16};
   constexpr std::size_t kUserVersion = 60, kApplicationId = 68;
   const fs::file_status status = look_at(file);
   if (!fs::exists(status)) return {};
-  if (fs::is_other(status)) return {StoreHeader::Kind::kNotSqlite, 0};  // to read a pipe would wait for its writer
+  if (fs::is_other(status)) return {StoreHeader::Kind::kNotSqlite, 0};  // reading a pipe would wait for its writer
   std::array<unsigned char, 100> header{};
   const int descriptor = ::open(file.c_str(), O_RDONLY | O_CLOEXEC);
   const ssize_t got = descriptor < 0 ? -1 : ::read(descriptor, header.data(), header.size());
@@ -291,7 +291,7 @@ StoreHeader read_store_header(const fs::path& file) {
 
 bool is_cut_off(const fs::path& file, const StoreHeader& header) {
   std::error_code ignored, problem;
-  // SQLite restores from a journal. Looked for first, so that a transaction that ends just now is no fault.
+  // SQLite can restore the file from a journal. The journal is checked first, because a transaction may end meanwhile.
   if (fs::exists(file.string() + "-journal", ignored)) return false;
   const std::uintmax_t size = fs::file_size(file, problem);
   return !problem && size < header.bytes;
@@ -343,7 +343,7 @@ std::string new_uuid() {
   if (::getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size())) {
     throw Error(Errc::kIo, std::string("getrandom failed: ") + std::strerror(errno));
   }
-  bytes[6] = static_cast<unsigned char>((bytes[6] & 0x0f) | 0x40);  // RFC 4122, 4.4: version 4, variant 1
+  bytes[6] = static_cast<unsigned char>((bytes[6] & 0x0f) | 0x40);  // version 4, variant 1. Source: RFC 4122, 4.4
   bytes[8] = static_cast<unsigned char>((bytes[8] & 0x3f) | 0x80);
   std::uint64_t high = 0, low = 0;
   for (std::size_t i = 0; i < 8; ++i) {

@@ -16,7 +16,7 @@ namespace {
 
 std::int64_t integer(std::uint64_t value) { return static_cast<std::int64_t>(value); }
 
-/// Samples are stored as they lie in memory; the schema specifies little-endian IEEE doubles.
+/// Samples are stored in their memory layout; the schema specifies little-endian IEEE doubles.
 static_assert(std::endian::native == std::endian::little && sizeof(double) == 8);
 
 class RunWriter {
@@ -24,7 +24,8 @@ class RunWriter {
   RunWriter(Database& database, const RunRecord& run) : database_(database), run_(run) {}
 
   void write() {
-    Statement(database_, "DELETE FROM run WHERE uuid = ?1").bind(run_.uuid).run();  // cascades to the other tables
+    // ON DELETE CASCADE removes the run's rows in the other tables.
+    Statement(database_, "DELETE FROM run WHERE uuid = ?1").bind(run_.uuid).run();
     write_run();
     write_provenance();
     write_ranks();

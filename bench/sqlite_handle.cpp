@@ -30,7 +30,7 @@ std::string advice(int code, int system_errno) {
   }
 }
 
-/// errno of the failed call, as far as SQLite still knows it: it rolls back before it reports.
+/// Returns errno of the failed call. SQLite rolls back before it reports an error, so errno itself may have changed.
 int last_errno(sqlite3* database) {
   if (database == nullptr) return 0;
   if (const int code = sqlite3_system_errno(database); code != 0) return code;
@@ -42,7 +42,7 @@ int last_errno(sqlite3* database) {
 }  // namespace
 
 Database::Database(std::filesystem::path file, Locking locking, bool create) : file_(std::move(file)) {
-  // STRICT tables: https://www.sqlite.org/stricttables.html
+  // Source for STRICT tables: https://www.sqlite.org/stricttables.html
   constexpr int kOldestWithStrict = 3037000;
   if (sqlite3_libversion_number() < kOldestWithStrict) {
     throw Error(Errc::kUnsupported, std::string("SQLite ") + sqlite3_libversion() +
@@ -94,7 +94,7 @@ void Statement::check(int code, std::string_view doing) {
 }
 
 Statement& Statement::bind(std::string_view value) {
-  // SQLite takes any bytes as text; readers of the store do not.
+  // SQLite accepts any bytes as text, but readers of the store accept only UTF-8.
   const std::string text = well_formed_utf8(value);
   check(sqlite3_bind_text64(handle_.get(), next_++, text.data(), text.size(), SQLITE_TRANSIENT, SQLITE_UTF8),
         "binding");
@@ -114,7 +114,7 @@ Statement& Statement::bind(double value) {
 Statement& Statement::bind(const std::optional<double>& value) { return value ? bind(*value) : bind_null(); }
 
 Statement& Statement::bind_blob(std::span<const std::byte> value) {
-  // A null pointer would bind NULL, and an empty series is an empty blob.
+  // SQLite would bind a null pointer as NULL, but an empty series must be an empty blob.
   check(sqlite3_bind_blob64(handle_.get(), next_++, value.empty() ? "" : static_cast<const void*>(value.data()),
                             value.size(), SQLITE_TRANSIENT),
         "binding");
@@ -135,11 +135,11 @@ void Statement::run() {
   if (code != SQLITE_DONE) database_.fail(code, "writing");
 }
 
-// IMMEDIATE: the lock is taken, and waited for, here and not in the middle of the work.
+// BEGIN IMMEDIATE waits for the lock and takes it here, not in the middle of the work.
 Transaction::Transaction(Database& database) : database_(database) { database_.run("BEGIN IMMEDIATE"); }
 
 Transaction::~Transaction() {
-  // SQLite has rolled back by itself after some errors (full disk), hence the question.
+  // After some errors (full disk) SQLite has already rolled back.
   if (database_.in_transaction()) sqlite3_exec(database_.get(), "ROLLBACK", nullptr, nullptr, nullptr);
 }
 

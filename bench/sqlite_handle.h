@@ -1,5 +1,5 @@
-// Owners of SQLite's handles, and errors that say what to do. Internal to bench/result_store.
-// One thread at a time uses a Database and its Statements; a Statement does not outlive its Database.
+// Owners of SQLite's handles. Their errors say what to do. Internal to bench/result_store.
+// Only one thread at a time may use a Database and its Statements. A Statement must not outlive its Database.
 #pragma once
 
 #include <sqlite3.h>
@@ -28,7 +28,7 @@ struct StatementTraits {
 
 enum class Locking : std::uint8_t {
   kShared,     ///< SQLite's usual file locks
-  kExclusive,  ///< no locks at all (VFS "unix-none"), for a file that nobody else opens
+  kExclusive,  ///< no locks (VFS "unix-none"), for a file that nobody else opens
 };
 
 class Database {
@@ -38,14 +38,14 @@ class Database {
 
   /// Runs statements that return nothing. Errors: io.
   void run(const std::string& sql);
-  /// First column of the first row. Errors: io.
+  /// Return the first column of the first row. Errors: io.
   std::string text(const std::string& sql);
   std::int64_t integer(const std::string& sql);
-  /// Whether a transaction is open.
+  /// Returns true if a transaction is open.
   [[nodiscard]] bool in_transaction() const { return sqlite3_get_autocommit(handle_.get()) == 0; }
   void busy_timeout(int milliseconds) { sqlite3_busy_timeout(handle_.get(), milliseconds); }
 
-  /// Throws Error{kIo} for SQLite's result `code` naming the file, what failed, and the way out.
+  /// Throws Error{kIo} for SQLite's result `code`. The text names the file, what failed, and what to do.
   [[noreturn]] void fail(int code, std::string_view doing) const;
   [[nodiscard]] sqlite3* get() const { return handle_.get(); }
 
@@ -64,7 +64,7 @@ class Statement {
   Statement& bind(const std::optional<double>& value);
   Statement& bind_blob(std::span<const std::byte> value);
   Statement& bind_null();
-  /// Executes to the end, then forgets the parameters. Errors: io.
+  /// Executes the statement to the end, then clears the parameters. Errors: io.
   void run();
 
  private:
@@ -75,7 +75,7 @@ class Statement {
   int next_ = 1;
 };
 
-/// Rolls back when it goes out of scope, unless committed.
+/// Rolls back in the destructor, unless commit() has succeeded.
 class Transaction {
  public:
   explicit Transaction(Database& database);

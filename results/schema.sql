@@ -1,18 +1,18 @@
--- The store of hvd_bench: one SQLite file per job (or several merged). Written by rank 0 only, outside the
--- timed region. Contract between bench/result_store (C++, writes) and scripts/ (Python, reads).
--- All times are seconds, all sizes bytes, all rates images per second of the whole world.
--- application_id 0x68766462 ('hvdb'); user_version is the schema version.
+-- The store of hvd_bench: one SQLite file per job, or several jobs merged into one file. Only rank 0 writes it, outside
+-- the timed region. This schema is the contract between bench/result_store (C++, writes) and scripts/ (Python, reads).
+-- All times are in seconds, all sizes in bytes, all rates in images per second of the whole world.
+-- application_id is 0x68766462 ('hvdb'); user_version is the schema version.
 PRAGMA application_id = 1752589410;
 PRAGMA user_version = 1;
 
--- One process launch. Its runs were measured in one allocation, interleaved, and may be compared.
+-- One launch of the program. Its runs were measured in turn in one allocation, so they may be compared.
 CREATE TABLE session (
   uuid         TEXT PRIMARY KEY,
   started_utc  TEXT NOT NULL,                 -- ISO 8601, UTC
   command_line TEXT NOT NULL                  -- runs again as it stands
 ) STRICT;
 
--- One measured (or simulated) configuration.
+-- One configuration, measured or simulated.
 CREATE TABLE run (
   uuid            TEXT PRIMARY KEY,
   session_uuid    TEXT NOT NULL REFERENCES session(uuid),
@@ -63,7 +63,7 @@ CREATE TABLE run (
   fingerprint     TEXT NOT NULL               -- equal fingerprints are comparable (see provenance.in_fingerprint)
 ) STRICT;
 
--- Why it is what it is: one row per fact. in_fingerprint = 1 when a change of it can change the result.
+-- Facts that explain the figures of a run, one per row. in_fingerprint is 1 if the fact can change the result.
 CREATE TABLE provenance (
   run_uuid       TEXT NOT NULL REFERENCES run(uuid) ON DELETE CASCADE,
   key            TEXT NOT NULL,               -- 'git.commit', 'cpu.model', 'lib.onednn', 'env.OMP_NUM_THREADS', ...
@@ -84,18 +84,19 @@ CREATE TABLE rank (
   PRIMARY KEY (run_uuid, rank)
 ) STRICT, WITHOUT ROWID;
 
--- Samples: one blob per rank and kind, little-endian IEEE doubles, `count` of them.
+-- Samples: one blob per rank and kind, which holds `count` little-endian IEEE doubles.
 -- kind: step_seconds (forward to update, per step), compute_seconds (forward and backward, without waits),
--- exposed_seconds (waited for the engine), reduce_seconds, control_seconds, copy_seconds (engine thread),
--- update_seconds, loss; on GPUs also host_seconds (by the host's clock, from the end of the step before, or from when
--- it was asked for if it is the first of several, to its end) and launch_seconds (the host's, until all was launched or
--- enqueued); the others are the GPU's.
--- Two kinds are no samples but bootstrap replicates of a figure, 200 of rank 0, from which several sessions are pooled:
--- step_seconds_replicates (of run.step_seconds, in seconds, above zero) and, in phase full of a session with
--- --efficiency, efficiency_replicates (of the component efficiency below, from zero on). They are missing where the
--- figure has no interval, and in stores of programs before 2026-11-23.
--- With row ids, unlike its neighbours: blobs of a few kilobytes in the primary key's own tree would each waste most of
--- a page (19 MB instead of 9 MB for 512 ranks x 8 kinds x 200 steps). Statements and columns are the same either way.
+-- exposed_seconds (wait for the engine), reduce_seconds, control_seconds, copy_seconds (times of the engine's thread),
+-- update_seconds, loss. On GPUs, these times come from the GPU's events, and there are two more kinds by the host's
+-- clock: launch_seconds (until all work was launched or enqueued) and host_seconds (from the end of the previous step
+-- to the end of this one; for the first of several steps, from its request).
+-- Two more kinds are not samples but 200 bootstrap replicates of a figure, stored for rank 0, with which several
+-- sessions are pooled: step_seconds_replicates (replicates of run.step_seconds, in seconds, above zero), and for phase
+-- full of a session with --efficiency, efficiency_replicates (replicates of the component efficiency below, zero or
+-- above). They are missing if the figure has no interval, and in stores of programs before 2026-11-23.
+-- This table has row ids, unlike the other child tables. Without them, blobs of a few kilobytes would lie in the tree
+-- of the primary key, and each would waste most of a page (19 MB instead of 9 MB for 512 ranks x 8 kinds x 200 steps).
+-- Statements and columns are the same in both forms.
 CREATE TABLE sample (
   run_uuid TEXT NOT NULL REFERENCES run(uuid) ON DELETE CASCADE,
   rank     INTEGER NOT NULL,
@@ -105,7 +106,7 @@ CREATE TABLE sample (
   PRIMARY KEY (run_uuid, rank, kind)
 ) STRICT;
 
--- Efficiency of a session and where the rest went: fractions of the full run's step time, which sum to 1.
+-- Efficiency of a session and the parts of the loss, as fractions of the full run's step time. They sum to 1.
 -- component: efficiency, interference, stragglers, exposed_communication, control_plane, overlap_slowdown, update,
 -- residual (docs/measurement.md defines them).
 CREATE TABLE decomposition (

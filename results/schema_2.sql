@@ -1,9 +1,9 @@
--- Schema version 2: the tables of version 1 (schema.sql), and the results of `hvd_bench coll`. A store has version 2
--- only if it holds such results, so that programs that know version 1 alone go on reading and writing all others.
--- Contract between bench/coll/record (C++, writes) and scripts/ (Python, reads). Units: as in schema.sql.
+-- Schema version 2 adds tables for the results of `hvd_bench coll` to those of version 1 (schema.sql). A store has
+-- version 2 only if it holds such results, so that programs that know only version 1 can use all other stores.
+-- Contract between bench/coll/record (C++, writes) and scripts/ (Python, reads). Units are those of schema.sql.
 PRAGMA user_version = 2;
 
--- One launch of `hvd_bench coll`; its cells were measured in turn. It has a row of `session`, too.
+-- One launch of `hvd_bench coll`. Its cells were measured in turn. The table `session` has a row with the same uuid.
 CREATE TABLE coll_session (
   uuid            TEXT PRIMARY KEY REFERENCES session(uuid),
   status          TEXT NOT NULL CHECK (status IN ('complete', 'incomplete')),
@@ -25,7 +25,7 @@ CREATE TABLE coll_session (
   fingerprint     TEXT NOT NULL               -- equal fingerprints are comparable
 ) STRICT;
 
--- As table provenance, for a launch of `hvd_bench coll`.
+-- Like the table provenance, for a launch of `hvd_bench coll`.
 CREATE TABLE coll_provenance (
   session_uuid   TEXT NOT NULL REFERENCES coll_session(uuid) ON DELETE CASCADE,
   key            TEXT NOT NULL,
@@ -34,7 +34,8 @@ CREATE TABLE coll_provenance (
   PRIMARY KEY (session_uuid, key)
 ) STRICT, WITHOUT ROWID;
 
--- One operation of one size, type, reduction and form on one side of a comparison, that has at least one sample.
+-- A cell: one operation of one size, type and reduction, in place or out of place, on one side of a comparison. Only
+-- cells with at least one sample are stored.
 CREATE TABLE coll_cell (
   session_uuid   TEXT NOT NULL REFERENCES coll_session(uuid) ON DELETE CASCADE,
   seq            INTEGER NOT NULL,            -- order of the cells; cells that were not sampled leave gaps
@@ -75,9 +76,9 @@ CREATE TABLE coll_cell (
   PRIMARY KEY (session_uuid, seq)
 ) STRICT, WITHOUT ROWID;
 
--- The samples of a cell, packed as those of table sample.
--- kind: seconds (slowest rank), transfer_seconds, skew_seconds, last_rank (arrived last), round (samples of one round
--- were taken beside one another).
+-- The samples of a cell, packed like those of the table sample.
+-- kind: seconds (slowest rank), transfer_seconds, skew_seconds, last_rank (the rank that arrived last), round (number
+-- of the round; samples of different cells in one round were taken close together).
 CREATE TABLE coll_sample (
   session_uuid TEXT NOT NULL REFERENCES coll_session(uuid) ON DELETE CASCADE,
   seq          INTEGER NOT NULL,              -- of its coll_cell

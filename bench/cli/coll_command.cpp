@@ -81,7 +81,7 @@ bool parse_memory(const std::string& where, const std::string& text) {
   return parse_word(where, text, {"registered", "plain"}) == 0;
 }
 
-/// KEY=VALUE,VALUE...: a variant for each value, equal to `base` but for that.
+/// Parses KEY=VALUE,VALUE... Returns a variant for each value, which differs from `base` only in KEY.
 std::vector<coll::Variant> parse_compare(const std::string& text, const coll::Variant& base) {
   const std::size_t equals = text.find('=');
   const std::string key = text.substr(0, equals);
@@ -107,7 +107,7 @@ std::vector<coll::Variant> parse_compare(const std::string& text, const coll::Va
   return variants;
 }
 
-/// For an option of nccl-tests that is none here: what is there instead. Else empty.
+/// For an option of nccl-tests that this program lacks, returns a text that names the replacement; otherwise empty.
 std::string instead_of(std::string_view option) {
   struct Known {
     std::string_view letter, name, instead;
@@ -128,7 +128,7 @@ std::string instead_of(std::string_view option) {
       Known{"-x", "--cta_policy", "NCCL's own variables, such as NCCL_CTA_POLICY"},
       Known{"-D", "--device_implementation", "operations are NCCL's"},
       Known{"-V", "--device_cta_count", "operations are NCCL's"},
-      Known{"-M", "", "-J has buffer_bytes"},  // its long name, --memory, is an option of ours
+      Known{"-M", "", "-J has buffer_bytes"},  // its long name in nccl-tests, --memory, is a different option here
       Known{"-I", "--per_iter_timing", "-J and --csv always have the spread of the samples"},
       Known{"-K", "--per_iter_skip", "-w discards the first samples"},
       Known{"-u", "--unalign", "buffers begin at multiples of 64 bytes"}};
@@ -141,7 +141,7 @@ std::string instead_of(std::string_view option) {
   return {};
 }
 
-/// Options that are checked together, after all of them have been read.
+/// Options that are checked together after all of them have been parsed.
 struct CollGiven {
   coll::SizeRange range{1024, std::size_t{64} << 20, 0, 4};
   std::optional<double> bucket_mebibytes;
@@ -257,7 +257,7 @@ void register_files(Registrar add, coll::CollOptions& o, CollGiven& given) {
   add.flag("--no-db", "Store nothing, whatever --db says", [&given] { given.no_db = true; });
 }
 
-/// Sizes up to 4 MiB: above that a step's latency no longer counts.
+/// Sets the options of --find-crossovers. Sizes go up to 4 MiB, because latency no longer matters above that.
 void settle_crossovers(coll::CollOptions& o, const CollGiven& given) {
   if (!given.compare.empty() || given.algorithm || !o.model.empty() || o.ragged || o.gpus) {
     throw Error(Errc::kInvalidArgument,
@@ -274,7 +274,7 @@ void settle_crossovers(coll::CollOptions& o, const CollGiven& given) {
   if (!given.sizes) o.sizes = coll::sizes_of({1024, std::size_t{4} << 20, 0, 2});
 }
 
-/// A graph's operations have fixed places, so buffers may stay in caches.
+/// Checks the options of -G. It implies --warm, because the operations of a graph always use the same buffers.
 void settle_graphs(coll::CollOptions& o) {
   if (o.graph_launches == 0) return;
   if (!o.gpus) {
@@ -369,7 +369,7 @@ CollCommand parse_coll(const std::vector<std::string>& argv) {
   register_precision(add, command.options);
   register_world(add, command.world, command.options, given);
   register_files(add, command.options, given);
-  std::vector<std::string> arguments(argv.rbegin(), argv.rend() - 2);  // CLI11 takes them last first
+  std::vector<std::string> arguments(argv.rbegin(), argv.rend() - 2);  // CLI11 expects them in reverse order
   try {
     app.parse(std::move(arguments));
   } catch (const CLI::CallForHelp&) {

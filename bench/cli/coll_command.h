@@ -1,4 +1,4 @@
-// The command line of `hvd_bench coll`: nccl-tests' letters, and what they do not say. Pure.
+// The command line of `hvd_bench coll`: the option letters of nccl-tests, and our own options. Pure.
 #pragma once
 
 #include <string>
@@ -10,16 +10,16 @@
 namespace hvd::bench {
 
 struct CollCommand {
-  Options world;  ///< comm, ranks and deadlines; the rest is not read
+  Options world;  ///< only comm, ranks and deadlines are used
   coll::CollOptions options;
-  std::string help;  ///< not empty: print it and be done
+  std::string help;  ///< if not empty, print it and exit
 };
 
-/// `argv` with the program's name first and "coll" second.
-/// Errors: invalid_argument that names the option, the value, and what is right.
+/// `argv` starts with the program's name and "coll".
+/// Errors: invalid_argument that names the option, the value, and valid values.
 CollCommand parse_coll(const std::vector<std::string>& argv);
 
-/// "4096", "4K", "1.5M", "2G": bytes, with binary multiples as nccl-tests has them. Errors: invalid_argument.
+/// Parses bytes such as "4096", "4K", "1.5M" or "2G". As in nccl-tests, the units are binary. Errors: invalid_argument.
 std::size_t parse_bytes(std::string_view where, std::string_view text);
 
 }  // namespace hvd::bench

@@ -1,4 +1,4 @@
-// Where the results of `hvd_bench coll` go: standard output, the files of -J and --csv, and the store of --db. Rank 0
+// Writes the results of `hvd_bench coll` to standard output, the files of -J and --csv, and the store of --db. Rank 0
 // only, one thread at a time.
 #pragma once
 
@@ -17,19 +17,19 @@
 
 namespace hvd::bench {
 
-/// Before anything is measured. Errors: io when a file could not be put where -J or --csv say; invalid_argument when
-/// the store of --db is one of these files.
+/// Call before measuring. Errors: io if the file of -J or --csv cannot be written; invalid_argument if the store of
+/// --db is one of these files.
 void check_coll_outputs(const coll::CollOptions& options);
 
-/// The store of --db. Nothing is written to it before put().
+/// The store of --db. Writes nothing to the file before put().
 class CollStore {
  public:
-  /// Collects provenance. Errors: as ResultStore's constructor.
+  /// Collects provenance. Errors: those of ResultStore's constructor.
   CollStore(const std::string& file, const std::vector<std::string>& argv);
-  /// Stores a session that has ended; waits up to `patience` for another program's lock. Errors: io, which says where
-  /// the results are kept instead, if anywhere.
+  /// Stores a session that has ended. Waits up to `patience` for another program's lock. Errors: io; the text names the
+  /// file that keeps the results instead, if there is one.
   void put(const coll::CollOptions& options, const coll::CollResult& result, std::chrono::milliseconds patience);
-  /// Absolute.
+  /// Absolute path.
   [[nodiscard]] std::string file() const { return store_.target().string(); }
 
  private:
@@ -47,11 +47,11 @@ struct CollOutput {
   CollStore* store;  ///< null: --db was not given
 };
 
-/// Prints the table, and writes the files and the store, all that can be written. `patience`: as CollStore::put().
-/// Errors: io for the first that cannot.
+/// Prints the table and writes the files and the store. After an error it goes on with the others. `patience` is passed
+/// to CollStore::put(). Errors: the first one, usually io.
 void put_coll_outputs(const CollOutput& output, const coll::CollResult& result, std::chrono::milliseconds patience);
 
-/// The calls that both kinds of sessions share, and the one that narrates. Borrows `console`.
+/// Returns an observer with the calls that both kinds of sessions share, and `narrate`. Borrows `console`.
 coll::CollObserver coll_observer(const SessionObserver& session, Console& console);
 
 }  // namespace hvd::bench

@@ -17,7 +17,7 @@ std::vector<bool> places(Collective collective, Place wanted) {
   return in_place;
 }
 
-/// Every problem once: several sizes may round to one.
+/// Returns every problem once, because several sizes may round to the same problem.
 std::vector<Problem> make_problems(const CollOptions& options, int ranks) {
   std::vector<Problem> problems;
   const auto add = [&](const Problem& problem) {
@@ -80,7 +80,7 @@ std::size_t arena_bytes(const CollOptions& options, const std::vector<Cell>& cel
                         std::size_t cache_bytes) {
   constexpr std::size_t kPage = 4096;
   const std::size_t cold = options.warm ? 0 : 2 * cache_bytes;
-  // Whatever the cell, a pass through the arena touches at least `cold` bytes before it begins again.
+  // For every cell, a pass through the arena touches at least `cold` bytes before it starts again.
   return align_up(cold + largest_footprint(cells, ranks), kPage);
 }
 
@@ -104,7 +104,7 @@ std::string memory_objection(const CollOptions& options, const std::vector<Cell>
   const std::size_t largest = std::max<std::size_t>(1, options.sizes.empty() ? 1 : options.sizes.back());
   const std::size_t smallest = std::max<std::size_t>(1, options.sizes.empty() ? 1 : options.sizes.front());
   const auto buffers_per_byte =
-      std::max<std::size_t>(1, align_up(largest_footprint(cells, ranks), largest) / largest);  // in and out
+      std::max<std::size_t>(1, align_up(largest_footprint(cells, ranks), largest) / largest);  // input and output
   const std::string need = std::to_string(arenas) + " buffers of " + bytes_text(static_cast<double>(each)) + " on " +
                            std::to_string(budget.ranks) + " rank(s) of " + budget.place + ", and " +
                            bytes_text(static_cast<double>(budget.free_bytes)) + " is free; ";

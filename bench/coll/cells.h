@@ -1,5 +1,5 @@
-// The list of cells of a session: every problem with every variant, and its bare kernel. All ranks make the same list
-// from the same options, and name a cell by its index. Pure.
+// The list of cells of a session. It holds every problem with every variant, and the bare kernel of each problem. All
+// ranks make the same list from the same options, and identify a cell by its index. Pure.
 #pragma once
 
 #include <cstddef>
@@ -11,39 +11,39 @@
 
 namespace hvd::bench::coll {
 
-/// Index of the "variant" of a bare kernel.
+/// Cell::variant of a bare kernel.
 inline constexpr int kBare = -1;
 
 struct Cell {
   Problem problem;
-  int variant = 0;        ///< into CollOptions::variants, or kBare
-  std::size_t group = 0;  ///< cells of one problem, which are compared with one another
+  int variant = 0;        ///< index into CollOptions::variants, or kBare
+  std::size_t group = 0;  ///< number of the problem; cells of one problem are compared with one another
 };
 
-/// Sorted by collective, type, reduction, size, place, variant. A bare kernel comes last in its group. There is none
-/// for a barrier, in a world of several nodes, on GPUs, and in place in a world of 1, where nothing has to move.
-/// Errors: invalid_argument where the options leave nothing to measure (all_to_all in place), and for a reduction that
-/// NCCL lacks.
+/// Returns cells sorted by collective, type, reduction, size, place and variant. A bare kernel comes last in its group.
+/// There is no bare kernel for a barrier, on GPUs, on several nodes (`one_memory` is false), or in place in a world of
+/// one rank, where no data move.
+/// Errors: invalid_argument if nothing is left to measure (all_to_all in place), and for a reduction that NCCL lacks.
 std::vector<Cell> make_cells(const CollOptions& options, int ranks, bool one_memory);
 
-/// Whether the buffers of a variant come from its data plane: on GPUs all do.
+/// Returns true if the buffers of a variant come from its data plane. On GPUs all do.
 bool from_plane(const CollOptions& options, const Variant& variant);
 
-/// Bytes of one arena: at least `cache_bytes` twice, unless `options` want warm caches, and the largest cell.
+/// Returns the bytes of one arena: the largest cell plus, unless `options` want warm caches, twice `cache_bytes`.
 std::size_t arena_bytes(const CollOptions& options, const std::vector<Cell>& cells, int ranks, std::size_t cache_bytes);
-/// Arenas of one rank: one for each variant that has its plane's, and one of plain memory if any cell needs it.
+/// Returns the arenas per rank: one for each variant with from_plane(), and one of plain memory if any cell needs it.
 std::size_t arena_count(const CollOptions& options, const std::vector<Cell>& cells);
 
-/// Memory that ranks share: of a host, of its /dev/shm, or of a GPU.
+/// Memory that several ranks use: that of a host, of its /dev/shm, or of a GPU.
 struct MemoryBudget {
   std::string place;           ///< "this host"
-  int ranks = 1;               ///< that share it
-  std::size_t arenas = 0;      ///< of each rank, in this memory
+  int ranks = 1;               ///< number of ranks that use the memory
+  std::size_t arenas = 0;      ///< arenas of each rank in this memory
   std::size_t free_bytes = 0;  ///< 0: unknown
 };
 
-/// Why the arenas do not fit into `budget`, with the -e or another change that would help; empty: they fit, or how much
-/// is free is unknown. `ranks`: of the whole world.
+/// If the arenas do not fit into `budget`, returns an error text that proposes a value of -e or another change. Returns
+/// an empty text if they fit or if the free memory is unknown. `ranks` is the size of the world.
 std::string memory_objection(const CollOptions& options, const std::vector<Cell>& cells, int ranks,
                              std::size_t cache_bytes, const MemoryBudget& budget);
 

@@ -1,6 +1,6 @@
-// A rank's GPU, and its communicators over NCCL: one for each variant of a session of collectives.
+// A rank's GPU and its NCCL communicators, one for each variant of a session of collectives.
 //
-// Threads: one, the rank's.
+// Threads: only the rank's.
 #pragma once
 
 #include <functional>
@@ -17,21 +17,21 @@
 
 namespace hvd::bench::coll {
 
-/// Members go in the reverse order: communicators use the GPU.
+/// The communicators use the GPU, so they are declared after it and destroyed first.
 struct GpuRank {
-  std::unique_ptr<gpu::Runtime> gpu;  ///< null where the session is on CPUs
+  std::unique_ptr<gpu::Runtime> gpu;  ///< null if the session is on CPUs
   std::vector<std::unique_ptr<comm::Communicator>> variants;
 };
 
-/// Collective. Takes `hosts`: each becomes the control plane of a communicator over NCCL; on CPUs they are the
-/// variants. `gpus` may be null on CPUs. Errors: invalid_argument on all ranks alike where a rank has no GPU, or shares
-/// one; those of Runtime and make_nccl(), of which the peers are told.
+/// Collective. Takes over `hosts`. On GPUs each becomes the control plane of an NCCL communicator; on CPUs they are the
+/// variants themselves. `gpus` may be null on CPUs. Errors: invalid_argument, on all ranks, if a rank has no GPU or
+/// shares one; those of Runtime and make_nccl(), which are also sent to the peers.
 GpuRank connect(const CollOptions& options, std::vector<std::unique_ptr<comm::Communicator>>& hosts, GpuBackend* gpus,
                 Patience patience);
 
-/// Call after a fault. Ends the peers' waits with `reason`, and the work that this rank's GPU waits for, so that its
-/// memory can be freed. `at_rest` is called when no work is left, and drops the graphs that hold operations; it must
-/// not throw. Waits some seconds at most for NCCL.
+/// Call after a fault. Ends the peers' waits with `reason` and this rank's work on the GPU, so that its memory
+/// can be freed. Calls `at_rest` when no work is left; `at_rest` must destroy the graphs that hold operations and must
+/// not throw. Then waits up to kLetGo for NCCL.
 void abort_all(Variants variants, std::string_view reason, const std::function<void()>& at_rest = {}) noexcept;
 
 }  // namespace hvd::bench::coll

@@ -1,5 +1,5 @@
-// One rank's side of a problem: where its buffers lie, the collective call itself, the bare kernel that moves the same
-// bytes without any other rank, and the check of the result.
+// One rank's part of a problem: the places of its buffers, the collective call, the bare kernel that moves the same
+// bytes without other ranks, and the check of the result.
 //
 // Threads: an Arena and the calls belong to one rank's thread.
 #pragma once
@@ -16,27 +16,27 @@
 
 namespace hvd::bench::coll {
 
-/// Buffers of one operation. In place, the smaller lies inside the larger as DataPlane wants it.
+/// Buffers of one operation. In place, the smaller buffer lies inside the larger where DataPlane expects it.
 struct Buffers {
   std::byte* in = nullptr;
   std::byte* out = nullptr;
 };
 
-/// Where successive operations find their buffers.
+/// Where the buffers of successive operations lie.
 enum class Places : std::uint8_t {
-  kRotating,  ///< in successive places, so that an operation finds none of its data in a cache smaller than the arena
+  kRotating,  ///< at successive places, so that no data of an operation are in a cache smaller than the arena
   kFixed      ///< at the beginning of the arena, so that the data may stay in caches
 };
 
 /// The memory of the buffers.
 class Arena {
  public:
-  /// Collective, from the plane, registered. Errors: those of DataPlane::allocate().
+  /// Collective. Takes memory from the plane, which may register it. Errors: those of DataPlane::allocate().
   Arena(comm::DataPlane& plane, std::size_t bytes, Places places, Deadline deadline);
-  /// Plain memory of this process. Errors: out_of_memory.
+  /// Takes plain memory of this process. Errors: out_of_memory.
   Arena(std::size_t bytes, Places places);
-  /// The buffers of the next operation of `problem`; the same places on all ranks that ask in the same order. Needs an
-  /// arena of at least the problem's footprint.
+  /// Returns the buffers of the next operation of `problem`. All ranks that call this in the same order get the same
+  /// places. The arena must be at least as large as the problem's footprint.
   Buffers next(const Problem& problem, const comm::Topology& topology);
   [[nodiscard]] std::span<std::byte> bytes() const { return bytes_; }
 
@@ -51,30 +51,30 @@ class Arena {
   std::size_t at_ = 0;  // where the next buffers begin
 };
 
-/// Bytes of memory of the host through which buffers are filled and checked. A GPU wants it pinned.
+/// Bytes of the host memory through which buffers are filled and checked. For a GPU it must be pinned.
 inline constexpr std::size_t kStagingBytes = std::size_t{1021} * 256 * 8;
 
-/// Fills memory with one byte value that is an ordinary number in every type: not 0, not denormal, not a NaN. `staging`
-/// has kStagingBytes.
+/// Fills memory with one byte value that gives an ordinary number in every type: not 0, not denormal, not a NaN.
+/// `staging` has kStagingBytes.
 void fill_ordinary(comm::DataPlane& plane, std::span<std::byte> memory, std::span<std::byte> staging,
                    Deadline deadline);
 
-/// The collective call. On a device plane it is enqueued: complete() waits for it.
+/// Makes the collective call. On a device plane it only enqueues, and complete() waits for it.
 /// Errors: those of the plane.
 void start(comm::Communicator& communicator, const Problem& problem, Buffers buffers, Deadline deadline);
 
-/// What a rank must at least do for `problem` where all ranks share one memory: the same reads, additions and writes as
-/// its part, from and to its own memory.
-/// - all_reduce: reduces its share of every rank's input, writes it to every rank's output.
-/// - reduce_scatter: the same, writes it once.
-/// - all_gather, all_to_all, broadcast: copies the output, but for what is in its place already.
+/// Does the least work that one rank must do for `problem` if all ranks share one memory: the same reads, additions and
+/// writes as its part of the operation, but from and to its own memory.
+/// - all_reduce: reduces as many elements as one share of every rank's input, and writes them once per rank.
+/// - reduce_scatter: the same, but writes them once.
+/// - all_gather, all_to_all, broadcast: copies as many elements as the output has, except those already in place.
 /// - barrier: nothing.
 void run_bare(const Problem& problem, Buffers buffers, const comm::Topology& topology);
-/// What Arena::next() is asked for run_bare(): as large a problem, with room to copy from.
+/// Returns the problem to pass to Arena::next() for run_bare(): equally large, with room to copy from.
 Problem bare_shape(const Problem& problem, int ranks);
 
-/// Collective. Fills the inputs, does the operation once with `once`, and returns how many elements of this rank's
-/// output are wrong. `once` calls start() or launches a graph of it; null: start(). `staging` has kStagingBytes.
+/// Collective. Fills the inputs, runs the operation once, and returns the number of wrong elements in this rank's
+/// output. `once` runs the operation, for example as a graph; if null, start() does. `staging` has kStagingBytes.
 std::uint64_t check(comm::Communicator& communicator, const Problem& problem, Buffers buffers,
                     std::span<std::byte> staging, Deadline deadline, const std::function<void()>& once = {});
 

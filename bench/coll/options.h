@@ -1,4 +1,4 @@
-// What the user asked of `hvd_bench coll`. Plain data; parsed by bench/cli/coll_command.h, consumed by session.h.
+// The options of `hvd_bench coll`. Plain data; bench/cli/coll_command.h parses them, session.h uses them.
 #pragma once
 
 #include <cstddef>
@@ -15,19 +15,19 @@ namespace hvd::bench::coll {
 /// Which buffers are measured.
 enum class Place : std::uint8_t { kBoth, kOutOfPlace, kInPlace };
 
-/// nccl-tests' -z: how the operations of one sample follow one another.
+/// How the operations of one sample follow one another; nccl-tests' -z.
 enum class Pace : std::uint8_t {
-  kStream = 0,         ///< one after the other; the end of the last is waited for
-  kBarrierInside = 1,  ///< each is waited for, then a barrier, inside the measured time
-  kWaitEach = 2,       ///< each is waited for (on a host plane a call returns when its work is done, so as kStream)
-  kBarrierOutside = 3  ///< one operation a sample
+  kStream = 0,         ///< the rank starts all of them and then waits for the last
+  kBarrierInside = 1,  ///< the rank waits for each, and a barrier follows inside the measured time
+  kWaitEach = 2,       ///< the rank waits for each; on a host plane every call waits, so the same as kStream there
+  kBarrierOutside = 3  ///< a sample has one operation
 };
 
-/// One side of a comparison: a communicator of its own.
+/// One side of a comparison, which has its own communicator.
 struct Variant {
-  std::string name;  ///< "algorithm=ring"; empty where nothing is compared
+  std::string name;  ///< "algorithm=ring"; empty if nothing is compared
   comm::CommOptions comm;
-  bool registered = true;  ///< buffers come from DataPlane::allocate(); on GPUs: and NCCL registers them
+  bool registered = true;  ///< buffers come from DataPlane::allocate(), and on GPUs NCCL registers them
 };
 
 // NOLINTNEXTLINE(clang-analyzer-optin.performance.Padding): one per process; grouped by meaning, not by size
@@ -37,30 +37,30 @@ struct CollOptions {
   std::vector<DataType> types{DataType::kF32};
   std::vector<ReduceOp> ops{ReduceOp::kSum};
   Place place = Place::kBoth;
-  bool gpus = false;                         ///< buffers in memory of GPUs, one a rank, and operations by NCCL
-  std::vector<Variant> variants{Variant{}};  ///< at least one; the first is what the others are compared with
+  bool gpus = false;                         ///< buffers are in GPU memory, one GPU per rank, and NCCL operates on them
+  std::vector<Variant> variants{Variant{}};  ///< at least one; the others are compared with the first
   std::size_t least_samples = 20;
   std::size_t warmup = 5;
-  double target_interval = 0.02;  ///< half width of the median's interval, relative
-  double max_seconds = 5;         ///< of one cell
+  double target_interval = 0.02;  ///< relative half width of the median's interval
+  double max_seconds = 5;         ///< maximum seconds of one cell
   Pace pace = Pace::kStream;
-  /// nccl-tests' -G: the operations of a sample are captured in a CUDA graph, which is launched so often; 0: no graph.
-  /// Needs `gpus`, `warm`, Pace::kStream and operations that the host takes no part in.
+  /// nccl-tests' -G: how often a CUDA graph with the operations of a sample is launched; 0: no graph. Needs `gpus`,
+  /// `warm`, Pace::kStream, and operations in which the host takes no part.
   std::uint32_t graph_launches = 0;
-  std::size_t checks = 1;            ///< passes of the check of each cell
+  std::size_t checks = 1;            ///< how often each cell is checked
   bool warm = false;                 ///< buffers may stay in caches
-  bool bound = true;                 ///< measure the bare kernel beside each cell
-  std::optional<double> link_gbit;   ///< rate of one rank's link, Gbit/s, of a world that is not one host
-  std::uint64_t seed = 1;            ///< of the order of cells
-  bool ragged = false;               ///< the ranks' shares differ, where an operation has shares
-  std::string model;                 ///< --from-model; empty: sizes are the sweep's
+  bool bound = true;                 ///< measure the bare kernel with each problem
+  std::optional<double> link_gbit;   ///< rate of one rank's link in Gbit/s, if there are several hosts
+  std::uint64_t seed = 1;            ///< seed for the order of cells
+  bool ragged = false;               ///< the ranks' shares differ, if an operation has shares
+  std::string model;                 ///< --from-model; empty: sizes come from -b, -e, -f and -i
   std::vector<std::size_t> repeats;  ///< [size], with a model: how many of its buckets have this size
-  /// Find where `auto` should change its algorithm between hosts: variants are those of crossover_variants().
+  /// Find the sizes at which `auto` should change its algorithm between hosts. The variants are crossover_variants().
   bool find_crossovers = false;
-  /// Crossovers are kept there, or taken from there by variants whose thresholds are the default ones; empty: nowhere.
+  /// Folder in which crossovers are stored; variants with default thresholds load them from there. Empty: no folder.
   std::string tuning_folder;
   std::string json_file, csv_file;
-  std::string db_file;  ///< --db; empty: nothing is stored
+  std::string db_file;  ///< --db; empty: no store
 };
 
 }  // namespace hvd::bench::coll

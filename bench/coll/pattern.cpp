@@ -13,7 +13,7 @@
 namespace hvd::bench::coll {
 namespace {
 
-/// The largest integer up to which the type holds all, and at most 2^20.
+/// Returns the largest n such that the type holds all integers from 0 to n exactly, but at most 2^20.
 std::int64_t exact_limit(DataType type) {
   switch (type) {
     case DataType::kI8: return 127;
@@ -29,7 +29,7 @@ std::int64_t exact_limit(DataType type) {
   return 1;
 }
 
-/// Unit roundoff times two; 0 for integers.
+/// Returns twice the unit roundoff; 0 for integer types.
 double epsilon(DataType type) {
   switch (type) {
     case DataType::kBF16: return 0x1p-7;
@@ -87,15 +87,15 @@ std::int64_t draw(int rank, std::size_t i, std::int64_t bound) {
                                    static_cast<std::uint32_t>(bound));
 }
 
-/// Not negative, and the sum over ranks is at most the limit. In a world larger than the limit, as many ranks as the
-/// limit give a 1.
+/// Returns a number that is not negative; the sum over ranks is at most `limit`. If there are more ranks than `limit`,
+/// then `limit` of the ranks give 1 and the others 0.
 double addend(int rank, int ranks, std::size_t i, std::int64_t limit) {
   if (const std::int64_t each = limit / ranks; each > 0) return static_cast<double>(draw(rank, i, each + 1));
   return (i + static_cast<std::size_t>(rank)) % static_cast<std::size_t>(ranks) < static_cast<std::size_t>(limit) ? 1
                                                                                                                   : 0;
 }
 
-/// 1 or 2, and the product over ranks is at most 2^6, which every type holds.
+/// Returns 1 or 2; the product over ranks is at most 2^6, which every type holds.
 double factor(int rank, int ranks, std::size_t i) {
   constexpr std::size_t kMostTwos = 6;
   const auto world = static_cast<std::size_t>(ranks);
@@ -103,10 +103,10 @@ double factor(int rank, int ranks, std::size_t i) {
   return (i + static_cast<std::size_t>(rank)) % world < twos ? 2 : 1;
 }
 
-/// As addend(), but in half of the elements all ranks give the largest value. Otherwise the average of many ranks in a
-/// narrow type would be 0 everywhere.
+/// Like addend(), but in half of the elements all ranks give the largest value. Otherwise the average over many ranks
+/// in a narrow type would be 0 in all elements.
 double average_addend(int rank, int ranks, std::size_t i, std::int64_t limit) {
-  constexpr int kCommon = 1 << 30;  // a stream that no rank has
+  constexpr int kCommon = 1 << 30;  // a random stream that belongs to no rank
   const std::int64_t each = limit / ranks;
   return each > 0 && draw(kCommon, i, 2) == 1 ? static_cast<double>(each) : addend(rank, ranks, i, limit);
 }
@@ -166,7 +166,7 @@ std::uint64_t Pattern::wrong(std::span<const std::byte> found, std::size_t phase
     if (std::memcmp(found.data(), bytes_.data() + at, take) != 0) {
       for (std::size_t i = 0; i < take; i += each) {
         const double wanted = values_[(at + i) / each];
-        // Not "above": a NaN is wrong.
+        // Written as !(a <= b) and not as a > b, so that a NaN counts as wrong.
         if (!(std::abs(decode(type_, found.data() + i) - wanted) <= slack_ * std::abs(wanted))) ++count;
       }
     }

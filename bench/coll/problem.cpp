@@ -15,7 +15,7 @@
 namespace hvd::bench::coll {
 namespace {
 
-/// More sizes than this are a mistake in -i: a table of so many lines is of no use to anybody.
+/// More sizes than this are treated as a mistake in -i, because nobody reads a table with so many lines.
 constexpr std::size_t kMostSizes = 4096;
 
 constexpr std::array<std::pair<DataType, std::string_view>, kDataTypes> kTypeNames{{{DataType::kI8, "int8"},
@@ -39,7 +39,7 @@ std::string_view find_name(const Names& names, Value value) noexcept {
   return found == names.end() ? "unknown" : found->second;
 }
 
-/// `text` as one of `names`, or as our own name of one of their values.
+/// Returns the value that `text` names, either in `names` or by our own name of the value.
 template <class Names>
 auto parse_name(const Names& names, std::string_view where, std::string_view text) {
   std::vector<std::string> known;
@@ -184,10 +184,10 @@ BucketSizes bucket_sizes(const std::string& model, DataType type, const core::Bu
   for (const models::Parameter& parameter : graph.parameters) {
     const auto count = static_cast<std::size_t>(graph.tensor(parameter.value).shape.count());
     gradients.push_back({parameter.name, offset, count});
-    constexpr std::size_t kSlotElements = 32;  // as models/onednn lays out its arenas
+    constexpr std::size_t kSlotElements = 32;  // alignment of gradients in the arenas of models/onednn
     offset = align_up(offset + count, kSlotElements);
   }
-  std::map<std::size_t, std::size_t> repeats;  // by size
+  std::map<std::size_t, std::size_t> repeats;  // size in bytes -> number of buckets
   for (const core::Bucket& bucket : core::plan_buckets(gradients, type, ReduceOp::kSum, options).buckets) {
     ++repeats[bucket.count * size_of(type)];
   }

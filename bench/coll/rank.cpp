@@ -20,7 +20,7 @@ std::span<const std::byte> bytes_of(const std::vector<T>& values) {
   return std::as_bytes(std::span(values));
 }
 
-/// Errors: backend for a message of another length.
+/// Errors: backend if the message does not hold `count` values.
 template <class T>
 std::vector<T> values_of(const comm::Bytes& message, std::size_t count) {
   if (message.size() != count * sizeof(T)) {
@@ -36,17 +36,17 @@ std::int64_t nanoseconds(Clock::time_point time) {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();
 }
 
-/// Above the second-level caches of today's GPUs. Source: NVIDIA's H100 white paper, 50 MB; a B200 has 126 MB.
+/// Larger than the second-level caches of present GPUs. Source: NVIDIA's H100 white paper, 50 MB; a B200 has 126 MB.
 constexpr std::size_t kGpuCacheBytes = std::size_t{128} << 20;
 
-/// Bytes that /dev/shm has left: 64 MiB in a container of Docker, unless --shm-size says more. 0: unknown.
+/// Returns the free bytes of /dev/shm; 0: unknown. A Docker container has 64 MiB unless --shm-size says otherwise.
 std::size_t shared_memory_left() {
   struct statvfs found = {};
   if (::statvfs("/dev/shm", &found) != 0) return 0;
   return std::max<std::size_t>(1, std::size_t{found.f_bavail} * found.f_frsize);
 }
 
-/// Collective. The largest over ranks, so that all rotate through buffers of one size.
+/// Collective. Returns the largest cache over ranks, so that all ranks have arenas of the same size.
 std::size_t agreed_cache(comm::ControlPlane& control, std::size_t own, Deadline deadline) {
   std::vector<std::uint64_t> mine{own};
   for (const comm::Bytes& theirs : control.gather(bytes_of(mine), deadline)) {
@@ -145,11 +145,11 @@ std::string Rank::memory_objection() {
   const auto objection = [&](const MemoryBudget& budget) {
     return coll::memory_objection(options_, cells_, topology_.size, cache_bytes_, budget);
   };
-  if (gpu_ != nullptr) return objection({"this GPU", 1, arenas, gpu_->memory().free_bytes});  // NCCL: one rank a GPU
+  if (gpu_ != nullptr) return objection({"this GPU", 1, arenas, gpu_->memory().free_bytes});  // one rank per GPU
   const auto of_host = static_cast<std::size_t>(std::max<std::int64_t>(0, available_bytes()));
   std::string host = objection({"this host", topology_.local_size, arenas, of_host});
   if (!host.empty() || variants_[0]->backend() != "mpi" || topology_.local_size == 1) return host;
-  // Processes share memory through files in /dev/shm, which has a limit of its own.
+  // Processes share memory through files in /dev/shm, which has its own limit.
   const auto shared =
       static_cast<std::size_t>(std::count_if(options_.variants.begin(), options_.variants.end(),
                                              [&](const Variant& variant) { return from_plane(options_, variant); }));
@@ -202,7 +202,7 @@ Order Rank::hear() {
 
 void Rank::barrier() { control().barrier(patience_.from_now()); }
 
-// An offset within its uncertainty is none: the ranks of one host have one clock. Returns the uncertainty.
+// Returns the uncertainty. An offset within its uncertainty counts as 0, because the ranks of one host have one clock.
 std::int64_t Rank::read_clock() {
   const ClockOffset found = estimate_clock_offset(*variants_[0], patience_);
   const bool one_clock = std::chrono::abs(found.offset) <= found.uncertainty;
@@ -250,20 +250,20 @@ void Rank::enqueue_sample(const Visit& visit, Deadline deadline) {
   }
 }
 
-// The host notices the end of a GPU's work up to half a millisecond late (engine/gpu/vigil.h), so there events around
-// the operations say how long they took. The stream is idle at the first one, which is over at once.
+// The host notices the end of a GPU's work up to half a millisecond late (engine/gpu/vigil.h). Therefore on a GPU two
+// events around the operations measure their time. The stream is idle before, so the first event occurs at once.
 void Rank::sample(const Visit& visit, std::vector<std::int64_t>& answer) {
   const Cell& cell = cells_.at(visit.cell);
   const Deadline deadline = patience_.from_now();
   if (options_.warm) {
-    // Since this cell's last visit, other cells have taken its place in the caches.
+    // Other cells have used the caches since the last visit, so an untimed operation loads this cell's buffers again.
     run(cell, 1, deadline);
     if (cell.variant != kBare) {
       variants_[static_cast<std::size_t>(cell.variant)]->data().complete(name(cell.problem.collective), deadline);
     }
   }
   if (!graphs_.empty() && graphs_[visit.cell].batch != visit.batch) {
-    // NCCL has connected in the untimed operation above, which it could not do inside a capture.
+    // NCCL cannot connect inside a capture. It has connected in the untimed operation above.
     graphs_[visit.cell] = {visit.batch, capture(cell, [&] { run(cell, visit.batch, deadline); })};
   }
   barrier();
@@ -289,9 +289,9 @@ std::uint64_t Rank::check_cell(std::uint32_t index) {
   comm::Communicator& communicator = *variants_[static_cast<std::size_t>(cell.variant)];
   const Buffers at = arena_of(cell).next(cell.problem, topology_);
   std::function<void()> once;
-  gpu::Graph graph;  // of one operation: those of a sample in place would work on one another's results
+  gpu::Graph graph;  // holds one operation, because several in place would use one another's results as inputs
   if (!graphs_.empty()) {
-    graphs_[index] = {};  // the cell has all of its samples
+    graphs_[index] = {};  // no longer needed: the cell has all its samples
     graph = capture(cell, [&] { start(communicator, cell.problem, at, patience_.from_now()); });
     once = [&] { gpu_->launch(graph, on_gpu(cell).device().stream()); };
   }
@@ -299,7 +299,7 @@ std::uint64_t Rank::check_cell(std::uint32_t index) {
   for (std::size_t pass = 0; pass < options_.checks; ++pass) {
     wrong += check(communicator, cell.problem, at, staging_, patience_.from_now(), once);
   }
-  // Small integers of one type are denormal numbers of another, which would slow the cells of that type.
+  // The small integers of one type are denormal numbers in another type, and would slow later cells of that type.
   fill_ordinary(communicator.data(), {std::min(at.in, at.out), cell.problem.footprint(topology_.size)}, staging_,
                 patience_.from_now());
   return wrong;

@@ -1,7 +1,6 @@
-// One rank of a session of collectives: takes memory, and does what rank 0 orders. The calls that are collective say
-// so.
+// One rank of a session of collectives. It allocates memory and performs the orders of rank 0.
 //
-// Threads: one, the rank's; it owns the object and uses the communicators.
+// Threads: only the rank's, which owns the object and uses the communicators.
 #pragma once
 
 #include <chrono>
@@ -27,38 +26,38 @@ namespace hvd::bench::coll {
 /// One communicator for each of CollOptions::variants.
 using Variants = std::span<const std::unique_ptr<comm::Communicator>>;
 
-/// What rank 0 tells all ranks to do next.
+/// The next task of all ranks, sent by rank 0.
 enum class Task : std::uint32_t { kEnd, kClock, kSample, kCheck };
 struct Order {
   Task task = Task::kEnd;
-  std::vector<Visit> visits;  ///< of kCheck: the cells
+  std::vector<Visit> visits;  ///< kSample: the samples to take; kCheck: only the cells matter
 };
 
-/// What must be equal on all ranks for their lists of cells and their buffers to be equal.
+/// Returns the options that must be equal on all ranks, because the lists of cells and the buffers depend on them.
 Wishes wishes_of(const CollOptions& options);
 
 class Rank {
  public:
-  /// `gpu`: this rank's, which outlives it; null where buffers are in memory of the host. Errors: as make_cells().
+  /// `gpu` is this rank's GPU, which must outlive the object; null on CPUs. Errors: those of make_cells().
   Rank(const CollOptions& options, Variants variants, Patience patience, gpu::Runtime* gpu = nullptr);
-  /// Collective: agrees with the others, and takes memory. Errors, on all ranks alike: mismatch, invalid_argument where
-  /// memory would not do; else those of the planes.
+  /// Collective: compares options with the other ranks and allocates memory. Errors: on all ranks, mismatch, and
+  /// invalid_argument if memory does not suffice or graphs are impossible; those of the planes.
   void prepare();
-  /// Other ranks than 0: obeys until rank 0 orders kEnd.
+  /// For ranks other than 0: performs orders until rank 0 orders kEnd.
   void follow();
-  /// Rank 0: gives the order, obeys it, returns all ranks' answers, [rank], each of `values` numbers. Of a sample:
-  /// begin and end of each visit in nanoseconds of rank 0's clock; of a check: wrong elements of each cell; of a clock:
-  /// how far it may be off, in nanoseconds.
+  /// For rank 0: sends the order, performs it, and returns the answers of all ranks, [rank], each with `values`
+  /// numbers. The answer to kSample is the begin and end of each visit, in nanoseconds of rank 0's clock; to kCheck the
+  /// number of wrong elements of each cell; to kClock the uncertainty of the clock offset in nanoseconds.
   std::vector<std::vector<std::int64_t>> ask(const Order& order, std::size_t values);
   /// Collective.
   void barrier();
-  /// Call after a fault, when nothing is left on the GPU: NCCL's abort waits for the graphs that hold its operations.
+  /// Call after a fault, once the GPU has no work left. NCCL's abort waits until graphs with its operations are gone.
   void drop_graphs() noexcept { graphs_.clear(); }
 
   [[nodiscard]] const std::vector<Cell>& cells() const { return cells_; }
   [[nodiscard]] std::size_t cache_bytes() const { return cache_bytes_; }
   [[nodiscard]] std::size_t arena_bytes() const { return arena_bytes_; }
-  /// Rank 0, after prepare(): whether some host has more ranks than processors that they may use.
+  /// For rank 0, after prepare(): returns true if some host has more ranks than processors that they may use.
   [[nodiscard]] bool oversubscribed() const { return oversubscribed_; }
 
  private:
@@ -72,7 +71,7 @@ class Rank {
   void sample(const Visit& visit, std::vector<std::int64_t>& answer);
   void run(const Cell& cell, std::uint32_t batch, Deadline deadline);
   [[nodiscard]] comm::DeviceCommunicator& on_gpu(const Cell& cell);
-  /// Why the variants' operations cannot be captured; empty: they can, or nobody asks.
+  /// Returns the reason why the variants' operations cannot be captured; empty if they can or no graph is wanted.
   [[nodiscard]] std::string graph_objection() const;
   /// Returns a graph that holds what `enqueue` puts on the stream of the cell's communicator.
   [[nodiscard]] gpu::Graph capture(const Cell& cell, const std::function<void()>& enqueue);
@@ -88,18 +87,18 @@ class Rank {
   const std::vector<Cell> cells_;
   std::size_t cache_bytes_ = 0, arena_bytes_ = 0;
   bool oversubscribed_ = false;
-  std::vector<std::unique_ptr<Arena>> arenas_;  // [variant], null: plain_
+  std::vector<std::unique_ptr<Arena>> arenas_;  // [variant]; null if the variant uses plain_
   std::unique_ptr<Arena> plain_;
-  gpu::PinnedMemory pinned_;         // behind staging_, on a GPU
-  std::vector<std::byte> pageable_;  // else
+  gpu::PinnedMemory pinned_;         // memory of staging_ on a GPU
+  std::vector<std::byte> pageable_;  // memory of staging_ on CPUs
   std::span<std::byte> staging_;
-  gpu::Event first_, last_;  // of a sample on a GPU
+  gpu::Event first_, last_;  // before and after a sample on a GPU
   struct CellGraph {
-    std::uint32_t batch = 0;  // operations in the graph; 0: there is none
+    std::uint32_t batch = 0;  // operations in the graph; 0: there is no graph
     gpu::Graph graph;
   };
-  std::vector<CellGraph> graphs_;       // [cell], with graph_launches; before the communicators go
-  std::chrono::nanoseconds offset_{0};  // to rank 0's clock
+  std::vector<CellGraph> graphs_;       // [cell], empty without -G; destroy them before the communicators
+  std::chrono::nanoseconds offset_{0};  // what to add to this rank's clock to get rank 0's
 };
 
 }  // namespace hvd::bench::coll

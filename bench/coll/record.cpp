@@ -19,7 +19,7 @@ namespace {
 
 std::int64_t integer(std::size_t value) { return static_cast<std::int64_t>(value); }
 
-/// "n1 x 4, n2 x 4": how many successive ranks each host has, in the order of ranks.
+/// Returns text such as "n1 x 4, n2 x 4": each host with its number of successive ranks, in the order of ranks.
 std::string hosts_text(const std::vector<std::string>& hosts) {
   std::string text;
   for (std::size_t first = 0, end = 0; first < hosts.size(); first = end) {
@@ -35,7 +35,8 @@ class RecordWriter {
       : database_(database), record_(record), result_(record.result), options_(record.options) {}
 
   void write_launch() {
-    Statement(database_, "DELETE FROM coll_session WHERE uuid = ?1").bind(record_.session_uuid).run();  // cascades
+    // ON DELETE CASCADE removes the rows of the other tables.
+    Statement(database_, "DELETE FROM coll_session WHERE uuid = ?1").bind(record_.session_uuid).run();
     const World& world = result_.world;
     Statement insert(database_,
                      "INSERT INTO coll_session (uuid, status, status_reason, started_utc, finished_utc, device, comm,"
@@ -125,7 +126,7 @@ Provenance launch_facts(const CollOptions& options, const CollResult& result) {
   };
   add("comm.library", result.world.library, true);
   add("comm.segment_bytes", std::to_string(options.variants.front().comm.segment_bytes), true);
-  // With --find-crossovers they were found by this launch, which did not use them.
+  // With --find-crossovers this launch found the crossovers but did not use them, so they stay out of the fingerprint.
   if (result.crossovers) add("comm.crossovers", crossover_text(*result.crossovers), !options.find_crossovers);
   add("gpu.name", result.world.gpu, true);
   add("world.hosts", hosts_text(result.world.hosts), false);

@@ -1,5 +1,4 @@
-// What the store keeps of one launch of `hvd_bench coll`, and how that becomes rows of results/schema_2.sql. Rank 0
-// only, on one thread at a time.
+// Writes one launch of `hvd_bench coll` as rows of results/schema_2.sql. Rank 0 only, on one thread at a time.
 #pragma once
 
 #include <string>
@@ -22,14 +21,14 @@ struct Record {
   Provenance provenance;  ///< collect_provenance() and launch_facts()
 };
 
-/// Facts that explain the figures and are not in the process's provenance: libraries, algorithm, hosts and options.
+/// Returns facts that explain the figures but are not in collect_provenance(): libraries, algorithm, hosts and options.
 Provenance launch_facts(const CollOptions& options, const CollResult& result);
 
-/// Hash over what the launch measured on (ranks, hosts, pace, caches) and the facts with in_fingerprint, 16 hex digits.
-/// The cells, identities, times and results are left out.
+/// Returns a hash, 16 hex digits, over the conditions of the launch (ranks, nodes, pace, caches) and the facts with
+/// in_fingerprint. Cells, identities, times and results are not part of it.
 std::string fingerprint(const Record& record);
 
-/// Replaces the launch with all its rows; inside the caller's transaction. Cells without samples are left out.
+/// Replaces the launch and all its rows, inside the caller's transaction. Omits cells without samples.
 /// Errors: io.
 void write(Database& database, const Record& record);
 

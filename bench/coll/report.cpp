@@ -25,15 +25,15 @@ std::string format(const char* pattern, Values... values) {
   return text.data();
 }
 
-/// `value` in at most seven characters.
+/// Returns `value` as text of at most seven characters.
 std::string figure(double value) {
   return value < 1000 ? format("%.2f", value) : value < 100000 ? format("%.1f", value) : format("%.0f", value);
 }
 
-/// Two forms of one row: [0] out of place, [1] in place; null where there is none.
+/// The two forms of one row: [0] out of place, [1] in place; null if there is no such cell.
 using Row = std::array<const CellResult*, 2>;
 
-/// The order of make_cells() keeps rows of a section by type, reduction and size.
+/// Rows keep the order of make_cells(): by type, reduction and size.
 std::vector<Row> rows_of(const CollResult& result, Collective collective, int variant) {
   std::vector<Row> rows;
   std::map<std::tuple<DataType, ReduceOp, std::size_t>, std::size_t> known;
@@ -98,12 +98,12 @@ std::string header(bool compared) {
          "\n";
 }
 
-/// The buckets of one step of a network, one after the other, in one form: seconds.
+/// Time to reduce all buckets of one step of a network, one after the other.
 struct ModelStep {
   Collective collective = Collective::kAllReduce;
   int variant = 0;
   ReduceOp op = ReduceOp::kSum;
-  std::array<std::optional<double>, 2> seconds{0.0, 0.0};  ///< out of place, in place; nothing: not all was measured
+  std::array<std::optional<double>, 2> seconds{0.0, 0.0};  ///< out of place, in place; nullopt: a size is missing
 };
 
 std::vector<ModelStep> model_steps(const CollOptions& options, const CollResult& result) {
@@ -190,7 +190,7 @@ std::uint64_t wrong_in_all(const CollResult& result) {
   return wrong;
 }
 
-/// Over the measured cells, as nccl-tests has it: GB/s.
+/// Returns the mean bus bandwidth over the measured cells in GB/s, as nccl-tests defines it.
 double average_bus_rate(const CollResult& result) {
   double sum = 0;
   std::size_t count = 0;
@@ -253,7 +253,7 @@ void write_form(JsonWriter& row, std::string_view key, const CellResult* cell) {
   });
 }
 
-/// The keys of nccl-tests' -I, without its list of times.
+/// Writes the keys of nccl-tests' -I, without its list of times.
 void write_spread(JsonWriter& row, std::string_view key, const CellResult* cell) {
   if (!measured(cell)) return;
   row.object(key, [&](JsonWriter& out) {
@@ -269,7 +269,7 @@ void write_spread(JsonWriter& row, std::string_view key, const CellResult* cell)
   });
 }
 
-/// nccl-tests writes truths as text.
+/// nccl-tests writes booleans as text.
 std::string_view truth_text(bool value) { return value ? "true" : "false"; }
 
 void write_row(JsonWriter& rows, const CollResult& result, const Row& row) {
@@ -285,7 +285,7 @@ void write_row(JsonWriter& rows, const CollResult& result, const Row& row) {
     write_spread(out, "out_of_place_per_iter", row[0]);
     write_form(out, "in_place", row[1]);
     write_spread(out, "in_place_per_iter", row[1]);
-    std::size_t operations = 0;  // of one form, the last one: nccl-tests has the iterations of either
+    std::size_t operations = 0;  // number in the last measured form, because nccl-tests reports that of one form
     for (const CellResult* cell : row) operations = measured(cell) ? cell->samples * cell->batch : operations;
     out.integer("actual_iterations", static_cast<std::int64_t>(operations));
     out.text("experiment_name", name(problem.collective));
@@ -329,7 +329,7 @@ void write_config(JsonWriter& config, const CollOptions& options, const CollResu
   });
 }
 
-/// For fields that may hold a comma or a quotation mark.
+/// Quotes a CSV field that may contain a comma or a quotation mark.
 std::string quoted(const std::string& text) {
   std::string field = "\"";
   for (const char each : text) field.append(each == '"' ? 2 : 1, each);

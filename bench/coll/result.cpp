@@ -50,14 +50,14 @@ Spread spread_of(std::vector<double> seconds) {
   return spread;
 }
 
-/// Interval of times or ratios, cut at 0: the interval of a few scattered values may reach below, times cannot.
+/// Returns the interval of times or ratios, cut off at 0, because that of a few scattered values may reach below 0.
 Estimate interval_from_zero(const std::vector<double>& values) {
   Estimate estimate = quick_interval(values);
   if (estimate.has_interval()) estimate.low = std::max(0.0, estimate.low);
   return estimate;
 }
 
-/// Ratio of times, over the rounds in which both sides have a sample.
+/// Returns the ratio of times over the rounds in which both sides have a sample.
 std::optional<Estimate> ratio_of(const std::vector<Sample>& samples, const std::vector<Sample>& base) {
   std::vector<double> ratios;
   auto other = base.begin();

@@ -1,4 +1,4 @@
-// What a session found, cell by cell: figures from samples. Pure.
+// The results of a session: figures of every cell, computed from its samples. Pure.
 #pragma once
 
 #include <cstdint>
@@ -14,44 +14,44 @@
 
 namespace hvd::bench::coll {
 
-/// How the samples of a cell differ, as nccl-tests' -I has it: seconds of one operation, each the mean over a batch.
+/// How the samples of a cell differ, as in nccl-tests' -I. A sample is the mean of a batch, in seconds per operation.
 struct Spread {
   double minimum = 0, maximum = 0, mean = 0;
-  double percentile_95 = 0, percentile_99 = 0;  ///< by nearest rank: the maximum, where there are few samples
-  double deviation = 0;                         ///< standard deviation, of the samples as a population
+  double percentile_95 = 0, percentile_99 = 0;  ///< by nearest rank; equal to the maximum if there are few samples
+  double deviation = 0;                         ///< standard deviation, with the samples as the whole population
   [[nodiscard]] double variation() const { return mean > 0 ? deviation / mean : 0; }
 };
 
-/// One cell's figures. Times are seconds of one operation.
+/// The figures of one cell. Times are seconds of one operation.
 struct CellResult {
   Cell cell;
   std::size_t bytes = 0;  ///< nccl-tests' size
   std::size_t samples = 0;
-  std::size_t batch = 1;                    ///< operations a sample
+  std::size_t batch = 1;                    ///< operations per sample
   Estimate seconds;                         ///< median of the slowest rank's time; meaningless without samples
-  double transfer = 0;                      ///< median, from the last arrival to the last end
-  double skew = 0;                          ///< median, first to last arrival, once a sample
-  int last_rank = 0;                        ///< the rank that arrived last most often ...
-  double last_share = 0;                    ///< ... in this share of the samples
+  double transfer = 0;                      ///< median time from the last arrival to the last end
+  double skew = 0;                          ///< median time from the first to the last arrival, per sample
+  int last_rank = 0;                        ///< the rank that arrived last most often
+  double last_share = 0;                    ///< share of the samples in which `last_rank` arrived last
   double algorithm_rate = 0, bus_rate = 0;  ///< bytes per second
-  std::optional<double> bound;         ///< fraction: the bound's time over this one, or the bus rate over the link's
-  std::optional<Estimate> ratio;       ///< of time to the first variant's, round by round; not for the first
-  std::optional<std::uint64_t> wrong;  ///< elements over all ranks; nothing: not checked
+  std::optional<double> bound;              ///< bare kernel's time / this time, or bus rate / link rate between hosts
+  std::optional<Estimate> ratio;       ///< time / first variant's time, round by round; nullopt for the first variant
+  std::optional<std::uint64_t> wrong;  ///< number of wrong elements over all ranks; nullopt: not checked
   Spread spread;
-  bool settled = false;       ///< the interval of all samples is as narrow as was asked for
+  bool settled = false;       ///< the interval of all samples is narrow enough
   std::string stop_reason;    ///< "interval narrow enough", "time cap", "SIGTERM", ...
-  std::string plane;          ///< DataPlane::description() of its communicator
-  std::vector<Sample> taken;  ///< [samples], by round
+  std::string plane;          ///< DataPlane::description() of the cell's communicator
+  std::vector<Sample> taken;  ///< all samples, ordered by round
 };
 
 struct World {
   int ranks = 1, nodes = 1;
   std::string comm, library;
   std::vector<std::string> hosts;  ///< [rank]
-  double clock_uncertainty = 0;    ///< seconds by which skew and transfer may be wrong; 0: one clock
-  std::string gpu;                 ///< name of rank 0's; empty: buffers are in memory of hosts
+  double clock_uncertainty = 0;    ///< seconds by which skew and transfer may be wrong; 0: all ranks have one clock
+  std::string gpu;                 ///< name of rank 0's GPU; empty if buffers are in host memory
   bool oversubscribed = false;     ///< some host has more ranks than processors that they may use
-  std::string numa;                ///< numa.of_rank: "node 0: ranks 0-3; node 1: ranks 4-7"; empty: unknown
+  std::string numa;                ///< fact numa.of_rank: "node 0: ranks 0-3; node 1: ranks 4-7"; empty: unknown
   std::vector<std::string> cautions;
 };
 
@@ -59,24 +59,24 @@ struct CollResult {
   World world;
   std::vector<CellResult> cells;  ///< without the bare kernels, in the order of make_cells()
   std::vector<std::string> variants;
-  std::string interrupted;  ///< name of the signal, or the error, that ended it; empty: all was measured
-  std::optional<comm::Thresholds> crossovers;  ///< with find_crossovers: found; else: taken from the folder
+  std::string interrupted;  ///< the signal or error that ended the session early; empty: all cells were measured
+  std::optional<comm::Thresholds> crossovers;  ///< found with find_crossovers; otherwise those loaded and used
   std::string started_utc, finished_utc;
-  std::size_t arena_bytes = 0;  ///< of one rank and variant
+  std::size_t arena_bytes = 0;  ///< bytes per rank and variant
   std::size_t cache_bytes = 0;  ///< last-level cache; 0: unknown
-  /// 0; 1 where a result is wrong; 7 where a signal ended it.
+  /// Returns 1 if a result is wrong, otherwise 7 if the session was interrupted, otherwise 0.
   [[nodiscard]] int exit_code() const;
 };
 
-/// `wrong` is [cell]; `link_gbit` is of one rank's link, for a world that is not one host.
+/// `wrong` is [cell]. `link_gbit` is the rate of one rank's link in Gbit/s, used if there are several nodes.
 std::vector<CellResult> results_of(const std::vector<Cell>& cells, const Schedule& schedule,
                                    const std::vector<std::optional<std::uint64_t>>& wrong, const World& world,
                                    std::optional<double> link_gbit, const std::string& interrupted);
 
-/// The three sides of a search for crossovers, from `base`: doubling (the direct exchange for operations on shares),
-/// rabenseifner and ring (both the ring for operations on shares), for all sizes.
+/// Returns the three variants of a search for crossovers, copies of `base` that each use one algorithm for all sizes:
+/// doubling, rabenseifner, ring. For operations on shares, the first uses the direct exchange and the others the ring.
 std::vector<Variant> crossover_variants(const Variant& base);
-/// `cells`: those of a session with these variants. Cells without samples are left out.
+/// `cells` are those of a session with these variants. Ignores cells without samples.
 comm::Thresholds crossovers_of(const std::vector<CellResult>& cells);
 
 }  // namespace hvd::bench::coll

@@ -15,8 +15,8 @@ namespace {
 constexpr std::uint32_t kLargestBatch = 4096;
 constexpr std::uint32_t kBatchGrowth = 4;
 constexpr double kNanosecond = 1e-9;
-constexpr std::string_view kNarrowEnough = "interval narrow enough";  // of reason_to_stop()
-/// The first visit finds cold caches, and one of two more may be disturbed.
+constexpr std::string_view kNarrowEnough = "interval narrow enough";  // a text that reason_to_stop() returns
+/// The first visit has cold caches, and one of two more may be disturbed.
 constexpr std::size_t kVisitsBeforeBatch = 3;
 
 }  // namespace
@@ -67,7 +67,7 @@ std::vector<Visit> Schedule::next(double seconds) {
     const State& state = cells_[waiting_.back()];
     const Group& group = groups_[state.group];
     planned += state.last_seconds;
-    if (!visits.empty() && (planned > seconds || group.visits == 0)) break;  // an unknown duration goes alone
+    if (!visits.empty() && (planned > seconds || group.visits == 0)) break;  // a visit of unknown duration goes alone
     visits.push_back({waiting_.back(), group.batch});
     waiting_.pop_back();
   }
@@ -103,7 +103,7 @@ void Schedule::choose_batch(Group& group) const {
     shortest = std::min(shortest, cells_[cell].shortest);
     longest = std::max(longest, cells_[cell].shortest);
   }
-  // The cap must leave room for the samples that are wanted at the least.
+  // Samples must be short enough for the minimum number of samples within maximum_seconds.
   const double cap = rule_.stop.maximum_seconds / static_cast<double>(2 * rule_.stop.minimum_samples);
   const std::uint32_t larger = group.batch * kBatchGrowth;
   const double launches = rule_.launches;
@@ -113,7 +113,7 @@ void Schedule::choose_batch(Group& group) const {
   group.batch_is_final = !grows;
 }
 
-/// Ends the group when its cells have enough. All of them have as many samples.
+/// Ends the group if its cells have enough samples. All of them have the same number.
 void Schedule::look(Group& group) {
   const std::size_t count = cells_[group.cells.front()].samples.size();
   const bool due = count >= group.next_look;

@@ -1,5 +1,5 @@
-// Which cell is sampled next, and when a cell has enough: the decisions of rank 0. Cells are visited in rounds, each
-// round in another random order, so that a drift of the machine hits all cells alike. Pure: no clock, no I/O.
+// Decides on rank 0 which cell to sample next and when a cell has enough samples. Cells are visited in rounds, each in
+// a different random order, so that a drift of the machine affects all cells equally. Pure: no clock, no I/O.
 #pragma once
 
 #include <cstddef>
@@ -12,68 +12,68 @@
 
 namespace hvd::bench::coll {
 
-/// One sample to take: `batch` operations of a cell, one after the other; all of them ScheduleRule::launches times.
+/// One sample to take: `batch` operations of a cell in sequence, the whole repeated ScheduleRule::launches times.
 struct Visit {
   std::uint32_t cell = 0;
   std::uint32_t batch = 1;
 };
 
-/// When the ranks began and ended a visit, nanoseconds on one clock, [rank].
+/// When the ranks began and ended a visit, in nanoseconds of one clock, [rank].
 struct VisitTimes {
   std::vector<std::int64_t> begin, end;
 };
 
-/// A visit after the fact. Times are seconds.
+/// The result of a visit. Times are in seconds.
 struct Sample {
   std::size_t round = 0;
-  double seconds = 0;   ///< one operation: the slowest rank's time over the batch
-  double transfer = 0;  ///< one operation: from the last rank's arrival to the last rank's end
-  double skew = 0;      ///< from the first rank's arrival to the last rank's
+  double seconds = 0;   ///< per operation: the slowest rank's time, divided by the number of operations
+  double transfer = 0;  ///< per operation: time from the last rank's arrival to the last rank's end
+  double skew = 0;      ///< time from the first rank's arrival to the last rank's
   int last_rank = 0;    ///< the rank that arrived last
 };
 
-/// `operations`: of the visit. Errors: HVD_ASSERT for an empty world.
+/// `operations` is the number of operations in the visit. Errors: HVD_ASSERT if there are no ranks.
 Sample sample_of(const VisitTimes& times, std::size_t operations, std::size_t round);
 
 struct ScheduleRule {
-  StoppingRule stop;           ///< of each cell; maximum_seconds is its own time, warm-up included
-  std::size_t warmup = 5;      ///< first visits of a cell that are discarded, at least
-  bool may_batch = true;       ///< several operations a sample
-  std::uint32_t launches = 1;  ///< a visit does its batch so often: a graph of the batch is launched so often
-  bool untimed_first = false;  ///< every visit begins with an operation that is not timed
-  double least_sample = 1e-3;  ///< seconds: the batch of a group grows until the samples of all its cells are as long,
-                               ///< so that the clock and the ranks' arrival weigh little
-  double longest_sample = 0.02;  ///< seconds: no batch may make the samples of the group's slowest cell longer
+  StoppingRule stop;             ///< for each cell; maximum_seconds limits the time of the cell, including warm-up
+  std::size_t warmup = 5;        ///< minimum number of first visits of a cell that are discarded
+  bool may_batch = true;         ///< a sample may have several operations
+  std::uint32_t launches = 1;    ///< how often a visit repeats its batch, by launching a graph of the batch
+  bool untimed_first = false;    ///< every visit begins with an operation that is not timed
+  double least_sample = 1e-3;    ///< seconds; the batch of a group grows until no cell's sample is shorter than this,
+                                 ///< so that errors of the clock and the ranks' arrival times matter little
+  double longest_sample = 0.02;  ///< seconds; the batch does not grow if samples of a cell became longer than this
   std::uint64_t seed = 1;
 };
 
-/// Cells of a group are compared with one another. They are visited in the same rounds with the same batch, and the
-/// group ends as a whole: when all of its cells have a narrow interval, or when one of them reaches a cap.
+/// Cells of one group are compared with one another, so all of them are visited in the same rounds with the same batch.
+/// The whole group ends when all of its cells have a narrow interval, or when one of them reaches a limit.
 class Schedule {
  public:
   Schedule(const std::vector<Cell>& cells, const ScheduleRule& rule);
-  /// The next visits, as many as take about `seconds`, at least one; none when every group has ended.
+  /// Returns the next visits: as many as take about `seconds`, and at least one; none if every group has ended.
   std::vector<Visit> next(double seconds);
-  /// Takes the times of a visit that next() gave.
+  /// Adds the times of a visit that next() returned.
   void add(const Visit& visit, const VisitTimes& times);
 
   [[nodiscard]] const ScheduleRule& rule() const { return rule_; }
   [[nodiscard]] const std::vector<Sample>& samples(std::size_t cell) const { return cells_[cell].samples; }
   [[nodiscard]] std::size_t batch(std::size_t cell) const { return groups_[cells_[cell].group].batch; }
-  /// Operations of a sample of the cell.
+  /// Number of operations in a sample of the cell.
   [[nodiscard]] std::size_t operations(std::size_t cell) const { return batch(cell) * rule_.launches; }
-  /// Why the cell has ended ("interval narrow enough", "time cap", "iteration cap"); empty: it has not.
+  /// Why the cell has ended ("interval narrow enough", "time cap", "iteration cap"); empty if it has not.
   [[nodiscard]] const std::string& stop_reason(std::size_t cell) const { return cells_[cell].stop_reason; }
   [[nodiscard]] std::size_t round() const { return round_; }
-  /// Cells that have ended.
+  /// Number of cells that have ended.
   [[nodiscard]] std::size_t finished() const;
 
  private:
   struct State {
     std::size_t group = 0;
-    double shortest = 0;      ///< seconds of one operation, the least over its visits but the first
-    double elapsed = 0;       ///< seconds in its visits
-    double last_seconds = 0;  ///< of its last visit
+    double shortest = 0;      ///< seconds of one operation, minimum over all visits except the first
+    double elapsed = 0;       ///< seconds of all visits
+    double last_seconds = 0;  ///< seconds of the last visit
     std::vector<Sample> samples;
     std::string stop_reason;
   };
@@ -81,9 +81,9 @@ class Schedule {
     std::vector<std::size_t> cells;
     std::uint32_t batch = 1;
     bool batch_is_final = false;
-    std::size_t visits = 0;     ///< of each of its cells
-    std::size_t waiting = 0;    ///< of its cells, in this round
-    std::size_t next_look = 0;  ///< samples at which the intervals are computed again, which takes time
+    std::size_t visits = 0;     ///< visits of each of its cells
+    std::size_t waiting = 0;    ///< number of its cells that are still to be visited in this round
+    std::size_t next_look = 0;  ///< number of samples at which to compute the intervals again, which takes time
     bool ended = false;
   };
   void begin_round();
@@ -94,14 +94,14 @@ class Schedule {
   const ScheduleRule rule_;
   std::vector<State> cells_;
   std::vector<Group> groups_;
-  std::vector<std::uint32_t> waiting_;  // of this round, next one last
+  std::vector<std::uint32_t> waiting_;  // cells still to be visited in this round; the next one is the last element
   std::size_t round_ = 0;
 };
 
-/// Sample::seconds, in order.
+/// Returns Sample::seconds of all samples, in order.
 std::vector<double> seconds_of(const std::vector<Sample>& samples);
 
-/// median_interval() with as many resamples as a sweep of many cells can afford: 5 of 200 lie outside at each end.
+/// median_interval() with few resamples, because a sweep has many cells: 5 of 200 lie outside the interval at each end.
 Estimate quick_interval(const std::vector<double>& values);
 
 }  // namespace hvd::bench::coll

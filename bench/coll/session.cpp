@@ -19,13 +19,13 @@
 namespace hvd::bench::coll {
 namespace {
 
-/// Rank 0 asks for work in parcels of about this long, and looks for a signal between them.
+/// Rank 0 sends orders that take about this long, and checks for a signal between them.
 constexpr double kParcelSeconds = 0.05;
 
-/// Samples of a cell, unless -n asks for more. Resampling more would take longer than measuring them.
+/// Maximum samples of a cell, unless -n asks for more. Resampling more would take longer than measuring them.
 constexpr std::size_t kMostSamples = 5000;
 
-/// Rank 0.
+/// Directs the session on rank 0.
 class Conductor {
  public:
   Conductor(Rank& rank, const CollOptions& options, const CollObserver& observer, World world, Variants variants)
@@ -54,8 +54,8 @@ class Conductor {
     rank_.ask({Task::kEnd, {}}, 0);
   }
 
-  /// Returns what was measured so far. Any thread. `interrupted`: the signal or error that ended the session; if empty,
-  /// the one that run() has found.
+  /// Returns the results so far. Any thread. `interrupted` is the signal or error that ended the session; if empty, the
+  /// signal that run() noticed is used. Cells that have not ended get `reason_of_cells`, or if empty the same reason.
   CollResult result(const std::string& interrupted, const std::string& reason_of_cells) {
     const MutexLock lock(mutex_);
     CollResult result = result_;
@@ -115,7 +115,7 @@ class Conductor {
     return !signal.empty();
   }
 
-  /// Once there is a sample, and every half minute.
+  /// Reports progress after the first sample and then every half minute.
   void narrate(const Visit& last) {
     constexpr std::chrono::seconds kBetween(30);
     const bool due = narrated_ ? Clock::now() - *narrated_ >= kBetween : !schedule_.samples(last.cell).empty();
@@ -150,7 +150,7 @@ class Conductor {
     for (const auto& variant : variants_) planes_.push_back(variant->data().description());
   }
 
-  /// A group of cells ends as a whole, so that cells other than the sampled ones may have ended.
+  /// Checks every cell that has ended since the last call. Cells of a group end together, also those not just sampled.
   void check_finished() {
     if (schedule_.finished() == std::exchange(finished_, schedule_.finished())) return;
     Order order{Task::kCheck, {}};
@@ -174,18 +174,18 @@ class Conductor {
   Rank& rank_;
   const CollOptions& options_;
   const CollObserver& observer_;
-  // The session's thread alone changes planes_, schedule_, wrong_ and result_, under this, and reads them without. It
-  // is not held while the thread waits for other ranks.
+  // Only the session's thread changes planes_, schedule_, wrong_ and result_. It locks the mutex to change them, but
+  // not to read them, and not while it waits for other ranks.
   Mutex mutex_;
-  std::vector<std::string> planes_;  // [variant]: DataPlane::description(), which is known once there was an operation
+  std::vector<std::string> planes_;  // [variant] DataPlane::description(), which is known after an operation
   Schedule schedule_;
   std::vector<std::optional<std::uint64_t>> wrong_;  // [cell]
-  std::size_t finished_ = 0;                         // cells, at the last check_finished()
+  std::size_t finished_ = 0;                         // finished cells at the last check_finished()
   std::optional<Clock::time_point> narrated_;
   CollResult result_;
 };
 
-/// While it lives, the observer has a snapshot function.
+/// Gives the observer a snapshot function for the lifetime of this object.
 class Offer {
  public:
   Offer(const CollObserver& observer, Conductor& conductor) : observer_(observer) {
@@ -205,7 +205,7 @@ class Offer {
   const CollObserver& observer_;
 };
 
-/// What CollObserver::finished threw, or null.
+/// Calls CollObserver::finished. Returns the error that it threw, or null.
 std::exception_ptr hand_over(const CollResult& result, const CollObserver& observer) {
   try {
     if (observer.finished) observer.finished(result);
@@ -215,7 +215,7 @@ std::exception_ptr hand_over(const CollResult& result, const CollObserver& obser
   return nullptr;
 }
 
-/// Throws `first`, with the text of `second` too where that is not null.
+/// Throws `first`. If `second` is not null, adds its text.
 [[noreturn]] void rethrow_both(const std::exception_ptr& first, const std::exception_ptr& second) {
   if (!second) std::rethrow_exception(first);
   std::string more;
@@ -246,7 +246,7 @@ CollResult run_threads(int count, const Options& world, const CollOptions& optio
   auto ranks = loopback_ranks(count, options);
   CollResult result;
   const auto body = [&](int rank) {
-    // Destroyed on the thread that used them.
+    // A local variable, so that the thread that used the communicators destroys them.
     const GpuRank own = connect(options, ranks[static_cast<std::size_t>(rank)], gpus, world.startup_deadline);
     CollResult found = run_coll_rank(options, own.variants, rank == 0 ? observer : CollObserver{},
                                      world.engine.deadline, own.gpu.get());
@@ -284,7 +284,8 @@ CollResult run_processes(const Options& world, const Launch& launch, const CollO
   }
 }
 
-/// Collective. Errors: invalid_argument, on all ranks, where there is nothing between hosts.
+/// Collective. Loads stored crossovers and gives them to the variants that use default thresholds. Returns them if a
+/// variant uses them. Errors: invalid_argument, on all ranks, for --find-crossovers on one host.
 std::optional<comm::Thresholds> recall_crossovers(const CollOptions& options, Variants variants, Patience patience) {
   comm::Communicator& first = *variants[0];
   if (options.find_crossovers) {
@@ -311,9 +312,9 @@ NumaFacts numa_facts(comm::Communicator& communicator, bool on_gpus, Patience pa
                            [&](auto mine) { return communicator.control().gather(mine, patience.from_now()); });
 }
 
-/// Rank 0, with what was measured.
+/// For rank 0, with --find-crossovers: computes the crossovers from the results and stores them.
 void keep_found(const CollOptions& options, const comm::Communicator& communicator, CollResult& result) {
-  if (!options.find_crossovers || result.exit_code() != 0) return;  // interrupted, or wrong somewhere
+  if (!options.find_crossovers || result.exit_code() != 0) return;  // not if interrupted or if a result is wrong
   result.crossovers = crossovers_of(result.cells);
   if (options.tuning_folder.empty()) return;
   keep_crossovers(options.tuning_folder, crossover_case(communicator.topology(), communicator.library()),
@@ -326,7 +327,7 @@ CollResult run_coll_rank(const CollOptions& options, Variants variants, const Co
                          gpu::Runtime* gpu) {
   CollResult result;
   std::exception_ptr problem;
-  std::optional<Rank> own;  // after a fault, its memory goes only when nothing on the GPU waits for a peer any more
+  std::optional<Rank> own;  // declared here, so that after a fault its memory is freed only after give_up()
   const auto give_up = [&](std::string_view reason) {
     abort_all(variants, reason, [&] {
       if (own) own->drop_graphs();
@@ -357,7 +358,7 @@ CollResult run_coll_rank(const CollOptions& options, Variants variants, const Co
       try {
         conductor.run();
       } catch (const std::exception& error) {
-        give_up(error.what());  // first, because the peers wait
+        give_up(error.what());  // before anything else, because the peers wait
         if (conductor.has_samples()) {
           rethrow_both(std::current_exception(),
                        hand_over(conductor.result(error.what(), "the session failed"), observer));
@@ -377,7 +378,7 @@ CollResult run_coll_rank(const CollOptions& options, Variants variants, const Co
     }
     rank.barrier();
   } catch (const Error& error) {
-    // These two are the same on all ranks, which know already.
+    // All ranks throw these two errors at the same time, so nobody needs to be told.
     if (error.code() != Errc::kInvalidArgument && error.code() != Errc::kMismatch) give_up(error.what());
     throw;
   } catch (const std::exception& error) {

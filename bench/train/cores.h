@@ -19,7 +19,7 @@ CoreSet available_cores();
 struct CoreShare {
   int threads = 1;              ///< compute threads of every rank: the smallest share over ranks, at least 1
   bool spare_core = false;      ///< besides threads x ranks cores, every host has a core for the engines
-  int ranks_at_once = 1;        ///< ranks of a host that can run at once with a core per thread: least over hosts, >= 1
+  int ranks_at_once = 1;        ///< ranks per host that can run at once, one core per thread; minimum over hosts, >= 1
   bool oversubscribed = false;  ///< on some host the ranks have more threads than cores
 };
 
@@ -28,7 +28,7 @@ struct CoreShare {
 /// `threads` > 0 is the user's choice and is returned unchanged.
 CoreShare share_cores(std::span<const CoreSet> cores, std::span<const int> nodes, int threads);
 
-/// The same from messages: `all[r]` is what cores_message() of rank r returned, on host `hosts[r]`.
+/// share_of_messages() computes the same from messages: all[r] is cores_message() of rank r, which runs on hosts[r].
 std::string cores_message();
 CoreShare share_of_messages(std::span<const comm::Bytes> all, std::span<const std::string> hosts, int threads);
 

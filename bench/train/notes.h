@@ -1,5 +1,5 @@
-// The lines of the closing table that explain the figures: memory against its plan, exposed communication
-// three ways, efficiency beside its bound. Rank 0 only; no I/O.
+// The notes below the closing table that explain the figures: memory compared with its plan, exposed communication
+// determined in three ways, efficiency compared with its bound. Rank 0 only; no I/O.
 #pragma once
 
 #include <span>
@@ -13,20 +13,20 @@
 
 namespace hvd::bench {
 
-/// What the queue model expects, from gradient-ready times and stand-alone reductions. `plan` has as many
-/// buckets as were timed.
+/// Communication times per step that the queue model predicts from gradient-ready times and stand-alone reductions.
 struct Expectation {
   double exposed_seconds = 0;
   double overlapped_seconds = 0;
 };
+/// Returns nullopt unless all buckets of `plan` were timed.
 std::optional<Expectation> expectation(const Findings& findings, const core::BucketPlan& plan);
 
-/// `runs`: the session's, phase full last.
+/// `runs` are the runs of the session, with phase full last.
 std::vector<std::string> closing_notes(std::span<const RunRecord> runs, const Findings& findings,
                                        const core::BucketPlan& plan, const SessionFacts& facts);
 
-/// Of a run on GPUs, else none: its bound, if there is one, what the host's clock says beside the GPU's, and what the
-/// graph of its steps holds, if they are one.
+/// Returns notes for a run on GPUs, otherwise none: the bound if there is one, the step time by the host's clock
+/// compared with the GPU's, and the contents of the step's graph if there is one.
 std::vector<std::string> gpu_notes(const RunRecord& run, const Trainer& trainer);
 
 }  // namespace hvd::bench

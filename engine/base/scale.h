@@ -1,5 +1,5 @@
-// Multiplies elements by a factor, in double precision, and rounds each product to the type. A host and a kernel
-// (engine/gpu/scale.cu) compute with the same functions and get the same bits. Pure; any thread.
+// Multiplies elements by a factor in double precision and rounds each product to the element type. The host and the
+// kernel in engine/gpu/scale.cu use the same functions and get the same bits. Pure; any thread.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@
 
 namespace hvd {
 
-/// The 16-bit types as they lie in memory.
+/// Bits of a 16-bit float in memory.
 struct Fp16 {
   std::uint16_t bits;
 };

@@ -8,7 +8,7 @@
 namespace hvd::gpu {
 namespace {
 
-constexpr std::size_t kMostBlocks = 1 << 20;  // beyond that, threads take several elements
+constexpr std::size_t kMostBlocks = 1 << 20;  // for larger counts each thread scales several elements
 
 template <class T>
 __global__ void scale_kernel(T* values, std::size_t count, double factor) {

@@ -13,8 +13,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// The engine's thread knows more than a wait that fails: who gave up, and why. It looks every 20 ms and then calls the
-/// roll, which takes up to 1.25 s.
+/// How long to wait for the error of the engine's thread, which names the rank that gave up and its reason. The thread
+/// checks every 20 ms and then holds a roll call, which takes up to 1.25 s.
 constexpr auto kExplanation = 3s;
 
 std::string bucket_title(std::size_t number, const core::Bucket& bucket,
@@ -43,7 +43,7 @@ DeviceEngine::DeviceEngine(std::unique_ptr<comm::DeviceCommunicator> communicato
 
 DeviceEngine::~DeviceEngine() {
   abandon("its engine was destroyed inside a step");
-  watch_.gave_up();  // disarms the watch: the caller got here, so nothing that it freed waits for NCCL
+  watch_.gave_up();  // disarms the watch: the caller has reached this line, so none of its frees waits for NCCL
 }
 
 void DeviceEngine::abandon(std::string_view why) noexcept {
@@ -55,11 +55,11 @@ void DeviceEngine::abandon(std::string_view why) noexcept {
 void DeviceEngine::give_up() noexcept {
   enqueuing_ = false;
   capturing_.reset();
-  plane_.abort();  // kernels that wait for a peer end
+  plane_.abort();  // ends kernels that wait for a peer
   for (const gpu::StreamView stream : {compute_, plane_.stream()}) runtime_.run_dry(stream);
   flights_.clear();
-  drop_graphs();  // then NCCL returns from the abort
-  // If it has not returned, the watch stays armed, because freeing GPU memory may block for ever.
+  drop_graphs();  // NCCL returns from the abort only after this
+  // If NCCL has not returned, the watch stays armed, because freeing GPU memory may block for ever.
   if (plane_.await_abort(Deadline::after(watch_.patience_with_library()))) watch_.gave_up();
 }
 
@@ -78,7 +78,7 @@ void DeviceEngine::watch_plan() {
   for (std::size_t b = 0; b < plan.buckets.size(); ++b) {
     titles.push_back(bucket_title(b, plan.buckets[b], gradients_, size_of(plan.dtype)));
   }
-  // On the engine's thread, which may be looking at it.
+  // The engine's thread makes the change, because it may be reading the watch.
   engine_->perform("watching a plan", [&] { watch_.configure(std::move(titles), gradients_.size()); });
 }
 
@@ -115,7 +115,7 @@ void DeviceEngine::set_deadline(Patience deadline) {
   if (!flights_.empty()) throw Error(Errc::kInvalidArgument, "set_deadline inside a step");
   options_.deadline = deadline;
   engine_->set_deadline(deadline);
-  engine_->perform("set_deadline", [&] { watch_.set_deadline(deadline); });  // its thread looks at the watch
+  engine_->perform("set_deadline", [&] { watch_.set_deadline(deadline); });  // the engine's thread reads the watch
 }
 
 void DeviceEngine::sit_out(std::uint64_t steps) {
@@ -145,7 +145,7 @@ std::string_view DeviceEngine::graph_refusal() const {
 std::size_t DeviceEngine::slot() const { return capturing_.value_or(device_.ahead ? course().turns % kFlights : 0); }
 
 std::optional<gpu::GraphShape> DeviceEngine::graph_shape() const {
-  const gpu::Graph& graph = course().graphs[0];  // the others are alike
+  const gpu::Graph& graph = course().graphs[0];  // the graphs of all slots have the same shape
   return graph ? runtime_.shape(graph) : std::nullopt;
 }
 
@@ -295,7 +295,7 @@ void DeviceEngine::rethrow_explained(const Error& error) {
   }
   engine_->abort(error.what());
   give_up();
-  throw;  // what the caller is handling
+  throw;  // rethrows `error`
 }
 
 void DeviceEngine::measure(const StepEvents& events, DeviceReport& report) {
@@ -318,7 +318,7 @@ DeviceReport DeviceEngine::finish_step() {
   const Clock::time_point begun = std::max(flight.begun, last_end_);
   DeviceReport report = flight.report;
   try {
-    // The watchdog has the same deadline and more to say; a world of one has none.
+    // The watchdog's error says more, so this wait is longer than its deadline. A world of one rank has no watchdog.
     const Deadline deadline =
         Deadline::after(options_.deadline.timeout + (alone_ ? 0s : kExplanation), options_.deadline.set_by);
     std::optional<Clock::time_point> expected;

@@ -1,22 +1,24 @@
-// Steps on a GPU: gradients are reduced on the communication stream while backward goes on, and nothing waits on the
-// host but the end of the step. It drives what somebody else enqueues (a models::DeviceStep; it does not know that).
+// Runs steps on a GPU. The communication stream reduces gradients while backward continues, and the host waits only for
+// the end of the step. The caller enqueues the compute (in hvd_bench a models::DeviceStep, unknown to this folder).
 //
 //   compute stream  ── backward ──●ready 0 ─────●ready 1 ──────●ready n  ┊wait┊ update
 //   comm stream                   └► bucket 0 ─┐└► bucket 1 .. └► bucket n ─┘
 //
-//  - static schedule: a bucket whose last gradient's work is enqueued is enqueued behind an event. The step forks from
-//    the compute stream and joins it again, so that all of it can be captured into one graph, and is.
-//  - negotiated: ready means enqueued; the ranks agree on the host, on the engine's thread, which puts copies and
-//    reductions behind the gradients' events. Never captured: the host takes part in every step.
-//  - none: the step alone.
+//  - static schedule: once the work of all gradients of a bucket is enqueued, the reduction of the bucket is enqueued
+//    behind an event. The communication stream forks from the compute stream and joins it again, so that the whole
+//    step is captured into one graph.
+//  - negotiated schedule: a gradient counts as ready when its work is enqueued. The engine's thread negotiates with the
+//    other ranks, and then enqueues copies and reductions behind the gradients' events. These steps are never captured,
+//    because the host takes part in each.
+//  - none: only the compute.
 //
-// A captured step may be launched while the one before it runs (may_run_ahead()), so that the GPU never waits for a
-// launch. Steps that follow one another then use different sets of whatever the host reads back: StepEvents here, and
-// whatever `Work` records, by slot(). Each has a graph of its own.
+// A captured step may be launched while the previous step runs (may_run_ahead()), so that the GPU never waits for a
+// launch. Consecutive steps then use different slots. Each slot() has its own graph and its own set of objects that the
+// host reads back: StepEvents here, and whatever `Work` records.
 //
-// It owns an Engine for everything that is not a step on the GPU: control plane, negotiation, and the watchdog, which
-// aborts communication when the library reports a fault, a peer gives up, or a step does not end by the deadline.
-// Threads: one thread, the one that launches the step's work.
+// DeviceEngine owns an Engine for everything that is not a step on the GPU: control plane, negotiation and watchdog.
+// The watchdog aborts communication when NCCL reports a fault, a peer gives up, or a step misses the deadline.
+// Threads: only the thread that launches the step's work.
 #pragma once
 
 #include <array>
@@ -40,108 +42,107 @@
 namespace hvd {
 
 struct DeviceOptions {
-  bool overlap = true;  ///< false: reductions start when all of backward is enqueued before them
-  bool graph = true;    ///< static schedule and none: capture the step, then launch it
-  bool ahead = true;    ///< captured steps may be launched while the step before runs
-  /// Eager steps of a schedule before it is captured: libraries load kernels and connect when first used, which cannot
-  /// be captured.
+  bool overlap = true;  ///< false: reductions are enqueued after all of backward
+  bool graph = true;    ///< schedules static and none: capture the step, then launch the graph
+  bool ahead = true;    ///< captured steps may be launched while the previous step runs
+  /// Number of eager steps of a schedule before its capture, because first-time kernel loads cannot be captured.
   int eager_steps = 2;
 
-  /// Steps of a schedule, at first or after a change, that say little of those behind them: the eager ones, and the
-  /// first launch of each slot's graph.
+  /// Number of steps of a schedule, at the start or after a change, whose times do not represent later steps: the eager
+  /// steps and the first launch of each slot's graph.
   [[nodiscard]] constexpr std::int64_t settling_steps() const {
     return eager_steps + static_cast<std::int64_t>(kFlights);
   }
 };
 
-/// What one step cost on this rank's GPU. `reduce` overlaps with compute; `exposed` does not.
+/// Times of one step on this rank's GPU. `reduce` overlaps with compute; `exposed` does not.
 struct DeviceReport {
-  std::size_t slot = 0;                 ///< as in DeviceEngine::slot()
-  std::chrono::nanoseconds step{0};     ///< first to last work on the compute stream
-  std::chrono::nanoseconds exposed{0};  ///< the compute stream waited for reductions
-  std::chrono::nanoseconds reduce{0};   ///< reductions on the communication stream, waits for peers included
-  std::chrono::nanoseconds enqueue{0};  ///< host, until all was enqueued or launched
-  /// When the step was to be over, after its begin or the end of the one before it, by how long that took; 0: nobody
-  /// knew.
+  std::size_t slot = 0;                 ///< DeviceEngine::slot() of the step
+  std::chrono::nanoseconds step{0};     ///< from the first to the last work on the compute stream
+  std::chrono::nanoseconds exposed{0};  ///< time that the compute stream waited for reductions
+  std::chrono::nanoseconds reduce{0};   ///< reductions on the communication stream, including waits for peers
+  std::chrono::nanoseconds enqueue{0};  ///< time of the host until all work was enqueued or launched
+  /// Expected duration of this step, taken from the previous one of the schedule. 0 if unknown.
   std::chrono::nanoseconds expected{0};
-  StepReport engine;  ///< host, negotiated schedule only
+  StepReport engine;  ///< times of the host, only under the negotiated schedule
   std::size_t batches = 0;
   std::size_t bytes = 0;
-  bool graph = false;  ///< it was one launch
-  bool ahead = false;  ///< launched while the step before was in flight
+  bool graph = false;  ///< the step was launched as one graph
+  bool ahead = false;  ///< the step was launched while the previous one was in flight
 };
 
 class DeviceEngine {
  public:
-  /// What a step puts on the compute stream. Both only enqueue; with a graph they are called when it is captured, once
-  /// for each slot() in the same step, and never again.
+  /// The work of a step on the compute stream. Both functions only enqueue. If the step is captured, they are called
+  /// only during the capture: once for each slot(), all in the same step.
   struct Work {
     std::function<void()> forward_backward;  ///< calls gradient_ready()
-    std::function<void()> update;            ///< with the reduced gradients
+    std::function<void()> update;            ///< uses the reduced gradients
   };
 
   DeviceEngine(std::unique_ptr<comm::DeviceCommunicator> communicator, const EngineOptions& options,
                const DeviceOptions& device, StuckRank stuck = {});
-  /// Inside a step: gives it up, as an error does. Graphs go before communicators.
+  /// Gives up the steps in flight, as after an error. Destroys graphs before communicators.
   ~DeviceEngine();
   DeviceEngine(const DeviceEngine&) = delete;
   DeviceEngine& operator=(const DeviceEngine&) = delete;
 
-  /// For everything but steps: barrier(), messages, allocate() (device memory), broadcast() of it. Not its own steps.
+  /// For everything but steps: barrier(), messages, allocate() and broadcast() of device memory. Do not run its steps.
   [[nodiscard]] Engine& engine() noexcept { return *engine_; }
   [[nodiscard]] comm::DevicePlane& plane() noexcept { return plane_; }
 
-  /// Collective, once. `arena` is device memory. Errors: those of Engine::set_gradients().
+  /// Collective; call it once. `arena` is device memory. Errors: those of Engine::set_gradients().
   void set_gradients(std::vector<core::GradientInfo> gradients, std::byte* arena, DataType dtype, ReduceOp op);
-  /// Of the steps that follow; all ranks alike. Starts as EngineOptions::schedule.
+  /// Sets the schedule of later steps, the same on all ranks. Initially EngineOptions::schedule.
   void set_schedule(Schedule schedule);
 
   /// Between steps. Sets the deadline of every later wait for a peer or for a step on the GPU.
   void set_deadline(Patience deadline);
 
-  /// Between steps: others take so many without this rank. So that steps have the same numbers everywhere.
+  /// Between steps. Counts `steps` that other ranks make without this rank, so that step numbers stay equal on all.
   void sit_out(std::uint64_t steps);
 
-  // After an error of the next two, other than for calling them out of turn, communication is aborted and the GPU at
-  // rest: what the step used may be freed. Graphs are gone. A rank that cannot get there calls StuckRank::leave.
+  // After an error of run_step() or finish_step(), communication is aborted, the streams of the step are empty, and all
+  // graphs are destroyed, so that the caller may free the memory of the step. A rank that cannot reach this state calls
+  // StuckRank::leave. An error for a call in the wrong order has none of these effects.
 
-  /// Enqueues or launches one step on `compute`, always the same stream. The last step is finished, or may_run_ahead().
-  /// Errors: those of `work`; invalid_argument if a gradient was not marked; the engine's.
+  /// Enqueues or launches one step on `compute`, which must always be the same stream. Call it when no step is in
+  /// flight or may_run_ahead(). Errors: those of `work`; invalid_argument if a gradient was not marked; the engine's.
   void run_step(gpu::StreamView compute, const Work& work);
-  /// A step is in flight, and run_step() would launch a known graph behind it.
+  /// Returns true if a step is in flight and run_step() can launch an already captured graph behind it.
   [[nodiscard]] bool may_run_ahead() const;
-  /// Steps that are not finished.
+  /// Number of steps that run_step() began and finish_step() has not finished.
   [[nodiscard]] std::size_t in_flight() const noexcept { return flights_.size(); }
-  /// From inside Work: which of kFlights sets of events and the like this step, or the graph that is captured, uses.
-  /// Two steps in flight use different ones; ranks use the same one for the same step of a schedule.
+  /// For use inside Work: index (below kFlights) of the set of events and similar objects that this step or captured
+  /// graph uses. Two steps in flight use different slots. For one step of a schedule all ranks use the same slot.
   [[nodiscard]] std::size_t slot() const;
-  /// After an error of the caller's own between steps, some in flight: tells the peers `why`, aborts communication, and
-  /// leaves the GPU at rest. Nothing where nothing is in flight.
+  /// For an error of the caller between steps. If steps are in flight, tells the peers `why`, aborts communication, and
+  /// waits until the streams are empty. Otherwise does nothing.
   void abandon(std::string_view why) noexcept;
-  /// From inside Work::forward_backward: what writes gradient `index` is enqueued on the compute stream. Any order.
-  /// Errors: invalid_argument outside a step, for no such gradient, or one marked twice.
+  /// Called inside Work::forward_backward, in any order, when the work that writes gradient `index` is enqueued on the
+  /// compute stream. Errors: invalid_argument outside a step, if there is no such gradient, or if it is already marked.
   void gradient_ready(std::size_t index);
-  /// Sleeps until the oldest step in flight is over on the GPU, but for the time around the expected end. Errors: the
-  /// engine's; timeout; backend if the GPU failed.
+  /// Waits until the GPU has finished the oldest step in flight. The wait sleeps, except around the expected end.
+  /// Errors: the engine's; timeout; backend if the GPU failed.
   DeviceReport finish_step();
-  /// Whether a graph is asked for.
+  /// Returns true if the options ask for graphs.
   [[nodiscard]] bool graphs() const noexcept { return device_.graph; }
-  /// Why steps of the schedule are enqueued one by one though a graph is asked for, in one line; empty: they are
-  /// captured, or nobody asks.
+  /// Returns the reason, in one line, why steps of the current schedule cannot be captured although the options ask for
+  /// graphs; empty if they can be captured or the options do not ask.
   [[nodiscard]] std::string_view graph_refusal() const;
-  /// Of the graph that the schedule's steps are launched as; nothing before it is captured, or if none is.
+  /// Returns the shape of the current schedule's graph; nullopt if none is captured.
   [[nodiscard]] std::optional<gpu::GraphShape> graph_shape() const;
-  /// No graph is asked for any more, whatever the schedule.
+  /// Turns graphs off for all schedules.
   void enqueue_every_step() { device_.graph = false; }
 
-  // Between steps, all ranks alike, after set_gradients(): the steps that follow are of another kind. Graphs are
-  // forgotten, and captured anew after eager steps.
+  // The next four change the steps that follow. Call them between steps, on all ranks, after set_gradients(). They
+  // destroy the captured graphs. The first three also make the next steps eager before graphs are captured anew.
   void set_options(const DeviceOptions& device);
   /// Collective. Errors: those of Engine::set_buckets().
   void set_buckets(const core::BucketOptions& buckets);
   /// Collective. Errors: those of comm::DevicePlane::reconnect(), which fail the engine.
   void reconnect(const comm::NcclOptions& options);
-  /// Forgets captured graphs: the next steps are captured anew. After a change of what Work enqueues.
+  /// Destroys captured graphs, so that the next steps are captured anew. Call it after a change of what Work enqueues.
   void drop_graphs();
 
  private:
@@ -149,39 +150,38 @@ class DeviceEngine {
   struct Flight {
     DeviceReport report;
     Clock::time_point begun;
-    bool captured = false;  ///< in this step
+    bool captured = false;  ///< the graph was captured in this step
   };
-  /// Of one schedule.
+  /// State of one schedule. Steps are counted per schedule, because ranks may take different numbers of other steps.
   struct Course {
-    std::uint64_t turns = 0;                         ///< steps so far; ranks may differ in those of other schedules
-    int eager = 0;                                   ///< of them, since graphs were last ruled out
-    std::optional<std::chrono::nanoseconds> lasted;  ///< the last step, by the host's clock; nothing after a capture
+    std::uint64_t turns = 0;                         ///< steps of this schedule so far
+    int eager = 0;                                   ///< eager steps since the last begin_anew()
+    std::optional<std::chrono::nanoseconds> lasted;  ///< last step, by the host's clock; nullopt after a capture
     std::array<gpu::Graph, kFlights> graphs;         ///< [slot]
   };
 
-  /// Errors: invalid_argument inside a step.
+  /// Destroys all graphs and makes the next steps eager. Errors: invalid_argument inside a step, naming `call`.
   void begin_anew(const char* call);
-  /// Of the engine's plan.
+  /// Configures the marks and the watch for the engine's plan.
   void watch_plan();
   [[nodiscard]] bool to_be_captured() const;
   [[nodiscard]] Course& course() { return courses_.at(schedule_); }
   [[nodiscard]] const Course& course() const { return courses_.at(schedule_); }
-  /// The graph of each slot.
+  /// Captures the graphs of all slots.
   void capture(const Work& work);
   void enqueue(const Work& work);
-  /// Of the step that is enqueued.
+  /// Events of the step under way.
   [[nodiscard]] StepEvents& events() { return watch_.events(slot()); }
   void reduce_ready_buckets();
   void reduce_bucket(std::size_t bucket);
   void join();
   void require_all_marked() const;
-  /// Of a step that is over.
+  /// Call only after the step has finished.
   void measure(const StepEvents& events, DeviceReport& report);
-  /// Inside the handler of `error`: if communication failed, throws what the engine's thread finds out about it in a
-  /// while; else tells the peers and throws on. Gives up the step.
+  /// Call inside the handler of `error`. If communication failed, waits up to kExplanation for the error of the
+  /// engine's thread and throws that; otherwise tells the peers and rethrows `error`. Gives up the step in all cases.
   [[noreturn]] void rethrow_explained(const Error& error);
-  /// Aborts communication, waits until the step's streams are empty, and drops the graphs. NCCL returns from the abort
-  /// only after that.
+  /// Aborts communication, runs the step's streams empty, destroys the graphs, and waits for NCCL's abort to return.
   void give_up() noexcept;
 
   gpu::Runtime& runtime_;
@@ -189,8 +189,8 @@ class DeviceEngine {
   EngineOptions options_;
   DeviceOptions device_;
   const bool alone_;
-  DeviceWatch watch_;               // after engine_: its thread looks at it to the end
-  std::unique_ptr<Engine> engine_;  // after graphs_: a communicator outlives them
+  DeviceWatch watch_;               // destroyed after engine_, whose thread reads it to the end
+  std::unique_ptr<Engine> engine_;  // destroyed after the graphs, because the communicator must outlive them
 
   Schedule schedule_;
   ReadyMarks marks_;
@@ -198,13 +198,13 @@ class DeviceEngine {
   std::vector<core::GradientInfo> gradients_;
 
   gpu::StreamView compute_;
-  std::uint64_t steps_ = 0;  // enqueued, launched, or sat out so far
+  std::uint64_t steps_ = 0;  // number of steps enqueued, launched, or sat out
   std::size_t next_bucket_ = 0;
   bool enqueuing_ = false;
   std::deque<Flight> flights_;            // oldest first
-  Clock::time_point last_end_{};          // of a step, by the host's clock
-  std::optional<std::size_t> capturing_;  // the slot that is captured
-  std::map<Schedule, Course> courses_;    // last: graphs are destroyed first
+  Clock::time_point last_end_{};          // end of the last finished step, by the host's clock
+  std::optional<std::size_t> capturing_;  // slot of the graph under capture
+  std::map<Schedule, Course> courses_;    // last, so that graphs are destroyed first
 };
 
 }  // namespace hvd

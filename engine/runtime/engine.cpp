@@ -19,7 +19,7 @@ void check_root(const char* what, int root, int size) {
                                           std::to_string(size) + " ranks");
 }
 
-/// Before the engine's thread would fail for them.
+/// Checks the counts on the caller's thread, because the same error on the engine's thread would fail the engine.
 void check_counts(const char* what, comm::Counts counts, int ranks, std::size_t element) {
   if (counts.size() != static_cast<std::size_t>(ranks)) {
     throw Error(Errc::kInvalidArgument, std::string(what) + ": " + std::to_string(counts.size()) + " counts for " +
@@ -51,7 +51,7 @@ core::Request request_of(std::string_view name, std::span<const std::int64_t> sh
   return {std::string(name), dtype, op, {shape.begin(), shape.end()}, {kind, 0, scale.before, scale.after}};
 }
 
-/// Errors: invalid_argument if there is something to do but no memory.
+/// Errors: invalid_argument if `data` is null and the tensor is not empty.
 PendingTensor place(const core::Request& request, void* data) {
   PendingTensor tensor;
   tensor.data = static_cast<std::byte*>(data);
@@ -60,7 +60,7 @@ PendingTensor place(const core::Request& request, void* data) {
   return tensor;
 }
 
-/// A tensor that is only read and whose result is an Output. Errors: as place().
+/// For a tensor that is only read, with an Output as the result. Errors: those of place().
 PendingTensor rows_of(const core::Request& request, const void* data, std::span<const std::int64_t> shape) {
   PendingTensor tensor;
   tensor.operands = std::make_unique<Operands>();

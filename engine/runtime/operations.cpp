@@ -9,7 +9,7 @@
 namespace hvd {
 namespace {
 
-/// Elements of one row of `shape`.
+/// Returns the number of elements in one row of `shape`.
 std::size_t row_count(const std::vector<std::int64_t>& shape) {
   return core::count_of({shape.begin() + 1, shape.end()}, "one row");
 }
@@ -30,7 +30,7 @@ std::string output_of(const core::Batch& batch) {
   return "the output of " + std::string(core::name(batch.terms.kind)) + " of " + input_of(batch);
 }
 
-/// Passes `split_rows` of all ranks through rank 0: the data plane of a device moves device memory only.
+/// Exchanges `split_rows` through rank 0's control plane, because a device's data plane moves only device memory.
 std::vector<std::int64_t> rows_by_control(const Workplace& here, const std::vector<std::int64_t>& split_rows) {
   comm::ControlPlane& control = here.communicator.control();
   comm::Bytes all;
@@ -48,7 +48,7 @@ std::vector<std::int64_t> rows_by_control(const Workplace& here, const std::vect
   return rows;
 }
 
-/// [rank] rows that each rank sends here.
+/// Returns the number of rows that each rank sends to this rank, [rank].
 std::vector<std::int64_t> rows_sent_here(const Workplace& here, const std::vector<std::int64_t>& split_rows) {
   if (here.memory.on_device()) return rows_by_control(here, split_rows);
   std::vector<std::int64_t> rows(split_rows.size());

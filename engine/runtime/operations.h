@@ -1,6 +1,6 @@
-// Operations on one tensor whose rows are divided among the ranks. Called by the engine's thread, on all ranks for the
-// same batch; owns nothing. On a device all but the exchange of row counts is enqueued. Errors: those of the planes;
-// out_of_memory where there is none for a result.
+// Operations on one tensor whose rows are divided among the ranks. The engine's thread calls them, on all ranks for the
+// same batch. They own nothing. On a device they only enqueue, except that they wait for the exchange of row counts.
+// Errors: those of the planes; out_of_memory for the result.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@
 
 namespace hvd {
 
-/// Divides `rows` among `ranks`: as evenly as can be, the first ranks get one more. [rank]
+/// Divides `rows` among `ranks` as evenly as possible; the first ranks get one more. Returns [rank].
 std::vector<std::int64_t> share_rows(std::int64_t rows, int ranks);
 
 /// The communicator, the memory and the deadline of an operation.
@@ -25,13 +25,13 @@ struct Workplace {
   Deadline deadline;
 };
 
-/// The result goes to operands.output. Shapes: rank r contributes batch.rows[r] rows; output: all of them, in the order
-/// of ranks.
+/// Stores the result in operands.output, like the next two. Shapes: rank r contributes batch.rows[r] rows; output: the
+/// rows of all ranks, in the order of ranks.
 void gather_rows(const Workplace& here, const core::Batch& batch, Operands& operands);
 /// Shapes: each rank gets share_rows() of the reduced tensor.
 void reduce_scatter_rows(const Workplace& here, const core::Batch& batch, Operands& operands);
-/// Tells every rank how many rows it gets, and then sends them. Shapes: operands.split_rows[r] rows go to rank r;
-/// output: what all ranks sent here, in the order of ranks.
+/// Tells every rank how many rows it gets, and then sends the rows. Shapes: operands.split_rows[r] rows go to rank r;
+/// output: the rows that all ranks sent to this rank, in the order of ranks.
 void exchange_rows(const Workplace& here, const core::Batch& batch, Operands& operands);
 
 }  // namespace hvd

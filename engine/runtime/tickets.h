@@ -1,4 +1,4 @@
-// Outstanding *_async() calls: which are finished, and how. Not synchronised: the owner guards it.
+// Tracks the outstanding *_async() calls and their results. Not synchronised: the owner must guard it.
 #pragma once
 
 #include <cstdint>
@@ -15,17 +15,17 @@ namespace hvd {
 class TicketTable {
  public:
   struct Outcome {
-    std::string error;  ///< empty: done
+    std::string error;  ///< empty if the call succeeded
     Output output;
   };
   /// Errors: invalid_argument if a tensor of that name is in flight.
   std::uint64_t issue(std::string_view name);
   void finish(std::uint64_t ticket, Outcome outcome);
-  /// Errors: invalid_argument for a ticket that was never issued or already waited for.
+  /// Errors: invalid_argument for a ticket that was never issued or was already taken.
   [[nodiscard]] bool finished(std::uint64_t ticket) const;
   /// Null unless the ticket is finished. Errors: those of finished().
   [[nodiscard]] const Outcome* outcome(std::uint64_t ticket) const;
-  /// Forgets a finished ticket and returns how it ended.
+  /// Forgets a finished ticket and returns its outcome.
   Outcome take(std::uint64_t ticket);
   [[nodiscard]] bool idle() const noexcept { return in_flight_.empty(); }
 

@@ -1,8 +1,7 @@
 """Copies runs and sessions of collectives from one attached store into another, in SQL.
 
-It says what is new, what is there and what conflicts.
-Nothing here opens, commits or rolls back: scripts/hvdb/merge.py does. Rows never pass through Python, so that memory
-does not grow with the number of samples.
+The functions report which rows are new, already there or conflicting. scripts/hvdb/merge.py opens files, commits and
+rolls back. Rows never pass through Python, so that memory does not grow with the number of samples.
 """
 
 from __future__ import annotations
@@ -15,9 +14,9 @@ from hvdb import untrusted
 from hvdb.errors import NotComparable
 from hvdb.untrusted import RUN, Record
 
-# One fixed text, so that merging the same leftover twice, or a copy of it, gives the same run.
+# A fixed text, so that merging the same leftover twice, or a copy of it, gives the same run.
 LEFTOVER_REASON = "the job ended without closing its store"
-# What changes in a run from its first save to its last. Everything else says what was measured, and never changes.
+# Columns of a run that change from its first save to its last. The others identify what was measured and never change.
 PROGRESS_COLUMNS = frozenset(
     {
         "status",
@@ -45,10 +44,10 @@ PROGRESS_COLUMNS = frozenset(
 
 @dataclass
 class Taken:
-    """What absorbing one store did, by UUID.
+    """The UUIDs that absorbing one store has handled.
 
-    added, present: by the table of the record. superseded: runs whose unfinished state gave way to a later one.
-    sessions: those that were copied.
+    added, present: table of the record -> UUIDs. superseded: runs whose unfinished state a later one replaced.
+    sessions: sessions that were copied.
     """
 
     added: dict[str, list[str]] = field(default_factory=lambda: {record.table: [] for record in untrusted.RECORDS})
@@ -57,22 +56,22 @@ class Taken:
     sessions: list[str] = field(default_factory=list)
 
     def copied(self) -> list[str]:
-        """The runs and sessions that were copied."""
+        """Returns the runs and sessions that were copied."""
         return [*(uuid for uuids in self.added.values() for uuid in uuids), *self.superseded, *self.sessions]
 
 
 @dataclass(frozen=True)
 class Place:
-    """An attached store, and the name of the file that a UUID in it came from, for messages."""
+    """An attached store. file_of returns the file that a UUID in it came from, for messages."""
 
     database: str
     file_of: Callable[[str], str]
 
 
 def _stage(connection: sqlite3.Connection, incoming: str, record: Record) -> None:
-    """Makes temp.incoming, the rows of `incoming` as they are to be stored; replaces the last one.
+    """Makes temp.staged, which holds the rows of `incoming` as they will be stored. Replaces an earlier temp.staged.
 
-    A run that is still 'running' becomes 'incomplete': its job is gone.
+    A run that is still 'running' becomes 'incomplete', because its job has ended.
     """
     shown = {column: column for column in untrusted.columns()[record.table]}
     shown["status"] = "CASE status WHEN 'running' THEN 'incomplete' ELSE status END"
@@ -100,7 +99,7 @@ def _conflict(what: str, uuid: str, incoming: Place, known: Place) -> NotCompara
 
 
 def _equal(connection: sqlite3.Connection, incoming: str, known: str, record: Record, uuid: str) -> bool:
-    """Whether all rows of one record are equal in both databases. Blobs are compared whole, in SQL."""
+    """Returns True if all rows of one record are equal in both databases. Compares whole blobs, in SQL."""
     compared = " AND ".join(f"mine.{column} IS theirs.{column}" for column in untrusted.columns()[record.table])
     query = (
         f"SELECT {compared} FROM {known}.{record.table} mine, temp.staged theirs"
@@ -124,10 +123,10 @@ def _equal(connection: sqlite3.Connection, incoming: str, known: str, record: Re
 
 
 def _judge(connection: sqlite3.Connection, incoming: Place, known: Place, record: Record, uuid: str) -> str:
-    """'present' or 'superseded' for a record that stands in both. Errors: NotComparable for two contents.
+    """Returns 'present' or 'superseded' for a record that both stores have. Errors: NotComparable if they conflict.
 
-    An unfinished state (a leftover's) and a later one of the same run are no conflict: the finished one counts, of
-    two unfinished ones that with more steps. A session of collectives is stored once, when it has ended.
+    An unfinished state of a run (from a leftover) and a later state do not conflict: the finished one is kept, and of
+    two unfinished ones that with more steps. A session of collectives never changes after it is stored.
     """
     if _equal(connection, incoming.database, known.database, record, uuid):
         return "present"
@@ -149,10 +148,10 @@ def _judge(connection: sqlite3.Connection, incoming: Place, known: Place, record
 
 
 def absorb(connection: sqlite3.Connection, incoming: Place, present: Sequence[Place]) -> Taken:
-    """Copies into 'main' what `incoming` holds and none of `present` does.
+    """Copies into 'main' the records of `incoming` that none of `present` has.
 
-    present: 'main' first; then stores that count as being there although nothing is written to them.
-    In the caller's transaction, which is to be rolled back after an error. Errors: NotComparable; sqlite3.Error.
+    present: 'main' first, then stores whose records also count as present although nothing is written to them.
+    The caller opens a transaction, and rolls back after an error. Errors: NotComparable; sqlite3.Error.
     """
     for known in present:
         _require_same_sessions(connection, incoming, known)
@@ -172,7 +171,7 @@ def absorb(connection: sqlite3.Connection, incoming: Place, present: Sequence[Pl
 
 
 def _find(connection: sqlite3.Connection, incoming: Place, present: Sequence[Place], record: Record, uuid: str) -> str:
-    """'added', or as _judge(). A superseded run is deleted from 'main'."""
+    """Returns 'added' if the record is new, otherwise the result of _judge(). Deletes a superseded run from 'main'."""
     for known in present:
         if record not in untrusted.records(connection, known.database):
             continue
@@ -180,7 +179,7 @@ def _find(connection: sqlite3.Connection, incoming: Place, present: Sequence[Pla
             verdict = _judge(connection, incoming, known, record, uuid)
             if verdict == "superseded" and known.database == "main":
                 _delete(connection, record, uuid)
-            return verdict  # what stands in 'main' was judged against the others when it came
+            return verdict  # no need to compare with the other stores: the record in 'main' was compared with them
     return "added"
 
 

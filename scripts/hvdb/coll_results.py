@@ -1,8 +1,7 @@
-"""Reads what was measured of collective operations: stores of `hvd_bench coll --db`, JSON of `hvd_bench coll -J` and of
+"""Reads results of collective operations: stores of `hvd_bench coll --db`, JSON of `hvd_bench coll -J` and JSON of
 `scripts/coll_peers report --json`.
 
-The files may come from a stranger: every field that is used is checked, and all others are skipped. Nothing is drawn
-here.
+The files may come from a stranger, so every field that is used is checked, and all others are ignored.
 """
 
 from __future__ import annotations
@@ -21,19 +20,19 @@ OPERATIONS = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broad
 TYPES = ("float", "half", "bfloat16", "double", "int8", "uint8", "int16", "int32", "int64")
 REDUCTIONS = ("sum", "prod", "max", "min", "avg", "none")
 PLACES = {"out_of_place": "out of place", "in_place": "in place"}
-LONGEST_FILE = 64 << 20  # bytes: 100,000 rows have room
+LONGEST_FILE = 64 << 20  # bytes; room for 100,000 rows
 MOST_ROWS = 100_000
 MOST_RANKS = 1 << 20
 LONGEST_TEXT = 300
 MOST_MICROSECONDS = 1e12
 SETTLED = "interval narrow enough"
-# coll_peers has names of its own for types and places.
+# coll_peers uses other names for types and places.
 _PEER_TYPES = {"fp32": "float", "fp64": "double", "int32": "int32", "int64": "int64"}
 _PEER_PLACES = {"out": "out of place", "in": "in place"}
 
 
 class Panel(NamedTuple):
-    """What may stand in one diagram: sizes of one operation, in one form, on one number of ranks."""
+    """One diagram: all sizes of one operation with one type, reduction, place and number of ranks."""
 
     operation: str
     type: str
@@ -42,17 +41,17 @@ class Panel(NamedTuple):
     ranks: int
 
     def title(self) -> str:
-        """One line."""
+        """Returns the title of the diagram, one line."""
         words = [self.operation, self.type, *([] if self.reduction == "none" else [self.reduction]), self.place]
         return f"{' '.join(words)}, {self.ranks} rank{'' if self.ranks == 1 else 's'}"
 
 
 @dataclass(frozen=True)
 class Point:
-    """One cell. size: bytes, as nccl-tests counts them; times: microseconds of one operation.
+    """One cell. size: bytes, as nccl-tests counts them. Times are in microseconds of one operation.
 
-    low, high: the 95 % interval of the median, None where there is none, or where it reaches down to zero.
-    bound: the time that the bound would take. settled: the interval was narrow enough when sampling ended.
+    low, high: the 95 % interval of the median; None if there is none or it reaches zero.
+    bound: the least possible time. settled: the interval was narrow enough when sampling ended.
     """
 
     size: int
@@ -64,7 +63,7 @@ class Point:
 
 
 class Source(NamedTuple):
-    """What was measured in one go: a file, or one session of a store that holds several (its UUID, else "")."""
+    """A file, or one session of a store with several sessions. session: UUID of the session in that case, else ""."""
 
     file: Path
     session: str = ""
@@ -72,7 +71,7 @@ class Source(NamedTuple):
 
 @dataclass
 class Series:
-    """The points of one side in one panel; source: by its place in Read.sources."""
+    """The points of one side in one panel. source: index in Read.sources."""
 
     panel: Panel
     name: str
@@ -82,7 +81,7 @@ class Series:
 
 @dataclass
 class Read:
-    """What the files hold: series in the order of the files; left_out: a line for each cell that no series has."""
+    """The contents of the files. series: in the order of the files. left_out: a line for each cell without a point."""
 
     sources: list[Source] = field(default_factory=list)
     series: list[Series] = field(default_factory=list)
@@ -90,14 +89,14 @@ class Read:
 
 
 def bus_factor(operation: str, ranks: int) -> float:
-    """Bus bandwidth over size / time, as docs/coll.md gives it."""
+    """Returns bus bandwidth / (size / time), as defined in docs/coll.md."""
     if operation in ("broadcast", "barrier"):
         return 1.0 if operation == "broadcast" else 0.0
     return (2 if operation == "all_reduce" else 1) * (ranks - 1) / ranks
 
 
 def bus_rate(panel: Panel, size: int, microseconds: float) -> float:
-    """GB/s."""
+    """Returns the bus bandwidth in GB/s."""
     return bus_factor(panel.operation, panel.ranks) * size / microseconds / 1e3
 
 
@@ -124,7 +123,7 @@ def _time(value: object, what: str) -> float:
 
 
 def _end(value: object, what: str) -> float | None:
-    """An end of an interval, which may be 0. Errors: Malformed."""
+    """Returns an end of an interval, which may be 0 or None. Errors: Malformed."""
     return value if value is None or value == 0 else _time(value, what)
 
 
@@ -138,14 +137,14 @@ def _point(size: int, form: dict[str, Any]) -> Point:
     bound = form.get("bound")
     bound_time = None if bound is None else time * strict_json.above_zero(bound, 1e6, "bound")
     reason = strict_json.text(form.get("stop_reason"), "stop_reason", LONGEST_TEXT)
-    settled = form.get("settled", reason == SETTLED)  # files of hvd_bench of 2026-11-24 and before lack the key
+    settled = form.get("settled", reason == SETTLED)  # files written by hvd_bench before 2026-11-25 lack the key
     if not isinstance(settled, bool):
         raise Malformed("settled is no truth value")
     return Point(size, time, low, high, bound_time, settled)
 
 
 class _Gathered:
-    """The series of one source, by panel and name."""
+    """Gathers the series of one source, by panel and name."""
 
     def __init__(self, into: Read, source: Source) -> None:
         self.into, self.source = into, len(into.sources)
@@ -167,7 +166,7 @@ class _Gathered:
         self.known[panel, name].points.append(point)
 
     def may_draw(self, panel: Panel, size: int, wrong: int) -> bool:
-        """Leaves a cell out that has wrong elements, or no size."""
+        """Returns True if the cell can be drawn. Leaves out a cell with wrong elements or without a size."""
         if wrong:
             self.leave_out(panel, size, f"{wrong} wrong elements")
         elif size == 0:
@@ -176,7 +175,7 @@ class _Gathered:
 
     def leave_out(self, panel: Panel, size: int, why: str) -> None:
         line = f"{panel.title()}, {size} bytes: {why}"
-        if line not in self.lines:  # several libraries have the cell
+        if line not in self.lines:  # several libraries may have the same cell
             self.lines.add(line)
             self.into.left_out.append(line)
 
@@ -207,12 +206,12 @@ def _own_rows(found: dict[str, Any], gathered: _Gathered) -> None:
             wrong = form.get("nwrong")
             wrong = 0 if wrong is None else strict_json.whole(wrong, 0, 1 << 62, "nwrong")
             if gathered.may_draw(panel, size, wrong):
-                # files of hvd_bench of 2026-11-24 and before lack "ragged"
+                # files written by hvd_bench before 2026-11-25 lack "ragged"
                 gathered.add(panel, _name(variant or plane, row.get("ragged", False)), _point(size, form))
 
 
 def _stored(file: Path, wanted: Sequence[str], into: Read) -> None:
-    """Adds the sessions of a store, or those whose UUID starts with one of `wanted`. Errors: HvdbError."""
+    """Adds a store's sessions, or only those whose UUID starts with one of `wanted` if given. Errors: HvdbError."""
     with store.open_readonly(file) as connection:
         if untrusted.COLL not in untrusted.records(connection):
             raise HvdbError(f"{file}: holds no results of collectives; hvd_bench coll --db stores them")
@@ -231,7 +230,7 @@ def _stored(file: Path, wanted: Sequence[str], into: Read) -> None:
 
 
 def in_store(path: Path) -> bool:
-    """Whether the store holds results of collectives; its values are not checked. Errors: StoreError."""
+    """Returns True if the store holds results of collectives. Does not check its values. Errors: StoreError."""
     with store.open_readonly(path, thorough=False) as connection:
         if untrusted.COLL not in untrusted.records(connection):
             return False
@@ -257,7 +256,7 @@ def _stored_cell(cell: sqlite3.Row, ranks: int, gathered: _Gathered) -> None:
 
 
 def _peer_cell(row: dict[str, Any], classes: dict[str, Any]) -> tuple[Panel, str, int, int]:
-    """(panel, class, bytes of a call, calls of a sample) of a row. Errors: Malformed."""
+    """Returns (panel, class, bytes per call, calls per sample) of a row. Errors: Malformed."""
     parts = strict_json.text(row.get("cell"), "cell", LONGEST_TEXT).split("/")
     if len(parts) != 5 or not all(part.isascii() and part.isdigit() for part in (parts[2], parts[4])):
         raise Malformed("cell is not OPERATION/TYPE/BYTES/in|out/CALLS")
@@ -275,7 +274,7 @@ def _peer_cell(row: dict[str, Any], classes: dict[str, Any]) -> tuple[Panel, str
 
 
 def _peer_rows(found: dict[str, Any], gathered: _Gathered) -> None:
-    """Draws each library's own times where the file has them (`series`), else ours and the best peer's of each cell."""
+    """Reads each library's times if the file has them (`series`); otherwise our and the best peer's time per cell."""
     classes = _table(_table(found["plan"], "plan").get("classes"), "classes")
     own = found.get("series") is not None
     first_calls: dict[tuple[Panel, str, str, int], int] = {}
@@ -309,9 +308,9 @@ def _peer_rows(found: dict[str, Any], gathered: _Gathered) -> None:
 
 
 def read(files: Sequence[Path], sessions: Sequence[str] = ()) -> Read:
-    """All series of the files. sessions: starts of UUIDs; if any is given, only these sessions of stores are read.
+    """Returns all series of the files. sessions: starts of UUIDs; if any are given, only these sessions are read.
 
-    Errors: HvdbError that names the file and what is wrong with it; OSError.
+    Errors: HvdbError, which names the file and the fault; OSError.
     """
     made = Read()
     for file in files:
@@ -338,7 +337,7 @@ def read(files: Sequence[Path], sessions: Sequence[str] = ()) -> Read:
 
 
 def by_operation(series: Sequence[Series]) -> Iterator[tuple[str, dict[Panel, list[Series]]]]:
-    """Operation -> panel -> its series in the order of the files. Operations and panels have a fixed order."""
+    """Yields (operation, panel -> its series in the order of the files). Operations and panels have a fixed order."""
     for operation in OPERATIONS:
         panels: dict[Panel, list[Series]] = {}
         for each in sorted((s for s in series if s.panel.operation == operation), key=lambda s: _order(s.panel)):

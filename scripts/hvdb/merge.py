@@ -1,8 +1,8 @@
-"""Merges stores into one. Idempotent: merging what is already there changes nothing, not even the file.
+"""Merges stores into one. Idempotent: merging rows that the output already has does not change the file.
 
-Inputs are opened read-only and checked whole, one after the other, and collected in a working file beside the output.
-That file then becomes the output, or is added to it in one transaction. A fault, a full disk or a kill at any point
-leaves the output as it was, or with everything in it.
+The merge opens each input read-only, checks all of it, and copies its rows to a working file beside the output. That
+file then becomes the output, or its rows are added to the output in one transaction. After a fault, a full disk or a
+kill at any point the output holds either all new rows or none.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from hvdb.errors import StoreError
 
 __all__ = ["LEFTOVER_REASON", "Outcome", "Plan", "merge", "plan"]
 
-# A working file that changed this recently probably belongs to a job that still runs: it saves every few seconds.
+# A .partial file that changed this recently probably belongs to a running job, because jobs save every few seconds.
 ALIVE_SECONDS = 120.0
-# A working file that somebody has locked is in use, whatever its age: nobody waits for it.
+# A .partial file with a lock is in use, whatever its age, so the merge hardly waits for it.
 LEFTOVER_WAIT_SECONDS = 0.2
-# Pages of a large output: blobs of some hundred steps fill them well, and there are fewer to manage.
+# A large output has larger pages: blobs of some hundred steps fill them well, and SQLite manages fewer of them.
 LARGE_BYTES, LARGE_PAGE_BYTES, PAGE_BYTES = 64 << 20, 16384, 4096
 CACHE_KIB = 65536
-# How far reading runs ahead: two files, and no more than this of one.
+# Limits for reading ahead: number of files, and MiB of one file.
 READ_AHEAD_FILES, READ_AHEAD_MIB = 2, 256
 WORKING_SUFFIX = ".merging"
 
 
 @dataclass
 class Plan:
-    """What is to be read: `named` must be whole, `found` (leftovers of killed jobs) may be in use still."""
+    """The files to read. `named` must be intact; `found` (leftovers of killed jobs) may still be in use."""
 
     named: list[Path]
     found: list[Path] = field(default_factory=list)
@@ -47,11 +47,11 @@ class Plan:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a merge did: counts of runs, and lines to print.
+    """The result of a merge: counts of runs, and lines to print.
 
-    added: new in the output; present: stood there before; incomplete: of those written, cut short; superseded:
-    unfinished states that gave way to a later state of the same run; left_out: one line per file that was not taken.
-    coll_added, coll_present: as added and present, of sessions of collectives.
+    added: runs new in the output; present: runs that were there before; incomplete: runs written with status
+    'incomplete'; superseded: unfinished runs that a later state of the same run replaced; left_out: one line per file
+    that was not merged. coll_added, coll_present: like added and present, for sessions of collectives.
     """
 
     added: int
@@ -65,10 +65,10 @@ class Outcome:
 
 
 def plan(inputs: Sequence[Path], output: Path, now: float | None = None) -> Plan:
-    """`inputs` (a folder: the .db files in it), and the `.partial` files that killed jobs left beside them.
+    """Returns the files to read: `inputs` (of a folder the .db files) and the `.partial` files of killed jobs there.
 
-    A leftover that changed within the last two minutes is left alone unless it is among `inputs` by name.
-    Errors: StoreError for a folder without stores, or the output among the inputs.
+    A `.partial` file that changed within the last two minutes is ignored unless `inputs` names it.
+    Errors: StoreError for a folder without stores, or if the output is among the inputs.
     """
     now = time.time() if now is None else now
     listings: dict[Path, list[Path]] = {}
@@ -78,7 +78,7 @@ def plan(inputs: Sequence[Path], output: Path, now: float | None = None) -> Plan
             listings[folder] = sorted(folder.iterdir()) if folder.is_dir() else []
         return listings[folder]
 
-    target = os.path.realpath(output)  # Path.resolve() raises where a link names itself
+    target = os.path.realpath(output)  # Path.resolve() raises an error for a link to itself
     named: dict[Path, None] = {}
     beside: dict[Path, None] = {}
     for path in inputs:
@@ -106,7 +106,7 @@ def plan(inputs: Sequence[Path], output: Path, now: float | None = None) -> Plan
         except FileNotFoundError:
             made.notes.append(_gone(leftover))
             continue
-        if not stat.S_ISREG(seen.st_mode):  # to open a pipe may take for ever
+        if not stat.S_ISREG(seen.st_mode):  # opening a pipe may wait for ever
             made.notes.append(f"{leftover}: is no file: left out")
         elif now - seen.st_mtime < ALIVE_SECONDS:
             made.notes.append(f"{leftover}: changed just now, its job may still run: left out (name it to take it)")
@@ -126,13 +126,13 @@ def merge(
     skip_damaged: bool = False,
     step: progress.Step = progress.silent,
 ) -> Outcome:
-    """Adds all runs of `inputs` (files, or folders of them) to `output`, which is made if it is not there.
+    """Adds all runs of `inputs` (files, or folders of them) to `output`, which is created if it does not exist.
 
-    skip_damaged: leave out, and say, inputs that cannot be read, instead of refusing them all.
-    step: called with (bytes done, bytes in all) after each file.
-    Memory: some 100 MB whatever the number of samples. Disk: the new rows once beside the output, for a while.
-    Errors: StoreError (unreadable, damaged, unknown schema, not writable, locked), NotComparable (one UUID with
-    two contents). After an error the output is unchanged.
+    skip_damaged: leave out and report inputs that cannot be read, instead of merging nothing.
+    step: called with (bytes done, total bytes) after each file.
+    Memory: some 100 MB for any number of samples. Disk: a temporary copy of the new rows beside the output.
+    Errors: StoreError (unreadable, damaged, unknown schema, not writable, locked), NotComparable (different contents
+    of one UUID). After an error the output is unchanged.
     """
     work = plan(list(inputs), output)
     work.notes += _remove_dead_working_files(output)
@@ -188,7 +188,7 @@ def _run(
 
 
 def _readable_headers(paths: list[Path], skip_damaged: bool, left_out: list[str]) -> list[Path]:
-    """Looks at all headers before anything is read, and names all files that cannot be taken at once."""
+    """Checks the headers of all files before reading any, so that one error names all files that cannot be merged."""
     good, faults = [], []
     for path in paths:
         try:
@@ -212,7 +212,7 @@ def _readable_headers(paths: list[Path], skip_damaged: bool, left_out: list[str]
 def _take(
     collected: _Collector, path: Path, found: bool, skip_damaged: bool, notes: list[str], left_out: list[str]
 ) -> bool:
-    """False: it was left out, and why is said."""
+    """Returns False if the file was left out; `notes` or `left_out` then holds the reason."""
     try:
         collected.take(path, LEFTOVER_WAIT_SECONDS if found else store.WAIT_SECONDS)
         if found:
@@ -229,16 +229,16 @@ def _take(
 
 
 class _Collector:
-    """The working file, with the existing output attached beside it, and what was taken so far.
+    """The working file, with the existing output attached, and the lists of rows collected so far.
 
-    Nobody else reads the working file and a fault deletes it, so that it is written without journal file and syncs.
+    The working file has no journal file and is not synced, because nobody else reads it and a fault deletes it.
     """
 
     def __init__(self, working: Path, output: Path, page_bytes: int) -> None:
         self._output = output
         self.output_checked: tuple[int, int, int] | None = None
         self._file_of: dict[str, str] = {}
-        # By the table of the record.
+        # These two map the table of a record to UUIDs.
         self._present: dict[str, set[str]] = {record.table: set() for record in untrusted.RECORDS}
         self._added: dict[str, set[str]] = {record.table: set() for record in untrusted.RECORDS}
         self._superseded: set[str] = set()
@@ -255,7 +255,7 @@ class _Collector:
     def _attach_output(self) -> None:
         self._connection.execute(f"PRAGMA busy_timeout = {int(1000 * store.WAIT_SECONDS)}")
         try:
-            # rw, though nothing is written here: a merge that was killed may have left a journal to roll back
+            # Nothing is written here, but a killed merge may have left a journal, whose roll-back needs mode rw.
             self._connection.execute("ATTACH ? AS present", (f"{self._output.resolve().as_uri()}?mode=rw",))
         except untrusted.DAMAGE as error:
             raise store.fault(self._output, error) from error
@@ -265,7 +265,7 @@ class _Collector:
         self._places.append(Place("present", lambda _: str(self._output)))
 
     def file_of(self, uuid: str) -> str:
-        """The input that a session or run was taken from."""
+        """Returns the input file of a session or run."""
         return self._file_of.get(uuid, str(self._output))
 
     def take(self, path: Path, wait_seconds: float) -> None:
@@ -275,11 +275,11 @@ class _Collector:
                 taken = absorb(self._connection, Place("incoming", lambda _: str(path)), self._places)
             except sqlite3.OperationalError as error:
                 if store.needs_rollback(error) and store.journal_of(path).exists():
-                    # Somebody has begun to write since it was opened.
+                    # Another program has begun to write to the input since it was opened.
                     raise store.changed(path) from error
                 raise
-            # SQLite's locks keep writers out, but a running job takes none on its working file, and some cluster
-            # file systems have none between nodes.
+            # SQLite's locks keep writers out. But a running job does not lock its .partial file, and on some cluster
+            # file systems locks have no effect between nodes.
             require_unchanged()
             self._connection.execute("COMMIT")
         for uuid in taken.copied():
@@ -290,11 +290,11 @@ class _Collector:
         self._superseded |= set(taken.superseded)
 
     def is_new(self) -> bool:
-        """Whether anything was taken that the output lacks."""
+        """Returns True if the working file holds rows that the output lacks."""
         return bool(self._file_of)
 
     def outcome(self, notes: list[str], left_out: list[str]) -> Outcome:
-        """What was done so far."""
+        """Returns the counts so far."""
         cut = "SELECT count(*) FROM main.run WHERE status = 'incomplete'"
         (incomplete,) = self._connection.execute(cut).fetchone()
         added = {table: len(uuids) for table, uuids in self._added.items()}
@@ -316,9 +316,9 @@ class _Collector:
 
 
 class _ReadAhead:
-    """Loads the next files into the operating system's cache, in a thread, while one is worked on.
+    """Loads the next files into the operating system's cache, in a thread, while the caller processes one.
 
-    A file is closed again before SQLite opens it: closing drops the POSIX locks that the process holds on it.
+    The thread closes each file before SQLite opens it, because closing drops the process's POSIX locks on the file.
     """
 
     def __init__(self, files: Sequence[Path]) -> None:
@@ -341,7 +341,7 @@ class _ReadAhead:
 
 
 def _load(path: Path) -> None:
-    """Reads the file's first part and forgets it. Never throws: whoever opens it next says what is wrong with it."""
+    """Reads the first part of the file and discards it. Never throws: the later open reports any fault."""
     block = bytearray(1 << 20)
     try:
         with path.open("rb", buffering=0) as file:
@@ -355,14 +355,14 @@ def _load(path: Path) -> None:
 def _publish(
     working: Path, output: Path, file_of: Callable[[str], str], is_new: bool, checked: tuple[int, int, int] | None
 ) -> None:
-    """Gives the working file the output's name, or adds it to the output if that is there.
+    """Renames the working file to the output, or adds its rows to the output if that exists.
 
-    checked: the output's store.state() when it was checked; None if there was no output.
+    checked: the output's store.state() at the time of the check; None if there was no output.
     """
     if not output.exists():
         _sync(working)
         try:
-            os.link(working, output)  # unlike rename, never replaces what another program made meanwhile
+            os.link(working, output)  # unlike rename, never replaces a file that another program has created meanwhile
         except FileExistsError:
             pass
         except OSError:  # a file system without hard links
@@ -375,9 +375,9 @@ def _publish(
 
 
 def _add(working: Path, output: Path, file_of: Callable[[str], str], checked: tuple[int, int, int] | None) -> None:
-    """Adds the working file to the output, in one transaction, and judges anew: others may have added meanwhile.
+    """Adds the working file's rows to the output in one transaction, unless another program has added them meanwhile.
 
-    The output is checked again if it is not the file that was checked, or if anybody has written to it since.
+    Checks the output again if it is another file than the one checked, or has been written to since.
     """
     store.require_safe_to_open(output)
     uri = f"{output.resolve().as_uri()}?mode=rw"
@@ -397,7 +397,7 @@ def _add(working: Path, output: Path, file_of: Callable[[str], str], checked: tu
 
 
 def _sync(path: Path) -> None:
-    """Makes contents (of a folder: a new name in it) durable; some file systems refuse it for folders."""
+    """Makes the contents of a file or folder durable. Ignores errors for folders, which some file systems refuse."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -409,7 +409,7 @@ def _sync(path: Path) -> None:
 
 
 def _remove_dead_working_files(output: Path) -> list[str]:
-    """Deletes what merges into `output` that were killed on this host left; a note for each of another host."""
+    """Deletes working files of killed merges on this host. Returns notes on them and on those of other hosts."""
     notes = []
     start = f"{output.name}."
     for path in sorted(output.parent.iterdir()) if output.parent.is_dir() else []:

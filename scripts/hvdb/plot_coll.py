@@ -1,4 +1,4 @@
-"""Collective operations against size: time and bus bandwidth of each side, with intervals and the bound."""
+"""Plots time and bus bandwidth of collective operations against size, for each side, with intervals and the bound."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hvdb.coll_results import Panel, Point, Series, bus_factor, bus_rate
 
 WIDTH, PANEL_HEIGHT = 11.5, 2.9  # inches
 HEAD, FOOT = 0.95, 0.75
-# Told apart by form too: when the colours come round again, lines are dash-dotted and markers are others.
+# Sides differ in markers as well as in colours. When the colours repeat, the lines are dash-dotted.
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", "p", ">", "h", "*")
 LOOKS = tuple(
     (figure.CYCLE[i % len(figure.CYCLE)], marker, "-" if i < len(figure.CYCLE) else "-.")
@@ -27,7 +27,7 @@ Value = Callable[[int, float], float]
 
 
 def size_text(size: float) -> str:
-    """A number of bytes as nccl-tests takes it: 64K, 1.5M. Binary units."""
+    """Returns a number of bytes in the notation of nccl-tests, with binary units: 64K, 1.5M."""
     power = 0
     while size >= 1024 and power + 1 < len(UNITS):
         size, power = size / 1024, power + 1
@@ -56,10 +56,10 @@ def _bound(axes: Axes, points: Sequence[Point], value: Value, colour: str, name:
 
 
 def _draw(axes: Axes, members: Sequence[Series], names: Mapping[int, str], value: Value) -> None:
-    bounded: set[int] = set()  # sides of one file have one bound
+    bounded: set[int] = set()  # sources whose bound is drawn; all sides of a source have the same bound
     for number, series in enumerate(members):
         look = LOOKS[number % len(LOOKS)]
-        # A panel whose sides all have names of their own needs no files' names.
+        # The label needs the name of the file only if two sides in the panel have the same name.
         twice = sum(other.name == series.name for other in members) > 1
         start = f"{names[series.source]}: " if twice else ""
         points = sorted(series.points, key=lambda point: point.size)
@@ -77,9 +77,9 @@ def _draw(axes: Axes, members: Sequence[Series], names: Mapping[int, str], value
 
 
 def draw(panels: Mapping[Panel, Sequence[Series]], names: Mapping[int, str], path: Path) -> Path:
-    """Writes the figure of one operation to `path` (.png or .svg) and returns it. names: source -> name of its file.
+    """Writes the figure of one operation to `path` (.png or .svg) and returns `path`. names: source -> its label.
 
-    Errors: as figure.save().
+    Errors: those of figure.write().
     """
     height = HEAD + FOOT + PANEL_HEIGHT * len(panels)
     fig, axes = figure.new(len(panels), 2, WIDTH, height, gridspec_kw={"wspace": 0.2, "hspace": 0.45})

@@ -1,6 +1,6 @@
-"""Reads SQLite files that a stranger may have made: nothing in such a file is run, and its tables must be ours.
+"""Reads SQLite files that a stranger may have made. Evaluates no expression of a file; its tables must be ours.
 
-Standard library only: hvdb.campaign uses it on login nodes. Errors are the caller's: these functions return a text.
+Uses only the standard library, because hvdb.campaign runs on login nodes. Functions return a fault as text.
 Source: https://www.sqlite.org/security.html, "Untrusted SQLite Database Files".
 """
 
@@ -20,16 +20,16 @@ from pathlib import Path
 from hvdb import data
 
 APPLICATION_ID = 0x68766462  # 'hvdb'
-# Every schema version that readers know, and the file that adds its tables to those of the version before.
+# Every schema version that readers know, and the file that adds its tables to those of the previous version.
 SCHEMAS = {1: data.SCHEMA, 2: data.SCHEMA_2}
 
 
 @dataclass(frozen=True)
 class Record:
-    """What is stored, and merged, as one: a row of `table`, which has a `uuid`, and rows of other tables.
+    """A unit of storing and merging: one row of `table`, which has a `uuid`, and its rows in child tables.
 
-    version: the first schema version that has the tables. key: the column of the children that names the UUID.
-    children: their tables, with the columns that order their rows.
+    version: the first schema version with these tables. key: the column of the child tables that holds the UUID.
+    children: child table -> the columns that order its rows.
     """
 
     table: str
@@ -54,9 +54,9 @@ COLL = Record(
     {"coll_provenance": "key", "coll_cell": "seq", "coll_sample": "seq, kind"},
 )
 RECORDS = (RUN, COLL)
-# sqlite3 raises these for a damaged file. Its messages quote the file, and may be no UTF-8.
+# sqlite3 raises these for a damaged file. Its messages quote the file and may not be UTF-8.
 DAMAGE = (sqlite3.Error, UnicodeDecodeError)
-# The longest text or blob that is read: a blob of one kind of samples of 33 million steps.
+# The longest text or blob that is read. It has room for one kind of samples of 33 million steps.
 LONGEST_BYTES = 256 << 20
 LIMITS = {
     "SQLITE_LIMIT_LENGTH": LONGEST_BYTES,
@@ -66,14 +66,14 @@ LIMITS = {
     "SQLITE_LIMIT_TRIGGER_DEPTH": 1,
     "SQLITE_LIMIT_LIKE_PATTERN_LENGTH": 100,
 }
-# Our schema names no collation, so any mention of one, even in a comment, is a stranger's.
+# Our schema never contains this word, not even in a comment, so a schema that contains it is a stranger's.
 COLLATION = re.compile(r"\bcollate\b", re.IGNORECASE)
 SUPER_JOURNAL_MAGIC = bytes.fromhex("d9d505f920a163d7")
 
 
 def harden(connection: sqlite3.Connection) -> None:
-    """Call it before the first query. Afterwards no expression of an opened or attached file is evaluated, provided
-    that table_fault() finds nothing: CHECK constraints are ignored too, since whoever made the file chose them.
+    """Call before the first query. Afterwards, if table_fault() finds no fault, SQLite evaluates no expression of an
+    opened or attached file. It also ignores CHECK constraints, because the author of the file chose them.
     """
     for pragma in ("trusted_schema = OFF", "cell_size_check = ON", "ignore_check_constraints = ON", "mmap_size = 0"):
         connection.execute(f"PRAGMA {pragma}").fetchall()
@@ -94,24 +94,24 @@ def deadline(connection: sqlite3.Connection, seconds: float) -> Iterator[None]:
 
 
 def tables(version: int) -> tuple[str, ...]:
-    """The tables of that schema version, parents before children."""
+    """Returns the tables of this schema version, parents before children."""
     parts = ((record.table, *record.children) for record in RECORDS if record.version <= version)
     return ("session", *(table for part in parts for table in part))
 
 
 def version_of(connection: sqlite3.Connection, database: str = "main") -> int:
-    """The schema version that an opened or attached store says it has. Errors: DAMAGE."""
+    """Returns the schema version in the header of an opened or attached store. Errors: DAMAGE."""
     return connection.execute(f"PRAGMA {database}.user_version").fetchone()[0]
 
 
 def records(connection: sqlite3.Connection, database: str = "main") -> tuple[Record, ...]:
-    """Those of RECORDS for which a store that was checked has tables."""
+    """Returns the members of RECORDS for which a checked store has tables."""
     version = version_of(connection, database)
     return tuple(record for record in RECORDS if record.version <= version)
 
 
 def make_tables(connection: sqlite3.Connection, version: int) -> None:
-    """Makes 'main', a store or an empty file, one of that schema version, if its own is lower. In the caller's
+    """Upgrades 'main', a store or an empty file, to this schema version if its own is lower. Runs in the caller's
     transaction. Errors: sqlite3.Error.
     """
     for number, file in SCHEMAS.items():
@@ -121,7 +121,7 @@ def make_tables(connection: sqlite3.Connection, version: int) -> None:
 
 
 def _statements(script: str) -> Iterator[str]:
-    """One by one: sqlite3's executescript() would commit first."""
+    """Yields the statements of a script one by one, because sqlite3's executescript() would commit first."""
     piece = ""
     for line in script.splitlines(keepends=True):
         piece += line
@@ -132,7 +132,7 @@ def _statements(script: str) -> Iterator[str]:
 
 @cache
 def columns(version: int = max(SCHEMAS)) -> dict[str, tuple[str, ...]]:
-    """Table -> its columns, as the schema of that version has them. A table is the same in all that have it."""
+    """Returns table -> its columns in this schema version. A table is the same in all versions that have it."""
     return {table: tuple(column[0] for column in found) for table, found in _layout(version).items()}
 
 
@@ -147,12 +147,12 @@ def _layout(version: int) -> dict[str, tuple[tuple, ...]]:
 
 
 def _columns(connection: sqlite3.Connection, database: str, table: str) -> tuple[tuple, ...]:
-    """(name, position in the primary key, hidden or generated) of each column."""
+    """Returns (name, position in the primary key, code for hidden or generated) of each column."""
     return tuple((row[1], row[5], row[6]) for row in connection.execute(f"PRAGMA {database}.table_xinfo({table})"))
 
 
 def unknown_version(version: int) -> str | None:
-    """Why a store of this schema version cannot be read; None if it can."""
+    """Returns the reason why a store of this schema version cannot be read; None if it can."""
     if version in SCHEMAS:
         return None
     known = ", ".join(map(str, SCHEMAS))
@@ -162,10 +162,10 @@ def unknown_version(version: int) -> str | None:
 
 
 def table_fault(connection: sqlite3.Connection, version: int, database: str = "main") -> str | None:
-    """What the file has beside or instead of the tables of that schema version; None if it has exactly these.
+    """Returns how the file's tables differ from those of this schema version; None if they are the same.
 
-    Views, virtual tables, triggers, generated columns and indexes of its own are refused, since they would evaluate
-    expressions of the file. Collations are refused, since they decide which texts are equal. Errors: DAMAGE.
+    Additional views, virtual tables, triggers, generated columns and indexes are refused, because SQLite would evaluate
+    their expressions. Collations are refused, because they decide which texts are equal. Errors: DAMAGE.
     """
     known = _layout(version)
     found = set()
@@ -173,7 +173,7 @@ def table_fault(connection: sqlite3.Connection, version: int, database: str = "m
         f"SELECT name, type, rootpage, sql FROM {database}.sqlite_schema"
     ).fetchall():
         if str(name).startswith("sqlite_") and ((kind == "index" and sql is None) or (kind == "table" and page)):
-            continue  # indexes of primary keys, statistics of ANALYZE
+            continue  # SQLite's own indexes of primary keys and statistics of ANALYZE
         shown = printable(f"{kind} '{name}'")
         if kind != "table" or not page or name not in known:
             return f"holds a {shown}, which schema version {version} has not"
@@ -189,15 +189,15 @@ def table_fault(connection: sqlite3.Connection, version: int, database: str = "m
 
 
 def journal_of(path: Path) -> Path:
-    """The journal that SQLite looks for: it lies beside the file that a link points to, not beside the link."""
+    """Returns the path of SQLite's journal. It lies beside the file to which a link points, not beside the link."""
     return Path(f"{os.path.realpath(path)}-journal")
 
 
 def journal_fault(journal: Path) -> str | None:
-    """Why SQLite must not see this journal; None if it may, or if there is none.
+    """Returns the reason why SQLite must not open this journal; None if it may, or if there is no journal.
 
-    A pipe would be waited for without end. A journal that ends with the name of a super-journal makes SQLite delete
-    that file when it rolls back, so a stranger's journal could delete any file; hvd_bench writes none.
+    SQLite would wait for ever for a pipe. If a journal ends with the name of a super-journal, SQLite deletes that file
+    when it rolls back, so a stranger's journal could delete any file. hvd_bench never writes such a journal.
 
     Source: https://www.sqlite.org/fileformat.html, "The Rollback Journal". Errors: OSError.
     """
@@ -215,13 +215,13 @@ def journal_fault(journal: Path) -> str | None:
 
 
 def printable(text: str, longest: int = 160) -> str:
-    """`text` on one line, without what a terminal would act on, cut if it is long."""
+    """Returns `text` on one line, with '?' for unprintable characters, cut off if it is long."""
     shown = "".join(c if c.isprintable() else "?" for c in text)
     return shown if len(shown) <= longest else shown[: longest - 3] + "..."
 
 
 def in_words(error: Exception) -> str:
-    """What SQLite says is wrong, safe to print: it quotes the file."""
+    """Returns SQLite's error message in a form that is safe to print, because the message may quote the file."""
     if isinstance(error, UnicodeDecodeError):
         return "text that is not UTF-8"
     if str(error) == "interrupted":

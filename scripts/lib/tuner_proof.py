@@ -1,8 +1,8 @@
-"""How near --tune-schedule comes to the best setting of its whole space; `scripts/benchmarks DIR tuner` runs it.
+"""Compares the choices of --tune-schedule with the best setting of its space; `scripts/benchmarks DIR tuner` runs it.
 
-For each schedule the search runs several times from a replay file, so that only the communication is real. Then every
-setting of the space runs in rounds of random order. The best setting is the one with the least median over the even
-rounds; its step time and that of the settings that the searches chose are medians over the odd rounds.
+For each schedule the search runs several times with a replay file, so that only the communication is real. Then every
+setting of the space runs in rounds of random order. The best setting is the one with the smallest median over the even
+rounds. Its step time is then compared with those of the searches' choices, as medians over the odd rounds.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from hvnet.measure import calibrate
 from hvnet.network import Network, Wiring
 
 _MIB = 1 << 20
-# The defaults, and what the search tries beside them (bench/train/schedule_search.cpp).
+# Each list holds the default and then the values that the search also tries (bench/train/schedule_search.cpp).
 _BUCKETS_MB = ("25", "6.25", "100")
 _SEGMENTS_KB = ("256", "64", "1024")
 _THRESHOLDS_MB = ("128", "32", "512")
@@ -47,7 +47,7 @@ class Setting:
 
 @dataclass
 class Search:
-    """What one --tune-schedule chose, and how long the search took."""
+    """The setting that one --tune-schedule chose, and how long the search took, in seconds."""
 
     chosen: Setting
     seconds: float
@@ -55,7 +55,7 @@ class Search:
 
 @dataclass
 class Result:
-    """All that was measured under one schedule. `rounds`: median step in seconds of each run, by setting."""
+    """The results under one schedule. `rounds`: setting -> median step time of each run, in seconds."""
 
     schedule: str
     searches: list[Search] = field(default_factory=list)
@@ -63,10 +63,10 @@ class Result:
 
 
 def space(schedule: str, gradient_bytes: int, nodes: int) -> list[Setting]:
-    """Every setting that the search may end at. The default comes first."""
+    """Returns every setting that the search may choose. The default comes first."""
 
     def sizes(values: tuple[str, ...]) -> list[str]:
-        """Without those above the gradients' size that only repeat a smaller such one."""
+        """Returns the values, but only one that holds all gradients, because larger ones have the same effect."""
         whole = [value for value in values if float(value) * _MIB >= gradient_bytes]
         return [value for value in values if value not in whole or value == whole[0]]
 
@@ -82,7 +82,7 @@ def space(schedule: str, gradient_bytes: int, nodes: int) -> list[Setting]:
 
 
 def chosen_setting(provenance: dict[str, str], schedule: str, nodes: int) -> Setting:
-    """The options that a tuned run was left with, in the order of space()."""
+    """Returns the options that a tuned run ended with, in the order of space()."""
 
     def number(key: str, unit: float) -> str:
         return f"{float(provenance[key]) / unit:g}"
@@ -99,9 +99,10 @@ def chosen_setting(provenance: dict[str, str], schedule: str, nodes: int) -> Set
 
 
 def judge(result: Result) -> tuple[Setting, list[tuple[Setting, float]]]:
-    """The best setting by the even rounds, and each search's choice with its odd rounds' median over the best's.
+    """Returns the best setting by the even rounds, and for each search its choice and a ratio: the median step time of
+    the choice over that of the best setting, both from the odd rounds.
 
-    Errors: HvdbError if a search chose what is not in the space.
+    Errors: HvdbError if a search chose a setting outside the space.
     """
     even = {setting: statistics.median(seconds[0::2]) for setting, seconds in result.rounds.items()}
     odd = {setting: statistics.median(seconds[1::2]) for setting, seconds in result.rounds.items()}
@@ -122,7 +123,7 @@ class Runner:
         self._start += ["--no-db", "--json", "--no-check"]
 
     def run(self, *options: str) -> dict:
-        """The run's document. Errors: HvdbError with the last line that hvd_bench said."""
+        """Runs hvd_bench and returns its JSON document. Errors: HvdbError with the last line of its standard error."""
         command = [*self._start, *options]
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
         if done.returncode != 0:
@@ -132,7 +133,7 @@ class Runner:
 
 
 def measure(runner: Runner, schedule: str, arguments: argparse.Namespace) -> Result:
-    """Searches first, then rounds over the whole space. Progress goes to standard error."""
+    """Runs the searches first, then the rounds over the whole space. Prints progress to standard error."""
     result = Result(schedule)
     nodes, gradient_bytes = 1, 0
     for i in range(arguments.searches):
@@ -158,7 +159,7 @@ def measure(runner: Runner, schedule: str, arguments: argparse.Namespace) -> Res
 
 
 def show(result: Result) -> None:
-    """One table on standard output."""
+    """Prints one table on standard output."""
     best, ratios = judge(result)
     print(f"{result.schedule}: {len(result.rounds)} settings, {len(next(iter(result.rounds.values())))} rounds")
     for setting, seconds in sorted(result.rounds.items(), key=lambda pair: statistics.median(pair[1])):

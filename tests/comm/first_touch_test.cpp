@@ -1,9 +1,9 @@
-// Finds out which rank asks first for which pages of the memory that the ranks of a node share. Linux gives a page from
-// the NUMA node of the processor that asks first, so this decides where the memory lies. Run by ctest as:
+// Checks that each rank allocates the pages of its own part of the memory that the ranks of a node share. Linux takes a
+// page from the NUMA node of the processor that first asks for it, so the allocating rank decides where the page lies.
+// ctest runs this program as:
 //   mpirun -np N first_touch_test [ranks per node]
-// SharedMemory::commit() takes pages with posix_fallocate(). This program defines that function itself and counts the
-// pages that were not there before. It does not use GoogleTest, because a failing rank must still take part in every
-// collective.
+// SharedMemory::commit() allocates pages with posix_fallocate(). This program defines its own posix_fallocate(), which
+// counts new pages. It does not use GoogleTest, because a failing rank must still take part in every collective.
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/stat.h>
@@ -30,14 +30,14 @@ namespace {
 using namespace hvd;
 using namespace std::chrono_literals;
 
-constexpr std::size_t kBlockBytes = 512;  // of st_blocks, whatever the file system
+constexpr std::size_t kBlockBytes = 512;  // unit of st_blocks on every file system
 
 /// One call of posix_fallocate() by this rank.
 struct Taken {
   std::size_t offset, bytes;
-  std::size_t fresh;       ///< bytes of pages that no rank had before
-  std::size_t file_bytes;  ///< the whole file
-  int node;                ///< NUMA node that this thread ran on; -1: it moved
+  std::size_t fresh;       ///< bytes of pages that no rank had allocated before
+  std::size_t file_bytes;  ///< size of the whole file
+  int node;                ///< NUMA node on which this thread ran; -1: the thread moved to another node
 };
 std::vector<Taken>& taken() {
   static std::vector<Taken> calls;
@@ -62,7 +62,7 @@ bool is_ours(int fd) {
          std::string(target.data()).find("/dev/shm/hvd_bench.") == 0;
 }
 
-/// The calls since the last one, of which there should be one, and what is wrong with it.
+/// Checks that there was one call since the last check, for this rank's part at `offset`. Returns the fault or "".
 std::string check_one(std::size_t offset, std::size_t file_bytes) {
   const std::vector<Taken> calls = std::exchange(taken(), {});
   if (calls.size() != 1) return "this rank took memory " + std::to_string(calls.size()) + " times, not once";
@@ -73,7 +73,7 @@ std::string check_one(std::size_t offset, std::size_t file_bytes) {
   return own && call.fresh == call.bytes ? "" : text;
 }
 
-/// For memory of equal parts.
+/// Like check_one(), for memory that is divided into equal parts.
 std::string check_own_part(const comm::Topology& where) {
   if (taken().empty()) return "this rank took no memory";
   const std::size_t bytes = taken().front().bytes;
@@ -81,7 +81,7 @@ std::string check_own_part(const comm::Topology& where) {
                    bytes * static_cast<std::size_t>(where.local_size));
 }
 
-/// Where the kernel allows the question: whether all pages of `memory` lie on `node`.
+/// Checks that all pages of `memory` lie on `node`, if the kernel allows the query. Returns the fault or empty text.
 std::string check_node(std::span<std::byte> memory, int node) {
   if (node < 0) return "";
   const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
@@ -117,7 +117,7 @@ int check_all(comm::Communicator& c) {
   std::fill(arena->bytes().begin(), arena->bytes().end(), std::byte{1});
   failures += say(c, "arena", check_node(arena->bytes(), node));
 
-  // Ordinary memory, too long for slots: both take staging blocks with their first operation.
+  // This memory is not registered and too long for slots, so the first operation of each kind allocates staging blocks.
   const auto n = static_cast<std::size_t>(where.size);
   std::vector<float> sum(100000, 1), share(100000, 1), all(n * share.size());
   c.data().all_reduce(sum.data(), sum.size(), DataType::kF32, ReduceOp::kSum, deadline());
@@ -136,7 +136,7 @@ int check_all(comm::Communicator& c) {
 extern "C" int posix_fallocate(int fd, off_t offset, off_t length) {
   const auto take = [&] { return ::fallocate(fd, 0, offset, length) == 0 ? 0 : errno; };
   if (!is_ours(fd)) return take();
-  ::flock(fd, LOCK_EX);  // so that the count holds no other rank's pages
+  ::flock(fd, LOCK_EX);  // so that the count includes no pages of other ranks
   const int node = current_node();
   const struct stat before = status_of(fd);
   const int code = take();

@@ -1,5 +1,5 @@
-// Tickets on fake GPUs: what outlives an engine, what a device cannot do, and what is left when a rank is lost or
-// memory is short.
+// Tests tickets on fake GPUs: which objects outlive an engine, which operations a device refuses, and which resources
+// are free again after a rank is lost or memory runs out.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -91,7 +91,7 @@ TEST(DeviceTickets, ARankWithoutMemoryForAnOutputEndsAllWithItsWords) {
   EXPECT_NE(outcome.errors[0].find(why), std::string::npos) << outcome.text();
 }
 
-/// The scaled copy and the caller's memory are free again when the ticket fails: nothing on the GPU uses them.
+/// When the ticket fails, no work on the GPU may still use the scaled copy or the caller's memory.
 TEST(DeviceTickets, OfALostRankLeaveNothingInFlight) {
   for (std::uint64_t seed = 0; seed < 6; ++seed) {
     std::atomic<FakeNcclHub*> armed = nullptr;

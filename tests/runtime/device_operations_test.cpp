@@ -1,5 +1,5 @@
-// Operations with tickets on fake GPUs: results, where outputs lie, factors, and what happens when ranks disagree.
-// Every test also asks the fakes what they have to complain of.
+// Tests operations with tickets on fake GPUs: results, memory of the outputs, factors, and disagreements between ranks.
+// Every test also checks that the fakes report no violation.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -26,7 +26,7 @@ Values input_of(int rank, DataType type, ReduceOp op = ReduceOp::kSum) {
   return [=](std::size_t i) { return device::value_of(rank, i, type, op); };
 }
 
-/// Elements `first` and later of the reduction of all ranks, with factors that are powers of two.
+/// Returns elements `first` and later of the reduction over all ranks. The factors must be powers of two.
 Expected reduction(int size, DataType type, ReduceOp op, Scale scale, std::size_t first = 0) {
   const double factor = std::pow(scale.before, op == ReduceOp::kProduct ? size : 1) * scale.after;
   const double tolerance =
@@ -96,7 +96,7 @@ void check_moves(Tickets& on, DataType type, int round) {
   EXPECT_EQ(gathered.rows, rows);
   expect_output("all_gather", gathered, all.size(), {type, [&](std::size_t i) { return all[i]; }});
 
-  // Splits that no other rank knows, then the same number of rows to each.
+  // First, splits that only the sending rank knows; then, the same number of rows to each rank.
   for (const bool even : {false, true}) {
     const auto split = [&](int from, int to) { return std::int64_t{even ? 2 : (from * 2 + to + round) % 3}; };
     const auto row_of = [&](int from, int to) { return rows_before(to, [&](int r) { return split(from, r); }); };
@@ -128,7 +128,7 @@ void check_moves(Tickets& on, DataType type, int round) {
 
 class DeviceOperations : public ::testing::TestWithParam<std::tuple<int, DataType>> {};
 
-/// Every operation and reduction; the second round comes from the cache.
+/// Tests every operation and every reduction. The second round uses cached responses.
 TEST_P(DeviceOperations, GiveWhatTheReferenceSays) {
   const auto [size, type] = GetParam();
   GpuWorldOptions options;
@@ -142,7 +142,7 @@ TEST_P(DeviceOperations, GiveWhatTheReferenceSays) {
         if (!reducible) continue;
         check_all_reduces(on, type, op, {}, "");
         check_reduce_scatters(on, type, op, {}, "");
-        if (device::epsilon(type) == 0) continue;  // integers have no factors
+        if (device::epsilon(type) == 0) continue;  // integers cannot have factors
         check_all_reduces(on, type, op, {2, 0.25}, ", scaled");
         check_reduce_scatters(on, type, op, {2, 0.25}, ", scaled");
       }
@@ -155,7 +155,7 @@ TEST_P(DeviceOperations, GiveWhatTheReferenceSays) {
 INSTANTIATE_TEST_SUITE_P(All, DeviceOperations,
                          ::testing::Combine(::testing::Values(1, 2, 3, 4), ::testing::ValuesIn(kAllTypes)));
 
-/// All-reduce and reduce-scatter of random values with factors that round; fake NCCL adds in the host's order.
+/// Reduces random values with factors that need rounding. Fake NCCL adds in the host's order, so the bits are equal.
 std::vector<std::byte> scaled_results(Engine& engine, std::byte* data, std::size_t count, DataType type) {
   const Scale scale{1 / 3.0, 0.7};
   const Shape rows{static_cast<std::int64_t>(count)};
@@ -187,7 +187,7 @@ TEST(DeviceTickets, ScaleWithTheBitsOfTheHostsTickets) {
   }
 }
 
-/// Everything at once, in an order of each rank's own.
+/// Submits all kinds of operations at once, in a different order on each rank.
 TEST(DeviceTickets, MixInAnyOrder) {
   constexpr std::uint32_t kSeed = 21;
   SCOPED_TRACE("seed " + std::to_string(kSeed));
@@ -235,7 +235,7 @@ TEST(DeviceTickets, MixInAnyOrder) {
   EXPECT_TRUE(outcome.good()) << outcome.text().substr(0, 3000);
 }
 
-/// Every kind of disagreement; afterwards all works.
+/// Tests every kind of disagreement. Afterwards the engine must still work.
 TEST(DeviceTickets, OfRanksThatDisagreeFailWithOneTextAndTheEngineGoesOn) {
   std::array<std::vector<std::string>, 3> texts;
   const GpuOutcome outcome = on_gpu_ranks(3, {}, [&](GpuRank& rank) {
@@ -275,7 +275,7 @@ TEST(DeviceTickets, OfRanksThatDisagreeFailWithOneTextAndTheEngineGoesOn) {
   EXPECT_EQ(texts[0], texts[2]);
 }
 
-/// Tickets of an engine whose steps are on the GPU: the steps before and behind are what they were.
+/// Uses tickets between steps on the GPU. They must not change the results of the steps.
 TEST(DeviceTickets, GoBetweenTheStepsOfATraining) {
   constexpr int kSteps = 5;
   const GpuOutcome outcome = on_gpu_ranks(3, {}, [](GpuRank& rank) {

@@ -1,4 +1,4 @@
-// Operations with tickets over loopback: results, ragged sizes, groups, factors, and disagreements between ranks.
+// Tests operations with tickets over loopback: results, ragged sizes, groups, factors, and disagreements between ranks.
 #include "engine/runtime/operations.h"
 
 #include <gtest/gtest.h>
@@ -51,7 +51,7 @@ void expect_error(Errc code, const char* part, Act act) {
 TEST(Operations, GatherTakesRowsOfEveryLength) {
   on_worlds([](Engine& engine, int rank) {
     for (int round = 0; round < 6; ++round) {
-      // Every size comes in two rounds, so that the second comes from the cache. Rank 1 sometimes has no rows.
+      // Every size occurs in two successive rounds, so that the second uses the cache. Rank 1 sometimes has no rows.
       const auto rows_of = [round](int r) { return (r * 3 + round / 2) % 4; };
       const std::vector<std::int32_t> mine(static_cast<std::size_t>(rows_of(rank)) * 2, rank * 10 + round);
       const Output output =
@@ -240,8 +240,8 @@ TEST(Operations, ScalingRoundsOnce) {
   EXPECT_EQ(bf16_to_float(brain[0]), 4.5F);
 }
 
-/// The products lie just beside the middle of two neighbours. Rounded to float first, they would become the middle
-/// itself, which is then rounded to the even neighbour.
+/// Each product lies very close to the midpoint between two neighbouring 16-bit values. Rounding to float first would
+/// give the midpoint itself, which is then rounded to the even neighbour.
 TEST(Operations, ScalingOfHalvesDoesNotRoundToFloatFirst) {
   constexpr double kLittle = 0x1p-40;
   const auto fp16 = [](double factor) {

@@ -1,4 +1,4 @@
-"""Stores that are damaged, or that a stranger made to harm: one seed, one file. For test_fuzz."""
+"""Makes damaged stores and stores that a stranger made to do harm, one file per seed. For test_fuzz."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ SCHEMAS = (
     "PRAGMA user_version = -1",
     "UPDATE sqlite_schema SET name = CAST(x'1b5bff' AS TEXT) WHERE name = '{table}'",
     "UPDATE sqlite_schema SET rootpage = (SELECT max(rootpage) FROM sqlite_schema) WHERE name = '{table}'",
-    # Under these rules of comparison 'FULL' equals 'full', and two UUIDs are one.
+    # With these collations 'FULL' equals 'full', and two UUIDs that differ in case are equal.
     (
         "UPDATE sqlite_schema SET sql = replace(sql, 'phase           TEXT', 'phase TEXT COLLATE NOCASE')",
         "UPDATE run SET phase = upper(phase)",
@@ -92,7 +92,7 @@ SCHEMAS = (
 
 
 def make_base(path: Path) -> None:
-    """A store with several sessions, a profile, an unfinished run and collectives, from which all others are made."""
+    """Makes the store from which all others are made: several sessions, a profile, an unfinished run, collectives."""
     operations = [
         {
             "seq": seq,
@@ -122,7 +122,7 @@ def _quoted(text: str) -> str:
 
 
 def _execute(path: Path, *statements: str) -> None:
-    """What SQLite refuses is left out: the file is what the others have made of it."""
+    """Executes the statements on a file. Ignores statements that SQLite refuses."""
     connection = sqlite3.connect(path, isolation_level=None)
     connection.text_factory = bytes
     pragmas = ("synchronous = OFF", "writable_schema = ON", "ignore_check_constraints = ON")
@@ -133,7 +133,7 @@ def _execute(path: Path, *statements: str) -> None:
 
 
 def damaged(base: Path, path: Path, seed: int) -> str:
-    """Makes `path` of `base` with one kind of damage; returns which."""
+    """Copies `base` to `path` with one kind of damage, and returns the kind."""
     rng = random.Random(f"damaged {seed}")
     shutil.copyfile(base, path)
     kind = rng.choice(("bits", "bytes", "cut", "page", "pages", "header", "columns", "table", "rows", "schema"))
@@ -172,13 +172,13 @@ def damaged(base: Path, path: Path, seed: int) -> str:
 
 
 def hostile(base: Path, path: Path, seed: int) -> str:
-    """Makes `path` of `base` with values and a schema that a stranger chose; returns which."""
+    """Copies `base` to `path` with values or a schema that a stranger chose, and returns the statements."""
     rng = random.Random(f"hostile {seed}")
     shutil.copyfile(base, path)
     statements = []
-    if rng.random() < 0.3:  # without STRICT, so that every value can stand in every column
+    if rng.random() < 0.3:  # removes STRICT, so that every column accepts every value
         _execute(path, "UPDATE sqlite_schema SET sql = replace(replace(sql, 'STRICT, ', ''), 'STRICT', '')")
-    if rng.random() < 0.2:  # one text in every place that takes any
+    if rng.random() < 0.2:  # puts one text into every column that accepts any text
         value = _quoted(rng.choice(TEXTS))
         statements += [f"UPDATE OR REPLACE {table} SET {column} = {value}" for table, column in FREE_TEXT]
     for _ in range(rng.choice((1, 1, 2, 5))):

@@ -1,4 +1,4 @@
-"""Results of collectives in stores: what is refused, merged, read and drawn, and that the program writes just that."""
+"""Tests results of collectives in stores: checks, merging, reading and drawing, and what the program itself writes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TABLES = ("coll_session", *untrusted.COLL.children)
 
 
 def version(path: Path) -> int:
-    """The schema version that a store says it has."""
+    """Returns the schema version in the header of a store."""
     return store.read_header(path).version
 
 
@@ -132,7 +132,7 @@ class ValuesTest(Stores):
         self.refused("holds a view 'coll_view'")
 
     def test_a_program_that_knows_version_1_alone(self) -> None:
-        """It refuses the store with a line that says what to do, and goes on reading stores of runs."""
+        """Such a program refuses the store with a line that says what to do, and still reads stores of runs."""
         alone = self.folder / "runs.db"
         make(alone, SessionSpec(steps=5))
         self.assertEqual((version(alone), version(self.good)), (1, 2))
@@ -333,7 +333,7 @@ class ReadTest(unittest.TestCase):
 
 
 class HostileTest(unittest.TestCase):
-    """A stranger's text in the tables of collectives."""
+    """Text of a stranger in the tables of collectives."""
 
     def setUp(self) -> None:
         scratch = tempfile.TemporaryDirectory()
@@ -348,7 +348,7 @@ class HostileTest(unittest.TestCase):
                     if rule in (values.TEXT, values.SHORT_TEXT) and column != "key":
                         connection.execute(f"UPDATE {table} SET {column} = ?", (HOSTILE,))
             connection.execute("UPDATE coll_provenance SET key = ? || key", (HOSTILE,))
-            # The names of two sides are paths, those of the others are empty, so that the plane is shown.
+            # Half of the sides have a path as name. The others have no name, so that readers show the data plane.
             sides = "CASE seq % 2 WHEN 0 THEN '' ELSE '../../../../escaped/x' END"
             connection.execute(f"UPDATE coll_cell SET side = {sides}")
         connection.close()
@@ -395,7 +395,7 @@ class HostileTest(unittest.TestCase):
 
 @unittest.skipUnless(PROGRAM.is_file(), f"the program is not built ({PROGRAM})")
 class ContractTest(unittest.TestCase):
-    """hvd_bench coll writes a store and JSON of one launch; hvdb reads both and finds the same."""
+    """hvd_bench coll writes a store and JSON of one launch; hvdb must read equal results from both."""
 
     @classmethod
     def setUpClass(cls) -> None:

@@ -46,7 +46,7 @@ Seat Seat::parse(const Bytes& bytes) {
 }
 
 std::string double_booking(const std::vector<Seat>& seats, const std::vector<std::string>& hosts) {
-  std::map<std::pair<std::string, std::string>, std::size_t> first;  // by host and GPU
+  std::map<std::pair<std::string, std::string>, std::size_t> first;  // (host, GPU) -> its first rank
   for (std::size_t rank = 0; rank < seats.size(); ++rank) {
     const auto [found, fresh] = first.emplace(std::pair(hosts.at(rank), seats[rank].gpu_uuid), rank);
     if (fresh) continue;

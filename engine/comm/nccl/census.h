@@ -1,5 +1,5 @@
-// Before NCCL is asked: does every rank have a GPU of its own, and the same NCCL? NCCL would find the one out too late
-// and in other words, and the other not at all.
+// Checks before the first call of NCCL that every rank has its own GPU and that all ranks loaded the same NCCL. NCCL
+// itself reports a shared GPU late and less clearly, and does not compare versions.
 #pragma once
 
 #include <string>
@@ -9,23 +9,24 @@
 
 namespace hvd::comm::nccl {
 
-/// What one rank tells the others.
+/// GPU and NCCL version of one rank, sent to rank 0.
 struct Seat {
   std::string gpu_uuid;
   std::string gpu_label;  ///< "GPU 0 (NVIDIA H200)"
-  int visible_gpus = 0;   ///< how many this process can see
-  std::string version;    ///< of NCCL
+  int visible_gpus = 0;   ///< number of GPUs that this process can see
+  std::string version;    ///< NCCL's version
 
   [[nodiscard]] Bytes to_bytes() const;
   /// Errors: mismatch if `bytes` are not what to_bytes() wrote.
   static Seat parse(const Bytes& bytes);
 };
 
-/// One line that says what is wrong and how to launch; empty: nothing. `seats` and `hosts` are [rank].
+/// Both return one line with the fault and the right launch; empty if there is no fault. Shapes: seats, hosts [rank].
 std::string double_booking(const std::vector<Seat>& seats, const std::vector<std::string>& hosts);
 std::string version_difference(const std::vector<Seat>& seats, const std::vector<std::string>& hosts);
 
-/// Collective. Errors: invalid_argument (unless `share_gpus`) or mismatch with the above, the same on all ranks.
+/// Collective. Errors, with the same text on all ranks: invalid_argument with the text of double_booking(), unless
+/// `share_gpus`; mismatch with that of version_difference() or of Seat::parse().
 void take_census(Communicator& host, const Seat& mine, bool share_gpus, Deadline deadline);
 
 }  // namespace hvd::comm::nccl

@@ -10,7 +10,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// Between looks for what peers have to say.
+/// Time between two checks for messages of peers.
 constexpr auto kLook = 20ms;
 
 }  // namespace
@@ -50,7 +50,7 @@ void Crossing::abort(const std::string& reason) noexcept {
   across_.control().abort(reason);
   const MutexLock lock(mutex_);
   over_ = true;
-  // The thread may still be writing the memory of the job in its hands: the GPU gets that back from the thread.
+  // The thread may still write the memory of the job under way, so the thread itself opens the gate of that job.
   for (std::size_t i = performing_ ? 1 : 0; i < entries_.size(); ++i) entries_[i].gate->open();
   changed_.notify_all();
 }

@@ -1,7 +1,7 @@
-// Reductions between nodes, of pinned host memory, on a thread of their own: what the streams of a hierarchical plane
-// wait for at their gates. Jobs are done one by one, in the order of their submission.
+// A thread that reduces pinned host memory between nodes. The streams of a hierarchical plane wait at gates for these
+// reductions. The thread does the jobs one by one, in the order of their submission.
 //
-// Threads: submit() is the plane's owner's; check() and abort() are anybody's.
+// Threads: only the plane's owner calls submit(); any thread may call check() and abort().
 #pragma once
 
 #include <deque>
@@ -23,28 +23,29 @@ class Crossing {
     void* data = nullptr;  ///< pinned memory, filled when the stream reaches the gate
     std::size_t count = 0;
     DataType dtype = DataType::kF32;
-    ReduceOp op = ReduceOp::kSum;  ///< between nodes; kAverage: sums, divided by `divisor`
+    ReduceOp op = ReduceOp::kSum;  ///< kAverage: the sum over nodes, divided by `divisor`
     int divisor = 1;
-    bool divide_first = false;  ///< before the sum: where sums could overflow (fp16)
+    bool divide_first = false;  ///< divide before the sum, because the sum could overflow (fp16)
     Deadline deadline;
   };
 
-  /// `across`: one rank per node, in the order of the nodes; nobody else uses it. Borrowed.
+  /// `across` holds one rank per node, in the order of the nodes. It is borrowed, and nobody else may use it.
   explicit Crossing(Communicator& across);
-  /// Nothing is being done, or it was aborted.
+  /// Call only when no job is under way, or after abort().
   ~Crossing();
   Crossing(const Crossing&) = delete;
   Crossing& operator=(const Crossing&) = delete;
 
-  /// `gate` is on the stream, behind what fills the job's memory. It opens when the job is done, and on abort(); not
-  /// when the job fails: the stream stays there, so that nobody computes with what is not reduced.
+  /// The caller has put `gate` on the stream, behind the work that fills the job's memory. The gate opens when the job
+  /// is done and on abort(). If the job fails, the gate stays closed and the stream waits, so that no kernel computes
+  /// with data that are not reduced.
   void submit(const Job& job, std::shared_ptr<gpu::HostGate> gate);
-  /// Whether a job is not done.
+  /// Returns true while a submitted job is not done.
   [[nodiscard]] bool busy();
-  /// Errors: what ended the thread, if a job failed.
+  /// Errors: if a job failed, the error that ended the thread.
   void check();
-  /// Ends the wait of the thread and of the streams: the stream of the job that the thread has in its hands goes on
-  /// when the thread has let go of its memory. `reason` is for the peers.
+  /// Ends the waits of the thread and of the streams. The stream of the job under way continues once the thread no
+  /// longer uses the job's memory. `reason` is sent to the peers.
   void abort(const std::string& reason) noexcept;
 
  private:
@@ -60,11 +61,11 @@ class Crossing {
   Communicator& across_;
   Mutex mutex_;
   CondVar changed_;
-  std::deque<Entry> entries_ HVD_GUARDED_BY(mutex_);  // the first is being done
+  std::deque<Entry> entries_ HVD_GUARDED_BY(mutex_);  // the first one is under way
   std::optional<Error> failure_ HVD_GUARDED_BY(mutex_);
-  bool performing_ HVD_GUARDED_BY(mutex_) = false;  // the first, by the thread
+  bool performing_ HVD_GUARDED_BY(mutex_) = false;  // the thread uses the memory of the first entry
   bool over_ HVD_GUARDED_BY(mutex_) = false;
-  std::thread thread_;  // last: it uses all of the above
+  std::thread thread_;  // last, because the thread uses all members above
 };
 
 }  // namespace hvd::comm::nccl

@@ -1,4 +1,4 @@
-// The DeviceCommunicator of any device plane: owns the plane and the communicators that it borrows.
+// The DeviceCommunicator of any device plane. Owns the plane and the communicators that the plane borrows.
 #pragma once
 
 #include <memory>
@@ -12,15 +12,15 @@ namespace hvd::comm::nccl {
 
 class DeviceGroup final : public DeviceCommunicator {
  public:
-  /// `backend` is a literal. `api` names the library; null: none is used. The plane is set before anything else is
-  /// asked for.
+  /// `backend` must be a string literal. `api` gives the library's name and version; null if no library is used. Call
+  /// set_plane() before data() and device().
   DeviceGroup(std::string_view backend, std::unique_ptr<Communicator> host, gpu::Runtime& runtime, const Api* api)
       : backend_(backend),
         runtime_(runtime),
         library_(host->library() +
                  (api != nullptr ? ", NCCL " + api->version().text() + " (" + api->name() + ")" : "")),
         host_(std::move(host)) {}
-  /// Another one that the plane borrows.
+  /// Owns another communicator that the plane borrows.
   Communicator& keep(std::unique_ptr<Communicator> communicator) {
     return *kept_.emplace_back(std::move(communicator));
   }
@@ -42,7 +42,7 @@ class DeviceGroup final : public DeviceCommunicator {
   const std::string library_;
   std::unique_ptr<Communicator> host_;
   std::vector<std::unique_ptr<Communicator>> kept_;
-  std::unique_ptr<DevicePlane> plane_;  // last: it goes first
+  std::unique_ptr<DevicePlane> plane_;  // last, so that it is destroyed first
 };
 
 }  // namespace hvd::comm::nccl

@@ -38,7 +38,7 @@ HierarchicalPlane::HierarchicalPlane(const Levels& levels, gpu::Runtime& runtime
   try {
     agree_on_evenness(deadline);
     inside_ = std::make_unique<Plane>(levels_.node, runtime, std::move(api), options, here_, deadline);
-    levels_.world.control().barrier(deadline);  // a node that failed says so here
+    levels_.world.control().barrier(deadline);  // throws if another node has failed
     if (even_ || levels_.world.topology().local_rank == 0) crossing_ = std::make_unique<Crossing>(levels_.across);
     trial.emplace(runtime);
     trial->run(*this, levels_.world.topology(), here_, deadline);
@@ -56,11 +56,11 @@ HierarchicalPlane::~HierarchicalPlane() {
     check();
     levels_.world.control().throw_if_aborted();
     if (crossing_ && crossing_->busy()) abort();
-  } catch (...) {  // nobody is left to tell; what is on the stream would wait for a peer that does not come
+  } catch (...) {  // no caller can take the error; without abort() the stream would wait for a peer that is gone
     abort();
   }
   crossing_.reset();
-  runtime_.run_dry(stream());  // it reads the host's memory, which goes first
+  runtime_.run_dry(stream());  // the stream may still use staging_, which is freed next
 }
 
 void HierarchicalPlane::agree_on_evenness(Deadline deadline) {
@@ -95,8 +95,8 @@ void HierarchicalPlane::all_reduce(void* data, std::size_t count, DataType dtype
   std::byte* const mine = base + static_cast<std::size_t>(where.local_rank) * pieces.share * element;
   std::byte* const rest = base + shares * element;
   const std::vector<std::size_t> share_of_each(static_cast<std::size_t>(where.local_size), pieces.share);
-  // Means are taken once, at the end, but in fp16, where a sum of all ranks could overflow: there the node's mean is
-  // divided by the nodes before they are summed (uneven nodes: its sum by the ranks of the world).
+  // An average divides once, after the sum over all ranks. In fp16 that sum could overflow, so there each node divides
+  // before the sum over nodes: its mean by the number of nodes, or its sum by that of ranks if nodes are uneven.
   const bool early = op == ReduceOp::kAverage && dtype == DataType::kF16;
   const bool node_means = early && even_;
   const ReduceOp inner = op == ReduceOp::kAverage && !node_means ? ReduceOp::kSum : op;
@@ -194,7 +194,7 @@ void HierarchicalPlane::check() {
   try {
     crossing_->check();
   } catch (const Error& error) {
-    hear_the_world(here_ + ": " + error.what());  // which may know why
+    hear_the_world(here_ + ": " + error.what());  // throws the world's reason instead, if there is one
     throw Error(error.code(), here_ + ": " + error.what());
   }
 }
@@ -203,7 +203,7 @@ void HierarchicalPlane::reconnect(const NcclOptions& options, Deadline deadline)
   complete("what was enqueued before connecting anew", deadline);
   try {
     inside_->reconnect(options, deadline);
-    levels_.world.control().barrier(deadline);  // a node that failed says so here
+    levels_.world.control().barrier(deadline);  // throws if another node has failed
   } catch (const Error& error) {
     levels_.world.control().abort(error.what());
     abort();
@@ -212,7 +212,7 @@ void HierarchicalPlane::reconnect(const NcclOptions& options, Deadline deadline)
 }
 
 void HierarchicalPlane::hear_the_world(const std::string& status) {
-  levels_.world.control().answer_roll_call(status);  // which takes what other nodes have sent
+  levels_.world.control().answer_roll_call(status);  // also receives an abort that another node has sent
   levels_.world.control().throw_if_aborted();
 }
 

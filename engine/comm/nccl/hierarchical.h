@@ -1,13 +1,13 @@
-// All-reduce in two levels: NCCL inside the node, messages of the host between nodes. For the question what NCCL's own
-// way between nodes is worth (docs/gpu.md, "In two levels"); not faster by design.
+// All-reduce in two levels: NCCL inside the node, messages of the host between nodes. Serves to measure how much NCCL's
+// own transport between nodes gains (docs/gpu.md, "In two levels"); it is not meant to be faster.
 //
 //   stream  reduce-scatter ─ copy out ─●gate┊ waits ┊─ copy in ─ all-gather
 //   Crossing's thread                  └► ring between nodes ┘
 //
-// Every local rank carries its share between nodes where all nodes have as many ranks; else local rank 0 carries all.
-// Both depend on nothing but the world and the count, and so does the order of every sum.
-// broadcast() goes through the host. All other operations are refused as unsupported: plain NCCL has them.
-// Threads: as nccl::Plane.
+// If all nodes have equally many ranks, every local rank reduces its share between nodes; otherwise local rank 0
+// reduces everything. The choice and the order of every sum depend only on the world and the count.
+// broadcast() goes through the host. All other operations throw unsupported, because plain NCCL has them.
+// Threads: those of nccl::Plane.
 #pragma once
 
 #include <memory>
@@ -19,24 +19,24 @@
 
 namespace hvd::comm::nccl {
 
-/// What an all-reduce of `count` elements is made of. Pure.
+/// How an all-reduce of `count` elements is divided over the local ranks.
 struct Pieces {
-  std::size_t share = 0;  ///< elements that each local rank carries
-  std::size_t rest = 0;   ///< elements behind the shares, which local rank 0 carries as well
+  std::size_t share = 0;  ///< elements that each local rank reduces between nodes
+  std::size_t rest = 0;   ///< elements behind the shares; local rank 0 reduces them as well
 };
-/// `even`: all nodes have `local_size` ranks.
+/// Pure. `even`: all nodes have `local_size` ranks.
 Pieces cut(std::size_t count, int local_size, bool even);
 
 class HierarchicalPlane final : public DevicePlane {
  public:
-  /// The worlds that this rank is in; borrowed. `node` holds the ranks of its node by local rank, `across` those of its
-  /// local rank by node.
+  /// The communicators of this rank; borrowed. `node` holds the ranks of its node, ordered by local rank. `across`
+  /// holds the ranks with its local rank, ordered by node.
   struct Levels {
     Communicator& world;
     Communicator& node;
     Communicator& across;
   };
-  /// Collective: connects inside the node and tries all of it. Several nodes.
+  /// Collective: connects the ranks inside each node and tries a reduction over all nodes. Needs several nodes.
   HierarchicalPlane(const Levels& levels, gpu::Runtime& runtime, std::shared_ptr<Api> api, const NcclOptions& options,
                     Deadline deadline);
   ~HierarchicalPlane() override;
@@ -66,11 +66,11 @@ class HierarchicalPlane final : public DevicePlane {
 
  private:
   void agree_on_evenness(Deadline deadline);
-  /// Throws what the world was told, if it was. `status` is for those who call the roll.
+  /// Throws the reason if a rank of the world has aborted. `status` answers roll calls.
   void hear_the_world(const std::string& status);
-  /// What this rank has heard in the world, for those that wait in a part of it.
+  /// Returns the world's reason to abort, else this rank's own, for ranks that wait in `node` or `across`.
   std::string reason_to_give_up();
-  /// Pinned memory of at least `bytes`. One is enough: what uses it is on one stream, in order.
+  /// Returns pinned memory of at least `bytes`. One block suffices, because one stream uses it in order.
   std::byte* staging(std::size_t bytes);
 
   const Levels levels_;
@@ -79,9 +79,9 @@ class HierarchicalPlane final : public DevicePlane {
   bool even_ = false;
   std::chrono::nanoseconds creation_time_{0};
   std::atomic<bool> aborted_{false};
-  std::vector<gpu::PinnedMemory> staging_;  // the last is in use; those before it may be, by work enqueued earlier
+  std::vector<gpu::PinnedMemory> staging_;  // new work uses the last; work enqueued earlier may still use the others
   std::unique_ptr<Plane> inside_;
-  std::unique_ptr<Crossing> crossing_;  // null where this rank carries nothing
+  std::unique_ptr<Crossing> crossing_;  // null if this rank reduces nothing between nodes
 };
 
 }  // namespace hvd::comm::nccl

@@ -1,4 +1,4 @@
-// The real NCCL, loaded at run time: one binary runs with whichever version the host has.
+// The real NCCL, loaded at run time, so that one binary runs with any version that the host has.
 #include <nccl.h>
 
 #include <cstring>
@@ -10,7 +10,7 @@
 namespace hvd::comm::nccl {
 namespace {
 
-#ifndef HVD_NCCL_LIBRARY  // where CMake found it
+#ifndef HVD_NCCL_LIBRARY  // the path where CMake found NCCL
 #define HVD_NCCL_LIBRARY ""
 #endif
 
@@ -43,7 +43,7 @@ struct Functions {
   decltype(&::ncclAllGather) all_gather = nullptr;
   decltype(&::ncclSend) send = nullptr;
   decltype(&::ncclRecv) receive = nullptr;
-  // Since 2.19; null before.
+  // These four exist since NCCL 2.19; null in older versions.
   ncclResult_t (*mem_alloc)(void**, std::size_t) = nullptr;
   ncclResult_t (*mem_free)(void*) = nullptr;
   ncclResult_t (*comm_register)(ncclComm_t, void*, std::size_t, void**) = nullptr;
@@ -63,7 +63,7 @@ ncclDataType_t native(DataType type) {
     case DataType::kI64: return ncclInt64;
     case DataType::kU8: return ncclUint8;
     case DataType::kI8: return ncclInt8;
-    case DataType::kI16: break;  // NCCL has no such type: the plane refuses it
+    case DataType::kI16: break;  // NCCL lacks this type, so the plane never passes it
   }
   return ncclNumTypes;
 }

@@ -1,4 +1,4 @@
-// The operations of the NCCL data plane: which calls of NCCL each of them is made of.
+// The operations of the NCCL data plane, made of NCCL's calls.
 #include <algorithm>
 #include <functional>
 
@@ -9,7 +9,7 @@
 namespace hvd::comm::nccl {
 namespace {
 
-/// NCCL moves bytes whatever the type is, so int16, which it lacks, is moved as another type of two bytes.
+/// Returns the type to give to NCCL for moving data. NCCL lacks int16, so int16 travels as fp16, of the same size.
 DataType moved_as(DataType dtype) { return dtype == DataType::kI16 ? DataType::kF16 : dtype; }
 
 bool all_equal(Counts counts) {
@@ -82,7 +82,7 @@ void Plane::all_gather(void* out, const void* in, Counts counts, DataType dtype,
             {.in = in, .out = out, .count = counts.front(), .dtype = moved_as(dtype)}, deadline);
     return;
   }
-  // NCCL makes one operation, AllGatherV, of a group of broadcasts. Source: src/enqueue.cc, since 2.29.2.
+  // NCCL 2.29.2 and newer merge a group of broadcasts into one operation, AllGatherV. Source: src/enqueue.cc.
   auto* const base = static_cast<std::byte*>(out);
   const auto broadcast_all = [&] {
     for (int root = 0; root < where.size; ++root) {

@@ -17,19 +17,18 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// How long abort() waits for the owner's current call to return. Such calls only enqueue; a longer one waits for the
-/// work that abort() ends.
+/// How long the aborting thread waits for the owner's current call to return. The call normally only enqueues. If it
+/// takes longer, it waits for work that only the abort ends.
 constexpr auto kCourtesy = 500ms;
-/// How long NCCL may take to return from the abort when no graph holds the communicator: it stops its threads and frees
-/// its memory.
+/// How long NCCL's abort may take to stop its threads and free its memory, if no graph holds the communicator.
 constexpr auto kLetGo = 5s;
 
-/// Aborts of this process that have not returned. The only mutable global: their threads outlive all that has an owner.
+/// Number of aborts of this process that have not returned. The only mutable global: their threads outlive every owner.
 std::atomic<int>& running_aborts() {
   static std::atomic<int> count{0};
   return count;
 }
-/// For user buffer registration. Source: NCCL_WIN_REQUIRED_ALIGNMENT, NCCL 2.28.
+/// Alignment that NCCL needs to register a buffer. Source: NCCL_WIN_REQUIRED_ALIGNMENT, NCCL 2.28.
 constexpr std::size_t kAlignBytes = 4096;
 
 std::size_t rounded_up(std::size_t bytes) { return align_up(bytes, kAlignBytes); }
@@ -41,7 +40,7 @@ std::string seconds_text(Clock::time_point since) {
 
 }  // namespace
 
-/// Either NCCL's own, registered, or plain device memory.
+/// Either registered memory from NCCL or plain device memory.
 class Plane::Memory final : public RegisteredMemory {
  public:
   Memory(Plane& plane, std::size_t bytes) : plane_(plane) {
@@ -62,7 +61,7 @@ class Plane::Memory final : public RegisteredMemory {
     std::erase(plane_.memory_, this);
     if (!block_) static_cast<void>(plane_.api_->free(memory_.data()));
   }
-  /// Nothing where it is plain.
+  /// Registers memory that came from NCCL. Leaves plain memory unregistered.
   void enroll() {
     if (block_) {
       plane_.unregistered_ = "it is plain memory";
@@ -92,14 +91,14 @@ class Plane::Memory final : public RegisteredMemory {
     void* data = nullptr;
     if (const Result result = plane_.api_->allocate(rounded_up(bytes), data); result.status != Status::kDone) {
       plane_.unregistered_ = "ncclMemAlloc: " + plane_.explain(result);
-      return;  // plain memory may still be had; if not, that says how much is free
+      return;  // the caller tries plain memory; its error says how much is free
     }
     memory_ = {static_cast<std::byte*>(data), bytes};
     enroll();
   }
 
   Plane& plane_;
-  gpu::DeviceMemory block_;  // empty: the memory is NCCL's
+  gpu::DeviceMemory block_;  // empty if the memory came from NCCL
   std::span<std::byte> memory_;
   Registration registration_;
 };
@@ -126,10 +125,10 @@ Plane::~Plane() {
     throw_if_aborted();
     host_.control().throw_if_aborted();
     disconnect(options_.deadline.from_now());
-  } catch (...) {  // a peer has not come to its end: nobody is left to tell
+  } catch (...) {  // a peer has not finished; no caller can take the error
     abort();
   }
-  // A graph that still holds the communicator is not this plane's to drop: then the thread that aborts outlives it.
+  // If a graph still holds the communicator, which the plane cannot destroy, the aborting thread outlives the plane.
   static_cast<void>(await_abort(Deadline::after(left_behind() ? 0s : kLetGo)));
 }
 
@@ -140,7 +139,7 @@ bool Plane::left_behind() const {
 
 void Plane::connect(Deadline deadline) {
   const auto begin = Clock::now();
-  std::optional<Trial> trial;  // goes after the stream has run dry
+  std::optional<Trial> trial;  // declared here, so that its memory is freed after run_dry()
   try {
     trial.emplace(runtime_);
     create(deadline);
@@ -199,7 +198,7 @@ UniqueId Plane::agree_on_id(Deadline deadline) {
     } else {
       const std::string trouble = doing("ncclGetUniqueId: " + api_->explain(result, {}));
       const auto bytes = std::as_bytes(std::span(trouble));
-      message.assign(id.size(), std::byte{0});  // longer than an id: what follows is text
+      message.assign(id.size(), std::byte{0});  // a message longer than an id holds an error text behind the id
       message.insert(message.end(), bytes.begin(), bytes.end());
     }
   }
@@ -252,8 +251,8 @@ std::string Plane::explain(Result result) {
 }
 
 void Plane::settle(Result result, const std::string& what, Deadline deadline) {
-  // Creation and the first collectives take some 0.1 to 10 s. Later calls take as long as NCCL needs to start a thread
-  // that enqueues, some 20 us: the first looks are without a nap.
+  // Creation and the first collectives take some 0.1 to 10 s. A later call takes some 20 us, in which NCCL starts a
+  // thread that enqueues. Therefore the first checks do not sleep in between.
   const auto begin = Clock::now();
   gpu::Vigil vigil(begin);
   for (; result.status == Status::kInProgress; result = state()) {
@@ -278,7 +277,7 @@ void Plane::settle(Result result, const std::string& what, Deadline deadline) {
 void Plane::refuse(Result result, const std::string& what) {
   throw_if_aborted();
   const std::string explanation = explain(result);
-  host_.control().throw_if_aborted();  // a peer may have said why already
+  host_.control().throw_if_aborted();  // throws a peer's reason instead, if one has arrived
   throw Error(result.remote ? Errc::kPeerLost : Errc::kBackend,
               doing(what + ": " + explanation + (result.remote ? "; a peer is lost or gave up" : "")));
 }
@@ -300,7 +299,7 @@ std::unique_ptr<RegisteredMemory> Plane::allocate(std::size_t bytes, Deadline de
 void Plane::enqueue(Function function, const std::string& name, const Operation& what, Deadline deadline) {
   throw_if_aborted();
   if (alone() || what.count == 0) return;
-  require_reducible(what.dtype);  // operations that only move data never pass such a type
+  require_reducible(what.dtype);  // operations that only move data never pass kI16: see moved_as()
   runtime_.make_current();
   const Result result = call([&](Comm comm) { return ((*api_).*function)(comm, what, stream_); });
   const std::string text = name + " (" + std::to_string(what.count * size_of(what.dtype)) + " bytes)";
@@ -319,7 +318,7 @@ void Plane::group(const std::function<void()>& calls, const std::string& name, D
     return;
   }
   runtime_.make_current();
-  ending_->calls.fetch_add(1);  // as one call, which is ended even where communication was aborted meanwhile
+  ending_->calls.fetch_add(1);  // the group counts as one call; end_group() is called even after an abort
   const auto end = [this] {
     grouped_ = false;
     const Result result = api_->end_group();
@@ -374,15 +373,15 @@ void Plane::abort() noexcept {
       std::this_thread::sleep_for(200us);
     }
     static_cast<void>(api->cancel(gone));
-    running_aborts().fetch_sub(1);  // before anybody is told
+    running_aborts().fetch_sub(1);  // before the waiting threads are notified
     const MutexLock lock(ending->mutex);
     ending->aborting = false;
     ending->changed.notify_all();
   };
   running_aborts().fetch_add(1);
   try {
-    std::thread(work).detach();         // nobody may have to wait for it
-  } catch (const std::system_error&) {  // no thread to be had: then this one
+    std::thread(work).detach();         // the abort may never return, so no thread joins it
+  } catch (const std::system_error&) {  // no thread can be started: abort on this one
     work();
   }
 }

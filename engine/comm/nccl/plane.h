@@ -1,8 +1,8 @@
-// The NCCL data plane: when to wait for the library, for how long, and what to say when it fails. The library itself
-// is behind Api; the GPU behind gpu::Runtime; neither header of theirs is needed here.
+// The NCCL data plane: decides when and how long to wait for NCCL, and what an error says. It calls NCCL through Api
+// and the GPU through gpu::Runtime, so it includes no header of NCCL or CUDA.
 //
-// Threads: the owner's, except check(), abort() and await_abort(). While the library aborts, on a thread of its own,
-// the owner may be inside a call; later calls of the owner throw. No lock is held over a call that can wait.
+// Threads: only the owner's, except check(), abort() and await_abort(). abort() starts a thread that calls NCCL. The
+// owner may be inside a call meanwhile; later calls of the owner throw. No lock is held during a call that can wait.
 #pragma once
 
 #include <atomic>
@@ -15,16 +15,16 @@
 
 namespace hvd::comm::nccl {
 
-/// "rank 1 (host b, GPU 0 (NVIDIA H200))".
+/// Returns text such as "rank 1 (host b, GPU 0 (NVIDIA H200))".
 std::string here_of(const Topology& where, const gpu::Runtime& runtime);
 
-/// Errors: unsupported for a type that NCCL has no reduction of. Ranks that reduce the same get the same error.
+/// Errors: unsupported if NCCL cannot reduce `dtype`. The text is the same on all ranks that pass the same type.
 void require_reducible(DataType dtype);
 
 class Plane final : public DevicePlane {
  public:
-  /// Collective: creates the communicator and tries it. Borrows `host` and `runtime`. `here` is who this is in
-  /// messages: here_of() of the world, which may be larger than that of `host`.
+  /// Collective: creates the communicator and tries a reduction. Borrows `host` and `runtime`. `here` names this rank
+  /// in messages: here_of() for the world, which may have more ranks than `host`.
   Plane(Communicator& host, gpu::Runtime& runtime, std::shared_ptr<Api> api, const NcclOptions& options,
         std::string here, Deadline deadline);
   ~Plane() override;
@@ -52,53 +52,54 @@ class Plane final : public DevicePlane {
   [[nodiscard]] bool registers_memory() const override;
   [[nodiscard]] std::chrono::nanoseconds creation_time() const override { return creation_time_; }
 
-  // For planes that put something between the parts of an all-reduce. In place, enqueued, errors as those of
-  // all_reduce().
-  /// Of `count` elements, to rank `root`; what is in the others is undefined.
+  // The next two are for planes that insert work between the parts of an all-reduce. They operate in place and only
+  // enqueue. Errors: those of all_reduce().
+  /// Reduces `count` elements to rank `root`. On the other ranks `data` is undefined afterwards.
   void reduce(void* data, std::size_t count, DataType dtype, ReduceOp op, int root, Deadline deadline);
-  /// As broadcast(), but only enqueued.
+  /// Like broadcast(), but only enqueues.
   void enqueue_broadcast(void* data, std::size_t bytes, int root, Deadline deadline);
 
  private:
   class Memory;
 
   [[nodiscard]] bool alone() const;
-  /// "rank 1 (host b): ncclAllReduce (26214400 bytes)".
+  /// Returns text such as "rank 1 (host b): ncclAllReduce (26214400 bytes)".
   [[nodiscard]] std::string doing(const std::string& what) const;
-  /// Collective: creates the communicator and tries it. Errors: the peers are told.
+  /// Collective: creates the communicator and tries a reduction. An error is also sent to the peers.
   void connect(Deadline deadline);
   void create(Deadline deadline);
-  /// Collective: the ranks part.
+  /// Collective: finalises and destroys the communicator.
   void disconnect(Deadline deadline);
   using Function = Result (Api::*)(Comm, const Operation&, gpu::StreamView);
-  /// A count of 0 is nothing to enqueue.
+  /// Enqueues nothing if the count is 0.
   void enqueue(Function function, const std::string& name, const Operation& what, Deadline deadline);
-  /// Hands the operations that `calls` enqueues over as one group, which errors call `name`.
+  /// Passes the operations that `calls` enqueues to NCCL as one group. Errors call the group `name`.
   void group(const std::function<void()>& calls, const std::string& name, Deadline deadline);
   /// A world of one copies its own share instead of calling NCCL.
   void take(void* out, const void* in, std::size_t count, DataType dtype);
   UniqueId agree_on_id(Deadline deadline);
   [[nodiscard]] std::string no_registration() const;
-  /// After a call: waits while it is in progress. Errors: as its docstring's, naming `what`.
+  /// Waits while the call that returned `result` is in progress. Errors: those of make_nccl() for a failure or a passed
+  /// deadline, naming `what`; interrupted after abort().
   void settle(Result result, const std::string& what, Deadline deadline);
   [[noreturn]] void refuse(Result result, const std::string& what);
   void throw_if_aborted();
   Result state();
   [[nodiscard]] std::string explain(Result result);
   [[nodiscard]] bool left_behind() const;
-  /// The communicator, which is then this plane's no more.
+  /// Returns the communicator. The caller owns it from then on.
   Comm give_away();
-  /// Runs a call that uses the communicator; whoever aborts waits a little for it to return.
+  /// Runs a call that uses the communicator. The aborting thread waits up to kCourtesy for such a call to return.
   template <class Call>
   Result call(Call&& body);
 
   /// State shared by the plane and its aborting thread. The thread may outlive the plane.
   struct Ending {
-    std::atomic<int> calls{0};  // of the owner, under way
+    std::atomic<int> calls{0};  // calls of the owner under way
     Mutex mutex;
     CondVar changed;
     bool aborting HVD_GUARDED_BY(mutex) = false;
-    bool left_behind HVD_GUARDED_BY(mutex) = false;  // somebody has waited for its end in vain
+    bool left_behind HVD_GUARDED_BY(mutex) = false;  // await_abort() reached its deadline
   };
 
   Communicator& host_;
@@ -109,13 +110,13 @@ class Plane final : public DevicePlane {
   gpu::Stream stream_;
   std::chrono::nanoseconds creation_time_{0};
   bool grouped_ = false;         // inside together()
-  std::string unregistered_;     // why memory is not registered; empty: it is, or there is none yet
-  std::vector<Memory*> memory_;  // that lives
+  std::string unregistered_;     // why memory is not registered; empty if it is registered or there is none yet
+  std::vector<Memory*> memory_;  // all memory from allocate() that is not yet destroyed
 
   const std::shared_ptr<Ending> ending_ = std::make_shared<Ending>();
   std::atomic<bool> aborted_{false};
   Mutex mutex_;
-  Comm comm_ HVD_GUARDED_BY(mutex_);  // null: none yet, or given away to be destroyed or aborted
+  Comm comm_ HVD_GUARDED_BY(mutex_);  // null before create(), and after give_away() or abort()
 };
 
 }  // namespace hvd::comm::nccl

@@ -1,4 +1,4 @@
-// What is done once before training: ranks meet, and a reduction is tried.
+// Steps before training: ranks compare GPUs and NCCL versions, and try a reduction.
 #pragma once
 
 #include <string>
@@ -7,16 +7,16 @@
 
 namespace hvd::comm::nccl {
 
-/// Collective over `host`. Does every rank have a GPU of its own, and the same NCCL? A world of one needs none.
-/// Errors: invalid_argument without `api`; those of take_census().
+/// Collective over `host`. Checks that every rank has its own GPU and the same NCCL. A world of one rank needs no NCCL.
+/// Errors: invalid_argument if `api` is null in a larger world; those of take_census().
 void meet(Communicator& host, gpu::Runtime& runtime, const Api* api, const NcclOptions& options, Deadline deadline);
 
-/// One reduction whose sum is known: connections are made here and not in a step, and ranks that are connected wrongly
-/// do not train. Owns the memory; after an error it lives until the stream has run dry, so it must outlive the try.
+/// One reduction whose sum is known. It makes NCCL connect before the first step, and detects wrong connections. Owns
+/// the memory of the reduction; after an error keep the object until the stream has run dry.
 class Trial {
  public:
   explicit Trial(gpu::Runtime& runtime);
-  /// Collective over the ranks of `where`. Errors: check_failed, beginning with `here`; those of the plane.
+  /// Collective over the ranks of `where`. Errors: check_failed, whose text begins with `here`; those of the plane.
   void run(DevicePlane& plane, const Topology& where, const std::string& here, Deadline deadline);
 
  private:

@@ -1,7 +1,7 @@
-// Whether the ranks of a node mean the same operation: compares what they posted at the last synchronisation. Every
-// rank compares the same descriptors in the same order, so all of them throw the same text, before any data have moved,
-// and the next operation finds them in step. On several nodes the other nodes do not know: they are told, and the
-// communicator is of no more use. Called by the thread that owns the NodeGroup.
+// Checks that the ranks of a node make the same call, by comparing what they posted at the last synchronisation. Every
+// rank compares the same descriptors in the same order. So all of them throw the same text before any data move, and
+// can go on with the next operation. With several nodes, the other nodes are told, and the communicator is unusable
+// afterwards. Called by the thread that owns the NodeGroup.
 #pragma once
 
 #include <cstdint>
@@ -14,10 +14,10 @@ namespace hvd::comm {
 /// Descriptor::op of operations that reduce nothing.
 inline constexpr std::uint32_t kNoReduction = UINT32_MAX;
 
-/// "rank 3 (host b)".
+/// Returns text such as "rank 3 (host b)".
 std::string rank_name(const NodeGroup& group, int local_rank);
 
-/// "all_gather 17: `facts`; all ranks must make the same calls with the same arguments".
+/// Throws mismatch: "all_gather 17: `facts`; all ranks must make the same calls with the same arguments".
 [[noreturn]] void throw_disagreement(const NodeGroup& group, const Wait& wait, const std::string& facts);
 
 /// Errors: mismatch unless all local ranks posted the same count, type, operation and block.

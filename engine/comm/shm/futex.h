@@ -1,4 +1,4 @@
-// Sleeping on a 32-bit word that may lie in memory shared between processes. Source: futex(2).
+// Lets threads sleep on a 32-bit word that may lie in memory shared between processes. Source: futex(2).
 #pragma once
 
 #include <atomic>

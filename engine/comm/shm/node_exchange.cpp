@@ -12,21 +12,21 @@
 namespace hvd::comm {
 namespace {
 
-/// Lanes begin at multiples of this many bytes: no cache line has two readers that wait for different ranks.
+/// Lanes begin at multiples of this many bytes, so that each cache line belongs to one lane.
 constexpr std::size_t kLaneAlign = 64;
-/// Segments per staging block when ranks outnumber cores, because each synchronisation costs a wake-up there.
+/// Segments per staging block if ranks outnumber cores. Each synchronisation then costs a wake-up, so fewer are better.
 constexpr std::size_t kCrowdedSegments = 16;
-/// A broadcast goes through smaller blocks, because its root and its readers only overlap from block to block. 256 KiB
-/// took 0.47 of the time of one block, 1 MiB 0.82 of the time of four.
+/// A broadcast divides the block by this number, because root and readers overlap only from block to block. With it, a
+/// message of 256 KiB took 0.47 of the time in one block, and 1 MiB took 0.82 of the time in four blocks.
 constexpr std::size_t kBroadcastBlocks = 8;
-/// Each half of a node's staging memory, so that the default size of a container's /dev/shm (64 MiB) holds both.
+/// Maximum size of each half of a node's staging memory. Both fit into a container's /dev/shm (64 MiB by default).
 constexpr std::size_t kMostStagedBytes = std::size_t{8} << 20;
 
-/// An input in registered memory is copied into the slot up to this size: then the copy costs less than the
-/// synchronisation that closes the reading of registered memory.
+/// An input in registered memory is copied into the slot up to this size. The copy costs less than the second
+/// synchronisation that reading registered memory needs.
 constexpr std::size_t kMostCopied = std::size_t{8} << 10;
 
-/// Most bytes that a rank posts in its slot behind a table of `table` bytes.
+/// Maximum bytes that a rank posts in its slot behind a table of `table` bytes.
 std::size_t most_posted(std::uint64_t region, std::size_t table) {
   const std::size_t most = region == 0 ? kSlotBytes : kMostCopied;
   return most - std::min(table, most);
@@ -55,8 +55,8 @@ void NodeExchange::set_segment(std::size_t bytes) {
   const std::size_t segments = group_.crowded() ? kCrowdedSegments : 1;
   const std::size_t wanted = std::max(bytes < most / segments ? segments * bytes : most, n * kLaneAlign);
   block_bytes_ = wanted / kLaneAlign * kLaneAlign;
-  // Allocated anew by the next operation that stages, on all ranks alike. A peer that still reads its last block has a
-  // hold of its own on the memory.
+  // On all ranks the next operation that stages allocates this memory anew. A peer that still reads its last block
+  // keeps the memory alive with its own reference.
   staging_.reset();
 }
 
@@ -117,7 +117,7 @@ NodeExchange::Way NodeExchange::way(const Plan& plan) const {
     region = its;
   }
   if (fit) return Way::kSlots;
-  // A rank that has nothing to give names no region and may have freed this one.
+  // A rank whose input is empty names no region, and may have freed the region that the others name.
   registered = registered && std::none_of(plan.given.begin(), plan.given.end(), [](std::size_t n) { return n == 0; });
   return registered ? Way::kRegistered : Way::kStaged;
 }
@@ -245,7 +245,7 @@ void NodeExchange::all_to_all(std::byte* out, Offsets to, const std::byte* in, O
   const std::size_t element = size_of(dtype);
   table_.clear();
   append_counts(table_, from);
-  append_counts(table_, to);  // what is expected: all ranks can check all pairs
+  append_counts(table_, to);  // the expected counts too, so that all ranks can check all pairs
   post({in, from.back() * element}, {0, dtype, kNoReduction}, table_, wait);
   Plan& plan = new_plan(in, element, 2 * n);
   append_shares(plan.lanes, from);
@@ -334,7 +334,8 @@ void NodeExchange::broadcast(std::byte* data, std::size_t bytes, int root, const
       wait);
 }
 
-// The others read the first parts of the message, and the root writes the last one to them: all ranks copy as much.
+// The other ranks read all but the last share of the message from the root, and the root writes the last share to each
+// of them, so that every rank copies the same number of bytes.
 void NodeExchange::broadcast_registered(std::byte* data, std::size_t bytes, int root, const Wait& wait) {
   const auto n = static_cast<std::size_t>(group_.size());
   const Region& region = posted_region();

@@ -1,14 +1,13 @@
-// Reduce-scatter, all-gather, all-to-all and broadcast between the ranks of one node: every rank shows its input and
-// reads from the others' what is meant for it. One object per rank, used by one thread; borrows the NodeGroup and the
-// Regions. See docs/algorithms.md.
+// Reduce-scatter, all-gather, all-to-all and broadcast between the ranks of one node. Every rank makes its input
+// readable, and reads its part of the others' inputs. One object per rank, used by one thread; borrows the NodeGroup
+// and the Regions. See docs/algorithms.md.
 //
-// Three ways, chosen alike on all ranks from what they posted. Inputs that fit travel in the slots: one
-// synchronisation. Inputs in one registered region are read where they lie, and a closing synchronisation keeps their
-// owners from changing them too early. Everything else goes block by block through two alternating staging halves, one
-// synchronisation per block: whoever arrives at block k + 1 has read block k, so block k + 2 may overwrite it.
+// From what the ranks posted, all of them choose the same of three ways. Inputs that fit travel in the slots, which
+// takes one synchronisation. Inputs in one registered region are read in place; a second synchronisation keeps their
+// owners from changing them too early. All other inputs go block by block through two alternating staging halves, with
+// one synchronisation per block: a rank that arrives at block k + 1 has read block k, so block k + 2 may overwrite it.
 //
-// Errors of all operations: mismatch, with one text on all ranks and before data move, where ranks disagree; those of
-// NodeGroup.
+// Errors of all operations: those of NodeGroup; mismatch if ranks disagree, with one text and before data move.
 #pragma once
 
 #include <cstddef>
@@ -28,55 +27,55 @@ class NodeExchange {
  public:
   /// Staging blocks are a fixed number of segments long, or shorter if the node has many ranks.
   NodeExchange(NodeGroup& group, const Regions& regions, std::size_t segment_bytes);
-  /// Equal on all ranks, between operations; every operation compares what follows from it. Errors: none.
+  /// Call between operations, with the same value on all ranks: every operation compares the resulting block size.
   void set_segment(std::size_t bytes);
 
-  /// Elements are combined in the order of ranks 0, 1, ..., n - 1, as the all-reduce of NodeReducer does.
-  /// Shapes: in (offsets.back()), out (share.count): the own share, of which `out` may be the place in `in`.
+  /// Combines elements in the order of ranks 0, 1, ..., n - 1, like the all-reduce of NodeReducer.
+  /// Shapes: in (offsets.back()), out (share.count), this rank's share. `out` may be the place of this share in `in`.
   void reduce_scatter(std::byte* out, const std::byte* in, Offsets offsets, const Reduction& share, const Wait& wait);
-  /// Shapes: in (own share), out (offsets.back()). `in` may be the own share of `out`.
+  /// Shapes: in (this rank's share), out (offsets.back()). `in` may be the place of this share in `out`.
   void all_gather(std::byte* out, const std::byte* in, Offsets offsets, DataType dtype, const Wait& wait);
   /// Shapes: in (from.back()), out (to.back()). No overlap.
   void all_to_all(std::byte* out, Offsets to, const std::byte* in, Offsets from, DataType dtype, const Wait& wait);
-  /// Out of place: reads `in` and copies it nowhere first. Shapes: in, out (whole.count). No overlap.
+  /// Out of place; does not copy `in` to `out` first. Shapes: in, out (whole.count). No overlap.
   void all_reduce(std::byte* out, const std::byte* in, const Reduction& whole, const Wait& wait);
-  /// Shape: data (bytes). `root` is a local rank; all ranks of the world are on this node. Up to kNoteBytes the root
-  /// does not wait for the others, and learns of a disagreement in its next operation.
+  /// Shape: data (bytes). `root` is a local rank; all ranks of the world must be on this node. Up to kNoteBytes the
+  /// root does not wait for the others, and reports a disagreement in its next operation.
   void broadcast(std::byte* data, std::size_t bytes, int root, const Wait& wait);
 
-  /// One synchronisation. Errors: mismatch unless all local ranks name the same size and root, a rank of the world.
+  /// Takes one synchronisation. `root` is a rank of the world. Errors: mismatch unless size and root are equal on all.
   void check_same_root(std::size_t bytes, int root, const Wait& wait);
 
  private:
-  /// What ranks must agree on.
+  /// Arguments that must be equal on all ranks.
   struct Arguments {
-    std::size_t count;  ///< 0: not to be compared
+    std::size_t count;  ///< 0 if ranks need not agree on it
     DataType dtype;
     std::uint32_t op;
   };
-  /// Who reads what of whose input, in elements. One object for all operations: small ones would feel the heap.
+  /// Which rank reads which part of whose input, in elements. One object for all operations saves heap allocations.
   struct Plan {
-    const std::byte* in = nullptr;   ///< the own input
-    std::size_t element = 1;         ///< bytes
+    const std::byte* in = nullptr;   ///< this rank's input
+    std::size_t element = 1;         ///< bytes per element
     std::size_t table = 0;           ///< entries that every rank posted in front of its input
-    std::vector<Range> lanes;        ///< Parts of the own input: one that all ranks read, or one per reader.
-    std::vector<Range> wanted;       ///< [source] what this rank reads of its input
-    std::vector<std::size_t> given;  ///< [source] its whole input
-    std::size_t longest = 0;         ///< lane of any rank
+    std::vector<Range> lanes;        ///< parts of this rank's input: one part that all ranks read, or one per reader
+    std::vector<Range> wanted;       ///< [source] the part of the source's input that this rank reads
+    std::vector<std::size_t> given;  ///< [source] length of the source's whole input
+    std::size_t longest = 0;         ///< length of the longest lane of any rank
     std::size_t block = 0;           ///< bytes staged at a time
   };
-  /// A part of what this rank reads of one source.
+  /// A part of what this rank reads from one source.
   struct Piece {
     const std::byte* from;
-    Range range;  ///< in the source's `wanted`
+    Range range;  ///< relative to the source's `wanted`
   };
   enum class Way : std::uint8_t { kSlots, kRegistered, kStaged };
 
-  /// What post() does with an input that fits into the slot.
+  /// How post() treats an input that fits into the slot.
   enum class Input : std::uint8_t {
-    kShown,   ///< copies it, unless it is registered and large enough to be read where it lies
-    kCopied,  ///< copies it
-    kUnread   ///< posts only where it lies: no rank reads it
+    kShown,   ///< copy the input, unless it is registered and longer than kMostCopied
+    kCopied,  ///< copy the input
+    kUnread   ///< no rank reads the input: post only its place
   };
   void post(std::span<const std::byte> in, const Arguments& arguments, std::span<const std::size_t> table,
             const Wait& wait, Input input = Input::kShown);
@@ -86,12 +85,12 @@ class NodeExchange {
   void check_same_roots(const Wait& wait) const;
   [[nodiscard]] Way way(const Plan& plan) const;
   [[nodiscard]] const Region& posted_region() const;
-  /// Where a rank's input lies in `region`, which all have posted.
+  /// Address of a rank's input in `region`, the region that all ranks posted.
   [[nodiscard]] std::byte* posted_place(const Region& region, int local_rank) const;
   void broadcast_registered(std::byte* data, std::size_t bytes, int root, const Wait& wait);
   /// Empties plan_ for an operation on `in`.
   Plan& new_plan(const std::byte* in, std::size_t element, std::size_t table);
-  /// Calls take(std::span<const Piece>) with one piece of every source, [source], until all of plan_ is taken.
+  /// Calls take(std::span<const Piece>) with one piece from every source, [source], until plan_ is completed.
   template <class Take>
   void transfer(const Take& take, const Wait& wait);
   template <class Take>
@@ -99,15 +98,15 @@ class NodeExchange {
 
   NodeGroup& group_;
   const Regions& regions_;
-  /// Bytes per staging block, which stay in the second-level cache between the copy in and the copy out. Two ranks on
-  /// two cores took 0.77 to 0.87 of the time of blocks of 4 MiB for 16 MiB in ordinary memory.
+  /// Bytes per staging block. A block should stay in the second-level cache between the copy in and the copy out. For
+  /// 16 MiB of ordinary memory, two ranks on two cores took 0.77 to 0.87 of the time that they took with 4 MiB blocks.
   std::size_t block_bytes_ = 0;
   std::optional<NodeMemory> staging_;  ///< two blocks per rank
-  std::size_t blocks_ = 0;             ///< staged so far, equal on all ranks
+  std::size_t blocks_ = 0;             ///< blocks staged so far, equal on all ranks
   Plan plan_;
   std::vector<Piece> pieces_;             ///< [source]
-  std::vector<const std::byte*> inputs_;  ///< [source] of a reduction
-  std::vector<std::size_t> table_;        ///< what this rank posts in front of its input
+  std::vector<const std::byte*> inputs_;  ///< [source] inputs of a reduction
+  std::vector<std::size_t> table_;        ///< counts that this rank posts in front of its input
 };
 
 }  // namespace hvd::comm

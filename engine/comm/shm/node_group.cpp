@@ -23,12 +23,12 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// Long enough for a peer that is running to answer, short enough not to be felt by the compute.
+/// Long enough for a running peer to answer, and short enough not to slow the compute down.
 constexpr auto kSpin = 10us;
-/// Checks of ready() before the first look at the clock, which takes 21 ns.
+/// Checks of ready() before the first reading of the clock, which takes 21 ns.
 constexpr int kFirstLooks = 16;
-/// A sleeper looks round (aborts of other nodes, dead peers) after every eighth of the time that it has waited, within
-/// these bounds: looking costs some 40 us, which hundreds of ranks that share a machine would feel.
+/// A sleeping rank wakes up to check for aborts of other nodes and for dead peers. It sleeps for an eighth of the time
+/// that it has waited, within these bounds. A check costs some 40 us, which adds up for hundreds of ranks on a machine.
 constexpr std::chrono::nanoseconds kShortestSlice = 20ms;
 constexpr std::chrono::nanoseconds kLongestSlice = 50ms;
 
@@ -70,7 +70,7 @@ NodeGroup::NodeGroup(const Layout& layout, Segment segment, Faults& faults, Kind
   if (kind == Kind::kProcesses) {
     const std::uint64_t pid_namespace = my_pid_namespace();
     my_cell().pid_namespace.store(pid_namespace, std::memory_order_relaxed);
-    if (rank() == 0) {  // two communicators of one process must not choose the same names
+    if (rank() == 0) {  // the token keeps two communicators of one process from choosing the same names
       const auto now = static_cast<std::uint64_t>(Clock::now().time_since_epoch().count());
       segment_.header().token.store(now ^ (pid_namespace << 32), std::memory_order_release);
     }
@@ -79,7 +79,7 @@ NodeGroup::NodeGroup(const Layout& layout, Segment segment, Faults& faults, Kind
 }
 
 void NodeGroup::bump(Counter& counter) {
-  counter.value.fetch_add(1);  // sequentially consistent with the sleeper's count below
+  counter.value.fetch_add(1);  // sequentially consistent with the load of `sleepers` below
   if (counter.sleepers.load() != 0) futex_wake_all(counter.value);
 }
 
@@ -99,8 +99,8 @@ void NodeGroup::await(Counter& counter, int awaited, const Wait& wait, Ready rea
       }
     } while (!faults_.aborted() && Clock::now() < until);
   } else {
-    // The awaited rank may need this very processor. One yield cut all-reduces of 1 KB by 4 ranks on 2 cores to 0.82 of
-    // their time (8 B: 0.86, 1 MiB: 0.98); 4 and 16 yields were no better.
+    // The awaited rank may need this processor. With one yield, an all-reduce of 1 KB by 4 ranks on 2 cores took 0.82
+    // of its time without (8 B: 0.86, 1 MiB: 0.98); 4 and 16 yields were no better.
     sched_yield();
   }
   while (!ready()) {
@@ -123,7 +123,7 @@ void NodeGroup::blame(std::span<const int> local_ranks, const Wait& wait) {
     if (process == 0 || process_state(process) != 'T') continue;
     detail += (detail.empty() ? "process " : "; process ") + std::to_string(process) + " is stopped";
   }
-  // With other nodes, a rank that has not arrived may be waiting for one of them on our behalf.
+  // If there are other nodes, a rank that has not arrived may be waiting for one of them on behalf of this node.
   faults_.give_up(wait, missing, layout_.topology.nodes == 1, detail);
 }
 
@@ -155,7 +155,7 @@ void NodeGroup::sync(const Wait& wait) {
   mine.notes = std::exchange(noted_, 0);
   notes_ = 0;
   mine.sequence.store(++sequence_, std::memory_order_release);
-  bump(my_cell().arrived);  // for sleepers, and for whoever asks at the deadline who is late
+  bump(my_cell().arrived);  // wakes sleepers; blame_late() reads it after the deadline
   for (int r = 0; r < size(); ++r) {
     const std::atomic<std::uint32_t>& its = slot(r).descriptor.sequence;
     await(
@@ -180,8 +180,8 @@ void NodeGroup::check_same_operation(const Wait& wait) const {
   }
 }
 
-// A note's slot is reused only after two more synchronisations, so the sender need not wait: arriving at the first
-// means all its notes are read, arriving at the second means they are compared.
+// A note is overwritten only after two more synchronisations, so the sender need not wait: a rank that arrives at the
+// first has read all notes, and a rank that arrives at the second has compared them.
 void NodeGroup::tell(std::span<std::byte> message, int sender, const Wait& wait) {
   if (notes_ == kNotes) sync(wait);
   faults_.throw_if_aborted();
@@ -205,7 +205,7 @@ void NodeGroup::tell(std::span<std::byte> message, int sender, const Wait& wait)
       [&] {
         blame({&sender, 1}, wait);
       });
-  // Without a note, the sender waits for all in another call.
+  // If the sender has arrived without writing the note, it waits for all ranks in another call.
   if (!told() || its.bytes != mine.bytes || its.sender != mine.sender) meet_over_note(sender, index, wait);
   std::memcpy(message.data(), its.payload.data(), message.size());
 }
@@ -293,7 +293,7 @@ NodeMemory NodeGroup::allocate_for_threads(std::size_t stride, const Wait& wait)
   }
   sync(wait);
   if (rank() != 0) result.memory = handover_->get();
-  sync(wait);  // the next allocation replaces what is handed over
+  sync(wait);  // all ranks have called get(), so rank 0 may clear the handover
   if (rank() == 0) handover_->put(nullptr);
   if (result.memory == nullptr) {
     throw Error(Errc::kOutOfMemory, problem.empty() ? "a peer on this host could not allocate shared memory" : problem);
@@ -309,7 +309,7 @@ NodeMemory NodeGroup::allocate_for_processes(std::size_t stride, const Wait& wai
     return "/hvd_bench." + std::to_string(segment_.cell(0).process.load()) + "." +
            hex64(segment_.header().token.load(std::memory_order_acquire)) + "." + std::to_string(allocations_);
   };
-  // Local rank 0 removes the name once all are attached, or when the attempt fails in whatever way.
+  // Local rank 0 removes the name once all ranks have mapped the memory, and also after any failure.
   struct NameGuard {
     std::string name;
     ~NameGuard() {
@@ -317,7 +317,7 @@ NodeMemory NodeGroup::allocate_for_processes(std::size_t stride, const Wait& wai
     }
   } guard;
   std::shared_ptr<SharedMemory> memory;
-  // Every rank reports how its part went, so that all of them fail or none. Texts travel in the slots.
+  // Every rank reports the error of its step, if any, as text in its slot. So either all ranks throw or none.
   const auto agree = [&](auto&& step) {
     std::string problem;
     try {
@@ -345,7 +345,7 @@ NodeMemory NodeGroup::allocate_for_processes(std::size_t stride, const Wait& wai
   agree([&] {
     if (rank() != 0) attach(SharedMemory::open(name(), total));
   });
-  // All are attached: without its name, the memory goes with the last process, however that ends.
+  // All ranks have mapped the memory. Without a name, the kernel frees it when the last process ends, however it ends.
   if (!guard.name.empty()) SharedMemory::unlink(std::exchange(guard.name, {}));
   agree([&] { memory->commit(offset, stride); });
   memory->populate();

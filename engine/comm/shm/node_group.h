@@ -1,9 +1,8 @@
-// The ranks of one node around their shared segment: arrival, small messages, waiting. One object per rank,
-// used by one thread.
+// Lets the ranks of one node synchronise and send small messages through their segment. One object and thread per rank.
 //
-// Protocol. Operations are the same sequence on all ranks. An operation posts into slot (k mod 2), then
-// arrives: synchronisation k. When sync() returns, every rank's slot k can be read, until this rank arrives
-// at k + 1; it may be written again for k + 2, because whoever arrived at k + 1 has read it.
+// Protocol. All ranks perform the same sequence of operations. For synchronisation k, a rank posts into slot (k mod 2)
+// and then arrives. When sync() returns, this rank can read every rank's slot k until it arrives at k + 1. A slot may
+// be written again for k + 2, because a rank that has arrived at k + 1 has read slot k.
 #pragma once
 
 #include <atomic>
@@ -22,7 +21,7 @@
 
 namespace hvd::comm {
 
-/// Memory of `stride` bytes per local rank that all of them see.
+/// Memory of `stride` bytes per local rank that all local ranks can access.
 struct NodeMemory {
   std::shared_ptr<SharedMemory> memory;
   std::size_t stride = 0;
@@ -31,8 +30,8 @@ struct NodeMemory {
   }
 };
 
-/// Passes memory from local rank 0 to the others where ranks are threads. Shared by the ranks of a node, so that it is
-/// there even if local rank 0 leaves with an error before the others have looked. Any thread.
+/// Passes memory from local rank 0 to the other ranks if ranks are threads. All ranks of a node own it, so that it
+/// still exists if local rank 0 leaves with an error before the others have called get(). Any thread.
 class Handover {
  public:
   void put(std::shared_ptr<SharedMemory> memory) {
@@ -53,83 +52,84 @@ class NodeGroup {
  public:
   enum class Kind : std::uint8_t { kThreads, kProcesses };
 
-  /// Borrows all. Posts this process' id in its cell.
+  /// Borrows all arguments. Stores this process' id in the rank's cell.
   NodeGroup(const Layout& layout, Segment segment, Faults& faults, Kind kind);
-  /// Ranks that are threads need one of their node, before allocate().
+  /// If ranks are threads, call this before allocate() with an object that all ranks of the node share.
   void set_handover(std::shared_ptr<Handover> handover) { handover_ = std::move(handover); }
 
   [[nodiscard]] int rank() const { return layout_.topology.local_rank; }
   [[nodiscard]] int size() const { return layout_.topology.local_size; }
   [[nodiscard]] const Layout& layout() const { return layout_; }
-  /// Whether there are more local ranks than processors: a rank that looks often takes time from the one it waits for.
+  /// Returns true if there are more local ranks than processors, so that spinning takes time from the awaited rank.
   [[nodiscard]] bool crowded() const { return crowded_; }
 
-  /// This rank's slot for the synchronisation to come; write it before sync().
+  /// This rank's slot for the next synchronisation. Write it before sync().
   [[nodiscard]] Slot& next_slot() { return segment_.cell(rank()).slots[(sequence_ + 1) % 2]; }
-  /// Everybody's slot of the last synchronisation.
+  /// The slot of any local rank for the last synchronisation.
   [[nodiscard]] const Slot& slot(int local_rank) const { return segment_.cell(local_rank).slots[sequence_ % 2]; }
 
-  /// Arrives and returns when all local ranks have. Checks that they are all in the same operation.
+  /// Returns when all local ranks have arrived. Checks that they are all in the same operation.
   /// Errors: mismatch; those of Watch.
   void sync(const Wait& wait);
 
-  /// Sends `message` of local rank `sender` to all others; the sender returns before they have come. If ranks disagree
-  /// about size or sender, a reader that sees it waits for the next sync() of the others, where all ranks throw one
-  /// text. If the others do not come before the deadline, the reader aborts and throws that text alone.
+  /// Sends `message` of local rank `sender` to all others. The sender does not wait for the readers. A reader that
+  /// detects a disagreement about size or sender waits for the next sync() of the others, in which all ranks throw the
+  /// same text. If the others do not arrive before the deadline, the reader aborts and throws the text alone.
   /// Shape: up to kNoteBytes. All ranks of the world must be on this node.
   /// Errors: mismatch, naming two ranks and what they have; those of Watch.
   void tell(std::span<std::byte> message, int sender, const Wait& wait);
 
-  /// Work to share out, of the next synchronisation (prepare, by local rank 0) and of the last one.
+  /// Local rank 0 resets the work of the next synchronisation. work() returns the work of the last one.
   void prepare_work();
   [[nodiscard]] Work& work() { return segment_.header().work[sequence_ % 2]; }
-  /// Marks this rank as busy with a chunk (from 1), or not (0): tells who holds up an operation.
+  /// Marks this rank as busy with a chunk (from 1) or idle (0), so that an error can name the ranks that are late.
   void set_working(std::uint32_t chunk) { my_cell().working.store(chunk, std::memory_order_relaxed); }
   /// Returns when `total` chunks of work() are done.
   void await_work(std::uint32_t total, const Wait& wait);
 
-  /// Adds one and wakes sleepers.
+  /// advance() and bump() add one to a counter and wake the ranks that sleep on it; wake() only wakes them.
   void advance(Counter Cell::*counter) { bump(my_cell().*counter); }
   static void bump(Counter& counter);
   static void wake(Counter& counter) noexcept;
-  /// Returns when `counter` of all local ranks has reached `target` (modulo 2^32).
+  /// Each returns when `counter` of one local rank, or of all, has reached `target` (modulo 2^32).
   void await_one(Counter Cell::*counter, int local_rank, std::uint32_t target, const Wait& wait);
   void await_all(Counter Cell::*counter, std::uint32_t target, const Wait& wait);
 
-  /// For a disagreement that all local ranks find in what they posted for the last synchronisation.
+  /// For a disagreement that all local ranks detect in what they posted for the last synchronisation.
   /// Errors: mismatch, always; see Faults::throw_node_mismatch().
   [[noreturn]] void throw_mismatch(const std::string& text) const { faults_.throw_node_mismatch(text); }
 
-  /// Collective. Zeroed memory, page-aligned parts. Errors: out_of_memory, on all local ranks alike.
+  /// Collective. Returns zeroed memory with page-aligned parts. Errors: out_of_memory, on all local ranks.
   NodeMemory allocate(std::size_t bytes_per_rank, const Wait& wait);
 
  private:
   [[nodiscard]] Cell& my_cell() const { return segment_.cell(rank()); }
   [[nodiscard]] int global(int local_rank) const { return layout_.my_node()[static_cast<std::size_t>(local_rank)]; }
-  /// Sleeps until ready() holds; `counter` changes whenever it may have begun to.
+  /// Spins briefly, then sleeps, until ready() returns true. `counter` must change whenever the result of ready() may
+  /// change. `awaited` is the local rank that this rank waits for, or -1 if unknown.
   template <class Ready, class OnDeadline>
   void await(Counter& counter, int awaited, const Wait& wait, Ready ready, OnDeadline on_deadline);
   [[noreturn]] void blame(std::span<const int> local_ranks, const Wait& wait);
   /// Blames the local ranks whose `counter` has not reached `target`, if there are any.
   void blame_late(Counter Cell::*counter, std::uint32_t target, const Wait& wait);
   void check_same_operation(const Wait& wait) const;
-  /// `set`: value of sequence_ when the notes were written.
+  /// `set` is the value of sequence_ when the notes were written.
   [[nodiscard]] Note& note(int local_rank, std::uint32_t set, std::size_t index) const {
     return segment_.cell(local_rank).notes[set % 2][index];
   }
   [[nodiscard]] static std::uint64_t note_number(std::uint32_t set, std::size_t index) {
     return std::uint64_t{set} * kNotes + index + 1;
   }
-  /// Null where the rank has made no such call.
+  /// Returns null if the rank has not made this call.
   [[nodiscard]] const Note* note_of(int local_rank, std::uint32_t set, std::size_t index) const {
     const Note& its = note(local_rank, set, index);
     return its.number.load(std::memory_order_acquire) == note_number(set, index) ? &its : nullptr;
   }
-  /// Errors: mismatch. The notes are those before the synchronisation that has just ended.
+  /// Compares the notes written before the synchronisation that has just ended. Errors: mismatch, always.
   [[noreturn]] void throw_different_notes() const;
-  /// "broadcast 3: rank 0 (host a) has 8 bytes from rank 1, rank 2 ...".
+  /// Returns text such as "broadcast 3: rank 0 (host a) has 8 bytes from rank 1, rank 2 ...".
   [[nodiscard]] std::string difference(int one, int other, std::uint32_t set, std::size_t index) const;
-  /// For a reader whose note number `index` differs from that of `sender`. Errors: as tell().
+  /// For a reader whose note number `index` differs from that of `sender`. Errors: those of tell().
   [[noreturn]] void meet_over_note(int sender, std::size_t index, const Wait& wait);
   NodeMemory allocate_for_processes(std::size_t stride, const Wait& wait);
   NodeMemory allocate_for_threads(std::size_t stride, const Wait& wait);
@@ -140,9 +140,9 @@ class NodeGroup {
   Kind kind_;
   const bool crowded_;
   std::shared_ptr<Handover> handover_;
-  std::uint32_t sequence_ = 0;  ///< synchronisations finished
-  std::size_t notes_ = 0;       ///< since then
-  std::uint64_t noted_ = 0;     ///< hash of them
+  std::uint32_t sequence_ = 0;  ///< number of synchronisations that this rank has reached
+  std::size_t notes_ = 0;       ///< notes since the last synchronisation
+  std::uint64_t noted_ = 0;     ///< hash of these notes
   std::uint32_t allocations_ = 0;
 };
 

@@ -11,12 +11,12 @@
 namespace hvd::comm {
 namespace {
 
-/// Claims are atomic operations on one line; below this, they would show.
+/// Each claim is an atomic operation on one cache line. With smaller chunks the claims would take noticeable time.
 constexpr std::size_t kMinChunkBytes = std::size_t{16} << 10;
-/// Half of a second-level cache of today, shared out over the buffers that are live at a time.
+/// Half of a present second-level cache, divided over the buffers that are live at a time.
 constexpr std::size_t kStagingBytes = std::size_t{1} << 20;
 
-/// A buffer table on the stack for usual node sizes would save nothing: operations here are large.
+/// Tables on the heap. Their allocation takes no noticeable time, because the operations that use them are large.
 using Inputs = std::vector<const std::byte*>;
 using Outputs = std::vector<std::byte*>;
 
@@ -122,15 +122,15 @@ void NodeReducer::reduce_in_place(std::span<std::byte* const> parts, const Reduc
 }
 
 std::byte* NodeReducer::staging(int local_rank, std::size_t half, const Wait& wait) {
-  // Two blocks for what a rank puts in, two for the results of the shares.
+  // Two blocks for a rank's input, two for the results of its shares.
   if (!staging_) staging_ = group_.allocate(4 * block_bytes_, wait);
   return staging_->part(local_rank) + half * block_bytes_;
 }
 
-// Per block k: copy in, wait until all have; reduce the own share; meanwhile copy in block k + 1; wait until
-// all have reduced; copy out. A rank's own share is never staged: it reads it from, and writes it to, its
-// own buffer. Half h of the staging is free for block k + 2 because a rank says filled(k + 2) only after
-// copying out block k, and fills k + 2 only after all have reduced block k.
+// For each block k, a rank copies its data in and waits until all ranks have. Then it reduces its own share, copies in
+// block k + 1, waits until all ranks have reduced block k, and copies out the results. Its own share is never staged,
+// because it reads and writes that share in its own buffer. Block k + 2 may use the staging half of block k, because a
+// rank copies it in after all have reduced block k, and says so (`filled`) after it has copied block k out.
 void NodeReducer::reduce_staged(std::byte* data, const Reduction& reduction, const Wait& wait) {
   const auto n = static_cast<std::size_t>(group_.size());
   const auto me = static_cast<std::size_t>(group_.rank());
@@ -185,7 +185,7 @@ void NodeReducer::broadcast_staged(std::byte* data, std::size_t bytes, int root,
     std::byte* shared = staging(root, (before + k) % 2, wait);
     const auto done = before + static_cast<std::uint32_t>(k) + 1;
     if (group_.rank() == root) {
-      // Block k - 2 used this half: all must have copied it out.
+      // Block k - 2 used this half, so all ranks must have copied it out.
       if (k >= 2) group_.await_all(&Cell::reduced, done - 2, wait);
       std::memcpy(shared, data + range.begin, range.count);
       group_.advance(&Cell::filled);

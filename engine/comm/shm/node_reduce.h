@@ -1,4 +1,4 @@
-// Reductions and broadcasts between the ranks of one node, through memory that all of them see. See
+// Reductions and broadcasts between the ranks of one node, through memory that all of them can access. See
 // docs/algorithms.md. One object per rank, used by one thread; borrows the NodeGroup.
 #pragma once
 
@@ -16,35 +16,34 @@ namespace hvd::comm {
 
 class NodeReducer {
  public:
-  /// Where a rank's data lies: number and offset in registered memory, or region 0.
+  /// Where a rank's data lies: number of a registered region and offset in it in bytes. Region 0 if not registered.
   struct Place {
     std::uint64_t region = 0;
     std::uint64_t offset = 0;
   };
 
-  /// `largest_group`: ranks of the fullest node of the world, so that all nodes stage equal blocks.
+  /// `largest_group` is the number of ranks on the fullest node of the world, so that all nodes stage equal blocks.
   NodeReducer(NodeGroup& group, int largest_group, std::size_t segment_bytes);
 
-  /// Most bytes of a chunk that a rank claims. Equal on all ranks, between operations.
+  /// Sets the maximum bytes of a chunk that a rank claims. Call between operations, with the same value on all ranks.
   void set_segment(std::size_t bytes) { segment_bytes_ = bytes; }
 
-  /// Up to kSlotBytes: every rank copies its data into its slot and sums all slots itself. One
-  /// synchronisation. Errors (of all methods): mismatch if ranks disagree; those of NodeGroup.
+  /// Up to kSlotBytes. Every rank copies its data into its slot and sums all slots itself, which takes one
+  /// synchronisation. Errors of all methods: mismatch if ranks disagree; those of NodeGroup.
   void reduce_small(std::byte* data, const Reduction& reduction, const Wait& wait);
-  /// The same, but only local rank 0 gets the sum, and divides nothing.
+  /// Like reduce_small(), but only local rank 0 gets the sum, and it does not divide.
   void reduce_small_to_leader(std::byte* data, const Reduction& reduction, const Wait& wait);
   void broadcast_small(std::byte* data, std::size_t bytes, int root, const Wait& wait);
 
-  /// Tells the others where this rank's data lies and learns the same of them: [local rank]. The places
-  /// are good until this rank arrives at its next operation. Data that are not registered travel along if they fit.
+  /// Tells the other ranks where this rank's data lie, and returns the places of all data, [local rank]. The span is
+  /// valid until this rank's next call. Data that are not registered are copied into the slot if they fit.
   std::span<const Place> exchange_places(Place mine, const std::byte* data, const Reduction& reduction,
                                          const Wait& wait);
-  /// Up to kSlotBytes, right after exchange_places(): as reduce_small(), without another synchronisation if no rank's
-  /// data are registered.
+  /// Like reduce_small(); call right after exchange_places(). Synchronises again only if some data are registered.
   void reduce_posted(std::byte* data, const Reduction& reduction, const Wait& wait);
 
-  /// `parts[r]` is local rank r's buffer, mapped here. Chunks are claimed by whichever rank is running, so
-  /// a rank whose processor is taken costs speed but not a stall. Call right after exchange_places().
+  /// `parts[r]` is the address of local rank r's buffer in this rank's mapping. Any running rank claims chunks, so a
+  /// rank that loses its processor slows the operation but does not stall it. Call right after exchange_places().
   void reduce_in_place(std::span<std::byte* const> parts, const Reduction& reduction, const Wait& wait);
   /// For any memory: pipelined through two staging blocks per rank.
   void reduce_staged(std::byte* data, const Reduction& reduction, const Wait& wait);
@@ -64,7 +63,7 @@ class NodeReducer {
   std::optional<NodeMemory> staging_;
   std::uint32_t blocks_ = 0;  ///< staging blocks filled so far, equal on all ranks
   std::vector<Place> places_;
-  std::vector<const std::byte*> inputs_;  ///< of small messages, which would feel the heap
+  std::vector<const std::byte*> inputs_;  ///< for small messages, which a heap allocation would slow down
 };
 
 }  // namespace hvd::comm

@@ -1,5 +1,5 @@
-// Registered memory of one rank that is still owned by somebody: finds where a buffer lies in it. Owned by the data
-// plane and by the memory that it gave; one thread.
+// The registered memory of one rank that still has an owner; finds the region in which a buffer lies. Owned jointly by
+// the data plane and the memory that it returned; one thread.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@
 
 namespace hvd::comm {
 
-/// A run of registered memory, as one rank knows it.
+/// A contiguous block of registered memory, as mapped by one rank.
 struct Region {
   std::uint64_t number;  ///< from 1, equal on all ranks
   std::size_t bytes;
@@ -23,7 +23,7 @@ class Regions {
   std::uint64_t add(std::size_t bytes, NodeMemory memory);
   void remove(std::uint64_t number) { regions_.erase(number); }
   [[nodiscard]] const Region* find(std::uint64_t number) const;
-  /// Where [data, data + bytes) lies if all of it is in local rank `local_rank`'s part of a region.
+  /// Returns the place of [data, data + bytes) in `local_rank`'s part of a region, or region 0 if no part holds it all.
   [[nodiscard]] NodeReducer::Place locate(const std::byte* data, std::size_t bytes, int local_rank) const;
 
  private:

@@ -26,7 +26,7 @@ std::string mebibytes(std::size_t bytes) {
   return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " MiB";
 }
 
-// MADV_POPULATE_WRITE of Linux 5.14; Debian 12's headers have it, older ones do not.
+// MADV_POPULATE_WRITE, since Linux 5.14. Headers older than Debian 12's lack the name.
 constexpr int kPopulateWrite = 23;
 
 }  // namespace
@@ -112,7 +112,7 @@ void remove_shared_names() noexcept {
       const std::string name = entry->path().filename().string();
       if (name.starts_with(mine)) SharedMemory::unlink("/" + name);
     }
-  } catch (const std::exception&) {  // no memory: the names stay
+  } catch (const std::exception&) {  // out of memory: the names stay
     return;
   }
 }

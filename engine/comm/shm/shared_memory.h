@@ -1,4 +1,4 @@
-// Owner of one mapping that several ranks see: POSIX shared memory for processes, anonymous for threads.
+// Owns one mapping that several ranks can access: POSIX shared memory for processes, anonymous memory for threads.
 #pragma once
 
 #include <cstddef>
@@ -9,14 +9,14 @@ namespace hvd::comm {
 
 class SharedMemory {
  public:
-  /// For threads. Zeroed. Errors: out_of_memory.
+  /// For threads. The memory is zeroed. Errors: out_of_memory.
   static SharedMemory anonymous(std::size_t bytes);
-  /// Creates `name` ("/hvd_bench.1234.0"), mode 0600, sized but without memory behind it: see commit().
-  /// Errors: io, if the name exists or /dev/shm is not usable.
+  /// Creates `name` ("/hvd_bench.1234.0") with mode 0600 and this size, but without memory behind it: see commit().
+  /// Errors: io if the name exists or /dev/shm is not usable; out_of_memory.
   static SharedMemory create(const std::string& name, std::size_t bytes);
-  /// Errors: io.
+  /// Errors: io; out_of_memory.
   static SharedMemory open(const std::string& name, std::size_t bytes);
-  /// Removes the name; mappings stay. A name that is gone is no error.
+  /// Removes the name; mappings stay. Does nothing if the name does not exist.
   static void unlink(const std::string& name) noexcept;
 
   SharedMemory(SharedMemory&& other) noexcept;
@@ -25,11 +25,11 @@ class SharedMemory {
   SharedMemory& operator=(const SharedMemory&) = delete;
   ~SharedMemory();
 
-  /// Takes memory for [offset, offset + bytes), so that a full /dev/shm is an error here and not a SIGBUS in
-  /// the middle of a step. The pages come from the caller's NUMA node.
+  /// Allocates memory for [offset, offset + bytes), so that a full /dev/shm is an error here and not a SIGBUS during a
+  /// step. The pages come from the caller's NUMA node.
   /// Errors: out_of_memory, saying how much is needed and how much there is.
   void commit(std::size_t offset, std::size_t bytes) const;
-  /// Maps the committed pages now rather than fault by fault in the first step.
+  /// Maps the committed pages now, so that the first step has no page faults for them.
   void populate() const noexcept;
   [[nodiscard]] std::span<std::byte> bytes() const { return {base_, size_}; }
 

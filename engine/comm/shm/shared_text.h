@@ -1,5 +1,5 @@
-// A short text that one rank writes and others read at any time, torn reads excluded (a sequence lock over
-// atomic words, so that ThreadSanitizer agrees).
+// A short text that one rank writes and others read at any time. A sequence lock excludes torn reads. The words are
+// atomic, so that ThreadSanitizer accepts the lock.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +17,7 @@ class SharedText {
  public:
   static constexpr std::size_t kCapacity = 1024;
 
-  /// One writer. Cut off at kCapacity.
+  /// Only one rank may write. Cuts the text off at kCapacity bytes.
   void write(std::string_view text) noexcept {
     const std::uint32_t before = version_.load(std::memory_order_relaxed);
     version_.store(before + 1, std::memory_order_relaxed);
@@ -30,7 +30,7 @@ class SharedText {
     }
     version_.store(before + 2, std::memory_order_release);
   }
-  /// Gives up with "(unreadable)" if the writer died half way.
+  /// Returns "(unreadable)" after 10000 attempts, for example if the writer died during write().
   [[nodiscard]] std::string read() const {
     for (int attempt = 0; attempt < 10000; ++attempt) {
       const std::uint32_t before = version_.load(std::memory_order_acquire);

@@ -1,4 +1,4 @@
-"""hvdb collectives: what `hvd_bench coll` and `scripts/coll_peers` measured, as figures."""
+"""hvdb collectives: draws figures of the results of `hvd_bench coll` and `scripts/coll_peers`."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from hvdb.coll_results import Source
 from hvdb.commands import new_parser
 from hvdb.errors import EXIT_GOOD, HvdbError
 
-MOST_PANELS = 24  # of one figure
-MOST_SIDES = 48  # of one diagram: its legend has no room for more
-ID_LETTERS = 8  # of a UUID
+MOST_PANELS = 24  # per figure
+MOST_SIDES = 48  # per diagram; its legend has no room for more
+ID_LETTERS = 8  # number of characters of a UUID in a label
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Returns the parser of the command line."""
     made = new_parser(
         "collectives",
         "Draws time and bus bandwidth of collective operations against size, a figure each operation: sides, their "
@@ -53,8 +53,8 @@ def parser() -> argparse.ArgumentParser:
 
 
 def names_of(sources: Sequence[Source]) -> dict[int, str]:
-    """Place in `sources` -> how the figure calls it: without folder and suffix where that is enough, and with the start
-    of the session's UUID where a store has several.
+    """Returns index in `sources` -> label of the source. The label is the file's name without folder and suffix if that
+    is unique, otherwise the whole path. The start of the session's UUID follows if a store has several sessions.
     """
     stems = Counter(file.stem for file in {source.file for source in sources})
     names = [source.file.stem if stems[source.file.stem] == 1 else str(source.file) for source in sources]

@@ -1,4 +1,4 @@
-"""hvdb merge: several stores into one."""
+"""hvdb merge: merges several stores into one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hvdb.errors import EXIT_GOOD
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Returns the parser of the command line."""
     made = new_parser("merge", "Merges stores, and what killed jobs left beside them, into one. Inputs are only read.")
     made.add_argument(
         "-o", "--output", type=Path, required=True, metavar="STORE", help="store to add to; made if it is not there"
@@ -27,7 +27,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Merges, and prints what was done; returns the exit code."""
+    """Merges, prints a summary, and returns the exit code."""
     with progress.shown("merging") as step:
         outcome = merge.merge(arguments.output, arguments.stores, skip_damaged=arguments.skip_damaged, step=step)
     for note in outcome.notes:
