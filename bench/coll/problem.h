@@ -1,6 +1,6 @@
 // A problem of `hvd_bench coll`: one collective operation of one size, type and reduction, with the names, counts and
 // bandwidths of nccl-tests. Plain data and pure functions.
-// Source of counts and bandwidths: doc/PERFORMANCE.md of NVIDIA's nccl-tests.
+// Source of counts and bandwidths: the performance page of NVIDIA's nccl-tests.
 #pragma once
 
 #include <array>

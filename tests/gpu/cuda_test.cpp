@@ -31,10 +31,10 @@ TEST(CudaRuntime, WithoutAGpuSaysWhy) {
 
 TEST(DeviceList, NamesADriverThatIsTooOld) {
   EXPECT_EQ(gpu::no_device_reason(0, 13000, "insufficient"), "no NVIDIA driver is loaded");
-  EXPECT_EQ(
-      gpu::no_device_reason(12040, 13000, "insufficient"),
-      "the NVIDIA driver supports CUDA 12.4, but this program needs 13.0: install a newer driver, or a program built with "
-      "an older CUDA");
+  EXPECT_EQ(gpu::no_device_reason(12040, 13000, "insufficient"),
+            "the NVIDIA driver supports CUDA 12.4, but this program needs 13.0: install a newer driver, or a program "
+            "built with "
+            "an older CUDA");
   EXPECT_EQ(gpu::no_device_reason(13000, 13010, "in exclusive use"), "in exclusive use");  // same major: usable
 }
 
