@@ -171,9 +171,4 @@ std::string signature(const Program& program, const Group& group);
 /// has run. Non-decreasing; all of them after the last.
 std::vector<std::size_t> gradients_ready(const Graph& graph, const Program& program);
 
-/// Checks that the program computes what the graph says: every node finished exactly once (by a group or elided),
-/// every value written once and before it is read, every gradient written. Returns what is wrong, one line each;
-/// empty: nothing.
-std::vector<std::string> violations(const Graph& graph, const Program& program);
-
 }  // namespace hvd::models::cudnn

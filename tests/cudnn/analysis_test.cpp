@@ -16,6 +16,7 @@
 #include "tests/cudnn/interpreter.h"
 #include "tests/cudnn/networks.h"
 #include "tests/cudnn/oracles.h"
+#include "tests/cudnn/program_check.h"
 #include "tests/models/testing.h"
 
 namespace hvd::models::cudnn::testing::analysis_test {

@@ -19,6 +19,7 @@
 #include "tests/cudnn/machine.h"
 #include "tests/cudnn/networks.h"
 #include "tests/cudnn/oracles.h"
+#include "tests/cudnn/program_check.h"
 #include "tests/cudnn/rounding_model.h"
 
 namespace hvd::models::cudnn::testing::executor_test {

@@ -35,6 +35,7 @@
 #include "models/zoo/zoo.h"
 #include "tests/cudnn/golden.h"
 #include "tests/cudnn/plan_text.h"
+#include "tests/cudnn/program_check.h"
 #include "tests/cudnn/recorder.h"
 #include "tests/gpu/call_log.h"
 

@@ -20,6 +20,7 @@
 #include "models/graph/autodiff.h"
 #include "models/zoo/zoo.h"
 #include "tests/cudnn/fusions.h"
+#include "tests/cudnn/program_check.h"
 #include "tests/models/testing.h"
 
 namespace hvd::models::cudnn::testing::plan_test {
