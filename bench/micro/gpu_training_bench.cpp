@@ -39,7 +39,6 @@ cudnn::OwnNorms own_norms(const std::string& name) {
 }
 
 cudnn::Images images(const std::string& name) {
-  if (name == "plain") return cudnn::Images::kAsTheyAre;
   return name == "padded" ? cudnn::Images::kPadded : cudnn::Images::kColumns;
 }
 

@@ -180,9 +180,9 @@ int main(int argc, char** argv) {
                  "cuda: from level 1 on, which passes of a batch norm kernels of ours run")
       ->check(CLI::IsMember({"none", "forward", "both", "rectifying"}));
   app.add_option("--images", options.training.images,
-                 "cuda: what the first convolution reads, except in fp32: three channels, with channels of zeroes, or "
+                 "cuda: what the first convolution reads, except in fp32: images with channels of zeroes, or "
                  "columns (default)")
-      ->check(CLI::IsMember({"plain", "padded", "columns"}));
+      ->check(CLI::IsMember({"padded", "columns"}));
   app.add_flag("!--no-tune", options.training.tune, "cuda: time nothing: what --winners has, else the first choices");
   app.add_option("--winners", options.training.winners_folder, "cuda: folder that keeps the fastest engines");
   app.add_flag("--profile", options.training.profile, "print where the time goes");

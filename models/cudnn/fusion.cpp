@@ -26,7 +26,6 @@ std::string_view name(OwnNorms passes) {
 
 std::string_view name(Images images) {
   switch (images) {
-    case Images::kAsTheyAre: return "as they are";
     case Images::kPadded: return "padded";
     case Images::kColumns: break;
   }

@@ -20,10 +20,9 @@ enum class OwnNorms : std::uint8_t {
   kRectifying  ///< which undo the rectifier above as well, where a data gradient does not sum for them
 };
 
-/// How convolutions read images, whose three channels are less than the 16 bytes that tensor cores are fed with. In
-/// fp32, which uses none, as they are.
+/// How convolutions read images, whose three channels are fewer than the 16 bytes that tensor cores read at a time.
+/// fp32 uses no tensor cores, so its images keep three channels.
 enum class Images : std::uint8_t {
-  kAsTheyAre,
   kPadded,   ///< with channels of zeroes
   kColumns,  ///< the window of each output pixel as a row of a matrix, so that cuBLASLt multiplies; from level 1 on,
              ///< and where one convolution alone reads the images; else padded
@@ -38,7 +37,7 @@ struct Fusion {
   bool operator==(const Fusion&) const = default;
 };
 /// All that cuDNN may have engines for at `level`, and nothing of ours in its place.
-constexpr Fusion cudnn_alone(int level) { return {level, Prologues::kAll, OwnNorms::kNone, Images::kAsTheyAre}; }
+constexpr Fusion cudnn_alone(int level) { return {level, Prologues::kAll, OwnNorms::kNone, Images::kPadded}; }
 /// "level 2, prologues none, own norms rectifying, images as columns".
 std::string text(const Fusion& fusion);
 /// `first`, and below level 2 what was faster for some network: on an H200 in fp16, level 2 was for ResNet-101, by 3 %,

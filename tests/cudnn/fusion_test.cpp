@@ -67,7 +67,7 @@ TEST(Fusion, AWayToFuseThatDoesNotFitIsLeftOut) {
     const gpu::MemoryState memory = machine.gpu.memory();
     return memory.total_bytes - memory.free_bytes;
   };
-  const Fusion fused{.level = 2, .images = Images::kAsTheyAre}, alone{.level = 0, .images = Images::kAsTheyAre};
+  const Fusion fused{.level = 2}, alone{.level = 0};
   const std::size_t less = used(fused), more = used(alone);
   ASSERT_LT(less, more);
   wish.fusions = {fused, alone};

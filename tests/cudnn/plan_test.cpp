@@ -67,7 +67,7 @@ struct Expected {
 const std::map<std::string, Expected> kExpected{{"resnet50", {53, 53, 32, 32}},
                                                 {"resnet101", {104, 104, 66, 66}},
                                                 {"vgg16", {13, 0, 0, 0}},
-                                                {"inception3", {94, 94, 51, 48}}};
+                                                {"inception3", {94, 94, 52, 48}}};
 
 // Found by asking cuDNN 9.19: what makes unstored batch norms possible is served in fp16 alone.
 const std::set<std::string> kFp16Alone{"scale_shift+relu+wgrad", "dgrad+norm_apply+drelu+dnorm_weights",
@@ -122,12 +122,12 @@ TEST_P(PlanTest, EveryGroupOfTheNetworksFindsAnEngineAtTheLevelExpected) {
       std::cout << table(graph, plan);
       const Expected& of = kExpected.at(model);
       auto table = counts(plan.program);
-      // In fp16 all that the analysis can wish for, but the stem's statistics: what has them for three channels, or in
-      // another type, is compiled at run time. A newer version may serve more, never less.
+      // In fp16 everything that the analysis can wish for, except statistics of a ResNet's 7 x 7 stem: an engine that
+      // makes them there, or in another type, is compiled at run time. A newer version may serve more, never less.
       for (const std::string& what : refused(plan.program)) {
         EXPECT_TRUE(what == "conv+statistics" || (compute != ComputeType::kFp16 && kFp16Alone.contains(what))) << what;
       }
-      const int stems = of.normed > 0 ? 1 : 0;
+      const int stems = model.starts_with("resnet") ? 1 : 0;
       const int prologues = table["scale_shift+relu+conv+statistics"];
       const int sums =
           table["dgrad+norm_apply+drelu+dnorm_weights"] + table["dgrad+add+norm_apply+drelu+dnorm_weights"];
@@ -357,31 +357,26 @@ TEST_P(PlanTest, ImagesWithChannelsAddedAreReadByTensorCores) {
   for (const ComputeType compute : {ComputeType::kFp16, ComputeType::kBf16, ComputeType::kTf32}) {
     for (const std::string& model : kNetworks) {
       const Graph graph = network(model);
-      for (const bool pad : {false, true}) {
-        SCOPED_TRACE(model + ", " + std::string(name(compute)) + (pad ? ", padded" : ""));
-        PlanOptions options{.compute = compute,
-                            .gradient = storage(compute),
-                            .fusion = reading(pad ? Images::kPadded : Images::kAsTheyAre)};
-        const Plan plan = planner().plan(graph, options);
-        check(graph, plan);
-        const auto readers = readers_of_images(graph, plan);
-        ASSERT_EQ(readers.size(), 2U) << "forward, and the weight gradient";
-        for (const auto& [operations, engine] : readers) {
-          std::cout << model << ", " << name(compute) << ", " << engine->signature << "\n    first "
-                    << engine->choices[0].text() << "; of engines";
-          for (const EngineChoice& choice : engine->choices) {
-            std::cout << " " << choice.engine << (choice.tensor_cores ? "" : " (no tensor cores)")
-                      << (choice.compiled_at_run_time ? " (compiled at run time)" : "");
-          }
-          std::cout << "\n";
-          if (!pad) continue;
-          EXPECT_FALSE(engine->choices[0].compiled_at_run_time) << operations;
-          // Those that make statistics on the side do not say so.
-          const bool says = operations.find("statistics") == std::string::npos;
-          EXPECT_TRUE(!says || std::any_of(engine->choices.begin(), engine->choices.end(),
-                                           [](const EngineChoice& choice) { return choice.tensor_cores; }))
-              << operations;
+      SCOPED_TRACE(model + ", " + std::string(name(compute)));
+      const PlanOptions options{.compute = compute, .gradient = storage(compute), .fusion = reading(Images::kPadded)};
+      const Plan plan = planner().plan(graph, options);
+      check(graph, plan);
+      const auto readers = readers_of_images(graph, plan);
+      ASSERT_EQ(readers.size(), 2U) << "forward, and the weight gradient";
+      for (const auto& [operations, engine] : readers) {
+        std::cout << model << ", " << name(compute) << ", " << engine->signature << "\n    first "
+                  << engine->choices[0].text() << "; of engines";
+        for (const EngineChoice& choice : engine->choices) {
+          std::cout << " " << choice.engine << (choice.tensor_cores ? "" : " (no tensor cores)")
+                    << (choice.compiled_at_run_time ? " (compiled at run time)" : "");
         }
+        std::cout << "\n";
+        EXPECT_FALSE(engine->choices[0].compiled_at_run_time) << operations;
+        // Those that make statistics on the side do not say so.
+        const bool says = operations.find("statistics") == std::string::npos;
+        EXPECT_TRUE(!says || std::any_of(engine->choices.begin(), engine->choices.end(),
+                                         [](const EngineChoice& choice) { return choice.tensor_cores; }))
+            << operations;
       }
     }
   }
