@@ -32,12 +32,6 @@ cudnn::Prologues prologues(const std::string& name) {
   return name == "all" ? cudnn::Prologues::kAll : cudnn::Prologues::kPointwise;
 }
 
-cudnn::OwnNorms own_norms(const std::string& name) {
-  if (name == "none") return cudnn::OwnNorms::kNone;
-  if (name == "forward") return cudnn::OwnNorms::kForward;
-  return name == "both" ? cudnn::OwnNorms::kBoth : cudnn::OwnNorms::kRectifying;
-}
-
 cudnn::Images images(const std::string& name) {
   return name == "padded" ? cudnn::Images::kPadded : cudnn::Images::kColumns;
 }
@@ -49,7 +43,6 @@ class GpuBench final : public TrainingBench {
     const CudnnOptions cudnn{.tf32 = options.dtype == "tf32",
                              .fusion = {.level = options.fusion_level,
                                         .prologues = prologues(options.prologues),
-                                        .own_norms = own_norms(options.own_norms),
                                         .images = images(options.images)},
                              .other_fusions = options.other_fusions,
                              .tune = options.tune,

@@ -176,9 +176,6 @@ int main(int argc, char** argv) {
   app.add_option("--prologues", options.training.prologues,
                  "cuda: at level 2, which convolutions apply the batch norm before them")
       ->check(CLI::IsMember({"none", "1x1", "all"}));
-  app.add_option("--own-norms", options.training.own_norms,
-                 "cuda: from level 1 on, which passes of a batch norm kernels of ours run")
-      ->check(CLI::IsMember({"none", "forward", "both", "rectifying"}));
   app.add_option("--images", options.training.images,
                  "cuda: what the first convolution reads, except in fp32: images with channels of zeroes, or "
                  "columns (default)")
@@ -190,7 +187,7 @@ int main(int argc, char** argv) {
   app.add_flag("--serve", options.serve, "answer step counts from standard input");
   CLI11_PARSE(app, argc, argv);
   const auto given = [&](const char* option) { return app.count(option) > 0; };
-  options.training.other_fusions = !given("--fusion") && !given("--prologues") && !given("--own-norms") &&
+  options.training.other_fusions = !given("--fusion") && !given("--prologues") &&
                                    !given("--images");  // if the user chose a way to fuse, no other is tried
   options.training.labels = options.labels == "fresh" ? LabelRule::kFresh : LabelRule::kCycled;
   try {

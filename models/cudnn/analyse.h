@@ -11,9 +11,8 @@
 //      of the convolution after it and of that one's weight gradient, so that the normalised activation is never
 //      stored; relu backward and the sums of the batch norm's backward in the epilogue of the data gradient
 //
-// Convolutions go to cuDNN, matrix products to cuBLASLt, batch norms and the first convolution where fusion.h says, and
-// everything else to kernels of ours, which take any stride. A batch norm that cuDNN refuses goes to kernels of ours as
-// well; a convolution that it refuses is an error.
+// Convolutions go to cuDNN, matrix products to cuBLASLt, the first convolution where fusion.h says, and everything else
+// to kernels of ours, which take any stride. A convolution that cuDNN refuses is an error.
 #pragma once
 
 #include <string>

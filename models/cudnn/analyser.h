@@ -45,7 +45,7 @@ class Analyser {
   };
   struct NormVectors {
     ValueId mean = kNoValue, inv_std = kNoValue;
-    ValueId scale = kNoValue, shift = kNoValue;  ///< of a norm in pieces
+    ValueId scale = kNoValue, shift = kNoValue;
     ValueId sum = kNoValue, square_sum = kNoValue;
   };
 
@@ -62,9 +62,6 @@ class Analyser {
   [[nodiscard]] ValueId value_of(TensorId id) const;
   [[nodiscard]] bool has_value(TensorId id) const { return value_of_.at(static_cast<std::size_t>(id)) != kNoValue; }
   [[nodiscard]] DataType storage_type() const { return storage(options_.compute); }
-  [[nodiscard]] bool own_norms(OwnNorms passes) const {
-    return options_.fusion.level >= 1 && options_.fusion.own_norms >= passes;
-  }
 
   // Images of few channels, and what convolutions read and make beside them. (padding.cpp)
   /// A value with channels added, and the slice of it that has the tensor's own.
@@ -134,7 +131,6 @@ class Analyser {
   [[noreturn]] void refuse_convolution(NodeId id, const char* what) const;
   void own_bias(NodeId id, ValueId x);
   void norm(NodeId id);
-  bool whole_norm(NodeId id, NodeId add, NodeId relu);
   void statistics(NodeId id);
   void finalize(NodeId id, int level);
   void apply_now(NodeId id);
@@ -187,7 +183,6 @@ class Analyser {
   Draft weight_gradient_draft(NodeId conv, NodeId at, ValueId dy, bool again);
   Draft weight_gradient_question(NodeId conv);
   NormSums sums_into(Draft& draft, NodeId norm_backward, ValueId dy, Casts& casts);
-  bool whole_norm_backward(NodeId id);
   void own_norm_backward(NodeId id, NodeId relu);
   void apply_norm_backward(NodeId id);
   void own_relu_backward(NodeId id);

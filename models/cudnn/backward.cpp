@@ -53,7 +53,7 @@ Analyser::Fate Analyser::fate(TensorId id) const {
   if (fate.whole == kNoTensor) return fate;
   fate.relu_backward = only_reader(fate.whole, OpKind::kReluBackward);
   if (fate.relu_backward == kNoNode) return fate;
-  fate.delayed = own_norms(OwnNorms::kRectifying) && delays_to(fate.relu_backward) != kNoNode;
+  fate.delayed = delays_to(fate.relu_backward) != kNoNode;
   if (options_.fusion.level < 2) return fate;
   // relu(norm(x)) alone: what the rectifier tests can be computed from x.
   const NodeId norm = norm_under(fate.relu_backward);

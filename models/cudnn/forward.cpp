@@ -137,46 +137,8 @@ void Analyser::norm(NodeId id) {
     const bool last = std::all_of(operands.begin(), operands.end(), [&](TensorId operand) { return operand <= y; });
     if (last && operands[0] != operands[1]) return;  // see add(); a norm without statistics yet, and without a value
   }
-  const NodeId relu = options_.fusion.level >= 1 ? only_forward_reader(y, OpKind::kRelu) : kNoNode;
-  if (relu != kNoNode && whole_norm(id, kNoNode, relu)) return;
-  if (whole_norm(id, kNoNode, kNoNode)) return;
   if (options_.fusion.level == 0) statistics(id);
   finalize(id, options_.fusion.level >= 1 ? 1 : 0);
-}
-
-// Forward, sum and rectifier in one launch of cuDNN's, as far as it has an engine.
-bool Analyser::whole_norm(NodeId id, NodeId add, NodeId relu) {
-  if (own_norms(OwnNorms::kForward)) return false;
-  const Node& of = node(id);
-  const TensorId last = relu != kNoNode ? node(relu).outputs[0] : add != kNoNode ? node(add).outputs[0] : of.outputs[0];
-  for (const bool sliced : {true, false}) {
-    if (!sliced && !slices_.contains(last)) continue;
-    Draft made = draft(Engine::kCudnn, add != kNoNode || relu != kNoNode ? 1 : 0, id);
-    const auto next = [&](TensorId tensor) {
-      return tensor == last ? output(made, tensor, sliced) : inside_value(graph_.tensor(tensor).name, shape(tensor));
-    };
-    ValueId result = next(of.outputs[0]);
-    const NormVectors vectors{.mean = output(made, of.outputs[1]), .inv_std = output(made, of.outputs[2])};
-    operate_with_attr(made, OpType::kNorm,
-                      {value_of(of.inputs[0]), value_of(of.inputs[1]), value_of(of.inputs[2]), value_of(of.inputs[3]),
-                       value_of(of.inputs[4])},
-                      {result, vectors.mean, vectors.inv_std}, id);
-    if (add != kNoNode) {
-      const auto& operands = node(add).inputs;
-      const TensorId other = operands[0] == of.outputs[0] ? operands[1] : operands[0];
-      const ValueId sum = next(node(add).outputs[0]);
-      operate(made, OpType::kAdd, {result, value_of(other)}, {sum}, add);
-      result = sum;
-    }
-    if (relu != kNoNode) {
-      operate(made, OpType::kRelu, {result}, {next(node(relu).outputs[0])}, relu);
-      made.done.push_back(relu);
-    }
-    if (!offer(made)) continue;
-    norms_[id] = vectors;
-    return true;
-  }
-  return false;
 }
 
 void Analyser::statistics(NodeId id) {
@@ -291,8 +253,6 @@ void Analyser::add(NodeId id) {
     // A batch norm that waited for this sum.
     const TensorId other = of.inputs[1 - i];
     if (unapplied_.contains(other)) apply_now(unapplied_.at(other).norm);
-    if (whole_norm(norm, id, relu)) return;
-    if (whole_norm(norm, kNoNode, kNoNode)) continue;
     finalize(norm, 1);
   }
   const bool applies = unapplied_.contains(of.inputs[0]) || unapplied_.contains(of.inputs[1]);

@@ -14,16 +14,6 @@ std::string_view name(Prologues prologues) {
   return "all";
 }
 
-std::string_view name(OwnNorms passes) {
-  switch (passes) {
-    case OwnNorms::kNone: return "none";
-    case OwnNorms::kForward: return "forward";
-    case OwnNorms::kBoth: return "both";
-    case OwnNorms::kRectifying: break;
-  }
-  return "rectifying";
-}
-
 std::string_view name(Images images) {
   switch (images) {
     case Images::kPadded: return "padded";
@@ -36,7 +26,7 @@ std::string_view name(Images images) {
 
 std::string text(const Fusion& fusion) {
   return "level " + std::to_string(fusion.level) + ", prologues " + std::string(name(fusion.prologues)) +
-         ", own norms " + std::string(name(fusion.own_norms)) + ", images " + std::string(name(fusion.images));
+         ", own norms rectifying, images " + std::string(name(fusion.images));
 }
 
 std::vector<Fusion> worth_timing(const Fusion& first) {

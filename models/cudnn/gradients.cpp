@@ -111,8 +111,7 @@ void Analyser::linear_backward_weights(NodeId id) {
 void Analyser::norm_backward(NodeId id) {
   if (sums_.contains(id)) return apply_norm_backward(id);
   const auto delayed = delayed_relu_.find(id);
-  if (delayed != delayed_relu_.end()) return own_norm_backward(id, delayed->second);
-  if (own_norms(OwnNorms::kBoth) || !whole_norm_backward(id)) own_norm_backward(id, kNoNode);
+  own_norm_backward(id, delayed == delayed_relu_.end() ? kNoNode : delayed->second);
 }
 
 // The sums over dy of a batch norm's backward: its weight gradients, and the three vectors that its dx needs.
@@ -132,23 +131,6 @@ NormSums Analyser::sums_into(Draft& draft, NodeId norm_backward, ValueId dy, Cas
           {value_of(of.inputs[0]), dy, value_of(of.inputs[1]), vectors.mean, vectors.inv_std},
           {dgamma, dbeta, sums.a, sums.b, sums.c}, norm_backward);
   return sums;
-}
-
-// The whole backward of a batch norm in one launch of cuDNN's.
-bool Analyser::whole_norm_backward(NodeId id) {
-  const Node& of = node(id);
-  const NormVectors& vectors = norms_.at(of.forward);
-  Draft made = draft(Engine::kCudnn, 0, id);
-  Casts casts;
-  const ValueId dx = output(made, of.outputs[0]);
-  const ValueId dgamma = gradient_output(made, of.outputs[1], DataType::kF32, casts);
-  const ValueId dbeta = gradient_output(made, of.outputs[2], DataType::kF32, casts);
-  operate(made, OpType::kNormBackward,
-          {value_of(of.inputs[0]), value_of(of.inputs[1]), vectors.mean, vectors.inv_std, value_of(of.inputs[4])},
-          {dx, dgamma, dbeta}, id);
-  if (!offer(made)) return false;
-  cast_gradients(casts);
-  return true;
 }
 
 // Two passes of ours, each over dy and x. With a rectifier above, each undoes it on the way: five tensors read or

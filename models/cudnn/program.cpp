@@ -65,9 +65,7 @@ std::string_view name(OpType type) noexcept {
     case OpType::kReluBackward: return "drelu";
     case OpType::kStatistics: return "statistics";
     case OpType::kNormFinalize: return "norm_finalize";
-    case OpType::kNorm: return "norm";
     case OpType::kNormApply: return "norm_apply";
-    case OpType::kNormBackward: return "dnorm";
     case OpType::kNormBackwardWeights: return "dnorm_weights";
     case OpType::kNormBackwardApply: return "dnorm_apply";
     case OpType::kMaxPool: return "max_pool";

@@ -68,9 +68,7 @@ enum class OpType : std::uint8_t {
   kStatistics,             // x                                                sum {c}, sum of squares {c}
   kNormFinalize,           // sum, sum of squares, gamma, beta, r. mean, var   mean, inv_std, and as prologues read
                            //                                                  them: gamma * inv_std, beta - mean * that
-  kNorm,                   // x, gamma, beta, running mean, running var        y, mean, inv_std
   kNormApply,              // x, mean, inv_std, gamma, beta                    (x - mean) * inv_std * gamma + beta
-  kNormBackward,           // x, gamma, mean, inv_std, dy                      dx, dgamma, dbeta
   kNormBackwardWeights,    // x, dy, gamma, mean, inv_std                      dgamma, dbeta, and three vectors a, b, c
   kNormBackwardApply,      // x, dy, a, b, c                                   dx = a * dy + b * x + c
   kMaxPool,                // x                                                y, where (uint8: index in the window)

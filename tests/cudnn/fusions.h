@@ -11,10 +11,4 @@ inline Fusion reading(Images images, int level = 2) {
   return fusion;
 }
 
-inline Fusion running(OwnNorms passes, int level = 2) {
-  Fusion fusion = cudnn_alone(level);
-  fusion.own_norms = passes;
-  return fusion;
-}
-
 }  // namespace hvd::models::cudnn

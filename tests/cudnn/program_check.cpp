@@ -105,14 +105,13 @@ class Checker {
       case OpKind::kFullyConnected:
         if (operation.type == OpType::kCopy || operation.type == OpType::kColumns) return false;
         return node.inputs.size() > 2 ? operation.type == OpType::kBias : operation.type != OpType::kBias;
-      case OpKind::kBatchNorm: return operation.type == OpType::kNorm || operation.type == OpType::kNormFinalize;
+      case OpKind::kBatchNorm: return operation.type == OpType::kNormFinalize;
       case OpKind::kConvBackwardWeights:
       case OpKind::kFullyConnectedBackwardWeights:
         return node.outputs.size() > 1
                    ? operation.type == OpType::kBiasGradient
                    : operation.type == OpType::kConvBackwardWeights || operation.type == OpType::kLinearBackwardWeights;
-      case OpKind::kBatchNormBackward:
-        return operation.type == OpType::kNormBackward || operation.type == OpType::kNormBackwardApply;
+      case OpKind::kBatchNormBackward: return operation.type == OpType::kNormBackwardApply;
       case OpKind::kAccumulate: return holds(operation, node.outputs[0]);
       case OpKind::kConcat:
       case OpKind::kConcatBackward: return operation.type == OpType::kCopy;

@@ -90,7 +90,7 @@ class StepOnGpu : public ::testing::TestWithParam<int> {
 std::vector<Fusion> fusions_at(int level) {
   switch (level) {
     case 0: return {cudnn_alone(0)};
-    case 1: return {{.level = 1}, {.level = 1, .own_norms = OwnNorms::kBoth, .images = Images::kPadded}};
+    case 1: return {{.level = 1}, cudnn_alone(1)};
     default: break;
   }
   return {{.level = 2}, cudnn_alone(2)};
