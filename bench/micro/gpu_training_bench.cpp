@@ -27,11 +27,6 @@ StepOptions step_options(const TrainingOptions& options) {
   return {.compute = compute, .gradient = gradient, .threads = threads, .seed = 1, .profile = options.profile};
 }
 
-cudnn::Prologues prologues(const std::string& name) {
-  if (name == "none") return cudnn::Prologues::kNone;
-  return name == "all" ? cudnn::Prologues::kAll : cudnn::Prologues::kPointwise;
-}
-
 cudnn::Images images(const std::string& name) {
   return name == "padded" ? cudnn::Images::kPadded : cudnn::Images::kColumns;
 }
@@ -41,9 +36,7 @@ class GpuBench final : public TrainingBench {
   explicit GpuBench(const TrainingOptions& options)
       : runtime_(gpu::make_cuda_runtime(0)), input_(options.model, options.labels) {
     const CudnnOptions cudnn{.tf32 = options.dtype == "tf32",
-                             .fusion = {.level = options.fusion_level,
-                                        .prologues = prologues(options.prologues),
-                                        .images = images(options.images)},
+                             .fusion = {.level = options.fusion_level, .images = images(options.images)},
                              .other_fusions = options.other_fusions,
                              .tune = options.tune,
                              .winners_folder = options.winners_folder};

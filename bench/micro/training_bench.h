@@ -21,7 +21,6 @@ struct TrainingOptions {
   int threads = 1;                 ///< CPU only; on a GPU, one thread per processor compiles kernels
   bool profile = false;            ///< time every operation; on a GPU, steps then run without a graph
   int fusion_level = 2;            ///< GPU: models/cudnn/analyse.h
-  std::string prologues = "none";  ///< GPU: at level 2, convolutions that get a prologue: none, 1x1 or all
   std::string images = "columns";  ///< GPU: how the first convolution reads the images (cudnn::Images)
   bool other_fusions = false;      ///< GPU: with `tune`, also time whole steps fused in other ways
   bool winograd = true;            ///< CPU: models::StepOptions

@@ -33,26 +33,6 @@ void Analyser::launch_casts() {
   commit(made);
 }
 
-// The weight gradient of `conv`, less what it writes.
-Draft Analyser::weight_gradient_draft(NodeId conv, NodeId at, ValueId dy, bool again) {
-  const Node& forward = node(conv);
-  Draft made = draft(Engine::kCudnn, unapplied_.contains(forward.inputs[0]) ? 2 : 0, at);
-  const ValueId x = activation(made, forward.inputs[0], again);
-  operate(made, OpType::kConvBackwardWeights, {x, dy}, {}, at);
-  made.group.operations.back().attr = forward.attr;
-  return made;
-}
-
-// The same as it will be asked for when its diff is there.
-Draft Analyser::weight_gradient_question(NodeId conv) {
-  const std::size_t before = program_.values.size();
-  const ValueId dy = add_value({.name = "dy", .shape = shape(node(conv).outputs[0]), .type = storage_type()});
-  Draft made = weight_gradient_draft(conv, conv, dy, true);
-  made.group.operations.back().outputs = {extra_output(made, "dw", shape(node(conv).inputs[1]), storage_type())};
-  made.values_before = before;
-  return made;
-}
-
 void Analyser::conv_backward_weights(NodeId id) {
   const Node& of = node(id);
   if (columns_.contains(of.forward)) return columns_backward_weights(id);
@@ -67,11 +47,12 @@ void Analyser::conv_backward_weights(NodeId id) {
     if (!gaps && program_.value(diff).parent == kNoValue) continue;
     const ValueId dy = gaps ? diff : packed(diff, id);
     for (const DataType type : types) {
-      Draft made = weight_gradient_draft(of.forward, id, dy, true);
+      Draft made = draft(Engine::kCudnn, 0, id);
       Casts casts;
       const ValueId dw = padded ? padded_gradient(made, of.outputs[0], shape(of.outputs[0]), type, casts)
                                 : gradient_output(made, of.outputs[0], type, casts);
-      made.group.operations.back().outputs = {dw};
+      operate(made, OpType::kConvBackwardWeights, {operand(node(of.forward).inputs[0]), dy}, {dw}, id);
+      made.group.operations.back().attr = node(of.forward).attr;
       if (!offer(made)) continue;
       cast_gradients(casts);
       if (of.outputs.size() > 1) bias_gradient(id);
@@ -137,8 +118,7 @@ NormSums Analyser::sums_into(Draft& draft, NodeId norm_backward, ValueId dy, Cas
 // written, where a rectifier's backward and a batch norm's in turn would read or write six.
 void Analyser::own_norm_backward(NodeId id, NodeId relu) {
   const Node& of = node(id);
-  const bool unapplied = relu != kNoNode && !has_value(node(relu).inputs[0]);
-  Draft made = draft(Engine::kOwn, unapplied ? 2 : relu != kNoNode ? 1 : 0, id);
+  Draft made = draft(Engine::kOwn, relu != kNoNode ? 1 : 0, id);
   ValueId dy = relu == kNoNode ? value_of(of.inputs[4]) : value_of(node(relu).inputs[1]);
   const ValueId before = dy;
   if (relu != kNoNode) {

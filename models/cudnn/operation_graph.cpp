@@ -85,13 +85,13 @@ class Lowering {
     return keep(uid, tensor(uid, of.type, dims, strides, std::gcd(bytes, kWidestAlignment), inside(group_, id)));
   }
 
-  /// A tensor like value `id` that stands between two pieces of one operation.
-  const Descriptor& between(ValueId id, DataType type) {
+  /// A tensor in fp32 with the shape of value `id`, between two pieces of one operation.
+  const Descriptor& between(ValueId id) {
     const Shape& of = program_.value(id).shape;
     const std::int64_t uid = kBetweenUids + static_cast<std::int64_t>(tensors_.size());
     const Dims dims{of[0], of[3], of[1], of[2]};
     const Dims strides{of[1] * of[2] * of[3], 1, of[2] * of[3], of[3]};
-    return keep(uid, tensor(uid, type, dims, strides, kWidestAlignment, true));
+    return keep(uid, tensor(uid, DataType::kF32, dims, strides, kWidestAlignment, true));
   }
 
   const Descriptor& keep(std::int64_t uid, Descriptor made) {
@@ -188,19 +188,13 @@ class Lowering {
     made.set(CUDNN_ATTR_OPERATION_POINTWISE_DXDESC, value(of.outputs[0]));
     done(std::move(made), "relu backward");
   }
-  void scale_shift(const Operation& of) {
-    const ValueId result = of.outputs[0];
-    const Descriptor& scaled = between(result, program_.value(result).type);
-    binary(CUDNN_POINTWISE_MUL, value(of.inputs[0]), value(of.inputs[1]), scaled);
-    binary(CUDNN_POINTWISE_ADD, scaled, value(of.inputs[2]), value(result));
-  }
   // (x - mean) * inv_std * gamma + beta, each its own operation: the only form that the engine for a data gradient
   // with a batch norm's sums takes (cuDNN 9.19).
   void norm_apply(const Operation& of) {
     const ValueId result = of.outputs[0];
-    const Descriptor& centred = between(result, DataType::kF32);
-    const Descriptor& normal = between(result, DataType::kF32);
-    const Descriptor& scaled = between(result, DataType::kF32);
+    const Descriptor& centred = between(result);
+    const Descriptor& normal = between(result);
+    const Descriptor& scaled = between(result);
     binary(CUDNN_POINTWISE_SUB, value(of.inputs[0]), value(of.inputs[1]), centred);
     binary(CUDNN_POINTWISE_MUL, centred, value(of.inputs[2]), normal);
     binary(CUDNN_POINTWISE_MUL, normal, value(of.inputs[3]), scaled);
@@ -243,7 +237,6 @@ class Lowering {
       case OpType::kAdd:
         HVD_ASSERT(of.inputs.size() == 2);
         return binary(CUDNN_POINTWISE_ADD, value(of.inputs[0]), value(of.inputs[1]), value(of.outputs[0]));
-      case OpType::kScaleShift: return scale_shift(of);
       case OpType::kNormApply: return norm_apply(of);
       case OpType::kRelu: return relu(of);
       case OpType::kReluBackward: return relu_backward(of);

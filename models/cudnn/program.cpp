@@ -59,7 +59,6 @@ std::string_view name(OpType type) noexcept {
     case OpType::kLinearBackwardWeights: return "linear_wgrad";
     case OpType::kBias: return "bias";
     case OpType::kBiasGradient: return "dbias";
-    case OpType::kScaleShift: return "scale_shift";
     case OpType::kAdd: return "add";
     case OpType::kRelu: return "relu";
     case OpType::kReluBackward: return "drelu";

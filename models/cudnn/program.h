@@ -4,8 +4,8 @@
 // address. Immutable once made; any thread may read it.
 //
 // Operations are finer than the graph's nodes, because fusion cuts nodes in pieces: a batch norm may be statistics
-// in the epilogue of the convolution before it, a finalisation, and a scale and shift in the prologue of the
-// convolution after it. Each operation names the node that it belongs to.
+// in the epilogue of the convolution before it, a finalisation, and a pass that also adds and rectifies. Each operation
+// names the node that it belongs to.
 #pragma once
 
 #include <cstdint>
@@ -61,13 +61,12 @@ enum class OpType : std::uint8_t {
   kLinearBackwardWeights,  // x, dy                                          dw, or {p, dw} of p parts of the rows
   kBias,                   // x, b {c}                                         y
   kBiasGradient,           // dy                                               db {c}
-  kScaleShift,             // x, scale {c}, shift {c}, in the compute type     scale * x + shift
   kAdd,                    // a, b, ...                                        their sum
   kRelu,                   // x                                                y
   kReluBackward,           // x or y, dy                                       dy where the first is positive, else 0
   kStatistics,             // x                                                sum {c}, sum of squares {c}
-  kNormFinalize,           // sum, sum of squares, gamma, beta, r. mean, var   mean, inv_std, and as prologues read
-                           //                                                  them: gamma * inv_std, beta - mean * that
+  kNormFinalize,           // sum, sum of squares, gamma, beta, r. mean, var   mean, inv_std; no operation reads
+                           //                                                  gamma * inv_std, beta - mean * that
   kNormApply,              // x, mean, inv_std, gamma, beta                    (x - mean) * inv_std * gamma + beta
   kNormBackwardWeights,    // x, dy, gamma, mean, inv_std                      dgamma, dbeta, and three vectors a, b, c
   kNormBackwardApply,      // x, dy, a, b, c                                   dx = a * dy + b * x + c
@@ -155,7 +154,7 @@ bool holds(const Group& group, std::initializer_list<OpType> types);
 /// Whether an operation of `group` reads what a kColumns of the program makes.
 bool reads_columns(const Program& program, const Group& group);
 
-/// "scale_shift+relu+conv+statistics". Copies in a row count as one.
+/// "norm_apply+add+relu". Copies in a row count as one.
 std::string operations_text(const Group& group);
 /// The nodes whose operations are in it, joined by '+'.
 std::string nodes_text(const Graph& graph, const Group& group);

@@ -12,8 +12,6 @@
 //   HVD_GUARD_BEFORE=FOLDER                            shows the first line that differs from the texts in FOLDER,
 //   which
 //                                                      another commit left in its build folder, tests/cudnn/guard
-//
-// Prologues are left out: no default uses them, and they are to be deleted.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 

@@ -293,12 +293,6 @@ bool Interpreter::run_pointwise(const Operation& operation) {
       for (std::size_t i = 0; i < y.size(); ++i) y[i] += bias[i % bias.size()];
       break;
     }
-    case OpType::kScaleShift: {
-      y = read(operation.inputs[0]);
-      const Data scale = read(operation.inputs[1]), shift = read(operation.inputs[2]);
-      for (std::size_t i = 0; i < y.size(); ++i) y[i] = scale[i % scale.size()] * y[i] + shift[i % scale.size()];
-      break;
-    }
     case OpType::kAdd:
       y = read(operation.inputs[0]);
       for (std::size_t part = 1; part < operation.inputs.size(); ++part) {

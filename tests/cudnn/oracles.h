@@ -35,12 +35,10 @@ class ServesSingleConvolutions : public EngineOracle {
   }
 };
 
-/// What cuDNN 9.19 says for an H200 in bf16: statistics, but neither the weight gradient of a batch norm that is not
-/// applied, nor the sums of its backward.
-class ServesWithoutPrologue : public EngineOracle {
+/// What cuDNN 9.19 says for an H200 in bf16: statistics, but not the sums of a batch norm's backward.
+class ServesNoBackwardSums : public EngineOracle {
  public:
   std::string refusal(const Program& program, const Group& group) override {
-    if (has(group, OpType::kConvBackwardWeights) && has(group, OpType::kScaleShift)) return "no such engine";
     if (has(group, OpType::kNormBackwardWeights)) return "no such engine";
     if (!has(group, OpType::kConvBackwardWeights)) return {};
     return program.value(group.writes[0]).type == program.value(reads(group)[0]).type ? "" : "two types";
