@@ -27,19 +27,7 @@ StepOptions step_options(const TrainingOptions& options) {
   return {.compute = compute, .gradient = gradient, .threads = threads, .seed = 1, .profile = options.profile};
 }
 
-cudnn::Prologues prologues(const std::string& name) {
-  if (name == "none") return cudnn::Prologues::kNone;
-  return name == "all" ? cudnn::Prologues::kAll : cudnn::Prologues::kPointwise;
-}
-
-cudnn::OwnNorms own_norms(const std::string& name) {
-  if (name == "none") return cudnn::OwnNorms::kNone;
-  if (name == "forward") return cudnn::OwnNorms::kForward;
-  return name == "both" ? cudnn::OwnNorms::kBoth : cudnn::OwnNorms::kRectifying;
-}
-
 cudnn::Images images(const std::string& name) {
-  if (name == "plain") return cudnn::Images::kAsTheyAre;
   return name == "padded" ? cudnn::Images::kPadded : cudnn::Images::kColumns;
 }
 
@@ -48,10 +36,7 @@ class GpuBench final : public TrainingBench {
   explicit GpuBench(const TrainingOptions& options)
       : runtime_(gpu::make_cuda_runtime(0)), input_(options.model, options.labels) {
     const CudnnOptions cudnn{.tf32 = options.dtype == "tf32",
-                             .fusion = {.level = options.fusion_level,
-                                        .prologues = prologues(options.prologues),
-                                        .own_norms = own_norms(options.own_norms),
-                                        .images = images(options.images)},
+                             .fusion = {.level = options.fusion_level, .images = images(options.images)},
                              .other_fusions = options.other_fusions,
                              .tune = options.tune,
                              .winners_folder = options.winners_folder};

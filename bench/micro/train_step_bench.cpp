@@ -173,16 +173,10 @@ int main(int argc, char** argv) {
   app.add_option("--steps", options.steps)->check(CLI::PositiveNumber);
   app.add_option("--fusion", options.training.fusion_level, "cuda: 0 (single operations), 1 or 2 (default)")
       ->check(CLI::Range(0, 2));
-  app.add_option("--prologues", options.training.prologues,
-                 "cuda: at level 2, which convolutions apply the batch norm before them")
-      ->check(CLI::IsMember({"none", "1x1", "all"}));
-  app.add_option("--own-norms", options.training.own_norms,
-                 "cuda: from level 1 on, which passes of a batch norm kernels of ours run")
-      ->check(CLI::IsMember({"none", "forward", "both", "rectifying"}));
   app.add_option("--images", options.training.images,
-                 "cuda: what the first convolution reads, except in fp32: three channels, with channels of zeroes, or "
+                 "cuda: what the first convolution reads, except in fp32: images with channels of zeroes, or "
                  "columns (default)")
-      ->check(CLI::IsMember({"plain", "padded", "columns"}));
+      ->check(CLI::IsMember({"padded", "columns"}));
   app.add_flag("!--no-tune", options.training.tune, "cuda: time nothing: what --winners has, else the first choices");
   app.add_option("--winners", options.training.winners_folder, "cuda: folder that keeps the fastest engines");
   app.add_flag("--profile", options.training.profile, "print where the time goes");
@@ -190,8 +184,8 @@ int main(int argc, char** argv) {
   app.add_flag("--serve", options.serve, "answer step counts from standard input");
   CLI11_PARSE(app, argc, argv);
   const auto given = [&](const char* option) { return app.count(option) > 0; };
-  options.training.other_fusions = !given("--fusion") && !given("--prologues") && !given("--own-norms") &&
-                                   !given("--images");  // if the user chose a way to fuse, no other is tried
+  // If the user chose a way to fuse, no other is tried.
+  options.training.other_fusions = !given("--fusion") && !given("--images");
   options.training.labels = options.labels == "fresh" ? LabelRule::kFresh : LabelRule::kCycled;
   try {
     return run(options);

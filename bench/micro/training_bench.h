@@ -16,16 +16,14 @@ namespace hvd::bench {
 struct TrainingOptions {
   models::ModelSpec model{
       .model = "resnet101", .batch_size = 8, .image_size = 0, .classes = 1000, .auxiliary_head = false};
-  std::string dtype = "fp32";            ///< also bf16; on a GPU also fp16 and tf32
-  std::string gradient_dtype;            ///< empty: fp32, or on a GPU the 16-bit type of the compute
-  int threads = 1;                       ///< CPU only; on a GPU, one thread per processor compiles kernels
-  bool profile = false;                  ///< time every operation; on a GPU, steps then run without a graph
-  int fusion_level = 2;                  ///< GPU: models/cudnn/analyse.h
-  std::string prologues = "none";        ///< GPU: at level 2, convolutions that get a prologue: none, 1x1 or all
-  std::string own_norms = "rectifying";  ///< GPU: batch norm passes that run on our own kernels (OwnNorms)
-  std::string images = "columns";        ///< GPU: how the first convolution reads the images (cudnn::Images)
-  bool other_fusions = false;            ///< GPU: with `tune`, also time whole steps fused in other ways
-  bool winograd = true;                  ///< CPU: models::StepOptions
+  std::string dtype = "fp32";      ///< also bf16; on a GPU also fp16 and tf32
+  std::string gradient_dtype;      ///< empty: fp32, or on a GPU the 16-bit type of the compute
+  int threads = 1;                 ///< CPU only; on a GPU, one thread per processor compiles kernels
+  bool profile = false;            ///< time every operation; on a GPU, steps then run without a graph
+  int fusion_level = 2;            ///< GPU: models/cudnn/analyse.h
+  std::string images = "columns";  ///< GPU: how the first convolution reads the images (cudnn::Images)
+  bool other_fusions = false;      ///< GPU: with `tune`, also time whole steps fused in other ways
+  bool winograd = true;            ///< CPU: models::StepOptions
   models::LabelRule labels = models::LabelRule::kFresh;
   bool tune = true;            ///< GPU: time the best engines of each operation first
   std::string winners_folder;  ///< GPU: folder that keeps the fastest engines; empty: they are not kept

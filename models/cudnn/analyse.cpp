@@ -206,26 +206,9 @@ ValueId Analyser::extra_output(Draft& draft, const std::string& name, const Shap
   return value;
 }
 
-ValueId Analyser::activation(Draft& draft, TensorId id, bool again) {
+ValueId Analyser::summand(Draft& draft, TensorId id) {
   const auto found = unapplied_.find(id);
-  if (found == unapplied_.end()) return operand(id);
-  const Unapplied& unapplied = found->second;
-  const Node& norm = node(unapplied.norm);
-  const NormVectors& vectors = norms_.at(unapplied.norm);
-  if (draft.group.engine == Engine::kOwn) {
-    HVD_ASSERT(unapplied.relu == kNoNode);  // those stay unapplied only for convolutions
-    return applied_again(draft, unapplied.norm, again);
-  }
-  // In front of a product, everything is in the product's own type.
-  const ValueId value = inside_value(norm.name + ":applied", shape(id), storage_type());
-  operate(draft, OpType::kScaleShift, {value_of(norm.inputs[0]), vectors.scale, vectors.shift}, {value}, unapplied.norm,
-          again);
-  if (unapplied.relu == kNoNode) return value;
-  const ValueId rectified = inside_value(node(unapplied.relu).name + ":y", shape(id), storage_type());
-  const bool first = !again && !rectified_.contains(unapplied.relu);
-  operate(draft, OpType::kRelu, {value}, {rectified}, unapplied.relu, !first);
-  if (first) draft.rectified.push_back(unapplied.relu);
-  return rectified;
+  return found == unapplied_.end() ? operand(id) : applied_again(draft, found->second, false);
 }
 
 ValueId Analyser::applied_again(Draft& draft, NodeId norm, bool again) {
@@ -268,7 +251,6 @@ bool Analyser::offer(Draft& draft) {
 void Analyser::commit(Draft& draft) {
   HVD_ASSERT(draft.group.engine != Engine::kOwn || !own_kernel(draft.group).empty());
   for (const NodeId id : draft.done) done_[static_cast<std::size_t>(id)] = true;
-  rectified_.insert(draft.rectified.begin(), draft.rectified.end());
   for (const auto& [tensor, value] : draft.bound) {
     if (graph_.tensor(tensor).role == TensorRole::kDiff) {
       bind_diff(tensor, value);

@@ -7,13 +7,11 @@
 //   0  every operation alone: the reference for the others
 //   1  conv + bias + relu; batch norm (+ add) + relu and its backward; data gradient + sum of diffs + relu backward;
 //      linear + bias + relu; pointwise chains and pools in one kernel of ours; concatenation in place
-//   2  statistics of a batch norm in the epilogue of the convolution before it; scale, shift and relu in the prologue
-//      of the convolution after it and of that one's weight gradient, so that the normalised activation is never
-//      stored; relu backward and the sums of the batch norm's backward in the epilogue of the data gradient
+//   2  statistics of a batch norm in the epilogue of the convolution before it; relu backward and the sums of the batch
+//      norm's backward in the epilogue of the data gradient
 //
-// Convolutions go to cuDNN, matrix products to cuBLASLt, batch norms and the first convolution where fusion.h says, and
-// everything else to kernels of ours, which take any stride. A batch norm that cuDNN refuses goes to kernels of ours as
-// well; a convolution that it refuses is an error.
+// Convolutions go to cuDNN, matrix products to cuBLASLt, the first convolution where fusion.h says, and everything else
+// to kernels of ours, which take any stride. A convolution that cuDNN refuses is an error.
 #pragma once
 
 #include <string>
@@ -39,7 +37,7 @@ std::int64_t image_channels_multiple(ComputeType type) noexcept;
 struct AnalysisOptions {
   ComputeType compute = ComputeType::kFp16;
   DataType gradient = DataType::kF16;  ///< of the gradient arena
-  Fusion fusion = cudnn_alone(2);      ///< its level is the highest to try
+  Fusion fusion = {};                  ///< its level is the highest to try
 };
 
 /// Says whether a group can be run. Called often for equal groups: keep the answers, by signature().
@@ -53,7 +51,7 @@ class EngineOracle {
 /// `graph` must be differentiated. Errors: unsupported, naming the node, if a convolution alone is refused.
 Program analyse(const Graph& graph, const AnalysisOptions& options, EngineOracle& oracle);
 
-/// The kernel of ours that runs `group`, e.g. "scale_shift_add_relu"; empty if there is none. Pure.
+/// The kernel of ours that runs `group`, e.g. "norm_apply_add_relu"; empty if there is none. Pure.
 std::string own_kernel(const Group& group);
 
 }  // namespace hvd::models::cudnn

@@ -4,7 +4,6 @@
 
 #include <initializer_list>
 #include <map>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,7 +18,6 @@ struct Draft {
   NodeId at = kNoNode;                              ///< the node that it is drafted for
   std::vector<std::pair<TensorId, ValueId>> bound;  ///< tensors of the graph that it leaves in memory
   std::vector<NodeId> done;                         ///< other nodes that need no group of their own any more
-  std::vector<NodeId> rectified;                    ///< rectifiers that it is the first to apply
   std::size_t values_before = 0;                    ///< to take its values back
 };
 
@@ -38,14 +36,8 @@ class Analyser {
   Program run() &&;
 
  private:
-  /// A batch norm whose result is not in memory: what its consumers need to compute it.
-  struct Unapplied {
-    NodeId norm = kNoNode;
-    NodeId relu = kNoNode;  ///< kNoNode: none
-  };
   struct NormVectors {
     ValueId mean = kNoValue, inv_std = kNoValue;
-    ValueId scale = kNoValue, shift = kNoValue;  ///< of a norm in pieces
     ValueId sum = kNoValue, square_sum = kNoValue;
   };
 
@@ -62,9 +54,6 @@ class Analyser {
   [[nodiscard]] ValueId value_of(TensorId id) const;
   [[nodiscard]] bool has_value(TensorId id) const { return value_of_.at(static_cast<std::size_t>(id)) != kNoValue; }
   [[nodiscard]] DataType storage_type() const { return storage(options_.compute); }
-  [[nodiscard]] bool own_norms(OwnNorms passes) const {
-    return options_.fusion.level >= 1 && options_.fusion.own_norms >= passes;
-  }
 
   // Images of few channels, and what convolutions read and make beside them. (padding.cpp)
   /// A value with channels added, and the slice of it that has the tensor's own.
@@ -110,8 +99,8 @@ class Analyser {
   ValueId output(Draft& draft, TensorId id, bool sliced = true);
   /// A value that only the program knows, left in memory by `draft`.
   ValueId extra_output(Draft& draft, const std::string& name, const Shape& shape, DataType type);
-  /// What a group reads as activation `id`: its value, or a scale, shift and relu in front.
-  ValueId activation(Draft& draft, TensorId id, bool again);
+  /// Returns what a sum reads as `id`: its value, or its batch norm, which `draft` then applies.
+  ValueId summand(Draft& draft, TensorId id);
   /// The batch norm of `norm`, in fp32 from its statistics.
   ValueId applied_again(Draft& draft, NodeId norm, bool again);
   /// Asks the oracle (cuDNN) or our own table. A refused draft is taken back, and recorded.
@@ -134,12 +123,9 @@ class Analyser {
   [[noreturn]] void refuse_convolution(NodeId id, const char* what) const;
   void own_bias(NodeId id, ValueId x);
   void norm(NodeId id);
-  bool whole_norm(NodeId id, NodeId add, NodeId relu);
   void statistics(NodeId id);
   void finalize(NodeId id, int level);
   void apply_now(NodeId id);
-  [[nodiscard]] bool takes_prologue(NodeId conv) const;
-  bool may_stay_unapplied(TensorId id, const Unapplied& unapplied);
   void add(NodeId id);
   void pointwise(NodeId id, OpType type);
   void pool(NodeId id, OpType type);
@@ -184,10 +170,7 @@ class Analyser {
   /// Adds to those that wait; launches them when they are enough for a launch.
   void cast_gradients(const Casts& casts);
   void launch_casts();
-  Draft weight_gradient_draft(NodeId conv, NodeId at, ValueId dy, bool again);
-  Draft weight_gradient_question(NodeId conv);
   NormSums sums_into(Draft& draft, NodeId norm_backward, ValueId dy, Casts& casts);
-  bool whole_norm_backward(NodeId id);
   void own_norm_backward(NodeId id, NodeId relu);
   void apply_norm_backward(NodeId id);
   void own_relu_backward(NodeId id);
@@ -219,8 +202,7 @@ class Analyser {
   std::map<NodeId, NormVectors> norms_;           // by forward node
   std::map<TensorId, ValueId> padded_;            // images and weights: with the channels added
   std::map<NodeId, ValueId> columns_;             // by convolution: what it reads of the images
-  std::map<TensorId, Unapplied> unapplied_;       // by the tensor that is not in memory
-  std::set<NodeId> rectified_;                    // rectifiers of unapplied tensors that some group has applied
+  std::map<TensorId, NodeId> unapplied_;          // batch norms that a sum will apply, by the tensor they make
   std::map<NodeId, ValueId> where_;               // by max-pool node: index of the maximum
   std::map<NodeId, std::vector<ValueId>> parts_;  // by accumulate node: diffs that are not added up yet
   std::map<NodeId, std::size_t> parts_made_;      // by accumulate node

@@ -53,7 +53,7 @@ Analyser::Fate Analyser::fate(TensorId id) const {
   if (fate.whole == kNoTensor) return fate;
   fate.relu_backward = only_reader(fate.whole, OpKind::kReluBackward);
   if (fate.relu_backward == kNoNode) return fate;
-  fate.delayed = own_norms(OwnNorms::kRectifying) && delays_to(fate.relu_backward) != kNoNode;
+  fate.delayed = delays_to(fate.relu_backward) != kNoNode;
   if (options_.fusion.level < 2) return fate;
   // relu(norm(x)) alone: what the rectifier tests can be computed from x.
   const NodeId norm = norm_under(fate.relu_backward);
@@ -125,8 +125,7 @@ void Analyser::commit_diff(Draft& draft, ValueId result, const Fate& fate, const
 }
 
 ValueId Analyser::relu_test(Draft& draft, NodeId relu_backward, bool from_norm) {
-  const TensorId y = node(relu_backward).inputs[0];
-  if (!from_norm && has_value(y)) return value_of(y);
+  if (!from_norm) return value_of(node(relu_backward).inputs[0]);
   const NodeId norm = norm_under(relu_backward);
   HVD_ASSERT(norm != kNoNode);
   return applied_again(draft, norm, true);
@@ -143,8 +142,7 @@ void Analyser::conv_backward_data(NodeId id) {
     if (!gaps && program_.value(diff).parent == kNoValue) continue;
     const ValueId dy = gaps ? diff : packed(diff, id);
     for (const Epilogue& epilogue : epilogues(next, Engine::kCudnn)) {
-      const bool again = epilogue.relu && !has_value(node(next.relu_backward).inputs[0]);
-      Draft made = draft(Engine::kCudnn, epilogue.sums || again ? 2 : epilogue.add || epilogue.relu ? 1 : 0, id);
+      Draft made = draft(Engine::kCudnn, epilogue.sums ? 2 : epilogue.add || epilogue.relu ? 1 : 0, id);
       const ValueId target = diff_target(made, dx, epilogue);
       operate_with_attr(made, OpType::kConvBackwardData, {value_of(of.inputs[0]), dy}, {target}, id);
       const ValueId result = finish_diff(made, dx, target, next, epilogue);
@@ -189,10 +187,9 @@ NodeId Analyser::delays_to(NodeId relu_backward) const {
 
 void Analyser::own_relu_backward(NodeId id) {
   const Node& of = node(id);
-  const bool again = !has_value(of.inputs[0]);
-  Draft made = draft(Engine::kOwn, again ? 2 : 0, id);
-  const ValueId test = relu_test(made, id, false);
-  operate(made, OpType::kReluBackward, {test, value_of(of.inputs[1])}, {output(made, of.outputs[0])}, id);
+  Draft made = draft(Engine::kOwn, 0, id);
+  operate(made, OpType::kReluBackward, {value_of(of.inputs[0]), value_of(of.inputs[1])}, {output(made, of.outputs[0])},
+          id);
   commit(made);
 }
 
@@ -270,15 +267,15 @@ void Analyser::accumulate(NodeId id) {
   const Node& of = node(id);
   const TensorId sum = of.outputs[0];
   const NodeId relu = options_.fusion.level >= 1 ? only_reader(sum, OpKind::kReluBackward) : kNoNode;
-  Draft made = draft(Engine::kOwn, relu == kNoNode ? 0 : has_value(node(relu).inputs[0]) ? 1 : 2, id);
+  Draft made = draft(Engine::kOwn, relu == kNoNode ? 0 : 1, id);
   std::vector<ValueId> parts = std::move(parts_[id]);
   parts_.erase(id);
   const ValueId value = relu == kNoNode ? output(made, sum) : inside_value(graph_.tensor(sum).name, shape(sum));
   program_.values[static_cast<std::size_t>(value)].tensor = sum;
   operate(made, OpType::kAdd, std::move(parts), {value}, id);
   if (relu != kNoNode) {
-    const ValueId test = relu_test(made, relu, false);
-    operate(made, OpType::kReluBackward, {test, value}, {output(made, node(relu).outputs[0])}, relu);
+    operate(made, OpType::kReluBackward, {value_of(node(relu).inputs[0]), value}, {output(made, node(relu).outputs[0])},
+            relu);
     made.done.push_back(relu);
   }
   commit(made);

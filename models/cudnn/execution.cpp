@@ -57,17 +57,11 @@ class VariantPack {
  public:
   VariantPack(const Library& library, const Addresses& addresses, const Group& group)
       : pack_(library, CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR) {
-    Bindings bound = bindings(group);
-    scalars_ = std::move(bound.scalars);  // their addresses are given away: no element may be added from here on
     std::vector<std::int64_t> uids;
     std::vector<void*> pointers;
-    for (const Binding& binding : bound.tensors) {
+    for (const Binding& binding : bindings(group)) {
       uids.push_back(binding.uid);
       pointers.push_back(addresses.at(binding.value));
-    }
-    for (ScalarBinding& scalar : scalars_) {
-      uids.push_back(scalar.uid);
-      pointers.push_back(&scalar.value);
     }
     void* workspace = addresses.arenas().workspace.data();
     const auto count = static_cast<std::int64_t>(uids.size());
@@ -80,7 +74,6 @@ class VariantPack {
   [[nodiscard]] const Descriptor& get() const noexcept { return pack_; }
 
  private:
-  std::vector<ScalarBinding> scalars_;
   Descriptor pack_;
 };
 

@@ -42,9 +42,7 @@ std::vector<Analyser::ConvForm> Analyser::conv_forms(NodeId id) const {
 
 Draft Analyser::conv_draft(NodeId id, const ConvForm& form, bool sliced) {
   const Node& of = node(id);
-  const bool prologue = unapplied_.contains(of.inputs[0]);
-  Draft made = draft(Engine::kCudnn, prologue || form.statistics ? 2 : form.bias || form.relu ? 1 : 0, id);
-  const ValueId x = activation(made, of.inputs[0], false);
+  Draft made = draft(Engine::kCudnn, form.statistics ? 2 : form.bias || form.relu ? 1 : 0, id);
   const TensorId y = of.outputs[0];
   const bool bias_left = of.inputs.size() > 2 && !form.bias;
   ValueId result = kNoValue;
@@ -55,7 +53,7 @@ Draft Analyser::conv_draft(NodeId id, const ConvForm& form, bool sliced) {
   } else {
     result = output(made, y, sliced);
   }
-  operate_with_attr(made, OpType::kConv, {x, operand(of.inputs[1])}, {result}, id);
+  operate_with_attr(made, OpType::kConv, {operand(of.inputs[0]), operand(of.inputs[1])}, {result}, id);
   if (form.bias) {
     const ValueId sum = form.relu ? inside_value(of.name + ":biased", shape(y)) : output(made, y, sliced);
     operate(made, OpType::kBias, {result, value_of(of.inputs[2])}, {sum}, id);
@@ -137,46 +135,8 @@ void Analyser::norm(NodeId id) {
     const bool last = std::all_of(operands.begin(), operands.end(), [&](TensorId operand) { return operand <= y; });
     if (last && operands[0] != operands[1]) return;  // see add(); a norm without statistics yet, and without a value
   }
-  const NodeId relu = options_.fusion.level >= 1 ? only_forward_reader(y, OpKind::kRelu) : kNoNode;
-  if (relu != kNoNode && whole_norm(id, kNoNode, relu)) return;
-  if (whole_norm(id, kNoNode, kNoNode)) return;
   if (options_.fusion.level == 0) statistics(id);
   finalize(id, options_.fusion.level >= 1 ? 1 : 0);
-}
-
-// Forward, sum and rectifier in one launch of cuDNN's, as far as it has an engine.
-bool Analyser::whole_norm(NodeId id, NodeId add, NodeId relu) {
-  if (own_norms(OwnNorms::kForward)) return false;
-  const Node& of = node(id);
-  const TensorId last = relu != kNoNode ? node(relu).outputs[0] : add != kNoNode ? node(add).outputs[0] : of.outputs[0];
-  for (const bool sliced : {true, false}) {
-    if (!sliced && !slices_.contains(last)) continue;
-    Draft made = draft(Engine::kCudnn, add != kNoNode || relu != kNoNode ? 1 : 0, id);
-    const auto next = [&](TensorId tensor) {
-      return tensor == last ? output(made, tensor, sliced) : inside_value(graph_.tensor(tensor).name, shape(tensor));
-    };
-    ValueId result = next(of.outputs[0]);
-    const NormVectors vectors{.mean = output(made, of.outputs[1]), .inv_std = output(made, of.outputs[2])};
-    operate_with_attr(made, OpType::kNorm,
-                      {value_of(of.inputs[0]), value_of(of.inputs[1]), value_of(of.inputs[2]), value_of(of.inputs[3]),
-                       value_of(of.inputs[4])},
-                      {result, vectors.mean, vectors.inv_std}, id);
-    if (add != kNoNode) {
-      const auto& operands = node(add).inputs;
-      const TensorId other = operands[0] == of.outputs[0] ? operands[1] : operands[0];
-      const ValueId sum = next(node(add).outputs[0]);
-      operate(made, OpType::kAdd, {result, value_of(other)}, {sum}, add);
-      result = sum;
-    }
-    if (relu != kNoNode) {
-      operate(made, OpType::kRelu, {result}, {next(node(relu).outputs[0])}, relu);
-      made.done.push_back(relu);
-    }
-    if (!offer(made)) continue;
-    norms_[id] = vectors;
-    return true;
-  }
-  return false;
 }
 
 void Analyser::statistics(NodeId id) {
@@ -190,7 +150,7 @@ void Analyser::statistics(NodeId id) {
   norms_[id] = {.sum = sum, .square_sum = square_sum};
 }
 
-// Makes what the consumers need, the statistics first if they are not there, and lets them apply it where they can.
+// Makes the vectors of batch norm `id`, its statistics first if they are not there, and applies it unless a sum will.
 void Analyser::finalize(NodeId id, int level) {
   const Node& of = node(id);
   NormVectors& vectors = norms_[id];
@@ -203,23 +163,18 @@ void Analyser::finalize(NodeId id, int level) {
   }
   vectors.mean = output(made, of.outputs[1]);
   vectors.inv_std = output(made, of.outputs[2]);
-  vectors.scale = extra_output(made, of.name + ":scale", channels, storage_type());
-  vectors.shift = extra_output(made, of.name + ":shift", channels, storage_type());
+  const ValueId scale = extra_output(made, of.name + ":scale", channels, storage_type());
+  const ValueId shift = extra_output(made, of.name + ":shift", channels, storage_type());
   operate_with_attr(made, OpType::kNormFinalize,
                     {vectors.sum, vectors.square_sum, value_of(of.inputs[1]), value_of(of.inputs[2]),
                      value_of(of.inputs[3]), value_of(of.inputs[4])},
-                    {vectors.mean, vectors.inv_std, vectors.scale, vectors.shift}, id);
+                    {vectors.mean, vectors.inv_std, scale, shift}, id);
   commit(made);
 
   const TensorId y = of.outputs[0];
-  const NodeId relu = options_.fusion.level >= 1 ? only_forward_reader(y, OpKind::kRelu) : kNoNode;
-  if (relu != kNoNode && level >= 2 && may_stay_unapplied(node(relu).outputs[0], {.norm = id, .relu = relu})) {
-    done_[static_cast<std::size_t>(relu)] = true;  // each consumer's group applies it; the first finishes it
-    return;
-  }
-  unapplied_[y] = {.norm = id, .relu = kNoNode};
   const NodeId add = options_.fusion.level >= 1 ? only_forward_reader(y, OpKind::kAdd) : kNoNode;
-  if (add == kNoNode) apply_now(id);  // a sum applies it itself
+  if (add == kNoNode) return apply_now(id);
+  unapplied_[y] = id;
 }
 
 // y, or relu(y), into memory.
@@ -238,49 +193,6 @@ void Analyser::apply_now(NodeId id) {
   commit(made);
 }
 
-bool Analyser::takes_prologue(NodeId conv) const {
-  const auto& window = std::get<Window>(node(conv).attr);
-  switch (options_.fusion.prologues) {
-    case Prologues::kNone: return false;
-    case Prologues::kPointwise: return window.kernel_h == 1 && window.kernel_w == 1;
-    case Prologues::kAll: break;
-  }
-  return true;
-}
-
-// Whether all that read relu(scale * x + shift) can compute it themselves, forward and in the weight gradient.
-bool Analyser::may_stay_unapplied(TensorId id, const Unapplied& unapplied) {
-  std::vector<NodeId> consumers;
-  for (const NodeId reader : readers(id)) {
-    if (is_backward(node(reader).kind)) continue;
-    if (node(reader).kind != OpKind::kConv || !takes_prologue(reader)) return false;
-    consumers.push_back(reader);
-  }
-  unapplied_[id] = unapplied;
-  // Drafts for the question only: none of their values stays.
-  const auto is_served = [&](const Draft& made) {
-    std::string why = refusal(made);
-    take_back(made);
-    if (!why.empty()) record(made, std::move(why));
-    return program_.fallbacks.size();
-  };
-  for (const NodeId consumer : consumers) {
-    const std::size_t before = program_.fallbacks.size();
-    bool forward = false;
-    for (const ConvForm& form : conv_forms(consumer)) {
-      const std::size_t refused = program_.fallbacks.size();
-      forward = is_served(conv_draft(consumer, form, false)) == refused;
-      if (forward) break;
-    }
-    if (forward) program_.fallbacks.resize(before);  // conv() will ask again, and record what it cannot have
-    const std::size_t refused = program_.fallbacks.size();
-    if (forward && is_served(weight_gradient_question(consumer)) == refused) continue;
-    unapplied_.erase(id);
-    return false;
-  }
-  return true;
-}
-
 void Analyser::add(NodeId id) {
   const Node& of = node(id);
   const NodeId relu = options_.fusion.level >= 1 ? only_forward_reader(of.outputs[0], OpKind::kRelu) : kNoNode;
@@ -290,15 +202,13 @@ void Analyser::add(NodeId id) {
     if (has_value(operand) || unapplied_.contains(operand)) continue;
     // A batch norm that waited for this sum.
     const TensorId other = of.inputs[1 - i];
-    if (unapplied_.contains(other)) apply_now(unapplied_.at(other).norm);
-    if (whole_norm(norm, id, relu)) return;
-    if (whole_norm(norm, kNoNode, kNoNode)) continue;
+    if (unapplied_.contains(other)) apply_now(unapplied_.at(other));
     finalize(norm, 1);
   }
   const bool applies = unapplied_.contains(of.inputs[0]) || unapplied_.contains(of.inputs[1]);
   Draft made = draft(Engine::kOwn, applies ? options_.fusion.level : relu != kNoNode ? 1 : 0, id);
-  const ValueId a = activation(made, of.inputs[0], false);
-  const ValueId b = activation(made, of.inputs[1], false);
+  const ValueId a = summand(made, of.inputs[0]);
+  const ValueId b = summand(made, of.inputs[1]);
   const ValueId sum =
       relu == kNoNode ? output(made, of.outputs[0]) : inside_value(of.name + ":y", shape(of.outputs[0]));
   operate(made, OpType::kAdd, {a, b}, {sum}, id);

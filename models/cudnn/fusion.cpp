@@ -5,28 +5,8 @@
 namespace hvd::models::cudnn {
 namespace {
 
-std::string_view name(Prologues prologues) {
-  switch (prologues) {
-    case Prologues::kNone: return "none";
-    case Prologues::kPointwise: return "1x1";
-    case Prologues::kAll: break;
-  }
-  return "all";
-}
-
-std::string_view name(OwnNorms passes) {
-  switch (passes) {
-    case OwnNorms::kNone: return "none";
-    case OwnNorms::kForward: return "forward";
-    case OwnNorms::kBoth: return "both";
-    case OwnNorms::kRectifying: break;
-  }
-  return "rectifying";
-}
-
 std::string_view name(Images images) {
   switch (images) {
-    case Images::kAsTheyAre: return "as they are";
     case Images::kPadded: return "padded";
     case Images::kColumns: break;
   }
@@ -36,8 +16,8 @@ std::string_view name(Images images) {
 }  // namespace
 
 std::string text(const Fusion& fusion) {
-  return "level " + std::to_string(fusion.level) + ", prologues " + std::string(name(fusion.prologues)) +
-         ", own norms " + std::string(name(fusion.own_norms)) + ", images " + std::string(name(fusion.images));
+  return "level " + std::to_string(fusion.level) + ", prologues none, own norms rectifying, images " +
+         std::string(name(fusion.images));
 }
 
 std::vector<Fusion> worth_timing(const Fusion& first) {

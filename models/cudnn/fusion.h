@@ -7,39 +7,22 @@
 
 namespace hvd::models::cudnn {
 
-/// At level 2: which convolutions may apply the batch norm before them, instead of reading what has been normalised.
-/// (H200, cuDNN 9.19, fp16, batch 256: none is the fastest, of ResNet-101 by 3 %, of Inception V3 by 4 %.)
-enum class Prologues : std::uint8_t { kNone, kPointwise /**< of kernel 1 x 1 */, kAll };
-
-/// From level 1 on: which passes of a batch norm kernels of ours run, although cuDNN may have an engine for them. (Its
-/// engines are compiled at run time, one per shape and setting: of Inception V3 for more than a minute when tuned.)
-enum class OwnNorms : std::uint8_t {
-  kNone,
-  kForward,    ///< statistics, then scale and shift with what follows them
-  kBoth,       ///< and the two passes of the backward
-  kRectifying  ///< which undo the rectifier above as well, where a data gradient does not sum for them
-};
-
-/// How convolutions read images, whose three channels are less than the 16 bytes that tensor cores are fed with. In
-/// fp32, which uses none, as they are.
+/// How convolutions read images, whose three channels are fewer than the 16 bytes that tensor cores read at a time.
+/// fp32 uses no tensor cores, so its images keep three channels.
 enum class Images : std::uint8_t {
-  kAsTheyAre,
   kPadded,   ///< with channels of zeroes
   kColumns,  ///< the window of each output pixel as a row of a matrix, so that cuBLASLt multiplies; from level 1 on,
              ///< and where one convolution alone reads the images; else padded
 };
 
-/// What of this is asked for: a way to run a step. Whether one is faster than another no engine's time says.
+/// A way to run a step. The times of single engines do not say which way is faster.
 struct Fusion {
   int level = 2;
-  Prologues prologues = Prologues::kNone;
-  OwnNorms own_norms = OwnNorms::kRectifying;
   Images images = Images::kColumns;
   bool operator==(const Fusion&) const = default;
 };
-/// All that cuDNN may have engines for at `level`, and nothing of ours in its place.
-constexpr Fusion cudnn_alone(int level) { return {level, Prologues::kAll, OwnNorms::kNone, Images::kAsTheyAre}; }
-/// "level 2, prologues none, own norms rectifying, images as columns".
+/// "level 2, prologues none, own norms rectifying, images as columns". The words about prologues and norms are always
+/// the same: kept winners and stored sessions hold this text from when there was a choice.
 std::string text(const Fusion& fusion);
 /// `first`, and below level 2 what was faster for some network: on an H200 in fp16, level 2 was for ResNet-101, by 3 %,
 /// and level 1 for Inception V3, by 7 %.

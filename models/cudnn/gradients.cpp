@@ -33,26 +33,6 @@ void Analyser::launch_casts() {
   commit(made);
 }
 
-// The weight gradient of `conv`, less what it writes.
-Draft Analyser::weight_gradient_draft(NodeId conv, NodeId at, ValueId dy, bool again) {
-  const Node& forward = node(conv);
-  Draft made = draft(Engine::kCudnn, unapplied_.contains(forward.inputs[0]) ? 2 : 0, at);
-  const ValueId x = activation(made, forward.inputs[0], again);
-  operate(made, OpType::kConvBackwardWeights, {x, dy}, {}, at);
-  made.group.operations.back().attr = forward.attr;
-  return made;
-}
-
-// The same as it will be asked for when its diff is there.
-Draft Analyser::weight_gradient_question(NodeId conv) {
-  const std::size_t before = program_.values.size();
-  const ValueId dy = add_value({.name = "dy", .shape = shape(node(conv).outputs[0]), .type = storage_type()});
-  Draft made = weight_gradient_draft(conv, conv, dy, true);
-  made.group.operations.back().outputs = {extra_output(made, "dw", shape(node(conv).inputs[1]), storage_type())};
-  made.values_before = before;
-  return made;
-}
-
 void Analyser::conv_backward_weights(NodeId id) {
   const Node& of = node(id);
   if (columns_.contains(of.forward)) return columns_backward_weights(id);
@@ -67,11 +47,12 @@ void Analyser::conv_backward_weights(NodeId id) {
     if (!gaps && program_.value(diff).parent == kNoValue) continue;
     const ValueId dy = gaps ? diff : packed(diff, id);
     for (const DataType type : types) {
-      Draft made = weight_gradient_draft(of.forward, id, dy, true);
+      Draft made = draft(Engine::kCudnn, 0, id);
       Casts casts;
       const ValueId dw = padded ? padded_gradient(made, of.outputs[0], shape(of.outputs[0]), type, casts)
                                 : gradient_output(made, of.outputs[0], type, casts);
-      made.group.operations.back().outputs = {dw};
+      operate(made, OpType::kConvBackwardWeights, {operand(node(of.forward).inputs[0]), dy}, {dw}, id);
+      made.group.operations.back().attr = node(of.forward).attr;
       if (!offer(made)) continue;
       cast_gradients(casts);
       if (of.outputs.size() > 1) bias_gradient(id);
@@ -111,8 +92,7 @@ void Analyser::linear_backward_weights(NodeId id) {
 void Analyser::norm_backward(NodeId id) {
   if (sums_.contains(id)) return apply_norm_backward(id);
   const auto delayed = delayed_relu_.find(id);
-  if (delayed != delayed_relu_.end()) return own_norm_backward(id, delayed->second);
-  if (own_norms(OwnNorms::kBoth) || !whole_norm_backward(id)) own_norm_backward(id, kNoNode);
+  own_norm_backward(id, delayed == delayed_relu_.end() ? kNoNode : delayed->second);
 }
 
 // The sums over dy of a batch norm's backward: its weight gradients, and the three vectors that its dx needs.
@@ -134,29 +114,11 @@ NormSums Analyser::sums_into(Draft& draft, NodeId norm_backward, ValueId dy, Cas
   return sums;
 }
 
-// The whole backward of a batch norm in one launch of cuDNN's.
-bool Analyser::whole_norm_backward(NodeId id) {
-  const Node& of = node(id);
-  const NormVectors& vectors = norms_.at(of.forward);
-  Draft made = draft(Engine::kCudnn, 0, id);
-  Casts casts;
-  const ValueId dx = output(made, of.outputs[0]);
-  const ValueId dgamma = gradient_output(made, of.outputs[1], DataType::kF32, casts);
-  const ValueId dbeta = gradient_output(made, of.outputs[2], DataType::kF32, casts);
-  operate(made, OpType::kNormBackward,
-          {value_of(of.inputs[0]), value_of(of.inputs[1]), vectors.mean, vectors.inv_std, value_of(of.inputs[4])},
-          {dx, dgamma, dbeta}, id);
-  if (!offer(made)) return false;
-  cast_gradients(casts);
-  return true;
-}
-
 // Two passes of ours, each over dy and x. With a rectifier above, each undoes it on the way: five tensors read or
 // written, where a rectifier's backward and a batch norm's in turn would read or write six.
 void Analyser::own_norm_backward(NodeId id, NodeId relu) {
   const Node& of = node(id);
-  const bool unapplied = relu != kNoNode && !has_value(node(relu).inputs[0]);
-  Draft made = draft(Engine::kOwn, unapplied ? 2 : relu != kNoNode ? 1 : 0, id);
+  Draft made = draft(Engine::kOwn, relu != kNoNode ? 1 : 0, id);
   ValueId dy = relu == kNoNode ? value_of(of.inputs[4]) : value_of(node(relu).inputs[1]);
   const ValueId before = dy;
   if (relu != kNoNode) {

@@ -13,10 +13,7 @@
 namespace hvd::models::cudnn {
 namespace {
 
-// Ids beside those that count values from 1: running statistics as outputs, scalars, and what stands between the
-// pieces of one operation.
-constexpr std::int64_t kUpdatedUids = 10'000;
-constexpr std::int64_t kScalarUids = 20'000;
+// Ids of values count from 1. Tensors between the pieces of one operation have ids from here on.
 constexpr std::int64_t kBetweenUids = 30'000;
 
 cudnnDataType_t cudnn_type(DataType type) {
@@ -39,9 +36,6 @@ std::map<ValueId, std::int64_t> uids(const Group& group) {
   return ids;
 }
 
-std::int64_t epsilon_uid(std::size_t operation) { return kScalarUids + 2 * static_cast<std::int64_t>(operation); }
-std::int64_t momentum_uid(std::size_t operation) { return epsilon_uid(operation) + 1; }
-
 class Lowering {
  public:
   Lowering(const Library& library, const Program& program, const Group& group, std::vector<Descriptor>& parts,
@@ -54,7 +48,7 @@ class Lowering {
         operations_(operations) {
     // Operations hold pointers into this list, which therefore must not grow by moving: cuDNN copies handles, not
     // our objects, so moving is harmless; the handles stay.
-    for (std::size_t i = 0; i < group.operations.size(); ++i) lower(i);
+    for (const Operation& operation : group.operations) lower(operation);
   }
 
  private:
@@ -74,8 +68,8 @@ class Lowering {
   }
 
   /// The tensor of value `id`, made once.
-  const Descriptor& value(ValueId id, std::int64_t uid_offset = 0) {
-    const std::int64_t uid = uids_.at(id) + uid_offset;
+  const Descriptor& value(ValueId id) {
+    const std::int64_t uid = uids_.at(id);
     if (const auto found = tensors_.find(uid); found != tensors_.end()) return parts_[found->second];
     const Value& of = program_.value(id);
     const Placement place = placement(program_, id);
@@ -91,26 +85,13 @@ class Lowering {
     return keep(uid, tensor(uid, of.type, dims, strides, std::gcd(bytes, kWidestAlignment), inside(group_, id)));
   }
 
-  /// A tensor like value `id` that stands between two pieces of one operation.
-  const Descriptor& between(ValueId id, DataType type) {
+  /// A tensor in fp32 with the shape of value `id`, between two pieces of one operation.
+  const Descriptor& between(ValueId id) {
     const Shape& of = program_.value(id).shape;
     const std::int64_t uid = kBetweenUids + static_cast<std::int64_t>(tensors_.size());
     const Dims dims{of[0], of[3], of[1], of[2]};
     const Dims strides{of[1] * of[2] * of[3], 1, of[2] * of[3], of[3]};
-    return keep(uid, tensor(uid, type, dims, strides, kWidestAlignment, true));
-  }
-
-  const Descriptor& scalar(std::int64_t uid) {
-    Descriptor made(library_, CUDNN_BACKEND_TENSOR_DESCRIPTOR);
-    constexpr Dims kOnes{1, 1, 1, 1};
-    made.set(CUDNN_ATTR_TENSOR_UNIQUE_ID, uid);
-    made.set(CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_DATA_FLOAT);
-    made.set(CUDNN_ATTR_TENSOR_DIMENSIONS, kOnes);
-    made.set(CUDNN_ATTR_TENSOR_STRIDES, kOnes);
-    made.set(CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, std::int64_t{4});
-    made.set(CUDNN_ATTR_TENSOR_IS_BY_VALUE, true);
-    made.finalize("scalar");
-    return keep(uid, std::move(made));
+    return keep(uid, tensor(uid, DataType::kF32, dims, strides, kWidestAlignment, true));
   }
 
   const Descriptor& keep(std::int64_t uid, Descriptor made) {
@@ -207,19 +188,13 @@ class Lowering {
     made.set(CUDNN_ATTR_OPERATION_POINTWISE_DXDESC, value(of.outputs[0]));
     done(std::move(made), "relu backward");
   }
-  void scale_shift(const Operation& of) {
-    const ValueId result = of.outputs[0];
-    const Descriptor& scaled = between(result, program_.value(result).type);
-    binary(CUDNN_POINTWISE_MUL, value(of.inputs[0]), value(of.inputs[1]), scaled);
-    binary(CUDNN_POINTWISE_ADD, scaled, value(of.inputs[2]), value(result));
-  }
   // (x - mean) * inv_std * gamma + beta, each its own operation: the only form that the engine for a data gradient
   // with a batch norm's sums takes (cuDNN 9.19).
   void norm_apply(const Operation& of) {
     const ValueId result = of.outputs[0];
-    const Descriptor& centred = between(result, DataType::kF32);
-    const Descriptor& normal = between(result, DataType::kF32);
-    const Descriptor& scaled = between(result, DataType::kF32);
+    const Descriptor& centred = between(result);
+    const Descriptor& normal = between(result);
+    const Descriptor& scaled = between(result);
     binary(CUDNN_POINTWISE_SUB, value(of.inputs[0]), value(of.inputs[1]), centred);
     binary(CUDNN_POINTWISE_MUL, centred, value(of.inputs[2]), normal);
     binary(CUDNN_POINTWISE_MUL, normal, value(of.inputs[3]), scaled);
@@ -235,42 +210,6 @@ class Lowering {
     made.set(CUDNN_ATTR_OPERATION_GENSTATS_SUMDESC, value(of.outputs[0]));
     made.set(CUDNN_ATTR_OPERATION_GENSTATS_SQSUMDESC, value(of.outputs[1]));
     done(std::move(made), "statistics");
-  }
-
-  void norm(const Operation& of, std::size_t index) {
-    Descriptor made(library_, CUDNN_BACKEND_OPERATION_NORM_FORWARD_DESCRIPTOR);
-    constexpr auto kMode = CUDNN_BATCH_NORM;
-    constexpr auto kPhase = CUDNN_NORM_FWD_TRAINING;
-    made.set(CUDNN_ATTR_OPERATION_NORM_FWD_MODE, CUDNN_TYPE_NORM_MODE, 1, &kMode);
-    made.set(CUDNN_ATTR_OPERATION_NORM_FWD_PHASE, CUDNN_TYPE_NORM_FWD_PHASE, 1, &kPhase);
-    made.set(CUDNN_ATTR_OPERATION_NORM_FWD_XDESC, value(of.inputs[0]));
-    made.set(CUDNN_ATTR_OPERATION_NORM_FWD_SCALE_DESC, value(of.inputs[1]));
-    made.set(CUDNN_ATTR_OPERATION_NORM_FWD_BIAS_DESC, value(of.inputs[2]));
-    made.set(CUDNN_ATTR_OPERATION_NORM_FWD_EPSILON_DESC, scalar(epsilon_uid(index)));
-    made.set(CUDNN_ATTR_OPERATION_NORM_FWD_EXP_AVG_FACTOR_DESC, scalar(momentum_uid(index)));
-    made.set(CUDNN_ATTR_OPERATION_NORM_FWD_INPUT_RUNNING_MEAN_DESC, value(of.inputs[3]));
-    made.set(CUDNN_ATTR_OPERATION_NORM_FWD_INPUT_RUNNING_VAR_DESC, value(of.inputs[4]));
-    made.set(CUDNN_ATTR_OPERATION_NORM_FWD_OUTPUT_RUNNING_MEAN_DESC, value(of.inputs[3], kUpdatedUids));
-    made.set(CUDNN_ATTR_OPERATION_NORM_FWD_OUTPUT_RUNNING_VAR_DESC, value(of.inputs[4], kUpdatedUids));
-    made.set(CUDNN_ATTR_OPERATION_NORM_FWD_YDESC, value(of.outputs[0]));
-    made.set(CUDNN_ATTR_OPERATION_NORM_FWD_MEAN_DESC, value(of.outputs[1]));
-    made.set(CUDNN_ATTR_OPERATION_NORM_FWD_INV_VARIANCE_DESC, value(of.outputs[2]));
-    done(std::move(made), "batch norm");
-  }
-
-  void norm_backward(const Operation& of) {
-    Descriptor made(library_, CUDNN_BACKEND_OPERATION_NORM_BACKWARD_DESCRIPTOR);
-    constexpr auto kMode = CUDNN_BATCH_NORM;
-    made.set(CUDNN_ATTR_OPERATION_NORM_BWD_MODE, CUDNN_TYPE_NORM_MODE, 1, &kMode);
-    made.set(CUDNN_ATTR_OPERATION_NORM_BWD_XDESC, value(of.inputs[0]));
-    made.set(CUDNN_ATTR_OPERATION_NORM_BWD_SCALE_DESC, value(of.inputs[1]));
-    made.set(CUDNN_ATTR_OPERATION_NORM_BWD_MEAN_DESC, value(of.inputs[2]));
-    made.set(CUDNN_ATTR_OPERATION_NORM_BWD_INV_VARIANCE_DESC, value(of.inputs[3]));
-    made.set(CUDNN_ATTR_OPERATION_NORM_BWD_DYDESC, value(of.inputs[4]));
-    made.set(CUDNN_ATTR_OPERATION_NORM_BWD_DXDESC, value(of.outputs[0]));
-    made.set(CUDNN_ATTR_OPERATION_NORM_BWD_DSCALE_DESC, value(of.outputs[1]));
-    made.set(CUDNN_ATTR_OPERATION_NORM_BWD_DBIAS_DESC, value(of.outputs[2]));
-    done(std::move(made), "batch norm backward");
   }
 
   void norm_backward_weights(const Operation& of) {
@@ -289,8 +228,7 @@ class Lowering {
     done(std::move(made), "batch norm backward sums");
   }
 
-  void lower(std::size_t index) {
-    const Operation& of = group_.operations[index];
+  void lower(const Operation& of) {
     switch (of.type) {
       case OpType::kConv:
       case OpType::kConvBackwardData:
@@ -299,13 +237,10 @@ class Lowering {
       case OpType::kAdd:
         HVD_ASSERT(of.inputs.size() == 2);
         return binary(CUDNN_POINTWISE_ADD, value(of.inputs[0]), value(of.inputs[1]), value(of.outputs[0]));
-      case OpType::kScaleShift: return scale_shift(of);
       case OpType::kNormApply: return norm_apply(of);
       case OpType::kRelu: return relu(of);
       case OpType::kReluBackward: return relu_backward(of);
       case OpType::kStatistics: return statistics(of);
-      case OpType::kNorm: return norm(of, index);
-      case OpType::kNormBackward: return norm_backward(of);
       case OpType::kNormBackwardWeights: return norm_backward_weights(of);
       default: break;
     }
@@ -321,29 +256,18 @@ class Lowering {
   std::vector<Descriptor>& operations_;
 };
 
-// Tensors, window and pointwise descriptors of one operation at most: a batch norm has twelve tensors.
+// The most tensors, window and pointwise descriptors of one operation: a batch norm that is applied has nine tensors
+// and four pointwise descriptors.
 constexpr std::size_t kPartsPerOperation = 16;
 
 }  // namespace
 
-Bindings bindings(const Group& group) {
-  Bindings result;
+std::vector<Binding> bindings(const Group& group) {
+  std::vector<Binding> result;
   for (const auto& [value, uid] : uids(group)) {
-    if (!inside(group, value)) result.tensors.push_back({.uid = uid, .value = value});
+    if (!inside(group, value)) result.push_back({.uid = uid, .value = value});
   }
-  std::sort(result.tensors.begin(), result.tensors.end(),
-            [](const Binding& a, const Binding& b) { return a.uid < b.uid; });
-  const std::map<ValueId, std::int64_t> ids = uids(group);
-  for (std::size_t i = 0; i < group.operations.size(); ++i) {
-    const Operation& operation = group.operations[i];
-    if (operation.type != OpType::kNorm) continue;
-    const auto& attr = std::get<BatchNormAttr>(operation.attr);
-    for (const ValueId state : {operation.inputs[3], operation.inputs[4]}) {
-      result.tensors.push_back({.uid = ids.at(state) + kUpdatedUids, .value = state});
-    }
-    result.scalars.push_back({.uid = epsilon_uid(i), .value = static_cast<float>(attr.epsilon)});
-    result.scalars.push_back({.uid = momentum_uid(i), .value = static_cast<float>(attr.momentum)});
-  }
+  std::sort(result.begin(), result.end(), [](const Binding& a, const Binding& b) { return a.uid < b.uid; });
   return result;
 }
 

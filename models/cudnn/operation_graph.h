@@ -18,16 +18,8 @@ struct Binding {
   std::int64_t uid = 0;
   ValueId value = kNoValue;
 };
-/// A number that the launch takes by value.
-struct ScalarBinding {
-  std::int64_t uid = 0;
-  float value = 0;
-};
-struct Bindings {
-  std::vector<Binding> tensors;  ///< those in memory; running statistics appear twice, to be read and written
-  std::vector<ScalarBinding> scalars;
-};
-Bindings bindings(const Group& group);
+/// Returns the values of `group` that are in memory, by id.
+std::vector<Binding> bindings(const Group& group);
 
 class OperationGraph {
  public:

@@ -1,6 +1,6 @@
 // Images of three channels: engines on tensor cores are at their best with a multiple of 16 bytes of them. On an H200
 // (cuDNN 9.19, fp16, batch 256) the first convolution of ResNet-101 took 1.53 ms and its weight gradient 1.15 ms, some
-// four times their traffic. So images may have channels of zeroes added in memory (Images::kPadded: ResNet-101 and
+// four times their traffic. So images have channels of zeroes added in memory (Images::kPadded: ResNet-101 and
 // VGG-16 were faster by 1 %), the convolutions that read them a copy of their weight with as many, and the gradients of
 // those are left behind. What the network computes, and what its parameters and gradients are, stays the same.
 //
@@ -19,8 +19,8 @@ bool Analyser::pads_images(TensorId id) const {
   const auto multiple = static_cast<std::size_t>(image_channels_multiple(options_.compute));
   const auto channels = static_cast<std::size_t>(shape(id)[3]);
   const std::vector<NodeId>& all = readers(id);
-  return options_.fusion.images != Images::kAsTheyAre && !multiplies_columns(only_forward_reader(id, OpKind::kConv)) &&
-         align_up(channels, multiple) != channels && std::all_of(all.begin(), all.end(), [&](NodeId reader) {
+  return !multiplies_columns(only_forward_reader(id, OpKind::kConv)) && align_up(channels, multiple) != channels &&
+         std::all_of(all.begin(), all.end(), [&](NodeId reader) {
            return node(reader).kind == OpKind::kConv || node(reader).kind == OpKind::kConvBackwardWeights;
          });
 }

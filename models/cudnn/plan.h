@@ -50,7 +50,7 @@ struct EnginePlan {
 struct PlanOptions {
   ComputeType compute = ComputeType::kFp16;
   DataType gradient = DataType::kF16;
-  Fusion fusion = cudnn_alone(2);
+  Fusion fusion = {};
   bool deterministic = false;  ///< only engines, and groups, whose sums have a fixed order
   /// One workspace serves all groups; engines that want more are passed over.
   std::size_t workspace_cap_bytes = std::size_t{1} << 30;

@@ -4,8 +4,8 @@
 // address. Immutable once made; any thread may read it.
 //
 // Operations are finer than the graph's nodes, because fusion cuts nodes in pieces: a batch norm may be statistics
-// in the epilogue of the convolution before it, a finalisation, and a scale and shift in the prologue of the
-// convolution after it. Each operation names the node that it belongs to.
+// in the epilogue of the convolution before it, a finalisation, and a pass that also adds and rectifies. Each operation
+// names the node that it belongs to.
 #pragma once
 
 #include <cstdint>
@@ -61,16 +61,13 @@ enum class OpType : std::uint8_t {
   kLinearBackwardWeights,  // x, dy                                          dw, or {p, dw} of p parts of the rows
   kBias,                   // x, b {c}                                         y
   kBiasGradient,           // dy                                               db {c}
-  kScaleShift,             // x, scale {c}, shift {c}, in the compute type     scale * x + shift
   kAdd,                    // a, b, ...                                        their sum
   kRelu,                   // x                                                y
   kReluBackward,           // x or y, dy                                       dy where the first is positive, else 0
   kStatistics,             // x                                                sum {c}, sum of squares {c}
-  kNormFinalize,           // sum, sum of squares, gamma, beta, r. mean, var   mean, inv_std, and as prologues read
-                           //                                                  them: gamma * inv_std, beta - mean * that
-  kNorm,                   // x, gamma, beta, running mean, running var        y, mean, inv_std
+  kNormFinalize,           // sum, sum of squares, gamma, beta, r. mean, var   mean, inv_std; no operation reads
+                           //                                                  gamma * inv_std, beta - mean * that
   kNormApply,              // x, mean, inv_std, gamma, beta                    (x - mean) * inv_std * gamma + beta
-  kNormBackward,           // x, gamma, mean, inv_std, dy                      dx, dgamma, dbeta
   kNormBackwardWeights,    // x, dy, gamma, mean, inv_std                      dgamma, dbeta, and three vectors a, b, c
   kNormBackwardApply,      // x, dy, a, b, c                                   dx = a * dy + b * x + c
   kMaxPool,                // x                                                y, where (uint8: index in the window)
@@ -157,7 +154,7 @@ bool holds(const Group& group, std::initializer_list<OpType> types);
 /// Whether an operation of `group` reads what a kColumns of the program makes.
 bool reads_columns(const Program& program, const Group& group);
 
-/// "scale_shift+relu+conv+statistics". Copies in a row count as one.
+/// "norm_apply+add+relu". Copies in a row count as one.
 std::string operations_text(const Group& group);
 /// The nodes whose operations are in it, joined by '+'.
 std::string nodes_text(const Graph& graph, const Group& group);
@@ -170,10 +167,5 @@ std::string signature(const Program& program, const Group& group);
 /// By group: how many leading parameters (graph.parameters, the order of the arena) have their final gradients once it
 /// has run. Non-decreasing; all of them after the last.
 std::vector<std::size_t> gradients_ready(const Graph& graph, const Program& program);
-
-/// Checks that the program computes what the graph says: every node finished exactly once (by a group or elided),
-/// every value written once and before it is read, every gradient written. Returns what is wrong, one line each;
-/// empty: nothing.
-std::vector<std::string> violations(const Graph& graph, const Program& program);
 
 }  // namespace hvd::models::cudnn

@@ -16,6 +16,7 @@
 #include "tests/cudnn/interpreter.h"
 #include "tests/cudnn/networks.h"
 #include "tests/cudnn/oracles.h"
+#include "tests/cudnn/program_check.h"
 #include "tests/models/testing.h"
 
 namespace hvd::models::cudnn::testing::analysis_test {
@@ -30,7 +31,7 @@ std::vector<NamedOracle> oracles() {
   std::vector<NamedOracle> list;
   list.push_back({"all", std::make_unique<ServesAll>()});
   list.push_back({"convolutions", std::make_unique<ServesSingleConvolutions>()});
-  list.push_back({"no prologue", std::make_unique<ServesWithoutPrologue>()});
+  list.push_back({"no backward sums", std::make_unique<ServesNoBackwardSums>()});
   for (std::uint64_t seed = 1; seed <= 4; ++seed) {
     list.push_back({"random " + std::to_string(seed), std::make_unique<ServesAtRandom>(seed)});
   }
@@ -51,7 +52,7 @@ Program analysed(const Graph& graph, const AnalysisOptions& options, EngineOracl
 }
 
 Program analysed(const Graph& graph, int level, EngineOracle& oracle, DataType gradient = DataType::kF16) {
-  return analysed(graph, {.gradient = gradient, .fusion = cudnn_alone(level)}, oracle);
+  return analysed(graph, {.gradient = gradient, .fusion = reading(Images::kPadded, level)}, oracle);
 }
 
 std::map<std::string, int> counts(const Program& program) {
@@ -61,8 +62,6 @@ std::map<std::string, int> counts(const Program& program) {
   }
   return table;
 }
-
-constexpr std::array kOwnNorms{OwnNorms::kForward, OwnNorms::kBoth, OwnNorms::kRectifying};
 
 // ---- Coverage ----
 
@@ -75,12 +74,8 @@ TEST(Analysis, CoversTheNetworksAtAllLevelsWhateverIsServed) {
         for (const auto& [name, oracle] : oracles()) {
           SCOPED_TRACE(std::string(model) + ", " + name);
           for (const DataType gradient : {DataType::kF16, DataType::kF32}) {
-            analysed(graph, {.gradient = gradient, .fusion = cudnn_alone(level)}, *oracle);
             for (const Images images : {Images::kPadded, Images::kColumns}) {
               analysed(graph, {.gradient = gradient, .fusion = reading(images, level)}, *oracle);
-            }
-            for (const OwnNorms own : kOwnNorms) {
-              analysed(graph, {.gradient = gradient, .fusion = running(own, level)}, *oracle);
             }
           }
         }
@@ -121,56 +116,50 @@ TEST(Analysis, LevelOneFusesAroundWhatIsStored) {
   const auto table = counts(analysed(graph, 1, oracle));
   // 53 batch norms: 33 with their relu (the stem's and two in each of 16 blocks), 16 at the end of a block, 4 before a
   // sum whose other operand comes later.
-  EXPECT_EQ(table.at("cudnn: norm+relu"), 33);
-  EXPECT_EQ(table.at("cudnn: norm+add+relu"), 16);
-  EXPECT_EQ(table.at("cudnn: norm"), 4);
+  EXPECT_EQ(table.at("own: statistics+norm_finalize"), 53);
+  EXPECT_EQ(table.at("own: norm_apply+relu"), 33);
+  EXPECT_EQ(table.at("own: norm_apply+add+relu"), 16);
+  EXPECT_EQ(table.at("own: norm_apply"), 4);
   EXPECT_EQ(table.at("cudnn: conv"), 53);
   EXPECT_EQ(table.at("cudnn: wgrad"), 53);
-  // 52 data gradients: 32 inside blocks; at each block's input the last of two adds the other (15 inputs that a relu
-  // made, and one that the max pool made), and the other of the four convolutional shortcuts stands alone.
-  EXPECT_EQ(table.at("cudnn: dgrad+drelu"), 32);
+  // 52 data gradients: 32 inside blocks, whose rectifiers the batch norms below undo; at each block's input the last of
+  // two adds the other (15 inputs that a relu made, and one that the max pool made), and the other of the four
+  // convolutional shortcuts stands alone.
+  EXPECT_EQ(table.at("cudnn: dgrad"), 36);
   EXPECT_EQ(table.at("cudnn: dgrad+add+drelu"), 15);
   EXPECT_EQ(table.at("cudnn: dgrad+add"), 1);
-  EXPECT_EQ(table.at("cudnn: dgrad"), 4);
-  EXPECT_EQ(table.at("cudnn: dnorm"), 53);
+  EXPECT_EQ(table.at("own: norm_apply+drelu+dnorm_weights"), 32);
+  EXPECT_EQ(table.at("own: norm_apply+drelu+dnorm_apply"), 32);
+  EXPECT_EQ(table.at("own: dnorm_weights"), 21);
+  EXPECT_EQ(table.at("own: dnorm_apply"), 21);
   EXPECT_EQ(table.at("own: drelu+dmax_pool"), 1);
   EXPECT_EQ(table.at("own: dglobal_avg_pool+drelu"), 1);
   EXPECT_EQ(table.at("cublaslt: linear+bias"), 1);
   EXPECT_EQ(table.at("cublaslt: linear_wgrad+dbias"), 1);
 }
 
-TEST(Analysis, LevelTwoNeverStoresWhatConvolutionsCanNormalise) {
+TEST(Analysis, LevelTwoSumsWhereConvolutionsWrite) {
   const Graph graph = differentiate(build_model({.model = "resnet50", .batch_size = 2}));
   ServesAll oracle;
-  const Program program = analysed(graph, 2, oracle);
-  const auto table = counts(program);
-  EXPECT_EQ(table.at("cudnn: conv+statistics"), 21);  // the stem, conv1 of each block, four shortcuts
-  EXPECT_EQ(table.at("cudnn: scale_shift+relu+conv+statistics"), 32);
+  const auto table = counts(analysed(graph, 2, oracle));
+  EXPECT_EQ(table.at("cudnn: conv+statistics"), 53);
   EXPECT_EQ(table.at("own: norm_finalize"), 53);
-  EXPECT_EQ(table.at("cudnn: scale_shift+relu+wgrad"), 32);
-  EXPECT_EQ(table.at("cudnn: wgrad"), 21);
+  EXPECT_EQ(table.at("cudnn: wgrad"), 53);
   EXPECT_EQ(table.at("cudnn: dgrad+norm_apply+drelu+dnorm_weights"), 32);
-  EXPECT_EQ(table.at("own: dnorm_apply"), 32);
-  EXPECT_EQ(table.at("own: norm_apply+relu"), 1);
+  EXPECT_EQ(table.at("own: dnorm_weights"), 21);  // the stem, the end of each block, four shortcuts
+  EXPECT_EQ(table.at("own: dnorm_apply"), 53);
+  EXPECT_EQ(table.at("own: norm_apply+relu"), 33);
   EXPECT_EQ(table.at("own: norm_apply+add+relu"), 12);
   EXPECT_EQ(table.at("own: norm_apply+norm_apply+add+relu"), 4);
-  std::size_t stored = 0;
-  for (const Group& group : program.groups) {
-    for (const ValueId id : group.writes) {
-      const TensorId tensor = program.value(id).tensor;
-      stored += tensor != kNoTensor && graph.tensor(tensor).name.ends_with("relu1:y") ? 1U : 0U;
-    }
-  }
-  EXPECT_EQ(stored, 0U);
 }
 
 TEST(Analysis, FallsBackAtTheNodeAloneAndSaysWhy) {
-  // Only the weight gradient of block1.conv2 cannot normalise its input: so that input is stored, and no other.
+  // Only block1.conv2 cannot make statistics: a kernel of ours sums what it wrote, and nothing else changes.
   class Picky : public ServesAll {
    public:
     std::string refusal(const Program& program, const Group& group) override {
-      const bool asked = has(group, OpType::kConvBackwardWeights) && has(group, OpType::kScaleShift);
-      return asked && program.value(reads(group)[0]).name == "block1.conv1:y" ? "not this one" : "";
+      const bool asked = has(group, OpType::kConv) && has(group, OpType::kStatistics);
+      return asked && program.value(group.writes[0]).name == "block1.conv2:y" ? "not this one" : "";
     }
   };
   const Graph graph = differentiate(tiny_resnet(2));
@@ -181,33 +170,15 @@ TEST(Analysis, FallsBackAtTheNodeAloneAndSaysWhy) {
   EXPECT_TRUE(best.fallbacks.empty());
   ASSERT_EQ(program.fallbacks.size(), 1U);
   EXPECT_EQ(graph.node(program.fallbacks[0].node).name, "block1.conv2");
-  EXPECT_EQ(program.fallbacks[0].wanted, "scale_shift+relu+wgrad");
+  EXPECT_EQ(program.fallbacks[0].wanted, "conv+statistics");
   EXPECT_EQ(program.fallbacks[0].why, "not this one");
   EXPECT_EQ(program.fallbacks[0].level, 2);
-  EXPECT_EQ(counts(best)["cudnn: scale_shift+relu+wgrad"] - counts(program)["cudnn: scale_shift+relu+wgrad"], 1);
-  EXPECT_EQ(counts(program)["own: norm_apply+relu"] - counts(best)["own: norm_apply+relu"], 1);
-}
-
-TEST(Analysis, ProloguesStandWhereTheyAreWanted) {
-  const Graph graph = differentiate(tiny_resnet(2));
-  ServesAll oracle;
-  // By kernel: 1 x 1 and 3 x 3. Of three blocks, conv2 (3 x 3) and conv3 (1 x 1) read a batch norm that may stay
-  // unstored.
-  const auto prologues = [&](Prologues where) {
-    std::pair<int, int> found;
-    Fusion fusion = cudnn_alone(2);
-    fusion.prologues = where;
-    for (const Group& group : analysed(graph, {.fusion = fusion}, oracle).groups) {
-      if (!has(group, OpType::kConv) || !has(group, OpType::kScaleShift)) continue;
-      const Operation& conv = *std::find_if(group.operations.begin(), group.operations.end(),
-                                            [](const Operation& of) { return of.type == OpType::kConv; });
-      ++(std::get<Window>(conv.attr).kernel_h == 1 ? found.first : found.second);
-    }
-    return found;
-  };
-  EXPECT_EQ(prologues(Prologues::kAll), std::pair(3, 3));
-  EXPECT_EQ(prologues(Prologues::kPointwise), std::pair(3, 0));
-  EXPECT_EQ(prologues(Prologues::kNone), std::pair(0, 0));
+  auto expected = counts(best);
+  --expected["cudnn: conv+statistics"];
+  ++expected["cudnn: conv"];
+  --expected["own: norm_finalize"];
+  ++expected["own: statistics+norm_finalize"];
+  EXPECT_EQ(counts(program), expected);
 }
 
 TEST(Analysis, RefusesAConvolutionThatNobodyServes) {
@@ -218,19 +189,19 @@ TEST(Analysis, RefusesAConvolutionThatNobodyServes) {
   Nothing oracle;
   const Graph graph = differentiate(tiny_resnet(2));
   models::testing::expect_error(Errc::kUnsupported, {"tiny_resnet", "stem", "fp16", "no such device"},
-                                [&] { analyse(graph, {}, oracle); });
+                                [&] { analyse(graph, {.fusion = reading(Images::kPadded)}, oracle); });
   models::testing::expect_error(Errc::kInvalidArgument, {"differentiated"},
                                 [&] { analyse(tiny_resnet(2), {}, oracle); });
   models::testing::expect_error(Errc::kInvalidArgument, {"level 3"},
-                                [&] { analyse(graph, {.fusion = cudnn_alone(3)}, oracle); });
+                                [&] { analyse(graph, {.fusion = reading(Images::kPadded, 3)}, oracle); });
 }
 
 TEST(Analysis, WritesBranchesIntoTheirConcatenation) {
   const Graph graph = differentiate(build_model({.model = "inception3", .batch_size = 2}));
   ServesAll oracle;
-  // In a type of which no gradient is copied.
+  // In a type in which neither gradients nor padded weights are copied.
   const Program program =
-      analysed(graph, {.compute = ComputeType::kTf32, .gradient = DataType::kF32, .fusion = cudnn_alone(1)}, oracle);
+      analysed(graph, {.compute = ComputeType::kFp32, .gradient = DataType::kF32, .fusion = {.level = 1}}, oracle);
   std::size_t concats = 0;
   for (const Node& node : graph.nodes) concats += node.kind == OpKind::kConcat ? 1U : 0U;
   EXPECT_EQ(program.elided.size(), 2 * concats);  // forward and backward
@@ -276,9 +247,10 @@ TEST(AnalysisPadding, TheFirstConvolutionReadsAsManyChannelsAsTensorCoresWant) {
       return AnalysisOptions{
           .compute = compute, .gradient = storage(compute), .fusion = reading(Images::kPadded, level)};
     };
-    EXPECT_EQ(channels_of({.compute = ComputeType::kFp16, .fusion = cudnn_alone(level)}, "3"), 7);
-    EXPECT_EQ(channels_of(padded(ComputeType::kFp16), "8"), 8);
-    EXPECT_EQ(channels_of(padded(ComputeType::kBf16), "8"), 8);
+    // The first weight, and its gradient; at level 2 vectors go with the latter.
+    const int copies = level == 2 ? 6 : 2;
+    EXPECT_EQ(channels_of(padded(ComputeType::kFp16), "8"), copies);
+    EXPECT_EQ(channels_of(padded(ComputeType::kBf16), "8"), copies);
     EXPECT_EQ(channels_of(padded(ComputeType::kTf32), "4"), 2);
     EXPECT_EQ(channels_of(padded(ComputeType::kFp32), "3"), 0);
   }
@@ -292,7 +264,7 @@ TEST(AnalysisPadding, ImagesThatSomethingElseReadsStayAsTheyAre) {
   b.softmax_cross_entropy("loss", b.fully_connected("fc", b.global_avg_pool("avgpool", all), 5));
   const Graph graph = differentiate(std::move(b).build());
   ServesAll oracle;
-  const Program program = analysed(graph, {.fusion = reading(Images::kPadded, 2)}, oracle);
+  const Program program = analysed(graph, {.fusion = reading(Images::kPadded)}, oracle);
   for (const Value& value : program.values) EXPECT_EQ(value.padding, 0) << value.name;
 }
 
@@ -316,13 +288,15 @@ TEST(Analysis, CopiesVectorsIntoA16BitArenaManyAtATime) {
   const Graph graph = differentiate(build_model({.model = "resnet50", .batch_size = 2}));
   ServesAll oracle;
   std::size_t launches = 0, copies = 0;
-  for (const Group& group : analysed(graph, 1, oracle, DataType::kF16).groups) {
+  const Program program = analysed(graph, 2, oracle, DataType::kF16);
+  for (const Group& group : program.groups) {
     if (group.operations[0].type != OpType::kCopy) continue;
+    if (program.value(group.writes[0]).home == Home::kPaddedWeight) continue;
     ++launches;
     copies += group.operations.size();
   }
-  EXPECT_EQ(copies, 106U);  // gamma and beta of 53 batch norms
-  EXPECT_EQ(launches, 7U);  // by 16
+  EXPECT_EQ(copies, 65U);   // gamma and beta of 32 batch norms that cuDNN sums for, and the first weight's gradient
+  EXPECT_EQ(launches, 5U);  // by 16
 }
 
 // ---- Arithmetic ----
@@ -394,14 +368,12 @@ TEST(AnalysisArithmetic, SmallNetworksAtAllLevelsWhateverIsServed) {
     for (int level = 0; level <= 2; ++level) {
       for (const auto& [name, oracle] : oracles()) {
         SCOPED_TRACE(name);
-        for (const Images images : {Images::kAsTheyAre, Images::kPadded, Images::kColumns}) {
+        for (const Images images : {Images::kPadded, Images::kColumns}) {
           compare_with_reference(forward, {.fusion = reading(images, level)}, *oracle);
         }
-        for (const OwnNorms own : kOwnNorms) {
-          compare_with_reference(forward, {.fusion = running(own, level)}, *oracle);
-        }
         compare_with_reference(
-            forward, {.compute = ComputeType::kTf32, .gradient = DataType::kF32, .fusion = cudnn_alone(level)},
+            forward,
+            {.compute = ComputeType::kTf32, .gradient = DataType::kF32, .fusion = reading(Images::kPadded, level)},
             *oracle);
       }
     }
@@ -444,7 +416,7 @@ TEST(AnalysisArithmetic, ImagesThatAreNoColumnsArePadded) {
 TEST(AnalysisArithmetic, ResNet50AtLevelTwo) {
   ServesAll oracle;
   compare_with_reference(build_model({.model = "resnet50", .batch_size = 4, .image_size = 32, .classes = 10}),
-                         {.fusion = cudnn_alone(2)}, oracle);
+                         {.fusion = reading(Images::kPadded)}, oracle);
 }
 
 }  // namespace

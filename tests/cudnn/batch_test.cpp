@@ -6,6 +6,7 @@
 #include <chrono>
 #include <vector>
 
+#include "tests/cudnn/fusions.h"
 #include "tests/cudnn/machine.h"
 #include "tests/cudnn/oracles.h"
 #include "tests/models/small_graphs.h"
@@ -19,7 +20,7 @@ using namespace std::chrono_literals;
 TEST(Batches, ImagesThatComeAgainCrossOnce) {
   ServesAll oracle;
   Wish wish{.forward = models::testing::tiny_vgg(2)};
-  wish.plan = {.compute = ComputeType::kBf16, .gradient = DataType::kBF16, .fusion = cudnn_alone(1)};
+  wish.plan = {.compute = ComputeType::kBf16, .gradient = DataType::kBF16, .fusion = reading(Images::kPadded, 1)};
   Machine machine(wish, oracle);
   const std::vector<float> first = machine.images;
   const auto loss = [&](std::uint64_t content, std::uint64_t number) {
@@ -54,7 +55,7 @@ TEST(Batches, LabelsAreThoseOfTheStepWhoeverKeepsTheImages) {
   ServesAll oracle;
   const Graph forward = models::testing::tiny_vgg(2);
   Wish wish{.forward = forward};
-  wish.plan = {.compute = ComputeType::kFp32, .gradient = DataType::kF32, .fusion = cudnn_alone(1)};
+  wish.plan = {.compute = ComputeType::kFp32, .gradient = DataType::kF32, .fusion = reading(Images::kPadded, 1)};
   const auto loss = [&](Machine& machine, std::uint64_t content, std::uint64_t number) {
     const std::vector<std::int32_t> labels = labels_of_step(machine, number, forward.classes);
     Batch batch = machine.batch();

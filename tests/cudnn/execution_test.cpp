@@ -11,6 +11,7 @@
 #include "models/cudnn/engines.h"
 #include "models/graph/autodiff.h"
 #include "models/zoo/zoo.h"
+#include "tests/cudnn/fusions.h"
 
 namespace hvd::models::cudnn::testing::execution_test {
 namespace {
@@ -24,7 +25,7 @@ TEST(Execution, EnginesAreBuiltAgainFromTheirNumbers) {
   const Target target(*library, h200.str());
   // Convolutions and what follows them, both ways, with every engine that was compiled in advance.
   const Graph graph = differentiate(build_model({.model = "vgg16", .batch_size = 64}));
-  const Plan plan = make_planner(h200.str())->plan(graph, {.fusion = cudnn_alone(1), .candidates = 64});
+  const Plan plan = make_planner(h200.str())->plan(graph, {.fusion = reading(Images::kPadded, 1), .candidates = 64});
   std::size_t built = 0;
   for (std::size_t e = 0; e < plan.engines.size(); ++e) {
     const auto first = std::find(plan.engine_of.begin(), plan.engine_of.end(), static_cast<int>(e));

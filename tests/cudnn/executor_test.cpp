@@ -19,6 +19,7 @@
 #include "tests/cudnn/machine.h"
 #include "tests/cudnn/networks.h"
 #include "tests/cudnn/oracles.h"
+#include "tests/cudnn/program_check.h"
 #include "tests/cudnn/rounding_model.h"
 
 namespace hvd::models::cudnn::testing::executor_test {
@@ -33,7 +34,7 @@ TEST(ExecutorArithmetic, EveryLevelWhateverIsServedInFp32) {
     for (int level = 0; level <= 2; ++level) {
       ServesAll all;
       ServesSingleConvolutions single;
-      ServesWithoutPrologue plain;
+      ServesNoBackwardSums plain;
       ServesAtRandom random(3);
       for (EngineOracle* oracle : std::initializer_list<EngineOracle*>{&all, &single, &plain, &random}) {
         SCOPED_TRACE(forward.model + ", level " + std::to_string(level));
@@ -53,7 +54,7 @@ TEST(ExecutorArithmetic, SixteenBitTypesAndTheirMasterWeights) {
         for (int level = 0; level <= 2; ++level) {
           SCOPED_TRACE(forward.model + ", " + std::string(name(compute)) + ", level " + std::to_string(level));
           Wish wish{.forward = forward};
-          wish.plan = {.compute = compute, .gradient = gradient, .fusion = cudnn_alone(level)};
+          wish.plan = {.compute = compute, .gradient = gradient, .fusion = reading(Images::kPadded, level)};
           wish.executor.loss_scale = 128;
           compare_with_reference(wish, oracle);
         }
@@ -82,25 +83,21 @@ TwoSteps two_steps(const Wish& wish) {
   return result;
 }
 
-// The fakes add in the order of channels, and zeroes at the end of each pixel change no sum. The second step sees that
-// the copy of the first weight follows the update.
-TEST(ExecutorArithmetic, ChannelsOfZeroesBesideTheImagesChangeNoBit) {
+// The engines are timed on images with the same gaps as those of the step.
+TEST(ExecutorArithmetic, TuningOnImagesWithChannelsOfZeroesChangesNoBit) {
   for (const ComputeType compute : {ComputeType::kTf32, ComputeType::kFp16, ComputeType::kBf16}) {
     for (const DataType gradient : std::set{storage(compute), DataType::kF32}) {
       for (const Graph& forward : {models::testing::tiny_vgg(2), tiny_inception(2), tiny_resnet(2)}) {
-        for (int level = 0; level <= 2; ++level) {
-          SCOPED_TRACE(forward.model + ", " + std::string(name(compute)) + ", level " + std::to_string(level));
-          Wish wish{.forward = forward};
-          wish.plan = {.compute = compute, .gradient = gradient, .fusion = reading(Images::kAsTheyAre, level)};
-          wish.executor.loss_scale = 128;
-          const TwoSteps plain = two_steps(wish);
-          wish.plan.fusion.images = Images::kPadded;
-          wish.executor.tune = level == 2;  // on images with the same gaps, and without a trace
-          const TwoSteps padded = two_steps(wish);
-          EXPECT_EQ(padded.losses, plain.losses);
-          EXPECT_EQ(padded.gradients, plain.gradients);
-          EXPECT_EQ(padded.first_weight, plain.first_weight);
-        }
+        SCOPED_TRACE(forward.model + ", " + std::string(name(compute)));
+        Wish wish{.forward = forward};
+        wish.plan = {.compute = compute, .gradient = gradient, .fusion = reading(Images::kPadded)};
+        wish.executor.loss_scale = 128;
+        const TwoSteps untuned = two_steps(wish);
+        wish.executor.tune = true;
+        const TwoSteps tuned = two_steps(wish);
+        EXPECT_EQ(tuned.losses, untuned.losses);
+        EXPECT_EQ(tuned.gradients, untuned.gradients);
+        EXPECT_EQ(tuned.first_weight, untuned.first_weight);
       }
     }
   }
@@ -113,10 +110,10 @@ TEST(ExecutorArithmetic, TheRoundingModelHoldsInEveryTypeAndSeesErrors) {
     for (const ComputeType compute : {ComputeType::kFp32, ComputeType::kTf32, ComputeType::kFp16, ComputeType::kBf16}) {
       SCOPED_TRACE(model.forward().model + ", " + std::string(name(compute)));
       EXPECT_EQ(model.blind(rounding(compute)), "");
-      // Each level with all that cuDNN may be asked for, and as it is used.
+      // Each level with padded images, and as it is used.
       std::vector<Fusion> fusions;
       for (int level = 0; level <= 2; ++level) {
-        fusions.push_back(cudnn_alone(level));
+        fusions.push_back(reading(Images::kPadded, level));
         if (level > 0) fusions.push_back({.level = level});
       }
       for (const Fusion& fusion : fusions) {
@@ -168,7 +165,7 @@ TEST_P(ExecutorOrder, EachGroupIsLaunchedOnceInOrderAndGradientsFollow) {
     SCOPED_TRACE(level);
     ServesAll oracle;
     Wish wish{.forward = small_network(GetParam()), .device_bytes = std::size_t{4} << 30};
-    wish.plan = {.compute = ComputeType::kFp16, .gradient = DataType::kF16, .fusion = cudnn_alone(level)};
+    wish.plan = {.compute = ComputeType::kFp16, .gradient = DataType::kF16, .fusion = reading(Images::kPadded, level)};
     wish.script = [](Recorder& recorder) { recorder.dry = true; };
     Machine machine(wish, oracle);
     const std::size_t objects = machine.gpu.objects();
@@ -244,7 +241,7 @@ TEST(Executor, DeterministicModeTakesNoSumsOverRowsInsideAConvolutionsLaunch) {
        {tiny_resnet(2), tiny_inception(2), small_network("resnet50"), small_network("inception3")}) {
     SCOPED_TRACE(forward.model);
     const Graph graph = differentiate(forward);
-    PlanOptions options{.fusion = cudnn_alone(2)};
+    PlanOptions options{.fusion = reading(Images::kPadded)};
     const auto fused = [](const Program& program) {
       return std::count_if(program.groups.begin(), program.groups.end(), [](const Group& group) {
         return group.engine == Engine::kCudnn && group.operations.size() > 1 &&
@@ -257,7 +254,8 @@ TEST(Executor, DeterministicModeTakesNoSumsOverRowsInsideAConvolutionsLaunch) {
     EXPECT_EQ(violations(graph, plan.program), std::vector<std::string>());
     EXPECT_EQ(fused(plan.program), 0);
     // What is left is level 1, all of it, at every batch norm with the reason.
-    EXPECT_EQ(launches(plan), launches(planned(graph, {.fusion = cudnn_alone(1), .deterministic = true}, oracle)));
+    EXPECT_EQ(launches(plan),
+              launches(planned(graph, {.fusion = reading(Images::kPadded, 1), .deterministic = true}, oracle)));
     const auto norms = std::count_if(forward.nodes.begin(), forward.nodes.end(),
                                      [](const Node& node) { return node.kind == OpKind::kBatchNorm; });
     const auto said =
@@ -287,7 +285,7 @@ TEST(Executor, ADeterministicStepComputesWhatTheReferenceDoes) {
 TEST(Executor, AGraphComputesTheSameBitsAsTheSameStepsEager) {
   ServesAll oracle;
   Wish wish{.forward = tiny_inception(3)};
-  wish.plan = {.compute = ComputeType::kFp16, .gradient = DataType::kF16, .fusion = cudnn_alone(2)};
+  wish.plan = {.compute = ComputeType::kFp16, .gradient = DataType::kF16, .fusion = reading(Images::kPadded)};
   Machine eager(wish, oracle, 1);
   std::vector<std::vector<std::byte>> expected;
   std::vector<double> losses;
@@ -364,7 +362,7 @@ TEST(Executor, TheLossesOfTwoStepsInFlightAreKeptApart) {
 TEST(Executor, AnOverflowLeavesTheWeightsAndHalvesTheScale) {
   ServesAll oracle;
   Wish wish{.forward = models::testing::tiny_vgg(2)};
-  wish.plan = {.compute = ComputeType::kFp16, .gradient = DataType::kF16, .fusion = cudnn_alone(1)};
+  wish.plan = {.compute = ComputeType::kFp16, .gradient = DataType::kF16, .fusion = reading(Images::kPadded, 1)};
   Machine machine(wish, oracle);
   // The largest scale overflows here or it does not; what follows is told from outside: an infinite gradient.
   machine.step->forward_backward(machine.batch(), machine.sink);
@@ -396,7 +394,7 @@ TEST(Executor, AnOverflowLeavesTheWeightsAndHalvesTheScale) {
 TEST(Executor, APrescaleIsInEveryGradient) {
   ServesAll oracle;
   Wish wish{.forward = models::testing::tiny_vgg(2)};
-  wish.plan = {.compute = ComputeType::kFp16, .gradient = DataType::kF16, .fusion = cudnn_alone(2)};
+  wish.plan = {.compute = ComputeType::kFp16, .gradient = DataType::kF16, .fusion = reading(Images::kPadded)};
   const auto gradients = [&](double loss_scale, double prescale) {
     wish.executor = {.loss_scale = loss_scale, .gradient_prescale = prescale};
     Machine machine(wish, oracle);
@@ -411,7 +409,7 @@ TEST(Executor, APrescaleIsInEveryGradient) {
 TEST(Executor, WeightsThatWereBroadcastAreUsed) {
   ServesAll oracle;
   Wish wish{.forward = models::testing::tiny_vgg(2)};
-  wish.plan = {.compute = ComputeType::kBf16, .gradient = DataType::kBF16, .fusion = cudnn_alone(2)};
+  wish.plan = {.compute = ComputeType::kBf16, .gradient = DataType::kBF16, .fusion = reading(Images::kPadded)};
   Machine machine(wish, oracle);
   const double before = machine.step->forward_backward(machine.batch(), machine.sink);
   const auto state = machine.step->state_to_broadcast();

@@ -68,15 +68,14 @@ struct Tensor {
   std::int64_t uid = 0;
   DataType type = DataType::kF32;
   std::vector<std::int64_t> dims, strides;
-  bool is_virtual = false, by_value = false;
+  bool is_virtual = false;
 
   explicit Tensor(const Fake& of)
       : uid(of.one<std::int64_t>(CUDNN_ATTR_TENSOR_UNIQUE_ID)),
         type(data_type(of.one<cudnnDataType_t>(CUDNN_ATTR_TENSOR_DATA_TYPE))),
         dims(of.all<std::int64_t>(CUDNN_ATTR_TENSOR_DIMENSIONS)),
         strides(of.all<std::int64_t>(CUDNN_ATTR_TENSOR_STRIDES)),
-        is_virtual(of.attributes.contains(CUDNN_ATTR_TENSOR_IS_VIRTUAL)),
-        by_value(of.attributes.contains(CUDNN_ATTR_TENSOR_IS_BY_VALUE)) {}
+        is_virtual(of.attributes.contains(CUDNN_ATTR_TENSOR_IS_VIRTUAL)) {}
 
   [[nodiscard]] Shape shape() const { return {dims[0], dims[2], dims[3], dims[1]}; }
   [[nodiscard]] bool is_vector() const { return dims[0] == 1 && dims[2] == 1 && dims[3] == 1; }
@@ -130,14 +129,6 @@ class Execution {
       case CUDNN_ATTR_OPERATION_POINTWISE_DXDESC:
       case CUDNN_ATTR_OPERATION_GENSTATS_SUMDESC:
       case CUDNN_ATTR_OPERATION_GENSTATS_SQSUMDESC:
-      case CUDNN_ATTR_OPERATION_NORM_FWD_OUTPUT_RUNNING_MEAN_DESC:
-      case CUDNN_ATTR_OPERATION_NORM_FWD_OUTPUT_RUNNING_VAR_DESC:
-      case CUDNN_ATTR_OPERATION_NORM_FWD_YDESC:
-      case CUDNN_ATTR_OPERATION_NORM_FWD_MEAN_DESC:
-      case CUDNN_ATTR_OPERATION_NORM_FWD_INV_VARIANCE_DESC:
-      case CUDNN_ATTR_OPERATION_NORM_BWD_DXDESC:
-      case CUDNN_ATTR_OPERATION_NORM_BWD_DSCALE_DESC:
-      case CUDNN_ATTR_OPERATION_NORM_BWD_DBIAS_DESC:
       case CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_DBN_SCALE_DESC:
       case CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_DBN_BIAS_DESC:
       case CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_EQ_DY_SCALE_DESC:
@@ -155,7 +146,7 @@ class Execution {
       std::memcpy(&other, bytes.data(), sizeof other);
       if (other->type != CUDNN_BACKEND_TENSOR_DESCRIPTOR) continue;
       const Tensor tensor(*other);
-      if (tensor.is_virtual || tensor.by_value) continue;
+      if (tensor.is_virtual) continue;
       const Range range{memory_.at(tensor.uid), static_cast<std::size_t>(tensor.span()) * size_of(tensor.type)};
       (is_output(name) ? writes_ : reads_).push_back(range);
     }
@@ -163,11 +154,6 @@ class Execution {
 
   Data load(const Fake& operation, cudnnBackendAttributeName_t name) {
     const Tensor tensor(operation.descriptor(name));
-    if (tensor.by_value) {
-      float value = 0;
-      std::memcpy(&value, memory_.at(tensor.uid), sizeof value);
-      return {static_cast<double>(value)};
-    }
     if (tensor.is_virtual) return values_.at(tensor.uid);
     Data data(static_cast<std::size_t>(tensor.shape().count()));
     tensor.for_each(
@@ -244,8 +230,6 @@ class Execution {
       }
       case CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR: return pointwise(of);
       case CUDNN_BACKEND_OPERATION_GEN_STATS_DESCRIPTOR: return statistics(of);
-      case CUDNN_BACKEND_OPERATION_NORM_FORWARD_DESCRIPTOR: return norm(of);
-      case CUDNN_BACKEND_OPERATION_NORM_BACKWARD_DESCRIPTOR: return norm_backward(of);
       case CUDNN_BACKEND_OPERATION_BN_BWD_WEIGHTS_DESCRIPTOR: return norm_sums(of);
       default: throw std::runtime_error("an operation that the fake cuDNN does not know");
     }
@@ -286,50 +270,6 @@ class Execution {
     }
     store(of, CUDNN_ATTR_OPERATION_GENSTATS_SUMDESC, std::move(sum));
     store(of, CUDNN_ATTR_OPERATION_GENSTATS_SQSUMDESC, std::move(square_sum));
-  }
-
-  void norm(const Fake& of) {
-    const Shape x_shape = shape(of, CUDNN_ATTR_OPERATION_NORM_FWD_XDESC);
-    const Shape vector{x_shape[3]};
-    const Data x = load(of, CUDNN_ATTR_OPERATION_NORM_FWD_XDESC);
-    const Data gamma = load(of, CUDNN_ATTR_OPERATION_NORM_FWD_SCALE_DESC);
-    const Data beta = load(of, CUDNN_ATTR_OPERATION_NORM_FWD_BIAS_DESC);
-    Data running_mean = load(of, CUDNN_ATTR_OPERATION_NORM_FWD_INPUT_RUNNING_MEAN_DESC);
-    Data running_var = load(of, CUDNN_ATTR_OPERATION_NORM_FWD_INPUT_RUNNING_VAR_DESC);
-    const BatchNormAttr attr{.epsilon = load(of, CUDNN_ATTR_OPERATION_NORM_FWD_EPSILON_DESC)[0],
-                             .momentum = load(of, CUDNN_ATTR_OPERATION_NORM_FWD_EXP_AVG_FACTOR_DESC)[0]};
-    Data y(x.size()), mean(gamma.size()), inv_std(gamma.size());
-    reference::batch_norm(attr, {x, x_shape}, {gamma, vector}, {beta, vector},
-                          {.y = {y, x_shape},
-                           .mean = {mean, vector},
-                           .inv_std = {inv_std, vector},
-                           .running_mean = {running_mean, vector},
-                           .running_var = {running_var, vector}});
-    store(of, CUDNN_ATTR_OPERATION_NORM_FWD_YDESC, std::move(y));
-    store(of, CUDNN_ATTR_OPERATION_NORM_FWD_MEAN_DESC, std::move(mean));
-    store(of, CUDNN_ATTR_OPERATION_NORM_FWD_INV_VARIANCE_DESC, std::move(inv_std));
-    store(of, CUDNN_ATTR_OPERATION_NORM_FWD_OUTPUT_RUNNING_MEAN_DESC, std::move(running_mean));
-    store(of, CUDNN_ATTR_OPERATION_NORM_FWD_OUTPUT_RUNNING_VAR_DESC, std::move(running_var));
-  }
-
-  void norm_backward(const Fake& of) {
-    const Shape x_shape = shape(of, CUDNN_ATTR_OPERATION_NORM_BWD_XDESC);
-    const Shape vector{x_shape[3]};
-    const Data x = load(of, CUDNN_ATTR_OPERATION_NORM_BWD_XDESC);
-    const Data gamma = load(of, CUDNN_ATTR_OPERATION_NORM_BWD_SCALE_DESC);
-    const Data mean = load(of, CUDNN_ATTR_OPERATION_NORM_BWD_MEAN_DESC);
-    const Data inv_std = load(of, CUDNN_ATTR_OPERATION_NORM_BWD_INV_VARIANCE_DESC);
-    const Data dy = load(of, CUDNN_ATTR_OPERATION_NORM_BWD_DYDESC);
-    Data dx(x.size()), dgamma(gamma.size()), dbeta(gamma.size());
-    reference::batch_norm_backward({.x = {x, x_shape},
-                                    .gamma = {gamma, vector},
-                                    .mean = {mean, vector},
-                                    .inv_std = {inv_std, vector},
-                                    .dy = {dy, x_shape}},
-                                   {dx, x_shape}, {dgamma, vector}, {dbeta, vector});
-    store(of, CUDNN_ATTR_OPERATION_NORM_BWD_DXDESC, std::move(dx));
-    store(of, CUDNN_ATTR_OPERATION_NORM_BWD_DSCALE_DESC, std::move(dgamma));
-    store(of, CUDNN_ATTR_OPERATION_NORM_BWD_DBIAS_DESC, std::move(dbeta));
   }
 
   // dx = eq_dy_scale * dy + eq_x_scale * x + eq_bias.

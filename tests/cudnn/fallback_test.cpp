@@ -11,6 +11,7 @@
 #include "tests/cudnn/machine.h"
 #include "tests/cudnn/networks.h"
 #include "tests/cudnn/oracles.h"
+#include "tests/cudnn/program_check.h"
 
 namespace hvd::models::cudnn::testing::fallback_test {
 namespace {

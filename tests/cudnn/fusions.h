@@ -1,20 +1,10 @@
-// Ways to fuse that differ from what cuDNN can do alone in one thing.
+// A way to fuse, by how images are read.
 #pragma once
 
 #include "models/cudnn/fusion.h"
 
 namespace hvd::models::cudnn {
 
-inline Fusion reading(Images images, int level = 2) {
-  Fusion fusion = cudnn_alone(level);
-  fusion.images = images;
-  return fusion;
-}
-
-inline Fusion running(OwnNorms passes, int level = 2) {
-  Fusion fusion = cudnn_alone(level);
-  fusion.own_norms = passes;
-  return fusion;
-}
+inline Fusion reading(Images images, int level = 2) { return {.level = level, .images = images}; }
 
 }  // namespace hvd::models::cudnn

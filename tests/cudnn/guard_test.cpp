@@ -12,9 +12,6 @@
 //   HVD_GUARD_BEFORE=FOLDER                            shows the first line that differs from the texts in FOLDER,
 //   which
 //                                                      another commit left in its build folder, tests/cudnn/guard
-//
-// Prologues, cuDNN's own batch norms, and images without padding in types other than fp32 are left out: no default uses
-// them, and they are to be deleted.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 
@@ -35,6 +32,7 @@
 #include "models/zoo/zoo.h"
 #include "tests/cudnn/golden.h"
 #include "tests/cudnn/plan_text.h"
+#include "tests/cudnn/program_check.h"
 #include "tests/cudnn/recorder.h"
 #include "tests/gpu/call_log.h"
 
@@ -94,29 +92,6 @@ std::vector<PlanOptions> every_option() {
     }
   }
   return list;
-}
-
-// A launch of cuDNN's without a convolution is a batch norm. The defaults have one at level 0 alone, and that code is
-// to be deleted: here its engines are struck out, so that kernels of ours run it, as they will then.
-Plan plan_of(Planner& planner, const Graph& graph, PlanOptions options) {
-  for (;;) {
-    Plan plan = planner.plan(graph, options);
-    bool any = false;
-    for (std::size_t e = 0; e < plan.engines.size(); ++e) {
-      if (holds(first_group(plan, e), {OpType::kConv, OpType::kConvBackwardData, OpType::kConvBackwardWeights})) {
-        continue;
-      }
-      for (const EngineChoice& choice : plan.engines[e].choices) {
-        options.failed[plan.engines[e].signature][choice.text()] = "a batch norm";
-        any = true;
-      }
-    }
-    if (any) continue;
-    std::erase_if(plan.program.fallbacks, [](const Fallback& fallback) {
-      return fallback.wanted.starts_with("norm") || fallback.wanted == "dnorm";
-    });
-    return plan;
-  }
 }
 
 class Sink final : public GradientSink {
@@ -239,7 +214,7 @@ class Guard : public ::testing::Test {
     EXPECT_TRUE(difference.empty()) << difference;
   }
   static void check_plan(const std::string& device, const Graph& graph, const PlanOptions& options, bool step) {
-    const Plan plan = plan_of(planner(device), graph, options);
+    const Plan plan = planner(device).plan(graph, options);
     EXPECT_EQ(violations(graph, plan.program), std::vector<std::string>());
     const std::string name = case_name(device, graph, options);
     check(name + ", plan", plan_figures(plan), plan_lines(graph, plan));
@@ -326,7 +301,7 @@ TEST_F(Guard, WinnersRecordedOnTheH200AreFound) {
         EXPECT_TRUE(failed.empty());
         PlanOptions way = options;
         way.fusion = fusion;
-        return plan_of(planner("h200"), of, way);
+        return planner("h200").plan(of, way);
       };
       // The step loads the winners itself, and takes the way that is kept.
       const std::vector<std::string> lines =

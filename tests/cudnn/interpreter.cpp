@@ -249,41 +249,6 @@ bool Interpreter::run_norm(const Operation& operation) {
       write(operation.outputs[0], std::move(x));
       return true;
     }
-    case OpType::kNorm: {
-      const Data x = in(0), gamma = in(1), beta = in(2);
-      Data running_mean = in(3), running_var = in(4);
-      Data y(x.size()), mean(gamma.size()), inv_std(gamma.size());
-      const Shape vector = shape(operation.inputs[1]);
-      const Shape& all = shape(operation.inputs[0]);
-      reference::batch_norm(std::get<BatchNormAttr>(operation.attr), {x, all}, {gamma, vector}, {beta, vector},
-                            {.y = {y, all},
-                             .mean = {mean, vector},
-                             .inv_std = {inv_std, vector},
-                             .running_mean = {running_mean, vector},
-                             .running_var = {running_var, vector}});
-      write(operation.inputs[3], std::move(running_mean));
-      write(operation.inputs[4], std::move(running_var));
-      write(operation.outputs[0], std::move(y));
-      write(operation.outputs[1], std::move(mean));
-      write(operation.outputs[2], std::move(inv_std));
-      return true;
-    }
-    case OpType::kNormBackward: {
-      const Data x = in(0), gamma = in(1), mean = in(2), inv_std = in(3), dy = in(4);
-      Data dx(x.size()), dgamma(gamma.size()), dbeta(gamma.size());
-      const Shape vector = shape(operation.inputs[1]);
-      const Shape& all = shape(operation.inputs[0]);
-      reference::batch_norm_backward({.x = {x, all},
-                                      .gamma = {gamma, vector},
-                                      .mean = {mean, vector},
-                                      .inv_std = {inv_std, vector},
-                                      .dy = {dy, all}},
-                                     {dx, all}, {dgamma, vector}, {dbeta, vector});
-      write(operation.outputs[0], std::move(dx));
-      write(operation.outputs[1], std::move(dgamma));
-      write(operation.outputs[2], std::move(dbeta));
-      return true;
-    }
     case OpType::kNormBackwardWeights: {
       const Data x = in(0), dy = in(1), gamma = in(2), mean = in(3), inv_std = in(4);
       const std::size_t channels = gamma.size();
@@ -326,12 +291,6 @@ bool Interpreter::run_pointwise(const Operation& operation) {
       y = read(operation.inputs[0]);
       const Data bias = read(operation.inputs[1]);
       for (std::size_t i = 0; i < y.size(); ++i) y[i] += bias[i % bias.size()];
-      break;
-    }
-    case OpType::kScaleShift: {
-      y = read(operation.inputs[0]);
-      const Data scale = read(operation.inputs[1]), shift = read(operation.inputs[2]);
-      for (std::size_t i = 0; i < y.size(); ++i) y[i] = scale[i % scale.size()] * y[i] + shift[i % scale.size()];
       break;
     }
     case OpType::kAdd:

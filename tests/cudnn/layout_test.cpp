@@ -107,35 +107,35 @@ TEST(MemoryLayout, ArenasHaveEqualSlotsInGradientOrder) {
 
 TEST(MemoryLayout, ChannelsAddedToImagesAreInNoArenaOfTheNetworks) {
   const Graph graph = differentiate(tiny_resnet(2));
-  const auto laid_out = [&](bool pad) {
+  const auto laid_out = [&](Images images) {
     ServesAll oracle;
-    return lay_out(graph, analyse(graph, {.fusion = reading(pad ? Images::kPadded : Images::kAsTheyAre)}, oracle),
-                   ComputeType::kFp16, DataType::kF16);
+    return lay_out(graph, analyse(graph, {.fusion = reading(images)}, oracle), ComputeType::kFp16, DataType::kF16);
   };
-  const MemoryLayout plain = laid_out(false), padded = laid_out(true);
-  EXPECT_EQ(padded.weights, plain.weights);
-  EXPECT_EQ(padded.master, plain.master);
-  EXPECT_EQ(padded.gradients, plain.gradients);
-  EXPECT_EQ(padded.momentum, plain.momentum);
-  EXPECT_EQ(padded.state, plain.state);
-  for (std::size_t p = 0; p < plain.slots.size(); ++p) {
-    EXPECT_EQ(padded.slots[p].offset, plain.slots[p].offset);
-    EXPECT_EQ(padded.slots[p].shape, plain.slots[p].shape);
+  const MemoryLayout columns = laid_out(Images::kColumns), padded = laid_out(Images::kPadded);
+  EXPECT_EQ(padded.weights, columns.weights);
+  EXPECT_EQ(padded.master, columns.master);
+  EXPECT_EQ(padded.gradients, columns.gradients);
+  EXPECT_EQ(padded.momentum, columns.momentum);
+  EXPECT_EQ(padded.state, columns.state);
+  for (std::size_t p = 0; p < columns.slots.size(); ++p) {
+    EXPECT_EQ(padded.slots[p].offset, columns.slots[p].offset);
+    EXPECT_EQ(padded.slots[p].shape, columns.slots[p].shape);
+    EXPECT_EQ(padded.slots[p].shape, graph.tensor(graph.parameters[p].value).shape);
   }
   constexpr std::size_t kPixels = 2 * 16 * 16;
-  EXPECT_EQ(plain.images, 2 * 3 * kPixels);
+  EXPECT_EQ(columns.images, 2 * 3 * kPixels);
   EXPECT_EQ(padded.images, 2 * 8 * kPixels);
   EXPECT_EQ(padded.image_elements, 3 * kPixels);
-  EXPECT_EQ(plain.padded_weights, 0U);
-  EXPECT_EQ(padded.padded_weights, 5 * kScratchAlignBytes);  // 8 filters of 3 x 3 x 8 of 2 bytes are 1152
+  EXPECT_EQ(columns.padded_weights, 2 * kScratchAlignBytes);  // 8 filters of 27 taps, 32 with padding, of 2 bytes
+  EXPECT_EQ(padded.padded_weights, 5 * kScratchAlignBytes);   // 8 filters of 3 x 3 x 8 of 2 bytes are 1152
 }
 
-TEST(MemoryLayout, TheBatchNormFusedPathNeedsLessMemory) {
+TEST(MemoryLayout, FusedStepsNeedLessMemory) {
   const Graph graph = differentiate(build_model({.model = "resnet101", .batch_size = 8}));
   const auto scratch = [&](int level) {
     return lay_out(graph, analysed(graph, level), ComputeType::kFp16, DataType::kF16).scratch;
   };
-  EXPECT_LT(scratch(2), scratch(1));
+  EXPECT_LE(scratch(2), scratch(1));  // both store what batch norms make
   EXPECT_LT(scratch(1), scratch(0));
 }
 

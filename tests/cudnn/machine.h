@@ -16,6 +16,7 @@
 #include "models/cudnn/executor.h"
 #include "models/graph/autodiff.h"
 #include "tests/cudnn/difference.h"
+#include "tests/cudnn/fusions.h"
 #include "tests/cudnn/recorder.h"
 #include "tests/models/testing.h"
 
@@ -70,7 +71,7 @@ inline Plan planned(const Graph& graph, const PlanOptions& options, EngineOracle
 
 struct Wish {
   Graph forward;
-  PlanOptions plan = {.compute = ComputeType::kFp32, .gradient = DataType::kF32, .fusion = cudnn_alone(2)};
+  PlanOptions plan = {.compute = ComputeType::kFp32, .gradient = DataType::kF32, .fusion = reading(Images::kPadded)};
   std::vector<Fusion> fusions = {};  ///< to be timed; none: the plan's own
   ExecutorOptions executor = {.seed = kSeed};
   std::size_t device_bytes = std::size_t{256} << 20;

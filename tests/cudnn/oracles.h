@@ -21,12 +21,11 @@ class ServesAll : public EngineOracle {
   std::string refusal(const Program& /*program*/, const Group& /*group*/) override { return {}; }
 };
 
-/// Convolutions alone: every fusion, and every batch norm, falls back.
+/// Convolutions alone: every fusion falls back.
 class ServesSingleConvolutions : public EngineOracle {
  public:
   std::string refusal(const Program& program, const Group& group) override {
     if (group.operations.size() > 1) return "fused";
-    if (has(group, OpType::kNorm) || has(group, OpType::kNormBackward)) return "a batch norm";
     // A weight gradient in another type than its inputs, or through a slice, is refused as well.
     for (const ValueId id : reads(group)) {
       if (program.value(id).parent != kNoValue) return "strided";
@@ -36,12 +35,10 @@ class ServesSingleConvolutions : public EngineOracle {
   }
 };
 
-/// What cuDNN 9.19 says for an H200 in bf16: statistics, but neither the weight gradient of a batch norm that is not
-/// applied, nor the sums of its backward.
-class ServesWithoutPrologue : public EngineOracle {
+/// What cuDNN 9.19 says for an H200 in bf16: statistics, but not the sums of a batch norm's backward.
+class ServesNoBackwardSums : public EngineOracle {
  public:
   std::string refusal(const Program& program, const Group& group) override {
-    if (has(group, OpType::kConvBackwardWeights) && has(group, OpType::kScaleShift)) return "no such engine";
     if (has(group, OpType::kNormBackwardWeights)) return "no such engine";
     if (!has(group, OpType::kConvBackwardWeights)) return {};
     return program.value(group.writes[0]).type == program.value(reads(group)[0]).type ? "" : "two types";
@@ -53,7 +50,7 @@ class ServesAtRandom : public EngineOracle {
  public:
   explicit ServesAtRandom(std::uint64_t seed) : seed_(seed) {}
   std::string refusal(const Program& program, const Group& group) override {
-    const bool plain = group.operations.size() == 1 && !has(group, OpType::kNorm) && !has(group, OpType::kNormBackward);
+    const bool plain = group.operations.size() == 1;
     const auto strided = [&](ValueId id) { return program.value(id).parent != kNoValue; };
     const std::vector<ValueId> inputs = reads(group);
     const bool slices = std::any_of(inputs.begin(), inputs.end(), strided) ||

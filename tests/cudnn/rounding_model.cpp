@@ -198,7 +198,7 @@ double smallest_margin(const Graph& forward, std::uint64_t seed) {
   const models::testing::Rank rank(forward, {.gradient = DataType::kF64, .seed = seed});
   ServesAll oracle;
   const Program program =
-      analyse(graph, {.compute = ComputeType::kFp32, .gradient = DataType::kF32, .fusion = cudnn_alone(0)}, oracle);
+      analyse(graph, {.compute = ComputeType::kFp32, .gradient = DataType::kF32, .fusion = {.level = 0}}, oracle);
   Interpreter step(graph, program);
   step.set(graph.images, std::vector<double>(rank.images.begin(), rank.images.end()));
   for (std::size_t p = 0; p < graph.parameters.size(); ++p) {

@@ -17,6 +17,7 @@
 #include "models/cudnn/cudnn_step.h"
 #include "models/zoo/zoo.h"
 #include "tests/cudnn/difference.h"
+#include "tests/cudnn/fusions.h"
 #include "tests/cudnn/networks.h"
 #include "tests/cudnn/rounding_model.h"
 #include "tests/models/testing.h"
@@ -86,14 +87,14 @@ class StepOnGpu : public ::testing::TestWithParam<int> {
   }
 };
 
-/// At level 0 the reference for the others; then the default, and what it leaves to cuDNN.
+/// Level 0 is the reference for the others. At those, the default way is tested, and the same with padded images.
 std::vector<Fusion> fusions_at(int level) {
   switch (level) {
-    case 0: return {cudnn_alone(0)};
-    case 1: return {{.level = 1}, {.level = 1, .own_norms = OwnNorms::kBoth, .images = Images::kPadded}};
+    case 0: return {reading(Images::kPadded, 0)};
+    case 1: return {{.level = 1}, reading(Images::kPadded, 1)};
     default: break;
   }
-  return {{.level = 2}, cudnn_alone(2)};
+  return {{.level = 2}, reading(Images::kPadded)};
 }
 
 /// Their references and bounds are the same for all levels.

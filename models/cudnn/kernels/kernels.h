@@ -118,7 +118,7 @@ struct NormFinalize {
   const float *sum = nullptr, *square_sum = nullptr, *gamma = nullptr, *beta = nullptr;
   float *running_mean = nullptr, *running_var = nullptr;
   float *mean = nullptr, *inv_std = nullptr;
-  void *scale = nullptr, *shift = nullptr;  ///< in `type`: what prologues read
+  void *scale = nullptr, *shift = nullptr;  ///< in `type`; no operation reads them
   DataType type = DataType::kF16;
   std::int64_t channels = 0, count = 0;  ///< elements per channel
   float epsilon = 0, momentum = 0;
