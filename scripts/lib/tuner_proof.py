@@ -175,7 +175,7 @@ def _arguments(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("replay", type=Path, help="made by hvd_bench --record-replay")
     parser.add_argument("--schedules", default="static,negotiated", help="default: static,negotiated")
     parser.add_argument("--searches", type=int, default=3, help="per schedule (default: 3)")
-    parser.add_argument("--rounds", type=int, default=6, help="over the whole space, 2 at least (default: 6)")
+    parser.add_argument("--rounds", type=int, default=16, help="over the whole space, 2 at least (default: 16)")
     parser.add_argument("--steps", type=int, default=10, help="of each run (default: 10)")
     parser.add_argument("--seed", type=int, default=1, help="of the order of the runs")
     parser.add_argument("--nodes", type=int, default=1, help="network namespaces with one rank each; 1: two ranks here")
