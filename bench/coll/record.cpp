@@ -120,7 +120,7 @@ class RecordWriter {
 }  // namespace
 
 Provenance launch_facts(const CollOptions& options, const CollResult& result) {
-  Provenance facts;
+  Provenance facts = result.world.numa;
   const auto add = [&facts](const char* key, std::string value, bool in_fingerprint) {
     if (!value.empty()) facts.insert_or_assign(key, ProvenanceFact{std::move(value), in_fingerprint});
   };
@@ -130,7 +130,6 @@ Provenance launch_facts(const CollOptions& options, const CollResult& result) {
   if (result.crossovers) add("comm.crossovers", crossover_text(*result.crossovers), !options.find_crossovers);
   add("gpu.name", result.world.gpu, true);
   add("world.hosts", hosts_text(result.world.hosts), false);
-  add("numa.of_rank", result.world.numa, false);
   if (options.graph_launches != 0) add("option.graph_launches", std::to_string(options.graph_launches), true);
   add("option.iters", std::to_string(options.least_samples), false);
   add("option.warmup_iters", std::to_string(options.warmup), false);

@@ -215,7 +215,7 @@ std::string footer(const CollResult& result) {
   if (result.world.clock_uncertainty > 0) {
     text += format("# Clocks of hosts      : skew may be wrong by %.1f us\n", result.world.clock_uncertainty * kMicro);
   }
-  for (const std::string& caution : result.world.cautions) text += "# " + caution + "\n";
+  for (const std::string& caution : caution_lines(result.world.numa)) text += "# " + caution + "\n";
   if (result.crossovers) text += "# Between hosts        : " + crossover_text(*result.crossovers) + "\n";
   if (!result.interrupted.empty()) text += "# INCOMPLETE           : stopped by " + result.interrupted + "\n";
   return text;
@@ -315,9 +315,10 @@ void write_config(JsonWriter& config, const CollOptions& options, const CollResu
   config.text("comm", result.world.comm);
   config.text("library", result.world.library);
   config.text("gpu", result.world.gpu);
-  config.text("numa", result.world.numa);
+  const auto placed = result.world.numa.find("numa.of_rank");
+  config.text("numa", placed != result.world.numa.end() ? placed->second.value : std::string());
   config.array("cautions", [&](JsonWriter& cautions) {
-    for (const std::string& caution : result.world.cautions) cautions.element(caution);
+    for (const std::string& caution : caution_lines(result.world.numa)) cautions.element(caution);
   });
   config.array("devices", [&](JsonWriter& devices) {
     for (std::size_t rank = 0; rank < result.world.hosts.size(); ++rank) {

@@ -51,8 +51,7 @@ struct World {
   double clock_uncertainty = 0;    ///< seconds by which skew and transfer may be wrong; 0: all ranks have one clock
   std::string gpu;                 ///< name of rank 0's GPU; empty if buffers are in host memory
   bool oversubscribed = false;     ///< some host has more ranks than processors that they may use
-  std::string numa;                ///< fact numa.of_rank: "node 0: ranks 0-3; node 1: ranks 4-7"; empty: unknown
-  std::vector<std::string> cautions;
+  Provenance numa = {};            ///< NumaFacts::provenance: where ranks may run, and a caution if there is one
 };
 
 struct CollResult {

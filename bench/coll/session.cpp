@@ -349,10 +349,7 @@ CollResult run_coll_rank(const CollOptions& options, Variants variants, const Co
                   0,
                   gpu == nullptr ? std::string() : gpu->device().name,
                   rank.oversubscribed(),
-                  {},
-                  caution_lines(numa.provenance)};
-      const auto placed = numa.provenance.find("numa.of_rank");
-      if (placed != numa.provenance.end()) world.numa = placed->second.value;
+                  numa.provenance};
       Conductor conductor(rank, options, observer, std::move(world), variants);
       const Offer offer(observer, conductor);
       try {

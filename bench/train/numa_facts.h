@@ -16,7 +16,7 @@
 
 namespace hvd::bench {
 
-/// What one rank tells rank 0.
+/// One rank sends this to rank 0.
 struct NumaReport {
   std::vector<int> cpus;  ///< that it may run on
   NumaLayout layout;      ///< of its host, from the first rank of the host; else no nodes and no source
@@ -27,7 +27,7 @@ NumaReport numa_report(bool first_of_host, const Environment& environment);
 std::string to_text(const NumaReport& report);
 NumaReport parse_numa_report(std::string_view text);
 
-/// What the ranks are.
+/// The kind of all ranks, as far as the caution depends on it.
 struct NumaKind {
   bool threads = false;  ///< ranks are threads of one process, so that no launcher can bind them one by one
   bool on_gpus = false;  ///< memory is the GPUs'; no caution then, gpu_surroundings.h has its own

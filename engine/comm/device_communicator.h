@@ -94,8 +94,8 @@ HostLevels split_levels(std::unique_ptr<Communicator> world);
 
 /// Collective. Like make_nccl(), but NCCL reduces only within a node, and the host's messages reduce between nodes; for
 /// comparison, see docs/gpu.md. With one node, the same as make_nccl(). Ranks of one node may be processes or threads.
-/// Those of different nodes must be processes, because their streams wait for one another (tests with fakes: threads).
-/// Errors: those of make_nccl().
+/// Ranks of different nodes must be processes, because their streams wait for one another. Tests with fakes may use
+/// threads. Errors: those of make_nccl().
 std::unique_ptr<DeviceCommunicator> make_hierarchical(HostLevels hosts, gpu::Runtime& runtime,
                                                       std::shared_ptr<nccl::Api> api, const NcclOptions& options,
                                                       Deadline deadline);

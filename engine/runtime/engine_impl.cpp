@@ -86,7 +86,7 @@ Engine::Impl::~Impl() {
     work_.notify_one();
     thread_.join();
   }
-  // What is left on the stream uses memory that goes with this engine.
+  // Wait for the remaining work on the stream, because it uses memory that this engine frees.
   if (device_ != nullptr && failed_.load()) device_->runtime().run_dry(device_->stream());
 }
 
