@@ -111,12 +111,11 @@ std::string Engine::Impl::flight_record() {
   return failure_ ? failure_->flights : std::string();
 }
 
-void Engine::Impl::observe(EngineObserver* observer) {
+void Engine::Impl::observe(DeviceWatch* watch) {
   execute("observe", [&] {
-    observer_ = observer;
-    negotiated_.set_gate(observer == nullptr ? NegotiatedSchedule::Gate{} : [observer](std::size_t gradient) {
-      observer->before_gradient(gradient);
-    });
+    watch_ = watch;
+    negotiated_.set_gate(watch == nullptr ? NegotiatedSchedule::Gate{}
+                                          : [watch](std::size_t gradient) { watch->before_gradient(gradient); });
   });
 }
 
