@@ -15,6 +15,7 @@ namespace {
 
 using test::LockstepWorld;
 using test::message_of;
+using test::of_kind;
 using test::options;
 using test::step;
 using test::tensor;

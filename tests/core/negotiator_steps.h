@@ -50,4 +50,10 @@ std::string message_of(Errc code, Act act) {
   return "no error";
 }
 
+inline Request of_kind(Collective kind, std::vector<std::int64_t> shape = {4}) {
+  Request request = tensor("a", std::move(shape));
+  request.terms.kind = kind;
+  return request;
+}
+
 }  // namespace hvd::core::test

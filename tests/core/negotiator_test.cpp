@@ -17,6 +17,7 @@ namespace {
 
 using test::LockstepWorld;
 using test::message_of;
+using test::of_kind;
 using test::options;
 using test::step;
 using test::tensor;
@@ -135,12 +136,6 @@ TEST(Negotiator, TagsComeBackToEachRank) {
       }
     }
   }
-}
-
-Request of_kind(Collective kind, std::vector<std::int64_t> shape = {4}) {
-  Request request = tensor("a", std::move(shape));
-  request.terms.kind = kind;
-  return request;
 }
 
 TEST(Negotiator, RowsOfAGatherGoThroughRankZeroOnlyWhenSomebodysChange) {
