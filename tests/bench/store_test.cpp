@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <cmath>
 #include <csignal>
 #include <filesystem>
@@ -306,24 +307,31 @@ TEST(Store, AKilledSaveLeavesTheStateBeforeOrAfterIt) {
   const RunRecord first = example(new_uuid());
   for (int round = 0; round < 8; ++round) {
     const std::string name = "a" + std::to_string(round) + ".db";
-    const fs::path partial = folder / (name + "." + first.session_uuid + ".partial").c_str();
+    std::array<int, 2> saved_once{};
+    ASSERT_EQ(::pipe(saved_once.data()), 0);
     const pid_t child = ::fork();
     ASSERT_GE(child, 0);
     if (child == 0) {
       try {
         ResultStore store(folder / name.c_str(), first.session_uuid, "x");
-        for (std::size_t samples = 600;; ++samples) store.save(grown(first, 64, samples));
+        for (std::size_t samples = 600;; ++samples) {
+          store.save(grown(first, 64, samples));
+          if (::write(saved_once[1], "x", 1) != 1) break;
+        }
       } catch (...) {
-        ::_exit(1);
       }
+      ::_exit(1);
     }
-    while (!fs::exists(partial)) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    std::this_thread::sleep_for(std::chrono::milliseconds(150 + 7 * round));
+    char byte = 0;
+    ::close(saved_once[1]);
+    EXPECT_EQ(::read(saved_once[0], &byte, 1), 1);
+    std::this_thread::sleep_for(std::chrono::milliseconds(11 * round));
     ASSERT_EQ(::kill(child, SIGKILL), 0);
     int status = 0;
     ASSERT_EQ(::waitpid(child, &status, 0), child);
-    ASSERT_TRUE(WIFSIGNALED(status)) << "the child must not end by itself";
-    if (count(partial, "SELECT count(*) FROM run") == 0) continue;  // killed before the first save ended
+    ::close(saved_once[0]);
+    ASSERT_TRUE(WIFSIGNALED(status)) << "the child ended by itself";
+    const fs::path partial = folder / (name + "." + first.session_uuid + ".partial").c_str();
     const std::int64_t samples = count(partial, "SELECT measured_steps FROM run");
     EXPECT_EQ(difference(partial, {grown(first, 64, static_cast<std::size_t>(samples))}), "");
   }
