@@ -1,10 +1,9 @@
-// Times saves of a growing session into the store, as rank 0 does them while it measures, and checks the stored rows
-// against those of one save of everything.
-//   build/release/bin/store_bench [DIRECTORY [RANKS]]
+// Times the saves of a session whose three phases get five more samples between two saves, as rank 0 saves it while it
+// measures. Compares the stored rows with those of a single save.
+//   store_bench DIRECTORY [RANKS]
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
 #include <exception>
 #include <filesystem>
 #include <fstream>
@@ -15,6 +14,8 @@
 #include "bench/cli/record_keeper.h"
 #include "bench/measure/median.h"
 #include "bench/result_store.h"
+#include "bench/sqlite_handle.h"
+#include "engine/base/error.h"
 
 namespace {
 
@@ -24,15 +25,14 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t kNewSamples = 5, kSaves = 9;
 
-/// Returns this process's bytes handed to write() so far.
-std::uint64_t written_bytes(const char* what) {
-  std::ifstream io("/proc/self/io");
+/// Returns how many bytes this process has passed to write() and the like.
+double written_bytes() {
+  std::ifstream file("/proc/self/io");
   std::string key;
-  std::uint64_t value = 0;
-  while (io >> key >> value) {
-    if (key == what) return value;
+  double value = 0;
+  while (file >> key >> value && key != "wchar:") {
   }
-  return 0;
+  return value;
 }
 
 RunRecord describe(const std::string& session, Phase phase, int ranks) {
@@ -79,48 +79,60 @@ void fill(RunRecord& run, std::size_t samples) {
   run.step_replicates.assign(200, 0.5 + 1e-6 * static_cast<double>(samples));
 }
 
+/// Errors: check_failed if `file` does not hold the samples that one save of each of `runs` stores.
+void require_rows(const fs::path& file, const std::vector<RunRecord>& runs) {
+  ResultStore expected(file.string() + ".expected", runs[0].session_uuid, "store_bench");
+  for (const RunRecord& run : runs) expected.save(run);
+  Database database(file, Locking::kShared, false);
+  Statement(database, "ATTACH ? AS expected").bind(expected.partial().string()).run();
+  const std::int64_t rows = database.integer("SELECT count(*) FROM expected.sample");
+  const std::int64_t equal = database.integer(
+      "SELECT count(*) FROM sample AS a JOIN expected.sample AS b USING (run_uuid, rank, kind) WHERE a.data = b.data");
+  if (database.integer("SELECT count(*) FROM sample") == rows && equal == rows) {
+    expected.finish();
+    fs::remove(expected.target());
+    return;
+  }
+  throw hvd::Error(hvd::Errc::kCheckFailed, file.string() + ": differs from " + expected.partial().string());
+}
+
 void measure(const fs::path& folder, int ranks, std::size_t samples) {
-  const fs::path target = folder / ("store_bench." + std::to_string(samples) + ".db");
-  fs::remove(target);
   const std::string session = new_uuid();
+  const fs::path target = folder / ("store_bench." + session + ".db");
   std::vector<RunRecord> runs;
   for (const Phase phase : {Phase::kSolo, Phase::kNone, Phase::kFull}) runs.push_back(describe(session, phase, ranks));
   RecordKeeper keeper(std::make_unique<ResultStore>(target, session, "store_bench"),
-                      [](std::string_view line) { std::fprintf(stderr, "%.*s\n", (int)line.size(), line.data()); });
-  std::size_t now = samples - kNewSamples * kSaves;
-  const auto save_all = [&] {
-    for (RunRecord& run : runs) {
-      fill(run, now);
-      keeper.save(run);
-    }
-  };
-  save_all();
-  std::vector<double> seconds, bytes, disk;
-  for (std::size_t save = 0; save < kSaves; ++save) {
-    now += kNewSamples;
-    const std::uint64_t before = written_bytes("wchar:"), before_disk = written_bytes("write_bytes:");
+                      [](std::string_view line) { throw hvd::Error(hvd::Errc::kIo, std::string(line)); });
+  std::vector<double> seconds, bytes;
+  for (std::size_t save = 0; save <= kSaves; ++save) {
+    for (RunRecord& run : runs) fill(run, samples - kNewSamples * (kSaves - save));
+    const double before = written_bytes();
     const auto begin = Clock::now();
-    save_all();
+    for (const RunRecord& run : runs) keeper.save(run);
+    if (save == 0) continue;  // nothing was stored yet
     seconds.push_back(std::chrono::duration<double>(Clock::now() - begin).count());
-    bytes.push_back(static_cast<double>(written_bytes("wchar:") - before));
-    disk.push_back(static_cast<double>(written_bytes("write_bytes:") - before_disk));
+    bytes.push_back(written_bytes() - before);
   }
   const auto [least, most] = std::minmax_element(seconds.begin(), seconds.end());
-  const double size = static_cast<double>(fs::file_size(keeper.partial()));
-  std::printf("%6zu %10.1f  %7.1f .. %7.1f %10.1f %10.1f %10.1f\n", samples, 1e3 * median(seconds), 1e3 * *least,
-              1e3 * *most, median(bytes) / 1e6, median(disk) / 1e6, size / 1e6);
+  std::printf("%7zu %10.0f %6.0f .. %4.0f %12.1f %8.1f\n", samples, 1e3 * median(seconds), 1e3 * *least, 1e3 * *most,
+              median(bytes) / 1e6, static_cast<double>(fs::file_size(keeper.partial())) / 1e6);
   std::fflush(stdout);
   keeper.finish();
+  require_rows(target, runs);
+  fs::remove(target);
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
+  if (argc < 2 || argc > 3) {
+    std::fputs("usage: store_bench DIRECTORY [RANKS]\n", stderr);
+    return 2;
+  }
   try {
-    const fs::path folder = argc > 1 ? argv[1] : ".";
-    const int ranks = argc > 2 ? std::atoi(argv[2]) : 512;
-    std::printf(" steps    ms/save  least .. most      written MB   disk MB   file MB\n");
-    for (const std::size_t samples : {100U, 300U, 1000U}) measure(folder, ranks, samples);
+    const int ranks = argc > 2 ? std::stoi(argv[2]) : 512;
+    std::puts("samples    ms/save  least .. most   written MB  file MB");
+    for (const std::size_t samples : {100U, 300U, 1000U}) measure(argv[1], ranks, samples);
     return 0;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "store_bench: %s\n", error.what());
